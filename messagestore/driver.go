@@ -1,0 +1,240 @@
+package messagestore
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+
+	"github.com/google/uuid"
+)
+
+// A Driver keeps messages in one kind of database. Applications use a [Store];
+// only an author of a driver needs this page. Package storetest says, as tests,
+// everything a driver promises.
+//
+// What reaches a driver has been validated by the store. A driver is safe for
+// concurrent use, unless it is opened over a transaction, which has one user.
+type Driver interface {
+	// Append adds records to the end of one stream as one atomic step.
+	//
+	// Before all else it looks the records' ids up. If all are recorded, in this
+	// stream, one after the other, with equal type, data and metadata (as
+	// [EqualJSON] has it), it returns where, with Duplicate set, whatever the
+	// stream's version is. If only some are, or with a difference, it returns an
+	// [*IDConflictError].
+	//
+	// Then, if the stream is not at the expected version, it adds nothing and
+	// returns a [*VersionConflictError].
+	//
+	// Of two appends to streams of one category, no reader of the category sees
+	// the later one while it can still miss the earlier one.
+	//
+	// An error means that nothing was or will be written, unless it is an
+	// [*OutcomeUnknownError].
+	Append(ctx context.Context, a Append) (Written, error)
+
+	// ReadStream returns messages of one stream, in order. A stream that does not
+	// exist has none; that is no error. It sees every append that returned before
+	// it was called.
+	ReadStream(ctx context.Context, q StreamQuery) ([]*Recorded, error)
+
+	// ReadCategory returns messages of one category, in order, and how far it has
+	// looked. See [CategoryPage].
+	ReadCategory(ctx context.Context, q CategoryQuery) (CategoryPage, error)
+
+	// Last returns the last message of a stream, of the given type if that is not
+	// "", or [ErrNotFound].
+	Last(ctx context.Context, stream StreamName, messageType string) (*Recorded, error)
+
+	// Version returns the version of a stream, [NoStream] for an empty one.
+	Version(ctx context.Context, stream StreamName) (Version, error)
+
+	// Find returns those messages of a stream that have one of the ids, in order
+	// of position. It first waits for every append to the stream's category that
+	// is under way, also one whose caller is gone, so that what it does not find
+	// was not and will not be written.
+	Find(ctx context.Context, stream StreamName, ids []uuid.UUID) ([]*Recorded, error)
+}
+
+// An AtomicDriver can write to several streams in one atomic step.
+type AtomicDriver interface {
+	Driver
+
+	// AppendAll is Append for several streams, each named once. All of it happens
+	// or none. An append without records checks its stream's version only. The
+	// first append in the order given that cannot be decides the error; with ids
+	// that are recorded already, all records of all appends must be.
+	AppendAll(ctx context.Context, appends []Append) ([]Written, error)
+}
+
+// An Append is what a driver adds to one stream.
+type Append struct {
+	Stream   StreamName
+	Expected Version
+	Records  []Record
+}
+
+// A Record is an encoded message that a driver has yet to place.
+type Record struct {
+	ID       uuid.UUID
+	Type     string
+	Data     json.RawMessage
+	Metadata json.RawMessage // nil for none
+}
+
+// Written says where a write put its messages.
+type Written struct {
+	Stream StreamName
+
+	// Version is the position of the last message written, and so the stream's
+	// version after the write. With Duplicate, other messages may have come since.
+	Version Version
+
+	// GlobalPosition is the last message's. It is 0 if there was only a check.
+	GlobalPosition GlobalPosition
+
+	// IDs are the messages', in order.
+	IDs []uuid.UUID
+
+	// Duplicate says that the messages had been written before, by an earlier
+	// write with the same ids, and that this one changed nothing.
+	Duplicate bool
+}
+
+// A StreamQuery asks for messages of one stream.
+type StreamQuery struct {
+	Stream    StreamName
+	From      Version // the first position to return, inclusive
+	Backwards bool    // from From down, instead of up
+	Limit     int     // of messages, at least 1
+}
+
+// A CategoryQuery asks for messages of one category, in order.
+type CategoryQuery struct {
+	Category Category
+	From     GlobalPosition // the first to return, inclusive
+	Limit    int            // of messages, at least 1
+	Filter   Filter
+}
+
+// A Filter narrows a category. The zero value lets everything through; what is
+// set must all hold.
+type Filter struct {
+	// Types are the message types to let through. None lets all.
+	Types []string
+
+	// Correlation lets through what has a correlation stream of this category.
+	Correlation Category
+
+	// GroupSize splits the category among so many members of a consumer group, by
+	// [StreamName.GroupMember], and GroupMember, from 0, is the one to read for.
+	// Size 0 does not split.
+	GroupSize   int
+	GroupMember int
+}
+
+// IsZero reports whether f lets everything through.
+func (f Filter) IsZero() bool {
+	return len(f.Types) == 0 && f.Correlation == "" && f.GroupSize == 0 && f.GroupMember == 0
+}
+
+// Matches reports whether f lets m through. Drivers whose database cannot filter
+// use it.
+func (f Filter) Matches(m *Recorded) bool {
+	if f.Correlation != "" && m.Metadata.CorrelationStream.Category() != f.Correlation {
+		return false
+	}
+	if f.GroupSize > 1 && m.Stream.GroupMember(f.GroupSize) != f.GroupMember {
+		return false
+	}
+	if len(f.Types) == 0 {
+		return true
+	}
+	for _, t := range f.Types {
+		if t == m.Type {
+			return true
+		}
+	}
+	return false
+}
+
+// Validate returns nil or an [*InvalidError].
+func (f Filter) Validate() error {
+	if f.Correlation != "" {
+		if err := f.Correlation.Validate(); err != nil {
+			return fmt.Errorf("correlation: %w", err)
+		}
+	}
+	if len(f.Types) > MaxFilterTypes {
+		return NewInvalidError(ErrInvalidType, "filter types", len(f.Types), fmt.Sprintf("at most %d", MaxFilterTypes))
+	}
+	for _, t := range f.Types {
+		if err := ValidateType(t); err != nil {
+			return err
+		}
+	}
+	switch {
+	case f.GroupSize < 0 || f.GroupSize > MaxGroupSize:
+		return NewInvalidError(ErrInvalidGroup, "group size", f.GroupSize, fmt.Sprintf("it is between 1 and %d, or 0 for no group", MaxGroupSize))
+	case f.GroupMember < 0:
+		return NewInvalidError(ErrInvalidGroup, "group member", f.GroupMember, "it is less than 0")
+	case f.GroupSize == 0 && f.GroupMember != 0:
+		return NewInvalidError(ErrInvalidGroup, "group member", f.GroupMember, "it needs a group size")
+	case f.GroupSize > 0 && f.GroupMember >= f.GroupSize:
+		return NewInvalidError(ErrInvalidGroup, "group member", f.GroupMember, fmt.Sprintf("it is less than the group size, %d", f.GroupSize))
+	}
+	return nil
+}
+
+// A CategoryPage is the answer to a [CategoryQuery].
+type CategoryPage struct {
+	Messages []*Recorded
+
+	// Next is where to go on: every message before it that the filter lets
+	// through has been returned, and none will appear there. It advances over
+	// messages that the filter keeps back, so that a reader of few messages does
+	// not look at the same many again. At the end of the category it is the
+	// position after the last message looked at, or the query's From if there was
+	// none.
+	Next GlobalPosition
+
+	// More says that the page ended before the category did.
+	More bool
+}
+
+// Limits, the same for every driver, so that what one accepts another does.
+const (
+	// MaxWriteMessages bounds the messages of one write.
+	MaxWriteMessages = 1000
+
+	// MaxMessageBytes bounds one message: its data and metadata together, as
+	// JSON. It is 1 MiB less 64 KiB.
+	MaxMessageBytes = 1<<20 - 64<<10
+
+	// MaxWriteBytes bounds the messages of one write together.
+	MaxWriteBytes = 16 << 20
+
+	// MaxReadMessages bounds the messages of one page.
+	MaxReadMessages = 10_000
+
+	// MaxFilterTypes bounds the types of a [Filter].
+	MaxFilterTypes = 100
+
+	// MaxWriteStreams bounds the streams of one [AtomicStore.WriteStreams].
+	MaxWriteStreams = 100
+)
+
+// NextAfter returns the position from which to go on after p.
+func NextAfter(p GlobalPosition) GlobalPosition {
+	if p == math.MaxInt64 {
+		return p
+	}
+	return p + 1
+}
+
+// SameRecord reports whether r is what m holds: the same id, type, data and
+// metadata. Drivers whose database cannot compare JSON use it.
+func SameRecord(m *Recorded, metadata json.RawMessage, r Record) bool {
+	return m.ID == r.ID && m.Type == r.Type && EqualJSON(m.Data, r.Data) && EqualJSON(metadata, r.Metadata)
+}

@@ -1,0 +1,197 @@
+package messagestore
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+)
+
+// Answers and failures of a store, to match with [errors.Is].
+var (
+	// ErrVersionConflict is matched by the error of a write whose stream is not
+	// at the version the write expects: another writer was first. Nothing was
+	// written. See [VersionConflictError].
+	ErrVersionConflict = errors.New("version conflict")
+
+	// ErrIDConflict is matched by the error of a write with the id of a message
+	// that is recorded already, with other content or elsewhere. Nothing was
+	// written. See [IDConflictError].
+	ErrIDConflict = errors.New("message id conflict")
+
+	// ErrOutcomeUnknown is matched by the error of a write that may or may not
+	// have happened: the connection was lost, or the context ended, after it was
+	// sent and before it was answered. [Store.Resolve] finds out, and writing the
+	// same messages with the same ids again is safe. See [OutcomeUnknownError].
+	ErrOutcomeUnknown = errors.New("outcome unknown")
+
+	// ErrNotWritten is returned by [Store.Resolve] for a write of unknown outcome
+	// that turns out not to have happened, and never will.
+	ErrNotWritten = errors.New("not written")
+
+	// ErrNotFound is returned by [Store.Last] if there is no such message.
+	ErrNotFound = errors.New("no such message")
+
+	// ErrWrongType is returned by [Decode] for a message of another type.
+	ErrWrongType = errors.New("wrong message type")
+
+	// ErrNotSupported is returned for what a store's driver cannot do.
+	ErrNotSupported = errors.New("not supported by this driver")
+)
+
+// Input that is refused before any round trip, to match with [errors.Is]. Every
+// one of these matches ErrInvalid too, and comes as an [*InvalidError].
+var (
+	ErrInvalid = errors.New("invalid")
+
+	ErrInvalidStreamName      = errors.New("invalid stream name")
+	ErrNotAStream             = fmt.Errorf("not a stream: %w", ErrInvalidStreamName)
+	ErrInvalidCategory        = errors.New("invalid category")
+	ErrNotACategory           = fmt.Errorf("not a category: %w", ErrInvalidCategory)
+	ErrInvalidID              = errors.New("invalid message id")
+	ErrInvalidType            = errors.New("invalid message type")
+	ErrInvalidData            = errors.New("invalid data")
+	ErrInvalidMetadata        = errors.New("invalid metadata")
+	ErrInvalidExpectedVersion = errors.New("invalid expected version")
+	ErrInvalidPosition        = errors.New("invalid position")
+	ErrInvalidLimit           = errors.New("invalid limit")
+	ErrInvalidGroup           = errors.New("invalid consumer group")
+	ErrInvalidBatch           = errors.New("invalid batch")
+	ErrEmptyBatch             = fmt.Errorf("empty: %w", ErrInvalidBatch)
+	ErrInvalidConfig          = errors.New("invalid configuration")
+)
+
+// An InvalidError says which input was refused, by which rule. Nothing was sent
+// or written.
+type InvalidError struct {
+	Field string // what was refused: "stream name", "data"
+	Rule  string // what it breaks, in words
+	Value string // the value, shortened and quoted
+	Index int    // the message of a batch, from 0, or -1
+
+	kind error
+}
+
+// NewInvalidError returns an error that matches kind, one of the sentinels of
+// this package or of a package built on it, and [ErrInvalid]. The value is kept
+// shortened and quoted.
+func NewInvalidError(kind error, field string, value any, rule string) *InvalidError {
+	return &InvalidError{Field: field, Rule: rule, Value: quote(value), Index: -1, kind: kind}
+}
+
+// Error returns "stream name "cat-": the identifier is empty".
+func (e *InvalidError) Error() string {
+	var b strings.Builder
+	b.WriteString("invalid ")
+	if e.Index >= 0 {
+		fmt.Fprintf(&b, "message %d: ", e.Index)
+	}
+	b.WriteString(e.Field)
+	if e.Value != "" {
+		b.WriteString(" " + e.Value)
+	}
+	return b.String() + ": " + e.Rule
+}
+
+// Unwrap returns the sentinel that says what kind of input was refused.
+func (e *InvalidError) Unwrap() []error { return []error{ErrInvalid, e.kind} }
+
+// at returns err with the index of the message that it speaks of.
+func at(index int, err error) error {
+	if invalid, ok := errors.AsType[*InvalidError](err); ok {
+		located := *invalid
+		located.Index = index
+		return &located
+	}
+	return fmt.Errorf("message %d: %w", index, err)
+}
+
+// quote returns value as one short line: an error is read by a person and must
+// not carry a payload or break a log.
+func quote(value any) string {
+	const most = 48
+	var s string
+	switch v := value.(type) {
+	case nil:
+		return ""
+	case string:
+		s = v
+	case []byte:
+		s = string(v)
+	case fmt.Stringer:
+		s = v.String()
+	default:
+		return fmt.Sprint(v)
+	}
+	if len(s) <= most {
+		return strconv.QuoteToGraphic(s)
+	}
+	cut := most
+	for cut > most-utf8.UTFMax && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return fmt.Sprintf("%s… (%d bytes)", strconv.QuoteToGraphic(s[:cut]), len(s))
+}
+
+// A VersionConflictError says what a refused write expected and what it found.
+// Another writer was first: read the stream again and decide again.
+type VersionConflictError struct {
+	Stream   StreamName
+	Expected Version
+
+	// Actual is the version the stream was at. In a PostgreSQL transaction at
+	// REPEATABLE READ or above, whose snapshot cannot see the other writer's
+	// messages, it is the least that the version can be.
+	Actual Version
+}
+
+// Error names the versions; the store puts the stream in front.
+func (e *VersionConflictError) Error() string {
+	return fmt.Sprintf("version conflict: expected %v, found %v", e.Expected, e.Actual)
+}
+
+// Is reports whether target is [ErrVersionConflict].
+func (e *VersionConflictError) Is(target error) bool { return target == ErrVersionConflict }
+
+// An IDConflictError says where the message is that has the id already.
+type IDConflictError struct {
+	ID     uuid.UUID
+	Stream StreamName // that holds the id
+	// Position is the recorded message's.
+	Position Version
+}
+
+// Error names the id and the message that has it.
+func (e *IDConflictError) Error() string {
+	return fmt.Sprintf("message id conflict: %s is recorded with other content or elsewhere, as %s@%d", e.ID, quote(string(e.Stream)), e.Position)
+}
+
+// Is reports whether target is [ErrIDConflict].
+func (e *IDConflictError) Is(target error) bool { return target == ErrIDConflict }
+
+// An OutcomeUnknownError carries what is needed to find out whether a write
+// happened. Give it to [Store.Resolve], or write the same messages again.
+type OutcomeUnknownError struct {
+	Writes []UnknownWrite // one for each stream of the write
+	Cause  error          // what went wrong after the write was sent
+}
+
+// An UnknownWrite is one stream's part of a write of unknown outcome.
+type UnknownWrite struct {
+	Stream StreamName
+	IDs    []uuid.UUID
+}
+
+// Error says what went wrong.
+func (e *OutcomeUnknownError) Error() string {
+	return fmt.Sprintf("outcome unknown: %v", e.Cause)
+}
+
+// Is reports whether target is [ErrOutcomeUnknown].
+func (e *OutcomeUnknownError) Is(target error) bool { return target == ErrOutcomeUnknown }
+
+// Unwrap returns the cause.
+func (e *OutcomeUnknownError) Unwrap() error { return e.Cause }

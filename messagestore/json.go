@@ -1,0 +1,365 @@
+package messagestore
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// maxDepth bounds how deep objects and arrays may be nested in each other.
+const maxDepth = 512
+
+// validateJSON reports why raw may not be stored as field, or nil. What passes is
+// one JSON object that PostgreSQL stores as json and can cast to jsonb, and that
+// any driver returns as it is: valid UTF-8, without U+0000 and lone surrogates
+// (which jsonb cannot hold), with numbers in the range of PostgreSQL's numeric,
+// nested at most 512 deep.
+//
+// A key that an object has twice is kept; readers see the last, as jsonb does.
+func validateJSON(kind error, field string, raw []byte) error {
+	if i := invalidUTF8(raw); i >= 0 {
+		return NewInvalidError(kind, field, raw, fmt.Sprintf("not valid UTF-8 at byte %d", i))
+	}
+	var whole json.RawMessage
+	if err := json.Unmarshal(raw, &whole); err != nil {
+		rule := "it is empty"
+		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok && len(bytes.TrimSpace(raw)) > 0 {
+			rule = fmt.Sprintf("not valid JSON at byte %d: %v", syntax.Offset, syntax)
+		}
+		return NewInvalidError(kind, field, raw, rule)
+	}
+	if first := bytes.TrimLeft(raw, " \t\r\n"); first[0] != '{' {
+		return NewInvalidError(kind, field, raw, "it is not a JSON object")
+	}
+	if i, rule := unstorable(raw); rule != "" {
+		return NewInvalidError(kind, field, raw, fmt.Sprintf("%s at %s", rule, jsonPath(raw, i)))
+	}
+	return nil
+}
+
+func invalidUTF8(raw []byte) int {
+	if utf8.Valid(raw) {
+		return -1
+	}
+	for i := 0; i < len(raw); {
+		r, size := utf8.DecodeRune(raw[i:])
+		if r == utf8.RuneError && size == 1 {
+			return i
+		}
+		i += size
+	}
+	return -1
+}
+
+// unstorable returns the first place in valid JSON that a driver could not store,
+// and the rule it breaks.
+func unstorable(raw []byte) (offset int, rule string) {
+	depth := 0
+	for i := 0; i < len(raw); {
+		switch c := raw[i]; {
+		case c == '"':
+			end, bad, rule := scanString(raw, i)
+			if rule != "" {
+				return bad, rule
+			}
+			i = end
+		case c == '{' || c == '[':
+			if depth++; depth > maxDepth {
+				return i, fmt.Sprintf("nested more than %d deep", maxDepth)
+			}
+			i++
+		case c == '}' || c == ']':
+			depth--
+			i++
+		case c == '-' || c >= '0' && c <= '9':
+			end := i + 1
+			for end < len(raw) && strings.IndexByte("0123456789+-.eE", raw[end]) >= 0 {
+				end++
+			}
+			if !storableNumber(string(raw[i:end])) {
+				return i, "number out of range"
+			}
+			i = end
+		default:
+			i++
+		}
+	}
+	return 0, ""
+}
+
+// scanString returns the end of the JSON string that begins at start.
+func scanString(raw []byte, start int) (end, bad int, rule string) {
+	for i := start + 1; i < len(raw); i++ {
+		switch raw[i] {
+		case '"':
+			return i + 1, 0, ""
+		case '\\':
+			i++
+			if raw[i] != 'u' {
+				continue
+			}
+			unit := codeUnit(raw[i+1:])
+			switch {
+			case unit == 0:
+				return 0, start, "U+0000 cannot be stored,"
+			case unit >= 0xDC00 && unit <= 0xDFFF:
+				return 0, start, "lone surrogate"
+			case unit >= 0xD800 && unit <= 0xDBFF:
+				if len(raw) < i+11 || raw[i+5] != '\\' || raw[i+6] != 'u' {
+					return 0, start, "lone surrogate"
+				}
+				if low := codeUnit(raw[i+7:]); low < 0xDC00 || low > 0xDFFF {
+					return 0, start, "lone surrogate"
+				}
+				i += 6
+			}
+			i += 4
+		}
+	}
+	return len(raw), 0, ""
+}
+
+func codeUnit(hex []byte) uint64 {
+	unit, err := strconv.ParseUint(string(hex[:4]), 16, 32)
+	if err != nil {
+		return math.MaxUint64 // cannot be: the JSON is valid
+	}
+	return unit
+}
+
+// storableNumber reports whether PostgreSQL's numeric can hold a JSON number: at
+// most 131072 digits before the decimal point and 16383 after it.
+// (https://www.postgresql.org/docs/current/datatype-numeric.html)
+func storableNumber(literal string) bool {
+	digits, exponent, ok := splitNumber(literal)
+	if !ok {
+		return false
+	}
+	whole, fraction, _ := strings.Cut(digits, ".")
+	if len(fraction)-exponent > 16383 {
+		return false
+	}
+	first := strings.IndexFunc(whole+fraction, func(r rune) bool { return r != '0' })
+	return first < 0 || len(whole)-first+exponent <= 131072
+}
+
+// splitNumber takes a JSON number apart: digits with an optional point, without
+// the sign, and the exponent.
+func splitNumber(literal string) (digits string, exponent int, ok bool) {
+	digits = strings.TrimPrefix(literal, "-")
+	if i := strings.IndexAny(digits, "eE"); i >= 0 {
+		e, err := strconv.ParseInt(digits[i+1:], 10, 64)
+		if err != nil || e >= math.MaxInt32/2 || e <= -(math.MaxInt32/2) {
+			return "", 0, false
+		}
+		digits, exponent = digits[:i], int(e)
+	}
+	return digits, exponent, true
+}
+
+// jsonPath names the value that holds the byte at offset, as ".a.b[2]".
+func jsonPath(raw []byte, offset int) string {
+	type level struct {
+		array bool
+		index int
+		key   string
+		isKey bool // the next token is a key
+	}
+	var levels []level
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	for {
+		token, err := d.Token()
+		if err != nil {
+			break
+		}
+		if n := len(levels) - 1; n >= 0 && levels[n].isKey {
+			if key, ok := token.(string); ok {
+				levels[n].key, levels[n].isKey = key, false
+				if d.InputOffset() > int64(offset) {
+					break
+				}
+				continue
+			}
+		}
+		if d.InputOffset() > int64(offset) {
+			break
+		}
+		if delim, ok := token.(json.Delim); ok && (delim == '{' || delim == '[') {
+			levels = append(levels, level{array: delim == '[', isKey: delim == '{'})
+			continue
+		} else if ok {
+			levels = levels[:len(levels)-1]
+		}
+		if n := len(levels) - 1; n >= 0 {
+			if levels[n].array {
+				levels[n].index++
+			} else {
+				levels[n].isKey = true
+			}
+		}
+	}
+	var path strings.Builder
+	for _, l := range levels[:min(len(levels), 8)] {
+		if l.array {
+			fmt.Fprintf(&path, "[%d]", l.index)
+		} else {
+			path.WriteString("." + l.key)
+		}
+	}
+	if len(levels) > 8 {
+		path.WriteString("…")
+	}
+	if path.Len() == 0 {
+		return "."
+	}
+	return strings.Trim(quote(path.String()), `"`)
+}
+
+// CanonicalJSON returns raw in the one spelling that all JSON equal to it shares:
+// no white space, keys sorted by their bytes and the last of equal keys kept,
+// strings with the fewest escapes, and numbers compared by value, so that 1.0 and
+// 1e0 are 1 and no digit is lost. It is what content is hashed and compared by.
+func CanonicalJSON(raw json.RawMessage) ([]byte, error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	var value any
+	if err := d.Decode(&value); err != nil {
+		return nil, fmt.Errorf("canonical JSON: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("canonical JSON: more than one value")
+	}
+	return appendCanonical(nil, value)
+}
+
+func appendCanonical(b []byte, value any) ([]byte, error) {
+	var err error
+	switch v := value.(type) {
+	case map[string]any:
+		keys := make([]string, 0, len(v))
+		for key := range v {
+			keys = append(keys, key)
+		}
+		slices.Sort(keys)
+		b = append(b, '{')
+		for i, key := range keys {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			if b, err = appendString(b, key); err != nil {
+				return nil, err
+			}
+			b = append(b, ':')
+			if b, err = appendCanonical(b, v[key]); err != nil {
+				return nil, err
+			}
+		}
+		return append(b, '}'), nil
+	case []any:
+		b = append(b, '[')
+		for i, element := range v {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			if b, err = appendCanonical(b, element); err != nil {
+				return nil, err
+			}
+		}
+		return append(b, ']'), nil
+	case string:
+		return appendString(b, v)
+	case json.Number:
+		return appendNumber(b, string(v))
+	case bool:
+		return strconv.AppendBool(b, v), nil
+	case nil:
+		return append(b, "null"...), nil
+	}
+	return nil, fmt.Errorf("canonical JSON: unexpected %T", value)
+}
+
+func appendString(b []byte, s string) ([]byte, error) {
+	text, err := marshal(s)
+	return append(b, text...), err
+}
+
+// appendNumber appends the value as its significant digits and a power of ten.
+func appendNumber(b []byte, literal string) ([]byte, error) {
+	digits, exponent, ok := splitNumber(literal)
+	if !ok {
+		return nil, fmt.Errorf("canonical JSON: number out of range: %s", quote(literal))
+	}
+	whole, fraction, _ := strings.Cut(digits, ".")
+	exponent -= len(fraction)
+	digits = strings.TrimLeft(whole+fraction, "0")
+	if digits == "" {
+		return append(b, '0'), nil
+	}
+	significant := strings.TrimRight(digits, "0")
+	exponent += len(digits) - len(significant)
+	if literal[0] == '-' {
+		b = append(b, '-')
+	}
+	b = append(b, significant...)
+	if exponent != 0 {
+		b = strconv.AppendInt(append(b, 'e'), int64(exponent), 10)
+	}
+	return b, nil
+}
+
+// EqualJSON reports whether a and b are the same JSON value, with exact numbers.
+// Nothing at all is equal only to nothing.
+func EqualJSON(a, b json.RawMessage) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	if len(a) == 0 || len(b) == 0 {
+		return false
+	}
+	left, err := CanonicalJSON(a)
+	if err != nil {
+		return false
+	}
+	right, err := CanonicalJSON(b)
+	return err == nil && bytes.Equal(left, right)
+}
+
+// marshal is json.Marshal without its escapes for HTML, which a database and
+// other languages' clients have no use for.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// coerced reports whether marshal met a Go string that is not valid UTF-8. It
+// writes the escape \ufffd for such a byte, and U+FFFD itself as it is.
+func coerced(raw []byte) bool {
+	for i := 0; ; {
+		n := bytes.Index(raw[i:], []byte(`\ufffd`))
+		if n < 0 {
+			return false
+		}
+		i += n
+		backslashes := 0
+		for j := i - 1; j >= 0 && raw[j] == '\\'; j-- {
+			backslashes++
+		}
+		if backslashes%2 == 0 {
+			return true
+		}
+		i++
+	}
+}

@@ -1,0 +1,242 @@
+// Package memory keeps messages in memory, for tests and for examples. It passes
+// the same conformance suite as every other driver.
+package memory
+
+import (
+	"context"
+	"slices"
+	"sort"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// Driver is a [messagestore.AtomicDriver]. It is safe for concurrent use. What it
+// keeps is gone when it is.
+type Driver struct {
+	mu         sync.RWMutex
+	last       messagestore.GlobalPosition
+	streams    map[messagestore.StreamName][]*message
+	categories map[messagestore.Category][]*message
+	ids        map[uuid.UUID]*message
+}
+
+type message struct {
+	recorded *messagestore.Recorded
+	metadata []byte // as written
+}
+
+var _ messagestore.AtomicDriver = (*Driver)(nil)
+
+// New returns an empty driver.
+func New() *Driver {
+	return &Driver{
+		streams:    map[messagestore.StreamName][]*message{},
+		categories: map[messagestore.Category][]*message{},
+		ids:        map[uuid.UUID]*message{},
+	}
+}
+
+// Append implements [messagestore.Driver].
+func (d *Driver) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
+	written, err := d.AppendAll(ctx, []messagestore.Append{a})
+	if err != nil {
+		return messagestore.Written{}, err
+	}
+	return written[0], nil
+}
+
+// AppendAll implements [messagestore.AtomicDriver].
+func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	if written, err := d.again(appends); written != nil || err != nil {
+		return written, err
+	}
+	for _, a := range appends {
+		if actual := d.version(a.Stream); a.Expected != messagestore.AnyVersion && a.Expected != actual {
+			return nil, &messagestore.VersionConflictError{Stream: a.Stream, Expected: a.Expected, Actual: actual}
+		}
+	}
+	written := make([]messagestore.Written, len(appends))
+	for i, a := range appends {
+		written[i] = d.add(a)
+	}
+	return written, nil
+}
+
+// again returns what an earlier write with the same ids returned, or nil if there
+// was none.
+func (d *Driver) again(appends []messagestore.Append) ([]messagestore.Written, error) {
+	var seen, fresh int
+	var conflict *messagestore.IDConflictError
+	written := make([]messagestore.Written, len(appends))
+	for i, a := range appends {
+		written[i] = messagestore.Written{Stream: a.Stream, Version: a.Expected, Duplicate: true}
+		for n, r := range a.Records {
+			m, ok := d.ids[r.ID]
+			if !ok {
+				fresh++
+				continue
+			}
+			seen++
+			at := m.recorded
+			gap := n > 0 && at.Position != written[i].Version+1
+			if conflict == nil && (gap || at.Stream != a.Stream || !messagestore.SameRecord(at, m.metadata, r)) {
+				conflict = &messagestore.IDConflictError{ID: r.ID, Stream: at.Stream, Position: at.Position}
+			}
+			written[i].Version, written[i].GlobalPosition = at.Position, at.GlobalPosition
+			written[i].IDs = append(written[i].IDs, r.ID)
+		}
+	}
+	switch {
+	case seen == 0:
+		return nil, nil
+	case conflict != nil:
+		return nil, conflict
+	case fresh > 0:
+		return nil, d.firstRecorded(appends)
+	}
+	return written, nil
+}
+
+func (d *Driver) firstRecorded(appends []messagestore.Append) error {
+	for _, a := range appends {
+		for _, r := range a.Records {
+			if m, ok := d.ids[r.ID]; ok {
+				return &messagestore.IDConflictError{ID: r.ID, Stream: m.recorded.Stream, Position: m.recorded.Position}
+			}
+		}
+	}
+	return nil
+}
+
+func (d *Driver) version(stream messagestore.StreamName) messagestore.Version {
+	return messagestore.Version(len(d.streams[stream]) - 1)
+}
+
+func (d *Driver) add(a messagestore.Append) messagestore.Written {
+	written := messagestore.Written{Stream: a.Stream, Version: d.version(a.Stream)}
+	category := a.Stream.Category()
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	for _, r := range a.Records {
+		d.last++
+		written.Version++
+		m := &message{
+			recorded: &messagestore.Recorded{
+				ID: r.ID, Stream: a.Stream, Position: written.Version, GlobalPosition: d.last, Time: now,
+				Type: r.Type, Data: slices.Clone(r.Data), Metadata: messagestore.ParseMetadata(r.Metadata),
+			},
+			metadata: slices.Clone(r.Metadata),
+		}
+		d.streams[a.Stream] = append(d.streams[a.Stream], m)
+		d.categories[category] = append(d.categories[category], m)
+		d.ids[r.ID] = m
+		written.GlobalPosition = d.last
+		written.IDs = append(written.IDs, r.ID)
+	}
+	return written
+}
+
+// ReadStream implements [messagestore.Driver].
+func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+
+	all := d.streams[q.Stream]
+	var found []*messagestore.Recorded
+	if q.Backwards {
+		for i := min(q.From, messagestore.Version(len(all)-1)); i >= 0 && len(found) < q.Limit; i-- {
+			found = append(found, all[i].copy())
+		}
+		return found, nil
+	}
+	for i := q.From; i < messagestore.Version(len(all)) && len(found) < q.Limit; i++ {
+		found = append(found, all[i].copy())
+	}
+	return found, nil
+}
+
+// ReadCategory implements [messagestore.Driver].
+func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	if err := ctx.Err(); err != nil {
+		return messagestore.CategoryPage{}, err
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+
+	all := d.categories[q.Category]
+	start := sort.Search(len(all), func(i int) bool { return all[i].recorded.GlobalPosition >= q.From })
+	page := messagestore.CategoryPage{Next: q.From}
+	for _, m := range all[start:] {
+		if len(page.Messages) == q.Limit {
+			page.More = true
+			break
+		}
+		if q.Filter.Matches(m.recorded) {
+			page.Messages = append(page.Messages, m.copy())
+		}
+		page.Next = messagestore.NextAfter(m.recorded.GlobalPosition)
+	}
+	return page, nil
+}
+
+// Last implements [messagestore.Driver].
+func (d *Driver) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Recorded, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+
+	for _, m := range slices.Backward(d.streams[stream]) {
+		if messageType == "" || m.recorded.Type == messageType {
+			return m.copy(), nil
+		}
+	}
+	return nil, messagestore.ErrNotFound
+}
+
+// Version implements [messagestore.Driver].
+func (d *Driver) Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.version(stream), ctx.Err()
+}
+
+// Find implements [messagestore.Driver].
+func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Recorded, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+
+	var found []*messagestore.Recorded
+	for _, id := range ids {
+		if m, ok := d.ids[id]; ok && m.recorded.Stream == stream {
+			found = append(found, m.copy())
+		}
+	}
+	slices.SortFunc(found, func(a, b *messagestore.Recorded) int { return int(a.Position - b.Position) })
+	return found, nil
+}
+
+// copy returns a message of the reader's own, so that one who writes to it harms
+// nobody else.
+func (m *message) copy() *messagestore.Recorded {
+	c := *m.recorded
+	c.Data = slices.Clone(c.Data)
+	c.Metadata = messagestore.ParseMetadata(m.metadata)
+	return &c
+}

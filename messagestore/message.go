@@ -1,0 +1,122 @@
+package messagestore
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// A Body is the content of a message. MessageType names it in the store, so it
+// stays the same when the Go type is renamed. A body is encoded with
+// encoding/json and must come out as a JSON object.
+type Body interface {
+	MessageType() string
+}
+
+// A Message is a body in an envelope. Most writes need none: [Store.Write] takes
+// a bare body and makes one. A Message is itself a Body, so the two mix.
+type Message struct {
+	// ID makes a repeated write recognisable: writing the same message with the
+	// same id again changes nothing and returns what the first write returned.
+	// The zero value asks for a new version 7 identifier.
+	ID uuid.UUID
+
+	Body     Body
+	Metadata Metadata
+}
+
+// MessageType returns the body's type.
+func (m Message) MessageType() string {
+	if m.Body == nil {
+		return ""
+	}
+	return m.Body.MessageType()
+}
+
+// Raw is a body that is JSON already, under any type's name.
+type Raw struct {
+	Type string
+	Data json.RawMessage
+}
+
+// MessageType returns r.Type.
+func (r Raw) MessageType() string { return r.Type }
+
+// A Recorded message is one the store has accepted. It is read-only: what a store
+// returns may be shared.
+type Recorded struct {
+	ID             uuid.UUID
+	Stream         StreamName
+	Position       Version        // in its stream, from 0
+	GlobalPosition GlobalPosition // in its category
+	Time           time.Time      // when the store wrote it, UTC, to the microsecond
+	Type           string
+	Data           json.RawMessage // nil where another client wrote none
+	Metadata       Metadata
+}
+
+// Body returns r's content as a body that is recorded under the same type, byte
+// for byte.
+func (r *Recorded) Body() Raw {
+	data := r.Data
+	if len(data) == 0 {
+		data = json.RawMessage("{}")
+	}
+	return Raw{Type: r.Type, Data: data}
+}
+
+// String names r by type, stream and position: "Deposit account:command-123@0".
+func (r *Recorded) String() string {
+	return fmt.Sprintf("%s %s@%d", r.Type, r.Stream, r.Position)
+}
+
+// Decode returns the body of r, which must be of T's message type, or an error
+// that matches [ErrWrongType]. No data decodes as an empty object. Numbers that
+// do not fit T's fields are an error.
+func Decode[T Body](r *Recorded) (T, error) {
+	var body T
+	if want := body.MessageType(); r.Type != want {
+		return body, fmt.Errorf("decode %s: %w: want %s", r, ErrWrongType, want)
+	}
+	if len(r.Data) == 0 {
+		return body, nil
+	}
+	if err := json.Unmarshal(r.Data, &body); err != nil {
+		return body, fmt.Errorf("decode %s: %w", r, err)
+	}
+	return body, nil
+}
+
+// Follow puts body in an envelope that records prev as its cause.
+//
+// What follows: the causation (prev's stream, position and global position), the
+// correlation stream, the reply stream and, deeply copied, every property; a
+// property that body's own envelope sets stands. What does not: the id, local
+// properties, the schema version, prev's own causation, and metadata of other
+// clients that this package does not know.
+func Follow(prev *Recorded, body Body) Message {
+	m, ok := body.(Message)
+	if !ok {
+		m = Message{Body: body}
+	}
+	m.Metadata.CausationStream = prev.Stream
+	m.Metadata.CausationPosition = prev.Position
+	m.Metadata.CausationGlobalPosition = prev.GlobalPosition
+	m.Metadata.CorrelationStream = prev.Metadata.CorrelationStream
+	m.Metadata.ReplyStream = prev.Metadata.ReplyStream
+	m.Metadata.Properties = merge(prev.Metadata.Properties, m.Metadata.Properties)
+	return m
+}
+
+// Follows reports whether m records prev as its cause and carries on its
+// correlation and reply streams. Properties do not count.
+func (m Metadata) Follows(prev *Recorded) bool {
+	return m.CausationStream != "" &&
+		m.CausationStream == prev.Stream &&
+		m.CausationPosition == prev.Position &&
+		m.CausationGlobalPosition == prev.GlobalPosition &&
+		(prev.Metadata.CorrelationStream == "" || m.CorrelationStream == prev.Metadata.CorrelationStream) &&
+		(prev.Metadata.ReplyStream == "" || m.ReplyStream == prev.Metadata.ReplyStream)
+}

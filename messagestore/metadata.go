@@ -1,0 +1,315 @@
+package messagestore
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Properties are free values that travel with a message, by name. A value is
+// what encoding/json makes of JSON, but numbers are [json.Number], so that none
+// is rounded.
+type Properties map[string]any
+
+// Get returns the property as a string, or "" if it is not there or not one.
+func (p Properties) Get(name string) string {
+	s, _ := p[name].(string) //nolint:errcheck // "" is the answer for what is no string
+	return s
+}
+
+// UnmarshalJSON keeps numbers as they are written.
+func (p *Properties) UnmarshalJSON(raw []byte) error {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	var values map[string]any
+	if err := d.Decode(&values); err != nil {
+		return err
+	}
+	*p = values
+	return nil
+}
+
+func merge(under, over Properties) Properties {
+	if len(under) == 0 && len(over) == 0 {
+		return nil
+	}
+	merged := make(Properties, len(under)+len(over))
+	for name, value := range under {
+		merged[name] = deepCopy(value)
+	}
+	for name, value := range over {
+		merged[name] = deepCopy(value)
+	}
+	return merged
+}
+
+func deepCopy(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		c := make(map[string]any, len(v))
+		for name, element := range v {
+			c[name] = deepCopy(element)
+		}
+		return c
+	case []any:
+		c := make([]any, len(v))
+		for i, element := range v {
+			c[i] = deepCopy(element)
+		}
+		return c
+	}
+	return value
+}
+
+// Metadata says where a message came from and goes with it. Its JSON names are
+// message-db's and Eventide's, so that their clients read ours and we theirs.
+type Metadata struct {
+	// The message that this one follows. All three are set, or none: no stream
+	// means no cause.
+	CausationStream         StreamName
+	CausationPosition       Version
+	CausationGlobalPosition GlobalPosition
+
+	// CorrelationStream is the stream of the process that started it all, and
+	// what [Filter.Correlation] selects by. It may be a category.
+	CorrelationStream StreamName
+
+	// ReplyStream is where the sender wants its answer. It may be a category.
+	ReplyStream StreamName
+
+	// Properties pass to the messages that follow; Local ones do not.
+	Properties Properties
+	Local      Properties
+
+	// SchemaVersion is the version of the body's schema, in words of your own.
+	SchemaVersion string
+
+	// Extra holds the fields that another client wrote and this package does not
+	// know, or not with such a value. They are kept, never interpreted.
+	Extra map[string]json.RawMessage
+}
+
+// The names of metadata's fields in JSON, in the order in which they are written.
+const (
+	causationStreamField         = "causationMessageStreamName"
+	causationPositionField       = "causationMessagePosition"
+	causationGlobalPositionField = "causationMessageGlobalPosition"
+	correlationStreamField       = "correlationStreamName"
+	replyStreamField             = "replyStreamName"
+	propertiesField              = "properties"
+	localPropertiesField         = "localProperties"
+	schemaVersionField           = "schemaVersion"
+)
+
+var metadataFields = []string{
+	causationStreamField, causationPositionField, causationGlobalPositionField, correlationStreamField,
+	replyStreamField, propertiesField, localPropertiesField, schemaVersionField,
+}
+
+// IsZero reports whether there is nothing in m.
+func (m Metadata) IsZero() bool {
+	return m.CausationStream == "" && m.CausationPosition == 0 && m.CausationGlobalPosition == 0 &&
+		m.CorrelationStream == "" && m.ReplyStream == "" && m.SchemaVersion == "" &&
+		len(m.Properties) == 0 && len(m.Local) == 0 && len(m.Extra) == 0
+}
+
+// Correlated reports whether the message belongs to the process of name: a
+// stream, or a category for any stream of it.
+func (m Metadata) Correlated(name string) bool {
+	if m.CorrelationStream == "" {
+		return false
+	}
+	if strings.Contains(name, "-") {
+		return string(m.CorrelationStream) == name
+	}
+	return string(m.CorrelationStream.Category()) == name
+}
+
+// MarshalJSON leaves out what is not set, but never a position 0.
+func (m Metadata) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	var failed error
+	add := func(name string, value any) {
+		if failed != nil {
+			return
+		}
+		text, err := marshal(value)
+		if err != nil {
+			failed = fmt.Errorf("%s: %w", name, err)
+			return
+		}
+		if b.Len() > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(`"` + name + `":`)
+		b.Write(text)
+	}
+	if m.CausationStream != "" {
+		add(causationStreamField, m.CausationStream)
+		add(causationPositionField, m.CausationPosition)
+		add(causationGlobalPositionField, m.CausationGlobalPosition)
+	}
+	if m.CorrelationStream != "" {
+		add(correlationStreamField, m.CorrelationStream)
+	}
+	if m.ReplyStream != "" {
+		add(replyStreamField, m.ReplyStream)
+	}
+	if len(m.Properties) > 0 {
+		add(propertiesField, m.Properties)
+	}
+	if len(m.Local) > 0 {
+		add(localPropertiesField, m.Local)
+	}
+	if m.SchemaVersion != "" {
+		add(schemaVersionField, m.SchemaVersion)
+	}
+	names := make([]string, 0, len(m.Extra))
+	for name := range m.Extra {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		quoted, err := marshal(name)
+		if err != nil {
+			return nil, err
+		}
+		add(string(quoted[1:len(quoted)-1]), m.Extra[name])
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	return append(append([]byte{'{'}, b.Bytes()...), '}'), nil
+}
+
+// UnmarshalJSON reads what any client wrote. A field that does not fit is kept in
+// Extra: what a foreign client wrote must not stop a reader.
+func (m *Metadata) UnmarshalJSON(raw []byte) error {
+	*m = Metadata{}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &fields); err != nil {
+		return fmt.Errorf("metadata: %w", err)
+	}
+	take := func(name string, into any) bool {
+		value, ok := fields[name]
+		if !ok || string(value) == "null" || json.Unmarshal(value, into) != nil {
+			return false
+		}
+		delete(fields, name)
+		return true
+	}
+	if isString(fields[causationStreamField]) && isWhole(fields[causationPositionField]) && isWhole(fields[causationGlobalPositionField]) {
+		take(causationStreamField, &m.CausationStream)
+		take(causationPositionField, &m.CausationPosition)
+		take(causationGlobalPositionField, &m.CausationGlobalPosition)
+	}
+	take(correlationStreamField, &m.CorrelationStream)
+	take(replyStreamField, &m.ReplyStream)
+	take(propertiesField, &m.Properties)
+	take(localPropertiesField, &m.Local)
+	take(schemaVersionField, &m.SchemaVersion)
+	if len(fields) > 0 {
+		m.Extra = fields
+	}
+	return nil
+}
+
+func isString(raw json.RawMessage) bool { return len(raw) > 2 && raw[0] == '"' }
+
+func isWhole(raw json.RawMessage) bool {
+	var n int64
+	return len(raw) > 0 && raw[0] != 'n' && json.Unmarshal(raw, &n) == nil
+}
+
+// ParseMetadata returns what a driver stored. Nothing is the zero Metadata, and so
+// is what is not a JSON object: message-db's clients may have written anything.
+func ParseMetadata(raw []byte) Metadata {
+	var m Metadata
+	if len(raw) > 0 && json.Unmarshal(raw, &m) != nil {
+		return Metadata{}
+	}
+	return m
+}
+
+func (m Metadata) validate() error {
+	fail := func(name string, value any, rule string) error {
+		return NewInvalidError(ErrInvalidMetadata, "metadata "+name, value, rule)
+	}
+	if m.CausationStream == "" && (m.CausationPosition != 0 || m.CausationGlobalPosition != 0) {
+		return fail(causationPositionField, int64(m.CausationPosition), "a causation has a stream too")
+	}
+	if m.CausationPosition < 0 {
+		return fail(causationPositionField, int64(m.CausationPosition), "it is less than 0")
+	}
+	if m.CausationGlobalPosition < 0 {
+		return fail(causationGlobalPositionField, int64(m.CausationGlobalPosition), "it is less than 0")
+	}
+	for _, stream := range []struct {
+		name  string
+		value StreamName
+	}{
+		{causationStreamField, m.CausationStream},
+		{correlationStreamField, m.CorrelationStream},
+		{replyStreamField, m.ReplyStream},
+	} {
+		if stream.value == "" {
+			continue
+		}
+		// A message may come from, and go to, a stream that another client named:
+		// the text is bound, the grammar is not.
+		if rule := textRule(string(stream.value), MaxNameBytes); rule != "" {
+			return fail(stream.name, string(stream.value), rule)
+		}
+	}
+	if m.SchemaVersion != "" {
+		if rule := textRule(m.SchemaVersion, MaxNameBytes); rule != "" {
+			return fail(schemaVersionField, m.SchemaVersion, rule)
+		}
+	}
+	for name := range m.Extra {
+		if slices.Contains(metadataFields, name) && m.Extra[name] != nil {
+			return fail(name, string(m.Extra[name]), "the field has a place of its own in Metadata")
+		}
+	}
+	return nil
+}
+
+// The names under which a trace travels among the properties: W3C Trace Context
+// (https://www.w3.org/TR/trace-context/).
+const (
+	traceParent = "traceparent"
+	traceState  = "tracestate"
+)
+
+var traceParentForm = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
+
+// SetTrace puts a W3C trace context among the properties, from where it passes to
+// the messages that follow. An empty parent removes it. The state may be empty.
+func (m *Metadata) SetTrace(parent, state string) error {
+	if parent == "" {
+		delete(m.Properties, traceParent)
+		delete(m.Properties, traceState)
+		return nil
+	}
+	if !traceParentForm.MatchString(parent) || strings.HasPrefix(parent, "ff") ||
+		strings.Contains(parent, "-"+strings.Repeat("0", 32)+"-") || strings.Contains(parent, "-"+strings.Repeat("0", 16)+"-") {
+		return NewInvalidError(ErrInvalidMetadata, "metadata properties.traceparent", parent, "it is not a W3C traceparent")
+	}
+	if len(state) > 512 {
+		return NewInvalidError(ErrInvalidMetadata, "metadata properties.tracestate", state, "it is longer than 512 bytes")
+	}
+	m.Properties = merge(m.Properties, Properties{traceParent: parent})
+	delete(m.Properties, traceState)
+	if state != "" {
+		m.Properties[traceState] = state
+	}
+	return nil
+}
+
+// Trace returns the W3C trace context among the properties, or empty strings.
+func (m Metadata) Trace() (parent, state string) {
+	return m.Properties.Get(traceParent), m.Properties.Get(traceState)
+}

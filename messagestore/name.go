@@ -1,0 +1,287 @@
+package messagestore
+
+import (
+	"crypto/md5" //nolint:gosec // the hash that message-db divides consumer groups by; nothing is kept secret with it
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// MaxNameBytes bounds the name of a stream or category, in bytes. It is the same
+// for every driver, so that what one accepts can be moved to another.
+const MaxNameBytes = 255
+
+// MaxGroupSize bounds how many members share a category.
+const MaxGroupSize = 1024
+
+// A Category names a kind of stream, like "account" or "account:command". It is
+// given a type of its own so that a stream's name cannot be passed for it.
+//
+// It is an entity, and then, after a colon, any number of types joined by plus
+// signs: "account:command+position". None of them is empty or holds a dash, a
+// colon, a plus sign or white space.
+type Category string
+
+// ParseCategory returns s as a category, or an [*InvalidError] that says why it
+// is none.
+func ParseCategory(s string) (Category, error) {
+	c := Category(s)
+	return c, c.Validate()
+}
+
+// Stream returns the name of the category's stream with the given identifiers.
+// Two or more form a compound identifier, whose first part is the cardinal one.
+// The name is checked where it is used; [StreamName.Validate] checks it at once.
+func (c Category) Stream(ids ...string) StreamName {
+	return StreamName(string(c) + "-" + strings.Join(ids, "+"))
+}
+
+// Entity returns the part of the category before the colon.
+func (c Category) Entity() string {
+	entity, _, _ := strings.Cut(string(c), ":")
+	return entity
+}
+
+// Types returns the types after the colon, none if there is no colon.
+func (c Category) Types() []string {
+	_, types, ok := strings.Cut(string(c), ":")
+	if !ok {
+		return nil
+	}
+	return strings.Split(types, "+")
+}
+
+// WithType returns the category with one type more: "account" with "command" is
+// "account:command", and that with "position" is "account:command+position".
+func (c Category) WithType(name string) Category {
+	if strings.Contains(string(c), ":") {
+		return c + Category("+"+name)
+	}
+	return c + Category(":"+name)
+}
+
+// Validate returns nil or an [*InvalidError] that matches [ErrInvalidCategory],
+// and [ErrNotACategory] if c is the name of a stream.
+func (c Category) Validate() error {
+	if strings.Contains(string(c), "-") {
+		return NewInvalidError(ErrNotACategory, "category", string(c), "it is the name of a stream: a category has no dash")
+	}
+	return c.validate(ErrInvalidCategory, "category", string(c))
+}
+
+func (c Category) validate(kind error, field, whole string) error {
+	if rule := textRule(whole, MaxNameBytes); rule != "" {
+		return NewInvalidError(kind, field, whole, rule)
+	}
+	entity, types, typed := strings.Cut(string(c), ":")
+	parts := []string{entity}
+	if typed {
+		parts = append(parts, strings.Split(types, "+")...)
+	}
+	for i, part := range parts {
+		switch {
+		case part == "" && i == 0:
+			return NewInvalidError(kind, field, whole, "the category is empty")
+		case part == "":
+			return NewInvalidError(kind, field, whole, "a type of the category is empty")
+		case strings.ContainsAny(part, ":+"):
+			return NewInvalidError(kind, field, whole, "the category holds a colon or plus sign out of place")
+		case strings.ContainsFunc(part, isSpace):
+			return NewInvalidError(kind, field, whole, "the category holds white space")
+		}
+	}
+	return nil
+}
+
+// A StreamName names one stream: a category, a dash and an identifier, which may
+// be compound: "account-123", "account:command-123+AAA". It is split at its first
+// dash, so an identifier may hold dashes of its own. Names are compared byte by
+// byte: case counts, and Unicode is not normalised.
+type StreamName string
+
+// ParseStreamName returns s as the name of a stream, or an [*InvalidError] that
+// says why it is none.
+func ParseStreamName(s string) (StreamName, error) {
+	n := StreamName(s)
+	return n, n.Validate()
+}
+
+// Category returns the part of the name before the first dash.
+func (n StreamName) Category() Category {
+	category, _, _ := strings.Cut(string(n), "-")
+	return Category(category)
+}
+
+// ID returns the part of the name after the first dash, or "" for none.
+func (n StreamName) ID() string {
+	_, id, _ := strings.Cut(string(n), "-")
+	return id
+}
+
+// IDs returns the parts of the identifier, none if there is no identifier.
+func (n StreamName) IDs() []string {
+	if n.ID() == "" {
+		return nil
+	}
+	return strings.Split(n.ID(), "+")
+}
+
+// CardinalID returns the first part of a compound identifier, the one that
+// consumer groups are divided by. For a plain identifier it is the same as ID.
+func (n StreamName) CardinalID() string {
+	id, _, _ := strings.Cut(n.ID(), "+")
+	return id
+}
+
+// With returns the name with id added to its compound identifier, so that
+// "account:command-123" with "AAA" is "account:command-123+AAA".
+func (n StreamName) With(id string) StreamName { return n + StreamName("+"+id) }
+
+// Validate returns nil or an [*InvalidError] that matches [ErrInvalidStreamName],
+// and [ErrNotAStream] if n is a category.
+//
+// A name is valid UTF-8 of at most [MaxNameBytes] bytes, without control or
+// format characters and without white space at either end. Its category is one by
+// [Category.Validate], and no part of its identifier is empty.
+func (n StreamName) Validate() error {
+	category, id, ok := strings.Cut(string(n), "-")
+	if err := Category(category).validate(ErrInvalidStreamName, "stream name", string(n)); err != nil {
+		return err
+	}
+	switch {
+	case !ok:
+		return NewInvalidError(ErrNotAStream, "stream name", string(n), "it is a category: a stream has a dash and an identifier")
+	case id == "":
+		return NewInvalidError(ErrInvalidStreamName, "stream name", string(n), "the identifier is empty")
+	case strings.HasPrefix(id, "+"):
+		return NewInvalidError(ErrInvalidStreamName, "stream name", string(n), "the cardinal identifier is empty")
+	case strings.HasSuffix(id, "+"), strings.Contains(id, "++"):
+		return NewInvalidError(ErrInvalidStreamName, "stream name", string(n), "a part of the identifier is empty")
+	}
+	return nil
+}
+
+// GroupMember returns which member of a consumer group of the given size reads
+// the stream, from 0. All streams with one cardinal identifier have one member;
+// a stream without an identifier goes by its category.
+func (n StreamName) GroupMember(size int) int {
+	key := n.CardinalID()
+	if key == "" {
+		key = string(n.Category())
+	}
+	return groupMember(Hash64(key), size)
+}
+
+// groupMember is message-db's rule, |hash| mod size, without its overflow: the
+// absolute value of the smallest number does not exist, its remainder does.
+func groupMember(hash int64, size int) int {
+	remainder := int(hash % int64(size))
+	if remainder < 0 {
+		return -remainder
+	}
+	return remainder
+}
+
+// Hash64 is message-db's hash_64: the first 8 bytes of the MD5 of s, big-endian.
+func Hash64(s string) int64 {
+	sum := md5.Sum([]byte(s))                      //nolint:gosec // as above
+	return int64(binary.BigEndian.Uint64(sum[:8])) //nolint:gosec // the same 64 bits, signed
+}
+
+// textRule returns the rule that s breaks as a name or a type, or "".
+func textRule(s string, limit int) string {
+	if len(s) > limit {
+		return fmt.Sprintf("%d bytes are too long: at most %d", len(s), limit)
+	}
+	if s == "" {
+		return "it is empty"
+	}
+	for i, r := range s {
+		if r == utf8.RuneError {
+			if _, size := utf8.DecodeRuneInString(s[i:]); size == 1 {
+				return fmt.Sprintf("not valid UTF-8 at byte %d", i)
+			}
+		}
+		if slices.ContainsFunc(hidden, func(h [2]rune) bool { return h[0] <= r && r <= h[1] }) {
+			return fmt.Sprintf("control or format character %U at byte %d", r, i)
+		}
+	}
+	first, _ := utf8.DecodeRuneInString(s)
+	last, _ := utf8.DecodeLastRuneInString(s)
+	if isSpace(first) || isSpace(last) {
+		return "white space at its start or end"
+	}
+	return ""
+}
+
+// hidden are the characters that cannot be seen and so may not be in a name:
+// Unicode 15's Cc, Cf, Zl and Zp. The list is written out, and again in the SQL
+// function valid_text, so that neither changes with a release of Go or PostgreSQL.
+var hidden = [][2]rune{
+	{0x00, 0x1F},
+	{0x7F, 0x9F},
+	{0xAD, 0xAD},
+	{0x0600, 0x0605},
+	{0x061C, 0x061C},
+	{0x06DD, 0x06DD},
+	{0x070F, 0x070F},
+	{0x0890, 0x0891},
+	{0x08E2, 0x08E2},
+	{0x180E, 0x180E},
+	{0x200B, 0x200F},
+	{0x2028, 0x202E},
+	{0x2060, 0x2064},
+	{0x2066, 0x206F},
+	{0xFEFF, 0xFEFF},
+	{0xFFF9, 0xFFFB},
+	{0x110BD, 0x110BD},
+	{0x110CD, 0x110CD},
+	{0x13430, 0x1343F},
+	{0x1BCA0, 0x1BCA3},
+	{0x1D173, 0x1D17A},
+	{0xE0001, 0xE0001},
+	{0xE0020, 0xE007F},
+}
+
+// isSpace is Unicode's White_Space, written out for the same reason.
+func isSpace(r rune) bool {
+	switch r {
+	case ' ', 0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000:
+		return true
+	}
+	return r >= 0x09 && r <= 0x0D || r >= 0x2000 && r <= 0x200A
+}
+
+// ValidateType returns nil or an [*InvalidError] that matches [ErrInvalidType].
+// A message type is bound as a stream's name is, but may hold any visible
+// character.
+func ValidateType(name string) error {
+	if rule := textRule(name, MaxNameBytes); rule != "" {
+		return NewInvalidError(ErrInvalidType, "message type", name, rule)
+	}
+	return nil
+}
+
+func validateExpected(v Version) error {
+	if v < AnyVersion {
+		return NewInvalidError(ErrInvalidExpectedVersion, "expected version", int64(v), "it is a position from 0, NoStream (-1) or AnyVersion (-2)")
+	}
+	return nil
+}
+
+func validateLimit(limit int) error {
+	if limit < 1 || limit > MaxReadMessages {
+		return NewInvalidError(ErrInvalidLimit, "limit", limit, fmt.Sprintf("it is between 1 and %d", MaxReadMessages))
+	}
+	return nil
+}
+
+func validateFrom[P ~int64](from P) error {
+	if from < 0 {
+		return NewInvalidError(ErrInvalidPosition, "position", int64(from), fmt.Sprintf("it is between 0 and %d", int64(math.MaxInt64)))
+	}
+	return nil
+}

@@ -1,0 +1,501 @@
+package messagestore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"reflect"
+
+	"github.com/google/uuid"
+	"github.com/rs/zerolog"
+)
+
+// A Store writes messages to streams and reads them back. It is safe for
+// concurrent use if its driver is: all are but one over a transaction.
+type Store struct {
+	driver Driver
+	config Config
+	bells  bells
+}
+
+// Config changes how a [Store] works. A nil *Config is a good one.
+type Config struct {
+	// BatchSize is how many messages one read asks the driver for: 1 to
+	// [MaxReadMessages].
+	//
+	// Defaults to 1000.
+	BatchSize int
+
+	// Logger receives one debug event per write and per batch read, of names and
+	// numbers, never of content.
+	//
+	// Defaults to silence.
+	Logger zerolog.Logger
+}
+
+// New returns a store that keeps its messages with driver. A batch size that is
+// out of bounds is the error of every read.
+func New(driver Driver, config *Config) *Store {
+	s := &Store{driver: driver}
+	if config != nil {
+		s.config = *config
+	}
+	if s.config.BatchSize == 0 {
+		s.config.BatchSize = 1000
+	}
+	return s
+}
+
+// Close closes the driver if the driver owns what it works with, as one does that
+// was opened by URL or path. What a driver was given, its giver closes.
+func (s *Store) Close() error {
+	if c, ok := s.driver.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
+}
+
+// Write adds bodies to the end of stream, all or none and nothing between them,
+// if the stream is at the expected version.
+//
+// If it is not, the error matches [ErrVersionConflict] and nothing was written. A
+// message whose id is recorded already is not written again: see [Written] and
+// [ErrIDConflict]. An error that matches [ErrOutcomeUnknown] says that nobody
+// knows; any other that nothing was written. What is invalid is refused, whole,
+// before anything is sent, with an [*InvalidError].
+func (s *Store) Write(ctx context.Context, stream StreamName, expected Version, bodies ...Body) (Written, error) {
+	a, err := encode(StreamWrite{stream, expected, bodies})
+	if err == nil && len(a.Records) == 0 {
+		err = NewInvalidError(ErrEmptyBatch, "batch", nil, "there is no message in it")
+	}
+	if err == nil {
+		err = validateBatch([]Append{a})
+	}
+	if err != nil {
+		return Written{}, fmt.Errorf("write %s: %w", quoteName(stream), err)
+	}
+	written, err := settle(ctx, s, []Append{a}, func(ctx context.Context) ([]Written, error) {
+		w, err := s.driver.Append(ctx, a)
+		return []Written{w}, err
+	})
+	if err != nil {
+		return Written{}, fmt.Errorf("write %s: %w", quoteName(stream), err)
+	}
+	return written[0], nil
+}
+
+// WriteInitial writes body as the first message of stream and reports whether it
+// did. That another writer was first is an answer, not an error.
+func (s *Store) WriteInitial(ctx context.Context, stream StreamName, body Body) (wrote bool, err error) {
+	_, err = s.Write(ctx, stream, NoStream, body)
+	if errors.Is(err, ErrVersionConflict) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// settle runs a write until its outcome is known or the context is done. A write
+// may be repeated because its messages have ids.
+func settle(ctx context.Context, s *Store, appends []Append, write func(context.Context) ([]Written, error)) ([]Written, error) {
+	const attempts = 3
+	for attempt := 1; ; attempt++ {
+		written, err := write(ctx)
+		unknown, ok := errors.AsType[*OutcomeUnknownError](err)
+		if !ok || ctx.Err() != nil {
+			if err == nil {
+				s.wrote(written)
+			}
+			return written, err
+		}
+		s.config.Logger.Warn().Err(unknown.Cause).Str("stream", string(appends[0].Stream)).Int("attempt", attempt).Msg("outcome unknown")
+		found, resolveErr := s.Resolve(ctx, unknown)
+		switch {
+		case resolveErr == nil:
+			s.wrote(found)
+			return found, nil
+		case !errors.Is(resolveErr, ErrNotWritten):
+			return nil, err
+		case attempt == attempts:
+			return nil, fmt.Errorf("%w after %d attempts: %w", ErrNotWritten, attempts, unknown.Cause)
+		}
+	}
+}
+
+func (s *Store) wrote(written []Written) {
+	for _, w := range written {
+		s.config.Logger.Debug().Str("stream", string(w.Stream)).Int64("version", int64(w.Version)).Bool("duplicate", w.Duplicate).Msg("write")
+		s.bells.ring(w.Stream.Category())
+	}
+}
+
+// Resolve finds out what became of a write whose error matches
+// [ErrOutcomeUnknown]. It returns what the write would have returned, or
+// [ErrNotWritten] if it did not happen and never will; any other error means that
+// the outcome is still unknown. It works on any store over the same database.
+func (s *Store) Resolve(ctx context.Context, err error) ([]Written, error) {
+	unknown, ok := errors.AsType[*OutcomeUnknownError](err)
+	if !ok {
+		return nil, fmt.Errorf("resolve: not an unknown outcome: %w", err)
+	}
+	var all []Written
+	for _, w := range unknown.Writes {
+		found, err := s.driver.Find(ctx, w.Stream, w.IDs)
+		if err != nil {
+			return nil, fmt.Errorf("resolve %s: %w", quoteName(w.Stream), err)
+		}
+		if len(found) != len(w.IDs) { // all or none, so none
+			return nil, fmt.Errorf("resolve %s: %w", quoteName(w.Stream), ErrNotWritten)
+		}
+		written := Written{Stream: w.Stream, IDs: w.IDs}
+		if n := len(found); n > 0 {
+			written.Version, written.GlobalPosition = found[n-1].Position, found[n-1].GlobalPosition
+		}
+		all = append(all, written)
+	}
+	return all, nil
+}
+
+// Stream yields the messages of stream from position from on, in order, until
+// the end that the stream has when it gets there. A stream that does not exist
+// yields nothing. After an error it yields nothing more.
+func (s *Store) Stream(ctx context.Context, stream StreamName, from Version) iter.Seq2[*Recorded, error] {
+	return s.stream(ctx, StreamQuery{Stream: stream, From: from, Limit: s.config.BatchSize})
+}
+
+// StreamBackwards yields the messages of stream from position from down to the
+// first. [EndOfStream] starts with the last.
+func (s *Store) StreamBackwards(ctx context.Context, stream StreamName, from Version) iter.Seq2[*Recorded, error] {
+	return s.stream(ctx, StreamQuery{Stream: stream, From: from, Limit: s.config.BatchSize, Backwards: true})
+}
+
+func (s *Store) stream(ctx context.Context, q StreamQuery) iter.Seq2[*Recorded, error] {
+	return func(yield func(*Recorded, error) bool) {
+		if err := errors.Join(q.Stream.Validate(), validateFrom(q.From), validateLimit(q.Limit)); err != nil {
+			yield(nil, fmt.Errorf("read %s: %w", quoteName(q.Stream), err))
+			return
+		}
+		for {
+			batch, err := s.driver.ReadStream(ctx, q)
+			if err != nil {
+				yield(nil, fmt.Errorf("read %s: %w", quoteName(q.Stream), err))
+				return
+			}
+			s.config.Logger.Debug().Str("stream", string(q.Stream)).Int64("from", int64(q.From)).Int("messages", len(batch)).Msg("read stream")
+			for _, m := range batch {
+				if !yield(m, nil) {
+					return
+				}
+			}
+			if len(batch) < q.Limit {
+				return
+			}
+			last := batch[len(batch)-1].Position
+			if q.From = last + 1; q.Backwards {
+				q.From = last - 1
+			}
+			if q.From < 0 {
+				return
+			}
+		}
+	}
+}
+
+// Category yields the messages of every stream in category from global position
+// from on, in order, as [Store.Stream] does for one. [Store.CategoryPage] tells
+// how far a filtered reader has looked.
+func (s *Store) Category(ctx context.Context, category Category, from GlobalPosition, filter Filter) iter.Seq2[*Recorded, error] {
+	return func(yield func(*Recorded, error) bool) {
+		for {
+			page, err := s.CategoryPage(ctx, CategoryQuery{Category: category, From: from, Limit: s.config.BatchSize, Filter: filter})
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, m := range page.Messages {
+				if !yield(m, nil) {
+					return
+				}
+			}
+			if !page.More {
+				return
+			}
+			from = page.Next
+		}
+	}
+}
+
+// CategoryPage returns one batch of a category and how far it has looked: where a
+// reader that remembers one number goes on, even if the filter let nothing
+// through.
+func (s *Store) CategoryPage(ctx context.Context, q CategoryQuery) (CategoryPage, error) {
+	if err := errors.Join(q.Category.Validate(), validateFrom(q.From), validateLimit(q.Limit), q.Filter.Validate()); err != nil {
+		return CategoryPage{}, fmt.Errorf("read category %s: %w", quoteName(q.Category), err)
+	}
+	page, err := s.driver.ReadCategory(ctx, q)
+	if err != nil {
+		return CategoryPage{}, fmt.Errorf("read category %s: %w", quoteName(q.Category), err)
+	}
+	s.config.Logger.Debug().Str("category", string(q.Category)).Int64("from", int64(q.From)).
+		Int64("next", int64(page.Next)).Int("messages", len(page.Messages)).Msg("read category")
+	return page, nil
+}
+
+// Last returns the last message of stream, or an error matching [ErrNotFound].
+func (s *Store) Last(ctx context.Context, stream StreamName) (*Recorded, error) {
+	return s.last(ctx, stream, "")
+}
+
+// LastOfType returns the last message of stream that has the given type, or an
+// error matching [ErrNotFound].
+func (s *Store) LastOfType(ctx context.Context, stream StreamName, messageType string) (*Recorded, error) {
+	if err := ValidateType(messageType); err != nil {
+		return nil, fmt.Errorf("read last of %s: %w", quoteName(stream), err)
+	}
+	return s.last(ctx, stream, messageType)
+}
+
+func (s *Store) last(ctx context.Context, stream StreamName, messageType string) (*Recorded, error) {
+	err := stream.Validate()
+	if err == nil {
+		var m *Recorded
+		if m, err = s.driver.Last(ctx, stream, messageType); err == nil {
+			return m, nil
+		}
+	}
+	return nil, fmt.Errorf("read last of %s: %w", quoteName(stream), err)
+}
+
+// Version returns the version of stream: the position of its last message, or
+// [NoStream] if it has none.
+func (s *Store) Version(ctx context.Context, stream StreamName) (Version, error) {
+	err := stream.Validate()
+	if err == nil {
+		var version Version
+		if version, err = s.driver.Version(ctx, stream); err == nil {
+			return version, nil
+		}
+	}
+	return 0, fmt.Errorf("read version of %s: %w", quoteName(stream), err)
+}
+
+// Atomic returns the store as one that writes to several streams at once, or
+// [ErrNotSupported] if its driver cannot.
+func (s *Store) Atomic() (*AtomicStore, error) {
+	driver, ok := s.driver.(AtomicDriver)
+	if !ok {
+		return nil, fmt.Errorf("write several streams at once: %w", ErrNotSupported)
+	}
+	return &AtomicStore{Store: s, driver: driver}, nil
+}
+
+// An AtomicStore is a [Store] whose driver can write to several streams in one
+// atomic step. What needs that asks for one, and so says it in its types.
+type AtomicStore struct {
+	*Store
+	driver AtomicDriver
+}
+
+// A StreamWrite is what [AtomicStore.WriteStreams] writes to one stream. Without
+// bodies it is only a check that the stream is at the expected version, which
+// then may not be [AnyVersion].
+type StreamWrite struct {
+	Stream   StreamName
+	Expected Version
+	Bodies   []Body
+}
+
+// WriteStreams is [Store.Write] for up to [MaxWriteStreams] streams, each named
+// once, at its own expected version: all of it is written or nothing. At least
+// one has bodies. Of several conflicts the error tells the first in the order
+// given.
+func (s *AtomicStore) WriteStreams(ctx context.Context, writes ...StreamWrite) ([]Written, error) {
+	appends, err := encodeAll(writes)
+	if err != nil {
+		return nil, fmt.Errorf("write streams: %w", err)
+	}
+	written, err := settle(ctx, s.Store, appends, func(ctx context.Context) ([]Written, error) {
+		return s.driver.AppendAll(ctx, appends)
+	})
+	if err != nil {
+		if conflict, ok := errors.AsType[*VersionConflictError](err); ok {
+			return nil, fmt.Errorf("write streams: %s: %w", quoteName(conflict.Stream), err)
+		}
+		return nil, fmt.Errorf("write streams: %w", err)
+	}
+	return written, nil
+}
+
+func encodeAll(writes []StreamWrite) ([]Append, error) {
+	if len(writes) > MaxWriteStreams {
+		return nil, NewInvalidError(ErrInvalidBatch, "batch", len(writes), fmt.Sprintf("at most %d streams", MaxWriteStreams))
+	}
+	var appends []Append
+	seen := map[StreamName]bool{}
+	records := 0
+	for _, w := range writes {
+		a, err := encode(w)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", quoteName(w.Stream), err)
+		}
+		if seen[w.Stream] {
+			return nil, NewInvalidError(ErrInvalidBatch, "batch", string(w.Stream), "the stream is in it twice")
+		}
+		seen[w.Stream] = true
+		if len(w.Bodies) == 0 && w.Expected == AnyVersion {
+			return nil, NewInvalidError(ErrInvalidExpectedVersion, "expected version", w.Expected, "a write without messages checks a version, so it names one")
+		}
+		records += len(a.Records)
+		appends = append(appends, a)
+	}
+	if records == 0 {
+		return nil, NewInvalidError(ErrEmptyBatch, "batch", nil, "there is no message in it")
+	}
+	return appends, validateBatch(appends)
+}
+
+// encode validates and encodes one stream's part of a write.
+func encode(w StreamWrite) (Append, error) {
+	if err := errors.Join(w.Stream.Validate(), validateExpected(w.Expected)); err != nil {
+		return Append{}, err
+	}
+	if len(w.Bodies) > MaxWriteMessages {
+		return Append{}, tooMany(len(w.Bodies))
+	}
+	a := Append{Stream: w.Stream, Expected: w.Expected, Records: make([]Record, 0, len(w.Bodies))}
+	for i, body := range w.Bodies {
+		record, err := encodeMessage(body)
+		if err != nil {
+			return Append{}, at(i, err)
+		}
+		a.Records = append(a.Records, record)
+	}
+	return a, nil
+}
+
+func tooMany(messages int) error {
+	return NewInvalidError(ErrInvalidBatch, "batch", messages, fmt.Sprintf("at most %d messages", MaxWriteMessages))
+}
+
+// validateBatch checks what holds for a write as a whole.
+func validateBatch(appends []Append) error {
+	ids := map[uuid.UUID]int{}
+	messages, size := 0, 0
+	for _, a := range appends {
+		for _, r := range a.Records {
+			if first, twice := ids[r.ID]; twice {
+				return at(messages, NewInvalidError(ErrInvalidID, "message id", r.ID, fmt.Sprintf("message %d of the batch has it too", first)))
+			}
+			ids[r.ID] = messages
+			messages++
+			size += len(r.Data) + len(r.Metadata)
+		}
+	}
+	if messages > MaxWriteMessages {
+		return tooMany(messages)
+	}
+	if size > MaxWriteBytes {
+		return NewInvalidError(ErrInvalidBatch, "batch", size, fmt.Sprintf("at most %d bytes", MaxWriteBytes))
+	}
+	return nil
+}
+
+func encodeMessage(body Body) (Record, error) {
+	m, ok := body.(Message)
+	if p, isPointer := body.(*Message); isPointer && p != nil {
+		m, ok = *p, true
+	}
+	if !ok {
+		m = Message{Body: body}
+	}
+	if nested, ok := m.Body.(Message); ok {
+		return Record{}, NewInvalidError(ErrInvalidData, "data", nested.MessageType(), "a message in a message")
+	}
+	if isNil(m.Body) {
+		return Record{}, NewInvalidError(ErrInvalidData, "data", nil, "there is no body")
+	}
+	r := Record{ID: m.ID, Type: m.Body.MessageType()}
+	if err := ValidateType(r.Type); err != nil {
+		return Record{}, err
+	}
+	if r.ID == uuid.Nil {
+		id, err := uuid.NewV7()
+		if err != nil {
+			return Record{}, fmt.Errorf("new message id: %w", err)
+		}
+		r.ID = id
+	}
+	var err error
+	if r.Data, err = encodeData(m.Body); err != nil {
+		return Record{}, err
+	}
+	if r.Metadata, err = encodeMetadata(m.Metadata); err != nil {
+		return Record{}, err
+	}
+	if size := len(r.Data) + len(r.Metadata); size > MaxMessageBytes {
+		return Record{}, NewInvalidError(ErrInvalidData, "data", r.Type, fmt.Sprintf("%d bytes with its metadata are too many: at most %d", size, MaxMessageBytes))
+	}
+	return r, nil
+}
+
+func isNil(body Body) bool {
+	if body == nil {
+		return true
+	}
+	v := reflect.ValueOf(body)
+	return v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+func encodeData(body Body) (json.RawMessage, error) {
+	var data json.RawMessage
+	switch b := body.(type) {
+	case Raw:
+		data = b.Data
+	case *Raw:
+		data = b.Data
+	default:
+		encoded, err := marshal(body)
+		if err != nil {
+			return nil, NewInvalidError(ErrInvalidData, "data", body.MessageType(), fmt.Sprintf("it does not encode: %v", err))
+		}
+		if coerced(encoded) {
+			return nil, NewInvalidError(ErrInvalidData, "data", body.MessageType(), "a string in it is not valid UTF-8")
+		}
+		data = encoded
+	}
+	if len(data) > MaxMessageBytes {
+		return nil, NewInvalidError(ErrInvalidData, "data", []byte(data), fmt.Sprintf("too long: at most %d bytes", MaxMessageBytes))
+	}
+	if len(data) == 0 {
+		return nil, NewInvalidError(ErrInvalidData, "data", nil, "it is empty")
+	}
+	return data, validateJSON(ErrInvalidData, "data", data)
+}
+
+func encodeMetadata(m Metadata) (json.RawMessage, error) {
+	if m.IsZero() {
+		return nil, nil
+	}
+	if err := m.validate(); err != nil {
+		return nil, err
+	}
+	encoded, err := marshal(m)
+	if err != nil {
+		return nil, NewInvalidError(ErrInvalidMetadata, "metadata", nil, fmt.Sprintf("it does not encode: %v", err))
+	}
+	if coerced(encoded) {
+		return nil, NewInvalidError(ErrInvalidMetadata, "metadata", nil, "a string in it is not valid UTF-8")
+	}
+	return encoded, validateJSON(ErrInvalidMetadata, "metadata", encoded)
+}
+
+// quoteName returns a name as error texts show it: as it is, unless it is one
+// that should not be shown as it is.
+func quoteName[N ~string](name N) string {
+	if textRule(string(name), MaxNameBytes) == "" {
+		return string(name)
+	}
+	return quote(string(name))
+}
