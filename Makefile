@@ -1,0 +1,62 @@
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+LINT := go tool -modfile=tools/go.mod golangci-lint
+ACCOUNT := go run ./examples/account/cmd/account demo $(if $(ORDERS),--orders "$(ORDERS)")
+FUZZTIME ?= 30s
+
+.PHONY: help
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z\/]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## Run the account example on SQLite (ORDERS=file.csv: with payment orders of yours)
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
+		$(ACCOUNT) --store "sqlite://$$dir/demo.db"
+
+.PHONY: demo/postgres
+demo/postgres: ## Run it on PostgreSQL: DATABASE_URL, or a throwaway server that syncs
+	@scripts/with-postgres --durable DATABASE_URL -- sh -c '$(ACCOUNT) --store "$$DATABASE_URL"'
+
+.PHONY: test
+test: ## Run every test, on TEST_DATABASE_URL or a throwaway server
+	scripts/with-postgres -- go test ./...
+
+.PHONY: test/quick
+test/quick: ## Run the tests that need no PostgreSQL; the others say that they skip
+	env -u TEST_DATABASE_URL go test ./...
+
+.PHONY: test/race
+test/race: ## Run every test with the race detector, in random order
+	scripts/setup gcc
+	scripts/with-postgres -- go test -race -shuffle=on -count=1 ./...
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz test for FUZZTIME (30s)
+	scripts/with-postgres -- scripts/fuzz $(FUZZTIME)
+
+.PHONY: lint
+lint: ## Check formatting and lint
+	$(LINT) run ./...
+
+.PHONY: fix
+fix: ## Do what lint can do by itself
+	$(LINT) run --fix ./...
+
+.PHONY: vet
+vet: ## Run go vet
+	go vet ./...
+
+.PHONY: tidy
+tidy: ## Check that every go.mod is tidy
+	@for mod in $$(git ls-files go.mod '*/go.mod'); do \
+		echo "go mod tidy -diff in $$(dirname $$mod)" && (cd "$$(dirname $$mod)" && go mod tidy -diff) || exit; \
+	done
+
+.PHONY: build
+build: ## Build bin/dibs
+	go build -o bin/dibs ./cmd/dibs
+
+.PHONY: ci
+ci: export CI := true
+ci: tidy vet lint test/race demo demo/postgres ## Run all that a change must pass
