@@ -1,0 +1,401 @@
+package handler_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/handler/handlertest"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type withdraw struct {
+	Amount int `json:"amount"`
+}
+
+func (withdraw) MessageType() string { return "Withdraw" }
+
+type named string
+
+func (n named) MessageType() string { return string(n) }
+
+type looksIntoItself struct{ name string }
+
+func (l *looksIntoItself) MessageType() string { return l.name }
+
+type byPointer struct {
+	Amount int `json:"amount"`
+}
+
+func (*byPointer) MessageType() string { return "ByPointer" }
+
+func nothing[T messagestore.Body](context.Context, handler.Message[T]) error { return nil }
+
+func command(t *testing.T, body messagestore.Body) *messagestore.Recorded {
+	t.Helper()
+	return handlertest.Recorded(t, body, &handlertest.Config{Stream: "account:command-123"})
+}
+
+func TestAMessageGoesToTheFunctionForItsType(t *testing.T) {
+	t.Parallel()
+	mux := handler.New()
+	var got []int
+	handler.On(mux, func(_ context.Context, m handler.Message[Deposit]) error {
+		got = append(got, m.Body.Amount)
+		return nil
+	})
+	handler.On(mux, func(_ context.Context, m handler.Message[withdraw]) error {
+		got = append(got, -m.Body.Amount)
+		return nil
+	})
+
+	require.NoError(t, mux.Handle(t.Context(), command(t, Deposit{10})))
+	require.NoError(t, mux.Handle(t.Context(), command(t, withdraw{3})))
+
+	require.Equal(t, []int{10, -3}, got)
+	require.NoError(t, mux.Validate())
+	require.Equal(t, []string{"Deposit", "Withdraw"}, mux.Types())
+}
+
+func TestAPointerTypeThatKnowsItsNameIsHandled(t *testing.T) {
+	t.Parallel()
+	mux := handler.New()
+	var amount int
+	handler.On(mux, func(_ context.Context, m handler.Message[*byPointer]) error {
+		amount = m.Body.Amount
+		return nil
+	})
+
+	require.NoError(t, mux.Handle(t.Context(), command(t, &byPointer{10})))
+
+	require.Equal(t, 10, amount)
+}
+
+func TestAnUnknownTypeIsPassedOverAndCounted(t *testing.T) {
+	t.Parallel()
+	mux := handler.New()
+	handler.On(mux, nothing[Deposit])
+
+	require.NoError(t, mux.Handle(t.Context(), command(t, withdraw{1})))
+	require.NoError(t, mux.Handle(t.Context(), command(t, withdraw{2})))
+	require.NoError(t, mux.Handle(t.Context(), command(t, Deposit{3})))
+
+	require.EqualValues(t, 2, mux.Unknown())
+}
+
+func TestAStrictMuxRefusesAnUnknownType(t *testing.T) {
+	t.Parallel()
+	mux := handler.NewStrict()
+	handler.On(mux, nothing[Deposit])
+
+	err := mux.Handle(t.Context(), command(t, withdraw{1}))
+
+	require.ErrorIs(t, err, handler.ErrUnknownType)
+	require.EqualError(t, err, "handle Withdraw account:command-123@0: unknown message type")
+	require.EqualValues(t, 1, mux.Unknown())
+}
+
+func TestAnErrorNamesTheMessage(t *testing.T) {
+	t.Parallel()
+	poor := errors.New("insufficient funds")
+	mux := handler.New()
+	handler.On(mux, func(context.Context, handler.Message[Deposit]) error { return poor })
+
+	err := mux.Handle(t.Context(), command(t, Deposit{10}))
+
+	require.ErrorIs(t, err, poor)
+	require.EqualError(t, err, "handle Deposit account:command-123@0: insufficient funds")
+}
+
+func TestAnUndecodableBodyIsAnError(t *testing.T) {
+	t.Parallel()
+	mux := handler.New()
+	called := false
+	handler.On(mux, func(context.Context, handler.Message[Deposit]) error {
+		called = true
+		return nil
+	})
+
+	err := mux.Handle(t.Context(), command(t, messagestore.Raw{Type: "Deposit", Data: json.RawMessage(`{"amount":"ten"}`)}))
+
+	require.False(t, called)
+	require.ErrorIs(t, err, handler.ErrUndecodable)
+	undecodable, ok := errors.AsType[*handler.DecodeError](err)
+	require.True(t, ok)
+	require.Equal(t, "handler_test.Deposit", undecodable.GoType)
+	_, ok = errors.AsType[*json.UnmarshalTypeError](err)
+	require.True(t, ok)
+	require.True(t, strings.HasPrefix(err.Error(), "handle Deposit account:command-123@0: decode into handler_test.Deposit: json: "), err.Error())
+}
+
+func TestAPanicIsAnErrorThatNamesTheMessage(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("boom")
+	mux := handler.New()
+	handler.On(mux, func(context.Context, handler.Message[Deposit]) error { panic(cause) })
+
+	err := mux.Handle(t.Context(), command(t, Deposit{10}))
+
+	require.EqualError(t, err, "handle Deposit account:command-123@0: panic: boom")
+	require.ErrorIs(t, err, cause)
+	panicked, ok := errors.AsType[*handler.PanicError](err)
+	require.True(t, ok)
+	require.Equal(t, "Deposit", panicked.Type)
+	require.Equal(t, messagestore.StreamName("account:command-123"), panicked.Stream)
+	require.Equal(t, messagestore.Version(0), panicked.Position)
+	require.Equal(t, cause, panicked.Value)
+	require.Contains(t, string(panicked.Stack), "TestAPanicIsAnErrorThatNamesTheMessage")
+}
+
+func TestAPanicsTextIsShort(t *testing.T) {
+	t.Parallel()
+	mux := handler.New()
+	handler.On(mux, func(context.Context, handler.Message[Deposit]) error { panic(strings.Repeat("é", 10_000)) })
+
+	err := mux.Handle(t.Context(), command(t, Deposit{10}))
+
+	require.Less(t, len(err.Error()), 300)
+}
+
+func TestMistakesAreKept(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		register func(*handler.Mux)
+		want     string
+	}{
+		"nothing": {
+			func(*handler.Mux) {},
+			"invalid registration: no function is registered",
+		},
+		"one type twice": {
+			func(mux *handler.Mux) {
+				handler.On(mux, nothing[Deposit])
+				handler.On(mux, nothing[Deposit])
+			},
+			`invalid registration "Deposit": the type is registered twice`,
+		},
+		"a nil function": {
+			func(mux *handler.Mux) { handler.On[Deposit](mux, nil) },
+			`invalid registration "Deposit": its function is nil`,
+		},
+		"an empty name": {
+			func(mux *handler.Mux) { handler.On(mux, nothing[named]) },
+			`invalid registration "handler_test.named": its zero value's message type, "", is not a valid one`,
+		},
+		"raw messages": {
+			func(mux *handler.Mux) { handler.On(mux, nothing[messagestore.Raw]) },
+			`invalid registration "messagestore.Raw": its zero value's message type, "", is not a valid one`,
+		},
+		"an interface": {
+			func(mux *handler.Mux) { handler.On(mux, nothing[messagestore.Body]) },
+			`invalid registration "messagestore.Body": its zero value cannot tell its message type: handle a struct, or let MessageType not look into the pointer`,
+		},
+		"a pointer that is looked into": {
+			func(mux *handler.Mux) { handler.On(mux, nothing[*looksIntoItself]) },
+			`invalid registration "*handler_test.looksIntoItself": its zero value cannot tell its message type: handle a struct, or let MessageType not look into the pointer`,
+		},
+		"a nil middleware": {
+			func(mux *handler.Mux) {
+				handler.On(mux, nothing[Deposit])
+				mux.Use(nil)
+			},
+			`invalid registration "middleware": it is nil`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mux := handler.New()
+			test.register(mux)
+
+			err := mux.Validate()
+			require.EqualError(t, err, test.want)
+			require.ErrorIs(t, err, handler.ErrInvalidRegistration)
+			require.ErrorIs(t, err, messagestore.ErrInvalid)
+
+			err = mux.Handle(t.Context(), command(t, Deposit{1}))
+			require.EqualError(t, err, "handle Deposit account:command-123@0: "+test.want)
+			require.ErrorIs(t, err, handler.ErrInvalidRegistration)
+		})
+	}
+}
+
+func TestAllMistakesAreTold(t *testing.T) {
+	t.Parallel()
+	mux := handler.New()
+	handler.On(mux, nothing[named])
+	handler.On[Deposit](mux, nil)
+
+	err := mux.Validate()
+
+	require.ErrorContains(t, err, "handler_test.named")
+	require.ErrorContains(t, err, "Deposit")
+}
+
+func TestRegistrationEndsWithTheFirstMessage(t *testing.T) {
+	t.Parallel()
+	for name, late := range map[string]func(*handler.Mux){
+		"function":   func(mux *handler.Mux) { handler.On(mux, nothing[withdraw]) },
+		"middleware": func(mux *handler.Mux) { mux.Use(handler.Timeout(time.Second)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mux := handler.New()
+			handler.On(mux, nothing[Deposit])
+			require.NoError(t, mux.Handle(t.Context(), command(t, Deposit{1})))
+
+			late(mux)
+
+			require.ErrorIs(t, mux.Validate(), handler.ErrInvalidRegistration)
+			require.ErrorIs(t, mux.Handle(t.Context(), command(t, Deposit{1})), handler.ErrInvalidRegistration)
+		})
+	}
+}
+
+func TestAMiddlewareThatCannotBePutAroundIsAMistake(t *testing.T) {
+	t.Parallel()
+	for name, middleware := range map[string]handler.Middleware{
+		"nil":   func(handler.HandlerFunc) handler.HandlerFunc { return nil },
+		"panic": func(handler.HandlerFunc) handler.HandlerFunc { panic("boom") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mux := handler.New()
+			handler.On(mux, nothing[Deposit])
+			mux.Use(middleware)
+
+			for range 2 {
+				require.ErrorIs(t, mux.Handle(t.Context(), command(t, Deposit{1})), handler.ErrInvalidRegistration)
+			}
+		})
+	}
+}
+
+func TestTheFirstMiddlewareIsTheOutermost(t *testing.T) {
+	t.Parallel()
+	var calls []string
+	around := func(name string) handler.Middleware {
+		return func(next handler.HandlerFunc) handler.HandlerFunc {
+			return func(ctx context.Context, m *messagestore.Recorded) error {
+				calls = append(calls, name)
+				return next(ctx, m)
+			}
+		}
+	}
+	mux := handler.New()
+	mux.Use(around("first"), around("second"))
+	handler.On(mux, func(context.Context, handler.Message[Deposit]) error {
+		calls = append(calls, "function")
+		return nil
+	})
+	mux.Use(around("third"))
+
+	require.NoError(t, mux.Handle(t.Context(), command(t, Deposit{1})))
+	require.NoError(t, mux.Handle(t.Context(), command(t, withdraw{1})))
+
+	require.Equal(t, []string{"first", "second", "third", "function"}, calls)
+}
+
+func TestAMiddlewareSeesAPanicAsAnError(t *testing.T) {
+	t.Parallel()
+	var seen error
+	mux := handler.New()
+	mux.Use(func(next handler.HandlerFunc) handler.HandlerFunc {
+		return func(ctx context.Context, m *messagestore.Recorded) error {
+			seen = next(ctx, m)
+			panic("in the middleware")
+		}
+	})
+	handler.On(mux, func(context.Context, handler.Message[Deposit]) error { panic("in the function") })
+
+	err := mux.Handle(t.Context(), command(t, Deposit{1}))
+
+	require.EqualError(t, seen, "panic: in the function")
+	require.EqualError(t, err, "handle Deposit account:command-123@0: panic: in the middleware")
+}
+
+func TestLogTellsNamesAndNumbersAndNoContent(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	mux := handler.New()
+	mux.Use(handler.Log(zerolog.New(&log)))
+	handler.On(mux, func(_ context.Context, m handler.Message[Deposit]) error {
+		if m.Body.Amount > 4000 {
+			return errors.New("too much")
+		}
+		return nil
+	})
+
+	require.NoError(t, mux.Handle(t.Context(), command(t, Deposit{4000})))
+	require.Error(t, mux.Handle(t.Context(), command(t, Deposit{4001})))
+
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	require.Len(t, lines, 2)
+	require.Regexp(t, `^{"level":"debug","type":"Deposit","stream":"account:command-123","position":0,"took":[0-9.e-]+,"message":"handle"}$`, lines[0])
+	require.Contains(t, lines[1], `"error":"too much"`)
+	require.NotContains(t, log.String(), "400")
+}
+
+func TestTimeoutEndsTheContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mux := handler.New()
+		mux.Use(handler.Timeout(time.Minute))
+		handler.On(mux, func(ctx context.Context, _ handler.Message[Deposit]) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		start := time.Now()
+
+		err := mux.Handle(t.Context(), command(t, Deposit{1}))
+
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.EqualError(t, err, "handle Deposit account:command-123@0: timeout of 1m0s: context deadline exceeded")
+		require.Equal(t, time.Minute, time.Since(start))
+	})
+}
+
+func TestATimeoutOfNothingIsRefused(t *testing.T) {
+	t.Parallel()
+	mux := handler.New()
+	mux.Use(handler.Timeout(0))
+	handler.On(mux, nothing[Deposit])
+
+	err := mux.Handle(t.Context(), command(t, Deposit{1}))
+
+	require.ErrorIs(t, err, handler.ErrInvalidRegistration)
+}
+
+func TestAMuxIsSafeForConcurrentUse(t *testing.T) {
+	t.Parallel()
+	mux := handler.New()
+	handler.On(mux, nothing[Deposit])
+	deposit, other := command(t, Deposit{1}), command(t, withdraw{1})
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for range 100 {
+				if err := errors.Join(mux.Handle(context.Background(), deposit), mux.Handle(context.Background(), other)); err != nil {
+					t.Error(err)
+				}
+				_, _ = mux.Types(), mux.Validate()
+			}
+		})
+	}
+
+	group.Wait()
+
+	require.EqualValues(t, 800, mux.Unknown())
+}

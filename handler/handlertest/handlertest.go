@@ -1,0 +1,90 @@
+// Package handlertest makes messages for the unit test of a handler.
+//
+//	err := accounts.deposit(t.Context(), handlertest.Message(t, Deposit{Amount: 10}, nil))
+package handlertest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+)
+
+// Config says where and when a message was recorded. A nil *Config is a good one.
+type Config struct {
+	// Stream is the message's.
+	//
+	// Defaults to "test-1".
+	Stream messagestore.StreamName
+
+	// Position is the message's in its stream.
+	//
+	// Defaults to 0, the first.
+	Position messagestore.Version
+
+	// GlobalPosition is the message's in its category.
+	//
+	// Defaults to one more than Position.
+	GlobalPosition messagestore.GlobalPosition
+
+	// ID is the message's.
+	//
+	// Defaults to a new one.
+	ID uuid.UUID
+
+	// Time is when the message was recorded.
+	//
+	// Defaults to now.
+	Time time.Time
+
+	// Metadata is the message's.
+	//
+	// Defaults to none.
+	Metadata messagestore.Metadata
+}
+
+// Message returns body as a handler gets it: encoded, recorded and decoded again.
+// What a store would refuse fails t.
+func Message[T messagestore.Body](t testing.TB, body T, config *Config) handler.Message[T] {
+	t.Helper()
+	recorded := Recorded(t, body, config)
+	decoded, err := messagestore.Decode[T](recorded)
+	if err != nil {
+		t.Fatalf("handlertest: %v", err)
+	}
+	return handler.Message[T]{Body: decoded, Recorded: recorded}
+}
+
+// Recorded returns body as a consumer gets it. What a store would refuse fails t.
+func Recorded(t testing.TB, body messagestore.Body, config *Config) *messagestore.Recorded {
+	t.Helper()
+	var c Config
+	if config != nil {
+		c = *config
+	}
+	if c.Stream == "" {
+		c.Stream = "test-1"
+	}
+	store := messagestore.New(memory.New(), nil)
+	_, err := store.Write(context.Background(), c.Stream, messagestore.NoStream, messagestore.Message{ID: c.ID, Body: body, Metadata: c.Metadata})
+	if err != nil {
+		t.Fatalf("handlertest: %v", err)
+	}
+	recorded, err := store.Last(context.Background(), c.Stream)
+	if err != nil {
+		t.Fatalf("handlertest: %v", err)
+	}
+	recorded.Position = c.Position
+	if recorded.GlobalPosition = c.GlobalPosition; c.GlobalPosition == 0 {
+		recorded.GlobalPosition = messagestore.GlobalPosition(c.Position) + 1
+	}
+	if !c.Time.IsZero() {
+		recorded.Time = c.Time.UTC().Truncate(time.Microsecond)
+	}
+	return recorded
+}

@@ -1,0 +1,93 @@
+package handler
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A Middleware does something around the handling of every message that there is
+// a function for. A panic in the function has become an error by the time next
+// returns.
+type Middleware func(next HandlerFunc) HandlerFunc
+
+// Use puts middleware around all functions of the mux, whether registered before
+// or after. The first is the outermost. What [On] counts as a mistake about a
+// function is one about a middleware too.
+func (mux *Mux) Use(middleware ...Middleware) {
+	mux.mu.Lock()
+	defer mux.mu.Unlock()
+	for _, m := range middleware {
+		switch {
+		case m == nil:
+			mux.mistake(invalid("middleware", "it is nil"))
+		case mux.sealed:
+			mux.mistake(invalid("middleware", "it is registered after a message has been handled"))
+		default:
+			mux.middleware = append(mux.middleware, m)
+		}
+	}
+}
+
+// Log returns a middleware that logs one debug event for each message: type,
+// stream, position, how long it took, and the error if there was one.
+func Log(logger zerolog.Logger) Middleware {
+	return func(next HandlerFunc) HandlerFunc {
+		return func(ctx context.Context, m *messagestore.Recorded) error {
+			start := time.Now()
+			err := next(ctx, m)
+			logger.Debug().Err(err).Str("type", m.Type).Str("stream", string(m.Stream)).Int64("position", int64(m.Position)).
+				Dur("took", time.Since(start)).Msg("handle")
+			return err
+		}
+	}
+}
+
+// Timeout returns a middleware that ends a function's context after d, which is
+// more than 0. A function that does not heed its context is not stopped by it: a
+// message is never in the hands of two functions at once.
+func Timeout(d time.Duration) Middleware {
+	return func(next HandlerFunc) HandlerFunc {
+		return func(ctx context.Context, m *messagestore.Recorded) error {
+			if d <= 0 {
+				return invalid("timeout", fmt.Sprintf("%v is not more than 0", d))
+			}
+			limited, cancel := context.WithTimeout(ctx, d)
+			defer cancel()
+			err := next(limited, m)
+			if err != nil && limited.Err() != nil && ctx.Err() == nil {
+				return fmt.Errorf("timeout of %v: %w", d, err)
+			}
+			return err
+		}
+	}
+}
+
+// guard returns f with a panic turned into a [*PanicError].
+func guard(f HandlerFunc) HandlerFunc {
+	return func(ctx context.Context, m *messagestore.Recorded) (err error) {
+		defer func() {
+			if value := recover(); value != nil {
+				err = &PanicError{Type: m.Type, Stream: m.Stream, Position: m.Position, Value: value, Stack: debug.Stack()}
+			}
+		}()
+		return f(ctx, m)
+	}
+}
+
+func wrapped(wrap Middleware, next HandlerFunc) (f HandlerFunc, err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = invalid("middleware", fmt.Sprintf("it panics as it is put around: %v", value))
+		}
+	}()
+	if f = wrap(next); f == nil {
+		err = invalid("middleware", "it returns nil")
+	}
+	return f, err
+}
