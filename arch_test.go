@@ -1,0 +1,106 @@
+package dibs_test
+
+import (
+	"go/parser"
+	"go/token"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/dibs-go/dibs"
+
+// Each package may import the packages of ours named beside it, and no other;
+// a name that ends in /... stands for a tree. What is not here is not allowed
+// to exist: whoever adds a package says what it may know.
+var imports = map[string][]string{
+	".":                      {},
+	"migrations":             {},
+	"messagestore":           {},
+	"messagestore/memory":    {"messagestore"},
+	"messagestore/postgres":  {"messagestore"},
+	"messagestore/sqlite":    {"messagestore"},
+	"messagestore/storeurl":  {"messagestore", "messagestore/memory", "messagestore/postgres", "messagestore/sqlite"},
+	"messagestore/storetest": {"messagestore"},
+	"consumer":               {"messagestore"},
+	"handler":                {"messagestore"},
+	"handler/handlertest":    {"handler", "messagestore", "messagestore/memory"},
+	"reservation":            {"messagestore", "handler", "consumer"},
+	"entity":                 {"messagestore"},
+	"internal/pgtest":        {"migrations"},
+	"examples/...":           {"..."},
+	"cmd/...":                {"..."},
+}
+
+// A program that imports the store and its PostgreSQL driver links these
+// modules and the standard library.
+var linked = []string{
+	module,
+	"github.com/google/uuid",
+	"github.com/jackc/pgx/v5", "github.com/jackc/pgpassfile", "github.com/jackc/pgservicefile", "github.com/jackc/puddle/v2",
+	"golang.org/x/sync", "golang.org/x/text",
+	"github.com/rs/zerolog", "github.com/mattn/go-colorable", "github.com/mattn/go-isatty", "golang.org/x/sys",
+}
+
+func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
+	for file, src := range files(t, ".go") {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, src, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pkg := path.Dir(filepath.ToSlash(file))
+		allowed, known := rule(pkg)
+		if !known {
+			t.Errorf("%s: say in arch_test.go what %s may import", file, pkg)
+			continue
+		}
+		for _, spec := range parsed.Imports {
+			dep, ours := strings.CutPrefix(strings.Trim(spec.Path.Value, "`\""), module+"/")
+			if ours && !slices.ContainsFunc(allowed, func(pattern string) bool { return match(pattern, dep) }) {
+				t.Errorf("%s: %s may not import %s", file, pkg, dep)
+			}
+		}
+	}
+}
+
+func TestPostgresDriverLinksLittle(t *testing.T) {
+	// The standard library is in no module.
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-f", "{{with .Module}}{{.Path}} {{$.ImportPath}}{{end}}",
+		"-deps", "./messagestore", "./messagestore/postgres")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", cmd, err, stderr.String())
+	}
+	for line := range strings.Lines(string(out)) {
+		mod, pkg, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if ok && !slices.Contains(linked, mod) {
+			t.Errorf("messagestore and messagestore/postgres bring in %s", pkg)
+		}
+	}
+}
+
+// rule finds what a package may import, by its own name or its nearest tree's.
+func rule(name string) ([]string, bool) {
+	if allowed, ok := imports[name]; ok {
+		return allowed, true
+	}
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		if allowed, ok := imports[dir+"/..."]; ok {
+			return allowed, true
+		}
+	}
+	return nil, false
+}
+
+func match(pattern, name string) bool {
+	tree, ok := strings.CutSuffix(pattern, "...")
+	return pattern == name || ok && strings.HasPrefix(name, tree)
+}

@@ -1,0 +1,152 @@
+package dibs_test
+
+import (
+	"bytes"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
+	documented := map[string]bool{}
+	for path, src := range files(t, ".go") {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, src, parser.PackageClauseOnly|parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := filepath.Dir(path)
+		documented[dir] = documented[dir] || file.Doc != nil
+	}
+	for dir, ok := range documented {
+		if !ok {
+			t.Errorf("%s: no package comment", dir)
+		}
+	}
+}
+
+// No test waits for the real clock: time.Sleep is for synctest's bubbles.
+func TestTestsSleepOnlyInBubbles(t *testing.T) {
+	sleep := []byte("time.Sleep" + "(") // in two, so that this file has none
+	for path, src := range files(t, "_test.go") {
+		if bytes.Contains(src, sleep) && !bytes.Contains(src, []byte(`"testing/synctest"`)) {
+			t.Errorf("%s: sleeps outside a synctest bubble", path)
+		}
+	}
+}
+
+func TestReadmeShowsTheQuickstart(t *testing.T) {
+	const program = "examples/quickstart/main.go"
+	readme, noReadme := os.ReadFile("README.md")
+	src, noProgram := os.ReadFile(program)
+	if noReadme != nil && noProgram != nil {
+		t.Skip("there is neither a README.md nor " + program)
+	}
+	if noReadme != nil || noProgram != nil {
+		t.Fatal(noReadme, noProgram)
+	}
+
+	_, rest, found := strings.Cut(string(readme), "\n```go\n")
+	block, _, closed := strings.Cut(rest, "\n```\n")
+	if !found || !closed {
+		t.Fatal("README.md: no block of Go")
+	}
+	if strings.TrimSpace(block) != strings.TrimSpace(string(src)) {
+		t.Errorf("README.md: the first block of Go is not %s", program)
+	}
+}
+
+var (
+	codeBlock = regexp.MustCompile("(?ms)^ *```.*?^ *```")
+	codeSpan  = regexp.MustCompile("`[^`\n]*`")
+	link      = regexp.MustCompile(`\]\(<?([^)>\s]+)|(?m:^\[[^\]]+\]: *<?([^>\s]+))`)
+	scheme    = regexp.MustCompile(`^[a-z][a-z0-9+.-]*:`)
+)
+
+func TestLinksPointAtFiles(t *testing.T) {
+	for path, src := range files(t, ".md") {
+		prose := codeSpan.ReplaceAll(codeBlock.ReplaceAll(src, nil), nil)
+		for _, match := range link.FindAllSubmatch(prose, -1) {
+			target := string(match[1]) + string(match[2])
+			file, _, _ := strings.Cut(target, "#")
+			if file == "" || scheme.MatchString(target) {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(filepath.Dir(path), file)); err != nil {
+				t.Errorf("%s: no file for link %s", path, target)
+			}
+		}
+	}
+}
+
+// A promise is as good as the test that it names: `TestX`, or `TestX/Case/Other case`.
+var (
+	named    = regexp.MustCompile("`((?:Test|Fuzz|Example)[^`\n]*)`")
+	function = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w*)\(`)
+)
+
+func TestGuaranteesNameTestsThatExist(t *testing.T) {
+	guarantees, err := os.ReadFile("docs/guarantees.md")
+	if err != nil {
+		t.Skip(err)
+	}
+	functions := map[string]bool{}
+	var all bytes.Buffer // conformance cases live in files that are no _test.go
+	for _, src := range files(t, ".go") {
+		for _, match := range function.FindAllSubmatch(src, -1) {
+			functions[string(match[1])] = true
+		}
+		all.Write(src)
+	}
+
+	for _, match := range named.FindAllSubmatch(guarantees, -1) {
+		name := string(match[1])
+		parts := strings.Split(name, "/")
+		if !functions[parts[0]] {
+			t.Errorf("docs/guarantees.md: there is no function %s", parts[0])
+		}
+		for _, sub := range parts[1:] {
+			// go test prints a space as an underscore.
+			written := bytes.Contains(all.Bytes(), []byte(`"`+sub+`"`)) ||
+				bytes.Contains(all.Bytes(), []byte(`"`+strings.ReplaceAll(sub, "_", " ")+`"`))
+			if !written {
+				t.Errorf("docs/guarantees.md: %s: nothing is called %q", name, sub)
+			}
+		}
+	}
+}
+
+// files gives the module's files whose names end so. Folders with a go.mod of
+// their own, hidden ones and test data are other people's.
+func files(t *testing.T, suffix string) map[string][]byte {
+	t.Helper()
+	found := map[string][]byte{}
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && path != "." && isApart(path, entry.Name()):
+			return filepath.SkipDir
+		case entry.IsDir() || !strings.HasSuffix(path, suffix):
+			return nil
+		}
+		found[path], err = os.ReadFile(path)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func isApart(path, name string) bool {
+	_, err := os.Stat(filepath.Join(path, "go.mod"))
+	return err == nil || strings.HasPrefix(name, ".") || name == "testdata" || name == "node_modules"
+}
