@@ -1,0 +1,164 @@
+// Package pgtest gives a test the PostgreSQL database it needs: a pool on the
+// one that all tests share ([Pool]), a schema of its own in it ([Schema]), or
+// an empty database ([Database]).
+//
+// The server is the one that TEST_DATABASE_URL names; make test starts one.
+// Without it a test skips, saying so, except in CI, where it fails: green never
+// means that something did not run. Tests share the database by taking
+// categories of their own, so that they can all run at once.
+package pgtest
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dibs-go/dibs/migrations"
+)
+
+const (
+	// patience is for what should take no time: a hung server fails the test
+	// that met it, and not the whole run by its time limit.
+	patience = time.Minute
+
+	// connections are what a pool here opens at most. Go runs as many tests at
+	// once as there are processors, and the server has its own limit.
+	connections = 8
+)
+
+// URL returns the URL of the server's database. Without one the test is
+// skipped, or fails if CI is set.
+func URL(t testing.TB) string {
+	t.Helper()
+	const missing = "no PostgreSQL: set TEST_DATABASE_URL, or use make test, which starts a server"
+	url := os.Getenv("TEST_DATABASE_URL")
+	if url == "" && os.Getenv("CI") != "" {
+		t.Fatal(missing)
+	}
+	if url == "" {
+		t.Skip(missing)
+	}
+	return url
+}
+
+// migrated is done once for each process, not for each test; processes that
+// do it together wait for each other in the database.
+var migrated = sync.OnceValue(func() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return migrate(ctx, os.Getenv("TEST_DATABASE_URL"), nil)
+})
+
+// Pool returns a pool on the shared database, migrated in the default schema.
+// The pool is closed when the test ends.
+func Pool(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	url := URL(t)
+	if err := migrated(); err != nil {
+		t.Fatalf("migrate the test database: %v", err)
+	}
+	return Connect(t, url)
+}
+
+// Schema returns a pool on the shared database and the name of a migrated
+// schema that no other test uses: for a test that counts over all categories.
+// The schema is dropped when the test ends.
+func Schema(t testing.TB) (*pgxpool.Pool, string) {
+	t.Helper()
+	url, name := URL(t), unique()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+
+	// Before the pool, so that the pool is closed first.
+	t.Cleanup(func() { exec(t, url, "drop schema if exists "+name+" cascade") })
+	if err := migrate(ctx, url, &migrations.Config{Schema: name}); err != nil {
+		t.Fatalf("migrate schema %s: %v", name, err)
+	}
+	return Connect(t, url), name
+}
+
+// Database returns the URL of an empty database that no other test uses. It is
+// dropped when the test ends, whoever is still connected.
+func Database(t testing.TB) string {
+	t.Helper()
+	server, name := URL(t), unique()
+	exec(t, server, "create database "+name+" template template0")
+	t.Cleanup(func() { exec(t, server, "drop database if exists "+name+" with (force)") })
+
+	database, err := withDatabase(server, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return database
+}
+
+// Connect returns a pool on the database, which is closed when the test ends.
+func Connect(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatalf("TEST_DATABASE_URL: %v", err)
+	}
+	config.MaxConns = connections
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatalf("connect to the test database: %v", err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func migrate(ctx context.Context, url string, config *migrations.Config) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	return migrations.Up(ctx, conn, config)
+}
+
+// exec runs a statement on a connection of its own, also in a cleanup, when
+// the test's context is over.
+func exec(t testing.TB, url, statement string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	defer cancel()
+
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Errorf("connect to the test database: %v", err)
+		return
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, statement); err != nil {
+		t.Errorf("%s: %v", statement, err)
+	}
+}
+
+// unique returns an identifier that needs no quoting.
+func unique() string {
+	return "test_" + strings.ToLower(rand.Text())
+}
+
+// withDatabase names another database of the same server, in either of the
+// forms that a connection string has.
+func withDatabase(server, name string) (string, error) {
+	if !strings.HasPrefix(server, "postgres://") && !strings.HasPrefix(server, "postgresql://") {
+		return server + " dbname=" + name, nil // the last one counts
+	}
+	u, err := url.Parse(server)
+	if err != nil {
+		return "", fmt.Errorf("TEST_DATABASE_URL: %w", err)
+	}
+	u.Path = "/" + name
+	return u.String(), nil
+}
