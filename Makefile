@@ -2,7 +2,7 @@
 .NOTPARALLEL:
 
 LINT := go tool -modfile=tools/go.mod golangci-lint
-ACCOUNT := go run ./examples/account/cmd/account demo $(if $(ORDERS),--orders "$(ORDERS)")
+ACCOUNT := go run ./examples/account/cmd/account demo $(if $(ORDERS),--orders "$$ORDERS")
 FUZZTIME ?= 30s
 
 .PHONY: help
@@ -11,8 +11,8 @@ help: ## Print this list
 
 .PHONY: demo
 demo: ## Run the account example on SQLite (ORDERS=file.csv: with payment orders of yours)
-	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
-		$(ACCOUNT) --store "sqlite://$$dir/demo.db"
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && trap 'exit 1' HUP INT TERM && \
+		$(ACCOUNT) --store "sqlite:$$dir/demo.db"
 
 .PHONY: demo/postgres
 demo/postgres: ## Run it on PostgreSQL: DATABASE_URL, or a throwaway server that syncs
@@ -49,8 +49,8 @@ vet: ## Run go vet
 
 .PHONY: tidy
 tidy: ## Check that every go.mod is tidy
-	@for mod in $$(git ls-files go.mod '*/go.mod'); do \
-		echo "go mod tidy -diff in $$(dirname $$mod)" && (cd "$$(dirname $$mod)" && go mod tidy -diff) || exit; \
+	@for dir in $(dir $(wildcard go.mod */go.mod)); do \
+		echo "cd $$dir && go mod tidy -diff" && (cd "$$dir" && go mod tidy -diff) || exit; \
 	done
 
 .PHONY: build
