@@ -1,0 +1,135 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+var contextTests = []test{
+	{"S4/CancelledContextWritesNothing", cancelledContextWritesNothing, 0},
+	{"S4/CancelledWriteTellsTheTruth", cancelledWriteTellsTheTruth, manyUsers},
+	{"S8/CancelledContextReadsNothing", cancelledContextReadsNothing, 0},
+	{"S8/CallsEndWithTheirDeadline", callsEndWithTheirDeadline, manyUsers},
+}
+
+func cancelledContextWritesNothing(t *testing.T, f *fixture) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	_, err := f.store.Write(ctx, f.stream(), messagestore.NoStream, Opened{})
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown, "nothing was sent, so nothing is unknown")
+	if atomic, unable := f.store.Atomic(); unable == nil {
+		_, err = atomic.WriteStreams(ctx, messagestore.StreamWrite{Stream: f.stream(), Expected: messagestore.NoStream, Bodies: opened(1)})
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+	}
+
+	require.Empty(t, f.read(t, f.stream()))
+	require.Empty(t, f.readCategory(t, f.category, messagestore.Filter{}))
+}
+
+func cancelledContextReadsNothing(t *testing.T, f *fixture) {
+	f.fill(t, f.stream(), 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	_, err := f.driver.ReadStream(ctx, messagestore.StreamQuery{Stream: f.stream(), Limit: 1})
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = f.driver.ReadCategory(ctx, messagestore.CategoryQuery{Category: f.category, Limit: 1})
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = f.driver.Last(ctx, f.stream(), "")
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = f.driver.Version(ctx, f.stream())
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = f.driver.Find(ctx, f.stream(), []uuid.UUID{uuid.New()})
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// Whenever a write is cut off, it says what became of it, or that it does not know;
+// and what it does not know, Resolve does, and stays true.
+func cancelledWriteTellsTheTruth(t *testing.T, f *fixture) {
+	const writers, rounds = 64, 3
+	type attempt struct {
+		stream   messagestore.StreamName
+		id       uuid.UUID
+		err      error // of the write
+		resolved error // of Resolve, if the write's outcome was unknown
+	}
+	var mu sync.Mutex
+	var attempts []attempt
+	for range rounds {
+		race(t, writers, func(i int) error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(3000))*time.Microsecond) //nolint:gosec // no secret
+			defer cancel()
+			message := raw("Opened", `{}`)
+			a := attempt{stream: f.stream(fmt.Sprint(i % 4)), id: message.ID}
+			_, a.err = f.store.Write(ctx, a.stream, messagestore.AnyVersion, message)
+			if errors.Is(a.err, messagestore.ErrOutcomeUnknown) {
+				_, a.resolved = f.store.Resolve(t.Context(), a.err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			attempts = append(attempts, a)
+			return nil
+		})
+	}
+	f.write(t, f.stream("0"), messagestore.AnyVersion, Opened{Name: "after"}) // the driver goes on
+
+	for _, a := range attempts {
+		there := slices.Contains(ids(f.read(t, a.stream)), a.id)
+		switch {
+		case a.err == nil:
+			require.True(t, there, "a write that was acknowledged is there")
+		case !errors.Is(a.err, messagestore.ErrOutcomeUnknown):
+			require.False(t, there, "a write that failed for good is not there: %v", a.err)
+			require.ErrorIs(t, a.err, context.DeadlineExceeded)
+		case a.resolved == nil:
+			require.True(t, there, "a write that was found is there")
+		default:
+			require.ErrorIs(t, a.resolved, messagestore.ErrNotWritten, "an unknown outcome can be resolved")
+			require.False(t, there, "a write that was found missing never comes")
+		}
+	}
+	for i := range 4 {
+		requireDense(t, f.read(t, f.stream(fmt.Sprint(i))))
+	}
+}
+
+// A call that waits for others, for a lock, a connection or a disk, waits no longer
+// than it was told to.
+func callsEndWithTheirDeadline(t *testing.T, f *fixture) {
+	const writers, each = 24, 8
+	const grace = time.Second
+	race(t, writers, func(i int) error {
+		for n := range each {
+			deadline := time.Now().Add(time.Duration(1+n*3) * time.Millisecond)
+			ctx, cancel := context.WithDeadline(t.Context(), deadline)
+			var err error
+			if i%4 == 0 {
+				_, err = f.driver.ReadCategory(ctx, messagestore.CategoryQuery{Category: f.category, Limit: 100})
+			} else {
+				_, err = f.store.Write(ctx, f.stream(fmt.Sprint(n%2)), messagestore.AnyVersion, opened(20)...)
+			}
+			cancel()
+			if late := time.Since(deadline); late > grace {
+				return fmt.Errorf("a call ended %v after its deadline: %w", late, err)
+			}
+			if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,183 @@
+package storetest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+var orderTests = []test{
+	{"S6/OrderFollowsTime", orderFollowsTime, manyUsers},
+	{"S6/ReaderMissesNothing", readerMissesNothing, manyUsers},
+	{"S6/ReaderOfSeveralCategoriesMissesNothing", readerOfSeveralCategories, manyUsers | atomicity},
+}
+
+// A write that was answered before another was asked for is before it in their
+// category, whatever their streams.
+func orderFollowsTime(t *testing.T, f *fixture) {
+	const each = 20
+	type span struct {
+		began, ended int64 // of a clock that both share
+		at           messagestore.GlobalPosition
+	}
+	var clock atomic.Int64
+	spans := make([][]span, writers)
+	race(t, writers, func(i int) error {
+		for n := range each {
+			began := clock.Add(1)
+			w, err := f.store.Write(t.Context(), f.stream(fmt.Sprint((i+n)%5)), messagestore.AnyVersion, opened(1+n%3)...)
+			if err != nil {
+				return err
+			}
+			spans[i] = append(spans[i], span{began: began, ended: clock.Add(1), at: w.GlobalPosition})
+		}
+		return nil
+	})
+
+	all := slices.Concat(spans...)
+	byEnd := slices.SortedFunc(slices.Values(all), func(a, b span) int { return cmp.Compare(a.ended, b.ended) })
+	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.began, b.began) })
+	var highest messagestore.GlobalPosition // of the writes that ended before this one began
+	done := 0
+	for _, s := range all {
+		for ; byEnd[done].ended < s.began; done++ {
+			highest = max(highest, byEnd[done].at)
+		}
+		require.Greater(t, s.at, highest, "a later write has a higher global position")
+	}
+
+	seen := map[messagestore.GlobalPosition]bool{}
+	for _, m := range f.readCategory(t, f.category, messagestore.Filter{}) {
+		require.False(t, seen[m.GlobalPosition], "global position %d is there twice", m.GlobalPosition)
+		seen[m.GlobalPosition] = true
+	}
+	for stream := range 5 {
+		requireDense(t, f.read(t, f.stream(fmt.Sprint(stream))))
+	}
+}
+
+// This is what consumers stand on: a reader that remembers one number sees every
+// message once, in an order that does not change, while others write.
+func readerMissesNothing(t *testing.T, f *fixture) {
+	f.pollWhileWriting(t, []messagestore.Category{f.category}, func(ctx context.Context, writer, n int) error {
+		stream := f.stream(fmt.Sprint((writer + n) % 6))
+		bodies := opened(1 + n%3)
+		if n%2 == 0 {
+			bodies = append(bodies, Deposited{int64(n)})
+		}
+		_, err := f.store.Write(ctx, stream, messagestore.AnyVersion, bodies...)
+		return err
+	})
+}
+
+func readerOfSeveralCategories(t *testing.T, f *fixture) {
+	commands := f.category.WithType("command")
+	f.pollWhileWriting(t, []messagestore.Category{f.category, commands}, func(ctx context.Context, writer, n int) error {
+		id := fmt.Sprint((writer + n) % 6)
+		one := messagestore.StreamWrite{Stream: f.stream(id), Expected: messagestore.AnyVersion, Bodies: append(opened(1+n%2), Deposited{int64(n)})}
+		two := messagestore.StreamWrite{Stream: commands.Stream(id), Expected: messagestore.AnyVersion, Bodies: append(opened(n%2), Deposited{int64(n)})}
+		var err error
+		switch n % 4 {
+		case 0:
+			_, err = f.atomic.WriteStreams(ctx, one, two)
+		case 1:
+			_, err = f.atomic.WriteStreams(ctx, two, one)
+		case 2:
+			_, err = f.store.Write(ctx, one.Stream, messagestore.AnyVersion, one.Bodies...)
+		case 3:
+			_, err = f.store.Write(ctx, two.Stream, messagestore.AnyVersion, two.Bodies...)
+		}
+		return err
+	})
+}
+
+// A poller reads a category while it is written to, as a consumer does.
+type poller struct {
+	query messagestore.CategoryQuery
+	seen  []uuid.UUID
+	pages atomic.Int32 // that had messages
+}
+
+func (p *poller) poll(ctx context.Context, driver messagestore.Driver) (more bool, err error) {
+	page, err := driver.ReadCategory(ctx, p.query)
+	if err != nil {
+		return false, err
+	}
+	if err := honest(p.query, page); err != nil {
+		return false, err
+	}
+	for _, m := range page.Messages {
+		p.seen = append(p.seen, m.ID)
+	}
+	if len(page.Messages) > 0 {
+		p.pages.Add(1)
+	}
+	p.query.From = page.Next
+	return page.More, nil
+}
+
+// pollWhileWriting lets 16 writers write, n counting from 0 for each, and pollers
+// with several filters read. The writers go on until every poller has been
+// given messages often enough for the test to mean something.
+func (f *fixture) pollWhileWriting(t *testing.T, categories []messagestore.Category, write func(ctx context.Context, writer, n int) error) {
+	t.Helper()
+	const writers, least, most, pages = 16, 12, 400, 25
+	var pollers []*poller
+	for _, category := range categories {
+		for _, filter := range []messagestore.Filter{{}, {Types: []string{"Deposited"}}, {GroupSize: 2, GroupMember: 0}, {GroupSize: 2, GroupMember: 1}} {
+			pollers = append(pollers, &poller{query: messagestore.CategoryQuery{Category: category, Limit: 7, Filter: filter}})
+		}
+	}
+	enough := func() bool {
+		return !slices.ContainsFunc(pollers, func(p *poller) bool { return p.pages.Load() < pages })
+	}
+
+	written := make(chan struct{})
+	var polling sync.WaitGroup
+	failures := make([]error, len(pollers))
+	for i, p := range pollers {
+		polling.Go(func() {
+			for over := false; ; {
+				more, err := p.poll(t.Context(), f.driver)
+				if failures[i] = err; err != nil || over && !more {
+					return
+				}
+				select {
+				case <-written:
+					over = true // one pass more, of what was written before it began
+				default:
+					runtime.Gosched()
+				}
+			}
+		})
+	}
+	race(t, writers, func(writer int) error {
+		for n := 0; n < least || n < most && !enough(); n++ {
+			if err := write(t.Context(), writer, n); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	close(written)
+	polling.Wait()
+	require.NoError(t, errors.Join(failures...))
+
+	for _, p := range pollers {
+		require.Greater(t, int(p.pages.Load()), 5, "the reader read while the writers wrote")
+		want := ids(f.readCategory(t, p.query.Category, p.query.Filter))
+		require.NotEmpty(t, want)
+		require.Equal(t, want, p.seen, "the reader of %s with %+v saw every message once, in order", p.query.Category, p.query.Filter)
+	}
+}

@@ -1,0 +1,141 @@
+// Package storetest is the conformance suite of [messagestore.Driver]: what a
+// driver promises, as tests. The test file of a driver calls [Run] and needs
+// little else:
+//
+//	func TestConformance(t *testing.T) {
+//		storetest.Run(t, func(t *testing.T) messagestore.Driver { return memory.New() })
+//	}
+//
+// Every sub-test is named by the promise that it would refute, S1 to S8, or by the
+// method that it holds to its word. Each has been seen to fail: the package's own
+// tests break a driver in one way after another and demand that the sub-test meant
+// for it finds out.
+package storetest
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// Options say what a suite is run on.
+type Options struct {
+	// Open returns a driver. It is called once for each sub-test, and the
+	// sub-tests run in parallel, each in categories of its own, so all drivers may
+	// work on one database. What Open opens it closes with t.Cleanup.
+	Open func(t *testing.T) messagestore.Driver
+
+	// Reopen closes a driver that Open returned and opens another on the same
+	// database, as a process does that is started again.
+	//
+	// Defaults to leaving out the sub-test that needs it.
+	Reopen func(t *testing.T, driver messagestore.Driver) messagestore.Driver
+
+	// Beside opens a second driver beside one that Open returned, on the same
+	// database, as another process does.
+	//
+	// Defaults to leaving out the sub-tests that need it.
+	Beside func(t *testing.T, driver messagestore.Driver) messagestore.Driver
+
+	// OneUser says that the driver is opened over a transaction and has one user.
+	// The sub-tests with several are left out.
+	//
+	// Defaults to many users.
+	OneUser bool
+}
+
+// Run tests the drivers that open returns. See [Options.Open].
+func Run(t *testing.T, open func(t *testing.T) messagestore.Driver) {
+	t.Helper()
+	RunWith(t, Options{Open: open})
+}
+
+// RunWith is [Run] for drivers that can do more, or less, than be opened. What is
+// left out is skipped with the reason.
+func RunWith(t *testing.T, options Options) {
+	t.Helper()
+	for _, test := range tests() {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			test.run(t, newFixture(t, options, test.needs))
+		})
+	}
+}
+
+// A test is one sub-test of the suite.
+type test struct {
+	name  string
+	run   func(t *testing.T, f *fixture)
+	needs need
+}
+
+// A need is what a sub-test cannot do without.
+type need uint8
+
+const (
+	manyUsers need = 1 << iota
+	reopening
+	another
+	atomicity
+)
+
+func tests() []test {
+	var all []test
+	for _, subject := range [][]test{
+		writeTests, batchTests, idempotenceTests, fidelityTests, streamTests, categoryTests, groupTests,
+		lastTests, findTests, concurrencyTests, orderTests, contextTests, atomicTests, modelTests,
+	} {
+		all = append(all, subject...)
+	}
+	return all
+}
+
+// A fixture is what a sub-test works with.
+type fixture struct {
+	driver messagestore.Driver
+	store  *messagestore.Store // over driver, with pages of three messages
+	atomic *messagestore.AtomicStore
+
+	category messagestore.Category // that no other sub-test uses
+	options  Options
+}
+
+func newFixture(t *testing.T, options Options, needs need) *fixture {
+	t.Helper()
+	switch {
+	case needs&manyUsers != 0 && options.OneUser:
+		t.Skip("not applicable: the driver has one user")
+	case needs&reopening != 0 && options.Reopen == nil:
+		t.Skip("not applicable: the suite is not told how to reopen the driver")
+	case needs&another != 0 && options.Beside == nil:
+		t.Skip("not applicable: the suite is not told how to open a second driver beside the first")
+	}
+	f := &fixture{driver: options.Open(t), category: Category(t), options: options}
+	f.store = messagestore.New(f.driver, &messagestore.Config{BatchSize: 3})
+	if needs&atomicity != 0 {
+		atomic, err := f.store.Atomic()
+		if err != nil {
+			t.Skipf("not applicable: %v", err)
+		}
+		f.atomic = atomic
+	}
+	return f
+}
+
+// stream returns a stream of the fixture's category.
+func (f *fixture) stream(ids ...string) messagestore.StreamName {
+	if len(ids) == 0 {
+		ids = []string{"1"}
+	}
+	return f.category.Stream(ids...)
+}
+
+// Category returns a category that no other test uses, so that tests share a
+// database without seeing each other. It begins with "test".
+func Category(t testing.TB) messagestore.Category {
+	t.Helper()
+	id := uuid.New()
+	return messagestore.Category("test" + id.String()[:8] + id.String()[24:])
+}

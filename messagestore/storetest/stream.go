@@ -1,0 +1,173 @@
+package storetest
+
+import (
+	"fmt"
+	"iter"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+var streamTests = []test{
+	{"Stream/PagesForwards", pagesForwards, 0},
+	{"Stream/PagesBackwards", pagesBackwards, 0},
+	{"Stream/BeyondTheEnd", streamBeyondTheEnd, 0},
+	{"Stream/EmptyHasNone", emptyHasNone, 0},
+	{"Stream/TenThousandMessages", tenThousandMessages, 0},
+	{"Stream/NamesAreExact", namesAreExact, 0},
+	{"Stream/UnicodeFormsAreDistinct", unicodeFormsAreDistinct, 0},
+	{"Stream/CaseIsDistinct", caseIsDistinct, 0},
+}
+
+func collect(t *testing.T, messages iter.Seq2[*messagestore.Recorded, error]) []string {
+	t.Helper()
+	all := []string{}
+	for m, err := range messages {
+		require.NoError(t, err)
+		body, err := messagestore.Decode[Opened](m)
+		require.NoError(t, err)
+		all = append(all, body.Name)
+	}
+	return all
+}
+
+// batchSizes are one, one that leaves a rest of six messages, exact parts of six,
+// six, and more than there are.
+var batchSizes = []int{1, 4, 3, 2, 6, 7}
+
+func pagesForwards(t *testing.T, f *fixture) {
+	stream := f.stream()
+	f.write(t, stream, messagestore.NoStream, opened(6)...)
+	for _, size := range batchSizes {
+		store := messagestore.New(f.driver, &messagestore.Config{BatchSize: size})
+		for from := range 6 {
+			require.Equal(t, numbers(from, 5), collect(t, store.Stream(t.Context(), stream, messagestore.Version(from))),
+				"from %d in batches of %d", from, size)
+
+			page, err := f.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(from), Limit: size})
+			require.NoError(t, err)
+			require.Equal(t, numbers(from, min(from+size, 6)-1), names(t, page))
+		}
+	}
+}
+
+func pagesBackwards(t *testing.T, f *fixture) {
+	stream := f.stream()
+	f.write(t, stream, messagestore.NoStream, opened(6)...)
+	for _, size := range batchSizes {
+		store := messagestore.New(f.driver, &messagestore.Config{BatchSize: size})
+		for from := range 6 {
+			require.Equal(t, numbers(from, 0), collect(t, store.StreamBackwards(t.Context(), stream, messagestore.Version(from))),
+				"from %d in batches of %d", from, size)
+		}
+		for _, from := range []messagestore.Version{6, 1000, messagestore.EndOfStream} {
+			require.Equal(t, numbers(5, 0), collect(t, store.StreamBackwards(t.Context(), stream, from)), "from %d in batches of %d", from, size)
+		}
+	}
+}
+
+func streamBeyondTheEnd(t *testing.T, f *fixture) {
+	stream := f.stream()
+	f.fill(t, stream, 2)
+	for _, from := range []messagestore.Version{2, 3, math.MaxInt32 + 1, math.MaxInt64} {
+		page, err := f.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: from, Limit: 10})
+		require.NoError(t, err)
+		require.Empty(t, page, "from %d", from)
+	}
+}
+
+func emptyHasNone(t *testing.T, f *fixture) {
+	f.fill(t, f.stream("other"), 1)
+	for _, from := range []messagestore.Version{0, 1, messagestore.EndOfStream} {
+		require.Empty(t, collect(t, f.store.Stream(t.Context(), f.stream(), from)))
+		require.Empty(t, collect(t, f.store.StreamBackwards(t.Context(), f.stream(), from)))
+	}
+}
+
+func tenThousandMessages(t *testing.T, f *fixture) {
+	const messages = 10_000
+	stream := f.stream()
+	store := messagestore.New(f.driver, nil)
+	all := opened(messages)
+	for at := 0; at < messages; at += messagestore.MaxWriteMessages {
+		f.write(t, stream, messagestore.Version(at-1), all[at:at+messagestore.MaxWriteMessages]...)
+	}
+
+	require.Equal(t, numbers(0, messages-1), collect(t, store.Stream(t.Context(), stream, 0)))
+	require.Equal(t, numbers(messages-1, 0), collect(t, store.StreamBackwards(t.Context(), stream, messagestore.EndOfStream)))
+	require.Equal(t, numbers(0, messages-1), collect(t, store.Category(t.Context(), f.category, 0, messagestore.Filter{})))
+}
+
+// requireApart writes to each of the streams and demands that each has what was
+// written to it and nothing else.
+func (f *fixture) requireApart(t *testing.T, streams []messagestore.StreamName) {
+	t.Helper()
+	for _, stream := range streams {
+		f.write(t, stream, messagestore.NoStream, Opened{Name: string(stream)})
+	}
+	for _, stream := range streams {
+		messages := f.read(t, stream)
+		require.Equal(t, []string{string(stream)}, names(t, messages))
+		require.Equal(t, stream, messages[0].Stream)
+
+		last, err := f.driver.Last(t.Context(), stream, "")
+		require.NoError(t, err)
+		require.Equal(t, messages[0], last)
+
+		version, err := f.driver.Version(t.Context(), stream)
+		require.NoError(t, err)
+		require.Equal(t, messagestore.Version(0), version)
+	}
+	own := map[messagestore.Category][]string{}
+	for _, stream := range streams {
+		own[stream.Category()] = append(own[stream.Category()], string(stream))
+	}
+	for category, want := range own {
+		require.Equal(t, want, names(t, f.readCategory(t, category, messagestore.Filter{})), "category %s", category)
+	}
+}
+
+func namesAreExact(t *testing.T, f *fixture) {
+	c := f.category
+	f.requireApart(t, []messagestore.StreamName{
+		c.Stream("1"), c.Stream("11"), c.Stream("1", "1"), c.Stream("1", "1", "1"), c.Stream("-1"), c.Stream("1-"), c.Stream("1-1"),
+		c.Stream("%"), c.Stream("_"), c.Stream("%%"), c.Stream("1%"), c.Stream(`\`), c.Stream(`\\`), c.Stream(`\%`), c.Stream("*"), c.Stream(">"), c.Stream("."),
+		c.Stream(`'`), c.Stream(`''`), c.Stream(`"`), c.Stream("`"), c.Stream("1'; DROP TABLE messages;--"), c.Stream("%s%d%n"), c.Stream("${x}"), c.Stream("$1"), c.Stream("?"),
+		c.Stream("a b"), c.Stream("a/b"), c.Stream("a:b"), c.Stream("a,b"), c.Stream("{a}"), c.Stream("[a]"), c.Stream("NULL"), c.Stream("0"), c.Stream("01"),
+		c.WithType("command").Stream("1"), c.WithType("commands").Stream("1"), c.WithType("command").WithType("position").Stream("1"),
+		(c + "x").Stream("1"), (c + "%").Stream("1"), (c + "_").Stream("1"), (c + "'").Stream("1"), c[:len(c)-1].Stream("1"),
+		c.Stream(strings.Repeat("l", messagestore.MaxNameBytes-len(c)-1)), c.Stream(strings.Repeat("l", messagestore.MaxNameBytes-len(c)-2)),
+	})
+}
+
+func unicodeFormsAreDistinct(t *testing.T, f *fixture) {
+	c := f.category
+	f.requireApart(t, []messagestore.StreamName{
+		c.Stream("\u00e9"), c.Stream("e\u0301"), // é, composed and not
+		c.Stream("\ufb01"), c.Stream("fi"), // a ligature
+		c.Stream("\u2460"), c.Stream("1"), // ① sorts with 1 in many locales
+		c.Stream("\U0001F468"), c.Stream("\U0001F469"), c.Stream("\uFFFD"), c.Stream("\U0010FFFD"),
+		(c + "\u00e9").Stream("1"), (c + "e\u0301").Stream("1"),
+	})
+}
+
+func caseIsDistinct(t *testing.T, f *fixture) {
+	c := f.category
+	upper := messagestore.Category(strings.ToUpper(string(c)))
+	f.requireApart(t, []messagestore.StreamName{
+		c.Stream("a"), c.Stream("A"), upper.Stream("a"), upper.Stream("A"), c.Stream("ß"), c.Stream("ss"), c.Stream("SS"), c.Stream("ı"), c.Stream("i"), c.Stream("I"),
+	})
+	require.Equal(t, "Opened", f.read(t, c.Stream("a"))[0].Type)
+}
+
+// spread writes one message to each of n streams, in turn, until there are total.
+func (f *fixture) spread(t *testing.T, n, total int) {
+	t.Helper()
+	for i := range total {
+		f.write(t, f.stream(fmt.Sprint(i%n)), messagestore.AnyVersion, Opened{Name: fmt.Sprint(i)})
+	}
+}
