@@ -1,0 +1,244 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A batch is what one call appends, as it goes into the database. It is prepared
+// by the caller, so that the one writer need not.
+type batch struct {
+	appends []messagestore.Append
+	rows    [][]row // of each append
+	records int
+	size    int
+}
+
+type row struct {
+	id             []byte
+	data, metadata any // string, or nil for none
+	groupHash      int64
+	correlation    any // string, or nil for none
+}
+
+func newBatch(appends []messagestore.Append) *batch {
+	b := &batch{appends: appends, rows: make([][]row, len(appends))}
+	for i, a := range appends {
+		hash := groupHash(a.Stream)
+		b.rows[i] = make([]row, len(a.Records))
+		for n, r := range a.Records {
+			b.rows[i][n] = row{
+				id: r.ID[:], data: text(r.Data), metadata: text(r.Metadata), groupHash: hash,
+				correlation: text(messagestore.ParseMetadata(r.Metadata).CorrelationStream.Category()),
+			}
+			b.size += len(r.Data) + len(r.Metadata)
+		}
+		b.records += len(a.Records)
+	}
+	return b
+}
+
+// groupHash is what [messagestore.StreamName.GroupMember] takes the remainder of.
+func groupHash(stream messagestore.StreamName) int64 {
+	key := stream.CardinalID()
+	if key == "" {
+		key = string(stream.Category())
+	}
+	return messagestore.Hash64(key)
+}
+
+func text[T ~string | ~[]byte](t T) any {
+	if len(t) == 0 {
+		return nil
+	}
+	return string(t)
+}
+
+func (b *batch) unknown(cause error) error {
+	e := &messagestore.OutcomeUnknownError{Cause: cause}
+	for _, a := range b.appends {
+		if len(a.Records) == 0 {
+			continue
+		}
+		w := messagestore.UnknownWrite{Stream: a.Stream}
+		for _, r := range a.Records {
+			w.IDs = append(w.IDs, r.ID)
+		}
+		e.Writes = append(e.Writes, w)
+	}
+	return e
+}
+
+// errRefused is what the database says to a message that it does not take, before
+// anybody looked why.
+var errRefused = errors.New("the database refused a message although its stream is at the expected version and its id is new")
+
+// write adds the batch to the transaction of db, or nothing. Unless the error is an
+// answer of the contract (see isAnswer), the transaction should be rolled back.
+//
+// It first tries to insert, and looks the ids and versions up only if that is
+// refused. The result is the same as the other way round: inserting succeeds only
+// if no id is recorded and every stream is at its version.
+func (b *batch) write(ctx context.Context, db queryer) ([]messagestore.Written, error) {
+	if b.records == 1 && len(b.appends) == 1 {
+		written, err := b.insert(ctx, db) // one statement, and so atomic
+		if errors.Is(err, errRefused) {
+			return b.refusal(ctx, db)
+		}
+		return written, err
+	}
+	if _, err := db.ExecContext(ctx, savepointSQL); err != nil {
+		return nil, err
+	}
+	written, err := b.insert(ctx, db)
+	if err == nil {
+		_, err = db.ExecContext(ctx, releaseSQL)
+		return written, err
+	}
+	for _, undo := range []string{rollbackToSQL, releaseSQL} {
+		if _, failed := db.ExecContext(ctx, undo); failed != nil {
+			return nil, errors.Join(err, failed)
+		}
+	}
+	if errors.Is(err, errRefused) {
+		return b.refusal(ctx, db)
+	}
+	return nil, err
+}
+
+// insert adds the messages in order until one is refused.
+func (b *batch) insert(ctx context.Context, db queryer) ([]messagestore.Written, error) {
+	now := time.Now().UnixMicro()
+	all := make([]messagestore.Written, len(b.appends))
+	for i, a := range b.appends {
+		w := &all[i]
+		w.Stream = a.Stream
+		if len(a.Records) == 0 {
+			var err error
+			if w.Version, err = version(ctx, db, a.Stream); err != nil {
+				return nil, err
+			}
+			if a.Expected != messagestore.AnyVersion && a.Expected != w.Version {
+				return nil, errRefused
+			}
+			continue
+		}
+		category := string(a.Stream.Category())
+		expected := a.Expected
+		w.IDs = make([]uuid.UUID, 0, len(a.Records))
+		for n, r := range a.Records {
+			in := b.rows[i][n]
+			ok, err := scanOne(ctx, db, appendSQL, []any{
+				string(a.Stream), category, int64(expected), r.Type, in.data, in.metadata, in.id, in.groupHash, in.correlation, now,
+			}, &w.Version, &w.GlobalPosition)
+			if err != nil {
+				return nil, err
+			}
+			if !ok {
+				return nil, errRefused
+			}
+			expected = w.Version
+			w.IDs = append(w.IDs, r.ID)
+		}
+	}
+	return all, nil
+}
+
+// refusal finds out why the database took no message: all had been written before,
+// an id is recorded for something else, or a stream is at another version.
+func (b *batch) refusal(ctx context.Context, db queryer) ([]messagestore.Written, error) {
+	written, err := b.earlier(ctx, db)
+	if written != nil || err != nil {
+		return written, err
+	}
+	for _, a := range b.appends {
+		if a.Expected == messagestore.AnyVersion {
+			continue
+		}
+		actual, err := version(ctx, db, a.Stream)
+		if err != nil {
+			return nil, err
+		}
+		if actual != a.Expected {
+			return nil, &messagestore.VersionConflictError{Stream: a.Stream, Expected: a.Expected, Actual: actual}
+		}
+	}
+	return nil, errRefused
+}
+
+// earlier returns what an earlier write of the same messages returned, nil if none
+// of the ids is recorded, and an [*messagestore.IDConflictError] for all between.
+func (b *batch) earlier(ctx context.Context, db queryer) ([]messagestore.Written, error) {
+	all := make([]messagestore.Written, len(b.appends))
+	var first, differs *messagestore.IDConflictError
+	recorded := 0
+	for i, a := range b.appends {
+		w := &all[i]
+		*w = messagestore.Written{Stream: a.Stream, Version: a.Expected, Duplicate: true}
+		for n, r := range a.Records {
+			found, err := query(ctx, db, byIDSQL, b.rows[i][n].id)
+			if err != nil {
+				return nil, err
+			}
+			if len(found) == 0 {
+				continue
+			}
+			m := found[0]
+			recorded++
+			conflict := &messagestore.IDConflictError{ID: r.ID, Stream: m.Stream, Position: m.Position}
+			if first == nil {
+				first = conflict
+			}
+			follows := len(w.IDs) == 0 || m.Position == w.Version+1
+			if differs == nil && (!follows || m.Stream != a.Stream || !messagestore.SameRecord(m.Recorded, m.metadata, r)) {
+				differs = conflict
+			}
+			w.Version, w.GlobalPosition = m.Position, m.GlobalPosition
+			w.IDs = append(w.IDs, r.ID)
+		}
+	}
+	switch {
+	case recorded == 0:
+		return nil, nil
+	case differs != nil:
+		return nil, differs
+	case recorded < b.records:
+		return nil, first
+	}
+	return all, nil
+}
+
+// settle returns those of a stream's messages that have one of the ids. It runs in
+// a transaction that can write, so nothing else is under way. If one is missing,
+// it makes sure that it stays so.
+func settle(ctx context.Context, db queryer, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Recorded, error) {
+	var all []*messagestore.Recorded
+	for _, id := range ids {
+		found, err := query(ctx, db, byIDSQL, id[:])
+		if err != nil {
+			return nil, err
+		}
+		if len(found) > 0 && found[0].Stream == stream {
+			all = append(all, found[0].Recorded)
+		}
+	}
+	if len(all) < len(ids) {
+		if _, err := db.ExecContext(ctx, settleSQL); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(all, func(a, b *messagestore.Recorded) int { return int(a.Position - b.Position) })
+	return all, nil
+}
+
+// isAnswer reports whether err is an outcome of the contract, after which the
+// transaction is as it was before.
+func isAnswer(err error) bool {
+	return err == nil || errors.Is(err, messagestore.ErrVersionConflict) || errors.Is(err, messagestore.ErrIDConflict)
+}

@@ -1,0 +1,130 @@
+package sqlite
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Failures of this driver, to match with [errors.Is].
+var (
+	// ErrClosed is returned by every call after [Driver.Close]. Nothing was
+	// written.
+	ErrClosed = errors.New("the SQLite store is closed")
+
+	// ErrBusy is matched by the error of a call that waited too long for another
+	// connection to finish. Nothing was written. See [BusyError].
+	ErrBusy = errors.New("the SQLite database is busy")
+
+	// ErrNotAStore is matched by the error of opening a file that is not a
+	// database, or one of something else.
+	ErrNotAStore = errors.New("not a message store")
+
+	// ErrNewerSchema is matched by the error of opening a file that was written by
+	// a newer version of this package. See [SchemaError].
+	ErrNewerSchema = errors.New("the schema is newer than this program")
+
+	// ErrNoSchema is returned over a transaction whose database does not have the
+	// tables: see [Schema].
+	ErrNoSchema = errors.New("the message store's tables are not in this database: create them with sqlite.Schema")
+)
+
+// An OpenError says which file could not be opened, why, and what to do.
+type OpenError struct {
+	Path  string
+	Rule  string // why, in words, and what to do
+	Cause error  // what SQLite or the operating system said; may be nil
+}
+
+// Error returns "open /var/lib/app: it is a directory: ...".
+func (e *OpenError) Error() string {
+	if e.Cause == nil {
+		return fmt.Sprintf("open %q: %s", e.Path, e.Rule)
+	}
+	return fmt.Sprintf("open %q: %s: %v", e.Path, e.Rule, e.Cause)
+}
+
+// Unwrap returns the cause.
+func (e *OpenError) Unwrap() error { return e.Cause }
+
+// A BusyError says how long a call waited for another connection, which may be
+// one in another process, to finish its transaction.
+type BusyError struct {
+	Waited time.Duration
+	Cause  error
+}
+
+// Error says what to do about it if a transaction was opened the wrong way.
+func (e *BusyError) Error() string {
+	if code(e.Cause) == codeBusySnapshot {
+		return fmt.Sprintf("%v: the transaction has read what another has changed since: begin it with BEGIN IMMEDIATE", ErrBusy)
+	}
+	return fmt.Sprintf("%v: another connection held it for %v", ErrBusy, e.Waited.Round(time.Millisecond))
+}
+
+// Is reports whether target is [ErrBusy].
+func (e *BusyError) Is(target error) bool { return target == ErrBusy }
+
+// Unwrap returns what SQLite said.
+func (e *BusyError) Unwrap() error { return e.Cause }
+
+// A SchemaError says which version of the tables was found, and the newest that
+// this program knows.
+type SchemaError struct {
+	Found, Known int
+}
+
+// Error names both versions.
+func (e *SchemaError) Error() string {
+	return fmt.Sprintf("%v: found version %d, this program knows up to %d: upgrade it", ErrNewerSchema, e.Found, e.Known)
+}
+
+// Is reports whether target is [ErrNewerSchema].
+func (e *SchemaError) Is(target error) bool { return target == ErrNewerSchema }
+
+// SQLite's result codes (https://www.sqlite.org/rescode.html), the same in every
+// driver for it.
+const (
+	codePerm         = 3
+	codeBusy         = 5
+	codeLocked       = 6
+	codeReadOnly     = 8
+	codeCorrupt      = 11
+	codeCantOpen     = 14
+	codeProtocol     = 15
+	codeNotADB       = 26
+	codeBusySnapshot = codeBusy | 2<<8
+)
+
+// code returns the extended result code in err, or 0 for none.
+func code(err error) int {
+	coded, ok := errors.AsType[interface {
+		error
+		Code() int
+	}](err)
+	if !ok {
+		return 0
+	}
+	return coded.Code()
+}
+
+func primary(err error) int { return code(err) & 0xFF }
+
+// isBusy reports whether the statement may be tried again: it met a lock and did
+// nothing.
+func isBusy(err error) bool {
+	switch primary(err) {
+	case codeBusy, codeLocked, codeProtocol:
+		return true
+	}
+	return false
+}
+
+// explain returns the error as a caller should see it.
+func explain(err error) error {
+	if err != nil && primary(err) <= 1 && strings.Contains(err.Error(), "no such table: dibs_") {
+		return fmt.Errorf("%w (%w)", ErrNoSchema, err)
+	}
+	return err
+}

@@ -1,0 +1,200 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// Open opens the message store in the file at path, and creates it, also the file,
+// if it is not there. Its folder must be. Any number of processes may open one file
+// at a time, also a new one. The caller closes it.
+//
+// An empty path, one with a NUL in it and ":memory:" are refused with an
+// [*messagestore.InvalidError]. What else cannot be opened is an [*OpenError]: it
+// matches [ErrNotAStore] if the file is something else, [ErrNewerSchema] if a newer
+// version of this package wrote it, and [ErrBusy] if another process would not let
+// go of it in time.
+//
+// A database of the application's own can be opened if it has the tables that
+// [Schema] creates. It is set to write-ahead logging, as every store is.
+func Open(ctx context.Context, path string, config *Config) (*Driver, error) {
+	return open(ctx, "sqlite", path, config)
+}
+
+func open(ctx context.Context, driverName, path string, config *Config) (*Driver, error) {
+	full, err := config.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if path, err = checkPath(path); err != nil {
+		return nil, err
+	}
+	writing, err := sql.Open(driverName, dataSource(path,
+		"synchronous(full)", "fullfsync(1)", "checkpoint_fullfsync(1)", "journal_size_limit(67108864)"))
+	if err != nil {
+		return nil, &OpenError{Path: path, Rule: "no driver", Cause: err}
+	}
+	writing.SetMaxOpenConns(1)
+	if err := prepareFile(ctx, writing, full.BusyTimeout); err != nil {
+		_ = writing.Close()
+		return nil, openError(path, err)
+	}
+	reading, err := sql.Open(driverName, dataSource(path, "query_only(1)"))
+	if err != nil {
+		_ = writing.Close()
+		return nil, &OpenError{Path: path, Rule: "no driver", Cause: err}
+	}
+	reading.SetMaxOpenConns(full.Readers)
+	reading.SetMaxIdleConns(full.Readers)
+
+	w := &writer{db: writing, timeout: full.BusyTimeout, most: full.MaxGroup, logger: full.Logger}
+	w.start()
+	p := &pool{db: reading, timeout: full.BusyTimeout}
+	return &Driver{reads: p, writes: w, close: sync.OnceValue(func() error {
+		w.stop()
+		return errors.Join(p.close(), writing.Close())
+	})}, nil
+}
+
+// checkPath returns path as an absolute one. It must not open the file: SQLite's
+// locks are the process's, and closing any descriptor of the file drops them.
+func checkPath(path string) (string, error) {
+	refuse := func(rule string) (string, error) {
+		return "", messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "path", path, rule)
+	}
+	switch {
+	case path == "":
+		return refuse("it is empty: a store is kept in a file; package memory keeps one in memory")
+	case strings.ContainsRune(path, 0):
+		return refuse("it holds a NUL")
+	case path == ":memory:":
+		return refuse("a store is kept in a file; package memory keeps one in memory")
+	}
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return "", &OpenError{Path: path, Rule: "the working folder is not known", Cause: err}
+	}
+	info, err := os.Stat(absolute)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if _, err := os.Stat(filepath.Dir(absolute)); err != nil {
+			return "", &OpenError{Path: absolute, Rule: "its folder cannot be used: create it first", Cause: err}
+		}
+	case err != nil:
+		return "", &OpenError{Path: absolute, Rule: "it cannot be looked at", Cause: err}
+	case info.IsDir():
+		return "", &OpenError{Path: absolute, Rule: "it is a folder: give the path of a file in it"}
+	case !info.Mode().IsRegular():
+		return "", &OpenError{Path: absolute, Rule: "it is not a regular file"}
+	}
+	return absolute, nil
+}
+
+// dataSource names the file as a URI, in which no character of a path means
+// anything else. Waiting for locks is our own business: see turn.go.
+func dataSource(path string, pragmas ...string) string {
+	u := url.URL{Scheme: "file", OmitHost: true, Path: filepath.ToSlash(path)}
+	q := url.Values{"_pragma": append([]string{"busy_timeout(100)"}, pragmas...)}
+	u.RawQuery = q.Encode()
+	return u.String()
+}
+
+// prepareFile makes sure that the file holds a store, of this version.
+func prepareFile(ctx context.Context, db *sql.DB, timeout time.Duration) error {
+	conn, err := connect(ctx, db, timeout)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return retry(ctx, timeout, func() error {
+		version, err := schemaVersion(ctx, conn)
+		if err != nil {
+			return err
+		}
+		if version == 0 {
+			if empty, err := isEmpty(ctx, conn); err != nil || !empty {
+				return errors.Join(err, errForeign)
+			}
+		}
+		if err := logAhead(ctx, conn); err != nil {
+			return err
+		}
+		if version == len(schemas) {
+			return nil
+		}
+		return upgradeFile(ctx, conn)
+	})
+}
+
+func connect(ctx context.Context, db *sql.DB, timeout time.Duration) (conn *sql.Conn, err error) {
+	err = retry(ctx, timeout, func() error {
+		conn, err = db.Conn(ctx)
+		return err
+	})
+	return conn, err
+}
+
+var errForeign = fmt.Errorf("%w: it is a database of something else", ErrNotAStore)
+
+func logAhead(ctx context.Context, conn *sql.Conn) error {
+	var mode string
+	if _, err := scanOne(ctx, conn, "PRAGMA journal_mode = wal", nil, &mode); err != nil {
+		return err
+	}
+	if mode != "wal" {
+		return fmt.Errorf("write-ahead logging is not to be had here (the journal mode stays %q): is it on a network file system?", mode)
+	}
+	return nil
+}
+
+// upgradeFile takes the write lock before it looks again, so that of several
+// processes one creates the tables.
+func upgradeFile(ctx context.Context, conn *sql.Conn) error {
+	if _, err := conn.ExecContext(ctx, beginSQL); err != nil {
+		return err
+	}
+	err := upgrade(ctx, conn)
+	if err == nil {
+		_, err = conn.ExecContext(ctx, commitSQL)
+	}
+	if err != nil {
+		_, undo := conn.ExecContext(context.WithoutCancel(ctx), rollbackSQL)
+		return errors.Join(err, undo)
+	}
+	return nil
+}
+
+// openError says what to do about an error that opening met.
+func openError(path string, err error) error {
+	rule := "it cannot be opened"
+	switch primary(err) {
+	case codeNotADB:
+		return &OpenError{Path: path, Rule: "it is not an SQLite database", Cause: fmt.Errorf("%w: %w", ErrNotAStore, err)}
+	case codeCorrupt:
+		rule = "it is damaged: restore it from a backup, or try SQLite's .recover"
+	case codeReadOnly, codePerm:
+		rule = "it is not writable: check the rights of the file and of its folder"
+	case codeCantOpen:
+		rule = "it cannot be opened: check the rights of the file and of its folder"
+	}
+	switch {
+	case errors.Is(err, errForeign):
+		rule = "give another path, or add the tables to this database with sqlite.Schema"
+	case errors.Is(err, ErrNewerSchema):
+		rule = "it belongs to a newer program"
+	}
+	return &OpenError{Path: path, Rule: rule, Cause: err}
+}

@@ -1,0 +1,198 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// scanLimit is how many messages of a category one filtered page looks at, so that
+// a read takes a bounded time however few it finds.
+const scanLimit = messagestore.MaxReadMessages
+
+// reader runs what does not write.
+type reader interface {
+	read(ctx context.Context, f func(context.Context, queryer) error) error
+}
+
+// ReadStream implements [messagestore.Driver].
+func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+	statement := streamSQL
+	if q.Backwards {
+		statement = streamBackwardsSQL
+	}
+	return d.query(ctx, statement, string(q.Stream), int64(q.From), q.Limit)
+}
+
+// ReadCategory implements [messagestore.Driver]. A filtered page looks at 10,000
+// messages at most.
+func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	if q.Filter.IsZero() {
+		return d.readWholeCategory(ctx, q)
+	}
+	page := messagestore.CategoryPage{Next: q.From}
+	err := d.reads.read(ctx, func(ctx context.Context, db queryer) error {
+		var horizon sql.NullInt64
+		var beyond bool
+		if _, err := scanOne(ctx, db, categoryHorizonSQL, []any{string(q.Category), int64(q.From), scanLimit}, &horizon, &beyond); err != nil {
+			return err
+		}
+		if !horizon.Valid {
+			return nil
+		}
+		types, correlation, size, member := filterArgs(q.Filter)
+		found, err := query(ctx, db, categoryFilteredSQL,
+			string(q.Category), int64(q.From), horizon.Int64, types, correlation, size, member, q.Limit)
+		if err != nil {
+			return err
+		}
+		page.Messages, page.Next, page.More = recorded(found), messagestore.NextAfter(messagestore.GlobalPosition(horizon.Int64)), beyond
+		if len(found) == q.Limit {
+			last := found[len(found)-1].GlobalPosition
+			page.Next = messagestore.NextAfter(last)
+			page.More = beyond || int64(last) < horizon.Int64
+		}
+		return nil
+	})
+	return page, explain(err)
+}
+
+func (d *Driver) readWholeCategory(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	page := messagestore.CategoryPage{Next: q.From}
+	var err error
+	page.Messages, err = d.query(ctx, categorySQL, string(q.Category), int64(q.From), q.Limit+1)
+	if err != nil {
+		return messagestore.CategoryPage{Next: q.From}, err
+	}
+	if len(page.Messages) > q.Limit {
+		page.Messages, page.More = page.Messages[:q.Limit], true
+	}
+	if n := len(page.Messages); n > 0 {
+		page.Next = messagestore.NextAfter(page.Messages[n-1].GlobalPosition)
+	}
+	return page, nil
+}
+
+// filterArgs returns f as the arguments of category_filtered.sql.
+func filterArgs(f messagestore.Filter) (types, correlation, size, member any) {
+	if len(f.Types) > 0 {
+		list, err := json.Marshal(f.Types)
+		if err == nil { // strings always encode
+			types = string(list)
+		}
+	}
+	correlation = text(f.Correlation)
+	if f.GroupSize > 1 {
+		size, member = f.GroupSize, f.GroupMember
+	}
+	return types, correlation, size, member
+}
+
+// Last implements [messagestore.Driver].
+func (d *Driver) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Recorded, error) {
+	var found []*messagestore.Recorded
+	var err error
+	if messageType == "" {
+		found, err = d.query(ctx, streamBackwardsSQL, string(stream), int64(messagestore.EndOfStream), 1)
+	} else {
+		found, err = d.query(ctx, lastOfTypeSQL, string(stream), messageType)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, messagestore.ErrNotFound
+	}
+	return found[0], nil
+}
+
+// Version implements [messagestore.Driver].
+func (d *Driver) Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
+	var v messagestore.Version
+	err := d.reads.read(ctx, func(ctx context.Context, db queryer) error {
+		var err error
+		v, err = version(ctx, db, stream)
+		return err
+	})
+	return v, explain(err)
+}
+
+func (d *Driver) query(ctx context.Context, statement string, args ...any) ([]*messagestore.Recorded, error) {
+	var found []message
+	err := d.reads.read(ctx, func(ctx context.Context, db queryer) error {
+		var err error
+		found, err = query(ctx, db, statement, args...)
+		return err
+	})
+	return recorded(found), explain(err)
+}
+
+// A message is a recorded one with its metadata as written.
+type message struct {
+	*messagestore.Recorded
+	metadata json.RawMessage
+}
+
+func recorded(messages []message) []*messagestore.Recorded {
+	if len(messages) == 0 {
+		return nil
+	}
+	all := make([]*messagestore.Recorded, len(messages))
+	for i, m := range messages {
+		all[i] = m.Recorded
+	}
+	return all
+}
+
+func query(ctx context.Context, db queryer, statement string, args ...any) ([]message, error) {
+	rows, err := db.QueryContext(ctx, statement, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var found []message
+	for rows.Next() {
+		m := message{Recorded: new(messagestore.Recorded)}
+		var id []byte
+		var micros int64
+		if err := rows.Scan(&m.GlobalPosition, &m.Stream, &m.Position, &m.Type, (*[]byte)(&m.Data), (*[]byte)(&m.metadata), &id, &micros); err != nil {
+			return nil, err
+		}
+		if m.ID, err = uuid.FromBytes(id); err != nil {
+			return nil, err
+		}
+		m.Time = time.UnixMicro(micros).UTC()
+		m.Metadata = messagestore.ParseMetadata(m.metadata)
+		found = append(found, m)
+	}
+	return found, rows.Err()
+}
+
+func version(ctx context.Context, db queryer, stream messagestore.StreamName) (messagestore.Version, error) {
+	var v messagestore.Version
+	_, err := scanOne(ctx, db, versionSQL, []any{string(stream)}, &v)
+	return v, err
+}
+
+// scanOne reads the row that a statement returns and reports whether there was one.
+// It goes on to the end of the rows: a statement that writes is done only there.
+func scanOne(ctx context.Context, db queryer, statement string, args []any, into ...any) (bool, error) {
+	rows, err := db.QueryContext(ctx, statement, args...)
+	if err != nil {
+		return false, err
+	}
+	defer rows.Close()
+	found := false
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return false, err
+		}
+		found = true
+	}
+	return found, rows.Err()
+}

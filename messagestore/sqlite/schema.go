@@ -1,0 +1,63 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// schemas are the steps from an empty database to the newest version of the
+// tables: the first makes version 1. A step that was released is never changed.
+var schemas = []string{schema1SQL}
+
+// Schema creates or upgrades the tables of a message store in the caller's
+// database, within the caller's transaction. It does nothing if they are up to
+// date. If they are of a newer version than this program knows, the error matches
+// [ErrNewerSchema].
+//
+// The tables are dibs_store and dibs_messages. A database that has them may be
+// opened with [Open] too, beside the caller's own use of it.
+func Schema(ctx context.Context, tx *sql.Tx) error { return upgrade(ctx, tx) }
+
+func upgrade(ctx context.Context, db queryer) error {
+	found, err := schemaVersion(ctx, db)
+	if err != nil {
+		return err
+	}
+	if found > len(schemas) {
+		return &SchemaError{Found: found, Known: len(schemas)}
+	}
+	for _, step := range schemas[found:] {
+		if _, err := db.ExecContext(ctx, step); err != nil {
+			return fmt.Errorf("create the tables: %w", err)
+		}
+	}
+	return nil
+}
+
+// schemaVersion returns the version of the tables, 0 for none.
+//
+// It is kept in a table and not in PRAGMA user_version, which belongs to whoever
+// owns the file: that may be an application that keeps its own tables there.
+func schemaVersion(ctx context.Context, db queryer) (int, error) {
+	var version int
+	found, err := scanOne(ctx, db, "SELECT version FROM dibs_store", nil, &version)
+	switch {
+	case err != nil && primary(err) <= 1 && strings.Contains(err.Error(), "no such table"):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case !found || version < 1:
+		return 0, errors.New("the table dibs_store is damaged: it has no version")
+	}
+	return version, nil
+}
+
+// isEmpty reports whether there is nothing at all in a database.
+func isEmpty(ctx context.Context, db queryer) (bool, error) {
+	var tables int
+	_, err := scanOne(ctx, db, "SELECT count(*) FROM sqlite_schema", nil, &tables)
+	return tables == 0, err
+}

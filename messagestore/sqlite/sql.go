@@ -1,0 +1,41 @@
+package sqlite
+
+import _ "embed"
+
+// The statements, one to a file, so that they can be read and explained as SQL.
+var (
+	//go:embed sql/schema_1.sql
+	schema1SQL string
+	//go:embed sql/lock.sql
+	lockSQL string
+	//go:embed sql/append.sql
+	appendSQL string
+	//go:embed sql/by_id.sql
+	byIDSQL string
+	//go:embed sql/settle.sql
+	settleSQL string
+	//go:embed sql/version.sql
+	versionSQL string
+	//go:embed sql/stream.sql
+	streamSQL string
+	//go:embed sql/stream_backwards.sql
+	streamBackwardsSQL string
+	//go:embed sql/last_of_type.sql
+	lastOfTypeSQL string
+	//go:embed sql/category.sql
+	categorySQL string
+	//go:embed sql/category_horizon.sql
+	categoryHorizonSQL string
+	//go:embed sql/category_filtered.sql
+	categoryFilteredSQL string
+)
+
+const (
+	beginSQL       = "BEGIN IMMEDIATE"
+	commitSQL      = "COMMIT"
+	rollbackSQL    = "ROLLBACK"
+	savepointSQL   = "SAVEPOINT dibs"
+	rollbackToSQL  = "ROLLBACK TO dibs"
+	releaseSQL     = "RELEASE dibs"
+	dataVersionSQL = "PRAGMA data_version"
+)

@@ -1,0 +1,156 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// Driver is a [messagestore.AtomicDriver]. One that [Open] returned is safe for
+// concurrent use and is closed by who opened it. One over a transaction has one
+// user, as the transaction does, and lives as long.
+type Driver struct {
+	reads  reader
+	writes writes
+	close  func() error
+}
+
+var _ messagestore.AtomicDriver = (*Driver)(nil)
+
+// writes runs a job where it can write: in the next transaction of the writer, or
+// in the caller's.
+type writes interface {
+	do(ctx context.Context, j *job) error
+}
+
+// A job is one call's part of a transaction. It may be run again if the
+// transaction did not happen.
+type job struct {
+	run func(ctx context.Context, db queryer) error
+
+	// unknown is what the call returns if nobody knows whether the transaction was
+	// committed.
+	unknown func(cause error) error
+
+	size int // bytes that it writes, roughly
+}
+
+// Config changes how a [Driver] works. A nil *Config is a good one.
+type Config struct {
+	// BusyTimeout is how long a call waits, at most, for connections of other
+	// processes to finish what they are writing.
+	//
+	// Defaults to 10 seconds.
+	BusyTimeout time.Duration
+
+	// MaxGroup is how many appends of concurrent callers are committed together,
+	// at most. 1 commits each by itself.
+	//
+	// Defaults to 256.
+	MaxGroup int
+
+	// Readers is how many connections read at a time, at most.
+	//
+	// Defaults to 4.
+	Readers int
+
+	// Logger receives a warning when the database had to be opened again after a
+	// failure.
+	//
+	// Defaults to silence.
+	Logger zerolog.Logger
+}
+
+func (c *Config) withDefaults() (Config, error) {
+	var full Config
+	if c != nil {
+		full = *c
+	}
+	switch {
+	case full.BusyTimeout < 0:
+		return full, messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "busy timeout", full.BusyTimeout, "it is less than 0")
+	case full.MaxGroup < 0:
+		return full, messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "maximal group", full.MaxGroup, "it is less than 0")
+	case full.Readers < 0:
+		return full, messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "readers", full.Readers, "it is less than 0")
+	}
+	if full.BusyTimeout == 0 {
+		full.BusyTimeout = 10 * time.Second
+	}
+	if full.MaxGroup == 0 {
+		full.MaxGroup = 256
+	}
+	if full.Readers == 0 {
+		full.Readers = 4
+	}
+	return full, nil
+}
+
+// Append implements [messagestore.Driver].
+func (d *Driver) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
+	written, err := d.AppendAll(ctx, []messagestore.Append{a})
+	if err != nil {
+		return messagestore.Written{}, err
+	}
+	return written[0], nil
+}
+
+// AppendAll implements [messagestore.AtomicDriver].
+func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
+	b := newBatch(appends)
+	var written []messagestore.Written
+	err := d.writes.do(ctx, &job{
+		run: func(ctx context.Context, db queryer) error {
+			var err error
+			written, err = b.write(ctx, db)
+			return err
+		},
+		unknown: b.unknown,
+		size:    b.size,
+	})
+	if err != nil {
+		return nil, explain(err)
+	}
+	return written, nil
+}
+
+// Find implements [messagestore.Driver].
+func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Recorded, error) {
+	var found []*messagestore.Recorded
+	err := d.writes.do(ctx, &job{
+		run: func(ctx context.Context, db queryer) error {
+			var err error
+			found, err = settle(ctx, db, stream, ids)
+			return err
+		},
+		unknown: func(cause error) error { return fmt.Errorf("find messages: %w", cause) },
+	})
+	if err != nil {
+		return nil, explain(err)
+	}
+	return found, nil
+}
+
+// Close lets the commit under way finish, refuses what still waits, with
+// [ErrClosed], and closes the file. Calls after it return ErrClosed. It may be
+// called more than once. Over a transaction it does nothing: what a driver was
+// given, its giver closes.
+func (d *Driver) Close() error {
+	if d.close == nil {
+		return nil
+	}
+	return d.close()
+}
+
+// queryer is what a [*sql.Tx], a [*sql.DB] and a connection with prepared
+// statements have in common.
+type queryer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}

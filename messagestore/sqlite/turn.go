@@ -1,0 +1,73 @@
+package sqlite
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// SQLite gives the write lock to whoever asks at the right moment: there is no
+// queue, and one who has just let go of it is the first to ask again. So each
+// writer asks often while it waits, and after a commit leaves the lock alone for
+// longer than the others' pauses between two questions, if there are others.
+const (
+	askEvery     = time.Millisecond       // on average, while waiting
+	turnPause    = 2 * time.Millisecond   // after a commit, for the others
+	lookEvery    = 100 * time.Millisecond // how often to leave a pause just to see who is there
+	othersRemain = time.Second            // how long others count as there once seen
+)
+
+// turns tells how long to leave the lock alone.
+type turns struct {
+	commits  int64 // SQLite's count of what others have committed
+	others   time.Time
+	looked   time.Time
+	released time.Time
+}
+
+// saw notes a sign of another writer.
+func (t *turns) saw(now time.Time) { t.others = now.Add(othersRemain) }
+
+// counted takes SQLite's data_version, which moves when another connection
+// commits.
+func (t *turns) counted(dataVersion int64, now time.Time) {
+	if t.commits != 0 && t.commits != dataVersion {
+		t.saw(now)
+	}
+	t.commits = dataVersion
+}
+
+// pause returns how long to wait before asking for the lock.
+func (t *turns) pause(now time.Time) time.Duration {
+	if now.After(t.others) {
+		if now.Sub(t.looked) < lookEvery {
+			return 0
+		}
+		t.looked = now
+	}
+	return max(0, t.released.Add(turnPause).Sub(now))
+}
+
+func jitter(mean time.Duration) time.Duration {
+	return mean/2 + rand.N(mean) //nolint:gosec // not for secrets
+}
+
+// retry repeats f while it finds the database locked, until limit or the end of
+// ctx. What f does must be without effect when it is refused.
+func retry(ctx context.Context, limit time.Duration, f func() error) error {
+	begun := time.Now()
+	for {
+		err := f()
+		if err == nil || !isBusy(err) {
+			return err
+		}
+		if waited := time.Since(begun); waited >= limit {
+			return &BusyError{Waited: waited, Cause: err}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(jitter(askEvery)):
+		}
+	}
+}

@@ -1,0 +1,366 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+const (
+	queueLength   = 1024     // jobs that wait; more wait to be let in
+	maxGroupBytes = 16 << 20 // of one commit, unless one job has more
+
+	// outcomeGrace is how long a caller whose context has ended waits for the
+	// outcome of a commit that is under way. It keeps a call within a second of
+	// its deadline.
+	outcomeGrace = 500 * time.Millisecond
+)
+
+// writer is the one connection that writes, and the goroutine that does. All that
+// was asked for while the last commit was under way goes into the next.
+type writer struct {
+	db      *sql.DB
+	conn    *prepared // nil before the first use and after a failure
+	timeout time.Duration
+	most    int
+	logger  zerolog.Logger
+
+	queue chan *ticket
+	quit  chan struct{} // closed to stop
+	done  chan struct{} // closed when stopped
+
+	turns   turns
+	commits atomic.Int64
+	written atomic.Int64 // jobs committed
+}
+
+func (w *writer) start() {
+	w.queue, w.quit, w.done = make(chan *ticket, queueLength), make(chan struct{}), make(chan struct{})
+	go w.loop()
+}
+
+// stop waits for the commit under way.
+func (w *writer) stop() {
+	close(w.quit)
+	<-w.done
+}
+
+// A ticket is a job in the queue. Until it is taken its caller may leave, and then
+// it never runs; after that nobody can say that it did not.
+type ticket struct {
+	*job
+	since time.Time
+	state atomic.Int32
+	done  chan struct{}
+	err   error // once done
+}
+
+const (
+	waiting int32 = iota
+	taken
+	left
+)
+
+func (t *ticket) take() bool  { return t.state.CompareAndSwap(waiting, taken) }
+func (t *ticket) leave() bool { return t.state.CompareAndSwap(waiting, left) }
+
+func (t *ticket) answer(err error) {
+	t.err = err
+	close(t.done)
+}
+
+// do queues a job and waits for its outcome. A caller whose context ends before the
+// job is taken leaves with the context's error and nothing written.
+func (w *writer) do(ctx context.Context, j *job) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	t := &ticket{job: j, since: time.Now(), done: make(chan struct{})}
+	select {
+	case w.queue <- t:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-w.quit:
+		return ErrClosed
+	}
+	select {
+	case <-t.done:
+		return t.err
+	case <-ctx.Done():
+		if t.leave() {
+			return ctx.Err()
+		}
+	case <-w.done:
+		if t.leave() {
+			return ErrClosed
+		}
+	}
+	grace := time.NewTimer(outcomeGrace)
+	defer grace.Stop()
+	select {
+	case <-t.done:
+		return t.err
+	case <-grace.C:
+		return j.unknown(ctx.Err())
+	}
+}
+
+func (w *writer) loop() {
+	defer close(w.done)
+	defer w.drop()
+	for {
+		select {
+		case <-w.quit:
+			return // who is in the queue sees w.done
+		case first := <-w.queue:
+			w.turn(first)
+		}
+	}
+}
+
+// turn commits first, and what is queued behind it by then, as one group.
+func (w *writer) turn(first *ticket) {
+	if pause := w.turns.pause(time.Now()); pause > 0 && !w.sleep(pause) {
+		w.refuse(first, ErrClosed)
+		return
+	}
+	if err := w.begin(first); err != nil {
+		w.refuse(first, err)
+		return
+	}
+	group := w.gather(first)
+	if len(group) == 0 {
+		w.rollback()
+		return
+	}
+	w.commit(group)
+	w.turns.released = time.Now()
+}
+
+func (w *writer) refuse(t *ticket, err error) {
+	if t.take() {
+		t.answer(err)
+	}
+}
+
+// begin takes the write lock for t, as long as t wants it.
+func (w *writer) begin(t *ticket) error {
+	for {
+		err := w.exec(beginSQL)
+		now := time.Now()
+		if err == nil {
+			if _, err = scanOne(context.Background(), w.conn, dataVersionSQL, nil, dataVersion{&w.turns, now}); err != nil {
+				w.rollback()
+			}
+			return err
+		}
+		if !isBusy(err) {
+			w.drop()
+			return err
+		}
+		w.turns.saw(now)
+		if waited := now.Sub(t.since); waited >= w.timeout {
+			return &BusyError{Waited: waited, Cause: err}
+		}
+		if t.state.Load() == left {
+			return context.Canceled // nobody hears it
+		}
+		if !w.sleep(jitter(askEvery)) {
+			return ErrClosed
+		}
+	}
+}
+
+// dataVersion scans what PRAGMA data_version returns.
+type dataVersion struct {
+	turns *turns
+	now   time.Time
+}
+
+// Scan implements [sql.Scanner].
+func (d dataVersion) Scan(value any) error {
+	n, ok := value.(int64)
+	if !ok {
+		return fmt.Errorf("data_version is %T", value)
+	}
+	d.turns.counted(n, d.now)
+	return nil
+}
+
+// gather takes what is queued, up to the bounds of a group.
+func (w *writer) gather(first *ticket) []*ticket {
+	runtime.Gosched() // those whom the last commit has answered may be about to ask again
+	var group []*ticket
+	size := 0
+	add := func(t *ticket) {
+		if t.take() {
+			group = append(group, t)
+			size += t.size
+		}
+	}
+	add(first)
+	for len(group) < w.most && size < maxGroupBytes {
+		select {
+		case t := <-w.queue:
+			add(t)
+		default:
+			return group
+		}
+	}
+	return group
+}
+
+// commit runs a group in the transaction that was begun, and answers all of it.
+func (w *writer) commit(group []*ticket) {
+	ctx := context.Background() // of nobody: one caller's end must not stop the others
+	outcomes := make([]error, len(group))
+	for i, t := range group {
+		if outcomes[i] = t.run(ctx, w.conn); isAnswer(outcomes[i]) {
+			continue
+		}
+		// SQLite may have rolled back the whole transaction, or not. Now it has.
+		w.rollback()
+		w.drop()
+		if len(group) == 1 {
+			t.answer(outcomes[i])
+			return
+		}
+		w.commitOneByOne(group)
+		return
+	}
+	err := w.commitNow()
+	for i, t := range group {
+		switch {
+		case err == nil:
+			t.answer(outcomes[i])
+		case isBusy(err):
+			t.answer(&BusyError{Waited: w.timeout, Cause: err})
+		default:
+			t.answer(t.unknown(err))
+		}
+	}
+}
+
+// commitOneByOne gives each job of a group a transaction of its own, so that the
+// one that failed harms no other.
+func (w *writer) commitOneByOne(group []*ticket) {
+	for _, t := range group {
+		if err := w.begin(&ticket{job: t.job, since: time.Now()}); err != nil {
+			t.answer(err)
+			continue
+		}
+		w.commit([]*ticket{t})
+	}
+}
+
+// commitNow commits. When it is refused because of a lock, the transaction goes on
+// and may be committed again (https://www.sqlite.org/lang_transaction.html); in the
+// end it is rolled back, and nothing was written.
+//
+// Any other failure leaves the outcome unknown, although the transaction is rolled
+// back: what reached the log before the failure can be all of it, and would be
+// found there after a crash. [Driver.Find] settles it.
+func (w *writer) commitNow() error {
+	err := retry(context.Background(), w.timeout, func() error { return w.exec(commitSQL) })
+	if err != nil {
+		w.rollback()
+		w.drop()
+		return err
+	}
+	w.commits.Add(1)
+	return nil
+}
+
+func (w *writer) exec(statement string) error {
+	if w.conn == nil {
+		conn, err := w.db.Conn(context.Background())
+		if err != nil {
+			return err
+		}
+		w.conn = &prepared{conn: conn, statements: map[string]*sql.Stmt{}}
+	}
+	_, err := w.conn.ExecContext(context.Background(), statement)
+	return err
+}
+
+// rollback ends the transaction. If that fails, the connection's end will.
+func (w *writer) rollback() {
+	if err := w.exec(rollbackSQL); err != nil {
+		w.drop()
+	}
+}
+
+// drop closes the connection, which ends any transaction that it is in. The next
+// use opens another.
+func (w *writer) drop() {
+	if w.conn != nil {
+		w.conn.close()
+		w.conn = nil
+	}
+}
+
+// sleep returns false if the writer is to stop.
+func (w *writer) sleep(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-w.quit:
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// prepared is a connection that prepares each statement once.
+type prepared struct {
+	conn       *sql.Conn
+	statements map[string]*sql.Stmt
+}
+
+func (p *prepared) prepare(ctx context.Context, statement string) (*sql.Stmt, error) {
+	if s := p.statements[statement]; s != nil {
+		return s, nil
+	}
+	s, err := p.conn.PrepareContext(ctx, statement)
+	if err != nil {
+		return nil, err
+	}
+	p.statements[statement] = s
+	return s, nil
+}
+
+// ExecContext implements queryer.
+func (p *prepared) ExecContext(ctx context.Context, statement string, args ...any) (sql.Result, error) {
+	s, err := p.prepare(ctx, statement)
+	if err != nil {
+		return nil, err
+	}
+	return s.ExecContext(ctx, args...)
+}
+
+// QueryContext implements queryer.
+func (p *prepared) QueryContext(ctx context.Context, statement string, args ...any) (*sql.Rows, error) {
+	s, err := p.prepare(ctx, statement)
+	if err != nil {
+		return nil, err
+	}
+	return s.QueryContext(ctx, args...)
+}
+
+// close takes the connection out of its pool.
+func (p *prepared) close() {
+	for _, s := range p.statements {
+		_ = s.Close()
+	}
+	_ = p.conn.Raw(func(any) error { return driver.ErrBadConn })
+	if err := p.conn.Close(); err != nil && !errors.Is(err, sql.ErrConnDone) {
+		return // it is out of the pool, and there is no one to tell
+	}
+}
