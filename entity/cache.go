@@ -1,0 +1,87 @@
+package entity
+
+import (
+	"container/list"
+	"sync"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A cache holds the states used last. A nil *cache holds none. What goes in and
+// what comes out is copied, so that nobody shares anything with it.
+type cache[T any] struct {
+	size int
+
+	mu     sync.Mutex
+	recent *list.List // of *entry[T], the one used last in front
+	byName map[messagestore.StreamName]*list.Element
+}
+
+type entry[T any] struct {
+	stream messagestore.StreamName
+	state  state[T]
+}
+
+func newCache[T any](size int) *cache[T] {
+	return &cache[T]{size: size, recent: list.New(), byName: map[messagestore.StreamName]*list.Element{}}
+}
+
+// get returns a copy of what is known of stream: nothing, if there is no cache.
+func (c *cache[T]) get(stream messagestore.StreamName) (state[T], bool) {
+	if c == nil {
+		return empty[T](), false
+	}
+	c.mu.Lock()
+	element, ok := c.byName[stream]
+	if !ok {
+		c.mu.Unlock()
+		return empty[T](), false
+	}
+	c.recent.MoveToFront(element)
+	known := element.Value.(*entry[T]).state //nolint:errcheck,forcetypeassert // the list holds nothing else
+	c.mu.Unlock()
+	known.entity = clone(known.entity)
+	return known, true
+}
+
+// put keeps a copy of loaded, unless a later version is known. An empty stream is
+// not kept: there is nothing to save.
+func (c *cache[T]) put(stream messagestore.StreamName, loaded state[T]) {
+	if c == nil || loaded.version == messagestore.NoStream {
+		return
+	}
+	loaded.entity = clone(loaded.entity)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if element, ok := c.byName[stream]; ok {
+		c.recent.MoveToFront(element)
+		known := element.Value.(*entry[T]) //nolint:errcheck,forcetypeassert // as above
+		if loaded.version >= known.state.version {
+			known.state = loaded
+		}
+		return
+	}
+	c.byName[stream] = c.recent.PushFront(&entry[T]{stream, loaded})
+	if c.recent.Len() > c.size {
+		c.remove(c.recent.Back())
+	}
+}
+
+// drop forgets stream, if what is known of it ends with the message last.
+func (c *cache[T]) drop(stream messagestore.StreamName, last uuid.UUID) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if element, ok := c.byName[stream]; ok && element.Value.(*entry[T]).state.last == last { //nolint:errcheck,forcetypeassert // as above
+		c.remove(element)
+	}
+}
+
+func (c *cache[T]) remove(element *list.Element) {
+	c.recent.Remove(element)
+	delete(c.byName, element.Value.(*entry[T]).stream) //nolint:errcheck,forcetypeassert // as above
+}

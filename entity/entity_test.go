@@ -1,0 +1,650 @@
+package entity_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/dibs-go/dibs/entity"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// list is an entity that is all in a slice.
+type list struct {
+	Items []int
+}
+
+func (l list) Clone() list { return list{slices.Clone(l.Items)} }
+
+type (
+	added   struct{ N int }
+	changed struct{ N int } // changes the first item in place
+	refused struct{}        // cannot be applied
+)
+
+func (added) MessageType() string   { return "Added" }
+func (changed) MessageType() string { return "Changed" }
+func (refused) MessageType() string { return "Refused" }
+
+func lists() *entity.Projection[list] {
+	p := entity.NewProjection[list]()
+	entity.On(p, func(l list, e added) list {
+		l.Items = append(l.Items, e.N)
+		return l
+	})
+	entity.On(p, func(l list, e changed) list {
+		if len(l.Items) > 0 {
+			l.Items[0] = e.N
+		}
+		return l
+	})
+	return p
+}
+
+func newLists(t require.TestingT, store *messagestore.Store, config *entity.Config) *entity.Store[list] {
+	s, err := entity.New(store, "list", lists(), config)
+	require.NoError(t, err)
+	return s
+}
+
+func write(t require.TestingT, store *messagestore.Store, stream messagestore.StreamName, bodies ...messagestore.Body) {
+	_, err := store.Write(context.Background(), stream, messagestore.AnyVersion, bodies...)
+	require.NoError(t, err)
+}
+
+// A driver that counts, and fails when it is told to.
+type driver struct {
+	messagestore.Driver
+	read     atomic.Int64 // messages read from streams
+	failRead atomic.Bool
+	failAdd  atomic.Bool
+}
+
+var errDriver = errors.New("the driver failed")
+
+func (d *driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+	if d.failRead.Load() && q.From > 0 {
+		return nil, errDriver
+	}
+	messages, err := d.Driver.ReadStream(ctx, q)
+	d.read.Add(int64(len(messages)))
+	return messages, err
+}
+
+func (d *driver) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
+	if d.failAdd.Load() {
+		return messagestore.Written{}, errDriver
+	}
+	return d.Driver.Append(ctx, a)
+}
+
+func TestAnEmptyStreamIsTheZeroEntityAtNoStream(t *testing.T) {
+	t.Parallel()
+	s := newLists(t, messagestore.New(memory.New(), nil), nil)
+
+	l, version, err := s.Get(t.Context(), "1")
+
+	require.NoError(t, err)
+	require.Equal(t, list{}, l)
+	require.Equal(t, messagestore.NoStream, version)
+}
+
+func TestGetReturnsWhatTheMessagesMakeAndTheVersionToWriteWith(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	s := newLists(t, store, nil)
+	for n := range 3 {
+		_, version, err := s.Get(t.Context(), "1")
+		require.NoError(t, err)
+		_, err = store.Write(t.Context(), s.Stream("1"), version, added{n})
+		require.NoError(t, err)
+	}
+
+	l, version, err := s.Get(t.Context(), "1")
+
+	require.NoError(t, err)
+	require.Equal(t, []int{0, 1, 2}, l.Items)
+	require.Equal(t, messagestore.Version(2), version)
+}
+
+func TestOnlyWhatIsNewIsRead(t *testing.T) {
+	t.Parallel()
+	d := &driver{Driver: memory.New()}
+	store := messagestore.New(d, nil)
+	s := newLists(t, store, nil)
+	for n := range 100 {
+		write(t, store, "list-1", added{n})
+	}
+	_, _, err := s.Get(t.Context(), "1")
+	require.NoError(t, err)
+	d.read.Store(0)
+	write(t, store, "list-1", added{100})
+
+	l, version, err := s.Get(t.Context(), "1")
+
+	require.NoError(t, err)
+	require.Len(t, l.Items, 101)
+	require.Equal(t, messagestore.Version(100), version)
+	require.EqualValues(t, 2, d.read.Load()) // the one it knew, and the new one
+}
+
+func TestWhatACallerDoesToAnEntityIsTheCallersAlone(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	s := newLists(t, store, nil)
+	write(t, store, "list-1", added{1}, added{2})
+
+	for range 3 {
+		l, _, err := s.Get(t.Context(), "1")
+		require.NoError(t, err)
+		require.Equal(t, []int{1, 2}, l.Items)
+		l.Items[0] = 99
+	}
+}
+
+func TestAnErrorLeavesNothingHalfApplied(t *testing.T) {
+	t.Parallel()
+	d := &driver{Driver: memory.New()}
+	store := messagestore.New(d, &messagestore.Config{BatchSize: 2})
+	s := newLists(t, store, nil)
+	write(t, store, "list-1", added{1})
+	_, _, err := s.Get(t.Context(), "1")
+	require.NoError(t, err)
+	write(t, store, "list-1", changed{7}, added{2}, added{3}, added{4})
+	d.failRead.Store(true)
+
+	_, _, err = s.Get(t.Context(), "1") // the second page fails
+
+	require.ErrorIs(t, err, errDriver)
+	require.EqualError(t, err, "get list-1: read list-1: the driver failed")
+	d.failRead.Store(false)
+	l, version, err := s.Get(t.Context(), "1")
+	require.NoError(t, err)
+	require.Equal(t, []int{7, 2, 3, 4}, l.Items)
+	require.Equal(t, messagestore.Version(4), version)
+}
+
+func TestAMessageThatCannotBeAppliedIsNamed(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	p := lists()
+	entity.On(p, func(list, refused) list { panic("boom") })
+	s, err := entity.New(store, "list", p, nil)
+	require.NoError(t, err)
+	write(t, store, "list-1", added{1}, refused{})
+	write(t, store, "list-2", messagestore.Raw{Type: "Added", Data: []byte(`{"N":"one"}`)})
+
+	_, _, err = s.Get(t.Context(), "1")
+	require.EqualError(t, err, "get list-1: apply Refused list-1@1: panic: boom")
+	_, _, err = s.Get(t.Context(), "2")
+	require.ErrorContains(t, err, "get list-2: apply Added list-2@0: decode into entity_test.added: json: ")
+}
+
+func TestAnUnknownTypeDoesNothing(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	s := newLists(t, store, nil)
+	write(t, store, "list-1", added{1}, refused{})
+
+	l, version, err := s.Get(t.Context(), "1")
+
+	require.NoError(t, err)
+	require.Equal(t, []int{1}, l.Items)
+	require.Equal(t, messagestore.Version(1), version)
+}
+
+func TestAStrictProjectionRefusesAnUnknownType(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	p := entity.NewStrictProjection[list]()
+	entity.On(p, func(l list, _ added) list { return l })
+	s, err := entity.New(store, "list", p, nil)
+	require.NoError(t, err)
+	write(t, store, "list-1", added{1}, refused{})
+
+	_, _, err = s.Get(t.Context(), "1")
+
+	require.ErrorIs(t, err, entity.ErrUnknownType)
+	require.EqualError(t, err, "get list-1: apply Refused list-1@1: unknown message type")
+}
+
+func TestAFunctionMaySeeTheEnvelope(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	p := entity.NewProjection[time.Time]()
+	entity.OnRecorded(p, func(_ time.Time, _ added, m *messagestore.Recorded) time.Time { return m.Time })
+	s, err := entity.New(store, "list", p, nil)
+	require.NoError(t, err)
+	write(t, store, "list-1", added{1})
+
+	at, _, err := s.Get(t.Context(), "1")
+
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now(), at, time.Minute)
+}
+
+func TestTheEntitiesUsedLastAreRemembered(t *testing.T) {
+	t.Parallel()
+	d := &driver{Driver: memory.New()}
+	store := messagestore.New(d, nil)
+	s := newLists(t, store, &entity.Config{CacheSize: 2})
+	get := func(id string) int64 {
+		d.read.Store(0)
+		_, _, err := s.Get(t.Context(), id)
+		require.NoError(t, err)
+		return d.read.Load()
+	}
+	for _, id := range []string{"1", "2", "3"} {
+		write(t, store, s.Stream(id), added{1}, added{2}, added{3})
+	}
+	require.EqualValues(t, 3, get("1"))
+	require.EqualValues(t, 3, get("2"))
+	require.EqualValues(t, 1, get("1"))
+
+	require.EqualValues(t, 3, get("3")) // 2 goes
+
+	require.EqualValues(t, 1, get("1"))
+	require.EqualValues(t, 1, get("3"))
+	require.EqualValues(t, 3, get("2"))
+}
+
+func TestNoCacheReadsAll(t *testing.T) {
+	t.Parallel()
+	d := &driver{Driver: memory.New()}
+	store := messagestore.New(d, nil)
+	s := newLists(t, store, &entity.Config{CacheSize: entity.NoCache})
+	write(t, store, "list-1", added{1}, added{2}, added{3})
+
+	for range 2 {
+		_, _, err := s.Get(t.Context(), "1")
+		require.NoError(t, err)
+	}
+
+	require.EqualValues(t, 6, d.read.Load())
+}
+
+// A database is put back to an earlier state, and maybe written to again.
+func TestARestoredDatabaseIsNoticed(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		after []messagestore.Body
+		want  []int
+	}{
+		"shorter":                        {[]messagestore.Body{added{1}}, []int{1}},
+		"empty":                          {nil, nil},
+		"as long, with other messages":   {[]messagestore.Body{added{4}, added{5}, added{6}}, []int{4, 5, 6}},
+		"longer, with other messages":    {[]messagestore.Body{added{4}, added{5}, added{6}, added{7}}, []int{4, 5, 6, 7}},
+		"shorter, with changed messages": {[]messagestore.Body{added{1}, changed{3}}, []int{3}},
+	} {
+		for what, config := range map[string]*entity.Config{
+			"cache":    nil,
+			"snapshot": {CacheSize: entity.NoCache, Snapshot: entity.Snapshot{Interval: 1}},
+			"both":     {Snapshot: entity.Snapshot{Interval: 1}},
+		} {
+			t.Run(name+" with "+what, func(t *testing.T) {
+				t.Parallel()
+				d := &driver{Driver: memory.New()}
+				store := messagestore.New(d, nil)
+				s := newLists(t, store, config)
+				write(t, store, "list-1", added{1}, added{2}, added{3})
+				_, _, err := s.Get(t.Context(), "1")
+				require.NoError(t, err)
+
+				restored := memory.New()
+				snapshots, err := d.Driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: "list:snapshot-1", Limit: 10})
+				require.NoError(t, err)
+				for _, m := range snapshots { // that a snapshot is ahead is the hard case
+					write(t, messagestore.New(restored, nil), m.Stream, m.Body())
+				}
+				d.Driver = restored
+				if test.after != nil {
+					write(t, store, "list-1", test.after...)
+				}
+
+				for range 2 {
+					l, version, err := s.Get(t.Context(), "1")
+					require.NoError(t, err)
+					require.Equal(t, test.want, l.Items)
+					require.Equal(t, messagestore.Version(len(test.after)-1), version)
+				}
+			})
+		}
+	}
+}
+
+func TestASnapshotSavesReading(t *testing.T) {
+	t.Parallel()
+	d := &driver{Driver: memory.New()}
+	store := messagestore.New(d, nil)
+	config := &entity.Config{Snapshot: entity.Snapshot{Interval: 10, Tag: "v1"}}
+	for n := range 25 {
+		write(t, store, "list-1", added{n})
+	}
+	_, _, err := newLists(t, store, config).Get(t.Context(), "1")
+	require.NoError(t, err)
+	write(t, store, "list-1", added{25})
+	d.read.Store(0)
+
+	l, version, err := newLists(t, store, config).Get(t.Context(), "1") // another process
+
+	require.NoError(t, err)
+	require.Len(t, l.Items, 26)
+	require.Equal(t, messagestore.Version(25), version)
+	require.EqualValues(t, 2, d.read.Load())
+	snapshot, err := store.Last(t.Context(), "list:snapshot-1")
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(0), snapshot.Position)
+	require.Contains(t, string(snapshot.Data), `"version":24`)
+	require.Contains(t, string(snapshot.Data), `"tag":"v1"`)
+}
+
+func TestASnapshotIsWrittenWhenTheIntervalIsFull(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	s := newLists(t, store, &entity.Config{Snapshot: entity.Snapshot{Interval: 3}})
+	var snapshots []messagestore.Version
+	for n := range 9 {
+		write(t, store, "list-1", added{n})
+		_, _, err := s.Get(t.Context(), "1")
+		require.NoError(t, err)
+		version, err := store.Version(t.Context(), "list:snapshot-1")
+		require.NoError(t, err)
+		snapshots = append(snapshots, version+1)
+	}
+
+	require.Equal(t, []messagestore.Version{0, 0, 1, 1, 1, 2, 2, 2, 3}, snapshots)
+}
+
+func TestASnapshotThatDoesNotFitIsPassedOver(t *testing.T) {
+	t.Parallel()
+	for name, snapshot := range map[string]string{
+		"another tag":       `{"entity":{"Items":[99]},"version":0,"last":"%s","tag":"v1"}`,
+		"undecodable":       `{"entity":{"Items":"x"},"version":0,"last":"%s","tag":"v2"}`,
+		"nothing in it":     `{"version":0,"last":"%s","tag":"v2"}`,
+		"another message":   `{"entity":{"Items":[99]},"version":0,"last":"0198c6b1-4b4c-7000-8000-000000000000","tag":"v2"}%.0s`,
+		"a bad version":     `{"entity":{"Items":[99]},"version":-7,"last":"%s","tag":"v2"}`,
+		"no JSON of ours":   `{"version":"x","last":"%s"}`,
+		"a version ahead":   `{"entity":{"Items":[99]},"version":9,"last":"%s","tag":"v2"}`,
+		"another's content": `{"%s":1}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := messagestore.New(memory.New(), nil)
+			write(t, store, "list-1", added{1})
+			first, err := store.Last(t.Context(), "list-1")
+			require.NoError(t, err)
+			write(t, store, "list:snapshot-1", messagestore.Raw{Type: "Snapshot", Data: fmt.Appendf(nil, snapshot, first.ID)})
+
+			l, version, err := newLists(t, store, &entity.Config{Snapshot: entity.Snapshot{Interval: 10, Tag: "v2"}}).Get(t.Context(), "1")
+
+			require.NoError(t, err)
+			require.Equal(t, []int{1}, l.Items)
+			require.Equal(t, messagestore.Version(0), version)
+		})
+	}
+}
+
+func TestASnapshotThatCannotBeWrittenIsLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	d := &driver{Driver: memory.New()}
+	store := messagestore.New(d, nil)
+	s := newLists(t, store, &entity.Config{Snapshot: entity.Snapshot{Interval: 1}, Logger: zerolog.New(&log)})
+	write(t, store, "list-1", added{4711})
+	d.failAdd.Store(true)
+
+	l, _, err := s.Get(t.Context(), "1")
+
+	require.NoError(t, err)
+	require.Equal(t, []int{4711}, l.Items)
+	require.Contains(t, log.String(), `"level":"warn","error":"write list:snapshot-1: the driver failed","stream":"list-1","version":0,"message":"snapshot not written"`)
+	require.NotContains(t, log.String(), "4711")
+	d.failAdd.Store(false)
+	_, _, err = s.Get(t.Context(), "1")
+	require.NoError(t, err)
+	_, err = store.Last(t.Context(), "list:snapshot-1")
+	require.NoError(t, err)
+}
+
+type (
+	withPointer struct{ At struct{ Of [2]*int } }
+	withBig     struct{ Sum big.Int }
+	withFunc    struct{ F func() }
+	hidden      struct{ N, m int }
+	leftOut     struct {
+		N int `json:"-"`
+	}
+	withAny      struct{ Deep []map[string]any }
+	wellClonedBy struct{ M map[string]int }
+	plain        struct { // everything that needs no Clone
+		ID uuid.UUID
+		At time.Time
+		S  string
+		A  [3]struct{ F float64 }
+	}
+	recursive struct{ Children []recursive }
+)
+
+func (w *wellClonedBy) Clone() wellClonedBy { return wellClonedBy{map[string]int{"cloned": len(w.M)}} }
+func (r recursive) Clone() recursive        { return r }
+func (w withAny) Clone() withAny            { return w }
+
+func TestAnEntityThatCannotBeKeptIsRefused(t *testing.T) {
+	t.Parallel()
+	snapshots := &entity.Config{CacheSize: entity.NoCache, Snapshot: entity.Snapshot{Interval: 1}}
+	for name, test := range map[string]struct {
+		err  error
+		want string // "" for accepted
+	}{
+		"plain":                    {try[plain](nil), ""},
+		"cloned by a pointer":      {try[wellClonedBy](nil), ""},
+		"recursive":                {try[recursive](&entity.Config{Snapshot: entity.Snapshot{Interval: 1}}), ""},
+		"not cached":               {try[withPointer](&entity.Config{CacheSize: entity.NoCache}), ""},
+		"hidden, but cached only":  {try[hidden](nil), ""},
+		"a pointer inside":         {try[withPointer](nil), `"entity_test.withPointer.At.Of[]": a copy would share this ptr: give entity_test.withPointer a method Clone, or turn the cache off`},
+		"a slice inside big.Int":   {try[withBig](nil), `"entity_test.withBig.Sum.abs": a copy would share this slice: give entity_test.withBig a method Clone, or turn the cache off`},
+		"a function":               {try[withFunc](nil), `"entity_test.withFunc.F": a copy would share this func: give entity_test.withFunc a method Clone, or turn the cache off`},
+		"a map itself":             {try[map[string]int](nil), `"map[string]int": a copy would share this map: give map[string]int a method Clone, or turn the cache off`},
+		"a pointer itself":         {try[*plain](nil), `"*entity_test.plain": an entity is a value: its zero value is what an empty stream folds to`},
+		"an interface":             {try[any](nil), `"interface {}": an entity is a value: its zero value is what an empty stream folds to`},
+		"not exported, snapshots":  {try[hidden](snapshots), `"entity_test.hidden.m": it is not exported: a snapshot would lose it`},
+		"left out, snapshots":      {try[leftOut](snapshots), `"entity_test.leftOut.N": its tag leaves it out: a snapshot would lose it`},
+		"interface, snapshots":     {try[withAny](snapshots), `"entity_test.withAny.Deep[][]": JSON does not say what is in an interface: a snapshot would lose it`},
+		"a func, snapshots":        {try[withFunc](snapshots), `"entity_test.withFunc.F": JSON has no func: a snapshot would lose it`},
+		"encodes itself, snapshot": {try[withBig](snapshots), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if test.want == "" {
+				require.NoError(t, test.err)
+				return
+			}
+			require.ErrorIs(t, test.err, entity.ErrInvalidEntity)
+			require.ErrorIs(t, test.err, messagestore.ErrInvalid)
+			require.EqualError(t, test.err, "new entity store: invalid entity "+test.want)
+		})
+	}
+}
+
+func try[T any](config *entity.Config) error {
+	p := entity.NewProjection[T]()
+	entity.On(p, func(t T, _ added) T { return t })
+	_, err := entity.New(messagestore.New(memory.New(), nil), "list", p, config)
+	return err
+}
+
+func TestNewRefusesWhatCannotWork(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	twice := lists()
+	entity.On(twice, func(l list, _ added) list { return l })
+	none := lists()
+	entity.On[list, refused](none, nil)
+	create := func(store entity.MessageStore, category messagestore.Category, p *entity.Projection[list], config *entity.Config) error {
+		_, err := entity.New(store, category, p, config)
+		return err
+	}
+	for name, test := range map[string]struct {
+		err, is error
+		want    string
+	}{
+		"no store":       {create(nil, "list", lists(), nil), messagestore.ErrInvalidConfig, "invalid store: it is nil"},
+		"a nil store":    {create((*messagestore.Store)(nil), "list", lists(), nil), messagestore.ErrInvalidConfig, "invalid store: it is nil"},
+		"a stream":       {create(store, "list-1", lists(), nil), messagestore.ErrNotACategory, `invalid category "list-1": it is the name of a stream: a category has no dash`},
+		"no projection":  {create(store, "list", nil, nil), entity.ErrInvalidProjection, "invalid projection: it is nil"},
+		"an empty one":   {create(store, "list", entity.NewProjection[list](), nil), entity.ErrInvalidProjection, "invalid projection: nothing is registered"},
+		"one type twice": {create(store, "list", twice, nil), entity.ErrInvalidProjection, `invalid projection "Added": the type is registered twice`},
+		"a nil function": {create(store, "list", none, nil), entity.ErrInvalidProjection, `invalid projection "Refused": its function is nil`},
+		"the cache size": {create(store, "list", lists(), &entity.Config{CacheSize: -2}), messagestore.ErrInvalidConfig, "invalid cache size -2: it is at least 1, or NoCache"},
+		"the interval":   {create(store, "list", lists(), &entity.Config{Snapshot: entity.Snapshot{Interval: -1}}), messagestore.ErrInvalidConfig, "invalid snapshot interval -1: it is at least 1, or 0 for never"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.ErrorIs(t, test.err, test.is)
+			require.EqualError(t, test.err, "new entity store: "+test.want)
+		})
+	}
+}
+
+func TestAnIdThatIsNoneIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newLists(t, messagestore.New(memory.New(), nil), nil)
+
+	_, _, err := s.Get(t.Context(), "")
+
+	require.ErrorIs(t, err, messagestore.ErrInvalidStreamName)
+}
+
+func TestRegistrationEndsWithUse(t *testing.T) {
+	t.Parallel()
+	p := lists()
+	s, err := entity.New(messagestore.New(memory.New(), nil), "list", p, nil)
+	require.NoError(t, err)
+
+	entity.On(p, func(l list, _ refused) list { return l })
+
+	require.ErrorIs(t, p.Validate(), entity.ErrInvalidProjection)
+	_ = s
+	_, err = p.Apply(list{}, &messagestore.Recorded{Type: "Added", Stream: "list-1"})
+	require.EqualError(t, err, `apply Added list-1@0: invalid projection "Refused": it is registered after the projection was used`)
+}
+
+func TestCloneByAPointerIsUsed(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	p := entity.NewProjection[wellClonedBy]()
+	entity.On(p, func(w wellClonedBy, _ added) wellClonedBy {
+		w.M = map[string]int{"a": 1, "b": 2}
+		return w
+	})
+	s, err := entity.New(store, "list", p, nil)
+	require.NoError(t, err)
+	write(t, store, "list-1", added{1})
+	_, _, err = s.Get(t.Context(), "1")
+	require.NoError(t, err)
+
+	w, _, err := s.Get(t.Context(), "1")
+
+	require.NoError(t, err)
+	require.Contains(t, w.M, "cloned")
+}
+
+// Whatever is written, fails, is restarted and read at once: what Get returns is
+// what the whole stream folds to.
+func TestALoadedEntityIsItsStreamFolded(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		ctx := context.Background()
+		d := &driver{Driver: memory.New()}
+		store := messagestore.New(d, &messagestore.Config{BatchSize: rapid.IntRange(1, 5).Draw(t, "batch")})
+		config := &entity.Config{
+			CacheSize: rapid.SampledFrom([]int{entity.NoCache, 1, 2, 10}).Draw(t, "cache"),
+			Snapshot:  entity.Snapshot{Interval: rapid.IntRange(0, 4).Draw(t, "interval")},
+		}
+		s := newLists(t, store, config)
+		ids := rapid.SampledFrom([]string{"1", "2", "3"})
+		same := func(id string) error {
+			l, version, err := s.Get(ctx, id)
+			if err != nil {
+				return err
+			}
+			want, last := list{}, messagestore.NoStream
+			for m, err := range store.Stream(ctx, s.Stream(id), 0) {
+				if err != nil {
+					return err
+				}
+				if m.Position > version { // written since, by another goroutine
+					break
+				}
+				if want, err = lists().Apply(want, m); err != nil {
+					return err
+				}
+				last = m.Position
+			}
+			if !slices.Equal(l.Items, want.Items) || version != last {
+				return fmt.Errorf("got %v at %v, want %v at %v", l.Items, version, want.Items, last)
+			}
+			if len(l.Items) > 0 {
+				l.Items[0] = -1 // harms nobody
+			}
+			return nil
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"write": func(t *rapid.T) {
+				bodies := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) messagestore.Body {
+					n := rapid.IntRange(0, 9).Draw(t, "n")
+					return rapid.SampledFrom([]messagestore.Body{added{n}, changed{n}, refused{}}).Draw(t, "body")
+				}), 1, 5).Draw(t, "bodies")
+				write(t, store, s.Stream(ids.Draw(t, "id")), bodies...)
+			},
+			"get": func(t *rapid.T) { require.NoError(t, same(ids.Draw(t, "id"))) },
+			"fail": func(t *rapid.T) {
+				d.failRead.Store(true)
+				d.failAdd.Store(rapid.Bool().Draw(t, "failAdd"))
+				_, _, err := s.Get(ctx, ids.Draw(t, "id"))
+				if err != nil {
+					require.ErrorIs(t, err, errDriver)
+				}
+				d.failRead.Store(false)
+				d.failAdd.Store(false)
+			},
+			"restart": func(t *rapid.T) { s = newLists(t, store, config) },
+			"at once": func(t *rapid.T) {
+				id := ids.Draw(t, "id")
+				errs := make(chan error, 8)
+				var group sync.WaitGroup
+				for n := range 8 {
+					group.Go(func() {
+						if n%4 == 0 {
+							_, err := store.Write(ctx, s.Stream(id), messagestore.AnyVersion, changed{n}, added{n})
+							errs <- err
+							return
+						}
+						errs <- same(id)
+					})
+				}
+				group.Wait()
+				close(errs)
+				for err := range errs {
+					require.NoError(t, err)
+				}
+			},
+		})
+	})
+}

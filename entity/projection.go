@@ -1,0 +1,168 @@
+package entity
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"sync/atomic"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+var (
+	// ErrUnknownType is matched by the error of a strict projection for a message
+	// of a type that nothing is registered for.
+	ErrUnknownType = errors.New("unknown message type")
+
+	// ErrInvalidProjection is matched by the error of a projection that was
+	// registered with by mistake. It comes as a [*messagestore.InvalidError].
+	ErrInvalidProjection = errors.New("invalid projection")
+)
+
+// A Projection knows what each type of message does to a T. Register before use;
+// afterwards it is safe for concurrent use.
+type Projection[T any] struct {
+	strict bool
+
+	mu       sync.Mutex
+	routes   map[string]func(T, *messagestore.Recorded) (T, error) // not written to once sealed
+	mistakes []error
+
+	sealed atomic.Bool
+	wrong  atomic.Bool // there are mistakes
+}
+
+// NewProjection returns a projection with nothing registered, for which messages
+// of types that it does not know do nothing.
+func NewProjection[T any]() *Projection[T] {
+	return &Projection[T]{routes: map[string]func(T, *messagestore.Recorded) (T, error){}}
+}
+
+// NewStrictProjection returns a projection with nothing registered, for which a
+// type that it does not know is an error that matches [ErrUnknownType].
+func NewStrictProjection[T any]() *Projection[T] {
+	p := NewProjection[T]()
+	p.strict = true
+	return p
+}
+
+// On registers what a message of type E makes of an entity. The function returns
+// the entity as it is afterwards, depends on nothing else, and changes nothing
+// else: it is called again for the same message, whenever the entity is loaded.
+//
+// Mistakes in registering are kept, as a [handler.Mux] keeps them:
+// [Projection.Validate] returns them.
+//
+// [handler.Mux]: https://pkg.go.dev/github.com/dibs-go/dibs/handler#Mux
+func On[T any, E messagestore.Body](p *Projection[T], f func(entity T, event E) T) {
+	if f == nil {
+		OnRecorded[T, E](p, nil)
+		return
+	}
+	OnRecorded(p, func(entity T, event E, _ *messagestore.Recorded) T { return f(entity, event) })
+}
+
+// OnRecorded is [On] for a function that looks at the message's envelope too: its
+// time, position or metadata.
+func OnRecorded[T any, E messagestore.Body](p *Projection[T], f func(entity T, event E, m *messagestore.Recorded) T) {
+	goType := reflect.TypeFor[E]().String()
+	name, err := typeOf[E](goType)
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case err != nil:
+		p.mistake(err)
+	case f == nil:
+		p.mistake(invalid(name, "its function is nil"))
+	case p.sealed.Load():
+		p.mistake(invalid(name, "it is registered after the projection was used"))
+	case p.routes[name] != nil:
+		p.mistake(invalid(name, "the type is registered twice"))
+	default:
+		p.routes[name] = func(entity T, m *messagestore.Recorded) (T, error) {
+			event, err := messagestore.Decode[E](m)
+			if err != nil {
+				return entity, fmt.Errorf("decode into %s: %w", goType, errors.Unwrap(err))
+			}
+			return f(entity, event, m), nil
+		}
+	}
+}
+
+// typeOf asks the zero E for its message type.
+func typeOf[E messagestore.Body](goType string) (name string, err error) {
+	defer func() {
+		if recover() != nil {
+			err = invalid(goType, "its zero value cannot tell its message type: apply a struct, or let MessageType not look into the pointer")
+		}
+	}()
+	var zero E
+	name = zero.MessageType()
+	if messagestore.ValidateType(name) != nil {
+		return "", invalid(goType, fmt.Sprintf("its zero value's message type, %.48q, is not a valid one", name))
+	}
+	return name, nil
+}
+
+func invalid(name, rule string) error {
+	var value any
+	if name != "" {
+		value = name
+	}
+	return messagestore.NewInvalidError(ErrInvalidProjection, "projection", value, rule)
+}
+
+// mistake keeps err. The caller holds p.mu.
+func (p *Projection[T]) mistake(err error) {
+	p.mistakes = append(p.mistakes, err)
+	p.wrong.Store(true)
+}
+
+// Validate returns the mistakes made in registering, or that nothing is registered
+// at all. Each matches [ErrInvalidProjection].
+func (p *Projection[T]) Validate() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.mistakes) == 0 && len(p.routes) == 0 {
+		return invalid("", "nothing is registered")
+	}
+	return errors.Join(p.mistakes...)
+}
+
+// Apply returns what m makes of entity. With an error, which names m, the entity
+// is the one given. A function that panics is an error. The first call ends
+// registration.
+func (p *Projection[T]) Apply(entity T, m *messagestore.Recorded) (_ T, err error) {
+	p.seal()
+	if p.wrong.Load() {
+		return entity, fmt.Errorf("apply %s: %w", m, p.Validate())
+	}
+	apply, ok := p.routes[m.Type]
+	if !ok {
+		if p.strict {
+			return entity, fmt.Errorf("apply %s: %w", m, ErrUnknownType)
+		}
+		return entity, nil
+	}
+	defer func() {
+		if value := recover(); value != nil {
+			err = fmt.Errorf("apply %s: panic: %v", m, value)
+		}
+	}()
+	applied, err := apply(entity, m)
+	if err != nil {
+		return entity, fmt.Errorf("apply %s: %w", m, err)
+	}
+	return applied, nil
+}
+
+func (p *Projection[T]) seal() {
+	if p.sealed.Load() {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sealed.Store(true)
+}

@@ -1,0 +1,63 @@
+package entity
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// kept is what a snapshot's stream holds.
+type kept struct {
+	Entity  json.RawMessage      `json:"entity"`
+	Version messagestore.Version `json:"version"`
+	Last    uuid.UUID            `json:"last"` // the id of the message at Version
+	Tag     string               `json:"tag"`
+}
+
+func (kept) MessageType() string { return "Snapshot" }
+
+func snapshotStream(stream messagestore.StreamName) messagestore.StreamName {
+	return stream.Category().WithType("snapshot").Stream(stream.ID())
+}
+
+// snapshot returns the last snapshot of stream, or an empty state if there is none
+// that fits. A snapshot does not fit because of its tag or its content; whether its
+// message is in the stream is seen when the stream is read.
+func (s *Store[T]) snapshot(ctx context.Context, stream messagestore.StreamName) (state[T], error) {
+	none := empty[T]()
+	m, err := s.messages.Last(ctx, snapshotStream(stream))
+	if errors.Is(err, messagestore.ErrNotFound) {
+		return none, nil
+	}
+	if err != nil {
+		return none, err
+	}
+	copied, err := messagestore.Decode[kept](m)
+	if err != nil || copied.Tag != s.config.Snapshot.Tag || copied.Version < 0 {
+		return none, nil //nolint:nilerr // a snapshot is a hint: without it the stream is read from its start
+	}
+	restored := state[T]{version: copied.Version, last: copied.Last, kept: copied.Version}
+	if len(copied.Entity) == 0 || json.Unmarshal(copied.Entity, &restored.entity) != nil {
+		return none, nil
+	}
+	return restored, nil
+}
+
+// keep writes a snapshot of loaded.
+func (s *Store[T]) keep(ctx context.Context, stream messagestore.StreamName, loaded *state[T]) {
+	raw, err := json.Marshal(loaded.entity)
+	if err == nil {
+		_, err = s.messages.Write(ctx, snapshotStream(stream), messagestore.AnyVersion,
+			kept{raw, loaded.version, loaded.last, s.config.Snapshot.Tag})
+	}
+	if err != nil {
+		s.config.Logger.Warn().Err(err).Str("stream", string(stream)).Int64("version", int64(loaded.version)).Msg("snapshot not written")
+		return
+	}
+	loaded.kept = loaded.version
+	s.config.Logger.Debug().Str("stream", string(stream)).Int64("version", int64(loaded.version)).Msg("snapshot")
+}
