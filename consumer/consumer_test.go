@@ -1,0 +1,179 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+)
+
+const account messagestore.Category = "account"
+
+// Deposited is what the tests write.
+type Deposited struct {
+	Amount int `json:"amount"`
+}
+
+func (Deposited) MessageType() string { return "Deposited" }
+
+type Withdrawn struct{}
+
+func (Withdrawn) MessageType() string { return "Withdrawn" }
+
+// A journal is a handler that keeps what it was given.
+type journal struct {
+	mu   sync.Mutex
+	seen []string
+}
+
+func (j *journal) Handle(_ context.Context, m *messagestore.Recorded) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.seen = append(j.seen, fmt.Sprintf("%s@%d", m.Stream, m.Position))
+	return nil
+}
+
+func (j *journal) all() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return append([]string(nil), j.seen...)
+}
+
+func newStore() *messagestore.Store { return messagestore.New(memory.New(), nil) }
+
+func write(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, bodies ...messagestore.Body) {
+	t.Helper()
+	_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...)
+	require.NoError(t, err)
+}
+
+func newConsumer(t *testing.T, store consumer.Store, h consumer.Handler, config *consumer.Config) *consumer.Consumer {
+	t.Helper()
+	c, err := consumer.New(store, account, "ledger", h, config)
+	require.NoError(t, err)
+	return c
+}
+
+// running starts c in a bubble and returns what stops it and returns its error.
+func running(t *testing.T, c *consumer.Consumer) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	return func() error {
+		cancel()
+		return <-done
+	}
+}
+
+var errBroken = errors.New("broken")
+
+func TestCatchUpHandlesEverythingOnce(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	j := &journal{}
+	for range 3 {
+		write(t, store, "account-1", Deposited{1})
+		write(t, store, "account-2", Deposited{2})
+		require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
+	}
+
+	require.Equal(t, []string{"account-1@0", "account-2@0", "account-1@1", "account-2@1", "account-1@2", "account-2@2"}, j.all())
+}
+
+func TestCatchUpHandlesWhatHandlersWrite(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	count := 0
+	h := consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Recorded) error {
+		if count++; count == 10 {
+			return nil
+		}
+		_, err := store.Write(ctx, m.Stream, m.Position, messagestore.Follow(m, Deposited{count}))
+		return err
+	})
+	write(t, store, "account-1", Deposited{0})
+
+	require.NoError(t, newConsumer(t, store, h, nil).CatchUp(t.Context()))
+
+	require.Equal(t, 10, count)
+}
+
+func TestRunStopsCleanly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		j := &journal{}
+		stop := running(t, newConsumer(t, store, j, &consumer.Config{PollInterval: time.Minute}))
+		synctest.Wait()
+		write(t, store, "account-1", Deposited{1})
+		synctest.Wait()
+
+		require.Equal(t, []string{"account-1@0"}, j.all())
+		require.NoError(t, stop())
+	})
+}
+
+func TestAFailingHandlerStopsTheConsumerBeforeItsMessage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for range 3 {
+			write(t, store, "account-1", Deposited{1})
+		}
+		var calls int
+		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+			if m.Position == 1 {
+				calls++
+				return errBroken
+			}
+			return nil
+		}), nil)
+
+		err := c.Run(t.Context())
+
+		require.ErrorIs(t, err, errBroken)
+		failed, ok := errors.AsType[*consumer.MessageError](err)
+		require.True(t, ok)
+		require.Equal(t, messagestore.Version(1), failed.Position)
+		require.Equal(t, 4, calls)
+		require.Equal(t, "consumer ledger of account: handle Deposited account-1@1, tried 4 times: broken", err.Error())
+
+		j := &journal{}
+		require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
+		require.Equal(t, []string{"account-1@1", "account-1@2"}, j.all())
+	})
+}
+
+func TestParkGoesOnWithTheNextMessage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for range 3 {
+			write(t, store, "account-1", Deposited{1})
+		}
+		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+			if m.Position == 1 {
+				return errBroken
+			}
+			return nil
+		}), &consumer.Config{Errors: consumer.ErrorPolicy{Then: consumer.Park}})
+
+		require.NoError(t, c.CatchUp(t.Context()))
+
+		stats := c.Stats()
+		require.Equal(t, int64(2), stats.Handled)
+		require.Equal(t, int64(1), stats.Parked)
+		require.Equal(t, int64(4), stats.Failed)
+		require.Equal(t, int64(3), stats.Retried)
+	})
+}

@@ -1,0 +1,125 @@
+package consumer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// parked is the first message of a dead-letter stream, and each later one that says
+// that the handler failed again.
+type parked struct {
+	Consumer       string                      `json:"consumer"`
+	MessageID      uuid.UUID                   `json:"messageId"`
+	Type           string                      `json:"type"`
+	Stream         messagestore.StreamName     `json:"stream"`
+	Position       messagestore.Version        `json:"position"`
+	GlobalPosition messagestore.GlobalPosition `json:"globalPosition"`
+	Time           time.Time                   `json:"time"`
+	Data           json.RawMessage             `json:"data,omitempty"`
+	Metadata       *messagestore.Metadata      `json:"metadata,omitempty"`
+
+	// Omitted says that data and metadata are not here, because the message would
+	// have been too large or too deep with them: they are where stream and position
+	// say.
+	Omitted bool `json:"omitted,omitempty"`
+
+	Error         string    `json:"error"`
+	Attempts      int       `json:"attempts"`
+	FirstFailedAt time.Time `json:"firstFailedAt"`
+}
+
+func (parked) MessageType() string { return "Parked" }
+
+func newParked(consumer string, m *messagestore.Recorded, err error) parked {
+	return parked{
+		Consumer:       consumer,
+		MessageID:      m.ID,
+		Type:           m.Type,
+		Stream:         m.Stream,
+		Position:       m.Position,
+		GlobalPosition: m.GlobalPosition,
+		Time:           m.Time,
+		Data:           m.Data,
+		Metadata:       &m.Metadata,
+		Error:          errorText(err),
+	}
+}
+
+// recorded returns the message that was parked.
+func (p *parked) recorded() *messagestore.Recorded {
+	m := &messagestore.Recorded{
+		ID:             p.MessageID,
+		Stream:         p.Stream,
+		Position:       p.Position,
+		GlobalPosition: p.GlobalPosition,
+		Time:           p.Time,
+		Type:           p.Type,
+		Data:           p.Data,
+	}
+	if p.Metadata != nil {
+		m.Metadata = *p.Metadata
+	}
+	return m
+}
+
+// deadLetter returns the stream for the message with the given id.
+func (c *Consumer) deadLetter(id uuid.UUID) messagestore.StreamName {
+	return c.deadLetters().Stream(c.name).With(id.String())
+}
+
+func (c *Consumer) deadLetters() messagestore.Category { return c.category.WithType("deadLetter") }
+
+// park writes a message to its dead-letter stream. That it is there already is an
+// answer: the consumer ended between parking it and recording its position.
+func (c *Consumer) park(ctx context.Context, it *item) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	p := newParked(c.name, it.message, it.lastErr)
+	p.Attempts = it.attempts
+	p.FirstFailedAt = it.firstFailed.UTC()
+	_, err := c.writeParked(ctx, messagestore.NoStream, it.message, p)
+	if errors.Is(err, messagestore.ErrVersionConflict) {
+		return nil
+	}
+	if err == nil {
+		c.config.Logger.Error().Str("consumer", c.name).Str("type", p.Type).Str("stream", string(p.Stream)).
+			Int64("position", int64(p.Position)).Int("attempts", p.Attempts).Str("error", p.Error).Msg("message parked")
+	}
+	return err
+}
+
+// writeParked writes p, which follows m, with as much of m as the store takes.
+// Another client may have written m by other rules than ours.
+func (c *Consumer) writeParked(ctx context.Context, expected messagestore.Version, m *messagestore.Recorded, p parked) (messagestore.Version, error) {
+	bare := p
+	bare.Data, bare.Metadata, bare.Omitted = nil, nil, true
+	cause := messagestore.Metadata{
+		CausationStream:         m.Stream,
+		CausationPosition:       m.Position,
+		CausationGlobalPosition: m.GlobalPosition,
+	}
+	var written messagestore.Written
+	var err error
+	for _, body := range []messagestore.Message{
+		messagestore.Follow(m, p),
+		messagestore.Follow(m, bare),
+		{Body: bare, Metadata: cause},
+		{Body: bare},
+	} {
+		written, err = c.store.Write(ctx, c.deadLetter(m.ID), expected, body)
+		if !errors.Is(err, messagestore.ErrInvalid) {
+			break
+		}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("park: %w", err)
+	}
+	return written.Version, nil
+}

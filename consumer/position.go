@@ -1,0 +1,152 @@
+package consumer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// recorded is the position of a consumer, or of a member of one: everything before
+// it is finished, so it is where to go on.
+type recorded struct {
+	Position messagestore.GlobalPosition `json:"position"`
+}
+
+func (recorded) MessageType() string { return "Recorded" }
+
+// A place is where one run keeps its position.
+type place struct {
+	ledger     messagestore.StreamName
+	generation messagestore.Version // of the ledger
+	stream     messagestore.StreamName
+	version    messagestore.Version // of the stream, as this run knows it
+	position   messagestore.GlobalPosition
+
+	// unsettled is a write whose outcome is not known. It is written again, as it
+	// was, before any other: else its success would look like another process.
+	unsettled *messagestore.Message
+}
+
+// resume finds where to go on.
+func (c *Consumer) resume(ctx context.Context) (*place, error) {
+	p := &place{ledger: c.ledger()}
+	current, err := c.joinGeneration(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p.generation = current.version
+	p.stream = c.positionStream(current.version, c.config.GroupMember)
+	p.position, p.version, err = c.lastPosition(ctx, p.stream, current.Start)
+	if err != nil {
+		return nil, err
+	}
+	return p, c.checkHead(ctx, p.stream, p.position)
+}
+
+// lastPosition returns what is recorded in stream, and start if nothing is.
+func (c *Consumer) lastPosition(ctx context.Context, stream messagestore.StreamName, start messagestore.GlobalPosition) (messagestore.GlobalPosition, messagestore.Version, error) {
+	m, err := c.store.Last(ctx, stream)
+	if errors.Is(err, messagestore.ErrNotFound) {
+		return start, messagestore.NoStream, nil
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("read position: %w", err)
+	}
+	var body struct {
+		Position *messagestore.GlobalPosition `json:"position"`
+	}
+	if err := decodePosition(m, recorded{}.MessageType(), &body); err != nil {
+		return 0, 0, err
+	}
+	switch {
+	case body.Position == nil:
+		return 0, 0, corrupt(m, "it has no position")
+	case *body.Position < 0:
+		return 0, 0, corrupt(m, fmt.Sprintf("position %d is less than 0", *body.Position))
+	}
+	return *body.Position, m.Position, nil
+}
+
+func decodePosition(m *messagestore.Recorded, messageType string, into any) error {
+	if m.Type != messageType {
+		return corrupt(m, fmt.Sprintf("its type is %s, not %s", shorten(m.Type), messageType))
+	}
+	if err := json.Unmarshal(m.Data, into); err != nil {
+		return corrupt(m, shorten(err.Error()))
+	}
+	return nil
+}
+
+func corrupt(m *messagestore.Recorded, reason string) error {
+	return &PositionCorruptError{Stream: m.Stream, Position: m.Position, Reason: reason}
+}
+
+// checkHead returns a [*PositionAheadError] if the store has lost the message that
+// position is behind. A position other than 0 is right behind a message that was
+// read, so from there on there is at least that one.
+func (c *Consumer) checkHead(ctx context.Context, stream messagestore.StreamName, position messagestore.GlobalPosition) error {
+	if position == 0 {
+		return nil
+	}
+	page, err := c.store.CategoryPage(ctx, messagestore.CategoryQuery{Category: c.category, From: position - 1, Limit: 1})
+	if err != nil {
+		return err
+	}
+	if len(page.Messages) == 0 && !page.More {
+		return &PositionAheadError{Stream: stream, Position: position}
+	}
+	return nil
+}
+
+// recordPosition writes position at the version that this run wrote or read last,
+// so that of two processes with one identity the second finds out.
+func (c *Consumer) recordPosition(ctx context.Context, p *place, position messagestore.GlobalPosition) error {
+	// A resize later than this look is found out by the next. Nothing is lost by it:
+	// the new generation has started, at a position no higher than this member's.
+	generation, err := c.store.Version(ctx, p.ledger)
+	if err != nil {
+		return fmt.Errorf("read group size: %w", err)
+	}
+	if err := fence(p.ledger, p.generation, generation); err != nil {
+		return err
+	}
+	for p.position != position || p.unsettled != nil {
+		if p.unsettled == nil {
+			id, err := uuid.NewV7()
+			if err != nil {
+				return fmt.Errorf("new message id: %w", err)
+			}
+			p.unsettled = &messagestore.Message{ID: id, Body: recorded{position}}
+		}
+		written, err := c.store.Write(ctx, p.stream, p.version, *p.unsettled)
+		if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
+			return fence(p.stream, conflict.Expected, conflict.Actual)
+		}
+		if err != nil {
+			if !errors.Is(err, messagestore.ErrOutcomeUnknown) {
+				p.unsettled = nil
+			}
+			return fmt.Errorf("record position: %w", err)
+		}
+		p.version = written.Version
+		p.position = p.unsettled.Body.(recorded).Position //nolint:errcheck // it was made above
+		p.unsettled = nil
+	}
+	return nil
+}
+
+// fence judges a stream that only this process should write to.
+func fence(stream messagestore.StreamName, expected, actual messagestore.Version) error {
+	switch {
+	case actual > expected:
+		return &FencedError{Stream: stream, Expected: expected, Actual: actual}
+	case actual < expected:
+		return fmt.Errorf("%w: %s is at version %v, this consumer knows %v", ErrPositionAhead, stream, actual, expected)
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// headInterval is how often an idle consumer makes sure that the store still has
+// what it has read. A store that lost messages looks like one with none to come.
+const headInterval = 10 * time.Second
+
+// A reader is how far a run has read, and when it reads on.
+type reader struct {
+	next     messagestore.GlobalPosition
+	limit    int
+	busy     bool
+	atEnd    bool // the last page reached the end of the category
+	at       time.Time
+	pause    time.Duration // between reads that find nothing
+	failures int           // in a row
+	headAt   time.Time     // when the store was last seen to have what was read
+}
+
+// wake has the reader look at once.
+func (r *reader) wake() {
+	r.at = time.Time{}
+	r.pause = 0
+	r.atEnd = false
+}
+
+// A page is the answer to a read.
+type page struct {
+	messagestore.CategoryPage
+	idle    bool // nothing was left to handle when it was asked for
+	checked bool // the store was seen to have what was read
+	err     error
+}
+
+// wantsMore reports whether there is room for another batch.
+func (r *run) wantsMore() bool {
+	if r.catchUp && r.reader.atEnd && len(r.window.items) > 0 {
+		return false // what handlers write meanwhile is read when they are done
+	}
+	return len(r.window.items) <= r.config.BatchSize
+}
+
+func (r *run) startRead(ctx context.Context, now time.Time) {
+	if r.reader.busy || !r.wantsMore() || now.Before(r.reader.at) {
+		return
+	}
+	r.reader.busy = true
+	q := messagestore.CategoryQuery{Category: r.category, From: r.reader.next, Limit: r.reader.limit, Filter: r.config.filter()}
+	idle := len(r.window.items) == 0
+	check := r.reader.failures > 0 || now.Sub(r.reader.headAt) >= headInterval
+	r.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+		defer cancel()
+		p := page{idle: idle}
+		p.CategoryPage, p.err = r.store.CategoryPage(ctx, q)
+		switch {
+		case p.err != nil:
+		case p.Next < q.From, p.More && p.Next == q.From:
+			p.err = fmt.Errorf("read category %s: the store answers %d with next %d", r.category, q.From, p.Next)
+		case len(p.Messages) > 0:
+			p.checked = true
+		case check:
+			p.err = r.checkHead(ctx, r.place.stream, q.From)
+			p.checked = p.err == nil
+		}
+		r.pages <- p
+	})
+}
+
+// readPage takes in what a read returned, and decides when to read on.
+func (r *run) readPage(ctx context.Context, p page) {
+	now := time.Now()
+	r.reader.busy = false
+	if p.err != nil {
+		r.readFailed(ctx, p.err, now)
+		return
+	}
+	r.reader.failures = 0
+	r.reader.limit = min(2*r.reader.limit, r.config.BatchSize)
+	if p.checked {
+		r.reader.headAt = now
+	}
+	r.reader.next = p.Next
+	r.reader.atEnd = !p.More
+	for _, it := range r.window.add(p.CategoryPage) {
+		r.lanes.add(it)
+	}
+	r.moved()
+	if !p.More && p.Next > 0 {
+		r.count(func(s *Stats) { s.Head = p.Next - 1 })
+	} else if n := len(p.Messages); n > 0 {
+		r.count(func(s *Stats) { s.Head = max(s.Head, p.Messages[n-1].GlobalPosition) })
+	}
+
+	switch {
+	case p.More:
+		r.reader.at = now
+	case len(p.Messages) > 0:
+		r.reader.at, r.reader.pause = now, 0
+	case r.catchUp:
+		r.reader.at = now
+		r.stopping = r.stopping || p.idle
+	default:
+		// After work more is likely: look soon, then less and less often.
+		r.reader.pause = min(max(2*r.reader.pause, r.config.PollInterval/8, time.Millisecond), r.config.PollInterval)
+		r.reader.at = now.Add(r.reader.pause)
+	}
+}
+
+func (r *run) readFailed(ctx context.Context, err error, now time.Time) {
+	switch {
+	case ctx.Err() != nil: // the run stops
+	case r.catchUp || !heals(err):
+		r.fail(err)
+	default:
+		if errors.Is(err, context.DeadlineExceeded) {
+			r.reader.limit = max(1, r.reader.limit/2) // it may have been too much to ask for
+		}
+		r.reader.failures++
+		r.reader.at = now.Add(r.storeFailed(err, r.reader.failures))
+	}
+}
