@@ -1,3 +1,352 @@
 package storetest
 
-var modelTests []test
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+var modelTests = []test{
+	{"Model/AnyHistoryIsAsTheModelHasIt", anyHistoryIsAsTheModelHasIt, 0},
+}
+
+// Random histories of writes, repeats and reads are run on the driver and on a
+// model of a few lines, and the two have to agree. Rapid shrinks a history in
+// which they do not to a short one.
+func anyHistoryIsAsTheModelHasIt(t *testing.T, f *fixture) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newModel(f)
+		actions := map[string]func(*rapid.T){
+			"write":          m.write,
+			"write initial":  m.writeInitial,
+			"repeat":         m.repeat,
+			"repeat changed": m.repeatChanged,
+			"read stream":    m.readStream,
+			"read backwards": m.readBackwards,
+			"read category":  m.readCategory,
+			"last":           m.last,
+		}
+		if m.atomic != nil {
+			actions["write streams"] = m.writeStreams
+		}
+		t.Repeat(actions)
+	})
+}
+
+// A model is a store as simple as it can be said, beside the store under test.
+type model struct {
+	driver messagestore.Driver
+	store  *messagestore.Store
+	atomic *messagestore.AtomicStore
+
+	names      []messagestore.StreamName
+	streams    map[messagestore.StreamName][]entry
+	categories map[messagestore.Category][]entry
+	writes     []past
+}
+
+// An entry is a message that was written.
+type entry struct {
+	stream      messagestore.StreamName
+	message     messagestore.Message
+	correlation messagestore.Category
+}
+
+// A past write can be repeated.
+type past struct {
+	writes []messagestore.StreamWrite
+	result []messagestore.Written
+}
+
+func newModel(f *fixture) *model {
+	m := &model{
+		driver:     f.driver,
+		store:      f.store,
+		streams:    map[messagestore.StreamName][]entry{},
+		categories: map[messagestore.Category][]entry{},
+	}
+	if atomic, err := f.store.Atomic(); err == nil {
+		m.atomic = atomic
+	}
+	c := freshCategory()
+	m.names = []messagestore.StreamName{c.Stream("1"), c.Stream("1", "x"), c.Stream("2"), c.WithType("command").Stream("1")}
+	return m
+}
+
+func (m *model) version(stream messagestore.StreamName) messagestore.Version {
+	return messagestore.Version(len(m.streams[stream]) - 1)
+}
+
+func (m *model) drawStream(t *rapid.T) messagestore.StreamName {
+	return rapid.SampledFrom(m.names).Draw(t, "stream")
+}
+
+func (m *model) drawExpected(t *rapid.T, stream messagestore.StreamName) messagestore.Version {
+	version := m.version(stream)
+	return rapid.SampledFrom([]messagestore.Version{
+		version, version, version, messagestore.AnyVersion, messagestore.NoStream, max(version-1, messagestore.NoStream), version + 1,
+	}).Draw(t, "expected")
+}
+
+func drawMessages(t *rapid.T, least int) []messagestore.Body {
+	bodies := make([]messagestore.Body, rapid.IntRange(least, 3).Draw(t, "messages"))
+	for i := range bodies {
+		message := raw(rapid.SampledFrom([]string{"Opened", "Deposited", "opened"}).Draw(t, "type"),
+			fmt.Sprintf(`{"n":%d}`, rapid.Int64().Draw(t, "n")))
+		message.Metadata.CorrelationStream = rapid.SampledFrom([]messagestore.StreamName{"", "process-1", "process:x-1"}).Draw(t, "correlation")
+		bodies[i] = message
+	}
+	return bodies
+}
+
+// conflicts returns the version conflict that the writes have to meet, or nil.
+func (m *model) conflicts(writes []messagestore.StreamWrite) *messagestore.VersionConflictError {
+	for _, w := range writes {
+		if actual := m.version(w.Stream); w.Expected != messagestore.AnyVersion && w.Expected != actual {
+			return &messagestore.VersionConflictError{Stream: w.Stream, Expected: w.Expected, Actual: actual}
+		}
+	}
+	return nil
+}
+
+// settle compares a write's result with the model's and writes to the model.
+func (m *model) settle(t *rapid.T, writes []messagestore.StreamWrite, result []messagestore.Written, err error) {
+	if want := m.conflicts(writes); want != nil {
+		var got *messagestore.VersionConflictError
+		require.ErrorAs(t, err, &got)
+		require.Equal(t, want, got)
+		return
+	}
+	require.NoError(t, err)
+	for i, w := range writes {
+		var ids []uuid.UUID
+		for _, body := range w.Bodies {
+			message := body.(messagestore.Message) //nolint:errcheck // as drawn
+			e := entry{stream: w.Stream, message: message, correlation: message.Metadata.CorrelationStream.Category()}
+			m.streams[w.Stream] = append(m.streams[w.Stream], e)
+			m.categories[w.Stream.Category()] = append(m.categories[w.Stream.Category()], e)
+			ids = append(ids, message.ID)
+		}
+		require.Equal(t, w.Stream, result[i].Stream)
+		require.Equal(t, m.version(w.Stream), result[i].Version)
+		require.Equal(t, ids, result[i].IDs)
+		require.False(t, result[i].Duplicate)
+	}
+	m.writes = append(m.writes, past{writes, result})
+}
+
+// do runs writes on the store.
+func (m *model) do(ctx context.Context, writes []messagestore.StreamWrite) ([]messagestore.Written, error) {
+	if len(writes) > 1 {
+		return m.atomic.WriteStreams(ctx, writes...)
+	}
+	written, err := m.store.Write(ctx, writes[0].Stream, writes[0].Expected, writes[0].Bodies...)
+	return []messagestore.Written{written}, err
+}
+
+func (m *model) write(t *rapid.T) {
+	stream := m.drawStream(t)
+	writes := []messagestore.StreamWrite{to(stream, m.drawExpected(t, stream), drawMessages(t, 1)...)}
+	result, err := m.do(t.Context(), writes)
+	m.settle(t, writes, result, err)
+}
+
+func (m *model) writeInitial(t *rapid.T) {
+	stream := m.drawStream(t)
+	message := drawMessages(t, 1)[0]
+	wrote, err := m.store.WriteInitial(t.Context(), stream, message)
+	require.NoError(t, err)
+	require.Equal(t, len(m.streams[stream]) == 0, wrote)
+	if wrote {
+		written, err := m.store.Write(t.Context(), stream, messagestore.NoStream, message) // to learn where
+		require.NoError(t, err)
+		require.True(t, written.Duplicate)
+		written.Duplicate = false
+		m.settle(t, []messagestore.StreamWrite{to(stream, messagestore.NoStream, message)}, []messagestore.Written{written}, nil)
+	}
+}
+
+func (m *model) writeStreams(t *rapid.T) {
+	var writes []messagestore.StreamWrite
+	names := rapid.Permutation(m.names).Draw(t, "streams")[:rapid.IntRange(2, 3).Draw(t, "n")]
+	for i, stream := range names {
+		least := 1
+		if i > 0 {
+			least = 0 // a check
+		}
+		w := to(stream, m.drawExpected(t, stream), drawMessages(t, least)...)
+		if len(w.Bodies) == 0 && w.Expected == messagestore.AnyVersion {
+			w.Expected = m.version(stream)
+		}
+		writes = append(writes, w)
+	}
+	result, err := m.do(t.Context(), writes)
+	m.settle(t, writes, result, err)
+}
+
+func (m *model) drawPast(t *rapid.T) past {
+	if len(m.writes) == 0 {
+		t.Skip("nothing is written yet")
+	}
+	p := m.writes[rapid.IntRange(0, len(m.writes)-1).Draw(t, "write")]
+	writes := slices.Clone(p.writes)
+	for i := range writes {
+		if len(writes[i].Bodies) > 0 {
+			writes[i].Expected = m.drawExpected(t, writes[i].Stream)
+		}
+	}
+	return past{writes, p.result}
+}
+
+func (m *model) repeat(t *rapid.T) {
+	p := m.drawPast(t)
+	again, err := m.do(t.Context(), p.writes)
+	require.NoError(t, err)
+	for i, w := range p.writes {
+		if len(w.Bodies) > 0 {
+			want := p.result[i]
+			want.Duplicate = true
+			require.Equal(t, want, again[i])
+		}
+	}
+}
+
+func (m *model) repeatChanged(t *rapid.T) {
+	p := m.drawPast(t)
+	i := slices.IndexFunc(p.writes, func(w messagestore.StreamWrite) bool { return len(w.Bodies) > 0 })
+	bodies := slices.Clone(p.writes[i].Bodies)
+	n := rapid.IntRange(0, len(bodies)-1).Draw(t, "message")
+	changed := bodies[n].(messagestore.Message) //nolint:errcheck // as drawn
+	switch rapid.SampledFrom([]string{"data", "type", "metadata", "id", "order", "stream"}).Draw(t, "change") {
+	case "data":
+		changed.Body = messagestore.Raw{Type: changed.MessageType(), Data: json.RawMessage(`{"changed":true}`)}
+	case "type":
+		changed.Body = messagestore.Raw{Type: "Changed", Data: changed.Body.(messagestore.Raw).Data} //nolint:errcheck // as drawn
+	case "metadata":
+		changed.Metadata.SchemaVersion = "changed"
+	case "id":
+		if len(bodies) == 1 {
+			t.Skip("a single message with a new id is a new message")
+		}
+		changed.ID = uuid.Must(uuid.NewV7())
+	case "order":
+		if len(bodies) == 1 {
+			t.Skip("a single message has one order")
+		}
+		slices.Reverse(bodies)
+		n, changed = 0, bodies[0].(messagestore.Message) //nolint:errcheck // as drawn
+	case "stream":
+		p.writes[i].Stream += "0"
+	}
+	bodies[n] = changed
+	p.writes[i].Bodies = bodies
+	_, err := m.do(t.Context(), p.writes)
+	require.ErrorIs(t, err, messagestore.ErrIDConflict)
+}
+
+// same compares messages as they were read with entries as they were written.
+func same(t *rapid.T, want []entry, got []*messagestore.Recorded) {
+	require.Len(t, got, len(want))
+	for i, e := range want {
+		require.Equal(t, e.message.ID, got[i].ID)
+		require.Equal(t, e.stream, got[i].Stream)
+		require.Equal(t, e.message.MessageType(), got[i].Type)
+		require.Equal(t, e.message.Metadata, got[i].Metadata)
+		require.True(t, messagestore.EqualJSON(e.message.Body.(messagestore.Raw).Data, got[i].Data)) //nolint:errcheck // as drawn
+	}
+}
+
+func (m *model) readStream(t *rapid.T) {
+	stream := m.drawStream(t)
+	all := m.streams[stream]
+	from := rapid.IntRange(0, len(all)+1).Draw(t, "from")
+	limit := rapid.IntRange(1, 5).Draw(t, "limit")
+	got, err := m.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(from), Limit: limit})
+	require.NoError(t, err)
+	same(t, all[min(from, len(all)):min(from+limit, len(all))], got)
+	for i, message := range got {
+		require.Equal(t, messagestore.Version(from+i), message.Position)
+	}
+}
+
+func (m *model) readBackwards(t *rapid.T) {
+	stream := m.drawStream(t)
+	all := slices.Clone(m.streams[stream])
+	from := rapid.IntRange(0, len(all)+1).Draw(t, "from")
+	limit := rapid.IntRange(1, 5).Draw(t, "limit")
+	got, err := m.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(from), Limit: limit, Backwards: true})
+	require.NoError(t, err)
+	want := all[:min(from+1, len(all))]
+	slices.Reverse(want)
+	same(t, want[:min(limit, len(want))], got)
+}
+
+func (m *model) readCategory(t *rapid.T) {
+	category := m.drawStream(t).Category()
+	all := m.categories[category]
+	q := messagestore.CategoryQuery{Category: category, Limit: rapid.IntRange(1, 5).Draw(t, "limit")}
+	q.Filter.Types = rapid.SampledFrom([][]string{nil, {"Opened"}, {"Deposited", "none"}}).Draw(t, "types")
+	q.Filter.Correlation = rapid.SampledFrom([]messagestore.Category{"", "process", "process:x"}).Draw(t, "correlation")
+	if size := rapid.IntRange(0, 3).Draw(t, "group"); size > 0 {
+		q.Filter.GroupSize, q.Filter.GroupMember = size, rapid.IntRange(0, size-1).Draw(t, "member")
+	}
+
+	start := 0
+	if len(m.writes) > 0 { // from a position that a writer was told
+		p := m.writes[rapid.IntRange(0, len(m.writes)-1).Draw(t, "cursor")]
+		for _, w := range p.result {
+			if w.Stream.Category() == category && len(w.IDs) > 0 {
+				q.From = w.GlobalPosition
+				start = slices.IndexFunc(all, func(e entry) bool { return e.message.ID == w.IDs[len(w.IDs)-1] })
+			}
+		}
+	}
+
+	var want []entry
+	for _, e := range all[start:] {
+		if (q.Filter.Types == nil || slices.Contains(q.Filter.Types, e.message.MessageType())) &&
+			(q.Filter.Correlation == "" || e.correlation == q.Filter.Correlation) &&
+			(q.Filter.GroupSize < 2 || e.stream.GroupMember(q.Filter.GroupSize) == q.Filter.GroupMember) {
+			want = append(want, e)
+		}
+	}
+	var got []*messagestore.Recorded
+	for {
+		page, err := m.driver.ReadCategory(t.Context(), q)
+		require.NoError(t, err)
+		require.NoError(t, honest(q, page))
+		got = append(got, page.Messages...)
+		if q.From = page.Next; !page.More {
+			break
+		}
+	}
+	same(t, want, got)
+	require.True(t, slices.IsSortedFunc(got, func(a, b *messagestore.Recorded) int { return cmp.Compare(a.GlobalPosition, b.GlobalPosition) }))
+}
+
+func (m *model) last(t *rapid.T) {
+	stream := m.drawStream(t)
+	messageType := rapid.SampledFrom([]string{"", "Opened", "Deposited", "none"}).Draw(t, "type")
+	version, err := m.driver.Version(t.Context(), stream)
+	require.NoError(t, err)
+	require.Equal(t, m.version(stream), version)
+
+	got, err := m.driver.Last(t.Context(), stream, messageType)
+	for _, e := range slices.Backward(m.streams[stream]) {
+		if messageType == "" || e.message.MessageType() == messageType {
+			require.NoError(t, err)
+			same(t, []entry{e}, []*messagestore.Recorded{got})
+			return
+		}
+	}
+	require.ErrorIs(t, err, messagestore.ErrNotFound)
+}

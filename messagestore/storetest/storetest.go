@@ -136,6 +136,10 @@ func (f *fixture) stream(ids ...string) messagestore.StreamName {
 // database without seeing each other. It begins with "test".
 func Category(t testing.TB) messagestore.Category {
 	t.Helper()
-	id := uuid.New()
-	return messagestore.Category("test" + id.String()[:8] + id.String()[24:])
+	return freshCategory()
+}
+
+func freshCategory() messagestore.Category {
+	id := uuid.NewString()
+	return messagestore.Category("test" + id[:8] + id[24:])
 }
