@@ -1,0 +1,132 @@
+package reservation
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A Contenter is a body that says what of it counts when two commands with one key
+// are compared: everything but the time it was sent at, for instance. What counts
+// is encoded with encoding/json. A body without the method counts whole.
+//
+// To change what counts makes a command that is sent again after the change look
+// like another one: [KeyReused], which is parked and not lost.
+type Contenter interface {
+	ReservationContent() any
+}
+
+// ContentKey returns a key that is computed from body: from its type, and its
+// content as JSON, or what of it counts (see [Contenter]). Equal commands have equal
+// keys. It is itself a function for [Copy] and [Inline]:
+//
+//	handler.On(mux, reservation.Copy(once, reservation.ContentKey[Deposit], accounts.deposit))
+//
+// A body that does not encode has the key "", which is refused.
+func ContentKey[T messagestore.Body](body T) string {
+	content, ok := contentOf(body)
+	if !ok {
+		content = body
+	}
+	sum, err := sumOf(body.MessageType(), content)
+	if err != nil {
+		return ""
+	}
+	return base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// A digest is what of a message is compared, as a hash.
+type digest func(m *messagestore.Recorded) (string, error)
+
+// wholeDigest compares everything: the type, and the data as JSON.
+func wholeDigest(m *messagestore.Recorded) (string, error) {
+	sum, err := sumOf(m.Type, m.Body().Data)
+	if err != nil {
+		return "", fmt.Errorf("digest of %s: %w", m, err)
+	}
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// digestOf compares what counts of a T.
+func digestOf[T messagestore.Body](m *messagestore.Recorded) (string, error) {
+	var none T
+	if _, narrows := any(&none).(Contenter); !narrows {
+		return wholeDigest(m)
+	}
+	body, err := messagestore.Decode[T](m)
+	if err != nil {
+		return "", err
+	}
+	content, ok := contentOf(body)
+	if !ok {
+		return wholeDigest(m)
+	}
+	sum, err := sumOf(m.Type, content)
+	if err != nil {
+		return "", fmt.Errorf("digest of %s: %w", m, err)
+	}
+	return hex.EncodeToString(sum[:]), nil
+}
+
+func contentOf[T messagestore.Body](body T) (content any, ok bool) {
+	c, ok := any(body).(Contenter)
+	if !ok {
+		c, ok = any(&body).(Contenter)
+	}
+	if !ok {
+		return nil, false
+	}
+	return c.ReservationContent(), true
+}
+
+// sumOf hashes a type and a content. No type holds the byte between them.
+func sumOf(messageType string, content any) ([sha256.Size]byte, error) {
+	raw, ok := content.(json.RawMessage)
+	if !ok {
+		var err error
+		if raw, err = json.Marshal(content); err != nil {
+			return [sha256.Size]byte{}, err
+		}
+	}
+	canonical, err := messagestore.CanonicalJSON(raw)
+	if err != nil {
+		return [sha256.Size]byte{}, err
+	}
+	return sha256.Sum256(append(append([]byte(messageType), 0), canonical...)), nil
+}
+
+// DeriveID returns the id of what m leads to under the given name: the same for the
+// same message and name, for ever, and different for any others. What a handler
+// writes under such an id is written once, however often m is delivered:
+//
+//	_, err = store.Write(ctx, stream, version, messagestore.Message{
+//		ID:   reservation.DeriveID(m.Recorded, "deposited"),
+//		Body: messagestore.Follow(m.Recorded, Deposited{m.Body.Amount}).Body,
+//	})
+//
+// It is a version 7 id with the time of m's, or the time m was recorded at if its id
+// has none, so that ids stay in about the order of time.
+func DeriveID(m *messagestore.Recorded, name string) uuid.UUID {
+	h := sha256.New()
+	h.Write(m.ID[:])
+	h.Write([]byte(name))
+	var id uuid.UUID
+	copy(id[6:], h.Sum(nil))
+	if m.ID.Version() == 7 && m.ID.Variant() == uuid.RFC4122 {
+		copy(id[:6], m.ID[:6])
+	} else {
+		ms := uint64(max(m.Time.UnixMilli(), 0)) //nolint:gosec // not negative
+		for i := range 6 {
+			id[i] = byte(ms >> (8 * (5 - i))) //nolint:gosec // one byte of it
+		}
+	}
+	id[6] = id[6]&0x0F | 0x70
+	id[8] = id[8]&0x3F | 0x80
+	return id
+}

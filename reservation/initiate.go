@@ -1,0 +1,69 @@
+package reservation
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// Initiate returns a function that answers each command with the first message of
+// another stream, which start names and makes. The stream's identifier is the
+// command's key, so it is one that the sender chose:
+//
+//	handler.On(mux, reservation.Initiate(once, func(m handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
+//		return transaction.Stream(m.Body.AccountID, m.Body.DepositID), Initiated{Amount: m.Body.Amount}
+//	}))
+//
+// The message follows the command. A command that comes second is a duplicate, and
+// one with other content a [*KeyReusedError], as for [Copy]: it is the commands that
+// are compared, not the answers, so start may look at the clock. A stream that began
+// in another way counts as other content.
+//
+// A started stream in the category of the command would be consumed by the same
+// consumer: that is a [*LoopError].
+func Initiate[T messagestore.Body](r *Reserver, start func(handler.Message[T]) (messagestore.StreamName, messagestore.Body)) handler.Func[T] {
+	if r == nil || start == nil {
+		return nil // the mux refuses it
+	}
+	return func(ctx context.Context, m handler.Message[T]) error {
+		stream, body := start(m)
+		c, err := answerTo(m, stream, body)
+		if err != nil {
+			return fmt.Errorf("initiate: %w", err)
+		}
+		result, err := r.initial(ctx, c)
+		if err != nil {
+			return err
+		}
+		return result.err()
+	}
+}
+
+func answerTo[T messagestore.Body](m handler.Message[T], stream messagestore.StreamName, body messagestore.Body) (claim, error) {
+	if err := stream.Validate(); err != nil {
+		return claim{}, err
+	}
+	if stream.Category() == m.Stream.Category() {
+		return claim{}, &LoopError{stream.Category()}
+	}
+	sum, err := digestOf[T](m.Recorded)
+	if err != nil {
+		return claim{}, err
+	}
+	answer := messagestore.Follow(m.Recorded, body)
+	if answer.ID == uuid.Nil {
+		answer.ID = DeriveID(m.Recorded, string(stream))
+	}
+	local := messagestore.Properties{digestProperty: sum}
+	for name, value := range answer.Metadata.Local {
+		if name != digestProperty {
+			local[name] = value
+		}
+	}
+	answer.Metadata.Local = local
+	return claim{m.Recorded, stream.ID(), stream, answer, sum, nil}, nil
+}

@@ -1,0 +1,96 @@
+package reservation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// An AtomicStore is what [Inline] needs of a [messagestore.AtomicStore].
+type AtomicStore interface {
+	WriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, error)
+}
+
+// attempts bounds how often Inline asks for a decision about one delivery.
+const attempts = 5
+
+// Inline returns a function that handles each key's command once: what decide
+// returns is written together with the reservation, all or nothing, by atomic, which
+// is a store over the same database as r's. There is no second hop, and no effect is
+// written twice.
+//
+// A command whose key is taken is not decided on. If one of the streams that decide
+// wrote to has moved on, decide is called again, up to five times, and reads anew;
+// then the version conflict is returned. An error of decide is returned, unless
+// somebody has taken the reservation by then, whose outcome it is instead. What it
+// does besides returning writes may happen more than once. To return no writes is to
+// be done with the command.
+//
+// The reservation is a copy of the command as [Copy] makes it, and passed over when
+// it arrives. A handler may change from one to the other while commands are under
+// way, in either direction; with [Config.Category] only after they are done.
+func Inline[T messagestore.Body](
+	r *Reserver, atomic AtomicStore, key func(T) string,
+	decide func(ctx context.Context, m handler.Message[T]) ([]messagestore.StreamWrite, error),
+) handler.Func[T] {
+	if r == nil || isNil(atomic) || key == nil || decide == nil {
+		return nil // the mux refuses it
+	}
+	return func(ctx context.Context, m handler.Message[T]) error {
+		if r.isCopy(m.Recorded) && isHandled(m.Recorded) {
+			return nil
+		}
+		c, err := r.copyOf(m.Recorded, key(m.Body), digestOf[T])
+		if err != nil {
+			return fmt.Errorf("reserve for %s: %w", m, err)
+		}
+		c.body.Metadata.Local[handledProperty] = true
+		result, err := r.inline(ctx, atomic, c, func() ([]messagestore.StreamWrite, error) { return decide(ctx, m) })
+		if err != nil {
+			return err
+		}
+		return result.err()
+	}
+}
+
+func (r *Reserver) inline(ctx context.Context, atomic AtomicStore, c claim, decide func() ([]messagestore.StreamWrite, error)) (Result, error) {
+	reserve := messagestore.StreamWrite{Stream: c.stream, Expected: messagestore.NoStream, Bodies: []messagestore.Body{c.body}}
+	for attempt := 1; ; attempt++ {
+		if result, taken, err := r.taken(ctx, c); taken || err != nil {
+			return result, err
+		}
+		writes, err := decide()
+		if err != nil {
+			if result, taken, lookErr := r.taken(ctx, c); taken && lookErr == nil {
+				return result, nil
+			}
+			return Result{}, err
+		}
+		written, err := atomic.WriteStreams(ctx, append([]messagestore.StreamWrite{reserve}, writes...)...)
+		if err == nil {
+			return r.won(ctx, c, written[0]), nil
+		}
+		conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)
+		if !ok || conflict.Stream == c.stream || errors.Is(err, messagestore.ErrOutcomeUnknown) {
+			return r.refused(ctx, c, err)
+		}
+		if attempt == attempts {
+			return Result{}, fmt.Errorf("reserve %s: decided %d times: %w", c.stream, attempts, err)
+		}
+	}
+}
+
+// taken returns the outcome of a claim whose stream has begun.
+func (r *Reserver) taken(ctx context.Context, c claim) (result Result, taken bool, err error) {
+	winner, err := r.first(ctx, c.stream)
+	if err != nil {
+		return Result{}, false, fmt.Errorf("reserve %s: %w", c.stream, err)
+	}
+	if winner == nil {
+		return Result{}, false, nil
+	}
+	return r.compare(ctx, c, winner), true, nil
+}
