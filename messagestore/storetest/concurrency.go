@@ -3,6 +3,7 @@ package storetest
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -78,6 +79,7 @@ func noUpdateIsLost(t *testing.T, f *fixture) {
 			if err != nil {
 				return err
 			}
+			runtime.Gosched() // between reading and writing is when others write
 			_, err = f.store.Write(t.Context(), stream, last.Position, Opened{Name: fmt.Sprint(n + 1)})
 			switch {
 			case err == nil:

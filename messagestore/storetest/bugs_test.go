@@ -1,0 +1,1035 @@
+package storetest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+type (
+	written  = messagestore.Written
+	recorded = messagestore.Recorded
+	category = messagestore.CategoryPage
+)
+
+var bugs = slices.Concat(versionBugs, batchBugs, outcomeBugs, idBugs, orderBugs, contentBugs, streamBugs, categoryBugs, groupBugs, lookupBugs, atomicBugs)
+
+var versionBugs = []bug{
+	{"the expected version is not checked", []string{
+		"S3/WrongVersionWritesNothing", "S3/ConflictTellsStreamExpectedAndActual", "S3/OneInitialWriterWins", "S3/NoUpdateIsLost", "S2/RefusedBatchWritesNothing",
+		"Model/AnyHistoryIsAsTheModelHasIt",
+	}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			a.Expected = messagestore.AnyVersion
+			return d.AtomicDriver.Append(ctx, a)
+		}
+	}, nil},
+	{"the version is checked before the lock is taken", []string{"S3/OneInitialWriterWins", "S3/NoUpdateIsLost"}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) { return d.checkFirst(ctx, a) }
+	}, nil},
+	{"each process has a lock of its own", []string{"S3/OneInitialWriterOfTwoDriversWins"}, func(d *driver) {
+		var lock sync.Mutex
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			lock.Lock()
+			defer lock.Unlock()
+			return d.checkFirst(ctx, a)
+		}
+	}, nil},
+	{"the loser of a race is told of an index", []string{"S3/OneInitialWriterWins"}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			before, err := d.AtomicDriver.Version(ctx, a.Stream)
+			if err != nil {
+				return written{}, err
+			}
+			yieldAWhile()
+			w, err := d.AtomicDriver.Append(ctx, a)
+			if errors.Is(err, messagestore.ErrVersionConflict) && before == a.Expected {
+				return w, errors.New("duplicate key value violates unique constraint")
+			}
+			return w, err
+		}
+	}, nil},
+	{"a version conflict has no facts", []string{"S3/ConflictTellsStreamExpectedAndActual"}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			w, err := d.AtomicDriver.Append(ctx, a)
+			if errors.Is(err, messagestore.ErrVersionConflict) {
+				return w, messagestore.ErrVersionConflict
+			}
+			return w, err
+		}
+	}, nil},
+	{"a wrong version far away overflows", []string{"S3/WrongVersionWritesNothing"}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			if a.Expected+1 < 0 {
+				a.Expected = messagestore.AnyVersion
+			}
+			return d.AtomicDriver.Append(ctx, a)
+		}
+	}, nil},
+	{"any version is taken for no stream", []string{"S3/AnyVersionWritesToTheEnd", "S3/AnyVersionLosesNothing"}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			a.Expected = max(a.Expected, messagestore.NoStream)
+			return d.AtomicDriver.Append(ctx, a)
+		}
+	}, nil},
+	{"any version is the version of a moment ago", []string{"S3/AnyVersionLosesNothing"}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			if a.Expected == messagestore.AnyVersion {
+				version, err := d.AtomicDriver.Version(ctx, a.Stream)
+				if err != nil {
+					return written{}, err
+				}
+				yieldAWhile()
+				a.Expected = version
+			}
+			return d.AtomicDriver.Append(ctx, a)
+		}
+	}, nil},
+	{"the version is the category's", []string{"S3/StreamsHaveVersionsOfTheirOwn"}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			page, err := d.AtomicDriver.ReadCategory(ctx, messagestore.CategoryQuery{Category: a.Stream.Category(), Limit: 1})
+			if err == nil && len(page.Messages) > 0 && a.Expected == messagestore.NoStream {
+				return written{}, &messagestore.VersionConflictError{Stream: a.Stream, Expected: a.Expected}
+			}
+			return d.AtomicDriver.Append(ctx, a)
+		}
+	}, nil},
+	{"positions have gaps", []string{"S3/PositionsAreDense"}, func(d *driver) {
+		d.reads(func(m *recorded) { m.Position += m.Position / 10 })
+	}, nil},
+	{"a write says where its first message is", []string{"S3/WriteSaysWhere", "S3/AnyVersionLosesNothing"}, func(d *driver) {
+		d.writes(func(w *written) { w.Version -= messagestore.Version(len(w.IDs) - 1) })
+	}, nil},
+	{"a write says another global position", []string{"S3/WriteSaysWhere"}, func(d *driver) {
+		d.writes(func(w *written) { w.GlobalPosition++ })
+	}, nil},
+}
+
+var batchBugs = []bug{
+	{"a batch is written one message at a time", []string{"S2/RefusedBatchWritesNothing", "S2/BatchesStayTogether", "S4/RefusedWriteIsNeverSeen"}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			all := written{Stream: a.Stream, Duplicate: true}
+			for i, r := range a.Records {
+				one := messagestore.Append{Stream: a.Stream, Expected: messagestore.AnyVersion, Records: []messagestore.Record{r}}
+				if i == 0 {
+					one.Expected = a.Expected
+				}
+				w, err := d.AtomicDriver.Append(ctx, one)
+				if err != nil {
+					return written{}, err
+				}
+				all.IDs = append(all.IDs, r.ID)
+				all.Version, all.GlobalPosition, all.Duplicate = w.Version, w.GlobalPosition, all.Duplicate && w.Duplicate
+				yieldAWhile()
+			}
+			return all, nil
+		}
+	}, nil},
+	{"a batch is written backwards", []string{"S2/BatchIsInOrder"}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			a.Records = slices.Clone(a.Records)
+			slices.Reverse(a.Records)
+			return d.AtomicDriver.Append(ctx, a)
+		}
+	}, nil},
+	{"a batch is cut at 500 messages", []string{"S2/BatchOfTheMostMessages"}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			a.Records = a.Records[:min(len(a.Records), 500)]
+			return d.AtomicDriver.Append(ctx, a)
+		}
+	}, nil},
+}
+
+var outcomeBugs = []bug{
+	{"the last message is lost when the process ends", []string{"S1/AcknowledgedIsThereAfterReopening"}, func(*driver) {}, func(d *driver) {
+		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
+			page, err := d.AtomicDriver.ReadStream(ctx, q)
+			return page[:max(len(page)-1, 0)], err
+		}
+	}},
+	{"the id of a refused message is taken", []string{"S4/RefusedWriteIsNeverSeen"}, func(d *driver) {
+		var refused sync.Map
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			for _, r := range a.Records {
+				if _, ok := refused.Load(r.ID); ok {
+					return written{}, &messagestore.IDConflictError{ID: r.ID, Stream: a.Stream}
+				}
+			}
+			w, err := d.AtomicDriver.Append(ctx, a)
+			if errors.Is(err, messagestore.ErrVersionConflict) {
+				for _, r := range a.Records {
+					refused.Store(r.ID, true)
+				}
+			}
+			return w, err
+		}
+	}, nil},
+	{"a cancelled context still writes and says failure", []string{"S4/CancelledContextWritesNothing"}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			w, err := d.AtomicDriver.Append(context.WithoutCancel(ctx), a)
+			if ctx.Err() != nil {
+				return written{}, ctx.Err()
+			}
+			return w, err
+		}
+	}, nil},
+	{"a write that waits in line says failure and goes on", []string{"S4/CancelledWriteTellsTheTruth"}, func(d *driver) {
+		d.behind(func(ctx context.Context, _ messagestore.Append) error { return ctx.Err() })
+	}, nil},
+	{"what is under way is not waited for", []string{"S4/CancelledWriteTellsTheTruth"}, func(d *driver) {
+		d.behind(func(ctx context.Context, a messagestore.Append) error {
+			unknown := messagestore.UnknownWrite{Stream: a.Stream}
+			for _, r := range a.Records {
+				unknown.IDs = append(unknown.IDs, r.ID)
+			}
+			return &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{unknown}, Cause: ctx.Err()}
+		})
+	}, nil},
+	{"what was not sent is of unknown outcome", []string{"S4/CancelledContextWritesNothing"}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			w, err := d.AtomicDriver.Append(ctx, a)
+			if ctx.Err() != nil {
+				return w, &messagestore.OutcomeUnknownError{Cause: err}
+			}
+			return w, err
+		}
+	}, nil},
+	{"a cancelled context still reads", []string{"S8/CancelledContextReadsNothing"}, func(d *driver) {
+		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
+			return d.AtomicDriver.ReadStream(context.WithoutCancel(ctx), q)
+		}
+	}, nil},
+	{"a deadline is not kept", []string{"S8/CallsEndWithTheirDeadline"}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			<-time.After(1200 * time.Millisecond)
+			return d.AtomicDriver.Append(ctx, a)
+		}
+	}, nil},
+}
+
+var idBugs = []bug{
+	{"a repeated id is written again", []string{
+		"S5/SameMessageAgainReturnsTheFirst", "S5/SameBatchAgainReturnsTheFirst", "S5/ConcurrentRepeatsAreOneMessage", "Model/AnyHistoryIsAsTheModelHasIt",
+	}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			a.Records = slices.Clone(a.Records)
+			for i, r := range a.Records {
+				if d.recorded(ctx, a.Stream, r.ID) != nil {
+					a.Records[i].ID = uuid.New()
+				}
+			}
+			return d.AtomicDriver.Append(ctx, a)
+		}
+	}, nil},
+	{"the version is checked before the ids", []string{
+		"S5/SameMessageAgainReturnsTheFirst", "S5/SameBatchAgainReturnsTheFirst", "S5/ConcurrentRepeatsAreOneMessage", "Atomic/SameWriteAgainReturnsTheFirst",
+		"Model/AnyHistoryIsAsTheModelHasIt",
+	}, func(d *driver) {
+		d.appends(func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
+			if err := d.conflict(ctx, appends); err != nil {
+				return nil, err
+			}
+			return d.AtomicDriver.AppendAll(ctx, appends)
+		})
+	}, nil},
+	{"a repeated batch returns its first position", []string{"S5/SameBatchAgainReturnsTheFirst"}, func(d *driver) {
+		d.writes(func(w *written) {
+			if w.Duplicate {
+				w.Version -= messagestore.Version(len(w.IDs) - 1)
+			}
+		})
+	}, nil},
+	{"a repeat does not say so", []string{"S5/SameMessageAgainReturnsTheFirst", "S5/ConcurrentRepeatsAreOneMessage"}, func(d *driver) {
+		d.writes(func(w *written) { w.Duplicate = false })
+	}, nil},
+	{"content is compared byte by byte", []string{"S5/EqualJSONIsTheSameContent"}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			for _, r := range a.Records {
+				if m := d.recorded(ctx, a.Stream, r.ID); m != nil && !bytes.Equal(m.Data, r.Data) {
+					return written{}, &messagestore.IDConflictError{ID: r.ID, Stream: m.Stream, Position: m.Position}
+				}
+			}
+			return d.AtomicDriver.Append(ctx, a)
+		}
+	}, nil},
+	{"the type of a repeat is not compared", []string{"S5/OtherTypeConflicts"}, func(d *driver) {
+		d.forgives(func(m *recorded, r *messagestore.Record) { r.Type = m.Type })
+	}, nil},
+	{"the data of a repeat are not compared", []string{"S5/OtherDataConflicts", "S5/IDConflictTellsWhereTheIDIs"}, func(d *driver) {
+		d.forgives(func(m *recorded, r *messagestore.Record) { r.Data = m.Data })
+	}, nil},
+	{"the data of a repeat are compared as floats", []string{"S5/OtherDataConflicts"}, func(d *driver) {
+		d.forgives(func(m *recorded, r *messagestore.Record) {
+			if bytes.Equal(floats(m.Data), floats(r.Data)) {
+				r.Data = m.Data
+			}
+		})
+	}, nil},
+	{"the metadata of a repeat are not compared", []string{"S5/OtherMetadataConflicts", "Model/AnyHistoryIsAsTheModelHasIt"}, func(d *driver) {
+		d.forgives(func(m *recorded, r *messagestore.Record) {
+			if r.Metadata = nil; !m.Metadata.IsZero() {
+				r.Metadata, _ = json.Marshal(m.Metadata) //nolint:errcheck // it was JSON
+			}
+		})
+	}, nil},
+	{"ids are looked up in the stream only", []string{"S5/OtherStreamConflicts", "S5/IDConflictTellsWhereTheIDIs"}, func(d *driver) {
+		var streams sync.Map // of ids
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			a.Records = slices.Clone(a.Records)
+			for i, r := range a.Records {
+				if stream, ok := streams.LoadOrStore(r.ID, a.Stream); ok && stream != a.Stream {
+					a.Records[i].ID = uuid.New()
+				}
+			}
+			return d.AtomicDriver.Append(ctx, a)
+		}
+	}, nil},
+	{"of a batch the rest is written", []string{"S5/PartOfABatchConflicts", "Atomic/PartWrittenBeforeConflicts"}, func(d *driver) {
+		d.appends(func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
+			rest := slices.Clone(appends)
+			for i, a := range appends {
+				rest[i].Records = slices.DeleteFunc(slices.Clone(a.Records), func(r messagestore.Record) bool { return d.recorded(ctx, a.Stream, r.ID) != nil })
+			}
+			if len(slices.Concat(records(rest)...)) == 0 {
+				rest = appends
+			}
+			return d.AtomicDriver.AppendAll(ctx, rest)
+		})
+	}, nil},
+	{"a repeated batch may have another order", []string{"S5/OtherOrderConflicts"}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			a.Records = slices.SortedFunc(slices.Values(a.Records), func(x, y messagestore.Record) int {
+				first, second := d.recorded(ctx, a.Stream, x.ID), d.recorded(ctx, a.Stream, y.ID)
+				if first == nil || second == nil {
+					return 0
+				}
+				return byPosition(first, second)
+			})
+			return d.AtomicDriver.Append(ctx, a)
+		}
+	}, nil},
+	{"an id conflict has no facts", []string{"S5/IDConflictTellsWhereTheIDIs"}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			w, err := d.AtomicDriver.Append(ctx, a)
+			if errors.Is(err, messagestore.ErrIDConflict) {
+				return w, &messagestore.IDConflictError{ID: a.Records[0].ID, Stream: a.Stream}
+			}
+			return w, err
+		}
+	}, nil},
+	{"ids are looked up before the lock is taken", []string{"S5/ConcurrentRepeatsAreOneMessage"}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			before := d.recorded(ctx, a.Stream, a.Records[0].ID)
+			yieldAWhile()
+			w, err := d.AtomicDriver.Append(ctx, a)
+			if w.Duplicate && before == nil {
+				return written{}, errors.New("duplicate key value violates unique constraint")
+			}
+			return w, err
+		}
+	}, nil},
+}
+
+var orderBugs = []bug{
+	{"global positions are given out in pairs, the second first", []string{"S6/OrderFollowsTime", "Category/IsInOrder"}, func(d *driver) {
+		swap := func(g messagestore.GlobalPosition) messagestore.GlobalPosition { return (g + 1) ^ 1 }
+		d.reads(func(m *recorded) { m.GlobalPosition = swap(m.GlobalPosition) })
+		d.writes(func(w *written) { w.GlobalPosition = swap(w.GlobalPosition) })
+	}, nil},
+	{"a later message is seen before an earlier one", []string{"S6/ReaderMissesNothing"}, func(d *driver) {
+		h := hider{driver: d}
+		d.readCategory = h.readCategory
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			w, err := h.appendAll(ctx, []messagestore.Append{a})
+			if err != nil {
+				return written{}, err
+			}
+			return w[0], nil
+		}
+	}, nil},
+	{"a later message is seen before an earlier one of several streams", []string{"S6/ReaderOfSeveralCategoriesMissesNothing"}, func(d *driver) {
+		h := hider{driver: d}
+		d.readCategory, d.appendAll = h.readCategory, h.appendAll
+	}, nil},
+	{"a message is read twice", []string{"S6/ReaderMissesNothing", "Category/FromIsInclusive"}, func(d *driver) {
+		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
+			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			if n := len(page.Messages); n > 0 && !page.More {
+				page.Next = page.Messages[n-1].GlobalPosition
+			}
+			q.From++
+			return page, err
+		}
+	}, nil},
+}
+
+var contentBugs = []bug{
+	{"numbers are floats", []string{"S7/Numbers"}, func(d *driver) {
+		d.reads(func(m *recorded) { m.Data = floats(m.Data) })
+	}, nil},
+	{"text is of the basic plane", []string{"S7/Text"}, func(d *driver) {
+		d.reads(func(m *recorded) {
+			m.Data = bytes.Map(func(r rune) rune {
+				if r > 0xFFFF {
+					return '?'
+				}
+				return r
+			}, m.Data)
+		})
+	}, nil},
+	{"text is cut at a zero byte's escape", []string{"S7/Text"}, func(d *driver) {
+		d.reads(func(m *recorded) { m.Data = bytes.ReplaceAll(m.Data, []byte("u0000"), nil) })
+	}, nil},
+	{"an empty object is nothing", []string{"S7/Shapes"}, func(d *driver) {
+		d.reads(func(m *recorded) {
+			if string(m.Data) == "{}" {
+				m.Data = nil
+			}
+		})
+	}, nil},
+	{"null is left out", []string{"S7/Shapes"}, func(d *driver) {
+		d.reads(func(m *recorded) { m.Data = bytes.ReplaceAll(m.Data, []byte("null,"), nil) })
+	}, nil},
+	{"a large message is refused", []string{"S7/LargeMessage"}, func(d *driver) {
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			if len(a.Records[0].Data) > 512<<10 {
+				return written{}, errors.New("too large")
+			}
+			return d.AtomicDriver.Append(ctx, a)
+		}
+	}, nil},
+	{"local properties are lost", []string{"S7/Metadata", "S7/EveryReadSaysTheSame"}, func(d *driver) {
+		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
+			page, err := d.AtomicDriver.ReadStream(ctx, q)
+			for _, m := range page {
+				m.Metadata.Local = nil
+			}
+			return page, err
+		}
+	}, nil},
+	{"position 0 in metadata is left out", []string{"S7/MetadataOfPositionZero"}, func(d *driver) {
+		d.stores(func(r *messagestore.Record) {
+			r.Metadata = bytes.ReplaceAll(r.Metadata, []byte(`"causationMessagePosition":0,`), nil)
+		})
+	}, nil},
+	{"metadata of other clients are dropped", []string{"S7/MetadataOfOtherClients", "S7/Metadata"}, func(d *driver) {
+		d.reads(func(m *recorded) { m.Metadata.Extra = nil })
+	}, nil},
+	{"no metadata become some", []string{"S7/NoMetadataIsNone"}, func(d *driver) {
+		d.stores(func(r *messagestore.Record) {
+			if r.Metadata == nil {
+				r.Metadata = json.RawMessage(`{"stored":true}`)
+			}
+		})
+	}, nil},
+	{"types are folded", []string{"S7/Types", "Last/OfType", "Category/FilterTypes"}, func(d *driver) {
+		d.stores(func(r *messagestore.Record) { r.Type = strings.ToLower(r.Type) })
+	}, nil},
+	{"types are cut at 64 bytes", []string{"S7/Types"}, func(d *driver) {
+		d.stores(func(r *messagestore.Record) { r.Type = r.Type[:min(len(r.Type), 64)] })
+	}, nil},
+	{"times have a zone", []string{"S7/Times"}, func(d *driver) {
+		d.reads(func(m *recorded) { m.Time = m.Time.In(time.FixedZone("", 3600)) })
+	}, nil},
+	{"times have nanoseconds", []string{"S7/Times"}, func(d *driver) {
+		d.reads(func(m *recorded) { m.Time = m.Time.Add(1) })
+	}, nil},
+	{"times go backwards", []string{"S7/Times"}, func(d *driver) {
+		d.reads(func(m *recorded) { m.Time = m.Time.Add(-time.Duration(m.Position) * time.Second) })
+	}, nil},
+	{"a category is read without metadata", []string{"S7/EveryReadSaysTheSame"}, func(d *driver) {
+		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
+			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			for _, m := range page.Messages {
+				m.Metadata = messagestore.Metadata{}
+			}
+			return page, err
+		}
+	}, nil},
+}
+
+var streamBugs = []bug{
+	{"a stream is read from after the position", []string{"Stream/PagesForwards", "Model/AnyHistoryIsAsTheModelHasIt"}, func(d *driver) {
+		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
+			if !q.Backwards && q.From > 0 {
+				q.From++
+			}
+			return d.AtomicDriver.ReadStream(ctx, q)
+		}
+	}, nil},
+	{"reading backwards is off by one", []string{"Stream/PagesBackwards", "Model/AnyHistoryIsAsTheModelHasIt"}, func(d *driver) {
+		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
+			if q.Backwards && q.From < messagestore.EndOfStream {
+				q.From--
+			}
+			return d.AtomicDriver.ReadStream(ctx, q)
+		}
+	}, nil},
+	{"a page has one message too many", []string{"Stream/PagesForwards"}, func(d *driver) {
+		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
+			q.Limit++
+			return d.AtomicDriver.ReadStream(ctx, q)
+		}
+	}, nil},
+	{"beyond the end is the last message", []string{"Stream/BeyondTheEnd"}, func(d *driver) {
+		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
+			version, err := d.AtomicDriver.Version(ctx, q.Stream)
+			q.From = min(q.From, max(version, 0))
+			page, readErr := d.AtomicDriver.ReadStream(ctx, q)
+			return page, errors.Join(err, readErr)
+		}
+	}, nil},
+	{"an empty stream is an error", []string{"Stream/EmptyHasNone"}, func(d *driver) {
+		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
+			page, err := d.AtomicDriver.ReadStream(ctx, q)
+			if err == nil && len(page) == 0 {
+				err = messagestore.ErrNotFound
+			}
+			return page, err
+		}
+	}, nil},
+	{"a page is cut at 500 messages", []string{"Stream/TenThousandMessages"}, func(d *driver) {
+		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
+			q.Limit = min(q.Limit, 500)
+			return d.AtomicDriver.ReadStream(ctx, q)
+		}
+	}, nil},
+	{"names are patterns", []string{"Stream/NamesAreExact"}, func(d *driver) {
+		d.renames(func(name string) string { return strings.NewReplacer("%", "_", "*", "_").Replace(name) })
+	}, nil},
+	{"names are composed", []string{"Stream/UnicodeFormsAreDistinct"}, func(d *driver) {
+		d.renames(func(name string) string { return strings.ReplaceAll(name, "e\u0301", "\u00e9") })
+	}, nil},
+	{"names are folded", []string{"Stream/CaseIsDistinct"}, func(d *driver) { d.renames(strings.ToLower) }, nil},
+}
+
+var categoryBugs = []bug{
+	{"a category is read by its prefix", []string{"Category/HasItsOwnStreamsOnly", "Stream/NamesAreExact"}, func(d *driver) {
+		var mu sync.Mutex
+		known := map[messagestore.Category]bool{}
+		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+			mu.Lock()
+			known[a.Stream.Category()] = true
+			mu.Unlock()
+			return d.AtomicDriver.Append(ctx, a)
+		}
+		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			var all category
+			for c := range known {
+				if strings.HasPrefix(string(c), string(q.Category)) {
+					q.Category = c
+					page, err := d.AtomicDriver.ReadCategory(ctx, q)
+					if err != nil {
+						return category{}, err
+					}
+					all.Messages, all.Next, all.More = append(all.Messages, page.Messages...), max(all.Next, page.Next), all.More || page.More
+				}
+			}
+			slices.SortFunc(all.Messages, func(a, b *recorded) int { return cmp.Compare(a.GlobalPosition, b.GlobalPosition) })
+			return all, nil
+		}
+	}, nil},
+	{"a category is in the order of its streams", []string{"Category/IsInOrder"}, func(d *driver) {
+		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
+			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			slices.SortStableFunc(page.Messages, func(a, b *recorded) int { return cmp.Compare(a.Stream, b.Stream) })
+			return page, err
+		}
+	}, nil},
+	{"a category is read from after the position", []string{"Category/FromIsInclusive", "Model/AnyHistoryIsAsTheModelHasIt"}, func(d *driver) {
+		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
+			if q.From > 0 {
+				q.From = messagestore.NextAfter(q.From)
+			}
+			return d.AtomicDriver.ReadCategory(ctx, q)
+		}
+	}, nil},
+	{"a reader at the end starts anew", []string{"Category/BeyondTheEnd"}, func(d *driver) {
+		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
+			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			if len(page.Messages) == 0 {
+				page.Next = 0
+			}
+			return page, err
+		}
+	}, nil},
+	{"there is more whenever there was something", []string{"Category/MoreSaysWhetherThereIs"}, func(d *driver) {
+		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
+			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			page.More = len(page.Messages) > 0
+			return page, err
+		}
+	}, nil},
+	{"there is never more", []string{"Category/MoreSaysWhetherThereIs", "Category/IsInOrder", "Stream/TenThousandMessages"}, func(d *driver) {
+		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
+			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			page.More = false
+			return page, err
+		}
+	}, nil},
+	{"types are matched by their prefix", []string{"Category/FilterTypes"}, func(d *driver) {
+		d.filters(func(f messagestore.Filter, m *recorded) bool {
+			match := len(f.Types) == 0 || slices.ContainsFunc(f.Types, func(t string) bool { return strings.HasPrefix(m.Type, t) })
+			f.Types = nil
+			return match && f.Matches(m)
+		})
+	}, nil},
+	{"correlation is matched by its prefix", []string{"Category/FilterCorrelation"}, func(d *driver) {
+		d.filters(func(f messagestore.Filter, m *recorded) bool {
+			match := strings.HasPrefix(string(m.Metadata.CorrelationStream), string(f.Correlation))
+			f.Correlation = ""
+			return match && f.Matches(m)
+		})
+	}, nil},
+	{"one filter is enough", []string{"Category/FiltersCombine"}, func(d *driver) {
+		d.filters(func(f messagestore.Filter, m *recorded) bool {
+			types, correlation := f, f
+			types.Correlation, correlation.Types = "", nil
+			return types.Matches(m) && len(f.Types) > 0 || correlation.Matches(m) && f.Correlation != "" || f.Matches(m)
+		})
+	}, nil},
+	{"correlation is not looked at", []string{"Category/FilterCorrelation", "Category/FiltersCombine", "Model/AnyHistoryIsAsTheModelHasIt"}, func(d *driver) {
+		d.filters(func(f messagestore.Filter, m *recorded) bool {
+			f.Correlation = ""
+			return f.Matches(m)
+		})
+	}, nil},
+	{"the next page is after the last message let through", []string{"Category/NextPassesWhatTheFilterKeepsBack"}, func(d *driver) {
+		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
+			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			if page.Next = q.From; len(page.Messages) > 0 {
+				page.Next = messagestore.NextAfter(page.Messages[len(page.Messages)-1].GlobalPosition)
+			}
+			return page, err
+		}
+	}, nil},
+	{"a page that the filter thins out is the last", []string{"Category/FilteredReaderReachesTheEnd", "Category/NextPassesWhatTheFilterKeepsBack"}, func(d *driver) {
+		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
+			filter := q.Filter
+			q.Filter = messagestore.Filter{}
+			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			page.Messages = slices.DeleteFunc(page.Messages, func(m *recorded) bool { return !filter.Matches(m) })
+			page.More = len(page.Messages) == q.Limit
+			return page, err
+		}
+	}, nil},
+}
+
+var groupBugs = []bug{
+	{"a group is not split", []string{"Group/IsAPartition"}, func(d *driver) {
+		d.members(func(m *recorded, f messagestore.Filter) bool { return true })
+	}, nil},
+	{"a group is split by the whole identifier", []string{"Group/GoesByCardinalID"}, func(d *driver) {
+		d.members(func(m *recorded, f messagestore.Filter) bool {
+			return messagestore.StreamName("x-"+strings.ReplaceAll(m.Stream.ID(), "+", "_")).GroupMember(f.GroupSize) == f.GroupMember
+		})
+	}, nil},
+	{"a group is split by another hash", []string{"Group/IsMessageDBs", "Group/IsAPartition"}, func(d *driver) {
+		d.members(func(m *recorded, f messagestore.Filter) bool {
+			h := fnv.New32a()
+			_, _ = h.Write([]byte(m.Stream.CardinalID())) //nolint:errcheck // never fails
+			return int(h.Sum32()%uint32(f.GroupSize)) == f.GroupMember
+		})
+	}, nil},
+	{"a stream without an identifier is every member's", []string{"Group/StreamWithoutIdentifierHasOneMember"}, func(d *driver) {
+		d.members(func(m *recorded, f messagestore.Filter) bool {
+			return m.Stream.ID() == "" || m.Stream.GroupMember(f.GroupSize) == f.GroupMember
+		})
+	}, nil},
+	{"a stream without an identifier is no member's", []string{"Group/StreamWithoutIdentifierHasOneMember"}, func(d *driver) {
+		d.members(func(m *recorded, f messagestore.Filter) bool {
+			return m.Stream.ID() != "" && m.Stream.GroupMember(f.GroupSize) == f.GroupMember
+		})
+	}, nil},
+}
+
+var lookupBugs = []bug{
+	{"the last message is the first", []string{"Last/OfStream"}, func(d *driver) {
+		d.last = func(ctx context.Context, stream messagestore.StreamName, messageType string) (*recorded, error) {
+			page, err := d.AtomicDriver.ReadStream(ctx, messagestore.StreamQuery{Stream: stream, Limit: 1})
+			if err != nil || len(page) == 0 {
+				return nil, cmp.Or(err, messagestore.ErrNotFound)
+			}
+			return page[0], nil
+		}
+	}, nil},
+	{"the last message may have any type", []string{"Last/OfType", "Last/NotFound"}, func(d *driver) {
+		d.last = func(ctx context.Context, stream messagestore.StreamName, _ string) (*recorded, error) {
+			return d.AtomicDriver.Last(ctx, stream, "")
+		}
+	}, nil},
+	{"no message is nil", []string{"Last/NotFound"}, func(d *driver) {
+		d.last = func(ctx context.Context, stream messagestore.StreamName, messageType string) (*recorded, error) {
+			m, err := d.AtomicDriver.Last(ctx, stream, messageType)
+			if errors.Is(err, messagestore.ErrNotFound) {
+				return nil, nil
+			}
+			return m, err
+		}
+	}, nil},
+	{"the version is the number of messages", []string{"Version/IsTheLastPosition"}, func(d *driver) {
+		d.version = func(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
+			version, err := d.AtomicDriver.Version(ctx, stream)
+			return version + 1, err
+		}
+	}, nil},
+	{"messages are found in the order of the ids", []string{"Find/ReturnsThoseOfTheStreamInOrder"}, func(d *driver) {
+		d.find = func(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*recorded, error) {
+			found, err := d.AtomicDriver.Find(ctx, stream, ids)
+			slices.SortFunc(found, func(a, b *recorded) int { return cmp.Compare(slices.Index(ids, a.ID), slices.Index(ids, b.ID)) })
+			return found, err
+		}
+	}, nil},
+	{"nothing found is an error", []string{"Find/NothingIsNoError"}, func(d *driver) {
+		d.find = func(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*recorded, error) {
+			found, err := d.AtomicDriver.Find(ctx, stream, ids)
+			if err == nil && len(found) == 0 {
+				err = messagestore.ErrNotFound
+			}
+			return found, err
+		}
+	}, nil},
+}
+
+var atomicBugs = []bug{
+	{"the last stream is left out", []string{"Atomic/AllIsWritten"}, func(d *driver) {
+		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
+			all, err := d.AtomicDriver.AppendAll(ctx, appends[:len(appends)-1])
+			return append(all, written{Stream: appends[len(appends)-1].Stream}), err
+		}
+	}, nil},
+	{"one stream is written after another", []string{
+		"Atomic/OneConflictLeavesAllUnwritten", "Atomic/OneInitialWriterWinsAll", "Atomic/FailedCheckRefuses", "Model/AnyHistoryIsAsTheModelHasIt",
+	}, func(d *driver) {
+		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
+			var all []written
+			for _, a := range appends {
+				w, err := d.AtomicDriver.Append(ctx, a)
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, w)
+				yieldAWhile()
+			}
+			return all, nil
+		}
+	}, nil},
+	{"the versions of several streams are checked before the lock is taken", []string{"Atomic/OneInitialWriterWinsAll"}, func(d *driver) {
+		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
+			if err := d.conflict(ctx, appends); err != nil {
+				return nil, err
+			}
+			yieldAWhile()
+			appends = slices.Clone(appends)
+			for i := range appends {
+				appends[i].Expected = messagestore.AnyVersion
+			}
+			return d.AtomicDriver.AppendAll(ctx, appends)
+		}
+	}, nil},
+	{"the first conflict is the first by name", []string{"Atomic/FirstConflictDecides"}, func(d *driver) {
+		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
+			sorted := slices.SortedFunc(slices.Values(appends), func(a, b messagestore.Append) int { return cmp.Compare(a.Stream, b.Stream) })
+			if err := d.conflict(ctx, sorted); err != nil {
+				return nil, err
+			}
+			return d.AtomicDriver.AppendAll(ctx, appends)
+		}
+	}, nil},
+	{"a check says it wrote", []string{"Atomic/ChecksWriteNothing"}, func(d *driver) {
+		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
+			all, err := d.AtomicDriver.AppendAll(ctx, appends)
+			for i := range all {
+				if len(appends[i].Records) == 0 {
+					all[i].Version++
+				}
+			}
+			return all, err
+		}
+	}, nil},
+	{"checks are left out", []string{"Atomic/FailedCheckRefuses", "Atomic/FirstConflictDecides"}, func(d *driver) {
+		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
+			appends = slices.Clone(appends)
+			for i, a := range appends {
+				if len(a.Records) == 0 {
+					appends[i].Expected = messagestore.AnyVersion
+				}
+			}
+			return d.AtomicDriver.AppendAll(ctx, appends)
+		}
+	}, nil},
+	{"streams are locked in the order given", []string{"Atomic/OppositeOrdersDoNotDeadlock"}, func(d *driver) {
+		var locks sync.Map // of streams
+		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
+			for _, a := range appends {
+				fresh := make(chan struct{}, 1)
+				kept, _ := locks.LoadOrStore(a.Stream, fresh)
+				lock := kept.(chan struct{}) //nolint:errcheck // as stored
+				select {
+				case lock <- struct{}{}:
+					defer func() { <-lock }()
+				case <-time.After(200 * time.Millisecond):
+					return nil, errors.New("deadlock detected")
+				}
+				yieldAWhile()
+			}
+			return d.AtomicDriver.AppendAll(ctx, appends)
+		}
+	}, nil},
+}
+
+// yieldAWhile lets others run at the moment when it matters.
+func yieldAWhile() {
+	for range 20 {
+		runtime.Gosched()
+	}
+}
+
+// checkFirst appends as one does who reads the version and then takes the lock.
+func (d *driver) checkFirst(ctx context.Context, a messagestore.Append) (written, error) {
+	if err := d.conflict(ctx, []messagestore.Append{a}); err != nil {
+		return written{}, err
+	}
+	yieldAWhile()
+	a.Expected = messagestore.AnyVersion
+	return d.AtomicDriver.Append(ctx, a)
+}
+
+func (d *driver) conflict(ctx context.Context, appends []messagestore.Append) error {
+	for _, a := range appends {
+		actual, err := d.AtomicDriver.Version(ctx, a.Stream)
+		if err != nil {
+			return err
+		}
+		if a.Expected != messagestore.AnyVersion && a.Expected != actual {
+			return &messagestore.VersionConflictError{Stream: a.Stream, Expected: a.Expected, Actual: actual}
+		}
+	}
+	return nil
+}
+
+// recorded returns the message of the stream that has the id, or nil.
+func (d *driver) recorded(ctx context.Context, stream messagestore.StreamName, id uuid.UUID) *recorded {
+	found, err := d.AtomicDriver.Find(ctx, stream, []uuid.UUID{id})
+	if err != nil || len(found) == 0 {
+		return nil
+	}
+	return found[0]
+}
+
+func records(appends []messagestore.Append) [][]messagestore.Record {
+	var all [][]messagestore.Record
+	for _, a := range appends {
+		all = append(all, a.Records)
+	}
+	return all
+}
+
+// appends replaces both ways to append.
+func (d *driver) appends(f func(context.Context, []messagestore.Append) ([]written, error)) {
+	d.appendAll = f
+	d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+		all, err := f(ctx, []messagestore.Append{a})
+		if err != nil {
+			return written{}, err
+		}
+		return all[0], nil
+	}
+}
+
+// writes changes what writes say.
+func (d *driver) writes(change func(*written)) {
+	d.appends(func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
+		all, err := d.AtomicDriver.AppendAll(ctx, appends)
+		for i := range all {
+			change(&all[i])
+		}
+		return all, err
+	})
+}
+
+// stores changes what is written.
+func (d *driver) stores(change func(*messagestore.Record)) {
+	d.appends(func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
+		appends = slices.Clone(appends)
+		for i, a := range appends {
+			appends[i].Records = slices.Clone(a.Records)
+			for n := range a.Records {
+				change(&appends[i].Records[n])
+			}
+		}
+		return d.AtomicDriver.AppendAll(ctx, appends)
+	})
+}
+
+// forgives changes a record whose id is recorded already.
+func (d *driver) forgives(change func(*recorded, *messagestore.Record)) {
+	d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+		a.Records = slices.Clone(a.Records)
+		for i, r := range a.Records {
+			if m := d.recorded(ctx, a.Stream, r.ID); m != nil {
+				change(m, &a.Records[i])
+			}
+		}
+		return d.AtomicDriver.Append(ctx, a)
+	}
+}
+
+// behind appends after the caller with a context that is done was told what tell
+// says.
+func (d *driver) behind(tell func(context.Context, messagestore.Append) error) {
+	d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+		type result struct {
+			written written
+			err     error
+		}
+		done := make(chan result, 1)
+		go func() {
+			<-time.After(time.Millisecond)
+			w, err := d.AtomicDriver.Append(context.WithoutCancel(ctx), a)
+			done <- result{w, err}
+		}()
+		select {
+		case r := <-done:
+			return r.written, r.err
+		case <-ctx.Done():
+			return written{}, tell(ctx, a)
+		}
+	}
+}
+
+// reads changes what every way of reading returns.
+func (d *driver) reads(change func(*recorded)) {
+	all := func(messages []*recorded) {
+		for _, m := range messages {
+			change(m)
+		}
+	}
+	d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
+		page, err := d.AtomicDriver.ReadStream(ctx, q)
+		all(page)
+		return page, err
+	}
+	d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
+		page, err := d.AtomicDriver.ReadCategory(ctx, q)
+		all(page.Messages)
+		return page, err
+	}
+	d.last = func(ctx context.Context, stream messagestore.StreamName, messageType string) (*recorded, error) {
+		m, err := d.AtomicDriver.Last(ctx, stream, messageType)
+		if err == nil {
+			change(m)
+		}
+		return m, err
+	}
+	d.find = func(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*recorded, error) {
+		found, err := d.AtomicDriver.Find(ctx, stream, ids)
+		all(found)
+		return found, err
+	}
+}
+
+// renames changes the names of streams and categories, as a database does that
+// thinks some are the same.
+func (d *driver) renames(change func(string) string) {
+	name := func(s messagestore.StreamName) messagestore.StreamName {
+		return messagestore.StreamName(change(string(s)))
+	}
+	d.appends(func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
+		appends = slices.Clone(appends)
+		for i := range appends {
+			appends[i].Stream = name(appends[i].Stream)
+		}
+		return d.AtomicDriver.AppendAll(ctx, appends)
+	})
+	d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
+		q.Stream = name(q.Stream)
+		return d.AtomicDriver.ReadStream(ctx, q)
+	}
+}
+
+// filters replaces how a category is filtered.
+func (d *driver) filters(matches func(messagestore.Filter, *recorded) bool) {
+	d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
+		filter := q.Filter
+		q.Filter = messagestore.Filter{}
+		page, err := d.AtomicDriver.ReadCategory(ctx, q)
+		page.Messages = slices.DeleteFunc(page.Messages, func(m *recorded) bool { return !matches(filter, m) })
+		return page, err
+	}
+}
+
+// members replaces how a group is split.
+func (d *driver) members(belongs func(*recorded, messagestore.Filter) bool) {
+	d.filters(func(f messagestore.Filter, m *recorded) bool {
+		mine := f.GroupSize < 2 || belongs(m, f)
+		f.GroupSize, f.GroupMember = 0, 0
+		return mine && f.Matches(m)
+	})
+}
+
+// A hider keeps messages from the readers of a category for a moment after their
+// global positions are given out, as a transaction does that commits late.
+type hider struct {
+	driver *driver
+	mu     sync.Mutex
+	hidden map[uuid.UUID]bool
+}
+
+func (h *hider) appendAll(ctx context.Context, appends []messagestore.Append) ([]written, error) {
+	hide := func(hidden bool) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.hidden == nil {
+			h.hidden = map[uuid.UUID]bool{}
+		}
+		for _, r := range slices.Concat(records(appends)...) {
+			h.hidden[r.ID] = hidden
+		}
+	}
+	hide(true)
+	defer hide(false)
+	all, err := h.driver.AtomicDriver.AppendAll(ctx, appends)
+	yieldAWhile()
+	return all, err
+}
+
+func (h *hider) readCategory(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	page, err := h.driver.AtomicDriver.ReadCategory(ctx, q)
+	page.Messages = slices.DeleteFunc(page.Messages, func(m *recorded) bool { return h.hidden[m.ID] })
+	if page.More = false; err == nil && len(page.Messages) > 0 {
+		page.Next = messagestore.NextAfter(page.Messages[len(page.Messages)-1].GlobalPosition)
+		page.More = true
+	}
+	return page, err
+}
+
+// floats returns JSON as one has it who decodes numbers into float64.
+func floats(data json.RawMessage) json.RawMessage {
+	var value any
+	if err := json.Unmarshal(data, &value); err != nil {
+		return json.RawMessage(fmt.Sprintf("%q", err))
+	}
+	rounded, err := json.Marshal(value)
+	if err != nil {
+		return nil
+	}
+	return rounded
+}
