@@ -18,10 +18,11 @@ const module = "github.com/dibs-go/dibs"
 // to exist: whoever adds a package says what it may know.
 var imports = map[string][]string{
 	".":                      {},
-	"migrations":             {},
+	"internal/pgschema":      {},
+	"migrations":             {"internal/pgschema"},
 	"messagestore":           {},
 	"messagestore/memory":    {"messagestore"},
-	"messagestore/postgres":  {"messagestore"},
+	"messagestore/postgres":  {"messagestore", "internal/pgschema"},
 	"messagestore/sqlite":    {"messagestore"},
 	"messagestore/storeurl":  {"messagestore", "messagestore/memory", "messagestore/postgres", "messagestore/sqlite"},
 	"messagestore/storetest": {"messagestore"},
