@@ -1,0 +1,361 @@
+// Package migrations brings a PostgreSQL database to the schema that this release
+// of the library needs.
+//
+//	conn, err := pgx.Connect(ctx, os.Getenv("DATABASE_URL"))
+//	if err != nil {
+//		return err
+//	}
+//	defer conn.Close(ctx)
+//	return migrations.Up(ctx, conn, nil)
+//
+// The schema is a list of files of plain SQL, each applied once, in the order of
+// their numbers, and never edited after a release. What has been applied is in the
+// table dibs.migrations.
+//
+// # Roles
+//
+// The first file makes the roles dibs_owner, who owns all and cannot log in, and
+// dibs_writer and dibs_reader, whose members may call functions and nothing else:
+//
+//	grant dibs_writer to my_service;
+//
+// A user who may not make roles goes on without them: then all is that user's.
+package migrations
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dibs-go/dibs/internal/pgschema"
+)
+
+// Failures to match with [errors.Is]. After any of them the database is as it was.
+var (
+	// ErrChanged is matched by the error for a file that is not what was applied
+	// under its name. See [ChangedError].
+	ErrChanged = errors.New("changed after it was applied")
+
+	// ErrTooNew is matched by the error for a database to which a newer release of
+	// the library applied files that this one does not have. See [TooNewError].
+	ErrTooNew = errors.New("the database is newer than this library")
+
+	// ErrInvalidSchema is matched by the error for a schema name that is refused.
+	// Nothing was sent.
+	ErrInvalidSchema = errors.New("invalid schema")
+
+	// ErrInTransaction is returned for a connection that is in a transaction.
+	ErrInTransaction = errors.New("the connection is in a transaction")
+)
+
+// A ChangedError names a file that is not what was applied under its name.
+type ChangedError struct {
+	Name   string
+	SHA256 string // of what was applied
+}
+
+// Error names the file.
+func (e *ChangedError) Error() string { return fmt.Sprintf("%s: %v", e.Name, ErrChanged) }
+
+// Is reports whether target is [ErrChanged].
+func (e *ChangedError) Is(target error) bool { return target == ErrChanged }
+
+// A TooNewError names what was applied and this library does not know.
+type TooNewError struct {
+	Names []string
+}
+
+// Error names the files.
+func (e *TooNewError) Error() string {
+	return fmt.Sprintf("%v: it has %s", ErrTooNew, strings.Join(e.Names, ", "))
+}
+
+// Is reports whether target is [ErrTooNew].
+func (e *TooNewError) Is(target error) bool { return target == ErrTooNew }
+
+// Config changes what is migrated. A nil *Config is a good one.
+type Config struct {
+	// Schema is the schema for all that is made: at most 63 lower-case letters,
+	// digits and underscores. Several in one database are several stores.
+	//
+	// Defaults to dibs.
+	Schema string
+}
+
+func (c *Config) schema() (string, error) {
+	if c == nil || c.Schema == "" {
+		return pgschema.Default, nil
+	}
+	if rule := pgschema.Check(c.Schema); rule != "" {
+		return "", fmt.Errorf("%w %s: %s", ErrInvalidSchema, pgschema.Quote(c.Schema), rule)
+	}
+	return c.Schema, nil
+}
+
+//go:embed sql/*.sql
+var embedded embed.FS
+
+// A file is one migration, written for the schema dibs.
+type file struct {
+	name string
+	sql  string
+}
+
+func (f file) sha256() string {
+	sum := sha256.Sum256([]byte(f.sql))
+	return hex.EncodeToString(sum[:])
+}
+
+// files returns the migrations in order.
+var files = func() []file {
+	names, err := fs.Glob(embedded, "sql/*.sql")
+	if err != nil {
+		panic(err) // the pattern is good
+	}
+	all := make([]file, len(names))
+	for i, name := range names {
+		sql, err := embedded.ReadFile(name)
+		if err != nil {
+			panic(err) // the name is from the same file system
+		}
+		all[i] = file{path.Base(name), string(sql)}
+	}
+	return all
+}()
+
+// Up applies what has not been applied yet, in one transaction: all of it or
+// nothing. Any number of processes may call it at once, on connections of their
+// own: one works, and the others wait, as long as ctx lasts, and find nothing to
+// do. What one that was killed leaves behind is nothing, and the next begins anew.
+//
+// The user needs the right to create in the database, and, to make the roles,
+// CREATEROLE. An error that matches [ErrChanged] or [ErrTooNew] says that this
+// library and the database do not fit. If the connection is lost while it
+// commits, it is not known whether it did; calling Up again is always safe.
+func Up(ctx context.Context, conn *pgx.Conn, config *Config) error {
+	return up(ctx, conn, config, files)
+}
+
+func up(ctx context.Context, conn *pgx.Conn, config *Config, files []file) error {
+	schema, err := config.schema()
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	if conn.PgConn().TxStatus() != 'I' {
+		return fmt.Errorf("migrate: %w", ErrInTransaction)
+	}
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
+		if err := lock(ctx, tx, schema); err != nil {
+			return err
+		}
+		applied, err := readApplied(ctx, tx, schema)
+		if err != nil {
+			return err
+		}
+		if err := applied.fit(files); err != nil {
+			return err
+		}
+		for _, f := range files {
+			if _, done := applied.byName[f.name]; done {
+				continue
+			}
+			if err := apply(ctx, tx, schema, f); err != nil {
+				return fmt.Errorf("%s: %w", f.name, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("migrate: %w", plain(err))
+	}
+	return nil
+}
+
+// lock waits for others who migrate the same schema. Strings in the files are
+// standard, whatever the session has.
+func lock(ctx context.Context, tx pgx.Tx, schema string) error {
+	for _, set := range []string{"lock_timeout = 0", "standard_conforming_strings = on", "client_min_messages = warning"} {
+		if _, err := tx.Exec(ctx, "set local "+set); err != nil {
+			return err
+		}
+	}
+	_, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1::int, hashtext($2::text))", lockClass, schema)
+	return err
+}
+
+// lockClass is "dibm" in ASCII: what migrates waits for nothing else.
+const lockClass int32 = 0x6469626d
+
+// applied is what dibs.migrations says, in order of name.
+type applied struct {
+	names  []string
+	byName map[string]record
+}
+
+type record struct {
+	sha256 string
+	at     time.Time
+}
+
+func readApplied(ctx context.Context, tx pgx.Tx, schema string) (applied, error) {
+	a := applied{byName: map[string]record{}}
+	var exists bool
+	if err := tx.QueryRow(ctx, "select to_regclass($1::text) is not null", pgschema.Rename("dibs.migrations", schema)).Scan(&exists); err != nil || !exists {
+		return a, err
+	}
+	rows, err := tx.Query(ctx, pgschema.Rename("select name, sha256, applied_at from dibs.migrations order by name", schema))
+	if err != nil {
+		return a, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var name string
+		var r record
+		if err := rows.Scan(&name, &r.sha256, &r.at); err != nil {
+			return a, err
+		}
+		a.names = append(a.names, name)
+		a.byName[name] = r
+	}
+	return a, rows.Err()
+}
+
+// fit returns nil if all that was applied is among files, and as it is there.
+func (a applied) fit(files []file) error {
+	known := map[string]bool{}
+	for _, f := range files {
+		known[f.name] = true
+		if r, done := a.byName[f.name]; done && r.sha256 != f.sha256() {
+			return &ChangedError{Name: f.name, SHA256: r.sha256}
+		}
+	}
+	var unknown []string
+	for _, name := range a.names {
+		if !known[name] {
+			unknown = append(unknown, name)
+		}
+	}
+	if len(unknown) > 0 {
+		return &TooNewError{Names: unknown}
+	}
+	return nil
+}
+
+// apply runs a file as the session's user, which the file may give up for the
+// schema's owner, and records it.
+func apply(ctx context.Context, tx pgx.Tx, schema string, f file) error {
+	sql := pgschema.Rename(f.sql, schema)
+	if _, err := tx.Conn().PgConn().Exec(ctx, sql).ReadAll(); err != nil {
+		return atLine(sql, err)
+	}
+	_, err := tx.Exec(ctx, pgschema.Rename("insert into dibs.migrations (name, sha256) values ($1, $2)", schema), f.name, f.sha256())
+	return err
+}
+
+// atLine says in which line of a file the server found fault.
+func atLine(sql string, err error) error {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || e.Position < 1 {
+		return err
+	}
+	line, at := 1, int(e.Position)
+	for _, r := range sql {
+		if at--; at == 0 {
+			break
+		}
+		if r == '\n' {
+			line++
+		}
+	}
+	return fmt.Errorf("line %d: %w", line, err)
+}
+
+// plain keeps the configuration of a connection, with its password, out of an
+// error.
+func plain(err error) error {
+	if e, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return errors.New(e.Error())
+	}
+	return err
+}
+
+// A Migration is a file, and what has become of it in a database.
+type Migration struct {
+	Name      string    // "0001_schema.sql"
+	Applied   bool      // whether it has been
+	AppliedAt time.Time // when, UTC; zero if it has not been
+	Changed   bool      // whether what was applied is not what this library has
+	Unknown   bool      // whether this library does not have it: see [ErrTooNew]
+}
+
+// Status returns all migrations in order, those of a newer library last. It
+// changes nothing.
+func Status(ctx context.Context, conn *pgx.Conn, config *Config) ([]Migration, error) {
+	return status(ctx, conn, config, files)
+}
+
+func status(ctx context.Context, conn *pgx.Conn, config *Config, files []file) ([]Migration, error) {
+	schema, err := config.schema()
+	if err != nil {
+		return nil, fmt.Errorf("migration status: %w", err)
+	}
+	if conn.PgConn().TxStatus() != 'I' {
+		return nil, fmt.Errorf("migration status: %w", ErrInTransaction)
+	}
+	var all []Migration
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		applied, err := readApplied(ctx, tx, schema)
+		if err != nil {
+			return err
+		}
+		for _, f := range files {
+			r, done := applied.byName[f.name]
+			delete(applied.byName, f.name)
+			all = append(all, Migration{Name: f.name, Applied: done, AppliedAt: r.at.UTC(), Changed: done && r.sha256 != f.sha256()})
+			if !done {
+				all[len(all)-1].AppliedAt = time.Time{}
+			}
+		}
+		for _, name := range applied.names {
+			if r, left := applied.byName[name]; left {
+				all = append(all, Migration{Name: name, Applied: true, AppliedAt: r.at.UTC(), Unknown: true})
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("migration status: %w", plain(err))
+	}
+	return all, nil
+}
+
+// Print writes everything that Up does on an empty database as one script for
+// psql, for those who review what is run and run it themselves.
+func Print(w io.Writer, config *Config) error {
+	schema, err := config.schema()
+	if err != nil {
+		return fmt.Errorf("print migrations: %w", err)
+	}
+	var b strings.Builder
+	b.WriteString("\\set ON_ERROR_STOP on\nbegin;\n")
+	for _, f := range files {
+		fmt.Fprintf(&b, "\n-- %s\n\n%s\n", f.name, pgschema.Rename(f.sql, schema))
+		fmt.Fprintf(&b, pgschema.Rename("insert into dibs.migrations (name, sha256) values ('%s', '%s');\n", schema), f.name, f.sha256())
+	}
+	b.WriteString("\ncommit;\n")
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return fmt.Errorf("print migrations: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+-- +goose Up
+-- +goose StatementBegin
+set local lock_timeout = '10s';
+
+select set_config('role', pg_get_userbyid(nspowner), true)
+from pg_namespace
+where oid = to_regnamespace('dibs') and pg_has_role(session_user, nspowner, 'member');
+
+-- Texts are collated "C", so that no upgrade of a locale reorders an index. Data
+-- and metadata are json, which keeps what was written byte for byte and costs
+-- half of what jsonb does to write and to read.
+--
+-- The checks are what every client obeys. Our functions refuse more; clients of
+-- message-db may write names and data that they would not.
+create table dibs.messages (
+  global_position bigserial not null,
+  position bigint not null,
+  time timestamptz not null default clock_timestamp(),
+  stream_name text collate "C" not null,
+  type text collate "C" not null,
+
+  -- Before the first dash.
+  category text collate "C" not null
+    generated always as (split_part(stream_name, '-', 1)) stored,
+
+  -- What consumer groups are divided by: message-db's hash_64, the first half of
+  -- the MD5, of the cardinal identifier (between the first dash and the first
+  -- plus sign), or of the category where there is none.
+  group_hash bigint not null
+    generated always as (
+      ('x' || left(md5(coalesce(
+        nullif(split_part(substr(stream_name, nullif(strpos(stream_name, '-'), 0) + 1), '+', 1), ''),
+        split_part(stream_name, '-', 1)
+      )), 16))::bit(64)::bigint
+    ) stored,
+
+  correlation_category text collate "C"
+    generated always as (split_part(metadata ->> 'correlationStreamName', '-', 1)) stored,
+
+  id uuid not null,
+  data json,
+  metadata json,
+
+  -- A category is read in order of global position, and nothing is read by that
+  -- alone.
+  primary key (category, global_position),
+  constraint messages_stream unique (stream_name, position),
+  constraint messages_id unique (id),
+  constraint messages_position check (position >= 0),
+  constraint messages_global_position check (global_position >= 1)
+);
+
+comment on table dibs.messages is 'Messages, only ever added, and only by functions that hold the lock of their category.';
+
+revoke all on all tables in schema dibs from public;
+revoke all on all sequences in schema dibs from public;
+-- +goose StatementEnd

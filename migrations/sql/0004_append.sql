@@ -1,0 +1,385 @@
+-- +goose Up
+-- +goose StatementBegin
+-- How messages are written.
+set local lock_timeout = '10s';
+
+select set_config('role', pg_get_userbyid(nspowner), true)
+from pg_namespace
+where oid = to_regnamespace('dibs') and pg_has_role(session_user, nspowner, 'member');
+
+-- The class is "dibs" in ASCII, so that pg_locks shows whose locks they are and
+-- nobody else's are in their way. Two categories, or one category of two schemas,
+-- that hash alike wait for each other now and then, and nothing worse.
+create function dibs.lock_key(category text) returns integer
+language sql immutable parallel safe
+return hashtext('dibs.' || category);
+
+create function dibs.lock_category(category text) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform pg_advisory_xact_lock(1684628083, dibs.lock_key(category));
+end
+$$;
+
+comment on function dibs.lock_category(text) is
+'Waits for every transaction that has written to the category, and holds off others, to the end of this one.
+Whoever adds a message to the category takes this lock first, and looks nothing up and draws no position before that:
+so positions become visible in order, and what a later statement sees is all there is. To lock several categories, take
+them in the order of dibs.lock_key.';
+
+-- Raises DB001 for a call of append that Go's validators would refuse.
+create function dibs.refuse_invalid(
+  streams text[], expected bigint[], counts integer[],
+  ids uuid[], types text[], data json[], metadata json[]
+) returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  asked constant integer := coalesce(cardinality(streams), 0);
+  messages constant integer := coalesce(cardinality(ids), 0);
+  field text;
+  rule text;
+  at integer;
+begin
+  if asked not between 1 and 100 then
+    field := 'streams'; rule := 'there are 1 to 100 streams';
+  elsif cardinality(expected) is distinct from asked then
+    field := 'expected'; rule := 'there is one expected version for each stream';
+  elsif cardinality(counts) is distinct from asked then
+    field := 'counts'; rule := 'there is one count for each stream';
+  elsif messages not between 1 and 1000 then
+    field := 'ids'; rule := 'there are 1 to 1000 messages';
+  elsif cardinality(types) is distinct from messages then
+    field := 'types'; rule := 'there is one type for each message';
+  elsif cardinality(data) is distinct from messages then
+    field := 'data'; rule := 'there is one for each message';
+  elsif cardinality(metadata) is distinct from messages then
+    field := 'metadata'; rule := 'there is one, or null, for each message';
+  elsif (select count(*) from unnest(counts) c where c >= 0) <> asked
+    or (select sum(c) from unnest(counts) c) <> messages
+  then
+    field := 'counts'; rule := 'together they are the number of messages';
+  end if;
+
+  if field is null then
+    select s.n, case
+        when not dibs.valid_stream_name(s.name) then 'it is no stream name'
+        when s.nth > 1 then 'the stream is named twice'
+      end
+    into at, rule
+    from (
+      select u.n, u.name, row_number() over (partition by u.name order by u.n) as nth
+      from unnest(streams) with ordinality u (name, n)
+    ) s
+    where not dibs.valid_stream_name(s.name) or s.nth > 1
+    order by s.n
+    limit 1;
+    if found then
+      field := 'streams';
+    end if;
+  end if;
+
+  if field is null then
+    select s.n into at
+    from unnest(expected, counts) with ordinality s (version, count, n)
+    where s.version is null or s.version < -2 or s.count = 0 and s.version = -2
+    order by s.n
+    limit 1;
+    if found then
+      field := 'expected'; rule := 'it is a position from 0, -1 for no stream, or, with messages, -2 for any version';
+    end if;
+  end if;
+
+  if field is null then
+    select r.n, case
+        when r.id is null or r.id = '00000000-0000-0000-0000-000000000000' or r.nth > 1 then 'ids'
+        when not dibs.valid_type(r.type) then 'types'
+        when not dibs.valid_data(r.data) then 'data'
+        when not dibs.valid_metadata(r.metadata) then 'metadata'
+        else 'data'
+      end, case
+        when r.nth > 1 then 'the id is there twice'
+        when r.id is null or r.id = '00000000-0000-0000-0000-000000000000' then 'it is no message id'
+        when not dibs.valid_type(r.type) then 'it is no message type'
+        when not dibs.valid_data(r.data) then 'it is not an object that can be stored'
+        when not dibs.valid_metadata(r.metadata) then 'it is not metadata that can be stored'
+        else 'data and metadata together are at most 983040 bytes'
+      end
+    into at, field, rule
+    from (
+      select u.*, row_number() over (partition by u.id order by u.n) as nth
+      from unnest(ids, types, data, metadata) with ordinality u (id, type, data, metadata, n)
+    ) r
+    where r.id is null or r.id = '00000000-0000-0000-0000-000000000000' or r.nth > 1
+      or not dibs.valid_type(r.type)
+      or not dibs.valid_data(r.data)
+      or not dibs.valid_metadata(r.metadata)
+      or octet_length(r.data::text) + coalesce(octet_length(r.metadata::text), 0) > 983040
+    order by r.n
+    limit 1;
+  end if;
+
+  if field is null and
+    (select sum(octet_length(r.data::text) + coalesce(octet_length(r.metadata::text), 0))
+     from unnest(data, metadata) r (data, metadata)) > 16777216
+  then
+    field := 'data'; rule := 'all data and metadata together are at most 16777216 bytes';
+  end if;
+
+  if field is not null then
+    raise exception 'invalid %: %', field || coalesce('[' || at || ']', ''), rule
+      using errcode = 'DB001', column = field, hint = rule;
+  end if;
+end
+$$;
+
+comment on function dibs.refuse_invalid(text[], bigint[], integer[], uuid[], text[], json[], json[]) is
+'Raises DB001, with the parameter as the column, if append may not be called with these arguments.';
+
+-- What to answer if the ids are recorded already: a duplicate for each stream, or
+-- the first conflict. No row if none is.
+create function dibs.find_recorded(
+  streams text[], expected bigint[], counts integer[],
+  ids uuid[], types text[], data json[], metadata json[],
+  out outcome text, out stream text, out version bigint, out global_position bigint, out id uuid
+) returns setof record
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  recorded integer;
+  at record;
+begin
+  select count(*) into recorded
+  from unnest(ids) r (id)
+  cross join lateral (select from dibs.messages m where m.id = r.id limit 1) m;
+  if recorded = 0 then
+    return;
+  end if;
+
+  select f.* into at
+  from (
+    select r.n, m.id, m.stream_name, m.position,
+      m.stream_name <> s.name
+        or m.type <> r.type
+        or m.data::jsonb is distinct from r.data::jsonb
+        or m.metadata::jsonb is distinct from r.metadata::jsonb
+        or m.position <> lag(m.position) over (partition by s.name order by r.n) + 1 as differs
+    from (
+      select u.name, sum(u.count) over (order by u.n) as upto, u.count
+      from unnest(streams, counts) with ordinality u (name, count, n)
+    ) s
+    join unnest(ids, types, data, metadata) with ordinality r (id, type, data, metadata, n)
+      on r.n > s.upto - s.count and r.n <= s.upto
+    left join lateral (select * from dibs.messages m where m.id = r.id limit 1) m on true
+  ) f
+  where f.id is not null and (f.differs or recorded < cardinality(ids))
+  order by f.differs desc, f.n
+  limit 1;
+  if found then
+    return query select 'id_conflict', at.stream_name, at.position, null::bigint, at.id;
+    return;
+  end if;
+
+  return query
+  select 'duplicate', s.name, coalesce(m.position, s.expected), coalesce(m.global_position, 0), null::uuid
+  from (
+    select u.*, sum(u.count) over (order by u.n) as upto
+    from unnest(streams, expected, counts) with ordinality u (name, expected, count, n)
+  ) s
+  left join unnest(ids) with ordinality r (id, n) on s.count > 0 and r.n = s.upto
+  left join lateral (select * from dibs.messages m where m.id = r.id limit 1) m on true
+  order by s.n;
+end
+$$;
+
+comment on function dibs.find_recorded(text[], bigint[], integer[], uuid[], text[], json[], json[]) is
+'What append answers if some of the ids are recorded already; no row if none is.';
+
+-- A transaction at REPEATABLE READ or above does not see what was committed after
+-- it began, but a unique index does. So what it cannot look up it finds out by
+-- trying: it adds a message that would be in the way, and takes it back.
+create function dibs.taken(stream text, version bigint, id uuid) returns boolean
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  insert into dibs.messages (stream_name, position, type, id) values (stream, version, 'probe', id);
+  raise exception using errcode = 'DB000';
+exception
+  when sqlstate 'DB000' then
+    return false;
+  when unique_violation then
+    return true;
+end
+$$;
+
+comment on function dibs.taken(text, bigint, uuid) is
+'Whether a message has this position or this id, also one that the transaction is too old to see.';
+
+create function dibs.append(
+  streams text[], expected bigint[], counts integer[],
+  ids uuid[], types text[], data json[], metadata json[],
+  out outcome text, out stream text, out version bigint, out global_position bigint, out id uuid
+) returns setof record
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+  -- Whether each statement sees what was committed before it.
+  current constant boolean := current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
+
+  single constant boolean := cardinality(streams) = 1 and cardinality(ids) = 1 and counts[1] = 1;
+  at record;
+  violated boolean;
+begin
+  -- One message, as most writes are, goes straight through: checked without
+  -- sets, and added without a subtransaction. What does not fit goes on below,
+  -- where it is found out why.
+  if single and current
+    and cardinality(expected) = 1 and expected[1] >= -2
+    and cardinality(types) = 1 and cardinality(data) = 1 and cardinality(metadata) = 1
+    and ids[1] <> '00000000-0000-0000-0000-000000000000'
+    and dibs.valid_stream_name(streams[1]) and dibs.valid_type(types[1]) and dibs.valid_data(data[1])
+    and (metadata[1] is null or dibs.valid_metadata(metadata[1]))
+    and octet_length(data[1]::text) + coalesce(octet_length(metadata[1]::text), 0) <= 983040
+  then
+    perform pg_advisory_xact_lock(1684628083, dibs.lock_key(split_part(streams[1], '-', 1)));
+
+    select m.position into version from dibs.messages m where m.stream_name = streams[1] order by m.position desc limit 1;
+    version := coalesce(version, -1);
+    if expected[1] = version or expected[1] = -2 then
+      insert into dibs.messages as m (stream_name, position, type, id, data, metadata)
+      values (streams[1], version + 1, types[1], ids[1], data[1], metadata[1])
+      on conflict do nothing
+      returning 'written', m.stream_name, m.position, m.global_position into outcome, stream, version, global_position;
+      if found then
+        return next;
+        return;
+      end if;
+    end if;
+  else
+    perform dibs.refuse_invalid(streams, expected, counts, ids, types, data, metadata);
+
+    -- A statement of its own: the snapshots of those that follow are younger than
+    -- the locks.
+    perform pg_advisory_xact_lock(1684628083, k.key)
+    from (select distinct dibs.lock_key(split_part(s.name, '-', 1)) as key from unnest(streams) s (name) order by 1) k;
+  end if;
+
+  -- Once, unless there are writers that do not take the lock, or that used one of
+  -- the ids in another category just now: then what was in the way is seen in the
+  -- next round.
+  loop
+    violated := false;
+
+    -- The first stream that is not at its version.
+    select s.name, coalesce(m.position, -1) as version into at
+    from unnest(streams, expected) with ordinality s (name, expected, n)
+    left join lateral (
+      select v.position from dibs.messages v where v.stream_name = s.name order by v.position desc limit 1
+    ) m on true
+    where s.expected <> -2 and s.expected <> coalesce(m.position, -1)
+    order by s.n
+    limit 1;
+
+    if not found and not current then
+      -- Nothing will be added to a stream that is only checked, so no index would
+      -- tell.
+      select s.name, s.expected + 1 as version into at
+      from unnest(streams, expected, counts) with ordinality s (name, expected, count, n)
+      where s.count = 0 and dibs.taken(s.name, s.expected + 1, gen_random_uuid())
+      order by s.n
+      limit 1;
+    end if;
+
+    if not found then
+      begin
+        return query
+        with added as (
+          insert into dibs.messages as m (stream_name, position, type, id, data, metadata)
+          select s.name, s.version + r.n - (s.upto - s.count), r.type, r.id, r.data, r.metadata
+          from (
+            select u.name, u.count, sum(u.count) over (order by u.n) as upto, coalesce(v.position, -1) as version
+            from unnest(streams, counts) with ordinality u (name, count, n)
+            left join lateral (
+              select m.position from dibs.messages m where m.stream_name = u.name order by m.position desc limit 1
+            ) v on true
+          ) s
+          join unnest(ids, types, data, metadata) with ordinality r (id, type, data, metadata, n)
+            on r.n > s.upto - s.count and r.n <= s.upto
+          order by r.n
+          returning m.stream_name, m.position, m.global_position
+        )
+        select 'written', s.name, coalesce(max(a.position), s.expected), coalesce(max(a.global_position), 0), null::uuid
+        from unnest(streams, expected) with ordinality s (name, expected, n)
+        left join added a on a.stream_name = s.name
+        group by s.n, s.name, s.expected
+        order by s.n;
+        return;
+      exception
+        when unique_violation then
+          violated := true;
+      end;
+    end if;
+
+    -- It could not be written: because it was before, or else for the version.
+    return query select r.* from dibs.find_recorded(streams, expected, counts, ids, types, data, metadata) r;
+    if found then
+      return;
+    end if;
+    if not violated then
+      return query select 'version_conflict', at.name, at.version, null::bigint, null::uuid;
+      return;
+    end if;
+    exit when not current;
+  end loop;
+
+  -- This transaction is too old to see what was in its way. A message that has one
+  -- of the ids may be this very one, which a younger transaction can tell.
+  perform from unnest(ids) r (id) where dibs.taken('', 9223372036854775807, r.id) limit 1;
+  if not found then
+    select s.name, s.expected + 1 as version into at
+    from unnest(streams, expected) with ordinality s (name, expected, n)
+    where s.expected <> -2 and dibs.taken(s.name, s.expected + 1, gen_random_uuid())
+    order by s.n
+    limit 1;
+    if found then
+      return query select 'version_conflict', at.name, at.version, null::bigint, null::uuid;
+      return;
+    end if;
+  end if;
+  raise exception 'could not serialize access due to messages added since the transaction began'
+    using errcode = 'serialization_failure';
+end
+$$;
+
+comment on function dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[]) is
+'Adds messages to the ends of streams: all of it or nothing. Each stream is named once, with the version it is expected to
+be at (the position of its last message, -1 for no stream, -2 for any version) and how many of the messages are its; the
+messages come in the order of the streams. No message only checks the version.
+
+Answers with rows, never with an exception, so that the transaction goes on:
+  written           for each stream: the position and the global position of its last message
+  duplicate         for each stream: the same, of when the messages were written before, with the same ids and content
+  id_conflict       once: the stream, position and id of a message that has one of the ids, with other content or elsewhere
+  version_conflict  once: the first stream that is not at its version, and the version it is at (at REPEATABLE READ and
+                    above, the least that it can be)
+Raises DB001 for what may not be written, 55P03 after 10 seconds of waiting for another transaction, and, at REPEATABLE
+READ and above only, 40001 for messages of any version, or with ids that are taken, where the transaction cannot see why.';
+
+do $$
+begin
+  if to_regrole('dibs_writer') is not null then
+    grant execute on function dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[]) to dibs_writer;
+  end if;
+end
+$$;
+
+revoke all on all functions in schema dibs from public;
+-- +goose StatementEnd

@@ -1,0 +1,243 @@
+-- +goose Up
+-- +goose StatementBegin
+-- How messages are read. Readers take no lock. A plan is made once for a session:
+-- made for each call it would cost more than an empty page does.
+set local lock_timeout = '10s';
+
+select set_config('role', pg_get_userbyid(nspowner), true)
+from pg_namespace
+where oid = to_regnamespace('dibs') and pg_has_role(session_user, nspowner, 'member');
+
+create function dibs.refuse_invalid_page(from_position bigint, max_messages integer) returns void
+language plpgsql immutable
+as $$
+begin
+  if from_position is null or from_position < 0 then
+    raise exception 'invalid position: it is at least 0' using errcode = 'DB001', column = 'from_position';
+  end if;
+  if max_messages is null or max_messages not between 1 and 10000 then
+    raise exception 'invalid limit: it is between 1 and 10000' using errcode = 'DB001', column = 'max_messages';
+  end if;
+end
+$$;
+
+comment on function dibs.refuse_invalid_page(bigint, integer) is
+'Raises DB001, with the parameter as the column, for a page that cannot be.';
+
+create function dibs.read_stream(stream text, from_position bigint default 0, max_messages integer default 1000, backwards boolean default false)
+returns table (
+  id uuid, stream_name text, type text, "position" bigint, global_position bigint, data json, metadata json, "time" timestamptz
+)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set jit = off
+as $$
+begin
+  perform dibs.refuse_invalid_page(from_position, max_messages);
+  if backwards then
+    return query
+    select m.id, m.stream_name, m.type, m.position, m.global_position, m.data, m.metadata, m.time
+    from dibs.messages m
+    where m.stream_name = stream and m.position <= from_position
+    order by m.position desc
+    limit max_messages;
+  else
+    return query
+    select m.id, m.stream_name, m.type, m.position, m.global_position, m.data, m.metadata, m.time
+    from dibs.messages m
+    where m.stream_name = stream and m.position >= from_position
+    order by m.position
+    limit max_messages;
+  end if;
+end
+$$;
+
+comment on function dibs.read_stream(text, bigint, integer, boolean) is
+'Messages of one stream from a position on, that one included, upwards or backwards: at most max_messages, which is 1 to 10000.';
+
+create function dibs.read_category(
+  category text, from_position bigint default 0, max_messages integer default 1000,
+  types text[] default null, correlation text default null, group_size integer default null, group_member integer default null
+)
+returns table (
+  id uuid, stream_name text, type text, "position" bigint, global_position bigint, data json, metadata json, "time" timestamptz,
+  more boolean
+)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set jit = off
+as $$
+declare
+  found_messages integer := 0;
+  next bigint := from_position;
+  last bigint;
+begin
+  perform dibs.refuse_invalid_page(from_position, max_messages);
+  if group_size is not null and (group_size < 1 or group_member is null or group_member < 0 or group_member >= group_size)
+    or group_size is null and group_member is not null
+  then
+    raise exception 'invalid group: the size is at least 1, and the member from 0 and less than the size'
+      using errcode = 'DB001', column = 'group_member';
+  end if;
+
+  if cardinality(types) > 0 or correlation is not null or group_size > 1 then
+    -- At most 10000 messages are looked at, however few of them are wanted.
+    for id, stream_name, type, position, global_position, data, metadata, time in
+      select m.id, m.stream_name, m.type, m.position, m.global_position, m.data, m.metadata, m.time
+      from (
+        select * from dibs.messages w
+        where w.category = read_category.category and w.global_position >= from_position
+        order by w.global_position
+        limit 10000
+      ) m
+      where (coalesce(cardinality(types), 0) = 0 or m.type = any (types))
+        and (correlation is null or m.correlation_category = correlation)
+        and (group_size is null or abs(m.group_hash % group_size) = group_member)
+      order by m.global_position
+      limit max_messages
+    loop
+      return next;
+      found_messages := found_messages + 1;
+    end loop;
+    if found_messages = max_messages then
+      last := global_position;
+    else
+      select w.global_position into last
+      from dibs.messages w
+      where w.category = read_category.category and w.global_position >= from_position
+      order by w.global_position
+      offset 9999
+      limit 1;
+    end if;
+  else
+    return query
+    select m.id, m.stream_name, m.type, m.position, m.global_position, m.data, m.metadata, m.time, null::boolean
+    from dibs.messages m
+    where m.category = read_category.category and m.global_position >= from_position
+    order by m.global_position
+    limit max_messages;
+    get diagnostics found_messages = row_count;
+    if found_messages = max_messages then
+      select w.global_position into last
+      from dibs.messages w
+      where w.category = read_category.category and w.global_position >= from_position
+      order by w.global_position
+      offset max_messages - 1
+      limit 1;
+    end if;
+  end if;
+
+  -- Where to go on, and whether there is anything.
+  if last is null then
+    select w.global_position into last
+    from dibs.messages w
+    where w.category = read_category.category and w.global_position >= from_position
+    order by w.global_position desc
+    limit 1;
+    more := false;
+  else
+    more := exists (
+      select from dibs.messages w where w.category = read_category.category and w.global_position > last
+    );
+  end if;
+  id := null; stream_name := null; type := null; position := null; data := null; metadata := null; time := null;
+  global_position := case
+    when last is null then from_position
+    when last = 9223372036854775807 then last
+    else last + 1
+  end;
+  return next;
+end
+$$;
+
+comment on function dibs.read_category(text, bigint, integer, text[], text, integer, integer) is
+'Messages of one category from a global position on, that one included, in order: at most max_messages, which is 1 to 10000.
+
+With types, only those of one of these; with correlation, only those with a correlation stream of this category; with a
+group, only the member''s, by |group_hash| mod size. A call then looks at no more than 10000 messages.
+
+After the messages comes one row without (its id is null): its global_position is where to go on, past all that was looked
+at, and more says whether there is anything.';
+
+create function dibs.last_message(stream text, message_type text default null)
+returns table (
+  id uuid, stream_name text, type text, "position" bigint, global_position bigint, data json, metadata json, "time" timestamptz
+)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set jit = off
+as $$
+begin
+  return query
+  select m.id, m.stream_name, m.type, m.position, m.global_position, m.data, m.metadata, m.time
+  from dibs.messages m
+  where m.stream_name = stream and (message_type is null or m.type = message_type)
+  order by m.position desc
+  limit 1;
+end
+$$;
+
+comment on function dibs.last_message(text, text) is 'The last message of a stream, or the last of a type; no row if there is none.';
+
+create function dibs.stream_version(stream text) returns bigint
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+  return coalesce((select m.position from dibs.messages m where m.stream_name = stream order by m.position desc limit 1), -1);
+end
+$$;
+
+comment on function dibs.stream_version(text) is 'The position of the last message of a stream, -1 for no stream.';
+
+create function dibs.find_messages(stream text, ids uuid[])
+returns table (
+  id uuid, stream_name text, type text, "position" bigint, global_position bigint, data json, metadata json, "time" timestamptz
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
+as $$
+begin
+  perform dibs.lock_category(split_part(stream, '-', 1));
+  return query
+  select m.id, m.stream_name, m.type, m.position, m.global_position, m.data, m.metadata, m.time
+  from (select distinct u.id from unnest(ids) u (id)) r
+  cross join lateral (select * from dibs.messages m where m.id = r.id limit 1) m
+  where m.stream_name = stream
+  order by m.position;
+end
+$$;
+
+comment on function dibs.find_messages(text, uuid[]) is
+'Those messages of a stream that have one of the ids. It waits for every write to the category that is under way, so that
+what it does not find was not and will not be written. That holds at READ COMMITTED; above it, a transaction does not see
+what was written since it began.';
+
+revoke all on all functions in schema dibs from public;
+
+do $$
+declare
+  role text;
+begin
+  foreach role in array array['dibs_writer', 'dibs_reader'] loop
+    continue when to_regrole(role) is null;
+    execute format('grant execute on function
+      dibs.read_stream(text, bigint, integer, boolean),
+      dibs.read_category(text, bigint, integer, text[], text, integer, integer),
+      dibs.last_message(text, text),
+      dibs.stream_version(text)
+      to %I', role);
+  end loop;
+
+  -- It holds off writers, and what it is for is to ask about a write.
+  if to_regrole('dibs_writer') is not null then
+    grant execute on function dibs.find_messages(text, uuid[]) to dibs_writer;
+  end if;
+end
+$$;
+-- +goose StatementEnd
