@@ -1,0 +1,158 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// Append implements [messagestore.Driver].
+func (d *Driver) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
+	written, err := d.AppendAll(ctx, []messagestore.Append{a})
+	if err != nil {
+		return messagestore.Written{}, err
+	}
+	return written[0], nil
+}
+
+// AppendAll implements [messagestore.AtomicDriver].
+func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
+	// A transaction is tried once: what it saw before would have to be tried again
+	// too.
+	const attempts = 5
+
+	args := appendArguments(appends)
+	for attempt := 1; ; attempt++ {
+		var answers []answer
+		own := false
+		err := d.with(ctx, func(db DB) error {
+			own = !d.inTransaction(db)
+			var err error
+			answers, err = d.call(ctx, db, args)
+			if err != nil && own {
+				return d.writeFailed(err, appends)
+			}
+			return d.failed(err)
+		})
+		if err == nil {
+			return outcome(answers, appends)
+		}
+		if !own || attempt == attempts || !retryable(err) {
+			return nil, err
+		}
+		d.log.Warn().Err(err).Str("stream", string(appends[0].Stream)).Int("attempt", attempt).Msg("write again")
+		if err := pause(ctx, attempt); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// An answer is a row that the function append returns.
+type answer struct {
+	outcome        string
+	stream         string
+	version        messagestore.Version
+	globalPosition messagestore.GlobalPosition
+	id             uuid.UUID
+}
+
+func (d *Driver) call(ctx context.Context, db DB, args []any) ([]answer, error) {
+	rows, err := db.Query(ctx, d.queries.append, arguments(db, args)...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var answers []answer
+	for rows.Next() {
+		var a answer
+		var id pgtype.UUID
+		var globalPosition pgtype.Int8
+		if err := rows.Scan(&a.outcome, &a.stream, (*int64)(&a.version), &globalPosition, &id); err != nil {
+			return nil, err
+		}
+		a.globalPosition, a.id = messagestore.GlobalPosition(globalPosition.Int64), id.Bytes
+		answers = append(answers, a)
+	}
+	rows.Close() // the outcome is known only when all has been read
+	return answers, rows.Err()
+}
+
+// appendArguments lays appends out as the arrays that the function takes. Their
+// types are such that every way pgx has to send them means the same.
+func appendArguments(appends []messagestore.Append) []any {
+	n := 0
+	for _, a := range appends {
+		n += len(a.Records)
+	}
+	streams, expected, counts := make([]string, len(appends)), make([]int64, len(appends)), make([]int32, len(appends))
+	ids, types, data, metadata := make([]pgtype.UUID, 0, n), make([]string, 0, n), make([]string, 0, n), make([]*string, 0, n)
+	for i, a := range appends {
+		streams[i], expected[i], counts[i] = string(a.Stream), int64(a.Expected), int32(len(a.Records)) //nolint:gosec // at most MaxWriteMessages
+		for _, r := range a.Records {
+			ids = append(ids, pgtype.UUID{Bytes: r.ID, Valid: true})
+			types = append(types, r.Type)
+			data = append(data, string(r.Data))
+			var m *string
+			if len(r.Metadata) > 0 {
+				text := string(r.Metadata)
+				m = &text
+			}
+			metadata = append(metadata, m)
+		}
+	}
+	return []any{streams, expected, counts, ids, types, data, metadata}
+}
+
+// outcome says in the library's words what the function answered.
+func outcome(answers []answer, appends []messagestore.Append) ([]messagestore.Written, error) {
+	if len(answers) == 1 {
+		switch a := answers[0]; a.outcome {
+		case "version_conflict":
+			conflict := &messagestore.VersionConflictError{Stream: messagestore.StreamName(a.stream), Actual: a.version}
+			for _, w := range appends {
+				if w.Stream == conflict.Stream {
+					conflict.Expected = w.Expected
+				}
+			}
+			return nil, conflict
+		case "id_conflict":
+			return nil, &messagestore.IDConflictError{ID: a.id, Stream: messagestore.StreamName(a.stream), Position: a.version}
+		}
+	}
+	if len(answers) != len(appends) {
+		return nil, fmt.Errorf("append %d streams: the database answered for %d", len(appends), len(answers))
+	}
+	written := make([]messagestore.Written, len(appends))
+	for i, a := range answers {
+		written[i] = messagestore.Written{
+			Stream:         messagestore.StreamName(a.stream),
+			Version:        a.version,
+			GlobalPosition: a.globalPosition,
+			Duplicate:      a.outcome == "duplicate",
+		}
+		for _, r := range appends[i].Records {
+			written[i].IDs = append(written[i].IDs, r.ID)
+		}
+	}
+	return written, nil
+}
+
+// pause waits a little longer after each attempt, and never for the same time as
+// another writer.
+func pause(ctx context.Context, attempt int) error {
+	most := 10 * time.Millisecond << attempt
+	timer := time.NewTimer(rand.N(most)) //nolint:gosec // no secret
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,68 @@
+package postgres_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+func TestConformanceOverAPool(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	storetest.RunWith(t, storetest.Options{
+		Open: func(*testing.T) messagestore.Driver { return postgres.New(pool, nil) },
+		Reopen: func(t *testing.T, _ messagestore.Driver) messagestore.Driver {
+			return postgres.New(pgtest.Connect(t, pgtest.URL(t)), nil)
+		},
+		Beside: func(t *testing.T, _ messagestore.Driver) messagestore.Driver {
+			return postgres.New(pgtest.Connect(t, pgtest.URL(t)), nil)
+		},
+	})
+}
+
+func TestConformanceOverAConnection(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	storetest.RunWith(t, storetest.Options{
+		Open:    func(t *testing.T) messagestore.Driver { return postgres.New(connect(t, pgtest.URL(t)), nil) },
+		OneUser: true, // who leaves a call early leaves the connection closed to all
+	})
+}
+
+func TestConformanceInATransaction(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	storetest.RunWith(t, storetest.Options{
+		Open: func(t *testing.T) messagestore.Driver {
+			tx, err := connect(t, pgtest.URL(t)).Begin(t.Context())
+			require.NoError(t, err)
+			return postgres.New(tx, nil)
+		},
+		OneUser: true,
+	})
+}
+
+func TestConformanceInAnotherSchema(t *testing.T) {
+	t.Parallel()
+	pool, schema := pgtest.Schema(t)
+	storetest.Run(t, func(*testing.T) messagestore.Driver {
+		return postgres.New(pool, &postgres.Config{Schema: schema})
+	})
+}
+
+// connect returns a connection that is closed when the test ends, and with it
+// whatever transaction it is in.
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close(context.WithoutCancel(t.Context()))) })
+	return conn
+}

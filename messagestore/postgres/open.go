@@ -1,0 +1,52 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// errInvalidURL does not show the URL, which may hold a password.
+var errInvalidURL = messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "database URL", nil,
+	"it is not one that PostgreSQL's clients know: postgres://user@host:5432/database")
+
+// connectTimeout bounds how long one attempt to connect takes, unless the URL says
+// otherwise.
+const connectTimeout = 10 * time.Second
+
+// Open returns a driver over a pool of its own, which Close closes, once it has
+// reached the database. The URL is one that [pgxpool.ParseConfig] knows, with
+// pool_max_conns and the like; a connection gives up after 10 seconds unless it has
+// connect_timeout, and calls itself dibs unless it has application_name. No error
+// shows the URL or its password.
+func Open(ctx context.Context, url string, config *Config) (*Driver, error) {
+	poolConfig, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("open: %w", errInvalidURL)
+	}
+	if poolConfig.ConnConfig.ConnectTimeout == 0 {
+		poolConfig.ConnConfig.ConnectTimeout = connectTimeout
+	}
+	if poolConfig.ConnConfig.RuntimeParams["application_name"] == "" {
+		poolConfig.ConnConfig.RuntimeParams["application_name"] = "dibs"
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, poolConfig)
+	if err != nil {
+		return nil, fmt.Errorf("open: %w", safe(err))
+	}
+	d := New(pool, config)
+	d.close = pool.Close
+	if err := d.invalid; err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("open: %w", err)
+	}
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("open: %w", safe(err))
+	}
+	return d, nil
+}

@@ -1,0 +1,213 @@
+// Package postgres keeps messages in PostgreSQL, 14 or later.
+//
+//	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
+//	if err != nil {
+//		return err
+//	}
+//	store := messagestore.New(postgres.New(pool, nil), nil)
+//
+// or, with a pool of the driver's own, [Open]. The schema is made by package
+// migrations. The user needs no more than to be a member of the role dibs_writer,
+// or of dibs_reader to read only: all access is by functions.
+//
+// # In a transaction of yours
+//
+// A driver over a transaction writes in it. What it writes commits and rolls back
+// with everything else in it, and a conflict leaves it usable:
+//
+//	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+//		if _, err := tx.Exec(ctx, "update invoices set ..."); err != nil {
+//			return err
+//		}
+//		store := messagestore.New(postgres.New(tx, nil), nil)
+//		_, err := store.Write(ctx, stream, version, Paid{})
+//		return err
+//	})
+//
+// From its first write to a category to its end it holds off other writers of that
+// category, so it had better be short. A transaction that writes to two
+// categories with two calls may deadlock with one that does so in the other order;
+// PostgreSQL then refuses one of them.
+// [messagestore.AtomicStore.WriteStreams] does not.
+//
+// Whether a transaction was committed is between the caller and the database: if
+// the connection is lost during COMMIT, nobody knows. [Driver.Find] on another
+// connection tells, and pgconn.SafeToRetry does not: it calls a COMMIT whose answer
+// was lost safe to repeat.
+//
+// # Outcomes
+//
+// Over a pool or a connection every write is one statement. If its answer is lost,
+// the error matches [messagestore.ErrOutcomeUnknown]; every other error means that
+// nothing was written. A write that waits for another for more than 10 seconds
+// gives up, with an error of SQLSTATE 55P03.
+package postgres
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// DB is what a driver works with: a [*pgxpool.Pool], a [*pgxpool.Conn], a
+// [*pgx.Conn] or a [pgx.Tx].
+type DB interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
+var (
+	_ DB                        = (*pgxpool.Pool)(nil)
+	_ DB                        = (*pgxpool.Conn)(nil)
+	_ DB                        = (*pgx.Conn)(nil)
+	_ DB                        = (pgx.Tx)(nil)
+	_ messagestore.AtomicDriver = (*Driver)(nil)
+)
+
+// Driver is a [messagestore.AtomicDriver]. It is safe for concurrent use, unless
+// it is over a transaction; over a connection, its calls take turns.
+type Driver struct {
+	db      DB
+	pool    *pgxpool.Pool // db, if it is one
+	tx      bool          // whether db is a transaction
+	turn    chan struct{} // holds one token, which a call over anything but a pool takes
+	queries queries
+	invalid error // of the configuration, for every call
+	log     zerolog.Logger
+	close   func()
+}
+
+// Config changes how a [Driver] works. A nil *Config is a good one.
+type Config struct {
+	// Schema is the schema that was migrated: at most 63 lower-case letters, digits
+	// and underscores.
+	//
+	// Defaults to dibs.
+	Schema string
+
+	// Logger receives one warning for each write that the database asked to be
+	// tried again, of names and numbers, never of content.
+	//
+	// Defaults to silence.
+	Logger zerolog.Logger
+}
+
+// New returns a driver over db, which the caller keeps and closes. A schema that is
+// no schema's name is the error of every call.
+func New(db DB, config *Config) *Driver {
+	d := &Driver{db: db, turn: make(chan struct{}, 1), log: zerolog.Nop(), close: func() {}}
+	d.turn <- struct{}{}
+	d.pool, _ = db.(*pgxpool.Pool)
+	_, d.tx = db.(pgx.Tx)
+	schema := pgschema.Default
+	if config != nil {
+		d.log = config.Logger
+		schema = config.Schema
+	}
+	if rule := pgschema.Check(schema); rule != "" {
+		d.invalid = messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "schema", schema, rule)
+		return d
+	}
+	d.queries = queriesFor(schema)
+	return d
+}
+
+// Close closes what [Open] opened. What [New] was given it leaves alone.
+func (d *Driver) Close() error {
+	d.close()
+	return nil
+}
+
+// The queries, one to a file, each a call of one function.
+var (
+	//go:embed sql/append.sql
+	appendSQL string
+	//go:embed sql/read_stream.sql
+	readStreamSQL string
+	//go:embed sql/read_category.sql
+	readCategorySQL string
+	//go:embed sql/last.sql
+	lastSQL string
+	//go:embed sql/version.sql
+	versionSQL string
+	//go:embed sql/find.sql
+	findSQL string
+)
+
+type queries struct {
+	append, readStream, readCategory, last, version, find string
+}
+
+func queriesFor(schema string) queries {
+	return queries{
+		append:       pgschema.Rename(appendSQL, schema),
+		readStream:   pgschema.Rename(readStreamSQL, schema),
+		readCategory: pgschema.Rename(readCategorySQL, schema),
+		last:         pgschema.Rename(lastSQL, schema),
+		version:      pgschema.Rename(versionSQL, schema),
+		find:         pgschema.Rename(findSQL, schema),
+	}
+}
+
+// with calls f with a connection or transaction that is f's alone meanwhile. An
+// error from here means that nothing was sent.
+func (d *Driver) with(ctx context.Context, f func(db DB) error) error {
+	if d.invalid != nil {
+		return d.invalid
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if d.pool != nil {
+		conn, err := d.pool.Acquire(ctx)
+		if err != nil {
+			return fmt.Errorf("acquire a connection: %w", safe(err))
+		}
+		defer conn.Release()
+		return f(conn)
+	}
+	select {
+	case <-d.turn:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { d.turn <- struct{}{} }()
+	return f(d.db)
+}
+
+// inTransaction reports whether db is in a transaction that this driver did not
+// begin: its giver's, who may have begun it on a connection by hand.
+func (d *Driver) inTransaction(db DB) bool {
+	if d.tx {
+		return true
+	}
+	conn := connOf(db)
+	return conn != nil && conn.PgConn().TxStatus() != 'I'
+}
+
+func connOf(db DB) *pgx.Conn {
+	switch c := db.(type) {
+	case *pgx.Conn:
+		return c
+	case interface{ Conn() *pgx.Conn }: // a pool's connection, a transaction
+		return c.Conn()
+	}
+	return nil
+}
+
+// arguments puts the mode before args that a statement needs which is never sent
+// as text with its arguments in it: a pool may be configured for that.
+func arguments(db DB, args []any) []any {
+	conn := connOf(db)
+	if conn == nil || conn.Config().DefaultQueryExecMode != pgx.QueryExecModeSimpleProtocol {
+		return args
+	}
+	return append([]any{pgx.QueryExecModeCacheDescribe}, args...)
+}

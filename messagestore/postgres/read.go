@@ -1,0 +1,170 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// ReadStream implements [messagestore.Driver].
+func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+	return d.messages(ctx, d.queries.readStream, string(q.Stream), int64(q.From), q.Limit, q.Backwards)
+}
+
+// ReadCategory implements [messagestore.Driver]. With a filter, one call looks at
+// 10,000 messages at most, so a page may be empty and have more after it.
+func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	var types []string
+	if len(q.Filter.Types) > 0 {
+		types = q.Filter.Types
+	}
+	var correlation *string
+	if q.Filter.Correlation != "" {
+		name := string(q.Filter.Correlation)
+		correlation = &name
+	}
+	var size, member *int
+	if q.Filter.GroupSize > 0 {
+		size, member = &q.Filter.GroupSize, &q.Filter.GroupMember
+	}
+	page := messagestore.CategoryPage{Next: q.From}
+	err := d.query(ctx, d.queries.readCategory, []any{string(q.Category), int64(q.From), q.Limit, types, correlation, size, member}, func(rows pgx.Rows) error {
+		var more pgtype.Bool
+		m, err := scan(rows, &more)
+		switch {
+		case err != nil:
+			return err
+		case m.Stream == "": // the last row, which is no message
+			page.Next, page.More = m.GlobalPosition, more.Bool
+		default:
+			page.Messages = append(page.Messages, m)
+		}
+		return nil
+	})
+	if err != nil {
+		return messagestore.CategoryPage{}, err
+	}
+	return page, nil
+}
+
+// Last implements [messagestore.Driver].
+func (d *Driver) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Recorded, error) {
+	var ofType *string
+	if messageType != "" {
+		ofType = &messageType
+	}
+	found, err := d.messages(ctx, d.queries.last, string(stream), ofType)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, messagestore.ErrNotFound
+	}
+	return found[0], nil
+}
+
+// Version implements [messagestore.Driver].
+func (d *Driver) Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
+	version := messagestore.NoStream
+	err := d.query(ctx, d.queries.version, []any{string(stream)}, func(rows pgx.Rows) error {
+		return rows.Scan((*int64)(&version))
+	})
+	return version, err
+}
+
+// Find implements [messagestore.Driver]. Over a pool it asks on another connection
+// than the one that a write was lost on.
+func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Recorded, error) {
+	wanted := make([]pgtype.UUID, len(ids))
+	for i, id := range ids {
+		wanted[i] = pgtype.UUID{Bytes: id, Valid: true}
+	}
+	var found []*messagestore.Recorded
+	err := d.with(ctx, func(db DB) error {
+		if d.inTransaction(db) {
+			return d.failed(d.read(ctx, db, d.queries.find, []any{string(stream), wanted}, into(&found)))
+		}
+		// Whatever level the user's transactions have by default: at a higher one
+		// this would not see what it has waited for.
+		tx, err := begin(ctx, db)
+		if err != nil {
+			return d.failed(err)
+		}
+		defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // there is nothing to undo
+		return d.failed(d.read(ctx, tx, d.queries.find, []any{string(stream), wanted}, into(&found)))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+func begin(ctx context.Context, db DB) (pgx.Tx, error) {
+	if b, ok := db.(interface {
+		BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+	}); ok {
+		return b.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	}
+	return db.Begin(ctx)
+}
+
+func (d *Driver) messages(ctx context.Context, sql string, args ...any) ([]*messagestore.Recorded, error) {
+	var found []*messagestore.Recorded
+	if err := d.query(ctx, sql, args, into(&found)); err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+func into(found *[]*messagestore.Recorded) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		m, err := scan(rows)
+		*found = append(*found, m)
+		return err
+	}
+}
+
+func (d *Driver) query(ctx context.Context, sql string, args []any, each func(pgx.Rows) error) error {
+	return d.with(ctx, func(db DB) error {
+		return d.failed(d.read(ctx, db, sql, args, each))
+	})
+}
+
+func (d *Driver) read(ctx context.Context, db DB, sql string, args []any, each func(pgx.Rows) error) error {
+	rows, err := db.Query(ctx, sql, arguments(db, args)...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := each(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// scan returns the message in a row, by its columns' places, and what comes after
+// them. A row of a category's page that is no message has no stream.
+func scan(rows pgx.Rows, more ...any) (*messagestore.Recorded, error) {
+	var m messagestore.Recorded
+	var id pgtype.UUID
+	var stream, messageType pgtype.Text
+	var position pgtype.Int8
+	var data, metadata []byte
+	var at pgtype.Timestamptz
+	columns := []any{&id, &stream, &messageType, &position, (*int64)(&m.GlobalPosition), &data, &metadata, &at}
+	if err := rows.Scan(append(columns, more...)...); err != nil {
+		return nil, fmt.Errorf("read a row: %w", err)
+	}
+	m.ID, m.Stream, m.Type = id.Bytes, messagestore.StreamName(stream.String), messageType.String
+	m.Position, m.Data, m.Metadata = messagestore.Version(position.Int64), data, messagestore.ParseMetadata(metadata)
+	m.Time = at.Time.UTC().Truncate(time.Microsecond)
+	return &m, nil
+}

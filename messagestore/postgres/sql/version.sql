@@ -1,0 +1,1 @@
+select dibs.stream_version($1::text)
