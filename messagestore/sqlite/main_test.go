@@ -1,9 +1,17 @@
-package sqlite
+package sqlite_test
 
 import (
+	"os"
 	"testing"
 
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The test binary is also the other processes of the tests that need some: see
+// process_test.go.
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleVariable); role != "" {
+		os.Exit(runRole(role))
+	}
+	goleak.VerifyTestMain(m)
+}

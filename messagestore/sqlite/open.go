@@ -43,7 +43,7 @@ func open(ctx context.Context, driverName, path string, config *Config) (*Driver
 		return nil, err
 	}
 	writing, err := sql.Open(driverName, dataSource(path,
-		"synchronous(full)", "fullfsync(1)", "checkpoint_fullfsync(1)", "journal_size_limit(67108864)"))
+		"busy_timeout(0)", "synchronous(full)", "fullfsync(1)", "checkpoint_fullfsync(1)", "journal_size_limit(67108864)"))
 	if err != nil {
 		return nil, &OpenError{Path: path, Rule: "no driver", Cause: err}
 	}
@@ -52,7 +52,7 @@ func open(ctx context.Context, driverName, path string, config *Config) (*Driver
 		_ = writing.Close()
 		return nil, openError(path, err)
 	}
-	reading, err := sql.Open(driverName, dataSource(path, "query_only(1)"))
+	reading, err := sql.Open(driverName, dataSource(path, "busy_timeout(100)", "query_only(1)"))
 	if err != nil {
 		_ = writing.Close()
 		return nil, &OpenError{Path: path, Rule: "no driver", Cause: err}
@@ -107,7 +107,7 @@ func checkPath(path string) (string, error) {
 // anything else. Waiting for locks is our own business: see turn.go.
 func dataSource(path string, pragmas ...string) string {
 	u := url.URL{Scheme: "file", OmitHost: true, Path: filepath.ToSlash(path)}
-	q := url.Values{"_pragma": append([]string{"busy_timeout(100)"}, pragmas...)}
+	q := url.Values{"_pragma": pragmas}
 	u.RawQuery = q.Encode()
 	return u.String()
 }
@@ -120,14 +120,17 @@ func prepareFile(ctx context.Context, db *sql.DB, timeout time.Duration) error {
 	}
 	defer conn.Close()
 	return retry(ctx, timeout, func() error {
+		// In this order: between the two another process may create the tables.
+		empty, err := isEmpty(ctx, conn)
+		if err != nil {
+			return err
+		}
 		version, err := schemaVersion(ctx, conn)
 		if err != nil {
 			return err
 		}
-		if version == 0 {
-			if empty, err := isEmpty(ctx, conn); err != nil || !empty {
-				return errors.Join(err, errForeign)
-			}
+		if version == 0 && !empty {
+			return errForeign
 		}
 		if err := logAhead(ctx, conn); err != nil {
 			return err

@@ -15,12 +15,12 @@ func TestConformance(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) messagestore.Driver { return open(t, newFile(t), nil) })
 }
 
-func newFile(t *testing.T) string {
+func newFile(t testing.TB) string {
 	t.Helper()
 	return filepath.Join(t.TempDir(), "messages.db")
 }
 
-func open(t *testing.T, path string, config *sqlite.Config) *sqlite.Driver {
+func open(t testing.TB, path string, config *sqlite.Config) *sqlite.Driver {
 	t.Helper()
 	driver, err := sqlite.Open(t.Context(), path, config)
 	require.NoError(t, err)

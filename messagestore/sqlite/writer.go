@@ -37,8 +37,8 @@ type writer struct {
 	done  chan struct{} // closed when stopped
 
 	turns   turns
-	commits atomic.Int64
-	written atomic.Int64 // jobs committed
+	commits atomic.Int64 // for the tests
+	written atomic.Int64 // jobs in those commits
 }
 
 func (w *writer) start() {
@@ -236,6 +236,10 @@ func (w *writer) commit(group []*ticket) {
 		return
 	}
 	err := w.commitNow()
+	if err == nil {
+		w.commits.Add(1)
+		w.written.Add(int64(len(group)))
+	}
 	for i, t := range group {
 		switch {
 		case err == nil:
@@ -272,10 +276,8 @@ func (w *writer) commitNow() error {
 	if err != nil {
 		w.rollback()
 		w.drop()
-		return err
 	}
-	w.commits.Add(1)
-	return nil
+	return err
 }
 
 func (w *writer) exec(statement string) error {

@@ -1,0 +1,90 @@
+package sqlite_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+// BenchmarkAppend appends one message at a time, each to a stream of its own, with
+// and without sharing commits.
+func BenchmarkAppend(b *testing.B) {
+	for _, callers := range []int{1, 32} {
+		for _, group := range []int{1, 256} {
+			b.Run(fmt.Sprintf("callers=%d/group=%d", callers, group), func(b *testing.B) {
+				driver := open(b, newFile(b), &sqlite.Config{MaxGroup: group})
+				appendFrom(b, driver, callers, b.N)
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "appends/s")
+			})
+		}
+	}
+}
+
+// BenchmarkReadCategory reads 1,000 messages a page.
+func BenchmarkReadCategory(b *testing.B) {
+	driver := open(b, newFile(b), nil)
+	category := storetest.Category(b)
+	const messages = 20_000
+	for range messages / 500 {
+		_, err := driver.Append(b.Context(), appendOf(category.Stream(uuid.NewString()), messagestore.NoStream, 500))
+		require.NoError(b, err)
+	}
+	read := 0
+	for b.Loop() {
+		from, more := messagestore.GlobalPosition(0), true
+		for more {
+			page, err := driver.ReadCategory(b.Context(), messagestore.CategoryQuery{Category: category, From: from, Limit: 1000})
+			require.NoError(b, err)
+			from, more, read = page.Next, page.More, read+len(page.Messages)
+		}
+	}
+	b.ReportMetric(float64(read)/b.Elapsed().Seconds(), "messages/s")
+}
+
+// appendFrom appends count messages from so many callers at once.
+func appendFrom(t testing.TB, driver *sqlite.Driver, callers, count int) {
+	t.Helper()
+	category := storetest.Category(t)
+	var next atomic.Int64
+	failures := make(chan error, callers)
+	if b, ok := t.(*testing.B); ok {
+		b.ResetTimer()
+	}
+	for range callers {
+		go func() {
+			for next.Add(1) <= int64(count) {
+				if _, err := driver.Append(t.Context(), appendOf(category.Stream(uuid.NewString()), messagestore.NoStream, 1)); err != nil {
+					failures <- err
+					return
+				}
+			}
+			failures <- nil
+		}()
+	}
+	for range callers {
+		require.NoError(t, <-failures)
+	}
+}
+
+// appendOf returns an append of so many new messages.
+func appendOf(stream messagestore.StreamName, expected messagestore.Version, messages int) messagestore.Append {
+	a := messagestore.Append{Stream: stream, Expected: expected}
+	for range messages {
+		id, err := uuid.NewV7()
+		if err != nil {
+			panic(err)
+		}
+		a.Records = append(a.Records, messagestore.Record{
+			ID: id, Type: "Deposited", Data: []byte(`{"account": "123", "amount": 10.00, "note": "the first of many"}`),
+			Metadata: []byte(`{"properties":{"user":"ann"}}`),
+		})
+	}
+	return a
+}
