@@ -1,0 +1,88 @@
+package reservation_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation"
+)
+
+type note struct {
+	Text  any    `json:"text"`
+	Other string `json:"other"`
+}
+
+func (note) MessageType() string { return "Note" }
+
+type otherNote note
+
+func (otherNote) MessageType() string { return "OtherNote" }
+
+type broken struct{ F func() }
+
+func (broken) MessageType() string { return "Broken" }
+
+func TestEqualCommandsHaveEqualKeys(t *testing.T) {
+	t.Parallel()
+	a := reservation.ContentKey(note{Text: "a"})
+
+	require.Equal(t, a, reservation.ContentKey(note{Text: "a"}))
+	require.Len(t, a, 43)
+	require.Equal(t, reservation.ContentKey(note{Text: 1}), reservation.ContentKey(note{Text: 1.0}))
+	require.NotEqual(t, a, reservation.ContentKey(note{Text: "b"}))
+	require.NotEqual(t, a, reservation.ContentKey(note{Other: "a"}))
+	require.NotEqual(t, a, reservation.ContentKey(otherNote{Text: "a"}))
+	require.NotEqual(t, reservation.ContentKey(note{Text: uint64(1 << 60)}), reservation.ContentKey(note{Text: uint64(1<<60 + 1)}))
+}
+
+func TestOnlyWhatCountsIsInTheContentsKey(t *testing.T) {
+	t.Parallel()
+	a := reservation.ContentKey(Transfer{"Bob", 10, "09:00"})
+
+	require.Equal(t, a, reservation.ContentKey(Transfer{"Bob", 10, "09:01"}))
+	require.NotEqual(t, a, reservation.ContentKey(Transfer{"Bob", 11, "09:00"}))
+}
+
+func TestABodyThatDoesNotEncodeHasNoKey(t *testing.T) {
+	t.Parallel()
+	require.Empty(t, reservation.ContentKey(broken{}))
+}
+
+// The keys are in databases: they may not change.
+func TestAContentsKeyStaysTheSame(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "z_8xcCcuV8Hta_6_D3QHZ1E9SFIMnh1zbfZSutk8ymo", reservation.ContentKey(note{Text: []int{1}, Other: "ü<"}))
+}
+
+func TestADerivedIDIsTheSameForTheSameMessageAndName(t *testing.T) {
+	t.Parallel()
+	v7 := &messagestore.Recorded{ID: uuid.MustParse("0198c6b1-4b4c-7abc-8def-0123456789ab")}
+	id := reservation.DeriveID(v7, "deposited")
+
+	require.Equal(t, id, reservation.DeriveID(v7, "deposited"))
+	require.Equal(t, v7.ID[:6], id[:6])
+	require.Equal(t, uuid.Version(7), id.Version())
+	require.Equal(t, uuid.RFC4122, id.Variant())
+	require.NotEqual(t, id, v7.ID)
+	require.NotEqual(t, id, reservation.DeriveID(v7, "withdrawn"))
+	other := &messagestore.Recorded{ID: uuid.MustParse("0198c6b1-4b4c-7abc-8def-0123456789ac")}
+	require.NotEqual(t, id, reservation.DeriveID(other, "deposited"))
+	require.Equal(t, "0198c6b1-4b4c-7521-85cd-67d5fd31e904", id.String()) // it is in databases
+}
+
+func TestADerivedIDOfAnotherKindOfIDHasTheTimeOfTheMessage(t *testing.T) {
+	t.Parallel()
+	at := time.UnixMilli(1_700_000_000_123)
+	v4 := &messagestore.Recorded{ID: uuid.MustParse("f47ac10b-58cc-4372-a567-0e02b2c3d479"), Time: at}
+
+	id := reservation.DeriveID(v4, "deposited")
+
+	require.Equal(t, uuid.Version(7), id.Version())
+	seconds, nanoseconds := id.Time().UnixTime()
+	require.Equal(t, at, time.Unix(seconds, nanoseconds).Truncate(time.Millisecond))
+	require.NotPanics(t, func() { reservation.DeriveID(&messagestore.Recorded{}, "") })
+}

@@ -1,0 +1,305 @@
+package reservation_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation"
+)
+
+// counting returns a handler that remembers what it handled.
+func counting[T messagestore.Body](handled *[]string) handler.Func[T] {
+	return func(_ context.Context, m handler.Message[T]) error {
+		*handled = append(*handled, m.String())
+		return nil
+	}
+}
+
+func TestACommandThatIsIssuedAgainIsHandledOnce(t *testing.T) {
+	t.Parallel()
+	var told outcomes
+	var handled []string
+	store := newStore()
+	r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
+	mux := handler.New()
+	handler.On(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](&handled)))
+	for range 3 {
+		send(t, store, command, Deposit{"AAA", 10})
+	}
+	send(t, store, command, Deposit{"BBB", 10})
+
+	require.NoError(t, catchUp(t, store, mux, nil))
+
+	require.Equal(t, []string{"Deposit account:command-123+AAA@0", "Deposit account:command-123+BBB@0"}, handled)
+	require.Equal(t, 2, told.count(reservation.Reserved))
+	require.Equal(t, 2, told.count(reservation.Duplicate))
+}
+
+// R3: a command that loses to other content is not dropped.
+func TestACommandWithAReusedKeyIsParked(t *testing.T) {
+	t.Parallel()
+	var handled []string
+	store := newStore()
+	r := newReserver(t, store, nil)
+	mux := handler.New()
+	handler.On(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](&handled)))
+	send(t, store, command, Deposit{"AAA", 10})
+	loser := send(t, store, command, Deposit{"AAA", 11})
+	send(t, store, command, Deposit{"BBB", 12})
+	c, err := consumer.New(store, commands, "accounts", mux, nil) // whose policy is to stop
+	require.NoError(t, err)
+
+	require.NoError(t, c.CatchUp(t.Context()))
+
+	require.Equal(t, []string{"Deposit account:command-123+AAA@0", "Deposit account:command-123+BBB@0"}, handled)
+	var parked []*consumer.ParkedMessage
+	for p, err := range c.Parked(t.Context()) {
+		require.NoError(t, err)
+		parked = append(parked, p)
+	}
+	require.Len(t, parked, 1)
+	require.Equal(t, loser.ID, parked[0].ID)
+	require.JSONEq(t, string(loser.Data), string(parked[0].Data))
+	require.Equal(t, 1, parked[0].Attempts)
+	require.Contains(t, parked[0].Error, `idempotence key reused: "AAA" was first used with other content, by Deposit account:command-123+AAA@0`)
+}
+
+func TestAReusedKeyIsATypedError(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	mux := handler.New()
+	handler.On(mux, reservation.Copy(newReserver(t, store, nil), Deposit.Key, counting[Deposit](new([]string))))
+	require.NoError(t, mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10})))
+
+	err := mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 11}))
+
+	require.ErrorIs(t, err, reservation.ErrKeyReused)
+	reused, ok := errors.AsType[*reservation.KeyReusedError](err)
+	require.True(t, ok)
+	require.True(t, reused.Park())
+	require.Equal(t, "AAA", reused.Key)
+	require.Equal(t, command.With("AAA"), reused.Stream)
+	require.Equal(t, messagestore.Version(0), reused.Winner.Metadata.CausationPosition)
+	require.EqualError(t, err, `handle Deposit account:command-123@1: idempotence key reused: "AAA" was first used with other content, by Deposit account:command-123+AAA@0`)
+}
+
+func TestAnEmptyKeyStopsAndLosesNothing(t *testing.T) {
+	t.Parallel()
+	var handled []string
+	store := newStore()
+	mux := handler.New()
+	handler.On(mux, reservation.Copy(newReserver(t, store, nil), Deposit.Key, counting[Deposit](&handled)))
+	m := send(t, store, command, Deposit{"", 10})
+
+	err := mux.Handle(t.Context(), m)
+
+	require.ErrorIs(t, err, reservation.ErrInvalidKey)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.ErrorContains(t, err, `handle Deposit account:command-123@0: reserve for Deposit account:command-123@0: invalid idempotence key "": it is empty`)
+	require.ErrorIs(t, catchUp(t, store, mux, &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1}}), reservation.ErrInvalidKey)
+	require.Empty(t, handled)
+}
+
+func TestAKeyFunctionThatPanicsIsAnErrorThatNamesTheMessage(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	mux := handler.New()
+	handler.On(mux, reservation.Copy(newReserver(t, store, nil), func(Deposit) string { panic("no key") }, counting[Deposit](new([]string))))
+
+	err := mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10}))
+
+	require.EqualError(t, err, "handle Deposit account:command-123@0: panic: no key")
+}
+
+func TestWhatDoesNotCountDoesNotMakeAKeyReused(t *testing.T) {
+	t.Parallel()
+	var told outcomes
+	store := newStore()
+	r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
+	mux := handler.New()
+	handler.On(mux, reservation.Copy(r, Transfer.Key, counting[Transfer](new([]string))))
+
+	require.NoError(t, mux.Handle(t.Context(), send(t, store, command, Transfer{"Bob", 10, "09:00"})))
+	require.NoError(t, mux.Handle(t.Context(), send(t, store, command, Transfer{"Bob", 10, "09:01"})))
+	require.ErrorIs(t, mux.Handle(t.Context(), send(t, store, command, Transfer{"Bob", 11, "09:02"})), reservation.ErrKeyReused)
+
+	require.Equal(t, []reservation.Outcome{reservation.Reserved, reservation.Duplicate, reservation.KeyReused}, told.all)
+}
+
+// What is not a copy is reserved, whatever it says of itself.
+func TestAMarkAloneDoesNotMakeACopy(t *testing.T) {
+	t.Parallel()
+	mark := messagestore.Properties{"reservedKey": "AAA", "reservedDigest": "x"}
+	for name, forge := range map[string]func(*messagestore.Store) *messagestore.Recorded{
+		"on a command's stream": func(store *messagestore.Store) *messagestore.Recorded {
+			return send(t, store, command, messagestore.Message{Body: Deposit{"AAA", 10}, Metadata: messagestore.Metadata{Local: mark}})
+		},
+		"with a cause": func(store *messagestore.Store) *messagestore.Recorded {
+			first := send(t, store, "other-1", Deposit{"AAA", 10})
+			forged := messagestore.Follow(first, Deposit{"AAA", 10})
+			forged.Metadata.Local = mark
+			return send(t, store, command, forged)
+		},
+		"on the key's stream, later": func(store *messagestore.Store) *messagestore.Recorded {
+			first := send(t, store, command, Deposit{"AAA", 10})
+			send(t, store, command.With("AAA"), Deposit{"AAA", 10})
+			forged := messagestore.Follow(first, Deposit{"AAA", 10})
+			forged.Metadata.Local = mark
+			return send(t, store, command.With("AAA"), forged)
+		},
+		"on another key's stream": func(store *messagestore.Store) *messagestore.Recorded {
+			first := send(t, store, command, Deposit{"AAA", 10})
+			forged := messagestore.Follow(first, Deposit{"AAA", 10})
+			forged.Metadata.Local = mark
+			return send(t, store, command.With("BBB"), forged)
+		},
+		"without a mark": func(store *messagestore.Store) *messagestore.Recorded {
+			return send(t, store, command.With("AAA"), messagestore.Follow(send(t, store, command, Deposit{"AAA", 10}), Deposit{"AAA", 10}))
+		},
+		"with a mark of two parts": func(store *messagestore.Store) *messagestore.Recorded {
+			forged := messagestore.Follow(send(t, store, command, Deposit{"AAA", 10}), Deposit{"AAA", 10})
+			forged.Metadata.Local = messagestore.Properties{"reservedKey": "BBB+AAA"}
+			return send(t, store, command.With("BBB").With("AAA"), forged)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var told outcomes
+			var handled []string
+			store := newStore()
+			mux := handler.New()
+			handler.On(mux, reservation.Copy(newReserver(t, store, &reservation.Config{OnOutcome: told.on}), Deposit.Key, counting[Deposit](&handled)))
+
+			require.NoError(t, mux.Handle(t.Context(), forge(store)))
+
+			require.Empty(t, handled)
+			require.Len(t, told.all, 1)
+		})
+	}
+}
+
+func TestTheMarkDoesNotPassToWhatFollows(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	mux := handler.New()
+	handler.On(mux, reservation.Copy(newReserver(t, store, nil), Deposit.Key, func(ctx context.Context, m handler.Message[Deposit]) error {
+		_, err := store.Write(ctx, "account-123", messagestore.AnyVersion, messagestore.Follow(m.Recorded, Deposited{m.Body.Amount}))
+		return err
+	}))
+	send(t, store, command, Deposit{"AAA", 10})
+
+	require.NoError(t, catchUp(t, store, mux, nil))
+
+	event := all(t, store, "account-123")[0]
+	require.Equal(t, command.With("AAA"), event.Metadata.CausationStream)
+	require.Empty(t, event.Metadata.Local)
+}
+
+func TestAMissingPartIsAMistakeOfTheMux(t *testing.T) {
+	t.Parallel()
+	r := newReserver(t, newStore(), nil)
+	next := counting[Deposit](new([]string))
+	for name, f := range map[string]handler.Func[Deposit]{
+		"copy without a reserver":     reservation.Copy(nil, Deposit.Key, next),
+		"copy without a key":          reservation.Copy(r, nil, next),
+		"copy without a handler":      reservation.Copy(r, Deposit.Key, nil),
+		"initiate without a reserver": reservation.Initiate(nil, func(handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) { return "", nil }),
+		"initiate without a start":    reservation.Initiate[Deposit](r, nil),
+		"inline without a reserver":   reservation.Inline(nil, atomicStore(t, newStore()), Deposit.Key, noWrites),
+		"inline without a store":      reservation.Inline(r, (*messagestore.AtomicStore)(nil), Deposit.Key, noWrites),
+		"inline without a key":        reservation.Inline(r, atomicStore(t, newStore()), nil, noWrites),
+		"inline without a decision":   reservation.Inline(r, atomicStore(t, newStore()), Deposit.Key, nil),
+	} {
+		mux := handler.New()
+		handler.On(mux, f)
+		require.EqualError(t, mux.Validate(), `invalid registration "Deposit": its function is nil`, name)
+	}
+}
+
+func TestAPairHandlesEachCommandOnce(t *testing.T) {
+	t.Parallel()
+	var handled []string
+	store := newStore()
+	r := newReserver(t, store, &reservation.Config{From: commands, Category: "accountTransaction"})
+	mux := handler.New()
+	handler.On(mux, reservation.Copy(r, Deposit.Key, func(ctx context.Context, m handler.Message[Deposit]) error {
+		handled = append(handled, m.String())
+		if m.Body.DepositID == "AAA" { // what is handled may lead to another command
+			_, err := store.WriteInitial(ctx, commands.Stream("456"), Deposit{"BBB", 1})
+			return err
+		}
+		return nil
+	}))
+	for range 3 {
+		send(t, store, command, Deposit{"AAA", 10})
+	}
+	pair, err := reservation.NewPair(store, r, "accounts", mux, nil)
+	require.NoError(t, err)
+
+	require.NoError(t, pair.CatchUp(t.Context()))
+
+	require.Equal(t, []string{"Deposit accountTransaction-123+AAA@0", "Deposit accountTransaction-456+BBB@0"}, handled)
+}
+
+func TestAPairRunsUntilItIsStopped(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	handled := make(chan string, 10)
+	store := newStore()
+	r := newReserver(t, store, &reservation.Config{From: commands, Category: "accountTransaction"})
+	mux := handler.New()
+	handler.On(mux, reservation.Copy(r, Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) error {
+		handled <- m.String()
+		return nil
+	}))
+	pair, err := reservation.NewPair(store, r, "accounts", mux, &consumer.Config{PollInterval: time.Millisecond})
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- pair.Run(ctx) }()
+	send(t, store, command, Deposit{"AAA", 10})
+	require.Equal(t, "Deposit accountTransaction-123+AAA@0", <-handled)
+
+	cancel()
+
+	require.NoError(t, <-done)
+}
+
+func TestAPairStopsWhole(t *testing.T) {
+	t.Parallel()
+	boom := errors.New("boom")
+	store := newStore()
+	r := newReserver(t, store, &reservation.Config{From: commands, Category: "accountTransaction"})
+	mux := handler.New()
+	handler.On(mux, reservation.Copy(r, Deposit.Key, func(context.Context, handler.Message[Deposit]) error { return boom }))
+	config := &consumer.Config{PollInterval: time.Millisecond, Errors: consumer.ErrorPolicy{Retries: -1}}
+	pair, err := reservation.NewPair(store, r, "accounts", mux, config)
+	require.NoError(t, err)
+	send(t, store, command, Deposit{"AAA", 10})
+
+	require.ErrorIs(t, pair.Run(t.Context()), boom) // it returns although nobody stopped it
+	require.ErrorIs(t, pair.CatchUp(t.Context()), boom)
+}
+
+func TestAPairNeedsTwoCategories(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	mux := handler.New()
+	handler.On(mux, counting[Deposit](new([]string)))
+
+	_, err := reservation.NewPair(store, newReserver(t, store, nil), "accounts", mux, nil)
+	require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
+	_, err = reservation.NewPair(store, nil, "accounts", mux, nil)
+	require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
+	r := newReserver(t, store, &reservation.Config{From: commands, Category: "accountTransaction"})
+	_, err = reservation.NewPair(store, r, "", mux, nil)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	_, err = reservation.NewPair(store, r, "accounts", handler.New(), nil)
+	require.ErrorIs(t, err, handler.ErrInvalidRegistration)
+}

@@ -1,0 +1,256 @@
+package reservation_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/reservation"
+)
+
+// depositing decides to add to the account's balance, at the version it read.
+func depositing(store *messagestore.Store) func(context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+	return func(ctx context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+		stream := messagestore.StreamName("account-" + m.Stream.CardinalID())
+		version, err := store.Version(ctx, stream)
+		if err != nil {
+			return nil, err
+		}
+		return []messagestore.StreamWrite{{
+			Stream: stream, Expected: version, Bodies: []messagestore.Body{messagestore.Follow(m.Recorded, Deposited{m.Body.Amount})},
+		}}, nil
+	}
+}
+
+func inlining(t testing.TB, store *messagestore.Store, config *reservation.Config, decide func(context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error)) *handler.Mux {
+	t.Helper()
+	mux := handler.New()
+	handler.On(mux, reservation.Inline(newReserver(t, store, config), atomicStore(t, store), Deposit.Key, decide))
+	return mux
+}
+
+func TestReservationAndEffectAreOneWrite(t *testing.T) {
+	t.Parallel()
+	var told outcomes
+	store := newStore()
+	mux := inlining(t, store, &reservation.Config{OnOutcome: told.on}, depositing(store))
+	for range 3 {
+		send(t, store, command, Deposit{"AAA", 10})
+	}
+	other := send(t, store, command, Deposit{"AAA", 11})
+	send(t, store, command, Deposit{"BBB", 10})
+
+	require.NoError(t, catchUp(t, store, mux, nil))
+
+	require.Len(t, all(t, store, "account-123"), 2)
+	require.Len(t, all(t, store, command.With("AAA")), 1)
+	require.Len(t, all(t, store, command.With("BBB")), 1)
+	require.Empty(t, all(t, store, command.With("AAA").With("AAA")), "the copy is passed over")
+	require.Equal(t, 2, told.count(reservation.Reserved))
+	require.Equal(t, 2, told.count(reservation.Duplicate))
+	require.Equal(t, 1, told.count(reservation.KeyReused))
+	require.ErrorIs(t, mux.Handle(t.Context(), other), reservation.ErrKeyReused)
+}
+
+func TestACommandThatIsDoneIsNotDecidedOnAgain(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	decided := 0
+	mux := inlining(t, store, nil, func(ctx context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+		if decided++; decided > 1 {
+			return nil, errors.New("the account is closed by now")
+		}
+		return depositing(store)(ctx, m)
+	})
+	first, again := send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 10})
+
+	for range 2 {
+		require.NoError(t, mux.Handle(t.Context(), first))
+		require.NoError(t, mux.Handle(t.Context(), again))
+	}
+
+	require.Equal(t, 1, decided)
+}
+
+func TestAStreamThatMovedOnIsDecidedOnAgain(t *testing.T) {
+	t.Parallel()
+	for interferences, decisions := range map[int]int{0: 1, 1: 2, 4: 5} {
+		store := newStore()
+		decided := 0
+		mux := inlining(t, store, nil, func(ctx context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+			writes, err := depositing(store)(ctx, m)
+			if decided++; decided <= interferences {
+				send(t, store, "account-123", Deposited{1})
+			}
+			return writes, err
+		})
+
+		require.NoError(t, mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10})))
+
+		require.Equal(t, decisions, decided)
+		require.Len(t, all(t, store, "account-123"), interferences+1)
+	}
+}
+
+func TestAStreamThatNeverRestsIsAVersionConflictAndNoDuplicate(t *testing.T) {
+	t.Parallel()
+	var told outcomes
+	store := newStore()
+	mux := inlining(t, store, &reservation.Config{OnOutcome: told.on}, func(ctx context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+		writes, err := depositing(store)(ctx, m)
+		send(t, store, "account-123", Deposited{1})
+		return writes, err
+	})
+
+	err := mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10}))
+
+	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	require.ErrorContains(t, err, "handle Deposit account:command-123@0: reserve account:command-123+AAA: decided 5 times: write streams: account-123: version conflict")
+	require.Empty(t, told.all)
+	require.Empty(t, all(t, store, command.With("AAA")))
+}
+
+func TestAnErrorOfTheDecisionIsReturnedAndNothingIsReserved(t *testing.T) {
+	t.Parallel()
+	poor := errors.New("insufficient funds")
+	store := newStore()
+	mux := inlining(t, store, nil, func(context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+		return nil, poor
+	})
+
+	err := mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10}))
+
+	require.ErrorIs(t, err, poor)
+	require.Empty(t, all(t, store, command.With("AAA")))
+}
+
+func TestAnErrorOfADecisionThatCameTooLateIsNoError(t *testing.T) {
+	t.Parallel()
+	var told outcomes
+	store := newStore()
+	first, again := send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 10})
+	mux := inlining(t, store, &reservation.Config{OnOutcome: told.on}, func(ctx context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+		if m.ID == again.ID {
+			return depositing(store)(ctx, m)
+		}
+		// Another process does it while this one decides.
+		other := inlining(t, store, nil, depositing(store))
+		require.NoError(t, other.Handle(ctx, again))
+		return nil, errors.New("the account has enough by now")
+	})
+
+	require.NoError(t, mux.Handle(t.Context(), first))
+
+	require.Equal(t, []reservation.Outcome{reservation.Duplicate}, told.all)
+	require.Len(t, all(t, store, "account-123"), 1)
+}
+
+func TestADecisionThatCameTooLateWritesNothing(t *testing.T) {
+	t.Parallel()
+	var told outcomes
+	store := newStore()
+	first, again := send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 10})
+	mux := inlining(t, store, &reservation.Config{OnOutcome: told.on}, func(ctx context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+		writes, err := depositing(store)(ctx, m)
+		require.NoError(t, inlining(t, store, nil, depositing(store)).Handle(ctx, again))
+		return writes, err
+	})
+
+	require.NoError(t, mux.Handle(t.Context(), first))
+
+	require.Equal(t, []reservation.Outcome{reservation.Duplicate}, told.all)
+	require.Len(t, all(t, store, "account-123"), 1)
+}
+
+func TestToDecideOnNothingIsToBeDone(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	mux := inlining(t, store, nil, noWrites)
+
+	require.NoError(t, mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10})))
+
+	require.Len(t, all(t, store, command.With("AAA")), 1)
+}
+
+func TestADecisionMayNotWriteToItsOwnReservation(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	mux := inlining(t, store, nil, func(context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+		return []messagestore.StreamWrite{{Stream: command.With("AAA"), Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{Deposited{1}}}}, nil
+	})
+
+	err := mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10}))
+
+	require.ErrorIs(t, err, messagestore.ErrInvalidBatch)
+	require.Empty(t, all(t, store, command.With("AAA")))
+}
+
+func TestNoFaultWritesAnEffectTwiceOrHalf(t *testing.T) {
+	t.Parallel()
+	for name, what := range map[string]fault{"refused": refuses, "timed out": timesOut, "not written": losesWrite, "reply is lost": losesReply} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var told outcomes
+			d := &faulty{AtomicDriver: memory.New()}
+			store := messagestore.New(d, nil)
+			mux := inlining(t, store, &reservation.Config{OnOutcome: told.on}, depositing(store))
+			source := send(t, store, command, Deposit{"AAA", 10})
+			d.next = func() fault { return what }
+
+			err := mux.Handle(t.Context(), source)
+
+			require.Error(t, err)
+			require.Empty(t, told.all)
+			require.Len(t, all(t, store, "account-123"), len(all(t, store, command.With("AAA"))), "all or nothing")
+			d.next = nil
+			for range 2 {
+				require.NoError(t, mux.Handle(t.Context(), source))
+			}
+			require.Len(t, all(t, store, "account-123"), 1)
+			require.Equal(t, []reservation.Outcome{reservation.Reserved, reservation.Reserved}, told.all)
+		})
+	}
+}
+
+// A deployment changes a handler from Copy to Inline, or back, while commands are
+// under way.
+func TestNothingIsLostOrDoneTwiceWhenTheHandlerChanges(t *testing.T) {
+	t.Parallel()
+	copying := func(store *messagestore.Store) *handler.Mux {
+		mux := handler.New()
+		handler.On(mux, reservation.Copy(newReserver(t, store, nil), Deposit.Key, func(ctx context.Context, m handler.Message[Deposit]) error {
+			_, err := store.Write(ctx, "account-123", messagestore.AnyVersion, messagestore.Message{
+				ID: reservation.DeriveID(m.Recorded, "deposited"), Body: Deposited{m.Body.Amount},
+			})
+			return err
+		}))
+		return mux
+	}
+	t.Run("to Inline", func(t *testing.T) {
+		t.Parallel()
+		store := newStore()
+		require.NoError(t, copying(store).Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10}))) // reserved, not handled
+
+		for range 2 {
+			require.NoError(t, catchUp(t, store, inlining(t, store, nil, depositing(store)), nil))
+		}
+
+		require.Len(t, all(t, store, "account-123"), 1)
+	})
+	t.Run("to Copy", func(t *testing.T) {
+		t.Parallel()
+		store := newStore()
+		require.NoError(t, inlining(t, store, nil, depositing(store)).Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10})))
+
+		for range 2 {
+			require.NoError(t, catchUp(t, store, copying(store), nil))
+		}
+
+		require.Len(t, all(t, store, "account-123"), 1)
+	})
+}

@@ -1,0 +1,158 @@
+package reservation_test
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation"
+)
+
+func TestAKeyIsInTheStreamsName(t *testing.T) {
+	t.Parallel()
+	r := newReserver(t, newStore(), nil)
+	for key, want := range map[string]messagestore.StreamName{
+		"AAA":                                  command + "+AAA",
+		"aaa":                                  command + "+aaa",
+		"a-b:c/d@e.f_g~{}":                     command + "+a-b:c/d@e.f_g~{}",
+		"018f4e0c-2b1e-7000-8000-000000000000": command + "+018f4e0c-2b1e-7000-8000-000000000000",
+		"a+b":                                  command + "+a%2Bb",
+		"100%":                                 command + "+100%25",
+		"%2B":                                  command + "+%252B",
+		" a":                                   command + "+%20a",
+		"a ":                                   command + "+a%20",
+		"a b":                                  command + "+a%20b",
+		"a\x00b\n":                             command + "+a%00b%0A",
+		"Zürich":                               command + "+Z%C3%BCrich",
+		"a\u202eb\ufeff":                       command + "+a%E2%80%AEb%EF%BB%BF",
+		strings.Repeat("k", 235):               command + "+" + messagestore.StreamName(strings.Repeat("k", 235)),
+		strings.Repeat("k", 236):               command + "+%sha256:fef6f16b7cd582e52049337f96f15bc1a91485766f545b51311b8a21bb6d13f2",
+	} {
+		stream, err := r.Stream(command, key)
+		require.NoError(t, err, "%.20q", key)
+		require.Equal(t, want, stream)
+		decoded, ok := reservation.DecodeKey(stream.IDs()[1])
+		require.Equal(t, len(key) <= 235, ok)
+		if ok {
+			require.Equal(t, key, decoded)
+		}
+	}
+}
+
+func TestAKeyOfAnyLengthHasAStream(t *testing.T) {
+	t.Parallel()
+	r := newReserver(t, newStore(), nil)
+	seen := map[messagestore.StreamName]bool{}
+	for _, n := range []int{1, 100, 235, 236, 255, 256, 1 << 20} {
+		stream, err := r.Stream(command, strings.Repeat("k", n))
+		require.NoError(t, err)
+		require.NoError(t, stream.Validate())
+		require.False(t, seen[stream])
+		seen[stream] = true
+	}
+}
+
+func TestAKeyThatWouldStandForAllIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newReserver(t, newStore(), nil)
+	for key, rule := range map[string]string{
+		"":              "it is empty: every command without a key would be a duplicate of the first",
+		" ":             "there is nothing to see in it: every command with such a key would be a duplicate of the first",
+		"\t\r\n\u00a0":  "there is nothing to see in it: every command with such a key would be a duplicate of the first",
+		"\x00":          "there is nothing to see in it: every command with such a key would be a duplicate of the first",
+		"\u200b\ufeff":  "there is nothing to see in it: every command with such a key would be a duplicate of the first",
+		"\xff":          "not valid UTF-8",
+		"a\xed\xa0\x80": "not valid UTF-8",
+	} {
+		_, err := r.Stream(command, key)
+		require.ErrorIs(t, err, reservation.ErrInvalidKey)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		invalid, ok := err.(*messagestore.InvalidError) //nolint:errorlint // it is what Stream returns
+		require.True(t, ok)
+		require.Equal(t, rule, invalid.Rule)
+	}
+}
+
+func TestAStreamThatLeavesNoRoomIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newReserver(t, newStore(), nil)
+	source := messagestore.StreamName("account:command-" + strings.Repeat("1", 255-16))
+
+	_, err := r.Stream(source, "AAA")
+
+	require.ErrorIs(t, err, reservation.ErrInvalidKey)
+}
+
+func TestASourceThatIsNoStreamIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newReserver(t, newStore(), nil)
+	for _, source := range []messagestore.StreamName{"", "account:command", "-", "account:command-", "account:command-\n"} {
+		_, err := r.Stream(source, "AAA")
+		require.ErrorIs(t, err, messagestore.ErrInvalidStreamName, "%q", source)
+	}
+}
+
+func TestWhatIsNoKeyDoesNotDecode(t *testing.T) {
+	t.Parallel()
+	for _, part := range []string{"", "%", "%2", "%2b", "%zz", "a b", "a+b", "%41", "%FF", "%20", "é", "%sha256:00", "%sha256:" + strings.Repeat("0", 64)} {
+		_, ok := reservation.DecodeKey(part)
+		require.False(t, ok, "%q", part)
+	}
+}
+
+func TestANewKeyIsNobodyElses(t *testing.T) {
+	t.Parallel()
+	a, b := reservation.NewKey(), reservation.NewKey()
+	require.NotEqual(t, a, b)
+	id, err := uuid.Parse(a)
+	require.NoError(t, err)
+	require.Equal(t, uuid.Version(7), id.Version())
+}
+
+func TestDifferentKeysHaveDifferentStreams(t *testing.T) {
+	t.Parallel()
+	r := newReserver(t, newStore(), nil)
+	alphabet := rapid.StringOf(rapid.SampledFrom([]rune("aA%2B+ \n0ü\u202eé5")))
+	key := rapid.OneOf(alphabet, rapid.String(), rapid.Custom(func(t *rapid.T) string {
+		return strings.Repeat(alphabet.Draw(t, "part"), rapid.IntRange(1, 200).Draw(t, "times"))
+	}))
+	rapid.Check(t, func(t *rapid.T) { differ(t, r, key.Draw(t, "a"), key.Draw(t, "b")) })
+}
+
+func FuzzDifferentKeysHaveDifferentStreams(f *testing.F) {
+	r := newReserver(f, newStore(), nil)
+	f.Add("a", "A")
+	f.Add("a+b", "a%2Bb")
+	f.Add(" a", "a")
+	f.Add("%sha256:", strings.Repeat("k", 300))
+	f.Fuzz(func(t *testing.T, a, b string) { differ(t, r, a, b) })
+}
+
+func differ(t require.TestingT, r *reservation.Reserver, a, b string) {
+	streams := map[string]messagestore.StreamName{}
+	for _, key := range []string{a, b} {
+		stream, err := r.Stream(command, key)
+		if err != nil {
+			require.ErrorIs(t, err, reservation.ErrInvalidKey)
+			continue
+		}
+		require.True(t, utf8.ValidString(key))
+		require.NoError(t, stream.Validate())
+		require.Equal(t, "123", stream.CardinalID())
+		require.Len(t, stream.IDs(), 2)
+		if decoded, ok := reservation.DecodeKey(stream.IDs()[1]); ok {
+			require.Equal(t, key, decoded)
+		} else {
+			require.True(t, strings.HasPrefix(stream.IDs()[1], "%sha256:"))
+		}
+		streams[key] = stream
+	}
+	if len(streams) == 2 {
+		require.NotEqual(t, streams[a], streams[b])
+	}
+}

@@ -1,0 +1,176 @@
+package reservation_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/reservation"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const command = messagestore.StreamName("account:command-123")
+
+func newStore() *messagestore.Store { return messagestore.New(memory.New(), nil) }
+
+func newReserver(t testing.TB, store reservation.Store, config *reservation.Config) *reservation.Reserver {
+	t.Helper()
+	r, err := reservation.New(store, config)
+	require.NoError(t, err)
+	return r
+}
+
+// send writes body to stream and returns it as it is recorded.
+func send(t testing.TB, store *messagestore.Store, stream messagestore.StreamName, body messagestore.Body) *messagestore.Recorded {
+	t.Helper()
+	_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, body)
+	require.NoError(t, err)
+	m, err := store.Last(t.Context(), stream)
+	require.NoError(t, err)
+	return m
+}
+
+// all returns what is in a stream.
+func all(t testing.TB, store *messagestore.Store, stream messagestore.StreamName) []*messagestore.Recorded {
+	t.Helper()
+	var found []*messagestore.Recorded
+	for m, err := range store.Stream(t.Context(), stream, 0) {
+		require.NoError(t, err)
+		found = append(found, m)
+	}
+	return found
+}
+
+// catchUp lets a new consumer of the account's commands handle what is there.
+func catchUp(t testing.TB, store *messagestore.Store, mux *handler.Mux, config *consumer.Config) error {
+	t.Helper()
+	c, err := consumer.New(store, commands, "accounts", mux, config)
+	require.NoError(t, err)
+	return c.CatchUp(t.Context())
+}
+
+// outcomes collects what OnOutcome is told.
+type outcomes struct {
+	mu  sync.Mutex
+	all []reservation.Outcome
+}
+
+func (o *outcomes) on(_ context.Context, _ *messagestore.Recorded, result reservation.Result) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.all = append(o.all, result.Outcome)
+}
+
+func (o *outcomes) count(outcome reservation.Outcome) (n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, each := range o.all {
+		if each == outcome {
+			n++
+		}
+	}
+	return n
+}
+
+// What a faulty driver does with a write.
+type fault int
+
+const (
+	works      fault = iota
+	refuses          // nothing is written, and the error says so
+	timesOut         // nothing is written, and the context's error says so
+	losesWrite       // nothing is written, and nobody knows
+	losesReply       // it is written, and nobody knows
+)
+
+var (
+	errRefused = errors.New("the driver refused")
+	errLost    = errors.New("the connection was lost")
+)
+
+// A faulty driver has a fault for each write, as next says. What became of a write
+// that nobody knows about is not found out either.
+type faulty struct {
+	messagestore.AtomicDriver
+	next  func() fault
+	reads func() error
+}
+
+func (f *faulty) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
+	all, err := f.AppendAll(ctx, []messagestore.Append{a})
+	if err != nil {
+		return messagestore.Written{}, err
+	}
+	return all[0], nil
+}
+
+func (f *faulty) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
+	unknown := &messagestore.OutcomeUnknownError{Cause: errLost}
+	for _, a := range appends {
+		w := messagestore.UnknownWrite{Stream: a.Stream}
+		for _, r := range a.Records {
+			w.IDs = append(w.IDs, r.ID)
+		}
+		unknown.Writes = append(unknown.Writes, w)
+	}
+	what := works
+	if f.next != nil {
+		what = f.next()
+	}
+	switch what {
+	case refuses:
+		return nil, errRefused
+	case timesOut:
+		return nil, context.DeadlineExceeded
+	case losesWrite:
+		return nil, unknown
+	case losesReply:
+		if _, err := f.AtomicDriver.AppendAll(ctx, appends); err != nil {
+			return nil, err
+		}
+		return nil, unknown
+	}
+	return f.AtomicDriver.AppendAll(ctx, appends)
+}
+
+func (f *faulty) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+	if f.reads != nil {
+		if err := f.reads(); err != nil {
+			return nil, err
+		}
+	}
+	return f.AtomicDriver.ReadStream(ctx, q)
+}
+
+func (f *faulty) Find(context.Context, messagestore.StreamName, []uuid.UUID) ([]*messagestore.Recorded, error) {
+	return nil, errLost
+}
+
+// Transfer says what of it counts.
+type Transfer struct {
+	To     string `json:"to"`
+	Amount int    `json:"amount"`
+	SentAt string `json:"sentAt"`
+}
+
+func (Transfer) MessageType() string { return "Transfer" }
+func (t Transfer) Key() string       { return t.To }
+func (t Transfer) ReservationContent() any {
+	t.SentAt = ""
+	return t
+}
+
+func raw(messageType, data string) messagestore.Raw {
+	return messagestore.Raw{Type: messageType, Data: json.RawMessage(data)}
+}
