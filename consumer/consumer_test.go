@@ -48,7 +48,9 @@ func (j *journal) all() []string {
 	return append([]string(nil), j.seen...)
 }
 
-func newStore() *messagestore.Store { return messagestore.New(memory.New(), nil) }
+func newDriver() messagestore.Driver { return memory.New() }
+
+func newStore() *messagestore.Store { return messagestore.New(newDriver(), nil) }
 
 func write(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, bodies ...messagestore.Body) {
 	t.Helper()
@@ -69,10 +71,12 @@ func running(t *testing.T, c *consumer.Consumer) (stop func() error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
-	return func() error {
+	stop = sync.OnceValue(func() error {
 		cancel()
 		return <-done
-	}
+	})
+	t.Cleanup(func() { _ = stop() })
+	return stop
 }
 
 var errBroken = errors.New("broken")

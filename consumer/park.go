@@ -84,42 +84,44 @@ func (c *Consumer) park(ctx context.Context, it *item) error {
 	p := newParked(c.name, it.message, it.lastErr)
 	p.Attempts = it.attempts
 	p.FirstFailedAt = it.firstFailed.UTC()
-	_, err := c.writeParked(ctx, messagestore.NoStream, it.message, p)
+	err := c.writeParked(ctx, messagestore.NoStream, it.message, p)
 	if errors.Is(err, messagestore.ErrVersionConflict) {
 		return nil
 	}
-	if err == nil {
-		c.config.Logger.Error().Str("consumer", c.name).Str("type", p.Type).Str("stream", string(p.Stream)).
-			Int64("position", int64(p.Position)).Int("attempts", p.Attempts).Str("error", p.Error).Msg("message parked")
+	if err != nil {
+		return fmt.Errorf("park: %w", err)
 	}
-	return err
+	c.config.Logger.Error().Str("consumer", c.name).Str("type", p.Type).Str("stream", string(p.Stream)).
+		Int64("position", int64(p.Position)).Int("attempts", p.Attempts).Str("error", p.Error).Msg("message parked")
+	return nil
 }
 
-// writeParked writes p, which follows m, with as much of m as the store takes.
-// Another client may have written m by other rules than ours.
-func (c *Consumer) writeParked(ctx context.Context, expected messagestore.Version, m *messagestore.Recorded, p parked) (messagestore.Version, error) {
+// writeParked writes p, with as much of m as the store takes: another client may
+// have written m by other rules than ours.
+func (c *Consumer) writeParked(ctx context.Context, expected messagestore.Version, m *messagestore.Recorded, p parked) error {
 	bare := p
 	bare.Data, bare.Metadata, bare.Omitted = nil, nil, true
-	cause := messagestore.Metadata{
+	return c.writeLetter(ctx, expected, m, messagestore.Follow(m, p), messagestore.Follow(m, bare), causedBy(m, bare), messagestore.Message{Body: bare})
+}
+
+// causedBy is [messagestore.Follow] for what may not grow with m.
+func causedBy(m *messagestore.Recorded, body messagestore.Body) messagestore.Message {
+	return messagestore.Message{Body: body, Metadata: messagestore.Metadata{
 		CausationStream:         m.Stream,
 		CausationPosition:       m.Position,
 		CausationGlobalPosition: m.GlobalPosition,
-	}
-	var written messagestore.Written
+	}}
+}
+
+// writeLetter writes the first of the choices that the store takes to m's
+// dead-letter stream.
+func (c *Consumer) writeLetter(ctx context.Context, expected messagestore.Version, m *messagestore.Recorded, choices ...messagestore.Message) error {
 	var err error
-	for _, body := range []messagestore.Message{
-		messagestore.Follow(m, p),
-		messagestore.Follow(m, bare),
-		{Body: bare, Metadata: cause},
-		{Body: bare},
-	} {
-		written, err = c.store.Write(ctx, c.deadLetter(m.ID), expected, body)
+	for _, choice := range choices {
+		_, err = c.store.Write(ctx, c.deadLetter(m.ID), expected, choice)
 		if !errors.Is(err, messagestore.ErrInvalid) {
 			break
 		}
 	}
-	if err != nil {
-		return 0, fmt.Errorf("park: %w", err)
-	}
-	return written.Version, nil
+	return err
 }

@@ -84,7 +84,7 @@ func (r *run) readPage(ctx context.Context, p page) {
 		return
 	}
 	r.reader.failures = 0
-	r.reader.limit = min(2*r.reader.limit, r.config.BatchSize)
+	r.reader.limit = min(r.reader.limit+1+r.reader.limit/8, r.config.BatchSize)
 	if p.checked {
 		r.reader.headAt = now
 	}

@@ -1,0 +1,190 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+func TestNewRefusesWhatIsOutOfBounds(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		config consumer.Config
+		text   string
+	}{
+		{consumer.Config{PollInterval: time.Nanosecond}, `poll interval "1ns": it is between 1ms and 1h0m0s`},
+		{consumer.Config{PollInterval: -1}, "poll interval"},
+		{consumer.Config{PollInterval: 10 * 365 * 24 * time.Hour}, "poll interval"},
+		{consumer.Config{BatchSize: -1}, "batch size -1: it is between 1 and 10000"},
+		{consumer.Config{BatchSize: 10_001}, "batch size"},
+		{consumer.Config{Concurrency: -1}, "concurrency -1: it is between 1 and 1024"},
+		{consumer.Config{Concurrency: 1025}, "concurrency"},
+		{consumer.Config{PositionInterval: -1}, "position interval"},
+		{consumer.Config{PositionInterval: 1_000_001}, "position interval"},
+		{consumer.Config{PositionEvery: time.Microsecond}, "position every"},
+		{consumer.Config{PositionEvery: 2 * time.Hour}, "position every"},
+		{consumer.Config{Grace: -time.Second}, "grace"},
+		{consumer.Config{Grace: 2 * time.Hour}, "grace"},
+		{consumer.Config{Errors: consumer.ErrorPolicy{Retries: -2}}, "retries -2: it is between -1 and 1000"},
+		{consumer.Config{Errors: consumer.ErrorPolicy{Retries: 1001}}, "retries"},
+		{consumer.Config{Errors: consumer.ErrorPolicy{MinBackoff: 1}}, "minimum back-off"},
+		{consumer.Config{Errors: consumer.ErrorPolicy{MinBackoff: time.Minute, MaxBackoff: time.Second}}, `maximum back-off "1s": it is between 1m0s and 24h0m0s`},
+		{consumer.Config{Errors: consumer.ErrorPolicy{MaxBackoff: 25 * time.Hour}}, "maximum back-off"},
+		{consumer.Config{Errors: consumer.ErrorPolicy{Then: 7}}, "errors then 7: it is Stop or Park"},
+		{consumer.Config{GroupMember: 1}, "group member 1: it needs a group size"},
+		{consumer.Config{GroupSize: 2, GroupMember: 2}, "group member 2: it is less than the group size, 2"},
+		{consumer.Config{GroupSize: 2, GroupMember: -1}, "group member"},
+		{consumer.Config{GroupSize: -1}, "group size"},
+		{consumer.Config{GroupSize: messagestore.MaxGroupSize + 1}, "group size"},
+		{consumer.Config{Correlation: "transfer-1"}, "category"},
+		{consumer.Config{Types: []string{""}}, "message type"},
+		{consumer.Config{Types: make([]string, messagestore.MaxFilterTypes+1)}, "filter types"},
+	} {
+		_, err := consumer.New(newStore(), account, "ledger", &journal{}, &test.config)
+
+		require.ErrorContains(t, err, "new consumer: ", "%+v", test.config)
+		require.ErrorContains(t, err, test.text)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		invalid, ok := errors.AsType[*messagestore.InvalidError](err)
+		require.True(t, ok)
+		require.NotEmpty(t, invalid.Field)
+		require.NotEmpty(t, invalid.Rule)
+	}
+}
+
+func TestNewAcceptsTheBounds(t *testing.T) {
+	t.Parallel()
+	for _, config := range []*consumer.Config{
+		nil,
+		{},
+		{PollInterval: time.Millisecond, BatchSize: 1, Concurrency: 1, PositionInterval: 1, PositionEvery: time.Millisecond, Grace: time.Millisecond,
+			Errors: consumer.ErrorPolicy{Retries: -1, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond}, GroupSize: 1},
+		{PollInterval: time.Hour, BatchSize: messagestore.MaxReadMessages, Concurrency: 1024, PositionInterval: 1_000_000, PositionEvery: time.Hour, Grace: time.Hour,
+			Errors: consumer.ErrorPolicy{Retries: 1000, MinBackoff: time.Hour, MaxBackoff: 24 * time.Hour, Then: consumer.Park}, GroupSize: messagestore.MaxGroupSize, GroupMember: messagestore.MaxGroupSize - 1},
+		{Errors: consumer.ErrorPolicy{MinBackoff: time.Hour}},
+	} {
+		_, err := consumer.New(newStore(), account, "ledger", &journal{}, config)
+		require.NoError(t, err)
+	}
+}
+
+func TestNewRefusesNames(t *testing.T) {
+	t.Parallel()
+	for name, rule := range map[string]string{
+		"":                         "it is empty",
+		"a-b":                      "dash",
+		"a+b":                      "plus sign",
+		"a:b":                      "colon",
+		"a b":                      "it holds white space",
+		" a":                       "white space",
+		"a\n":                      "U+000A",
+		"a\u00a0b":                 "white space",
+		"a\u202eb":                 "U+202E",
+		"a\x00":                    "U+0000",
+		"a\xff":                    "UTF-8",
+		strings.Repeat("n", 200):   "bytes too long for the streams of category account that are named after it",
+		strings.Repeat("n", 10240): "too long",
+	} {
+		_, err := consumer.New(newStore(), account, name, &journal{}, nil)
+
+		require.ErrorIs(t, err, messagestore.ErrInvalidConfig, "%q", name)
+		require.ErrorContains(t, err, rule, "%q", name)
+		require.Less(t, len(err.Error()), 400)
+	}
+}
+
+// The longest name that New accepts is one that everything can be written under.
+func TestTheLongestNameWorks(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1})
+	accepted := 0
+	for n := range messagestore.MaxNameBytes {
+		c, err := consumer.New(store, account, strings.Repeat("n", n), always(hopeless{}), nil)
+		if err != nil {
+			continue
+		}
+		accepted++
+		if n < 190 {
+			continue
+		}
+		require.NoError(t, c.CatchUp(t.Context()), n)
+		require.Equal(t, int64(1), c.Stats().Parked)
+	}
+	require.Greater(t, accepted, 190)
+}
+
+func TestNewRefusesNothing(t *testing.T) {
+	t.Parallel()
+	var (
+		noStore *messagestore.Store
+		noFunc  consumer.HandlerFunc
+		noPtr   *journal
+	)
+	for name, test := range map[string]struct {
+		store   consumer.Store
+		handler consumer.Handler
+		text    string
+	}{
+		"NoStore":      {nil, &journal{}, "invalid store: there is none"},
+		"NilStore":     {noStore, &journal{}, "invalid store: there is none"},
+		"NoHandler":    {newStore(), nil, "invalid handler: there is none"},
+		"NilFunc":      {newStore(), noFunc, "invalid handler: there is none"},
+		"NilInPointer": {newStore(), noPtr, "invalid handler: there is none"},
+	} {
+		_, err := consumer.New(test.store, account, "ledger", test.handler, nil)
+		require.ErrorIs(t, err, messagestore.ErrInvalidConfig, name)
+		require.ErrorContains(t, err, test.text, name)
+	}
+	for _, category := range []messagestore.Category{"", "account-1", "a b", "account:"} {
+		_, err := consumer.New(newStore(), category, "ledger", &journal{}, nil)
+		require.ErrorIs(t, err, messagestore.ErrInvalidCategory)
+	}
+}
+
+type invalidHandler struct{ journal }
+
+func (*invalidHandler) Validate() error { return errBroken }
+
+func TestNewAsksTheHandler(t *testing.T) {
+	t.Parallel()
+	_, err := consumer.New(newStore(), account, "ledger", &invalidHandler{}, nil)
+	require.ErrorIs(t, err, errBroken)
+	require.EqualError(t, err, "new consumer: handler: broken")
+}
+
+func TestNewKeepsACopyOfTheConfig(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1}, Withdrawn{})
+	j := &journal{}
+	config := &consumer.Config{Types: []string{"Withdrawn"}}
+	c := newConsumer(t, store, j, config)
+	config.Types[0] = "Deposited"
+
+	require.NoError(t, c.CatchUp(t.Context()))
+
+	require.Equal(t, []string{"account-1@1"}, j.all())
+}
+
+func TestRunRefusesNoContext(t *testing.T) {
+	t.Parallel()
+	c := newConsumer(t, newStore(), &journal{}, nil)
+	var none context.Context
+	require.ErrorIs(t, c.Run(none), messagestore.ErrInvalid)
+	require.ErrorIs(t, c.CatchUp(none), messagestore.ErrInvalid)
+	_, err := c.Redrive(none)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+}
+
+// always returns a handler that fails with err.
+func always(err error) consumer.Handler {
+	return consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error { return err })
+}

@@ -1,0 +1,419 @@
+package consumer_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+var parkAtOnce = consumer.ErrorPolicy{Retries: -1, Then: consumer.Park}
+
+// parkedNow returns what is parked.
+func parkedNow(t *testing.T, c *consumer.Consumer) []*consumer.ParkedMessage {
+	t.Helper()
+	var all []*consumer.ParkedMessage
+	for p, err := range c.Parked(t.Context()) {
+		require.NoError(t, err)
+		all = append(all, p)
+	}
+	return all
+}
+
+func TestAParkedMessageKeepsWhatItWas(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	id := uuid.Must(uuid.NewV7())
+	write(t, store, "account-1", Deposited{1}, messagestore.Message{
+		ID:   id,
+		Body: raw("Deposited", `{"amount": 12345678901234567890.10, "note": "<&>"}`),
+		Metadata: messagestore.Metadata{
+			CausationStream: "order-7", CausationPosition: 3, CausationGlobalPosition: 9,
+			CorrelationStream: "transfer-5",
+			ReplyStream:       "reply-6",
+			Properties:        messagestore.Properties{"tenant": "t1"},
+			Local:             messagestore.Properties{"key": "k"},
+			SchemaVersion:     "2",
+			Extra:             map[string]json.RawMessage{"other": json.RawMessage(`[1]`)},
+		},
+	})
+	original, err := store.Last(t.Context(), "account-1")
+	require.NoError(t, err)
+	c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		if m.ID == id {
+			return errBroken
+		}
+		return nil
+	}), &consumer.Config{Errors: parkAtOnce})
+
+	require.NoError(t, c.CatchUp(t.Context()))
+
+	letter := messagestore.StreamName("account:deadLetter-ledger+" + id.String())
+	m, err := store.Last(t.Context(), letter)
+	require.NoError(t, err)
+	require.Equal(t, "Parked", m.Type)
+	require.Equal(t, messagestore.Version(0), m.Position)
+	require.True(t, m.Metadata.Follows(original))
+	require.Equal(t, "t1", m.Metadata.Properties.Get("tenant"))
+	var fields map[string]any
+	require.NoError(t, json.Unmarshal(m.Data, &fields))
+	require.ElementsMatch(t, []string{
+		"consumer", "messageId", "type", "stream", "position", "globalPosition", "time", "data", "metadata", "error", "attempts", "firstFailedAt",
+	}, slices.Collect(maps.Keys(fields)))
+	require.Equal(t, "broken", fields["error"])
+	require.Equal(t, "ledger", fields["consumer"])
+	require.Contains(t, string(m.Data), "12345678901234567890.10")
+
+	parked := parkedNow(t, c)
+	require.Len(t, parked, 1)
+	require.JSONEq(t, string(original.Data), string(parked[0].Data))
+	require.Equal(t, original.Metadata, parked[0].Metadata)
+	require.Equal(t, original.Time, parked[0].Time)
+	require.Equal(t, original.String(), parked[0].String())
+	require.Equal(t, original.GlobalPosition, parked[0].GlobalPosition)
+	require.Equal(t, letter, parked[0].DeadLetter)
+	require.Equal(t, 1, parked[0].Attempts)
+	require.Equal(t, m.Time, parked[0].ParkedAt)
+	require.False(t, parked[0].Omitted)
+	require.False(t, parked[0].FirstFailedAt.IsZero())
+}
+
+func TestAnErrorThatAsksForItIsParkedAtOnceUnderEveryPolicy(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1}, Deposited{2})
+	c := newConsumer(t, store, always(fmt.Errorf("wrapped: %w", hopeless{})), nil)
+
+	require.NoError(t, c.CatchUp(t.Context()))
+
+	require.Equal(t, int64(2), c.Stats().Parked)
+	require.Equal(t, int64(2), c.Stats().Failed)
+	require.Equal(t, "wrapped: hopeless", parkedNow(t, c)[0].Error)
+}
+
+// The process is killed between parking a message and recording the position.
+func TestAMessageIsParkedOnce(t *testing.T) {
+	t.Parallel()
+	store := &tap{Store: newStore()}
+	write(t, store.Store, "account-1", Deposited{1})
+	store.write = func(stream messagestore.StreamName) error {
+		if stream.Category() == positions && stream.ID() != "ledger" {
+			return errStore
+		}
+		return nil
+	}
+	config := &consumer.Config{Errors: parkAtOnce}
+	c := newConsumer(t, store, always(errBroken), config)
+	require.ErrorIs(t, c.CatchUp(t.Context()), errStore)
+	require.Len(t, parkedNow(t, c), 1)
+	store.write = nil
+
+	require.NoError(t, newConsumer(t, store, always(errBroken), config).CatchUp(t.Context()))
+
+	version, err := store.Version(t.Context(), parkedNow(t, c)[0].DeadLetter)
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(0), version)
+}
+
+func TestAMessageThatCannotBeParkedIsNotPassed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &tap{Store: newStore()}
+		write(t, store.Store, "account-1", Deposited{1}, Deposited{2})
+		store.write = func(stream messagestore.StreamName) error {
+			if stream.Category() == deadLetters {
+				return errStore
+			}
+			return nil
+		}
+		calls := 0
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			calls++
+			return errBroken
+		}), &consumer.Config{Errors: parkAtOnce})
+		stop := running(t, c)
+		time.Sleep(time.Hour)
+		require.Equal(t, 1, calls) // it is not handled again, only parked
+		require.Zero(t, c.Stats().Position)
+		require.NotZero(t, c.Stats().StoreErrors)
+
+		store.set(func(s *tap) { s.write = nil })
+		time.Sleep(10 * time.Second)
+
+		require.Equal(t, int64(2), c.Stats().Parked)
+		require.NoError(t, stop())
+		require.ErrorIs(t, func() error {
+			spoiled := &tap{Store: newStore(), write: func(stream messagestore.StreamName) error {
+				if stream.Category() == deadLetters {
+					return errStore
+				}
+				return nil
+			}}
+			write(t, spoiled.Store, "account-1", Deposited{1})
+			return newConsumer(t, spoiled, always(errBroken), &consumer.Config{Errors: parkAtOnce}).CatchUp(t.Context())
+		}(), errStore)
+	})
+}
+
+// What does not fit into a dead letter is left where it is.
+func TestWhatIsTooLargeOrTooDeepIsReferredTo(t *testing.T) {
+	t.Parallel()
+	properties := messagestore.Properties{"large": strings.Repeat("p", messagestore.MaxMessageBytes/2)}
+	for name, message := range map[string]messagestore.Message{
+		"LargeData":     {Body: raw("Deposited", `{"large": "`+strings.Repeat("d", messagestore.MaxMessageBytes-20)+`"}`)},
+		"LargeMetadata": {Body: Deposited{1}, Metadata: messagestore.Metadata{Properties: properties}},
+		"LargestMetadata": {Body: Deposited{1}, Metadata: messagestore.Metadata{Properties: messagestore.Properties{
+			"large": strings.Repeat("p", messagestore.MaxMessageBytes-100),
+		}}},
+		"DeepData": {Body: raw("Deposited", strings.Repeat(`{"a":`, 512)+"1"+strings.Repeat("}", 512))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := newStore()
+			write(t, store, "account-1", message)
+			original, err := store.Last(t.Context(), "account-1")
+			require.NoError(t, err)
+			var given *messagestore.Recorded
+			failing := true
+			c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+				given = m
+				if failing {
+					return errBroken
+				}
+				return nil
+			}), &consumer.Config{Errors: parkAtOnce})
+			require.NoError(t, c.CatchUp(t.Context()))
+
+			parked := parkedNow(t, c)
+			require.Len(t, parked, 1)
+			require.True(t, parked[0].Omitted)
+			require.Empty(t, parked[0].Data)
+			require.Equal(t, original.String(), parked[0].String())
+			letter, err := store.Last(t.Context(), parked[0].DeadLetter)
+			require.NoError(t, err)
+			require.Equal(t, messagestore.StreamName("account-1"), letter.Metadata.CausationStream)
+
+			failing = false
+			n, err := c.Redrive(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+			require.Equal(t, original, given)
+		})
+	}
+}
+
+func TestTheTextOfAnErrorIsBoundedAndClean(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"a\x00b\nc":                     "a b c",
+		"\xff":                          "\uFFFD",
+		strings.Repeat("e", 2000):       strings.Repeat("e", 1024) + "…",
+		strings.Repeat("é", 1000):       strings.Repeat("é", 512) + "…",
+		"x" + strings.Repeat("é", 1000): "x" + strings.Repeat("é", 511) + "\uFFFD…",
+	} {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		c := newConsumer(t, store, always(errors.New(text)), &consumer.Config{Errors: parkAtOnce})
+		require.NoError(t, c.CatchUp(t.Context()))
+		require.Equal(t, want, parkedNow(t, c)[0].Error)
+	}
+}
+
+func TestRedriveHandsTheOriginalOverAgainInOrder(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	for i := range 6 {
+		write(t, store, account.Stream(fmt.Sprint(i%2)), Deposited{i})
+	}
+	var seen []messagestore.Recorded
+	broken := true
+	c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		if broken {
+			return errBroken
+		}
+		seen = append(seen, *m)
+		return nil
+	}), &consumer.Config{Errors: parkAtOnce})
+	require.NoError(t, c.CatchUp(t.Context()))
+	require.Len(t, parkedNow(t, c), 6)
+
+	n, err := c.Redrive(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, n)
+	parked := parkedNow(t, c)
+	require.Len(t, parked, 6)
+	require.Equal(t, 2, parked[0].Attempts)
+
+	broken = false
+	n, err = c.Redrive(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 6, n)
+	require.Empty(t, parkedNow(t, c))
+	i := 0
+	for m := range store.Category(t.Context(), account, 0, messagestore.Filter{}) {
+		require.Equal(t, *m, seen[i])
+		i++
+	}
+	n, err = c.Redrive(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.Len(t, seen, 6)
+
+	last, err := store.Last(t.Context(), parked[0].DeadLetter)
+	require.NoError(t, err)
+	require.Equal(t, "Redriven", last.Type)
+	require.True(t, last.Metadata.Follows(parked[0].Recorded))
+}
+
+func TestDeadLettersOfOthersAreLeftAlone(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1})
+	other, err := consumer.New(store, account, "other", always(errBroken), &consumer.Config{Errors: parkAtOnce})
+	require.NoError(t, err)
+	require.NoError(t, other.CatchUp(t.Context()))
+	j := &journal{}
+	c := newConsumer(t, store, j, nil)
+
+	n, err := c.Redrive(t.Context())
+
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.Empty(t, j.all())
+	require.Empty(t, parkedNow(t, c))
+	require.Len(t, parkedNow(t, other), 1)
+}
+
+func TestOfTwoRedrivesAtOnceOneHandlesTheMessage(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	for i := range 20 {
+		write(t, store, "account-1", Deposited{i})
+	}
+	require.NoError(t, newConsumer(t, store, always(errBroken), &consumer.Config{Errors: parkAtOnce}).CatchUp(t.Context()))
+	var mu sync.Mutex
+	handled := map[messagestore.Version]int{}
+	h := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		mu.Lock()
+		defer mu.Unlock()
+		handled[m.Position]++
+		return nil
+	})
+	var wg sync.WaitGroup
+	counts, errs := make([]int, 4), make([]error, 4)
+	for i := range counts {
+		c := newConsumer(t, store, h, nil)
+		wg.Go(func() { counts[i], errs[i] = c.Redrive(context.WithoutCancel(t.Context())) })
+	}
+	wg.Wait()
+
+	require.NoError(t, errors.Join(errs...))
+	require.Equal(t, 20, counts[0]+counts[1]+counts[2]+counts[3])
+	require.Len(t, handled, 20)
+	for position, n := range handled {
+		require.Equal(t, 1, n, position)
+	}
+}
+
+// A redrive that was killed leaves a claim behind, which ends.
+func TestAClaimEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		c := newConsumer(t, store, always(hopeless{}), nil)
+		require.NoError(t, c.CatchUp(t.Context()))
+		letter := parkedNow(t, c)[0].DeadLetter
+		write(t, store, letter, raw("Redriving", `{"attempts": 2}`))
+		j := &journal{}
+		c = newConsumer(t, store, j, nil)
+
+		time.Sleep(59 * time.Second)
+		n, err := c.Redrive(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, n)
+		require.Len(t, parkedNow(t, c), 1)
+
+		time.Sleep(time.Second)
+		n, err = c.Redrive(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Len(t, j.all(), 1)
+	})
+}
+
+func TestARedriveThatIsStoppedGivesItsClaimBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1}, Deposited{2})
+		require.NoError(t, newConsumer(t, store, always(hopeless{}), nil).CatchUp(t.Context()))
+		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Recorded) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}), nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+
+		_, err := c.Redrive(ctx)
+
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		parked := parkedNow(t, c)
+		require.Len(t, parked, 2)
+		require.Equal(t, 1, parked[0].Attempts)
+		require.Equal(t, "hopeless", parked[0].Error)
+		n, err := newConsumer(t, store, &journal{}, nil).Redrive(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 2, n)
+	})
+}
+
+func TestARedriveOutlivesNoHandlerThatWillNotStop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		require.NoError(t, newConsumer(t, store, always(hopeless{}), nil).CatchUp(t.Context()))
+		release := make(chan struct{})
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			<-release
+			return nil
+		}), nil)
+		start := time.Now()
+
+		_, err := c.Redrive(t.Context())
+
+		require.ErrorIs(t, err, consumer.ErrGraceExceeded)
+		require.Equal(t, 70*time.Second, time.Since(start))
+		require.Len(t, parkedNow(t, c), 1)
+		close(release)
+	})
+}
+
+func TestRedriveFailsAsTheConsumerDoes(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1})
+	require.NoError(t, newConsumer(t, store, always(hopeless{}), nil).CatchUp(t.Context()))
+	c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error { panic("poison") }), nil)
+
+	n, err := c.Redrive(t.Context())
+
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.Equal(t, "panic: poison", parkedNow(t, c)[0].Error)
+	require.Equal(t, int64(1), c.Stats().Failed)
+}

@@ -1,0 +1,294 @@
+package consumer_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// raw is a body of the given type and JSON.
+func raw(messageType, data string) messagestore.Raw {
+	return messagestore.Raw{Type: messageType, Data: json.RawMessage(data)}
+}
+
+func TestOfTwoProcessesWithOneIdentityTheSecondToRecordIsFenced(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := newDriver()
+		write(t, messagestore.New(driver, nil), "account-1", Deposited{1})
+		config := &consumer.Config{PositionInterval: 1}
+		entered, release := make(chan struct{}), make(chan struct{})
+		late := newConsumer(t, messagestore.New(driver, nil), consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			close(entered)
+			<-release
+			return nil
+		}), config)
+		errs := make(chan error, 1)
+		go func() { errs <- late.Run(t.Context()) }()
+		<-entered
+
+		require.NoError(t, newConsumer(t, messagestore.New(driver, nil), &journal{}, config).CatchUp(t.Context()))
+		close(release)
+		err := <-errs
+
+		require.ErrorIs(t, err, consumer.ErrConsumerFenced)
+		fenced, ok := errors.AsType[*consumer.FencedError](err)
+		require.True(t, ok)
+		require.Equal(t, positions.Stream("ledger", "0", "0"), fenced.Stream)
+		require.Equal(t, messagestore.NoStream, fenced.Expected)
+		require.Equal(t, messagestore.Version(0), fenced.Actual)
+		require.Zero(t, late.Stats().Position)
+		require.ErrorContains(t, err, "another process wrote to account:position-ledger+0+0: expected version no stream, found 0")
+	})
+}
+
+func TestThePositionIsAStreamOfRecordedMessages(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1}, Deposited{2})
+
+	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
+
+	entry, err := store.Last(t.Context(), "account:position-ledger")
+	require.NoError(t, err)
+	require.Equal(t, "Resized", entry.Type)
+	require.JSONEq(t, `{"size": 1, "start": 0}`, string(entry.Data))
+	position, err := store.Last(t.Context(), "account:position-ledger+0+0")
+	require.NoError(t, err)
+	require.Equal(t, "Recorded", position.Type)
+	require.JSONEq(t, `{"position": 3}`, string(position.Data))
+}
+
+func TestACategoryWithATypeKeepsItsPositionsBesideIt(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account:command-1", Deposited{1})
+	c, err := consumer.New(store, "account:command", "accounts", &journal{}, nil)
+	require.NoError(t, err)
+
+	require.NoError(t, c.CatchUp(t.Context()))
+
+	_, err = store.Last(t.Context(), "account:command+position-accounts+0+0")
+	require.NoError(t, err)
+}
+
+// What was recorded is not a position, so the consumer neither guesses nor starts
+// from 0.
+func TestACorruptPositionStopsTheConsumer(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		stream messagestore.StreamName
+		body   messagestore.Body
+		reason string
+	}{
+		{"account:position-ledger+0+0", raw("Recorded", `{"position": "abc"}`), "cannot unmarshal"},
+		{"account:position-ledger+0+0", raw("Recorded", `{"position": -7}`), "position -7 is less than 0"},
+		{"account:position-ledger+0+0", raw("Recorded", `{"position": 1.5}`), "cannot unmarshal"},
+		{"account:position-ledger+0+0", raw("Recorded", `{"position": 1e30}`), "cannot unmarshal"},
+		{"account:position-ledger+0+0", raw("Recorded", `{"position": null}`), "it has no position"},
+		{"account:position-ledger+0+0", raw("Recorded", `{}`), "it has no position"},
+		{"account:position-ledger+0+0", raw("Deposited", `{"position": 1}`), "its type is Deposited, not Recorded"},
+		{"account:position-ledger", raw("Resized", `{"size": 0, "start": 0}`), "group size 0"},
+		{"account:position-ledger", raw("Resized", `{"size": 1025, "start": 0}`), "group size 1025"},
+		{"account:position-ledger", raw("Resized", `{"size": 1, "start": -1}`), "start -1 is less than 0"},
+		{"account:position-ledger", raw("Resized", `{"size": 1}`), "it has no start"},
+		{"account:position-ledger", raw("Recorded", `{"size": 1, "start": 0}`), "its type is Recorded, not Resized"},
+	} {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
+		write(t, store, test.stream, test.body)
+		j := &journal{}
+		c := newConsumer(t, store, j, nil)
+
+		for _, err := range []error{c.Run(t.Context()), c.CatchUp(t.Context())} {
+			require.ErrorIs(t, err, consumer.ErrPositionCorrupt)
+			corrupt, ok := errors.AsType[*consumer.PositionCorruptError](err)
+			require.True(t, ok)
+			require.Equal(t, test.stream, corrupt.Stream)
+			require.ErrorContains(t, err, test.reason)
+		}
+		require.Empty(t, j.all())
+	}
+}
+
+func TestAPositionAheadOfTheStoreStopsTheConsumer(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1})
+	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
+	write(t, store, "account:position-ledger+0+0", raw("Recorded", `{"position": 3}`)) // 2 is at the end
+	c := newConsumer(t, store, &journal{}, nil)
+
+	err := c.Run(t.Context())
+
+	require.ErrorIs(t, err, consumer.ErrPositionAhead)
+	ahead, ok := errors.AsType[*consumer.PositionAheadError](err)
+	require.True(t, ok)
+	require.Equal(t, messagestore.GlobalPosition(3), ahead.Position)
+	require.ErrorContains(t, err, "position 3 in account:position-ledger+0+0 is ahead of the store")
+}
+
+func TestAPositionAtTheEndIsNotAhead(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]*consumer.Config{
+		"All":          nil,
+		"NothingFound": {Types: []string{"Withdrawn"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := newStore()
+			write(t, store, "account-1", Deposited{1})
+			for range 3 {
+				require.NoError(t, newConsumer(t, store, &journal{}, config).CatchUp(t.Context()))
+			}
+		})
+	}
+}
+
+// The store is put back while the consumer waits for messages: it has nothing new,
+// which looks the same as nothing to do.
+func TestAStoreThatWasPutBackStopsAConsumerThatRuns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &tap{Store: newStore()}
+		write(t, store.Store, "account-1", Deposited{1})
+		errs := make(chan error, 1)
+		c := newConsumer(t, store, &journal{}, nil)
+		go func() { errs <- c.Run(t.Context()) }()
+		time.Sleep(time.Minute)
+		require.Equal(t, int64(1), c.Stats().Handled)
+
+		store.set(func(s *tap) {
+			s.read = func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
+				return &messagestore.CategoryPage{Next: q.From}, nil
+			}
+		})
+		start := time.Now()
+		err := <-errs
+
+		require.ErrorIs(t, err, consumer.ErrPositionAhead)
+		require.LessOrEqual(t, time.Since(start), 11*time.Second)
+	})
+}
+
+func TestAPositionThatTheStoreLostStopsTheConsumer(t *testing.T) {
+	t.Parallel()
+	store := &tap{Store: newStore()}
+	write(t, store.Store, "account-1", Deposited{1})
+	store.write = func(stream messagestore.StreamName) error {
+		if stream == "account:position-ledger+0+0" {
+			return &messagestore.VersionConflictError{Stream: stream, Expected: 5, Actual: 4}
+		}
+		return nil
+	}
+
+	err := newConsumer(t, store, &journal{}, nil).CatchUp(t.Context())
+
+	require.ErrorIs(t, err, consumer.ErrPositionAhead)
+	require.NotErrorIs(t, err, consumer.ErrConsumerFenced)
+}
+
+// The position was written but the answer was lost: the next write is not told that
+// another process was first.
+func TestAPositionOfUnknownOutcomeDoesNotFenceItsOwnWriter(t *testing.T) {
+	t.Parallel()
+	for _, happened := range []bool{true, false} {
+		t.Run(fmt.Sprint("Happened", happened), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := &tap{Store: newStore()}
+				lose := func(n int) func(messagestore.StreamName) error {
+					return func(stream messagestore.StreamName) error {
+						if stream != "account:position-ledger+0+0" || n == 0 {
+							return nil
+						}
+						n--
+						return &messagestore.OutcomeUnknownError{Cause: errStore}
+					}
+				}
+				store.set(func(s *tap) {
+					if happened {
+						s.lost = lose(2)
+					} else {
+						s.write = lose(2)
+					}
+				})
+				c := newConsumer(t, store, &journal{}, &consumer.Config{PositionInterval: 1})
+				stop := running(t, c)
+				for range 5 {
+					write(t, store.Store, "account-1", Deposited{1})
+					time.Sleep(10 * time.Millisecond)
+				}
+				time.Sleep(time.Minute)
+
+				require.Equal(t, c.Stats().Head+1, c.Stats().Position)
+				require.Equal(t, int64(2), c.Stats().StoreErrors)
+				require.NoError(t, stop())
+			})
+		})
+	}
+}
+
+func TestAPositionThatCannotBeRecordedAtTheEndIsSaid(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &tap{Store: newStore()}
+		write(t, store.Store, "account-1", Deposited{1})
+		c := newConsumer(t, store, &journal{}, nil)
+		store.set(func(s *tap) {
+			s.write = func(stream messagestore.StreamName) error {
+				if stream.ID() == "ledger+0+0" {
+					return errStore
+				}
+				return nil
+			}
+		})
+		stop := running(t, c)
+		time.Sleep(time.Minute)
+		start := time.Now()
+
+		err := stop()
+
+		require.ErrorIs(t, err, errStore)
+		require.LessOrEqual(t, time.Since(start), 6*time.Second)
+	})
+}
+
+// While positions cannot be recorded, a consumer does not run ahead of what a crash
+// may hand over again.
+func TestAConsumerThatCannotRecordDoesNotRunAhead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &tap{Store: newStore()}
+		for range 100 {
+			write(t, store.Store, "account-1", Deposited{1})
+		}
+		away := func(stream messagestore.StreamName) error {
+			if stream.ID() == "ledger+0+0" {
+				return errStore
+			}
+			return nil
+		}
+		store.set(func(s *tap) { s.write = away })
+		c := newConsumer(t, store, &journal{}, &consumer.Config{PositionInterval: 10, BatchSize: 7})
+		stop := running(t, c)
+		time.Sleep(time.Hour)
+		require.Equal(t, int64(17), c.Stats().Handled)
+
+		store.set(func(s *tap) { s.write = nil })
+		time.Sleep(10 * time.Second)
+
+		require.Equal(t, int64(100), c.Stats().Handled)
+		require.NoError(t, stop())
+	})
+}

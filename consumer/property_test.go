@@ -1,0 +1,329 @@
+package consumer_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A world is a category with the consumers that read it, and what it has seen of
+// them. It checks, while they run, what no consumer may do.
+type world struct {
+	store *messagestore.Store
+	tap   *tap
+
+	mu       sync.Mutex
+	written  []*messagestore.Recorded
+	trouble  map[messagestore.GlobalPosition]string // how the handler fails
+	failures map[messagestore.GlobalPosition]int    // how often it has yet to
+	handled  map[messagestore.GlobalPosition]bool
+	parked   map[messagestore.GlobalPosition]bool
+	inHand   map[string]bool
+	life     map[messagestore.StreamName]messagestore.Version // last started in this life
+	last     map[messagestore.StreamName]messagestore.Version // last finished in any
+	again    int                                              // handled in this life although it was before
+	calls    int                                              // of the handler, in this life
+	killAt   int                                              // kill at this call of the handler or write
+	dead     bool
+	position map[messagestore.StreamName]messagestore.GlobalPosition
+	wrong    []string
+}
+
+func newWorld() *world {
+	w := &world{
+		store:    newStore(),
+		trouble:  map[messagestore.GlobalPosition]string{},
+		failures: map[messagestore.GlobalPosition]int{},
+		handled:  map[messagestore.GlobalPosition]bool{},
+		parked:   map[messagestore.GlobalPosition]bool{},
+		last:     map[messagestore.StreamName]messagestore.Version{},
+		position: map[messagestore.StreamName]messagestore.GlobalPosition{},
+	}
+	w.tap = &tap{Store: w.store, write: w.beforeWrite, wrote: w.afterWrite}
+	w.born(0)
+	return w
+}
+
+// born starts a new life, in which the process is killed at the n-th thing it does,
+// or not with 0.
+func (w *world) born(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.life = map[messagestore.StreamName]messagestore.Version{}
+	w.inHand = map[string]bool{}
+	w.again, w.calls, w.killAt, w.dead = 0, 0, n, false
+}
+
+func (w *world) wrongly(format string, args ...any) {
+	w.wrong = append(w.wrong, fmt.Sprintf(format, args...))
+}
+
+// step counts what the process does and reports whether it is dead.
+func (w *world) step() bool {
+	w.calls++
+	if w.killAt > 0 && w.calls >= w.killAt {
+		w.dead = true
+	}
+	return w.dead
+}
+
+func (w *world) beforeWrite(messagestore.StreamName) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.step() {
+		return lastingError{}
+	}
+	return nil
+}
+
+func (w *world) afterWrite(stream messagestore.StreamName, body messagestore.Body) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	raw, err := json.Marshal(unwrap(body))
+	if err != nil {
+		w.wrongly("%v", err)
+	}
+	var fields struct {
+		Position       messagestore.GlobalPosition
+		GlobalPosition messagestore.GlobalPosition
+	}
+	if err := json.Unmarshal(raw, &fields); err != nil {
+		w.wrongly("%v", err)
+	}
+	switch {
+	case stream.Category() == deadLetters:
+		w.parked[fields.GlobalPosition] = true
+	case body.MessageType() == "Recorded":
+		if fields.Position <= w.position[stream] {
+			w.wrongly("%s went from %d to %d", stream, w.position[stream], fields.Position)
+		}
+		w.position[stream] = fields.Position
+		w.checkPosition(stream, fields.Position)
+	}
+}
+
+// checkPosition is promise C1: a position never passes a message that is unfinished.
+func (w *world) checkPosition(stream messagestore.StreamName, position messagestore.GlobalPosition) {
+	for _, m := range w.written {
+		if m.GlobalPosition < position && w.wants(stream, m) && !w.handled[m.GlobalPosition] && !w.parked[m.GlobalPosition] {
+			w.wrongly("%s is at %d, but %s (%d) is unfinished", stream, position, m, m.GlobalPosition)
+		}
+	}
+}
+
+// wants reports whether the member whose positions are in stream reads m.
+func (w *world) wants(stream messagestore.StreamName, m *messagestore.Recorded) bool {
+	if m.Type != (Deposited{}).MessageType() {
+		return false
+	}
+	var generation, member int
+	if _, err := fmt.Sscanf(stream.ID(), "ledger+%d+%d", &generation, &member); err != nil {
+		w.wrongly("%s: %v", stream, err)
+	}
+	for entry := range w.store.Stream(context.Background(), positions.Stream("ledger"), messagestore.Version(generation)) {
+		var resized struct{ Size int }
+		if err := json.Unmarshal(entry.Data, &resized); err != nil {
+			w.wrongly("%v", err)
+		}
+		return m.Stream.GroupMember(resized.Size) == member
+	}
+	w.wrongly("%s has no ledger entry", stream)
+	return true
+}
+
+func unwrap(body messagestore.Body) messagestore.Body {
+	if m, ok := body.(messagestore.Message); ok {
+		return m.Body
+	}
+	return body
+}
+
+// Handle checks promises C2 and C3, and fails as it was told to.
+func (w *world) Handle(_ context.Context, m *messagestore.Recorded) error {
+	id := m.Stream.CardinalID()
+	w.mu.Lock()
+	if w.inHand[id] {
+		w.wrongly("two messages of %s are in hand", id)
+	}
+	w.inHand[id] = true
+	if before, ok := w.life[m.Stream]; ok && m.Position < before {
+		w.wrongly("%s after position %d in one life", m, before)
+	}
+	w.life[m.Stream] = m.Position
+	for _, earlier := range w.written {
+		if earlier.Stream.CardinalID() == id && earlier.GlobalPosition < m.GlobalPosition && earlier.Type == m.Type &&
+			!w.handled[earlier.GlobalPosition] && !w.parked[earlier.GlobalPosition] {
+			w.wrongly("%s came before %s was finished", m, earlier)
+		}
+	}
+	dead := w.step()
+	trouble := ""
+	if w.failures[m.GlobalPosition] > 0 {
+		w.failures[m.GlobalPosition]--
+		trouble = w.trouble[m.GlobalPosition]
+	}
+	w.mu.Unlock()
+
+	runtime.Gosched() // others may get in between
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.inHand[id] = false
+	switch {
+	case dead:
+		return errBroken
+	case trouble == "error":
+		return errBroken
+	case trouble == "panic":
+		panic("poison")
+	case trouble == "exit":
+		runtime.Goexit()
+	case trouble == "park":
+		return hopeless{}
+	}
+	if w.handled[m.GlobalPosition] {
+		w.again++
+	}
+	w.handled[m.GlobalPosition] = true
+	return nil
+}
+
+// hopeless asks to be parked.
+type hopeless struct{}
+
+func (hopeless) Error() string { return "hopeless" }
+func (hopeless) Park() bool    { return true }
+
+func (w *world) writeSome(t *rapid.T, label string) {
+	streams := []messagestore.StreamName{"account-1", "account-1+a", "account-2", "account-3", "account-3+b", "account-4"}
+	for range rapid.IntRange(0, 25).Draw(t, label) {
+		stream := rapid.SampledFrom(streams).Draw(t, "stream")
+		body := rapid.SampledFrom([]messagestore.Body{Deposited{1}, Deposited{2}, Deposited{3}, Withdrawn{}}).Draw(t, "body")
+		trouble := rapid.SampledFrom([]string{"", "", "", "", "error", "panic", "exit", "park"}).Draw(t, "trouble")
+		failures := rapid.SampledFrom([]int{1, 2, 100}).Draw(t, "failures")
+		if _, err := w.store.Write(context.Background(), stream, messagestore.AnyVersion, body); err != nil {
+			t.Fatal(err)
+		}
+		m, err := w.store.Last(context.Background(), stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.mu.Lock()
+		w.written = append(w.written, m)
+		w.trouble[m.GlobalPosition], w.failures[m.GlobalPosition] = trouble, failures
+		w.mu.Unlock()
+	}
+}
+
+func (w *world) check(t *rapid.T) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.wrong) > 0 {
+		t.Fatalf("%s", w.wrong[0])
+	}
+}
+
+// checkAllFinished is promise C1 at the end.
+func (w *world) checkAllFinished(t *rapid.T) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range w.written {
+		wanted := m.Type == (Deposited{}).MessageType()
+		if finished := w.handled[m.GlobalPosition] || w.parked[m.GlobalPosition]; finished != wanted {
+			t.Fatalf("%s: finished %v, wanted %v", m, finished, wanted)
+		}
+	}
+}
+
+func TestNoMessageIsSkippedWhateverIsKilled(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld()
+		config := &consumer.Config{
+			Types:            []string{Deposited{}.MessageType()},
+			Concurrency:      rapid.IntRange(1, 4).Draw(t, "concurrency"),
+			BatchSize:        rapid.IntRange(1, 8).Draw(t, "batch size"),
+			PositionInterval: rapid.IntRange(1, 8).Draw(t, "position interval"),
+			PositionEvery:    time.Hour,
+			PollInterval:     time.Hour,
+			Errors: consumer.ErrorPolicy{
+				Retries:    rapid.SampledFrom([]int{-1, 1, 2}).Draw(t, "retries"),
+				MinBackoff: time.Millisecond,
+				MaxBackoff: time.Millisecond,
+				Then:       consumer.Park,
+			},
+		}
+		lives := rapid.IntRange(1, 6).Draw(t, "lives")
+		for life := range lives {
+			w.writeSome(t, "messages")
+			killAt := 0
+			if life < lives-1 {
+				killAt = rapid.IntRange(0, 40).Draw(t, "kill at")
+			}
+			w.born(killAt)
+			c, err := consumer.New(w.tap, account, "ledger", w, config)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			err = c.CatchUp(t.Context())
+
+			w.check(t)
+			if (err != nil) != w.dead || err != nil && !errors.As(err, &lastingError{}) {
+				t.Fatalf("dead %v: %v", w.dead, err)
+			}
+			if most := config.PositionInterval + config.BatchSize; w.again > most {
+				t.Fatalf("%d messages were handled again, more than %d", w.again, most)
+			}
+		}
+		w.checkAllFinished(t)
+	})
+}
+
+func TestNoMessageIsSkippedWhenAGroupIsResized(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld()
+		run := func(size, member, killAt int) {
+			w.born(killAt)
+			c, err := consumer.New(w.tap, account, "ledger", w, &consumer.Config{
+				Types:            []string{Deposited{}.MessageType()},
+				GroupSize:        size,
+				GroupMember:      member,
+				BatchSize:        rapid.IntRange(1, 8).Draw(t, "batch size"),
+				PositionInterval: rapid.IntRange(1, 8).Draw(t, "position interval"),
+				Errors:           consumer.ErrorPolicy{Retries: -1, Then: consumer.Park},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = c.CatchUp(t.Context())
+			w.check(t)
+			if (err != nil) != w.dead {
+				t.Fatalf("dead %v: %v", w.dead, err)
+			}
+		}
+		size := 1
+		for range rapid.IntRange(1, 8).Draw(t, "steps") {
+			w.writeSome(t, "messages")
+			size = rapid.IntRange(1, 4).Draw(t, "size")
+			for range rapid.IntRange(0, 3).Draw(t, "runs") {
+				run(size, rapid.IntRange(0, size-1).Draw(t, "member"), rapid.IntRange(0, 20).Draw(t, "kill at"))
+			}
+		}
+		for member := range size {
+			run(size, member, 0)
+		}
+		w.checkAllFinished(t)
+	})
+}

@@ -1,0 +1,301 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// redriveClaim is how long one Redrive has for one message, before another may take
+// it over. The handler's context ends with it.
+const redriveClaim = time.Minute
+
+// redriving claims a parked message: a second redrive leaves it alone.
+type redriving struct {
+	Attempts int `json:"attempts"`
+}
+
+func (redriving) MessageType() string { return "Redriving" }
+
+// redriven ends a dead-letter stream, until the message is parked again.
+type redriven struct {
+	Attempts int `json:"attempts"`
+}
+
+func (redriven) MessageType() string { return "Redriven" }
+
+// A ParkedMessage is one that the consumer gave up on.
+type ParkedMessage struct {
+	// Recorded is the message as it was handed over. Its data and metadata are
+	// missing if Omitted.
+	*messagestore.Recorded
+
+	// Omitted says that the message was too large to be kept in the dead-letter
+	// stream. Its own stream still has it.
+	Omitted bool
+
+	DeadLetter    messagestore.StreamName // where it is parked
+	Error         string                  // the last failure, shortened
+	Attempts      int                     // how often the handler was called for it
+	FirstFailedAt time.Time
+	ParkedAt      time.Time // for the last time
+}
+
+// Parked yields the messages that are parked, in order of their positions. After an
+// error it yields nothing more. It reads the whole category of dead letters first,
+// so it is for people and for jobs, not for a handler.
+func (c *Consumer) Parked(ctx context.Context) iter.Seq2[*ParkedMessage, error] {
+	return func(yield func(*ParkedMessage, error) bool) {
+		letters, err := c.letters(ctx)
+		if err != nil {
+			yield(nil, c.wrap(err))
+			return
+		}
+		for _, l := range letters {
+			p, err := c.readLetter(ctx, l.stream)
+			if err != nil {
+				yield(nil, c.wrap(err))
+				return
+			}
+			if p == nil {
+				continue // redriven meanwhile
+			}
+			if !yield(&ParkedMessage{
+				Recorded:      p.recorded(),
+				Omitted:       p.Omitted,
+				DeadLetter:    l.stream,
+				Error:         p.Error,
+				Attempts:      p.Attempts,
+				FirstFailedAt: p.FirstFailedAt,
+				ParkedAt:      p.at,
+			}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Redrive hands every parked message to the handler again, once, in order of their
+// positions, and returns how many it succeeded for. The others stay parked, with one
+// attempt more. The handler gets the message as it was: its id, stream, positions
+// and metadata.
+//
+// It may be called while the consumer runs, here or elsewhere, and from several
+// processes: each message is claimed first, so that one of them does it. A claim ends
+// after a minute, and so does the handler's context; what a process claimed that was
+// killed can be redriven then. A handler that goes on for [Config.Grace] after its
+// context is done is [ErrGraceExceeded].
+func (c *Consumer) Redrive(ctx context.Context) (succeeded int, err error) {
+	if ctx == nil {
+		return 0, c.wrap(invalid("context", nil, "there is none"))
+	}
+	letters, err := c.letters(ctx)
+	if err != nil {
+		return 0, c.wrap(err)
+	}
+	for _, l := range letters {
+		if ctx.Err() != nil {
+			return succeeded, c.wrap(ctx.Err())
+		}
+		ok, err := c.redrive(ctx, l.stream)
+		if err != nil {
+			return succeeded, c.wrap(err)
+		}
+		if ok {
+			succeeded++
+		}
+	}
+	return succeeded, nil
+}
+
+// redrive claims the message of one dead-letter stream, handles it and records what
+// came of it, each at the version of the step before.
+func (c *Consumer) redrive(ctx context.Context, stream messagestore.StreamName) (succeeded bool, err error) {
+	p, err := c.readLetter(ctx, stream)
+	if err != nil || p == nil || time.Since(p.claimedAt) < redriveClaim {
+		return false, err
+	}
+	m := p.recorded()
+	if p.Omitted {
+		if m, err = c.original(ctx, p); err != nil {
+			return false, err
+		}
+	}
+	claim, err := c.store.Write(ctx, stream, p.version, redriving{p.Attempts + 1})
+	if errors.Is(err, messagestore.ErrVersionConflict) {
+		return false, nil // another redrive was first
+	}
+	if err != nil {
+		return false, fmt.Errorf("redrive: %w", err)
+	}
+
+	failure, interrupted := c.handleOnce(ctx, m)
+
+	// The outcome is recorded even if ctx is done by now, or the claim would stand.
+	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	if failure == nil {
+		done := redriven{p.Attempts + 1}
+		err = c.writeLetter(record, claim.Version, m, causedBy(m, done), messagestore.Message{Body: done})
+	} else {
+		again := newParked(c.name, m, failure)
+		again.Attempts, again.FirstFailedAt = p.Attempts+1, p.FirstFailedAt
+		if interrupted {
+			again.Attempts, again.Error = p.Attempts, p.Error
+		}
+		err = c.writeParked(record, claim.Version, m, again)
+	}
+	switch {
+	case errors.Is(err, messagestore.ErrVersionConflict):
+		return false, nil // it took longer than the claim, and another has it
+	case err != nil:
+		return false, fmt.Errorf("redrive: %w", err)
+	case errors.Is(failure, ErrGraceExceeded):
+		return false, failure
+	case interrupted:
+		return false, ctx.Err()
+	}
+	c.count(func(s *Stats) {
+		s.Retried++
+		if failure != nil {
+			s.Failed++
+		} else {
+			s.Handled++
+		}
+	})
+	return failure == nil, nil
+}
+
+// handleOnce calls the handler in a goroutine of its own. Interrupted says that it
+// failed because ctx is done.
+func (c *Consumer) handleOnce(ctx context.Context, m *messagestore.Recorded) (failure error, interrupted bool) {
+	work, cancel := context.WithTimeout(ctx, redriveClaim)
+	defer cancel()
+	ended := make(chan error, 1)
+	c.inHand.Add(1)
+	go func() {
+		failure := ErrHandlerExited
+		defer func() {
+			if v := recover(); v != nil {
+				failure = recovered(v)
+			}
+			c.inHand.Add(-1)
+			ended <- failure
+		}()
+		failure = c.handler.Handle(work, m)
+	}()
+	select {
+	case failure = <-ended:
+	case <-work.Done():
+		grace := time.NewTimer(c.config.Grace)
+		defer grace.Stop()
+		select {
+		case failure = <-ended:
+		case <-grace.C:
+			failure = &GraceExceededError{Grace: c.config.Grace, Messages: []string{m.String()}}
+		}
+	}
+	return failure, failure != nil && ctx.Err() != nil
+}
+
+// A letter is a dead-letter stream whose message is still parked.
+type letter struct {
+	stream   messagestore.StreamName
+	position messagestore.GlobalPosition // of the message that is parked
+}
+
+// letters returns the streams of the messages that are still parked, in order of the
+// messages' positions.
+func (c *Consumer) letters(ctx context.Context) ([]letter, error) {
+	open := map[messagestore.StreamName]letter{}
+	types := messagestore.Filter{Types: []string{parked{}.MessageType(), redriven{}.MessageType()}}
+	for m, err := range c.store.Category(ctx, c.deadLetters(), 0, types) {
+		if err != nil {
+			return nil, err
+		}
+		if m.Stream.CardinalID() != c.name {
+			continue
+		}
+		if m.Type != (parked{}).MessageType() {
+			delete(open, m.Stream)
+			continue
+		}
+		p, err := decodeParked(m)
+		if err != nil {
+			return nil, err
+		}
+		open[m.Stream] = letter{m.Stream, p.GlobalPosition}
+	}
+	letters := make([]letter, 0, len(open))
+	for _, l := range open {
+		letters = append(letters, l)
+	}
+	slices.SortFunc(letters, func(a, b letter) int { return cmp.Compare(a.position, b.position) })
+	return letters, nil
+}
+
+// An openLetter is a dead-letter stream as it was read.
+type openLetter struct {
+	parked
+	at        time.Time            // when it was parked for the last time
+	version   messagestore.Version // of the stream
+	claimedAt time.Time            // by a redrive that has not recorded what came of it
+}
+
+// readLetter returns what is parked in a dead-letter stream, or nil if nothing is
+// any more.
+func (c *Consumer) readLetter(ctx context.Context, stream messagestore.StreamName) (*openLetter, error) {
+	var open *openLetter
+	for m, err := range c.store.Stream(ctx, stream, 0) {
+		if err != nil {
+			return nil, err
+		}
+		switch m.Type {
+		case parked{}.MessageType():
+			p, err := decodeParked(m)
+			if err != nil {
+				return nil, err
+			}
+			open = &openLetter{parked: p, at: m.Time}
+		case redriving{}.MessageType():
+			if open != nil {
+				open.claimedAt = m.Time
+			}
+		case redriven{}.MessageType():
+			open = nil
+		}
+		if open != nil {
+			open.version = m.Position
+		}
+	}
+	return open, nil
+}
+
+func decodeParked(m *messagestore.Recorded) (parked, error) {
+	var p parked
+	if err := json.Unmarshal(m.Data, &p); err != nil {
+		return p, fmt.Errorf("decode %s: %w", m, err)
+	}
+	return p, nil
+}
+
+// original reads a message that was too large to be kept among the dead letters.
+func (c *Consumer) original(ctx context.Context, p *openLetter) (*messagestore.Recorded, error) {
+	for m, err := range c.store.Stream(ctx, p.Stream, p.Position) {
+		if err != nil {
+			return nil, err
+		}
+		if m.ID == p.MessageID {
+			return m, nil
+		}
+		break
+	}
+	return nil, fmt.Errorf("redrive: %s %s@%d is not in its stream any more: %w", p.Type, p.Stream, p.Position, messagestore.ErrNotFound)
+}

@@ -1,0 +1,597 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// elsewhere writes to s's database as another process does: no bell rings.
+func elsewhere(t *testing.T, driver messagestore.Driver, stream messagestore.StreamName) {
+	t.Helper()
+	write(t, messagestore.New(driver, nil), stream, Deposited{1})
+}
+
+func TestAMessageOfAnotherProcessIsFoundByPolling(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := newDriver()
+		var handledAt []time.Duration
+		start := time.Now()
+		c := newConsumer(t, messagestore.New(driver, nil), consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			handledAt = append(handledAt, time.Since(start))
+			return nil
+		}), &consumer.Config{PollInterval: time.Minute})
+		stop := running(t, c)
+		time.Sleep(10 * time.Minute)
+
+		elsewhere(t, driver, "account-1")
+		time.Sleep(time.Minute)
+		elsewhere(t, driver, "account-1") // just after work, it looks sooner
+		time.Sleep(time.Minute)
+		require.NoError(t, stop())
+
+		require.Len(t, handledAt, 2)
+		require.LessOrEqual(t, handledAt[0], 11*time.Minute)
+		require.Less(t, handledAt[1]-11*time.Minute, 31*time.Second)
+	})
+}
+
+func TestPollingBacksOffToThePollInterval(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var reads []time.Time
+		store := &tap{Store: newStore(), read: func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			reads = append(reads, time.Now())
+			return nil, nil
+		}}
+		stop := running(t, newConsumer(t, store, &journal{}, &consumer.Config{PollInterval: 800 * time.Millisecond}))
+		time.Sleep(time.Minute)
+		require.NoError(t, stop())
+
+		var waits []time.Duration
+		for i := range reads[1:] {
+			waits = append(waits, reads[i+1].Sub(reads[i]))
+		}
+		require.Equal(t, []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond, 800 * time.Millisecond}, waits[:5])
+		require.Less(t, len(reads), 80)
+	})
+}
+
+func TestAWriteInThisProcessWakesTheConsumer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		j := &journal{}
+		stop := running(t, newConsumer(t, store, j, &consumer.Config{PollInterval: time.Hour}))
+		time.Sleep(10 * time.Hour)
+		before := time.Now()
+
+		write(t, store, "account-1", Deposited{1})
+		synctest.Wait()
+
+		require.Len(t, j.all(), 1)
+		require.Zero(t, time.Since(before))
+		require.NoError(t, stop())
+	})
+}
+
+// An idle consumer reads, but does not write, and is not woken by what it wrote.
+func TestAnIdleConsumerDoesNotWrite(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]consumer.Config{
+		"all":      {},
+		"filtered": {Types: []string{"Withdrawn"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var reads, writes atomic.Int64
+				store := &tap{
+					Store: newStore(),
+					write: func(messagestore.StreamName) error { writes.Add(1); return nil },
+					read: func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
+						reads.Add(1)
+						return nil, nil
+					},
+				}
+				write(t, store.Store, "account-1", Deposited{1})
+				stop := running(t, newConsumer(t, store, &journal{}, &config))
+				time.Sleep(time.Hour)
+
+				require.Equal(t, int64(2), writes.Load()) // the group size and the position
+				require.Less(t, reads.Load(), int64(37_000))
+				require.NoError(t, stop())
+				require.Equal(t, int64(2), writes.Load())
+			})
+		})
+	}
+}
+
+func TestThePositionIsRecordedByCountByTimeWhenIdleAndAtTheEnd(t *testing.T) {
+	t.Parallel()
+	config := consumer.Config{PositionInterval: 10, PositionEvery: time.Minute, PollInterval: 8 * time.Second, Grace: time.Minute}
+	slow := func(pause time.Duration) consumer.Handler {
+		return consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			time.Sleep(pause)
+			return nil
+		})
+	}
+	for _, test := range []struct {
+		name     string
+		handler  consumer.Handler
+		messages int
+		after    time.Duration
+		want     messagestore.GlobalPosition
+	}{
+		{"NotYet", slow(time.Second), 20, 9*time.Second + time.Millisecond, 0},
+		{"ByCount", slow(time.Second), 20, 10*time.Second + time.Millisecond, 11},
+		{"NotYetByTime", slow(25 * time.Second), 20, 84 * time.Second, 0},
+		{"ByTime", slow(25 * time.Second), 20, 86 * time.Second, 4},
+		{"NotYetIdle", slow(time.Second), 3, 10 * time.Second, 0},
+		{"Idle", slow(time.Second), 3, 12 * time.Second, 4},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newStore()
+				for range test.messages {
+					write(t, store, "account-1", Deposited{1})
+				}
+				c := newConsumer(t, store, test.handler, &config)
+				stop := running(t, c)
+				time.Sleep(test.after)
+				synctest.Wait()
+
+				require.Equal(t, test.want, c.Stats().Position)
+				handled := c.Stats().Handled
+				require.NoError(t, stop())
+				require.GreaterOrEqual(t, int64(c.Stats().Position), handled)
+			})
+		})
+	}
+}
+
+// A filtered reader's position moves over what it does not want, so that the next
+// start does not look at it again; but that is not worth a write for each message.
+func TestAFilteredPositionMovesButSeldom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var writes atomic.Int64
+		store := &tap{Store: newStore(), write: func(messagestore.StreamName) error { writes.Add(1); return nil }}
+		c := newConsumer(t, store, &journal{}, &consumer.Config{Types: []string{"Withdrawn"}})
+		stop := running(t, c)
+		for range 1000 {
+			write(t, store.Store, "account-1", Deposited{1})
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(2 * time.Second)
+
+		require.Greater(t, c.Stats().Head, messagestore.GlobalPosition(1000))
+		require.Equal(t, c.Stats().Head+1, c.Stats().Position)
+		require.LessOrEqual(t, writes.Load(), int64(13))
+		require.NoError(t, stop())
+	})
+}
+
+func TestStoppingLetsTheMessageInHandFinish(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1}, Deposited{2})
+		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Recorded) error {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(5 * time.Second):
+				return nil
+			}
+		}), &consumer.Config{Grace: 6 * time.Second})
+		stop := running(t, c)
+		time.Sleep(time.Second)
+		before := time.Now()
+
+		require.NoError(t, stop())
+
+		require.Equal(t, 4*time.Second, time.Since(before))
+		require.Equal(t, int64(1), c.Stats().Handled)
+		require.Equal(t, messagestore.GlobalPosition(2), c.Stats().Position)
+	})
+}
+
+func TestPastTheGraceTheContextEndsAndTheMessageIsNotAtFault(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1}, Deposited{2})
+		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Recorded) error {
+			<-ctx.Done()
+			return fmt.Errorf("deposit: %w", ctx.Err())
+		}), &consumer.Config{Grace: 2 * time.Second, Errors: consumer.ErrorPolicy{Retries: -1, Then: consumer.Park}})
+		stop := running(t, c)
+		time.Sleep(time.Second)
+		before := time.Now()
+
+		require.NoError(t, stop())
+
+		require.Equal(t, 2*time.Second, time.Since(before))
+		require.Equal(t, consumer.Stats{Head: 2}, c.Stats())
+	})
+}
+
+func TestAHandlerThatIgnoresItsContextIsNamed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		release := make(chan struct{})
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			<-release
+			return nil
+		}), &consumer.Config{Grace: 2 * time.Second})
+		stop := running(t, c)
+		time.Sleep(time.Second)
+		before := time.Now()
+
+		err := stop()
+
+		require.ErrorIs(t, err, consumer.ErrGraceExceeded)
+		exceeded, ok := errors.AsType[*consumer.GraceExceededError](err)
+		require.True(t, ok)
+		require.Equal(t, []string{"Deposited account-1@0"}, exceeded.Messages)
+		require.Equal(t, 3*time.Second, time.Since(before)) // a second to notice
+		require.Zero(t, c.Stats().Position)
+
+		// It may not be handed over to it again while it still works on it.
+		require.ErrorIs(t, c.Run(t.Context()), consumer.ErrRunning)
+		close(release)
+		synctest.Wait()
+		require.NoError(t, c.CatchUp(t.Context()))
+	})
+}
+
+func TestStoppingDoesNotWaitForARetry(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		c := newConsumer(t, store, always(errBroken), &consumer.Config{Errors: consumer.ErrorPolicy{MinBackoff: time.Hour}})
+		stop := running(t, c)
+		time.Sleep(time.Second)
+		before := time.Now()
+
+		require.NoError(t, stop())
+
+		require.Zero(t, time.Since(before))
+		require.Equal(t, int64(1), c.Stats().Failed)
+		require.Zero(t, c.Stats().Position)
+	})
+}
+
+func TestRetriesBackOffWithJitter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		var calls []time.Time
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			calls = append(calls, time.Now())
+			return errBroken
+		}), &consumer.Config{Errors: consumer.ErrorPolicy{Retries: 5, MinBackoff: time.Second, MaxBackoff: 4 * time.Second}})
+
+		require.ErrorIs(t, c.Run(t.Context()), errBroken)
+
+		require.Len(t, calls, 6)
+		whole := 0
+		for i, most := range []time.Duration{1, 2, 4, 4, 4} {
+			most *= time.Second
+			wait := calls[i+1].Sub(calls[i])
+			require.LessOrEqual(t, wait, most)
+			require.GreaterOrEqual(t, wait, most/2)
+			if wait%(time.Second/2) == 0 {
+				whole++
+			}
+		}
+		require.Less(t, whole, 5)
+	})
+}
+
+func TestAStopFinishesWhatIsInHandAndRecordsThePositionBeforeTheMessage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for i := range 4 {
+			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
+		}
+		var finished []messagestore.StreamName
+		var mu sync.Mutex
+		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+			if m.Stream == "account-1" {
+				return errBroken
+			}
+			time.Sleep(3 * time.Second)
+			mu.Lock()
+			defer mu.Unlock()
+			finished = append(finished, m.Stream)
+			return nil
+		}), &consumer.Config{Concurrency: 3, Errors: consumer.ErrorPolicy{Retries: -1}})
+
+		err := c.Run(t.Context())
+
+		require.ErrorIs(t, err, errBroken)
+		require.ElementsMatch(t, []messagestore.StreamName{"account-0", "account-2"}, finished)
+		require.Equal(t, messagestore.GlobalPosition(2), c.Stats().Position)
+	})
+}
+
+func TestEveryWayOfFailingFails(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		fail func()
+		text string
+	}{
+		"Panic":      {func() { panic("poison") }, "panic: poison"},
+		"PanicError": {func() { panic(errBroken) }, "panic: broken"},
+		"PanicNil":   {func() { panic(nil) }, "panic: panic called with nil"}, //nolint:govet // it is what is tested
+		"Exit":       {runtime.Goexit, "the handler ended its goroutine"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := newStore()
+			write(t, store, "account-1", Deposited{1})
+			c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+				test.fail()
+				return nil
+			}), &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1}})
+
+			err := c.CatchUp(t.Context())
+
+			require.ErrorContains(t, err, test.text)
+			require.Zero(t, c.Stats().Position)
+			require.Equal(t, int64(1), c.Stats().Failed)
+			if name == "PanicError" {
+				require.ErrorIs(t, err, errBroken)
+				panicked, ok := errors.AsType[*consumer.PanicError](err)
+				require.True(t, ok)
+				require.Contains(t, string(panicked.Stack), "run_test.go")
+			}
+		})
+	}
+}
+
+// A nastyError panics wherever it is asked.
+type nastyError struct{}
+
+func (*nastyError) Error() string { panic("no text") }
+func (*nastyError) Park() bool    { panic("no answer") }
+
+func TestAnErrorThatPanicsIsOneMoreFailure(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1})
+	c := newConsumer(t, store, always(&nastyError{}), &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1}})
+
+	err := c.CatchUp(t.Context())
+
+	require.ErrorContains(t, err, "tried once: *consumer_test.nastyError, whose text panics")
+}
+
+func TestOneMessageOfAnIDIsInHandAndOthersDoNotWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for range 3 {
+			write(t, store, "account-hot", Deposited{1})
+			write(t, store, "account-hot+key", Deposited{1})
+		}
+		for i := range 6 {
+			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{1})
+		}
+		var mu sync.Mutex
+		inHand := map[string]int{}
+		most, mostOfOne := 0, 0
+		var hot []string
+		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+			mu.Lock()
+			inHand[m.Stream.CardinalID()]++
+			together := 0
+			for _, n := range inHand {
+				mostOfOne = max(mostOfOne, n)
+				together += n
+			}
+			most = max(most, together)
+			if m.Stream.CardinalID() == "hot" {
+				hot = append(hot, m.String())
+			}
+			mu.Unlock()
+			time.Sleep(time.Second)
+			mu.Lock()
+			inHand[m.Stream.CardinalID()]--
+			mu.Unlock()
+			return nil
+		}), &consumer.Config{Concurrency: 2})
+		start := time.Now()
+
+		require.NoError(t, c.CatchUp(t.Context()))
+
+		require.Equal(t, 6*time.Second, time.Since(start)) // 12 messages, 6 of them in a row
+		require.Equal(t, 2, most)
+		require.Equal(t, 1, mostOfOne)
+		require.Equal(t, []string{
+			"Deposited account-hot@0", "Deposited account-hot+key@0", "Deposited account-hot@1",
+			"Deposited account-hot+key@1", "Deposited account-hot@2", "Deposited account-hot+key@2",
+		}, hot)
+	})
+}
+
+func TestAMessageThatWaitsForItsRetryHoldsUpOnlyItsOwnID(t *testing.T) {
+	t.Parallel()
+	for concurrency, want := range map[int][]string{
+		1: {"account-1@0", "account-1@1", "account-2@0"},
+		2: {"account-2@0", "account-1@0", "account-1@1"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newStore()
+			write(t, store, "account-1", Deposited{1}, Deposited{2})
+			write(t, store, "account-2", Deposited{3})
+			j := &journal{}
+			failed := false
+			c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Recorded) error {
+				if m.GlobalPosition == 1 && !failed {
+					failed = true
+					return errBroken
+				}
+				return j.Handle(ctx, m)
+			}), &consumer.Config{Concurrency: concurrency, Errors: consumer.ErrorPolicy{MinBackoff: time.Minute}})
+
+			require.NoError(t, c.CatchUp(t.Context()))
+
+			require.Equal(t, want, j.all())
+		})
+	}
+}
+
+// With one slow message, the consumer reads no more than two batches and goes no
+// further ahead than what a crash may hand over again.
+func TestReadAheadIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-slow", Deposited{1})
+		for i := range 500 {
+			write(t, store, account.Stream(fmt.Sprint(i%50)), Deposited{i})
+		}
+		var read atomic.Int64
+		tapped := &tap{Store: store}
+		tapped.read = func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
+			page, err := store.CategoryPage(t.Context(), q)
+			read.Add(int64(len(page.Messages)))
+			return &page, err
+		}
+		var handled, ahead atomic.Int64
+		c := newConsumer(t, tapped, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+			if m.Stream == "account-slow" {
+				time.Sleep(time.Hour)
+				ahead.Store(handled.Load())
+			}
+			handled.Add(1)
+			return nil
+		}), &consumer.Config{Concurrency: 2, BatchSize: 10, PositionInterval: 5})
+		stop := running(t, c)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+
+		require.LessOrEqual(t, read.Load(), int64(20))
+		time.Sleep(2 * time.Hour)
+		require.Equal(t, int64(501), handled.Load())
+		require.LessOrEqual(t, ahead.Load(), int64(15))
+		require.NoError(t, stop())
+	})
+}
+
+func TestAConsumerRunsOnceAtATime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newConsumer(t, newStore(), &journal{}, nil)
+		stop := running(t, c)
+		synctest.Wait()
+
+		require.ErrorIs(t, c.Run(t.Context()), consumer.ErrRunning)
+		require.ErrorIs(t, c.CatchUp(t.Context()), consumer.ErrRunning)
+
+		require.NoError(t, stop())
+		require.NoError(t, c.CatchUp(t.Context()))
+		stop = running(t, c)
+		synctest.Wait()
+		require.NoError(t, stop())
+	})
+}
+
+func TestADoneContextRunsNothing(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1})
+	j := &journal{}
+	c := newConsumer(t, store, j, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	require.NoError(t, c.Run(ctx))
+	require.ErrorIs(t, c.CatchUp(ctx), context.Canceled)
+	require.Empty(t, j.all())
+}
+
+func TestStatsCount(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
+		failures := 2
+		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+			if m.Position == 1 && failures > 0 {
+				failures--
+				return errBroken
+			}
+			if m.Position == 2 {
+				return hopeless{}
+			}
+			return nil
+		}), nil)
+
+		require.NoError(t, c.CatchUp(t.Context()))
+
+		require.Equal(t, consumer.Stats{Handled: 2, Failed: 3, Retried: 2, Parked: 1, Position: 4, Head: 3}, c.Stats())
+	})
+}
+
+func TestConcurrentHandlersAreAllUsed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for i := range 64 {
+			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
+		}
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			time.Sleep(time.Second)
+			return nil
+		}), &consumer.Config{Concurrency: 16})
+		start := time.Now()
+
+		require.NoError(t, c.CatchUp(t.Context()))
+
+		require.Equal(t, 4*time.Second, time.Since(start))
+	})
+}
+
+func TestOneAfterTheOtherIsInOrderOfTheCategory(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	for i := range 300 {
+		write(t, store, account.Stream(fmt.Sprint(i*7%11)), Deposited{i})
+	}
+	var seen []messagestore.GlobalPosition
+	c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		seen = append(seen, m.GlobalPosition)
+		return nil
+	}), nil)
+
+	require.NoError(t, c.CatchUp(t.Context()))
+
+	require.Len(t, seen, 300)
+	require.True(t, slices.IsSorted(seen))
+}

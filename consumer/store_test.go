@@ -1,0 +1,149 @@
+package consumer_test
+
+import (
+	"bytes"
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+func TestRunGoesOnWhenTheStoreIsBack(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*tap){
+		"Reads": func(s *tap) {
+			s.read = func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) { return nil, errStore }
+		},
+		"Writes": func(s *tap) { s.write = func(messagestore.StreamName) error { return errStore } },
+		"Looks":  func(s *tap) { s.look = func(messagestore.StreamName) error { return errStore } },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := &tap{Store: newStore()}
+				write(t, store.Store, "account-1", Deposited{1})
+				store.set(spoil)
+				var log bytes.Buffer
+				c := newConsumer(t, store, &journal{}, &consumer.Config{Logger: zerolog.New(&log)})
+				stop := running(t, c)
+				time.Sleep(time.Hour)
+				require.NotZero(t, c.Stats().StoreErrors)
+				require.Less(t, c.Stats().StoreErrors, int64(2000)) // it does not spin
+				require.Zero(t, c.Stats().Position)
+
+				store.set(func(s *tap) { s.read, s.write, s.look = nil, nil, nil })
+				time.Sleep(7 * time.Second)
+
+				require.Equal(t, int64(1), c.Stats().Handled)
+				require.Equal(t, c.Stats().Head+1, c.Stats().Position)
+				require.NoError(t, stop())
+				require.Contains(t, log.String(), `"error":"`)
+				require.Contains(t, log.String(), errStore.Error())
+			})
+		})
+	}
+}
+
+func TestCatchUpReturnsTheStoresError(t *testing.T) {
+	t.Parallel()
+	for _, spoil := range []func(*tap){
+		func(s *tap) {
+			s.read = func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) { return nil, errStore }
+		},
+		func(s *tap) { s.write = func(messagestore.StreamName) error { return errStore } },
+		func(s *tap) { s.look = func(messagestore.StreamName) error { return errStore } },
+	} {
+		store := &tap{Store: newStore()}
+		write(t, store.Store, "account-1", Deposited{1})
+		store.set(spoil)
+		require.ErrorIs(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()), errStore)
+	}
+}
+
+func TestRunStopsAtAnErrorThatDoesNotHeal(t *testing.T) {
+	t.Parallel()
+	for _, lasting := range []error{
+		lastingError{},
+		messagestore.ErrNotSupported,
+		messagestore.NewInvalidError(messagestore.ErrInvalidCategory, "category", "x", "no"),
+	} {
+		for _, spoil := range []func(*tap){
+			func(s *tap) {
+				s.read = func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) { return nil, lasting }
+			},
+			func(s *tap) { s.write = func(messagestore.StreamName) error { return lasting } },
+			func(s *tap) { s.look = func(messagestore.StreamName) error { return lasting } },
+		} {
+			store := &tap{Store: newStore()}
+			write(t, store.Store, "account-1", Deposited{1})
+			store.set(spoil)
+			require.ErrorIs(t, newConsumer(t, store, &journal{}, nil).Run(t.Context()), lasting)
+		}
+	}
+}
+
+// A store that does not say how far it looked would be read for ever.
+func TestAPageThatLeadsNowhereIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, page := range []messagestore.CategoryPage{{More: true}, {Next: -1}} {
+		store := &tap{Store: newStore(), read: func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) { return &page, nil }}
+		require.ErrorContains(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()), "read category account: the store answers 0 with next")
+	}
+}
+
+// A read that hangs is given up, and what may have been too much is asked for in
+// smaller parts.
+func TestAReadThatHangsIsGivenUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for range 100 {
+			write(t, store, "account-1", Deposited{1})
+		}
+		c := newConsumer(t, &hanging{Store: store, most: 10}, &journal{}, nil)
+		stop := running(t, c)
+		time.Sleep(5 * time.Minute)
+
+		require.Equal(t, int64(100), c.Stats().Handled)
+		require.NoError(t, stop())
+	})
+}
+
+// A hanging store does not answer who asks for too much.
+type hanging struct {
+	*messagestore.Store
+	most int
+}
+
+func (s *hanging) CategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	if q.Limit > s.most {
+		<-ctx.Done()
+		return messagestore.CategoryPage{}, ctx.Err()
+	}
+	return s.Store.CategoryPage(ctx, q)
+}
+
+func TestLogsHoldNoContent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", raw("Deposited", `{"secret": "canary"}`))
+		var log bytes.Buffer
+		c := newConsumer(t, store, always(errBroken), &consumer.Config{
+			Logger: zerolog.New(&log),
+			Errors: consumer.ErrorPolicy{Then: consumer.Park},
+		})
+
+		require.NoError(t, c.CatchUp(t.Context()))
+
+		require.NotContains(t, log.String(), "canary")
+		require.Contains(t, log.String(), `"message":"message parked"`)
+		require.Contains(t, log.String(), `"message":"consumer started"`)
+	})
+}

@@ -1,0 +1,88 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A tap is a store whose calls a test sees and can spoil.
+type tap struct {
+	*messagestore.Store
+
+	mu    sync.Mutex
+	write func(stream messagestore.StreamName) error                             // instead of a write
+	wrote func(stream messagestore.StreamName, body messagestore.Body)           // after one
+	lost  func(stream messagestore.StreamName) error                             // after one, instead of its answer
+	read  func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) // instead of a read
+	look  func(stream messagestore.StreamName) error                             // instead of a look at a stream
+}
+
+func (s *tap) set(change func(*tap)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(s)
+}
+
+func (s *tap) Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.write != nil {
+		if err := s.write(stream); err != nil {
+			return messagestore.Written{}, err
+		}
+	}
+	written, err := s.Store.Write(ctx, stream, expected, bodies...)
+	if err == nil && s.wrote != nil {
+		s.wrote(stream, bodies[0])
+	}
+	if err == nil && s.lost != nil {
+		if err := s.lost(stream); err != nil {
+			return messagestore.Written{}, err
+		}
+	}
+	return written, err
+}
+
+func (s *tap) CategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	s.mu.Lock()
+	read := s.read
+	s.mu.Unlock()
+	if read != nil {
+		if page, err := read(q); page != nil || err != nil {
+			if page == nil {
+				page = &messagestore.CategoryPage{}
+			}
+			return *page, err
+		}
+	}
+	return s.Store.CategoryPage(ctx, q)
+}
+
+func (s *tap) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Recorded, error) {
+	s.mu.Lock()
+	look := s.look
+	s.mu.Unlock()
+	if look != nil {
+		if err := look(stream); err != nil {
+			return nil, err
+		}
+	}
+	return s.Store.Last(ctx, stream)
+}
+
+// positions and deadLetters are the categories of the consumers of account.
+var (
+	positions   = account.WithType("position")
+	deadLetters = account.WithType("deadLetter")
+)
+
+var errStore = errors.New("the store is away")
+
+// A lastingError is one that a store says will not go away.
+type lastingError struct{}
+
+func (lastingError) Error() string   { return "not migrated" }
+func (lastingError) Permanent() bool { return true }
