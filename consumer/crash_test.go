@@ -1,0 +1,151 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+// How a test tells its own binary to be a consumer that can be killed.
+const (
+	crashStore    = "DIBS_TEST_CRASH_STORE"
+	crashCategory = "DIBS_TEST_CRASH_CATEGORY"
+)
+
+var crashConfig = &consumer.Config{Concurrency: 3, BatchSize: 10, PositionInterval: 15, PollInterval: 5 * time.Millisecond}
+
+func openCrashStore(ctx context.Context, path string) (*messagestore.Store, error) {
+	driver, err := sqlite.Open(ctx, path, nil)
+	if err != nil {
+		return nil, err
+	}
+	return messagestore.New(driver, nil), nil
+}
+
+// done is where the handler of the child writes which messages it has handled.
+func done(category messagestore.Category) messagestore.Category { return category.WithType("done") }
+
+// handledBy is written for each message that the handler was given to its end.
+type handledBy struct {
+	PID int `json:"pid"`
+}
+
+func (handledBy) MessageType() string { return "Handled" }
+
+// doneHandler writes that a message was handled, in a stream for each stream.
+func doneHandler(store *messagestore.Store) consumer.Handler {
+	return consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Recorded) error {
+		_, err := store.Write(ctx, done(m.Stream.Category()).Stream(m.Stream.ID()), messagestore.AnyVersion, messagestore.Follow(m, handledBy{os.Getpid()}))
+		return err
+	})
+}
+
+// crashChild runs a consumer until it is killed, or its parent is gone.
+func crashChild(path string, category messagestore.Category) int {
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // ends when the parent does
+		os.Exit(3)
+	}()
+	store, err := openCrashStore(context.Background(), path)
+	if err == nil {
+		var c *consumer.Consumer
+		if c, err = consumer.New(store, category, "crash", doneHandler(store), crashConfig); err == nil {
+			err = c.Run(context.Background())
+		}
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return 2
+}
+
+// Promise C4 with real processes: kill -9 loses nothing, keeps the order, and hands
+// no more over again than was said.
+func TestAConsumerThatIsKilledLosesNothing(t *testing.T) {
+	t.Parallel()
+	testCrashes(t, filepath.Join(t.TempDir(), "store.db"))
+}
+
+func testCrashes(t *testing.T, path string) {
+	t.Helper()
+	const messages, streams, kills = 1000, 7, 6
+	ctx := t.Context()
+	category := storetest.Category(t)
+	store, err := openCrashStore(ctx, path)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	for i := range messages {
+		write(t, store, category.Stream(fmt.Sprint(i*5%streams)), Deposited{i})
+	}
+
+	killed := 0
+	for range kills {
+		child := startCrashChild(t, path, category)
+		before := len(allDone(t, store, category))
+		require.Eventually(t, func() bool {
+			n := len(allDone(t, store, category))
+			return n >= before+23 || n >= messages
+		}, 30*time.Second, time.Millisecond)
+		require.NoError(t, child.Process.Kill())
+		require.ErrorContains(t, child.Wait(), "killed")
+		killed++
+	}
+	require.Less(t, len(allDone(t, store, category)), messages, "every kill came too late")
+	// A killed client's last write may still be under way, and fence the next.
+	c, err := consumer.New(store, category, "crash", doneHandler(store), crashConfig)
+	require.NoError(t, err)
+	for err = c.CatchUp(ctx); errors.Is(err, consumer.ErrConsumerFenced); {
+		err = c.CatchUp(ctx)
+	}
+	require.NoError(t, err)
+
+	first := map[messagestore.GlobalPosition]bool{}
+	next := map[messagestore.StreamName]messagestore.Version{}
+	again := 0
+	for _, m := range allDone(t, store, category) {
+		cause := m.Metadata
+		if first[cause.CausationGlobalPosition] {
+			again++
+			continue
+		}
+		first[cause.CausationGlobalPosition] = true
+		require.Equal(t, next[cause.CausationStream], cause.CausationPosition, "first deliveries of %s", cause.CausationStream)
+		next[cause.CausationStream]++
+	}
+	require.Len(t, first, messages)
+	require.NotZero(t, again, "no kill hit anything")
+	require.LessOrEqual(t, again, killed*(crashConfig.PositionInterval+crashConfig.BatchSize))
+}
+
+func startCrashChild(t *testing.T, path string, category messagestore.Category) *exec.Cmd {
+	t.Helper()
+	child := exec.Command(os.Args[0]) //nolint:gosec,noctx // this binary; it is killed by the test
+	child.Env = append(os.Environ(), crashStore+"="+path, crashCategory+"="+string(category))
+	child.Stderr = os.Stderr
+	_, err := child.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, child.Start())
+	t.Cleanup(func() { _ = child.Process.Kill() })
+	return child
+}
+
+func allDone(t *testing.T, store *messagestore.Store, category messagestore.Category) []*messagestore.Recorded {
+	t.Helper()
+	var all []*messagestore.Recorded
+	for m, err := range store.Category(t.Context(), done(category), 0, messagestore.Filter{}) {
+		require.NoError(t, err)
+		all = append(all, m)
+	}
+	return all
+}

@@ -1,0 +1,97 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+)
+
+// A consumer goes on where the last one of its name left off. CatchUp ends when
+// nothing is left; a service calls Run.
+func ExampleNew() {
+	ctx := context.Background()
+	store := messagestore.New(memory.New(), nil)
+	balance := 0
+	h := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		deposited, err := messagestore.Decode[Deposited](m)
+		if err != nil {
+			return err
+		}
+		balance += deposited.Amount
+		return nil
+	})
+
+	for _, amount := range []int{10, 20} {
+		if _, err := store.Write(ctx, "account-123", messagestore.AnyVersion, Deposited{amount}); err != nil {
+			log.Fatal(err)
+		}
+		c, err := consumer.New(store, "account", "balances", h, nil)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := c.CatchUp(ctx); err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("handled %d, balance %d\n", c.Stats().Handled, balance)
+	}
+
+	// Output:
+	// handled 1, balance 10
+	// handled 1, balance 30
+}
+
+// A message that cannot be handled is parked, the others go on, and when the cause
+// is mended it is taken up again.
+func Example_parkAndRedrive() {
+	ctx := context.Background()
+	store := messagestore.New(memory.New(), nil)
+	if _, err := store.Write(ctx, "account-123", messagestore.NoStream, Deposited{10}, Deposited{-1}, Deposited{20}); err != nil {
+		log.Fatal(err)
+	}
+	mended := false
+	h := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		deposited, err := messagestore.Decode[Deposited](m)
+		if err != nil {
+			return err
+		}
+		if deposited.Amount < 0 && !mended {
+			return errors.New("negative deposit")
+		}
+		fmt.Println("deposited", deposited.Amount)
+		return nil
+	})
+	c, err := consumer.New(store, "account", "balances", h, &consumer.Config{
+		Errors: consumer.ErrorPolicy{Retries: -1, Then: consumer.Park},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := c.CatchUp(ctx); err != nil {
+		log.Fatal(err)
+	}
+	for parked, err := range c.Parked(ctx) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("parked %s: %s\n", parked, parked.Error)
+	}
+
+	mended = true
+	succeeded, err := c.Redrive(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("redriven", succeeded)
+
+	// Output:
+	// deposited 10
+	// deposited 20
+	// parked Deposited account-123@1: negative deposit
+	// deposited -1
+	// redriven 1
+}
