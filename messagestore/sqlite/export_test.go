@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Open with another database/sql driver for the same files, as one that fails.
+// OpenWith is Open with another database/sql driver, such as one that fails.
 func OpenWith(ctx context.Context, driverName, path string, config *Config) (*Driver, error) {
 	return open(ctx, driverName, path, config)
 }
@@ -15,6 +15,10 @@ func (d *Driver) Commits() (commits, calls int64) {
 	w := d.writes.(*writer)
 	return w.commits.Load(), w.written.Load()
 }
+
+// Queued returns how many calls wait for the next commit, not counting the one for
+// which the write lock is asked.
+func (d *Driver) Queued() int { return len(d.writes.(*writer).queue) }
 
 // IntegrityCheck asks SQLite whether the file is sound.
 func (d *Driver) IntegrityCheck(ctx context.Context) error {
@@ -27,5 +31,29 @@ func (d *Driver) IntegrityCheck(ctx context.Context) error {
 			return fmt.Errorf("integrity check: %s", answer)
 		}
 		return nil
+	})
+}
+
+// Settings returns how the connection that writes is set.
+func (d *Driver) Settings(ctx context.Context) (map[string]string, error) {
+	settings := map[string]string{}
+	err := d.writes.do(ctx, &job{run: func(ctx context.Context, db queryer) error {
+		for _, name := range []string{"journal_mode", "synchronous", "fullfsync", "checkpoint_fullfsync", "query_only"} {
+			var value string
+			if _, err := scanOne(ctx, db, "PRAGMA "+name, nil, &value); err != nil {
+				return err
+			}
+			settings[name] = value
+		}
+		return nil
+	}})
+	return settings, err
+}
+
+// WriteOnReader tries what the connections that read must refuse.
+func (d *Driver) WriteOnReader(ctx context.Context) error {
+	return d.reads.read(ctx, func(ctx context.Context, db queryer) error {
+		_, err := db.ExecContext(ctx, settleSQL)
+		return err
 	})
 }

@@ -1,7 +1,9 @@
 package sqlite_test
 
 import (
+	"database/sql"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,7 +14,42 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) messagestore.Driver { return open(t, newFile(t), nil) })
+	var paths sync.Map // by driver
+	openAt := func(t *testing.T, path string) messagestore.Driver {
+		driver := open(t, path, nil)
+		paths.Store(driver, path)
+		return driver
+	}
+	path := func(t *testing.T, driver messagestore.Driver) string {
+		path, ok := paths.Load(driver)
+		require.True(t, ok)
+		return path.(string) //nolint:forcetypeassert // so stored
+	}
+	storetest.RunWith(t, storetest.Options{
+		Open: func(t *testing.T) messagestore.Driver { return openAt(t, newFile(t)) },
+		Reopen: func(t *testing.T, driver messagestore.Driver) messagestore.Driver {
+			require.NoError(t, driver.(*sqlite.Driver).Close())
+			return openAt(t, path(t, driver))
+		},
+		Beside: func(t *testing.T, driver messagestore.Driver) messagestore.Driver { return openAt(t, path(t, driver)) },
+	})
+}
+
+func TestConformanceWithoutSharedCommits(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) messagestore.Driver {
+		return open(t, newFile(t), &sqlite.Config{MaxGroup: 1, Readers: 1})
+	})
+}
+
+func TestConformanceInATransaction(t *testing.T) {
+	storetest.RunWith(t, storetest.Options{
+		OneUser: true,
+		Open: func(t *testing.T) messagestore.Driver {
+			tx := begin(t, newDatabase(t))
+			t.Cleanup(func() { require.NoError(t, tx.Rollback()) })
+			return sqlite.New(tx)
+		},
+	})
 }
 
 func newFile(t testing.TB) string {
@@ -26,4 +63,40 @@ func open(t testing.TB, path string, config *sqlite.Config) *sqlite.Driver {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	return driver
+}
+
+// newDatabase returns an application's own database, with the tables of a message
+// store.
+func newDatabase(t testing.TB) *sql.DB {
+	t.Helper()
+	db := database(t, filepath.Join(t.TempDir(), "app.db"))
+	tx := begin(t, db)
+	require.NoError(t, sqlite.Schema(t.Context(), tx))
+	require.NoError(t, tx.Commit())
+	return db
+}
+
+// database opens a file as an application does that knows nothing of messages.
+func database(t testing.TB, path string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(5000)")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+func begin(t testing.TB, db *sql.DB) *sql.Tx {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	return tx
+}
+
+func execute(t testing.TB, db interface {
+	Exec(query string, args ...any) (sql.Result, error)
+}, statement string, args ...any,
+) {
+	t.Helper()
+	_, err := db.Exec(statement, args...)
+	require.NoError(t, err)
 }

@@ -1,0 +1,162 @@
+package sqlite_test
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+)
+
+func TestBadPathsAndConfigsAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"", "a\x00b", ":memory:"} {
+		_, err := sqlite.Open(t.Context(), path, nil)
+		require.ErrorIs(t, err, messagestore.ErrInvalidConfig, "%q", path)
+		require.ErrorContains(t, err, "path")
+	}
+	for _, config := range []sqlite.Config{{BusyTimeout: -1}, {MaxGroup: -1}, {Readers: -1}} {
+		_, err := sqlite.Open(t.Context(), newFile(t), &config)
+		require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
+	}
+}
+
+func TestWhatIsNoStoreIsNotOpened(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	text := filepath.Join(folder, "notes.txt")
+	require.NoError(t, os.WriteFile(text, []byte("These are no messages, and there are more than sixteen bytes of it. "), 0o600))
+	foreign := filepath.Join(folder, "foreign.db")
+	db := database(t, foreign)
+	execute(t, db, "CREATE TABLE invoices (id TEXT PRIMARY KEY)")
+
+	for _, c := range []struct {
+		path, says string
+		is         error
+	}{
+		{folder, "it is a folder", nil},
+		{filepath.Join(folder, "none", "messages.db"), "its folder cannot be used", os.ErrNotExist},
+		{os.DevNull, "it is not a regular file", nil},
+		{text, "it is not an SQLite database", sqlite.ErrNotAStore},
+		{foreign, "give another path", sqlite.ErrNotAStore},
+	} {
+		_, err := sqlite.Open(t.Context(), c.path, nil)
+		var refused *sqlite.OpenError
+		require.ErrorAs(t, err, &refused)
+		require.Equal(t, c.path, refused.Path)
+		require.ErrorContains(t, err, c.says)
+		if c.is != nil {
+			require.ErrorIs(t, err, c.is)
+		}
+	}
+
+	kept, err := os.ReadFile(text)
+	require.NoError(t, err)
+	require.Contains(t, string(kept), "These are no messages")
+	var mode string
+	require.NoError(t, db.QueryRow("PRAGMA journal_mode").Scan(&mode))
+	require.Equal(t, "delete", mode, "a foreign database is left as it is")
+}
+
+func TestNewerSchemaIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	open(t, path, nil)
+	db := database(t, path)
+	execute(t, db, "UPDATE dibs_store SET version = 99")
+
+	_, err := sqlite.Open(t.Context(), path, nil)
+	require.ErrorIs(t, err, sqlite.ErrNewerSchema)
+	var newer *sqlite.SchemaError
+	require.ErrorAs(t, err, &newer)
+	require.Equal(t, 99, newer.Found)
+	tx := begin(t, db)
+	require.ErrorIs(t, sqlite.Schema(t.Context(), tx), sqlite.ErrNewerSchema)
+	require.NoError(t, tx.Rollback())
+}
+
+func TestFileThatCannotBeWrittenSaysSo(t *testing.T) {
+	t.Parallel()
+	driver := faulty(t, func(statement string, _ func() error) error {
+		if statement == "PRAGMA journal_mode = wal" {
+			return sqliteError(8) // SQLITE_READONLY; root may write to any file
+		}
+		return nil
+	})
+
+	_, err := sqlite.OpenWith(t.Context(), driver, newFile(t), nil)
+
+	require.ErrorContains(t, err, "it is not writable: check the rights")
+	require.ErrorIs(t, err, sqliteError(8))
+}
+
+func TestOpeningWaitsForAnother(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	holder := begin(t, database(t, path)) // of a new file
+
+	_, err := sqlite.Open(t.Context(), path, &sqlite.Config{BusyTimeout: 20 * time.Millisecond})
+	require.ErrorIs(t, err, sqlite.ErrBusy)
+
+	require.NoError(t, holder.Rollback())
+	open(t, path, nil)
+}
+
+func TestManyOpenANewFileAtOnce(t *testing.T) {
+	t.Parallel()
+	for range 20 {
+		path := newFile(t)
+		var opened sync.WaitGroup
+		errs := make([]error, 8)
+		for i := range errs {
+			opened.Go(func() {
+				driver, err := sqlite.Open(t.Context(), path, nil)
+				if err == nil {
+					_, err = driver.Append(t.Context(), appendOf("account-1", messagestore.AnyVersion, 1))
+					defer driver.Close()
+				}
+				errs[i] = err
+			})
+		}
+		opened.Wait()
+		for _, err := range errs {
+			require.NoError(t, err)
+		}
+		version, err := open(t, path, nil).Version(t.Context(), "account-1")
+		require.NoError(t, err)
+		require.EqualValues(t, len(errs)-1, version)
+	}
+}
+
+func TestAnyPathOfAFileWillDo(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	for _, name := range []string{"a b?mode=memory#c.db", "100%41.db", "ünï\ncode", "file:x", "-"} {
+		path := filepath.Join(folder, name)
+		driver := open(t, path, nil)
+		_, err := driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 1))
+		require.NoError(t, err)
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		require.Positive(t, info.Size())
+	}
+	found, err := filepath.Glob(filepath.Join(folder, "*"))
+	require.NoError(t, err)
+	require.Len(t, found, 5*3, "each a file, a log and its index")
+}
+
+func TestFileIsDurable(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	driver := open(t, path, nil)
+
+	settings, err := driver.Settings(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"journal_mode": "wal", "synchronous": "2", "fullfsync": "1", "checkpoint_fullfsync": "1", "query_only": "0"}, settings)
+	require.Error(t, driver.WriteOnReader(t.Context()), "what reads cannot write")
+}

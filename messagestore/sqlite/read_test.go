@@ -1,0 +1,56 @@
+package sqlite_test
+
+import (
+	"encoding/json"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+func TestContentIsKeptByteForByte(t *testing.T) {
+	t.Parallel()
+	driver := open(t, newFile(t), nil)
+	data := json.RawMessage("{ \"b\":1.00,\n\"a\" : 1e2, \"b\": \"\\u00e9 é 😀\" }\n")
+	a := appendOf("account-1", messagestore.NoStream, 1)
+	a.Records[0].Data, a.Records[0].Metadata = data, json.RawMessage(`{"properties": {"n": 12345678901234567890.10}}`)
+	_, err := driver.Append(t.Context(), a)
+	require.NoError(t, err)
+
+	m, err := driver.Last(t.Context(), "account-1", "")
+
+	require.NoError(t, err)
+	require.Equal(t, string(data), string(m.Data))
+	require.Equal(t, json.Number("12345678901234567890.10"), m.Metadata.Properties["n"])
+}
+
+// A filter that lets little through must not make one page look at everything.
+func TestFilteredPageLooksAtABoundedPart(t *testing.T) {
+	t.Parallel()
+	driver := open(t, newFile(t), nil)
+	const messages = messagestore.MaxReadMessages + 500
+	for i := range messages / 500 {
+		_, err := driver.Append(t.Context(), appendOf(messagestore.StreamName("account-"+strconv.Itoa(i)), messagestore.NoStream, 500))
+		require.NoError(t, err)
+	}
+	wanted := appendOf("account-wanted", messagestore.NoStream, 1)
+	wanted.Records[0].Type = "Wanted"
+	w, err := driver.Append(t.Context(), wanted)
+	require.NoError(t, err)
+	q := messagestore.CategoryQuery{Category: "account", Limit: 10, Filter: messagestore.Filter{Types: []string{"Wanted"}}}
+
+	first, err := driver.ReadCategory(t.Context(), q)
+	require.NoError(t, err)
+	q.From = first.Next
+	second, err := driver.ReadCategory(t.Context(), q)
+	require.NoError(t, err)
+
+	require.Empty(t, first.Messages)
+	require.True(t, first.More)
+	require.EqualValues(t, messagestore.MaxReadMessages+1, first.Next)
+	require.Len(t, second.Messages, 1)
+	require.False(t, second.More)
+	require.Equal(t, w.GlobalPosition+1, second.Next)
+}
