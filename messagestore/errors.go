@@ -175,14 +175,15 @@ func (e *IDConflictError) Is(target error) bool { return target == ErrIDConflict
 // An OutcomeUnknownError carries what is needed to find out whether a write
 // happened. Give it to [Store.Resolve], or write the same messages again.
 type OutcomeUnknownError struct {
-	Writes []UnknownWrite // one for each stream of the write
+	Writes []UnknownWrite // one for each stream of the write; the store fills them in
 	Cause  error          // what went wrong after the write was sent
 }
 
 // An UnknownWrite is one stream's part of a write of unknown outcome.
 type UnknownWrite struct {
-	Stream StreamName
-	IDs    []uuid.UUID
+	Stream   StreamName
+	Expected Version
+	IDs      []uuid.UUID // none for a check of the version
 }
 
 // Error says what went wrong.

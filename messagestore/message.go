@@ -35,6 +35,26 @@ func (m Message) MessageType() string {
 	return m.Body.MessageType()
 }
 
+// envelope returns body as a message: itself if it is one, or in a new one.
+func envelope(body Body) Message {
+	if m, ok := isMessage(body); ok {
+		return m
+	}
+	return Message{Body: body}
+}
+
+func isMessage(body Body) (Message, bool) {
+	switch m := body.(type) {
+	case Message:
+		return m, true
+	case *Message:
+		if m != nil {
+			return *m, true
+		}
+	}
+	return Message{}, false
+}
+
 // Raw is a body that is JSON already, under any type's name.
 type Raw struct {
 	Type string
@@ -97,10 +117,7 @@ func Decode[T Body](r *Recorded) (T, error) {
 // properties, the schema version, prev's own causation, and metadata of other
 // clients that this package does not know.
 func Follow(prev *Recorded, body Body) Message {
-	m, ok := body.(Message)
-	if !ok {
-		m = Message{Body: body}
-	}
+	m := envelope(body)
 	m.Metadata.CausationStream = prev.Stream
 	m.Metadata.CausationPosition = prev.Position
 	m.Metadata.CausationGlobalPosition = prev.GlobalPosition

@@ -290,6 +290,7 @@ var traceParentForm = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}
 // the messages that follow. An empty parent removes it. The state may be empty.
 func (m *Metadata) SetTrace(parent, state string) error {
 	if parent == "" {
+		m.Properties = merge(m.Properties, nil) // others may hold the map
 		delete(m.Properties, traceParent)
 		delete(m.Properties, traceState)
 		return nil

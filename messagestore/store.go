@@ -104,6 +104,10 @@ func settle(ctx context.Context, s *Store, appends []Append, write func(context.
 	for attempt := 1; ; attempt++ {
 		written, err := write(ctx)
 		unknown, ok := errors.AsType[*OutcomeUnknownError](err)
+		if ok { // one of our own: a driver may give several callers the same
+			unknown = &OutcomeUnknownError{Writes: unknownWrites(appends), Cause: unknown.Cause}
+			err = unknown
+		}
 		if !ok || ctx.Err() != nil {
 			if err == nil {
 				s.wrote(written)
@@ -122,6 +126,17 @@ func settle(ctx context.Context, s *Store, appends []Append, write func(context.
 			return nil, fmt.Errorf("%w after %d attempts: %w", ErrNotWritten, attempts, unknown.Cause)
 		}
 	}
+}
+
+func unknownWrites(appends []Append) []UnknownWrite {
+	writes := make([]UnknownWrite, len(appends))
+	for i, a := range appends {
+		writes[i] = UnknownWrite{Stream: a.Stream, Expected: a.Expected}
+		for _, r := range a.Records {
+			writes[i].IDs = append(writes[i].IDs, r.ID)
+		}
+	}
+	return writes
 }
 
 func (s *Store) wrote(written []Written) {
@@ -149,7 +164,7 @@ func (s *Store) Resolve(ctx context.Context, err error) ([]Written, error) {
 		if len(found) != len(w.IDs) { // all or none, so none
 			return nil, fmt.Errorf("resolve %s: %w", quoteName(w.Stream), ErrNotWritten)
 		}
-		written := Written{Stream: w.Stream, IDs: w.IDs}
+		written := Written{Stream: w.Stream, Version: w.Expected, IDs: w.IDs}
 		if n := len(found); n > 0 {
 			written.Version, written.GlobalPosition = found[n-1].Position, found[n-1].GlobalPosition
 		}
@@ -403,14 +418,8 @@ func validateBatch(appends []Append) error {
 }
 
 func encodeMessage(body Body) (Record, error) {
-	m, ok := body.(Message)
-	if p, isPointer := body.(*Message); isPointer && p != nil {
-		m, ok = *p, true
-	}
-	if !ok {
-		m = Message{Body: body}
-	}
-	if nested, ok := m.Body.(Message); ok {
+	m := envelope(body)
+	if nested, ok := isMessage(m.Body); ok {
 		return Record{}, NewInvalidError(ErrInvalidData, "data", nested.MessageType(), "a message in a message")
 	}
 	if isNil(m.Body) {

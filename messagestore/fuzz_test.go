@@ -1,0 +1,170 @@
+package messagestore
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+)
+
+func FuzzStreamName(f *testing.F) {
+	for _, seed := range []string{
+		"account-123", "account:command+position-123+AAA", "", "-", "a-", "a-+b", "a--", "a:b:c-1", "a-\x00", "a-\xff", "caf\u00e9-1", " a-1", "a-1\u2028", "a-\u200d", "A-1+2++3", "a:-1",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if category, err := ParseCategory(s); err == nil {
+			require.Equal(t, Category(s), category)
+			rebuilt := Category(category.Entity())
+			for _, name := range category.Types() {
+				rebuilt = rebuilt.WithType(name)
+			}
+			require.Equal(t, category, rebuilt)
+			_, err := ParseStreamName(s)
+			require.ErrorIs(t, err, ErrNotAStream, "a name is a category's or a stream's, not both")
+		} else {
+			require.ErrorIs(t, err, ErrInvalidCategory)
+			require.Less(t, len(err.Error()), 400)
+			require.NotContains(t, err.Error(), "\n")
+		}
+
+		name, err := ParseStreamName(s)
+		if err != nil {
+			require.ErrorIs(t, err, ErrInvalidStreamName)
+			require.Less(t, len(err.Error()), 400)
+			require.NotContains(t, err.Error(), "\n")
+			return
+		}
+		require.True(t, utf8.ValidString(s))
+		require.LessOrEqual(t, len(s), MaxNameBytes)
+		require.NotContains(t, s, "\x00")
+		require.NoError(t, name.Category().Validate())
+		require.Equal(t, name, name.Category().Stream(name.IDs()...))
+		require.Equal(t, name.IDs()[0], name.CardinalID())
+		require.Equal(t, name.ID(), strings.Join(name.IDs(), "+"))
+		for _, size := range []int{1, 2, 3, MaxGroupSize} {
+			member := name.GroupMember(size)
+			require.True(t, 0 <= member && member < size)
+			if longer := name.With("x"); longer.Validate() == nil {
+				require.Equal(t, member, longer.GroupMember(size))
+			}
+		}
+	})
+}
+
+var jsonSeeds = []string{
+	`{}`, `[]`, `null`, `1`, `"x"`, ``, ` {"a" : [1, -0.10e+2, null, true, "\u00e9\ud83d\ude00\/\\"]} `, `{"a":"\u0000"}`, `{"a":"\ud800"}`, `{"a":"\udc00x"}`, `{"a":"\ud800\u0041"}`,
+	`{"a":1e400}`, `{"a":1e200000}`, `{"a":1e-16384}`, `{"a":0e99999999999}`, `{"a":1,"a":2}`, `{"a":1}{}`, "{\"a\":\"\xff\"}", "\ufeff{}", `{"a":"\\u0000"}`, `{"\u0000":1}`,
+	`{"n":12345678901234567890.123456789}`, strings.Repeat(`{"a":`, 513) + "1" + strings.Repeat("}", 513),
+}
+
+// What is accepted is JSON of one kind, and every tool of this package works on it.
+func FuzzValidateJSON(f *testing.F) {
+	for _, seed := range jsonSeeds {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		err := validateJSON(ErrInvalidData, "data", raw)
+		if err != nil {
+			require.ErrorIs(t, err, ErrInvalidData)
+			require.ErrorIs(t, err, ErrInvalid)
+			require.Less(t, len(err.Error()), 1000)
+			require.NotContains(t, err.Error(), "\n")
+			return
+		}
+		require.True(t, json.Valid(raw))
+		require.True(t, utf8.Valid(raw))
+		var object map[string]any
+		require.NoError(t, unmarshalExact(raw, &object))
+		canonical, err := CanonicalJSON(raw)
+		require.NoError(t, err)
+		require.NotContains(t, string(canonical), `\u0000`+"\x00")
+		require.NoError(t, validateJSON(ErrInvalidData, "data", canonical), "%s", canonical)
+		require.True(t, EqualJSON(raw, canonical))
+	})
+}
+
+func FuzzCanonicalJSON(f *testing.F) {
+	for _, seed := range jsonSeeds {
+		f.Add([]byte(seed), []byte(`{}`))
+		f.Add([]byte(seed), []byte(" "+seed+"\n"))
+	}
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		one, err := CanonicalJSON(a)
+		if err != nil {
+			return
+		}
+		require.True(t, json.Valid(one))
+		again, err := CanonicalJSON(one)
+		require.NoError(t, err)
+		require.Equal(t, string(one), string(again), "what is canonical stays as it is")
+		require.True(t, EqualJSON(a, one))
+
+		var compact, indented strings.Builder
+		var value any
+		require.NoError(t, unmarshalExact(a, &value))
+		require.NoError(t, json.NewEncoder(&compact).Encode(value))
+		e := json.NewEncoder(&indented)
+		e.SetIndent(" ", "\t")
+		require.NoError(t, e.Encode(value))
+		require.True(t, EqualJSON(a, json.RawMessage(compact.String())))
+		require.True(t, EqualJSON(a, json.RawMessage(indented.String())))
+
+		if other, err := CanonicalJSON(b); err == nil {
+			require.Equal(t, string(one) == string(other), EqualJSON(a, b))
+			require.Equal(t, EqualJSON(a, b), EqualJSON(b, a))
+		}
+	})
+}
+
+// What another client wrote never stops a reader, and what is read is written as
+// it was.
+func FuzzMetadata(f *testing.F) {
+	for _, seed := range append(jsonSeeds,
+		`{"causationMessageStreamName":"a-1","causationMessagePosition":0,"causationMessageGlobalPosition":7,"correlationStreamName":"b-1","replyStreamName":"c","properties":{"a":1.10},"localProperties":{"b":null},"schemaVersion":"1","x":{}}`,
+		`{"causationMessageStreamName":"a-1","causationMessagePosition":"0"}`, `{"causationMessagePosition":1e30,"properties":[],"localProperties":null,"schemaVersion":1}`,
+		`{"causationMessageStreamName":"","causationMessagePosition":1,"causationMessageGlobalPosition":-1}`, `{"schemaVersion":"","properties":{}}`, `{"SCHEMAVERSION":"1"}`,
+	) {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var m Metadata
+		err := json.Unmarshal(raw, &m)
+		var object map[string]json.RawMessage
+		if json.Unmarshal(raw, &object) != nil {
+			require.Error(t, err)
+			require.True(t, ParseMetadata(raw).IsZero())
+			return
+		}
+		require.NoError(t, err, "every object is metadata")
+
+		encoded, err := json.Marshal(m)
+		require.NoError(t, err)
+		read := ParseMetadata(encoded)
+		again, err := json.Marshal(read)
+		require.NoError(t, err)
+		require.Equal(t, string(encoded), string(again))
+
+		// Nothing is invented, and nothing lost but what says nothing.
+		var kept map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal(encoded, &kept))
+		for name, value := range object {
+			if utf8.ValidString(name) && string(value) != `""` && string(value) != `{}` && string(value) != "null" {
+				if _, err := CanonicalJSON(value); err == nil && utf8.Valid(raw) {
+					require.True(t, EqualJSON(value, kept[name]), "%q: %s became %s", name, value, kept[name])
+				}
+			}
+			delete(kept, name)
+		}
+		require.Empty(t, kept)
+	})
+}
+
+func unmarshalExact(raw []byte, into any) error {
+	d := json.NewDecoder(strings.NewReader(string(raw)))
+	d.UseNumber()
+	return d.Decode(into)
+}

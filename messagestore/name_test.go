@@ -1,0 +1,238 @@
+package messagestore_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+func TestStreamNameIsSplitAtItsFirstDash(t *testing.T) {
+	for name, want := range map[messagestore.StreamName]struct {
+		category messagestore.Category
+		entity   string
+		types    []string
+		id       string
+		ids      []string
+		cardinal string
+	}{
+		"account-123":              {"account", "account", nil, "123", []string{"123"}, "123"},
+		"account:command-123":      {"account:command", "account", []string{"command"}, "123", []string{"123"}, "123"},
+		"cat:command+position-1":   {"cat:command+position", "cat", []string{"command", "position"}, "1", []string{"1"}, "1"},
+		"account:command-123+AAA":  {"account:command", "account", []string{"command"}, "123+AAA", []string{"123", "AAA"}, "123"},
+		"cat--x":                   {"cat", "cat", nil, "-x", []string{"-x"}, "-x"},
+		"cat-a-b+c+d":              {"cat", "cat", nil, "a-b+c+d", []string{"a-b", "c", "d"}, "a-b"},
+		"cat-0199-7a+b:c":          {"cat", "cat", nil, "0199-7a+b:c", []string{"0199-7a", "b:c"}, "0199-7a"},
+		"cat-a b":                  {"cat", "cat", nil, "a b", []string{"a b"}, "a b"},
+		"Cat-1":                    {"Cat", "Cat", nil, "1", []string{"1"}, "1"},
+		"cat-1'; DROP TABLE m;--":  {"cat", "cat", nil, "1'; DROP TABLE m;--", []string{"1'; DROP TABLE m;--"}, "1'; DROP TABLE m;--"},
+		"cat-%s%d%n":               {"cat", "cat", nil, "%s%d%n", []string{"%s%d%n"}, "%s%d%n"},
+		"cat-${jndi:ldap://x}":     {"cat", "cat", nil, "${jndi:ldap://x}", []string{"${jndi:ldap://x}"}, "${jndi:ldap://x}"},
+		"caf\u00e9-\u00e9":         {"caf\u00e9", "caf\u00e9", nil, "\u00e9", []string{"\u00e9"}, "\u00e9"},
+		"cafe\u0301-e\u0301":       {"cafe\u0301", "cafe\u0301", nil, "e\u0301", []string{"e\u0301"}, "e\u0301"},
+		"cat-\U0001F600\uFFFD":     {"cat", "cat", nil, "\U0001F600\uFFFD", []string{"\U0001F600\uFFFD"}, "\U0001F600\uFFFD"},
+		"account:a+b+c-\u00b9+\\1": {"account:a+b+c", "account", []string{"a", "b", "c"}, "\u00b9+\\1", []string{"\u00b9", "\\1"}, "\u00b9"},
+	} {
+		parsed, err := messagestore.ParseStreamName(string(name))
+		require.NoError(t, err, "%q", name)
+		require.Equal(t, name, parsed)
+		require.Equal(t, want.category, name.Category())
+		require.NoError(t, want.category.Validate())
+		require.Equal(t, want.entity, want.category.Entity())
+		require.Equal(t, want.types, want.category.Types())
+		require.Equal(t, want.id, name.ID())
+		require.Equal(t, want.ids, name.IDs())
+		require.Equal(t, want.cardinal, name.CardinalID())
+		require.Equal(t, name, name.Category().Stream(name.IDs()...), "it is put together as it was taken apart")
+	}
+}
+
+func TestNamesAreComparedByteByByte(t *testing.T) {
+	require.NotEqual(t, messagestore.StreamName("cat-\u00e9"), messagestore.StreamName("cat-e\u0301"))
+	require.NotEqual(t, messagestore.StreamName("Cat-1"), messagestore.StreamName("cat-1"))
+}
+
+func TestNameOfTheGreatestLengthIsAccepted(t *testing.T) {
+	require.NoError(t, messagestore.Category("cat").Stream(strings.Repeat("x", messagestore.MaxNameBytes-4)).Validate())
+	require.NoError(t, messagestore.Category(strings.Repeat("x", messagestore.MaxNameBytes)).Validate())
+}
+
+// The rows of hostile names, each with the rule that refuses it. (An invalid one
+// in JSON, "\ud800", arrives here as the bytes of a surrogate.)
+func TestHostileStreamNamesAreRefused(t *testing.T) {
+	store := untouchedStore(t)
+	long := "cat-" + strings.Repeat("x", 3000)
+	huge := "cat-" + strings.Repeat("é", 5<<20)
+	for name, want := range map[string]struct {
+		kind        error
+		value, rule string
+	}{
+		"":                        {messagestore.ErrInvalidStreamName, `""`, "it is empty"},
+		"account":                 {messagestore.ErrNotAStream, `"account"`, "it is a category: a stream has a dash and an identifier"},
+		"-":                       {messagestore.ErrInvalidStreamName, `"-"`, "the category is empty"},
+		"-x":                      {messagestore.ErrInvalidStreamName, `"-x"`, "the category is empty"},
+		"cat-":                    {messagestore.ErrInvalidStreamName, `"cat-"`, "the identifier is empty"},
+		"cat-\n\t\x01":            {messagestore.ErrInvalidStreamName, `"cat-\n\t\x01"`, "control or format character U+000A at byte 4"},
+		"cat-\x00":                {messagestore.ErrInvalidStreamName, `"cat-\x00"`, "control or format character U+0000 at byte 4"},
+		"cat-\xff":                {messagestore.ErrInvalidStreamName, `"cat-\xff"`, "not valid UTF-8 at byte 4"},
+		"cat-\xc0\x80":            {messagestore.ErrInvalidStreamName, `"cat-\xc0\x80"`, "not valid UTF-8 at byte 4"},
+		"cat-\xed\xa0\x80":        {messagestore.ErrInvalidStreamName, `"cat-\xed\xa0\x80"`, "not valid UTF-8 at byte 4"},
+		long:                      {messagestore.ErrInvalidStreamName, `"` + long[:48] + `"… (3004 bytes)`, "3004 bytes are too long: at most 255"},
+		huge:                      {messagestore.ErrInvalidStreamName, `"` + huge[:48] + `"… (10485764 bytes)`, "10485764 bytes are too long: at most 255"},
+		"cat-a\u202eb":            {messagestore.ErrInvalidStreamName, `"cat-a\u202eb"`, "control or format character U+202E at byte 5"},
+		"cat-a\u200db":            {messagestore.ErrInvalidStreamName, `"cat-a\u200db"`, "control or format character U+200D at byte 5"},
+		"\ufeffcat-1":             {messagestore.ErrInvalidStreamName, `"\ufeffcat-1"`, "control or format character U+FEFF at byte 0"},
+		"cat-a\u2028":             {messagestore.ErrInvalidStreamName, `"cat-a\u2028"`, "control or format character U+2028 at byte 5"},
+		"cat-+x":                  {messagestore.ErrInvalidStreamName, `"cat-+x"`, "the cardinal identifier is empty"},
+		"cat-x+":                  {messagestore.ErrInvalidStreamName, `"cat-x+"`, "a part of the identifier is empty"},
+		"cat-x++y":                {messagestore.ErrInvalidStreamName, `"cat-x++y"`, "a part of the identifier is empty"},
+		" cat-1":                  {messagestore.ErrInvalidStreamName, `" cat-1"`, "white space at its start or end"},
+		"cat-1 ":                  {messagestore.ErrInvalidStreamName, `"cat-1 "`, "white space at its start or end"},
+		"cat-1\u3000":             {messagestore.ErrInvalidStreamName, "\"cat-1\u3000\"", "white space at its start or end"},
+		"ca t-1":                  {messagestore.ErrInvalidStreamName, `"ca t-1"`, "the category holds white space"},
+		"cat:-1":                  {messagestore.ErrInvalidStreamName, `"cat:-1"`, "a type of the category is empty"},
+		"cat:a+-1":                {messagestore.ErrInvalidStreamName, `"cat:a+-1"`, "a type of the category is empty"},
+		"cat:a:b-1":               {messagestore.ErrInvalidStreamName, `"cat:a:b-1"`, "the category holds a colon or plus sign out of place"},
+		"cat+a-1":                 {messagestore.ErrInvalidStreamName, `"cat+a-1"`, "the category holds a colon or plus sign out of place"},
+		":command-1":              {messagestore.ErrInvalidStreamName, `":command-1"`, "the category is empty"},
+		strings.Repeat("x", 256):  {messagestore.ErrInvalidStreamName, `"` + strings.Repeat("x", 48) + `"… (256 bytes)`, "256 bytes are too long: at most 255"},
+		"cat-" + "\u00ad" + "shy": {messagestore.ErrInvalidStreamName, `"cat-\u00adshy"`, "control or format character U+00AD at byte 4"},
+	} {
+		stream := messagestore.StreamName(name)
+		refused := func(err error) {
+			t.Helper()
+			requireInvalid(t, err, want.kind, "stream name", want.value, want.rule)
+			require.ErrorIs(t, err, messagestore.ErrInvalidStreamName)
+		}
+		refused(stream.Validate())
+		_, err := messagestore.ParseStreamName(name)
+		refused(err)
+		_, err = store.Write(t.Context(), stream, messagestore.AnyVersion, opened{})
+		refused(err)
+		_, err = store.WriteInitial(t.Context(), stream, opened{})
+		refused(err)
+		_, err = store.Last(t.Context(), stream)
+		refused(err)
+		_, err = store.LastOfType(t.Context(), stream, "Opened")
+		refused(err)
+		_, err = store.Version(t.Context(), stream)
+		refused(err)
+		for m, err := range store.Stream(t.Context(), stream, 0) {
+			require.Nil(t, m)
+			refused(err)
+		}
+		for m, err := range store.StreamBackwards(t.Context(), stream, 0) {
+			require.Nil(t, m)
+			refused(err)
+		}
+		atomic, err := store.Atomic()
+		require.NoError(t, err)
+		_, err = atomic.WriteStreams(t.Context(), messagestore.StreamWrite{Stream: stream, Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{}}})
+		refused(err)
+	}
+}
+
+func TestHostileCategoriesAreRefused(t *testing.T) {
+	store := untouchedStore(t)
+	for name, want := range map[string]struct {
+		kind        error
+		value, rule string
+	}{
+		"a-1":       {messagestore.ErrNotACategory, `"a-1"`, "it is the name of a stream: a category has no dash"},
+		"":          {messagestore.ErrInvalidCategory, `""`, "it is empty"},
+		"-":         {messagestore.ErrNotACategory, `"-"`, "it is the name of a stream: a category has no dash"},
+		"a\x00":     {messagestore.ErrInvalidCategory, `"a\x00"`, "control or format character U+0000 at byte 1"},
+		"a\xff":     {messagestore.ErrInvalidCategory, `"a\xff"`, "not valid UTF-8 at byte 1"},
+		"a:":        {messagestore.ErrInvalidCategory, `"a:"`, "a type of the category is empty"},
+		"a b":       {messagestore.ErrInvalidCategory, `"a b"`, "the category holds white space"},
+		"a\u00a0b":  {messagestore.ErrInvalidCategory, `"a` + "\u00a0" + `b"`, "the category holds white space"},
+		":a":        {messagestore.ErrInvalidCategory, `":a"`, "the category is empty"},
+		"a+b":       {messagestore.ErrInvalidCategory, `"a+b"`, "the category holds a colon or plus sign out of place"},
+		"a:b:c":     {messagestore.ErrInvalidCategory, `"a:b:c"`, "the category holds a colon or plus sign out of place"},
+		" a":        {messagestore.ErrInvalidCategory, `" a"`, "white space at its start or end"},
+		"a\u2069bc": {messagestore.ErrInvalidCategory, `"a\u2069bc"`, "control or format character U+2069 at byte 1"},
+	} {
+		_, err := messagestore.ParseCategory(name)
+		requireInvalid(t, err, want.kind, "category", want.value, want.rule)
+		require.ErrorIs(t, err, messagestore.ErrInvalidCategory)
+		_, err = store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: messagestore.Category(name), Limit: 1})
+		requireInvalid(t, err, want.kind, "category", want.value, want.rule)
+		for m, err := range store.Category(t.Context(), messagestore.Category(name), 0, messagestore.Filter{}) {
+			require.Nil(t, m)
+			requireInvalid(t, err, want.kind, "category", want.value, want.rule)
+		}
+	}
+}
+
+func TestCategoryIsBuiltFromItsTypes(t *testing.T) {
+	c := messagestore.Category("account")
+	require.Equal(t, messagestore.Category("account:command"), c.WithType("command"))
+	require.Equal(t, messagestore.Category("account:command+position"), c.WithType("command").WithType("position"))
+	require.Equal(t, messagestore.StreamName("account-1"), c.Stream("1"))
+	require.Equal(t, messagestore.StreamName("account-1+2"), c.Stream("1", "2"))
+	require.Equal(t, messagestore.StreamName("account-1+2"), c.Stream("1").With("2"))
+	require.Error(t, c.Stream().Validate())
+	require.Empty(t, c.Stream().IDs())
+}
+
+func TestAnyValidNameComesBackWhole(t *testing.T) {
+	part := rapid.StringMatching(`[^\s\pC\pZ:+\-]{1,12}`)
+	id := rapid.StringMatching(`[^\s\pC\pZ+]{1,12}`)
+	rapid.Check(t, func(t *rapid.T) {
+		category := messagestore.Category(part.Draw(t, "entity"))
+		types := rapid.SliceOfN(part, 0, 3).Draw(t, "types")
+		for _, name := range types {
+			category = category.WithType(name)
+		}
+		ids := rapid.SliceOfN(id, 1, 3).Draw(t, "ids")
+
+		stream, err := messagestore.ParseStreamName(string(category.Stream(ids...)))
+
+		if len(category.Stream(ids...)) > messagestore.MaxNameBytes {
+			require.ErrorIs(t, err, messagestore.ErrInvalidStreamName)
+			return
+		}
+		require.NoError(t, err)
+		require.Equal(t, category, stream.Category())
+		require.Equal(t, ids, stream.IDs())
+		require.Equal(t, len(types), len(category.Types()))
+		require.Less(t, stream.GroupMember(7), 7)
+	})
+}
+
+func TestHashIsMessageDBs(t *testing.T) {
+	for value, want := range map[string]int64{
+		"someStream": 2053039834977696644, "account": -2132379389342958165, "account:command": 4331363904667975395, "": -3162216497309240828,
+		"123": 2318431741638412123, "abc": -8070080442485551184, "1": -4266524885998034046, "2": -4026655064267673757, "é": 7412306613632936882,
+	} {
+		require.Equal(t, want, messagestore.Hash64(value), "%q", value)
+	}
+}
+
+func TestGroupMembersAreMessageDBs(t *testing.T) {
+	for id, want := range map[string][3]int{
+		"1": {0, 0, 1}, "2": {1, 1, 2}, "3": {0, 2, 4}, "4": {1, 0, 4}, "5": {1, 0, 2},
+		"6": {1, 2, 1}, "7": {0, 2, 1}, "8": {1, 1, 4}, "9": {1, 1, 3}, "10": {1, 1, 0},
+	} {
+		for i, size := range []int{2, 3, 5} {
+			require.Equal(t, want[i], messagestore.Category("account").Stream(id).GroupMember(size), "id %s of %d", id, size)
+			require.Equal(t, want[i], messagestore.Category("account:command").Stream(id, "other").GroupMember(size), "the cardinal identifier decides")
+		}
+	}
+}
+
+func TestStreamWithoutIdentifierGoesByItsCategory(t *testing.T) {
+	for size := 1; size < 20; size++ {
+		require.Equal(t, messagestore.StreamName("x-account").GroupMember(size), messagestore.StreamName("account").GroupMember(size))
+		require.Equal(t, messagestore.StreamName("x-account").GroupMember(size), messagestore.StreamName("account-").GroupMember(size))
+	}
+}
+
+func TestPositionAfterTheLastDoesNotWrap(t *testing.T) {
+	require.Equal(t, messagestore.GlobalPosition(1), messagestore.NextAfter(0))
+	require.Equal(t, messagestore.GlobalPosition(math.MaxInt64), messagestore.NextAfter(math.MaxInt64))
+}

@@ -1,0 +1,404 @@
+package messagestore_test
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+)
+
+const stream = messagestore.StreamName("account-1")
+
+// refused returns the error of a write that must not reach the driver.
+func refused(t *testing.T, bodies ...messagestore.Body) error {
+	t.Helper()
+	_, err := untouchedStore(t).Write(t.Context(), stream, messagestore.AnyVersion, bodies...)
+	require.Error(t, err)
+	return err
+}
+
+func TestHostileTypesAreRefused(t *testing.T) {
+	for name, want := range map[string]struct{ value, rule string }{
+		"":                         {`""`, "it is empty"},
+		strings.Repeat("x", 1<<20): {`"` + strings.Repeat("x", 48) + `"… (1048576 bytes)`, "1048576 bytes are too long: at most 255"},
+		"Opened\x00":               {`"Opened\x00"`, "control or format character U+0000 at byte 6"},
+		"Op\nened":                 {`"Op\nened"`, "control or format character U+000A at byte 2"},
+		"Opened\u202e":             {`"Opened\u202e"`, "control or format character U+202E at byte 6"},
+		"Opened\xff":               {`"Opened\xff"`, "not valid UTF-8 at byte 6"},
+		" Opened":                  {`" Opened"`, "white space at its start or end"},
+		"Opened ":                  {`"Opened "`, "white space at its start or end"},
+	} {
+		requireInvalid(t, messagestore.ValidateType(name), messagestore.ErrInvalidType, "message type", want.value, want.rule)
+		err := refused(t, messagestore.Raw{Type: name, Data: json.RawMessage(`{}`)})
+		requireInvalid(t, err, messagestore.ErrInvalidType, "message type", want.value, want.rule)
+
+		store := untouchedStore(t)
+		_, err = store.LastOfType(t.Context(), stream, name)
+		requireInvalid(t, err, messagestore.ErrInvalidType, "message type", want.value, want.rule)
+		_, err = store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{Types: []string{"Opened", name}}})
+		requireInvalid(t, err, messagestore.ErrInvalidType, "message type", want.value, want.rule)
+	}
+	for _, name := range []string{"Opened", "Opened Again", "a-b+c:d", "é", "%", "'", strings.Repeat("x", 255)} {
+		require.NoError(t, messagestore.ValidateType(name))
+	}
+}
+
+// A message without an id gets one: no nil id reaches a driver.
+func TestMessageWithoutIDGetsANewOne(t *testing.T) {
+	store := messagestore.New(memory.New(), nil)
+	written, err := store.Write(t.Context(), stream, messagestore.NoStream, opened{}, messagestore.Message{Body: opened{}}, &messagestore.Message{Body: opened{}})
+	require.NoError(t, err)
+	seen := map[uuid.UUID]bool{uuid.Nil: true}
+	for _, id := range written.IDs {
+		require.False(t, seen[id])
+		require.Equal(t, uuid.Version(7), id.Version())
+		seen[id] = true
+	}
+}
+
+func TestIDTwiceInABatchIsRefusedWithItsIndex(t *testing.T) {
+	id := uuid.MustParse("0199a7a0-0000-7000-8000-000000000001")
+	err := refused(t, opened{}, messagestore.Message{ID: id, Body: opened{}}, opened{}, messagestore.Message{ID: id, Body: opened{"x"}})
+
+	invalid := requireInvalid(t, err, messagestore.ErrInvalidID, "message id", `"0199a7a0-0000-7000-8000-000000000001"`, "message 1 of the batch has it too")
+	require.Equal(t, 3, invalid.Index)
+	require.EqualError(t, err, `write account-1: invalid message 3: message id "0199a7a0-0000-7000-8000-000000000001": message 1 of the batch has it too`)
+}
+
+func TestHostileDataAreRefused(t *testing.T) {
+	deep := strings.Repeat(`{"a":`, 513) + "1" + strings.Repeat("}", 513)
+	for data, want := range map[string]struct{ value, rule string }{
+		``:                             {``, "it is empty"},
+		` `:                            {`" "`, "it is empty"},
+		`1`:                            {`"1"`, "it is not a JSON object"},
+		` []`:                          {`" []"`, "it is not a JSON object"},
+		`null`:                         {`"null"`, "it is not a JSON object"},
+		`"x"`:                          {`"\"x\""`, "it is not a JSON object"},
+		`{"a":"\u0000"}`:               {`"{\"a\":\"\\u0000\"}"`, "U+0000 cannot be stored, at .a"},
+		`{"a":{"b":[1,"x\u0000"]}}`:    {`"{\"a\":{\"b\":[1,\"x\\u0000\"]}}"`, "U+0000 cannot be stored, at .a.b[1]"},
+		`{"a":"\ud800"}`:               {`"{\"a\":\"\\ud800\"}"`, "lone surrogate at .a"},
+		`{"a":["x","\udc00\ud800"]}`:   {`"{\"a\":[\"x\",\"\\udc00\\ud800\"]}"`, "lone surrogate at .a[1]"},
+		`{"a":"\ud800\u0041"}`:         {`"{\"a\":\"\\ud800\\u0041\"}"`, "lone surrogate at .a"},
+		`{"a":NaN}`:                    {`"{\"a\":NaN}"`, "not valid JSON at byte 6: invalid character 'N' looking for beginning of value"},
+		`{"a":1,}`:                     {`"{\"a\":1,}"`, "not valid JSON at byte 8: invalid character '}' looking for beginning of object key string"},
+		`{'a':1}`:                      {`"{'a':1}"`, "not valid JSON at byte 2: invalid character '\\'' looking for beginning of object key string"},
+		`{/**/}`:                       {`"{/**/}"`, "not valid JSON at byte 2: invalid character '/' looking for beginning of object key string"},
+		`{}{}`:                         {`"{}{}"`, "not valid JSON at byte 3: invalid character '{' after top-level value"},
+		`{"a":Infinity}`:               {`"{\"a\":Infinity}"`, "not valid JSON at byte 6: invalid character 'I' looking for beginning of value"},
+		"\ufeff{}":                     {`"\ufeff{}"`, "not valid JSON at byte 1: invalid character 'ï' looking for beginning of value"},
+		`{"a":`:                        {`"{\"a\":"`, "not valid JSON at byte 5: unexpected end of JSON input"},
+		"{\"a\":\"\xff\"}":             {`"{\"a\":\"\xff\"}"`, "not valid UTF-8 at byte 6"},
+		`{"a":{"n":1e200000}}`:         {`"{\"a\":{\"n\":1e200000}}"`, "number out of range at .a.n"},
+		`{"n":1e-200000}`:              {`"{\"n\":1e-200000}"`, "number out of range at .n"},
+		`{"n":1e99999999999999999999}`: {`"{\"n\":1e99999999999999999999}"`, "number out of range at .n"},
+		deep:                           {`"` + strings.ReplaceAll(deep[:48], `"`, `\"`) + `"… (3079 bytes)`, "nested more than 512 deep at .a.a.a.a.a.a.a.a…"},
+		`{"a":"` + strings.Repeat("x", 1<<20) + `"}`: {`"{\"a\":\"` + strings.Repeat("x", 42) + `"… (1048584 bytes)`, "too long: at most 983040 bytes"},
+	} {
+		err := refused(t, raw(data))
+		requireInvalid(t, err, messagestore.ErrInvalidData, "data", want.value, want.rule)
+	}
+}
+
+func TestUnusualDataAreAccepted(t *testing.T) {
+	keys := make(map[string]int, 50_000)
+	for i := range 50_000 {
+		keys[strings.Repeat("k", i%7)+string(rune('a'+i%26))+uuid.NewString()[:4]] = i
+	}
+	wide, err := json.Marshal(keys)
+	require.NoError(t, err)
+	for _, data := range []string{
+		`{}`, ` {"a" : 1} `, `{"a":1,"a":2}`, `{"a":"\ud83d\ude00"}`, `{"a":"\\u0000"}`, `{"a":"\\ud800"}`, `{"n":1e400}`, `{"n":-0}`, `{"n":1e131071}`,
+		`{"n":0e999999}`, strings.Repeat(`{"a":`, 511) + "{}" + strings.Repeat("}", 511), string(wide[:0]) + string(wide), `{"":0}`, `{"\u0001":"\u007f"}`,
+	} {
+		store := messagestore.New(memory.New(), nil)
+		_, err := store.Write(t.Context(), stream, messagestore.NoStream, raw(data))
+		require.NoError(t, err, "%.100s", data)
+		last, err := store.Last(t.Context(), stream)
+		require.NoError(t, err)
+		require.Equal(t, data, string(last.Data), "it is kept byte for byte")
+	}
+}
+
+type number struct {
+	N float64 `json:"n"`
+}
+
+func (number) MessageType() string { return "Number" }
+
+type anything struct {
+	A any `json:"a"`
+}
+
+func (anything) MessageType() string { return "Anything" }
+
+type list []int
+
+func (list) MessageType() string { return "List" }
+
+type loop struct{ Next *loop }
+
+func (loop) MessageType() string { return "Loop" }
+
+func TestBodiesThatDoNotEncodeAreRefused(t *testing.T) {
+	circle := &loop{}
+	circle.Next = circle
+	for name, test := range map[string]struct {
+		body        messagestore.Body
+		value, rule string
+	}{
+		"NaN":               {number{math.NaN()}, `"Number"`, "it does not encode: json: unsupported value: NaN"},
+		"infinity":          {number{math.Inf(1)}, `"Number"`, "it does not encode: json: unsupported value: +Inf"},
+		"channel":           {anything{make(chan int)}, `"Anything"`, "it does not encode: json: unsupported type: chan int"},
+		"function":          {anything{func() {}}, `"Anything"`, "it does not encode: json: unsupported type: func()"},
+		"invalid UTF-8":     {opened{"a\xffb"}, `"Opened"`, "a string in it is not valid UTF-8"},
+		"invalid UTF-8 key": {anything{map[string]int{"\xff": 1}}, `"Anything"`, "a string in it is not valid UTF-8"},
+		"invalid raw JSON":  {anything{json.RawMessage(`{`)}, `"Anything"`, "it does not encode: json: error calling MarshalJSON for type json.RawMessage: unexpected end of JSON input"},
+		"a list":            {list{1, 2}, `"[1,2]"`, "it is not a JSON object"},
+		"a nil list":        {list(nil), `"null"`, "it is not a JSON object"},
+		"nil":               {nil, "", "there is no body"},
+		"a nil pointer":     {(*opened)(nil), "", "there is no body"},
+		"a nil message":     {(*messagestore.Message)(nil), "", "there is no body"},
+		"an empty message":  {messagestore.Message{}, "", "there is no body"},
+		"a nil raw":         {(*messagestore.Raw)(nil), "", "there is no body"},
+		"a message in one":  {messagestore.Message{Body: messagestore.Message{Body: opened{}}}, `"Opened"`, "a message in a message"},
+		"a pointer in one":  {messagestore.Message{Body: &messagestore.Message{Body: opened{}}}, `"Opened"`, "a message in a message"},
+		"a pair of them":    {&messagestore.Message{Body: &messagestore.Message{Body: opened{}}}, `"Opened"`, "a message in a message"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			requireInvalid(t, refused(t, test.body), messagestore.ErrInvalidData, "data", test.value, test.rule)
+		})
+	}
+	require.Contains(t, refused(t, circle).Error(), "it does not encode: json: unsupported value: encountered a cycle")
+}
+
+func TestBodiesEncodeAsTheyAre(t *testing.T) {
+	for name, test := range map[string]struct {
+		body messagestore.Body
+		want string
+	}{
+		"a struct":            {opened{"a"}, `{"name":"a"}`},
+		"a pointer":           {&opened{"a"}, `{"name":"a"}`},
+		"HTML":                {opened{"<a href='x'>&</a>"}, `{"name":"<a href='x'>&</a>"}`},
+		"line separators":     {opened{"\u2028"}, `{"name":"\u2028"}`},
+		"replacement":         {opened{"\ufffd"}, "{\"name\":\"\ufffd\"}"},
+		"an escape's text":    {opened{`\ufffd`}, `{"name":"\\ufffd"}`},
+		"raw JSON in one":     {anything{json.RawMessage(`{"b" : 12345678901234567890.10}`)}, `{"a":{"b":12345678901234567890.10}}`},
+		"raw":                 {raw(` {"b" : 1.0}`), ` {"b" : 1.0}`},
+		"a pointer to raw":    {&messagestore.Raw{Type: "Opened", Data: json.RawMessage(`{}`)}, `{}`},
+		"in a message":        {messagestore.Message{Body: opened{"a"}}, `{"name":"a"}`},
+		"a message's":         {&messagestore.Message{Body: &opened{"a"}}, `{"name":"a"}`},
+		"nil in an interface": {anything{nil}, `{"a":null}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := messagestore.New(memory.New(), nil)
+			_, err := store.Write(t.Context(), stream, messagestore.NoStream, test.body)
+			require.NoError(t, err)
+			last, err := store.Last(t.Context(), stream)
+			require.NoError(t, err)
+			require.Equal(t, test.want, string(last.Data))
+		})
+	}
+}
+
+func TestHostileMetadataAreRefused(t *testing.T) {
+	long := messagestore.StreamName("x-" + strings.Repeat("y", 9000))
+	for name, test := range map[string]struct {
+		metadata           messagestore.Metadata
+		field, value, rule string
+	}{
+		"a correlation of 9 kB":       {messagestore.Metadata{CorrelationStream: long}, "metadata correlationStreamName", `"` + string(long[:48]) + `"… (9002 bytes)`, "9002 bytes are too long: at most 255"},
+		"a control character":         {messagestore.Metadata{ReplyStream: "a\x00"}, "metadata replyStreamName", `"a\x00"`, "control or format character U+0000 at byte 1"},
+		"invalid UTF-8":               {messagestore.Metadata{CausationStream: "a\xff"}, "metadata causationMessageStreamName", `"a\xff"`, "not valid UTF-8 at byte 1"},
+		"a position without a stream": {messagestore.Metadata{CausationPosition: 1}, "metadata causationMessagePosition", "1", "a causation has a stream too"},
+		"a global position without":   {messagestore.Metadata{CausationGlobalPosition: 1}, "metadata causationMessagePosition", "0", "a causation has a stream too"},
+		"a position below 0":          {messagestore.Metadata{CausationStream: "a-1", CausationPosition: -1}, "metadata causationMessagePosition", "-1", "it is less than 0"},
+		"a global position below 0":   {messagestore.Metadata{CausationStream: "a-1", CausationGlobalPosition: -1}, "metadata causationMessageGlobalPosition", "-1", "it is less than 0"},
+		"a schema version":            {messagestore.Metadata{SchemaVersion: "1\n"}, "metadata schemaVersion", `"1\n"`, "control or format character U+000A at byte 1"},
+		"a field of our own":          {messagestore.Metadata{Extra: map[string]json.RawMessage{"schemaVersion": json.RawMessage(`3`)}}, "metadata schemaVersion", `"3"`, "the field has a place of its own in Metadata"},
+		"U+0000 in a property":        {messagestore.Metadata{Properties: messagestore.Properties{"a": "\x00"}}, "metadata", `"{\"properties\":{\"a\":\"\\u0000\"}}"`, "U+0000 cannot be stored, at .properties.a"},
+		"an invalid property":         {messagestore.Metadata{Local: messagestore.Properties{"a": "\xff"}}, "metadata", "", "a string in it is not valid UTF-8"},
+		"not JSON":                    {messagestore.Metadata{Extra: map[string]json.RawMessage{"a": json.RawMessage(`{`)}}, "metadata", "", "it does not encode: json: error calling MarshalJSON for type messagestore.Metadata: a: json: error calling MarshalJSON for type json.RawMessage: unexpected end of JSON input"},
+		"a property out of range":     {messagestore.Metadata{Properties: messagestore.Properties{"n": json.Number("1e200000")}}, "metadata", `"{\"properties\":{\"n\":1e200000}}"`, "number out of range at .properties.n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := refused(t, messagestore.Message{Body: opened{}, Metadata: test.metadata})
+			requireInvalid(t, err, messagestore.ErrInvalidMetadata, test.field, test.value, test.rule)
+		})
+	}
+	err := refused(t, messagestore.Message{Body: raw(`{}`), Metadata: messagestore.Metadata{SchemaVersion: "1", Properties: messagestore.Properties{"a": strings.Repeat("x", 1<<20)}}})
+	requireInvalid(t, err, messagestore.ErrInvalidData, "data", `"Opened"`, "1048621 bytes with its metadata are too many: at most 983040")
+}
+
+// A message may come from, and go to, streams that another client named by rules of
+// its own.
+func TestMetadataMayNameStreamsOfOtherClients(t *testing.T) {
+	store := messagestore.New(memory.New(), nil)
+	for _, name := range []messagestore.StreamName{"account", "account-", "-", "a b-1", "account:position"} {
+		_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Message{Body: opened{}, Metadata: messagestore.Metadata{
+			CausationStream: name, CorrelationStream: name, ReplyStream: name,
+		}})
+		require.NoError(t, err, "%q", name)
+	}
+}
+
+func TestHostileVersionsAreRefused(t *testing.T) {
+	store := untouchedStore(t)
+	atomic, err := store.Atomic()
+	require.NoError(t, err)
+	const rule = "it is a position from 0, NoStream (-1) or AnyVersion (-2)"
+	for expected, value := range map[messagestore.Version]string{-3: "-3", math.MinInt64: "-9223372036854775808"} {
+		_, err := store.Write(t.Context(), stream, expected, opened{})
+		requireInvalid(t, err, messagestore.ErrInvalidExpectedVersion, "expected version", value, rule)
+		_, err = atomic.WriteStreams(t.Context(), messagestore.StreamWrite{Stream: stream, Expected: expected, Bodies: []messagestore.Body{opened{}}})
+		requireInvalid(t, err, messagestore.ErrInvalidExpectedVersion, "expected version", value, rule)
+	}
+	_, err = atomic.WriteStreams(t.Context(),
+		messagestore.StreamWrite{Stream: "account-2", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{}}},
+		messagestore.StreamWrite{Stream: stream, Expected: messagestore.AnyVersion})
+	requireInvalid(t, err, messagestore.ErrInvalidExpectedVersion, "expected version", `"any version"`, "a write without messages checks a version, so it names one")
+}
+
+func TestGreatestExpectedVersionIsAConflict(t *testing.T) {
+	_, err := messagestore.New(memory.New(), nil).Write(t.Context(), stream, math.MaxInt64, opened{})
+	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	require.EqualError(t, err, "write account-1: version conflict: expected 9223372036854775807, found no stream")
+}
+
+func TestHostilePositionsAndLimitsAreRefused(t *testing.T) {
+	store := untouchedStore(t)
+	const positionRule = "it is between 0 and 9223372036854775807"
+	for position, value := range map[int64]string{-1: "-1", -5: "-5", math.MinInt64: "-9223372036854775808"} {
+		for _, err := range store.Stream(t.Context(), stream, messagestore.Version(position)) {
+			requireInvalid(t, err, messagestore.ErrInvalidPosition, "position", value, positionRule)
+		}
+		for _, err := range store.StreamBackwards(t.Context(), stream, messagestore.Version(position)) {
+			requireInvalid(t, err, messagestore.ErrInvalidPosition, "position", value, positionRule)
+		}
+		_, err := store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", From: messagestore.GlobalPosition(position), Limit: 1})
+		requireInvalid(t, err, messagestore.ErrInvalidPosition, "position", value, positionRule)
+	}
+	const limitRule = "it is between 1 and 10000"
+	for limit, value := range map[int]string{0: "0", -1: "-1", -2: "-2", 10_001: "10001", math.MaxInt64: "9223372036854775807"} {
+		_, err := store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: limit})
+		requireInvalid(t, err, messagestore.ErrInvalidLimit, "limit", value, limitRule)
+		if limit == 0 {
+			continue // a configuration's default
+		}
+		odd := messagestore.New(untouched{t}, &messagestore.Config{BatchSize: limit})
+		for _, err := range odd.Stream(t.Context(), stream, 0) {
+			requireInvalid(t, err, messagestore.ErrInvalidLimit, "limit", value, limitRule)
+		}
+		for _, err := range odd.Category(t.Context(), "account", 0, messagestore.Filter{}) {
+			requireInvalid(t, err, messagestore.ErrInvalidLimit, "limit", value, limitRule)
+		}
+	}
+}
+
+func TestHostileFiltersAreRefused(t *testing.T) {
+	types := make([]string, 101)
+	for i := range types {
+		types[i] = "Opened"
+	}
+	for name, test := range map[string]struct {
+		filter             messagestore.Filter
+		kind               error
+		field, value, rule string
+	}{
+		"a member without a size": {messagestore.Filter{GroupMember: 1}, messagestore.ErrInvalidGroup, "group member", "1", "it needs a group size"},
+		"a member below 0":        {messagestore.Filter{GroupSize: 2, GroupMember: -1}, messagestore.ErrInvalidGroup, "group member", "-1", "it is less than 0"},
+		"a member of the size":    {messagestore.Filter{GroupSize: 2, GroupMember: 2}, messagestore.ErrInvalidGroup, "group member", "2", "it is less than the group size, 2"},
+		"a size below 0":          {messagestore.Filter{GroupSize: -1}, messagestore.ErrInvalidGroup, "group size", "-1", "it is between 1 and 1024, or 0 for no group"},
+		"a size of 32768":         {messagestore.Filter{GroupSize: 32768}, messagestore.ErrInvalidGroup, "group size", "32768", "it is between 1 and 1024, or 0 for no group"},
+		"a correlated stream":     {messagestore.Filter{Correlation: "x-1"}, messagestore.ErrNotACategory, "category", `"x-1"`, "it is the name of a stream: a category has no dash"},
+		"too many types":          {messagestore.Filter{Types: types}, messagestore.ErrInvalidType, "filter types", "101", "at most 100"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			requireInvalid(t, test.filter.Validate(), test.kind, test.field, test.value, test.rule)
+			_, err := untouchedStore(t).CategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: test.filter})
+			requireInvalid(t, err, test.kind, test.field, test.value, test.rule)
+		})
+	}
+	for _, filter := range []messagestore.Filter{{}, {GroupSize: 1}, {GroupSize: 1024, GroupMember: 1023}, {Types: types[:100]}, {Correlation: "a:b"}} {
+		require.NoError(t, filter.Validate())
+	}
+}
+
+func TestHostileBatchesAreRefused(t *testing.T) {
+	many := make([]messagestore.Body, messagestore.MaxWriteMessages+1)
+	for i := range many {
+		many[i] = opened{}
+	}
+	requireInvalid(t, refused(t), messagestore.ErrEmptyBatch, "batch", "", "there is no message in it")
+	require.ErrorIs(t, refused(t), messagestore.ErrInvalidBatch)
+	requireInvalid(t, refused(t, []messagestore.Body(nil)...), messagestore.ErrEmptyBatch, "batch", "", "there is no message in it")
+	requireInvalid(t, refused(t, many...), messagestore.ErrInvalidBatch, "batch", "1001", "at most 1000 messages")
+
+	large := make([]messagestore.Body, 18)
+	for i := range large {
+		large[i] = raw(`{"a":"` + strings.Repeat("x", messagestore.MaxMessageBytes-100) + `"}`)
+	}
+	requireInvalid(t, refused(t, large...), messagestore.ErrInvalidBatch, "batch", "17693064", "at most 16777216 bytes")
+}
+
+func TestBatchWithOneBadMessageIsRefusedWholeWithItsIndex(t *testing.T) {
+	for i := range 4 {
+		bodies := []messagestore.Body{opened{}, opened{}, opened{}, opened{}}
+		bodies[i] = raw(`[]`)
+		invalid := requireInvalid(t, refused(t, bodies...), messagestore.ErrInvalidData, "data", `"[]"`, "it is not a JSON object")
+		require.Equal(t, i, invalid.Index)
+	}
+	require.EqualError(t, refused(t, opened{}, raw(`[]`)), `write account-1: invalid message 1: data "[]": it is not a JSON object`)
+	require.EqualError(t, refused(t, messagestore.Raw{Data: json.RawMessage(`{}`)}), `write account-1: invalid message 0: message type "": it is empty`)
+}
+
+func TestHostileBatchesOfStreamsAreRefused(t *testing.T) {
+	atomic, err := untouchedStore(t).Atomic()
+	require.NoError(t, err)
+	one := []messagestore.Body{opened{}}
+	half := make([]messagestore.Body, 501)
+	for i := range half {
+		half[i] = opened{}
+	}
+	var streams []messagestore.StreamWrite
+	for i := range 101 {
+		streams = append(streams, messagestore.StreamWrite{Stream: messagestore.Category("account").Stream(strings.Repeat("x", i+1)), Expected: messagestore.NoStream, Bodies: one})
+	}
+	id := uuid.New()
+	for name, test := range map[string]struct {
+		writes             []messagestore.StreamWrite
+		kind               error
+		field, value, rule string
+	}{
+		"none":              {nil, messagestore.ErrEmptyBatch, "batch", "", "there is no message in it"},
+		"checks only":       {[]messagestore.StreamWrite{{stream, 3, nil}}, messagestore.ErrEmptyBatch, "batch", "", "there is no message in it"},
+		"a stream twice":    {[]messagestore.StreamWrite{{stream, messagestore.NoStream, one}, {stream, 0, one}}, messagestore.ErrInvalidBatch, "batch", `"account-1"`, "the stream is in it twice"},
+		"too many":          {streams, messagestore.ErrInvalidBatch, "batch", "101", "at most 100 streams"},
+		"too many messages": {[]messagestore.StreamWrite{{stream, 0, half}, {"account-2", 0, half}}, messagestore.ErrInvalidBatch, "batch", "1002", "at most 1000 messages"},
+		"an id twice": {
+			[]messagestore.StreamWrite{{stream, 0, []messagestore.Body{messagestore.Message{ID: id, Body: opened{}}}}, {"account-2", 0, []messagestore.Body{messagestore.Message{ID: id, Body: opened{}}}}},
+			messagestore.ErrInvalidID, "message id", `"` + id.String() + `"`, "message 0 of the batch has it too",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := atomic.WriteStreams(t.Context(), test.writes...)
+			requireInvalid(t, err, test.kind, test.field, test.value, test.rule)
+		})
+	}
+}
+
+func TestErrorsAreOneLineWhateverTheInput(t *testing.T) {
+	for _, hostile := range []messagestore.StreamName{"cat-\nfake log line", "cat-\x1b[31m", "cat-\u202e", messagestore.StreamName(strings.Repeat("x-\n", 1<<20))} {
+		_, err := untouchedStore(t).Write(context.Background(), hostile, messagestore.AnyVersion, opened{})
+		require.NotContains(t, err.Error(), "\n")
+		require.NotContains(t, err.Error(), "\x1b")
+		require.NotContains(t, err.Error(), "\u202e")
+		require.Less(t, len(err.Error()), 300)
+	}
+}

@@ -1,0 +1,349 @@
+package messagestore_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+)
+
+var errLost = errors.New("connection reset")
+
+// A scripted driver answers its calls to append, in turn, as it is told: it writes,
+// or not, and then says so, or that it does not know.
+type scripted struct {
+	*memory.Driver
+	script  []step
+	appends int
+	find    func() error // fails Find if it is set and returns an error
+	finds   int
+}
+
+type step struct {
+	writes bool
+	err    error // nil says what was written
+}
+
+func (d *scripted) next() (step, error) {
+	s := d.script[d.appends]
+	d.appends++
+	if !errors.Is(s.err, errLost) {
+		return s, s.err
+	}
+	return s, &messagestore.OutcomeUnknownError{Cause: s.err}
+}
+
+func (d *scripted) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
+	written, err := d.AppendAll(ctx, []messagestore.Append{a})
+	if err != nil {
+		return messagestore.Written{}, err
+	}
+	return written[0], nil
+}
+
+func (d *scripted) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
+	s, answer := d.next()
+	if !s.writes {
+		return nil, answer
+	}
+	written, err := d.Driver.AppendAll(context.WithoutCancel(ctx), appends)
+	if answer != nil || err != nil {
+		return nil, errors.Join(answer, err)
+	}
+	return written, nil
+}
+
+func (d *scripted) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Recorded, error) {
+	d.finds++
+	if d.find != nil {
+		if err := d.find(); err != nil {
+			return nil, err
+		}
+	}
+	return d.Driver.Find(ctx, stream, ids)
+}
+
+func script(steps ...step) (*scripted, *messagestore.Store) {
+	d := &scripted{Driver: memory.New(), script: steps}
+	return d, messagestore.New(d, nil)
+}
+
+func requireMessages(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, want int) {
+	t.Helper()
+	got := 0
+	for _, err := range store.Stream(t.Context(), stream, 0) {
+		require.NoError(t, err)
+		got++
+	}
+	require.Equal(t, want, got)
+}
+
+func TestLostAnswerOfAWriteThatHappenedIsFound(t *testing.T) {
+	driver, store := script(step{true, nil}, step{true, errLost})
+	_, err := store.Write(t.Context(), stream, messagestore.NoStream, opened{"before"})
+	require.NoError(t, err)
+
+	written, err := store.Write(t.Context(), stream, 0, opened{"a"}, opened{"b"})
+
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(2), written.Version)
+	require.Equal(t, messagestore.GlobalPosition(3), written.GlobalPosition)
+	require.Len(t, written.IDs, 2)
+	require.Equal(t, stream, written.Stream)
+	require.Equal(t, 2, driver.appends, "it is not written again")
+	requireMessages(t, store, stream, 3)
+}
+
+func TestLostWriteThatDidNotHappenIsWrittenOnceMore(t *testing.T) {
+	driver, store := script(step{false, errLost}, step{true, nil})
+
+	written, err := store.Write(t.Context(), stream, messagestore.NoStream, opened{"a"})
+
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(0), written.Version)
+	require.False(t, written.Duplicate)
+	require.Equal(t, 2, driver.appends)
+	requireMessages(t, store, stream, 1)
+}
+
+func TestLostWriteCanMeetAConflictWhenItIsWrittenOnceMore(t *testing.T) {
+	driver, store := script(step{false, errLost}, step{true, nil})
+	driver.find = func() error { // somebody else is first
+		_, err := driver.Driver.Append(t.Context(), messagestore.Append{Stream: stream, Expected: messagestore.NoStream, Records: []messagestore.Record{{ID: uuid.New(), Type: "Other", Data: []byte(`{}`)}}})
+		return err
+	}
+
+	wrote, err := store.WriteInitial(t.Context(), stream, opened{"a"})
+
+	require.NoError(t, err)
+	require.False(t, wrote)
+	requireMessages(t, store, stream, 1)
+}
+
+func TestWriteThatIsLostAgainAndAgainIsNotWritten(t *testing.T) {
+	driver, store := script(step{false, errLost}, step{false, errLost}, step{false, errLost})
+
+	_, err := store.Write(t.Context(), stream, messagestore.NoStream, opened{"a"})
+
+	require.ErrorIs(t, err, messagestore.ErrNotWritten)
+	require.ErrorIs(t, err, errLost)
+	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown, "that it was not written is known")
+	require.EqualError(t, err, "write account-1: not written after 3 attempts: connection reset")
+	require.Equal(t, 3, driver.appends)
+	requireMessages(t, store, stream, 0)
+}
+
+func TestOutcomeThatCannotBeFoundOutIsUnknown(t *testing.T) {
+	driver, store := script(step{true, errLost})
+	driver.find = func() error { return errors.New("database is gone") }
+
+	_, err := store.Write(t.Context(), stream, messagestore.NoStream, opened{"a"})
+
+	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+	require.ErrorIs(t, err, errLost)
+	require.EqualError(t, err, "write account-1: outcome unknown: connection reset")
+	require.Equal(t, 1, driver.appends, "what may have happened is not done again")
+
+	_, resolveErr := store.Resolve(t.Context(), err)
+	require.EqualError(t, resolveErr, "resolve account-1: database is gone")
+	require.NotErrorIs(t, resolveErr, messagestore.ErrNotWritten)
+
+	driver.find = nil
+	written, resolveErr := messagestore.New(driver, nil).Resolve(t.Context(), err)
+	require.NoError(t, resolveErr)
+	require.Len(t, written, 1)
+	require.Equal(t, messagestore.Version(0), written[0].Version)
+	require.Equal(t, stream, written[0].Stream)
+	require.Len(t, written[0].IDs, 1)
+}
+
+func TestOutcomeIsUnknownAtOnceWhenTheContextIsDone(t *testing.T) {
+	for _, happened := range []bool{true, false} {
+		driver, store := script(step{happened, errLost})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+
+		_, err := store.Write(ctx, stream, messagestore.NoStream, opened{"a"})
+
+		require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+		require.Equal(t, 1, driver.appends)
+		require.Zero(t, driver.finds)
+
+		written, err := store.Resolve(t.Context(), err)
+		if happened {
+			require.NoError(t, err)
+			require.Equal(t, messagestore.GlobalPosition(1), written[0].GlobalPosition)
+		} else {
+			require.ErrorIs(t, err, messagestore.ErrNotWritten)
+			require.EqualError(t, err, "resolve account-1: not written")
+		}
+	}
+}
+
+func TestLostWriteOfSeveralStreamsIsFoundWhole(t *testing.T) {
+	for _, happened := range []bool{true, false} {
+		driver, store := script(step{happened, errLost}, step{true, nil})
+		atomic, err := store.Atomic()
+		require.NoError(t, err)
+
+		written, err := atomic.WriteStreams(t.Context(),
+			messagestore.StreamWrite{Stream: "account-1", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{"a"}, opened{"b"}}},
+			messagestore.StreamWrite{Stream: "account-2", Expected: messagestore.NoStream},
+			messagestore.StreamWrite{Stream: "order-1", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{"c"}}})
+
+		require.NoError(t, err)
+		require.Len(t, written, 3)
+		require.Equal(t, messagestore.Version(1), written[0].Version)
+		require.Equal(t, messagestore.StreamName("account-2"), written[1].Stream)
+		require.Equal(t, messagestore.NoStream, written[1].Version, "a check returns the version that it found")
+		require.Equal(t, messagestore.Version(0), written[2].Version)
+		require.Equal(t, map[bool]int{true: 1, false: 2}[happened], driver.appends)
+		requireMessages(t, store, "account-1", 2)
+	}
+}
+
+func TestResolveWantsAnUnknownOutcome(t *testing.T) {
+	_, err := untouchedStore(t).Resolve(t.Context(), messagestore.ErrVersionConflict)
+	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	require.EqualError(t, err, "resolve: not an unknown outcome: version conflict")
+	_, err = untouchedStore(t).Resolve(t.Context(), nil)
+	require.Error(t, err)
+}
+
+func TestWatchRingsForWritesToItsCategory(t *testing.T) {
+	store := messagestore.New(memory.New(), nil)
+	bell, stop := store.Watch("account")
+	other, stopOther := store.Watch("order")
+	second, stopSecond := store.Watch("account")
+	defer stopOther()
+	defer stopSecond()
+	rings := func(bell <-chan struct{}) bool {
+		select {
+		case <-bell:
+			return true
+		default:
+			return false
+		}
+	}
+	require.False(t, rings(bell))
+
+	for i := range 3 {
+		_, err := store.Write(t.Context(), stream, messagestore.Version(i-1), opened{})
+		require.NoError(t, err)
+	}
+	require.True(t, rings(bell))
+	require.False(t, rings(bell), "several writes ring once")
+	require.True(t, rings(second))
+	require.False(t, rings(other))
+
+	_, err := store.Write(t.Context(), stream, messagestore.NoStream, opened{})
+	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	require.False(t, rings(bell), "a refused write does not ring")
+
+	stop()
+	stop()
+	atomic, err := store.Atomic()
+	require.NoError(t, err)
+	_, err = atomic.WriteStreams(t.Context(),
+		messagestore.StreamWrite{Stream: "account-2", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{}}},
+		messagestore.StreamWrite{Stream: "order-2", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{}}})
+	require.NoError(t, err)
+	require.False(t, rings(bell), "it was stopped")
+	require.True(t, rings(second))
+	require.True(t, rings(other))
+}
+
+func TestReadingStopsWhenTheReaderDoes(t *testing.T) {
+	store := messagestore.New(memory.New(), &messagestore.Config{BatchSize: 2})
+	_, err := store.Write(t.Context(), stream, messagestore.NoStream, opened{"0"}, opened{"1"}, opened{"2"})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+
+	n := 0
+	for range store.Stream(ctx, stream, 0) {
+		if n++; n == 1 {
+			break
+		}
+	}
+	require.Equal(t, 1, n)
+
+	// A context that ends between two batches ends the reading, with its error last.
+	var errs []error
+	for m, err := range store.Category(ctx, "account", 0, messagestore.Filter{}) {
+		if m != nil && m.Position == 1 {
+			cancel()
+		}
+		errs = append(errs, err)
+	}
+	require.Len(t, errs, 3)
+	require.ErrorIs(t, errs[2], context.Canceled)
+	require.EqualError(t, errs[2], "read category account: context canceled")
+}
+
+func TestSeveralStreamsNeedADriverThatCan(t *testing.T) {
+	_, err := messagestore.New(struct{ messagestore.Driver }{memory.New()}, nil).Atomic()
+	require.ErrorIs(t, err, messagestore.ErrNotSupported)
+}
+
+type closing struct {
+	messagestore.Driver
+	err error
+}
+
+func (c closing) Close() error { return c.err }
+
+func TestCloseClosesADriverThatOwnsWhatItWorksWith(t *testing.T) {
+	require.NoError(t, messagestore.New(memory.New(), nil).Close())
+	require.ErrorIs(t, messagestore.New(closing{err: errLost}, nil).Close(), errLost)
+}
+
+func TestErrorsOfTheDriverSayWhatWasDone(t *testing.T) {
+	store := messagestore.New(memory.New(), nil)
+	_, err := store.Last(t.Context(), stream)
+	require.EqualError(t, err, "read last of account-1: no such message")
+	require.ErrorIs(t, err, messagestore.ErrNotFound)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = store.Version(ctx, stream)
+	require.EqualError(t, err, "read version of account-1: context canceled")
+	for _, err := range store.Stream(ctx, stream, 0) {
+		require.EqualError(t, err, "read account-1: context canceled")
+	}
+	atomic, err := store.Atomic()
+	require.NoError(t, err)
+	_, err = atomic.WriteStreams(t.Context(), messagestore.StreamWrite{Stream: stream, Expected: 4, Bodies: []messagestore.Body{opened{}}})
+	require.EqualError(t, err, "write streams: account-1: version conflict: expected 4, found no stream")
+
+	id := uuid.MustParse("0199a7a0-0000-7000-8000-000000000001")
+	_, err = store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Message{ID: id, Body: opened{"a"}})
+	require.NoError(t, err)
+	_, err = store.Write(t.Context(), "order-1", messagestore.NoStream, messagestore.Message{ID: id, Body: opened{"a"}})
+	require.EqualError(t, err, `write order-1: message id conflict: 0199a7a0-0000-7000-8000-000000000001 is recorded with other content or elsewhere, as "account-1"@0`)
+	require.Equal(t, "any version", messagestore.AnyVersion.String())
+}
+
+func TestLogHasNamesAndNumbersAndNoContent(t *testing.T) {
+	var log bytes.Buffer
+	store := messagestore.New(memory.New(), &messagestore.Config{Logger: zerolog.New(&log)})
+	_, err := store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Message{
+		Body: opened{"secret"}, Metadata: messagestore.Metadata{Properties: messagestore.Properties{"token": "secret"}},
+	})
+	require.NoError(t, err)
+	requireMessages(t, store, stream, 1)
+	_, err = store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1})
+	require.NoError(t, err)
+
+	require.Contains(t, log.String(), `"stream":"account-1","version":0,"duplicate":false,"message":"write"`)
+	require.Contains(t, log.String(), `"message":"read stream"`)
+	require.Contains(t, log.String(), `"message":"read category"`)
+	require.NotContains(t, log.String(), "secret")
+}
