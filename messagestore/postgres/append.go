@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/messagestore"
@@ -14,6 +15,13 @@ import (
 
 // Append implements [messagestore.Driver].
 func (d *Driver) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
+	if d.groups != nil {
+		return d.appendInGroup(ctx, a)
+	}
+	return d.appendAlone(ctx, a)
+}
+
+func (d *Driver) appendAlone(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
 	written, err := d.AppendAll(ctx, []messagestore.Append{a})
 	if err != nil {
 		return messagestore.Written{}, err
@@ -67,6 +75,10 @@ func (d *Driver) call(ctx context.Context, db DB, args []any) ([]answer, error) 
 	if err != nil {
 		return nil, err
 	}
+	return scanAnswers(rows)
+}
+
+func scanAnswers(rows pgx.Rows) ([]answer, error) {
 	defer rows.Close()
 	var answers []answer
 	for rows.Next() {

@@ -22,7 +22,11 @@ func (d *Driver) writeFailed(err error, appends []messagestore.Append) error {
 	if definite(err) {
 		return d.failed(err)
 	}
-	unknown := &messagestore.OutcomeUnknownError{Cause: safe(err)}
+	return unknownOutcome(safe(err), appends)
+}
+
+func unknownOutcome(cause error, appends []messagestore.Append) error {
+	unknown := &messagestore.OutcomeUnknownError{Cause: cause}
 	for _, a := range appends {
 		w := messagestore.UnknownWrite{Stream: a.Stream, IDs: make([]uuid.UUID, len(a.Records))}
 		for i, r := range a.Records {

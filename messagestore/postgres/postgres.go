@@ -35,6 +35,14 @@
 // connection tells, and pgconn.SafeToRetry does not: it calls a COMMIT whose answer
 // was lost safe to repeat.
 //
+// # Groups
+//
+// Over a pool, writes to one category that come while another is under way are
+// committed together: one round trip, one lock and one sync for all of them, and an
+// outcome for each. One writer alone goes straight through. A driver has as many
+// such lines as there are processors, up to four, and uses one connection for each;
+// to get the most of it, share one driver in a process.
+//
 // # Outcomes
 //
 // Over a pool or a connection every write is one statement. If its answer is lost,
@@ -77,6 +85,7 @@ type Driver struct {
 	db      DB
 	pool    *pgxpool.Pool // db, if it is one
 	tx      bool          // whether db is a transaction
+	groups  *groups       // nil where a write is by itself: over anything but a pool
 	turn    chan struct{} // holds one token, which a call over anything but a pool takes
 	queries queries
 	invalid error // of the configuration, for every call
@@ -105,6 +114,9 @@ func New(db DB, config *Config) *Driver {
 	d := &Driver{db: db, turn: make(chan struct{}, 1), log: zerolog.Nop(), close: func() {}}
 	d.turn <- struct{}{}
 	d.pool, _ = db.(*pgxpool.Pool)
+	if d.pool != nil && d.pool.Config().ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeSimpleProtocol {
+		d.groups = newGroups()
+	}
 	_, d.tx = db.(pgx.Tx)
 	schema := pgschema.Default
 	if config != nil {
