@@ -11,12 +11,11 @@ help: ## Print this list
 
 .PHONY: demo
 demo: ## Run the account example on SQLite (ORDERS=file.csv: with payment orders of yours)
-	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && trap 'exit 1' HUP INT TERM && \
-		$(ACCOUNT) --store "sqlite:$$dir/demo.db"
+	@env -u DIBS_STORE $(ACCOUNT)
 
 .PHONY: demo/postgres
 demo/postgres: ## Run it on PostgreSQL: DATABASE_URL, or a throwaway server that syncs
-	@scripts/with-postgres --durable DATABASE_URL -- sh -c '$(ACCOUNT) --store "$$DATABASE_URL"'
+	@scripts/with-postgres --durable DATABASE_URL -- sh -c 'DIBS_STORE="$$DATABASE_URL" $(ACCOUNT)'
 
 .PHONY: test
 test: ## Run every test, on TEST_DATABASE_URL or a throwaway server

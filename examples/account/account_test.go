@@ -1,0 +1,237 @@
+package account_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/entity"
+	"github.com/dibs-go/dibs/examples/account"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var now = time.Date(1998, time.October, 5, 12, 0, 0, 0, time.UTC)
+
+// A fixture is the component over a store of its own.
+type fixture struct {
+	*messagestore.Store
+	t *testing.T
+}
+
+func setup(t *testing.T) fixture {
+	t.Helper()
+	return fixture{messagestore.New(memory.New(), nil), t}
+}
+
+// send writes commands to the account, each as a message of its own.
+func (f fixture) send(id string, commands ...messagestore.Body) {
+	f.t.Helper()
+	for _, command := range commands {
+		_, err := f.Write(f.t.Context(), account.Commands.Stream(id), messagestore.AnyVersion, command)
+		require.NoError(f.t, err)
+	}
+}
+
+// handle runs the component until nothing is left.
+func (f fixture) handle() {
+	f.t.Helper()
+	require.NoError(f.t, f.consumer(f.Store).CatchUp(f.t.Context()))
+}
+
+func (f fixture) consumer(store *messagestore.Store) *consumer.Consumer {
+	f.t.Helper()
+	mux, err := account.Handlers(store, &account.Config{Now: func() time.Time { return now }})
+	require.NoError(f.t, err)
+	c, err := consumer.New(store, account.Commands, "accounts", mux, nil)
+	require.NoError(f.t, err)
+	return c
+}
+
+// events returns the types of an account's events, and what they add up to.
+func (f fixture) events(id string) ([]string, account.Account) {
+	f.t.Helper()
+	var types []string
+	for m, err := range f.Stream(f.t.Context(), account.Category.Stream(id), 0) {
+		require.NoError(f.t, err)
+		types = append(types, m.Type)
+	}
+	accounts, err := entity.New(f.Store, account.Category, account.Projection(), nil)
+	require.NoError(f.t, err)
+	a, _, err := accounts.Get(f.t.Context(), id)
+	require.NoError(f.t, err)
+	return types, a
+}
+
+func TestOpenAndCloseAreIdempotentByState(t *testing.T) {
+	f := setup(t)
+	f.send("1", account.Open{AccountID: "1", Owner: "Ann"}, account.Open{AccountID: "1", Owner: "Bob"},
+		account.Close{AccountID: "1"}, account.Close{AccountID: "1"}, account.Open{AccountID: "1", Owner: "Cid"})
+
+	f.handle()
+
+	types, a := f.events("1")
+	require.Equal(t, []string{"Opened", "Closed"}, types)
+	require.Equal(t, account.Account{Owner: "Ann", Open: true, Closed: true}, a)
+}
+
+func TestDepositIsKeptOnceForItsMessageID(t *testing.T) {
+	f := setup(t)
+	deposit := messagestore.Message{ID: uuid.Must(uuid.NewV7()), Body: account.Deposit{AccountID: "1", DepositID: "a", Amount: 500}}
+	f.send("1", account.Open{AccountID: "1"}, deposit, deposit, deposit)
+
+	f.handle()
+
+	types, a := f.events("1")
+	require.Equal(t, []string{"Opened", "Deposited"}, types)
+	require.Equal(t, account.Money(500), a.Balance)
+}
+
+// The consumer loses its place, as one does that is killed before it has recorded
+// it, and hands every command over again.
+func TestCommandsHandedOverAgainChangeNothing(t *testing.T) {
+	f := setup(t)
+	f.send("1", account.Open{AccountID: "1"}, account.Deposit{AccountID: "1", DepositID: "a", Amount: 500},
+		account.Withdraw{AccountID: "1", WithdrawalID: "w", Amount: 200}, account.Withdraw{AccountID: "1", WithdrawalID: "x", Amount: 900})
+	f.handle()
+	types, a := f.events("1")
+	require.Equal(t, []string{"Opened", "Deposited", "Withdrawn", "WithdrawalRejected"}, types)
+
+	mux, err := account.Handlers(f.Store, nil)
+	require.NoError(t, err)
+	again, err := consumer.New(f.Store, account.Commands, "again", mux, nil)
+	require.NoError(t, err)
+	require.NoError(t, again.CatchUp(t.Context()))
+
+	typesAgain, accountAgain := f.events("1")
+	require.Equal(t, types, typesAgain)
+	require.Equal(t, a, accountAgain)
+}
+
+func TestWithdrawIsHandledOnceHoweverOftenItIsSent(t *testing.T) {
+	f := setup(t)
+	withdraw := account.Withdraw{AccountID: "1", WithdrawalID: "w", Amount: 200}
+	f.send("1", account.Open{AccountID: "1"}, account.Deposit{AccountID: "1", DepositID: "a", Amount: 500},
+		withdraw, withdraw, withdraw)
+
+	f.handle()
+	f.send("1", withdraw)
+	f.handle()
+
+	types, a := f.events("1")
+	require.Equal(t, []string{"Opened", "Deposited", "Withdrawn"}, types)
+	require.Equal(t, account.Money(300), a.Balance)
+}
+
+func TestWithdrawalIsRejected(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		commands []messagestore.Body
+		amount   account.Money
+		reason   string
+	}{
+		{"NotOpen", nil, 1, "account not open"},
+		{"Closed", []messagestore.Body{account.Open{AccountID: "1"}, account.Close{AccountID: "1"}}, 1, "account closed"},
+		{"Short", []messagestore.Body{account.Open{AccountID: "1"}, account.Deposit{AccountID: "1", DepositID: "a", Amount: 99}}, 100, "insufficient funds"},
+		{"Nothing", []messagestore.Body{account.Open{AccountID: "1"}}, 0, "amount not positive"},
+		{"Negative", []messagestore.Body{account.Open{AccountID: "1"}}, -5, "amount not positive"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := setup(t)
+			f.send("1", test.commands...)
+			f.send("1", account.Withdraw{AccountID: "1", WithdrawalID: "w", Amount: test.amount})
+
+			f.handle()
+
+			m, err := f.Last(t.Context(), account.Category.Stream("1"))
+			require.NoError(t, err)
+			rejected, err := messagestore.Decode[account.WithdrawalRejected](m)
+			require.NoError(t, err)
+			require.Equal(t, test.reason, rejected.Reason)
+			require.Equal(t, now, rejected.Processed)
+		})
+	}
+}
+
+// Two sends with one key that ask for different things cannot be told apart by
+// the key: the second is put aside for a person to look at, never dropped.
+func TestKeyUsedForSomethingElseIsParked(t *testing.T) {
+	f := setup(t)
+	f.send("1", account.Open{AccountID: "1"}, account.Deposit{AccountID: "1", DepositID: "a", Amount: 500},
+		account.Withdraw{AccountID: "1", WithdrawalID: "w", Amount: 200}, account.Withdraw{AccountID: "1", WithdrawalID: "w", Amount: 300})
+
+	f.handle()
+
+	_, a := f.events("1")
+	require.Equal(t, account.Money(300), a.Balance)
+	parked := 0
+	for m, err := range f.Category(t.Context(), account.Commands.WithType("deadLetter"), 0, messagestore.Filter{}) {
+		require.NoError(t, err)
+		require.Equal(t, "Parked", m.Type)
+		parked++
+	}
+	require.Equal(t, 1, parked)
+}
+
+func TestEventsFollowTheirCommand(t *testing.T) {
+	f := setup(t)
+	open := messagestore.Message{Body: account.Open{AccountID: "1"}}
+	open.Metadata.CorrelationStream = "branch-7"
+	f.send("1", open)
+
+	f.handle()
+
+	event, err := f.Last(t.Context(), account.Category.Stream("1"))
+	require.NoError(t, err)
+	command, err := f.Last(t.Context(), account.Commands.Stream("1"))
+	require.NoError(t, err)
+	require.True(t, event.Metadata.Follows(command))
+	require.True(t, event.Metadata.Correlated("branch"))
+}
+
+// An event that two consumers decide on at once is written by one of them: the
+// other's version is taken, and it has to decide again.
+func TestTwoConsumersAtOnceDecideOnce(t *testing.T) {
+	f := setup(t)
+	f.send("1", account.Open{AccountID: "1"}, account.Deposit{AccountID: "1", DepositID: "a", Amount: 500})
+	for range 50 {
+		f.send("1", account.Withdraw{AccountID: "1", WithdrawalID: uuid.NewString(), Amount: 20})
+	}
+	errs := make(chan error, 2)
+	for _, name := range []string{"left", "right"} {
+		mux, err := account.Handlers(f.Store, nil)
+		require.NoError(t, err)
+		c, err := consumer.New(f.Store, account.Commands, name, mux, &consumer.Config{
+			Errors: consumer.ErrorPolicy{Retries: 100, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
+		})
+		require.NoError(t, err)
+		go func() { errs <- c.CatchUp(t.Context()) }()
+	}
+	require.NoError(t, errors.Join(<-errs, <-errs))
+	f.handle()
+
+	types, a := f.events("1")
+	require.Len(t, types, 52)
+	require.Equal(t, account.Money(0), a.Balance)
+}
+
+func TestStopsInTheMiddleAndGoesOn(t *testing.T) {
+	f := setup(t)
+	f.send("1", account.Open{AccountID: "1"}, account.Deposit{AccountID: "1", DepositID: "a", Amount: 500})
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	require.NoError(t, f.consumer(f.Store).Run(ctx))
+
+	f.handle()
+
+	_, a := f.events("1")
+	require.Equal(t, account.Money(500), a.Balance)
+}

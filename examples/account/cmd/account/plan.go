@@ -1,0 +1,242 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/examples/account"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// The months for which each standing order is carried out.
+var months = []string{"1998-10", "1998-11", "1998-12"}
+
+// An order is a row of the file: pay so much, each month.
+type order struct {
+	ID      string
+	Account string
+	Amount  account.Money
+	To      string
+}
+
+// readOrders reads standing payment orders. An error names the line.
+func readOrders(path string) ([]order, error) {
+	raw := account.PaymentOrders
+	if path != "" {
+		var err error
+		if raw, err = os.ReadFile(path); err != nil { //nolint:gosec // the user names the file
+			return nil, fmt.Errorf("%w: %w", errUsage, err)
+		}
+	}
+	orders, err := parseOrders(bytes.NewReader(raw))
+	if err != nil {
+		return nil, fmt.Errorf("%w: orders %s: %w", errUsage, cmp.Or(path, "(built in)"), err)
+	}
+	return orders, nil
+}
+
+func parseOrders(r io.Reader) ([]order, error) {
+	rows := csv.NewReader(r)
+	rows.FieldsPerRecord = -1
+	header, err := rows.Read()
+	if err != nil {
+		return nil, fmt.Errorf("read the header: %w", err)
+	}
+	column := map[string]int{}
+	for i, name := range header {
+		column[strings.TrimPrefix(strings.TrimSpace(name), "\ufeff")] = i
+	}
+	for _, name := range []string{"order_id", "account_id", "bank_to", "account_to", "amount"} {
+		if _, ok := column[name]; !ok {
+			return nil, fmt.Errorf("there is no column %s", name)
+		}
+	}
+	var orders []order
+	seen := map[string]int{}
+	for {
+		row, err := rows.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		line, _ := rows.FieldPos(0)
+		if len(row) != len(header) {
+			return nil, fmt.Errorf("line %d: %d fields, not %d", line, len(row), len(header))
+		}
+		o := order{
+			ID: strings.TrimSpace(row[column["order_id"]]), Account: strings.TrimSpace(row[column["account_id"]]),
+			To: row[column["bank_to"]] + "/" + row[column["account_to"]],
+		}
+		if o.Amount, err = parseMoney(row[column["amount"]]); err != nil {
+			return nil, fmt.Errorf("line %d: amount: %w", line, err)
+		}
+		if err := account.Category.Stream(o.Account).Validate(); err != nil {
+			return nil, fmt.Errorf("line %d: account_id: %w", line, err)
+		}
+		if o.ID == "" {
+			return nil, fmt.Errorf("line %d: order_id is empty", line)
+		}
+		if first, twice := seen[o.ID]; twice {
+			return nil, fmt.Errorf("line %d: order_id %q is on line %d too", line, o.ID, first)
+		}
+		seen[o.ID] = line
+		orders = append(orders, o)
+	}
+	if len(orders) == 0 {
+		return nil, errors.New("there is no order in it")
+	}
+	return orders, nil
+}
+
+// parseMoney reads crowns with up to two decimals, without going through floats.
+func parseMoney(s string) (account.Money, error) {
+	whole, fraction, _ := strings.Cut(strings.TrimSpace(s), ".")
+	if len(fraction) > 2 {
+		return 0, fmt.Errorf("%q has more than two decimals", s)
+	}
+	cents, err := strconv.ParseInt(whole+(fraction + "00")[:2], 10, 64)
+	if err != nil || cents <= 0 || cents > 1e15 {
+		return 0, fmt.Errorf("%q is not an amount above 0", s)
+	}
+	return account.Money(cents), nil
+}
+
+// A book is what one account must come to, by the file alone.
+type book struct {
+	Funding  account.Money
+	Paid     int
+	Rejected int
+	Balance  account.Money
+}
+
+// keepBooks folds the file: what each account is funded with, and what becomes of
+// its orders. The funding is such that what has to be rejected does not depend on
+// the order in which withdrawals arrive, since that is nobody's to choose:
+//
+//   - with one order, there is money for two of its three months, and a half;
+//   - with several, there is money for all, unless the largest alone is more than
+//     all the others of the three months: then for those, and half of the rest.
+func keepBooks(orders []order) map[string]book {
+	amounts := map[string][]account.Money{}
+	for _, o := range orders {
+		amounts[o.Account] = append(amounts[o.Account], o.Amount)
+	}
+	n := len(months)
+	books := map[string]book{}
+	for id, list := range amounts {
+		var sum account.Money
+		for _, amount := range list {
+			sum += amount
+		}
+		largest := slices.Max(list)
+		others := (sum - largest) * account.Money(n)
+		switch {
+		case len(list) == 1:
+			left := largest / 2
+			books[id] = book{Funding: largest*account.Money(n-1) + left, Paid: n - 1, Rejected: 1, Balance: left}
+		case largest > others:
+			left := (largest - others) / 2
+			books[id] = book{Funding: others + left, Paid: n * (len(list) - 1), Rejected: n, Balance: left}
+		default:
+			left := account.Money(100_00)
+			books[id] = book{Funding: sum*account.Money(n) + left, Paid: n * len(list), Balance: left}
+		}
+	}
+	return books
+}
+
+// A plan is who sends what, how often, and in what order. It follows from the
+// file and the seed, so that every process can work it out for itself.
+type plan struct {
+	Books    map[string]book
+	Distinct int // commands, each however often it is sent
+	Sent     int
+	Repeats  map[string]int // by withdrawal: how often it is sent
+
+	phases [2][]sending
+}
+
+// A sending is one time that one sender sends one command.
+type sending struct {
+	Sender int
+	Stream messagestore.StreamName
+	Body   messagestore.Body
+	ID     uuid.UUID // set where repeating means repeating the same write
+	Origin messagestore.StreamName
+}
+
+// newPlan sends every command one to five times, each time from any sender. First
+// the accounts are opened and funded, then come the withdrawals, and among them
+// what is left of repeated openings and deposits.
+func newPlan(orders []order, seed uint64, senders int) *plan {
+	p := &plan{Books: keepBooks(orders), Repeats: map[string]int{}}
+	add := func(key string, first int, s sending) int {
+		random := rand.New(rand.NewPCG(seed, hash(key))) //nolint:gosec // it has to be repeatable, not secret
+		times := 1 + random.IntN(5)
+		for i := range times {
+			phase := first
+			if i > 0 && random.IntN(2) == 0 {
+				phase = 1
+			}
+			s.Sender = random.IntN(senders)
+			p.phases[phase] = append(p.phases[phase], s)
+		}
+		p.Distinct++
+		p.Sent += times
+		return times
+	}
+	for id, b := range p.Books {
+		add("open "+id, 0, sending{Stream: account.Commands.Stream(id), Body: account.Open{AccountID: id, Owner: "owner of " + id}})
+		deposit := account.Deposit{AccountID: id, DepositID: "funding-" + id, Amount: b.Funding}
+		add("deposit "+id, 0, sending{
+			Stream: account.Commands.Stream(id), Body: deposit,
+			ID: uuid.NewSHA1(uuid.NameSpaceOID, fmt.Appendf(nil, "%d %s", seed, deposit.DepositID)),
+		})
+	}
+	for _, o := range orders {
+		for _, month := range months {
+			w := account.Withdraw{AccountID: o.Account, WithdrawalID: o.ID + "/" + month, Amount: o.Amount, To: o.To}
+			p.Repeats[w.WithdrawalID] = add("withdraw "+w.WithdrawalID, 1, sending{
+				Stream: account.Commands.Stream(o.Account), Body: w, Origin: messagestore.Category("paymentOrder").Stream(o.ID),
+			})
+		}
+	}
+	return p
+}
+
+// of returns what a sender sends in a phase, in an order of its own.
+func (p *plan) of(sender, phase int, seed uint64) []sending {
+	var mine []sending
+	for _, s := range p.phases[phase] {
+		if s.Sender == sender {
+			mine = append(mine, s)
+		}
+	}
+	// Maps have no order: give it one first, so that the seed decides.
+	slices.SortStableFunc(mine, func(a, b sending) int {
+		return cmp.Or(cmp.Compare(a.Stream, b.Stream), cmp.Compare(fmt.Sprint(a.Body), fmt.Sprint(b.Body)))
+	})
+	random := rand.New(rand.NewPCG(seed, uint64(sender)*2+uint64(phase))) //nolint:gosec // as above
+	random.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
+	return mine
+}
+
+func hash(s string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(s))
+	return h.Sum64()
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/migrations"
+)
+
+// preparePostgres makes a schema for the run, so that it neither meets nor leaves
+// anything in a database that is used for something else.
+func preparePostgres(ctx context.Context, where string) (string, func() error, error) {
+	target, err := url.Parse(where)
+	if err != nil {
+		return "", nil, fmt.Errorf("%w: the store's URL cannot be read", errUsage) // the error would show the password
+	}
+	conn, err := pgx.Connect(ctx, where)
+	if err != nil {
+		return "", nil, fmt.Errorf("connect to %s: %w", target.Host, err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is under way
+	schema := fmt.Sprintf("dibs_demo_%d", time.Now().UnixNano())
+	if err := migrations.Up(ctx, conn, &migrations.Config{Schema: schema}); err != nil {
+		return "", nil, err
+	}
+	query := target.Query()
+	query.Set("schema", schema)
+	own := *target
+	own.RawQuery = query.Encode()
+	return own.String(), func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+		defer cancel()
+		conn, err := pgx.Connect(ctx, where)
+		if err != nil {
+			return fmt.Errorf("remove schema %s: %w", schema, err)
+		}
+		defer conn.Close(ctx) //nolint:errcheck // nothing is under way
+		if _, err := conn.Exec(ctx, "drop schema "+pgx.Identifier{schema}.Sanitize()+" cascade"); err != nil {
+			return fmt.Errorf("remove schema %s: %w", schema, err)
+		}
+		return nil
+	}, nil
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/storeurl"
+)
+
+// A report is what a sender says of its progress, a line each.
+type report struct {
+	Sent    int64 `json:"sent"`
+	Refused int64 `json:"refused"` // by the store: the message id was there already
+	Phase   int   `json:"phase"`   // that is done: 1, 2; 0 while the first goes on
+}
+
+// runSender sends its part of the plan: the first phase, then, when a line comes
+// in, the second.
+func runSender(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("account send", flag.ContinueOnError)
+	url := flags.String("store", os.Getenv(storeVariable), "the store's `URL`")
+	file := flags.String("orders", "", "a CSV `file` of payment orders")
+	seed := flags.Uint64("seed", 1, "what the plan is drawn by")
+	sender := flags.Int("sender", 0, "which sender this is, from 0")
+	of := flags.Int("of", 1, "how many senders there are")
+	concurrency := flags.Int("concurrency", 16, "how many writes are under way at once")
+	if err := parse(flags, args, stderr); err != nil {
+		return err
+	}
+	orders, err := readOrders(*file)
+	if err != nil {
+		return err
+	}
+	store, err := storeurl.Open(ctx, *url, nil)
+	if err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
+	defer store.Close() //nolint:errcheck // every write has been answered
+
+	s := &commandSender{store: store, name: fmt.Sprintf("sender-%d", *sender+1), out: json.NewEncoder(stdout)}
+	p := newPlan(orders, *seed, *of)
+	for phase := range p.phases {
+		if phase > 0 {
+			if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
+				return fmt.Errorf("wait for the others: %w", err)
+			}
+		}
+		if err := s.send(ctx, p.of(*sender, phase, *seed), *concurrency); err != nil {
+			return err
+		}
+		s.report(phase + 1)
+	}
+	return nil
+}
+
+// A commandSender sends commands, several at once.
+type commandSender struct {
+	store         *messagestore.Store
+	name          string
+	sent, refused atomic.Int64
+
+	mu  sync.Mutex
+	out *json.Encoder
+}
+
+func (s *commandSender) report(phase int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// Whoever reads it is gone if this fails, and then so is this process soon.
+	_ = s.out.Encode(report{Sent: s.sent.Load(), Refused: s.refused.Load(), Phase: phase}) //nolint:errcheck // as said
+}
+
+func (s *commandSender) send(ctx context.Context, list []sending, concurrency int) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	next := make(chan sending)
+	var wg sync.WaitGroup
+	for range concurrency {
+		wg.Go(func() {
+			for command := range next {
+				if err := s.write(ctx, command); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for _, command := range list {
+		for waiting := true; waiting; {
+			select {
+			case next <- command:
+				waiting = false
+			case <-tick.C:
+				s.report(0)
+			case <-ctx.Done():
+				close(next)
+				wg.Wait()
+				return context.Cause(ctx)
+			}
+		}
+	}
+	close(next)
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// write sends a command and, if that fails, sends the same message again: its id
+// makes that harmless, whatever became of the first.
+func (s *commandSender) write(ctx context.Context, command sending) error {
+	m := messagestore.Message{ID: command.ID, Body: command.Body}
+	m.Metadata.CorrelationStream = command.Origin
+	if m.ID == uuid.Nil {
+		id, err := uuid.NewV7()
+		if err != nil {
+			return err
+		}
+		m.ID = id
+		m.Metadata.Local = messagestore.Properties{"sender": s.name}
+	}
+	var written messagestore.Written
+	var err error
+	for attempt := range 5 {
+		written, err = s.store.Write(ctx, command.Stream, messagestore.AnyVersion, m)
+		if err == nil || errors.Is(err, messagestore.ErrInvalid) || ctx.Err() != nil {
+			break
+		}
+		wait(ctx, 50*time.Millisecond<<attempt)
+	}
+	if err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	s.sent.Add(1)
+	if written.Duplicate {
+		s.refused.Add(1)
+	}
+	return nil
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dibs-go/dibs/examples/account"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// errBooksDiffer is returned by a run whose store does not agree with the file.
+var errBooksDiffer = errors.New("the store and the file do not agree")
+
+// A ledger is what the store says happened. It is added up from the messages as
+// they lie there, not by the component's own code.
+type ledger struct {
+	Accounts map[string]*book
+	Opened   map[string]int // by account
+	Deposits map[string]int // by deposit
+	Effects  map[string]int // by withdrawal: paid or rejected
+	Sum      account.Money
+
+	Sent     map[string]int // by what was asked for, as recorded
+	Recorded int            // commands from senders
+	Reserved map[string]int // by withdrawal: messages in its reservation stream
+	Strange  []string       // what should not be there at all
+}
+
+func readLedger(ctx context.Context, store *messagestore.Store) (*ledger, error) {
+	l := &ledger{
+		Accounts: map[string]*book{}, Opened: map[string]int{}, Deposits: map[string]int{}, Effects: map[string]int{},
+		Sent: map[string]int{}, Reserved: map[string]int{},
+	}
+	for category, add := range map[messagestore.Category]func(*messagestore.Recorded, fields){
+		account.Category: l.addEvent, account.Commands: l.addCommand,
+	} {
+		for m, err := range store.Category(ctx, category, 0, messagestore.Filter{}) {
+			if err != nil {
+				return nil, err
+			}
+			var f fields
+			if err := json.Unmarshal(m.Data, &f); err != nil {
+				return nil, fmt.Errorf("%s: %w", m, err)
+			}
+			add(m, f)
+		}
+	}
+	for _, b := range l.Accounts {
+		l.Sum += b.Balance
+	}
+	return l, nil
+}
+
+// fields are what the messages have between them.
+type fields struct {
+	DepositID    string        `json:"depositId"`
+	WithdrawalID string        `json:"withdrawalId"`
+	Amount       account.Money `json:"amount"`
+}
+
+func (l *ledger) addEvent(m *messagestore.Recorded, f fields) {
+	b := l.Accounts[m.Stream.ID()]
+	if b == nil {
+		b = &book{}
+		l.Accounts[m.Stream.ID()] = b
+	}
+	switch m.Type {
+	case "Opened":
+		l.Opened[m.Stream.ID()]++
+	case "Deposited":
+		l.Deposits[f.DepositID]++
+		b.Funding += f.Amount
+		b.Balance += f.Amount
+	case "Withdrawn":
+		l.Effects[f.WithdrawalID]++
+		b.Paid++
+		b.Balance -= f.Amount
+	case "WithdrawalRejected":
+		l.Effects[f.WithdrawalID]++
+		b.Rejected++
+	default:
+		l.Strange = append(l.Strange, m.String())
+	}
+}
+
+func (l *ledger) addCommand(m *messagestore.Recorded, f fields) {
+	if len(m.Stream.IDs()) > 1 {
+		l.Reserved[f.WithdrawalID]++
+		if m.Position != 0 {
+			l.Strange = append(l.Strange, m.String())
+		}
+		return
+	}
+	l.Recorded++
+	l.Sent[m.Type+" "+m.Stream.ID()+" "+f.DepositID+f.WithdrawalID]++
+}
+
+// once counts the keys that were counted exactly once.
+func once(counts map[string]int) (n int) {
+	for _, c := range counts {
+		if c == 1 {
+			n++
+		}
+	}
+	return n
+}
+
+// A row compares one figure of the file with the store's.
+type row struct {
+	name         string
+	file, store  string
+	detail, same bool // detail: of the store alone, nothing to compare
+}
+
+func compare(name string, file, store int) row {
+	return row{name: name, file: count(file), store: count(store), same: file == store}
+}
+
+func detail(name string, store int) row {
+	return row{name: "  " + name, store: count(store), detail: true, same: true}
+}
+
+// verdict compares the store with the file, prints the table and, for one
+// withdrawal that was sent often, the story of who won.
+func (d *demo) verdict(ctx context.Context) error {
+	l, err := readLedger(ctx, d.store)
+	if err != nil {
+		return err
+	}
+	sent, _ := d.senderState(0)
+	rows := d.table(l, sent)
+	same := true
+	fmt.Fprintf(d.out, "\n%-46s %16s %16s\n", "", "the file says", "the store says")
+	for _, r := range rows {
+		mark := "ok"
+		switch {
+		case r.detail:
+			mark = ""
+		case !r.same:
+			mark, same = "DIFFERS", false
+		}
+		fmt.Fprintln(d.out, strings.TrimRight(fmt.Sprintf("%-46s %16s %16s  %s", r.name, r.file, r.store, mark), " "))
+	}
+	for _, strange := range l.Strange[:min(len(l.Strange), 5)] {
+		fmt.Fprintln(d.out, "should not be there:", strange)
+	}
+	if err := d.story(ctx); err != nil {
+		return err
+	}
+	elapsed := time.Since(d.started)
+	if !same || len(l.Strange) > 0 {
+		fmt.Fprintf(d.out, "\nThe books differ (%.1f s, seed %d).\n", elapsed.Seconds(), d.seed)
+		return errBooksDiffer
+	}
+	fmt.Fprintf(d.out, "\nEvery command was handled exactly once, through a kill -9 (%.1f s, seed %d).\n", elapsed.Seconds(), d.seed)
+	return nil
+}
+
+func (d *demo) table(l *ledger, sent report) []row {
+	var paid, rejected, storePaid, storeRejected, differ int
+	var sum account.Money
+	for id, want := range d.plan.Books {
+		paid += want.Paid
+		rejected += want.Rejected
+		sum += want.Balance
+		if got := l.Accounts[id]; got == nil || *got != want {
+			differ++
+		}
+	}
+	for _, got := range l.Accounts {
+		storePaid += got.Paid
+		storeRejected += got.Rejected
+	}
+	accounts, withdrawals := len(d.plan.Books), len(d.plan.Repeats)
+	effects := once(l.Opened) + once(l.Deposits) + once(l.Effects)
+	opens := 0
+	for what, n := range l.Sent {
+		if strings.HasPrefix(what, "Open ") {
+			opens += n
+		}
+	}
+	withdraws := l.Recorded - opens - len(l.Deposits)
+	byID, byState, byKey := int(sent.Refused), opens-len(l.Opened), withdraws-len(l.Reserved)
+	kills := 0
+	if d.killed {
+		kills = 1
+	}
+	return []row{
+		compare("commands sent", d.plan.Sent, l.Recorded+byID),
+		compare("distinct commands", d.plan.Distinct, len(l.Sent)),
+		compare("duplicates refused", d.plan.Sent-d.plan.Distinct, byID+byState+byKey),
+		detail("by message id: the same write again", byID),
+		detail("by state: the account is open", byState),
+		detail("by reservation: the key is taken", byKey),
+		compare("reservations with exactly one winner", withdrawals, once(l.Reserved)),
+		compare("effects that happened exactly once", 2*accounts+withdrawals, effects),
+		compare("withdrawals paid", paid, storePaid),
+		compare("withdrawals rejected", rejected, storeRejected),
+		compare("accounts", accounts, len(l.Accounts)),
+		compare("accounts with another balance", 0, differ),
+		{name: "sum of all balances", file: sum.String(), store: l.Sum.String(), same: sum == l.Sum},
+		compare("consumers killed and started again", 1, kills),
+	}
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	"github.com/dibs-go/dibs/examples/account"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A watcher follows the store from outside, as anyone with the right to read it
+// can: what came in, what was decided, and how far the consumers are.
+type watcher struct {
+	store *messagestore.Store
+	next  map[messagestore.Category]messagestore.GlobalPosition
+
+	messages   int // in all categories looked at
+	decided    int // withdrawals with an effect
+	duplicates int // commands passed that asked for what was asked for before
+
+	commands  []command // that the slowest consumer has yet to pass
+	asked     map[string]bool
+	positions map[messagestore.StreamName]messagestore.GlobalPosition
+}
+
+// A command is what the watcher remembers of one.
+type command struct {
+	at     messagestore.GlobalPosition
+	key    string // what it asks for
+	copied bool   // it is a reservation, not what a sender sent
+}
+
+func newWatcher(store *messagestore.Store) *watcher {
+	return &watcher{
+		store: store, next: map[messagestore.Category]messagestore.GlobalPosition{},
+		asked: map[string]bool{}, positions: map[messagestore.StreamName]messagestore.GlobalPosition{},
+	}
+}
+
+// look reads what has come since the last look.
+func (w *watcher) look(ctx context.Context) error {
+	for category, see := range map[messagestore.Category]func(*messagestore.Recorded) error{
+		account.Commands:                      w.seeCommand,
+		account.Category:                      w.seeEvent,
+		account.Commands.WithType("position"): w.seePosition,
+	} {
+		for m, err := range w.store.Category(ctx, category, w.next[category], messagestore.Filter{}) {
+			if err != nil {
+				return err
+			}
+			if err := see(m); err != nil {
+				return err
+			}
+			w.messages++
+			w.next[category] = messagestore.NextAfter(m.GlobalPosition)
+		}
+	}
+	passed := w.passed()
+	for len(w.commands) > 0 && w.commands[0].at < passed {
+		c := w.commands[0]
+		w.commands = w.commands[1:]
+		if !c.copied && c.key != "" {
+			if w.asked[c.key] {
+				w.duplicates++
+			}
+			w.asked[c.key] = true
+		}
+	}
+	return nil
+}
+
+func (w *watcher) seeCommand(m *messagestore.Recorded) error {
+	c := command{at: m.GlobalPosition, copied: len(m.Stream.IDs()) > 1}
+	switch m.Type {
+	case account.Withdraw{}.MessageType():
+		body, err := messagestore.Decode[account.Withdraw](m)
+		if err != nil {
+			return err
+		}
+		c.key = "withdraw " + body.WithdrawalID
+	case account.Open{}.MessageType():
+		c.key = "open " + m.Stream.CardinalID()
+	}
+	w.commands = append(w.commands, c)
+	return nil
+}
+
+func (w *watcher) seeEvent(m *messagestore.Recorded) error {
+	if m.Type == (account.Withdrawn{}).MessageType() || m.Type == (account.WithdrawalRejected{}).MessageType() {
+		w.decided++
+	}
+	return nil
+}
+
+func (w *watcher) seePosition(m *messagestore.Recorded) error {
+	var at struct {
+		Position *messagestore.GlobalPosition `json:"position"`
+	}
+	if err := json.Unmarshal(m.Data, &at); err != nil {
+		return err
+	}
+	if at.Position != nil && len(m.Stream.IDs()) > 1 {
+		w.positions[m.Stream] = *at.Position
+	}
+	return nil
+}
+
+// passed returns the position before which every consumer has finished.
+func (w *watcher) passed() messagestore.GlobalPosition {
+	if len(w.positions) < consumers {
+		return 0
+	}
+	var all []messagestore.GlobalPosition
+	for _, position := range w.positions {
+		all = append(all, position)
+	}
+	return slices.Min(all)
+}
+
+// lag returns how many commands the slowest consumer has yet to pass.
+func (w *watcher) lag() int { return len(w.commands) }

@@ -1,0 +1,149 @@
+package account
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs/entity"
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation"
+)
+
+// Config changes how the component works. A nil *Config is a good one.
+type Config struct {
+	// Now tells the time that events are stamped with.
+	//
+	// Defaults to time.Now.
+	Now func() time.Time
+
+	// Logger receives a debug event for each command that is ignored.
+	//
+	// Defaults to silence.
+	Logger zerolog.Logger
+}
+
+// component handles the commands.
+type component struct {
+	store    *messagestore.Store
+	accounts *entity.Store[Account]
+	config   Config
+}
+
+// Handlers returns what handles an account's commands, for a consumer of
+// [Commands].
+func Handlers(store *messagestore.Store, config *Config) (*handler.Mux, error) {
+	c := &component{store: store}
+	if config != nil {
+		c.config = *config
+	}
+	if c.config.Now == nil {
+		c.config.Now = time.Now
+	}
+	var err error
+	if c.accounts, err = entity.New(store, Category, Projection(), nil); err != nil {
+		return nil, fmt.Errorf("account: %w", err)
+	}
+	once, err := reservation.New(store, &reservation.Config{Logger: c.config.Logger})
+	if err != nil {
+		return nil, fmt.Errorf("account: %w", err)
+	}
+	mux := handler.New()
+	handler.On(mux, c.open)
+	handler.On(mux, c.deposit)
+	handler.On(mux, reservation.Copy(once, Withdraw.Key, c.withdraw))
+	handler.On(mux, c.close)
+	return mux, nil
+}
+
+// open is idempotent by the account's state.
+func (c *component) open(ctx context.Context, m handler.Message[Open]) error {
+	account, version, err := c.accounts.Get(ctx, m.Body.AccountID)
+	if err != nil {
+		return err
+	}
+	if account.Open {
+		return c.ignore(m.Recorded)
+	}
+	return c.write(ctx, m.Recorded, m.Body.AccountID, version,
+		Opened{AccountID: m.Body.AccountID, Owner: m.Body.Owner, Processed: c.now()})
+}
+
+// deposit is idempotent by the command's place in the category.
+func (c *component) deposit(ctx context.Context, m handler.Message[Deposit]) error {
+	account, version, err := c.accounts.Get(ctx, m.Body.AccountID)
+	if err != nil {
+		return err
+	}
+	if account.Processed(m.GlobalPosition) {
+		return c.ignore(m.Recorded)
+	}
+	return c.write(ctx, m.Recorded, m.Body.AccountID, version,
+		Deposited{AccountID: m.Body.AccountID, DepositID: m.Body.DepositID, Amount: m.Body.Amount, Processed: c.now(), Sequence: m.GlobalPosition})
+}
+
+// withdraw is called for the one command that holds the reservation. That one may
+// be handed over again after a crash, and so it looks at its sequence too.
+func (c *component) withdraw(ctx context.Context, m handler.Message[Withdraw]) error {
+	account, version, err := c.accounts.Get(ctx, m.Body.AccountID)
+	if err != nil {
+		return err
+	}
+	if account.Processed(m.GlobalPosition) {
+		return c.ignore(m.Recorded)
+	}
+	if reason := refuse(account, m.Body.Amount); reason != "" {
+		return c.write(ctx, m.Recorded, m.Body.AccountID, version, WithdrawalRejected{
+			AccountID: m.Body.AccountID, WithdrawalID: m.Body.WithdrawalID, Amount: m.Body.Amount,
+			Reason: reason, Processed: c.now(), Sequence: m.GlobalPosition,
+		})
+	}
+	return c.write(ctx, m.Recorded, m.Body.AccountID, version, Withdrawn{
+		AccountID: m.Body.AccountID, WithdrawalID: m.Body.WithdrawalID, Amount: m.Body.Amount,
+		Processed: c.now(), Sequence: m.GlobalPosition,
+	})
+}
+
+// refuse returns why an account does not pay out an amount, or "".
+func refuse(account Account, amount Money) string {
+	switch {
+	case !account.Open:
+		return "account not open"
+	case account.Closed:
+		return "account closed"
+	case amount <= 0:
+		return "amount not positive"
+	case account.Balance < amount:
+		return "insufficient funds"
+	}
+	return ""
+}
+
+// close is idempotent by the account's state.
+func (c *component) close(ctx context.Context, m handler.Message[Close]) error {
+	account, version, err := c.accounts.Get(ctx, m.Body.AccountID)
+	if err != nil {
+		return err
+	}
+	if !account.Open || account.Closed {
+		return c.ignore(m.Recorded)
+	}
+	return c.write(ctx, m.Recorded, m.Body.AccountID, version, Closed{AccountID: m.Body.AccountID, Processed: c.now()})
+}
+
+// write adds the event at the version that the decision was made on. If somebody
+// else was first it fails, and the consumer hands the command over again.
+func (c *component) write(ctx context.Context, cause *messagestore.Recorded, accountID string, version messagestore.Version, event messagestore.Body) error {
+	_, err := c.store.Write(ctx, Category.Stream(accountID), version, messagestore.Follow(cause, event))
+	return err
+}
+
+func (c *component) ignore(m *messagestore.Recorded) error {
+	c.config.Logger.Debug().Str("stream", string(m.Stream)).Int64("position", int64(m.Position)).Str("type", m.Type).Msg("ignored")
+	return nil
+}
+
+func (c *component) now() time.Time { return c.config.Now().UTC().Truncate(time.Microsecond) }
