@@ -27,6 +27,23 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
+// BenchmarkAppendToOneStream appends to the end of one stream that gets long.
+func BenchmarkAppendToOneStream(b *testing.B) {
+	driver := open(b, newFile(b), nil)
+	stream := storetest.Category(b).Stream("1")
+	var failed atomic.Value
+	b.SetParallelism(16)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if _, err := driver.Append(b.Context(), appendOf(stream, messagestore.AnyVersion, 1)); err != nil {
+				failed.Store(err)
+			}
+		}
+	})
+	require.Nil(b, failed.Load())
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "appends/s")
+}
+
 // BenchmarkReadCategory reads 1,000 messages a page.
 func BenchmarkReadCategory(b *testing.B) {
 	driver := open(b, newFile(b), nil)

@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -105,6 +106,9 @@ func mix(ctx context.Context, driver *sqlite.Driver, category messagestore.Categ
 	return each(callers, func(int) error {
 		for {
 			a := appendOf(category.Stream("hot", strconv.Itoa(rand.IntN(3))), messagestore.AnyVersion, 1+rand.IntN(4))
+			for i := range a.Records {
+				a.Records[i].Data = fmt.Appendf(nil, `{"batch": %q, "of": %d}`, a.Records[0].ID, len(a.Records))
+			}
 			if _, err := driver.Append(ctx, a); err != nil {
 				return err
 			}
@@ -123,6 +127,12 @@ func mix(ctx context.Context, driver *sqlite.Driver, category messagestore.Categ
 			}
 		}
 	})
+}
+
+// batch is the data of a message that mix writes among others.
+type batch struct {
+	Batch uuid.UUID `json:"batch"`
+	Of    int       `json:"of"`
 }
 
 // A process is a child.
@@ -244,6 +254,7 @@ func TestKilledWritersLoseNothingThatWasAcknowledged(t *testing.T) {
 
 	driver := open(t, path, nil)
 	recorded := map[uuid.UUID]*messagestore.Recorded{}
+	batches := map[uuid.UUID][]*messagestore.Recorded{}
 	next := map[messagestore.StreamName]messagestore.Version{}
 	global := messagestore.GlobalPosition(0)
 	for m, err := range messagestore.New(driver, nil).Category(t.Context(), category, 0, messagestore.Filter{}) {
@@ -252,6 +263,18 @@ func TestKilledWritersLoseNothingThatWasAcknowledged(t *testing.T) {
 		require.Greater(t, m.GlobalPosition, global)
 		next[m.Stream], global = m.Position+1, m.GlobalPosition
 		recorded[m.ID] = m
+		var in batch
+		require.NoError(t, json.Unmarshal(m.Data, &in))
+		batches[in.Batch] = append(batches[in.Batch], m)
+	}
+	delete(batches, uuid.Nil) // what was written by itself
+	for _, messages := range batches {
+		var in batch
+		require.NoError(t, json.Unmarshal(messages[0].Data, &in))
+		require.Len(t, messages, in.Of, "a batch is whole")
+		for i, m := range messages {
+			require.Equal(t, messages[0].Position+messagestore.Version(i), m.Position, "and together")
+		}
 	}
 	require.Greater(t, len(acked), kills*acksBetween)
 	for id := range acked {

@@ -1,1 +1,2 @@
-SELECT coalesce(max(position), -1) FROM dibs_messages WHERE stream_name = ?1
+-- Not max(position): see append.sql.
+SELECT coalesce((SELECT position FROM dibs_messages WHERE stream_name = ?1 ORDER BY position DESC LIMIT 1), -1)

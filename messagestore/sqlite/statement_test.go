@@ -1,0 +1,47 @@
+package sqlite_test
+
+import (
+	"database/sql"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+)
+
+// However many messages there are, no statement goes through all of them, or through
+// a whole stream to find its end, or sorts.
+func TestStatementsGoByAnIndex(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	column := func(statement string, index int) (values []string) {
+		rows, err := db.Query(statement, make([]any, 10)...)
+		require.NoError(t, err)
+		defer rows.Close()
+		columns, err := rows.Columns()
+		require.NoError(t, err)
+		for rows.Next() {
+			row := make([]any, len(columns))
+			var value sql.NullString
+			for i := range row {
+				row[i] = new(any)
+			}
+			row[index] = &value
+			require.NoError(t, rows.Scan(row...))
+			values = append(values, value.String)
+		}
+		require.NoError(t, rows.Err())
+		return values
+	}
+	for name, statement := range sqlite.Statements {
+		t.Run(name, func(t *testing.T) {
+			for _, step := range column("EXPLAIN QUERY PLAN "+statement, 3) {
+				require.NotContains(t, step, "SCAN dibs_messages")
+				require.NotContains(t, step, "TEMP B-TREE")
+			}
+			if name != "category_horizon" { // which aggregates a part that is bounded
+				require.NotContains(t, column("EXPLAIN "+statement, 1), "AggStep", "max() goes through the whole stream")
+			}
+		})
+	}
+}
