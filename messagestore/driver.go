@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/google/uuid"
 )
@@ -148,15 +149,7 @@ func (f Filter) Matches(m *Recorded) bool {
 	if f.GroupSize > 1 && m.Stream.GroupMember(f.GroupSize) != f.GroupMember {
 		return false
 	}
-	if len(f.Types) == 0 {
-		return true
-	}
-	for _, t := range f.Types {
-		if t == m.Type {
-			return true
-		}
-	}
-	return false
+	return len(f.Types) == 0 || slices.Contains(f.Types, m.Type)
 }
 
 // Validate returns nil or an [*InvalidError].

@@ -3,6 +3,7 @@ package messagestore_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"testing"
@@ -43,8 +44,23 @@ func TestEqualJSONComparesValues(t *testing.T) {
 		require.True(t, messagestore.EqualJSON(json.RawMessage(equal[0]), json.RawMessage(equal[1])), "%v", equal)
 	}
 	for _, unequal := range [][2]string{
-		{``, `{}`}, {`{}`, ``}, {``, `null`}, {`{}`, `null`}, {`{"a":null}`, `{}`}, {`1`, `"1"`}, {`[1,2]`, `[2,1]`}, {`{}`, `[]`}, {`true`, `false`}, {`nope`, `{}`}, {`{}`, `nope`},
-		{`9007199254740993`, `9007199254740992`}, {`0.1`, `0.10000000000000000001`}, {`1`, `-1`}, {`1e400`, `1e401`}, {`"é"`, `"e\u0301"`}, {`"a"`, `"A"`},
+		{``, `{}`},
+		{`{}`, ``},
+		{``, `null`},
+		{`{}`, `null`},
+		{`{"a":null}`, `{}`},
+		{`1`, `"1"`},
+		{`[1,2]`, `[2,1]`},
+		{`{}`, `[]`},
+		{`true`, `false`},
+		{`nope`, `{}`},
+		{`{}`, `nope`},
+		{`9007199254740993`, `9007199254740992`},
+		{`0.1`, `0.10000000000000000001`},
+		{`1`, `-1`},
+		{`1e400`, `1e401`},
+		{`"é"`, `"e\u0301"`},
+		{`"a"`, `"A"`},
 	} {
 		require.False(t, messagestore.EqualJSON(json.RawMessage(unequal[0]), json.RawMessage(unequal[1])), "%v", unequal)
 	}
@@ -180,9 +196,7 @@ func change(t *rapid.T, value any) any {
 		return append(append([]any{}, v...), nil)
 	case map[string]any:
 		changed := map[string]any{}
-		for name, member := range v {
-			changed[name] = member
-		}
+		maps.Copy(changed, v)
 		if len(v) > 0 && rapid.Bool().Draw(t, "remove") {
 			for _, name := range []string{"a", "b", "é", "", "\""} {
 				if _, ok := v[name]; ok {

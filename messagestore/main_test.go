@@ -70,8 +70,9 @@ func untouchedStore(t *testing.T) *messagestore.Store {
 	return messagestore.New(untouched{t}, nil)
 }
 
-// requireInvalid demands the error of refused input, and returns its facts.
-func requireInvalid(t *testing.T, err, kind error, field, value, rule string) *messagestore.InvalidError {
+// requireInvalid demands the error of refused input, and returns the index of the
+// message refused.
+func requireInvalid(t *testing.T, err, kind error, field, value, rule string) (index int) {
 	t.Helper()
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.ErrorIs(t, err, kind)
@@ -81,5 +82,5 @@ func requireInvalid(t *testing.T, err, kind error, field, value, rule string) *m
 	require.Equal(t, value, invalid.Value)
 	require.Equal(t, rule, invalid.Rule)
 	require.Less(t, len(err.Error()), 1000, "an error is a line, not a payload")
-	return invalid
+	return invalid.Index
 }

@@ -111,9 +111,18 @@ func TestCorrelatedComparesTheCategoryOrTheStream(t *testing.T) {
 		name        string
 		want        bool
 	}{
-		{"transfer-1", "transfer", true}, {"transfer-1", "transfer-1", true}, {"transfer-1", "transfer-2", false}, {"transfer-1", "trans", false},
-		{"transfer:x-1", "transfer", false}, {"transfer:x-1", "transfer:x", true}, {"transfer", "transfer", true}, {"transfer", "transfer-1", false},
-		{"", "transfer", false}, {"", "", false}, {"transfer-1", "", false}, {"transfer-1", "Transfer", false},
+		{"transfer-1", "transfer", true},
+		{"transfer-1", "transfer-1", true},
+		{"transfer-1", "transfer-2", false},
+		{"transfer-1", "trans", false},
+		{"transfer:x-1", "transfer", false},
+		{"transfer:x-1", "transfer:x", true},
+		{"transfer", "transfer", true},
+		{"transfer", "transfer-1", false},
+		{"", "transfer", false},
+		{"", "", false},
+		{"transfer-1", "", false},
+		{"transfer-1", "Transfer", false},
 	} {
 		require.Equal(t, test.want, messagestore.Metadata{CorrelationStream: test.correlation}.Correlated(test.name), "%v", test)
 	}

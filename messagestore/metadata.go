@@ -16,7 +16,7 @@ type Properties map[string]any
 
 // Get returns the property as a string, or "" if it is not there or not one.
 func (p Properties) Get(name string) string {
-	s, _ := p[name].(string) //nolint:errcheck // "" is the answer for what is no string
+	s, _ := p[name].(string)
 	return s
 }
 
@@ -193,13 +193,11 @@ func (m *Metadata) UnmarshalJSON(raw []byte) error {
 	if err := json.Unmarshal(raw, &fields); err != nil {
 		return fmt.Errorf("metadata: %w", err)
 	}
-	take := func(name string, into any) bool {
+	take := func(name string, into any) {
 		value, ok := fields[name]
-		if !ok || string(value) == "null" || json.Unmarshal(value, into) != nil {
-			return false
+		if ok && string(value) != "null" && json.Unmarshal(value, into) == nil {
+			delete(fields, name)
 		}
-		delete(fields, name)
-		return true
 	}
 	if isString(fields[causationStreamField]) && isWhole(fields[causationPositionField]) && isWhole(fields[causationGlobalPositionField]) {
 		take(causationStreamField, &m.CausationStream)

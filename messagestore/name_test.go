@@ -199,7 +199,7 @@ func TestAnyValidNameComesBackWhole(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, category, stream.Category())
 		require.Equal(t, ids, stream.IDs())
-		require.Equal(t, len(types), len(category.Types()))
+		require.Len(t, category.Types(), len(types))
 		require.Less(t, stream.GroupMember(7), 7)
 	})
 }

@@ -29,7 +29,7 @@ func TestHostileTypesAreRefused(t *testing.T) {
 		"":                         {`""`, "it is empty"},
 		strings.Repeat("x", 1<<20): {`"` + strings.Repeat("x", 48) + `"… (1048576 bytes)`, "1048576 bytes are too long: at most 255"},
 		"Opened\x00":               {`"Opened\x00"`, "control or format character U+0000 at byte 6"},
-		"Op\nened":                 {`"Op\nened"`, "control or format character U+000A at byte 2"},
+		"Open\ned":                 {`"Open\ned"`, "control or format character U+000A at byte 4"},
 		"Opened\u202e":             {`"Opened\u202e"`, "control or format character U+202E at byte 6"},
 		"Opened\xff":               {`"Opened\xff"`, "not valid UTF-8 at byte 6"},
 		" Opened":                  {`" Opened"`, "white space at its start or end"},
@@ -67,8 +67,8 @@ func TestIDTwiceInABatchIsRefusedWithItsIndex(t *testing.T) {
 	id := uuid.MustParse("0199a7a0-0000-7000-8000-000000000001")
 	err := refused(t, opened{}, messagestore.Message{ID: id, Body: opened{}}, opened{}, messagestore.Message{ID: id, Body: opened{"x"}})
 
-	invalid := requireInvalid(t, err, messagestore.ErrInvalidID, "message id", `"0199a7a0-0000-7000-8000-000000000001"`, "message 1 of the batch has it too")
-	require.Equal(t, 3, invalid.Index)
+	index := requireInvalid(t, err, messagestore.ErrInvalidID, "message id", `"0199a7a0-0000-7000-8000-000000000001"`, "message 1 of the batch has it too")
+	require.Equal(t, 3, index)
 	require.EqualError(t, err, `write account-1: invalid message 3: message id "0199a7a0-0000-7000-8000-000000000001": message 1 of the batch has it too`)
 }
 
@@ -351,8 +351,8 @@ func TestBatchWithOneBadMessageIsRefusedWholeWithItsIndex(t *testing.T) {
 	for i := range 4 {
 		bodies := []messagestore.Body{opened{}, opened{}, opened{}, opened{}}
 		bodies[i] = raw(`[]`)
-		invalid := requireInvalid(t, refused(t, bodies...), messagestore.ErrInvalidData, "data", `"[]"`, "it is not a JSON object")
-		require.Equal(t, i, invalid.Index)
+		index := requireInvalid(t, refused(t, bodies...), messagestore.ErrInvalidData, "data", `"[]"`, "it is not a JSON object")
+		require.Equal(t, i, index)
 	}
 	require.EqualError(t, refused(t, opened{}, raw(`[]`)), `write account-1: invalid message 1: data "[]": it is not a JSON object`)
 	require.EqualError(t, refused(t, messagestore.Raw{Data: json.RawMessage(`{}`)}), `write account-1: invalid message 0: message type "": it is empty`)

@@ -268,7 +268,8 @@ func TestReadingStopsWhenTheReaderDoes(t *testing.T) {
 	defer cancel()
 
 	n := 0
-	for range store.Stream(ctx, stream, 0) {
+	for _, err := range store.Stream(ctx, stream, 0) {
+		require.NoError(t, err)
 		if n++; n == 1 {
 			break
 		}

@@ -281,7 +281,7 @@ var idBugs = []bug{
 	{"the metadata of a repeat are not compared", []string{"S5/OtherMetadataConflicts", "Model/AnyHistoryIsAsTheModelHasIt"}, func(d *driver) {
 		d.forgives(func(m *recorded, r *messagestore.Record) {
 			if r.Metadata = nil; !m.Metadata.IsZero() {
-				r.Metadata, _ = json.Marshal(m.Metadata) //nolint:errcheck // it was JSON
+				r.Metadata, _ = json.Marshal(m.Metadata)
 			}
 		})
 	}, nil},
@@ -642,7 +642,7 @@ var groupBugs = []bug{
 	{"a group is split by another hash", []string{"Group/IsMessageDBs", "Group/IsAPartition"}, func(d *driver) {
 		d.members(func(m *recorded, f messagestore.Filter) bool {
 			h := fnv.New32a()
-			_, _ = h.Write([]byte(m.Stream.CardinalID())) //nolint:errcheck // never fails
+			_, _ = h.Write([]byte(m.Stream.CardinalID()))
 			return int(h.Sum32()%uint32(f.GroupSize)) == f.GroupMember
 		})
 	}, nil},

@@ -118,8 +118,12 @@ func metadataSurvives(t *testing.T, f *fixture) {
 	f.survivesAs(t, full, full)
 	for _, one := range []messagestore.Metadata{
 		{CausationStream: full.CausationStream, CausationPosition: 1, CausationGlobalPosition: 1 << 60},
-		{CorrelationStream: full.CorrelationStream}, {ReplyStream: full.ReplyStream}, {Properties: full.Properties},
-		{Local: full.Local}, {SchemaVersion: full.SchemaVersion}, {Extra: full.Extra},
+		{CorrelationStream: full.CorrelationStream},
+		{ReplyStream: full.ReplyStream},
+		{Properties: full.Properties},
+		{Local: full.Local},
+		{SchemaVersion: full.SchemaVersion},
+		{Extra: full.Extra},
 	} {
 		f.survivesAs(t, one, one)
 	}
