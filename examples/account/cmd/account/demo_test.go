@@ -1,0 +1,164 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/examples/account"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+)
+
+// The demo starts itself for its senders and consumers, which in a test is the
+// test's program.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && (os.Args[1] == "run" || os.Args[1] == "send") {
+		main()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// writeOrders writes the first n orders of the built-in file to a file of its own.
+func writeOrders(t *testing.T, n int) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "orders.csv")
+	lines := bytes.SplitAfterN(account.PaymentOrders, []byte("\n"), n+2)
+	require.NoError(t, os.WriteFile(path, bytes.Join(lines[:n+1], nil), 0o600))
+	return path
+}
+
+func TestDemoAgreesWithTheFileThroughAKill(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		store func(t *testing.T) string
+	}{
+		{"SQLite", func(*testing.T) string { return "" }},
+		{"PostgreSQL", func(t *testing.T) string { t.Helper(); return pgtest.URL(t) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Setenv(storeVariable, "")
+			var stdout, stderr bytes.Buffer
+
+			code := run(t.Context(), []string{"demo", "--store", test.store(t), "--orders", writeOrders(t, 120), "--limit", "2m"}, &stdout, &stderr)
+
+			require.Zero(t, code, "%s\n%s", &stdout, &stderr)
+			out := stdout.String()
+			require.Contains(t, out, "killed with SIGKILL in mid-flight")
+			require.Contains(t, out, "Every command was handled exactly once")
+			require.Contains(t, out, ": won\n")
+			require.Contains(t, out, "refused: the key is taken")
+			require.NotContains(t, out, "DIFFERS")
+		})
+	}
+}
+
+// settled returns a demo whose commands have all been sent, as the plan has it, and
+// handled.
+func settled(t *testing.T) (*demo, *bytes.Buffer) {
+	t.Helper()
+	orders, err := readOrders(writeOrders(t, 12))
+	require.NoError(t, err)
+	out := &bytes.Buffer{}
+	d := &demo{out: out, orders: orders, plan: newPlan(orders, 7, senders), store: messagestore.New(memory.New(), nil), killed: true}
+	for phase := range d.plan.phases {
+		for i := range senders {
+			s := &commandSender{store: d.store, name: fmt.Sprint(i)}
+			require.NoError(t, s.send(t.Context(), d.plan.of(i, phase, 7), 1))
+			d.reports[i].Refused += s.refused.Load()
+		}
+	}
+	mux, err := account.Handlers(d.store, nil)
+	require.NoError(t, err)
+	c, err := consumer.New(d.store, account.Commands, consumerName, mux, nil)
+	require.NoError(t, err)
+	require.NoError(t, c.CatchUp(t.Context()))
+	return d, out
+}
+
+func TestVerdictSeesWhatIsWrong(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		stream messagestore.StreamName
+		body   messagestore.Body
+		row    string
+	}{
+		{"PaidTwice", "account-1", account.Withdrawn{AccountID: "1", WithdrawalID: "29401/1998-10", Amount: 245200}, "effects that happened exactly once"},
+		{"PaidSomethingElse", "account-1", account.Withdrawn{AccountID: "1", WithdrawalID: "nobody's", Amount: 1}, "accounts with another balance"},
+		{"DepositedTwice", "account-1", account.Deposited{AccountID: "1", DepositID: "funding-1", Amount: 1}, "effects that happened exactly once"},
+		{"OpenedTwice", "account-1", account.Opened{AccountID: "1"}, "effects that happened exactly once"},
+		{"UnknownAccount", "account-none", account.Opened{AccountID: "none"}, "accounts "},
+		{"ReservedTwice", "account:command-1+29401/1998-10", account.Withdraw{AccountID: "1", WithdrawalID: "29401/1998-10", Amount: 245200}, "reservations with exactly one winner"},
+		{"SentByNobody", "account:command-1", account.Withdraw{AccountID: "1", WithdrawalID: "29401/1998-10", Amount: 245200}, "commands sent"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			d, out := settled(t)
+			require.NoError(t, d.verdict(t.Context()), "before anything is wrong:\n%s", out)
+			out.Reset()
+			_, err := d.store.Write(t.Context(), test.stream, messagestore.AnyVersion, test.body)
+			require.NoError(t, err)
+
+			require.ErrorIs(t, d.verdict(t.Context()), errBooksDiffer)
+
+			require.Regexp(t, `(?m)^`+test.row+`.*DIFFERS$`, out.String())
+		})
+	}
+}
+
+func TestOrdersThatCannotBeRead(t *testing.T) {
+	const header = "order_id,account_id,bank_to,account_to,amount,purpose\n"
+	for _, test := range []struct{ name, file, want string }{
+		{"Empty", "", "read the header: EOF"},
+		{"HeaderOnly", header, "there is no order in it"},
+		{"MissingColumn", "order_id,account_id,bank_to,account_to\n", "there is no column amount"},
+		{"ShortRow", header + "1,2,AB\n", "line 2: 3 fields, not 6"},
+		{"NoAmount", header + "1,2,AB,3,,\n", `line 2: amount: "" is not an amount above 0`},
+		{"Negative", header + "1,2,AB,3,-4,\n", `line 2: amount: "-4" is not an amount above 0`},
+		{"ThreeDecimals", header + "1,2,AB,3,4.123,\n", `line 2: amount: "4.123" has more than two decimals`},
+		{"NotANumber", header + "1,2,AB,3,1e3,\n", `line 2: amount: "1e3" is not an amount above 0`},
+		{"NoAccount", header + "1,,AB,3,4,\n", `line 2: account_id: invalid stream name "account-": the identifier is empty`},
+		{"NoID", header + ",2,AB,3,4,\n", "line 2: order_id is empty"},
+		{"Twice", header + "1,2,AB,3,4,\n1,2,AB,3,4,\n", `line 3: order_id "1" is on line 2 too`},
+		{"OpenQuote", header + "1,2,\"AB,3,4,\n", `parse error`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := parseOrders(strings.NewReader(test.file))
+			require.ErrorContains(t, err, test.want)
+		})
+	}
+}
+
+func TestWrongCallsEndWithTwo(t *testing.T) {
+	t.Setenv(storeVariable, "")
+	for _, args := range [][]string{
+		{"nonsense"}, {"demo", "--nonsense"}, {"demo", "argument"}, {"demo", "--orders", "no-such-file"}, {"demo", "--store", "memory:"},
+	} {
+		var stdout, stderr bytes.Buffer
+		require.Equal(t, 2, run(t.Context(), args, &stdout, &stderr), args)
+		require.NotEmpty(t, stderr.String())
+	}
+}
+
+// What must be rejected follows from the amounts alone, in any order.
+func TestBooksDoNotDependOnTheOrder(t *testing.T) {
+	books := keepBooks([]order{
+		{ID: "1", Account: "single", Amount: 1001},
+		{ID: "2", Account: "large", Amount: 10_000}, {ID: "3", Account: "large", Amount: 1000},
+		{ID: "4", Account: "even", Amount: 500}, {ID: "5", Account: "even", Amount: 500},
+	})
+
+	require.Equal(t, map[string]book{
+		"single": {Funding: 2502, Paid: 2, Rejected: 1, Balance: 500},
+		"large":  {Funding: 6500, Paid: 3, Rejected: 3, Balance: 3500},
+		"even":   {Funding: 13_000, Paid: 6, Balance: 10_000},
+	}, books)
+}
