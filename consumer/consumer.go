@@ -36,7 +36,6 @@ func (f HandlerFunc) Handle(ctx context.Context, m *messagestore.Recorded) error
 type Store interface {
 	Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error)
 	Stream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Recorded, error]
-	Category(ctx context.Context, category messagestore.Category, from messagestore.GlobalPosition, filter messagestore.Filter) iter.Seq2[*messagestore.Recorded, error]
 	CategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
 	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Recorded, error)
 	Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error)

@@ -95,12 +95,16 @@ func (l *lanes) add(it *item) {
 	heap.Push(&l.ready, of)
 }
 
-// take returns the oldest message that can be handled, if its number is below
-// limit. Its lane is closed until it is given back.
-func (l *lanes) take(now time.Time, limit int64) *item {
+// wake makes the messages ready that have waited long enough.
+func (l *lanes) wake(now time.Time) {
 	for len(l.waiting.lanes) > 0 && !l.waiting.lanes[0].items[0].due.After(now) {
 		heap.Push(&l.ready, heap.Pop(&l.waiting))
 	}
+}
+
+// take returns the oldest message that can be handled, if its number is below
+// limit. Its lane is closed until it is given back.
+func (l *lanes) take(limit int64) *item {
 	if len(l.ready.lanes) == 0 || l.inOrder && len(l.waiting.lanes) > 0 {
 		return nil
 	}

@@ -19,9 +19,10 @@ type result struct {
 // It does not run ahead of the recorded position by more than what a crash may hand
 // over again, however slow one message is and however long the store cannot record.
 func (r *run) handOver(work context.Context, now time.Time) {
+	r.lanes.wake(now) // even if the hand is full: what is due is no reason to wake up again
 	limit := r.saved.passed + int64(r.config.PositionInterval) + int64(r.config.BatchSize)
 	for len(r.held) < r.config.Concurrency {
-		it := r.lanes.take(now, limit)
+		it := r.lanes.take(limit)
 		if it == nil {
 			return
 		}

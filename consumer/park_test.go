@@ -417,3 +417,31 @@ func TestRedriveFailsAsTheConsumerDoes(t *testing.T) {
 	require.Equal(t, "panic: poison", parkedNow(t, c)[0].Error)
 	require.Equal(t, int64(1), c.Stats().Failed)
 }
+
+// The message was too large to be parked with its data, and is gone from its stream.
+func TestAnOriginalThatIsGoneStaysParkedAndHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	store := &tap{Store: newStore()}
+	write(t, store.Store, "account-1", messagestore.Message{Body: raw("Deposited", `{"large": "`+strings.Repeat("d", messagestore.MaxMessageBytes-20)+`"}`)}, Deposited{2})
+	require.NoError(t, newConsumer(t, store, always(hopeless{}), nil).CatchUp(t.Context()))
+	store.read = func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
+		if q.Category == account && q.From == 1 {
+			q.From = 2
+			page, err := store.Store.CategoryPage(t.Context(), q)
+			return &page, err
+		}
+		return nil, nil
+	}
+	j := &journal{}
+	c := newConsumer(t, store, j, nil)
+
+	n, err := c.Redrive(t.Context())
+
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Equal(t, []string{"account-1@1"}, j.all())
+	parked := parkedNow(t, c)
+	require.Len(t, parked, 1)
+	require.Contains(t, parked[0].Error, "no such message")
+	require.True(t, parked[0].Omitted)
+}

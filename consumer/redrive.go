@@ -88,7 +88,8 @@ func (c *Consumer) Parked(ctx context.Context) iter.Seq2[*ParkedMessage, error] 
 // and metadata.
 //
 // It may be called while the consumer runs, here or elsewhere, and from several
-// processes: each message is claimed first, so that one of them does it. A claim ends
+// processes: each message is claimed first, so that one of them does it. It does not
+// wait for the consumer, which may have a later message of the same stream in hand. A claim ends
 // after a minute, and so does the handler's context; what a process claimed that was
 // killed can be redriven then. A handler that goes on for [Config.Grace] after its
 // context is done is [ErrGraceExceeded].
@@ -123,9 +124,16 @@ func (c *Consumer) redrive(ctx context.Context, stream messagestore.StreamName) 
 		return false, err
 	}
 	m := p.recorded()
+	var missing error
 	if p.Omitted {
-		if m, err = c.original(ctx, p); err != nil {
+		original, err := c.original(ctx, p)
+		switch {
+		case errors.Is(err, messagestore.ErrNotFound):
+			missing = err
+		case err != nil:
 			return false, err
+		default:
+			m = original
 		}
 	}
 	claim, err := c.store.Write(ctx, stream, p.version, redriving{p.Attempts + 1})
@@ -136,7 +144,10 @@ func (c *Consumer) redrive(ctx context.Context, stream messagestore.StreamName) 
 		return false, fmt.Errorf("redrive: %w", err)
 	}
 
-	failure, interrupted := c.handleOnce(ctx, m)
+	failure, interrupted := missing, false
+	if missing == nil {
+		failure, interrupted = c.handleOnce(ctx, m)
+	}
 
 	// The outcome is recorded even if ctx is done by now, or the claim would stand.
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
@@ -145,10 +156,9 @@ func (c *Consumer) redrive(ctx context.Context, stream messagestore.StreamName) 
 		done := redriven{p.Attempts + 1}
 		err = c.writeLetter(record, claim.Version, m, causedBy(m, done), messagestore.Message{Body: done})
 	} else {
-		again := newParked(c.name, m, failure)
-		again.Attempts, again.FirstFailedAt = p.Attempts+1, p.FirstFailedAt
-		if interrupted {
-			again.Attempts, again.Error = p.Attempts, p.Error
+		again := p.parked
+		if !interrupted {
+			again.Attempts, again.Error = p.Attempts+1, errorText(failure)
 		}
 		err = c.writeParked(record, claim.Version, m, again)
 	}
@@ -179,14 +189,12 @@ func (c *Consumer) handleOnce(ctx context.Context, m *messagestore.Recorded) (fa
 	work, cancel := context.WithTimeout(ctx, redriveClaim)
 	defer cancel()
 	ended := make(chan error, 1)
-	c.inHand.Add(1)
 	go func() {
 		failure := ErrHandlerExited
 		defer func() {
 			if v := recover(); v != nil {
 				failure = recovered(v)
 			}
-			c.inHand.Add(-1)
 			ended <- failure
 		}()
 		failure = c.handler.Handle(work, m)
@@ -215,23 +223,30 @@ type letter struct {
 // messages' positions.
 func (c *Consumer) letters(ctx context.Context) ([]letter, error) {
 	open := map[messagestore.StreamName]letter{}
-	types := messagestore.Filter{Types: []string{parked{}.MessageType(), redriven{}.MessageType()}}
-	for m, err := range c.store.Category(ctx, c.deadLetters(), 0, types) {
+	q := messagestore.CategoryQuery{
+		Category: c.deadLetters(),
+		Limit:    100, // they may be large
+		Filter:   messagestore.Filter{Types: []string{parked{}.MessageType(), redriven{}.MessageType()}},
+	}
+	for more := true; more; {
+		page, err := c.store.CategoryPage(ctx, q)
 		if err != nil {
 			return nil, err
 		}
-		if m.Stream.CardinalID() != c.name {
-			continue
-		}
-		if m.Type != (parked{}).MessageType() {
+		for _, m := range page.Messages {
+			if m.Stream.CardinalID() != c.name {
+				continue
+			}
 			delete(open, m.Stream)
-			continue
+			if m.Type == (parked{}).MessageType() {
+				p, err := decodeParked(m)
+				if err != nil {
+					return nil, err
+				}
+				open[m.Stream] = letter{m.Stream, p.GlobalPosition}
+			}
 		}
-		p, err := decodeParked(m)
-		if err != nil {
-			return nil, err
-		}
-		open[m.Stream] = letter{m.Stream, p.GlobalPosition}
+		q.From, more = page.Next, page.More
 	}
 	letters := make([]letter, 0, len(open))
 	for _, l := range open {
@@ -288,14 +303,12 @@ func decodeParked(m *messagestore.Recorded) (parked, error) {
 
 // original reads a message that was too large to be kept among the dead letters.
 func (c *Consumer) original(ctx context.Context, p *openLetter) (*messagestore.Recorded, error) {
-	for m, err := range c.store.Stream(ctx, p.Stream, p.Position) {
-		if err != nil {
-			return nil, err
-		}
-		if m.ID == p.MessageID {
-			return m, nil
-		}
-		break
+	page, err := c.store.CategoryPage(ctx, messagestore.CategoryQuery{Category: c.category, From: p.GlobalPosition, Limit: 1})
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("redrive: %s %s@%d is not in its stream any more: %w", p.Type, p.Stream, p.Position, messagestore.ErrNotFound)
+	if len(page.Messages) == 1 && page.Messages[0].ID == p.MessageID {
+		return page.Messages[0], nil
+	}
+	return nil, fmt.Errorf("%s %s@%d, which was too large to be parked with its data: %w", p.Type, p.Stream, p.Position, messagestore.ErrNotFound)
 }

@@ -40,7 +40,7 @@ type run struct {
 
 	place     *place // belongs to the goroutine that records, while there is one
 	recording bool
-	recorded  chan recordedPosition
+	records   chan recordedPosition
 	saved     recordedPosition // the last one recorded
 	movedAt   time.Time        // when the position moved away from it, zero for not
 	workedAt  time.Time        // when a message was last finished
@@ -68,7 +68,7 @@ func newRun(c *Consumer, p *place, catchUp bool) *run {
 		reader:   reader{next: p.position, limit: c.config.BatchSize},
 		pages:    make(chan page, 1),
 		place:    p,
-		recorded: make(chan recordedPosition, 1),
+		records:  make(chan recordedPosition, 1),
 		saved:    recordedPosition{position: p.position},
 	}
 }
@@ -118,7 +118,7 @@ func (r *run) loop(ctx context.Context) error {
 			r.handBack(work, res)
 		case p := <-r.pages:
 			r.readPage(reads, p)
-		case saved := <-r.recorded:
+		case saved := <-r.records:
 			r.endRecording(saved)
 		case <-bell:
 			r.reader.wake()
@@ -187,7 +187,7 @@ func (r *run) startRecording(ctx context.Context, now time.Time) {
 		ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 		defer cancel()
 		next.err = r.recordPosition(ctx, r.place, next.position)
-		r.recorded <- next
+		r.records <- next
 	})
 }
 

@@ -595,3 +595,57 @@ func TestOneAfterTheOtherIsInOrderOfTheCategory(t *testing.T) {
 	require.Len(t, seen, 300)
 	require.True(t, slices.IsSorted(seen))
 }
+
+// A message that is due while the hand is full is no reason to wake up, again and
+// again: in a bubble, time would stand still.
+func TestAMessageThatIsDueWaitsForAFreeHand(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for i := range 3 {
+			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
+		}
+		failed := false
+		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+			if m.Stream == "account-0" {
+				if !failed {
+					failed = true
+					return errBroken
+				}
+				return nil
+			}
+			time.Sleep(time.Hour)
+			return nil
+		}), &consumer.Config{Concurrency: 2})
+		start := time.Now()
+
+		require.NoError(t, c.CatchUp(t.Context()))
+
+		require.Equal(t, time.Hour, time.Since(start))
+	})
+}
+
+func TestARunMayBeginWhileARedriveGoesOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		require.NoError(t, newConsumer(t, store, always(hopeless{}), nil).CatchUp(t.Context()))
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			time.Sleep(time.Second)
+			return nil
+		}), nil)
+		redriven := make(chan int)
+		go func() {
+			n, err := c.Redrive(t.Context())
+			if err != nil {
+				n = -1
+			}
+			redriven <- n
+		}()
+		synctest.Wait()
+
+		require.NoError(t, c.CatchUp(t.Context()))
+		require.Equal(t, 1, <-redriven)
+	})
+}
