@@ -1,0 +1,139 @@
+// Package cli is the command dibs: its arguments, what it prints, and how it
+// ends.
+//
+//	os.Exit(cli.Run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv))
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/storeurl"
+)
+
+// How a command ends.
+const (
+	exitOK          = 0
+	exitFailure     = 1
+	exitUsage       = 2
+	exitConflict    = 3
+	exitInterrupted = 130 // 128 and SIGINT, as shells have it
+)
+
+const description = `Dibs writes, reads and explains the messages of a store. First write wins, and anyone can see who won.
+
+The store is --store, or else $DIBS_STORE, or else $DATABASE_URL, or else what PGHOST, PGDATABASE and PGUSER say, as for psql. It is postgres://user@host/database, sqlite:FILE or memory: (which is empty each time).
+
+With --json, output is one JSON object a line, and so is an error.
+
+Exit codes:
+
+    0    done
+    1    failed
+    2    the command line, or a name or number on it, is not valid
+    3    version conflict: another writer was first, and nothing was written
+    130  interrupted`
+
+// globals are the flags of every command.
+type globals struct {
+	Store  string `placeholder:"URL" help:"Where the messages are. Defaults to the environment's."`
+	Schema string `placeholder:"NAME" help:"The schema in a PostgreSQL database. Defaults to dibs."`
+	JSON   bool   `name:"json" help:"Print JSON, one object a line."`
+}
+
+type grammar struct {
+	globals
+
+	Migrate  migrateCommand  `cmd:"" help:"Make or update the schema of a PostgreSQL database."`
+	Write    writeCommand    `cmd:"" help:"Write one message, or many from lines of JSON."`
+	Stream   streamCommand   `cmd:"" help:"Print the messages of one stream."`
+	Category categoryCommand `cmd:"" help:"Print the messages of every stream of a category."`
+	Tail     tailCommand     `cmd:"" help:"Print the messages of a category as they come."`
+	Explain  explainCommand  `cmd:"" help:"Tell a stream's story: who was first, who came second, what followed."`
+	Version  versionCommand  `cmd:"" help:"Print the version of dibs."`
+}
+
+// An app is one run of the command.
+type app struct {
+	globals
+
+	stdin  io.Reader
+	out    *printer
+	stderr io.Writer
+	getenv func(string) string
+	open   func(ctx context.Context, url string, config *messagestore.Config) (*messagestore.Store, error)
+
+	origin  string   // of the store's URL, as errors name it
+	server  string   // the URL, if it is PostgreSQL's
+	secrets []string // that nothing printed may hold
+}
+
+// Run runs the command that args say, without the program's name, and returns
+// its exit code. It reads the environment with getenv only, but for what a
+// PostgreSQL client reads by itself. It ends soon after ctx does.
+func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
+	a := &app{stdin: stdin, stderr: stderr, getenv: getenv, open: storeurl.Open}
+	return a.run(ctx, args, stdout)
+}
+
+func (a *app) run(ctx context.Context, args []string, stdout io.Writer) int {
+	a.out = newPrinter(stdout, a.getenv)
+	// Known before the arguments are parsed, which may be what fails.
+	a.JSON = slices.Contains(args, "--json")
+
+	for _, arg := range args {
+		// The parser would take another character for it without a word.
+		if i := invalidUTF8([]byte(arg)); i >= 0 {
+			return a.fail(ctx, usage("argument %s: not valid UTF-8 at byte %d", strconv.QuoteToASCII(arg[:min(i+1, 48)]), i))
+		}
+	}
+
+	var g grammar
+	helped := false
+	parser, err := kong.New(&g,
+		kong.Name("dibs"), kong.Description(description),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 80}),
+		kong.Writers(a.out, a.stderr), kong.Exit(func(int) { helped = true }),
+		kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(a))
+	if err != nil {
+		return a.fail(ctx, fmt.Errorf("command line: %w", err))
+	}
+	command, err := parser.Parse(args)
+	if helped {
+		return a.end(ctx, nil)
+	}
+	if err != nil {
+		return a.end(ctx, &usageError{err, "see " + usageOf(err) + " --help"})
+	}
+	a.globals = g.globals
+	a.out.json = a.JSON
+	return a.end(ctx, command.Run())
+}
+
+// end prints what is left, and err, and returns the exit code.
+func (a *app) end(ctx context.Context, err error) int {
+	if flushErr := a.out.flush(); err == nil {
+		err = flushErr
+	}
+	if err == nil {
+		return exitOK
+	}
+	return a.fail(ctx, err)
+}
+
+// usageOf returns the command whose arguments were wrong.
+func usageOf(err error) string {
+	if parse, ok := errors.AsType[*kong.ParseError](err); ok && parse.Context != nil {
+		if node := parse.Context.Selected(); node != nil {
+			return node.FullPath()
+		}
+	}
+	return "dibs"
+}

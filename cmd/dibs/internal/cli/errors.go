@@ -1,0 +1,197 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/migrations"
+)
+
+// A usageError is one of the command line.
+type usageError struct {
+	err  error
+	hint string
+}
+
+func usage(format string, args ...any) error { return &usageError{err: fmt.Errorf(format, args...)} }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// A lineError ends the writing of many lines.
+type lineError struct {
+	Line    int // from 1
+	Written int // of the lines before it
+	Before  int // of the lines before it, written by an earlier run
+	err     error
+}
+
+func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.err) }
+func (e *lineError) Unwrap() error { return e.err }
+
+// A problem is how an error is shown.
+type problem struct {
+	Error string `json:"error"`
+	Hint  string `json:"hint,omitempty"`
+	Kind  string `json:"kind"`
+	Exit  int    `json:"exitCode"`
+
+	Stream   messagestore.StreamName `json:"stream,omitempty"`
+	Expected *messagestore.Version   `json:"expected,omitempty"`
+	Actual   *messagestore.Version   `json:"actual,omitempty"`
+
+	Line          int  `json:"line,omitempty"`
+	Written       *int `json:"written,omitempty"`
+	WrittenBefore *int `json:"writtenBefore,omitempty"`
+}
+
+// fail shows err and returns the exit code. If the output was closed by who read
+// it, that was all they wanted.
+func (a *app) fail(ctx context.Context, err error) int {
+	if closed(err) {
+		return exitOK
+	}
+	p := a.describe(err)
+	if ctx.Err() != nil {
+		p.Kind, p.Exit = "interrupted", exitInterrupted
+		if p.Line == 0 && !errors.Is(err, messagestore.ErrOutcomeUnknown) {
+			return p.Exit // nothing to tell that its user does not know
+		}
+	}
+	p.Error, p.Hint = a.redact(visible(p.Error)), a.redact(p.Hint)
+	if a.JSON {
+		if text, encodeErr := oneLine(p); encodeErr == nil {
+			a.warn("%s", text)
+			return p.Exit
+		}
+	}
+	a.warn("dibs: %s\n", p.Error)
+	if p.Hint != "" {
+		a.warn("      %s\n", p.Hint)
+	}
+	return p.Exit
+}
+
+// warn writes to the standard error. If that fails there is nobody to tell.
+func (a *app) warn(format string, args ...any) {
+	fmt.Fprintf(a.stderr, format, args...) //nolint:errcheck // as above
+}
+
+// closed reports whether err is that of a pipe without a reader.
+func closed(err error) bool {
+	_, writing := errors.AsType[*lineError](err)
+	return !writing && (errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe))
+}
+
+func (a *app) describe(err error) problem {
+	p := problem{Error: err.Error(), Kind: "failure", Exit: exitFailure}
+	if _, ok := errors.AsType[*pgconn.ParseConfigError](err); ok {
+		// Its own text may hold all of the URL.
+		err = messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "store URL", nil, "it is not one that PostgreSQL's clients know")
+		p.Error = err.Error()
+	}
+	if why, ok := strings.CutPrefix(p.Error[max(0, strings.Index(p.Error, notConnected)):], notConnected); ok {
+		return a.unreachable(why)
+	}
+	if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
+		p.Kind, p.Exit = "versionConflict", exitConflict
+		p.Stream, p.Expected, p.Actual = conflict.Stream, &conflict.Expected, &conflict.Actual
+		p.Hint = fmt.Sprintf("the stream is not where this write expects it; see who was first with: dibs stream '%s'", visible(string(conflict.Stream)))
+	}
+	if mistake, ok := errors.AsType[*usageError](err); ok {
+		p.Kind, p.Exit, p.Hint = "usage", exitUsage, mistake.hint
+	}
+	switch {
+	case errors.Is(err, messagestore.ErrInvalid):
+		p.Kind, p.Exit = "invalid", exitUsage
+	case errors.Is(err, messagestore.ErrIDConflict):
+		p.Kind = "idConflict"
+		p.Hint = "an id is for one message; leave it out for a new one"
+	case errors.Is(err, messagestore.ErrOutcomeUnknown):
+		p.Kind = "outcomeUnknown"
+		p.Hint = "run it again with the same id: what is written already is not written again"
+	case errors.Is(err, messagestore.ErrNotFound):
+		p.Kind = "notFound"
+	case errors.Is(err, migrations.ErrInvalidSchema):
+		p.Kind, p.Exit = "invalid", exitUsage
+	case errors.Is(err, migrations.ErrTooNew):
+		p.Hint = "use the release of dibs that migrated it, or a newer one"
+	}
+	if errors.Is(err, messagestore.ErrInvalidConfig) {
+		p.Hint = "the store's URL is from " + a.origin
+	}
+	if server, ok := errors.AsType[*pgconn.PgError](err); ok {
+		a.refused(&p, server)
+	}
+	if at, ok := errors.AsType[*lineError](err); ok {
+		p.Line, p.Written, p.WrittenBefore = at.Line, &at.Written, &at.Before
+		p.Error += fmt.Sprintf(" (%d written before it, and %d that had been already)", at.Written, at.Before)
+		if p.Exit == exitUsage {
+			p.Exit = exitFailure // the command line was right
+		}
+	}
+	return p
+}
+
+// notConnected begins the text of pgconn's error for a connection that could not
+// be made. The driver keeps the text only, since the error holds the password.
+const notConnected = "failed to connect to "
+
+// unreachable tells where the server was looked for and what was in the way. The
+// error's own text repeats the whole attempt for each address.
+func (a *app) unreachable(text string) problem {
+	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n\t\t")
+	why := line[strings.LastIndex(line, ": ")+1:]
+	return problem{
+		Error: fmt.Sprintf("cannot connect to %s: %s", a.where(), strings.TrimSpace(why)),
+		Hint:  fmt.Sprintf("is the server running, and is the address right? It is from %s", a.origin),
+		Kind:  "unreachable", Exit: exitFailure,
+	}
+}
+
+// where names the server, the user and the database, and nothing else of the URL.
+func (a *app) where() string {
+	config, err := pgconn.ParseConfig(a.server)
+	if err != nil {
+		return "PostgreSQL"
+	}
+	address := net.JoinHostPort(config.Host, fmt.Sprint(config.Port))
+	if strings.HasPrefix(config.Host, "/") {
+		address = fmt.Sprintf("%s/.s.PGSQL.%d", config.Host, config.Port)
+	}
+	return fmt.Sprintf("PostgreSQL at %s as user %s, database %s", address, config.User, config.Database)
+}
+
+// refused says what to do about an error of the server, by its SQLSTATE.
+// (https://www.postgresql.org/docs/current/errcodes-appendix.html)
+func (a *app) refused(p *problem, e *pgconn.PgError) {
+	hint := ""
+	switch e.Code {
+	case "28P01", "28000":
+		hint = "are the user and password right? They are from " + a.origin
+	case "3D000":
+		hint = "make the database with createdb, or is it another? It is from " + a.origin
+	case "53300", "57P03":
+		hint = "try again"
+	case "3F000", "42P01", "42883": // no such schema, table, function
+		p.Kind, p.Hint = "notMigrated", "run dibs migrate up"
+		return
+	case "42501":
+		p.Kind, p.Hint = "denied", "to write, the user is a member of dibs_writer, to read of dibs_reader; to migrate, it may create in the database"
+		return
+	case "25006":
+		p.Kind, p.Hint = "readOnly", "is this server a replica?"
+		return
+	default:
+		return
+	}
+	p.Error, p.Hint, p.Kind = fmt.Sprintf("cannot connect to %s: %s", a.where(), e.Message), hint, "refused"
+}

@@ -1,0 +1,438 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation"
+)
+
+type explainCommand struct {
+	Target   string   `arg:"" name:"stream" help:"Name of a stream, or with --category an idempotence key."`
+	Category string   `placeholder:"CATEGORY" help:"Look for the streams of this category that are reserved with the key, in all of it."`
+	In       []string `sep:"none" placeholder:"CATEGORY" help:"Look for what followed in this category too, in all of it. May be repeated."`
+}
+
+// Help is printed below the command's usage.
+func (explainCommand) Help() string {
+	return `It tells who made the first write, which messages came second to it with the same content, or with the key and other content, which of them consumers parked, and what followed in the entity's own stream: what names the first write, or what follows it, as its cause.
+
+Examples:
+
+    dibs explain account:command-123+AAA
+    dibs explain AAA --category account:command --in account:transaction`
+}
+
+// Run tells the story.
+func (c *explainCommand) Run(ctx context.Context, a *app) error {
+	var in []messagestore.Category
+	for _, name := range c.In {
+		category, err := messagestore.ParseCategory(name)
+		if err != nil {
+			return err
+		}
+		in = append(in, category)
+	}
+	if c.Category != "" {
+		category, err := messagestore.ParseCategory(c.Category)
+		if err != nil {
+			return err
+		}
+		return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
+			return c.explainKey(ctx, &explainer{app: a, store: store, in: in}, category)
+		})
+	}
+	stream, err := messagestore.ParseStreamName(c.Target)
+	if err != nil {
+		return usage("%w; to look for a key, give its --category", err)
+	}
+	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
+		return (&explainer{app: a, store: store, in: in}).explain(ctx, stream)
+	})
+}
+
+// explainKey looks for the streams that are reserved with the key, and explains
+// each: a key means something within one entity.
+func (c *explainCommand) explainKey(ctx context.Context, e *explainer, category messagestore.Category) error {
+	e.key = c.Target
+	var streams []messagestore.StreamName
+	var refused error
+	err := e.scan(ctx, category, messagestore.Filter{}, func(m *messagestore.Recorded) {
+		yes, err := e.reservedWith(m, c.Target)
+		if yes {
+			streams = append(streams, m.Stream)
+		}
+		refused = err
+	})
+	if err = errors.Join(err, refused); err != nil {
+		return err
+	}
+	if len(streams) == 0 {
+		return fmt.Errorf("no stream of %s is reserved with the key %s: %w", category, visible(c.Target), messagestore.ErrNotFound)
+	}
+	for i, stream := range streams {
+		if i > 0 && !e.app.JSON {
+			if err := e.app.out.line(""); err != nil {
+				return err
+			}
+		}
+		if err := e.explain(ctx, stream); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// An explainer finds out what became of a stream's first message.
+type explainer struct {
+	app   *app
+	store *messagestore.Store
+	in    []messagestore.Category
+	key   string // that was asked for
+}
+
+// The local properties of a reservation's first message.
+const (
+	keyProperty    = "reservedKey"    // of a copy: the key, as it is in the stream's name
+	digestProperty = "reservedDigest" // of a copy, and of the first message of a stream that was initiated
+)
+
+// reservedWith reports whether m is the first message of a stream that is reserved
+// with the key.
+func (e *explainer) reservedWith(m *messagestore.Recorded, key string) (bool, error) {
+	cause := m.Metadata.CausationStream
+	if m.Position != 0 || cause == "" {
+		return false, nil
+	}
+	if m.Metadata.Local.Get(keyProperty) == "" {
+		return m.Metadata.Local.Get(digestProperty) != "" && m.Stream.ID() == key, nil
+	}
+	var config *reservation.Config
+	if cause.Category() != m.Stream.Category() {
+		config = &reservation.Config{Category: m.Stream.Category(), From: cause.Category()}
+	}
+	reserver, err := reservation.New(e.store, config)
+	if err != nil {
+		return false, nil //nolint:nilerr // the cause is named by another client's rules
+	}
+	stream, err := reserver.Stream(cause, key)
+	if errors.Is(err, reservation.ErrInvalidKey) {
+		return false, err
+	}
+	return err == nil && stream == m.Stream, nil
+}
+
+// keyOf returns the key that stream is reserved with, or "" if it is not, or if the
+// key is too long to be in the name.
+func (e *explainer) keyOf(first *messagestore.Recorded) string {
+	if e.key != "" {
+		return e.key
+	}
+	local, cause := first.Metadata.Local, first.Metadata.CausationStream
+	part := local.Get(keyProperty)
+	if part == "" {
+		// As other clients name reservations.
+		var ok bool
+		if part, ok = strings.CutPrefix(string(first.Stream), string(cause)+"+"); !ok || cause == "" {
+			part = ""
+		}
+	}
+	if key, ok := reservation.DecodeKey(part); ok {
+		return key
+	}
+	if local.Get(digestProperty) != "" && part == "" {
+		return first.Stream.ID()
+	}
+	return ""
+}
+
+// What a message is to the stream that is explained.
+const (
+	firstWrite = "firstWrite" // the stream's first message
+	winner     = "winner"     // the message that made the reservation, ahead of the others
+	cause      = "cause"      // the message that a stream without a key was begun for
+	duplicate  = "duplicate"  // came second, with the same content
+	sameKey    = "sameKey"    // has the key in it, and other content; the handler knows what of that counts
+	deadLetter = "deadLetter" // was parked by a consumer
+	followed   = "followed"   // names one of the first two, or what follows them, as its cause
+)
+
+var roles = map[string]struct {
+	label string
+	style style
+}{
+	firstWrite: {"first write", green},
+	winner:     {"winner", green},
+	cause:      {"caused by", plain},
+	duplicate:  {"duplicate", yellow},
+	sameKey:    {"same key", red},
+	deadLetter: {"dead letter", red},
+	followed:   {"followed", plain},
+}
+
+// An event is how a part of the story is printed as JSON.
+type event struct {
+	Event   string                  `json:"event"`
+	Of      messagestore.StreamName `json:"of"`
+	Key     string                  `json:"key,omitempty"`
+	Message record                  `json:"message"`
+}
+
+func (e *explainer) explain(ctx context.Context, stream messagestore.StreamName) error {
+	first, err := messageAt(ctx, e.store, stream, 0)
+	if errors.Is(err, messagestore.ErrNotFound) {
+		return fmt.Errorf("%s has no messages, so nobody has reserved it: %w", visible(string(stream)), messagestore.ErrNotFound)
+	}
+	if err != nil {
+		return err
+	}
+	s := story{app: e.app, of: stream, key: e.keyOf(first)}
+	if err := s.begin(first); err != nil {
+		return err
+	}
+	role := cause
+	if s.key != "" || first.Metadata.Local.Get(digestProperty) != "" {
+		role = winner
+	}
+	roots := []*messagestore.Recorded{first}
+	if stream := first.Metadata.CausationStream; stream != "" {
+		source, err := messageAt(ctx, e.store, stream, first.Metadata.CausationPosition)
+		switch {
+		case errors.Is(err, messagestore.ErrNotFound) || errors.Is(err, messagestore.ErrInvalid):
+			// In another store, or named by another client.
+			s.note(roles[role].label, placeOf(stream, first.Metadata.CausationPosition), "not in this store")
+		case err != nil:
+			return err
+		default:
+			roots = append(roots, source)
+			if err := s.tell(role, source, "id "+source.ID.String()); err != nil {
+				return err
+			}
+			if err := e.seconds(ctx, &s, source); err != nil {
+				return err
+			}
+		}
+	}
+	if err := e.deadLetters(ctx, &s, roots); err != nil {
+		return err
+	}
+	return e.followers(ctx, &s, roots)
+}
+
+// seconds tells which messages of the winner's stream came second.
+func (e *explainer) seconds(ctx context.Context, s *story, source *messagestore.Recorded) error {
+	for m, err := range e.store.Stream(ctx, source.Stream, 0) {
+		if err != nil {
+			return err
+		}
+		same := m.Type == source.Type && messagestore.EqualJSON(m.Data, source.Data)
+		switch {
+		case m.Position == source.Position || m.Stream == s.of:
+		case same:
+			err = s.tell(duplicate, m, "the same content, id "+m.ID.String())
+			s.duplicates++
+		case s.key != "" && holds(m.Data, s.key):
+			err = s.tell(sameKey, m, "other content, id "+m.ID.String())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// holds reports whether a value in data, however deep, is the key.
+func holds(data json.RawMessage, key string) bool {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	var value any
+	if d.Decode(&value) != nil {
+		return false
+	}
+	var walk func(any) bool
+	walk = func(value any) bool {
+		switch v := value.(type) {
+		case string:
+			return v == key
+		case json.Number:
+			return string(v) == key
+		case []any:
+			return slices.ContainsFunc(v, walk)
+		case map[string]any:
+			for _, element := range v {
+				if walk(element) {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	return walk(value)
+}
+
+// A parked message is what a consumer's dead letter holds of it.
+type parked struct {
+	Stream   messagestore.StreamName `json:"stream"`
+	Position messagestore.Version    `json:"position"`
+	Consumer string                  `json:"consumer"`
+	Error    string                  `json:"error"`
+}
+
+// deadLetters tells which messages of the story consumers parked.
+func (e *explainer) deadLetters(ctx context.Context, s *story, roots []*messagestore.Recorded) error {
+	var categories []messagestore.Category
+	for _, m := range roots {
+		if category := m.Stream.Category(); !slices.Contains(categories, category) {
+			categories = append(categories, category)
+		}
+	}
+	for _, category := range categories {
+		letters := category.WithType("deadLetter")
+		if letters.Validate() != nil {
+			continue // so no consumer could have written there
+		}
+		var told error
+		err := e.scan(ctx, letters, messagestore.Filter{Types: []string{"Parked"}}, func(m *messagestore.Recorded) {
+			var p parked
+			if json.Unmarshal(m.Data, &p) != nil || !s.knows(p.Stream, p.Position) || told != nil {
+				return
+			}
+			// Its own name is long, and says nothing that these do not.
+			told = s.tellAt(deadLetter, m, placeOf(p.Stream, p.Position), visible(fmt.Sprintf("by %s: %s", p.Consumer, p.Error)))
+		})
+		if err = errors.Join(err, told); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// followers tells what has one of the roots as its cause, or the cause of its
+// cause, and so on.
+func (e *explainer) followers(ctx context.Context, s *story, roots []*messagestore.Recorded) error {
+	chain := map[ref]bool{}
+	for _, m := range roots {
+		chain[refOf(m)] = true
+	}
+	var found []*messagestore.Recorded
+	// A message may stand before the one it follows, in a category that is read
+	// earlier, so they are all read until nothing new turns up.
+	for more := true; more; {
+		more = false
+		look := func(m *messagestore.Recorded) {
+			cause := ref{m.Metadata.CausationStream, m.Metadata.CausationPosition}
+			if chain[cause] && !chain[refOf(m)] {
+				chain[refOf(m)] = true
+				found, more = append(found, m), true
+			}
+		}
+		entity := messagestore.Category(s.of.Category().Entity()).Stream(s.of.CardinalID())
+		for m, err := range e.store.Stream(ctx, entity, 0) {
+			if err != nil {
+				return err
+			}
+			look(m)
+		}
+		for _, category := range e.in {
+			if err := e.scan(ctx, category, messagestore.Filter{}, look); err != nil {
+				return err
+			}
+		}
+	}
+	slices.SortStableFunc(found, func(a, b *messagestore.Recorded) int { return a.Time.Compare(b.Time) })
+	for _, m := range found {
+		if err := s.tell(followed, m, dataText(m.Data)); err != nil {
+			return err
+		}
+	}
+	if len(found) == 0 {
+		s.note("followed", "nothing yet", "")
+	}
+	return nil
+}
+
+// scan reads all of a category, and tells a person how far it is.
+func (e *explainer) scan(ctx context.Context, category messagestore.Category, filter messagestore.Filter, look func(*messagestore.Recorded)) error {
+	progress := progress{every: 2 * time.Second, now: time.Now}
+	progress.start()
+	n := 0
+	for m, err := range e.store.Category(ctx, category, 0, filter) {
+		if err != nil {
+			return err
+		}
+		look(m)
+		if n++; progress.due() && !e.app.JSON {
+			e.app.warn("dibs: looked at %d messages of %s\n", n, category)
+		}
+	}
+	return nil
+}
+
+// A ref names a message by its place.
+type ref struct {
+	stream   messagestore.StreamName
+	position messagestore.Version
+}
+
+func refOf(m *messagestore.Recorded) ref { return ref{m.Stream, m.Position} }
+
+// A story is told message by message.
+type story struct {
+	app        *app
+	of         messagestore.StreamName
+	key        string
+	told       map[ref]bool
+	duplicates int
+}
+
+// begin tells the first write.
+func (s *story) begin(first *messagestore.Recorded) error {
+	s.told = map[ref]bool{}
+	if !s.app.JSON {
+		title := visible(string(s.of))
+		if s.key != "" {
+			title += " is reserved with the key " + shorten(visible(s.key))
+		}
+		if err := s.app.out.line("%s", s.app.out.styled(title, bold)); err != nil {
+			return err
+		}
+	}
+	return s.tell(firstWrite, first, dataText(first.Data))
+}
+
+// knows reports whether the message at a place was told of.
+func (s *story) knows(stream messagestore.StreamName, position messagestore.Version) bool {
+	return s.told[ref{stream, position}]
+}
+
+func (s *story) tell(role string, m *messagestore.Recorded, note string) error {
+	return s.tellAt(role, m, place(m), note)
+}
+
+func (s *story) tellAt(role string, m *messagestore.Recorded, at, note string) error {
+	s.told[refOf(m)] = true
+	if s.app.JSON {
+		return s.app.out.object(event{role, s.of, s.key, toRecord(m)})
+	}
+	r := roles[role]
+	return s.app.out.row(
+		cell{text: r.label, style: r.style},
+		cell{text: timeText(m.Time), style: dim},
+		cell{text: at},
+		cell{text: visible(m.Type), style: bold},
+		cell{text: note})
+}
+
+// note tells a person what is no message.
+func (s *story) note(label, place, text string) {
+	if !s.app.JSON {
+		s.app.out.row(cell{text: label}, cell{text: ""}, cell{text: place}, cell{text: text}) //nolint:errcheck // the next row or the flush returns it
+	}
+}

@@ -1,0 +1,208 @@
+package cli_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+	"github.com/dibs-go/dibs/reservation"
+)
+
+type deposit struct {
+	DepositID string `json:"depositId"`
+	Amount    int    `json:"amount"`
+}
+
+func (deposit) MessageType() string { return "Deposit" }
+func (d deposit) key() string       { return d.DepositID }
+
+type deposited struct {
+	Amount int `json:"amount"`
+}
+
+func (deposited) MessageType() string { return "Deposited" }
+
+type notified struct{}
+
+func (notified) MessageType() string { return "Notified" }
+
+const (
+	account  messagestore.Category = "account"
+	commands messagestore.Category = "account:command"
+)
+
+// bank is a store in which commands were handled.
+func bank(t *testing.T, send func(store *messagestore.Store)) *shell {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "dibs.db")
+	driver, err := sqlite.Open(t.Context(), file, nil)
+	require.NoError(t, err)
+	store := messagestore.New(driver, nil)
+	send(store)
+
+	once, err := reservation.New(store, nil)
+	require.NoError(t, err)
+	mux := handler.New()
+	handler.On(mux, reservation.Copy(once, deposit.key, func(ctx context.Context, m handler.Message[deposit]) error {
+		if m.Body.Amount < 0 {
+			return errors.New("the amount is negative")
+		}
+		stream := account.Stream(m.Stream.CardinalID())
+		version, err := store.Version(ctx, stream)
+		if err != nil {
+			return err
+		}
+		written, err := store.Write(ctx, stream, version, messagestore.Follow(m.Recorded, deposited{m.Body.Amount}))
+		if err != nil {
+			return err
+		}
+		event, err := store.Last(ctx, stream)
+		if err != nil {
+			return err
+		}
+		_, err = store.Write(ctx, messagestore.Category("mail").Stream(fmt.Sprint(written.Version)), messagestore.NoStream, messagestore.Follow(event, notified{}))
+		return err
+	}))
+	c, err := consumer.New(store, commands, "accounts", mux, &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1, Then: consumer.Park}})
+	require.NoError(t, err)
+	require.NoError(t, c.CatchUp(t.Context()))
+	require.NoError(t, store.Close())
+	return &shell{env: map[string]string{"DIBS_STORE": "sqlite:" + file}}
+}
+
+func TestStoryOfAReservation(t *testing.T) {
+	t.Parallel()
+	dibs := bank(t, func(store *messagestore.Store) {
+		for _, command := range []deposit{{"AAA", 10}, {"BBB", 5}, {"AAA", 10}, {"AAA", 11}, {"AAA", 10}} {
+			_, err := store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, command)
+			require.NoError(t, err)
+		}
+	})
+
+	story := steady(dibs.ok(t, "explain", "account:command-123+AAA", "--in", "mail"))
+
+	golden(t, "explain", story)
+	require.Equal(t, story, steady(dibs.ok(t, "explain", "AAA", "--category", "account:command", "--in", "mail")))
+
+	events := objects(t, dibs.ok(t, "explain", "account:command-123+AAA", "--json"))
+	var names []string
+	for _, event := range events {
+		require.Equal(t, "account:command-123+AAA", event["of"])
+		require.Equal(t, "AAA", event["key"])
+		names = append(names, fmt.Sprint(event["event"], " ", event["message"].(map[string]any)["stream"]))
+	}
+	require.Equal(t, []string{
+		"firstWrite account:command-123+AAA", "winner account:command-123",
+		"duplicate account:command-123", "sameKey account:command-123", "duplicate account:command-123",
+		names[5], "followed account-123",
+	}, names)
+	require.Contains(t, names[5], "deadLetter account:command+deadLetter-accounts+")
+}
+
+func TestStoryOfAnEntity(t *testing.T) {
+	t.Parallel()
+	dibs := bank(t, func(store *messagestore.Store) {
+		_, err := store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, deposit{"AAA", 10})
+		require.NoError(t, err)
+	})
+
+	golden(t, "explain-entity", steady(dibs.ok(t, "explain", "account-123", "--in", "mail")))
+}
+
+func TestStoryOfAParkedCommand(t *testing.T) {
+	t.Parallel()
+	dibs := bank(t, func(store *messagestore.Store) {
+		_, err := store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, deposit{"AAA", -1})
+		require.NoError(t, err)
+	})
+
+	golden(t, "explain-parked", steady(dibs.ok(t, "explain", "account:command-123+AAA")))
+}
+
+// Keys are found however they are spelt in a stream's name.
+func TestKeyIsFoundInItsCategory(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("long ", 100)
+	keys := []string{"AAA", "a+b c%", "schlüssel", long, "with-dash", "x@1"}
+	dibs := bank(t, func(store *messagestore.Store) {
+		for _, entity := range []string{"1", "2"} {
+			for _, key := range keys {
+				_, err := store.Write(t.Context(), commands.Stream(entity), messagestore.AnyVersion, deposit{key, 1}, deposit{key, 1})
+				require.NoError(t, err)
+			}
+		}
+	})
+	for _, key := range keys {
+		var streams []any
+		duplicates := 0
+		for _, event := range objects(t, dibs.ok(t, "explain", key, "--category", "account:command", "--json")) {
+			require.Equal(t, key, event["key"])
+			switch event["event"] {
+			case "firstWrite":
+				streams = append(streams, event["of"])
+			case "duplicate":
+				duplicates++
+			}
+		}
+		require.Len(t, streams, 2, key)
+		require.Equal(t, 2, duplicates, key)
+		for _, stream := range streams {
+			require.Contains(t, dibs.ok(t, "explain", stream.(string)), "duplicate ")
+		}
+	}
+
+	unknown := dibs.run(t, "explain", "ZZZ", "--category", "account:command")
+	require.Equal(t, 1, unknown.code)
+	require.Contains(t, unknown.stderr, "no stream of account:command is reserved with the key ZZZ")
+	empty := dibs.run(t, "explain", "", "--category", "account:command")
+	require.Equal(t, 2, empty.code)
+	require.Contains(t, empty.stderr, "invalid idempotence key")
+}
+
+func TestStreamThatNobodyReservedHasNoStory(t *testing.T) {
+	t.Parallel()
+	r := newShell(t).run(t, "explain", "account-1")
+	require.Equal(t, result{1, "", "dibs: account-1 has no messages, so nobody has reserved it: no such message\n"}, r)
+}
+
+// What another client, or another store, left behind is told as far as it goes.
+func TestStoryWithForeignCausesIsTold(t *testing.T) {
+	t.Parallel()
+	dibs := newShell(t)
+	for n, cause := range []string{"elsewhere-1", "not a stream", "-", "cat-"} {
+		stream := fmt.Sprintf("account-%d", n)
+		dibs.ok(t, "write", stream, "T", "--metadata", fmt.Sprintf(
+			`{"causationMessageStreamName":%q,"causationMessagePosition":7,"causationMessageGlobalPosition":9,"localProperties":{"reservedKey":"%%","reservedDigest":1}}`, cause))
+		require.Contains(t, dibs.ok(t, "explain", stream), cause+"@7", cause)
+		require.Equal(t, 0, dibs.run(t, "explain", stream, "--json").code)
+	}
+	require.Equal(t, 1, dibs.run(t, "explain", "AAA", "--category", "account").code)
+}
+
+// A message may stand before the one it follows, and follow itself in a circle.
+func TestWhatFollowedIsFoundInAnyOrder(t *testing.T) {
+	t.Parallel()
+	dibs := newShell(t)
+	follows := func(stream string) string {
+		return fmt.Sprintf(`{"causationMessageStreamName":%q,"causationMessagePosition":0,"causationMessageGlobalPosition":1}`, stream)
+	}
+	dibs.ok(t, "write", "b-2", "Third", "--metadata", follows("a-2"))
+	dibs.ok(t, "write", "a-2", "Second", "--metadata", follows("b-1"))
+	dibs.ok(t, "write", "b-1", "First", "--metadata", follows("order-1"))
+	dibs.ok(t, "write", "order-1", "Began", "--metadata", follows("b-2"))
+
+	story := dibs.ok(t, "explain", "order-1", "--in", "a", "--in", "b")
+
+	require.Equal(t, 2, strings.Count(story, "followed "), story)
+	require.Contains(t, story, "First")
+	require.Contains(t, story, "Second")
+}

@@ -1,0 +1,4 @@
+package cli
+
+// EndOf is endOf, to count what it reads.
+var EndOf = endOf

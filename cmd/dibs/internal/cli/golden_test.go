@@ -1,0 +1,52 @@
+package cli_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// golden compares output with testdata/NAME.txt.
+func golden(t *testing.T, name, output string) {
+	t.Helper()
+	file := filepath.Join("testdata", name+".txt")
+	if *update {
+		require.NoError(t, os.MkdirAll("testdata", 0o750))
+		require.NoError(t, os.WriteFile(file, []byte(output), 0o600))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, string(want), output)
+}
+
+var commandLines = []string{
+	"", "migrate", "migrate up", "migrate status", "migrate print", "write", "stream", "category", "tail", "explain", "version",
+}
+
+func TestHelp(t *testing.T) {
+	t.Setenv("COLUMNS", "80")
+	for _, command := range commandLines {
+		dibs := &shell{}
+		help := dibs.ok(t, append(strings.Fields(command), "--help")...)
+		golden(t, strings.ReplaceAll(strings.TrimSpace("help "+command), " ", "-"), help)
+		for line := range strings.Lines(help) {
+			require.LessOrEqual(t, len([]rune(line)), 81, line)
+		}
+		if command != "" && command != "migrate" {
+			require.Contains(t, help, "    dibs "+command, "an example")
+		}
+	}
+}
+
+func TestVersionIsTold(t *testing.T) {
+	t.Parallel()
+	dibs := &shell{}
+	require.Contains(t, dibs.ok(t, "version"), "go1.")
+	require.Contains(t, objects(t, dibs.ok(t, "version", "--json"))[0], "version")
+}

@@ -1,0 +1,405 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// maxLineBytes bounds a line of input: a message of the largest size, and room
+// for its names and white space.
+const maxLineBytes = 2 << 20
+
+var bom = []byte("\xef\xbb\xbf")
+
+// many writes the messages of lines of JSON.
+func (c *writeCommand) many(ctx context.Context, a *app) error {
+	if c.Stream != nil || c.ID != "" || c.Expected != "" || c.Metadata != "" || c.Follow != "" {
+		return usage("lines say their own stream, id, version and metadata: give either STREAM and TYPE, or --from")
+	}
+	input := a.stdin
+	switch c.From {
+	case "":
+		if isTerminal(a.stdin) {
+			return usage("expected STREAM and TYPE, or --from FILE, or lines of JSON on the standard input")
+		}
+	case "-":
+	default:
+		file, err := os.Open(c.From)
+		if err != nil {
+			return usage("%w", err)
+		}
+		defer file.Close() //nolint:errcheck // it was only read
+		input = file
+	}
+	return a.withStore(ctx, 1, func(store *messagestore.Store) error {
+		return a.writeLines(ctx, store, input, c.NewIDs)
+	})
+}
+
+func (a *app) writeLines(ctx context.Context, store *messagestore.Store, input io.Reader, newIDs bool) error {
+	var written, before, number int
+	fail := func(err error) error { return &lineError{Line: number, Written: written, Before: before, err: err} }
+	ids := deriver{seen: map[uuid.UUID]uint64{}}
+	progress := progress{every: 2 * time.Second, now: time.Now}
+	progress.start()
+
+	for raw, err := range linesOf(ctx, input) {
+		number++
+		if err != nil {
+			return fail(err)
+		}
+		if number == 1 {
+			raw = bytes.TrimPrefix(raw, bom)
+		}
+		if len(bytes.TrimSpace(raw)) == 0 {
+			continue
+		}
+		l, err := parseLine(raw)
+		if err != nil {
+			return fail(err)
+		}
+		if l.message.ID == uuid.Nil && !newIDs {
+			l.message.ID = ids.derive(l)
+		}
+		w, err := store.Write(ctx, l.stream, l.expected, l.message)
+		if err != nil {
+			return fail(err)
+		}
+		if w.Duplicate {
+			before++
+		} else {
+			written++
+		}
+		if a.JSON {
+			if err := a.printWritten(number, w); err != nil {
+				return fail(fmt.Errorf("written, but not reported: %w", err))
+			}
+		}
+		if progress.due() && !a.JSON {
+			a.warn("dibs: %d written, %d had been already\n", written, before)
+		}
+	}
+	if a.JSON {
+		return nil
+	}
+	return a.out.line("%d written, %d had been already", written, before)
+}
+
+// progress says when it is time to tell how far it is.
+type progress struct {
+	every time.Duration
+	now   func() time.Time
+	last  time.Time
+}
+
+func (p *progress) start() { p.last = p.now() }
+
+func (p *progress) due() bool {
+	if p.now().Sub(p.last) < p.every {
+		return false
+	}
+	p.last = p.now()
+	return true
+}
+
+// linesOf yields the lines of input without their ends. It stops when ctx ends,
+// even while a read waits for a person to type.
+func linesOf(ctx context.Context, input io.Reader) func(yield func([]byte, error) bool) {
+	type result struct {
+		line []byte
+		err  error
+	}
+	return func(yield func([]byte, error) bool) {
+		lines, done := make(chan result), make(chan struct{})
+		defer close(done)
+		go func() {
+			defer close(lines)
+			r := bufio.NewReaderSize(input, 64<<10)
+			for {
+				line, err := readLine(r)
+				if errors.Is(err, io.EOF) {
+					return
+				}
+				select {
+				case lines <- result{line, err}:
+				case <-done:
+					return
+				}
+				if err != nil {
+					return
+				}
+			}
+		}()
+		for {
+			select {
+			case <-ctx.Done():
+				yield(nil, ctx.Err())
+				return
+			case r, ok := <-lines:
+				if !ok || !yield(r.line, r.err) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// readLine returns the next line, or io.EOF after the last.
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		if len(line)+len(part) > maxLineBytes {
+			return nil, messagestore.NewInvalidError(messagestore.ErrInvalidData, "line", line, fmt.Sprintf("too long: at most %d bytes", maxLineBytes))
+		}
+		line = append(line, part...)
+		switch {
+		case err == nil, errors.Is(err, io.EOF) && len(line) > 0:
+			return bytes.TrimRight(line, "\r\n"), nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, err
+		}
+	}
+}
+
+// readAll is io.ReadAll that stops when ctx ends.
+func readAll(ctx context.Context, r io.Reader) ([]byte, error) {
+	type result struct {
+		all []byte
+		err error
+	}
+	read := make(chan result, 1)
+	go func() {
+		all, err := io.ReadAll(r)
+		read <- result{all, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case r := <-read:
+		return r.all, r.err
+	}
+}
+
+// A line is one message of the input.
+type line struct {
+	stream   messagestore.StreamName
+	expected messagestore.Version
+	message  messagestore.Message
+	content  []json.RawMessage // that an id is made of
+}
+
+// parseLine reads one line. Names are exact and given once: a misspelt or
+// doubled one would else be lost without a word.
+func parseLine(raw []byte) (line, error) {
+	fields, err := fieldsOf(raw)
+	if err != nil {
+		return line{}, err
+	}
+	l := line{expected: messagestore.AnyVersion}
+	for _, name := range []string{"stream", "type"} {
+		if fields[name] == nil {
+			return line{}, invalidLine(raw, fmt.Sprintf("it has no %q", name))
+		}
+	}
+	stream, err := textField(fields, "stream")
+	if err != nil {
+		return line{}, err
+	}
+	if l.stream, err = messagestore.ParseStreamName(stream); err != nil {
+		return line{}, err
+	}
+	body := messagestore.Raw{Data: json.RawMessage("{}")}
+	if body.Type, err = textField(fields, "type"); err != nil {
+		return line{}, err
+	}
+	if data := fields["data"]; data != nil {
+		body.Data = data
+	}
+	l.message.Body = body
+	if fields["id"] != nil {
+		id, err := textField(fields, "id")
+		if err != nil {
+			return line{}, err
+		}
+		if l.message.ID, err = parseID(id); err != nil {
+			return line{}, err
+		}
+	}
+	if metadata := fields["metadata"]; metadata != nil {
+		if l.message.Metadata, err = parseMetadata(metadata); err != nil {
+			return line{}, err
+		}
+	}
+	if expected := string(fields["expected"]); expected != "" {
+		if expected[0] == '"' {
+			if expected, err = textField(fields, "expected"); err != nil {
+				return line{}, err
+			}
+		}
+		if l.expected, err = parseExpected(expected); err != nil {
+			return line{}, err
+		}
+	}
+	l.content = []json.RawMessage{fields["stream"], fields["type"], body.Data, fields["metadata"]}
+	return l, nil
+}
+
+var (
+	lineFields  = []string{"stream", "type", "data", "metadata", "id", "expected"}
+	otherFields = []string{"position", "globalPosition", "time"} // of a record
+)
+
+func fieldsOf(raw []byte) (map[string]json.RawMessage, error) {
+	if i := invalidUTF8(raw); i >= 0 {
+		return nil, invalidLine(raw, fmt.Sprintf("not valid UTF-8 at byte %d", i))
+	}
+	var whole json.RawMessage
+	if err := json.Unmarshal(raw, &whole); err != nil {
+		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
+			return nil, invalidLine(raw, fmt.Sprintf("not valid JSON at byte %d: %v", syntax.Offset, syntax))
+		}
+		return nil, invalidLine(raw, err.Error())
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	if token, err := d.Token(); err != nil || token != json.Delim('{') {
+		return nil, invalidLine(raw, "it is not a JSON object")
+	}
+	fields := map[string]json.RawMessage{}
+	for d.More() {
+		token, err := d.Token()
+		if err != nil {
+			return nil, invalidLine(raw, err.Error())
+		}
+		name, ok := token.(string)
+		if !ok {
+			return nil, invalidLine(raw, "it is not a JSON object")
+		}
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return nil, invalidLine(raw, err.Error())
+		}
+		switch {
+		case !slices.Contains(lineFields, name) && !slices.Contains(otherFields, name):
+			return nil, messagestore.NewInvalidError(messagestore.ErrInvalidData, "field", name, "a line has stream, type, data, metadata, id and expected")
+		case fields[name] != nil:
+			return nil, messagestore.NewInvalidError(messagestore.ErrInvalidData, "field", name, "the line has it twice")
+		}
+		fields[name] = value
+	}
+	return fields, nil
+}
+
+// invalidUTF8 returns where raw stops being UTF-8, or -1.
+func invalidUTF8(raw []byte) int {
+	for i := 0; i < len(raw); {
+		r, size := utf8.DecodeRune(raw[i:])
+		if r == utf8.RuneError && size == 1 {
+			return i
+		}
+		i += size
+	}
+	return -1
+}
+
+func invalidLine(raw []byte, rule string) error {
+	return messagestore.NewInvalidError(messagestore.ErrInvalidData, "line", raw, rule)
+}
+
+func textField(fields map[string]json.RawMessage, name string) (string, error) {
+	raw := fields[name]
+	var text string
+	rule := ""
+	if err := checkText(raw); err != nil {
+		rule = err.Error()
+	} else if raw[0] != '"' || json.Unmarshal(raw, &text) != nil {
+		rule = "it is not a string"
+	}
+	if rule != "" {
+		return "", messagestore.NewInvalidError(messagestore.ErrInvalidData, name, []byte(raw), rule)
+	}
+	return text, nil
+}
+
+// checkText refuses what encoding/json would change without a word: bytes that
+// are not UTF-8, and half of a surrogate pair.
+func checkText(raw []byte) error {
+	if !utf8.Valid(raw) {
+		return errors.New("it is not valid UTF-8")
+	}
+	for i := 0; i < len(raw); i++ {
+		if raw[i] != '\\' {
+			continue
+		}
+		i++
+		switch unit := codeUnit(raw[min(i, len(raw)):]); {
+		case unit >= 0xD800 && unit < 0xDC00:
+			if i+6 > len(raw) || raw[i+5] != '\\' {
+				return errors.New("lone surrogate")
+			}
+			if low := codeUnit(raw[i+6:]); low < 0xDC00 || low > 0xDFFF {
+				return errors.New("lone surrogate")
+			}
+			i += 10
+		case unit >= 0xDC00 && unit <= 0xDFFF:
+			return errors.New("lone surrogate")
+		}
+	}
+	return nil
+}
+
+// codeUnit returns the number that text begins with, as u and four digits, or -1.
+func codeUnit(text []byte) int64 {
+	if len(text) < 5 || text[0] != 'u' {
+		return -1
+	}
+	unit, err := strconv.ParseInt(string(text[1:5]), 16, 32)
+	if err != nil {
+		return -1
+	}
+	return unit
+}
+
+// derived is the name space of the ids that lines without one get. It must never
+// change: the same input would be written again.
+var derived = uuid.MustParse("7d1b5b1e-5a0c-8d1b-9f0e-64696273206c")
+
+// A deriver gives a line an id made of its content, and of how many lines like it
+// came before: equal lines of one input are as many messages, and the same input
+// given again is the same messages.
+type deriver struct {
+	seen map[uuid.UUID]uint64
+}
+
+func (d *deriver) derive(l line) uuid.UUID {
+	var content []byte
+	for _, part := range l.content {
+		canonical, err := messagestore.CanonicalJSON(part)
+		if err != nil {
+			canonical = part // missing, or about to be refused
+		}
+		content = append(append(content, canonical...), 0)
+	}
+	like := uuid.NewHash(sha256.New(), derived, content, 8)
+	n := d.seen[like]
+	d.seen[like]++
+	if n == 0 {
+		return like
+	}
+	return uuid.NewHash(sha256.New(), like, strconv.AppendUint(nil, n, 10), 8)
+}

@@ -1,0 +1,220 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
+)
+
+func TestLinesAreWrittenInOrder(t *testing.T) {
+	t.Parallel()
+	dibs := newShell(t)
+	lines := "\xef\xbb\xbf" + `{"stream":"account-1","type":"Opened","data":{"n":12345678901234567890.123456789},"expected":"no-stream"}` + "\r\n" +
+		"\n" +
+		`{"stream":"account-2","type":"Opened"}` + "\n" +
+		`{"stream":"account-1","type":"Closed","expected":0,"id":"` + anID + `","metadata":{"schemaVersion":"2"}}` // the last without an end
+
+	r := dibs.feed(t, lines, "write")
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Equal(t, "3 written, 0 had been already\n", r.stdout)
+
+	all := objects(t, dibs.ok(t, "category", "account", "--json"))
+	require.Len(t, all, 3)
+	require.Equal(t, "account-2", all[1]["stream"])
+	require.Equal(t, anID, all[2]["id"])
+	require.Contains(t, dibs.ok(t, "stream", "account-1"), "12345678901234567890.123456789")
+}
+
+func TestSameInputAgainWritesNothing(t *testing.T) {
+	t.Parallel()
+	dibs := newShell(t)
+	// Equal lines are as many messages.
+	lines := strings.Repeat(`{"stream":"account-1","type":"Deposited","data":{"amount":1}}`+"\n", 3) +
+		`{"stream":"account-1","type":"Deposited","data":{"amount":2}}` + "\n"
+
+	require.Equal(t, "4 written, 0 had been already\n", dibs.feed(t, lines, "write").stdout)
+	require.Equal(t, "0 written, 4 had been already\n", dibs.feed(t, lines, "write", "--from", "-").stdout)
+	// However it is spelt, and with more at its end.
+	respelt := strings.ReplaceAll(lines, `{"amount":1}`, `{ "amount" : 1.0 }`) + `{"stream":"account-1","type":"Closed"}`
+	require.Equal(t, "1 written, 4 had been already\n", dibs.feed(t, respelt, "write").stdout)
+	// Unless it is asked for.
+	require.Equal(t, "4 written, 0 had been already\n", dibs.feed(t, lines, "write", "--new-ids").stdout)
+	require.Len(t, objects(t, dibs.ok(t, "stream", "account-1", "--json")), 9)
+}
+
+func TestInputThatFailedHalfwayIsGivenAgain(t *testing.T) {
+	t.Parallel()
+	dibs := newShell(t)
+	lines := make([]string, 100)
+	for n := range lines {
+		lines[n] = fmt.Sprintf(`{"stream":"account-%d","type":"Opened","data":{"n":%d}}`+"\n", n%7, n)
+	}
+	whole := strings.Join(lines, "")
+	cut := strings.Join(lines[:40], "") + lines[40][:20]
+
+	failed := dibs.feed(t, cut, "write")
+	require.Equal(t, 1, failed.code)
+	require.Contains(t, failed.stderr, "line 41: invalid line")
+	require.Contains(t, failed.stderr, "not valid JSON at byte")
+	require.Contains(t, failed.stderr, "(40 written before it, and 0 that had been already)")
+	require.Equal(t, "60 written, 40 had been already\n", dibs.feed(t, whole, "write").stdout)
+
+	other := newShell(t)
+	require.Equal(t, "100 written, 0 had been already\n", other.feed(t, whole, "write").stdout)
+	// The same messages, with the same ids, as if nothing had failed.
+	require.Equal(t, stable(t, other), stable(t, dibs))
+}
+
+// stable returns a category without what differs from store to store.
+func stable(t *testing.T, dibs *shell) []map[string]any {
+	t.Helper()
+	all := objects(t, dibs.ok(t, "category", "account", "--json"))
+	for _, m := range all {
+		delete(m, "time")
+		delete(m, "globalPosition") // refused and repeated writes leave gaps
+	}
+	return all
+}
+
+func TestWhatIsPrintedCanBeWrittenToAnotherStore(t *testing.T) {
+	t.Parallel()
+	dibs, other := newShell(t), newShell(t)
+	dibs.ok(t, "write", "account-1", "Opened", `{"name":"<Ann>\u009b\u202e"}`, "--metadata", `{"properties":{"a":1.10},"foreign":[1]}`)
+	dibs.ok(t, "write", "account-2", "Opened")
+	printed := dibs.ok(t, "category", "account", "--json")
+
+	r := other.feed(t, printed, "write")
+
+	require.Equal(t, "2 written, 0 had been already\n", r.stdout, r.stderr)
+	require.Equal(t, stable(t, dibs), stable(t, other))
+}
+
+func TestLinesAreReadFromAFile(t *testing.T) {
+	t.Parallel()
+	dibs := newShell(t)
+	file := filepath.Join(t.TempDir(), "lines.ndjson")
+	require.NoError(t, os.WriteFile(file, []byte(`{"stream":"account-1","type":"Opened"}`+"\n"), 0o600))
+
+	written := objects(t, dibs.ok(t, "write", "--from", file, "--json"))
+
+	require.InEpsilon(t, 1.0, written[0]["line"], 0)
+	require.Equal(t, "account-1", written[0]["stream"])
+}
+
+func TestBadLineIsNamedAndNothingOfItWritten(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ line, says string }{
+		"garbage":            {"\x00\x01\x02", "not valid JSON at byte 1"},
+		"scalar":             {`"a"`, "it is not a JSON object"},
+		"array":              {`[{"stream":"account-1"}]`, "it is not a JSON object"},
+		"null":               {`null`, "it is not a JSON object"},
+		"two objects":        {`{"stream":"account-1","type":"T"}{}`, "not valid JSON at byte"},
+		"not UTF-8":          {"{\"stream\":\"account-\xff\",\"type\":\"T\"}", "not valid UTF-8 at byte 19"},
+		"UTF-16":             {"\xff\xfe{\x00", "not valid UTF-8 at byte 0"},
+		"BOM in the middle":  {"\xef\xbb\xbf" + `{"stream":"account-1","type":"T"}`, "not valid JSON at byte 1"},
+		"no stream":          {`{"type":"T"}`, `it has no "stream"`},
+		"no type":            {`{"stream":"account-1"}`, `it has no "type"`},
+		"stream is null":     {`{"stream":null,"type":"T"}`, "it is not a string"},
+		"stream is a number": {`{"stream":1,"type":"T"}`, "it is not a string"},
+		"lone surrogate":     {`{"stream":"account-\ud800","type":"T"}`, "lone surrogate"},
+		"half a pair":        {`{"stream":"account-\ud800\u0041","type":"T"}`, "lone surrogate"},
+		"category":           {`{"stream":"account","type":"T"}`, "it is a category"},
+		"misspelt":           {`{"stream":"account-1","type":"T","excepted":0}`, `"excepted"`},
+		"other case":         {`{"Stream":"account-1","type":"T"}`, `"Stream"`},
+		"twice":              {`{"stream":"account-1","type":"T","stream":"account-2"}`, "the line has it twice"},
+		"data is null":       {`{"stream":"account-1","type":"T","data":null}`, "it is not a JSON object"},
+		"data is an array":   {`{"stream":"account-1","type":"T","data":[]}`, "it is not a JSON object"},
+		"U+0000":             {`{"stream":"account-1","type":"T","data":{"a":"\u0000"}}`, "U+0000 cannot be stored, at .a"},
+		"metadata is null":   {`{"stream":"account-1","type":"T","metadata":null}`, "it is not a JSON object"},
+		"id":                 {`{"stream":"account-1","type":"T","id":"1"}`, "it is not a UUID"},
+		"expected -1":        {`{"stream":"account-1","type":"T","expected":-1}`, "it is no-stream, any, or a position"},
+		"expected 1.0":       {`{"stream":"account-1","type":"T","expected":1.0}`, "it is no-stream, any, or a position"},
+		"expected null":      {`{"stream":"account-1","type":"T","expected":null}`, "it is no-stream, any, or a position"},
+		"2 MB":               {`{"stream":"account-1","type":"T","data":{"a":"` + strings.Repeat("x", 2<<20) + `"}}`, "too long: at most 2097152 bytes"},
+		"1.5 MB":             {`{"stream":"account-1","type":"T","data":{"a":"` + strings.Repeat("x", 3<<19) + `"}}`, "too long"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dibs := newShell(t)
+			r := dibs.feed(t, `{"stream":"account-1","type":"First"}`+"\n\n"+c.line+"\n"+`{"stream":"account-1","type":"Third"}`+"\n", "write")
+			require.Equal(t, 1, r.code, r.stderr)
+			require.Contains(t, r.stderr, "dibs: line 3: ")
+			require.Contains(t, r.stderr, c.says)
+			require.Contains(t, r.stderr, "(1 written before it, and 0 that had been already)")
+			require.Less(t, len(r.stderr), 500)
+			require.Len(t, objects(t, dibs.ok(t, "stream", "account-1", "--json")), 1)
+		})
+	}
+}
+
+func TestConflictOfALineIsAConflict(t *testing.T) {
+	t.Parallel()
+	dibs := newShell(t)
+	line := `{"stream":"account-1","type":"Opened","expected":"no-stream"}` + "\n"
+
+	r := dibs.feed(t, line+line, "write", "--json")
+
+	require.Equal(t, 3, r.code)
+	require.Len(t, objects(t, r.stdout), 1)
+	problem := objects(t, r.stderr)[0]
+	require.Equal(t, "versionConflict", problem["kind"])
+	require.InEpsilon(t, 2.0, problem["line"], 0)
+	require.InEpsilon(t, 1.0, problem["written"], 0)
+}
+
+func TestInputThatBreaksOffSaysHowManyWereWritten(t *testing.T) {
+	t.Parallel()
+	dibs := newShell(t)
+	dibs.stdin = io.MultiReader(strings.NewReader(`{"stream":"account-1","type":"Opened"}`+"\n"+`{"str`), iotest.ErrReader(errors.New("the disk is gone")))
+
+	r := dibs.run(t, "write")
+
+	require.Equal(t, 1, r.code)
+	require.Contains(t, r.stderr, "line 2: the disk is gone (1 written before it, and 0 that had been already)")
+}
+
+func TestInterruptSaysHowManyWereWritten(t *testing.T) {
+	t.Parallel()
+	dibs := newShell(t)
+	reading, writing := io.Pipe()
+	dibs.stdin = reading
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan result)
+	go func() { ended <- dibs.runContext(ctx, "write") }()
+	_, err := writing.Write([]byte(`{"stream":"account-1","type":"Opened"}` + "\n"))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		return (&shell{env: dibs.env}).run(t, "stream", "account-1").stdout != ""
+	}, waitFor, tick)
+
+	cancel()
+
+	r := <-ended
+	require.Equal(t, 130, r.code)
+	require.Contains(t, r.stderr, "(1 written before it, and 0 that had been already)")
+	require.NoError(t, writing.Close())
+}
+
+// Who closes the output of a long write wants to know that it stopped.
+func TestWriteWithoutAReaderOfItsOutputFails(t *testing.T) {
+	t.Parallel()
+	dibs := newShell(t)
+	lines := strings.Repeat(`{"stream":"account-1","type":"T"}`+"\n", 200)
+	var stderr bytes.Buffer
+
+	code := cli.Run(t.Context(), []string{"write", "--json"}, strings.NewReader(lines), brokenPipe{}, &stderr, dibs.getenv)
+
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr.String(), "written, but not reported")
+}

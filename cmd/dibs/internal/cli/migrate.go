@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/migrations"
+)
+
+type migrateCommand struct {
+	Up     migrateUpCommand     `cmd:"" help:"Bring the schema up to date. Safe to run again, and by several at once."`
+	Status migrateStatusCommand `cmd:"" help:"Print what is and what would be done."`
+	Print  migratePrintCommand  `cmd:"" help:"Print the SQL, for another tool or another person to run."`
+}
+
+type migrateUpCommand struct{}
+
+// Help is printed below the command's usage.
+func (migrateUpCommand) Help() string {
+	return "Example:\n\n    dibs migrate up --store postgres://postgres@localhost/app"
+}
+
+// Run migrates.
+func (migrateUpCommand) Run(ctx context.Context, a *app) error {
+	return a.withConn(ctx, func(conn *pgx.Conn) error {
+		if err := migrations.Up(ctx, conn, a.migrationsConfig()); err != nil {
+			return err
+		}
+		all, err := migrations.Status(ctx, conn, a.migrationsConfig())
+		if err != nil {
+			return err
+		}
+		if a.JSON {
+			return a.printMigrations(all)
+		}
+		return a.out.line("up to date: %d migrations", len(all))
+	})
+}
+
+type migrateStatusCommand struct{}
+
+// Help is printed below the command's usage.
+func (migrateStatusCommand) Help() string { return "Example:\n\n    dibs migrate status" }
+
+type migratePrintCommand struct{}
+
+// Help is printed below the command's usage.
+func (migratePrintCommand) Help() string {
+	return "Example:\n\n    dibs migrate print | psql --single-transaction"
+}
+
+// Run prints the SQL. It needs no store.
+func (migratePrintCommand) Run(a *app) error {
+	return migrations.Print(a.out, a.migrationsConfig())
+}
+
+// Run prints what is.
+func (migrateStatusCommand) Run(ctx context.Context, a *app) error {
+	return a.withConn(ctx, func(conn *pgx.Conn) error {
+		all, err := migrations.Status(ctx, conn, a.migrationsConfig())
+		if err != nil {
+			return err
+		}
+		return a.printMigrations(all)
+	})
+}
+
+// A migrationLine is how a migration is printed as JSON.
+type migrationLine struct {
+	Name      string `json:"name"`
+	State     string `json:"state"`
+	AppliedAt string `json:"appliedAt,omitempty"`
+}
+
+func (a *app) printMigrations(all []migrations.Migration) error {
+	for _, m := range all {
+		l, style := migrationLine{Name: m.Name, State: "pending"}, yellow
+		if m.Applied {
+			l.State, l.AppliedAt, style = "applied", timeText(m.AppliedAt), green
+		}
+		switch {
+		case m.Changed:
+			l.State, style = "changed", red // since it was applied
+		case m.Unknown:
+			l.State, style = "unknown", red // applied by a newer release
+		}
+		var err error
+		if a.JSON {
+			err = a.out.object(l)
+		} else {
+			err = a.out.row(cell{text: l.Name}, cell{text: l.State, style: style}, cell{text: l.AppliedAt, style: dim})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) migrationsConfig() *migrations.Config {
+	return &migrations.Config{Schema: a.Schema}
+}
+
+// withConn runs f with a connection to the server. A store of another kind has
+// nothing to migrate, which is no failure.
+func (a *app) withConn(ctx context.Context, f func(*pgx.Conn) error) (err error) {
+	u, err := a.storeURL()
+	if err != nil {
+		return err
+	}
+	if !isPostgres(u) {
+		// An answer, but not for a program that reads lines of migrations.
+		a.warn("dibs: nothing to migrate: this store keeps its own schema\n")
+		return nil
+	}
+	config, err := pgx.ParseConfig(u)
+	if err != nil {
+		return err
+	}
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = 10 * time.Second // as the driver has it
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		// Also when ctx is done; closing is bounded by pgx.
+		if closeErr := conn.Close(context.WithoutCancel(ctx)); err == nil {
+			err = closeErr
+		}
+	}()
+	return f(conn)
+}
