@@ -75,7 +75,7 @@ var (
 	_ DB                        = (*pgxpool.Pool)(nil)
 	_ DB                        = (*pgxpool.Conn)(nil)
 	_ DB                        = (*pgx.Conn)(nil)
-	_ DB                        = (pgx.Tx)(nil)
+	_ DB                        = pgx.Tx(nil)
 	_ messagestore.AtomicDriver = (*Driver)(nil)
 )
 

@@ -229,6 +229,8 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '10s'
 set plan_cache_mode = force_generic_plan
+set enable_seqscan = off -- a plan made for an empty table is kept when it grows
+set enable_bitmapscan = off
 as $$
 declare
   -- Whether each statement sees what was committed before it.

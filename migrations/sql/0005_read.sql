@@ -1,7 +1,8 @@
 -- +goose Up
 -- +goose StatementBegin
 -- How messages are read. Readers take no lock. A plan is made once for a session:
--- made for each call it would cost more than an empty page does.
+-- made for each call it would cost more than an empty page does. One that was made
+-- for an empty table is kept when the table grows, so it has to use the index.
 set local lock_timeout = '10s';
 
 select set_config('role', pg_get_userbyid(nspowner), true)
@@ -31,6 +32,8 @@ returns table (
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
 set jit = off
 as $$
 begin
@@ -67,6 +70,8 @@ returns table (
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
 set jit = off
 as $$
 declare
@@ -75,10 +80,10 @@ declare
   last bigint;
 begin
   perform dibs.refuse_invalid_page(from_position, max_messages);
-  if group_size is not null and (group_size < 1 or group_member is null or group_member < 0 or group_member >= group_size)
+  if group_size is not null and (group_size not between 1 and 1024 or group_member is null or group_member < 0 or group_member >= group_size)
     or group_size is null and group_member is not null
   then
-    raise exception 'invalid group: the size is at least 1, and the member from 0 and less than the size'
+    raise exception 'invalid group: the size is 1 to 1024, and the member from 0 and less than the size'
       using errcode = 'DB001', column = 'group_member';
   end if;
 
@@ -168,6 +173,8 @@ returns table (
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
 set jit = off
 as $$
 begin
@@ -186,6 +193,8 @@ create function dibs.stream_version(stream text) returns bigint
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 begin
   return coalesce((select m.position from dibs.messages m where m.stream_name = stream order by m.position desc limit 1), -1);
@@ -201,6 +210,8 @@ returns table (
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '10s'
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 begin
   perform dibs.lock_category(split_part(stream, '-', 1));

@@ -1,0 +1,191 @@
+package postgres_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+)
+
+// What the library's validators accept the database stores and returns equal, and
+// what they refuse it refuses: so no client in any language can store what the
+// library would not, and the library never sends what comes back as an error.
+func FuzzValidatorAgreesWithDatabase(f *testing.F) {
+	long := strings.Repeat("x", 251)
+	for _, name := range []string{
+		"", "account", "-", "-x", "cat-", "cat-\n\t\x01", "cat-\x00", "cat-\xff", "\xc0\x80", "\xed\xa0\x80", "cat-" + long, "cat-" + long + "x",
+		"cat-\u202e", "cat-\u200d", "\ufeffcat-1", "cat-é", "cat-e\u0301", "a-1'; DROP TABLE messages;--", "cat-%s%d%n", "cat-${jndi:x}", "cat--x", "cat-a-b+c+d",
+		"cat-+x", "cat:command+position-1", "cat:-1", "cat:a++b-1", "cat+x-1", "c:a:b-1", "Cat-1", " c-1", "c-1 ", "c -1", "c\u00a0-1", "c-\u3000", "c-a\u3000b", "c-\u2029", "c-\ufffd",
+		"c-\u00ad", "c-\u061c", "c-\u06dd", "c-\u070f", "c-\u0890", "c-\u08e2", "c-\u180e", "c-\u2065", "c-\u206f", "c-\ufff9", "c-\ufffc",
+		"c-\U000110bd", "c-\U000110cd", "c-\U00013430", "c-\U00013440", "c-\U0001bca0", "c-\U0001d173", "c-\U000e0001", "c-\U000e0002", "c-\U000e0020", "c-\U000e007f", "c-\U000e0080", "c-\U0010ffff", "c-\u0085", "c-\u1680x", "c-\u0378",
+	} {
+		f.Add(name, "Opened", `{}`, ``)
+		f.Add("account-1", name, `{}`, ``)
+	}
+	nested := func(open, shut string, n int) string {
+		return `{"a":` + strings.Repeat(open, n) + "1" + strings.Repeat(shut, n) + "}"
+	}
+	for _, data := range []string{
+		``, ` `, `{}`, ` { } `, `1`, `[]`, `null`, `"a"`, `true`, `{"a":"\u0000"}`, `{"a":"\\u0000"}`, `{"\u0000":1}`, `{"a":"\ud800"}`, `{"a":"\udc00"}`, `{"a":"\ud83d\ude00"}`, `{"a":"\ud83dx"}`,
+		`{"a":"\ud83d\ud83d"}`, `{"a":"\ud83d\u0041"}`, `{"a":NaN}`, `{"a":Infinity}`, `{"a":1,}`, `{/**/}`, `{'a':1}`, "\ufeff{}", `{}{}`, `{"a":1e400}`, `{"a":1e200000}`, `{"a":1e131071}`, `{"a":1e131072}`,
+		`{"a":0.1e131072}`, `{"a":10e131071}`, `{"a":1e-16383}`, `{"a":1e-16384}`, `{"a":0e-16384}`, `{"a":0e200000}`, `{"a":1.5e-16382}`, `{"a":1.55e-16382}`, `{"a":1e99999999999}`, `{"a":0e99999999999}`, `{"a":1e-99999999999}`, `{"a":1e0000000000000000000000001}`,
+		`{"a":12345678901234567890.123456789}`, `{"a":9223372036854775808}`, `{"a":-0}`, `{"a":1.0}`, `{"a":1e2}`, `{"a":0.1e-3}`, `{"a":01}`, `{"a":.5}`, `{"a":1.}`, `{"a":+1}`, `{"a":--1}`, `{"a":1e}`, `{"a":1,"a":2}`,
+		nested("[", "]", 511), nested("[", "]", 512), nested(`{"b":`, "}", 511), nested(`{"b":`, "}", 512), nested("[", "]", 7000), nested("[", "]", 200_000),
+		`{"a":` + strings.Repeat("1", 131_072) + `}`, `{"a":` + strings.Repeat("1", 131_073) + `}`, `{"a":0.` + strings.Repeat("1", 16_383) + `}`, `{"a":0.` + strings.Repeat("1", 16_384) + `}`,
+		`{"a":"` + strings.Repeat("[", 1100) + `"}`, `{"` + strings.Repeat("k", 10_000) + `":1}`, `{"a":"` + strings.Repeat("x", messagestore.MaxMessageBytes-8) + `"}`, `{"a":"` + strings.Repeat("x", messagestore.MaxMessageBytes-7) + `"}`,
+		"{\"a\":\"\x01\"}", "{\"a\":\"\x7f\"}", "{\"a\":\"\xff\"}", "{\"a\":\"\u2028\"}", "{\"a\":\"\uffff\"}", `{"a":"\/\b\f\n\r\t\"\\"}`, `{"a":"\x"}`, `{"a":"\u12"}`, "{\"a\"\v:1}", "{\"a\"\u00a0:1}", `{"":1}`, `{"a"}`, `{"a":1 "b":2}`, "{\n}", "{}\x00",
+		`{"id":"0e12345-0E99999"}`, `{"a":"1e99999"}`, `{"a":[1,[2,{"b":[]}]],"c":{"d":{}}}`,
+	} {
+		f.Add("account-1", "Opened", data, ``)
+		f.Add("account-1", "Opened", `{}`, data)
+	}
+	for _, metadata := range []string{
+		`{"correlationStreamName":"a-1"}`, `{"correlationStreamName":""}`, `{"correlationStreamName":7}`, `{"correlationStreamName":"a\nb"}`, `{"correlationStreamName":"a b "}`, `{"replyStreamName":"\u200b"}`,
+		`{"causationMessageStreamName":"` + strings.Repeat("x", 256) + `"}`, `{"causationMessageStreamName":"a","causationMessagePosition":-1,"causationMessageGlobalPosition":1e30}`,
+		`{"schemaVersion":"\t"}`, `{"schemaVersion":3}`, `{"properties":[]}`, `{"properties":{"a":1e400}}`, `{"localProperties":null}`, `{"correlationStreamName":"x ","correlationStreamName":"x"}`, `{"correlationStreamName":"x","correlationStreamName":"x "}`,
+	} {
+		f.Add("account-1", "Opened", `{}`, metadata)
+	}
+
+	pool := pgtest.Pool(f)
+	validate := messagestore.New(memory.New(), nil)
+	f.Fuzz(func(t *testing.T, stream, messageType, data, metadata string) {
+		// In a transaction that is rolled back, so that any stream is new.
+		tx, err := pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback(contextOf(t)) //nolint:errcheck // nothing was to be kept
+		in := postgres.New(tx, nil)
+
+		message := messagestore.Message{ID: uuid.New(), Body: messagestore.Raw{Type: messageType, Data: json.RawMessage(data)}}
+		_, refused := validate.Write(t.Context(), messagestore.StreamName(stream), messagestore.AnyVersion, message)
+		if refused == nil {
+			refused = validMetadata(t, metadata, len(data))
+		}
+		a := messagestore.Append{Stream: messagestore.StreamName(stream), Expected: messagestore.NoStream, Records: []messagestore.Record{
+			{ID: message.ID, Type: messageType, Data: json.RawMessage(data), Metadata: json.RawMessage(metadata)},
+		}}
+		_, err = in.Append(t.Context(), a)
+
+		if (refused == nil) != (err == nil) {
+			t.Fatalf("stream %q type %q data %.200q metadata %.200q:\nthe library: %v\nthe database: %v", stream, messageType, data, metadata, refused, err)
+		}
+		if err != nil {
+			requireDataError(t, err)
+			return
+		}
+		m, err := in.Last(t.Context(), a.Stream, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Stream != a.Stream || m.Type != messageType || m.ID != message.ID || string(m.Data) != data {
+			t.Fatalf("stored %q %q %q, read %q %q %q", stream, messageType, data, m.Stream, m.Type, m.Data)
+		}
+		again, err := in.Append(t.Context(), a)
+		if err != nil || !again.Duplicate {
+			t.Fatalf("the same again: %+v, %v", again, err)
+		}
+		if stream := m.Stream; len(metadata) == 0 {
+			page, err := in.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 10, Filter: messagestore.Filter{
+				Types: []string{messageType}, GroupSize: 7, GroupMember: stream.GroupMember(7),
+			}})
+			if err != nil || len(page.Messages) != 1 {
+				t.Fatalf("category of %q: %d messages, %v", stream, len(page.Messages), err)
+			}
+		}
+	})
+}
+
+// validMetadata says what the library does of metadata that comes as JSON: it is
+// data as any other, together with the data not too long, and its texts are bound.
+func validMetadata(t *testing.T, metadata string, beside int) error {
+	t.Helper()
+	if metadata == "" {
+		return nil
+	}
+	if len(metadata)+beside > messagestore.MaxMessageBytes {
+		return errors.New("too long")
+	}
+	validate := messagestore.New(memory.New(), nil)
+	_, err := validate.Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "Metadata", Data: json.RawMessage(metadata)})
+	if err != nil {
+		return err
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(metadata), &fields); err != nil {
+		return err
+	}
+	for _, field := range []string{"causationMessageStreamName", "correlationStreamName", "replyStreamName", "schemaVersion"} {
+		var text string
+		if json.Unmarshal(fields[field], &text) == nil && text != "" {
+			if err := messagestore.ValidateType(text); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// requireDataError demands that a refusal is about the data, by its class, and not
+// about something that went wrong.
+func requireDataError(t *testing.T, err error) {
+	t.Helper()
+	if errors.Is(err, messagestore.ErrInvalid) {
+		return
+	}
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || !strings.HasPrefix(refused.Code, "22") && refused.Code != "54001" {
+		t.Fatalf("%T %v", err, err)
+	}
+}
+
+// The list of hidden characters is written down twice. Beyond the first two planes
+// there are none but tags, and in the others no white space.
+func TestEveryCharacterIsVisibleToBothOrToNeither(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	for _, place := range []struct {
+		name, before, after string
+		last                rune
+	}{
+		{"inside", "c-x", "x", 0x1FFFF}, {"tags", "c-x", "x", 0xE01FF},
+		{"at the end", "c-x", "", 0xFFFF}, {"in the category", "c", "d-1", 0xFFFF}, {"at the start", "", "c-1", 0xFFFF},
+	} {
+		first := rune(1)
+		if place.name == "tags" {
+			first = 0xE0000
+		}
+		var accepted []string
+		for r := first; r <= place.last; r++ {
+			if name := place.before + string(r) + place.after; utf8.ValidRune(r) && messagestore.StreamName(name).Validate() == nil {
+				accepted = append(accepted, string(r))
+			}
+		}
+		var missing, more int
+		err := pool.QueryRow(t.Context(), `
+			with library as (select unnest($1::text[]) collate "C" as c),
+			database as (
+				select chr(n) collate "C" as c from generate_series($4::int, $5::int) n
+				where n not between 55296 and 57343 and dibs.valid_stream_name($2 || chr(n) || $3)
+			)
+			select (select count(*) from (select c from library except select c from database) d),
+				(select count(*) from (select c from database except select c from library) d)`,
+			accepted, place.before, place.after, first, place.last).Scan(&missing, &more)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if missing != 0 || more != 0 {
+			t.Errorf("%s: %d characters only the library accepts, %d only the database", place.name, missing, more)
+		}
+	}
+}

@@ -1,0 +1,238 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+// contextOf returns a context for a cleanup, when the test's own is over.
+func contextOf(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
+
+// A rawAppend is a call of the function by a client that checks nothing.
+type rawAppend struct {
+	stream, messageType, data, metadata string
+	twice                               bool // two messages, which go another way
+}
+
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func appendRaw(t *testing.T, db querier, a rawAppend) error {
+	t.Helper()
+	if a.messageType == "" {
+		a.messageType = "Opened"
+	}
+	if a.data == "" {
+		a.data = "{}"
+	}
+	var metadata *string
+	if a.metadata != "" {
+		metadata = &a.metadata
+	}
+	n := 1
+	ids, types, data, metadatas := []string{uuid.NewString()}, []string{a.messageType}, []string{a.data}, []*string{metadata}
+	if a.twice {
+		n = 2
+		ids, types, data, metadatas = append(ids, uuid.NewString()), append([]string{"Opened"}, types...), append([]string{"{}"}, data...), append([]*string{nil}, metadatas...)
+	}
+	rows, err := db.Query(t.Context(), "select outcome from dibs.append(array[$1::text], '{-2}', array[$2::int], $3::text[]::uuid[], $4::text[], $5::text[]::json[], $6::text[]::json[])",
+		a.stream, n, ids, types, data, metadatas)
+	if err != nil {
+		return err
+	}
+	_, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[string])
+	return err
+}
+
+// requireRefused demands the code and the column by which a client in any language
+// can tell, and that the value is not shown.
+func requireRefused(t *testing.T, err error, column string) {
+	t.Helper()
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, "DB001", refused.Code, refused.Message)
+	require.Equal(t, column, refused.ColumnName)
+	require.NotContains(t, refused.Message+refused.Detail+refused.Hint, "canary")
+}
+
+func TestDatabaseRefusesWhatTheLibraryRefuses(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	for column, calls := range map[string][]rawAppend{
+		"streams": {
+			{stream: ""},
+			{stream: "account"},
+			{stream: "-"},
+			{stream: "-x"},
+			{stream: "canary-"},
+			{stream: "cat-\n\t\x01"},
+			{stream: "cat-" + strings.Repeat("x", 252)},
+			{stream: "cat-" + strings.Repeat("x", 10_000)},
+			{stream: "cat-\u202ex"},
+			{stream: "cat-\u200d"},
+			{stream: "\ufeffcat-1"},
+			{stream: "cat-+x"},
+			{stream: "cat-a++b"},
+			{stream: "cat-a+"},
+			{stream: "c at-1"},
+			{stream: "c:-1"},
+			{stream: "c:a++b-1"},
+			{stream: "c+d-1"},
+			{stream: "c:a:b-1"},
+			{stream: " c-1"},
+			{stream: "c-1\u00a0"},
+		},
+		"types": {
+			{stream: "cat-1", messageType: " "}, {stream: "cat-1", messageType: "canary\x00"[:6] + "\x7f"}, {stream: "cat-1", messageType: "a\u2028"}, {stream: "cat-1", messageType: strings.Repeat("é", 128)},
+		},
+		"data": {
+			{stream: "cat-1", data: "1"},
+			{stream: "cat-1", data: "[]"},
+			{stream: "cat-1", data: "null"},
+			{stream: "cat-1", data: `"canary"`},
+			{stream: "cat-1", data: `{"a":"\u0000"}`},
+			{stream: "cat-1", data: `{"a":"\ud800"}`},
+			{stream: "cat-1", data: `{"a":1e200000}`},
+			{stream: "cat-1", data: `{"a":-1e-20000}`},
+			{stream: "cat-1", data: `{"a":` + strings.Repeat("[", 512) + strings.Repeat("]", 512) + "}"},
+			{stream: "cat-1", data: `{"a":"` + strings.Repeat("x", messagestore.MaxMessageBytes) + `"}`},
+		},
+		"metadata": {
+			{stream: "cat-1", metadata: "1"},
+			{stream: "cat-1", metadata: "[]"},
+			{stream: "cat-1", metadata: "null"},
+			{stream: "cat-1", metadata: `{"a":"\u0000"}`},
+			{stream: "cat-1", metadata: `{"correlationStreamName":"` + strings.Repeat("x", 9000) + `"}`},
+			{stream: "cat-1", metadata: `{"replyStreamName":"a\nb"}`},
+		},
+	} {
+		for _, call := range calls {
+			for _, call.twice = range []bool{false, true} {
+				err := appendRaw(t, pool, call)
+				requireRefused(t, err, column)
+			}
+		}
+	}
+}
+
+func TestDatabaseRefusesCallsThatAreNone(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	const id = "'{018f0000-0000-7000-8000-000000000000}'"
+	for arguments, column := range map[string]string{
+		`null, null, null, null, null, null, null`:                                                                                                     "streams",
+		`'{}', '{}', '{}', '{}', '{}', '{}', '{}'`:                                                                                                     "streams",
+		`'{a-1}', '{-1}', '{1}', '{}', '{}', '{}', '{}'`:                                                                                               "ids",
+		`'{a-1}', null, '{1}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                                                  "expected",
+		`'{a-1}', '{-1,1}', '{1}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                                              "expected",
+		`'{a-1}', '{-3}', '{1}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                                                "expected",
+		`'{a-1}', '{null}', '{1}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                                              "expected",
+		`'{a-1,b-1}', '{-1,-2}', '{1,0}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                                       "expected",
+		`'{a-1}', '{-1}', '{2}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                                                "counts",
+		`'{a-1,b-1}', '{-1,-1}', '{2,-1}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                                      "counts",
+		`'{a-1}', '{-1}', '{null}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                                             "counts",
+		`'{a-1,a-1}', '{-1,-1}', '{1,0}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                                       "streams",
+		`'{null}', '{-1}', '{1}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                                               "streams",
+		`'[0:0]={a-1}', '{-1}', '{1}', '{null}', '{T}', '{"{}"}', '{null}'`:                                                                            "ids",
+		`'{a-1}', '{-1}', '{1}', '{00000000-0000-0000-0000-000000000000}', '{T}', '{"{}"}', '{null}'`:                                                  "ids",
+		`'{a-1}', '{-1}', '{2}', '{018f0000-0000-7000-8000-000000000000,018f0000-0000-7000-8000-000000000000}', '{T,T}', '{"{}","{}"}', '{null,null}'`: "ids",
+		`'{a-1}', '{-1}', '{1}', ` + id + `, '{null}', '{"{}"}', '{null}'`:                                                                             "types",
+		`'{a-1}', '{-1}', '{1}', ` + id + `, '{}', '{"{}"}', '{null}'`:                                                                                 "types",
+		`'{a-1}', '{-1}', '{1}', ` + id + `, '{T}', '{null}', '{null}'`:                                                                                "data",
+		`'{a-1}', '{-1}', '{1}', ` + id + `, '{T}', '{}', '{null}'`:                                                                                    "data",
+		`'{a-1}', '{-1}', '{1}', ` + id + `, '{T}', '{"{}"}', '{}'`:                                                                                    "metadata",
+		`array_fill('a-1'::text, '{101}'), array_fill(-1::bigint, '{101}'), array_fill(0, '{101}'), ` + id + `, '{T}', '{"{}"}', '{null}'`:             "streams",
+		`'{a-1}', '{-1}', '{1001}', array_fill(gen_random_uuid(), '{1001}'), array_fill('T'::text, '{1001}'), array_fill('{}'::json, '{1001}'), array_fill(null::json, '{1001}')`: "ids",
+	} {
+		_, err := pool.Exec(t.Context(), "select * from dibs.append("+arguments+")")
+		refused, ok := errors.AsType[*pgconn.PgError](err)
+		require.True(t, ok, "%s: %v", arguments, err)
+		require.Equal(t, "DB001", refused.Code, "%s: %s", arguments, refused.Message)
+		require.Equal(t, column, refused.ColumnName, arguments)
+	}
+	for call, column := range map[string]string{
+		"read_stream('a-1', -1)":                                    "from_position",
+		"read_stream('a-1', null)":                                  "from_position",
+		"read_stream('a-1', 0, 0)":                                  "max_messages",
+		"read_stream('a-1', 0, -1)":                                 "max_messages",
+		"read_stream('a-1', 0, 10001)":                              "max_messages",
+		"read_stream('a-1', 0, null)":                               "max_messages",
+		"read_category('a', -5)":                                    "from_position",
+		"read_category('a', 0, 0)":                                  "max_messages",
+		"read_category('a', group_size => 0, group_member => 0)":    "group_member",
+		"read_category('a', group_size => 2)":                       "group_member",
+		"read_category('a', group_member => 0)":                     "group_member",
+		"read_category('a', group_size => 2, group_member => 2)":    "group_member",
+		"read_category('a', group_size => 2, group_member => -1)":   "group_member",
+		"read_category('a', group_size => 1025, group_member => 0)": "group_member",
+	} {
+		_, err := pool.Exec(t.Context(), "select * from dibs."+call)
+		refused, ok := errors.AsType[*pgconn.PgError](err)
+		require.True(t, ok, "%s: %v", call, err)
+		require.Equal(t, "DB001", refused.Code, "%s: %s", call, refused.Message)
+		require.Equal(t, column, refused.ColumnName, call)
+	}
+}
+
+// The driver says it in the library's words, when a validator of its own was
+// passed by.
+func TestRefusalOfTheDatabaseIsAnInvalidError(t *testing.T) {
+	t.Parallel()
+	driver := postgres.New(pgtest.Pool(t), nil)
+
+	a := appendOne("canary-", messagestore.NoStream)
+	_, err := driver.Append(t.Context(), a)
+	require.ErrorIs(t, err, messagestore.ErrInvalidStreamName)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+
+	a = appendOne(storetest.Category(t).Stream("1"), messagestore.NoStream)
+	a.Records[0].Data = []byte(`{"a":"\u0000"}`)
+	_, err = driver.Append(t.Context(), a)
+	require.ErrorIs(t, err, messagestore.ErrInvalidData)
+}
+
+// The details that the server gives for an error show the row.
+func TestErrorsShowNoValuesOfRows(t *testing.T) {
+	t.Parallel()
+	driver := postgres.New(pgtest.Pool(t), nil)
+	a := appendOne(storetest.Category(t).Stream("1"), messagestore.NoStream)
+	a.Records[0].Data = []byte(`{"secret":"canary",}`)
+
+	_, err := driver.Append(t.Context(), a)
+
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, "22P02", refused.Code)
+	require.NotContains(t, refused.Detail+refused.Where+refused.Hint+refused.InternalQuery+err.Error(), "canary")
+}
+
+// 2^63 has no positive counterpart; its remainder has.
+func TestGroupOfTheSmallestHash(t *testing.T) {
+	t.Parallel()
+	pool, schema := pgtest.Schema(t)
+	_, err := pool.Exec(t.Context(), "alter table "+schema+".messages alter column group_hash drop expression")
+	require.NoError(t, err)
+	_, err = pool.Exec(t.Context(), "insert into "+schema+".messages (stream_name, position, type, id, group_hash) values ('a-1', 0, 'T', gen_random_uuid(), -9223372036854775808)")
+	require.NoError(t, err)
+	driver := postgres.New(pool, &postgres.Config{Schema: schema})
+	found := 0
+	for member := range 3 {
+		page, err := driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "a", Limit: 10, Filter: messagestore.Filter{GroupSize: 3, GroupMember: member}})
+		require.NoError(t, err)
+		found += len(page.Messages)
+	}
+	require.Equal(t, 1, found)
+}

@@ -1,0 +1,189 @@
+package postgres_test
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+// poolAs returns a pool of a user who can log in and is a member of role and no
+// other.
+func poolAs(t *testing.T, role string) *pgxpool.Pool {
+	t.Helper()
+	admin := pgtest.Pool(t)
+	user, password := "test_"+strings.ToLower(rand.Text()), rand.Text()
+	_, err := admin.Exec(t.Context(), fmt.Sprintf("create role %s login password '%s' in role %s", user, password, role))
+	require.NoError(t, err)
+	drop := connect(t, pgtest.URL(t))
+	t.Cleanup(func() {
+		_, err := drop.Exec(contextOf(t), "drop owned by "+user+"; drop role "+user)
+		require.NoError(t, err)
+	})
+	config, err := pgxpool.ParseConfig(pgtest.URL(t))
+	require.NoError(t, err)
+	config.ConnConfig.User, config.ConnConfig.Password = user, password
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func TestConformanceAsAWriter(t *testing.T) {
+	t.Parallel()
+	pool := poolAs(t, "dibs_writer")
+	storetest.Run(t, func(*testing.T) messagestore.Driver { return postgres.New(pool, nil) })
+}
+
+func TestReaderReadsAndCannotWrite(t *testing.T) {
+	t.Parallel()
+	stream := storetest.Category(t).Stream("1")
+	write(t, messagestore.New(postgres.New(pgtest.Pool(t), nil), nil), stream, messagestore.NoStream, opened())
+	reader := messagestore.New(postgres.New(poolAs(t, "dibs_reader"), nil), nil)
+
+	_, err := reader.Write(t.Context(), stream, messagestore.AnyVersion, opened())
+	requireDenied(t, err)
+	_, err = reader.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{{Stream: stream}}})
+	requireDenied(t, err)
+
+	last, err := reader.Last(t.Context(), stream)
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(0), last.Position)
+	_, err = reader.Version(t.Context(), stream)
+	require.NoError(t, err)
+	for _, err := range reader.Stream(t.Context(), stream, 0) {
+		require.NoError(t, err)
+	}
+	for _, err := range reader.Category(t.Context(), stream.Category(), 0, messagestore.Filter{Types: []string{"Opened"}}) {
+		require.NoError(t, err)
+	}
+}
+
+func TestNobodyHasRightsOnTables(t *testing.T) {
+	t.Parallel()
+	for _, role := range []string{"dibs_writer", "dibs_reader"} {
+		pool := poolAs(t, role)
+		for _, statement := range []string{
+			"select from dibs.messages", "select id from dibs.messages limit 1", "table dibs.migrations",
+			"insert into dibs.messages (stream_name, position, type, id) values ('a-1', 0, 'T', gen_random_uuid())",
+			"insert into dibs.migrations values ('a', 'b')",
+			"update dibs.messages set type = 'T'", "delete from dibs.messages", "truncate dibs.messages",
+			"select nextval('dibs.messages_global_position_seq')", "select setval('dibs.messages_global_position_seq', 1)",
+			"select last_value from dibs.messages_global_position_seq",
+			"create table dibs.mine ()", "create function dibs.mine() returns int language sql return 1",
+			"drop table dibs.messages", "alter function dibs.stream_version(text) reset all", "drop schema dibs cascade",
+			"create index on dibs.messages (type)", "create trigger t before insert on dibs.messages for each row execute function suppress_redundant_updates_trigger()",
+			"copy dibs.messages to stdout", "set role dibs_owner",
+		} {
+			_, err := pool.Exec(t.Context(), statement)
+			requireDenied(t, err, "%s: %s", role, statement)
+		}
+	}
+}
+
+// What each role may do, all of it: a function that comes to the schema has to be
+// put here.
+func TestRightsAreTheseAndNoOther(t *testing.T) {
+	t.Parallel()
+	reads := []string{"last_message", "read_category", "read_stream", "stream_version"}
+	for role, want := range map[string][]string{
+		"dibs_reader": reads,
+		"dibs_writer": append([]string{"append", "find_messages"}, reads...),
+		"public":      {},
+	} {
+		rows, err := pgtest.Pool(t).Query(t.Context(), `
+			select p.proname from pg_proc p
+			cross join lateral aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+			where p.pronamespace = 'dibs'::regnamespace and a.privilege_type = 'EXECUTE'
+				and a.grantee = case when $1 = 'public' then 0 else to_regrole($1)::oid end`, role)
+		require.NoError(t, err)
+		got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		slices.Sort(want)
+		slices.Sort(got)
+		require.Equal(t, want, got, role)
+
+		rows, err = pgtest.Pool(t).Query(t.Context(), `
+			select c.relname from pg_class c
+			cross join lateral aclexplode(coalesce(c.relacl, acldefault((case when c.relkind = 'S' then 's' else 'r' end)::"char", c.relowner))) a
+			where c.relnamespace = 'dibs'::regnamespace and c.relkind in ('r', 'v', 'S', 'm', 'p')
+				and a.grantee = case when $1 = 'public' then 0 else to_regrole($1)::oid end`, role)
+		require.NoError(t, err)
+		got, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		require.Empty(t, got, role)
+	}
+	var owners []string
+	err := pgtest.Pool(t).QueryRow(t.Context(), `
+		select array_agg(distinct pg_get_userbyid(owner)::text) from (
+			select relowner as owner from pg_class where relnamespace = 'dibs'::regnamespace
+			union select proowner from pg_proc where pronamespace = 'dibs'::regnamespace
+			union select nspowner from pg_namespace where nspname = 'dibs') o`).Scan(&owners)
+	require.NoError(t, err)
+	require.Equal(t, []string{"dibs_owner"}, owners)
+	var canLogIn bool
+	require.NoError(t, pgtest.Pool(t).QueryRow(t.Context(), "select bool_or(rolcanlogin or rolsuper) from pg_roles where rolname in ('dibs_owner', 'dibs_writer', 'dibs_reader')").Scan(&canLogIn))
+	require.False(t, canLogIn)
+}
+
+// A function that runs as its owner resolves every name itself, and no setting of
+// the caller's changes what it does.
+func TestSessionOfTheCallerHijacksNothing(t *testing.T) {
+	t.Parallel()
+	pool := poolAs(t, "dibs_writer")
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	for _, statement := range []string{
+		"create temp table messages (stream_name text, position bigint, fake text)",
+		"create temp view unnest as select 1",
+		"create function pg_temp.split_part(text, text, integer) returns text language sql as $$ select 'hijacked' $$",
+		"create function pg_temp.current_setting(text) returns text language sql as $$ select 'hijacked' $$",
+		"create function pg_temp.valid_type(text) returns boolean language sql as $$ select true $$",
+		"create function pg_temp.never(text, text) returns boolean language sql as $$ select false $$",
+		"create operator pg_temp.= (leftarg = text, rightarg = text, function = pg_temp.never)",
+		"set search_path = pg_temp, dibs, public",
+		"set standard_conforming_strings = off",
+		"set backslash_quote = on",
+		"set transform_null_equals = on",
+		"set array_nulls = off",
+	} {
+		_, err := conn.Exec(t.Context(), statement)
+		require.NoError(t, err, statement)
+	}
+	store := messagestore.New(postgres.New(conn, nil), nil)
+	stream := storetest.Category(t).Stream("1")
+
+	message := opened()
+	write(t, store, stream, messagestore.NoStream, message)
+	again := write(t, store, stream, messagestore.NoStream, message)
+	require.True(t, again.Duplicate)
+	_, err = store.Write(t.Context(), stream, messagestore.NoStream, opened(), opened())
+	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	page, err := store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 10})
+	require.NoError(t, err)
+	require.Len(t, page.Messages, 1)
+	for _, name := range []string{"a-\u0001", "a-\u200b", "a-1 ", "a-", "a", " a-1"} {
+		err := appendRaw(t, conn, rawAppend{stream: name})
+		requireRefused(t, err, "streams")
+	}
+}
+
+func requireDenied(t *testing.T, err error, args ...any) {
+	t.Helper()
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	require.True(t, ok, append([]any{fmt.Sprint(err) + ": %s %s"}, args...)...)
+	require.Equal(t, "42501", refused.Code, args...)
+}

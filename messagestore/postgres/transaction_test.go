@@ -1,0 +1,238 @@
+package postgres_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+var levels = []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}
+
+// eachLevel runs test in a transaction of each level, which has its snapshot, and
+// beside a store outside of it.
+func eachLevel(t *testing.T, test func(t *testing.T, level pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store)) {
+	t.Helper()
+	pool := pgtest.Pool(t)
+	for _, level := range levels {
+		t.Run(string(level), func(t *testing.T) {
+			t.Parallel()
+			tx, err := connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+			require.NoError(t, err)
+			_, err = tx.Exec(t.Context(), "select from dibs.stream_version('snapshot-1')")
+			require.NoError(t, err)
+
+			test(t, level, tx, messagestore.New(postgres.New(pool, nil), nil))
+		})
+	}
+}
+
+func opened() messagestore.Message {
+	return messagestore.Message{ID: uuid.Must(uuid.NewV7()), Body: messagestore.Raw{Type: "Opened", Data: []byte(`{"name":"Ann"}`)}}
+}
+
+func write(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) messagestore.Written {
+	t.Helper()
+	written, err := store.Write(t.Context(), stream, expected, bodies...)
+	require.NoError(t, err)
+	return written
+}
+
+// requireUsable writes in the transaction, commits it, and sees it outside.
+func requireUsable(t *testing.T, tx pgx.Tx, outside *messagestore.Store) {
+	t.Helper()
+	stream := storetest.Category(t).Stream("after")
+	write(t, messagestore.New(postgres.New(tx, nil), nil), stream, messagestore.NoStream, opened())
+	require.NoError(t, tx.Commit(t.Context()))
+	version, err := outside.Version(t.Context(), stream)
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(0), version)
+}
+
+func TestWritesCommitAndRollBackWithTheTransaction(t *testing.T) {
+	t.Parallel()
+	eachLevel(t, func(t *testing.T, _ pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
+		kept, undone := storetest.Category(t).Stream("kept"), storetest.Category(t).Stream("undone")
+		write(t, messagestore.New(postgres.New(tx, nil), nil), kept, messagestore.NoStream, opened())
+		savepoint, err := tx.Begin(t.Context())
+		require.NoError(t, err)
+		write(t, messagestore.New(postgres.New(savepoint, nil), nil), undone, messagestore.NoStream, opened())
+		require.NoError(t, savepoint.Rollback(t.Context()))
+		version, err := outside.Version(t.Context(), kept)
+		require.NoError(t, err)
+		require.Equal(t, messagestore.NoStream, version)
+
+		require.NoError(t, tx.Commit(t.Context()))
+
+		version, err = outside.Version(t.Context(), kept)
+		require.NoError(t, err)
+		require.Equal(t, messagestore.Version(0), version)
+		version, err = outside.Version(t.Context(), undone)
+		require.NoError(t, err)
+		require.Equal(t, messagestore.NoStream, version)
+	})
+}
+
+func TestConflictLeavesTheTransactionUsable(t *testing.T) {
+	t.Parallel()
+	eachLevel(t, func(t *testing.T, _ pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
+		stream := storetest.Category(t).Stream("1")
+		inside := messagestore.New(postgres.New(tx, nil), nil)
+		first := opened()
+		write(t, inside, stream, messagestore.NoStream, first)
+
+		_, err := inside.Write(t.Context(), stream, messagestore.NoStream, opened())
+		conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, messagestore.VersionConflictError{Stream: stream, Expected: messagestore.NoStream, Actual: 0}, *conflict)
+
+		first.Body = messagestore.Raw{Type: "Closed", Data: []byte(`{}`)}
+		_, err = inside.Write(t.Context(), stream, messagestore.AnyVersion, first)
+		require.ErrorIs(t, err, messagestore.ErrIDConflict)
+		_, err = inside.Write(t.Context(), stream, messagestore.AnyVersion, opened(), first)
+		require.ErrorIs(t, err, messagestore.ErrIDConflict)
+		requireUsable(t, tx, outside)
+	})
+}
+
+// What was committed after the transaction's snapshot, a unique index knows. Only
+// at READ COMMITTED does a statement see it; a serializable transaction may be told
+// to try again.
+func TestConflictWithWhatTheTransactionCannotSee(t *testing.T) {
+	t.Parallel()
+	eachLevel(t, func(t *testing.T, level pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
+		stream := storetest.Category(t).Stream("1")
+		for range 3 {
+			write(t, outside, stream, messagestore.AnyVersion, opened())
+		}
+
+		_, err := messagestore.New(postgres.New(tx, nil), nil).Write(t.Context(), stream, messagestore.NoStream, opened(), opened())
+
+		conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, stream, conflict.Stream)
+		require.Equal(t, messagestore.NoStream, conflict.Expected)
+		if level == pgx.ReadCommitted {
+			require.Equal(t, messagestore.Version(2), conflict.Actual)
+		} else {
+			require.Equal(t, messagestore.Version(0), conflict.Actual, "it is at least this")
+		}
+		requireUsable(t, tx, outside)
+	})
+}
+
+func TestCheckMeetsWhatTheTransactionCannotSee(t *testing.T) {
+	t.Parallel()
+	eachLevel(t, func(t *testing.T, _ pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
+		checked, written := storetest.Category(t).Stream("checked"), storetest.Category(t).Stream("written")
+		write(t, outside, checked, messagestore.NoStream, opened())
+		inside, err := messagestore.New(postgres.New(tx, nil), nil).Atomic()
+		require.NoError(t, err)
+
+		_, err = inside.WriteStreams(t.Context(),
+			messagestore.StreamWrite{Stream: checked, Expected: messagestore.NoStream},
+			messagestore.StreamWrite{Stream: written, Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened()}})
+
+		conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, checked, conflict.Stream)
+		requireUsable(t, tx, outside)
+	})
+}
+
+// Neither the next position nor whether it is the same message can be known by a
+// transaction that does not see the other: it has to be tried again.
+func TestTransactionTooOldToTellIsASerializationFailure(t *testing.T) {
+	t.Parallel()
+	again := opened()
+	for name, message := range map[string]messagestore.Message{"any version": opened(), "same id": again} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachLevel(t, func(t *testing.T, level pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
+				stream := storetest.Category(t).Stream("1")
+				theirs, mine, expected := opened(), message, messagestore.AnyVersion
+				mine.ID = uuid.Must(uuid.NewV7())
+				if name == "same id" {
+					theirs, expected = mine, messagestore.NoStream
+				}
+				write(t, outside, stream, messagestore.NoStream, theirs)
+
+				written, err := messagestore.New(postgres.New(tx, nil), nil).Write(t.Context(), stream, expected, mine)
+
+				if level == pgx.ReadCommitted {
+					require.NoError(t, err)
+					require.Equal(t, name == "same id", written.Duplicate)
+					requireUsable(t, tx, outside)
+					return
+				}
+				require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+				require.NotErrorIs(t, err, messagestore.ErrVersionConflict)
+				refused, ok := errors.AsType[*pgconn.PgError](err)
+				require.True(t, ok, "%v", err)
+				require.Equal(t, "40001", refused.Code)
+			})
+		})
+	}
+}
+
+// The same id in two categories is under two locks.
+func TestIDTakenInAnotherCategoryMeanwhileIsARow(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	for name, bodies := range map[string]int{"one message": 1, "several messages": 3} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			outside := messagestore.New(postgres.New(pool, nil), nil)
+			theirs, ours := storetest.Category(t).Stream("1"), storetest.Category(t).Stream("2")
+			taken := opened()
+			other, err := pool.Begin(t.Context())
+			require.NoError(t, err)
+			write(t, messagestore.New(postgres.New(other, nil), nil), theirs, messagestore.NoStream, taken)
+
+			tx := begin(t, pgx.ReadCommitted)
+			done := make(chan error, 1)
+			go func() {
+				messages := []messagestore.Body{taken}
+				for range bodies - 1 {
+					messages = append(messages, opened())
+				}
+				_, err := messagestore.New(postgres.New(tx, nil), nil).Write(t.Context(), ours, messagestore.NoStream, messages...)
+				done <- err
+			}()
+			waitUntilBlocked(t, pool, tx.Conn().PgConn().PID())
+			require.NoError(t, other.Commit(t.Context()))
+
+			conflict, ok := errors.AsType[*messagestore.IDConflictError](<-done)
+			require.True(t, ok)
+			require.Equal(t, messagestore.IDConflictError{ID: taken.ID, Stream: theirs, Position: 0}, *conflict)
+			requireUsable(t, tx, outside)
+		})
+	}
+}
+
+func begin(t *testing.T, level pgx.TxIsoLevel) pgx.Tx {
+	t.Helper()
+	tx, err := connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+	require.NoError(t, err)
+	return tx
+}
+
+// waitUntilBlocked returns when the backend waits for somebody's lock.
+func waitUntilBlocked(t *testing.T, db postgres.DB, pid uint32) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		rows, err := db.Query(t.Context(), "select cardinality(pg_blocking_pids($1)) > 0", int32(pid)) //nolint:gosec // a pid
+		require.NoError(t, err)
+		blocked, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
+		require.NoError(t, err)
+		return blocked
+	}, patience, tick)
+}
