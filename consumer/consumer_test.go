@@ -79,6 +79,14 @@ func running(t *testing.T, c *consumer.Consumer) (stop func() error) {
 	return stop
 }
 
+// runForAWhile runs c, which is expected to end by itself.
+func runForAWhile(t *testing.T, c *consumer.Consumer) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	return c.Run(ctx)
+}
+
 var errBroken = errors.New("broken")
 
 func TestCatchUpHandlesEverythingOnce(t *testing.T) {
@@ -143,7 +151,7 @@ func TestAFailingHandlerStopsTheConsumerBeforeItsMessage(t *testing.T) {
 			return nil
 		}), nil)
 
-		err := c.Run(t.Context())
+		err := runForAWhile(t, c)
 
 		require.ErrorIs(t, err, errBroken)
 		failed, ok := errors.AsType[*consumer.MessageError](err)

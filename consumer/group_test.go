@@ -83,7 +83,7 @@ func TestAMemberOfAnOldSizeIsFencedAtItsNextPosition(t *testing.T) {
 		store := newStore()
 		old := newConsumer(t, store, &journal{}, member(2, 0))
 		errs := make(chan error, 1)
-		go func() { errs <- old.Run(t.Context()) }()
+		go func() { errs <- runForAWhile(t, old) }()
 		time.Sleep(time.Second)
 
 		require.NoError(t, newConsumer(t, store, &journal{}, member(3, 0)).CatchUp(t.Context()))

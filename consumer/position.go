@@ -42,10 +42,7 @@ func (c *Consumer) resume(ctx context.Context) (*place, error) {
 	p.generation = current.version
 	p.stream = c.positionStream(current.version, c.config.GroupMember)
 	p.position, p.version, err = c.lastPosition(ctx, p.stream, current.Start)
-	if err != nil {
-		return nil, err
-	}
-	return p, c.checkHead(ctx, p.stream, p.position)
+	return p, err
 }
 
 // lastPosition returns what is recorded in stream, and start if nothing is.

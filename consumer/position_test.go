@@ -33,7 +33,7 @@ func TestOfTwoProcessesWithOneIdentityTheSecondToRecordIsFenced(t *testing.T) {
 			return nil
 		}), config)
 		errs := make(chan error, 1)
-		go func() { errs <- late.Run(t.Context()) }()
+		go func() { errs <- runForAWhile(t, late) }()
 		<-entered
 
 		require.NoError(t, newConsumer(t, messagestore.New(driver, nil), &journal{}, config).CatchUp(t.Context()))
@@ -110,7 +110,7 @@ func TestACorruptPositionStopsTheConsumer(t *testing.T) {
 		j := &journal{}
 		c := newConsumer(t, store, j, nil)
 
-		for _, err := range []error{c.Run(t.Context()), c.CatchUp(t.Context())} {
+		for _, err := range []error{runForAWhile(t, c), c.CatchUp(t.Context())} {
 			require.ErrorIs(t, err, consumer.ErrPositionCorrupt)
 			corrupt, ok := errors.AsType[*consumer.PositionCorruptError](err)
 			require.True(t, ok)
@@ -129,7 +129,7 @@ func TestAPositionAheadOfTheStoreStopsTheConsumer(t *testing.T) {
 	write(t, store, "account:position-ledger+0+0", raw("Recorded", `{"position": 3}`)) // 2 is at the end
 	c := newConsumer(t, store, &journal{}, nil)
 
-	err := c.Run(t.Context())
+	err := runForAWhile(t, c)
 
 	require.ErrorIs(t, err, consumer.ErrPositionAhead)
 	ahead, ok := errors.AsType[*consumer.PositionAheadError](err)
@@ -164,7 +164,9 @@ func TestAStoreThatWasPutBackStopsAConsumerThatRuns(t *testing.T) {
 		write(t, store.Store, "account-1", Deposited{1})
 		errs := make(chan error, 1)
 		c := newConsumer(t, store, &journal{}, nil)
-		go func() { errs <- c.Run(t.Context()) }()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		go func() { errs <- c.Run(ctx) }()
 		time.Sleep(time.Minute)
 		require.Equal(t, int64(1), c.Stats().Handled)
 

@@ -9,8 +9,9 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// headInterval is how often an idle consumer makes sure that the store still has
-// what it has read. A store that lost messages looks like one with none to come.
+// headInterval is how often an idle consumer makes sure, after the first time, that
+// the store still has what it has read. One that lost messages looks like one with
+// none to come.
 const headInterval = 10 * time.Second
 
 // A reader is how far a run has read, and when it reads on.

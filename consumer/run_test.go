@@ -258,7 +258,7 @@ func TestAHandlerThatIgnoresItsContextIsNamed(t *testing.T) {
 		require.Zero(t, c.Stats().Position)
 
 		// It may not be handed over to it again while it still works on it.
-		require.ErrorIs(t, c.Run(t.Context()), consumer.ErrRunning)
+		require.ErrorIs(t, runForAWhile(t, c), consumer.ErrRunning)
 		close(release)
 		synctest.Wait()
 		require.NoError(t, c.CatchUp(t.Context()))
@@ -294,7 +294,7 @@ func TestRetriesBackOffWithJitter(t *testing.T) {
 			return errBroken
 		}), &consumer.Config{Errors: consumer.ErrorPolicy{Retries: 5, MinBackoff: time.Second, MaxBackoff: 4 * time.Second}})
 
-		require.ErrorIs(t, c.Run(t.Context()), errBroken)
+		require.ErrorIs(t, runForAWhile(t, c), errBroken)
 
 		require.Len(t, calls, 6)
 		whole := 0
@@ -331,7 +331,7 @@ func TestAStopFinishesWhatIsInHandAndRecordsThePositionBeforeTheMessage(t *testi
 			return nil
 		}), &consumer.Config{Concurrency: 3, Errors: consumer.ErrorPolicy{Retries: -1}})
 
-		err := c.Run(t.Context())
+		err := runForAWhile(t, c)
 
 		require.ErrorIs(t, err, errBroken)
 		require.ElementsMatch(t, []messagestore.StreamName{"account-0", "account-2"}, finished)
@@ -511,7 +511,7 @@ func TestAConsumerRunsOnceAtATime(t *testing.T) {
 		stop := running(t, c)
 		synctest.Wait()
 
-		require.ErrorIs(t, c.Run(t.Context()), consumer.ErrRunning)
+		require.ErrorIs(t, runForAWhile(t, c), consumer.ErrRunning)
 		require.ErrorIs(t, c.CatchUp(t.Context()), consumer.ErrRunning)
 
 		require.NoError(t, stop())

@@ -83,7 +83,7 @@ func TestRunStopsAtAnErrorThatDoesNotHeal(t *testing.T) {
 			store := &tap{Store: newStore()}
 			write(t, store.Store, "account-1", Deposited{1})
 			store.set(spoil)
-			require.ErrorIs(t, newConsumer(t, store, &journal{}, nil).Run(t.Context()), lasting)
+			require.ErrorIs(t, runForAWhile(t, newConsumer(t, store, &journal{}, nil)), lasting)
 		}
 	}
 }
