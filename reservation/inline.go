@@ -74,7 +74,7 @@ func (r *Reserver) inline(ctx context.Context, atomic AtomicStore, c claim, deci
 			return r.won(ctx, c, written[0]), nil
 		}
 		conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)
-		if !ok || conflict.Stream == c.stream || errors.Is(err, messagestore.ErrOutcomeUnknown) {
+		if !ok || conflict.Stream == c.stream {
 			return r.refused(ctx, c, err)
 		}
 		if attempt == attempts {

@@ -227,8 +227,7 @@ func (r *Reserver) refused(ctx context.Context, c claim, failure error) (Result,
 	fail := func(err error) (Result, error) {
 		return Result{}, fmt.Errorf("reserve %s: %w", c.stream, err)
 	}
-	if errors.Is(failure, messagestore.ErrOutcomeUnknown) ||
-		!errors.Is(failure, messagestore.ErrVersionConflict) && !errors.Is(failure, messagestore.ErrIDConflict) {
+	if !errors.Is(failure, messagestore.ErrVersionConflict) && !errors.Is(failure, messagestore.ErrIDConflict) {
 		return fail(failure)
 	}
 	winner, err := r.first(ctx, c.stream)

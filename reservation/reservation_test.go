@@ -44,6 +44,7 @@ func TestACopyIsTheCommandByteForByte(t *testing.T) {
 	require.Equal(t, "AAA", made.Metadata.Local.Get("reservedKey"))
 	require.Len(t, made.Metadata.Local.Get("reservedDigest"), 64)
 	require.Len(t, made.Metadata.Local, 2)
+	require.Equal(t, reservation.DeriveID(source, string(command.With("AAA"))), made.ID)
 	require.Equal(t, source.ID[:6], made.ID[:6])
 	require.Equal(t, made.ID, result.Winner.ID)
 	require.Equal(t, made.GlobalPosition, result.Winner.GlobalPosition)
@@ -79,6 +80,22 @@ func TestTheWinnersOwnCommandIsKnownByItsCauseToo(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, reservation.Reserved, result.Outcome)
 	require.Len(t, all(t, store, command.With("AAA")), 1)
+}
+
+// A store that was copied elsewhere may number its messages anew.
+func TestTheWinnersOwnCommandIsKnownByItsIDToo(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	r := newReserver(t, store, nil)
+	source := send(t, store, command, Deposit{"AAA", 10})
+	_, err := r.Reserve(t.Context(), source, "AAA")
+	require.NoError(t, err)
+	source.Position, source.GlobalPosition = 7, 70
+
+	result, err := r.Reserve(t.Context(), source, "AAA")
+
+	require.NoError(t, err)
+	require.Equal(t, reservation.Reserved, result.Outcome)
 }
 
 func TestADuplicateLearnsWhoWon(t *testing.T) {
