@@ -14,9 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/sqlite"
+	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
+	"github.com/dibs-go/dibs/messagestore/storeurl"
 )
 
 // How a test tells its own binary to be a consumer that can be killed.
@@ -26,14 +28,6 @@ const (
 )
 
 var crashConfig = &consumer.Config{Concurrency: 3, BatchSize: 10, PositionInterval: 15, PollInterval: 5 * time.Millisecond}
-
-func openCrashStore(ctx context.Context, path string) (*messagestore.Store, error) {
-	driver, err := sqlite.Open(ctx, path, nil)
-	if err != nil {
-		return nil, err
-	}
-	return messagestore.New(driver, nil), nil
-}
 
 // done is where the handler of the child writes which messages it has handled.
 func done(category messagestore.Category) messagestore.Category { return category.WithType("done") }
@@ -54,12 +48,12 @@ func doneHandler(store *messagestore.Store) consumer.Handler {
 }
 
 // crashChild runs a consumer until it is killed, or its parent is gone.
-func crashChild(path string, category messagestore.Category) int {
+func crashChild(storeURL string, category messagestore.Category) int {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin) // ends when the parent does
 		os.Exit(3)
 	}()
-	store, err := openCrashStore(context.Background(), path)
+	store, err := storeurl.Open(context.Background(), storeURL, nil)
 	if err == nil {
 		var c *consumer.Consumer
 		if c, err = consumer.New(store, category, "crash", doneHandler(store), crashConfig); err == nil {
@@ -74,15 +68,23 @@ func crashChild(path string, category messagestore.Category) int {
 // no more over again than was said.
 func TestAConsumerThatIsKilledLosesNothing(t *testing.T) {
 	t.Parallel()
-	testCrashes(t, filepath.Join(t.TempDir(), "store.db"))
+	t.Run("SQLite", func(t *testing.T) {
+		t.Parallel()
+		testCrashes(t, "sqlite:"+filepath.Join(t.TempDir(), "store.db"))
+	})
+	t.Run("Postgres", func(t *testing.T) {
+		t.Parallel()
+		pgtest.Pool(t) // migrates the database
+		testCrashes(t, pgtest.URL(t))
+	})
 }
 
-func testCrashes(t *testing.T, path string) {
+func testCrashes(t *testing.T, storeURL string) {
 	t.Helper()
 	const messages, streams, kills = 1000, 7, 6
 	ctx := t.Context()
 	category := storetest.Category(t)
-	store, err := openCrashStore(ctx, path)
+	store, err := storeurl.Open(ctx, storeURL, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	for i := range messages {
@@ -91,7 +93,7 @@ func testCrashes(t *testing.T, path string) {
 
 	killed := 0
 	for range kills {
-		child := startCrashChild(t, path, category)
+		child := startCrashChild(t, storeURL, category)
 		before := len(allDone(t, store, category))
 		require.Eventually(t, func() bool {
 			n := len(allDone(t, store, category))
@@ -128,10 +130,10 @@ func testCrashes(t *testing.T, path string) {
 	require.LessOrEqual(t, again, killed*(crashConfig.PositionInterval+crashConfig.BatchSize))
 }
 
-func startCrashChild(t *testing.T, path string, category messagestore.Category) *exec.Cmd {
+func startCrashChild(t *testing.T, storeURL string, category messagestore.Category) *exec.Cmd {
 	t.Helper()
 	child := exec.Command(os.Args[0]) //nolint:gosec,noctx // this binary; it is killed by the test
-	child.Env = append(os.Environ(), crashStore+"="+path, crashCategory+"="+string(category))
+	child.Env = append(os.Environ(), crashStore+"="+storeURL, crashCategory+"="+string(category))
 	child.Stderr = os.Stderr
 	_, err := child.StdinPipe()
 	require.NoError(t, err)
@@ -148,4 +150,13 @@ func allDone(t *testing.T, store *messagestore.Store, category messagestore.Cate
 		all = append(all, m)
 	}
 	return all
+}
+
+func TestRunStopsAtADatabaseThatIsNotMigrated(t *testing.T) {
+	t.Parallel()
+	store, err := storeurl.Open(t.Context(), pgtest.Database(t), nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+
+	require.ErrorIs(t, runForAWhile(t, newConsumer(t, store, &journal{}, nil)), postgres.ErrNotMigrated)
 }

@@ -14,7 +14,16 @@ import (
 
 // ErrNotMigrated is matched by the error of a call on a database that does not have
 // the schema, or only an older one. See package migrations.
-var ErrNotMigrated = errors.New("the schema is not there, or not up to date: run dibs migrate up")
+var ErrNotMigrated error = lastingError("the schema is not there, or not up to date: run dibs migrate up")
+
+// A lastingError does not go away when what failed is tried again; a consumer stops
+// at one.
+type lastingError string
+
+func (e lastingError) Error() string { return string(e) }
+
+// Permanent says so.
+func (lastingError) Permanent() bool { return true }
 
 // writeFailed says what an error means for a write that was one statement: nothing
 // was written if the server says so while it goes on, and otherwise nobody knows.
