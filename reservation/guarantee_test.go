@@ -9,14 +9,15 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -34,6 +35,11 @@ func onEachDriver(t *testing.T, test func(t *testing.T, driver messagestore.Atom
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, driver.Close()) })
 		test(t, driver)
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		pool, schema := pgtest.Schema(t)
+		test(t, postgres.New(pool, &postgres.Config{Schema: schema}))
 	})
 }
 
@@ -64,7 +70,6 @@ func TestOneOfManyAttemptsReserves(t *testing.T) {
 			},
 		}, nil)
 
-		category := messagestore.Category(fmt.Sprintf("account%d:command", time.Now().UnixNano()))
 		type attempt struct {
 			source  *messagestore.Recorded
 			key     string
@@ -76,7 +81,7 @@ func TestOneOfManyAttemptsReserves(t *testing.T) {
 		for key := range keys {
 			for range sources {
 				name := fmt.Sprint("key ", key)
-				source := send(t, plain, category.Stream("123"), Deposit{name, 10})
+				source := send(t, plain, commands.Stream("123"), Deposit{name, 10})
 				for range workers {
 					group.Go(func() {
 						r, err := reservation.New(broken, nil)
@@ -102,7 +107,7 @@ func TestOneOfManyAttemptsReserves(t *testing.T) {
 		winners := map[string]*messagestore.Recorded{}
 		require.NotEmpty(t, acked)
 		for _, a := range acked {
-			reserved := all(t, plain, category.Stream("123", "key%20"+a.key[len("key "):]))
+			reserved := all(t, plain, commands.Stream("123", "key%20"+a.key[len("key "):]))
 			require.Len(t, reserved, 1, "acknowledged, so there, and once")
 			require.Equal(t, messagestore.Version(0), reserved[0].Position)
 			wins := reserved[0].Metadata.CausationPosition == a.source.Position
