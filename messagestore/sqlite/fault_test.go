@@ -13,10 +13,10 @@ import (
 	modernc "modernc.org/sqlite"
 )
 
-// A fault sees each statement before it is executed, the arguments too, in the form
-// "INSERT ... [account-1 ...]". An error that it returns is what the statement
+// A fault sees each statement before it is executed, and its first argument, in the
+// form "INSERT ... [account-1]". An error that it returns is what the statement
 // returns, without being executed, unless the fault has done that itself.
-type fault func(statement string, execute func() error) error
+type fault func(statement string, on faultyConn) error
 
 var faultyDrivers atomic.Int64
 
@@ -41,7 +41,7 @@ type faultyDriver struct {
 
 func (d *faultyDriver) Open(name string) (driver.Conn, error) {
 	conn, err := d.Driver.Open(name)
-	return &faultyConn{conn, d.fault}, err
+	return faultyConn{conn, d.fault}, err
 }
 
 type faultyConn struct {
@@ -49,38 +49,43 @@ type faultyConn struct {
 	fault fault
 }
 
-func (c *faultyConn) Prepare(statement string) (driver.Stmt, error) {
+func (c faultyConn) Prepare(statement string) (driver.Stmt, error) {
 	s, err := c.Conn.Prepare(statement)
-	return &faultyStmt{s, statement, c.fault}, err
+	return faultyStmt{s, statement, c}, err
+}
+
+// execute runs a statement without a fault.
+func (c faultyConn) execute(statement string) error {
+	s, err := c.Conn.Prepare(statement)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	_, err = s.(driver.StmtExecContext).ExecContext(context.Background(), nil)
+	return err
 }
 
 type faultyStmt struct {
 	driver.Stmt
 	statement string
-	fault     fault
+	conn      faultyConn
 }
 
-func (s *faultyStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (result driver.Result, err error) {
-	executed := false
-	execute := func() error {
-		executed = true
-		result, err = s.Stmt.(driver.StmtExecContext).ExecContext(ctx, args)
-		return err
+func (s faultyStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
+	if err := s.conn.fault(s.with(args), s.conn); err != nil {
+		return nil, err
 	}
-	if err := s.fault(s.with(args), execute); err != nil || executed {
-		return result, err
-	}
-	return result, execute()
+	return s.Stmt.(driver.StmtExecContext).ExecContext(ctx, args)
 }
 
-func (s *faultyStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (rows driver.Rows, err error) {
-	if err := s.fault(s.with(args), func() error { panic("for what returns no rows") }); err != nil {
+func (s faultyStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	if err := s.conn.fault(s.with(args), s.conn); err != nil {
 		return nil, err
 	}
 	return s.Stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
 }
 
-func (s *faultyStmt) with(args []driver.NamedValue) string {
+func (s faultyStmt) with(args []driver.NamedValue) string {
 	statement := strings.TrimSpace(s.statement)
 	if len(args) > 0 {
 		statement += fmt.Sprintf(" [%v]", args[0].Value)
@@ -90,7 +95,7 @@ func (s *faultyStmt) with(args []driver.NamedValue) string {
 
 func TestFaultsAreMade(t *testing.T) {
 	t.Parallel()
-	db, err := sql.Open(faulty(t, func(statement string, _ func() error) error {
+	db, err := sql.Open(faulty(t, func(statement string, _ faultyConn) error {
 		if statement == "SELECT 1" {
 			return sqliteError(10)
 		}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -82,7 +83,7 @@ func TestNewerSchemaIsLeftAlone(t *testing.T) {
 
 func TestFileThatCannotBeWrittenSaysSo(t *testing.T) {
 	t.Parallel()
-	driver := faulty(t, func(statement string, _ func() error) error {
+	driver := faulty(t, func(statement string, _ faultyConn) error {
 		if statement == "PRAGMA journal_mode = wal" {
 			return sqliteError(8) // SQLITE_READONLY; root may write to any file
 		}
@@ -130,6 +131,30 @@ func TestManyOpenANewFileAtOnce(t *testing.T) {
 		version, err := open(t, path, nil).Version(t.Context(), "account-1")
 		require.NoError(t, err)
 		require.EqualValues(t, len(errs)-1, version)
+	}
+}
+
+// Whatever one process has looked at when another creates the tables, it finds them.
+func TestTablesMayAppearWhileOpening(t *testing.T) {
+	t.Parallel()
+	statements := []string{
+		"SELECT count(*) FROM sqlite_schema", "PRAGMA journal_mode = wal", "BEGIN IMMEDIATE",
+	}
+	for _, at := range statements {
+		path := newFile(t)
+		var created atomic.Bool
+		driver, err := sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ faultyConn) error {
+			if statement == at && created.CompareAndSwap(false, true) {
+				_, err := open(t, path, nil).Append(t.Context(), appendOf("account-1", messagestore.NoStream, 1))
+				return err
+			}
+			return nil
+		}), path, nil)
+		require.NoError(t, err, at)
+		require.True(t, created.Load(), at)
+		_, err = driver.Append(t.Context(), appendOf("account-1", 0, 1))
+		require.NoError(t, err)
+		require.NoError(t, driver.Close())
 	}
 }
 

@@ -2,6 +2,7 @@ package sqlite_test
 
 import (
 	"database/sql"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,6 +37,9 @@ func TestStatementsGoByAnIndex(t *testing.T) {
 	for name, statement := range sqlite.Statements {
 		t.Run(name, func(t *testing.T) {
 			for _, step := range column("EXPLAIN QUERY PLAN "+statement, 3) {
+				if strings.HasPrefix(name, "category") && strings.Contains(step, "dibs_messages") {
+					require.Contains(t, step, "INDEX dibs_messages_category (category=? AND ")
+				}
 				require.NotContains(t, step, "SCAN dibs_messages")
 				require.NotContains(t, step, "TEMP B-TREE")
 			}

@@ -129,8 +129,9 @@ func TestBadAppendHarmsNoneOfItsGroup(t *testing.T) {
 func TestFailedAppendHarmsNoneOfItsGroup(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
-	driver, err := sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ func() error) error {
+	driver, err := sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
 		if strings.HasSuffix(statement, "[account-bad]") {
+			_ = on.execute("ROLLBACK")    // as SQLite does by itself, or does not
 			return sqliteError(10 | 1<<8) // SQLITE_IOERR_READ
 		}
 		return nil
@@ -191,17 +192,19 @@ func TestCallerWhoLeavesBeforeItsCommitWritesNothing(t *testing.T) {
 func TestCallerWhoLeavesDuringTheCommitDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
-	committing, proceed := make(chan struct{}), make(chan struct{})
+	committing, blocked := make(chan struct{}), make(chan struct{})
+	proceed := sync.OnceFunc(func() { close(blocked) })
 	var stop atomic.Bool
-	driver, err := sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ func() error) error {
+	driver, err := sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ faultyConn) error {
 		if statement == "COMMIT" && stop.CompareAndSwap(true, false) {
 			close(committing)
-			<-proceed
+			<-blocked
 		}
 		return nil
 	}), path, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
+	t.Cleanup(proceed)
 	stop.Store(true)
 	store := messagestore.New(driver, nil)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -219,7 +222,7 @@ func TestCallerWhoLeavesDuringTheCommitDoesNotKnow(t *testing.T) {
 	require.Less(t, time.Since(left), time.Second)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.ErrorIs(t, err, context.Canceled)
-	close(proceed)
+	proceed()
 	written, err := store.Resolve(t.Context(), err)
 	require.NoError(t, err)
 	require.EqualValues(t, 0, written[0].Version)
@@ -247,7 +250,7 @@ func TestBusyDatabaseIsADefiniteError(t *testing.T) {
 func TestCommitThatMeetsALockIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	var refusals atomic.Int64
-	driver, err := sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ func() error) error {
+	driver, err := sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ faultyConn) error {
 		if statement == "COMMIT" && refusals.Add(-1) >= 0 {
 			return sqliteError(5)
 		}
@@ -279,12 +282,12 @@ func TestFailedCommitIsUnknownUntilItIsSettled(t *testing.T) {
 			t.Parallel()
 			path := newFile(t)
 			var failures atomic.Int64
-			driver, err := sqlite.OpenWith(t.Context(), faulty(t, func(statement string, execute func() error) error {
+			driver, err := sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
 				if statement != "COMMIT" || failures.Add(-1) < 0 {
 					return nil
 				}
 				if happens {
-					if err := execute(); err != nil {
+					if err := on.execute("COMMIT"); err != nil {
 						return err
 					}
 				}
