@@ -105,10 +105,13 @@ func sumOf(messageType string, content any) ([sha256.Size]byte, error) {
 // same message and name, for ever, and different for any others. What a handler
 // writes under such an id is written once, however often m is delivered:
 //
-//	_, err = store.Write(ctx, stream, version, messagestore.Message{
+//	_, err = store.Write(ctx, stream, version, messagestore.Follow(m.Recorded, messagestore.Message{
 //		ID:   reservation.DeriveID(m.Recorded, "deposited"),
-//		Body: messagestore.Follow(m.Recorded, Deposited{m.Body.Amount}).Body,
-//	})
+//		Body: Deposited{m.Body.Amount},
+//	}))
+//
+// If the handler comes to another decision the second time, the write matches
+// [messagestore.ErrIDConflict]: the first decision stands.
 //
 // It is a version 7 id with the time of m's, or the time m was recorded at if its id
 // has none, so that ids stay in about the order of time.

@@ -75,3 +75,136 @@ func ExampleCopy() {
 	// Deposit account:command-123@2: duplicate, by Deposit account:command-123+AAA@0
 	// Deposit account:command-123+AAA@0: handled
 }
+
+func ExampleInitiate() {
+	ctx := context.Background()
+	store := messagestore.New(memory.New(), nil)
+	once, err := reservation.New(store, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	mux := handler.New()
+	handler.On(mux, reservation.Initiate(once, func(m handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
+		return transaction.Stream(m.Stream.CardinalID(), m.Body.DepositID), Initiated{Amount: m.Body.Amount}
+	}))
+	issue(ctx, store, 3, Deposit{"AAA", 10})
+	consume(ctx, store, mux)
+
+	for m, err := range store.Category(ctx, transaction, 0, messagestore.Filter{}) {
+		fmt.Println(m, "follows", m.Metadata.CausationStream, m.Metadata.CausationPosition, err)
+	}
+	// Output:
+	// Initiated accountTransaction-123+AAA@0 follows account:command-123 0 <nil>
+}
+
+func ExampleInline() {
+	ctx := context.Background()
+	store := messagestore.New(memory.New(), nil)
+	atomic, err := store.Atomic()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	once, err := reservation.New(store, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	deposit := func(ctx context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+		account := messagestore.Category("account").Stream(m.Stream.CardinalID())
+		version, err := store.Version(ctx, account)
+		return []messagestore.StreamWrite{{
+			Stream:   account,
+			Expected: version,
+			Bodies:   []messagestore.Body{messagestore.Follow(m.Recorded, Deposited{m.Body.Amount})},
+		}}, err
+	}
+
+	mux := handler.New()
+	handler.On(mux, reservation.Inline(once, atomic, Deposit.Key, deposit))
+	issue(ctx, store, 3, Deposit{"AAA", 10})
+	issue(ctx, store, 1, Deposit{"BBB", 5})
+	consume(ctx, store, mux)
+
+	for m, err := range store.Stream(ctx, "account-123", 0) {
+		fmt.Println(m, string(m.Data), err)
+	}
+	// Output:
+	// Deposited account-123@0 {"amount":10} <nil>
+	// Deposited account-123@1 {"amount":5} <nil>
+}
+
+func ExampleReserver_Reserve() {
+	ctx := context.Background()
+	store := messagestore.New(memory.New(), nil)
+	once, err := reservation.New(store, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	issue(ctx, store, 2, Deposit{"AAA", 10})
+	issue(ctx, store, 1, Deposit{"AAA", 99})
+
+	for m, err := range store.Stream(ctx, "account:command-123", 0) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		result, err := once.Reserve(ctx, m, "AAA")
+		fmt.Println(m.Position, result.Outcome, err)
+	}
+	who, err := once.Lookup(ctx, "account:command-123", "AAA")
+	fmt.Println("message", who.Winner.Metadata.CausationPosition, "won", who.Stream, err)
+	// Output:
+	// 0 reserved <nil>
+	// 1 duplicate <nil>
+	// 2 key reused <nil>
+	// message 0 won account:command-123+AAA <nil>
+}
+
+func ExampleContentKey() {
+	fmt.Println(reservation.ContentKey(Deposit{"AAA", 10}))
+	fmt.Println(reservation.ContentKey(Deposit{"AAA", 10}) == reservation.ContentKey(Deposit{"AAA", 11}))
+
+	// When it was sent does not count: see Transfer.ReservationContent.
+	fmt.Println(reservation.ContentKey(Transfer{"Bob", 10, "09:00"}) == reservation.ContentKey(Transfer{"Bob", 10, "09:01"}))
+	// Output:
+	// CoWWHXMzY0mwzhR5k_P-gHST6i_BuI68BQ5m-VyNqTc
+	// false
+	// true
+}
+
+func ExampleNewPair() {
+	ctx := context.Background()
+	store := messagestore.New(memory.New(), nil)
+	once, err := reservation.New(store, &reservation.Config{From: "account:command", Category: "accountTransaction"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	mux := handler.New()
+	handler.On(mux, reservation.Copy(once, Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) error {
+		fmt.Printf("%s: handled\n", m)
+		return nil
+	}))
+	issue(ctx, store, 3, Deposit{"AAA", 10})
+
+	pair, err := reservation.NewPair(store, once, "accounts", mux, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(pair.CatchUp(ctx)) // a service calls Run
+	// Output:
+	// Deposit accountTransaction-123+AAA@0: handled
+	// <nil>
+}
+
+func ExampleDecodeKey() {
+	stream := messagestore.StreamName("account:command-123+a%2Bb")
+	fmt.Println(reservation.DecodeKey(stream.IDs()[1]))
+	// Output:
+	// a+b true
+}
