@@ -324,7 +324,7 @@ func (d *demo) killAll() {
 		case <-p.ended:
 		default:
 			p.killed = true
-			_ = p.Process.Kill() //nolint:errcheck // it may have ended in the meantime
+			_ = p.Process.Kill() // it may have ended in the meantime
 			<-p.ended
 		}
 	}

@@ -22,7 +22,7 @@ func preparePostgres(ctx context.Context, where string) (string, func() error, e
 	if err != nil {
 		return "", nil, fmt.Errorf("connect to %s: %w", target.Host, err)
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is under way
+	defer conn.Close(context.WithoutCancel(ctx))
 	schema := fmt.Sprintf("dibs_demo_%d", time.Now().UnixNano())
 	if err := migrations.Up(ctx, conn, &migrations.Config{Schema: schema}); err != nil {
 		return "", nil, err
@@ -38,7 +38,7 @@ func preparePostgres(ctx context.Context, where string) (string, func() error, e
 		if err != nil {
 			return fmt.Errorf("remove schema %s: %w", schema, err)
 		}
-		defer conn.Close(ctx) //nolint:errcheck // nothing is under way
+		defer conn.Close(ctx)
 		if _, err := conn.Exec(ctx, "drop schema "+pgx.Identifier{schema}.Sanitize()+" cascade"); err != nil {
 			return fmt.Errorf("remove schema %s: %w", schema, err)
 		}

@@ -37,7 +37,7 @@ func runComponent(ctx context.Context, args []string, _, stderr io.Writer) error
 	if err != nil {
 		return fmt.Errorf("open store: %w", err)
 	}
-	defer store.Close() //nolint:errcheck // nothing is buffered in it
+	defer store.Close()
 
 	mux, err := account.Handlers(store, &account.Config{Logger: logger})
 	if err != nil {

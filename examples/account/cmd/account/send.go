@@ -47,7 +47,7 @@ func runSender(ctx context.Context, args []string, stdout, stderr io.Writer) err
 	if err != nil {
 		return fmt.Errorf("open store: %w", err)
 	}
-	defer store.Close() //nolint:errcheck // every write has been answered
+	defer store.Close()
 
 	s := &commandSender{store: store, name: fmt.Sprintf("sender-%d", *sender+1), out: json.NewEncoder(stdout)}
 	p := newPlan(orders, *seed, *of)
@@ -79,7 +79,7 @@ func (s *commandSender) report(phase int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// Whoever reads it is gone if this fails, and then so is this process soon.
-	_ = s.out.Encode(report{Sent: s.sent.Load(), Refused: s.refused.Load(), Phase: phase}) //nolint:errcheck // as said
+	_ = s.out.Encode(report{Sent: s.sent.Load(), Refused: s.refused.Load(), Phase: phase})
 }
 
 func (s *commandSender) send(ctx context.Context, list []sending, concurrency int) error {
