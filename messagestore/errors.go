@@ -184,6 +184,8 @@ type UnknownWrite struct {
 	Stream   StreamName
 	Expected Version
 	IDs      []uuid.UUID // none for a check of the version
+
+	records []Record // that were to be written, if the store knows
 }
 
 // Error says what went wrong.

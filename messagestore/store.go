@@ -116,10 +116,13 @@ func settle(ctx context.Context, s *Store, appends []Append, write func(context.
 		}
 		s.config.Logger.Warn().Err(unknown.Cause).Str("stream", string(appends[0].Stream)).Int("attempt", attempt).Msg("outcome unknown")
 		found, resolveErr := s.Resolve(ctx, unknown)
+		conflict, used := errors.AsType[*IDConflictError](resolveErr)
 		switch {
 		case resolveErr == nil:
 			s.wrote(found)
 			return found, nil
+		case used:
+			return nil, conflict
 		case !errors.Is(resolveErr, ErrNotWritten):
 			return nil, err
 		case attempt == attempts:
@@ -131,7 +134,7 @@ func settle(ctx context.Context, s *Store, appends []Append, write func(context.
 func unknownWrites(appends []Append) []UnknownWrite {
 	writes := make([]UnknownWrite, len(appends))
 	for i, a := range appends {
-		writes[i] = UnknownWrite{Stream: a.Stream, Expected: a.Expected}
+		writes[i] = UnknownWrite{Stream: a.Stream, Expected: a.Expected, records: a.Records}
 		for _, r := range a.Records {
 			writes[i].IDs = append(writes[i].IDs, r.ID)
 		}
@@ -148,7 +151,8 @@ func (s *Store) wrote(written []Written) {
 
 // Resolve finds out what became of a write whose error matches
 // [ErrOutcomeUnknown]. It returns what the write would have returned, or
-// [ErrNotWritten] if it did not happen and never will; any other error means that
+// [ErrNotWritten] if it did not happen and never will, or [ErrIDConflict] if it did
+// not because an id was used before for something else; any other error means that
 // the outcome is still unknown. It works on any store over the same database.
 func (s *Store) Resolve(ctx context.Context, err error) ([]Written, error) {
 	unknown, ok := errors.AsType[*OutcomeUnknownError](err)
@@ -164,6 +168,9 @@ func (s *Store) Resolve(ctx context.Context, err error) ([]Written, error) {
 		if len(found) != len(w.IDs) { // all or none, so none
 			return nil, fmt.Errorf("resolve %s: %w", quoteName(w.Stream), ErrNotWritten)
 		}
+		if conflict := w.conflict(found); conflict != nil {
+			return nil, fmt.Errorf("resolve %s: %w", quoteName(w.Stream), conflict)
+		}
 		written := Written{Stream: w.Stream, Version: w.Expected, IDs: w.IDs}
 		if n := len(found); n > 0 {
 			written.Version, written.GlobalPosition = found[n-1].Position, found[n-1].GlobalPosition
@@ -171,6 +178,19 @@ func (s *Store) Resolve(ctx context.Context, err error) ([]Written, error) {
 		all = append(all, written)
 	}
 	return all, nil
+}
+
+// conflict returns nil if found is what w wrote. Ids that were used before, for
+// something else, are there as well, and are not this write's success.
+func (w UnknownWrite) conflict(found []*Recorded) error {
+	for i, r := range w.records {
+		m := found[i]
+		metadata, err := encodeMetadata(m.Metadata)
+		if err != nil || m.Position != found[0].Position+Version(i) || !SameRecord(m, metadata, r) {
+			return &IDConflictError{ID: m.ID, Stream: m.Stream, Position: m.Position}
+		}
+	}
+	return nil
 }
 
 // Stream yields the messages of stream from position from on, in order, until

@@ -209,6 +209,40 @@ func TestLostWriteOfSeveralStreamsIsFoundWhole(t *testing.T) {
 	}
 }
 
+// The ids are there, and the write is not.
+func TestLostWriteWhoseIDIsUsedForSomethingElseIsAConflict(t *testing.T) {
+	first := messagestore.Message{ID: uuid.New(), Body: opened{"first"}, Metadata: messagestore.Metadata{SchemaVersion: "1"}}
+	second := messagestore.Message{ID: uuid.New(), Body: opened{"second"}}
+	changed := first
+	changed.Body = opened{"changed"}
+	bare := first
+	bare.Metadata = messagestore.Metadata{}
+	for name, test := range map[string]struct {
+		again    []messagestore.Body
+		conflict bool
+	}{
+		"the same":       {[]messagestore.Body{first, second}, false},
+		"one of two":     {[]messagestore.Body{second}, false},
+		"other data":     {[]messagestore.Body{changed, second}, true},
+		"other metadata": {[]messagestore.Body{bare}, true},
+		"another order":  {[]messagestore.Body{second, first}, true},
+	} {
+		driver, store := script(step{true, nil}, step{false, errLost})
+		_, err := store.Write(t.Context(), stream, messagestore.NoStream, first, second)
+		require.NoError(t, err)
+
+		_, err = store.Write(t.Context(), stream, 1, test.again...)
+
+		require.Equal(t, test.conflict, err != nil, name)
+		if test.conflict {
+			require.ErrorIs(t, err, messagestore.ErrIDConflict, name)
+			require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+		}
+		require.Equal(t, 2, driver.appends)
+		requireMessages(t, store, stream, 2)
+	}
+}
+
 func TestResolveWantsAnUnknownOutcome(t *testing.T) {
 	_, err := untouchedStore(t).Resolve(t.Context(), messagestore.ErrVersionConflict)
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
