@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -66,7 +67,7 @@ func (a *app) fail(ctx context.Context, err error) int {
 			return p.Exit // nothing to tell that its user does not know
 		}
 	}
-	p.Error, p.Hint = a.redact(visible(p.Error)), a.redact(p.Hint)
+	p.Error, p.Hint = a.redact(visible(a.redact(p.Error))), a.redact(p.Hint)
 	if a.JSON {
 		if text, encodeErr := oneLine(p); encodeErr == nil {
 			a.warn("%s", text)
@@ -82,7 +83,7 @@ func (a *app) fail(ctx context.Context, err error) int {
 
 // warn writes to the standard error. If that fails there is nobody to tell.
 func (a *app) warn(format string, args ...any) {
-	fmt.Fprintf(a.stderr, format, args...) //nolint:errcheck // as above
+	fmt.Fprintf(a.stderr, format, args...)
 }
 
 // closed reports whether err is that of a pipe without a reader.
@@ -120,6 +121,8 @@ func (a *app) describe(err error) problem {
 		p.Hint = "run it again with the same id: what is written already is not written again"
 	case errors.Is(err, messagestore.ErrNotFound):
 		p.Kind = "notFound"
+	case errors.Is(err, postgres.ErrNotMigrated):
+		p.Kind = "notMigrated" // and its text says what to run
 	case errors.Is(err, migrations.ErrInvalidSchema):
 		p.Kind, p.Exit = "invalid", exitUsage
 	case errors.Is(err, migrations.ErrTooNew):
@@ -173,7 +176,7 @@ func (a *app) where() string {
 // refused says what to do about an error of the server, by its SQLSTATE.
 // (https://www.postgresql.org/docs/current/errcodes-appendix.html)
 func (a *app) refused(p *problem, e *pgconn.PgError) {
-	hint := ""
+	var hint string
 	switch e.Code {
 	case "28P01", "28000":
 		hint = "are the user and password right? They are from " + a.origin
@@ -181,11 +184,8 @@ func (a *app) refused(p *problem, e *pgconn.PgError) {
 		hint = "make the database with createdb, or is it another? It is from " + a.origin
 	case "53300", "57P03":
 		hint = "try again"
-	case "3F000", "42P01", "42883": // no such schema, table, function
-		p.Kind, p.Hint = "notMigrated", "run dibs migrate up"
-		return
 	case "42501":
-		p.Kind, p.Hint = "denied", "to write, the user is a member of dibs_writer, to read of dibs_reader; to migrate, it may create in the database"
+		p.Kind, p.Hint = "denied", "grant this user dibs_reader to read, dibs_writer to write; to migrate, it needs the right to create in the database"
 		return
 	case "25006":
 		p.Kind, p.Hint = "readOnly", "is this server a replica?"

@@ -98,7 +98,7 @@ func TestStoryOfAReservation(t *testing.T) {
 	for _, event := range events {
 		require.Equal(t, "account:command-123+AAA", event["of"])
 		require.Equal(t, "AAA", event["key"])
-		names = append(names, fmt.Sprint(event["event"], " ", event["message"].(map[string]any)["stream"]))
+		names = append(names, fmt.Sprint(event["event"], " ", field(t, event, "message")["stream"]))
 	}
 	require.Equal(t, []string{
 		"firstWrite account:command-123+AAA", "winner account:command-123",
@@ -121,7 +121,7 @@ func TestStoryOfAnEntity(t *testing.T) {
 func TestStoryOfAParkedCommand(t *testing.T) {
 	t.Parallel()
 	dibs := bank(t, func(store *messagestore.Store) {
-		_, err := store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, deposit{"AAA", -1})
+		_, err := store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, deposit{"AAA", -1}, deposit{"BBB", -1})
 		require.NoError(t, err)
 	})
 
@@ -142,13 +142,13 @@ func TestKeyIsFoundInItsCategory(t *testing.T) {
 		}
 	})
 	for _, key := range keys {
-		var streams []any
+		var streams []string
 		duplicates := 0
 		for _, event := range objects(t, dibs.ok(t, "explain", key, "--category", "account:command", "--json")) {
 			require.Equal(t, key, event["key"])
 			switch event["event"] {
 			case "firstWrite":
-				streams = append(streams, event["of"])
+				streams = append(streams, fmt.Sprint(event["of"]))
 			case "duplicate":
 				duplicates++
 			}
@@ -156,7 +156,7 @@ func TestKeyIsFoundInItsCategory(t *testing.T) {
 		require.Len(t, streams, 2, key)
 		require.Equal(t, 2, duplicates, key)
 		for _, stream := range streams {
-			require.Contains(t, dibs.ok(t, "explain", stream.(string)), "duplicate ")
+			require.Contains(t, dibs.ok(t, "explain", stream), "duplicate ")
 		}
 	}
 

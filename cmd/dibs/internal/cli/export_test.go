@@ -1,4 +1,21 @@
 package cli
 
+import (
+	"context"
+	"io"
+	"strings"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
 // EndOf is endOf, to count what it reads.
 var EndOf = endOf
+
+// RunOver is Run with another way to open a store.
+func RunOver(
+	ctx context.Context, open func(context.Context, string, *messagestore.Config) (*messagestore.Store, error),
+	args []string, stdout, stderr io.Writer, getenv func(string) string,
+) int {
+	a := &app{stdin: strings.NewReader(""), stderr: stderr, getenv: getenv, open: open}
+	return a.run(ctx, args, stdout)
+}

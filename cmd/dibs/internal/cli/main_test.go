@@ -80,6 +80,14 @@ func objects(t *testing.T, output string) []map[string]any {
 	return all
 }
 
+// field returns an object in an object.
+func field(t *testing.T, object map[string]any, name string) map[string]any {
+	t.Helper()
+	value, ok := object[name].(map[string]any)
+	require.True(t, ok, "%s of %v", name, object)
+	return value
+}
+
 var (
 	aTime = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z`)
 	aUUID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)

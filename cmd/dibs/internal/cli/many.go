@@ -43,7 +43,7 @@ func (c *writeCommand) many(ctx context.Context, a *app) error {
 		if err != nil {
 			return usage("%w", err)
 		}
-		defer file.Close() //nolint:errcheck // it was only read
+		defer file.Close()
 		input = file
 	}
 	return a.withStore(ctx, 1, func(store *messagestore.Store) error {

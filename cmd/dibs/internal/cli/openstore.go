@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dibs-go/dibs/messagestore"
@@ -17,6 +19,8 @@ func (a *app) storeURL() (string, error) {
 		return "", err
 	}
 	a.secrets = append(secretsOf(u), a.getenv("PGPASSWORD"))
+	// The longest first, so that none leaves the end of another behind.
+	slices.SortFunc(a.secrets, func(x, y string) int { return len(y) - len(x) })
 	if !isPostgres(u) {
 		if a.Schema != "" {
 			return "", usage("--schema is for PostgreSQL only, and the store of %s is another", a.origin)
@@ -108,11 +112,12 @@ func (a *app) withStore(ctx context.Context, batchSize int, f func(*messagestore
 }
 
 // secretsOf returns what may not be shown of a store's URL, however malformed it
-// is: as it is written there, and decoded.
+// is: as it is written there, decoded, and as an error might quote it.
 func secretsOf(u string) []string {
 	var secrets []string
 	add := func(s string) {
-		secrets = append(secrets, s)
+		quoted := strconv.Quote(s)
+		secrets = append(secrets, s, visible(s), quoted[1:len(quoted)-1])
 		if decoded, err := url.PathUnescape(s); err == nil {
 			secrets = append(secrets, decoded)
 		}

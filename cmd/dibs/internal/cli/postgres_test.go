@@ -18,6 +18,8 @@ func TestMigrateMakesWhatTheOtherCommandsNeed(t *testing.T) {
 		before := dibs.run(t, args...)
 		require.Equal(t, 1, before.code)
 		require.Contains(t, before.stderr, "run dibs migrate up")
+		asJSON := dibs.run(t, append(args, "--json")...)
+		require.Equal(t, "notMigrated", objects(t, asJSON.stderr)[0]["kind"])
 	}
 	pending := dibs.ok(t, "migrate", "status")
 	require.Contains(t, pending, "0001_schema.sql")

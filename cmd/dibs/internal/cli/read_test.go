@@ -98,7 +98,7 @@ func TestHiddenCharactersAreShownAsEscapes(t *testing.T) {
 	require.Contains(t, dibs.ok(t, "stream", "account-1"), `{"a":"\u009b31m\u202e\udb40\udc41"}`)
 	printed := dibs.ok(t, "stream", "account-1", "--json")
 	require.Contains(t, printed, `{"a":"\u009b31m\u202e\udb40\udc41"}`)
-	require.Equal(t, "\u009b31m\u202e\U000e0041", objects(t, printed)[0]["data"].(map[string]any)["a"])
+	require.Equal(t, "\u009b31m\u202e\U000e0041", field(t, objects(t, printed)[0], "data")["a"])
 }
 
 // A terminal is a buffer that says it is a character device.
@@ -139,8 +139,13 @@ func TestReaderThatHasEnoughEndsTheCommandQuietly(t *testing.T) {
 	dibs := newShell(t)
 	require.Equal(t, 0, dibs.feed(t, strings.Repeat(`{"stream":"account-1","type":"T"}`+"\n", 300), "write").code)
 	for _, args := range [][]string{
-		{"stream", "account-1"}, {"category", "account", "--json"}, {"tail", "account", "--from", "0"},
-		{"explain", "account-1"}, {"version"}, {"--help"}, {"migrate", "print"},
+		{"stream", "account-1"},
+		{"category", "account", "--json"},
+		{"tail", "account", "--from", "0"},
+		{"explain", "account-1"},
+		{"version"},
+		{"--help"},
+		{"migrate", "print"},
 	} {
 		var stderr bytes.Buffer
 		require.Equal(t, 0, cli.Run(t.Context(), args, nil, brokenPipe{}, &stderr, dibs.getenv), args)

@@ -1,12 +1,18 @@
 package cli_test
 
 import (
+	"bytes"
+	"context"
+	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
+	"github.com/dibs-go/dibs/messagestore"
 )
 
 func TestStoreIsChosenByFlagAndEnvironmentInOrder(t *testing.T) {
@@ -91,9 +97,27 @@ func TestNoErrorShowsAPassword(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dibs := &shell{env: map[string]string{"DATABASE_URL": store}}
+
+			// Whatever a driver puts into its error, now or one day.
+			careless := func(_ context.Context, u string, _ *messagestore.Config) (*messagestore.Store, error) {
+				return nil, fmt.Errorf("cannot open %s, nor %q", u, store)
+			}
+			var stdout, stderr bytes.Buffer
+			cli.RunOver(t.Context(), careless, []string{"stream", "a-1"}, &stdout, &stderr, dibs.getenv)
+			require.NotContains(t, stdout.String()+stderr.String(), canary)
+			require.NotEmpty(t, stderr.String())
+
 			for _, args := range [][]string{
-				{"stream", "a-1"}, {"stream", "a-1", "--json"}, {"stream", "a-1", "--schema", "x"}, {"migrate", "up"}, {"migrate", "status", "--json"},
-				{"tail", "a"}, {"write", "a-1", "T"}, {"write"}, {"explain", "a-1"}, {"stream", "a-1", "--store", store},
+				{"stream", "a-1"},
+				{"stream", "a-1", "--json"},
+				{"stream", "a-1", "--schema", "x"},
+				{"migrate", "up"},
+				{"migrate", "status", "--json"},
+				{"tail", "a"},
+				{"write", "a-1", "T"},
+				{"write"},
+				{"explain", "a-1"},
+				{"stream", "a-1", "--store", store},
 			} {
 				r := dibs.run(t, args...)
 				if r.code == 0 && args[0] == "migrate" {

@@ -70,7 +70,7 @@ func TestWriteFollowsAMessage(t *testing.T) {
 	dibs.ok(t, "write", "account-1", "Opened", "--follow", "account:command-ann@example.com@0")
 
 	opened := dibs.ok(t, "stream", "account-1", "--json")
-	metadata := objects(t, opened)[0]["metadata"].(map[string]any)
+	metadata := field(t, objects(t, opened)[0], "metadata")
 	require.Equal(t, "account:command-ann@example.com", metadata["causationMessageStreamName"])
 	require.Equal(t, "signup-1", metadata["correlationStreamName"])
 	require.Contains(t, opened, `{"n":12345678901234567890}`)
@@ -149,7 +149,7 @@ func TestInvalidArgumentsAreRefusedBeforeTheStoreIsOpened(t *testing.T) {
 		"key without category":   {[]string{"explain", "AAA"}, "give its --category"},
 		"in a stream":            {[]string{"explain", "a-1", "--in=b-1"}, "it is the name of a stream"},
 		"lines and a stream":     {[]string{"write", "a-1", "T", "--from", "-"}, "either STREAM and TYPE, or --from"},
-		"no such command":        {[]string{"wriet", "a-1", "T"}, "wriet"},
+		"no such command":        {[]string{"append", "a-1", "T"}, "append"},
 		"no command":             {nil, "expected one of"},
 		"no such flag":           {[]string{"stream", "a-1", "--form=1"}, "--form"},
 		"no such file":           {[]string{"write", "--from", "/there/is/no/such.ndjson"}, "no such file"},
