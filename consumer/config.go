@@ -162,9 +162,6 @@ func (c *Config) validate() error {
 	if err := c.filter().Validate(); err != nil {
 		return err
 	}
-	if c.GroupSize == 0 && c.GroupMember != 0 {
-		return invalid("group member", c.GroupMember, "it needs a group size")
-	}
 	for _, n := range []struct {
 		field        string
 		value, least int

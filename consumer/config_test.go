@@ -107,7 +107,7 @@ func TestTheLongestNameWorks(t *testing.T) {
 	write(t, store, "account-1", Deposited{1})
 	accepted := 0
 	for n := range messagestore.MaxNameBytes {
-		c, err := consumer.New(store, account, strings.Repeat("n", n), always(hopeless{}), nil)
+		c, err := consumer.New(store, account, strings.Repeat("n", n), always(parkError{}), nil)
 		if err != nil {
 			continue
 		}

@@ -18,7 +18,9 @@ import (
 
 // A Handler is given the messages of a category. It may be given one again, and so
 // does for the second time what it may do twice. With [Config.Concurrency] above 1
-// it is called from several goroutines. A message is read-only.
+// it is called from several goroutines. A message is read-only. The context lives on
+// through [Config.Grace] when the consumer is told to stop; an error that comes after
+// it is done is not held against the message.
 //
 // A handler that has a method Validate() error is asked by [New].
 type Handler interface {

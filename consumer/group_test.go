@@ -120,3 +120,25 @@ func TestOfTwoStartersOfASizeOneStartsTheGeneration(t *testing.T) {
 		require.Equal(t, messagestore.Version(size-2), entry.Position)
 	}
 }
+
+// Between the look of one starter and its write, another starts the generation.
+func TestAStarterThatComesSecondJoinsTheGenerationOfTheFirst(t *testing.T) {
+	t.Parallel()
+	store := &tap{Store: newStore()}
+	write(t, store.Store, "account-1", Deposited{1})
+	other := newConsumer(t, store.Store, &journal{}, member(2, 1))
+	started := false
+	store.write = func(messagestore.StreamName) error {
+		if started {
+			return nil
+		}
+		started = true
+		return other.CatchUp(t.Context())
+	}
+
+	require.NoError(t, newConsumer(t, store, &journal{}, member(2, 0)).CatchUp(t.Context()))
+
+	version, err := store.Version(t.Context(), "account:position-ledger")
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(0), version)
+}

@@ -95,7 +95,7 @@ func TestAnErrorThatAsksForItIsParkedAtOnceUnderEveryPolicy(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	write(t, store, "account-1", Deposited{1}, Deposited{2})
-	c := newConsumer(t, store, always(fmt.Errorf("wrapped: %w", hopeless{})), nil)
+	c := newConsumer(t, store, always(fmt.Errorf("wrapped: %w", parkError{})), nil)
 
 	require.NoError(t, c.CatchUp(t.Context()))
 
@@ -334,7 +334,7 @@ func TestAClaimEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1})
-		c := newConsumer(t, store, always(hopeless{}), nil)
+		c := newConsumer(t, store, always(parkError{}), nil)
 		require.NoError(t, c.CatchUp(t.Context()))
 		letter := parkedNow(t, c)[0].DeadLetter
 		write(t, store, letter, raw("Redriving", `{"attempts": 2}`))
@@ -360,7 +360,7 @@ func TestARedriveThatIsStoppedGivesItsClaimBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1}, Deposited{2})
-		require.NoError(t, newConsumer(t, store, always(hopeless{}), nil).CatchUp(t.Context()))
+		require.NoError(t, newConsumer(t, store, always(parkError{}), nil).CatchUp(t.Context()))
 		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Recorded) error {
 			<-ctx.Done()
 			return ctx.Err()
@@ -386,7 +386,7 @@ func TestARedriveOutlivesNoHandlerThatWillNotStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1})
-		require.NoError(t, newConsumer(t, store, always(hopeless{}), nil).CatchUp(t.Context()))
+		require.NoError(t, newConsumer(t, store, always(parkError{}), nil).CatchUp(t.Context()))
 		release := make(chan struct{})
 		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
 			<-release
@@ -407,7 +407,7 @@ func TestRedriveFailsAsTheConsumerDoes(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	write(t, store, "account-1", Deposited{1})
-	require.NoError(t, newConsumer(t, store, always(hopeless{}), nil).CatchUp(t.Context()))
+	require.NoError(t, newConsumer(t, store, always(parkError{}), nil).CatchUp(t.Context()))
 	c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error { panic("poison") }), nil)
 
 	n, err := c.Redrive(t.Context())
@@ -423,7 +423,7 @@ func TestAnOriginalThatIsGoneStaysParkedAndHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	store := &tap{Store: newStore()}
 	write(t, store.Store, "account-1", messagestore.Message{Body: raw("Deposited", `{"large": "`+strings.Repeat("d", messagestore.MaxMessageBytes-20)+`"}`)}, Deposited{2})
-	require.NoError(t, newConsumer(t, store, always(hopeless{}), nil).CatchUp(t.Context()))
+	require.NoError(t, newConsumer(t, store, always(parkError{}), nil).CatchUp(t.Context()))
 	store.read = func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
 		if q.Category == account && q.From == 1 {
 			q.From = 2
@@ -444,4 +444,30 @@ func TestAnOriginalThatIsGoneStaysParkedAndHoldsUpNoOther(t *testing.T) {
 	require.Len(t, parked, 1)
 	require.Contains(t, parked[0].Error, "no such message")
 	require.True(t, parked[0].Omitted)
+}
+
+// Between the look of one redrive and its claim, another does the whole.
+func TestARedriveThatComesSecondLeavesTheMessageAlone(t *testing.T) {
+	t.Parallel()
+	store := &tap{Store: newStore()}
+	write(t, store.Store, "account-1", Deposited{1})
+	require.NoError(t, newConsumer(t, store, always(parkError{}), nil).CatchUp(t.Context()))
+	j := &journal{}
+	other := newConsumer(t, store.Store, j, nil)
+	first := -1
+	store.write = func(messagestore.StreamName) error {
+		if first >= 0 {
+			return nil
+		}
+		var err error
+		first, err = other.Redrive(t.Context())
+		return err
+	}
+
+	second, err := newConsumer(t, store, j, nil).Redrive(t.Context())
+
+	require.NoError(t, err)
+	require.Equal(t, 1, first)
+	require.Zero(t, second)
+	require.Len(t, j.all(), 1)
 }

@@ -294,3 +294,37 @@ func TestAConsumerThatCannotRecordDoesNotRunAhead(t *testing.T) {
 		require.NoError(t, stop())
 	})
 }
+
+// Whatever is recorded, it is either the position or an error: never a guess.
+func FuzzARecordedPositionIsNeverGuessed(f *testing.F) {
+	for _, seed := range []string{
+		`{"position": 0}`, `{"position": 1}`, `{"position": 2}`, `{"position": 3}`, `{"position": -1}`, `{"position": "1"}`, `{"position": 1e0}`,
+		`{"position": 9223372036854775807}`, `{"position": 9223372036854775808}`, `{"position": null}`, `{"position": [1]}`, `{"Position": 1}`, `{}`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, data string) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		write(t, store, "account:position-ledger", raw("Resized", `{"size": 1, "start": 0}`))
+		if _, err := store.Write(t.Context(), "account:position-ledger+0+0", messagestore.NoStream, raw("Recorded", data)); err != nil {
+			t.Skip("not JSON")
+		}
+		j := &journal{}
+
+		err := newConsumer(t, store, j, nil).CatchUp(t.Context())
+
+		if errors.Is(err, consumer.ErrPositionCorrupt) || errors.Is(err, consumer.ErrPositionAhead) {
+			require.Empty(t, j.all())
+			return
+		}
+		require.NoError(t, err)
+		var body struct{ Position *json.Number }
+		require.NoError(t, json.Unmarshal([]byte(data), &body))
+		require.NotNil(t, body.Position)
+		position, err := body.Position.Int64()
+		require.NoError(t, err)
+		require.Contains(t, []int64{0, 1, 2}, position)
+		require.Len(t, j.all(), map[bool]int{true: 1, false: 0}[position < 2])
+	})
+}

@@ -189,7 +189,7 @@ func (w *world) Handle(_ context.Context, m *messagestore.Recorded) error {
 	case trouble == "exit":
 		runtime.Goexit()
 	case trouble == "park":
-		return hopeless{}
+		return parkError{}
 	}
 	if w.handled[m.GlobalPosition] {
 		w.again++
@@ -198,11 +198,11 @@ func (w *world) Handle(_ context.Context, m *messagestore.Recorded) error {
 	return nil
 }
 
-// hopeless asks to be parked.
-type hopeless struct{}
+// A parkError asks to be parked.
+type parkError struct{}
 
-func (hopeless) Error() string { return "hopeless" }
-func (hopeless) Park() bool    { return true }
+func (parkError) Error() string { return "hopeless" }
+func (parkError) Park() bool    { return true }
 
 func (w *world) writeSome(t *rapid.T, label string) {
 	streams := []messagestore.StreamName{"account-1", "account-1+a", "account-2", "account-3", "account-3+b", "account-4"}

@@ -548,7 +548,7 @@ func TestStatsCount(t *testing.T) {
 				return errBroken
 			}
 			if m.Position == 2 {
-				return hopeless{}
+				return parkError{}
 			}
 			return nil
 		}), nil)
@@ -630,7 +630,7 @@ func TestARunMayBeginWhileARedriveGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1})
-		require.NoError(t, newConsumer(t, store, always(hopeless{}), nil).CatchUp(t.Context()))
+		require.NoError(t, newConsumer(t, store, always(parkError{}), nil).CatchUp(t.Context()))
 		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
 			time.Sleep(time.Second)
 			return nil
@@ -647,5 +647,43 @@ func TestARunMayBeginWhileARedriveGoesOn(t *testing.T) {
 
 		require.NoError(t, c.CatchUp(t.Context()))
 		require.Equal(t, 1, <-redriven)
+	})
+}
+
+// The position moves over what the filter kept back behind a message, together with
+// the message.
+func TestWhatIsKeptBackBehindAMessageIsPassedWithIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1}, Withdrawn{}, Withdrawn{})
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			time.Sleep(5 * time.Second)
+			return nil
+		}), &consumer.Config{Types: []string{"Deposited"}})
+		stop := running(t, c)
+		time.Sleep(time.Second)
+
+		require.NoError(t, stop())
+
+		require.Equal(t, messagestore.GlobalPosition(4), c.Stats().Position)
+	})
+}
+
+// A handler wakes the reader, which finds nothing: that is not the end yet.
+func TestCatchUpDoesNotEndWhileMessagesAreInHand(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
+		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Recorded) error {
+			_, err := store.Write(ctx, "account-2", messagestore.AnyVersion, Withdrawn{})
+			time.Sleep(time.Second)
+			return err
+		}), &consumer.Config{Types: []string{"Deposited"}})
+
+		require.NoError(t, c.CatchUp(t.Context()))
+
+		require.Equal(t, int64(3), c.Stats().Handled)
 	})
 }
