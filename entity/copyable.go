@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,7 +40,7 @@ func checkType[T any](cached, snapshot bool) error {
 	if t.Kind() == reflect.Pointer || t.Kind() == reflect.Interface {
 		return invalidEntity(t.String(), "an entity is a value: its zero value is what an empty stream folds to")
 	}
-	_, clones := reflect.New(t).Interface().(cloner[T])
+	_, clones := reflect.TypeAssert[cloner[T]](reflect.New(t))
 	if cached && !clones {
 		if path, what := shares(t, t.String()); path != "" {
 			return invalidEntity(path, fmt.Sprintf("a copy would share this %s: give %s a method Clone, or turn the cache off", what, t))
@@ -87,10 +88,8 @@ func loses(t reflect.Type, path string, above []reflect.Type) (field, why string
 	if encodesItself(t) {
 		return "", ""
 	}
-	for _, a := range above {
-		if a == t {
-			return "", "" // it is being looked at
-		}
+	if slices.Contains(above, t) {
+		return "", "" // it is being looked at
 	}
 	above = append(above, t)
 	switch t.Kind() {

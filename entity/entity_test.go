@@ -445,6 +445,8 @@ type (
 	recursive struct{ Children []recursive }
 )
 
+var _ = hidden{m: 1}
+
 func (w *wellClonedBy) Clone() wellClonedBy { return wellClonedBy{map[string]int{"cloned": len(w.M)}} }
 func (r recursive) Clone() recursive        { return r }
 func (w withAny) Clone() withAny            { return w }

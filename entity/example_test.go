@@ -3,6 +3,7 @@ package entity_test
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/messagestore"
@@ -95,11 +96,7 @@ type Basket struct {
 }
 
 func (b Basket) Clone() Basket {
-	items := make(map[string]int, len(b.Items))
-	for item, n := range b.Items {
-		items[item] = n
-	}
-	return Basket{items}
+	return Basket{maps.Clone(b.Items)}
 }
 
 type Put struct {

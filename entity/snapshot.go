@@ -36,15 +36,20 @@ func (s *Store[T]) snapshot(ctx context.Context, stream messagestore.StreamName)
 	if err != nil {
 		return none, err
 	}
+	if restored, ok := restore[T](m, s.config.Snapshot.Tag); ok {
+		return restored, nil
+	}
+	return none, nil // a snapshot is a hint: without it the stream is read from its start
+}
+
+func restore[T any](m *messagestore.Recorded, tag string) (restored state[T], ok bool) {
 	copied, err := messagestore.Decode[kept](m)
-	if err != nil || copied.Tag != s.config.Snapshot.Tag || copied.Version < 0 {
-		return none, nil //nolint:nilerr // a snapshot is a hint: without it the stream is read from its start
+	if err != nil || copied.Tag != tag || copied.Version < 0 || len(copied.Entity) == 0 {
+		return restored, false
 	}
-	restored := state[T]{version: copied.Version, last: copied.Last, kept: copied.Version}
-	if len(copied.Entity) == 0 || json.Unmarshal(copied.Entity, &restored.entity) != nil {
-		return none, nil
-	}
-	return restored, nil
+	restored = state[T]{version: copied.Version, last: copied.Last, kept: copied.Version}
+	err = json.Unmarshal(copied.Entity, &restored.entity)
+	return restored, err == nil
 }
 
 // keep writes a snapshot of loaded.

@@ -54,7 +54,7 @@ func (e *PanicError) Error() string {
 
 // Unwrap returns what was panicked with, if that is an error.
 func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error) //nolint:errcheck // nil is the answer for what is no error
+	err, _ := e.Value.(error)
 	return err
 }
 

@@ -207,7 +207,7 @@ func (r *Reserver) isCopy(m *messagestore.Recorded) bool {
 
 // isHandled reports whether the command's effect was written with the copy m.
 func isHandled(m *messagestore.Recorded) bool {
-	handled, _ := m.Metadata.Local[handledProperty].(bool) //nolint:errcheck // false is the answer for anything else
+	handled, _ := m.Metadata.Local[handledProperty].(bool)
 	return handled
 }
 
