@@ -308,7 +308,7 @@ func FuzzARecordedPositionIsNeverGuessed(f *testing.F) {
 		write(t, store, "account-1", Deposited{1})
 		write(t, store, "account:position-ledger", raw("Resized", `{"size": 1, "start": 0}`))
 		if _, err := store.Write(t.Context(), "account:position-ledger+0+0", messagestore.NoStream, raw("Recorded", data)); err != nil {
-			t.Skip("not JSON")
+			return // the store refuses it
 		}
 		j := &journal{}
 
