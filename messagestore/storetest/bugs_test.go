@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -793,12 +792,9 @@ var atomicBugs = []bug{
 	}, nil},
 }
 
-// yieldAWhile lets others run at the moment when it matters.
-func yieldAWhile() {
-	for range 20 {
-		runtime.Gosched()
-	}
-}
+// yieldAWhile lets others run at the moment when it matters, as a round trip to a
+// database does.
+func yieldAWhile() { <-time.After(100 * time.Microsecond) }
 
 // checkFirst appends as one does who reads the version and then takes the lock.
 func (d *driver) checkFirst(ctx context.Context, a messagestore.Append) (written, error) {
