@@ -25,7 +25,7 @@
 //
 // Several processes on one machine may open one file. SQLite lets one write at a
 // time, and gives none of them a turn by itself; the driver leaves the others theirs.
-// Some few processes get on well. For many, or for many machines, there is
+// A few processes get on well, with dozens of callers each. For many, or for many machines, there is
 // messagestore/postgres.
 //
 // The file must be on a local disk. Never put it on NFS, SMB or another network file

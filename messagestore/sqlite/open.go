@@ -59,10 +59,14 @@ func open(ctx context.Context, driverName, path string, config *Config) (*Driver
 	}
 	reading.SetMaxOpenConns(full.Readers)
 	reading.SetMaxIdleConns(full.Readers)
-
-	w := &writer{db: writing, timeout: full.BusyTimeout, most: full.MaxGroup, logger: full.Logger}
+	p, err := newPool(ctx, reading, full.BusyTimeout)
+	if err != nil {
+		_ = reading.Close()
+		_ = writing.Close()
+		return nil, openError(path, err)
+	}
+	w := &writer{db: writing, timeout: full.BusyTimeout, most: full.MaxGroup}
 	w.start()
-	p := &pool{db: reading, timeout: full.BusyTimeout}
 	return &Driver{reads: p, writes: w, close: sync.OnceValue(func() error {
 		w.stop()
 		return errors.Join(p.close(), writing.Close())
@@ -135,10 +139,7 @@ func prepareFile(ctx context.Context, db *sql.DB, timeout time.Duration) error {
 		if err := logAhead(ctx, conn); err != nil {
 			return err
 		}
-		if version == len(schemas) {
-			return nil
-		}
-		return upgradeFile(ctx, conn)
+		return upgradeFile(ctx, conn) // also if there is nothing to do: a file that cannot be written is found out here
 	})
 }
 

@@ -83,17 +83,21 @@ func TestNewerSchemaIsLeftAlone(t *testing.T) {
 
 func TestFileThatCannotBeWrittenSaysSo(t *testing.T) {
 	t.Parallel()
-	driver := faulty(t, func(statement string, _ faultyConn) error {
-		if statement == "PRAGMA journal_mode = wal" {
-			return sqliteError(8) // SQLITE_READONLY; root may write to any file
-		}
-		return nil
-	})
+	path := newFile(t)
+	open(t, path, nil)
+	for _, at := range []string{"PRAGMA journal_mode = wal", "BEGIN IMMEDIATE"} { // in such a folder; such a file in another
+		driver := faulty(t, func(statement string, _ faultyConn) error {
+			if statement == at {
+				return sqliteError(8) // SQLITE_READONLY; root may write to any file
+			}
+			return nil
+		})
 
-	_, err := sqlite.OpenWith(t.Context(), driver, newFile(t), nil)
+		_, err := sqlite.OpenWith(t.Context(), driver, path, nil)
 
-	require.ErrorContains(t, err, "it is not writable: check the rights")
-	require.ErrorIs(t, err, sqliteError(8))
+		require.ErrorContains(t, err, "it is not writable: check the rights", at)
+		require.ErrorIs(t, err, sqliteError(8))
+	}
 }
 
 func TestOpeningWaitsForAnother(t *testing.T) {

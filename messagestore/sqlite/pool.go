@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -15,8 +14,25 @@ type pool struct {
 	timeout time.Duration
 	closed  atomic.Bool
 
-	mu         sync.RWMutex
 	statements map[string]*sql.Stmt
+}
+
+// newPool prepares what is read all the time. database/sql prepares it again on each
+// connection that needs it.
+func newPool(ctx context.Context, db *sql.DB, timeout time.Duration) (*pool, error) {
+	p := &pool{db: db, timeout: timeout, statements: map[string]*sql.Stmt{}}
+	for _, statement := range []string{
+		streamSQL, streamBackwardsSQL, lastOfTypeSQL, versionSQL, categorySQL, categoryHorizonSQL, categoryFilteredSQL,
+	} {
+		err := retry(ctx, timeout, func() (err error) {
+			p.statements[statement], err = db.PrepareContext(ctx, statement)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
 }
 
 func (p *pool) read(ctx context.Context, f func(context.Context, queryer) error) error {
@@ -27,45 +43,20 @@ func (p *pool) read(ctx context.Context, f func(context.Context, queryer) error)
 	return err
 }
 
-func (p *pool) prepare(ctx context.Context, statement string) (*sql.Stmt, error) {
-	p.mu.RLock()
-	prepared := p.statements[statement]
-	p.mu.RUnlock()
-	if prepared != nil {
-		return prepared, nil
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if prepared = p.statements[statement]; prepared != nil {
-		return prepared, nil
-	}
-	prepared, err := p.db.PrepareContext(ctx, statement)
-	if err != nil {
-		return nil, err
-	}
-	if p.statements == nil {
-		p.statements = map[string]*sql.Stmt{}
-	}
-	p.statements[statement] = prepared
-	return prepared, nil
-}
-
 // ExecContext implements queryer.
 func (p *pool) ExecContext(ctx context.Context, statement string, args ...any) (sql.Result, error) {
-	prepared, err := p.prepare(ctx, statement)
-	if err != nil {
-		return nil, err
+	if prepared := p.statements[statement]; prepared != nil {
+		return prepared.ExecContext(ctx, args...)
 	}
-	return prepared.ExecContext(ctx, args...)
+	return p.db.ExecContext(ctx, statement, args...)
 }
 
 // QueryContext implements queryer.
 func (p *pool) QueryContext(ctx context.Context, statement string, args ...any) (*sql.Rows, error) {
-	prepared, err := p.prepare(ctx, statement)
-	if err != nil {
-		return nil, err
+	if prepared := p.statements[statement]; prepared != nil {
+		return prepared.QueryContext(ctx, args...)
 	}
-	return prepared.QueryContext(ctx, args...)
+	return p.db.QueryContext(ctx, statement, args...)
 }
 
 func (p *pool) close() error {

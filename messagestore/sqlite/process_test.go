@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -367,4 +368,25 @@ func BenchmarkAppendFromProcesses(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "appends/s")
 	b.ReportMetric(float64(most)/float64(max(1, least)), "most/least")
+}
+
+// BenchmarkAppendBesideABusyProcess appends one message at a time while another
+// process has 32 callers, and reports the longest that one took.
+func BenchmarkAppendBesideABusyProcess(b *testing.B) {
+	path, category := newFile(b), storetest.Category(b)
+	driver := open(b, path, nil)
+	ready := make(chan struct{})
+	working := sync.OnceFunc(func() { close(ready) })
+	busy := start(b, "load", path, category, 32, func(string) { working() })
+	await(b, ready, busy)
+
+	var longest time.Duration
+	for b.Loop() {
+		begun := time.Now()
+		_, err := driver.Append(b.Context(), appendOf(category.Stream(uuid.NewString()), messagestore.NoStream, 1))
+		require.NoError(b, err)
+		longest = max(longest, time.Since(begun))
+	}
+	b.ReportMetric(float64(longest)/1e6, "ms-longest")
+	busy.stop(b)
 }

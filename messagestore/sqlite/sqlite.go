@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -59,12 +58,6 @@ type Config struct {
 	//
 	// Defaults to 4.
 	Readers int
-
-	// Logger receives a warning when the database had to be opened again after a
-	// failure.
-	//
-	// Defaults to silence.
-	Logger zerolog.Logger
 }
 
 func (c *Config) withDefaults() (Config, error) {

@@ -9,8 +9,6 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
-
-	"github.com/rs/zerolog"
 )
 
 const (
@@ -30,7 +28,6 @@ type writer struct {
 	conn    *prepared // nil before the first use and after a failure
 	timeout time.Duration
 	most    int
-	logger  zerolog.Logger
 
 	queue chan *ticket
 	quit  chan struct{} // closed to stop
@@ -190,7 +187,7 @@ func (d dataVersion) Scan(value any) error {
 	if !ok {
 		return fmt.Errorf("data_version is %T", value)
 	}
-	d.turns.counted(n, d.now)
+	d.turns.took(n, d.now)
 	return nil
 }
 
