@@ -31,32 +31,50 @@ func (d *Driver) appendAlone(ctx context.Context, a messagestore.Append) (messag
 
 // AppendAll implements [messagestore.AtomicDriver].
 func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
+	always := func() bool { return true }
+	return d.appendAll(ctx, appends, d.fences.of(appends), always)
+}
+
+// appendAll writes with the category's fences as they were when the caller came. If
+// they have been raised, it goes on with the new ones for as long as the caller
+// wants it to: for one that is gone, the fence may have been raised so that it does
+// not.
+func (d *Driver) appendAll(ctx context.Context, appends []messagestore.Append, fences []int64, wanted func() bool) ([]messagestore.Written, error) {
 	// A transaction is tried once: what it saw before would have to be tried again
 	// too.
 	const attempts = 5
 
 	args := appendArguments(appends)
-	for attempt := 1; ; attempt++ {
+	for attempt := 1; ; {
 		var answers []answer
 		own := false
 		err := d.with(ctx, func(db DB) error {
-			own = !d.inTransaction(db)
+			if own = !d.inTransaction(db); !own {
+				fences = nil // it cannot commit once its caller is gone
+			}
 			var err error
-			answers, err = d.call(ctx, db, args)
+			answers, err = d.call(ctx, db, append(args, fences))
 			if err != nil && own {
 				return d.writeFailed(err, appends)
 			}
 			return d.failed(err)
 		})
-		if err == nil {
+		switch {
+		case err == nil && d.fences.raised(answers):
+			fences = d.fences.of(appends) // before it is asked who still wants it
+			if !wanted() {
+				return nil, errUnwanted
+			}
+		case err == nil:
 			return outcome(answers, appends)
-		}
-		if !own || attempt == attempts || !retryable(err) {
+		case !own || attempt == attempts || !retryable(err):
 			return nil, err
-		}
-		d.log.Warn().Err(err).Str("stream", string(appends[0].Stream)).Int("attempt", attempt).Msg("write again")
-		if err := pause(ctx, attempt); err != nil {
-			return nil, err
+		default:
+			d.log.Warn().Err(err).Str("stream", string(appends[0].Stream)).Int("attempt", attempt).Msg("write again")
+			if err := pause(ctx, attempt); err != nil {
+				return nil, err
+			}
+			attempt++
 		}
 	}
 }

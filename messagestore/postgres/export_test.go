@@ -1,5 +1,20 @@
 package postgres
 
+import "github.com/dibs-go/dibs/messagestore"
+
+// Busy reports whether a write to the category is under way.
+func (d *Driver) Busy(category messagestore.Category) bool {
+	l := d.groups.line(category)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.busy
+}
+
+// Learn tells the driver where the category's fence is.
+func (d *Driver) Learn(category messagestore.Category, fence int64) {
+	d.fences.raised([]answer{{outcome: "fenced", stream: string(category), version: messagestore.Version(fence)}})
+}
+
 // Waiting returns how many writes wait for their turn.
 func (d *Driver) Waiting() int {
 	n := 0

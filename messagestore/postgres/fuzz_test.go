@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
@@ -31,17 +32,13 @@ func FuzzValidatorAgreesWithDatabase(f *testing.F) {
 		f.Add(name, "Opened", `{}`, ``)
 		f.Add("account-1", name, `{}`, ``)
 	}
-	nested := func(open, shut string, n int) string {
-		return `{"a":` + strings.Repeat(open, n) + "1" + strings.Repeat(shut, n) + "}"
-	}
 	for _, data := range []string{
 		``, ` `, `{}`, ` { } `, `1`, `[]`, `null`, `"a"`, `true`, `{"a":"\u0000"}`, `{"a":"\\u0000"}`, `{"\u0000":1}`, `{"a":"\ud800"}`, `{"a":"\udc00"}`, `{"a":"\ud83d\ude00"}`, `{"a":"\ud83dx"}`,
 		`{"a":"\ud83d\ud83d"}`, `{"a":"\ud83d\u0041"}`, `{"a":NaN}`, `{"a":Infinity}`, `{"a":1,}`, `{/**/}`, `{'a':1}`, "\ufeff{}", `{}{}`, `{"a":1e400}`, `{"a":1e200000}`, `{"a":1e131071}`, `{"a":1e131072}`,
 		`{"a":0.1e131072}`, `{"a":10e131071}`, `{"a":1e-16383}`, `{"a":1e-16384}`, `{"a":0e-16384}`, `{"a":0e200000}`, `{"a":1.5e-16382}`, `{"a":1.55e-16382}`, `{"a":1e99999999999}`, `{"a":0e99999999999}`, `{"a":1e-99999999999}`, `{"a":1e0000000000000000000000001}`,
 		`{"a":12345678901234567890.123456789}`, `{"a":9223372036854775808}`, `{"a":-0}`, `{"a":1.0}`, `{"a":1e2}`, `{"a":0.1e-3}`, `{"a":01}`, `{"a":.5}`, `{"a":1.}`, `{"a":+1}`, `{"a":--1}`, `{"a":1e}`, `{"a":1,"a":2}`,
-		nested("[", "]", 511), nested("[", "]", 512), nested(`{"b":`, "}", 511), nested(`{"b":`, "}", 512), nested("[", "]", 7000), nested("[", "]", 200_000),
-		`{"a":` + strings.Repeat("1", 131_072) + `}`, `{"a":` + strings.Repeat("1", 131_073) + `}`, `{"a":0.` + strings.Repeat("1", 16_383) + `}`, `{"a":0.` + strings.Repeat("1", 16_384) + `}`,
-		`{"a":"` + strings.Repeat("[", 1100) + `"}`, `{"` + strings.Repeat("k", 10_000) + `":1}`, `{"a":"` + strings.Repeat("x", messagestore.MaxMessageBytes-8) + `"}`, `{"a":"` + strings.Repeat("x", messagestore.MaxMessageBytes-7) + `"}`,
+		nested("[", "]", 511), nested("[", "]", 512), nested(`{"b":`, "}", 511), nested(`{"b":`, "}", 512),
+		`{"a":"` + strings.Repeat("[", 1100) + `"}`,
 		"{\"a\":\"\x01\"}", "{\"a\":\"\x7f\"}", "{\"a\":\"\xff\"}", "{\"a\":\"\u2028\"}", "{\"a\":\"\uffff\"}", `{"a":"\/\b\f\n\r\t\"\\"}`, `{"a":"\x"}`, `{"a":"\u12"}`, "{\"a\"\v:1}", "{\"a\"\u00a0:1}", `{"":1}`, `{"a"}`, `{"a":1 "b":2}`, "{\n}", "{}\x00",
 		`{"id":"0e12345-0E99999"}`, `{"a":"1e99999"}`, `{"a":[1,[2,{"b":[]}]],"c":{"d":{}}}`,
 	} {
@@ -57,53 +54,82 @@ func FuzzValidatorAgreesWithDatabase(f *testing.F) {
 	}
 
 	pool := pgtest.Pool(f)
-	validate := messagestore.New(memory.New(), nil)
 	f.Fuzz(func(t *testing.T, stream, messageType, data, metadata string) {
-		// In a transaction that is rolled back, so that any stream is new.
-		tx, err := pool.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer tx.Rollback(contextOf(t)) //nolint:errcheck // nothing was to be kept
-		in := postgres.New(tx, nil)
-
-		message := messagestore.Message{ID: uuid.New(), Body: messagestore.Raw{Type: messageType, Data: json.RawMessage(data)}}
-		_, refused := validate.Write(t.Context(), messagestore.StreamName(stream), messagestore.AnyVersion, message)
-		if refused == nil {
-			refused = validMetadata(t, metadata, len(data))
-		}
-		a := messagestore.Append{Stream: messagestore.StreamName(stream), Expected: messagestore.NoStream, Records: []messagestore.Record{
-			{ID: message.ID, Type: messageType, Data: json.RawMessage(data), Metadata: json.RawMessage(metadata)},
-		}}
-		_, err = in.Append(t.Context(), a)
-
-		if (refused == nil) != (err == nil) {
-			t.Fatalf("stream %q type %q data %.200q metadata %.200q:\nthe library: %v\nthe database: %v", stream, messageType, data, metadata, refused, err)
-		}
-		if err != nil {
-			requireDataError(t, err)
-			return
-		}
-		m, err := in.Last(t.Context(), a.Stream, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if m.Stream != a.Stream || m.Type != messageType || m.ID != message.ID || string(m.Data) != data {
-			t.Fatalf("stored %q %q %q, read %q %q %q", stream, messageType, data, m.Stream, m.Type, m.Data)
-		}
-		again, err := in.Append(t.Context(), a)
-		if err != nil || !again.Duplicate {
-			t.Fatalf("the same again: %+v, %v", again, err)
-		}
-		if stream := m.Stream; len(metadata) == 0 {
-			page, err := in.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 10, Filter: messagestore.Filter{
-				Types: []string{messageType}, GroupSize: 7, GroupMember: stream.GroupMember(7),
-			}})
-			if err != nil || len(page.Messages) != 1 {
-				t.Fatalf("category of %q: %d messages, %v", stream, len(page.Messages), err)
-			}
-		}
+		requireAgreement(t, pool, stream, messageType, data, metadata)
 	})
+}
+
+func nested(open, shut string, n int) string {
+	return `{"a":` + strings.Repeat(open, n) + "1" + strings.Repeat(shut, n) + "}"
+}
+
+// What is large slows a fuzz test down.
+func TestValidatorAgreesWithDatabaseOnWhatIsLarge(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	for _, data := range []string{
+		nested("[", "]", 7000), nested("[", "]", 200_000),
+		`{"a":` + strings.Repeat("1", 131_072) + `}`, `{"a":` + strings.Repeat("1", 131_073) + `}`, `{"a":0.` + strings.Repeat("1", 16_383) + `}`, `{"a":0.` + strings.Repeat("1", 16_384) + `}`,
+		`{"a":` + strings.Repeat("1", 1000) + `e131072}`, `{"a":0.` + strings.Repeat("0", 1000) + `1e-15383}`, `{"a":0.` + strings.Repeat("0", 1000) + `1e-15382}`,
+		`{"` + strings.Repeat("k", 10_000) + `":1}`, `{"a":"` + strings.Repeat("x", messagestore.MaxMessageBytes-8) + `"}`, `{"a":"` + strings.Repeat("x", messagestore.MaxMessageBytes-7) + `"}`,
+		`{"a":"` + strings.Repeat("é", messagestore.MaxMessageBytes/2) + `"}`, `{"a":[` + strings.Repeat("{},", 100_000) + `{}]}`,
+	} {
+		requireAgreement(t, pool, "account-1", "Opened", data, "")
+		requireAgreement(t, pool, "account-1", "Opened", "{}", data)
+	}
+	half := `{"a":"` + strings.Repeat("x", messagestore.MaxMessageBytes/2-8) + `"}`
+	requireAgreement(t, pool, "account-1", "Opened", half, half)
+	requireAgreement(t, pool, "account-1", "Opened", half, half+" ")
+	requireAgreement(t, pool, strings.Repeat("x-", 5_000_000), "Opened", "{}", "")
+}
+
+func requireAgreement(t *testing.T, pool *pgxpool.Pool, stream, messageType, data, metadata string) {
+	t.Helper()
+	// In a transaction that is rolled back, so that any stream is new.
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(contextOf(t)) //nolint:errcheck // nothing was to be kept
+	in := postgres.New(tx, nil)
+
+	validate := messagestore.New(memory.New(), nil)
+	message := messagestore.Message{ID: uuid.New(), Body: messagestore.Raw{Type: messageType, Data: json.RawMessage(data)}}
+	_, refused := validate.Write(t.Context(), messagestore.StreamName(stream), messagestore.AnyVersion, message)
+	if refused == nil {
+		refused = validMetadata(t, metadata, len(data))
+	}
+	a := messagestore.Append{Stream: messagestore.StreamName(stream), Expected: messagestore.NoStream, Records: []messagestore.Record{
+		{ID: message.ID, Type: messageType, Data: json.RawMessage(data), Metadata: json.RawMessage(metadata)},
+	}}
+	_, err = in.Append(t.Context(), a)
+
+	if (refused == nil) != (err == nil) {
+		t.Fatalf("stream %q type %q data %.200q metadata %.200q:\nthe library: %v\nthe database: %v", stream, messageType, data, metadata, refused, err)
+	}
+	if err != nil {
+		requireDataError(t, err)
+		return
+	}
+	m, err := in.Last(t.Context(), a.Stream, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Stream != a.Stream || m.Type != messageType || m.ID != message.ID || string(m.Data) != data {
+		t.Fatalf("stored %q %q %q, read %q %q %q", stream, messageType, data, m.Stream, m.Type, m.Data)
+	}
+	again, err := in.Append(t.Context(), a)
+	if err != nil || !again.Duplicate {
+		t.Fatalf("the same again: %+v, %v", again, err)
+	}
+	if stream := m.Stream; len(metadata) == 0 {
+		page, err := in.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 10, Filter: messagestore.Filter{
+			Types: []string{messageType}, GroupSize: 7, GroupMember: stream.GroupMember(7),
+		}})
+		if err != nil || len(page.Messages) != 1 {
+			t.Fatalf("category of %q: %d messages, %v", stream, len(page.Messages), err)
+		}
+	}
 }
 
 // validMetadata says what the library does of metadata that comes as JSON: it is

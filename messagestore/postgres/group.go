@@ -67,9 +67,11 @@ func (g *groups) line(category messagestore.Category) *line {
 }
 
 // A ticket is a write in a line. Until it is taken its caller may leave, and then it
-// never happens; after that nobody can say that it did not.
+// never happens; after that nobody can say that it did not, but for the fence that
+// asking raises.
 type ticket struct {
 	append messagestore.Append
+	fences []int64 // as they were when the caller came
 	size   int
 	state  atomic.Int32
 	done   chan struct{}
@@ -84,13 +86,16 @@ const (
 	left
 )
 
-func newTicket(a messagestore.Append) *ticket {
-	t := &ticket{append: a, done: make(chan struct{})}
+func (d *Driver) newTicket(a messagestore.Append) *ticket {
+	t := &ticket{append: a, fences: d.fences.of([]messagestore.Append{a}), done: make(chan struct{})}
 	for _, r := range a.Records {
 		t.size += len(r.Data) + len(r.Metadata)
 	}
 	return t
 }
+
+// wanted reports whether the caller waits.
+func (t *ticket) wanted() bool { return t.state.Load() != left }
 
 func (t *ticket) answer(written messagestore.Written, err error) {
 	t.written, t.err = written, err
@@ -114,7 +119,7 @@ func (d *Driver) appendInGroup(ctx context.Context, a messagestore.Append) (mess
 	case <-ctx.Done():
 		return messagestore.Written{}, ctx.Err()
 	}
-	t := newTicket(a)
+	t := d.newTicket(a)
 	l.mu.Lock()
 	l.waiting = append(l.waiting, t)
 	if !l.busy {
@@ -137,6 +142,7 @@ func (d *Driver) appendInGroup(ctx context.Context, a messagestore.Append) (mess
 	case <-t.done:
 		return t.written, t.err
 	case <-grace.C:
+		t.state.Store(left)
 		return messagestore.Written{}, unknownOutcome(ctx.Err(), []messagestore.Append{a})
 	}
 }
@@ -196,7 +202,7 @@ func (l *line) take() []*ticket {
 // commit writes a group and answers all of it.
 func (d *Driver) commit(ctx context.Context, group []*ticket) {
 	if len(group) == 1 {
-		group[0].answer(d.appendAlone(ctx, group[0].append))
+		d.alone(ctx, group[0])
 		return
 	}
 	answers, err := d.callEach(ctx, group)
@@ -204,6 +210,10 @@ func (d *Driver) commit(ctx context.Context, group []*ticket) {
 		d.groups.flushes.Add(1)
 		d.groups.flushed.Add(int64(len(group)))
 		for i, t := range group {
+			if d.fences.raised(answers[i]) {
+				d.alone(ctx, t)
+				continue
+			}
 			written, err := outcome(answers[i], []messagestore.Append{t.append})
 			if err != nil {
 				t.answer(messagestore.Written{}, err)
@@ -218,13 +228,23 @@ func (d *Driver) commit(ctx context.Context, group []*ticket) {
 		// harms no other.
 		d.log.Warn().Err(d.failed(err)).Int("writes", len(group)).Msg("write one by one")
 		for _, t := range group {
-			t.answer(d.appendAlone(ctx, t.append))
+			d.alone(ctx, t)
 		}
 		return
 	}
 	for _, t := range group {
 		t.answer(messagestore.Written{}, unknownOutcome(safe(err), []messagestore.Append{t.append}))
 	}
+}
+
+// alone writes what was in a group, or would have been, by itself.
+func (d *Driver) alone(ctx context.Context, t *ticket) {
+	written, err := d.appendAll(ctx, []messagestore.Append{t.append}, t.fences, t.wanted)
+	if err != nil {
+		t.answer(messagestore.Written{}, err)
+		return
+	}
+	t.answer(written[0], nil)
 }
 
 // callEach calls the function for each write of a group, in one round trip and one
@@ -234,7 +254,7 @@ func (d *Driver) callEach(ctx context.Context, group []*ticket) (answers [][]ans
 	err = d.with(ctx, func(db DB) error {
 		batch := &pgx.Batch{}
 		for _, t := range group {
-			batch.Queue(d.queries.append, appendArguments([]messagestore.Append{t.append})...)
+			batch.Queue(d.queries.append, append(appendArguments([]messagestore.Append{t.append}), t.fences)...)
 		}
 		results := connOf(db).SendBatch(ctx, batch)
 		for i := range group {
@@ -243,7 +263,7 @@ func (d *Driver) callEach(ctx context.Context, group []*ticket) (answers [][]ans
 				answers[i], err = scanAnswers(rows)
 			}
 			if err != nil {
-				results.Close() //nolint:errcheck // it would say the same
+				results.Close() // it would say the same
 				return err
 			}
 		}

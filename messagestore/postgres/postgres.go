@@ -88,6 +88,7 @@ type Driver struct {
 	groups  *groups       // nil where a write is by itself: over anything but a pool
 	turn    chan struct{} // holds one token, which a call over anything but a pool takes
 	queries queries
+	fences  fences
 	invalid error // of the configuration, for every call
 	log     zerolog.Logger
 	close   func()

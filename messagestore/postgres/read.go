@@ -97,7 +97,11 @@ func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids [
 			return d.failed(err)
 		}
 		defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // there is nothing to undo
-		return d.failed(d.read(ctx, tx, d.queries.find, []any{string(stream), wanted}, into(&found)))
+		if err := d.read(ctx, tx, d.queries.find, []any{string(stream), wanted}, into(&found)); err != nil {
+			return d.failed(err)
+		}
+		// Until the fence is there, a write that is on its way may still arrive.
+		return d.failed(tx.Commit(ctx))
 	})
 	if err != nil {
 		return nil, err

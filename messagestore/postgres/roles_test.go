@@ -179,6 +179,19 @@ func TestSessionOfTheCallerHijacksNothing(t *testing.T) {
 		err := appendRaw(t, conn, rawAppend{stream: name})
 		requireRefused(t, err, "streams")
 	}
+
+	for _, name := range []string{"text", "uuid", "jsonb", "json"} {
+		_, err := conn.Exec(t.Context(), "create domain pg_temp."+name+" as integer")
+		require.NoError(t, err)
+	}
+	for _, call := range []string{
+		"append('{a-1,a-2}', '{-2,-2}', '{1,1}', array[gen_random_uuid(), gen_random_uuid()], '{T,T}', '{\"{}\",\"{}\"}', array_fill(null::pg_catalog.json, '{2}'))",
+		"append('{a-1}', '{4}', '{1}', array[gen_random_uuid()], '{T}', '{\"{}\"}', array_fill(null::pg_catalog.json, '{1}'))",
+		"read_category('a', 0, 10, '{T}')", "read_stream('a-1')", "last_message('a-1', 'T')", "find_messages('a-1', array[gen_random_uuid()])",
+	} {
+		_, err := conn.Exec(t.Context(), "select * from dibs."+call)
+		require.NoError(t, err, call)
+	}
 }
 
 func requireDenied(t *testing.T, err error, args ...any) {

@@ -29,6 +29,17 @@ Whoever adds a message to the category takes this lock first, and looks nothing 
 so positions become visible in order, and what a later statement sees is all there is. To lock several categories, take
 them in the order of dibs.lock_key.';
 
+-- Whoever has lost the answer to a write asks find_messages what became of it. The
+-- write may not even have begun then: it may be on its way still. So that "it was not
+-- written" is true for ever, the answer raises the category's fence, and a call of
+-- append that was sent before, with the fence as it was, is turned away.
+create table dibs.fences (
+  category text collate "C" primary key,
+  fence bigint not null
+);
+
+comment on table dibs.fences is 'How often find_messages did not find something in a category; no row for never.';
+
 -- Raises DB001 for a call of append that Go's validators would refuse.
 create function dibs.refuse_invalid(
   streams text[], expected bigint[], counts integer[],
@@ -223,6 +234,7 @@ comment on function dibs.taken(text, bigint, uuid) is
 create function dibs.append(
   streams text[], expected bigint[], counts integer[],
   ids uuid[], types text[], data json[], metadata json[],
+  fences bigint[] default null,
   out outcome text, out stream text, out version bigint, out global_position bigint, out id uuid
 ) returns setof record
 language plpgsql volatile security definer
@@ -238,6 +250,7 @@ declare
 
   single constant boolean := cardinality(streams) = 1 and cardinality(ids) = 1 and counts[1] = 1;
   at record;
+  fence bigint;
   violated boolean;
 begin
   -- One message, as most writes are, goes straight through: checked without
@@ -253,9 +266,13 @@ begin
   then
     perform pg_advisory_xact_lock(1684628083, dibs.lock_key(split_part(streams[1], '-', 1)));
 
-    select m.position into version from dibs.messages m where m.stream_name = streams[1] order by m.position desc limit 1;
-    version := coalesce(version, -1);
-    if expected[1] = version or expected[1] = -2 then
+    select
+      coalesce((select m.position from dibs.messages m where m.stream_name = streams[1] order by m.position desc limit 1), -1),
+      coalesce((select f.fence from dibs.fences f where f.category = split_part(streams[1], '-', 1)), 0)
+    into version, fence;
+    if fences[1] is distinct from fence and fences is not null then
+      null;
+    elsif expected[1] = version or expected[1] = -2 then
       insert into dibs.messages as m (stream_name, position, type, id, data, metadata)
       values (streams[1], version + 1, types[1], ids[1], data[1], metadata[1])
       on conflict do nothing
@@ -272,6 +289,31 @@ begin
     -- the locks.
     perform pg_advisory_xact_lock(1684628083, k.key)
     from (select distinct dibs.lock_key(split_part(s.name, '-', 1)) as key from unnest(streams) s (name) order by 1) k;
+  end if;
+
+  if fences is not null then
+    if cardinality(fences) <> cardinality(streams) then
+      raise exception 'invalid fences: there is one for each stream' using errcode = 'DB001', column = 'fences';
+    end if;
+    if not current then
+      -- 40001 for a fence that was raised since this transaction began.
+      insert into dibs.fences (category, fence)
+      select distinct split_part(s.name, '-', 1), 0 from unnest(streams) s (name) order by 1
+      on conflict do nothing;
+      perform from dibs.fences f
+      where f.category in (select split_part(s.name, '-', 1) from unnest(streams) s (name))
+      for update;
+    end if;
+    select s.name, coalesce(f.fence, 0) as fence into at
+    from unnest(streams, fences) with ordinality s (name, fence, n)
+    left join lateral (select * from dibs.fences l where l.category = split_part(s.name, '-', 1) limit 1) f on true
+    where s.fence is distinct from coalesce(f.fence, 0)
+    order by s.n
+    limit 1;
+    if found then
+      return query select 'fenced', at.name, at.fence, null::bigint, null::uuid;
+      return;
+    end if;
   end if;
 
   -- Once, unless there are writers that do not take the lock, or that used one of
@@ -361,10 +403,11 @@ begin
 end
 $$;
 
-comment on function dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[]) is
+comment on function dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[], bigint[]) is
 'Adds messages to the ends of streams: all of it or nothing. Each stream is named once, with the version it is expected to
 be at (the position of its last message, -1 for no stream, -2 for any version) and how many of the messages are its; the
-messages come in the order of the streams. No message only checks the version.
+messages come in the order of the streams. No message only checks the version. With fences, one for each stream, a client
+that may ask find_messages later says where it believes the fence of the stream''s category to be: 0 until it is told.
 
 Answers with rows, never with an exception, so that the transaction goes on:
   written           for each stream: the position and the global position of its last message
@@ -372,16 +415,18 @@ Answers with rows, never with an exception, so that the transaction goes on:
   id_conflict       once: the stream, position and id of a message that has one of the ids, with other content or elsewhere
   version_conflict  once: the first stream that is not at its version, and the version it is at (at REPEATABLE READ and
                     above, the least that it can be)
+  fenced            once: the first stream whose category''s fence is elsewhere, and, as its version, where; to be tried again with it
 Raises DB001 for what may not be written, 55P03 after 10 seconds of waiting for another transaction, and, at REPEATABLE
 READ and above only, 40001 for messages of any version, or with ids that are taken, where the transaction cannot see why.';
 
 do $$
 begin
   if to_regrole('dibs_writer') is not null then
-    grant execute on function dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[]) to dibs_writer;
+    grant execute on function dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[], bigint[]) to dibs_writer;
   end if;
 end
 $$;
 
+revoke all on all tables in schema dibs from public;
 revoke all on all functions in schema dibs from public;
 -- +goose StatementEnd

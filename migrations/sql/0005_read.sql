@@ -213,6 +213,8 @@ set lock_timeout = '10s'
 set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
+declare
+  found_messages integer;
 begin
   perform dibs.lock_category(split_part(stream, '-', 1));
   return query
@@ -221,13 +223,20 @@ begin
   cross join lateral (select * from dibs.messages m where m.id = r.id limit 1) m
   where m.stream_name = stream
   order by m.position;
+  get diagnostics found_messages = row_count;
+
+  if found_messages < (select count(distinct u.id) from unnest(ids) u (id)) then
+    insert into dibs.fences as f (category, fence) values (split_part(stream, '-', 1), 1)
+    on conflict (category) do update set fence = f.fence + 1;
+  end if;
 end
 $$;
 
 comment on function dibs.find_messages(text, uuid[]) is
 'Those messages of a stream that have one of the ids. It waits for every write to the category that is under way, so that
-what it does not find was not and will not be written. That holds at READ COMMITTED; above it, a transaction does not see
-what was written since it began.';
+what it does not find was not written; and it raises the category''s fence, so that it will not be written by a call of
+append with fences that is on its way. That holds at READ COMMITTED, once this is committed; above it, a transaction does
+not see what was written since it began.';
 
 revoke all on all functions in schema dibs from public;
 
@@ -245,7 +254,7 @@ begin
       to %I', role);
   end loop;
 
-  -- It holds off writers, and what it is for is to ask about a write.
+  -- It holds off and turns away writers, and what it is for is to ask about a write.
   if to_regrole('dibs_writer') is not null then
     grant execute on function dibs.find_messages(text, uuid[]) to dibs_writer;
   end if;

@@ -1,0 +1,24 @@
+package pgschema_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgschema"
+)
+
+func TestOnlyTheWholeWordIsRenamed(t *testing.T) {
+	t.Parallel()
+	const sql = `select dibs.append(1), 'dibs.messages'::regclass, (dibs.x), dibs_owner, dibs_writer, predibs.y, "dibs", xdibs, dibs2.z`
+
+	require.Equal(t, sql, pgschema.Rename(sql, ""))
+	require.Equal(t, sql, pgschema.Rename(sql, "dibs"))
+	require.Equal(t, `select "user".append(1), '"user".messages'::regclass, ("user".x), dibs_owner, dibs_writer, predibs.y, ""user"", xdibs, dibs2.z`, pgschema.Rename(sql, "user"))
+}
+
+func TestNameIsShownShort(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, `"a\nb"`, pgschema.Quote("a\nb"))
+	require.Less(t, len(pgschema.Quote(string(make([]byte, 1000)))), 400)
+}

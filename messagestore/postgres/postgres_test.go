@@ -1,0 +1,262 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+// However a pool is configured to send what it sends: a proxy that pools
+// transactions needs one that prepares nothing.
+func TestEveryModeOfSendingMeansTheSame(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			pool, _ := poolOf(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
+			store := messagestore.New(postgres.New(pool, nil), nil)
+			category := storetest.Category(t)
+			stream := category.Stream("1")
+			message := messagestore.Message{
+				ID: uuid.Must(uuid.NewV7()), Body: messagestore.Raw{Type: "Opened", Data: []byte(`{"a": "\"'\\ {,} $1", "n": 1.50}`)},
+				Metadata: messagestore.Metadata{CorrelationStream: "process-1"},
+			}
+
+			write(t, store, stream, messagestore.NoStream, message, opened())
+			require.True(t, write(t, store, stream, messagestore.NoStream, message).IDs[0] == message.ID)
+			_, err := store.Write(t.Context(), stream, messagestore.NoStream, opened())
+			require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+
+			page, err := store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 10, Filter: messagestore.Filter{
+				Types: []string{"Opened", `a"b`}, Correlation: "process", GroupSize: 1,
+			}})
+			require.NoError(t, err)
+			require.Len(t, page.Messages, 1)
+			require.Equal(t, `{"a": "\"'\\ {,} $1", "n": 1.50}`, string(page.Messages[0].Data))
+			require.Equal(t, message.ID, page.Messages[0].ID)
+			require.Equal(t, time.UTC, page.Messages[0].Time.Location())
+			require.WithinDuration(t, time.Now(), page.Messages[0].Time, time.Minute)
+			last, err := store.LastOfType(t.Context(), stream, "Opened")
+			require.NoError(t, err)
+			require.Equal(t, messagestore.Version(1), last.Position)
+			found, err := store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{{Stream: stream, IDs: []uuid.UUID{message.ID}}}})
+			require.NoError(t, err)
+			require.Len(t, found, 1)
+		})
+	}
+}
+
+func TestCallsOverOneConnectionTakeTurns(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	store := messagestore.New(postgres.New(connect(t, pgtest.URL(t)), nil), nil)
+	stream := storetest.Category(t).Stream("1")
+	const writers = 16
+	failures := make(chan error, 2*writers)
+	var group sync.WaitGroup
+	for range writers {
+		group.Go(func() {
+			_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, opened())
+			failures <- err
+			_, err = store.Version(t.Context(), stream)
+			failures <- err
+		})
+	}
+	group.Wait()
+	close(failures)
+	for err := range failures {
+		require.NoError(t, err)
+	}
+	version, err := store.Version(t.Context(), stream)
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(writers-1), version)
+}
+
+// A transaction that was begun by hand is its giver's all the same: nothing is
+// tried again in it, and its errors are for its giver to decide on.
+func TestTransactionBegunByHandIsOne(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	conn := connect(t, pgtest.URL(t))
+	stream := storetest.Category(t).Stream("1")
+	_, err := conn.Exec(t.Context(), "begin isolation level repeatable read; select")
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), "select dibs.stream_version('a-1')")
+	require.NoError(t, err)
+	write(t, messagestore.New(postgres.New(pool, nil), nil), stream, messagestore.NoStream, opened())
+
+	_, err = postgres.New(conn, nil).Append(t.Context(), appendOne(stream, messagestore.AnyVersion))
+
+	require.ErrorContains(t, err, "40001")
+	require.Equal(t, byte('E'), conn.PgConn().TxStatus())
+}
+
+func TestDatabaseWithoutTheSchemaSaysSo(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Connect(t, pgtest.Database(t))
+	driver := postgres.New(pool, nil)
+
+	_, err := driver.Append(t.Context(), appendOne("account-1", messagestore.NoStream))
+	require.ErrorIs(t, err, postgres.ErrNotMigrated)
+	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+	_, err = driver.Version(t.Context(), "account-1")
+	require.ErrorIs(t, err, postgres.ErrNotMigrated)
+	_, err = driver.Find(t.Context(), "account-1", nil)
+	require.ErrorIs(t, err, postgres.ErrNotMigrated)
+}
+
+func TestSchemaThatIsNoneIsTheErrorOfEveryCall(t *testing.T) {
+	t.Parallel()
+	driver := postgres.New(pgtest.Pool(t), &postgres.Config{Schema: `a"; drop schema dibs; --`})
+
+	_, err := driver.Append(t.Context(), appendOne("account-1", messagestore.NoStream))
+	require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
+	_, err = driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: "account-1", Limit: 1})
+	require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
+	_, err = postgres.Open(t.Context(), pgtest.URL(t), &postgres.Config{Schema: "pg_catalog"})
+	require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
+}
+
+func TestOpenedDriverOwnsItsPool(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	driver, err := postgres.Open(t.Context(), pgtest.URL(t), nil)
+	require.NoError(t, err)
+	store := messagestore.New(driver, nil)
+	write(t, store, storetest.Category(t).Stream("1"), messagestore.NoStream, opened())
+	require.NoError(t, store.Close())
+	require.NoError(t, store.Close())
+
+	_, err = store.Version(t.Context(), "account-1")
+	require.Error(t, err)
+	require.NoError(t, messagestore.New(postgres.New(pool, nil), nil).Close(), "what is given is not closed")
+	require.NoError(t, pool.Ping(t.Context()))
+}
+
+func TestOpenShowsNoPassword(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for _, u := range []string{
+		"postgres://user:canary@127.0.0.1:1/database?sslmode=disable", "postgres://user:canary@@host:port/", "postgres://user:ca nary@host/", "user=canary password='canary", "postgres://u:canary@h/d?sslmode=canary",
+		"postgres://u:canary@h/d?pool_max_conns=canary", "canary", "postgres://u:" + url.QueryEscape("canary\x00") + "@127.0.0.1:1/d", "host=127.0.0.1 port=1 user=u password=canary",
+	} {
+		_, err := postgres.Open(ctx, u, nil)
+		require.Error(t, err, u)
+		for _, format := range []string{"%v", "%+v", "%#v"} {
+			_, withConfig := errors.AsType[*pgconn.ConnectError](err)
+			require.False(t, withConfig, "which has the password in it")
+			for e := err; e != nil; {
+				require.NotContains(t, fmt.Sprintf(format, e), "canary", u)
+				unwrapper, ok := e.(interface{ Unwrap() error })
+				if !ok {
+					break
+				}
+				e = unwrapper.Unwrap()
+			}
+		}
+	}
+}
+
+func TestOpenEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	_, err := postgres.Open(ctx, pgtest.URL(t), nil)
+
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// A plan that was made for a table of one page, where reading all of it is cheapest,
+// is kept by the session while the table grows.
+func TestNothingReadsTheWholeTable(t *testing.T) {
+	t.Parallel()
+	everything, schema := pgtest.Schema(t)
+	small := messagestore.New(postgres.New(everything, &postgres.Config{Schema: schema}), nil)
+	write(t, small, storetest.Category(t).Stream("1"), messagestore.AnyVersion, opened())
+	_, err := everything.Exec(t.Context(), "analyze "+schema+".messages")
+	require.NoError(t, err)
+	config := everything.Config()
+	config.MaxConns = 1 // one session, and so one set of plans
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	defer pool.Close()
+	store := messagestore.New(postgres.New(pool, &postgres.Config{Schema: schema}), nil)
+	stream := storetest.Category(t).Stream("1")
+
+	for range 30 {
+		message := opened()
+		write(t, store, stream, messagestore.AnyVersion, message)
+		write(t, store, stream, messagestore.AnyVersion, opened(), opened())
+		_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, message, opened())
+		require.ErrorIs(t, err, messagestore.ErrIDConflict)
+		_, err = store.Write(t.Context(), stream, messagestore.NoStream, opened(), opened())
+		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+		_, err = store.Last(t.Context(), stream)
+		require.NoError(t, err)
+		_, err = store.LastOfType(t.Context(), stream, "Opened")
+		require.NoError(t, err)
+		for _, filter := range []messagestore.Filter{{}, {Types: []string{"Opened"}}, {GroupSize: 2}} {
+			for _, err := range store.Category(t.Context(), stream.Category(), 0, filter) {
+				require.NoError(t, err)
+			}
+		}
+		for _, err := range store.StreamBackwards(t.Context(), stream, messagestore.EndOfStream) {
+			require.NoError(t, err)
+		}
+		_, err = store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{{Stream: stream, IDs: []uuid.UUID{message.ID}}}})
+		require.NoError(t, err)
+	}
+
+	pool.Close() // its session reports what it did
+	require.Eventually(t, func() bool {
+		var scans, reads int64
+		err := everything.QueryRow(t.Context(), "select seq_scan, idx_scan from pg_stat_user_tables where schemaname = $1 and relname = 'messages'", strings.Trim(schema, `"`)).Scan(&scans, &reads)
+		require.NoError(t, err)
+		require.LessOrEqual(t, scans, int64(3), "one for each index that was built")
+		return reads > 300
+	}, patience, tick)
+}
+
+// One call of a filtered reader is bounded, and still gets on.
+func TestFilteredReaderAdvancesOverWhatItDoesNotWant(t *testing.T) {
+	t.Parallel()
+	pool, schema := pgtest.Schema(t)
+	_, err := pool.Exec(t.Context(), "insert into "+schema+`.messages (stream_name, position, type, id)
+		select 'a-' || n, 0, case n when 25000 then 'Wanted' else 'Other' end, gen_random_uuid() from generate_series(1, 25100) n`)
+	require.NoError(t, err)
+	driver := postgres.New(pool, &postgres.Config{Schema: schema})
+	q := messagestore.CategoryQuery{Category: "a", Limit: 10, Filter: messagestore.Filter{Types: []string{"Wanted"}}}
+	var nexts []messagestore.GlobalPosition
+	var wanted []*messagestore.Recorded
+	for more := true; more; {
+		page, err := driver.ReadCategory(t.Context(), q)
+		require.NoError(t, err)
+		nexts, wanted = append(nexts, page.Next), append(wanted, page.Messages...)
+		q.From, more = page.Next, page.More
+	}
+
+	require.Equal(t, []messagestore.GlobalPosition{10_001, 20_001, 25_101}, nexts)
+	require.Len(t, wanted, 1)
+	require.Equal(t, messagestore.StreamName("a-25000"), wanted[0].Stream)
+}

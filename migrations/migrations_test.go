@@ -1,0 +1,337 @@
+package migrations_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/migrations"
+)
+
+const (
+	patience = 20 * time.Second
+	tick     = 5 * time.Millisecond
+)
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) }) //nolint:errcheck // some are killed
+	return conn
+}
+
+func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), sql, args...)
+	require.NoError(t, err)
+	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
+	require.NoError(t, err)
+	return value
+}
+
+func requireWorks(t *testing.T, conn *pgx.Conn, schema string) {
+	t.Helper()
+	quoted := pgx.Identifier{schema}.Sanitize()
+	got := one[string](t, conn, "select outcome from "+quoted+`.append('{account-1}', '{-2}', '{1}', array[gen_random_uuid()], '{Opened}', '{"{}"}', '{null}')`)
+	require.Equal(t, "written", got)
+	require.Equal(t, 1, one[int](t, conn, "select count(*) from "+quoted+".read_stream('account-1')"))
+}
+
+func TestUpAgainChangesNothing(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	before, err := migrations.Status(t.Context(), conn, nil)
+	require.NoError(t, err)
+	requireWorks(t, conn, "dibs")
+
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+
+	after, err := migrations.Status(t.Context(), conn, nil)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+	require.Len(t, after, len(migrations.Files()))
+	for i, m := range after {
+		require.Equal(t, migrations.Files()[i].Name, m.Name)
+		require.True(t, m.Applied && !m.Changed && !m.Unknown)
+		require.WithinDuration(t, time.Now(), m.AppliedAt, time.Minute)
+	}
+	require.Equal(t, "postgres", one[string](t, conn, "select case when current_user = session_user then 'postgres' end"), "the role is given back")
+}
+
+func TestStatusOfAnEmptyDatabaseChangesNothing(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+
+	status, err := migrations.Status(t.Context(), conn, nil)
+
+	require.NoError(t, err)
+	require.Len(t, status, len(migrations.Files()))
+	for _, m := range status {
+		require.Equal(t, migrations.Migration{Name: m.Name}, m)
+	}
+	require.False(t, one[bool](t, conn, "select to_regnamespace('dibs') is not null"))
+}
+
+// Also the roles, which several databases share, are made at once.
+func TestManyMayMigrateAtOnce(t *testing.T) {
+	t.Parallel()
+	first, second := pgtest.Database(t), pgtest.Database(t)
+	const each = 8
+	done := make(chan error, 2*each)
+	for i := range 2 * each {
+		conn := connect(t, []string{first, second}[i%2])
+		go func() { done <- migrations.Up(t.Context(), conn, nil) }()
+	}
+	for range 2 * each {
+		require.NoError(t, <-done)
+	}
+	for _, url := range []string{first, second} {
+		conn := connect(t, url)
+		require.Equal(t, len(migrations.Files()), one[int](t, conn, "select count(*) from dibs.migrations"))
+		requireWorks(t, conn, "dibs")
+	}
+}
+
+func TestRunnerKilledHalfWayLeavesNothing(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	watcher, holder, killed := connect(t, url), connect(t, url), connect(t, url)
+	_, err := holder.Exec(t.Context(), "select pg_advisory_lock(1)")
+	require.NoError(t, err)
+	halfWay := append(migrations.Files(), migrations.File{Name: "9999_waits.sql", SQL: "set local lock_timeout = 0; select pg_advisory_xact_lock(1);"})
+	done := make(chan error, 1)
+	go func() { done <- migrations.UpWith(t.Context(), killed, nil, halfWay) }()
+	pid := int32(killed.PgConn().PID()) //nolint:gosec // a pid
+	require.Eventually(t, func() bool {
+		return one[bool](t, watcher, "select cardinality(pg_blocking_pids($1)) > 0", pid)
+	}, patience, tick)
+
+	_, err = watcher.Exec(t.Context(), "select pg_terminate_backend($1)", pid)
+	require.NoError(t, err)
+
+	require.Error(t, <-done)
+	require.False(t, one[bool](t, watcher, "select to_regnamespace('dibs') is not null"))
+	require.NoError(t, migrations.Up(t.Context(), watcher, nil))
+	requireWorks(t, watcher, "dibs")
+}
+
+func TestFileThatFailsLeavesNothing(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	broken := append(migrations.Files(), migrations.File{Name: "9999_broken.sql", SQL: "select 1;\n\nselect é nonsense;\n"})
+
+	err := migrations.UpWith(t.Context(), conn, nil, broken)
+
+	require.ErrorContains(t, err, "migrate: 9999_broken.sql: line 3: ")
+	_, ok := errors.AsType[*pgconn.PgError](err)
+	require.True(t, ok)
+	require.False(t, one[bool](t, conn, "select to_regnamespace('dibs') is not null"))
+}
+
+func TestEverySchemaIsAStoreOfItsOwn(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	for _, schema := range []string{"dibs", "other", "select", "user", "_", "dibs_dibs", strings.Repeat("x", 63)} {
+		require.NoError(t, migrations.Up(t.Context(), conn, &migrations.Config{Schema: schema}), schema)
+		requireWorks(t, conn, schema)
+	}
+	require.Equal(t, 1, one[int](t, conn, "select count(*) from dibs.messages"))
+}
+
+func TestHostileSchemaNamesAreRefused(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	for _, schema := range []string{
+		`"; drop schema public cascade; --`, `a"b`, "a'b", "a b", "a.b", "Dibs", "é", "1a", "a-b", "a\x00b", "a\nb", `\`, "$$", "$1", "%s", "--", "/*", " ", "pg_catalog", "pg_temp", "pg_x", "information_schema",
+		strings.Repeat("x", 64), strings.Repeat("x", 1<<20),
+	} {
+		for _, err := range []error{
+			migrations.Up(t.Context(), conn, &migrations.Config{Schema: schema}),
+			migrations.Print(&bytes.Buffer{}, &migrations.Config{Schema: schema}),
+			func() error {
+				_, err := migrations.Status(t.Context(), conn, &migrations.Config{Schema: schema})
+				return err
+			}(),
+		} {
+			require.ErrorIs(t, err, migrations.ErrInvalidSchema, "%.100q", schema)
+			require.Less(t, len(err.Error()), 300)
+			require.NotContains(t, err.Error(), "\n")
+		}
+	}
+	require.Equal(t, 1, one[int](t, conn, "select count(*) from pg_namespace where nspname !~ '^pg_' and nspname <> 'information_schema'"), "public is all there is")
+}
+
+func TestChangedFileIsRefused(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	files := migrations.Files()
+	files[1].SQL += "-- changed\n"
+	files = append(files, migrations.File{Name: "9999_new.sql", SQL: "create table dibs.never ();"})
+
+	err := migrations.UpWith(t.Context(), conn, nil, files)
+
+	require.ErrorIs(t, err, migrations.ErrChanged)
+	changed, ok := errors.AsType[*migrations.ChangedError](err)
+	require.True(t, ok)
+	require.Equal(t, files[1].Name, changed.Name)
+	require.False(t, one[bool](t, conn, "select to_regclass('dibs.never') is not null"))
+	status, err := migrations.StatusWith(t.Context(), conn, nil, files)
+	require.NoError(t, err)
+	require.True(t, status[1].Changed)
+	require.False(t, status[0].Changed)
+	require.False(t, status[len(status)-1].Applied)
+}
+
+func TestNewerDatabaseIsRefused(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	newer := append(migrations.Files(), migrations.File{Name: "9999_new.sql", SQL: "select 1;"})
+	require.NoError(t, migrations.UpWith(t.Context(), conn, nil, newer))
+
+	err := migrations.Up(t.Context(), conn, nil)
+
+	require.ErrorIs(t, err, migrations.ErrTooNew)
+	tooNew, ok := errors.AsType[*migrations.TooNewError](err)
+	require.True(t, ok)
+	require.Equal(t, []string{"9999_new.sql"}, tooNew.Names)
+	status, err := migrations.Status(t.Context(), conn, nil)
+	require.NoError(t, err)
+	last := status[len(status)-1]
+	require.Equal(t, "9999_new.sql", last.Name)
+	require.True(t, last.Unknown && last.Applied)
+}
+
+func TestConnectionInATransactionIsRefused(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	tx, err := conn.Begin(t.Context())
+	require.NoError(t, err)
+
+	require.ErrorIs(t, migrations.Up(t.Context(), conn, nil), migrations.ErrInTransaction)
+	_, err = migrations.Status(t.Context(), conn, nil)
+	require.ErrorIs(t, err, migrations.ErrInTransaction)
+	require.NoError(t, tx.Rollback(t.Context()))
+}
+
+func TestContextEndsTheWaitForAnother(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	watcher, holder, waiting := connect(t, url), connect(t, url), connect(t, url)
+	tx, err := holder.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "select pg_advisory_xact_lock($1::int, hashtext('dibs'))", 0x6469626d)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- migrations.Up(ctx, waiting, nil) }()
+	pid := int32(waiting.PgConn().PID()) //nolint:gosec // a pid
+	require.Eventually(t, func() bool {
+		return one[bool](t, watcher, "select cardinality(pg_blocking_pids($1)) > 0", pid)
+	}, patience, tick)
+
+	cancel()
+
+	require.ErrorIs(t, <-done, context.Canceled)
+	require.NoError(t, tx.Rollback(t.Context()))
+}
+
+// A user of a managed database may create in it, and nothing more.
+func TestUserWhoMayNotMakeRolesOwnsTheSchema(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t) // so that the roles are there, and the user may not act as their owner
+	url := pgtest.Database(t)
+	conn, user := connectAs(t, url, "")
+
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+
+	requireWorks(t, conn, "dibs")
+	require.Equal(t, user, one[string](t, conn, "select pg_get_userbyid(relowner)::text from pg_class where oid = 'dibs.messages'::regclass"))
+	stranger, _ := connectAs(t, url, "")
+	_, err := stranger.Exec(t.Context(), "select dibs.stream_version('a-1')")
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	require.True(t, ok)
+	require.Equal(t, "42501", refused.Code)
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+}
+
+func TestUserWhoMayMakeRolesMakesThemOwnTheSchema(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	url := pgtest.Database(t)
+	conn, _ := connectAs(t, url, "createrole")
+
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+
+	require.Equal(t, "dibs_owner", one[string](t, conn, "select pg_get_userbyid(relowner)::text from pg_class where oid = 'dibs.messages'::regclass"))
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+}
+
+// connectAs returns a connection of a new user who may create in the database.
+func connectAs(t *testing.T, url, attributes string) (*pgx.Conn, string) {
+	t.Helper()
+	config, err := pgx.ParseConfig(url)
+	require.NoError(t, err)
+	admin := connect(t, url)
+	user, password := "test_"+strings.ToLower(rand.Text()), rand.Text()
+	_, err = admin.Exec(t.Context(), fmt.Sprintf("create role %s login password '%s' %s; grant create on database %s to %[1]s", user, password, attributes, config.Database))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		// Before the database is dropped, while what the user has can be named.
+		_, err := admin.Exec(context.WithoutCancel(t.Context()), "drop owned by "+user+" cascade; drop role "+user)
+		require.NoError(t, err)
+	})
+	config.User, config.Password = user, password
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close(context.WithoutCancel(t.Context()))) })
+	return conn, user
+}
+
+func TestPrintedScriptIsWhatUpDoes(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	var script bytes.Buffer
+	require.NoError(t, migrations.Print(&script, &migrations.Config{Schema: "other"}))
+	sql := strings.Replace(script.String(), "\\set ON_ERROR_STOP on\n", "", 1) // psql's own
+	_, err := conn.PgConn().Exec(t.Context(), sql).ReadAll()
+	require.NoError(t, err)
+
+	status, err := migrations.Status(t.Context(), conn, &migrations.Config{Schema: "other"})
+	require.NoError(t, err)
+	for _, m := range status {
+		require.True(t, m.Applied && !m.Changed, m.Name)
+	}
+	require.NoError(t, migrations.Up(t.Context(), conn, &migrations.Config{Schema: "other"}))
+	requireWorks(t, conn, "other")
+}
+
+// Each file can be applied on its own, in a transaction, by psql or by goose.
+func TestFilesStandAlone(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	for _, f := range migrations.Files() {
+		require.Regexp(t, `^[0-9]{4}_[a-z_]+\.sql$`, f.Name)
+		require.True(t, strings.HasPrefix(f.SQL, "-- +goose Up\n-- +goose StatementBegin\n"), f.Name)
+		require.True(t, strings.HasSuffix(f.SQL, "\n-- +goose StatementEnd\n"), f.Name)
+		require.Contains(t, f.SQL, "\nset local lock_timeout = ", f.Name)
+		err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+			_, err := tx.Exec(t.Context(), f.SQL)
+			return err
+		})
+		require.NoError(t, err, f.Name)
+	}
+	requireWorks(t, conn, "dibs")
+}
