@@ -64,10 +64,14 @@ func TestNewAcceptsTheBounds(t *testing.T) {
 	for _, config := range []*consumer.Config{
 		nil,
 		{},
-		{PollInterval: time.Millisecond, BatchSize: 1, Concurrency: 1, PositionInterval: 1, PositionEvery: time.Millisecond, Grace: time.Millisecond,
-			Errors: consumer.ErrorPolicy{Retries: -1, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond}, GroupSize: 1},
-		{PollInterval: time.Hour, BatchSize: messagestore.MaxReadMessages, Concurrency: 1024, PositionInterval: 1_000_000, PositionEvery: time.Hour, Grace: time.Hour,
-			Errors: consumer.ErrorPolicy{Retries: 1000, MinBackoff: time.Hour, MaxBackoff: 24 * time.Hour, Then: consumer.Park}, GroupSize: messagestore.MaxGroupSize, GroupMember: messagestore.MaxGroupSize - 1},
+		{
+			PollInterval: time.Millisecond, BatchSize: 1, Concurrency: 1, PositionInterval: 1, PositionEvery: time.Millisecond, Grace: time.Millisecond,
+			Errors: consumer.ErrorPolicy{Retries: -1, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond}, GroupSize: 1,
+		},
+		{
+			PollInterval: time.Hour, BatchSize: messagestore.MaxReadMessages, Concurrency: 1024, PositionInterval: 1_000_000, PositionEvery: time.Hour, Grace: time.Hour,
+			Errors: consumer.ErrorPolicy{Retries: 1000, MinBackoff: time.Hour, MaxBackoff: 24 * time.Hour, Then: consumer.Park}, GroupSize: messagestore.MaxGroupSize, GroupMember: messagestore.MaxGroupSize - 1,
+		},
 		{Errors: consumer.ErrorPolicy{MinBackoff: time.Hour}},
 	} {
 		_, err := consumer.New(newStore(), account, "ledger", &journal{}, config)

@@ -194,7 +194,7 @@ func (c *Consumer) start(ctx context.Context, catchUp bool) (*place, error) {
 			c.count(func(s *Stats) { s.Position = p.position })
 			return p, nil
 		case ctx.Err() != nil:
-			return nil, nil
+			return nil, nil //nolint:nilerr // to be stopped is no error
 		case catchUp || !heals(err):
 			return nil, err
 		}

@@ -132,7 +132,7 @@ func testCrashes(t *testing.T, storeURL string) {
 
 func startCrashChild(t *testing.T, storeURL string, category messagestore.Category) *exec.Cmd {
 	t.Helper()
-	child := exec.Command(os.Args[0]) //nolint:gosec,noctx // this binary; it is killed by the test
+	child := exec.Command(os.Args[0]) //nolint:gosec // this binary; it is killed by the test
 	child.Env = append(os.Environ(), crashStore+"="+storeURL, crashCategory+"="+string(category))
 	child.Stderr = os.Stderr
 	_, err := child.StdinPipe()

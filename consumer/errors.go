@@ -81,7 +81,7 @@ func (e *PanicError) Error() string { return "panic: " + shorten(fmt.Sprint(e.Va
 
 // Unwrap returns the value if it is an error.
 func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error) //nolint:errcheck // nil is the answer for what is no error
+	err, _ := e.Value.(error)
 	return err
 }
 

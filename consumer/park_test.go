@@ -263,7 +263,8 @@ func TestRedriveHandsTheOriginalOverAgainInOrder(t *testing.T) {
 	require.Equal(t, 6, n)
 	require.Empty(t, parkedNow(t, c))
 	i := 0
-	for m := range store.Category(t.Context(), account, 0, messagestore.Filter{}) {
+	for m, err := range store.Category(t.Context(), account, 0, messagestore.Filter{}) {
+		require.NoError(t, err)
 		require.Equal(t, *m, seen[i])
 		i++
 	}

@@ -130,7 +130,11 @@ func (w *world) wants(stream messagestore.StreamName, m *messagestore.Recorded) 
 	if _, err := fmt.Sscanf(stream.ID(), "ledger+%d+%d", &generation, &member); err != nil {
 		w.wrongly("%s: %v", stream, err)
 	}
-	for entry := range w.store.Stream(context.Background(), positions.Stream("ledger"), messagestore.Version(generation)) {
+	for entry, err := range w.store.Stream(context.Background(), positions.Stream("ledger"), messagestore.Version(generation)) {
+		if err != nil {
+			w.wrongly("%v", err)
+			break
+		}
 		var resized struct{ Size int }
 		if err := json.Unmarshal(entry.Data, &resized); err != nil {
 			w.wrongly("%v", err)

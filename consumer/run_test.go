@@ -347,7 +347,7 @@ func TestEveryWayOfFailingFails(t *testing.T) {
 	}{
 		"Panic":      {func() { panic("poison") }, "panic: poison"},
 		"PanicError": {func() { panic(errBroken) }, "panic: broken"},
-		"PanicNil":   {func() { panic(nil) }, "panic: panic called with nil"}, //nolint:govet // it is what is tested
+		"PanicNil":   {func() { panic(nil) }, "panic: panic called with nil"},
 		"Exit":       {runtime.Goexit, "the handler ended its goroutine"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -152,8 +152,10 @@ func TestWrongCallsEndWithTwo(t *testing.T) {
 func TestBooksDoNotDependOnTheOrder(t *testing.T) {
 	books := keepBooks([]order{
 		{ID: "1", Account: "single", Amount: 1001},
-		{ID: "2", Account: "large", Amount: 10_000}, {ID: "3", Account: "large", Amount: 1000},
-		{ID: "4", Account: "even", Amount: 500}, {ID: "5", Account: "even", Amount: 500},
+		{ID: "2", Account: "large", Amount: 10_000},
+		{ID: "3", Account: "large", Amount: 1000},
+		{ID: "4", Account: "even", Amount: 500},
+		{ID: "5", Account: "even", Amount: 500},
 	})
 
 	require.Equal(t, map[string]book{
