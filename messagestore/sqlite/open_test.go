@@ -114,7 +114,7 @@ func TestOpeningWaitsForAnother(t *testing.T) {
 
 func TestManyOpenANewFileAtOnce(t *testing.T) {
 	t.Parallel()
-	for range 20 {
+	for range 5 {
 		path := newFile(t)
 		var opened sync.WaitGroup
 		errs := make([]error, 8)

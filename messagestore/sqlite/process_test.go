@@ -212,7 +212,7 @@ func (p *process) stop(t testing.TB) {
 
 func TestKilledWritersLoseNothingThatWasAcknowledged(t *testing.T) {
 	t.Parallel()
-	const processes, callers, kills, acksBetween = 3, 8, 12, 60
+	const processes, callers, kills, acksBetween = 3, 8, 8, 30
 	path, category := newFile(t), storetest.Category(t)
 	var mu sync.Mutex
 	acked := map[uuid.UUID]bool{}
@@ -292,7 +292,7 @@ func TestKilledWritersLoseNothingThatWasAcknowledged(t *testing.T) {
 
 func TestEveryProcessGetsItsTurns(t *testing.T) {
 	t.Parallel()
-	const processes, callers, appends = 3, 24, 300
+	const processes, callers, appends = 3, 24, 200
 	path, category := newFile(t), storetest.Category(t)
 	var mu sync.Mutex
 	var counts [processes]int

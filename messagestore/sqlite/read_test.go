@@ -2,7 +2,6 @@ package sqlite_test
 
 import (
 	"encoding/json"
-	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,12 +28,12 @@ func TestContentIsKeptByteForByte(t *testing.T) {
 // A filter that lets little through must not make one page look at everything.
 func TestFilteredPageLooksAtABoundedPart(t *testing.T) {
 	t.Parallel()
-	driver := open(t, newFile(t), nil)
-	const messages = messagestore.MaxReadMessages + 500
-	for i := range messages / 500 {
-		_, err := driver.Append(t.Context(), appendOf(messagestore.StreamName("account-"+strconv.Itoa(i)), messagestore.NoStream, 500))
-		require.NoError(t, err)
-	}
+	path := newFile(t)
+	driver := open(t, path, nil)
+	execute(t, database(t, path), `
+		WITH RECURSIVE numbers (n) AS (VALUES (0) UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)
+		INSERT INTO dibs_messages (stream_name, category, position, type, id, group_hash, time)
+		SELECT 'account-1', 'account', n, 'Deposited', randomblob(16), 0, 0 FROM numbers`, messagestore.MaxReadMessages+500)
 	wanted := appendOf("account-wanted", messagestore.NoStream, 1)
 	wanted.Records[0].Type = "Wanted"
 	w, err := driver.Append(t.Context(), wanted)

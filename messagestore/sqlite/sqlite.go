@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 
@@ -139,11 +138,4 @@ func (d *Driver) Close() error {
 		return nil
 	}
 	return d.close()
-}
-
-// queryer is what a [*sql.Tx], a [*sql.DB] and a connection with prepared
-// statements have in common.
-type queryer interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }

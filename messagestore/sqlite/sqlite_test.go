@@ -35,12 +35,6 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-func TestConformanceWithoutSharedCommits(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) messagestore.Driver {
-		return open(t, newFile(t), &sqlite.Config{MaxGroup: 1, Readers: 1})
-	})
-}
-
 func TestConformanceInATransaction(t *testing.T) {
 	storetest.RunWith(t, storetest.Options{
 		OneUser: true,

@@ -30,14 +30,16 @@ import (
 // A context that ends stops a write before it starts, never within: SQLite would
 // roll the whole transaction back.
 func New(tx *sql.Tx) *Driver {
-	t := transaction{tx}
+	t := transaction{newPrepared(tx)}
 	return &Driver{reads: t, writes: t}
 }
 
-type transaction struct{ tx *sql.Tx }
+// transaction has prepared what the caller's transaction was asked for; database/sql
+// closes that with it.
+type transaction struct{ *prepared }
 
 func (t transaction) read(ctx context.Context, f func(context.Context, queryer) error) error {
-	return f(ctx, t.tx)
+	return f(ctx, t.prepared)
 }
 
 func (t transaction) do(ctx context.Context, j *job) error {
@@ -45,11 +47,11 @@ func (t transaction) do(ctx context.Context, j *job) error {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
-	if _, err := t.tx.ExecContext(ctx, lockSQL); err != nil {
+	if _, err := t.ExecContext(ctx, lockSQL); err != nil {
 		if isBusy(err) {
 			return &BusyError{Cause: err}
 		}
 		return err
 	}
-	return j.run(ctx, t.tx)
+	return j.run(ctx, t.prepared)
 }

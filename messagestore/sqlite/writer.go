@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"errors"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -25,7 +24,8 @@ const (
 // was asked for while the last commit was under way goes into the next.
 type writer struct {
 	db      *sql.DB
-	conn    *prepared // nil before the first use and after a failure
+	conn    *sql.Conn // nil before the first use and after a failure
+	on      *prepared // the same
 	timeout time.Duration
 	most    int
 
@@ -153,7 +153,7 @@ func (w *writer) begin(t *ticket) error {
 		err := w.exec(beginSQL)
 		now := time.Now()
 		if err == nil {
-			if _, err = scanOne(context.Background(), w.conn, dataVersionSQL, nil, dataVersion{&w.turns, now}); err != nil {
+			if _, err = scanOne(context.Background(), w.on, dataVersionSQL, nil, dataVersion{&w.turns, now}); err != nil {
 				w.rollback()
 			}
 			return err
@@ -219,7 +219,7 @@ func (w *writer) commit(group []*ticket) {
 	ctx := context.Background() // of nobody: one caller's end must not stop the others
 	outcomes := make([]error, len(group))
 	for i, t := range group {
-		if outcomes[i] = t.run(ctx, w.conn); isAnswer(outcomes[i]) {
+		if outcomes[i] = t.run(ctx, w.on); isAnswer(outcomes[i]) {
 			continue
 		}
 		// SQLite may have rolled back the whole transaction, or not. Now it has.
@@ -283,9 +283,9 @@ func (w *writer) exec(statement string) error {
 		if err != nil {
 			return err
 		}
-		w.conn = &prepared{conn: conn, statements: map[string]*sql.Stmt{}}
+		w.conn, w.on = conn, newPrepared(conn)
 	}
-	_, err := w.conn.ExecContext(context.Background(), statement)
+	_, err := w.on.ExecContext(context.Background(), statement)
 	return err
 }
 
@@ -299,10 +299,12 @@ func (w *writer) rollback() {
 // drop closes the connection, which ends any transaction that it is in. The next
 // use opens another.
 func (w *writer) drop() {
-	if w.conn != nil {
-		w.conn.close()
-		w.conn = nil
+	if w.conn == nil {
+		return
 	}
+	_ = w.conn.Raw(func(any) error { return driver.ErrBadConn }) // so that the pool does not keep it
+	_ = w.conn.Close()                                           // which Raw has done
+	w.conn, w.on = nil, nil
 }
 
 // sleep returns false if the writer is to stop.
@@ -314,52 +316,5 @@ func (w *writer) sleep(d time.Duration) bool {
 		return false
 	case <-timer.C:
 		return true
-	}
-}
-
-// prepared is a connection that prepares each statement once.
-type prepared struct {
-	conn       *sql.Conn
-	statements map[string]*sql.Stmt
-}
-
-func (p *prepared) prepare(ctx context.Context, statement string) (*sql.Stmt, error) {
-	if s := p.statements[statement]; s != nil {
-		return s, nil
-	}
-	s, err := p.conn.PrepareContext(ctx, statement)
-	if err != nil {
-		return nil, err
-	}
-	p.statements[statement] = s
-	return s, nil
-}
-
-// ExecContext implements queryer.
-func (p *prepared) ExecContext(ctx context.Context, statement string, args ...any) (sql.Result, error) {
-	s, err := p.prepare(ctx, statement)
-	if err != nil {
-		return nil, err
-	}
-	return s.ExecContext(ctx, args...)
-}
-
-// QueryContext implements queryer.
-func (p *prepared) QueryContext(ctx context.Context, statement string, args ...any) (*sql.Rows, error) {
-	s, err := p.prepare(ctx, statement)
-	if err != nil {
-		return nil, err
-	}
-	return s.QueryContext(ctx, args...)
-}
-
-// close takes the connection out of its pool.
-func (p *prepared) close() {
-	for _, s := range p.statements {
-		_ = s.Close()
-	}
-	_ = p.conn.Raw(func(any) error { return driver.ErrBadConn })
-	if err := p.conn.Close(); err != nil && !errors.Is(err, sql.ErrConnDone) {
-		return // it is out of the pool, and there is no one to tell
 	}
 }

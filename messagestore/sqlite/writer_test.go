@@ -78,11 +78,22 @@ func TestBusyCallersShareCommits(t *testing.T) {
 	t.Parallel()
 	driver := open(t, newFile(t), nil)
 
-	appendFrom(t, driver, 64, 2000)
+	appendFrom(t, driver, 64, 1000)
 
 	commits, calls := driver.Commits()
-	require.EqualValues(t, 2000, calls)
+	require.EqualValues(t, 1000, calls)
 	require.Less(t, commits, calls/4)
+}
+
+func TestGroupOfOneCommitsEachByItself(t *testing.T) {
+	t.Parallel()
+	driver := open(t, newFile(t), &sqlite.Config{MaxGroup: 1, Readers: 1})
+
+	appendFrom(t, driver, 16, 200)
+
+	commits, calls := driver.Commits()
+	require.EqualValues(t, 200, calls)
+	require.EqualValues(t, 200, commits)
 }
 
 func TestBadAppendHarmsNoneOfItsGroup(t *testing.T) {

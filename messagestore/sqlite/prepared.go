@@ -1,0 +1,58 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+)
+
+// queryer is what a statement is run on: a [*sql.Tx], a [*sql.Conn], or one of them
+// with prepared statements.
+type queryer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// prepared prepares each statement once, for as long as the connection or the
+// transaction lives that it is prepared on. It has one user.
+type prepared struct {
+	on         preparer
+	statements map[string]*sql.Stmt
+}
+
+type preparer interface {
+	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+}
+
+func newPrepared(on preparer) *prepared {
+	return &prepared{on: on, statements: map[string]*sql.Stmt{}}
+}
+
+// ExecContext implements queryer.
+func (p *prepared) ExecContext(ctx context.Context, statement string, args ...any) (sql.Result, error) {
+	s, err := p.prepare(ctx, statement)
+	if err != nil {
+		return nil, err
+	}
+	return s.ExecContext(ctx, args...)
+}
+
+// QueryContext implements queryer.
+func (p *prepared) QueryContext(ctx context.Context, statement string, args ...any) (*sql.Rows, error) {
+	s, err := p.prepare(ctx, statement)
+	if err != nil {
+		return nil, err
+	}
+	return s.QueryContext(ctx, args...)
+}
+
+func (p *prepared) prepare(ctx context.Context, statement string) (*sql.Stmt, error) {
+	if s := p.statements[statement]; s != nil {
+		return s, nil
+	}
+	s, err := p.on.PrepareContext(ctx, statement)
+	if err != nil {
+		return nil, err
+	}
+	p.statements[statement] = s
+	return s, nil
+}
