@@ -85,7 +85,7 @@ func TestValidatorAgreesWithDatabaseOnWhatIsLarge(t *testing.T) {
 
 func requireAgreement(t *testing.T, pool *pgxpool.Pool, stream, messageType, data, metadata string) {
 	t.Helper()
-	// In a transaction that is rolled back, so that any stream is new.
+	// In a transaction that is rolled back, so that nothing is kept.
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func requireAgreement(t *testing.T, pool *pgxpool.Pool, stream, messageType, dat
 	if refused == nil {
 		refused = validMetadata(t, metadata, len(data))
 	}
-	a := messagestore.Append{Stream: messagestore.StreamName(stream), Expected: messagestore.NoStream, Records: []messagestore.Record{
+	a := messagestore.Append{Stream: messagestore.StreamName(stream), Expected: messagestore.AnyVersion, Records: []messagestore.Record{
 		{ID: message.ID, Type: messageType, Data: json.RawMessage(data), Metadata: json.RawMessage(metadata)},
 	}}
 	_, err = in.Append(t.Context(), a)
@@ -123,7 +123,7 @@ func requireAgreement(t *testing.T, pool *pgxpool.Pool, stream, messageType, dat
 		t.Fatalf("the same again: %+v, %v", again, err)
 	}
 	if stream := m.Stream; len(metadata) == 0 {
-		page, err := in.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 10, Filter: messagestore.Filter{
+		page, err := in.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), From: m.GlobalPosition, Limit: 10, Filter: messagestore.Filter{
 			Types: []string{messageType}, GroupSize: 7, GroupMember: stream.GroupMember(7),
 		}})
 		if err != nil || len(page.Messages) != 1 {

@@ -184,10 +184,11 @@ func TestSessionOfTheCallerHijacksNothing(t *testing.T) {
 		_, err := conn.Exec(t.Context(), "create domain pg_temp."+name+" as integer")
 		require.NoError(t, err)
 	}
+	name := string(stream.Category())
 	for _, call := range []string{
-		"append('{a-1,a-2}', '{-2,-2}', '{1,1}', array[gen_random_uuid(), gen_random_uuid()], '{T,T}', '{\"{}\",\"{}\"}', array_fill(null::pg_catalog.json, '{2}'))",
-		"append('{a-1}', '{4}', '{1}', array[gen_random_uuid()], '{T}', '{\"{}\"}', array_fill(null::pg_catalog.json, '{1}'))",
-		"read_category('a', 0, 10, '{T}')", "read_stream('a-1')", "last_message('a-1', 'T')", "find_messages('a-1', array[gen_random_uuid()])",
+		"append('{" + name + "-2," + name + "-3}', '{-2,-2}', '{1,1}', array[gen_random_uuid(), gen_random_uuid()], '{T,T}', '{\"{}\",\"{}\"}', array_fill(null::pg_catalog.json, '{2}'))",
+		"append('{" + name + "-2}', '{4}', '{1}', array[gen_random_uuid()], '{T}', '{\"{}\"}', array_fill(null::pg_catalog.json, '{1}'))",
+		"read_category('" + name + "', 0, 10, '{T}')", "read_stream('" + name + "-2')", "last_message('" + name + "-2', 'T')", "find_messages('" + name + "-2', array[gen_random_uuid()])",
 	} {
 		_, err := conn.Exec(t.Context(), "select * from dibs."+call)
 		require.NoError(t, err, call)
