@@ -184,8 +184,11 @@ func TestEveryCharacterIsVisibleToBothOrToNeither(t *testing.T) {
 		name, before, after string
 		last                rune
 	}{
-		{"inside", "c-x", "x", 0x1FFFF}, {"tags", "c-x", "x", 0xE01FF},
-		{"at the end", "c-x", "", 0xFFFF}, {"in the category", "c", "d-1", 0xFFFF}, {"at the start", "", "c-1", 0xFFFF},
+		{"inside", "c-x", "x", 0x1FFFF},
+		{"tags", "c-x", "x", 0xE01FF},
+		{"at the end", "c-x", "", 0xFFFF},
+		{"in the category", "c", "d-1", 0xFFFF},
+		{"at the start", "", "c-1", 0xFFFF},
 	} {
 		first := rune(1)
 		if place.name == "tags" {

@@ -247,7 +247,7 @@ func (c *cutConn) cut(at cut) bool {
 		return false
 	}
 	c.proxy.cuts.Add(1)
-	c.once.Do(func() { c.Conn.Close() }) //nolint:errcheck // it is cut
+	c.once.Do(func() { c.Conn.Close() })
 	return true
 }
 
