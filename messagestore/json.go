@@ -343,23 +343,3 @@ func marshal(v any) ([]byte, error) {
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
-
-// coerced reports whether marshal met a Go string that is not valid UTF-8. It
-// writes the escape \ufffd for such a byte, and U+FFFD itself as it is.
-func coerced(raw []byte) bool {
-	for i := 0; ; {
-		n := bytes.Index(raw[i:], []byte(`\ufffd`))
-		if n < 0 {
-			return false
-		}
-		i += n
-		backslashes := 0
-		for j := i - 1; j >= 0 && raw[j] == '\\'; j-- {
-			backslashes++
-		}
-		if backslashes%2 == 0 {
-			return true
-		}
-		i++
-	}
-}

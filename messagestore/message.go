@@ -1,6 +1,7 @@
 package messagestore
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -112,8 +113,9 @@ func Decode[T Body](r *Recorded) (T, error) {
 // Follow puts body in an envelope that records prev as its cause.
 //
 // What follows: the causation (prev's stream, position and global position), the
-// correlation stream, the reply stream and, deeply copied, every property; a
-// property that body's own envelope sets stands. What does not: the id, local
+// correlation stream and the reply stream if prev has them, so that a process goes
+// on, and else those of body's own envelope, which begins one; and, deeply copied,
+// every property, but one that body's envelope sets stands. What does not: the id, local
 // properties, the schema version, prev's own causation, and metadata of other
 // clients that this package does not know.
 func Follow(prev *Recorded, body Body) Message {
@@ -121,8 +123,8 @@ func Follow(prev *Recorded, body Body) Message {
 	m.Metadata.CausationStream = prev.Stream
 	m.Metadata.CausationPosition = prev.Position
 	m.Metadata.CausationGlobalPosition = prev.GlobalPosition
-	m.Metadata.CorrelationStream = prev.Metadata.CorrelationStream
-	m.Metadata.ReplyStream = prev.Metadata.ReplyStream
+	m.Metadata.CorrelationStream = cmp.Or(prev.Metadata.CorrelationStream, m.Metadata.CorrelationStream)
+	m.Metadata.ReplyStream = cmp.Or(prev.Metadata.ReplyStream, m.Metadata.ReplyStream)
 	m.Metadata.Properties = merge(prev.Metadata.Properties, m.Metadata.Properties)
 	return m
 }

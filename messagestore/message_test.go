@@ -58,6 +58,17 @@ func TestFollowKeepsTheEnvelopeOfItsBody(t *testing.T) {
 	require.Equal(t, messagestore.Properties{"tenant": "b", "more": true}, own.Metadata.Properties, "the envelope given is not changed")
 }
 
+func TestFollowLetsAnEnvelopeBeginAProcess(t *testing.T) {
+	prev := &messagestore.Recorded{Stream: "account:command-1", GlobalPosition: 1}
+	own := messagestore.Message{Body: opened{}, Metadata: messagestore.Metadata{CorrelationStream: "saga-7", ReplyStream: "saga:reply"}}
+
+	m := messagestore.Follow(prev, own)
+
+	require.Equal(t, messagestore.StreamName("saga-7"), m.Metadata.CorrelationStream)
+	require.Equal(t, messagestore.StreamName("saga:reply"), m.Metadata.ReplyStream)
+	require.True(t, m.Metadata.Follows(prev))
+}
+
 func TestFollowCopiesPropertiesDeeply(t *testing.T) {
 	prev := cause()
 	m := messagestore.Follow(prev, opened{})

@@ -209,6 +209,11 @@ func (m *Metadata) UnmarshalJSON(raw []byte) error {
 	take(propertiesField, &m.Properties)
 	take(localPropertiesField, &m.Local)
 	take(schemaVersionField, &m.SchemaVersion)
+	for _, name := range metadataFields {
+		if string(fields[name]) == "null" {
+			delete(fields, name) // nothing, spelled out
+		}
+	}
 	if len(fields) > 0 {
 		m.Extra = fields
 	}
@@ -268,7 +273,7 @@ func (m Metadata) validate() error {
 		}
 	}
 	for name := range m.Extra {
-		if slices.Contains(metadataFields, name) && m.Extra[name] != nil {
+		if slices.Contains(metadataFields, name) {
 			return fail(name, string(m.Extra[name]), "the field has a place of its own in Metadata")
 		}
 	}

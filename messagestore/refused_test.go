@@ -153,23 +153,25 @@ func TestBodiesThatDoNotEncodeAreRefused(t *testing.T) {
 		body        messagestore.Body
 		value, rule string
 	}{
-		"NaN":               {number{math.NaN()}, `"Number"`, "it does not encode: json: unsupported value: NaN"},
-		"infinity":          {number{math.Inf(1)}, `"Number"`, "it does not encode: json: unsupported value: +Inf"},
-		"channel":           {anything{make(chan int)}, `"Anything"`, "it does not encode: json: unsupported type: chan int"},
-		"function":          {anything{func() {}}, `"Anything"`, "it does not encode: json: unsupported type: func()"},
-		"invalid UTF-8":     {opened{"a\xffb"}, `"Opened"`, "a string in it is not valid UTF-8"},
-		"invalid UTF-8 key": {anything{map[string]int{"\xff": 1}}, `"Anything"`, "a string in it is not valid UTF-8"},
-		"invalid raw JSON":  {anything{json.RawMessage(`{`)}, `"Anything"`, "it does not encode: json: error calling MarshalJSON for type json.RawMessage: unexpected end of JSON input"},
-		"a list":            {list{1, 2}, `"[1,2]"`, "it is not a JSON object"},
-		"a nil list":        {list(nil), `"null"`, "it is not a JSON object"},
-		"nil":               {nil, "", "there is no body"},
-		"a nil pointer":     {(*opened)(nil), "", "there is no body"},
-		"a nil message":     {(*messagestore.Message)(nil), "", "there is no body"},
-		"an empty message":  {messagestore.Message{}, "", "there is no body"},
-		"a nil raw":         {(*messagestore.Raw)(nil), "", "there is no body"},
-		"a message in one":  {messagestore.Message{Body: messagestore.Message{Body: opened{}}}, `"Opened"`, "a message in a message"},
-		"a pointer in one":  {messagestore.Message{Body: &messagestore.Message{Body: opened{}}}, `"Opened"`, "a message in a message"},
-		"a pair of them":    {&messagestore.Message{Body: &messagestore.Message{Body: opened{}}}, `"Opened"`, "a message in a message"},
+		"NaN":                {number{math.NaN()}, `"Number"`, "it does not encode: json: unsupported value: NaN"},
+		"infinity":           {number{math.Inf(1)}, `"Number"`, "it does not encode: json: unsupported value: +Inf"},
+		"channel":            {anything{make(chan int)}, `"Anything"`, "it does not encode: json: unsupported type: chan int"},
+		"function":           {anything{func() {}}, `"Anything"`, "it does not encode: json: unsupported type: func()"},
+		"invalid UTF-8":      {opened{"a\xffb"}, `"Opened"`, "a string in it is not valid UTF-8"},
+		"invalid UTF-8 key":  {anything{map[string]int{"\xff": 1}}, `"Anything"`, "a string in it is not valid UTF-8"},
+		"invalid UTF-8 deep": {anything{[]any{"\ufffd", map[string]any{"a": &opened{"\xff"}}}}, `"Anything"`, "a string in it is not valid UTF-8"},
+		"invalid UTF-8 text": {anything{text("\xff")}, `"Anything"`, "a string in it is not valid UTF-8"},
+		"invalid raw JSON":   {anything{json.RawMessage(`{`)}, `"Anything"`, "it does not encode: json: error calling MarshalJSON for type json.RawMessage: unexpected end of JSON input"},
+		"a list":             {list{1, 2}, `"[1,2]"`, "it is not a JSON object"},
+		"a nil list":         {list(nil), `"null"`, "it is not a JSON object"},
+		"nil":                {nil, "", "there is no body"},
+		"a nil pointer":      {(*opened)(nil), "", "there is no body"},
+		"a nil message":      {(*messagestore.Message)(nil), "", "there is no body"},
+		"an empty message":   {messagestore.Message{}, "", "there is no body"},
+		"a nil raw":          {(*messagestore.Raw)(nil), "", "there is no body"},
+		"a message in one":   {messagestore.Message{Body: messagestore.Message{Body: opened{}}}, `"Opened"`, "a message in a message"},
+		"a pointer in one":   {messagestore.Message{Body: &messagestore.Message{Body: opened{}}}, `"Opened"`, "a message in a message"},
+		"a pair of them":     {&messagestore.Message{Body: &messagestore.Message{Body: opened{}}}, `"Opened"`, "a message in a message"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			requireInvalid(t, refused(t, test.body), messagestore.ErrInvalidData, "data", test.value, test.rule)
@@ -177,6 +179,19 @@ func TestBodiesThatDoNotEncodeAreRefused(t *testing.T) {
 	}
 	require.Contains(t, refused(t, circle).Error(), "it does not encode: json: unsupported value: encountered a cycle")
 }
+
+type text string
+
+func (t text) MarshalText() ([]byte, error) { return []byte(t), nil }
+
+type hiding struct {
+	Name    string `json:"name"`
+	hidden  string
+	Ignored string `json:"-"`
+	Bytes   []byte `json:"bytes"`
+}
+
+func (h hiding) MessageType() string { return "Hiding" + h.hidden[:0] }
 
 func TestBodiesEncodeAsTheyAre(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -188,6 +203,8 @@ func TestBodiesEncodeAsTheyAre(t *testing.T) {
 		"HTML":                {opened{"<a href='x'>&</a>"}, `{"name":"<a href='x'>&</a>"}`},
 		"line separators":     {opened{"\u2028"}, `{"name":"\u2028"}`},
 		"replacement":         {opened{"\ufffd"}, "{\"name\":\"\ufffd\"}"},
+		"a raw replacement":   {anything{[]any{json.RawMessage(`"\ufffd"`), "\ufffd"}}, "{\"a\":[\"\\ufffd\",\"\ufffd\"]}"},
+		"what is left out":    {hiding{Name: "\ufffd", hidden: "\xff", Ignored: "\xff", Bytes: []byte{0xff}}, "{\"name\":\"\ufffd\",\"bytes\":\"/w==\"}"},
 		"an escape's text":    {opened{`\ufffd`}, `{"name":"\\ufffd"}`},
 		"raw JSON in one":     {anything{json.RawMessage(`{"b" : 12345678901234567890.10}`)}, `{"a":{"b":12345678901234567890.10}}`},
 		"raw":                 {raw(` {"b" : 1.0}`), ` {"b" : 1.0}`},
@@ -221,6 +238,7 @@ func TestHostileMetadataAreRefused(t *testing.T) {
 		"a position below 0":          {messagestore.Metadata{CausationStream: "a-1", CausationPosition: -1}, "metadata causationMessagePosition", "-1", "it is less than 0"},
 		"a global position below 0":   {messagestore.Metadata{CausationStream: "a-1", CausationGlobalPosition: -1}, "metadata causationMessageGlobalPosition", "-1", "it is less than 0"},
 		"a schema version":            {messagestore.Metadata{SchemaVersion: "1\n"}, "metadata schemaVersion", `"1\n"`, "control or format character U+000A at byte 1"},
+		"a field of our own, null":    {messagestore.Metadata{Extra: map[string]json.RawMessage{"properties": nil}}, "metadata properties", `""`, "the field has a place of its own in Metadata"},
 		"a field of our own":          {messagestore.Metadata{Extra: map[string]json.RawMessage{"schemaVersion": json.RawMessage(`3`)}}, "metadata schemaVersion", `"3"`, "the field has a place of its own in Metadata"},
 		"U+0000 in a property":        {messagestore.Metadata{Properties: messagestore.Properties{"a": "\x00"}}, "metadata", `"{\"properties\":{\"a\":\"\\u0000\"}}"`, "U+0000 cannot be stored, at .properties.a"},
 		"an invalid property":         {messagestore.Metadata{Local: messagestore.Properties{"a": "\xff"}}, "metadata", "", "a string in it is not valid UTF-8"},

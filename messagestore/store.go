@@ -8,6 +8,7 @@ import (
 	"io"
 	"iter"
 	"reflect"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
@@ -29,8 +30,9 @@ type Config struct {
 	// Defaults to 1000.
 	BatchSize int
 
-	// Logger receives one debug event per write and per batch read, of names and
-	// numbers, never of content.
+	// Logger receives one debug event per write and per batch read, and a warning for
+	// each write whose outcome has to be found out, of names and numbers, never of
+	// content.
 	//
 	// Defaults to silence.
 	Logger zerolog.Logger
@@ -89,12 +91,16 @@ func (s *Store) Write(ctx context.Context, stream StreamName, expected Version, 
 
 // WriteInitial writes body as the first message of stream and reports whether it
 // did. That another writer was first is an answer, not an error.
+//
+// Who may call it again for the same message, after an unknown outcome say, gives
+// the message an id: then a first write of its own is still its own.
 func (s *Store) WriteInitial(ctx context.Context, stream StreamName, body Body) (wrote bool, err error) {
-	_, err = s.Write(ctx, stream, NoStream, body)
+	written, err := s.Write(ctx, stream, NoStream, body)
 	if errors.Is(err, ErrVersionConflict) {
 		return false, nil
 	}
-	return err == nil, err
+	// The message may have been written before, and not as the first.
+	return err == nil && written.Version == 0, err
 }
 
 // settle runs a write until its outcome is known or the context is done. A write
@@ -484,12 +490,13 @@ func encodeData(body Body) (json.RawMessage, error) {
 		data = b.Data
 	case *Raw:
 		data = b.Data
+		body = *b
 	default:
 		encoded, err := marshal(body)
 		if err != nil {
 			return nil, NewInvalidError(ErrInvalidData, "data", body.MessageType(), fmt.Sprintf("it does not encode: %v", err))
 		}
-		if coerced(encoded) {
+		if coerced(encoded, body) {
 			return nil, NewInvalidError(ErrInvalidData, "data", body.MessageType(), "a string in it is not valid UTF-8")
 		}
 		data = encoded
@@ -499,6 +506,9 @@ func encodeData(body Body) (json.RawMessage, error) {
 	}
 	if len(data) == 0 {
 		return nil, NewInvalidError(ErrInvalidData, "data", nil, "it is empty")
+	}
+	if _, raw := body.(Raw); raw {
+		data = slices.Clone(data) // the caller may use its buffer again while a driver still writes
 	}
 	return data, validateJSON(ErrInvalidData, "data", data)
 }
@@ -514,7 +524,7 @@ func encodeMetadata(m Metadata) (json.RawMessage, error) {
 	if err != nil {
 		return nil, NewInvalidError(ErrInvalidMetadata, "metadata", nil, fmt.Sprintf("it does not encode: %v", err))
 	}
-	if coerced(encoded) {
+	if coerced(encoded, m.Properties, m.Local, m.Extra) {
 		return nil, NewInvalidError(ErrInvalidMetadata, "metadata", nil, "a string in it is not valid UTF-8")
 	}
 	return encoded, validateJSON(ErrInvalidMetadata, "metadata", encoded)

@@ -382,3 +382,52 @@ func TestLogHasNamesAndNumbersAndNoContent(t *testing.T) {
 	require.Contains(t, log.String(), `"message":"read category"`)
 	require.NotContains(t, log.String(), "secret")
 }
+
+func TestWriteInitialIsNotTrueForAMessageThatIsNotFirst(t *testing.T) {
+	store := messagestore.New(memory.New(), nil)
+	m := messagestore.Message{ID: uuid.New(), Body: opened{"second"}}
+	_, err := store.Write(t.Context(), "account-1", messagestore.NoStream, opened{"first"}, m)
+	require.NoError(t, err)
+
+	wrote, err := store.WriteInitial(t.Context(), "account-1", m)
+
+	require.NoError(t, err)
+	require.False(t, wrote)
+}
+
+func TestWriteInitialOfTheFirstMessageAgainIsTrue(t *testing.T) {
+	store := messagestore.New(memory.New(), nil)
+	m := messagestore.Message{ID: uuid.New(), Body: opened{"first"}}
+	for range 2 {
+		wrote, err := store.WriteInitial(t.Context(), "account-1", m)
+		require.NoError(t, err)
+		require.True(t, wrote)
+	}
+}
+
+// keeping is a driver that keeps what it was given for later, as one does whose
+// caller has left.
+type keeping struct {
+	messagestore.Driver
+	kept []messagestore.Append
+}
+
+func (k *keeping) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
+	k.kept = append(k.kept, a)
+	return k.Driver.Append(ctx, a)
+}
+
+func TestABufferMayBeUsedAgainAfterTheWrite(t *testing.T) {
+	driver := &keeping{Driver: memory.New()}
+	store := messagestore.New(driver, nil)
+	buffer := []byte(`{"a":1}`)
+	raw := messagestore.Raw{Type: "Opened", Data: buffer}
+	_, err := store.Write(t.Context(), "account-1", messagestore.AnyVersion, raw, &raw)
+	require.NoError(t, err)
+
+	copy(buffer, `{"b":2}`)
+
+	for _, r := range driver.kept[0].Records {
+		require.JSONEq(t, `{"a":1}`, string(r.Data))
+	}
+}

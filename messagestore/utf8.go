@@ -1,0 +1,87 @@
+package messagestore
+
+import (
+	"bytes"
+	"encoding"
+	"encoding/json"
+	"reflect"
+	"strings"
+	"unicode/utf8"
+)
+
+// coerced reports whether encoding/json has put U+FFFD in the place of something
+// that is not valid UTF-8 when it encoded values as encoded. It does so without a
+// word, and then what is stored is not what was given.
+//
+// Where there is no U+FFFD, nothing was replaced. Where there is one it may be
+// meant, and only the values tell.
+func coerced(encoded []byte, values ...any) bool {
+	if !bytes.Contains(encoded, []byte("\ufffd")) && !bytes.Contains(encoded, []byte(`\ufffd`)) {
+		return false
+	}
+	for _, v := range values {
+		if invalidText(reflect.ValueOf(v)) {
+			return true
+		}
+	}
+	return false
+}
+
+var (
+	jsonMarshaler = reflect.TypeFor[json.Marshaler]()
+	textMarshaler = reflect.TypeFor[encoding.TextMarshaler]()
+)
+
+// invalidText reports whether there is a string that is not valid UTF-8 in what
+// encoding/json would encode of v. It ends, because encoding v has.
+func invalidText(v reflect.Value) bool {
+	if !v.IsValid() {
+		return false
+	}
+	if v.Kind() != reflect.Interface {
+		switch {
+		case v.Type().Implements(jsonMarshaler):
+			return false // it encodes itself, and its bytes are checked as they are
+		case v.Type().Implements(textMarshaler) && v.CanInterface() && !(v.Kind() == reflect.Pointer && v.IsNil()):
+			marshaler, ok := v.Interface().(encoding.TextMarshaler)
+			if !ok {
+				return false
+			}
+			text, err := marshaler.MarshalText()
+			return err == nil && !utf8.Valid(text)
+		}
+	}
+	switch v.Kind() {
+	case reflect.String:
+		return !utf8.ValidString(v.String())
+	case reflect.Pointer, reflect.Interface:
+		return invalidText(v.Elem())
+	case reflect.Slice, reflect.Array:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			return false // base64
+		}
+		for i := range v.Len() {
+			if invalidText(v.Index(i)) {
+				return true
+			}
+		}
+	case reflect.Map:
+		for entries := v.MapRange(); entries.Next(); {
+			if invalidText(entries.Key()) || invalidText(entries.Value()) {
+				return true
+			}
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			field := v.Type().Field(i)
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if name == "-" || !field.IsExported() && !field.Anonymous {
+				continue
+			}
+			if invalidText(v.Field(i)) {
+				return true
+			}
+		}
+	}
+	return false
+}
