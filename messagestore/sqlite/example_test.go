@@ -61,7 +61,7 @@ func ExampleNew() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		defer tx.Rollback() // does nothing after Commit
+		defer func() { _ = tx.Rollback() }() // does nothing after Commit
 		if err := f(tx); err != nil {
 			fmt.Println(err)
 			return

@@ -12,13 +12,16 @@ func OpenWith(ctx context.Context, driverName, path string, config *Config) (*Dr
 
 // Commits returns how often d has committed, and how many calls were in that.
 func (d *Driver) Commits() (commits, calls int64) {
-	w := d.writes.(*writer)
+	w := d.writes.(*writer) //nolint:errcheck // of a driver that Open returned
 	return w.commits.Load(), w.written.Load()
 }
 
 // Queued returns how many calls wait for the next commit, not counting the one for
 // which the write lock is asked.
-func (d *Driver) Queued() int { return len(d.writes.(*writer).queue) }
+func (d *Driver) Queued() int {
+	w := d.writes.(*writer) //nolint:errcheck // of a driver that Open returned
+	return len(w.queue)
+}
 
 // IntegrityCheck asks SQLite whether the file is sound.
 func (d *Driver) IntegrityCheck(ctx context.Context) error {

@@ -61,7 +61,7 @@ func (c faultyConn) execute(statement string) error {
 		return err
 	}
 	defer s.Close()
-	_, err = s.(driver.StmtExecContext).ExecContext(context.Background(), nil)
+	_, err = s.(driver.StmtExecContext).ExecContext(context.Background(), nil) //nolint:errcheck // modernc's has it
 	return err
 }
 
