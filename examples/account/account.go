@@ -17,7 +17,10 @@ type Account struct {
 }
 
 // Processed reports whether the command at that global position was handled.
-// Commands of one account come in order, so all before the last were.
+// Commands of one account come in order, so all before the last were. That is so as
+// long as none is parked that may succeed later: redriven, it would be taken for an
+// old one. So this component's consumer stops at what it cannot handle, and parks
+// only what it never will.
 func (a Account) Processed(sequence messagestore.GlobalPosition) bool { return sequence <= a.Sequence }
 
 // Projection folds an account's events into an [Account].

@@ -13,6 +13,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/examples/account"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -45,6 +46,16 @@ func (f fixture) send(id string, commands ...messagestore.Body) {
 func (f fixture) handle() {
 	f.t.Helper()
 	require.NoError(f.t, f.consumer(f.Store).CatchUp(f.t.Context()))
+}
+
+// parked returns how many commands were put aside for a person to look at.
+func (f fixture) parked() (n int) {
+	f.t.Helper()
+	for _, err := range f.consumer(f.Store).Parked(f.t.Context()) {
+		require.NoError(f.t, err)
+		n++
+	}
+	return n
 }
 
 func (f fixture) consumer(store *messagestore.Store) *consumer.Consumer {
@@ -172,13 +183,30 @@ func TestKeyUsedForSomethingElseIsParked(t *testing.T) {
 
 	_, a := f.events("1")
 	require.Equal(t, account.Money(300), a.Balance)
-	parked := 0
-	for m, err := range f.Category(t.Context(), account.Commands.WithType("deadLetter"), 0, messagestore.Filter{}) {
-		require.NoError(t, err)
-		require.Equal(t, "Parked", m.Type)
-		parked++
-	}
-	require.Equal(t, 1, parked)
+	require.Equal(t, 1, f.parked())
+}
+
+func TestDepositOfNothingIsParked(t *testing.T) {
+	f := setup(t)
+	f.send("1", account.Open{AccountID: "1"}, account.Deposit{AccountID: "1", DepositID: "a", Amount: -500},
+		account.Deposit{AccountID: "1", DepositID: "b", Amount: 500})
+
+	f.handle()
+
+	types, a := f.events("1")
+	require.Equal(t, []string{"Opened", "Deposited"}, types)
+	require.Equal(t, account.Money(500), a.Balance)
+	require.Equal(t, 1, f.parked())
+}
+
+// A sender that is ahead of this component is waited for, not passed over.
+func TestUnknownCommandStopsTheConsumer(t *testing.T) {
+	f := setup(t)
+	f.send("1", messagestore.Raw{Type: "Freeze", Data: []byte("{}")})
+
+	err := f.consumer(f.Store).CatchUp(t.Context())
+
+	require.ErrorIs(t, err, handler.ErrUnknownType)
 }
 
 func TestEventsFollowTheirCommand(t *testing.T) {

@@ -51,7 +51,9 @@ func Handlers(store *messagestore.Store, config *Config) (*handler.Mux, error) {
 	if err != nil {
 		return nil, fmt.Errorf("account: %w", err)
 	}
-	mux := handler.New()
+	// Strict, because every command in the category is this component's: one that it
+	// does not know is from a sender that is ahead of it, and is not to be lost.
+	mux := handler.NewStrict()
 	handler.On(mux, c.open)
 	handler.On(mux, c.deposit)
 	handler.On(mux, reservation.Copy(once, Withdraw.Key, c.withdraw))
@@ -74,6 +76,9 @@ func (c *component) open(ctx context.Context, m handler.Message[Open]) error {
 
 // deposit is idempotent by the command's place in the category.
 func (c *component) deposit(ctx context.Context, m handler.Message[Deposit]) error {
+	if m.Body.Amount <= 0 {
+		return invalidError("amount not positive")
+	}
 	account, version, err := c.accounts.Get(ctx, m.Body.AccountID)
 	if err != nil {
 		return err
@@ -133,6 +138,15 @@ func (c *component) close(ctx context.Context, m handler.Message[Close]) error {
 	}
 	return c.write(ctx, m.Recorded, m.Body.AccountID, version, Closed{AccountID: m.Body.AccountID, Processed: c.now()})
 }
+
+// An invalidError is why a command can never be handled. The consumer parks it at
+// once, for a person to look at, and goes on with the others.
+type invalidError string
+
+func (e invalidError) Error() string { return string(e) }
+
+// Park tells the consumer that trying again will not help.
+func (invalidError) Park() bool { return true }
 
 // write adds the event at the version that the decision was made on. If somebody
 // else was first it fails, and the consumer hands the command over again.
