@@ -49,9 +49,9 @@ func TestMetadataOfOtherClientsAreKept(t *testing.T) {
 		"a cause in part":      {`{"causationMessageStreamName":"a-1"}`, messagestore.Metadata{Extra: map[string]json.RawMessage{"causationMessageStreamName": json.RawMessage(`"a-1"`)}}},
 		"a position too large": {`{"causationMessagePosition":1e30}`, messagestore.Metadata{Extra: map[string]json.RawMessage{"causationMessagePosition": json.RawMessage(`1e30`)}}},
 		"a reply's number":     {`{"replyStreamName":7,"correlationStreamName":"a-1"}`, messagestore.Metadata{CorrelationStream: "a-1", Extra: map[string]json.RawMessage{"replyStreamName": json.RawMessage(`7`)}}},
-		"null fields": {`{"properties":null,"schemaVersion":null,"causationMessageStreamName":null}`, messagestore.Metadata{}},
-		"properties' list": {`{"properties":[1]}`, messagestore.Metadata{Extra: map[string]json.RawMessage{"properties": json.RawMessage(`[1]`)}}},
-		"a name's case":    {`{"SchemaVersion":"1"}`, messagestore.Metadata{Extra: map[string]json.RawMessage{"SchemaVersion": json.RawMessage(`"1"`)}}},
+		"null fields":          {`{"properties":null,"schemaVersion":null,"causationMessageStreamName":null}`, messagestore.Metadata{}},
+		"properties' list":     {`{"properties":[1]}`, messagestore.Metadata{Extra: map[string]json.RawMessage{"properties": json.RawMessage(`[1]`)}}},
+		"a name's case":        {`{"SchemaVersion":"1"}`, messagestore.Metadata{Extra: map[string]json.RawMessage{"SchemaVersion": json.RawMessage(`"1"`)}}},
 	} {
 		require.Equal(t, test.want, messagestore.ParseMetadata([]byte(test.raw)), name)
 	}
