@@ -75,14 +75,14 @@ func (s faultyStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (
 	if err := s.conn.fault(s.with(args), s.conn); err != nil {
 		return nil, err
 	}
-	return s.Stmt.(driver.StmtExecContext).ExecContext(ctx, args)
+	return s.Stmt.(driver.StmtExecContext).ExecContext(ctx, args) //nolint:errcheck // as above
 }
 
 func (s faultyStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
 	if err := s.conn.fault(s.with(args), s.conn); err != nil {
 		return nil, err
 	}
-	return s.Stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
+	return s.Stmt.(driver.StmtQueryContext).QueryContext(ctx, args) //nolint:errcheck // as above
 }
 
 func (s faultyStmt) with(args []driver.NamedValue) string {

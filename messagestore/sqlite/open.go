@@ -110,7 +110,11 @@ func checkPath(path string) (string, error) {
 // dataSource names the file as a URI, in which no character of a path means
 // anything else. Waiting for locks is our own business: see turn.go.
 func dataSource(path string, pragmas ...string) string {
-	u := url.URL{Scheme: "file", OmitHost: true, Path: filepath.ToSlash(path)}
+	path = filepath.ToSlash(path)
+	if !strings.HasPrefix(path, "/") {
+		path = "/" + path // of a drive of Windows
+	}
+	u := url.URL{Scheme: "file", OmitHost: true, Path: path}
 	q := url.Values{"_pragma": pragmas}
 	u.RawQuery = q.Encode()
 	return u.String()

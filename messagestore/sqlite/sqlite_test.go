@@ -23,7 +23,7 @@ func TestConformance(t *testing.T) {
 	path := func(t *testing.T, driver messagestore.Driver) string {
 		path, ok := paths.Load(driver)
 		require.True(t, ok)
-		return path.(string) //nolint:forcetypeassert // so stored
+		return path.(string) //nolint:errcheck // so stored
 	}
 	storetest.RunWith(t, storetest.Options{
 		Open: func(t *testing.T) messagestore.Driver { return openAt(t, newFile(t)) },
