@@ -67,13 +67,14 @@ func On[T any, E messagestore.Body](p *Projection[T], f func(entity T, event E) 
 // time, position or metadata.
 func OnRecorded[T any, E messagestore.Body](p *Projection[T], f func(entity T, event E, m *messagestore.Recorded) T) {
 	goType := reflect.TypeFor[E]().String()
-	name, err := typeOf[E](goType)
+	name, err := messagestore.TypeOf[E]()
+	wrong, _ := errors.AsType[*messagestore.InvalidError](err)
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case err != nil:
-		p.mistake(err)
+	case wrong != nil:
+		p.mistake(invalid(goType, wrong.Rule))
 	case f == nil:
 		p.mistake(invalid(name, "its function is nil"))
 	case p.sealed.Load():
@@ -89,21 +90,6 @@ func OnRecorded[T any, E messagestore.Body](p *Projection[T], f func(entity T, e
 			return f(entity, event, m), nil
 		}
 	}
-}
-
-// typeOf asks the zero E for its message type.
-func typeOf[E messagestore.Body](goType string) (name string, err error) {
-	defer func() {
-		if recover() != nil {
-			err = invalid(goType, "its zero value cannot tell its message type: apply a struct, or let MessageType not look into the pointer")
-		}
-	}()
-	var zero E
-	name = zero.MessageType()
-	if messagestore.ValidateType(name) != nil {
-		return "", invalid(goType, fmt.Sprintf("its zero value's message type, %.48q, is not a valid one", name))
-	}
-	return name, nil
 }
 
 func invalid(name, rule string) error {

@@ -68,13 +68,14 @@ func NewStrict() *Mux {
 // has been handled.
 func On[T messagestore.Body](mux *Mux, f Func[T]) {
 	goType := reflect.TypeFor[T]().String()
-	name, err := typeOf[T](goType)
+	name, err := messagestore.TypeOf[T]()
+	wrong, _ := errors.AsType[*messagestore.InvalidError](err)
 
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
 	switch {
-	case err != nil:
-		mux.mistake(err)
+	case wrong != nil:
+		mux.mistake(invalid(goType, wrong.Rule))
 	case f == nil:
 		mux.mistake(invalid(name, "its function is nil"))
 	case mux.sealed:
@@ -90,21 +91,6 @@ func On[T messagestore.Body](mux *Mux, f Func[T]) {
 			return f(ctx, Message[T]{body, r})
 		}
 	}
-}
-
-// typeOf asks the zero T for its message type.
-func typeOf[T messagestore.Body](goType string) (name string, err error) {
-	defer func() {
-		if recover() != nil {
-			err = invalid(goType, "its zero value cannot tell its message type: handle a struct, or let MessageType not look into the pointer")
-		}
-	}()
-	var zero T
-	name = zero.MessageType()
-	if messagestore.ValidateType(name) != nil {
-		return "", invalid(goType, fmt.Sprintf("its zero value's message type, %.48q, is not a valid one", name))
-	}
-	return name, nil
 }
 
 // mistake keeps err. The caller holds mux.mu.
