@@ -45,7 +45,8 @@ type Config struct {
 // A Snapshot says when to keep a copy of an entity in the database.
 type Snapshot struct {
 	// Interval is after how many messages the next copy is due: at least 1. It is
-	// written by the Get that finds it due.
+	// written by the Get that finds it due. An entity whose identifier is so long that
+	// the copy's stream name would be above [messagestore.MaxNameBytes] has none.
 	//
 	// Defaults to 0, for never.
 	Interval int
@@ -148,7 +149,8 @@ func empty[T any]() state[T] {
 
 func (s *Store[T]) load(ctx context.Context, stream messagestore.StreamName) (state[T], error) {
 	base, cached := s.cache.get(stream)
-	if !cached && s.config.Snapshot.Interval > 0 {
+	snapshots := s.snapshots(stream)
+	if !cached && snapshots {
 		var err error
 		if base, err = s.snapshot(ctx, stream); err != nil {
 			return base, err
@@ -163,7 +165,7 @@ func (s *Store[T]) load(ctx context.Context, stream messagestore.StreamName) (st
 	if err != nil {
 		return loaded, err
 	}
-	if s.config.Snapshot.Interval > 0 && loaded.version-loaded.kept >= messagestore.Version(s.config.Snapshot.Interval) {
+	if snapshots && loaded.version-loaded.kept >= messagestore.Version(s.config.Snapshot.Interval) {
 		s.keep(ctx, stream, &loaded)
 	}
 	s.cache.put(stream, loaded)

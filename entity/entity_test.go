@@ -3,10 +3,12 @@ package entity_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -404,6 +406,28 @@ func TestASnapshotThatDoesNotFitIsPassedOver(t *testing.T) {
 	}
 }
 
+// The name of a snapshot's stream is longer than the entity's.
+func TestAnIdTooLongForASnapshotHasNone(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	store := messagestore.New(memory.New(), nil)
+	longest := strings.Repeat("x", messagestore.MaxNameBytes-len("list:snapshot-"))
+	s := newLists(t, store, &entity.Config{CacheSize: entity.NoCache, Snapshot: entity.Snapshot{Interval: 1}, Logger: zerolog.New(&log)})
+	for _, id := range []string{longest, longest + "x"} {
+		write(t, store, s.Stream(id), added{1}, added{2})
+		for range 2 {
+			l, version, err := s.Get(t.Context(), id)
+			require.NoError(t, err)
+			require.Equal(t, []int{1, 2}, l.Items)
+			require.Equal(t, messagestore.Version(1), version)
+		}
+	}
+
+	require.NotContains(t, log.String(), "not written")
+	_, err := store.Last(t.Context(), messagestore.Category("list:snapshot").Stream(longest))
+	require.NoError(t, err)
+}
+
 func TestASnapshotThatCannotBeWrittenIsLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -443,7 +467,49 @@ type (
 		A  [3]struct{ F float64 }
 	}
 	recursive struct{ Children []recursive }
+
+	promoted       struct{ dated } // dated declares nothing, and time.Time all
+	dated          struct{ time.Time }
+	promotedBeside struct{ Inner struct{ Deep []beside } }
+	beside         struct {
+		time.Time
+		Balance int
+	}
+	besidePointer struct {
+		Balance int
+		*time.Time
+	}
+	besideText struct {
+		text
+		Balance int
+	}
+	text           struct{ S string } // encoded as text
+	decodesNothing struct {           // has an encoding of its own, and decodes as a time
+		time.Time
+		Balance int
+	}
+	declared struct { // has methods of its own for all
+		time.Time
+		Balance int
+	}
+	declaredGeneric[N any] struct {
+		time.Time
+		Balance N
+	}
 )
+
+func (t text) MarshalText() ([]byte, error)     { return []byte(t.S), nil }
+func (t *text) UnmarshalText(data []byte) error { t.S = string(data); return nil }
+
+func (d decodesNothing) MarshalJSON() ([]byte, error) { return json.Marshal(d.Balance) }
+
+func (d declared) MarshalJSON() ([]byte, error)     { return json.Marshal(d.Balance) }
+func (d *declared) UnmarshalJSON(data []byte) error { return json.Unmarshal(data, &d.Balance) }
+
+func (d *declaredGeneric[N]) MarshalJSON() ([]byte, error) { return json.Marshal(d.Balance) }
+func (d *declaredGeneric[N]) UnmarshalJSON(data []byte) error {
+	return json.Unmarshal(data, &d.Balance)
+}
 
 var _ = hidden{m: 1}
 
@@ -474,6 +540,16 @@ func TestAnEntityThatCannotBeKeptIsRefused(t *testing.T) {
 		"interface, snapshots":     {try[withAny](snapshots), `"entity_test.withAny.Deep[][]": JSON does not say what is in an interface: a snapshot would lose it`},
 		"a func, snapshots":        {try[withFunc](snapshots), `"entity_test.withFunc.F": JSON has no func: a snapshot would lose it`},
 		"encodes itself, snapshot": {try[withBig](snapshots), ""},
+
+		"an embedded encoding, alone":        {try[promoted](snapshots), ""},
+		"an embedded encoding, but declared": {try[declared](snapshots), ""},
+		"an embedded encoding, and generic":  {try[declaredGeneric[int]](snapshots), ""},
+		"an embedded encoding, cached only":  {try[beside](nil), ""},
+		"an embedded encoding, and a field":  {try[beside](snapshots), `"entity_test.beside.Balance": the MarshalJSON of the embedded Time is that of the whole entity_test.beside: a snapshot would lose it`},
+		"an embedded encoding, below":        {try[promotedBeside](snapshots), `"entity_test.promotedBeside.Inner.Deep[].Balance": the MarshalJSON of the embedded Time is that of the whole entity_test.beside: a snapshot would lose it`},
+		"an embedded encoding, by pointer":   {try[besidePointer](snapshots), `"entity_test.besidePointer.Balance": the MarshalJSON of the embedded Time is that of the whole entity_test.besidePointer: a snapshot would lose it`},
+		"an embedded encoding, of text":      {try[besideText](snapshots), `"entity_test.besideText.Balance": the MarshalText of the embedded text is that of the whole entity_test.besideText: a snapshot would lose it`},
+		"an embedded decoding, and a field":  {try[decodesNothing](snapshots), `"entity_test.decodesNothing.Balance": the UnmarshalJSON of the embedded Time is that of the whole entity_test.decodesNothing: a snapshot would lose it`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

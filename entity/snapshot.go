@@ -24,6 +24,12 @@ func snapshotStream(stream messagestore.StreamName) messagestore.StreamName {
 	return stream.Category().WithType("snapshot").Stream(stream.ID())
 }
 
+// snapshots reports whether snapshots of stream are kept. The name of their stream is
+// the longer one, and may be too long.
+func (s *Store[T]) snapshots(stream messagestore.StreamName) bool {
+	return s.config.Snapshot.Interval > 0 && snapshotStream(stream).Validate() == nil
+}
+
 // snapshot returns the last snapshot of stream, or an empty state if there is none
 // that fits. A snapshot does not fit because of its tag or its content; whether its
 // message is in the stream is seen when the stream is read.
