@@ -124,6 +124,12 @@ const (
 
 	// Park writes the message to a dead-letter stream, where [Consumer.Parked] lists
 	// it and [Consumer.Redrive] takes it up again, and goes on.
+	//
+	// The message gives up its place: later ones of its stream are handled before it.
+	// A handler that knows an old message by its position, which is not above the
+	// highest that it has seen, takes a redriven one for old and ignores it. Such a
+	// handler stops instead, or writes what it does under an id derived from the
+	// message's, as reservation.DeriveID makes one.
 	Park
 )
 

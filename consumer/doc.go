@@ -22,7 +22,8 @@
 // Consumer accounts of category account:command keeps its positions in category
 // account:command+position: a ledger of group sizes in the stream of its name, and
 // a stream for each member and size. Messages it gave up on are in category
-// account:command+deadLetter, a stream for each. All of it is written at expected
+// account:command+deadLetter, a stream for each, beside one in which [Consumer.Redrive]
+// notes that it met the claim of another. All of it but these notes is written at expected
 // versions, so two processes with one identity find out: the second to record its
 // position stops with [ErrConsumerFenced].
 //
@@ -31,8 +32,18 @@
 // A handler that returns an error, panics or calls runtime.Goexit has failed. It is
 // tried again, later and later, and then [ErrorPolicy] decides: the consumer stops
 // with a [*MessageError], or parks the message and goes on. An error with a method
-// Park() bool that returns true is parked at once, whatever the policy. A message is
-// never passed over in silence.
+// Park() bool that returns true is parked at once, whatever the policy.
+//
+// The consumer passes no message over in silence. What the handler returns nil for is
+// handled, though: a message of a type that a handler.Mux has nothing for is passed
+// over by the mux and counted (Mux.Unknown). The mux of handler.NewStrict refuses it.
+//
+// A parked message gives up its place: by the time [Consumer.Redrive] hands it over
+// again, later ones of its stream are handled. A handler that knows old messages by a
+// high-water mark (idempotence by sequence) takes it for an old one and ignores it.
+// Such a handler stops, which is the default, or writes under an id derived from the
+// message's instead (reservation.DeriveID). Stopping keeps the place, unless the
+// error asks for parking.
 //
 // Run goes on through errors of the store: it logs and counts them, and tries again,
 // at most 5 s later. Only what cannot heal ends it: [ErrConsumerFenced],

@@ -25,8 +25,9 @@ var (
 	ErrConsumerFenced = errors.New("consumer fenced")
 
 	// ErrPositionAhead says that the recorded position is beyond the end of the
-	// category: the store has lost messages, by a fail-over or because it was restored
-	// from a backup. See [PositionAheadError].
+	// category, or that what this process recorded is gone: the store has lost
+	// messages, by a fail-over or because it was restored from a backup. See
+	// [PositionAheadError].
 	ErrPositionAhead = errors.New("position is ahead of the store")
 
 	// ErrPositionCorrupt says that what is recorded is not a position. See
@@ -101,15 +102,25 @@ func (e *FencedError) Error() string {
 // Is reports whether target is [ErrConsumerFenced].
 func (e *FencedError) Is(target error) bool { return target == ErrConsumerFenced }
 
-// A PositionAheadError says what the store no longer has. Find out what was lost,
-// then write the position to go on from to the stream as a Recorded message.
+// A PositionAheadError says what the store no longer has. Find out what was lost.
+//
+// If Expected and Actual are the same, the position is beyond the end of the
+// category: write the one to go on from to the stream as a Recorded message. If
+// Actual is lower, the stream itself lost messages while the consumer ran, and the
+// next run goes on from what is left in it.
 type PositionAheadError struct {
-	Stream   messagestore.StreamName // where the position is recorded
-	Position messagestore.GlobalPosition
+	Stream   messagestore.StreamName     // where the position is recorded, or the ledger of group sizes
+	Position messagestore.GlobalPosition // that was recorded, as this process knows it
+	Expected messagestore.Version        // of the stream: what this process wrote or read last
+	Actual   messagestore.Version        // of the stream
 }
 
-// Error names the stream and the position.
+// Error names the stream, the position and the versions.
 func (e *PositionAheadError) Error() string {
+	if e.Actual < e.Expected {
+		return fmt.Sprintf("position %d is ahead of the store, which has lost messages of %s: expected version %v, found %v",
+			e.Position, e.Stream, e.Expected, e.Actual)
+	}
 	return fmt.Sprintf("position %d in %s is ahead of the store, which has lost messages", e.Position, e.Stream)
 }
 

@@ -76,20 +76,37 @@ func (c *Consumer) deadLetter(id uuid.UUID) messagestore.StreamName {
 
 func (c *Consumer) deadLetters() messagestore.Category { return c.category.WithType("deadLetter") }
 
-// park writes a message to its dead-letter stream. That it is there already is an
-// answer: the consumer ended between parking it and recording its position.
+// park writes a message to its dead-letter stream. That it is parked there already
+// is an answer: the consumer ended between parking it and recording its position.
+// If it was redriven since, it is parked anew.
 func (c *Consumer) park(ctx context.Context, it *item) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	p := newParked(c.name, it.message, it.lastErr)
 	p.Attempts = it.attempts
 	p.FirstFailedAt = it.firstFailed.UTC()
-	err := c.writeParked(ctx, messagestore.NoStream, it.message, p)
-	if errors.Is(err, messagestore.ErrVersionConflict) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("park: %w", err)
+	for version := messagestore.NoStream; ; {
+		err := c.writeParked(ctx, version, it.message, p)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, messagestore.ErrVersionConflict) {
+			return fmt.Errorf("park: %w", err)
+		}
+		l, readErr := c.readLetter(ctx, c.deadLetter(it.message.ID))
+		switch {
+		case readErr != nil:
+			return fmt.Errorf("park: %w", readErr)
+		case l.open:
+			return nil
+		case l.version <= version:
+			return fmt.Errorf("park: %w", err) // nobody was first: it is no conflict
+		}
+		version = l.version
+		p.Attempts = l.Attempts + it.attempts
+		if !l.FirstFailedAt.IsZero() {
+			p.FirstFailedAt = l.FirstFailedAt
+		}
 	}
 	c.config.Logger.Error().Str("consumer", c.name).Str("type", p.Type).Str("stream", string(p.Stream)).
 		Int64("position", int64(p.Position)).Int("attempts", p.Attempts).Str("error", p.Error).Msg("message parked")

@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
@@ -126,6 +128,59 @@ func TestAMessageIsParkedOnce(t *testing.T) {
 	version, err := store.Version(t.Context(), parkedNow(t, c)[0].DeadLetter)
 	require.NoError(t, err)
 	require.Equal(t, messagestore.Version(0), version)
+}
+
+// The position is put back by hand, so a message that was redriven is handed over
+// again, and fails again.
+func TestAMessageThatFailsAfterItWasRedrivenIsParkedAgain(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1})
+	var log bytes.Buffer
+	config := &consumer.Config{Errors: parkAtOnce, Logger: zerolog.New(&log)}
+	broken := newConsumer(t, store, always(errBroken), config)
+	require.NoError(t, broken.CatchUp(t.Context()))
+	first := parkedNow(t, broken)[0]
+	for again := range 2 {
+		n, err := newConsumer(t, store, &journal{}, nil).Redrive(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Empty(t, parkedNow(t, broken))
+		write(t, store, "account:position-ledger+0+0", raw("Recorded", `{"position": 0}`))
+		log.Reset()
+
+		require.NoError(t, newConsumer(t, store, always(errBroken), config).CatchUp(t.Context()))
+
+		parked := parkedNow(t, broken)
+		require.Len(t, parked, 1)
+		require.Equal(t, 3+2*again, parked[0].Attempts) // two failed and one succeeded, and so on
+		require.Equal(t, first.FirstFailedAt, parked[0].FirstFailedAt)
+		require.Equal(t, first.String(), parked[0].String())
+		require.Contains(t, log.String(), "message parked")
+	}
+
+	n, err := newConsumer(t, store, &journal{}, nil).Redrive(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+}
+
+// The version that the store answers is no higher than the one expected, so nothing
+// says that the message is parked.
+func TestAConflictWithoutADeadLetterIsNotParked(t *testing.T) {
+	t.Parallel()
+	store := &tap{Store: newStore()}
+	write(t, store.Store, "account-1", Deposited{1})
+	store.write = func(stream messagestore.StreamName) error {
+		if stream.Category() == deadLetters {
+			return &messagestore.VersionConflictError{Stream: stream, Expected: messagestore.NoStream, Actual: 0}
+		}
+		return nil
+	}
+
+	c := newConsumer(t, store, always(errBroken), &consumer.Config{Errors: parkAtOnce})
+
+	require.ErrorIs(t, c.CatchUp(t.Context()), messagestore.ErrVersionConflict)
+	require.Zero(t, c.Stats().Parked)
 }
 
 func TestAMessageThatCannotBeParkedIsNotPassed(t *testing.T) {
@@ -354,6 +409,49 @@ func TestAClaimEnds(t *testing.T) {
 		require.Equal(t, 1, n)
 		require.Len(t, j.all(), 1)
 	})
+}
+
+// A skewed driver's clock differs from this process'.
+type skewed struct {
+	messagestore.Driver
+	by time.Duration
+}
+
+func (d skewed) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+	messages, err := d.Driver.ReadStream(ctx, q)
+	for _, m := range messages {
+		m.Time = m.Time.Add(d.by)
+	}
+	return messages, err
+}
+
+func TestAClaimEndsByTheStoresClock(t *testing.T) {
+	t.Parallel()
+	for _, by := range []time.Duration{-time.Hour, time.Hour} {
+		t.Run(by.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := messagestore.New(skewed{newDriver(), by}, nil)
+				write(t, store, "account-1", Deposited{1})
+				c := newConsumer(t, store, always(parkError{}), nil)
+				require.NoError(t, c.CatchUp(t.Context()))
+				write(t, store, parkedNow(t, c)[0].DeadLetter, raw("Redriving", `{"attempts": 2}`))
+				j := &journal{}
+				c = newConsumer(t, store, j, nil)
+
+				time.Sleep(59 * time.Second)
+				n, err := c.Redrive(t.Context())
+				require.NoError(t, err)
+				require.Zero(t, n)
+
+				time.Sleep(time.Second)
+				n, err = c.Redrive(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, 1, n)
+				require.Len(t, j.all(), 1)
+			})
+		})
+	}
 }
 
 func TestARedriveThatIsStoppedGivesItsClaimBack(t *testing.T) {

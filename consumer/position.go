@@ -109,7 +109,7 @@ func (c *Consumer) recordPosition(ctx context.Context, p *place, position messag
 	if err != nil {
 		return fmt.Errorf("read group size: %w", err)
 	}
-	if err := fence(p.ledger, p.generation, generation); err != nil {
+	if err := p.fence(p.ledger, p.generation, generation); err != nil {
 		return err
 	}
 	for p.position != position || p.unsettled != nil {
@@ -122,7 +122,7 @@ func (c *Consumer) recordPosition(ctx context.Context, p *place, position messag
 		}
 		written, err := c.store.Write(ctx, p.stream, p.version, *p.unsettled)
 		if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
-			return fence(p.stream, conflict.Expected, conflict.Actual)
+			return p.fence(p.stream, conflict.Expected, conflict.Actual)
 		}
 		if err != nil {
 			if !errors.Is(err, messagestore.ErrOutcomeUnknown) {
@@ -138,12 +138,12 @@ func (c *Consumer) recordPosition(ctx context.Context, p *place, position messag
 }
 
 // fence judges a stream that only this process should write to.
-func fence(stream messagestore.StreamName, expected, actual messagestore.Version) error {
+func (p *place) fence(stream messagestore.StreamName, expected, actual messagestore.Version) error {
 	switch {
 	case actual > expected:
 		return &FencedError{Stream: stream, Expected: expected, Actual: actual}
 	case actual < expected:
-		return fmt.Errorf("%w: %s is at version %v, this consumer knows %v", ErrPositionAhead, stream, actual, expected)
+		return &PositionAheadError{Stream: stream, Position: p.position, Expected: expected, Actual: actual}
 	}
 	return nil
 }

@@ -198,6 +198,31 @@ func TestAPositionThatTheStoreLostStopsTheConsumer(t *testing.T) {
 
 	require.ErrorIs(t, err, consumer.ErrPositionAhead)
 	require.NotErrorIs(t, err, consumer.ErrConsumerFenced)
+	ahead, ok := errors.AsType[*consumer.PositionAheadError](err)
+	require.True(t, ok)
+	require.Equal(t, consumer.PositionAheadError{Stream: "account:position-ledger+0+0", Position: 0, Expected: 5, Actual: 4}, *ahead)
+	require.ErrorContains(t, err, "position 0 is ahead of the store, which has lost messages of account:position-ledger+0+0: expected version 5, found 4")
+}
+
+// What a handler fails with may be another consumer's: it says nothing of this one's
+// position.
+func TestAHandlersErrorDoesNotKeepThePositionFromBeingRecorded(t *testing.T) {
+	t.Parallel()
+	for _, failure := range []error{consumer.ErrConsumerFenced, consumer.ErrPositionAhead, &consumer.PositionCorruptError{}} {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1}, Deposited{2})
+		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+			if m.Position == 1 {
+				return failure
+			}
+			return nil
+		}), &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1}})
+
+		err := c.CatchUp(t.Context())
+
+		require.ErrorIs(t, err, failure)
+		require.Equal(t, messagestore.GlobalPosition(2), c.Stats().Position)
+	}
 }
 
 // The position was written but the answer was lost: the next write is not told that

@@ -24,6 +24,11 @@ type redriving struct {
 
 func (redriving) MessageType() string { return "Redriving" }
 
+// claimFound is written to see what time it is when a claim was found.
+type claimFound struct{}
+
+func (claimFound) MessageType() string { return "ClaimFound" }
+
 // redriven ends a dead-letter stream, until the message is parked again.
 type redriven struct {
 	Attempts int `json:"attempts"`
@@ -64,7 +69,7 @@ func (c *Consumer) Parked(ctx context.Context) iter.Seq2[*ParkedMessage, error] 
 				yield(nil, c.wrap(err))
 				return
 			}
-			if p == nil {
+			if !p.open {
 				continue // redriven meanwhile
 			}
 			if !yield(&ParkedMessage{
@@ -87,12 +92,17 @@ func (c *Consumer) Parked(ctx context.Context) iter.Seq2[*ParkedMessage, error] 
 // attempt more. The handler gets the message as it was: its id, stream, positions
 // and metadata.
 //
+// The message has given up its place, though: later ones of its stream were handled
+// before it. A handler that takes what is not above the highest position it has seen
+// for an old message ignores a redriven one and returns nil, so that it counts as
+// handled and is lost. See [Park].
+//
 // It may be called while the consumer runs, here or elsewhere, and from several
 // processes: each message is claimed first, so that one of them does it. It does not
-// wait for the consumer, which may have a later message of the same stream in hand. A claim ends
-// after a minute, and so does the handler's context; what a process claimed that was
-// killed can be redriven then. A handler that goes on for [Config.Grace] after its
-// context is done is [ErrGraceExceeded].
+// wait for the consumer, which may have a later message of the same stream in hand. A
+// claim ends after a minute by the store's clock, and so does the handler's context;
+// what a process claimed that was killed can be redriven then. A handler that goes on
+// for [Config.Grace] after its context is done is [ErrGraceExceeded].
 func (c *Consumer) Redrive(ctx context.Context) (succeeded int, err error) {
 	if ctx == nil {
 		return 0, c.wrap(invalid("context", nil, "there is none"))
@@ -120,8 +130,14 @@ func (c *Consumer) Redrive(ctx context.Context) (succeeded int, err error) {
 // came of it, each at the version of the step before.
 func (c *Consumer) redrive(ctx context.Context, stream messagestore.StreamName) (succeeded bool, err error) {
 	p, err := c.readLetter(ctx, stream)
-	if err != nil || p == nil || time.Since(p.claimedAt) < redriveClaim {
+	if err != nil || !p.open {
 		return false, err
+	}
+	if p.claimed {
+		now, err := c.storeTime(ctx)
+		if err != nil || now.Sub(p.claimedAt) < redriveClaim {
+			return false, err
+		}
 	}
 	m := p.recorded()
 	var missing error
@@ -136,6 +152,7 @@ func (c *Consumer) redrive(ctx context.Context, stream messagestore.StreamName) 
 			m = original
 		}
 	}
+	claimEnds := time.Now().Add(redriveClaim) // no later than for those who see the claim
 	claim, err := c.store.Write(ctx, stream, p.version, redriving{p.Attempts + 1})
 	if errors.Is(err, messagestore.ErrVersionConflict) {
 		return false, nil // another redrive was first
@@ -146,7 +163,7 @@ func (c *Consumer) redrive(ctx context.Context, stream messagestore.StreamName) 
 
 	failure, interrupted := missing, false
 	if missing == nil {
-		failure, interrupted = c.handleOnce(ctx, m)
+		failure, interrupted = c.handleOnce(ctx, m, claimEnds)
 	}
 
 	// The outcome is recorded even if ctx is done by now, or the claim would stand.
@@ -183,10 +200,27 @@ func (c *Consumer) redrive(ctx context.Context, stream messagestore.StreamName) 
 	return failure == nil, nil
 }
 
+// storeTime returns the time by the clock that claims are dated with, which this
+// process' clock may differ from: that of a message written for the purpose.
+func (c *Consumer) storeTime(ctx context.Context) (time.Time, error) {
+	stream := c.deadLetters().Stream(c.name)
+	written, err := c.store.Write(ctx, stream, messagestore.AnyVersion, claimFound{})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("redrive: %w", err)
+	}
+	for m, err := range c.store.Stream(ctx, stream, written.Version) {
+		if err != nil {
+			return time.Time{}, fmt.Errorf("redrive: %w", err)
+		}
+		return m.Time, nil
+	}
+	return time.Time{}, fmt.Errorf("redrive: read %s@%v: %w", stream, written.Version, messagestore.ErrNotFound)
+}
+
 // handleOnce calls the handler in a goroutine of its own. Interrupted says that it
 // failed because ctx is done.
-func (c *Consumer) handleOnce(ctx context.Context, m *messagestore.Recorded) (failure error, interrupted bool) {
-	work, cancel := context.WithTimeout(ctx, redriveClaim)
+func (c *Consumer) handleOnce(ctx context.Context, m *messagestore.Recorded, claimEnds time.Time) (failure error, interrupted bool) {
+	work, cancel := context.WithDeadline(ctx, claimEnds)
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() {
@@ -256,18 +290,19 @@ func (c *Consumer) letters(ctx context.Context) ([]letter, error) {
 	return letters, nil
 }
 
-// An openLetter is a dead-letter stream as it was read.
-type openLetter struct {
+// A deadLetter is a dead-letter stream as it was read.
+type deadLetter struct {
 	parked
+	open      bool                 // the message is parked, not redriven
 	at        time.Time            // when it was parked for the last time
 	version   messagestore.Version // of the stream
-	claimedAt time.Time            // by a redrive that has not recorded what came of it
+	claimed   bool                 // by a redrive that has not recorded what came of it
+	claimedAt time.Time            // by the store's clock
 }
 
-// readLetter returns what is parked in a dead-letter stream, or nil if nothing is
-// any more.
-func (c *Consumer) readLetter(ctx context.Context, stream messagestore.StreamName) (*openLetter, error) {
-	var open *openLetter
+// readLetter returns what is, or was, parked in a dead-letter stream.
+func (c *Consumer) readLetter(ctx context.Context, stream messagestore.StreamName) (*deadLetter, error) {
+	l := &deadLetter{version: messagestore.NoStream}
 	for m, err := range c.store.Stream(ctx, stream, 0) {
 		if err != nil {
 			return nil, err
@@ -278,19 +313,16 @@ func (c *Consumer) readLetter(ctx context.Context, stream messagestore.StreamNam
 			if err != nil {
 				return nil, err
 			}
-			open = &openLetter{parked: p, at: m.Time}
+			l = &deadLetter{parked: p, open: true, at: m.Time}
 		case redriving{}.MessageType():
-			if open != nil {
-				open.claimedAt = m.Time
-			}
+			l.claimed, l.claimedAt = true, m.Time
 		case redriven{}.MessageType():
-			open = nil
+			l.open, l.claimed = false, false
+			l.Attempts++ // the one that succeeded
 		}
-		if open != nil {
-			open.version = m.Position
-		}
+		l.version = m.Position
 	}
-	return open, nil
+	return l, nil
 }
 
 func decodeParked(m *messagestore.Recorded) (parked, error) {
@@ -302,7 +334,7 @@ func decodeParked(m *messagestore.Recorded) (parked, error) {
 }
 
 // original reads a message that was too large to be kept among the dead letters.
-func (c *Consumer) original(ctx context.Context, p *openLetter) (*messagestore.Recorded, error) {
+func (c *Consumer) original(ctx context.Context, p *deadLetter) (*messagestore.Recorded, error) {
 	page, err := c.store.CategoryPage(ctx, messagestore.CategoryQuery{Category: c.category, From: p.GlobalPosition, Limit: 1})
 	if err != nil {
 		return nil, err

@@ -222,12 +222,19 @@ func (r *run) moved() {
 	}
 }
 
+// lost reports whether the position is not this run's to record any more. What a
+// handler failed with says nothing of that: it may be of another consumer.
+func (r *run) lost() bool {
+	if _, handlers := errors.AsType[*MessageError](r.fatal); handlers {
+		return false
+	}
+	return errors.Is(r.fatal, ErrConsumerFenced) || errors.Is(r.fatal, ErrPositionAhead) || errors.Is(r.fatal, ErrPositionCorrupt)
+}
+
 // finish records the position for the last time.
 func (r *run) finish(ctx context.Context) error {
-	for _, lost := range []error{ErrConsumerFenced, ErrPositionAhead, ErrPositionCorrupt} {
-		if errors.Is(r.fatal, lost) {
-			return r.fatal // the position is not this run's to record
-		}
+	if r.lost() {
+		return r.fatal
 	}
 	if r.recording || r.window.position == r.saved.position && r.place.unsettled == nil {
 		return r.fatal
