@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -12,9 +13,18 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// ErrEmptyContent is matched by the error for a body whose [Contenter] says that
+// nothing of it counts. It comes as a [*messagestore.InvalidError], which names the
+// body's type.
+var ErrEmptyContent = errors.New("empty reservation content")
+
 // A Contenter is a body that says what of it counts when two commands with one key
 // are compared: everything but the time it was sent at, for instance. What counts
 // is encoded with encoding/json. A body without the method counts whole.
+//
+// Content that is encoded as null, {}, [] or "" is refused when it is reserved, with
+// an error that matches [ErrEmptyContent]: any two commands with one key would be
+// duplicates. A struct whose fields are not exported is such a content.
 //
 // To change what counts makes a command that is sent again after the change look
 // like another one: [KeyReused], which is parked and not lost.
@@ -28,13 +38,14 @@ type Contenter interface {
 //
 //	handler.On(mux, reservation.Copy(once, reservation.ContentKey[Deposit], accounts.deposit))
 //
-// A body that does not encode has the key "", which is refused.
+// A body that does not encode, or whose content is empty, has the key "", which is
+// refused.
 func ContentKey[T messagestore.Body](body T) string {
-	content, ok := contentOf(body)
-	if !ok {
+	content, narrows := contentOf(body)
+	if !narrows {
 		content = body
 	}
-	sum, err := sumOf(body.MessageType(), content)
+	sum, err := sumOf(body.MessageType(), content, narrows)
 	if err != nil {
 		return ""
 	}
@@ -46,7 +57,7 @@ type digest func(m *messagestore.Recorded) (string, error)
 
 // wholeDigest compares everything: the type, and the data as JSON.
 func wholeDigest(m *messagestore.Recorded) (string, error) {
-	sum, err := sumOf(m.Type, m.Body().Data)
+	sum, err := sumOf(m.Type, m.Body().Data, false)
 	if err != nil {
 		return "", fmt.Errorf("digest of %s: %w", m, err)
 	}
@@ -67,7 +78,7 @@ func digestOf[T messagestore.Body](m *messagestore.Recorded) (string, error) {
 	if !ok {
 		return wholeDigest(m)
 	}
-	sum, err := sumOf(m.Type, content)
+	sum, err := sumOf(m.Type, content, true)
 	if err != nil {
 		return "", fmt.Errorf("digest of %s: %w", m, err)
 	}
@@ -85,8 +96,10 @@ func contentOf[T messagestore.Body](body T) (content any, ok bool) {
 	return c.ReservationContent(), true
 }
 
-// sumOf hashes a type and a content. No type holds the byte between them.
-func sumOf(messageType string, content any) ([sha256.Size]byte, error) {
+// sumOf hashes a type and a content. No type holds the byte between them. Content
+// that a body was narrowed to may not be empty; a body may: some commands are all
+// said by their type.
+func sumOf(messageType string, content any, narrowed bool) ([sha256.Size]byte, error) {
 	raw, ok := content.(json.RawMessage)
 	if !ok {
 		var err error
@@ -97,6 +110,13 @@ func sumOf(messageType string, content any) ([sha256.Size]byte, error) {
 	canonical, err := messagestore.CanonicalJSON(raw)
 	if err != nil {
 		return [sha256.Size]byte{}, err
+	}
+	if narrowed {
+		switch empty := string(canonical); empty {
+		case "null", "{}", "[]", `""`:
+			return [sha256.Size]byte{}, messagestore.NewInvalidError(ErrEmptyContent, "reservation content of "+messageType, empty,
+				"nothing is in it: any two of the type with one key would be duplicates")
+		}
 	}
 	return sha256.Sum256(append(append([]byte(messageType), 0), canonical...)), nil
 }

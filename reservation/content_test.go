@@ -1,12 +1,17 @@
 package reservation_test
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -85,4 +90,84 @@ func TestADerivedIDOfAnotherKindOfIDHasTheTimeOfTheMessage(t *testing.T) {
 	seconds, nanoseconds := id.Time().UnixTime()
 	require.Equal(t, at, time.Unix(seconds, nanoseconds).Truncate(time.Millisecond))
 	require.NotPanics(t, func() { reservation.DeriveID(&messagestore.Recorded{}, "") })
+}
+
+// A payment's content is a struct, a pointer, a list or a text in which nothing is.
+type (
+	structPayment  struct{ Amount int }
+	pointerPayment struct{ Amount int }
+	listPayment    struct{ Amount int }
+	textPayment    struct{ Amount int }
+	rawPayment     struct{ Amount int }
+	closing        struct{}
+)
+
+func (structPayment) MessageType() string  { return "Payment" }
+func (pointerPayment) MessageType() string { return "Payment" }
+func (listPayment) MessageType() string    { return "Payment" }
+func (textPayment) MessageType() string    { return "Payment" }
+func (rawPayment) MessageType() string     { return "Payment" }
+func (closing) MessageType() string        { return "Closing" }
+
+func (p structPayment) ReservationContent() any { return struct{ amount int }{p.Amount} }
+func (pointerPayment) ReservationContent() any  { return (*structPayment)(nil) }
+func (listPayment) ReservationContent() any     { return []int{} }
+func (textPayment) ReservationContent() any     { return "" }
+func (rawPayment) ReservationContent() any      { return json.RawMessage(" { } ") }
+
+func TestContentWithNothingInItIsRefused(t *testing.T) {
+	t.Parallel()
+	refusesContent(t, structPayment{10}, "{}")
+	refusesContent(t, pointerPayment{10}, "null")
+	refusesContent(t, listPayment{10}, "[]")
+	refusesContent(t, textPayment{10}, `""`)
+	refusesContent(t, rawPayment{10}, "{}")
+}
+
+func refusesContent[T messagestore.Body](t *testing.T, body T, content string) {
+	t.Helper()
+	store := newStore()
+	r := newReserver(t, store, nil)
+	source := send(t, store, command, body)
+	key := func(T) string { return "AAA" }
+	for name, f := range map[string]handler.Func[T]{
+		"copy": reservation.Copy(r, key, counting[T](new([]string))),
+		"inline": reservation.Inline(r, atomicStore(t, store), key, func(context.Context, handler.Message[T]) ([]messagestore.StreamWrite, error) {
+			return nil, nil
+		}),
+		"initiate": reservation.Initiate(r, func(handler.Message[T]) (messagestore.StreamName, messagestore.Body) {
+			return "transaction-1", Deposited{1}
+		}),
+	} {
+		mux := handler.New()
+		handler.On(mux, f)
+
+		err := mux.Handle(t.Context(), source)
+
+		require.ErrorIs(t, err, reservation.ErrEmptyContent, name)
+		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
+		invalid, ok := errors.AsType[*messagestore.InvalidError](err)
+		require.True(t, ok)
+		require.Equal(t, "reservation content of Payment", invalid.Field)
+		require.Equal(t, strconv.Quote(content), invalid.Value)
+		require.ErrorContains(t, err, "invalid reservation content of Payment ")
+	}
+	require.Empty(t, reservation.ContentKey(body))
+	require.Len(t, streams(t, store, commands), 1, "nothing is written")
+	require.Empty(t, streams(t, store, "transaction"))
+}
+
+// Some commands are all said by their type.
+func TestABodyWithNothingInItIsACommand(t *testing.T) {
+	t.Parallel()
+	var handled []string
+	store := newStore()
+	mux := handler.New()
+	handler.On(mux, reservation.Copy(newReserver(t, store, nil), reservation.ContentKey[closing], counting[closing](&handled)))
+	send(t, store, command, closing{})
+	send(t, store, command, closing{})
+
+	require.NoError(t, catchUp(t, store, mux, nil))
+
+	require.Len(t, handled, 1)
 }

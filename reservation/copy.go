@@ -17,6 +17,10 @@ import (
 // The copy is delivered at least once, as every message is; see the package comment
 // for what next has to do about that.
 //
+// Two consumers of one category that both reserve need names: see [Config.Name].
+// Without, a consumer that uses Copy never sees a command that an [Inline] of another
+// one was first with. The copies of reservers with other names are passed over.
+//
 // With [Config.Category], the copies arrive at the second consumer, of that category:
 // see [NewPair].
 func Copy[T messagestore.Body](r *Reserver, key func(T) string, next handler.Func[T]) handler.Func[T] {
@@ -24,6 +28,9 @@ func Copy[T messagestore.Body](r *Reserver, key func(T) string, next handler.Fun
 		return nil // the mux refuses it
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
+		if r.passesOver(m.Recorded) {
+			return nil
+		}
 		if r.isCopy(m.Recorded) {
 			if isHandled(m.Recorded) { // by Inline, before this took its place
 				return nil

@@ -46,8 +46,28 @@
 // copy comes back to the same consumer. [Config.Category] puts reservations into a
 // category of their own, and [NewPair] runs the two consumers that this takes.
 //
-// A key means something within one entity: key AAA of account 123 and key AAA of
-// account 456 are two.
+// A key means something within the stream of its command, by its whole identifier:
+// key AAA of account:command-123 and key AAA of account:command-456 are two, and so
+// are those of account:command-123 and account:command-123+more. With
+// [Config.Category] it is the cardinal id that tells them apart.
+//
+// Within it, a key is one for commands of all types: if a Deposit and a Refund of one
+// account have equal keys, the one that comes second is [KeyReused], and parked. Types
+// whose keys may be equal get keys that begin with the type.
+//
+// # Two consumers of one category
+//
+// Two consumers that read the same commands and both reserve NEED NAMES, each its own:
+//
+//	once, err := reservation.New(store, &reservation.Config{Name: "receipts"})
+//
+// A reservation is then for a key and a name, in account:command-123+receipts+AAA, and
+// every consumer handles each key's command once. One of them may go without a name.
+//
+// If two do, they share their reservations, and nothing can tell them apart: what one
+// reserved by [Inline], with its effect, the other takes for its own and for done. ITS
+// EFFECT IS LOST, without an error. Two that use [Copy] both handle the one copy that
+// there is, and do not notice.
 //
 // # Keys
 //
@@ -59,4 +79,12 @@
 // An empty key is refused. It would make every command without a key a duplicate of
 // the first one, and lose it. For the same reason nothing is trimmed and no case is
 // folded: keys are equal if their bytes are.
+//
+// # Limits
+//
+// A copy has a few hundred bytes of metadata more than its command: its cause, the
+// key, the name and a hash. A command that is nearer than that to
+// [messagestore.MaxMessageBytes] can be written, but not copied: [Copy], [Inline] and
+// [Reserver.Reserve] return an error that matches [messagestore.ErrInvalidData],
+// however often it is tried. Keep two kilobytes free.
 package reservation

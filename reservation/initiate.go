@@ -23,6 +23,8 @@ import (
 // are compared, not the answers, so start may look at the clock. A stream that began
 // in another way counts as other content.
 //
+// The copies of reservers with other names are passed over: see [Config.Name].
+//
 // A started stream in the category of the command would be consumed by the same
 // consumer: that is a [*LoopError].
 func Initiate[T messagestore.Body](r *Reserver, start func(handler.Message[T]) (messagestore.StreamName, messagestore.Body)) handler.Func[T] {
@@ -30,6 +32,9 @@ func Initiate[T messagestore.Body](r *Reserver, start func(handler.Message[T]) (
 		return nil // the mux refuses it
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
+		if r.passesOver(m.Recorded) {
+			return nil
+		}
 		stream, body := start(m)
 		c, err := answerTo(m, stream, body)
 		if err != nil {

@@ -32,6 +32,11 @@ const attempts = 5
 // The reservation is a copy of the command as [Copy] makes it, and passed over when
 // it arrives. A handler may change from one to the other while commands are under
 // way, in either direction; with [Config.Category] only after they are done.
+//
+// Two consumers of one category that both reserve need names: see [Config.Name].
+// Without, the second finds its command reserved, takes that for its own doing, and
+// its effect is never written. The copies of reservers with other names are passed
+// over.
 func Inline[T messagestore.Body](
 	r *Reserver, atomic AtomicStore, key func(T) string,
 	decide func(ctx context.Context, m handler.Message[T]) ([]messagestore.StreamWrite, error),
@@ -40,7 +45,7 @@ func Inline[T messagestore.Body](
 		return nil // the mux refuses it
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
-		if r.isCopy(m.Recorded) && isHandled(m.Recorded) {
+		if r.passesOver(m.Recorded) || r.isCopy(m.Recorded) && isHandled(m.Recorded) {
 			return nil
 		}
 		c, err := r.copyOf(m.Recorded, key(m.Body), digestOf[T])

@@ -18,6 +18,7 @@ import (
 const (
 	keyProperty     = "reservedKey"     // the key, as it is in the stream's name
 	digestProperty  = "reservedDigest"  // what counts of the command, as a hash
+	nameProperty    = "reservedFor"     // the reserver's name, if it has one
 	handledProperty = "reservedHandled" // true if the command's effect was written with it
 )
 
@@ -41,6 +42,19 @@ type Config struct {
 	//
 	// Defaults to any.
 	From messagestore.Category
+
+	// Name says what is reserved for; the consumer's name is a good one. The key AAA of a
+	// command in account:command-123 is then reserved in account:command-123+Name+AAA,
+	// or in Category-123+Name+AAA. Reservers with different names do not get into each
+	// other's way. A name is needed as soon as two consumers of one category each
+	// reserve. It has no dash, plus sign, colon, white space or hidden character.
+	//
+	// To change the name makes every key free again, and a copy under the old name that
+	// was not handled yet is passed over: change it only after all commands are done.
+	//
+	// Defaults to none: then a key is taken once for all consumers of the category, and
+	// of two that use [Inline] only one has its effect.
+	Name string
 
 	// OnOutcome is called for each attempt that has an outcome, before it is acted on.
 	//
@@ -77,6 +91,9 @@ func (r *Reserver) validate() error {
 	if isNil(r.store) {
 		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "store", nil, "it is nil")
 	}
+	if rule := nameRule(r.config.Name); rule != "" {
+		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "reserver name", r.config.Name, rule)
+	}
 	if r.config.From != "" {
 		if err := r.config.From.Validate(); err != nil {
 			return err
@@ -95,6 +112,24 @@ func (r *Reserver) validate() error {
 		return &LoopError{r.config.Category}
 	}
 	return nil
+}
+
+// nameRule returns the rule that a reserver's name breaks, or "". The name is one part
+// of an identifier, so that the parts on either side of it stay what they are.
+func nameRule(name string) string {
+	if name == "" {
+		return ""
+	}
+	if strings.ContainsAny(name, "+-:") {
+		return "it holds a dash, plus sign or colon, which divide the parts of stream names"
+	}
+	if err := messagestore.Category(name).Validate(); err != nil {
+		if invalid, ok := errors.AsType[*messagestore.InvalidError](err); ok {
+			return strings.Replace(invalid.Rule, "the category holds", "it holds", 1)
+		}
+		return err.Error()
+	}
+	return ""
 }
 
 func isNil(v any) bool {
@@ -122,8 +157,15 @@ func (r *Reserver) Stream(source messagestore.StreamName, key string) (messagest
 
 // join names the reservation of an encoded key.
 func (r *Reserver) join(source messagestore.StreamName, part string) messagestore.StreamName {
-	if r.config.Category != "" {
-		return r.config.Category.Stream(source.CardinalID(), part)
+	return join(r.config.Category, source, r.config.Name, part)
+}
+
+func join(category messagestore.Category, source messagestore.StreamName, name, part string) messagestore.StreamName {
+	if category != "" {
+		source = category.Stream(source.CardinalID())
+	}
+	if name != "" {
+		source = source.With(name)
 	}
 	return source.With(part)
 }
@@ -194,6 +236,9 @@ func (r *Reserver) copyOf(source *messagestore.Recorded, key string, d digest) (
 	body.Metadata.SchemaVersion = source.Metadata.SchemaVersion // it is the same body
 	ids := stream.IDs()
 	body.Metadata.Local = messagestore.Properties{keyProperty: ids[len(ids)-1], digestProperty: sum}
+	if r.config.Name != "" {
+		body.Metadata.Local[nameProperty] = r.config.Name
+	}
 	return claim{source, key, stream, body, sum, d}, nil
 }
 
@@ -201,8 +246,29 @@ func (r *Reserver) copyOf(source *messagestore.Recorded, key string, d digest) (
 // property alone does not make it one: m is the first message of the very stream
 // that its cause and its key lead to.
 func (r *Reserver) isCopy(m *messagestore.Recorded) bool {
-	part, cause := m.Metadata.Local.Get(keyProperty), m.Metadata.CausationStream
-	return m.Position == 0 && part != "" && cause != "" && !strings.Contains(part, "+") && r.join(cause, part) == m.Stream
+	return m.Metadata.Local.Get(nameProperty) == r.config.Name && isCopyIn(r.config.Category, m)
+}
+
+// passesOver reports whether m is a copy that a reserver of another name made. Its
+// command is in the same category, and is what this reserver reserves: to take the
+// copy for a command too would handle it twice, and to copy it would never end, for
+// the other reserver would do the same.
+func (r *Reserver) passesOver(m *messagestore.Recorded) bool {
+	name := m.Metadata.Local.Get(nameProperty)
+	if name == r.config.Name || !isCopyIn("", m) && !isCopyIn(r.config.Category, m) {
+		return false
+	}
+	r.config.Logger.Debug().Str("reservation", string(m.Stream)).Str("for", name).Msg("pass over")
+	return true
+}
+
+// isCopyIn reports whether m is a copy, of whatever name, that is reserved in the
+// given category, or in that of its command if none is given.
+func isCopyIn(category messagestore.Category, m *messagestore.Recorded) bool {
+	local, cause := m.Metadata.Local, m.Metadata.CausationStream
+	part, name := local.Get(keyProperty), local.Get(nameProperty)
+	return m.Position == 0 && part != "" && cause != "" && !strings.Contains(part, "+") && nameRule(name) == "" &&
+		join(category, cause, name, part) == m.Stream
 }
 
 // isHandled reports whether the command's effect was written with the copy m.
@@ -272,7 +338,7 @@ func (r *Reserver) compare(ctx context.Context, c claim, winner *messagestore.Re
 			sum = computed
 		}
 	}
-	same := sum == c.digest
+	same := sum == c.digest && !r.isForAnother(winner)
 	causedBySource := winner.Metadata.CausationStream == c.source.Stream && winner.Metadata.CausationPosition == c.source.Position
 	result := Result{KeyReused, c.key, c.stream, winner}
 	switch {
@@ -282,6 +348,14 @@ func (r *Reserver) compare(ctx context.Context, c claim, winner *messagestore.Re
 		result.Outcome = Duplicate
 	}
 	return r.tell(ctx, c, result)
+}
+
+// isForAnother reports whether a reserver of another name made winner. Their streams
+// are different, unless the source of one is compound and ends in the other's name:
+// then whoever comes second is told, and does not take it for a duplicate.
+func (r *Reserver) isForAnother(winner *messagestore.Recorded) bool {
+	local := winner.Metadata.Local
+	return local.Get(keyProperty) != "" && local.Get(nameProperty) != r.config.Name
 }
 
 func (r *Reserver) tell(ctx context.Context, c claim, result Result) Result {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -168,11 +169,32 @@ func TestAKeyMeansSomethingWithinOneEntity(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	r := newReserver(t, store, nil)
-	for _, stream := range []messagestore.StreamName{"account:command-123", "account:command-456"} {
+	for _, stream := range []messagestore.StreamName{"account:command-123", "account:command-456", "account:command-123+more"} {
 		result, err := r.Reserve(t.Context(), send(t, store, stream, Deposit{"AAA", 10}), "AAA")
 		require.NoError(t, err)
 		require.Equal(t, reservation.Reserved, result.Outcome)
 		require.Equal(t, stream.CardinalID(), result.Stream.CardinalID())
+	}
+}
+
+// The copy's metadata says more than the command's does.
+func TestACommandAtTheLimitOfSizeIsNotCopied(t *testing.T) {
+	t.Parallel()
+	for free, fits := range map[int]bool{0: false, 2048: true} {
+		var told outcomes
+		store := newStore()
+		r := newReserver(t, store, &reservation.Config{Name: "receipts", OnOutcome: told.on})
+		const around = `{"text":""}`
+		source := send(t, store, command, raw("Note", `{"text":"`+strings.Repeat("x", messagestore.MaxMessageBytes-len(around)-free)+`"}`))
+
+		_, err := r.Reserve(t.Context(), source, strings.Repeat("k", 226))
+
+		if fits {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, messagestore.ErrInvalidData)
+		require.Empty(t, told.all)
 	}
 }
 

@@ -102,6 +102,7 @@ type explainer struct {
 const (
 	keyProperty    = "reservedKey"    // of a copy: the key, as it is in the stream's name
 	digestProperty = "reservedDigest" // of a copy, and of the first message of a stream that was initiated
+	nameProperty   = "reservedFor"    // of a copy: the name of the reserver, if it has one
 )
 
 // reservedWith reports whether m is the first message of a stream that is reserved
@@ -114,9 +115,9 @@ func (e *explainer) reservedWith(m *messagestore.Recorded, key string) (bool, er
 	if m.Metadata.Local.Get(keyProperty) == "" {
 		return m.Metadata.Local.Get(digestProperty) != "" && m.Stream.ID() == key, nil
 	}
-	var config *reservation.Config
+	config := &reservation.Config{Name: m.Metadata.Local.Get(nameProperty)}
 	if cause.Category() != m.Stream.Category() {
-		config = &reservation.Config{Category: m.Stream.Category(), From: cause.Category()}
+		config.Category, config.From = m.Stream.Category(), cause.Category()
 	}
 	reserver, err := reservation.New(e.store, config)
 	if err != nil {

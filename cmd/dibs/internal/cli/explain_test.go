@@ -108,6 +108,51 @@ func TestStoryOfAReservation(t *testing.T) {
 	require.Contains(t, names[5], "deadLetter account:command+deadLetter-accounts+")
 }
 
+// What two consumers reserve, each for itself, are two stories with one key.
+func TestStoryOfAReservationWithAName(t *testing.T) {
+	t.Parallel()
+	for _, category := range []messagestore.Category{"", "receiptTransaction"} {
+		dibs := bank(t, func(store *messagestore.Store) {
+			var source *messagestore.Recorded
+			for _, command := range []deposit{{"a+b", 10}, {"a+b", 10}, {"a+b", 11}} {
+				_, err := store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, command)
+				require.NoError(t, err)
+				if source == nil {
+					source, err = store.Last(t.Context(), commands.Stream("123"))
+					require.NoError(t, err)
+				}
+			}
+			config := &reservation.Config{Name: "receipts", Category: category}
+			if category != "" {
+				config.From = commands
+			}
+			receipts, err := reservation.New(store, config)
+			require.NoError(t, err)
+			_, err = receipts.Reserve(t.Context(), source, "a+b")
+			require.NoError(t, err)
+		})
+		in, stream, want := commands, "account:command-123+receipts+a%2Bb", []string{"account:command-123+receipts+a%2Bb", "account:command-123+a%2Bb"}
+		if category != "" {
+			in, stream = category, "receiptTransaction-123+receipts+a%2Bb"
+			want = []string{stream}
+		}
+
+		story := dibs.ok(t, "explain", stream)
+
+		require.Contains(t, story, stream+" is reserved with the key a+b\n")
+		for _, part := range []string{"winner ", "duplicate ", "same key "} {
+			require.Contains(t, story, part)
+		}
+		var streams []string
+		for _, event := range objects(t, dibs.ok(t, "explain", "a+b", "--category", string(in), "--json")) {
+			if event["event"] == "firstWrite" {
+				streams = append(streams, fmt.Sprint(event["of"]))
+			}
+		}
+		require.ElementsMatch(t, want, streams)
+	}
+}
+
 func TestStoryOfAnEntity(t *testing.T) {
 	t.Parallel()
 	dibs := bank(t, func(store *messagestore.Store) {

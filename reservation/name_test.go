@@ -1,0 +1,292 @@
+package reservation_test
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation"
+)
+
+// A party is one of several consumers of the account's commands. Its effects go to
+// a stream of its own.
+type party struct {
+	name     string // the consumer's
+	reserver string
+	inline   bool
+}
+
+func (p party) effects() messagestore.StreamName { return messagestore.StreamName(p.name + "-123") }
+
+func (p party) mux(t testing.TB, store *messagestore.Store) *handler.Mux {
+	t.Helper()
+	r := newReserver(t, store, &reservation.Config{Name: p.reserver})
+	mux := handler.New()
+	if p.inline {
+		handler.On(mux, reservation.Inline(r, atomicStore(t, store), Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+			return []messagestore.StreamWrite{{
+				Stream: p.effects(), Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{messagestore.Follow(m.Recorded, Deposited{m.Body.Amount})},
+			}}, nil
+		}))
+		return mux
+	}
+	handler.On(mux, reservation.Copy(r, Deposit.Key, func(ctx context.Context, m handler.Message[Deposit]) error {
+		_, err := store.Write(ctx, p.effects(), messagestore.AnyVersion, messagestore.Message{
+			ID: reservation.DeriveID(m.Recorded, p.name), Body: Deposited{m.Body.Amount},
+		})
+		return err
+	}))
+	return mux
+}
+
+func (p party) catchUp(t testing.TB, store *messagestore.Store) {
+	t.Helper()
+	c, err := consumer.New(store, commands, p.name, p.mux(t, store), nil)
+	require.NoError(t, err)
+	require.NoError(t, c.CatchUp(t.Context()))
+	require.Zero(t, c.Stats().Parked)
+}
+
+// streams returns the streams of a category with a message for each that is in them.
+func streams(t testing.TB, store *messagestore.Store, category messagestore.Category) []messagestore.StreamName {
+	t.Helper()
+	var found []messagestore.StreamName
+	for m, err := range store.Category(t.Context(), category, 0, messagestore.Filter{}) {
+		require.NoError(t, err)
+		found = append(found, m.Stream)
+	}
+	slices.Sort(found)
+	return found
+}
+
+func TestEveryConsumerWithANameHasItsEffect(t *testing.T) {
+	t.Parallel()
+	const accounts, receipts = "accounts", "receipts"
+	for name, two := range map[string][2]party{
+		"both inline":             {{accounts, "accounts", true}, {receipts, "receipts", true}},
+		"inline and copy":         {{accounts, "accounts", true}, {receipts, "receipts", false}},
+		"both copy":               {{accounts, "accounts", false}, {receipts, "receipts", false}},
+		"one inline has no name":  {{accounts, "", true}, {receipts, "receipts", true}},
+		"the inline has no name":  {{accounts, "", true}, {receipts, "receipts", false}},
+		"the copying has no name": {{accounts, "accounts", true}, {receipts, "", false}},
+		"one copying has no name": {{accounts, "", false}, {receipts, "receipts", false}},
+	} {
+		for _, order := range []string{"in order", "in the other order"} {
+			t.Run(name+", "+order, func(t *testing.T) {
+				t.Parallel()
+				store := newStore()
+				for range 3 {
+					send(t, store, command, Deposit{"AAA", 10})
+				}
+				parties := two[:]
+				if order != "in order" {
+					parties = []party{two[1], two[0]}
+				}
+
+				for range 3 {
+					for _, p := range parties {
+						p.catchUp(t, store)
+					}
+				}
+
+				want := []messagestore.StreamName{command, command, command}
+				for _, p := range parties {
+					require.Len(t, all(t, store, p.effects()), 1, p.name)
+					if p.reserver == "" {
+						want = append(want, command.With("AAA"))
+					} else {
+						want = append(want, command.With(p.reserver).With("AAA"))
+					}
+				}
+				slices.Sort(want)
+				require.Equal(t, want, streams(t, store, commands), "one copy for each, and no copy of a copy")
+			})
+		}
+	}
+}
+
+func TestPairsWithNamesShareACategory(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	send(t, store, command, Deposit{"AAA", 10})
+	send(t, store, command, Deposit{"AAA", 10})
+	names := []string{"accounts", "receipts", ""}
+	handled := map[string]*[]string{}
+	for _, name := range names {
+		handled[name] = new([]string)
+	}
+
+	for range 2 {
+		for _, name := range names {
+			r := newReserver(t, store, &reservation.Config{Name: name, From: commands, Category: "accountTransaction"})
+			mux := handler.New()
+			handler.On(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](handled[name])))
+			pair, err := reservation.NewPair(store, r, name+"X", mux, nil)
+			require.NoError(t, err)
+			require.NoError(t, pair.CatchUp(t.Context()))
+		}
+	}
+
+	require.Equal(t, []string{"Deposit accountTransaction-123+accounts+AAA@0"}, *handled["accounts"])
+	require.Equal(t, []string{"Deposit accountTransaction-123+receipts+AAA@0"}, *handled["receipts"])
+	require.Equal(t, []string{"Deposit accountTransaction-123+AAA@0"}, *handled[""])
+	require.Len(t, streams(t, store, "accountTransaction"), 3)
+	require.Len(t, streams(t, store, commands), 2)
+}
+
+func TestInitiatePassesOverTheCopiesOfOthers(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	store := newStore()
+	send(t, store, command, Deposit{"AAA", 10})
+	party{"receipts", "receipts", false}.catchUp(t, store)
+	r := newReserver(t, store, &reservation.Config{Logger: zerolog.New(&log)})
+	mux := handler.New()
+	handler.On(mux, reservation.Initiate(r, func(m handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
+		return messagestore.Category("transaction").Stream(m.Stream.ID()), Deposited{m.Body.Amount}
+	}))
+
+	require.NoError(t, catchUp(t, store, mux, nil))
+
+	require.Equal(t, []messagestore.StreamName{"transaction-123"}, streams(t, store, "transaction"))
+	require.Contains(t, log.String(), `{"level":"debug","reservation":"account:command-123+receipts+AAA","for":"receipts","message":"pass over"}`)
+}
+
+func TestANameIsInTheReservation(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	r := newReserver(t, store, &reservation.Config{Name: "receipts"})
+	source := send(t, store, command, Deposit{"a+b", 10})
+	stream, err := r.Stream(command, "a+b")
+	require.NoError(t, err)
+	require.Equal(t, messagestore.StreamName("account:command-123+receipts+a%2Bb"), stream)
+	_, err = r.Lookup(t.Context(), command, "a+b")
+	require.ErrorIs(t, err, messagestore.ErrNotFound)
+	_, err = r.Reserve(t.Context(), source, "a+b")
+	require.NoError(t, err)
+
+	result, err := r.Lookup(t.Context(), command, "a+b")
+
+	require.NoError(t, err)
+	require.Equal(t, stream, result.Stream)
+	require.Equal(t, "a+b", result.Key)
+	require.Equal(t, "receipts", result.Winner.Metadata.Local.Get("reservedFor"))
+	require.Equal(t, "a%2Bb", result.Winner.Metadata.Local.Get("reservedKey"))
+	require.True(t, result.Winner.Metadata.Follows(source))
+	_, err = newReserver(t, store, nil).Lookup(t.Context(), command, "a+b")
+	require.ErrorIs(t, err, messagestore.ErrNotFound, "the key is free for others")
+
+	apart := newReserver(t, store, &reservation.Config{Name: "receipts", From: commands, Category: "accountTransaction"})
+	stream, err = apart.Stream("account:command-123+more", "AAA")
+	require.NoError(t, err)
+	require.Equal(t, messagestore.StreamName("accountTransaction-123+receipts+AAA"), stream)
+
+	stream, err = r.Stream(command, strings.Repeat("k", 226))
+	require.NoError(t, err)
+	require.Len(t, string(stream), messagestore.MaxNameBytes)
+	stream, err = r.Stream(command, strings.Repeat("k", 227))
+	require.NoError(t, err)
+	require.Contains(t, string(stream), "+receipts+%sha256:")
+}
+
+func TestANameThatIsNoPartOfAStreamsNameIsRefused(t *testing.T) {
+	t.Parallel()
+	const divides = "it holds a dash, plus sign or colon, which divide the parts of stream names"
+	for name, rule := range map[string]string{
+		"a+b":                    divides,
+		"a-b":                    divides,
+		"a:b":                    divides,
+		"+":                      divides,
+		"a b":                    "it holds white space",
+		" ":                      "",
+		"a\n":                    "",
+		"\xff":                   "",
+		"a\u202e":                "",
+		strings.Repeat("n", 256): "",
+	} {
+		_, err := reservation.New(newStore(), &reservation.Config{Name: name})
+		require.ErrorIs(t, err, messagestore.ErrInvalidConfig, "%q", name)
+		invalid, ok := err.(interface{ Unwrap() error }).Unwrap().(*messagestore.InvalidError) //nolint:errorlint // it is what New wraps
+		require.True(t, ok)
+		require.Equal(t, "reserver name", invalid.Field)
+		if rule != "" {
+			require.Equal(t, rule, invalid.Rule)
+		}
+	}
+}
+
+// The stream of a compound command may be the one that a name leads to.
+func TestWhatWasReservedForAnotherIsNoDuplicate(t *testing.T) {
+	t.Parallel()
+	for _, order := range [][2]string{{"", "receipts"}, {"receipts", ""}} {
+		store := newStore()
+		sources := map[string]*messagestore.Recorded{
+			"":         send(t, store, command.With("receipts"), Deposit{"AAA", 10}),
+			"receipts": send(t, store, command, Deposit{"AAA", 10}),
+		}
+		var got []reservation.Outcome
+		for _, name := range order {
+			result, err := newReserver(t, store, &reservation.Config{Name: name}).Reserve(t.Context(), sources[name], "AAA")
+			require.NoError(t, err)
+			require.Equal(t, command.With("receipts").With("AAA"), result.Stream)
+			got = append(got, result.Outcome)
+		}
+		require.Equal(t, []reservation.Outcome{reservation.Reserved, reservation.KeyReused}, got)
+	}
+}
+
+// What only says that it is a copy for somebody else is a command.
+func TestANameAloneDoesNotMakeACopyOfAnother(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		stream messagestore.StreamName
+		local  messagestore.Properties
+	}{
+		"on a command's stream":  {command, messagestore.Properties{"reservedKey": "AAA", "reservedFor": "receipts"}},
+		"on another name's":      {command.With("mail").With("AAA"), messagestore.Properties{"reservedKey": "AAA", "reservedFor": "receipts"}},
+		"without a key":          {command.With("receipts").With("AAA"), messagestore.Properties{"reservedFor": "receipts"}},
+		"with a name of two":     {command.With("a").With("b").With("AAA"), messagestore.Properties{"reservedKey": "AAA", "reservedFor": "a+b"}},
+		"with a name of no text": {command.With("7").With("AAA"), messagestore.Properties{"reservedKey": "AAA", "reservedFor": 7}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var told outcomes
+			store := newStore()
+			forged := messagestore.Follow(send(t, store, command, Deposit{"AAA", 10}), Deposit{"AAA", 10})
+			forged.Metadata.Local = test.local
+			mux := handler.New()
+			handler.On(mux, reservation.Copy(newReserver(t, store, &reservation.Config{OnOutcome: told.on}), Deposit.Key, counting[Deposit](new([]string))))
+
+			require.NoError(t, mux.Handle(t.Context(), send(t, store, test.stream, forged)))
+
+			require.Len(t, told.all, 1)
+		})
+	}
+}
+
+// A handler with a name may change between Copy and Inline as one without may.
+func TestAHandlerWithANameMayChange(t *testing.T) {
+	t.Parallel()
+	for _, inline := range []bool{false, true} {
+		store := newStore()
+		other := party{"mail", "mail", true}
+		before, after := party{"accounts", "accounts", inline}, party{"accounts", "accounts", !inline}
+		require.NoError(t, before.mux(t, store).Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10})))
+
+		for range 2 {
+			other.catchUp(t, store)
+			after.catchUp(t, store)
+		}
+
+		require.Len(t, all(t, store, "accounts-123"), 1)
+		require.Len(t, all(t, store, "mail-123"), 1)
+	}
+}
