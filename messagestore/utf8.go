@@ -42,8 +42,8 @@ func invalidText(v reflect.Value) bool {
 		switch {
 		case v.Type().Implements(jsonMarshaler):
 			return false // it encodes itself, and its bytes are checked as they are
-		case v.Type().Implements(textMarshaler) && v.CanInterface() && !(v.Kind() == reflect.Pointer && v.IsNil()):
-			marshaler, ok := v.Interface().(encoding.TextMarshaler)
+		case v.Type().Implements(textMarshaler) && v.CanInterface() && (v.Kind() != reflect.Pointer || !v.IsNil()):
+			marshaler, ok := reflect.TypeAssert[encoding.TextMarshaler](v)
 			if !ok {
 				return false
 			}

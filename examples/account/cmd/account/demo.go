@@ -85,7 +85,7 @@ type demo struct {
 }
 
 func (d *demo) run(ctx context.Context) (err error) {
-	fmt.Fprintf(d.out, "%s standing orders, %d months: %s commands, each sent 1 to 5 times by any of %d senders: %s in all (seed %d)\n",
+	fmt.Fprintf(d.out, "%s standing orders, %d months: %s commands, each sent 1 to 5 times\nby any of %d senders: %s in all (seed %d)\n",
 		count(len(d.orders)), len(months), count(d.plan.Distinct), senders, count(d.plan.Sent), d.seed)
 	if d.store, err = storeurl.Open(ctx, d.url, nil); err != nil {
 		return fmt.Errorf("open store: %w", err)
@@ -285,8 +285,8 @@ func (d *demo) killConsumer(i int, w *watcher, cancel context.CancelCauseFunc) e
 		return fmt.Errorf("kill consumer %d: %w", i+1, err)
 	}
 	<-p.ended
-	d.screen.say(fmt.Sprintf("consumer %d (process %d) killed with SIGKILL in mid-flight, %s messages behind; started again",
-		i+1, p.Process.Pid, count(w.lag())))
+	d.screen.say(fmt.Sprintf("consumer %d killed with SIGKILL in mid-flight, %s behind; started again",
+		i+1, count(w.lag())))
 	return d.startConsumer(i, cancel)
 }
 

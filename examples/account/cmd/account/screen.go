@@ -56,10 +56,11 @@ func (s *screen) show(p progress) {
 	}
 }
 
+// line fits into the 80 columns of a terminal.
 func (s *screen) line(p progress) string {
-	const cells = 24
+	const cells = 10
 	filled := min(cells, p.Done*cells/max(p.Of, 1))
-	return fmt.Sprintf("%3d%% %s%s %s of %s decided, %s msg/s, %s duplicates, lag %s, %ds",
+	return fmt.Sprintf("%3d%% %s%s %s/%s, %s msg/s, %s duplicates, lag %s, %ds",
 		p.Done*100/max(p.Of, 1), strings.Repeat("█", filled), strings.Repeat("░", cells-filled),
 		count(p.Done), count(p.Of), count(int(s.rate)), count(p.Duplicates), count(p.Lag), int(p.Elapsed.Seconds()))
 }

@@ -45,7 +45,7 @@ func (d *demo) story(ctx context.Context) error {
 		if err != nil || body.WithdrawalID != id {
 			continue // another command
 		}
-		what := "refused: the key is taken"
+		what := "refused"
 		if reserved.Metadata.Follows(m) {
 			what = "won"
 		}

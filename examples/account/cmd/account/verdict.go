@@ -134,7 +134,7 @@ func (d *demo) verdict(ctx context.Context) error {
 	sent, _ := d.senderState(0)
 	rows := d.table(l, sent)
 	same := true
-	fmt.Fprintf(d.out, "\n%-46s %16s %16s\n", "", "the file says", "the store says")
+	fmt.Fprintf(d.out, "\n%-38s %14s %14s\n", "", "the file says", "the store says")
 	for _, r := range rows {
 		mark := "ok"
 		switch {
@@ -143,7 +143,7 @@ func (d *demo) verdict(ctx context.Context) error {
 		case !r.same:
 			mark, same = "DIFFERS", false
 		}
-		fmt.Fprintln(d.out, strings.TrimRight(fmt.Sprintf("%-46s %16s %16s  %s", r.name, r.file, r.store, mark), " "))
+		fmt.Fprintln(d.out, strings.TrimRight(fmt.Sprintf("%-38s %14s %14s  %s", r.name, r.file, r.store, mark), " "))
 	}
 	for _, strange := range l.Strange[:min(len(l.Strange), 5)] {
 		fmt.Fprintln(d.out, "should not be there:", strange)
