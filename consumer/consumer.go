@@ -223,6 +223,19 @@ func (c *Consumer) storeFailed(err error, failures int) time.Duration {
 	return wait
 }
 
+type nameKey struct{}
+
+func (c *Consumer) named(ctx context.Context) context.Context {
+	return context.WithValue(ctx, nameKey{}, c.name)
+}
+
+// Name returns the name of the consumer that called a handler with ctx, or "". It is
+// for what keeps the work of several consumers apart, as package reservation does.
+func Name(ctx context.Context) string {
+	name, _ := ctx.Value(nameKey{}).(string)
+	return name
+}
+
 func (c *Consumer) wrap(err error) error {
 	return fmt.Errorf("consumer %s of %s: %w", c.name, c.category, err)
 }

@@ -50,7 +50,7 @@ func (r *run) hold(work context.Context, it *item) {
 			}
 			res.park = asksToPark(res.err)
 		}()
-		res.err = r.handler.Handle(work, it.message)
+		res.err = r.handler.Handle(r.named(work), it.message)
 	})
 }
 

@@ -231,7 +231,7 @@ func (c *Consumer) handleOnce(ctx context.Context, m *messagestore.Recorded, cla
 			}
 			ended <- failure
 		}()
-		failure = c.handler.Handle(work, m)
+		failure = c.handler.Handle(c.named(work), m)
 	}()
 	select {
 	case failure = <-ended:

@@ -1,6 +1,7 @@
 package reservation
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/dibs-go/dibs/handler"
@@ -18,8 +19,9 @@ import (
 // for what next has to do about that.
 //
 // Two consumers of one category that both reserve need names: see [Config.Name].
-// Without, a consumer that uses Copy never sees a command that an [Inline] of another
-// one was first with. The copies of reservers with other names are passed over.
+// Without, a consumer that uses Copy stops with an [*OtherConsumerError] at a command
+// that an [Inline] of another one was first with. The copies of reservers with other
+// names are passed over.
 //
 // With [Config.Category], the copies arrive at the second consumer, of that category:
 // see [NewPair].
@@ -33,7 +35,7 @@ func Copy[T messagestore.Body](r *Reserver, key func(T) string, next handler.Fun
 		}
 		if r.isCopy(m.Recorded) {
 			if isHandled(m.Recorded) { // by Inline, before this took its place
-				return nil
+				return r.elsewhere(ctx, m.Recorded)
 			}
 			return next(ctx, m)
 		}
@@ -41,6 +43,6 @@ func Copy[T messagestore.Body](r *Reserver, key func(T) string, next handler.Fun
 		if err != nil {
 			return err
 		}
-		return result.err()
+		return cmp.Or(result.err(), r.elsewhere(ctx, result.Winner))
 	}
 }

@@ -64,10 +64,12 @@
 // A reservation is then for a key and a name, in account:command-123+receipts+AAA, and
 // every consumer handles each key's command once. One of them may go without a name.
 //
-// If two do, they share their reservations, and nothing can tell them apart: what one
-// reserved by [Inline], with its effect, the other takes for its own and for done. ITS
-// EFFECT IS LOST, without an error. Two that use [Copy] both handle the one copy that
-// there is, and do not notice.
+// If two do, they share their reservations. What one reserved by [Inline], with its
+// effect, the other finds done, and cannot tell whether its own effect is: it stops
+// with an [*OtherConsumerError], whatever it is called next. So give the reserver of an
+// Inline a name from the start if its consumer may ever be renamed: with a name, it is
+// the name that counts and not the consumer's. Two that use [Copy] both handle the
+// one copy that there is, and do not notice.
 //
 // # Keys
 //

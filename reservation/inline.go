@@ -1,10 +1,12 @@
 package reservation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 
+	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -34,9 +36,8 @@ const attempts = 5
 // way, in either direction; with [Config.Category] only after they are done.
 //
 // Two consumers of one category that both reserve need names: see [Config.Name].
-// Without, the second finds its command reserved, takes that for its own doing, and
-// its effect is never written. The copies of reservers with other names are passed
-// over.
+// Without, the second finds its command done, and stops with an [*OtherConsumerError].
+// The copies of reservers with other names are passed over.
 func Inline[T messagestore.Body](
 	r *Reserver, atomic AtomicStore, key func(T) string,
 	decide func(ctx context.Context, m handler.Message[T]) ([]messagestore.StreamWrite, error),
@@ -45,19 +46,25 @@ func Inline[T messagestore.Body](
 		return nil // the mux refuses it
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
-		if r.passesOver(m.Recorded) || r.isCopy(m.Recorded) && isHandled(m.Recorded) {
+		if r.passesOver(m.Recorded) {
 			return nil
+		}
+		if r.isCopy(m.Recorded) && isHandled(m.Recorded) {
+			return r.elsewhere(ctx, m.Recorded)
 		}
 		c, err := r.copyOf(m.Recorded, key(m.Body), digestOf[T])
 		if err != nil {
 			return fmt.Errorf("reserve for %s: %w", m, err)
 		}
 		c.body.Metadata.Local[handledProperty] = true
+		if name := consumer.Name(ctx); name != "" {
+			c.body.Metadata.Local[consumerProperty] = name
+		}
 		result, err := r.inline(ctx, atomic, c, func() ([]messagestore.StreamWrite, error) { return decide(ctx, m) })
 		if err != nil {
 			return err
 		}
-		return result.err()
+		return cmp.Or(result.err(), r.elsewhere(ctx, result.Winner))
 	}
 }
 

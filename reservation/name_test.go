@@ -3,6 +3,7 @@ package reservation_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -288,5 +289,35 @@ func TestAHandlerWithANameMayChange(t *testing.T) {
 
 		require.Len(t, all(t, store, "accounts-123"), 1)
 		require.Len(t, all(t, store, "mail-123"), 1)
+	}
+}
+
+// Nobody can tell whether two consumers without names mean the same effect. So the
+// second stops, and loses nothing.
+func TestTwoConsumersWithoutNamesStopAtWhatTheOtherDid(t *testing.T) {
+	t.Parallel()
+	for name, two := range map[string][2]party{
+		"both inline":     {{"accounts", "", true}, {"receipts", "", true}},
+		"inline and copy": {{"accounts", "", true}, {"receipts", "", false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := newStore()
+			send(t, store, command, Deposit{"AAA", 10})
+			two[0].catchUp(t, store)
+			two[0].catchUp(t, store) // it finds its own work done, and goes on
+
+			c, err := consumer.New(store, commands, two[1].name, two[1].mux(t, store), &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1}})
+			require.NoError(t, err)
+			err = c.CatchUp(t.Context())
+
+			require.ErrorIs(t, err, reservation.ErrOtherConsumer)
+			other, ok := errors.AsType[*reservation.OtherConsumerError](err)
+			require.True(t, ok)
+			require.Equal(t, reservation.OtherConsumerError{Consumer: "accounts", Stream: command.With("AAA")}, *other)
+			require.Zero(t, c.Stats().Position, "the command is still to be handled")
+			require.Len(t, all(t, store, "accounts-123"), 1)
+			require.Empty(t, all(t, store, "receipts-123"))
+		})
 	}
 }

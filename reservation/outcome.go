@@ -57,6 +57,10 @@ var (
 	// commands again. See [LoopError].
 	ErrLoop = errors.New("reservation loop")
 
+	// ErrOtherConsumer is matched by the error for a reservation that another consumer
+	// made for an effect of its own. See [OtherConsumerError].
+	ErrOtherConsumer = errors.New("reserved by another consumer")
+
 	// ErrWinnerUnseen is matched by the error for a reservation that is taken by a
 	// message that cannot be read: in a transaction whose snapshot is older. Try
 	// again, in another transaction.
@@ -81,6 +85,23 @@ func (e *KeyReusedError) Is(target error) bool { return target == ErrKeyReused }
 
 // Park tells a consumer to park the message: trying again will not help.
 func (e *KeyReusedError) Park() bool { return true }
+
+// An OtherConsumerError stops a consumer that found a command reserved, by [Inline],
+// with the effect of another. Without a [Config.Name] a key is taken once for all
+// consumers of a category, so this one would never have its effect, and nobody can
+// tell whether it should.
+type OtherConsumerError struct {
+	Consumer string // that has the reservation, and whose effect was written with it
+	Stream   messagestore.StreamName
+}
+
+// Error names the consumer, and what to do.
+func (e *OtherConsumerError) Error() string {
+	return fmt.Sprintf("reserved by another consumer: %s is done by consumer %s, and without a name of its own this one's reserver cannot tell whether its effect is written too: set Config.Name", e.Stream, e.Consumer)
+}
+
+// Is reports whether target is [ErrOtherConsumer].
+func (e *OtherConsumerError) Is(target error) bool { return target == ErrOtherConsumer }
 
 // A LoopError names the category that would be consumed and reserved in.
 type LoopError struct {

@@ -10,16 +10,18 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
 // The local properties of a reservation's message. Local properties do not pass to
 // the messages that follow, so neither does the mark.
 const (
-	keyProperty     = "reservedKey"     // the key, as it is in the stream's name
-	digestProperty  = "reservedDigest"  // what counts of the command, as a hash
-	nameProperty    = "reservedFor"     // the reserver's name, if it has one
-	handledProperty = "reservedHandled" // true if the command's effect was written with it
+	keyProperty      = "reservedKey"     // the key, as it is in the stream's name
+	digestProperty   = "reservedDigest"  // what counts of the command, as a hash
+	nameProperty     = "reservedFor"     // the reserver's name, if it has one
+	consumerProperty = "reservedBy"      // the consumer whose effect that is
+	handledProperty  = "reservedHandled" // true if the command's effect was written with it
 )
 
 // A Store is what reservations need of a [messagestore.Store].
@@ -53,7 +55,7 @@ type Config struct {
 	// was not handled yet is passed over: change it only after all commands are done.
 	//
 	// Defaults to none: then a key is taken once for all consumers of the category, and
-	// of two that use [Inline] only one has its effect.
+	// of two of which one uses [Inline] the second stops with an [*OtherConsumerError].
 	Name string
 
 	// OnOutcome is called for each attempt that has an outcome, before it is acted on.
@@ -275,6 +277,20 @@ func isCopyIn(category messagestore.Category, m *messagestore.Recorded) bool {
 func isHandled(m *messagestore.Recorded) bool {
 	handled, _ := m.Metadata.Local[handledProperty].(bool)
 	return handled
+}
+
+// elsewhere returns an [*OtherConsumerError] if winner was written with the effect of
+// another consumer than the one that ctx comes from, and no name says that the two do
+// the same.
+func (r *Reserver) elsewhere(ctx context.Context, winner *messagestore.Recorded) error {
+	if r.config.Name != "" || winner == nil || !isHandled(winner) {
+		return nil
+	}
+	by, here := winner.Metadata.Local.Get(consumerProperty), consumer.Name(ctx)
+	if by == "" || here == "" || by == here {
+		return nil
+	}
+	return &OtherConsumerError{Consumer: by, Stream: winner.Stream}
 }
 
 // initial makes the claim by an initial write.
