@@ -1,7 +1,9 @@
 package sqlite_test
 
 import (
+	"context"
 	"database/sql"
+	"errors"
 	"io"
 	"path/filepath"
 	"sync"
@@ -40,9 +42,7 @@ func TestConformanceInATransaction(t *testing.T) {
 	storetest.RunWith(t, storetest.Options{
 		OneUser: true,
 		Open: func(t *testing.T) messagestore.Driver {
-			tx := begin(t, newDatabase(t))
-			t.Cleanup(func() { require.NoError(t, tx.Rollback()) })
-			return sqlite.New(tx)
+			return sqlite.New(begin(t, newDatabase(t)))
 		},
 	})
 }
@@ -80,10 +80,18 @@ func database(t testing.TB, path string) *sql.DB {
 	return db
 }
 
+// begin returns a transaction that is rolled back with the test, if nothing else
+// ends it. It does not have the test's context: database/sql would roll it back by
+// itself, at some time while the test cleans up.
 func begin(t testing.TB, db *sql.DB) *sql.Tx {
 	t.Helper()
-	tx, err := db.BeginTx(t.Context(), nil)
+	tx, err := db.BeginTx(context.WithoutCancel(t.Context()), nil)
 	require.NoError(t, err)
+	t.Cleanup(func() {
+		if err := tx.Rollback(); !errors.Is(err, sql.ErrTxDone) {
+			require.NoError(t, err)
+		}
+	})
 	return tx
 }
 
