@@ -135,6 +135,13 @@ func TestContextThatEndsWhileWaitingLeavesAnUnknownOutcome(t *testing.T) {
 	err := <-done
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.ErrorIs(t, err, context.Canceled)
+	// pgx asks the server to cancel the statement in its own time; before that, the
+	// lock might still be given to it.
+	require.Eventually(t, func() bool {
+		var waits bool
+		err := shared.QueryRow(t.Context(), "select exists (select from pg_locks where pid = $1 and not granted)", pid).Scan(&waits)
+		return err == nil && !waits
+	}, patience, tick)
 	require.NoError(t, holder.Commit(t.Context()))
 	_, err = messagestore.New(driver, nil).Resolve(t.Context(), err)
 	require.ErrorIs(t, err, messagestore.ErrNotWritten)
