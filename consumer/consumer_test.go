@@ -189,3 +189,21 @@ func TestParkGoesOnWithTheNextMessage(t *testing.T) {
 		require.Equal(t, int64(3), stats.Retried)
 	})
 }
+
+func TestAHandlerKnowsWhoseItIs(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	_, err := store.Write(t.Context(), "account-1", messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte("{}")})
+	require.NoError(t, err)
+	var name string
+	c, err := consumer.New(store, "account", "ledger", consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Recorded) error {
+		name = consumer.Name(ctx)
+		return nil
+	}), nil)
+	require.NoError(t, err)
+
+	require.NoError(t, c.CatchUp(t.Context()))
+
+	require.Equal(t, "ledger", name)
+	require.Empty(t, consumer.Name(t.Context()))
+}
