@@ -166,8 +166,12 @@ func up(ctx context.Context, conn *pgx.Conn, config *Config, files []file) error
 		if err := applied.fit(files); err != nil {
 			return err
 		}
+		native, err := hasMessageDB(ctx, tx)
+		if err != nil {
+			return err
+		}
 		for _, f := range files {
-			if _, done := applied.byName[f.name]; done {
+			if _, done := applied.byName[f.name]; done || f.name == compatible && (native || schema != pgschema.Default) {
 				continue
 			}
 			if err := apply(ctx, tx, schema, f); err != nil {
@@ -180,6 +184,18 @@ func up(ctx context.Context, conn *pgx.Conn, config *Config, files []file) error
 		return fmt.Errorf("migrate: %w", plain(err))
 	}
 	return nil
+}
+
+// compatible is the file that makes the schema message_store, which message-db's
+// clients know. A database has one, beside the store in the schema dibs.
+const compatible = "0009_message_store.sql"
+
+// hasMessageDB reports whether the schema message_store is message-db's own: then it
+// is left as it is, until it is adopted.
+func hasMessageDB(ctx context.Context, tx pgx.Tx) (bool, error) {
+	var has bool
+	err := tx.QueryRow(ctx, "select exists (select from pg_class where oid = to_regclass('message_store.messages') and relkind in ('r', 'p'))").Scan(&has)
+	return has, err
 }
 
 // lock waits for others who migrate the same schema. Strings in the files are
@@ -350,6 +366,9 @@ func Print(w io.Writer, config *Config) error {
 	var b strings.Builder
 	b.WriteString("\\set ON_ERROR_STOP on\nbegin;\n")
 	for _, f := range files {
+		if f.name == compatible && schema != pgschema.Default {
+			continue
+		}
 		fmt.Fprintf(&b, "\n-- %s\n\n%s\n", f.name, pgschema.Rename(f.sql, schema))
 		fmt.Fprintf(&b, pgschema.Rename("insert into dibs.migrations (name, sha256) values ('%s', '%s');\n", schema), f.name, f.sha256())
 	}

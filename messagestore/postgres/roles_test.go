@@ -97,9 +97,10 @@ func TestNobodyHasRightsOnTables(t *testing.T) {
 // put here.
 func TestRightsAreTheseAndNoOther(t *testing.T) {
 	t.Parallel()
-	reads := []string{"last_message", "read_category", "read_stream", "stream_version"}
+	reads := []string{"last_message", "read_category", "read_stream", "schema_version", "stream_version"}
 	for role, want := range map[string][]string{
 		"dibs_reader": reads,
+		"dibs_admin":  reads,
 		"dibs_writer": append([]string{"append", "find_messages"}, reads...),
 		"public":      {},
 	} {

@@ -4,8 +4,9 @@
 --
 -- dibs_owner owns all there is and cannot log in. Who is a member of dibs_writer
 -- may call the functions that write and those that read; of dibs_reader, those
--- that read. Nobody has rights on a table. The roles are the cluster's: several
--- schemas and databases share them.
+-- that read; of dibs_admin, those that read, report, trim and delete. Nobody has
+-- rights on a table. The roles are the cluster's: several schemas and databases
+-- share them. What each may do is in dibs.grant_rights, which comes last.
 set local lock_timeout = '10s';
 
 do $$
@@ -23,7 +24,7 @@ begin
 
   -- Who may not make roles goes on without: all is then the migrating user's,
   -- who grants what others need.
-  foreach role in array array['dibs_owner', 'dibs_writer', 'dibs_reader'] loop
+  foreach role in array array['dibs_owner', 'dibs_writer', 'dibs_reader', 'dibs_admin'] loop
     continue when to_regrole(role) is not null;
     begin
       execute format('create role %I nologin', role);
@@ -72,15 +73,4 @@ comment on table dibs.migrations is 'What has been applied here, by the name and
 
 revoke all on schema dibs from public;
 revoke all on all tables in schema dibs from public;
-
-do $$
-begin
-  if to_regrole('dibs_writer') is not null then
-    grant usage on schema dibs to dibs_writer;
-  end if;
-  if to_regrole('dibs_reader') is not null then
-    grant usage on schema dibs to dibs_reader;
-  end if;
-end
-$$;
 -- +goose StatementEnd

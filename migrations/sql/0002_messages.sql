@@ -52,6 +52,35 @@ create table dibs.messages (
 
 comment on table dibs.messages is 'Messages, only ever added, and only by functions that hold the lock of their category.';
 
+-- Whoever has rights on the table is held to that too. The functions that trim and
+-- delete set dibs.retention for themselves.
+create function dibs.refuse_change() returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if tg_op = 'DELETE' and current_setting('dibs.retention', true) = 'on' then
+    return null;
+  end if;
+  raise exception 'messages are only ever added: % of dibs.messages is refused', lower(tg_op)
+    using errcode = 'insufficient_privilege', hint = 'To remove messages, call dibs.trim or dibs.delete_stream.';
+end
+$$;
+
+create trigger messages_append_only before update or delete or truncate on dibs.messages
+for each statement execute function dibs.refuse_change();
+
+-- A stream that was deleted together with its name. Its version goes on from
+-- here, so that what was written to it first is not written first again.
+create table dibs.erased_streams (
+  digest bytea primary key,
+  version bigint not null,
+  erased_at timestamptz not null default clock_timestamp()
+);
+
+comment on table dibs.erased_streams is 'Streams that were deleted with their names: the SHA-256 of the name in UTF-8, and the version the stream was at.';
+
 revoke all on all tables in schema dibs from public;
+revoke all on all functions in schema dibs from public;
 revoke all on all sequences in schema dibs from public;
 -- +goose StatementEnd

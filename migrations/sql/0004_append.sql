@@ -419,14 +419,6 @@ Answers with rows, never with an exception, so that the transaction goes on:
 Raises DB001 for what may not be written, 55P03 after 10 seconds of waiting for another transaction, and, at REPEATABLE
 READ and above only, 40001 for messages of any version, or with ids that are taken, where the transaction cannot see why.';
 
-do $$
-begin
-  if to_regrole('dibs_writer') is not null then
-    grant execute on function dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[], bigint[]) to dibs_writer;
-  end if;
-end
-$$;
-
 revoke all on all tables in schema dibs from public;
 revoke all on all functions in schema dibs from public;
 -- +goose StatementEnd

@@ -239,25 +239,4 @@ append with fences that is on its way. That holds at READ COMMITTED, once this i
 not see what was written since it began.';
 
 revoke all on all functions in schema dibs from public;
-
-do $$
-declare
-  role text;
-begin
-  foreach role in array array['dibs_writer', 'dibs_reader'] loop
-    continue when to_regrole(role) is null;
-    execute format('grant execute on function
-      dibs.read_stream(text, bigint, integer, boolean),
-      dibs.read_category(text, bigint, integer, text[], text, integer, integer),
-      dibs.last_message(text, text),
-      dibs.stream_version(text)
-      to %I', role);
-  end loop;
-
-  -- It holds off and turns away writers, and what it is for is to ask about a write.
-  if to_regrole('dibs_writer') is not null then
-    grant execute on function dibs.find_messages(text, uuid[]) to dibs_writer;
-  end if;
-end
-$$;
 -- +goose StatementEnd

@@ -1,0 +1,12 @@
+-- +goose Up
+-- +goose StatementBegin
+-- What is there, and whether it is as it should be. Readers take no lock.
+set local lock_timeout = '10s';
+
+select set_config('role', pg_get_userbyid(nspowner), true)
+from pg_namespace
+where oid = to_regnamespace('dibs') and pg_has_role(session_user, nspowner, 'member');
+
+revoke all on all tables in schema dibs from public;
+revoke all on all functions in schema dibs from public;
+-- +goose StatementEnd

@@ -1,0 +1,61 @@
+-- +goose Up
+-- +goose StatementBegin
+-- Who may do what, all of it in one place.
+set local lock_timeout = '10s';
+
+select set_config('role', pg_get_userbyid(nspowner), true)
+from pg_namespace
+where oid = to_regnamespace('dibs') and pg_has_role(session_user, nspowner, 'member');
+
+create function dibs.schema_version(out version integer, out serves integer)
+language sql immutable parallel safe
+return (8, 8);
+
+comment on function dibs.schema_version() is
+'The version of this schema, and the oldest version that a client may have been made for and still work with it.';
+
+-- May be called again at any time, and is, by dibs migrate up: a role that was made
+-- since gets its rights.
+create function dibs.grant_rights() returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  roles constant text[] := array['dibs_reader', 'dibs_writer', 'dibs_admin'];
+  role text;
+  granted record;
+begin
+  foreach role in array roles loop
+    continue when to_regrole(role) is null;
+    execute format('grant usage on schema dibs to %I', role);
+  end loop;
+
+  for granted in
+    select f.name, r.role
+    from (values
+      ('dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[], bigint[])', array['dibs_writer']),
+      -- It holds off and turns away writers, and what it is for is to ask about a write.
+      ('dibs.find_messages(text, uuid[])', array['dibs_writer']),
+      ('dibs.read_stream(text, bigint, integer, boolean)', roles),
+      ('dibs.read_category(text, bigint, integer, text[], text, integer, integer)', roles),
+      ('dibs.last_message(text, text)', roles),
+      ('dibs.stream_version(text)', roles),
+      ('dibs.schema_version()', roles)
+    ) f (name, roles)
+    cross join unnest(f.roles) r (role)
+    where to_regrole(r.role) is not null
+  loop
+    execute format('grant execute on function %s to %I', granted.name, granted.role);
+  end loop;
+end
+$$;
+
+comment on function dibs.grant_rights() is
+'Gives each role that exists its rights: dibs_reader, dibs_writer and dibs_admin those to call functions, and message_store
+what it has in message-db. A role that is missing is passed over.';
+
+revoke all on all tables in schema dibs from public;
+revoke all on all functions in schema dibs from public;
+
+select dibs.grant_rights();
+-- +goose StatementEnd
