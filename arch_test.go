@@ -32,6 +32,7 @@ var imports = map[string][]string{
 	"reservation":            {"messagestore", "handler", "consumer"},
 	"entity":                 {"messagestore"},
 	"internal/pgtest":        {"migrations"},
+	"internal/messagedbtest": {"internal/pgtest"},
 	"examples/...":           {"..."},
 	"cmd/...":                {"..."},
 }

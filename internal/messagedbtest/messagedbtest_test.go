@@ -1,0 +1,26 @@
+package messagedbtest_test
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/messagedbtest"
+)
+
+func TestDatabaseHasMessageDB(t *testing.T) {
+	t.Parallel()
+	database := messagedbtest.Database(t)
+	conn, err := pgx.Connect(t.Context(), messagedbtest.As(t, database, "message_store"))
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+
+	var version string
+	var position int64
+	err = conn.QueryRow(t.Context(), "select message_store_version(), write_message(gen_random_uuid()::varchar, 'a-1', 'T', '{}')").Scan(&version, &position)
+
+	require.NoError(t, err)
+	require.Equal(t, "1.3.0", version)
+	require.Zero(t, position)
+}
