@@ -2,6 +2,8 @@ package migrations
 
 import (
 	"context"
+	"crypto/sha256"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -27,6 +29,15 @@ func Files() []File {
 	}
 	return all
 }
+
+// NewFile returns a migration that does what sql does, and records itself.
+func NewFile(name, sql string) File {
+	sum := sha256.Sum256([]byte(sql))
+	return File{name, fmt.Sprintf("%s\ninsert into dibs.migrations (name, sha256)\nvalues ('%s', '%x');\n", sql, name, sum)}
+}
+
+// SHA256 returns what the file says of itself.
+func (f File) SHA256() string { return file{f.Name, f.SQL}.sha256() }
 
 func inner(files []File) []file {
 	all := make([]file, len(files))

@@ -24,14 +24,13 @@ package migrations
 
 import (
 	"context"
-	"crypto/sha256"
 	"embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"path"
+	"regexp"
 	"strings"
 	"time"
 
@@ -106,15 +105,22 @@ func (c *Config) schema() (string, error) {
 //go:embed sql/*.sql
 var embedded embed.FS
 
-// A file is one migration, written for the schema dibs.
+// A file is one migration, written for the schema dibs. Its last statement records
+// it, by its name and the hash of what comes above that statement.
 type file struct {
 	name string
 	sql  string
 }
 
+var records = regexp.MustCompile(`(?m)^insert into dibs\.migrations \(name, sha256\)\nvalues \('([0-9a-z_.]+)', '([0-9a-f]{64})'\);$`)
+
+// sha256 returns the hash that the file records, which is what all who applied it
+// have, whatever they applied it with. A test holds that it is the right one.
 func (f file) sha256() string {
-	sum := sha256.Sum256([]byte(f.sql))
-	return hex.EncodeToString(sum[:])
+	if found := records.FindAllStringSubmatch(f.sql, -1); len(found) > 0 {
+		return found[len(found)-1][2]
+	}
+	return ""
 }
 
 // files returns the migrations in order.
@@ -268,15 +274,14 @@ func (a applied) fit(files []file) error {
 	return nil
 }
 
-// apply runs a file as the session's user, which the file may give up for the
-// schema's owner, and records it.
+// apply runs a file as the session's user, which the file gives up for the schema's
+// owner while it works. The file records itself.
 func apply(ctx context.Context, tx pgx.Tx, schema string, f file) error {
 	sql := pgschema.Rename(f.sql, schema)
 	if _, err := tx.Conn().PgConn().Exec(ctx, sql).ReadAll(); err != nil {
 		return atLine(sql, err)
 	}
-	_, err := tx.Exec(ctx, pgschema.Rename("insert into dibs.migrations (name, sha256) values ($1, $2)", schema), f.name, f.sha256())
-	return err
+	return nil
 }
 
 // atLine says in which line of a file the server found fault.
@@ -370,7 +375,6 @@ func Print(w io.Writer, config *Config) error {
 			continue
 		}
 		fmt.Fprintf(&b, "\n-- %s\n\n%s\n", f.name, pgschema.Rename(f.sql, schema))
-		fmt.Fprintf(&b, pgschema.Rename("insert into dibs.migrations (name, sha256) values ('%s', '%s');\n", schema), f.name, f.sha256())
 	}
 	b.WriteString("\ncommit;\n")
 	if _, err := io.WriteString(w, b.String()); err != nil {

@@ -15,8 +15,9 @@ var (
 	// PostgreSQL cuts a longer identifier off without a word.
 	valid = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
-	// The underscore is part of a word, so that dibs_owner is not one.
-	word = regexp.MustCompile(`\b` + Default + `\b`)
+	// The underscore is part of a word, so that dibs_owner is not one. What is the
+	// same for every schema keeps its name: settings, and types of messages.
+	word = regexp.MustCompile(`\b` + Default + `\b(:|\.(?:allow_unsafe_settings|lock_timeout|migration|retention|statement_timeout)\b)?`)
 )
 
 // Check returns the rule that name breaks as a schema's, or "". An empty name
@@ -39,7 +40,13 @@ func Rename(sql, name string) string {
 	if name == "" || name == Default {
 		return sql
 	}
-	return word.ReplaceAllLiteralString(sql, fmt.Sprintf("%q", name))
+	quoted := fmt.Sprintf("%q", name)
+	return word.ReplaceAllStringFunc(sql, func(found string) string {
+		if found != Default {
+			return found
+		}
+		return quoted
+	})
 }
 
 // Quote returns name, shortened, as an error may show it.

@@ -17,6 +17,15 @@ func TestOnlyTheWholeWordIsRenamed(t *testing.T) {
 	require.Equal(t, `select "user".append(1), '"user".messages'::regclass, ("user".x), dibs_owner, dibs_writer, predibs.y, ""user"", xdibs, dibs2.z`, pgschema.Rename(sql, "user"))
 }
 
+// A setting with a name in quotes would be another setting.
+func TestSettingsAndTypesAreNotRenamed(t *testing.T) {
+	t.Parallel()
+	const sql = `set dibs.retention = 'on'; current_setting('dibs.migration', true), 'dibs:Tombstone'`
+
+	require.Equal(t, sql, pgschema.Rename(sql, "other"))
+	require.Equal(t, `"other".migrations, "other".retention_of`, pgschema.Rename("dibs.migrations, dibs.retention_of", "other"))
+}
+
 func TestNameIsShownShort(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, `"a\nb"`, pgschema.Quote("a\nb"))

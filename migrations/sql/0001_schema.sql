@@ -7,61 +7,80 @@
 -- that read; of dibs_admin, those that read, report, trim and delete. Nobody has
 -- rights on a table. The roles are the cluster's: several schemas and databases
 -- share them. What each may do is in dibs.grant_rights, which comes last.
-set local lock_timeout = '10s';
+--
+-- Each of these files is applied in a transaction: psql -X -1 -v ON_ERROR_STOP=1 -f.
+-- A statement waits 10 seconds for a lock and works for 5 minutes at most; who needs
+-- other bounds sets dibs.lock_timeout and dibs.statement_timeout for the session.
+-- All that a file does is one statement, so that no client can apply half of it.
+select set_config('lock_timeout', coalesce(nullif(current_setting('dibs.lock_timeout', true), ''), '10s'), true),
+  set_config('statement_timeout', coalesce(nullif(current_setting('dibs.statement_timeout', true), ''), '5min'), true),
+  set_config('standard_conforming_strings', 'on', true),
+  set_config('dibs.migration', '0001_schema.sql', true);
 
-do $$
+do $migration$
 declare
+  caller constant text := current_setting('role');
+  may_become constant text := case when current_setting('server_version_num')::integer < 160000 then 'member' else 'set' end;
   role text;
 begin
-  if current_setting('server_version_num')::integer < 140000 then
-    raise exception 'Dibs needs PostgreSQL 14 or later, and this is %', current_setting('server_version')
-      using errcode = 'feature_not_supported';
-  end if;
-  if current_setting('server_encoding') <> 'UTF8' then
-    raise exception 'Dibs needs a database with encoding UTF8, and this one has %', current_setting('server_encoding')
-      using errcode = 'feature_not_supported';
-  end if;
+if current_setting('dibs.migration', true) is distinct from '0001_schema.sql' then
+  raise exception '0001_schema.sql has to be applied in one transaction'
+    using errcode = 'no_active_sql_transaction', hint = 'psql -X -1 -v ON_ERROR_STOP=1 -f 0001_schema.sql';
+end if;
+if to_regclass('dibs.migrations') is not null then
+  raise exception '0001_schema.sql is applied already'
+    using errcode = 'duplicate_object';
+end if;
+if current_setting('server_version_num')::integer < 140000 then
+  raise exception 'Dibs needs PostgreSQL 14 or later, and this is %', current_setting('server_version')
+    using errcode = 'feature_not_supported';
+end if;
+if current_setting('server_encoding') <> 'UTF8' then
+  raise exception 'Dibs needs a database with encoding UTF8, and this one has %', current_setting('server_encoding')
+    using errcode = 'feature_not_supported';
+end if;
 
-  -- Who may not make roles goes on without: all is then the migrating user's,
-  -- who grants what others need.
-  foreach role in array array['dibs_owner', 'dibs_writer', 'dibs_reader', 'dibs_admin'] loop
-    continue when to_regrole(role) is not null;
-    begin
-      execute format('create role %I nologin', role);
-    exception
-      when duplicate_object or unique_violation then
-        null; -- made just now, for another database
-      when insufficient_privilege then
-        raise notice 'role % does not exist and % may not create it', role, current_user;
-    end;
-  end loop;
+-- Who may not make roles (that takes CREATEROLE) goes on without those that are
+-- missing: all is then the migrating user's. When they are made, by whom it may be,
+-- dibs.grant_rights gives them what is theirs.
+foreach role in array array['dibs_owner', 'dibs_writer', 'dibs_reader', 'dibs_admin'] loop
+  continue when to_regrole(role) is not null;
+  begin
+    execute format('create role %I nologin', role);
+  exception
+    when duplicate_object or unique_violation then
+      null; -- made just now, for another database
+    when insufficient_privilege then
+      raise notice 'role % does not exist and % may not create it', role, current_user;
+  end;
+end loop;
 
-  if to_regrole('dibs_owner') is not null and not pg_has_role(current_user, 'dibs_owner', 'member') then
-    begin
-      execute format('grant dibs_owner to %I', current_user);
-    exception
-      when unique_violation then
-        null; -- granted just now, for another database
-      when insufficient_privilege then
-        raise notice '% may not act as dibs_owner', current_user;
-    end;
-  end if;
+-- From PostgreSQL 16 on, who made a role may grant it, and is not one who may act as
+-- it until that is done.
+if to_regrole('dibs_owner') is not null and not pg_has_role(session_user, 'dibs_owner', may_become) then
+  begin
+    execute format('grant dibs_owner to %I', session_user);
+  exception
+    when unique_violation then
+      null; -- granted just now, for another database
+    when insufficient_privilege then
+      raise notice '% may not act as dibs_owner', session_user;
+  end;
+end if;
 
-  if to_regnamespace('dibs') is null then
-    if to_regrole('dibs_owner') is not null and pg_has_role(current_user, 'dibs_owner', 'member') then
-      create schema dibs authorization dibs_owner;
-    else
-      create schema dibs;
-    end if;
+if to_regnamespace('dibs') is null then
+  if to_regrole('dibs_owner') is not null and pg_has_role(session_user, 'dibs_owner', may_become) then
+    create schema dibs authorization dibs_owner;
+  else
+    create schema dibs;
   end if;
-end
-$$;
+end if;
 
 -- What is made from here on belongs to the schema's owner. A schema that was made
 -- beforehand, for a user who may only create in it, stays as it is.
-select set_config('role', pg_get_userbyid(nspowner), true)
+perform set_config('role', pg_get_userbyid(nspowner), true)
 from pg_namespace
-where oid = to_regnamespace('dibs') and pg_has_role(session_user, nspowner, 'member');
+where oid = to_regnamespace('dibs') and pg_has_role(session_user, nspowner, may_become);
 
 create table dibs.migrations (
   name text collate "C" primary key,
@@ -69,8 +88,40 @@ create table dibs.migrations (
   applied_at timestamptz not null default clock_timestamp()
 );
 
-comment on table dibs.migrations is 'What has been applied here, by the name and the hash of its file.';
+comment on table dibs.migrations is
+'What has been applied here, by the name of its file and the hash of what is in it above the statement that records it.';
+
+create function dibs.begin_migration(name text, previous text) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if current_setting('dibs.migration', true) is distinct from name then
+    raise exception '% has to be applied in one transaction', name
+      using errcode = 'no_active_sql_transaction', hint = 'psql -X -1 -v ON_ERROR_STOP=1 -f ' || name;
+  end if;
+  if exists (select from dibs.migrations m where m.name = begin_migration.name) then
+    raise exception '% is applied already', name
+      using errcode = 'duplicate_object';
+  end if;
+  if not exists (select from dibs.migrations m where m.name = previous) then
+    raise exception '% comes after %, which is not applied here', name, previous
+      using errcode = 'object_not_in_prerequisite_state';
+  end if;
+end
+$$;
+
+comment on function dibs.begin_migration(text, text) is
+'Refuses a file that is not applied in a transaction, was applied before, or comes too early.';
 
 revoke all on schema dibs from public;
 revoke all on all tables in schema dibs from public;
+revoke all on all functions in schema dibs from public;
+
+insert into dibs.migrations (name, sha256)
+values ('0001_schema.sql', 'da7222fb87e23d5c092b8b536f4c7241c9d0c5e862d5293d37850f661727c317');
+
+perform set_config('role', caller, true);
+end
+$migration$;
 -- +goose StatementEnd

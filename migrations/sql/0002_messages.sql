@@ -1,10 +1,20 @@
 -- +goose Up
 -- +goose StatementBegin
-set local lock_timeout = '10s';
+-- Where messages are kept.
+select set_config('lock_timeout', coalesce(nullif(current_setting('dibs.lock_timeout', true), ''), '10s'), true),
+  set_config('statement_timeout', coalesce(nullif(current_setting('dibs.statement_timeout', true), ''), '5min'), true),
+  set_config('standard_conforming_strings', 'on', true),
+  set_config('dibs.migration', '0002_messages.sql', true);
 
-select set_config('role', pg_get_userbyid(nspowner), true)
+do $migration$
+declare
+  caller constant text := current_setting('role');
+begin
+perform set_config('role', pg_get_userbyid(nspowner), true)
 from pg_namespace
-where oid = to_regnamespace('dibs') and pg_has_role(session_user, nspowner, 'member');
+where oid = to_regnamespace('dibs')
+  and pg_has_role(session_user, nspowner, case when current_setting('server_version_num')::integer < 160000 then 'member' else 'set' end);
+perform dibs.begin_migration('0002_messages.sql', '0001_schema.sql');
 
 -- Texts are collated "C", so that no upgrade of a locale reorders an index. Data
 -- and metadata are json, which keeps what was written byte for byte and costs
@@ -83,4 +93,11 @@ comment on table dibs.erased_streams is 'Streams that were deleted with their na
 revoke all on all tables in schema dibs from public;
 revoke all on all functions in schema dibs from public;
 revoke all on all sequences in schema dibs from public;
+
+insert into dibs.migrations (name, sha256)
+values ('0002_messages.sql', '8f1022097cbdef790f77e72b9f0b8b1445264b3084fa370d1b6f3e36484a5ccf');
+
+perform set_config('role', caller, true);
+end
+$migration$;
 -- +goose StatementEnd

@@ -2,15 +2,20 @@
 -- +goose StatementBegin
 -- What may be stored. Each of these accepts exactly what the Go function beside
 -- its name accepts; a fuzz test holds the two together.
-set local lock_timeout = '10s';
+select set_config('lock_timeout', coalesce(nullif(current_setting('dibs.lock_timeout', true), ''), '10s'), true),
+  set_config('statement_timeout', coalesce(nullif(current_setting('dibs.statement_timeout', true), ''), '5min'), true),
+  set_config('standard_conforming_strings', 'on', true),
+  set_config('dibs.migration', '0003_validation.sql', true);
 
-select set_config('role', pg_get_userbyid(nspowner), true)
+do $migration$
+declare
+  caller constant text := current_setting('role');
+begin
+perform set_config('role', pg_get_userbyid(nspowner), true)
 from pg_namespace
-where oid = to_regnamespace('dibs') and pg_has_role(session_user, nspowner, 'member');
-
--- Bodies that start with "return" are parsed now, under this file's settings, so
--- that no setting of a session changes what they mean.
-set local standard_conforming_strings = on;
+where oid = to_regnamespace('dibs')
+  and pg_has_role(session_user, nspowner, case when current_setting('server_version_num')::integer < 160000 then 'member' else 'set' end);
+perform dibs.begin_migration('0003_validation.sql', '0002_messages.sql');
 
 -- messagestore.textRule: 1 to 255 bytes, none of Unicode 15's Cc, Cf, Zl and Zp,
 -- no White_Space at either end.
@@ -105,4 +110,11 @@ comment on function dibs.valid_metadata(json) is
 'Whether a message may have this metadata: none, or an object as valid_data has it, in which stream names are texts that names may be.';
 
 revoke all on all functions in schema dibs from public;
+
+insert into dibs.migrations (name, sha256)
+values ('0003_validation.sql', '7e32e714b57a5505858f18ff9eb1bb81c8a7df0769703fdabf77db9f20bc9f9d');
+
+perform set_config('role', caller, true);
+end
+$migration$;
 -- +goose StatementEnd

@@ -1,11 +1,20 @@
 -- +goose Up
 -- +goose StatementBegin
 -- How messages are written.
-set local lock_timeout = '10s';
+select set_config('lock_timeout', coalesce(nullif(current_setting('dibs.lock_timeout', true), ''), '10s'), true),
+  set_config('statement_timeout', coalesce(nullif(current_setting('dibs.statement_timeout', true), ''), '5min'), true),
+  set_config('standard_conforming_strings', 'on', true),
+  set_config('dibs.migration', '0004_append.sql', true);
 
-select set_config('role', pg_get_userbyid(nspowner), true)
+do $migration$
+declare
+  caller constant text := current_setting('role');
+begin
+perform set_config('role', pg_get_userbyid(nspowner), true)
 from pg_namespace
-where oid = to_regnamespace('dibs') and pg_has_role(session_user, nspowner, 'member');
+where oid = to_regnamespace('dibs')
+  and pg_has_role(session_user, nspowner, case when current_setting('server_version_num')::integer < 160000 then 'member' else 'set' end);
+perform dibs.begin_migration('0004_append.sql', '0003_validation.sql');
 
 -- The class is "dibs" in ASCII, so that pg_locks shows whose locks they are and
 -- nobody else's are in their way. Two categories, or one category of two schemas,
@@ -421,4 +430,11 @@ READ and above only, 40001 for messages of any version, or with ids that are tak
 
 revoke all on all tables in schema dibs from public;
 revoke all on all functions in schema dibs from public;
+
+insert into dibs.migrations (name, sha256)
+values ('0004_append.sql', 'c7c2549e634269fe84a60539dfb7c87b317cca66254af99748ae148c5e71dc3f');
+
+perform set_config('role', caller, true);
+end
+$migration$;
 -- +goose StatementEnd

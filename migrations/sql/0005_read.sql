@@ -3,11 +3,20 @@
 -- How messages are read. Readers take no lock. A plan is made once for a session:
 -- made for each call it would cost more than an empty page does. One that was made
 -- for an empty table is kept when the table grows, so it has to use the index.
-set local lock_timeout = '10s';
+select set_config('lock_timeout', coalesce(nullif(current_setting('dibs.lock_timeout', true), ''), '10s'), true),
+  set_config('statement_timeout', coalesce(nullif(current_setting('dibs.statement_timeout', true), ''), '5min'), true),
+  set_config('standard_conforming_strings', 'on', true),
+  set_config('dibs.migration', '0005_read.sql', true);
 
-select set_config('role', pg_get_userbyid(nspowner), true)
+do $migration$
+declare
+  caller constant text := current_setting('role');
+begin
+perform set_config('role', pg_get_userbyid(nspowner), true)
 from pg_namespace
-where oid = to_regnamespace('dibs') and pg_has_role(session_user, nspowner, 'member');
+where oid = to_regnamespace('dibs')
+  and pg_has_role(session_user, nspowner, case when current_setting('server_version_num')::integer < 160000 then 'member' else 'set' end);
+perform dibs.begin_migration('0005_read.sql', '0004_append.sql');
 
 create function dibs.refuse_invalid_page(from_position bigint, max_messages integer) returns void
 language plpgsql immutable
@@ -239,4 +248,11 @@ append with fences that is on its way. That holds at READ COMMITTED, once this i
 not see what was written since it began.';
 
 revoke all on all functions in schema dibs from public;
+
+insert into dibs.migrations (name, sha256)
+values ('0005_read.sql', '8869998b1c978402cfcfeb5b6c844dac2167ea322ade8aa64cf4aadc01d1b557');
+
+perform set_config('role', caller, true);
+end
+$migration$;
 -- +goose StatementEnd

@@ -1,11 +1,20 @@
 -- +goose Up
 -- +goose StatementBegin
 -- Who may do what, all of it in one place.
-set local lock_timeout = '10s';
+select set_config('lock_timeout', coalesce(nullif(current_setting('dibs.lock_timeout', true), ''), '10s'), true),
+  set_config('statement_timeout', coalesce(nullif(current_setting('dibs.statement_timeout', true), ''), '5min'), true),
+  set_config('standard_conforming_strings', 'on', true),
+  set_config('dibs.migration', '0008_rights.sql', true);
 
-select set_config('role', pg_get_userbyid(nspowner), true)
+do $migration$
+declare
+  caller constant text := current_setting('role');
+begin
+perform set_config('role', pg_get_userbyid(nspowner), true)
 from pg_namespace
-where oid = to_regnamespace('dibs') and pg_has_role(session_user, nspowner, 'member');
+where oid = to_regnamespace('dibs')
+  and pg_has_role(session_user, nspowner, case when current_setting('server_version_num')::integer < 160000 then 'member' else 'set' end);
+perform dibs.begin_migration('0008_rights.sql', '0007_report.sql');
 
 create function dibs.schema_version(out version integer, out serves integer)
 language sql immutable parallel safe
@@ -40,6 +49,12 @@ begin
       ('dibs.read_category(text, bigint, integer, text[], text, integer, integer)', roles),
       ('dibs.last_message(text, text)', roles),
       ('dibs.stream_version(text)', roles),
+      ('dibs.report(text[], text, text, text, bigint)', roles),
+      ('dibs.categories(text)', roles),
+      ('dibs.count_category(text, bigint, bigint, text[], text, integer, integer)', roles),
+      ('dibs.verify_table(text[], integer)', array['dibs_admin']),
+      ('dibs.verify_store(bigint, integer)', array['dibs_admin']),
+      ('dibs.verify_category(text, bigint, integer)', array['dibs_admin']),
       ('dibs.schema_version()', roles)
     ) f (name, roles)
     cross join unnest(f.roles) r (role)
@@ -57,5 +72,12 @@ what it has in message-db. A role that is missing is passed over.';
 revoke all on all tables in schema dibs from public;
 revoke all on all functions in schema dibs from public;
 
-select dibs.grant_rights();
+perform dibs.grant_rights();
+
+insert into dibs.migrations (name, sha256)
+values ('0008_rights.sql', '0788994f25bcd5967b05cf251ebdf6c57189e768a8327c0e84192a7c64ec0799');
+
+perform set_config('role', caller, true);
+end
+$migration$;
 -- +goose StatementEnd
