@@ -154,9 +154,7 @@ func allDone(t *testing.T, store *messagestore.Store, category messagestore.Cate
 
 func TestRunStopsAtADatabaseThatIsNotMigrated(t *testing.T) {
 	t.Parallel()
-	store, err := storeurl.Open(t.Context(), pgtest.Database(t), nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	store := messagestore.New(postgres.New(pgtest.Connect(t, pgtest.Database(t)), nil), nil)
 
 	require.ErrorIs(t, runForAWhile(t, newConsumer(t, store, &journal{}, nil)), postgres.ErrNotMigrated)
 }

@@ -52,12 +52,17 @@ func (d *Driver) appendAll(ctx context.Context, appends []messagestore.Append, f
 			if own = !d.inTransaction(db); !own {
 				fences = nil // it cannot commit once its caller is gone
 			}
-			var err error
-			answers, err = d.call(ctx, db, append(args, fences))
-			if err != nil && own {
+			call := func() (err error) {
+				answers, err = d.call(ctx, db, append(args, fences))
+				return err
+			}
+			if !own {
+				return d.failed(call())
+			}
+			if err := replicated(db, call); err != nil {
 				return d.writeFailed(err, appends)
 			}
-			return d.failed(err)
+			return nil
 		})
 		switch {
 		case err == nil && d.fences.raised(answers):
@@ -89,7 +94,7 @@ type answer struct {
 }
 
 func (d *Driver) call(ctx context.Context, db DB, args []any) ([]answer, error) {
-	rows, err := db.Query(ctx, d.queries.append, arguments(db, args)...)
+	rows, err := db.Query(ctx, d.queries.append, d.arguments(db, args)...)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -13,7 +14,7 @@ import (
 )
 
 // ErrNotMigrated is matched by the error of a call on a database that does not have
-// the schema, or only an older one. See package migrations.
+// the schema, or only an older one. See [SchemaVersionError] and package migrations.
 var ErrNotMigrated error = lastingError("the schema is not there, or not up to date: run dibs migrate up")
 
 // A lastingError does not go away when what failed is tried again; a consumer stops
@@ -67,6 +68,13 @@ func retryable(err error) bool {
 	return ok && (e.Code == "40001" || e.Code == "40P01") && !errors.Is(err, messagestore.ErrOutcomeUnknown)
 }
 
+// What the server says of a schema, a function and a table that is not there.
+var noSchema = []string{"3F000", "42883", "42P01"}
+
+// readOnly is what it says of a write to a standby, and in a transaction that only
+// reads.
+const readOnly = "25006"
+
 // failed makes an error one that callers can match and show.
 func (d *Driver) failed(err error) error {
 	if err == nil {
@@ -76,10 +84,10 @@ func (d *Driver) failed(err error) error {
 	if !ok {
 		return safe(err)
 	}
-	switch e.Code {
-	case "3F000", "42883", "42P01":
+	switch {
+	case slices.Contains(noSchema, e.Code):
 		return fmt.Errorf("%w: %w", ErrNotMigrated, safe(err))
-	case "DB001":
+	case e.Code == "DB001":
 		return messagestore.NewInvalidError(kinds[e.ColumnName], strings.TrimPrefix(e.Message, "invalid "), nil, "the database refuses it")
 	}
 	return safe(err)

@@ -205,7 +205,7 @@ func (d *Driver) commit(ctx context.Context, group []*ticket) {
 		d.alone(ctx, group[0])
 		return
 	}
-	answers, err := d.callEach(ctx, group)
+	answers, sent, err := d.callEach(ctx, group)
 	if err == nil {
 		d.groups.flushes.Add(1)
 		d.groups.flushed.Add(int64(len(group)))
@@ -220,6 +220,12 @@ func (d *Driver) commit(ctx context.Context, group []*ticket) {
 				continue
 			}
 			t.answer(written[0], nil)
+		}
+		return
+	}
+	if !sent {
+		for _, t := range group {
+			t.answer(messagestore.Written{}, err)
 		}
 		return
 	}
@@ -248,26 +254,21 @@ func (d *Driver) alone(ctx context.Context, t *ticket) {
 }
 
 // callEach calls the function for each write of a group, in one round trip and one
-// transaction.
-func (d *Driver) callEach(ctx context.Context, group []*ticket) (answers [][]answer, err error) {
+// transaction. If it did not send anything, no write was written.
+func (d *Driver) callEach(ctx context.Context, group []*ticket) (answers [][]answer, sent bool, err error) {
 	answers = make([][]answer, len(group))
+	calls := batch{sql: d.queries.append}
+	for _, t := range group {
+		calls.args = append(calls.args, append(appendArguments([]messagestore.Append{t.append}), t.fences))
+	}
 	err = d.with(ctx, func(db DB) error {
-		batch := &pgx.Batch{}
-		for _, t := range group {
-			batch.Queue(d.queries.append, append(appendArguments([]messagestore.Append{t.append}), t.fences)...)
-		}
-		results := connOf(db).SendBatch(ctx, batch)
-		for i := range group {
-			rows, err := results.Query()
-			if err == nil {
+		sent = true
+		return replicated(db, func() error {
+			return d.send(ctx, connOf(db), calls, func(i int, rows pgx.Rows) (err error) {
 				answers[i], err = scanAnswers(rows)
-			}
-			if err != nil {
-				results.Close() // it would say the same
 				return err
-			}
-		}
-		return results.Close() // the outcome is known only when the commit has been answered
+			})
+		})
 	})
-	return answers, err
+	return answers, sent, err
 }

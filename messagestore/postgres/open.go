@@ -19,7 +19,8 @@ var errInvalidURL = messagestore.NewInvalidError(messagestore.ErrInvalidConfig, 
 const connectTimeout = 10 * time.Second
 
 // Open returns a driver over a pool of its own, which Close closes, once it has
-// reached the database. The URL is one that [pgxpool.ParseConfig] knows, with
+// reached the database and found it good: see [ErrUnsafeSettings], [ErrNotMigrated]
+// and [ErrSchemaTooNew]. The URL is one that [pgxpool.ParseConfig] knows, with
 // pool_max_conns and the like; a connection gives up after 10 seconds unless it has
 // connect_timeout, and calls itself dibs unless it has application_name. No error
 // shows the URL or its password.
@@ -34,19 +35,16 @@ func Open(ctx context.Context, url string, config *Config) (*Driver, error) {
 	if poolConfig.ConnConfig.RuntimeParams["application_name"] == "" {
 		poolConfig.ConnConfig.RuntimeParams["application_name"] = "dibs"
 	}
+	WatchReplication(poolConfig.ConnConfig)
 	pool, err := pgxpool.NewWithConfig(ctx, poolConfig)
 	if err != nil {
 		return nil, fmt.Errorf("open: %w", safe(err))
 	}
 	d := New(pool, config)
 	d.close = pool.Close
-	if err := d.invalid; err != nil {
+	if err := d.with(ctx, func(DB) error { return nil }); err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("open: %w", err)
-	}
-	if err := pool.Ping(ctx); err != nil {
-		pool.Close()
-		return nil, fmt.Errorf("open: %w", safe(err))
 	}
 	return d, nil
 }

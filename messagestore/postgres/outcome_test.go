@@ -566,5 +566,5 @@ func TestWritersOfTwoCategoriesInOppositeOrderDoNotDeadlock(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, messagestore.Version(writers*rounds-1), version)
 	}
-	require.Empty(t, log.String())
+	require.NotContains(t, log.String(), "write again")
 }

@@ -52,9 +52,12 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -87,11 +90,15 @@ type Driver struct {
 	tx      bool          // whether db is a transaction
 	groups  *groups       // nil where a write is by itself: over anything but a pool
 	turn    chan struct{} // holds one token, which a call over anything but a pool takes
+	schema  string
 	queries queries
 	fences  fences
+	mark    *mark // of db, if it is of none of the kinds that a connection can be had of
 	invalid error // of the configuration, for every call
 	log     zerolog.Logger
 	close   func()
+
+	saidUnsafe, saidUnwatched atomic.Bool // to the log, which is told once
 }
 
 // Config changes how a [Driver] works. A nil *Config is a good one.
@@ -103,7 +110,8 @@ type Config struct {
 	Schema string
 
 	// Logger receives one warning for each write that the database asked to be
-	// tried again, of names and numbers, never of content.
+	// tried again, and one for a server that is used although its settings are
+	// not safe; of names and numbers, never of content.
 	//
 	// Defaults to silence.
 	Logger zerolog.Logger
@@ -115,20 +123,20 @@ func New(db DB, config *Config) *Driver {
 	d := &Driver{db: db, turn: make(chan struct{}, 1), log: zerolog.Nop(), close: func() {}}
 	d.turn <- struct{}{}
 	d.pool, _ = db.(*pgxpool.Pool)
-	if d.pool != nil && d.pool.Config().ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeSimpleProtocol {
+	if d.pool != nil {
 		d.groups = newGroups()
 	}
 	_, d.tx = db.(pgx.Tx)
-	schema := pgschema.Default
+	d.schema = pgschema.Default
 	if config != nil {
 		d.log = config.Logger
-		schema = config.Schema
+		d.schema = cmp.Or(config.Schema, pgschema.Default)
 	}
-	if rule := pgschema.Check(schema); rule != "" {
-		d.invalid = messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "schema", schema, rule)
+	if rule := pgschema.Check(d.schema); rule != "" {
+		d.invalid = messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "schema", d.schema, rule)
 		return d
 	}
-	d.queries = queriesFor(schema)
+	d.queries = queriesFor(d.schema)
 	return d
 }
 
@@ -152,25 +160,31 @@ var (
 	versionSQL string
 	//go:embed sql/find.sql
 	findSQL string
+	//go:embed sql/check.sql
+	checkSQL string
+	//go:embed sql/schema_version.sql
+	schemaVersionSQL string
 )
 
 type queries struct {
-	append, readStream, readCategory, last, version, find string
+	append, readStream, readCategory, last, version, find, check, schemaVersion string
 }
 
 func queriesFor(schema string) queries {
 	return queries{
-		append:       pgschema.Rename(appendSQL, schema),
-		readStream:   pgschema.Rename(readStreamSQL, schema),
-		readCategory: pgschema.Rename(readCategorySQL, schema),
-		last:         pgschema.Rename(lastSQL, schema),
-		version:      pgschema.Rename(versionSQL, schema),
-		find:         pgschema.Rename(findSQL, schema),
+		append:        pgschema.Rename(appendSQL, schema),
+		readStream:    pgschema.Rename(readStreamSQL, schema),
+		readCategory:  pgschema.Rename(readCategorySQL, schema),
+		last:          pgschema.Rename(lastSQL, schema),
+		version:       pgschema.Rename(versionSQL, schema),
+		find:          pgschema.Rename(findSQL, schema),
+		check:         pgschema.Rename(checkSQL, schema),
+		schemaVersion: pgschema.Rename(schemaVersionSQL, schema),
 	}
 }
 
-// with calls f with a connection or transaction that is f's alone meanwhile. An
-// error from here means that nothing was sent.
+// with calls f with a connection or transaction that is f's alone meanwhile, and to
+// a server that is good. An error from here means that f was not called.
 func (d *Driver) with(ctx context.Context, f func(db DB) error) error {
 	if d.invalid != nil {
 		return d.invalid
@@ -184,7 +198,11 @@ func (d *Driver) with(ctx context.Context, f func(db DB) error) error {
 			return fmt.Errorf("acquire a connection: %w", safe(err))
 		}
 		defer conn.Release()
-		return f(conn)
+		err = d.safely(ctx, conn, f)
+		if e, ok := errors.AsType[*UnsafeSettingsError](err); ok && !e.Permanent() {
+			conn.Conn().Close(ctx) //nolint:errcheck // the next one may reach the primary
+		}
+		return err
 	}
 	select {
 	case <-d.turn:
@@ -192,7 +210,7 @@ func (d *Driver) with(ctx context.Context, f func(db DB) error) error {
 		return ctx.Err()
 	}
 	defer func() { d.turn <- struct{}{} }()
-	return f(d.db)
+	return d.safely(ctx, d.db, f)
 }
 
 // inTransaction reports whether db is in a transaction that this driver did not
@@ -213,14 +231,4 @@ func connOf(db DB) *pgx.Conn {
 		return c.Conn()
 	}
 	return nil
-}
-
-// arguments puts the mode before args that a statement needs which is never sent
-// as text with its arguments in it: a pool may be configured for that.
-func arguments(db DB, args []any) []any {
-	conn := connOf(db)
-	if conn == nil || conn.Config().DefaultQueryExecMode != pgx.QueryExecModeSimpleProtocol {
-		return args
-	}
-	return append([]any{pgx.QueryExecModeCacheDescribe}, args...)
 }

@@ -101,7 +101,7 @@ func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids [
 			return d.failed(err)
 		}
 		// Until the fence is there, a write that is on its way may still arrive.
-		return d.failed(tx.Commit(ctx))
+		return d.failed(replicated(db, func() error { return tx.Commit(ctx) }))
 	})
 	if err != nil {
 		return nil, err
@@ -141,7 +141,7 @@ func (d *Driver) query(ctx context.Context, sql string, args []any, each func(pg
 }
 
 func (d *Driver) read(ctx context.Context, db DB, sql string, args []any, each func(pgx.Rows) error) error {
-	rows, err := db.Query(ctx, sql, arguments(db, args)...)
+	rows, err := db.Query(ctx, sql, d.arguments(db, args)...)
 	if err != nil {
 		return err
 	}

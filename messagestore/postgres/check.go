@@ -1,0 +1,254 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// madeFor is the version of the schema that has all this driver calls.
+const madeFor = 8
+
+// override is the setting that takes a server as it is. It may be set wherever
+// PostgreSQL's own are: for the server, a database or a role, or in the URL.
+const override = "dibs.allow_unsafe_settings"
+
+// Failures to match with [errors.Is]. Nothing was read or written.
+var (
+	// ErrUnsafeSettings is matched by the error of a call on a server that might
+	// lose what it has acknowledged, or change it. See [UnsafeSettingsError].
+	ErrUnsafeSettings = errors.New("unsafe server settings")
+
+	// ErrSchemaTooNew is matched by the error of a call on a database whose schema
+	// no longer works with this release of the library. See [SchemaVersionError].
+	ErrSchemaTooNew error = lastingError("the schema is too new for this release of the library: upgrade the library")
+)
+
+// An UnsafeSettingsError names the settings for which a server is refused, all of
+// them. It lasts until somebody mends them, so a consumer stops at it; but a standby
+// may be promoted, so a consumer waits for that.
+type UnsafeSettingsError struct {
+	Settings []UnsafeSetting
+}
+
+// An UnsafeSetting is a setting that is not as it has to be.
+type UnsafeSetting struct {
+	Name  string // "fsync"
+	Value string // "off"
+	Need  string // "on"
+}
+
+// inHotStandby is what PostgreSQL calls it, in its settings, that a server is in
+// recovery.
+const inHotStandby = "in_hot_standby"
+
+// Error names each setting, its value and what it has to be.
+func (e *UnsafeSettingsError) Error() string {
+	said := make([]string, len(e.Settings))
+	for i, s := range e.Settings {
+		said[i] = fmt.Sprintf("%s is %s and has to be %s", s.Name, s.Value, s.Need)
+	}
+	text := fmt.Sprintf("%v: %s", ErrUnsafeSettings, strings.Join(said, ", "))
+	if !slices.ContainsFunc(e.Settings, func(s UnsafeSetting) bool { return !s.lifted() }) {
+		text += "; " + override + " = on takes the server as it is"
+	}
+	return text
+}
+
+// Is reports whether target is [ErrUnsafeSettings].
+func (e *UnsafeSettingsError) Is(target error) bool { return target == ErrUnsafeSettings }
+
+// Permanent reports whether it takes a change of settings to go on.
+func (e *UnsafeSettingsError) Permanent() bool {
+	return slices.ContainsFunc(e.Settings, func(s UnsafeSetting) bool { return s.Name != inHotStandby })
+}
+
+// lifted reports whether the override is one for this setting.
+func (s UnsafeSetting) lifted() bool { return !strings.HasSuffix(s.Name, "_encoding") }
+
+// A SchemaVersionError says that a schema and this release of the library do not
+// fit. It matches [ErrNotMigrated] if the schema is missing or too old, and
+// [ErrSchemaTooNew] if it is too new.
+type SchemaVersionError struct {
+	Schema  string
+	Version int // of the schema; 0 if it is not there, or so old that it has none
+	Serves  int // the oldest version that the schema works for
+	Need    int // the version that this release is made for
+}
+
+// Error says which versions do not fit, and what to do.
+func (e *SchemaVersionError) Error() string {
+	switch {
+	case e.Version == 0:
+		return fmt.Sprintf("schema %s: %v", e.Schema, ErrNotMigrated)
+	case e.Version < e.Need:
+		return fmt.Sprintf("schema %s has version %d, and this release needs %d: %v", e.Schema, e.Version, e.Need, ErrNotMigrated)
+	}
+	return fmt.Sprintf("schema %s has version %d, which works from version %d on, and this release is made for %d: %v",
+		e.Schema, e.Version, e.Serves, e.Need, ErrSchemaTooNew)
+}
+
+// Is reports whether target is what the error matches.
+func (e *SchemaVersionError) Is(target error) bool {
+	if e.Version < e.Need {
+		return target == ErrNotMigrated
+	}
+	return target == ErrSchemaTooNew
+}
+
+// Permanent reports true: somebody has to migrate, or to upgrade.
+func (e *SchemaVersionError) Permanent() bool { return true }
+
+// A server is what the one behind a connection says of itself.
+type server struct {
+	fsync, fullPageWrites, synchronousCommit string
+	standbys                                 string // that a commit waits for
+	serverEncoding, clientEncoding           string
+	inRecovery                               bool
+	override                                 string
+	pid                                      uint32
+	hasVersion                               bool
+}
+
+// refused returns the settings for which it is refused, and those for which it
+// would be but for the override.
+func (s *server) refused() (refused, lifted []UnsafeSetting) {
+	overridden := isOn(s.override)
+	judge := func(ok bool, name, value, need string) {
+		setting := UnsafeSetting{Name: name, Value: value, Need: need}
+		switch {
+		case ok:
+		case overridden && setting.lifted():
+			lifted = append(lifted, setting)
+		default:
+			refused = append(refused, setting)
+		}
+	}
+	judge(s.fsync == "on", "fsync", s.fsync, "on")
+	judge(s.fullPageWrites == "on", "full_page_writes", s.fullPageWrites, "on")
+	// Every value but off waits for the disk of this server.
+	judge(s.synchronousCommit != "off", "synchronous_commit", s.synchronousCommit, "on, or at least local")
+	judge(s.serverEncoding == "UTF8", "server_encoding", s.serverEncoding, "UTF8")
+	judge(s.clientEncoding == "UTF8", "client_encoding", s.clientEncoding, "UTF8")
+	judge(!s.inRecovery, inHotStandby, "on", "off")
+	return refused, lifted
+}
+
+// waitsForStandby reports whether a commit waits for another server.
+func (s *server) waitsForStandby() bool {
+	return s.standbys != "" && s.synchronousCommit != "off" && s.synchronousCommit != "local"
+}
+
+// isOn reads a setting that PostgreSQL knows nothing of, and so does not check.
+func isOn(value string) bool {
+	switch strings.ToLower(value) {
+	case "on", "true", "yes", "1":
+		return true
+	}
+	return false
+}
+
+// A mark is what is remembered of a connection whose server was found good.
+type mark struct {
+	pooled bool // the connection is to a pooler, which gives it a server for each transaction
+}
+
+// markKey is where a connection keeps its mark, apart from other schemas' drivers.
+func (d *Driver) markKey() string { return "dibs.checked." + d.schema }
+
+func (d *Driver) markOf(conn *pgx.Conn) *mark {
+	if conn == nil {
+		return d.mark
+	}
+	m, _ := conn.PgConn().CustomData()[d.markKey()].(*mark)
+	return m
+}
+
+func (d *Driver) setMark(conn *pgx.Conn, m *mark) {
+	switch {
+	case conn == nil:
+		d.mark = m
+	case m == nil:
+		delete(conn.PgConn().CustomData(), d.markKey())
+	default:
+		conn.PgConn().CustomData()[d.markKey()] = m
+	}
+}
+
+// safely calls f with a connection whose server is good: it asks when the connection
+// is used first, and again after an error that says that it may not be any more. It
+// asks in a way that cannot abort a transaction.
+func (d *Driver) safely(ctx context.Context, db DB, f func(db DB) error) error {
+	conn := connOf(db)
+	if d.markOf(conn) == nil {
+		m, err := d.check(ctx, db)
+		if err != nil {
+			return fmt.Errorf("check the server: %w", d.failed(err))
+		}
+		d.setMark(conn, m)
+	}
+	err := f(db)
+	if outdated(err) {
+		d.setMark(conn, nil)
+	}
+	return err
+}
+
+// outdated reports whether an error says that the server is not what it was.
+func outdated(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (e.Code == readOnly || slices.Contains(noSchema, e.Code))
+}
+
+func (d *Driver) check(ctx context.Context, db DB) (*mark, error) {
+	var s server
+	err := one(ctx, db, d.queries.check, []any{override},
+		&s.fsync, &s.fullPageWrites, &s.synchronousCommit, &s.standbys, &s.serverEncoding, &s.clientEncoding,
+		&s.inRecovery, &s.override, &s.pid, &s.hasVersion)
+	if err != nil {
+		return nil, err
+	}
+	refused, lifted := s.refused()
+	if len(refused) > 0 {
+		return nil, &UnsafeSettingsError{Settings: refused}
+	}
+	version := &SchemaVersionError{Schema: d.schema, Need: madeFor}
+	if !s.hasVersion {
+		return nil, version
+	}
+	if err := one(ctx, db, d.queries.schemaVersion, nil, &version.Version, &version.Serves); err != nil {
+		return nil, err
+	}
+	if version.Version < version.Need || version.Serves > version.Need {
+		return nil, version
+	}
+	conn := connOf(db)
+	if len(lifted) > 0 && d.saidUnsafe.CompareAndSwap(false, true) {
+		d.log.Warn().Err(&UnsafeSettingsError{Settings: lifted}).Msg("allowed by " + override)
+	}
+	if s.waitsForStandby() && !watched(conn) && d.saidUnwatched.CompareAndSwap(false, true) {
+		d.log.Warn().Msg("a wait for a standby that is cancelled will go unnoticed: see postgres.WatchReplication")
+	}
+	return &mark{pooled: conn != nil && conn.PgConn().PID() != s.pid}, nil
+}
+
+// one reads the one row that a query returns. Nothing is known of the connection
+// yet, so nothing is prepared on it.
+func one(ctx context.Context, db DB, sql string, args []any, into ...any) error {
+	rows, err := db.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}

@@ -1,0 +1,14 @@
+select
+  pg_catalog.current_setting('fsync'),
+  pg_catalog.current_setting('full_page_writes'),
+  pg_catalog.current_setting('synchronous_commit'),
+  pg_catalog.current_setting('synchronous_standby_names'),
+  pg_catalog.current_setting('server_encoding'),
+  pg_catalog.current_setting('client_encoding'),
+  pg_catalog.pg_is_in_recovery(),
+  coalesce(pg_catalog.current_setting($1, true), ''),
+  pg_catalog.pg_backend_pid(),
+  exists (
+    select from pg_catalog.pg_proc
+    where pronamespace = pg_catalog.to_regnamespace('dibs') and proname = 'schema_version' and pronargs = 0
+  )

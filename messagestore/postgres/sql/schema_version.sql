@@ -1,0 +1,2 @@
+select v.version, v.serves
+from dibs.schema_version() v
