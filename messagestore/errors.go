@@ -61,6 +61,7 @@ var (
 	ErrInvalidGroup           = errors.New("invalid consumer group")
 	ErrInvalidBatch           = errors.New("invalid batch")
 	ErrEmptyBatch             = fmt.Errorf("empty: %w", ErrInvalidBatch)
+	ErrInvalidReport          = errors.New("invalid report")
 	ErrInvalidConfig          = errors.New("invalid configuration")
 )
 

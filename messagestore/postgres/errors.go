@@ -105,6 +105,9 @@ var kinds = map[string]error{
 	"from_position": messagestore.ErrInvalidPosition,
 	"max_messages":  messagestore.ErrInvalidLimit,
 	"group_member":  messagestore.ErrInvalidGroup,
+	"by":            messagestore.ErrInvalidReport,
+	"sort":          messagestore.ErrInvalidReport,
+	"max_rows":      messagestore.ErrInvalidLimit,
 }
 
 // safe returns err without what a log must not have: the values of rows, which a

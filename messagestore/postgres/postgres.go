@@ -168,6 +168,7 @@ var (
 
 type queries struct {
 	append, readStream, readCategory, last, version, find, check, schemaVersion string
+	reportQueries
 }
 
 func queriesFor(schema string) queries {
@@ -180,6 +181,8 @@ func queriesFor(schema string) queries {
 		find:          pgschema.Rename(findSQL, schema),
 		check:         pgschema.Rename(checkSQL, schema),
 		schemaVersion: pgschema.Rename(schemaVersionSQL, schema),
+
+		reportQueries: reportQueriesFor(schema),
 	}
 }
 

@@ -20,19 +20,7 @@ func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]
 // ReadCategory implements [messagestore.Driver]. With a filter, one call looks at
 // 10,000 messages at most, so a page may be empty and have more after it.
 func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
-	var types []string
-	if len(q.Filter.Types) > 0 {
-		types = q.Filter.Types
-	}
-	var correlation *string
-	if q.Filter.Correlation != "" {
-		name := string(q.Filter.Correlation)
-		correlation = &name
-	}
-	var size, member *int
-	if q.Filter.GroupSize > 0 {
-		size, member = &q.Filter.GroupSize, &q.Filter.GroupMember
-	}
+	types, correlation, size, member := filterArgs(q.Filter)
 	page := messagestore.CategoryPage{Next: q.From}
 	err := d.query(ctx, d.queries.readCategory, []any{string(q.Category), int64(q.From), q.Limit, types, correlation, size, member}, func(rows pgx.Rows) error {
 		var more pgtype.Bool
@@ -51,6 +39,17 @@ func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery)
 		return messagestore.CategoryPage{}, err
 	}
 	return page, nil
+}
+
+// filterArgs returns f as the functions take it, null for what is not set.
+func filterArgs(f messagestore.Filter) (types []string, correlation *string, size, member *int) {
+	if len(f.Types) > 0 {
+		types = f.Types
+	}
+	if f.GroupSize > 0 {
+		size, member = &f.GroupSize, &f.GroupMember
+	}
+	return types, optional(f.Correlation), size, member
 }
 
 // Last implements [messagestore.Driver].

@@ -28,6 +28,12 @@ var (
 	categoryHorizonSQL string
 	//go:embed sql/category_filtered.sql
 	categoryFilteredSQL string
+	//go:embed sql/report.sql
+	reportSQL string
+	//go:embed sql/categories.sql
+	categoriesSQL string
+	//go:embed sql/count.sql
+	countSQL string
 )
 
 const (

@@ -86,6 +86,7 @@ func TestWhatIsNotApplicableIsSkippedWithTheReason(t *testing.T) {
 		"S1/AcknowledgedIsThereAfterReopening":      "the suite is not told how to reopen the driver",
 		"S3/OneInitialWriterOfTwoDriversWins":       "the suite is not told how to open a second driver beside the first",
 		"Atomic/AllIsWritten":                       "not supported by this driver",
+		"Report/CountsByStream":                     "not supported by this driver",
 		"Group/StreamWithoutIdentifierHasOneMember": "invalid stream name",
 	} {
 		output, err := bug{name: unable}.suite(t, []string{name})
@@ -165,6 +166,9 @@ type driver struct {
 	last         func(context.Context, messagestore.StreamName, string) (*messagestore.Recorded, error)
 	version      func(context.Context, messagestore.StreamName) (messagestore.Version, error)
 	find         func(context.Context, messagestore.StreamName, []uuid.UUID) ([]*messagestore.Recorded, error)
+	report       func(context.Context, messagestore.ReportQuery) (messagestore.Report, error)
+	categories   func(context.Context, string) ([]messagestore.Category, error)
+	count        func(context.Context, messagestore.CategoryQuery) (int64, error)
 }
 
 func (d *driver) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
@@ -214,4 +218,30 @@ func (d *driver) Find(ctx context.Context, stream messagestore.StreamName, ids [
 		return d.find(ctx, stream, ids)
 	}
 	return d.AtomicDriver.Find(ctx, stream, ids)
+}
+
+// sound is the driver's as a [messagestore.ReportDriver].
+func (d *driver) sound() messagestore.ReportDriver {
+	return d.AtomicDriver.(messagestore.ReportDriver) //nolint:errcheck // as opened
+}
+
+func (d *driver) Report(ctx context.Context, q messagestore.ReportQuery) (messagestore.Report, error) {
+	if d.report != nil {
+		return d.report(ctx, q)
+	}
+	return d.sound().Report(ctx, q)
+}
+
+func (d *driver) Categories(ctx context.Context, containing string) ([]messagestore.Category, error) {
+	if d.categories != nil {
+		return d.categories(ctx, containing)
+	}
+	return d.sound().Categories(ctx, containing)
+}
+
+func (d *driver) Count(ctx context.Context, q messagestore.CategoryQuery) (int64, error) {
+	if d.count != nil {
+		return d.count(ctx, q)
+	}
+	return d.sound().Count(ctx, q)
 }

@@ -79,13 +79,14 @@ const (
 	reopening
 	another
 	atomicity
+	reporting
 )
 
 func tests() []test {
 	var all []test
 	for _, subject := range [][]test{
 		writeTests, batchTests, idempotenceTests, fidelityTests, streamTests, categoryTests, groupTests,
-		lastTests, findTests, concurrencyTests, orderTests, contextTests, atomicTests, modelTests,
+		lastTests, findTests, concurrencyTests, orderTests, contextTests, atomicTests, modelTests, reportTests,
 	} {
 		all = append(all, subject...)
 	}
@@ -120,6 +121,9 @@ func newFixture(t *testing.T, options Options, needs need) *fixture {
 			t.Skipf("not applicable: %v", err)
 		}
 		f.atomic = atomic
+	}
+	if _, ok := f.driver.(messagestore.ReportDriver); needs&reporting != 0 && !ok {
+		t.Skipf("not applicable: report: %v", messagestore.ErrNotSupported)
 	}
 	return f
 }

@@ -1,0 +1,106 @@
+package postgres
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+var _ messagestore.ReportDriver = (*Driver)(nil)
+
+var (
+	//go:embed sql/report.sql
+	reportSQL string
+	//go:embed sql/categories.sql
+	categoriesSQL string
+	//go:embed sql/count.sql
+	countSQL string
+)
+
+type reportQueries struct {
+	report, categories, count string
+}
+
+func reportQueriesFor(schema string) reportQueries {
+	return reportQueries{
+		report:     pgschema.Rename(reportSQL, schema),
+		categories: pgschema.Rename(categoriesSQL, schema),
+		count:      pgschema.Rename(countSQL, schema),
+	}
+}
+
+// Report implements [messagestore.ReportDriver]. It is one statement, which takes no
+// lock that a writer waits for.
+func (d *Driver) Report(ctx context.Context, q messagestore.ReportQuery) (messagestore.Report, error) {
+	by := make([]string, len(q.By))
+	for i, key := range q.By {
+		by[i] = string(key)
+	}
+	var limit *int
+	if q.Limit > 0 {
+		limit = &q.Limit
+	}
+	var report messagestore.Report
+	args := []any{by, optional(q.Category), optional(q.Containing), string(q.Sort), limit}
+	err := d.query(ctx, d.queries.report, args, func(rows pgx.Rows) error {
+		var row messagestore.ReportRow
+		var first, last pgtype.Timestamptz
+		var position, global, groups pgtype.Int8
+		if err := rows.Scan(&row.Names, &row.Messages, &row.Bytes, &first, &last, &position, &global, &groups); err != nil {
+			return fmt.Errorf("read a row: %w", err)
+		}
+		if groups.Valid { // the last row, which is about them all
+			report.Messages, report.Groups = row.Messages, groups.Int64
+			return nil
+		}
+		row.First, row.Last = first.Time.UTC().Truncate(time.Microsecond), last.Time.UTC().Truncate(time.Microsecond)
+		row.LastPosition, row.LastGlobalPosition = messagestore.Version(position.Int64), messagestore.GlobalPosition(global.Int64)
+		report.Rows = append(report.Rows, row)
+		return nil
+	})
+	if err != nil {
+		return messagestore.Report{}, err
+	}
+	return report, nil
+}
+
+// Categories implements [messagestore.ReportDriver].
+func (d *Driver) Categories(ctx context.Context, containing string) ([]messagestore.Category, error) {
+	var found []messagestore.Category
+	err := d.query(ctx, d.queries.categories, []any{optional(containing)}, func(rows pgx.Rows) error {
+		var name string
+		err := rows.Scan(&name)
+		found = append(found, messagestore.Category(name))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+// Count implements [messagestore.ReportDriver].
+func (d *Driver) Count(ctx context.Context, q messagestore.CategoryQuery) (int64, error) {
+	types, correlation, size, member := filterArgs(q.Filter)
+	var n int64
+	err := d.query(ctx, d.queries.count, []any{string(q.Category), int64(q.From), int64(q.Limit), types, correlation, size, member}, func(rows pgx.Rows) error {
+		return rows.Scan(&n)
+	})
+	return n, err
+}
+
+// optional returns what a parameter that may be null gets.
+func optional[S ~string](s S) *string {
+	if s == "" {
+		return nil
+	}
+	text := string(s)
+	return &text
+}

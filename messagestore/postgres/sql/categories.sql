@@ -1,0 +1,1 @@
+select c from dibs.categories($1::text) c
