@@ -62,6 +62,21 @@ begin
   loop
     execute format('grant execute on function %s to %I', granted.name, granted.role);
   end loop;
+
+  -- The schema that message-db's clients know, if it was made (0009).
+  if to_regclass('dibs.settings') is not null and to_regrole('message_store') is not null then
+    grant usage on schema message_store to message_store;
+    grant insert on message_store.messages to message_store;
+    grant select on message_store.messages, message_store.stored_messages, message_store.settings,
+      message_store.stream_summary, message_store.type_summary, message_store.stream_type_summary,
+      message_store.type_stream_summary, message_store.category_type_summary, message_store.type_category_summary
+    to message_store;
+    grant execute on function message_store.write_message, message_store.acquire_lock, message_store.stream_version,
+      message_store.get_stream_messages, message_store.get_category_messages, message_store.get_last_stream_message,
+      message_store.category, message_store.is_category, message_store.id, message_store.cardinal_id,
+      message_store.hash_64, message_store.message_store_version
+    to message_store;
+  end if;
 end
 $$;
 
@@ -75,7 +90,7 @@ revoke all on all functions in schema dibs from public;
 perform dibs.grant_rights();
 
 insert into dibs.migrations (name, sha256)
-values ('0008_rights.sql', '0788994f25bcd5967b05cf251ebdf6c57189e768a8327c0e84192a7c64ec0799');
+values ('0008_rights.sql', '3abccf86b784b79f50eef4c1d53db5f3662f618a2289e5e14d6167462239869f');
 
 perform set_config('role', caller, true);
 end
