@@ -81,7 +81,9 @@ create trigger messages_append_only before update or delete or truncate on dibs.
 for each statement execute function dibs.refuse_change();
 
 -- A stream that was deleted together with its name. Its version goes on from
--- here, so that what was written to it first is not written first again.
+-- here, so that what was written to it first is not written first again. Its
+-- tombstone, at that version, is in the stream of its category that is named by
+-- the digest in hexadecimal.
 create table dibs.erased_streams (
   digest bytea primary key,
   version bigint not null,
@@ -90,12 +92,28 @@ create table dibs.erased_streams (
 
 comment on table dibs.erased_streams is 'Streams that were deleted with their names: the SHA-256 of the name in UTF-8, and the version the stream was at.';
 
+create function dibs.name_digest(stream text) returns bytea
+language sql immutable parallel safe
+return sha256(convert_to(stream, 'UTF8'));
+
+comment on function dibs.name_digest(text) is 'By what a stream is known in dibs.erased_streams.';
+
+-- A transaction at REPEATABLE READ or above may be too old to see what was removed,
+-- and where that was no unique index is in its way any more. So every removal counts
+-- here, and append looks here on its behalf.
+create table dibs.removals (
+  category text collate "C" primary key,
+  removals bigint not null
+);
+
+comment on table dibs.removals is 'How often messages of a category were removed; no row for never.';
+
 revoke all on all tables in schema dibs from public;
 revoke all on all functions in schema dibs from public;
 revoke all on all sequences in schema dibs from public;
 
 insert into dibs.migrations (name, sha256)
-values ('0002_messages.sql', '8f1022097cbdef790f77e72b9f0b8b1445264b3084fa370d1b6f3e36484a5ccf');
+values ('0002_messages.sql', 'b967b2e7ec0e637b5e795e92d927eb6b1db70ba30e740f18bcb3ca6abb07f1fa');
 
 perform set_config('role', caller, true);
 end

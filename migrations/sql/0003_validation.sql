@@ -46,9 +46,9 @@ comment on function dibs.valid_stream_name(text) is 'Whether a stream may have t
 -- messagestore.ValidateType.
 create function dibs.valid_type(name text) returns boolean
 language sql immutable parallel safe
-return dibs.valid_text(name);
+return dibs.valid_text(name) and not starts_with(name, 'dibs:');
 
-comment on function dibs.valid_type(text) is 'Whether a message may have this type.';
+comment on function dibs.valid_type(text) is 'Whether a message may have this type. Those that begin with dibs: are the store''s own.';
 
 -- What validateJSON refuses of what is valid JSON already. The cast to jsonb does
 -- not know U+0000, lone surrogates and numbers out of range.
@@ -112,7 +112,7 @@ comment on function dibs.valid_metadata(json) is
 revoke all on all functions in schema dibs from public;
 
 insert into dibs.migrations (name, sha256)
-values ('0003_validation.sql', '7e32e714b57a5505858f18ff9eb1bb81c8a7df0769703fdabf77db9f20bc9f9d');
+values ('0003_validation.sql', 'cd7a7537ee1629889ef4174df818636df2ef742c052004e44ab68bd645b5e1dc');
 
 perform set_config('role', caller, true);
 end

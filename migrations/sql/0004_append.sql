@@ -240,6 +240,33 @@ $$;
 comment on function dibs.taken(text, bigint, uuid) is
 'Whether a message has this position or this id, also one that the transaction is too old to see.';
 
+-- Whoever adds to a stream that is empty calls this first, under the category's lock.
+create function dibs.begin_again(stream text) returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  sought constant bytea := dibs.name_digest(stream);
+  version bigint;
+begin
+  select e.version into version from dibs.erased_streams e where e.digest = sought;
+  if not found or exists (select from dibs.messages m where m.stream_name = stream) then
+    return null;
+  end if;
+  -- The other one stays where it is, for the readers that are behind it.
+  insert into dibs.messages (stream_name, position, type, id, data, metadata)
+  select stream, t.position, t.type, gen_random_uuid(), t.data, t.metadata
+  from dibs.messages t
+  where t.stream_name = split_part(stream, '-', 1) || '-' || encode(sought, 'hex') and t.position = version;
+  delete from dibs.erased_streams e where e.digest = sought;
+  return version;
+end
+$$;
+
+comment on function dibs.begin_again(text) is
+'Puts the tombstone of a stream that was erased, and is empty still, back under its name, and returns the version; null
+for any other stream.';
+
 create function dibs.append(
   streams text[], expected bigint[], counts integer[],
   ids uuid[], types text[], data json[], metadata json[],
@@ -275,11 +302,17 @@ begin
   then
     perform pg_advisory_xact_lock(1684628083, dibs.lock_key(split_part(streams[1], '-', 1)));
 
+    -- A stream that is empty may have been erased. Its version is then a number
+    -- below -2, and it goes on below.
     select
-      coalesce((select m.position from dibs.messages m where m.stream_name = streams[1] order by m.position desc limit 1), -1),
+      coalesce(
+        (select m.position from dibs.messages m where m.stream_name = streams[1] order by m.position desc limit 1),
+        (select -3 - e.version from dibs.erased_streams e where e.digest = dibs.name_digest(streams[1])),
+        -1
+      ),
       coalesce((select f.fence from dibs.fences f where f.category = split_part(streams[1], '-', 1)), 0)
     into version, fence;
-    if fences[1] is distinct from fence and fences is not null then
+    if fences[1] is distinct from fence and fences is not null or version < -2 then
       null;
     elsif expected[1] = version or expected[1] = -2 then
       insert into dibs.messages as m (stream_name, position, type, id, data, metadata)
@@ -298,6 +331,17 @@ begin
     -- the locks.
     perform pg_advisory_xact_lock(1684628083, k.key)
     from (select distinct dibs.lock_key(split_part(s.name, '-', 1)) as key from unnest(streams) s (name) order by 1) k;
+  end if;
+
+  if not current then
+    -- 40001 if something was removed since this transaction began: what it sees is
+    -- not enough to go by then.
+    insert into dibs.removals (category, removals)
+    select distinct split_part(s.name, '-', 1), 0 from unnest(streams) s (name) order by 1
+    on conflict do nothing;
+    perform from dibs.removals r
+    where r.category in (select split_part(s.name, '-', 1) from unnest(streams) s (name))
+    for share;
   end if;
 
   if fences is not null then
@@ -332,12 +376,16 @@ begin
     violated := false;
 
     -- The first stream that is not at its version.
-    select s.name, coalesce(m.position, -1) as version into at
+    select s.name, m.position as version into at
     from unnest(streams, expected) with ordinality s (name, expected, n)
-    left join lateral (
-      select v.position from dibs.messages v where v.stream_name = s.name order by v.position desc limit 1
-    ) m on true
-    where s.expected <> -2 and s.expected <> coalesce(m.position, -1)
+    cross join lateral (
+      select coalesce(
+        (select v.position from dibs.messages v where v.stream_name = s.name order by v.position desc limit 1),
+        (select e.version from dibs.erased_streams e where e.digest = dibs.name_digest(s.name)),
+        -1
+      ) as position
+    ) m
+    where s.expected <> -2 and s.expected <> m.position
     order by s.n
     limit 1;
 
@@ -353,6 +401,11 @@ begin
 
     if not found then
       begin
+        -- A stream that was erased and is written to again begins with its tombstone.
+        if exists (select from dibs.erased_streams) then
+          perform dibs.begin_again(s.name) from unnest(streams, counts) s (name, count) where s.count > 0;
+        end if;
+
         return query
         with added as (
           insert into dibs.messages as m (stream_name, position, type, id, data, metadata)
@@ -426,13 +479,17 @@ Answers with rows, never with an exception, so that the transaction goes on:
                     above, the least that it can be)
   fenced            once: the first stream whose category''s fence is elsewhere, and, as its version, where; to be tried again with it
 Raises DB001 for what may not be written, 55P03 after 10 seconds of waiting for another transaction, and, at REPEATABLE
-READ and above only, 40001 for messages of any version, or with ids that are taken, where the transaction cannot see why.';
+READ and above only, 40001 for messages of any version, or with ids that are taken, where the transaction cannot see why,
+and for a category from which messages were removed since the transaction began.
+
+A stream that was deleted goes on after its tombstone, also one that was erased with its name: its version is the
+tombstone''s, so it is never first written again. An id whose message was removed is not known any more.';
 
 revoke all on all tables in schema dibs from public;
 revoke all on all functions in schema dibs from public;
 
 insert into dibs.migrations (name, sha256)
-values ('0004_append.sql', 'c7c2549e634269fe84a60539dfb7c87b317cca66254af99748ae148c5e71dc3f');
+values ('0004_append.sql', 'b9a1bb7f5f92d8ccd3cd0d93714178de2c3563ced8c0545c0efa7e99da3c04f8');
 
 perform set_config('role', caller, true);
 end

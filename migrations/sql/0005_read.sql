@@ -34,6 +34,29 @@ $$;
 comment on function dibs.refuse_invalid_page(bigint, integer) is
 'Raises DB001, with the parameter as the column, for a page that cannot be.';
 
+-- A stream that was erased and is empty answers with its tombstone, which says that
+-- it was there.
+create function dibs.erased_tombstone(stream text)
+returns table (
+  id uuid, stream_name text, type text, "position" bigint, global_position bigint, data json, metadata json, "time" timestamptz
+)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return query
+  select m.id, stream, m.type, m.position, m.global_position, m.data, m.metadata, m.time
+  from dibs.erased_streams e
+  join dibs.messages m
+    on m.stream_name = split_part(stream, '-', 1) || '-' || encode(e.digest, 'hex') and m.position = e.version
+  where e.digest = dibs.name_digest(stream)
+    and not exists (select from dibs.messages o where o.stream_name = stream);
+end
+$$;
+
+comment on function dibs.erased_tombstone(text) is
+'The tombstone of a stream that was deleted with its name, under that name; no row for any other stream.';
+
 create function dibs.read_stream(stream text, from_position bigint default 0, max_messages integer default 1000, backwards boolean default false)
 returns table (
   id uuid, stream_name text, type text, "position" bigint, global_position bigint, data json, metadata json, "time" timestamptz
@@ -54,6 +77,9 @@ begin
     where m.stream_name = stream and m.position <= from_position
     order by m.position desc
     limit max_messages;
+    if not found then
+      return query select t.* from dibs.erased_tombstone(stream) t where t.position <= from_position;
+    end if;
   else
     return query
     select m.id, m.stream_name, m.type, m.position, m.global_position, m.data, m.metadata, m.time
@@ -61,12 +87,16 @@ begin
     where m.stream_name = stream and m.position >= from_position
     order by m.position
     limit max_messages;
+    if not found then
+      return query select t.* from dibs.erased_tombstone(stream) t where t.position >= from_position;
+    end if;
   end if;
 end
 $$;
 
 comment on function dibs.read_stream(text, bigint, integer, boolean) is
-'Messages of one stream from a position on, that one included, upwards or backwards: at most max_messages, which is 1 to 10000.';
+'Messages of one stream from a position on, that one included, upwards or backwards: at most max_messages, which is 1 to 10000.
+One that was trimmed or deleted begins above 0; one that was deleted with its name is its tombstone.';
 
 create function dibs.read_category(
   category text, from_position bigint default 0, max_messages integer default 1000,
@@ -193,6 +223,9 @@ begin
   where m.stream_name = stream and (message_type is null or m.type = message_type)
   order by m.position desc
   limit 1;
+  if not found then
+    return query select t.* from dibs.erased_tombstone(stream) t where message_type is null or t.type = message_type;
+  end if;
 end
 $$;
 
@@ -206,11 +239,15 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 begin
-  return coalesce((select m.position from dibs.messages m where m.stream_name = stream order by m.position desc limit 1), -1);
+  return coalesce(
+    (select m.position from dibs.messages m where m.stream_name = stream order by m.position desc limit 1),
+    (select e.version from dibs.erased_streams e where e.digest = dibs.name_digest(stream)),
+    -1
+  );
 end
 $$;
 
-comment on function dibs.stream_version(text) is 'The position of the last message of a stream, -1 for no stream.';
+comment on function dibs.stream_version(text) is 'The position of the last message of a stream, -1 for no stream. A stream that was deleted is at its tombstone.';
 
 create function dibs.find_messages(stream text, ids uuid[])
 returns table (
@@ -235,6 +272,16 @@ begin
   get diagnostics found_messages = row_count;
 
   if found_messages < (select count(distinct u.id) from unnest(ids) u (id)) then
+    -- What is not there may have been there, and nobody can say that it was not
+    -- written.
+    perform from dibs.erased_streams e where e.digest = dibs.name_digest(stream);
+    if found or 'dibs:Tombstone' = (
+      select m.type from dibs.messages m where m.stream_name = stream order by m.position limit 1
+    ) then
+      raise exception 'the stream was deleted, so nobody knows what was written to it'
+        using errcode = 'DB002', column = 'stream';
+    end if;
+
     insert into dibs.fences as f (category, fence) values (split_part(stream, '-', 1), 1)
     on conflict (category) do update set fence = f.fence + 1;
   end if;
@@ -245,12 +292,13 @@ comment on function dibs.find_messages(text, uuid[]) is
 'Those messages of a stream that have one of the ids. It waits for every write to the category that is under way, so that
 what it does not find was not written; and it raises the category''s fence, so that it will not be written by a call of
 append with fences that is on its way. That holds at READ COMMITTED, once this is committed; above it, a transaction does
-not see what was written since it began.';
+not see what was written since it began. What was trimmed is not found either, so ask within the time that dibs.trim
+spares. Raises DB002 for a stream that was deleted, if it does not find all.';
 
 revoke all on all functions in schema dibs from public;
 
 insert into dibs.migrations (name, sha256)
-values ('0005_read.sql', '8869998b1c978402cfcfeb5b6c844dac2167ea322ade8aa64cf4aadc01d1b557');
+values ('0005_read.sql', 'bfe7785e4a75f9fd8ca416e397b4439744706740ab4f2a635fd3eb41054e3f04');
 
 perform set_config('role', caller, true);
 end

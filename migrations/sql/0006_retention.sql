@@ -17,11 +17,442 @@ where oid = to_regnamespace('dibs')
   and pg_has_role(session_user, nspowner, case when current_setting('server_version_num')::integer < 160000 then 'member' else 'set' end);
 perform dibs.begin_migration('0006_retention.sql', '0005_read.sql');
 
+-- In what order things are told here, for whoever checks a store: the positions of a
+-- stream are dense from its first message on. A stream whose first message is above 0
+--
+--   - was deleted, if that message has the type dibs:Tombstone: it is the tombstone, and
+--     what comes after it was written later;
+--   - or was trimmed: the last message of type Trimmed in dibs.retention_stream(name)
+--     has the position before the first in its data, as upTo;
+--   - or is itself one of those streams, of a category that ends with the type
+--     retention: they are trimmed without a record.
+--
+-- A stream that is in dibs.erased_streams is empty, and the version there is the
+-- position of a tombstone in the stream that is named by the digest.
+
+-- Only removals take this lock, and before any lock of a category. The class is "dibr"
+-- in ASCII.
+create function dibs.lock_retention(category text) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+    raise exception 'messages are removed at READ COMMITTED only, and this transaction is at %', current_setting('transaction_isolation')
+      using errcode = 'feature_not_supported';
+  end if;
+  perform pg_advisory_xact_lock(1684628082, dibs.lock_key(category));
+end
+$$;
+
+comment on function dibs.lock_retention(text) is 'Waits for every transaction that removes messages of the category, and holds off others. Writers do not wait for it.';
+
+create function dibs.retention_stream(stream text) returns text
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  category constant text := split_part(stream, '-', 1);
+  records constant text := category || case when strpos(category, ':') > 0 then '+' else ':' end || 'retention';
+  name text;
+begin
+  if category ~ '[:+]retention$' then
+    return null;
+  end if;
+  name := records || substr(stream, length(category) + 1);
+  if octet_length(name) > 255 or strpos(name, '-') = 0 then
+    name := records || '-' || encode(dibs.name_digest(stream), 'hex');
+  end if;
+  return name;
+end
+$$;
+
+comment on function dibs.retention_stream(text) is
+'Where it is recorded that a stream was trimmed: account:retention-123 for account-123. Null for a stream of such records.';
+
+create function dibs.refuse_invalid_removal(stream text, reason text, max_messages integer, id uuid) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  field text;
+  rule text;
+begin
+  if stream is null or stream = '' or stream like '-%' then
+    field := 'stream'; rule := 'it is no stream name';
+  elsif reason is not null and not dibs.valid_text(reason) then
+    field := 'reason'; rule := 'it is 1 to 255 bytes of visible text, without white space at either end';
+  elsif max_messages is null or max_messages not between 1 and 100000 then
+    field := 'max_messages'; rule := 'it is between 1 and 100000';
+  elsif id = '00000000-0000-0000-0000-000000000000' then
+    field := 'id'; rule := 'it is no message id';
+  end if;
+  if field is not null then
+    raise exception 'invalid %: %', field, rule using errcode = 'DB001', column = field, hint = rule;
+  end if;
+end
+$$;
+
+-- The only place from which messages are removed: those of a stream below a position,
+-- or all.
+create function dibs.remove_messages(stream text, below bigint) returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  removed bigint;
+begin
+  perform set_config('dibs.retention', 'on', true);
+  delete from dibs.messages m where m.stream_name = stream and m.position < coalesce(below, 9223372036854775807);
+  get diagnostics removed = row_count;
+  perform set_config('dibs.retention', 'off', true);
+  if removed > 0 then
+    insert into dibs.removals as r (category, removals) values (split_part(stream, '-', 1), 1)
+    on conflict (category) do update set removals = r.removals + 1;
+  end if;
+  return removed;
+end
+$$;
+
+-- What a tombstone keeps of the message that made a reservation: what counts of the
+-- command, as a hash, and whose it was. The key is in the stream's name already, and
+-- nowhere once that is erased.
+create function dibs.reservation_of(metadata json, named boolean) returns json
+language sql immutable parallel safe
+return (
+  select json_object_agg(p.key, case when p.key = 'reservedKey' and not named then '"(erased)"'::json else p.value end order by p.key)
+  from json_each(case when json_typeof(metadata -> 'localProperties') = 'object' then metadata -> 'localProperties' end) p
+  where p.key in ('reservedBy', 'reservedDigest', 'reservedFor', 'reservedHandled', 'reservedKey')
+    and json_typeof(metadata -> 'localProperties' -> 'reservedDigest') = 'string'
+);
+
+create function dibs.trim(
+  stream text, keep bigint default null, before timestamptz default null, reason text default null,
+  min_age interval default '15 minutes', max_messages integer default 10000, dry_run boolean default false, id uuid default null
+)
+returns table (outcome text, removed bigint, first_position bigint, version bigint, recent boolean, more boolean)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+  young timestamptz;
+  records text;
+  head record;
+  found_at record;
+  cut bigint; -- all below it may go
+  upto bigint; -- all below it goes now
+begin
+  perform dibs.refuse_invalid_removal(stream, reason, max_messages, id);
+  if keep is null and before is null or keep < 1 then
+    raise exception 'invalid keep: it is at least 1, or a time is given' using errcode = 'DB001', column = 'keep';
+  end if;
+  if min_age is null or min_age < '0' or min_age > '100 years' then
+    raise exception 'invalid min_age: it is not negative' using errcode = 'DB001', column = 'min_age';
+  end if;
+  records := dibs.retention_stream(stream);
+  if not dry_run then
+    perform dibs.lock_retention(split_part(stream, '-', 1));
+  end if;
+
+  if id is not null then
+    select m.stream_name, m.type, m.data into found_at from dibs.messages m where m.id = trim.id;
+    if found then
+      if found_at.stream_name <> records or found_at.type <> 'Trimmed' or found_at.data ->> 'stream' <> stream then
+        raise exception 'invalid id: it is another message''s' using errcode = 'DB001', column = 'id';
+      end if;
+      return query select 'trimmed', (found_at.data ->> 'removed')::bigint, (found_at.data ->> 'upTo')::bigint + 1,
+        dibs.stream_version(stream), false, true;
+      return;
+    end if;
+  end if;
+
+  select m.position, m.metadata into head from dibs.messages m where m.stream_name = stream order by m.position limit 1;
+  if not found then
+    return query select 'no_stream', 0::bigint, null::bigint, dibs.stream_version(stream), false, false;
+    return;
+  end if;
+  first_position := head.position;
+  select m.position into version from dibs.messages m where m.stream_name = stream order by m.position desc limit 1;
+
+  cut := greatest(head.position, version - coalesce(keep, 1) + 1);
+  upto := case when dry_run then cut else least(cut, head.position + max_messages) end;
+  young := clock_timestamp() - min_age;
+  select m.position, m.time into found_at
+  from dibs.messages m
+  where m.stream_name = stream and m.position < upto and m.time >= least(young, before)
+  order by m.position
+  limit 1;
+  if found then
+    upto := found_at.position;
+    recent := before is null or found_at.time < before;
+    more := false;
+  else
+    recent := false;
+    more := upto < cut;
+  end if;
+
+  removed := upto - head.position;
+  if removed = 0 then
+    outcome := 'nothing';
+  elsif dibs.reservation_of(head.metadata, true) is not null then
+    outcome := 'reservation'; removed := 0; more := false;
+  else
+    outcome := 'trimmed';
+    first_position := upto;
+    if not dry_run then
+      removed := dibs.remove_messages(stream, upto);
+      if records is not null then
+        perform dibs.lock_category(split_part(records, '-', 1));
+        perform dibs.begin_again(records);
+        insert into dibs.messages (stream_name, position, type, id, data)
+        values (
+          records, dibs.stream_version(records) + 1, 'Trimmed', coalesce(id, gen_random_uuid()),
+          json_strip_nulls(json_build_object(
+            'stream', stream, 'removed', removed, 'from', head.position, 'upTo', upto - 1, 'by', session_user, 'reason', reason))
+        );
+      end if;
+    end if;
+  end if;
+  return next;
+end
+$$;
+
+comment on function dibs.trim(text, bigint, timestamptz, text, interval, integer, boolean, uuid) is
+'Removes the first messages of a stream: all but the last keep, those from before a time, or what is both. The last message
+always stays, and so do the stream''s version and the positions of what is left, which are dense.
+
+The ids of what was removed are forgotten: a message that is written again would not be found to be there, and a write
+whose answer was lost would be found not to have happened. So what is younger than min_age stays, however much there is of
+it; recent says that something stayed for that only.
+
+A call removes at most max_messages, so that it is short; more says that there are more to remove. With dry_run nothing is
+removed, and removed is how many would be by all calls together. A call again with the same id, after its answer was
+lost, removes nothing and answers as the first did, and that there is more.
+
+Answers with one row:
+  trimmed      and recorded, by a message of type Trimmed in dibs.retention_stream(stream), unless that is null
+  nothing      there was nothing to remove
+  reservation  nothing was removed: the first message makes a reservation, which would be free again
+  no_stream    there is no message; version is a tombstone''s, or -1
+Raises DB001 for bad input, 0A000 above READ COMMITTED, 55P03 after 10 seconds of waiting for another transaction.';
+
+-- Removes all of a stream, and puts a tombstone where nobody reads the name.
+create function dibs.erase_stream(
+  stream text, least_version bigint, id uuid, data json, metadata json, out version bigint, out tombstone_stream text
+)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  tombstone_stream := split_part(stream, '-', 1) || '-' || encode(dibs.name_digest(stream), 'hex');
+  perform dibs.remove_messages(stream, null);
+  -- An older one is from before the stream was written to again. Whoever else writes
+  -- to a stream of this name keeps what is there.
+  perform set_config('dibs.retention', 'on', true);
+  delete from dibs.messages m where m.stream_name = tombstone_stream and m.type = 'dibs:Tombstone';
+  perform set_config('dibs.retention', 'off', true);
+  version := greatest(
+    least_version,
+    (select m.position + 1 from dibs.messages m where m.stream_name = tombstone_stream order by m.position desc limit 1)
+  );
+  insert into dibs.messages (stream_name, position, type, id, data, metadata)
+  values (tombstone_stream, version, 'dibs:Tombstone', id, data, metadata);
+  insert into dibs.erased_streams as e (digest, version) values (dibs.name_digest(stream), version)
+  on conflict (digest) do update set version = excluded.version, erased_at = excluded.erased_at;
+end
+$$;
+
+create function dibs.delete_stream(
+  stream text, expected bigint default null, erase_name boolean default false, reason text default null,
+  max_messages integer default 10000, dry_run boolean default false, id uuid default null
+)
+returns table (outcome text, version bigint, messages bigint, tombstone_stream text, more boolean)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+  tombstone constant text := 'dibs:Tombstone';
+  records text;
+  stone record;
+  head record;
+  tail record;
+  stands boolean; -- the stream ends with a tombstone
+  complete boolean; -- all of it goes with this call
+  data json;
+  metadata json;
+begin
+  perform dibs.refuse_invalid_removal(stream, reason, max_messages, id);
+  if expected < 0 then
+    raise exception 'invalid expected: it is a position from 0' using errcode = 'DB001', column = 'expected';
+  end if;
+  erase_name := coalesce(erase_name, false);
+  records := case when erase_name then dibs.retention_stream(stream) end;
+  tombstone_stream := stream;
+  more := false;
+  if not dry_run then
+    perform dibs.lock_retention(split_part(stream, '-', 1));
+  end if;
+
+  -- Below a tombstone there is nothing that a writer looks at: that much is removed
+  -- without holding any up.
+  for locked in 0..1 loop
+    select m.position, m.type, m.metadata into head
+    from dibs.messages m where m.stream_name = stream order by m.position limit 1;
+    select m.position, m.type, m.id, m.data, m.metadata into tail
+    from dibs.messages m where m.stream_name = stream order by m.position desc limit 1;
+    exit when dry_run or tail.type = tombstone and tail.position - head.position > max_messages;
+    if locked = 0 then
+      perform pg_advisory_xact_lock(1684628083, k.key)
+      from (
+        select distinct dibs.lock_key(split_part(s.name, '-', 1)) as key
+        from unnest(array[stream, records]) s (name) where s.name is not null order by 1
+      ) k;
+    end if;
+  end loop;
+
+  if tail.position is null then
+    select t.id, t.position, t.data into stone from dibs.erased_tombstone(stream) t;
+    if found then
+      tombstone_stream := split_part(stream, '-', 1) || '-' || encode(dibs.name_digest(stream), 'hex');
+      outcome := case when stone.id = id then 'deleted' else 'already_deleted' end;
+      version := stone.position;
+      messages := (stone.data ->> 'messages')::bigint;
+    else
+      outcome := 'no_stream'; version := -1; messages := 0;
+    end if;
+    return next;
+    return;
+  end if;
+
+  stands := tail.type = tombstone;
+  if expected <> tail.position and not (stands and expected = tail.position - 1) then
+    outcome := 'version_conflict'; version := tail.position; messages := 0;
+    return next;
+    return;
+  end if;
+  version := tail.position + case when stands then 0 else 1 end;
+  messages := case
+    when stands then coalesce((tail.data ->> 'messages')::bigint, 0)
+    else tail.position - head.position + case when head.type = tombstone then 0 else 1 end
+  end;
+  if stands and head.position = tail.position and not erase_name then
+    outcome := case when tail.id = id then 'deleted' else 'already_deleted' end;
+    return next;
+    return;
+  end if;
+
+  outcome := 'deleted';
+  if dry_run then
+    return next;
+    return;
+  end if;
+  if id is not null and id is distinct from tail.id then
+    perform from dibs.messages m where m.id = delete_stream.id;
+    if found then
+      raise exception 'invalid id: it is another message''s' using errcode = 'DB001', column = 'id';
+    end if;
+  end if;
+
+  complete := version - head.position <= max_messages;
+  data := json_strip_nulls(json_build_object(
+    'messages', messages, 'upTo', version - 1, 'nameErased', erase_name and complete,
+    'by', session_user, 'reason', coalesce(reason, case when stands then tail.data ->> 'reason' end)));
+  metadata := (
+    select json_build_object('localProperties', r.properties)
+    from (select dibs.reservation_of(case when stands then tail.metadata else head.metadata end, not (erase_name and complete)) as properties) r
+    where r.properties is not null
+  );
+  if erase_name and complete then
+    select e.version, e.tombstone_stream into version, tombstone_stream
+    from dibs.erase_stream(stream, version, coalesce(id, case when stands then tail.id end, gen_random_uuid()), data, metadata) e;
+    if records is not null and exists (select from dibs.messages m where m.stream_name = records) then
+      perform dibs.erase_stream(
+        records, dibs.stream_version(records) + 1, gen_random_uuid(),
+        json_strip_nulls(json_build_object('nameErased', true, 'by', session_user, 'reason', reason)), null);
+    end if;
+  else
+    if not stands then
+      insert into dibs.messages (stream_name, position, type, id, data, metadata)
+      values (stream, version, tombstone, coalesce(id, gen_random_uuid()), data, metadata);
+    end if;
+    perform dibs.remove_messages(stream, least(version, head.position + max_messages));
+    more := not complete;
+  end if;
+  return next;
+end
+$$;
+
+comment on function dibs.delete_stream(text, bigint, boolean, text, integer, boolean, uuid) is
+'Deletes a stream at an expected version, or at any. A tombstone, a message of type dibs:Tombstone, comes to its end, and all
+before it is removed. The stream''s version is the tombstone''s from then on: an initial write conflicts for ever, and a write
+at the tombstone''s version, or at any, goes on after it. Nothing that was deleted comes back.
+
+With erase_name the stream''s name goes too. The tombstone is then in a stream of the same category that is named by the
+SHA-256 of the name, which knows who asks by the name still. The records of its trimming go as well. Other streams that
+belong to it are deleted by calls of their own: snapshots, commands, dead letters. Do not write into reason what is to be
+forgotten.
+
+A tombstone keeps what a reservation needs to tell a duplicate from a key that is used for something else: a hash.
+
+A call removes at most max_messages, so that it is short. The first puts the tombstone there; more says that there are
+more to remove: call it again, with the same arguments. It is safe to call again at any time, and after an answer was
+lost: with the same id, it answers as the first did. With dry_run nothing happens.
+
+Answers with one row:
+  deleted           version is the tombstone''s, messages how many there were, tombstone_stream where the tombstone is
+  already_deleted   the same, of when it was
+  version_conflict  nothing happened: the stream is at this version
+  no_stream         nothing happened: there is none
+Raises DB001 for bad input, 0A000 above READ COMMITTED, 55P03 after 10 seconds of waiting for another transaction.';
+
+create function dibs.category_streams(category text, after text default null, max_streams integer default 1000)
+returns table (stream_name text, first_position bigint, version bigint)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+begin
+  if category is null or category = '' or strpos(category, '-') > 0 then
+    raise exception 'invalid category: it is no category' using errcode = 'DB001', column = 'category';
+  end if;
+  if max_streams is null or max_streams not between 1 and 10000 then
+    raise exception 'invalid max_streams: it is between 1 and 10000' using errcode = 'DB001', column = 'max_streams';
+  end if;
+  -- From one name to the next by the index, whatever the length of the streams.
+  stream_name := after;
+  for n in 1..max_streams loop
+    select m.stream_name into stream_name
+    from dibs.messages m
+    where m.stream_name > coalesce(category_streams.stream_name, '')
+      and m.stream_name >= category_streams.category and m.stream_name < category_streams.category || '.'
+      and (m.stream_name = category_streams.category or m.stream_name >= category_streams.category || '-')
+    order by m.stream_name
+    limit 1;
+    exit when not found;
+    select m.position into first_position from dibs.messages m
+    where m.stream_name = category_streams.stream_name order by m.position limit 1;
+    select m.position into version from dibs.messages m
+    where m.stream_name = category_streams.stream_name order by m.position desc limit 1;
+    return next;
+  end loop;
+end
+$$;
+
+comment on function dibs.category_streams(text, text, integer) is
+'The streams of a category in order of their names, after a name: at most max_streams, which is 1 to 10000.';
+
 revoke all on all tables in schema dibs from public;
 revoke all on all functions in schema dibs from public;
 
 insert into dibs.migrations (name, sha256)
-values ('0006_retention.sql', 'd7ad4922e4e6f120b8d9749126f981e1c31c18a4c4c1ec99c1197439dead7ca2');
+values ('0006_retention.sql', 'ed535c914d457bd21f1a1f646e45108892ac1f6c721b610f88a75a764b5248ae');
 
 perform set_config('role', caller, true);
 end

@@ -55,6 +55,9 @@ begin
       ('dibs.verify_table(text[], integer)', array['dibs_admin']),
       ('dibs.verify_store(bigint, integer)', array['dibs_admin']),
       ('dibs.verify_category(text, bigint, integer)', array['dibs_admin']),
+      ('dibs.trim(text, bigint, timestamptz, text, interval, integer, boolean, uuid)', array['dibs_admin']),
+      ('dibs.delete_stream(text, bigint, boolean, text, integer, boolean, uuid)', array['dibs_admin']),
+      ('dibs.category_streams(text, text, integer)', array['dibs_admin']),
       ('dibs.schema_version()', roles)
     ) f (name, roles)
     cross join unnest(f.roles) r (role)
@@ -90,7 +93,7 @@ revoke all on all functions in schema dibs from public;
 perform dibs.grant_rights();
 
 insert into dibs.migrations (name, sha256)
-values ('0008_rights.sql', '3abccf86b784b79f50eef4c1d53db5f3662f618a2289e5e14d6167462239869f');
+values ('0008_rights.sql', '6269b82947501eb9790d17d0399cddcd8202d6eb16f48dd1e160af9ded860fa1');
 
 perform set_config('role', caller, true);
 end
