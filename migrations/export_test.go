@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -38,6 +39,28 @@ func NewFile(name, sql string) File {
 
 // SHA256 returns what the file says of itself.
 func (f File) SHA256() string { return file{f.Name, f.SQL}.sha256() }
+
+// ReadCatalog returns the catalog of two databases, one of them without the schema
+// message_store.
+func ReadCatalog(ctx context.Context, without, with *pgx.Conn) (text string, err error) {
+	var native, all objects
+	for conn, to := range map[*pgx.Conn]*objects{without: &native, with: &all} {
+		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
+			*to, err = readCatalog(ctx, tx, "dibs")
+			return err
+		})
+		if err != nil {
+			return "", err
+		}
+	}
+	for object, facts := range native {
+		if !slices.Equal(slices.Sorted(slices.Values(facts)), slices.Sorted(slices.Values(all[object]))) {
+			return "", fmt.Errorf("%s changes %s", compatible, object)
+		}
+		delete(all, object)
+	}
+	return native.String() + "\n" + separator + "\n\n" + all.String(), nil
+}
 
 func inner(files []File) []file {
 	all := make([]file, len(files))

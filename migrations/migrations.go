@@ -105,6 +105,9 @@ func (c *Config) schema() (string, error) {
 //go:embed sql/*.sql
 var embedded embed.FS
 
+//go:embed grant_rights.sql
+var becomeGranter string
+
 // A file is one migration, written for the schema dibs. Its last statement records
 // it, by its name and the hash of what comes above that statement.
 type file struct {
@@ -172,19 +175,19 @@ func up(ctx context.Context, conn *pgx.Conn, config *Config, files []file) error
 		if err := applied.fit(files); err != nil {
 			return err
 		}
-		native, err := hasMessageDB(ctx, tx)
+		left, err := leftOut(ctx, tx, schema)
 		if err != nil {
 			return err
 		}
 		for _, f := range files {
-			if _, done := applied.byName[f.name]; done || f.name == compatible && (native || schema != pgschema.Default) {
+			if _, done := applied.byName[f.name]; done || left[f.name] != "" {
 				continue
 			}
 			if err := apply(ctx, tx, schema, f); err != nil {
 				return fmt.Errorf("%s: %w", f.name, err)
 			}
 		}
-		return nil
+		return grantRights(ctx, tx, schema)
 	})
 	if err != nil {
 		return fmt.Errorf("migrate: %w", plain(err))
@@ -194,14 +197,48 @@ func up(ctx context.Context, conn *pgx.Conn, config *Config, files []file) error
 
 // compatible is the file that makes the schema message_store, which message-db's
 // clients know. A database has one, beside the store in the schema dibs.
-const compatible = "0009_message_store.sql"
+const (
+	compatible       = "0009_message_store.sql"
+	compatibleSchema = "message_store"
+)
 
-// hasMessageDB reports whether the schema message_store is message-db's own: then it
-// is left as it is, until it is adopted.
-func hasMessageDB(ctx context.Context, tx pgx.Tx) (bool, error) {
-	var has bool
-	err := tx.QueryRow(ctx, "select exists (select from pg_class where oid = to_regclass('message_store.messages') and relkind in ('r', 'p'))").Scan(&has)
-	return has, err
+// A Reason says why [Up] leaves a file out, as part of a sentence.
+type Reason string
+
+// The reasons there are.
+const (
+	// MessageDBIsThere is for the schema message_store where it is message-db's own:
+	// that is left as it is until [Adopt] takes it over.
+	MessageDBIsThere Reason = "message_store is message-db's own, until it is adopted"
+
+	// OnlyBesideDibs is for the schema message_store beside a store in another schema
+	// than dibs.
+	OnlyBesideDibs Reason = "it is only for the store in the schema dibs"
+)
+
+// leftOut returns the files that Up does not apply in this database, and why.
+func leftOut(ctx context.Context, tx pgx.Tx, schema string) (map[string]Reason, error) {
+	if schema != pgschema.Default {
+		return map[string]Reason{compatible: OnlyBesideDibs}, nil
+	}
+	var isTable bool
+	err := tx.QueryRow(ctx, `select exists (
+		select from pg_catalog.pg_class
+		where relnamespace = to_regnamespace($1) and relname = 'messages' and relkind in ('r', 'p'))`, compatibleSchema).Scan(&isTable)
+	if err != nil || !isTable {
+		return nil, err
+	}
+	return map[string]Reason{compatible: MessageDBIsThere}, nil
+}
+
+// grantRights gives roles that were made since their rights, if the user may.
+func grantRights(ctx context.Context, tx pgx.Tx, schema string) error {
+	may, err := tx.Exec(ctx, pgschema.Rename(becomeGranter, schema))
+	if err != nil || may.RowsAffected() == 0 {
+		return err
+	}
+	_, err = tx.Exec(ctx, pgschema.Rename("select dibs.grant_rights()", schema))
+	return err
 }
 
 // lock waits for others who migrate the same schema. Strings in the files are
@@ -281,7 +318,11 @@ func apply(ctx context.Context, tx pgx.Tx, schema string, f file) error {
 	if _, err := tx.Conn().PgConn().Exec(ctx, sql).ReadAll(); err != nil {
 		return atLine(sql, err)
 	}
-	return nil
+	applied, err := readApplied(ctx, tx, schema)
+	if err == nil && applied.byName[f.name].sha256 != f.sha256() {
+		err = errors.New("it did not record itself")
+	}
+	return err
 }
 
 // atLine says in which line of a file the server found fault.
@@ -318,6 +359,7 @@ type Migration struct {
 	AppliedAt time.Time // when, UTC; zero if it has not been
 	Changed   bool      // whether what was applied is not what this library has
 	Unknown   bool      // whether this library does not have it: see [ErrTooNew]
+	LeftOut   Reason    // why Up does not apply it here; "" if it does, or has
 }
 
 // Status returns all migrations in order, those of a newer library last. It
@@ -336,27 +378,38 @@ func status(ctx context.Context, conn *pgx.Conn, config *Config, files []file) (
 	}
 	var all []Migration
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		applied, err := readApplied(ctx, tx, schema)
-		if err != nil {
-			return err
-		}
-		for _, f := range files {
-			r, done := applied.byName[f.name]
-			delete(applied.byName, f.name)
-			all = append(all, Migration{Name: f.name, Applied: done, AppliedAt: r.at.UTC(), Changed: done && r.sha256 != f.sha256()})
-			if !done {
-				all[len(all)-1].AppliedAt = time.Time{}
-			}
-		}
-		for _, name := range applied.names {
-			if r, left := applied.byName[name]; left {
-				all = append(all, Migration{Name: name, Applied: true, AppliedAt: r.at.UTC(), Unknown: true})
-			}
-		}
-		return nil
+		all, err = readStatus(ctx, tx, schema, files)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("migration status: %w", plain(err))
+	}
+	return all, nil
+}
+
+func readStatus(ctx context.Context, tx pgx.Tx, schema string, files []file) ([]Migration, error) {
+	applied, err := readApplied(ctx, tx, schema)
+	if err != nil {
+		return nil, err
+	}
+	left, err := leftOut(ctx, tx, schema)
+	if err != nil {
+		return nil, err
+	}
+	var all []Migration
+	for _, f := range files {
+		r, done := applied.byName[f.name]
+		delete(applied.byName, f.name)
+		if !done {
+			all = append(all, Migration{Name: f.name, LeftOut: left[f.name]})
+			continue
+		}
+		all = append(all, Migration{Name: f.name, Applied: true, AppliedAt: r.at.UTC(), Changed: r.sha256 != f.sha256()})
+	}
+	for _, name := range applied.names {
+		if r, left := applied.byName[name]; left {
+			all = append(all, Migration{Name: name, Applied: true, AppliedAt: r.at.UTC(), Unknown: true})
+		}
 	}
 	return all, nil
 }
