@@ -238,12 +238,24 @@ begin
   group by m.global_position
   having count(*) > 1
   limit max_violations;
+
+  if categories is null and exists (select from dibs.erased_streams) then
+    return query
+    select 'erased', null::text, null::text, null::bigint, null::bigint,
+      format('a tombstone at position %s of the stream named by %s', e.version, encode(e.digest, 'hex')), 'none', null::bigint
+    from dibs.erased_streams e
+    where not exists (
+      select from dibs.messages m
+      where m.type = 'dibs:Tombstone' and m.position = e.version and m.stream_name = m.category || '-' || encode(e.digest, 'hex')
+    )
+    limit max_violations;
+  end if;
 end
 $$;
 
 comment on function dibs.verify_table(text[], integer) is
-'How many messages each category has, and where ids and global positions are not unique or generated columns are not what
-they are generated from. Reads the whole table, without an index, also where categories are named.';
+'How many messages each category has, where ids and global positions are not unique or generated columns are not what they
+are generated from, and which erased streams have no tombstone. Reads the whole table, without an index, also where categories are named.';
 
 -- What the table generates.
 create function dibs.generated(stream_name text, metadata json, out category text, out group_hash bigint, out correlation_category text)
@@ -317,24 +329,31 @@ that verify_table counted, whether the index on id has as many.';
 
 -- Each message of a category, with the one before it in its stream.
 create function dibs.steps(of_category text)
-returns table (stream_name text, "position" bigint, global_position bigint, type text, previous bigint, previous_global bigint)
+returns table (stream_name text, "position" bigint, global_position bigint, previous bigint, previous_global bigint)
 language sql stable
 as $$
-  select m.stream_name, m.position, m.global_position, m.type, lag(m.position) over w, lag(m.global_position) over w
+  select m.stream_name, m.position, m.global_position, lag(m.position) over w, lag(m.global_position) over w
   from dibs.messages m
   where m.category = of_category
   window w as (partition by m.stream_name order by m.position, m.global_position)
 $$;
 
--- Whether a stream may begin after position 0, as far as records tell: it was trimmed
--- up to there, it was deleted, or it was erased and is written to again.
-create function dibs.begins_rightly(stream text, "position" bigint, type text) returns boolean
+-- Whether a stream may begin after position 0, as far as records tell: it was deleted,
+-- be it not all of it yet, or trimmed up to there. Records of trimming are trimmed
+-- without a record.
+create function dibs.begins_rightly(stream text, "position" bigint) returns boolean
 language sql stable
 as $$
-  select begins_rightly.type = U&'\0064ibs:Tombstone'
+  select exists (
+      select from dibs.messages m
+      where m.stream_name = begins_rightly.stream and m.position >= begins_rightly.position and m.type = 'dibs:Tombstone'
+    )
+    or stream ~ '^[^-]*[:+]retention-'
     or exists (
-      select from dibs.erased_streams e
-      where e.digest = sha256(convert_to(begins_rightly.stream, 'UTF8')) and e.version = begins_rightly.position - 1
+      select from dibs.messages m
+      cross join lateral (select case when dibs.storable_json(m.data) then m.data end as data) d
+      where m.stream_name = dibs.retention_stream(begins_rightly.stream) and m.type = 'Trimmed'
+        and d.data ->> 'stream' = begins_rightly.stream and d.data ->> 'upTo' = (begins_rightly.position - 1)::text
     )
 $$;
 
@@ -392,17 +411,17 @@ begin
     select 'dense', of_category, s.stream_name, s.position, s.global_position, 'position 0, or a record of what was removed',
       'position ' || s.position, null::bigint
     from dibs.steps(of_category) s
-    where s.previous is null and s.position <> 0 and not dibs.begins_rightly(s.stream_name, s.position, s.type)
+    where s.previous is null and s.position <> 0 and not dibs.begins_rightly(s.stream_name, s.position)
     limit max_violations;
   end if;
 
   if any_erased then
     return query
     select 'erased', of_category, s.stream_name, s.position, s.global_position,
-      'position ' || (e.version + 1) || ' or after: the stream was erased', 'position ' || s.position, null::bigint
+      'no message: the stream was erased', 'position ' || s.position, null::bigint
     from dibs.steps(of_category) s
-    join dibs.erased_streams e on e.digest = sha256(convert_to(s.stream_name, 'UTF8'))
-    where s.previous is null and s.position <= e.version
+    join dibs.erased_streams e on e.digest = dibs.name_digest(s.stream_name)
+    where s.previous is null
     limit max_violations;
   end if;
 
@@ -493,7 +512,7 @@ returns table (
 language sql stable
 as $$
   select k.*, lag(k.kept) over (partition by k.stream_name order by k.position),
-    coalesce(bool_or(k.generation is null and k.type = 'Resized') over (partition by k.name), false)
+    coalesce(bool_or(k.generation is null and k.type in ('Resized', 'dibs:Tombstone')) over (partition by k.name), false)
   from (
     select m.stream_name, m.position, m.global_position, m.type,
       regexp_replace(i.id, '\+[0-9]{1,18}\+[0-9]{1,9}$', '') as name,
@@ -554,7 +573,7 @@ begin
     ('consumer', k.generation is not null and k.kept < coalesce(k.previous, g.start),
       'a position not before ' || coalesce(k.previous, g.start), k.kept::text)
   ) v (rule, holds, expected, found)
-  where v.holds
+  where v.holds and k.type <> 'dibs:Tombstone'
   limit max_violations;
 end
 $$;
@@ -586,7 +605,7 @@ begin
   where case
     when m.id is not null then m.id::text is distinct from lower(p.message_id)
     else not exists (select from dibs.messages l where l.stream_name = p.of_stream and l.position > p.of_position)
-      and not exists (select from dibs.erased_streams e where e.digest = sha256(convert_to(p.of_stream, 'UTF8')))
+      and not exists (select from dibs.erased_streams e where e.digest = dibs.name_digest(p.of_stream))
   end
   limit max_violations;
 end
@@ -596,7 +615,7 @@ revoke all on all tables in schema dibs from public;
 revoke all on all functions in schema dibs from public;
 
 insert into dibs.migrations (name, sha256)
-values ('0007_report.sql', '7080b4a10a0fc25326f8ded5dda9034cde63dffe92081e5b139c59914be3979b');
+values ('0007_report.sql', '77faf052fd71d57d17fe5d2404d7dd87b66a8819c25cd0690be91d8cbeee99e6');
 
 perform set_config('role', caller, true);
 end

@@ -1,0 +1,361 @@
+package postgres
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+var (
+	//go:embed sql/verify_table.sql
+	verifyTableSQL string
+	//go:embed sql/verify_store.sql
+	verifyStoreSQL string
+	//go:embed sql/verify_category.sql
+	verifyCategorySQL string
+	//go:embed sql/verify_estimate.sql
+	verifyEstimateSQL string
+	//go:embed sql/verify_amcheck.sql
+	verifyAmcheckSQL string
+)
+
+// ErrNoAmcheck is matched by the error of [Admin.Verify] where amcheck was asked for
+// and is not there: create extension amcheck, and grant its functions.
+var ErrNoAmcheck = errors.New("amcheck is not installed in this database, or not granted to this user")
+
+// VerifyConfig changes what [Admin.Verify] looks at. A nil *VerifyConfig is a good one.
+type VerifyConfig struct {
+	// Categories are what is looked at. One that has no message is refused.
+	//
+	// Defaults to all of them.
+	Categories []messagestore.Category
+
+	// MaxViolations is how many violations of one rule are listed, of each category:
+	// 1 to 100,000.
+	//
+	// Defaults to 100.
+	MaxViolations int
+
+	// Amcheck checks the indexes too, with PostgreSQL's extension of that name: that
+	// each is in order and has every row of the table.
+	//
+	// Defaults to false.
+	Amcheck bool
+
+	// OnProgress is called before each part of the work.
+	//
+	// Defaults to nothing.
+	OnProgress func(VerifyProgress)
+}
+
+// A VerifyProgress says how far [Admin.Verify] is. Every message is looked at twice:
+// in the table, and in its category.
+type VerifyProgress struct {
+	Category messagestore.Category // that comes next; empty for the table
+
+	// Done and Total are numbers of messages to look at. The total is an estimate of
+	// PostgreSQL's until the table was read.
+	Done, Total int64
+}
+
+// A Verification is what [Admin.Verify] found.
+type Verification struct {
+	Checked    Checked
+	Violations []Violation
+	More       bool // whether there are more violations of some rule than are listed
+
+	// NotChecked says, in sentences, what was not looked at.
+	NotChecked []string
+}
+
+// Checked is how many there were to look at. What is 0 was not shown to be right.
+type Checked struct {
+	Categories   int64 `json:"categories"`
+	Streams      int64 `json:"streams"`
+	Messages     int64 `json:"messages"`
+	Consumers    int64 `json:"consumers"`    // that have a ledger of generations
+	Positions    int64 `json:"positions"`    // that consumers recorded
+	Reservations int64 `json:"reservations"` // copies of commands, made for a key
+	DeadLetters  int64 `json:"deadLetters"`  // that consumers parked
+	Erased       int64 `json:"erased"`       // streams that were deleted with their names
+}
+
+// A Violation is something that is not as it should be.
+type Violation struct {
+	// Rule is the name of what is violated:
+	//
+	//	dense        the positions of a stream are 0, 1, 2 …, or go on from what was removed
+	//	order        later positions of a stream have later global positions
+	//	unique       ids, global positions and positions in a stream are of one message
+	//	indexes      the unique indexes are there, and have what the table has
+	//	generated    generated columns are what they are generated from
+	//	sequence     the sequence is ahead of every global position, and goes on by 1
+	//	erased       a stream that was erased has no message, and a tombstone
+	//	reservation  a key has one winner: the first in its stream, with the id of its command
+	//	ledger       a consumer's generations are whole, and positions are of one of them
+	//	consumer     a consumer's positions are not ahead of its category, and only grow
+	//	deadLetter   a message that was parked is where it was, or was removed
+	Rule string
+
+	Category       messagestore.Category       // empty for what is the store's
+	Stream         messagestore.StreamName     // empty for what is the category's
+	Position       messagestore.Version        // in Stream
+	GlobalPosition messagestore.GlobalPosition // 0 if it is of no message
+	Expected       string
+	Found          string
+}
+
+// String says what is wrong where.
+func (v Violation) String() string {
+	var where string
+	switch {
+	case v.Stream != "":
+		where = fmt.Sprintf("%s@%d ", v.Stream, v.Position)
+	case v.Category != "":
+		where = string(v.Category) + " "
+	}
+	if v.GlobalPosition > 0 {
+		where += fmt.Sprintf("(%d)", v.GlobalPosition)
+	}
+	if where = strings.TrimSuffix(where, " "); where != "" {
+		where += ": "
+	}
+	return fmt.Sprintf("%s: %sexpected %s, found %s", v.Rule, where, v.Expected, v.Found)
+}
+
+// Verify looks at what is in the store and reports what should not be. It is for a
+// store in use: everything is seen as it was at one moment, no lock is taken that a
+// writer waits for, and what is written meanwhile raises no false alarm. It works on a
+// replica too. It reads the whole table three to four times, sorts streams on disk if
+// they are many, and holds its snapshot meanwhile, so that vacuum removes nothing
+// that was deleted since.
+//
+// It takes a pool or a connection, not in a transaction, of a member of dibs_admin.
+// A category that has no message is an error that matches [messagestore.ErrNotFound].
+func (a *Admin) Verify(ctx context.Context, config *VerifyConfig) (*Verification, error) {
+	v := verifier{admin: a, max: 100}
+	if config != nil {
+		v.config = *config
+	}
+	if err := v.validate(); err != nil {
+		return nil, fmt.Errorf("verify: %w", err)
+	}
+	err := a.driver.with(ctx, func(db DB) error {
+		options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+		b, ok := db.(interface {
+			BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+		})
+		if !ok || a.driver.inTransaction(db) {
+			return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "database", nil, "it is in a transaction, and this takes one of its own")
+		}
+		tx, err := b.BeginTx(ctx, options)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // there is nothing to undo
+		return v.run(ctx, tx)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("verify: %w", a.driver.failed(err))
+	}
+	return &v.found, nil
+}
+
+type verifier struct {
+	admin  *Admin
+	config VerifyConfig
+	max    int
+	found  Verification
+
+	categories []counted
+	progress   VerifyProgress
+}
+
+// counted is a category, and how many messages of it are in the table.
+type counted struct {
+	name     messagestore.Category
+	messages int64
+}
+
+func (v *verifier) validate() error {
+	for _, category := range v.config.Categories {
+		// Clients of message-db may give names that ours may not.
+		if category == "" || strings.ContainsAny(string(category), "-\x00") {
+			return messagestore.NewInvalidError(messagestore.ErrInvalidCategory, "category", string(category), "it is not empty and has no dash")
+		}
+	}
+	if v.config.MaxViolations < 0 || v.config.MaxViolations > 100_000 {
+		return messagestore.NewInvalidError(messagestore.ErrInvalidLimit, "max violations", fmt.Sprint(v.config.MaxViolations), "it is between 1 and 100000")
+	}
+	if v.config.MaxViolations > 0 {
+		v.max = v.config.MaxViolations
+	}
+	return nil
+}
+
+func (v *verifier) run(ctx context.Context, tx pgx.Tx) error {
+	err := v.query(ctx, tx, verifyEstimateSQL, nil, func(rows pgx.Rows) error { return rows.Scan(&v.progress.Total) })
+	if err != nil {
+		return err
+	}
+	v.progress.Total *= 2
+	v.tell("")
+
+	var names []string // of no category: all of them
+	for _, category := range v.config.Categories {
+		names = append(names, string(category))
+	}
+	if err := v.rows(ctx, tx, verifyTableSQL, names, v.max); err != nil {
+		return err
+	}
+	for _, category := range v.config.Categories {
+		if !v.has(category) {
+			return fmt.Errorf("category %s: %w", category, messagestore.ErrNotFound)
+		}
+	}
+	v.progress.Done, v.progress.Total = v.found.Checked.Messages, 2*v.found.Checked.Messages
+
+	for _, category := range v.categories {
+		v.tell(category.name)
+		if err := v.rows(ctx, tx, verifyCategorySQL, string(category.name), category.messages, v.max); err != nil {
+			return fmt.Errorf("category %s: %w", category.name, err)
+		}
+		v.progress.Done += category.messages
+	}
+
+	var messages *int64
+	if names == nil {
+		messages = &v.found.Checked.Messages
+	} else {
+		v.found.NotChecked = append(v.found.NotChecked, "ids and global positions were compared within the named categories only")
+	}
+	if err := v.rows(ctx, tx, verifyStoreSQL, messages, v.max); err != nil {
+		return err
+	}
+	if v.config.Amcheck {
+		if err := v.amcheck(ctx, tx); err != nil {
+			return err
+		}
+	} else {
+		v.found.NotChecked = append(v.found.NotChecked, "the indexes' inner order: that takes amcheck")
+	}
+	v.found.NotChecked = append(v.found.NotChecked,
+		"in what order transactions were committed: it cannot be seen afterwards",
+		"effects that should have been written once under one id, and were written under two")
+	return nil
+}
+
+func (v *verifier) tell(category messagestore.Category) {
+	v.progress.Category = category
+	if v.config.OnProgress != nil {
+		v.config.OnProgress(v.progress)
+	}
+}
+
+func (v *verifier) has(category messagestore.Category) bool {
+	for _, c := range v.categories {
+		if c.name == category {
+			return true
+		}
+	}
+	return false
+}
+
+// rows reads what one of the functions answers.
+func (v *verifier) rows(ctx context.Context, tx pgx.Tx, sql string, args ...any) error {
+	listed := map[string]int{}
+	return v.query(ctx, tx, sql, args, func(rows pgx.Rows) error {
+		var rule string
+		var category, stream, expected, found pgtype.Text
+		var position, globalPosition, checked pgtype.Int8
+		if err := rows.Scan(&rule, &category, &stream, &position, &globalPosition, &expected, &found, &checked); err != nil {
+			return fmt.Errorf("read a row: %w", err)
+		}
+		if checked.Valid {
+			v.count(rule, messagestore.Category(category.String), checked.Int64)
+			return nil
+		}
+		v.found.Violations = append(v.found.Violations, Violation{
+			Rule: rule, Category: messagestore.Category(category.String), Stream: messagestore.StreamName(stream.String),
+			Position: messagestore.Version(position.Int64), GlobalPosition: messagestore.GlobalPosition(globalPosition.Int64),
+			Expected: expected.String, Found: found.String,
+		})
+		if listed[rule]++; listed[rule] >= v.max {
+			v.found.More = true
+		}
+		return nil
+	})
+}
+
+func (v *verifier) count(what string, category messagestore.Category, n int64) {
+	c := &v.found.Checked
+	switch what {
+	case "messages":
+		v.categories = append(v.categories, counted{category, n})
+		c.Categories++
+		c.Messages += n
+	case "streams":
+		c.Streams += n
+	case "consumers":
+		c.Consumers += n
+	case "positions":
+		c.Positions += n
+	case "reservations":
+		c.Reservations += n
+	case "deadLetters":
+		c.DeadLetters += n
+	case "erased":
+		c.Erased += n
+	}
+}
+
+// amcheck runs as the user, to whom the extension's functions are granted, and not as
+// the owner of the schema.
+func (v *verifier) amcheck(ctx context.Context, tx pgx.Tx) error {
+	type index struct {
+		check, name string
+		oid         int64
+	}
+	var indexes []index
+	err := v.query(ctx, tx, verifyAmcheckSQL, nil, func(rows pgx.Rows) error {
+		var i index
+		err := rows.Scan(&i.check, &i.name, &i.oid)
+		indexes = append(indexes, i)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if len(indexes) == 0 {
+		return ErrNoAmcheck
+	}
+	for _, i := range indexes {
+		err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+			// check is a name that PostgreSQL has quoted.
+			return v.query(ctx, tx, "select "+i.check+"($1::oid::regclass, true)", []any{i.oid}, func(pgx.Rows) error { return nil })
+		})
+		e, ok := errors.AsType[*pgconn.PgError](err)
+		switch {
+		case ok && strings.HasPrefix(e.Code, "XX"):
+			v.found.Violations = append(v.found.Violations, Violation{Rule: "indexes", Expected: "an index " + i.name + " as amcheck wants it", Found: e.Message})
+		case ok && e.Code == "42501":
+			return ErrNoAmcheck
+		case err != nil:
+			return fmt.Errorf("index %s: %w", i.name, err)
+		}
+	}
+	return nil
+}
+
+func (v *verifier) query(ctx context.Context, tx pgx.Tx, sql string, args []any, each func(pgx.Rows) error) error {
+	return v.admin.driver.read(ctx, tx, pgschema.Rename(sql, v.admin.driver.schema), args, each)
+}

@@ -1,0 +1,285 @@
+package postgres_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/reservation"
+)
+
+// A verified is a schema of its own, to be broken and looked at.
+type verified struct {
+	pool   *pgxpool.Pool
+	schema string
+	store  *messagestore.Store
+	admin  *postgres.Admin
+}
+
+func newVerified(t *testing.T) *verified {
+	t.Helper()
+	pool, schema := pgtest.Schema(t)
+	config := &postgres.Config{Schema: schema}
+	return &verified{pool, schema, messagestore.New(postgres.New(pool, config), nil), postgres.NewAdmin(pool, config)}
+}
+
+// damage does what only a superuser can: no trigger fires.
+func (v *verified) damage(t *testing.T, statements ...string) {
+	t.Helper()
+	err := pgx.BeginFunc(t.Context(), v.pool, func(tx pgx.Tx) error {
+		for _, statement := range append([]string{"set local session_replication_role = replica"}, statements...) {
+			if _, err := tx.Exec(t.Context(), strings.ReplaceAll(statement, "dibs.", v.schema+".")); err != nil {
+				return fmt.Errorf("%s: %w", statement, err)
+			}
+		}
+		return nil
+	})
+	require.NoError(t, err)
+}
+
+func (v *verified) verify(t *testing.T) *postgres.Verification {
+	t.Helper()
+	found, err := v.admin.Verify(t.Context(), nil)
+	require.NoError(t, err)
+	return found
+}
+
+// A body is any message.
+type body struct {
+	messageType string
+	data        any
+}
+
+func (b body) MessageType() string          { return b.messageType }
+func (b body) MarshalJSON() ([]byte, error) { return json.Marshal(b.data) }
+
+type fields map[string]any
+
+func (v *verified) write(t *testing.T, stream messagestore.StreamName, bodies ...messagestore.Body) {
+	t.Helper()
+	_, err := v.store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...)
+	require.NoError(t, err)
+}
+
+func (v *verified) reserve(t *testing.T, source *messagestore.Recorded, config *reservation.Config) {
+	t.Helper()
+	reserver, err := reservation.New(v.store, config)
+	require.NoError(t, err)
+	result, err := reserver.Reserve(t.Context(), source, "AAA")
+	require.NoError(t, err)
+	require.Equal(t, reservation.Reserved, result.Outcome)
+}
+
+// healthy writes something of every kind.
+func (v *verified) healthy(t *testing.T) {
+	t.Helper()
+	event := body{"Opened", fields{"n": 1}}
+	v.write(t, "account-1", event, event, event)
+	v.write(t, "account-2", event)
+	v.write(t, "account:command-1", body{"Open", fields{"key": "AAA"}}, body{"Open", fields{"key": "AAA"}})
+	first, err := v.store.Last(t.Context(), "account:command-1")
+	require.NoError(t, err)
+	v.reserve(t, first, nil)
+	v.reserve(t, first, &reservation.Config{Category: "account:reserved", From: "account:command", Name: "billing"})
+	v.write(t, "account:position-accounts", body{"Resized", fields{"size": 1, "start": 0}}, body{"Resized", fields{"size": 2, "start": 2}})
+	v.write(t, "account:position-accounts+0+0", body{"Recorded", fields{"position": 1}}, body{"Recorded", fields{"position": 3}})
+	v.write(t, "account:position-accounts+1+1", body{"Recorded", fields{"position": 5}})
+	v.write(t, "account:position-of+another+client", body{"Recorded", fields{"position": 1000}}, body{"Recorded", fields{"position": 10}})
+	parked, err := v.store.Last(t.Context(), "account-1")
+	require.NoError(t, err)
+	v.write(t, messagestore.StreamName("account:deadLetter-accounts+"+parked.ID.String()), body{"Parked", fields{
+		"messageId": parked.ID, "stream": parked.Stream, "position": parked.Position, "globalPosition": parked.GlobalPosition,
+	}})
+}
+
+func TestVerifyCountsWhatItLookedAt(t *testing.T) {
+	t.Parallel()
+	v := newVerified(t)
+	empty := v.verify(t)
+	require.Empty(t, empty.Violations)
+	require.Zero(t, empty.Checked)
+	v.healthy(t)
+
+	found := v.verify(t)
+
+	require.Empty(t, found.Violations)
+	require.False(t, found.More)
+	require.Equal(t, postgres.Checked{
+		Categories: 5, Streams: 10, Messages: 16, Consumers: 1, Positions: 3, Reservations: 2, DeadLetters: 1,
+	}, found.Checked)
+	require.NotEmpty(t, found.NotChecked)
+}
+
+func TestVerifyFindsEveryViolation(t *testing.T) {
+	t.Parallel()
+	insert := func(stream string, position, global int, messageType, data string) string {
+		return fmt.Sprintf("insert into dibs.messages (stream_name, position, global_position, type, id, data) values ('%s', %d, %d, '%s', gen_random_uuid(), '%s')",
+			stream, position, global, messageType, data)
+	}
+	for name, c := range map[string]struct {
+		damage []string
+		want   string // the violation, as a person reads it
+		more   string // that comes with it, unavoidably
+	}{
+		"a message in the middle is gone": {
+			[]string{"delete from dibs.messages where stream_name = 'account-1' and position = 1"},
+			"dense: account-1@2 (3): expected position 1, found position 2", "",
+		},
+		"a beginning is gone": {
+			[]string{"delete from dibs.messages where stream_name = 'account-1' and position = 0"},
+			"dense: account-1@1 (2): expected position 0, or a record of what was removed, found position 1", "",
+		},
+		"a stream is out of order": {
+			[]string{
+				"update dibs.messages set global_position = 900 where stream_name = 'account-1' and position = 0",
+				"select setval('dibs.messages_global_position_seq', 1000)",
+			},
+			"order: account-1@1 (2): expected a global position after 900, found 2", "",
+		},
+		"two messages have one position": {
+			[]string{"alter table dibs.messages drop constraint messages_stream", insert("account-2", 0, 17, "Opened", "{}"), "select setval('dibs.messages_global_position_seq', 17)"},
+			"unique: account-2@0 (17): expected one message at the position, found one more",
+			"indexes: expected a valid unique index on stream_name, position, found none",
+		},
+		"two messages have one id": {
+			[]string{"alter table dibs.messages drop constraint messages_id", "update dibs.messages set id = (select id from dibs.messages where global_position = 1) where global_position = 4"},
+			"unique: expected one message with the id ", "indexes: expected a valid unique index on id, found none",
+		},
+		"two messages have one global position": {
+			[]string{"update dibs.messages set global_position = 5 where stream_name = 'account-2'"},
+			"unique: (5): expected one message at this global position, found 2 messages", "",
+		},
+		"an index is gone": {
+			[]string{"alter table dibs.messages drop constraint messages_pkey"},
+			"indexes: expected a valid unique index on category, global_position, found none", "",
+		},
+		"an index is invalid": {
+			[]string{"update pg_index set indisvalid = false where indexrelid = 'dibs.messages_id'::regclass"},
+			"indexes: expected a valid unique index on id, found none", "",
+		},
+		"a category is not the stream's": {
+			[]string{"alter table dibs.messages alter category drop expression", "update dibs.messages set category = 'other' where stream_name = 'account-2'"},
+			"generated: account-2@0 (4): expected category account, found other", "",
+		},
+		"a group hash is not the identifier's": {
+			[]string{"alter table dibs.messages alter group_hash drop expression", "update dibs.messages set group_hash = 7 where stream_name = 'account-2'"},
+			"generated: account-2@0 (4): expected group_hash ", "",
+		},
+		"a correlation is not the metadata's": {
+			[]string{"alter table dibs.messages alter correlation_category drop expression", "update dibs.messages set correlation_category = 'x' where stream_name = 'account-2'"},
+			"generated: account-2@0 (4): expected correlation_category null, found x", "",
+		},
+		"the sequence is behind": {
+			[]string{"select setval('dibs.messages_global_position_seq', 15)"},
+			"sequence: (16): expected a sequence at this global position or after, found a sequence at 15", "",
+		},
+		"the sequence hands its last position out again": {
+			[]string{"select setval('dibs.messages_global_position_seq', 16, false)"},
+			"sequence: (16): expected a sequence at this global position or after, found a sequence at 16", "",
+		},
+		"the sequence keeps positions back": {
+			[]string{"alter sequence dibs.messages_global_position_seq cache 20"},
+			"found increment 1, cache 20, no cycle", "",
+		},
+		"an erased stream begins again": {
+			[]string{"insert into dibs.erased_streams (digest, version) values (sha256('account-2'), 6)"},
+			"erased: account-2@0 (4): expected no message: the stream was erased, found position 0", "erased: expected a tombstone at position 6 ",
+		},
+		"a second copy in a reservation's stream": {
+			[]string{
+				`insert into dibs.messages (stream_name, position, global_position, type, id, data, metadata)
+				select stream_name, 1, 17, type, gen_random_uuid(), data, metadata from dibs.messages where stream_name = 'account:command-1+AAA'`,
+				"select setval('dibs.messages_global_position_seq', 17)",
+			},
+			"reservation: account:command-1+AAA@1 (17): expected one winner for the key AAA, at position 0, found one more in the stream", "",
+		},
+		"a second copy in another stream": {
+			[]string{
+				`insert into dibs.messages (stream_name, position, global_position, type, id, data, metadata)
+				select 'account:command-9', 0, 17, type, gen_random_uuid(), data, metadata from dibs.messages where stream_name = 'account:command-1+AAA'`,
+				"select setval('dibs.messages_global_position_seq', 17)",
+			},
+			"reservation: account:command-9@0 (17): expected one winner for the key AAA, at position 0, found one in another stream", "",
+		},
+		"a copy of something else": {
+			[]string{"update dibs.messages set id = gen_random_uuid() where stream_name = 'account:command-1+AAA'"},
+			"reservation: account:command-1+AAA@0 (7): expected an id derived from account:command-1@1, found ", "",
+		},
+		"a consumer is ahead": {
+			[]string{`update dibs.messages set data = '{"position":6}' where stream_name = 'account:position-accounts+1+1'`},
+			"consumer: account:position-accounts+1+1@0 (13): expected a position not ahead of account, whose last message is at 4, found 6", "",
+		},
+		"a consumer of nothing is ahead": {
+			[]string{insert("none:position-c", 0, 17, "Resized", `{"size":1,"start":3}`), "select setval('dibs.messages_global_position_seq', 17)"},
+			"consumer: none:position-c@0 (17): expected a position not ahead of none, which has no message, found 3", "",
+		},
+		"a position went back": {
+			[]string{`update dibs.messages set data = '{"position":0}' where stream_name = 'account:position-accounts+0+0' and position = 1`},
+			"consumer: account:position-accounts+0+0@1 (12): expected a position not before 1, found 0", "",
+		},
+		"a position is before its generation": {
+			[]string{`update dibs.messages set data = '{"position":1}' where stream_name = 'account:position-accounts+1+1'`},
+			"consumer: account:position-accounts+1+1@0 (13): expected a position not before 2, found 1", "",
+		},
+		"a position is none": {
+			[]string{`update dibs.messages set data = '{"position":"\u0000"}' where stream_name = 'account:position-accounts+1+1'`},
+			"consumer: account:position-accounts+1+1@0 (13): expected a Recorded with a position, found Recorded", "",
+		},
+		"a ledger has no size": {
+			[]string{`update dibs.messages set data = '{"start":2}' where stream_name = 'account:position-accounts' and position = 1`},
+			"ledger: account:position-accounts@1 (10): expected a Resized with a size of 1 to 1024 and a start, found Resized", "",
+		},
+		"a generation never started": {
+			[]string{insert("account:position-accounts+2+0", 0, 17, "Recorded", `{"position":5}`), "select setval('dibs.messages_global_position_seq', 17)"},
+			"ledger: account:position-accounts+2+0@0 (17): expected a generation that the ledger starts, up to 1, found generation 2", "",
+		},
+		"a member is none of the group": {
+			[]string{insert("account:position-accounts+0+1", 0, 17, "Recorded", `{"position":5}`), "select setval('dibs.messages_global_position_seq', 17)"},
+			"ledger: account:position-accounts+0+1@0 (17): expected a member of a group of 1, found member 1", "",
+		},
+		"a ledger is gone": {
+			[]string{"delete from dibs.messages where stream_name = 'account:position-accounts'"},
+			"ledger: account:position-accounts+0+0@0 (11): expected a ledger that starts generation 0, found none", "ledger: account:position-accounts+",
+		},
+		"a dead letter of nothing": {
+			[]string{"delete from dibs.messages where stream_name = 'account-1'"},
+			"@0 (16): expected the message ", "",
+		},
+		"a dead letter of another": {
+			[]string{"update dibs.messages set id = gen_random_uuid() where stream_name = 'account-1' and position = 2"},
+			"@0 (16): expected the message ", "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := newVerified(t)
+			v.healthy(t)
+			require.Empty(t, v.verify(t).Violations)
+
+			v.damage(t, c.damage...)
+
+			found := v.verify(t)
+			var wanted bool
+			for _, violation := range found.Violations {
+				text := violation.String()
+				switch {
+				case strings.Contains(text, c.want):
+					wanted = true
+				case name == "a category is not the stream's": // and so much else
+				case c.more == "" || !strings.HasPrefix(text, c.more):
+					require.Fail(t, "another violation", text)
+				}
+			}
+			require.True(t, wanted, "%s, and not %v", c.want, found.Violations)
+			require.NotZero(t, found.Checked.Messages)
+		})
+	}
+}
