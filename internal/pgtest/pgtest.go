@@ -79,7 +79,7 @@ func Schema(t testing.TB) (*pgxpool.Pool, string) {
 	defer cancel()
 
 	// Before the pool, so that the pool is closed first.
-	t.Cleanup(func() { exec(t, url, "drop schema if exists "+name+" cascade") })
+	t.Cleanup(func() { run(t, url, "drop schema if exists "+name+" cascade") })
 	if err := migrate(ctx, url, &migrations.Config{Schema: name}); err != nil {
 		t.Fatalf("migrate schema %s: %v", name, err)
 	}
@@ -91,8 +91,8 @@ func Schema(t testing.TB) (*pgxpool.Pool, string) {
 func Database(t testing.TB) string {
 	t.Helper()
 	server, name := URL(t), unique()
-	exec(t, server, "create database "+name+" template template0")
-	t.Cleanup(func() { exec(t, server, "drop database if exists "+name+" with (force)") })
+	run(t, server, "create database "+name+" template template0")
+	t.Cleanup(func() { run(t, server, "drop database if exists "+name+" with (force)") })
 
 	database, err := withDatabase(server, name)
 	if err != nil {
@@ -126,9 +126,9 @@ func migrate(ctx context.Context, url string, config *migrations.Config) error {
 	return migrations.Up(ctx, conn, config)
 }
 
-// exec runs a statement on a connection of its own, also in a cleanup, when
+// run runs a statement on a connection of its own, also in a cleanup, when
 // the test's context is over.
-func exec(t testing.TB, url, statement string) {
+func run(t testing.TB, url, statement string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 	defer cancel()

@@ -59,3 +59,42 @@ func TestDatabaseIsDroppedThoughSomebodyIsConnected(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 0, n)
 }
+
+func TestServerIsOneTestsOwnAndSyncs(t *testing.T) {
+	t.Parallel()
+	var own, standby string
+	t.Run("while the test runs", func(t *testing.T) {
+		own = pgtest.Server(t)
+		standby = pgtest.Standby(t, own)
+		require.Equal(t, "on", show(t, own, "fsync"))
+		require.Equal(t, "off", show(t, own, "in_hot_standby"))
+		require.Equal(t, "on", show(t, standby, "in_hot_standby"))
+	})
+
+	for _, url := range []string{own, standby} {
+		_, err := pgx.Connect(t.Context(), url)
+		require.Error(t, err)
+	}
+}
+
+func TestPgBouncerIsInFrontOfTheDatabase(t *testing.T) {
+	t.Parallel()
+	database := pgtest.URL(t)
+	var through *pgtest.Bouncer
+	t.Run("while the test runs", func(t *testing.T) {
+		through = pgtest.PgBouncer(t, database)
+		require.Equal(t, show(t, database, "data_directory"), show(t, through.URL, "data_directory"))
+	})
+
+	_, err := pgx.Connect(t.Context(), through.URL)
+	require.Error(t, err)
+}
+
+func show(t *testing.T, url, setting string) (value string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	require.NoError(t, conn.QueryRow(t.Context(), "show "+setting).Scan(&value))
+	return value
+}

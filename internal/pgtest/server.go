@@ -1,0 +1,243 @@
+package pgtest
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Server starts a server that syncs, for a test that changes its settings, and
+// returns the URL of its database, of a superuser. It goes when the test ends.
+// Without the programs for it the test is skipped, or fails if CI is set.
+func Server(t testing.TB) string {
+	t.Helper()
+	return start(t, "--durable")
+}
+
+// Standby starts a standby of the server that the URL names.
+func Standby(t testing.TB, primary string) string {
+	t.Helper()
+	return start(t, "--standby-of", primary)
+}
+
+func start(t testing.TB, options ...string) string {
+	t.Helper()
+	URL(t) // a test that may not use a server starts none
+	const variable = "DIBS_OWN_SERVER"
+	script := filepath.Join(root(t), "scripts", "with-postgres")
+	args := append([]string{script}, options...)
+	args = append(args, variable, "--", "sh", "-c", `echo "$`+variable+`"; exec cat >/dev/null`)
+	return keep(t, exec.Command("bash", args...)) //nolint:gosec,noctx // a script of ours, which ends with its input
+}
+
+// A Bouncer is a PgBouncer in transaction mode.
+type Bouncer struct {
+	URL string // of a database behind it
+
+	t   testing.TB
+	pid int
+}
+
+// PgBouncer starts one in front of the database that the URL names, with fewer
+// connections to the server than its clients have to it. It goes when the test
+// ends. Where it is not installed the test is skipped, or fails if CI is set.
+func PgBouncer(t testing.TB, database string) *Bouncer {
+	t.Helper()
+	program := findProgram("pgbouncer", "/usr/sbin", "/usr/local/sbin")
+	if program == "" {
+		missing(t, "no PgBouncer: install the package pgbouncer")
+	}
+	target, err := pgx.ParseConfig(database)
+	if err != nil {
+		t.Fatal("PgBouncer: this is no URL of a database")
+	}
+
+	// Not the test's own folder: a socket's path is short, and not everybody gets there.
+	dir, err := os.MkdirTemp("/tmp", "dibs-bouncer.")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	quote := func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+	server := fmt.Sprintf("host=%s port=%d user=%s", quote(target.Host), target.Port, quote(target.User))
+	if target.Password != "" {
+		server += " password=" + quote(target.Password)
+	}
+	config := fmt.Sprintf(`[databases]
+* = %[1]s
+[pgbouncer]
+pool_mode = transaction
+default_pool_size = 3
+auth_type = any
+max_client_conn = 500
+unix_socket_dir = %[2]s
+listen_port = 6432
+pidfile = %[2]s/pid
+logfile = %[2]s/log
+`, server, dir)
+	if err := os.WriteFile(filepath.Join(dir, "ini"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	// It refuses to run as root. What started it ends with the test, however that ends.
+	command := []string{program, "-q", filepath.Join(dir, "ini")}
+	if os.Geteuid() == 0 {
+		command = append(asPostgres(t, dir), command...)
+	}
+	args := append([]string{"-c", `"$@" >/dev/null 2>&1 & echo started; cat >/dev/null; kill $!; wait`, "sh"}, command...)
+	keep(t, exec.Command("sh", args...)) //nolint:gosec,noctx // ends with its input
+
+	b := &Bouncer{t: t}
+	u := url.URL{Scheme: "postgres", Path: "/" + target.Database, RawQuery: url.Values{"host": {dir}, "port": {"6432"}, "user": {target.User}}.Encode()}
+	b.URL = u.String()
+	awaitBouncer(t, b.URL, filepath.Join(dir, "log"))
+	pid, err := os.ReadFile(filepath.Join(dir, "pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.pid, err = strconv.Atoi(strings.TrimSpace(string(pid))); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// awaitBouncer returns once a connection can be made.
+func awaitBouncer(t testing.TB, database, logFile string) {
+	t.Helper()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for deadline := time.Now().Add(patience); ; <-ticker.C {
+		conn, err := pgx.Connect(t.Context(), database)
+		if err == nil {
+			conn.Close(t.Context())
+			return
+		}
+		if _, refused := errors.AsType[*pgconn.PgError](err); refused || time.Now().After(deadline) {
+			log, _ := os.ReadFile(logFile)
+			t.Fatalf("PgBouncer: %v\n%.2000s", err, log)
+		}
+	}
+}
+
+// Kill ends it at once.
+func (b *Bouncer) Kill() {
+	b.t.Helper()
+	process, err := os.FindProcess(b.pid)
+	if err == nil {
+		err = process.Kill()
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// asPostgres gives dir and what is in it to the user who runs servers, and returns
+// the start of a command as that user.
+func asPostgres(t testing.TB, dir string) []string {
+	t.Helper()
+	owner, err := user.Lookup("postgres")
+	if err != nil {
+		missing(t, "run by root, PgBouncer needs a user postgres")
+	}
+	uid, _ := strconv.Atoi(owner.Uid)
+	gid, _ := strconv.Atoi(owner.Gid)
+	for _, path := range []string{dir, filepath.Join(dir, "ini")} {
+		if err := os.Chown(path, uid, gid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if program := findProgram("setpriv"); program != "" {
+		return []string{program, "--reuid=postgres", "--regid=postgres", "--init-groups", "--"}
+	}
+	return []string{"runuser", "-u", "postgres", "--"}
+}
+
+// keep starts a command that prints a line once it is ready, and ends when its input
+// does: at the end of the test, or of its process. It returns the line.
+func keep(t testing.TB, cmd *exec.Cmd) string {
+	t.Helper()
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		missing(t, err.Error())
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		stdin.Close()
+		_ = cmd.Wait()
+		missing(t, strings.TrimSpace(stderr.String()))
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		_, _ = io.Copy(io.Discard, stdout)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s: %v\n%s", cmd.Path, err, stderr.String())
+		}
+	})
+	return strings.TrimSpace(line)
+}
+
+// missing ends a test that cannot run here: green never means that something did
+// not run.
+func missing(t testing.TB, what string) {
+	t.Helper()
+	if os.Getenv("CI") != "" {
+		t.Fatal(what)
+	}
+	t.Skip(what)
+}
+
+// findProgram looks for a program on the PATH, which may lack the folders of those
+// for administrators.
+func findProgram(name string, folders ...string) string {
+	if path, err := exec.LookPath(name); err == nil {
+		return path
+	}
+	for _, folder := range folders {
+		if path, err := exec.LookPath(filepath.Join(folder, name)); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+// root returns the folder of the module.
+func root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "scripts", "with-postgres")); err == nil {
+			return dir
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			t.Fatal("scripts/with-postgres is in no folder above this one")
+		}
+		dir = parent
+	}
+}
