@@ -1,0 +1,97 @@
+package messagedbtest_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/messagedbtest"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/migrations"
+)
+
+// The client that is run, and the PostgreSQL client that it is over.
+const (
+	connector = "message-db-connector@0.0.10"
+	pg        = "pg@8.23.1"
+)
+
+// A client of message-db in another language, as npm has it, does with our schema
+// what it does with message-db, to the letter of every error.
+func TestClientInNodeCannotTellOursFromMessageDB(t *testing.T) {
+	t.Parallel()
+	ours := pgtest.Database(t)
+	conn, err := pgx.Connect(t.Context(), ours)
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+
+	want := runInNode(t, messagedbtest.Database(t))
+	got := runInNode(t, ours)
+
+	require.Len(t, want, 26)
+	require.Equal(t, want, got)
+	require.Contains(t, want[3], `"message":"Wrong expected version: -1 (Stream: account:command-123, Stream Version: 1)"`)
+	require.Equal(t, 7, strings.Count(want[25], "P0001 Wrong expected version: -1 "), "one of eight is first: %s", want[25])
+}
+
+// runInNode runs the client on a database, and returns what it printed.
+func runInNode(t *testing.T, database string) []string {
+	t.Helper()
+	modules, err := client()
+	require.NoError(t, err, "it needs node and npm")
+	config, err := pgx.ParseConfig(database)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	node := exec.CommandContext(ctx, "node", filepath.Join("testdata", "client.cjs"))
+	node.Env = append(os.Environ(), "NODE_PATH="+modules, "PGHOST="+config.Host, fmt.Sprintf("PGPORT=%d", config.Port), "PGDATABASE="+config.Database)
+	var stdout, stderr bytes.Buffer
+	node.Stdout, node.Stderr = &stdout, &stderr
+	require.NoError(t, node.Run(), "%s\n%s", &stdout, &stderr)
+	var steps []string
+	for line := range strings.Lines(stdout.String()) {
+		if strings.HasPrefix(line, `{"step":`) { // not what the client logs
+			steps = append(steps, strings.TrimSpace(line))
+		}
+	}
+	return steps
+}
+
+// client is installed once for each user of a machine. The folder is there whole or
+// not at all, since another process may be first.
+var client = sync.OnceValues(func() (string, error) {
+	keep := filepath.Join(os.TempDir(), fmt.Sprintf("dibs-%s-%s-%d", connector, pg, os.Getuid()))
+	modules := filepath.Join(keep, "node_modules")
+	if _, err := os.Stat(modules); err == nil {
+		return modules, nil
+	}
+	dir, err := os.MkdirTemp("", "dibs-client-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	npm := exec.CommandContext(ctx, "npm", "install", "--prefix", dir, "--no-save", "--no-package-lock", "--no-audit", "--no-fund",
+		"--ignore-scripts", connector, pg)
+	if out, err := npm.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%v: %w\n%s", npm, err, out)
+	}
+	if err := os.Rename(dir, keep); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	return modules, nil
+})
