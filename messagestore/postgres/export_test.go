@@ -1,6 +1,13 @@
 package postgres
 
-import "github.com/dibs-go/dibs/messagestore"
+import (
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// Mode returns how the driver sends statements on a connection that it has used.
+func (d *Driver) Mode(conn *pgx.Conn) pgx.QueryExecMode { return d.mode(conn) }
 
 // Busy reports whether a write to the category is under way.
 func (d *Driver) Busy(category messagestore.Category) bool {

@@ -30,8 +30,13 @@ type crowd struct {
 
 func gather(t *testing.T) *crowd {
 	t.Helper()
+	return gatherOver(t, postgres.New(pgtest.Pool(t), nil))
+}
+
+func gatherOver(t *testing.T, driver *postgres.Driver) *crowd {
+	t.Helper()
 	pool := pgtest.Pool(t)
-	c := &crowd{t: t, driver: postgres.New(pool, nil), category: storetest.Category(t), first: make(chan error, 1)}
+	c := &crowd{t: t, driver: driver, category: storetest.Category(t), first: make(chan error, 1)}
 	holder, err := lockCategory(t.Context(), pool, c.category)
 	require.NoError(t, err)
 	c.release = sync.OnceFunc(func() { require.NoError(t, holder()) })
@@ -197,10 +202,7 @@ func TestAGroupWhoseConnectionIsLostIsSettled(t *testing.T) {
 	again := lockCategoryWhenFree(t, pool, c)
 	awaitLockWaiters(t, pool, c.category)
 
-	_, err := pool.Exec(t.Context(), `select pg_terminate_backend(pid) from pg_locks
-		where locktype = 'advisory' and classid = 1684628083
-		and objid::bigint = dibs.lock_key($1)::bigint & 4294967295 and not granted`, string(c.category))
-	require.NoError(t, err)
+	killLockWaiters(t, pool, c.category)
 	require.NoError(t, again())
 	c.wg.Wait()
 
@@ -222,12 +224,7 @@ func lockCategoryWhenFree(t *testing.T, pool *pgxpool.Pool, c *crowd) (release f
 		release, err = lockCategory(t.Context(), pool, c.category)
 		got <- err
 	}()
-	require.Eventually(t, func() bool {
-		var waiting int
-		err := pool.QueryRow(t.Context(), `select count(*) from pg_locks where locktype = 'advisory' and classid = 1684628083
-			and objid::bigint = dibs.lock_key($1)::bigint & 4294967295 and not granted`, string(c.category)).Scan(&waiting)
-		return err == nil && waiting == 2
-	}, 10*time.Second, 5*time.Millisecond)
+	awaitTwoLockWaiters(t, pool, c.category)
 	c.release()
 	require.NoError(t, <-got)
 	return release

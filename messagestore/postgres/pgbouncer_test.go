@@ -1,0 +1,223 @@
+package postgres_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+// open returns a driver over a pool of its own.
+func open(t *testing.T, url string) *postgres.Driver {
+	t.Helper()
+	driver, err := postgres.Open(t.Context(), url, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, driver.Close()) })
+	return driver
+}
+
+// The URL has no parameter but those that find the server.
+func TestConformanceThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	through := pgtest.PgBouncer(t, pgtest.URL(t))
+	driver := open(t, through.URL)
+	storetest.RunWith(t, storetest.Options{
+		Open:   func(*testing.T) messagestore.Driver { return driver },
+		Reopen: func(t *testing.T, _ messagestore.Driver) messagestore.Driver { return open(t, through.URL) },
+		Beside: func(t *testing.T, _ messagestore.Driver) messagestore.Driver { return open(t, through.URL) },
+	})
+}
+
+func TestConformanceInATransactionThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	through := pgtest.PgBouncer(t, pgtest.URL(t))
+	storetest.RunWith(t, storetest.Options{
+		Open: func(t *testing.T) messagestore.Driver {
+			tx, err := connect(t, through.URL).Begin(t.Context())
+			require.NoError(t, err)
+			return postgres.New(tx, nil)
+		},
+		OneUser: true,
+	})
+}
+
+func TestConformanceOverAConnectionThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	through := pgtest.PgBouncer(t, pgtest.URL(t))
+	storetest.RunWith(t, storetest.Options{
+		Open:    func(t *testing.T) messagestore.Driver { return postgres.New(connect(t, through.URL), nil) },
+		OneUser: true,
+	})
+}
+
+// A false positive would cost speed, a false negative every second statement.
+func TestPgBouncerIsFoundByItself(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	through := pgtest.PgBouncer(t, pgtest.URL(t))
+	for url, want := range map[string]pgx.QueryExecMode{
+		pgtest.URL(t): pgx.QueryExecModeCacheStatement,
+		through.URL:   pgx.QueryExecModeCacheDescribe,
+		through.URL + "&default_query_exec_mode=exec":            pgx.QueryExecModeExec,
+		through.URL + "&default_query_exec_mode=describe_exec":   pgx.QueryExecModeCacheDescribe,
+		through.URL + "&default_query_exec_mode=simple_protocol": pgx.QueryExecModeCacheDescribe,
+		through.URL + "&description_cache_capacity=0":            pgx.QueryExecModeExec,
+	} {
+		driver := open(t, url)
+		for range 10 { // a pooler's number might be the right one by chance, but not again and again
+			conn := connect(t, url)
+			require.Equal(t, want, mode(t, conn), url)
+		}
+		stream := storetest.Category(t).Stream("1")
+		write(t, messagestore.New(driver, nil), stream, messagestore.NoStream, opened())
+	}
+}
+
+// mode returns how a driver over the connection sends its statements.
+func mode(t *testing.T, conn *pgx.Conn) pgx.QueryExecMode {
+	t.Helper()
+	driver := postgres.New(conn, nil)
+	_, err := driver.Version(t.Context(), storetest.Category(t).Stream("1"))
+	require.NoError(t, err)
+	return driver.Mode(conn)
+}
+
+func TestWritesThatWaitAreCommittedTogetherThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	shared := pgtest.Pool(t)
+	through := pgtest.PgBouncer(t, pgtest.URL(t))
+	for _, mode := range []string{"", "&default_query_exec_mode=simple_protocol"} {
+		c := gatherOver(t, open(t, through.URL+mode))
+		stream := c.category.Stream("1")
+		for range 8 {
+			c.add(t.Context(), record(stream), func(_ messagestore.Written, err error) {
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+
+		c.release()
+		c.wg.Wait()
+
+		require.NoError(t, <-c.first)
+		version, err := postgres.New(shared, nil).Version(t.Context(), stream)
+		require.NoError(t, err)
+		require.Equal(t, messagestore.Version(7), version)
+		flushes, writes := c.driver.Flushes()
+		require.Equal(t, int64(1), flushes)
+		require.Equal(t, int64(8), writes)
+	}
+}
+
+// The server goes on when the pooler is gone: what it writes then, whoever asks is
+// told.
+func TestKilledPgBouncerLeavesAnUnknownOutcomeThatCanBeResolved(t *testing.T) {
+	t.Parallel()
+	shared := pgtest.Pool(t)
+	through := pgtest.PgBouncer(t, pgtest.URL(t))
+	driver := open(t, through.URL)
+	category := storetest.Category(t)
+	holder := holdCategory(t, category.Stream("held"))
+	lost := make(chan error, 1)
+	go func() {
+		_, err := driver.Append(t.Context(), appendOne(category.Stream("1"), messagestore.NoStream))
+		lost <- err
+	}()
+	awaitLockWaiters(t, shared, category)
+
+	through.Kill()
+
+	err := <-lost
+	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+	resolved := make(chan error, 1)
+	go func() {
+		_, err := messagestore.New(postgres.New(shared, nil), nil).Resolve(t.Context(), err)
+		resolved <- err
+	}()
+	awaitTwoLockWaiters(t, shared, category)
+	require.NoError(t, holder.Commit(t.Context()))
+	require.NoError(t, <-resolved)
+	version, err := postgres.New(shared, nil).Version(t.Context(), category.Stream("1"))
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(0), version)
+}
+
+func TestServerKilledBehindPgBouncerLeavesAnUnknownOutcomeThatCanBeResolved(t *testing.T) {
+	t.Parallel()
+	shared := pgtest.Pool(t)
+	through := pgtest.PgBouncer(t, pgtest.URL(t))
+	driver := open(t, through.URL)
+	category := storetest.Category(t)
+	holder := holdCategory(t, category.Stream("held"))
+	lost := make(chan error, 1)
+	go func() {
+		_, err := driver.Append(t.Context(), appendOne(category.Stream("1"), messagestore.NoStream))
+		lost <- err
+	}()
+	awaitLockWaiters(t, shared, category)
+
+	killLockWaiters(t, shared, category)
+
+	err := <-lost
+	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+	require.NoError(t, holder.Commit(t.Context()))
+	_, err = messagestore.New(driver, nil).Resolve(t.Context(), err)
+	require.ErrorIs(t, err, messagestore.ErrNotWritten)
+	version, err := driver.Version(t.Context(), category.Stream("1"))
+	require.NoError(t, err)
+	require.Equal(t, messagestore.NoStream, version)
+}
+
+// The store asks by itself, on another connection.
+func TestStoreWritesOnceThoughTheServerIsKilledBehindPgBouncer(t *testing.T) {
+	t.Parallel()
+	shared := pgtest.Pool(t)
+	through := pgtest.PgBouncer(t, pgtest.URL(t))
+	store := messagestore.New(open(t, through.URL), nil)
+	category := storetest.Category(t)
+	holder := holdCategory(t, category.Stream("held"))
+	done := make(chan error, 1)
+	go func() {
+		_, err := store.Write(t.Context(), category.Stream("1"), messagestore.NoStream, opened())
+		done <- err
+	}()
+	awaitLockWaiters(t, shared, category)
+
+	killLockWaiters(t, shared, category)
+	require.NoError(t, holder.Commit(t.Context()))
+
+	require.NoError(t, <-done)
+	version, err := store.Version(t.Context(), category.Stream("1"))
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(0), version)
+}
+
+func killLockWaiters(t *testing.T, pool *pgxpool.Pool, category messagestore.Category) {
+	t.Helper()
+	_, err := pool.Exec(t.Context(), `select pg_terminate_backend(pid) from pg_locks
+		where locktype = 'advisory' and classid = 1684628083
+		and objid::bigint = dibs.lock_key($1)::bigint & 4294967295 and not granted`, string(category))
+	require.NoError(t, err)
+}
+
+// awaitTwoLockWaiters returns when two wait for the category's lock.
+func awaitTwoLockWaiters(t *testing.T, pool *pgxpool.Pool, category messagestore.Category) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		var waiting int
+		err := pool.QueryRow(context.WithoutCancel(t.Context()), `select count(*) from pg_locks where locktype = 'advisory' and classid = 1684628083
+			and objid::bigint = dibs.lock_key($1)::bigint & 4294967295 and not granted`, string(category)).Scan(&waiting)
+		return err == nil && waiting == 2
+	}, patience, tick)
+}
