@@ -163,7 +163,7 @@ func (f Filter) Validate() error {
 		return NewInvalidError(ErrInvalidType, "filter types", len(f.Types), fmt.Sprintf("at most %d", MaxFilterTypes))
 	}
 	for _, t := range f.Types {
-		if err := ValidateType(t); err != nil {
+		if err := validateKnownType(t); err != nil {
 			return err
 		}
 	}

@@ -257,9 +257,9 @@ func isSpace(r rune) bool {
 
 // ValidateType returns nil or an [*InvalidError] that matches [ErrInvalidType].
 // A message type is bound as a stream's name is, but may hold any visible
-// character.
+// character. Types that begin with "dibs:" are the store's own, and refused.
 func ValidateType(name string) error {
-	if rule := textRule(name, MaxNameBytes); rule != "" {
+	if rule := typeRule(name); rule != "" {
 		return NewInvalidError(ErrInvalidType, "message type", name, rule)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -45,9 +46,28 @@ func TestHostileTypesAreRefused(t *testing.T) {
 		_, err = store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{Types: []string{"Opened", name}}})
 		requireInvalid(t, err, messagestore.ErrInvalidType, "message type", want.value, want.rule)
 	}
-	for _, name := range []string{"Opened", "Opened Again", "a-b+c:d", "é", "%", "'", strings.Repeat("x", 255)} {
+	for _, name := range []string{"Opened", "Opened Again", "a-b+c:d", "dibs", "Dibs:Opened", "x dibs:", "é", "%", "'", strings.Repeat("x", 255)} {
 		require.NoError(t, messagestore.ValidateType(name))
 	}
+}
+
+// Who could write a tombstone could have a consumer pass a stream over.
+func TestTypesOfTheStoreItselfAreReadAndNotWritten(t *testing.T) {
+	const rule = "types that begin with dibs: are the store's own"
+	for _, name := range []string{messagestore.TombstoneType, "dibs:", "dibs:Opened"} {
+		requireInvalid(t, messagestore.ValidateType(name), messagestore.ErrInvalidType, "message type", strconv.Quote(name), rule)
+		err := refused(t, messagestore.Raw{Type: name, Data: json.RawMessage(`{}`)})
+		requireInvalid(t, err, messagestore.ErrInvalidType, "message type", strconv.Quote(name), rule)
+	}
+	require.ErrorIs(t, refused(t, messagestore.Tombstone{}), messagestore.ErrInvalidType)
+	_, err := messagestore.TypeOf[messagestore.Tombstone]()
+	require.ErrorIs(t, err, messagestore.ErrInvalidType)
+
+	store := messagestore.New(memory.New(), nil)
+	_, err = store.LastOfType(t.Context(), stream, messagestore.TombstoneType)
+	require.ErrorIs(t, err, messagestore.ErrNotFound)
+	_, err = store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{Types: []string{messagestore.TombstoneType}}})
+	require.NoError(t, err)
 }
 
 // A message without an id gets one: no nil id reaches a driver.

@@ -160,6 +160,10 @@ func (s *Store) wrote(written []Written) {
 // [ErrNotWritten] if it did not happen and never will, or [ErrIDConflict] if it did
 // not because an id was used before for something else; any other error means that
 // the outcome is still unknown. It works on any store over the same database.
+//
+// What was removed is forgotten. A message that has been trimmed is not found, so
+// ask within the time that trimming spares, of which the default is 15 minutes; about
+// a stream that was deleted the error matches [ErrDeleted].
 func (s *Store) Resolve(ctx context.Context, err error) ([]Written, error) {
 	unknown, ok := errors.AsType[*OutcomeUnknownError](err)
 	if !ok {
@@ -292,7 +296,7 @@ func (s *Store) Last(ctx context.Context, stream StreamName) (*Recorded, error) 
 // LastOfType returns the last message of stream that has the given type, or an
 // error matching [ErrNotFound].
 func (s *Store) LastOfType(ctx context.Context, stream StreamName, messageType string) (*Recorded, error) {
-	if err := ValidateType(messageType); err != nil {
+	if err := validateKnownType(messageType); err != nil {
 		return nil, fmt.Errorf("read last of %s: %w", quoteName(stream), err)
 	}
 	return s.last(ctx, stream, messageType)
