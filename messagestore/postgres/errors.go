@@ -87,6 +87,8 @@ func (d *Driver) failed(err error) error {
 	switch {
 	case slices.Contains(noSchema, e.Code):
 		return fmt.Errorf("%w: %w", ErrNotMigrated, safe(err))
+	case e.Code == "DB002":
+		return fmt.Errorf("%w, so what was written to it is not known any more", messagestore.ErrDeleted)
 	case e.Code == "DB001":
 		return messagestore.NewInvalidError(kinds[e.ColumnName], strings.TrimPrefix(e.Message, "invalid "), nil, "the database refuses it")
 	}
@@ -108,6 +110,11 @@ var kinds = map[string]error{
 	"by":            messagestore.ErrInvalidReport,
 	"sort":          messagestore.ErrInvalidReport,
 	"max_rows":      messagestore.ErrInvalidLimit,
+	"stream":        messagestore.ErrInvalidStreamName,
+	"keep":          ErrInvalidRemoval,
+	"min_age":       ErrInvalidRemoval,
+	"reason":        ErrInvalidRemoval,
+	"id":            messagestore.ErrInvalidID,
 }
 
 // safe returns err without what a log must not have: the values of rows, which a

@@ -1,0 +1,203 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+const (
+	// DefaultMinAge is how old a message is at least that [Admin.Trim] removes.
+	DefaultMinAge = 15 * time.Minute
+
+	// AnyAge is a [TrimOptions.MinAge] that spares nothing.
+	AnyAge time.Duration = -1
+)
+
+// TrimOptions say what goes and what stays. Keep or Before is needed; with both, what
+// goes is neither among the last nor from later.
+type TrimOptions struct {
+	// Keep is how many messages stay, those at the end: at least 1.
+	//
+	// Defaults to 1, if there is a Before.
+	Keep int64
+
+	// Before is a time from which on messages stay.
+	//
+	// Defaults to none.
+	Before time.Time
+
+	// MinAge spares what is younger, up to 100 years: the ids of what is removed are
+	// forgotten, so a write of unknown outcome that is asked about, or made again, after
+	// its message was removed is taken for one that did not happen. [AnyAge] spares
+	// nothing; it is for streams that nobody writes to, and for positions.
+	//
+	// Defaults to [DefaultMinAge].
+	MinAge time.Duration
+
+	// Reason is recorded: up to 255 bytes of visible text.
+	//
+	// Defaults to none.
+	Reason string
+
+	// DryRun removes nothing, and tells what would be.
+	//
+	// Defaults to false.
+	DryRun bool
+
+	// OnProgress is called after each transaction of a stream with what it removed: at
+	// most 10,000 messages.
+	//
+	// Defaults to nothing.
+	OnProgress func(removed int64)
+}
+
+func (o *TrimOptions) validate() error {
+	switch {
+	case o == nil || o.Keep == 0 && o.Before.IsZero():
+		return messagestore.NewInvalidError(ErrInvalidRemoval, "trim", nil, "it says how many messages to keep, or a time before which they go")
+	case o.Keep < 0:
+		return messagestore.NewInvalidError(ErrInvalidRemoval, "keep", o.Keep, "it is at least 1")
+	case o.MinAge < 0 && o.MinAge != AnyAge:
+		return messagestore.NewInvalidError(ErrInvalidRemoval, "minimum age", o.MinAge, "it is not negative")
+	case o.MinAge > 100*365*24*time.Hour:
+		return messagestore.NewInvalidError(ErrInvalidRemoval, "minimum age", o.MinAge, "it is at most 100 years")
+	case o.Before.Year() > 9999:
+		return messagestore.NewInvalidError(ErrInvalidRemoval, "before", o.Before, "it is a year up to 9999")
+	}
+	return checkReason(o.Reason)
+}
+
+// Trimmed is what became of a stream that was to be trimmed.
+type Trimmed struct {
+	Stream  messagestore.StreamName
+	Removed int64 // how many messages went, or would go
+
+	// First is the position of the first message now, and Version of the last, as it
+	// was. Both are NoStream for a stream that has none.
+	First, Version messagestore.Version
+
+	// Recent says that messages stayed only because they are younger than MinAge.
+	Recent bool
+
+	// Reservation says that nothing was removed because the stream's first message makes
+	// a reservation, which would be free again. Delete the stream instead.
+	Reservation bool
+}
+
+// Trim removes the first messages of a stream. The last one always stays, so the
+// version does, and what is left keeps its positions, without a gap. It is recorded by
+// messages of type Trimmed in account:retention-123 for account-123.
+//
+// It removes at most 10,000 messages in one transaction, and holds up no writer. If it
+// ends with an error, some of it may be done; to call it again is safe. What is invalid
+// is refused with a [*messagestore.InvalidError] before anything is sent.
+func (a *Admin) Trim(ctx context.Context, stream messagestore.StreamName, options *TrimOptions) (Trimmed, error) {
+	trimmed := Trimmed{Stream: stream, First: messagestore.NoStream, Version: messagestore.NoStream}
+	err := checkName(stream)
+	if err == nil {
+		err = options.validate()
+	}
+	for more := true; more && err == nil; {
+		more, err = a.trim(ctx, options, &trimmed)
+	}
+	if err != nil {
+		return trimmed, fmt.Errorf("trim %.80q: %w", string(stream), err)
+	}
+	return trimmed, nil
+}
+
+// trim is one transaction of Trim.
+func (a *Admin) trim(ctx context.Context, o *TrimOptions, trimmed *Trimmed) (more bool, err error) {
+	keep := pgtype.Int8{Int64: o.Keep, Valid: o.Keep > 0}
+	before := pgtype.Timestamptz{Time: o.Before, Valid: !o.Before.IsZero()}
+	minAge := o.MinAge
+	switch minAge {
+	case 0:
+		minAge = DefaultMinAge
+	case AnyAge:
+		minAge = 0
+	}
+	age := pgtype.Interval{Microseconds: minAge.Microseconds(), Valid: true}
+	var outcome string
+	var removed int64
+	var first pgtype.Int8
+	args := []any{string(trimmed.Stream), keep, before, optional(o.Reason), age, maxRemoved, o.DryRun}
+	err = a.remove(ctx, a.queries.trim, args, &outcome, &removed, &first, (*int64)(&trimmed.Version), &trimmed.Recent, &more)
+	if err != nil {
+		return false, err
+	}
+	trimmed.Removed += removed
+	if first.Valid {
+		trimmed.First = messagestore.Version(first.Int64)
+	}
+	trimmed.Reservation = outcome == "reservation"
+	if o.OnProgress != nil && removed > 0 && !o.DryRun {
+		o.OnProgress(removed)
+	}
+	return more, nil
+}
+
+// TrimCategory trims every stream that a category has when it gets there, in order of
+// their names, each as [Admin.Trim] does, and yields what became of each. After an
+// error it yields nothing more.
+func (a *Admin) TrimCategory(ctx context.Context, category messagestore.Category, options *TrimOptions) iter.Seq2[Trimmed, error] {
+	return func(yield func(Trimmed, error) bool) {
+		if err := options.validate(); err != nil {
+			yield(Trimmed{}, fmt.Errorf("trim category %.80q: %w", string(category), err))
+			return
+		}
+		for stream, err := range a.streams(ctx, category) {
+			var trimmed Trimmed
+			if err == nil {
+				trimmed, err = a.Trim(ctx, stream, options)
+			} else {
+				err = fmt.Errorf("trim category %.80q: %w", string(category), err)
+			}
+			if !yield(trimmed, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// streams yields the names of a category's streams, in order.
+func (a *Admin) streams(ctx context.Context, category messagestore.Category) iter.Seq2[messagestore.StreamName, error] {
+	const page = 1000
+
+	return func(yield func(messagestore.StreamName, error) bool) {
+		if err := category.Validate(); err != nil {
+			yield("", err)
+			return
+		}
+		for after := ""; ; {
+			var names []string
+			err := a.driver.query(ctx, a.queries.categoryStreams, []any{string(category), optional(after), page}, func(rows pgx.Rows) error {
+				var name string
+				var first, version int64
+				err := rows.Scan(&name, &first, &version)
+				names = append(names, name)
+				return err
+			})
+			if err != nil {
+				yield("", err)
+				return
+			}
+			for _, name := range names {
+				if !yield(messagestore.StreamName(name), nil) {
+					return
+				}
+			}
+			if len(names) < page {
+				return
+			}
+			after = names[len(names)-1]
+		}
+	}
+}
