@@ -90,8 +90,19 @@ func Schema(t testing.TB) (*pgxpool.Pool, string) {
 // dropped when the test ends, whoever is still connected.
 func Database(t testing.TB) string {
 	t.Helper()
+	return database(t, "")
+}
+
+// DatabaseIn is [Database] with another encoding than the server's.
+func DatabaseIn(t testing.TB, encoding string) string {
+	t.Helper()
+	return database(t, " encoding '"+encoding+"' lc_collate 'C' lc_ctype 'C'")
+}
+
+func database(t testing.TB, options string) string {
+	t.Helper()
 	server, name := URL(t), unique()
-	run(t, server, "create database "+name+" template template0")
+	run(t, server, "create database "+name+" template template0"+options)
 	t.Cleanup(func() { run(t, server, "drop database if exists "+name+" with (force)") })
 
 	database, err := withDatabase(server, name)

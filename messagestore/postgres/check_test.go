@@ -1,0 +1,389 @@
+package postgres_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+	"github.com/dibs-go/dibs/migrations"
+)
+
+const override = "dibs.allow_unsafe_settings"
+
+// with adds parameters to a URL.
+func with(t *testing.T, where string, parameters ...string) string {
+	t.Helper()
+	u, err := url.Parse(where)
+	require.NoError(t, err)
+	query := u.Query()
+	for i := 0; i < len(parameters); i += 2 {
+		query.Set(parameters[i], parameters[i+1])
+	}
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
+// ownServer returns the URL of a migrated database on a server that syncs.
+func ownServer(t *testing.T) string {
+	t.Helper()
+	url := pgtest.Server(t)
+	require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
+	return url
+}
+
+// tryOpen opens a driver and closes it again.
+func tryOpen(t *testing.T, url string) error {
+	t.Helper()
+	driver, err := postgres.Open(t.Context(), url, nil)
+	if err != nil {
+		return err
+	}
+	return driver.Close()
+}
+
+func exec(t *testing.T, conn *pgx.Conn, statements ...string) {
+	t.Helper()
+	for _, statement := range statements {
+		_, err := conn.Exec(t.Context(), statement)
+		require.NoError(t, err, statement)
+	}
+}
+
+// setOnServer changes a setting of the server, and returns once new sessions have it.
+func setOnServer(t *testing.T, conn *pgx.Conn, name, value string) {
+	t.Helper()
+	exec(t, conn, fmt.Sprintf("alter system set %s = '%s'", name, value), "select pg_reload_conf()")
+	require.Eventually(t, func() bool {
+		var now string
+		err := conn.QueryRow(t.Context(), "select current_setting($1)", name).Scan(&now)
+		return err == nil && now == value
+	}, patience, tick)
+}
+
+func requireUnsafe(t *testing.T, err error, settings ...postgres.UnsafeSetting) {
+	t.Helper()
+	require.ErrorIs(t, err, postgres.ErrUnsafeSettings)
+	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+	unsafe, ok := errors.AsType[*postgres.UnsafeSettingsError](err)
+	require.True(t, ok)
+	require.Equal(t, settings, unsafe.Settings)
+	for _, s := range settings {
+		require.ErrorContains(t, err, s.Name+" is "+s.Value+" and has to be "+s.Need)
+	}
+}
+
+func TestServerThatMayLoseMessagesIsRefused(t *testing.T) {
+	t.Parallel()
+	url := ownServer(t)
+	admin := connect(t, url)
+	require.NoError(t, tryOpen(t, url))
+
+	for _, name := range []string{"fsync", "full_page_writes"} {
+		setOnServer(t, admin, name, "off")
+		err := tryOpen(t, url)
+		requireUnsafe(t, err, postgres.UnsafeSetting{Name: name, Value: "off", Need: "on"})
+		require.ErrorContains(t, err, override)
+		require.NoError(t, tryOpen(t, with(t, url, override, "on")))
+		setOnServer(t, admin, name, "on")
+		require.NoError(t, tryOpen(t, url))
+	}
+
+	lazy := postgres.UnsafeSetting{Name: "synchronous_commit", Value: "off", Need: "on, or at least local"}
+	requireUnsafe(t, tryOpen(t, with(t, url, "synchronous_commit", "off")), lazy)
+	for _, value := range []string{"local", "remote_write", "remote_apply", "on"} {
+		require.NoError(t, tryOpen(t, with(t, url, "synchronous_commit", value)))
+	}
+	exec(t, admin, "create role lazy login superuser", "alter role lazy set synchronous_commit = off")
+	requireUnsafe(t, tryOpen(t, with(t, url, "user", "lazy")), lazy)
+
+	// All there is to mend is said at once.
+	setOnServer(t, admin, "fsync", "off")
+	requireUnsafe(t, tryOpen(t, with(t, url, "synchronous_commit", "off")), postgres.UnsafeSetting{Name: "fsync", Value: "off", Need: "on"}, lazy)
+}
+
+// The override is a setting like any other: wherever PostgreSQL takes one.
+func TestOverrideTakesTheServerAsItIs(t *testing.T) {
+	t.Parallel()
+	url := ownServer(t)
+	admin := connect(t, url)
+	exec(t, admin, "create role overriding login superuser")
+	lazy := with(t, url, "synchronous_commit", "off")
+	require.ErrorIs(t, tryOpen(t, lazy), postgres.ErrUnsafeSettings)
+	for _, value := range []string{"off", "false", "no", "0", "", "perhaps"} {
+		require.ErrorIs(t, tryOpen(t, with(t, lazy, override, value)), postgres.ErrUnsafeSettings, value)
+	}
+	for _, value := range []string{"on", "true", "yes", "1", "ON"} {
+		require.NoError(t, tryOpen(t, with(t, lazy, override, value)), value)
+	}
+	for set, reset := range map[string]string{
+		"alter role overriding set dibs.allow_unsafe_settings = on":   "alter role overriding reset dibs.allow_unsafe_settings",
+		"alter database postgres set dibs.allow_unsafe_settings = on": "alter database postgres reset dibs.allow_unsafe_settings",
+	} {
+		exec(t, admin, set)
+		require.NoError(t, tryOpen(t, with(t, lazy, "user", "overriding")), set)
+		exec(t, admin, reset)
+		require.ErrorIs(t, tryOpen(t, with(t, lazy, "user", "overriding")), postgres.ErrUnsafeSettings, reset)
+	}
+
+	// Somebody may have forgotten that it is there.
+	var log bytes.Buffer
+	driver, err := postgres.Open(t.Context(), with(t, lazy, override, "on"), &postgres.Config{Logger: zerolog.New(&log)})
+	require.NoError(t, err)
+	require.NoError(t, driver.Close())
+	require.Contains(t, log.String(), "synchronous_commit is off")
+}
+
+func TestEncodingThatCannotHoldEveryMessageIsRefused(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	requireUnsafe(t, tryOpen(t, with(t, pgtest.URL(t), override, "on", "client_encoding", "LATIN1")), postgres.UnsafeSetting{Name: "client_encoding", Value: "LATIN1", Need: "UTF8"})
+
+	for _, encoding := range []string{"SQL_ASCII", "LATIN1"} {
+		// What messages are in no override mends.
+		err := tryOpen(t, with(t, pgtest.DatabaseIn(t, encoding), override, "on"))
+		unsafe, ok := errors.AsType[*postgres.UnsafeSettingsError](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, postgres.UnsafeSetting{Name: "server_encoding", Value: encoding, Need: "UTF8"}, unsafe.Settings[0])
+		require.NotContains(t, err.Error(), override)
+	}
+}
+
+func TestSchemaThatDoesNotFitIsRefused(t *testing.T) {
+	t.Parallel()
+	pool, schema := pgtest.Schema(t)
+	config := &postgres.Config{Schema: schema}
+	stream := storetest.Category(t).Stream("1")
+	call := func(schema string) error {
+		// A driver and a connection of its own, that has been told nothing.
+		_, err := postgres.New(connect(t, pgtest.URL(t)), &postgres.Config{Schema: schema}).Version(t.Context(), stream)
+		return err
+	}
+	var made int
+	require.NoError(t, pool.QueryRow(t.Context(), "select serves from "+schema+".schema_version()").Scan(&made))
+	require.NoError(t, call(schema))
+
+	for _, test := range []struct {
+		version, serves int
+		err             error
+		says            string
+	}{
+		{made - 1, made - 2, postgres.ErrNotMigrated, fmt.Sprintf("schema %s has version %d, and this release needs %d: ", schema, made-1, made)},
+		{made, made, nil, ""},
+		{made + 4, made, nil, ""},
+		{made + 4, made - 1, nil, ""},
+		{made + 4, made + 2, postgres.ErrSchemaTooNew, fmt.Sprintf("has version %d, which works from version %d on, and this release is made for %d: ", made+4, made+2, made)},
+	} {
+		_, err := pool.Exec(t.Context(), fmt.Sprintf("create or replace function %s.schema_version(out version integer, out serves integer) language sql as $$ select %d, %d $$", schema, test.version, test.serves))
+		require.NoError(t, err)
+		err = call(schema)
+		if test.err == nil {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, test.err)
+		require.ErrorContains(t, err, test.says)
+		versions, ok := errors.AsType[*postgres.SchemaVersionError](err)
+		require.True(t, ok)
+		require.Equal(t, &postgres.SchemaVersionError{Schema: schema, Version: test.version, Serves: test.serves, Need: made}, versions)
+		require.True(t, versions.Permanent())
+		for _, other := range []error{postgres.ErrNotMigrated, postgres.ErrSchemaTooNew} {
+			require.Equal(t, other == test.err, errors.Is(err, other))
+		}
+	}
+
+	require.ErrorIs(t, call("nobody_made_this"), postgres.ErrNotMigrated)
+	_, err := pool.Exec(t.Context(), "drop function "+schema+".schema_version()")
+	require.NoError(t, err)
+	err = call(schema)
+	require.ErrorIs(t, err, postgres.ErrNotMigrated)
+	require.ErrorContains(t, err, "dibs migrate up")
+
+	// Open says it at once.
+	_, err = postgres.Open(t.Context(), pgtest.URL(t), config)
+	require.ErrorIs(t, err, postgres.ErrNotMigrated)
+}
+
+func TestRefusalLeavesTheTransactionUsable(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	stream := storetest.Category(t).Stream("1")
+	for _, refused := range []struct {
+		url    string
+		config *postgres.Config
+		err    error
+	}{
+		{with(t, pgtest.URL(t), "client_encoding", "LATIN1"), nil, postgres.ErrUnsafeSettings},
+		{with(t, pgtest.URL(t), "synchronous_commit", "off", override, "off"), nil, postgres.ErrUnsafeSettings},
+		{pgtest.URL(t), &postgres.Config{Schema: "nobody_made_this"}, postgres.ErrNotMigrated},
+	} {
+		tx, err := connect(t, refused.url).Begin(t.Context())
+		require.NoError(t, err)
+		for range 2 { // it is asked again, and says the same
+			_, err = postgres.New(tx, refused.config).Append(t.Context(), appendOne(stream, messagestore.NoStream))
+			require.ErrorIs(t, err, refused.err)
+		}
+		_, err = tx.Exec(t.Context(), "select 1")
+		require.NoError(t, err)
+		require.NoError(t, tx.Commit(t.Context()))
+	}
+}
+
+// A spy counts the statements that ask for settings.
+type spy struct {
+	checks atomic.Int64
+}
+
+func (s *spy) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(data.SQL, "'fsync'") {
+		s.checks.Add(1)
+	}
+	return ctx
+}
+
+func (*spy) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func TestServerIsAskedOnceForEachConnection(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	var asked spy
+	pool, _ := poolOf(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &asked })
+	stream := storetest.Category(t).Stream("1")
+
+	for range 3 {
+		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			write(t, messagestore.New(postgres.New(tx, nil), nil), stream, messagestore.AnyVersion, opened())
+			return nil
+		}))
+		_, err := postgres.New(pool, nil).Version(t.Context(), stream)
+		require.NoError(t, err)
+	}
+	require.Equal(t, int64(1), asked.checks.Load())
+
+	pool.Reset() // and so another connection
+	_, err := postgres.New(pool, nil).Version(t.Context(), stream)
+	require.NoError(t, err)
+	require.Equal(t, int64(2), asked.checks.Load())
+}
+
+// What a standby says to a writer: the server may not be the one that was asked.
+func TestServerThatRefusesToWriteIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	var asked spy
+	pool, _ := poolOf(t, func(c *pgxpool.Config) {
+		c.ConnConfig.Tracer = &asked
+		c.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
+	})
+	driver := postgres.New(pool, nil)
+	stream := storetest.Category(t).Stream("1")
+
+	_, err := driver.Append(t.Context(), appendOne(stream, messagestore.NoStream))
+
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, "25006", refused.Code)
+	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+	require.Equal(t, int64(1), asked.checks.Load())
+	_, err = driver.Version(t.Context(), stream)
+	require.NoError(t, err, "a session that only reads is good for reading")
+	require.Equal(t, int64(2), asked.checks.Load())
+}
+
+func TestWritesOfAGroupToARefusedServerAreRefused(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	pool, _ := poolOf(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["client_encoding"] = "LATIN1" })
+	driver := postgres.New(pool, nil)
+	category := storetest.Category(t)
+	only, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	errs := make([]error, 8)
+	for i := range errs {
+		wg.Go(func() { _, errs[i] = driver.Append(t.Context(), record(category.Stream(fmt.Sprint(i)))) })
+	}
+	// One has gone ahead and waits for the connection, as do those behind it.
+	require.Eventually(t, func() bool { return driver.Busy(category) && driver.Waiting() == len(errs)-1 }, patience, tick)
+
+	only.Release()
+	wg.Wait()
+
+	for _, err := range errs {
+		requireUnsafe(t, err, postgres.UnsafeSetting{Name: "client_encoding", Value: "LATIN1", Need: "UTF8"})
+	}
+}
+
+func TestConsumerStopsAtAServerThatMayLoseMessages(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	store := messagestore.New(postgres.New(pgtest.Connect(t, with(t, pgtest.URL(t), "synchronous_commit", "off", override, "off")), nil), nil)
+	handler := consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error { return nil })
+	c, err := consumer.New(store, storetest.Category(t), "test", handler, nil)
+	require.NoError(t, err)
+
+	require.ErrorIs(t, c.Run(t.Context()), postgres.ErrUnsafeSettings)
+}
+
+// A standby is no place to consume from, until it is promoted.
+func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
+	t.Parallel()
+	primary := ownServer(t)
+	category := storetest.Category(t)
+	stream := category.Stream("1")
+	write(t, messagestore.New(open(t, primary), nil), stream, messagestore.NoStream, opened())
+	url := pgtest.Standby(t, primary)
+	recovering := postgres.UnsafeSetting{Name: "in_hot_standby", Value: "on", Need: "off"}
+
+	err := tryOpen(t, url)
+	requireUnsafe(t, err, recovering)
+	unsafe, _ := errors.AsType[*postgres.UnsafeSettingsError](err)
+	require.False(t, unsafe.Permanent(), "it is promoted, or the next connection reaches the primary")
+
+	pool := pgtest.Connect(t, url)
+	driver := postgres.New(pool, nil)
+	_, err = driver.Version(t.Context(), stream)
+	requireUnsafe(t, err, recovering)
+
+	// The override is for those who only read.
+	reader := messagestore.New(open(t, with(t, url, override, "on")), nil)
+	version, err := reader.Version(t.Context(), stream)
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(0), version)
+	_, err = reader.Write(t.Context(), stream, 0, opened())
+	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, "25006", refused.Code)
+
+	handled := make(chan *messagestore.Recorded, 1)
+	c, err := consumer.New(messagestore.New(driver, nil), category, "test", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		handled <- m
+		return nil
+	}), nil)
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- c.Run(ctx) }()
+	exec(t, connect(t, url), "select pg_promote()")
+	require.Equal(t, stream, (<-handled).Stream, "it goes on by itself")
+	write(t, messagestore.New(driver, nil), stream, 0, opened())
+	stop()
+	require.NoError(t, <-ran)
+}
