@@ -1,0 +1,562 @@
+package migrations
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Failures of [Adopt], [PlanAdoption] and [UndoAdoption], to match with [errors.Is].
+var (
+	// ErrAdopting is matched by the error of [Up] for a database whose messages are
+	// being adopted, or were given back by [UndoAdoption].
+	ErrAdopting = errors.New("message-db's messages are not adopted yet: run dibs migrate adopt")
+
+	// ErrCannotAdopt is matched by the error for a database that is not as it has to
+	// be. Nothing was changed. See [CannotAdoptError].
+	ErrCannotAdopt = errors.New("message-db cannot be adopted here")
+
+	// ErrAdoptionRuns is matched by the error for a database in which another process
+	// adopts or undoes just now.
+	ErrAdoptionRuns = errors.New("another process is at it")
+
+	// ErrNothingToUndo is matched by the error for a database that was not adopted, or
+	// whose old schema has been dropped.
+	ErrNothingToUndo = errors.New("there is no adoption to undo")
+
+	// ErrCopyDiffers is matched by the error for messages that are not the same in both
+	// tables. Nothing was switched. See [CopyDiffersError].
+	ErrCopyDiffers = errors.New("the copy is not the same")
+
+	// ErrLocked is matched by the error for a table that others did not let go of in
+	// time. What has been copied stays. See [LockedError].
+	ErrLocked = errors.New("the lock was not to be had")
+)
+
+// A CannotAdoptError says all that is in the way.
+type CannotAdoptError struct {
+	Obstacles []Obstacle
+}
+
+// Error says what is in the way.
+func (e *CannotAdoptError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v: ", ErrCannotAdopt)
+	for i, o := range e.Obstacles {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		b.WriteString(o.Problem)
+	}
+	return b.String()
+}
+
+// Is reports whether target is [ErrCannotAdopt].
+func (e *CannotAdoptError) Is(target error) bool { return target == ErrCannotAdopt }
+
+// An Obstacle is something that has to be changed before an adoption.
+type Obstacle struct {
+	Kind    ObstacleKind
+	Problem string // a part of a sentence
+}
+
+// An ObstacleKind says what an obstacle is about.
+type ObstacleKind string
+
+// The kinds there are.
+const (
+	ObstacleSource     ObstacleKind = "source"     // it is not message-db 1.x
+	ObstacleTarget     ObstacleKind = "target"     // there are messages in the schema dibs already
+	ObstacleRights     ObstacleKind = "rights"     // this user may not do it
+	ObstacleMessages   ObstacleKind = "messages"   // some could not be kept
+	ObstacleDependents ObstacleKind = "dependents" // others' objects would go on with the old table
+)
+
+// A CopyDiffersError names streams that differ, at most ten of them.
+type CopyDiffersError struct {
+	Streams []StreamDifference
+}
+
+// A StreamDifference is a stream whose messages are not the same in both tables. If
+// they are as many, something in one of them is not.
+type StreamDifference struct {
+	Stream string
+	Old    int64 // messages in message-db's table
+	New    int64 // messages in dibs.messages
+}
+
+// Error names the first of the streams.
+func (e *CopyDiffersError) Error() string {
+	s := e.Streams[0]
+	text := fmt.Sprintf("%v: stream %.80q has %d messages in message-db's table and %d in dibs.messages", ErrCopyDiffers, s.Stream, s.Old, s.New)
+	if s.Old == s.New {
+		text = fmt.Sprintf("%v: the %d messages of stream %.80q have another checksum", ErrCopyDiffers, s.Old, s.Stream)
+	}
+	if n := len(e.Streams) - 1; n > 0 {
+		text += fmt.Sprintf(", and %d more streams differ", n)
+	}
+	return text
+}
+
+// Is reports whether target is [ErrCopyDiffers].
+func (e *CopyDiffersError) Is(target error) bool { return target == ErrCopyDiffers }
+
+// A LockedError says who has the table.
+type LockedError struct {
+	Table    string
+	Blockers []Blocker // oldest first
+}
+
+// A Blocker is a session that is in the way of a lock.
+type Blocker struct {
+	PID         int32
+	User        string
+	Application string
+	State       string    // as in pg_stat_activity
+	Since       time.Time // when its transaction began
+}
+
+// String names the session.
+func (b Blocker) String() string {
+	name := ""
+	if b.Application != "" {
+		name = fmt.Sprintf(" (%.40q)", b.Application)
+	}
+	return fmt.Sprintf("process %d of %s%s, %s, in a transaction since %s", b.PID, b.User, name, b.State, b.Since.UTC().Format("15:04:05Z"))
+}
+
+// Error names the first of them.
+func (e *LockedError) Error() string {
+	text := fmt.Sprintf("lock %s: %v", e.Table, ErrLocked)
+	if len(e.Blockers) > 0 {
+		text += ": " + e.Blockers[0].String()
+	}
+	return text
+}
+
+// Is reports whether target is [ErrLocked].
+func (e *LockedError) Is(target error) bool { return target == ErrLocked }
+
+// AdoptConfig changes how message-db is adopted. A nil *AdoptConfig is a good one.
+type AdoptConfig struct {
+	// Workers is how many connections copy and compare, 1 to 16.
+	//
+	// Defaults to 2.
+	Workers int
+
+	// RangeMessages is about how many messages are copied in one transaction, 1 to
+	// 1,000,000.
+	//
+	// Defaults to 20000.
+	RangeMessages int
+
+	// LockTimeout is how long a try to lock message-db's table waits, and holds off
+	// those who come after it.
+	//
+	// Defaults to two seconds.
+	LockTimeout time.Duration
+
+	// LockTries is how often it is tried, with a pause of LockTimeout between.
+	//
+	// Defaults to 10.
+	LockTries int
+
+	// LeaveDependents goes on although there are views, foreign keys, triggers or
+	// functions of others that will go on with the old table.
+	//
+	// Defaults to false.
+	LeaveDependents bool
+
+	// Progress is called now and then, by one goroutine at a time, and holds up the
+	// work until it returns.
+	//
+	// Defaults to nothing.
+	Progress func(AdoptionProgress)
+}
+
+func (c *AdoptConfig) withDefaults() (AdoptConfig, error) {
+	var d AdoptConfig
+	if c != nil {
+		d = *c
+	}
+	set := func(value *int, otherwise, most int, name string) error {
+		if *value == 0 {
+			*value = otherwise
+		}
+		if *value < 1 || *value > most {
+			return fmt.Errorf("invalid %s %d: it is 1 to %d", name, *value, most)
+		}
+		return nil
+	}
+	if d.LockTimeout == 0 {
+		d.LockTimeout = 2 * time.Second
+	}
+	if d.LockTimeout < time.Millisecond || d.LockTimeout > time.Hour {
+		return d, fmt.Errorf("invalid LockTimeout %v: it is 1ms to 1h", d.LockTimeout)
+	}
+	return d, errors.Join(
+		set(&d.Workers, 2, 16, "Workers"),
+		set(&d.RangeMessages, 20_000, 1_000_000, "RangeMessages"),
+		set(&d.LockTries, 10, 1_000_000, "LockTries"))
+}
+
+// An AdoptionPhase is what an adoption is at.
+type AdoptionPhase string
+
+// The phases, in order. Of those that count messages, comparing counts each in both
+// tables.
+const (
+	AdoptionChecks   AdoptionPhase = "checking"
+	AdoptionCopies   AdoptionPhase = "copying"
+	AdoptionIndexes  AdoptionPhase = "indexing" // counts indexes
+	AdoptionFollows  AdoptionPhase = "following"
+	AdoptionCompares AdoptionPhase = "comparing"
+	AdoptionLocks    AdoptionPhase = "locking" // counts tries
+	AdoptionSwitches AdoptionPhase = "switching"
+	AdoptionDone     AdoptionPhase = "done"
+)
+
+// AdoptionProgress is how far a phase is.
+type AdoptionProgress struct {
+	Phase     AdoptionPhase
+	Done      int64
+	Total     int64         // 0 if it is not known
+	Rate      float64       // a second, since the phase began; 0 if it is not known
+	Remaining time.Duration // of this phase; 0 if it is not known
+	Blockers  []Blocker     // who keeps it from a lock
+}
+
+// A Connect opens a connection, which is closed by who called it. Adoptions need
+// sessions: a pooler in transaction mode will not do.
+type Connect func(ctx context.Context) (*pgx.Conn, error)
+
+//go:embed adopt/*.sql
+var adoptEmbedded embed.FS
+
+// statements are the SQL of adoptions, by the names of their files.
+var statements = func() map[string]string {
+	names, err := fs.Glob(adoptEmbedded, "adopt/*.sql")
+	if err != nil {
+		panic(err) // the pattern is good
+	}
+	all := map[string]string{}
+	for _, name := range names {
+		sql, err := adoptEmbedded.ReadFile(name)
+		if err != nil {
+			panic(err) // the name is from the same file system
+		}
+		all[strings.TrimSuffix(path.Base(name), ".sql")] = string(sql)
+	}
+	return all
+}()
+
+// Adopt makes the store in the schema dibs of message-db's store in the schema
+// message_store, with every message as it was: its id, stream, positions, type, time,
+// data and metadata. Message-db goes on taking writes until the switch, which is one
+// transaction and holds them off for a moment; from then on its clients, unchanged,
+// and ours use the one store. The old schema is left, with another name, and
+// [UndoAdoption] is the way back.
+//
+// It may be ended at any point, by ctx or by force, and called again: it goes on where
+// it was. Until the switch nothing but message-db's store is in use, and our clients
+// are turned away. When all is done already, it says so and changes nothing.
+//
+// Before the switch it compares both tables, by the number and the checksum of the
+// messages of each stream: see [CopyDiffersError]. What is written meanwhile is
+// compared in the transaction that switches.
+//
+// The user has to own message-db's schema and table, and to be a member of dibs_owner,
+// as who migrates is. See [CannotAdoptError] for what else has to be, and
+// [LockedError].
+func Adopt(ctx context.Context, connect Connect, config *AdoptConfig) (*Adoption, error) {
+	var done *Adoption
+	err := withAdopter(ctx, connect, config, func(a *adopter) (err error) {
+		done, err = a.adopt(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("adopt: %w", plain(err))
+	}
+	return done, nil
+}
+
+// An adopter is an adoption, or the undoing of one, under way.
+type adopter struct {
+	AdoptConfig
+
+	connect Connect
+	main    *pgx.Conn // which is the only one at it, and does all but the bulk
+
+	mu    sync.Mutex // of what follows, and held for calls of Progress
+	phase AdoptionPhase
+	began time.Time
+	total int64
+	done  atomic.Int64
+}
+
+// withAdopter runs f with one that is the only one in the database.
+func withAdopter(ctx context.Context, connect Connect, config *AdoptConfig, f func(*adopter) error) error {
+	c, err := config.withDefaults()
+	if err != nil {
+		return err
+	}
+	a := &adopter{AdoptConfig: c, connect: connect}
+	if a.main, err = a.session(ctx); err != nil {
+		return err
+	}
+	defer a.main.Close(context.WithoutCancel(ctx))
+
+	// The session of one that was killed may take a moment to find out.
+	for tries := 0; ; tries++ {
+		var got bool
+		if err := a.main.QueryRow(ctx, "select pg_try_advisory_lock($1::int, hashtext('dibs.adoption'))", lockClass).Scan(&got); err != nil {
+			return err
+		}
+		if got {
+			return f(a)
+		}
+		if tries == 40 {
+			return ErrAdoptionRuns
+		}
+		if err := pause(ctx, 250*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// session returns a connection that fills dibs.messages.
+func (a *adopter) session(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := a.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	const settings = `
+		set application_name = 'dibs migrate adopt';
+		set search_path = pg_catalog, pg_temp;
+		set standard_conforming_strings = on;
+		set client_min_messages = warning;
+		set statement_timeout = 0;
+		set idle_in_transaction_session_timeout = 0;
+		set lock_timeout = 0;
+		set jit = off;
+		set work_mem = '64MB';
+		set maintenance_work_mem = '256MB';
+		set dibs.adopting = 'on'`
+	if _, err := conn.PgConn().Exec(ctx, settings).ReadAll(); err != nil {
+		return nil, errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
+	}
+	// So that it ends soon after we do; not every platform has it.
+	_, err = conn.Exec(ctx, "set client_connection_check_interval = '1s'")
+	if _, refused := errors.AsType[*pgconn.PgError](err); err != nil && !refused {
+		return nil, errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
+	}
+	return conn, nil
+}
+
+func (a *adopter) adopt(ctx context.Context) (*Adoption, error) {
+	a.start(AdoptionChecks, 0)
+	state, err := readAdoption(ctx, a.main)
+	if err != nil {
+		return nil, err
+	}
+	if state != nil && state.State == Adopted {
+		return state, nil
+	}
+	survey, err := a.survey(ctx, state)
+	if err != nil {
+		return nil, err
+	}
+	if len(survey.obstacles) > 0 {
+		return nil, &CannotAdoptError{survey.obstacles}
+	}
+	if state == nil || state.State == Undone {
+		if err := a.prepare(ctx, survey.version); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.hold(ctx); err != nil {
+		return nil, err
+	}
+	if err := a.copyBulk(ctx, survey.messages); err != nil {
+		return nil, err
+	}
+	if err := a.buildIndexes(ctx); err != nil {
+		return nil, err
+	}
+	if err := a.follow(ctx); err != nil {
+		return nil, err
+	}
+	if err := a.compare(ctx); err != nil {
+		return nil, err
+	}
+	if err := a.follow(ctx); err != nil {
+		return nil, err
+	}
+	if err := a.switchOver(ctx); err != nil {
+		return nil, err
+	}
+	done, err := readAdoption(ctx, a.main)
+	if err != nil {
+		return nil, err
+	}
+	a.start(AdoptionDone, done.Messages)
+	return done, nil
+}
+
+// prepare makes the store and all that the adoption needs, in one transaction.
+func (a *adopter) prepare(ctx context.Context, version string) error {
+	return inTx(ctx, a.main, func(tx pgx.Tx) error {
+		if err := applyCore(ctx, tx); err != nil {
+			return err
+		}
+		if err := becomeOwner(ctx, tx); err != nil {
+			return err
+		}
+		if err := execAll(ctx, tx, "lock table dibs.messages in access exclusive mode"); err != nil {
+			return err
+		}
+		var state *string
+		if err := tx.QueryRow(ctx, "select (select state from dibs_adoption.state)").Scan(&state); err != nil {
+			return err
+		}
+		if state == nil {
+			// Now that nobody can write.
+			var used bool
+			if err := tx.QueryRow(ctx, "select exists (select from dibs.messages)").Scan(&used); err != nil {
+				return err
+			}
+			if used {
+				return &CannotAdoptError{[]Obstacle{{ObstacleTarget, "there are messages in dibs.messages"}}}
+			}
+			if _, err := tx.Exec(ctx, "insert into dibs_adoption.state (state, version) values ('copying', $1)", version); err != nil {
+				return err
+			}
+		}
+		return execAll(ctx, tx, statements["prepare"])
+	})
+}
+
+// applyCore applies what Up applies, but for the schema message_store, and makes the
+// schema of the adoption.
+func applyCore(ctx context.Context, tx pgx.Tx) error {
+	const schema = "dibs"
+	if err := lock(ctx, tx, schema); err != nil {
+		return err
+	}
+	applied, err := readApplied(ctx, tx, schema)
+	if err != nil {
+		return err
+	}
+	if err := applied.fit(files); err != nil {
+		return err
+	}
+	left, err := leftOut(ctx, tx, schema)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if _, done := applied.byName[f.name]; done || left[f.name] != "" {
+			continue
+		}
+		if err := apply(ctx, tx, schema, f); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
+	var there bool
+	if err := tx.QueryRow(ctx, "select to_regnamespace('dibs_adoption') is not null").Scan(&there); err != nil || there {
+		return err
+	}
+	const create = `do $$ begin
+		execute format('create schema dibs_adoption authorization %I', (select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'dibs'));
+	end $$`
+	if err := execAll(ctx, tx, create); err != nil {
+		return err
+	}
+	if err := becomeOwner(ctx, tx); err != nil {
+		return err
+	}
+	return execAll(ctx, tx, statements["schema"], "set local role none")
+}
+
+// becomeOwner makes what follows in the transaction the work of the schema's owner.
+func becomeOwner(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, "select set_config('role', pg_get_userbyid(nspowner), true) from pg_namespace where nspname = 'dibs'")
+	return err
+}
+
+// refuseWhileAdopting keeps Up away from a store that is not in use.
+func refuseWhileAdopting(ctx context.Context, tx pgx.Tx) error {
+	state, err := readAdoption(ctx, tx)
+	if err != nil || state == nil || state.State == Adopted {
+		return err
+	}
+	return ErrAdopting
+}
+
+// querier is a connection or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+func inTx(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, f)
+}
+
+// execAll runs statements that have no parameters, each of which may be several.
+func execAll(ctx context.Context, tx pgx.Tx, all ...string) error {
+	for _, sql := range all {
+		if _, err := tx.Conn().PgConn().Exec(ctx, sql).ReadAll(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// start begins a phase.
+func (a *adopter) start(phase AdoptionPhase, total int64) {
+	a.mu.Lock()
+	a.phase, a.total, a.began = phase, total, time.Now()
+	a.done.Store(0)
+	a.mu.Unlock()
+	a.add(0)
+}
+
+// add tells that n more of the phase are done.
+func (a *adopter) add(n int64, blockers ...Blocker) {
+	done := a.done.Add(n)
+	if a.Progress == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := AdoptionProgress{Phase: a.phase, Done: done, Total: a.total, Blockers: blockers}
+	if elapsed := time.Since(a.began).Seconds(); n > 0 && elapsed > 0 {
+		p.Rate = float64(done) / elapsed
+		if left := float64(a.total - done); left > 0 {
+			p.Remaining = time.Duration(left / p.Rate * float64(time.Second))
+		}
+	}
+	a.Progress(p)
+}

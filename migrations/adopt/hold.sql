@@ -1,0 +1,21 @@
+-- Under a lock that no writer of message-db's table shares, so that all that was
+-- numbered is there. From here on a message with a lower number than the frontier
+-- cannot come any more, and what is there cannot change.
+do $$
+declare
+  newest constant bigint := coalesce((select max(global_position) from message_store.messages), 0);
+begin
+  drop trigger if exists dibs_adoption_refuse_numbered on message_store.messages;
+  drop trigger if exists dibs_adoption_refuse_change on message_store.messages;
+  execute format($sql$
+    create trigger dibs_adoption_refuse_numbered before insert on message_store.messages
+    for each row when (new.global_position <= %s)
+    execute function dibs_adoption.refuse_old('while it is adopted, new messages are numbered by its sequence')
+  $sql$, newest);
+  create trigger dibs_adoption_refuse_change before update or delete or truncate on message_store.messages
+  for each statement execute function dibs_adoption.refuse_old('while it is adopted, messages are only ever added');
+  alter table message_store.messages enable always trigger dibs_adoption_refuse_numbered;
+  alter table message_store.messages enable always trigger dibs_adoption_refuse_change;
+  update dibs_adoption.state set frontier = newest;
+end
+$$;

@@ -1,0 +1,120 @@
+-- What an adoption keeps, from its first step until the DBA drops the old schema. It
+-- has a schema of its own, so that the store's looks the same, adopted or not.
+
+-- One row. The state is
+--   copying  message-db's table is the store, and is being copied
+--   adopted  dibs.messages is the store
+--   undone   message-db's table is the store again
+create table dibs_adoption.state (
+  one boolean primary key default true check (one),
+  state text not null check (state in ('copying', 'adopted', 'undone')),
+  version text not null, -- message-db's
+  started_at timestamptz not null default clock_timestamp(),
+
+  -- Messages up to here were there when it began, and don't change since; the rest is
+  -- the tail. Null until writers are held to that.
+  frontier bigint,
+
+  messages bigint,      -- how many there were at the switch
+  last_position bigint, -- of these
+  switched_at timestamptz,
+  grantees text[],      -- who could use the old schema, and may again
+  undone_at timestamptz
+);
+
+-- A range of global positions is copied in one transaction, which says so here.
+create table dibs_adoption.ranges (
+  after bigint primary key,
+  upto bigint not null check (upto > after),
+  messages bigint -- null until it is copied
+);
+
+-- Of dibs.messages, dropped while it is filled.
+create table dibs_adoption.indexes (
+  name text primary key,
+  definition text not null,
+  contype "char" -- of the constraint that it is of: p, u, or null for none
+);
+
+-- What is compared: counts and checksums of pieces of both tables, by stream. Those of
+-- the copy are negative, so that where all is well the sum is zero.
+create unlogged table dibs_adoption.sums (
+  stream_name text collate "C" not null,
+  tail boolean not null,
+  messages bigint not null,
+  checksum bigint not null
+);
+
+-- Messages that were trimmed or deleted since the switch, and which the old table has
+-- still.
+create table dibs_adoption.removed (
+  id uuid primary key
+);
+
+-- Each part seeds the hash of the next. No JSON is the empty text. The seconds of a
+-- time are whole microseconds on either side, and jsonb becomes the same text here and
+-- there.
+create function dibs_adoption.checksum(
+  global_position bigint, "position" bigint, "time" timestamp, stream_name text, type text, id uuid, data text, metadata text
+) returns bigint
+language sql immutable parallel safe
+as $$
+  select pg_catalog.hashtextextended(coalesce(metadata, '') collate "C",
+    pg_catalog.hashtextextended(coalesce(data, '') collate "C",
+    pg_catalog.hashtextextended(type collate "C",
+    pg_catalog.hashtextextended(stream_name collate "C",
+    pg_catalog.hashint8extended("position",
+    pg_catalog.hashint8extended(global_position,
+    pg_catalog.uuid_hash_extended(id,
+    pg_catalog.timestamp_hash_extended("time", 0))))))))
+$$;
+
+-- On dibs.messages, as long as it is not the store. Whoever copies says so in a
+-- setting, and is the owner: a setting alone can be made by anyone.
+create function dibs_adoption.refuse_native() returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if current_setting('dibs.adopting', true) = 'on'
+    and pg_has_role(session_user, (select relowner from pg_class where oid = tg_relid), 'member')
+  then
+    return null;
+  end if;
+  if (select state from dibs_adoption.state) = 'undone' then
+    raise exception 'nothing is written here: the messages were given back to message-db'
+      using errcode = 'object_not_in_prerequisite_state', hint = 'Write through message-db, or run dibs migrate adopt again.';
+  end if;
+  raise exception 'nothing is written here yet: the messages of message-db are being adopted'
+    using errcode = 'object_not_in_prerequisite_state', hint = 'Write through message-db until dibs migrate adopt is done.';
+end
+$$;
+
+-- On message-db's table. The argument says why.
+create function dibs_adoption.refuse_old() returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  raise exception '% of message-db''s table is refused: %', lower(tg_op), tg_argv[0]
+    using errcode = 'object_not_in_prerequisite_state';
+end
+$$;
+
+-- On dibs.messages once it is the store. What is trimmed or deleted is not to come
+-- back by an undo.
+create function dibs_adoption.note_removed() returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  insert into dibs_adoption.removed (id)
+  select r.id from gone r
+  where r.global_position <= (select last_position from dibs_adoption.state)
+  on conflict do nothing;
+  return null;
+end
+$$;
+
+revoke all on all tables in schema dibs_adoption from public;
+revoke all on all functions in schema dibs_adoption from public;

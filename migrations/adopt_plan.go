@@ -1,0 +1,354 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// An AdoptionState says which table is the store.
+type AdoptionState string
+
+// The states there are.
+const (
+	Adopting AdoptionState = "copying" // message-db's, and it is being copied
+	Adopted  AdoptionState = "adopted" // dibs.messages
+	Undone   AdoptionState = "undone"  // message-db's again
+)
+
+// An Adoption is what has become of one.
+type Adoption struct {
+	State      AdoptionState
+	Version    string    // message-db's
+	StartedAt  time.Time // UTC
+	SwitchedAt time.Time // UTC; zero before the switch
+	UndoneAt   time.Time // UTC; zero if it was not undone
+	Copied     int64     // messages copied so far
+	Messages   int64     // messages at the switch; 0 before it
+	HasOld     bool      // whether message-db's table is still there, under its new schema
+
+	held         bool
+	lastPosition int64
+}
+
+// AdoptionStatus returns what has become of the adoption of this database, or nil if
+// none was begun. It changes nothing.
+func AdoptionStatus(ctx context.Context, conn *pgx.Conn) (*Adoption, error) {
+	a, err := readAdoption(ctx, conn)
+	if err != nil {
+		return nil, fmt.Errorf("adoption status: %w", plain(err))
+	}
+	return a, nil
+}
+
+func readAdoption(ctx context.Context, q querier) (*Adoption, error) {
+	var there bool
+	const known = `select exists (select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+		where n.nspname = 'dibs_adoption' and c.relname = 'state' and has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, 'select'))`
+	if err := q.QueryRow(ctx, known).Scan(&there); err != nil || !there {
+		return nil, err
+	}
+	a := &Adoption{}
+	var frontier, messages, last *int64
+	var switched, undone *time.Time
+	var ranges, missing int64
+	err := q.QueryRow(ctx, statements["status"]).Scan(&a.State, &a.Version, &a.StartedAt, &frontier, &messages, &last, &switched, &undone,
+		&ranges, &a.Copied, &missing, &a.HasOld)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil //nolint:nilnil // as it says: there is none
+	}
+	if err != nil {
+		return nil, err
+	}
+	a.StartedAt, a.held = a.StartedAt.UTC(), frontier != nil
+	if switched != nil {
+		a.SwitchedAt, a.Messages, a.lastPosition = switched.UTC(), *messages, *last
+	}
+	if undone != nil {
+		a.UndoneAt = undone.UTC()
+	}
+	return a, nil
+}
+
+// A survey is what was found before an adoption.
+type survey struct {
+	version   string
+	messages  int64
+	bytes     int64
+	obstacles []Obstacle
+}
+
+func (s *survey) found(kind ObstacleKind, format string, args ...any) {
+	s.obstacles = append(s.obstacles, Obstacle{kind, fmt.Sprintf(format, args...)})
+}
+
+// survey looks for all that is in the way of going on from state.
+func (a *adopter) survey(ctx context.Context, state *Adoption) (*survey, error) {
+	s := &survey{}
+	var source struct {
+		HasSchema, HasTable, IsPlain                 bool
+		Missing, Added                               []string
+		HasVersion, OwnsSchema, OwnsTable, MayCreate bool
+		HasBefore, HasAdoption, HasStore             bool
+		Bytes                                        int64
+		UniqueIDs, UniquePositions                   bool
+	}
+	rows, err := a.main.Query(ctx, statements["source"])
+	if err != nil {
+		return nil, err
+	}
+	if source, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[struct {
+		HasSchema, HasTable, IsPlain                 bool
+		Missing, Added                               []string
+		HasVersion, OwnsSchema, OwnsTable, MayCreate bool
+		HasBefore, HasAdoption, HasStore             bool
+		Bytes                                        int64
+		UniqueIDs, UniquePositions                   bool
+	}]); err != nil {
+		return nil, err
+	}
+	s.bytes = source.Bytes
+
+	switch {
+	case !source.HasTable:
+		s.found(ObstacleSource, "there is no table message_store.messages")
+		return s, nil
+	case !source.IsPlain:
+		s.found(ObstacleSource, "message_store.messages is partitioned")
+	case len(source.Missing) > 0:
+		s.found(ObstacleSource, "message_store.messages has no column %s", strings.Join(source.Missing, ", "))
+	}
+	if len(source.Added) > 0 {
+		s.found(ObstacleSource, "message_store.messages has columns that are not message-db's: %s", strings.Join(source.Added, ", "))
+	}
+	if !source.HasVersion {
+		s.found(ObstacleSource, "there is no function message_store.message_store_version: message-db before 1.0 has to be updated first")
+	}
+	if !source.OwnsSchema || !source.OwnsTable {
+		s.found(ObstacleRights, "this user does not own the schema message_store and its table")
+	}
+	if !source.MayCreate {
+		s.found(ObstacleRights, "this user may not create schemas in this database")
+	}
+	if source.HasBefore {
+		s.found(ObstacleTarget, "there is a schema message_store_before_dibs already")
+	}
+	if len(s.obstacles) > 0 {
+		return s, nil // what follows would only fail
+	}
+	if err := a.main.QueryRow(ctx, "select message_store.message_store_version()").Scan(&s.version); err != nil {
+		return nil, err
+	}
+	if !strings.HasPrefix(s.version, "1.") {
+		s.found(ObstacleSource, "message-db is of version %.20q, and not 1.x", s.version)
+	}
+	if state == nil && source.HasStore {
+		if err := a.surveyStore(ctx, s); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.surveyMessages(ctx, s, source.UniqueIDs && source.UniquePositions); err != nil {
+		return nil, err
+	}
+	dependents, err := a.dependents(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !a.LeaveDependents {
+		for _, d := range dependents {
+			s.found(ObstacleDependents, "%s would go on with the old table", d)
+		}
+	}
+	return s, nil
+}
+
+func (a *adopter) surveyStore(ctx context.Context, s *survey) error {
+	var readable, used bool
+	if err := a.main.QueryRow(ctx, "select has_schema_privilege('dibs', 'usage') and pg_has_role((select relowner from pg_class where oid = to_regclass('dibs.messages')), 'usage')").Scan(&readable); err != nil {
+		return err
+	}
+	if !readable {
+		s.found(ObstacleRights, "this user does not own dibs.messages, and is no member of who does")
+		return nil
+	}
+	if err := a.main.QueryRow(ctx, "select exists (select from dibs.messages)").Scan(&used); err != nil {
+		return err
+	}
+	if used {
+		s.found(ObstacleTarget, "there are messages in dibs.messages")
+	}
+	return nil
+}
+
+func (a *adopter) surveyMessages(ctx context.Context, s *survey, unique bool) error {
+	var last, positions, globals, times, nulls int64
+	if err := a.main.QueryRow(ctx, statements["rows"]).Scan(&s.messages, &last, &positions, &globals, &times, &nulls); err != nil {
+		return err
+	}
+	var ids, places int64
+	if !unique {
+		if err := a.main.QueryRow(ctx, statements["twice"]).Scan(&ids, &places); err != nil {
+			return err
+		}
+	}
+	for _, bad := range []struct {
+		count int64
+		what  string
+	}{
+		{positions, "have a position below 0"},
+		{globals, "have a global position below 1"},
+		{times, "have a time outside of the years 1 to 9999"},
+		{nulls, "have null where a message has a value"},
+		{ids, "have an id that others have too"},
+		{places, "have a stream and position that others have too"},
+	} {
+		if bad.count > 0 {
+			s.found(ObstacleMessages, "%d messages %s", bad.count, bad.what)
+		}
+	}
+	return nil
+}
+
+func (a *adopter) dependents(ctx context.Context) ([]string, error) {
+	rows, err := a.main.Query(ctx, statements["dependents"], "message_store", false)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// An AdoptionPlan says what [Adopt] would do.
+type AdoptionPlan struct {
+	Version   string     // message-db's
+	Messages  int64      // in message-db's table
+	Bytes     int64      // of message-db's table and its indexes
+	NeedBytes int64      // what the copy will take; the write-ahead log about as much again
+	Obstacles []Obstacle // why it would refuse; none if it would not
+	Warnings  []string   // what to think of
+	State     *Adoption  // of an adoption that was begun; nil if none was
+
+	Sample  int64         // messages that were copied to see how long it takes, and not kept
+	Copy    time.Duration // estimate for all messages
+	Index   time.Duration // the same
+	Compare time.Duration // the same
+}
+
+// Estimate is about how long an adoption takes, of which message-db takes writes for
+// all but a moment.
+func (p *AdoptionPlan) Estimate() time.Duration { return p.Copy + p.Index + p.Compare }
+
+// PlanAdoption says what [Adopt] would do, and how long that would take, by copying a
+// sample in a transaction that is rolled back. It leaves nothing behind, and holds off
+// no writer.
+func PlanAdoption(ctx context.Context, connect Connect, config *AdoptConfig) (*AdoptionPlan, error) {
+	plan := &AdoptionPlan{}
+	err := withAdopter(ctx, connect, config, func(a *adopter) error { return a.plan(ctx, plan) })
+	if err != nil {
+		return nil, fmt.Errorf("plan to adopt: %w", plain(err))
+	}
+	return plan, nil
+}
+
+func (a *adopter) plan(ctx context.Context, plan *AdoptionPlan) error {
+	a.start(AdoptionChecks, 0)
+	var err error
+	if plan.State, err = readAdoption(ctx, a.main); err != nil || plan.State != nil && plan.State.State == Adopted {
+		return err
+	}
+	s, err := a.survey(ctx, plan.State)
+	if err != nil {
+		return err
+	}
+	plan.Version, plan.Messages, plan.Bytes, plan.Obstacles = s.version, s.messages, s.bytes, s.obstacles
+	if s.version == "" {
+		return nil
+	}
+	rows, err := a.main.Query(ctx, statements["warnings"])
+	if err != nil {
+		return err
+	}
+	if plan.Warnings, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+		return err
+	}
+	if a.LeaveDependents {
+		dependents, err := a.dependents(ctx)
+		if err != nil {
+			return err
+		}
+		for _, d := range dependents {
+			plan.Warnings = append(plan.Warnings, d+" will go on with the old table")
+		}
+	}
+	for _, o := range s.obstacles {
+		if o.Kind != ObstacleDependents {
+			return nil // there may be no copying it
+		}
+	}
+	return a.sample(ctx, plan)
+}
+
+// sample copies the first messages, as Adopt would, into a table that it does not keep.
+func (a *adopter) sample(ctx context.Context, plan *AdoptionPlan) error {
+	const most = 20_000
+	tx, err := a.main.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx))
+	if err := applyCore(ctx, tx); err != nil {
+		return err
+	}
+	if err := execAll(ctx, tx, "create table dibs_adoption.sample (like dibs.messages including generated including constraints)"); err != nil {
+		return err
+	}
+	var upto int64
+	const end = "select coalesce(max(global_position), 0) from (select global_position from message_store.messages order by 1 limit $1) m"
+	if err := tx.QueryRow(ctx, end, most).Scan(&upto); err != nil {
+		return err
+	}
+	clock := time.Now()
+	lap := func() time.Duration {
+		took := time.Since(clock)
+		clock = time.Now()
+		return took
+	}
+	into := func(statement string) string {
+		return strings.ReplaceAll(statements[statement], "dibs.messages", "dibs_adoption.sample")
+	}
+	tag, err := tx.Exec(ctx, into("copy"), int64(0), upto)
+	if err != nil {
+		return err
+	}
+	copied := lap()
+	if plan.Sample = tag.RowsAffected(); plan.Sample == 0 {
+		return nil
+	}
+	const indexes = `create unique index on dibs_adoption.sample (category, global_position);
+		create unique index on dibs_adoption.sample (stream_name, "position"); create unique index on dibs_adoption.sample (id)`
+	if err := execAll(ctx, tx, indexes); err != nil {
+		return err
+	}
+	indexed := lap()
+	if _, err := tx.Exec(ctx, statements["sum_old"], int64(0), upto); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, into("sum_new"), "(0,0)", "(4294967295,0)", upto); err != nil {
+		return err
+	}
+	compared := lap()
+	var bytes int64
+	if err := tx.QueryRow(ctx, "select pg_total_relation_size('dibs_adoption.sample')").Scan(&bytes); err != nil {
+		return err
+	}
+	whole := float64(plan.Messages) / float64(plan.Sample)
+	plan.NeedBytes = int64(float64(bytes) * whole)
+	each := whole / float64(a.Workers)
+	plan.Copy = time.Duration(float64(copied) * each)
+	plan.Index = time.Duration(float64(indexed) * each)
+	plan.Compare = time.Duration(float64(compared) * each)
+	return nil
+}

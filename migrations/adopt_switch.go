@@ -1,0 +1,189 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// switchOver makes dibs.messages the store, in one transaction that begins with the
+// lock of both tables. Message-db's writers wait until it ends.
+func (a *adopter) switchOver(ctx context.Context) error {
+	tables := []string{"dibs.messages", "message_store.messages"}
+	return a.locked(ctx, "access exclusive", tables, func(tx pgx.Tx) error {
+		a.start(AdoptionSwitches, 0)
+		// Few rows are looked up in large tables, whatever the planner believes.
+		if err := execAll(ctx, tx, "set local enable_seqscan = off; set local enable_hashjoin = off; set local enable_mergejoin = off"); err != nil {
+			return err
+		}
+		messages, err := a.copyTail(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if err := execAll(ctx, tx, "reset enable_seqscan; reset enable_hashjoin; reset enable_mergejoin", statements["switch"]); err != nil {
+			return err
+		}
+		if err := applyCompatible(ctx, tx); err != nil {
+			return err
+		}
+		if err := becomeOwner(ctx, tx); err != nil {
+			return err
+		}
+		if err := execAll(ctx, tx, statements["open"]); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, "update dibs_adoption.state set messages = $1", messages)
+		return err
+	})
+}
+
+// copyTail copies what came since, and what came late, and compares all that was not
+// compared before. It returns how many messages there are.
+func (a *adopter) copyTail(ctx context.Context, tx pgx.Tx) (int64, error) {
+	var frontier, upto, bulk, tail int64
+	const ends = `select s.frontier, greatest(s.frontier, (select max(upto) from dibs_adoption.ranges)),
+		(select coalesce(sum(r.messages), 0)::bigint from dibs_adoption.ranges r where r.upto <= s.frontier),
+		(select coalesce(sum(r.messages), 0)::bigint from dibs_adoption.ranges r where r.upto > s.frontier)
+		from dibs_adoption.state s`
+	if err := tx.QueryRow(ctx, ends).Scan(&frontier, &upto, &bulk, &tail); err != nil {
+		return 0, err
+	}
+	var there int64
+	if err := tx.QueryRow(ctx, "select count(*) from message_store.messages where global_position > $1 and global_position <= $2", frontier, upto).Scan(&there); err != nil {
+		return 0, err
+	}
+	if there != tail {
+		late, err := tx.Exec(ctx, statements["stragglers"], frontier, upto)
+		if err != nil {
+			return 0, err
+		}
+		tail += late.RowsAffected()
+	}
+	const last = int64(1<<63 - 1)
+	rest, err := tx.Exec(ctx, statements["copy"], upto, last)
+	if err != nil {
+		return 0, err
+	}
+	tail += rest.RowsAffected()
+	if err := differences(ctx, tx, "tail_differences", frontier, last); err != nil {
+		return 0, err
+	}
+	if err := tx.QueryRow(ctx, "select count(*) from message_store.messages where global_position > $1", frontier).Scan(&there); err != nil {
+		return 0, err
+	}
+	if there != tail {
+		return 0, fmt.Errorf("%w: %d messages were copied since it began, and there are %d", ErrCopyDiffers, tail, there)
+	}
+	return bulk + tail, nil
+}
+
+// applyCompatible makes the schema message_store, or takes back the one that an undo
+// put aside.
+func applyCompatible(ctx context.Context, tx pgx.Tx) error {
+	const schema = "dibs"
+	if err := lock(ctx, tx, schema); err != nil {
+		return err
+	}
+	applied, err := readApplied(ctx, tx, schema)
+	if err != nil {
+		return err
+	}
+	if _, done := applied.byName[compatible]; done {
+		return execAll(ctx, tx, "alter schema message_store_by_dibs rename to message_store")
+	}
+	for _, f := range files {
+		if _, done := applied.byName[f.name]; done {
+			continue
+		}
+		if err := apply(ctx, tx, schema, f); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
+	return nil
+}
+
+// locked runs f in a transaction that has the tables' locks, and tries for a while to
+// get them. Who comes meanwhile waits for us, so each try is short.
+func (a *adopter) locked(ctx context.Context, mode string, tables []string, f func(pgx.Tx) error) error {
+	watcher, err := a.session(ctx)
+	if err != nil {
+		return err
+	}
+	defer watcher.Close(context.WithoutCancel(ctx))
+	a.start(AdoptionLocks, int64(a.LockTries))
+	for tries := 1; ; tries++ {
+		blockers, err := a.tryLocked(ctx, watcher, mode, tables, f)
+		refused, ok := errors.AsType[*pgconn.PgError](err)
+		if !ok || refused.Code != "55P03" && refused.Code != "40P01" { // lock_not_available, deadlock_detected
+			return err
+		}
+		if tries == a.LockTries {
+			return &LockedError{strings.Join(tables, ", "), blockers}
+		}
+		a.add(1, blockers...)
+		if err := pause(ctx, a.LockTimeout); err != nil {
+			return err
+		}
+	}
+}
+
+func (a *adopter) tryLocked(ctx context.Context, watcher *pgx.Conn, mode string, tables []string, f func(pgx.Tx) error) (blockers []Blocker, err error) {
+	watching, stop := context.WithCancel(ctx)
+	var watched sync.WaitGroup
+	watched.Go(func() { blockers = a.watch(watching, watcher) })
+	// Before blockers are returned.
+	end := sync.OnceFunc(func() { stop(); watched.Wait() })
+	defer end()
+
+	err = inTx(ctx, a.main, func(tx pgx.Tx) error {
+		if err := execAll(ctx, tx, fmt.Sprintf("set local lock_timeout = '%dms'", a.LockTimeout.Milliseconds())); err != nil {
+			return err
+		}
+		for _, table := range tables {
+			if err := execAll(ctx, tx, fmt.Sprintf("lock table %s in %s mode", table, mode)); err != nil {
+				return err
+			}
+		}
+		stop()
+		return f(tx)
+	})
+	end()
+	return blockers, err
+}
+
+// watch returns who was last seen to block the main connection, when ctx ends. What
+// fails here is no reason not to go on.
+func (a *adopter) watch(ctx context.Context, conn *pgx.Conn) []Blocker {
+	var last []Blocker
+	every := time.NewTicker(min(a.LockTimeout/4, 250*time.Millisecond))
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return last
+		case <-every.C:
+		}
+		// Not ended with ctx, which would cost the connection.
+		rows, err := conn.Query(context.WithoutCancel(ctx), statements["blockers"], int32(a.main.PgConn().PID())) //nolint:gosec // a pid
+		if err != nil {
+			return last
+		}
+		now, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Blocker])
+		if err != nil {
+			return last
+		}
+		if len(now) > 0 && !slices.Equal(now, last) {
+			a.add(0, now...)
+		}
+		if len(now) > 0 {
+			last = now
+		}
+	}
+}

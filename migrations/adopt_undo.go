@@ -1,0 +1,195 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// An UndoPlan says what [UndoAdoption] would do.
+type UndoPlan struct {
+	State      *Adoption
+	Since      int64    // messages written since the switch, which it copies back
+	Removed    int64    // messages trimmed or deleted since, which it deletes there too
+	Abandons   bool     // it was not switched yet: what was copied is thrown away
+	Dependents []string // others' objects that would go on with the schema that is put aside
+}
+
+// PlanUndo says what [UndoAdoption] would do. It changes nothing.
+func PlanUndo(ctx context.Context, connect Connect, config *AdoptConfig) (*UndoPlan, error) {
+	var plan *UndoPlan
+	err := withAdopter(ctx, connect, config, func(a *adopter) (err error) {
+		plan, err = a.planUndo(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("plan to undo the adoption: %w", plain(err))
+	}
+	return plan, nil
+}
+
+func (a *adopter) planUndo(ctx context.Context) (*UndoPlan, error) {
+	state, err := readAdoption(ctx, a.main)
+	if err != nil {
+		return nil, err
+	}
+	if state == nil || state.State == Undone || state.State == Adopted && !state.HasOld {
+		return nil, ErrNothingToUndo
+	}
+	plan := &UndoPlan{State: state, Abandons: state.State == Adopting}
+	if plan.Abandons {
+		return plan, nil
+	}
+	if err := a.main.QueryRow(ctx, statements["since"], state.lastPosition).Scan(&plan.Since); err != nil {
+		return nil, err
+	}
+	if err := a.main.QueryRow(ctx, "select count(*) from dibs_adoption.removed").Scan(&plan.Removed); err != nil {
+		return nil, err
+	}
+	rows, err := a.main.Query(ctx, statements["dependents"], "message_store", true)
+	if err != nil {
+		return nil, err
+	}
+	plan.Dependents, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	return plan, err
+}
+
+// UndoAdoption makes message-db's table the store again, until the DBA has dropped it:
+// see [ErrNothingToUndo]. What was written since the switch, by any client, is copied
+// back as it is, in the transaction that switches, and compared as [Adopt] compares;
+// writers wait for it. What was trimmed or deleted since is deleted there too. Data is
+// as jsonb has it again. From then on our clients are turned away, and message-db's are
+// not.
+//
+// The schema of the compatible functions is put aside as message_store_by_dibs, and
+// what is in dibs.messages stays, until [Adopt] is called again.
+//
+// Before the switch it throws away what was copied, as if [Adopt] had not been called.
+func UndoAdoption(ctx context.Context, connect Connect, config *AdoptConfig) (*UndoPlan, error) {
+	var plan *UndoPlan
+	err := withAdopter(ctx, connect, config, func(a *adopter) (err error) {
+		plan, err = a.undo(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("undo the adoption: %w", plain(err))
+	}
+	return plan, nil
+}
+
+func (a *adopter) undo(ctx context.Context) (*UndoPlan, error) {
+	a.start(AdoptionChecks, 0)
+	plan, err := a.planUndo(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if plan.Abandons {
+		return plan, a.abandon(ctx)
+	}
+	if len(plan.Dependents) > 0 && !a.LeaveDependents {
+		e := &CannotAdoptError{}
+		for _, d := range plan.Dependents {
+			e.Obstacles = append(e.Obstacles, Obstacle{ObstacleDependents, d + " would go on with the schema that is put aside"})
+		}
+		return nil, e
+	}
+	if err := a.compareBefore(ctx, plan.State.lastPosition); err != nil {
+		return nil, err
+	}
+	tables := []string{"dibs.messages", "message_store_before_dibs.messages"}
+	err = a.locked(ctx, "access exclusive", tables, func(tx pgx.Tx) error {
+		a.start(AdoptionSwitches, plan.Since)
+		return a.switchBack(ctx, tx, plan)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if plan.State, err = readAdoption(ctx, a.main); err != nil {
+		return nil, err
+	}
+	a.start(AdoptionDone, plan.Since)
+	return plan, nil
+}
+
+// abandon undoes what is not switched yet.
+func (a *adopter) abandon(ctx context.Context) error {
+	tables := []string{"dibs.messages", "message_store.messages"}
+	return a.locked(ctx, "access exclusive", tables, func(tx pgx.Tx) error {
+		// In two parts, since the tables may have two owners.
+		before, after, _ := strings.Cut(statements["abandon"], "-- The owner's part.\n")
+		if err := execAll(ctx, tx, before); err != nil {
+			return err
+		}
+		if err := becomeOwner(ctx, tx); err != nil {
+			return err
+		}
+		return execAll(ctx, tx, after)
+	})
+}
+
+// compareBefore compares what there was at the switch. The old table has not changed
+// since; of the new one messages may have been removed, and each is noted.
+func (a *adopter) compareBefore(ctx context.Context, last int64) error {
+	const tries = 3
+	for try := 1; ; try++ {
+		err := a.compareBeforeOnce(ctx, last)
+		if try == tries || !errors.Is(err, ErrCopyDiffers) {
+			return err
+		}
+		// Some may have been removed between one piece and another.
+		if err := pause(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+}
+
+func (a *adopter) compareBeforeOnce(ctx context.Context, last int64) error {
+	var blocks int64
+	if err := a.main.QueryRow(ctx, "select pg_relation_size('dibs.messages') / current_setting('block_size')::bigint").Scan(&blocks); err != nil {
+		return err
+	}
+	const parts = 16
+	var pieces []piece
+	for i := range int64(parts) {
+		pieces = append(pieces, piece{"sum_before", []any{last / parts * i, last / parts * (i + 1)}})
+		from, to := fmt.Sprintf("(%d,0)", blocks*i/parts), fmt.Sprintf("(%d,0)", blocks*(i+1)/parts)
+		pieces = append(pieces, piece{"sum_new", []any{from, to, last}})
+	}
+	pieces = append(pieces, piece{"sum_before", []any{last / parts * parts, last}})
+	return a.sum(ctx, pieces)
+}
+
+func (a *adopter) switchBack(ctx context.Context, tx pgx.Tx, plan *UndoPlan) error {
+	last := plan.State.lastPosition
+	if err := execAll(ctx, tx, "drop trigger dibs_adoption_refuse on message_store_before_dibs.messages"); err != nil {
+		return err
+	}
+	removed, err := tx.Exec(ctx, "delete from message_store_before_dibs.messages m using dibs_adoption.removed r where m.id = r.id")
+	if err != nil {
+		return err
+	}
+	plan.Removed = removed.RowsAffected()
+	if err := execAll(ctx, tx, "set local enable_seqscan = off; set local jit = off"); err != nil {
+		return err
+	}
+	returned, err := tx.Exec(ctx, statements["returned"], last)
+	if err != nil {
+		return err
+	}
+	plan.Since = returned.RowsAffected()
+	if err := differences(ctx, tx, "returned_differences", last); err != nil {
+		return err
+	}
+	before, after, _ := strings.Cut(statements["return"], "-- The owner's part.\n")
+	if err := execAll(ctx, tx, before); err != nil {
+		return err
+	}
+	if err := becomeOwner(ctx, tx); err != nil {
+		return err
+	}
+	return execAll(ctx, tx, after)
+}
