@@ -119,8 +119,7 @@ type server struct {
 // would be but for the override.
 func (s *server) refused() (refused, lifted []UnsafeSetting) {
 	overridden := isOn(s.override)
-	judge := func(ok bool, name, value, need string) {
-		setting := UnsafeSetting{Name: name, Value: value, Need: need}
+	s.judge(func(setting UnsafeSetting, ok bool) {
 		switch {
 		case ok:
 		case overridden && setting.lifted():
@@ -128,15 +127,27 @@ func (s *server) refused() (refused, lifted []UnsafeSetting) {
 		default:
 			refused = append(refused, setting)
 		}
-	}
+	})
+	return refused, lifted
+}
+
+// judge calls f with each setting that has to be as it has to be.
+func (s *server) judge(f func(setting UnsafeSetting, ok bool)) {
+	judge := func(ok bool, name, value, need string) { f(UnsafeSetting{Name: name, Value: value, Need: need}, ok) }
 	judge(s.fsync == "on", "fsync", s.fsync, "on")
 	judge(s.fullPageWrites == "on", "full_page_writes", s.fullPageWrites, "on")
 	// Every value but off waits for the disk of this server.
 	judge(s.synchronousCommit != "off", "synchronous_commit", s.synchronousCommit, "on, or at least local")
 	judge(s.serverEncoding == "UTF8", "server_encoding", s.serverEncoding, "UTF8")
 	judge(s.clientEncoding == "UTF8", "client_encoding", s.clientEncoding, "UTF8")
-	judge(!s.inRecovery, inHotStandby, "on", "off")
-	return refused, lifted
+	judge(!s.inRecovery, inHotStandby, onOff(s.inRecovery), "off")
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
 }
 
 // waitsForStandby reports whether a commit waits for another server.
@@ -206,10 +217,7 @@ func outdated(err error) bool {
 }
 
 func (d *Driver) check(ctx context.Context, db DB) (*mark, error) {
-	var s server
-	err := one(ctx, db, d.queries.check, []any{override},
-		&s.fsync, &s.fullPageWrites, &s.synchronousCommit, &s.standbys, &s.serverEncoding, &s.clientEncoding,
-		&s.inRecovery, &s.override, &s.pid, &s.hasVersion)
+	s, err := d.ask(ctx, db)
 	if err != nil {
 		return nil, err
 	}
@@ -235,6 +243,18 @@ func (d *Driver) check(ctx context.Context, db DB) (*mark, error) {
 		d.log.Warn().Msg("a wait for a standby that is cancelled will go unnoticed: see postgres.WatchReplication")
 	}
 	return &mark{pooled: conn != nil && conn.PgConn().PID() != s.pid}, nil
+}
+
+// ask returns what the server says of itself.
+func (d *Driver) ask(ctx context.Context, db DB) (*server, error) {
+	var s server
+	err := one(ctx, db, d.queries.check, []any{override},
+		&s.fsync, &s.fullPageWrites, &s.synchronousCommit, &s.standbys, &s.serverEncoding, &s.clientEncoding,
+		&s.inRecovery, &s.override, &s.pid, &s.hasVersion)
+	if err != nil {
+		return nil, err
+	}
+	return &s, nil
 }
 
 // one reads the one row that a query returns. Nothing is known of the connection

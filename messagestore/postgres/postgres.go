@@ -187,8 +187,19 @@ func queriesFor(schema string) queries {
 }
 
 // with calls f with a connection or transaction that is f's alone meanwhile, and to
-// a server that is good. An error from here means that f was not called.
+// a server that is good.
 func (d *Driver) with(ctx context.Context, f func(db DB) error) error {
+	return d.asIs(ctx, func(db DB) error {
+		err := d.safely(ctx, db, f)
+		if e, ok := errors.AsType[*UnsafeSettingsError](err); ok && !e.Permanent() && d.pool != nil {
+			connOf(db).Close(ctx) //nolint:errcheck // the next one may reach the primary
+		}
+		return err
+	})
+}
+
+// asIs is with, on whatever server there is.
+func (d *Driver) asIs(ctx context.Context, f func(db DB) error) error {
 	if d.invalid != nil {
 		return d.invalid
 	}
@@ -201,11 +212,7 @@ func (d *Driver) with(ctx context.Context, f func(db DB) error) error {
 			return fmt.Errorf("acquire a connection: %w", safe(err))
 		}
 		defer conn.Release()
-		err = d.safely(ctx, conn, f)
-		if e, ok := errors.AsType[*UnsafeSettingsError](err); ok && !e.Permanent() {
-			conn.Conn().Close(ctx) //nolint:errcheck // the next one may reach the primary
-		}
-		return err
+		return f(conn)
 	}
 	select {
 	case <-d.turn:
@@ -213,7 +220,7 @@ func (d *Driver) with(ctx context.Context, f func(db DB) error) error {
 		return ctx.Err()
 	}
 	defer func() { d.turn <- struct{}{} }()
-	return d.safely(ctx, d.db, f)
+	return f(d.db)
 }
 
 // inTransaction reports whether db is in a transaction that this driver did not

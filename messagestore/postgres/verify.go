@@ -149,7 +149,7 @@ func (a *Admin) Verify(ctx context.Context, config *VerifyConfig) (*Verification
 	if err := v.validate(); err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
-	err := a.driver.with(ctx, func(db DB) error {
+	err := a.driver.asIs(ctx, func(db DB) error {
 		options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 		b, ok := db.(interface {
 			BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)

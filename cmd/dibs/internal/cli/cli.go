@@ -57,6 +57,8 @@ type grammar struct {
 	Category categoryCommand `cmd:"" help:"Print the messages of every stream of a category."`
 	Tail     tailCommand     `cmd:"" help:"Print the messages of a category as they come."`
 	Explain  explainCommand  `cmd:"" help:"Tell a stream's story: who was first, who came second, what followed."`
+	Doctor   doctorCommand   `cmd:"" help:"Examine the server, the schema, roles, locks and sizes, and say what to do."`
+	Verify   verifyCommand   `cmd:"" help:"Check that what is in the store is as it should be, while it is used."`
 	Version  versionCommand  `cmd:"" help:"Print the version of dibs."`
 }
 

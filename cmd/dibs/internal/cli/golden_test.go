@@ -26,7 +26,7 @@ func golden(t *testing.T, name, output string) {
 }
 
 var commandLines = []string{
-	"", "migrate", "migrate up", "migrate status", "migrate print", "write", "stream", "category", "tail", "explain", "version",
+	"", "migrate", "migrate up", "migrate status", "migrate print", "write", "stream", "category", "tail", "explain", "doctor", "verify", "version",
 }
 
 func TestHelp(t *testing.T) {

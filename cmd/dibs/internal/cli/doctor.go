@@ -1,0 +1,188 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/migrations"
+)
+
+type doctorCommand struct {
+	LongLock        time.Duration `default:"5s" placeholder:"TIME" help:"Tell of category locks held or waited for this long. Defaults to ${default}."`
+	LongTransaction time.Duration `default:"1m" placeholder:"TIME" help:"Tell of transactions open this long. Defaults to ${default}."`
+	Quiet           bool          `short:"q" help:"Leave out what is ok."`
+}
+
+// Help is printed below the command's usage.
+func (doctorCommand) Help() string {
+	return `Looks at the server and the schema around the messages, changes nothing, and prints what it finds: ok, warn, fail, or hidden for what this user may not see, and what to do. Settings, migrations and drift, roles and rights, locks that are held long and who waits, sessions, slots, sizes. Anybody who can connect may run it; a member of pg_monitor sees everything. Ends with 1 if something fails.
+
+Example:
+
+    dibs doctor --quiet`
+}
+
+// Run examines.
+func (c *doctorCommand) Run(ctx context.Context, a *app) error {
+	return a.withPostgres(ctx, "doctor", func(conn *pgx.Conn) error {
+		findings, err := postgres.NewAdmin(conn, a.postgresConfig()).Doctor(ctx, &postgres.DoctorConfig{
+			LongLock: c.LongLock, LongTransaction: c.LongTransaction,
+		})
+		if err != nil {
+			return err
+		}
+		schema, err := a.examineSchema(ctx, conn)
+		if err != nil {
+			return err
+		}
+		return a.printFindings(append(schema, findings...), c.Quiet)
+	})
+}
+
+// examineSchema tells of migrations, and of what was changed by hand since.
+func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]postgres.Finding, error) {
+	all, err := migrations.Status(ctx, conn, a.migrationsConfig())
+	if denied(err) {
+		return []postgres.Finding{{
+			Group: "schema", Name: "migrations", Verdict: postgres.Hidden,
+			Says: "what was applied is not visible to this user", Advice: "run dibs doctor as the user who migrates",
+		}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	findings := aboutMigrations(all)
+	drift, err := migrations.Drift(ctx, conn, a.migrationsConfig())
+	switch {
+	case denied(err):
+		return append(findings, postgres.Finding{
+			Group: "schema", Name: "drift", Verdict: postgres.Hidden,
+			Says: "what was changed by hand is not visible to this user", Advice: "run dibs doctor as the user who migrates",
+		}), nil
+	case err != nil:
+		return nil, err
+	}
+	return append(findings, aboutDrift(drift, len(all))...), nil
+}
+
+func denied(err error) bool {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && refused.Code == "42501"
+}
+
+func aboutMigrations(all []migrations.Migration) []postgres.Finding {
+	var findings []postgres.Finding
+	applied := 0
+	for _, m := range all {
+		f := postgres.Finding{Group: "schema", Name: m.Name, Verdict: postgres.Fail}
+		switch {
+		case m.Unknown:
+			f.Says, f.Advice = m.Name+" was applied by a newer release", "use that release of dibs, or a newer one"
+		case m.Changed:
+			f.Says, f.Advice = m.Name+" is not what was applied under its name", "use the release of dibs that migrated the database"
+		case m.Applied:
+			applied++
+			continue
+		case m.LeftOut != "":
+			f.Verdict, f.Says = postgres.OK, fmt.Sprintf("%s is left out: %s", m.Name, m.LeftOut)
+		default:
+			f.Says, f.Advice = m.Name+" is not applied", "run dibs migrate up"
+		}
+		findings = append(findings, f)
+	}
+	return append(findings, postgres.Finding{
+		Group: "schema", Name: "migrations", Verdict: postgres.OK, Says: fmt.Sprintf("%d of %d migrations are applied", applied, len(all)),
+	})
+}
+
+func aboutDrift(drift *migrations.DriftReport, files int) []postgres.Finding {
+	if len(drift.NotApplied) == files {
+		return nil
+	}
+	var findings []postgres.Finding
+	for _, d := range drift.Differences {
+		f := postgres.Finding{
+			Group: "schema", Name: "drift", Verdict: postgres.Fail, Says: d.String(),
+			Advice: "it was changed by hand: put it back as dibs migrate print has it",
+		}
+		if d.Foreign {
+			f.Verdict, f.Advice = postgres.Warn, "keep what is yours in another schema: this one belongs to the migrations"
+		}
+		findings = append(findings, f)
+	}
+	if len(findings) == 0 {
+		findings = append(findings, postgres.Finding{Group: "schema", Name: "drift", Verdict: postgres.OK, Says: "objects and rights are as the migrations made them"})
+	}
+	return findings
+}
+
+// A findingLine is how a finding is printed as JSON.
+type findingLine struct {
+	Group   string           `json:"group"`
+	Name    string           `json:"name"`
+	Verdict postgres.Verdict `json:"verdict"`
+	Says    string           `json:"says"`
+	Advice  string           `json:"advice,omitempty"`
+}
+
+var verdictStyles = map[postgres.Verdict]style{postgres.OK: green, postgres.Warn: yellow, postgres.Fail: red, postgres.Hidden: dim}
+
+func (a *app) printFindings(findings []postgres.Finding, quiet bool) error {
+	group, failed := "", 0
+	for _, f := range findings {
+		if f.Verdict == postgres.Fail {
+			failed++
+		}
+		if quiet && f.Verdict == postgres.OK {
+			continue
+		}
+		if a.JSON {
+			if err := a.out.object(findingLine(f)); err != nil {
+				return err
+			}
+			continue
+		}
+		if f.Group != group {
+			group = f.Group
+			if err := a.out.line("%s", a.out.styled(group, bold)); err != nil {
+				return err
+			}
+		}
+		if err := a.out.line("  %s  %s", a.out.styled(fmt.Sprintf("%-6s", f.Verdict), verdictStyles[f.Verdict]), visible(a.redact(f.Says))); err != nil {
+			return err
+		}
+		if f.Advice != "" {
+			if err := a.out.line("          %s", a.out.styled(visible(f.Advice), dim)); err != nil {
+				return err
+			}
+		}
+	}
+	if failed == 1 {
+		return fmt.Errorf("1 finding fails")
+	}
+	if failed > 1 {
+		return fmt.Errorf("%d findings fail", failed)
+	}
+	return nil
+}
+
+func (a *app) postgresConfig() *postgres.Config { return &postgres.Config{Schema: a.Schema} }
+
+// withPostgres runs f with a connection to the server. A store of another kind is
+// refused: there what is asked for is its own.
+func (a *app) withPostgres(ctx context.Context, command string, f func(*pgx.Conn) error) error {
+	u, err := a.storeURL()
+	if err != nil {
+		return err
+	}
+	if !isPostgres(u) {
+		return usage("dibs %s is for a store in PostgreSQL, and the store of %s is another", command, a.origin)
+	}
+	return a.withConn(ctx, f)
+}

@@ -1,0 +1,154 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+)
+
+type verifyCommand struct {
+	Categories    []messagestore.Category `arg:"" optional:"" name:"category" help:"Look at these categories only."`
+	MaxViolations int                     `default:"100" placeholder:"N" help:"List at most N violations of one rule, for each category."`
+	Amcheck       bool                    `help:"Check the indexes with PostgreSQL's extension amcheck too."`
+	Progress      bool                    `help:"Say on stderr what comes next. Defaults to whether a person reads it."`
+}
+
+// Help is printed below the command's usage.
+func (verifyCommand) Help() string {
+	return `Looks at a store in use, as it is at one moment, and prints what is not as it should be: positions that are not dense or not in order, ids that come twice, keys with two winners, consumers that are ahead. Writers go on meanwhile, and raise no alarm. Ends with 1 if there is a violation.
+
+Example:
+
+    dibs verify
+    dibs verify account account:command`
+}
+
+// Run verifies.
+func (c *verifyCommand) Run(ctx context.Context, a *app) error {
+	return a.withPostgres(ctx, "verify", func(conn *pgx.Conn) error {
+		config := &postgres.VerifyConfig{Categories: c.Categories, MaxViolations: c.MaxViolations, Amcheck: c.Amcheck}
+		if c.Progress || isTerminal(a.stderr) {
+			began := time.Now()
+			config.OnProgress = func(p postgres.VerifyProgress) { a.warn("%s\n", progressText(p, time.Since(began))) }
+		}
+		found, err := postgres.NewAdmin(conn, a.postgresConfig()).Verify(ctx, config)
+		if err != nil {
+			return err
+		}
+		return a.printVerification(found)
+	})
+}
+
+// progressText says what comes next, how much is done, and how long the rest may take.
+func progressText(p postgres.VerifyProgress, elapsed time.Duration) string {
+	next := "the table"
+	if p.Category != "" {
+		next = visible(string(p.Category))
+	}
+	text := fmt.Sprintf("verify: %s; %d of about %d looked at", next, p.Done, p.Total)
+	if p.Done > 0 {
+		left := time.Duration(float64(elapsed) / float64(p.Done) * float64(max(p.Total-p.Done, 0)))
+		text += fmt.Sprintf(", about %s to go", left.Round(time.Second))
+	}
+	return text
+}
+
+// A violationLine is how a violation is printed as JSON.
+type violationLine struct {
+	Violation      string                      `json:"violation"` // the rule
+	Category       messagestore.Category       `json:"category,omitempty"`
+	Stream         messagestore.StreamName     `json:"stream,omitempty"`
+	Position       *messagestore.Version       `json:"position,omitempty"`
+	GlobalPosition messagestore.GlobalPosition `json:"globalPosition,omitempty"`
+	Expected       string                      `json:"expected"`
+	Found          string                      `json:"found"`
+}
+
+// A verificationLine is the last line of JSON.
+type verificationLine struct {
+	Checked    postgres.Checked `json:"checked"`
+	Violations int              `json:"violations"`
+	More       bool             `json:"more,omitempty"`
+	NotChecked []string         `json:"notChecked"`
+}
+
+func (a *app) printVerification(found *postgres.Verification) error {
+	for _, v := range found.Violations {
+		if err := a.printViolation(v); err != nil {
+			return err
+		}
+	}
+	if a.JSON {
+		if err := a.out.object(verificationLine{found.Checked, len(found.Violations), found.More, found.NotChecked}); err != nil {
+			return err
+		}
+	} else if err := a.printChecked(found); err != nil {
+		return err
+	}
+	switch n := len(found.Violations); {
+	case found.More:
+		return fmt.Errorf("%d violations, and more that are not listed", n)
+	case n == 1:
+		return fmt.Errorf("1 violation")
+	case n > 1:
+		return fmt.Errorf("%d violations", n)
+	}
+	return nil
+}
+
+func (a *app) printViolation(v postgres.Violation) error {
+	if a.JSON {
+		l := violationLine{
+			Violation: v.Rule, Category: v.Category, Stream: v.Stream, GlobalPosition: v.GlobalPosition, Expected: v.Expected, Found: v.Found,
+		}
+		if v.Stream != "" {
+			l.Position = &v.Position
+		}
+		return a.out.object(l)
+	}
+	where := visible(string(v.Category))
+	if v.Stream != "" {
+		where = visible(fmt.Sprintf("%s@%d", v.Stream, v.Position))
+	}
+	global := ""
+	if v.GlobalPosition > 0 {
+		global = fmt.Sprint(v.GlobalPosition)
+	}
+	return a.out.row(cell{text: v.Rule, style: red}, cell{text: global, right: true}, cell{text: where},
+		cell{text: visible("expected " + v.Expected + ", found " + v.Found)})
+}
+
+// printChecked says how much there was to look at: of nothing, nothing is wrong.
+func (a *app) printChecked(found *postgres.Verification) error {
+	c := found.Checked
+	if err := a.out.line("looked at %s", strings.Join([]string{
+		number(c.Categories, "category", "categories"), number(c.Streams, "stream", "streams"), number(c.Messages, "message", "messages"),
+		number(c.Consumers, "consumer", "consumers"), number(c.Positions, "position of theirs", "positions of theirs"),
+		number(c.Reservations, "reservation", "reservations"), number(c.DeadLetters, "dead letter", "dead letters"),
+		number(c.Erased, "erased stream", "erased streams"),
+	}, ", ")); err != nil {
+		return err
+	}
+	for _, text := range found.NotChecked {
+		if err := a.out.line("not looked at: %s", text); err != nil {
+			return err
+		}
+	}
+	if len(found.Violations) == 0 {
+		return a.out.line("%s", a.out.styled("no violation", green))
+	}
+	return nil
+}
+
+func number(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}

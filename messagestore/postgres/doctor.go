@@ -1,0 +1,273 @@
+package postgres
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// The examinations, one to a file. Each returns rows of a name, a verdict, what there
+// is to say, and what to do about it.
+var (
+	//go:embed sql/doctor_server.sql
+	doctorServerSQL string
+	//go:embed sql/doctor_collation.sql
+	doctorCollationSQL string
+	//go:embed sql/doctor_settings.sql
+	doctorSettingsSQL string
+	//go:embed sql/doctor_roles.sql
+	doctorRolesSQL string
+	//go:embed sql/doctor_locks.sql
+	doctorLocksSQL string
+	//go:embed sql/doctor_lock_names.sql
+	doctorLockNamesSQL string
+	//go:embed sql/doctor_sessions.sql
+	doctorSessionsSQL string
+	//go:embed sql/doctor_slots.sql
+	doctorSlotsSQL string
+	//go:embed sql/doctor_storage.sql
+	doctorStorageSQL string
+)
+
+// A Verdict is what a finding comes to.
+type Verdict string
+
+// The verdicts.
+const (
+	OK     Verdict = "ok"
+	Warn   Verdict = "warn"   // works, and may not for long, or not well
+	Fail   Verdict = "fail"   // does not work, or loses messages
+	Hidden Verdict = "hidden" // not visible to this user
+)
+
+// A Finding is one thing that [Admin.Doctor] looked at.
+type Finding struct {
+	Group   string // server, settings, roles, locks, sessions or storage
+	Name    string // of what was looked at: "fsync"
+	Verdict Verdict
+	Says    string // "fsync is off"
+	Advice  string // what to do, and why; empty if nothing
+}
+
+// DoctorConfig changes what [Admin.Doctor] finds remarkable. A nil *DoctorConfig is a
+// good one.
+type DoctorConfig struct {
+	// LongLock is how long the lock of a category may be held, or waited for.
+	//
+	// Defaults to 5 s.
+	LongLock time.Duration
+
+	// LongTransaction is how long a transaction may be open.
+	//
+	// Defaults to 1 min.
+	LongTransaction time.Duration
+}
+
+// Doctor looks at the server and the database around the store, and changes nothing:
+// settings, versions, roles, locks that are held long and who holds them, sessions,
+// sizes. What it does not look at is the schema, which is for migrations.Drift, and
+// the messages, which are for [Admin.Verify].
+//
+// Anybody who can connect may call it. What the user may not see is a finding
+// [Hidden]; a member of pg_monitor sees everything. Nothing of it is refused for the
+// settings or for a schema that is missing.
+func (a *Admin) Doctor(ctx context.Context, config *DoctorConfig) ([]Finding, error) {
+	c := DoctorConfig{LongLock: 5 * time.Second, LongTransaction: time.Minute}
+	if config != nil {
+		if config.LongLock != 0 {
+			c.LongLock = config.LongLock
+		}
+		if config.LongTransaction != 0 {
+			c.LongTransaction = config.LongTransaction
+		}
+	}
+	for name, d := range map[string]time.Duration{"long lock": c.LongLock, "long transaction": c.LongTransaction} {
+		if d < 0 {
+			return nil, fmt.Errorf("doctor: %w", messagestore.NewInvalidError(messagestore.ErrInvalidConfig, name, d.String(), "it is not negative"))
+		}
+	}
+	var e examination
+	err := a.driver.asIs(ctx, func(db DB) error {
+		if a.driver.inTransaction(db) {
+			return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "database", nil, "it is in a transaction, which an error would end")
+		}
+		e = examination{db: db, schema: a.driver.schema}
+		return e.run(ctx, a.driver, c)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("doctor: %w", a.driver.failed(err))
+	}
+	return e.findings, nil
+}
+
+type examination struct {
+	db       DB
+	schema   string
+	findings []Finding
+}
+
+func (e *examination) run(ctx context.Context, d *Driver, c DoctorConfig) error {
+	s, err := d.ask(ctx, e.db)
+	if err != nil {
+		return err
+	}
+	var version int
+	if err := one(ctx, e.db, "select pg_catalog.current_setting('server_version_num')::integer", nil, &version); err != nil {
+		return err
+	}
+
+	if err := e.examine(ctx, "server", doctorServerSQL); err != nil {
+		return err
+	}
+	if version >= 150000 {
+		if err := e.examine(ctx, "server", doctorCollationSQL); err != nil {
+			return err
+		}
+	}
+	e.pooler(connOf(e.db), s)
+	e.gate(s)
+	for _, x := range []struct {
+		group, sql string
+		args       []any
+	}{
+		{"settings", doctorSettingsSQL, nil},
+		{"roles", doctorRolesSQL, nil},
+		{"locks", doctorLocksSQL, []any{c.LongLock.Seconds()}},
+		{"sessions", doctorSessionsSQL, []any{c.LongTransaction.Seconds()}},
+		{"storage", doctorSlotsSQL, nil},
+		{"storage", doctorStorageSQL, nil},
+	} {
+		if err := e.examine(ctx, x.group, x.sql, x.args...); err != nil {
+			return err
+		}
+	}
+	return e.nameLocks(ctx)
+}
+
+// examine adds what a query finds. That this user may not ask is a finding too.
+func (e *examination) examine(ctx context.Context, group, sql string, args ...any) error {
+	found, err := e.ask(ctx, group, sql, args...)
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case ok && refused.Code == "42501":
+		found = []Finding{{group, group, Hidden, refused.Message, "grant pg_monitor to this user"}}
+	case err != nil:
+		return fmt.Errorf("%s: %w", group, err)
+	}
+	e.findings = append(e.findings, found...)
+	return nil
+}
+
+func (e *examination) ask(ctx context.Context, group, sql string, args ...any) ([]Finding, error) {
+	rows, err := e.db.Query(ctx, inSchema(sql, e.schema), append([]any{pgx.QueryExecModeExec}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var found []Finding
+	for rows.Next() {
+		var name, verdict string
+		var says, advice pgtype.Text
+		if err := rows.Scan(&name, &verdict, &says, &advice); err != nil {
+			return nil, fmt.Errorf("read a row: %w", err)
+		}
+		found = append(found, Finding{group, name, Verdict(verdict), says.String, advice.String})
+	}
+	return found, rows.Err()
+}
+
+// inSchema is pgschema.Rename for SQL that names the program of the same name too.
+func inSchema(sql, schema string) string {
+	if schema == pgschema.Default {
+		return sql
+	}
+	return strings.NewReplacer(
+		"dibs.", fmt.Sprintf("%q.", schema),
+		"to_regnamespace('dibs')", fmt.Sprintf("to_regnamespace('%q')", schema),
+	).Replace(sql)
+}
+
+// pooler tells whether there is one in between.
+func (e *examination) pooler(conn *pgx.Conn, s *server) {
+	switch {
+	case conn == nil:
+	case conn.PgConn().PID() != s.pid:
+		e.add("server", "pooler", OK, "the connection goes through a pooler, such as PgBouncer: the driver prepares no statement over it", "")
+	default:
+		e.add("server", "pooler", OK, "the connection goes straight to the server", "")
+	}
+}
+
+// gate tells of the settings for which a driver refuses a server.
+func (e *examination) gate(s *server) {
+	s.judge(func(setting UnsafeSetting, ok bool) {
+		says := setting.Name + " is " + setting.Value
+		need := fmt.Sprintf("it has to be %s: what was acknowledged may be lost or changed otherwise", setting.Need)
+		switch {
+		case ok:
+			e.add("settings", setting.Name, OK, says, "")
+		case isOn(s.override) && setting.lifted():
+			e.add("settings", setting.Name, Warn, says+", and "+override+" allows it", need)
+		default:
+			e.add("settings", setting.Name, Fail, says+", and drivers refuse the server", need)
+		}
+	})
+}
+
+func (e *examination) add(group, name string, v Verdict, says, advice string) {
+	e.findings = append(e.findings, Finding{group, name, v, says, advice})
+}
+
+var lockKey = regexp.MustCompile(`the category with key (-?[0-9]+) `)
+
+// nameLocks puts the names of categories in the place of their lock's keys, if this
+// user may read them.
+func (e *examination) nameLocks(ctx context.Context) error {
+	var keys []int32
+	for _, f := range e.findings {
+		if found := lockKey.FindStringSubmatch(f.Says); f.Group == "locks" && found != nil {
+			if key, err := strconv.ParseInt(found[1], 10, 32); err == nil {
+				keys = append(keys, int32(key)) //nolint:gosec // it was parsed as one
+			}
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	rows, err := e.db.Query(ctx, pgschema.Rename(doctorLockNamesSQL, e.schema), pgx.QueryExecModeExec, keys)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	names := map[string][]string{}
+	for rows.Next() {
+		var key int32
+		var name string
+		if err := rows.Scan(&key, &name); err != nil {
+			return err
+		}
+		key10 := strconv.FormatInt(int64(key), 10)
+		names[key10] = append(names[key10], name)
+	}
+	if _, refused := errors.AsType[*pgconn.PgError](rows.Err()); !refused && rows.Err() != nil {
+		return rows.Err()
+	}
+	for i, f := range e.findings {
+		if found := lockKey.FindStringSubmatch(f.Says); f.Group == "locks" && found != nil && len(names[found[1]]) > 0 {
+			e.findings[i].Says = strings.Replace(f.Says, found[0], "the category "+strings.Join(names[found[1]], " or ")+" ", 1)
+		}
+	}
+	return nil
+}
