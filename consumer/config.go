@@ -69,6 +69,13 @@ type Config struct {
 	// Defaults to 1 s.
 	PositionEvery time.Duration
 
+	// RedriveInterval is how often the consumer looks whether it was asked, with
+	// [RequestRedrive], to redrive what it has parked: 1 ms to 1 h. It looks too when it
+	// starts.
+	//
+	// Defaults to 5 s.
+	RedriveInterval time.Duration
+
 	// Grace is how long the messages in hand may go on after the consumer is told to
 	// stop: 1 ms to 1 h. Then their context is cancelled, and they have 1 s more to
 	// notice.
@@ -157,6 +164,7 @@ func (c *Config) withDefaults() Config {
 	d.PollInterval = cmp.Or(d.PollInterval, 100*time.Millisecond)
 	d.PositionInterval = cmp.Or(d.PositionInterval, 100)
 	d.PositionEvery = cmp.Or(d.PositionEvery, time.Second)
+	d.RedriveInterval = cmp.Or(d.RedriveInterval, 5*time.Second)
 	d.Grace = cmp.Or(d.Grace, 10*time.Second)
 	d.Errors.Retries = cmp.Or(d.Errors.Retries, 3)
 	d.Errors.MinBackoff = cmp.Or(d.Errors.MinBackoff, 100*time.Millisecond)
@@ -189,6 +197,7 @@ func (c *Config) validate() error {
 	}{
 		{"poll interval", c.PollInterval, time.Millisecond, time.Hour},
 		{"position every", c.PositionEvery, time.Millisecond, time.Hour},
+		{"redrive interval", c.RedriveInterval, time.Millisecond, time.Hour},
 		{"grace", c.Grace, time.Millisecond, time.Hour},
 		{"minimum back-off", c.Errors.MinBackoff, time.Millisecond, time.Hour},
 		{"maximum back-off", c.Errors.MaxBackoff, c.Errors.MinBackoff, 24 * time.Hour},

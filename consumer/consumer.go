@@ -40,6 +40,7 @@ type Store interface {
 	Stream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Recorded, error]
 	CategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
 	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Recorded, error)
+	LastOfType(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Recorded, error)
 	Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error)
 	Watch(category messagestore.Category) (bell <-chan struct{}, stop func())
 }

@@ -19,6 +19,10 @@ type item struct {
 	parking      bool // given up on: to be parked, not handled
 	parkFailures int
 	due          time.Time
+
+	// request is set for a message that is not read but asked to be redriven. It is
+	// before all others, and not in the window.
+	request *request
 }
 
 // A window holds, in order, the messages that are read and not yet behind the

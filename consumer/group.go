@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -16,6 +17,9 @@ import (
 type resized struct {
 	Size  int                         `json:"size"`
 	Start messagestore.GlobalPosition `json:"start"`
+
+	// Reset says that an operator had the consumer go on from elsewhere.
+	Reset bool `json:"reset,omitempty"`
 }
 
 func (resized) MessageType() string { return "Resized" }
@@ -23,6 +27,7 @@ func (resized) MessageType() string { return "Resized" }
 type generation struct {
 	resized
 	version messagestore.Version // of the ledger, and the generation's number
+	at      time.Time            // when it began
 }
 
 func (c *Consumer) ledger() messagestore.StreamName {
@@ -53,7 +58,7 @@ func (c *Consumer) joinGeneration(ctx context.Context) (generation, error) {
 		if err != nil {
 			return generation{}, fmt.Errorf("record group size: %w", err)
 		}
-		return generation{next, written.Version}, nil
+		return generation{resized: next, version: written.Version}, nil
 	}
 }
 
@@ -81,7 +86,7 @@ func (c *Consumer) lastGeneration(ctx context.Context) (generation, error) {
 	case *body.Start < 0:
 		return generation{}, corrupt(m, fmt.Sprintf("start %d is less than 0", *body.Start))
 	}
-	return generation{resized{body.Size, *body.Start}, m.Position}, nil
+	return generation{resized{Size: body.Size, Start: *body.Start}, m.Position, m.Time}, nil
 }
 
 // lowestPosition returns the position of the member of a generation that is

@@ -12,6 +12,7 @@ type result struct {
 	err    error // of the handler, or of the store that should have parked it
 	park   bool  // the handler's error asks for it
 	parked bool  // the message was to be parked
+	left   bool  // the message was to be redriven, and still is
 }
 
 // handOver gives the oldest messages to the handler, as many as may be in hand.
@@ -40,7 +41,11 @@ func (r *run) hold(work context.Context, it *item) {
 			r.inHand.Add(-1)
 			r.ended <- res // has room for all that are in hand
 		}()
-		if it.parking {
+		switch {
+		case it.request != nil:
+			res.left, res.err = r.redriveRequest(work, it.request)
+			return
+		case it.parking:
 			res.err = r.park(work, it)
 			return
 		}
@@ -60,6 +65,8 @@ func (r *run) handBack(work context.Context, res result) {
 	delete(r.held, it)
 	now := time.Now()
 	switch {
+	case it.request != nil:
+		r.redriven(work, res)
 	case res.err == nil:
 		r.workedAt = now
 		r.lanes.finish(it)
@@ -142,6 +149,11 @@ func (r *run) graceExceeded() error {
 	for _, it := range r.window.items {
 		if _, held := r.held[it]; held {
 			exceeded.Messages = append(exceeded.Messages, it.message.String())
+		}
+	}
+	for it := range r.held {
+		if it.request != nil {
+			exceeded.Messages = append(exceeded.Messages, fmt.Sprintf("%s of %s, which is being redriven", it.request.MessageID, it.request.Stream))
 		}
 	}
 	return exceeded

@@ -30,6 +30,9 @@ type parked struct {
 	// say.
 	Omitted bool `json:"omitted,omitempty"`
 
+	// Interrupted says that a redrive was stopped, and gave back what it had claimed.
+	Interrupted bool `json:"interrupted,omitempty"`
+
 	Error         string    `json:"error"`
 	Attempts      int       `json:"attempts"`
 	FirstFailedAt time.Time `json:"firstFailedAt"`

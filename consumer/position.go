@@ -54,19 +54,8 @@ func (c *Consumer) lastPosition(ctx context.Context, stream messagestore.StreamN
 	if err != nil {
 		return 0, 0, fmt.Errorf("read position: %w", err)
 	}
-	var body struct {
-		Position *messagestore.GlobalPosition `json:"position"`
-	}
-	if err := decodePosition(m, recorded{}.MessageType(), &body); err != nil {
-		return 0, 0, err
-	}
-	switch {
-	case body.Position == nil:
-		return 0, 0, corrupt(m, "it has no position")
-	case *body.Position < 0:
-		return 0, 0, corrupt(m, fmt.Sprintf("position %d is less than 0", *body.Position))
-	}
-	return *body.Position, m.Position, nil
+	position, err := decodeRecorded(m)
+	return position, m.Position, err
 }
 
 func decodePosition(m *messagestore.Recorded, messageType string, into any) error {
@@ -98,6 +87,15 @@ func (c *Consumer) checkHead(ctx context.Context, stream messagestore.StreamName
 		return &PositionAheadError{Stream: stream, Position: position}
 	}
 	return nil
+}
+
+// checkGeneration returns a [*FencedError] if a later generation has started.
+func (c *Consumer) checkGeneration(ctx context.Context, ledger messagestore.StreamName, generation messagestore.Version) error {
+	version, err := c.store.Version(ctx, ledger)
+	if err == nil && version > generation {
+		err = &FencedError{Stream: ledger, Expected: generation, Actual: version}
+	}
+	return err
 }
 
 // recordPosition writes position at the version that this run wrote or read last,

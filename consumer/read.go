@@ -10,8 +10,9 @@ import (
 )
 
 // headInterval is how often an idle consumer makes sure, after the first time, that
-// the store still has what it has read. One that lost messages looks like one with
-// none to come.
+// the store still has what it has read, and that nobody has had it start elsewhere:
+// one that lost messages looks like one with none to come, and one that has nothing to
+// do records no position.
 const headInterval = 10 * time.Second
 
 // A reader is how far a run has read, and when it reads on.
@@ -55,7 +56,7 @@ func (r *run) startRead(ctx context.Context, now time.Time) {
 	}
 	r.reader.busy = true
 	q := messagestore.CategoryQuery{Category: r.category, From: r.reader.next, Limit: r.reader.limit, Filter: r.config.filter()}
-	idle := len(r.window.items) == 0
+	idle := len(r.window.items) == 0 && r.redrives.quiet(now)
 	check := r.reader.failures > 0 || now.Sub(r.reader.headAt) >= headInterval
 	r.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, storeTimeout)
@@ -69,7 +70,9 @@ func (r *run) startRead(ctx context.Context, now time.Time) {
 		case len(p.Messages) > 0:
 			p.checked = true
 		case check:
-			p.err = r.checkHead(ctx, r.place.stream, q.From)
+			if p.err = r.checkHead(ctx, r.place.stream, q.From); p.err == nil {
+				p.err = r.checkGeneration(ctx, r.place.ledger, r.place.generation)
+			}
 			p.checked = p.err == nil
 		}
 		r.pages <- p
@@ -108,6 +111,9 @@ func (r *run) readPage(ctx context.Context, p page) {
 		r.reader.at, r.reader.pause = now, 0
 	case r.catchUp:
 		r.reader.at = now
+		if !r.redrives.quiet(now) {
+			r.reader.at = now.Add(never) // until what is redriven is done with
+		}
 		r.stopping = r.stopping || p.idle
 	default:
 		// After work more is likely: look soon, then less and less often.

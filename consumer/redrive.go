@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -51,28 +53,55 @@ type ParkedMessage struct {
 	Attempts      int                     // how often the handler was called for it
 	FirstFailedAt time.Time
 	ParkedAt      time.Time // for the last time
+
+	// Requested says that the consumer was asked to redrive it, with [RequestRedrive],
+	// and has not done so yet. Redriving is when a redrive took it in hand, by the
+	// store's clock, and zero if none has: see [Consumer.Redrive].
+	Requested bool
+	Redriving time.Time
+
+	outcome messagestore.Version // see deadLetter
+	claimed bool
 }
 
 // Parked yields the messages that are parked, in order of their positions. After an
-// error it yields nothing more. It reads the whole category of dead letters first,
-// so it is for people and for jobs, not for a handler.
+// error it yields nothing more. It looks through the whole category of dead letters
+// first, so it is for people and for jobs, not for a handler.
 func (c *Consumer) Parked(ctx context.Context) iter.Seq2[*ParkedMessage, error] {
 	return func(yield func(*ParkedMessage, error) bool) {
-		letters, err := c.letters(ctx)
+		for p, err := range c.parkedAs(ctx, nil) {
+			if err != nil {
+				err = c.wrap(err)
+			}
+			if !yield(p, err) {
+				return
+			}
+		}
+	}
+}
+
+// parkedAs yields the messages that are parked, or those of them with one of the ids.
+func (c *Consumer) parkedAs(ctx context.Context, ids []uuid.UUID) iter.Seq2[*ParkedMessage, error] {
+	return func(yield func(*ParkedMessage, error) bool) {
+		asked, _, err := c.asked(ctx)
+		var letters []letter
+		if err == nil {
+			letters, err = c.letters(ctx, ids)
+		}
 		if err != nil {
-			yield(nil, c.wrap(err))
+			yield(nil, err)
 			return
 		}
 		for _, l := range letters {
 			p, err := c.readLetter(ctx, l.stream)
 			if err != nil {
-				yield(nil, c.wrap(err))
+				yield(nil, err)
 				return
 			}
 			if !p.open {
 				continue // redriven meanwhile
 			}
-			if !yield(&ParkedMessage{
+			m := &ParkedMessage{
 				Recorded:      p.recorded(),
 				Omitted:       p.Omitted,
 				DeadLetter:    l.stream,
@@ -80,7 +109,13 @@ func (c *Consumer) Parked(ctx context.Context) iter.Seq2[*ParkedMessage, error] 
 				Attempts:      p.Attempts,
 				FirstFailedAt: p.FirstFailedAt,
 				ParkedAt:      p.at,
-			}, nil) {
+				Redriving:     p.claimedAt,
+				outcome:       p.outcome,
+				claimed:       p.claimed,
+			}
+			requested, ok := asked[p.MessageID]
+			m.Requested = ok && requested == p.outcome
+			if !yield(m, nil) {
 				return
 			}
 		}
@@ -107,7 +142,7 @@ func (c *Consumer) Redrive(ctx context.Context) (succeeded int, err error) {
 	if ctx == nil {
 		return 0, c.wrap(invalid("context", nil, "there is none"))
 	}
-	letters, err := c.letters(ctx)
+	letters, err := c.letters(ctx, nil)
 	if err != nil {
 		return 0, c.wrap(err)
 	}
@@ -133,6 +168,11 @@ func (c *Consumer) redrive(ctx context.Context, stream messagestore.StreamName) 
 	if err != nil || !p.open {
 		return false, err
 	}
+	return c.redriveLetter(ctx, stream, p)
+}
+
+// redriveLetter is redrive for what was read already.
+func (c *Consumer) redriveLetter(ctx context.Context, stream messagestore.StreamName, p *deadLetter) (succeeded bool, err error) {
 	if p.claimed {
 		now, err := c.storeTime(ctx)
 		if err != nil || now.Sub(p.claimedAt) < redriveClaim {
@@ -174,7 +214,7 @@ func (c *Consumer) redrive(ctx context.Context, stream messagestore.StreamName) 
 		err = c.writeLetter(record, claim.Version, m, causedBy(m, done), messagestore.Message{Body: done})
 	} else {
 		again := p.parked
-		if !interrupted {
+		if again.Interrupted = interrupted; !interrupted {
 			again.Attempts, again.Error = p.Attempts+1, errorText(failure)
 		}
 		err = c.writeParked(record, claim.Version, m, again)
@@ -253,41 +293,32 @@ type letter struct {
 	position messagestore.GlobalPosition // of the message that is parked
 }
 
-// letters returns the streams of the messages that are still parked, in order of the
-// messages' positions.
-func (c *Consumer) letters(ctx context.Context) ([]letter, error) {
-	open := map[messagestore.StreamName]letter{}
-	q := messagestore.CategoryQuery{
-		Category: c.deadLetters(),
-		Limit:    100, // they may be large
-		Filter:   messagestore.Filter{Types: []string{parked{}.MessageType(), redriven{}.MessageType()}},
+// letters returns the streams of the messages that are still parked, or of those with
+// one of the ids, in order of the messages' positions.
+func (c *Consumer) letters(ctx context.Context, ids []uuid.UUID) ([]letter, error) {
+	var streams []messagestore.StreamName
+	for _, id := range ids {
+		streams = append(streams, c.deadLetter(id))
 	}
-	for more := true; more; {
-		page, err := c.store.CategoryPage(ctx, q)
+	if len(ids) == 0 {
+		open, err := openLetters(ctx, c.store, c.category)
 		if err != nil {
 			return nil, err
 		}
-		for _, m := range page.Messages {
-			if m.Stream.CardinalID() != c.name {
-				continue
-			}
-			delete(open, m.Stream)
-			if m.Type == (parked{}).MessageType() {
-				p, err := decodeParked(m)
-				if err != nil {
-					return nil, err
-				}
-				open[m.Stream] = letter{m.Stream, p.GlobalPosition}
-			}
-		}
-		q.From, more = page.Next, page.More
+		streams = slices.DeleteFunc(open, func(s messagestore.StreamName) bool { return s.CardinalID() != c.name })
 	}
-	letters := make([]letter, 0, len(open))
-	for _, l := range open {
-		letters = append(letters, l)
+	var letters []letter
+	for _, stream := range streams {
+		p, err := c.readLetter(ctx, stream)
+		if err != nil {
+			return nil, err
+		}
+		if p.open {
+			letters = append(letters, letter{stream, p.GlobalPosition})
+		}
 	}
 	slices.SortFunc(letters, func(a, b letter) int { return cmp.Compare(a.position, b.position) })
-	return letters, nil
+	return slices.CompactFunc(letters, func(a, b letter) bool { return a.stream == b.stream }), nil
 }
 
 // A deadLetter is a dead-letter stream as it was read.
@@ -298,11 +329,15 @@ type deadLetter struct {
 	version   messagestore.Version // of the stream
 	claimed   bool                 // by a redrive that has not recorded what came of it
 	claimedAt time.Time            // by the store's clock
+
+	// outcome is the position of the last message that parked or redrove it, but for
+	// one that only gave a claim back.
+	outcome messagestore.Version
 }
 
 // readLetter returns what is, or was, parked in a dead-letter stream.
 func (c *Consumer) readLetter(ctx context.Context, stream messagestore.StreamName) (*deadLetter, error) {
-	l := &deadLetter{version: messagestore.NoStream}
+	l := &deadLetter{version: messagestore.NoStream, outcome: messagestore.NoStream}
 	for m, err := range c.store.Stream(ctx, stream, 0) {
 		if err != nil {
 			return nil, err
@@ -313,11 +348,16 @@ func (c *Consumer) readLetter(ctx context.Context, stream messagestore.StreamNam
 			if err != nil {
 				return nil, err
 			}
-			l = &deadLetter{parked: p, open: true, at: m.Time}
+			outcome := m.Position
+			if p.Interrupted && l.open {
+				outcome = l.outcome
+			}
+			l = &deadLetter{parked: p, open: true, at: m.Time, outcome: outcome}
 		case redriving{}.MessageType():
 			l.claimed, l.claimedAt = true, m.Time
 		case redriven{}.MessageType():
-			l.open, l.claimed = false, false
+			l.open, l.claimed, l.claimedAt = false, false, time.Time{}
+			l.outcome = m.Position
 			l.Attempts++ // the one that succeeded
 		}
 		l.version = m.Position

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -38,6 +40,9 @@ type run struct {
 	reader reader
 	pages  chan page
 
+	redrives redrives
+	looks    chan look
+
 	place     *place // belongs to the goroutine that records, while there is one
 	recording bool
 	records   chan recordedPosition
@@ -67,6 +72,8 @@ func newRun(c *Consumer, p *place, catchUp bool) *run {
 		ended:    make(chan result, c.config.Concurrency),
 		reader:   reader{next: p.position, limit: c.config.BatchSize},
 		pages:    make(chan page, 1),
+		redrives: redrives{ids: map[uuid.UUID]struct{}{}, notYet: map[uuid.UUID]time.Time{}},
+		looks:    make(chan look, 1),
 		place:    p,
 		records:  make(chan recordedPosition, 1),
 		saved:    recordedPosition{position: p.position},
@@ -92,6 +99,7 @@ func (r *run) loop(ctx context.Context) error {
 		if !r.stopping {
 			r.handOver(work, now)
 			r.startRead(reads, now)
+			r.startLook(reads, now)
 			r.startRecording(work, now)
 			timer.Reset(r.nextWake(now).Sub(now))
 		} else {
@@ -105,7 +113,7 @@ func (r *run) loop(ctx context.Context) error {
 				cancelled = true
 				deadline = now.Add(cancelTimeout)
 			}
-			if (len(r.held) == 0 || abandoned) && !r.reader.busy && !r.recording {
+			if (len(r.held) == 0 || abandoned) && !r.reader.busy && !r.redrives.busy && !r.recording {
 				break
 			}
 			timer.Reset(deadline.Sub(now))
@@ -118,6 +126,8 @@ func (r *run) loop(ctx context.Context) error {
 			r.handBack(work, res)
 		case p := <-r.pages:
 			r.readPage(reads, p)
+		case found := <-r.looks:
+			r.endLook(reads, found)
 		case saved := <-r.records:
 			r.endRecording(saved)
 		case <-bell:
@@ -151,6 +161,7 @@ func (r *run) nextWake(now time.Time) time.Time {
 	}
 	sooner(r.lanes.nextDue())
 	sooner(r.reader.at, !r.reader.busy && r.wantsMore())
+	sooner(r.redrives.at, !r.redrives.busy)
 	sooner(r.recordingDue())
 	return wake
 }
