@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/messagedbtest"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/migrations"
 )
@@ -122,11 +123,9 @@ func TestFileThatComesTwiceOrTooEarlyIsRefused(t *testing.T) {
 	files := migrations.Files()
 	refuse := func(f migrations.File, why string) {
 		t.Helper()
-		before := everything(t, url)
 		out, err := psql(t.Context(), url, f.Name).CombinedOutput()
 		require.Error(t, err, f.Name)
 		require.Contains(t, string(out), why, f.Name)
-		require.Equal(t, before, everything(t, url), f.Name)
 	}
 	for i, f := range files {
 		if i == 0 {
@@ -138,6 +137,9 @@ func TestFileThatComesTwiceOrTooEarlyIsRefused(t *testing.T) {
 		refuse(f, f.Name+" is applied already")
 		refuse(files[0], files[0].Name+" is applied already")
 	}
+	byUp := pgtest.Database(t)
+	require.NoError(t, migrations.Up(t.Context(), connect(t, byUp), nil))
+	require.Equal(t, dump(t, byUp), dump(t, url))
 }
 
 // everything is what is there at all.
@@ -184,5 +186,52 @@ func TestFilesAreBoundedInTime(t *testing.T) {
 		})
 		require.NoError(t, err, f.Name)
 		require.Equal(t, "0", one[string](t, conn, "select current_setting('lock_timeout')"), "not the session's")
+	}
+}
+
+// message-db is left as it is, until it is adopted.
+func TestMessageDBIsLeftAsItIs(t *testing.T) {
+	t.Parallel()
+	for name, apply := range map[string]func(t *testing.T, url string){
+		"up": func(t *testing.T, url string) {
+			t.Helper()
+			require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
+		},
+		"the printed script": func(t *testing.T, url string) {
+			t.Helper()
+			var script bytes.Buffer
+			require.NoError(t, migrations.Print(&script, nil))
+			psql := exec.CommandContext(t.Context(), "psql", "-X", "-q", "-o", "/dev/null", "-d", url)
+			psql.Stdin = &script
+			require.Equal(t, "0009_message_store.sql is left out: message_store is message-db's own, until it is adopted\n", run(t, psql))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := messagedbtest.Database(t)
+			before := run(t, exec.CommandContext(t.Context(), "pg_dump", "--schema=message_store", "-d", url))
+
+			apply(t, url)
+
+			after := run(t, exec.CommandContext(t.Context(), "pg_dump", "--schema=message_store", "-d", url))
+			require.Equal(t, random.ReplaceAllString(before, ""), random.ReplaceAllString(after, ""))
+			conn := connect(t, url)
+			requireWorks(t, conn, "dibs")
+			status, err := migrations.Status(t.Context(), conn, nil)
+			require.NoError(t, err)
+			for _, m := range status {
+				if m.Name != compatible {
+					require.True(t, m.Applied, m.Name)
+					continue
+				}
+				require.Equal(t, migrations.Migration{Name: compatible, LeftOut: migrations.MessageDBIsThere}, m)
+			}
+			report := drift(t, conn, nil)
+			require.Empty(t, report.Differences)
+			require.Equal(t, []migrations.Migration{{Name: compatible, LeftOut: migrations.MessageDBIsThere}}, report.NotApplied)
+			out, err := psql(t.Context(), url, compatible).CombinedOutput()
+			require.Error(t, err)
+			require.Contains(t, string(out), "the schema message_store is message-db's own")
+		})
 	}
 }

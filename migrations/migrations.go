@@ -10,16 +10,21 @@
 //
 // The schema is a list of files of plain SQL, each applied once, in the order of
 // their numbers, and never edited after a release. What has been applied is in the
-// table dibs.migrations.
+// table dibs.migrations, where each file records itself: so they may be applied by
+// psql or by goose as well, from the folder sql or by the script that [Print] writes.
 //
 // # Roles
 //
 // The first file makes the roles dibs_owner, who owns all and cannot log in, and
-// dibs_writer and dibs_reader, whose members may call functions and nothing else:
+// dibs_writer, dibs_reader and dibs_admin, whose members may call functions and
+// nothing else:
 //
 //	grant dibs_writer to my_service;
 //
-// A user who may not make roles goes on without them: then all is that user's.
+// Making roles takes CREATEROLE, and nothing here takes more. A user without it goes
+// on without the roles that are missing, and without dibs_owner all is that user's.
+// Somebody else may make them, before or after, with what [PrintRoles] writes; each
+// call of [Up] gives roles that were made since their rights.
 package migrations
 
 import (
@@ -168,6 +173,11 @@ func up(ctx context.Context, conn *pgx.Conn, config *Config, files []file) error
 		if err := lock(ctx, tx, schema); err != nil {
 			return err
 		}
+		if schema == pgschema.Default {
+			if err := refuseWhileAdopting(ctx, tx); err != nil {
+				return err
+			}
+		}
 		applied, err := readApplied(ctx, tx, schema)
 		if err != nil {
 			return err
@@ -216,16 +226,20 @@ const (
 	OnlyBesideDibs Reason = "it is only for the store in the schema dibs"
 )
 
+// messageDBIsThere is SQL for whether message_store.messages is a table, as it is in
+// message-db. Ours is a view.
+const messageDBIsThere = `exists (
+  select from pg_catalog.pg_class
+  where relnamespace = to_regnamespace('message_store') and relname = 'messages' and relkind in ('r', 'p')
+)`
+
 // leftOut returns the files that Up does not apply in this database, and why.
 func leftOut(ctx context.Context, tx pgx.Tx, schema string) (map[string]Reason, error) {
 	if schema != pgschema.Default {
 		return map[string]Reason{compatible: OnlyBesideDibs}, nil
 	}
-	var isTable bool
-	err := tx.QueryRow(ctx, `select exists (
-		select from pg_catalog.pg_class
-		where relnamespace = to_regnamespace($1) and relname = 'messages' and relkind in ('r', 'p'))`, compatibleSchema).Scan(&isTable)
-	if err != nil || !isTable {
+	var is bool
+	if err := tx.QueryRow(ctx, "select "+messageDBIsThere).Scan(&is); err != nil || !is {
 		return nil, err
 	}
 	return map[string]Reason{compatible: MessageDBIsThere}, nil
@@ -415,7 +429,8 @@ func readStatus(ctx context.Context, tx pgx.Tx, schema string, files []file) ([]
 }
 
 // Print writes everything that Up does on an empty database as one script for
-// psql, for those who review what is run and run it themselves.
+// psql, for those who review what is run and run it themselves. On a database with
+// message-db the script leaves out what Up leaves out, and says so.
 func Print(w io.Writer, config *Config) error {
 	schema, err := config.schema()
 	if err != nil {
@@ -424,14 +439,29 @@ func Print(w io.Writer, config *Config) error {
 	var b strings.Builder
 	b.WriteString("\\set ON_ERROR_STOP on\nbegin;\n")
 	for _, f := range files {
-		if f.name == compatible && schema != pgschema.Default {
-			continue
+		switch {
+		case f.name != compatible:
+			fmt.Fprintf(&b, "\n-- %s\n\n%s", f.name, pgschema.Rename(f.sql, schema))
+		case schema == pgschema.Default:
+			fmt.Fprintf(&b, "\n-- %[1]s\n\nselect %[2]s as message_db \\gset\n\\if :message_db\n\\warn '%[1]s is left out: %[3]s'\n\\else\n%[4]s\\endif\n",
+				f.name, strings.ReplaceAll(messageDBIsThere, "\n", ""), strings.ReplaceAll(string(MessageDBIsThere), "'", "''"), f.sql)
 		}
-		fmt.Fprintf(&b, "\n-- %s\n\n%s\n", f.name, pgschema.Rename(f.sql, schema))
 	}
 	b.WriteString("\ncommit;\n")
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return fmt.Errorf("print migrations: %w", err)
+	}
+	return nil
+}
+
+//go:embed roles.sql
+var roles string
+
+// PrintRoles writes the SQL that makes the roles, for those on whose server roles are
+// made by somebody else than who migrates. It takes CREATEROLE.
+func PrintRoles(w io.Writer) error {
+	if _, err := io.WriteString(w, roles); err != nil {
+		return fmt.Errorf("print roles: %w", err)
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ where oid = to_regnamespace('dibs')
   and pg_has_role(session_user, nspowner, case when current_setting('server_version_num')::integer < 160000 then 'member' else 'set' end);
 perform dibs.begin_migration('0009_message_store.sql', '0008_rights.sql');
 
-if exists (select from pg_class where oid = to_regclass('message_store.messages') and relkind in ('r', 'p')) then
+if exists (select from pg_class where relnamespace = to_regnamespace('message_store') and relname = 'messages' and relkind in ('r', 'p')) then
   raise exception 'the schema message_store is message-db''s own'
     using errcode = 'duplicate_object', hint = 'dibs migrate adopt takes it over.';
 end if;
@@ -350,6 +350,7 @@ as $$
 declare
   debug constant boolean := coalesce('on' in (current_setting('message_store.debug_get', true), current_setting('message_store.debug', true)), false);
   command text := 'select (message).* from message_store.stored_messages messages where category = $1 and global_position >= $2';
+  size smallint;
   parsed refcursor;
   wrong text;
 begin
@@ -374,12 +375,13 @@ begin
   end if;
 
   if condition is null and not debug then
+    size := consumer_group_size;
     return query
     select (m.message).*
     from message_store.stored_messages m
     where m.category = get_category_messages.category and m.global_position >= get_category_messages.position
       and (correlation is null or m.correlation_category = correlation)
-      and (consumer_group_size is null or abs(m.member_hash % consumer_group_size::smallint) = consumer_group_member)
+      and (size is null or abs(m.member_hash % size) = consumer_group_member)
     order by m.global_position
     limit nullif(batch_size, -1);
     return;
@@ -493,7 +495,7 @@ revoke all on all functions in schema dibs, message_store from public;
 perform dibs.grant_rights();
 
 insert into dibs.migrations (name, sha256)
-values ('0009_message_store.sql', '869777a591e965019d7dd3bd173fc1010f8ecfbf89d6e4858a4c6c0ff22c474e');
+values ('0009_message_store.sql', '97aa7989ac4491d5b6211927a9bf1b3f97426d981f1c7906bdf05f0b34295bd8');
 
 perform set_config('role', caller, true);
 end

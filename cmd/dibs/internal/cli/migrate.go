@@ -35,8 +35,27 @@ func (migrateUpCommand) Run(ctx context.Context, a *app) error {
 		if a.JSON {
 			return a.printMigrations(all)
 		}
-		return a.out.line("up to date: %d migrations", len(all))
+		return a.printUpToDate(all)
 	})
+}
+
+// printUpToDate says also what is not there, which a client may miss.
+func (a *app) printUpToDate(all []migrations.Migration) error {
+	var left []migrations.Migration
+	for _, m := range all {
+		if m.LeftOut != "" {
+			left = append(left, m)
+		}
+	}
+	if err := a.out.line("up to date: %d migrations", len(all)-len(left)); err != nil {
+		return err
+	}
+	for _, m := range left {
+		if err := a.out.line("%s is left out: %s", m.Name, m.LeftOut); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 type migrateStatusCommand struct{}
@@ -44,15 +63,20 @@ type migrateStatusCommand struct{}
 // Help is printed below the command's usage.
 func (migrateStatusCommand) Help() string { return "Example:\n\n    dibs migrate status" }
 
-type migratePrintCommand struct{}
+type migratePrintCommand struct {
+	Roles bool `help:"Print only the statements that make the roles: they take CREATEROLE."`
+}
 
 // Help is printed below the command's usage.
 func (migratePrintCommand) Help() string {
-	return "Example:\n\n    dibs migrate print | psql --single-transaction"
+	return "Example:\n\n    dibs migrate print | psql -X"
 }
 
 // Run prints the SQL. It needs no store.
-func (migratePrintCommand) Run(a *app) error {
+func (c migratePrintCommand) Run(a *app) error {
+	if c.Roles {
+		return migrations.PrintRoles(a.out)
+	}
 	return migrations.Print(a.out, a.migrationsConfig())
 }
 
@@ -72,6 +96,7 @@ type migrationLine struct {
 	Name      string `json:"name"`
 	State     string `json:"state"`
 	AppliedAt string `json:"appliedAt,omitempty"`
+	Reason    string `json:"reason,omitempty"` // why it is left out
 }
 
 func (a *app) printMigrations(all []migrations.Migration) error {
@@ -85,12 +110,14 @@ func (a *app) printMigrations(all []migrations.Migration) error {
 			l.State, style = "changed", red // since it was applied
 		case m.Unknown:
 			l.State, style = "unknown", red // applied by a newer release
+		case m.LeftOut != "":
+			l.State, l.Reason, style = "left out", string(m.LeftOut), dim
 		}
 		var err error
 		if a.JSON {
 			err = a.out.object(l)
 		} else {
-			err = a.out.row(cell{text: l.Name}, cell{text: l.State, style: style}, cell{text: l.AppliedAt, style: dim})
+			err = a.out.row(cell{text: l.Name}, cell{text: l.State, style: style}, cell{text: l.AppliedAt + l.Reason, style: dim})
 		}
 		if err != nil {
 			return err
