@@ -71,6 +71,14 @@
 // the name that counts and not the consumer's. Two that use [Copy] both handle the
 // one copy that there is, and do not notice.
 //
+// # What was deleted
+//
+// A reservation stream that an administrator deletes stays taken, with its name or
+// without: what comes second is a [Duplicate] or [KeyReused] as before, for the tombstone
+// keeps what counted of the command as a hash, and [Result.Deleted] says so. The command
+// itself, sent or delivered again, is a duplicate too. A stream whose first message
+// makes a reservation is not trimmed.
+//
 // # Keys
 //
 // A key comes with the command (a deposit's id, which the sender made when the

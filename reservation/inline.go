@@ -97,7 +97,7 @@ func (r *Reserver) inline(ctx context.Context, atomic AtomicStore, c claim, deci
 
 // taken returns the outcome of a claim whose stream has begun.
 func (r *Reserver) taken(ctx context.Context, c claim) (result Result, taken bool, err error) {
-	winner, err := r.first(ctx, c.stream)
+	winner, err := r.begin(ctx, c.stream)
 	if err != nil {
 		return Result{}, false, fmt.Errorf("reserve %s: %w", c.stream, err)
 	}

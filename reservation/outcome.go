@@ -46,6 +46,10 @@ type Result struct {
 	// metadata names the command that it follows. If it was written just now, the Time
 	// is zero, for only the store knows it.
 	Winner *messagestore.Recorded
+
+	// Deleted says that the stream was deleted since. Winner is the tombstone then, which
+	// keeps what counted of the command as a hash.
+	Deleted bool
 }
 
 var (
@@ -77,6 +81,9 @@ type KeyReusedError struct {
 
 // Error names the key and the winner.
 func (e *KeyReusedError) Error() string {
+	if e.Winner.IsTombstone() {
+		return fmt.Sprintf("idempotence key reused: %.64q was first used with other content, in %s, which was deleted", e.Key, e.Stream)
+	}
 	return fmt.Sprintf("idempotence key reused: %.64q was first used with other content, by %s", e.Key, e.Winner)
 }
 

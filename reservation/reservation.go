@@ -27,6 +27,7 @@ const (
 // A Store is what reservations need of a [messagestore.Store].
 type Store interface {
 	Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error)
+	Stream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Recorded, error]
 	StreamBackwards(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Recorded, error]
 }
 
@@ -193,8 +194,9 @@ func (r *Reserver) reserve(ctx context.Context, source *messagestore.Recorded, k
 	return r.initial(ctx, c)
 }
 
-// Lookup returns who has the reservation of key for commands in the stream source.
-// If nobody has, the error matches [messagestore.ErrNotFound].
+// Lookup returns who has the reservation of key for commands in the stream source, also
+// if it was deleted since. If nobody has, the error matches
+// [messagestore.ErrNotFound].
 func (r *Reserver) Lookup(ctx context.Context, source messagestore.StreamName, key string) (Result, error) {
 	stream, err := r.Stream(source, key)
 	if err != nil {
@@ -207,7 +209,7 @@ func (r *Reserver) Lookup(ctx context.Context, source messagestore.StreamName, k
 	if err != nil {
 		return Result{}, fmt.Errorf("look up reservation %s: %w", stream, err)
 	}
-	return Result{Reserved, key, stream, winner}, nil
+	return Result{Reserved, key, stream, winner, winner.IsTombstone()}, nil
 }
 
 // A claim is an attempt to be the first in a stream.
@@ -324,9 +326,18 @@ func (r *Reserver) refused(ctx context.Context, c claim, failure error) (Result,
 	return r.compare(ctx, c, winner), nil
 }
 
-// first returns the first message of stream, or nil.
+// first returns the first message of stream, or nil. One that was deleted begins with
+// its tombstone, at whatever position.
 func (r *Reserver) first(ctx context.Context, stream messagestore.StreamName) (*messagestore.Recorded, error) {
+	// This way it reads one message, however long the stream is.
 	for m, err := range r.store.StreamBackwards(ctx, stream, 0) {
+		return m, err
+	}
+	return r.begin(ctx, stream)
+}
+
+func (r *Reserver) begin(ctx context.Context, stream messagestore.StreamName) (*messagestore.Recorded, error) {
+	for m, err := range r.store.Stream(ctx, stream, 0) {
 		return m, err
 	}
 	return nil, nil
@@ -343,11 +354,14 @@ func (r *Reserver) won(ctx context.Context, c claim, written messagestore.Writte
 	if raw, ok := c.body.Body.(messagestore.Raw); ok {
 		record.Data = raw.Data
 	}
-	return r.tell(ctx, c, Result{Reserved, c.key, c.stream, record})
+	return r.tell(ctx, c, Result{Reserved, c.key, c.stream, record, false})
 }
 
 // compare returns the outcome of a claim that winner was ahead of, or is.
 func (r *Reserver) compare(ctx context.Context, c claim, winner *messagestore.Recorded) Result {
+	if winner.IsTombstone() {
+		return r.tell(ctx, c, Result{r.compareDeleted(c, winner), c.key, c.stream, winner, true})
+	}
 	sum := winner.Metadata.Local.Get(digestProperty)
 	if sum == "" && c.digestOf != nil && winner.Type == c.source.Type {
 		if computed, err := c.digestOf(winner); err == nil { // what cannot be compared is not the same
@@ -356,7 +370,7 @@ func (r *Reserver) compare(ctx context.Context, c claim, winner *messagestore.Re
 	}
 	same := sum == c.digest && !r.isForAnother(winner)
 	causedBySource := winner.Metadata.CausationStream == c.source.Stream && winner.Metadata.CausationPosition == c.source.Position
-	result := Result{KeyReused, c.key, c.stream, winner}
+	result := Result{KeyReused, c.key, c.stream, winner, false}
 	switch {
 	case winner.ID == DeriveID(c.source, string(c.stream)), same && causedBySource:
 		result.Outcome = Reserved
@@ -364,6 +378,20 @@ func (r *Reserver) compare(ctx context.Context, c claim, winner *messagestore.Re
 		result.Outcome = Duplicate
 	}
 	return r.tell(ctx, c, result)
+}
+
+// compareDeleted returns the outcome of a claim whose winner was deleted. The tombstone
+// keeps what counted of it, as a hash. Without one it was written by another client, as a
+// copy: what cannot be compared any more is a duplicate, so that what was done once is
+// not done again. What is no copy began in another way.
+func (r *Reserver) compareDeleted(c claim, tombstone *messagestore.Recorded) Outcome {
+	local := tombstone.Metadata.Local
+	sum, name := local.Get(digestProperty), local.Get(nameProperty)
+	switch {
+	case sum == "" && c.digestOf != nil, sum == c.digest && (name == r.config.Name || name == "" && local.Get(keyProperty) == ""):
+		return Duplicate
+	}
+	return KeyReused
 }
 
 // isForAnother reports whether a reserver of another name made winner. Their streams
