@@ -65,6 +65,16 @@ func Database(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Two that install side by side would be in each other's way there.
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = conn.Exec(t.Context(), "do $$ begin create role message_store login; exception when duplicate_object or unique_violation then null; end $$")
+	_ = conn.Close(t.Context())
+	if err != nil {
+		t.Fatalf("create the role message_store: %v", err)
+	}
 	install := exec.CommandContext(t.Context(), "bash", filepath.Join(scripts, "install.sh"))
 	install.Env = append(os.Environ(),
 		"CREATE_DATABASE=off", "DATABASE_NAME="+config.Database,
