@@ -101,7 +101,7 @@ type Violation struct {
 	//	sequence     the sequence is ahead of every global position, and goes on by 1
 	//	erased       a stream that was erased has no message, and a tombstone
 	//	reservation  a key has one winner: the first in its stream, with the id of its command
-	//	ledger       a consumer's generations are whole, and positions are of one of them
+	//	ledger       a consumer's generations skip nothing, and positions are of one of them
 	//	consumer     a consumer's positions are not ahead of its category, and only grow
 	//	deadLetter   a message that was parked is where it was, or was removed
 	Rule string

@@ -223,7 +223,7 @@ func TestVerifyFindsEveryViolation(t *testing.T) {
 		},
 		"a position went back": {
 			[]string{`update dibs.messages set data = '{"position":0}' where stream_name = 'account:position-accounts+0+0' and position = 1`},
-			"consumer: account:position-accounts+0+0@1 (12): expected a position not before 1, found 0", "",
+			"consumer: account:position-accounts+0+0@1 (12): expected a position not before 1, found 0", "ledger: account:position-accounts@1 (10): expected a start not after 1",
 		},
 		"a position is before its generation": {
 			[]string{`update dibs.messages set data = '{"position":1}' where stream_name = 'account:position-accounts+1+1'`},
@@ -236,6 +236,10 @@ func TestVerifyFindsEveryViolation(t *testing.T) {
 		"a ledger has no size": {
 			[]string{`update dibs.messages set data = '{"start":2}' where stream_name = 'account:position-accounts' and position = 1`},
 			"ledger: account:position-accounts@1 (10): expected a Resized with a size of 1 to 1024 and a start, found Resized", "",
+		},
+		"a generation skips messages": {
+			[]string{`update dibs.messages set data = '{"size":2,"start":4}' where stream_name = 'account:position-accounts' and position = 1`},
+			"ledger: account:position-accounts@1 (10): expected a start not after 3, up to where the generation before has handled all, found 4", "",
 		},
 		"a generation never started": {
 			[]string{insert("account:position-accounts+2+0", 0, 17, "Recorded", `{"position":5}`), "select setval('dibs.messages_global_position_seq', 17)"},

@@ -507,7 +507,7 @@ $$;
 create function dibs.kept_positions(of_category text)
 returns table (
   stream_name text, "position" bigint, global_position bigint, type text,
-  name text, generation bigint, member bigint, kept numeric, size numeric, previous numeric, ledger boolean
+  name text, generation bigint, member bigint, kept numeric, size numeric, reset boolean, previous numeric, ledger boolean
 )
 language sql stable
 as $$
@@ -520,7 +520,8 @@ as $$
       substring(i.id from '\+[0-9]{1,18}\+([0-9]{1,9})$')::bigint as member,
       case when d.data ->> (case m.type when 'Resized' then 'start' else 'position' end) ~ '^-?[0-9]{1,19}$'
         then (d.data ->> (case m.type when 'Resized' then 'start' else 'position' end))::numeric end as kept,
-      case when d.data ->> 'size' ~ '^-?[0-9]{1,19}$' then (d.data ->> 'size')::numeric end as size
+      case when d.data ->> 'size' ~ '^-?[0-9]{1,19}$' then (d.data ->> 'size')::numeric end as size,
+      coalesce(d.data ->> 'reset' = 'true', false) as reset
     from dibs.messages m
     cross join lateral (select substr(m.stream_name, strpos(m.stream_name, '-') + 1) as id) i
     cross join lateral (select case when dibs.storable_json(m.data) then m.data end as data) d
@@ -554,14 +555,26 @@ begin
     select l.name, l.position as generation, l.size, l.kept as start from k l where l.generation is null and l.type = 'Resized'
   ), ledgers as (
     select l.name, max(l.position) as last from k l where l.generation is null group by l.name
+  ), reached as (
+    -- by all members of a generation; what was deleted nobody knows
+    select g.name, g.generation, case when count(m.last) < g.size then g.start else min(m.last) end as "position"
+    from generations g
+    left join (
+      select p.name, p.generation, p.member, max(p.kept) as last from k p where p.type = 'Recorded' group by p.name, p.generation, p.member
+    ) m on m.name = g.name and m.generation = g.generation and m.member < g.size
+    where not exists (select from k d where d.type = 'dibs:Tombstone')
+    group by g.name, g.generation, g.size, g.start
   )
   select v.rule, of_category, k.stream_name, k.position, k.global_position, v.expected, v.found, null::bigint
   from k
   left join generations g on g.name = k.name and g.generation = k.generation
   left join ledgers l on l.name = k.name
+  left join reached r on r.name = k.name and k.generation is null and r.generation = k.position - 1
   cross join lateral (values
     ('ledger', k.generation is null and k.ledger and (k.type <> 'Resized' or k.size is null or k.kept is null or k.size not between 1 and 1024 or k.kept < 0),
       'a Resized with a size of 1 to 1024 and a start', k.type),
+    ('ledger', k.type = 'Resized' and not k.reset and k.kept > r.position,
+      'a start not after ' || r.position || ', up to where the generation before has handled all', k.kept::text),
     ('ledger', k.generation is not null and not k.ledger, 'a ledger that starts generation ' || k.generation, 'none'),
     ('ledger', k.generation is not null and k.ledger and k.generation > l.last,
       'a generation that the ledger starts, up to ' || l.last, 'generation ' || k.generation),
@@ -615,7 +628,7 @@ revoke all on all tables in schema dibs from public;
 revoke all on all functions in schema dibs from public;
 
 insert into dibs.migrations (name, sha256)
-values ('0007_report.sql', '77faf052fd71d57d17fe5d2404d7dd87b66a8819c25cd0690be91d8cbeee99e6');
+values ('0007_report.sql', '010411fc6efd031b8b1a4c44ff5c07f10c668a046389e80f42567efb0788de30');
 
 perform set_config('role', caller, true);
 end

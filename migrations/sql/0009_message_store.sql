@@ -212,6 +212,9 @@ begin
   if expected_version <> version then
     raise exception 'Wrong expected version: % (Stream: %, Stream Version: %)', expected_version, stream_name, version;
   end if;
+  if version >= 0 then
+    perform dibs.begin_again(stream_name);
+  end if;
 
   insert into dibs.messages (id, stream_name, position, type, data, metadata, time)
   values (write_message.id::uuid, write_message.stream_name, version + 1, write_message.type,
@@ -495,7 +498,7 @@ revoke all on all functions in schema dibs, message_store from public;
 perform dibs.grant_rights();
 
 insert into dibs.migrations (name, sha256)
-values ('0009_message_store.sql', '97aa7989ac4491d5b6211927a9bf1b3f97426d981f1c7906bdf05f0b34295bd8');
+values ('0009_message_store.sql', '96501c7648c265790f236f6d7a96e1be4bef9078abff79f738e7ba2122a564e8');
 
 perform set_config('role', caller, true);
 end
