@@ -159,6 +159,23 @@ $$;
 comment on function dibs.refuse_invalid(text[], bigint[], integer[], uuid[], text[], json[], json[]) is
 'Raises DB001, with the parameter as the column, if append may not be called with these arguments.';
 
+-- A writer whose wait for a standby was cancelled has written all the same, and here
+-- only. Who answers with what it has found must not vouch for that: with a record of
+-- its own in the log, its transaction waits for all that came before.
+create function dibs.await_standby() returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if current_setting('synchronous_standby_names') <> '' then
+    perform pg_logical_emit_message(true, 'dibs', '');
+  end if;
+end
+$$;
+
+comment on function dibs.await_standby() is
+'Has the commit of this transaction wait for the standby, if there is one to wait for, although it has written nothing.';
+
 -- What to answer if the ids are recorded already: a duplicate for each stream, or
 -- the first conflict. No row if none is.
 create function dibs.find_recorded(
@@ -437,9 +454,11 @@ begin
     -- It could not be written: because it was before, or else for the version.
     return query select r.* from dibs.find_recorded(streams, expected, counts, ids, types, data, metadata) r;
     if found then
+      perform dibs.await_standby();
       return;
     end if;
     if not violated then
+      perform dibs.await_standby();
       return query select 'version_conflict', at.name, at.version, null::bigint, null::uuid;
       return;
     end if;
@@ -489,7 +508,7 @@ revoke all on all tables in schema dibs from public;
 revoke all on all functions in schema dibs from public;
 
 insert into dibs.migrations (name, sha256)
-values ('0004_append.sql', 'b9a1bb7f5f92d8ccd3cd0d93714178de2c3563ced8c0545c0efa7e99da3c04f8');
+values ('0004_append.sql', '9f4455b87e0b2ce0846a740d9e9566a10ab156087d9912d11d85f527f63bc026');
 
 perform set_config('role', caller, true);
 end

@@ -284,6 +284,8 @@ begin
 
     insert into dibs.fences as f (category, fence) values (split_part(stream, '-', 1), 1)
     on conflict (category) do update set fence = f.fence + 1;
+  else
+    perform dibs.await_standby();
   end if;
 end
 $$;
@@ -298,7 +300,7 @@ spares. Raises DB002 for a stream that was deleted, if it does not find all.';
 revoke all on all functions in schema dibs from public;
 
 insert into dibs.migrations (name, sha256)
-values ('0005_read.sql', 'bfe7785e4a75f9fd8ca416e397b4439744706740ab4f2a635fd3eb41054e3f04');
+values ('0005_read.sql', '1ca5f08cb13f9c5bb0084d7e2af6bc2fbe68d029e4ff11db88c4d982040b8762');
 
 perform set_config('role', caller, true);
 end
