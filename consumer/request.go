@@ -115,6 +115,22 @@ func Parked(ctx context.Context, store Store, category messagestore.Category, na
 	}
 }
 
+// ParkedMessageOf returns one message that the consumer with the name has parked. The
+// error matches [ErrNotParked] if it has not.
+func ParkedMessageOf(ctx context.Context, store Store, category messagestore.Category, name string, id uuid.UUID) (*ParkedMessage, error) {
+	c, err := inspect(store, category, name)
+	if err != nil {
+		return nil, fmt.Errorf("parked: %w", err)
+	}
+	for p, err := range c.parkedAs(ctx, []uuid.UUID{id}) {
+		if err != nil {
+			err = c.wrap(err)
+		}
+		return p, err
+	}
+	return nil, &NotParkedError{ID: id, Category: category, Consumer: name}
+}
+
 // ParkedBy returns the names of the consumers of category that have parked messages,
 // and how many each.
 func ParkedBy(ctx context.Context, store Store, category messagestore.Category) (map[string]int, error) {
@@ -211,6 +227,19 @@ func RequestRedrive(ctx context.Context, store Store, category messagestore.Cate
 	requests, err := c.requestRedrive(ctx, ids)
 	if err != nil {
 		return nil, c.wrap(fmt.Errorf("request redrive: %w", err))
+	}
+	return requests, nil
+}
+
+// PreviewRedrive returns what [RequestRedrive] would ask for, and asks for nothing.
+func PreviewRedrive(ctx context.Context, store Store, category messagestore.Category, name string, ids ...uuid.UUID) (*RedriveRequests, error) {
+	c, err := inspect(store, category, name)
+	if err != nil {
+		return nil, fmt.Errorf("preview redrive: %w", err)
+	}
+	requests, err := c.choose(ctx, ids)
+	if err != nil {
+		return nil, c.wrap(fmt.Errorf("preview redrive: %w", err))
 	}
 	return requests, nil
 }

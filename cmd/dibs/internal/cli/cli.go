@@ -51,15 +51,18 @@ type globals struct {
 type grammar struct {
 	globals
 
-	Migrate  migrateCommand  `cmd:"" help:"Make or update the schema of a PostgreSQL database."`
-	Write    writeCommand    `cmd:"" help:"Write one message, or many from lines of JSON."`
-	Stream   streamCommand   `cmd:"" help:"Print the messages of one stream."`
-	Category categoryCommand `cmd:"" help:"Print the messages of every stream of a category."`
-	Tail     tailCommand     `cmd:"" help:"Print the messages of a category as they come."`
-	Explain  explainCommand  `cmd:"" help:"Tell a stream's story: who was first, who came second, what followed."`
-	Doctor   doctorCommand   `cmd:"" help:"Examine the server, the schema, roles, locks and sizes, and say what to do."`
-	Verify   verifyCommand   `cmd:"" help:"Check that what is in the store is as it should be, while it is used."`
-	Version  versionCommand  `cmd:"" help:"Print the version of dibs."`
+	Migrate   migrateCommand   `cmd:"" help:"Make or update the schema of a PostgreSQL database."`
+	Write     writeCommand     `cmd:"" help:"Write one message, or many from lines of JSON."`
+	Stream    streamCommand    `cmd:"" help:"Print the messages of one stream."`
+	Category  categoryCommand  `cmd:"" help:"Print the messages of every stream of a category."`
+	Tail      tailCommand      `cmd:"" help:"Print the messages of a category as they come."`
+	Explain   explainCommand   `cmd:"" help:"Tell a stream's story: who was first, who came second, what followed."`
+	Report    reportCommand    `cmd:"" help:"Count messages by stream, type or category."`
+	Consumers consumersCommand `cmd:"" help:"Tell where consumers are and how far behind, or have one go on from elsewhere."`
+	Parked    parkedCommand    `cmd:"" help:"Tell what consumers gave up on and why, and have it redriven."`
+	Doctor    doctorCommand    `cmd:"" help:"Examine the server, the schema, roles, locks and sizes, and say what to do."`
+	Verify    verifyCommand    `cmd:"" help:"Check that what is in the store is as it should be, while it is used."`
+	Version   versionCommand   `cmd:"" help:"Print the version of dibs."`
 }
 
 // An app is one run of the command.

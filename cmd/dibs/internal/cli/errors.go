@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
@@ -121,6 +122,13 @@ func (a *app) describe(err error) problem {
 		p.Hint = "run it again with the same id: what is written already is not written again"
 	case errors.Is(err, messagestore.ErrNotFound):
 		p.Kind = "notFound"
+	case errors.Is(err, consumer.ErrUnknownConsumer):
+		p.Kind = "unknownConsumer"
+	case errors.Is(err, consumer.ErrPositionAhead):
+		p.Kind = "positionAhead"
+	case errors.Is(err, consumer.ErrNotParked):
+		p.Kind = "notParked"
+		p.Hint = "see what is parked with: dibs parked list"
 	case errors.Is(err, postgres.ErrNotMigrated):
 		p.Kind = "notMigrated" // and its text says what to run
 	case errors.Is(err, migrations.ErrInvalidSchema):
@@ -186,6 +194,9 @@ func (a *app) refused(p *problem, e *pgconn.PgError) {
 		hint = "try again"
 	case "42501":
 		p.Kind, p.Hint = "denied", "grant this user dibs_reader to read, dibs_writer to write; to migrate, it needs the right to create in the database"
+		return
+	case "57014":
+		p.Kind, p.Hint = "timeout", "the server's statement_timeout is too short for this; set another in the URL: options=-c%20statement_timeout%3D10min"
 		return
 	case "25006":
 		p.Kind, p.Hint = "readOnly", "is this server a replica?"

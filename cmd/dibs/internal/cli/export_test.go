@@ -5,11 +5,12 @@ import (
 	"io"
 	"strings"
 
+	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// EndOf is endOf, to count what it reads.
-var EndOf = endOf
+// EndOf is what tail begins with, to count what it reads.
+var EndOf = consumer.End
 
 // RunOver is Run with another way to open a store.
 func RunOver(

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -221,7 +222,7 @@ func (c *tailCommand) Run(ctx context.Context, a *app) error {
 		q := messagestore.CategoryQuery{Category: category, Limit: limit.batch(), Filter: filter}
 		if c.From != nil {
 			q.From = messagestore.GlobalPosition(*c.From)
-		} else if q.From, err = endOf(ctx, store, category); err != nil {
+		} else if q.From, err = consumer.End(ctx, store, category); err != nil {
 			return err
 		}
 		err := a.follow(ctx, store, &q, limit, c.Interval)
@@ -267,40 +268,4 @@ func (a *app) follow(ctx context.Context, store *messagestore.Store, q *messages
 		}
 		timer.Stop()
 	}
-}
-
-// endOf returns the position after the last message of category, in some fifty
-// reads of one message: it feels its way forward in growing steps, and then
-// halves the gap between the last message it met and the first emptiness.
-func endOf(ctx context.Context, store *messagestore.Store, category messagestore.Category) (messagestore.GlobalPosition, error) {
-	next := func(from messagestore.GlobalPosition) (messagestore.GlobalPosition, bool, error) {
-		page, err := store.CategoryPage(ctx, messagestore.CategoryQuery{Category: category, From: from, Limit: 1})
-		if err != nil || len(page.Messages) == 0 {
-			return 0, false, err
-		}
-		return page.Messages[0].GlobalPosition, true, nil
-	}
-	last, found, err := next(0)
-	if err != nil || !found {
-		return 0, err
-	}
-	const far = messagestore.GlobalPosition(1) << 62
-	empty, step := far, messagestore.GlobalPosition(1)
-	for last+1 < empty {
-		// In steps until there is an emptiness, then in halves.
-		probe := last + step
-		if empty < far || probe >= far || probe < last {
-			probe = last + (empty-last)/2
-		}
-		at, found, err := next(probe)
-		switch {
-		case err != nil:
-			return 0, err
-		case found:
-			last, step = at, step*2
-		default:
-			empty = probe
-		}
-	}
-	return last + 1, nil
 }

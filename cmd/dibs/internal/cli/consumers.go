@@ -1,0 +1,417 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+type consumersCommand struct {
+	List  consumersListCommand  `cmd:"" default:"withargs" help:"Print where consumers are, and how far behind."`
+	Reset consumersResetCommand `cmd:"" help:"Have a consumer go on from another position."`
+}
+
+type consumersListCommand struct {
+	Category string `arg:"" optional:"" help:"The category that the consumers read. Defaults to all."`
+}
+
+// Help is printed below the command's usage.
+func (consumersListCommand) Help() string {
+	return `A line for each member of each consumer: the position it goes on from, how many messages of the category are left for it (of more than 100000 it says so), for how long the oldest of them has waited, when the position was recorded, and how many messages are parked. A consumer that reads only some types may have less to do. Positions of Eventide's consumers are printed too, as foreign.
+
+Examples:
+
+    dibs consumers
+    dibs consumers list account:command
+    dibs consumers reset account:command accounts --start --dry-run`
+}
+
+// Run prints them.
+func (c *consumersListCommand) Run(ctx context.Context, a *app) error {
+	var category messagestore.Category
+	if c.Category != "" {
+		var err error
+		if category, err = messagestore.ParseCategory(c.Category); err != nil {
+			return err
+		}
+	}
+	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
+		categories := []messagestore.Category{category}
+		if category == "" {
+			var err error
+			if categories, err = withSideCategory(ctx, store, "position"); err != nil {
+				return err
+			}
+		}
+		printed := false
+		for _, category := range categories {
+			all, err := consumer.Positions(ctx, store, category)
+			if err != nil {
+				return err
+			}
+			for _, s := range all {
+				if !printed && !a.JSON {
+					if err := a.out.row(consumersHeader...); err != nil {
+						return err
+					}
+				}
+				printed = true
+				if err := a.printConsumer(s, time.Now()); err != nil {
+					return err
+				}
+			}
+		}
+		if !printed && !a.JSON {
+			a.warn("dibs: no consumer has recorded a position\n")
+		}
+		return nil
+	})
+}
+
+// withSideCategory returns the categories for which consumers keep something in a
+// category of its own: positions or dead letters.
+func withSideCategory(ctx context.Context, store *messagestore.Store, side string) ([]messagestore.Category, error) {
+	found, err := store.Categories(ctx, side)
+	if err != nil {
+		return nil, err
+	}
+	var categories []messagestore.Category
+	for _, category := range found {
+		for _, separator := range []string{":", "+"} {
+			of, ok := strings.CutSuffix(string(category), separator+side)
+			base := messagestore.Category(of)
+			// Another client may have any name there.
+			if ok && base.Validate() == nil && base.WithType(side) == category {
+				categories = append(categories, base)
+			}
+		}
+	}
+	return categories, nil
+}
+
+var consumersHeader = []cell{
+	{text: "category"}, {text: "consumer"}, {text: "member"}, {text: "position", right: true}, {text: "lag", right: true}, {text: "behind", right: true},
+	{text: "recorded"}, {text: "parked", right: true}, {text: ""},
+}
+
+// A consumerLine is how a consumer is printed as JSON.
+type consumerLine struct {
+	Category   messagestore.Category `json:"category"`
+	Consumer   string                `json:"consumer"`
+	Foreign    bool                  `json:"foreign,omitempty"`
+	Generation *messagestore.Version `json:"generation,omitempty"`
+	Size       int                   `json:"size"`
+	StartedAt  string                `json:"startedAt,omitempty"`
+	Parked     int                   `json:"parked"`
+	Members    []memberLine          `json:"members"`
+	Error      string                `json:"error,omitempty"`
+}
+
+type memberLine struct {
+	Member     int                         `json:"member"`
+	Position   messagestore.GlobalPosition `json:"position"`
+	RecordedAt string                      `json:"recordedAt,omitempty"`
+	Lag        int64                       `json:"lag"`
+	AtLeast    bool                        `json:"lagIsAtLeast,omitempty"`
+	LagSeconds float64                     `json:"lagSeconds"`
+	Oldest     string                      `json:"oldest,omitempty"`
+	Error      string                      `json:"error,omitempty"`
+}
+
+func toConsumerLine(s consumer.Status, now time.Time) consumerLine {
+	l := consumerLine{
+		Category: s.Category, Consumer: s.Name, Foreign: s.Foreign, Size: s.Size, Parked: s.Parked, Members: []memberLine{},
+		StartedAt: timeOrNone(s.StartedAt, ""), Error: errorText(s.Err),
+	}
+	if !s.Foreign {
+		l.Generation = &s.Generation
+	}
+	for _, m := range s.Members {
+		l.Members = append(l.Members, memberLine{
+			Member: m.Member, Position: m.Position, RecordedAt: timeOrNone(m.RecordedAt, ""), Lag: m.Lag, AtLeast: m.AtLeast,
+			LagSeconds: behind(m, now).Seconds(), Oldest: timeOrNone(m.Oldest, ""), Error: errorText(m.Err),
+		})
+	}
+	return l
+}
+
+func (a *app) printConsumer(s consumer.Status, now time.Time) error {
+	if a.JSON {
+		return a.out.object(toConsumerLine(s, now))
+	}
+	name := cell{text: visible(s.Name), style: bold}
+	if name.text == "" {
+		name.text = "-"
+	}
+	if s.Err != nil {
+		return a.out.row(cell{text: visible(string(s.Category))}, name, cell{text: "-"}, cell{text: "-", right: true}, cell{text: "-", right: true},
+			cell{text: "-", right: true}, cell{text: "-"}, cell{text: strconv.Itoa(s.Parked), right: true}, cell{text: visible(s.Err.Error()), style: red})
+	}
+	for i, m := range s.Members {
+		member, parked, note := fmt.Sprintf("%d of %d", m.Member, s.Size), strconv.Itoa(s.Parked), cell{}
+		if i > 0 {
+			parked = ""
+		}
+		if s.Foreign {
+			member, parked, note.text = "-", "-", "foreign"
+		}
+		lag, waited := strconv.FormatInt(m.Lag, 10), ageText(behind(m, now))
+		if m.AtLeast {
+			lag = ">" + lag
+		}
+		if m.Err != nil {
+			lag, waited, note = "-", "-", cell{text: visible(m.Err.Error()), style: red}
+		}
+		err := a.out.row(cell{text: visible(string(s.Category))}, name, cell{text: member},
+			cell{text: strconv.FormatInt(int64(m.Position), 10), right: true}, cell{text: lag, right: true}, cell{text: waited, right: true},
+			cell{text: timeOrNone(m.RecordedAt, "-"), style: dim}, cell{text: parked, right: true}, note)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// behind returns how long the oldest message has waited, by two clocks.
+func behind(m consumer.Member, now time.Time) time.Duration {
+	if m.Oldest.IsZero() {
+		return 0
+	}
+	return max(0, now.Sub(m.Oldest).Truncate(time.Millisecond))
+}
+
+// ageText returns d in full seconds.
+func ageText(d time.Duration) string { return d.Truncate(time.Second).String() }
+
+func timeOrNone(t time.Time, none string) string {
+	if t.IsZero() {
+		return none
+	}
+	return timeText(t)
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+type consumersResetCommand struct {
+	Category string `arg:"" help:"The category that the consumer reads."`
+	Name     string `arg:"" help:"The consumer's name."`
+	Position *int64 `placeholder:"P" help:"Go on from this global position: what is before it counts as handled."`
+	Time     string `placeholder:"TIME" help:"Go on from the first message that was written then or later, like 2026-11-21T10:00:00Z."`
+	Start    bool   `help:"Handle everything again."`
+	End      bool   `help:"Handle only what comes from now on."`
+	DryRun   bool   `help:"Print what would happen, and do nothing."`
+	Yes      bool   `help:"Do it."`
+}
+
+// Help is printed below the command's usage.
+func (consumersResetCommand) Help() string {
+	return `All members of the consumer's group go on from one position. Members that run are fenced: each stops with an error when it next records its position, at most 10 s later if it has nothing to do, and goes on from the new position when it is started again. Nothing that it records in between counts, but until it stops it handles what comes. To have no message handled from the old position once the reset is done, stop the consumer first.
+
+Examples:
+
+    dibs consumers reset account:command accounts --time 2026-11-21T10:00:00Z --dry-run
+    dibs consumers reset account:command accounts --position 1200 --yes`
+}
+
+// Run resets.
+func (c *consumersResetCommand) Run(ctx context.Context, a *app) error {
+	category, err := messagestore.ParseCategory(c.Category)
+	if err != nil {
+		return err
+	}
+	position, err := c.where()
+	if err != nil {
+		return err
+	}
+	return a.withStore(ctx, 100, func(store *messagestore.Store) error {
+		to, err := position(ctx, store, category)
+		if err != nil {
+			return err
+		}
+		before, err := statusOf(ctx, store, category, c.Name)
+		if err != nil {
+			return err
+		}
+		r := resetLine{Category: category, Consumer: c.Name, Position: to, DryRun: !c.Yes || c.DryRun}
+		if !r.DryRun {
+			generation, err := consumer.Reset(ctx, store, category, c.Name, to)
+			if err != nil {
+				return err
+			}
+			r.Generation = &generation
+		}
+		for _, m := range before.Members {
+			moved, err := movedMember(ctx, store, category, before.Size, m, to)
+			if err != nil {
+				return err
+			}
+			r.Members = append(r.Members, moved)
+		}
+		if err := a.printReset(r); err != nil {
+			return err
+		}
+		if !c.Yes && !c.DryRun {
+			return &usageError{errors.New("nothing was changed: say --yes to do it"), "see dibs consumers reset --help"}
+		}
+		return nil
+	})
+}
+
+// where returns what finds the position to go on from.
+func (c *consumersResetCommand) where() (func(context.Context, *messagestore.Store, messagestore.Category) (messagestore.GlobalPosition, error), error) {
+	given := 0
+	for _, is := range []bool{c.Position != nil, c.Time != "", c.Start, c.End} {
+		if is {
+			given++
+		}
+	}
+	if given != 1 {
+		return nil, usage("say where to go on from: one of --position, --time, --start and --end")
+	}
+	to := messagestore.GlobalPosition(0)
+	if c.Position != nil {
+		if to = messagestore.GlobalPosition(*c.Position); to < 0 {
+			return nil, usage("--position=%d: it is at least 0", to)
+		}
+	}
+	if c.Time != "" {
+		at, err := time.Parse(time.RFC3339Nano, c.Time)
+		if err != nil {
+			return nil, usage("--time=%s: it is like 2026-11-21T10:00:00Z, or 2026-11-21T11:00:00+01:00", visible(c.Time))
+		}
+		return func(ctx context.Context, store *messagestore.Store, category messagestore.Category) (messagestore.GlobalPosition, error) {
+			return consumer.At(ctx, store, category, at)
+		}, nil
+	}
+	if c.End {
+		return func(ctx context.Context, store *messagestore.Store, category messagestore.Category) (messagestore.GlobalPosition, error) {
+			return consumer.End(ctx, store, category)
+		}, nil
+	}
+	return func(context.Context, *messagestore.Store, messagestore.Category) (messagestore.GlobalPosition, error) {
+		return to, nil
+	}, nil
+}
+
+// statusOf returns where one consumer is.
+func statusOf(ctx context.Context, store *messagestore.Store, category messagestore.Category, name string) (consumer.Status, error) {
+	all, err := consumer.Positions(ctx, store, category)
+	if err != nil {
+		return consumer.Status{}, err
+	}
+	unknown := &consumer.UnknownConsumerError{Category: category, Name: name}
+	for _, s := range all {
+		switch {
+		case s.Foreign:
+		case s.Name == name:
+			return s, s.Err
+		default:
+			unknown.Known = append(unknown.Known, s.Name)
+		}
+	}
+	return consumer.Status{}, unknown
+}
+
+// A resetLine is how a reset is printed as JSON.
+type resetLine struct {
+	Category   messagestore.Category       `json:"category"`
+	Consumer   string                      `json:"consumer"`
+	Position   messagestore.GlobalPosition `json:"position"`
+	Generation *messagestore.Version       `json:"generation,omitempty"`
+	DryRun     bool                        `json:"dryRun,omitempty"`
+	Members    []resetMember               `json:"members"`
+}
+
+type resetMember struct {
+	Member  int                         `json:"member"`
+	From    messagestore.GlobalPosition `json:"from"`
+	Again   int64                       `json:"again"`  // messages that are handled again
+	Passed  int64                       `json:"passed"` // messages that are passed over
+	AtLeast bool                        `json:"isAtLeast,omitempty"`
+	Error   string                      `json:"error,omitempty"` // why from is not what it looks like
+}
+
+// movedMember tells what a member does again, or not at all, that goes on from
+// another position.
+func movedMember(
+	ctx context.Context, store *messagestore.Store, category messagestore.Category, size int, m consumer.Member, to messagestore.GlobalPosition,
+) (resetMember, error) {
+	r := resetMember{Member: m.Member, From: m.Position, Error: errorText(m.Err)}
+	if m.Err != nil {
+		return r, nil
+	}
+	q := messagestore.CategoryQuery{
+		Category: category, From: min(m.Position, to), Limit: consumer.MaxLag + 1,
+		Filter: messagestore.Filter{GroupSize: size, GroupMember: m.Member},
+	}
+	all, err := store.Count(ctx, q)
+	if err != nil {
+		return r, err
+	}
+	q.From = max(m.Position, to)
+	rest, err := store.Count(ctx, q)
+	if err != nil {
+		return r, err
+	}
+	between := all - rest
+	r.AtLeast = all > consumer.MaxLag
+	if to < m.Position {
+		r.Again = between
+	} else {
+		r.Passed = between
+	}
+	return r, nil
+}
+
+func (a *app) printReset(r resetLine) error {
+	if a.JSON {
+		return a.out.object(r)
+	}
+	does := "goes"
+	if r.DryRun {
+		does = "would go"
+	}
+	for _, m := range r.Members {
+		what := "which changes nothing for it"
+		some := func(n int64) string {
+			text := counted(n, "message")
+			if m.AtLeast {
+				text = "at least " + text
+			}
+			return text
+		}
+		switch {
+		case m.Error != "":
+			what = "whatever it has handled (" + visible(m.Error) + ")"
+		case m.Again > 0 || r.Position < m.From && m.AtLeast:
+			what = "handling " + some(m.Again) + " again"
+		case m.Passed > 0 || r.Position > m.From && m.AtLeast:
+			what = "passing over " + some(m.Passed)
+		}
+		if err := a.out.line("%s of %s, member %d: %s from %d to %d, %s", visible(r.Consumer), visible(string(r.Category)), m.Member, does, m.From, r.Position, what); err != nil {
+			return err
+		}
+	}
+	if r.DryRun {
+		return nil
+	}
+	return a.out.line("members that run stop as fenced when they next record a position; start them again")
+}
+
+func counted(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

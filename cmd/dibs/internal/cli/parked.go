@@ -1,0 +1,297 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+type parkedCommand struct {
+	List    parkedListCommand    `cmd:"" help:"Print what consumers gave up on, and why."`
+	Show    parkedShowCommand    `cmd:"" help:"Print all that is known of one parked message."`
+	Redrive parkedRedriveCommand `cmd:"" help:"Ask the consumer to handle parked messages again."`
+}
+
+type parkedListCommand struct {
+	Category string `arg:"" optional:"" help:"The category that the consumers read. Defaults to all."`
+	Name     string `arg:"" optional:"" help:"The consumer's name. Defaults to all of the category."`
+}
+
+// Help is printed below the command's usage.
+func (parkedListCommand) Help() string {
+	return `A line for each message: when it was parked, by which consumer, how often it was tried, its place, type and id, what is being done about it, and the last error. It never prints data; an error is what the handler made of it.
+
+Example:
+
+    dibs parked list account:command accounts`
+}
+
+// Run prints them.
+func (c *parkedListCommand) Run(ctx context.Context, a *app) error {
+	if c.Category != "" {
+		if _, err := messagestore.ParseCategory(c.Category); err != nil {
+			return err
+		}
+	}
+	return a.withStore(ctx, 100, func(store *messagestore.Store) error {
+		categories := []messagestore.Category{messagestore.Category(c.Category)}
+		if c.Category == "" {
+			var err error
+			if categories, err = withSideCategory(ctx, store, "deadLetter"); err != nil {
+				return err
+			}
+		}
+		printed := false
+		for _, category := range categories {
+			names := []string{c.Name}
+			if c.Name == "" {
+				counts, err := consumer.ParkedBy(ctx, store, category)
+				if err != nil {
+					return err
+				}
+				names = slices.Sorted(maps.Keys(counts))
+			}
+			for _, name := range names {
+				for p, err := range consumer.Parked(ctx, store, category, name) {
+					if err == nil {
+						printed = true
+						err = a.printParked(category, name, p)
+					}
+					if err != nil {
+						return err
+					}
+				}
+			}
+		}
+		if !printed && !a.JSON {
+			a.warn("dibs: nothing is parked\n")
+		}
+		return nil
+	})
+}
+
+// What is being done about a parked message.
+const (
+	stateParked    = "parked"
+	stateRequested = "requested" // to be redriven
+	stateRedriving = "redriving" // in the hand of a consumer, or of one that was killed
+)
+
+// A parkedLine is how a parked message is printed as JSON.
+type parkedLine struct {
+	Category      messagestore.Category   `json:"category"`
+	Consumer      string                  `json:"consumer"`
+	State         string                  `json:"state"`
+	ParkedAt      string                  `json:"parkedAt"`
+	FirstFailedAt string                  `json:"firstFailedAt,omitempty"`
+	Redriving     string                  `json:"redrivingSince,omitempty"`
+	Attempts      int                     `json:"attempts"`
+	Error         string                  `json:"error"`
+	DeadLetter    messagestore.StreamName `json:"deadLetter"`
+	Omitted       bool                    `json:"omitted,omitempty"` // data and metadata are in the message's own stream only
+	Message       record                  `json:"message"`
+}
+
+func toParkedLine(category messagestore.Category, name string, p *consumer.ParkedMessage, data bool) parkedLine {
+	l := parkedLine{
+		Category: category, Consumer: name, State: stateOf(p), ParkedAt: timeText(p.ParkedAt), FirstFailedAt: timeOrNone(p.FirstFailedAt, ""),
+		Redriving: timeOrNone(p.Redriving, ""), Attempts: p.Attempts, Error: p.Error, DeadLetter: p.DeadLetter, Omitted: p.Omitted,
+		Message: toRecord(p.Recorded),
+	}
+	if !data {
+		l.Message.Data, l.Message.Metadata = nil, nil
+	}
+	return l
+}
+
+func stateOf(p *consumer.ParkedMessage) string {
+	switch {
+	case !p.Redriving.IsZero():
+		return stateRedriving
+	case p.Requested:
+		return stateRequested
+	}
+	return stateParked
+}
+
+func (a *app) printParked(category messagestore.Category, name string, p *consumer.ParkedMessage) error {
+	if a.JSON {
+		return a.out.object(toParkedLine(category, name, p, false))
+	}
+	return a.out.row(
+		cell{text: timeText(p.ParkedAt), style: dim},
+		cell{text: visible(name)},
+		cell{text: strconv.Itoa(p.Attempts), right: true},
+		cell{text: placeOf(p.Stream, p.Position)},
+		cell{text: visible(p.Type), style: bold},
+		cell{text: p.ID.String()},
+		cell{text: stateOf(p), style: yellow},
+		cell{text: shorten(visible(p.Error)), style: red})
+}
+
+type parkedShowCommand struct {
+	Category string `arg:"" help:"The category that the consumer reads."`
+	Name     string `arg:"" help:"The consumer's name."`
+	ID       string `arg:"" help:"The message's id."`
+	Data     bool   `help:"Print the message's data and metadata too."`
+}
+
+// Help is printed below the command's usage.
+func (parkedShowCommand) Help() string {
+	return `Data is what users have entrusted to the service, so it is printed only with --data.
+
+Example:
+
+    dibs parked show account:command accounts 01a1fd9c-f797-77be-b0e5-a936700dfa27`
+}
+
+// Run prints it.
+func (c *parkedShowCommand) Run(ctx context.Context, a *app) error {
+	category, err := messagestore.ParseCategory(c.Category)
+	if err != nil {
+		return err
+	}
+	id, err := parseID(c.ID)
+	if err != nil {
+		return err
+	}
+	return a.withStore(ctx, 100, func(store *messagestore.Store) error {
+		p, err := consumer.ParkedMessageOf(ctx, store, category, c.Name, id)
+		if err != nil {
+			return err
+		}
+		if a.JSON {
+			return a.out.object(toParkedLine(category, c.Name, p, c.Data))
+		}
+		return a.showParked(category, c.Name, p, c.Data)
+	})
+}
+
+func (a *app) showParked(category messagestore.Category, name string, p *consumer.ParkedMessage, data bool) error {
+	lines := [][2]string{
+		{"message", placeOf(p.Stream, p.Position) + fmt.Sprintf(", at %d of %s", p.GlobalPosition, visible(string(category)))},
+		{"type", visible(p.Type)},
+		{"id", p.ID.String()},
+		{"written", timeText(p.Time)},
+		{"consumer", visible(name)},
+		{"state", stateOf(p)},
+		{"redriving", timeOrNone(p.Redriving, "")},
+		{"attempts", strconv.Itoa(p.Attempts)},
+		{"first failed", timeOrNone(p.FirstFailedAt, "")},
+		{"parked", timeText(p.ParkedAt)},
+		{"error", visible(p.Error)},
+		{"dead letter", visible(string(p.DeadLetter))},
+	}
+	if cause := p.Metadata.CausationStream; cause != "" {
+		lines = append(lines, [2]string{"caused by", placeOf(cause, p.Metadata.CausationPosition)})
+	}
+	switch {
+	case p.Omitted:
+		lines = append(lines, [2]string{"data", "too large to be parked with it; it is in its own stream: dibs stream '" + visible(string(p.Stream)) + "' --from " + fmt.Sprint(int64(p.Position)) + " --limit 1"})
+	case data:
+		lines = append(lines, [2]string{"data", cmp.Or(visible(string(p.Data)), "none")})
+		if !p.Metadata.IsZero() {
+			text, err := oneLine(p.Metadata)
+			if err != nil {
+				return err
+			}
+			lines = append(lines, [2]string{"metadata", string(text[:len(text)-1])})
+		}
+	}
+	for _, l := range lines {
+		if l[1] == "" {
+			continue
+		}
+		if err := a.out.row(cell{text: l[0], style: dim}, cell{text: l[1]}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type parkedRedriveCommand struct {
+	Category string   `arg:"" help:"The category that the consumer reads."`
+	Name     string   `arg:"" help:"The consumer's name."`
+	ID       []string `placeholder:"ID" sep:"none" help:"The id of a message to redrive. May be repeated. Defaults to all that are parked."`
+	DryRun   bool     `help:"Print what would be asked for, and do nothing."`
+}
+
+// Help is printed below the command's usage.
+func (parkedRedriveCommand) Help() string {
+	return `The handler is in the service, so this writes a request beside the dead letters. The consumer that runs finds it within 5 seconds, or when it is started next, and hands each message to its handler once more, as it was and never together with another of its cardinal id. What fails again stays parked, with the new error. Asked for twice, a message is redriven once. The message is not written to its category again: others read that too.
+
+Later messages of its stream were handled before it: see "parked" in the documentation.
+
+Examples:
+
+    dibs parked redrive account:command accounts --dry-run
+    dibs parked redrive account:command accounts --id 01a1fd9c-f797-77be-b0e5-a936700dfa27`
+}
+
+// A redriveLine is how a request is printed as JSON.
+type redriveLine struct {
+	parkedLine
+	Requested bool `json:"requested"` // by this command, or would be
+	DryRun    bool `json:"dryRun,omitempty"`
+}
+
+// Run asks for it.
+func (c *parkedRedriveCommand) Run(ctx context.Context, a *app) error {
+	category, err := messagestore.ParseCategory(c.Category)
+	if err != nil {
+		return err
+	}
+	var ids []uuid.UUID
+	for _, text := range c.ID {
+		id, err := parseID(text)
+		if err != nil {
+			return err
+		}
+		ids = append(ids, id)
+	}
+	return a.withStore(ctx, 100, func(store *messagestore.Store) error {
+		ask := consumer.RequestRedrive
+		if c.DryRun {
+			ask = consumer.PreviewRedrive
+		}
+		requests, err := ask(ctx, store, category, c.Name, ids...)
+		if err != nil {
+			return err
+		}
+		if a.JSON {
+			return a.redriveLines(category, c.Name, requests, c.DryRun)
+		}
+		for _, p := range slices.Concat(requests.Requested, requests.Before) {
+			if err := a.printParked(category, c.Name, p); err != nil {
+				return err
+			}
+		}
+		n, before := int64(len(requests.Requested)), int64(len(requests.Before))
+		switch {
+		case n+before == 0:
+			a.warn("dibs: nothing is parked\n")
+			return nil
+		case c.DryRun:
+			return a.out.line("%s would be redriven, %d had been asked for", counted(n, "message"), before)
+		}
+		return a.out.line("asked to redrive %s, %d had been asked for", counted(n, "message"), before)
+	})
+}
+
+func (a *app) redriveLines(category messagestore.Category, name string, requests *consumer.RedriveRequests, dryRun bool) error {
+	for i, p := range slices.Concat(requests.Requested, requests.Before) {
+		l := redriveLine{toParkedLine(category, name, p, false), i < len(requests.Requested), dryRun}
+		if err := a.out.object(l); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+type reportCommand struct {
+	What     string   `arg:"" optional:"" help:"What to count by: streams, types or categories."`
+	By       []string `placeholder:"KEY" help:"Or by several of stream, type and category, joined by commas: a row for each combination, named and sorted in that order."`
+	Category string   `placeholder:"CATEGORY" help:"Count the messages of this category only, which reads no others."`
+	Like     string   `placeholder:"TEXT" help:"Print only rows whose first name holds this text."`
+	Sort     string   `default:"name" placeholder:"ORDER" help:"name, or messages, bytes or last, the most first. Defaults to name."`
+	Limit    int      `default:"1000" placeholder:"N" help:"Print at most so many rows, or all with 0. Defaults to 1000."`
+}
+
+// Help is printed below the command's usage.
+func (reportCommand) Help() string {
+	return `It counts inside the database and holds up no writer, but without --category it reads every message of the store. Percentages are of what was counted: the store, or the category. Bytes are those of data and metadata as they are stored, without indexes.
+
+Examples:
+
+    dibs report categories --sort bytes
+    dibs report streams --category account --sort messages --limit 20
+    dibs report --by type,stream --category account`
+}
+
+func (c *reportCommand) query() (messagestore.ReportQuery, error) {
+	q := messagestore.ReportQuery{
+		Category: messagestore.Category(c.Category), Containing: c.Like, Sort: messagestore.ReportOrder(c.Sort), Limit: c.Limit,
+	}
+	keys := map[string]messagestore.ReportKey{
+		"streams": messagestore.ReportStream, "types": messagestore.ReportType, "categories": messagestore.ReportCategory,
+	}
+	switch key, known := keys[c.What]; {
+	case c.What != "" && len(c.By) > 0:
+		return q, usage("give either streams, types or categories, or --by")
+	case known:
+		q.By = []messagestore.ReportKey{key}
+	case c.What != "" || len(c.By) == 0:
+		return q, usage("a report is of streams, types or categories, or --by several of stream, type and category")
+	}
+	for _, key := range c.By {
+		q.By = append(q.By, messagestore.ReportKey(key))
+	}
+	return q, nil
+}
+
+// Run prints the report.
+func (c *reportCommand) Run(ctx context.Context, a *app) error {
+	q, err := c.query()
+	if err != nil {
+		return err
+	}
+	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
+		what := "every message of the store"
+		if c.Category != "" {
+			what = "every message of " + visible(c.Category)
+		}
+		var report messagestore.Report
+		err := a.patiently(10*time.Second, "reading "+what, func() error {
+			var err error
+			report, err = store.Report(ctx, q)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return a.printReport(q, report)
+	})
+}
+
+// patiently runs f, and tells a person from time to time that it goes on.
+func (a *app) patiently(every time.Duration, what string, f func() error) error {
+	if a.JSON {
+		return f()
+	}
+	done := make(chan struct{})
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		start := time.Now()
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				a.warn("dibs: still %s, for %v\n", what, time.Since(start).Round(time.Second))
+			}
+		}
+	})
+	err := f()
+	close(done)
+	telling.Wait()
+	return err
+}
+
+// A reportLine is how a row is printed as JSON.
+type reportLine struct {
+	Stream             *string                     `json:"stream,omitempty"`
+	Type               *string                     `json:"type,omitempty"`
+	Category           *string                     `json:"category,omitempty"`
+	Messages           int64                       `json:"messages"`
+	Percent            float64                     `json:"percent"`
+	Bytes              int64                       `json:"bytes"`
+	First              string                      `json:"first"`
+	Last               string                      `json:"last"`
+	LastPosition       *messagestore.Version       `json:"lastPosition,omitempty"`
+	LastGlobalPosition messagestore.GlobalPosition `json:"lastGlobalPosition"`
+}
+
+func (a *app) printReport(q messagestore.ReportQuery, report messagestore.Report) error {
+	if !a.JSON && len(report.Rows) > 0 {
+		header := []cell{{text: "messages", right: true}, {text: "percent", right: true}, {text: "bytes", right: true}, {text: "last"}}
+		for _, key := range q.By {
+			header = append(header, cell{text: string(key)})
+		}
+		if err := a.out.row(header...); err != nil {
+			return err
+		}
+	}
+	for _, row := range report.Rows {
+		var err error
+		if a.JSON {
+			err = a.out.object(toReportLine(q, row))
+		} else {
+			cells := []cell{
+				{text: strconv.FormatInt(row.Messages, 10), right: true},
+				{text: fmt.Sprintf("%.2f", row.Percent), right: true},
+				{text: strconv.FormatInt(row.Bytes, 10), right: true},
+				{text: timeText(row.Last), style: dim},
+			}
+			for _, name := range row.Names {
+				cells = append(cells, cell{text: visible(name), style: bold})
+			}
+			err = a.out.row(cells...)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	rows := int64(len(report.Rows))
+	switch {
+	case rows < report.Groups && a.JSON:
+		// Who reads this without it would take a part for the whole.
+		return a.note(map[string]any{"kind": "cut", "rows": rows, "of": report.Groups})
+	case rows < report.Groups:
+		a.warn("dibs: %d of %d rows, of %d messages in all; --limit 0 prints all\n", rows, report.Groups, report.Messages)
+	case rows == 0 && !a.JSON:
+		a.warn("dibs: no such messages\n")
+	}
+	return nil
+}
+
+// note writes an object to the standard error, where it is not taken for a result.
+func (a *app) note(v any) error {
+	text, err := oneLine(v)
+	if err == nil {
+		a.warn("%s", text)
+	}
+	return err
+}
+
+func toReportLine(q messagestore.ReportQuery, row messagestore.ReportRow) reportLine {
+	l := reportLine{
+		Messages: row.Messages, Percent: row.Percent, Bytes: row.Bytes,
+		First: timeText(row.First), Last: timeText(row.Last), LastGlobalPosition: row.LastGlobalPosition,
+	}
+	for i, key := range q.By {
+		name := row.Names[i]
+		switch key {
+		case messagestore.ReportStream:
+			l.Stream, l.LastPosition = &name, &row.LastPosition
+		case messagestore.ReportType:
+			l.Type = &name
+		case messagestore.ReportCategory:
+			l.Category = &name
+		}
+	}
+	return l
+}
