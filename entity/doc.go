@@ -26,6 +26,18 @@
 // is copied by assignment; any other has a method Clone that copies it, or New
 // refuses it, and names the field.
 //
+// # What was removed
+//
+// A stream that was trimmed does not say what the entity is. Get returns a
+// [*TrimmedError], unless a snapshot has what was removed: one that was taken at the
+// message before the first that is left, or later. So keep at least
+// [Snapshot.Interval] messages and one when trimming, and have a snapshot first.
+//
+// A stream that was deleted is a [*DeletedError], until somebody writes to it again;
+// then the entity is what came after the tombstone. Memory forgets a deleted entity
+// when it is next asked for, or when it has to make room, or when the process ends. The
+// snapshots are in a stream of their own, which is deleted by itself.
+//
 // # Snapshots
 //
 // Where streams are long and processes short, [Config.Snapshot] keeps a copy in the

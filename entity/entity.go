@@ -125,7 +125,8 @@ func (s *Store[T]) Stream(id string) messagestore.StreamName { return s.category
 // message that was written before Get was called. An empty stream is the zero T at
 // [messagestore.NoStream]. The entity is the caller's own.
 //
-// An error is the store's, or the projection's for a message that it cannot apply.
+// An error is the store's, or the projection's for a message that it cannot apply, or it
+// matches [ErrTrimmed] or [ErrDeleted].
 func (s *Store[T]) Get(ctx context.Context, id string) (T, messagestore.Version, error) {
 	loaded, err := s.load(ctx, s.Stream(id))
 	if err != nil {
@@ -141,6 +142,7 @@ type state[T any] struct {
 	version messagestore.Version
 	last    uuid.UUID            // the id of the message at version
 	kept    messagestore.Version // of the last snapshot
+	deleted bool                 // the message at version is a tombstone
 }
 
 func empty[T any]() state[T] {
@@ -148,22 +150,39 @@ func empty[T any]() state[T] {
 }
 
 func (s *Store[T]) load(ctx context.Context, stream messagestore.StreamName) (state[T], error) {
-	base, cached := s.cache.get(stream)
 	snapshots := s.snapshots(stream)
-	if !cached && snapshots {
+	var loaded state[T]
+	fits := false
+	if base, cached := s.cache.get(stream); cached {
 		var err error
-		if base, err = s.snapshot(ctx, stream); err != nil {
-			return base, err
+		if loaded, fits, err = s.fold(ctx, stream, base, false); err != nil {
+			return loaded, err
+		}
+		if !fits || loaded.deleted {
+			s.differs(stream, base)
+			s.cache.drop(stream, base.last)
 		}
 	}
-	loaded, ok, err := s.fold(ctx, stream, base)
-	if err == nil && !ok { // what we knew is not what happened: a database was restored
-		s.config.Logger.Warn().Str("stream", string(stream)).Int64("version", int64(base.version)).Msg("the stream is not what it was: load it anew")
-		s.cache.drop(stream, base.last)
-		loaded, _, err = s.fold(ctx, stream, empty[T]())
+	if !fits && snapshots {
+		base, err := s.snapshot(ctx, stream)
+		if err != nil {
+			return base, err
+		}
+		if loaded, fits, err = s.fold(ctx, stream, base, true); err != nil {
+			return loaded, err
+		}
+		if !fits {
+			s.differs(stream, base)
+		}
 	}
-	if err != nil {
-		return loaded, err
+	if !fits {
+		var err error
+		if loaded, _, err = s.fold(ctx, stream, empty[T](), false); err != nil {
+			return loaded, err
+		}
+	}
+	if loaded.deleted {
+		return loaded, &DeletedError{Stream: stream, Version: loaded.version}
 	}
 	if snapshots && loaded.version-loaded.kept >= messagestore.Version(s.config.Snapshot.Interval) {
 		s.keep(ctx, stream, &loaded)
@@ -172,26 +191,52 @@ func (s *Store[T]) load(ctx context.Context, stream messagestore.StreamName) (st
 	return loaded, nil
 }
 
-// fold applies to base what came after it. It is not ok if the stream does not
-// hold the message that base ends with.
-func (s *Store[T]) fold(ctx context.Context, stream messagestore.StreamName, base state[T]) (loaded state[T], ok bool, err error) {
-	known := base.version != messagestore.NoStream
-	ok = !known
+// differs logs that what we knew is not what happened: the stream was trimmed or
+// deleted, or the database restored.
+func (s *Store[T]) differs(stream messagestore.StreamName, base state[T]) {
+	s.config.Logger.Warn().Str("stream", string(stream)).Int64("version", int64(base.version)).Msg("the stream is not what it was: load it anew")
+}
+
+// fold applies to base what came after it. It does not fit if the stream does not hold
+// the message that base ends with. For a snapshot it is enough if that one was the last
+// that was removed: database and snapshot are one, and a process may be older than
+// both.
+func (s *Store[T]) fold(ctx context.Context, stream messagestore.StreamName, base state[T], snapshot bool) (loaded state[T], fits bool, err error) {
+	next := base.version + 1
+	var gap *TrimmedError // unless a tombstone comes: what is before one is about to go
+	fits = base.version == messagestore.NoStream
 	for m, err := range s.messages.Stream(ctx, stream, max(base.version, 0)) {
 		if err != nil {
 			return base, false, err
 		}
-		if !ok {
-			if m.Position != base.version || m.ID != base.last {
-				return base, false, nil
-			}
-			ok = true
+		if !fits && m.Position == base.version && m.ID == base.last {
+			fits = true
+			continue
+		}
+		if m.IsTombstone() { // nothing before it counts, and nothing of it is kept
+			base = empty[T]()
+			base.version, base.last, base.deleted = m.Position, m.ID, true
+			next, fits, gap = m.Position+1, true, nil
+			continue
+		}
+		if gap != nil {
+			continue
+		}
+		if !fits && !(snapshot && m.Position == next) {
+			return base, false, nil
+		}
+		if m.Position != next {
+			gap = &TrimmedError{Stream: stream, First: m.Position}
 			continue
 		}
 		if base.entity, err = s.projection.Apply(base.entity, m); err != nil {
 			return base, false, err
 		}
-		base.version, base.last = m.Position, m.ID
+		base.version, base.last, base.deleted = m.Position, m.ID, false
+		next, fits = m.Position+1, true
 	}
-	return base, ok, nil
+	if gap != nil {
+		return base, false, gap
+	}
+	return base, fits, nil
 }
