@@ -1,0 +1,339 @@
+package compat_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/messagedbtest"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/migrations"
+)
+
+const (
+	patience = 20 * time.Second
+	tick     = 5 * time.Millisecond
+)
+
+// A kase is a sentence about message-db, and SQL that shows it.
+type kase struct {
+	does string
+	sql  steps
+}
+
+type steps []step
+
+// A step is a statement, in which MS. stands for the schema's name with a dot, or for
+// nothing. Where ours is to answer differently, ours makes its answer of message-db's:
+// that is a deviation, and there are no others.
+type step struct {
+	sql  string
+	args []any // string, int, js, or nil for NULL
+	ours func(theirs answer) answer
+}
+
+// js is JSON.
+type js string
+
+// An answer is all that a client sees of a statement.
+type answer struct {
+	Columns []string
+	Rows    []string
+	Tag     string
+	Notices []string
+	Error   string
+}
+
+// fails is the answer of an error.
+func fails(code, message string) func(answer) answer {
+	return func(answer) answer { return answer{Error: "ERROR " + code + " " + message} }
+}
+
+// returns is the same answer with other rows.
+func returns(rows ...string) func(answer) answer {
+	return func(theirs answer) answer {
+		theirs.Error, theirs.Rows, theirs.Tag = "", rows, fmt.Sprintf("SELECT %d", len(rows))
+		return theirs
+	}
+}
+
+// generates is the same answer with another command in the notice about it.
+func generates(command string) func(answer) answer {
+	return func(theirs answer) answer {
+		notices := append([]string{}, theirs.Notices...)
+		for i, n := range notices {
+			if strings.HasPrefix(n, "NOTICE 00000 Generated Command: ") {
+				notices[i] = "NOTICE 00000 Generated Command: " + command
+			}
+		}
+		theirs.Notices = notices
+		return theirs
+	}
+}
+
+// id returns a message id.
+func id(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", n) }
+
+// messageDB returns a database with message-db, and dibs one with ours.
+func messageDB(t *testing.T) string { return messagedbtest.Database(t) }
+
+func dibs(t *testing.T) string {
+	t.Helper()
+	database := pgtest.Database(t)
+	conn := connect(t, database)
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	return database
+}
+
+func connect(t *testing.T, database string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(context.WithoutCancel(t.Context()), database) // also in a cleanup
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
+	return conn
+}
+
+func exec(t *testing.T, conn *pgx.Conn, sql string) {
+	t.Helper()
+	_, err := conn.PgConn().Exec(context.WithoutCancel(t.Context()), sql).ReadAll()
+	require.NoError(t, err, sql)
+}
+
+func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), sql, args...)
+	require.NoError(t, err)
+	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
+	require.NoError(t, err, sql)
+	return value
+}
+
+// member returns a role that is a member of message_store, and granted one that was
+// given all that it may do.
+func member(t *testing.T, databases ...string) string {
+	return role(t, databases, "grant message_store to %s")
+}
+
+func granted(t *testing.T, databases ...string) string {
+	return role(t, databases, `grant usage on schema message_store to %[1]s;
+		grant select, insert on all tables in schema message_store to %[1]s;
+		grant usage on all sequences in schema message_store to %[1]s;
+		grant execute on all functions in schema message_store to %[1]s`)
+}
+
+func role(t *testing.T, databases []string, grant string) string {
+	t.Helper()
+	name := "test_" + strings.ToLower(rand.Text())
+	for i, database := range databases {
+		admin := connect(t, database)
+		if i == 0 {
+			exec(t, admin, "create role "+name+" login")
+			t.Cleanup(func() { exec(t, connect(t, pgtest.URL(t)), "drop role "+name) })
+		}
+		exec(t, admin, fmt.Sprintf(grant, name))
+		t.Cleanup(func() { exec(t, admin, "drop owned by "+name) })
+	}
+	return name
+}
+
+// A session is a connection of a client, and the database that it is to.
+type session struct {
+	conn    *pgconn.PgConn
+	notices *[]string
+}
+
+// open connects as a role, with a search_path if there is one to set.
+func open(t *testing.T, database, user, path string) session {
+	t.Helper()
+	target := messagedbtest.As(t, database, user)
+	if path != "" {
+		target += "&search_path=" + url.PathEscape(path)
+	}
+	config, err := pgconn.ParseConfig(target)
+	require.NoError(t, err)
+	s := session{notices: new([]string)}
+	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		*s.notices = append(*s.notices, n.Severity+" "+n.Code+" "+n.Message)
+	}
+	s.conn, err = pgconn.ConnectConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(func() { s.conn.Close(context.WithoutCancel(t.Context())) })
+	return s
+}
+
+// A mode is a way to send arguments: as literals, or as parameters of these types.
+type mode struct {
+	name                  string
+	literal               bool
+	text, integer, object uint32
+}
+
+var modes = []mode{
+	{name: "literals", literal: true},
+	{name: "untyped parameters"},
+	{name: "parameters of its types", text: pgtype.VarcharOID, integer: pgtype.Int8OID, object: pgtype.JSONBOID},
+	{name: "parameters of other types", text: pgtype.TextOID, integer: pgtype.Int4OID, object: pgtype.JSONOID},
+}
+
+var parameter = regexp.MustCompile(`\$[1-9]`)
+
+// do runs a statement.
+func (s session) do(t *testing.T, st step, m mode, schema string) answer {
+	t.Helper()
+	sql := strings.ReplaceAll(st.sql, "MS.", schema)
+	*s.notices = nil
+	var results []*pgconn.Result
+	var err error
+	if m.literal || len(st.args) == 0 {
+		sql = parameter.ReplaceAllStringFunc(sql, func(p string) string { return literal(st.args, p) })
+		results, err = s.conn.Exec(t.Context(), sql).ReadAll()
+	} else {
+		values, types := m.encode(st.args)
+		r := s.conn.ExecParams(t.Context(), sql, values, types, nil, nil).Read()
+		results, err = []*pgconn.Result{r}, r.Err
+	}
+
+	a := answer{Notices: *s.notices}
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		a.Error = strings.Join([]string{e.Severity, e.Code, e.Message}, " ")
+		if e.ConstraintName != "" {
+			a.Error += " constraint " + e.ConstraintName
+		}
+		if e.Code != "23502" && e.Code != "54000" && e.Detail != "" { // which tell of the table's rows
+			a.Error += " detail " + e.Detail
+		}
+		if e.Code == "23502" {
+			a.Error += " column " + e.ColumnName
+		}
+		return a
+	}
+	require.NoError(t, err, sql)
+	for _, r := range results {
+		a.Tag = r.CommandTag.String()
+		for _, f := range r.FieldDescriptions {
+			kind := strconv.Itoa(int(f.DataTypeOID))
+			if f.DataTypeOID >= 16384 {
+				kind = "user-defined"
+			}
+			a.Columns = append(a.Columns, fmt.Sprintf("%s %s %d", f.Name, kind, f.TypeModifier))
+		}
+		for _, row := range r.Rows {
+			fields := make([]string, len(row))
+			for i, v := range row {
+				fields[i] = "∅"
+				if v != nil {
+					fields[i] = string(v)
+				}
+			}
+			a.Rows = append(a.Rows, strings.Join(fields, " | "))
+		}
+	}
+	return a
+}
+
+func literal(args []any, parameter string) string {
+	n, _ := strconv.Atoi(parameter[1:])
+	switch v := args[n-1].(type) {
+	case nil:
+		return "null"
+	case int:
+		return strconv.Itoa(v)
+	default:
+		return "'" + strings.ReplaceAll(fmt.Sprint(v), "'", "''") + "'"
+	}
+}
+
+func (m mode) encode(args []any) (values [][]byte, types []uint32) {
+	for _, arg := range args {
+		kind, value := uint32(0), []byte(fmt.Sprint(arg))
+		switch arg.(type) {
+		case nil:
+			value = nil
+		case int:
+			kind = m.integer
+		case js:
+			kind = m.object
+		default:
+			kind = m.text
+		}
+		values, types = append(values, value), append(types, kind)
+	}
+	return values, types
+}
+
+// empty removes all messages, and begins positions anew.
+func empty(t *testing.T, admin *pgx.Conn) {
+	t.Helper()
+	exec(t, admin, `do $$
+	begin
+		if to_regclass('dibs.messages') is null then
+			delete from message_store.messages;
+			perform setval('message_store.messages_global_position_seq', 1, false);
+		else
+			set local session_replication_role = replica;
+			delete from dibs.messages;
+			perform setval('dibs.messages_global_position_seq', 1, false);
+		end if;
+	end
+	$$`)
+}
+
+// compare runs each case on message-db and on ours: as the role message_store, and as
+// others; with literals and parameters; with and without the schema's name.
+func compare(t *testing.T, cases []kase) {
+	t.Helper()
+	theirs, ours := messageDB(t), dibs(t)
+	databases := []string{theirs, ours}
+	admins := []*pgx.Conn{connect(t, theirs), connect(t, ours)}
+	users := []struct{ name, path string }{
+		{"message_store", ""},
+		{member(t, databases...), "message_store, public"},
+		{granted(t, databases...), "public, message_store"},
+	}
+	for u, user := range users {
+		var sessions []session
+		for _, schema := range []string{"", "message_store."} {
+			for _, m := range modes {
+				for _, c := range cases {
+					for _, admin := range admins {
+						empty(t, admin)
+					}
+					if sessions == nil {
+						sessions = []session{open(t, theirs, user.name, user.path), open(t, ours, user.name, user.path)}
+					}
+					sets := false
+					for i, st := range c.sql {
+						want, got := sessions[0].do(t, st, m, schema), sessions[1].do(t, st, m, schema)
+						where := fmt.Sprintf("%s: step %d, user %d, %s, schema %q: %s", c.does, i+1, u, m.name, schema, st.sql)
+						if st.ours != nil && !strings.HasPrefix(want.Error, "ERROR 42883") { // of parameters that neither takes
+							deviation := st.ours(want)
+							require.NotEqual(t, want, deviation, "no deviation: %s", where)
+							want = deviation
+						}
+						require.Equal(t, want, got, where)
+						sets = sets || strings.HasPrefix(st.sql, "set ")
+					}
+					if !sets {
+						continue
+					}
+					for _, s := range sessions { // which would not forget
+						require.NoError(t, s.conn.Close(t.Context()))
+					}
+					sessions = nil
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,236 @@
+package compat_test
+
+import (
+	"fmt"
+	"testing"
+)
+
+// All but the time, which differs.
+const row = "select id, stream_name, type, position, global_position, data, metadata, time is not null from "
+
+// correlated writes a message with a correlation stream.
+func correlated(n int, stream string, correlation any) step {
+	return write(n, stream, js(fmt.Sprintf(`{"correlationStreamName": %s}`, correlation)))
+}
+
+var threeMessages = steps{write(1, "a-1"), write(2, "a-2"), write(3, "a-1"), correlated(4, "a-1", `"c-1"`), write(5, "b-1")}
+
+func after(before steps, then ...step) steps { return append(append(steps{}, before...), then...) }
+
+func TestGetStreamMessagesIsTheSame(t *testing.T) {
+	t.Parallel()
+	const get = row + "MS.get_stream_messages"
+	compare(t, []kase{
+		{"rows have eight columns, of which data and metadata are text", after(threeMessages,
+			step{sql: "select * from MS.get_stream_messages('a-3')"},
+			step{sql: "select MS.get_stream_messages('a-3')"},
+			step{sql: "select pg_typeof(m.*)::text in ('message', 'message_store.message') from MS.get_stream_messages('a-1') m"},
+			step{sql: "select data::jsonb, metadata::jsonb, pg_typeof(data), pg_typeof(metadata), pg_typeof(id), pg_typeof(time) from MS.get_stream_messages('a-1')"},
+			step{sql: get + "($1)", args: []any{"a-1"}},
+		)},
+		{"positions are inclusive and ascend", after(threeMessages,
+			step{sql: get + "($1, $2)", args: []any{"a-1", 0}},
+			step{sql: get + "($1, $2)", args: []any{"a-1", 1}},
+			step{sql: get + "($1, $2)", args: []any{"a-1", 2}},
+			step{sql: get + "($1, $2)", args: []any{"a-1", 3}},
+			step{sql: get + "($1, $2)", args: []any{"a-1", -5}},
+			step{sql: get + "($1, $2, $3)", args: []any{"a-1", 1, 1}},
+		)},
+		{"NULL is the default", after(threeMessages,
+			step{sql: get + "($1, $2, $3, $4)", args: []any{"a-1", nil, nil, nil}},
+			step{sql: get + "(stream_name => $1, position => $2, batch_size => $3, condition => $4)", args: []any{"a-1", 1, 2, nil}},
+			step{sql: get + "(batch_size => $1, stream_name => $2)", args: []any{1, "a-1"}},
+		)},
+		{"-1 is no limit, 0 no rows, and other negatives fail", after(threeMessages,
+			step{sql: get + "($1, 0, $2)", args: []any{"a-1", -1}},
+			step{sql: get + "($1, 0, $2)", args: []any{"a-1", 0}},
+			step{sql: get + "($1, 0, $2)", args: []any{"a-1", -2}},
+			step{sql: get + "($1, 0, $2)", args: []any{"a-3", -2}},
+			step{sql: get + "($1, 0, $2)", args: []any{"a-1", 9223372036854775807}},
+		)},
+		{"no more than 1000 come by default", steps{
+			{sql: "select count(MS.write_message(md5(n::text), 'a-1', 'T', '{}')) from generate_series(1, 1010) n"},
+			{sql: "select count(*), min(position), max(position) from MS.get_stream_messages('a-1')"},
+			{sql: "select count(*), min(position), max(position) from MS.get_stream_messages('a-1', 5, null)"},
+			{sql: "select count(*), min(position), max(position) from MS.get_stream_messages('a-1', 5, -1)"},
+			{sql: "select count(*), min(global_position), max(global_position) from MS.get_category_messages('a')"},
+			{sql: "select count(*), min(global_position), max(global_position) from MS.get_category_messages('a', 5, -1)"},
+		}},
+		{"a category is no stream, and an unknown stream has no rows", after(threeMessages,
+			step{sql: get + "($1)", args: []any{"a"}},
+			step{sql: get + "($1)", args: []any{""}},
+			step{sql: get + "($1)", args: []any{nil}},
+			step{sql: get + "($1, -1, -5, 'x')", args: []any{"a"}},
+			step{sql: get + "($1)", args: []any{"a-"}},
+			step{sql: get + "($1)", args: []any{"unknown-1"}},
+		)},
+		{"a condition is refused", after(threeMessages,
+			step{sql: get + "($1, condition => $2)", args: []any{"a-1", "position = 1"}},
+			step{sql: get + "($1, -1, -5, $2)", args: []any{"a-1", ""}},
+			step{sql: get + "($1, condition => $2)", args: []any{"a", "position = 1"}},
+		)},
+		{"a session does not open conditions", after(threeMessages,
+			step{sql: "set message_store.sql_condition = 'off'"},
+			step{sql: get + "($1, condition => $2)", args: []any{"a-1", "position = 1"}},
+			step{sql: "set message_store.sql_condition = 'on'"},
+			step{sql: get + "($1, condition => $2)", args: []any{"a-1", "position = 1"}, ours: fails("P0001", "Retrieval with SQL condition is not activated")},
+		)},
+	})
+}
+
+func TestGetCategoryMessagesIsTheSame(t *testing.T) {
+	t.Parallel()
+	const get = row + "MS.get_category_messages"
+	var groups, odd steps
+	for n := range 10 {
+		groups = append(groups, write(n+1, fmt.Sprintf("g-%d", n+1)), write(n+21, fmt.Sprintf("g-%d+%d", n+1, n)))
+	}
+	for n, name := range []string{"g", "g-", "g-+x", "g-++", "g--", "g-+", "g-1+", "g--1", "g", "g-"} {
+		odd = append(odd, write(n+1, name))
+	}
+	members := func(sizes ...int) (s steps) {
+		for _, size := range sizes {
+			for member := range size {
+				s = append(s, step{sql: "select stream_name from MS.get_category_messages($1, 0, 1000, null, $2, $3)", args: []any{"g", member, size}})
+			}
+		}
+		return s
+	}
+	compare(t, []kase{
+		{"rows have eight columns", after(threeMessages,
+			step{sql: "select * from MS.get_category_messages('none')"},
+			step{sql: get + "($1)", args: []any{"a"}},
+		)},
+		{"positions are inclusive, ascend, and NULL is the default", after(threeMessages,
+			step{sql: get + "($1, $2)", args: []any{"a", 0}},
+			step{sql: get + "($1, $2)", args: []any{"a", 2}},
+			step{sql: get + "($1, $2)", args: []any{"a", 3}},
+			step{sql: get + "($1, $2, $3)", args: []any{"a", 2, 1}},
+			step{sql: get + "($1, $2, $3, $4, $5, $6, $7)", args: []any{"a", nil, nil, nil, nil, nil, nil}},
+			step{sql: get + "(category => $1, position => $2, batch_size => $3, correlation => $4, consumer_group_member => $5, consumer_group_size => $6, condition => $7)", args: []any{"a", 0, 9, nil, nil, nil, nil}},
+			step{sql: get + "(category_name => $1)", args: []any{"a"}},
+		)},
+		{"-1 is no limit, 0 no rows, and other negatives fail", after(threeMessages,
+			step{sql: get + "($1, 0, $2)", args: []any{"a", -1}},
+			step{sql: get + "($1, 0, $2)", args: []any{"a", 0}},
+			step{sql: get + "($1, 0, $2)", args: []any{"a", -2}},
+		)},
+		{"a stream is no category, and NULL has no rows", after(threeMessages,
+			step{sql: get + "($1)", args: []any{"a-1"}},
+			step{sql: get + "($1)", args: []any{"-"}},
+			step{sql: get + "($1)", args: []any{nil}},
+			step{sql: get + "($1)", args: []any{""}},
+		)},
+		{"a category is its exact name", steps{
+			write(1, "account-1"), write(2, "account:command-1"), write(3, "account"), write(4, "account+x-1"), write(5, "accounts-1"), write(6, "-1"), write(7, "-"), write(8, ""),
+			{sql: get + "($1)", args: []any{"account"}},
+			{sql: get + "($1)", args: []any{"account:command"}},
+			{sql: get + "($1)", args: []any{""}},
+		}},
+		{"a correlation is a category, by exact name", steps{
+			correlated(1, "a-1", `"c-1"`), correlated(2, "a-1", `"c"`), correlated(3, "a-2", `"c:x-1"`), correlated(4, "a-2", `""`), correlated(5, "a-2", `"-c"`), correlated(6, "a-2", `null`), correlated(7, "a-2", `5`),
+			write(8, "a-1"), write(9, "a-1", js(`[]`)), write(10, "a-1", js(`"correlationStreamName"`)), correlated(11, "a-1", `{"c": 1}`), correlated(12, "b-1", `"c-1"`),
+			{sql: get + "($1, correlation => $2)", args: []any{"a", "c"}},
+			{sql: get + "($1, correlation => $2)", args: []any{"a", "c:x"}},
+			{sql: get + "($1, correlation => $2)", args: []any{"a", ""}},
+			{sql: get + "($1, correlation => $2)", args: []any{"a", "5"}},
+			{sql: get + "($1, correlation => $2)", args: []any{"a", "none"}},
+			{sql: get + "($1, correlation => $2)", args: []any{"a", "c-1"}},
+			{sql: get + "($1, correlation => $2)", args: []any{"a", "-"}},
+			{sql: get + "($1, 2, 1, $2, 0, 1)", args: []any{"a", "c"}},
+		}},
+		{"a group has a member and a size, in bounds", after(groups,
+			step{sql: get + "('g', consumer_group_member => $1)", args: []any{0}},
+			step{sql: get + "('g', consumer_group_size => $1)", args: []any{1}},
+			step{sql: get + "('g', consumer_group_member => $1, consumer_group_size => $2)", args: []any{0, 0}},
+			step{sql: get + "('g', consumer_group_member => $1, consumer_group_size => $2)", args: []any{-1, 0}},
+			step{sql: get + "('g', consumer_group_member => $1, consumer_group_size => $2)", args: []any{-1, 1}},
+			step{sql: get + "('g', consumer_group_member => $1, consumer_group_size => $2)", args: []any{-1, -1}},
+			step{sql: get + "('g', consumer_group_member => $1, consumer_group_size => $2)", args: []any{1, 1}},
+			step{sql: get + "('g', consumer_group_member => $1, consumer_group_size => $2)", args: []any{2, 1}},
+			step{sql: get + "('g', consumer_group_member => $1, consumer_group_size => $2)", args: []any{nil, nil}},
+			step{sql: get + "('g', consumer_group_member => $1, consumer_group_size => $2)", args: []any{nil, 0}},
+			step{sql: get + "('g', consumer_group_member => $1, consumer_group_size => $2)", args: []any{-1, nil}},
+		)},
+		{"a size is a smallint", after(groups,
+			step{sql: "select count(*) from MS.get_category_messages('g', consumer_group_member => $1, consumer_group_size => $2)", args: []any{1, 32767}},
+			step{sql: "select count(*) from MS.get_category_messages('g', consumer_group_member => $1, consumer_group_size => $2)", args: []any{1, 32768}},
+			step{sql: "select count(*) from MS.get_category_messages('none', consumer_group_member => $1, consumer_group_size => $2)", args: []any{1, 32768}},
+			step{sql: "select count(*) from MS.get_category_messages('g', batch_size => 0, consumer_group_member => $1, consumer_group_size => $2)", args: []any{70000, 9223372036854775807}},
+			step{sql: "select count(*) from MS.get_category_messages('g', consumer_group_member => $1, consumer_group_size => $2)", args: []any{70000, 70000}},
+			step{sql: "select count(*) from MS.get_category_messages('g', consumer_group_member => $1, consumer_group_size => $2, condition => 'x')", args: []any{1, 70000}},
+		)},
+		{"members divide streams by their cardinal ids", after(groups, members(1, 2, 3, 5)...)},
+		{"a stream without an id is no member's, and an empty id is one", after(odd, members(1, 2, 3)...)},
+		{"category, correlation, group and condition are checked in this order", steps{
+			{sql: get + "('a-1', correlation => 'c-1', consumer_group_member => 1, condition => 'x')"},
+			{sql: get + "('a', correlation => 'c-1', consumer_group_member => 1, condition => 'x')"},
+			{sql: get + "('a', correlation => 'c', consumer_group_member => 1, condition => 'x')"},
+			{sql: get + "('a', correlation => 'c', consumer_group_member => 1, consumer_group_size => 2, condition => 'x')"},
+			{sql: get + "('a', batch_size => -5, condition => 'x')"},
+		}},
+	})
+}
+
+func TestGetLastStreamMessageIsTheSame(t *testing.T) {
+	t.Parallel()
+	const get = row + "MS.get_last_stream_message"
+	compare(t, []kase{
+		{"it is the message at the highest position, of a type if there is one", steps{
+			write(1, "a-1"), write(2, "a-1"), {sql: "select MS.write_message($1, 'a-1', 'U', '{}')", args: []any{id(3)}}, write(4, "a-2"),
+			{sql: get + "($1)", args: []any{"a-1"}},
+			{sql: get + "($1, $2)", args: []any{"a-1", "T"}},
+			{sql: get + "($1, $2)", args: []any{"a-1", nil}},
+			{sql: get + "(type => $1, stream_name => $2)", args: []any{"U", "a-1"}},
+			{sql: get + "($1, $2)", args: []any{"a-1", "V"}},
+			{sql: get + "($1, $2)", args: []any{"a-1", ""}},
+			{sql: "select * from MS.get_last_stream_message('a-3')"},
+		}},
+		{"a name without an id is a stream like others, and no category", steps{
+			write(1, "solo"), write(2, "solo-1"), write(3, ""),
+			{sql: get + "($1)", args: []any{"solo"}},
+			{sql: get + "($1)", args: []any{""}},
+			{sql: get + "($1)", args: []any{"none"}},
+			{sql: get + "($1)", args: []any{nil}},
+		}},
+	})
+}
+
+// The command in a notice is the one that is run, and not message-db's.
+func TestNoticesAreTheSame(t *testing.T) {
+	t.Parallel()
+	const from = "select (message).* from message_store.stored_messages messages where "
+	var cases []kase
+	for _, setting := range []string{"debug_get", "debug_write", "debug"} {
+		deviates := func(command string) func(answer) answer {
+			if setting == "debug_write" {
+				return nil
+			}
+			return generates(command)
+		}
+		cases = append(cases, kase{setting, steps{
+			{sql: "set message_store." + setting + " = 'on'"},
+			write(1, "a-1"), write(2, "a-1", js(`{"x":1}`), 0), version(3, "a-1", 0), write(2, "b-1"),
+			{sql: "select MS.write_message('x', null, null, null)"},
+			{sql: "select MS.acquire_lock($1)", args: []any{"a-1"}},
+			{sql: "select MS.acquire_lock($1)", args: []any{nil}},
+			{sql: "select MS.stream_version($1)", args: []any{"a-1"}},
+			{sql: row + "MS.get_stream_messages($1)", args: []any{"a-1"}, ours: deviates(from + "stream_name = $1 and position >= $2 order by position limit nullif($3, -1)")},
+			{sql: row + "MS.get_stream_messages($1, null, $2)", args: []any{"a-1", -1}, ours: deviates(from + "stream_name = $1 and position >= $2 order by position limit nullif($3, -1)")},
+			{sql: row + "MS.get_stream_messages($1, 1, $2)", args: []any{"a", -1}},
+			{sql: row + "MS.get_stream_messages($1, 1, 10, $2)", args: []any{"a-1", "true"}},
+			{sql: row + "MS.get_category_messages($1)", args: []any{"a"}, ours: deviates(from + "category = $1 and global_position >= $2 order by global_position limit nullif($3, -1)")},
+			{sql: row + "MS.get_category_messages($1, 0, 5, $2, $3, $4)", args: []any{"a", "c", 0, 1}, ours: deviates(from + "category = $1 and global_position >= $2 and correlation_category = $4 and abs(member_hash % $6) = $5 order by global_position limit nullif($3, -1)")},
+			{sql: row + "MS.get_category_messages($1, consumer_group_member => $2, consumer_group_size => $3)", args: []any{"a", 0, 70000}, ours: deviates(from + "category = $1 and global_position >= $2 and abs(member_hash % $6) = $5 order by global_position limit nullif($3, -1)")},
+			{sql: row + "MS.get_category_messages($1, condition => $2)", args: []any{"a", "true"}},
+			{sql: row + "MS.get_last_stream_message($1)", args: []any{"a-1"}, ours: deviates(from + "stream_name = $1 order by position desc limit 1")},
+			{sql: row + "MS.get_last_stream_message($1, $2)", args: []any{"a-1", "T"}, ours: deviates(from + "stream_name = $1 and type = $2 order by position desc limit 1")},
+			{sql: "set message_store." + setting + " = 'ON'"},
+			write(10, "a-1"),
+			{sql: row + "MS.get_stream_messages($1)", args: []any{"a-1"}},
+			{sql: row + "MS.get_category_messages($1)", args: []any{"a"}},
+			{sql: row + "MS.get_last_stream_message($1)", args: []any{"a-1"}},
+		}})
+	}
+	compare(t, cases)
+}
