@@ -220,7 +220,7 @@ func (consumersResetCommand) Help() string {
 
 Examples:
 
-    dibs consumers reset account:command accounts --time 2026-11-21T10:00:00Z --dry-run
+    dibs consumers reset account:command accounts --time 2026-11-21T10:00:00Z
     dibs consumers reset account:command accounts --position 1200 --yes`
 }
 

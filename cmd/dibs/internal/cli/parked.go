@@ -150,7 +150,7 @@ func (parkedShowCommand) Help() string {
 
 Example:
 
-    dibs parked show account:command accounts 01a1fd9c-f797-77be-b0e5-a936700dfa27`
+    dibs parked show account mail 01a1fd9c-f797-77be-b0e5-a936700dfa27`
 }
 
 // Run prints it.
@@ -232,8 +232,8 @@ Later messages of its stream were handled before it: see "parked" in the documen
 
 Examples:
 
-    dibs parked redrive account:command accounts --dry-run
-    dibs parked redrive account:command accounts --id 01a1fd9c-f797-77be-b0e5-a936700dfa27`
+    dibs parked redrive account mail --dry-run
+    dibs parked redrive account mail --id 01a1fd9c-f797-77be-b0e5-a936700dfa27`
 }
 
 // A redriveLine is how a request is printed as JSON.
