@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -48,6 +49,16 @@ func dump(t *testing.T, url string) string {
 	return appliedAt.ReplaceAllString(random.ReplaceAllString(text, ""), "$1")
 }
 
+// requireSame shows the first line that differs, and not all that there is.
+func requireSame(t *testing.T, want, got string) {
+	t.Helper()
+	wanted, lines := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := range min(len(wanted), len(lines)) {
+		require.Equal(t, wanted[i], lines[i], "line %d", i+1)
+	}
+	require.Len(t, lines, len(wanted))
+}
+
 // Whatever a DBA applies the files with, the database is the same.
 func TestPsqlGooseAndUpMakeTheSameDatabase(t *testing.T) {
 	t.Parallel()
@@ -85,7 +96,7 @@ func TestPsqlGooseAndUpMakeTheSameDatabase(t *testing.T) {
 
 			apply(t, url)
 
-			require.Equal(t, up, dump(t, url))
+			requireSame(t, up, dump(t, url))
 			conn := connect(t, url)
 			status, err := migrations.Status(t.Context(), conn, nil)
 			require.NoError(t, err)
@@ -93,7 +104,7 @@ func TestPsqlGooseAndUpMakeTheSameDatabase(t *testing.T) {
 				require.True(t, m.Applied && !m.Changed && !m.Unknown, m.Name)
 			}
 			require.NoError(t, migrations.Up(t.Context(), conn, nil))
-			require.Equal(t, up, dump(t, url))
+			requireSame(t, up, dump(t, url))
 			requireWorks(t, conn, "dibs")
 		})
 	}
@@ -111,7 +122,7 @@ func TestFileThatIsNotInATransactionIsRefused(t *testing.T) {
 
 		require.Contains(t, string(out), f.Name+" has to be applied in one transaction", f.Name)
 		require.Contains(t, string(out), "psql -X -1 -v ON_ERROR_STOP=1 -f "+f.Name, f.Name)
-		require.Equal(t, before, everything(t, url), f.Name)
+		requireSame(t, before, everything(t, url))
 		run(t, psql(t.Context(), url, f.Name))
 	}
 	requireWorks(t, connect(t, url), "dibs")
@@ -139,7 +150,7 @@ func TestFileThatComesTwiceOrTooEarlyIsRefused(t *testing.T) {
 	}
 	byUp := pgtest.Database(t)
 	require.NoError(t, migrations.Up(t.Context(), connect(t, byUp), nil))
-	require.Equal(t, dump(t, byUp), dump(t, url))
+	requireSame(t, dump(t, byUp), dump(t, url))
 }
 
 // everything is what is there at all.
@@ -214,7 +225,7 @@ func TestMessageDBIsLeftAsItIs(t *testing.T) {
 			apply(t, url)
 
 			after := run(t, exec.CommandContext(t.Context(), "pg_dump", "--schema=message_store", "-d", url))
-			require.Equal(t, random.ReplaceAllString(before, ""), random.ReplaceAllString(after, ""))
+			requireSame(t, random.ReplaceAllString(before, ""), random.ReplaceAllString(after, ""))
 			conn := connect(t, url)
 			requireWorks(t, conn, "dibs")
 			status, err := migrations.Status(t.Context(), conn, nil)

@@ -38,7 +38,8 @@ type DriftReport struct {
 	AbsentRoles []string
 
 	// NotApplied says of the files that have not been applied why [Up] leaves them
-	// out, or that it would apply them. What they make is not compared.
+	// out, or that it would apply them. What they make is not compared. It is nil for
+	// a user who may not know, as who may only call functions.
 	NotApplied []Migration
 }
 
@@ -97,29 +98,39 @@ func Drift(ctx context.Context, conn interface {
 }
 
 func drift(ctx context.Context, tx pgx.Tx, schema string) (*DriftReport, error) {
-	all, err := readStatus(ctx, tx, schema, files)
-	if err != nil {
-		return nil, err
-	}
 	report := &DriftReport{}
-	for _, m := range all {
-		if !m.Applied {
-			report.NotApplied = append(report.NotApplied, m)
-		}
-	}
 	is, err := readCatalog(ctx, tx, schema)
 	if err != nil {
 		return nil, err
 	}
+	r, err := readerOf(ctx, tx, schema)
+	if err != nil {
+		return nil, err
+	}
+	_, hasCompatible := is["view "+compatibleSchema+".messages"] // as message-db has not
+	if r.readable || !r.exists {
+		all, err := readStatus(ctx, tx, schema, files)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range all {
+			if !m.Applied {
+				report.NotApplied = append(report.NotApplied, m)
+			}
+			if m.Name == compatible {
+				hasCompatible = m.Applied
+			}
+		}
+		if len(report.NotApplied) == len(all) {
+			return report, nil
+		}
+	}
 	native, messageStore, _ := strings.Cut(catalog, separator+"\n")
 	should := parseCatalog(native)
-	if slices.ContainsFunc(all, func(m Migration) bool { return m.Name == compatible && m.Applied }) {
+	if hasCompatible {
 		maps.Copy(should, parseCatalog(messageStore))
 	} else {
 		maps.DeleteFunc(is, func(object string, _ []string) bool { return of(object, compatibleSchema) })
-	}
-	if len(report.NotApplied) == len(all) {
-		return report, nil
 	}
 	roles, err := existing(ctx, tx, should.roles())
 	if err != nil {

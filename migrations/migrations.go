@@ -281,27 +281,55 @@ type record struct {
 	at     time.Time
 }
 
+// A reader is who can read what was applied: a user who may act as the owner need not
+// have the owner's rights.
+type reader struct {
+	exists   bool
+	before   string // the session's role
+	role     string // the one to read with
+	readable bool
+}
+
+//go:embed reader.sql
+var findReader string
+
+func readerOf(ctx context.Context, tx pgx.Tx, schema string) (r reader, err error) {
+	err = tx.QueryRow(ctx, findReader, schema).Scan(&r.exists, &r.before, &r.role, &r.readable)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = nil
+	}
+	return r, err
+}
+
 func readApplied(ctx context.Context, tx pgx.Tx, schema string) (applied, error) {
 	a := applied{byName: map[string]record{}}
-	var exists bool
-	if err := tx.QueryRow(ctx, "select to_regclass($1::text) is not null", pgschema.Rename("dibs.migrations", schema)).Scan(&exists); err != nil || !exists {
+	r, err := readerOf(ctx, tx, schema)
+	if err != nil || !r.exists {
+		return a, err
+	}
+	if err := setRole(ctx, tx, r.role); err != nil {
 		return a, err
 	}
 	rows, err := tx.Query(ctx, pgschema.Rename("select name, sha256, applied_at from dibs.migrations order by name", schema))
 	if err != nil {
 		return a, err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var name string
-		var r record
-		if err := rows.Scan(&name, &r.sha256, &r.at); err != nil {
-			return a, err
-		}
+	var name string
+	var at record
+	_, err = pgx.ForEachRow(rows, []any{&name, &at.sha256, &at.at}, func() error {
 		a.names = append(a.names, name)
-		a.byName[name] = r
+		a.byName[name] = at
+		return nil
+	})
+	if err != nil {
+		return a, err
 	}
-	return a, rows.Err()
+	return a, setRole(ctx, tx, r.before)
+}
+
+func setRole(ctx context.Context, tx pgx.Tx, role string) error {
+	_, err := tx.Exec(ctx, "select set_config('role', $1::text, true)", role)
+	return err
 }
 
 // fit returns nil if all that was applied is among files, and as it is there.

@@ -1,0 +1,161 @@
+package migrations_test
+
+import (
+	"bytes"
+	"errors"
+	"os/exec"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/migrations"
+)
+
+// managed is a server on which somebody else makes roles, and the public has nothing.
+type managed struct {
+	t         *testing.T
+	superuser string
+}
+
+func newManaged(t *testing.T) managed {
+	t.Helper()
+	m := managed{t, pgtest.Server(t)}
+	m.exec(m.superuser, "create role dba login; create role service login; create role stranger login")
+	return m
+}
+
+func (m managed) exec(url, sql string) {
+	m.t.Helper()
+	_, err := connect(m.t, url).Exec(m.t.Context(), sql)
+	require.NoError(m.t, err, sql)
+}
+
+// as returns the URL of another user and database.
+func (m managed) as(user, database string) string {
+	m.t.Helper()
+	config, err := pgx.ParseConfig(m.superuser)
+	require.NoError(m.t, err)
+	return "host=" + config.Host + " port=5432 user=" + user + " dbname=" + database
+}
+
+// database makes one that dba owns. It returns its URL for dba.
+func (m managed) database(name string) string {
+	m.t.Helper()
+	m.exec(m.superuser, "create database "+name+" owner dba")
+	m.exec(m.superuser, "revoke all on database "+name+" from public; grant connect on database "+name+" to service, stranger")
+	m.exec(m.as("postgres", name), "revoke all on schema public from public")
+	return m.as("dba", name)
+}
+
+func (m managed) makeRoles() {
+	m.t.Helper()
+	var sql bytes.Buffer
+	require.NoError(m.t, migrations.PrintRoles(&sql))
+	m.exec(m.superuser, sql.String())
+}
+
+func (m managed) requireDenied(url string) {
+	m.t.Helper()
+	_, err := connect(m.t, url).Exec(m.t.Context(), "select dibs.stream_version('a-1')")
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	require.True(m.t, ok)
+	require.Equal(m.t, "42501", refused.Code)
+}
+
+func (m managed) requireOwner(url, owner string) {
+	m.t.Helper()
+	const owners = `
+		select array_agg(distinct pg_get_userbyid(owner)::text) from (
+			select relowner, relnamespace from pg_class
+			union select proowner, pronamespace from pg_proc
+			union select nspowner, oid from pg_namespace
+			union select typowner, typnamespace from pg_type) o (owner, namespace)
+		where namespace in ('dibs'::regnamespace, 'message_store'::regnamespace)`
+	require.Equal(m.t, []string{owner}, one[[]string](m.t, connect(m.t, url), owners))
+}
+
+// What the owner of a database can do without CREATEROLE, and what comes later.
+func TestRolesMayBeMadeLaterBySomebodyElse(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t)
+	byUp, byPsql, byHand := m.database("by_up"), m.database("by_psql"), m.database("by_hand")
+	missing := []string{"dibs_admin", "dibs_reader", "dibs_writer", "message_store"}
+	for _, url := range []string{byUp, byHand} {
+		require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
+		require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
+	}
+	for _, f := range migrations.Files() {
+		run(t, psql(t.Context(), byPsql, f.Name))
+	}
+	requireSame(t, dump(t, byUp), dump(t, byPsql))
+	for _, url := range []string{byUp, byPsql, byHand} {
+		requireWorks(t, connect(t, url), "dibs")
+		m.requireOwner(url, "dba")
+		report := drift(t, connect(t, url), nil)
+		require.Empty(t, report.Differences)
+		require.Equal(t, missing, report.AbsentRoles)
+	}
+
+	m.makeRoles()
+	m.exec(m.superuser, "grant dibs_writer to service")
+	m.requireDenied(m.as("service", "by_up"))
+
+	require.NoError(t, migrations.Up(t.Context(), connect(t, byUp), nil))
+	run(t, exec.CommandContext(t.Context(), "psql", "-X", "-q", "-o", "/dev/null", "-v", "ON_ERROR_STOP=1", "-c", "select dibs.grant_rights()", "-d", byPsql))
+	m.exec(byHand, "select dibs.grant_rights()")
+
+	for _, name := range []string{"by_up", "by_psql", "by_hand"} {
+		report := drift(t, connect(t, m.as("dba", name)), nil)
+		require.Empty(t, report.Differences)
+		require.Empty(t, report.AbsentRoles)
+		service := connect(t, m.as("service", name))
+		require.Equal(t, "written", one[string](t, service, `select outcome from dibs.append('{account-2}', '{-1}', '{1}', array[gen_random_uuid()], '{Opened}', '{"{}"}', '{null}')`))
+		m.requireDenied(m.as("stranger", name))
+	}
+}
+
+func TestRolesMayBeMadeBeforeBySomebodyElse(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t)
+	m.makeRoles()
+	m.exec(m.superuser, "grant dibs_reader to service")
+
+	owned := m.database("owned")
+	require.NoError(t, migrations.Up(t.Context(), connect(t, owned), nil))
+	m.requireOwner(owned, "dba")
+
+	for name, attribute := range map[string]string{"inherits": "inherit", "does_not_inherit": "noinherit"} {
+		m.exec(m.superuser, "grant dibs_owner to dba; alter role dba "+attribute)
+		url := m.database(name)
+		require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil), name)
+		require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil), name)
+		m.requireOwner(url, "dibs_owner")
+	}
+	for _, name := range []string{"owned", "inherits", "does_not_inherit"} {
+		report := drift(t, connect(t, m.as("stranger", name)), nil)
+		require.Empty(t, report.Differences, name)
+		require.Empty(t, report.AbsentRoles, name)
+		require.EqualValues(t, -1, one[int64](t, connect(t, m.as("service", name)), "select dibs.stream_version('a-1')"))
+		m.requireDenied(m.as("stranger", name))
+	}
+}
+
+// CREATEROLE is all that the roles take.
+func TestWhoMayMakeRolesNeedsNoMore(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t)
+	m.exec(m.superuser, "alter role dba createrole")
+	url := m.database("app")
+
+	require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
+
+	m.requireOwner(url, "dibs_owner")
+	report := drift(t, connect(t, url), nil)
+	require.Empty(t, report.Differences)
+	require.Empty(t, report.AbsentRoles)
+	require.Equal(t, []string{"message_store"}, one[[]string](t, connect(t, url), "select array_agg(rolname::text) from pg_roles where rolname ~ '^(dibs_|message_store)' and rolcanlogin"))
+	require.False(t, one[bool](t, connect(t, url), "select bool_or(rolsuper or rolcreaterole or rolcreatedb or rolreplication or rolbypassrls) from pg_roles where rolname ~ '^(dibs_|message_store)'"))
+}
