@@ -132,8 +132,14 @@ func testCrashes(t *testing.T, storeURL string) {
 
 func startCrashChild(t *testing.T, storeURL string, category messagestore.Category) *exec.Cmd {
 	t.Helper()
+	return startChild(t, crashStore+"="+storeURL, crashCategory+"="+string(category))
+}
+
+// startChild runs this binary with more in its environment.
+func startChild(t *testing.T, env ...string) *exec.Cmd {
+	t.Helper()
 	child := exec.Command(os.Args[0]) //nolint:gosec // this binary; it is killed by the test
-	child.Env = append(os.Environ(), crashStore+"="+storeURL, crashCategory+"="+string(category))
+	child.Env = append(os.Environ(), env...)
 	child.Stderr = os.Stderr
 	_, err := child.StdinPipe()
 	require.NoError(t, err)

@@ -9,10 +9,13 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// The test binary is also the process that crash_test.go kills.
+// The test binary is also the processes that the tests kill.
 func TestMain(m *testing.M) {
 	if url := os.Getenv(crashStore); url != "" {
 		os.Exit(crashChild(url, messagestore.Category(os.Getenv(crashCategory))))
+	}
+	if url := os.Getenv(redriveStore); url != "" {
+		os.Exit(redriveChild(url, messagestore.Category(os.Getenv(redriveCategory)), os.Getenv(redriveHangs) != ""))
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -1,0 +1,459 @@
+package consumer_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+// everyStore runs a test on a store of every kind, in a category of its own.
+func everyStore(t *testing.T, test func(t *testing.T, store *messagestore.Store, category messagestore.Category)) {
+	t.Helper()
+	for name, open := range map[string]func(t *testing.T) messagestore.Driver{
+		"Memory":      func(*testing.T) messagestore.Driver { return newDriver() },
+		"CannotCount": func(*testing.T) messagestore.Driver { return skewed{newDriver(), 0} },
+		"SQLite": func(t *testing.T) messagestore.Driver {
+			t.Helper()
+			driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, driver.Close()) })
+			return driver
+		},
+		"Postgres": func(t *testing.T) messagestore.Driver {
+			t.Helper()
+			return postgres.New(pgtest.Pool(t), nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, messagestore.New(open(t), nil), storetest.Category(t))
+		})
+	}
+}
+
+func newIn(t *testing.T, store consumer.Store, category messagestore.Category, name string, h consumer.Handler, config *consumer.Config) *consumer.Consumer {
+	t.Helper()
+	c, err := consumer.New(store, category, name, h, config)
+	require.NoError(t, err)
+	return c
+}
+
+func positionsNow(t *testing.T, store consumer.Store, category messagestore.Category) []consumer.Status {
+	t.Helper()
+	all, err := consumer.Positions(t.Context(), store, category)
+	require.NoError(t, err)
+	return all
+}
+
+// endOf returns the position behind a category.
+func endOf(t *testing.T, store consumer.Store, category messagestore.Category) messagestore.GlobalPosition {
+	t.Helper()
+	end, err := consumer.End(t.Context(), store, category)
+	require.NoError(t, err)
+	return end
+}
+
+func TestPositionsTellWhereConsumersAre(t *testing.T) {
+	t.Parallel()
+	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
+		require.Empty(t, positionsNow(t, store, category))
+		write(t, store, category.Stream("1"), Deposited{1}, Deposited{2}, Deposited{3})
+		require.NoError(t, newIn(t, store, category, "b", always(parkError{}), nil).CatchUp(t.Context()))
+		end := endOf(t, store, category)
+		write(t, store, category.Stream("2"), Deposited{4}, Deposited{5})
+		oldest, err := store.Last(t.Context(), category.Stream("2"))
+		require.NoError(t, err)
+		a := newIn(t, store, category, "a", always(nil), nil)
+		require.NoError(t, a.CatchUp(t.Context()))
+		// What is near in the store and not meant.
+		require.NoError(t, newIn(t, store, category.WithType("command"), "other", always(nil), nil).CatchUp(t.Context()))
+
+		all := positionsNow(t, store, category)
+
+		require.Len(t, all, 2)
+		require.Equal(t, "a", all[0].Name)
+		require.Equal(t, a.Stats().Position, all[0].Members[0].Position)
+		require.Zero(t, all[0].Members[0].Lag)
+		require.Zero(t, all[0].Members[0].Oldest)
+		require.Zero(t, all[0].Parked)
+		require.Equal(t, "b", all[1].Name)
+		require.Equal(t, category, all[1].Category)
+		require.Equal(t, messagestore.Version(0), all[1].Generation)
+		require.Equal(t, 1, all[1].Size)
+		require.Equal(t, 3, all[1].Parked)
+		require.NotZero(t, all[1].StartedAt)
+		require.Len(t, all[1].Members, 1)
+		m := all[1].Members[0]
+		require.Equal(t, end, m.Position)
+		require.Equal(t, int64(2), m.Lag)
+		require.False(t, m.AtLeast)
+		require.False(t, m.Oldest.After(oldest.Time))
+		require.NotZero(t, m.Oldest)
+		require.NotZero(t, m.RecordedAt)
+		require.NoError(t, m.Err)
+	})
+}
+
+func TestPositionsTellOfEachMemberOfAGroup(t *testing.T) {
+	t.Parallel()
+	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
+		const size = 3
+		for i := range 20 {
+			write(t, store, category.Stream(fmt.Sprint(i)), Deposited{i})
+		}
+		require.NoError(t, newIn(t, store, category, "group", always(nil), &consumer.Config{GroupSize: size, GroupMember: 1}).CatchUp(t.Context()))
+
+		all := positionsNow(t, store, category)
+
+		require.Len(t, all, 1)
+		require.Equal(t, size, all[0].Size)
+		require.Len(t, all[0].Members, size)
+		for member, m := range all[0].Members {
+			want := 0
+			for i := range 20 {
+				if category.Stream(fmt.Sprint(i)).GroupMember(size) == member {
+					want++
+				}
+			}
+			if member == 1 {
+				require.Zero(t, m.Lag)
+				require.NotZero(t, m.RecordedAt)
+				continue
+			}
+			require.Equal(t, int64(want), m.Lag)
+			require.Zero(t, m.RecordedAt, "it has recorded nothing")
+			require.Zero(t, m.Position)
+		}
+	})
+}
+
+func TestLagIsCountedUpToABound(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	require.NoError(t, newConsumer(t, store, always(nil), nil).CatchUp(t.Context()))
+	batch := make([]messagestore.Body, 1000)
+	for i := range batch {
+		batch[i] = Deposited{i}
+	}
+	for range consumer.MaxLag / len(batch) {
+		write(t, store, "account-1", batch...)
+	}
+	m := positionsNow(t, store, account)[0].Members[0]
+	require.Equal(t, int64(consumer.MaxLag), m.Lag)
+	require.False(t, m.AtLeast)
+
+	write(t, store, "account-1", Deposited{1})
+
+	m = positionsNow(t, store, account)[0].Members[0]
+	require.Equal(t, int64(consumer.MaxLag), m.Lag)
+	require.True(t, m.AtLeast)
+}
+
+// Eventide keeps a position in a stream without an identifier, or with the consumer's.
+func TestPositionsOfOtherClientsAreTold(t *testing.T) {
+	t.Parallel()
+	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
+		write(t, store, category.Stream("1"), Deposited{1}, Deposited{2}, Deposited{3})
+		second := endOf(t, store, category) - 2
+		positions := category.WithType("position")
+		write(t, store, positions.Stream("theirs"), raw("Recorded", `{"position": 0}`), raw("Recorded", fmt.Sprintf(`{"position": %d}`, second)))
+		write(t, store, positions.Stream("broken"), raw("Recorded", `{"position": "many"}`))
+		write(t, store, positions.Stream("something"), raw("Else", `{}`))
+
+		all := positionsNow(t, store, category)
+
+		require.Len(t, all, 2)
+		require.True(t, all[0].Foreign)
+		require.Equal(t, "broken", all[0].Name)
+		require.ErrorIs(t, all[0].Members[0].Err, consumer.ErrPositionCorrupt)
+		require.True(t, all[1].Foreign)
+		require.Equal(t, "theirs", all[1].Name)
+		require.Equal(t, second+1, all[1].Members[0].Position)
+		require.Equal(t, int64(1), all[1].Members[0].Lag)
+	})
+}
+
+func TestPositionsTellWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
+		positions := category.WithType("position")
+		write(t, store, category.Stream("1"), Deposited{1})
+		for name, recorded := range map[string]string{"ahead": `{"position": 999999999999}`, "less": `{"position": -1}`, "none": `{}`} {
+			write(t, store, positions.Stream(name), raw("Resized", `{"size": 1, "start": 0}`))
+			write(t, store, positions.Stream(name, "0", "0"), raw("Recorded", recorded))
+		}
+		write(t, store, positions.Stream("size"), raw("Resized", `{"size": 0, "start": 0}`))
+
+		all := positionsNow(t, store, category)
+
+		require.Len(t, all, 4)
+		require.ErrorIs(t, all[0].Members[0].Err, consumer.ErrPositionAhead)
+		require.ErrorIs(t, all[1].Members[0].Err, consumer.ErrPositionCorrupt)
+		require.ErrorIs(t, all[2].Members[0].Err, consumer.ErrPositionCorrupt)
+		require.ErrorIs(t, all[3].Err, consumer.ErrPositionCorrupt)
+	})
+}
+
+func TestAfterAResetTheConsumerGoesOnFromThere(t *testing.T) {
+	t.Parallel()
+	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
+		for i := range 6 {
+			write(t, store, category.Stream(fmt.Sprint(i)), Deposited{i})
+		}
+		config := &consumer.Config{GroupSize: 2, GroupMember: 0}
+		other := &consumer.Config{GroupSize: 2, GroupMember: 1}
+		catchUp := func() []string {
+			j := &journal{}
+			require.NoError(t, newIn(t, store, category, "c", j, config).CatchUp(t.Context()))
+			require.NoError(t, newIn(t, store, category, "c", j, other).CatchUp(t.Context()))
+			return j.all()
+		}
+		require.Len(t, catchUp(), 6)
+		require.Empty(t, catchUp())
+		var at []messagestore.GlobalPosition
+		for m, err := range store.Category(t.Context(), category, 0, messagestore.Filter{}) {
+			require.NoError(t, err)
+			at = append(at, m.GlobalPosition)
+		}
+
+		for _, r := range []struct {
+			to   messagestore.GlobalPosition
+			want int
+		}{{0, 6}, {at[4], 2}, {at[5] + 1, 0}, {at[0] + 1, 5}, {at[2], 4}} {
+			before := positionsNow(t, store, category)[0].Generation
+			generation, err := consumer.Reset(t.Context(), store, category, "c", r.to)
+			require.NoError(t, err)
+			require.Equal(t, before+1, generation)
+			status := positionsNow(t, store, category)[0]
+			require.Equal(t, generation, status.Generation)
+			require.Equal(t, 2, status.Size)
+			require.Equal(t, r.to, status.Members[0].Position)
+			require.Equal(t, r.to, status.Members[1].Position)
+			require.Zero(t, status.Members[1].RecordedAt)
+			require.Len(t, catchUp(), r.want, "from %d", r.to)
+			require.Empty(t, catchUp())
+		}
+	})
+}
+
+// The consumer runs, and is never idle; the reset comes in between.
+func TestAConsumerThatRunsNeverGoesOnAtTheOldPositionAfterAReset(t *testing.T) {
+	t.Parallel()
+	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
+		stop := make(chan struct{})
+		written := make(chan int)
+		go func() {
+			n := 0
+			for on := true; on; {
+				select {
+				case <-stop:
+					on = false
+				default:
+					if _, err := store.Write(context.Background(), category.Stream(fmt.Sprint(n%5)), messagestore.AnyVersion, Deposited{n}); err != nil {
+						n = -1_000_000
+					}
+					n++
+				}
+			}
+			written <- n
+		}()
+		config := &consumer.Config{PositionInterval: 3, BatchSize: 10, PollInterval: time.Millisecond}
+		for range 3 {
+			j := &journal{}
+			ended := make(chan error, 1)
+			c := newIn(t, store, category, "c", j, config)
+			go func() { ended <- c.Run(t.Context()) }()
+			require.Eventually(t, func() bool { return c.Stats().Position > 0 }, 20*time.Second, time.Millisecond)
+
+			generation, err := consumer.Reset(t.Context(), store, category, "c", 0)
+
+			require.NoError(t, err)
+			require.ErrorIs(t, <-ended, consumer.ErrConsumerFenced)
+			s := positionsNow(t, store, category)[0]
+			require.Equal(t, generation, s.Generation)
+			require.Zero(t, s.Members[0].Position)
+			require.Zero(t, s.Members[0].RecordedAt, "nothing that the fenced one recorded counts")
+		}
+		close(stop)
+		n := <-written
+		require.Positive(t, n)
+		j := &journal{}
+		require.NoError(t, newIn(t, store, category, "c", j, config).CatchUp(t.Context()))
+		require.Len(t, j.all(), n, "everything once more, and once")
+	})
+}
+
+// It records nothing while there is nothing to do, so it would never find out.
+func TestAnIdleConsumerFindsOutThatItWasReset(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		j := &journal{}
+		c := newConsumer(t, store, j, nil)
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(t.Context()) }()
+		time.Sleep(time.Hour)
+		require.Len(t, j.all(), 1)
+		start := time.Now()
+
+		_, err := consumer.Reset(t.Context(), store, account, "ledger", 0)
+
+		require.NoError(t, err)
+		require.ErrorIs(t, <-ended, consumer.ErrConsumerFenced)
+		require.LessOrEqual(t, time.Since(start), 11*time.Second)
+		require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
+		require.Len(t, j.all(), 2)
+	})
+}
+
+func TestAResetAndAResizeAtOnceBothCount(t *testing.T) {
+	t.Parallel()
+	store := &tap{Store: newStore()}
+	write(t, store.Store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
+	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
+	resized := false
+	store.set(func(s *tap) {
+		s.write = func(messagestore.StreamName) error {
+			if !resized {
+				resized = true
+				require.NoError(t, newConsumer(t, store.Store, &journal{}, &consumer.Config{GroupSize: 2}).CatchUp(t.Context()))
+			}
+			return nil
+		}
+	})
+
+	_, err := consumer.Reset(t.Context(), store, account, "ledger", 2)
+
+	require.NoError(t, err)
+	s := positionsNow(t, store, account)[0]
+	require.Equal(t, messagestore.Version(2), s.Generation)
+	require.Equal(t, 2, s.Size)
+	require.Equal(t, messagestore.GlobalPosition(2), s.Members[1].Position)
+}
+
+func TestResetRefusesWhatCannotBe(t *testing.T) {
+	t.Parallel()
+	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
+		write(t, store, category.Stream("1"), Deposited{1}, Deposited{2})
+		require.NoError(t, newIn(t, store, category, "c", &journal{}, nil).CatchUp(t.Context()))
+		end := endOf(t, store, category)
+		before := positionsNow(t, store, category)
+
+		for _, beyond := range []messagestore.GlobalPosition{end + 1, 1 << 62} {
+			_, err := consumer.Reset(t.Context(), store, category, "c", beyond)
+			require.ErrorIs(t, err, consumer.ErrPositionAhead)
+			require.ErrorContains(t, err, fmt.Sprintf("position %d is ahead of the store: category %s ends before %d", beyond, category, end))
+		}
+		_, err := consumer.Reset(t.Context(), store, category, "c", -1)
+		require.ErrorIs(t, err, messagestore.ErrInvalidPosition)
+		_, err = consumer.Reset(t.Context(), store, category, "d", 0)
+		require.ErrorIs(t, err, consumer.ErrUnknownConsumer)
+		require.ErrorContains(t, err, "unknown consumer d of "+string(category)+": there are c")
+		for _, name := range []string{"", "a-b", "a+b", "a b", "a\x1b"} {
+			_, err = consumer.Reset(t.Context(), store, category, name, 0)
+			require.ErrorIs(t, err, messagestore.ErrInvalid)
+		}
+		_, err = consumer.Reset(t.Context(), store, "not-a-category", "c", 0)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.Equal(t, before, positionsNow(t, store, category))
+	})
+}
+
+// What a position ahead of the store stops is mended by a reset.
+func TestAResetMendsAPositionThatIsAhead(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1}, Deposited{2})
+	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
+	write(t, store, positions.Stream("ledger", "0", "0"), raw("Recorded", `{"position": 1000}`))
+	require.ErrorIs(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()), consumer.ErrPositionAhead)
+
+	_, err := consumer.Reset(t.Context(), store, account, "ledger", 2)
+
+	require.NoError(t, err)
+	j := &journal{}
+	require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
+	require.Equal(t, []string{"account-1@1"}, j.all())
+}
+
+// A dated driver has messages of the times that are in its list, by their order.
+type dated struct {
+	messagestore.Driver
+	times []time.Time
+	reads *int
+}
+
+func (d dated) ReadCategory(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	*d.reads++
+	page, err := d.Driver.ReadCategory(ctx, q)
+	for _, m := range page.Messages {
+		m.Time = d.times[m.Position]
+	}
+	return page, err
+}
+
+func TestATimeIsFoundAmongMessages(t *testing.T) {
+	t.Parallel()
+	zero := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
+	var times []time.Time
+	for i := range 3000 {
+		times = append(times, zero.Add(time.Duration(i/2)*time.Second))
+	}
+	reads := 0
+	store := messagestore.New(dated{newDriver(), times, &reads}, nil)
+	for i := range times {
+		if i%2 == 0 { // so that there are gaps between the positions
+			write(t, store, "other-1", Deposited{i})
+		}
+		write(t, store, "account-1", Deposited{i})
+	}
+	at := func(when time.Time) messagestore.Version {
+		reads = 0
+		position, err := consumer.At(t.Context(), store, account, when)
+		require.NoError(t, err)
+		require.Less(t, reads, 200)
+		page, err := store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: account, From: position, Limit: 1})
+		require.NoError(t, err)
+		if len(page.Messages) == 0 {
+			return messagestore.Version(len(times))
+		}
+		require.Equal(t, page.Messages[0].GlobalPosition, position)
+		return page.Messages[0].Position
+	}
+	require.Equal(t, messagestore.Version(0), at(zero.Add(-time.Hour)))
+	require.Equal(t, messagestore.Version(0), at(zero))
+	require.Equal(t, messagestore.Version(2), at(zero.Add(time.Microsecond)))
+	require.Equal(t, messagestore.Version(2000), at(zero.Add(1000*time.Second)))
+	require.Equal(t, messagestore.Version(2998), at(zero.Add(1499*time.Second)))
+	require.Equal(t, messagestore.Version(3000), at(zero.Add(1500*time.Second)))
+
+	// A transaction that began long ago, and committed among later ones.
+	for i := 1500; i < 1520; i++ {
+		times[i] = zero.Add(time.Second)
+	}
+	times[1499] = zero
+	for seconds := range 1000 {
+		if when := zero.Add(time.Duration(seconds) * time.Second); seconds > 1 {
+			found := at(when)
+			for i := range found {
+				require.True(t, times[i].Before(when), "message %d is of %v, and %v is asked for", i, times[i], when)
+			}
+		}
+	}
+	none, err := consumer.At(t.Context(), store, "nothing", zero)
+	require.NoError(t, err)
+	require.Zero(t, none)
+}

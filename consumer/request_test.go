@@ -1,0 +1,479 @@
+package consumer_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/storeurl"
+	"github.com/dibs-go/dibs/migrations"
+)
+
+// park has the consumer of a name park all of a category.
+func park(t *testing.T, store consumer.Store, category messagestore.Category, name string) {
+	t.Helper()
+	require.NoError(t, newIn(t, store, category, name, always(parkError{}), nil).CatchUp(t.Context()))
+}
+
+func request(t *testing.T, store consumer.Store, category messagestore.Category, name string, ids ...uuid.UUID) (requested, before int) {
+	t.Helper()
+	r, err := consumer.RequestRedrive(t.Context(), store, category, name, ids...)
+	require.NoError(t, err)
+	return len(r.Requested), len(r.Before)
+}
+
+func parkedOf(t *testing.T, store consumer.Store, category messagestore.Category, name string) []*consumer.ParkedMessage {
+	t.Helper()
+	var all []*consumer.ParkedMessage
+	for p, err := range consumer.Parked(t.Context(), store, category, name) {
+		require.NoError(t, err)
+		all = append(all, p)
+	}
+	return all
+}
+
+func TestWhatIsAskedForIsRedrivenByTheConsumer(t *testing.T) {
+	t.Parallel()
+	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
+		write(t, store, category.Stream("1"), Deposited{1}, Deposited{2}, Deposited{3})
+		park(t, store, category, "c")
+		park(t, store, category, "other")
+		second := parkedOf(t, store, category, "c")[1]
+
+		requested, before := request(t, store, category, "c", second.ID)
+		require.Equal(t, []int{1, 0}, []int{requested, before})
+		require.True(t, parkedOf(t, store, category, "c")[1].Requested)
+		require.False(t, parkedOf(t, store, category, "c")[0].Requested)
+		j := &journal{}
+		require.NoError(t, newIn(t, store, category, "c", j, nil).CatchUp(t.Context()))
+		require.Equal(t, []string{fmt.Sprintf("%s-1@1", category)}, j.all())
+		require.Len(t, parkedOf(t, store, category, "c"), 2)
+
+		requested, before = request(t, store, category, "c")
+		require.Equal(t, []int{2, 0}, []int{requested, before})
+		requested, before = request(t, store, category, "c")
+		require.Equal(t, []int{0, 2}, []int{requested, before})
+		c := newIn(t, store, category, "c", j, nil)
+		require.NoError(t, c.CatchUp(t.Context()))
+		require.Equal(t, int64(2), c.Stats().Handled)
+		require.Len(t, j.all(), 3)
+		require.Empty(t, parkedOf(t, store, category, "c"))
+
+		// Nothing is asked for any more.
+		require.NoError(t, newIn(t, store, category, "c", j, nil).CatchUp(t.Context()))
+		require.Len(t, j.all(), 3)
+		counts, err := consumer.ParkedBy(t.Context(), store, category)
+		require.NoError(t, err)
+		require.Equal(t, map[string]int{"other": 3}, counts)
+	})
+}
+
+func TestARunningConsumerFindsARequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		park(t, store, account, "ledger")
+		j := &journal{}
+		stop := running(t, newConsumer(t, store, j, nil))
+		time.Sleep(time.Hour)
+		require.Empty(t, j.all())
+
+		request(t, store, account, "ledger")
+		time.Sleep(5*time.Second + time.Millisecond)
+
+		require.Equal(t, []string{"account-1@0"}, j.all())
+		require.Empty(t, parkedOf(t, store, account, "ledger"))
+		time.Sleep(time.Hour)
+		require.Len(t, j.all(), 1)
+		require.NoError(t, stop())
+	})
+}
+
+// Four operators and four processes: each message is redriven once.
+func TestOfManyRequestsAndConsumersAMessageIsRedrivenOnce(t *testing.T) {
+	t.Parallel()
+	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
+		const messages = 12
+		for i := range messages {
+			write(t, store, category.Stream(fmt.Sprint(i)), Deposited{i})
+		}
+		park(t, store, category, "c")
+
+		var wg sync.WaitGroup
+		errs := make([]error, 4)
+		counts := make([]int, 4)
+		for i := range errs {
+			wg.Go(func() {
+				var r *consumer.RedriveRequests
+				if r, errs[i] = consumer.RequestRedrive(t.Context(), store, category, "c"); errs[i] == nil {
+					counts[i] = len(r.Requested)
+				}
+			})
+		}
+		wg.Wait()
+		require.NoError(t, errors.Join(errs...))
+		require.Equal(t, messages, counts[0]+counts[1]+counts[2]+counts[3], "each is asked for once")
+
+		j := &journal{}
+		for i := range errs {
+			c := newIn(t, store, category, "c", j, &consumer.Config{Concurrency: 3})
+			wg.Go(func() { errs[i] = c.CatchUp(t.Context()) })
+		}
+		wg.Wait()
+		require.NoError(t, errors.Join(errs...))
+		require.NoError(t, newIn(t, store, category, "c", j, nil).CatchUp(t.Context()))
+		require.Len(t, j.all(), messages)
+		require.ElementsMatch(t, j.all(), unique(j.all()))
+		require.Empty(t, parkedOf(t, store, category, "c"))
+	})
+}
+
+func unique(all []string) []string {
+	seen := map[string]bool{}
+	var kept []string
+	for _, s := range all {
+		if !seen[s] {
+			kept = append(kept, s)
+		}
+		seen[s] = true
+	}
+	return kept
+}
+
+func TestWhatFailsAgainStaysParkedUntilItIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		park(t, store, account, "ledger")
+		request(t, store, account, "ledger")
+		calls := 0
+		stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			calls++
+			return errBroken
+		}), nil))
+		time.Sleep(time.Hour)
+
+		require.Equal(t, 1, calls)
+		parked := parkedOf(t, store, account, "ledger")
+		require.Len(t, parked, 1)
+		require.Equal(t, "broken", parked[0].Error)
+		require.Equal(t, 2, parked[0].Attempts)
+		require.False(t, parked[0].Requested)
+		require.Zero(t, parked[0].Redriving)
+
+		requested, _ := request(t, store, account, "ledger")
+		require.Equal(t, 1, requested)
+		time.Sleep(time.Minute)
+		require.Equal(t, 2, calls)
+		require.NoError(t, stop())
+	})
+}
+
+// A redrive that is stopped with its process is done by the next.
+func TestARequestOutlivesTheConsumerThatTookItUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		park(t, store, account, "ledger")
+		request(t, store, account, "ledger")
+		stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Recorded) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}), &consumer.Config{Grace: time.Second}))
+		time.Sleep(10 * time.Second)
+		parked := parkedOf(t, store, account, "ledger")
+		require.True(t, parked[0].Requested)
+		require.NotZero(t, parked[0].Redriving)
+		require.NoError(t, stop())
+
+		parked = parkedOf(t, store, account, "ledger")
+		require.Equal(t, 1, parked[0].Attempts)
+		require.True(t, parked[0].Requested)
+		require.Zero(t, parked[0].Redriving)
+		j := &journal{}
+		require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
+		require.Len(t, j.all(), 1)
+	})
+}
+
+// What a process claimed that was killed is redriven when the claim has ended.
+func TestARequestOutlivesAClaim(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		park(t, store, account, "ledger")
+		letter := parkedOf(t, store, account, "ledger")[0].DeadLetter
+		request(t, store, account, "ledger")
+		write(t, store, letter, raw("Redriving", `{"attempts": 2}`))
+		_, before := request(t, store, account, "ledger")
+		require.Equal(t, 1, before)
+		j := &journal{}
+		stop := running(t, newConsumer(t, store, j, nil))
+
+		time.Sleep(59 * time.Second)
+		require.Empty(t, j.all())
+		time.Sleep(21 * time.Second)
+		require.Len(t, j.all(), 1)
+		require.NoError(t, stop())
+		version, err := store.Version(t.Context(), deadLetters.Stream("ledger"))
+		require.NoError(t, err)
+		require.Less(t, version, messagestore.Version(8), "it does not ask for the time at every look")
+	})
+}
+
+func TestARequestIsSettledByARedriveByHand(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1})
+	park(t, store, account, "ledger")
+	request(t, store, account, "ledger")
+	n, err := newConsumer(t, store, &journal{}, nil).Redrive(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	j := &journal{}
+
+	require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
+
+	require.Empty(t, j.all())
+}
+
+// What is redriven is not together in hand with another of its cardinal id.
+func TestWhatIsAskedForWaitsForItsTurn(t *testing.T) {
+	t.Parallel()
+	for _, concurrency := range []int{1, 8} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newStore()
+			write(t, store, "account-1+a", Deposited{1})
+			write(t, store, "account-1+b", Deposited{2})
+			park(t, store, account, "ledger")
+			inHand, most, calls := 0, 0, 0
+			var mu sync.Mutex
+			stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+				mu.Lock()
+				calls++
+				inHand++
+				most = max(most, inHand)
+				mu.Unlock()
+				time.Sleep(time.Second)
+				mu.Lock()
+				inHand--
+				mu.Unlock()
+				return nil
+			}), &consumer.Config{Concurrency: concurrency}))
+			for i := range 20 {
+				write(t, store, "account-1+c", Deposited{i})
+			}
+			time.Sleep(500 * time.Millisecond)
+			request(t, store, account, "ledger")
+			time.Sleep(time.Hour)
+
+			require.Equal(t, 22, calls)
+			require.Equal(t, 1, most)
+			require.NoError(t, stop())
+		})
+	}
+}
+
+func TestAMemberRedrivesWhatIsItsOwn(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	for i := range 20 {
+		write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
+	}
+	park(t, store, account, "ledger")
+	request(t, store, account, "ledger")
+	var all []string
+	for _, member := range []int{2, 0, 1} {
+		j := &journal{}
+		require.NoError(t, newConsumer(t, store, j, &consumer.Config{GroupSize: 3, GroupMember: member}).CatchUp(t.Context()))
+		for _, place := range j.all() {
+			stream, _, _ := strings.Cut(place, "@")
+			require.Equal(t, member, messagestore.StreamName(stream).GroupMember(3))
+			all = append(all, place)
+		}
+	}
+	require.Len(t, all, 20)
+	require.Empty(t, parkedOf(t, store, account, "ledger"))
+}
+
+// Many requests are settled, and noted as such: the next start reads none of them.
+func TestSettledRequestsAreNotReadAgain(t *testing.T) {
+	t.Parallel()
+	store := &tap{Store: newStore()}
+	const messages = 250
+	for i := range messages {
+		write(t, store.Store, account.Stream(fmt.Sprint(i%7)), Deposited{i})
+	}
+	park(t, store.Store, account, "ledger")
+	requested, _ := request(t, store.Store, account, "ledger")
+	require.Equal(t, messages, requested)
+	j := &journal{}
+	require.NoError(t, newConsumer(t, store.Store, j, &consumer.Config{Concurrency: 5}).CatchUp(t.Context()))
+	for i := 0; len(j.all()) < messages; i++ { // a look takes up a hundred
+		require.Less(t, i, 3)
+		require.NoError(t, newConsumer(t, store.Store, j, &consumer.Config{Concurrency: 5}).CatchUp(t.Context()))
+	}
+	require.Len(t, unique(j.all()), messages)
+	require.NoError(t, newConsumer(t, store.Store, j, nil).CatchUp(t.Context()))
+
+	last, err := store.Store.Last(t.Context(), deadLetters.Stream("ledger", "requests"))
+	require.NoError(t, err)
+	require.Equal(t, "RedrivesSettled", last.Type)
+	require.Contains(t, string(last.Data), fmt.Sprint(last.Position))
+}
+
+func TestOnlyWhatIsParkedCanBeAskedFor(t *testing.T) {
+	t.Parallel()
+	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
+		write(t, store, category.Stream("1"), Deposited{1}, Deposited{2})
+		park(t, store, category, "c")
+		is := parkedOf(t, store, category, "c")[0]
+		none := uuid.New()
+
+		_, err := consumer.RequestRedrive(t.Context(), store, category, "c", is.ID, none)
+		require.ErrorIs(t, err, consumer.ErrNotParked)
+		require.ErrorContains(t, err, none.String())
+		_, err = consumer.RequestRedrive(t.Context(), store, category, "d", is.ID)
+		require.ErrorIs(t, err, consumer.ErrNotParked)
+		_, err = consumer.RequestRedrive(t.Context(), store, category, "a b")
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		preview, err := consumer.PreviewRedrive(t.Context(), store, category, "c")
+		require.NoError(t, err)
+		require.Len(t, preview.Requested, 2)
+		_, err = store.Last(t.Context(), category.WithType("deadLetter").Stream("c", "requests"))
+		require.ErrorIs(t, err, messagestore.ErrNotFound, "nothing was asked for")
+
+		p, err := consumer.ParkedMessageOf(t.Context(), store, category, "c", is.ID)
+		require.NoError(t, err)
+		require.Equal(t, is, p)
+		_, err = consumer.ParkedMessageOf(t.Context(), store, category, "c", none)
+		require.ErrorIs(t, err, consumer.ErrNotParked)
+	})
+}
+
+// How a test tells its own binary to be a consumer that redrives.
+const (
+	redriveStore    = "DIBS_TEST_REDRIVE_STORE"
+	redriveCategory = "DIBS_TEST_REDRIVE_CATEGORY"
+	redriveHangs    = "DIBS_TEST_REDRIVE_HANGS"
+)
+
+// redriveChild runs a consumer until it is killed, or its parent is gone.
+func redriveChild(storeURL string, category messagestore.Category, hangs bool) int {
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // ends when the parent does
+		os.Exit(3)
+	}()
+	ctx := context.Background()
+	store, err := storeurl.Open(ctx, storeURL, nil)
+	if err == nil {
+		handler := doneHandler(store)
+		if hangs {
+			handler = consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Recorded) error {
+				<-ctx.Done()
+				return ctx.Err()
+			})
+		}
+		var c *consumer.Consumer
+		if c, err = consumer.New(store, category, "c", handler, &consumer.Config{RedriveInterval: 5 * time.Millisecond}); err == nil {
+			err = c.Run(ctx)
+		}
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return 2
+}
+
+// An operator asks, while no consumer runs; one that starts takes it up and is killed
+// with the message in hand; the next one handles it. Each is a process of its own.
+func TestARequestIsDoneThoughTheProcessThatTookItUpIsKilled(t *testing.T) {
+	t.Parallel()
+	t.Run("SQLite", func(t *testing.T) {
+		t.Parallel()
+		file := filepath.Join(t.TempDir(), "store.db")
+		testKilledRedrive(t, "sqlite:"+file, func() error {
+			db, err := sql.Open("sqlite", file)
+			if err != nil {
+				return err
+			}
+			defer db.Close()
+			_, err = db.ExecContext(t.Context(), "PRAGMA busy_timeout = 5000; UPDATE dibs_messages SET time = time - 120000000 WHERE type = 'Redriving'")
+			return err
+		})
+	})
+	t.Run("Postgres", func(t *testing.T) {
+		t.Parallel()
+		url := pgtest.Database(t)
+		conn, err := pgx.Connect(t.Context(), url)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, conn.Close(context.WithoutCancel(t.Context()))) })
+		require.NoError(t, migrations.Up(t.Context(), conn, nil))
+		testKilledRedrive(t, url, func() error {
+			// Messages are only ever added, but by the replica of a test.
+			_, err := conn.Exec(t.Context(), `set session_replication_role = replica; update dibs.messages set time = time - interval '2 minutes' where type = 'Redriving'`)
+			return err
+		})
+	})
+}
+
+func testKilledRedrive(t *testing.T, storeURL string, endClaims func() error) {
+	t.Helper()
+	category := "account" + messagestore.Category(strings.ReplaceAll(uuid.NewString(), "-", ""))
+	store, err := storeurl.Open(t.Context(), storeURL, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	for i := range 3 {
+		write(t, store, category.Stream(fmt.Sprint(i)), Deposited{i})
+	}
+	park(t, store, category, "c")
+	requested, _ := request(t, store, category, "c")
+	require.Equal(t, 3, requested)
+
+	hangs := startRedriveChild(t, storeURL, category, "yes")
+	require.Eventually(t, func() bool {
+		for _, p := range parkedOf(t, store, category, "c") {
+			if !p.Redriving.IsZero() {
+				return true
+			}
+		}
+		return false
+	}, 30*time.Second, 5*time.Millisecond)
+	require.NoError(t, hangs.Kill())
+	_, err = hangs.Wait()
+	require.NoError(t, err)
+	require.Len(t, parkedOf(t, store, category, "c"), 3)
+	require.NoError(t, endClaims())
+
+	startRedriveChild(t, storeURL, category, "")
+	require.Eventually(t, func() bool { return len(parkedOf(t, store, category, "c")) == 0 }, 30*time.Second, 5*time.Millisecond)
+
+	handled := map[messagestore.StreamName]int{}
+	for _, m := range allDone(t, store, category) {
+		handled[m.Metadata.CausationStream]++
+	}
+	require.Equal(t, map[messagestore.StreamName]int{category.Stream("0"): 1, category.Stream("1"): 1, category.Stream("2"): 1}, handled)
+}
+
+func startRedriveChild(t *testing.T, storeURL string, category messagestore.Category, hangs string) *os.Process {
+	t.Helper()
+	return startChild(t, redriveStore+"="+storeURL, redriveCategory+"="+string(category), redriveHangs+"="+hangs).Process
+}
