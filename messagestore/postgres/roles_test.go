@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -73,7 +72,7 @@ func TestReaderReadsAndCannotWrite(t *testing.T) {
 
 func TestNobodyHasRightsOnTables(t *testing.T) {
 	t.Parallel()
-	for _, role := range []string{"dibs_writer", "dibs_reader"} {
+	for _, role := range []string{"dibs_writer", "dibs_reader", "dibs_admin", "message_store"} {
 		pool := poolAs(t, role)
 		for _, statement := range []string{
 			"select from dibs.messages", "select id from dibs.messages limit 1", "table dibs.migrations",
@@ -93,50 +92,80 @@ func TestNobodyHasRightsOnTables(t *testing.T) {
 	}
 }
 
-// What each role may do, all of it: a function that comes to the schema has to be
-// put here.
+// What each role may do, all of it: an object that comes to one of the schemas has
+// to be put here.
 func TestRightsAreTheseAndNoOther(t *testing.T) {
 	t.Parallel()
-	reads := []string{"last_message", "read_category", "read_stream", "schema_version", "stream_version"}
-	for role, want := range map[string][]string{
-		"dibs_reader": reads,
-		"dibs_admin":  reads,
-		"dibs_writer": append([]string{"append", "find_messages"}, reads...),
-		"public":      {},
-	} {
-		rows, err := pgtest.Pool(t).Query(t.Context(), `
-			select p.proname from pg_proc p
-			cross join lateral aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
-			where p.pronamespace = 'dibs'::regnamespace and a.privilege_type = 'EXECUTE'
-				and a.grantee = case when $1 = 'public' then 0 else to_regrole($1)::oid end`, role)
-		require.NoError(t, err)
-		got, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		require.NoError(t, err)
-		slices.Sort(want)
-		slices.Sort(got)
-		require.Equal(t, want, got, role)
-
-		rows, err = pgtest.Pool(t).Query(t.Context(), `
-			select c.relname from pg_class c
-			cross join lateral aclexplode(coalesce(c.relacl, acldefault((case when c.relkind = 'S' then 's' else 'r' end)::"char", c.relowner))) a
-			where c.relnamespace = 'dibs'::regnamespace and c.relkind in ('r', 'v', 'S', 'm', 'p')
-				and a.grantee = case when $1 = 'public' then 0 else to_regrole($1)::oid end`, role)
-		require.NoError(t, err)
-		got, err = pgx.CollectRows(rows, pgx.RowTo[string])
-		require.NoError(t, err)
-		require.Empty(t, got, role)
+	reads := []string{
+		"dibs USAGE",
+		"dibs.categories EXECUTE", "dibs.count_category EXECUTE", "dibs.last_message EXECUTE", "dibs.read_category EXECUTE",
+		"dibs.read_stream EXECUTE", "dibs.report EXECUTE", "dibs.schema_version EXECUTE", "dibs.stream_version EXECUTE",
 	}
+	for role, want := range map[string][]string{
+		"public":      nil,
+		"dibs_reader": reads,
+		"dibs_writer": append([]string{"dibs.append EXECUTE", "dibs.find_messages EXECUTE"}, reads...),
+		"dibs_admin": append([]string{
+			"dibs.category_streams EXECUTE", "dibs.delete_stream EXECUTE", "dibs.trim EXECUTE",
+			"dibs.verify_category EXECUTE", "dibs.verify_store EXECUTE", "dibs.verify_table EXECUTE",
+		}, reads...),
+		"message_store": {
+			"message_store USAGE",
+			"message_store.acquire_lock EXECUTE", "message_store.cardinal_id EXECUTE", "message_store.category EXECUTE",
+			"message_store.get_category_messages EXECUTE", "message_store.get_last_stream_message EXECUTE",
+			"message_store.get_stream_messages EXECUTE", "message_store.hash_64 EXECUTE", "message_store.id EXECUTE",
+			"message_store.is_category EXECUTE", "message_store.message_store_version EXECUTE", "message_store.stream_version EXECUTE",
+			"message_store.write_message EXECUTE",
+			"message_store.messages INSERT", "message_store.messages SELECT",
+			"message_store.stored_messages SELECT", "message_store.settings SELECT",
+			"message_store.category_type_summary SELECT", "message_store.stream_summary SELECT", "message_store.stream_type_summary SELECT",
+			"message_store.type_category_summary SELECT", "message_store.type_stream_summary SELECT", "message_store.type_summary SELECT",
+		},
+	} {
+		require.ElementsMatch(t, want, rightsOf(t, role), role)
+	}
+
 	var owners []string
 	err := pgtest.Pool(t).QueryRow(t.Context(), `
 		select array_agg(distinct pg_get_userbyid(owner)::text) from (
-			select relowner as owner from pg_class where relnamespace = 'dibs'::regnamespace
-			union select proowner from pg_proc where pronamespace = 'dibs'::regnamespace
-			union select nspowner from pg_namespace where nspname = 'dibs') o`).Scan(&owners)
+			select relowner as owner from pg_class where relnamespace in ('dibs'::regnamespace, 'message_store'::regnamespace)
+			union select proowner from pg_proc where pronamespace in ('dibs'::regnamespace, 'message_store'::regnamespace)
+			union select nspowner from pg_namespace where nspname in ('dibs', 'message_store')) o`).Scan(&owners)
 	require.NoError(t, err)
 	require.Equal(t, []string{"dibs_owner"}, owners)
 	var canLogIn bool
-	require.NoError(t, pgtest.Pool(t).QueryRow(t.Context(), "select bool_or(rolcanlogin or rolsuper) from pg_roles where rolname in ('dibs_owner', 'dibs_writer', 'dibs_reader')").Scan(&canLogIn))
+	require.NoError(t, pgtest.Pool(t).QueryRow(t.Context(), `
+		select bool_or(rolcanlogin or rolsuper) from pg_roles
+		where rolname in ('dibs_owner', 'dibs_writer', 'dibs_reader', 'dibs_admin')`).Scan(&canLogIn))
 	require.False(t, canLogIn)
+}
+
+// rightsOf returns what was granted to a role in the schemas, of the schemas
+// themselves, relations, columns and functions.
+func rightsOf(t *testing.T, role string) []string {
+	t.Helper()
+	rows, err := pgtest.Pool(t).Query(t.Context(), `
+		select o.name || ' ' || a.privilege_type
+		from (
+			select n.oid as schema, n.nspname::text as name, coalesce(n.nspacl, acldefault('n', n.nspowner)) as acl from pg_namespace n
+			union all
+			select c.relnamespace, n.nspname || '.' || c.relname,
+				coalesce(c.relacl, acldefault((case when c.relkind = 'S' then 's' else 'r' end)::"char", c.relowner))
+			from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.relkind in ('r', 'v', 'S', 'm', 'p', 'f')
+			union all
+			select c.relnamespace, n.nspname || '.' || c.relname || '.' || l.attname, l.attacl
+			from pg_attribute l join pg_class c on c.oid = l.attrelid join pg_namespace n on n.oid = c.relnamespace where l.attacl is not null
+			union all
+			select p.pronamespace, n.nspname || '.' || p.proname, coalesce(p.proacl, acldefault('f', p.proowner))
+			from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+		) o
+		cross join lateral aclexplode(o.acl) a
+		where o.schema in ('dibs'::regnamespace, 'message_store'::regnamespace)
+			and a.grantee = case when $1 = 'public' then 0 else to_regrole($1)::oid end`, role)
+	require.NoError(t, err)
+	rights, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	return rights
 }
 
 // A function that runs as its owner resolves every name itself, and no setting of
