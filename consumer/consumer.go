@@ -247,6 +247,7 @@ type Stats struct {
 	Failed      int64 // calls of the handler that failed
 	Retried     int64 // calls of the handler that were not the first for their message
 	Parked      int64 // messages given up on
+	Tombstones  int64 // of deleted streams, passed without the handler; and parked messages that were deleted
 	StoreErrors int64 // errors of the store that the consumer went on after
 
 	// Position is the last that was recorded: everything before it is finished. Head

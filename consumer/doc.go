@@ -45,6 +45,16 @@
 // message's instead (reservation.DeriveID). Stopping keeps the place, unless the
 // error asks for parking.
 //
+// # What was removed
+//
+// The tombstone of a stream that was deleted is passed as handled, in its place and
+// without the handler, and counted: [Stats.Tombstones]. What was removed before it was
+// read is not handed over; what was read is. A parked message whose stream was deleted
+// is not redriven. The data of parked messages are copies, in streams of their own.
+//
+// The streams of positions may be trimmed while the consumer runs, down to their last
+// message. If one is deleted, the consumer stops with [ErrPositionCorrupt].
+//
 // Run goes on through errors of the store: it logs and counts them, and tries again,
 // at most 5 s later. Only what cannot heal ends it: [ErrConsumerFenced],
 // [ErrPositionAhead], [ErrPositionCorrupt], an error that matches

@@ -59,6 +59,9 @@ func (c *Consumer) lastPosition(ctx context.Context, stream messagestore.StreamN
 }
 
 func decodePosition(m *messagestore.Recorded, messageType string, into any) error {
+	if m.IsTombstone() {
+		return corrupt(m, "the stream was deleted")
+	}
 	if m.Type != messageType {
 		return corrupt(m, fmt.Sprintf("its type is %s, not %s", shorten(m.Type), messageType))
 	}

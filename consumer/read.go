@@ -95,6 +95,12 @@ func (r *run) readPage(ctx context.Context, p page) {
 	r.reader.next = p.Next
 	r.reader.atEnd = !p.More
 	for _, it := range r.window.add(p.CategoryPage) {
+		if it.message.IsTombstone() {
+			// There is nothing to handle, and no handler knows what it is.
+			r.count(func(s *Stats) { s.Tombstones++ })
+			r.window.finish(it)
+			continue
+		}
 		r.lanes.add(it)
 	}
 	r.moved()

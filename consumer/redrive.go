@@ -33,7 +33,8 @@ func (claimFound) MessageType() string { return "ClaimFound" }
 
 // redriven ends a dead-letter stream, until the message is parked again.
 type redriven struct {
-	Attempts int `json:"attempts"`
+	Attempts int  `json:"attempts"`
+	Deleted  bool `json:"deleted,omitempty"` // the message was, so nothing was done
 }
 
 func (redriven) MessageType() string { return "Redriven" }
@@ -138,6 +139,9 @@ func (c *Consumer) parkedAs(ctx context.Context, ids []uuid.UUID) iter.Seq2[*Par
 // claim ends after a minute by the store's clock, and so does the handler's context;
 // what a process claimed that was killed can be redriven then. A handler that goes on
 // for [Config.Grace] after its context is done is [ErrGraceExceeded].
+//
+// A message whose stream was deleted since is not handed over. It is not parked any
+// longer, and counts as a tombstone in [Stats].
 func (c *Consumer) Redrive(ctx context.Context) (succeeded int, err error) {
 	if ctx == nil {
 		return 0, c.wrap(invalid("context", nil, "there is none"))
@@ -201,8 +205,15 @@ func (c *Consumer) redriveLetter(ctx context.Context, stream messagestore.Stream
 		return false, fmt.Errorf("redrive: %w", err)
 	}
 
+	gone, err := c.deleted(ctx, m)
+	if err != nil {
+		return false, fmt.Errorf("redrive: %w", err)
+	}
 	failure, interrupted := missing, false
-	if missing == nil {
+	switch {
+	case gone:
+		failure = nil
+	case missing == nil:
 		failure, interrupted = c.handleOnce(ctx, m, claimEnds)
 	}
 
@@ -210,7 +221,7 @@ func (c *Consumer) redriveLetter(ctx context.Context, stream messagestore.Stream
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	if failure == nil {
-		done := redriven{p.Attempts + 1}
+		done := redriven{Attempts: p.Attempts + 1, Deleted: gone}
 		err = c.writeLetter(record, claim.Version, m, causedBy(m, done), messagestore.Message{Body: done})
 	} else {
 		again := p.parked
@@ -228,6 +239,10 @@ func (c *Consumer) redriveLetter(ctx context.Context, stream messagestore.Stream
 		return false, failure
 	case interrupted:
 		return false, ctx.Err()
+	}
+	if gone {
+		c.count(func(s *Stats) { s.Tombstones++ })
+		return false, nil
 	}
 	c.count(func(s *Stats) {
 		s.Retried++
@@ -255,6 +270,25 @@ func (c *Consumer) storeTime(ctx context.Context) (time.Time, error) {
 		return m.Time, nil
 	}
 	return time.Time{}, fmt.Errorf("redrive: read %s@%v: %w", stream, written.Version, messagestore.ErrNotFound)
+}
+
+// deleted reports whether the stream of a parked message was deleted since: then the
+// message is not to be handled any more. One that was trimmed is.
+func (c *Consumer) deleted(ctx context.Context, m *messagestore.Recorded) (bool, error) {
+	last, err := c.store.Last(ctx, m.Stream)
+	switch {
+	case errors.Is(err, messagestore.ErrNotFound), errors.Is(err, messagestore.ErrInvalid):
+		return false, nil // the name is one that another client gave it
+	case err != nil:
+		return false, err
+	case last.IsTombstone():
+		return last.Position > m.Position, nil
+	}
+	// It may have been written to again.
+	for next, err := range c.store.Stream(ctx, m.Stream, m.Position) {
+		return err == nil && next.IsTombstone(), err
+	}
+	return false, nil
 }
 
 // handleOnce calls the handler in a goroutine of its own. Interrupted says that it

@@ -1,0 +1,392 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+// removals is a store whose messages can be removed.
+type removals struct {
+	*messagestore.Store
+	admin    *postgres.Admin
+	category messagestore.Category
+}
+
+func newRemovals(t *testing.T) *removals {
+	t.Helper()
+	pool := pgtest.Pool(t)
+	return &removals{messagestore.New(postgres.New(pool, nil), nil), postgres.NewAdmin(pool, nil), storetest.Category(t)}
+}
+
+func (r *removals) consumer(t *testing.T, h consumer.Handler, config *consumer.Config) *consumer.Consumer {
+	t.Helper()
+	c, err := consumer.New(r.Store, r.category, "accounts", h, config)
+	require.NoError(t, err)
+	return c
+}
+
+func (r *removals) trim(ctx context.Context, stream messagestore.StreamName, keep int64) error {
+	_, err := r.admin.Trim(ctx, stream, &postgres.TrimOptions{Keep: keep, MinAge: postgres.AnyAge})
+	return err
+}
+
+func (r *removals) delete(t *testing.T, stream messagestore.StreamName, erase bool) {
+	t.Helper()
+	_, err := r.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &postgres.DeleteOptions{EraseName: erase})
+	require.NoError(t, err)
+}
+
+func TestATombstoneIsPassedWithoutTheHandler(t *testing.T) {
+	t.Parallel()
+	for _, concurrency := range []int{1, 4} {
+		r := newRemovals(t)
+		var handled []string
+		var mu sync.Mutex
+		mux := handler.NewStrict() // it knows no tombstone
+		handler.On(mux, func(_ context.Context, m handler.Message[Deposited]) error {
+			mu.Lock()
+			defer mu.Unlock()
+			handled = append(handled, m.Stream.ID()+"@"+strconv.Itoa(int(m.Position)))
+			return nil
+		})
+		for _, id := range []string{"1", "2", "3"} {
+			write(t, r.Store, r.category.Stream(id), Deposited{1}, Deposited{2})
+		}
+		r.delete(t, r.category.Stream("2"), false)
+		write(t, r.Store, r.category.Stream("1"), Deposited{3})
+		r.delete(t, r.category.Stream("3"), true)
+		write(t, r.Store, r.category.Stream("2"), Deposited{3}) // after the tombstone
+		r.delete(t, r.category.Stream("1"), true)               // the head of the category is a tombstone
+
+		c := r.consumer(t, mux, &consumer.Config{Concurrency: concurrency})
+		require.NoError(t, c.CatchUp(t.Context()))
+
+		require.Equal(t, []string{"2@3"}, handled)
+		stats := c.Stats()
+		require.Equal(t, int64(1), stats.Handled)
+		require.Equal(t, int64(3), stats.Tombstones)
+		require.Equal(t, stats.Head+1, stats.Position)
+		require.NoError(t, r.consumer(t, mux, nil).CatchUp(t.Context()), "the position is not ahead")
+		require.Equal(t, []string{"2@3"}, handled)
+	}
+}
+
+func TestATombstoneWaitsInItsPlaceForWhatIsBeforeIt(t *testing.T) {
+	t.Parallel()
+	r := newRemovals(t)
+	write(t, r.Store, r.category.Stream("1"), Deposited{1})
+	write(t, r.Store, r.category.Stream("2"), Deposited{1})
+	r.delete(t, r.category.Stream("2"), false)
+	failing := consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error { return errors.New("not yet") })
+
+	c := r.consumer(t, failing, &consumer.Config{Concurrency: 4, Errors: consumer.ErrorPolicy{Retries: -1}})
+	require.Error(t, c.CatchUp(t.Context()))
+
+	require.Zero(t, c.Stats().Position)
+	j := &journal{}
+	require.NoError(t, r.consumer(t, j, nil).CatchUp(t.Context()))
+	require.Len(t, j.all(), 1)
+}
+
+// C6 stays true: a position is not ahead of a category whose head was removed.
+func TestAPositionIsNotAheadOfWhatWasRemoved(t *testing.T) {
+	t.Parallel()
+	for name, remove := range map[string]func(t *testing.T, r *removals){
+		"trimmed": func(t *testing.T, r *removals) {
+			t.Helper()
+			require.NoError(t, r.trim(t.Context(), r.category.Stream("1"), 1))
+		},
+		"deleted": func(t *testing.T, r *removals) { t.Helper(); r.delete(t, r.category.Stream("1"), false) },
+		"erased":  func(t *testing.T, r *removals) { t.Helper(); r.delete(t, r.category.Stream("1"), true) },
+		"erased, begun again and erased": func(t *testing.T, r *removals) {
+			t.Helper()
+			r.delete(t, r.category.Stream("1"), true)
+			write(t, r.Store, r.category.Stream("1"), Deposited{1})
+			r.delete(t, r.category.Stream("1"), true)
+		},
+		"deleted in parts": func(t *testing.T, r *removals) {
+			t.Helper()
+			_, err := pgtest.Pool(t).Exec(t.Context(), "select dibs.delete_stream($1, max_messages => 1)", string(r.category.Stream("1")))
+			require.NoError(t, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRemovals(t)
+			write(t, r.Store, r.category.Stream("1"), Deposited{1}, Deposited{2}, Deposited{3})
+			require.NoError(t, r.consumer(t, &journal{}, nil).CatchUp(t.Context()))
+			remove(t, r)
+
+			j := &journal{}
+			require.NoError(t, r.consumer(t, j, nil).CatchUp(t.Context()))
+			require.NotContains(t, j.all(), messagestore.TombstoneType)
+			write(t, r.Store, r.category.Stream("2"), Deposited{4})
+			after := &journal{}
+			require.NoError(t, r.consumer(t, after, nil).CatchUp(t.Context()))
+			require.Len(t, after.all(), 1)
+		})
+	}
+}
+
+// The position streams keep few rows while the consumer runs, and it does not notice.
+func TestPositionsAreTrimmedUnderARunningConsumer(t *testing.T) {
+	t.Parallel()
+	const messages = 300
+
+	r := newRemovals(t)
+	j := &journal{}
+	c := r.consumer(t, j, &consumer.Config{PositionInterval: 1, PollInterval: time.Millisecond})
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	positions := r.category.WithType("position")
+	trimmed := make(chan error, 1)
+	enough := make(chan struct{})
+	var removed int64
+	go func() {
+		for {
+			for each, err := range r.admin.TrimCategory(ctx, positions, &postgres.TrimOptions{Keep: 1, MinAge: postgres.AnyAge}) {
+				if err != nil {
+					trimmed <- err
+					return
+				}
+				removed += each.Removed
+			}
+			select {
+			case <-enough:
+				trimmed <- nil
+				return
+			default:
+			}
+		}
+	}()
+	for n := range messages {
+		write(t, r.Store, r.category.Stream(strconv.Itoa(n%7)), Deposited{n})
+	}
+	require.Eventually(t, func() bool { return c.Stats().Position > c.Stats().Head && c.Stats().Handled == messages }, time.Minute, time.Millisecond)
+	close(enough)
+	require.NoError(t, <-trimmed)
+	stop()
+	require.NoError(t, <-ended)
+
+	require.Len(t, j.all(), messages)
+	require.Greater(t, removed, int64(10), "something was trimmed while it ran")
+	again := &journal{}
+	require.NoError(t, r.consumer(t, again, nil).CatchUp(t.Context()))
+	require.Empty(t, again.all(), "it goes on where it was")
+	rows := 0
+	for m, err := range r.Category(t.Context(), positions, 0, messagestore.Filter{}) {
+		require.NoError(t, err)
+		require.NotZero(t, m.ID)
+		rows++
+	}
+	require.Less(t, rows, 10)
+}
+
+// Streams are trimmed and deleted while others write to them and a consumer reads them.
+// What is there is handled, in order, and the consumer goes on.
+func TestAConsumerReadsWhatIsRemovedUnderIt(t *testing.T) {
+	t.Parallel()
+	const writers, writes = 4, 150
+
+	r := newRemovals(t)
+	var mu sync.Mutex
+	last := map[messagestore.StreamName]messagestore.Version{}
+	handled := map[string]bool{}
+	h := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if before, ok := last[m.Stream]; ok && before >= m.Position {
+			return fmt.Errorf("%s after position %d", m, before)
+		}
+		if m.Type != (Deposited{}).MessageType() {
+			return fmt.Errorf("%s has no handler", m)
+		}
+		last[m.Stream] = m.Position
+		handled[m.ID.String()] = true
+		return nil
+	})
+	c := r.consumer(t, h, &consumer.Config{BatchSize: 7, PositionInterval: 5, PollInterval: time.Millisecond, Concurrency: 3, Errors: consumer.ErrorPolicy{Retries: -1}})
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+
+	written := make(chan error, writers)
+	for w := range writers {
+		go func() {
+			var err error
+			for n := range writes {
+				_, err = r.Write(ctx, r.category.Stream(strconv.Itoa((n+w)%5)), messagestore.AnyVersion, Deposited{n})
+				if err != nil {
+					break
+				}
+			}
+			written <- err
+		}()
+	}
+	removed := make(chan error, 1)
+	enough := make(chan struct{})
+	go func() {
+		for {
+			stream := r.category.Stream(strconv.Itoa(rand.N(5))) //nolint:gosec // no secret
+			var err error
+			switch rand.N(4) { //nolint:gosec // no secret
+			case 0:
+				_, err = r.admin.Delete(ctx, stream, messagestore.AnyVersion, &postgres.DeleteOptions{EraseName: true})
+			case 1:
+				_, err = r.admin.Delete(ctx, stream, messagestore.AnyVersion, nil)
+			default:
+				err = r.trim(ctx, stream, 2)
+			}
+			if err != nil && !errors.Is(err, messagestore.ErrNotFound) {
+				removed <- err
+				return
+			}
+			select {
+			case <-enough:
+				removed <- nil
+				return
+			default:
+			}
+		}
+	}()
+	for range writers {
+		require.NoError(t, <-written)
+	}
+	close(enough)
+	require.NoError(t, <-removed)
+	// So that there is something left to look for.
+	write(t, r.Store, r.category.Stream("0"), Deposited{1})
+	head, err := r.Last(t.Context(), r.category.Stream("0"))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return c.Stats().Position > head.GlobalPosition || len(ended) > 0 }, time.Minute, time.Millisecond)
+	stop()
+	require.NoError(t, <-ended)
+
+	require.NotZero(t, c.Stats().Tombstones)
+	left := 0
+	for m, err := range r.Category(t.Context(), r.category, 0, messagestore.Filter{Types: []string{"Deposited"}}) {
+		require.NoError(t, err)
+		require.True(t, handled[m.ID.String()], "%s was passed over", m)
+		left++
+	}
+	require.NotZero(t, left)
+	for n := range 5 {
+		next := messagestore.NoStream
+		for m, err := range r.Stream(t.Context(), r.category.Stream(strconv.Itoa(n)), 0) {
+			require.NoError(t, err)
+			if next != messagestore.NoStream {
+				require.Equal(t, next, m.Position, "positions are dense")
+			}
+			next = m.Position + 1
+		}
+	}
+}
+
+func TestAParkedMessageOfADeletedStreamIsNotRedriven(t *testing.T) {
+	t.Parallel()
+	r := newRemovals(t)
+	fails := true
+	j := &journal{}
+	h := consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Recorded) error {
+		if fails {
+			return errors.New("not yet")
+		}
+		return j.Handle(ctx, m)
+	})
+	for _, id := range []string{"kept", "deleted", "erased", "again", "trimmed"} {
+		write(t, r.Store, r.category.Stream(id), Deposited{1})
+	}
+	c := r.consumer(t, h, &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1, Then: consumer.Park}})
+	require.NoError(t, c.CatchUp(t.Context()))
+	require.Equal(t, int64(5), c.Stats().Parked)
+	fails = false
+	r.delete(t, r.category.Stream("deleted"), false)
+	r.delete(t, r.category.Stream("erased"), true)
+	r.delete(t, r.category.Stream("again"), true)
+	write(t, r.Store, r.category.Stream("again"), Deposited{2})
+	write(t, r.Store, r.category.Stream("trimmed"), Deposited{2})
+	require.NoError(t, r.trim(t.Context(), r.category.Stream("trimmed"), 1))
+
+	succeeded, err := c.Redrive(t.Context())
+
+	require.NoError(t, err)
+	require.Equal(t, 2, succeeded)
+	require.Len(t, j.all(), 2)
+	require.Equal(t, int64(3), c.Stats().Tombstones)
+	for p, err := range c.Parked(t.Context()) {
+		require.NoError(t, err)
+		require.Fail(t, "still parked", "%s", p.Recorded)
+	}
+	succeeded, err = c.Redrive(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, succeeded)
+}
+
+func TestADeletedDeadLetterIsNotParkedAnyMore(t *testing.T) {
+	t.Parallel()
+	for _, erase := range []bool{false, true} {
+		r := newRemovals(t)
+		write(t, r.Store, r.category.Stream("1"), Deposited{1})
+		failing := consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error { return errors.New("no") })
+		c := r.consumer(t, failing, &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1, Then: consumer.Park}})
+		require.NoError(t, c.CatchUp(t.Context()))
+		for p, err := range c.Parked(t.Context()) {
+			require.NoError(t, err)
+			err := r.trim(t.Context(), p.DeadLetter, 1)
+			require.ErrorIs(t, err, messagestore.ErrInvalidStreamName, "what is parked is not trimmed away")
+			r.delete(t, p.DeadLetter, erase)
+		}
+
+		for p, err := range c.Parked(t.Context()) {
+			require.NoError(t, err)
+			require.Fail(t, "still parked", "%s", p.Recorded)
+		}
+		// The same message is parked anew if it is handed over anew.
+		_, err := consumer.Reset(t.Context(), r.Store, r.category, "accounts", 0)
+		require.NoError(t, err)
+		require.NoError(t, c.CatchUp(t.Context()))
+		n := 0
+		for _, err := range c.Parked(t.Context()) {
+			require.NoError(t, err)
+			n++
+		}
+		require.Equal(t, 1, n)
+	}
+}
+
+func TestADeletedPositionStopsTheConsumer(t *testing.T) {
+	t.Parallel()
+	for _, erase := range []bool{false, true} {
+		for _, stream := range []string{"accounts", "accounts+0+0"} {
+			r := newRemovals(t)
+			write(t, r.Store, r.category.Stream("1"), Deposited{1})
+			require.NoError(t, r.consumer(t, &journal{}, nil).CatchUp(t.Context()))
+			r.delete(t, r.category.WithType("position").Stream(stream), erase)
+
+			j := &journal{}
+			err := r.consumer(t, j, nil).CatchUp(t.Context())
+
+			require.ErrorIs(t, err, consumer.ErrPositionCorrupt)
+			require.ErrorContains(t, err, "the stream was deleted")
+			require.Empty(t, j.all())
+		}
+	}
+}
