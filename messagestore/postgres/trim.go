@@ -101,6 +101,9 @@ type Trimmed struct {
 func (a *Admin) Trim(ctx context.Context, stream messagestore.StreamName, options *TrimOptions) (Trimmed, error) {
 	trimmed := Trimmed{Stream: stream, First: messagestore.NoStream, Version: messagestore.NoStream}
 	err := checkName(stream)
+	if types := stream.Category().Types(); err == nil && len(types) > 0 && types[len(types)-1] == "deadLetter" {
+		err = messagestore.NewInvalidError(messagestore.ErrInvalidStreamName, "stream name", string(stream), "what is parked in it could be lost: dead letters are deleted, not trimmed")
+	}
 	if err == nil {
 		err = options.validate()
 	}

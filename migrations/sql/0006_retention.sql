@@ -149,6 +149,10 @@ begin
   if keep is null and before is null or keep < 1 then
     raise exception 'invalid keep: it is at least 1, or a time is given' using errcode = 'DB001', column = 'keep';
   end if;
+  if split_part(stream, '-', 1) ~ '[:+]deadLetter$' then
+    raise exception 'invalid stream: what is parked in it could be lost; dead letters are deleted, not trimmed'
+      using errcode = 'DB001', column = 'stream';
+  end if;
   if min_age is null or min_age < '0' or min_age > '100 years' then
     raise exception 'invalid min_age: it is not negative' using errcode = 'DB001', column = 'min_age';
   end if;
@@ -469,7 +473,7 @@ revoke all on all tables in schema dibs from public;
 revoke all on all functions in schema dibs from public;
 
 insert into dibs.migrations (name, sha256)
-values ('0006_retention.sql', '17b21abe2f44a364d980c19dcbe0f10ee7bf19d5f2a9aabadc3924a2ee006079');
+values ('0006_retention.sql', '7199166f4ed2c4c16b61bd850d4bb58be430c3bf1e0887e892701c36b7c5b444');
 
 perform set_config('role', caller, true);
 end
