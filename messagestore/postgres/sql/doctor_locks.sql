@@ -18,8 +18,8 @@ with locks as (
   where h.granted
 ), told as (
   select h.*, case
-      when coalesce(h.waited, '0') >= $1::float8 * interval '1 second' then 'fail'
-      when h.pid is null or coalesce(h.since, '0') >= $1::float8 * interval '1 second' then 'warn'
+      when h.waited >= $1::float8 * interval '1 second' then 'fail'
+      when h.pid is null or h.since >= $1::float8 * interval '1 second' then 'warn'
       when h.hidden then 'hidden'
       else 'ok'
     end as verdict
@@ -31,7 +31,7 @@ select 'category lock', t.verdict,
     case when t.pid is null then '' when t.hidden then ', which this user may not see' else format(' (%s, %s)', t.usename, coalesce(nullif(t.application_name, ''), 'no application_name')) end,
     coalesce(', in a transaction for ' || date_trunc('second', t.since), ''),
     case when not t.hidden then format(', %s: %s', t.state, left(regexp_replace(t.query, '\s+', ' ', 'g'), 60)) end,
-    coalesce(format('; %s wait, the first for %s: %s', t.waiting, date_trunc('second', t.waited), t.waiters), '')
+    case when t.waiting > 0 then format('; %s wait, the first for %s: %s', t.waiting, date_trunc('second', t.waited), t.waiters) else '' end
       || coalesce('; it waits for process ' || t.blocked_by, '')),
   case
     when t.verdict = 'ok' then null

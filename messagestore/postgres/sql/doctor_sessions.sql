@@ -20,8 +20,12 @@ from sessions s
 having count(*) filter (where s.hidden) > 0
 union all
 select 'prepared transaction', case
-    when exists (select from pg_locks l where l.pid is null and l.virtualtransaction = '-1/' || p.transaction::text
-      and l.locktype = 'advisory' and l.classid in (1684628083, 1684628082)) then 'fail'
+    when exists (
+      select from pg_locks t
+      join pg_locks l on l.virtualtransaction = t.virtualtransaction and l.pid is null
+      where t.pid is null and t.locktype = 'transactionid' and t.transactionid = p.transaction
+        and l.locktype = 'advisory' and l.objsubid = 2 and l.classid in (1684628083, 1684628082)
+    ) then 'fail'
     when clock_timestamp() - p.prepared >= $1::float8 * interval '1 second' then 'warn'
     else 'ok'
   end,

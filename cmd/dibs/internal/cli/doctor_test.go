@@ -1,0 +1,177 @@
+package cli_test
+
+import (
+	"context"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+)
+
+func execute(t *testing.T, where string, statements ...string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), where)
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	for _, statement := range statements {
+		_, err := conn.Exec(t.Context(), statement)
+		require.NoError(t, err, statement)
+	}
+}
+
+func TestDoctorFindsWhatWasNotMigratedOrWasChangedByHand(t *testing.T) {
+	t.Parallel()
+	where := pgtest.Database(t)
+	dibs := &shell{env: map[string]string{"DATABASE_URL": where}}
+
+	before := dibs.run(t, "doctor")
+	require.Equal(t, 1, before.code)
+	require.Contains(t, before.stdout, "fail    0001_schema.sql is not applied\n          run dibs migrate up\n")
+	require.Contains(t, before.stderr, " findings fail\n")
+
+	dibs.ok(t, "migrate", "up")
+	healthy := dibs.ok(t, "doctor")
+	for _, text := range []string{
+		"schema\n", "migrations are applied\n", "ok      objects and rights are as the migrations made them\n",
+		"server\n", "settings\n", "roles\n", "locks\n", "sessions\n", "storage\n",
+	} {
+		require.Contains(t, healthy, text)
+	}
+	require.NotContains(t, healthy, "fail")
+	quiet := dibs.ok(t, "doctor", "--quiet")
+	require.NotContains(t, quiet, "  ok  ")
+	require.Contains(t, quiet, "  warn    fsync is off, and dibs.allow_unsafe_settings allows it\n", "of the throwaway server")
+	for _, line := range objects(t, dibs.ok(t, "doctor", "--json")) {
+		require.Contains(t, []string{"ok", "warn"}, line["verdict"], line)
+		require.NotEmpty(t, line["says"])
+	}
+
+	for _, c := range []struct{ damage, said string }{
+		{"drop function dibs.stream_version(text)", "function dibs.stream_version(stream text): is not there"},
+		{"alter function dibs.last_message(text, text) set search_path = public", "has: set search_path=public"},
+		{"grant select on dibs.messages to public", "table dibs.messages: has: grant select to public"},
+		{"grant execute on function dibs.schema_version() to public", "function dibs.schema_version(OUT version integer, OUT serves integer): has: grant execute to public"},
+		{"alter table dibs.messages disable trigger messages_append_only", "messages_append_only"},
+		{"alter table dibs.messages drop constraint messages_id", "messages_id"},
+		{"update dibs.migrations set sha256 = '' where name = '0004_append.sql'", "0004_append.sql is not what was applied under its name"},
+		{"insert into dibs.migrations (name, sha256) values ('9999_new.sql', '')", "9999_new.sql was applied by a newer release"},
+	} {
+		execute(t, where, c.damage)
+		r := dibs.run(t, "doctor", "--quiet")
+		require.Equal(t, 1, r.code, c.damage)
+		var said bool
+		for line := range strings.Lines(r.stdout) {
+			said = said || strings.HasPrefix(line, "  fail ") && strings.Contains(line, c.said)
+		}
+		require.True(t, said, "%s: %s", c.damage, r.stdout)
+	}
+}
+
+func TestDoctorWorksForWhoMayOnlyConnect(t *testing.T) {
+	t.Parallel()
+	where := pgtest.Database(t)
+	(&shell{env: map[string]string{"DATABASE_URL": where}}).ok(t, "migrate", "up")
+	stranger := asUser(t, where)
+	dibs := &shell{env: map[string]string{"DATABASE_URL": stranger}}
+
+	r := dibs.run(t, "doctor")
+
+	require.Equal(t, 0, r.code, r.stdout+r.stderr)
+	require.Contains(t, r.stdout, "  hidden  ")
+	require.NotContains(t, r.stdout, "fail")
+	denied := dibs.run(t, "verify")
+	require.Equal(t, 1, denied.code)
+	require.Contains(t, denied.stderr, "dibs_admin")
+}
+
+func TestDoctorAndVerifyAreForPostgreSQL(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"doctor", "verify"} {
+		r := newShell(t).run(t, command)
+		require.Equal(t, 2, r.code)
+		require.Contains(t, r.stderr, "dibs "+command+" is for a store in PostgreSQL")
+	}
+}
+
+func TestVerifySaysWhatItLookedAtAndWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	where := pgtest.Database(t)
+	dibs := &shell{env: map[string]string{"DATABASE_URL": where}}
+	require.Contains(t, dibs.run(t, "verify").stderr, "run dibs migrate up")
+	dibs.ok(t, "migrate", "up")
+	for range 3 {
+		dibs.ok(t, "write", "account-1", "Deposited")
+	}
+	dibs.ok(t, "write", "wallet-1", "Opened")
+
+	require.Equal(t, `looked at 2 categories, 2 streams, 4 messages, 0 consumers, 0 positions of theirs, 0 reservations, 0 dead letters, 0 erased streams
+not looked at: the indexes' inner order: that takes amcheck
+not looked at: in what order transactions were committed: it cannot be seen afterwards
+not looked at: effects that should have been written once under one id, and were written under two
+no violation
+`, dibs.ok(t, "verify"))
+	require.Contains(t, dibs.ok(t, "verify", "wallet"), "looked at 1 category, 1 stream, 1 message, ")
+	progress := dibs.run(t, "verify", "--progress")
+	require.Equal(t, 0, progress.code)
+	require.Contains(t, progress.stderr, "verify: the table; 0 of about ")
+	require.Contains(t, progress.stderr, "verify: wallet; 7 of about 8 looked at, about 0s to go\n")
+	require.Contains(t, dibs.run(t, "verify", "--amcheck").stderr, "amcheck is not installed")
+	execute(t, where, "create extension amcheck")
+	require.NotContains(t, dibs.ok(t, "verify", "--amcheck"), "amcheck")
+	missing := dibs.run(t, "verify", "acount")
+	require.Equal(t, 1, missing.code)
+	require.Contains(t, missing.stderr, "category acount: no such message")
+
+	execute(t, where, "set session_replication_role = replica", "delete from dibs.messages where stream_name = 'account-1' and position = 1")
+	r := dibs.run(t, "verify")
+	require.Equal(t, 1, r.code)
+	require.True(t, strings.HasPrefix(r.stdout, "dense  3  account-1@2  expected position 1, found position 2\nlooked at 2 categories, "), r.stdout)
+	require.NotContains(t, r.stdout, "no violation")
+	require.Equal(t, "dibs: 1 violation\n", r.stderr)
+	require.Equal(t, 0, dibs.run(t, "verify", "wallet").code)
+
+	asJSON := dibs.run(t, "verify", "--json")
+	lines := objects(t, asJSON.stdout)
+	require.Len(t, lines, 2)
+	require.Equal(t, map[string]any{
+		"violation": "dense", "category": "account", "stream": "account-1", "position": 2.0, "globalPosition": 3.0,
+		"expected": "position 1", "found": "position 2",
+	}, lines[0])
+	require.Equal(t, 3.0, field(t, lines[1], "checked")["messages"])
+	require.Equal(t, 1.0, lines[1]["violations"])
+	execute(t, where, "set session_replication_role = replica", "delete from dibs.messages where stream_name = 'account-1' and position = 0",
+		"insert into dibs.messages (stream_name, position, type, id) values ('account-1', 9, 'T', gen_random_uuid())")
+	more := dibs.run(t, "verify", "--max-violations", "1")
+	require.Contains(t, more.stderr, "violations, and more that are not listed")
+}
+
+// asUser returns the URL for a user who may connect and no more.
+func asUser(t *testing.T, where string) string {
+	t.Helper()
+	config, err := pgx.ParseConfig(where)
+	require.NoError(t, err)
+	user := "test_only_" + strings.TrimPrefix(config.Database, "test_")[:20]
+	execute(t, where, "create role "+user+" login password 'x'")
+	t.Cleanup(func() {
+		conn, err := pgx.Connect(contextOf(t), where)
+		require.NoError(t, err)
+		defer conn.Close(contextOf(t))
+		_, err = conn.Exec(contextOf(t), "drop role "+user)
+		require.NoError(t, err)
+	})
+	return withUser(t, where, user, "x")
+}
+
+func withUser(t *testing.T, where, user, password string) string {
+	t.Helper()
+	u, err := url.Parse(where)
+	require.NoError(t, err)
+	u.User = url.UserPassword(user, password)
+	return u.String()
+}
+
+func contextOf(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
