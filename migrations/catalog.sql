@@ -37,6 +37,9 @@ acls (object, owner, rightful_owner, what, acl) as (
   select r.object, r.relowner, r.rightful_owner, ' (' || a.attname || ')', a.attacl
   from relations r join pg_attribute a on a.attrelid = r.oid where a.attacl is not null
   union all
+  select r.object, r.relowner, r.rightful_owner, ' of its type', coalesce(t.typacl, acldefault('T', t.typowner))
+  from relations r join pg_type t on t.oid = r.reltype where r.relkind <> 'c'
+  union all
   select object, proowner, rightful_owner, '', coalesce(proacl, acldefault('f', proowner)) from functions
   union all
   select object, typowner, rightful_owner, '', coalesce(typacl, acldefault('T', typowner)) from types
@@ -97,7 +100,8 @@ facts (object, fact) as (
     || ' calls ' || quote_ident(n.nspname) || '.' || p.proname
     || case t.tgenabled when 'O' then '' when 'D' then ', disabled' when 'R' then ', on replicas' else ', always' end
   from relations r
-  join pg_trigger t on t.tgrelid = r.oid and not t.tgisinternal
+  -- Those of Adopt stay while there is a way back.
+  join pg_trigger t on t.tgrelid = r.oid and not t.tgisinternal and t.tgname not like 'dibs\_adoption\_%'
   join pg_proc p on p.oid = t.tgfoid
   join pg_namespace n on n.oid = p.pronamespace
   union all

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
@@ -90,82 +89,6 @@ func TestNobodyHasRightsOnTables(t *testing.T) {
 			requireDenied(t, err, "%s: %s", role, statement)
 		}
 	}
-}
-
-// What each role may do, all of it: an object that comes to one of the schemas has
-// to be put here.
-func TestRightsAreTheseAndNoOther(t *testing.T) {
-	t.Parallel()
-	reads := []string{
-		"dibs USAGE",
-		"dibs.categories EXECUTE", "dibs.count_category EXECUTE", "dibs.last_message EXECUTE", "dibs.read_category EXECUTE",
-		"dibs.read_stream EXECUTE", "dibs.report EXECUTE", "dibs.schema_version EXECUTE", "dibs.stream_version EXECUTE",
-	}
-	for role, want := range map[string][]string{
-		"public":      nil,
-		"dibs_reader": reads,
-		"dibs_writer": append([]string{"dibs.append EXECUTE", "dibs.find_messages EXECUTE"}, reads...),
-		"dibs_admin": append([]string{
-			"dibs.category_streams EXECUTE", "dibs.delete_stream EXECUTE", "dibs.trim EXECUTE",
-			"dibs.verify_category EXECUTE", "dibs.verify_store EXECUTE", "dibs.verify_table EXECUTE",
-		}, reads...),
-		"message_store": {
-			"message_store USAGE",
-			"message_store.acquire_lock EXECUTE", "message_store.cardinal_id EXECUTE", "message_store.category EXECUTE",
-			"message_store.get_category_messages EXECUTE", "message_store.get_last_stream_message EXECUTE",
-			"message_store.get_stream_messages EXECUTE", "message_store.hash_64 EXECUTE", "message_store.id EXECUTE",
-			"message_store.is_category EXECUTE", "message_store.message_store_version EXECUTE", "message_store.stream_version EXECUTE",
-			"message_store.write_message EXECUTE",
-			"message_store.messages INSERT", "message_store.messages SELECT",
-			"message_store.stored_messages SELECT", "message_store.settings SELECT",
-			"message_store.category_type_summary SELECT", "message_store.stream_summary SELECT", "message_store.stream_type_summary SELECT",
-			"message_store.type_category_summary SELECT", "message_store.type_stream_summary SELECT", "message_store.type_summary SELECT",
-		},
-	} {
-		require.ElementsMatch(t, want, rightsOf(t, role), role)
-	}
-
-	var owners []string
-	err := pgtest.Pool(t).QueryRow(t.Context(), `
-		select array_agg(distinct pg_get_userbyid(owner)::text) from (
-			select relowner as owner from pg_class where relnamespace in ('dibs'::regnamespace, 'message_store'::regnamespace)
-			union select proowner from pg_proc where pronamespace in ('dibs'::regnamespace, 'message_store'::regnamespace)
-			union select nspowner from pg_namespace where nspname in ('dibs', 'message_store')) o`).Scan(&owners)
-	require.NoError(t, err)
-	require.Equal(t, []string{"dibs_owner"}, owners)
-	var canLogIn bool
-	require.NoError(t, pgtest.Pool(t).QueryRow(t.Context(), `
-		select bool_or(rolcanlogin or rolsuper) from pg_roles
-		where rolname in ('dibs_owner', 'dibs_writer', 'dibs_reader', 'dibs_admin')`).Scan(&canLogIn))
-	require.False(t, canLogIn)
-}
-
-// rightsOf returns what was granted to a role in the schemas, of the schemas
-// themselves, relations, columns and functions.
-func rightsOf(t *testing.T, role string) []string {
-	t.Helper()
-	rows, err := pgtest.Pool(t).Query(t.Context(), `
-		select o.name || ' ' || a.privilege_type
-		from (
-			select n.oid as schema, n.nspname::text as name, coalesce(n.nspacl, acldefault('n', n.nspowner)) as acl from pg_namespace n
-			union all
-			select c.relnamespace, n.nspname || '.' || c.relname,
-				coalesce(c.relacl, acldefault((case when c.relkind = 'S' then 's' else 'r' end)::"char", c.relowner))
-			from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.relkind in ('r', 'v', 'S', 'm', 'p', 'f')
-			union all
-			select c.relnamespace, n.nspname || '.' || c.relname || '.' || l.attname, l.attacl
-			from pg_attribute l join pg_class c on c.oid = l.attrelid join pg_namespace n on n.oid = c.relnamespace where l.attacl is not null
-			union all
-			select p.pronamespace, n.nspname || '.' || p.proname, coalesce(p.proacl, acldefault('f', p.proowner))
-			from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-		) o
-		cross join lateral aclexplode(o.acl) a
-		where o.schema in ('dibs'::regnamespace, 'message_store'::regnamespace)
-			and a.grantee = case when $1 = 'public' then 0 else to_regrole($1)::oid end`, role)
-	require.NoError(t, err)
-	rights, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	require.NoError(t, err)
-	return rights
 }
 
 // A function that runs as its owner resolves every name itself, and no setting of

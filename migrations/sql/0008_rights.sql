@@ -66,6 +66,16 @@ begin
     execute format('grant execute on function %s to %I', granted.name, granted.role);
   end loop;
 
+  -- A column of one of our types, in somebody's table, would be in the way of every
+  -- change of ours.
+  for granted in
+    select t.oid::regtype as name
+    from pg_type t
+    where t.typnamespace = 'dibs'::regnamespace and t.typtype in ('c', 'd', 'e', 'r')
+  loop
+    execute format('revoke all on type %s from public', granted.name);
+  end loop;
+
   -- The schema that message-db's clients know, if it was made (0009).
   if to_regclass('dibs.settings') is not null and to_regrole('message_store') is not null then
     grant usage on schema message_store to message_store;
@@ -93,7 +103,7 @@ revoke all on all functions in schema dibs from public;
 perform dibs.grant_rights();
 
 insert into dibs.migrations (name, sha256)
-values ('0008_rights.sql', '6269b82947501eb9790d17d0399cddcd8202d6eb16f48dd1e160af9ded860fa1');
+values ('0008_rights.sql', '15aead6fa6d7191ffa8b7da293b6db07475b3661c3f7b17a7a47efedb280ffb2');
 
 perform set_config('role', caller, true);
 end

@@ -1,0 +1,145 @@
+package migrations_test
+
+import (
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/migrations"
+)
+
+var (
+	//go:embed testdata/rights.sql
+	readRights string
+
+	// What each role may do with each object: the whole matrix. It is written by
+	// hand. Columns that have no rights of their own are not in it.
+	//
+	//go:embed testdata/rights.txt
+	wantedRights string
+)
+
+func parseRights(t *testing.T, text string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		object, rights, ok := strings.Cut(line, ": ")
+		require.True(t, ok, line)
+		require.NotContains(t, all, object)
+		all[object] = rights
+	}
+	return all
+}
+
+func rightsIn(t *testing.T, conn interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}, roles ...string,
+) map[string]string {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), readRights, roles)
+	require.NoError(t, err)
+	all := map[string]string{}
+	var object, rights string
+	_, err = pgx.ForEachRow(rows, []any{&object, &rights}, func() error {
+		require.NotContains(t, all, object, "one function to a name")
+		if !strings.HasPrefix(object, "column ") || rights != "nobody" {
+			all[object] = rights
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	return all
+}
+
+// Whoever adds an object says in testdata/rights.txt who may do what with it.
+func TestRightsAreTheseAndNoOther(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	stranger := "test_" + strings.ToLower(rand.Text())
+	_, err := conn.Exec(t.Context(), "create role "+stranger+" login")
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := conn.Exec(context.WithoutCancel(t.Context()), "drop role "+stranger)
+		require.NoError(t, err)
+	})
+	roles := []string{"dibs_reader", "dibs_writer", "dibs_admin", "message_store", stranger}
+
+	wanted, is := parseRights(t, wantedRights), rightsIn(t, conn, roles...)
+
+	require.ElementsMatch(t, slices.Collect(maps.Keys(wanted)), slices.Collect(maps.Keys(is)), "objects with a line in testdata/rights.txt, and objects that there are")
+	for object, rights := range is {
+		require.Equal(t, wanted[object], rights, object)
+	}
+	for object, rights := range wanted {
+		require.NotContains(t, rights, stranger)
+		if strings.Contains(rights, "public ") {
+			require.Contains(t, object, "type message_store.", "the public has nothing but the types that it has in message-db")
+		}
+	}
+}
+
+// A mistake in a grant is seen: by the matrix, whatever it is.
+func TestGrantThatIsNotInTheMatrixIsSeen(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	wanted := parseRights(t, wantedRights)
+	roles := []string{"dibs_reader", "dibs_writer", "dibs_admin", "message_store"}
+	require.Equal(t, wanted, rightsIn(t, conn, roles...))
+	for _, change := range []string{
+		"grant select on dibs.messages to dibs_reader", "grant insert (type) on dibs.messages to dibs_writer",
+		"grant usage on sequence dibs.messages_global_position_seq to message_store", "grant create on schema dibs to dibs_admin",
+		"grant usage on schema dibs to public", "grant execute on function dibs.trim to dibs_writer", "grant execute on function dibs.append to public",
+		"grant usage on type dibs.messages to public", "grant update on message_store.messages to message_store",
+		"revoke execute on function dibs.append from dibs_writer", "create view dibs.mine as select 1", "create function dibs.mine() returns int language sql as 'select 1'",
+		"grant dibs_writer to dibs_reader", "alter default privileges in schema dibs grant select on tables to public; create table dibs.mine ()",
+	} {
+		tx, err := conn.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), change)
+		require.NoError(t, err, change)
+		require.NotEqual(t, wanted, rightsIn(t, tx, roles...), change)
+		require.NoError(t, tx.Rollback(t.Context()))
+	}
+}
+
+// What runs with the owner's rights looks every name up where the caller cannot put
+// one, and the owner is nobody's login, and no superuser.
+func TestDefinersResolveNamesThemselves(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	rows, err := conn.Query(t.Context(), `
+		select p.oid::regprocedure::text, pg_get_userbyid(p.proowner)::text,
+			coalesce((select substr(c, 13) from unnest(p.proconfig) c where starts_with(c, 'search_path=')), '')
+		from pg_proc p
+		where p.pronamespace in ('dibs'::regnamespace, 'message_store'::regnamespace) and p.prosecdef`)
+	require.NoError(t, err)
+	found := 0
+	var function, owner, path string
+	_, err = pgx.ForEachRow(rows, []any{&function, &owner, &path}, func() error {
+		found++
+		require.Equal(t, "dibs_owner", owner, function)
+		require.Equal(t, "pg_catalog, pg_temp", path, function)
+		return nil
+	})
+	require.NoError(t, err)
+	require.Greater(t, found, 10)
+	require.False(t, one[bool](t, conn, "select rolcanlogin or rolsuper or rolcreaterole or rolcreatedb or rolreplication or rolbypassrls from pg_roles where rolname = 'dibs_owner'"))
+	require.Zero(t, one[int](t, conn, `
+		select count(*) from pg_proc p
+		where p.pronamespace in ('dibs'::regnamespace, 'message_store'::regnamespace) and p.proleakproof`))
+}

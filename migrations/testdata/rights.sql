@@ -1,0 +1,53 @@
+-- Each object of the schemas dibs and message_store, and what each role can do with it.
+-- $1 are the roles; the public's rights are said once, and not again for each role.
+with spaces as (
+  select oid, nspname from pg_namespace where nspname in ('dibs', 'message_store')
+),
+objects (object, kind, oid, privileges) as (
+  select 'schema ' || nspname, 'schema', oid, array['usage', 'create'] from spaces
+  union all
+  select case c.relkind when 'S' then 'sequence ' when 'v' then 'view ' when 'm' then 'view ' else 'table ' end || s.nspname || '.' || c.relname,
+    case c.relkind when 'S' then 'sequence' else 'table' end, c.oid,
+    case c.relkind when 'S' then array['usage', 'select', 'update'] else array['select', 'insert', 'update', 'delete', 'truncate', 'references', 'trigger'] end
+  from pg_class c join spaces s on s.oid = c.relnamespace
+  where c.relkind not in ('i', 'I', 'c', 't')
+  union all
+  select 'function ' || s.nspname || '.' || p.proname, 'function', p.oid, array['execute']
+  from pg_proc p join spaces s on s.oid = p.pronamespace
+  union all
+  select 'type ' || s.nspname || '.' || t.typname, 'type', t.oid, array['usage']
+  from pg_type t join spaces s on s.oid = t.typnamespace
+  where t.typtype in ('c', 'd', 'e', 'r')
+  union all
+  select 'column ' || s.nspname || '.' || c.relname || '.' || a.attname, 'column ' || a.attnum, c.oid, array['select', 'insert', 'update', 'references']
+  from pg_class c
+  join spaces s on s.oid = c.relnamespace
+  join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+  where c.relkind in ('r', 'p', 'v', 'm', 'f')
+),
+rights as (
+  select o.object, r.role, p.privilege, r.n, p.n as nth,
+    case
+      when o.kind = 'schema' then has_schema_privilege(r.role, o.oid, p.privilege)
+      when o.kind = 'table' then has_table_privilege(r.role, o.oid, p.privilege)
+      when o.kind = 'sequence' then has_sequence_privilege(r.role, o.oid, p.privilege)
+      when o.kind = 'function' then has_function_privilege(r.role, o.oid, p.privilege)
+      when o.kind = 'type' then has_type_privilege(r.role, o.oid, p.privilege)
+      -- What comes with the table is not told again.
+      else has_column_privilege(r.role, o.oid, split_part(o.kind, ' ', 2)::smallint, p.privilege)
+        and not has_table_privilege(r.role, o.oid, p.privilege)
+    end as has
+  from objects o
+  cross join unnest('public'::text || $1::text[]) with ordinality r (role, n)
+  cross join unnest(o.privileges) with ordinality p (privilege, n)
+)
+select object, coalesce(string_agg(role || ' ' || privileges, ', ' order by n), 'nobody')
+from (
+  select r.object, r.role, r.n, string_agg(r.privilege, '+' order by r.nth) filter (where r.has and (r.n = 1 or not r.public)) as privileges
+  from (
+    select rights.*, bool_or(has and n = 1) over (partition by object, privilege) as public from rights
+  ) r
+  group by r.object, r.role, r.n
+) of_role
+group by object
+order by object collate "C"
