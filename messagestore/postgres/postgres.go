@@ -192,7 +192,7 @@ func (d *Driver) with(ctx context.Context, f func(db DB) error) error {
 	return d.asIs(ctx, func(db DB) error {
 		err := d.safely(ctx, db, f)
 		if e, ok := errors.AsType[*UnsafeSettingsError](err); ok && !e.Permanent() && d.pool != nil {
-			connOf(db).Close(ctx) //nolint:errcheck // the next one may reach the primary
+			connOf(db).Close(ctx) // the next one may reach the primary
 		}
 		return err
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/migrations"
 	"github.com/dibs-go/dibs/reservation"
 )
 
@@ -286,4 +287,146 @@ func TestVerifyFindsEveryViolation(t *testing.T) {
 			require.NotZero(t, found.Checked.Messages)
 		})
 	}
+}
+
+// An index that misses a row answers as if the row were not there: only the table
+// tells.
+func TestVerifyFindsWhatAnIndexMisses(t *testing.T) {
+	t.Parallel()
+	_, err := pgtest.Pool(t).Exec(t.Context(), "create extension if not exists amcheck")
+	require.NoError(t, err)
+	for index, want := range map[string]string{
+		"messages_id":     "indexes: expected 17 messages by the index on id, found 16 messages",
+		"messages_stream": "indexes: account: expected 5 messages by the index on stream and position, found 4 messages",
+		"messages_pkey":   "indexes: account: expected 5 messages by the index on category and global position, found 4 messages",
+	} {
+		t.Run(index, func(t *testing.T) {
+			t.Parallel()
+			v := newVerified(t)
+			v.healthy(t)
+			set := "update pg_index set indisready = %t, indisvalid = %t where indexrelid = 'dibs." + index + "'::regclass"
+			v.damage(t, fmt.Sprintf(set, false, false))
+			v.write(t, "account-3", body{"Opened", fields{}})
+			v.damage(t, fmt.Sprintf(set, true, true))
+
+			found := v.verify(t)
+
+			require.Contains(t, texts(found), want)
+			found, err := v.admin.Verify(t.Context(), &postgres.VerifyConfig{Amcheck: true})
+			require.NoError(t, err)
+			require.Contains(t, strings.Join(texts(found), "\n"), "indexes: expected an index "+index+" as amcheck wants it, found heap tuple")
+		})
+	}
+}
+
+func texts(found *postgres.Verification) []string {
+	all := make([]string, len(found.Violations))
+	for i, violation := range found.Violations {
+		all[i] = violation.String()
+	}
+	return all
+}
+
+// What was removed on record is missing rightly; what was removed besides is not.
+func TestVerifyKnowsWhatWasRemovedOnRecord(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
+	pool := pgtest.Connect(t, url)
+	v := &verified{pool, "dibs", messagestore.New(postgres.New(pool, nil), nil), postgres.NewAdmin(pool, nil)}
+	event := body{"Opened", fields{}}
+	for n := range 6 {
+		v.write(t, messagestore.Category("account").Stream(fmt.Sprint(n)), event, event, event, event, event)
+	}
+	for _, keep := range []int64{4, 2} {
+		_, err := v.admin.Trim(t.Context(), "account-0", &postgres.TrimOptions{Keep: keep, MinAge: postgres.AnyAge})
+		require.NoError(t, err)
+	}
+	for stream, erase := range map[messagestore.StreamName]bool{"account-1": false, "account-2": true, "account-3": true, "account-4": true} {
+		_, err := v.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &postgres.DeleteOptions{EraseName: erase})
+		require.NoError(t, err)
+	}
+	v.write(t, "account-1", event)
+	v.write(t, "account-3", event)
+	_, err := pool.Exec(t.Context(), "select message_store.write_message(gen_random_uuid()::varchar, 'account-4', 'Opened', '{}')")
+	require.NoError(t, err)
+
+	found := v.verify(t)
+	require.Empty(t, found.Violations)
+	require.Equal(t, int64(1), found.Checked.Erased)
+
+	for _, c := range []struct{ damage, mend, want string }{
+		{
+			"update dibs.messages set data = replace(data::text, '\"upTo\":2', '\"upTo\":1')::json where type = 'Trimmed'",
+			"update dibs.messages set data = replace(data::text, '\"upTo\":1', '\"upTo\":2')::json where type = 'Trimmed' and position = 1",
+			"dense: account-0@3 (4): expected position 0, or a record of what was removed, found position 3",
+		},
+		{
+			"update dibs.messages set type = 'Stone' where stream_name = 'account-1' and type = 'dibs:Tombstone'",
+			"update dibs.messages set type = 'dibs:Tombstone' where stream_name = 'account-1' and type = 'Stone'",
+			"dense: account-1@5 ",
+		},
+		{
+			"update dibs.erased_streams set version = version + 1",
+			"update dibs.erased_streams set version = version - 1",
+			"erased: expected a tombstone at position 6 of the stream named by ",
+		},
+	} {
+		v.damage(t, c.damage)
+		require.Contains(t, strings.Join(texts(v.verify(t)), "\n"), c.want)
+		v.damage(t, c.mend)
+		require.Empty(t, v.verify(t).Violations, c.want)
+	}
+}
+
+func TestVerifyListsNoMoreViolationsThanAsked(t *testing.T) {
+	t.Parallel()
+	v := newVerified(t)
+	v.healthy(t)
+	v.damage(t, "delete from dibs.messages where position = 0 and category = 'account'", "delete from dibs.messages where stream_name = 'account-1' and position = 1")
+	v.write(t, "account-3", body{"Opened", fields{}}, body{"Opened", fields{}})
+	v.damage(t, "delete from dibs.messages where stream_name = 'account-3' and position = 0")
+
+	found, err := v.admin.Verify(t.Context(), &postgres.VerifyConfig{MaxViolations: 1, Categories: []messagestore.Category{"account"}})
+
+	require.NoError(t, err)
+	require.Len(t, found.Violations, 1)
+	require.True(t, found.More)
+	require.Equal(t, int64(1), found.Checked.Categories)
+	all, err := v.admin.Verify(t.Context(), &postgres.VerifyConfig{Categories: []messagestore.Category{"account"}})
+	require.NoError(t, err)
+	require.Len(t, all.Violations, 2)
+	require.False(t, all.More)
+}
+
+func TestVerifyIsForMembersOfDibsAdmin(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	_, err := postgres.NewAdmin(poolAs(t, "dibs_admin"), nil).Verify(t.Context(), nil)
+	require.NoError(t, err)
+	for _, role := range []string{"dibs_reader", "dibs_writer"} {
+		_, err := postgres.NewAdmin(poolAs(t, role), nil).Verify(t.Context(), nil)
+		requireDenied(t, err)
+	}
+}
+
+// Each part is of one moment, also when messages are written between them.
+func TestVerifySeesOneMoment(t *testing.T) {
+	t.Parallel()
+	v := newVerified(t)
+	v.healthy(t)
+	var told []postgres.VerifyProgress
+
+	found, err := v.admin.Verify(t.Context(), &postgres.VerifyConfig{OnProgress: func(p postgres.VerifyProgress) {
+		told = append(told, p)
+		v.write(t, "account-1", body{"Opened", fields{}})
+		v.write(t, messagestore.Category("new").Stream(fmt.Sprint(len(told))), body{"Opened", fields{}})
+	}})
+
+	require.NoError(t, err)
+	require.Empty(t, found.Violations)
+	require.Equal(t, int64(16), found.Checked.Messages)
+	require.Len(t, told, 6)
+	require.Equal(t, postgres.VerifyProgress{Category: "account", Done: 16, Total: 32}, told[1])
+	require.Equal(t, int64(28), v.verify(t).Checked.Messages, "and later what was written meanwhile")
 }

@@ -141,8 +141,8 @@ no violation
 		"violation": "dense", "category": "account", "stream": "account-1", "position": 2.0, "globalPosition": 3.0,
 		"expected": "position 1", "found": "position 2",
 	}, lines[0])
-	require.Equal(t, 3.0, field(t, lines[1], "checked")["messages"])
-	require.Equal(t, 1.0, lines[1]["violations"])
+	require.EqualValues(t, 3, field(t, lines[1], "checked")["messages"])
+	require.EqualValues(t, 1, lines[1]["violations"])
 	execute(t, where, "set session_replication_role = replica", "delete from dibs.messages where stream_name = 'account-1' and position = 0",
 		"insert into dibs.messages (stream_name, position, type, id) values ('account-1', 9, 'T', gen_random_uuid())")
 	more := dibs.run(t, "verify", "--max-violations", "1")
