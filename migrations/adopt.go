@@ -178,7 +178,7 @@ type AdoptConfig struct {
 	LeaveDependents bool
 
 	// Progress is called now and then, by one goroutine at a time, and holds up the
-	// work until it returns.
+	// work until it returns. It is not called while message-db's table is locked.
 	//
 	// Defaults to nothing.
 	Progress func(AdoptionProgress)
@@ -213,16 +213,14 @@ func (c *AdoptConfig) withDefaults() (AdoptConfig, error) {
 // An AdoptionPhase is what an adoption is at.
 type AdoptionPhase string
 
-// The phases, in order. Of those that count messages, comparing counts each in both
-// tables.
+// The phases, in order. Those that count nothing else count messages.
 const (
 	AdoptionChecks   AdoptionPhase = "checking"
 	AdoptionCopies   AdoptionPhase = "copying"
 	AdoptionIndexes  AdoptionPhase = "indexing" // counts indexes
 	AdoptionFollows  AdoptionPhase = "following"
-	AdoptionCompares AdoptionPhase = "comparing"
-	AdoptionLocks    AdoptionPhase = "locking" // counts tries
-	AdoptionSwitches AdoptionPhase = "switching"
+	AdoptionCompares AdoptionPhase = "comparing" // counts parts of the two tables
+	AdoptionLocks    AdoptionPhase = "locking"   // counts tries; then it switches, and tells nothing
 	AdoptionDone     AdoptionPhase = "done"
 )
 
@@ -295,7 +293,8 @@ type adopter struct {
 	AdoptConfig
 
 	connect Connect
-	main    *pgx.Conn // which is the only one at it, and does all but the bulk
+	main    *pgx.Conn     // which is the only one at it, and does all but the bulk
+	held    time.Duration // how long the last lock was
 
 	mu    sync.Mutex // of what follows, and held for calls of Progress
 	phase AdoptionPhase
@@ -409,6 +408,7 @@ func (a *adopter) adopt(ctx context.Context) (*Adoption, error) {
 	if err != nil {
 		return nil, err
 	}
+	done.Held = a.held
 	a.start(AdoptionDone, done.Messages)
 	return done, nil
 }

@@ -31,6 +31,10 @@ type Adoption struct {
 	Messages   int64     // messages at the switch; 0 before it
 	HasOld     bool      // whether message-db's table is still there, under its new schema
 
+	// Held is how long message-db's writers were held off by the switch, if it was this
+	// call that switched.
+	Held time.Duration
+
 	held         bool
 	lastPosition int64
 }
@@ -86,29 +90,28 @@ func (s *survey) found(kind ObstacleKind, format string, args ...any) {
 	s.obstacles = append(s.obstacles, Obstacle{kind, fmt.Sprintf(format, args...)})
 }
 
+// A source is what source.sql says of the schema message_store.
+type source struct {
+	HasSchema, HasTable, IsPlain bool
+	Missing, Added               []string // columns
+	HasVersion                   bool
+	OwnsSchema, OwnsTable        bool
+	MayCreate                    bool
+	HasBefore, HasAdoption       bool
+	HasStore                     bool
+	Bytes                        int64
+	UniqueIDs, UniquePositions   bool
+}
+
 // survey looks for all that is in the way of going on from state.
 func (a *adopter) survey(ctx context.Context, state *Adoption) (*survey, error) {
 	s := &survey{}
-	var source struct {
-		HasSchema, HasTable, IsPlain                 bool
-		Missing, Added                               []string
-		HasVersion, OwnsSchema, OwnsTable, MayCreate bool
-		HasBefore, HasAdoption, HasStore             bool
-		Bytes                                        int64
-		UniqueIDs, UniquePositions                   bool
-	}
 	rows, err := a.main.Query(ctx, statements["source"])
 	if err != nil {
 		return nil, err
 	}
-	if source, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[struct {
-		HasSchema, HasTable, IsPlain                 bool
-		Missing, Added                               []string
-		HasVersion, OwnsSchema, OwnsTable, MayCreate bool
-		HasBefore, HasAdoption, HasStore             bool
-		Bytes                                        int64
-		UniqueIDs, UniquePositions                   bool
-	}]); err != nil {
+	source, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[source])
+	if err != nil {
 		return nil, err
 	}
 	s.bytes = source.Bytes
@@ -151,7 +154,7 @@ func (a *adopter) survey(ctx context.Context, state *Adoption) (*survey, error) 
 			return nil, err
 		}
 	}
-	if err := a.surveyMessages(ctx, s, source.UniqueIDs && source.UniquePositions); err != nil {
+	if err := a.surveyMessages(ctx, s, source); err != nil {
 		return nil, err
 	}
 	dependents, err := a.dependents(ctx)
@@ -184,16 +187,28 @@ func (a *adopter) surveyStore(ctx context.Context, s *survey) error {
 	return nil
 }
 
-func (a *adopter) surveyMessages(ctx context.Context, s *survey, unique bool) error {
+func (a *adopter) surveyMessages(ctx context.Context, s *survey, source source) error {
 	var last, positions, globals, times, nulls int64
 	if err := a.main.QueryRow(ctx, statements["rows"]).Scan(&s.messages, &last, &positions, &globals, &times, &nulls); err != nil {
 		return err
 	}
 	var ids, places int64
-	if !unique {
+	if !source.UniqueIDs || !source.UniquePositions {
 		if err := a.main.QueryRow(ctx, statements["twice"]).Scan(&ids, &places); err != nil {
 			return err
 		}
+	}
+	// Asked after that, since it goes on.
+	var drawn int64
+	err := a.main.QueryRow(ctx, statements["sequence"]).Scan(&drawn)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		s.found(ObstacleSource, "message_store.messages has no sequence that numbers messages one by one, as message-db's does")
+	case err != nil:
+		return err
+	case last > drawn:
+		// Those to come would have lower numbers than those that are there.
+		s.found(ObstacleMessages, "the sequence of global positions is at %d, and there is a message at %d", drawn, last)
 	}
 	for _, bad := range []struct {
 		count int64
@@ -291,7 +306,7 @@ func (a *adopter) plan(ctx context.Context, plan *AdoptionPlan) error {
 	return a.sample(ctx, plan)
 }
 
-// sample copies the first messages, as Adopt would, into a table that it does not keep.
+// sample copies the last messages, as Adopt would, into a table that it does not keep.
 func (a *adopter) sample(ctx context.Context, plan *AdoptionPlan) error {
 	const most = 20_000
 	tx, err := a.main.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
@@ -305,9 +320,10 @@ func (a *adopter) sample(ctx context.Context, plan *AdoptionPlan) error {
 	if err := execAll(ctx, tx, "create table dibs_adoption.sample (like dibs.messages including generated including constraints)"); err != nil {
 		return err
 	}
-	var upto int64
-	const end = "select coalesce(max(global_position), 0) from (select global_position from message_store.messages order by 1 limit $1) m"
-	if err := tx.QueryRow(ctx, end, most).Scan(&upto); err != nil {
+	// The newest, which are more like those to come than the oldest.
+	var after, upto int64
+	const ends = "select coalesce(min(global_position) - 1, 0), coalesce(max(global_position), 0) from (select global_position from message_store.messages order by 1 desc limit $1) m"
+	if err := tx.QueryRow(ctx, ends, most).Scan(&after, &upto); err != nil {
 		return err
 	}
 	clock := time.Now()
@@ -319,7 +335,7 @@ func (a *adopter) sample(ctx context.Context, plan *AdoptionPlan) error {
 	into := func(statement string) string {
 		return strings.ReplaceAll(statements[statement], "dibs.messages", "dibs_adoption.sample")
 	}
-	tag, err := tx.Exec(ctx, into("copy"), int64(0), upto)
+	tag, err := tx.Exec(ctx, into("copy"), after, upto)
 	if err != nil {
 		return err
 	}
@@ -333,7 +349,7 @@ func (a *adopter) sample(ctx context.Context, plan *AdoptionPlan) error {
 		return err
 	}
 	indexed := lap()
-	if _, err := tx.Exec(ctx, statements["sum_old"], int64(0), upto); err != nil {
+	if _, err := tx.Exec(ctx, statements["sum_old"], after, upto); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, into("sum_new"), "(0,0)", "(4294967295,0)", upto); err != nil {
@@ -348,6 +364,9 @@ func (a *adopter) sample(ctx context.Context, plan *AdoptionPlan) error {
 	plan.NeedBytes = int64(float64(bytes) * whole)
 	each := whole / float64(a.Workers)
 	plan.Copy = time.Duration(float64(copied) * each)
+	if plan.State != nil && plan.State.State == Adopting {
+		plan.Copy = time.Duration(float64(plan.Copy) * max(0, 1-float64(plan.State.Copied)/float64(max(plan.Messages, 1))))
+	}
 	plan.Index = time.Duration(float64(indexed) * each)
 	plan.Compare = time.Duration(float64(compared) * each)
 	return nil

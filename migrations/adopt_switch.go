@@ -18,7 +18,6 @@ import (
 func (a *adopter) switchOver(ctx context.Context) error {
 	tables := []string{"dibs.messages", "message_store.messages"}
 	return a.locked(ctx, "access exclusive", tables, func(tx pgx.Tx) error {
-		a.start(AdoptionSwitches, 0)
 		// Few rows are looked up in large tables, whatever the planner believes.
 		if err := execAll(ctx, tx, "set local enable_seqscan = off; set local enable_hashjoin = off; set local enable_mergejoin = off"); err != nil {
 			return err
@@ -142,6 +141,7 @@ func (a *adopter) tryLocked(ctx context.Context, watcher *pgx.Conn, mode string,
 	end := sync.OnceFunc(func() { stop(); watched.Wait() })
 	defer end()
 
+	var began time.Time
 	err = inTx(ctx, a.main, func(tx pgx.Tx) error {
 		if err := execAll(ctx, tx, fmt.Sprintf("set local lock_timeout = '%dms'", a.LockTimeout.Milliseconds())); err != nil {
 			return err
@@ -151,9 +151,11 @@ func (a *adopter) tryLocked(ctx context.Context, watcher *pgx.Conn, mode string,
 				return err
 			}
 		}
+		began = time.Now()
 		stop()
 		return f(tx)
 	})
+	a.held = time.Since(began)
 	end()
 	return blockers, err
 }

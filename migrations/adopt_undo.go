@@ -13,10 +13,11 @@ import (
 // An UndoPlan says what [UndoAdoption] would do.
 type UndoPlan struct {
 	State      *Adoption
-	Since      int64    // messages written since the switch, which it copies back
-	Removed    int64    // messages trimmed or deleted since, which it deletes there too
-	Abandons   bool     // it was not switched yet: what was copied is thrown away
-	Dependents []string // others' objects that would go on with the schema that is put aside
+	Since      int64         // messages written since the switch, which it copies back
+	Removed    int64         // messages trimmed or deleted since, which it deletes there too
+	Abandons   bool          // it was not switched yet: what was copied is thrown away
+	Held       time.Duration // how long writers were held off, once it is done
+	Dependents []string      // others' objects that would go on with the schema that is put aside
 }
 
 // PlanUndo says what [UndoAdoption] would do. It changes nothing.
@@ -102,7 +103,6 @@ func (a *adopter) undo(ctx context.Context) (*UndoPlan, error) {
 	}
 	tables := []string{"dibs.messages", "message_store_before_dibs.messages"}
 	err = a.locked(ctx, "access exclusive", tables, func(tx pgx.Tx) error {
-		a.start(AdoptionSwitches, plan.Since)
 		return a.switchBack(ctx, tx, plan)
 	})
 	if err != nil {
@@ -111,6 +111,7 @@ func (a *adopter) undo(ctx context.Context) (*UndoPlan, error) {
 	if plan.State, err = readAdoption(ctx, a.main); err != nil {
 		return nil, err
 	}
+	plan.Held = a.held
 	a.start(AdoptionDone, plan.Since)
 	return plan, nil
 }

@@ -72,7 +72,7 @@ $$;
 -- On dibs.messages, as long as it is not the store. Whoever copies says so in a
 -- setting, and is the owner: a setting alone can be made by anyone.
 create function dibs_adoption.refuse_native() returns trigger
-language plpgsql
+language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -92,7 +92,7 @@ $$;
 
 -- On message-db's table. The argument says why.
 create function dibs_adoption.refuse_old() returns trigger
-language plpgsql
+language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -104,7 +104,7 @@ $$;
 -- On dibs.messages once it is the store. What is trimmed or deleted is not to come
 -- back by an undo.
 create function dibs_adoption.note_removed() returns trigger
-language plpgsql
+language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin

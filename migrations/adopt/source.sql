@@ -16,13 +16,13 @@ select
     from pg_attribute a
     where a.attrelid = t.oid and a.attnum > 0 and not a.attisdropped
       and a.attname not in ('id', 'stream_name', 'type', 'position', 'global_position', 'data', 'metadata', 'time')), '{}') as added,
-  to_regprocedure('message_store.message_store_version()') is not null as has_version,
+  exists (select from pg_proc p where p.pronamespace = n.oid and p.proname = 'message_store_version' and p.pronargs = 0) as has_version,
   coalesce(pg_has_role(n.nspowner, 'usage'), false) as owns_schema,
   coalesce(pg_has_role(t.relowner, 'usage'), false) as owns_table,
   has_database_privilege(current_database(), 'create') as may_create,
   to_regnamespace('message_store_before_dibs') is not null as has_before,
   to_regnamespace('dibs_adoption') is not null as has_adoption,
-  to_regclass('dibs.messages') is not null as has_store,
+  exists (select from pg_class c where c.relnamespace = to_regnamespace('dibs') and c.relname = 'messages') as has_store,
   coalesce(pg_total_relation_size(t.oid), 0) as bytes,
   exists (select from pg_index i where i.indrelid = t.oid and i.indisunique and i.indpred is null
     and pg_get_indexdef(i.indexrelid, 1, true) = 'id' and i.indnkeyatts = 1) as unique_ids,
