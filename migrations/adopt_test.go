@@ -1,0 +1,1044 @@
+package migrations_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/messagedbtest"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/migrations"
+)
+
+func connector(url string) migrations.Connect {
+	return func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, url) }
+}
+
+func do(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
+	t.Helper()
+	if len(args) == 0 {
+		_, err := conn.PgConn().Exec(t.Context(), sql).ReadAll()
+		require.NoError(t, err)
+		return
+	}
+	_, err := conn.Exec(t.Context(), sql, args...)
+	require.NoError(t, err)
+}
+
+// sqlstate returns the SQLSTATE of an error that the server gave.
+func sqlstate(err error) string {
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return refused.Code
+	}
+	return ""
+}
+
+// adopting returns a database with message-db and messages of every kind in it, and a
+// connection of its owner.
+func adopting(t *testing.T) (url string, conn *pgx.Conn) {
+	t.Helper()
+	url = messagedbtest.Database(t)
+	conn = connect(t, url)
+	fill(t, url)
+	return url, conn
+}
+
+// fill writes through write_message, as message-db's clients do.
+func fill(t *testing.T, url string) {
+	t.Helper()
+	client := connect(t, messagedbtest.As(t, url, "message_store"))
+	do(t, client, `
+		select write_message(gen_random_uuid()::varchar, 'account-' || n % 7, 'Deposited', jsonb_build_object('n', n, 'b', 1e3, 'a', null),
+			case n % 3 when 0 then jsonb_build_object('correlationStreamName', 'transfer-' || n) when 1 then '{"x": 1.50}' end)
+		from generate_series(1, 200) n;
+		select write_message(gen_random_uuid()::varchar, 'account:command-' || n % 11 || '+' || n, 'Deposit', '{}') from generate_series(1, 100) n;
+		select write_message(gen_random_uuid()::varchar, 'account:position', 'Recorded', '{"position": 7}');
+		select write_message(gen_random_uuid()::varchar, s, 'T', '{"s": 1}') from unnest(array[
+			'', '-', '-a', 'a-', 'a-+', 'solo', 'with space-1', 'é-ü', '日本-語', E'tab\t-1', 'a''b"c\d-1', '%-_', repeat('x', 2000) || '-1', 'A-1', 'a--+-+']) s;
+		select write_message(gen_random_uuid()::varchar, 'data-1', 'T', d) from unnest(array[
+			null, 'null', '1', '"text"', '[]', '[1, [2, {"a": []}]]', '{"\"": "\\ \t", "é": "\u2028"}', '1e400', '-0.0', '"dibs:x"']::jsonb[]) d;
+		select write_message(gen_random_uuid()::varchar, 'metadata-1', '', '{}', d) from unnest(array[
+			null, 'null', '1', '[]', '{"correlationStreamName": null}', '{"correlationStreamName": {"a": "b-c"}}', '{"correlationStreamName": "no dash"}']::jsonb[]) d;
+		select write_message(gen_random_uuid()::varchar, 'big-1', 'Big', jsonb_build_object('x', repeat('é', 1000000)))`)
+	// Numbers that were drawn and not used, also the last.
+	for _, stream := range []string{"gap-1", "gap-2"} {
+		do(t, client, fmt.Sprintf("begin; select write_message(gen_random_uuid()::varchar, '%s', 'T', '{}'); rollback", stream))
+		do(t, client, fmt.Sprintf("begin; select write_message(gen_random_uuid()::varchar, '%s', 'T', '{}'); select write_message(gen_random_uuid()::varchar, '%[1]s', 'T', '{}'); commit", stream))
+	}
+	do(t, client, "begin; select write_message(gen_random_uuid()::varchar, 'gap-3', 'T', '{}'); rollback")
+}
+
+// fingerprint is all of a table or view of messages, as message-db shows them.
+func fingerprint(t *testing.T, conn *pgx.Conn, relation string) string {
+	t.Helper()
+	return one[string](t, conn, `select count(*) || ' ' || coalesce(md5(string_agg(m::text, E'\n' order by m.global_position)), '')
+		from (select global_position, position, time::timestamp, stream_name::text, type::text, data, metadata, id from `+relation+`) m`)
+}
+
+// asked is what clients see of a store.
+func asked(t *testing.T, url string) []string {
+	t.Helper()
+	client := connect(t, messagedbtest.As(t, url, "message_store"))
+	var all []string
+	for _, sql := range []string{
+		"get_stream_messages('account-1')", "get_stream_messages('account-1', 3, 4)", "get_stream_messages('data-1')", "get_stream_messages('a-')",
+		"get_category_messages('account')", "get_category_messages('account', 50, 20)", "get_category_messages('account:command', consumer_group_member => 1, consumer_group_size => 3)",
+		"get_category_messages('account', correlation => 'transfer')", "get_category_messages('')", "get_category_messages('big')",
+		"get_last_stream_message('account-3')", "get_last_stream_message('account:position')", "get_last_stream_message('metadata-1', '')",
+		"stream_version('account-2')", "stream_version('none-1')", "stream_version('')", "messages", "stream_summary", "category_type_summary",
+	} {
+		all = append(all, sql+": "+one[string](t, client, "select coalesce(string_agg(r::text, E'\n' order by r::text), '') from "+sql+" r"))
+	}
+	return all
+}
+
+func write(t *testing.T, conn *pgx.Conn, stream string) {
+	t.Helper()
+	do(t, conn, "set search_path = message_store, public")
+	do(t, conn, "select write_message(gen_random_uuid()::varchar, $1, 'T', '{}')", stream)
+}
+
+// requireOurs is that our clients may write.
+func requireOurs(t *testing.T, conn *pgx.Conn) {
+	t.Helper()
+	require.Equal(t, "written", one[string](t, conn, `select outcome from dibs.append('{ours-1}', '{-2}', '{1}', array[gen_random_uuid()], '{Opened}', '{"{}"}', '{null}')`))
+}
+
+func adopt(t *testing.T, url string, progress func(migrations.AdoptionProgress)) (*migrations.Adoption, error) {
+	t.Helper()
+	return migrations.Adopt(t.Context(), connector(url), &migrations.AdoptConfig{RangeMessages: 50, Progress: progress, LockTimeout: 500 * time.Millisecond, LockTries: 20})
+}
+
+// at calls f once, when a phase begins.
+func at(phase migrations.AdoptionPhase, f func()) func(migrations.AdoptionProgress) {
+	var once sync.Once
+	return func(p migrations.AdoptionProgress) {
+		if p.Phase == phase {
+			once.Do(f)
+		}
+	}
+}
+
+func TestAdoptionKeepsEveryMessage(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	before, answers := fingerprint(t, conn, "message_store.messages"), asked(t, url)
+	drawn := one[int64](t, conn, "select last_value from message_store.messages_global_position_seq")
+
+	done, err := adopt(t, url, nil)
+
+	require.NoError(t, err)
+	require.Equal(t, migrations.Adopted, done.State)
+	require.Equal(t, "1.3.0", done.Version)
+	require.Equal(t, one[int64](t, conn, "select count(*) from dibs.messages"), done.Messages)
+	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
+	require.Equal(t, before, fingerprint(t, conn, "message_store_before_dibs.messages"))
+	require.Equal(t, before, fingerprint(t, conn, "(select m.*, m.time at time zone 'UTC' as utc from dibs.messages m) m (global_position, position, z, stream_name, type, category, group_hash, correlation_category, id, data, metadata, time)"))
+	require.Equal(t, answers, asked(t, url))
+	require.Equal(t, 200, one[int](t, conn, "select count(id) from dibs.read_category('account', 0, 1000)"))
+	write(t, conn, "account-1")
+	require.Equal(t, drawn+1, one[int64](t, conn, "select max(global_position) from message_store.messages"), "no number is used again")
+	requireOurs(t, conn)
+
+	report, err := migrations.Drift(t.Context(), conn, nil)
+	require.NoError(t, err)
+	require.Empty(t, report.Differences)
+	require.Empty(t, report.NotApplied)
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	again, err := adopt(t, url, nil)
+	require.NoError(t, err, "it is done")
+	require.Equal(t, done.SwitchedAt, again.SwitchedAt)
+
+	do(t, conn, "drop schema message_store_before_dibs, dibs_adoption cascade")
+	write(t, conn, "account-1")
+	_, err = migrations.UndoAdoption(t.Context(), connector(url), nil)
+	require.ErrorIs(t, err, migrations.ErrNothingToUndo)
+	status, err := migrations.AdoptionStatus(t.Context(), conn)
+	require.NoError(t, err)
+	require.Nil(t, status)
+}
+
+func TestEmptyMessageDBIsAdopted(t *testing.T) {
+	t.Parallel()
+	url := messagedbtest.Database(t)
+	conn := connect(t, url)
+	plan, err := migrations.PlanAdoption(t.Context(), connector(url), nil)
+	require.NoError(t, err)
+	require.Empty(t, plan.Obstacles)
+
+	_, err = adopt(t, url, nil)
+
+	require.NoError(t, err)
+	write(t, conn, "account-1")
+	require.Equal(t, int64(1), one[int64](t, conn, "select global_position from message_store.messages"))
+}
+
+// The old table is no way around the switch.
+func TestOldTableIsNotWrittenToAnyMore(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	_, err := adopt(t, url, nil)
+	require.NoError(t, err)
+
+	for _, sql := range []string{
+		"insert into message_store_before_dibs.messages (stream_name, position, type) values ('a-1', 100, 'T')",
+		"update message_store_before_dibs.messages set type = 'T'",
+		"delete from message_store_before_dibs.messages",
+		"truncate message_store_before_dibs.messages",
+		"set session_replication_role = replica; insert into message_store_before_dibs.messages (stream_name, position, type) values ('a-1', 100, 'T')",
+	} {
+		_, err := conn.PgConn().Exec(t.Context(), sql).ReadAll()
+		require.Equal(t, "55000", sqlstate(err), sql)
+	}
+	client := connect(t, messagedbtest.As(t, url, "message_store"))
+	_, err = client.Exec(t.Context(), "select message_store_before_dibs.write_message(gen_random_uuid()::varchar, 'a-1', 'T', '{}')")
+	require.Equal(t, "42501", sqlstate(err))
+}
+
+// Writers, each with its stream, go on from before the adoption until after it, and
+// try again after a definite error.
+func TestAdoptionLosesNoAcknowledgedWrite(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	const writers = 6
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	var acknowledged [writers][]string
+	var after [writers]atomic.Int64
+	var switched atomic.Bool
+	for i := range writers {
+		client := connect(t, messagedbtest.As(t, url, "message_store"))
+		all.Go(func() {
+			version := int64(-1)
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				var id string
+				var position int64
+				// Prepared, so that the session keeps plans.
+				err := client.QueryRow(context.Background(), "select id, write_message(id, $1, 'T', '{}', null, $2) from (select gen_random_uuid()::varchar as id) i",
+					fmt.Sprintf("live%d-%d", i%3, i), version).Scan(&id, &position)
+				if sqlstate(err) != "" {
+					continue
+				}
+				if err != nil || position != version+1 {
+					t.Errorf("write after version %d: %d, %v", version, position, err)
+					return
+				}
+				version = position
+				acknowledged[i] = append(acknowledged[i], id)
+				if switched.Load() {
+					after[i].Add(1)
+				}
+			}
+		})
+	}
+	// Each adds to the tail that the switch takes.
+	require.Eventually(t, func() bool {
+		return one[int](t, conn, "select count(*) from message_store.messages where stream_name like 'live%'") > 200
+	}, patience, tick)
+
+	done, err := adopt(t, url, nil)
+	switched.Store(true)
+	if err == nil {
+		require.Eventually(t, func() bool {
+			return !slices.ContainsFunc(slices.Collect(func(yield func(int64) bool) {
+				for i := range after {
+					if !yield(after[i].Load()) {
+						return
+					}
+				}
+			}), func(n int64) bool { return n < 5 })
+		}, patience, tick)
+	}
+	close(stop)
+	all.Wait()
+
+	require.NoError(t, err)
+	var ids []string
+	for i := range acknowledged {
+		ids = append(ids, acknowledged[i]...)
+	}
+	require.Equal(t, len(ids), one[int](t, conn, "select count(*) from message_store.messages where id = any ($1::uuid[])", ids))
+	require.Equal(t, one[int](t, conn, "select count(*) from message_store.messages where stream_name like 'live%'"), len(ids), "each once, and nothing else")
+	for i := range acknowledged {
+		got := one[[]string](t, conn, "select array_agg(id::text order by position) from message_store.messages where stream_name = $1", fmt.Sprintf("live%d-%d", i%3, i))
+		require.Equal(t, acknowledged[i], got)
+	}
+	require.True(t, one[bool](t, conn, `select bool_and(position = n and global_position > coalesce(before, 0)) from (
+		select position, global_position, row_number() over s - 1 as n, lag(global_position) over s as before
+		from message_store.messages where stream_name like 'live%' window s as (partition by stream_name order by position)) m`))
+	require.Equal(t, done.Messages, one[int64](t, conn, "select count(*) from message_store_before_dibs.messages"), "what came after is not there")
+	require.Zero(t, one[int](t, conn, "select count(*) from message_store_before_dibs.messages o where not exists (select from dibs.messages m where m.id = o.id)"))
+}
+
+// A writer that was in the middle of message-db's write_message when it was switched.
+func TestWriterThatWaitsForTheSwitchWritesToTheStoreOrFails(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	before := one[int](t, conn, "select count(*) from message_store.messages")
+	holder, watcher := connect(t, url), connect(t, url)
+	// The switch has the table's lock when it comes to this one.
+	require.NoError(t, migrationsAreThere(t, url))
+	done := make(chan error, 1)
+	var tx pgx.Tx
+	progress := at(migrations.AdoptionCompares, func() {
+		var err error
+		tx, err = holder.Begin(t.Context())
+		if err == nil {
+			_, err = tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode")
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	go func() { _, err := adopt(t, url, progress); done <- err }()
+	require.Eventually(t, func() bool {
+		return one[bool](t, watcher, "select exists (select from pg_locks where relation = to_regclass('message_store.messages') and mode = 'AccessExclusiveLock' and granted)")
+	}, patience, tick)
+	// The old functions' plans are made, and one is stopped at its insert.
+	clients := []*pgx.Conn{}
+	results := make(chan error, 2)
+	for i := range 2 {
+		client := connect(t, messagedbtest.As(t, url, "message_store"))
+		clients = append(clients, client)
+		go func() {
+			_, err := client.Exec(context.Background(), "select write_message(gen_random_uuid()::varchar, $1, 'T', '{}')", fmt.Sprintf("waits%d-1", i))
+			results <- err
+		}()
+	}
+	for _, client := range clients {
+		pid := int32(client.PgConn().PID()) //nolint:gosec // a pid
+		require.Eventually(t, func() bool { return one[bool](t, watcher, "select cardinality(pg_blocking_pids($1)) > 0", pid) }, patience, tick)
+	}
+
+	require.NoError(t, tx.Rollback(t.Context()))
+
+	require.NoError(t, <-done)
+	wrote := 0
+	for range clients {
+		if err := <-results; err == nil {
+			wrote++
+		} else {
+			require.NotEmpty(t, sqlstate(err), err)
+		}
+	}
+	require.Equal(t, before, one[int](t, conn, "select count(*) from message_store_before_dibs.messages"))
+	require.Equal(t, before+wrote, one[int](t, conn, "select count(*) from dibs.messages"))
+}
+
+// migrationsAreThere migrates, so that there is a table to lock.
+func migrationsAreThere(t *testing.T, url string) error {
+	t.Helper()
+	return migrations.Up(t.Context(), connect(t, url), nil)
+}
+
+// Numbered before others and committed after them: no order of copying finds it.
+func TestMessageThatIsCommittedLateIsAdopted(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	late, early := connect(t, url), connect(t, url)
+	do(t, late, "set search_path = message_store")
+	do(t, early, "set search_path = message_store")
+	var tx pgx.Tx
+	var followed bool
+	begin := at(migrations.AdoptionCopies, func() {
+		var err error
+		if tx, err = late.Begin(t.Context()); err != nil {
+			t.Error(err)
+			return
+		}
+		_, err = tx.Exec(t.Context(), "select write_message(gen_random_uuid()::varchar, 'late-1', 'T', '{}')")
+		if err != nil {
+			t.Error(err)
+		}
+		if _, err = early.Exec(t.Context(), "select write_message(gen_random_uuid()::varchar, 'early-1', 'T', '{}')"); err != nil {
+			t.Error(err)
+		}
+	})
+	commit := at(migrations.AdoptionCompares, func() {
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+
+	_, err := adopt(t, url, func(p migrations.AdoptionProgress) {
+		followed = followed || p.Phase == migrations.AdoptionFollows
+		begin(p)
+		commit(p)
+	})
+
+	require.NoError(t, err)
+	require.True(t, followed)
+	require.True(t, one[bool](t, conn, `select (select global_position from dibs.messages where stream_name = 'late-1')
+		< (select global_position from dibs.messages where stream_name = 'early-1')`))
+	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
+}
+
+// What was held to be complete stays so.
+func TestMessageDBOnlyAddsWhileItIsAdopted(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	other := connect(t, url)
+	stopped := errors.New("stopped")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	_, err := migrations.Adopt(ctx, connector(url), &migrations.AdoptConfig{Progress: at(migrations.AdoptionCompares, func() { cancel(stopped) })})
+	require.Error(t, err)
+
+	for _, sql := range []string{
+		"insert into message_store.messages (global_position, stream_name, position, type) values (3, 'a-1', 100, 'T')",
+		"update message_store.messages set type = 'T' where global_position = 1",
+		"delete from message_store.messages where global_position = 1",
+		"truncate message_store.messages",
+	} {
+		_, err := other.Exec(t.Context(), sql)
+		require.Equal(t, "55000", sqlstate(err), sql)
+	}
+	write(t, other, "account-1")
+	_, err = adopt(t, url, nil)
+	require.NoError(t, err)
+	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
+}
+
+func TestNobodyWritesNativelyWhileMessagesAreAdopted(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	user, name := connectAs(t, url, "")
+	require.NoError(t, migrationsAreThere(t, url))
+	do(t, conn, "grant dibs_writer to "+name)
+	append := `select outcome from dibs.append('{account-1}', '{-2}', '{1}', array[gen_random_uuid()], '{Opened}', '{"{}"}', '{null}')`
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, err := migrations.Adopt(ctx, connector(url), &migrations.AdoptConfig{Progress: at(migrations.AdoptionIndexes, cancel)})
+	require.ErrorIs(t, err, context.Canceled)
+
+	_, err = conn.Exec(t.Context(), append)
+	require.Equal(t, "55000", sqlstate(err))
+	require.ErrorContains(t, err, "being adopted")
+	for _, sql := range []string{append, "set dibs.adopting = 'on'; " + append, "select * from dibs.read_category('account')"} {
+		_, err = user.PgConn().Exec(t.Context(), sql).ReadAll()
+		require.Equal(t, "42501", sqlstate(err), sql)
+	}
+	require.ErrorIs(t, migrations.Up(t.Context(), conn, nil), migrations.ErrAdopting)
+	status, err := migrations.AdoptionStatus(t.Context(), conn)
+	require.NoError(t, err)
+	require.Equal(t, migrations.Adopting, status.State)
+	require.Equal(t, one[int64](t, conn, "select count(*) from dibs.messages"), status.Copied)
+
+	_, err = adopt(t, url, nil)
+	require.NoError(t, err)
+	do(t, user, append)
+	require.Equal(t, 201, one[int](t, user, "select count(id) from dibs.read_category('account', 0, 1000)"))
+}
+
+// A setting alone, which anyone can make, does not open the store.
+func TestOnlyTheOwnerMayFillTheStore(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	user, name := connectAs(t, url, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, err := migrations.Adopt(ctx, connector(url), &migrations.AdoptConfig{Progress: at(migrations.AdoptionIndexes, cancel)})
+	require.ErrorIs(t, err, context.Canceled)
+	do(t, conn, fmt.Sprintf("grant usage on schema dibs to %s; grant insert on dibs.messages to %[1]s; grant usage on sequence dibs.messages_global_position_seq to %[1]s", name))
+
+	_, err = user.PgConn().Exec(t.Context(), "set dibs.adopting = 'on'; insert into dibs.messages (stream_name, position, type, id) values ('a-1', 0, 'T', gen_random_uuid())").ReadAll()
+
+	require.Equal(t, "55000", sqlstate(err))
+}
+
+var phases = []migrations.AdoptionPhase{
+	migrations.AdoptionChecks, migrations.AdoptionLocks, migrations.AdoptionCopies, migrations.AdoptionIndexes, migrations.AdoptionCompares,
+}
+
+// After each try message-db is the store still, and takes a write.
+func TestAdoptionGoesOnAfterItWasKilled(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	killer := connect(t, url)
+	kill := func() {
+		if _, err := killer.Exec(context.Background(), "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'dibs migrate adopt'"); err != nil {
+			t.Error(err)
+		}
+	}
+	count := one[int](t, conn, "select count(*) from message_store.messages")
+	for _, phase := range phases {
+		for _, later := range []int64{0, 1, 3} { // steps of the phase
+			_, err := adopt(t, url, func(p migrations.AdoptionProgress) {
+				if p.Phase == phase && p.Done >= later {
+					kill()
+				}
+			})
+			if err != nil {
+				write(t, conn, "between-1")
+				count++
+				require.Equal(t, count, one[int](t, conn, "select count(*) from message_store.messages where to_regclass('message_store_before_dibs.messages') is null"))
+			}
+		}
+	}
+
+	_, err := adopt(t, url, nil)
+
+	require.NoError(t, err)
+	require.Equal(t, count, one[int](t, conn, "select count(*) from dibs.messages"))
+	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
+	requireOurs(t, conn)
+}
+
+func TestAdoptionKilledInItsSwitchLeavesMessageDB(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	require.NoError(t, migrationsAreThere(t, url))
+	holder := connect(t, url)
+	before := fingerprint(t, conn, "message_store.messages")
+	var tx pgx.Tx
+	done := make(chan error, 1)
+	go func() {
+		_, err := adopt(t, url, at(migrations.AdoptionCompares, func() {
+			var err error
+			if tx, err = holder.Begin(t.Context()); err == nil {
+				_, err = tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode")
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}))
+		done <- err
+	}()
+	const inside = "select pid from pg_locks where relation = to_regclass('message_store_before_dibs.messages') or relation = to_regclass('message_store.messages') and mode = 'AccessExclusiveLock' and granted"
+	require.Eventually(t, func() bool { return one[bool](t, conn, "select exists ("+inside+")") }, patience, tick)
+
+	do(t, conn, "select pg_terminate_backend(pid) from ("+inside+") p")
+
+	require.Error(t, <-done)
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
+	require.False(t, one[bool](t, conn, "select to_regnamespace('message_store_before_dibs') is not null"))
+	write(t, conn, "account-1")
+	_, err := adopt(t, url, nil)
+	require.NoError(t, err)
+}
+
+// Another process, ended as hard as it goes.
+func TestAdoptionGoesOnAfterItsProcessWasKilled(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	for _, line := range []string{"copying 100", "indexing 1", "comparing 0"} {
+		process := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
+		process.Env = append(os.Environ(), adoptHere+"="+url)
+		out, err := process.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, process.Start())
+		said := bufio.NewScanner(out)
+		phase, _, _ := strings.Cut(line, " ")
+		for said.Scan() && !strings.HasPrefix(said.Text(), phase) {
+		}
+		for said.Text() != line && said.Scan() {
+		}
+		require.NoError(t, process.Process.Kill())
+		_, err = io.Copy(io.Discard, out)
+		require.NoError(t, err)
+		require.Error(t, process.Wait())
+		write(t, conn, "between-1")
+	}
+
+	_, err := adopt(t, url, nil)
+
+	require.NoError(t, err)
+	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
+	require.Equal(t, 3, one[int](t, conn, "select count(*) from message_store.messages where stream_name = 'between-1'"))
+}
+
+func TestTwoDoNotAdoptAtOnce(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	done := make(chan error, 4)
+	for range cap(done) {
+		go func() { _, err := adopt(t, url, nil); done <- err }()
+	}
+	for range cap(done) {
+		require.NoError(t, <-done, "who waits finds it done")
+	}
+	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
+}
+
+// Whatever is not as it was is found before anything is switched.
+func TestTamperedCopyIsNotSwitchedTo(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	tamperer := connect(t, url)
+	before := fingerprint(t, conn, "message_store.messages")
+	for name, sql := range map[string]string{
+		"data":         `update dibs.messages set data = '{"n": 999}' where stream_name = 'account-1' and position = 3`,
+		"data to null": `update dibs.messages set data = null where stream_name = 'account-1' and position = 3`,
+		"metadata":     `update dibs.messages set metadata = '{}' where stream_name = 'account-1' and position = 3`,
+		"time":         `update dibs.messages set time = time + '1 microsecond' where stream_name = 'account-1' and position = 3`,
+		"type":         `update dibs.messages set type = 'deposited' where stream_name = 'account-1' and position = 3`,
+		"id":           `update dibs.messages set id = gen_random_uuid() where stream_name = 'account-1' and position = 3`,
+		"number":       `update dibs.messages set global_position = 1000000000 where stream_name = 'account-1' and position = 3`,
+		"stream":       `update dibs.messages set stream_name = 'account-1x' where stream_name = 'account-1' and position = 3`,
+		"swapped":      `update dibs.messages m set data = o.data from dibs.messages o where m.stream_name = 'account-1' and m.position in (3, 4) and o.stream_name = 'account-1' and o.position = 7 - m.position`,
+		"missing":      `delete from dibs.messages where stream_name = 'account-1' and position = 3`,
+		"one more":     `insert into dibs.messages (stream_name, position, type, id, global_position) values ('account-1', 1000, 'T', gen_random_uuid(), (select min(g) from generate_series(1, 1000) g where not exists (select from dibs.messages where global_position = g)))`,
+		"in the tail":  `insert into dibs.messages (stream_name, position, type, id, global_position) values ('account-1', 1000, 'T', gen_random_uuid(), 1000000000)`,
+	} {
+		_, err := adopt(t, url, at(migrations.AdoptionCompares, func() {
+			const open = "set session_replication_role = replica; set dibs.adopting = 'on'; alter table dibs.messages disable trigger all; "
+			const shut = "; alter table dibs.messages enable trigger all; alter table dibs.messages enable always trigger dibs_adoption_refuse_native"
+			if _, err := tamperer.PgConn().Exec(context.Background(), open+sql+shut).ReadAll(); err != nil {
+				t.Error(name, err)
+			}
+		}))
+		require.ErrorIs(t, err, migrations.ErrCopyDiffers, name)
+		if differs, ok := errors.AsType[*migrations.CopyDiffersError](err); ok {
+			require.Equal(t, "account-1", slices.MinFunc(differs.Streams, func(a, b migrations.StreamDifference) int { return strings.Compare(a.Stream, b.Stream) }).Stream)
+		}
+		require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
+		require.False(t, one[bool](t, conn, "select to_regnamespace('message_store_before_dibs') is not null"))
+		undone, err := migrations.UndoAdoption(t.Context(), connector(url), nil)
+		require.NoError(t, err)
+		require.True(t, undone.Abandons)
+	}
+	_, err := adopt(t, url, nil)
+	require.NoError(t, err)
+}
+
+// What came since the bulk was compared is compared by the switch.
+func TestTamperedTailIsNotSwitchedTo(t *testing.T) {
+	t.Parallel()
+	for name, sql := range map[string]string{
+		"data":     `update dibs.messages set data = '{"n": 999}' where stream_name = 'tail-1' and position = 3`,
+		"missing":  `delete from dibs.messages where stream_name = 'tail-1' and position = 3`,
+		"position": `update dibs.messages set position = 77 where stream_name = 'tail-1' and position = 3`,
+	} {
+		url, conn := adopting(t)
+		tamperer := connect(t, url)
+		add := at(migrations.AdoptionCopies, func() {
+			for range 10 {
+				write(t, tamperer, "tail-1")
+			}
+		})
+		var tampered atomic.Bool
+		_, err := adopt(t, url, func(p migrations.AdoptionProgress) {
+			add(p)
+			// The last of the comparison: the bulk and the number of the tail were right.
+			if p.Phase == migrations.AdoptionLocks && one[bool](t, tamperer, "select exists (select from dibs_adoption.sums)") && tampered.CompareAndSwap(false, true) {
+				do(t, tamperer, "set session_replication_role = replica; alter table dibs.messages disable trigger all; "+sql+"; alter table dibs.messages enable trigger all; alter table dibs.messages enable always trigger dibs_adoption_refuse_native")
+			}
+		})
+
+		if name == "missing" {
+			// It came late, for all that anyone can tell, and is copied again.
+			require.ErrorIs(t, err, migrations.ErrCopyDiffers, name)
+			continue
+		}
+		require.True(t, tampered.Load())
+		require.ErrorIs(t, err, migrations.ErrCopyDiffers, name)
+		require.False(t, one[bool](t, conn, "select to_regnamespace('message_store_before_dibs') is not null"), name)
+		write(t, conn, "account-1")
+	}
+}
+
+func TestWhoeverHoldsTheTableIsNamed(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	holder := connect(t, url)
+	tx, err := holder.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "select count(*) from message_store.messages")
+	require.NoError(t, err)
+	config := &migrations.AdoptConfig{LockTimeout: 200 * time.Millisecond, LockTries: 2}
+	var told atomic.Bool
+	config.Progress = func(p migrations.AdoptionProgress) {
+		if p.Phase == migrations.AdoptionLocks && len(p.Blockers) > 0 {
+			told.Store(true)
+		}
+	}
+
+	_, err = migrations.Adopt(t.Context(), connector(url), config)
+
+	require.ErrorIs(t, err, migrations.ErrLocked)
+	locked, ok := errors.AsType[*migrations.LockedError](err)
+	require.True(t, ok)
+	require.Len(t, locked.Blockers, 1)
+	require.Equal(t, int32(holder.PgConn().PID()), locked.Blockers[0].PID) //nolint:gosec // a pid
+	require.ErrorContains(t, err, fmt.Sprintf("process %d of postgres", holder.PgConn().PID()))
+	require.True(t, told.Load())
+	write(t, conn, "account-1")
+	require.NoError(t, tx.Rollback(t.Context()))
+	_, err = adopt(t, url, nil)
+	require.NoError(t, err)
+}
+
+func TestPlanTellsAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	before := fingerprint(t, conn, "message_store.messages")
+	catalog := "select md5(string_agg(c.oid || c.relname || c.relnamespace, ',' order by c.oid)) from pg_class c where c.oid >= 16384 and relnamespace <> 'pg_toast'::regnamespace"
+	was := one[string](t, conn, catalog)
+
+	plan, err := migrations.PlanAdoption(t.Context(), connector(url), nil)
+
+	require.NoError(t, err)
+	require.Empty(t, plan.Obstacles)
+	require.Empty(t, plan.Warnings)
+	require.Equal(t, "1.3.0", plan.Version)
+	require.Equal(t, one[int64](t, conn, "select count(*) from message_store.messages"), plan.Messages)
+	require.Equal(t, plan.Messages, plan.Sample)
+	require.Positive(t, plan.Copy)
+	require.Positive(t, plan.Index)
+	require.Positive(t, plan.Compare)
+	require.Positive(t, plan.NeedBytes)
+	require.Equal(t, was, one[string](t, conn, catalog))
+	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
+	require.False(t, one[bool](t, conn, "select to_regnamespace('dibs') is not null or to_regnamespace('dibs_adoption') is not null"))
+}
+
+func TestWhatCannotBeAdoptedIsRefused(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	for _, c := range []struct {
+		sql, undo string
+		kind      migrations.ObstacleKind
+		says      string
+	}{
+		{"alter table message_store.messages add column tenant text", "alter table message_store.messages drop column tenant", migrations.ObstacleSource, "tenant"},
+		{"alter table message_store.messages alter position type integer", "alter table message_store.messages alter position type bigint", migrations.ObstacleSource, "position"},
+		{"alter function message_store.message_store_version() rename to v", "alter function message_store.v() rename to message_store_version", migrations.ObstacleSource, "message_store_version"},
+		{"create or replace function message_store.message_store_version() returns varchar language sql as $$ select '2.0.0'::varchar $$", "create or replace function message_store.message_store_version() returns varchar language sql as $$ select '1.2.1'::varchar $$", migrations.ObstacleSource, `"2.0.0"`},
+		{"alter table message_store.messages rename to m", "alter table message_store.m rename to messages", migrations.ObstacleSource, "no table"},
+		{"alter sequence message_store.messages_global_position_seq cache 10", "alter sequence message_store.messages_global_position_seq cache 1", migrations.ObstacleSource, "sequence"},
+		{"insert into message_store.messages (stream_name, position, type) values ('a-1', -7, 'T')", "delete from message_store.messages where position = -7", migrations.ObstacleMessages, "position below 0"},
+		{"insert into message_store.messages (global_position, stream_name, position, type) values (0, 'a-1', 70, 'T')", "delete from message_store.messages where global_position = 0", migrations.ObstacleMessages, "global position below 1"},
+		{"insert into message_store.messages (stream_name, position, type, time) values ('a-1', 70, 'T', 'infinity')", "delete from message_store.messages where time = 'infinity'", migrations.ObstacleMessages, "time"},
+		{"insert into message_store.messages (global_position, stream_name, position, type) values (1000000, 'a-1', 70, 'T')", "delete from message_store.messages where global_position = 1000000", migrations.ObstacleMessages, "1000000"},
+		{"drop index message_store.messages_id; insert into message_store.messages (id, stream_name, position, type) select id, 'twice-1', 0, 'T' from message_store.messages limit 1",
+			"delete from message_store.messages where stream_name = 'twice-1'; create unique index messages_id on message_store.messages (id)", migrations.ObstacleMessages, "id that others have"},
+		{"create schema message_store_before_dibs", "drop schema message_store_before_dibs", migrations.ObstacleTarget, "message_store_before_dibs"},
+	} {
+		do(t, conn, c.sql)
+		before, err := migrations.PlanAdoption(t.Context(), connector(url), nil)
+		require.NoError(t, err, c.sql)
+		require.NotEmpty(t, before.Obstacles, c.sql)
+		require.Equal(t, c.kind, before.Obstacles[0].Kind, before.Obstacles)
+		require.Contains(t, before.Obstacles[0].Problem, c.says)
+
+		_, err = adopt(t, url, nil)
+
+		require.ErrorIs(t, err, migrations.ErrCannotAdopt, c.sql)
+		refused, ok := errors.AsType[*migrations.CannotAdoptError](err)
+		require.True(t, ok)
+		require.Equal(t, before.Obstacles, refused.Obstacles)
+		require.False(t, one[bool](t, conn, "select to_regnamespace('dibs') is not null"), c.sql)
+		do(t, conn, c.undo)
+	}
+	plan, err := migrations.PlanAdoption(t.Context(), connector(url), nil)
+	require.NoError(t, err)
+	require.Empty(t, plan.Obstacles)
+}
+
+func TestDatabaseWithoutMessageDBIsRefused(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	_, err := migrations.Adopt(t.Context(), connector(url), nil)
+	require.ErrorIs(t, err, migrations.ErrCannotAdopt)
+	require.NoError(t, migrationsAreThere(t, url))
+	_, err = migrations.Adopt(t.Context(), connector(url), nil)
+	require.ErrorIs(t, err, migrations.ErrCannotAdopt)
+	_, err = migrations.UndoAdoption(t.Context(), connector(url), nil)
+	require.ErrorIs(t, err, migrations.ErrNothingToUndo)
+}
+
+func TestStoreThatIsUsedIsNotFilled(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	require.NoError(t, migrationsAreThere(t, url))
+	requireOurs(t, conn)
+
+	_, err := adopt(t, url, nil)
+
+	require.ErrorIs(t, err, migrations.ErrCannotAdopt)
+	require.ErrorContains(t, err, "there are messages in dibs.messages")
+}
+
+// What others made of message-db's objects would go on with the old table.
+func TestDependentsAreInTheWay(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	do(t, conn, `
+		create schema app;
+		create view app.accounts as select * from message_store.messages where stream_name like 'account-%';
+		create materialized view app.totals as select count(*) from app.accounts;
+		create table app.seen (global_position bigint references message_store.messages);
+		create function app.latest() returns bigint language sql return (select max(global_position) from message_store.messages);
+		create function app.by_name() returns bigint language plpgsql as $$ begin return (select max(global_position) from message_store.messages); end $$;
+		create function message_store.own() returns integer language sql as 'select 1';
+		create table message_store.notes (n integer);
+		create function app.notify() returns trigger language plpgsql as $$ begin return null; end $$;
+		create trigger notify after insert on message_store.messages for each row execute function app.notify();
+		create publication p for table message_store.messages;
+		create role `+"app_"+strings.ToLower(t.Name())+`;
+		grant usage on schema message_store to `+"app_"+strings.ToLower(t.Name()))
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		admin, err := pgx.Connect(ctx, url)
+		require.NoError(t, err)
+		defer admin.Close(ctx)
+		_, err = admin.PgConn().Exec(ctx, "drop owned by app_"+strings.ToLower(t.Name())+"; drop role app_"+strings.ToLower(t.Name())).ReadAll()
+		require.NoError(t, err)
+	})
+
+	_, err := adopt(t, url, nil)
+
+	require.ErrorIs(t, err, migrations.ErrCannotAdopt)
+	for _, object := range []string{"view app.accounts", "app.seen", "function app.latest()", "function message_store.own()", "table message_store.notes", "trigger notify"} {
+		require.ErrorContains(t, err, object)
+	}
+	require.NotContains(t, err.Error(), "by_name", "it finds the new view by its name")
+	require.NotContains(t, err.Error(), "app.totals", "it goes on with what it is made of")
+	config := &migrations.AdoptConfig{LeaveDependents: true}
+	plan, err := migrations.PlanAdoption(t.Context(), connector(url), config)
+	require.NoError(t, err)
+	require.Empty(t, plan.Obstacles)
+	warnings := strings.Join(plan.Warnings, "\n")
+	require.Contains(t, warnings, "publication p")
+	require.Contains(t, warnings, "role app_")
+	require.Contains(t, warnings, "view app.accounts")
+	_, err = migrations.Adopt(t.Context(), connector(url), config)
+	require.NoError(t, err)
+	write(t, conn, "account-1")
+	require.Equal(t, one[int64](t, conn, "select max(global_position) from message_store.messages"), one[int64](t, conn, "select app.by_name()"))
+	require.Less(t, one[int64](t, conn, "select app.latest()"), one[int64](t, conn, "select app.by_name()"))
+}
+
+// Message-db's owner need not be a superuser, nor its store's owner ours.
+func TestUserWhoIsNoSuperuserAdopts(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t) // so that the roles are there
+	url, conn := adopting(t)
+	user, name := connectAs(t, url, "")
+	do(t, conn, fmt.Sprintf(`alter schema message_store owner to %s; alter table message_store.messages owner to %[1]s;
+		alter function message_store.write_message owner to %[1]s`, name))
+	mine := func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, user.Config().Copy()) }
+	before := fingerprint(t, conn, "message_store.messages")
+	for _, member := range []bool{false, true} {
+		if member {
+			do(t, conn, "grant dibs_owner to "+name)
+		}
+		plan, err := migrations.PlanAdoption(t.Context(), mine, nil)
+		require.NoError(t, err)
+		require.Empty(t, plan.Obstacles)
+
+		_, err = migrations.Adopt(t.Context(), mine, nil)
+
+		require.NoError(t, err)
+		require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
+		client := connect(t, messagedbtest.As(t, url, "message_store"))
+		write(t, client, "account-1")
+		undone, err := migrations.UndoAdoption(t.Context(), mine, nil)
+		require.NoError(t, err)
+		require.Equal(t, int64(1), undone.Since)
+		write(t, connect(t, messagedbtest.As(t, url, "message_store")), "account-1")
+		if !member {
+			do(t, conn, "drop schema dibs, dibs_adoption, message_store_by_dibs cascade")
+		}
+		before = fingerprint(t, conn, "message_store.messages")
+	}
+}
+
+func TestUserWithoutRightsIsRefused(t *testing.T) {
+	t.Parallel()
+	url, _ := adopting(t)
+	user, _ := connectAs(t, url, "")
+	mine := func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, user.Config().Copy()) }
+
+	_, err := migrations.Adopt(t.Context(), mine, nil)
+
+	refused, ok := errors.AsType[*migrations.CannotAdoptError](err)
+	require.True(t, ok, err)
+	require.Equal(t, migrations.ObstacleRights, refused.Obstacles[0].Kind)
+}
+
+func TestUndoGivesBackWhatWasWrittenSince(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	_, err := adopt(t, url, nil)
+	require.NoError(t, err)
+	client := connect(t, messagedbtest.As(t, url, "message_store"))
+	for _, stream := range []string{"account-1", "new-1", "new-1", ""} {
+		write(t, client, stream)
+	}
+	do(t, conn, `select dibs.append('{native-2,native-1}', '{-2,-1}', '{1,2}', array[gen_random_uuid(), gen_random_uuid(), gen_random_uuid()], '{A,B,C}', array['{"b":1,"a":1e3}', '{}', '{"é":"\u00e9"}']::json[], array[null, '{"correlationStreamName":"x-1"}', null]::json[])`)
+	do(t, conn, "select dibs.trim('account-3', keep => 2, min_age => '0')")
+	do(t, conn, "select dibs.delete_stream('gap-1')")
+	do(t, conn, "select dibs.delete_stream('gap-2', erase_name => true)")
+	want := fingerprint(t, conn, "message_store.messages")
+	stale := one[int64](t, conn, "select count(*) from message_store_before_dibs.messages o where not exists (select from dibs.messages m where m.id = o.id)")
+	require.Positive(t, stale)
+	answers := asked(t, url)
+	drawn := one[int64](t, conn, "select last_value from dibs.messages_global_position_seq")
+
+	plan, err := migrations.PlanUndo(t.Context(), connector(url), nil)
+	require.NoError(t, err)
+	require.Equal(t, want, fingerprint(t, conn, "message_store.messages"))
+	undone, err := migrations.UndoAdoption(t.Context(), connector(url), nil)
+
+	require.NoError(t, err)
+	require.Equal(t, plan.Since, undone.Since)
+	require.Equal(t, plan.Removed, undone.Removed)
+	require.Equal(t, stale, undone.Removed)
+	require.Equal(t, want, fingerprint(t, conn, "message_store.messages"))
+	require.Equal(t, "r", one[string](t, conn, "select relkind::text from pg_class where oid = 'message_store.messages'::regclass"), "message-db's table")
+	require.Equal(t, answers, asked(t, url))
+	write(t, client, "account-1")
+	require.Equal(t, drawn+1, one[int64](t, conn, "select max(global_position) from message_store.messages"))
+	do(t, conn, "delete from message_store.messages where stream_name = 'account-6'; update message_store.messages set type = 'T2' where stream_name = 'account-6'")
+	_, err = conn.Exec(t.Context(), `select outcome from dibs.append('{account-1}', '{-2}', '{1}', array[gen_random_uuid()], '{Opened}', '{"{}"}', '{null}')`)
+	require.Equal(t, "55000", sqlstate(err))
+	require.ErrorContains(t, err, "given back")
+	require.ErrorIs(t, migrations.Up(t.Context(), conn, nil), migrations.ErrAdopting)
+	_, err = migrations.UndoAdoption(t.Context(), connector(url), nil)
+	require.ErrorIs(t, err, migrations.ErrNothingToUndo)
+
+	// And there again.
+	want = fingerprint(t, conn, "message_store.messages")
+	plan2, err := migrations.PlanAdoption(t.Context(), connector(url), nil)
+	require.NoError(t, err)
+	require.Empty(t, plan2.Obstacles)
+	_, err = adopt(t, url, nil)
+	require.NoError(t, err)
+	require.Equal(t, want, fingerprint(t, conn, "message_store.messages"))
+	write(t, client, "account-1")
+	requireOurs(t, conn)
+	report, err := migrations.Drift(t.Context(), conn, nil)
+	require.NoError(t, err)
+	require.Empty(t, report.Differences)
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+}
+
+func TestTamperedReturnIsNotSwitchedTo(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	_, err := adopt(t, url, nil)
+	require.NoError(t, err)
+	write(t, conn, "account-1")
+	do(t, conn, "alter table message_store_before_dibs.messages disable trigger all; update message_store_before_dibs.messages set data = '{}' where stream_name = 'account-1' and position = 2; alter table message_store_before_dibs.messages enable always trigger dibs_adoption_refuse")
+
+	_, err = migrations.UndoAdoption(t.Context(), connector(url), nil)
+
+	require.ErrorIs(t, err, migrations.ErrCopyDiffers)
+	require.ErrorContains(t, err, `"account-1"`)
+	write(t, conn, "account-1")
+}
+
+// Writers of both kinds, of whom ours are turned away and message-db's are not.
+func TestUndoLosesNoAcknowledgedWrite(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	_, err := adopt(t, url, nil)
+	require.NoError(t, err)
+	var all sync.WaitGroup
+	stop := make(chan struct{})
+	var acknowledged [4][]string
+	for i := range acknowledged {
+		user := "message_store"
+		sql := "select id, write_message(id, $1, 'T', '{}') from (select gen_random_uuid()::varchar as id) i"
+		if i%2 == 1 {
+			user, sql = "postgres", `select id, version from (select gen_random_uuid() as id) i, dibs.append(array[$1]::text[], '{-2}', '{1}', array[id], '{T}', '{"{}"}', '{null}') a (outcome, stream, version, global_position, other)`
+			sql = `select i.id::text, a.version from (select gen_random_uuid() as id) i, dibs.append(array[$1]::text[], '{-2}', '{1}', array[i.id], '{T}', '{"{}"}', '{null}') a`
+		}
+		client := connect(t, messagedbtest.As(t, url, user))
+		all.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				var id string
+				var position int64
+				err := client.QueryRow(context.Background(), sql, fmt.Sprintf("live-%d", i)).Scan(&id, &position)
+				if err == nil {
+					acknowledged[i] = append(acknowledged[i], id)
+				} else if sqlstate(err) == "" {
+					t.Error(err)
+					return
+				} else if i%2 == 1 && sqlstate(err) == "55000" {
+					return
+				}
+			}
+		})
+	}
+	require.Eventually(t, func() bool {
+		return one[int](t, conn, "select count(distinct stream_name) from dibs.messages where stream_name like 'live-%' and position > 3") == 4
+	}, patience, tick)
+
+	_, err = migrations.UndoAdoption(t.Context(), connector(url), nil)
+	if err == nil {
+		at := one[int](t, conn, "select count(*) from message_store.messages")
+		require.Eventually(t, func() bool { return one[int](t, conn, "select count(*) from message_store.messages") > at+5 }, patience, tick)
+	}
+	close(stop)
+	all.Wait()
+
+	require.NoError(t, err)
+	for i := range acknowledged {
+		got := one[[]string](t, conn, "select array_agg(id::text order by position) from message_store.messages where stream_name = $1", fmt.Sprintf("live-%d", i))
+		require.Equal(t, acknowledged[i], got)
+	}
+}
+
+func TestAdoptionThatWasBegunIsAbandoned(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	before := fingerprint(t, conn, "message_store.messages")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, err := migrations.Adopt(ctx, connector(url), &migrations.AdoptConfig{Progress: at(migrations.AdoptionIndexes, cancel)})
+	require.ErrorIs(t, err, context.Canceled)
+
+	undone, err := migrations.UndoAdoption(t.Context(), connector(url), nil)
+
+	require.NoError(t, err)
+	require.True(t, undone.Abandons)
+	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
+	do(t, conn, "delete from message_store.messages where global_position = 1")
+	require.Zero(t, one[int](t, conn, "select count(*) from dibs.messages"))
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	requireOurs(t, conn)
+	report, err := migrations.Drift(t.Context(), conn, nil)
+	require.NoError(t, err)
+	require.Empty(t, report.Differences)
+	status, err := migrations.AdoptionStatus(t.Context(), conn)
+	require.NoError(t, err)
+	require.Nil(t, status)
+}
+
+func TestInvalidAdoptConfigIsRefused(t *testing.T) {
+	t.Parallel()
+	never := func(context.Context) (*pgx.Conn, error) { return nil, errors.New("connected") }
+	for _, config := range []migrations.AdoptConfig{
+		{Workers: -1}, {Workers: 17}, {RangeMessages: -1}, {RangeMessages: 1_000_001}, {LockTimeout: -1}, {LockTimeout: 2 * time.Hour}, {LockTries: -1},
+	} {
+		_, err := migrations.Adopt(t.Context(), never, &config)
+		require.ErrorContains(t, err, "adopt: invalid ")
+	}
+}
