@@ -77,6 +77,11 @@ func TestAConsumerThatIsKilledLosesNothing(t *testing.T) {
 		pgtest.Pool(t) // migrates the database
 		testCrashes(t, pgtest.URL(t))
 	})
+	t.Run("Postgres through PgBouncer", func(t *testing.T) {
+		t.Parallel()
+		pgtest.Pool(t)
+		testCrashes(t, pgtest.PgBouncer(t, pgtest.URL(t)).URL)
+	})
 }
 
 func testCrashes(t *testing.T, storeURL string) {

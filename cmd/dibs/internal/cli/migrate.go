@@ -149,6 +149,9 @@ func (a *app) withConn(ctx context.Context, f func(*pgx.Conn) error) (err error)
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = 10 * time.Second // as the driver has it
 	}
+	if config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+		config.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // so that it works through PgBouncer
+	}
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return err

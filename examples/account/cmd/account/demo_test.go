@@ -44,6 +44,7 @@ func TestDemoAgreesWithTheFileThroughAKill(t *testing.T) {
 	}{
 		{"SQLite", func(*testing.T) string { return "" }},
 		{"PostgreSQL", func(t *testing.T) string { t.Helper(); return pgtest.URL(t) }},
+		{"PgBouncer", func(t *testing.T) string { t.Helper(); return pgtest.PgBouncer(t, pgtest.URL(t)).URL }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Setenv(storeVariable, "")

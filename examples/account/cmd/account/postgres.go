@@ -18,7 +18,7 @@ func preparePostgres(ctx context.Context, where string) (string, func() error, e
 	if err != nil {
 		return "", nil, fmt.Errorf("%w: the store's URL cannot be read", errUsage) // the error would show the password
 	}
-	conn, err := pgx.Connect(ctx, where)
+	conn, err := connect(ctx, where)
 	if err != nil {
 		return "", nil, fmt.Errorf("connect to %s: %w", target.Host, err)
 	}
@@ -34,7 +34,7 @@ func preparePostgres(ctx context.Context, where string) (string, func() error, e
 	return own.String(), func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
-		conn, err := pgx.Connect(ctx, where)
+		conn, err := connect(ctx, where)
 		if err != nil {
 			return fmt.Errorf("remove schema %s: %w", schema, err)
 		}
@@ -44,4 +44,14 @@ func preparePostgres(ctx context.Context, where string) (string, func() error, e
 		}
 		return nil
 	}, nil
+}
+
+// connect prepares nothing by name, so that it works through PgBouncer too.
+func connect(ctx context.Context, where string) (*pgx.Conn, error) {
+	config, err := pgx.ParseConfig(where)
+	if err != nil {
+		return nil, err
+	}
+	config.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	return pgx.ConnectConfig(ctx, config)
 }
