@@ -274,7 +274,9 @@ func TestAConsumerThatRunsNeverGoesOnAtTheOldPositionAfterAReset(t *testing.T) {
 			j := &journal{}
 			ended := make(chan error, 1)
 			c := newIn(t, store, category, "c", j, config)
-			go func() { ended <- c.Run(t.Context()) }()
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			t.Cleanup(cancel)
+			go func() { ended <- c.Run(ctx) }()
 			require.Eventually(t, func() bool { return c.Stats().Position > 0 }, 20*time.Second, time.Millisecond)
 
 			generation, err := consumer.Reset(t.Context(), store, category, "c", 0)
@@ -304,7 +306,9 @@ func TestAnIdleConsumerFindsOutThatItWasReset(t *testing.T) {
 		j := &journal{}
 		c := newConsumer(t, store, j, nil)
 		ended := make(chan error, 1)
-		go func() { ended <- c.Run(t.Context()) }()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
+		defer cancel()
+		go func() { ended <- c.Run(ctx) }()
 		time.Sleep(time.Hour)
 		require.Len(t, j.all(), 1)
 		start := time.Now()

@@ -11,6 +11,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -74,6 +75,8 @@ type app struct {
 	stderr io.Writer
 	getenv func(string) string
 	open   func(ctx context.Context, url string, config *messagestore.Config) (*messagestore.Store, error)
+
+	patience time.Duration // between two notes that a report goes on; 0 is 10 s
 
 	origin  string   // of the store's URL, as errors name it
 	server  string   // the URL, if it is PostgreSQL's

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -92,6 +93,7 @@ func withSideCategory(ctx context.Context, store *messagestore.Store, side strin
 			}
 		}
 	}
+	slices.Sort(categories)
 	return categories, nil
 }
 

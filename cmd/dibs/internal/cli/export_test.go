@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/messagestore"
@@ -18,5 +19,14 @@ func RunOver(
 	args []string, stdout, stderr io.Writer, getenv func(string) string,
 ) int {
 	a := &app{stdin: strings.NewReader(""), stderr: stderr, getenv: getenv, open: open}
+	return a.run(ctx, args, stdout)
+}
+
+// RunPatiently is RunOver with another time between two notes that a report goes on.
+func RunPatiently(
+	ctx context.Context, patience time.Duration, open func(context.Context, string, *messagestore.Config) (*messagestore.Store, error),
+	args []string, stdout, stderr io.Writer, getenv func(string) string,
+) int {
+	a := &app{stdin: strings.NewReader(""), stderr: stderr, getenv: getenv, open: open, patience: patience}
 	return a.run(ctx, args, stdout)
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -63,7 +64,7 @@ func (c *reportCommand) Run(ctx context.Context, a *app) error {
 			what = "every message of " + visible(c.Category)
 		}
 		var report messagestore.Report
-		err := a.patiently(10*time.Second, "reading "+what, func() error {
+		err := a.patiently("reading "+what, func() error {
 			var err error
 			report, err = store.Report(ctx, q)
 			return err
@@ -76,7 +77,7 @@ func (c *reportCommand) Run(ctx context.Context, a *app) error {
 }
 
 // patiently runs f, and tells a person from time to time that it goes on.
-func (a *app) patiently(every time.Duration, what string, f func() error) error {
+func (a *app) patiently(what string, f func() error) error {
 	if a.JSON {
 		return f()
 	}
@@ -84,7 +85,7 @@ func (a *app) patiently(every time.Duration, what string, f func() error) error 
 	var telling sync.WaitGroup
 	telling.Go(func() {
 		start := time.Now()
-		tick := time.NewTicker(every)
+		tick := time.NewTicker(cmp.Or(a.patience, 10*time.Second))
 		defer tick.Stop()
 		for {
 			select {

@@ -1,0 +1,361 @@
+package cli_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+	"github.com/dibs-go/dibs/messagestore/storeurl"
+)
+
+// onEveryStore runs a test with a shell of a new store of each kind that lasts, and
+// with that store.
+func onEveryStore(t *testing.T, test func(t *testing.T, dibs *shell, store *messagestore.Store)) {
+	t.Helper()
+	for name, open := range map[string]func(t *testing.T) string{
+		"SQLite": func(t *testing.T) string {
+			t.Helper()
+			return "sqlite:" + filepath.Join(t.TempDir(), "dibs.db")
+		},
+		"Postgres": func(t *testing.T) string {
+			t.Helper()
+			url := pgtest.Database(t)
+			(&shell{env: map[string]string{"DIBS_STORE": url}}).ok(t, "migrate", "up")
+			return url
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := open(t)
+			store, err := storeurl.Open(t.Context(), url, nil)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, store.Close()) })
+			test(t, &shell{env: map[string]string{"DIBS_STORE": url}}, store)
+		})
+	}
+}
+
+// parking is a handler that has everything parked.
+type unwanted struct{}
+
+func (unwanted) Error() string { return "nobody wants it" }
+func (unwanted) Park() bool    { return true }
+
+func catchUp(t *testing.T, store *messagestore.Store, category messagestore.Category, name string, failure error) (handled []string) {
+	t.Helper()
+	c, err := consumer.New(store, category, name, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		handled = append(handled, m.String())
+		return failure
+	}), nil)
+	require.NoError(t, err)
+	require.NoError(t, c.CatchUp(t.Context()))
+	return handled
+}
+
+func TestReportCountsWhatIsThere(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, _ *messagestore.Store) {
+		for _, stream := range []string{"account-1", "account-1", "account-2", "account:command-1"} {
+			dibs.ok(t, "write", stream, "Opened", `{"name":"Ann"}`)
+		}
+		dibs.ok(t, "write", "account-1", "Closed", `{}`)
+
+		lines := strings.Split(strings.TrimSpace(dibs.ok(t, "report", "streams", "--sort", "messages")), "\n")
+		require.Len(t, lines, 4)
+		require.Regexp(t, `^messages  percent  bytes  last +stream$`, lines[0])
+		require.Regexp(t, `^ +3 +60\.00 +\d+  \S+Z  account-1$`, lines[1])
+		require.Regexp(t, `^ +1 +20\.00 +\d+  \S+Z  account-2$`, lines[2])
+
+		types := objects(t, dibs.ok(t, "report", "types", "--category", "account", "--json"))
+		require.Len(t, types, 2)
+		require.Equal(t, "Closed", types[0]["type"])
+		require.InDelta(t, 25.0, types[0]["percent"], 0)
+		require.InDelta(t, 3, types[1]["messages"], 0)
+		require.NotContains(t, types[0], "lastPosition")
+		streams := objects(t, dibs.ok(t, "report", "streams", "--like=-1", "--json"))
+		require.Len(t, streams, 2)
+		require.InDelta(t, 2, streams[0]["lastPosition"], 0)
+
+		both := objects(t, dibs.ok(t, "report", "--by", "type,category", "--json"))
+		require.Len(t, both, 3)
+		require.Equal(t, []any{"Opened", "account:command"}, []any{both[2]["type"], both[2]["category"]})
+		require.Len(t, objects(t, dibs.ok(t, "report", "categories", "--json")), 2)
+
+		cut := dibs.run(t, "report", "streams", "--limit", "1")
+		require.Equal(t, 0, cut.code)
+		require.Equal(t, "dibs: 1 of 3 rows, of 5 messages in all; --limit 0 prints all\n", cut.stderr)
+		cut = dibs.run(t, "report", "streams", "--limit", "1", "--json")
+		require.InDelta(t, 3, objects(t, cut.stderr)[0]["of"], 0)
+		require.Equal(t, "dibs: no such messages\n", dibs.run(t, "report", "streams", "--category", "none").stderr)
+	})
+}
+
+func TestReportRefusesWhatItDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	dibs := newShell(t)
+	for _, args := range []string{
+		"report", "report stream", "report streams --by type", "report --by type,type", "report --by size", "report streams --sort size", "report streams --limit -1",
+	} {
+		r := dibs.run(t, strings.Fields(args)...)
+		require.Equal(t, 2, r.code, "%s: %s", args, r.stderr)
+		require.Empty(t, r.stdout)
+	}
+	require.Equal(t, 2, dibs.run(t, "report", "streams", "--like", "a\x00b").code)
+}
+
+// What another client wrote may have any name; a terminal acts on none of it.
+func TestHostileNamesAreShownAsTheyAreSpelt(t *testing.T) {
+	t.Parallel()
+	const bad = "evil\x1b[2J\r\n\u202e"
+	file := filepath.Join(t.TempDir(), "dibs.db")
+	driver, err := sqlite.Open(t.Context(), file, nil)
+	require.NoError(t, err)
+	store := messagestore.New(driver, nil)
+	_, err = store.Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "Opened", Data: []byte(`{}`)})
+	require.NoError(t, err)
+	catchUp(t, store, "account", "mail", unwanted{})
+	id := uuid.NewString()
+	for stream, record := range map[messagestore.StreamName]messagestore.Record{
+		bad + "-1":                {Type: bad, Data: []byte(`{}`)},
+		"account:position-" + bad: {Type: "Recorded", Data: []byte(`{"position": 0}`)},
+		"account:position-ours":   {Type: "Resized", Data: []byte(`{"size":1,"start":-1}`)},
+		bad + ":position-x":       {Type: "Recorded", Data: []byte(`{"position": 0}`)},
+		messagestore.StreamName("account:deadLetter-mail+" + id): {Type: "Parked", Data: []byte(`{"messageId":"` + id + `","stream":"evil\u001b[2J-1","type":"T\u001b[2J","error":"e\u001b[2J\u202e","attempts":1}`)},
+	} {
+		record.ID = uuid.New()
+		_, err := driver.Append(t.Context(), messagestore.Append{Stream: stream, Expected: messagestore.AnyVersion, Records: []messagestore.Record{record}})
+		require.NoError(t, err)
+	}
+	require.NoError(t, store.Close())
+	dibs := &shell{env: map[string]string{"DIBS_STORE": "sqlite:" + file}}
+
+	for _, command := range []string{
+		"report streams", "report types", "report categories", "report --by stream,type", "consumers", "consumers list account", "parked list", "parked list account mail",
+		"parked show account mail " + id, "parked redrive account mail --dry-run",
+	} {
+		for _, more := range []string{"", " --json"} {
+			r := dibs.run(t, strings.Fields(command+more)...)
+			require.Equal(t, 0, r.code, "%s: %s", command, r.stderr)
+			require.NotEmpty(t, r.stdout, command)
+			for _, raw := range []string{"\x1b", "\r", "\u202e"} {
+				require.NotContains(t, r.stdout+r.stderr, raw, command)
+			}
+			require.NotContains(t, r.stdout, "\n[2J")
+			if strings.HasPrefix(command, "report") || strings.HasPrefix(command, "consumers") || strings.HasPrefix(command, "parked") {
+				require.Contains(t, r.stdout, `\u001b[2J`, command)
+			}
+		}
+	}
+	for _, args := range [][]string{{"consumers", "reset", "account", bad, "--start"}, {"parked", "list", "account", bad}, {"consumers", "list", bad}} {
+		r := dibs.run(t, args...)
+		require.NotZero(t, r.code)
+		for _, raw := range []string{"\x1b", "\r", "\u202e"} {
+			require.NotContains(t, r.stderr, raw)
+		}
+	}
+}
+
+func TestConsumersAreListed(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		require.Equal(t, result{0, "", "dibs: no consumer has recorded a position\n"}, dibs.run(t, "consumers"))
+		for _, stream := range []string{"account:command-1", "account:command-2", "account-1"} {
+			dibs.ok(t, "write", stream, "T")
+		}
+		catchUp(t, store, "account:command", "accounts", unwanted{})
+		catchUp(t, store, "account", "mail", nil)
+		dibs.ok(t, "write", "account:command-3", "T")
+
+		lines := strings.Split(strings.TrimSpace(dibs.ok(t, "consumers")), "\n")
+		require.Len(t, lines, 3)
+		require.Regexp(t, `^category +consumer +member +position +lag +behind +recorded +parked$`, lines[0])
+		require.Regexp(t, `^account +mail +0 of 1 +\d+ +0 +0s  \S+Z +0$`, lines[1])
+		require.Regexp(t, `^account:command +accounts +0 of 1 +\d+ +1 +\d+s  \S+Z +2$`, lines[2])
+
+		all := objects(t, dibs.ok(t, "consumers", "account:command", "--json"))
+		require.Len(t, all, 1)
+		require.Equal(t, "accounts", all[0]["consumer"])
+		require.InDelta(t, 2, all[0]["parked"], 0)
+		members, ok := all[0]["members"].([]any)
+		require.True(t, ok)
+		member, ok := members[0].(map[string]any)
+		require.True(t, ok)
+		require.InDelta(t, 1, member["lag"], 0)
+		require.Contains(t, member, "lagSeconds")
+		require.Contains(t, member, "oldest")
+	})
+}
+
+func TestAConsumerIsReset(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		for n := range 4 {
+			dibs.ok(t, "write", fmt.Sprintf("account-%d", n), "T")
+		}
+		require.Len(t, catchUp(t, store, "account", "mail", nil), 4)
+		reset := func(args ...string) result {
+			return dibs.run(t, append([]string{"consumers", "reset", "account", "mail"}, args...)...)
+		}
+		third, err := store.Last(t.Context(), "account-2")
+		require.NoError(t, err)
+		end, err := consumer.End(t.Context(), store, "account")
+		require.NoError(t, err)
+
+		for _, args := range [][]string{
+			nil, {"--start", "--end"}, {"--position", "-1"}, {"--time", "yesterday"}, {"--position=1", "--time", "2026-11-21T10:00:00Z"},
+		} {
+			require.Equal(t, 2, reset(args...).code, args)
+		}
+		unsure := reset("--start")
+		require.Equal(t, 2, unsure.code)
+		require.Equal(t, fmt.Sprintf("mail of account, member 0: would go from %d to 0, handling 4 messages again\n", end), unsure.stdout)
+		require.Contains(t, unsure.stderr, "nothing was changed: say --yes to do it")
+		require.Equal(t, 0, reset("--start", "--dry-run", "--yes").code)
+		require.Empty(t, catchUp(t, store, "account", "mail", nil))
+
+		require.Contains(t, reset("--time", third.Time.Format(time.RFC3339Nano), "--yes").stdout, fmt.Sprintf("goes from %d to %d, handling 2 messages again\n", end, third.GlobalPosition))
+		require.Len(t, catchUp(t, store, "account", "mail", nil), 2)
+		require.Equal(t, 0, reset("--start", "--yes").code)
+		require.Contains(t, reset("--end", "--yes").stdout, fmt.Sprintf("goes from 0 to %d, passing over 4 messages\n", end))
+		require.Empty(t, catchUp(t, store, "account", "mail", nil))
+		at := objects(t, reset("--position", fmt.Sprint(third.GlobalPosition+1), "--yes", "--json").stdout)[0]
+		require.InDelta(t, 4, at["generation"], 0)
+		require.Len(t, catchUp(t, store, "account", "mail", nil), 1)
+
+		beyond := reset("--position", fmt.Sprint(end+1), "--yes", "--json")
+		require.Equal(t, 1, beyond.code)
+		require.Equal(t, "positionAhead", objects(t, beyond.stderr)[0]["kind"])
+		unknown := dibs.run(t, "consumers", "reset", "account", "nobody", "--start", "--yes", "--json")
+		require.Equal(t, 1, unknown.code)
+		require.Equal(t, "unknownConsumer", objects(t, unknown.stderr)[0]["kind"])
+		require.Contains(t, unknown.stderr, "there are mail")
+	})
+}
+
+func TestParkedMessagesAreListedShownAndRedriven(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		require.Equal(t, result{0, "", "dibs: nothing is parked\n"}, dibs.run(t, "parked", "list"))
+		dibs.ok(t, "write", "account:command-1", "Deposit", `{"secret":"canary"}`)
+		dibs.ok(t, "write", "account:command-2", "Deposit", `{"secret":"canary"}`)
+		catchUp(t, store, "account:command", "accounts", unwanted{})
+		catchUp(t, store, "account:command", "audit", unwanted{})
+
+		require.Equal(t, 4, strings.Count(dibs.ok(t, "parked", "list"), "\n"))
+		require.Equal(t, 4, strings.Count(dibs.ok(t, "parked", "list", "account:command"), "\n"))
+		list := dibs.ok(t, "parked", "list", "account:command", "accounts")
+		require.Regexp(t, `(?m)^\S+Z  accounts  1  account:command-1@0  Deposit  \S{36}  parked  nobody wants it$`, list)
+		all := objects(t, dibs.ok(t, "parked", "list", "account:command", "accounts", "--json"))
+		require.Len(t, all, 2)
+		require.NotContains(t, list+fmt.Sprint(all), "canary")
+		id := fmt.Sprint(field(t, all[0], "message")["id"])
+
+		shown := dibs.ok(t, "parked", "show", "account:command", "accounts", id)
+		for _, part := range []string{"account:command-1@0", "Deposit", id, "nobody wants it", "account:command+deadLetter-accounts+" + id} {
+			require.Contains(t, shown, part)
+		}
+		require.NotContains(t, shown, "canary")
+		require.NotContains(t, dibs.ok(t, "parked", "show", "account:command", "accounts", id, "--json"), "canary")
+		require.Contains(t, dibs.ok(t, "parked", "show", "account:command", "accounts", id, "--data"), `{"secret":"canary"}`)
+		require.Contains(t, dibs.ok(t, "parked", "show", "account:command", "accounts", id, "--data", "--json"), "canary")
+
+		redrive := []string{"parked", "redrive", "account:command", "accounts"}
+		require.Contains(t, dibs.ok(t, append(redrive, "--dry-run")...), "2 messages would be redriven, 0 had been asked for\n")
+		require.NotContains(t, dibs.ok(t, "parked", "list"), "requested")
+		require.Contains(t, dibs.ok(t, append(redrive, "--id", id)...), "asked to redrive 1 message, 0 had been asked for\n")
+		require.Contains(t, dibs.ok(t, "parked", "list"), "requested")
+		again := objects(t, dibs.ok(t, append(redrive, "--json")...))
+		require.Len(t, again, 2)
+		require.Equal(t, []any{true, "account:command-2", false, "account:command-1"}, []any{
+			again[0]["requested"], field(t, again[0], "message")["stream"], again[1]["requested"], field(t, again[1], "message")["stream"],
+		})
+
+		require.ElementsMatch(t, []string{"Deposit account:command-1@0", "Deposit account:command-2@0"}, typeAndPlace(catchUp(t, store, "account:command", "accounts", nil)))
+		require.Equal(t, result{0, "", "dibs: nothing is parked\n"}, dibs.run(t, "parked", "list", "account:command", "accounts"))
+		require.Equal(t, 2, strings.Count(dibs.ok(t, "parked", "list"), "\n"), "another consumer's stay")
+		gone := dibs.run(t, append(redrive, "--id", id, "--json")...)
+		require.Equal(t, 1, gone.code)
+		require.Equal(t, "notParked", objects(t, gone.stderr)[0]["kind"])
+		require.Equal(t, 1, dibs.run(t, "parked", "show", "account:command", "accounts", id).code)
+		require.Equal(t, 2, dibs.run(t, "parked", "show", "account:command", "accounts", "x").code)
+		require.Equal(t, result{0, "", "dibs: nothing is parked\n"}, dibs.run(t, redrive...))
+	})
+}
+
+// typeAndPlace returns messages' texts without what comes after the place.
+func typeAndPlace(texts []string) []string {
+	for i, text := range texts {
+		words := strings.Fields(text)
+		texts[i] = strings.Join(words[:min(2, len(words))], " ")
+	}
+	return texts
+}
+
+// A driver that cannot count says so.
+type plainDriver struct{ messagestore.Driver }
+
+func TestAStoreThatCannotCountSaysSo(t *testing.T) {
+	t.Parallel()
+	open := func(context.Context, string, *messagestore.Config) (*messagestore.Store, error) {
+		return messagestore.New(plainDriver{memory.New()}, nil), nil
+	}
+	var stdout, stderr strings.Builder
+	code := cli.RunOver(t.Context(), open, []string{"report", "streams", "--store", "memory:"}, &stdout, &stderr, func(string) string { return "" })
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr.String(), messagestore.ErrNotSupported.Error())
+}
+
+// A report that takes long says that it goes on.
+func TestALongReportSaysSo(t *testing.T) {
+	t.Parallel()
+	driver := slowReport{memory.New(), make(chan struct{})}
+	open := func(context.Context, string, *messagestore.Config) (*messagestore.Store, error) {
+		return messagestore.New(driver, nil), nil
+	}
+	stderr := &signal{said: make(chan string, 100)}
+	ended := make(chan int)
+	go func() {
+		ended <- cli.RunPatiently(t.Context(), time.Millisecond, open, []string{"report", "streams", "--store", "memory:"}, &strings.Builder{}, stderr, func(string) string { return "" })
+	}()
+	require.Contains(t, <-stderr.said, "dibs: still reading every message of the store, for ")
+	close(driver.release)
+	require.Equal(t, 0, <-ended)
+}
+
+type slowReport struct {
+	*memory.Driver
+	release chan struct{}
+}
+
+func (d slowReport) Report(ctx context.Context, _ messagestore.ReportQuery) (messagestore.Report, error) {
+	select {
+	case <-d.release:
+		return messagestore.Report{}, nil
+	case <-ctx.Done():
+		return messagestore.Report{}, errors.New("it was not released")
+	}
+}
+
+// A signal passes on what is written to it.
+type signal struct{ said chan string }
+
+func (s *signal) Write(text []byte) (int, error) {
+	select {
+	case s.said <- string(text):
+	default:
+	}
+	return len(text), nil
+}
