@@ -21,6 +21,8 @@ import (
 
 	"github.com/dibs-go/dibs/internal/messagedbtest"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -436,6 +438,10 @@ func TestNobodyWritesNativelyWhileMessagesAreAdopted(t *testing.T) {
 	for _, sql := range []string{append, "set dibs.adopting = 'on'; " + append, "select * from dibs.read_category('account')"} {
 		_, err = user.PgConn().Exec(t.Context(), sql).ReadAll()
 		require.Equal(t, "42501", sqlstate(err), sql)
+	}
+	for _, c := range []*pgx.Conn{user, conn} {
+		_, err = messagestore.New(postgres.New(c, nil), nil).Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "T", Data: []byte("{}")})
+		require.ErrorIs(t, err, postgres.ErrAdopting)
 	}
 	require.ErrorIs(t, migrations.Up(t.Context(), conn, nil), migrations.ErrAdopting)
 	status, err := migrations.AdoptionStatus(t.Context(), conn)

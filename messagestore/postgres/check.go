@@ -27,6 +27,10 @@ var (
 	// ErrSchemaTooNew is matched by the error of a call on a database whose schema
 	// no longer works with this release of the library. See [SchemaVersionError].
 	ErrSchemaTooNew error = lastingError("the schema is too new for this release of the library: upgrade the library")
+
+	// ErrAdopting is matched by the error of a call on a database in which message-db's
+	// table is the store, because its messages are being adopted, or were given back.
+	ErrAdopting error = lastingError("message-db's messages are not adopted yet: see dibs migrate status")
 )
 
 // An UnsafeSettingsError names the settings for which a server is refused, all of
@@ -113,6 +117,7 @@ type server struct {
 	override                                 string
 	pid                                      uint32
 	hasVersion                               bool
+	adopting                                 bool
 }
 
 // refused returns the settings for which it is refused, and those for which it
@@ -210,10 +215,14 @@ func (d *Driver) safely(ctx context.Context, db DB, f func(db DB) error) error {
 	return err
 }
 
+// turnedAway is what a server says where message-db's messages are adopted meanwhile,
+// and for other reasons too.
+var turnedAway = []string{"42501", "55000"}
+
 // outdated reports whether an error says that the server is not what it was.
 func outdated(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (e.Code == readOnly || slices.Contains(noSchema, e.Code))
+	return ok && (e.Code == readOnly || slices.Contains(noSchema, e.Code) || slices.Contains(turnedAway, e.Code))
 }
 
 func (d *Driver) check(ctx context.Context, db DB) (*mark, error) {
@@ -224,6 +233,9 @@ func (d *Driver) check(ctx context.Context, db DB) (*mark, error) {
 	refused, lifted := s.refused()
 	if len(refused) > 0 {
 		return nil, &UnsafeSettingsError{Settings: refused}
+	}
+	if s.adopting {
+		return nil, ErrAdopting
 	}
 	version := &SchemaVersionError{Schema: d.schema, Need: madeFor}
 	if !s.hasVersion {
@@ -250,7 +262,7 @@ func (d *Driver) ask(ctx context.Context, db DB) (*server, error) {
 	var s server
 	err := one(ctx, db, d.queries.check, []any{override},
 		&s.fsync, &s.fullPageWrites, &s.synchronousCommit, &s.standbys, &s.serverEncoding, &s.clientEncoding,
-		&s.inRecovery, &s.override, &s.pid, &s.hasVersion)
+		&s.inRecovery, &s.override, &s.pid, &s.hasVersion, &s.adopting)
 	if err != nil {
 		return nil, err
 	}

@@ -11,4 +11,9 @@ select
   exists (
     select from pg_catalog.pg_proc
     where pronamespace = pg_catalog.to_regnamespace('dibs') and proname = 'schema_version' and pronargs = 0
+  ),
+  exists (
+    select from pg_catalog.pg_trigger t
+    join pg_catalog.pg_class c on c.oid = t.tgrelid
+    where c.relnamespace = pg_catalog.to_regnamespace('dibs') and c.relname = 'messages' and t.tgname = 'dibs_adoption_refuse_native'
   )
