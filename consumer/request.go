@@ -157,7 +157,7 @@ func parkedCounts(ctx context.Context, store Store, category messagestore.Catego
 func openLetters(ctx context.Context, store Store, category messagestore.Category) ([]messagestore.StreamName, error) {
 	letters := category.WithType("deadLetter")
 	if letters.Validate() != nil {
-		return nil, nil // too long to have any
+		return nil, nil //nolint:nilerr // too long a name to have any
 	}
 	streams, err := tails(ctx, store, letters, []string{parked{}.MessageType(), redriven{}.MessageType()})
 	if err != nil {

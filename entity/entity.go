@@ -222,7 +222,7 @@ func (s *Store[T]) fold(ctx context.Context, stream messagestore.StreamName, bas
 		if gap != nil {
 			continue
 		}
-		if !fits && !(snapshot && m.Position == next) {
+		if !fits && (!snapshot || m.Position != next) {
 			return base, false, nil
 		}
 		if m.Position != next {

@@ -313,7 +313,7 @@ func (a *adopter) sample(ctx context.Context, plan *AdoptionPlan) error {
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx))
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // nothing of it is kept
 	if err := applyCore(ctx, tx); err != nil {
 		return err
 	}

@@ -279,7 +279,7 @@ func TestAdoptionLosesNoAcknowledgedWrite(t *testing.T) {
 		ids = append(ids, acknowledged[i]...)
 	}
 	require.Equal(t, len(ids), one[int](t, conn, "select count(*) from message_store.messages where id = any ($1::uuid[])", ids))
-	require.Equal(t, one[int](t, conn, "select count(*) from message_store.messages where stream_name like 'live%'"), len(ids), "each once, and nothing else")
+	require.Len(t, ids, one[int](t, conn, "select count(*) from message_store.messages where stream_name like 'live%'"), "each once, and nothing else")
 	for i := range acknowledged {
 		got := one[[]string](t, conn, "select array_agg(id::text order by position) from message_store.messages where stream_name = $1", fmt.Sprintf("live%d-%d", i%3, i))
 		require.Equal(t, acknowledged[i], got)
@@ -736,8 +736,10 @@ func TestWhatCannotBeAdoptedIsRefused(t *testing.T) {
 		{"insert into message_store.messages (global_position, stream_name, position, type) values (0, 'a-1', 70, 'T')", "delete from message_store.messages where global_position = 0", migrations.ObstacleMessages, "global position below 1"},
 		{"insert into message_store.messages (stream_name, position, type, time) values ('a-1', 70, 'T', 'infinity')", "delete from message_store.messages where time = 'infinity'", migrations.ObstacleMessages, "time"},
 		{"insert into message_store.messages (global_position, stream_name, position, type) values (1000000, 'a-1', 70, 'T')", "delete from message_store.messages where global_position = 1000000", migrations.ObstacleMessages, "1000000"},
-		{"drop index message_store.messages_id; insert into message_store.messages (id, stream_name, position, type) select id, 'twice-1', 0, 'T' from message_store.messages limit 1",
-			"delete from message_store.messages where stream_name = 'twice-1'; create unique index messages_id on message_store.messages (id)", migrations.ObstacleMessages, "id that others have"},
+		{
+			"drop index message_store.messages_id; insert into message_store.messages (id, stream_name, position, type) select id, 'twice-1', 0, 'T' from message_store.messages limit 1",
+			"delete from message_store.messages where stream_name = 'twice-1'; create unique index messages_id on message_store.messages (id)", migrations.ObstacleMessages, "id that others have",
+		},
 		{"create schema message_store_before_dibs", "drop schema message_store_before_dibs", migrations.ObstacleTarget, "message_store_before_dibs"},
 	} {
 		do(t, conn, c.sql)
@@ -966,7 +968,7 @@ func TestUndoLosesNoAcknowledgedWrite(t *testing.T) {
 	var acknowledged [4][]string
 	for i := range acknowledged {
 		user := "message_store"
-		sql := "select id, write_message(id, $1, 'T', '{}') from (select gen_random_uuid()::varchar as id) i"
+		sql := "select id, write_message(id, $1, 'T', '{}') from (select gen_random_uuid()::varchar as id) i" //nolint:ineffassign // it says what is meant
 		if i%2 == 1 {
 			user, sql = "postgres", `select id, version from (select gen_random_uuid() as id) i, dibs.append(array[$1]::text[], '{-2}', '{1}', array[id], '{T}', '{"{}"}', '{null}') a (outcome, stream, version, global_position, other)`
 			sql = `select i.id::text, a.version from (select gen_random_uuid() as id) i, dibs.append(array[$1]::text[], '{-2}', '{1}', array[i.id], '{T}', '{"{}"}', '{null}') a`

@@ -118,7 +118,7 @@ func TestFileThatIsNotInATransactionIsRefused(t *testing.T) {
 	for _, f := range migrations.Files() {
 		before := everything(t, url)
 
-		out, _ := psqlWith(t.Context(), url, f.Name).CombinedOutput() //nolint:errcheck // it goes on after errors, as said
+		out, _ := psqlWith(t.Context(), url, f.Name).CombinedOutput()
 
 		require.Contains(t, string(out), f.Name+" has to be applied in one transaction", f.Name)
 		require.Contains(t, string(out), "psql -X -1 -v ON_ERROR_STOP=1 -f "+f.Name, f.Name)

@@ -153,7 +153,7 @@ func readCatalog(ctx context.Context, tx pgx.Tx, schema string) (objects, error)
 	if _, err := tx.Exec(ctx, "set local search_path = pg_catalog"); err != nil {
 		return nil, err
 	}
-	rows, err := tx.Query(ctx, catalogSQL, schema)
+	rows, err := tx.Query(ctx, catalogSQL, schema) //nolint:rowserrcheck // ForEachRow does
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ func TestCatalogIsWhatTheMigrationsMake(t *testing.T) {
 		require.NoError(t, os.WriteFile("catalog.txt", []byte(is), 0o600))
 		return
 	}
-	require.True(t, is == migrations.Catalog(), "the schema was changed: run go test ./migrations -run TestCatalog -update, and read what it changes")
+	require.Equal(t, is, migrations.Catalog(), "the schema was changed: run go test ./migrations -run TestCatalog -update, and read what it changes")
 }
 
 func drift(t *testing.T, conn *pgx.Conn, config *migrations.Config) *migrations.DriftReport {

@@ -68,14 +68,14 @@ func TestHashesAreWhatTheFilesRecord(t *testing.T) {
 		if previous != "" {
 			begins += fmt.Sprintf(become, name, previous)
 		}
-		require.True(t, strings.Contains(sql, "\n"+begins), "%s: after what it is for comes:\n%s", name, begins)
+		require.Contains(t, sql, "\n"+begins, "%s: after what it is for comes:\n%s", name, begins)
 		require.Regexp(t, recorded, sql, "%s ends with:\n%s", name, fmt.Sprintf(record, name, "…"))
 		above := recorded.ReplaceAllString(sql, "") + "\n"
 		wanted := above + fmt.Sprintf(record, name, sha256.Sum256([]byte(above)))
 		if *update && sql != wanted {
 			require.NoError(t, os.WriteFile(path, []byte(wanted), 0o600))
 		} else {
-			require.True(t, sql == wanted, "%s was changed: run go test ./migrations -run TestHashes -update", name)
+			require.Equal(t, wanted, sql, "%s was changed: run go test ./migrations -run TestHashes -update", name)
 		}
 		if name != compatible {
 			previous = name

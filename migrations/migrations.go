@@ -310,7 +310,7 @@ func readApplied(ctx context.Context, tx pgx.Tx, schema string) (applied, error)
 	if err := setRole(ctx, tx, r.role); err != nil {
 		return a, err
 	}
-	rows, err := tx.Query(ctx, pgschema.Rename("select name, sha256, applied_at from dibs.migrations order by name", schema))
+	rows, err := tx.Query(ctx, pgschema.Rename("select name, sha256, applied_at from dibs.migrations order by name", schema)) //nolint:rowserrcheck // collected
 	if err != nil {
 		return a, err
 	}

@@ -48,7 +48,7 @@ func rightsIn(t *testing.T, conn interface {
 }, roles ...string,
 ) map[string]string {
 	t.Helper()
-	rows, err := conn.Query(t.Context(), readRights, roles)
+	rows, err := conn.Query(t.Context(), readRights, roles) //nolint:rowserrcheck // collected
 	require.NoError(t, err)
 	all := map[string]string{}
 	var object, rights string
@@ -122,7 +122,7 @@ func TestDefinersResolveNamesThemselves(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
-	rows, err := conn.Query(t.Context(), `
+	rows, err := conn.Query(t.Context(), ` //nolint:rowserrcheck // collected
 		select p.oid::regprocedure::text, pg_get_userbyid(p.proowner)::text,
 			coalesce((select substr(c, 13) from unnest(p.proconfig) c where starts_with(c, 'search_path=')), '')
 		from pg_proc p

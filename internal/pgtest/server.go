@@ -67,7 +67,7 @@ func PgBouncer(t testing.TB, database string) *Bouncer {
 	}
 
 	// Not the test's own folder: a socket's path is short, and not everybody gets there.
-	dir, err := os.MkdirTemp("/tmp", "dibs-bouncer.")
+	dir, err := os.MkdirTemp("/tmp", "dibs-bouncer.") //nolint:usetesting // as said
 	if err != nil {
 		t.Fatal(err)
 	}

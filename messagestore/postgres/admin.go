@@ -126,7 +126,7 @@ func (a *Admin) one(ctx context.Context, db DB, sql string, args, row []any) err
 // checkName refuses what can be no stream. It lets through what other clients may have
 // written and [messagestore.StreamName.Validate] does not.
 func checkName(stream messagestore.StreamName) error {
-	rule := ""
+	var rule string
 	switch {
 	case stream == "":
 		rule = "it is empty"

@@ -266,8 +266,16 @@ func countIsWhatIsRead(t *testing.T, f *fixture) {
 	require.Len(t, all, 7)
 
 	for _, filter := range []messagestore.Filter{
-		{}, {Types: []string{"Deposited"}}, {Types: []string{"Deposited", "Opened"}}, {Types: []string{"None"}}, {Correlation: "transfer"}, {Correlation: "none"},
-		{GroupSize: 1}, {GroupSize: 2}, {GroupSize: 2, GroupMember: 1}, {GroupSize: 3, GroupMember: 2, Types: []string{"Opened"}},
+		{},
+		{Types: []string{"Deposited"}},
+		{Types: []string{"Deposited", "Opened"}},
+		{Types: []string{"None"}},
+		{Correlation: "transfer"},
+		{Correlation: "none"},
+		{GroupSize: 1},
+		{GroupSize: 2},
+		{GroupSize: 2, GroupMember: 1},
+		{GroupSize: 3, GroupMember: 2, Types: []string{"Opened"}},
 	} {
 		for _, from := range []messagestore.GlobalPosition{0, all[0].GlobalPosition, all[3].GlobalPosition, all[6].GlobalPosition, all[6].GlobalPosition + 1, farAway} {
 			q := messagestore.CategoryQuery{Category: f.category, From: from, Limit: 1000, Filter: filter}

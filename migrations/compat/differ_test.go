@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	patience = 20 * time.Second
-	tick     = 5 * time.Millisecond
+	patience = 20 * time.Second //nolint:unused // by the tests to come
+	tick     = 5 * time.Millisecond //nolint:unused // by the tests to come
 )
 
 // A kase is a sentence about message-db, and SQL that shows it.
@@ -62,7 +62,7 @@ func fails(code, message string) func(answer) answer {
 }
 
 // returns is the same answer with other rows.
-func returns(rows ...string) func(answer) answer {
+func returns(rows ...string) func(answer) answer { //nolint:unused // by the tests to come
 	return func(theirs answer) answer {
 		theirs.Error, theirs.Rows, theirs.Tag = "", rows, fmt.Sprintf("SELECT %d", len(rows))
 		return theirs
@@ -111,7 +111,7 @@ func exec(t *testing.T, conn *pgx.Conn, sql string) {
 	require.NoError(t, err, sql)
 }
 
-func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
+func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T { //nolint:unused // by the tests to come
 	t.Helper()
 	rows, err := conn.Query(t.Context(), sql, args...)
 	require.NoError(t, err)

@@ -177,7 +177,9 @@ func TestGetLastStreamMessageIsTheSame(t *testing.T) {
 	const get = row + "MS.get_last_stream_message"
 	compare(t, []kase{
 		{"it is the message at the highest position, of a type if there is one", steps{
-			write(1, "a-1"), write(2, "a-1"), {sql: "select MS.write_message($1, 'a-1', 'U', '{}')", args: []any{id(3)}}, write(4, "a-2"),
+			write(1, "a-1"), write(2, "a-1"),
+			{sql: "select MS.write_message($1, 'a-1', 'U', '{}')", args: []any{id(3)}},
+			write(4, "a-2"),
 			{sql: get + "($1)", args: []any{"a-1"}},
 			{sql: get + "($1, $2)", args: []any{"a-1", "T"}},
 			{sql: get + "($1, $2)", args: []any{"a-1", nil}},

@@ -112,10 +112,12 @@ func TestWriteMessageIsTheSame(t *testing.T) {
 		}},
 		{"messages of one transaction have its time", steps{
 			{sql: "set timezone = 'Asia/Kolkata'"},
-			{sql: "begin"}, write(1, "a-1"), write(2, "a-1"), write(3, "b-1"),
+			{sql: "begin"},
+			write(1, "a-1"), write(2, "a-1"), write(3, "b-1"),
 			{sql: "select count(distinct time), bool_and(time = now() at time zone 'utc') from MS.messages"},
 			{sql: "select bool_and(time = now() at time zone 'utc'), pg_typeof(max(time)) from MS.get_category_messages('a')"},
-			{sql: "rollback"}, written,
+			{sql: "rollback"},
+			written,
 		}},
 		{"a batch is several calls in a transaction, and an error undoes it", steps{
 			{sql: "begin"}, write(1, "a-1"), version(2, "a-1", 0), version(3, "a-1", 0), write(4, "a-1"), {sql: "commit"}, written,
@@ -150,8 +152,10 @@ func TestNamesAndHashesAreTheSame(t *testing.T) {
 			{sql: "select MS.acquire_lock($1) = MS.hash_64($2)", args: []any{"account-1", "account"}},
 			{sql: "select MS.acquire_lock($1), MS.acquire_lock($2), MS.acquire_lock($3)", args: []any{"account", "", nil}},
 			{sql: "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()"},
-			{sql: "begin"}, {sql: "select MS.acquire_lock($1), MS.acquire_lock($2)", args: []any{"account-1", nil}},
-			{sql: "select count(*), max(mode) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()"}, {sql: "commit"},
+			{sql: "begin"},
+			{sql: "select MS.acquire_lock($1), MS.acquire_lock($2)", args: []any{"account-1", nil}},
+			{sql: "select count(*), max(mode) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()"},
+			{sql: "commit"},
 		}},
 		{"the version is 1.3.0", steps{{sql: "select MS.message_store_version()"}, {sql: "select * from MS.message_store_version()"}}},
 		{"stream_version is the last position, or NULL", steps{

@@ -98,8 +98,15 @@ func withSideCategory(ctx context.Context, store *messagestore.Store, side strin
 }
 
 var consumersHeader = []cell{
-	{text: "category"}, {text: "consumer"}, {text: "member"}, {text: "position", right: true}, {text: "lag", right: true}, {text: "behind", right: true},
-	{text: "recorded"}, {text: "parked", right: true}, {text: ""},
+	{text: "category"},
+	{text: "consumer"},
+	{text: "member"},
+	{text: "position", right: true},
+	{text: "lag", right: true},
+	{text: "behind", right: true},
+	{text: "recorded"},
+	{text: "parked", right: true},
+	{text: ""},
 }
 
 // A consumerLine is how a consumer is printed as JSON.
@@ -351,7 +358,7 @@ func movedMember(
 ) (resetMember, error) {
 	r := resetMember{Member: m.Member, From: m.Position, Error: errorText(m.Err)}
 	if m.Err != nil {
-		return r, nil
+		return r, nil //nolint:nilerr // it is in the row
 	}
 	q := messagestore.CategoryQuery{
 		Category: category, From: min(m.Position, to), Limit: consumer.MaxLag + 1,

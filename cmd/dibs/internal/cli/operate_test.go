@@ -322,7 +322,7 @@ func TestAStoreThatCannotCountSaysSo(t *testing.T) {
 func TestALongReportSaysSo(t *testing.T) {
 	t.Parallel()
 	driver := slowReport{memory.New(), make(chan struct{})}
-	open := func(context.Context, string, *messagestore.Config) (*messagestore.Store, error) {
+	open := func(context.Context, string, *messagestore.Config) (*messagestore.Store, error) { //nolint:unparam // as the function has it
 		return messagestore.New(driver, nil), nil
 	}
 	stderr := &signal{said: make(chan string, 100)}
