@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	patience = 20 * time.Second //nolint:unused // by the tests to come
+	patience = 20 * time.Second     //nolint:unused // by the tests to come
 	tick     = 5 * time.Millisecond //nolint:unused // by the tests to come
 )
 
