@@ -58,7 +58,7 @@ func (d *Driver) send(ctx context.Context, conn *pgx.Conn, b batch, each func(i 
 	}
 	results := conn.SendBatch(ctx, prepared)
 	for i := range b.args {
-		rows, err := results.Query()
+		rows, err := results.Query() //nolint:rowserrcheck // each does
 		if err == nil {
 			err = each(i, rows)
 		}
@@ -82,7 +82,8 @@ func (b batch) sendUnprepared(ctx context.Context, conn *pgx.Conn, each func(i i
 	}
 	results := conn.PgConn().ExecBatch(ctx, unprepared)
 	for i := 0; results.NextResult(); i++ {
-		if err := each(i, pgx.RowsFromResultReader(conn.TypeMap(), results.ResultReader())); err != nil {
+		rows := pgx.RowsFromResultReader(conn.TypeMap(), results.ResultReader()) //nolint:rowserrcheck // each does
+		if err := each(i, rows); err != nil {
 			results.Close() // it would say the same
 			return err
 		}
