@@ -27,6 +27,15 @@
 // versions, so two processes with one identity find out: the second to record its
 // position stops with [ErrConsumerFenced].
 //
+// # What an operator does
+//
+// [Positions] tells where every consumer of a category is and how far behind, [Parked]
+// what it gave up on, and neither needs a handler. [Reset] has a consumer go on from
+// another position: it starts a generation in the ledger, as another group size does,
+// so that members that run are fenced. [RequestRedrive] asks the consumer to redrive
+// what it parked, by a message in the stream <name>+requests of the dead letters, which
+// the consumer looks at each [Config.RedriveInterval].
+//
 // # What goes wrong
 //
 // A handler that returns an error, panics or calls runtime.Goexit has failed. It is

@@ -21,7 +21,8 @@ var (
 	ErrRunning = errors.New("the consumer is running")
 
 	// ErrConsumerFenced says that another process recorded a position under the same
-	// identity, or that the group has a new size. See [FencedError].
+	// identity, that the group has a new size, or that the consumer was told to go on
+	// from elsewhere with [Reset]. See [FencedError].
 	ErrConsumerFenced = errors.New("consumer fenced")
 
 	// ErrPositionAhead says that the recorded position is beyond the end of the
@@ -86,7 +87,8 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// A FencedError says whose write was in the way. Run the consumer once for each
+// A FencedError says whose write was in the way. After a [Reset], start the consumer
+// again. Otherwise run the consumer once for each
 // identity - category, name and group member - and all members with one group size.
 type FencedError struct {
 	Stream   messagestore.StreamName // of positions, or the ledger of group sizes
@@ -105,8 +107,7 @@ func (e *FencedError) Is(target error) bool { return target == ErrConsumerFenced
 // A PositionAheadError says what the store no longer has. Find out what was lost.
 //
 // If Expected and Actual are the same, the position is beyond the end of the
-// category: write the one to go on from to the stream as a Recorded message. If
-// Actual is lower, the stream itself lost messages while the consumer ran, and the
+// category: [Reset] the consumer to where it is to go on from. If Actual is lower, the stream itself lost messages while the consumer ran, and the
 // next run goes on from what is left in it.
 type PositionAheadError struct {
 	Stream   messagestore.StreamName     // where the position is recorded, or the ledger of group sizes

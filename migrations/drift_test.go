@@ -95,3 +95,19 @@ func TestDriftIsFound(t *testing.T) {
 	}
 	require.Empty(t, drift(t, conn, nil).Differences)
 }
+
+// What the documents leave to the DBA.
+func TestIndexForReadersOfAllAndStorageParametersAreNoDrift(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	for _, change := range []string{
+		"create index messages_global_position on dibs.messages (global_position)",
+		"alter table dibs.messages set (autovacuum_freeze_min_age = 0, autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000)",
+		"update dibs.settings set sql_condition = true, strict_names = true",
+	} {
+		_, err := conn.Exec(t.Context(), change)
+		require.NoError(t, err)
+		require.Empty(t, drift(t, conn, nil).Differences, change)
+	}
+}

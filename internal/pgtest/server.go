@@ -66,8 +66,7 @@ func PgBouncer(t testing.TB, database string) *Bouncer {
 		t.Fatal("PgBouncer: this is no URL of a database")
 	}
 
-	// Not the test's own folder: a socket's path is short, and not everybody gets there.
-	dir, err := os.MkdirTemp("/tmp", "dibs-bouncer.") //nolint:usetesting // as said
+	dir, err := os.MkdirTemp("/tmp", "dibs-bouncer.") //nolint:usetesting // a socket's path is short, and not everybody gets to the test's folder
 	if err != nil {
 		t.Fatal(err)
 	}

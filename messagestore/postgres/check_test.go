@@ -204,7 +204,7 @@ func TestSchemaThatDoesNotFitIsRefused(t *testing.T) {
 		require.Equal(t, &postgres.SchemaVersionError{Schema: schema, Version: test.version, Serves: test.serves, Need: made}, versions)
 		require.True(t, versions.Permanent())
 		for _, other := range []error{postgres.ErrNotMigrated, postgres.ErrSchemaTooNew} {
-			require.Equal(t, errors.Is(other, test.err), errors.Is(err, other))
+			require.Equal(t, errors.Is(test.err, other), errors.Is(err, other))
 		}
 	}
 

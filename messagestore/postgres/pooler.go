@@ -82,7 +82,8 @@ func (b batch) sendUnprepared(ctx context.Context, conn *pgx.Conn, each func(i i
 	}
 	results := conn.PgConn().ExecBatch(ctx, unprepared)
 	for i := 0; results.NextResult(); i++ {
-		if err := each(i, pgx.RowsFromResultReader(conn.TypeMap(), results.ResultReader())); err != nil { //nolint:rowserrcheck // each does
+		rows := pgx.RowsFromResultReader(conn.TypeMap(), results.ResultReader()) //nolint:rowserrcheck // each does
+		if err := each(i, rows); err != nil {
 			results.Close() // it would say the same
 			return err
 		}

@@ -49,6 +49,42 @@
 // the error matches [messagestore.ErrOutcomeUnknown]; every other error means that
 // nothing was written. A write that waits for another for more than 10 seconds
 // gives up, with an error of SQLSTATE 55P03.
+//
+// # The server
+//
+// The promises are as good as the server's. When a connection is used first, over a
+// transaction of yours too, the driver asks once for its settings, in a way that
+// leaves a transaction usable. It refuses with [ErrUnsafeSettings] a server with fsync,
+// full_page_writes or synchronous_commit off (local is enough on one machine), one in
+// recovery, and an encoding other than UTF-8, and with [ErrNotMigrated] or
+// [ErrSchemaTooNew] a schema that does not fit. The setting
+//
+//	dibs.allow_unsafe_settings = on
+//
+// of the server, the database or the role, or in the URL, takes all but the encodings
+// and the schema as they are: for tests, for services whose storage is safe without
+// these settings, and to read from a standby, which refuses writes by itself.
+//
+// What changes later is seen by connections made later; a pool makes new ones once an
+// hour, unless told otherwise. A statement that sets synchronous_commit in a session
+// that was asked before is not seen. A server that refuses to write, as one does that has
+// become a standby behind a pooler, is asked again.
+//
+// A server that waits for a standby when it commits reports success, with a warning,
+// if that wait is cancelled. [Open] makes this an unknown outcome; with a pool of
+// your own, call [WatchReplication] before it is made.
+//
+// # PgBouncer
+//
+// A pooler in transaction mode is found by itself: the process that serves a
+// statement is not the one that greeted the client. Nothing is then prepared by name,
+// every call is one statement or one transaction, and nothing is kept in a
+// session. The URL needs no parameter for it, and may have none that PgBouncer does not
+// know: settings belong to the role or the database there. What is asked about the server
+// is then true of the one that answered; let all that PgBouncer may choose from be alike,
+// and no other client SET what outlives its transaction. Who wants a way of sending
+// statements all the same names it in the URL, as pgx has it:
+// default_query_exec_mode=exec.
 package postgres
 
 import (

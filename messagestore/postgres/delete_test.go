@@ -1,0 +1,495 @@
+package postgres_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+)
+
+var erase = &postgres.DeleteOptions{EraseName: true}
+
+func decodeInto(t *testing.T, m *messagestore.Recorded, into any) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal(m.Data, into))
+}
+
+func digestStream(stream messagestore.StreamName) messagestore.StreamName {
+	sum := sha256.Sum256([]byte(stream))
+	return stream.Category().Stream(hex.EncodeToString(sum[:]))
+}
+
+func TestADeletedStreamIsATombstone(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream := a.category.Stream("1")
+	a.fill(t, stream, 3)
+
+	planned, err := a.admin.Delete(t.Context(), stream, 2, &postgres.DeleteOptions{DryRun: true})
+	require.NoError(t, err)
+	require.Len(t, a.read(t, stream), 3)
+	deleted, err := a.admin.Delete(t.Context(), stream, 2, &postgres.DeleteOptions{Reason: "asked for"})
+
+	require.NoError(t, err)
+	require.Equal(t, postgres.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: stream}, deleted)
+	require.Equal(t, planned, deleted)
+	left := a.read(t, stream)
+	require.Len(t, left, 1)
+	require.True(t, left[0].IsTombstone())
+	require.Equal(t, messagestore.Version(3), left[0].Position)
+	tombstone, err := messagestore.Decode[messagestore.Tombstone](left[0])
+	require.NoError(t, err)
+	require.NotEmpty(t, tombstone.By)
+	tombstone.By = ""
+	require.Equal(t, messagestore.Tombstone{Messages: 3, UpTo: 2, Reason: "asked for"}, tombstone)
+
+	again, err := a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil)
+	require.NoError(t, err)
+	require.Equal(t, postgres.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: stream, Already: true}, again)
+	require.Equal(t, left, a.read(t, stream), "deleting twice changes nothing")
+}
+
+func TestAnErasedStreamHasNoNameAnyMore(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream := a.category.Stream("Ann Ärger")
+	a.fill(t, stream, 3)
+	_, err := a.admin.Trim(t.Context(), stream, anyAge)
+	require.NoError(t, err)
+
+	deleted, err := a.admin.Delete(t.Context(), stream, 2, erase)
+
+	require.NoError(t, err)
+	require.Equal(t, postgres.Deleted{Stream: stream, Messages: 2, Version: 3, Tombstone: digestStream(stream)}, deleted)
+	var traces int
+	require.NoError(t, a.pool.QueryRow(t.Context(), "select count(*) from dibs.messages m where m::text like '%Ärger%'").Scan(&traces))
+	require.Zero(t, traces, "not in its records either")
+	var there []messagestore.StreamName
+	for m, err := range a.Category(t.Context(), a.category, 0, messagestore.Filter{}) {
+		require.NoError(t, err)
+		there = append(there, m.Stream)
+	}
+	require.Equal(t, []messagestore.StreamName{digestStream(stream)}, there)
+
+	// Who knows the name is told what became of it, in every way of asking.
+	for _, m := range [][]*messagestore.Recorded{a.read(t, stream), last(t, a, stream)} {
+		require.Len(t, m, 1)
+		require.True(t, m[0].IsTombstone())
+		require.Equal(t, messagestore.Version(3), m[0].Position)
+		require.Equal(t, stream, m[0].Stream)
+	}
+	for m, err := range a.StreamBackwards(t.Context(), stream, messagestore.EndOfStream) {
+		require.NoError(t, err)
+		require.True(t, m.IsTombstone())
+	}
+	_, err = a.LastOfType(t.Context(), stream, "Opened")
+	require.ErrorIs(t, err, messagestore.ErrNotFound)
+	for range a.Stream(t.Context(), stream, 4) {
+		require.Fail(t, "there is nothing after the tombstone")
+	}
+
+	again, err := a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, erase)
+	require.NoError(t, err)
+	require.True(t, again.Already)
+	again, err = a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil)
+	require.NoError(t, err)
+	require.True(t, again.Already)
+}
+
+func last(t *testing.T, a *archive, stream messagestore.StreamName) []*messagestore.Recorded {
+	t.Helper()
+	m, err := a.Last(t.Context(), stream)
+	require.NoError(t, err)
+	return []*messagestore.Recorded{m}
+}
+
+// Whether the name is there or not, the stream goes on from its tombstone.
+func TestADeletedStreamGoesOnAfterItsTombstone(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string]*postgres.DeleteOptions{"name kept": nil, "name erased": erase} {
+		for _, batch := range []int{1, 3} {
+			t.Run(fmt.Sprintf("%s, %d messages", name, batch), func(t *testing.T) {
+				t.Parallel()
+				a := newArchive(t)
+				stream := a.category.Stream("1")
+				a.fill(t, stream, 3)
+				_, err := a.admin.Delete(t.Context(), stream, 2, options)
+				require.NoError(t, err)
+				bodies := make([]messagestore.Body, batch)
+				for i := range bodies {
+					bodies[i] = opened()
+				}
+
+				version, err := a.Version(t.Context(), stream)
+				require.NoError(t, err)
+				require.Equal(t, messagestore.Version(3), version)
+				for _, wrong := range []messagestore.Version{messagestore.NoStream, 0, 2, 4} {
+					_, err = a.Write(t.Context(), stream, wrong, bodies...)
+					conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)
+					require.True(t, ok, "%v", err)
+					require.Equal(t, messagestore.VersionConflictError{Stream: stream, Expected: wrong, Actual: 3}, *conflict)
+				}
+				expected := messagestore.Version(3)
+				for round := range 2 { // and once more
+					if round > 0 {
+						expected = messagestore.AnyVersion
+					}
+					written := write(t, a.Store, stream, expected, bodies...)
+					all := a.read(t, stream)
+					require.Len(t, all, 1+batch)
+					require.True(t, all[0].IsTombstone())
+					require.Equal(t, written.Version, all[batch].Position)
+					for i, m := range all {
+						require.Equal(t, all[0].Position+messagestore.Version(i), m.Position)
+					}
+					deleted, err := a.admin.Delete(t.Context(), stream, written.Version, options)
+					require.NoError(t, err)
+					require.Equal(t, int64(batch), deleted.Messages)
+					require.Equal(t, written.Version+1, deleted.Version)
+					for i, body := range bodies { // the ids are free again
+						m := body.(messagestore.Message) //nolint:errcheck,forcetypeassert // it was made above
+						m.ID = uuid.Must(uuid.NewV7())
+						bodies[i] = m
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestAWriteThatIsRefusedDoesNotBringANameBack(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	erased, other := a.category.Stream("erased"), a.category.Stream("other")
+	a.fill(t, erased, 1)
+	_, err := a.admin.Delete(t.Context(), erased, messagestore.AnyVersion, erase)
+	require.NoError(t, err)
+	a.fill(t, other, 1)
+	atomic, err := a.Atomic()
+	require.NoError(t, err)
+
+	_, err = atomic.WriteStreams(t.Context(),
+		messagestore.StreamWrite{Stream: erased, Expected: 1, Bodies: []messagestore.Body{opened()}},
+		messagestore.StreamWrite{Stream: other, Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened()}})
+	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	taken := opened()
+	write(t, a.Store, other, 0, taken)
+	_, err = a.Write(t.Context(), erased, 1, taken)
+	require.ErrorIs(t, err, messagestore.ErrIDConflict)
+
+	var rows int
+	require.NoError(t, a.pool.QueryRow(t.Context(), "select count(*) from dibs.messages where stream_name = $1", string(erased)).Scan(&rows))
+	require.Zero(t, rows)
+
+	_, err = atomic.WriteStreams(t.Context(),
+		messagestore.StreamWrite{Stream: erased, Expected: 1}, // only a check
+		messagestore.StreamWrite{Stream: other, Expected: 1, Bodies: []messagestore.Body{opened()}})
+	require.NoError(t, err)
+	require.NoError(t, a.pool.QueryRow(t.Context(), "select count(*) from dibs.messages where stream_name = $1", string(erased)).Scan(&rows))
+	require.Zero(t, rows)
+}
+
+func TestDeletionAtAnotherVersionIsAConflict(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream := a.category.Stream("1")
+	a.fill(t, stream, 3)
+
+	_, err := a.admin.Delete(t.Context(), stream, 1, nil)
+	conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, messagestore.VersionConflictError{Stream: stream, Expected: 1, Actual: 2}, *conflict)
+	require.Len(t, a.read(t, stream), 3)
+	_, err = a.admin.Delete(t.Context(), a.category.Stream("none"), messagestore.AnyVersion, nil)
+	require.ErrorIs(t, err, messagestore.ErrNotFound)
+
+	// It is a row: the transaction goes on.
+	tx := begin(t, pgx.ReadCommitted)
+	_, err = postgres.NewAdmin(tx, nil).Delete(t.Context(), stream, 1, nil)
+	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	_, err = postgres.NewAdmin(tx, nil).Delete(t.Context(), stream, 2, nil)
+	require.NoError(t, err)
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.Len(t, a.read(t, stream), 3, "a deletion in a transaction is the transaction's")
+}
+
+// The name of a stream that is deleted already can still be erased.
+func TestANameIsErasedLater(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream := a.category.Stream("1")
+	a.fill(t, stream, 3)
+	_, err := a.admin.Delete(t.Context(), stream, 2, &postgres.DeleteOptions{Reason: "first"})
+	require.NoError(t, err)
+
+	deleted, err := a.admin.Delete(t.Context(), stream, 2, erase)
+
+	require.NoError(t, err)
+	require.Equal(t, postgres.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: digestStream(stream)}, deleted)
+	tombstone, err := messagestore.Decode[messagestore.Tombstone](a.read(t, stream)[0])
+	require.NoError(t, err)
+	require.True(t, tombstone.NameErased)
+	require.Equal(t, "first", tombstone.Reason)
+}
+
+func TestDeletionWorksInParts(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string]*postgres.DeleteOptions{"name kept": {}, "name erased": {EraseName: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newArchive(t)
+			stream := a.category.Stream("1")
+			for range 21 {
+				a.fill(t, stream, 1000)
+			}
+			parts := 0
+			meanwhile := *options
+			meanwhile.OnProgress = func() {
+				parts++
+				require.Equal(t, messagestore.Version(21000), last(t, a, stream)[0].Position)
+				require.True(t, last(t, a, stream)[0].IsTombstone(), "it is decided")
+			}
+
+			deleted, err := a.admin.Delete(t.Context(), stream, 20999, &meanwhile)
+
+			require.NoError(t, err)
+			require.Equal(t, 2, parts)
+			require.Equal(t, int64(21000), deleted.Messages)
+			require.Equal(t, messagestore.Version(21000), deleted.Version)
+			require.False(t, deleted.Already)
+			require.Len(t, a.read(t, stream), 1)
+		})
+	}
+}
+
+// Who writes to a stream while it is deleted in parts keeps what they write.
+func TestAWriteBetweenThePartsOfADeletionStays(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string]*postgres.DeleteOptions{"name kept": {}, "name erased": {EraseName: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newArchive(t)
+			stream := a.category.Stream("1")
+			for range 21 {
+				a.fill(t, stream, 1000)
+			}
+			first := true
+			meanwhile := *options
+			meanwhile.OnProgress = func() {
+				if first {
+					write(t, a.Store, stream, 21000, opened())
+				}
+				first = false
+			}
+
+			_, err := a.admin.Delete(t.Context(), stream, 20999, &meanwhile)
+
+			if options.EraseName { // the name is in use
+				require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+			} else {
+				require.NoError(t, err)
+			}
+			require.Equal(t, []int{21000, 21001}, a.positions(t, stream))
+		})
+	}
+}
+
+// Of a reservation the tombstone keeps a hash and whose it was, and the key only with
+// the name.
+func TestATombstoneKeepsWhatAReservationNeeds(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	local := messagestore.Properties{
+		"reservedDigest": "abc", "reservedKey": "secret", "reservedFor": "receipts", "reservedBy": "accounts", "reservedHandled": true, "other": "secret",
+	}
+	for _, again := range []bool{false, true} {
+		stream := a.category.Stream(fmt.Sprint("1+", again))
+		write(t, a.Store, stream, messagestore.NoStream, messagestore.Message{Body: opened().Body, Metadata: messagestore.Metadata{Local: local}}, opened())
+		_, err := a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil)
+		require.NoError(t, err)
+		want := messagestore.Properties{
+			"reservedDigest": "abc", "reservedKey": "secret", "reservedFor": "receipts", "reservedBy": "accounts", "reservedHandled": true,
+		}
+		require.Equal(t, messagestore.Metadata{Local: want}, a.read(t, stream)[0].Metadata)
+		if again {
+			a.fill(t, stream, 2)
+		}
+
+		_, err = a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, erase)
+
+		require.NoError(t, err)
+		want["reservedKey"] = "(erased)"
+		require.Equal(t, messagestore.Metadata{Local: want}, a.read(t, stream)[0].Metadata)
+	}
+}
+
+// Whatever is lost with a stream, "not written" is not said of what may have been.
+func TestADeletedStreamDoesNotTellWhatWasWritten(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string]*postgres.DeleteOptions{"name kept": nil, "name erased": erase} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newArchive(t)
+			stream := a.category.Stream("1")
+			written := a.fill(t, stream, 2)
+			lost := &messagestore.OutcomeUnknownError{Cause: errCut, Writes: []messagestore.UnknownWrite{{Stream: stream, Expected: 0, IDs: []uuid.UUID{written[1].ID}}}}
+			found, err := a.Resolve(t.Context(), lost)
+			require.NoError(t, err)
+			require.Len(t, found, 1)
+
+			_, err = a.admin.Delete(t.Context(), stream, 1, options)
+			require.NoError(t, err)
+			_, err = a.Resolve(t.Context(), lost)
+			require.ErrorIs(t, err, messagestore.ErrDeleted)
+			require.NotErrorIs(t, err, messagestore.ErrNotWritten)
+
+			// To write it again at the version that it had then is answered.
+			_, err = a.Write(t.Context(), stream, 0, written[1])
+			require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+
+			after := opened()
+			write(t, a.Store, stream, 2, after)
+			lost.Writes[0].IDs[0] = after.ID
+			_, err = a.Resolve(t.Context(), lost)
+			require.NoError(t, err, "what was written since is known")
+		})
+	}
+}
+
+// Two who write and one who deletes: a write is either before the tombstone, and gone,
+// or after it, and there.
+func TestWritersAndADeletion(t *testing.T) {
+	t.Parallel()
+	const writers, writes = 3, 60
+
+	for name, options := range map[string]*postgres.DeleteOptions{"name kept": nil, "name erased": erase} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newArchive(t)
+			stream := a.category.Stream("1")
+			type acknowledged struct {
+				id      uuid.UUID
+				version messagestore.Version
+			}
+			done := make(chan error, writers)
+			all := make(chan acknowledged, writers*writes)
+			for range writers {
+				go func() {
+					for range writes {
+						m := opened()
+						written, err := a.Write(t.Context(), stream, messagestore.AnyVersion, m)
+						if err != nil {
+							done <- err
+							return
+						}
+						all <- acknowledged{m.ID, written.Version}
+					}
+					done <- nil
+				}()
+			}
+			lastTombstone, deletions, ended := messagestore.NoStream, 0, 0
+			for ended < writers {
+				deleted, err := a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, options)
+				if !errors.Is(err, messagestore.ErrNotFound) {
+					require.NoError(t, err)
+					require.GreaterOrEqual(t, deleted.Version, lastTombstone)
+					lastTombstone = deleted.Version
+					if !deleted.Already {
+						deletions++
+					}
+				}
+				select {
+				case err := <-done:
+					require.NoError(t, err)
+					ended++
+				default:
+				}
+			}
+			close(all)
+
+			require.Greater(t, deletions, 1)
+			there := map[uuid.UUID]bool{}
+			for _, m := range a.read(t, stream) {
+				there[m.ID] = true
+			}
+			versions := map[messagestore.Version]bool{}
+			for w := range all {
+				require.False(t, versions[w.version], "position %d was given twice", w.version)
+				versions[w.version] = true
+				require.Equal(t, w.version > lastTombstone, there[w.id], "position %d, tombstone %d", w.version, lastTombstone)
+			}
+			version, err := a.Version(t.Context(), stream)
+			require.NoError(t, err)
+			require.Equal(t, writers*writes+deletions, int(version)+1, "every position is a message's or a tombstone's")
+		})
+	}
+}
+
+// One member of dibs_admin, and nobody else, removes.
+func TestOnlyAdministratorsRemove(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream := a.category.Stream("1")
+	a.fill(t, stream, 3)
+	for _, role := range []string{"dibs_writer", "dibs_reader"} {
+		admin := postgres.NewAdmin(poolAs(t, role), nil)
+		_, err := admin.Trim(t.Context(), stream, anyAge)
+		requireDenied(t, err)
+		_, err = admin.Delete(t.Context(), stream, 2, nil)
+		requireDenied(t, err)
+		_, err = poolAs(t, role).Exec(t.Context(), "set dibs.retention = on; select dibs.remove_messages('a-1', 1)")
+		requireDenied(t, err)
+	}
+	pool := poolAs(t, "dibs_admin")
+	var user string
+	require.NoError(t, pool.QueryRow(t.Context(), "select session_user").Scan(&user))
+	admin := postgres.NewAdmin(pool, nil)
+	_, err := admin.Trim(t.Context(), stream, anyAge)
+	require.NoError(t, err)
+	var data struct{ By string }
+	decodeInto(t, a.read(t, a.category.WithType("retention").Stream("1"))[0], &data)
+	require.Equal(t, user, data.By, "who logged in, and not who owns the function")
+	_, err = admin.Delete(t.Context(), stream, 2, erase)
+	require.NoError(t, err)
+	for _, err := range admin.TrimCategory(t.Context(), a.category, anyAge) {
+		require.NoError(t, err)
+	}
+	_, err = pool.Exec(t.Context(), "set dibs.retention = on; delete from dibs.messages")
+	requireDenied(t, err)
+}
+
+// After a removal the table is append-only again, within the same transaction too.
+func TestARemovalLeavesNoDoorOpen(t *testing.T) {
+	t.Parallel()
+	for name, remove := range map[string]func(admin *postgres.Admin, stream messagestore.StreamName) error{
+		"trim": func(admin *postgres.Admin, stream messagestore.StreamName) error {
+			return second(admin.Trim(t.Context(), stream, anyAge))
+		},
+		"delete": func(admin *postgres.Admin, stream messagestore.StreamName) error {
+			return second(admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil))
+		},
+		"erase": func(admin *postgres.Admin, stream messagestore.StreamName) error {
+			return second(admin.Delete(t.Context(), stream, messagestore.AnyVersion, erase))
+		},
+	} {
+		a := newArchive(t)
+		stream := a.category.Stream("1")
+		a.fill(t, stream, 3)
+		tx := begin(t, pgx.ReadCommitted)
+		require.NoError(t, remove(postgres.NewAdmin(tx, nil), stream))
+
+		_, err := tx.Exec(t.Context(), "delete from dibs.messages where stream_name = $1", string(stream))
+
+		require.ErrorContains(t, err, "messages are only ever added", name)
+		require.NoError(t, tx.Rollback(t.Context()))
+	}
+}

@@ -1,0 +1,548 @@
+package postgres_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+// An archive is a store, a category in it, and who may remove messages of that.
+type archive struct {
+	*messagestore.Store
+	pool     *pgxpool.Pool
+	admin    *postgres.Admin
+	category messagestore.Category
+}
+
+func newArchive(t *testing.T) *archive {
+	t.Helper()
+	pool := pgtest.Pool(t)
+	return &archive{messagestore.New(postgres.New(pool, nil), nil), pool, postgres.NewAdmin(pool, nil), storetest.Category(t)}
+}
+
+func (a *archive) fill(t *testing.T, stream messagestore.StreamName, messages int) []messagestore.Message {
+	t.Helper()
+	var all []messagestore.Message
+	var bodies []messagestore.Body
+	for range messages {
+		m := opened()
+		all, bodies = append(all, m), append(bodies, m)
+	}
+	write(t, a.Store, stream, messagestore.AnyVersion, bodies...)
+	return all
+}
+
+func (a *archive) read(t *testing.T, stream messagestore.StreamName) []*messagestore.Recorded {
+	t.Helper()
+	var all []*messagestore.Recorded
+	for m, err := range a.Stream(t.Context(), stream, 0) {
+		require.NoError(t, err)
+		all = append(all, m)
+	}
+	return all
+}
+
+func (a *archive) positions(t *testing.T, stream messagestore.StreamName) (positions []int) {
+	t.Helper()
+	for _, m := range a.read(t, stream) {
+		positions = append(positions, int(m.Position))
+	}
+	return positions
+}
+
+// age makes the messages of a stream up to a position older. It is what no client can do.
+func (a *archive) age(t *testing.T, stream messagestore.StreamName, upTo messagestore.Version, by time.Duration) {
+	t.Helper()
+	tx, err := a.pool.Begin(t.Context())
+	require.NoError(t, err)
+	for _, statement := range []string{
+		"set local session_replication_role = replica", // without triggers
+		fmt.Sprintf("update dibs.messages set time = time - interval '%d s' where stream_name = '%s' and position <= %d", int(by.Seconds()), stream, upTo),
+	} {
+		_, err = tx.Exec(t.Context(), statement)
+		require.NoError(t, err)
+	}
+	require.NoError(t, tx.Commit(t.Context()))
+}
+
+var anyAge = &postgres.TrimOptions{Keep: 2, MinAge: postgres.AnyAge}
+
+func TestTrimKeepsTheLastMessagesAndTheirPositions(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream := a.category.Stream("1")
+	a.fill(t, stream, 5)
+
+	trimmed, err := a.admin.Trim(t.Context(), stream, anyAge)
+
+	require.NoError(t, err)
+	require.Equal(t, postgres.Trimmed{Stream: stream, Removed: 3, First: 3, Version: 4}, trimmed)
+	require.Equal(t, []int{3, 4}, a.positions(t, stream))
+	version, err := a.Version(t.Context(), stream)
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(4), version)
+	_, err = a.Write(t.Context(), stream, messagestore.NoStream, opened())
+	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	require.Equal(t, messagestore.Version(5), write(t, a.Store, stream, 4, opened()).Version)
+
+	again, err := a.admin.Trim(t.Context(), stream, &postgres.TrimOptions{Keep: 10, MinAge: postgres.AnyAge})
+	require.NoError(t, err)
+	require.Equal(t, postgres.Trimmed{Stream: stream, First: 3, Version: 5}, again)
+	none, err := a.admin.Trim(t.Context(), a.category.Stream("none"), anyAge)
+	require.NoError(t, err)
+	require.Equal(t, postgres.Trimmed{Stream: a.category.Stream("none"), First: messagestore.NoStream, Version: messagestore.NoStream}, none)
+	one, err := a.admin.Trim(t.Context(), stream, &postgres.TrimOptions{Before: time.Now().Add(time.Hour), MinAge: postgres.AnyAge})
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(5), one.First, "the last message stays")
+}
+
+func TestATrimIsRecorded(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream := a.category.Stream("1")
+	a.fill(t, stream, 5)
+	records := a.category.WithType("retention").Stream("1")
+
+	_, err := a.admin.Trim(t.Context(), stream, &postgres.TrimOptions{Keep: 3, MinAge: postgres.AnyAge, DryRun: true})
+	require.NoError(t, err)
+	require.Empty(t, a.read(t, records))
+	_, err = a.admin.Trim(t.Context(), stream, &postgres.TrimOptions{Keep: 3, MinAge: postgres.AnyAge, Reason: "old"})
+	require.NoError(t, err)
+	_, err = a.admin.Trim(t.Context(), stream, anyAge)
+	require.NoError(t, err)
+
+	found := a.read(t, records)
+	require.Len(t, found, 2)
+	require.Equal(t, "Trimmed", found[0].Type)
+	var user string
+	require.NoError(t, a.pool.QueryRow(t.Context(), "select session_user").Scan(&user))
+	require.JSONEq(t, fmt.Sprintf(`{"stream":%q,"removed":2,"from":0,"upTo":1,"by":%q,"reason":"old"}`, stream, user), string(found[0].Data))
+	require.JSONEq(t, fmt.Sprintf(`{"stream":%q,"removed":1,"from":2,"upTo":2,"by":%q}`, stream, user), string(found[1].Data))
+
+	// The records are trimmed too, and that is not recorded.
+	_, err = a.admin.Trim(t.Context(), records, &postgres.TrimOptions{Keep: 1, MinAge: postgres.AnyAge})
+	require.NoError(t, err)
+	require.Equal(t, []int{1}, a.positions(t, records))
+	require.Empty(t, a.read(t, records.Category().WithType("retention").Stream("1")))
+}
+
+// The ids of what is removed are forgotten, so what is young stays.
+func TestTrimSparesWhatIsYoung(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream := a.category.Stream("1")
+	a.fill(t, stream, 5)
+
+	trimmed, err := a.admin.Trim(t.Context(), stream, &postgres.TrimOptions{Keep: 1})
+	require.NoError(t, err)
+	require.Equal(t, postgres.Trimmed{Stream: stream, First: 0, Version: 4, Recent: true}, trimmed)
+
+	a.age(t, stream, 1, time.Hour)
+	trimmed, err = a.admin.Trim(t.Context(), stream, &postgres.TrimOptions{Keep: 1})
+	require.NoError(t, err)
+	require.Equal(t, postgres.Trimmed{Stream: stream, Removed: 2, First: 2, Version: 4, Recent: true}, trimmed)
+
+	a.age(t, stream, 3, 10*time.Minute)
+	trimmed, err = a.admin.Trim(t.Context(), stream, &postgres.TrimOptions{Keep: 1, MinAge: 5 * time.Minute, DryRun: true})
+	require.NoError(t, err)
+	require.Equal(t, postgres.Trimmed{Stream: stream, Removed: 2, First: 4, Version: 4}, trimmed)
+	trimmed, err = a.admin.Trim(t.Context(), stream, &postgres.TrimOptions{Keep: 1})
+	require.NoError(t, err)
+	require.Zero(t, trimmed.Removed)
+}
+
+func TestTrimBeforeATime(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream := a.category.Stream("1")
+	a.fill(t, stream, 6)
+	a.age(t, stream, 5, 30*time.Minute)
+	a.age(t, stream, 3, 2*time.Hour)
+	before := time.Now().Add(-time.Hour)
+
+	both, err := a.admin.Trim(t.Context(), stream, &postgres.TrimOptions{Before: before, Keep: 5})
+	require.NoError(t, err)
+	require.Equal(t, postgres.Trimmed{Stream: stream, Removed: 1, First: 1, Version: 5}, both)
+	trimmed, err := a.admin.Trim(t.Context(), stream, &postgres.TrimOptions{Before: before})
+	require.NoError(t, err)
+	require.Equal(t, postgres.Trimmed{Stream: stream, Removed: 3, First: 4, Version: 5}, trimmed)
+	require.Equal(t, []int{4, 5}, a.positions(t, stream))
+}
+
+// A clock that was put back makes no hole: what goes is a beginning of the stream.
+func TestTrimRemovesABeginningWhateverTheTimes(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream := a.category.Stream("1")
+	a.fill(t, stream, 5)
+	a.age(t, stream, 4, 2*time.Hour)
+	a.age(t, stream, 1, -2*time.Hour) // 0 and 1 are young
+	a.age(t, stream, 0, 2*time.Hour)  // and 0 is not
+
+	trimmed, err := a.admin.Trim(t.Context(), stream, &postgres.TrimOptions{Keep: 1})
+
+	require.NoError(t, err)
+	require.Equal(t, int64(1), trimmed.Removed)
+	require.Equal(t, []int{1, 2, 3, 4}, a.positions(t, stream))
+}
+
+func TestTrimWorksInParts(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream := a.category.Stream("1")
+	for range 11 {
+		a.fill(t, stream, 1000)
+	}
+	var parts []int64
+	options := &postgres.TrimOptions{Keep: 1, MinAge: postgres.AnyAge, OnProgress: func(removed int64) { parts = append(parts, removed) }}
+
+	planned, err := a.admin.Trim(t.Context(), stream, &postgres.TrimOptions{Keep: 1, MinAge: postgres.AnyAge, DryRun: true})
+	require.NoError(t, err)
+	require.Equal(t, int64(10999), planned.Removed)
+	trimmed, err := a.admin.Trim(t.Context(), stream, options)
+
+	require.NoError(t, err)
+	require.Equal(t, planned, trimmed)
+	require.Equal(t, []int64{10000, 999}, parts)
+	require.Equal(t, []int{10999}, a.positions(t, stream))
+}
+
+func TestAReservationIsNotTrimmed(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream := a.category.Stream("1")
+	write(t, a.Store, stream, messagestore.NoStream,
+		messagestore.Message{Body: opened().Body, Metadata: messagestore.Metadata{Local: messagestore.Properties{"reservedDigest": "abc"}}}, opened())
+
+	trimmed, err := a.admin.Trim(t.Context(), stream, &postgres.TrimOptions{Keep: 1, MinAge: postgres.AnyAge})
+
+	require.NoError(t, err)
+	require.True(t, trimmed.Reservation)
+	require.Zero(t, trimmed.Removed)
+	require.Len(t, a.read(t, stream), 2)
+}
+
+func TestTrimOfACategoryIsOfEachStream(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	neighbours := []messagestore.StreamName{
+		messagestore.Category(string(a.category) + "x").Stream("1"), a.category.WithType("command").Stream("1"),
+	}
+	for n := range 5 {
+		a.fill(t, a.category.Stream(strconv.Itoa(n)), n+1)
+	}
+	for _, stream := range neighbours {
+		a.fill(t, stream, 5)
+	}
+	// As message-db's clients may have it: a stream without an identifier.
+	_, err := a.pool.Exec(t.Context(), "insert into dibs.messages (stream_name, position, type, id) select $1, n, 'T', gen_random_uuid() from generate_series(0, 3) n", string(a.category))
+	require.NoError(t, err)
+
+	var removed []int64
+	for trimmed, err := range a.admin.TrimCategory(t.Context(), a.category, anyAge) {
+		require.NoError(t, err)
+		removed = append(removed, trimmed.Removed)
+	}
+
+	require.Equal(t, []int64{2, 0, 0, 1, 2, 3}, removed)
+	for _, stream := range neighbours {
+		require.Len(t, a.read(t, stream), 5)
+	}
+}
+
+// Writers, one who trims and one who reads the category: nothing is lost, and no
+// position twice or left out.
+func TestWritersDoNotNoticeThatTheirStreamIsTrimmed(t *testing.T) {
+	t.Parallel()
+	const writers, writes = 4, 100
+
+	a := newArchive(t)
+	stream := a.category.Stream("1")
+	written := make(chan error, writers)
+	for range writers {
+		go func() {
+			written <- func() error {
+				for range writes {
+					for {
+						version, err := a.Version(t.Context(), stream)
+						if err != nil {
+							return err
+						}
+						got, err := a.Write(t.Context(), stream, version, opened())
+						if errors.Is(err, messagestore.ErrVersionConflict) {
+							continue
+						}
+						if err == nil && got.Version != version+1 {
+							err = fmt.Errorf("written at %d after %d", got.Version, version)
+						}
+						if err != nil {
+							return err
+						}
+						break
+					}
+				}
+				return nil
+			}()
+		}()
+	}
+	done, trimmed := make(chan struct{}), make(chan error, 2)
+	var removed atomic.Int64
+	for range 2 { // two who trim do not get into each other's way either
+		go func() {
+			for {
+				t2, err := a.admin.Trim(t.Context(), stream, anyAge)
+				removed.Add(t2.Removed)
+				select {
+				case <-done:
+					trimmed <- err
+					return
+				default:
+				}
+				if err != nil {
+					trimmed <- err
+					return
+				}
+			}
+		}()
+	}
+	for range writers {
+		require.NoError(t, <-written)
+	}
+	close(done)
+	require.NoError(t, <-trimmed)
+	require.NoError(t, <-trimmed)
+
+	last, err := a.admin.Trim(t.Context(), stream, anyAge)
+	require.NoError(t, err)
+	require.Equal(t, []int{writers*writes - 2, writers*writes - 1}, a.positions(t, stream))
+	require.Equal(t, int64(writers*writes-2), removed.Load()+last.Removed, "each was removed once")
+	var recorded int64
+	next := int64(0)
+	for _, m := range a.read(t, a.category.WithType("retention").Stream("1")) {
+		var data struct{ Removed, From, UpTo int64 }
+		decodeInto(t, m, &data)
+		require.Equal(t, next, data.From)
+		require.Equal(t, data.UpTo-data.From+1, data.Removed)
+		next = data.UpTo + 1
+		recorded += data.Removed
+	}
+	require.Equal(t, int64(writers*writes-2), recorded)
+}
+
+// A write does not wait for a trim, nor a trim for a write.
+func TestTrimHoldsUpNoWriter(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream := a.category.Stream("1")
+	a.fill(t, stream, 5)
+	tx := begin(t, pgx.ReadCommitted)
+	_, err := postgres.NewAdmin(tx, nil).Trim(t.Context(), stream, anyAge)
+	require.NoError(t, err)
+
+	write(t, a.Store, stream, 4, opened())
+
+	require.NoError(t, tx.Commit(t.Context()))
+	holder := holdCategory(t, stream)
+	trimmed, err := a.admin.Trim(t.Context(), stream, anyAge)
+	require.NoError(t, err)
+	require.Equal(t, int64(1), trimmed.Removed)
+	require.NoError(t, holder.Commit(t.Context()))
+	require.Equal(t, []int{4, 5, 6}, a.positions(t, stream))
+}
+
+// At REPEATABLE READ a transaction that is older than a removal is told so: no index
+// would be in its way any more.
+func TestATransactionOlderThanARemovalDoesNotWriteIntoTheGap(t *testing.T) {
+	t.Parallel()
+	for name, remove := range map[string]func(t *testing.T, a *archive, stream messagestore.StreamName){
+		"trim": func(t *testing.T, a *archive, stream messagestore.StreamName) {
+			t.Helper()
+			_, err := a.admin.Trim(t.Context(), stream, anyAge)
+			require.NoError(t, err)
+		},
+		"delete": func(t *testing.T, a *archive, stream messagestore.StreamName) {
+			t.Helper()
+			_, err := a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil)
+			require.NoError(t, err)
+		},
+		"erase": func(t *testing.T, a *archive, stream messagestore.StreamName) {
+			t.Helper()
+			_, err := a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &postgres.DeleteOptions{EraseName: true})
+			require.NoError(t, err)
+		},
+	} {
+		for _, before := range []int{0, 2} {
+			t.Run(fmt.Sprintf("%s with %d seen", name, before), func(t *testing.T) {
+				t.Parallel()
+				a := newArchive(t)
+				stream := a.category.Stream("1")
+				if before > 0 {
+					a.fill(t, stream, before)
+				}
+				for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
+					tx := begin(t, level)
+					_, err := tx.Exec(t.Context(), "select from dibs.stream_version($1)", string(stream))
+					require.NoError(t, err)
+					a.fill(t, stream, 5)
+					remove(t, a, stream)
+
+					_, err = messagestore.New(postgres.New(tx, nil), nil).Write(t.Context(), stream, messagestore.Version(before-1), opened())
+
+					refused, ok := errors.AsType[*pgconn.PgError](err)
+					require.True(t, ok, "%v", err)
+					require.Equal(t, "40001", refused.Code)
+					require.NoError(t, tx.Rollback(t.Context()))
+				}
+			})
+		}
+	}
+}
+
+func TestInvalidRemovalsAreRefused(t *testing.T) {
+	t.Parallel()
+	admin := postgres.NewAdmin(unreachable{}, nil)
+	keep := func(n int64) *postgres.TrimOptions { return &postgres.TrimOptions{Keep: n} }
+	for name, err := range map[string]error{
+		"no options":      second(admin.Trim(t.Context(), "account-1", nil)),
+		"nothing asked":   second(admin.Trim(t.Context(), "account-1", &postgres.TrimOptions{})),
+		"keep -1":         second(admin.Trim(t.Context(), "account-1", keep(-1))),
+		"negative age":    second(admin.Trim(t.Context(), "account-1", &postgres.TrimOptions{Keep: 1, MinAge: -2})),
+		"age of ages":     second(admin.Trim(t.Context(), "account-1", &postgres.TrimOptions{Keep: 1, MinAge: 200 * 365 * 24 * time.Hour})),
+		"year 10000":      second(admin.Trim(t.Context(), "account-1", &postgres.TrimOptions{Before: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)})),
+		"no stream":       second(admin.Trim(t.Context(), "", keep(1))),
+		"no category":     second(admin.Trim(t.Context(), "-1", keep(1))),
+		"a NUL":           second(admin.Trim(t.Context(), "account-\x00", keep(1))),
+		"not UTF-8":       second(admin.Delete(t.Context(), "account-\xff", messagestore.AnyVersion, nil)),
+		"dead letters":    second(admin.Trim(t.Context(), "account:command+deadLetter-a+b", keep(1))),
+		"delete nothing":  second(admin.Delete(t.Context(), "", messagestore.AnyVersion, nil)),
+		"delete at -1":    second(admin.Delete(t.Context(), "account-1", messagestore.NoStream, nil)),
+		"delete at -3":    second(admin.Delete(t.Context(), "account-1", -3, nil)),
+		"a long reason":   second(admin.Delete(t.Context(), "account-1", 0, &postgres.DeleteOptions{Reason: strings.Repeat("x", 256)})),
+		"a hidden reason": second(admin.Trim(t.Context(), "account-1", &postgres.TrimOptions{Keep: 1, Reason: "a\u202eb"})),
+		"a blank reason":  second(admin.Delete(t.Context(), "account-1", 0, &postgres.DeleteOptions{Reason: " "})),
+		"a line":          second(admin.Delete(t.Context(), "account-1", 0, &postgres.DeleteOptions{Reason: "a\nb"})),
+	} {
+		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
+	}
+	for _, category := range []messagestore.Category{"", "account-1", "a b"} {
+		for _, err := range admin.TrimCategory(t.Context(), category, keep(1)) {
+			require.ErrorIs(t, err, messagestore.ErrInvalid)
+		}
+	}
+	for _, err := range admin.TrimCategory(t.Context(), "account", nil) {
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// unreachable is a database that must not be asked anything.
+type unreachable struct{ postgres.DB }
+
+// The functions refuse what Go does, for clients in other languages.
+func TestDatabaseRefusesInvalidRemovals(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	for call, column := range map[string]string{
+		"trim(null, 1)":                                           "stream",
+		"trim('', 1)":                                             "stream",
+		"trim('-1', 1)":                                           "stream",
+		"trim('a:deadLetter-1', 1)":                               "stream",
+		"trim('a-1')":                                             "keep",
+		"trim('a-1', 0)":                                          "keep",
+		"trim('a-1', -1, now())":                                  "keep",
+		"trim('a-1', 1, min_age => null)":                         "min_age",
+		"trim('a-1', 1, min_age => '-1 s')":                       "min_age",
+		"trim('a-1', 1, min_age => '1000 years')":                 "min_age",
+		"trim('a-1', 1, reason => '')":                            "reason",
+		"trim('a-1', 1, reason => E'a\\nb')":                      "reason",
+		"trim('a-1', 1, max_messages => 0)":                       "max_messages",
+		"trim('a-1', 1, max_messages => null)":                    "max_messages",
+		"trim('a-1', 1, max_messages => 100001)":                  "max_messages",
+		"trim('a-1', 1, id => '" + uuid.Nil.String() + "')":       "id",
+		"delete_stream(null)":                                     "stream",
+		"delete_stream('a-1', -1)":                                "expected",
+		"delete_stream('a-1', reason => repeat('x', 256))":        "reason",
+		"delete_stream('a-1', max_messages => -1)":                "max_messages",
+		"delete_stream('a-1', id => '" + uuid.Nil.String() + "')": "id",
+		"category_streams('')":                                    "category",
+		"category_streams('a-1')":                                 "category",
+		"category_streams('a', max_streams => 0)":                 "max_streams",
+	} {
+		_, err := pool.Exec(t.Context(), "select * from dibs."+call)
+		requireRefused(t, err, column)
+	}
+	for _, call := range []string{"trim('a-1', 1)", "delete_stream('a-1')"} {
+		tx := begin(t, pgx.RepeatableRead)
+		_, err := tx.Exec(t.Context(), "select * from dibs."+call)
+		refused, ok := errors.AsType[*pgconn.PgError](err)
+		require.True(t, ok)
+		require.Equal(t, "0A000", refused.Code)
+	}
+}
+
+// Whatever the answer to it is lost on, a removal happens once, and is told as it was.
+func TestARemovalWhoseAnswerIsLostIsToldAsItWas(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	var cuts atomic.Int32
+	pool, _ := poolOf(t, func(c *pgxpool.Config) {
+		dial := c.ConnConfig.DialFunc
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dial(ctx, network, address)
+			return &deafConn{conn, &cuts}, err
+		}
+	})
+	admin := postgres.NewAdmin(pool, nil)
+	stream := a.category.Stream("1")
+	a.fill(t, stream, 5)
+
+	cuts.Store(1)
+	trimmed, err := admin.Trim(t.Context(), stream, anyAge)
+	require.NoError(t, err)
+	require.Equal(t, postgres.Trimmed{Stream: stream, Removed: 3, First: 3, Version: 4}, trimmed)
+	require.Len(t, a.read(t, a.category.WithType("retention").Stream("1")), 1)
+
+	for _, erase := range []bool{false, true} {
+		cuts.Store(1)
+		deleted, err := admin.Delete(t.Context(), stream, messagestore.AnyVersion, &postgres.DeleteOptions{EraseName: erase})
+		require.NoError(t, err)
+		require.False(t, deleted.Already)
+		require.Equal(t, messagestore.Version(5), deleted.Version)
+		require.Equal(t, int64(2), deleted.Messages)
+	}
+	require.Zero(t, cuts.Load())
+}
+
+// A deafConn does not hear the answer to a COMMIT, as often as it is told.
+type deafConn struct {
+	net.Conn
+	cuts *atomic.Int32
+}
+
+func (c *deafConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if bytes.Contains(b[:n], []byte("COMMIT\x00")) && c.cuts.CompareAndSwap(1, 0) {
+		c.Conn.Close()
+		return 0, errCut
+	}
+	return n, err
+}
