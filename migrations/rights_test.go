@@ -122,11 +122,12 @@ func TestDefinersResolveNamesThemselves(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
-	rows, err := conn.Query(t.Context(), ` //nolint:rowserrcheck // collected
+	const definers = `
 		select p.oid::regprocedure::text, pg_get_userbyid(p.proowner)::text,
 			coalesce((select substr(c, 13) from unnest(p.proconfig) c where starts_with(c, 'search_path=')), '')
 		from pg_proc p
-		where p.pronamespace in ('dibs'::regnamespace, 'message_store'::regnamespace) and p.prosecdef`)
+		where p.pronamespace in ('dibs'::regnamespace, 'message_store'::regnamespace) and p.prosecdef`
+	rows, err := conn.Query(t.Context(), definers) //nolint:rowserrcheck // ForEachRow does
 	require.NoError(t, err)
 	found := 0
 	var function, owner, path string

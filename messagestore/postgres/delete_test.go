@@ -93,7 +93,8 @@ func TestAnErasedStreamHasNoNameAnyMore(t *testing.T) {
 	}
 	_, err = a.LastOfType(t.Context(), stream, "Opened")
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
-	for range a.Stream(t.Context(), stream, 4) {
+	for _, err := range a.Stream(t.Context(), stream, 4) {
+		require.NoError(t, err)
 		require.Fail(t, "there is nothing after the tombstone")
 	}
 

@@ -541,7 +541,7 @@ type deafConn struct {
 func (c *deafConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if bytes.Contains(b[:n], []byte("COMMIT\x00")) && c.cuts.CompareAndSwap(1, 0) {
-		c.Conn.Close()
+		c.Close()
 		return 0, errCut
 	}
 	return n, err

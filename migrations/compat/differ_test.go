@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	patience = 20 * time.Second     //nolint:unused // by the tests to come
-	tick     = 5 * time.Millisecond //nolint:unused // by the tests to come
+	patience = 20 * time.Second
+	tick     = 5 * time.Millisecond
 )
 
 // A kase is a sentence about message-db, and SQL that shows it.
@@ -59,14 +59,6 @@ type answer struct {
 // fails is the answer of an error.
 func fails(code, message string) func(answer) answer {
 	return func(answer) answer { return answer{Error: "ERROR " + code + " " + message} }
-}
-
-// returns is the same answer with other rows.
-func returns(rows ...string) func(answer) answer { //nolint:unused // by the tests to come
-	return func(theirs answer) answer {
-		theirs.Error, theirs.Rows, theirs.Tag = "", rows, fmt.Sprintf("SELECT %d", len(rows))
-		return theirs
-	}
 }
 
 // generates is the same answer with another command in the notice about it.
@@ -111,7 +103,7 @@ func exec(t *testing.T, conn *pgx.Conn, sql string) {
 	require.NoError(t, err, sql)
 }
 
-func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T { //nolint:unused // by the tests to come
+func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 	t.Helper()
 	rows, err := conn.Query(t.Context(), sql, args...)
 	require.NoError(t, err)
@@ -219,7 +211,9 @@ func (s session) do(t *testing.T, st step, m mode, schema string) answer {
 		}
 		return a
 	}
-	require.NoError(t, err, sql)
+	if err != nil {
+		t.Errorf("%s: %v", sql, err) // and no more: this may be another goroutine
+	}
 	for _, r := range results {
 		a.Tag = r.CommandTag.String()
 		for _, f := range r.FieldDescriptions {
@@ -290,11 +284,16 @@ func empty(t *testing.T, admin *pgx.Conn) {
 	$$`)
 }
 
-// compare runs each case on message-db and on ours: as the role message_store, and as
-// others; with literals and parameters; with and without the schema's name.
+// compare runs each case on message-db and on ours: as the role message_store, with
+// literals and parameters, and as others; with and without the schema's name.
 func compare(t *testing.T, cases []kase) {
 	t.Helper()
 	theirs, ours := messageDB(t), dibs(t)
+	compareIn(t, theirs, ours, cases)
+}
+
+func compareIn(t *testing.T, theirs, ours string, cases []kase) {
+	t.Helper()
 	databases := []string{theirs, ours}
 	admins := []*pgx.Conn{connect(t, theirs), connect(t, ours)}
 	users := []struct{ name, path string }{
@@ -305,7 +304,10 @@ func compare(t *testing.T, cases []kase) {
 	for u, user := range users {
 		var sessions []session
 		for _, schema := range []string{"", "message_store."} {
-			for _, m := range modes {
+			for n, m := range modes {
+				if u > 0 && n != 1 {
+					continue
+				}
 				for _, c := range cases {
 					for _, admin := range admins {
 						empty(t, admin)
@@ -317,7 +319,7 @@ func compare(t *testing.T, cases []kase) {
 					for i, st := range c.sql {
 						want, got := sessions[0].do(t, st, m, schema), sessions[1].do(t, st, m, schema)
 						where := fmt.Sprintf("%s: step %d, user %d, %s, schema %q: %s", c.does, i+1, u, m.name, schema, st.sql)
-						if st.ours != nil && !strings.HasPrefix(want.Error, "ERROR 42883") { // of parameters that neither takes
+						if st.ours != nil && !strings.HasPrefix(want.Error, "ERROR 42883") && !strings.HasPrefix(want.Error, "ERROR 42804") { // of types that neither takes
 							deviation := st.ours(want)
 							require.NotEqual(t, want, deviation, "no deviation: %s", where)
 							want = deviation

@@ -1,0 +1,287 @@
+package compat_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/migrations"
+)
+
+// strings returns the first column of a query.
+func all(t *testing.T, conn *pgx.Conn, sql string) []string {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), sql)
+	require.NoError(t, err)
+	values, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err, sql)
+	return values
+}
+
+func TestTwelveFunctionsHaveTheSameSignatures(t *testing.T) {
+	t.Parallel()
+	const signatures = `
+		select format('%s(%s) %s%s %s %s %s %s rows %s', proname, pg_get_function_arguments(oid),
+			case when proretset then 'setof ' end, prorettype::regtype, proargnames, provolatile, proisstrict, proparallel, prorows)
+		from pg_proc where pronamespace = 'message_store'::regnamespace order by proname collate "C"`
+	want := all(t, connect(t, messageDB(t)), signatures)
+
+	got := all(t, connect(t, dibs(t)), signatures)
+
+	require.Len(t, want, 12)
+	require.Equal(t, want, got)
+}
+
+func TestViewsAndTypeHaveTheSameColumns(t *testing.T) {
+	t.Parallel()
+	const columns = `
+		select format('%s %s %s %s', relname, attnum, attname, format_type(atttypid, atttypmod))
+		from pg_attribute join pg_class c on c.oid = attrelid
+		where relnamespace = 'message_store'::regnamespace and relkind in ('r', 'v', 'c') and attnum > 0 and not attisdropped
+			and relname not in ('stored_messages', 'settings') -- what ours has besides
+		order by relname collate "C", attnum`
+	want := all(t, connect(t, messageDB(t)), columns)
+
+	got := all(t, connect(t, dibs(t)), columns)
+
+	require.Len(t, want, 8+8+3+3+4+4+4+4)
+	require.Equal(t, want, got)
+}
+
+// An INSERT, UPDATE, DELETE or TRUNCATE is in another test: what is refused is, but
+// views are not tables.
+func TestRoleHasTheSameRights(t *testing.T) {
+	t.Parallel()
+	const rights = `
+		select format('%s %s %s', c.relname, p, has_table_privilege('message_store', c.oid, p))
+		from pg_class c, unnest(array['select', 'insert', 'update', 'delete', 'truncate', 'references', 'trigger']) p
+		where relnamespace = 'message_store'::regnamespace and relkind in ('r', 'v') and relname not in ('stored_messages', 'settings')
+		union all
+		select format('%s %s', oid::regproc, has_function_privilege('message_store', oid, 'execute'))
+		from pg_proc where pronamespace = 'message_store'::regnamespace
+		union all
+		select format('schema %s %s', p, has_schema_privilege('message_store', 'message_store', p))
+		from unnest(array['usage', 'create']) p
+		order by 1`
+	want := all(t, connect(t, messageDB(t)), rights)
+
+	got := all(t, connect(t, dibs(t)), rights)
+
+	require.Len(t, want, 7*7+12+2)
+	require.Equal(t, want, got)
+}
+
+func TestRoleHasNothingElse(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, dibs(t))
+
+	require.Equal(t, []string{"settings SELECT", "stored_messages SELECT"}, all(t, conn, `
+		select relname || ' ' || privilege_type
+		from pg_class, aclexplode(relacl) where grantee = 'message_store'::regrole and relname in ('stored_messages', 'settings') order by 1`))
+	require.Empty(t, all(t, conn, `
+		select nspname from pg_namespace n where nspname = 'dibs' and has_schema_privilege('message_store', oid, 'usage, create')
+		union all
+		select relname from pg_class where relnamespace = 'dibs'::regnamespace and relkind = 'r' and has_table_privilege('message_store', oid, 'select, insert, update, delete, truncate')
+		union all
+		select relname from pg_class where relnamespace = 'dibs'::regnamespace and case relkind when 'S' then has_sequence_privilege('message_store', oid, 'usage, select, update') end
+		union all
+		select proname from pg_proc where pronamespace = 'dibs'::regnamespace and has_function_privilege('message_store', oid, 'execute')`))
+	require.Empty(t, all(t, conn, `
+		select proname from pg_proc, aclexplode(coalesce(proacl, acldefault('f', proowner)))
+		where pronamespace in ('message_store'::regnamespace, 'dibs'::regnamespace) and grantee = 0`), "EXECUTE is not the public's")
+	require.True(t, one[bool](t, conn, `
+		select rolcanlogin and not (rolsuper or rolcreatedb or rolcreaterole or rolreplication or rolbypassrls) and rolpassword is null
+		from pg_authid where rolname = 'message_store'`))
+	require.Equal(t, []string{"dibs_owner"}, all(t, conn, `
+		select distinct pg_get_userbyid(relowner)::text from pg_class where relnamespace = 'message_store'::regnamespace
+		union select pg_get_userbyid(proowner)::text from pg_proc where pronamespace = 'message_store'::regnamespace
+		union select pg_get_userbyid(nspowner)::text from pg_namespace where nspname = 'message_store'`))
+}
+
+func TestViewsAreTheSame(t *testing.T) {
+	t.Parallel()
+	some := steps{
+		write(1, "a-1"), write(2, "a-1"), write(3, "b-1"), write(4, "a:x-1"), write(5, "solo"),
+		{sql: "select MS.write_message($1, 'a-1', 'U', null)", args: []any{id(6)}},
+		{sql: "select MS.write_message($1, 'B-1', 'u', '[1]', '{}')", args: []any{id(7)}},
+	}
+	var summaries steps
+	for _, view := range []string{"stream_summary", "type_summary", "stream_type_summary", "type_stream_summary", "category_type_summary", "type_category_summary"} {
+		summaries = append(summaries, step{sql: "select * from MS." + view}, step{sql: "select percent, message_count from MS." + view + " where message_count > 1"})
+	}
+	summaries = append(summaries, step{sql: "select * from MS.stream_summary where stream_name like '%a%' limit 2"})
+	compare(t, []kase{
+		{"reports count, and give a percentage of all messages", after(some, summaries...)},
+		{"reports of nothing are empty", summaries},
+		{"percentages have two places", after(steps{{sql: "select count(MS.write_message(md5(n::text), case n % 7 when 0 then 'a-' when 1 then 'b-' else 'c-' end || n % 3, 'T' || n % 11, '{}')) from generate_series(1, 101) n"}}, summaries...)},
+		{"messages is read directly", after(some,
+			step{sql: "select * from MS.messages where false"},
+			step{sql: "select m.* from MS.messages m where time is null"},
+			step{sql: "select global_position, position, stream_name, type, data, metadata, id from MS.messages where stream_name = $1 order by position", args: []any{"a-1"}},
+			step{sql: "select global_position, position, stream_name, type, data, metadata, id from MS.messages where global_position > $1 order by global_position limit $2", args: []any{1, 2}},
+			step{sql: "select data->>'n', metadata->>'x', data @> '{\"n\": 1}' from MS.messages where id = $1", args: []any{id(1)}},
+			step{sql: "select type, count(*) from MS.messages group by type order by type"},
+		)},
+	})
+}
+
+func TestWritesToTheViewAreWrites(t *testing.T) {
+	t.Parallel()
+	const into = "insert into MS.messages (id, stream_name, position, type, data, metadata) values ($1, $2, $3, $4, $5, $6)"
+	compare(t, []kase{
+		{"the next position is taken", steps{
+			{sql: into, args: []any{id(1), "a-1", 0, "T", js(`{}`), nil}},
+			{sql: into + " returning id, stream_name, position, type, data, metadata, global_position, time = now() at time zone 'utc'", args: []any{id(2), "a-1", 1, "T", js(`{"a": 1}`), js(`{}`)}},
+			write(3, "a-1"),
+			{sql: "insert into MS.messages (stream_name, position, type) select 'b-1', n, 'T' from generate_series(0, 4) n"},
+			{sql: "select count(distinct id), max(position), max(global_position) from MS.messages where data is null"},
+		}},
+		{"an id is made if there is none, and NULL is none", steps{
+			{sql: "insert into MS.messages (stream_name, position, type) values ('a-1', 0, 'T') returning id is not null"},
+			{sql: into, args: []any{nil, "a-1", 1, "T", js(`{}`), nil}},
+			{sql: into, args: []any{id(1), nil, 1, "T", js(`{}`), nil}, ours: fails("P0001", "Wrong expected version: 0 (Stream: <NULL>, Stream Version: -1)")},
+			{sql: into, args: []any{id(1), "a-1", 1, nil, js(`{}`), nil}},
+			{sql: into, args: []any{id(1), "a-1", 1, "T", js(`{}`), nil}},
+			{sql: into, args: []any{id(1), "a-1", 2, "T", js(`{}`), nil}},
+		}},
+		{"no other position can be taken", steps{
+			write(1, "a-1"),
+			{sql: into, args: []any{id(2), "a-1", 41, "T", js(`{}`), nil}, ours: fails("P0001", "Wrong expected version: 40 (Stream: a-1, Stream Version: 0)")},
+			{sql: into, args: []any{id(2), "a-1", 0, "T", js(`{}`), nil}, ours: fails("P0001", "Wrong expected version: -1 (Stream: a-1, Stream Version: 0)")},
+			{sql: into, args: []any{id(2), "a-1", -5, "T", js(`{}`), nil}, ours: fails("P0001", "Wrong expected version: -6 (Stream: a-1, Stream Version: 0)")},
+			{sql: "insert into MS.messages (stream_name, position, type, global_position) values ('a-1', 1, 'T', 70)", ours: fails("428C9", "a message gets its global_position and its time when it is written")},
+			{sql: "insert into MS.messages (stream_name, position, type, time) values ('a-1', 1, 'T', '2000-01-01')", ours: fails("428C9", "a message gets its global_position and its time when it is written")},
+			{sql: "insert into MS.messages (stream_name, type) values ('c-1', 'T')", ours: func(answer) answer { return answer{Tag: "INSERT 0 1"} }},
+			{sql: "insert into MS.messages (stream_name, position, type) values ('d-1', 0, 'dibs:Tombstone')", ours: fails("P0001", "invalid type: it is no message type")},
+		}},
+		{"nothing is changed or removed", steps{
+			{sql: "select MS.write_message($1, 'a-1', 'T', '{}')", args: []any{id(1)}},
+			{sql: "update MS.messages set type = 'U'", ours: fails("42501", "permission denied for view messages")},
+			{sql: "delete from MS.messages", ours: fails("42501", "permission denied for view messages")},
+			{sql: "truncate MS.messages", ours: fails("42809", `"messages" is not a table`)},
+			{sql: "insert into MS.messages (stream_name, position, type) values ('a-2', 0, 'T') on conflict do nothing"},
+			{sql: "insert into MS.messages (stream_name, position, type) values ('a-1', 0, 'T') on conflict do nothing", ours: fails("P0001", "Wrong expected version: -1 (Stream: a-1, Stream Version: 0)")},
+			{sql: "create table message_store.mine ()"},
+			{sql: "drop view message_store.stream_summary"},
+		}},
+	})
+}
+
+func TestRoleWithoutRightsHasNone(t *testing.T) {
+	t.Parallel()
+	theirs, ours := messageDB(t), dibs(t)
+	stranger := role(t, []string{theirs, ours}, "select '%s'")
+	a, b := open(t, theirs, stranger, "message_store"), open(t, ours, stranger, "message_store")
+	for _, sql := range []string{
+		"select MS.write_message('x', 'a-1', 'T', '{}')", "select * from MS.messages", "select * from MS.get_stream_messages('a-1')", "select MS.category('a-1')", "select * from MS.stream_summary",
+	} {
+		want, got := a.do(t, step{sql: sql}, modes[0], "message_store."), b.do(t, step{sql: sql}, modes[0], "message_store.")
+
+		require.Equal(t, answer{Error: "ERROR 42501 permission denied for schema message_store"}, want)
+		require.Equal(t, want, got)
+	}
+}
+
+func TestWhoWasGrantedEverythingStillForgesNothing(t *testing.T) {
+	t.Parallel()
+	database := dibs(t)
+	user := role(t, []string{database}, "grant usage on schema message_store to %[1]s; grant all on all tables in schema message_store to %[1]s; grant all on all functions in schema message_store to %[1]s")
+	s := open(t, database, user, "")
+	require.Empty(t, s.do(t, write(1, "a-1"), modes[0], "message_store.").Error)
+	exec(t, connect(t, database), "alter role "+user+" set dibs.retention = 'on'") // which is for the functions that remove
+	s = open(t, database, user, "")
+
+	for sql, code := range map[string]string{
+		"update MS.messages set type = 'x'":        "ERROR 42501",
+		"delete from MS.messages":                  "",
+		"update MS.stored_messages set type = 'x'": "ERROR 42501",
+		"delete from MS.stored_messages":           "",
+		"insert into MS.stored_messages (stream_name, position, type, id) values ('a-1', 41, 'T', gen_random_uuid())": "ERROR 42501",
+		"update MS.settings set sql_condition = true":                                                                 "ERROR 55000",
+		"delete from MS.settings": "ERROR 55000",
+	} {
+		got := s.do(t, step{sql: sql}, modes[0], "message_store.")
+		if code != "" {
+			require.Contains(t, got.Error, code, sql)
+		}
+	}
+
+	admin := connect(t, database)
+	require.Equal(t, []string{"0 T"}, all(t, admin, "select position || ' ' || type from dibs.messages"))
+	require.False(t, one[bool](t, admin, "select sql_condition from dibs.settings"))
+}
+
+// message-db's columns have the collation of the database; ours have not.
+func TestReportsAreInTheOrderOfTheDatabase(t *testing.T) {
+	t.Parallel()
+	admin := connect(t, pgtest.URL(t))
+	config, err := pgx.ParseConfig(pgtest.Database(t))
+	require.NoError(t, err)
+	exec(t, admin, "drop database "+config.Database+"; ")
+	exec(t, admin, "create database "+config.Database+" template template0 locale_provider icu icu_locale 'en' locale 'C'")
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	for _, name := range []string{"B", "a", "A", "b", "é", "f", "a:x", "ab"} {
+		exec(t, conn, "select message_store.write_message(gen_random_uuid()::varchar, '"+name+"-1', '"+name+"', '{}')")
+	}
+	want := []string{"a", "A", "a:x", "ab", "b", "B", "é", "f"}
+	require.Equal(t, want, all(t, conn, `select type collate "default" from dibs.messages order by 1`))
+	require.NotEqual(t, want, all(t, conn, `select type from dibs.messages order by 1`))
+
+	for _, sql := range []string{
+		"select type from message_store.type_summary", "select type from message_store.type_stream_summary", "select type from message_store.type_category_summary",
+		"select category from message_store.category_type_summary", "select category(stream_name) from message_store.stream_summary", "select category(stream_name) from message_store.stream_type_summary",
+		"select type from (select * from message_store.type_summary order by message_count, type) t",
+	} {
+		exec(t, conn, "set search_path = message_store")
+		require.Equal(t, want, all(t, conn, sql), sql)
+	}
+}
+
+func TestOrdinaryTableIsNotReplaced(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, messageDB(t))
+	require.NoError(t, migrations.Up(t.Context(), conn, nil), "it leaves the file out")
+	before := all(t, conn, "select oid::regprocedure::text from pg_proc where pronamespace = 'message_store'::regnamespace order by 1")
+
+	_, err := conn.PgConn().Exec(t.Context(), "begin; "+file(t, "0009_message_store.sql")).ReadAll()
+
+	require.ErrorContains(t, err, "the schema message_store is message-db's own")
+	exec(t, conn, "rollback")
+	require.Equal(t, before, all(t, conn, "select oid::regprocedure::text from pg_proc where pronamespace = 'message_store'::regnamespace order by 1"))
+	require.False(t, one[bool](t, conn, "select to_regclass('dibs.settings') is not null"))
+}
+
+// The role is the server's, and other tests use it: so it is out of the way only in a
+// transaction that is not committed.
+func TestRoleThatIsMadeDoesNotWaitForEver(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	connect(t, dibs(t)) // so that the role is there
+	exec(t, conn, "begin")
+	exec(t, conn, "alter role message_store rename to test_"+one[string](t, conn, "select md5(random()::text)"))
+	names, err := filepath.Glob("../sql/*.sql")
+	require.NoError(t, err)
+	for _, name := range names {
+		exec(t, conn, file(t, filepath.Base(name)))
+	}
+
+	require.Equal(t, []string{"idle_in_transaction_session_timeout=1min", "lock_timeout=10s"},
+		all(t, conn, "select unnest(setconfig) from pg_db_role_setting where setrole = 'message_store'::regrole and setdatabase = 0 order by 1"))
+	require.True(t, one[bool](t, conn, "select rolcanlogin from pg_roles where rolname = 'message_store'"))
+	require.True(t, one[bool](t, conn, "select has_function_privilege('message_store', 'message_store.acquire_lock(varchar)', 'execute')"))
+	exec(t, conn, "rollback")
+}
+
+func file(t *testing.T, name string) string {
+	t.Helper()
+	sql, err := os.ReadFile(filepath.Join("../sql", name))
+	require.NoError(t, err)
+	return string(sql)
+}
