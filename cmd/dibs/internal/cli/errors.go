@@ -136,6 +136,9 @@ func (a *app) describe(err error) problem {
 	case errors.Is(err, migrations.ErrTooNew):
 		p.Hint = "use the release of dibs that migrated it, or a newer one"
 	}
+	if kind, hint := adoptionHint(err); kind != "" {
+		p.Kind, p.Hint = kind, hint
+	}
 	if errors.Is(err, messagestore.ErrInvalidConfig) {
 		p.Hint = "the store's URL is from " + a.origin
 	}

@@ -109,6 +109,11 @@ const (
 // with the key.
 func (e *explainer) reservedWith(m *messagestore.Recorded, key string) (bool, error) {
 	cause := m.Metadata.CausationStream
+	if m.IsTombstone() && m.Metadata.Local.Get(digestProperty) != "" {
+		ids := m.Stream.IDs()
+		reserved, ok := reservation.DecodeKey(ids[len(ids)-1])
+		return ok && reserved == key, nil
+	}
 	if m.Position != 0 || cause == "" {
 		return false, nil
 	}
@@ -162,6 +167,7 @@ const (
 	duplicate  = "duplicate"  // came second, with the same content
 	sameKey    = "sameKey"    // has the key in it, and other content; the handler knows what of that counts
 	deadLetter = "deadLetter" // was parked by a consumer
+	deleted    = "deleted"    // the tombstone that stands for the stream's messages
 	followed   = "followed"   // names one of the first two, or what follows them, as its cause
 )
 
@@ -175,6 +181,7 @@ var roles = map[string]struct {
 	duplicate:  {"duplicate", yellow},
 	sameKey:    {"same key", red},
 	deadLetter: {"dead letter", red},
+	deleted:    {"deleted", red},
 	followed:   {"followed", plain},
 }
 
@@ -189,7 +196,7 @@ type event struct {
 func (e *explainer) explain(ctx context.Context, stream messagestore.StreamName) error {
 	first, err := messageAt(ctx, e.store, stream, 0)
 	if errors.Is(err, messagestore.ErrNotFound) {
-		return fmt.Errorf("%s has no messages, so nobody has reserved it: %w", visible(string(stream)), messagestore.ErrNotFound)
+		return e.removed(ctx, stream)
 	}
 	if err != nil {
 		return err
@@ -225,6 +232,32 @@ func (e *explainer) explain(ctx context.Context, stream messagestore.StreamName)
 		return err
 	}
 	return e.followers(ctx, &s, roots)
+}
+
+// removed tells of a stream without a first message: that it was deleted or trimmed, if it
+// was.
+func (e *explainer) removed(ctx context.Context, stream messagestore.StreamName) error {
+	for m, err := range e.store.Stream(ctx, stream, 0) {
+		if err != nil {
+			return err
+		}
+		s := story{app: e.app, of: stream}
+		if !m.IsTombstone() {
+			return fmt.Errorf("%s begins at position %d: what was first was trimmed: %w", visible(string(stream)), m.Position, messagestore.ErrNotFound)
+		}
+		if err := s.title(); err != nil {
+			return err
+		}
+		note := "it stays taken"
+		if t, err := messagestore.Decode[messagestore.Tombstone](m); err == nil {
+			note = fmt.Sprintf("%s, by %s; it stays taken", number(t.Messages, "message", "messages"), visible(t.By))
+			if t.Reason != "" {
+				note += ": " + visible(t.Reason)
+			}
+		}
+		return s.tell(deleted, m, note)
+	}
+	return fmt.Errorf("%s has no messages, so nobody has reserved it: %w", visible(string(stream)), messagestore.ErrNotFound)
 }
 
 // seconds tells which messages of the winner's stream came second.
@@ -395,17 +428,22 @@ type story struct {
 
 // begin tells the first write.
 func (s *story) begin(first *messagestore.Recorded) error {
-	s.told = map[ref]bool{}
-	if !s.app.JSON {
-		title := visible(string(s.of))
-		if s.key != "" {
-			title += " is reserved with the key " + shorten(visible(s.key))
-		}
-		if err := s.app.out.line("%s", s.app.out.styled(title, bold)); err != nil {
-			return err
-		}
+	if err := s.title(); err != nil {
+		return err
 	}
 	return s.tell(firstWrite, first, dataText(first.Data))
+}
+
+func (s *story) title() error {
+	s.told = map[ref]bool{}
+	if s.app.JSON {
+		return nil
+	}
+	title := visible(string(s.of))
+	if s.key != "" {
+		title += " is reserved with the key " + shorten(visible(s.key))
+	}
+	return s.app.out.line("%s", s.app.out.styled(title, bold))
 }
 
 // knows reports whether the message at a place was told of.

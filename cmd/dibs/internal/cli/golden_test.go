@@ -26,7 +26,7 @@ func golden(t *testing.T, name, output string) {
 }
 
 var commandLines = []string{
-	"", "migrate", "migrate up", "migrate status", "migrate print", "write", "stream", "category", "tail", "explain", "report", "consumers", "consumers list", "consumers reset", "parked", "parked list", "parked show", "parked redrive", "doctor", "verify", "version",
+	"", "migrate", "migrate up", "migrate status", "migrate print", "migrate adopt", "write", "stream", "category", "tail", "explain", "report", "consumers", "consumers list", "consumers reset", "parked", "parked list", "parked show", "parked redrive", "trim", "delete", "doctor", "verify", "version",
 }
 
 func TestHelp(t *testing.T) {

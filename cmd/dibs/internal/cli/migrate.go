@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -13,6 +14,7 @@ type migrateCommand struct {
 	Up     migrateUpCommand     `cmd:"" help:"Bring the schema up to date. Safe to run again, and by several at once."`
 	Status migrateStatusCommand `cmd:"" help:"Print what is and what would be done."`
 	Print  migratePrintCommand  `cmd:"" help:"Print the SQL, for another tool or another person to run."`
+	Adopt  migrateAdoptCommand  `cmd:"" help:"Take the messages of message-db over, or give them back."`
 }
 
 type migrateUpCommand struct{}
@@ -87,7 +89,14 @@ func (migrateStatusCommand) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		return a.printMigrations(all)
+		if err := a.printMigrations(all); err != nil || a.Schema != "" && a.Schema != pgschema.Default {
+			return err
+		}
+		adoption, err := migrations.AdoptionStatus(ctx, conn)
+		if err != nil || adoption == nil {
+			return err
+		}
+		return a.printAdoption(adoption)
 	})
 }
 
@@ -142,17 +151,7 @@ func (a *app) withConn(ctx context.Context, f func(*pgx.Conn) error) (err error)
 		a.warn("dibs: nothing to migrate: this store keeps its own schema\n")
 		return nil
 	}
-	config, err := pgx.ParseConfig(u)
-	if err != nil {
-		return err
-	}
-	if config.ConnectTimeout == 0 {
-		config.ConnectTimeout = 10 * time.Second // as the driver has it
-	}
-	if config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-		config.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // so that it works through PgBouncer
-	}
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := connectTo(ctx, u)
 	if err != nil {
 		return err
 	}
@@ -163,4 +162,18 @@ func (a *app) withConn(ctx context.Context, f func(*pgx.Conn) error) (err error)
 		}
 	}()
 	return f(conn)
+}
+
+func connectTo(ctx context.Context, u string) (*pgx.Conn, error) {
+	config, err := pgx.ParseConfig(u)
+	if err != nil {
+		return nil, err
+	}
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = 10 * time.Second // as the driver has it
+	}
+	if config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+		config.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // so that it works through PgBouncer
+	}
+	return pgx.ConnectConfig(ctx, config)
 }

@@ -1,0 +1,139 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+)
+
+type deleteCommand struct {
+	Stream    string `arg:"" help:"Name of the stream."`
+	EraseName bool   `help:"Remove the name too, and leave a hash of it."`
+	Expect    string `placeholder:"VERSION" help:"Delete it only at this version, the position of its last message."`
+	Reason    string `placeholder:"TEXT" help:"Why: it is recorded, and stays."`
+	DryRun    bool   `help:"Delete nothing, and tell what would be."`
+	Yes       bool   `help:"Do not ask."`
+}
+
+// Help is printed below the command's usage.
+func (deleteCommand) Help() string {
+	return `All messages of the stream are removed. A tombstone takes their place, and keeps the stream's version: nobody writes to it first again, and a key that was reserved in it stays taken. Consumers pass the tombstone.
+
+Other streams that belong to it are deleted by themselves: snapshots (account:snapshot-123), commands and reservations (account:command-123, account:command-123+AAA), dead letters (account:command+deadLetter-accounts+ID), which hold copies.
+
+Examples:
+
+    dibs delete account-123 --dry-run
+    dibs delete account-123 --erase-name --expect 41 --reason 'on request' --yes`
+}
+
+// Run deletes.
+func (c *deleteCommand) Run(ctx context.Context, a *app) error {
+	expected := messagestore.AnyVersion
+	if c.Expect != "" {
+		var err error
+		if expected, err = parseExpected(c.Expect); err != nil {
+			return err
+		}
+		if expected < 0 {
+			return usage("--expect=%s: it is the position of the last message, from 0", visible(c.Expect))
+		}
+	}
+	if !c.Yes && !c.DryRun && !isTerminal(a.stdin) {
+		return usage("nobody can be asked here: give --yes to delete %s, or --dry-run", visible(c.Stream))
+	}
+	return a.withPostgres(ctx, "delete", func(conn *pgx.Conn) error {
+		admin := postgres.NewAdmin(conn, a.postgresConfig())
+		stream := messagestore.StreamName(c.Stream)
+		options := &postgres.DeleteOptions{EraseName: c.EraseName, Reason: c.Reason, DryRun: true}
+		planned, err := admin.Delete(ctx, stream, expected, options)
+		if err != nil || c.DryRun || planned.Already {
+			return c.print(a, planned, err)
+		}
+		if !c.Yes {
+			if yes, err := c.confirm(ctx, a, planned); err != nil || !yes {
+				return err
+			}
+			if expected == messagestore.AnyVersion {
+				expected = planned.Version - 1 // what the answer was about
+			}
+		}
+		meter := progress{every: 2 * time.Second, now: time.Now}
+		meter.start()
+		options.DryRun = false
+		options.OnProgress = func() {
+			if meter.due() && !a.JSON {
+				a.warn("dibs: %s is deleted, and its messages are being removed\n", visible(c.Stream))
+			}
+		}
+		deleted, err := admin.Delete(ctx, stream, expected, options)
+		return c.print(a, deleted, err)
+	})
+}
+
+// confirm asks a person, who has to say so in full.
+func (c *deleteCommand) confirm(ctx context.Context, a *app, planned postgres.Deleted) (yes bool, err error) {
+	what := "delete"
+	if c.EraseName {
+		what = "delete, with its name,"
+	}
+	a.warn("%s %s with %s? They do not come back. Type yes: ", what, visible(c.Stream), number(planned.Messages, "message", "messages"))
+	type answer struct {
+		text string
+		err  error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		text, err := bufio.NewReader(a.stdin).ReadString('\n')
+		answered <- answer{text, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case given := <-answered:
+		if given.err != nil && !errors.Is(given.err, io.EOF) {
+			return false, given.err
+		}
+		if strings.TrimSpace(given.text) != "yes" {
+			a.warn("dibs: nothing was deleted\n")
+			return false, nil
+		}
+		return true, nil
+	}
+}
+
+// A deleteLine is how a stream that was deleted is printed as JSON.
+type deleteLine struct {
+	Stream     messagestore.StreamName `json:"stream"`
+	Messages   int64                   `json:"messages"`
+	Version    messagestore.Version    `json:"version"`
+	Tombstone  messagestore.StreamName `json:"tombstone"`
+	NameErased bool                    `json:"nameErased,omitempty"`
+	Already    bool                    `json:"already,omitempty"`
+	DryRun     bool                    `json:"dryRun,omitempty"`
+}
+
+func (c *deleteCommand) print(a *app, d postgres.Deleted, err error) error {
+	if err != nil {
+		return err
+	}
+	if a.JSON {
+		return a.out.object(deleteLine{d.Stream, d.Messages, d.Version, d.Tombstone, d.Tombstone != d.Stream, d.Already, c.DryRun})
+	}
+	switch {
+	case d.Already:
+		return a.out.line("%s is deleted already: its tombstone is at position %d of %s", visible(string(d.Stream)), d.Version, visible(string(d.Tombstone)))
+	case c.DryRun:
+		return a.out.line("would delete %s of %s, which is at version %d", number(d.Messages, "message", "messages"), visible(string(d.Stream)), d.Version-1)
+	}
+	return a.out.line("deleted %s of %s: its tombstone is at position %d of %s",
+		number(d.Messages, "message", "messages"), visible(string(d.Stream)), d.Version, visible(string(d.Tombstone)))
+}

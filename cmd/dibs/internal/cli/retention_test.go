@@ -1,0 +1,139 @@
+package cli_test
+
+import (
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+)
+
+// newServer returns a shell whose store is a new database.
+func newServer(t *testing.T) *shell {
+	t.Helper()
+	dibs := &shell{env: map[string]string{"DIBS_STORE": pgtest.Database(t)}}
+	dibs.ok(t, "migrate", "up")
+	return dibs
+}
+
+func (s *shell) fill(t *testing.T, stream string, messages int) {
+	t.Helper()
+	var lines strings.Builder
+	for n := range messages {
+		lines.WriteString(`{"stream":"` + stream + `","type":"Opened","data":{"n":` + strconv.Itoa(n) + `}}` + "\n")
+	}
+	require.Equal(t, 0, s.feed(t, lines.String(), "write").code)
+}
+
+// A person is a terminal at which somebody types.
+type person struct{ io.Reader }
+
+func (person) Stat() (os.FileInfo, error) { return device{}, nil }
+
+func TestTrimPrintsWhatWentAndWhatStays(t *testing.T) {
+	t.Parallel()
+	dibs := newServer(t)
+	dibs.fill(t, "account-1", 5)
+	dibs.fill(t, "account-2", 2)
+
+	require.Equal(t, "account-1  what is younger than 15m0s stays\nremoved 0 messages of 1 stream\n", dibs.ok(t, "trim", "account-1", "--keep", "2"))
+	require.Equal(t, "account-1  would remove 3, it begins at 3\nwould remove 3 messages of 2 streams\n",
+		dibs.ok(t, "trim", "--category", "account", "--keep", "2", "--min-age", "0", "--dry-run"))
+	require.Equal(t, 5, strings.Count(dibs.ok(t, "stream", "account-1"), "\n"))
+	require.Equal(t, []map[string]any{
+		{"stream": "account-1", "removed": 2.0, "first": 2.0, "version": 4.0},
+		{"stream": "account-2", "removed": 0.0, "first": 0.0, "version": 1.0},
+	}, objects(t, dibs.ok(t, "trim", "--category", "account", "--keep", "3", "--min-age", "0s", "--reason", "too many", "--json")))
+	require.Contains(t, dibs.ok(t, "category", "account:retention", "--json"), `"reason":"too many"`)
+	require.Equal(t, "account-1  removed 2, it begins at 4\nremoved 2 messages of 1 stream\n",
+		dibs.ok(t, "trim", "account-1", "--before", "2999-01-01T00:00:00+01:00", "--min-age", "0"))
+	require.Equal(t, "account-9  it has no messages\nremoved 0 messages of 1 stream\n", dibs.ok(t, "trim", "account-9", "--keep", "1"))
+
+	require.Equal(t, 1, strings.Count(dibs.ok(t, "stream", "account-1"), "\n"))
+	require.Contains(t, dibs.ok(t, "verify"), "looked at")
+}
+
+func TestDeleteLeavesATombstone(t *testing.T) {
+	t.Parallel()
+	dibs := newServer(t)
+	dibs.fill(t, "account-1", 5)
+	dibs.fill(t, "account-2", 2)
+
+	require.Equal(t, "would delete 5 messages of account-1, which is at version 4\n", dibs.ok(t, "delete", "account-1", "--dry-run"))
+	conflict := dibs.run(t, "delete", "account-1", "--expect", "3", "--yes")
+	require.Equal(t, 3, conflict.code)
+	require.Contains(t, conflict.stderr, "expected 3, found 4")
+	require.Equal(t, "deleted 5 messages of account-1: its tombstone is at position 5 of account-1\n",
+		dibs.ok(t, "delete", "account-1", "--expect", "4", "--yes", "--reason", "asked for"))
+	require.Contains(t, dibs.ok(t, "stream", "account-1"), `5  dibs:Tombstone  {"messages":5,"upTo":4,"nameErased":false,`)
+	require.Equal(t, "account-1 is deleted already: its tombstone is at position 5 of account-1\n", dibs.ok(t, "delete", "account-1", "--yes"))
+	require.Equal(t, 3, dibs.run(t, "write", "account-1", "Opened", "--expected", "no-stream").code)
+
+	erased := objects(t, dibs.ok(t, "delete", "account-2", "--erase-name", "--yes", "--json"))[0]
+	require.Regexp(t, "^account-[0-9a-f]{64}$", erased["tombstone"])
+	erased["tombstone"] = ""
+	require.Equal(t, map[string]any{"stream": "account-2", "messages": 2.0, "version": 2.0, "tombstone": "", "nameErased": true}, erased)
+	require.NotContains(t, dibs.ok(t, "category", "account"), "account-2")
+	require.Equal(t, 1, dibs.run(t, "delete", "account-3", "--yes").code)
+	require.Contains(t, dibs.ok(t, "verify"), "1 erased stream")
+}
+
+func TestAPersonIsAskedBeforeAStreamIsDeleted(t *testing.T) {
+	t.Parallel()
+	dibs := newServer(t)
+	dibs.fill(t, "account-1", 2)
+	for typed, deletes := range map[string]bool{"": false, "\n": false, "y\n": false, "no\n": false, "yes": true} {
+		asked := (&shell{env: dibs.env, stdin: person{strings.NewReader(typed)}}).run(t, "delete", "account-1")
+		require.Equal(t, 0, asked.code, asked.stderr)
+		require.Contains(t, asked.stderr, "account-1 with 2 messages?")
+		require.Equal(t, deletes, strings.Contains(asked.stdout, "deleted 2 messages"), "%q", typed)
+		require.Equal(t, !deletes, strings.Contains(asked.stderr, "nothing was deleted"), "%q", typed)
+		if deletes {
+			dibs.ok(t, "write", "account-1", "Opened", "--expected", "2")
+			dibs.ok(t, "write", "account-1", "Opened", "--expected", "3")
+		}
+	}
+}
+
+func TestRemovalsThatCannotBeAreRefused(t *testing.T) {
+	t.Parallel()
+	embedded := newShell(t)
+	for _, args := range []string{
+		"trim", "trim account-1", "trim --keep 1", "trim account-1 --category account --keep 1", "trim account-1 --keep 0",
+		"trim account-1 --keep -1", "trim account-1 --keep x", "trim account-1 --before yesterday", "trim account-1 --keep 1 --min-age -1s",
+		"trim --category account-1 --keep 1", "trim account-1 --keep 1", // not PostgreSQL
+		"delete", "delete account-1", "delete account-1 --yes", "delete account-1 --yes --expect no-stream", "delete account-1 --yes --expect -1",
+	} {
+		r := embedded.run(t, strings.Fields(args)...)
+		require.Equal(t, 2, r.code, "%s: %s", args, r.stderr)
+		require.Empty(t, r.stdout)
+	}
+	require.Contains(t, embedded.run(t, "trim", "account-1", "--keep", "1").stderr, "dibs trim is for a store in PostgreSQL")
+	require.Contains(t, embedded.run(t, "delete", "account-1", "--yes").stderr, "dibs delete is for a store in PostgreSQL")
+	require.Contains(t, embedded.run(t, "delete", "account-1").stderr, "give --yes")
+
+	dibs := newServer(t)
+	for _, args := range []string{"trim account:deadLetter-a+b --keep 1", "trim -- -1 --keep 1", "delete --yes -- -1"} {
+		require.Equal(t, 2, dibs.run(t, strings.Fields(args)...).code, args)
+	}
+}
+
+func TestExplainTellsOfAWinnerThatWasDeleted(t *testing.T) {
+	t.Parallel()
+	dibs := newServer(t)
+	dibs.fill(t, "account:command-1", 1)
+	dibs.ok(t, "write", "account:command-1+AAA", "Opened", `{"n":0}`, "--follow", "account:command-1@0")
+	for _, erase := range []string{"--erase-name=false", "--erase-name"} {
+		dibs.ok(t, "delete", "account:command-1+AAA", erase, "--yes", "--reason", "asked for")
+
+		told := dibs.ok(t, "explain", "account:command-1+AAA")
+		require.Contains(t, told, "deleted")
+		require.Contains(t, told, "asked for")
+		require.Contains(t, told, "it stays taken")
+		require.Equal(t, "deleted", objects(t, dibs.ok(t, "explain", "account:command-1+AAA", "--json"))[0]["event"])
+	}
+}

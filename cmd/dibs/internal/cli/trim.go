@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+)
+
+type trimCommand struct {
+	Stream   string        `arg:"" optional:"" help:"Name of the stream."`
+	Category string        `placeholder:"CATEGORY" help:"Trim every stream of this category."`
+	Keep     *int64        `placeholder:"N" help:"Keep the last N messages, at least 1."`
+	Before   string        `placeholder:"TIME" help:"Remove messages from before this time only, like 2026-11-21T10:00:00Z."`
+	MinAge   time.Duration `default:"15m" placeholder:"AGE" help:"Keep what is younger. Defaults to 15m."`
+	Reason   string        `placeholder:"TEXT" help:"Why: it is recorded."`
+	DryRun   bool          `help:"Remove nothing, and tell what would be."`
+}
+
+// Help is printed below the command's usage.
+func (trimCommand) Help() string {
+	return `The last message of a stream always stays, and what is left keeps its positions. The ids of what is removed are forgotten, so do not set --min-age below the time for which a writer may still ask what became of a write, or write it again. It is recorded who removed what and why, in account:retention-123 for account-123. A stream whose first message makes a reservation is left as it is.
+
+With --json there is a line for each stream; without, for each of which something goes or is held back.
+
+Examples:
+
+    dibs trim account-123 --before 2026-01-01T00:00:00Z --reason 'a year old'
+    dibs trim --category account:command+position --keep 10 --dry-run`
+}
+
+// Run trims.
+func (c *trimCommand) Run(ctx context.Context, a *app) error {
+	options, err := c.options()
+	if err != nil {
+		return err
+	}
+	var category messagestore.Category
+	if c.Category != "" {
+		if category, err = messagestore.ParseCategory(c.Category); err != nil {
+			return err
+		}
+	}
+	return a.withPostgres(ctx, "trim", func(conn *pgx.Conn) error {
+		meter := &removalMeter{app: a, progress: progress{every: 2 * time.Second, now: time.Now}}
+		meter.start()
+		options.OnProgress = meter.removed
+		admin := postgres.NewAdmin(conn, a.postgresConfig())
+		each := admin.TrimCategory(ctx, category, options)
+		if c.Category == "" {
+			each = only(admin.Trim(ctx, messagestore.StreamName(c.Stream), options))
+		}
+		return c.print(a, each)
+	})
+}
+
+func only(trimmed postgres.Trimmed, err error) iter.Seq2[postgres.Trimmed, error] {
+	return func(yield func(postgres.Trimmed, error) bool) { yield(trimmed, err) }
+}
+
+func (c *trimCommand) options() (*postgres.TrimOptions, error) {
+	if (c.Stream == "") == (c.Category == "") {
+		return nil, usage("give either STREAM or --category")
+	}
+	if c.Keep == nil && c.Before == "" {
+		return nil, usage("give --keep, --before or both: what stays?")
+	}
+	options := &postgres.TrimOptions{MinAge: c.MinAge, Reason: c.Reason, DryRun: c.DryRun}
+	if c.Keep != nil {
+		if options.Keep = *c.Keep; options.Keep < 1 {
+			return nil, usage("--keep=%d: it is at least 1", options.Keep)
+		}
+	}
+	if c.Before != "" {
+		before, err := time.Parse(time.RFC3339Nano, c.Before)
+		if err != nil {
+			return nil, usage("--before=%s: it is like 2026-11-21T10:00:00Z, or 2026-11-21T11:00:00+01:00", visible(c.Before))
+		}
+		options.Before = before
+	}
+	switch {
+	case c.MinAge < 0:
+		return nil, usage("--min-age=%s: it is not negative", c.MinAge)
+	case c.MinAge == 0:
+		options.MinAge = postgres.AnyAge
+	}
+	return options, nil
+}
+
+// A trimLine is how a stream that was trimmed is printed as JSON.
+type trimLine struct {
+	Stream      messagestore.StreamName `json:"stream"`
+	Removed     int64                   `json:"removed"`
+	First       messagestore.Version    `json:"first"`
+	Version     messagestore.Version    `json:"version"`
+	Recent      bool                    `json:"recent,omitempty"`
+	Reservation bool                    `json:"reservation,omitempty"`
+	DryRun      bool                    `json:"dryRun,omitempty"`
+}
+
+// print prints what became of each stream, and after an error what was done before.
+func (c *trimCommand) print(a *app, each iter.Seq2[postgres.Trimmed, error]) error {
+	var streams, removed int64
+	for trimmed, err := range each {
+		if err != nil && trimmed.Removed == 0 {
+			return err
+		}
+		streams, removed = streams+1, removed+trimmed.Removed
+		if printErr := c.printStream(a, trimmed); printErr != nil {
+			return printErr
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if a.JSON {
+		return nil
+	}
+	verb := "removed"
+	if c.DryRun {
+		verb = "would remove"
+	}
+	return a.out.line("%s %s of %s", verb, number(removed, "message", "messages"), number(streams, "stream", "streams"))
+}
+
+func (c *trimCommand) printStream(a *app, t postgres.Trimmed) error {
+	if a.JSON {
+		return a.out.object(trimLine{t.Stream, t.Removed, t.First, t.Version, t.Recent, t.Reservation, c.DryRun})
+	}
+	var notes []string
+	if t.Removed > 0 {
+		verb := "removed"
+		if c.DryRun {
+			verb = "would remove"
+		}
+		notes = append(notes, fmt.Sprintf("%s %d, it begins at %d", verb, t.Removed, t.First))
+	}
+	switch {
+	case t.Reservation:
+		notes = append(notes, "left as it is: its first message makes a reservation")
+	case t.Recent:
+		notes = append(notes, fmt.Sprintf("what is younger than %s stays", c.MinAge))
+	case t.Version == messagestore.NoStream && c.Stream != "":
+		notes = append(notes, "it has no messages")
+	}
+	if len(notes) == 0 {
+		return nil
+	}
+	return a.out.row(cell{text: visible(string(t.Stream))}, cell{text: strings.Join(notes, "; ")})
+}
+
+// A removalMeter tells a person how far a removal is.
+type removalMeter struct {
+	*app
+	progress
+
+	total int64
+}
+
+func (m *removalMeter) removed(n int64) {
+	m.total += n
+	if m.due() && !m.JSON {
+		m.warn("dibs: %s removed so far\n", number(m.total, "message", "messages"))
+	}
+}
