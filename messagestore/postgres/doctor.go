@@ -33,6 +33,8 @@ var (
 	doctorLocksSQL string
 	//go:embed sql/doctor_lock_names.sql
 	doctorLockNamesSQL string
+	//go:embed sql/doctor_table_locks.sql
+	doctorTableLocksSQL string
 	//go:embed sql/doctor_sessions.sql
 	doctorSessionsSQL string
 	//go:embed sql/doctor_slots.sql
@@ -64,7 +66,8 @@ type Finding struct {
 // DoctorConfig changes what [Admin.Doctor] finds remarkable. A nil *DoctorConfig is a
 // good one.
 type DoctorConfig struct {
-	// LongLock is how long the lock of a category may be held, or waited for.
+	// LongLock is how long the lock of a category may be held, or waited for, and that
+	// of a table.
 	//
 	// Defaults to 5 s.
 	LongLock time.Duration
@@ -81,8 +84,9 @@ type DoctorConfig struct {
 // the messages, which are for [Admin.Verify].
 //
 // Anybody who can connect may call it. What the user may not see is a finding
-// [Hidden]; a member of pg_monitor sees everything. Nothing of it is refused for the
-// settings or for a schema that is missing.
+// [Hidden]: a member of pg_monitor sees all but the store's own sequence. Nothing of it
+// is refused for the settings or for a schema that is missing, and a table that somebody
+// has locked is waited for a second and no more.
 func (a *Admin) Doctor(ctx context.Context, config *DoctorConfig) ([]Finding, error) {
 	c := DoctorConfig{LongLock: 5 * time.Second, LongTransaction: time.Minute}
 	if config != nil {
@@ -145,6 +149,7 @@ func (e *examination) run(ctx context.Context, d *Driver, c DoctorConfig) error 
 		{"settings", doctorSettingsSQL, nil},
 		{"roles", doctorRolesSQL, nil},
 		{"locks", doctorLocksSQL, []any{c.LongLock.Seconds()}},
+		{"locks", doctorTableLocksSQL, []any{c.LongLock.Seconds()}},
 		{"sessions", doctorSessionsSQL, []any{c.LongTransaction.Seconds()}},
 		{"storage", doctorSlotsSQL, nil},
 		{"storage", doctorStorageSQL, nil},
@@ -156,13 +161,18 @@ func (e *examination) run(ctx context.Context, d *Driver, c DoctorConfig) error 
 	return e.nameLocks(ctx)
 }
 
-// examine adds what a query finds. That this user may not ask is a finding too.
+// Who locks a table is to be found, and not to be waited for.
+const lockNotAvailable = "55P03"
+
+// examine adds what a query finds. That it may not be asked is a finding too.
 func (e *examination) examine(ctx context.Context, group, sql string, args ...any) error {
 	found, err := e.ask(ctx, group, sql, args...)
 	refused, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case ok && refused.Code == "42501":
 		found = []Finding{{group, group, Hidden, refused.Message, "grant pg_monitor to this user"}}
+	case ok && refused.Code == lockNotAvailable:
+		found = []Finding{{group, group, Warn, group + " cannot be looked at: somebody has locked a table", "see locks"}}
 	case err != nil:
 		return fmt.Errorf("%s: %w", group, err)
 	}
@@ -171,21 +181,39 @@ func (e *examination) examine(ctx context.Context, group, sql string, args ...an
 }
 
 func (e *examination) ask(ctx context.Context, group, sql string, args ...any) ([]Finding, error) {
-	rows, err := e.db.Query(ctx, inSchema(sql, e.schema), append([]any{pgx.QueryExecModeExec}, args...)...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
 	var found []Finding
-	for rows.Next() {
+	err := e.query(ctx, inSchema(sql, e.schema), args, func(rows pgx.Rows) error {
 		var name, verdict string
 		var says, advice pgtype.Text
-		if err := rows.Scan(&name, &verdict, &says, &advice); err != nil {
-			return nil, fmt.Errorf("read a row: %w", err)
-		}
+		err := rows.Scan(&name, &verdict, &says, &advice)
 		found = append(found, Finding{group, name, Verdict(verdict), says.String, advice.String})
+		return err
+	})
+	return found, err
+}
+
+// query calls each with each row, and waits a second for a table at most. What is
+// looked at is small, and plans are not: they are not compiled.
+func (e *examination) query(ctx context.Context, sql string, args []any, each func(pgx.Rows) error) error {
+	tx, err := e.db.Begin(ctx)
+	if err != nil {
+		return err
 	}
-	return found, rows.Err()
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // there is nothing to undo
+	if _, err := tx.Exec(ctx, "select pg_catalog.set_config('lock_timeout', '1s', true), pg_catalog.set_config('jit', 'off', true)"); err != nil {
+		return err
+	}
+	rows, err := tx.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := each(rows); err != nil {
+			return fmt.Errorf("read a row: %w", err)
+		}
+	}
+	return rows.Err()
 }
 
 // inSchema is pgschema.Rename for SQL that names the program of the same name too.
@@ -246,23 +274,17 @@ func (e *examination) nameLocks(ctx context.Context) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	rows, err := e.db.Query(ctx, pgschema.Rename(doctorLockNamesSQL, e.schema), pgx.QueryExecModeExec, keys)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
 	names := map[string][]string{}
-	for rows.Next() {
+	err := e.query(ctx, pgschema.Rename(doctorLockNamesSQL, e.schema), []any{keys}, func(rows pgx.Rows) error {
 		var key int32
 		var name string
-		if err := rows.Scan(&key, &name); err != nil {
-			return err
-		}
+		err := rows.Scan(&key, &name)
 		key10 := strconv.FormatInt(int64(key), 10)
 		names[key10] = append(names[key10], name)
-	}
-	if _, refused := errors.AsType[*pgconn.PgError](rows.Err()); !refused && rows.Err() != nil {
-		return rows.Err()
+		return err
+	})
+	if _, refused := errors.AsType[*pgconn.PgError](err); !refused && err != nil {
+		return err
 	}
 	for i, f := range e.findings {
 		if found := lockKey.FindStringSubmatch(f.Says); f.Group == "locks" && found != nil && len(names[found[1]]) > 0 {

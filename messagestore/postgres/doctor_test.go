@@ -84,7 +84,7 @@ func TestDoctorFindsWhatIsWrongWithAServer(t *testing.T) {
 	}
 	requireVerdict(t, postgres.OK, healthy, "PostgreSQL ")
 	requireVerdict(t, postgres.OK, healthy, "connection goes straight to the server")
-	requireVerdict(t, postgres.OK, healthy, "0 are held")
+	requireVerdict(t, postgres.OK, healthy, "no category is locked")
 
 	for _, c := range []struct {
 		name        string
@@ -223,7 +223,7 @@ func TestDoctorFindsWhatIsWrongWithAServer(t *testing.T) {
 			[]string{"alter system set synchronous_standby_names = 'nobody'", "select pg_reload_conf()"},
 			[]string{"set synchronous_commit = local", "alter system reset synchronous_standby_names", "reset synchronous_commit"},
 			postgres.Fail,
-			[]string{"0 connected, 0 of them waited for; synchronous_standby_names is 'nobody'"},
+			[]string{"no standby is connected; synchronous_standby_names is 'nobody'"},
 		},
 		{
 			"a transaction that is only prepared",
@@ -287,10 +287,10 @@ func TestDoctorNamesWhoHoldsACategoryAndWhoWaits(t *testing.T) {
 		_, err := messagestore.New(postgres.New(waiter, nil), nil).Write(contextOf(t), stream, messagestore.AnyVersion, opened())
 		done <- err
 	}()
-	waits := fmt.Sprintf("; 1 wait, the first for 00:00:00: %d", waiter.PgConn().PID())
+	waits := fmt.Sprintf("; process %d waits, for 00:00:0", waiter.PgConn().PID())
 	require.Eventually(t, func() bool {
 		for _, f := range examine(t, pool, &postgres.DoctorConfig{LongLock: 1}) {
-			if hasAll(f.Says, []string{category, held, "1 wait"}) {
+			if hasAll(f.Says, []string{category, held, " waits, for "}) {
 				return true
 			}
 		}
@@ -306,6 +306,69 @@ func TestDoctorNamesWhoHoldsACategoryAndWhoWaits(t *testing.T) {
 	for _, f := range examine(t, pool, &postgres.DoctorConfig{LongLock: 1}) {
 		require.NotContains(t, f.Says, held)
 	}
+}
+
+// That is when it is called, so it does not wait for the table itself.
+func TestDoctorNamesWhoKeepsOthersFromATable(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn := connect(t, url)
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	now := &postgres.DoctorConfig{LongLock: 1}
+	requireVerdict(t, postgres.OK, examine(t, conn, now), "nobody waits for a table")
+
+	holder := connect(t, with(t, url, "application_name", "holder"))
+	execute(t, holder, "begin", "lock table dibs.messages in access exclusive mode")
+	held := fmt.Sprintf("messages is held by process %d (postgres, holder), in a transaction for 00:00:0", holder.PgConn().PID())
+	found := examine(t, conn, now)
+	requireVerdict(t, postgres.Warn, found, held, ", idle in transaction: lock table dibs.messages")
+	requireVerdict(t, postgres.Warn, found, "storage cannot be looked at: somebody has locked a table")
+
+	waiter := connect(t, url)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := messagestore.New(postgres.New(waiter, nil), nil).Write(contextOf(t), "account-1", messagestore.AnyVersion, opened())
+		ended <- err
+	}()
+	awaitFinding(t, conn, now, held, fmt.Sprintf("; process %d waits, for 00:00:0", waiter.PgConn().PID()))
+	requireVerdict(t, postgres.Fail, examine(t, conn, now), held)
+	requireVerdict(t, postgres.OK, examine(t, conn, &postgres.DoctorConfig{LongLock: time.Hour}), "1 wait for a table, none of them for long")
+	execute(t, holder, "rollback")
+	require.NoError(t, <-ended)
+
+	// Who only reads holds up all who write, if somebody who would change the table is
+	// in line between them.
+	execute(t, holder, "begin", "select from dibs.messages")
+	changer := connect(t, url)
+	changed := make(chan error, 1)
+	go func() {
+		_, err := changer.Exec(contextOf(t), "begin; lock table dibs.messages in access exclusive mode; commit")
+		changed <- err
+	}()
+	awaitFinding(t, conn, now, held, fmt.Sprintf("; process %d waits, ", changer.PgConn().PID()))
+	go func() {
+		_, err := messagestore.New(postgres.New(waiter, nil), nil).Write(contextOf(t), "account-1", messagestore.AnyVersion, opened())
+		ended <- err
+	}()
+	awaitFinding(t, conn, now, held, "; 2 wait, the first for 00:00:0", fmt.Sprint(waiter.PgConn().PID()), fmt.Sprint(changer.PgConn().PID()))
+	f := finding(t, examine(t, conn, now), held)
+	require.Contains(t, f.Advice, fmt.Sprintf("pg_terminate_backend(%d)", holder.PgConn().PID()))
+	execute(t, holder, "rollback")
+	require.NoError(t, <-changed)
+	require.NoError(t, <-ended)
+	requireVerdict(t, postgres.OK, examine(t, conn, now), "nobody waits for a table")
+}
+
+func awaitFinding(t *testing.T, db postgres.DB, config *postgres.DoctorConfig, words ...string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		for _, f := range examine(t, db, config) {
+			if hasAll(f.Says, words) {
+				return true
+			}
+		}
+		return false
+	}, patience, tick, words)
 }
 
 func TestDoctorTellsWhatItsUserMayNotSee(t *testing.T) {
@@ -348,7 +411,7 @@ func TestDoctorFindsSessions(t *testing.T) {
 	found := examine(t, pool, &postgres.DoctorConfig{LongTransaction: 1})
 
 	requireVerdict(t, postgres.Warn, found, fmt.Sprintf("process %d (postgres, dibs) has been in a transaction for 00:00:00, idle in transaction: select 'what it did last'", idle.PgConn().PID()))
-	requireVerdict(t, postgres.Warn, found, "1 sessions that call themselves dibs are a superuser's: postgres")
+	requireVerdict(t, postgres.Warn, found, "what calls itself 'dibs' is a superuser, postgres, in 1 session")
 }
 
 func TestDoctorFindsTablesThatVacuumHasToLookAt(t *testing.T) {
@@ -385,7 +448,7 @@ func TestDoctorLooksAtAStandbyAndItsPrimary(t *testing.T) {
 
 	requireVerdict(t, postgres.Fail, examine(t, standby, nil), "in_hot_standby is on")
 	conn := connect(t, primary)
-	requireVerdict(t, postgres.Warn, examine(t, conn, nil), "1 connected, 0 of them waited for; synchronous_standby_names is ''")
+	requireVerdict(t, postgres.Warn, examine(t, conn, nil), "1 standby is connected, 0 waited for; synchronous_standby_names is ''")
 	execute(t, conn, "alter system set synchronous_standby_names = '*'", "select pg_reload_conf()")
 	require.Eventually(t, func() bool {
 		for _, f := range examine(t, conn, nil) {
@@ -395,7 +458,7 @@ func TestDoctorLooksAtAStandbyAndItsPrimary(t *testing.T) {
 		}
 		return false
 	}, patience, tick)
-	requireVerdict(t, postgres.OK, examine(t, conn, nil), "1 connected, 1 of them waited for; synchronous_standby_names is '*'")
+	requireVerdict(t, postgres.OK, examine(t, conn, nil), "1 standby is connected, 1 waited for; synchronous_standby_names is '*'")
 	found, err := postgres.NewAdmin(standby, nil).Verify(t.Context(), nil)
 	require.NoError(t, err)
 	require.Empty(t, found.Violations)

@@ -31,7 +31,8 @@ select 'category lock', t.verdict,
     case when t.pid is null then '' when t.hidden then ', which this user may not see' else format(' (%s, %s)', t.usename, coalesce(nullif(t.application_name, ''), 'no application_name')) end,
     coalesce(', in a transaction for ' || date_trunc('second', t.since), ''),
     case when not t.hidden then format(', %s: %s', t.state, left(regexp_replace(t.query, '\s+', ' ', 'g'), 60)) end,
-    case when t.waiting > 0 then format('; %s wait, the first for %s: %s', t.waiting, date_trunc('second', t.waited), t.waiters) else '' end
+    case when t.waiting = 1 then format('; process %s waits, for %s', t.waiters, date_trunc('second', t.waited))
+      when t.waiting > 1 then format('; %s wait, the first for %s: %s', t.waiting, date_trunc('second', t.waited), t.waiters) else '' end
       || coalesce('; it waits for process ' || t.blocked_by, '')),
   case
     when t.verdict = 'ok' then null
@@ -42,6 +43,6 @@ select 'category lock', t.verdict,
 from told t
 where t.verdict <> 'ok'
 union all
-select 'category locks', 'ok', format('%s are held, none of them for long', count(*)), null
+select 'category locks', 'ok', case count(*) when 0 then 'no category is locked' else format('%s locks of categories are held, none of them for long', count(*)) end, null
 from told t
 having count(*) filter (where t.verdict <> 'ok') = 0

@@ -16,8 +16,9 @@ select 'standbys', case
     when r.connected > r.visible then 'hidden'
     else 'fail'
   end,
-  format('%s connected, %s of them waited for; synchronous_standby_names is %L', r.connected,
-    case when r.connected > r.visible then 'an unknown number' else r.waited_for::text end, s.names),
+  case r.connected when 0 then 'no standby is connected' else format('%s connected, %s waited for', case r.connected when 1 then '1 standby is' else r.connected || ' standbys are' end,
+      case when r.connected > r.visible then 'an unknown number' else r.waited_for::text end) end
+    || format('; synchronous_standby_names is %L', s.names),
   case
     when r.connected = 0 and s.names = '' then null
     when s.names = '' then 'a failover to a standby that is not waited for loses what was acknowledged: set synchronous_standby_names, or never fail over to one without a check by dibs verify'

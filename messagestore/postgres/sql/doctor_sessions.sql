@@ -34,7 +34,8 @@ select 'prepared transaction', case
 from pg_prepared_xacts p
 where p.database = current_database()
 union all
-select 'superuser', 'warn', format('%s sessions that call themselves %s are a superuser''s: %s', count(*), s.application_name, string_agg(distinct s.usename, ', ')),
+select 'superuser', 'warn', format('what calls itself %L is a superuser, %s, in %s', s.application_name, string_agg(distinct s.usename, ' or '),
+    case count(*) when 1 then '1 session' else count(*) || ' sessions' end),
   'to a superuser no right and no trigger is in the way: let the service log in as a member of dibs_writer'
 from sessions s
 join pg_roles r on r.oid = s.usesysid and r.rolsuper

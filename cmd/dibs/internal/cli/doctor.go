@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,7 +22,7 @@ type doctorCommand struct {
 
 // Help is printed below the command's usage.
 func (doctorCommand) Help() string {
-	return `Looks at the server and the schema around the messages, changes nothing, and prints what it finds: ok, warn, fail, or hidden for what this user may not see, and what to do. Settings, migrations and drift, roles and rights, locks that are held long and who waits, sessions, slots, sizes. Anybody who can connect may run it; a member of pg_monitor sees everything. Ends with 1 if something fails.
+	return `Looks at the server and the schema around the messages, changes nothing, and prints what it finds: ok, warn, fail, or hidden for what this user may not see, and what to do. Settings, migrations and drift, roles and rights, locks that are held long and who waits, sessions, slots, sizes. Anybody who can connect may run it; a member of pg_monitor sees everybody's sessions, and who migrates sees the schema. Ends with 1 if something fails.
 
 Example:
 
@@ -78,11 +79,13 @@ func denied(err error) bool {
 
 func aboutMigrations(all []migrations.Migration) []postgres.Finding {
 	var findings []postgres.Finding
-	applied := 0
+	var pending []string
+	applied, ours := 0, len(all)
 	for _, m := range all {
 		f := postgres.Finding{Group: "schema", Name: m.Name, Verdict: postgres.Fail}
 		switch {
 		case m.Unknown:
+			ours--
 			f.Says, f.Advice = m.Name+" was applied by a newer release", "use that release of dibs, or a newer one"
 		case m.Changed:
 			f.Says, f.Advice = m.Name+" is not what was applied under its name", "use the release of dibs that migrated the database"
@@ -92,13 +95,19 @@ func aboutMigrations(all []migrations.Migration) []postgres.Finding {
 		case m.LeftOut != "":
 			f.Verdict, f.Says = postgres.OK, fmt.Sprintf("%s is left out: %s", m.Name, m.LeftOut)
 		default:
-			f.Says, f.Advice = m.Name+" is not applied", "run dibs migrate up"
+			pending = append(pending, m.Name)
+			continue
 		}
 		findings = append(findings, f)
 	}
-	return append(findings, postgres.Finding{
-		Group: "schema", Name: "migrations", Verdict: postgres.OK, Says: fmt.Sprintf("%d of %d migrations are applied", applied, len(all)),
-	})
+	f := postgres.Finding{Group: "schema", Name: "migrations", Verdict: postgres.OK, Says: fmt.Sprintf("%d of %d migrations are applied", applied, ours)}
+	if len(pending) > 0 {
+		f.Verdict, f.Advice = postgres.Fail, "run dibs migrate up"
+		if applied > 0 {
+			f.Says += ", and not " + strings.Join(pending, ", ")
+		}
+	}
+	return append(findings, f)
 }
 
 func aboutDrift(drift *migrations.DriftReport, files int) []postgres.Finding {
