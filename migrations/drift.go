@@ -86,11 +86,15 @@ func Drift(ctx context.Context, conn interface {
 	if err != nil {
 		return nil, fmt.Errorf("schema drift: %w", err)
 	}
-	var report *DriftReport
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		report, err = drift(ctx, tx, schema)
-		return err
-	})
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("schema drift: %w", plain(err))
+	}
+	report, err := drift(ctx, tx, schema)
+	// Not committed, so that a transaction around it has its settings back.
+	if rollbackErr := tx.Rollback(context.WithoutCancel(ctx)); err == nil {
+		err = rollbackErr
+	}
 	if err != nil {
 		return nil, fmt.Errorf("schema drift: %w", plain(err))
 	}
@@ -149,21 +153,22 @@ func drift(ctx context.Context, tx pgx.Tx, schema string) (*DriftReport, error) 
 type objects map[string][]string
 
 func readCatalog(ctx context.Context, tx pgx.Tx, schema string) (objects, error) {
-	// So that every name is written with its schema.
-	if _, err := tx.Exec(ctx, "set local search_path = pg_catalog"); err != nil {
+	if err := ownNames(ctx, tx); err != nil { // which are written with their schemas then
 		return nil, err
 	}
-	rows, err := tx.Query(ctx, catalogSQL, schema) //nolint:rowserrcheck // ForEachRow does
+	rows, err := tx.Query(ctx, catalogSQL, schema)
+	if err != nil {
+		return nil, err
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Object, Fact string }])
 	if err != nil {
 		return nil, err
 	}
 	all := objects{}
-	var object, fact string
-	_, err = pgx.ForEachRow(rows, []any{&object, &fact}, func() error {
-		all.add(object, fact)
-		return nil
-	})
-	return all, err
+	for _, line := range lines {
+		all.add(line.Object, line.Fact)
+	}
+	return all, nil
 }
 
 func parseCatalog(text string) objects {

@@ -166,10 +166,7 @@ func up(ctx context.Context, conn *pgx.Conn, config *Config, files []file) error
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	if conn.PgConn().TxStatus() != 'I' {
-		return fmt.Errorf("migrate: %w", ErrInTransaction)
-	}
-	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
+	err = begin(ctx, conn, pgx.ReadWrite, func(tx pgx.Tx) error {
 		if err := lock(ctx, tx, schema); err != nil {
 			return err
 		}
@@ -203,6 +200,27 @@ func up(ctx context.Context, conn *pgx.Conn, config *Config, files []file) error
 		return fmt.Errorf("migrate: %w", plain(err))
 	}
 	return nil
+}
+
+// begin runs f in a transaction, at whose end all settings are as they were.
+func begin(ctx context.Context, conn *pgx.Conn, mode pgx.TxAccessMode, f func(pgx.Tx) error) error {
+	if conn.PgConn().TxStatus() != 'I' {
+		return ErrInTransaction
+	}
+	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: mode}, func(tx pgx.Tx) error {
+		if err := ownNames(ctx, tx); err != nil {
+			return err
+		}
+		return f(tx)
+	})
+}
+
+// ownNames has names looked up in pg_catalog alone, to the end of the transaction. Who
+// migrates may be a superuser, and elsewhere there may be functions that somebody left
+// for one to call.
+func ownNames(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, "set local search_path = pg_catalog, pg_temp")
+	return err
 }
 
 // compatible is the file that makes the schema message_store, which message-db's
@@ -255,10 +273,10 @@ func grantRights(ctx context.Context, tx pgx.Tx, schema string) error {
 	return err
 }
 
-// lock waits for others who migrate the same schema. Strings in the files are
-// standard, whatever the session has.
+// lock waits for others who migrate the same schema, as long as ctx lasts. Strings in
+// the files are standard, whatever the session has.
 func lock(ctx context.Context, tx pgx.Tx, schema string) error {
-	for _, set := range []string{"lock_timeout = 0", "standard_conforming_strings = on", "client_min_messages = warning"} {
+	for _, set := range []string{"lock_timeout = 0", "statement_timeout = 0", "standard_conforming_strings = on", "client_min_messages = warning"} {
 		if _, err := tx.Exec(ctx, "set local "+set); err != nil {
 			return err
 		}
@@ -310,19 +328,21 @@ func readApplied(ctx context.Context, tx pgx.Tx, schema string) (applied, error)
 	if err := setRole(ctx, tx, r.role); err != nil {
 		return a, err
 	}
-	rows, err := tx.Query(ctx, pgschema.Rename("select name, sha256, applied_at from dibs.migrations order by name", schema)) //nolint:rowserrcheck // collected
+	rows, err := tx.Query(ctx, pgschema.Rename("select name, sha256, applied_at from dibs.migrations order by name", schema))
 	if err != nil {
 		return a, err
 	}
-	var name string
-	var at record
-	_, err = pgx.ForEachRow(rows, []any{&name, &at.sha256, &at.at}, func() error {
-		a.names = append(a.names, name)
-		a.byName[name] = at
-		return nil
-	})
+	type line struct {
+		Name, SHA256 string
+		At           time.Time
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowToStructByPos[line])
 	if err != nil {
 		return a, err
+	}
+	for _, l := range lines {
+		a.names = append(a.names, l.Name)
+		a.byName[l.Name] = record{l.SHA256, l.At}
 	}
 	return a, setRole(ctx, tx, r.before)
 }
@@ -415,11 +435,8 @@ func status(ctx context.Context, conn *pgx.Conn, config *Config, files []file) (
 	if err != nil {
 		return nil, fmt.Errorf("migration status: %w", err)
 	}
-	if conn.PgConn().TxStatus() != 'I' {
-		return nil, fmt.Errorf("migration status: %w", ErrInTransaction)
-	}
 	var all []Migration
-	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+	err = begin(ctx, conn, pgx.ReadOnly, func(tx pgx.Tx) error {
 		all, err = readStatus(ctx, tx, schema, files)
 		return err
 	})
@@ -465,7 +482,7 @@ func Print(w io.Writer, config *Config) error {
 		return fmt.Errorf("print migrations: %w", err)
 	}
 	var b strings.Builder
-	b.WriteString("\\set ON_ERROR_STOP on\nbegin;\n")
+	b.WriteString("\\set ON_ERROR_STOP on\nbegin;\nset local search_path = pg_catalog, pg_temp;\n")
 	for _, f := range files {
 		switch {
 		case f.name != compatible:

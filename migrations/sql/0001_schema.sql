@@ -11,18 +11,22 @@
 -- Each of these files is applied in a transaction: psql -X -1 -v ON_ERROR_STOP=1 -f.
 -- A statement waits 10 seconds for a lock and works for 5 minutes at most; who needs
 -- other bounds sets dibs.lock_timeout and dibs.statement_timeout for the session.
--- All that a file does is one statement, so that no client can apply half of it.
-select set_config('lock_timeout', coalesce(nullif(current_setting('dibs.lock_timeout', true), ''), '10s'), true),
-  set_config('statement_timeout', coalesce(nullif(current_setting('dibs.statement_timeout', true), ''), '5min'), true),
-  set_config('standard_conforming_strings', 'on', true),
-  set_config('dibs.migration', '0001_schema.sql', true);
+-- All that a file does is one statement, so that no client can apply half of it. It
+-- looks names up in pg_catalog alone: who migrates may be a superuser, and in other
+-- schemas, such as public, there may be functions that somebody left for one to call.
+select pg_catalog.set_config('lock_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.lock_timeout', true), '.+'), '10s'), true),
+  pg_catalog.set_config('statement_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.statement_timeout', true), '.+'), '5min'), true),
+  pg_catalog.set_config('standard_conforming_strings', 'on', true),
+  pg_catalog.set_config('dibs.migration', '0001_schema.sql', true);
 
 do $migration$
 declare
-  caller constant text := current_setting('role');
-  may_become constant text := case when current_setting('server_version_num')::integer < 160000 then 'member' else 'set' end;
-  role text;
+  caller constant pg_catalog.text := pg_catalog.current_setting('role');
+  path constant pg_catalog.text := pg_catalog.current_setting('search_path');
+  may_become pg_catalog.text;
+  role pg_catalog.text;
 begin
+perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 if current_setting('dibs.migration', true) is distinct from '0001_schema.sql' then
   raise exception '0001_schema.sql has to be applied in one transaction'
     using errcode = 'no_active_sql_transaction', hint = 'psql -X -1 -v ON_ERROR_STOP=1 -f 0001_schema.sql';
@@ -57,6 +61,7 @@ end loop;
 
 -- From PostgreSQL 16 on, who made a role may grant it, and is not one who may act as
 -- it until that is done.
+may_become := case when current_setting('server_version_num')::integer < 160000 then 'member' else 'set' end;
 if to_regrole('dibs_owner') is not null and not pg_has_role(session_user, 'dibs_owner', may_become) then
   begin
     execute format('grant dibs_owner to %I', session_user);
@@ -114,14 +119,58 @@ $$;
 comment on function dibs.begin_migration(text, text) is
 'Refuses a file that is not applied in a transaction, was applied before, or comes too early.';
 
-revoke all on schema dibs from public;
-revoke all on all tables in schema dibs from public;
-revoke all on all functions in schema dibs from public;
+-- Functions are the public's to call unless that is taken back, and so is whatever the
+-- owner's default privileges say is somebody's. Each file ends with this, and then
+-- dibs.grant_rights, once there is that, gives each role what is its.
+create function dibs.revoke_defaults(space regnamespace) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  given record;
+begin
+  for given in
+    select distinct o.kind, o.name, case e.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(e.grantee)) end as role
+    from (
+      select 'schema', 'n', space::text, nspowner, nspacl from pg_namespace where oid = space
+      union all
+      select case relkind when 'S' then 'sequence' else 'table' end, case relkind when 'S' then 'S' else 'r' end,
+        oid::regclass::text, relowner, relacl
+      from pg_class where relnamespace = space and relkind in ('r', 'p', 'v', 'm', 'f', 'S')
+      union all
+      select 'routine', 'f', oid::regprocedure::text, proowner, coalesce(proacl, acldefault('f', proowner)) from pg_proc where pronamespace = space
+      union all
+      -- Types that are made by themselves: a table's has no rights of its own.
+      select 'type', 'T', t.oid::regtype::text, t.typowner, t.typacl
+      from pg_type t
+      where t.typnamespace = space and t.typtype in ('c', 'd', 'e', 'r')
+        and not exists (select from pg_class c where c.oid = t.typrelid and c.relkind <> 'c')
+    ) o (kind, default_kind, name, owner, acl)
+    cross join lateral aclexplode(o.acl) e
+    where o.owner = current_user::regrole and e.grantee <> o.owner
+      -- What a type is needed for is no secret, and in message-db it is everybody's.
+      and case when e.grantee = 0 then o.kind <> 'type' else exists (
+        select from pg_default_acl d
+        cross join lateral aclexplode(d.defaclacl) a
+        where d.defaclrole = o.owner and d.defaclnamespace in (0, space)
+          and d.defaclobjtype::text = o.default_kind and a.grantee = e.grantee
+      ) end
+  loop
+    execute format('revoke all on %s %s from %s', given.kind, given.name, given.role);
+  end loop;
+end
+$$;
+
+comment on function dibs.revoke_defaults(regnamespace) is
+'Takes back what the public, or whom the owner''s default privileges name, has on what is in a schema.';
+
+perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0001_schema.sql', 'da7222fb87e23d5c092b8b536f4c7241c9d0c5e862d5293d37850f661727c317');
+values ('0001_schema.sql', '534f0adb728cad34bd6a5f2d629c396efc6615b7bdc2edc856abf85eb2ea9700');
 
 perform set_config('role', caller, true);
+perform set_config('search_path', path, true);
 end
 $migration$;
 -- +goose StatementEnd

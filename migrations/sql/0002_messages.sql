@@ -1,15 +1,17 @@
 -- +goose Up
 -- +goose StatementBegin
 -- Where messages are kept.
-select set_config('lock_timeout', coalesce(nullif(current_setting('dibs.lock_timeout', true), ''), '10s'), true),
-  set_config('statement_timeout', coalesce(nullif(current_setting('dibs.statement_timeout', true), ''), '5min'), true),
-  set_config('standard_conforming_strings', 'on', true),
-  set_config('dibs.migration', '0002_messages.sql', true);
+select pg_catalog.set_config('lock_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.lock_timeout', true), '.+'), '10s'), true),
+  pg_catalog.set_config('statement_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.statement_timeout', true), '.+'), '5min'), true),
+  pg_catalog.set_config('standard_conforming_strings', 'on', true),
+  pg_catalog.set_config('dibs.migration', '0002_messages.sql', true);
 
 do $migration$
 declare
-  caller constant text := current_setting('role');
+  caller constant pg_catalog.text := pg_catalog.current_setting('role');
+  path constant pg_catalog.text := pg_catalog.current_setting('search_path');
 begin
+perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 perform set_config('role', pg_get_userbyid(nspowner), true)
 from pg_namespace
 where oid = to_regnamespace('dibs')
@@ -108,14 +110,13 @@ create table dibs.removals (
 
 comment on table dibs.removals is 'How often messages of a category were removed; no row for never.';
 
-revoke all on all tables in schema dibs from public;
-revoke all on all functions in schema dibs from public;
-revoke all on all sequences in schema dibs from public;
+perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0002_messages.sql', 'b967b2e7ec0e637b5e795e92d927eb6b1db70ba30e740f18bcb3ca6abb07f1fa');
+values ('0002_messages.sql', 'f8f6b7b238f28194c0f93a90e2b4ce26b6ff82ed022b93278ab61daa13f38552');
 
 perform set_config('role', caller, true);
+perform set_config('search_path', path, true);
 end
 $migration$;
 -- +goose StatementEnd

@@ -2,15 +2,17 @@
 -- +goose StatementBegin
 -- What may be stored. Each of these accepts exactly what the Go function beside
 -- its name accepts; a fuzz test holds the two together.
-select set_config('lock_timeout', coalesce(nullif(current_setting('dibs.lock_timeout', true), ''), '10s'), true),
-  set_config('statement_timeout', coalesce(nullif(current_setting('dibs.statement_timeout', true), ''), '5min'), true),
-  set_config('standard_conforming_strings', 'on', true),
-  set_config('dibs.migration', '0003_validation.sql', true);
+select pg_catalog.set_config('lock_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.lock_timeout', true), '.+'), '10s'), true),
+  pg_catalog.set_config('statement_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.statement_timeout', true), '.+'), '5min'), true),
+  pg_catalog.set_config('standard_conforming_strings', 'on', true),
+  pg_catalog.set_config('dibs.migration', '0003_validation.sql', true);
 
 do $migration$
 declare
-  caller constant text := current_setting('role');
+  caller constant pg_catalog.text := pg_catalog.current_setting('role');
+  path constant pg_catalog.text := pg_catalog.current_setting('search_path');
 begin
+perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 perform set_config('role', pg_get_userbyid(nspowner), true)
 from pg_namespace
 where oid = to_regnamespace('dibs')
@@ -109,12 +111,13 @@ $$;
 comment on function dibs.valid_metadata(json) is
 'Whether a message may have this metadata: none, or an object as valid_data has it, in which stream names are texts that names may be.';
 
-revoke all on all functions in schema dibs from public;
+perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0003_validation.sql', 'cd7a7537ee1629889ef4174df818636df2ef742c052004e44ab68bd645b5e1dc');
+values ('0003_validation.sql', 'dc3c85f0b4302f36f0b230ee5f6d39e03d4dcf75a30a96e00cedb0fe1d9413d2');
 
 perform set_config('role', caller, true);
+perform set_config('search_path', path, true);
 end
 $migration$;
 -- +goose StatementEnd

@@ -1,15 +1,17 @@
 -- +goose Up
 -- +goose StatementBegin
 -- How messages are written.
-select set_config('lock_timeout', coalesce(nullif(current_setting('dibs.lock_timeout', true), ''), '10s'), true),
-  set_config('statement_timeout', coalesce(nullif(current_setting('dibs.statement_timeout', true), ''), '5min'), true),
-  set_config('standard_conforming_strings', 'on', true),
-  set_config('dibs.migration', '0004_append.sql', true);
+select pg_catalog.set_config('lock_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.lock_timeout', true), '.+'), '10s'), true),
+  pg_catalog.set_config('statement_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.statement_timeout', true), '.+'), '5min'), true),
+  pg_catalog.set_config('standard_conforming_strings', 'on', true),
+  pg_catalog.set_config('dibs.migration', '0004_append.sql', true);
 
 do $migration$
 declare
-  caller constant text := current_setting('role');
+  caller constant pg_catalog.text := pg_catalog.current_setting('role');
+  path constant pg_catalog.text := pg_catalog.current_setting('search_path');
 begin
+perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 perform set_config('role', pg_get_userbyid(nspowner), true)
 from pg_namespace
 where oid = to_regnamespace('dibs')
@@ -504,13 +506,13 @@ and for a category from which messages were removed since the transaction began.
 A stream that was deleted goes on after its tombstone, also one that was erased with its name: its version is the
 tombstone''s, so it is never first written again. An id whose message was removed is not known any more.';
 
-revoke all on all tables in schema dibs from public;
-revoke all on all functions in schema dibs from public;
+perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0004_append.sql', '9f4455b87e0b2ce0846a740d9e9566a10ab156087d9912d11d85f527f63bc026');
+values ('0004_append.sql', '25d155f5cbe4c67753d4f56c90c982cebb9b9bc44fda6e7e4f234b25a8eea092');
 
 perform set_config('role', caller, true);
+perform set_config('search_path', path, true);
 end
 $migration$;
 -- +goose StatementEnd

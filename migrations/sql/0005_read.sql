@@ -3,15 +3,17 @@
 -- How messages are read. Readers take no lock. A plan is made once for a session:
 -- made for each call it would cost more than an empty page does. One that was made
 -- for an empty table is kept when the table grows, so it has to use the index.
-select set_config('lock_timeout', coalesce(nullif(current_setting('dibs.lock_timeout', true), ''), '10s'), true),
-  set_config('statement_timeout', coalesce(nullif(current_setting('dibs.statement_timeout', true), ''), '5min'), true),
-  set_config('standard_conforming_strings', 'on', true),
-  set_config('dibs.migration', '0005_read.sql', true);
+select pg_catalog.set_config('lock_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.lock_timeout', true), '.+'), '10s'), true),
+  pg_catalog.set_config('statement_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.statement_timeout', true), '.+'), '5min'), true),
+  pg_catalog.set_config('standard_conforming_strings', 'on', true),
+  pg_catalog.set_config('dibs.migration', '0005_read.sql', true);
 
 do $migration$
 declare
-  caller constant text := current_setting('role');
+  caller constant pg_catalog.text := pg_catalog.current_setting('role');
+  path constant pg_catalog.text := pg_catalog.current_setting('search_path');
 begin
+perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 perform set_config('role', pg_get_userbyid(nspowner), true)
 from pg_namespace
 where oid = to_regnamespace('dibs')
@@ -297,12 +299,13 @@ append with fences that is on its way. That holds at READ COMMITTED, once this i
 not see what was written since it began. What was trimmed is not found either, so ask within the time that dibs.trim
 spares. Raises DB002 for a stream that was deleted, if it does not find all.';
 
-revoke all on all functions in schema dibs from public;
+perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0005_read.sql', '1ca5f08cb13f9c5bb0084d7e2af6bc2fbe68d029e4ff11db88c4d982040b8762');
+values ('0005_read.sql', 'b873dccb353603f8713228eee7c6b58b99775904c2ca4e91eeb6fc2d22385556');
 
 perform set_config('role', caller, true);
+perform set_config('search_path', path, true);
 end
 $migration$;
 -- +goose StatementEnd

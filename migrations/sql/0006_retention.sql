@@ -2,15 +2,17 @@
 -- +goose StatementBegin
 -- How messages are removed: a stream trimmed, or deleted behind a tombstone. Each
 -- removal is recorded as a message.
-select set_config('lock_timeout', coalesce(nullif(current_setting('dibs.lock_timeout', true), ''), '10s'), true),
-  set_config('statement_timeout', coalesce(nullif(current_setting('dibs.statement_timeout', true), ''), '5min'), true),
-  set_config('standard_conforming_strings', 'on', true),
-  set_config('dibs.migration', '0006_retention.sql', true);
+select pg_catalog.set_config('lock_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.lock_timeout', true), '.+'), '10s'), true),
+  pg_catalog.set_config('statement_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.statement_timeout', true), '.+'), '5min'), true),
+  pg_catalog.set_config('standard_conforming_strings', 'on', true),
+  pg_catalog.set_config('dibs.migration', '0006_retention.sql', true);
 
 do $migration$
 declare
-  caller constant text := current_setting('role');
+  caller constant pg_catalog.text := pg_catalog.current_setting('role');
+  path constant pg_catalog.text := pg_catalog.current_setting('search_path');
 begin
+perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 perform set_config('role', pg_get_userbyid(nspowner), true)
 from pg_namespace
 where oid = to_regnamespace('dibs')
@@ -469,13 +471,13 @@ $$;
 comment on function dibs.category_streams(text, text, integer) is
 'The streams of a category in order of their names, after a name: at most max_streams, which is 1 to 10000.';
 
-revoke all on all tables in schema dibs from public;
-revoke all on all functions in schema dibs from public;
+perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0006_retention.sql', '7199166f4ed2c4c16b61bd850d4bb58be430c3bf1e0887e892701c36b7c5b444');
+values ('0006_retention.sql', 'ad223c6f3626842a48bad2a4aef0d3003d668cd49d5982bcfc0a13f79369495f');
 
 perform set_config('role', caller, true);
+perform set_config('search_path', path, true);
 end
 $migration$;
 -- +goose StatementEnd

@@ -1,15 +1,17 @@
 -- +goose Up
 -- +goose StatementBegin
 -- What is there, and whether it is as it should be. Readers take no lock.
-select set_config('lock_timeout', coalesce(nullif(current_setting('dibs.lock_timeout', true), ''), '10s'), true),
-  set_config('statement_timeout', coalesce(nullif(current_setting('dibs.statement_timeout', true), ''), '5min'), true),
-  set_config('standard_conforming_strings', 'on', true),
-  set_config('dibs.migration', '0007_report.sql', true);
+select pg_catalog.set_config('lock_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.lock_timeout', true), '.+'), '10s'), true),
+  pg_catalog.set_config('statement_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.statement_timeout', true), '.+'), '5min'), true),
+  pg_catalog.set_config('standard_conforming_strings', 'on', true),
+  pg_catalog.set_config('dibs.migration', '0007_report.sql', true);
 
 do $migration$
 declare
-  caller constant text := current_setting('role');
+  caller constant pg_catalog.text := pg_catalog.current_setting('role');
+  path constant pg_catalog.text := pg_catalog.current_setting('search_path');
 begin
+perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 perform set_config('role', pg_get_userbyid(nspowner), true)
 from pg_namespace
 where oid = to_regnamespace('dibs')
@@ -624,13 +626,13 @@ begin
 end
 $$;
 
-revoke all on all tables in schema dibs from public;
-revoke all on all functions in schema dibs from public;
+perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0007_report.sql', '010411fc6efd031b8b1a4c44ff5c07f10c668a046389e80f42567efb0788de30');
+values ('0007_report.sql', '7e594819bdee34e7322ec25b1cbedd523d87ffdb005d6ea44c77b9d77bf53e47');
 
 perform set_config('role', caller, true);
+perform set_config('search_path', path, true);
 end
 $migration$;
 -- +goose StatementEnd

@@ -1,15 +1,17 @@
 -- +goose Up
 -- +goose StatementBegin
 -- Who may do what, all of it in one place.
-select set_config('lock_timeout', coalesce(nullif(current_setting('dibs.lock_timeout', true), ''), '10s'), true),
-  set_config('statement_timeout', coalesce(nullif(current_setting('dibs.statement_timeout', true), ''), '5min'), true),
-  set_config('standard_conforming_strings', 'on', true),
-  set_config('dibs.migration', '0008_rights.sql', true);
+select pg_catalog.set_config('lock_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.lock_timeout', true), '.+'), '10s'), true),
+  pg_catalog.set_config('statement_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.statement_timeout', true), '.+'), '5min'), true),
+  pg_catalog.set_config('standard_conforming_strings', 'on', true),
+  pg_catalog.set_config('dibs.migration', '0008_rights.sql', true);
 
 do $migration$
 declare
-  caller constant text := current_setting('role');
+  caller constant pg_catalog.text := pg_catalog.current_setting('role');
+  path constant pg_catalog.text := pg_catalog.current_setting('search_path');
 begin
+perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 perform set_config('role', pg_get_userbyid(nspowner), true)
 from pg_namespace
 where oid = to_regnamespace('dibs')
@@ -97,15 +99,15 @@ comment on function dibs.grant_rights() is
 'Gives each role that exists its rights: dibs_reader, dibs_writer and dibs_admin those to call functions, and message_store
 what it has in message-db. A role that is missing is passed over.';
 
-revoke all on all tables in schema dibs from public;
-revoke all on all functions in schema dibs from public;
+perform dibs.revoke_defaults('dibs');
 
 perform dibs.grant_rights();
 
 insert into dibs.migrations (name, sha256)
-values ('0008_rights.sql', '15aead6fa6d7191ffa8b7da293b6db07475b3661c3f7b17a7a47efedb280ffb2');
+values ('0008_rights.sql', 'ad04658bc45c626e665a5399fe89ccae6ca95d921d9342f93eb3715238a6d9e1');
 
 perform set_config('role', caller, true);
+perform set_config('search_path', path, true);
 end
 $migration$;
 -- +goose StatementEnd

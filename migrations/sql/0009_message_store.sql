@@ -14,15 +14,17 @@
 -- so may add one:
 --
 --	create index concurrently messages_global_position on dibs.messages (global_position);
-select set_config('lock_timeout', coalesce(nullif(current_setting('dibs.lock_timeout', true), ''), '10s'), true),
-  set_config('statement_timeout', coalesce(nullif(current_setting('dibs.statement_timeout', true), ''), '5min'), true),
-  set_config('standard_conforming_strings', 'on', true),
-  set_config('dibs.migration', '0009_message_store.sql', true);
+select pg_catalog.set_config('lock_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.lock_timeout', true), '.+'), '10s'), true),
+  pg_catalog.set_config('statement_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.statement_timeout', true), '.+'), '5min'), true),
+  pg_catalog.set_config('standard_conforming_strings', 'on', true),
+  pg_catalog.set_config('dibs.migration', '0009_message_store.sql', true);
 
 do $migration$
 declare
-  caller constant text := current_setting('role');
+  caller constant pg_catalog.text := pg_catalog.current_setting('role');
+  path constant pg_catalog.text := pg_catalog.current_setting('search_path');
 begin
+perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 perform set_config('role', pg_get_userbyid(nspowner), true)
 from pg_namespace
 where oid = to_regnamespace('dibs')
@@ -38,7 +40,7 @@ end if;
 -- dibs.grant_rights gives the role its rights when there is one. A role that is
 -- there already keeps its settings.
 declare
-  owner constant text := current_user;
+  owner constant pg_catalog.text := current_user;
 begin
   perform set_config('role', caller, true);
   if to_regrole('message_store') is null then
@@ -492,16 +494,16 @@ select m.type collate "default" as type, m.category::varchar collate "default" a
   count(*) as message_count, round(count(*) / sum(count(*)) over () * 100, 2) as percent
 from dibs.messages m group by 1, 2 order by 1, 2;
 
-revoke all on schema message_store from public;
-revoke all on all tables in schema dibs, message_store from public;
-revoke all on all functions in schema dibs, message_store from public;
+perform dibs.revoke_defaults('dibs');
+perform dibs.revoke_defaults('message_store');
 
 perform dibs.grant_rights();
 
 insert into dibs.migrations (name, sha256)
-values ('0009_message_store.sql', '602bbd2ff7cb47e92bf6c6d8748bd67c747dd6b4019d7c7aec47a5eea23b0700');
+values ('0009_message_store.sql', '8dd31f31b9df9a335faa9c5f205b851343c2e5b9002dea06a2765614c2e3bbde');
 
 perform set_config('role', caller, true);
+perform set_config('search_path', path, true);
 end
 $migration$;
 -- +goose StatementEnd

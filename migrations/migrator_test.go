@@ -1,0 +1,154 @@
+package migrations_test
+
+import (
+	"bytes"
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/migrations"
+)
+
+// ways are how a database is migrated: each is given its URL.
+func ways(t *testing.T) map[string]func(url string) {
+	t.Helper()
+	return map[string]func(url string){
+		"up": func(url string) { require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil)) },
+		"psql": func(url string) {
+			for _, f := range migrations.Files() {
+				run(t, psql(t.Context(), url, f.Name))
+			}
+		},
+		"the printed script": func(url string) {
+			var script bytes.Buffer
+			require.NoError(t, migrations.Print(&script, nil))
+			psql := exec.CommandContext(t.Context(), "psql", "-X", "-q", "-o", "/dev/null", "-d", url)
+			psql.Stdin = &script
+			run(t, psql)
+		},
+	}
+}
+
+// trap makes functions, operators and domains that are called, in the place of those
+// of PostgreSQL, by whoever looks names up in public first; and functions for who looks
+// there last, but whose arguments fit these better.
+const trap = `
+grant create on schema public to public;
+set search_path = pg_catalog;
+do $trap$
+declare
+  f record;
+begin
+  for f in
+    select distinct quote_ident(p.proname) || '(' || pg_get_function_identity_arguments(p.oid) || ') returns ' || pg_get_function_result(p.oid) as signature
+    from pg_proc p
+    where p.pronamespace = 'pg_catalog'::regnamespace and p.prokind = 'f' and not p.proretset
+      and p.proname in ('format', 'set_config', 'current_setting', 'pg_has_role', 'pg_get_userbyid', 'to_regclass', 'to_regrole', 'to_regnamespace',
+        'has_schema_privilege', 'has_table_privilege', 'has_function_privilege', 'split_part', 'strpos', 'substr', 'left', 'md5', 'nextval', 'now', 'clock_timestamp',
+        'hashtext', 'pg_advisory_xact_lock', 'quote_ident', 'replace', 'unnest', 'substring', 'length', 'to_regproc', 'age')
+      and not exists (select from unnest(p.proargtypes::oid[] || p.prorettype) a (type) join pg_type t on t.oid = a.type where t.typtype = 'p' and t.typname <> 'void')
+  loop
+    execute 'create function public.' || f.signature || $$ language plpgsql as 'begin raise exception ''trapped''; end'$$;
+  end loop;
+  foreach f.signature in array array['format(text, text)', 'format(text, name)', 'format(text, text, text)', 'format(text, text, text, text)', 'set_config(text, name, boolean)',
+    'pg_has_role(name, text, text)', 'left(text, bigint)', 'to_regrole(name)'] loop
+    execute 'create function public.' || f.signature || $$ returns text language plpgsql as 'begin raise exception ''trapped''; end'$$;
+  end loop;
+  foreach f.signature in array array['text', 'name', 'int4', 'oid', 'bool'] loop
+    execute format('create function public.equal(pg_catalog.%1$I, pg_catalog.%1$I) returns boolean language plpgsql as ''begin raise exception ''''trapped''''; end''', f.signature);
+    execute format('create operator public.= (leftarg = pg_catalog.%1$I, rightarg = pg_catalog.%1$I, function = public.equal)', f.signature);
+    execute format('create operator public.<> (leftarg = pg_catalog.%1$I, rightarg = pg_catalog.%1$I, function = public.equal)', f.signature);
+  end loop;
+  execute 'create function public.refuse(pg_catalog.text) returns boolean language plpgsql as ''begin raise exception ''''trapped''''; end''';
+  execute 'create domain public.text as pg_catalog.text check (public.refuse(value))';
+end
+$trap$`
+
+// Who migrates may be a superuser, and others may make functions in public, as they
+// all may in PostgreSQL 14. The owner of a database may even say that names are looked
+// up there first.
+func TestMigratorCallsNothingThatOthersLeftForIt(t *testing.T) {
+	t.Parallel()
+	clean := pgtest.Database(t)
+	require.NoError(t, migrations.Up(t.Context(), connect(t, clean), nil))
+	want := dump(t, clean)
+	for _, path := range []string{`"$user", public`, "public, pg_catalog"} {
+		for name := range ways(t) {
+			t.Run(name+" with search_path "+path, func(t *testing.T) {
+				t.Parallel()
+				migrate := ways(t)[name]
+				url := pgtest.Database(t)
+				owner := connect(t, url)
+				_, err := owner.Exec(t.Context(), trap)
+				require.NoError(t, err)
+				_, err = owner.Exec(t.Context(), "set search_path = public, pg_catalog; select format('a', 'b')")
+				require.ErrorContains(t, err, "trapped", "or else this test shows nothing")
+				_, err = owner.Exec(t.Context(), "reset search_path; select format('a', 'b'::pg_catalog.text)")
+				require.ErrorContains(t, err, "trapped", "or else this test shows nothing")
+				database := pgx.Identifier{owner.Config().Database}.Sanitize()
+				_, err = owner.Exec(t.Context(), "alter database "+database+" set search_path = "+path)
+				require.NoError(t, err)
+
+				migrate(url)
+
+				conn := connect(t, url)
+				require.NoError(t, migrations.Up(t.Context(), conn, nil))
+				_, err = migrations.Status(t.Context(), conn, nil)
+				require.NoError(t, err)
+				require.Empty(t, drift(t, conn, nil).Differences)
+				require.Equal(t, path, showSearchPath(t, conn))
+				requireSame(t, want, dump(t, url))
+			})
+		}
+	}
+}
+
+// showSearchPath calls no function.
+func showSearchPath(t *testing.T, conn *pgx.Conn) (path string) {
+	t.Helper()
+	require.NoError(t, conn.QueryRow(t.Context(), "show search_path").Scan(&path))
+	return path
+}
+
+// Whom a DBA gave rights to all that the migrating user makes, for another
+// application's sake, has none to what is made here.
+func TestDefaultPrivilegesGiveNobodyRights(t *testing.T) {
+	t.Parallel()
+	clean := pgtest.Database(t)
+	require.NoError(t, migrations.Up(t.Context(), connect(t, clean), nil))
+	want := dump(t, clean)
+	for name := range ways(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := pgtest.Database(t)
+			superuser := connect(t, url)
+			_, other := connectAs(t, url, "")
+			var sql strings.Builder
+			for _, owner := range []string{"dibs_owner", "postgres"} {
+				for _, kind := range []string{"tables", "sequences", "functions", "types", "schemas"} {
+					for _, role := range []string{"public", other} {
+						sql.WriteString("alter default privileges for role " + owner + " grant all on " + kind + " to " + role + ";\n")
+					}
+				}
+			}
+			_, err := superuser.Exec(t.Context(), sql.String())
+			require.NoError(t, err)
+			t.Cleanup(func() {
+				_, err := superuser.Exec(context.WithoutCancel(t.Context()), strings.ReplaceAll(strings.ReplaceAll(sql.String(), " grant ", " revoke "), " to ", " from "))
+				require.NoError(t, err)
+			})
+
+			ways(t)[name](url)
+
+			require.Empty(t, drift(t, superuser, nil).Differences)
+			requireSame(t, want, dump(t, url))
+			require.NoError(t, migrations.Up(t.Context(), superuser, nil))
+			requireSame(t, want, dump(t, url))
+		})
+	}
+}
