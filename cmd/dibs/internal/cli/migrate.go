@@ -160,6 +160,7 @@ func (a *app) withConn(ctx context.Context, f func(*pgx.Conn) error) (err error)
 		if closeErr := conn.Close(context.WithoutCancel(ctx)); err == nil {
 			err = closeErr
 		}
+		<-conn.PgConn().CleanupDone() // the server is told to cancel what it still does
 	}()
 	return f(conn)
 }
