@@ -11,6 +11,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -79,6 +80,7 @@ type app struct {
 	open   func(ctx context.Context, url string, config *messagestore.Config) (*messagestore.Store, error)
 
 	patience time.Duration // between two notes that a report goes on; 0 is 10 s
+	warning  sync.Mutex    // held while stderr is written to
 
 	origin  string   // of the store's URL, as errors name it
 	server  string   // the URL, if it is PostgreSQL's

@@ -84,6 +84,8 @@ func (a *app) fail(ctx context.Context, err error) int {
 
 // warn writes to the standard error. If that fails there is nobody to tell.
 func (a *app) warn(format string, args ...any) {
+	a.warning.Lock()
+	defer a.warning.Unlock()
 	fmt.Fprintf(a.stderr, format, args...)
 }
 

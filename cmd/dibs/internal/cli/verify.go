@@ -37,7 +37,12 @@ func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 			began := time.Now()
 			config.OnProgress = func(p postgres.VerifyProgress) { a.warn("%s\n", progressText(p, time.Since(began))) }
 		}
-		found, err := postgres.NewAdmin(conn, a.postgresConfig()).Verify(ctx, config)
+		var found *postgres.Verification
+		err := a.patiently("verifying", func() error {
+			var err error
+			found, err = postgres.NewAdmin(conn, a.postgresConfig()).Verify(ctx, config)
+			return err
+		})
 		if err != nil {
 			return err
 		}
@@ -47,11 +52,10 @@ func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 
 // progressText says what comes next, how much is done, and how long the rest may take.
 func progressText(p postgres.VerifyProgress, elapsed time.Duration) string {
-	next := "the table"
-	if p.Category != "" {
-		next = visible(string(p.Category))
+	if p.Category == "" {
+		return fmt.Sprintf("verify: the table, of about %s", counted(p.Total/2, "message"))
 	}
-	text := fmt.Sprintf("verify: %s; %d of about %d looked at", next, p.Done, p.Total)
+	text := fmt.Sprintf("verify: %s, %d%% done", visible(string(p.Category)), 100*p.Done/max(p.Total, 1))
 	if p.Done > 0 {
 		left := time.Duration(float64(elapsed) / float64(p.Done) * float64(max(p.Total-p.Done, 0)))
 		text += fmt.Sprintf(", about %s to go", left.Round(time.Second))
