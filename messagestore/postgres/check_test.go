@@ -75,6 +75,37 @@ func setOnServer(t *testing.T, conn *pgx.Conn, name, value string) {
 		err := conn.QueryRow(t.Context(), "select current_setting($1)", name).Scan(&now)
 		return err == nil && now == value
 	}, patience, tick)
+	if name == "synchronous_standby_names" && value != "" {
+		awaitWaits(t, conn)
+	}
+}
+
+// awaitWaits returns when commits wait for a standby: they do not before the
+// checkpointer has read the setting too.
+func awaitWaits(t *testing.T, admin *pgx.Conn) {
+	t.Helper()
+	conn, err := pgx.ConnectConfig(t.Context(), admin.Config())
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	for done := false; !done; {
+		committed := make(chan error, 1)
+		go func() {
+			_, err := conn.Exec(t.Context(), "select pg_logical_emit_message(true, 'dibs', '')")
+			committed <- err
+		}()
+		require.Eventually(t, func() bool {
+			select {
+			case err := <-committed:
+				committed <- err
+				return true
+			default:
+			}
+			err := admin.QueryRow(t.Context(), "select coalesce(bool_or(pg_cancel_backend(pid)), false) from pg_stat_activity where wait_event = 'SyncRep' and pid = $1",
+				conn.PgConn().PID()).Scan(&done)
+			return err == nil && done
+		}, patience, tick)
+		require.NoError(t, <-committed)
+	}
 }
 
 func requireUnsafe(t *testing.T, err error, settings ...postgres.UnsafeSetting) {
