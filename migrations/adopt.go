@@ -27,8 +27,12 @@ var (
 	ErrCannotAdopt = errors.New("message-db cannot be adopted here")
 
 	// ErrAdoptionRuns is matched by the error for a database in which another process
-	// adopts or undoes just now.
-	ErrAdoptionRuns = errors.New("another process is at it")
+	// plans, adopts or undoes just now.
+	ErrAdoptionRuns = errors.New("another process is at the adoption of this database")
+
+	// ErrPooled is matched by the error for a connection that a pooler lends: locks and
+	// settings of a session would be somebody else's.
+	ErrPooled = errors.New("the connection is through a pooler, and it takes one to the server itself")
 
 	// ErrNothingToUndo is matched by the error for a database that was not adopted, or
 	// whose old schema has been dropped.
@@ -79,7 +83,7 @@ const (
 	ObstacleTarget     ObstacleKind = "target"     // there are messages in the schema dibs already
 	ObstacleRights     ObstacleKind = "rights"     // this user may not do it
 	ObstacleMessages   ObstacleKind = "messages"   // some could not be kept
-	ObstacleDependents ObstacleKind = "dependents" // others' objects would go on with the old table
+	ObstacleDependents ObstacleKind = "dependents" // others' objects would go on with the old table, or lose their way
 )
 
 // A CopyDiffersError names streams that differ, at most ten of them.
@@ -119,15 +123,18 @@ type LockedError struct {
 
 // A Blocker is a session that is in the way of a lock.
 type Blocker struct {
-	PID         int32
+	PID         int32 // 0 for a transaction that was prepared
 	User        string
-	Application string
-	State       string    // as in pg_stat_activity
+	Application string    // of a transaction that was prepared, its name
+	State       string    // as in pg_stat_activity, or prepared
 	Since       time.Time // when its transaction began
 }
 
-// String names the session.
+// String names the session, or the transaction that was prepared and has none.
 func (b Blocker) String() string {
+	if b.PID == 0 {
+		return fmt.Sprintf("the prepared transaction %.80q of %s, of %s: commit or roll it back", b.Application, b.User, b.Since.UTC().Format("2006-01-02 15:04:05Z"))
+	}
 	name := ""
 	if b.Application != "" {
 		name = fmt.Sprintf(" (%.40q)", b.Application)
@@ -172,7 +179,8 @@ type AdoptConfig struct {
 	LockTries int
 
 	// LeaveDependents goes on although there are views, foreign keys, triggers or
-	// functions of others that will go on with the old table.
+	// functions of others that will go on with the old table, or roles that will lose
+	// their rights in the schema.
 	//
 	// Defaults to false.
 	LeaveDependents bool
@@ -333,33 +341,37 @@ func withAdopter(ctx context.Context, connect Connect, config *AdoptConfig, f fu
 	}
 }
 
-// session returns a connection that fills dibs.messages.
+// session returns a connection that fills dibs.messages, whatever the database, the
+// role or the URL have set.
 func (a *adopter) session(ctx context.Context) (*pgx.Conn, error) {
 	conn, err := a.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	const settings = `
-		set application_name = 'dibs migrate adopt';
-		set search_path = pg_catalog, pg_temp;
-		set standard_conforming_strings = on;
-		set client_min_messages = warning;
-		set statement_timeout = 0;
-		set idle_in_transaction_session_timeout = 0;
-		set lock_timeout = 0;
-		set jit = off;
-		set work_mem = '64MB';
-		set maintenance_work_mem = '256MB';
-		set dibs.adopting = 'on'`
-	if _, err := conn.PgConn().Exec(ctx, settings).ReadAll(); err != nil {
-		return nil, errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
-	}
-	// So that it ends soon after we do; not every platform has it.
-	_, err = conn.Exec(ctx, "set client_connection_check_interval = '1s'")
-	if _, refused := errors.AsType[*pgconn.PgError](err); err != nil && !refused {
+	err = prepareSession(ctx, conn)
+	if err != nil {
 		return nil, errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
 	}
 	return conn, nil
+}
+
+func prepareSession(ctx context.Context, conn *pgx.Conn) error {
+	var pid uint32
+	if err := conn.QueryRow(ctx, "select pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pid); err != nil {
+		return err
+	}
+	if pid != conn.PgConn().PID() {
+		return ErrPooled // before anything is set, which others would go on with
+	}
+	if _, err := conn.PgConn().Exec(ctx, statements["session"]).ReadAll(); err != nil {
+		return err
+	}
+	// So that it ends soon after we do; not every platform has it.
+	_, err := conn.Exec(ctx, "set client_connection_check_interval = '1s'")
+	if _, refused := errors.AsType[*pgconn.PgError](err); refused {
+		return nil
+	}
+	return err
 }
 
 func (a *adopter) adopt(ctx context.Context) (*Adoption, error) {
@@ -379,12 +391,14 @@ func (a *adopter) adopt(ctx context.Context) (*Adoption, error) {
 		return nil, &CannotAdoptError{survey.obstacles}
 	}
 	if state == nil || state.State == Undone {
-		if err := a.prepare(ctx, survey.version); err != nil {
+		if err := a.prepare(ctx, survey); err != nil {
 			return nil, err
 		}
 	}
-	if err := a.hold(ctx); err != nil {
-		return nil, err
+	if state == nil || !state.held || state.State == Undone {
+		if err := a.hold(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if err := a.copyBulk(ctx, survey.messages); err != nil {
 		return nil, err
@@ -392,16 +406,19 @@ func (a *adopter) adopt(ctx context.Context) (*Adoption, error) {
 	if err := a.buildIndexes(ctx); err != nil {
 		return nil, err
 	}
-	if err := a.follow(ctx); err != nil {
+	if err := a.settle(ctx, false); err != nil {
 		return nil, err
 	}
 	if err := a.compare(ctx); err != nil {
 		return nil, err
 	}
-	if err := a.follow(ctx); err != nil {
+	if err := a.settle(ctx, true); err != nil {
 		return nil, err
 	}
 	if err := a.switchOver(ctx); err != nil {
+		return nil, err
+	}
+	if _, err := a.main.Exec(ctx, "truncate dibs_adoption.sums"); err != nil {
 		return nil, err
 	}
 	done, err := readAdoption(ctx, a.main)
@@ -413,16 +430,13 @@ func (a *adopter) adopt(ctx context.Context) (*Adoption, error) {
 	return done, nil
 }
 
-// prepare makes the store and all that the adoption needs, in one transaction.
-func (a *adopter) prepare(ctx context.Context, version string) error {
-	return inTx(ctx, a.main, func(tx pgx.Tx) error {
-		if err := applyCore(ctx, tx); err != nil {
-			return err
-		}
+// prepare makes the store and all that the adoption needs.
+func (a *adopter) prepare(ctx context.Context, survey *survey) error {
+	if err := inTx(ctx, a.main, func(tx pgx.Tx) error { return applyCore(ctx, tx) }); err != nil {
+		return err
+	}
+	return a.locked(ctx, "access exclusive", []string{"dibs.messages"}, func(tx pgx.Tx) error {
 		if err := becomeOwner(ctx, tx); err != nil {
-			return err
-		}
-		if err := execAll(ctx, tx, "lock table dibs.messages in access exclusive mode"); err != nil {
 			return err
 		}
 		var state *string
@@ -438,11 +452,15 @@ func (a *adopter) prepare(ctx context.Context, version string) error {
 			if used {
 				return &CannotAdoptError{[]Obstacle{{ObstacleTarget, "there are messages in dibs.messages"}}}
 			}
-			if _, err := tx.Exec(ctx, "insert into dibs_adoption.state (state, version) values ('copying', $1)", version); err != nil {
+			if _, err := tx.Exec(ctx, "insert into dibs_adoption.state (state, version, found) values ('copying', $1, $2)", survey.version, survey.messages); err != nil {
 				return err
 			}
 		}
-		return execAll(ctx, tx, statements["prepare"])
+		if err := execAll(ctx, tx, statements["prepare"]); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, "update dibs_adoption.state set version = $1, found = $2", survey.version, survey.messages)
+		return err
 	})
 }
 
@@ -510,7 +528,7 @@ type querier interface {
 }
 
 func inTx(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
-	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, f)
+	return begin(ctx, conn, pgx.ReadWrite, f)
 }
 
 // execAll runs statements that have no parameters, each of which may be several.

@@ -9,12 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// hold keeps message-db's table as it is up to a frontier. It is done once.
+// hold keeps message-db's table as it is up to its newest message.
 func (a *adopter) hold(ctx context.Context) error {
-	state, err := readAdoption(ctx, a.main)
-	if err != nil || state.held {
-		return err
-	}
 	return a.locked(ctx, "share row exclusive", []string{"message_store.messages"}, func(tx pgx.Tx) error {
 		return execAll(ctx, tx, statements["hold"])
 	})
@@ -42,26 +38,94 @@ func (a *adopter) copyBulk(ctx context.Context, messages int64) error {
 func (a *adopter) follow(ctx context.Context) error {
 	const rounds, little = 8, 2000
 	for range rounds {
-		var added int64
-		err := inTx(ctx, a.main, func(tx pgx.Tx) error {
-			var from, to int64
-			const ends = `select greatest(s.frontier, (select max(upto) from dibs_adoption.ranges)),
-				(select coalesce(max(global_position), 0) from message_store.messages) from dibs_adoption.state s`
-			if err := tx.QueryRow(ctx, ends).Scan(&from, &to); err != nil || to <= from {
-				return err
-			}
-			added = to - from
-			_, err := tx.Exec(ctx, statements["ranges"], from, to, a.RangeMessages)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		if err := a.copyRanges(ctx, AdoptionFollows, 0); err != nil || added < little {
+		const newest = "select coalesce(max(global_position), 0) from message_store.messages"
+		added, err := a.followTo(ctx, newest)
+		if err != nil || added < little {
 			return err
 		}
 	}
 	return nil
+}
+
+// followTo copies up to a global position, and returns how far that is.
+func (a *adopter) followTo(ctx context.Context, position string) (added int64, err error) {
+	err = inTx(ctx, a.main, func(tx pgx.Tx) error {
+		var from, to int64
+		ends := "select greatest(s.frontier, (select max(upto) from dibs_adoption.ranges)), (" + position + ") from dibs_adoption.state s"
+		if err := tx.QueryRow(ctx, ends).Scan(&from, &to); err != nil || to <= from {
+			return err
+		}
+		added = to - from
+		_, err := tx.Exec(ctx, statements["ranges"], from, to, a.RangeMessages)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return added, a.copyRanges(ctx, AdoptionFollows, 0)
+}
+
+// settle moves the frontier on until the tail is short, since the switch looks each
+// message of the tail up while writers wait. What it moves over has been compared
+// already, or will be by compare.
+func (a *adopter) settle(ctx context.Context, compared bool) error {
+	const rounds, short = 8, 5000
+	for range rounds {
+		if err := a.follow(ctx); err != nil {
+			return err
+		}
+		var tail int64
+		const beyond = "select count(*) from message_store.messages where global_position > (select frontier from dibs_adoption.state)"
+		if err := a.main.QueryRow(ctx, beyond).Scan(&tail); err != nil || tail <= short {
+			return err
+		}
+		if err := a.hold(ctx); err != nil {
+			return err
+		}
+		if _, err := a.followTo(ctx, "s.held"); err != nil {
+			return err
+		}
+		if err := inTx(ctx, a.main, func(tx pgx.Tx) error { return a.advance(ctx, tx, compared) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// advance moves the frontier to what is held.
+func (a *adopter) advance(ctx context.Context, tx pgx.Tx, compared bool) error {
+	var frontier, held, copied, there int64
+	const counts = `select s.frontier, s.held,
+		(select coalesce(sum(r.messages), 0)::bigint from dibs_adoption.ranges r where r.upto > s.frontier and r.upto <= s.held),
+		(select count(*) from message_store.messages m where m.global_position > s.frontier and m.global_position <= s.held)
+		from dibs_adoption.state s`
+	if err := tx.QueryRow(ctx, counts).Scan(&frontier, &held, &copied, &there); err != nil {
+		return err
+	}
+	if there != copied {
+		late, err := tx.Exec(ctx, statements["stragglers"], frontier, held)
+		if err != nil {
+			return err
+		}
+		if copied += late.RowsAffected(); there != copied {
+			return copiedDiffers(copied, there)
+		}
+		if _, err := tx.Exec(ctx, "update dibs_adoption.ranges set messages = messages + $2 where upto = $1", held, late.RowsAffected()); err != nil {
+			return err
+		}
+	}
+	if compared {
+		if err := differences(ctx, tx, "tail_differences", frontier, held); err != nil {
+			return err
+		}
+	}
+	_, err := tx.Exec(ctx, "update dibs_adoption.state set frontier = held, found = (select sum(r.messages) from dibs_adoption.ranges r where r.upto <= held)")
+	return err
+}
+
+// copiedDiffers is the error for a tail that has another number of messages.
+func copiedDiffers(copied, there int64) error {
+	return fmt.Errorf("%w: %d messages were copied since it began, and there are %d", ErrCopyDiffers, copied, there)
 }
 
 func (a *adopter) copyRanges(ctx context.Context, phase AdoptionPhase, messages int64) error {
@@ -201,7 +265,7 @@ func (a *adopter) compare(ctx context.Context) error {
 		return err
 	}
 	if tail != copied {
-		return fmt.Errorf("%w: %d messages were copied since it began, and there are %d", ErrCopyDiffers, copied, tail)
+		return copiedDiffers(copied, tail)
 	}
 	return nil
 }

@@ -35,8 +35,8 @@ type Adoption struct {
 	// call that switched.
 	Held time.Duration
 
-	held         bool
-	lastPosition int64
+	held                          bool
+	found, frontier, lastPosition int64
 }
 
 // AdoptionStatus returns what has become of the adoption of this database, or nil if
@@ -60,7 +60,7 @@ func readAdoption(ctx context.Context, q querier) (*Adoption, error) {
 	var frontier, messages, last *int64
 	var switched, undone *time.Time
 	var ranges, missing int64
-	err := q.QueryRow(ctx, statements["status"]).Scan(&a.State, &a.Version, &a.StartedAt, &frontier, &messages, &last, &switched, &undone,
+	err := q.QueryRow(ctx, statements["status"]).Scan(&a.State, &a.Version, &a.StartedAt, &a.found, &frontier, &messages, &last, &switched, &undone,
 		&ranges, &a.Copied, &missing, &a.HasOld)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil //nolint:nilnil // as it says: there is none
@@ -68,7 +68,10 @@ func readAdoption(ctx context.Context, q querier) (*Adoption, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.StartedAt, a.held = a.StartedAt.UTC(), frontier != nil
+	a.StartedAt = a.StartedAt.UTC()
+	if frontier != nil {
+		a.held, a.frontier = true, *frontier
+	}
 	if switched != nil {
 		a.SwitchedAt, a.Messages, a.lastPosition = switched.UTC(), *messages, *last
 	}
@@ -84,6 +87,7 @@ type survey struct {
 	messages  int64
 	bytes     int64
 	obstacles []Obstacle
+	left      []string // dependents that are left
 }
 
 func (s *survey) found(kind ObstacleKind, format string, args ...any) {
@@ -94,13 +98,15 @@ func (s *survey) found(kind ObstacleKind, format string, args ...any) {
 type source struct {
 	HasSchema, HasTable, IsPlain bool
 	Missing, Added               []string // columns
-	HasVersion                   bool
+	Version                      string
 	OwnsSchema, OwnsTable        bool
 	MayCreate                    bool
 	HasBefore, HasAdoption       bool
 	HasStore                     bool
 	Bytes                        int64
-	UniqueIDs, UniquePositions   bool
+	Encoding                     string
+	UniqueIDs, UniqueGlobals     bool
+	UniquePositions              bool
 }
 
 // survey looks for all that is in the way of going on from state.
@@ -121,14 +127,17 @@ func (a *adopter) survey(ctx context.Context, state *Adoption) (*survey, error) 
 		s.found(ObstacleSource, "there is no table message_store.messages")
 		return s, nil
 	case !source.IsPlain:
-		s.found(ObstacleSource, "message_store.messages is partitioned")
+		s.found(ObstacleSource, "message_store.messages is partitioned, or inherits, or is inherited from")
 	case len(source.Missing) > 0:
 		s.found(ObstacleSource, "message_store.messages has no column %s", strings.Join(source.Missing, ", "))
 	}
 	if len(source.Added) > 0 {
 		s.found(ObstacleSource, "message_store.messages has columns that are not message-db's: %s", strings.Join(source.Added, ", "))
 	}
-	if !source.HasVersion {
+	if source.Encoding != "UTF8" {
+		s.found(ObstacleSource, "the database's encoding is %s, and it has to be UTF8", source.Encoding)
+	}
+	if source.Version == "" {
 		s.found(ObstacleSource, "there is no function message_store.message_store_version: message-db before 1.0 has to be updated first")
 	}
 	if !source.OwnsSchema || !source.OwnsTable {
@@ -143,9 +152,7 @@ func (a *adopter) survey(ctx context.Context, state *Adoption) (*survey, error) 
 	if len(s.obstacles) > 0 {
 		return s, nil // what follows would only fail
 	}
-	if err := a.main.QueryRow(ctx, "select message_store.message_store_version()").Scan(&s.version); err != nil {
-		return nil, err
-	}
+	s.version = source.Version
 	if !strings.HasPrefix(s.version, "1.") {
 		s.found(ObstacleSource, "message-db is of version %.20q, and not 1.x", s.version)
 	}
@@ -154,17 +161,24 @@ func (a *adopter) survey(ctx context.Context, state *Adoption) (*survey, error) 
 			return nil, err
 		}
 	}
-	if err := a.surveyMessages(ctx, s, source); err != nil {
+	if err := a.surveyMessages(ctx, s, source, state); err != nil {
 		return nil, err
+	}
+	if source.HasStore {
+		if err := a.surveyCompatible(ctx, s); err != nil {
+			return nil, err
+		}
 	}
 	dependents, err := a.dependents(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if !a.LeaveDependents {
-		for _, d := range dependents {
-			s.found(ObstacleDependents, "%s would go on with the old table", d)
-		}
+	if a.LeaveDependents {
+		s.left = dependents
+		return s, nil
+	}
+	for _, d := range dependents {
+		s.found(ObstacleDependents, "%s", d)
 	}
 	return s, nil
 }
@@ -187,14 +201,38 @@ func (a *adopter) surveyStore(ctx context.Context, s *survey) error {
 	return nil
 }
 
-func (a *adopter) surveyMessages(ctx context.Context, s *survey, source source) error {
+// surveyCompatible is about the schema that an undo puts aside, and the switch takes
+// back. It cannot be made a second time in one store.
+func (a *adopter) surveyCompatible(ctx context.Context, s *survey) error {
+	const lost = `select to_regnamespace('message_store_by_dibs') is null and exists (select from dibs.migrations where name = $1)
+		from pg_namespace n where n.nspname = 'dibs' and pg_has_role(n.nspowner, 'usage')`
+	var is bool
+	err := a.main.QueryRow(ctx, lost, compatible).Scan(&is)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil // and that was said
+	}
+	if is {
+		s.found(ObstacleTarget, "the store in the schema dibs has lost its schema message_store: drop the schemas dibs and dibs_adoption, and adopt anew")
+	}
+	return err
+}
+
+// surveyMessages reads all of them, but those that a state says do not change any more.
+func (a *adopter) surveyMessages(ctx context.Context, s *survey, source source, state *Adoption) error {
+	var found int64
+	var beyond *int64
+	if state != nil && state.State == Adopting && state.held {
+		found, beyond = state.found, &state.frontier
+	}
 	var last, positions, globals, times, nulls int64
-	if err := a.main.QueryRow(ctx, statements["rows"]).Scan(&s.messages, &last, &positions, &globals, &times, &nulls); err != nil {
+	if err := a.main.QueryRow(ctx, statements["rows"], beyond).Scan(&s.messages, &last, &positions, &globals, &times, &nulls); err != nil {
 		return err
 	}
-	var ids, places int64
-	if !source.UniqueIDs || !source.UniquePositions {
-		if err := a.main.QueryRow(ctx, statements["twice"]).Scan(&ids, &places); err != nil {
+	s.messages += found
+	var ids, numbers, places int64
+	if !source.UniqueIDs || !source.UniqueGlobals || !source.UniquePositions {
+		err := a.main.QueryRow(ctx, statements["twice"], source.UniqueIDs, source.UniqueGlobals, source.UniquePositions).Scan(&ids, &numbers, &places)
+		if err != nil {
 			return err
 		}
 	}
@@ -214,26 +252,39 @@ func (a *adopter) surveyMessages(ctx context.Context, s *survey, source source) 
 		count int64
 		what  string
 	}{
-		{positions, "have a position below 0"},
-		{globals, "have a global position below 1"},
-		{times, "have a time outside of the years 1 to 9999"},
-		{nulls, "have null where a message has a value"},
-		{ids, "have an id that others have too"},
-		{places, "have a stream and position that others have too"},
+		{positions, "messages with a position below 0"},
+		{globals, "messages with a global position below 1"},
+		{times, "messages with a time outside of the years 1 to 9999"},
+		{nulls, "messages with null where a message has a value"},
+		{ids, "ids of more than one message"},
+		{numbers, "global positions of more than one message"},
+		{places, "positions in a stream of more than one message"},
 	} {
 		if bad.count > 0 {
-			s.found(ObstacleMessages, "%d messages %s", bad.count, bad.what)
+			s.found(ObstacleMessages, "%s: %d", bad.what, bad.count)
 		}
 	}
 	return nil
 }
 
+// dependents says what of others' would not go on as it does now.
 func (a *adopter) dependents(ctx context.Context) ([]string, error) {
 	rows, err := a.main.Query(ctx, statements["dependents"], "message_store", false)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, pgx.RowTo[string])
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		all[i] += " would go on with the old table"
+	}
+	if rows, err = a.main.Query(ctx, statements["cut_off"]); err != nil {
+		return nil, err
+	}
+	cut, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return append(all, cut...), err
 }
 
 // An AdoptionPlan says what [Adopt] would do.
@@ -289,15 +340,7 @@ func (a *adopter) plan(ctx context.Context, plan *AdoptionPlan) error {
 	if plan.Warnings, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
 		return err
 	}
-	if a.LeaveDependents {
-		dependents, err := a.dependents(ctx)
-		if err != nil {
-			return err
-		}
-		for _, d := range dependents {
-			plan.Warnings = append(plan.Warnings, d+" will go on with the old table")
-		}
-	}
+	plan.Warnings = append(plan.Warnings, s.left...)
 	for _, o := range s.obstacles {
 		if o.Kind != ObstacleDependents {
 			return nil // there may be no copying it
@@ -309,7 +352,7 @@ func (a *adopter) plan(ctx context.Context, plan *AdoptionPlan) error {
 // sample copies the last messages, as Adopt would, into a table that it does not keep.
 func (a *adopter) sample(ctx context.Context, plan *AdoptionPlan) error {
 	const most = 20_000
-	tx, err := a.main.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	tx, err := a.main.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
 	if err != nil {
 		return err
 	}
@@ -349,6 +392,10 @@ func (a *adopter) sample(ctx context.Context, plan *AdoptionPlan) error {
 		return err
 	}
 	indexed := lap()
+	// What there is of an adoption that was begun is there again after the rollback.
+	if err := execAll(ctx, tx, "truncate dibs_adoption.sums"); err != nil {
+		return err
+	}
 	if _, err := tx.Exec(ctx, statements["sum_old"], after, upto); err != nil {
 		return err
 	}
@@ -357,7 +404,7 @@ func (a *adopter) sample(ctx context.Context, plan *AdoptionPlan) error {
 	}
 	compared := lap()
 	var bytes int64
-	if err := tx.QueryRow(ctx, "select pg_total_relation_size('dibs_adoption.sample')").Scan(&bytes); err != nil {
+	if err := tx.QueryRow(ctx, "select pg_total_relation_size('dibs_adoption.sample') + pg_relation_size('dibs_adoption.sums')").Scan(&bytes); err != nil {
 		return err
 	}
 	whole := float64(plan.Messages) / float64(plan.Sample)

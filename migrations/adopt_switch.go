@@ -78,7 +78,7 @@ func (a *adopter) copyTail(ctx context.Context, tx pgx.Tx) (int64, error) {
 		return 0, err
 	}
 	if there != tail {
-		return 0, fmt.Errorf("%w: %d messages were copied since it began, and there are %d", ErrCopyDiffers, tail, there)
+		return 0, copiedDiffers(tail, there)
 	}
 	return bulk + tail, nil
 }

@@ -733,7 +733,7 @@ func TestWhatCannotBeAdoptedIsRefused(t *testing.T) {
 		{"insert into message_store.messages (global_position, stream_name, position, type) values (1000000, 'a-1', 70, 'T')", "delete from message_store.messages where global_position = 1000000", migrations.ObstacleMessages, "1000000"},
 		{
 			"drop index message_store.messages_id; insert into message_store.messages (id, stream_name, position, type) select id, 'twice-1', 0, 'T' from message_store.messages limit 1",
-			"delete from message_store.messages where stream_name = 'twice-1'; create unique index messages_id on message_store.messages (id)", migrations.ObstacleMessages, "id that others have",
+			"delete from message_store.messages where stream_name = 'twice-1'; create unique index messages_id on message_store.messages (id)", migrations.ObstacleMessages, "ids of more than one message: 1",
 		},
 		{"create schema message_store_before_dibs", "drop schema message_store_before_dibs", migrations.ObstacleTarget, "message_store_before_dibs"},
 	} {

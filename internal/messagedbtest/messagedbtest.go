@@ -20,13 +20,24 @@ import (
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
-// version is of the package. What message_store_version() answers is 1.3.0.
-const version = "1.3.1"
+// The versions of the package that a test may ask for. Newest is what is meant where
+// nothing else is said; message_store_version() answers 1.3.0 there.
+const (
+	Newest = "1.3.1"
+	V1_2   = "1.2.6"
+	V1_1   = "1.1.6"
+)
 
 // patience is for npm, which fetches the package once for each user of a machine.
 const patience = 2 * time.Minute
 
-var installed = sync.OnceValues(func() (string, error) {
+var installed = map[string]func() (string, error){
+	Newest: sync.OnceValues(func() (string, error) { return install(Newest) }),
+	V1_2:   sync.OnceValues(func() (string, error) { return install(V1_2) }),
+	V1_1:   sync.OnceValues(func() (string, error) { return install(V1_1) }),
+}
+
+func install(version string) (string, error) {
 	keep := filepath.Join(os.TempDir(), fmt.Sprintf("dibs-message-db-%s-%d", version, os.Getuid()))
 	scripts := filepath.Join(keep, "node_modules", "@eventide", "message-db", "database")
 	if _, err := os.Stat(scripts); err == nil {
@@ -49,7 +60,7 @@ var installed = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	return scripts, nil
-})
+}
 
 // Database returns the URL of a database of its own with message-db in the schema
 // message_store, which is dropped when the test ends. The role message_store is the
@@ -57,7 +68,15 @@ var installed = sync.OnceValues(func() (string, error) {
 func Database(t testing.TB) string {
 	t.Helper()
 	database := pgtest.Database(t)
-	scripts, err := installed()
+	Install(t, database, Newest)
+	return database
+}
+
+// Install makes the schema message_store in a database, as that version of the package
+// does.
+func Install(t testing.TB, database, version string) {
+	t.Helper()
+	scripts, err := installed[version]()
 	if err != nil {
 		t.Fatalf("install message-db (it needs npm, and psql): %v", err)
 	}
@@ -77,12 +96,23 @@ func Database(t testing.TB) string {
 	}
 	install := exec.CommandContext(t.Context(), "bash", filepath.Join(scripts, "install.sh"))
 	install.Env = append(os.Environ(),
+		"PATH="+withoutCreateDB(t)+string(os.PathListSeparator)+os.Getenv("PATH"),
 		"CREATE_DATABASE=off", "DATABASE_NAME="+config.Database,
 		"PGHOST="+config.Host, fmt.Sprintf("PGPORT=%d", config.Port), "PGUSER="+config.User, "PGPASSWORD="+config.Password)
 	if out, err := install.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", install, err, out)
 	}
-	return database
+}
+
+// withoutCreateDB returns a folder in which createdb does nothing: older versions call
+// it whatever they are told.
+func withoutCreateDB(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "createdb"), []byte("#!/bin/sh\n"), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // As returns the URL of the same database for another user, without a password.

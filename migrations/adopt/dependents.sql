@@ -22,7 +22,13 @@ dependent as (
   left join pg_rewrite r on d.classid = 'pg_rewrite'::regclass and r.oid = d.objid
   left join pg_attrdef f on d.classid = 'pg_attrdef'::regclass and f.oid = d.objid
   where d.deptype in ('n', 'a')
-    and d.classid in ('pg_rewrite'::regclass, 'pg_attrdef'::regclass, 'pg_class'::regclass, 'pg_proc'::regclass, 'pg_type'::regclass)
+    and (d.classid in ('pg_rewrite'::regclass, 'pg_attrdef'::regclass, 'pg_class'::regclass, 'pg_proc'::regclass, 'pg_type'::regclass)
+      -- Those of others' tables. What is on a table of the schema goes with it, or is below.
+      or exists (select from pg_constraint o where d.classid = 'pg_constraint'::regclass and o.oid = d.objid and o.contype <> 'f'
+        and not exists (select from inside i where i.classid = 'pg_class'::regclass and i.objid = o.conrelid))
+      or exists (select from pg_policy o where d.classid = 'pg_policy'::regclass and o.oid = d.objid)
+      or exists (select from pg_trigger o where d.classid = 'pg_trigger'::regclass and o.oid = d.objid and not o.tgisinternal and o.tgname not like 'dibs\_adoption\_%'
+        and not exists (select from inside i where i.classid = 'pg_class'::regclass and i.objid = o.tgrelid)))
 )
 select pg_describe_object(d.classid, d.objid, 0) as object
 from dependent d
@@ -41,6 +47,10 @@ from pg_trigger g
 where not g.tgisinternal and g.tgname not like 'dibs\_adoption\_%'
   and g.tgrelid in (select objid from inside where classid = 'pg_class'::regclass)
   and not ($2 and g.tgfoid in (select oid from pg_proc where pronamespace = to_regnamespace('dibs')))
+union
+select pg_describe_object('pg_rewrite'::regclass, w.oid, 0)
+from pg_rewrite w
+where w.rulename <> '_RETURN' and w.ev_class in (select objid from inside where classid = 'pg_class'::regclass)
 union
 select pg_describe_object('pg_policy'::regclass, p.oid, 0)
 from pg_policy p where p.polrelid in (select objid from inside where classid = 'pg_class'::regclass)

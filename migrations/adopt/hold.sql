@@ -1,6 +1,6 @@
 -- Under a lock that no writer of message-db's table shares, so that all that was
--- numbered is there. From here on a message with a lower number than the frontier
--- cannot come any more, and what is there cannot change.
+-- numbered is there. From here on no message with a lower number can come any more, and
+-- what is there cannot change.
 do $$
 declare
   newest constant bigint := coalesce((select max(global_position) from message_store.messages), 0);
@@ -16,6 +16,6 @@ begin
   for each statement execute function dibs_adoption.refuse_old('while it is adopted, messages are only ever added');
   alter table message_store.messages enable always trigger dibs_adoption_refuse_numbered;
   alter table message_store.messages enable always trigger dibs_adoption_refuse_change;
-  update dibs_adoption.state set frontier = newest;
+  update dibs_adoption.state set held = newest, frontier = coalesce(frontier, newest);
 end
 $$;

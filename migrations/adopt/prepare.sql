@@ -12,7 +12,7 @@ begin
     alter table dibs.messages enable trigger messages_append_only;
     truncate dibs_adoption.ranges, dibs_adoption.indexes, dibs_adoption.sums, dibs_adoption.removed;
     update dibs_adoption.state
-    set state = 'copying', started_at = clock_timestamp(), frontier = null, messages = null, last_position = null,
+    set state = 'copying', started_at = clock_timestamp(), held = null, frontier = null, messages = null, last_position = null,
       switched_at = null, undone_at = null;
   end if;
 

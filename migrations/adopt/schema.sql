@@ -11,10 +11,15 @@ create table dibs_adoption.state (
   version text not null, -- message-db's
   started_at timestamptz not null default clock_timestamp(),
 
-  -- Messages up to here were there when it began, and don't change since; the rest is
-  -- the tail. Null until writers are held to that.
+  -- Message-db's writers are held to it that nothing up to here comes or changes any
+  -- more. Null until then.
+  held bigint,
+
+  -- Of that, what is copied whole, or is in the ranges of the bulk; the rest is the
+  -- tail. A range ends here.
   frontier bigint,
 
+  found bigint not null, -- messages when it began
   messages bigint,      -- how many there were at the switch
   last_position bigint, -- of these
   switched_at timestamptz,
@@ -108,6 +113,10 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+  -- By the catalog, since the owner of this may not look into that schema.
+  if not exists (select from pg_namespace where nspname = 'message_store_before_dibs') then
+    return null; -- there is no way back
+  end if;
   insert into dibs_adoption.removed (id)
   select r.id from gone r
   where r.global_position <= (select last_position from dibs_adoption.state)

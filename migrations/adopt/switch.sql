@@ -31,7 +31,7 @@ begin
   cross join aclexplode(n.nspacl) a
   where n.nspname = 'message_store' and a.privilege_type = 'USAGE' and a.grantee <> n.nspowner;
   foreach holder in array holders loop
-    execute format('revoke usage on schema message_store from %s', holder);
+    execute format('revoke usage on schema message_store from %s cascade', holder);
   end loop;
 
   alter schema message_store rename to message_store_before_dibs;

@@ -2,7 +2,7 @@ select format('publication %I publishes the old table: add dibs.messages to it',
 from pg_publication_tables p
 where p.schemaname = 'message_store' and p.tablename = 'messages' and not (select a.puballtables from pg_publication a where a.pubname = p.pubname)
 union all
-select format('publication %I is of all tables: it publishes each message once more, as it is copied', p.pubname)
+select format('publication %I is of all tables: it publishes each message once more, as it is copied, to subscribers who need the tables of the schemas dibs and dibs_adoption for that', p.pubname)
 from pg_publication p
 where p.puballtables
 union all
@@ -10,12 +10,21 @@ select format('logical replication slot %I of this database keeps the write-ahea
 from pg_replication_slots s
 where s.database = current_database() and s.slot_type = 'logical'
 union all
-select distinct format('role %s has rights of its own in the schema message_store: after the switch it needs them anew, with grant message_store to %1$s',
-  case when a.grantee = 0 then 'public' else format('%I', pg_get_userbyid(a.grantee)) end)
-from pg_namespace n
-cross join aclexplode(n.nspacl) a
-where n.nspname = 'message_store' and a.privilege_type = 'USAGE' and a.grantee <> n.nspowner
-  and a.grantee is distinct from to_regrole('message_store')::oid
+select format('message-db''s table is in the tablespace %s, and ours will be in %s: to change that, run dibs migrate up first, and move the empty table',
+  quote_ident(coalesce(nullif(old.name, ''), base.name)), quote_ident(coalesce(nullif(own.name, ''), base.name)))
+from (select t.spcname as name from pg_database d join pg_tablespace t on t.oid = d.dattablespace where d.datname = current_database()) base
+cross join (
+  select coalesce((select s.spcname from pg_class c join pg_tablespace s on s.oid = c.reltablespace where c.oid = 'message_store.messages'::regclass), '') as name
+) old
+cross join (
+  select case when exists (select from pg_class c where c.oid = to_regclass('dibs.messages'))
+    then coalesce((select s.spcname from pg_class c join pg_tablespace s on s.oid = c.reltablespace where c.oid = to_regclass('dibs.messages')), '')
+    else current_setting('default_tablespace') end as name
+) own
+where coalesce(nullif(old.name, ''), base.name) <> coalesce(nullif(own.name, ''), base.name)
 union all
-select 'synchronous_commit is off: the last messages before a crash may be lost'
-where current_setting('synchronous_commit') = 'off'
+-- As others have it: this session has its own.
+select format('%s is off: services in Go will refuse this server', s.name)
+from pg_settings s
+where s.name in ('synchronous_commit', 'fsync', 'full_page_writes') and s.reset_val = 'off'
+  and coalesce(current_setting('dibs.allow_unsafe_settings', true), '') <> 'on'

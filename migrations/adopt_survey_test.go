@@ -1,0 +1,307 @@
+package migrations_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/messagedbtest"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/migrations"
+)
+
+// Version 1.1 has its columns in another order, and other functions; 1.0 differs from
+// it in nothing that is adopted. What was updated from before that has varchar(255).
+func TestOlderMessageDBIsAdopted(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ version, says, change string }{
+		{messagedbtest.V1_1, "1.1.6", ""},
+		{messagedbtest.V1_1, "1.0.0", "create or replace function message_store.message_store_version() returns varchar as $$ begin return '1.0.0'; end; $$ language plpgsql"},
+		{messagedbtest.V1_2, "1.2.6", ""},
+		{messagedbtest.Newest, "1.3.0", "drop view message_store.stream_summary, message_store.type_summary, message_store.stream_type_summary, message_store.type_stream_summary, message_store.category_type_summary, message_store.type_category_summary; drop index message_store.messages_category; alter table message_store.messages alter type type varchar(255), alter stream_name type varchar(3000)"},
+	} {
+		url := pgtest.Database(t)
+		messagedbtest.Install(t, url, c.version)
+		conn := connect(t, url)
+		if c.change != "" {
+			do(t, conn, c.change)
+		}
+		fill(t, url)
+		before := fingerprint(t, conn, "message_store.messages")
+
+		done, err := adopt(t, url, nil)
+
+		require.NoError(t, err, c.says)
+		require.Equal(t, c.says, done.Version)
+		require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
+		require.NotEmpty(t, asked(t, url), "it is 1.3.0 now")
+		write(t, connect(t, messagedbtest.As(t, url, "message_store")), "account-1")
+		requireOurs(t, conn)
+		undone, err := migrations.UndoAdoption(t.Context(), connector(url), nil)
+		require.NoError(t, err, c.says)
+		require.Equal(t, int64(2), undone.Since)
+		write(t, connect(t, messagedbtest.As(t, url, "message_store")), "account-1")
+	}
+}
+
+// Settings of the database would end sessions that wait for others, or fail what
+// writes.
+func TestAdoptionDoesNotDependOnSettings(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	database := one[string](t, conn, "select current_database()")
+	for _, setting := range []string{
+		"idle_session_timeout = '300ms'", "idle_in_transaction_session_timeout = '300ms'", "statement_timeout = '300ms'", "lock_timeout = '1ms'",
+		"default_transaction_read_only = on", "default_transaction_isolation = 'serializable'", "default_transaction_deferrable = on",
+		"standard_conforming_strings = off", "search_path = message_store", "timezone = 'Asia/Kathmandu'", "datestyle = 'German'", "work_mem = '64kB'", "synchronous_commit = off", "dibs.allow_unsafe_settings = off",
+	} {
+		do(t, conn, fmt.Sprintf("alter database %s set %s", database, setting))
+	}
+	before := fingerprint(t, conn, "message_store.messages")
+	slowly := func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, url) }
+	rest := at(migrations.AdoptionCopies, func() { <-time.After(time.Second) }) // in which the main session is idle
+
+	plan, err := migrations.PlanAdoption(t.Context(), slowly, nil)
+	require.NoError(t, err)
+	require.Contains(t, strings.Join(plan.Warnings, ""), "synchronous_commit is off", "it is what others have")
+	_, err = migrations.Adopt(t.Context(), slowly, &migrations.AdoptConfig{Progress: rest})
+
+	require.NoError(t, err)
+	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
+	_, err = migrations.UndoAdoption(t.Context(), slowly, nil)
+	require.NoError(t, err)
+}
+
+// Through one, the lock of the session and its settings would be somebody else's.
+func TestPoolerIsNotAdoptedThrough(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	bouncer := pgtest.PgBouncer(t, url)
+
+	_, err := migrations.Adopt(t.Context(), connector(bouncer.URL), nil)
+
+	require.ErrorIs(t, err, migrations.ErrPooled)
+	require.False(t, one[bool](t, conn, "select to_regnamespace('dibs') is not null"))
+	require.Zero(t, one[int](t, conn, "select count(*) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())"))
+	require.Zero(t, one[int](t, conn, "select count(*) from pg_stat_activity where application_name = 'dibs migrate adopt' and datname = current_database()"))
+}
+
+// What the owner itself may not see would be lost without a word.
+func TestMessagesBehindRowSecurityAreNotLeftOut(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t) // so that the roles are there
+	url, conn := adopting(t)
+	user, name := connectAs(t, url, "")
+	do(t, conn, fmt.Sprintf(`alter schema message_store owner to %s; alter table message_store.messages owner to %[1]s;
+		create policy few on message_store.messages using (stream_name like 'account-%%');
+		alter table message_store.messages enable row level security, force row level security`, name))
+	mine := func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, user.Config().Copy()) }
+
+	_, err := migrations.Adopt(t.Context(), mine, &migrations.AdoptConfig{LeaveDependents: true})
+
+	require.Equal(t, "42501", sqlstate(err), "%v", err)
+	require.ErrorContains(t, err, "row-level security")
+}
+
+func TestOtherEncodingIsRefused(t *testing.T) {
+	t.Parallel()
+	url := pgtest.DatabaseIn(t, "LATIN1")
+	messagedbtest.Install(t, url, messagedbtest.Newest)
+
+	plan, err := migrations.PlanAdoption(t.Context(), connector(url), nil)
+
+	require.NoError(t, err)
+	require.Equal(t, []migrations.Obstacle{{Kind: migrations.ObstacleSource, Problem: "the database's encoding is LATIN1, and it has to be UTF8"}}, plan.Obstacles)
+}
+
+// Each is one that only others' care, or carelessness, makes.
+func TestUnusualTablesAreRefused(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	for _, c := range []struct{ sql, undo, says string }{
+		{"create table message_store.child () inherits (message_store.messages)", "drop table message_store.child", "message_store.messages is partitioned, or inherits"},
+		{
+			"alter table message_store.messages drop constraint messages_pkey; insert into message_store.messages (global_position, stream_name, position, type) values (1, 'again-1', 0, 'T')",
+			"delete from message_store.messages where stream_name = 'again-1'; alter table message_store.messages add primary key (global_position)", "global positions of more than one message: 1",
+		},
+		{
+			// As a failed concurrent build leaves it.
+			"drop index message_store.messages_id; insert into message_store.messages (id, stream_name, position, type) select id, 'again-1', 0, 'T' from message_store.messages limit 1; create index messages_id on message_store.messages (id); update pg_index set indisunique = true, indisvalid = false where indexrelid = 'message_store.messages_id'::regclass",
+			"delete from message_store.messages where stream_name = 'again-1'; drop index message_store.messages_id; create unique index messages_id on message_store.messages (id)", "ids of more than one message: 1",
+		},
+		{"create rule audit as on insert to message_store.messages do also notify written", "drop rule audit on message_store.messages", "rule audit on table message_store.messages would go on"},
+		{
+			"create table app_names (name text check (message_store.is_category(name)))", "drop table app_names",
+			"constraint app_names_name_check on table public.app_names would go on",
+		},
+		{
+			"create table app_rows (stream text); create policy own on app_rows using (message_store.category(stream) = current_user)", "drop table app_rows",
+			"policy own on table public.app_rows would go on",
+		},
+		{
+			"create schema aside; create extension citext schema message_store", "drop extension citext; drop schema aside",
+			"extension citext is in the schema that is put aside: alter extension citext set schema public",
+		},
+		{"grant usage on schema message_store to public", "revoke usage on schema message_store from public", "revoke usage on schema message_store from public"},
+		{
+			"set allow_system_table_mods = on; create publication p; create subscription " + "s_" + strings.ToLower(t.Name()) + " connection 'dbname=none' publication p with (connect = false); insert into pg_subscription_rel (srsubid, srrelid, srsubstate) select oid, 'message_store.messages'::regclass, 'r' from pg_subscription where subname = 's_" + strings.ToLower(t.Name()) + "'",
+			"drop publication p; delete from pg_subscription_rel; alter subscription s_" + strings.ToLower(t.Name()) + " set (slot_name = none); drop subscription s_" + strings.ToLower(t.Name()), "writes to the old table",
+		},
+	} {
+		do(t, conn, c.sql)
+		_, err := adopt(t, url, nil)
+		require.ErrorIs(t, err, migrations.ErrCannotAdopt, c.sql)
+		require.ErrorContains(t, err, c.says)
+		require.False(t, one[bool](t, conn, "select to_regnamespace('dibs') is not null"))
+		for sql := range strings.SplitSeq(c.undo, "; ") {
+			do(t, conn, sql)
+		}
+	}
+	plan, err := migrations.PlanAdoption(t.Context(), connector(url), nil)
+	require.NoError(t, err)
+	require.Empty(t, plan.Obstacles)
+}
+
+// Whoever uses message-db in its own name would be cut off by the switch.
+func TestRolesThatWouldBeCutOffAreInTheWay(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t) // so that the roles are there
+	url, conn := adopting(t)
+	user, name := connectAs(t, url, "")
+	owner, ownerName := connectAs(t, url, "")
+	do(t, conn, fmt.Sprintf("grant usage on schema message_store to %s with grant option; grant select, insert on message_store.messages to %[1]s; grant usage on sequence message_store.messages_global_position_seq to %[1]s; alter schema message_store owner to %s", name, ownerName))
+	_, member := connectAs(t, url, "in role message_store")
+	do(t, user, "grant usage on schema message_store to "+member)
+
+	_, err := adopt(t, url, nil)
+
+	require.ErrorIs(t, err, migrations.ErrCannotAdopt)
+	for _, role := range []string{name, ownerName} {
+		require.ErrorContains(t, err, fmt.Sprintf("role %s loses its rights in the schema message_store: grant message_store to %[1]s", role))
+		do(t, conn, "grant message_store to "+role)
+	}
+	require.NotContains(t, err.Error(), member)
+	_, err = adopt(t, url, nil)
+	require.NoError(t, err)
+	for _, conn := range []*pgx.Conn{user, owner} {
+		write(t, conn, "account-1")
+	}
+	_, err = migrations.UndoAdoption(t.Context(), connector(url), nil)
+	require.NoError(t, err)
+	do(t, conn, "revoke message_store from "+name)
+	write(t, user, "account-1")
+}
+
+// It has no session, and may be there for weeks.
+func TestPreparedTransactionInTheWayIsNamed(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	do(t, conn, "begin; set local search_path = message_store; select write_message(gen_random_uuid()::varchar, 'account-1', 'T', '{}'); prepare transaction 'dibs left by a test'")
+
+	_, err := migrations.Adopt(t.Context(), connector(url), &migrations.AdoptConfig{LockTimeout: 300 * time.Millisecond, LockTries: 1})
+
+	require.ErrorIs(t, err, migrations.ErrLocked)
+	require.ErrorContains(t, err, `the prepared transaction "dibs left by a test" of postgres`)
+	do(t, conn, "commit prepared 'dibs left by a test'")
+	_, err = adopt(t, url, nil)
+	require.NoError(t, err)
+	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
+}
+
+// The switch looks up each message of the tail, while writers wait.
+func TestWhatIsWrittenMeanwhileIsSettledBeforeTheSwitch(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	writer, late := connect(t, url), connect(t, url)
+	do(t, writer, "set search_path = message_store")
+	do(t, late, "set search_path = message_store")
+	many := func(stream string) {
+		_, err := writer.Exec(context.Background(), "select write_message(gen_random_uuid()::varchar, $1, 'T', '{}') from generate_series(1, 6000)", stream)
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	var tx pgx.Tx
+	copying := at(migrations.AdoptionCopies, func() {
+		var err error
+		if tx, err = late.Begin(context.Background()); err == nil {
+			_, err = tx.Exec(context.Background(), "select write_message(gen_random_uuid()::varchar, 'late-1', 'T', '{}')")
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		many("copying-1")
+	})
+	// It was passed by, and has to come before the frontier does.
+	indexing := at(migrations.AdoptionIndexes, func() {
+		_, err := migrations.AdoptionStatus(context.Background(), conn)
+		if err == nil {
+			err = tx.Commit(context.Background())
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	comparing := at(migrations.AdoptionCompares, func() { many("comparing-1") })
+	var held atomic.Int64
+
+	done, err := adopt(t, url, func(p migrations.AdoptionProgress) {
+		copying(p)
+		indexing(p)
+		comparing(p)
+		if p.Phase == migrations.AdoptionLocks && p.Done == 0 {
+			held.Add(1)
+		}
+	})
+
+	require.NoError(t, err)
+	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
+	require.GreaterOrEqual(t, one[int64](t, conn, "select frontier from dibs_adoption.state"), one[int64](t, conn, "select max(global_position) from message_store.messages where stream_name = 'comparing-1'"))
+	require.Equal(t, done.Messages, one[int64](t, conn, "select sum(messages)::bigint from dibs_adoption.ranges"), "the switch had nothing to copy")
+	require.GreaterOrEqual(t, held.Load(), int64(4), "at the beginning, before the comparison and after it, and to switch")
+}
+
+// What an undo put aside may look like litter.
+func TestStoreWithoutItsCompatibleSchemaIsRefused(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	_, err := adopt(t, url, nil)
+	require.NoError(t, err)
+	_, err = migrations.UndoAdoption(t.Context(), connector(url), nil)
+	require.NoError(t, err)
+	do(t, conn, "drop schema message_store_by_dibs cascade")
+
+	_, err = adopt(t, url, nil)
+
+	require.ErrorIs(t, err, migrations.ErrCannotAdopt)
+	require.ErrorContains(t, err, "drop the schemas dibs and dibs_adoption")
+	do(t, conn, "drop schema dibs, dibs_adoption cascade")
+	_, err = adopt(t, url, nil)
+	require.NoError(t, err)
+}
+
+// When there is no way back, none is kept.
+func TestNothingIsNotedWithoutTheOldTable(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	_, err := adopt(t, url, nil)
+	require.NoError(t, err)
+	require.Zero(t, one[int](t, conn, "select count(*) from dibs_adoption.sums"))
+	do(t, conn, "select dibs.trim('account-3', keep => 2, min_age => '0')")
+	noted := one[int](t, conn, "select count(*) from dibs_adoption.removed")
+	require.Positive(t, noted)
+	do(t, conn, "drop schema message_store_before_dibs cascade")
+
+	do(t, conn, "select dibs.trim('account-4', keep => 2, min_age => '0')")
+
+	require.Equal(t, noted, one[int](t, conn, "select count(*) from dibs_adoption.removed"))
+	status, err := migrations.AdoptionStatus(t.Context(), conn)
+	require.NoError(t, err)
+	require.False(t, status.HasOld)
+}
