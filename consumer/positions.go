@@ -350,13 +350,16 @@ type UnknownConsumerError struct {
 
 // Error names them.
 func (e *UnknownConsumerError) Error() string {
-	known := "there is none"
-	if len(e.Known) > 0 {
-		quoted := make([]string, len(e.Known))
-		for i, name := range e.Known {
-			quoted[i] = shorten(name)
-		}
-		known = "there are " + strings.Join(quoted, ", ")
+	quoted := make([]string, len(e.Known))
+	for i, name := range e.Known {
+		quoted[i] = shorten(name)
+	}
+	known := "there are " + strings.Join(quoted, ", ")
+	switch len(e.Known) {
+	case 0:
+		known = "there is none"
+	case 1:
+		known = "there is " + quoted[0]
 	}
 	return fmt.Sprintf("unknown consumer %s of %s: %s", shorten(e.Name), shorten(string(e.Category)), known)
 }

@@ -365,7 +365,7 @@ func TestResetRefusesWhatCannotBe(t *testing.T) {
 		require.ErrorIs(t, err, messagestore.ErrInvalidPosition)
 		_, err = consumer.Reset(t.Context(), store, category, "d", 0)
 		require.ErrorIs(t, err, consumer.ErrUnknownConsumer)
-		require.ErrorContains(t, err, "unknown consumer d of "+string(category)+": there are c")
+		require.ErrorContains(t, err, "unknown consumer d of "+string(category)+": there is c")
 		for _, name := range []string{"", "a-b", "a+b", "a b", "a\x1b"} {
 			_, err = consumer.Reset(t.Context(), store, category, name, 0)
 			require.ErrorIs(t, err, messagestore.ErrInvalid)

@@ -68,7 +68,11 @@ func (c *consumersListCommand) Run(ctx context.Context, a *app) error {
 				}
 			}
 		}
-		if !printed && !a.JSON {
+		switch {
+		case printed || a.JSON:
+		case c.Category != "":
+			a.warn("dibs: no consumer of %s has recorded a position\n", visible(c.Category))
+		default:
 			a.warn("dibs: no consumer has recorded a position\n")
 		}
 		return nil
@@ -126,9 +130,9 @@ type memberLine struct {
 	Member     int                         `json:"member"`
 	Position   messagestore.GlobalPosition `json:"position"`
 	RecordedAt string                      `json:"recordedAt,omitempty"`
-	Lag        int64                       `json:"lag"`
+	Lag        *int64                      `json:"lag,omitempty"` // unless there is an error
 	AtLeast    bool                        `json:"lagIsAtLeast,omitempty"`
-	LagSeconds float64                     `json:"lagSeconds"`
+	LagSeconds *float64                    `json:"lagSeconds,omitempty"`
 	Oldest     string                      `json:"oldest,omitempty"`
 	Error      string                      `json:"error,omitempty"`
 }
@@ -142,10 +146,15 @@ func toConsumerLine(s consumer.Status, now time.Time) consumerLine {
 		l.Generation = &s.Generation
 	}
 	for _, m := range s.Members {
-		l.Members = append(l.Members, memberLine{
-			Member: m.Member, Position: m.Position, RecordedAt: timeOrNone(m.RecordedAt, ""), Lag: m.Lag, AtLeast: m.AtLeast,
-			LagSeconds: behind(m, now).Seconds(), Oldest: timeOrNone(m.Oldest, ""), Error: errorText(m.Err),
-		})
+		line := memberLine{
+			Member: m.Member, Position: m.Position, RecordedAt: timeOrNone(m.RecordedAt, ""), AtLeast: m.AtLeast,
+			Oldest: timeOrNone(m.Oldest, ""), Error: errorText(m.Err),
+		}
+		if m.Err == nil {
+			seconds := behind(m, now).Seconds()
+			line.Lag, line.LagSeconds = &m.Lag, &seconds
+		}
+		l.Members = append(l.Members, line)
 	}
 	return l
 }
@@ -175,7 +184,10 @@ func (a *app) printConsumer(s consumer.Status, now time.Time) error {
 			lag = ">" + lag
 		}
 		if m.Err != nil {
-			lag, waited, note = "-", "-", cell{text: visible(m.Err.Error()), style: red}
+			if note.text != "" {
+				note.text += ": "
+			}
+			lag, waited, note = "-", "-", cell{text: note.text + visible(m.Err.Error()), style: red}
 		}
 		err := a.out.row(cell{text: visible(string(s.Category))}, name, cell{text: member},
 			cell{text: strconv.FormatInt(int64(m.Position), 10), right: true}, cell{text: lag, right: true}, cell{text: waited, right: true},
@@ -252,6 +264,13 @@ func (c *consumersResetCommand) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
+		end, err := consumer.End(ctx, store, category)
+		if err != nil {
+			return err
+		}
+		if to > end { // which a dry run has to say too
+			return &consumer.BeyondEndError{Category: category, Position: to, End: end}
+		}
 		r := resetLine{Category: category, Consumer: c.Name, Position: to, DryRun: !c.Yes || c.DryRun}
 		if !r.DryRun {
 			generation, err := consumer.Reset(ctx, store, category, c.Name, to)
@@ -319,15 +338,20 @@ func statusOf(ctx context.Context, store *messagestore.Store, category messagest
 	if err != nil {
 		return consumer.Status{}, err
 	}
-	unknown := &consumer.UnknownConsumerError{Category: category, Name: name}
+	unknown, foreign := &consumer.UnknownConsumerError{Category: category, Name: name}, false
 	for _, s := range all {
 		switch {
+		case s.Foreign && s.Name == name:
+			foreign = true
 		case s.Foreign:
 		case s.Name == name:
 			return s, s.Err
 		default:
 			unknown.Known = append(unknown.Known, s.Name)
 		}
+	}
+	if foreign {
+		return consumer.Status{}, usage("consumer %s of %s is another client's, which writes its positions by itself: reset it there", visible(name), visible(string(category)))
 	}
 	return consumer.Status{}, unknown
 }

@@ -99,7 +99,8 @@ func TestReportCountsWhatIsThere(t *testing.T) {
 		require.Equal(t, "dibs: 1 of 3 rows, of 5 messages in all; --limit 0 prints all\n", cut.stderr)
 		cut = dibs.run(t, "report", "streams", "--limit", "1", "--json")
 		require.InDelta(t, 3, objects(t, cut.stderr)[0]["of"], 0)
-		require.Equal(t, "dibs: no such messages\n", dibs.run(t, "report", "streams", "--category", "none").stderr)
+		require.Equal(t, "dibs: category none has no message\n", dibs.run(t, "report", "streams", "--category", "none").stderr)
+		require.Equal(t, "dibs: no stream holds \"x\", of 5 messages in all\n", dibs.run(t, "report", "streams", "--like", "x").stderr)
 	})
 }
 
@@ -107,7 +108,7 @@ func TestReportRefusesWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	dibs := newShell(t)
 	for _, args := range []string{
-		"report", "report stream", "report streams --by type", "report --by type,type", "report --by size", "report streams --sort size", "report streams --limit -1",
+		"report", "report stream", "report streams --by type", "report --by type,type", "report --by size", "report streams --sort size", "report streams --limit -1", "report streams --category account-1",
 	} {
 		r := dibs.run(t, strings.Fields(args)...)
 		require.Equal(t, 2, r.code, "%s: %s", args, r.stderr)
@@ -179,6 +180,7 @@ func TestConsumersAreListed(t *testing.T) {
 		catchUp(t, store, "account", "mail", nil)
 		dibs.ok(t, "write", "account:command-3", "T")
 
+		require.Equal(t, "dibs: no consumer of wallet has recorded a position\n", dibs.run(t, "consumers", "wallet").stderr)
 		lines := strings.Split(strings.TrimSpace(dibs.ok(t, "consumers")), "\n")
 		require.Len(t, lines, 3)
 		require.Regexp(t, `^category +consumer +member +position +lag +behind +recorded +parked$`, lines[0])
@@ -196,6 +198,33 @@ func TestConsumersAreListed(t *testing.T) {
 		require.InDelta(t, 1, member["lag"], 0)
 		require.Contains(t, member, "lagSeconds")
 		require.Contains(t, member, "oldest")
+	})
+}
+
+// A lag that is not known is not a lag of none.
+func TestAConsumerOfAnotherClientIsToldOfAndLeftAlone(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, _ *messagestore.Store) {
+		dibs.ok(t, "write", "account-1", "T")
+		dibs.ok(t, "write", "account:position-theirs", "Recorded", `{"position": 1}`)
+		dibs.ok(t, "write", "account:position-lost", "Recorded", `{"position": 4711}`)
+
+		lines := strings.Split(dibs.ok(t, "consumers"), "\n")
+		require.Regexp(t, `^account +lost +- +4712 +- +- +\S+Z +-  foreign: position 4712 in account:position-lost is ahead of the store, which has lost messages$`, lines[1])
+		require.Regexp(t, `^account +theirs +- +2 +0 +0s +\S+Z +-  foreign$`, lines[2])
+		for i, line := range objects(t, dibs.ok(t, "consumers", "--json")) {
+			members, ok := line["members"].([]any)
+			require.True(t, ok)
+			member, ok := members[0].(map[string]any)
+			require.True(t, ok)
+			_, known := member["lag"]
+			require.Equal(t, i == 1, known)
+			_, known = member["lagSeconds"]
+			require.Equal(t, i == 1, known)
+		}
+		reset := dibs.run(t, "consumers", "reset", "account", "theirs", "--start", "--yes")
+		require.Equal(t, 2, reset.code)
+		require.Contains(t, reset.stderr, "is another client's")
 	})
 }
 
@@ -241,7 +270,10 @@ func TestAConsumerIsReset(t *testing.T) {
 		unknown := dibs.run(t, "consumers", "reset", "account", "nobody", "--start", "--yes", "--json")
 		require.Equal(t, 1, unknown.code)
 		require.Equal(t, "unknownConsumer", objects(t, unknown.stderr)[0]["kind"])
-		require.Contains(t, unknown.stderr, "there are mail")
+		require.Contains(t, unknown.stderr, "there is mail")
+		dry := reset("--position", fmt.Sprint(end+1), "--dry-run")
+		require.Equal(t, 1, dry.code, "it would be refused")
+		require.Contains(t, dry.stderr, fmt.Sprintf("position %d is ahead of the store: category account ends before %d", end+1, end))
 	})
 }
 
@@ -284,14 +316,21 @@ func TestParkedMessagesAreListedShownAndRedriven(t *testing.T) {
 		})
 
 		require.ElementsMatch(t, []string{"Deposit account:command-1@0", "Deposit account:command-2@0"}, typeAndPlace(catchUp(t, store, "account:command", "accounts", nil)))
-		require.Equal(t, result{0, "", "dibs: nothing is parked\n"}, dibs.run(t, "parked", "list", "account:command", "accounts"))
+		nothing := result{0, "", "dibs: nothing is parked by accounts of account:command\n"}
+		require.Equal(t, nothing, dibs.run(t, "parked", "list", "account:command", "accounts"))
 		require.Equal(t, 2, strings.Count(dibs.ok(t, "parked", "list"), "\n"), "another consumer's stay")
 		gone := dibs.run(t, append(redrive, "--id", id, "--json")...)
 		require.Equal(t, 1, gone.code)
 		require.Equal(t, "notParked", objects(t, gone.stderr)[0]["kind"])
 		require.Equal(t, 1, dibs.run(t, "parked", "show", "account:command", "accounts", id).code)
 		require.Equal(t, 2, dibs.run(t, "parked", "show", "account:command", "accounts", "x").code)
-		require.Equal(t, result{0, "", "dibs: nothing is parked\n"}, dibs.run(t, redrive...))
+		require.Equal(t, nothing, dibs.run(t, redrive...))
+		require.Equal(t, result{0, "", "dibs: nothing is parked by consumers of account\n"}, dibs.run(t, "parked", "list", "account"))
+		for _, args := range [][]string{{"parked", "list", "account:command", "acounts"}, {"parked", "redrive", "account:command", "acounts", "--json"}} {
+			misspelt := dibs.run(t, args...)
+			require.Equal(t, 1, misspelt.code, args)
+			require.Contains(t, misspelt.stderr, "unknown consumer acounts of account:command: there are accounts, audit")
+		}
 	})
 }
 

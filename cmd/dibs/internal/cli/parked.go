@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -71,11 +72,30 @@ func (c *parkedListCommand) Run(ctx context.Context, a *app) error {
 				}
 			}
 		}
-		if !printed && !a.JSON {
-			a.warn("dibs: nothing is parked\n")
+		if !printed {
+			return a.nothingParked(ctx, store, messagestore.Category(c.Category), c.Name)
 		}
 		return nil
 	})
+}
+
+// nothingParked says so. A consumer that there is not is an error: it has nothing
+// parked because its name was misspelt.
+func (a *app) nothingParked(ctx context.Context, store *messagestore.Store, category messagestore.Category, name string) error {
+	by := ""
+	switch {
+	case name != "":
+		if _, err := statusOf(ctx, store, category, name); errors.Is(err, consumer.ErrUnknownConsumer) {
+			return err
+		}
+		by = fmt.Sprintf(" by %s of %s", visible(name), visible(string(category)))
+	case category != "":
+		by = " by consumers of " + visible(string(category))
+	}
+	if !a.JSON {
+		a.warn("dibs: nothing is parked%s\n", by)
+	}
+	return nil
 }
 
 // What is being done about a parked message.
@@ -266,6 +286,9 @@ func (c *parkedRedriveCommand) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
+		if len(requests.Requested)+len(requests.Before) == 0 {
+			return a.nothingParked(ctx, store, category, c.Name)
+		}
 		if a.JSON {
 			return a.redriveLines(category, c.Name, requests, c.DryRun)
 		}
@@ -275,11 +298,7 @@ func (c *parkedRedriveCommand) Run(ctx context.Context, a *app) error {
 			}
 		}
 		n, before := int64(len(requests.Requested)), int64(len(requests.Before))
-		switch {
-		case n+before == 0:
-			a.warn("dibs: nothing is parked\n")
-			return nil
-		case c.DryRun:
+		if c.DryRun {
 			return a.out.line("%s would be redriven, %d had been asked for", counted(n, "message"), before)
 		}
 		return a.out.line("asked to redrive %s, %d had been asked for", counted(n, "message"), before)

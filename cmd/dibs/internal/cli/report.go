@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,6 +49,10 @@ func (c *reportCommand) query() (messagestore.ReportQuery, error) {
 	}
 	for _, key := range c.By {
 		q.By = append(q.By, messagestore.ReportKey(key))
+	}
+	if strings.Contains(c.Category, "-") { // which no category has, of whichever client
+		_, err := messagestore.ParseCategory(c.Category)
+		return q, err
 	}
 	return q, nil
 }
@@ -153,8 +158,13 @@ func (a *app) printReport(q messagestore.ReportQuery, report messagestore.Report
 		return a.note(map[string]any{"kind": "cut", "rows": rows, "of": report.Groups})
 	case rows < report.Groups:
 		a.warn("dibs: %d of %d rows, of %d messages in all; --limit 0 prints all\n", rows, report.Groups, report.Messages)
-	case rows == 0 && !a.JSON:
-		a.warn("dibs: no such messages\n")
+	case a.JSON || rows > 0:
+	case report.Messages > 0:
+		a.warn("dibs: no %s holds %s, of %s in all\n", q.By[0], visible(strconv.Quote(q.Containing)), counted(report.Messages, "message"))
+	case q.Category != "":
+		a.warn("dibs: category %s has no message\n", visible(string(q.Category)))
+	default:
+		a.warn("dibs: the store has no message\n")
 	}
 	return nil
 }
