@@ -57,7 +57,10 @@ func crashChild(storeURL string, category messagestore.Category) int {
 	if err == nil {
 		var c *consumer.Consumer
 		if c, err = consumer.New(store, category, "crash", doneHandler(store), crashConfig); err == nil {
-			err = c.Run(context.Background())
+			// A killed client's last write may still be under way, and fence this one.
+			for err = c.Run(context.Background()); errors.Is(err, consumer.ErrConsumerFenced); {
+				err = c.Run(context.Background())
+			}
 		}
 	}
 	fmt.Fprintln(os.Stderr, err)
