@@ -150,6 +150,42 @@ var scenes = map[string]func(s *scene){
 		then()
 		b.says("rollback")
 	},
+	"an id that is taken is in the way before the position is, at REPEATABLE READ": func(s *scene) {
+		a, b := s.client("a"), s.client("b")
+		b.begins("repeatable read")
+		b.says("select 1")
+		const same = "select MS.write_message('00000000-0000-4000-8000-000000000001', 'x-1', 'T', '{}')"
+		a.says(same)
+		b.says(same)
+		b.says("rollback")
+	},
+	"two streams of a category are written to at REPEATABLE READ, also by who is too old for the other": func(s *scene) {
+		a, b := s.client("a"), s.client("b")
+		a.begins("repeatable read")
+		a.says("select 1")
+		b.begins("repeatable read")
+		b.says("select 1")
+		a.says(putTo("x-1"))
+		then := b.waits(putTo("x-2"))
+		a.says("commit")
+		then()
+		b.says(putTo("x-2"))
+		b.says("commit")
+		a.says("select stream_name, position from MS.get_category_messages('x')")
+	},
+	"a transaction may be READ ONLY to read, and not to write": func(s *scene) {
+		a := s.client("a")
+		a.says(putTo("x-1"))
+		for _, sql := range []string{
+			"select position from MS.get_stream_messages('x-1')", "select position from MS.get_category_messages('x')", "select position from MS.get_last_stream_message('x-1')",
+			"select MS.stream_version('x-1')", "select MS.acquire_lock('x-1')", "select position from MS.messages", "select * from MS.category_type_summary",
+			putAt("x-1", 7), putTo("x-1"),
+		} {
+			a.says("begin read only")
+			a.says(sql)
+			a.says("rollback")
+		}
+	},
 	"two categories in opposite orders are a deadlock": func(s *scene) {
 		a, b := s.client("a"), s.client("b")
 		a.begins("read committed")
@@ -207,6 +243,7 @@ var scenes = map[string]func(s *scene){
 		a.begins("read committed")
 		a.says("select MS.acquire_lock('')")
 		b.says("select MS.acquire_lock(null)")
+		b.says("select MS.write_message(gen_random_uuid()::varchar, null, 'T', '{}')")
 		then := b.waits("select MS.acquire_lock('-1')")
 		a.says("rollback")
 		then()

@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/messagedbtest"
 )
 
 // opened returns a database in which conditions are taken.
@@ -22,9 +23,8 @@ func opened(t *testing.T) string {
 func TestConditionsAreTheSameWhereTheyAreOpened(t *testing.T) {
 	t.Parallel()
 	theirs := messageDB(t)
-	config, err := pgx.ParseConfig(theirs)
-	require.NoError(t, err)
-	exec(t, connect(t, theirs), "alter database "+config.Database+" set message_store.sql_condition = 'on'")
+	owner := connect(t, theirs)
+	exec(t, owner, "alter database "+owner.Config().Database+" set message_store.sql_condition = 'on'")
 	some := steps{
 		write(1, "a-1"), write(2, "a-1", js(`{"correlationStreamName": "c-1", "x": "it's"}`)), write(3, "a-2"), write(4, "b-1"), write(5, "a-1"),
 		{sql: "select MS.write_message($1, 'a-1', 'U', $2)", args: []any{id(6), js(`{"n": 2}`)}},
@@ -37,9 +37,14 @@ func TestConditionsAreTheSameWhereTheyAreOpened(t *testing.T) {
 		"stream_name like 'a-%'", "stream_name = 'b-1'", "type = $$T$$", "type = $q$T$q$", `type = E'\x54'`, `type = U&'\0054'`, "true /* ) or (true */", "true -- so\n", "\ntrue\n", "(true)", "((position) = (1))",
 		"exists (select 1 from messages m where m.stream_name = messages.stream_name and m.position > messages.position)", "position = (select max(position) from messages)",
 		"position between 1 and 2", "case when position = 1 then true else false end", "position is distinct from 1", "row(position, 1) = row(1, 1)", "position = any ('{1,2}')", "type ~ '^[TU]$' collate \"C\"",
+		"(select true)", "(values (true))", "type = 'T' = true", "messages is not null", "messages.* is not null", "messages is null", "to_jsonb(messages) ? 'category'", "(select count(*) from jsonb_object_keys(to_jsonb(messages))) = 8",
+		"row(messages.*)::text like '%a-1%'", "upper(type) = 'T'", "set_config('mine.x', 'y', true) = 'y'", "current_setting('mine.none', true) is null", "pg_advisory_xact_lock(1)::text = ''", "pg_sleep(0)::text = ''",
+		"exists (select from get_stream_messages('a-1') s where s.position = messages.position)", "stream_version(stream_name) > 1", strings.Repeat("position >= 0 and ", 3000) + "true", strings.Repeat("(", 1000) + "true" + strings.Repeat(")", 1000),
 		"global_position >= $2 and $2 is not null", "$3 = 7", `"position" = 1`, "current_setting('server_version_num')::int > 1", "%s", "type = '%s'", "type like 'T%'",
 		// None of these is one expression, or a boolean, and message-db says so too.
-		"", " ", "1", "'t'", "'x'", "position", "no_such_column", "no_such_function()", "true;", ";", "(", ")", "true)", "true)) or ((true", "/* */", "true true", "true, true", "true as x",
+		"", " ", "1", "'t'", "'x'", "position", "no_such_column", "no_such_function()", "true;", ";", "(", ")", "true)", "true)) or ((true", "true)) --", "/* */", "true true", "true, true", "true as x",
+		"1 / 0 = 1", "1 / (position - position) = 1", "'x'::int = 1", "count(*) > 0", "row_number() over () = 1", "generate_series(1, 2) = 1", "category = 'a'", "messages.category = 'a'", "stored.category = 'a'", "message is not null",
+		"member_hash > 0", "correlation_category = 'c'", "grouping(type) = 0", "default", "true and", "not", "exists (select from no_such_table)",
 		"true order by 1", "true limit 1", "true union select true", "end", "then true", "true then true end or case when true", "$9 is null",
 	} {
 		cases = append(cases, kase{condition, after(some,
@@ -49,18 +54,19 @@ func TestConditionsAreTheSameWhereTheyAreOpened(t *testing.T) {
 		)})
 	}
 	// These errors quote the rest of the statement, which is another.
-	for _, condition := range []string{"(true", "true /*", "'", `"`, "$$", "$a$ true", "E'"} {
+	for _, condition := range []string{"true /*", "'", `"`, "$$", "$a$ true", "E'"} {
 		cases = append(cases, kase{condition, after(some,
 			step{sql: row + "MS.get_category_messages($1, condition => $2)", args: []any{"a", condition}, ours: quotes},
 			step{sql: row + "MS.get_stream_messages($1, condition => $2)", args: []any{"a-1", condition}, ours: quotes},
 		)})
 	}
 	for condition, message := range map[string]string{
+		"(true":                         "syntax error at end of input",
 		"true -- so":                    "syntax error at end of input",
 		"true) or (true":                `syntax error at or near ")"`,
 		"stream_name = 'b-1') or (true": `syntax error at or near ")"`,
-		"true) or (true) --":            `syntax error at or near ")"`,
-		"true) order by position --":    `syntax error at or near ")"`,
+		"true) or (true) --":            "syntax error at end of input",
+		"true) order by position --":    "syntax error at end of input",
 		"select true":                   `syntax error at or near "select"`,
 		"values (true)":                 `syntax error at or near "("`,
 		"select true limit 1":           `syntax error at or near "select"`,
@@ -77,9 +83,36 @@ func TestConditionsAreTheSameWhereTheyAreOpened(t *testing.T) {
 var rest = regexp.MustCompile(`\)\n    ORDER BY\n      (\w+) ASC\n      LIMIT\n        \$3`)
 
 func quotes(theirs answer) answer {
-	theirs.Error = rest.ReplaceAllString(theirs.Error, ") order by $1 limit nullif($$3, -1)")
-	theirs.Error = strings.ReplaceAll(theirs.Error, `near "ORDER"`, `near "order"`)
+	theirs.Error = rest.ReplaceAllString(theirs.Error, ")) order by $1 limit nullif($$3, -1)")
 	return theirs
+}
+
+// message-db's columns have the collation of the database; ours have not.
+func TestConditionsCompareTextsAsTheDatabaseDoes(t *testing.T) {
+	t.Parallel()
+	theirs, ours := english(t), migrate(t, english(t))
+	messagedbtest.Install(t, theirs, messagedbtest.Newest)
+	exec(t, connect(t, ours), "update dibs.settings set sql_condition = true")
+	var names steps
+	for n, name := range []string{"B", "a", "A", "b", "é", "É", "f"} {
+		names = append(names, step{sql: "select MS.write_message($1, $2, $3, '{}')", args: []any{id(n), "a-" + name, name}})
+	}
+	var sessions []session
+	for _, database := range []string{theirs, ours} {
+		sessions = append(sessions, open(t, database, "message_store", ""))
+	}
+	sessions[0].do(t, step{sql: "set message_store.sql_condition = 'on'"}, modes[0], "")
+	for _, st := range names {
+		require.Equal(t, sessions[0].do(t, st, modes[0], ""), sessions[1].do(t, st, modes[0], ""))
+	}
+	for _, condition := range []string{"type < 'B'", "stream_name > 'a-b'", "type ilike 'É'", "lower(type) = 'é'", "type ~* 'é'", "type between 'a' and 'f'", `type collate "C" < 'B'`, "messages.type > 'e'", "upper(stream_name) = 'A-É'"} {
+		st := step{sql: "select type from get_category_messages('a', condition => $1)", args: []any{condition}}
+		want, got := sessions[0].do(t, st, modes[1], ""), sessions[1].do(t, st, modes[1], "")
+
+		require.Empty(t, want.Error, condition)
+		require.NotEmpty(t, want.Rows, condition)
+		require.Equal(t, want, got, condition)
+	}
 }
 
 // A condition chooses among the rows that there would be without it, and can do
@@ -95,6 +128,9 @@ func TestConditionCannotLeaveItsPlace(t *testing.T) {
 	}
 
 	attacks := []string{
+		// The condition is in two parentheses.
+		"true)) or ((true", "true)) or true --", "true)) --", "true)) union all select (message).* from stored_messages --", "true)); insert into public.probe values (1); select ((true", "true)) or exists (select from stored_messages where (true",
+		"true)) or (exists (select from stored_messages where (true", "true) or (stored.stream_name = stored.stream_name", "stored.stream_name = stored.stream_name", "true) from stored_messages where (true", "true group by type having (true", "true) messages, stored_messages where (true",
 		"true) or (true", "true) or true --", "true) --", "1=1) or (1=1", "true) union all select (message).* from stored_messages where (true", "true) union all select (message).* from stored_messages --",
 		"true); insert into public.probe values (1); select (true", "true); insert into public.probe values (1) --", "true; insert into public.probe values (1)", "true then true end; insert into public.probe values (1); select case when true",
 		"true then true end from messages; insert into public.probe values (1); select case when true", "true) limit 1; insert into public.probe values (1); --", "true) order by position; drop view message_store.messages; --",

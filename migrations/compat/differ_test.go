@@ -83,9 +83,12 @@ func messageDB(t *testing.T) string { return messagedbtest.Database(t) }
 
 func dibs(t *testing.T) string {
 	t.Helper()
-	database := pgtest.Database(t)
-	conn := connect(t, database)
-	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	return migrate(t, pgtest.Database(t))
+}
+
+func migrate(t *testing.T, database string) string {
+	t.Helper()
+	require.NoError(t, migrations.Up(t.Context(), connect(t, database), nil))
 	return database
 }
 
@@ -189,7 +192,9 @@ func (s session) do(t *testing.T, st step, m mode, schema string) answer {
 	var results []*pgconn.Result
 	var err error
 	if m.literal || len(st.args) == 0 {
-		sql = parameter.ReplaceAllStringFunc(sql, func(p string) string { return literal(st.args, p) })
+		if len(st.args) > 0 { // or else they are of a statement that it prepares
+			sql = parameter.ReplaceAllStringFunc(sql, func(p string) string { return literal(st.args, p) })
+		}
 		results, err = s.conn.Exec(t.Context(), sql).ReadAll()
 	} else {
 		values, types := m.encode(st.args)

@@ -376,6 +376,41 @@ func TestEachKindReadsWhatTheOtherWrote(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 }
 
+// What was written and removed since is not there for a transaction that began before,
+// and no index is in its way: it would write first what was written first already.
+func TestTransactionThatIsTooOldDoesNotWriteAgainWhatWasRemoved(t *testing.T) {
+	t.Parallel()
+	database := dibs(t)
+	admin := connect(t, database)
+	const erase = "select dibs.delete_stream('%s', erase_name => true)"
+	const trim = "select message_store.write_message(gen_random_uuid()::varchar, '%[1]s', 'T', '{}'); select dibs.trim('%[1]s', keep => 1, min_age => '0')"
+	n := 0
+	for _, level := range []string{"repeatable read", "serializable"} {
+		for _, remove := range []string{erase, trim} {
+			for _, write := range []string{
+				"select write_message(gen_random_uuid()::varchar, '%s', 'T', '{}', null, -1)", "select write_message(gen_random_uuid()::varchar, '%s', 'T', '{}')",
+				"insert into messages (stream_name, position, type) values ('%s', 0, 'T')",
+			} {
+				n++
+				stream := fmt.Sprintf("old%d-1", n) // a category of its own, which has no removal yet
+				s := open(t, database, "message_store", "")
+				require.Empty(t, s.do(t, step{sql: "begin isolation level " + level + "; select count(*) from messages"}, modes[0], "").Error)
+				exec(t, admin, "select message_store.write_message(gen_random_uuid()::varchar, '"+stream+"', 'T', '{}', null, -1)")
+				exec(t, admin, fmt.Sprintf(remove, stream))
+
+				got := s.do(t, step{sql: fmt.Sprintf(write, stream)}, modes[0], "").Error
+
+				require.Contains(t, got, "ERROR 40001", "%s: %s: %s", level, remove, write)
+				require.Empty(t, s.do(t, step{sql: "rollback; begin isolation level " + level}, modes[0], "").Error)
+				got = s.do(t, step{sql: fmt.Sprintf("select write_message(gen_random_uuid()::varchar, '%s', 'T', '{}', null, -1)", stream)}, modes[0], "").Error
+				require.Contains(t, got, "ERROR P0001 Wrong expected version: -1", "the next try sees it")
+				require.Empty(t, s.do(t, step{sql: "rollback"}, modes[0], "").Error)
+			}
+		}
+	}
+	require.Zero(t, one[int](t, admin, "select count(*) from dibs.removals where removals = 0"), "nothing is left there by a try")
+}
+
 // A version goes on where the stream was when it was deleted, whatever is left of it.
 func TestDeletedStreamKeepsItsVersion(t *testing.T) {
 	t.Parallel()

@@ -90,6 +90,23 @@ func TestNothingDependsOnTheSearchPath(t *testing.T) {
 	}
 }
 
+// Whoever has another name than message_store, and no search_path, calls functions by
+// the schema's name. That is enough here.
+func TestQualifiedCallIsEnough(t *testing.T) {
+	t.Parallel()
+	theirs, ours := messageDB(t), dibs(t)
+	user := member(t, theirs, ours)
+	a, b := open(t, theirs, user, ""), open(t, ours, user, "")
+	require.Equal(t, "ERROR 42883 function acquire_lock(character varying) does not exist", a.do(t, write(1, "a-1"), modes[1], "message_store.").Error)
+	require.Equal(t, answer{Columns: []string{"write_message 20 -1"}, Rows: []string{"0"}, Tag: "SELECT 1"}, b.do(t, write(1, "a-1"), modes[1], "message_store."))
+	for _, sql := range []string{
+		"select position from MS.get_stream_messages('a-1')", "select position from MS.get_category_messages('a')", "select position from MS.get_last_stream_message('a-1')", "select MS.stream_version('a-1')", "select MS.is_category('a')",
+	} {
+		require.NotEmpty(t, b.do(t, step{sql: sql}, modes[0], "message_store.").Rows, sql)
+	}
+	require.Equal(t, a.do(t, write(1, "a-1"), modes[1], "").Error, b.do(t, write(1, "a-1"), modes[1], "").Error, "a name without the schema is found in neither")
+}
+
 // Every function that runs with the owner's rights, and every other of plpgsql, says
 // where names are looked up, and temporary objects come last.
 func TestFunctionsHaveAPathOfTheirOwn(t *testing.T) {

@@ -1,11 +1,14 @@
 package compat_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -171,6 +174,69 @@ func TestWritesToTheViewAreWrites(t *testing.T) {
 	})
 }
 
+// What a table can do, and a view cannot.
+func TestViewIsNoTable(t *testing.T) {
+	t.Parallel()
+	none := fails("42P01", `relation "message_store.messages_global_position_seq" does not exist`)
+	compare(t, []kase{{"messages is a view", steps{
+		write(1, "a-1"),
+		{sql: "select position from MS.messages for update", ours: fails("42501", "permission denied for view messages")},
+		{sql: "copy (select stream_name, position from MS.messages) to stdout"},
+		{sql: "copy MS.messages (stream_name, position) to stdout", ours: fails("42809", `cannot copy from view "messages"`)},
+		{sql: "insert into MS.messages (stream_name, position, type) values ('a-1', 1, 'T') on conflict (id) do nothing", ours: fails("42P10", "there is no unique or exclusion constraint matching the ON CONFLICT specification")},
+		{sql: "select last_value > 0 from message_store.messages_global_position_seq", ours: none},
+		{sql: "select nextval('message_store.messages_global_position_seq') > 0", ours: none},
+	}}})
+}
+
+func TestRowsAreCopiedIntoTheView(t *testing.T) {
+	t.Parallel()
+	theirs, ours := messageDB(t), dibs(t)
+	var sessions []session
+	for _, database := range []string{theirs, ours} {
+		sessions = append(sessions, open(t, database, "message_store", ""))
+	}
+	same := func(rows string) (errs []string) {
+		t.Helper()
+		for _, s := range sessions {
+			_, err := s.conn.CopyFrom(t.Context(), strings.NewReader(rows), "copy messages (id, stream_name, position, type, data, metadata) from stdin")
+			text := ""
+			if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+				text = e.Code + " " + e.Message
+			}
+			errs = append(errs, text)
+		}
+		require.Equal(t, sessions[0].do(t, written, modes[0], ""), sessions[1].do(t, written, modes[0], ""))
+		return errs
+	}
+
+	require.Equal(t, []string{"", ""}, same(id(1)+"\ta-1\t0\tT\t{\"b\": 1}\t\\N\n"+id(2)+"\ta-1\t1\tT\t\\N\t[]\n"+id(3)+"\tb-1\t0\tT\t\\N\t\\N\n"))
+	require.Equal(t, []string{
+		`23505 duplicate key value violates unique constraint "messages_stream"`,
+		"P0001 Wrong expected version: 0 (Stream: a-1, Stream Version: 1)",
+	}, same(id(4)+"\ta-1\t1\tT\t\\N\t\\N\n"))
+}
+
+// EXECUTE is the public's in message-db. Here writes are made with the owner's rights,
+// and so a role is given what it may call; to read, also the views that are read.
+func TestRoleIsGrantedWhatItCalls(t *testing.T) {
+	t.Parallel()
+	theirs, ours := messageDB(t), dibs(t)
+	part := role(t, []string{theirs, ours}, "grant usage on schema message_store to %[1]s; grant select, insert on message_store.messages to %[1]s; grant usage on all sequences in schema message_store to %[1]s")
+	a, b := open(t, theirs, part, "message_store"), open(t, ours, part, "message_store")
+	for sql, refused := range map[string]string{
+		write(1, "a-1").sql:                        "function write_message",
+		"select * from get_stream_messages('a-3')": "function get_stream_messages",
+		"select category('a-1')":                   "function category",
+	} {
+		st := step{sql: sql, args: write(1, "a-1").args}
+
+		require.Empty(t, a.do(t, st, modes[0], "").Error)
+		require.Equal(t, "ERROR 42501 permission denied for "+refused, b.do(t, st, modes[0], "").Error)
+	}
+	require.Equal(t, answer{Columns: []string{"count 20 -1"}, Rows: []string{"0"}, Tag: "SELECT 1"}, b.do(t, step{sql: "select count(*) from messages"}, modes[0], ""))
+}
+
 func TestRoleWithoutRightsHasNone(t *testing.T) {
 	t.Parallel()
 	theirs, ours := messageDB(t), dibs(t)
@@ -215,18 +281,22 @@ func TestWhoWasGrantedEverythingStillForgesNothing(t *testing.T) {
 	require.False(t, one[bool](t, admin, "select sql_condition from dibs.settings"))
 }
 
+// english returns an empty database in which texts are compared as in English.
+func english(t *testing.T) string {
+	t.Helper()
+	database := pgtest.Database(t)
+	config, err := pgx.ParseConfig(database)
+	require.NoError(t, err)
+	admin := connect(t, pgtest.URL(t))
+	exec(t, admin, "drop database "+config.Database)
+	exec(t, admin, "create database "+config.Database+" template template0 locale_provider icu icu_locale 'en' locale 'C'")
+	return database
+}
+
 // message-db's columns have the collation of the database; ours have not.
 func TestReportsAreInTheOrderOfTheDatabase(t *testing.T) {
 	t.Parallel()
-	admin := connect(t, pgtest.URL(t))
-	config, err := pgx.ParseConfig(pgtest.Database(t))
-	require.NoError(t, err)
-	exec(t, admin, "drop database "+config.Database+"; ")
-	exec(t, admin, "create database "+config.Database+" template template0 locale_provider icu icu_locale 'en' locale 'C'")
-	conn, err := pgx.ConnectConfig(t.Context(), config)
-	require.NoError(t, err)
-	defer conn.Close(t.Context())
-	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	conn := connect(t, migrate(t, english(t)))
 	for _, name := range []string{"B", "a", "A", "b", "é", "f", "a:x", "ab"} {
 		exec(t, conn, "select message_store.write_message(gen_random_uuid()::varchar, '"+name+"-1', '"+name+"', '{}')")
 	}

@@ -48,6 +48,21 @@ func TestWriteMessageIsTheSame(t *testing.T) {
 			{sql: "select MS.write_message($1, $2, $3, $4, $5, $6)", args: []any{id(2), "a-1", "T", nil, nil, nil}},
 			written,
 		}},
+		{"arguments are of types that become its own, or no function is found", steps{
+			{sql: "select MS.write_message($1::text, $2::name, $3::char(3), $4::jsonb, null, -1::smallint)", args: []any{id(1), "a-1", "T", js(`{}`)}},
+			{sql: "select MS.write_message($1::uuid, 'a-1', 'T', '{}')", args: []any{id(2)}},
+			{sql: "select MS.write_message($1, 'a-1', 'T', '{}'::json)", args: []any{id(2)}},
+			{sql: "select MS.write_message($1, 'a-1', 'T', '{}'::text)", args: []any{id(2)}},
+			{sql: "select MS.write_message($1, 'a-1', 'T', '{}', null, 0::numeric)", args: []any{id(2)}},
+			{sql: "select MS.write_message($1, 'a-1', 'T', '{}', null, '0')", args: []any{id(2)}},
+			{sql: "select MS.write_message($1, 'a-1', 'T', '{}', expected => 0)", args: []any{id(2)}},
+			{sql: "select MS.write_message(id := $1, stream_name := 'a-1', \"type\" := 'T', data := '{}')", args: []any{id(3)}},
+			{sql: "call MS.write_message($1, 'a-1', 'T', '{}')", args: []any{id(4)}},
+			written,
+		}},
+		{"a savepoint takes back what was written after it", steps{
+			{sql: "begin"}, write(1, "a-1"), {sql: "savepoint s"}, write(1, "a-1"), {sql: "rollback to s"}, version(2, "a-1", 1), {sql: "rollback to s"}, version(2, "a-1", 0), {sql: "commit"}, written,
+		}},
 		{"an expected version that is not the version is an error with both in it", steps{
 			version(1, "a-1", 0), version(1, "a-1", -1), version(2, "a-1", -1), version(2, "a-1", 1), version(2, "a-1", 0), version(3, "a-1", 0), written,
 		}},

@@ -56,8 +56,8 @@ create table dibs.messages (
   -- A category is read in order of global position, and nothing is read by that
   -- alone.
   primary key (category, global_position),
-  constraint messages_stream unique (stream_name, position),
   constraint messages_id unique (id),
+  constraint messages_stream unique (stream_name, position),
   constraint messages_position check (position >= 0),
   constraint messages_global_position check (global_position >= 1)
 );
@@ -113,7 +113,7 @@ comment on table dibs.removals is 'How often messages of a category were removed
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0002_messages.sql', 'f8f6b7b238f28194c0f93a90e2b4ce26b6ff82ed022b93278ab61daa13f38552');
+values ('0002_messages.sql', 'ed45e58767771ec02612a56c29e457225f6bd05e3061c45cb57fd7d8e0de0ef9');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

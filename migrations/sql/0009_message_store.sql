@@ -174,6 +174,31 @@ begin
 end
 $$;
 
+-- A transaction at REPEATABLE READ or above is too old to see what was removed since
+-- it began, and no index is in its way any more: it would write such a stream anew.
+-- A row that it cannot see, or not as it is, is in its way here. The row that it adds
+-- if there is none is gone at once, and found by its place: so at SERIALIZABLE nobody
+-- has read what others add.
+create function dibs.refuse_removed(category text) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  place tid;
+begin
+  if category is null or current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
+    return;
+  end if;
+  insert into dibs.removals as r values (category, 0)
+  on conflict on constraint removals_pkey do update set removals = r.removals where false
+  returning r.ctid into place;
+  delete from dibs.removals r where r.ctid = place;
+end
+$$;
+
+comment on function dibs.refuse_removed(text) is
+'Raises 40001 if messages of the category were removed since the transaction began, and it is not to see that.';
+
 create function dibs.refuse_unlike_append(stream_name text, type text, data json) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -210,6 +235,7 @@ declare
 begin
   perform dibs.refuse_unlike_append(stream_name, type, data::json);
   perform message_store.acquire_lock(stream_name);
+  perform dibs.refuse_removed(message_store.category(stream_name));
 
   version := dibs.stream_version(stream_name);
   if expected_version <> version then
@@ -269,7 +295,8 @@ for each row execute function dibs.refuse_change();
 
 -- The functions that read run with the rights of who calls them, so that a condition
 -- does too. It is put between parentheses into the statement, as it is in message-db,
--- and can do nothing but choose among the rows that the statement would return:
+-- and only chooses among the rows that the statement would return. (What it calls
+-- may do more, if the caller may: it is SQL.)
 --
 -- First it is parsed twice, each time in a statement that is not run: a cursor is
 -- opened for it, which takes one statement and no more, and nothing is fetched. One
@@ -279,6 +306,10 @@ for each row execute function dibs.refuse_change();
 -- the parenthesis before it is closed by the one after it, and by no other. What may
 -- stand between those two is one expression, a list of them, or a query; and of
 -- these only the one expression may follow "when".
+--
+-- The row that it is about is called messages, and has message-db's columns and no
+-- others: any other name does not pass the second time. Texts are compared by the
+-- rules of this database, as they are there, and not by those of our columns.
 --
 -- Without a condition, and if there are no notices to give, statements are static: a
 -- plan is made once for a session.
@@ -294,7 +325,7 @@ set jit = off
 as $$
 declare
   debug constant boolean := coalesce('on' in (current_setting('message_store.debug_get', true), current_setting('message_store.debug', true)), false);
-  command text := 'select (message).* from message_store.stored_messages messages where stream_name = $1 and position >= $2';
+  command text := 'select (message).* from message_store.stored_messages stored where stream_name = $1 and position >= $2';
   parsed refcursor;
 begin
   if strpos(stream_name, '-') > 0 is not true then
@@ -317,7 +348,9 @@ begin
     if (select s.sql_condition from message_store.settings s) is not true then
       raise exception 'Retrieval with SQL condition is not activated';
     end if;
-    command := command || ' and (' || condition || ')';
+    command := command || ' and exists (select from (select stored.global_position, stored.position, stored.time,
+      stored.stream_name collate "default" as stream_name, stored.type collate "default" as type,
+      stored.data, stored.metadata, stored.id) messages where true and (' || condition || '))';
   end if;
   command := command || ' order by position limit nullif($3, -1)';
 
@@ -335,7 +368,7 @@ begin
     close parsed;
     open parsed for execute 'select case when
 ' || condition || '
-then true end from message_store.stored_messages messages' using stream_name, position, batch_size;
+then true end from message_store.messages' using stream_name, position, batch_size;
     close parsed;
   end if;
   return query execute command using stream_name, position, batch_size;
@@ -355,7 +388,7 @@ set jit = off
 as $$
 declare
   debug constant boolean := coalesce('on' in (current_setting('message_store.debug_get', true), current_setting('message_store.debug', true)), false);
-  command text := 'select (message).* from message_store.stored_messages messages where category = $1 and global_position >= $2';
+  command text := 'select (message).* from message_store.stored_messages stored where category = $1 and global_position >= $2';
   size smallint;
   parsed refcursor;
   wrong text;
@@ -403,7 +436,9 @@ begin
     if (select s.sql_condition from message_store.settings s) is not true then
       raise exception 'Retrieval with SQL condition is not activated';
     end if;
-    command := command || ' and (' || condition || ')';
+    command := command || ' and exists (select from (select stored.global_position, stored.position, stored.time,
+      stored.stream_name collate "default" as stream_name, stored.type collate "default" as type,
+      stored.data, stored.metadata, stored.id) messages where true and (' || condition || '))';
   end if;
   command := command || ' order by global_position limit nullif($3, -1)';
 
@@ -425,7 +460,7 @@ begin
     close parsed;
     open parsed for execute 'select case when
 ' || condition || '
-then true end from message_store.stored_messages messages'
+then true end from message_store.messages'
       using category, position, batch_size, correlation, consumer_group_member, consumer_group_size::smallint;
     close parsed;
   end if;
@@ -448,7 +483,7 @@ begin
     raise notice '» get_last_message';
     raise notice 'stream_name ($1): %', stream_name;
     raise notice 'type ($2): %', type;
-    raise notice 'Generated Command: %', 'select (message).* from message_store.stored_messages messages where stream_name = $1'
+    raise notice 'Generated Command: %', 'select (message).* from message_store.stored_messages stored where stream_name = $1'
       || case when type is null then '' else ' and type = $2' end || ' order by position desc limit 1';
   end if;
 
@@ -500,7 +535,7 @@ perform dibs.revoke_defaults('message_store');
 perform dibs.grant_rights();
 
 insert into dibs.migrations (name, sha256)
-values ('0009_message_store.sql', '8dd31f31b9df9a335faa9c5f205b851343c2e5b9002dea06a2765614c2e3bbde');
+values ('0009_message_store.sql', '86d4a0c1031091394260d1470a275946296646cea25d017985715d2106d5fa49');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
