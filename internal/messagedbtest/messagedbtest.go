@@ -115,6 +115,29 @@ func withoutCreateDB(t testing.TB) string {
 	return dir
 }
 
+// Run runs one of message-db's tools on a database, with more in its environment, and
+// returns what it printed.
+func Run(t testing.TB, database, tool string, env ...string) string {
+	t.Helper()
+	scripts, err := installed[Newest]()
+	if err != nil {
+		t.Fatalf("install message-db (it needs npm, and psql): %v", err)
+	}
+	config, err := pgx.ParseConfig(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.CommandContext(t.Context(), "bash", filepath.Join(scripts, tool))
+	command.Env = append(os.Environ(), "DATABASE_NAME="+config.Database,
+		"PGHOST="+config.Host, fmt.Sprintf("PGPORT=%d", config.Port), "PGUSER="+config.User, "PGPASSWORD="+config.Password)
+	command.Env = append(command.Env, env...)
+	out, err := command.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", command, err, out)
+	}
+	return string(out)
+}
+
 // As returns the URL of the same database for another user, without a password.
 func As(t testing.TB, database, user string) string {
 	t.Helper()
