@@ -170,6 +170,9 @@ func up(ctx context.Context, conn *pgx.Conn, config *Config, files []file) error
 		if err := lock(ctx, tx, schema); err != nil {
 			return err
 		}
+		if err := bound(ctx, tx); err != nil {
+			return err
+		}
 		if schema == pgschema.Default {
 			if err := refuseWhileAdopting(ctx, tx); err != nil {
 				return err
@@ -282,6 +285,14 @@ func lock(ctx context.Context, tx pgx.Tx, schema string) error {
 		}
 	}
 	_, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1::int, hashtext($2::text))", lockClass, schema)
+	return err
+}
+
+// bound has each statement wait for locks, and work, as long as those of the files may.
+func bound(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `
+		select set_config(s.name, coalesce(nullif(current_setting('dibs.' || s.name, true), ''), s.most), true)
+		from (values ('lock_timeout', '10s'), ('statement_timeout', '5min')) s (name, most)`)
 	return err
 }
 

@@ -152,3 +152,100 @@ func TestDefaultPrivilegesGiveNobodyRights(t *testing.T) {
 		})
 	}
 }
+
+// settingsOf are what a migration might leave behind in a session.
+func settingsOf(t *testing.T, conn *pgx.Conn) (all []string) {
+	t.Helper()
+	for _, setting := range []string{"search_path", "role", "lock_timeout", "statement_timeout", "client_min_messages", "standard_conforming_strings", "transaction_read_only", "transaction_isolation"} {
+		var value string
+		require.NoError(t, conn.QueryRow(t.Context(), "show "+setting).Scan(&value))
+		all = append(all, setting+" = "+value)
+	}
+	return all
+}
+
+// The settings of a session neither cut the wait for another migrator short, nor does
+// it lose them.
+func TestSessionKeepsItsSettings(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	holder, watcher, conn := connect(t, url), connect(t, url), connect(t, url)
+	_, err := holder.Exec(t.Context(), "select pg_advisory_lock($1::int, hashtext('dibs'))", 0x6469626d)
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), `
+		set search_path = public, "$user"; set lock_timeout = '20ms'; set client_min_messages = debug1; set standard_conforming_strings = off; set escape_string_warning = off;
+		set default_transaction_read_only = on; set default_transaction_isolation = serializable; set statement_timeout = '50ms'`)
+	require.NoError(t, err)
+	before := settingsOf(t, conn)
+	done := make(chan error, 1)
+	go func() { done <- migrations.Up(t.Context(), conn, nil) }()
+	pid := conn.PgConn().PID()
+	require.Eventually(t, func() bool {
+		return one[bool](t, watcher, "select exists (select from pg_stat_activity where pid = $1 and wait_event_type = 'Lock' and clock_timestamp() - query_start > '100ms')", pid)
+	}, patience, tick)
+	_, err = holder.Exec(t.Context(), "select pg_advisory_unlock_all()")
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	require.Equal(t, before, settingsOf(t, conn))
+
+	_, err = migrations.Status(t.Context(), conn, nil)
+	require.NoError(t, err)
+	require.Equal(t, before, settingsOf(t, conn))
+
+	_, err = conn.Exec(t.Context(), "set statement_timeout = 0")
+	require.NoError(t, err)
+	tx, err := conn.Begin(t.Context())
+	require.NoError(t, err)
+	before = settingsOf(t, conn)
+	_, err = migrations.Drift(t.Context(), tx, nil)
+	require.NoError(t, err)
+	require.Equal(t, before, settingsOf(t, conn), "nor does a transaction that the drift is looked for in")
+	require.NoError(t, tx.Rollback(t.Context()))
+}
+
+// However long others lock what is there, a migrator waits only for other migrators.
+func TestUpWaitsABoundedTimeForALockedTable(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, holder := connect(t, url), connect(t, url)
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	tx, err := holder.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode")
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), "set dibs.lock_timeout = '20ms'")
+	require.NoError(t, err)
+
+	err = migrations.Up(t.Context(), conn, nil)
+
+	require.Equal(t, "55P03", code(t, err))
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+}
+
+// No name is put into SQL as it is.
+func TestNamesNeedNoCare(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t)
+	m.exec(m.superuser, `create role "DBA's ""own""" login createrole createdb`)
+	var want string
+	for i, database := range []string{"plain", `The "bank's" Database`, "données; --"} {
+		m.exec(m.superuser, "create database "+pgx.Identifier{database}.Sanitize()+` owner "DBA's ""own"""`)
+		url := m.as(`'DBA\'s "own"'`, "'"+strings.ReplaceAll(database, "'", `\'`)+"'")
+		for _, f := range migrations.Files() {
+			run(t, psql(t.Context(), url, f.Name))
+		}
+		conn := connect(t, url)
+		require.NoError(t, migrations.Up(t.Context(), conn, nil))
+		require.NoError(t, migrations.Up(t.Context(), conn, &migrations.Config{Schema: "other"}))
+		requireWorks(t, conn, "other")
+		_, err := conn.Exec(t.Context(), "drop schema other cascade")
+		require.NoError(t, err)
+		require.Empty(t, drift(t, conn, nil).Differences)
+		if i == 0 {
+			want = dump(t, url)
+			continue
+		}
+		requireSame(t, want, dump(t, url))
+	}
+}
