@@ -24,6 +24,16 @@ objects (object, kind, oid, privileges) as (
   join spaces s on s.oid = c.relnamespace
   join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
   where c.relkind in ('r', 'p', 'v', 'm', 'f')
+  union all
+  -- Whatever else can be in a schema, such as an operator, has no rights.
+  select i.type || ' ' || i.identity, 'other', d.objid, array['usage']
+  from pg_depend d
+  join spaces s on d.refclassid = 'pg_namespace'::regclass and d.refobjid = s.oid
+  cross join lateral pg_identify_object(d.classid, d.objid, 0) i
+  where d.classid not in ('pg_class'::regclass, 'pg_proc'::regclass, 'pg_type'::regclass)
+  union all
+  select 'role ' || rolname, 'role', oid, array['member']
+  from pg_roles where rolname in ('dibs_owner', 'dibs_reader', 'dibs_writer', 'dibs_admin', 'message_store')
 ),
 rights as (
   select o.object, r.role, p.privilege, r.n, p.n as nth,
@@ -33,13 +43,19 @@ rights as (
       when o.kind = 'sequence' then has_sequence_privilege(r.role, o.oid, p.privilege)
       when o.kind = 'function' then has_function_privilege(r.role, o.oid, p.privilege)
       when o.kind = 'type' then has_type_privilege(r.role, o.oid, p.privilege)
+      when o.kind = 'other' or o.kind = 'role' and r.role = 'public' then false
+      when o.kind = 'role' then r.role::regrole <> o.oid and pg_has_role(r.role, o.oid, p.privilege)
       -- What comes with the table is not told again.
       else has_column_privilege(r.role, o.oid, split_part(o.kind, ' ', 2)::smallint, p.privilege)
         and not has_table_privilege(r.role, o.oid, p.privilege)
     end as has
   from objects o
   cross join unnest('public'::text || $1::text[]) with ordinality r (role, n)
-  cross join unnest(o.privileges) with ordinality p (privilege, n)
+  cross join lateral (
+    select * from unnest(o.privileges) with ordinality u (privilege, n)
+    union all
+    select privilege || ' with grant option', 100 + n from unnest(o.privileges) with ordinality u (privilege, n) where o.kind <> 'role'
+  ) p
 )
 select object, coalesce(string_agg(role || ' ' || privileges, ', ' order by n), 'nobody')
 from (
