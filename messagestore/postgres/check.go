@@ -144,7 +144,8 @@ func (s *server) judge(f func(setting UnsafeSetting, ok bool)) {
 	// Every value but off waits for the disk of this server.
 	judge(s.synchronousCommit != "off", "synchronous_commit", s.synchronousCommit, "on, or at least local")
 	judge(s.serverEncoding == "UTF8", "server_encoding", s.serverEncoding, "UTF8")
-	judge(s.clientEncoding == "UTF8", "client_encoding", s.clientEncoding, "UTF8")
+	// That is UTF8 too, and the one other name that the server keeps as it was given.
+	judge(s.clientEncoding == "UTF8" || s.clientEncoding == "UNICODE", "client_encoding", s.clientEncoding, "UTF8")
 	judge(!s.inRecovery, inHotStandby, onOff(s.inRecovery), "off")
 }
 
@@ -226,7 +227,8 @@ func outdated(err error) bool {
 }
 
 func (d *Driver) check(ctx context.Context, db DB) (*mark, error) {
-	s, err := d.ask(ctx, db)
+	conn := connOf(db)
+	s, version, err := d.askAll(ctx, db)
 	if err != nil {
 		return nil, err
 	}
@@ -237,17 +239,12 @@ func (d *Driver) check(ctx context.Context, db DB) (*mark, error) {
 	if s.adopting {
 		return nil, ErrAdopting
 	}
-	version := &SchemaVersionError{Schema: d.schema, Need: madeFor}
-	if !s.hasVersion {
-		return nil, version
-	}
-	if err := one(ctx, db, d.queries.schemaVersion, nil, &version.Version, &version.Serves); err != nil {
-		return nil, err
+	if version.err != nil {
+		return nil, version.err
 	}
 	if version.Version < version.Need || version.Serves > version.Need {
-		return nil, version
+		return nil, &version.SchemaVersionError
 	}
-	conn := connOf(db)
 	if len(lifted) > 0 && d.saidUnsafe.CompareAndSwap(false, true) {
 		d.log.Warn().Err(&UnsafeSettingsError{Settings: lifted}).Msg("allowed by " + override)
 	}
@@ -257,16 +254,69 @@ func (d *Driver) check(ctx context.Context, db DB) (*mark, error) {
 	return &mark{pooled: conn != nil && conn.PgConn().PID() != s.pid}, nil
 }
 
+// A schemaVersion is what a schema says of itself, or why it does not.
+type schemaVersion struct {
+	SchemaVersionError
+
+	err error
+}
+
+// askAll asks for the settings and the schema's version: in one round trip, but in a
+// transaction, which a schema that is not there would abort, in two.
+func (d *Driver) askAll(ctx context.Context, db DB) (*server, *schemaVersion, error) {
+	version := &schemaVersion{SchemaVersionError: SchemaVersionError{Schema: d.schema, Need: madeFor}}
+	conn := connOf(db)
+	if conn == nil || conn.PgConn().TxStatus() != 'I' {
+		s, err := d.ask(ctx, db)
+		if err == nil && s.hasVersion {
+			version.err = one(ctx, db, d.queries.schemaVersion, nil, &version.Version, &version.Serves)
+		}
+		return s, version, err
+	}
+
+	var s server
+	both := &pgconn.Batch{}
+	both.ExecParams(d.queries.check, [][]byte{[]byte(override)}, nil, nil, nil)
+	both.ExecParams(d.queries.schemaVersion, nil, nil, nil, nil)
+	results := conn.PgConn().ExecBatch(ctx, both)
+	answered := 0
+	var err error
+	for _, into := range [][]any{s.fields(), {&version.Version, &version.Serves}} {
+		if !results.NextResult() {
+			break
+		}
+		if err = scanOne(pgx.RowsFromResultReader(conn.TypeMap(), results.ResultReader()), into...); err != nil {
+			break
+		}
+		answered++
+	}
+	if closeErr := results.Close(); err == nil {
+		err = closeErr
+	}
+	if answered == 0 {
+		return nil, nil, err
+	}
+	if s.hasVersion {
+		version.err = err
+	}
+	return &s, version, nil
+}
+
 // ask returns what the server says of itself.
 func (d *Driver) ask(ctx context.Context, db DB) (*server, error) {
 	var s server
-	err := one(ctx, db, d.queries.check, []any{override},
-		&s.fsync, &s.fullPageWrites, &s.synchronousCommit, &s.standbys, &s.serverEncoding, &s.clientEncoding,
-		&s.inRecovery, &s.override, &s.pid, &s.hasVersion, &s.adopting)
-	if err != nil {
+	if err := one(ctx, db, d.queries.check, []any{override}, s.fields()...); err != nil {
 		return nil, err
 	}
 	return &s, nil
+}
+
+// fields are in the order of the query.
+func (s *server) fields() []any {
+	return []any{
+		&s.fsync, &s.fullPageWrites, &s.synchronousCommit, &s.standbys, &s.serverEncoding, &s.clientEncoding,
+		&s.inRecovery, &s.override, &s.pid, &s.hasVersion, &s.adopting,
+	}
 }
 
 // one reads the one row that a query returns. Nothing is known of the connection
@@ -276,6 +326,10 @@ func one(ctx context.Context, db DB, sql string, args []any, into ...any) error 
 	if err != nil {
 		return err
 	}
+	return scanOne(rows, into...)
+}
+
+func scanOne(rows pgx.Rows, into ...any) error {
 	defer rows.Close()
 	for rows.Next() {
 		if err := rows.Scan(into...); err != nil {

@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -184,6 +184,9 @@ func TestOverrideTakesTheServerAsItIs(t *testing.T) {
 func TestEncodingThatCannotHoldEveryMessageIsRefused(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
+	for _, name := range []string{"UTF8", "utf-8", "UNICODE", "unicode"} {
+		require.NoError(t, tryOpen(t, with(t, pgtest.URL(t), "client_encoding", name)), name)
+	}
 	requireUnsafe(t, tryOpen(t, with(t, pgtest.URL(t), override, "on", "client_encoding", "LATIN1")), postgres.UnsafeSetting{Name: "client_encoding", Value: "LATIN1", Need: "UTF8"})
 
 	for _, encoding := range []string{"SQL_ASCII", "LATIN1"} {
@@ -276,25 +279,38 @@ func TestRefusalLeavesTheTransactionUsable(t *testing.T) {
 	}
 }
 
-// A spy counts the statements that ask for settings.
+// A spy counts what is sent over connections, and the questions for settings in it.
 type spy struct {
-	checks atomic.Int64
+	sent, checks atomic.Int64
 }
 
-func (s *spy) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if strings.Contains(data.SQL, "'fsync'") {
-		s.checks.Add(1)
+func (s *spy) listen(config *pgx.ConnConfig) {
+	dial := config.DialFunc
+	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		return tapped{conn, s}, err
 	}
-	return ctx
 }
 
-func (*spy) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+type tapped struct {
+	net.Conn
+
+	spy *spy
+}
+
+func (c tapped) Write(p []byte) (int, error) {
+	c.spy.sent.Add(1)
+	if bytes.Contains(p, []byte("'fsync'")) {
+		c.spy.checks.Add(1)
+	}
+	return c.Conn.Write(p)
+}
 
 func TestServerIsAskedOnceForEachConnection(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
 	var asked spy
-	pool, _ := poolOf(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &asked })
+	pool, _ := poolOf(t, func(c *pgxpool.Config) { asked.listen(c.ConnConfig) })
 	stream := storetest.Category(t).Stream("1")
 
 	for range 3 {
@@ -313,13 +329,37 @@ func TestServerIsAskedOnceForEachConnection(t *testing.T) {
 	require.Equal(t, int64(2), asked.checks.Load())
 }
 
+func TestServerIsAskedInOneRoundTrip(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	config, err := pgx.ParseConfig(pgtest.URL(t))
+	require.NoError(t, err)
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec // each statement is one round trip
+	var asked spy
+	asked.listen(config)
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	require.NoError(t, err)
+	defer conn.Close(contextOf(t))
+	driver, stream := postgres.New(conn, nil), storetest.Category(t).Stream("1")
+
+	var trips []int64
+	for range 2 {
+		before := asked.sent.Load()
+		_, err := driver.Version(t.Context(), stream)
+		require.NoError(t, err)
+		trips = append(trips, asked.sent.Load()-before)
+	}
+
+	require.Equal(t, []int64{2, 1}, trips)
+}
+
 // What a standby says to a writer: the server may not be the one that was asked.
 func TestServerThatRefusesToWriteIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
 	var asked spy
 	pool, _ := poolOf(t, func(c *pgxpool.Config) {
-		c.ConnConfig.Tracer = &asked
+		asked.listen(c.ConnConfig)
 		c.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
 	})
 	driver := postgres.New(pool, nil)
