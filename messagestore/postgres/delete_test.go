@@ -366,6 +366,122 @@ func TestADeletedStreamDoesNotTellWhatWasWritten(t *testing.T) {
 	}
 }
 
+// Nor while it is being deleted, by somebody who was killed half way.
+func TestAStreamThatIsBeingDeletedDoesNotTellWhatWasWritten(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream := a.category.Stream("1")
+	written := a.fill(t, stream, 5)
+	_, err := a.pool.Exec(t.Context(), "select dibs.delete_stream($1, max_messages => 2)", string(stream))
+	require.NoError(t, err)
+	require.Equal(t, []int{2, 3, 4, 5}, a.positions(t, stream))
+
+	for range 2 {
+		_, err = a.Resolve(t.Context(), &messagestore.OutcomeUnknownError{
+			Cause: errCut, Writes: []messagestore.UnknownWrite{{Stream: stream, Expected: messagestore.NoStream, IDs: []uuid.UUID{written[0].ID}}},
+		})
+		require.ErrorIs(t, err, messagestore.ErrDeleted)
+		a.fill(t, stream, 2) // and after it
+	}
+
+	deleted, err := a.admin.Delete(t.Context(), stream, 5, nil)
+	require.NoError(t, err, "somebody else goes on")
+	require.Equal(t, messagestore.Version(5), deleted.Version)
+	require.Equal(t, []int{5, 6, 7, 8, 9}, a.positions(t, stream))
+}
+
+// By the tombstone in the stream that is named by the hash the other goes on, and says
+// whose its key was.
+func TestATombstoneThatStandsForAnotherStreamStays(t *testing.T) {
+	t.Parallel()
+	for _, others := range []int{0, 3} {
+		a := newArchive(t)
+		stream := a.category.Stream("1")
+		a.fill(t, stream, 2)
+		deleted, err := a.admin.Delete(t.Context(), stream, 1, erase)
+		require.NoError(t, err)
+		if others > 0 {
+			a.fill(t, deleted.Tombstone, others) // somebody who has no business there
+		}
+		before := a.read(t, deleted.Tombstone)
+
+		for _, options := range []*postgres.DeleteOptions{{}, erase, {DryRun: true, EraseName: true}} {
+			again, err := a.admin.Delete(t.Context(), deleted.Tombstone, messagestore.AnyVersion, options)
+			if others == 0 && !options.EraseName {
+				require.NoError(t, err)
+				require.True(t, again.Already)
+			} else {
+				require.ErrorIs(t, err, messagestore.ErrInvalid)
+				require.ErrorContains(t, err, "tombstone of a stream that was deleted with its name")
+			}
+		}
+		for trimmed, err := range a.admin.TrimCategory(t.Context(), a.category, &postgres.TrimOptions{Keep: 1, MinAge: postgres.AnyAge}) {
+			require.NoError(t, err)
+			require.Zero(t, trimmed.Removed)
+		}
+		require.Equal(t, before, a.read(t, deleted.Tombstone))
+
+		require.Equal(t, messagestore.Version(3), write(t, a.Store, stream, messagestore.AnyVersion, opened()).Version)
+		require.Equal(t, []int{2, 3}, a.positions(t, stream))
+		_, err = a.admin.Delete(t.Context(), deleted.Tombstone, messagestore.AnyVersion, nil)
+		require.NoError(t, err, "now it stands for nothing")
+	}
+}
+
+// Asked again with the same id, when somebody has written to the stream since, a deletion
+// answers as it did, and deletes nothing of that.
+func TestADeletionThatIsAskedForAgainDeletesNothingNew(t *testing.T) {
+	t.Parallel()
+	for _, erased := range []bool{false, true} {
+		a := newArchive(t)
+		stream := a.category.Stream("1")
+		a.fill(t, stream, 3)
+		id := uuid.New()
+		ask := func() (outcome string, version, messages int, tombstone messagestore.StreamName) {
+			require.NoError(t, a.pool.QueryRow(t.Context(), "select outcome, version, messages, tombstone_stream from dibs.delete_stream($1, erase_name => $2, id => $3)",
+				string(stream), erased, id).Scan(&outcome, &version, &messages, &tombstone))
+			return outcome, version, messages, tombstone
+		}
+		outcome, version, messages, tombstone := ask()
+		require.Equal(t, "deleted", outcome)
+		a.fill(t, stream, 2)
+
+		outcome2, version2, messages2, tombstone2 := ask()
+
+		require.Equal(t, []any{outcome, version, messages, tombstone}, []any{outcome2, version2, messages2, tombstone2})
+		require.Equal(t, []int{3, 4, 5}, a.positions(t, stream))
+	}
+}
+
+// However often it was trimmed, the records of that go in parts too, before the name.
+func TestTheRecordsOfAnErasedStreamGoInParts(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream := a.category.Stream("Ann")
+	records := a.category.WithType("retention").Stream("Ann")
+	a.fill(t, stream, 8)
+	_, err := a.pool.Exec(t.Context(), "select dibs.trim($1, 1, min_age => '0', max_messages => 1) from generate_series(1, 7)", string(stream))
+	require.NoError(t, err)
+	require.Len(t, a.read(t, records), 7)
+
+	calls, left := 0, 7
+	for more := true; more; calls++ {
+		require.NoError(t, a.pool.QueryRow(t.Context(), "select more from dibs.delete_stream($1, erase_name => true, max_messages => 3)", string(stream)).Scan(&more))
+		var rows int
+		require.NoError(t, a.pool.QueryRow(t.Context(), "select count(*) from dibs.messages where stream_name = $1 and type = 'dibs:Trimmed'", string(records)).Scan(&rows))
+		require.LessOrEqual(t, left-rows, 3)
+		left = rows
+		found, err := a.admin.Verify(t.Context(), &postgres.VerifyConfig{Categories: []messagestore.Category{a.category, records.Category()}})
+		require.NoError(t, err)
+		require.Empty(t, found.Violations)
+	}
+	require.Equal(t, 3, calls)
+	var traces int
+	require.NoError(t, a.pool.QueryRow(t.Context(), "select count(*) from dibs.messages m where m.category in ($1, $2) and m::text like '%Ann%'",
+		string(a.category), string(records.Category())).Scan(&traces))
+	require.Zero(t, traces)
+}
+
 // Two who write and one who deletes: a write is either before the tombstone, and gone,
 // or after it, and there.
 func TestWritersAndADeletion(t *testing.T) {

@@ -93,7 +93,7 @@ type Trimmed struct {
 
 // Trim removes the first messages of a stream. The last one always stays, so the
 // version does, and what is left keeps its positions, without a gap. It is recorded by
-// messages of type Trimmed in account:retention-123 for account-123.
+// messages of type dibs:Trimmed in account:retention-123 for account-123.
 //
 // It removes at most 10,000 messages in one transaction, and holds up no writer. If it
 // ends with an error, some of it may be done; to call it again is safe. What is invalid

@@ -131,7 +131,7 @@ func TestATrimIsRecorded(t *testing.T) {
 
 	found := a.read(t, records)
 	require.Len(t, found, 2)
-	require.Equal(t, "Trimmed", found[0].Type)
+	require.Equal(t, "dibs:Trimmed", found[0].Type)
 	var user string
 	require.NoError(t, a.pool.QueryRow(t.Context(), "select session_user").Scan(&user))
 	require.JSONEq(t, fmt.Sprintf(`{"stream":%q,"removed":2,"from":0,"upTo":1,"by":%q,"reason":"old"}`, stream, user), string(found[0].Data))
@@ -142,6 +142,32 @@ func TestATrimIsRecorded(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int{1}, a.positions(t, records))
 	require.Empty(t, a.read(t, records.Category().WithType("retention").Stream("1")))
+}
+
+// Only the store writes what it says of itself, also to those who look at a category
+// that ends in retention.
+func TestTheRecordOfATrimIsNeitherForgedNorTrimmedAway(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream := a.category.Stream("1")
+	a.fill(t, stream, 5)
+	_, err := a.admin.Trim(t.Context(), stream, anyAge)
+	require.NoError(t, err)
+	records := a.category.WithType("retention").Stream("1")
+	forged := messagestore.Raw{Type: "dibs:Trimmed", Data: a.read(t, records)[0].Data}
+
+	_, err = a.Write(t.Context(), records, messagestore.AnyVersion, forged)
+	require.ErrorIs(t, err, messagestore.ErrInvalidType)
+	_, err = a.pool.Exec(t.Context(), "select dibs.append(array[$1], array[-2::bigint], array[1], array[gen_random_uuid()], array['dibs:Trimmed'], array['{}'::json], array[null::json])", string(records))
+	requireRefused(t, err, "types")
+	a.fill(t, records, 3)
+	trimmed, err := a.admin.Trim(t.Context(), records, &postgres.TrimOptions{Keep: 1, MinAge: postgres.AnyAge})
+	require.NoError(t, err)
+	require.Zero(t, trimmed.Removed, "the last record stays")
+
+	found, err := a.admin.Verify(t.Context(), &postgres.VerifyConfig{Categories: []messagestore.Category{a.category, records.Category()}})
+	require.NoError(t, err)
+	require.Empty(t, found.Violations)
 }
 
 // The ids of what is removed are forgotten, so what is young stays.
@@ -477,6 +503,8 @@ func TestDatabaseRefusesInvalidRemovals(t *testing.T) {
 		"trim('a-1', 1, max_messages => 0)":                       "max_messages",
 		"trim('a-1', 1, max_messages => null)":                    "max_messages",
 		"trim('a-1', 1, max_messages => 100001)":                  "max_messages",
+		"trim('a-1', 1, dry_run => null)":                         "dry_run",
+		"delete_stream('a-1', dry_run => null)":                   "dry_run",
 		"trim('a-1', 1, id => '" + uuid.Nil.String() + "')":       "id",
 		"delete_stream(null)":                                     "stream",
 		"delete_stream('a-1', -1)":                                "expected",

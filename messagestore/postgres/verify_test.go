@@ -357,8 +357,8 @@ func TestVerifyKnowsWhatWasRemovedOnRecord(t *testing.T) {
 
 	for _, c := range []struct{ damage, mend, want string }{
 		{
-			"update dibs.messages set data = replace(data::text, '\"upTo\":2', '\"upTo\":1')::json where type = 'Trimmed'",
-			"update dibs.messages set data = replace(data::text, '\"upTo\":1', '\"upTo\":2')::json where type = 'Trimmed' and position = 1",
+			"update dibs.messages set data = replace(data::text, '\"upTo\":2', '\"upTo\":1')::json where type = 'dibs:Trimmed'",
+			"update dibs.messages set data = replace(data::text, '\"upTo\":1', '\"upTo\":2')::json where type = 'dibs:Trimmed' and position = 1",
 			"dense: account-0@3 (4): expected position 0, or a record of what was removed, found position 3",
 		},
 		{

@@ -272,11 +272,13 @@ begin
   if not found or exists (select from dibs.messages m where m.stream_name = stream) then
     return null;
   end if;
-  -- The other one stays where it is, for the readers that are behind it.
+  -- The other one stays where it is, for the readers that are behind it. Were it gone,
+  -- the stream would go on from here all the same.
   insert into dibs.messages (stream_name, position, type, id, data, metadata)
-  select stream, t.position, t.type, gen_random_uuid(), t.data, t.metadata
-  from dibs.messages t
-  where t.stream_name = split_part(stream, '-', 1) || '-' || encode(sought, 'hex') and t.position = version;
+  select stream, version, 'dibs:Tombstone', gen_random_uuid(), coalesce(t.data, '{"nameErased":true}'), t.metadata
+  from (select) s
+  left join dibs.messages t
+    on t.stream_name = split_part(stream, '-', 1) || '-' || encode(sought, 'hex') and t.position = version;
   delete from dibs.erased_streams e where e.digest = sought;
   return version;
 end
@@ -509,7 +511,7 @@ tombstone''s, so it is never first written again. An id whose message was remove
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0004_append.sql', '25d155f5cbe4c67753d4f56c90c982cebb9b9bc44fda6e7e4f234b25a8eea092');
+values ('0004_append.sql', 'b17e52a2012f5afd7f4b2c9c76293e9e7550c2d874c74541b4efafefc0f37233');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

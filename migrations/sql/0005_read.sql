@@ -275,11 +275,14 @@ begin
 
   if found_messages < (select count(distinct u.id) from unnest(ids) u (id)) then
     -- What is not there may have been there, and nobody can say that it was not
-    -- written.
-    perform from dibs.erased_streams e where e.digest = dibs.name_digest(stream);
-    if found or 'dibs:Tombstone' = (
-      select m.type from dibs.messages m where m.stream_name = stream order by m.position limit 1
-    ) then
+    -- written. A tombstone comes first in a stream, unless what is before it is being
+    -- removed; then that begins above 0.
+    if exists (select from dibs.erased_streams e where e.digest = dibs.name_digest(stream))
+      or 0 < (select m.position from dibs.messages m where m.stream_name = stream order by m.position limit 1)
+        and exists (
+          select from dibs.messages m where m.stream_name = stream and m.type = 'dibs:Tombstone' order by m.position desc limit 1
+        )
+    then
       raise exception 'the stream was deleted, so nobody knows what was written to it'
         using errcode = 'DB002', column = 'stream';
     end if;
@@ -302,7 +305,7 @@ spares. Raises DB002 for a stream that was deleted, if it does not find all.';
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0005_read.sql', 'b873dccb353603f8713228eee7c6b58b99775904c2ca4e91eeb6fc2d22385556');
+values ('0005_read.sql', '90c6648c752b925bd87cce6e7116f2fbd76f9ca4956a80a2ff71bff9134f5b14');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

@@ -23,14 +23,16 @@ perform dibs.begin_migration('0006_retention.sql', '0005_read.sql');
 -- stream are dense from its first message on. A stream whose first message is above 0
 --
 --   - was deleted, if that message has the type dibs:Tombstone: it is the tombstone, and
---     what comes after it was written later;
---   - or was trimmed: the last message of type Trimmed in dibs.retention_stream(name)
---     has the position before the first in its data, as upTo;
+--     what comes after it was written later. What comes before one is being removed;
+--   - or was trimmed: the last message of type dibs:Trimmed in dibs.retention_stream(name)
+--     has the position before the first in its data, as upTo; unless those records were
+--     deleted, and begin with a tombstone themselves;
 --   - or is itself one of those streams, of a category that ends with the type
 --     retention: they are trimmed without a record.
 --
 -- A stream that is in dibs.erased_streams is empty, and the version there is the
--- position of a tombstone in the stream that is named by the digest.
+-- position of a tombstone in the stream that is named by the digest. If others write to
+-- a stream of such a name, positions are left out there before a tombstone.
 
 -- Only removals take this lock, and before any lock of a category. The class is "dibr"
 -- in ASCII.
@@ -72,7 +74,7 @@ $$;
 comment on function dibs.retention_stream(text) is
 'Where it is recorded that a stream was trimmed: account:retention-123 for account-123. Null for a stream of such records.';
 
-create function dibs.refuse_invalid_removal(stream text, reason text, max_messages integer, id uuid) returns void
+create function dibs.refuse_invalid_removal(stream text, reason text, max_messages integer, dry_run boolean, id uuid) returns void
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -86,6 +88,8 @@ begin
     field := 'reason'; rule := 'it is 1 to 255 bytes of visible text, without white space at either end';
   elsif max_messages is null or max_messages not between 1 and 100000 then
     field := 'max_messages'; rule := 'it is between 1 and 100000';
+  elsif dry_run is null then
+    field := 'dry_run'; rule := 'it is true or false';
   elsif id = '00000000-0000-0000-0000-000000000000' then
     field := 'id'; rule := 'it is no message id';
   end if;
@@ -96,8 +100,9 @@ end
 $$;
 
 -- The only place from which messages are removed: those of a stream below a position,
--- or all.
-create function dibs.remove_messages(stream text, below bigint) returns bigint
+-- or all. Told the first position, it does not look at what was removed just before,
+-- which the index has until vacuum comes.
+create function dibs.remove_messages(stream text, below bigint, first bigint default 0) returns bigint
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
@@ -105,7 +110,8 @@ declare
   removed bigint;
 begin
   perform set_config('dibs.retention', 'on', true);
-  delete from dibs.messages m where m.stream_name = stream and m.position < coalesce(below, 9223372036854775807);
+  delete from dibs.messages m 
+  where m.stream_name = stream and m.position >= first and m.position < coalesce(below, 9223372036854775807);
   get diagnostics removed = row_count;
   perform set_config('dibs.retention', 'off', true);
   if removed > 0 then
@@ -114,6 +120,18 @@ begin
   end if;
   return removed;
 end
+$$;
+
+-- The position of a tombstone that stands for an erased stream, if this is where it is:
+-- by it alone the other stream goes on.
+create function dibs.kept_tombstone(stream text) returns bigint
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select e.version
+  from (select substring(stream from '^[^-]+-([0-9a-f]{64})$') as digest) s
+  join dibs.erased_streams e on e.digest = decode(s.digest, 'hex')
+  join dibs.messages m on m.stream_name = stream and m.position = e.version and m.type = 'dibs:Tombstone'
 $$;
 
 -- What a tombstone keeps of the message that made a reservation: what counts of the
@@ -147,7 +165,7 @@ declare
   cut bigint; -- all below it may go
   upto bigint; -- all below it goes now
 begin
-  perform dibs.refuse_invalid_removal(stream, reason, max_messages, id);
+  perform dibs.refuse_invalid_removal(stream, reason, max_messages, dry_run, id);
   if keep is null and before is null or keep < 1 then
     raise exception 'invalid keep: it is at least 1, or a time is given' using errcode = 'DB001', column = 'keep';
   end if;
@@ -166,7 +184,7 @@ begin
   if id is not null then
     select m.stream_name, m.type, m.data into found_at from dibs.messages m where m.id = trim.id;
     if found then
-      if found_at.stream_name <> records or found_at.type <> 'Trimmed' or found_at.data ->> 'stream' <> stream then
+      if found_at.stream_name <> records or found_at.type <> 'dibs:Trimmed' or found_at.data ->> 'stream' <> stream then
         raise exception 'invalid id: it is another message''s' using errcode = 'DB001', column = 'id';
       end if;
       return query select 'trimmed', (found_at.data ->> 'removed')::bigint, (found_at.data ->> 'upTo')::bigint + 1,
@@ -183,7 +201,16 @@ begin
   first_position := head.position;
   select m.position into version from dibs.messages m where m.stream_name = stream order by m.position desc limit 1;
 
-  cut := greatest(head.position, version - coalesce(keep, 1) + 1);
+  -- A tombstone that stands for another stream stays, and so does the last record of
+  -- what was trimmed.
+  cut := greatest(head.position, least(
+    version - coalesce(keep, 1) + 1,
+    dibs.kept_tombstone(stream),
+    case when records is null then (
+      select m.position from dibs.messages m
+      where m.stream_name = stream and m.type in ('dibs:Trimmed', 'dibs:Tombstone') order by m.position desc limit 1
+    ) end
+  ));
   upto := case when dry_run then cut else least(cut, head.position + max_messages) end;
   young := clock_timestamp() - min_age;
   select m.position, m.time into found_at
@@ -209,13 +236,13 @@ begin
     outcome := 'trimmed';
     first_position := upto;
     if not dry_run then
-      removed := dibs.remove_messages(stream, upto);
+      removed := dibs.remove_messages(stream, upto, head.position);
       if records is not null then
         perform dibs.lock_category(split_part(records, '-', 1));
         perform dibs.begin_again(records);
         insert into dibs.messages (stream_name, position, type, id, data)
         values (
-          records, dibs.stream_version(records) + 1, 'Trimmed', coalesce(id, gen_random_uuid()),
+          records, dibs.stream_version(records) + 1, 'dibs:Trimmed', coalesce(id, gen_random_uuid()),
           json_strip_nulls(json_build_object(
             'stream', stream, 'removed', removed, 'from', head.position, 'upTo', upto - 1, 'by', session_user, 'reason', reason))
         );
@@ -239,7 +266,7 @@ removed, and removed is how many would be by all calls together. A call again wi
 lost, removes nothing and answers as the first did, and that there is more.
 
 Answers with one row:
-  trimmed      and recorded, by a message of type Trimmed in dibs.retention_stream(stream), unless that is null
+  trimmed      and recorded, by a message of type dibs:Trimmed in dibs.retention_stream(stream), unless that is null
   nothing      there was nothing to remove
   reservation  nothing was removed: the first message makes a reservation, which would be free again
   no_stream    there is no message; version is a tombstone''s, or -1
@@ -252,18 +279,20 @@ create function dibs.erase_stream(
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  first record;
 begin
   tombstone_stream := split_part(stream, '-', 1) || '-' || encode(dibs.name_digest(stream), 'hex');
   perform dibs.remove_messages(stream, null);
   -- An older one is from before the stream was written to again. Whoever else writes
-  -- to a stream of this name keeps what is there.
-  perform set_config('dibs.retention', 'on', true);
-  delete from dibs.messages m where m.stream_name = tombstone_stream and m.type = 'dibs:Tombstone';
-  perform set_config('dibs.retention', 'off', true);
-  version := greatest(
-    least_version,
-    (select m.position + 1 from dibs.messages m where m.stream_name = tombstone_stream order by m.position desc limit 1)
-  );
+  -- to a stream of this name keeps what is there, and is not given a position twice.
+  perform dibs.begin_again(tombstone_stream);
+  version := greatest(least_version, dibs.stream_version(tombstone_stream) + 1);
+  select m.position, m.type into first
+  from dibs.messages m where m.stream_name = tombstone_stream order by m.position limit 1;
+  if first.type = 'dibs:Tombstone' then
+    perform dibs.remove_messages(tombstone_stream, first.position + 1);
+  end if;
   insert into dibs.messages (stream_name, position, type, id, data, metadata)
   values (tombstone_stream, version, 'dibs:Tombstone', id, data, metadata);
   insert into dibs.erased_streams as e (digest, version) values (dibs.name_digest(stream), version)
@@ -284,35 +313,41 @@ set enable_bitmapscan = off
 as $$
 declare
   tombstone constant text := 'dibs:Tombstone';
+  erased_to constant text := split_part(stream, '-', 1) || '-' || encode(dibs.name_digest(stream), 'hex');
   records text;
   stone record;
   head record;
   tail record;
+  first bigint := 0;
   stands boolean; -- the stream ends with a tombstone
   complete boolean; -- all of it goes with this call
   data json;
   metadata json;
 begin
-  perform dibs.refuse_invalid_removal(stream, reason, max_messages, id);
+  perform dibs.refuse_invalid_removal(stream, reason, max_messages, dry_run, id);
   if expected < 0 then
     raise exception 'invalid expected: it is a position from 0' using errcode = 'DB001', column = 'expected';
   end if;
   erase_name := coalesce(erase_name, false);
   records := case when erase_name then dibs.retention_stream(stream) end;
-  tombstone_stream := stream;
+  tombstone_stream := case when erase_name and dry_run then erased_to else stream end;
   more := false;
   if not dry_run then
     perform dibs.lock_retention(split_part(stream, '-', 1));
+    if records is not null then
+      perform dibs.lock_retention(split_part(records, '-', 1));
+    end if;
   end if;
 
   -- Below a tombstone there is nothing that a writer looks at: that much is removed
   -- without holding any up.
   for locked in 0..1 loop
     select m.position, m.type, m.metadata into head
-    from dibs.messages m where m.stream_name = stream order by m.position limit 1;
+    from dibs.messages m where m.stream_name = stream and m.position >= first order by m.position limit 1;
     select m.position, m.type, m.id, m.data, m.metadata into tail
     from dibs.messages m where m.stream_name = stream order by m.position desc limit 1;
     exit when dry_run or tail.type = tombstone and tail.position - head.position > max_messages;
+    first := coalesce(head.position, 0);
     if locked = 0 then
       perform pg_advisory_xact_lock(1684628083, k.key)
       from (
@@ -325,7 +360,7 @@ begin
   if tail.position is null then
     select t.id, t.position, t.data into stone from dibs.erased_tombstone(stream) t;
     if found then
-      tombstone_stream := split_part(stream, '-', 1) || '-' || encode(dibs.name_digest(stream), 'hex');
+      tombstone_stream := erased_to;
       outcome := case when stone.id = id then 'deleted' else 'already_deleted' end;
       version := stone.position;
       messages := (stone.data ->> 'messages')::bigint;
@@ -334,6 +369,21 @@ begin
     end if;
     return next;
     return;
+  end if;
+
+  if id is not null then
+    -- It was done, and the answer was lost.
+    select m.stream_name, m.position, m.data into stone
+    from dibs.messages m
+    where m.id = delete_stream.id and m.type = tombstone and m.stream_name in (stream, erased_to);
+    if found and stone.stream_name = stream then
+      expected := stone.position;
+    elsif found then
+      outcome := 'deleted'; version := stone.position; messages := (stone.data ->> 'messages')::bigint;
+      tombstone_stream := erased_to;
+      return next;
+      return;
+    end if;
   end if;
 
   stands := tail.type = tombstone;
@@ -348,7 +398,7 @@ begin
       messages := (stone.data ->> 'messages')::bigint;
       more := head.position < expected and (erase_name or expected - head.position > max_messages) and not dry_run;
       if not dry_run then
-        perform dibs.remove_messages(stream, least(expected, head.position + max_messages));
+        perform dibs.remove_messages(stream, least(expected, head.position + max_messages), head.position);
       end if;
       return next;
       return;
@@ -358,6 +408,10 @@ begin
     outcome := 'version_conflict'; version := tail.position; messages := 0;
     return next;
     return;
+  end if;
+  if (erase_name or not stands) and dibs.kept_tombstone(stream) is not null then
+    raise exception 'invalid stream: it has the tombstone of a stream that was deleted with its name'
+      using errcode = 'DB001', column = 'stream';
   end if;
   version := tail.position + case when stands then 0 else 1 end;
   messages := case
@@ -383,6 +437,10 @@ begin
   end if;
 
   complete := version - head.position <= max_messages;
+  if complete and exists (select from dibs.messages m where m.stream_name = records) then
+    -- What was recorded of it goes before the name does.
+    select not d.more into complete from dibs.delete_stream(records, null, true, reason, max_messages) d;
+  end if;
   data := json_strip_nulls(json_build_object(
     'messages', messages, 'upTo', version - 1, 'nameErased', erase_name and complete,
     'by', session_user, 'reason', coalesce(reason, case when stands then tail.data ->> 'reason' end)));
@@ -394,17 +452,12 @@ begin
   if erase_name and complete then
     select e.version, e.tombstone_stream into version, tombstone_stream
     from dibs.erase_stream(stream, version, coalesce(id, case when stands then tail.id end, gen_random_uuid()), data, metadata) e;
-    if records is not null and exists (select from dibs.messages m where m.stream_name = records) then
-      perform dibs.erase_stream(
-        records, dibs.stream_version(records) + 1, gen_random_uuid(),
-        json_strip_nulls(json_build_object('nameErased', true, 'by', session_user, 'reason', reason)), null);
-    end if;
   else
     if not stands then
       insert into dibs.messages (stream_name, position, type, id, data, metadata)
       values (stream, version, tombstone, coalesce(id, gen_random_uuid()), data, metadata);
     end if;
-    perform dibs.remove_messages(stream, least(version, head.position + max_messages));
+    perform dibs.remove_messages(stream, least(version, head.position + max_messages), head.position);
     more := not complete;
   end if;
   return next;
@@ -423,9 +476,11 @@ forgotten.
 
 A tombstone keeps what a reservation needs to tell a duplicate from a key that is used for something else: a hash.
 
-A call removes at most max_messages, so that it is short. The first puts the tombstone there; more says that there are
+A call removes at most max_messages, and as many records, so that it is short. The first puts the tombstone there; more says that there are
 more to remove: call it again, with the same arguments. It is safe to call again at any time, and after an answer was
 lost: with the same id, it answers as the first did. With dry_run nothing happens.
+
+The stream that has the tombstone of another, which was deleted with its name, is not deleted: by it the other goes on.
 
 Answers with one row:
   deleted           version is the tombstone''s, messages how many there were, tombstone_stream where the tombstone is
@@ -474,7 +529,7 @@ comment on function dibs.category_streams(text, text, integer) is
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0006_retention.sql', 'ad223c6f3626842a48bad2a4aef0d3003d668cd49d5982bcfc0a13f79369495f');
+values ('0006_retention.sql', 'c4593b2e179958f515826964fefb736e83f83b832f1349ce70b65d526f6d91d2');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
