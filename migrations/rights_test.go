@@ -107,7 +107,7 @@ func TestGrantThatIsNotInTheMatrixIsSeen(t *testing.T) {
 		"revoke execute on function dibs.append from dibs_writer", "create view dibs.mine as select 1", "create function dibs.mine() returns int language sql as 'select 1'",
 		"grant dibs_writer to dibs_reader", "grant dibs_owner to dibs_admin", "grant execute on function dibs.trim to dibs_admin with grant option",
 		"grant select on message_store.messages to message_store with grant option", "grant select (type) on message_store.messages to message_store with grant option",
-		"create operator dibs.=== (leftarg = json, rightarg = json, function = json_object)", "create statistics dibs.mine on type, category from dibs.messages", "create collation dibs.mine from \"C\"",
+		"create operator dibs.=== (leftarg = text, rightarg = text, function = texteq)", "create statistics dibs.mine on type, category from dibs.messages", "create collation dibs.mine from \"C\"",
 		"alter default privileges in schema dibs grant select on tables to public; create table dibs.mine ()",
 	} {
 		tx, err := conn.Begin(t.Context())
