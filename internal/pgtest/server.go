@@ -44,7 +44,7 @@ func start(t testing.TB, options ...string) string {
 	return keep(t, exec.Command("bash", args...)) //nolint:gosec,noctx // a script of ours, which ends with its input
 }
 
-// A Bouncer is a PgBouncer in transaction mode.
+// A Bouncer is a PgBouncer, in transaction mode unless it was told otherwise.
 type Bouncer struct {
 	URL string // of a database behind it
 
@@ -53,9 +53,10 @@ type Bouncer struct {
 }
 
 // PgBouncer starts one in front of the database that the URL names, with fewer
-// connections to the server than its clients have to it. It goes when the test
+// connections to the server than its clients have to it. Settings, such as
+// "pool_mode = session", come before its own. It goes when the test
 // ends. Where it is not installed the test is skipped, or fails if CI is set.
-func PgBouncer(t testing.TB, database string) *Bouncer {
+func PgBouncer(t testing.TB, database string, settings ...string) *Bouncer {
 	t.Helper()
 	program := findProgram("pgbouncer", "/usr/sbin", "/usr/local/sbin")
 	if program == "" {
@@ -87,7 +88,8 @@ unix_socket_dir = %[2]s
 listen_port = 6432
 pidfile = %[2]s/pid
 logfile = %[2]s/log
-`, server, dir)
+%[3]s
+`, server, dir, strings.Join(settings, "\n"))
 	if err := os.WriteFile(filepath.Join(dir, "ini"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}

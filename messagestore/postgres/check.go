@@ -242,8 +242,8 @@ func (d *Driver) check(ctx context.Context, db DB) (*mark, error) {
 	if version.err != nil {
 		return nil, version.err
 	}
-	if version.Version < version.Need || version.Serves > version.Need {
-		return nil, &version.SchemaVersionError
+	if found := version.found; found.Version < found.Need || found.Serves > found.Need {
+		return nil, &found
 	}
 	if len(lifted) > 0 && d.saidUnsafe.CompareAndSwap(false, true) {
 		d.log.Warn().Err(&UnsafeSettingsError{Settings: lifted}).Msg("allowed by " + override)
@@ -256,20 +256,19 @@ func (d *Driver) check(ctx context.Context, db DB) (*mark, error) {
 
 // A schemaVersion is what a schema says of itself, or why it does not.
 type schemaVersion struct {
-	SchemaVersionError
-
-	err error
+	found SchemaVersionError
+	err   error
 }
 
 // askAll asks for the settings and the schema's version: in one round trip, but in a
 // transaction, which a schema that is not there would abort, in two.
 func (d *Driver) askAll(ctx context.Context, db DB) (*server, *schemaVersion, error) {
-	version := &schemaVersion{SchemaVersionError: SchemaVersionError{Schema: d.schema, Need: madeFor}}
+	version := &schemaVersion{found: SchemaVersionError{Schema: d.schema, Need: madeFor}}
 	conn := connOf(db)
 	if conn == nil || conn.PgConn().TxStatus() != 'I' {
 		s, err := d.ask(ctx, db)
 		if err == nil && s.hasVersion {
-			version.err = one(ctx, db, d.queries.schemaVersion, nil, &version.Version, &version.Serves)
+			version.err = one(ctx, db, d.queries.schemaVersion, nil, &version.found.Version, &version.found.Serves)
 		}
 		return s, version, err
 	}
@@ -281,11 +280,12 @@ func (d *Driver) askAll(ctx context.Context, db DB) (*server, *schemaVersion, er
 	results := conn.PgConn().ExecBatch(ctx, both)
 	answered := 0
 	var err error
-	for _, into := range [][]any{s.fields(), {&version.Version, &version.Serves}} {
+	for _, into := range [][]any{s.fields(), {&version.found.Version, &version.found.Serves}} {
 		if !results.NextResult() {
 			break
 		}
-		if err = scanOne(pgx.RowsFromResultReader(conn.TypeMap(), results.ResultReader()), into...); err != nil {
+		rows := pgx.RowsFromResultReader(conn.TypeMap(), results.ResultReader()) //nolint:rowserrcheck // scanOne does
+		if err = scanOne(rows, into...); err != nil {
 			break
 		}
 		answered++

@@ -60,6 +60,35 @@ func TestConformanceOverAConnectionThroughPgBouncer(t *testing.T) {
 	})
 }
 
+// In session mode a client has a server of its own for as long as it is connected.
+func TestConformanceThroughPgBouncerInSessionMode(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	through := pgtest.PgBouncer(t, pgtest.URL(t), "pool_mode = session", "default_pool_size = 50")
+	driver := open(t, through.URL)
+	storetest.RunWith(t, storetest.Options{
+		Open:   func(*testing.T) messagestore.Driver { return driver },
+		Reopen: func(t *testing.T, _ messagestore.Driver) messagestore.Driver { return open(t, through.URL) },
+		Beside: func(t *testing.T, _ messagestore.Driver) messagestore.Driver { return open(t, through.URL) },
+	})
+}
+
+// Statement mode is not for us: it knows no transactions but of one statement, and
+// says so. What the driver writes by itself is one.
+func TestPgBouncerInStatementModeRefusesTransactions(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	through := pgtest.PgBouncer(t, pgtest.URL(t), "pool_mode = statement")
+	driver := open(t, through.URL)
+	stream := storetest.Category(t).Stream("1")
+	write(t, messagestore.New(driver, nil), stream, messagestore.NoStream, opened())
+	conn := connect(t, through.URL)
+
+	_, err := conn.Begin(t.Context())
+
+	require.ErrorContains(t, err, "transaction blocks not allowed in statement pooling mode")
+}
+
 // A false positive would cost speed, a false negative every second statement.
 func TestPgBouncerIsFoundByItself(t *testing.T) {
 	t.Parallel()
