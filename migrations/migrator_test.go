@@ -249,3 +249,76 @@ func TestNamesNeedNoCare(t *testing.T) {
 		requireSame(t, want, dump(t, url))
 	}
 }
+
+// A schema that somebody made beforehand could hold what is called in the place of ours,
+// and its owner could do with all that is made in it as they like.
+func TestSchemaThatIsAnothersIsNotUsed(t *testing.T) {
+	t.Parallel()
+	for name, migrate := range map[string]func(url string) (string, error){
+		"up": func(url string) (string, error) { return "", migrations.Up(t.Context(), connect(t, url), nil) },
+		"psql": func(url string) (string, error) {
+			for _, f := range migrations.Files() {
+				if out, err := psql(t.Context(), url, f.Name).CombinedOutput(); err != nil {
+					return string(out), err
+				}
+			}
+			return "", nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, test := range []struct{ schema, made, refused string }{
+				{"dibs", "create schema dibs; create function dibs.begin_migration(varchar, varchar) returns void language sql as ''", "the schema dibs is there already, and is not empty"},
+				{"dibs", "create schema dibs; create type dibs.t as enum ('a')", "the schema dibs is there already, and is not empty"},
+				{"dibs", "create schema dibs; grant all on schema dibs to public", "the schema dibs is there already, and belongs to "},
+				{"message_store", "create schema message_store; create function message_store.category(text) returns text language sql as 'select $1'", "the schema message_store is there already, and is not empty"},
+				{"message_store", "create schema message_store; grant all on schema message_store to public", ""},
+				{"", "create schema unrelated", ""},
+			} {
+				url := pgtest.Database(t)
+				squatter, user := connectAs(t, url, "")
+				_, err := squatter.Exec(t.Context(), test.made)
+				require.NoError(t, err)
+
+				out, err := migrate(url)
+
+				superuser := connect(t, url)
+				if test.refused != "" {
+					require.Error(t, err, test.made)
+					require.Contains(t, out+err.Error(), test.refused)
+					_, err := superuser.Exec(t.Context(), "drop schema "+test.schema+" cascade")
+					require.NoError(t, err)
+					require.NoError(t, migrations.Up(t.Context(), superuser, nil))
+				} else {
+					require.NoError(t, err, test.made)
+				}
+				require.Empty(t, drift(t, superuser, nil).Differences)
+				require.False(t, one[bool](t, superuser, "select bool_or(nspowner = $1::regrole) from pg_namespace where nspname in ('dibs', 'message_store')", user))
+			}
+		})
+	}
+}
+
+// Who owns a database may well make the schema for whom the store is to belong to.
+func TestSchemaMayBeMadeBeforehand(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t)
+	m.exec(m.superuser, "create role owner login")
+	for name, test := range map[string]struct{ made, user, owner string }{
+		"for_who_migrates":   {"create schema dibs authorization owner; create schema message_store authorization owner", "owner", "owner"},
+		"for_the_roles":      {"create schema dibs authorization dibs_owner; create schema message_store authorization dibs_owner", "postgres", "dibs_owner"},
+		"to_create_in_alone": {"create schema dibs; grant all on schema dibs to owner; create schema message_store; grant all on schema message_store to owner", "owner", "owner"},
+	} {
+		m.exec(m.superuser, "create database "+name)
+		if name == "for_the_roles" {
+			m.makeRoles()
+		}
+		m.exec(m.as("postgres", name), test.made)
+		url := m.as(test.user, name)
+		conn := connect(t, url)
+		require.NoError(t, migrations.Up(t.Context(), conn, nil), name)
+		require.NoError(t, migrations.Up(t.Context(), conn, nil), name)
+		requireWorks(t, conn, "dibs")
+		require.Equal(t, test.owner, one[string](t, conn, "select pg_get_userbyid(relowner)::text from pg_class where oid = 'dibs.messages'::regclass"), name)
+	}
+}

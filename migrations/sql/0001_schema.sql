@@ -73,6 +73,24 @@ if to_regrole('dibs_owner') is not null and not pg_has_role(session_user, 'dibs_
   end;
 end if;
 
+-- Whoever may create in the database may have made the schema, for others to put their
+-- data into.
+if exists (
+  select from pg_depend
+  where refclassid = 'pg_namespace'::regclass and refobjid = to_regnamespace('dibs') and classid <> 'pg_default_acl'::regclass
+) then
+  raise exception 'the schema dibs is there already, and is not empty'
+    using errcode = 'duplicate_schema', hint = 'Find out whose it is, and rename or drop it.';
+elsif exists (
+  select from pg_namespace n
+  where n.oid = to_regnamespace('dibs') and n.nspowner not in (session_user::regrole, current_user::regrole)
+    and n.nspowner is distinct from to_regrole('dibs_owner') and (select rolsuper from pg_roles where rolname = session_user)
+) then
+  raise exception 'the schema dibs is there already, and belongs to %',
+      (select pg_get_userbyid(nspowner) from pg_namespace where oid = to_regnamespace('dibs'))
+    using errcode = 'duplicate_schema', hint = 'All that is made here would be that user''s. Migrate as that user, or: alter schema dibs owner to dibs_owner';
+end if;
+
 if to_regnamespace('dibs') is null then
   if to_regrole('dibs_owner') is not null and pg_has_role(session_user, 'dibs_owner', may_become) then
     create schema dibs authorization dibs_owner;
@@ -167,7 +185,7 @@ comment on function dibs.revoke_defaults(regnamespace) is
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0001_schema.sql', '534f0adb728cad34bd6a5f2d629c396efc6615b7bdc2edc856abf85eb2ea9700');
+values ('0001_schema.sql', '03a5eb7b2b3fc866845c6f9b2313f9a3c53139cc997b23316c00010bdce9a571');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

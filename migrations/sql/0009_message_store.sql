@@ -57,7 +57,13 @@ begin
   end if;
   if to_regnamespace('message_store') is null then
     execute format('create schema message_store authorization %I', owner);
-  elsif not has_schema_privilege(owner, 'message_store', 'create') then
+  elsif exists (
+    select from pg_depend
+    where refclassid = 'pg_namespace'::regclass and refobjid = to_regnamespace('message_store') and classid <> 'pg_default_acl'::regclass
+  ) then
+    raise exception 'the schema message_store is there already, and is not empty'
+      using errcode = 'duplicate_schema', hint = 'Find out whose it is, and rename or drop it.';
+  elsif not has_schema_privilege(owner, 'message_store', 'create') or (select rolsuper from pg_roles where rolname = session_user) then
     execute format('alter schema message_store owner to %I', owner);
   end if;
   perform set_config('role', owner, true);
@@ -535,7 +541,7 @@ perform dibs.revoke_defaults('message_store');
 perform dibs.grant_rights();
 
 insert into dibs.migrations (name, sha256)
-values ('0009_message_store.sql', '86d4a0c1031091394260d1470a275946296646cea25d017985715d2106d5fa49');
+values ('0009_message_store.sql', '136e165b1bef105db18420793ad04e3c7252f794c155f44e86184a18acb5122d');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
