@@ -442,6 +442,40 @@ func TestATransactionOlderThanARemovalDoesNotWriteIntoTheGap(t *testing.T) {
 	}
 }
 
+// A message that is written again while it is trimmed was there, or is new: never half of
+// either.
+func TestAMessageThatIsWrittenAgainWhileItIsTrimmedIsTheFirstOrNew(t *testing.T) {
+	t.Parallel()
+	const rounds, batch = 40, 500
+
+	a := newArchive(t)
+	for round := range rounds {
+		stream := a.category.Stream(strconv.Itoa(round))
+		var bodies []messagestore.Body
+		for _, m := range a.fill(t, stream, batch) {
+			bodies = append(bodies, m)
+		}
+		a.fill(t, stream, 1)
+		trimmed := make(chan error, 1)
+		go func() {
+			_, err := a.admin.Trim(t.Context(), stream, &postgres.TrimOptions{Keep: 1, MinAge: postgres.AnyAge})
+			trimmed <- err
+		}()
+
+		written, err := a.Write(t.Context(), stream, messagestore.AnyVersion, bodies...)
+
+		require.NoError(t, err)
+		require.NoError(t, <-trimmed)
+		require.Positive(t, written.GlobalPosition)
+		if written.Duplicate {
+			require.Equal(t, messagestore.Version(batch-1), written.Version)
+		} else {
+			require.Equal(t, messagestore.Version(2*batch), written.Version)
+			require.Len(t, a.read(t, stream), batch+1)
+		}
+	}
+}
+
 func TestInvalidRemovalsAreRefused(t *testing.T) {
 	t.Parallel()
 	admin := postgres.NewAdmin(unreachable{}, nil)

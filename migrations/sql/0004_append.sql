@@ -223,15 +223,21 @@ begin
     return;
   end if;
 
+  -- What was there just now may have been trimmed since: then it is new.
   return query
-  select 'duplicate', s.name, coalesce(m.position, s.expected), coalesce(m.global_position, 0), null::uuid
-  from (
-    select u.*, sum(u.count) over (order by u.n) as upto
-    from unnest(streams, expected, counts) with ordinality u (name, expected, count, n)
-  ) s
-  left join unnest(ids) with ordinality r (id, n) on s.count > 0 and r.n = s.upto
-  left join lateral (select * from dibs.messages m where m.id = r.id limit 1) m on true
-  order by s.n;
+  with asked as (
+    select s.n, s.name, s.expected, s.count, m.position, m.global_position
+    from (
+      select u.*, sum(u.count) over (order by u.n) as upto
+      from unnest(streams, expected, counts) with ordinality u (name, expected, count, n)
+    ) s
+    left join unnest(ids) with ordinality r (id, n) on s.count > 0 and r.n = s.upto
+    left join lateral (select * from dibs.messages m where m.id = r.id limit 1) m on true
+  )
+  select 'duplicate', a.name, coalesce(a.position, a.expected), coalesce(a.global_position, 0), null::uuid
+  from asked a
+  where not exists (select from asked gone where gone.count > 0 and gone.position is null)
+  order by a.n;
 end
 $$;
 
@@ -511,7 +517,7 @@ tombstone''s, so it is never first written again. An id whose message was remove
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0004_append.sql', 'b17e52a2012f5afd7f4b2c9c76293e9e7550c2d874c74541b4efafefc0f37233');
+values ('0004_append.sql', '7c8e0008a2b90a2aa9cc9ff821bf820d728c57d2d4653557332d4e8dee52102e');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
