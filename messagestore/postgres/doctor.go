@@ -1,11 +1,13 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,6 +43,8 @@ var (
 	doctorSlotsSQL string
 	//go:embed sql/doctor_storage.sql
 	doctorStorageSQL string
+	//go:embed sql/doctor_positions.sql
+	doctorPositionsSQL string
 )
 
 // A Verdict is what a finding comes to.
@@ -76,6 +80,12 @@ type DoctorConfig struct {
 	//
 	// Defaults to 1 min.
 	LongTransaction time.Duration
+
+	// ManyPositions is how many messages a category may have that record where
+	// consumers are.
+	//
+	// Defaults to 1,000,000.
+	ManyPositions int64
 }
 
 // Doctor looks at the server and the database around the store, and changes nothing:
@@ -88,14 +98,15 @@ type DoctorConfig struct {
 // is refused for the settings or for a schema that is missing, and a table that somebody
 // has locked is waited for a second and no more.
 func (a *Admin) Doctor(ctx context.Context, config *DoctorConfig) ([]Finding, error) {
-	c := DoctorConfig{LongLock: 5 * time.Second, LongTransaction: time.Minute}
+	c := DoctorConfig{}
 	if config != nil {
-		if config.LongLock != 0 {
-			c.LongLock = config.LongLock
-		}
-		if config.LongTransaction != 0 {
-			c.LongTransaction = config.LongTransaction
-		}
+		c = *config
+	}
+	c.LongLock = cmp.Or(c.LongLock, 5*time.Second)
+	c.LongTransaction = cmp.Or(c.LongTransaction, time.Minute)
+	c.ManyPositions = cmp.Or(c.ManyPositions, 1_000_000)
+	if c.ManyPositions < 0 {
+		return nil, fmt.Errorf("doctor: %w", messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "many positions", fmt.Sprint(c.ManyPositions), "it is not negative"))
 	}
 	for name, d := range map[string]time.Duration{"long lock": c.LongLock, "long transaction": c.LongTransaction} {
 		if d < 0 {
@@ -120,6 +131,7 @@ type examination struct {
 	db       DB
 	schema   string
 	findings []Finding
+	locked   bool // a table of the store is, so that none is asked for more
 }
 
 func (e *examination) run(ctx context.Context, d *Driver, c DoctorConfig) error {
@@ -158,8 +170,34 @@ func (e *examination) run(ctx context.Context, d *Driver, c DoctorConfig) error 
 			return err
 		}
 	}
+	if e.locked {
+		return nil
+	}
+	if s.hasVersion {
+		if err := e.positions(ctx, c.ManyPositions); err != nil {
+			return err
+		}
+	}
 	return e.nameLocks(ctx)
 }
+
+// positions tells of what consumers have written of their positions, if this user may
+// read it.
+func (e *examination) positions(ctx context.Context, many int64) error {
+	found, err := e.ask(ctx, "storage", doctorPositionsSQL, many)
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case ok && (refused.Code == denied || slices.Contains(noSchema, refused.Code)):
+		e.add("storage", "positions", Hidden, "what consumers have written of their positions is not visible to this user", "grant dibs_reader to this user")
+	case err != nil:
+		return fmt.Errorf("positions: %w", err)
+	}
+	e.findings = append(e.findings, found...)
+	return nil
+}
+
+// denied is what the server says to who has not the right.
+const denied = "42501"
 
 // Who locks a table is to be found, and not to be waited for.
 const lockNotAvailable = "55P03"
@@ -169,9 +207,10 @@ func (e *examination) examine(ctx context.Context, group, sql string, args ...an
 	found, err := e.ask(ctx, group, sql, args...)
 	refused, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
-	case ok && refused.Code == "42501":
+	case ok && refused.Code == denied:
 		found = []Finding{{group, group, Hidden, refused.Message, "grant pg_monitor to this user"}}
 	case ok && refused.Code == lockNotAvailable:
+		e.locked = true
 		found = []Finding{{group, group, Warn, group + " cannot be looked at: somebody has locked a table", "see locks"}}
 	case err != nil:
 		return fmt.Errorf("%s: %w", group, err)

@@ -209,7 +209,7 @@ func TestDoctorFindsWhatIsWrongWithAServer(t *testing.T) {
 			[]string{"select setval('dibs.messages_global_position_seq', 9223372036854775000)"},
 			[]string{"select setval('dibs.messages_global_position_seq', 1, false)"},
 			postgres.Fail,
-			[]string{"807 positions are left"},
+			[]string{"807 global positions are left"},
 		},
 		{
 			"a slot that nobody reads",
@@ -387,6 +387,7 @@ func TestDoctorTellsWhatItsUserMayNotSee(t *testing.T) {
 		found := examine(t, pool, &postgres.DoctorConfig{LongLock: 1})
 		f := finding(t, found, held)
 		if role == "pg_monitor" {
+			requireVerdict(t, postgres.Hidden, found, "what consumers have written of their positions is not visible")
 			require.Equal(t, postgres.Warn, f.Verdict)
 			require.Contains(t, f.Says, "idle in transaction: ")
 			require.NotContains(t, f.Says, string(stream.Category()), "it may not read")
@@ -397,7 +398,7 @@ func TestDoctorTellsWhatItsUserMayNotSee(t *testing.T) {
 		require.Contains(t, f.Says, "which this user may not see")
 		require.Contains(t, f.Advice, "grant pg_monitor")
 		requireVerdict(t, postgres.Hidden, found, "sessions do is not visible to this user")
-		requireVerdict(t, postgres.Hidden, found, "how many positions are left is not visible")
+		requireVerdict(t, postgres.Hidden, found, "how many global positions are left is not visible")
 	}
 }
 
@@ -439,6 +440,22 @@ func TestDoctorFindsTablesThatVacuumHasToLookAt(t *testing.T) {
 	requireVerdict(t, postgres.Warn, found, "messages: last analyzed never, 100001 rows since")
 	requireVerdict(t, postgres.OK, found, "messages: ", " in the table, ", " in indexes, about ")
 	requireVerdict(t, postgres.OK, found, "messages: the oldest transaction is ")
+}
+
+func TestDoctorFindsPositionsThatNobodyTrims(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	store := messagestore.New(postgres.New(conn, nil), nil)
+	requireVerdict(t, postgres.OK, examine(t, conn, nil), "consumers keep 0 positions in 0 categories")
+	for _, stream := range []messagestore.StreamName{"account:position-a+0+0", "account:position-b+0+0", "account:position-b+0+0", "wallet:position-a+0+0", "composition-a", "position-a"} {
+		write(t, store, stream, messagestore.AnyVersion, opened())
+	}
+
+	requireVerdict(t, postgres.OK, examine(t, conn, &postgres.DoctorConfig{ManyPositions: 3}), "consumers keep 4 positions in 2 categories")
+	found := examine(t, conn, &postgres.DoctorConfig{ManyPositions: 2})
+	requireVerdict(t, postgres.Warn, found, "account:position has more than 2 messages")
+	require.NotContains(t, fmt.Sprint(found), "wallet:position")
 }
 
 func TestDoctorLooksAtAStandbyAndItsPrimary(t *testing.T) {

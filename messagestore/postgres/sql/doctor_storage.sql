@@ -56,8 +56,8 @@ select 'sequence', case
     when q.seqmax - coalesce(pg_sequence_last_value(o.oid), 0) < 1000000000 then 'fail'
     else 'ok'
   end,
-  case when not has_sequence_privilege(o.oid, 'select, usage') then 'how many positions are left is not visible to this user'
-    else format('%s positions are left', q.seqmax - coalesce(pg_sequence_last_value(o.oid), 0)) end,
+  case when not has_sequence_privilege(o.oid, 'select, usage') then 'how many global positions are left is not visible to this user'
+    else format('%s global positions are left', q.seqmax - coalesce(pg_sequence_last_value(o.oid), 0)) end,
   case
     when not has_sequence_privilege(o.oid, 'select, usage') then 'dibs verify tells whether it is ahead of every message'
     when q.seqmax - coalesce(pg_sequence_last_value(o.oid), 0) < 1000000000 then 'copy the categories to a new store'
