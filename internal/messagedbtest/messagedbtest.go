@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -68,40 +69,70 @@ func install(version string) (string, error) {
 func Database(t testing.TB) string {
 	t.Helper()
 	database := pgtest.Database(t)
-	Install(t, database, Newest)
+	name := parse(t, database).Database
+	original := template(t)
+	admin := connect(t, pgtest.URL(t))
+	defer admin.Close(t.Context())
+	run(t, admin, "drop database "+name)
+	run(t, admin, "create database "+name+" template "+original)
 	return database
+}
+
+// template returns the name of a database that others are copied from, since to install
+// takes longer than a test does. It is the server's, and stays.
+func template(t testing.TB) string {
+	t.Helper()
+	name := "dibs_message_db_" + strings.ReplaceAll(Newest, ".", "_")
+	admin := connect(t, pgtest.URL(t))
+	defer admin.Close(t.Context())
+	run(t, admin, "select pg_advisory_lock(hashtext('"+name+"'))")
+	var exists bool
+	if err := admin.QueryRow(t.Context(), "select exists (select from pg_database where datname = $1)", name).Scan(&exists); err != nil {
+		t.Fatal(err)
+	}
+	if !exists {
+		database := pgtest.Database(t)
+		Install(t, database, Newest)
+		run(t, admin, "alter database "+parse(t, database).Database+" rename to "+name)
+	}
+	return name
+}
+
+func parse(t testing.TB, database string) *pgx.ConnConfig {
+	t.Helper()
+	config, err := pgx.ParseConfig(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+func connect(t testing.TB, database string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.ConnectConfig(t.Context(), parse(t, database))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+func run(t testing.TB, conn *pgx.Conn, sql string) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
 }
 
 // Install makes the schema message_store in a database, as that version of the package
 // does.
 func Install(t testing.TB, database, version string) {
 	t.Helper()
-	scripts, err := installed[version]()
-	if err != nil {
-		t.Fatalf("install message-db (it needs npm, and psql): %v", err)
-	}
-	config, err := pgx.ParseConfig(database)
-	if err != nil {
-		t.Fatal(err)
-	}
 	// Two that install side by side would be in each other's way there.
-	conn, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = conn.Exec(t.Context(), "do $$ begin create role message_store login; exception when duplicate_object or unique_violation then null; end $$")
-	_ = conn.Close(t.Context())
-	if err != nil {
-		t.Fatalf("create the role message_store: %v", err)
-	}
-	install := exec.CommandContext(t.Context(), "bash", filepath.Join(scripts, "install.sh"))
-	install.Env = append(os.Environ(),
-		"PATH="+withoutCreateDB(t)+string(os.PathListSeparator)+os.Getenv("PATH"),
-		"CREATE_DATABASE=off", "DATABASE_NAME="+config.Database,
-		"PGHOST="+config.Host, fmt.Sprintf("PGPORT=%d", config.Port), "PGUSER="+config.User, "PGPASSWORD="+config.Password)
-	if out, err := install.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %v\n%s", install, err, out)
-	}
+	conn := connect(t, database)
+	defer conn.Close(t.Context())
+	run(t, conn, "do $$ begin create role message_store login; exception when duplicate_object or unique_violation then null; end $$")
+
+	runTool(t, database, version, "install.sh", "CREATE_DATABASE=off", "PATH="+withoutCreateDB(t)+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
 
 // withoutCreateDB returns a folder in which createdb does nothing: older versions call
@@ -119,14 +150,16 @@ func withoutCreateDB(t testing.TB) string {
 // returns what it printed.
 func Run(t testing.TB, database, tool string, env ...string) string {
 	t.Helper()
-	scripts, err := installed[Newest]()
+	return runTool(t, database, Newest, tool, env...)
+}
+
+func runTool(t testing.TB, database, version, tool string, env ...string) string {
+	t.Helper()
+	scripts, err := installed[version]()
 	if err != nil {
 		t.Fatalf("install message-db (it needs npm, and psql): %v", err)
 	}
-	config, err := pgx.ParseConfig(database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := parse(t, database)
 	command := exec.CommandContext(t.Context(), "bash", filepath.Join(scripts, tool))
 	command.Env = append(os.Environ(), "DATABASE_NAME="+config.Database,
 		"PGHOST="+config.Host, fmt.Sprintf("PGPORT=%d", config.Port), "PGUSER="+config.User, "PGPASSWORD="+config.Password)
