@@ -103,6 +103,7 @@ func TestPsqlGooseAndUpMakeTheSameDatabase(t *testing.T) {
 			for _, m := range status {
 				require.True(t, m.Applied && !m.Changed && !m.Unknown, m.Name)
 			}
+			require.Empty(t, drift(t, conn, nil).Differences)
 			require.NoError(t, migrations.Up(t.Context(), conn, nil))
 			requireSame(t, up, dump(t, url))
 			requireWorks(t, conn, "dibs")

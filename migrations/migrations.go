@@ -484,6 +484,20 @@ func readStatus(ctx context.Context, tx pgx.Tx, schema string, files []file) ([]
 	return all, nil
 }
 
+// scriptHead begins the script that Print writes.
+const scriptHead = `-- Makes a message store in the schema %s, which must not be there, or be empty:
+--
+--	psql -X -d app -f dibs.sql
+--
+-- It is one transaction. Each file in it records itself in the table migrations, so that
+-- dibs migrate up goes on from here. It makes the roles dibs_owner, dibs_writer,
+-- dibs_reader, dibs_admin and message_store where they are missing and the user has
+-- CREATEROLE; nothing in it takes a superuser.
+\set ON_ERROR_STOP on
+begin;
+set local search_path = pg_catalog, pg_temp;
+`
+
 // Print writes everything that Up does on an empty database as one script for
 // psql, for those who review what is run and run it themselves. On a database with
 // message-db the script leaves out what Up leaves out, and says so.
@@ -493,7 +507,7 @@ func Print(w io.Writer, config *Config) error {
 		return fmt.Errorf("print migrations: %w", err)
 	}
 	var b strings.Builder
-	b.WriteString("\\set ON_ERROR_STOP on\nbegin;\nset local search_path = pg_catalog, pg_temp;\n")
+	fmt.Fprintf(&b, scriptHead, schema)
 	for _, f := range files {
 		switch {
 		case f.name != compatible:

@@ -305,6 +305,7 @@ func TestPrintedScriptIsWhatUpDoes(t *testing.T) {
 	conn := connect(t, pgtest.Database(t))
 	var script bytes.Buffer
 	require.NoError(t, migrations.Print(&script, &migrations.Config{Schema: "other"}))
+	require.Contains(t, script.String(), "-- Makes a message store in the schema other,")
 	sql := strings.Replace(script.String(), "\\set ON_ERROR_STOP on\n", "", 1) // psql's own
 	_, err := conn.PgConn().Exec(t.Context(), sql).ReadAll()
 	require.NoError(t, err)

@@ -137,6 +137,8 @@ func (a *app) describe(err error) problem {
 		p.Kind, p.Exit = "invalid", exitUsage
 	case errors.Is(err, migrations.ErrTooNew):
 		p.Hint = "use the release of dibs that migrated it, or a newer one"
+	case errors.Is(err, migrations.ErrChanged):
+		p.Hint = "nothing was done: another release, or an edited file, was applied under this name; see dibs migrate status, and dibs doctor for what differs"
 	}
 	if kind, hint := adoptionHint(err); kind != "" {
 		p.Kind, p.Hint = kind, hint
@@ -207,6 +209,9 @@ func (a *app) refused(p *problem, e *pgconn.PgError) {
 		p.Kind, p.Hint = "readOnly", "is this server a replica?"
 		return
 	default:
+		if p.Hint == "" {
+			p.Hint = e.Hint
+		}
 		return
 	}
 	p.Error, p.Hint, p.Kind = fmt.Sprintf("cannot connect to %s: %s", a.where(), e.Message), hint, "refused"

@@ -12,7 +12,7 @@ import (
 
 type migrateCommand struct {
 	Up     migrateUpCommand     `cmd:"" help:"Bring the schema up to date. Safe to run again, and by several at once."`
-	Status migrateStatusCommand `cmd:"" help:"Print what is and what would be done."`
+	Status migrateStatusCommand `cmd:"" help:"Print what was applied, and what up would apply."`
 	Print  migratePrintCommand  `cmd:"" help:"Print the SQL, for another tool or another person to run."`
 	Adopt  migrateAdoptCommand  `cmd:"" help:"Take the messages of message-db over, or give them back."`
 }
@@ -21,12 +21,16 @@ type migrateUpCommand struct{}
 
 // Help is printed below the command's usage.
 func (migrateUpCommand) Help() string {
-	return "Example:\n\n    dibs migrate up --store postgres://postgres@localhost/app"
+	return "All of it or nothing. The user needs the right to create in the database and, to make the roles, CREATEROLE; print shows the SQL first.\n\nExample:\n\n    dibs migrate up --store postgres://postgres@localhost/app"
 }
 
 // Run migrates.
 func (migrateUpCommand) Run(ctx context.Context, a *app) error {
 	return a.withConn(ctx, func(conn *pgx.Conn) error {
+		before, err := migrations.Status(ctx, conn, a.migrationsConfig())
+		if err != nil {
+			return err
+		}
 		if err := migrations.Up(ctx, conn, a.migrationsConfig()); err != nil {
 			return err
 		}
@@ -36,6 +40,13 @@ func (migrateUpCommand) Run(ctx context.Context, a *app) error {
 		}
 		if a.JSON {
 			return a.printMigrations(all)
+		}
+		for i, m := range all {
+			if m.Applied && i < len(before) && !before[i].Applied {
+				if err := a.out.line("applied %s", m.Name); err != nil {
+					return err
+				}
+			}
 		}
 		return a.printUpToDate(all)
 	})
@@ -56,6 +67,13 @@ func (a *app) printUpToDate(all []migrations.Migration) error {
 		if err := a.out.line("%s is left out: %s", m.Name, m.LeftOut); err != nil {
 			return err
 		}
+		if m.LeftOut != migrations.MessageDBIsThere {
+			continue
+		}
+		// A store that is used already is not filled.
+		if err := a.out.line("to take its messages over, before services in Go write any: dibs migrate adopt --dry-run"); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -63,7 +81,9 @@ func (a *app) printUpToDate(all []migrations.Migration) error {
 type migrateStatusCommand struct{}
 
 // Help is printed below the command's usage.
-func (migrateStatusCommand) Help() string { return "Example:\n\n    dibs migrate status" }
+func (migrateStatusCommand) Help() string {
+	return "Changes nothing. A file is applied, pending, left out (and why), changed since it was applied, or unknown, if a newer release applied it.\n\nExample:\n\n    dibs migrate status"
+}
 
 type migratePrintCommand struct {
 	Roles bool `help:"Print only the statements that make the roles: they take CREATEROLE."`
@@ -71,7 +91,7 @@ type migratePrintCommand struct {
 
 // Help is printed below the command's usage.
 func (migratePrintCommand) Help() string {
-	return "Example:\n\n    dibs migrate print | psql -X"
+	return "Prints one script for psql, of all that migrate up does on an empty database, in one transaction. Nothing is run, and no database is asked.\n\nExample:\n\n    dibs migrate print > dibs.sql\n    psql -X -d app -f dibs.sql"
 }
 
 // Run prints the SQL. It needs no store.

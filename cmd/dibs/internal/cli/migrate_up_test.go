@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/messagedbtest"
+	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
 func TestMigrateUpSaysWhatItLeavesOut(t *testing.T) {
@@ -13,11 +14,42 @@ func TestMigrateUpSaysWhatItLeavesOut(t *testing.T) {
 	dibs := &shell{env: map[string]string{"DATABASE_URL": messagedbtest.Database(t)}}
 	const why = "message_store is message-db's own, until it is adopted"
 
-	require.Contains(t, dibs.ok(t, "migrate", "up"), "up to date: 8 migrations\n0009_message_store.sql is left out: "+why+"\n")
+	require.Contains(t, dibs.ok(t, "migrate", "up"), "applied 0008_rights.sql\nup to date: 8 migrations\n0009_message_store.sql is left out: "+why+"\n")
 
 	require.Regexp(t, `0009_message_store\.sql +left out +`+why, dibs.ok(t, "migrate", "status"))
 	status := objects(t, dibs.ok(t, "migrate", "status", "--json"))
 	require.Equal(t, map[string]any{"name": "0009_message_store.sql", "state": "left out", "reason": why}, status[8])
+}
+
+func TestMigrateUpSaysWhatItApplied(t *testing.T) {
+	t.Parallel()
+	dibs := &shell{env: map[string]string{"DATABASE_URL": pgtest.Database(t)}}
+
+	require.Regexp(t, `^applied 0001_schema\.sql\n(applied .*\n){8}up to date: 9 migrations\n$`, dibs.ok(t, "migrate", "up"))
+	require.Equal(t, "up to date: 9 migrations\n", dibs.ok(t, "migrate", "up"))
+}
+
+// What the SQL advises is told.
+func TestMigrateUpSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	dibs := &shell{env: map[string]string{"DATABASE_URL": url}}
+	pool := pgtest.Connect(t, url)
+	_, err := pool.Exec(t.Context(), "create schema dibs; create table dibs.mine ()")
+	require.NoError(t, err)
+	refused := dibs.run(t, "migrate", "up")
+	require.Equal(t, 1, refused.code)
+	require.Contains(t, refused.stderr, "the schema dibs is there already, and is not empty")
+	require.Contains(t, refused.stderr, "\n      Find out whose it is, and rename or drop it.\n")
+
+	_, err = pool.Exec(t.Context(), "drop table dibs.mine")
+	require.NoError(t, err)
+	dibs.ok(t, "migrate", "up")
+	_, err = pool.Exec(t.Context(), "update dibs.migrations set sha256 = 'x' where name = '0002_messages.sql'")
+	require.NoError(t, err)
+	refused = dibs.run(t, "migrate", "up")
+	require.Equal(t, 1, refused.code)
+	require.Contains(t, refused.stderr, "0002_messages.sql: changed after it was applied\n      nothing was done: ")
 }
 
 func TestRolesCanBePrintedAlone(t *testing.T) {
