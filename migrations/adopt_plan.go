@@ -27,6 +27,7 @@ type Adoption struct {
 	StartedAt  time.Time // UTC
 	SwitchedAt time.Time // UTC; zero before the switch
 	UndoneAt   time.Time // UTC; zero if it was not undone
+	Found      int64     // messages there were when it began, about
 	Copied     int64     // messages copied so far
 	Messages   int64     // messages at the switch; 0 before it
 	HasOld     bool      // whether message-db's table is still there, under its new schema
@@ -35,8 +36,8 @@ type Adoption struct {
 	// call that switched.
 	Held time.Duration
 
-	held                          bool
-	found, frontier, lastPosition int64
+	held                   bool
+	frontier, lastPosition int64
 }
 
 // AdoptionStatus returns what has become of the adoption of this database, or nil if
@@ -60,7 +61,7 @@ func readAdoption(ctx context.Context, q querier) (*Adoption, error) {
 	var frontier, messages, last *int64
 	var switched, undone *time.Time
 	var ranges, missing int64
-	err := q.QueryRow(ctx, statements["status"]).Scan(&a.State, &a.Version, &a.StartedAt, &a.found, &frontier, &messages, &last, &switched, &undone,
+	err := q.QueryRow(ctx, statements["status"]).Scan(&a.State, &a.Version, &a.StartedAt, &a.Found, &frontier, &messages, &last, &switched, &undone,
 		&ranges, &a.Copied, &missing, &a.HasOld)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil //nolint:nilnil // as it says: there is none
@@ -222,7 +223,7 @@ func (a *adopter) surveyMessages(ctx context.Context, s *survey, source source, 
 	var found int64
 	var beyond *int64
 	if state != nil && state.State == Adopting && state.held {
-		found, beyond = state.found, &state.frontier
+		found, beyond = state.Found, &state.frontier
 	}
 	var last, positions, globals, times, nulls int64
 	if err := a.main.QueryRow(ctx, statements["rows"], beyond).Scan(&s.messages, &last, &positions, &globals, &times, &nulls); err != nil {

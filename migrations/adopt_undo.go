@@ -20,6 +20,15 @@ type UndoPlan struct {
 	Dependents []string      // others' objects that would go on with the schema that is put aside
 }
 
+// Obstacles are what [UndoAdoption] would refuse for, unless it is told to leave them.
+func (p *UndoPlan) Obstacles() []Obstacle {
+	all := make([]Obstacle, 0, len(p.Dependents))
+	for _, d := range p.Dependents {
+		all = append(all, Obstacle{ObstacleDependents, d + " would go on with the schema that is put aside"})
+	}
+	return all
+}
+
 // PlanUndo says what [UndoAdoption] would do. It changes nothing.
 func PlanUndo(ctx context.Context, connect Connect, config *AdoptConfig) (*UndoPlan, error) {
 	var plan *UndoPlan
@@ -92,11 +101,7 @@ func (a *adopter) undo(ctx context.Context) (*UndoPlan, error) {
 		return plan, a.abandon(ctx)
 	}
 	if len(plan.Dependents) > 0 && !a.LeaveDependents {
-		e := &CannotAdoptError{}
-		for _, d := range plan.Dependents {
-			e.Obstacles = append(e.Obstacles, Obstacle{ObstacleDependents, d + " would go on with the schema that is put aside"})
-		}
-		return nil, e
+		return nil, &CannotAdoptError{plan.Obstacles()}
 	}
 	if err := a.compareBefore(ctx, plan.State.lastPosition); err != nil {
 		return nil, err

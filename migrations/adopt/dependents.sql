@@ -60,7 +60,7 @@ from pg_class c
 where c.relnamespace = to_regnamespace($1) and c.relkind in ('r', 'v', 'm', 'S', 'f', 'p')
   and c.relname not in ('messages', 'messages_global_position_seq', 'stream_summary', 'type_summary', 'stream_type_summary',
     'type_stream_summary', 'category_type_summary', 'type_category_summary')
-  and not $2
+  and not ($2 and c.relname in ('stored_messages', 'settings'))
 union
 select pg_describe_object('pg_proc'::regclass, p.oid, 0)
 from pg_proc p
@@ -68,5 +68,4 @@ where p.pronamespace = to_regnamespace($1)
   and p.proname not in ('write_message', 'get_stream_messages', 'get_category_messages', 'get_last_stream_message', 'stream_version',
     'id', 'cardinal_id', 'category', 'is_category', 'hash_64', 'acquire_lock', 'message_store_version')
   and not exists (select from pg_depend e where e.classid = 'pg_proc'::regclass and e.objid = p.oid and e.deptype = 'e')
-  and not $2
 order by 1
