@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -20,7 +21,7 @@ type migrateAdoptCommand struct {
 	Workers         int           `default:"2" placeholder:"N" help:"How many connections copy and compare. Defaults to ${default}."`
 	LockTimeout     time.Duration `default:"2s" placeholder:"TIME" help:"How long a try to lock message-db's table holds off its writers. Defaults to ${default}."`
 	LockTries       int           `default:"10" placeholder:"N" help:"How often that is tried. Defaults to ${default}."`
-	LeaveDependents bool          `help:"Go on although views, triggers or functions of others will stay with the old table."`
+	LeaveDependents bool          `help:"Go on although views, triggers or functions of others will stay with the old table, or roles will lose their rights."`
 }
 
 // Help is printed below the command's usage.
@@ -46,6 +47,14 @@ func (c *migrateAdoptCommand) Run(ctx context.Context, a *app) error {
 	if a.Schema != "" && a.Schema != pgschema.Default {
 		return usage("message-db is adopted by the store in the schema dibs, and by no other")
 	}
+	switch {
+	case c.Workers < 1 || c.Workers > 16:
+		return usage("--workers is 1 to 16")
+	case c.LockTimeout < time.Millisecond || c.LockTimeout > time.Hour:
+		return usage("--lock-timeout is 1ms to 1h")
+	case c.LockTries < 1 || c.LockTries > 1_000_000:
+		return usage("--lock-tries is 1 to 1000000")
+	}
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return connectTo(ctx, u) }
 	meter := &adoptionMeter{app: a, terminal: isTerminal(a.stderr), progress: progress{every: 2 * time.Second, now: time.Now}}
 	if meter.terminal {
@@ -70,13 +79,13 @@ func (c *migrateAdoptCommand) do(ctx context.Context, a *app, connect migrations
 		if err != nil {
 			return err
 		}
-		return a.printUndo(plan, true)
+		return a.printUndo(plan, true, c.LeaveDependents)
 	case c.Undo:
 		plan, err := migrations.UndoAdoption(ctx, connect, config)
 		if err != nil {
-			return err
+			return shortened(err)
 		}
-		return a.printUndo(plan, false)
+		return a.printUndo(plan, false, c.LeaveDependents)
 	case c.DryRun:
 		plan, err := migrations.PlanAdoption(ctx, connect, config)
 		if err != nil {
@@ -86,14 +95,14 @@ func (c *migrateAdoptCommand) do(ctx context.Context, a *app, connect migrations
 	}
 	done, err := migrations.Adopt(ctx, connect, config)
 	if err != nil {
-		return err
+		return shortened(err)
 	}
 	if a.JSON {
 		return a.out.object(newAdoptionLine(done))
 	}
 	held := ""
 	if done.Held > 0 {
-		held = fmt.Sprintf("; writers waited %s for the switch", shortTime(done.Held))
+		held = fmt.Sprintf("; writers were held for %s by the switch", shortTime(done.Held))
 	}
 	return a.out.line("adopted: %d messages of message-db %s%s\nthe old schema is message_store_before_dibs; until it is dropped, dibs migrate adopt --undo goes back",
 		done.Messages, done.Version, held)
@@ -106,6 +115,7 @@ type adoptionLine struct {
 	StartedAt  string                   `json:"startedAt"`
 	SwitchedAt string                   `json:"switchedAt,omitempty"`
 	UndoneAt   string                   `json:"undoneAt,omitempty"`
+	Found      int64                    `json:"found"`
 	Copied     int64                    `json:"copied"`
 	Messages   int64                    `json:"messages,omitempty"`
 	HasOld     bool                     `json:"hasOld"`
@@ -115,7 +125,7 @@ type adoptionLine struct {
 func newAdoptionLine(d *migrations.Adoption) adoptionLine {
 	l := adoptionLine{
 		Adoption: d.State, Version: d.Version, StartedAt: timeText(d.StartedAt),
-		Copied: d.Copied, Messages: d.Messages, HasOld: d.HasOld, HeldMillis: d.Held.Milliseconds(),
+		Found: d.Found, Copied: d.Copied, Messages: d.Messages, HasOld: d.HasOld, HeldMillis: d.Held.Milliseconds(),
 	}
 	if !d.SwitchedAt.IsZero() {
 		l.SwitchedAt = timeText(d.SwitchedAt)
@@ -135,7 +145,7 @@ func (a *app) printAdoption(d *migrations.Adoption) error {
 	switch {
 	case d.State == migrations.Adopting:
 		style = yellow
-		text = fmt.Sprintf("%d messages of message-db %s are copied; message-db is the store until dibs migrate adopt is done", d.Copied, d.Version)
+		text = fmt.Sprintf("%d of %d messages of message-db %s are copied; message-db is the store until dibs migrate adopt is done", d.Copied, max(d.Found, d.Copied), d.Version)
 	case d.State == migrations.Undone:
 		style = yellow
 		text = timeText(d.UndoneAt) + "  message-db is the store again"
@@ -143,6 +153,24 @@ func (a *app) printAdoption(d *migrations.Adoption) error {
 		text += "; message_store_before_dibs is still there"
 	}
 	return a.out.row(cell{text: "adoption"}, cell{text: string(d.State), style: style}, cell{text: text, style: dim})
+}
+
+// aboutAdoption is what doctor tells of an adoption.
+func aboutAdoption(d *migrations.Adoption) postgres.Finding {
+	f := postgres.Finding{Group: "schema", Name: "adoption", Verdict: postgres.Warn, Advice: "run dibs migrate adopt"}
+	switch {
+	case d.State == migrations.Adopting:
+		f.Says = fmt.Sprintf("message-db is the store, and is being adopted: %d of %d messages are copied", d.Copied, max(d.Found, d.Copied))
+		f.Advice += " to go on, or with --undo to give it up"
+	case d.State == migrations.Undone:
+		f.Says = "message-db is the store again: its adoption was undone " + timeText(d.UndoneAt)
+		f.Advice += " to adopt it once more"
+	case d.HasOld:
+		f.Verdict, f.Says, f.Advice = postgres.OK, "message-db was adopted "+timeText(d.SwitchedAt)+"; message_store_before_dibs is still there", ""
+	default:
+		f.Verdict, f.Says, f.Advice = postgres.OK, "message-db was adopted "+timeText(d.SwitchedAt), ""
+	}
+	return f
 }
 
 // An adoptionPlanLine is how a plan is printed as JSON.
@@ -182,10 +210,53 @@ func (a *app) printAdoptionPlan(p *migrations.AdoptionPlan) error {
 	} else {
 		err = a.printAdoptionRows(p, obstacles)
 	}
-	if err == nil && len(obstacles) > 0 {
-		err = &migrations.CannotAdoptError{Obstacles: p.Obstacles}
+	if err != nil {
+		return err
 	}
-	return err
+	return inTheWay(p.Obstacles)
+}
+
+// inTheWay is the error for obstacles that are printed.
+func inTheWay(obstacles []migrations.Obstacle) error {
+	n := len(obstacles)
+	if n == 0 {
+		return nil
+	}
+	text := "1 thing is in the way"
+	if n > 1 {
+		text = fmt.Sprintf("%d things are in the way", n)
+	}
+	return &obstaclesError{text, &migrations.CannotAdoptError{Obstacles: obstacles}, true}
+}
+
+// An obstaclesError says less than what it wraps, which may be pages.
+type obstaclesError struct {
+	text   string
+	err    error
+	listed bool // all of it is printed
+}
+
+func (e *obstaclesError) Error() string { return e.text }
+func (e *obstaclesError) Unwrap() error { return e.err }
+
+// shortened names the first of many obstacles.
+func shortened(err error) error {
+	cannot, ok := errors.AsType[*migrations.CannotAdoptError](err)
+	if !ok || len(cannot.Obstacles) < 2 {
+		return err
+	}
+	first := &migrations.CannotAdoptError{Obstacles: cannot.Obstacles[:1]}
+	return &obstaclesError{fmt.Sprintf("%v, and %d more", first, len(cannot.Obstacles)-1), err, false}
+}
+
+// leavable reports whether --leave-dependents would do.
+func leavable(e *migrations.CannotAdoptError) bool {
+	for _, o := range e.Obstacles {
+		if o.Kind != migrations.ObstacleDependents {
+			return false
+		}
+	}
+	return true
 }
 
 func (a *app) printAdoptionRows(p *migrations.AdoptionPlan, obstacles []string) error {
@@ -197,7 +268,11 @@ func (a *app) printAdoptionRows(p *migrations.AdoptionPlan, obstacles []string) 
 		add("message-db", "%s, %d messages, %s", p.Version, p.Messages, sizeText(p.Bytes))
 	}
 	if p.State != nil {
-		add("begun", "%s, %d messages are copied", timeText(p.State.StartedAt), p.State.Copied)
+		text := fmt.Sprintf("%s, %d messages are copied", timeText(p.State.StartedAt), p.State.Copied)
+		if p.State.State == migrations.Undone {
+			text = fmt.Sprintf("%s, and undone %s: it begins anew", timeText(p.State.StartedAt), timeText(p.State.UndoneAt))
+		}
+		add("begun", "%s", text)
 	}
 	if p.Sample > 0 {
 		add("needs", "%s of disk, and about as much of write-ahead log", sizeText(p.NeedBytes))
@@ -206,7 +281,7 @@ func (a *app) printAdoptionRows(p *migrations.AdoptionPlan, obstacles []string) 
 	}
 	if len(obstacles) == 0 {
 		add("writers", "go on meanwhile, and wait for the switch at the end")
-		add("then", "the store is dibs.messages, for clients of message-db too; what was is message_store_before_dibs")
+		add("then", "the store is dibs.messages, for clients of message-db too; the old schema stays, as message_store_before_dibs")
 	}
 	for _, w := range p.Warnings {
 		add("warning", "%s", w)
@@ -236,10 +311,20 @@ type undoLine struct {
 	HeldMillis int64    `json:"heldMillis,omitempty"`
 }
 
-func (a *app) printUndo(p *migrations.UndoPlan, dryRun bool) error {
+func (a *app) printUndo(p *migrations.UndoPlan, dryRun, leave bool) error {
+	var err error
 	if a.JSON {
-		return a.out.object(undoLine{dryRun, p.Abandons, p.Since, p.Removed, append([]string{}, p.Dependents...), p.Held.Milliseconds()})
+		err = a.out.object(undoLine{dryRun, p.Abandons, p.Since, p.Removed, append([]string{}, p.Dependents...), p.Held.Milliseconds()})
+	} else {
+		err = a.printUndoRows(p, dryRun, leave)
 	}
+	if err != nil || !dryRun || leave {
+		return err
+	}
+	return inTheWay(p.Obstacles())
+}
+
+func (a *app) printUndoRows(p *migrations.UndoPlan, dryRun, leave bool) error {
 	would := ""
 	if dryRun {
 		would = "would be "
@@ -247,26 +332,29 @@ func (a *app) printUndo(p *migrations.UndoPlan, dryRun bool) error {
 	if p.Abandons {
 		return a.out.line("%sabandoned: what was copied is thrown away, and message-db stays the store", would)
 	}
-	text := fmt.Sprintf("%sundone: %d messages written since the switch %s copied back", would, p.Since, plural(p.Since))
+	text := fmt.Sprintf("%sundone: messages copied back that were written since the switch: %d", would, p.Since)
 	if p.Removed > 0 {
-		text += fmt.Sprintf(", and %d trimmed or deleted since %s deleted there too", p.Removed, plural(p.Removed))
+		text += fmt.Sprintf("; deleted there too, since they were trimmed or deleted: %d", p.Removed)
 	}
-	if err := a.out.line("%s", text); err != nil {
+	switch {
+	case dryRun:
+		text += "; writers would wait for that"
+	case p.Held > 0:
+		text += "; writers were held for " + shortTime(p.Held)
+	}
+	if err := a.out.line("%s", text); err != nil || !dryRun {
 		return err
 	}
-	for _, d := range p.Dependents {
-		if err := a.out.line("in the way: %s would go on with the schema that is put aside", visible(d)); err != nil {
+	for _, o := range p.Obstacles() {
+		row := []cell{{text: "in the way", style: red}, {text: visible(o.Problem)}}
+		if leave {
+			row[0] = cell{text: "warning"}
+		}
+		if err := a.out.row(row...); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func plural(n int64) string {
-	if n == 1 {
-		return "is"
-	}
-	return "are"
 }
 
 // An adoptionMeter shows progress on the standard error: on a terminal in one line,
@@ -311,6 +399,9 @@ func (m *adoptionMeter) show(p migrations.AdoptionProgress) {
 		return
 	}
 	text := "dibs: " + string(p.Phase)
+	if p.Phase == migrations.AdoptionLocks {
+		text = "dibs: locking the table"
+	}
 	if p.Done > 0 || p.Total > 0 && p.Phase != migrations.AdoptionLocks {
 		text += fmt.Sprintf(" %d", p.Done)
 		if p.Total > 0 {
@@ -370,17 +461,30 @@ func adoptionHint(err error) (kind, hint string) {
 	case errors.Is(err, migrations.ErrAdopting):
 		return "adopting", "until then message-db is the store: see dibs migrate status"
 	case errors.Is(err, migrations.ErrCannotAdopt):
-		return "cannotAdopt", "nothing was changed; see all of it with: dibs migrate adopt --dry-run"
+		return "cannotAdopt", cannotAdoptHint(err)
 	case errors.Is(err, migrations.ErrCopyDiffers):
 		return "copyDiffers", "nothing was switched; dibs migrate adopt --undo throws the copy away"
 	case errors.Is(err, migrations.ErrLocked):
-		return "locked", "nothing was switched, and what was copied stays: run it again when they are done"
+		return "locked", "nothing was switched, and what was copied stays: run it again when they are done, or with more --lock-tries"
 	case errors.Is(err, migrations.ErrAdoptionRuns):
-		return "adoptionRuns", ""
+		return "adoptionRuns", "wait until it is done, or end it: its sessions are named dibs migrate adopt"
+	case errors.Is(err, migrations.ErrPooled):
+		return "pooled", "give the server's own address: --store or DATABASE_URL"
 	case errors.Is(err, migrations.ErrNothingToUndo):
-		return "nothingToUndo", ""
+		return "nothingToUndo", "none was begun, it was undone already, or the old schema was dropped: see dibs migrate status"
 	}
 	return "", ""
+}
+
+func cannotAdoptHint(err error) string {
+	hints := []string{"nothing was changed"}
+	if all, ok := errors.AsType[*obstaclesError](err); !ok || !all.listed {
+		hints = append(hints, "see all of it with: --dry-run")
+	}
+	if cannot, ok := errors.AsType[*migrations.CannotAdoptError](err); ok && leavable(cannot) {
+		hints = append(hints, "to go on all the same: --leave-dependents")
+	}
+	return strings.Join(hints, "; ")
 }
 
 // sizeText is a size as a person says it.

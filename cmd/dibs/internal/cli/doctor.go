@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
 )
@@ -59,6 +60,18 @@ func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]postgres.Fin
 		return nil, err
 	}
 	findings := aboutMigrations(all)
+	if a.Schema == "" || a.Schema == pgschema.Default {
+		adoption, err := migrations.AdoptionStatus(ctx, conn)
+		if err != nil {
+			return nil, err
+		}
+		if adoption != nil {
+			findings = append(findings, aboutAdoption(adoption))
+		}
+		if adoption != nil && adoption.State != migrations.Adopted {
+			return findings, nil // the schema is not meant to be as it is elsewhere
+		}
+	}
 	drift, err := migrations.Drift(ctx, conn, a.migrationsConfig())
 	switch {
 	case denied(err):
