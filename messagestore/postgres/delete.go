@@ -102,7 +102,7 @@ func (a *Admin) delete(ctx context.Context, expected messagestore.Version, o *De
 			Stream: deleted.Stream, Expected: messagestore.Version(at.Int64), Actual: messagestore.Version(version),
 		}
 	case "no_stream":
-		return false, messagestore.ErrNotFound
+		return false, fmt.Errorf("%w: the stream has none, and never had", messagestore.ErrNotFound)
 	}
 	deleted.Version, deleted.Messages = messagestore.Version(version), messages.Int64
 	deleted.Tombstone = messagestore.StreamName(tombstone)

@@ -75,6 +75,9 @@ func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 			}
 		}
 		deleted, err := admin.Delete(ctx, stream, expected, options)
+		if err != nil && deleted.Tombstone != "" && !a.JSON {
+			a.warn("dibs: %s is deleted, and not all of its messages are removed yet: run it again to go on\n", visible(c.Stream))
+		}
 		return c.print(a, deleted, err)
 	})
 }

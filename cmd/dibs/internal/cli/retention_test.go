@@ -53,6 +53,10 @@ func TestTrimPrintsWhatWentAndWhatStays(t *testing.T) {
 		dibs.ok(t, "trim", "account-1", "--before", "2999-01-01T00:00:00+01:00", "--min-age", "0"))
 	require.Equal(t, "account-9  it has no messages\nremoved 0 messages of 1 stream\n", dibs.ok(t, "trim", "account-9", "--keep", "1"))
 
+	none := dibs.run(t, "trim", "--category", "acount", "--keep", "1")
+	require.Equal(t, 0, none.code)
+	require.Equal(t, "dibs: acount has no streams\n", none.stderr)
+
 	require.Equal(t, 1, strings.Count(dibs.ok(t, "stream", "account-1"), "\n"))
 	require.Contains(t, dibs.ok(t, "verify"), "looked at")
 }
@@ -74,11 +78,17 @@ func TestDeleteLeavesATombstone(t *testing.T) {
 	require.Equal(t, 3, dibs.run(t, "write", "account-1", "Opened", "--expected", "no-stream").code)
 
 	erased := objects(t, dibs.ok(t, "delete", "account-2", "--erase-name", "--yes", "--json"))[0]
-	require.Regexp(t, "^account-[0-9a-f]{64}$", erased["tombstone"])
+	erasedTo, _ := erased["tombstone"].(string)
+	require.Regexp(t, "^account-[0-9a-f]{64}$", erasedTo)
 	erased["tombstone"] = ""
 	require.Equal(t, map[string]any{"stream": "account-2", "messages": 2.0, "version": 2.0, "tombstone": "", "nameErased": true}, erased)
 	require.NotContains(t, dibs.ok(t, "category", "account"), "account-2")
-	require.Equal(t, 1, dibs.run(t, "delete", "account-3", "--yes").code)
+	none := dibs.run(t, "delete", "account-3", "--yes")
+	require.Equal(t, 1, none.code)
+	require.Contains(t, none.stderr, "the stream has none, and never had")
+	held := dibs.run(t, "delete", erasedTo, "--yes", "--erase-name")
+	require.Equal(t, 2, held.code)
+	require.Contains(t, held.stderr, "it has the tombstone of a stream that was deleted with its name")
 	require.Contains(t, dibs.ok(t, "verify"), "1 erased stream")
 }
 

@@ -122,6 +122,9 @@ func (c *trimCommand) print(a *app, each iter.Seq2[postgres.Trimmed, error]) err
 	if a.JSON {
 		return nil
 	}
+	if streams == 0 {
+		a.warn("dibs: %s has no streams\n", visible(c.Category))
+	}
 	verb := "removed"
 	if c.DryRun {
 		verb = "would remove"
