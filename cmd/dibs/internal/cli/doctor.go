@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -133,6 +134,9 @@ func aboutDrift(drift *migrations.DriftReport, files int) []postgres.Finding {
 			Group: "schema", Name: "drift", Verdict: postgres.Fail, Says: d.String(),
 			Advice: "it was changed by hand: put it back as dibs migrate print has it",
 		}
+		if forgottenByDumps(d) {
+			f.Verdict, f.Advice = postgres.Warn, "a dump does not hold this right, so it comes back when one is restored: dibs migrate up revokes it"
+		}
 		if d.Foreign {
 			f.Verdict, f.Advice = postgres.Warn, "keep what is yours in another schema: this one belongs to the migrations"
 		}
@@ -142,6 +146,12 @@ func aboutDrift(drift *migrations.DriftReport, files int) []postgres.Finding {
 		findings = append(findings, postgres.Finding{Group: "schema", Name: "drift", Verdict: postgres.OK, Says: "objects and rights are as the migrations made them"})
 	}
 	return findings
+}
+
+// forgottenByDumps reports whether a difference is no more than what pg_dump, and so
+// pg_upgrade, makes by leaving out the rights to the types of tables' rows.
+func forgottenByDumps(d migrations.Difference) bool {
+	return len(d.Lacks) == 0 && slices.Equal(d.Has, []string{"grant usage of its type to public"})
 }
 
 // A findingLine is how a finding is printed as JSON.

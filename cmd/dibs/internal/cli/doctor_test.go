@@ -1,8 +1,10 @@
 package cli_test
 
 import (
+	"bytes"
 	"context"
 	"net/url"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -70,6 +72,28 @@ func TestDoctorFindsWhatWasNotMigratedOrWasChangedByHand(t *testing.T) {
 		}
 		require.True(t, said, "%s: %s", c.damage, r.stdout)
 	}
+}
+
+// pg_dump leaves out the rights to the types of tables' rows.
+func TestDoctorTellsOfARestoredDumpWhatIsToBeDone(t *testing.T) {
+	t.Parallel()
+	from, to := pgtest.Database(t), pgtest.Database(t)
+	(&shell{env: map[string]string{"DATABASE_URL": from}}).ok(t, "migrate", "up")
+	dump, err := exec.CommandContext(t.Context(), "pg_dump", "-d", from).Output() //nolint:gosec // a test's
+	require.NoError(t, err)
+	restore := exec.CommandContext(t.Context(), "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", to) //nolint:gosec // a test's
+	restore.Stdin = bytes.NewReader(dump)
+	output, err := restore.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	dibs := &shell{env: map[string]string{"DATABASE_URL": to}}
+
+	restored := dibs.ok(t, "doctor", "--quiet")
+	require.Contains(t, restored, "  warn    table dibs.messages: has: grant usage of its type to public\n          a dump does not hold this right, so it comes back when one is restored: dibs migrate up revokes it\n")
+	require.NotContains(t, restored, "fail")
+	require.Equal(t, 0, dibs.run(t, "verify").code)
+
+	dibs.ok(t, "migrate", "up")
+	require.NotContains(t, dibs.ok(t, "doctor", "--quiet"), "schema\n")
 }
 
 func TestDoctorWorksForWhoMayOnlyConnect(t *testing.T) {
