@@ -146,7 +146,7 @@ func startCrashChild(t *testing.T, storeURL string, category messagestore.Catego
 // startChild runs this binary with more in its environment.
 func startChild(t *testing.T, env ...string) *exec.Cmd {
 	t.Helper()
-	child := exec.Command(os.Args[0]) //nolint:gosec // this binary; it is killed by the test
+	child := exec.Command(os.Args[0])
 	child.Env = append(os.Environ(), env...)
 	child.Stderr = os.Stderr
 	_, err := child.StdinPipe()

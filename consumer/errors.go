@@ -225,5 +225,5 @@ func backoff(least, most time.Duration, failures int) time.Duration {
 		d *= 2
 	}
 	d = min(d, most)
-	return d - rand.N(d/2+1) //nolint:gosec // no secret
+	return d - rand.N(d/2+1)
 }

@@ -245,9 +245,9 @@ func TestAConsumerReadsWhatIsRemovedUnderIt(t *testing.T) {
 	enough := make(chan struct{})
 	go func() {
 		for {
-			stream := r.category.Stream(strconv.Itoa(rand.N(5))) //nolint:gosec // no secret
+			stream := r.category.Stream(strconv.Itoa(rand.N(5)))
 			var err error
-			switch rand.N(4) { //nolint:gosec // no secret
+			switch rand.N(4) {
 			case 0:
 				_, err = r.admin.Delete(ctx, stream, messagestore.AnyVersion, &postgres.DeleteOptions{EraseName: true})
 			case 1:

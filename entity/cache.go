@@ -40,7 +40,7 @@ func (c *cache[T]) get(stream messagestore.StreamName) (state[T], bool) {
 		return empty[T](), false
 	}
 	c.recent.MoveToFront(element)
-	known := element.Value.(*entry[T]).state //nolint:errcheck,forcetypeassert // the list holds nothing else
+	known := entryOf[T](element).state
 	c.mu.Unlock()
 	known.entity = clone(known.entity)
 	return known, true
@@ -57,7 +57,7 @@ func (c *cache[T]) put(stream messagestore.StreamName, loaded state[T]) {
 	defer c.mu.Unlock()
 	if element, ok := c.byName[stream]; ok {
 		c.recent.MoveToFront(element)
-		known := element.Value.(*entry[T]) //nolint:errcheck,forcetypeassert // as above
+		known := entryOf[T](element)
 		if loaded.version >= known.state.version {
 			known.state = loaded
 		}
@@ -76,12 +76,16 @@ func (c *cache[T]) drop(stream messagestore.StreamName, last uuid.UUID) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if element, ok := c.byName[stream]; ok && element.Value.(*entry[T]).state.last == last { //nolint:errcheck,forcetypeassert // as above
+	if element, ok := c.byName[stream]; ok && entryOf[T](element).state.last == last {
 		c.remove(element)
 	}
 }
 
 func (c *cache[T]) remove(element *list.Element) {
 	c.recent.Remove(element)
-	delete(c.byName, element.Value.(*entry[T]).stream) //nolint:errcheck,forcetypeassert // as above
+	delete(c.byName, entryOf[T](element).stream)
+}
+
+func entryOf[T any](element *list.Element) *entry[T] {
+	return element.Value.(*entry[T]) //nolint:errcheck // the list holds nothing else
 }

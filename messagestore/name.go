@@ -1,7 +1,7 @@
 package messagestore
 
 import (
-	"crypto/md5" //nolint:gosec // the hash that message-db divides consumer groups by; nothing is kept secret with it
+	"crypto/md5" // the hash that message-db divides consumer groups by; nothing is kept secret with it
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -187,8 +187,8 @@ func groupMember(hash int64, size int) int {
 
 // Hash64 is message-db's hash_64: the first 8 bytes of the MD5 of s, big-endian.
 func Hash64(s string) int64 {
-	sum := md5.Sum([]byte(s))                      //nolint:gosec // as above
-	return int64(binary.BigEndian.Uint64(sum[:8])) //nolint:gosec // the same 64 bits, signed
+	sum := md5.Sum([]byte(s))
+	return int64(binary.BigEndian.Uint64(sum[:8])) // the same 64 bits, signed
 }
 
 // textRule returns the rule that s breaks as a name or a type, or "".

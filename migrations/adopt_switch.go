@@ -173,7 +173,7 @@ func (a *adopter) watch(ctx context.Context, conn *pgx.Conn) []Blocker {
 		case <-every.C:
 		}
 		// Not ended with ctx, which would cost the connection.
-		rows, err := conn.Query(context.WithoutCancel(ctx), statements["blockers"], int32(a.main.PgConn().PID())) //nolint:gosec // a pid
+		rows, err := conn.Query(context.WithoutCancel(ctx), statements["blockers"], int32(a.main.PgConn().PID()))
 		if err != nil {
 			return last
 		}

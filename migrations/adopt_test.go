@@ -327,7 +327,7 @@ func TestWriterThatWaitsForTheSwitchWritesToTheStoreOrFails(t *testing.T) {
 		}()
 	}
 	for _, client := range clients {
-		pid := int32(client.PgConn().PID()) //nolint:gosec // a pid
+		pid := int32(client.PgConn().PID())
 		require.Eventually(t, func() bool { return one[bool](t, watcher, "select cardinality(pg_blocking_pids($1)) > 0", pid) }, patience, tick)
 	}
 
@@ -680,7 +680,7 @@ func TestWhoeverHoldsTheTableIsNamed(t *testing.T) {
 	locked, ok := errors.AsType[*migrations.LockedError](err)
 	require.True(t, ok)
 	require.Len(t, locked.Blockers, 1)
-	require.Equal(t, int32(holder.PgConn().PID()), locked.Blockers[0].PID) //nolint:gosec // a pid
+	require.Equal(t, int32(holder.PgConn().PID()), locked.Blockers[0].PID)
 	require.ErrorContains(t, err, fmt.Sprintf("process %d of postgres", holder.PgConn().PID()))
 	require.True(t, told.Load())
 	write(t, conn, "account-1")

@@ -113,7 +113,7 @@ func TestRunnerKilledHalfWayLeavesNothing(t *testing.T) {
 	halfWay := append(migrations.Files(), migrations.NewFile("9999_waits.sql", "set local lock_timeout = 0; select pg_advisory_xact_lock(1);"))
 	done := make(chan error, 1)
 	go func() { done <- migrations.UpWith(t.Context(), killed, nil, halfWay) }()
-	pid := int32(killed.PgConn().PID()) //nolint:gosec // a pid
+	pid := int32(killed.PgConn().PID())
 	require.Eventually(t, func() bool {
 		return one[bool](t, watcher, "select cardinality(pg_blocking_pids($1)) > 0", pid)
 	}, patience, tick)
@@ -237,7 +237,7 @@ func TestContextEndsTheWaitForAnother(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- migrations.Up(ctx, waiting, nil) }()
-	pid := int32(waiting.PgConn().PID()) //nolint:gosec // a pid
+	pid := int32(waiting.PgConn().PID())
 	require.Eventually(t, func() bool {
 		return one[bool](t, watcher, "select cardinality(pg_blocking_pids($1)) > 0", pid)
 	}, patience, tick)

@@ -48,18 +48,17 @@ func rightsIn(t *testing.T, conn interface {
 }, roles ...string,
 ) map[string]string {
 	t.Helper()
-	rows, err := conn.Query(t.Context(), readRights, roles) //nolint:rowserrcheck // collected
+	rows, err := conn.Query(t.Context(), readRights, roles)
+	require.NoError(t, err)
+	lines, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Object, Rights string }])
 	require.NoError(t, err)
 	all := map[string]string{}
-	var object, rights string
-	_, err = pgx.ForEachRow(rows, []any{&object, &rights}, func() error {
-		require.NotContains(t, all, object, "one function to a name")
-		if !strings.HasPrefix(object, "column ") || rights != "nobody" {
-			all[object] = rights
+	for _, l := range lines {
+		require.NotContains(t, all, l.Object, "one function to a name")
+		if !strings.HasPrefix(l.Object, "column ") || l.Rights != "nobody" {
+			all[l.Object] = l.Rights
 		}
-		return nil
-	})
-	require.NoError(t, err)
+	}
 	return all
 }
 
@@ -130,18 +129,15 @@ func TestDefinersResolveNamesThemselves(t *testing.T) {
 			coalesce((select substr(c, 13) from unnest(p.proconfig) c where starts_with(c, 'search_path=')), '')
 		from pg_proc p
 		where p.pronamespace in ('dibs'::regnamespace, 'message_store'::regnamespace) and p.prosecdef`
-	rows, err := conn.Query(t.Context(), definers) //nolint:rowserrcheck // ForEachRow does
+	rows, err := conn.Query(t.Context(), definers)
 	require.NoError(t, err)
-	found := 0
-	var function, owner, path string
-	_, err = pgx.ForEachRow(rows, []any{&function, &owner, &path}, func() error {
-		found++
-		require.Equal(t, "dibs_owner", owner, function)
-		require.Equal(t, "pg_catalog, pg_temp", path, function)
-		return nil
-	})
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Function, Owner, Path string }])
 	require.NoError(t, err)
-	require.Greater(t, found, 10)
+	require.Greater(t, len(found), 10)
+	for _, f := range found {
+		require.Equal(t, "dibs_owner", f.Owner, f.Function)
+		require.Equal(t, "pg_catalog, pg_temp", f.Path, f.Function)
+	}
 	require.False(t, one[bool](t, conn, "select rolcanlogin or rolsuper or rolcreaterole or rolcreatedb or rolreplication or rolbypassrls from pg_roles where rolname = 'dibs_owner'"))
 	require.Zero(t, one[int](t, conn, `
 		select count(*) from pg_proc p

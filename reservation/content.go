@@ -144,9 +144,9 @@ func DeriveID(m *messagestore.Recorded, name string) uuid.UUID {
 	if m.ID.Version() == 7 && m.ID.Variant() == uuid.RFC4122 {
 		copy(id[:6], m.ID[:6])
 	} else {
-		ms := uint64(max(m.Time.UnixMilli(), 0)) //nolint:gosec // not negative
+		ms := uint64(max(m.Time.UnixMilli(), 0))
 		for i := range 6 {
-			id[i] = byte(ms >> (8 * (5 - i))) //nolint:gosec // one byte of it
+			id[i] = byte(ms >> (8 * (5 - i)))
 		}
 	}
 	id[6] = id[6]&0x0F | 0x70

@@ -51,7 +51,7 @@ func TestOneOfManyAttemptsReserves(t *testing.T) {
 	onEachDriver(t, func(t *testing.T, driver messagestore.AtomicDriver) {
 		const keys, sources, workers = 4, 4, 3
 		var random sync.Mutex
-		chance := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // no secret
+		chance := rand.New(rand.NewPCG(1, 2))
 		plain := messagestore.New(driver, nil)
 		broken := messagestore.New(&faulty{
 			AtomicDriver: driver,
@@ -161,7 +161,7 @@ func TestAnEffectIsWrittenOnceForItsKey(t *testing.T) {
 			onEachDriver(t, func(t *testing.T, driver messagestore.AtomicDriver) {
 				const keys, issues, accounts, deliverers = 6, 3, 2, 3
 				var random sync.Mutex
-				chance := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // no secret
+				chance := rand.New(rand.NewPCG(3, 4))
 				plain := messagestore.New(driver, nil)
 				broken := messagestore.New(&faulty{AtomicDriver: driver, next: func() fault {
 					random.Lock()

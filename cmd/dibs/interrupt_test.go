@@ -35,7 +35,7 @@ func TestInterruptedCommandLeavesNothingRunningOnTheServer(t *testing.T) {
 	require.NoError(t, err)
 
 	for _, args := range [][]string{{"verify"}, {"report", "streams"}} {
-		command := exec.CommandContext(t.Context(), self, args...) //nolint:gosec // this test's own binary
+		command := exec.CommandContext(t.Context(), self, args...)
 		command.Env = append(os.Environ(), "DIBS_TEST_MAIN=1", "DIBS_STORE="+where)
 		require.NoError(t, command.Start())
 		require.Eventually(t, busy(1), 20*time.Second, 5*time.Millisecond, args)

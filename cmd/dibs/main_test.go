@@ -28,7 +28,7 @@ func dibs(t *testing.T, store string, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
-	command := exec.CommandContext(t.Context(), self, args...) //nolint:gosec // this test's own binary
+	command := exec.CommandContext(t.Context(), self, args...)
 	command.Env = append(os.Environ(), "DIBS_TEST_MAIN=1", "DIBS_STORE=sqlite:"+store)
 	return command
 }

@@ -41,7 +41,7 @@ func start(t testing.TB, options ...string) string {
 	script := filepath.Join(root(t), "scripts", "with-postgres")
 	args := append([]string{script}, options...)
 	args = append(args, variable, "--", "sh", "-c", `echo "$`+variable+`"; exec cat >/dev/null`)
-	return keep(t, exec.Command("bash", args...)) //nolint:gosec,noctx // a script of ours, which ends with its input
+	return keep(t, exec.Command("bash", args...)) //nolint:noctx // a script of ours, which ends with its input
 }
 
 // A Bouncer is a PgBouncer, in transaction mode unless it was told otherwise.
@@ -100,7 +100,7 @@ logfile = %[2]s/log
 		command = append(asPostgres(t, dir), command...)
 	}
 	args := append([]string{"-c", `"$@" >/dev/null 2>&1 & echo started; cat >/dev/null; kill $!; wait`, "sh"}, command...)
-	keep(t, exec.Command("sh", args...)) //nolint:gosec,noctx // ends with its input
+	keep(t, exec.Command("sh", args...)) //nolint:noctx // ends with its input
 
 	b := &Bouncer{t: t}
 	u := url.URL{Scheme: "postgres", Path: "/" + target.Database, RawQuery: url.Values{"host": {dir}, "port": {"6432"}, "user": {target.User}}.Encode()}

@@ -128,7 +128,7 @@ func appendArguments(appends []messagestore.Append) []any {
 	streams, expected, counts := make([]string, len(appends)), make([]int64, len(appends)), make([]int32, len(appends))
 	ids, types, data, metadata := make([]pgtype.UUID, 0, n), make([]string, 0, n), make([]string, 0, n), make([]*string, 0, n)
 	for i, a := range appends {
-		streams[i], expected[i], counts[i] = string(a.Stream), int64(a.Expected), int32(len(a.Records)) //nolint:gosec // at most MaxWriteMessages
+		streams[i], expected[i], counts[i] = string(a.Stream), int64(a.Expected), int32(len(a.Records)) // at most MaxWriteMessages
 		for _, r := range a.Records {
 			ids = append(ids, pgtype.UUID{Bytes: r.ID, Valid: true})
 			types = append(types, r.Type)
@@ -182,7 +182,7 @@ func outcome(answers []answer, appends []messagestore.Append) ([]messagestore.Wr
 // another writer.
 func pause(ctx context.Context, attempt int) error {
 	most := 10 * time.Millisecond << attempt
-	timer := time.NewTimer(rand.N(most)) //nolint:gosec // no secret
+	timer := time.NewTimer(rand.N(most))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -157,7 +157,7 @@ func TestADeletedStreamGoesOnAfterItsTombstone(t *testing.T) {
 					require.Equal(t, int64(batch), deleted.Messages)
 					require.Equal(t, written.Version+1, deleted.Version)
 					for i, body := range bodies { // the ids are free again
-						m := body.(messagestore.Message) //nolint:errcheck,forcetypeassert // it was made above
+						m := body.(messagestore.Message) //nolint:errcheck // it was made above
 						m.ID = uuid.Must(uuid.NewV7())
 						bodies[i] = m
 					}

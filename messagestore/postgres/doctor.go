@@ -306,7 +306,7 @@ func (e *examination) nameLocks(ctx context.Context) error {
 	for _, f := range e.findings {
 		if found := lockKey.FindStringSubmatch(f.Says); f.Group == "locks" && found != nil {
 			if key, err := strconv.ParseInt(found[1], 10, 32); err == nil {
-				keys = append(keys, int32(key)) //nolint:gosec // it was parsed as one
+				keys = append(keys, int32(key)) // it was parsed as one
 			}
 		}
 	}

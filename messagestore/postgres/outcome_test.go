@@ -71,7 +71,7 @@ func TestKilledBackendLeavesAnUnknownOutcomeThatCanBeResolved(t *testing.T) {
 	}()
 	waitUntilBlocked(t, shared, pid)
 
-	_, err := shared.Exec(t.Context(), "select pg_terminate_backend($1)", int32(pid)) //nolint:gosec // a pid
+	_, err := shared.Exec(t.Context(), "select pg_terminate_backend($1)", int32(pid))
 	require.NoError(t, err)
 
 	err = <-done

@@ -229,7 +229,7 @@ func begin(t *testing.T, level pgx.TxIsoLevel) pgx.Tx {
 func waitUntilBlocked(t *testing.T, db postgres.DB, pid uint32) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		rows, err := db.Query(t.Context(), "select cardinality(pg_blocking_pids($1)) > 0", int32(pid)) //nolint:gosec // a pid
+		rows, err := db.Query(t.Context(), "select cardinality(pg_blocking_pids($1)) > 0", int32(pid))
 		require.NoError(t, err)
 		blocked, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
 		require.NoError(t, err)

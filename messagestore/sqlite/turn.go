@@ -56,7 +56,7 @@ func (t *turns) pause(now time.Time) time.Duration {
 }
 
 func jitter(mean time.Duration) time.Duration {
-	return mean/2 + rand.N(mean) //nolint:gosec // not for secrets
+	return mean/2 + rand.N(mean)
 }
 
 // retry repeats f while it finds the database locked, until limit or the end of

@@ -108,7 +108,7 @@ func (b bug) suite(t *testing.T, subTests []string, env ...string) (output strin
 		subjects, names = append(subjects, subject), append(names, rest)
 	}
 	pattern := "^TestSuite$/^(" + strings.Join(subjects, "|") + ")$/^(" + strings.Join(names, "|") + ")$"
-	command := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run="+pattern, "-test.timeout=1m", "-rapid.nofailfile", "-rapid.shrinktime=100ms") //nolint:gosec // this very program
+	command := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run="+pattern, "-test.timeout=1m", "-rapid.nofailfile", "-rapid.shrinktime=100ms")
 	command.Env = append(append(os.Environ(), bugVariable+"="+b.name), env...)
 	combined, err := command.CombinedOutput()
 	return string(combined), err

@@ -71,7 +71,7 @@ func cancelledWriteTellsTheTruth(t *testing.T, f *fixture) {
 	var attempts []attempt
 	for range rounds {
 		race(t, writers, func(i int) error {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(3000))*time.Microsecond) //nolint:gosec // no secret
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(3000))*time.Microsecond)
 			defer cancel()
 			message := raw("Opened", `{}`)
 			a := attempt{stream: f.stream(fmt.Sprint(i % 4)), id: message.ID}

@@ -44,7 +44,7 @@ func (c *client) waits(sql string) (then func()) {
 	done := make(chan answer, 1)
 	go func() { done <- c.do(c.t, step{sql: sql}, modes[0], "message_store.") }()
 	require.Eventually(c.t, func() bool {
-		return one[bool](c.t, c.admin, "select cardinality(pg_blocking_pids($1)) > 0", int32(c.conn.PID())) //nolint:gosec // a pid
+		return one[bool](c.t, c.admin, "select cardinality(pg_blocking_pids($1)) > 0", int32(c.conn.PID()))
 	}, patience, tick, "%s does not wait: %s", c.name, sql)
 	c.heard = append(c.heard, c.name+" waits: "+sql)
 	return func() { c.hears(sql, <-done) }

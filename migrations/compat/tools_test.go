@@ -29,7 +29,7 @@ func TestToolsOfMessageDBPrintTheSame(t *testing.T) {
 	var printed [][]string
 	for _, database := range []string{messageDB(t), dibs(t)} {
 		bin := t.TempDir()
-		require.NoError(t, os.WriteFile(filepath.Join(bin, "uuidgen"), []byte(uuidgen), 0o700)) //nolint:gosec // it is run
+		require.NoError(t, os.WriteFile(filepath.Join(bin, "uuidgen"), []byte(uuidgen), 0o700))
 		path := "PATH=" + bin + string(os.PathListSeparator) + os.Getenv("PATH")
 		var all []string
 		for _, call := range []string{

@@ -36,7 +36,7 @@ func TestEndOfACategoryIsFoundInFewReads(t *testing.T) {
 		require.Less(t, c.pages, 100)
 
 		stream := messagestore.StreamName("account-1")
-		if rand.IntN(3) > 0 { //nolint:gosec // any mixture will do
+		if rand.IntN(3) > 0 {
 			stream = "other-1"
 		}
 		written, err := store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "T", Data: []byte("{}")})

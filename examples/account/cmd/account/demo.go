@@ -35,7 +35,7 @@ func runDemo(ctx context.Context, args []string, stdout, stderr io.Writer) (err 
 	flags := flag.NewFlagSet("account demo", flag.ContinueOnError)
 	url := flags.String("store", os.Getenv(storeVariable), "the store's `URL`; it must hold no accounts (default: SQLite in a throwaway folder)")
 	file := flags.String("orders", "", "a CSV `file` of payment orders (default: 4,334 orders of a Czech bank)")
-	seed := flags.Uint64("seed", uint64(time.Now().UnixNano()), "what duplicates and order are drawn by") //nolint:gosec // any bits will do
+	seed := flags.Uint64("seed", uint64(time.Now().UnixNano()), "what duplicates and order are drawn by") // any bits will do
 	limit := flags.Duration("limit", 5*time.Minute, "give up after this long")
 	if err := parse(flags, args, stderr); err != nil {
 		return err
@@ -199,7 +199,7 @@ func (d *demo) start(name string, cancel context.CancelCauseFunc, prepare func(*
 	if err != nil {
 		return nil, err
 	}
-	p := &process{Cmd: exec.Command(self, args...), ended: make(chan struct{})} //nolint:gosec,noctx // itself; stopped by signal
+	p := &process{Cmd: exec.Command(self, args...), ended: make(chan struct{})} //nolint:noctx // itself; stopped by signal
 	p.Stderr = &p.stderr
 	p.Env = append(os.Environ(), storeVariable+"="+d.url) // not an argument: it may hold a password
 	// A group of its own, so that Ctrl-C reaches the children through this process only.

@@ -36,7 +36,7 @@ func readOrders(path string) ([]order, error) {
 	raw := account.PaymentOrders
 	if path != "" {
 		var err error
-		if raw, err = os.ReadFile(path); err != nil { //nolint:gosec // the user names the file
+		if raw, err = os.ReadFile(path); err != nil {
 			return nil, fmt.Errorf("%w: %w", errUsage, err)
 		}
 	}
@@ -185,7 +185,7 @@ type sending struct {
 func newPlan(orders []order, seed uint64, senders int) *plan {
 	p := &plan{Books: keepBooks(orders), Repeats: map[string]int{}}
 	add := func(key string, first int, s sending) int {
-		random := rand.New(rand.NewPCG(seed, hash(key))) //nolint:gosec // it has to be repeatable, not secret
+		random := rand.New(rand.NewPCG(seed, hash(key))) // it has to be repeatable, not secret
 		times := 1 + random.IntN(5)
 		for i := range times {
 			phase := first
@@ -230,7 +230,7 @@ func (p *plan) of(sender, phase int, seed uint64) []sending {
 	slices.SortStableFunc(mine, func(a, b sending) int {
 		return cmp.Or(cmp.Compare(a.Stream, b.Stream), cmp.Compare(fmt.Sprint(a.Body), fmt.Sprint(b.Body)))
 	})
-	random := rand.New(rand.NewPCG(seed, uint64(sender)*2+uint64(phase))) //nolint:gosec // as above
+	random := rand.New(rand.NewPCG(seed, uint64(sender)*2+uint64(phase)))
 	random.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
 	return mine
 }
