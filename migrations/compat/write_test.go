@@ -125,6 +125,16 @@ func TestWriteMessageIsTheSame(t *testing.T) {
 		{"a stream name that no index holds is an error", steps{
 			write(1, "a-"+long(2600)), write(2, "a-"+long(2800)), write(3, "a-"+strings.Repeat("1", 2800)), {sql: "select count(*) from MS.messages"},
 		}},
+		{"a correlation that message-db's index does not hold is written", steps{
+			{
+				sql: write(1, "a-1", nil).sql, args: append(write(1, "a-1").args, js(`{"correlationStreamName": "`+long(3000)+`-1"}`)),
+				ours: func(answer) answer { return answer{Columns: []string{"write_message 20 -1"}, Rows: []string{"0"}, Tag: "SELECT 1"} },
+			},
+		}},
+		{"a version is lost and won in a block with an exception, and goes on", steps{
+			{sql: "do $do$ begin perform MS.write_message('" + id(1) + "', 'a-1', 'T', '{}', null, -1); perform MS.write_message('" + id(2) + "', 'a-1', 'T', '{}', null, -1); exception when raise_exception then raise notice '% %', sqlstate, sqlerrm; end $do$"},
+			version(2, "a-1", -1), written,
+		}},
 		{"messages of one transaction have its time", steps{
 			{sql: "set timezone = 'Asia/Kolkata'"},
 			{sql: "begin"},
