@@ -128,7 +128,9 @@ func TestWriteMessageIsTheSame(t *testing.T) {
 		{"a correlation that message-db's index does not hold is written", steps{
 			{
 				sql: write(1, "a-1", nil).sql, args: append(write(1, "a-1").args, js(`{"correlationStreamName": "`+long(3000)+`-1"}`)),
-				ours: func(answer) answer { return answer{Columns: []string{"write_message 20 -1"}, Rows: []string{"0"}, Tag: "SELECT 1"} },
+				ours: func(answer) answer {
+					return answer{Columns: []string{"write_message 20 -1"}, Rows: []string{"0"}, Tag: "SELECT 1"}
+				},
 			},
 		}},
 		{"a version is lost and won in a block with an exception, and goes on", steps{
