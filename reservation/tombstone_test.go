@@ -1,0 +1,185 @@
+package reservation_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+	"github.com/dibs-go/dibs/reservation"
+)
+
+// A removal is what an administrator does with a stream, and others after that.
+type removal func(t *testing.T, store *messagestore.Store, admin *postgres.Admin, stream messagestore.StreamName)
+
+func deleting(erase bool) removal {
+	return func(t *testing.T, _ *messagestore.Store, admin *postgres.Admin, stream messagestore.StreamName) {
+		t.Helper()
+		_, err := admin.Delete(t.Context(), stream, messagestore.AnyVersion, &postgres.DeleteOptions{EraseName: erase})
+		require.NoError(t, err)
+	}
+}
+
+func trimming(t *testing.T, _ *messagestore.Store, admin *postgres.Admin, stream messagestore.StreamName) {
+	t.Helper()
+	for trimmed, err := range admin.TrimCategory(t.Context(), stream.Category(), &postgres.TrimOptions{Keep: 1, MinAge: postgres.AnyAge}) {
+		require.NoError(t, err)
+		require.Zero(t, trimmed.Removed, trimmed.Stream)
+	}
+}
+
+func writing(t *testing.T, store *messagestore.Store, _ *postgres.Admin, stream messagestore.StreamName) {
+	t.Helper()
+	send(t, store, stream, raw("Note", `{}`))
+}
+
+var removals = map[string][]removal{
+	"deleted":                              {deleting(false)},
+	"erased":                               {deleting(true)},
+	"deleted, then erased":                 {deleting(false), deleting(true)},
+	"erased twice":                         {deleting(true), deleting(true)},
+	"deleted and written to":               {deleting(false), writing, trimming},
+	"erased and written to":                {deleting(true), trimming, writing, trimming},
+	"written to, trimmed":                  {writing, trimming},
+	"erased, written to, and erased again": {deleting(true), writing, deleting(true), trimming},
+}
+
+// Whatever is removed of a reservation, its key stays taken, and a duplicate is told from
+// a key that is used for something else.
+func TestAKeyStaysTakenWhateverIsRemoved(t *testing.T) {
+	t.Parallel()
+	deposits := func(store *messagestore.Store) func(context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+		return func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+			account := m.Stream.Category().WithType("effect").Stream("1")
+			return []messagestore.StreamWrite{{Stream: account, Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{messagestore.Follow(m.Recorded, raw("Deposited", `{}`))}}}, nil
+		}
+	}
+	ways := map[string]struct {
+		mux    func(t *testing.T, store *messagestore.Store, told *outcomes, category messagestore.Category) *handler.Mux
+		stream func(category messagestore.Category) messagestore.StreamName
+	}{
+		"copied": {
+			func(t *testing.T, store *messagestore.Store, told *outcomes, _ messagestore.Category) *handler.Mux {
+				t.Helper()
+				mux := handler.New()
+				r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
+				handler.On(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string))))
+				return mux
+			},
+			func(category messagestore.Category) messagestore.StreamName { return category.Stream("123", "AAA") },
+		},
+		"inline": {
+			func(t *testing.T, store *messagestore.Store, told *outcomes, _ messagestore.Category) *handler.Mux {
+				t.Helper()
+				atomic, err := store.Atomic()
+				require.NoError(t, err)
+				mux := handler.New()
+				r := newReserver(t, store, &reservation.Config{Name: "deposits", OnOutcome: told.on})
+				handler.On(mux, reservation.Inline(r, atomic, Deposit.Key, deposits(store)))
+				return mux
+			},
+			func(category messagestore.Category) messagestore.StreamName {
+				return category.Stream("123", "deposits", "AAA")
+			},
+		},
+		"started": {
+			func(t *testing.T, store *messagestore.Store, told *outcomes, category messagestore.Category) *handler.Mux {
+				t.Helper()
+				return initiating(t, store, told, func(m handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
+					return category.WithType("transfer").Stream("123", m.Body.DepositID), Initiated{Amount: m.Body.Amount}
+				})
+			},
+			func(category messagestore.Category) messagestore.StreamName {
+				return category.WithType("transfer").Stream("123", "AAA")
+			},
+		},
+	}
+	for way, reserve := range ways {
+		for name, steps := range removals {
+			t.Run(fmt.Sprintf("%s, %s", way, name), func(t *testing.T) {
+				t.Parallel()
+				var told outcomes
+				pool := pgtest.Pool(t)
+				store, admin := messagestore.New(postgres.New(pool, nil), nil), postgres.NewAdmin(pool, nil)
+				category := storetest.Category(t)
+				source, stream := category.Stream("123"), reserve.stream(category)
+				mux := reserve.mux(t, store, &told, category)
+				first := send(t, store, source, Deposit{"AAA", 10})
+				require.NoError(t, mux.Handle(t.Context(), first))
+				require.Equal(t, []reservation.Outcome{reservation.Reserved}, told.all)
+				effects := len(all(t, store, category.WithType("effect").Stream("1")))
+				for _, step := range steps {
+					step(t, store, admin, stream)
+				}
+				left := all(t, store, stream)
+
+				again, other := send(t, store, source, Deposit{"AAA", 10}), send(t, store, source, Deposit{"AAA", 11})
+				told.all = nil
+				require.NoError(t, mux.Handle(t.Context(), first))
+				require.NoError(t, mux.Handle(t.Context(), again))
+				err := mux.Handle(t.Context(), other)
+
+				reused, ok := errors.AsType[*reservation.KeyReusedError](err)
+				require.True(t, ok, "%v", err)
+				require.NotEmpty(t, reused.Error())
+				require.Equal(t, reservation.Duplicate, told.all[1])
+				require.Equal(t, reservation.KeyReused, told.all[2])
+				if left[0].IsTombstone() {
+					require.Equal(t, reservation.Duplicate, told.all[0])
+				}
+				require.Equal(t, left, all(t, store, stream), "nothing was written")
+				require.Len(t, all(t, store, category.WithType("effect").Stream("1")), effects)
+			})
+		}
+	}
+}
+
+// Who asks is told that it was deleted.
+func TestADeletedReservationIsLookedUp(t *testing.T) {
+	t.Parallel()
+	for _, erase := range []bool{false, true} {
+		pool := pgtest.Pool(t)
+		store, admin := messagestore.New(postgres.New(pool, nil), nil), postgres.NewAdmin(pool, nil)
+		source := storetest.Category(t).Stream("123")
+		r := newReserver(t, store, nil)
+		first := send(t, store, source, Deposit{"AAA", 10})
+		reserved, err := r.Reserve(t.Context(), first, "AAA")
+		require.NoError(t, err)
+		deleting(erase)(t, store, admin, reserved.Stream)
+
+		found, err := r.Lookup(t.Context(), source, "AAA")
+
+		require.NoError(t, err)
+		require.True(t, found.Deleted)
+		require.Equal(t, reserved.Stream, found.Stream)
+		require.True(t, found.Winner.IsTombstone())
+		_, err = r.Lookup(t.Context(), source, "BBB")
+		require.ErrorIs(t, err, messagestore.ErrNotFound)
+	}
+}
+
+// A copy that another client made carries no digest, so nobody knows any more what was
+// asked for with its key: it is a duplicate, for what was done is not done again.
+func TestADeletedCopyOfAnotherClientIsTakenForADuplicate(t *testing.T) {
+	t.Parallel()
+	for _, erase := range []bool{false, true} {
+		pool := pgtest.Pool(t)
+		store, admin := messagestore.New(postgres.New(pool, nil), nil), postgres.NewAdmin(pool, nil)
+		source := storetest.Category(t).Stream("123")
+		send(t, store, source.With("AAA"), Deposit{"AAA", 10})
+		deleting(erase)(t, store, admin, source.With("AAA"))
+
+		result, err := newReserver(t, store, nil).Reserve(t.Context(), send(t, store, source, Deposit{"AAA", 11}), "AAA")
+
+		require.NoError(t, err)
+		require.Equal(t, reservation.Duplicate, result.Outcome)
+		require.True(t, result.Deleted)
+	}
+}
