@@ -143,3 +143,43 @@ func TestDefinersResolveNamesThemselves(t *testing.T) {
 		select count(*) from pg_proc p
 		where p.pronamespace in ('dibs'::regnamespace, 'message_store'::regnamespace) and p.proleakproof`))
 }
+
+// What a role may call takes whatever it is given: it answers, or names the parameter.
+func TestNullsAndHugeArraysAreRefused(t *testing.T) {
+	t.Parallel()
+	url, superuser := migrated(t)
+	conn, user := connectAs(t, url, "in role dibs_writer, dibs_admin, message_store")
+	const calls = `
+		select format('select count(*) from %s.%I(%s)', n.nspname, p.proname,
+			(select string_agg('null::' || format_type(a.type, null), ', ' order by a.n) from unnest(p.proargtypes::oid[]) with ordinality a (type, n)))
+		from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+		where n.nspname in ('dibs', 'message_store') and has_function_privilege($1::text, p.oid, 'execute')`
+	rows, err := superuser.Query(t.Context(), calls, user)
+	require.NoError(t, err)
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	require.Greater(t, len(all), 25)
+	for _, call := range all {
+		_, err := conn.Exec(t.Context(), call)
+		switch {
+		case err == nil:
+		case strings.Contains(call, "message_store.write_message("):
+			require.Equal(t, "23502", code(t, err), "as in message-db")
+		case strings.Contains(call, " message_store."):
+			require.Equal(t, "P0001", code(t, err), call)
+		default:
+			require.Equal(t, "DB001", code(t, err), call)
+		}
+	}
+	const many = "array_fill(gen_random_uuid(), '{1000001}')"
+	for _, call := range []string{
+		"select dibs.find_messages('a-1', " + many + ")", "select dibs.find_messages('a-1', array_fill(gen_random_uuid(), '{1001}'))",
+		"select dibs.append('{a-1}', '{-2}', '{1}', " + many + ", '{T}', '{\"{}\"}', '{null}')",
+		"select dibs.append(array_fill('a-1'::text, '{1000001}'), '{-2}', '{1}', array[gen_random_uuid()], '{T}', '{\"{}\"}', '{null}')",
+		"select dibs.append('{a-1}', '{-2}', '{1000001}', array[gen_random_uuid()], array_fill('T'::text, '{1000001}'), '{\"{}\"}', '{null}')",
+	} {
+		_, err := conn.Exec(t.Context(), call)
+		require.Equal(t, "DB001", code(t, err), call)
+	}
+	require.Zero(t, one[int](t, superuser, "select count(*) from dibs.fences"))
+}

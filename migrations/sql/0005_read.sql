@@ -264,6 +264,13 @@ as $$
 declare
   found_messages integer;
 begin
+  -- Writers wait while it looks, so it looks for no more than one write can have.
+  if stream is null then
+    raise exception 'invalid stream: it is no stream name' using errcode = 'DB001', column = 'stream';
+  end if;
+  if ids is null or cardinality(ids) > 1000 then
+    raise exception 'invalid ids: there are at most 1000' using errcode = 'DB001', column = 'ids';
+  end if;
   perform dibs.lock_category(split_part(stream, '-', 1));
   return query
   select m.id, m.stream_name, m.type, m.position, m.global_position, m.data, m.metadata, m.time
@@ -300,12 +307,12 @@ comment on function dibs.find_messages(text, uuid[]) is
 what it does not find was not written; and it raises the category''s fence, so that it will not be written by a call of
 append with fences that is on its way. That holds at READ COMMITTED, once this is committed; above it, a transaction does
 not see what was written since it began. What was trimmed is not found either, so ask within the time that dibs.trim
-spares. Raises DB002 for a stream that was deleted, if it does not find all.';
+spares. Raises DB001 for more than 1000 ids, and DB002 for a stream that was deleted, if it does not find all.';
 
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0005_read.sql', '90c6648c752b925bd87cce6e7116f2fbd76f9ca4956a80a2ff71bff9134f5b14');
+values ('0005_read.sql', 'e58506cb7dfd1e958082f9b84960a152553858845bc066a06f188ca574c409f7');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
