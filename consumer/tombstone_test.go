@@ -199,6 +199,73 @@ func TestPositionsAreTrimmedUnderARunningConsumer(t *testing.T) {
 	require.Less(t, rows, 10)
 }
 
+// Of positions and of the group's sizes the last ones are enough, also to resize the group.
+func TestAGroupWhosePositionsWereTrimmedIsResizedWithoutASkip(t *testing.T) {
+	t.Parallel()
+	r := newRemovals(t)
+	j := &journal{}
+	positions := r.category.WithType("position")
+	for _, run := range []struct{ size, members int }{{2, 1}, {2, 2}, {3, 2}, {1, 0}, {2, 1}, {3, 3}} {
+		for n := range 12 {
+			write(t, r.Store, r.category.Stream(strconv.Itoa(n)), Deposited{n})
+		}
+		for m := range run.members {
+			config := member(run.size, m)
+			config.PositionInterval = 1
+			require.NoError(t, r.consumer(t, j, config).CatchUp(t.Context()))
+		}
+		for _, err := range r.admin.TrimCategory(t.Context(), positions, &postgres.TrimOptions{Keep: 1, MinAge: postgres.AnyAge}) {
+			require.NoError(t, err)
+		}
+	}
+
+	seen := map[string]bool{}
+	for _, m := range j.all() {
+		seen[m] = true
+	}
+	require.Len(t, seen, 6*12)
+	found, err := r.admin.Verify(t.Context(), &postgres.VerifyConfig{Categories: []messagestore.Category{r.category, positions}})
+	require.NoError(t, err)
+	require.Empty(t, found.Violations)
+}
+
+// Whichever member the tombstone of a name that was erased falls to, it passes it, and
+// none waits for it.
+func TestATombstoneIsPassedByOneMemberOfAGroup(t *testing.T) {
+	t.Parallel()
+	const members, streams = 3, 12
+
+	r := newRemovals(t)
+	half := func(from, to int) {
+		for n := range streams {
+			for i := from; i < to; i++ {
+				write(t, r.Store, r.category.Stream(strconv.Itoa(n)), Deposited{i})
+			}
+		}
+	}
+	j := &journal{}
+	tombstones := int64(0)
+	handle := func() {
+		for m := range members {
+			c := r.consumer(t, j, member(members, m))
+			require.NoError(t, c.CatchUp(t.Context()))
+			tombstones += c.Stats().Tombstones
+		}
+	}
+	half(0, 2)
+	handle()
+	half(2, 3)
+	for n := range streams / 2 {
+		r.delete(t, r.category.Stream(strconv.Itoa(n)), n%2 == 0)
+	}
+	handle()
+
+	require.Len(t, j.all(), streams*2+streams/2, "what was deleted unread was not handled")
+	require.Equal(t, int64(streams/2), tombstones)
+	handle()
+	require.Equal(t, int64(streams/2), tombstones, "they are passed for good")
+}
+
 // Streams are trimmed and deleted while others write to them and a consumer reads them.
 // What is there is handled, in order, and the consumer goes on.
 func TestAConsumerReadsWhatIsRemovedUnderIt(t *testing.T) {
