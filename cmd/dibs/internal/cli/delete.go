@@ -55,6 +55,9 @@ func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 		stream := messagestore.StreamName(c.Stream)
 		options := &postgres.DeleteOptions{EraseName: c.EraseName, Reason: c.Reason, DryRun: true}
 		planned, err := admin.Delete(ctx, stream, expected, options)
+		if err == nil && !planned.Already {
+			a.warnOfReaders(ctx, conn, stream.Category())
+		}
 		if err != nil || c.DryRun || planned.Already {
 			return c.print(a, planned, err)
 		}

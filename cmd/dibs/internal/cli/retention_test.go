@@ -92,6 +92,28 @@ func TestDeleteLeavesATombstone(t *testing.T) {
 	require.Contains(t, dibs.ok(t, "verify"), "1 erased stream")
 }
 
+func TestWhoHasNotReadWhatIsToBeRemovedIsNamed(t *testing.T) {
+	t.Parallel()
+	dibs := newServer(t)
+	dibs.fill(t, "account-1", 5)
+	dibs.ok(t, "write", "account:position-quick", "Resized", `{"size":1,"start":0}`)
+	dibs.ok(t, "write", "account:position-quick+0+0", "Recorded", `{"position":6}`)
+	require.Empty(t, dibs.run(t, "trim", "account-1", "--keep", "4", "--min-age", "0").stderr)
+	dibs.ok(t, "write", "account:position-slow", "Resized", `{"size":1,"start":0}`)
+	dibs.ok(t, "write", "account:position-slow+0+0", "Recorded", `{"position":3}`)
+	const slow = "dibs: consumer slow of account has not read 3 messages yet, from 3 on, and does not see what is removed before it does\n"
+
+	for _, args := range []string{
+		"trim account-1 --keep 3", "trim --category account --keep 3 --dry-run", "delete account-1 --dry-run", "delete account-1 --yes",
+	} {
+		r := dibs.run(t, strings.Fields(args)...)
+		require.Equal(t, 0, r.code)
+		require.Equal(t, slow, r.stderr, args)
+	}
+	require.Empty(t, dibs.run(t, "delete", "account-1", "--yes").stderr, "there is nothing left to be warned of")
+	require.Empty(t, dibs.run(t, "trim", "account-1", "--keep", "3", "--json").stderr)
+}
+
 func TestAPersonIsAskedBeforeAStreamIsDeleted(t *testing.T) {
 	t.Parallel()
 	dibs := newServer(t)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -52,6 +53,7 @@ func (c *trimCommand) Run(ctx context.Context, a *app) error {
 		meter.start()
 		options.OnProgress = meter.removed
 		admin := postgres.NewAdmin(conn, a.postgresConfig())
+		a.warnOfReaders(ctx, conn, cmp.Or(category, messagestore.StreamName(c.Stream).Category()))
 		each := admin.TrimCategory(ctx, category, options)
 		if c.Category == "" {
 			each = only(admin.Trim(ctx, messagestore.StreamName(c.Stream), options))

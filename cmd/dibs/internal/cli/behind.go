@@ -1,0 +1,40 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+)
+
+// warnOfReaders tells a person which consumers have not read all of the category that
+// something is to be removed from. It may be older than what they have before them, so
+// nothing is refused.
+func (a *app) warnOfReaders(ctx context.Context, conn *pgx.Conn, category messagestore.Category) {
+	if a.JSON || category.Validate() != nil {
+		return
+	}
+	store := messagestore.New(postgres.New(conn, a.postgresConfig()), nil)
+	all, err := consumer.Positions(ctx, store, category)
+	if err != nil && !errors.Is(err, context.Canceled) {
+		a.warn("dibs: who has read %s cannot be told: %s\n", category, visible(err.Error()))
+	}
+	for _, status := range all {
+		for _, m := range status.Members {
+			if m.Lag == 0 {
+				continue
+			}
+			name := visible(status.Name)
+			if len(status.Members) > 1 {
+				name = fmt.Sprintf("%s (%d of %d)", name, m.Member, len(status.Members))
+			}
+			a.warn("dibs: consumer %s of %s has not read %s yet, from %d on, and does not see what is removed before it does\n",
+				name, category, number(m.Lag, "message", "messages"), m.Position)
+		}
+	}
+}
