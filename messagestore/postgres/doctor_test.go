@@ -212,6 +212,13 @@ func TestDoctorFindsWhatIsWrongWithAServer(t *testing.T) {
 			[]string{"807 global positions are left"},
 		},
 		{
+			"a table that was not frozen for long",
+			[]string{"update pg_class set relfrozenxid = (4294967296 - 1600000000)::text::xid where oid = 'dibs.messages'::regclass"},
+			[]string{"update pg_class set relfrozenxid = (select datfrozenxid from pg_database where datname = current_database()) where oid = 'dibs.messages'::regclass"},
+			postgres.Fail,
+			[]string{"messages: the oldest transaction is 16000"},
+		},
+		{
 			"a slot that nobody reads",
 			[]string{"select pg_create_physical_replication_slot('forgotten', true)"},
 			[]string{"select pg_drop_replication_slot('forgotten')"},
@@ -305,6 +312,23 @@ func TestDoctorNamesWhoHoldsACategoryAndWhoWaits(t *testing.T) {
 	require.NoError(t, <-done)
 	for _, f := range examine(t, pool, &postgres.DoctorConfig{LongLock: 1}) {
 		require.NotContains(t, f.Says, held)
+	}
+}
+
+func TestDoctorNamesWhoHoldsWhichLock(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	conn, holder := connect(t, url), connect(t, url)
+	for class, text := range map[int][2]string{
+		1684628083: {"writes of the category with key 7 are held by ", "nobody else writes to the category meanwhile"},
+		1684628082: {"removals of the category with key 7 are held by ", "nobody else removes from the category meanwhile"},
+		1684628077: {"migrations are held by ", "nobody else migrates meanwhile"},
+	} {
+		execute(t, holder, "begin", fmt.Sprintf("select pg_advisory_xact_lock(%d, 7)", class))
+		f := finding(t, examine(t, conn, &postgres.DoctorConfig{LongLock: 1}), text[0]+fmt.Sprintf("process %d", holder.PgConn().PID()))
+		require.Equal(t, postgres.Warn, f.Verdict)
+		require.Contains(t, f.Advice, text[1])
+		execute(t, holder, "rollback")
 	}
 }
 

@@ -26,7 +26,8 @@ with locks as (
   from held h
 )
 select 'category lock', t.verdict,
-  format('%s of the category with key %s are held by %s%s%s%s%s', t.holds, t.key::bit(32)::integer,
+  format('%s are held by %s%s%s%s%s',
+    case t.holds when 'migrations' then t.holds else format('%s of the category with key %s', t.holds, t.key::bit(32)::integer) end,
     coalesce('process ' || t.pid, 'a prepared transaction'),
     case when t.pid is null then '' when t.hidden then ', which this user may not see' else format(' (%s, %s)', t.usename, coalesce(nullif(t.application_name, ''), 'no application_name')) end,
     coalesce(', in a transaction for ' || date_trunc('second', t.since), ''),
@@ -38,7 +39,8 @@ select 'category lock', t.verdict,
     when t.verdict = 'ok' then null
     when t.pid is null then 'commit prepared or rollback prepared: see pg_prepared_xacts'
     when t.verdict = 'hidden' then 'grant pg_monitor to this user'
-    else format('nobody else writes to the category meanwhile; to end it: select pg_terminate_backend(%s)', t.pid)
+    else format('nobody else %s meanwhile; to end it: select pg_terminate_backend(%s)',
+      case t.holds when 'writes' then 'writes to the category' when 'removals' then 'removes from the category' else 'migrates' end, t.pid)
   end
 from told t
 where t.verdict <> 'ok'

@@ -130,15 +130,18 @@ func aboutDrift(drift *migrations.DriftReport, files int) []postgres.Finding {
 	}
 	var findings []postgres.Finding
 	for _, d := range drift.Differences {
-		f := postgres.Finding{
-			Group: "schema", Name: "drift", Verdict: postgres.Fail, Says: d.String(),
-			Advice: "it was changed by hand: put it back as dibs migrate print has it",
-		}
-		if forgottenByDumps(d) {
-			f.Verdict, f.Advice = postgres.Warn, "a dump does not hold this right, so it comes back when one is restored: dibs migrate up revokes it"
-		}
-		if d.Foreign {
+		f := postgres.Finding{Group: "schema", Name: "drift", Verdict: postgres.Fail, Says: d.String()}
+		switch {
+		case d.Foreign:
 			f.Verdict, f.Advice = postgres.Warn, "keep what is yours in another schema: this one belongs to the migrations"
+		case forgottenByDumps(d):
+			f.Verdict, f.Advice = postgres.Warn, "a dump does not hold this right, so it comes back when one is restored: dibs migrate up revokes it"
+		case len(d.Has) == 0 && allAre("grant ", d.Lacks):
+			f.Advice = "it was revoked by hand: dibs migrate up grants it again"
+		case len(d.Lacks) == 0 && allAre("grant ", d.Has):
+			f.Advice = "it was granted by hand: revoke it"
+		default:
+			f.Advice = "it was changed by hand: put it back as dibs migrate print has it"
 		}
 		findings = append(findings, f)
 	}
@@ -152,6 +155,11 @@ func aboutDrift(drift *migrations.DriftReport, files int) []postgres.Finding {
 // pg_upgrade, makes by leaving out the rights to the types of tables' rows.
 func forgottenByDumps(d migrations.Difference) bool {
 	return len(d.Lacks) == 0 && slices.Equal(d.Has, []string{"grant usage of its type to public"})
+}
+
+// allAre reports whether there are facts, all of one kind.
+func allAre(kind string, facts []string) bool {
+	return len(facts) > 0 && !slices.ContainsFunc(facts, func(fact string) bool { return !strings.HasPrefix(fact, kind) })
 }
 
 // A findingLine is how a finding is printed as JSON.

@@ -52,6 +52,15 @@ func TestDoctorFindsWhatWasNotMigratedOrWasChangedByHand(t *testing.T) {
 		require.NotEmpty(t, line["says"])
 	}
 
+	execute(t, where, "revoke execute on function dibs.find_messages from dibs_writer", "grant execute on function dibs.lock_category to dibs_reader")
+	rights := dibs.run(t, "doctor", "--quiet")
+	require.Equal(t, "dibs: 2 findings fail\n", rights.stderr)
+	require.Contains(t, rights.stdout, "lacks: grant execute to dibs_writer\n          it was revoked by hand: dibs migrate up grants it again\n")
+	require.Contains(t, rights.stdout, "has: grant execute to dibs_reader\n          it was granted by hand: revoke it\n")
+	dibs.ok(t, "migrate", "up")
+	execute(t, where, "revoke execute on function dibs.lock_category from dibs_reader")
+	dibs.ok(t, "doctor")
+
 	for _, c := range []struct{ damage, said string }{
 		{"drop function dibs.stream_version(text)", "function dibs.stream_version(stream text): is not there"},
 		{"alter function dibs.last_message(text, text) set search_path = public", "has: set search_path=public"},
