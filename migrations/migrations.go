@@ -59,6 +59,10 @@ var (
 	// Nothing was sent.
 	ErrInvalidSchema = errors.New("invalid schema")
 
+	// ErrForeignSchema is matched by the error for a superuser who would call what
+	// another user has in the schema. See [ForeignSchemaError].
+	ErrForeignSchema = errors.New("the schema is another user's")
+
 	// ErrInTransaction is returned for a connection that is in a transaction.
 	ErrInTransaction = errors.New("the connection is in a transaction")
 )
@@ -87,6 +91,21 @@ func (e *TooNewError) Error() string {
 
 // Is reports whether target is [ErrTooNew].
 func (e *TooNewError) Is(target error) bool { return target == ErrTooNew }
+
+// A ForeignSchemaError names the owner of a schema, who is neither dibs_owner nor the
+// superuser who migrates, and could have put anything there for a superuser to call.
+type ForeignSchemaError struct {
+	Schema string
+	Owner  string
+}
+
+// Error says what to do.
+func (e *ForeignSchemaError) Error() string {
+	return fmt.Sprintf("%v: %s belongs to %s; migrate as that user, or give it to dibs_owner", ErrForeignSchema, e.Schema, e.Owner)
+}
+
+// Is reports whether target is [ErrForeignSchema].
+func (e *ForeignSchemaError) Is(target error) bool { return target == ErrForeignSchema }
 
 // Config changes what is migrated. A nil *Config is a good one.
 type Config struct {
@@ -155,7 +174,8 @@ var files = func() []file {
 //
 // The user needs the right to create in the database, and, to make the roles,
 // CREATEROLE. An error that matches [ErrChanged] or [ErrTooNew] says that this
-// library and the database do not fit. If the connection is lost while it
+// library and the database do not fit; one that matches [ErrForeignSchema], that a
+// superuser should not migrate this schema. If the connection is lost while it
 // commits, it is not known whether it did; calling Up again is always safe.
 func Up(ctx context.Context, conn *pgx.Conn, config *Config) error {
 	return up(ctx, conn, config, files)
@@ -171,6 +191,9 @@ func up(ctx context.Context, conn *pgx.Conn, config *Config, files []file) error
 			return err
 		}
 		if err := bound(ctx, tx); err != nil {
+			return err
+		}
+		if err := refuseForeign(ctx, tx, schema); err != nil {
 			return err
 		}
 		if schema == pgschema.Default {
@@ -224,6 +247,24 @@ func begin(ctx context.Context, conn *pgx.Conn, mode pgx.TxAccessMode, f func(pg
 func ownNames(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, "set local search_path = pg_catalog, pg_temp")
 	return err
+}
+
+// refuseForeign keeps a superuser from calling what others may have put into the schema.
+func refuseForeign(ctx context.Context, tx pgx.Tx, schema string) error {
+	const foreign = `
+		select pg_get_userbyid(n.nspowner)::text
+		from pg_namespace n
+		join pg_roles r on r.rolname = session_user and r.rolsuper
+		where n.nspname = $1 and pg_get_userbyid(n.nspowner) not in (session_user, current_user, 'dibs_owner')`
+	e := &ForeignSchemaError{Schema: schema}
+	err := tx.QueryRow(ctx, foreign, schema).Scan(&e.Owner)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return e
 }
 
 // compatible is the file that makes the schema message_store, which message-db's

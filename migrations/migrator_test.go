@@ -3,6 +3,7 @@ package migrations_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os/exec"
 	"strings"
 	"testing"
@@ -227,26 +228,30 @@ func TestUpWaitsABoundedTimeForALockedTable(t *testing.T) {
 func TestNamesNeedNoCare(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)
-	m.exec(m.superuser, `create role "DBA's ""own""" login createrole createdb`)
-	var want string
-	for i, database := range []string{"plain", `The "bank's" Database`, "données; --"} {
-		m.exec(m.superuser, "create database "+pgx.Identifier{database}.Sanitize()+` owner "DBA's ""own"""`)
-		url := m.as(`'DBA\'s "own"'`, "'"+strings.ReplaceAll(database, "'", `\'`)+"'")
-		for _, f := range migrations.Files() {
-			run(t, psql(t.Context(), url, f.Name))
+	for _, attribute := range []string{"nocreaterole", "createrole"} {
+		m.exec(m.superuser, `drop role if exists "DBA's ""own"""; create role "DBA's ""own""" login `+attribute)
+		var want string
+		for i, database := range []string{"plain_" + attribute, `The "bank's" Database ` + attribute, "données; --" + attribute} {
+			m.exec(m.superuser, "create database "+pgx.Identifier{database}.Sanitize()+` owner "DBA's ""own"""`)
+			url := m.as(`'DBA\'s "own"'`, "'"+strings.ReplaceAll(database, "'", `\'`)+"'")
+			for _, f := range migrations.Files() {
+				run(t, psql(t.Context(), url, f.Name))
+			}
+			conn := connect(t, url)
+			require.NoError(t, migrations.Up(t.Context(), conn, nil))
+			require.NoError(t, migrations.Up(t.Context(), conn, &migrations.Config{Schema: "other"}))
+			requireWorks(t, conn, "other")
+			_, err := conn.Exec(t.Context(), "drop schema other cascade")
+			require.NoError(t, err)
+			require.Empty(t, drift(t, conn, nil).Differences)
+			got := dump(t, url)
+			if i == 0 {
+				want = got
+			}
+			requireSame(t, want, got)
+			require.NoError(t, conn.Close(t.Context()))
+			m.exec(m.superuser, "drop database "+pgx.Identifier{database}.Sanitize())
 		}
-		conn := connect(t, url)
-		require.NoError(t, migrations.Up(t.Context(), conn, nil))
-		require.NoError(t, migrations.Up(t.Context(), conn, &migrations.Config{Schema: "other"}))
-		requireWorks(t, conn, "other")
-		_, err := conn.Exec(t.Context(), "drop schema other cascade")
-		require.NoError(t, err)
-		require.Empty(t, drift(t, conn, nil).Differences)
-		if i == 0 {
-			want = dump(t, url)
-			continue
-		}
-		requireSame(t, want, dump(t, url))
 	}
 }
 
@@ -268,9 +273,9 @@ func TestSchemaThatIsAnothersIsNotUsed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, test := range []struct{ schema, made, refused string }{
-				{"dibs", "create schema dibs; create function dibs.begin_migration(varchar, varchar) returns void language sql as ''", "the schema dibs is there already, and is not empty"},
-				{"dibs", "create schema dibs; create type dibs.t as enum ('a')", "the schema dibs is there already, and is not empty"},
-				{"dibs", "create schema dibs; grant all on schema dibs to public", "the schema dibs is there already, and belongs to "},
+				{"dibs", "create schema dibs; create function dibs.begin_migration(varchar, varchar) returns void language sql as ''", "belongs to "},
+				{"dibs", "create schema dibs; create type dibs.t as enum ('a')", "belongs to "},
+				{"dibs", "create schema dibs; grant all on schema dibs to public", "belongs to "},
 				{"message_store", "create schema message_store; create function message_store.category(text) returns text language sql as 'select $1'", "the schema message_store is there already, and is not empty"},
 				{"message_store", "create schema message_store; grant all on schema message_store to public", ""},
 				{"", "create schema unrelated", ""},
@@ -320,5 +325,51 @@ func TestSchemaMayBeMadeBeforehand(t *testing.T) {
 		require.NoError(t, migrations.Up(t.Context(), conn, nil), name)
 		requireWorks(t, conn, "dibs")
 		require.Equal(t, test.owner, one[string](t, conn, "select pg_get_userbyid(relowner)::text from pg_class where oid = 'dibs.messages'::regclass"), name)
+	}
+}
+
+// A store that somebody made up says that all is applied, and has functions that become
+// the superuser again who acts as their owner.
+func TestMadeUpStoreGetsNothingFromASuperuser(t *testing.T) {
+	t.Parallel()
+	for name, migrationsTable := range map[string]string{
+		"table": "create table dibs.migrations (name text, sha256 text, applied_at timestamptz); insert into dibs.migrations select * from unnest($1::text[], $2::text[], array_fill(now(), array[cardinality($1)]))",
+		"table with a policy": `create table dibs.migrations (name text, sha256 text, applied_at timestamptz); alter table dibs.migrations enable row level security; alter table dibs.migrations force row level security;
+			create policy p on dibs.migrations using (dibs.rise() is null)`,
+		"view": "create view dibs.migrations as select 'x' as name, dibs.rise() as sha256, now() as applied_at",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := pgtest.Database(t)
+			superuser := connect(t, url)
+			squatter, user := connectAs(t, url, "")
+			_, err := squatter.Exec(t.Context(), `
+				create schema dibs; grant all on schema dibs to public;
+				create function dibs.rise() returns text language plpgsql as $$ begin perform set_config('role', 'none', true); execute 'create table public.risen ()'; return null; end $$;
+				create function dibs.grant_rights() returns void language plpgsql as $$ begin perform dibs.rise(); end $$;`)
+			require.NoError(t, err)
+			var names, sums []string
+			for _, f := range migrations.Files() {
+				names, sums = append(names, f.Name), append(sums, f.SHA256())
+			}
+			create, fill, _ := strings.Cut(migrationsTable, "; insert")
+			_, err = squatter.Exec(t.Context(), create)
+			require.NoError(t, err)
+			if fill != "" {
+				_, err = squatter.Exec(t.Context(), "insert"+fill, names, sums)
+				require.NoError(t, err)
+			}
+
+			_, err = migrations.Status(t.Context(), superuser, nil)
+			require.NoError(t, err)
+			drift(t, superuser, nil)
+			err = migrations.Up(t.Context(), superuser, nil)
+
+			require.ErrorIs(t, err, migrations.ErrForeignSchema)
+			foreign, ok := errors.AsType[*migrations.ForeignSchemaError](err)
+			require.True(t, ok)
+			require.Equal(t, migrations.ForeignSchemaError{Schema: "dibs", Owner: user}, *foreign)
+			require.False(t, one[bool](t, superuser, "select to_regclass('public.risen') is not null"))
+		})
 	}
 }

@@ -76,19 +76,19 @@ end if;
 -- Whoever may create in the database may have made the schema, for others to put their
 -- data into.
 if exists (
+  select from pg_namespace n
+  where n.oid = to_regnamespace('dibs') and pg_get_userbyid(n.nspowner) not in (session_user, current_user, 'dibs_owner')
+    and (select rolsuper from pg_roles where rolname = session_user)
+) then
+  raise exception 'the schema dibs is there already, and belongs to %',
+      (select pg_get_userbyid(nspowner) from pg_namespace where oid = to_regnamespace('dibs'))
+    using errcode = 'duplicate_schema', hint = 'All that is made here would be that user''s. Migrate as that user, or: alter schema dibs owner to dibs_owner';
+elsif exists (
   select from pg_depend
   where refclassid = 'pg_namespace'::regclass and refobjid = to_regnamespace('dibs') and classid <> 'pg_default_acl'::regclass
 ) then
   raise exception 'the schema dibs is there already, and is not empty'
     using errcode = 'duplicate_schema', hint = 'Find out whose it is, and rename or drop it.';
-elsif exists (
-  select from pg_namespace n
-  where n.oid = to_regnamespace('dibs') and n.nspowner not in (session_user::regrole, current_user::regrole)
-    and n.nspowner is distinct from to_regrole('dibs_owner') and (select rolsuper from pg_roles where rolname = session_user)
-) then
-  raise exception 'the schema dibs is there already, and belongs to %',
-      (select pg_get_userbyid(nspowner) from pg_namespace where oid = to_regnamespace('dibs'))
-    using errcode = 'duplicate_schema', hint = 'All that is made here would be that user''s. Migrate as that user, or: alter schema dibs owner to dibs_owner';
 end if;
 
 if to_regnamespace('dibs') is null then
@@ -165,7 +165,7 @@ begin
         and not exists (select from pg_class c where c.oid = t.typrelid and c.relkind <> 'c')
     ) o (kind, default_kind, name, owner, acl)
     cross join lateral aclexplode(o.acl) e
-    where o.owner = current_user::regrole and e.grantee <> o.owner
+    where pg_get_userbyid(o.owner) = current_user and e.grantee <> o.owner
       -- What a type is needed for is no secret, and in message-db it is everybody's.
       and case when e.grantee = 0 then o.kind <> 'type' else exists (
         select from pg_default_acl d
@@ -185,7 +185,7 @@ comment on function dibs.revoke_defaults(regnamespace) is
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0001_schema.sql', '03a5eb7b2b3fc866845c6f9b2313f9a3c53139cc997b23316c00010bdce9a571');
+values ('0001_schema.sql', 'd5aac11644897dcf0e8fdfdf0a807c57562152249c2b9fd8656dc146474e15e0');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
