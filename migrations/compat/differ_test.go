@@ -323,7 +323,7 @@ func compareIn(t *testing.T, theirs, ours string, cases []kase) {
 					sets := false
 					for i, st := range c.sql {
 						want, got := sessions[0].do(t, st, m, schema), sessions[1].do(t, st, m, schema)
-						where := fmt.Sprintf("%s: step %d, user %d, %s, schema %q: %s", c.does, i+1, u, m.name, schema, st.sql)
+						where := fmt.Sprintf("%s: step %d, user %d, %s, schema %q: %s %.200q", c.does, i+1, u, m.name, schema, st.sql, st.args)
 						if st.ours != nil && !strings.HasPrefix(want.Error, "ERROR 42883") && !strings.HasPrefix(want.Error, "ERROR 42804") { // of types that neither takes
 							deviation := st.ours(want)
 							require.NotEqual(t, want, deviation, "no deviation: %s", where)

@@ -215,6 +215,11 @@ func TestRowsAreCopiedIntoTheView(t *testing.T) {
 		`23505 duplicate key value violates unique constraint "messages_stream"`,
 		"P0001 Wrong expected version: 0 (Stream: a-1, Stream Version: 1)",
 	}, same(id(4)+"\ta-1\t1\tT\t\\N\t\\N\n"))
+
+	for _, forged := range []string{"global_position", "time"} {
+		_, err := sessions[1].conn.CopyFrom(t.Context(), strings.NewReader("a-1\t2\tT\t"+map[string]string{"global_position": "41", "time": "2000-01-01"}[forged]+"\n"), "copy messages (stream_name, position, type, "+forged+") from stdin")
+		require.ErrorContains(t, err, "428C9")
+	}
 }
 
 // EXECUTE is the public's in message-db. Here writes are made with the owner's rights,
