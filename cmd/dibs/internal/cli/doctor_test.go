@@ -83,6 +83,29 @@ func TestDoctorFindsWhatWasNotMigratedOrWasChangedByHand(t *testing.T) {
 	}
 }
 
+func TestServerThatDriversRefuseIsSaidSo(t *testing.T) {
+	t.Parallel()
+	where := pgtest.Database(t)
+	dibs := &shell{env: map[string]string{"DATABASE_URL": where}}
+	dibs.ok(t, "migrate", "up")
+	u, err := url.Parse(where)
+	require.NoError(t, err)
+	query := u.Query()
+	query.Set("client_encoding", "LATIN1")
+	u.RawQuery = query.Encode()
+
+	refused := dibs.run(t, "report", "streams", "--store", u.String(), "--json")
+	require.Equal(t, 1, refused.code)
+	require.Equal(t, "unsafeSettings", objects(t, refused.stderr)[0]["kind"])
+	require.Contains(t, refused.stderr, "client_encoding is LATIN1 and has to be UTF8")
+	require.Contains(t, refused.stderr, "dibs doctor")
+
+	execute(t, where, "create or replace function dibs.schema_version(out version integer, out serves integer) language sql as 'select 2000, 1500'")
+	refused = dibs.run(t, "report", "streams", "--json")
+	require.Equal(t, 1, refused.code)
+	require.Equal(t, "schemaTooNew", objects(t, refused.stderr)[0]["kind"])
+}
+
 // pg_dump leaves out the rights to the types of tables' rows.
 func TestDoctorTellsOfARestoredDumpWhatIsToBeDone(t *testing.T) {
 	t.Parallel()

@@ -133,6 +133,12 @@ func (a *app) describe(err error) problem {
 		p.Hint = "see what is parked with: dibs parked list"
 	case errors.Is(err, postgres.ErrNotMigrated):
 		p.Kind = "notMigrated" // and its text says what to run
+	case errors.Is(err, postgres.ErrSchemaTooNew):
+		p.Kind = "schemaTooNew"
+		p.Hint = "use the release of dibs that migrated it, or a newer one"
+	case errors.Is(err, postgres.ErrUnsafeSettings):
+		p.Kind = "unsafeSettings"
+		p.Hint = "see what may be lost, and what to do, with: dibs doctor"
 	case errors.Is(err, migrations.ErrInvalidSchema):
 		p.Kind, p.Exit = "invalid", exitUsage
 	case errors.Is(err, migrations.ErrTooNew):
