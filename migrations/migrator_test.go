@@ -334,7 +334,7 @@ func TestMadeUpStoreGetsNothingFromASuperuser(t *testing.T) {
 	t.Parallel()
 	for name, migrationsTable := range map[string]string{
 		"table": "create table dibs.migrations (name text, sha256 text, applied_at timestamptz); insert into dibs.migrations select * from unnest($1::text[], $2::text[], array_fill(now(), array[cardinality($1)]))",
-		"table with a policy": `create table dibs.migrations (name text, sha256 text, applied_at timestamptz); alter table dibs.migrations enable row level security; alter table dibs.migrations force row level security;
+		"table with a policy": `create table dibs.migrations as select 'x' as name, 'x' as sha256, now() as applied_at; alter table dibs.migrations enable row level security; alter table dibs.migrations force row level security;
 			create policy p on dibs.migrations using (dibs.rise() is null)`,
 		"view": "create view dibs.migrations as select 'x' as name, dibs.rise() as sha256, now() as applied_at",
 	} {
