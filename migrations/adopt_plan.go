@@ -89,6 +89,7 @@ type survey struct {
 	bytes     int64
 	obstacles []Obstacle
 	left      []string // dependents that are left
+	own       int64    // messages of types that are ours
 }
 
 func (s *survey) found(kind ObstacleKind, format string, args ...any) {
@@ -106,6 +107,7 @@ type source struct {
 	HasStore                     bool
 	Bytes                        int64
 	Encoding                     string
+	IsStandby                    bool
 	UniqueIDs, UniqueGlobals     bool
 	UniquePositions              bool
 }
@@ -123,6 +125,10 @@ func (a *adopter) survey(ctx context.Context, state *Adoption) (*survey, error) 
 	}
 	s.bytes = source.Bytes
 
+	if source.IsStandby {
+		s.found(ObstacleSource, "this server is a standby, which only follows another")
+		return s, nil
+	}
 	switch {
 	case !source.HasTable:
 		s.found(ObstacleSource, "there is no table message_store.messages")
@@ -226,7 +232,7 @@ func (a *adopter) surveyMessages(ctx context.Context, s *survey, source source, 
 		found, beyond = state.Found, &state.frontier
 	}
 	var last, positions, globals, times, nulls int64
-	if err := a.main.QueryRow(ctx, statements["rows"], beyond).Scan(&s.messages, &last, &positions, &globals, &times, &nulls); err != nil {
+	if err := a.main.QueryRow(ctx, statements["rows"], beyond).Scan(&s.messages, &last, &positions, &globals, &times, &nulls, &s.own); err != nil {
 		return err
 	}
 	s.messages += found
@@ -346,6 +352,16 @@ func (a *adopter) plan(ctx context.Context, plan *AdoptionPlan) error {
 		if o.Kind != ObstacleDependents {
 			return nil // there may be no copying it
 		}
+	}
+	var gaps int64
+	if err := a.main.QueryRow(ctx, statements["gaps"]).Scan(&gaps); err != nil {
+		return err
+	}
+	if gaps > 0 {
+		plan.Warnings = append(plan.Warnings, fmt.Sprintf("streams that do not begin at position 0, or have gaps: %d; they stay so, and dibs verify tells of them", gaps))
+	}
+	if s.own > 0 && plan.State == nil { // an undo leaves some
+		plan.Warnings = append(plan.Warnings, fmt.Sprintf("messages of a type that begins with dibs: %d; services in Go take them for the store's own, and not for messages", s.own))
 	}
 	return a.sample(ctx, plan)
 }

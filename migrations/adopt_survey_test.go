@@ -3,6 +3,7 @@ package migrations_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -303,4 +304,86 @@ func TestNothingIsNotedWithoutTheOldTable(t *testing.T) {
 	status, err := migrations.AdoptionStatus(t.Context(), conn)
 	require.NoError(t, err)
 	require.False(t, status.HasOld)
+}
+
+// What was deleted or written by hand is no reason not to adopt, and no surprise either.
+func TestPlanWarnsOfWhatWasDoneByHand(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	do(t, conn, `delete from message_store.messages where stream_name = 'account-1' and position in (3, 4);
+		delete from message_store.messages where stream_name = 'account-2' and position < 7;
+		insert into message_store.messages (stream_name, position, type) values ('forged-1', 0, 'dibs:Tombstone')`)
+
+	plan, err := migrations.PlanAdoption(t.Context(), connector(url), nil)
+
+	require.NoError(t, err)
+	require.Empty(t, plan.Obstacles)
+	require.Equal(t, []string{
+		"streams that do not begin at position 0, or have gaps: 2; they stay so, and dibs verify tells of them",
+		"messages of a type that begins with dibs: 1; services in Go take them for the store's own, and not for messages",
+	}, plan.Warnings)
+	before := fingerprint(t, conn, "message_store.messages")
+	_, err = adopt(t, url, nil)
+	require.NoError(t, err)
+	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
+}
+
+// On a standby there is nothing to be done, and it says so.
+func TestStandbyIsNotAdopted(t *testing.T) {
+	t.Parallel()
+	primary := pgtest.Server(t)
+	messagedbtest.Install(t, primary, messagedbtest.Newest)
+	standby := pgtest.Standby(t, primary)
+
+	for range 2 {
+		_, err := migrations.Adopt(t.Context(), connector(standby), nil)
+		require.ErrorIs(t, err, migrations.ErrCannotAdopt)
+		require.ErrorContains(t, err, "this server is a standby")
+	}
+	plan, err := migrations.PlanAdoption(t.Context(), connector(standby), nil)
+	require.NoError(t, err)
+	require.Len(t, plan.Obstacles, 1)
+}
+
+// A backend that dies takes the server down: all sessions end, and what is unlogged is
+// empty afterwards.
+func TestAdoptionGoesOnAfterTheServerCrashed(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Server(t)
+	messagedbtest.Install(t, url, messagedbtest.Newest)
+	fill(t, url)
+	await := func() *pgx.Conn {
+		var conn *pgx.Conn
+		require.Eventually(t, func() bool {
+			var err error
+			conn, err = pgx.Connect(t.Context(), url)
+			return err == nil
+		}, patience, tick)
+		t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) }) // which a crash may have closed
+		return conn
+	}
+	for _, phase := range phases[1:] {
+		crash := at(phase, func() {
+			pid := one[int](t, await(), "select pid from pg_stat_activity where application_name = 'dibs migrate adopt' limit 1")
+			process, err := os.FindProcess(pid)
+			if err == nil {
+				err = process.Kill()
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		_, err := adopt(t, url, crash)
+		require.Error(t, err, phase)
+		write(t, await(), "between-1")
+	}
+
+	_, err := adopt(t, url, nil)
+
+	require.NoError(t, err)
+	conn := await()
+	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
+	require.Equal(t, len(phases)-1, one[int](t, conn, "select count(*) from message_store.messages where stream_name = 'between-1'"))
+	write(t, conn, "account-1")
+	requireOurs(t, conn)
 }

@@ -27,6 +27,7 @@ select
   exists (select from pg_class c where c.relnamespace = to_regnamespace('dibs') and c.relname = 'messages') as has_store,
   coalesce(pg_total_relation_size(t.oid), 0) as bytes,
   getdatabaseencoding() as encoding,
+  pg_is_in_recovery() as is_standby,
   exists (select from pg_index i where i.indrelid = t.oid and i.indisunique and i.indisvalid and i.indpred is null
     and pg_get_indexdef(i.indexrelid, 1, true) = 'id' and i.indnkeyatts = 1) as unique_ids,
   exists (select from pg_index i where i.indrelid = t.oid and i.indisunique and i.indisvalid and i.indpred is null

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -66,8 +67,13 @@ func (c *migrateAdoptCommand) Run(ctx context.Context, a *app) error {
 	}
 	err = c.do(ctx, a, connect, config)
 	meter.end()
-	if err != nil && ctx.Err() != nil && !c.DryRun {
-		a.warn("dibs: interrupted: what was copied stays, and the same command goes on from there\n")
+	if err != nil && !c.DryRun {
+		switch full, _ := errors.AsType[*pgconn.PgError](err); {
+		case ctx.Err() != nil:
+			a.warn("dibs: interrupted: what was copied stays, and the same command goes on from there\n")
+		case full != nil && full.Code == "53100" && !c.Undo: // disk_full
+			a.warn("dibs: what was copied stays: make room and run the same command, or throw it away with --undo\n")
+		}
 	}
 	return err
 }

@@ -343,3 +343,20 @@ func TestAdoptIsForMessageDBInPostgreSQL(t *testing.T) {
 	require.Equal(t, 1, r.code)
 	require.Equal(t, "in the way  there is no table message_store.messages\n", r.stdout)
 }
+
+func TestAdoptOnAFullDiskIsRunAgain(t *testing.T) {
+	t.Parallel()
+	dibs, conn := newMessageDB(t, 3000)
+	dibs.ok(t, "migrate", "up")
+	perform(t, conn, `create function disk_full() returns trigger language plpgsql as $$ begin
+			if new.global_position > 2000 then raise 'could not extend file: No space left on device' using errcode = 'disk_full'; end if; return new; end $$;
+		create trigger disk_full before insert on dibs.messages for each row execute function disk_full()`)
+
+	r := dibs.run(t, "migrate", "adopt")
+
+	require.Equal(t, 1, r.code)
+	require.Contains(t, r.stderr, "dibs: what was copied stays: make room and run the same command, or throw it away with --undo\n")
+	require.Contains(t, r.stderr, "No space left on device")
+	perform(t, conn, "drop function disk_full cascade")
+	require.Contains(t, dibs.ok(t, "migrate", "adopt"), "adopted: 3000 messages")
+}
