@@ -451,5 +451,9 @@ func TestDeletedStreamKeepsItsVersion(t *testing.T) {
 	require.Equal(t, []string{"dibs:Tombstone"}, s.do(t, step{sql: "select type from get_stream_messages('a-1')"}, modes[0], "").Rows)
 	require.Empty(t, s.do(t, step{sql: "select * from get_stream_messages('a-2')"}, modes[0], "").Rows)
 	require.Equal(t, []string{"1"}, s.do(t, step{sql: "select position from get_stream_messages('a-3')"}, modes[0], "").Rows)
+	require.Equal(t, []string{"3 | 3"}, s.do(t, step{sql: "select write_message('" + id(11) + "', 'a-1', 'T', '{}', null, 2), write_message('" + id(12) + "', 'a-2', 'T', '{}')"}, modes[0], "").Rows)
+	for _, stream := range []string{"a-1", "a-2"} {
+		require.Equal(t, []string{"2 | dibs:Tombstone", "3 | T"}, s.do(t, step{sql: "select position, type from get_stream_messages('" + stream + "')"}, modes[0], "").Rows, "it goes on after its tombstone")
+	}
 	require.Contains(t, s.do(t, step{sql: "insert into messages (stream_name, position, type) values ('a-3', 0, 'T')"}, modes[0], "").Error, "Wrong expected version")
 }
