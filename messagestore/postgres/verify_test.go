@@ -258,6 +258,10 @@ func TestVerifyFindsEveryViolation(t *testing.T) {
 			[]string{"delete from dibs.messages where stream_name = 'account-1'"},
 			"@0 (16): expected the message ", "",
 		},
+		"a dead letter does not say of what": {
+			[]string{"update dibs.messages set data = '[]' where type = 'Parked'"},
+			"@0 (16): expected the id, stream and position of a message, found none", "",
+		},
 		"a dead letter of another": {
 			[]string{"update dibs.messages set id = gen_random_uuid() where stream_name = 'account-1' and position = 2"},
 			"@0 (16): expected the message ", "",
@@ -287,6 +291,20 @@ func TestVerifyFindsEveryViolation(t *testing.T) {
 			require.NotZero(t, found.Checked.Messages)
 		})
 	}
+}
+
+// Another client may write what it likes where a consumer keeps what it parked.
+func TestVerifyLeavesDeadLettersOfOtherClientsAlone(t *testing.T) {
+	t.Parallel()
+	v := newVerified(t)
+	v.healthy(t)
+	v.damage(t, `insert into dibs.messages (stream_name, position, type, id, data)
+		select s, 0, 'Parked', gen_random_uuid(), '[]' from unnest('{account:deadLetter-,account:deadLetter-a,account:deadLetter-a+1,account:deadLetter}'::text[]) s`)
+
+	found := v.verify(t)
+
+	require.Empty(t, found.Violations)
+	require.EqualValues(t, 1, found.Checked.DeadLetters)
 }
 
 // An index that misses a row answers as if the row were not there: only the table

@@ -611,21 +611,26 @@ returns table (
 )
 language plpgsql stable
 as $$
+declare
+  -- What is in streams of other forms is of other clients.
+  ours constant text := '^[^-]*-[^-+:]+\+[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$';
 begin
   return query
   select 'deadLetters', of_category, null::text, null::bigint, null::bigint, null::text, null::text, count(*)
   from dibs.messages m
-  where m.category = of_category and m.type = 'Parked';
+  where m.category = of_category and m.type = 'Parked' and m.stream_name ~ ours;
 
   return query
   select 'deadLetter', of_category, p.stream_name, p.position, p.global_position,
-    format('the message %s at %s@%s', p.message_id, p.of_stream, p.of_position), coalesce(m.id::text, 'none'), null::bigint
+    case when p.message_id is null or p.of_stream is null or p.of_position is null then 'the id, stream and position of a message'
+      else format('the message %s at %s@%s', p.message_id, p.of_stream, p.of_position) end,
+    coalesce(m.id::text, 'none'), null::bigint
   from (
     select m.stream_name, m.position, m.global_position, d.data ->> 'messageId' as message_id, d.data ->> 'stream' as of_stream,
       case when d.data ->> 'position' ~ '^[0-9]{1,18}$' then (d.data ->> 'position')::bigint end as of_position
     from dibs.messages m
     cross join lateral (select case when dibs.storable_json(m.data) then m.data end as data) d
-    where m.category = of_category and m.type = 'Parked'
+    where m.category = of_category and m.type = 'Parked' and m.stream_name ~ ours
   ) p
   left join dibs.messages m on m.stream_name = p.of_stream and m.position = p.of_position
   where case
@@ -640,7 +645,7 @@ $$;
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0007_report.sql', '0c2cb7f7b01438668a8247ee323c8e894711cc6654b85aa3a933ff09efa4e245');
+values ('0007_report.sql', 'cd934c945c57f4f680ecb82faa772b1109f2ae76c08c65207c7b7786431c4d93');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
