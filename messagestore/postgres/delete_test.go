@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -582,6 +584,46 @@ func TestOnlyAdministratorsRemove(t *testing.T) {
 	}
 	_, err = pool.Exec(t.Context(), "set dibs.retention = on; delete from dibs.messages")
 	requireDenied(t, err)
+}
+
+// Who was given the right to delete from the table, by mistake or as part of all rights,
+// does not delete by saying that it is a removal.
+func TestTheSettingOfRemovalsHelpsNobodyElse(t *testing.T) {
+	t.Parallel()
+	_, schema := pgtest.Schema(t)
+	pool := pgtest.Pool(t)
+	role := schema + "_intruder"
+	for _, statement := range []string{
+		"create role " + role, "grant usage on schema " + schema + " to " + role,
+		"grant all on all tables in schema " + schema + " to " + role, "grant all on all functions in schema " + schema + " to " + role,
+	} {
+		_, err := pool.Exec(t.Context(), statement)
+		require.NoError(t, err)
+	}
+	t.Cleanup(func() {
+		_, err := pool.Exec(context.WithoutCancel(t.Context()), "drop owned by "+role+"; drop role "+role)
+		require.NoError(t, err)
+	})
+	for statement, allowed := range map[string]bool{
+		"delete from %s.messages where stream_name = 'a-1'": false,
+		"select %s.remove_messages('a-1', 1)":               false,
+		"select %s.trim('a-1', 1, min_age => '0')":          true, // that was granted
+	} {
+		tx := begin(t, pgx.ReadCommitted)
+		_, err := tx.Exec(t.Context(), "select from "+schema+".append(array['a-1'], array[-2::bigint], array[2], array[gen_random_uuid(), gen_random_uuid()], array['T', 'T'], array['{}'::json, '{}'], array[null::json, null])")
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), "set local role "+role+"; set local dibs.retention = on")
+		require.NoError(t, err)
+
+		_, err = tx.Exec(t.Context(), fmt.Sprintf(statement, schema))
+
+		if allowed {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "messages are only ever added", statement)
+		}
+		require.NoError(t, tx.Rollback(t.Context()))
+	}
 }
 
 // After a removal the table is append-only again, within the same transaction too.
