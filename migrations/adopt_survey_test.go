@@ -65,6 +65,7 @@ func TestAdoptionDoesNotDependOnSettings(t *testing.T) {
 	} {
 		do(t, conn, fmt.Sprintf("alter database %s set %s", database, setting))
 	}
+	do(t, conn, "create publication everything for all tables") // which takes no update without a key
 	before := fingerprint(t, conn, "message_store.messages")
 	slowly := func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, url) }
 	rest := at(migrations.AdoptionCopies, func() { <-time.After(time.Second) }) // in which the main session is idle
@@ -72,6 +73,7 @@ func TestAdoptionDoesNotDependOnSettings(t *testing.T) {
 	plan, err := migrations.PlanAdoption(t.Context(), slowly, nil)
 	require.NoError(t, err)
 	require.Contains(t, strings.Join(plan.Warnings, ""), "synchronous_commit is off", "it is what others have")
+	require.Contains(t, strings.Join(plan.Warnings, ""), "publication everything is of all tables")
 	_, err = migrations.Adopt(t.Context(), slowly, &migrations.AdoptConfig{Progress: rest})
 
 	require.NoError(t, err)
@@ -386,4 +388,19 @@ func TestAdoptionGoesOnAfterTheServerCrashed(t *testing.T) {
 	require.Equal(t, len(phases)-1, one[int](t, conn, "select count(*) from message_store.messages where stream_name = 'between-1'"))
 	write(t, conn, "account-1")
 	requireOurs(t, conn)
+}
+
+// Of a comparison that was ended, some pieces may be there.
+func TestComparisonBeginsAnew(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, err := migrations.Adopt(ctx, connector(url), &migrations.AdoptConfig{Progress: at(migrations.AdoptionCompares, cancel)})
+	require.ErrorIs(t, err, context.Canceled)
+	do(t, conn, "insert into dibs_adoption.sums (stream_name, tail, messages, checksum) values ('account-1', false, 29, 4711)")
+
+	_, err = adopt(t, url, nil)
+
+	require.NoError(t, err)
 }

@@ -3,5 +3,5 @@ select count(*)
 from (
   select from message_store.messages
   group by stream_name
-  having min(position) <> 0 or max(position) <> count(*) - 1
+  having max(position) <> count(*) - 1 -- or more, if the first is not at 0
 ) s
