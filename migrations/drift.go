@@ -74,7 +74,8 @@ func (d Difference) String() string {
 // indexes, constraints, triggers, views, functions, and who has rights to them. It
 // needs no rights but to connect, takes no lock that anybody waits for, and
 // changes nothing. The bodies of views, and of the few functions that are written
-// without a string, are compared by what they refer to.
+// without a string, are compared by what they refer to; the expressions of checks and
+// of generated columns are not compared.
 //
 // A database that was not migrated has nothing to compare, and all files in
 // NotApplied. The connection may be in a transaction.

@@ -79,6 +79,8 @@ func TestDriftIsFound(t *testing.T) {
 		{"alter default privileges in schema dibs grant select on tables to dibs_reader", "default privileges in schema dibs: is not one of ours"},
 		{"create rule r as on insert to dibs.messages do instead nothing", "table dibs.messages: has: rule r"},
 		{"alter table dibs.messages enable row level security", "table dibs.messages: has: row security"},
+		{"create index mine on dibs.messages (type)", "table dibs.messages: has: index mine (type)"},
+		{"grant execute on function dibs.trim to dibs_admin with grant option", "has: grant execute to dibs_admin with grant option"},
 		{"alter table dibs.fences set unlogged", "table dibs.fences: has: not logged"},
 	} {
 		tx, err := conn.Begin(t.Context())

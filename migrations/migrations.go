@@ -489,6 +489,9 @@ func status(ctx context.Context, conn *pgx.Conn, config *Config, files []file) (
 	}
 	var all []Migration
 	err = begin(ctx, conn, pgx.ReadOnly, func(tx pgx.Tx) error {
+		if err := bound(ctx, tx); err != nil {
+			return err
+		}
 		all, err = readStatus(ctx, tx, schema, files)
 		return err
 	})

@@ -205,7 +205,7 @@ func TestSessionKeepsItsSettings(t *testing.T) {
 }
 
 // However long others lock what is there, a migrator waits only for other migrators.
-func TestUpWaitsABoundedTimeForALockedTable(t *testing.T) {
+func TestMigratorWaitsABoundedTimeForALockedTable(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	conn, holder := connect(t, url), connect(t, url)
@@ -217,8 +217,9 @@ func TestUpWaitsABoundedTimeForALockedTable(t *testing.T) {
 	_, err = conn.Exec(t.Context(), "set dibs.lock_timeout = '20ms'")
 	require.NoError(t, err)
 
+	_, err = migrations.Status(t.Context(), conn, nil)
+	require.Equal(t, "55P03", code(t, err))
 	err = migrations.Up(t.Context(), conn, nil)
-
 	require.Equal(t, "55P03", code(t, err))
 	require.NoError(t, tx.Rollback(t.Context()))
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))

@@ -211,6 +211,9 @@ func (a *app) refused(p *problem, e *pgconn.PgError) {
 	case "57014":
 		p.Kind, p.Hint = "timeout", "the server's statement_timeout is too short for this; set another in the URL: options=-c%20statement_timeout%3D10min"
 		return
+	case "55P03":
+		p.Kind, p.Hint = "locked", "another transaction holds what this needs; see who with: dibs doctor"
+		return
 	case "25006":
 		p.Kind, p.Hint = "readOnly", "is this server a replica?"
 		return

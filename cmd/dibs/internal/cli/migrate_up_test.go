@@ -50,6 +50,16 @@ func TestMigrateUpSaysWhatToDo(t *testing.T) {
 	refused = dibs.run(t, "migrate", "up")
 	require.Equal(t, 1, refused.code)
 	require.Contains(t, refused.stderr, "0002_messages.sql: changed after it was applied\n      nothing was done: ")
+
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode")
+	require.NoError(t, err)
+	impatient := &shell{env: map[string]string{"DATABASE_URL": url + "&dibs.lock_timeout=20ms"}}
+	refused = impatient.run(t, "migrate", "up")
+	require.Equal(t, 1, refused.code)
+	require.Contains(t, refused.stderr, "55P03)\n      another transaction holds what this needs; see who with: dibs doctor\n")
+	require.NoError(t, tx.Rollback(t.Context()))
 }
 
 func TestRolesCanBePrintedAlone(t *testing.T) {
