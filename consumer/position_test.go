@@ -90,10 +90,10 @@ func TestACorruptPositionStopsTheConsumer(t *testing.T) {
 		body   messagestore.Body
 		reason string
 	}{
-		{"account:position-ledger+0+0", raw("Recorded", `{"position": "abc"}`), "cannot unmarshal"},
+		{"account:position-ledger+0+0", raw("Recorded", `{"position": "abc"}`), `it is not like {"position": 3}`},
 		{"account:position-ledger+0+0", raw("Recorded", `{"position": -7}`), "position -7 is less than 0"},
-		{"account:position-ledger+0+0", raw("Recorded", `{"position": 1.5}`), "cannot unmarshal"},
-		{"account:position-ledger+0+0", raw("Recorded", `{"position": 1e30}`), "cannot unmarshal"},
+		{"account:position-ledger+0+0", raw("Recorded", `{"position": 1.5}`), `it is not like {"position": 3}`},
+		{"account:position-ledger+0+0", raw("Recorded", `{"position": 1e30}`), `it is not like {"position": 3}`},
 		{"account:position-ledger+0+0", raw("Recorded", `{"position": null}`), "it has no position"},
 		{"account:position-ledger+0+0", raw("Recorded", `{}`), "it has no position"},
 		{"account:position-ledger+0+0", raw("Deposited", `{"position": 1}`), "its type is Deposited, not Recorded"},

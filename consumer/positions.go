@@ -241,10 +241,12 @@ func decodeRecorded(m *messagestore.Recorded) (messagestore.GlobalPosition, erro
 	var body struct {
 		Position *messagestore.GlobalPosition `json:"position"`
 	}
-	if err := decodePosition(m, recorded{}.MessageType(), &body); err != nil {
+	var wrong *PositionCorruptError
+	switch err := decodePosition(m, recorded{}.MessageType(), &body); {
+	case errors.As(err, &wrong) && m.Type == (recorded{}).MessageType():
+		return 0, corrupt(m, `it is not like {"position": 3}`) // what Go calls it is nothing for an operator
+	case err != nil:
 		return 0, err
-	}
-	switch {
 	case body.Position == nil:
 		return 0, corrupt(m, "it has no position")
 	case *body.Position < 0:

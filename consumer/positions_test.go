@@ -190,7 +190,7 @@ func TestPositionsTellWhatIsWrong(t *testing.T) {
 	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
 		positions := category.WithType("position")
 		write(t, store, category.Stream("1"), Deposited{1})
-		for name, recorded := range map[string]string{"ahead": `{"position": 999999999999}`, "less": `{"position": -1}`, "none": `{}`} {
+		for name, recorded := range map[string]string{"ahead": `{"position": 999999999999}`, "less": `{"position": -1}`, "none": `{}`, "text": `{"position": "3"}`} {
 			write(t, store, positions.Stream(name), raw("Resized", `{"size": 1, "start": 0}`))
 			write(t, store, positions.Stream(name, "0", "0"), raw("Recorded", recorded))
 		}
@@ -198,7 +198,8 @@ func TestPositionsTellWhatIsWrong(t *testing.T) {
 
 		all := positionsNow(t, store, category)
 
-		require.Len(t, all, 4)
+		require.Len(t, all, 5)
+		require.EqualError(t, all[4].Members[0].Err, fmt.Sprintf(`position is corrupt: %s-text+0+0@0: it is not like {"position": 3}`, positions))
 		require.ErrorIs(t, all[0].Members[0].Err, consumer.ErrPositionAhead)
 		require.ErrorIs(t, all[1].Members[0].Err, consumer.ErrPositionCorrupt)
 		require.ErrorIs(t, all[2].Members[0].Err, consumer.ErrPositionCorrupt)

@@ -167,12 +167,28 @@ func openLetters(ctx context.Context, store Store, category messagestore.Categor
 	for stream, types := range streams {
 		in, isParked := types[parked{}.MessageType()]
 		out, isRedriven := types[redriven{}.MessageType()]
+		isParked = isParked && isLetter(store, category, stream)
 		if isParked && (!isRedriven || in.position > out.position) {
 			open = append(open, stream)
 		}
 	}
 	slices.Sort(open)
 	return open, nil
+}
+
+// isLetter reports whether a stream is one that a consumer parks a message in: another
+// client may have written to others.
+func isLetter(store Store, category messagestore.Category, stream messagestore.StreamName) bool {
+	ids := stream.IDs()
+	if len(ids) != 2 {
+		return false
+	}
+	c, err := inspect(store, category, ids[0])
+	if err != nil {
+		return false
+	}
+	id, err := uuid.Parse(ids[1])
+	return err == nil && stream == c.deadLetter(id)
 }
 
 // ErrNotParked says that a message that was to be redriven is not parked.

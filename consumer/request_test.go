@@ -371,6 +371,24 @@ func TestOnlyWhatIsParkedCanBeAskedFor(t *testing.T) {
 	})
 }
 
+// Another client may write what it likes where consumers keep what they parked.
+func TestWhatAnotherClientCallsParkedIsNotOurs(t *testing.T) {
+	t.Parallel()
+	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
+		write(t, store, category.Stream("1"), Deposited{1})
+		park(t, store, category, "c")
+		letters := string(category.WithType("deadLetter"))
+		for _, stream := range []string{"-x", "-x+1", "-c+1", "-c+" + strings.ToUpper(uuid.NewString()), "-c+requests+1", "-a:b+" + uuid.NewString()} {
+			write(t, store, messagestore.StreamName(letters+stream), raw("Parked", `{"messageId": 3}`))
+		}
+
+		counts, err := consumer.ParkedBy(t.Context(), store, category)
+		require.NoError(t, err)
+		require.Equal(t, map[string]int{"c": 1}, counts)
+		require.Len(t, parkedOf(t, store, category, "c"), 1)
+	})
+}
+
 // How a test tells its own binary to be a consumer that redrives.
 const (
 	redriveStore    = "DIBS_TEST_REDRIVE_STORE"

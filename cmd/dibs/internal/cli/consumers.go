@@ -127,14 +127,14 @@ type consumerLine struct {
 }
 
 type memberLine struct {
-	Member     int                         `json:"member"`
-	Position   messagestore.GlobalPosition `json:"position"`
-	RecordedAt string                      `json:"recordedAt,omitempty"`
-	Lag        *int64                      `json:"lag,omitempty"` // unless there is an error
-	AtLeast    bool                        `json:"lagIsAtLeast,omitempty"`
-	LagSeconds *float64                    `json:"lagSeconds,omitempty"`
-	Oldest     string                      `json:"oldest,omitempty"`
-	Error      string                      `json:"error,omitempty"`
+	Member     int                          `json:"member"`
+	Position   *messagestore.GlobalPosition `json:"position,omitempty"` // unless it is corrupt
+	RecordedAt string                       `json:"recordedAt,omitempty"`
+	Lag        *int64                       `json:"lag,omitempty"` // unless there is an error
+	AtLeast    bool                         `json:"lagIsAtLeast,omitempty"`
+	LagSeconds *float64                     `json:"lagSeconds,omitempty"`
+	Oldest     string                       `json:"oldest,omitempty"`
+	Error      string                       `json:"error,omitempty"`
 }
 
 func toConsumerLine(s consumer.Status, now time.Time) consumerLine {
@@ -147,8 +147,11 @@ func toConsumerLine(s consumer.Status, now time.Time) consumerLine {
 	}
 	for _, m := range s.Members {
 		line := memberLine{
-			Member: m.Member, Position: m.Position, RecordedAt: timeOrNone(m.RecordedAt, ""), AtLeast: m.AtLeast,
+			Member: m.Member, RecordedAt: timeOrNone(m.RecordedAt, ""), AtLeast: m.AtLeast,
 			Oldest: timeOrNone(m.Oldest, ""), Error: errorText(m.Err),
+		}
+		if !errors.Is(m.Err, consumer.ErrPositionCorrupt) {
+			line.Position = &m.Position
 		}
 		if m.Err == nil {
 			seconds := behind(m, now).Seconds()
@@ -179,7 +182,10 @@ func (a *app) printConsumer(s consumer.Status, now time.Time) error {
 		if s.Foreign {
 			member, parked, note.text = "-", "-", "foreign"
 		}
-		lag, waited := strconv.FormatInt(m.Lag, 10), ageText(behind(m, now))
+		position, lag, waited := strconv.FormatInt(int64(m.Position), 10), strconv.FormatInt(m.Lag, 10), ageText(behind(m, now))
+		if errors.Is(m.Err, consumer.ErrPositionCorrupt) {
+			position = "-"
+		}
 		if m.AtLeast {
 			lag = ">" + lag
 		}
@@ -190,7 +196,7 @@ func (a *app) printConsumer(s consumer.Status, now time.Time) error {
 			lag, waited, note = "-", "-", cell{text: note.text + visible(m.Err.Error()), style: red}
 		}
 		err := a.out.row(cell{text: visible(string(s.Category))}, name, cell{text: member},
-			cell{text: strconv.FormatInt(int64(m.Position), 10), right: true}, cell{text: lag, right: true}, cell{text: waited, right: true},
+			cell{text: position, right: true}, cell{text: lag, right: true}, cell{text: waited, right: true},
 			cell{text: timeOrNone(m.RecordedAt, "-"), style: dim}, cell{text: parked, right: true}, note)
 		if err != nil {
 			return err

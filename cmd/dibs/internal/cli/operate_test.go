@@ -208,10 +208,12 @@ func TestAConsumerOfAnotherClientIsToldOfAndLeftAlone(t *testing.T) {
 		dibs.ok(t, "write", "account-1", "T")
 		dibs.ok(t, "write", "account:position-theirs", "Recorded", `{"position": 1}`)
 		dibs.ok(t, "write", "account:position-lost", "Recorded", `{"position": 4711}`)
+		dibs.ok(t, "write", "account:position-wrong", "Recorded", `{"position": "1"}`)
 
 		lines := strings.Split(dibs.ok(t, "consumers"), "\n")
 		require.Regexp(t, `^account +lost +- +4712 +- +- +\S+Z +-  foreign: position 4712 in account:position-lost is ahead of the store, which has lost messages$`, lines[1])
 		require.Regexp(t, `^account +theirs +- +2 +0 +0s +\S+Z +-  foreign$`, lines[2])
+		require.Regexp(t, `^account +wrong +- +- +- +- +\S+Z +-  foreign: position is corrupt: account:position-wrong@0: it is not like \{"position": 3\}$`, lines[3])
 		for i, line := range objects(t, dibs.ok(t, "consumers", "--json")) {
 			members, ok := line["members"].([]any)
 			require.True(t, ok)
@@ -221,6 +223,8 @@ func TestAConsumerOfAnotherClientIsToldOfAndLeftAlone(t *testing.T) {
 			require.Equal(t, i == 1, known)
 			_, known = member["lagSeconds"]
 			require.Equal(t, i == 1, known)
+			_, known = member["position"]
+			require.Equal(t, i < 2, known)
 		}
 		reset := dibs.run(t, "consumers", "reset", "account", "theirs", "--start", "--yes")
 		require.Equal(t, 2, reset.code)

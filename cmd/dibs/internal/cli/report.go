@@ -143,7 +143,7 @@ func (a *app) printReport(q messagestore.ReportQuery, report messagestore.Report
 				{text: timeText(row.Last), style: dim},
 			}
 			for _, name := range row.Names {
-				cells = append(cells, cell{text: visible(name), style: bold})
+				cells = append(cells, cell{text: cmp.Or(visible(name), `""`), style: bold}) // other clients' may be empty
 			}
 			err = a.out.row(cells...)
 		}
