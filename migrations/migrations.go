@@ -320,12 +320,13 @@ func grantRights(ctx context.Context, tx pgx.Tx, schema string) error {
 // lock waits for others who migrate the same schema, as long as ctx lasts. Strings in
 // the files are standard, whatever the session has.
 func lock(ctx context.Context, tx pgx.Tx, schema string) error {
-	for _, set := range []string{"lock_timeout = 0", "statement_timeout = 0", "standard_conforming_strings = on", "client_min_messages = warning"} {
-		if _, err := tx.Exec(ctx, "set local "+set); err != nil {
-			return err
-		}
+	_, err := tx.Exec(ctx, `
+		select set_config(s.name, s.value, true)
+		from (values ('lock_timeout', '0'), ('statement_timeout', '0'), ('standard_conforming_strings', 'on'), ('client_min_messages', 'warning')) s (name, value)`)
+	if err != nil {
+		return err
 	}
-	_, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1::int, hashtext($2::text))", lockClass, schema)
+	_, err = tx.Exec(ctx, "select pg_advisory_xact_lock($1::int, hashtext($2::text))", lockClass, schema)
 	return err
 }
 

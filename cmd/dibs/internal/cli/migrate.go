@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -48,8 +49,20 @@ func (migrateUpCommand) Run(ctx context.Context, a *app) error {
 				}
 			}
 		}
-		return a.printUpToDate(all)
+		if err := a.printUpToDate(all); err != nil {
+			return err
+		}
+		return a.printAbsentRoles(ctx, conn)
 	})
+}
+
+// printAbsentRoles says what was left to who may make roles.
+func (a *app) printAbsentRoles(ctx context.Context, conn *pgx.Conn) error {
+	drift, err := migrations.Drift(ctx, conn, a.migrationsConfig())
+	if err != nil || len(drift.AbsentRoles) == 0 {
+		return err
+	}
+	return a.out.line("missing on this server: %s; who may make roles runs what dibs migrate print --roles prints, and then this is run again", strings.Join(drift.AbsentRoles, ", "))
 }
 
 // printUpToDate says also what is not there, which a client may miss.

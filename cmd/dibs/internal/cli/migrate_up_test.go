@@ -62,6 +62,23 @@ func TestMigrateUpSaysWhatToDo(t *testing.T) {
 	require.NoError(t, tx.Rollback(t.Context()))
 }
 
+func TestMigrateUpSaysWhichRolesAreMissing(t *testing.T) {
+	t.Parallel()
+	superuser := pgtest.Server(t)
+	pool := pgtest.Connect(t, superuser)
+	_, err := pool.Exec(t.Context(), "create role owner login")
+	require.NoError(t, err)
+	_, err = pool.Exec(t.Context(), "create database app owner owner")
+	require.NoError(t, err)
+	config := pool.Config().ConnConfig
+	dibs := &shell{env: map[string]string{"DATABASE_URL": "postgres://owner@/app?host=" + config.Host + "&port=5432"}}
+
+	require.Contains(t, dibs.ok(t, "migrate", "up"), "up to date: 9 migrations\nmissing on this server: dibs_admin, dibs_reader, dibs_writer, message_store; who may make roles runs ")
+	_, err = pool.Exec(t.Context(), dibs.ok(t, "migrate", "print", "--roles"))
+	require.NoError(t, err)
+	require.Equal(t, "up to date: 9 migrations\n", dibs.ok(t, "migrate", "up"))
+}
+
 func TestRolesCanBePrintedAlone(t *testing.T) {
 	t.Parallel()
 	dibs := &shell{}
