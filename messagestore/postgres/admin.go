@@ -68,9 +68,9 @@ const (
 )
 
 // remove calls a function that removes something in a transaction of its own, if it is
-// not in its caller's, and puts the row that it answers with into row. If the answer is
-// lost it calls again: the arguments end with an id by which the function knows that it
-// did it before, and answers as it did.
+// not in its caller's, and puts the row that it answers with into row. If the session is
+// lost it calls again in another: the arguments end with an id by which the function
+// knows that it did it before, and answers as it did.
 func (a *Admin) remove(ctx context.Context, sql string, args []any, row ...any) error {
 	const attempts = 5
 
@@ -79,36 +79,44 @@ func (a *Admin) remove(ctx context.Context, sql string, args []any, row ...any) 
 		return err
 	}
 	args = append(args, pgtype.UUID{Bytes: id, Valid: true})
+	var cause error
 	for attempt := 1; ; attempt++ {
-		own, sent := false, false
+		own, lost := false, false
 		err := a.driver.with(ctx, func(db DB) error {
 			if own = !a.driver.inTransaction(db); !own {
 				return a.driver.failed(a.one(ctx, db, sql, args, row))
 			}
-			tx, err := begin(ctx, db)
-			if err != nil {
-				return a.driver.failed(err)
-			}
-			defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // there is nothing to undo, or it is broken
-			if err := a.one(ctx, tx, sql, args, row); err != nil {
-				return a.driver.failed(err)
-			}
-			sent = true
-			err = replicated(db, func() error { return tx.Commit(ctx) })
-			sent = err != nil && !definite(err)
+			err := a.commit(ctx, db, sql, args, row)
+			lost = err != nil && !definite(err)
 			return a.driver.failed(err)
 		})
-		switch {
-		case err == nil:
+		if err == nil {
 			return nil
-		case !own || ctx.Err() != nil || attempt == attempts || !sent && !retryable(err):
-			return err
+		}
+		if cause == nil || !lost {
+			cause = err // and not that the session, which was lost then, is closed
+		}
+		if !own || ctx.Err() != nil || attempt == attempts || !lost && !retryable(err) {
+			return cause
 		}
 		a.driver.log.Warn().Err(err).Int("attempt", attempt).Msg("remove again")
 		if err := pause(ctx, attempt); err != nil {
 			return err
 		}
 	}
+}
+
+// commit calls the function in a transaction of its own.
+func (a *Admin) commit(ctx context.Context, db DB, sql string, args, row []any) error {
+	tx, err := begin(ctx, db)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // there is nothing to undo, or it is broken
+	if err := a.one(ctx, tx, sql, args, row); err != nil {
+		return err
+	}
+	return replicated(db, func() error { return tx.Commit(ctx) })
 }
 
 func (a *Admin) one(ctx context.Context, db DB, sql string, args, row []any) error {

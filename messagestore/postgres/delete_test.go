@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -272,6 +273,52 @@ func TestDeletionWorksInParts(t *testing.T) {
 			require.Len(t, a.read(t, stream), 1)
 		})
 	}
+}
+
+// The server ends the sessions between two parts and within one: it goes on in others.
+func TestADeletionOutlivesItsSessions(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream := a.category.Stream("1")
+	for range 31 {
+		a.fill(t, stream, 1000)
+	}
+	name := "deleting " + string(a.category)
+	pool, _ := poolOf(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = name })
+	end := func() (ended int) {
+		require.NoError(t, a.pool.QueryRow(t.Context(),
+			"select count(*) filter (where pg_terminate_backend(pid, 10000)) from pg_stat_activity where application_name = $1", name).Scan(&ended))
+		return ended
+	}
+	parts := 0
+	options := &postgres.DeleteOptions{OnProgress: func() {
+		if parts++; parts == 1 {
+			require.Positive(t, end())
+			return
+		}
+		// The next part waits for this one, until its session is ended.
+		holder, err := a.pool.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = holder.Exec(t.Context(), "select dibs.lock_retention($1)", string(a.category))
+		require.NoError(t, err)
+		go func() {
+			defer holder.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // nothing was changed
+			for waiting := 0; waiting == 0 && t.Context().Err() == nil; {
+				err := a.pool.QueryRow(t.Context(),
+					"select count(*) filter (where pg_terminate_backend(pid, 10000)) from pg_stat_activity where application_name = $1 and wait_event_type = 'Lock'", name).Scan(&waiting)
+				if err != nil {
+					return
+				}
+			}
+		}()
+	}}
+
+	deleted, err := postgres.NewAdmin(pool, nil).Delete(t.Context(), stream, messagestore.AnyVersion, options)
+
+	require.NoError(t, err)
+	require.Equal(t, int64(31000), deleted.Messages)
+	require.Equal(t, 3, parts)
+	require.Len(t, a.read(t, stream), 1)
 }
 
 // Who writes to a stream while it is deleted in parts keeps what they write.

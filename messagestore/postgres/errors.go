@@ -114,6 +114,7 @@ var kinds = map[string]error{
 	"keep":          ErrInvalidRemoval,
 	"min_age":       ErrInvalidRemoval,
 	"reason":        ErrInvalidRemoval,
+	"dry_run":       ErrInvalidRemoval,
 	"id":            messagestore.ErrInvalidID,
 }
 
