@@ -62,7 +62,7 @@ func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 			return c.print(a, planned, err)
 		}
 		if !c.Yes {
-			if yes, err := c.confirm(ctx, a, planned); err != nil || !yes {
+			if err := c.confirm(ctx, a, planned); err != nil {
 				return err
 			}
 			if expected == messagestore.AnyVersion {
@@ -86,12 +86,12 @@ func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 }
 
 // confirm asks a person, who has to say so in full.
-func (c *deleteCommand) confirm(ctx context.Context, a *app, planned postgres.Deleted) (yes bool, err error) {
-	what := "delete"
+func (c *deleteCommand) confirm(ctx context.Context, a *app, planned postgres.Deleted) error {
+	name := ""
 	if c.EraseName {
-		what = "delete, with its name,"
+		name = " and its name,"
 	}
-	a.warn("%s %s with %s? They do not come back. Type yes: ", what, visible(c.Stream), number(planned.Messages, "message", "messages"))
+	a.warn("delete %s%s with %s? They do not come back. Type yes: ", visible(c.Stream), name, number(planned.Messages, "message", "messages"))
 	type answer struct {
 		text string
 		err  error
@@ -103,16 +103,15 @@ func (c *deleteCommand) confirm(ctx context.Context, a *app, planned postgres.De
 	}()
 	select {
 	case <-ctx.Done():
-		return false, ctx.Err()
+		return ctx.Err()
 	case given := <-answered:
 		if given.err != nil && !errors.Is(given.err, io.EOF) {
-			return false, given.err
+			return given.err
 		}
 		if strings.TrimSpace(given.text) != "yes" {
-			a.warn("dibs: nothing was deleted\n")
-			return false, nil
+			return errors.New("nothing was deleted")
 		}
-		return true, nil
+		return nil
 	}
 }
 
