@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,6 +51,16 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 
 // examineSchema tells of migrations, and of what was changed by hand since.
 func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]postgres.Finding, error) {
+	locked, err := a.migrationsLocked(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	if locked {
+		return []postgres.Finding{{
+			Group: "schema", Name: "migrations", Verdict: postgres.Warn,
+			Says: "what was applied cannot be looked at: somebody has locked the table of migrations", Advice: "see locks",
+		}}, nil
+	}
 	all, err := migrations.Status(ctx, conn, a.migrationsConfig())
 	if denied(err) {
 		return []postgres.Finding{{
@@ -84,6 +95,20 @@ func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]postgres.Fin
 		return nil, err
 	}
 	return append(findings, aboutDrift(drift, len(all))...), nil
+}
+
+// migrationsLocked reports whether who looks at the table of migrations would wait for
+// somebody who is to be found.
+func (a *app) migrationsLocked(ctx context.Context, conn *pgx.Conn) (locked bool, err error) {
+	err = conn.QueryRow(ctx, `
+		select exists (
+			select from pg_catalog.pg_locks l
+			join pg_catalog.pg_class c on c.oid = l.relation
+			join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+			join pg_catalog.pg_database d on d.oid = l.database
+			where d.datname = pg_catalog.current_database() and n.nspname = $1 and c.relname = 'migrations' and l.mode = 'AccessExclusiveLock'
+		)`, cmp.Or(a.Schema, pgschema.Default)).Scan(&locked)
+	return locked, err
 }
 
 func denied(err error) bool {

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -81,6 +82,27 @@ func TestDoctorFindsWhatWasNotMigratedOrWasChangedByHand(t *testing.T) {
 		}
 		require.True(t, said, "%s: %s", c.damage, r.stdout)
 	}
+}
+
+// Or it would wait for whom it is asked to find.
+func TestDoctorDoesNotWaitForTheTableOfMigrations(t *testing.T) {
+	t.Parallel()
+	where := pgtest.Database(t)
+	dibs := &shell{env: map[string]string{"DATABASE_URL": where}}
+	dibs.ok(t, "migrate", "up")
+	holder, err := pgx.Connect(t.Context(), where)
+	require.NoError(t, err)
+	defer holder.Close(contextOf(t))
+	_, err = holder.Exec(t.Context(), "begin; lock table dibs.migrations in access exclusive mode")
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+
+	r := dibs.runContext(ctx, "doctor", "--quiet", "--long-lock", "1ns")
+
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Contains(t, r.stdout, "what was applied cannot be looked at")
+	require.Contains(t, r.stdout, "migrations is held by process ")
 }
 
 func TestServerThatDriversRefuseIsSaidSo(t *testing.T) {
