@@ -5,14 +5,14 @@ do $$
 declare
   newest constant bigint := coalesce((select max(global_position) from message_store.messages), 0);
 begin
-  drop trigger if exists dibs_adoption_refuse_numbered on message_store.messages;
-  drop trigger if exists dibs_adoption_refuse_change on message_store.messages;
+  -- Replaced, and not dropped: that would take a stronger lock than the one that is held,
+  -- and end in deadlocks with writers.
   execute format($sql$
-    create trigger dibs_adoption_refuse_numbered before insert on message_store.messages
+    create or replace trigger dibs_adoption_refuse_numbered before insert on message_store.messages
     for each row when (new.global_position <= %s)
     execute function dibs_adoption.refuse_old('while it is adopted, new messages are numbered by its sequence')
   $sql$, newest);
-  create trigger dibs_adoption_refuse_change before update or delete or truncate on message_store.messages
+  create or replace trigger dibs_adoption_refuse_change before update or delete or truncate on message_store.messages
   for each statement execute function dibs_adoption.refuse_old('while it is adopted, messages are only ever added');
   alter table message_store.messages enable always trigger dibs_adoption_refuse_numbered;
   alter table message_store.messages enable always trigger dibs_adoption_refuse_change;
