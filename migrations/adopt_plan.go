@@ -64,7 +64,7 @@ func readAdoption(ctx context.Context, q querier) (*Adoption, error) {
 	err := q.QueryRow(ctx, statements["status"]).Scan(&a.State, &a.Version, &a.StartedAt, &a.Found, &frontier, &messages, &last, &switched, &undone,
 		&ranges, &a.Copied, &missing, &a.HasOld)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil //nolint:nilnil // as it says: there is none
+		return nil, nil
 	}
 	if err != nil {
 		return nil, err

@@ -27,7 +27,7 @@ func TestKilledAdoptIsRunAgain(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	run := func(args ...string) *exec.Cmd {
-		command := exec.CommandContext(t.Context(), self, args...) //nolint:gosec // this test's own binary
+		command := exec.CommandContext(t.Context(), self, args...)
 		command.Env = append(os.Environ(), "DIBS_TEST_MAIN=1", "DIBS_STORE="+url)
 		return command
 	}

@@ -133,9 +133,9 @@ func TestDoctorTellsOfARestoredDumpWhatIsToBeDone(t *testing.T) {
 	t.Parallel()
 	from, to := pgtest.Database(t), pgtest.Database(t)
 	(&shell{env: map[string]string{"DATABASE_URL": from}}).ok(t, "migrate", "up")
-	dump, err := exec.CommandContext(t.Context(), "pg_dump", "-d", from).Output() //nolint:gosec // a test's
+	dump, err := exec.CommandContext(t.Context(), "pg_dump", "-d", from).Output()
 	require.NoError(t, err)
-	restore := exec.CommandContext(t.Context(), "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", to) //nolint:gosec // a test's
+	restore := exec.CommandContext(t.Context(), "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", to)
 	restore.Stdin = bytes.NewReader(dump)
 	output, err := restore.CombinedOutput()
 	require.NoError(t, err, "%s", output)
