@@ -313,7 +313,7 @@ func TestWriterThatWaitsForTheSwitchWritesToTheStoreOrFails(t *testing.T) {
 	})
 	go func() { _, err := adopt(t, url, progress); done <- err }()
 	require.Eventually(t, func() bool {
-		return one[bool](t, watcher, "select exists (select from pg_locks where relation = to_regclass('message_store.messages') and mode = 'AccessExclusiveLock' and granted)")
+		return one[bool](t, watcher, "select exists (select from pg_locks where database = (select oid from pg_database where datname = current_database()) and relation = to_regclass('message_store.messages') and mode = 'AccessExclusiveLock' and granted)")
 	}, patience, tick)
 	// The old functions' plans are made, and one is stopped at its insert.
 	clients := []*pgx.Conn{}
@@ -529,7 +529,7 @@ func TestAdoptionKilledInItsSwitchLeavesMessageDB(t *testing.T) {
 		}))
 		done <- err
 	}()
-	const inside = "select pid from pg_locks where relation = to_regclass('message_store_before_dibs.messages') or relation = to_regclass('message_store.messages') and mode = 'AccessExclusiveLock' and granted"
+	const inside = "select pid from pg_locks where database = (select oid from pg_database where datname = current_database()) and (relation = to_regclass('message_store_before_dibs.messages') or relation = to_regclass('message_store.messages') and mode = 'AccessExclusiveLock' and granted)"
 	require.Eventually(t, func() bool { return one[bool](t, conn, "select exists ("+inside+")") }, patience, tick)
 
 	do(t, conn, "select pg_terminate_backend(pid) from ("+inside+") p")
