@@ -218,6 +218,32 @@ func TestPreparedTransactionInTheWayIsNamed(t *testing.T) {
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
 }
 
+// However large the table is: while writers wait, no more than the tail is read.
+func TestSwitchReadsTheTailOnly(t *testing.T) {
+	t.Parallel()
+	const messages = 30_000
+	url, conn := adopting(t)
+	do(t, conn, "insert into message_store.messages (stream_name, position, type, data) select 'large-' || n, 0, 'T', '{}' from generate_series(1, $1) n", messages)
+	do(t, conn, "analyze message_store.messages")
+	writer := connect(t, url)
+	do(t, writer, "set search_path = message_store")
+	comparing := at(migrations.AdoptionCompares, func() {
+		_, err := writer.Exec(context.Background(), "select write_message(gen_random_uuid()::varchar, 'tail-' || n, 'T', '{}') from generate_series(1, 500) n")
+		if err != nil {
+			t.Error(err)
+		}
+	})
+
+	_, err := migrations.Adopt(t.Context(), connector(url), &migrations.AdoptConfig{Progress: comparing})
+
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { // what a session has read is known when it has ended
+		return !one[bool](t, conn, "select exists (select from pg_stat_activity where datname = current_database() and application_name = 'dibs migrate adopt')")
+	}, 20*time.Second, 5*time.Millisecond)
+	read := one[int64](t, conn, "select idx_tup_read from pg_stat_user_indexes where schemaname = 'message_store_before_dibs' and indexrelname = 'messages_stream'")
+	require.Less(t, read, int64(messages))
+}
+
 // The switch looks up each message of the tail, while writers wait.
 func TestWhatIsWrittenMeanwhileIsSettledBeforeTheSwitch(t *testing.T) {
 	t.Parallel()
