@@ -54,7 +54,7 @@ func TestMigrateUpSaysWhatToDo(t *testing.T) {
 
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 	_, err = tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode")
 	require.NoError(t, err)
 	impatient := &shell{env: map[string]string{"DATABASE_URL": url + "&dibs.lock_timeout=20ms"}}
