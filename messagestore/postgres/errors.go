@@ -68,6 +68,13 @@ func retryable(err error) bool {
 	return ok && (e.Code == "40001" || e.Code == "40P01") && !errors.Is(err, messagestore.ErrOutcomeUnknown)
 }
 
+// isLockTimeout reports whether a statement was refused since somebody else did not let
+// go of a lock.
+func isLockTimeout(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == "55P03" && definite(err)
+}
+
 // What the server says of a schema, a function and a table that is not there.
 var noSchema = []string{"3F000", "42883", "42P01"}
 

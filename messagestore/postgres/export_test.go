@@ -1,6 +1,9 @@
 package postgres
 
 import (
+	"context"
+	"fmt"
+
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/messagestore"
@@ -37,4 +40,44 @@ func (d *Driver) Waiting() int {
 // writes they held.
 func (d *Driver) Flushes() (flushes, writes int64) {
 	return d.groups.flushes.Load(), d.groups.flushed.Load()
+}
+
+// TogetherWith returns a category that is in a line with another, so that writes to
+// both may be in one group.
+func (d *Driver) TogetherWith(category messagestore.Category) messagestore.Category {
+	for n := 0; ; n++ {
+		other := messagestore.Category(fmt.Sprintf("%s%d", category, n))
+		if d.groups.line(other) == d.groups.line(category) {
+			return other
+		}
+	}
+}
+
+// InOneLine reports whether writes to two categories may be in one group.
+func (d *Driver) InOneLine(a, b messagestore.Category) bool {
+	return d.groups.line(a) == d.groups.line(b)
+}
+
+// An Answer is what became of a write in a group.
+type Answer struct {
+	Written messagestore.Written
+	Err     error
+}
+
+// AppendEach writes a group.
+func (d *Driver) AppendEach(ctx context.Context, appends []messagestore.Append) []Answer {
+	group := make([]*ticket, len(appends))
+	for i, a := range appends {
+		group[i] = d.newTicket(a)
+		group[i].state.Store(taken)
+	}
+	l := d.groups.lines[0]
+	d.commit(ctx, l, group)
+	d.flush(l) // what was put back
+	answers := make([]Answer, len(group))
+	for i, t := range group {
+		<-t.done
+		answers[i] = Answer{t.written, t.err}
+	}
+	return answers
 }

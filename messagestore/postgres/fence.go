@@ -39,12 +39,15 @@ func (f *fences) raised(answers []answer) bool {
 	if len(answers) != 1 || answers[0].outcome != "fenced" {
 		return false
 	}
+	f.raise(messagestore.StreamName(answers[0].stream).Category(), int64(answers[0].version))
+	return true
+}
+
+func (f *fences) raise(category messagestore.Category, fence int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.by == nil {
 		f.by = map[messagestore.Category]int64{}
 	}
-	category := messagestore.StreamName(answers[0].stream).Category()
-	f.by[category] = max(f.by[category], int64(answers[0].version))
-	return true
+	f.by[category] = max(f.by[category], fence)
 }

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"hash/maphash"
 	"runtime"
 	"slices"
@@ -9,15 +10,18 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/messagestore"
 )
 
 const (
 	// maxGroup bounds how many writes are committed together, and so how long the
-	// last of them waits for the others.
-	maxGroup = 128
+	// last of them waits for the others; maxGroupMessages their messages, unless one
+	// alone has more.
+	maxGroup         = 512
+	maxGroupMessages = 1000
 
 	// maxGroupBytes bounds what they carry, unless one alone carries more.
 	maxGroupBytes = 4 << 20
@@ -74,6 +78,7 @@ type ticket struct {
 	fences []int64 // as they were when the caller came
 	size   int
 	state  atomic.Int32
+	token  bool // whether it has one of the line's
 	done   chan struct{}
 
 	written messagestore.Written // once done
@@ -120,6 +125,7 @@ func (d *Driver) appendInGroup(ctx context.Context, a messagestore.Append) (mess
 		return messagestore.Written{}, ctx.Err()
 	}
 	t := d.newTicket(a)
+	t.token = true
 	l.mu.Lock()
 	l.waiting = append(l.waiting, t)
 	if !l.busy {
@@ -165,15 +171,14 @@ func (d *Driver) flush(l *line) {
 		}
 		if len(group) > 0 {
 			ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
-			d.commit(ctx, group)
+			d.commit(ctx, l, group)
 			cancel()
 		}
 	}
 }
 
-// take returns the next group, all of one category and in the order in which they
-// came; empty if they have left, or nil if none waits. Of one category, because to
-// lock several the order has to be that of every other process.
+// take returns the next group, in the order in which they came; empty if they have
+// left, or nil if none waits.
 func (l *line) take() []*ticket {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,64 +187,115 @@ func (l *line) take() []*ticket {
 		return nil
 	}
 	group := []*ticket{}
-	size, full := 0, false
-	category := l.waiting[0].append.Stream.Category()
-	l.waiting = slices.DeleteFunc(l.waiting, func(t *ticket) bool {
-		full = full || len(group) == maxGroup || len(group) > 0 && size+t.size > maxGroupBytes
-		if full || t.append.Stream.Category() != category {
-			return false
+	size, messages, n := 0, 0, 0
+	for _, t := range l.waiting {
+		size, messages = size+t.size, messages+len(t.append.Records)
+		if n > 0 && (n == maxGroup || messages > maxGroupMessages || size > maxGroupBytes) {
+			break
 		}
-		<-l.room
+		n++
+		if t.token {
+			t.token = false
+			<-l.room
+		}
 		if t.state.CompareAndSwap(waiting, taken) {
 			group = append(group, t)
-			size += t.size
 		}
-		return true
-	})
+	}
+	l.waiting = slices.Delete(l.waiting, 0, n)
 	return group
 }
 
-// commit writes a group and answers all of it.
-func (d *Driver) commit(ctx context.Context, group []*ticket) {
+// putBack has tickets wait again, before all others, but those whose callers have left.
+func (l *line) putBack(tickets []*ticket) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	tickets = slices.DeleteFunc(tickets, func(t *ticket) bool { return !t.state.CompareAndSwap(taken, waiting) })
+	l.waiting = slices.Concat(tickets, l.waiting)
+}
+
+// commit writes a group, and answers all of it or puts it back.
+func (d *Driver) commit(ctx context.Context, l *line, group []*ticket) {
 	if len(group) == 1 {
 		d.alone(ctx, group[0])
 		return
 	}
-	answers, sent, err := d.callEach(ctx, group)
-	if err == nil {
+	var answers eachAnswer
+	sent := false
+	err := d.with(ctx, func(db DB) error {
+		sent = true
+		return replicated(db, func() (err error) {
+			answers, err = d.callEach(ctx, db, group)
+			return err
+		})
+	})
+	switch {
+	case err == nil:
 		d.groups.flushes.Add(1)
-		d.groups.flushed.Add(int64(len(group)))
-		for i, t := range group {
-			if d.fences.raised(answers[i]) {
-				d.alone(ctx, t)
-				continue
-			}
-			written, err := outcome(answers[i], []messagestore.Append{t.append})
-			if err != nil {
-				t.answer(messagestore.Written{}, err)
-				continue
-			}
-			t.answer(written[0], nil)
-		}
-		return
-	}
-	if !sent {
+		d.answer(ctx, l, group, answers)
+	case !sent:
 		for _, t := range group {
 			t.answer(messagestore.Written{}, err)
 		}
-		return
-	}
-	if definite(err) {
+	case isLockTimeout(err):
+		// They have waited for as long as one may. The others have not.
+		first := group[0].append.Stream.Category()
+		var others []*ticket
+		for _, t := range group {
+			if t.append.Stream.Category() != first {
+				others = append(others, t)
+				continue
+			}
+			t.answer(messagestore.Written{}, d.failed(err))
+		}
+		l.putBack(others)
+	case definite(err):
 		// All of it was rolled back, for the sake of one perhaps. Each on its own, it
 		// harms no other.
 		d.log.Warn().Err(d.failed(err)).Int("writes", len(group)).Msg("write one by one")
 		for _, t := range group {
 			d.alone(ctx, t)
 		}
-		return
+	default:
+		for _, t := range group {
+			t.answer(messagestore.Written{}, unknownOutcome(safe(err), []messagestore.Append{t.append}))
+		}
 	}
-	for _, t := range group {
-		t.answer(messagestore.Written{}, unknownOutcome(safe(err), []messagestore.Append{t.append}))
+}
+
+// answer says to each caller of a group what became of its write, once that has been
+// committed.
+func (d *Driver) answer(ctx context.Context, l *line, group []*ticket, a eachAnswer) {
+	var apart, again []*ticket
+	for i, t := range group {
+		version := a.versions[i]
+		switch a.outcomes[i] {
+		case 'w':
+			w := messagestore.Written{Stream: t.append.Stream, Version: messagestore.Version(version), IDs: make([]uuid.UUID, len(t.append.Records))}
+			for n, r := range t.append.Records {
+				w.IDs[n] = r.ID
+			}
+			w.GlobalPosition = messagestore.GlobalPosition(a.globalPositions[len(w.IDs)-1])
+			a.globalPositions = a.globalPositions[len(w.IDs):]
+			d.groups.flushed.Add(1)
+			t.answer(w, nil)
+		case 'c':
+			t.answer(messagestore.Written{}, &messagestore.VersionConflictError{
+				Stream: t.append.Stream, Expected: t.append.Expected, Actual: messagestore.Version(version),
+			})
+		case 'b':
+			again = append(again, t)
+		case 'f':
+			d.fences.raise(t.append.Stream.Category(), version)
+			t.fences = d.fences.of([]messagestore.Append{t.append}) // before it is asked, by putBack, who still wants it
+			again = append(again, t)
+		default:
+			apart = append(apart, t)
+		}
+	}
+	l.putBack(again)
+	for _, t := range apart {
+		d.alone(ctx, t)
 	}
 }
 
@@ -253,22 +309,66 @@ func (d *Driver) alone(ctx context.Context, t *ticket) {
 	t.answer(written[0], nil)
 }
 
-// callEach calls the function for each write of a group, in one round trip and one
-// transaction. If it did not send anything, no write was written.
-func (d *Driver) callEach(ctx context.Context, group []*ticket) (answers [][]answer, sent bool, err error) {
-	answers = make([][]answer, len(group))
-	calls := batch{sql: d.queries.append}
-	for _, t := range group {
-		calls.args = append(calls.args, append(appendArguments([]messagestore.Append{t.append}), t.fences))
+// An eachAnswer is the row that the function append_each returns.
+type eachAnswer struct {
+	outcomes        string
+	versions        []int64
+	globalPositions []int64
+}
+
+func (d *Driver) callEach(ctx context.Context, db DB, group []*ticket) (a eachAnswer, err error) {
+	var streams []string
+	slots := map[messagestore.StreamName]int32{}
+	n := len(group)
+	slot, expected, counts, fences := make([]int32, n), make([]int64, n), make([]int32, n), make([]int64, n)
+	ids, types, data, metadata := make([]pgtype.UUID, 0, n), make([]string, 0, n), make([]string, 0, n), make([]*string, 0, n)
+	for i, t := range group {
+		at, ok := slots[t.append.Stream]
+		if !ok {
+			streams = append(streams, string(t.append.Stream))
+			at = int32(len(streams)) //nolint:gosec // at most maxGroup
+			slots[t.append.Stream] = at
+		}
+		slot[i], expected[i], counts[i], fences[i] = at, int64(t.append.Expected), int32(len(t.append.Records)), t.fences[0] //nolint:gosec // at most MaxWriteMessages
+		for _, r := range t.append.Records {
+			ids = append(ids, pgtype.UUID{Bytes: r.ID, Valid: true})
+			types, data = append(types, r.Type), append(data, string(r.Data))
+			var m *string
+			if len(r.Metadata) > 0 {
+				text := string(r.Metadata)
+				m = &text
+			}
+			metadata = append(metadata, m)
+		}
 	}
-	err = d.with(ctx, func(db DB) error {
-		sent = true
-		return replicated(db, func() error {
-			return d.send(ctx, connOf(db), calls, func(i int, rows pgx.Rows) (err error) {
-				answers[i], err = scanAnswers(rows)
-				return err
-			})
-		})
-	})
-	return answers, sent, err
+	rows, err := db.Query(ctx, d.queries.appendEach, d.arguments(db, []any{streams, slot, expected, counts, fences, ids, types, data, metadata})...)
+	if err != nil {
+		return a, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := rows.Scan(&a.outcomes, &a.versions, &a.globalPositions); err != nil {
+			return a, err
+		}
+	}
+	rows.Close() // the outcome is known only when all has been read
+	if err := rows.Err(); err != nil {
+		return a, err
+	}
+	return a, a.check(group)
+}
+
+// check reports an answer that is none.
+func (a eachAnswer) check(group []*ticket) error {
+	written := 0
+	for i, outcome := range a.outcomes {
+		if outcome == 'w' && i < len(group) {
+			written += len(group[i].append.Records)
+		}
+	}
+	if len(a.outcomes) != len(group) || len(a.versions) != len(group) || len(a.globalPositions) != written {
+		return fmt.Errorf("append %d writes: the database answered for %d, with %d versions and %d of %d global positions",
+			len(group), len(a.outcomes), len(a.versions), len(a.globalPositions), written)
+	}
+	return nil
 }

@@ -2,14 +2,19 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
@@ -228,4 +233,294 @@ func lockCategoryWhenFree(t *testing.T, pool *pgxpool.Pool, c *crowd) (release f
 	c.release()
 	require.NoError(t, <-got)
 	return release
+}
+
+// Each write of a group sees what those before it did.
+func TestWritesOfAGroupFollowEachOther(t *testing.T) {
+	t.Parallel()
+	c := gather(t)
+	stream := c.category.Stream("1")
+	var mu sync.Mutex
+	expected := []messagestore.Version{messagestore.NoStream, 0, messagestore.NoStream, messagestore.AnyVersion, 1, 2, 7}
+	answers := make([]string, len(expected))
+	for i, version := range expected {
+		a := record(stream)
+		a.Expected = version
+		a.Records = append(a.Records, record(stream).Records...)
+		c.add(t.Context(), a, func(w messagestore.Written, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			answers[i] = fmt.Sprint(w.Version)
+			if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
+				answers[i] = fmt.Sprint("conflict ", conflict.Expected, " ", conflict.Actual)
+			}
+		})
+	}
+
+	c.release()
+	c.wg.Wait()
+
+	require.NoError(t, <-c.first)
+	require.Equal(t, []string{"1", "conflict 0 1", "conflict no stream 1", "3", "conflict 1 3", "conflict 2 3", "conflict 7 3"}, answers)
+}
+
+// Of a group some were written before, by themselves or by each other.
+func TestRepeatsInAGroupAreOneMessage(t *testing.T) {
+	t.Parallel()
+	c := gather(t)
+	before := record(c.category.Stream("before"))
+	twice := record(c.category.Stream("twice"))
+	other := record(c.category.Stream("other"))
+	other.Records[0].ID = twice.Records[0].ID
+	group := []messagestore.Append{record(c.category.Stream("0")), before, twice, record(c.category.Stream("3")), twice, other, record(c.category.Stream("6"))}
+	group[1].Expected = messagestore.NoStream
+	got := make([]messagestore.Written, len(group))
+	errs := make([]error, len(group))
+	elsewhere := postgres.New(pgtest.Pool(t), nil)
+	for i, a := range group {
+		c.add(t.Context(), a, func(w messagestore.Written, err error) { got[i], errs[i] = w, err })
+	}
+	// Behind the crowd's first write, and before the group.
+	done := make(chan error, 1)
+	go func() {
+		_, err := elsewhere.Append(t.Context(), before)
+		done <- err
+	}()
+	awaitTwoLockWaiters(t, pgtest.Pool(t), c.category)
+
+	c.release()
+	c.wg.Wait()
+
+	require.NoError(t, <-done)
+	for _, i := range []int{0, 3, 6} {
+		require.NoError(t, errs[i])
+		require.False(t, got[i].Duplicate)
+		require.Equal(t, messagestore.Version(0), got[i].Version)
+	}
+	require.NoError(t, errs[1])
+	require.True(t, got[1].Duplicate)
+	require.NoError(t, errs[2])
+	require.NoError(t, errs[4])
+	require.Equal(t, got[2].GlobalPosition, got[4].GlobalPosition)
+	require.NotEqual(t, got[2].Duplicate, got[4].Duplicate)
+	require.ErrorIs(t, errs[5], messagestore.ErrIDConflict)
+}
+
+// A group has writes of several categories. One that somebody else has is waited for
+// by its own writes and by no others.
+func TestABusyCategoryHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	c := gather(t)
+	pool := pgtest.Pool(t)
+	free, busy := c.driver.TogetherWith(c.category), c.driver.TogetherWith(c.category+"x")
+	for n := 0; !c.driver.InOneLine(free, busy); n++ {
+		busy = messagestore.Category(fmt.Sprintf("%sy%d", c.category, n))
+	}
+	holder, err := lockCategory(t.Context(), pool, busy)
+	require.NoError(t, err)
+	letGo := sync.OnceValue(holder)
+	t.Cleanup(func() { _ = letGo() })
+	var last error
+	written := make(chan messagestore.StreamName, 4)
+	note := func(w messagestore.Written, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		written <- w.Stream
+	}
+	c.add(t.Context(), record(c.category.Stream("1")), note)
+	c.add(t.Context(), record(busy.Stream("1")), func(_ messagestore.Written, err error) { last = err })
+	c.add(t.Context(), record(free.Stream("1")), note)
+
+	c.release()
+	first, second := <-written, <-written
+	awaitLockWaiters(t, pool, busy)
+	require.NoError(t, letGo())
+	c.wg.Wait()
+
+	require.ElementsMatch(t, []messagestore.StreamName{c.category.Stream("1"), free.Stream("1")}, []messagestore.StreamName{first, second})
+	require.NoError(t, last)
+	flushes, writes := c.driver.Flushes()
+	require.Equal(t, int64(1), flushes)
+	require.Equal(t, int64(2), writes)
+}
+
+// Who has a category for too long is waited for once, by those who write to it.
+func TestAStuckPeerFailsTheWritesToItsCategoryAndNoOther(t *testing.T) {
+	t.Parallel()
+	pool, schema := pgtest.Schema(t)
+	_, err := pool.Exec(t.Context(), "alter function "+schema+`.append_each set lock_timeout = '20ms'`)
+	require.NoError(t, err)
+	config := &postgres.Config{Schema: schema}
+	holder, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer holder.Rollback(t.Context()) //nolint:errcheck // whatever became of the test
+	_, err = postgres.New(holder, config).Append(t.Context(), record("stuck-0"))
+	require.NoError(t, err)
+	driver := postgres.New(pool, config)
+
+	answers := driver.AppendEach(t.Context(), []messagestore.Append{record("stuck-1"), record("other-1"), record("stuck-2"), record("other-2")})
+
+	for _, i := range []int{0, 2} {
+		require.NotErrorIs(t, answers[i].Err, messagestore.ErrOutcomeUnknown)
+		refused, ok := errors.AsType[*pgconn.PgError](answers[i].Err)
+		require.True(t, ok, "%v", answers[i].Err)
+		require.Equal(t, "55P03", refused.Code)
+	}
+	for _, i := range []int{1, 3} {
+		require.NoError(t, answers[i].Err)
+	}
+}
+
+// A fence is raised while writes are under way with another: they go on with it in a
+// group, unless their callers have left.
+func TestAGroupGoesOnWithTheFenceThatWasRaised(t *testing.T) {
+	t.Parallel()
+	c := gather(t)
+	asker := postgres.New(pgtest.Pool(t), nil)
+	var errs [4]error
+	for i := range errs {
+		c.add(t.Context(), record(c.category.Stream(fmt.Sprint(i))), func(_ messagestore.Written, err error) { errs[i] = err })
+	}
+	found := make(chan error, 1)
+	go func() {
+		_, err := asker.Find(t.Context(), c.category.Stream("0"), []uuid.UUID{uuid.New()})
+		found <- err
+	}()
+	awaitTwoLockWaiters(t, pgtest.Pool(t), c.category)
+
+	c.release()
+	c.wg.Wait()
+
+	require.NoError(t, <-found)
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	flushes, writes := c.driver.Flushes()
+	require.Equal(t, int64(2), flushes, "one was turned away")
+	require.Equal(t, int64(4), writes)
+}
+
+// What append has to be asked about leaves the others in their group.
+func TestOnlyWhatWasRecordedOrErasedLeavesAGroup(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	driver := postgres.New(pool, nil)
+	category := storetest.Category(t)
+	for name, change := range map[string]func(*messagestore.Append){
+		"at its version":    func(*messagestore.Append) {},
+		"at another":        func(a *messagestore.Append) { a.Expected = messagestore.NoStream },
+		"of two streams":    func(a *messagestore.Append) { a.Stream = category.Stream("elsewhere") },
+		"of a deleted name": nil,
+	} {
+		stream := category.Stream(strings.ReplaceAll(name, " ", ""))
+		before := record(stream)
+		_, err := driver.Append(t.Context(), before)
+		require.NoError(t, err)
+		again := before
+		if change == nil {
+			_, err := postgres.NewAdmin(pool, nil).Delete(t.Context(), stream, messagestore.AnyVersion, &postgres.DeleteOptions{EraseName: true})
+			require.NoError(t, err)
+			again = record(stream)
+			again.Expected = messagestore.NoStream
+		} else {
+			change(&again)
+		}
+		_, flushed := driver.Flushes()
+
+		answers := driver.AppendEach(t.Context(), []messagestore.Append{record(category.Stream("a")), again, record(category.Stream("b"))})
+
+		require.NoError(t, answers[0].Err, name)
+		require.NoError(t, answers[2].Err, name)
+		_, now := driver.Flushes()
+		require.Equal(t, flushed+2, now, name)
+		switch name {
+		case "of two streams":
+			require.ErrorIs(t, answers[1].Err, messagestore.ErrIDConflict, name)
+		case "of a deleted name":
+			require.ErrorIs(t, answers[1].Err, messagestore.ErrVersionConflict, name)
+		default:
+			require.NoError(t, answers[1].Err, name)
+			require.True(t, answers[1].Written.Duplicate, name)
+		}
+	}
+}
+
+// Where transactions are too old to see what they wait for, each write is by itself.
+func TestGroupsAreNotMadeAboveReadCommitted(t *testing.T) {
+	t.Parallel()
+	config := pgtest.Pool(t).Config()
+	config.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	c := gatherOver(t, postgres.New(pool, nil))
+	var errs [4]error
+	for i := range errs {
+		c.add(t.Context(), record(c.category.Stream(fmt.Sprint(i))), func(_ messagestore.Written, err error) { errs[i] = err })
+	}
+
+	c.release()
+	c.wg.Wait()
+
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	_, writes := c.driver.Flushes()
+	require.Zero(t, writes)
+}
+
+// Whatever is in a group, each answer is the one that it would have been by itself.
+func TestAGroupAnswersAsItsWritesWouldOneByOne(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	one := postgres.New(conn.Conn(), nil)
+	rapid.Check(t, func(r *rapid.T) {
+		prefix := "g" + strings.ReplaceAll(uuid.NewString(), "-", "")
+		together, apart := messagestore.Category(prefix+"a"), messagestore.Category(prefix+"b")
+		d := postgres.New(pool, nil)
+		for range rapid.IntRange(1, 3).Draw(r, "groups") {
+			n := rapid.IntRange(2, 12).Draw(r, "writes")
+			group, want := make([]messagestore.Append, n), make([]string, n)
+			for i := range group {
+				stream := rapid.SampledFrom([]string{"1", "2", "3"}).Draw(r, "stream")
+				a := messagestore.Append{Stream: together.Stream(stream), Expected: messagestore.Version(rapid.Int64Range(-2, 5).Draw(r, "expected"))}
+				for range rapid.IntRange(1, 3).Draw(r, "messages") {
+					a.Records = append(a.Records, messagestore.Record{ID: uuid.New(), Type: "Tested", Data: []byte("{}")})
+				}
+				group[i] = a
+				twin := a
+				twin.Stream = apart.Stream(stream)
+				twin.Records = slices.Clone(a.Records)
+				for k := range twin.Records {
+					twin.Records[k].ID = uuid.New()
+				}
+				want[i] = told(one.Append(t.Context(), twin))
+			}
+
+			answers := d.AppendEach(t.Context(), group)
+
+			for i, answer := range answers {
+				require.Equal(r, want[i], told(answer.Written, answer.Err), "%d of %v", i, group)
+				if answer.Err == nil {
+					ids := answer.Written.IDs
+					found, err := one.Find(t.Context(), group[i].Stream, ids[len(ids)-1:])
+					require.NoError(r, err)
+					require.Len(r, found, 1)
+					require.Equal(r, found[0].GlobalPosition, answer.Written.GlobalPosition)
+					require.Equal(r, found[0].Position, answer.Written.Version)
+				}
+			}
+		}
+	})
+}
+
+func told(w messagestore.Written, err error) string {
+	if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
+		return fmt.Sprint("conflict ", conflict.Expected, conflict.Actual)
+	}
+	return fmt.Sprint(w.Version, len(w.IDs), w.Duplicate, err)
 }

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -124,7 +125,76 @@ func TestDatabaseRefusesWhatTheLibraryRefuses(t *testing.T) {
 				err := appendRaw(t, pool, call)
 				requireRefused(t, err, column)
 			}
+			refused, ok := errors.AsType[*pgconn.PgError](appendEachRaw(t, pool, call))
+			require.True(t, ok, "%v", call)
+			require.Equal(t, "DB001", refused.Code, "%v: %s", call, refused.Message)
 		}
+	}
+	require.NoError(t, appendEachRaw(t, pool, rawAppend{stream: string(storetest.Category(t).Stream("1")), messageType: "Opened", data: "{}"}))
+}
+
+// appendEachRaw writes it as the second of two writes, and makes sure that the first was
+// not written either if it is refused.
+func appendEachRaw(t *testing.T, db querier, a rawAppend) error {
+	t.Helper()
+	good := storetest.Category(t).Stream("good")
+	var metadata *string
+	if a.metadata != "" {
+		metadata = &a.metadata
+	}
+	rows, err := db.Query(t.Context(), `select outcomes from dibs.append_each(array[$1, $2]::text[], '{1,2}', '{-2,-2}', '{1,1}', '{0,0}',
+		array[gen_random_uuid(), gen_random_uuid()], array['Opened', $3]::text[], array['{}', $4]::text[]::json[], array[null, $5]::text[]::json[])`,
+		string(good), a.stream, cmp.Or(a.messageType, "Opened"), cmp.Or(a.data, "{}"), metadata)
+	require.NoError(t, err)
+	outcomes, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		rows, versionErr := db.Query(t.Context(), "select dibs.stream_version($1)", string(good))
+		require.NoError(t, versionErr)
+		version, versionErr := pgx.CollectExactlyOneRow(rows, pgx.RowTo[int64])
+		require.NoError(t, versionErr)
+		require.Equal(t, int64(-1), version)
+		return err
+	}
+	require.Equal(t, []string{"ww"}, outcomes)
+	return nil
+}
+
+func TestDatabaseRefusesGroupsThatAreNone(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	const id = "'{018f0000-0000-7000-8000-000000000000}'"
+	for arguments, column := range map[string]string{
+		`null, null, null, null, null, null, null, null, null`:                                                                                  "slots",
+		`'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}'`:                                                                                  "slots",
+		`'{a-1}', '{1}', '{-2}', '{1}', '{0}', '{}', '{}', '{}', '{}'`:                                                                          "ids",
+		`'{a-1}', '{1}', '{}', '{1}', '{0}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                             "expected",
+		`'{a-1}', '{1}', '{-2}', '{1,0}', '{0}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                         "counts",
+		`'{a-1}', '{1}', '{-2}', '{1}', null, ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                            "fences",
+		`'{a-1}', '{1}', '{-2}', '{1}', '{0}', ` + id + `, '{}', '{"{}"}', '{null}'`:                                                            "types",
+		`'{a-1}', '{1}', '{-2}', '{1}', '{0}', ` + id + `, '{T}', '{}', '{null}'`:                                                               "data",
+		`'{a-1}', '{1}', '{-2}', '{1}', '{0}', ` + id + `, '{T}', '{"{}"}', '{}'`:                                                               "metadata",
+		`'{a-1,b-1}', '{1}', '{-2}', '{1}', '{0}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                       "streams",
+		`'{}', '{1}', '{-2}', '{1}', '{0}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                              "slots",
+		`'{a-1}', '{2}', '{-2}', '{1}', '{0}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                           "slots",
+		`'{a-1}', '{0}', '{-2}', '{1}', '{0}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                           "slots",
+		`'{a-1}', '{null}', '{-2}', '{1}', '{0}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                        "slots",
+		`'{a-1}', '{1}', '{-3}', '{1}', '{0}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                           "slots",
+		`'{a-1}', '{1}', '{null}', '{1}', '{0}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                         "slots",
+		`'{a-1}', '{1}', '{-2}', '{0}', '{0}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                           "slots",
+		`'{a-1}', '{1}', '{-2}', '{1}', '{-1}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                          "slots",
+		`'{a-1}', '{1}', '{-2}', '{1}', '{null}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                        "slots",
+		`'{a-1}', '{1}', '{-2}', '{2}', '{0}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                           "counts",
+		`'[0:0]={a-1}', '{1}', '{-2}', '{1}', '{0}', ` + id + `, '{T}', '{"{}"}', '{null}'`:                                                     "slots",
+		`'{a-1}', '{1}', '{-2}', '{1}', '{0}', ` + id + `, '[2:2]={T}', '{"{}"}', '{null}'`:                                                     "slots",
+		`'{a-1,a-1}', '{1,2}', '{-2,-2}', '{1,1}', '{0,0}', array[gen_random_uuid(), gen_random_uuid()], '{T,T}', '{"{}","{}"}', '{null,null}'`: "streams",
+		`'{a-1}', '{1}', '{-2}', '{1}', '{0}', '{null}', '{T}', '{"{}"}', '{null}'`:                                                             "data",
+		`'{a-1}', '{1}', '{-2}', '{1}', '{0}', '{00000000-0000-0000-0000-000000000000}', '{T}', '{"{}"}', '{null}'`:                             "data",
+	} {
+		_, err := pool.Exec(t.Context(), "select * from dibs.append_each("+arguments+")")
+		refused, ok := errors.AsType[*pgconn.PgError](err)
+		require.True(t, ok, "%s: %v", arguments, err)
+		require.Equal(t, "DB001", refused.Code, "%s: %s", arguments, refused.Message)
+		require.Equal(t, column, refused.ColumnName, arguments)
 	}
 }
 

@@ -37,9 +37,10 @@
 //
 // # Groups
 //
-// Over a pool, writes to one category that come while another is under way are
-// committed together: one round trip, one lock and one sync for all of them, and an
-// outcome for each. One writer alone goes straight through. A driver has as many
+// Over a pool, writes that come while another is under way are committed together:
+// one round trip, one statement and one sync for all of them, and an outcome for
+// each. One writer alone goes straight through. A group waits for the category of its
+// first write; those to others that somebody has just then go with the next. A driver has as many
 // such lines as there are processors, up to four, and uses one connection for each;
 // to get the most of it, share one driver in a process.
 //
@@ -188,6 +189,8 @@ func (d *Driver) Close() error {
 var (
 	//go:embed sql/append.sql
 	appendSQL string
+	//go:embed sql/append_each.sql
+	appendEachSQL string
 	//go:embed sql/read_stream.sql
 	readStreamSQL string
 	//go:embed sql/read_category.sql
@@ -205,13 +208,14 @@ var (
 )
 
 type queries struct {
-	append, readStream, readCategory, last, version, find, check, schemaVersion string
+	append, appendEach, readStream, readCategory, last, version, find, check, schemaVersion string
 	reportQueries
 }
 
 func queriesFor(schema string) queries {
 	return queries{
 		append:        pgschema.Rename(appendSQL, schema),
+		appendEach:    pgschema.Rename(appendEachSQL, schema),
 		readStream:    pgschema.Rename(readStreamSQL, schema),
 		readCategory:  pgschema.Rename(readCategorySQL, schema),
 		last:          pgschema.Rename(lastSQL, schema),

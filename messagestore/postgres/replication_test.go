@@ -151,3 +151,25 @@ func TestUnwatchedConnectionsAreNamedInTheLog(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, log.String(), "WatchReplication")
 }
+
+// What a group conflicts with may be on this server only.
+func TestConflictsOfAGroupAreToldOnceTheStandbyHasWhatIsInTheirWay(t *testing.T) {
+	t.Parallel()
+	url := ownServer(t)
+	admin := connect(t, url)
+	driver := open(t, url)
+	stream := storetest.Category(t).Stream("1")
+	_, err := driver.Append(t.Context(), appendOne(stream, messagestore.NoStream))
+	require.NoError(t, err)
+	setOnServer(t, admin, "synchronous_standby_names", "nobody")
+	done := make(chan []postgres.Answer, 1)
+	go func() {
+		done <- driver.AppendEach(t.Context(), []messagestore.Append{appendOne(stream, messagestore.NoStream), appendOne(stream, messagestore.NoStream)})
+	}()
+
+	cancelWait(t, admin)
+
+	for _, answer := range <-done {
+		require.ErrorIs(t, answer.Err, messagestore.ErrOutcomeUnknown)
+	}
+}

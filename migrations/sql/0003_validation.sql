@@ -82,6 +82,12 @@ end;
 
 comment on function dibs.valid_data(json) is 'Whether a message may have this data: an object of at most 960 KiB that jsonb can hold, nested at most 512 deep.';
 
+create function dibs.valid_reference(value jsonb) returns boolean
+language sql immutable parallel safe
+return value is null or jsonb_typeof(value) <> 'string' or value = '""' or dibs.valid_text(value #>> '{}');
+
+comment on function dibs.valid_reference(jsonb) is 'Whether metadata may have this where the library reads a name.';
+
 -- Every metadata that messagestore.Metadata encodes to, and every other that it
 -- reads without harm: of the fields it knows, texts are bound as names are, and
 -- what another client made of them is kept.
@@ -90,7 +96,6 @@ language plpgsql immutable
 as $$
 declare
   fields jsonb;
-  field text;
 begin
   if value is null then
     return true;
@@ -99,12 +104,10 @@ begin
     return false;
   end if;
   fields := value::jsonb;
-  foreach field in array array['correlationStreamName', 'causationMessageStreamName', 'replyStreamName', 'schemaVersion'] loop
-    if jsonb_typeof(fields -> field) = 'string' and fields ->> field <> '' and not dibs.valid_text(fields ->> field) then
-      return false;
-    end if;
-  end loop;
-  return true;
+  return dibs.valid_reference(fields -> 'correlationStreamName')
+    and dibs.valid_reference(fields -> 'causationMessageStreamName')
+    and dibs.valid_reference(fields -> 'replyStreamName')
+    and dibs.valid_reference(fields -> 'schemaVersion');
 end
 $$;
 
@@ -114,7 +117,7 @@ comment on function dibs.valid_metadata(json) is
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0003_validation.sql', 'dc3c85f0b4302f36f0b230ee5f6d39e03d4dcf75a30a96e00cedb0fe1d9413d2');
+values ('0003_validation.sql', '1178f69293a8a377dfaf63fca208631f6da45b1f3bbd7f36da5999df6400fb20');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

@@ -514,10 +514,247 @@ and for a category from which messages were removed since the transaction began.
 A stream that was deleted goes on after its tombstone, also one that was erased with its name: its version is the
 tombstone''s, so it is never first written again. An id whose message was removed is not known any more.';
 
+-- Raises DB001 for a call of append_each that is not in order, or has something in it
+-- that append would refuse.
+create function dibs.refuse_invalid_each(
+  streams text[], slots integer[], expected bigint[], counts integer[], fences bigint[],
+  ids uuid[], types text[], data json[], metadata json[]
+) returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  writes constant integer := coalesce(cardinality(slots), 0);
+  messages constant integer := coalesce(cardinality(ids), 0);
+  named constant integer := coalesce(cardinality(streams), 0);
+  field text;
+  rule text;
+begin
+  if writes not between 1 and 1000 then
+    field := 'slots'; rule := 'there are 1 to 1000 writes';
+  elsif messages not between 1 and 1000 then
+    field := 'ids'; rule := 'there are 1 to 1000 messages';
+  elsif cardinality(expected) is distinct from writes then
+    field := 'expected'; rule := 'there is one expected version for each write';
+  elsif cardinality(counts) is distinct from writes then
+    field := 'counts'; rule := 'there is one count for each write';
+  elsif cardinality(fences) is distinct from writes then
+    field := 'fences'; rule := 'there is one for each write';
+  elsif cardinality(types) is distinct from messages then
+    field := 'types'; rule := 'there is one type for each message';
+  elsif cardinality(data) is distinct from messages then
+    field := 'data'; rule := 'there is one for each message';
+  elsif cardinality(metadata) is distinct from messages then
+    field := 'metadata'; rule := 'there is one, or null, for each message';
+  elsif exists (
+    select from (values (array_lower(streams, 1)), (array_lower(slots, 1)), (array_lower(expected, 1)), (array_lower(counts, 1)),
+      (array_lower(fences, 1)), (array_lower(ids, 1)), (array_lower(types, 1)), (array_lower(data, 1)), (array_lower(metadata, 1))) a (first)
+    where a.first <> 1
+  ) then
+    field := 'slots'; rule := 'arrays begin at 1';
+  elsif named > writes or (select count(distinct s) from unnest(streams) s) <> named then
+    field := 'streams'; rule := 'each is named once, and written to';
+  elsif exists (
+    select from unnest(slots, expected, counts, fences) w (slot, expected, count, fence)
+    where (w.slot between 1 and named and w.expected >= -2 and w.count between 1 and 1000 and w.fence >= 0) is not true
+  ) then
+    field := 'slots'; rule := 'each write has a stream, an expected version, 1 to 1000 messages and a fence';
+  elsif (select sum(c) from unnest(counts) c) <> messages then
+    field := 'counts'; rule := 'together they are the number of messages';
+  elsif exists (select from unnest(streams) s where not dibs.valid_stream_name(s)) then
+    field := 'streams'; rule := 'one is no stream name';
+  elsif exists (
+    select
+    from (
+      select v.*, case when v.good then v.metadata::jsonb end as fields
+      from (
+        select u.*, u.metadata is null or dibs.valid_data(u.metadata) as good
+        from unnest(ids, types, data, metadata) u (id, type, data, metadata)
+        offset 0 -- so that it is looked at once
+      ) v
+      offset 0
+    ) r
+    where not (
+      r.id is not null and r.id <> '00000000-0000-0000-0000-000000000000'
+      and dibs.valid_type(r.type)
+      and dibs.valid_data(r.data)
+      and r.good
+      and dibs.valid_reference(r.fields -> 'correlationStreamName')
+      and dibs.valid_reference(r.fields -> 'causationMessageStreamName')
+      and dibs.valid_reference(r.fields -> 'replyStreamName')
+      and dibs.valid_reference(r.fields -> 'schemaVersion')
+      and octet_length(r.data::text) + coalesce(octet_length(r.metadata::text), 0) <= 983040
+    )
+  ) then
+    field := 'data'; rule := 'one is no message that can be stored';
+  elsif (
+    select sum(octet_length(r.data::text) + coalesce(octet_length(r.metadata::text), 0)) from unnest(data, metadata) r (data, metadata)
+  ) > 16777216 then
+    field := 'data'; rule := 'all data and metadata together are at most 16777216 bytes';
+  end if;
+
+  if field is not null then
+    raise exception 'invalid %: %', field, rule using errcode = 'DB001', column = field, hint = rule;
+  end if;
+end
+$$;
+
+comment on function dibs.refuse_invalid_each(text[], integer[], bigint[], integer[], bigint[], uuid[], text[], json[], json[]) is
+'Raises DB001, with the parameter as the column, if append_each may not be called with these arguments.';
+
+-- Writes that have nothing to do with each other but that they wait for the same
+-- categories. What has come to a driver while it wrote is here written together: the
+-- locks are taken once, the versions are looked up in one statement, and all of it is
+-- added in another. So a message costs about a fifth of what a call of append does.
+create function dibs.append_each(
+  streams text[], slots integer[], expected bigint[], counts integer[], fences bigint[],
+  ids uuid[], types text[], data json[], metadata json[],
+  out outcomes text, out versions bigint[], out global_positions bigint[]
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off -- as in append
+set enable_bitmapscan = off
+as $$
+declare
+  writes constant integer := cardinality(slots);
+  free text[];      -- the categories whose lock it has
+  versions_found bigint[]; -- of each stream; below -2 if it was erased
+  fences_found bigint[];   -- of each stream's category; -1 if another has that
+  taken uuid[];     -- ids that are recorded already, or are there twice
+  current bigint[]; -- the version of each stream after the writes so far
+  results text[];
+  positions bigint[]; -- of each message; null for what is not added
+  names text[];       -- the stream of each message; null likewise
+  at integer;
+  slot integer;
+begin
+  perform dibs.refuse_invalid_each(streams, slots, expected, counts, fences, ids, types, data, metadata);
+  if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+    outcomes := repeat('a', writes);
+    versions := array_fill(-1::bigint, array[writes]);
+    return;
+  end if;
+
+  -- It waits for one category. Others are written to if nobody has them: so nobody
+  -- waits for a category that is not theirs, and there is no deadlock.
+  perform pg_advisory_xact_lock(1684628083, dibs.lock_key(split_part(streams[1], '-', 1)));
+  select array_agg(k.category) into free
+  from (select distinct split_part(s.name, '-', 1) as category from unnest(streams) s (name) offset 0) k
+  where pg_try_advisory_xact_lock(1684628083, dibs.lock_key(k.category));
+
+  -- A statement of its own: its snapshot is younger than the locks.
+  select array_agg(coalesce(v.position, e.version, -1) order by s.n),
+    array_agg(case when split_part(s.name, '-', 1) = any (free) then coalesce(f.fence, 0) else -1 end order by s.n)
+  into versions_found, fences_found
+  from unnest(streams) with ordinality s (name, n)
+  left join lateral (
+    select m.position from dibs.messages m where m.stream_name = s.name order by m.position desc limit 1
+  ) v on true
+  left join lateral (
+    select -3 - l.version as version from dibs.erased_streams l where v.position is null and l.digest = dibs.name_digest(s.name) limit 1
+  ) e on true
+  left join lateral (
+    select l.fence from dibs.fences l where l.category = split_part(s.name, '-', 1) limit 1
+  ) f on true;
+
+  -- Once, unless one of the ids is recorded already. The writes that have it are left
+  -- to append then.
+  loop
+    current := versions_found;
+    at := 0;
+    positions := array_fill(null::bigint, array[cardinality(ids)]);
+    names := array_fill(null::text, array[cardinality(ids)]);
+    for w in 1 .. writes loop
+      slot := slots[w];
+      versions[w] := current[slot];
+      if taken is not null and ids[at + 1 : at + counts[w]] && taken or current[slot] < -2 then
+        results[w] := 'a';
+        at := at + counts[w];
+      elsif fences_found[slot] = -1 then
+        results[w] := 'b';
+        at := at + counts[w];
+      elsif fences[w] <> fences_found[slot] then
+        results[w] := 'f';
+        versions[w] := fences_found[slot];
+        at := at + counts[w];
+      elsif expected[w] = current[slot] or expected[w] = -2 then
+        results[w] := 'w';
+        for i in 1 .. counts[w] loop
+          at := at + 1;
+          positions[at] := current[slot] + i;
+          names[at] := streams[slot];
+        end loop;
+        current[slot] := current[slot] + counts[w];
+        versions[w] := current[slot];
+      else
+        results[w] := 'c';
+        at := at + counts[w];
+      end if;
+    end loop;
+
+    begin
+      with added as (
+        insert into dibs.messages as m (stream_name, position, type, id, data, metadata)
+        select r.name, r.position, r.type, r.id, r.data, r.metadata
+        from unnest(names, positions, ids, types, data, metadata) r (name, position, id, type, data, metadata)
+        where r.position is not null
+        returning m.global_position
+      )
+      select array_agg(a.global_position) into global_positions from added a;
+      exit;
+    exception
+      when unique_violation then
+        -- Another id, or another position for it, in each round.
+        if taken is not null then
+          raise;
+        end if;
+        select array_agg(r.id) into taken
+        from (
+          select u.id, count(*) over (partition by u.id) as times from unnest(ids) u (id)
+        ) r
+        where r.times > 1 or exists (select from dibs.messages m where m.id = r.id);
+        if taken is null then
+          raise;
+        end if;
+    end;
+  end loop;
+
+  -- What met a version conflict may have been written before, by itself: append tells.
+  if 'c' = any (results) then
+    at := 0;
+    for w in 1 .. writes loop
+      if results[w] = 'c' and exists (
+        select from unnest(ids[at + 1 : at + counts[w]]) r (id)
+        cross join lateral (select from dibs.messages m where m.id = r.id limit 1) m
+      ) then
+        results[w] := 'a';
+      end if;
+      at := at + counts[w];
+    end loop;
+    perform dibs.await_standby();
+  end if;
+  outcomes := array_to_string(results, '');
+end
+$$;
+
+comment on function dibs.append_each(text[], integer[], bigint[], integer[], bigint[], uuid[], text[], json[], json[]) is
+'Adds messages to the ends of streams in many writes, each all or nothing by itself, one after the other. A write is to the
+stream at its slot in streams (from 1), at an expected version, with so many of the messages, and a fence, all as in append.
+
+Answers with a letter for each write: w for written, c for a version conflict, f for fenced, b for one whose category is
+busy and not that of the first stream, which is waited for, and a for one that append has to be asked about: its stream was
+erased, or one of its ids is recorded already. With it comes the version of its last
+message, or that its stream is at, or the fence that there is; and in the end the global positions of all messages that
+were written, in order. At REPEATABLE READ and above each is for append. Raises DB001 for what may not be written, 55P03 after 10 seconds of waiting for another transaction,
+and 23505 where somebody wrote without the lock: then nothing of it was written, and each is for append.';
+
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0004_append.sql', '7c8e0008a2b90a2aa9cc9ff821bf820d728c57d2d4653557332d4e8dee52102e');
+values ('0004_append.sql', '8f0f835301a84f6684922a5e5ba6486fbeac47dbe670d6acc884348f65c8dec1');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

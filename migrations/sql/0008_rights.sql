@@ -45,6 +45,7 @@ begin
     select f.name, r.role
     from (values
       ('dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[], bigint[])', array['dibs_writer']),
+      ('dibs.append_each(text[], integer[], bigint[], integer[], bigint[], uuid[], text[], json[], json[])', array['dibs_writer']),
       -- It holds off and turns away writers, and what it is for is to ask about a write.
       ('dibs.find_messages(text, uuid[])', array['dibs_writer']),
       ('dibs.read_stream(text, bigint, integer, boolean)', roles),
@@ -104,7 +105,7 @@ perform dibs.revoke_defaults('dibs');
 perform dibs.grant_rights();
 
 insert into dibs.migrations (name, sha256)
-values ('0008_rights.sql', 'ad04658bc45c626e665a5399fe89ccae6ca95d921d9342f93eb3715238a6d9e1');
+values ('0008_rights.sql', '025d12339b4e7da626ae079c0f2c35ad83a31a7bb4015c01ad8b8fc755581bb6');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
