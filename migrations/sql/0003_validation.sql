@@ -88,6 +88,15 @@ return value is null or jsonb_typeof(value) <> 'string' or value = '""' or dibs.
 
 comment on function dibs.valid_reference(jsonb) is 'Whether metadata may have this where the library reads a name.';
 
+create function dibs.valid_references(fields jsonb) returns boolean
+language sql immutable parallel safe
+return dibs.valid_reference(fields -> 'correlationStreamName')
+  and dibs.valid_reference(fields -> 'causationMessageStreamName')
+  and dibs.valid_reference(fields -> 'replyStreamName')
+  and dibs.valid_reference(fields -> 'schemaVersion');
+
+comment on function dibs.valid_references(jsonb) is 'Whether metadata may have what it has in the fields that the library reads names from; null has nothing.';
+
 -- Every metadata that messagestore.Metadata encodes to, and every other that it
 -- reads without harm: of the fields it knows, texts are bound as names are, and
 -- what another client made of them is kept.
@@ -95,7 +104,7 @@ create function dibs.valid_metadata(value json) returns boolean
 language plpgsql immutable
 as $$
 declare
-  fields jsonb;
+  fields jsonb; -- a variable, or else it would be parsed for each look into it
 begin
   if value is null then
     return true;
@@ -104,10 +113,7 @@ begin
     return false;
   end if;
   fields := value::jsonb;
-  return dibs.valid_reference(fields -> 'correlationStreamName')
-    and dibs.valid_reference(fields -> 'causationMessageStreamName')
-    and dibs.valid_reference(fields -> 'replyStreamName')
-    and dibs.valid_reference(fields -> 'schemaVersion');
+  return dibs.valid_references(fields);
 end
 $$;
 
@@ -117,7 +123,7 @@ comment on function dibs.valid_metadata(json) is
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0003_validation.sql', '1178f69293a8a377dfaf63fca208631f6da45b1f3bbd7f36da5999df6400fb20');
+values ('0003_validation.sql', '43a20c18c9b138995cef3c5bf4470e7e48dea66dd2a276e45d0445e92ce86030');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

@@ -579,10 +579,7 @@ begin
       and dibs.valid_type(r.type)
       and dibs.valid_data(r.data)
       and r.good
-      and dibs.valid_reference(r.fields -> 'correlationStreamName')
-      and dibs.valid_reference(r.fields -> 'causationMessageStreamName')
-      and dibs.valid_reference(r.fields -> 'replyStreamName')
-      and dibs.valid_reference(r.fields -> 'schemaVersion')
+      and dibs.valid_references(r.fields)
       and octet_length(r.data::text) + coalesce(octet_length(r.metadata::text), 0) <= 983040
     )
   ) then
@@ -754,7 +751,7 @@ and 23505 where somebody wrote without the lock: then nothing of it was written,
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0004_append.sql', '8f0f835301a84f6684922a5e5ba6486fbeac47dbe670d6acc884348f65c8dec1');
+values ('0004_append.sql', '673d1cdfd5f73ab839516a5d840b6b463aeb6155ccb52d8fe0504381424e9c8f');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
