@@ -132,6 +132,7 @@ type Driver struct {
 	schema  string
 	queries queries
 	fences  fences
+	notify  bool  // whether a write tells other processes of it
 	mark    *mark // of db, if it is of none of the kinds that a connection can be had of
 	invalid error // of the configuration, for every call
 	log     zerolog.Logger
@@ -148,6 +149,13 @@ type Config struct {
 	// Defaults to dibs.
 	Schema string
 
+	// NoNotify has writes send no NOTIFY, and the driver no LISTEN: consumers of other
+	// processes then find what is written when they poll. It is for a server that
+	// notifies a lot already.
+	//
+	// Defaults to false.
+	NoNotify bool
+
 	// Logger receives one warning for each write that the database asked to be
 	// tried again, and one for a server that is used although its settings are
 	// not safe; of names and numbers, never of content.
@@ -159,7 +167,7 @@ type Config struct {
 // New returns a driver over db, which the caller keeps and closes. A schema that is
 // no schema's name is the error of every call.
 func New(db DB, config *Config) *Driver {
-	d := &Driver{db: db, turn: make(chan struct{}, 1), log: zerolog.Nop(), close: func() {}}
+	d := &Driver{db: db, turn: make(chan struct{}, 1), notify: true, log: zerolog.Nop(), close: func() {}}
 	d.turn <- struct{}{}
 	d.pool, _ = db.(*pgxpool.Pool)
 	if d.pool != nil {
@@ -169,6 +177,7 @@ func New(db DB, config *Config) *Driver {
 	d.schema = pgschema.Default
 	if config != nil {
 		d.log = config.Logger
+		d.notify = !config.NoNotify
 		d.schema = cmp.Or(config.Schema, pgschema.Default)
 	}
 	if rule := pgschema.Check(d.schema); rule != "" {
