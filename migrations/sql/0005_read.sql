@@ -309,10 +309,31 @@ append with fences that is on its way. That holds at READ COMMITTED, once this i
 not see what was written since it began. What was trimmed is not found either, so ask within the time that dibs.trim
 spares. Raises DB001 for more than 1000 ids, and DB002 for a stream that was deleted, if it does not find all.';
 
+-- A descent of one index for each category, whatever the plan was made for.
+create function dibs.heads(categories text[]) returns bigint[]
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+begin
+  return array(
+    select coalesce((select m.global_position from dibs.messages m where m.category = c.name order by m.global_position desc limit 1), 0)
+    from unnest(categories) with ordinality c (name, number)
+    order by c.number
+  );
+end
+$$;
+
+comment on function dibs.heads(text[]) is
+'The global position of the last message of each category, in the order given; 0 for a category without messages.';
+
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0005_read.sql', 'e58506cb7dfd1e958082f9b84960a152553858845bc066a06f188ca574c409f7');
+values ('0005_read.sql', '25a981af758d10f459231054c1086fa781a53d852bc71e913adcf1c2a12d1ede');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

@@ -52,6 +52,7 @@ begin
       ('dibs.read_category(text, bigint, integer, text[], text, integer, integer)', roles),
       ('dibs.last_message(text, text)', roles),
       ('dibs.stream_version(text)', roles),
+      ('dibs.heads(text[])', roles),
       ('dibs.report(text[], text, text, text, bigint)', roles),
       ('dibs.categories(text)', roles),
       ('dibs.count_category(text, bigint, bigint, text[], text, integer, integer)', roles),
@@ -105,7 +106,7 @@ perform dibs.revoke_defaults('dibs');
 perform dibs.grant_rights();
 
 insert into dibs.migrations (name, sha256)
-values ('0008_rights.sql', '025d12339b4e7da626ae079c0f2c35ad83a31a7bb4015c01ad8b8fc755581bb6');
+values ('0008_rights.sql', '1bd229f1107057a001596b9cc1bc6a161097471265e305846de2107cb4b5cbc7');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
