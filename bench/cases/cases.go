@@ -1,0 +1,23 @@
+// Package cases has what is measured, one file for each kind of work. A kind is a
+// function that returns its cases; [All] lists the kinds.
+package cases
+
+import "github.com/dibs-go/dibs/bench/measure"
+
+// The names of contenders, as the tables have them.
+const (
+	dibs      = "Dibs"
+	messageDB = "message-db"
+	copying   = "COPY"
+)
+
+// All returns every case, in the order of the report.
+func All() []measure.Case {
+	var all []measure.Case
+	for _, kind := range []func() []measure.Case{
+		Write,
+	} {
+		all = append(all, kind()...)
+	}
+	return all
+}

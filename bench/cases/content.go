@@ -1,0 +1,93 @@
+package cases
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// perStream is how many messages a stream has: a writer begins another after that.
+const perStream = 20
+
+// A transferred is what is written everywhere: 190 bytes of JSON, with 150 bytes of
+// metadata.
+type transferred struct {
+	TransferID  string `json:"transferId"`
+	AccountID   string `json:"accountId"`
+	Counterpart string `json:"counterpart"`
+	Amount      int64  `json:"amount"`
+	Currency    string `json:"currency"`
+	Reference   string `json:"reference"`
+	Time        string `json:"time"`
+}
+
+const messageType = "Transferred"
+
+func (transferred) MessageType() string { return messageType }
+
+// A writer makes one caller's messages: one stream after the other, each at the version
+// that its messages so far make.
+type writer struct {
+	category messagestore.Category
+	stream   messagestore.StreamName
+	version  messagestore.Version // of stream, before the next message
+	id       string
+	written  int64
+}
+
+func newWriter(category messagestore.Category) *writer {
+	return &writer{category: category, version: perStream}
+}
+
+// next returns the next message. Nothing is remembered of those before, so that whoever
+// was refused one can go on.
+func (w *writer) next() messagestore.Message {
+	if w.version++; w.version >= perStream-1 {
+		w.id = uuid.Must(uuid.NewV7()).String()
+		w.stream, w.version = w.category.Stream(w.id), messagestore.NoStream
+	}
+	w.written++
+	return message(w.id, w.written)
+}
+
+func message(id string, n int64) messagestore.Message {
+	return messagestore.Message{
+		ID: uuid.Must(uuid.NewV7()),
+		Body: transferred{
+			TransferID: id, AccountID: fmt.Sprintf("%08d", n%100_000_000), Counterpart: "CZ6508000000192000145399",
+			Amount: n * 7 % 100_000, Currency: "CZK", Reference: "rent", Time: "2026-11-21T18:17:38.000000Z",
+		},
+		Metadata: messagestore.Metadata{
+			CausationStream: messagestore.StreamName("transfer:command-" + id), CausationPosition: messagestore.Version(n % perStream),
+			CausationGlobalPosition: messagestore.GlobalPosition(n),
+		},
+	}
+}
+
+// A row is a message as the other contenders send it.
+type row struct {
+	id             uuid.UUID
+	stream         messagestore.StreamName
+	position       int64 // that it gets; one more than is expected
+	data, metadata []byte
+}
+
+// metadata in message-db's names, as Dibs has it too.
+type metadata struct {
+	CausationStream         messagestore.StreamName     `json:"causationMessageStreamName"`
+	CausationPosition       messagestore.Version        `json:"causationMessagePosition"`
+	CausationGlobalPosition messagestore.GlobalPosition `json:"causationMessageGlobalPosition"`
+}
+
+// encode does for the others the work that Dibs does in Write.
+func encode(stream messagestore.StreamName, expected messagestore.Version, m messagestore.Message) (r row, err error) {
+	r = row{id: m.ID, stream: stream, position: int64(expected) + 1}
+	if r.data, err = json.Marshal(m.Body); err != nil {
+		return r, err
+	}
+	r.metadata, err = json.Marshal(metadata{m.Metadata.CausationStream, m.Metadata.CausationPosition, m.Metadata.CausationGlobalPosition})
+	return r, err
+}

@@ -1,0 +1,115 @@
+package measure
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// A Case is one kind of work, and what several contenders make of it.
+type Case struct {
+	// Name is the case's name in parts, kind/variant/size: write/1-category/64-callers.
+	// --only selects by it.
+	Name string
+
+	// Shows is the sentence that a reader is to take from it, as the table's heading has
+	// it: "Write at an expected version, one hot category, 64 callers".
+	Shows string
+
+	// Contenders are measured in turn.
+	Contenders []Contender
+
+	// Goals are compared with what was measured.
+	Goals []Goal
+
+	// Series and X put the case's contenders into a chart, "" for none: a point at X for
+	// each of them.
+	Series string
+	X      float64
+
+	// LongOnly leaves the case out of a short run.
+	LongOnly bool
+
+	// Setup, if any, is called once, before the first cell, with a cell that lives as long
+	// as the case: what it hands to [Cell.Cleanup] is called after the last round.
+	Setup func(ctx context.Context, cell *Cell) error
+}
+
+// A Contender is one way of doing the work of a case.
+type Contender struct {
+	// Name is what the table calls it: "Dibs", "message-db", "COPY".
+	Name string
+
+	// Run does and measures one cell.
+	Run func(ctx context.Context, cell *Cell) error
+}
+
+// A Metric is what a cell was measured for.
+type Metric string
+
+// The metrics that each cell has, as far as they mean something there. More come from
+// [Cell.Set].
+const (
+	Rate      Metric = "rate"       // operations a second
+	P50       Metric = "p50"        // latency of an operation, in seconds
+	P99       Metric = "p99"        //
+	ClientCPU Metric = "client CPU" // seconds of processor time an operation
+	ServerCPU Metric = "server CPU" //
+	WAL       Metric = "WAL"        // bytes an operation
+)
+
+// A Goal is a bound for a contender's figure, or for its ratio to another's.
+type Goal struct {
+	Metric Metric
+
+	// Of is the contender that the goal is for, To the one it is compared with; "" for
+	// a goal in the metric's own unit.
+	Of, To string
+
+	// AtLeast or AtMost is the bound; the other is 0.
+	AtLeast, AtMost float64
+}
+
+// Met reports whether a figure or ratio reaches the goal.
+func (g Goal) Met(value float64) bool {
+	if g.AtMost > 0 {
+		return value <= g.AtMost
+	}
+	return value >= g.AtLeast
+}
+
+// Bound returns the goal's bound, whichever it has.
+func (g Goal) Bound() float64 { return max(g.AtLeast, g.AtMost) }
+
+// validate finds what would only be noticed at the end of a long run.
+func (c Case) validate() error {
+	names := map[string]bool{}
+	for _, contender := range c.Contenders {
+		if names[contender.Name] || contender.Name == "" || contender.Run == nil {
+			return fmt.Errorf("case %s: contender %q is there twice, or lacks its name or Run", c.Name, contender.Name)
+		}
+		names[contender.Name] = true
+	}
+	for _, g := range c.Goals {
+		if !names[g.Of] || g.To != "" && !names[g.To] || (g.AtLeast > 0) == (g.AtMost > 0) {
+			return fmt.Errorf("case %s: the goal for %s of %q to %q names no contender, or not one bound", c.Name, g.Metric, g.Of, g.To)
+		}
+	}
+	if len(c.Contenders) == 0 || c.Shows == "" {
+		return fmt.Errorf("case %s lacks contenders or a sentence", c.Name)
+	}
+	return nil
+}
+
+// Validate reports the first case that cannot be run, or whose name another has.
+func Validate(cases []Case) error {
+	for i, c := range cases {
+		if err := c.validate(); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(cases[:i], func(other Case) bool { return other.Name == c.Name }) {
+			return fmt.Errorf("there are two cases %s", c.Name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,280 @@
+package measure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/bench/server"
+)
+
+// A Cell is one contender's turn in one round of a case. Its methods are for the
+// goroutine that Run was called on, but for [Cell.Observe].
+type Cell struct {
+	// Servers starts the servers that are asked for; they live as long as the run.
+	Servers *server.Set
+
+	// Seconds is how long to measure, Warmup how long to work before that.
+	Seconds, Warmup time.Duration
+
+	// Long is whether this is a long run, with as many rows as that has time for.
+	Long bool
+
+	// Seed is the same for all contenders of a round, and another in each round and case.
+	Seed uint64
+
+	cleanups []func(context.Context) error
+	servers  []interface{ PID() int }
+	wal      *pgx.Conn
+	child    *childPipe // in a process that a cell has started
+	measured bool
+	checks   int
+
+	mu    sync.Mutex
+	tally Tally
+}
+
+// A Tally is what one cell, or one child process of it, has measured.
+type Tally struct {
+	Units     int64              // operations in the time that counts
+	All       int64              // operations altogether, those of the warm-up too
+	Elapsed   time.Duration      // the time that counts
+	Latency   Histogram          // of what was done in that time
+	ClientCPU time.Duration      // used in that time
+	ServerCPU time.Duration      //
+	WAL       int64              // bytes
+	Extra     map[Metric]float64 // what was Set
+}
+
+// Metrics returns the tally's figures. An operation that nobody did has none.
+func (t Tally) Metrics() map[Metric]float64 {
+	m := map[Metric]float64{}
+	if t.Units > 0 {
+		units := float64(t.Units)
+		m[Rate] = units / t.Elapsed.Seconds()
+		m[ClientCPU] = t.ClientCPU.Seconds() / units
+		m[ServerCPU] = t.ServerCPU.Seconds() / units
+		m[WAL] = float64(t.WAL) / units
+	}
+	if p50 := t.Latency.Quantile(0.5); p50 > 0 {
+		m[P50], m[P99] = p50, t.Latency.Quantile(0.99)
+	}
+	for metric, value := range t.Extra {
+		m[metric] = value
+	}
+	return m
+}
+
+// Rand returns a source of numbers that is the caller's own, and the same for all
+// contenders of a round.
+func (c *Cell) Rand(caller int) *rand.Rand {
+	return rand.New(rand.NewPCG(c.Seed, uint64(caller))) //nolint:gosec // it is to be repeatable
+}
+
+// Cleanup has f called when the cell is over, the last one first.
+func (c *Cell) Cleanup(f func(context.Context) error) { c.cleanups = append(c.cleanups, f) }
+
+// Database makes a database as a copy of a template ([server.Dibs], [server.MessageDB],
+// [server.Empty]), returns its URL, and measures its server. It is dropped when the cell
+// is over.
+func (c *Cell) Database(ctx context.Context, p *server.Postgres, template string) (string, error) {
+	name, err := p.Create(ctx, template)
+	if err != nil {
+		return "", err
+	}
+	c.Cleanup(func(ctx context.Context) error { return p.Drop(ctx, name) })
+	return p.URL(name), c.MeasurePostgres(ctx, p)
+}
+
+// MeasurePostgres has the processor time of a server and what it writes to its log
+// measured. [Cell.Database] calls it.
+func (c *Cell) MeasurePostgres(ctx context.Context, p *server.Postgres) error {
+	conn, err := pgx.Connect(ctx, p.URL("postgres"))
+	if err != nil {
+		return err
+	}
+	c.Cleanup(func(ctx context.Context) error { return conn.Close(ctx) })
+	c.wal = conn
+	c.MeasureServer(p)
+	return nil
+}
+
+// MeasureServer has the processor time of a server's processes measured.
+func (c *Cell) MeasureServer(s interface{ PID() int }) { c.servers = append(c.servers, s) }
+
+// Callers has n callers at once do op again and again, and measures. An op returns how
+// many operations it was: 1, or the rows of a batch. Callers returns how many were done,
+// those of the warm-up too; the first error ends it.
+func (c *Cell) Callers(ctx context.Context, n int, op func(ctx context.Context, caller int) (units int, err error)) (int64, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	const (
+		warming = iota
+		counting
+		over
+	)
+	var phase atomic.Int32
+	tallies := make([]Tally, n)
+	var callers sync.WaitGroup
+	begin := func() {
+		for i := range n {
+			callers.Go(func() {
+				t := &tallies[i]
+				for phase.Load() != over && ctx.Err() == nil {
+					began := time.Now()
+					units, err := op(ctx, i)
+					if err != nil {
+						cancel(fmt.Errorf("caller %d: %w", i, err))
+						return
+					}
+					t.All += int64(units)
+					if phase.Load() == counting {
+						t.Units += int64(units)
+						t.Latency.Add(time.Since(began))
+					}
+				}
+			})
+		}
+	}
+	err := c.window(ctx, func() error {
+		begin()
+		return wait(ctx, c.Warmup)
+	}, func() error {
+		phase.Store(counting)
+		err := wait(ctx, c.Seconds)
+		phase.Store(over)
+		return err
+	})
+	phase.Store(over)
+	callers.Wait()
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	for _, t := range tallies {
+		c.tally.Units += t.Units
+		c.tally.All += t.All
+		c.tally.Latency.Merge(t.Latency)
+	}
+	return c.tally.All, err
+}
+
+// Once measures work that has an end. It returns how many operations it was.
+func (c *Cell) Once(ctx context.Context, work func(ctx context.Context) (units int64, err error)) error {
+	return c.window(ctx, func() error { return nil }, func() error {
+		units, err := work(ctx)
+		c.tally.Units, c.tally.All = units, units
+		return err
+	})
+}
+
+// window measures what happens during work.
+func (c *Cell) window(ctx context.Context, warmUp, work func() error) error {
+	if c.measured {
+		return errors.New("a cell measures once")
+	}
+	c.measured = true
+	if c.wal != nil {
+		if _, err := c.wal.Exec(ctx, "checkpoint"); err != nil {
+			return err
+		}
+	}
+	runtime.GC()
+	if err := warmUp(); err != nil {
+		return err
+	}
+	if err := c.child.awaitGo(); err != nil {
+		return err
+	}
+	before, err := c.spent(ctx)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	err = work()
+	c.tally.Elapsed = time.Since(began)
+	after, spentErr := c.spent(context.WithoutCancel(ctx))
+	c.tally.ClientCPU += after.client - before.client
+	c.tally.ServerCPU, c.tally.WAL = after.server-before.server, after.wal-before.wal
+	return errors.Join(err, spentErr)
+}
+
+type spent struct {
+	client, server time.Duration
+	wal            int64
+}
+
+func (c *Cell) spent(ctx context.Context) (s spent, err error) {
+	if c.wal != nil {
+		err := c.wal.QueryRow(ctx, "select (pg_current_wal_insert_lsn() - '0/0')::bigint").Scan(&s.wal)
+		if err != nil {
+			return s, err
+		}
+	}
+	for _, measured := range c.servers {
+		used, err := server.CPU(measured.PID())
+		if err != nil {
+			return s, err
+		}
+		s.server += used
+	}
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		return s, err
+	}
+	s.client = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	return s, nil
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Observe counts a latency, for work that only its own code can time. It is safe for
+// concurrent use.
+func (c *Cell) Observe(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tally.Latency.Add(d)
+}
+
+// Set gives the cell a figure of its own.
+func (c *Cell) Set(metric Metric, value float64) {
+	if c.tally.Extra == nil {
+		c.tally.Extra = map[Metric]float64{}
+	}
+	c.tally.Extra[metric] = value
+}
+
+// Check fails the run unless what was counted in the store is what was done: each
+// cell has to show that it did its work.
+func (c *Cell) Check(what string, got, want int64) error {
+	c.checks++
+	if got != want || want == 0 {
+		return fmt.Errorf("%s: there are %d, and %d were done", what, got, want)
+	}
+	return nil
+}
+
+func (c *Cell) close(ctx context.Context) error {
+	var errs []error
+	for i := len(c.cleanups) - 1; i >= 0; i-- {
+		errs = append(errs, c.cleanups[i](ctx))
+	}
+	c.cleanups = nil
+	return errors.Join(errs...)
+}

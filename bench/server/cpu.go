@@ -1,0 +1,118 @@
+package server
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// clockTick is the unit of the times in /proc: USER_HZ, which is 100 on every
+// architecture that Go knows.
+const clockTick = 10 * time.Millisecond
+
+// CPU returns the time that a process and all below it have used, with those that
+// have ended and been waited for. What runs is counted in nanoseconds.
+func CPU(pid int) (time.Duration, error) {
+	stat, err := readStat(pid)
+	if err != nil {
+		return 0, err
+	}
+	total := stat.ended
+	for _, p := range tree(pid) {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p))
+		if err != nil {
+			return 0, err
+		}
+		for _, thread := range threads {
+			schedstat, err := os.ReadFile(thread)
+			if err != nil {
+				continue // ended since; its parent has its time
+			}
+			ns, err := strconv.ParseInt(strings.Fields(string(schedstat))[0], 10, 64)
+			if err != nil {
+				return 0, err
+			}
+			total += time.Duration(ns)
+		}
+	}
+	return total, nil
+}
+
+type stat struct {
+	parent int
+	ended  time.Duration // what children used that have ended
+}
+
+func readStat(pid int) (s stat, err error) {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return s, err
+	}
+	// The name, in brackets, may hold anything. After it come the state, the parent, ...
+	fields := strings.Fields(string(line[bytes.LastIndexByte(line, ')')+1:]))
+	if s.parent, err = strconv.Atoi(fields[1]); err != nil {
+		return s, err
+	}
+	for _, field := range fields[13:15] { // cutime and cstime
+		ticks, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return s, err
+		}
+		s.ended += time.Duration(ticks) * clockTick
+	}
+	return s, nil
+}
+
+// tree returns a process and all below it.
+func tree(pid int) []int {
+	below := map[int][]int{}
+	entries, _ := os.ReadDir("/proc") // of nothing there is nothing below
+	for _, entry := range entries {
+		child, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		if s, err := readStat(child); err == nil {
+			below[s.parent] = append(below[s.parent], child)
+		}
+	}
+	pids := []int{pid}
+	for i := 0; i < len(pids); i++ {
+		pids = append(pids, below[pids[i]]...)
+	}
+	return pids
+}
+
+// Resident returns how much of a process' memory is in RAM, in bytes, and the most
+// that was since the process began or [ResetPeak].
+func Resident(pid int) (now, peak int64, err error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.Lines(string(status)) {
+		name, value, _ := strings.Cut(line, ":")
+		if name != "VmRSS" && name != "VmHWM" {
+			continue
+		}
+		kb, err := strconv.ParseInt(strings.Fields(value)[0], 10, 64)
+		if err != nil {
+			return 0, 0, err
+		}
+		if name == "VmRSS" {
+			now = kb << 10
+		} else {
+			peak = kb << 10
+		}
+	}
+	return now, peak, nil
+}
+
+// ResetPeak makes a process' peak of resident memory what it is now.
+func ResetPeak(pid int) error {
+	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0)
+}

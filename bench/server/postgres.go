@@ -1,0 +1,185 @@
+package server
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+//go:embed shim/slow_fdatasync.c
+var slowFdatasync []byte
+
+// PostgresConfig says how a PostgreSQL is started.
+type PostgresConfig struct {
+	// Dir is where the server keeps its folder: a place on a disk.
+	//
+	// Defaults to /var/tmp.
+	Dir string
+
+	// SlowSync is how much longer each fdatasync takes. It needs gcc.
+	//
+	// Defaults to 0, the disk as it is.
+	SlowSync time.Duration
+}
+
+// Postgres is a PostgreSQL server that syncs: fsync and synchronous_commit on,
+// shared_buffers 1 GB, and otherwise as it comes. It is safe for concurrent use.
+type Postgres struct {
+	process   *process
+	admin     string
+	databases atomic.Int64
+}
+
+// StartPostgres starts a server, which the caller stops. The binaries are those in the
+// folder that POSTGRES_BIN names, or the newest of Debian's.
+func StartPostgres(ctx context.Context, config *PostgresConfig) (_ *Postgres, err error) {
+	base, slow := "/var/tmp", time.Duration(0)
+	if config != nil {
+		slow = config.SlowSync
+		if config.Dir != "" {
+			base = config.Dir
+		}
+	}
+	bin, err := postgresBin()
+	if err != nil {
+		return nil, err
+	}
+	owner, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := folder(base, "pg", owner)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
+	var env []string
+	if slow > 0 {
+		shim, err := buildShim(ctx, dir)
+		if err != nil {
+			return nil, err
+		}
+		env = []string{"LD_PRELOAD=" + shim, fmt.Sprintf("DIBS_FDATASYNC_US=%d", slow.Microseconds())}
+	}
+	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale")
+	initdb.Dir = dir
+	initdb.SysProcAttr = &syscall.SysProcAttr{Credential: owner}
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
+	}
+	p := &Postgres{admin: fmt.Sprintf("postgres://postgres@/postgres?host=%s&port=5432", dir)}
+	p.process, err = start(dir, owner, syscall.SIGQUIT, env, filepath.Join(bin, "postgres"), "-D", "data", "-k", dir, "-p", "5432",
+		"-c", "listen_addresses=", "-c", "shared_buffers=1GB", "-c", "max_connections=400")
+	if err != nil {
+		return nil, err
+	}
+	err = p.process.await(ctx, func(ctx context.Context) error {
+		conn, err := pgx.Connect(ctx, p.admin)
+		if err != nil {
+			return err
+		}
+		return conn.Close(ctx)
+	})
+	if err != nil {
+		return nil, errors.Join(err, p.Stop())
+	}
+	return p, nil
+}
+
+func postgresBin() (string, error) {
+	if bin := os.Getenv("POSTGRES_BIN"); bin != "" {
+		return bin, nil
+	}
+	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
+	if err != nil {
+		return "", err
+	}
+	slices.SortFunc(found, func(a, b string) int { return major(a) - major(b) })
+	if len(found) > 0 {
+		return filepath.Dir(found[len(found)-1]), nil
+	}
+	path, err := exec.LookPath("postgres")
+	if err != nil {
+		return "", errors.New("there is no PostgreSQL here: install it (on Debian: apt-get install postgresql), or name the folder of its binaries in POSTGRES_BIN")
+	}
+	return filepath.Dir(path), nil
+}
+
+func major(path string) int {
+	n, _ := strconv.Atoi(strings.Split(path, "/")[4]) // 0 for what is no number
+	return n
+}
+
+func buildShim(ctx context.Context, dir string) (string, error) {
+	source, shim := filepath.Join(dir, "slow_fdatasync.c"), filepath.Join(dir, "slow_fdatasync.so")
+	if err := os.WriteFile(source, slowFdatasync, 0o644); err != nil { //nolint:gosec // the server's user reads it
+		return "", err
+	}
+	gcc := exec.CommandContext(ctx, "gcc", "-O2", "-shared", "-fPIC", "-o", shim, source, "-ldl")
+	if out, err := gcc.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("compile what makes fdatasync slow: %w\n%s", err, out)
+	}
+	return shim, nil
+}
+
+// PID is the postmaster's.
+func (p *Postgres) PID() int { return p.process.cmd.Process.Pid }
+
+// URL returns the URL of a database.
+func (p *Postgres) URL(database string) string {
+	return strings.Replace(p.admin, "/postgres?", "/"+database+"?", 1)
+}
+
+// Create makes a database as a copy of another and returns its name.
+func (p *Postgres) Create(ctx context.Context, template string) (string, error) {
+	name := fmt.Sprintf("bench_%d", p.databases.Add(1))
+	// A copy of the files is followed by a checkpoint; through the log it is not.
+	return name, p.Exec(ctx, "create database "+name+" template "+template)
+}
+
+// Drop drops a database, whoever is connected to it still.
+func (p *Postgres) Drop(ctx context.Context, database string) error {
+	return p.Exec(ctx, "drop database "+database+" with (force)")
+}
+
+// Exec runs a statement in the database postgres.
+func (p *Postgres) Exec(ctx context.Context, statement string) error {
+	conn, err := pgx.Connect(ctx, p.admin)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	_, err = conn.Exec(ctx, statement)
+	return err
+}
+
+// Version is what the server calls itself.
+func (p *Postgres) Version(ctx context.Context) (version string, err error) {
+	conn, err := pgx.Connect(ctx, p.admin)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	err = conn.QueryRow(ctx, "select current_setting('server_version')").Scan(&version)
+	return version, err
+}
+
+// Stop stops the server and removes what it stored. Its databases are no longer
+// needed, so it does not take leave of them.
+func (p *Postgres) Stop() error { return p.process.end(syscall.SIGQUIT) }

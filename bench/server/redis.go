@@ -1,0 +1,74 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+)
+
+// RedisConfig says how a Redis is started.
+type RedisConfig struct {
+	// Dir is where the server keeps its folder: a place on a disk.
+	//
+	// Defaults to /var/tmp.
+	Dir string
+
+	// AppendFsync is when its append-only file is synced: always, everysec or no.
+	//
+	// Defaults to no append-only file, and no persistence at all.
+	AppendFsync string
+}
+
+// Redis is a Redis server of the bench's own. It is safe for concurrent use.
+type Redis struct{ process *process }
+
+// StartRedis starts redis-server from the PATH, which the caller stops.
+func StartRedis(ctx context.Context, config *RedisConfig) (*Redis, error) {
+	base, sync := "/var/tmp", ""
+	if config != nil {
+		sync = config.AppendFsync
+		if config.Dir != "" {
+			base = config.Dir
+		}
+	}
+	bin, err := exec.LookPath("redis-server")
+	if err != nil {
+		return nil, errors.New("there is no redis-server here: install it (on Debian: apt-get install redis-server)")
+	}
+	dir, err := folder(base, "redis", nil)
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"--port", "0", "--unixsocket", filepath.Join(dir, "redis.sock"), "--dir", dir, "--save", "", "--appendonly", "no"}
+	if sync != "" {
+		args = append(args, "--appendonly", "yes", "--appendfsync", sync)
+	}
+	r := &Redis{}
+	if r.process, err = start(dir, nil, syscall.SIGKILL, nil, bin, args...); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	err = r.process.await(ctx, func(ctx context.Context) error {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", r.Socket())
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+	if err != nil {
+		return nil, errors.Join(err, r.Stop())
+	}
+	return r, nil
+}
+
+// PID is the server's.
+func (r *Redis) PID() int { return r.process.cmd.Process.Pid }
+
+// Socket is the path of its Unix socket.
+func (r *Redis) Socket() string { return filepath.Join(r.process.dir, "redis.sock") }
+
+// Stop stops the server and removes what it stored.
+func (r *Redis) Stop() error { return r.process.end(syscall.SIGKILL) }

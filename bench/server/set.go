@@ -1,0 +1,107 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/migrations"
+)
+
+// The templates that databases are copied from.
+const (
+	Dibs      = "dibs_template"       // Dibs' schema, by its migrations
+	MessageDB = "message_db_template" // message-db's schema, by its own install.sh
+	Empty     = "template1"
+)
+
+// slowSync is how much longer an fdatasync takes on the slow disk.
+const slowSync = time.Millisecond
+
+// A Set starts each server when it is first asked for, and stops all of them. It is
+// safe for concurrent use.
+type Set struct {
+	dir string
+
+	mu         sync.Mutex
+	fast, slow *Postgres
+	redis      map[string]*Redis
+}
+
+// NewSet returns a set of servers whose folders are below dir; "" for /var/tmp.
+func NewSet(dir string) *Set { return &Set{dir: dir, redis: map[string]*Redis{}} }
+
+// Postgres returns the server on the disk as it is.
+func (s *Set) Postgres(ctx context.Context) (*Postgres, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.postgres(ctx, &s.fast, 0)
+}
+
+// SlowPostgres returns the server whose every fdatasync takes 1 ms more.
+func (s *Set) SlowPostgres(ctx context.Context) (*Postgres, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.postgres(ctx, &s.slow, slowSync)
+}
+
+func (s *Set) postgres(ctx context.Context, p **Postgres, slow time.Duration) (*Postgres, error) {
+	if *p != nil {
+		return *p, nil
+	}
+	started, err := StartPostgres(ctx, &PostgresConfig{Dir: s.dir, SlowSync: slow})
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(makeDibs(ctx, started), makeMessageDB(ctx, started)); err != nil {
+		return nil, errors.Join(err, started.Stop())
+	}
+	*p = started
+	return started, nil
+}
+
+func makeDibs(ctx context.Context, p *Postgres) error {
+	if err := p.Exec(ctx, "create database "+Dibs); err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(ctx, p.URL(Dibs))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	return migrations.Up(ctx, conn, nil)
+}
+
+// Redis returns the server with that appendfsync; "" for one that stores nothing.
+func (s *Set) Redis(ctx context.Context, appendFsync string) (*Redis, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.redis[appendFsync]; r != nil {
+		return r, nil
+	}
+	r, err := StartRedis(ctx, &RedisConfig{Dir: s.dir, AppendFsync: appendFsync})
+	if err == nil {
+		s.redis[appendFsync] = r
+	}
+	return r, err
+}
+
+// Stop stops all that were started.
+func (s *Set) Stop() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, p := range []*Postgres{s.fast, s.slow} {
+		if p != nil {
+			errs = append(errs, p.Stop())
+		}
+	}
+	for _, r := range s.redis {
+		errs = append(errs, r.Stop())
+	}
+	s.fast, s.slow, s.redis = nil, nil, map[string]*Redis{}
+	return errors.Join(errs...)
+}
