@@ -42,7 +42,7 @@ type Store interface {
 	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Recorded, error)
 	LastOfType(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Recorded, error)
 	Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error)
-	Watch(category messagestore.Category) (bell <-chan struct{}, stop func())
+	Watch(category messagestore.Category, interval time.Duration) (bell <-chan messagestore.GlobalPosition, stop func())
 }
 
 // A Consumer reads one category for one handler. Its methods are safe for

@@ -9,10 +9,10 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// headInterval is how often an idle consumer makes sure, after the first time, that
-// the store still has what it has read, and that nobody has had it start elsewhere:
-// one that lost messages looks like one with none to come, and one that has nothing to
-// do records no position.
+// headInterval is how often an idle consumer reads though the store's bell does not
+// ring, and makes sure that the store still has what it has read, and that nobody has
+// had it start elsewhere: one that lost messages looks like one with none to come, and
+// one that has nothing to do records no position.
 const headInterval = 10 * time.Second
 
 // A reader is how far a run has read, and when it reads on.
@@ -27,11 +27,12 @@ type reader struct {
 	headAt   time.Time     // when the store was last seen to have what was read
 }
 
-// wake has the reader look at once.
-func (r *reader) wake() {
-	r.at = time.Time{}
-	r.pause = 0
-	r.atEnd = false
+// wake has the reader look at once, unless it has read past the head that it is told.
+// Where no head is known, one that waits after a failure waits on.
+func (r *reader) wake(head messagestore.GlobalPosition) {
+	if head > 0 && head >= r.next || head == 0 && r.failures == 0 {
+		r.at = time.Time{}
+	}
 }
 
 // A page is the answer to a read.
@@ -113,8 +114,8 @@ func (r *run) readPage(ctx context.Context, p page) {
 	switch {
 	case p.More:
 		r.reader.at = now
-	case len(p.Messages) > 0:
-		r.reader.at, r.reader.pause = now, 0
+	case r.catchUp && len(p.Messages) > 0:
+		r.reader.at = now
 	case r.catchUp:
 		r.reader.at = now
 		if !r.redrives.quiet(now) {
@@ -122,10 +123,22 @@ func (r *run) readPage(ctx context.Context, p page) {
 		}
 		r.stopping = r.stopping || p.idle
 	default:
-		// After work more is likely: look soon, then less and less often.
-		r.reader.pause = min(max(2*r.reader.pause, r.config.PollInterval/8, time.Millisecond), r.config.PollInterval)
-		r.reader.at = now.Add(r.reader.pause)
+		r.rest(now, len(p.Messages) > 0)
 	}
+}
+
+// rest has the reader wait for the bell. After work more is likely, so it looks by
+// itself too, soon, and then less and less often.
+func (r *run) rest(now time.Time, worked bool) {
+	if worked {
+		r.reader.pause = 0
+	}
+	r.reader.pause = min(max(2*r.reader.pause, r.config.PollInterval/8, time.Millisecond), r.config.PollInterval)
+	wait := r.reader.pause
+	if wait == r.config.PollInterval { // by then the bell rings if there is anything
+		wait = max(wait, headInterval)
+	}
+	r.reader.at = now.Add(wait)
 }
 
 func (r *run) readFailed(ctx context.Context, err error, now time.Time) {

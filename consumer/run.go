@@ -82,8 +82,12 @@ func newRun(c *Consumer, p *place, catchUp bool) *run {
 
 // loop runs until ctx is done, something is fatal or, to catch up, nothing is left.
 func (r *run) loop(ctx context.Context) error {
-	bell, unwatch := r.store.Watch(r.category)
-	defer unwatch()
+	var bell <-chan messagestore.GlobalPosition
+	if !r.catchUp { // which does not wait
+		var unwatch func()
+		bell, unwatch = r.store.Watch(r.category, r.config.PollInterval)
+		defer unwatch()
+	}
 	reads, cancelReads := context.WithCancel(ctx)
 	defer cancelReads()
 	work, cancelWork := context.WithCancel(context.WithoutCancel(ctx))
@@ -119,6 +123,10 @@ func (r *run) loop(ctx context.Context) error {
 			timer.Reset(deadline.Sub(now))
 		}
 
+		ringing := bell
+		if r.reader.busy {
+			ringing = nil // it is heard after the read, which may have what it rings for
+		}
 		select {
 		case <-stop:
 			r.stopping, stop = true, nil
@@ -130,8 +138,8 @@ func (r *run) loop(ctx context.Context) error {
 			r.endLook(reads, found)
 		case saved := <-r.records:
 			r.endRecording(saved)
-		case <-bell:
-			r.reader.wake()
+		case head := <-ringing:
+			r.reader.wake(head)
 		case <-timer.C:
 		}
 	}

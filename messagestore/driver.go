@@ -69,6 +69,32 @@ type AtomicDriver interface {
 	AppendAll(ctx context.Context, appends []Append) ([]Written, error)
 }
 
+// A HeadsDriver can tell at once where many categories end, so that a process with
+// many readers that wait asks once for them all.
+type HeadsDriver interface {
+	Driver
+
+	// Heads returns the global position of the last message of each category, in the
+	// order given, 0 for one without messages. It sees every append that returned
+	// before it was called, and reads no message. An error that matches
+	// [ErrNotSupported] is for good.
+	Heads(ctx context.Context, categories []Category) ([]GlobalPosition, error)
+}
+
+// A ListeningDriver hears of what other processes write, as soon as it can be read.
+type ListeningDriver interface {
+	Driver
+
+	// Listen calls heard for what is written, by whomever, until ctx is done or it can
+	// go on no longer, and returns why. What it calls is a hint: a call may be missing
+	// or come twice. Each tells a category and the position of a message in it that is
+	// there by then, or 0 for one that is not known. It first calls heard with the
+	// category "", once it listens, for everything that was written before. An error
+	// that matches [ErrNotSupported] is for good; after any other it may be called
+	// again.
+	Listen(ctx context.Context, heard func(category Category, head GlobalPosition)) error
+}
+
 // An Append is what a driver adds to one stream.
 type Append struct {
 	Stream   StreamName

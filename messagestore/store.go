@@ -17,9 +17,9 @@ import (
 // A Store writes messages to streams and reads them back. It is safe for
 // concurrent use if its driver is: all are but one over a transaction.
 type Store struct {
-	driver Driver
-	config Config
-	bells  bells
+	driver  Driver
+	config  Config
+	watches watches
 }
 
 // Config changes how a [Store] works. A nil *Config is a good one.
@@ -31,8 +31,8 @@ type Config struct {
 	BatchSize int
 
 	// Logger receives one debug event per write and per batch read, and a warning for
-	// each write whose outcome has to be found out, of names and numbers, never of
-	// content.
+	// each write whose outcome has to be found out and for each failure of a watch, of
+	// names and numbers, never of content.
 	//
 	// Defaults to silence.
 	Logger zerolog.Logger
@@ -151,7 +151,9 @@ func unknownWrites(appends []Append) []UnknownWrite {
 func (s *Store) wrote(written []Written) {
 	for _, w := range written {
 		s.config.Logger.Debug().Str("stream", string(w.Stream)).Int64("version", int64(w.Version)).Bool("duplicate", w.Duplicate).Msg("write")
-		s.bells.ring(w.Stream.Category())
+		if w.GlobalPosition > 0 { // else it was a check
+			s.watches.heard(w.Stream.Category(), w.GlobalPosition)
+		}
 	}
 }
 

@@ -253,12 +253,12 @@ func TestResolveWantsAnUnknownOutcome(t *testing.T) {
 
 func TestWatchRingsForWritesToItsCategory(t *testing.T) {
 	store := messagestore.New(memory.New(), nil)
-	bell, stop := store.Watch("account")
-	other, stopOther := store.Watch("order")
-	second, stopSecond := store.Watch("account")
+	bell, stop := store.Watch("account", 0)
+	other, stopOther := store.Watch("order", 0)
+	second, stopSecond := store.Watch("account", 0)
 	defer stopOther()
 	defer stopSecond()
-	rings := func(bell <-chan struct{}) bool {
+	rings := func(bell <-chan messagestore.GlobalPosition) bool {
 		select {
 		case <-bell:
 			return true

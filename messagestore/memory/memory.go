@@ -29,7 +29,10 @@ type message struct {
 	metadata []byte // as written
 }
 
-var _ messagestore.AtomicDriver = (*Driver)(nil)
+var (
+	_ messagestore.AtomicDriver = (*Driver)(nil)
+	_ messagestore.HeadsDriver  = (*Driver)(nil)
+)
 
 // New returns an empty driver.
 func New() *Driver {
@@ -189,6 +192,23 @@ func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery)
 		page.Next = messagestore.NextAfter(m.recorded.GlobalPosition)
 	}
 	return page, nil
+}
+
+// Heads implements [messagestore.HeadsDriver].
+func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+
+	heads := make([]messagestore.GlobalPosition, len(categories))
+	for i, category := range categories {
+		if all := d.categories[category]; len(all) > 0 {
+			heads[i] = all[len(all)-1].recorded.GlobalPosition
+		}
+	}
+	return heads, nil
 }
 
 // Last implements [messagestore.Driver].

@@ -28,6 +28,8 @@ var (
 	categoryHorizonSQL string
 	//go:embed sql/category_filtered.sql
 	categoryFilteredSQL string
+	//go:embed sql/heads.sql
+	headsSQL string
 	//go:embed sql/report.sql
 	reportSQL string
 	//go:embed sql/categories.sql

@@ -19,7 +19,10 @@ type Driver struct {
 	close  func() error
 }
 
-var _ messagestore.AtomicDriver = (*Driver)(nil)
+var (
+	_ messagestore.AtomicDriver = (*Driver)(nil)
+	_ messagestore.HeadsDriver  = (*Driver)(nil)
+)
 
 // writes runs a job where it can write: in the next transaction of the writer, or
 // in the caller's.

@@ -235,7 +235,7 @@ func (c *tailCommand) Run(ctx context.Context, a *app) error {
 
 // follow prints what q asks for, and moves its start on, until ctx ends.
 func (a *app) follow(ctx context.Context, store *messagestore.Store, q *messagestore.CategoryQuery, limit *limit, interval time.Duration) error {
-	bell, stop := store.Watch(q.Category)
+	bell, stop := store.Watch(q.Category, interval)
 	defer stop()
 	for {
 		page, err := store.CategoryPage(ctx, *q)
@@ -258,14 +258,10 @@ func (a *app) follow(ctx context.Context, store *messagestore.Store, q *messages
 		if page.More {
 			continue
 		}
-		timer := time.NewTimer(interval)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return ctx.Err()
 		case <-bell:
-		case <-timer.C:
 		}
-		timer.Stop()
 	}
 }
