@@ -1,6 +1,7 @@
 package cases
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 
@@ -51,6 +52,16 @@ func (w *writer) next() messagestore.Message {
 	}
 	w.written++
 	return message(w.id, w.written)
+}
+
+// write writes the next message, which nobody else can be in the way of.
+func (w *writer) write(ctx context.Context, s store) error {
+	m := w.next()
+	wrote, err := s.write(ctx, w.stream, w.version, m)
+	if err == nil && !wrote {
+		err = fmt.Errorf("%s: a conflict where nobody else writes", w.stream)
+	}
+	return err
 }
 
 func message(id string, n int64) messagestore.Message {

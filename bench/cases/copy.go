@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"hash/maphash"
 	"runtime"
 	"sync"
@@ -111,6 +112,10 @@ func (s *copyStore) copyRows(ctx context.Context, rows []row) error {
 	}
 	defer conn.Release()
 	return copyRows(ctx, conn.Conn().PgConn(), "dibs.messages", rows, false)
+}
+
+func (s *copyStore) page(context.Context, messagestore.Category, int64) (n, next int64, err error) {
+	return 0, 0, errors.ErrUnsupported // COPY is a contender of writes
 }
 
 func (s *copyStore) count(ctx context.Context) (n int64, err error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -22,9 +23,16 @@ const messageDBConns = 32
 // a conflict is no error.
 type store interface {
 	write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, m messagestore.Message) (wrote bool, err error)
+
+	// page returns how many messages a batch of 1000 of a category has, and where the
+	// next one begins.
+	page(ctx context.Context, category messagestore.Category, from int64) (n, next int64, err error)
+
 	count(ctx context.Context) (int64, error)
 	close()
 }
+
+const batchSize = 1000
 
 // An opener opens a kind of store in a database.
 type opener struct {
@@ -59,6 +67,11 @@ func (s *dibsStore) write(ctx context.Context, stream messagestore.StreamName, e
 		return false, nil
 	}
 	return err == nil, err
+}
+
+func (s *dibsStore) page(ctx context.Context, category messagestore.Category, from int64) (n, next int64, err error) {
+	page, err := s.CategoryPage(ctx, messagestore.CategoryQuery{Category: category, From: messagestore.GlobalPosition(from), Limit: batchSize})
+	return int64(len(page.Messages)), int64(page.Next), err
 }
 
 func (s *dibsStore) count(ctx context.Context) (n int64, err error) {
@@ -99,17 +112,28 @@ func (s *messageDBStore) write(ctx context.Context, stream messagestore.StreamNa
 	return err == nil, err
 }
 
+func (s *messageDBStore) page(ctx context.Context, category messagestore.Category, from int64) (n, next int64, err error) {
+	rows, err := s.pool.Query(ctx, "select id, stream_name, type, position, global_position, data, metadata, time from message_store.get_category_messages($1, $2, $3)",
+		string(category), from, batchSize)
+	if err != nil {
+		return 0, from, err
+	}
+	next = from
+	var (
+		id, stream, kind string
+		position, global int64
+		data, metadata   []byte
+		at               time.Time
+	)
+	_, err = pgx.ForEachRow(rows, []any{&id, &stream, &kind, &position, &global, &data, &metadata, &at}, func() error {
+		n, next = n+1, global+1
+		return nil
+	})
+	return n, next, err
+}
+
 func (s *messageDBStore) count(ctx context.Context) (n int64, err error) {
 	return n, s.pool.QueryRow(ctx, "select count(*) from message_store.messages").Scan(&n)
 }
 
 func (s *messageDBStore) close() { s.pool.Close() }
-
-// connect opens a connection that is closed by the function returned.
-func connect(ctx context.Context, url string) (*pgx.Conn, func(), error) {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return nil, nil, err
-	}
-	return conn, func() { _ = conn.Close(context.WithoutCancel(ctx)) }, nil
-}

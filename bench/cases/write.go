@@ -3,42 +3,87 @@ package cases
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/dibs-go/dibs/bench/measure"
+	"github.com/dibs-go/dibs/bench/server"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Write returns the cases of writing at an expected version.
+// The charts that cases are points of.
+const (
+	latencySeries = "One category: latency against callers"
+	rowsSeries    = "32 categories, 256 callers: rate against rows present"
+)
+
+// Write returns the cases of writing at an expected version to an empty table.
 func Write() []measure.Case {
-	return []measure.Case{{
-		Name:       "write/1-category/64-callers",
-		Shows:      "Write at an expected version, one hot category, 64 callers",
-		Contenders: writers(1, 64, openDibs, openMessageDB, openCopy),
-		Goals: []measure.Goal{
-			{Metric: measure.Rate, Of: dibs, To: messageDB, AtLeast: 13},
-			{Metric: measure.Rate, Of: dibs, To: copying, AtLeast: 0.8},
-			{Metric: measure.ServerCPU, Of: dibs, To: messageDB, AtMost: 1.0 / 8},
+	oneCategory := func(callers int, goals ...measure.Goal) measure.Case {
+		return measure.Case{
+			Name:       "write/1-category/" + strings.ReplaceAll(count(callers, "caller"), " ", "-"),
+			Shows:      fmt.Sprintf("Write at an expected version, one hot category, %s", count(callers, "caller")),
+			Contenders: writers(fast, 1, callers, openDibs, openMessageDB, openCopy),
+			Goals:      goals,
+			Series:     latencySeries, X: float64(callers),
+		}
+	}
+	many := func(callers int, goals ...measure.Goal) measure.Case {
+		return measure.Case{
+			Name:       fmt.Sprintf("write/32-categories/%d-callers", callers),
+			Shows:      fmt.Sprintf("Write at an expected version, 32 categories, %d callers", callers),
+			Contenders: writers(fast, 32, callers, openDibs, openMessageDB, openCopy),
+			Goals:      goals,
+		}
+	}
+	lone := oneCategory(1, measure.Goal{Metric: measure.P50, Of: dibs, To: messageDB, AtMost: 1})
+	four, sixteen := oneCategory(4), oneCategory(16)
+	four.LongOnly, sixteen.LongOnly = true, true
+	empty := many(256,
+		measure.Goal{Metric: measure.Rate, Of: dibs, To: messageDB, AtLeast: 8},
+		measure.Goal{Metric: measure.Rate, Of: dibs, To: copying, AtLeast: 0.8})
+	empty.Series = rowsSeries
+	return []measure.Case{
+		lone, four, sixteen,
+		oneCategory(64,
+			measure.Goal{Metric: measure.Rate, Of: dibs, To: messageDB, AtLeast: 13},
+			measure.Goal{Metric: measure.Rate, Of: dibs, To: copying, AtLeast: 0.8},
+			measure.Goal{Metric: measure.ServerCPU, Of: dibs, To: messageDB, AtMost: 1.0 / 8}),
+		oneCategory(256,
+			measure.Goal{Metric: measure.Rate, Of: dibs, To: messageDB, AtLeast: 20},
+			measure.Goal{Metric: measure.Rate, Of: dibs, To: copying, AtLeast: 0.85},
+			measure.Goal{Metric: measure.ServerCPU, Of: dibs, To: messageDB, AtMost: 1.0 / 8}),
+		many(64), empty,
+		{
+			Name:       "write/slow-disk/256-callers",
+			Shows:      "Write to one category, 256 callers, on a disk that takes 1 ms more to sync",
+			Contenders: writers(slow, 1, 256, openDibs, openMessageDB),
+			Goals:      []measure.Goal{{Metric: measure.Rate, Of: dibs, To: messageDB, AtLeast: 35}},
 		},
-		Series: "write/1-category", X: 64,
-	}}
+	}
 }
 
-// categories are as many names as are asked for.
-func categories(n int) []messagestore.Category {
-	names := make([]messagestore.Category, n)
-	for i := range names {
-		names[i] = messagestore.Category(fmt.Sprintf("account%d", i))
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
 	}
-	return names
+	return fmt.Sprintf("%d %ss", n, thing)
 }
+
+// The disks that a server is to be had on.
+var (
+	fast = (*server.Set).Postgres
+	slow = (*server.Set).SlowPostgres
+)
+
+type disk func(*server.Set, context.Context) (*server.Postgres, error)
 
 // writers have as many callers write one message after the other, each to streams of
 // its own, to a database of their own that is empty.
-func writers(inCategories, callers int, openers ...opener) []measure.Contender {
-	var contenders []measure.Contender
-	for _, o := range openers {
-		contenders = append(contenders, measure.Contender{Name: o.name, Run: func(ctx context.Context, cell *measure.Cell) error {
-			p, err := cell.Servers.Postgres(ctx)
+func writers(on disk, inCategories, callers int, openers ...opener) []measure.Contender {
+	contenders := make([]measure.Contender, len(openers))
+	for i, o := range openers {
+		contenders[i] = measure.Contender{Name: o.name, Run: func(ctx context.Context, cell *measure.Cell) error {
+			p, err := on(cell.Servers, ctx)
 			if err != nil {
 				return err
 			}
@@ -47,11 +92,12 @@ func writers(inCategories, callers int, openers ...opener) []measure.Contender {
 				return err
 			}
 			return write(ctx, cell, o, url, inCategories, callers)
-		}})
+		}}
 	}
 	return contenders
 }
 
+// write has callers write to a database, and checks that what they wrote is there.
 func write(ctx context.Context, cell *measure.Cell, o opener, url string, inCategories, callers int) error {
 	s, err := o.open(ctx, url)
 	if err != nil {
@@ -62,20 +108,7 @@ func write(ctx context.Context, cell *measure.Cell, o opener, url string, inCate
 	if err != nil {
 		return err
 	}
-	names := categories(inCategories)
-	of := make([]*writer, callers)
-	for i := range of {
-		of[i] = newWriter(names[i%inCategories])
-	}
-	done, err := cell.Callers(ctx, callers, func(ctx context.Context, caller int) (int, error) {
-		w := of[caller]
-		m := w.next()
-		wrote, err := s.write(ctx, w.stream, w.version, m)
-		if err == nil && !wrote {
-			err = fmt.Errorf("%s: a conflict where nobody else writes", w.stream)
-		}
-		return 1, err
-	})
+	done, err := writeOn(ctx, cell, s, categories(inCategories), callers)
 	if err != nil {
 		return err
 	}
@@ -84,4 +117,25 @@ func write(ctx context.Context, cell *measure.Cell, o opener, url string, inCate
 		return err
 	}
 	return cell.Check("messages in the table", after-before, done)
+}
+
+// writeOn has callers write, each to one of the categories, and returns how many
+// messages they wrote.
+func writeOn(ctx context.Context, cell *measure.Cell, s store, to []messagestore.Category, callers int) (int64, error) {
+	of := make([]*writer, callers)
+	for i := range of {
+		of[i] = newWriter(to[i%len(to)])
+	}
+	return cell.Callers(ctx, callers, func(ctx context.Context, caller int) (int, error) {
+		return 1, of[caller].write(ctx, s)
+	})
+}
+
+// categories are as many names as are asked for.
+func categories(n int) []messagestore.Category {
+	names := make([]messagestore.Category, n)
+	for i := range names {
+		names[i] = messagestore.Category(fmt.Sprintf("account%d", i))
+	}
+	return names
 }

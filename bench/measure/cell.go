@@ -28,6 +28,9 @@ type Cell struct {
 	// Long is whether this is a long run, with as many rows as that has time for.
 	Long bool
 
+	// Smoke is whether nobody looks at the figures, and only that all of it works counts.
+	Smoke bool
+
 	// Seed is the same for all contenders of a round, and another in each round and case.
 	Seed uint64
 

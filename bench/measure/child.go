@@ -34,7 +34,7 @@ type childTask struct {
 	Name            string
 	Args            json.RawMessage
 	Seconds, Warmup time.Duration
-	Long            bool
+	Long, Smoke     bool
 	Seed            uint64
 }
 
@@ -81,7 +81,7 @@ func runChild(encoded string) error {
 	}
 	ctx := context.Background()
 	cell := &Cell{
-		Servers: server.NewSet(""), Seconds: task.Seconds, Warmup: task.Warmup, Long: task.Long, Seed: task.Seed,
+		Servers: server.NewSet(""), Seconds: task.Seconds, Warmup: task.Warmup, Long: task.Long, Smoke: task.Smoke, Seed: task.Seed,
 		child: &childPipe{bufio.NewReader(os.Stdin), os.Stdout},
 	}
 	if err := errors.Join(f(ctx, cell, task.Args), cell.close(ctx)); err != nil {
@@ -103,7 +103,7 @@ func (c *Cell) Processes(ctx context.Context, name string, args []any, meanwhile
 		if err != nil {
 			return nil, err
 		}
-		task := childTask{Name: name, Args: encoded, Seconds: c.Seconds, Warmup: c.Warmup, Long: c.Long, Seed: c.Seed + uint64(i)<<32}
+		task := childTask{Name: name, Args: encoded, Seconds: c.Seconds, Warmup: c.Warmup, Long: c.Long, Smoke: c.Smoke, Seed: c.Seed + uint64(i)<<32}
 		if processes[i], err = startChild(ctx, task); err != nil {
 			return nil, err
 		}

@@ -18,7 +18,7 @@ type Options struct {
 	Servers         *server.Set
 	Rounds          int
 	Seconds, Warmup time.Duration
-	Long            bool
+	Long, Smoke     bool
 	Seed            uint64
 	Log             zerolog.Logger
 }
@@ -58,7 +58,7 @@ func runCase(ctx context.Context, c Case, o Options, progress func() (percent in
 	hash.Write([]byte(c.Name))
 	seed := o.Seed ^ hash.Sum64()
 	newCell := func(round int) *Cell {
-		return &Cell{Servers: o.Servers, Seconds: o.Seconds, Warmup: o.Warmup, Long: o.Long, Seed: seed + uint64(round)} //nolint:gosec // a few
+		return &Cell{Servers: o.Servers, Seconds: o.Seconds, Warmup: o.Warmup, Long: o.Long, Smoke: o.Smoke, Seed: seed + uint64(round)} //nolint:gosec // a few
 	}
 	if c.Setup != nil {
 		cell := newCell(0)

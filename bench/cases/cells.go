@@ -1,0 +1,82 @@
+package cases
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/dibs-go/dibs/bench/measure"
+)
+
+// database makes a database for a cell, on the disk as it is, and returns its URL.
+func database(ctx context.Context, cell *measure.Cell, template string) (string, error) {
+	p, err := cell.Servers.Postgres(ctx)
+	if err != nil {
+		return "", err
+	}
+	return cell.Database(ctx, p, template)
+}
+
+func openDibsStore(ctx context.Context, url string) (*dibsStore, error) {
+	s, err := newDibsStore(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	return s.(*dibsStore), nil //nolint:errcheck,forcetypeassert // it is one
+}
+
+func openMessageDBStore(ctx context.Context, url string) (*messageDBStore, error) {
+	s, err := newMessageDBStore(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	return s.(*messageDBStore), nil //nolint:errcheck,forcetypeassert // it is one
+}
+
+// randoms returns a source of numbers for each caller.
+func randoms(cell *measure.Cell, callers int) []*rand.Rand {
+	sources := make([]*rand.Rand, callers)
+	for i := range sources {
+		sources[i] = cell.Rand(i)
+	}
+	return sources
+}
+
+// atOnce has callers do n things between them.
+func atOnce(callers, n int, do func(i int) error) error {
+	var next atomic.Int64
+	var all errgroup.Group
+	for range callers {
+		all.Go(func() error {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= n {
+					return nil
+				}
+				if err := do(i); err != nil {
+					return err
+				}
+			}
+		})
+	}
+	return all.Wait()
+}
+
+// until waits until something is so, for work that is not measured.
+func until(ctx context.Context, so func() (bool, error)) error {
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		if yes, err := so(); yes || err != nil {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,279 @@
+package cases
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dibs-go/dibs/bench/measure"
+	"github.com/dibs-go/dibs/bench/server"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+const (
+	// reservedCategory is where keys are reserved.
+	reservedCategory messagestore.Category = "account:command"
+
+	reserveCallers = 64
+
+	// takenKeys is how many keys there are to be refused.
+	takenKeys = 2000
+
+	// keyExpiry is when Redis forgets a key. Dibs does not.
+	keyExpiry = 24 * time.Hour
+)
+
+// The names of the ways to reserve.
+const (
+	dibsAndWinner  = "Dibs, and read the winner"
+	redisDurable   = "Redis, appendfsync always"
+	redisMemory    = "Redis, no persistence"
+	redisSetAndGet = "Redis, SET NX and GET"
+	redisScript    = "Redis, a script"
+)
+
+// Reserve returns the cases of reserving idempotence keys.
+func Reserve() []measure.Case {
+	return []measure.Case{{
+		Name:  "reserve/new",
+		Shows: "Reserve a new key, 64 callers",
+		Contenders: []measure.Contender{
+			{Name: dibs, Run: reserveNew(openDibsTaker)},
+			{Name: redisDurable, Run: reserveNew(openRedisTaker("always", redisSet))},
+			{Name: redisMemory, Run: reserveNew(openRedisTaker("", redisSet))},
+			{Name: messageDB, Run: reserveNew(openMessageDBTaker)},
+		},
+		Goals: []measure.Goal{{Metric: measure.Rate, Of: dibs, To: redisDurable, AtLeast: 0.9}},
+	}, {
+		Name:  "reserve/taken",
+		Shows: "Refuse a key that is taken, 64 callers",
+		Contenders: []measure.Contender{
+			{Name: dibs, Run: refuseTaken(openDibsTaker)},
+			{Name: dibsAndWinner, Run: refuseTaken(openDibsWinnerTaker)},
+			{Name: redisSetAndGet, Run: refuseTaken(openRedisTaker("", redisSetThenGet))},
+			{Name: redisScript, Run: refuseTaken(openRedisTaker("", redisSetOrGet))},
+			{Name: messageDB, Run: refuseTaken(openMessageDBTaker)},
+		},
+		Goals: []measure.Goal{{Metric: measure.Rate, Of: dibs, To: redisSetAndGet, AtLeast: 1.8}},
+	}}
+}
+
+// A taker takes keys, each once.
+type taker interface {
+	take(ctx context.Context, key messagestore.StreamName) (won bool, err error)
+	taken(ctx context.Context) (int64, error)
+	close()
+}
+
+type openTaker func(ctx context.Context, cell *measure.Cell) (taker, error)
+
+// newKey returns a key that nobody has taken, as package reservation would name it.
+func newKey() messagestore.StreamName {
+	return reservedCategory.Stream("5108", uuid.Must(uuid.NewV7()).String())
+}
+
+// command is what a key is reserved for.
+func command(key messagestore.StreamName) messagestore.Message { return message(string(key), 1) }
+
+func reserveNew(open openTaker) func(context.Context, *measure.Cell) error {
+	return func(ctx context.Context, cell *measure.Cell) error {
+		t, err := open(ctx, cell)
+		if err != nil {
+			return err
+		}
+		defer t.close()
+		done, err := cell.Callers(ctx, reserveCallers, func(ctx context.Context, _ int) (int, error) {
+			won, err := t.take(ctx, newKey())
+			if err == nil && !won {
+				err = errors.New("a new key was taken")
+			}
+			return 1, err
+		})
+		if err != nil {
+			return err
+		}
+		taken, err := t.taken(ctx)
+		return errors.Join(err, cell.Check("keys that are taken", taken, done))
+	}
+}
+
+func refuseTaken(open openTaker) func(context.Context, *measure.Cell) error {
+	return func(ctx context.Context, cell *measure.Cell) error {
+		t, err := open(ctx, cell)
+		if err != nil {
+			return err
+		}
+		defer t.close()
+		keys := make([]messagestore.StreamName, takenKeys)
+		if err := atOnce(reserveCallers, takenKeys, func(i int) error {
+			keys[i] = newKey()
+			_, err := t.take(ctx, keys[i])
+			return err
+		}); err != nil {
+			return err
+		}
+		random := randoms(cell, reserveCallers)
+		refused := make([]int64, reserveCallers)
+		done, err := cell.Callers(ctx, reserveCallers, func(ctx context.Context, caller int) (int, error) {
+			won, err := t.take(ctx, keys[random[caller].IntN(len(keys))])
+			if !won {
+				refused[caller]++
+			}
+			return 1, err
+		})
+		if err != nil {
+			return err
+		}
+		taken, err := t.taken(ctx)
+		return errors.Join(err, cell.Check("keys that are taken", taken, takenKeys), cell.Check("refusals", sum(refused), done))
+	}
+}
+
+// A dibsTaker makes a reservation as a user would: an initial write.
+type dibsTaker struct{ *dibsStore }
+
+func openDibsTaker(ctx context.Context, cell *measure.Cell) (taker, error) {
+	url, err := database(ctx, cell, server.Dibs)
+	if err != nil {
+		return nil, err
+	}
+	s, err := openDibsStore(ctx, url)
+	return dibsTaker{s}, err
+}
+
+func (t dibsTaker) take(ctx context.Context, key messagestore.StreamName) (bool, error) {
+	return t.WriteInitial(ctx, key, command(key))
+}
+
+func (t dibsTaker) taken(ctx context.Context) (int64, error) { return t.count(ctx) }
+
+// A dibsWinnerTaker reads too whose a key is that is taken, which the write does not say.
+type dibsWinnerTaker struct{ dibsTaker }
+
+func openDibsWinnerTaker(ctx context.Context, cell *measure.Cell) (taker, error) {
+	t, err := openDibsTaker(ctx, cell)
+	if err != nil {
+		return nil, err
+	}
+	return dibsWinnerTaker{t.(dibsTaker)}, nil //nolint:errcheck,forcetypeassert // it is one
+}
+
+func (t dibsWinnerTaker) take(ctx context.Context, key messagestore.StreamName) (bool, error) {
+	won, err := t.dibsTaker.take(ctx, key)
+	if won || err != nil {
+		return won, err
+	}
+	_, err = t.Last(ctx, key)
+	return false, err
+}
+
+// A messageDBTaker writes at expected version -1.
+type messageDBTaker struct{ *messageDBStore }
+
+func openMessageDBTaker(ctx context.Context, cell *measure.Cell) (taker, error) {
+	url, err := database(ctx, cell, server.MessageDB)
+	if err != nil {
+		return nil, err
+	}
+	s, err := openMessageDBStore(ctx, url)
+	return messageDBTaker{s}, err
+}
+
+func (t messageDBTaker) take(ctx context.Context, key messagestore.StreamName) (bool, error) {
+	return t.write(ctx, key, messagestore.NoStream, command(key))
+}
+
+func (t messageDBTaker) taken(ctx context.Context) (int64, error) { return t.count(ctx) }
+
+// A redisTaker sends one request at a time for each caller, on a connection of its own.
+type redisTaker struct {
+	*redis.Client
+	set func(ctx context.Context, client *redis.Client, key string, value []byte) (won bool, err error)
+}
+
+func openRedisTaker(appendFsync string, set func(context.Context, *redis.Client, string, []byte) (bool, error)) openTaker {
+	return func(ctx context.Context, cell *measure.Cell) (taker, error) {
+		r, err := cell.Servers.Redis(ctx, appendFsync)
+		if err != nil {
+			return nil, err
+		}
+		cell.MeasureServer(r)
+		t := &redisTaker{redis.NewClient(&redis.Options{
+			Network: "unix", Addr: r.Socket(), PoolSize: reserveCallers, MinIdleConns: reserveCallers,
+		}), set}
+		// It has keys of the cell before, and an append-only file that is long by now.
+		if err := errors.Join(t.FlushAll(ctx).Err(), t.rewrite(ctx, appendFsync)); err != nil {
+			t.close()
+			return nil, err
+		}
+		return t, nil
+	}
+}
+
+// rewrite makes the append-only file short again, and waits for it.
+func (t *redisTaker) rewrite(ctx context.Context, appendFsync string) error {
+	if appendFsync == "" {
+		return nil
+	}
+	if err := t.BgRewriteAOF(ctx).Err(); err != nil {
+		return err
+	}
+	return until(ctx, func() (bool, error) {
+		info, err := t.InfoMap(ctx, "persistence").Result()
+		state := info["Persistence"]
+		return state["aof_rewrite_in_progress"] == "0" && state["aof_rewrite_scheduled"] == "0", err
+	})
+}
+
+func (t *redisTaker) take(ctx context.Context, key messagestore.StreamName) (bool, error) {
+	r, err := encode(key, messagestore.NoStream, command(key))
+	if err != nil {
+		return false, err
+	}
+	return t.set(ctx, t.Client, string(key), r.data)
+}
+
+func (t *redisTaker) taken(ctx context.Context) (int64, error) { return t.DBSize(ctx).Result() }
+
+func (t *redisTaker) close() { _ = t.Client.Close() }
+
+// redisSet is the flow of a key that is new.
+func redisSet(ctx context.Context, client *redis.Client, key string, value []byte) (bool, error) {
+	_, err := client.SetArgs(ctx, key, value, redis.SetArgs{Mode: "NX", TTL: keyExpiry}).Result()
+	if errors.Is(err, redis.Nil) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// redisSetThenGet asks whose the key is, if it is taken.
+func redisSetThenGet(ctx context.Context, client *redis.Client, key string, value []byte) (bool, error) {
+	won, err := redisSet(ctx, client, key, value)
+	if won || err != nil {
+		return won, err
+	}
+	winner, err := client.Get(ctx, key).Bytes()
+	if err == nil && len(winner) == 0 {
+		err = fmt.Errorf("%s is nobody's", key)
+	}
+	return false, err
+}
+
+var setOrGet = redis.NewScript(`
+	if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'EX', ARGV[2]) then
+		return false
+	end
+	return redis.call('GET', KEYS[1])`)
+
+// redisSetOrGet does the same in one round trip.
+func redisSetOrGet(ctx context.Context, client *redis.Client, key string, value []byte) (bool, error) {
+	_, err := setOrGet.Run(ctx, client, []string{key}, value, int(keyExpiry.Seconds())).Result()
+	if errors.Is(err, redis.Nil) {
+		return true, nil
+	}
+	return false, err
+}

@@ -1,0 +1,153 @@
+package cases
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/bench/measure"
+	"github.com/dibs-go/dibs/bench/server"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+const (
+	// rowsCategory is the category of all rows that are there to be read.
+	rowsCategory messagestore.Category = "account"
+
+	// rowsPerStream is how many messages each of its streams has, and rowsStreams how
+	// many streams grow at a time: their messages alternate.
+	rowsPerStream = 10
+	rowsStreams   = 1000
+
+	// groupSize is the size of the consumer group that reads, and groupMember who of it.
+	groupSize   = 4
+	groupMember = 1
+)
+
+// rows are messages of 450 bytes, the same in Dibs and in message-db, for all cases that
+// only read. Their global positions are 1, 2, 3 and so on. They are made once in a run,
+// when a case first asks for them.
+type rows struct {
+	mu      sync.Mutex
+	count   int64
+	streams []messagestore.StreamName
+	members []int32 // of the messages before a global position, how many are the group member's
+
+	inDibs, inMessageDB string // the databases' URLs
+}
+
+// setup makes the rows if nobody has. It is for [measure.Case.Setup].
+func (r *rows) setup(ctx context.Context, cell *measure.Cell) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.count > 0 {
+		return nil
+	}
+	p, err := cell.Servers.Postgres(ctx)
+	if err != nil {
+		return err
+	}
+	count := int64(200_000)
+	if cell.Long {
+		count = 1_000_000
+	}
+	dibsURL, inDibs, err := target(ctx, p, server.Dibs)
+	if err != nil {
+		return err
+	}
+	defer inDibs.Close(context.WithoutCancel(ctx))
+	messageDBURL, inMessageDB, err := target(ctx, p, server.MessageDB)
+	if err != nil {
+		return err
+	}
+	defer inMessageDB.Close(context.WithoutCancel(ctx))
+
+	r.streams = make([]messagestore.StreamName, 0, count/rowsPerStream)
+	r.members = append(make([]int32, 0, count+2), 0, 0) // before positions 0 and 1
+	for int64(len(r.members)) < count+2 {
+		block, err := r.block()
+		if err != nil {
+			return err
+		}
+		if err := copyRows(ctx, inDibs.PgConn(), "dibs.messages", block, false); err != nil {
+			return fmt.Errorf("fill Dibs: %w", err)
+		}
+		if err := copyRows(ctx, inMessageDB.PgConn(), "message_store.messages", block, true); err != nil {
+			return fmt.Errorf("fill message-db: %w", err)
+		}
+	}
+	for conn, table := range map[*pgx.Conn]string{inDibs: "dibs.messages", inMessageDB: "message_store.messages"} {
+		if err := settle(ctx, conn, table, count); err != nil {
+			return err
+		}
+	}
+	r.count, r.inDibs, r.inMessageDB = count, dibsURL, messageDBURL
+	return nil
+}
+
+func target(ctx context.Context, p *server.Postgres, template string) (string, *pgx.Conn, error) {
+	name, err := p.Create(ctx, template)
+	if err != nil {
+		return "", nil, err
+	}
+	conn, err := pgx.Connect(ctx, p.URL(name))
+	return p.URL(name), conn, err
+}
+
+// block makes the next messages: some streams from their beginning to their end.
+func (r *rows) block() ([]row, error) {
+	first := len(r.streams)
+	for range rowsStreams {
+		r.streams = append(r.streams, rowsCategory.Stream(uuid.Must(uuid.NewV7()).String()))
+	}
+	var block []row
+	for position := range rowsPerStream {
+		for _, stream := range r.streams[first:] {
+			m := longMessage(stream, int64(len(r.members)))
+			encoded, err := encode(stream, messagestore.Version(position-1), m)
+			if err != nil {
+				return nil, err
+			}
+			block = append(block, encoded)
+			before := r.members[len(r.members)-1]
+			if stream.GroupMember(groupSize) == groupMember {
+				before++
+			}
+			r.members = append(r.members, before)
+		}
+	}
+	return block, nil
+}
+
+// longMessage is a message whose data and metadata have 450 bytes together.
+func longMessage(stream messagestore.StreamName, n int64) messagestore.Message {
+	m := message(strings.TrimPrefix(string(stream), string(rowsCategory)+"-"), n)
+	body, _ := m.Body.(transferred)
+	body.Reference = "rent of the flat on the second floor for the month of November, as agreed"
+	m.Body = body
+	return m
+}
+
+// ofMember returns how many messages of the group's member there are from a global
+// position on, up to another that is not included.
+func (r *rows) ofMember(from, to int64) int64 { return int64(r.members[to] - r.members[from]) }
+
+// settle leaves a table as autovacuum would after a while, so that it does not run while
+// something is measured.
+func settle(ctx context.Context, conn *pgx.Conn, table string, count int64) error {
+	if _, err := conn.Exec(ctx, "vacuum (analyze) "+table); err != nil {
+		return err
+	}
+	var first, last, found int64
+	if err := conn.QueryRow(ctx, "select min(global_position), max(global_position), count(*) from "+table).Scan(&first, &last, &found); err != nil {
+		return err
+	}
+	if first != 1 || last != count || found != count {
+		return fmt.Errorf("%s has %d messages at %d to %d, and not %d from 1 on", table, found, first, last, count)
+	}
+	return nil
+}
