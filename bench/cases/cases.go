@@ -15,7 +15,7 @@ const (
 func All() []measure.Case {
 	var all []measure.Case
 	for _, kind := range []func() []measure.Case{
-		Write, Rows, Refuse, Processes,
+		Write, Present, Refuse, Processes,
 	} {
 		all = append(all, kind()...)
 	}

@@ -20,8 +20,8 @@ const (
 func Write() []measure.Case {
 	oneCategory := func(callers int, goals ...measure.Goal) measure.Case {
 		return measure.Case{
-			Name:       "write/1-category/" + strings.ReplaceAll(count(callers, "caller"), " ", "-"),
-			Shows:      fmt.Sprintf("Write at an expected version, one hot category, %s", count(callers, "caller")),
+			Name:       "write/1-category/" + strings.ReplaceAll(plural(callers, "caller"), " ", "-"),
+			Shows:      fmt.Sprintf("Write at an expected version, one hot category, %s", plural(callers, "caller")),
 			Contenders: writers(fast, 1, callers, openDibs, openMessageDB, openCopy),
 			Goals:      goals,
 			Series:     latencySeries, X: float64(callers),
@@ -62,7 +62,7 @@ func Write() []measure.Case {
 	}
 }
 
-func count(n int, thing string) string {
+func plural(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
 	}
