@@ -55,10 +55,10 @@ type Consumer struct {
 	config   Config
 
 	running atomic.Bool
-	inHand  atomic.Int64 // handlers that have not returned
 
-	mu    sync.Mutex
-	stats Stats
+	mu     sync.Mutex
+	stats  Stats
+	inHand int // handlers that have not returned
 }
 
 // New returns a consumer that reads category of store under a name, which is its
@@ -164,7 +164,10 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 		return c.wrap(ErrRunning)
 	}
 	defer c.running.Store(false)
-	if c.inHand.Load() > 0 {
+	c.mu.Lock()
+	inHand := c.inHand
+	c.mu.Unlock()
+	if inHand > 0 {
 		return c.wrap(fmt.Errorf("%w: a handler of the run before has not returned", ErrRunning))
 	}
 

@@ -12,6 +12,8 @@ type item struct {
 	message      *messagestore.Recorded
 	number       int64                       // of the run's messages, from 0
 	next         messagestore.GlobalPosition // the position once this and all before are finished
+	behind       *item                       // the next of its lane
+	held         bool                        // in hand, or failed and not decided on
 	done         bool
 	attempts     int
 	firstFailed  time.Time
@@ -28,138 +30,142 @@ type item struct {
 // A window holds, in order, the messages that are read and not yet behind the
 // position.
 type window struct {
-	items    []*item
+	pages    [][]item // as they were read, none of them empty
+	length   int
 	passed   int64                       // how many went behind the position, and so the number of the first item
 	position messagestore.GlobalPosition // the lowest unfinished
 }
 
-// add takes a page of messages and returns their items.
-func (w *window) add(page messagestore.CategoryPage) []*item {
-	first := len(w.items)
-	for _, m := range page.Messages {
-		w.items = append(w.items, &item{
-			message: m,
-			number:  w.passed + int64(len(w.items)),
-			next:    messagestore.NextAfter(m.GlobalPosition),
-		})
+// add takes a page of messages and returns their items, which stay where they are.
+func (w *window) add(page messagestore.CategoryPage) []item {
+	items := make([]item, len(page.Messages))
+	for i, m := range page.Messages {
+		items[i].message = m
+		items[i].number = w.passed + int64(w.length+i)
+		items[i].next = messagestore.NextAfter(m.GlobalPosition)
+	}
+	if len(items) > 0 {
+		w.pages = append(w.pages, items)
+		w.length += len(items)
 	}
 	// What the filter kept back is behind the message before it.
-	if n := len(w.items); n > 0 {
-		w.items[n-1].next = page.Next
+	if n := len(w.pages); n > 0 {
+		last := w.pages[n-1]
+		last[len(last)-1].next = page.Next
 	} else {
 		w.position = page.Next
 	}
-	return w.items[first:]
+	return items
 }
 
 // finish marks an item and moves the position over all that are finished.
 func (w *window) finish(it *item) {
 	it.done = true
 	it.message = nil
-	for len(w.items) > 0 && w.items[0].done {
-		w.position = w.items[0].next
-		w.items[0] = nil
-		w.items = w.items[1:]
+	for w.length > 0 && w.pages[0][0].done {
+		w.position = w.pages[0][0].next
+		w.length--
 		w.passed++
+		if w.pages[0] = w.pages[0][1:]; len(w.pages[0]) == 0 {
+			w.pages[0] = nil
+			w.pages = w.pages[1:]
+		}
 	}
 }
 
-// Lanes hold the messages that are not in hand: a lane for each cardinal id, of
-// which one message at a time is in hand.
+// Lanes hold the messages that are not finished: a lane for each cardinal id, or one
+// for all, of which only the first message can be in hand.
 type lanes struct {
-	byID    map[string]*lane
-	ready   laneHeap // lanes that can be taken from: the one with the oldest message first
-	waiting laneHeap // lanes whose message waits for its next attempt: the next first
-	inOrder bool     // a message that waits holds up all lanes
-}
-
-type lane struct {
-	id    string
-	items []*item
+	last    map[string]*item // of each lane
+	ready   itemHeap         // the first of the lanes that can be taken from: the oldest first
+	waiting itemHeap         // those that wait for their next attempt: the next first
+	inOrder bool             // there is one lane
 }
 
 func newLanes(inOrder bool) *lanes {
 	return &lanes{
-		byID:    map[string]*lane{},
-		ready:   laneHeap{less: func(a, b *item) bool { return a.number < b.number }},
-		waiting: laneHeap{less: func(a, b *item) bool { return a.due.Before(b.due) }},
+		last:    map[string]*item{},
+		ready:   itemHeap{less: func(a, b *item) bool { return a.number < b.number }},
+		waiting: itemHeap{less: func(a, b *item) bool { return a.due.Before(b.due) }},
 		inOrder: inOrder,
 	}
 }
 
+// of names the lane of a message.
+func (l *lanes) of(it *item) string {
+	if l.inOrder {
+		return ""
+	}
+	return it.message.Stream.CardinalID()
+}
+
 // add puts a message at the end of its lane.
 func (l *lanes) add(it *item) {
-	id := it.message.Stream.CardinalID()
-	if of, ok := l.byID[id]; ok {
-		of.items = append(of.items, it)
-		return
+	lane := l.of(it)
+	if last, ok := l.last[lane]; ok {
+		last.behind = it
+	} else {
+		heap.Push(&l.ready, it)
 	}
-	of := &lane{id: id, items: []*item{it}}
-	l.byID[id] = of
-	heap.Push(&l.ready, of)
+	l.last[lane] = it
 }
 
 // wake makes the messages ready that have waited long enough.
 func (l *lanes) wake(now time.Time) {
-	for len(l.waiting.lanes) > 0 && !l.waiting.lanes[0].items[0].due.After(now) {
+	for len(l.waiting.items) > 0 && !l.waiting.items[0].due.After(now) {
 		heap.Push(&l.ready, heap.Pop(&l.waiting))
 	}
 }
 
-// take returns the oldest message that can be handled, if its number is below
-// limit. Its lane is closed until it is given back.
-func (l *lanes) take(limit int64) *item {
-	if len(l.ready.lanes) == 0 || l.inOrder && len(l.waiting.lanes) > 0 {
-		return nil
-	}
-	it := l.ready.lanes[0].items[0]
-	if it.number >= limit {
-		return nil
-	}
-	heap.Pop(&l.ready)
-	return it
+// canTake reports whether there is a message to be handled with a number below limit.
+func (l *lanes) canTake(limit int64) bool {
+	return len(l.ready.items) > 0 && l.ready.items[0].number < limit
+}
+
+// take returns the oldest message that can be handled. Its lane is closed until it is
+// finished, or tried again.
+func (l *lanes) take() *item {
+	return heap.Pop(&l.ready).(*item) //nolint:errcheck // only items are pushed
 }
 
 // finish opens the lane of a message that is finished to the next.
 func (l *lanes) finish(it *item) {
-	of := l.byID[it.message.Stream.CardinalID()]
-	of.items[0] = nil
-	if of.items = of.items[1:]; len(of.items) == 0 {
-		delete(l.byID, of.id)
+	if it.behind != nil {
+		heap.Push(&l.ready, it.behind)
+		it.behind = nil
 		return
 	}
-	heap.Push(&l.ready, of)
+	delete(l.last, l.of(it))
 }
 
 // retry keeps a message first in its lane until it is due.
 func (l *lanes) retry(it *item, due time.Time) {
 	it.due = due
-	heap.Push(&l.waiting, l.byID[it.message.Stream.CardinalID()])
+	heap.Push(&l.waiting, it)
 }
 
 // nextDue returns when the next message stops waiting.
 func (l *lanes) nextDue() (due time.Time, ok bool) {
-	if len(l.waiting.lanes) == 0 {
+	if len(l.waiting.items) == 0 {
 		return time.Time{}, false
 	}
-	return l.waiting.lanes[0].items[0].due, true
+	return l.waiting.items[0].due, true
 }
 
-// A laneHeap orders lanes by their first message.
-type laneHeap struct {
-	lanes []*lane
+type itemHeap struct {
+	items []*item
 	less  func(a, b *item) bool
 }
 
-func (h *laneHeap) Len() int           { return len(h.lanes) }
-func (h *laneHeap) Less(i, j int) bool { return h.less(h.lanes[i].items[0], h.lanes[j].items[0]) }
-func (h *laneHeap) Swap(i, j int)      { h.lanes[i], h.lanes[j] = h.lanes[j], h.lanes[i] }
-func (h *laneHeap) Push(x any)         { h.lanes = append(h.lanes, x.(*lane)) } //nolint:errcheck // only lanes are pushed
+func (h *itemHeap) Len() int           { return len(h.items) }
+func (h *itemHeap) Less(i, j int) bool { return h.less(h.items[i], h.items[j]) }
+func (h *itemHeap) Swap(i, j int)      { h.items[i], h.items[j] = h.items[j], h.items[i] }
+func (h *itemHeap) Push(x any)         { h.items = append(h.items, x.(*item)) } //nolint:errcheck // only items are pushed
 
-func (h *laneHeap) Pop() any {
-	last := len(h.lanes) - 1
-	of := h.lanes[last]
-	h.lanes[last] = nil
-	h.lanes = h.lanes[:last]
-	return of
+func (h *itemHeap) Pop() any {
+	last := len(h.items) - 1
+	it := h.items[last]
+	h.items[last] = nil
+	h.items = h.items[:last]
+	return it
 }

@@ -27,6 +27,10 @@ type reader struct {
 	headAt   time.Time     // when the store was last seen to have what was read
 }
 
+func newReader(next messagestore.GlobalPosition, batch int) reader {
+	return reader{next: next, limit: batch}
+}
+
 // wake has the reader look at once, unless it has read past the head that it is told.
 // Where no head is known, one that waits after a failure waits on.
 func (r *reader) wake(head messagestore.GlobalPosition) {
@@ -45,10 +49,10 @@ type page struct {
 
 // wantsMore reports whether there is room for another batch.
 func (r *run) wantsMore() bool {
-	if r.catchUp && r.reader.atEnd && len(r.window.items) > 0 {
+	if r.catchUp && r.reader.atEnd && r.window.length > 0 {
 		return false // what handlers write meanwhile is read when they are done
 	}
-	return len(r.window.items) <= r.config.BatchSize
+	return r.window.length <= r.config.BatchSize
 }
 
 func (r *run) startRead(ctx context.Context, now time.Time) {
@@ -57,7 +61,7 @@ func (r *run) startRead(ctx context.Context, now time.Time) {
 	}
 	r.reader.busy = true
 	q := messagestore.CategoryQuery{Category: r.category, From: r.reader.next, Limit: r.reader.limit, Filter: r.config.filter()}
-	idle := len(r.window.items) == 0 && r.redrives.quiet(now)
+	idle := r.window.length == 0 && r.redrives.quiet(now)
 	check := r.reader.failures > 0 || now.Sub(r.reader.headAt) >= headInterval
 	r.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, storeTimeout)
@@ -95,21 +99,7 @@ func (r *run) readPage(ctx context.Context, p page) {
 	}
 	r.reader.next = p.Next
 	r.reader.atEnd = !p.More
-	for _, it := range r.window.add(p.CategoryPage) {
-		if it.message.IsTombstone() {
-			// There is nothing to handle, and no handler knows what it is.
-			r.count(func(s *Stats) { s.Tombstones++ })
-			r.window.finish(it)
-			continue
-		}
-		r.lanes.add(it)
-	}
-	r.moved()
-	if !p.More && p.Next > 0 {
-		r.count(func(s *Stats) { s.Head = p.Next - 1 })
-	} else if n := len(p.Messages); n > 0 {
-		r.count(func(s *Stats) { s.Head = max(s.Head, p.Messages[n-1].GlobalPosition) })
-	}
+	r.takeIn(p.CategoryPage)
 
 	switch {
 	case p.More:
@@ -121,7 +111,9 @@ func (r *run) readPage(ctx context.Context, p page) {
 		if !r.redrives.quiet(now) {
 			r.reader.at = now.Add(never) // until what is redriven is done with
 		}
-		r.stopping = r.stopping || p.idle
+		if p.idle {
+			r.stop()
+		}
 	default:
 		r.rest(now, len(p.Messages) > 0)
 	}
@@ -139,6 +131,28 @@ func (r *run) rest(now time.Time, worked bool) {
 		wait = max(wait, headInterval)
 	}
 	r.reader.at = now.Add(wait)
+}
+
+// takeIn puts a page of messages where the workers take them from.
+func (r *run) takeIn(page messagestore.CategoryPage) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	items := r.window.add(page)
+	for i := range items {
+		if items[i].message.IsTombstone() {
+			// There is nothing to handle, and no handler knows what it is.
+			r.stats.Tombstones++
+			r.window.finish(&items[i])
+			continue
+		}
+		r.lanes.add(&items[i])
+	}
+	r.moved()
+	if !page.More && page.Next > 0 {
+		r.stats.Head = page.Next - 1
+	} else if n := len(page.Messages); n > 0 {
+		r.stats.Head = max(r.stats.Head, page.Messages[n-1].GlobalPosition)
+	}
 }
 
 func (r *run) readFailed(ctx context.Context, err error, now time.Time) {

@@ -155,6 +155,8 @@ func (r *run) endLook(ctx context.Context, found look) {
 		r.redrives.failures++
 		r.redrives.at = now.Add(r.storeFailed(found.err, r.redrives.failures))
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, q := range found.due {
 		r.redrives.ids[q.MessageID] = struct{}{}
 		r.lanes.add(&item{message: &messagestore.Recorded{ID: q.MessageID, Stream: q.Stream}, number: -1, request: &q})
@@ -177,11 +179,14 @@ func (r *run) redriveRequest(work context.Context, q *request) (left bool, err e
 }
 
 // redriven takes back a message that was in hand to be redriven.
-func (r *run) redriven(work context.Context, res result) {
+func (r *run) redriven(res result) {
 	now := time.Now()
 	id := res.item.request.MessageID
+	r.mu.Lock()
 	r.workedAt = now
 	r.lanes.finish(res.item)
+	r.held--
+	r.mu.Unlock()
 	delete(r.redrives.ids, id)
 	if r.catchUp {
 		r.reader.at = time.Time{}
@@ -191,7 +196,7 @@ func (r *run) redriven(work context.Context, res result) {
 		r.redrives.at = now // to note that it is settled
 	case res.err == nil:
 		r.redrives.notYet[id] = now.Add(redriveClaim / 4)
-	case work.Err() != nil: // the run stops
+	case r.work.Err() != nil: // the run stops
 	case r.catchUp || !heals(res.err) || errors.Is(res.err, ErrGraceExceeded):
 		r.fail(res.err)
 	default:

@@ -24,36 +24,47 @@ const (
 	cancelTimeout = time.Second
 )
 
-// A run is one life of a consumer. Its fields belong to the goroutine of loop. The
-// handlers, and at most one read and one recording, have goroutines of their own
-// and report to it.
+// A run is one life of a consumer. Loop reads, records and decides what becomes of a
+// message that failed; at most one read, one recording and one look for requests have
+// goroutines of their own, and report to it. Workers take the messages and put them
+// down by themselves, so that a message that is handled costs loop nothing.
 type run struct {
 	*Consumer
 	catchUp bool
+	told    context.Context // of Run: done when it is to stop
+	work    context.Context // the handlers'
+	wg      sync.WaitGroup
+	wakes   chan struct{} // loop has something to do
 
-	window window
-	lanes  *lanes
-	held   map[*item]struct{} // in hand
-	ended  chan result
-	wg     sync.WaitGroup
+	// What follows is guarded by mu.
 
-	reader reader
-	pages  chan page
+	window   window
+	lanes    *lanes
+	held     int      // messages in hand, or failed and not decided on
+	returned []result // what loop has to decide on
+	workers  []*worker
+	idle     int       // workers that wait
+	handed   sync.Cond // for them
+	saved    recordedPosition
+	movedAt  time.Time // when the position moved away from what is recorded, zero for not
+	workedAt time.Time // when the last message that was there was finished
+	stopping bool      // set by loop alone
+	over     bool      // nobody waits for what is in hand
 
+	// The rest belongs to loop.
+
+	reader   reader
+	pages    chan page
 	redrives redrives
 	looks    chan look
 
 	place     *place // belongs to the goroutine that records, while there is one
 	recording bool
 	records   chan recordedPosition
-	saved     recordedPosition // the last one recorded
-	movedAt   time.Time        // when the position moved away from it, zero for not
-	workedAt  time.Time        // when a message was last finished
-	failures  int              // of recordings, in a row
-	retryAt   time.Time        // when to record again after one
+	failures  int       // of recordings, in a row
+	retryAt   time.Time // when to record again after one
 
-	stopping bool
-	fatal    error
+	fatal error
 }
 
 type recordedPosition struct {
@@ -63,35 +74,33 @@ type recordedPosition struct {
 }
 
 func newRun(c *Consumer, p *place, catchUp bool) *run {
-	return &run{
+	r := &run{
 		Consumer: c,
 		catchUp:  catchUp,
+		wakes:    make(chan struct{}, 1),
 		window:   window{position: p.position},
 		lanes:    newLanes(c.config.Concurrency == 1),
-		held:     map[*item]struct{}{},
-		ended:    make(chan result, c.config.Concurrency),
-		reader:   reader{next: p.position, limit: c.config.BatchSize},
+		saved:    recordedPosition{position: p.position},
+		reader:   newReader(p.position, c.config.BatchSize),
 		pages:    make(chan page, 1),
 		redrives: redrives{ids: map[uuid.UUID]struct{}{}, notYet: map[uuid.UUID]time.Time{}},
 		looks:    make(chan look, 1),
 		place:    p,
 		records:  make(chan recordedPosition, 1),
-		saved:    recordedPosition{position: p.position},
 	}
+	r.handed.L = &r.mu
+	return r
 }
 
 // loop runs until ctx is done, something is fatal or, to catch up, nothing is left.
 func (r *run) loop(ctx context.Context) error {
-	var bell <-chan messagestore.GlobalPosition
-	if !r.catchUp { // which does not wait
-		var unwatch func()
-		bell, unwatch = r.store.Watch(r.category, r.config.PollInterval)
-		defer unwatch()
-	}
+	bell, unwatch := r.store.Watch(r.category, r.config.PollInterval)
+	defer unwatch()
 	reads, cancelReads := context.WithCancel(ctx)
 	defer cancelReads()
-	work, cancelWork := context.WithCancel(context.WithoutCancel(ctx))
+	work, cancelWork := context.WithCancel(r.named(context.WithoutCancel(ctx)))
 	defer cancelWork()
+	r.told, r.work = ctx, work
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 
@@ -99,13 +108,10 @@ func (r *run) loop(ctx context.Context) error {
 	var deadline time.Time // of what is in hand, once the run stops
 	cancelled, abandoned := false, false
 	for {
+		r.decide()
 		now := time.Now()
 		if !r.stopping {
-			r.handOver(work, now)
-			r.startRead(reads, now)
-			r.startLook(reads, now)
-			r.startRecording(work, now)
-			timer.Reset(r.nextWake(now).Sub(now))
+			timer.Reset(r.begin(reads, now).Sub(now))
 		} else {
 			if deadline.IsZero() {
 				cancelReads()
@@ -117,46 +123,68 @@ func (r *run) loop(ctx context.Context) error {
 				cancelled = true
 				deadline = now.Add(cancelTimeout)
 			}
-			if (len(r.held) == 0 || abandoned) && !r.reader.busy && !r.redrives.busy && !r.recording {
+			if (abandoned || !r.holds()) && !r.reader.busy && !r.redrives.busy && !r.recording {
 				break
 			}
 			timer.Reset(deadline.Sub(now))
 		}
 
-		ringing := bell
-		if r.reader.busy {
-			ringing = nil // it is heard after the read, which may have what it rings for
-		}
 		select {
 		case <-stop:
-			r.stopping, stop = true, nil
-		case res := <-r.ended:
-			r.handBack(work, res)
+			r.stop()
+			stop = nil
+		case <-r.wakes:
 		case p := <-r.pages:
 			r.readPage(reads, p)
 		case found := <-r.looks:
 			r.endLook(reads, found)
 		case saved := <-r.records:
 			r.endRecording(saved)
-		case head := <-ringing:
+		case head := <-bell:
 			r.reader.wake(head)
 		case <-timer.C:
 		}
 	}
-	if len(r.held) > 0 {
-		r.fail(r.graceExceeded())
+	if err := r.leave(); err != nil {
+		r.fail(err)
 	} else {
 		r.wg.Wait()
 	}
 	return r.finish(ctx)
 }
 
+// begin begins what there is to do, and returns when there will be something if
+// nothing happens before.
+func (r *run) begin(reads context.Context, now time.Time) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.handOver(now)
+	r.startRead(reads, now)
+	r.startLook(reads, now)
+	r.startRecording(r.work, now)
+	return r.nextWake(now)
+}
+
+func (r *run) holds() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.held > 0
+}
+
+// stop has the workers take nothing more.
+func (r *run) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stopping = true
+	r.handed.Broadcast()
+}
+
 // fail ends the run with err, if nothing has ended it before.
 func (r *run) fail(err error) {
-	r.stopping = true
 	if r.fatal == nil {
 		r.fatal = err
 	}
+	r.stop()
 }
 
 // nextWake returns when there is something to do if nothing happens before.
@@ -184,7 +212,7 @@ func (r *run) recordingDue() (due time.Time, moved bool) {
 	switch {
 	case handled >= int64(r.config.PositionInterval):
 		due = r.movedAt
-	case handled > 0 && len(r.window.items) == 0: // nothing to do
+	case handled > 0 && r.window.length == 0: // nothing to do
 		if idle := r.workedAt.Add(r.config.PollInterval); idle.Before(due) {
 			due = idle
 		}
@@ -226,19 +254,24 @@ func (r *run) endRecording(saved recordedPosition) {
 }
 
 func (r *run) save(saved recordedPosition) {
-	r.saved = saved
 	r.failures, r.retryAt = 0, time.Time{}
+	r.mu.Lock()
+	r.saved = saved
 	r.movedAt = time.Time{}
 	r.moved()
-	r.count(func(s *Stats) { s.Position = saved.position })
+	r.stats.Position = saved.position
+	r.mu.Unlock()
 	r.config.Logger.Debug().Str("positions", string(r.place.stream)).Int64("position", int64(saved.position)).Msg("position recorded")
 }
 
-// moved notes that the position is not what is recorded.
-func (r *run) moved() {
-	if r.movedAt.IsZero() && r.window.position != r.saved.position {
-		r.movedAt = time.Now()
+// moved notes that the position is not what is recorded, and reports whether it was
+// until now. The caller holds mu.
+func (r *run) moved() bool {
+	if !r.movedAt.IsZero() || r.window.position == r.saved.position {
+		return false
 	}
+	r.movedAt = time.Now()
+	return true
 }
 
 // lost reports whether the position is not this run's to record any more. What a
