@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"context"
 	"fmt"
 	"time"
 )
@@ -24,8 +25,9 @@ type result struct {
 	left   bool  // the message was to be redriven, and still is
 }
 
-// handOver has the workers take what can be handled. The caller holds mu.
-func (r *run) handOver(now time.Time) {
+// handOver has the workers take what can be handled, as long as told is not done. The
+// caller holds mu.
+func (r *run) handOver(told, work context.Context, now time.Time) {
 	r.lanes.wake(now) // even if the hand is full: what is due is no reason to wake up again
 	if !r.lanes.canTake(r.limit()) {
 		return
@@ -39,7 +41,7 @@ func (r *run) handOver(now time.Time) {
 		case len(r.workers) < r.config.Concurrency:
 			w := &worker{run: r}
 			r.workers = append(r.workers, w)
-			r.wg.Go(w.serve)
+			r.wg.Go(func() { w.serve(told, work) })
 		default:
 			return
 		}
@@ -54,26 +56,26 @@ func (r *run) limit() int64 {
 	return r.saved.passed + int64(r.config.PositionInterval) + int64(r.config.BatchSize)
 }
 
-func (w *worker) serve() {
-	defer w.end()
-	for w.next() {
-		w.do()
+func (w *worker) serve(told, work context.Context) {
+	defer w.end(told, work)
+	for w.next(told) {
+		w.do(work)
 	}
 }
 
 // end is reached with a message in hand if the handler has ended the goroutine.
-func (w *worker) end() {
+func (w *worker) end(told, work context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.item != nil {
 		w.putDown()
-		w.wg.Go(w.serve)
+		w.wg.Go(func() { w.serve(told, work) })
 	}
 }
 
 // next puts down what the worker has in hand, and takes the next message, for which it
 // waits. It returns false when the run stops: what was not begun is not begun.
-func (w *worker) next() bool {
+func (w *worker) next(told context.Context) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.item != nil {
@@ -81,7 +83,7 @@ func (w *worker) next() bool {
 	}
 	for {
 		switch {
-		case w.stopping || w.told.Err() != nil:
+		case w.stopping || told.Err() != nil:
 			return false
 		case w.held < w.config.Concurrency && w.lanes.canTake(w.limit()):
 			w.item = w.lanes.take()
@@ -103,27 +105,27 @@ func (w *worker) putDown() {
 }
 
 // do handles, parks or redrives what is in hand.
-func (w *worker) do() {
+func (w *worker) do(work context.Context) {
 	it := w.item
 	w.res = result{item: it, parked: it.parking, err: ErrHandlerExited}
 	switch {
 	case it.request != nil:
-		w.res.left, w.res.err = w.redriveRequest(w.work, it.request)
+		w.res.left, w.res.err = w.redriveRequest(work, it.request)
 	case it.parking:
-		w.res.err = w.park(w.work, it)
+		w.res.err = w.park(work, it)
 	default:
-		w.handle(it)
+		w.handle(work, it)
 		w.res.park = asksToPark(w.res.err)
 	}
 }
 
-func (w *worker) handle(it *item) {
+func (w *worker) handle(work context.Context, it *item) {
 	defer func() {
 		if v := recover(); v != nil {
 			w.res.err = recovered(v)
 		}
 	}()
-	w.res.err = w.handler.Handle(w.work, it.message)
+	w.res.err = w.handler.Handle(work, it.message)
 }
 
 // takeBack takes back a message that was in hand. What went wrong is left to loop,
@@ -177,7 +179,7 @@ func (r *run) wake() {
 }
 
 // decide decides on what was taken back.
-func (r *run) decide() {
+func (r *run) decide(work context.Context) {
 	r.mu.Lock()
 	returned := r.returned
 	r.returned = nil
@@ -185,15 +187,15 @@ func (r *run) decide() {
 	for _, res := range returned {
 		switch {
 		case res.item.request != nil:
-			r.redriven(res)
+			r.redriven(work, res)
 		case res.parked:
-			r.parkFailed(res.item, res.err)
-		case r.work.Err() != nil && !res.park:
+			r.parkFailed(work, res.item, res.err)
+		case work.Err() != nil && !res.park:
 			// The context was cancelled, which is no fault of the message's.
 			r.logFailure(res.item, res.err, "handler interrupted")
 			r.letGo(res.item)
 		default:
-			r.handlerFailed(res)
+			r.handlerFailed(work, res)
 		}
 	}
 }
@@ -216,7 +218,7 @@ func (r *run) retry(it *item, due time.Time) {
 }
 
 // handlerFailed decides what becomes of a message that the handler failed on.
-func (r *run) handlerFailed(res result) {
+func (r *run) handlerFailed(work context.Context, res result) {
 	it, now := res.item, time.Now()
 	if it.attempts == 0 {
 		it.firstFailed = now
@@ -235,7 +237,7 @@ func (r *run) handlerFailed(res result) {
 	case !res.park && it.attempts <= policy.Retries:
 		r.retry(it, now.Add(policy.backoff(it.attempts)))
 	case res.park || policy.Then == Park:
-		r.parkNow(it)
+		r.parkNow(work, it)
 	default:
 		r.fail(newMessageError(it, res.err))
 		r.letGo(it)
@@ -243,10 +245,10 @@ func (r *run) handlerFailed(res result) {
 }
 
 // parkNow parks a message that is still held, and so also when the run is to stop.
-func (r *run) parkNow(it *item) {
+func (r *run) parkNow(work context.Context, it *item) {
 	it.parking = true
 	r.wg.Go(func() {
-		err := r.park(r.work, it)
+		err := r.park(work, it)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.takeBack(result{item: it, parked: true, err: err})
@@ -256,10 +258,10 @@ func (r *run) parkNow(it *item) {
 
 // parkFailed tries to park a message again: it is neither handled nor parked, so
 // the position stays before it.
-func (r *run) parkFailed(it *item, err error) {
+func (r *run) parkFailed(work context.Context, it *item, err error) {
 	err = fmt.Errorf("%s: %w", it.message, err)
 	switch {
-	case r.work.Err() != nil:
+	case work.Err() != nil:
 		r.logFailure(it, err, "parking interrupted")
 		r.letGo(it)
 	case r.catchUp || !heals(err):

@@ -179,7 +179,7 @@ func (r *run) redriveRequest(work context.Context, q *request) (left bool, err e
 }
 
 // redriven takes back a message that was in hand to be redriven.
-func (r *run) redriven(res result) {
+func (r *run) redriven(work context.Context, res result) {
 	now := time.Now()
 	id := res.item.request.MessageID
 	r.mu.Lock()
@@ -196,7 +196,7 @@ func (r *run) redriven(res result) {
 		r.redrives.at = now // to note that it is settled
 	case res.err == nil:
 		r.redrives.notYet[id] = now.Add(redriveClaim / 4)
-	case r.work.Err() != nil: // the run stops
+	case work.Err() != nil: // the run stops
 	case r.catchUp || !heals(res.err) || errors.Is(res.err, ErrGraceExceeded):
 		r.fail(res.err)
 	default:

@@ -31,8 +31,6 @@ const (
 type run struct {
 	*Consumer
 	catchUp bool
-	told    context.Context // of Run: done when it is to stop
-	work    context.Context // the handlers'
 	wg      sync.WaitGroup
 	wakes   chan struct{} // loop has something to do
 
@@ -100,7 +98,6 @@ func (r *run) loop(ctx context.Context) error {
 	defer cancelReads()
 	work, cancelWork := context.WithCancel(r.named(context.WithoutCancel(ctx)))
 	defer cancelWork()
-	r.told, r.work = ctx, work
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 
@@ -108,10 +105,10 @@ func (r *run) loop(ctx context.Context) error {
 	var deadline time.Time // of what is in hand, once the run stops
 	cancelled, abandoned := false, false
 	for {
-		r.decide()
+		r.decide(work)
 		now := time.Now()
 		if !r.stopping {
-			timer.Reset(r.begin(reads, now).Sub(now))
+			timer.Reset(r.begin(reads, work, now).Sub(now))
 		} else {
 			if deadline.IsZero() {
 				cancelReads()
@@ -155,13 +152,13 @@ func (r *run) loop(ctx context.Context) error {
 
 // begin begins what there is to do, and returns when there will be something if
 // nothing happens before.
-func (r *run) begin(reads context.Context, now time.Time) time.Time {
+func (r *run) begin(reads, work context.Context, now time.Time) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.handOver(now)
+	r.handOver(reads, work, now)
 	r.startRead(reads, now)
 	r.startLook(reads, now)
-	r.startRecording(r.work, now)
+	r.startRecording(work, now)
 	return r.nextWake(now)
 }
 
