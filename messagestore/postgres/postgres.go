@@ -217,7 +217,7 @@ var (
 )
 
 type queries struct {
-	append, appendEach, readStream, readCategory, last, version, find, check, schemaVersion string
+	append, appendEach, readStream, readCategory, last, version, find, check, schemaVersion, heads string
 	reportQueries
 }
 
@@ -232,6 +232,7 @@ func queriesFor(schema string) queries {
 		find:          pgschema.Rename(findSQL, schema),
 		check:         pgschema.Rename(checkSQL, schema),
 		schemaVersion: pgschema.Rename(schemaVersionSQL, schema),
+		heads:         pgschema.Rename(headsSQL, schema),
 
 		reportQueries: reportQueriesFor(schema),
 	}

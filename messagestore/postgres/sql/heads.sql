@@ -1,0 +1,1 @@
+select dibs.heads($1::text[])
