@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,8 +17,15 @@ import (
 // pageSize is how many messages each read of a category asks for.
 const pageSize = 1000
 
-// Read returns the cases of reading.
-func Read(r *rows) []measure.Case {
+// Readers returns the cases of what reads the same rows: in pages, by a consumer, and with
+// how much memory.
+func Readers() []measure.Case {
+	r := &rows{}
+	return slices.Concat(r.read(), r.consume(), r.memory())
+}
+
+// read returns the cases of reading.
+func (r *rows) read() []measure.Case {
 	cases := []measure.Case{{
 		Name:  "read/category",
 		Shows: "Read a category in batches of 1000, into Go values",
@@ -76,8 +84,8 @@ type reader interface {
 
 type openReader func(ctx context.Context, r *rows) (reader, error)
 
-// read opens a reader on the rows, measures what do does with it, and closes it.
-func (r *rows) read(ctx context.Context, cell *measure.Cell, open openReader, do func(reader) error) error {
+// with opens a reader on the rows, measures what do does with it, and closes it.
+func (r *rows) with(ctx context.Context, cell *measure.Cell, open openReader, do func(reader) error) error {
 	p, err := cell.Servers.Postgres(ctx)
 	if err != nil {
 		return err
@@ -97,7 +105,7 @@ func (r *rows) read(ctx context.Context, cell *measure.Cell, open openReader, do
 // counts the messages that it passes over.
 func (r *rows) inPages(open openReader, filter messagestore.Filter) func(context.Context, *measure.Cell) error {
 	return func(ctx context.Context, cell *measure.Cell) error {
-		return r.read(ctx, cell, open, func(reader reader) error {
+		return r.with(ctx, cell, open, func(reader reader) error {
 			from, got, want := int64(1), int64(0), int64(0)
 			_, err := cell.Callers(ctx, 1, func(ctx context.Context, _ int) (int, error) {
 				n, next, err := reader.page(ctx, from, filter)
@@ -127,7 +135,7 @@ func (r *rows) inPages(open openReader, filter messagestore.Filter) func(context
 // ofStreams has callers read one stream after the other, at random.
 func (r *rows) ofStreams(open openReader, callers int) func(context.Context, *measure.Cell) error {
 	return func(ctx context.Context, cell *measure.Cell) error {
-		return r.read(ctx, cell, open, func(reader reader) error {
+		return r.with(ctx, cell, open, func(reader reader) error {
 			random := randoms(cell, callers)
 			counts := make([]int64, callers)
 			streams, err := cell.Callers(ctx, callers, func(ctx context.Context, caller int) (int, error) {
@@ -143,7 +151,7 @@ func (r *rows) ofStreams(open openReader, callers int) func(context.Context, *me
 // ofNothing has callers ask for what comes after the last message.
 func (r *rows) ofNothing(open openReader, callers int) func(context.Context, *measure.Cell) error {
 	return func(ctx context.Context, cell *measure.Cell) error {
-		return r.read(ctx, cell, open, func(reader reader) error {
+		return r.with(ctx, cell, open, func(reader reader) error {
 			empty := make([]int64, callers)
 			polls, err := cell.Callers(ctx, callers, func(ctx context.Context, caller int) (int, error) {
 				n, _, err := reader.page(ctx, r.count+1, messagestore.Filter{})

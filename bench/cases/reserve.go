@@ -72,9 +72,14 @@ type taker interface {
 type openTaker func(ctx context.Context, cell *measure.Cell) (taker, error)
 
 // newKey returns a key that nobody has taken, as package reservation would name it.
-func newKey() messagestore.StreamName {
-	return reservedCategory.Stream("5108", uuid.Must(uuid.NewV7()).String())
+func newKey() messagestore.StreamName { return reservedCategory.Stream("5108", newID().String()) }
+
+// newKeyOf returns a stream of the category that nobody has written to.
+func newKeyOf(category messagestore.Category) messagestore.StreamName {
+	return category.Stream(newID().String())
 }
+
+func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
 
 // command is what a key is reserved for.
 func command(key messagestore.StreamName) messagestore.Message { return message(string(key), 1) }

@@ -263,6 +263,9 @@ func (c *Cell) Set(metric Metric, value float64) {
 	c.tally.Extra[metric] = value
 }
 
+// Tally returns what was measured so far, for a figure that is made of others.
+func (c *Cell) Tally() Tally { return c.tally }
+
 // Check fails the run unless what was counted in the store is what was done: each
 // cell has to show that it did its work.
 func (c *Cell) Check(what string, got, want int64) error {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -33,6 +34,9 @@ type Set struct {
 
 // NewSet returns a set of servers whose folders are below dir; "" for /var/tmp.
 func NewSet(dir string) *Set { return &Set{dir: dir, redis: map[string]*Redis{}} }
+
+// Dir is the folder that the servers' folders are below: one on a disk.
+func (s *Set) Dir() string { return cmp.Or(s.dir, "/var/tmp") }
 
 // Postgres returns the server on the disk as it is.
 func (s *Set) Postgres(ctx context.Context) (*Postgres, error) {
@@ -87,6 +91,27 @@ func (s *Set) Redis(ctx context.Context, appendFsync string) (*Redis, error) {
 		s.redis[appendFsync] = r
 	}
 	return r, err
+}
+
+// Versions returns those of the servers that were started.
+func (s *Set) Versions(ctx context.Context) (map[string]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	versions := map[string]string{}
+	for _, p := range []*Postgres{s.fast, s.slow} {
+		if p == nil {
+			continue
+		}
+		version, err := p.Version(ctx)
+		if err != nil {
+			return nil, err
+		}
+		versions["PostgreSQL"], versions["message-db"] = version, MessageDBVersion
+	}
+	if len(s.redis) > 0 {
+		versions["Redis"] = RedisVersion(ctx)
+	}
+	return versions, nil
 }
 
 // Stop stops all that were started.

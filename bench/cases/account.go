@@ -1,0 +1,109 @@
+package cases
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/dibs-go/dibs/bench/measure"
+	"github.com/dibs-go/dibs/bench/server"
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/examples/account"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+const (
+	// accounts is how many accounts there are, and withdrawals how many commands each
+	// gets after those that open it and fill it.
+	accounts        = 100
+	accountsLong    = 1000
+	withdrawals     = 18
+	accountCommands = withdrawals + 2
+
+	accountCallers = 64
+
+	dibsOneAtATime = "Dibs, one at a time"
+)
+
+// Account returns the case of a whole component.
+func Account() []measure.Case {
+	return []measure.Case{{
+		Name:  "account/end-to-end",
+		Shows: "The account component: commands that are reserved, handled and answered with an event, 64 at a time",
+		Contenders: []measure.Contender{
+			{Name: dibs, Run: runAccounts(accountCallers)},
+			{Name: dibsOneAtATime, Run: runAccounts(1)},
+		},
+	}}
+}
+
+// runAccounts sends commands, which is not measured, and measures how the component
+// handles them, so many at a time.
+func runAccounts(concurrency int) func(context.Context, *measure.Cell) error {
+	return func(ctx context.Context, cell *measure.Cell) error {
+		url, err := database(ctx, cell, server.Dibs)
+		if err != nil {
+			return err
+		}
+		store, err := openDibsStore(ctx, url)
+		if err != nil {
+			return err
+		}
+		defer store.close()
+		n := accounts
+		if cell.Long {
+			n = accountsLong
+		}
+		if concurrency == 1 {
+			n /= 10
+		}
+		commands := int64(n * accountCommands)
+		if err := sendCommands(ctx, store.Store, n); err != nil {
+			return err
+		}
+
+		mux, err := account.Handlers(store.Store, nil)
+		if err != nil {
+			return err
+		}
+		c, err := consumer.New(store, account.Commands, "accounts", mux, &consumer.Config{Concurrency: concurrency})
+		if err != nil {
+			return err
+		}
+		err = cell.Once(ctx, func(ctx context.Context) (int64, error) { return commands, c.CatchUp(ctx) })
+		if err != nil {
+			return err
+		}
+		var events, withdrawn int64
+		err = store.pool.QueryRow(ctx, "select count(*), count(*) filter (where type = 'Withdrawn') from dibs.messages where category = $1",
+			string(account.Category)).Scan(&events, &withdrawn)
+		return errors.Join(err, cell.Check("events", events, commands), cell.Check("withdrawals", withdrawn, int64(n*withdrawals)))
+	}
+}
+
+// sendCommands writes all commands, those of the accounts in turn.
+func sendCommands(ctx context.Context, store *messagestore.Store, accounts int) error {
+	ids := make([]string, accounts)
+	for i := range ids {
+		ids[i] = newID().String()
+	}
+	for command := range accountCommands {
+		err := atOnce(accountCallers, accounts, func(i int) error {
+			var body messagestore.Body
+			switch command {
+			case 0:
+				body = account.Open{AccountID: ids[i], Owner: "Ann"}
+			case 1:
+				body = account.Deposit{AccountID: ids[i], DepositID: newID().String(), Amount: 100 * withdrawals}
+			default:
+				body = account.Withdraw{AccountID: ids[i], WithdrawalID: newID().String(), Amount: 100}
+			}
+			_, err := store.Write(ctx, account.Commands.Stream(ids[i]), messagestore.AnyVersion, body)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("send commands: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+package cases
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/dibs-go/dibs/bench/measure"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+)
+
+const (
+	sqliteCallers = 32
+
+	sqliteAlone = "Dibs, a commit for each"
+)
+
+// SQLite returns the case of the driver for SQLite, with and without shared commits.
+func SQLite() []measure.Case {
+	return []measure.Case{{
+		Name:  "sqlite/32-callers",
+		Shows: "SQLite: write to streams of one category, 32 callers, with and without shared commits",
+		Contenders: []measure.Contender{
+			{Name: dibs, Run: writeSQLite(nil)},
+			{Name: sqliteAlone, Run: writeSQLite(&sqlite.Config{MaxGroup: 1})},
+		},
+		Goals: []measure.Goal{{Metric: measure.Rate, Of: dibs, To: sqliteAlone, AtLeast: 4}},
+	}}
+}
+
+func writeSQLite(config *sqlite.Config) func(context.Context, *measure.Cell) error {
+	return func(ctx context.Context, cell *measure.Cell) error {
+		dir, err := os.MkdirTemp(cell.Servers.Dir(), "dibs-bench-sqlite.")
+		if err != nil {
+			return err
+		}
+		cell.Cleanup(func(context.Context) error { return os.RemoveAll(dir) })
+		driver, err := sqlite.Open(ctx, filepath.Join(dir, "messages.db"), config)
+		if err != nil {
+			return err
+		}
+		store := messagestore.New(driver, nil)
+		defer store.Close() //nolint:errcheck // the file is removed
+		done, err := cell.Callers(ctx, sqliteCallers, func(ctx context.Context, _ int) (int, error) {
+			key := newKey()
+			_, err := store.Write(ctx, key, messagestore.NoStream, command(key))
+			return 1, err
+		})
+		if err != nil {
+			return err
+		}
+		count, err := store.Count(ctx, messagestore.CategoryQuery{Category: reservedCategory, Limit: int(done) + 1})
+		return errors.Join(err, cell.Check("messages in the file", count, done))
+	}
+}

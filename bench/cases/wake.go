@@ -1,0 +1,411 @@
+package cases
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/dibs-go/dibs/bench/measure"
+	"github.com/dibs-go/dibs/bench/server"
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+)
+
+const (
+	wakeCategory messagestore.Category = "wake"
+
+	// wakeRate is how many messages are written a second, one at a time.
+	wakeRate = 200
+
+	// wakeSeconds is for how long, at least: a 99th percentile takes some hundred.
+	wakeSeconds     = 2
+	wakeLongSeconds = 10
+
+	// wakePoll is how often who is not woken looks. It is what both Dibs' and Eventide's
+	// consumers do by default.
+	wakePoll = 100 * time.Millisecond
+
+	idleConsumers   = 100
+	idleSeconds     = 3
+	idleLongSeconds = 20
+	idleWarmup      = 2 * time.Second
+)
+
+// The names of the ways to learn of a message.
+const (
+	oneProcess    = "Dibs, one process"
+	twoProcesses  = "Dibs, two processes"
+	pollingDibs   = "Dibs, two processes, polling"
+	pollingOther  = "message-db, two processes, polling"
+	idleContender = "Dibs, 100 consumers"
+)
+
+// OfACore is the processor time of client and server together, in cores.
+const OfACore measure.Metric = "CPU"
+
+// WakeUp returns the cases of how soon a consumer learns of a message, and of what it
+// costs to wait for one.
+func WakeUp() []measure.Case {
+	return []measure.Case{{
+		Name:  "wake-up/200-a-second",
+		Shows: "From before a write to its handler's call, 200 messages a second",
+		Contenders: []measure.Contender{
+			{Name: oneProcess, Run: wakeInProcess},
+			{Name: twoProcesses, Run: wakeAcross(openWakeDibs, wakeTask{Kind: wakeByNotify})},
+			{Name: pollingDibs, Run: wakeAcross(openWakeDibs, wakeTask{Kind: wakeByPolling})},
+			{Name: pollingOther, Run: wakeAcross(openWakeMessageDB, wakeTask{Kind: wakeMessageDB})},
+		},
+		Goals: []measure.Goal{
+			{Metric: measure.P99, Of: oneProcess, AtMost: 0.002},
+			{Metric: measure.P99, Of: twoProcesses, AtMost: 0.002},
+		},
+	}, {
+		Name:       "wake-up/idle",
+		Shows:      "100 consumers of 100 categories in one process, with nothing to do",
+		Contenders: []measure.Contender{{Name: idleContender, Run: idle}},
+		Goals:      []measure.Goal{{Metric: OfACore, Of: idleContender, AtMost: 0.02}},
+	}}
+}
+
+// A sent is a message that says when it was sent, in nanoseconds since 1970. The
+// processes have one clock.
+type sent struct {
+	At int64 `json:"at"`
+}
+
+// MessageType returns "Sent".
+func (sent) MessageType() string { return "Sent" }
+
+// A listener hands what is written to the category to a function, from its first message
+// on, until the context ends.
+type listener func(ctx context.Context, hand func(data json.RawMessage) error) error
+
+// listen measures how long messages take. It calls ready once it has seen a first one,
+// which does not count, and returns once it has seen so many more.
+func listen(ctx context.Context, cell *measure.Cell, l listener, messages int64, ready func(wait func() error) error) (int64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	listening, all := make(chan struct{}), make(chan struct{})
+	var seen atomic.Int64
+	var group errgroup.Group
+	group.Go(func() error {
+		defer cancel()
+		return l(ctx, func(data json.RawMessage) error {
+			now := time.Now()
+			var m sent
+			if err := json.Unmarshal(data, &m); err != nil {
+				return err
+			}
+			if m.At == 0 {
+				close(listening)
+				return nil
+			}
+			cell.Observe(now.Sub(time.Unix(0, m.At)))
+			if seen.Add(1) == messages {
+				close(all)
+			}
+			return nil
+		})
+	})
+	await := func(c <-chan struct{}) error {
+		select {
+		case <-c:
+			return nil
+		case <-ctx.Done():
+			return errors.New("it stopped listening")
+		}
+	}
+	err := await(listening)
+	if err == nil {
+		err = ready(func() error { return await(all) })
+	}
+	cancel()
+	return seen.Load(), errors.Join(err, group.Wait())
+}
+
+// write sends messages at the rate, each with the time before it is written.
+func send(ctx context.Context, messages int64, write func(ctx context.Context, m sent) error) error {
+	ticker := time.NewTicker(time.Second / wakeRate)
+	defer ticker.Stop()
+	for range messages {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if err := write(ctx, sent{time.Now().UnixNano()}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func wakeMessages(cell *measure.Cell) int64 {
+	if cell.Long {
+		return wakeRate * wakeLongSeconds
+	}
+	return wakeRate * wakeSeconds
+}
+
+// wakeInProcess has the consumer and the writer share a store.
+func wakeInProcess(ctx context.Context, cell *measure.Cell) error {
+	url, err := database(ctx, cell, server.Dibs)
+	if err != nil {
+		return err
+	}
+	store, err := openDibsStore(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer store.close()
+	write := dibsSender(store.Store)
+	if err := write(ctx, sent{}); err != nil {
+		return err
+	}
+	messages := wakeMessages(cell)
+	seen, err := listen(ctx, cell, dibsListener(store.Store), messages, func(wait func() error) error {
+		return cell.Once(ctx, func(ctx context.Context) (int64, error) {
+			return messages, errors.Join(send(ctx, messages, write), wait())
+		})
+	})
+	return errors.Join(err, cell.Check("messages handled", seen, messages))
+}
+
+func dibsSender(store *messagestore.Store) func(context.Context, sent) error {
+	return func(ctx context.Context, m sent) error {
+		_, err := store.Write(ctx, newKeyOf(wakeCategory), messagestore.NoStream, m)
+		return err
+	}
+}
+
+func dibsListener(store *messagestore.Store) listener {
+	return func(ctx context.Context, hand func(json.RawMessage) error) error {
+		c, err := consumer.New(store, wakeCategory, "listener", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+			return hand(m.Data)
+		}), &consumer.Config{PollInterval: wakePoll})
+		if err != nil {
+			return err
+		}
+		return c.Run(ctx)
+	}
+}
+
+// How a process learns of messages.
+const (
+	wakeByNotify  = "notify"
+	wakeByPolling = "poll"
+	wakeMessageDB = "message-db"
+)
+
+const wakeChild = "wake"
+
+// A wakeTask is what the process of a consumer is told.
+type wakeTask struct {
+	Kind, URL string
+	Messages  int64
+}
+
+func init() {
+	measure.RegisterChild(wakeChild, func(ctx context.Context, cell *measure.Cell, args json.RawMessage) error {
+		var task wakeTask
+		if err := json.Unmarshal(args, &task); err != nil {
+			return err
+		}
+		l, closeListener, err := task.listener(ctx)
+		if err != nil {
+			return err
+		}
+		defer closeListener()
+		_, err = listen(ctx, cell, l, task.Messages, func(wait func() error) error {
+			return cell.Once(ctx, func(context.Context) (int64, error) { return task.Messages, wait() })
+		})
+		return err
+	})
+}
+
+func (t wakeTask) listener(ctx context.Context) (listener, func(), error) {
+	if t.Kind == wakeMessageDB {
+		s, err := openMessageDBStore(ctx, t.URL)
+		if err != nil {
+			return nil, nil, err
+		}
+		return messageDBListener(s), s.close, nil
+	}
+	store, closeStore, err := openNotifying(ctx, t.URL, t.Kind == wakeByNotify)
+	if err != nil {
+		return nil, nil, err
+	}
+	return dibsListener(store), closeStore, nil
+}
+
+func openNotifying(ctx context.Context, url string, notify bool) (*messagestore.Store, func(), error) {
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return nil, nil, err
+	}
+	driver := postgres.New(pool, &postgres.Config{NoNotify: !notify})
+	store := messagestore.New(driver, nil)
+	return store, func() {
+		_ = store.Close() // it has nothing more to do
+		pool.Close()
+	}, nil
+}
+
+// messageDBListener does what Eventide's consumer does: it reads on for as long as there
+// is something, and then looks each 100 ms.
+func messageDBListener(s *messageDBStore) listener {
+	return func(ctx context.Context, hand func(json.RawMessage) error) error {
+		r := &messageDBReader{pool: s.pool}
+		ticker := time.NewTicker(wakePoll)
+		defer ticker.Stop()
+		for from := int64(1); ; {
+			messages, err := r.messages(ctx, "select "+messageDBColumns+" from message_store.get_category_messages($1, $2, $3)", string(wakeCategory), from, pageSize)
+			if ctx.Err() != nil {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			for _, m := range messages {
+				if err := hand(m.data); err != nil {
+					return err
+				}
+				from = m.globalPosition + 1
+			}
+			if len(messages) > 0 {
+				continue
+			}
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}
+}
+
+// openWake opens what the writer writes to, and returns where that is.
+type openWake func(ctx context.Context, cell *measure.Cell, kind string) (url string, write func(context.Context, sent) error, err error)
+
+func openWakeDibs(ctx context.Context, cell *measure.Cell, kind string) (string, func(context.Context, sent) error, error) {
+	url, err := database(ctx, cell, server.Dibs)
+	if err != nil {
+		return "", nil, err
+	}
+	store, closeStore, err := openNotifying(ctx, url, kind == wakeByNotify)
+	if err != nil {
+		return "", nil, err
+	}
+	cell.Cleanup(func(context.Context) error {
+		closeStore()
+		return nil
+	})
+	return url, dibsSender(store), nil
+}
+
+func openWakeMessageDB(ctx context.Context, cell *measure.Cell, _ string) (string, func(context.Context, sent) error, error) {
+	url, err := database(ctx, cell, server.MessageDB)
+	if err != nil {
+		return "", nil, err
+	}
+	s, err := openMessageDBStore(ctx, url)
+	if err != nil {
+		return "", nil, err
+	}
+	cell.Cleanup(func(context.Context) error {
+		s.close()
+		return nil
+	})
+	return url, func(ctx context.Context, m sent) error {
+		wrote, err := s.write(ctx, newKeyOf(wakeCategory), messagestore.NoStream, messagestore.Message{ID: newID(), Body: m})
+		if err == nil && !wrote {
+			err = errors.New("a conflict in a stream of one message")
+		}
+		return err
+	}, nil
+}
+
+// wakeAcross has the consumer in a process of its own.
+func wakeAcross(open openWake, task wakeTask) func(context.Context, *measure.Cell) error {
+	return func(ctx context.Context, cell *measure.Cell) error {
+		url, write, err := open(ctx, cell, task.Kind)
+		if err != nil {
+			return err
+		}
+		if err := write(ctx, sent{}); err != nil {
+			return err
+		}
+		task.URL, task.Messages = url, wakeMessages(cell)
+		tallies, err := cell.Processes(ctx, wakeChild, []any{task}, func(ctx context.Context) error {
+			return send(ctx, task.Messages, write)
+		})
+		if err != nil {
+			return err
+		}
+		return cell.Check("messages handled", tallies[0].All, task.Messages)
+	}
+}
+
+// idle has consumers run that have nothing to do. An operation is a second of that.
+func idle(ctx context.Context, cell *measure.Cell) error {
+	url, err := database(ctx, cell, server.Dibs)
+	if err != nil {
+		return err
+	}
+	store, err := openDibsStore(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer store.close()
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	var handled atomic.Int64
+	var consumers errgroup.Group
+	for _, category := range categories(idleConsumers) {
+		if _, err := store.Write(ctx, newKeyOf(category), messagestore.NoStream, sent{}); err != nil {
+			return err
+		}
+		c, err := consumer.New(store, category, "idle", consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			handled.Add(1)
+			return nil
+		}), nil)
+		if err != nil {
+			return err
+		}
+		consumers.Go(func() error { return c.Run(running) })
+	}
+	// They read their one message, record where they are, and calm down.
+	calm := time.NewTimer(idleWarmup)
+	select {
+	case <-calm.C:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	seconds := int64(idleSeconds)
+	if cell.Long {
+		seconds = idleLongSeconds
+	}
+	err = cell.Once(ctx, func(ctx context.Context) (int64, error) {
+		over := time.NewTimer(time.Duration(seconds) * time.Second)
+		select {
+		case <-over.C:
+			return seconds, nil
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	})
+	stop()
+	if err := errors.Join(err, consumers.Wait()); err != nil {
+		return fmt.Errorf("idle consumers: %w", err)
+	}
+	t := cell.Tally()
+	cell.Set(OfACore, (t.ClientCPU+t.ServerCPU).Seconds()/t.Elapsed.Seconds())
+	return cell.Check("consumers that handled their message", handled.Load(), idleConsumers)
+}
