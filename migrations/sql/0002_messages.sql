@@ -97,8 +97,10 @@ create table dibs.erased_streams (
 
 comment on table dibs.erased_streams is 'Streams that were deleted with their names: the SHA-256 of the name in UTF-8, and the version the stream was at.';
 
+-- Stable, as convert_to is: an immutable function of it would be called, at the price of
+-- an empty read, where this one becomes part of the statement.
 create function dibs.name_digest(stream text) returns bytea
-language sql immutable parallel safe
+language sql stable parallel safe
 return sha256(convert_to(stream, 'UTF8'));
 
 comment on function dibs.name_digest(text) is 'By what a stream is known in dibs.erased_streams.';
@@ -116,7 +118,7 @@ comment on table dibs.removals is 'How often messages of a category were removed
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0002_messages.sql', '42295b9f6d3a29e32f02af484d70e20611ba29816c9f92267a2c82c7165025cb');
+values ('0002_messages.sql', 'abc4466a21a0b30bc7894dbd3835f92aab2acf9e9ba3e30c0926d24e91712571');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

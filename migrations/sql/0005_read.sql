@@ -71,7 +71,9 @@ set enable_bitmapscan = off
 set jit = off
 as $$
 begin
-  perform dibs.refuse_invalid_page(from_position, max_messages);
+  if (from_position >= 0 and max_messages between 1 and 10000) is not true then
+    perform dibs.refuse_invalid_page(from_position, max_messages);
+  end if;
   if backwards then
     return query
     select m.id, m.stream_name, m.type, m.position, m.global_position, m.data, m.metadata, m.time
@@ -79,9 +81,6 @@ begin
     where m.stream_name = stream and m.position <= from_position
     order by m.position desc
     limit max_messages;
-    if not found then
-      return query select t.* from dibs.erased_tombstone(stream) t where t.position <= from_position;
-    end if;
   else
     return query
     select m.id, m.stream_name, m.type, m.position, m.global_position, m.data, m.metadata, m.time
@@ -89,8 +88,12 @@ begin
     where m.stream_name = stream and m.position >= from_position
     order by m.position
     limit max_messages;
-    if not found then
-      return query select t.* from dibs.erased_tombstone(stream) t where t.position >= from_position;
+  end if;
+  if not found then
+    if exists (select from dibs.erased_streams e where e.digest = dibs.name_digest(stream)) then
+      return query
+      select t.* from dibs.erased_tombstone(stream) t
+      where case when backwards then t.position <= from_position else t.position >= from_position end;
     end if;
   end if;
 end
@@ -117,47 +120,14 @@ set jit = off
 as $$
 declare
   found_messages integer := 0;
-  next bigint := from_position;
   last bigint;
+  newest bigint;
 begin
-  perform dibs.refuse_invalid_page(from_position, max_messages);
-  if group_size is not null and (group_size not between 1 and 1024 or group_member is null or group_member < 0 or group_member >= group_size)
-    or group_size is null and group_member is not null
-  then
-    raise exception 'invalid group: the size is 1 to 1024, and the member from 0 and less than the size'
-      using errcode = 'DB001', column = 'group_member';
+  if (from_position >= 0 and max_messages between 1 and 10000) is not true then
+    perform dibs.refuse_invalid_page(from_position, max_messages);
   end if;
 
-  if cardinality(types) > 0 or correlation is not null or group_size > 1 then
-    -- At most 10000 messages are looked at, however few of them are wanted.
-    for id, stream_name, type, position, global_position, data, metadata, time in
-      select m.id, m.stream_name, m.type, m.position, m.global_position, m.data, m.metadata, m.time
-      from (
-        select * from dibs.messages w
-        where w.category = read_category.category and w.global_position >= from_position
-        order by w.global_position
-        limit 10000
-      ) m
-      where (coalesce(cardinality(types), 0) = 0 or m.type = any (types))
-        and (correlation is null or m.correlation_category = correlation)
-        and (group_size is null or abs(m.group_hash % group_size) = group_member)
-      order by m.global_position
-      limit max_messages
-    loop
-      return next;
-      found_messages := found_messages + 1;
-    end loop;
-    if found_messages = max_messages then
-      last := global_position;
-    else
-      select w.global_position into last
-      from dibs.messages w
-      where w.category = read_category.category and w.global_position >= from_position
-      order by w.global_position
-      offset 9999
-      limit 1;
-    end if;
-  else
+  if types is null and correlation is null and group_size is null and group_member is null then
     return query
     select m.id, m.stream_name, m.type, m.position, m.global_position, m.data, m.metadata, m.time, null::boolean
     from dibs.messages m
@@ -165,35 +135,78 @@ begin
     order by m.global_position
     limit max_messages;
     get diagnostics found_messages = row_count;
-    if found_messages = max_messages then
-      select w.global_position into last
-      from dibs.messages w
-      where w.category = read_category.category and w.global_position >= from_position
-      order by w.global_position
-      offset max_messages - 1
-      limit 1;
+    if found_messages = 0 then
+      global_position := from_position;
+      more := false;
+    else
+      -- The last of them, and the one after it: the index alone tells.
+      select least(min(p.global_position), 9223372036854775806) + 1, count(*) > 1 into global_position, more
+      from (
+        select w.global_position
+        from dibs.messages w
+        where w.category = read_category.category and w.global_position >= from_position
+        order by w.global_position
+        offset found_messages - 1
+        limit 2
+      ) p;
     end if;
+    return next;
+    return;
   end if;
 
-  -- Where to go on, and whether there is anything.
-  if last is null then
-    select w.global_position into last
+  if group_size not between 1 and 1024 or (group_size is null) <> (group_member is null) or group_member < 0 or group_member >= group_size then
+    raise exception 'invalid group: the size is 1 to 1024, and the member from 0 and less than the size'
+      using errcode = 'DB001', column = 'group_member';
+  end if;
+
+  -- At most 10000 messages are looked at, however few of them are wanted.
+  for id, stream_name, type, position, global_position, data, metadata, time in
+    select m.id, m.stream_name, m.type, m.position, m.global_position, m.data, m.metadata, m.time
+    from (
+      select * from dibs.messages w
+      where w.category = read_category.category and w.global_position >= from_position
+      order by w.global_position
+      limit 10000
+    ) m
+    where (group_size is null or abs(m.group_hash % group_size) = group_member)
+      and (coalesce(cardinality(types), 0) = 0 or m.type = any (types))
+      and (correlation is null or m.correlation_category = correlation)
+    order by m.global_position
+    limit max_messages
+  loop
+    return next;
+    found_messages := found_messages + 1;
+  end loop;
+
+  if found_messages = max_messages then
+    last := global_position;
+    more := exists (
+      select from dibs.messages w where w.category = read_category.category and w.global_position > last
+    );
+  else
+    -- It has looked at 10000, or at all there are, of which no two have one position.
+    select w.global_position into newest
     from dibs.messages w
     where w.category = read_category.category and w.global_position >= from_position
     order by w.global_position desc
     limit 1;
-    more := false;
-  else
-    more := exists (
-      select from dibs.messages w where w.category = read_category.category and w.global_position > last
-    );
+    last := newest;
+    if newest - from_position >= 10000 then
+      select w.global_position into last
+      from dibs.messages w
+      where w.category = read_category.category and w.global_position >= from_position
+      order by w.global_position
+      offset 9999
+      limit 1;
+      last := coalesce(last, newest);
+    end if;
+    more := coalesce(last < newest, false);
   end if;
-  id := null; stream_name := null; type := null; position := null; data := null; metadata := null; time := null;
-  global_position := case
-    when last is null then from_position
-    when last = 9223372036854775807 then last
-    else last + 1
-  end;
+
+  if found_messages > 0 then
+    id := null; stream_name := null; type := null; position := null; data := null; metadata := null; time := null;
+  end if;
+  global_position := case when last is null then from_position else least(last, 9223372036854775806) + 1 end;
   return next;
 end
 $$;
@@ -226,7 +239,9 @@ begin
   order by m.position desc
   limit 1;
   if not found then
-    return query select t.* from dibs.erased_tombstone(stream) t where message_type is null or t.type = message_type;
+    if exists (select from dibs.erased_streams e where e.digest = dibs.name_digest(stream)) then
+      return query select t.* from dibs.erased_tombstone(stream) t where message_type is null or t.type = message_type;
+    end if;
   end if;
 end
 $$;
@@ -333,7 +348,7 @@ comment on function dibs.heads(text[]) is
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0005_read.sql', '25a981af758d10f459231054c1086fa781a53d852bc71e913adcf1c2a12d1ede');
+values ('0005_read.sql', 'c39c1f55d9becd28461c4bd3c0f0d98257e692183d2dbe83325777d2da9a804b');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
