@@ -163,6 +163,68 @@ func FuzzMetadata(f *testing.F) {
 	})
 }
 
+// The short way of reading metadata ends where the long one does, or does not go there.
+func FuzzMetadataIsScannedAsEncodingJSONReadsIt(f *testing.F) {
+	for _, seed := range append(jsonSeeds, scannedMetadata...) {
+		f.Add([]byte(seed))
+	}
+	for _, seed := range append(jsonSeeds, unscannedMetadata...) {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		scanned, ok := scanMetadata(string(raw))
+		if !ok {
+			require.Equal(t, Metadata{}, scanned)
+			return
+		}
+		var m Metadata
+		require.NoError(t, json.Unmarshal(raw, &m))
+		require.Equal(t, m, scanned)
+	})
+}
+
+// What the short way takes.
+var scannedMetadata = []string{
+	`{}`, ` { } `, `{"causationMessageStreamName":"a-1","causationMessagePosition":0,"causationMessageGlobalPosition":999999999999999999}`,
+	`{"causationMessageStreamName": "a-1", "causationMessagePosition": 3, "causationMessageGlobalPosition": 7, "correlationStreamName": "b-1", "replyStreamName": "c", "schemaVersion": "1"}`,
+	`{"properties":{"traceparent":"00-1-2-01","":""},"localProperties":{}}`, "{\n\t\"schemaVersion\" : \"caf\u00e9 \u2028\"\r\n}", `{"correlationStreamName":"","replyStreamName":"x"}`,
+	`{"replyStreamName":"x","replyStreamName":"y","properties":{"a":"1"},"properties":{"b":"2","b":"3"}}`,
+	`{"causationMessagePosition":1,"causationMessageGlobalPosition":2,"causationMessageStreamName":"a-1","causationMessagePosition":3}`,
+}
+
+// What it leaves to the long one.
+var unscannedMetadata = []string{
+	``, ` `, `null`, `[]`, `"x"`, `1`, `{`, `{}{}`, `{} x`, `{,}`, `{"schemaVersion"}`, `{"schemaVersion":"1",}`, `{"schemaVersion":"1"`, `{"schemaVersion":"1`, `{"schemaVersion":`, `{"schemaVersion":"1":}`,
+	`{"schemaVersion":"\n"}`, "{\"schemaVersion\":\"\n\"}", "{\"schemaVersion\":\"\xff\"}", `{"schemaVersion":1}`, `{"schemaVersion":null}`, `{"x":1}`, `{"x":"1"}`, `{"SchemaVersion":"1"}`, `{"schemaVersio\u006e":"1"}`,
+	`{"causationMessageStreamName":"a-1","causationMessagePosition":0}`, `{"causationMessagePosition":0,"causationMessageGlobalPosition":0}`, `{"causationMessageStreamName":"a-1"}`,
+	`{"causationMessageStreamName":"","causationMessagePosition":1,"causationMessageGlobalPosition":1}`,
+	`{"causationMessageStreamName":"a-1","causationMessagePosition":-0,"causationMessageGlobalPosition":1}`, `{"causationMessageStreamName":"a-1","causationMessagePosition":01,"causationMessageGlobalPosition":1}`,
+	`{"causationMessageStreamName":"a-1","causationMessagePosition":1.0,"causationMessageGlobalPosition":1}`, `{"causationMessageStreamName":"a-1","causationMessagePosition":1e1,"causationMessageGlobalPosition":1}`,
+	`{"causationMessageStreamName":"a-1","causationMessagePosition":9223372036854775808,"causationMessageGlobalPosition":1}`, `{"causationMessageStreamName":"a-1","causationMessagePosition":,"causationMessageGlobalPosition":1}`,
+	`{"causationMessageStreamName":"a-1","causationMessageStreamName":"b-1","causationMessagePosition":1}`,
+	`{"properties":{"a":1}}`, `{"properties":{"a":null}}`, `{"properties":{"a":{}}}`, `{"properties":[]}`, `{"properties":null}`, `{"localProperties":"x"}`, `{"localProperties":{"a":"b"`,
+}
+
+func TestMetadataAsItMostlyIsIsScanned(t *testing.T) {
+	for _, raw := range scannedMetadata {
+		_, ok := scanMetadata(raw)
+		require.True(t, ok, "%s", raw)
+	}
+	for _, raw := range unscannedMetadata {
+		_, ok := scanMetadata(raw)
+		require.False(t, ok, "%s", raw)
+	}
+	full := Metadata{
+		CausationStream: "a-1", CausationPosition: 1, CausationGlobalPosition: 2, CorrelationStream: "b", ReplyStream: "c", SchemaVersion: "1",
+		Properties: Properties{"a": "b"}, Local: Properties{"c": "d"},
+	}
+	encoded, err := json.Marshal(full)
+	require.NoError(t, err)
+	scanned, ok := scanMetadata(string(encoded))
+	require.True(t, ok, "what the library writes, %s", encoded)
+	require.Equal(t, full, scanned)
+}
+
 func unmarshalExact(raw []byte, into any) error {
 	d := json.NewDecoder(strings.NewReader(string(raw)))
 	d.UseNumber()

@@ -228,10 +228,17 @@ func isWhole(raw json.RawMessage) bool {
 }
 
 // ParseMetadata returns what a driver stored. Nothing is the zero Metadata, and so
-// is what is not a JSON object: message-db's clients may have written anything.
-func ParseMetadata(raw []byte) Metadata {
+// is what is not a JSON object: message-db's clients may have written anything. Of a
+// string it may keep parts; bytes it copies.
+func ParseMetadata[T string | []byte | json.RawMessage](raw T) Metadata {
+	if len(raw) == 0 {
+		return Metadata{}
+	}
+	if m, ok := scanMetadata(string(raw)); ok {
+		return m
+	}
 	var m Metadata
-	if len(raw) > 0 && json.Unmarshal(raw, &m) != nil {
+	if json.Unmarshal([]byte(raw), &m) != nil {
 		return Metadata{}
 	}
 	return m
