@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/signal"
@@ -23,40 +24,60 @@ import (
 
 	"github.com/dibs-go/dibs/bench/cases"
 	"github.com/dibs-go/dibs/bench/measure"
+	"github.com/dibs-go/dibs/bench/report"
 	"github.com/dibs-go/dibs/bench/server"
 )
 
-type flags struct {
+type commands struct {
+	Run  run  `cmd:"" default:"withargs" help:"Measure, and write results.json, report.md and charts."`
+	Docs docs `cmd:"" help:"Put what a run has found into docs/performance.md."`
+}
+
+type run struct {
 	Long    bool    `help:"Measure for longer, in more rounds, with more rows: at most half an hour."`
 	Only    string  `help:"Run the cases whose names match this regular expression." placeholder:"REGEXP"`
 	Rounds  int     `help:"Rounds: in each, each contender of a case has its turn. 3, or 5 with --long." placeholder:"N"`
 	Seconds float64 `help:"How long to measure each contender in each round. 0.6, or 3 with --long." placeholder:"S"`
-	Out     string  `help:"The folder for what was found." default:"results"`
+	Out     string  `help:"The folder for what was found." default:"results" placeholder:"DIR"`
 	Dir     string  `help:"Where the servers keep their data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
-	Seed    uint64  `help:"What random choices are made from; 0 for another one each time." default:"0" placeholder:"N"`
+	Seed    uint64  `help:"What random choices are made from; another one each time if it is 0." default:"0" placeholder:"N"`
 	List    bool    `help:"Print the names of the cases, and what each shows."`
+}
+
+type docs struct {
+	From string `help:"The folder that the run has written to." default:"results" placeholder:"DIR"`
+	Path string `arg:"" help:"The document." default:"../docs/performance.md"`
 }
 
 func main() {
 	measure.RunChild()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once, and the kernel the servers
-	var f flags
-	kong.Parse(&f, kong.Name("bench"), kong.Description("Measures Dibs beside what else does such work, and writes a table and charts."), kong.UsageOnError())
-	if err := f.run(ctx); err != nil {
+	var c commands
+	parsed := kong.Parse(&c, kong.Name("bench"), kong.UsageOnError(), kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Description("Measures Dibs beside what else does such work, on servers of its own, and writes a table and charts."))
+	if err := parsed.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func (f flags) run(ctx context.Context) (err error) {
+func (d docs) Run() error {
+	results, err := report.Read(d.From)
+	if err != nil {
+		return err
+	}
+	return report.Docs(d.Path, results)
+}
+
+func (f run) Run(ctx context.Context) (err error) {
 	selected, err := f.selected()
 	if err != nil {
 		return err
 	}
 	if f.List {
 		for _, c := range selected {
-			fmt.Printf("%-40s %s\n", c.Name, c.Shows)
+			fmt.Printf("%-36s %s\n", c.Name, c.Shows)
 		}
 		return nil
 	}
@@ -68,20 +89,60 @@ func (f flags) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer logFile.Close()
-	log := zerolog.New(zerolog.MultiLevelWriter(zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: time.TimeOnly}, logFile)).With().Timestamp().Logger()
+	log := zerolog.New(zerolog.MultiLevelWriter(console(), logFile)).With().Timestamp().Logger()
 
+	machine, err := report.Machine(f.Dir)
+	if err != nil {
+		return err
+	}
 	servers := server.NewSet(f.Dir)
 	defer func() { err = errors.Join(err, servers.Stop()) }()
-	return measure.Run(ctx, selected, f.options(servers, log), func(r measure.Result) error {
-		fmt.Println(r.Case.Name)
-		for _, c := range r.Contenders {
-			fmt.Println(" ", c, r.Rounds[c])
+	options := f.options(servers, log)
+	began := time.Now()
+	results := report.Results{Run: report.Run{
+		Date: began, Long: f.Long, Arguments: os.Args[1:], Seed: options.Seed, Rounds: options.Rounds, Seconds: options.Seconds.Seconds(),
+		Commit: report.Commit(ctx), Machine: machine, Versions: report.Versions(),
+	}}
+	measure.Run(ctx, selected, options, func(c measure.Case, r measure.Result, err error) {
+		if err != nil {
+			log.Error().Err(err).Str("case", c.Name).Msg("failed")
+			results.Failed = append(results.Failed, report.Failed{Case: c.Name, Error: err.Error()})
+			return
 		}
-		return nil
+		results.Cases = append(results.Cases, report.NewCase(r))
 	})
+	if len(results.Cases) == 0 {
+		return errors.Join(ctx.Err(), errors.New("nothing was measured"))
+	}
+	return f.finish(ctx, results, servers, began, log)
 }
 
-func (f flags) options(servers *server.Set, log zerolog.Logger) measure.Options {
+// finish writes what was found, be it not all.
+func (f run) finish(ctx context.Context, results report.Results, servers *server.Set, began time.Time, log zerolog.Logger) error {
+	results.Run.Took = time.Since(began).Round(time.Second).String()
+	versions, err := servers.Versions(context.WithoutCancel(ctx))
+	if err != nil {
+		return err
+	}
+	maps.Copy(results.Run.Versions, versions)
+	if err := report.Write(f.Out, results); err != nil {
+		return err
+	}
+	met, goals := results.Goals()
+	log.Info().Int("goals", goals).Int("met", met).Str("report", filepath.Join(f.Out, "report.md")).Msg("done")
+	if len(results.Failed) > 0 {
+		return fmt.Errorf("%d cases failed", len(results.Failed))
+	}
+	return ctx.Err()
+}
+
+// console is where a person watches: without colours if it is no terminal.
+func console() zerolog.ConsoleWriter {
+	stderr, err := os.Stderr.Stat()
+	return zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: time.TimeOnly, NoColor: err != nil || stderr.Mode()&os.ModeCharDevice == 0}
+}
+
+func (f run) options(servers *server.Set, log zerolog.Logger) measure.Options {
 	o := measure.Options{Servers: servers, Rounds: 3, Seconds: 600 * time.Millisecond, Long: f.Long, Seed: f.Seed, Log: log}
 	if f.Long {
 		o.Rounds, o.Seconds = 5, 3*time.Second
@@ -99,7 +160,7 @@ func (f flags) options(servers *server.Set, log zerolog.Logger) measure.Options 
 	return o
 }
 
-func (f flags) selected() ([]measure.Case, error) {
+func (f run) selected() ([]measure.Case, error) {
 	pattern, err := regexp.Compile(f.Only)
 	if err != nil {
 		return nil, fmt.Errorf("--only: %w", err)

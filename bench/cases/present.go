@@ -34,7 +34,7 @@ func Present() []measure.Case {
 				{Metric: measure.Rate, Of: dibs, To: dibsEmpty, AtLeast: 0.85},
 				{Metric: measure.Rate, Of: dibs, To: messageDB, AtLeast: 9},
 			},
-			Series: rowsSeries, X: float64(millions) * 1_000_000,
+			Series: rowsSeries, X: float64(millions),
 		}
 	}
 	one, five := present(1), present(5)

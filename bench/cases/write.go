@@ -11,9 +11,13 @@ import (
 )
 
 // The charts that cases are points of.
-const (
-	latencySeries = "One category: latency against callers"
-	rowsSeries    = "32 categories, 256 callers: rate against rows present"
+var (
+	latencySeries = &measure.Series{
+		File: "latency", Title: "Write to one hot category: latency against load", XLabel: "callers", Metric: measure.P50, LogX: true,
+	}
+	rowsSeries = &measure.Series{
+		File: "rows", Title: "Write to 32 categories, 256 callers: rate against rows present", XLabel: "million rows present", Metric: measure.Rate,
+	}
 )
 
 // Write returns the cases of writing at an expected version to an empty table.

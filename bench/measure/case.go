@@ -22,9 +22,9 @@ type Case struct {
 	// Goals are compared with what was measured.
 	Goals []Goal
 
-	// Series and X put the case's contenders into a chart, "" for none: a point at X for
+	// Series and X put the case's contenders into a chart, nil for none: a point at X for
 	// each of them.
-	Series string
+	Series *Series
 	X      float64
 
 	// LongOnly leaves the case out of a short run.
@@ -33,6 +33,15 @@ type Case struct {
 	// Setup, if any, is called once, before the first cell, with a cell that lives as long
 	// as the case: what it hands to [Cell.Cleanup] is called after the last round.
 	Setup func(ctx context.Context, cell *Cell) error
+}
+
+// A Series is a chart that several cases are points of.
+type Series struct {
+	File   string // its name without the ending: latency
+	Title  string
+	XLabel string
+	Metric Metric
+	LogX   bool
 }
 
 // A Contender is one way of doing the work of a case.
@@ -47,8 +56,8 @@ type Contender struct {
 // A Metric is what a cell was measured for.
 type Metric string
 
-// The metrics that each cell has, as far as they mean something there. More come from
-// [Cell.Set].
+// The metrics that each cell has, as far as they mean something there; the last two
+// are for [Cell.Set], which others may come from too.
 const (
 	Rate      Metric = "rate"       // operations a second
 	P50       Metric = "p50"        // latency of an operation, in seconds
@@ -56,6 +65,8 @@ const (
 	ClientCPU Metric = "client CPU" // seconds of processor time an operation
 	ServerCPU Metric = "server CPU" //
 	WAL       Metric = "WAL"        // bytes an operation
+	Resident  Metric = "peak RSS"   // bytes of the client's memory that are in RAM, at most
+	Cores     Metric = "cores"      // how many of the processors were busy for it, 0.02 for 2 % of one
 )
 
 // A Goal is a bound for a contender's figure, or for its ratio to another's.

@@ -125,6 +125,7 @@ func (c *Cell) Callers(ctx context.Context, n int, op func(ctx context.Context, 
 		over
 	)
 	var phase atomic.Int32
+	var some atomic.Bool
 	tallies := make([]Tally, n)
 	var callers sync.WaitGroup
 	begin := func() {
@@ -142,6 +143,7 @@ func (c *Cell) Callers(ctx context.Context, n int, op func(ctx context.Context, 
 					if phase.Load() == counting {
 						t.Units += int64(units)
 						t.Latency.Add(time.Since(began))
+						some.Store(true)
 					}
 				}
 			})
@@ -153,6 +155,9 @@ func (c *Cell) Callers(ctx context.Context, n int, op func(ctx context.Context, 
 	}, func() error {
 		phase.Store(counting)
 		err := wait(ctx, c.Seconds)
+		for err == nil && !some.Load() { // a busy machine, and little time
+			err = wait(ctx, c.Seconds/10)
+		}
 		phase.Store(over)
 		return err
 	})

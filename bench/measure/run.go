@@ -30,27 +30,27 @@ type Result struct {
 	Rounds     map[string][]map[Metric]float64 `json:"rounds"` // by contender
 }
 
-// Run runs cases one after the other and calls each with what was measured in one.
-func Run(ctx context.Context, cases []Case, o Options, each func(Result) error) error {
+// Run runs cases one after the other and calls each with what was measured in one, or
+// with the error that it ended with. When the context ends, so does Run.
+func Run(ctx context.Context, cases []Case, o Options, each func(Case, Result, error)) {
 	began, cells, done := time.Now(), 0, 0
 	for _, c := range cases {
 		cells += len(c.Contenders) * o.Rounds
 	}
 	for i, c := range cases {
-		o.Log.Info().Str("case", c.Name).Int("number", i+1).Int("of", len(cases)).Msg("case")
+		o.Log.Info().Str("case", c.Name).Msgf("%d of %d: %s", i+1, len(cases), c.Shows)
+		first := done
 		progress := func() (int, time.Duration) {
 			done++
 			return done * 100 / cells, time.Duration(float64(time.Since(began)) / float64(done) * float64(cells-done)).Round(time.Second)
 		}
 		result, err := runCase(ctx, c, o, progress)
-		if err != nil {
-			return fmt.Errorf("case %s: %w", c.Name, err)
-		}
-		if err := each(result); err != nil {
-			return err
+		done = first + len(c.Contenders)*o.Rounds
+		each(c, result, err)
+		if ctx.Err() != nil {
+			return
 		}
 	}
-	return nil
 }
 
 func runCase(ctx context.Context, c Case, o Options, progress func() (percent int, left time.Duration)) (_ Result, err error) {

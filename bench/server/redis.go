@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 )
 
@@ -62,6 +63,20 @@ func StartRedis(ctx context.Context, config *RedisConfig) (*Redis, error) {
 		return nil, errors.Join(err, r.Stop())
 	}
 	return r, nil
+}
+
+// RedisVersion is what redis-server calls itself, or "" where there is none.
+func RedisVersion(ctx context.Context) string {
+	said, err := exec.CommandContext(ctx, "redis-server", "--version").Output()
+	if err != nil {
+		return ""
+	}
+	for _, word := range strings.Fields(string(said)) {
+		if version, ok := strings.CutPrefix(word, "v="); ok {
+			return version
+		}
+	}
+	return ""
 }
 
 // PID is the server's.
