@@ -14,6 +14,9 @@ func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) 
 	if d.close == nil {
 		return nil, fmt.Errorf("heads of categories: %w", messagestore.ErrNotSupported)
 	}
+	if len(categories) == 0 {
+		return nil, nil
+	}
 	list, err := json.Marshal(categories)
 	if err != nil {
 		return nil, fmt.Errorf("heads of categories: %w", err)

@@ -87,6 +87,7 @@ func TestWhatIsNotApplicableIsSkippedWithTheReason(t *testing.T) {
 		"S3/OneInitialWriterOfTwoDriversWins":       "the suite is not told how to open a second driver beside the first",
 		"Atomic/AllIsWritten":                       "not supported by this driver",
 		"Report/CountsByStream":                     "not supported by this driver",
+		"Heads/AreWhereCategoriesEnd":               "not supported by this driver",
 		"Group/StreamWithoutIdentifierHasOneMember": "invalid stream name",
 	} {
 		output, err := bug{name: unable}.suite(t, []string{name})
@@ -169,6 +170,7 @@ type driver struct {
 	report       func(context.Context, messagestore.ReportQuery) (messagestore.Report, error)
 	categories   func(context.Context, string) ([]messagestore.Category, error)
 	count        func(context.Context, messagestore.CategoryQuery) (int64, error)
+	heads        func(context.Context, []messagestore.Category) ([]messagestore.GlobalPosition, error)
 }
 
 func (d *driver) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
@@ -244,4 +246,15 @@ func (d *driver) Count(ctx context.Context, q messagestore.CategoryQuery) (int64
 		return d.count(ctx, q)
 	}
 	return d.sound().Count(ctx, q)
+}
+
+func (d *driver) Heads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
+	if d.heads != nil {
+		return d.heads(ctx, categories)
+	}
+	return d.soundHeads(ctx, categories)
+}
+
+func (d *driver) soundHeads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
+	return d.AtomicDriver.(messagestore.HeadsDriver).Heads(ctx, categories) //nolint:errcheck // as opened
 }

@@ -80,13 +80,14 @@ const (
 	another
 	atomicity
 	reporting
+	telling
 )
 
 func tests() []test {
 	var all []test
 	for _, subject := range [][]test{
 		writeTests, batchTests, idempotenceTests, fidelityTests, streamTests, categoryTests, groupTests,
-		lastTests, findTests, concurrencyTests, orderTests, contextTests, atomicTests, modelTests, reportTests,
+		lastTests, findTests, concurrencyTests, orderTests, contextTests, atomicTests, modelTests, reportTests, headsTests,
 	} {
 		all = append(all, subject...)
 	}
@@ -124,6 +125,9 @@ func newFixture(t *testing.T, options Options, needs need) *fixture {
 	}
 	if _, ok := f.driver.(messagestore.ReportDriver); needs&reporting != 0 && !ok {
 		t.Skipf("not applicable: report: %v", messagestore.ErrNotSupported)
+	}
+	if needs&telling != 0 && !tellsHeads(t, f.driver) {
+		t.Skipf("not applicable: heads: %v", messagestore.ErrNotSupported)
 	}
 	return f
 }
