@@ -172,7 +172,8 @@ func isOn(value string) bool {
 
 // A mark is what is remembered of a connection whose server was found good.
 type mark struct {
-	pooled bool // the connection is to a pooler, which gives it a server for each transaction
+	pooled bool              // the connection is to a pooler, which gives it a server for each transaction
+	mode   pgx.QueryExecMode // how statements are sent
 }
 
 // markKey is where a connection keeps its mark, apart from other schemas' drivers.
@@ -251,7 +252,12 @@ func (d *Driver) check(ctx context.Context, db DB) (*mark, error) {
 	if s.waitsForStandby() && !watched(conn) && d.saidUnwatched.CompareAndSwap(false, true) {
 		d.log.Warn().Msg("a wait for a standby that is cancelled will go unnoticed: see postgres.WatchReplication")
 	}
-	return &mark{pooled: conn != nil && conn.PgConn().PID() != s.pid}, nil
+	m := &mark{}
+	if conn != nil {
+		m.pooled = conn.PgConn().PID() != s.pid
+		m.mode = modeFor(conn, m.pooled)
+	}
+	return m, nil
 }
 
 // A schemaVersion is what a schema says of itself, or why it does not.

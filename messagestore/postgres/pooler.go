@@ -7,6 +7,13 @@ import "github.com/jackc/pgx/v5"
 // before, nor need two round trips. And none is sent as text with its arguments in
 // it, for which a pool may be configured.
 func (d *Driver) mode(conn *pgx.Conn) pgx.QueryExecMode {
+	if m := d.markOf(conn); m != nil {
+		return m.mode
+	}
+	return modeFor(conn, false)
+}
+
+func modeFor(conn *pgx.Conn, pooled bool) pgx.QueryExecMode {
 	config := conn.Config()
 	unnamed := pgx.QueryExecModeCacheDescribe
 	if config.DescriptionCacheCapacity <= 0 {
@@ -16,7 +23,7 @@ func (d *Driver) mode(conn *pgx.Conn) pgx.QueryExecMode {
 	case pgx.QueryExecModeSimpleProtocol:
 		return unnamed
 	case pgx.QueryExecModeCacheStatement, pgx.QueryExecModeDescribeExec:
-		if m := d.markOf(conn); m != nil && m.pooled {
+		if pooled {
 			return unnamed
 		}
 		return mode

@@ -2,8 +2,6 @@ package postgres
 
 import (
 	"context"
-	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -22,14 +20,14 @@ func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]
 func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
 	types, correlation, size, member := filterArgs(q.Filter)
 	page := messagestore.CategoryPage{Next: q.From}
+	var r rowReader
 	err := d.query(ctx, d.queries.readCategory, []any{string(q.Category), int64(q.From), q.Limit, types, correlation, size, member}, func(rows pgx.Rows) error {
-		var more pgtype.Bool
-		m, err := scan(rows, &more)
+		m, more, err := r.row(rows)
 		switch {
 		case err != nil:
 			return err
-		case m.Stream == "": // the last row, which is no message
-			page.Next, page.More = m.GlobalPosition, more.Bool
+		case m.Stream == "": // the last row
+			page.Next, page.More = m.GlobalPosition, more
 		default:
 			page.Messages = append(page.Messages, m)
 		}
@@ -126,8 +124,9 @@ func (d *Driver) messages(ctx context.Context, sql string, args ...any) ([]*mess
 }
 
 func into(found *[]*messagestore.Recorded) func(pgx.Rows) error {
+	var r rowReader
 	return func(rows pgx.Rows) error {
-		m, err := scan(rows)
+		m, _, err := r.row(rows)
 		*found = append(*found, m)
 		return err
 	}
@@ -151,23 +150,4 @@ func (d *Driver) read(ctx context.Context, db DB, sql string, args []any, each f
 		}
 	}
 	return rows.Err()
-}
-
-// scan returns the message in a row, by its columns' places, and what comes after
-// them. A row of a category's page that is no message has no stream.
-func scan(rows pgx.Rows, more ...any) (*messagestore.Recorded, error) {
-	var m messagestore.Recorded
-	var id pgtype.UUID
-	var stream, messageType pgtype.Text
-	var position pgtype.Int8
-	var data, metadata []byte
-	var at pgtype.Timestamptz
-	columns := []any{&id, &stream, &messageType, &position, (*int64)(&m.GlobalPosition), &data, &metadata, &at}
-	if err := rows.Scan(append(columns, more...)...); err != nil {
-		return nil, fmt.Errorf("read a row: %w", err)
-	}
-	m.ID, m.Stream, m.Type = id.Bytes, messagestore.StreamName(stream.String), messageType.String
-	m.Position, m.Data, m.Metadata = messagestore.Version(position.Int64), data, messagestore.ParseMetadata(metadata)
-	m.Time = at.Time.UTC().Truncate(time.Microsecond)
-	return &m, nil
 }

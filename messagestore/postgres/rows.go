@@ -1,0 +1,135 @@
+package postgres
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// The columns of a message, in the order in which every query has them. Of texts and
+// JSON both formats are the same.
+var messageColumns = []struct {
+	oid    uint32
+	format int16
+	both   bool
+}{
+	{pgtype.UUIDOID, pgx.BinaryFormatCode, false},
+	{pgtype.TextOID, pgx.BinaryFormatCode, true},
+	{pgtype.TextOID, pgx.BinaryFormatCode, true},
+	{pgtype.Int8OID, pgx.BinaryFormatCode, false},
+	{pgtype.Int8OID, pgx.BinaryFormatCode, false},
+	{pgtype.JSONOID, pgx.BinaryFormatCode, true},
+	{pgtype.JSONOID, pgx.BinaryFormatCode, true},
+	{pgtype.TimestamptzOID, pgx.BinaryFormatCode, false},
+	{pgtype.BoolOID, pgx.BinaryFormatCode, false}, // of a category only: whether there is more
+}
+
+// A rowReader makes messages of the rows of one result. What it returns has no part in
+// the buffers of the connection, and messages have none in each other, so that who
+// keeps one keeps no more than that.
+type rowReader struct {
+	seen   bool // a row, and so the columns' formats
+	direct bool // the formats are those that are read here
+	types  map[string]string
+	text   []byte
+}
+
+// row returns the message in a row, and in one of a category whether there is more. A
+// row that is no message, a category's last, has no stream.
+func (r *rowReader) row(rows pgx.Rows) (*messagestore.Recorded, bool, error) {
+	if !r.seen {
+		r.seen, r.direct = true, isDirect(rows.FieldDescriptions())
+	}
+	if r.direct {
+		if m, more, ok := r.decode(rows.RawValues()); ok {
+			return m, more, nil
+		}
+	}
+	return scan(rows)
+}
+
+func isDirect(fields []pgconn.FieldDescription) bool {
+	if len(fields) > len(messageColumns) || len(fields) < len(messageColumns)-1 {
+		return false
+	}
+	for i, f := range fields {
+		if c := messageColumns[i]; f.DataTypeOID != c.oid || !c.both && f.Format != c.format {
+			return false
+		}
+	}
+	return true
+}
+
+// decode reads what a message mostly is, and leaves the rest to scan.
+func (r *rowReader) decode(values [][]byte) (m *messagestore.Recorded, more, ok bool) {
+	id, stream, messageType, data, metadata := values[0], values[1], values[2], values[5], values[6]
+	position, global, at := values[3], values[4], values[7]
+	if len(id) != 16 || len(stream) == 0 || len(position) != 8 || len(global) != 8 || len(at) != 8 {
+		return nil, false, false
+	}
+	micros := int64(binary.BigEndian.Uint64(at))
+	if micros == math.MaxInt64 || micros == math.MinInt64 { // an infinite time
+		return nil, false, false
+	}
+	// One string for both, of which the message has parts.
+	r.text = append(append(r.text[:0], stream...), metadata...)
+	text := string(r.text)
+	m = &messagestore.Recorded{
+		ID:             [16]byte(id),
+		Stream:         messagestore.StreamName(text[:len(stream)]),
+		Position:       messagestore.Version(binary.BigEndian.Uint64(position)),
+		GlobalPosition: messagestore.GlobalPosition(binary.BigEndian.Uint64(global)),
+		Time:           time.UnixMicro(epoch + micros).UTC(),
+		Type:           r.typeName(messageType),
+		Metadata:       messagestore.ParseMetadata(text[len(stream):]),
+	}
+	if data != nil {
+		m.Data = append(make(json.RawMessage, 0, len(data)), data...)
+	}
+	return m, false, true
+}
+
+// epoch is where PostgreSQL counts time from, 2000, in microseconds of Unix.
+const epoch = 946_684_800_000_000
+
+// typeName returns the name of a type, of which there are few and which many messages
+// have.
+func (r *rowReader) typeName(name []byte) string {
+	if known, ok := r.types[string(name)]; ok {
+		return known
+	}
+	if r.types == nil {
+		r.types = map[string]string{}
+	}
+	s := string(name)
+	r.types[s] = s
+	return s
+}
+
+// scan reads a row in whatever formats it comes in: over a pooler that wants no
+// statement described, all is text.
+func scan(rows pgx.Rows) (*messagestore.Recorded, bool, error) {
+	var m messagestore.Recorded
+	var id pgtype.UUID
+	var stream, messageType pgtype.Text
+	var position pgtype.Int8
+	var data, metadata []byte
+	var at pgtype.Timestamptz
+	var more pgtype.Bool
+	columns := []any{&id, &stream, &messageType, &position, (*int64)(&m.GlobalPosition), &data, &metadata, &at, &more}
+	if err := rows.Scan(columns[:len(rows.FieldDescriptions())]...); err != nil {
+		return nil, false, fmt.Errorf("read a row: %w", err)
+	}
+	m.ID, m.Stream, m.Type = id.Bytes, messagestore.StreamName(stream.String), messageType.String
+	m.Position, m.Data, m.Metadata = messagestore.Version(position.Int64), data, messagestore.ParseMetadata(metadata)
+	m.Time = at.Time.UTC().Truncate(time.Microsecond)
+	return &m, more.Bool, nil
+}
