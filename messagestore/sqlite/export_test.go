@@ -65,5 +65,5 @@ func (d *Driver) WriteOnReader(ctx context.Context) error {
 var Statements = map[string]string{
 	"append": appendSQL, "by_id": byIDSQL, "version": versionSQL, "stream": streamSQL, "stream_backwards": streamBackwardsSQL,
 	"last_of_type": lastOfTypeSQL, "category": categorySQL, "category_horizon": categoryHorizonSQL,
-	"category_filtered": categoryFilteredSQL, "lock": lockSQL,
+	"category_filtered": categoryFilteredSQL, "lock": lockSQL, "heads": headsSQL,
 }

@@ -21,22 +21,25 @@ func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) 
 	if err != nil {
 		return nil, fmt.Errorf("heads of categories: %w", err)
 	}
-	var heads []messagestore.GlobalPosition
+	heads := make([]messagestore.GlobalPosition, len(categories))
 	err = d.reads.read(ctx, func(ctx context.Context, db queryer) error {
-		heads = nil
 		rows, err := db.QueryContext(ctx, headsSQL, string(list))
 		if err != nil {
 			return err
 		}
 		defer rows.Close()
 		for rows.Next() {
+			var i int
 			var head messagestore.GlobalPosition
-			if err := rows.Scan(&head); err != nil {
+			if err := rows.Scan(&i, &head); err != nil {
 				return err
 			}
-			heads = append(heads, head)
+			heads[i] = head
 		}
 		return rows.Err()
 	})
-	return heads, explain(err)
+	if err != nil {
+		return nil, explain(err)
+	}
+	return heads, nil
 }
