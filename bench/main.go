@@ -100,7 +100,7 @@ func (f run) Run(ctx context.Context) (err error) {
 	options := f.options(servers, log)
 	began := time.Now()
 	results := report.Results{Run: report.Run{
-		Date: began, Long: f.Long, Arguments: os.Args[1:], Seed: options.Seed, Rounds: options.Rounds, Seconds: options.Seconds.Seconds(),
+		Date: began, Long: f.Long, Arguments: os.Args[1:], Seed: options.Seed, Rounds: options.Rounds, Seconds: options.Time.Seconds(),
 		Commit: report.Commit(ctx), Machine: machine, Versions: report.Versions(),
 	}}
 	measure.Run(ctx, selected, options, func(c measure.Case, r measure.Result, err error) {
@@ -143,17 +143,17 @@ func console() zerolog.ConsoleWriter {
 }
 
 func (f run) options(servers *server.Set, log zerolog.Logger) measure.Options {
-	o := measure.Options{Servers: servers, Rounds: 3, Seconds: 600 * time.Millisecond, Long: f.Long, Seed: f.Seed, Log: log}
+	o := measure.Options{Servers: servers, Rounds: 3, Time: 600 * time.Millisecond, Long: f.Long, Seed: f.Seed, Log: log}
 	if f.Long {
-		o.Rounds, o.Seconds = 5, 3*time.Second
+		o.Rounds, o.Time = 5, 3*time.Second
 	}
 	if f.Rounds > 0 {
 		o.Rounds = f.Rounds
 	}
 	if f.Seconds > 0 {
-		o.Seconds = time.Duration(f.Seconds * float64(time.Second))
+		o.Time = time.Duration(f.Seconds * float64(time.Second))
 	}
-	o.Warmup = o.Seconds / 4
+	o.Warmup = o.Time / 4
 	for o.Seed == 0 {
 		o.Seed = rand.Uint64()
 	}

@@ -109,11 +109,11 @@ func follow(ctx context.Context, s store, category messagestore.Category, seen, 
 	const pause = 5 * time.Millisecond
 	for ctx.Err() == nil {
 		n, to, err := s.page(ctx, category, *next)
-		if ctx.Err() != nil {
-			break // whatever came of it is read again
-		}
-		if err != nil {
+		switch {
+		case err != nil && ctx.Err() == nil:
 			return err
+		case err != nil:
+			return nil //nolint:nilerr // what this page has is read again
 		}
 		if *seen, *next = *seen+n, to; n > 0 {
 			continue

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -118,6 +117,7 @@ func (s *messageDBStore) page(ctx context.Context, category messagestore.Categor
 	if err != nil {
 		return 0, from, err
 	}
+	defer rows.Close()
 	next = from
 	var (
 		id, stream, kind string
@@ -125,11 +125,13 @@ func (s *messageDBStore) page(ctx context.Context, category messagestore.Categor
 		data, metadata   []byte
 		at               time.Time
 	)
-	_, err = pgx.ForEachRow(rows, []any{&id, &stream, &kind, &position, &global, &data, &metadata, &at}, func() error {
+	for rows.Next() {
+		if err := rows.Scan(&id, &stream, &kind, &position, &global, &data, &metadata, &at); err != nil {
+			return 0, from, err
+		}
 		n, next = n+1, global+1
-		return nil
-	})
-	return n, next, err
+	}
+	return n, next, rows.Err()
 }
 
 func (s *messageDBStore) count(ctx context.Context) (n int64, err error) {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -22,8 +24,8 @@ type Cell struct {
 	// Servers starts the servers that are asked for; they live as long as the run.
 	Servers *server.Set
 
-	// Seconds is how long to measure, Warmup how long to work before that.
-	Seconds, Warmup time.Duration
+	// Time is how long to measure, Warmup how long to work before that.
+	Time, Warmup time.Duration
 
 	// Long is whether this is a long run, with as many rows as that has time for.
 	Long bool
@@ -70,9 +72,7 @@ func (t Tally) Metrics() map[Metric]float64 {
 	if p50 := t.Latency.Quantile(0.5); p50 > 0 {
 		m[P50], m[P99] = p50, t.Latency.Quantile(0.99)
 	}
-	for metric, value := range t.Extra {
-		m[metric] = value
-	}
+	maps.Copy(m, t.Extra)
 	return m
 }
 
@@ -154,9 +154,9 @@ func (c *Cell) Callers(ctx context.Context, n int, op func(ctx context.Context, 
 		return wait(ctx, c.Warmup)
 	}, func() error {
 		phase.Store(counting)
-		err := wait(ctx, c.Seconds)
+		err := wait(ctx, c.Time)
 		for err == nil && !some.Load() { // a busy machine, and little time
-			err = wait(ctx, c.Seconds/10)
+			err = wait(ctx, c.Time/10)
 		}
 		phase.Store(over)
 		return err
@@ -283,8 +283,8 @@ func (c *Cell) Check(what string, got, want int64) error {
 
 func (c *Cell) close(ctx context.Context) error {
 	var errs []error
-	for i := len(c.cleanups) - 1; i >= 0; i-- {
-		errs = append(errs, c.cleanups[i](ctx))
+	for _, cleanup := range slices.Backward(c.cleanups) {
+		errs = append(errs, cleanup(ctx))
 	}
 	c.cleanups = nil
 	return errors.Join(errs...)

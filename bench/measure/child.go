@@ -31,11 +31,11 @@ var children = map[string]ChildFunc{}
 func RegisterChild(name string, f ChildFunc) { children[name] = f }
 
 type childTask struct {
-	Name            string
-	Args            json.RawMessage
-	Seconds, Warmup time.Duration
-	Long, Smoke     bool
-	Seed            uint64
+	Name         string
+	Args         json.RawMessage
+	Time, Warmup time.Duration
+	Long, Smoke  bool
+	Seed         uint64
 }
 
 // A childPipe is how a child speaks with its parent: it says that it is ready, waits
@@ -81,7 +81,7 @@ func runChild(encoded string) error {
 	}
 	ctx := context.Background()
 	cell := &Cell{
-		Servers: server.NewSet(""), Seconds: task.Seconds, Warmup: task.Warmup, Long: task.Long, Smoke: task.Smoke, Seed: task.Seed,
+		Servers: server.NewSet(""), Time: task.Time, Warmup: task.Warmup, Long: task.Long, Smoke: task.Smoke, Seed: task.Seed,
 		child: &childPipe{bufio.NewReader(os.Stdin), os.Stdout},
 	}
 	if err := errors.Join(f(ctx, cell, task.Args), cell.close(ctx)); err != nil {
@@ -103,7 +103,7 @@ func (c *Cell) Processes(ctx context.Context, name string, args []any, meanwhile
 		if err != nil {
 			return nil, err
 		}
-		task := childTask{Name: name, Args: encoded, Seconds: c.Seconds, Warmup: c.Warmup, Long: c.Long, Smoke: c.Smoke, Seed: c.Seed + uint64(i)<<32}
+		task := childTask{Name: name, Args: encoded, Time: c.Time, Warmup: c.Warmup, Long: c.Long, Smoke: c.Smoke, Seed: c.Seed + uint64(i)<<32}
 		if processes[i], err = startChild(ctx, task); err != nil {
 			return nil, err
 		}

@@ -15,12 +15,12 @@ import (
 
 // Options say how cases are run.
 type Options struct {
-	Servers         *server.Set
-	Rounds          int
-	Seconds, Warmup time.Duration
-	Long, Smoke     bool
-	Seed            uint64
-	Log             zerolog.Logger
+	Servers      *server.Set
+	Rounds       int
+	Time, Warmup time.Duration
+	Long, Smoke  bool
+	Seed         uint64
+	Log          zerolog.Logger
 }
 
 // A Result is what was measured in a case.
@@ -58,7 +58,7 @@ func runCase(ctx context.Context, c Case, o Options, progress func() (percent in
 	hash.Write([]byte(c.Name))
 	seed := o.Seed ^ hash.Sum64()
 	newCell := func(round int) *Cell {
-		return &Cell{Servers: o.Servers, Seconds: o.Seconds, Warmup: o.Warmup, Long: o.Long, Smoke: o.Smoke, Seed: seed + uint64(round)} //nolint:gosec // a few
+		return &Cell{Servers: o.Servers, Time: o.Time, Warmup: o.Warmup, Long: o.Long, Smoke: o.Smoke, Seed: seed + uint64(round)} //nolint:gosec // a few
 	}
 	if c.Setup != nil {
 		cell := newCell(0)

@@ -71,7 +71,7 @@ func RedisVersion(ctx context.Context) string {
 	if err != nil {
 		return ""
 	}
-	for _, word := range strings.Fields(string(said)) {
+	for word := range strings.FieldsSeq(string(said)) {
 		if version, ok := strings.CutPrefix(word, "v="); ok {
 			return version
 		}
