@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"io"
-	"log/slog"
+	"log/slog" //nolint:depguard // River logs to it, here to nobody
 	"sync"
 	"sync/atomic"
 	"time"

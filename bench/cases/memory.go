@@ -14,9 +14,6 @@ import (
 )
 
 const (
-	// Resident is the most memory that a process had in RAM, in bytes.
-	Resident measure.Metric = "peak RSS"
-
 	residentGoal = 64 << 20
 
 	residentCallers = 256
@@ -24,7 +21,7 @@ const (
 
 // memory returns the cases of how much memory a process takes.
 func (r *rows) memory() []measure.Case {
-	goals := []measure.Goal{{Metric: Resident, Of: dibs, AtMost: residentGoal}}
+	goals := []measure.Goal{{Metric: measure.Resident, Of: dibs, AtMost: residentGoal}}
 	return []measure.Case{{
 		Name:       "memory/consumer",
 		Shows:      "The memory of a process with a consumer that reads a million messages of 450 bytes (a short run: 200,000)",
@@ -69,7 +66,7 @@ func init() {
 				return err
 			}
 			_, peak, err := server.Resident(os.Getpid())
-			cell.Set(Resident, float64(peak))
+			cell.Set(measure.Resident, float64(peak))
 			return err
 		})
 	}
@@ -110,7 +107,7 @@ func resident(ctx context.Context, cell *measure.Cell, child string, task memory
 	if err != nil {
 		return 0, err
 	}
-	cell.Set(Resident, tallies[0].Extra[Resident])
+	cell.Set(measure.Resident, tallies[0].Extra[measure.Resident])
 	return tallies[0].All, nil
 }
 

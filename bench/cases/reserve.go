@@ -244,7 +244,7 @@ func (t *redisTaker) take(ctx context.Context, key messagestore.StreamName) (boo
 
 func (t *redisTaker) taken(ctx context.Context) (int64, error) { return t.DBSize(ctx).Result() }
 
-func (t *redisTaker) close() { _ = t.Client.Close() }
+func (t *redisTaker) close() { _ = t.Close() }
 
 // redisSet is the flow of a key that is new.
 func redisSet(ctx context.Context, client *redis.Client, key string, value []byte) (bool, error) {

@@ -127,7 +127,7 @@ func (r *rows) block() ([]row, error) {
 func longMessage(stream messagestore.StreamName, n int64) messagestore.Message {
 	m := message(strings.TrimPrefix(string(stream), string(rowsCategory)+"-"), n)
 	body, _ := m.Body.(transferred)
-	body.Reference = "rent of the flat on the second floor for the month of November, as agreed"
+	body.Reference = "rent of the flat on the second floor for the month of November, as agreed in the contract of 1 May"
 	m.Body = body
 	return m
 }

@@ -42,7 +42,7 @@ func writeSQLite(config *sqlite.Config) func(context.Context, *measure.Cell) err
 			return err
 		}
 		store := messagestore.New(driver, nil)
-		defer store.Close() //nolint:errcheck // the file is removed
+		defer store.Close()
 		done, err := cell.Callers(ctx, sqliteCallers, func(ctx context.Context, _ int) (int, error) {
 			key := newKey()
 			_, err := store.Write(ctx, key, messagestore.NoStream, command(key))

@@ -47,9 +47,6 @@ const (
 	idleContender = "Dibs, 100 consumers"
 )
 
-// OfACore is the processor time of client and server together, in cores.
-const OfACore measure.Metric = "CPU"
-
 // WakeUp returns the cases of how soon a consumer learns of a message, and of what it
 // costs to wait for one.
 func WakeUp() []measure.Case {
@@ -70,7 +67,7 @@ func WakeUp() []measure.Case {
 		Name:       "wake-up/idle",
 		Shows:      "100 consumers of 100 categories in one process, with nothing to do",
 		Contenders: []measure.Contender{{Name: idleContender, Run: idle}},
-		Goals:      []measure.Goal{{Metric: OfACore, Of: idleContender, AtMost: 0.02}},
+		Goals:      []measure.Goal{{Metric: measure.Cores, Of: idleContender, AtMost: 0.02}},
 	}}
 }
 
@@ -130,7 +127,7 @@ func listen(ctx context.Context, cell *measure.Cell, l listener, messages int64,
 	return seen.Load(), errors.Join(err, group.Wait())
 }
 
-// write sends messages at the rate, each with the time before it is written.
+// send writes messages at the rate, each with the time before it is written.
 func send(ctx context.Context, messages int64, write func(ctx context.Context, m sent) error) error {
 	ticker := time.NewTicker(time.Second / wakeRate)
 	defer ticker.Stop()
@@ -406,6 +403,6 @@ func idle(ctx context.Context, cell *measure.Cell) error {
 		return fmt.Errorf("idle consumers: %w", err)
 	}
 	t := cell.Tally()
-	cell.Set(OfACore, (t.ClientCPU+t.ServerCPU).Seconds()/t.Elapsed.Seconds())
+	cell.Set(measure.Cores, (t.ClientCPU+t.ServerCPU).Seconds()/t.Elapsed.Seconds())
 	return cell.Check("consumers that handled their message", handled.Load(), idleConsumers)
 }

@@ -1,0 +1,59 @@
+package cases
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+func TestRowsAre450Bytes(t *testing.T) {
+	r := &rows{members: []int32{0, 0}}
+
+	block, err := r.block()
+
+	require.NoError(t, err)
+	for _, m := range block {
+		require.True(t, json.Valid(m.data))
+		require.InDelta(t, 450, len(m.data)+len(m.metadata), 15)
+	}
+}
+
+func TestRowsOfAStreamAlternateWithOthersAndAreInOrder(t *testing.T) {
+	r := &rows{members: []int32{0, 0}}
+
+	first, err := r.block()
+	require.NoError(t, err)
+	second, err := r.block()
+	require.NoError(t, err)
+
+	o := newOrder(r.streams)
+	all := append(first, second...)
+	for i, m := range all {
+		require.NoError(t, o.Handle(t.Context(), &messagestore.Recorded{Stream: m.stream, Position: messagestore.Version(m.position)}))
+		if i > 0 {
+			require.NotEqual(t, m.stream, all[i-1].stream)
+		}
+	}
+	require.Equal(t, int64(2*rowsStreams*rowsPerStream), o.handled())
+	require.Len(t, r.streams, 2*rowsStreams)
+}
+
+func TestRowsKnowHowManyAreOfTheGroupsMember(t *testing.T) {
+	r := &rows{members: []int32{0, 0}}
+	block, err := r.block()
+	require.NoError(t, err)
+
+	for _, from := range []int64{1, 2, 777, 5000} {
+		const to = 9001
+		var want int64
+		for _, m := range block[from-1 : to-1] {
+			if m.stream.GroupMember(groupSize) == groupMember {
+				want++
+			}
+		}
+		require.Equal(t, want, r.ofMember(from, to), "from %d", from)
+	}
+}
