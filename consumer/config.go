@@ -46,9 +46,11 @@ type Config struct {
 	Concurrency int
 
 	// BatchSize is how many messages one read asks for: 1 to
-	// [messagestore.MaxReadMessages]. The consumer holds at most two batches.
+	// [messagestore.MaxReadMessages]. Where messages are large it asks for fewer, so that
+	// those of one read have about 4 MiB of data. The consumer holds at most two batches,
+	// and reads the second while the first is handled.
 	//
-	// Defaults to 100.
+	// Defaults to 1000.
 	BatchSize int
 
 	// PollInterval is the longest wait for a message that another process wrote: 1 ms
@@ -60,8 +62,10 @@ type Config struct {
 
 	// PositionInterval is after how many messages the position is recorded: at least
 	// 1. It is recorded too when the consumer has nothing to do, and when it stops.
+	// After a crash, at most PositionInterval and BatchSize together are handed over
+	// again: less of them is less to do twice, and costs a write more often.
 	//
-	// Defaults to 100.
+	// Defaults to 1000.
 	PositionInterval int
 
 	// PositionEvery is the longest that a position waits to be recorded: 1 ms to 1 h.
@@ -160,9 +164,9 @@ func (c *Config) withDefaults() Config {
 	}
 	d.Types = slices.Clone(d.Types)
 	d.Concurrency = cmp.Or(d.Concurrency, 1)
-	d.BatchSize = cmp.Or(d.BatchSize, 100)
+	d.BatchSize = cmp.Or(d.BatchSize, 1000)
 	d.PollInterval = cmp.Or(d.PollInterval, 100*time.Millisecond)
-	d.PositionInterval = cmp.Or(d.PositionInterval, 100)
+	d.PositionInterval = cmp.Or(d.PositionInterval, 1000)
 	d.PositionEvery = cmp.Or(d.PositionEvery, time.Second)
 	d.RedriveInterval = cmp.Or(d.RedriveInterval, 5*time.Second)
 	d.Grace = cmp.Or(d.Grace, 10*time.Second)

@@ -163,9 +163,11 @@ func (r *run) finished(it *item, parked bool) {
 		r.workedAt = time.Now()
 	}
 	moved := r.moved()
-	batch, due := r.config.BatchSize, int(r.window.passed-r.saved.passed)-r.config.PositionInterval
-	if moved || r.stopping && r.held == 0 || after == 0 || // to read on, or to record the position:
-		before > batch && after <= batch || due >= 0 && due < before-after {
+	due := int(r.window.passed-r.saved.passed) - r.config.PositionInterval
+	switch {
+	case moved, after == 0, r.stopping && r.held == 0,
+		before > r.room && after <= r.room, // there is room to read on
+		due >= 0 && due < before-after:     // the position is to be recorded
 		r.wake()
 	}
 }

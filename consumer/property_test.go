@@ -29,6 +29,8 @@ type world struct {
 	handled  map[messagestore.GlobalPosition]bool
 	parked   map[messagestore.GlobalPosition]bool
 	inHand   map[string]bool
+	together int                                              // in hand
+	most     int                                              // that may be
 	life     map[messagestore.StreamName]messagestore.Version // last started in this life
 	last     map[messagestore.StreamName]messagestore.Version // last finished in any
 	again    int                                              // handled in this life although it was before
@@ -60,7 +62,7 @@ func (w *world) born(n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.life = map[messagestore.StreamName]messagestore.Version{}
-	w.inHand = map[string]bool{}
+	w.inHand, w.together = map[string]bool{}, 0
 	w.again, w.calls, w.killAt, w.dead = 0, 0, n, false
 }
 
@@ -160,6 +162,9 @@ func (w *world) Handle(_ context.Context, m *messagestore.Recorded) error {
 		w.wrongly("two messages of %s are in hand", id)
 	}
 	w.inHand[id] = true
+	if w.together++; w.together > w.most {
+		w.wrongly("%d messages are in hand, of at most %d", w.together, w.most)
+	}
 	if before, ok := w.life[m.Stream]; ok && m.Position < before {
 		w.wrongly("%s after position %d in one life", m, before)
 	}
@@ -183,6 +188,7 @@ func (w *world) Handle(_ context.Context, m *messagestore.Recorded) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.inHand[id] = false
+	w.together--
 	switch {
 	case dead:
 		return errBroken
@@ -253,9 +259,10 @@ func TestNoMessageIsSkippedWhateverIsKilled(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld()
+		w.most = rapid.IntRange(1, 4).Draw(t, "concurrency")
 		config := &consumer.Config{
 			Types:            []string{Deposited{}.MessageType()},
-			Concurrency:      rapid.IntRange(1, 4).Draw(t, "concurrency"),
+			Concurrency:      w.most,
 			BatchSize:        rapid.IntRange(1, 8).Draw(t, "batch size"),
 			PositionInterval: rapid.IntRange(1, 8).Draw(t, "position interval"),
 			PositionEvery:    time.Hour,
@@ -298,6 +305,7 @@ func TestNoMessageIsSkippedWhenAGroupIsResized(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld()
+		w.most = 1
 		run := func(size, member, killAt int) {
 			w.born(killAt)
 			c, err := consumer.New(w.tap, account, "ledger", w, &consumer.Config{

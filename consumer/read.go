@@ -15,20 +15,28 @@ import (
 // one that has nothing to do records no position.
 const headInterval = 10 * time.Second
 
+const (
+	// batchBytes is about how much data the messages of a batch have: where they are
+	// large, a batch has fewer than it may have.
+	batchBytes = 4 << 20
+
+	// firstBatch is how many messages a batch has while nothing is known of them.
+	firstBatch = 100
+)
+
 // A reader is how far a run has read, and when it reads on.
 type reader struct {
 	next     messagestore.GlobalPosition
-	limit    int
+	limit    int // of messages, to be read in time
+	fit      int // how many of those that were read last are about batchBytes
 	busy     bool
-	atEnd    bool // the last page reached the end of the category
+	rung     bool                        // the bell did while it was busy, for who knows what
+	heard    messagestore.GlobalPosition // the highest head that it told meanwhile
+	atEnd    bool                        // the last page reached the end of the category
 	at       time.Time
 	pause    time.Duration // between reads that find nothing
 	failures int           // in a row
 	headAt   time.Time     // when the store was last seen to have what was read
-}
-
-func newReader(next messagestore.GlobalPosition, batch int) reader {
-	return reader{next: next, limit: batch}
 }
 
 // wake has the reader look at once, unless it has read past the head that it is told.
@@ -37,6 +45,34 @@ func (r *reader) wake(head messagestore.GlobalPosition) {
 	if head > 0 && head >= r.next || head == 0 && r.failures == 0 {
 		r.at = time.Time{}
 	}
+	if r.busy {
+		r.heard = max(r.heard, head)
+		r.rung = r.rung || head == 0
+	}
+}
+
+// missed reports whether the bell rang, during the read that has ended, for what that
+// may have been too early to find.
+func (r *reader) missed() bool {
+	missed := r.rung || r.heard > 0 && r.heard >= r.next
+	r.heard, r.rung = 0, false
+	return missed
+}
+
+// batch returns how many messages to ask for.
+func (r *reader) batch() int { return min(r.limit, r.fit) }
+
+// learn judges by a page how many messages are a batch.
+func (r *reader) learn(messages []*messagestore.Recorded, most int) {
+	r.limit = min(r.limit+1+r.limit/8, most)
+	if len(messages) == 0 {
+		return
+	}
+	size := 1
+	for _, m := range messages {
+		size += len(m.Data)
+	}
+	r.fit = max(1, min(2*r.fit, most, batchBytes*len(messages)/size))
 }
 
 // A page is the answer to a read.
@@ -52,7 +88,7 @@ func (r *run) wantsMore() bool {
 	if r.catchUp && r.reader.atEnd && r.window.length > 0 {
 		return false // what handlers write meanwhile is read when they are done
 	}
-	return r.window.length <= r.config.BatchSize
+	return r.window.length <= r.room
 }
 
 func (r *run) startRead(ctx context.Context, now time.Time) {
@@ -60,7 +96,7 @@ func (r *run) startRead(ctx context.Context, now time.Time) {
 		return
 	}
 	r.reader.busy = true
-	q := messagestore.CategoryQuery{Category: r.category, From: r.reader.next, Limit: r.reader.limit, Filter: r.config.filter()}
+	q := messagestore.CategoryQuery{Category: r.category, From: r.reader.next, Limit: r.reader.batch(), Filter: r.config.filter()}
 	idle := r.window.length == 0 && r.redrives.quiet(now)
 	check := r.reader.failures > 0 || now.Sub(r.reader.headAt) >= headInterval
 	r.wg.Go(func() {
@@ -93,12 +129,13 @@ func (r *run) readPage(ctx context.Context, p page) {
 		return
 	}
 	r.reader.failures = 0
-	r.reader.limit = min(r.reader.limit+1+r.reader.limit/8, r.config.BatchSize)
+	r.reader.learn(p.Messages, r.config.BatchSize)
 	if p.checked {
 		r.reader.headAt = now
 	}
 	r.reader.next = p.Next
 	r.reader.atEnd = !p.More
+	missed := r.reader.missed()
 	r.takeIn(p.CategoryPage)
 
 	switch {
@@ -114,6 +151,8 @@ func (r *run) readPage(ctx context.Context, p page) {
 		if p.idle {
 			r.stop()
 		}
+	case missed:
+		r.reader.at = now
 	default:
 		r.rest(now, len(p.Messages) > 0)
 	}
@@ -137,6 +176,7 @@ func (r *run) rest(now time.Time, worked bool) {
 func (r *run) takeIn(page messagestore.CategoryPage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.room = r.reader.batch()
 	items := r.window.add(page)
 	for i := range items {
 		if items[i].message.IsTombstone() {
@@ -162,7 +202,7 @@ func (r *run) readFailed(ctx context.Context, err error, now time.Time) {
 		r.fail(err)
 	default:
 		if errors.Is(err, context.DeadlineExceeded) {
-			r.reader.limit = max(1, r.reader.limit/2) // it may have been too much to ask for
+			r.reader.limit = max(1, r.reader.batch()/2) // it may have been too much to ask for
 		}
 		r.reader.failures++
 		r.reader.at = now.Add(r.storeFailed(err, r.reader.failures))

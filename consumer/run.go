@@ -37,6 +37,7 @@ type run struct {
 	// What follows is guarded by mu.
 
 	window   window
+	room     int // how many messages there may be when the next are read
 	lanes    *lanes
 	held     int      // messages in hand, or failed and not decided on
 	returned []result // what loop has to decide on
@@ -79,7 +80,8 @@ func newRun(c *Consumer, p *place, catchUp bool) *run {
 		window:   window{position: p.position},
 		lanes:    newLanes(c.config.Concurrency == 1),
 		saved:    recordedPosition{position: p.position},
-		reader:   newReader(p.position, c.config.BatchSize),
+		room:     c.config.BatchSize,
+		reader:   reader{next: p.position, limit: c.config.BatchSize, fit: firstBatch},
 		pages:    make(chan page, 1),
 		redrives: redrives{ids: map[uuid.UUID]struct{}{}, notYet: map[uuid.UUID]time.Time{}},
 		looks:    make(chan look, 1),

@@ -1,0 +1,191 @@
+package consumer_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// However many messages are there to be taken, however fast.
+func TestNoMessageIsBegunOnceTheContextIsDone(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	for i := range 2000 {
+		write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
+	}
+	for i, stopAt := range []int64{1, 100, 1000} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var calls int64
+		c, err := consumer.New(store, account, fmt.Sprintf("ledger%d", i), consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			if calls++; calls == stopAt {
+				cancel()
+			}
+			return nil
+		}), nil)
+		require.NoError(t, err)
+
+		require.NoError(t, c.Run(ctx))
+
+		require.Equal(t, stopAt, calls)
+		require.Equal(t, calls, c.Stats().Handled)
+		require.Equal(t, messagestore.GlobalPosition(stopAt+1), c.Stats().Position)
+	}
+}
+
+// What is slow is in the hands of one worker, and nothing waits behind it that is not
+// of its own cardinal id.
+func TestSlowMessagesHoldUpNoOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for i := range 700 {
+			stream := account.Stream(fmt.Sprint(i % 100))
+			if i%100 == 0 {
+				stream = account.Stream(fmt.Sprintf("slow%d", i))
+			}
+			write(t, store, stream, Deposited{i})
+		}
+		var fast atomic.Int64
+		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+			if strings.HasPrefix(m.Stream.ID(), "slow") {
+				time.Sleep(time.Hour)
+			} else {
+				fast.Add(1)
+			}
+			return nil
+		}), &consumer.Config{Concurrency: 8})
+		start := time.Now()
+		stop := running(t, c)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+
+		require.Equal(t, int64(693), fast.Load())
+		time.Sleep(time.Hour)
+		require.Equal(t, int64(700), c.Stats().Handled)
+		require.NoError(t, stop())
+		require.Less(t, time.Since(start), 2*time.Hour) // the slow ones were slow together
+	})
+}
+
+// A run that is to stop does not leave behind what its handler has given up on.
+func TestWhatFailsForGoodWhileTheRunStopsIsParked(t *testing.T) {
+	t.Parallel()
+	for _, concurrency := range []int{1, 4} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newStore()
+			write(t, store, "account-1", Deposited{1}, Deposited{2})
+			c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+				time.Sleep(2 * time.Second)
+				return parkError{}
+			}), &consumer.Config{Concurrency: concurrency})
+			stop := running(t, c)
+			time.Sleep(time.Second)
+
+			require.NoError(t, stop())
+
+			require.Equal(t, consumer.Stats{Failed: 1, Parked: 1, Head: 2, Position: 2}, c.Stats())
+		})
+	}
+}
+
+// The data of what a consumer holds is bounded, whatever the size of its messages.
+func TestLargeMessagesAreReadInSmallBatches(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const small, messages, size = 100, 700, 64 << 10
+		store := newStore()
+		for i := range messages {
+			body := raw("Deposited", fmt.Sprintf(`{"note": %q}`, strings.Repeat("x", size)))
+			if i < small {
+				body.Data = json.RawMessage(`{}`)
+			}
+			write(t, store, "account-1", body)
+		}
+		var mu sync.Mutex
+		held, heldLater := 0, 0
+		tapped := &tap{Store: store}
+		tapped.read = func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
+			page, err := store.CategoryPage(t.Context(), q)
+			mu.Lock()
+			defer mu.Unlock()
+			for _, m := range page.Messages {
+				held += len(m.Data)
+			}
+			return &page, err
+		}
+		c := newConsumer(t, tapped, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+			time.Sleep(time.Second) // so that the next batch is there, if there is room
+			mu.Lock()
+			defer mu.Unlock()
+			if m.Position >= messages/2 {
+				heldLater = max(heldLater, held)
+			}
+			held -= len(m.Data)
+			return nil
+		}), nil)
+
+		require.NoError(t, c.CatchUp(t.Context()))
+
+		require.Equal(t, int64(messages), c.Stats().Handled)
+		require.Greater(t, heldLater, 4<<20) // there are two batches
+		require.LessOrEqual(t, heldLater, 8<<20)
+	})
+}
+
+// A read that is under way may be too early for what the bell rings for.
+func TestABellThatRingsDuringAReadIsHeard(t *testing.T) {
+	t.Parallel()
+	for name, elsewhere := range map[string]bool{"Here": false, "WhoKnowsWhere": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := &rungStore{tap: &tap{Store: newStore()}, bell: make(chan messagestore.GlobalPosition)}
+				var late atomic.Bool
+				store.read = func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
+					page, err := store.Store.CategoryPage(t.Context(), q)
+					if late.CompareAndSwap(true, false) {
+						written, err := store.Store.Write(t.Context(), "account-1", messagestore.AnyVersion, Deposited{1})
+						require.NoError(t, err)
+						if elsewhere {
+							written.GlobalPosition = 0
+						}
+						store.bell <- written.GlobalPosition
+					}
+					return &page, err
+				}
+				c := newConsumer(t, store, &journal{}, &consumer.Config{PollInterval: time.Hour})
+				stop := running(t, c)
+				time.Sleep(10 * time.Hour)
+				before := time.Now()
+				late.Store(true)
+				store.bell <- 0
+				synctest.Wait()
+
+				require.Equal(t, int64(1), c.Stats().Handled)
+				require.Zero(t, time.Since(before))
+				require.NoError(t, stop())
+			})
+		})
+	}
+}
+
+// A rungStore is watched by a bell that the test rings.
+type rungStore struct {
+	*tap
+	bell chan messagestore.GlobalPosition
+}
+
+func (s *rungStore) Watch(messagestore.Category, time.Duration) (<-chan messagestore.GlobalPosition, func()) {
+	return s.bell, func() {}
+}
