@@ -1,0 +1,234 @@
+package postgres_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+	"github.com/dibs-go/dibs/migrations"
+)
+
+// listeningDatabase returns the URL of a migrated database that no other test listens
+// on, and a pool of another process on it.
+func listeningDatabase(t *testing.T) (url string, elsewhere *pgxpool.Pool) {
+	t.Helper()
+	url = pgtest.Database(t)
+	conn := connect(t, url)
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	return url, pgtest.Connect(t, url)
+}
+
+// listeners returns the processes of the server that listen on the pool's database.
+func listeners(t *testing.T, pool *pgxpool.Pool) (pids []uint32) {
+	t.Helper()
+	err := pool.QueryRow(t.Context(), `select coalesce(array_agg(pid), '{}') from pg_stat_activity
+		where datname = current_database() and query like 'listen %'`).Scan(&pids)
+	require.NoError(t, err)
+	return pids
+}
+
+// awaitListener returns once somebody listens who is not one of those.
+func awaitListener(t *testing.T, pool *pgxpool.Pool, before ...uint32) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		now := listeners(t, pool)
+		return len(now) == 1 && (len(before) == 0 || now[0] != before[0])
+	}, patience, tick)
+}
+
+// watch returns the bell of a category whose watcher waits for an hour if it has to.
+func watch(t *testing.T, driver messagestore.Driver, category messagestore.Category, interval time.Duration) <-chan messagestore.GlobalPosition {
+	t.Helper()
+	bell, stop := messagestore.New(driver, nil).Watch(category, interval)
+	t.Cleanup(stop)
+	return bell
+}
+
+// requireRing waits until the bell rings for a message, or for one that is not known.
+func requireRing(t *testing.T, bell <-chan messagestore.GlobalPosition, head messagestore.GlobalPosition) {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		select {
+		case rung := <-bell:
+			if rung == 0 || rung >= head {
+				return
+			}
+		case <-deadline:
+			t.Fatalf("the bell does not ring for %d", head)
+		}
+	}
+}
+
+// A heard is what a driver that listens was told.
+type heard struct {
+	category messagestore.Category
+	head     messagestore.GlobalPosition
+}
+
+func TestOnlyWhatIsOfTheSchemaIsHeard(t *testing.T) {
+	t.Parallel()
+	url, elsewhere := listeningDatabase(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	told, ended := make(chan heard), make(chan error, 1)
+	driver := open(t, url)
+	go func() {
+		ended <- driver.Listen(ctx, func(category messagestore.Category, head messagestore.GlobalPosition) {
+			told <- heard{category, head}
+		})
+	}()
+	require.Equal(t, heard{}, <-told, "it listens")
+
+	for _, payload := range []string{`"user".account-7`, "dibs2.account-7", "account-7", "", "dibs.account-9", "dibs.account:command+a", "dibs.account-x", "dibs.account--1"} {
+		notify(t, elsewhere, payload)
+	}
+	require.Equal(t, heard{"account", 9}, <-told)
+	require.Equal(t, heard{"account:command+a", 0}, <-told, "it is not known where")
+	require.Equal(t, heard{"account", 0}, <-told)
+	require.Equal(t, heard{"account", 0}, <-told)
+
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+}
+
+func notify(t *testing.T, pool *pgxpool.Pool, payload string) {
+	t.Helper()
+	_, err := pool.Exec(t.Context(), "select pg_notify('dibs_messages', $1)", payload)
+	require.NoError(t, err)
+}
+
+func TestWithoutNotificationsMessagesAreFoundByPolling(t *testing.T) {
+	t.Parallel()
+	url, elsewhere := listeningDatabase(t)
+	quiet := &postgres.Config{NoNotify: true}
+	driver, err := postgres.Open(t.Context(), url, quiet)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, driver.Close()) })
+	bell := watch(t, driver, "account", 10*time.Millisecond)
+
+	written := write(t, messagestore.New(postgres.New(elsewhere, quiet), nil), "account-1", messagestore.NoStream, opened())
+
+	requireRing(t, bell, written.GlobalPosition)
+	require.Empty(t, listeners(t, elsewhere))
+	require.ErrorIs(t, driver.Listen(t.Context(), nil), messagestore.ErrNotSupported)
+}
+
+// LISTEN through a pooler would reach a server that is somebody else's a moment later.
+func TestThroughPgBouncerMessagesAreFoundByPolling(t *testing.T) {
+	t.Parallel()
+	url, elsewhere := listeningDatabase(t)
+	through := pgtest.PgBouncer(t, url)
+	driver := open(t, through.URL)
+	bell := watch(t, driver, "account", 10*time.Millisecond)
+
+	written := write(t, messagestore.New(postgres.New(elsewhere, nil), nil), "account-1", messagestore.NoStream, opened())
+
+	requireRing(t, bell, written.GlobalPosition)
+	require.ErrorIs(t, driver.Listen(t.Context(), nil), messagestore.ErrNotSupported)
+	require.Empty(t, listeners(t, elsewhere))
+}
+
+// message-db's function does not notify.
+func TestWhatACompatibleClientWritesIsFoundByPolling(t *testing.T) {
+	t.Parallel()
+	url, elsewhere := listeningDatabase(t)
+	bell := watch(t, open(t, url), "account", 10*time.Millisecond)
+	awaitListener(t, elsewhere)
+
+	_, err := elsewhere.Exec(t.Context(), "select message_store.write_message(gen_random_uuid()::text, 'account-1', 'Opened', '{}')")
+	require.NoError(t, err)
+
+	requireRing(t, bell, 1)
+}
+
+// A standby that is read from does not listen, and is told what it gets all the same.
+func TestOnAStandbyMessagesAreFoundByPolling(t *testing.T) {
+	t.Parallel()
+	primary := ownServer(t)
+	standby := pgtest.Standby(t, primary) + "&dibs.allow_unsafe_settings=on"
+	driver := open(t, standby)
+	bell := watch(t, driver, "account", 10*time.Millisecond)
+
+	written := write(t, messagestore.New(open(t, primary), nil), "account-1", messagestore.NoStream, opened())
+
+	requireRing(t, bell, written.GlobalPosition)
+	err := driver.Listen(t.Context(), nil)
+	require.ErrorContains(t, err, "listen: ")
+	require.NotErrorIs(t, err, messagestore.ErrNotSupported, "it may be promoted")
+}
+
+// What a driver was given by somebody who uses it is not used behind his back.
+func TestOverAnythingButAPoolAWatchLeavesTheDriverAlone(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	conn := connect(t, pgtest.URL(t))
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // there is nothing to undo
+	for _, db := range []postgres.DB{conn, tx} {
+		driver := postgres.New(db, nil)
+		_, err := driver.Heads(t.Context(), nil)
+		require.ErrorIs(t, err, messagestore.ErrNotSupported)
+		require.ErrorIs(t, driver.Listen(t.Context(), nil), messagestore.ErrNotSupported)
+
+		bell := watch(t, driver, storetest.Category(t), time.Millisecond)
+		for range 3 {
+			require.Equal(t, messagestore.GlobalPosition(0), <-bell)
+		}
+	}
+}
+
+func TestTheLastWatchEndsListening(t *testing.T) {
+	t.Parallel()
+	url, elsewhere := listeningDatabase(t)
+	_, stop := messagestore.New(open(t, url), nil).Watch("account", time.Hour)
+	awaitListener(t, elsewhere)
+
+	stop()
+
+	require.Eventually(t, func() bool { return len(listeners(t, elsewhere)) == 0 }, patience, tick)
+}
+
+// However many messages there are, and whatever the server believes of them, a head
+// costs a few pages.
+func TestHeadsAreFoundByAnIndex(t *testing.T) {
+	t.Parallel()
+	_, elsewhere := listeningDatabase(t)
+	categories := make([]string, 100)
+	for i := range categories {
+		categories[i] = fmt.Sprintf("account%d", i)
+	}
+	pages := func() int {
+		// On a connection of its own: a plan that was made for the empty table is kept.
+		var plan string
+		err := elsewhere.QueryRow(t.Context(), "explain (analyze, buffers, format json) select dibs.heads($1)", pgx.QueryExecModeSimpleProtocol, categories).Scan(&plan)
+		require.NoError(t, err)
+		var explained []struct {
+			Plan struct {
+				Hit  int `json:"Shared Hit Blocks"`
+				Read int `json:"Shared Read Blocks"`
+			}
+		}
+		require.NoError(t, json.NewDecoder(strings.NewReader(plan)).Decode(&explained))
+		return explained[0].Plan.Hit + explained[0].Plan.Read
+	}
+	pages()
+	_, err := elsewhere.Exec(t.Context(), `insert into dibs.messages (id, stream_name, type, position, data)
+		select gen_random_uuid(), 'account' || n % 10 || '-' || n, 'Opened', 0, '{}' from generate_series(1, 30000) n`)
+	require.NoError(t, err)
+	require.Less(t, pages(), 1500)
+	_, err = elsewhere.Exec(t.Context(), "analyze dibs.messages")
+	require.NoError(t, err)
+	require.Less(t, pages(), 1500)
+}
