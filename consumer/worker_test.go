@@ -189,3 +189,40 @@ type rungStore struct {
 func (s *rungStore) Watch(messagestore.Category, time.Duration) (<-chan messagestore.GlobalPosition, func()) {
 	return s.bell, func() {}
 }
+
+// What is being parked is in hand too.
+func TestAMessageThatIsBeingParkedCounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for i := range 10 {
+			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
+		}
+		var inHand, most atomic.Int64
+		c := newConsumer(t, slowToPark{store}, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+			if m.Stream == "account-0" {
+				return parkError{}
+			}
+			if n := inHand.Add(1); n > most.Load() {
+				most.Store(n)
+			}
+			defer inHand.Add(-1)
+			time.Sleep(time.Second)
+			return nil
+		}), &consumer.Config{Concurrency: 2})
+
+		require.NoError(t, c.CatchUp(t.Context()))
+
+		require.Equal(t, int64(1), most.Load())
+		require.Equal(t, int64(1), c.Stats().Parked)
+	})
+}
+
+type slowToPark struct{ *messagestore.Store }
+
+func (s slowToPark) Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error) {
+	if stream.Category() == deadLetters {
+		time.Sleep(14 * time.Second)
+	}
+	return s.Store.Write(ctx, stream, expected, bodies...)
+}
