@@ -4,6 +4,8 @@
 LINT := go tool -modfile=tools/go.mod golangci-lint
 ACCOUNT := go run ./examples/account/cmd/account demo $(if $(ORDERS),--orders "$$ORDERS")
 FUZZTIME ?= 30s
+BENCH_LINT := go tool -modfile=../tools/go.mod golangci-lint
+BENCHED := postgresql redis-server npm gcc
 
 .PHONY: help
 help: ## Print this list
@@ -34,17 +36,34 @@ test/race: ## Run every test with the race detector, in random order
 fuzz: ## Run every fuzz test for FUZZTIME (30s)
 	scripts/with-postgres -- scripts/fuzz $(FUZZTIME)
 
+.PHONY: test/bench
+test/bench: ## Run the tests of the bench; each contender does a little of its work
+	scripts/setup $(BENCHED)
+	cd bench && go test ./...
+
+.PHONY: bench
+bench: ## Measure beside others, on servers of its own (BENCH=--long: longer; BENCH=--help)
+	scripts/setup $(BENCHED)
+	cd bench && go build -o ../bin/bench . && exec ../bin/bench $(BENCH)
+
+.PHONY: bench/docs
+bench/docs: ## Put what the last run of the bench found into docs/performance.md
+	cd bench && go run . docs
+
 .PHONY: lint
 lint: ## Check formatting and lint
 	$(LINT) run ./...
+	cd bench && $(BENCH_LINT) run ./...
 
 .PHONY: fix
 fix: ## Do what lint can do by itself
 	$(LINT) run --fix ./...
+	cd bench && $(BENCH_LINT) run --fix ./...
 
 .PHONY: vet
 vet: ## Run go vet
 	go vet ./...
+	cd bench && go vet ./...
 
 .PHONY: tidy
 tidy: ## Check that every go.mod is tidy
@@ -58,4 +77,4 @@ build: ## Build bin/dibs
 
 .PHONY: ci
 ci: export CI := true
-ci: tidy vet lint test/race demo demo/postgres ## Run all that a change must pass
+ci: tidy vet lint test/race test/bench demo demo/postgres ## Run all that a change must pass

@@ -13,7 +13,7 @@ import (
 // perStream is how many messages a stream has: a writer begins another after that.
 const perStream = 20
 
-// A transferred is what is written everywhere: 190 bytes of JSON, with 150 bytes of
+// A transferred is what is written everywhere: some 200 bytes of JSON, with 150 bytes of
 // metadata.
 type transferred struct {
 	TransferID  string `json:"transferId"`

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/bench/cases"
+	"github.com/dibs-go/dibs/bench/measure"
+	"github.com/dibs-go/dibs/bench/report"
+	"github.com/dibs-go/dibs/bench/server"
+)
+
+func TestMain(m *testing.M) {
+	measure.RunChild() // cells start this program
+	goleak.VerifyTestMain(m)
+}
+
+// A cell checks what it did against what is stored, and fails if it has not.
+func TestEveryContenderDoesItsWork(t *testing.T) {
+	servers := server.NewSet("")
+	t.Cleanup(func() { require.NoError(t, servers.Stop()) })
+	options := measure.Options{Servers: servers, Rounds: 1, Time: 50 * time.Millisecond, Warmup: 10 * time.Millisecond, Smoke: true, Seed: 1}
+	all := cases.All()
+	require.NoError(t, measure.Validate(all))
+
+	for _, c := range all {
+		t.Run(c.Name, func(t *testing.T) {
+			measure.Run(t.Context(), []measure.Case{c}, options, func(_ measure.Case, r measure.Result, err error) {
+				require.NoError(t, err)
+				for _, contender := range r.Contenders {
+					require.Len(t, r.Rounds[contender], 1, contender)
+				}
+				for _, goal := range report.NewCase(r).Goals {
+					require.NotZero(t, goal.Figure, "nothing was measured for %v", goal)
+				}
+			})
+		})
+	}
+}
+
+func TestRunIsReportedAndGoesIntoTheDocument(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, run{Only: "^write/1-category/1-caller$", Rounds: 1, Seconds: 0.05, Out: dir, Dir: "/var/tmp"}.Run(t.Context()))
+
+	results, err := report.Read(dir)
+	require.NoError(t, err)
+	require.Len(t, results.Cases, 1)
+	require.Len(t, results.Cases[0].Contenders, 3)
+	require.NotZero(t, results.Run.Seed)
+	require.Contains(t, results.Run.Versions, "PostgreSQL")
+
+	page, err := os.ReadFile("../docs/performance.md")
+	require.NoError(t, err)
+	path := filepath.Join(dir, "performance.md")
+	require.NoError(t, os.WriteFile(path, page, 0o600))
+	require.NoError(t, docs{From: dir, Path: path}.Run())
+	made, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Contains(t, string(made), "`write/1-category/1-caller`")
+	for line := range strings.SplitSeq(string(made), "\n") {
+		if _, rest, ok := strings.Cut(line, "]("); ok && strings.HasSuffix(line, ".svg)") {
+			require.FileExists(t, filepath.Join(dir, strings.TrimSuffix(rest, ")")))
+		}
+	}
+}
+
+func TestUnknownCaseIsRefused(t *testing.T) {
+	require.ErrorContains(t, run{Only: "no-such-case"}.Run(t.Context()), `no case has a name that matches "no-such-case"`)
+	require.ErrorContains(t, run{Only: "("}.Run(t.Context()), "--only: error parsing regexp")
+}

@@ -1,0 +1,211 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestPostgresIsDurableAndOtherwiseAsItComes(t *testing.T) {
+	t.Parallel()
+	set := NewSet("")
+	p, err := set.Postgres(t.Context())
+	require.NoError(t, err)
+	again, err := set.Postgres(t.Context())
+	require.NoError(t, err)
+	require.Same(t, p, again)
+
+	for template, query := range map[string]string{
+		Empty:     "select 0",
+		Dibs:      "select count(*) from dibs.messages",
+		MessageDB: "select count(*) from message_store.messages",
+	} {
+		name, err := p.Create(t.Context(), template)
+		require.NoError(t, err)
+		conn, err := pgx.Connect(t.Context(), p.URL(name))
+		require.NoError(t, err)
+		var rows int
+		require.NoError(t, conn.QueryRow(t.Context(), query).Scan(&rows))
+		require.Zero(t, rows)
+		require.NoError(t, p.Drop(t.Context(), name), "although somebody is connected")
+		require.NoError(t, conn.Close(t.Context()))
+	}
+
+	conn, err := pgx.Connect(t.Context(), p.URL("postgres"))
+	require.NoError(t, err)
+	rows, err := conn.Query(t.Context(), `select name || '=' || current_setting(name) from pg_settings
+		where source in ('command line', 'environment variable') or name in ('fsync', 'full_page_writes', 'synchronous_commit', 'autovacuum', 'wal_sync_method', 'max_wal_size')`)
+	require.NoError(t, err)
+	settings, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	for _, setting := range []string{
+		"fsync=on", "full_page_writes=on", "synchronous_commit=on", "autovacuum=on", "wal_sync_method=fdatasync", "shared_buffers=1GB", "max_wal_size=1GB",
+	} {
+		require.Contains(t, settings, setting)
+	}
+	require.NoError(t, conn.Close(t.Context()))
+	versions, err := set.Versions(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, MessageDBVersion, versions["message-db"])
+
+	pid, dir := p.PID(), p.process.dir
+	require.NoError(t, set.Stop())
+	require.NoDirExists(t, dir)
+	require.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH)
+}
+
+func TestSlowDiskTakesAMillisecondMore(t *testing.T) {
+	t.Parallel()
+	p, err := StartPostgres(t.Context(), &PostgresConfig{SlowSync: slowSync})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Stop()) })
+	conn, err := pgx.Connect(t.Context(), p.URL("postgres"))
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	_, err = conn.Exec(t.Context(), "create table t (n int)")
+	require.NoError(t, err)
+
+	const commits = 20
+	began := time.Now()
+	for range commits {
+		_, err = conn.Exec(t.Context(), "insert into t values (1)")
+		require.NoError(t, err)
+	}
+
+	require.Greater(t, time.Since(began), commits*slowSync)
+}
+
+func TestRedisAnswersAndIsGoneAfterwards(t *testing.T) {
+	t.Parallel()
+	set := NewSet("")
+	always, err := set.Redis(t.Context(), "always")
+	require.NoError(t, err)
+	none, err := set.Redis(t.Context(), "")
+	require.NoError(t, err)
+	require.NotEqual(t, always.Socket(), none.Socket())
+
+	require.Equal(t, "*2\r\n$11\r\nappendfsync\r\n$6\r\nalways\r\n", ask(t, always, "config get appendfsync"))
+	require.Equal(t, "*2\r\n$10\r\nappendonly\r\n$3\r\nyes\r\n", ask(t, always, "config get appendonly"))
+	require.Equal(t, "*2\r\n$10\r\nappendonly\r\n$2\r\nno\r\n", ask(t, none, "config get appendonly"))
+	require.Equal(t, "*2\r\n$4\r\nsave\r\n$0\r\n\r\n", ask(t, none, "config get save"))
+
+	versions, err := set.Versions(t.Context())
+	require.NoError(t, err)
+	require.NotEmpty(t, versions["Redis"])
+	require.NoError(t, set.Stop())
+	require.NoDirExists(t, always.process.dir)
+	require.ErrorIs(t, syscall.Kill(none.PID(), 0), syscall.ESRCH)
+}
+
+func ask(t *testing.T, r *Redis, command string) string {
+	t.Helper()
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", r.Socket())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = conn.Write([]byte(command + "\r\n"))
+	require.NoError(t, err)
+	answer := make([]byte, 1000)
+	n, err := conn.Read(answer)
+	require.NoError(t, err)
+	return string(answer[:n])
+}
+
+func TestServerThatDoesNotStartSaysWhy(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p, err := start(dir, nil, syscall.SIGKILL, nil, "sh", "-c", "echo no room >&2; exit 3")
+	require.NoError(t, err)
+
+	err = p.await(t.Context(), func(context.Context) error { return os.ErrNotExist })
+
+	require.ErrorContains(t, err, "does not answer: it ended")
+	require.ErrorContains(t, err, "no room")
+	require.NoError(t, p.end(syscall.SIGKILL))
+	require.NoDirExists(t, dir)
+}
+
+// A killed process takes no leave, so that the kernel has to end its servers.
+func TestServerEndsWithItsProcess(t *testing.T) {
+	t.Parallel()
+	if pidFile := os.Getenv("DIBS_BENCH_TEST_ORPHAN"); pidFile != "" {
+		p, err := start(filepath.Dir(pidFile), nil, syscall.SIGKILL, nil, "sleep", "1000")
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(pidFile+".new", []byte(strconv.Itoa(p.cmd.Process.Pid)), 0o600))
+		require.NoError(t, os.Rename(pidFile+".new", pidFile))
+		select {}
+	}
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	self, err := os.Executable()
+	require.NoError(t, err)
+	other := exec.CommandContext(t.Context(), self, "-test.run", "^TestServerEndsWithItsProcess$")
+	other.Env = append(os.Environ(), "DIBS_BENCH_TEST_ORPHAN="+pidFile)
+	require.NoError(t, other.Start())
+	var written []byte
+	require.Eventually(t, func() bool {
+		written, err = os.ReadFile(pidFile)
+		return err == nil
+	}, time.Minute, time.Millisecond)
+	pid, err := strconv.Atoi(string(written))
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(pid, 0))
+
+	require.NoError(t, other.Process.Kill())
+	require.Error(t, other.Wait())
+
+	require.Eventually(t, func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err != nil || bytes.Contains(stat, []byte(") Z ")) // there may be nobody to wait for it
+	}, time.Minute, time.Millisecond)
+}
+
+func TestCPUCountsChildrenThatHaveEnded(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	// The second half of the work is a child's, which ends.
+	p, err := start(dir, nil, syscall.SIGKILL, nil, "sh", "-c", `i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done
+		sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; times >times.new; mv times.new times'; exec sleep 1000`)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.end(syscall.SIGKILL)) })
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(filepath.Join(dir, "times"))
+		return err == nil && len(tree(p.cmd.Process.Pid)) == 1
+	}, time.Minute, time.Millisecond)
+
+	s, err := readStat(p.cmd.Process.Pid)
+	require.NoError(t, err)
+	used, err := CPU(p.cmd.Process.Pid)
+	require.NoError(t, err)
+
+	require.Positive(t, s.ended)
+	require.Greater(t, used, s.ended)
+}
+
+func TestResidentKnowsTheMost(t *testing.T) {
+	// Not beside others: the memory is the process'.
+	require.NoError(t, ResetPeak(os.Getpid()))
+	before, _, err := Resident(os.Getpid())
+	require.NoError(t, err)
+	ballast := make([]byte, 64<<20)
+	for i := 0; i < len(ballast); i += 4096 {
+		ballast[i] = 1
+	}
+	now, peak, err := Resident(os.Getpid())
+	require.NoError(t, err)
+	require.Greater(t, now, before+60<<20)
+	require.GreaterOrEqual(t, peak, now)
+	require.Equal(t, byte(1), ballast[4096])
+}
