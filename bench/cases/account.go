@@ -13,10 +13,8 @@ import (
 )
 
 const (
-	// accounts is how many accounts there are, and withdrawals how many commands each
-	// gets after those that open it and fill it.
-	accounts        = 100
-	accountsLong    = 1000
+	// withdrawals is how many commands each account gets after those that open it and
+	// fill it.
 	withdrawals     = 18
 	accountCommands = withdrawals + 2
 
@@ -50,10 +48,7 @@ func runAccounts(concurrency int) func(context.Context, *measure.Cell) error {
 			return err
 		}
 		defer store.close()
-		n := accounts
-		if cell.Long {
-			n = accountsLong
-		}
+		n := size(cell, 20, 100, 1000)
 		if concurrency == 1 {
 			n /= 10
 		}

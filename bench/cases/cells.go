@@ -36,6 +36,17 @@ func openMessageDBStore(ctx context.Context, url string) (*messageDBStore, error
 	return s.(*messageDBStore), nil //nolint:errcheck,forcetypeassert // it is one
 }
 
+// size returns how much of something a cell is to have.
+func size[T any](cell *measure.Cell, smoke, short, long T) T {
+	switch {
+	case cell.Smoke:
+		return smoke
+	case cell.Long:
+		return long
+	}
+	return short
+}
+
 // randoms returns a source of numbers for each caller.
 func randoms(cell *measure.Cell, callers int) []*rand.Rand {
 	sources := make([]*rand.Rand, callers)

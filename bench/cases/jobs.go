@@ -31,18 +31,12 @@ const (
 	// peerConns is how many connections River and watermill-sql have.
 	peerConns = 32
 
-	// riverBacklog is how many jobs are there to be worked, riverBatch how many are
-	// inserted at once.
-	riverBacklog     = 20_000
-	riverLongBacklog = 100_000
-	riverBatch       = 5000
+	// riverBatch is how many jobs are inserted at once for a backlog.
+	riverBatch = 5000
 
-	// topicMessages is how many messages watermill-sql's topic has, topicBatch how many
-	// are published, and read, at once.
-	topicMessages     = 100_000
-	topicLongMessages = 500_000
-	topicBatch        = 1000
-	topicName         = "transfers"
+	// topicBatch is how many messages are published at once for a backlog, and read.
+	topicBatch = 1000
+	topicName  = "transfers"
 )
 
 // Insert returns the case of putting in one message, or one job, at a time.
@@ -167,10 +161,7 @@ func countJobs(ctx context.Context, pool *pgxpool.Pool, state string) (n int64, 
 
 // workJobs has River work a backlog, with the settings of its own benchmark.
 func workJobs(ctx context.Context, cell *measure.Cell) error {
-	w := &worker{want: riverBacklog, done: make(chan struct{})}
-	if cell.Long {
-		w.want = riverLongBacklog
-	}
+	w := &worker{want: size[int64](cell, riverBatch, 20_000, 100_000), done: make(chan struct{})}
 	workers := riverqueue.NewWorkers()
 	riverqueue.AddWorker(workers, w)
 	client, pool, err := openRiver(ctx, cell, &riverqueue.Config{
@@ -295,10 +286,7 @@ func (t *topic) setup(ctx context.Context, cell *measure.Cell) error {
 		t.messages = 0
 		return t.db.Close()
 	})
-	n := int64(topicMessages)
-	if cell.Long {
-		n = topicLongMessages
-	}
+	n := size[int64](cell, topicBatch, 100_000, 500_000)
 	for range n / topicBatch {
 		batch := make([]*watermillmessage.Message, topicBatch)
 		for i := range batch {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -51,7 +52,7 @@ func (r *rows) read() []measure.Case {
 	}}
 	for _, callers := range []int{1, 8} {
 		cases = append(cases, measure.Case{
-			Name:  fmt.Sprintf("read/stream/%d-callers", callers),
+			Name:  "read/stream/" + dashed(callers),
 			Shows: fmt.Sprintf("Read a stream of 10 messages, %s", plural(callers, "caller")),
 			Setup: r.setup,
 			Contenders: []measure.Contender{
@@ -60,7 +61,7 @@ func (r *rows) read() []measure.Case {
 			},
 			Goals: []measure.Goal{{Metric: measure.Rate, Of: dibs, To: messageDB, AtLeast: 2}},
 		}, measure.Case{
-			Name:  fmt.Sprintf("read/nothing/%d-callers", callers),
+			Name:  "read/nothing/" + dashed(callers),
 			Shows: fmt.Sprintf("Poll a category that has nothing new, %s", plural(callers, "caller")),
 			Setup: r.setup,
 			Contenders: []measure.Contender{
@@ -72,6 +73,8 @@ func (r *rows) read() []measure.Case {
 	}
 	return cases
 }
+
+func dashed(callers int) string { return strings.ReplaceAll(plural(callers, "caller"), " ", "-") }
 
 // A reader reads messages into Go values, which it does not keep.
 type reader interface {

@@ -20,9 +20,6 @@ const (
 
 	reserveCallers = 64
 
-	// takenKeys is how many keys there are to be refused.
-	takenKeys = 2000
-
 	// keyExpiry is when Redis forgets a key. Dibs does not.
 	keyExpiry = 24 * time.Hour
 )
@@ -113,8 +110,8 @@ func refuseTaken(open openTaker) func(context.Context, *measure.Cell) error {
 			return err
 		}
 		defer t.close()
-		keys := make([]messagestore.StreamName, takenKeys)
-		if err := atOnce(reserveCallers, takenKeys, func(i int) error {
+		keys := make([]messagestore.StreamName, size(cell, 200, 2000, 10_000))
+		if err := atOnce(reserveCallers, len(keys), func(i int) error {
 			keys[i] = newKey()
 			_, err := t.take(ctx, keys[i])
 			return err
@@ -134,7 +131,7 @@ func refuseTaken(open openTaker) func(context.Context, *measure.Cell) error {
 			return err
 		}
 		taken, err := t.taken(ctx)
-		return errors.Join(err, cell.Check("keys that are taken", taken, takenKeys), cell.Check("refusals", sum(refused), done))
+		return errors.Join(err, cell.Check("keys that are taken", taken, int64(len(keys))), cell.Check("refusals", sum(refused), done))
 	}
 }
 

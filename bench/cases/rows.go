@@ -51,10 +51,7 @@ func (r *rows) setup(ctx context.Context, cell *measure.Cell) error {
 	if err != nil {
 		return err
 	}
-	count := int64(200_000)
-	if cell.Long {
-		count = 1_000_000
-	}
+	count := size[int64](cell, 10_000, 200_000, 1_000_000)
 	dibsURL, inDibs, err := target(ctx, p, server.Dibs)
 	if err != nil {
 		return err

@@ -24,18 +24,11 @@ const (
 	// wakeRate is how many messages are written a second, one at a time.
 	wakeRate = 200
 
-	// wakeSeconds is for how long, at least: a 99th percentile takes some hundred.
-	wakeSeconds     = 2
-	wakeLongSeconds = 10
-
 	// wakePoll is how often who is not woken looks. It is what both Dibs' and Eventide's
 	// consumers do by default.
 	wakePoll = 100 * time.Millisecond
 
-	idleConsumers   = 100
-	idleSeconds     = 3
-	idleLongSeconds = 20
-	idleWarmup      = 2 * time.Second
+	idleConsumers = 100
 )
 
 // The names of the ways to learn of a message.
@@ -144,12 +137,8 @@ func send(ctx context.Context, messages int64, write func(ctx context.Context, m
 	return nil
 }
 
-func wakeMessages(cell *measure.Cell) int64 {
-	if cell.Long {
-		return wakeRate * wakeLongSeconds
-	}
-	return wakeRate * wakeSeconds
-}
+// wakeMessages is for some seconds: a 99th percentile takes some hundred messages.
+func wakeMessages(cell *measure.Cell) int64 { return size[int64](cell, 10, 2*wakeRate, 10*wakeRate) }
 
 // wakeInProcess has the consumer and the writer share a store.
 func wakeInProcess(ctx context.Context, cell *measure.Cell) error {
@@ -379,24 +368,12 @@ func idle(ctx context.Context, cell *measure.Cell) error {
 		consumers.Go(func() error { return c.Run(running) })
 	}
 	// They read their one message, record where they are, and calm down.
-	calm := time.NewTimer(idleWarmup)
-	select {
-	case <-calm.C:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := pause(ctx, size(cell, 200*time.Millisecond, 2*time.Second, 5*time.Second)); err != nil {
+		return err
 	}
-	seconds := int64(idleSeconds)
-	if cell.Long {
-		seconds = idleLongSeconds
-	}
+	seconds := size[int64](cell, 1, 3, 20)
 	err = cell.Once(ctx, func(ctx context.Context) (int64, error) {
-		over := time.NewTimer(time.Duration(seconds) * time.Second)
-		select {
-		case <-over.C:
-			return seconds, nil
-		case <-ctx.Done():
-			return 0, context.Cause(ctx)
-		}
+		return seconds, pause(ctx, time.Duration(seconds)*time.Second)
 	})
 	stop()
 	if err := errors.Join(err, consumers.Wait()); err != nil {
@@ -405,4 +382,15 @@ func idle(ctx context.Context, cell *measure.Cell) error {
 	t := cell.Tally()
 	cell.Set(measure.Cores, (t.ClientCPU+t.ServerCPU).Seconds()/t.Elapsed.Seconds())
 	return cell.Check("consumers that handled their message", handled.Load(), idleConsumers)
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
