@@ -377,7 +377,7 @@ func (a *adopter) sample(ctx context.Context, plan *AdoptionPlan) error {
 	if err := applyCore(ctx, tx); err != nil {
 		return err
 	}
-	if err := execAll(ctx, tx, "create table dibs_adoption.sample (like dibs.messages including generated including constraints)"); err != nil {
+	if err := execAll(ctx, tx, "create table dibs_adoption.sample (like dibs.messages including constraints)"); err != nil {
 		return err
 	}
 	// The newest, which are more like those to come than the oldest.

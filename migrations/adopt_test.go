@@ -466,7 +466,7 @@ func TestOnlyTheOwnerMayFillTheStore(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	do(t, conn, fmt.Sprintf("grant usage on schema dibs to %s; grant insert on dibs.messages to %[1]s; grant usage on sequence dibs.messages_global_position_seq to %[1]s", name))
 
-	_, err = user.PgConn().Exec(t.Context(), "set dibs.adopting = 'on'; insert into dibs.messages (stream_name, position, type, id) values ('a-1', 0, 'T', gen_random_uuid())").ReadAll()
+	_, err = user.PgConn().Exec(t.Context(), "set dibs.adopting = 'on'; insert into dibs.messages (category, group_hash, stream_name, position, type, id) values ('a', 0, 'a-1', 0, 'T', gen_random_uuid())").ReadAll()
 
 	require.Equal(t, "55000", sqlstate(err))
 }
@@ -603,8 +603,8 @@ func TestTamperedCopyIsNotSwitchedTo(t *testing.T) {
 		"stream":       `update dibs.messages set stream_name = 'account-1x' where stream_name = 'account-1' and position = 3`,
 		"swapped":      `update dibs.messages m set data = o.data from dibs.messages o where m.stream_name = 'account-1' and m.position in (3, 4) and o.stream_name = 'account-1' and o.position = 7 - m.position`,
 		"missing":      `delete from dibs.messages where stream_name = 'account-1' and position = 3`,
-		"one more":     `insert into dibs.messages (stream_name, position, type, id, global_position) values ('account-1', 1000, 'T', gen_random_uuid(), (select min(g) from generate_series(1, 1000) g where not exists (select from dibs.messages where global_position = g)))`,
-		"in the tail":  `insert into dibs.messages (stream_name, position, type, id, global_position) values ('account-1', 1000, 'T', gen_random_uuid(), 1000000000)`,
+		"one more":     `insert into dibs.messages (category, group_hash, stream_name, position, type, id, global_position) values ('account', 0, 'account-1', 1000, 'T', gen_random_uuid(), (select min(g) from generate_series(1, 1000) g where not exists (select from dibs.messages where global_position = g)))`,
+		"in the tail":  `insert into dibs.messages (category, group_hash, stream_name, position, type, id, global_position) values ('account', 0, 'account-1', 1000, 'T', gen_random_uuid(), 1000000000)`,
 	} {
 		_, err := adopt(t, url, at(migrations.AdoptionCompares, func() {
 			const open = "set session_replication_role = replica; set dibs.adopting = 'on'; alter table dibs.messages disable trigger all; "

@@ -35,7 +35,7 @@ func writeTo(stream string) string {
 	return `select outcome from dibs.append(array['` + stream + `'], '{-2}', '{1}', array[gen_random_uuid()], '{T}', array['{}'::json], array[null::json])`
 }
 
-const insertMessage = "insert into dibs.messages (stream_name, position, type, id) values ('a-1', 0, 'T', gen_random_uuid())"
+const insertMessage = "insert into dibs.messages (category, group_hash, stream_name, position, type, id) values ('a', 0, 'a-1', 0, 'T', gen_random_uuid())"
 
 // Each of these is refused with 42501, to every role and to who has none. They may
 // all make schemas of their own here.

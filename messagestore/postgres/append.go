@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/messagestore"
@@ -44,7 +43,6 @@ func (d *Driver) appendAll(ctx context.Context, appends []messagestore.Append, f
 	// too.
 	const attempts = 5
 
-	args := appendArguments(appends)
 	for attempt := 1; ; {
 		var answers []answer
 		own := false
@@ -53,7 +51,7 @@ func (d *Driver) appendAll(ctx context.Context, appends []messagestore.Append, f
 				fences = nil // it cannot commit once its caller is gone
 			}
 			call := func() (err error) {
-				answers, err = d.call(ctx, db, append(args, fences))
+				answers, err = d.call(ctx, db, appends, fences)
 				return err
 			}
 			if !own {
@@ -93,15 +91,24 @@ type answer struct {
 	id             uuid.UUID
 }
 
-func (d *Driver) call(ctx context.Context, db DB, args []any) ([]answer, error) {
-	rows, err := db.Query(ctx, d.queries.append, d.arguments(db, args)...)
+// call has the database write. One message, as most writes have, goes by a function of
+// its own. It fails for an id that is there already, and a transaction does not survive
+// that: in one it is not asked.
+func (d *Driver) call(ctx context.Context, db DB, appends []messagestore.Append, fences []int64) ([]answer, error) {
+	if len(appends) == 1 && len(appends[0].Records) == 1 && !d.inTransaction(db) {
+		answers, err := d.answers(ctx, db, d.queries.appendOne, d.oneArguments(appends[0], fences))
+		if !isUniqueViolation(err) {
+			return answers, err
+		}
+	}
+	return d.answers(ctx, db, d.queries.append, d.appendArguments(appends, fences))
+}
+
+func (d *Driver) answers(ctx context.Context, db DB, sql string, args []any) ([]answer, error) {
+	rows, err := db.Query(ctx, sql, d.arguments(db, args)...)
 	if err != nil {
 		return nil, err
 	}
-	return scanAnswers(rows)
-}
-
-func scanAnswers(rows pgx.Rows) ([]answer, error) {
 	defer rows.Close()
 	var answers []answer
 	for rows.Next() {
@@ -120,7 +127,7 @@ func scanAnswers(rows pgx.Rows) ([]answer, error) {
 
 // appendArguments lays appends out as the arrays that the function takes. Their
 // types are such that every way pgx has to send them means the same.
-func appendArguments(appends []messagestore.Append) []any {
+func (d *Driver) appendArguments(appends []messagestore.Append, fences []int64) []any {
 	n := 0
 	for _, a := range appends {
 		n += len(a.Records)
@@ -133,15 +140,28 @@ func appendArguments(appends []messagestore.Append) []any {
 			ids = append(ids, pgtype.UUID{Bytes: r.ID, Valid: true})
 			types = append(types, r.Type)
 			data = append(data, string(r.Data))
-			var m *string
-			if len(r.Metadata) > 0 {
-				text := string(r.Metadata)
-				m = &text
-			}
-			metadata = append(metadata, m)
+			metadata = append(metadata, text(r.Metadata))
 		}
 	}
-	return []any{streams, expected, counts, ids, types, data, metadata}
+	return []any{streams, expected, counts, ids, types, data, metadata, fences, d.notify}
+}
+
+func (d *Driver) oneArguments(a messagestore.Append, fences []int64) []any {
+	r := &a.Records[0]
+	var fence *int64
+	if fences != nil {
+		fence = &fences[0]
+	}
+	return []any{string(a.Stream), int64(a.Expected), pgtype.UUID{Bytes: r.ID, Valid: true}, r.Type, string(r.Data), text(r.Metadata), fence, d.notify}
+}
+
+// text is null for nothing.
+func text(raw []byte) *string {
+	if len(raw) == 0 {
+		return nil
+	}
+	s := string(raw)
+	return &s
 }
 
 // outcome says in the library's words what the function answered.

@@ -447,7 +447,7 @@ func TestDoctorFindsTablesThatVacuumHasToLookAt(t *testing.T) {
 	execute(t, conn,
 		"alter table dibs.messages set (autovacuum_enabled = off)", "alter table dibs.fences set (autovacuum_enabled = off)",
 		"insert into dibs.fences select n::text, 1 from generate_series(1, 15000) n", "delete from dibs.fences where fence = 1",
-		"insert into dibs.messages (stream_name, position, type, id) select 'account-1', n, 'Opened', gen_random_uuid() from generate_series(0, 100000) n")
+		"insert into dibs.messages (category, group_hash, stream_name, position, type, id) select 'account', 0, 'account-1', n, 'Opened', gen_random_uuid() from generate_series(0, 100000) n")
 	observer := connect(t, url)
 	require.Eventually(t, func() bool {
 		for _, f := range examine(t, observer, nil) {

@@ -75,6 +75,12 @@ func isLockTimeout(err error) bool {
 	return ok && e.Code == "55P03" && definite(err)
 }
 
+// isUniqueViolation reports whether a statement was refused for what is there already.
+func isUniqueViolation(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == "23505" && definite(err)
+}
+
 // What the server says of a schema, a function and a table that is not there.
 var noSchema = []string{"3F000", "42883", "42P01"}
 

@@ -317,31 +317,19 @@ type eachAnswer struct {
 }
 
 func (d *Driver) callEach(ctx context.Context, db DB, group []*ticket) (a eachAnswer, err error) {
-	var streams []string
-	slots := map[messagestore.StreamName]int32{}
 	n := len(group)
-	slot, expected, counts, fences := make([]int32, n), make([]int64, n), make([]int32, n), make([]int64, n)
+	streams, expected, counts, fences := make([]string, n), make([]int64, n), make([]int32, n), make([]int64, n)
 	ids, types, data, metadata := make([]pgtype.UUID, 0, n), make([]string, 0, n), make([]string, 0, n), make([]*string, 0, n)
 	for i, t := range group {
-		at, ok := slots[t.append.Stream]
-		if !ok {
-			streams = append(streams, string(t.append.Stream))
-			at = int32(len(streams)) //nolint:gosec // at most maxGroup
-			slots[t.append.Stream] = at
-		}
-		slot[i], expected[i], counts[i], fences[i] = at, int64(t.append.Expected), int32(len(t.append.Records)), t.fences[0] //nolint:gosec // at most MaxWriteMessages
+		streams[i], expected[i], fences[i] = string(t.append.Stream), int64(t.append.Expected), t.fences[0]
+		counts[i] = int32(len(t.append.Records)) //nolint:gosec // at most MaxWriteMessages
 		for _, r := range t.append.Records {
 			ids = append(ids, pgtype.UUID{Bytes: r.ID, Valid: true})
 			types, data = append(types, r.Type), append(data, string(r.Data))
-			var m *string
-			if len(r.Metadata) > 0 {
-				text := string(r.Metadata)
-				m = &text
-			}
-			metadata = append(metadata, m)
+			metadata = append(metadata, text(r.Metadata))
 		}
 	}
-	rows, err := db.Query(ctx, d.queries.appendEach, d.arguments(db, []any{streams, slot, expected, counts, fences, ids, types, data, metadata})...)
+	rows, err := db.Query(ctx, d.queries.appendEach, d.arguments(db, []any{streams, expected, counts, fences, ids, types, data, metadata, d.notify})...)
 	if err != nil {
 		return a, err
 	}

@@ -18,8 +18,8 @@ func TestStreamWithoutIdentifierIsOneMembers(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	category := storetest.Category(t)
-	_, err := pool.Exec(t.Context(), `insert into dibs.messages (stream_name, position, type, id, data)
-		values ($1, 0, 'Opened', gen_random_uuid(), '{}')`, string(category))
+	_, err := pool.Exec(t.Context(), `insert into dibs.messages (category, group_hash, stream_name, position, type, id, data)
+		values (dibs.category($1), dibs.group_hash($1), $1, 0, 'Opened', gen_random_uuid(), '{}')`, string(category))
 	require.NoError(t, err)
 	store := messagestore.New(postgres.New(pool, nil), nil)
 

@@ -198,6 +198,8 @@ func (d *Driver) Close() error {
 var (
 	//go:embed sql/append.sql
 	appendSQL string
+	//go:embed sql/append_one.sql
+	appendOneSQL string
 	//go:embed sql/append_each.sql
 	appendEachSQL string
 	//go:embed sql/read_stream.sql
@@ -217,13 +219,14 @@ var (
 )
 
 type queries struct {
-	append, appendEach, readStream, readCategory, last, version, find, check, schemaVersion, heads string
+	append, appendOne, appendEach, readStream, readCategory, last, version, find, check, schemaVersion, heads string
 	reportQueries
 }
 
 func queriesFor(schema string) queries {
 	return queries{
 		append:        pgschema.Rename(appendSQL, schema),
+		appendOne:     pgschema.Rename(appendOneSQL, schema),
 		appendEach:    pgschema.Rename(appendEachSQL, schema),
 		readStream:    pgschema.Rename(readStreamSQL, schema),
 		readCategory:  pgschema.Rename(readCategorySQL, schema),

@@ -242,8 +242,8 @@ func TestNothingReadsTheWholeTable(t *testing.T) {
 func TestFilteredReaderAdvancesOverWhatItDoesNotWant(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	_, err := pool.Exec(t.Context(), "insert into "+schema+`.messages (stream_name, position, type, id)
-		select 'a-' || n, 0, case n when 25000 then 'Wanted' else 'Other' end, gen_random_uuid() from generate_series(1, 25100) n`)
+	_, err := pool.Exec(t.Context(), "insert into "+schema+`.messages (category, group_hash, stream_name, position, type, id)
+		select 'a', n, 'a-' || n, 0, case n when 25000 then 'Wanted' else 'Other' end, gen_random_uuid() from generate_series(1, 25100) n`)
 	require.NoError(t, err)
 	driver := postgres.New(pool, &postgres.Config{Schema: schema})
 	q := messagestore.CategoryQuery{Category: "a", Limit: 10, Filter: messagestore.Filter{Types: []string{"Wanted"}}}

@@ -75,7 +75,7 @@ func TestNobodyHasRightsOnTables(t *testing.T) {
 		pool := poolAs(t, role)
 		for _, statement := range []string{
 			"select from dibs.messages", "select id from dibs.messages limit 1", "table dibs.migrations",
-			"insert into dibs.messages (stream_name, position, type, id) values ('a-1', 0, 'T', gen_random_uuid())",
+			"insert into dibs.messages (category, group_hash, stream_name, position, type, id) values ('a', 0, 'a-1', 0, 'T', gen_random_uuid())",
 			"insert into dibs.migrations values ('a', 'b')",
 			"update dibs.messages set type = 'T'", "delete from dibs.messages", "truncate dibs.messages",
 			"select nextval('dibs.messages_global_position_seq')", "select setval('dibs.messages_global_position_seq', 1)",

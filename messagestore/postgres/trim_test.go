@@ -279,7 +279,7 @@ func TestTrimOfACategoryIsOfEachStream(t *testing.T) {
 		a.fill(t, stream, 5)
 	}
 	// As message-db's clients may have it: a stream without an identifier.
-	_, err := a.pool.Exec(t.Context(), "insert into dibs.messages (stream_name, position, type, id) select $1, n, 'T', gen_random_uuid() from generate_series(0, 3) n", string(a.category))
+	_, err := a.pool.Exec(t.Context(), "insert into dibs.messages (category, group_hash, stream_name, position, type, id) select $1, dibs.group_hash($1), $1, n, 'T', gen_random_uuid() from generate_series(0, 3) n", string(a.category))
 	require.NoError(t, err)
 
 	var removed []int64

@@ -97,7 +97,7 @@ type Violation struct {
 	//	order        later positions of a stream have later global positions
 	//	unique       ids, global positions and positions in a stream are of one message
 	//	indexes      the unique indexes are there, and have what the table has
-	//	generated    generated columns are what they are generated from
+	//	derived      category, group hash and correlation are what they are derived from
 	//	sequence     the sequence is ahead of every global position, and goes on by 1
 	//	erased       a stream that was erased has no message, and a tombstone
 	//	reservation  a key has one winner: the first in its stream, with the id of its command

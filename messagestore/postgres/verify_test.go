@@ -122,7 +122,7 @@ func TestVerifyCountsWhatItLookedAt(t *testing.T) {
 func TestVerifyFindsEveryViolation(t *testing.T) {
 	t.Parallel()
 	insert := func(stream string, position, global int, messageType, data string) string {
-		return fmt.Sprintf("insert into dibs.messages (stream_name, position, global_position, type, id, data) values ('%s', %d, %d, '%s', gen_random_uuid(), '%s')",
+		return fmt.Sprintf("insert into dibs.messages (category, group_hash, stream_name, position, global_position, type, id, data) values (dibs.category('%[1]s'), dibs.group_hash('%[1]s'), '%[1]s', %[2]d, %[3]d, '%[4]s', gen_random_uuid(), '%[5]s')",
 			stream, position, global, messageType, data)
 	}
 	for name, c := range map[string]struct {
@@ -167,16 +167,16 @@ func TestVerifyFindsEveryViolation(t *testing.T) {
 			"indexes: expected a valid unique index on id, found none", "",
 		},
 		"a category is not the stream's": {
-			[]string{"alter table dibs.messages alter category drop expression", "update dibs.messages set category = 'other' where stream_name = 'account-2'"},
-			"generated: account-2@0 (4): expected category account, found other", "",
+			[]string{"update dibs.messages set category = 'other' where stream_name = 'account-2'"},
+			"derived: account-2@0 (4): expected category account, found other", "",
 		},
 		"a group hash is not the identifier's": {
-			[]string{"alter table dibs.messages alter group_hash drop expression", "update dibs.messages set group_hash = 7 where stream_name = 'account-2'"},
-			"generated: account-2@0 (4): expected group_hash ", "",
+			[]string{"update dibs.messages set group_hash = 7 where stream_name = 'account-2'"},
+			"derived: account-2@0 (4): expected group_hash ", "",
 		},
 		"a correlation is not the metadata's": {
-			[]string{"alter table dibs.messages alter correlation_category drop expression", "update dibs.messages set correlation_category = 'x' where stream_name = 'account-2'"},
-			"generated: account-2@0 (4): expected correlation_category null, found x", "",
+			[]string{"update dibs.messages set correlation_category = 'x' where stream_name = 'account-2'"},
+			"derived: account-2@0 (4): expected correlation_category null, found x", "",
 		},
 		"the sequence is behind": {
 			[]string{"select setval('dibs.messages_global_position_seq', 15)"},
@@ -196,16 +196,16 @@ func TestVerifyFindsEveryViolation(t *testing.T) {
 		},
 		"a second copy in a reservation's stream": {
 			[]string{
-				`insert into dibs.messages (stream_name, position, global_position, type, id, data, metadata)
-				select stream_name, 1, 17, type, gen_random_uuid(), data, metadata from dibs.messages where stream_name = 'account:command-1+AAA'`,
+				`insert into dibs.messages (category, group_hash, correlation_category, stream_name, position, global_position, type, id, data, metadata)
+				select category, group_hash, correlation_category, stream_name, 1, 17, type, gen_random_uuid(), data, metadata from dibs.messages where stream_name = 'account:command-1+AAA'`,
 				"select setval('dibs.messages_global_position_seq', 17)",
 			},
 			"reservation: account:command-1+AAA@1 (17): expected one winner for the key AAA, at position 0, found one more in the stream", "",
 		},
 		"a second copy in another stream": {
 			[]string{
-				`insert into dibs.messages (stream_name, position, global_position, type, id, data, metadata)
-				select 'account:command-9', 0, 17, type, gen_random_uuid(), data, metadata from dibs.messages where stream_name = 'account:command-1+AAA'`,
+				`insert into dibs.messages (category, group_hash, correlation_category, stream_name, position, global_position, type, id, data, metadata)
+				select category, dibs.group_hash('account:command-9'), correlation_category, 'account:command-9', 0, 17, type, gen_random_uuid(), data, metadata from dibs.messages where stream_name = 'account:command-1+AAA'`,
 				"select setval('dibs.messages_global_position_seq', 17)",
 			},
 			"reservation: account:command-9@0 (17): expected one winner for the key AAA, at position 0, found one in another stream", "",
@@ -298,8 +298,8 @@ func TestVerifyLeavesDeadLettersOfOtherClientsAlone(t *testing.T) {
 	t.Parallel()
 	v := newVerified(t)
 	v.healthy(t)
-	v.damage(t, `insert into dibs.messages (stream_name, position, type, id, data)
-		select s, 0, 'Parked', gen_random_uuid(), '[]' from unnest('{account:deadLetter-,account:deadLetter-a,account:deadLetter-a+1,account:deadLetter}'::text[]) s`)
+	v.damage(t, `insert into dibs.messages (category, group_hash, stream_name, position, type, id, data)
+		select dibs.category(s), dibs.group_hash(s), s, 0, 'Parked', gen_random_uuid(), '[]' from unnest('{account:deadLetter-,account:deadLetter-a,account:deadLetter-a+1,account:deadLetter}'::text[]) s`)
 
 	found := v.verify(t)
 

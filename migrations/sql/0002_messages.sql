@@ -18,12 +18,40 @@ where oid = to_regnamespace('dibs')
   and pg_has_role(session_user, nspowner, case when current_setting('server_version_num')::integer < 160000 then 'member' else 'set' end);
 perform dibs.begin_migration('0002_messages.sql', '0001_schema.sql');
 
+-- What is found by, and stands in columns of its own. Generated columns would say the
+-- same, but every statement that adds messages would read their expressions anew, and
+-- store each row twice: that is half as long again for a message, and more for one by
+-- itself. So whoever adds messages puts in what these return, and dibs.verify_table
+-- looks whether they did.
+create function dibs.category(stream_name text) returns text
+language sql immutable parallel safe
+return split_part(stream_name, '-', 1);
+
+comment on function dibs.category(text) is 'The category of a stream: what is before the first dash.';
+
+create function dibs.group_hash(stream_name text) returns bigint
+language sql immutable parallel safe
+return ('x' || left(md5(coalesce(
+    nullif(split_part(substr(stream_name, nullif(strpos(stream_name, '-'), 0) + 1), '+', 1), ''),
+    split_part(stream_name, '-', 1)
+  )), 16))::bit(64)::bigint;
+
+comment on function dibs.group_hash(text) is
+'What consumer groups are divided by: message-db''s hash_64, the first half of the MD5, of the cardinal identifier (between
+the first dash and the first plus sign), or of the category where there is none.';
+
+create function dibs.correlation_category(metadata json) returns text
+language sql immutable parallel safe
+return split_part(metadata ->> 'correlationStreamName', '-', 1);
+
+comment on function dibs.correlation_category(json) is 'The category of the stream that the metadata is correlated with, or null.';
+
 -- Texts are collated "C", so that no upgrade of a locale reorders an index. Data
 -- and metadata are json, which keeps what was written byte for byte and costs
 -- half of what jsonb does to write and to read.
 --
--- The checks are what every client obeys. Our functions refuse more; clients of
--- message-db may write names and data that they would not.
+-- What may be written is said by the functions that write: more by ours than by those
+-- of message-db, whose clients may write names and data that ours would not.
 create table dibs.messages (
   global_position bigserial not null,
   position bigint not null,
@@ -31,23 +59,10 @@ create table dibs.messages (
   stream_name text collate "C" not null,
   type text collate "C" not null,
 
-  -- Before the first dash.
-  category text collate "C" not null
-    generated always as (split_part(stream_name, '-', 1)) stored,
-
-  -- What consumer groups are divided by: message-db's hash_64, the first half of
-  -- the MD5, of the cardinal identifier (between the first dash and the first
-  -- plus sign), or of the category where there is none.
-  group_hash bigint not null
-    generated always as (
-      ('x' || left(md5(coalesce(
-        nullif(split_part(substr(stream_name, nullif(strpos(stream_name, '-'), 0) + 1), '+', 1), ''),
-        split_part(stream_name, '-', 1)
-      )), 16))::bit(64)::bigint
-    ) stored,
-
-  correlation_category text collate "C"
-    generated always as (split_part(metadata ->> 'correlationStreamName', '-', 1)) stored,
+  -- What the functions of these names return.
+  category text collate "C" not null,
+  group_hash bigint not null,
+  correlation_category text collate "C",
 
   id uuid not null,
   data json,
@@ -57,9 +72,7 @@ create table dibs.messages (
   -- alone.
   primary key (category, global_position),
   constraint messages_id unique (id),
-  constraint messages_stream unique (stream_name, position),
-  constraint messages_position check (position >= 0),
-  constraint messages_global_position check (global_position >= 1)
+  constraint messages_stream unique (stream_name, position)
 );
 
 comment on table dibs.messages is 'Messages, only ever added, and only by functions that hold the lock of their category.';
@@ -118,7 +131,7 @@ comment on table dibs.removals is 'How often messages of a category were removed
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0002_messages.sql', 'abc4466a21a0b30bc7894dbd3835f92aab2acf9e9ba3e30c0926d24e91712571');
+values ('0002_messages.sql', '344723a93face5c968de24f8a9e9d75c1679fa61c578504c37665d67fe0e8735');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

@@ -88,34 +88,36 @@ return value is null or jsonb_typeof(value) <> 'string' or value = '""' or dibs.
 
 comment on function dibs.valid_reference(jsonb) is 'Whether metadata may have this where the library reads a name.';
 
-create function dibs.valid_references(fields jsonb) returns boolean
-language sql immutable parallel safe
-return dibs.valid_reference(fields -> 'correlationStreamName')
-  and dibs.valid_reference(fields -> 'causationMessageStreamName')
-  and dibs.valid_reference(fields -> 'replyStreamName')
-  and dibs.valid_reference(fields -> 'schemaVersion');
-
-comment on function dibs.valid_references(jsonb) is 'Whether metadata may have what it has in the fields that the library reads names from; null has nothing.';
-
 -- Every metadata that messagestore.Metadata encodes to, and every other that it
 -- reads without harm: of the fields it knows, texts are bound as names are, and
 -- what another client made of them is kept.
-create function dibs.valid_metadata(value json) returns boolean
+create function dibs.valid_references(value json) returns boolean
 language plpgsql immutable
 as $$
 declare
   fields jsonb; -- a variable, or else it would be parsed for each look into it
 begin
-  if value is null then
-    return true;
-  end if;
   if not dibs.valid_data(value) then
     return false;
   end if;
   fields := value::jsonb;
-  return dibs.valid_references(fields);
+  return dibs.valid_reference(fields -> 'correlationStreamName')
+    and dibs.valid_reference(fields -> 'causationMessageStreamName')
+    and dibs.valid_reference(fields -> 'replyStreamName')
+    and dibs.valid_reference(fields -> 'schemaVersion');
 end
 $$;
+
+-- Metadata of visible ASCII without a backslash has nothing in it that the other would
+-- refuse, if it is so short that no name in it can be too long.
+create function dibs.valid_metadata(value json) returns boolean
+language sql immutable
+return case
+  when value is null then true
+  when octet_length(value::text) <= 255 + length('{"schemaVersion":""}') and json_typeof(value) = 'object'
+    and value::text collate "C" !~ '[^!-[\]-~]|[0-9][eE][+-]?[0-9]{5}' then true
+  else dibs.valid_references(value)
+end;
 
 comment on function dibs.valid_metadata(json) is
 'Whether a message may have this metadata: none, or an object as valid_data has it, in which stream names are texts that names may be.';
@@ -123,7 +125,7 @@ comment on function dibs.valid_metadata(json) is
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0003_validation.sql', '43a20c18c9b138995cef3c5bf4470e7e48dea66dd2a276e45d0445e92ce86030');
+values ('0003_validation.sql', '43fe79725a1b9044707828af9966b31d565959d5e60420d03924d5423c7292b4');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

@@ -240,9 +240,9 @@ begin
       if records is not null then
         perform dibs.lock_category(split_part(records, '-', 1));
         perform dibs.begin_again(records);
-        insert into dibs.messages (stream_name, position, type, id, data)
+        insert into dibs.messages (category, group_hash, stream_name, position, type, id, data)
         values (
-          records, dibs.stream_version(records) + 1, 'dibs:Trimmed', coalesce(id, gen_random_uuid()),
+          dibs.category(records), dibs.group_hash(records), records, dibs.stream_version(records) + 1, 'dibs:Trimmed', coalesce(id, gen_random_uuid()),
           json_strip_nulls(json_build_object(
             'stream', stream, 'removed', removed, 'from', head.position, 'upTo', upto - 1, 'by', session_user, 'reason', reason))
         );
@@ -293,10 +293,13 @@ begin
   if first.type = 'dibs:Tombstone' then
     perform dibs.remove_messages(tombstone_stream, first.position + 1);
   end if;
-  insert into dibs.messages (stream_name, position, type, id, data, metadata)
-  values (tombstone_stream, version, 'dibs:Tombstone', id, data, metadata);
+  insert into dibs.messages (category, group_hash, correlation_category, stream_name, position, type, id, data, metadata)
+  values (dibs.category(tombstone_stream), dibs.group_hash(tombstone_stream), dibs.correlation_category(metadata),
+    tombstone_stream, version, 'dibs:Tombstone', id, data, metadata);
   insert into dibs.erased_streams as e (digest, version) values (dibs.name_digest(stream), version)
   on conflict (digest) do update set version = excluded.version, erased_at = excluded.erased_at;
+  insert into dibs.fences (category, fence, erased) values (split_part(stream, '-', 1), 0, true)
+  on conflict (category) do update set erased = true;
 end
 $$;
 
@@ -454,8 +457,9 @@ begin
     from dibs.erase_stream(stream, version, coalesce(id, case when stands then tail.id end, gen_random_uuid()), data, metadata) e;
   else
     if not stands then
-      insert into dibs.messages (stream_name, position, type, id, data, metadata)
-      values (stream, version, tombstone, coalesce(id, gen_random_uuid()), data, metadata);
+      insert into dibs.messages (category, group_hash, correlation_category, stream_name, position, type, id, data, metadata)
+      values (dibs.category(stream), dibs.group_hash(stream), dibs.correlation_category(metadata),
+        stream, version, tombstone, coalesce(id, gen_random_uuid()), data, metadata);
     end if;
     perform dibs.remove_messages(stream, least(version, head.position + max_messages), head.position);
     more := not complete;
@@ -529,7 +533,7 @@ comment on function dibs.category_streams(text, text, integer) is
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0006_retention.sql', 'c4593b2e179958f515826964fefb736e83f83b832f1349ce70b65d526f6d91d2');
+values ('0006_retention.sql', 'c53e1f2d4a5e6a4311d659d67b5b27be5262fbdd165bc9d46d11ce0a86c4433e');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

@@ -198,7 +198,7 @@ begin
       count(*) filter (where m.category is distinct from w.category or m.group_hash is distinct from w.group_hash
         or m.correlation_category is distinct from w.correlation_category) as wrong
     from dibs.messages m
-    cross join lateral dibs.generated(m.stream_name, m.metadata) w
+    cross join lateral dibs.derived(m.stream_name, m.metadata) w
     where categories is null or m.category = any (categories)
     group by m.category
     order by m.category
@@ -210,10 +210,10 @@ begin
 
   if wrong > 0 then
     return query
-    select 'generated', m.category, m.stream_name, m.position, m.global_position,
+    select 'derived', m.category, m.stream_name, m.position, m.global_position,
       v.name || ' ' || coalesce(v.expected, 'null'), coalesce(v.found, 'null'), null::bigint
     from dibs.messages m
-    cross join lateral dibs.generated(m.stream_name, m.metadata) w
+    cross join lateral dibs.derived(m.stream_name, m.metadata) w
     cross join lateral (values
       ('category', w.category, m.category),
       ('group_hash', w.group_hash::text, m.group_hash::text),
@@ -256,19 +256,14 @@ end
 $$;
 
 comment on function dibs.verify_table(text[], integer) is
-'How many messages each category has, where ids and global positions are not unique or generated columns are not what they
-are generated from, and which erased streams have no tombstone. Reads the whole table, without an index, also where categories are named.';
+'How many messages each category has, where ids and global positions are not unique or columns are not what the functions
+of their names return, and which erased streams have no tombstone. Reads the whole table, without an index, also where categories are named.';
 
--- What the table generates.
-create function dibs.generated(stream_name text, metadata json, out category text, out group_hash bigint, out correlation_category text)
+-- What a row's columns have to be.
+create function dibs.derived(stream_name text, metadata json, out category text, out group_hash bigint, out correlation_category text)
 language sql immutable parallel safe
 as $$
-  select split_part(stream_name, '-', 1),
-    ('x' || left(md5(coalesce(
-      nullif(split_part(substr(stream_name, nullif(strpos(stream_name, '-'), 0) + 1), '+', 1), ''),
-      split_part(stream_name, '-', 1)
-    )), 16))::bit(64)::bigint,
-    split_part(metadata ->> 'correlationStreamName', '-', 1)
+  select dibs.category(stream_name), dibs.group_hash(stream_name), dibs.correlation_category(metadata)
 $$;
 
 -- What is of the whole store.
@@ -645,7 +640,7 @@ $$;
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0007_report.sql', 'cd934c945c57f4f680ecb82faa772b1109f2ae76c08c65207c7b7786431c4d93');
+values ('0007_report.sql', 'd37686077ac1a08971600c1329f601b4715a060a4a1447ab4692b8411f55d5c1');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

@@ -44,8 +44,9 @@ begin
   for granted in
     select f.name, r.role
     from (values
-      ('dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[], bigint[])', array['dibs_writer']),
-      ('dibs.append_each(text[], integer[], bigint[], integer[], bigint[], uuid[], text[], json[], json[])', array['dibs_writer']),
+      ('dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[], bigint[], boolean)', array['dibs_writer']),
+      ('dibs.append_one(text, bigint, uuid, text, json, json, bigint, boolean)', array['dibs_writer']),
+      ('dibs.append_each(text[], bigint[], integer[], bigint[], uuid[], text[], json[], json[], boolean)', array['dibs_writer']),
       -- It holds off and turns away writers, and what it is for is to ask about a write.
       ('dibs.find_messages(text, uuid[])', array['dibs_writer']),
       ('dibs.read_stream(text, bigint, integer, boolean)', roles),
@@ -106,7 +107,7 @@ perform dibs.revoke_defaults('dibs');
 perform dibs.grant_rights();
 
 insert into dibs.migrations (name, sha256)
-values ('0008_rights.sql', '1bd229f1107057a001596b9cc1bc6a161097471265e305846de2107cb4b5cbc7');
+values ('0008_rights.sql', '34ed04f3491266ff3cbaf5dd83191de6f72c683eb07f769ceac45924b4ffa176');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

@@ -251,8 +251,9 @@ begin
     perform dibs.begin_again(stream_name);
   end if;
 
-  insert into dibs.messages (id, stream_name, position, type, data, metadata, time)
-  values (write_message.id::uuid, write_message.stream_name, version + 1, write_message.type,
+  insert into dibs.messages (category, group_hash, correlation_category, id, stream_name, position, type, data, metadata, time)
+  values (dibs.category(write_message.stream_name), dibs.group_hash(write_message.stream_name), dibs.correlation_category(write_message.metadata::json),
+    write_message.id::uuid, write_message.stream_name, version + 1, write_message.type,
     write_message.data::json, write_message.metadata::json, now());
 
   if 'on' in (current_setting('message_store.debug_write', true), current_setting('message_store.debug', true)) then
@@ -541,7 +542,7 @@ perform dibs.revoke_defaults('message_store');
 perform dibs.grant_rights();
 
 insert into dibs.migrations (name, sha256)
-values ('0009_message_store.sql', '136e165b1bef105db18420793ad04e3c7252f794c155f44e86184a18acb5122d');
+values ('0009_message_store.sql', 'ca75039d6fddeb9d97551c773946238d8f11dfb761c6e1266a9897e8524814c4');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

@@ -224,7 +224,7 @@ no violation
 	require.EqualValues(t, 3, field(t, lines[1], "checked")["messages"])
 	require.EqualValues(t, 1, lines[1]["violations"])
 	execute(t, where, "set session_replication_role = replica", "delete from dibs.messages where stream_name = 'account-1' and position = 0",
-		"insert into dibs.messages (stream_name, position, type, id) values ('account-1', 9, 'T', gen_random_uuid())")
+		"insert into dibs.messages (category, group_hash, stream_name, position, type, id) values ('account', 0, 'account-1', 9, 'T', gen_random_uuid())")
 	more := dibs.run(t, "verify", "--max-violations", "1")
 	require.Contains(t, more.stderr, "violations, and more that are not listed")
 }
