@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/dibs-go/dibs/messagestore"
@@ -59,6 +60,12 @@ func (r *reader) missed() bool {
 	return missed
 }
 
+// needsCheck reports whether the next read has to show that the store still has what
+// was read. Where there is more to read, that does.
+func (r *reader) needsCheck(now time.Time) bool {
+	return r.headAt.IsZero() || r.atEnd && (r.failures > 0 || now.Sub(r.headAt) >= headInterval)
+}
+
 // batch returns how many messages to ask for.
 func (r *reader) batch() int { return min(r.limit, r.fit) }
 
@@ -96,9 +103,13 @@ func (r *run) startRead(ctx context.Context, now time.Time) {
 		return
 	}
 	r.reader.busy = true
-	q := messagestore.CategoryQuery{Category: r.category, From: r.reader.next, Limit: r.reader.batch(), Filter: r.config.filter()}
+	next := r.reader.next
+	q := messagestore.CategoryQuery{Category: r.category, From: next, Limit: r.reader.batch(), Filter: r.config.filter()}
 	idle := r.window.length == 0 && r.redrives.quiet(now)
-	check := r.reader.failures > 0 || now.Sub(r.reader.headAt) >= headInterval
+	check := r.reader.needsCheck(now)
+	if check && next > 0 {
+		q.From = next - 1 // where the message is that was read last, unless the store has lost it
+	}
 	r.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 		defer cancel()
@@ -108,13 +119,14 @@ func (r *run) startRead(ctx context.Context, now time.Time) {
 		case p.err != nil:
 		case p.Next < q.From, p.More && p.Next == q.From:
 			p.err = fmt.Errorf("read category %s: the store answers %d with next %d", r.category, q.From, p.Next)
-		case len(p.Messages) > 0:
-			p.checked = true
-		case check:
-			if p.err = r.checkHead(ctx, r.place.stream, q.From); p.err == nil {
+		case p.Next < next:
+			p.err = &PositionAheadError{Stream: r.place.stream, Position: next}
+		default:
+			p.Messages = slices.DeleteFunc(p.Messages, func(m *messagestore.Recorded) bool { return m.GlobalPosition < next })
+			p.checked = check || len(p.Messages) > 0
+			if check && len(p.Messages) == 0 {
 				p.err = r.checkGeneration(ctx, r.place.ledger, r.place.generation)
 			}
-			p.checked = p.err == nil
 		}
 		r.pages <- p
 	})

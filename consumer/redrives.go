@@ -14,9 +14,14 @@ import (
 // maxRedrives bounds the messages that a run has in its lanes to be redriven.
 const maxRedrives = 100
 
+// redriveRest is how often a run looks for requests though the store's bell does not
+// ring for them.
+const redriveRest = time.Minute
+
 // redrives is what a run was asked to redrive.
 type redrives struct {
 	at       time.Time // when to look for requests
+	lookedAt time.Time
 	busy     bool
 	failures int // in a row
 	ids      map[uuid.UUID]struct{}
@@ -44,6 +49,14 @@ type look struct {
 
 // quiet reports whether nothing is to be redriven, as far as is known.
 func (r *redrives) quiet(now time.Time) bool { return !r.busy && len(r.ids) == 0 && now.Before(r.at) }
+
+// ring has the run look for requests, no sooner after the last look than it has to:
+// the bell rings for every message that is parked, too.
+func (r *redrives) ring(interval time.Duration) {
+	if at := r.lookedAt.Add(interval); at.Before(r.at) {
+		r.at = at
+	}
+}
 
 // startLook looks for what is to be redriven.
 func (r *run) startLook(ctx context.Context, now time.Time) {
@@ -138,7 +151,11 @@ func (c *Consumer) noteSettled(ctx context.Context, seen *seenRequests) error {
 func (r *run) endLook(ctx context.Context, found look) {
 	now := time.Now()
 	r.redrives.busy = false
+	r.redrives.lookedAt = now
 	r.redrives.at = now.Add(r.config.RedriveInterval)
+	if len(r.redrives.seen.open) == 0 {
+		r.redrives.at = now.Add(max(r.config.RedriveInterval, redriveRest))
+	}
 	if r.catchUp { // which looks once, and after what it has redriven
 		r.redrives.at = now.Add(never)
 		r.reader.at = time.Time{}

@@ -92,9 +92,23 @@ func newRun(c *Consumer, p *place, catchUp bool) *run {
 	return r
 }
 
+// watch has the run told of messages and of requests to redrive. To catch up needs no
+// telling: it does not wait.
+func (r *run) watch() (messages, requests <-chan messagestore.GlobalPosition, stop func()) {
+	if r.catchUp {
+		return nil, nil, func() {}
+	}
+	messages, stopMessages := r.store.Watch(r.category, r.config.PollInterval)
+	requests, stopRequests := r.store.Watch(r.requests().Category(), r.config.RedriveInterval)
+	return messages, requests, func() {
+		stopMessages()
+		stopRequests()
+	}
+}
+
 // loop runs until ctx is done, something is fatal or, to catch up, nothing is left.
 func (r *run) loop(ctx context.Context) error {
-	bell, unwatch := r.store.Watch(r.category, r.config.PollInterval)
+	messages, requests, unwatch := r.watch()
 	defer unwatch()
 	reads, cancelReads := context.WithCancel(ctx)
 	defer cancelReads()
@@ -139,8 +153,10 @@ func (r *run) loop(ctx context.Context) error {
 			r.endLook(reads, found)
 		case saved := <-r.records:
 			r.endRecording(saved)
-		case head := <-bell:
+		case head := <-messages:
 			r.reader.wake(head)
+		case <-requests:
+			r.redrives.ring(r.config.RedriveInterval)
 		case <-timer.C:
 		}
 	}

@@ -186,7 +186,10 @@ type rungStore struct {
 	bell chan messagestore.GlobalPosition
 }
 
-func (s *rungStore) Watch(messagestore.Category, time.Duration) (<-chan messagestore.GlobalPosition, func()) {
+func (s *rungStore) Watch(category messagestore.Category, _ time.Duration) (<-chan messagestore.GlobalPosition, func()) {
+	if category != account {
+		return nil, func() {}
+	}
 	return s.bell, func() {}
 }
 
