@@ -27,8 +27,9 @@ func validateJSON(kind error, field string, raw []byte) error {
 	if i := invalidUTF8(raw); i >= 0 {
 		return NewInvalidError(kind, field, raw, fmt.Sprintf("not valid UTF-8 at byte %d", i))
 	}
-	var whole json.RawMessage
-	if err := json.Unmarshal(raw, &whole); err != nil {
+	if !json.Valid(raw) {
+		var whole json.RawMessage
+		err := json.Unmarshal(raw, &whole) // which says where
 		rule := "it is empty"
 		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok && len(bytes.TrimSpace(raw)) > 0 {
 			rule = fmt.Sprintf("not valid JSON at byte %d: %v", syntax.Offset, syntax)

@@ -200,6 +200,9 @@ func textRule(s string, limit int) string {
 		return "it is empty"
 	}
 	for i, r := range s {
+		if ' ' <= r && r <= '~' {
+			continue // as nearly all are: ASCII that can be seen
+		}
 		if r == utf8.RuneError {
 			if _, size := utf8.DecodeRuneInString(s[i:]); size == 1 {
 				return fmt.Sprintf("not valid UTF-8 at byte %d", i)

@@ -262,7 +262,7 @@ func TestHostileMetadataAreRefused(t *testing.T) {
 		"a field of our own":          {messagestore.Metadata{Extra: map[string]json.RawMessage{"schemaVersion": json.RawMessage(`3`)}}, "metadata schemaVersion", `"3"`, "the field has a place of its own in Metadata"},
 		"U+0000 in a property":        {messagestore.Metadata{Properties: messagestore.Properties{"a": "\x00"}}, "metadata", `"{\"properties\":{\"a\":\"\\u0000\"}}"`, "U+0000 cannot be stored, at .properties.a"},
 		"an invalid property":         {messagestore.Metadata{Local: messagestore.Properties{"a": "\xff"}}, "metadata", "", "a string in it is not valid UTF-8"},
-		"not JSON":                    {messagestore.Metadata{Extra: map[string]json.RawMessage{"a": json.RawMessage(`{`)}}, "metadata", "", "it does not encode: json: error calling MarshalJSON for type messagestore.Metadata: a: json: error calling MarshalJSON for type json.RawMessage: unexpected end of JSON input"},
+		"not JSON":                    {messagestore.Metadata{Extra: map[string]json.RawMessage{"a": json.RawMessage(`{`)}}, "metadata", "", "it does not encode: a: json: error calling MarshalJSON for type json.RawMessage: unexpected end of JSON input"},
 		"a property out of range":     {messagestore.Metadata{Properties: messagestore.Properties{"n": json.Number("1e200000")}}, "metadata", `"{\"properties\":{\"n\":1e200000}}"`, "number out of range at .properties.n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -526,7 +526,7 @@ func encodeMetadata(m Metadata) (json.RawMessage, error) {
 	if err := m.validate(); err != nil {
 		return nil, err
 	}
-	encoded, err := marshal(m)
+	encoded, err := m.MarshalJSON() // as marshal would, which reads it once more
 	if err != nil {
 		return nil, NewInvalidError(ErrInvalidMetadata, "metadata", nil, fmt.Sprintf("it does not encode: %v", err))
 	}
