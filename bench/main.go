@@ -37,7 +37,7 @@ type run struct {
 	Long    bool    `help:"Measure for longer, in more rounds, with more rows: at most half an hour."`
 	Only    string  `help:"Run the cases whose names match this regular expression." placeholder:"REGEXP"`
 	Rounds  int     `help:"Rounds: in each, each contender of a case has its turn. 3, or 5 with --long." placeholder:"N"`
-	Seconds float64 `help:"How long to measure each contender in each round. 0.6, or 3 with --long." placeholder:"S"`
+	Seconds float64 `help:"How long to measure each contender in each round. 0.5, or 2.5 with --long." placeholder:"S"`
 	Out     string  `help:"The folder for what was found." default:"results" placeholder:"DIR"`
 	Dir     string  `help:"Where the servers keep their data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
 	Seed    uint64  `help:"What random choices are made from; another one each time if it is 0." default:"0" placeholder:"N"`
@@ -143,9 +143,9 @@ func console() zerolog.ConsoleWriter {
 }
 
 func (f run) options(servers *server.Set, log zerolog.Logger) measure.Options {
-	o := measure.Options{Servers: servers, Rounds: 3, Time: 600 * time.Millisecond, Long: f.Long, Seed: f.Seed, Log: log}
+	o := measure.Options{Servers: servers, Rounds: 3, Time: 500 * time.Millisecond, Long: f.Long, Seed: f.Seed, Log: log}
 	if f.Long {
-		o.Rounds, o.Time = 5, 3*time.Second
+		o.Rounds, o.Time = 5, 2500*time.Millisecond
 	}
 	if f.Rounds > 0 {
 		o.Rounds = f.Rounds

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dibs-go/dibs/bench/server"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -111,47 +112,73 @@ func (s *copyStore) copyRows(ctx context.Context, rows []row) error {
 		return err
 	}
 	defer conn.Release()
-	return copyRows(ctx, conn.Conn().PgConn(), "dibs.messages", rows, false)
+	return copyRows(ctx, conn.Conn().PgConn(), server.Dibs, rows)
 }
 
 func (s *copyStore) page(context.Context, messagestore.Category, int64) (n, next int64, err error) {
 	return 0, 0, errors.ErrUnsupported // COPY is a contender of writes
 }
 
+// count counts the rows that are as Dibs would have written them.
 func (s *copyStore) count(ctx context.Context) (n int64, err error) {
-	return n, s.pool.QueryRow(ctx, "select count(*) from dibs.messages").Scan(&n)
+	return n, s.pool.QueryRow(ctx, `select count(*) from dibs.messages
+		where category = dibs.category(stream_name) and group_hash = dibs.group_hash(stream_name) and correlation_category is null`).Scan(&n)
 }
 
 func (s *copyStore) close() { s.pool.Close() }
 
-// copyRows sends rows by one COPY in PostgreSQL's binary format, into data and metadata
-// of type jsonb or json.
-func copyRows(ctx context.Context, conn *pgconn.PgConn, table string, rows []row, jsonb bool) error {
+// copyRows sends rows by one COPY in PostgreSQL's binary format, into the table of Dibs
+// or of message-db: as the template says. What Dibs' functions derive from a stream's
+// name is derived here.
+func copyRows(ctx context.Context, conn *pgconn.PgConn, template string, rows []row) error {
 	b := make([]byte, 0, 512*(len(rows)+1))
 	b = append(b, "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00"...)
-	text := func(v []byte) {
-		b = binary.BigEndian.AppendUint32(b, uint32(len(v))) //nolint:gosec // a few hundred bytes
-		b = append(b, v...)
-	}
-	document := func(v []byte) {
-		if !jsonb {
-			text(v)
-			return
+	text := func(parts ...[]byte) {
+		size := 0
+		for _, part := range parts {
+			size += len(part)
 		}
-		b = binary.BigEndian.AppendUint32(b, uint32(len(v)+1)) //nolint:gosec // a few hundred bytes
-		b = append(append(b, 1), v...)
+		b = binary.BigEndian.AppendUint32(b, uint32(size)) //nolint:gosec // a few hundred bytes
+		for _, part := range parts {
+			b = append(b, part...)
+		}
+	}
+	bigint := func(v int64) {
+		b = binary.BigEndian.AppendUint32(b, 8)
+		b = binary.BigEndian.AppendUint64(b, uint64(v)) //nolint:gosec // the same bits
 	}
 	for _, r := range rows {
-		b = binary.BigEndian.AppendUint16(b, 6)
+		if template == server.MessageDB {
+			b = binary.BigEndian.AppendUint16(b, 6)
+			jsonb := []byte{1} // its version
+			text(jsonb, r.data)
+			text(jsonb, r.metadata)
+		} else {
+			b = binary.BigEndian.AppendUint16(b, 8)
+			text(r.data)
+			text(r.metadata)
+		}
 		text(r.id[:])
 		text([]byte(r.stream))
-		b = binary.BigEndian.AppendUint32(b, 8)
-		b = binary.BigEndian.AppendUint64(b, uint64(r.position)) //nolint:gosec // not negative
+		bigint(r.position)
 		text([]byte(messageType))
-		document(r.data)
-		document(r.metadata)
+		if template != server.MessageDB {
+			text([]byte(r.stream.Category()))
+			bigint(messagestore.Hash64(r.stream.CardinalID()))
+		}
 	}
 	b = binary.BigEndian.AppendUint16(b, 0xffff)
-	_, err := conn.CopyFrom(ctx, bytes.NewReader(b), "copy "+table+" (id, stream_name, position, type, data, metadata) from stdin binary")
+	columns := "data, metadata, id, stream_name, position, type"
+	if template != server.MessageDB {
+		columns += ", category, group_hash"
+	}
+	_, err := conn.CopyFrom(ctx, bytes.NewReader(b), "copy "+tableOf(template)+" ("+columns+") from stdin binary")
 	return err
+}
+
+func tableOf(template string) string {
+	if template == server.MessageDB {
+		return "message_store.messages"
+	}
+	return "dibs.messages"
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/bench/measure"
-	"github.com/dibs-go/dibs/bench/server"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -114,15 +113,8 @@ func fill(ctx context.Context, url string, o opener, upTo int64) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	_, err = conn.Exec(ctx, "vacuum (analyze) "+tableOf(o))
+	_, err = conn.Exec(ctx, "vacuum (analyze) "+tableOf(o.template))
 	return err
-}
-
-func tableOf(o opener) string {
-	if o.template == server.MessageDB {
-		return "message_store.messages"
-	}
-	return "dibs.messages"
 }
 
 func load(ctx context.Context, url string, o opener, batches, size int) error {
@@ -146,7 +138,7 @@ func load(ctx context.Context, url string, o opener, batches, size int) error {
 			return err
 		}
 		if (n+1)%size == 0 {
-			if err := copyRows(ctx, conn.PgConn(), tableOf(o), rows, o.template == server.MessageDB); err != nil {
+			if err := copyRows(ctx, conn.PgConn(), o.template, rows); err != nil {
 				return err
 			}
 		}
@@ -170,9 +162,9 @@ func taken(ctx context.Context, url string, o opener, category messagestore.Cate
 		return nil, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if err := copyRows(ctx, conn.PgConn(), tableOf(o), rows, o.template == server.MessageDB); err != nil {
+	if err := copyRows(ctx, conn.PgConn(), o.template, rows); err != nil {
 		return nil, err
 	}
-	_, err = conn.Exec(ctx, "analyze "+tableOf(o))
+	_, err = conn.Exec(ctx, "analyze "+tableOf(o.template))
 	return names, err
 }

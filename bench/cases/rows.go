@@ -70,10 +70,10 @@ func (r *rows) setup(ctx context.Context, cell *measure.Cell) error {
 		if err != nil {
 			return err
 		}
-		if err := copyRows(ctx, inDibs.PgConn(), "dibs.messages", block, false); err != nil {
+		if err := copyRows(ctx, inDibs.PgConn(), server.Dibs, block); err != nil {
 			return fmt.Errorf("fill Dibs: %w", err)
 		}
-		if err := copyRows(ctx, inMessageDB.PgConn(), "message_store.messages", block, true); err != nil {
+		if err := copyRows(ctx, inMessageDB.PgConn(), server.MessageDB, block); err != nil {
 			return fmt.Errorf("fill message-db: %w", err)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 // The charts that cases are points of.
 var (
 	latencySeries = &measure.Series{
-		File: "latency", Title: "Write to one hot category: latency against load", XLabel: "callers", Metric: measure.P50, LogX: true,
+		File: "latency", Title: "Write to one hot category: latency against load", XLabel: "callers", Metric: measure.P50, Dashed: measure.P99, LogX: true,
 	}
 	rowsSeries = &measure.Series{
 		File: "rows", Title: "Write to 32 categories, 256 callers: rate against rows present", XLabel: "million rows present", Metric: measure.Rate,

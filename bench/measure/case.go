@@ -41,6 +41,7 @@ type Series struct {
 	Title  string
 	XLabel string
 	Metric Metric
+	Dashed Metric // in the same unit, as a second line; "" for none
 	LogX   bool
 }
 

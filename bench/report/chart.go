@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/dibs-go/dibs/bench/measure"
 )
 
 // The charts carry their own background, so that they can be read on any page, and
@@ -202,34 +204,29 @@ func ticks(low, high float64) []float64 {
 	return all
 }
 
-// lines has a line for each contender that is in all of the cases.
+// lines has a line for each contender that is in all of the cases, and a dashed one
+// for the series' second metric.
 func lines(points []Case) string {
 	const (
 		left, right = 80.0, 690.0
 		top, bottom = 70.0, 350.0
 	)
 	series := points[0].Series
-	figures := map[string][]Figure{}
-	for _, c := range points {
-		for _, contender := range c.Contenders {
-			if f, ok := contender.Figures[series.Metric]; ok {
-				figures[contender.Name] = append(figures[contender.Name], f)
-			}
-		}
+	metrics := []measure.Metric{series.Metric}
+	subtitle := metricName(series.Metric)
+	if series.Dashed != "" {
+		metrics = append(metrics, series.Dashed)
+		subtitle += ", dashed " + metricName(series.Dashed)
 	}
-	var names []string
+	drawn := linesOf(points, metrics)
+	if len(drawn) == 0 {
+		return ""
+	}
 	low, high := math.Inf(1), 0.0
-	for _, contender := range points[0].Contenders {
-		if len(figures[contender.Name]) < len(points) {
-			continue
-		}
-		names = append(names, contender.Name)
-		for _, f := range figures[contender.Name] {
+	for _, l := range drawn {
+		for _, f := range l.figures {
 			low, high = min(low, f.Min), max(high, f.Max)
 		}
-	}
-	if len(names) == 0 {
-		return ""
 	}
 	low, high = low*0.8, high*1.2
 	y := func(v float64) float64 { return bottom - (bottom-top)*math.Log(v/low)/math.Log(high/low) }
@@ -241,7 +238,7 @@ func lines(points []Case) string {
 
 	var d drawing
 	d.text(margin, 28, "title", "start", series.Title)
-	d.text(margin, 45, "soft", "start", metricName(series.Metric)+", median of the rounds with the least and the most; logarithmic")
+	d.text(margin, 45, "soft", "start", subtitle+"; medians of the rounds with the least and the most; logarithmic")
 	for _, tick := range ticks(low, high) {
 		d.line(left, y(tick), right, y(tick), "grid")
 		d.text(left-8, y(tick)+4, "soft", "end", value(series.Metric, tick))
@@ -252,31 +249,67 @@ func lines(points []Case) string {
 	}
 	d.line(left, bottom, right, bottom, "base")
 	d.text((left+right)/2, bottom+38, "soft", "middle", series.XLabel)
-	labels := make([]float64, len(names))
-	for i, name := range names {
-		class := fmt.Sprintf("c%d", i%4)
-		var path []string
-		for p, c := range points {
-			f := figures[name][p]
-			path = append(path, fmt.Sprintf("%.1f,%.1f", x(c.X), y(f.Median)))
-			d.line(x(c.X), y(f.Min), x(c.X), y(f.Max), class)
-			fmt.Fprintf(&d, `<circle cx="%.1f" cy="%.1f" r="4" class="%s"/>`+"\n", x(c.X), y(f.Median), class)
+	var labels []float64
+	for _, l := range drawn {
+		class, dash := fmt.Sprintf("c%d", l.colour%4), ""
+		if l.metric == series.Dashed {
+			dash = ` stroke-dasharray="3 5"`
 		}
-		fmt.Fprintf(&d, `<polyline points="%s" class="line %s"/>`+"\n", strings.Join(path, " "), class)
-		labels[i] = y(figures[name][len(points)-1].Median) + 4
-	}
-	for i, name := range names {
-		f := figures[name][len(points)-1]
-		d.text(right+12, apart(labels, i), "", "start", name+" "+value(series.Metric, f.Median))
+		var path []string
+		for i, f := range l.figures {
+			at := x(points[i].X)
+			path = append(path, fmt.Sprintf("%.1f,%.1f", at, y(f.Median)))
+			d.line(at, y(f.Min), at, y(f.Max), class)
+			fmt.Fprintf(&d, `<circle cx="%.1f" cy="%.1f" r="%d" class="%s"/>`+"\n", at, y(f.Median), 4, class)
+		}
+		fmt.Fprintf(&d, `<polyline points="%s" class="line %s"%s/>`+"\n", strings.Join(path, " "), class, dash)
+		end := l.figures[len(l.figures)-1].Median
+		labels = append(labels, y(end)+4)
+		text := l.name + " " + value(l.metric, end)
+		if l.metric == series.Dashed {
+			text = l.name + " " + metricName(l.metric) + " " + value(l.metric, end)
+		}
+		d.text(right+12, apart(labels), "", "start", text)
 	}
 	return d.finish(series.Title, bottom+54)
 }
 
-// apart returns where a label goes so that it is not over one of those before it.
-func apart(at []float64, i int) float64 {
-	const height = 15
-	for slices.ContainsFunc(at[:i], func(other float64) bool { return math.Abs(other-at[i]) < height }) {
-		at[i] += height
+type contenderLine struct {
+	name    string
+	metric  measure.Metric
+	colour  int
+	figures []Figure // one for each point
+}
+
+func linesOf(points []Case, metrics []measure.Metric) []contenderLine {
+	var all []contenderLine
+	for _, metric := range metrics {
+		for colour, contender := range points[0].Contenders {
+			l := contenderLine{name: contender.Name, metric: metric, colour: colour}
+			for _, c := range points {
+				i := slices.IndexFunc(c.Contenders, func(other Contender) bool { return other.Name == l.name })
+				if i < 0 {
+					break
+				}
+				if f, ok := c.Contenders[i].Figures[metric]; ok {
+					l.figures = append(l.figures, f)
+				}
+			}
+			if len(l.figures) == len(points) {
+				all = append(all, l)
+			}
+		}
 	}
-	return at[i]
+	return all
+}
+
+// apart moves the last label down until it is over none of those before it, and
+// returns where it is.
+func apart(labels []float64) float64 {
+	const height = 15
+	last := len(labels) - 1
+	for slices.ContainsFunc(labels[:last], func(other float64) bool { return math.Abs(other-labels[last]) < height }) {
+		labels[last] += height
+	}
+	return labels[last]
 }

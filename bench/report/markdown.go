@@ -31,7 +31,7 @@ func markdown(r Results, folder string) string {
 }
 
 func runText(b *strings.Builder, r Results) {
-	kind := "A **short** run: three rounds of less than a second each show that all works, and no more than roughly how fast."
+	kind := "A **short** run: it shows that all works, and no more than roughly how fast."
 	if r.Run.Long {
 		kind = "A long run."
 	}
