@@ -334,8 +334,19 @@ func EqualJSON(a, b json.RawMessage) bool {
 }
 
 // marshal is json.Marshal without its escapes for HTML, which a database and
-// other languages' clients have no use for.
+// other languages' clients have no use for. What is in the metadata of most messages
+// it writes by itself.
 func marshal(v any) ([]byte, error) {
+	switch v := v.(type) {
+	case StreamName:
+		if plain(string(v)) {
+			return slices.Concat([]byte{'"'}, []byte(v), []byte{'"'}), nil
+		}
+	case Version:
+		return strconv.AppendInt(nil, int64(v), 10), nil
+	case GlobalPosition:
+		return strconv.AppendInt(nil, int64(v), 10), nil
+	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
@@ -343,4 +354,14 @@ func marshal(v any) ([]byte, error) {
 		return nil, err
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// plain reports whether s is in JSON as it is, between quotes.
+func plain(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' || s[i] == '"' || s[i] == '\\' {
+			return false
+		}
+	}
+	return true
 }

@@ -216,3 +216,21 @@ func change(t *rapid.T, value any) any {
 	}
 	return false
 }
+
+func TestNamesInMetadataAreEncodedWhateverIsInThem(t *testing.T) {
+	names := []messagestore.StreamName{"account-é", "account-\u2603", "account-\U0001F600", "account-\u00a0x"}
+	for c := byte(' ') + 1; c <= '~'; c++ {
+		names = append(names, messagestore.StreamName("account-"+string(c)+"x"))
+	}
+	for _, name := range names {
+		raw, err := messagestore.Metadata{CorrelationStream: name, CausationStream: name, CausationGlobalPosition: 1 << 60}.MarshalJSON()
+
+		require.NoError(t, err)
+		var fields map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal(raw, &fields), "%s", raw)
+		var decoded messagestore.StreamName
+		require.NoError(t, json.Unmarshal(fields["correlationStreamName"], &decoded))
+		require.Equal(t, name, decoded)
+		require.Equal(t, "1152921504606846976", string(fields["causationMessageGlobalPosition"]))
+	}
+}

@@ -533,6 +533,9 @@ func encodeMetadata(m Metadata) (json.RawMessage, error) {
 	if coerced(encoded, m.Properties, m.Local, m.Extra) {
 		return nil, NewInvalidError(ErrInvalidMetadata, "metadata", nil, "a string in it is not valid UTF-8")
 	}
+	if len(m.Properties)+len(m.Local)+len(m.Extra) == 0 {
+		return encoded, nil // of numbers and checked text alone
+	}
 	return encoded, validateJSON(ErrInvalidMetadata, "metadata", encoded)
 }
 
