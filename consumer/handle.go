@@ -90,6 +90,10 @@ func (w *worker) next(told context.Context) bool {
 			w.item.held = true
 			w.held++
 			w.inHand++
+			if w.enough && !w.hasEnough() {
+				w.enough = false
+				w.wake()
+			}
 			return true
 		}
 		w.idle++

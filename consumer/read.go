@@ -90,15 +90,27 @@ type page struct {
 	err     error
 }
 
-// wantsMore reports whether there is room for another batch.
+// wantsMore reports whether there is room for another batch, and a use. Where a batch
+// is what was written since the last, the workers have to be about to run out: as long
+// as they are busy the batch grows, and else each message would be read by itself.
 func (r *run) wantsMore() bool {
-	if r.catchUp && r.reader.atEnd && r.window.length > 0 {
+	if r.reader.atEnd && (r.catchUp && r.window.length > 0 || r.hasEnough()) {
 		return false // what handlers write meanwhile is read when they are done
 	}
 	return r.window.length <= r.room
 }
 
+// hasEnough reports whether there is a message for each worker to take next.
+func (r *run) hasEnough() bool {
+	waiting := len(r.lanes.ready.items)
+	if r.lanes.inOrder {
+		waiting = r.window.length - r.held
+	}
+	return waiting >= r.config.Concurrency
+}
+
 func (r *run) startRead(ctx context.Context, now time.Time) {
+	r.enough = r.hasEnough()
 	if r.reader.busy || !r.wantsMore() || now.Before(r.reader.at) {
 		return
 	}

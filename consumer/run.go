@@ -37,7 +37,8 @@ type run struct {
 	// What follows is guarded by mu.
 
 	window   window
-	room     int // how many messages there may be when the next are read
+	room     int  // how many messages there may be when the next are read
+	enough   bool // loop knows that the workers have enough
 	lanes    *lanes
 	held     int      // messages in hand, or failed and not decided on
 	returned []result // what loop has to decide on

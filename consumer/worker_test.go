@@ -229,3 +229,36 @@ func (s slowToPark) Write(ctx context.Context, stream messagestore.StreamName, e
 	}
 	return s.Store.Write(ctx, stream, expected, bodies...)
 }
+
+// What is written while the workers are busy is read together, and before they run out.
+func TestABusyConsumerReadsSeldomAndInTime(t *testing.T) {
+	t.Parallel()
+	for _, concurrency := range []int{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newStore()
+			var reads atomic.Int64
+			tapped := &tap{Store: store, read: func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
+				reads.Add(1)
+				time.Sleep(80 * time.Millisecond)
+				return nil, nil
+			}}
+			c := newConsumer(t, tapped, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+				time.Sleep(100 * time.Millisecond)
+				return nil
+			}), &consumer.Config{Concurrency: concurrency, PollInterval: time.Hour})
+			stop := running(t, c)
+			time.Sleep(time.Second)
+			before := reads.Load()
+			for i := range 1000 {
+				write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
+				time.Sleep(20 * time.Millisecond)
+			}
+			require.LessOrEqual(t, reads.Load()-before, int64(20))
+			time.Sleep(100*time.Second/time.Duration(concurrency) - 20*time.Second + 100*time.Millisecond)
+			synctest.Wait()
+
+			require.Equal(t, int64(1000), c.Stats().Handled) // which it was never without
+			require.NoError(t, stop())
+		})
+	}
+}
