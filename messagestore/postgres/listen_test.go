@@ -224,8 +224,8 @@ func TestHeadsAreFoundByAnIndex(t *testing.T) {
 		return explained[0].Plan.Hit + explained[0].Plan.Read
 	}
 	pages()
-	_, err := elsewhere.Exec(t.Context(), `insert into dibs.messages (id, stream_name, type, position, data)
-		select gen_random_uuid(), 'account' || n % 10 || '-' || n, 'Opened', 0, '{}' from generate_series(1, 30000) n`)
+	_, err := elsewhere.Exec(t.Context(), `insert into dibs.messages (category, group_hash, stream_name, type, position, id, data)
+		select 'account' || n % 10, 0, 'account' || n % 10 || '-' || n, 'Opened', 0, gen_random_uuid(), '{}' from generate_series(1, 30000) n`)
 	require.NoError(t, err)
 	require.Less(t, pages(), 1500)
 	_, err = elsewhere.Exec(t.Context(), "analyze dibs.messages")

@@ -424,7 +424,9 @@ begin
         group by s.n, s.name, s.expected
         order by s.n;
         if notify then
-          perform pg_notify('dibs_messages', 'dibs.' || k.category)
+          perform pg_notify('dibs_messages', 'dibs.' || k.category || '-' || (
+            select m.global_position from dibs.messages m where m.category = k.category order by m.global_position desc limit 1
+          ))
           from (select distinct split_part(s.name, '-', 1) as category from unnest(streams, counts) s (name, count) where s.count > 0) k;
         end if;
         return;
@@ -472,7 +474,8 @@ comment on function dibs.append(text[], bigint[], integer[], uuid[], text[], jso
 be at (the position of its last message, -1 for no stream, -2 for any version) and how many of the messages are its; the
 messages come in the order of the streams. No message only checks the version. With fences, one for each stream, a client
 that may ask find_messages later says where it believes the fence of the stream''s category to be: 0 until it is told.
-With notify, whoever listens to dibs_messages is told of each category that was written to, as ''dibs.'' and its name.
+With notify, whoever listens to dibs_messages is told of each category that was written to, as ''dibs.'', its name, a dash and
+the global position of its last message.
 
 Answers with rows, never with an exception, so that the transaction goes on:
   written           for each stream: the position and the global position of its last message
@@ -527,7 +530,7 @@ begin
           append_one.stream, append_one.version + 1, append_one.type, message_id, append_one.data, append_one.metadata)
         returning m.position, m.global_position into version, global_position;
         if notify then
-          perform pg_notify('dibs_messages', 'dibs.' || stream_category);
+          perform pg_notify('dibs_messages', 'dibs.' || stream_category || '-' || global_position);
         end if;
         outcome := 'written';
         return;
@@ -787,7 +790,10 @@ begin
     perform dibs.await_standby();
   end if;
   if notify and global_positions is not null then
-    perform pg_notify('dibs_messages', 'dibs.' || k.category) from unnest(free) k (category);
+    perform pg_notify('dibs_messages', 'dibs.' || k.category || '-' || (
+      select m.global_position from dibs.messages m where m.category = k.category order by m.global_position desc limit 1
+    ))
+    from unnest(free) k (category);
   end if;
 end
 $$;
@@ -806,7 +812,7 @@ and 23505 where somebody wrote without the lock: then nothing of it was written,
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0004_append.sql', '02611918bf2b197ad3df312b42891d69c498777d06ee138b09d6254d3e713bd1');
+values ('0004_append.sql', 'a9b5f205bf2693693c103d5e0ecde682fd02ef9081ed3b707b2b057ec8f857f7');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

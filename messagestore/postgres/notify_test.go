@@ -1,0 +1,183 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+func TestAWriteOfAnotherProcessRingsAtOnce(t *testing.T) {
+	t.Parallel()
+	url, elsewhere := listeningDatabase(t)
+	bell := watch(t, open(t, url), "account", time.Hour)
+	awaitListener(t, elsewhere)
+	other := postgres.New(elsewhere, nil)
+
+	written := write(t, messagestore.New(other, nil), "account-1", messagestore.NoStream, opened())
+	requireRing(t, bell, written.GlobalPosition)
+	all, err := other.AppendAll(t.Context(), []messagestore.Append{appendOne("order-1", messagestore.AnyVersion), appendOne("account-2", messagestore.AnyVersion)})
+	require.NoError(t, err)
+	requireRing(t, bell, all[1].GlobalPosition)
+	for _, a := range other.AppendEach(t.Context(), []messagestore.Append{appendOne("order-1", messagestore.AnyVersion), appendOne("account-2", messagestore.AnyVersion)}) {
+		require.NoError(t, a.Err)
+		written = a.Written
+	}
+	requireRing(t, bell, written.GlobalPosition)
+
+	tx, err := elsewhere.Begin(t.Context())
+	require.NoError(t, err)
+	written = write(t, messagestore.New(postgres.New(tx, nil), nil), "account-3", messagestore.NoStream, opened())
+	require.NoError(t, tx.Commit(t.Context()))
+	requireRing(t, bell, written.GlobalPosition)
+}
+
+func TestASchemaOfAnotherNameIsHeard(t *testing.T) {
+	t.Parallel()
+	pool, schema := pgtest.Schema(t)
+	category := storetest.Category(t)
+	config := &postgres.Config{Schema: schema}
+	bell := watch(t, postgres.New(pool, config), category, time.Hour)
+
+	// Whether it listens by then or not.
+	written := write(t, messagestore.New(postgres.New(pool, config), nil), category.Stream("1"), messagestore.NoStream, opened())
+	requireRing(t, bell, written.GlobalPosition)
+}
+
+// What is written while nobody listens is looked for when somebody does again.
+func TestAListenerThatIsKilledMissesNothing(t *testing.T) {
+	t.Parallel()
+	url, elsewhere := listeningDatabase(t)
+	bell := watch(t, open(t, url), "account", time.Hour)
+	store := messagestore.New(postgres.New(elsewhere, nil), nil)
+	for range 5 {
+		awaitListener(t, elsewhere)
+		before := listeners(t, elsewhere)
+		_, err := elsewhere.Exec(t.Context(), "select pg_terminate_backend($1, 10000)", before[0])
+		require.NoError(t, err)
+
+		written := write(t, store, "account-1", messagestore.AnyVersion, opened())
+
+		requireRing(t, bell, written.GlobalPosition)
+		awaitListener(t, elsewhere, before...)
+	}
+	written := write(t, store, "account-1", messagestore.AnyVersion, opened())
+	requireRing(t, bell, written.GlobalPosition)
+}
+
+// Every way of writing notifies, once for a category, of its last message; and none
+// does where it is switched off.
+func TestWhatIsNotified(t *testing.T) {
+	t.Parallel()
+	url, elsewhere := listeningDatabase(t)
+	conn := connect(t, url)
+	_, err := conn.Exec(t.Context(), "listen dibs_messages")
+	require.NoError(t, err)
+	notified := func() (payloads []string) {
+		notify(t, elsewhere, "end")
+		for {
+			n, err := conn.WaitForNotification(t.Context())
+			require.NoError(t, err)
+			if n.Payload == "end" {
+				return payloads
+			}
+			payloads = append(payloads, n.Payload)
+		}
+	}
+	for _, config := range []*postgres.Config{nil, {NoNotify: true}} {
+		driver := postgres.New(elsewhere, config)
+		payload := func(w messagestore.Written) []string {
+			if config != nil {
+				return nil
+			}
+			return []string{fmt.Sprintf("dibs.%s-%d", w.Stream.Category(), w.GlobalPosition)}
+		}
+		first := appendOne("account-1", messagestore.AnyVersion)
+		written, err := driver.Append(t.Context(), first)
+		require.NoError(t, err)
+		require.Equal(t, payload(written), notified())
+
+		_, err = driver.Append(t.Context(), first)
+		require.NoError(t, err)
+		_, err = driver.Append(t.Context(), appendOne("account-1", 1000))
+		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+		require.Empty(t, notified(), "nothing was written")
+
+		all, err := driver.AppendAll(t.Context(), []messagestore.Append{
+			appendOne("account-1", messagestore.AnyVersion), appendOne("account-2", messagestore.AnyVersion), appendOne("order-1", messagestore.AnyVersion),
+		})
+		require.NoError(t, err)
+		require.ElementsMatch(t, append(payload(all[1]), payload(all[2])...), notified())
+
+		each := driver.AppendEach(t.Context(), []messagestore.Append{
+			appendOne("account-1", messagestore.AnyVersion), appendOne("order-1", messagestore.AnyVersion), appendOne("account-2", messagestore.AnyVersion),
+			appendOne("account-2", messagestore.AnyVersion), appendOne("account-1", 1000),
+		})
+		require.ErrorIs(t, each[4].Err, messagestore.ErrVersionConflict)
+		require.ElementsMatch(t, append(payload(each[1].Written), payload(each[3].Written)...), notified())
+
+		tx, err := elsewhere.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = postgres.New(tx, config).Append(t.Context(), appendOne("account-1", messagestore.AnyVersion))
+		require.NoError(t, err)
+		require.NoError(t, tx.Rollback(t.Context()))
+		require.Empty(t, notified(), "it was rolled back")
+	}
+}
+
+// Who writes through one wakes those who listen beside it.
+func TestWritesThroughPgBouncerAreHeard(t *testing.T) {
+	t.Parallel()
+	url, elsewhere := listeningDatabase(t)
+	through := pgtest.PgBouncer(t, url)
+	bell := watch(t, open(t, url), "account", time.Hour)
+	awaitListener(t, elsewhere)
+
+	written := write(t, messagestore.New(open(t, through.URL), nil), "account-1", messagestore.NoStream, opened())
+
+	requireRing(t, bell, written.GlobalPosition)
+}
+
+// The pool keeps all of its connections, and what it has for them is done for this one
+// too: a role that may read comes from there.
+func TestListeningTakesNoConnectionOfThePool(t *testing.T) {
+	t.Parallel()
+	url, elsewhere := listeningDatabase(t)
+	config, err := pgxpool.ParseConfig(url)
+	require.NoError(t, err)
+	config.MaxConns = 1
+	user := config.ConnConfig.User
+	config.ConnConfig.User = "nobody"
+	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+		c.User = user
+		return nil
+	}
+	config.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, "set application_name = 'as the pool is'")
+		return err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+
+	bell := watch(t, postgres.New(pool, nil), "account", time.Hour)
+	awaitListener(t, elsewhere)
+	held, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer held.Release()
+	written := write(t, messagestore.New(postgres.New(elsewhere, nil), nil), "account-1", messagestore.NoStream, opened())
+
+	requireRing(t, bell, written.GlobalPosition)
+	var name string
+	require.NoError(t, elsewhere.QueryRow(t.Context(), "select application_name from pg_stat_activity where pid = $1", listeners(t, elsewhere)[0]).Scan(&name))
+	require.Equal(t, "as the pool is", name)
+}
