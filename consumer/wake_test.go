@@ -1,0 +1,222 @@
+package consumer_test
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+	"github.com/dibs-go/dibs/messagestore/storeurl"
+)
+
+// A second process is a second store, with connections of its own.
+func openTwo(t *testing.T, url string) (store, elsewhere *messagestore.Store) {
+	t.Helper()
+	for _, s := range []**messagestore.Store{&store, &elsewhere} {
+		opened, err := storeurl.Open(t.Context(), url, nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, opened.Close()) })
+		*s = opened
+	}
+	return store, elsewhere
+}
+
+// Nobody polls within the hour: what wakes it is the database.
+func TestAWriteInAnotherProcessWakesTheConsumerAtOnce(t *testing.T) {
+	t.Parallel()
+	shared := pgtest.Pool(t)
+	category := storetest.Category(t)
+	url := pgtest.URL(t)
+	if strings.Contains(url, "?") {
+		url += "&"
+	} else {
+		url += "?"
+	}
+	store, elsewhere := openTwo(t, url+"application_name="+string(category))
+	j := &journal{}
+	stop := running(t, newIn(t, store, category, "c", j, &consumer.Config{PollInterval: time.Hour}))
+	handled := func(n int) {
+		t.Helper()
+		require.Eventually(t, func() bool { return len(j.all()) == n }, 30*time.Second, time.Millisecond)
+	}
+
+	for n := range 20 {
+		write(t, elsewhere, category.Stream("1"), Deposited{n})
+		handled(n + 1)
+	}
+
+	// One that loses its connection looks when it has another.
+	for n := range 3 {
+		_, err := shared.Exec(t.Context(), `select pg_terminate_backend(pid) from pg_stat_activity
+			where application_name = $1 and query like 'listen %'`, string(category))
+		require.NoError(t, err)
+		write(t, elsewhere, category.Stream("1"), Deposited{n})
+		handled(20 + n + 1)
+	}
+	require.NoError(t, stop())
+}
+
+func TestAWriteInAnotherProcessIsFoundInAFile(t *testing.T) {
+	t.Parallel()
+	store, elsewhere := openTwo(t, "sqlite:"+filepath.Join(t.TempDir(), "store.db"))
+	j := &journal{}
+	stop := running(t, newConsumer(t, store, j, &consumer.Config{PollInterval: time.Millisecond}))
+	for n := range 5 {
+		write(t, elsewhere, "account-1", Deposited{n})
+		require.Eventually(t, func() bool { return len(j.all()) == n+1 }, 30*time.Second, time.Millisecond)
+	}
+	require.NoError(t, stop())
+}
+
+// A countingStore counts what a consumer asks it for.
+type countingStore struct {
+	*messagestore.Store
+	asked, looks, watches atomic.Int64
+}
+
+func (s *countingStore) CategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	s.asked.Add(1)
+	return s.Store.CategoryPage(ctx, q)
+}
+
+func (s *countingStore) Stream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Recorded, error] {
+	s.asked.Add(1)
+	return s.Store.Stream(ctx, stream, from)
+}
+
+func (s *countingStore) Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
+	s.asked.Add(1)
+	if stream.Category() == deadLetters {
+		s.looks.Add(1)
+	}
+	return s.Store.Version(ctx, stream)
+}
+
+func (s *countingStore) Watch(category messagestore.Category, interval time.Duration) (<-chan messagestore.GlobalPosition, func()) {
+	s.watches.Add(1)
+	return s.Store.Watch(category, interval)
+}
+
+func TestAConsumerAtRestAsksSeldom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &countingStore{Store: newStore()}
+		write(t, store.Store, "account-1", Deposited{1})
+		stop := running(t, newConsumer(t, store, &journal{}, nil))
+		time.Sleep(time.Minute)
+		before := store.asked.Load()
+		time.Sleep(time.Hour)
+
+		// Every ten seconds what it read and who else reads, and every minute what to
+		// redrive.
+		require.InDelta(t, 360+360+60, store.asked.Load()-before, 3)
+		require.NoError(t, stop())
+	})
+}
+
+// The dead letters of a category ring when one is parked, too.
+func TestParkingDoesNotHaveRequestsLookedForMoreOften(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &countingStore{Store: newStore()}
+		c := newConsumer(t, store, always(errBroken), &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1, Then: consumer.Park}})
+		stop := running(t, c)
+		for n := range 600 {
+			write(t, store.Store, account.Stream(fmt.Sprint(n)), Deposited{n})
+			time.Sleep(100 * time.Millisecond)
+		}
+		require.Equal(t, int64(600), c.Stats().Parked)
+		require.InDelta(t, 13, store.looks.Load(), 2)
+		require.NoError(t, stop())
+	})
+}
+
+// Where a request is found out by a bell, it still waits no longer than it may.
+func TestARequestIsFoundWithinItsInterval(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := newDriver()
+		store := messagestore.New(driver, nil)
+		write(t, store, "account-1", Deposited{1})
+		park(t, store, account, "ledger")
+		j := &journal{}
+		stop := running(t, newConsumer(t, store, j, &consumer.Config{RedriveInterval: 20 * time.Second}))
+		time.Sleep(10*time.Minute + time.Second)
+
+		request(t, messagestore.New(driver, nil), account, "ledger") // elsewhere
+		time.Sleep(20 * time.Second)
+
+		require.Len(t, j.all(), 1)
+		require.NoError(t, stop())
+	})
+}
+
+func TestToCatchUpNobodyWatches(t *testing.T) {
+	t.Parallel()
+	store := &countingStore{Store: newStore()}
+	write(t, store.Store, "account-1", Deposited{1})
+	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
+	require.Zero(t, store.watches.Load())
+}
+
+func TestABellForWhatWasReadReadsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var reads atomic.Int64
+		store := &rungStore{bell: make(chan messagestore.GlobalPosition), tap: &tap{Store: newStore(), read: func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
+			reads.Add(1)
+			return nil, nil
+		}}}
+		write(t, store.Store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
+		stop := running(t, newConsumer(t, store, &journal{}, &consumer.Config{PollInterval: time.Hour}))
+		time.Sleep(10 * time.Hour)
+		before := reads.Load()
+
+		for range 100 {
+			store.bell <- 3
+		}
+		synctest.Wait()
+		require.Equal(t, before, reads.Load())
+		store.bell <- 4
+		synctest.Wait()
+		require.Equal(t, before+1, reads.Load(), "one who says so is believed, once")
+		require.NoError(t, stop())
+	})
+}
+
+// A store that is away rings for all, who would all ask it again at once.
+func TestABellThatKnowsNothingDoesNotCutAWaitShort(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var reads atomic.Int64
+		store := &rungStore{bell: make(chan messagestore.GlobalPosition), tap: &tap{Store: newStore(), read: func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
+			reads.Add(1)
+			return nil, errStore
+		}}}
+		stop := running(t, newConsumer(t, store, &journal{}, nil))
+		time.Sleep(time.Hour)
+		before := reads.Load()
+
+		for range 1000 {
+			store.bell <- 0
+		}
+		synctest.Wait()
+		require.LessOrEqual(t, reads.Load()-before, int64(1))
+		store.bell <- 4 // the store is back, since somebody wrote to it
+		synctest.Wait()
+		require.LessOrEqual(t, reads.Load()-before, int64(2))
+		require.NotZero(t, reads.Load()-before)
+		require.NoError(t, stop())
+	})
+}
