@@ -9,6 +9,9 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// MinOverlap is how many writes a second flush has at least.
+const MinOverlap = minOverlap
+
 // Mode returns how the driver sends statements on a connection that it has used.
 func (d *Driver) Mode(conn *pgx.Conn) pgx.QueryExecMode { return d.mode(conn) }
 
@@ -17,7 +20,7 @@ func (d *Driver) Busy(category messagestore.Category) bool {
 	l := d.groups.line(category)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.busy
+	return len(l.flights) > 0
 }
 
 // Learn tells the driver where the category's fence is.
@@ -68,12 +71,12 @@ type Answer struct {
 func (d *Driver) AppendEach(ctx context.Context, appends []messagestore.Append) []Answer {
 	group := make([]*ticket, len(appends))
 	for i, a := range appends {
-		group[i] = d.newTicket(a)
+		group[i] = d.newTicket(a, a.Stream.Category())
 		group[i].state.Store(taken)
 	}
 	l := d.groups.lines[0]
 	d.commit(ctx, l, group)
-	d.flush(l) // what was put back
+	d.land(l, nil) // what was put back
 	answers := make([]Answer, len(group))
 	for i, t := range group {
 		<-t.done

@@ -522,7 +522,7 @@ begin
     if fence_found < 0 or fence <> fence_found then
       null;
     elsif expected = version or expected = -2 then
-      if dibs.valid_stream_name(stream) and dibs.valid_type(type) and dibs.valid_data(data) and dibs.valid_metadata(metadata)
+      if (version >= 0 or dibs.valid_stream_name(stream)) and dibs.valid_type(type) and dibs.valid_data(data) and dibs.valid_metadata(metadata)
         and octet_length(data::text) + coalesce(octet_length(metadata::text), 0) <= 983040
       then
         insert into dibs.messages as m (category, group_hash, correlation_category, stream_name, position, type, id, data, metadata)
@@ -749,7 +749,8 @@ begin
         from unnest(names, positions, ids, types, data, metadata) r (name, position, id, type, data, metadata)
         where r.position is not null
           and r.id <> '00000000-0000-0000-0000-000000000000'
-          and dibs.valid_stream_name(r.name) and dibs.valid_type(r.type) and dibs.valid_data(r.data) and dibs.valid_metadata(r.metadata)
+          and (r.position > 0 or dibs.valid_stream_name(r.name)) -- one that is there has its name
+          and dibs.valid_type(r.type) and dibs.valid_data(r.data) and dibs.valid_metadata(r.metadata)
           and octet_length(r.data::text) + coalesce(octet_length(r.metadata::text), 0) <= 983040
         returning m.global_position
       )
@@ -812,7 +813,7 @@ and 23505 where somebody wrote without the lock: then nothing of it was written,
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0004_append.sql', 'a9b5f205bf2693693c103d5e0ecde682fd02ef9081ed3b707b2b057ec8f857f7');
+values ('0004_append.sql', 'd6ab9e96d45ff63b71650fff29037a6cd3ed4fdeda710998e979027f4c538ae1');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
