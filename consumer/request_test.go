@@ -170,6 +170,7 @@ func TestWhatFailsAgainStaysParkedUntilItIsAskedForAgain(t *testing.T) {
 			return errBroken
 		}), nil))
 		time.Sleep(time.Hour)
+		synctest.Wait()
 
 		require.Equal(t, 1, calls)
 		parked := parkedOf(t, store, account, "ledger")
@@ -182,6 +183,7 @@ func TestWhatFailsAgainStaysParkedUntilItIsAskedForAgain(t *testing.T) {
 		requested, _ := request(t, store, account, "ledger")
 		require.Equal(t, 1, requested)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		require.Equal(t, 2, calls)
 		require.NoError(t, stop())
 	})
@@ -286,6 +288,7 @@ func TestWhatIsAskedForWaitsForItsTurn(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 			request(t, store, account, "ledger")
 			time.Sleep(time.Hour)
+			synctest.Wait()
 
 			require.Equal(t, 22, calls)
 			require.Equal(t, 1, most)
