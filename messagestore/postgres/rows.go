@@ -14,22 +14,20 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// The columns of a message, in the order in which every query has them. Of texts and
-// JSON both formats are the same.
+// The columns of a message, in the order in which every query has them.
 var messageColumns = []struct {
 	oid    uint32
-	format int16
-	both   bool
+	either bool // whether both formats of the type are the same
 }{
-	{pgtype.UUIDOID, pgx.BinaryFormatCode, false},
-	{pgtype.TextOID, pgx.BinaryFormatCode, true},
-	{pgtype.TextOID, pgx.BinaryFormatCode, true},
-	{pgtype.Int8OID, pgx.BinaryFormatCode, false},
-	{pgtype.Int8OID, pgx.BinaryFormatCode, false},
-	{pgtype.JSONOID, pgx.BinaryFormatCode, true},
-	{pgtype.JSONOID, pgx.BinaryFormatCode, true},
-	{pgtype.TimestamptzOID, pgx.BinaryFormatCode, false},
-	{pgtype.BoolOID, pgx.BinaryFormatCode, false}, // of a category only: whether there is more
+	{pgtype.UUIDOID, false},
+	{pgtype.TextOID, true},
+	{pgtype.TextOID, true},
+	{pgtype.Int8OID, false},
+	{pgtype.Int8OID, false},
+	{pgtype.JSONOID, true},
+	{pgtype.JSONOID, true},
+	{pgtype.TimestamptzOID, false},
+	{pgtype.BoolOID, false}, // of a category only: whether there is more
 }
 
 // A rowReader makes messages of the rows of one result. What it returns has no part in
@@ -37,7 +35,7 @@ var messageColumns = []struct {
 // keeps one keeps no more than that.
 type rowReader struct {
 	seen   bool // a row, and so the columns' formats
-	direct bool // the formats are those that are read here
+	direct bool // the formats are those that decode reads
 	types  map[string]string
 	text   []byte
 }
@@ -61,17 +59,20 @@ func isDirect(fields []pgconn.FieldDescription) bool {
 		return false
 	}
 	for i, f := range fields {
-		if c := messageColumns[i]; f.DataTypeOID != c.oid || !c.both && f.Format != c.format {
+		if c := messageColumns[i]; f.DataTypeOID != c.oid || !c.either && f.Format != pgx.BinaryFormatCode {
 			return false
 		}
 	}
 	return true
 }
 
-// decode reads what a message mostly is, and leaves the rest to scan.
+// decode reads what a row mostly is, and leaves the rest to scan.
 func (r *rowReader) decode(values [][]byte) (m *messagestore.Recorded, more, ok bool) {
 	id, stream, messageType, data, metadata := values[0], values[1], values[2], values[5], values[6]
 	position, global, at := values[3], values[4], values[7]
+	if len(stream) == 0 && len(values) == len(messageColumns) && len(global) == 8 && len(values[8]) == 1 {
+		return &messagestore.Recorded{GlobalPosition: messagestore.GlobalPosition(binary.BigEndian.Uint64(global))}, values[8][0] != 0, true
+	}
 	if len(id) != 16 || len(stream) == 0 || len(position) != 8 || len(global) != 8 || len(at) != 8 {
 		return nil, false, false
 	}

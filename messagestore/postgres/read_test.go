@@ -1,0 +1,279 @@
+package postgres_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+)
+
+// A session keeps the plans that it made when the table had nothing in it. By itself,
+// because what others create and drop meanwhile may make it plan anew.
+func TestAPlanThatWasMadeForAnEmptyTableReadsNoMoreThanItHasTo(t *testing.T) {
+	pool, schema := pgtest.Schema(t)
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		_, err := conn.Exec(t.Context(), strings.ReplaceAll(sql, "dibs.", schema+"."), args...)
+		require.NoError(t, err)
+	}
+	id := uuid.New()
+	calls := map[string]struct {
+		sql      string
+		messages int // that it returns of the large table
+		rows     int // that it may look at
+	}{
+		"a page":             {"select from dibs.read_category('a', 10000, 10) where id is not null", 10, 25},
+		"an empty page":      {"select from dibs.read_category('a', 30000, 1000) where id is not null", 0, 0},
+		"a member's page":    {"select from dibs.read_category('a', 10000, 10, null, null, 4, 1) where id is not null", 10, 200},
+		"types' page":        {"select from dibs.read_category('a', 10000, 10, '{T}') where id is not null", 10, 15},
+		"a correlation":      {"select from dibs.read_category('a', 19990, 10, null, 'none') where id is not null", 0, 15},
+		"a stream":           {"select from dibs.read_stream('a-7', 100, 10)", 10, 10},
+		"a stream backwards": {"select from dibs.read_stream('a-7', 100, 10, true)", 10, 10},
+		"no stream":          {"select from dibs.read_stream('a-none')", 0, 0},
+		"the last":           {"select from dibs.last_message('a-7')", 1, 1},
+		"the last of a type": {"select from dibs.last_message('a-7', 'T')", 1, 1},
+		"a version":          {"select where 199 = dibs.stream_version('a-7')", 1, 1},
+		"an id":              {"select from dibs.find_messages('a-7', array['" + id.String() + "']::uuid[])", 1, 1},
+	}
+	exec("vacuum analyze dibs.messages") // to the planner, a table that is known to have no pages
+	for _, call := range calls {
+		exec(call.sql)
+	}
+	exec(`insert into dibs.messages (id, category, group_hash, stream_name, position, type, data)
+		select case n when 7 then $1 else gen_random_uuid() end, 'a', dibs.group_hash('a-' || n % 100), 'a-' || n % 100, n / 100, 'T', '{}' from generate_series(0, 19999) n`, id)
+
+	looked := func() (rows, scans int) {
+		require.NoError(t, conn.QueryRow(t.Context(),
+			"select coalesce(seq_tup_read + idx_tup_fetch, 0), seq_scan from pg_stat_xact_user_tables where relid = $1::text::regclass", schema+".messages",
+		).Scan(&rows, &scans))
+		return rows, scans
+	}
+	for name, call := range calls {
+		exec("begin")
+		rows, scans := looked()
+		messages, err := conn.Exec(t.Context(), strings.ReplaceAll(call.sql, "dibs.", schema+"."))
+		require.NoError(t, err)
+		rowsAfter, scansAfter := looked()
+		exec("rollback")
+
+		require.EqualValues(t, call.messages, messages.RowsAffected(), name)
+		require.Equal(t, scans, scansAfter, "%s: it went through the whole table", name)
+		require.LessOrEqual(t, rowsAfter-rows, call.rows, "%s: rows looked at", name)
+		require.GreaterOrEqual(t, rowsAfter-rows, call.messages-1, "%s: the server counts, but for what the index alone tells", name)
+	}
+}
+
+// A call with a filter looks at 10,000 messages, and the page says so.
+func TestAFilteredPageSaysHowFarItHasLooked(t *testing.T) {
+	t.Parallel()
+	pool, schema := pgtest.Schema(t)
+	driver := postgres.New(pool, &postgres.Config{Schema: schema})
+	insert := func(first, last int, category, messageType string) {
+		t.Helper()
+		_, err := pool.Exec(t.Context(), `insert into `+schema+`.messages (id, category, group_hash, stream_name, position, global_position, type, data)
+			select gen_random_uuid(), $3::text, n, $3 || '-' || n, 0, n, $4, '{}' from generate_series($1::bigint, $2) n`, first, last, category, messageType)
+		require.NoError(t, err)
+	}
+	// The messages' global positions are read, and where to go on, and whether there is more.
+	requirePage := func(category messagestore.Category, from messagestore.GlobalPosition, limit int, filter messagestore.Filter, next messagestore.GlobalPosition, more bool, want ...messagestore.GlobalPosition) {
+		t.Helper()
+		page, err := driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: category, From: from, Limit: limit, Filter: filter})
+		require.NoError(t, err)
+		var got []messagestore.GlobalPosition
+		for _, m := range page.Messages {
+			got = append(got, m.GlobalPosition)
+		}
+		require.Equal(t, want, got)
+		require.Equal(t, next, page.Next)
+		require.Equal(t, more, page.More)
+	}
+	rare, none := messagestore.Filter{Types: []string{"Rare"}}, messagestore.Filter{Types: []string{"none"}}
+
+	insert(1, 10_000, "a", "Opened")
+	requirePage("a", 0, 1, none, 10_001, false)
+	requirePage("a", 1, 1, none, 10_001, false)
+	requirePage("a", 10_001, 1, none, 10_001, false)
+	insert(10_001, 10_001, "a", "Rare")
+	requirePage("a", 0, 1, rare, 10_001, true)
+	requirePage("a", 1, 1, rare, 10_001, true)
+	requirePage("a", 2, 1, rare, 10_002, false, 10_001)
+	requirePage("a", 2, 2, rare, 10_002, false, 10_001)
+	requirePage("a", 2, 1, none, 10_002, false)
+	insert(10_002, 10_002, "a", "Opened")
+	requirePage("a", 2, 1, rare, 10_002, true, 10_001)
+	requirePage("a", 2, 2, rare, 10_002, true, 10_001)
+	requirePage("a", 3, 2, rare, 10_003, false, 10_001)
+
+	// Few messages, far from each other.
+	insert(20_000, 20_000, "b", "Opened")
+	insert(50_000, 50_000, "b", "Rare")
+	requirePage("b", 0, 10, none, 50_001, false)
+	requirePage("b", 0, 1, rare, 50_001, false, 50_000)
+	requirePage("b", 0, 1, messagestore.Filter{}, 20_001, true, 20_000)
+	requirePage("b", 0, 2, messagestore.Filter{}, 50_001, false, 20_000, 50_000)
+	requirePage("b", 0, 3, messagestore.Filter{}, 50_001, false, 20_000, 50_000)
+
+	// There is nothing after the last position there can be.
+	insert(math.MaxInt64-1, math.MaxInt64, "c", "Rare")
+	for _, filter := range []messagestore.Filter{{}, rare} {
+		requirePage("c", 0, 1, filter, math.MaxInt64, true, math.MaxInt64-1)
+		requirePage("c", 0, 2, filter, math.MaxInt64, false, math.MaxInt64-1, math.MaxInt64)
+		requirePage("c", math.MaxInt64, 2, filter, math.MaxInt64, false, math.MaxInt64)
+	}
+}
+
+// Clients in other languages call the function with what they like.
+func TestWhatFiltersNothingIsNoFilter(t *testing.T) {
+	t.Parallel()
+	pool, schema := pgtest.Schema(t)
+	_, err := pool.Exec(t.Context(), `insert into `+schema+`.messages (id, category, group_hash, stream_name, position, type, data)
+		select gen_random_uuid(), 'a', n, 'a-' || n, 0, 'T', '{}' from generate_series(1, 5) n`)
+	require.NoError(t, err)
+	for _, limit := range []int{1, 4, 5, 6} {
+		for _, from := range []int{0, 1, 3, 5, 6, 100} {
+			var pages []string
+			for _, args := range []string{"", ", '{}'", ", null, null, 1, 0", ", '{T}'", ", '{}', null, 1, 0"} {
+				var page string
+				require.NoError(t, pool.QueryRow(t.Context(), fmt.Sprintf("select string_agg(to_json(p)::text, ' ') from %s.read_category('a', %d, %d%s) p", schema, from, limit, args)).Scan(&page))
+				pages = append(pages, page)
+			}
+			for _, page := range pages {
+				require.Equal(t, pages[0], page, "%d from %d", limit, from)
+			}
+		}
+	}
+}
+
+// hidden is a DB whose connection the driver does not find.
+type hidden struct{ postgres.DB }
+
+func TestMessagesAreTheSameInWhateverFormatTheyCome(t *testing.T) {
+	t.Parallel()
+	pool, schema := pgtest.Schema(t)
+	store := messagestore.New(postgres.New(pool, &postgres.Config{Schema: schema}), nil)
+	full := messagestore.Message{ID: uuid.New(), Body: messagestore.Raw{Type: "Opened", Data: json.RawMessage(`{"a": "é\n", "b":[1.10]}`)}, Metadata: messagestore.Metadata{
+		CausationStream: "b-1", CausationPosition: 3, CausationGlobalPosition: 4, Properties: messagestore.Properties{"n": json.Number("1.10")},
+	}}
+	_, err := store.Write(t.Context(), "a-1", messagestore.NoStream, full, messagestore.Raw{Type: "Closed", Data: json.RawMessage(`{}`)})
+	require.NoError(t, err)
+	// What clients of message-db may have written.
+	odd := uuid.New()
+	_, err = pool.Exec(t.Context(), "insert into "+schema+`.messages (id, category, group_hash, stream_name, position, type, data, metadata, time) values
+		($1, 'a', 0, 'a-1', 2, '', null, null, 'infinity'), (gen_random_uuid(), 'a', 0, 'a-2', 0, 'Opened', '[]', 'null', '-infinity'),
+		(gen_random_uuid(), 'a', 0, 'a-2', 1, 'Opened', ' {} ', '{"causationMessageStreamName": 7}', '0001-01-01 00:00:00.000001+00 BC'),
+		(gen_random_uuid(), 'a', 0, 'a-2', 2, 'Opened', null, null, '2026-01-02 03:04:05.678901+02')`, odd)
+	require.NoError(t, err)
+	// Positions of as many digits as a number has bytes.
+	_, err = pool.Exec(t.Context(), "insert into "+schema+`.messages (id, category, group_hash, stream_name, position, global_position, type) values
+		(gen_random_uuid(), 'a', 0, 'a-2', 87654321, 12345677, 'Opened')`)
+	require.NoError(t, err)
+
+	type answers struct {
+		one, two, none, found []*messagestore.Recorded
+		last                  *messagestore.Recorded
+		pages                 []messagestore.CategoryPage
+	}
+	read := func(d messagestore.Driver) (a answers) {
+		for stream, into := range map[messagestore.StreamName]*[]*messagestore.Recorded{"a-1": &a.one, "a-2": &a.two, "a-none": &a.none} {
+			var err error
+			*into, err = d.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, Limit: 10})
+			require.NoError(t, err)
+		}
+		for _, filter := range []messagestore.Filter{{}, {Types: []string{"Opened"}}, {Types: []string{"none"}}} {
+			for _, limit := range []int{4, 100} {
+				page, err := d.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "a", Limit: limit, Filter: filter})
+				require.NoError(t, err)
+				a.pages = append(a.pages, page)
+			}
+		}
+		var err error
+		a.last, err = d.Last(t.Context(), "a-2", "")
+		require.NoError(t, err)
+		a.found, err = d.Find(t.Context(), "a-1", []uuid.UUID{full.ID, odd})
+		require.NoError(t, err)
+		return a
+	}
+	want := read(postgres.New(pool, &postgres.Config{Schema: schema}))
+	first, second := want.one, want.two
+	require.Len(t, first, 3)
+	require.Equal(t, full.ID, first[0].ID)
+	require.Equal(t, full.Metadata, first[0].Metadata)
+	require.JSONEq(t, `{"a": "é\n", "b":[1.10]}`, string(first[0].Data))
+	require.WithinDuration(t, time.Now(), first[0].Time, time.Hour)
+	require.Equal(t, &messagestore.Recorded{ID: odd, Stream: "a-1", Position: 2, GlobalPosition: first[2].GlobalPosition}, first[2])
+	require.Equal(t, time.Date(0, 1, 1, 0, 0, 0, 1000, time.UTC), second[1].Time)
+	require.Equal(t, &messagestore.Recorded{
+		ID: second[2].ID, Stream: "a-2", Position: 2, GlobalPosition: second[1].GlobalPosition + 1, Time: time.Date(2026, 1, 2, 1, 4, 5, 678_901_000, time.UTC), Type: "Opened",
+	}, second[2])
+
+	config := &postgres.Config{Schema: schema}
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		for _, descriptions := range []int{0, 16} {
+			if mode == pgx.QueryExecModeCacheDescribe && descriptions == 0 {
+				continue // pgx refuses that itself
+			}
+			c, err := pgx.ParseConfig(pgtest.URL(t))
+			require.NoError(t, err)
+			c.DefaultQueryExecMode, c.DescriptionCacheCapacity = mode, descriptions
+			conn, err := pgx.ConnectConfig(t.Context(), c)
+			require.NoError(t, err)
+			require.Equal(t, want, read(postgres.New(conn, config)), "%v", mode)
+			if mode == pgx.QueryExecModeExec {
+				require.Equal(t, want, read(postgres.New(hidden{conn}, config)), "%v of a connection that is not found", mode)
+			}
+			require.NoError(t, conn.Close(context.WithoutCancel(t.Context())))
+		}
+	}
+}
+
+// Who keeps a message keeps it as it is, whatever others do with theirs and whatever
+// the connection is used for next.
+func TestMessagesShareNothing(t *testing.T) {
+	t.Parallel()
+	pool, err := pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1")
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	a := newArchive(t)
+	driver := postgres.New(pool, nil)
+	for i := range 3 {
+		a.fill(t, a.category.Stream(fmt.Sprint(i)), 100)
+	}
+	page, err := driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: a.category, Limit: 1000})
+	require.NoError(t, err)
+	require.Len(t, page.Messages, 300)
+	before := fmt.Sprintf("%+v", values(page.Messages))
+
+	for _, m := range page.Messages {
+		_ = append(m.Data, "overwritten"...)
+	}
+	for i := range 3 {
+		_, err := driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: a.category.Stream(fmt.Sprint(i)), Limit: 100})
+		require.NoError(t, err)
+	}
+	require.Equal(t, before, fmt.Sprintf("%+v", values(page.Messages)))
+}
+
+func values(messages []*messagestore.Recorded) []messagestore.Recorded {
+	all := make([]messagestore.Recorded, len(messages))
+	for i, m := range messages {
+		all[i] = *m
+	}
+	return all
+}
