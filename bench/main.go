@@ -41,6 +41,7 @@ type run struct {
 	Out     string  `help:"The folder for what was found." default:"results" placeholder:"DIR"`
 	Dir     string  `help:"Where the servers keep their data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
 	Seed    uint64  `help:"What random choices are made from; another one each time if it is 0." default:"0" placeholder:"N"`
+	Profile bool    `help:"Write a profile of the client's processor time for each contender, for go tool pprof."`
 	List    bool    `help:"Print the names of the cases, and what each shows."`
 }
 
@@ -154,6 +155,9 @@ func (f run) options(servers *server.Set, log zerolog.Logger) measure.Options {
 		o.Time = time.Duration(f.Seconds * float64(time.Second))
 	}
 	o.Warmup = o.Time / 4
+	if f.Profile {
+		o.Profiles = f.Out
+	}
 	for o.Seed == 0 {
 		o.Seed = rand.Uint64()
 	}

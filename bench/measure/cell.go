@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -36,6 +38,7 @@ type Cell struct {
 	// Seed is the same for all contenders of a round, and another in each round and case.
 	Seed uint64
 
+	profile  string // the file for a profile of the client's processor time; "" for none
 	cleanups []func(context.Context) error
 	servers  []interface{ PID() int }
 	wal      *pgx.Conn
@@ -205,6 +208,13 @@ func (c *Cell) window(ctx context.Context, warmUp, work func() error) error {
 	if err != nil {
 		return err
 	}
+	if c.profile != "" {
+		stop, err := profileTo(c.profile)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
 	began := time.Now()
 	err = work()
 	c.tally.Elapsed = time.Since(began)
@@ -212,6 +222,21 @@ func (c *Cell) window(ctx context.Context, warmUp, work func() error) error {
 	c.tally.ClientCPU += after.client - before.client
 	c.tally.ServerCPU, c.tally.WAL = after.server-before.server, after.wal-before.wal
 	return errors.Join(err, spentErr)
+}
+
+// profileTo begins to profile this process, and returns what ends it.
+func profileTo(path string) (stop func(), err error) {
+	file, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(file); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		_ = file.Close() // go tool pprof says what is wrong with it
+	}, nil
 }
 
 type spent struct {

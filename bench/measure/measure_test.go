@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -81,6 +82,22 @@ func TestWhatIsMeasuredIsThere(t *testing.T) {
 		require.Positive(t, m[P50])
 		require.GreaterOrEqual(t, m[P99], m[P50])
 	}
+}
+
+func TestProfileIsOfTheFirstRound(t *testing.T) {
+	options := brief
+	options.Profiles = t.TempDir()
+
+	_, err := runOne(t, Case{Contenders: []Contender{counts("Dibs, alone", 1)}}, options)
+
+	require.NoError(t, err)
+	files, err := os.ReadDir(options.Profiles)
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	require.Equal(t, "case-Dibs-alone.pprof", files[0].Name())
+	info, err := files[0].Info()
+	require.NoError(t, err)
+	require.Positive(t, info.Size())
 }
 
 func TestCellHasToMeasureAndToCheck(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"time"
 
@@ -20,6 +22,7 @@ type Options struct {
 	Time, Warmup time.Duration
 	Long, Smoke  bool
 	Seed         uint64
+	Profiles     string // the folder for profiles of the client in the first round; "" for none
 	Log          zerolog.Logger
 }
 
@@ -53,6 +56,8 @@ func Run(ctx context.Context, cases []Case, o Options, each func(Case, Result, e
 	}
 }
 
+var fileName = regexp.MustCompile(`[^A-Za-z0-9]+`)
+
 func runCase(ctx context.Context, c Case, o Options, progress func() (percent int, left time.Duration)) (_ Result, err error) {
 	hash := fnv.New64a()
 	hash.Write([]byte(c.Name))
@@ -74,7 +79,11 @@ func runCase(ctx context.Context, c Case, o Options, progress func() (percent in
 	for round := range o.Rounds {
 		turn := round % len(c.Contenders)
 		for _, contender := range slices.Concat(c.Contenders[turn:], c.Contenders[:turn]) {
-			metrics, err := runCell(ctx, contender, newCell(round))
+			cell := newCell(round)
+			if o.Profiles != "" && round == 0 {
+				cell.profile = filepath.Join(o.Profiles, fileName.ReplaceAllString(c.Name+"-"+contender.Name, "-")+".pprof")
+			}
+			metrics, err := runCell(ctx, contender, cell)
 			if err != nil {
 				return r, fmt.Errorf("%s, round %d: %w", contender.Name, round+1, err)
 			}
