@@ -329,7 +329,9 @@ func wakeAcross(open openWake, task wakeTask) func(context.Context, *measure.Cel
 			return err
 		}
 		task.URL, task.Messages = url, wakeMessages(cell)
-		tallies, err := cell.Processes(ctx, wakeChild, []any{task}, func(ctx context.Context) error {
+		// The consumer may have the last message, and be done, before its writer has the
+		// answer: that is no reason to give up on it.
+		tallies, err := cell.Processes(ctx, wakeChild, []any{task}, func(context.Context) error {
 			return send(ctx, task.Messages, write)
 		})
 		if err != nil {
