@@ -187,14 +187,14 @@ func FuzzMetadataIsScannedAsEncodingJSONReadsIt(f *testing.F) {
 var scannedMetadata = []string{
 	`{}`, ` { } `, `{"causationMessageStreamName":"a-1","causationMessagePosition":0,"causationMessageGlobalPosition":999999999999999999}`,
 	`{"causationMessageStreamName": "a-1", "causationMessagePosition": 3, "causationMessageGlobalPosition": 7, "correlationStreamName": "b-1", "replyStreamName": "c", "schemaVersion": "1"}`,
-	`{"properties":{"traceparent":"00-1-2-01","":""},"localProperties":{}}`, "{\n\t\"schemaVersion\" : \"caf\u00e9 \u2028\"\r\n}", `{"correlationStreamName":"","replyStreamName":"x"}`,
+	`{"properties":{"traceparent":"00-1-2-01","":""},"localProperties":{}}`, "{  \"schemaVersion\" : \"caf\u00e9 \u2028\x7f\" }", `{"correlationStreamName":"","replyStreamName":"x"}`,
 	`{"replyStreamName":"x","replyStreamName":"y","properties":{"a":"1"},"properties":{"b":"2","b":"3"}}`,
 	`{"causationMessagePosition":1,"causationMessageGlobalPosition":2,"causationMessageStreamName":"a-1","causationMessagePosition":3}`,
 }
 
 // What it leaves to the long one.
 var unscannedMetadata = []string{
-	``, ` `, `null`, `[]`, `"x"`, `1`, `{`, `{}{}`, `{} x`, `{,}`, `{"schemaVersion"}`, `{"schemaVersion":"1",}`, `{"schemaVersion":"1"`, `{"schemaVersion":"1`, `{"schemaVersion":`, `{"schemaVersion":"1":}`,
+	"{\n}", "{}\t", ``, ` `, `null`, `[]`, `"x"`, `1`, `{`, `{}{}`, `{} x`, `{,}`, `{"schemaVersion"}`, `{"schemaVersion":"1",}`, `{"schemaVersion":"1"`, `{"schemaVersion":"1`, `{"schemaVersion":`, `{"schemaVersion":"1":}`,
 	`{"schemaVersion":"\n"}`, "{\"schemaVersion\":\"\n\"}", "{\"schemaVersion\":\"\xff\"}", `{"schemaVersion":1}`, `{"schemaVersion":null}`, `{"x":1}`, `{"x":"1"}`, `{"SchemaVersion":"1"}`, `{"schemaVersio\u006e":"1"}`,
 	`{"causationMessageStreamName":"a-1","causationMessagePosition":0}`, `{"causationMessagePosition":0,"causationMessageGlobalPosition":0}`, `{"causationMessageStreamName":"a-1"}`,
 	`{"causationMessageStreamName":"","causationMessagePosition":1,"causationMessageGlobalPosition":1}`,
@@ -223,6 +223,22 @@ func TestMetadataAsItMostlyIsIsScanned(t *testing.T) {
 	scanned, ok := scanMetadata(string(encoded))
 	require.True(t, ok, "what the library writes, %s", encoded)
 	require.Equal(t, full, scanned)
+}
+
+func TestPlainTextIsToldWhereverTheOtherByteIs(t *testing.T) {
+	for length := range 20 {
+		require.True(t, isPlain(strings.Repeat("x", length)))
+		for at := range length {
+			for b := range 256 {
+				text := []byte(strings.Repeat("x", length))
+				text[at] = byte(b)
+				require.Equal(t, b >= ' ' && b != '\\' && b < utf8.RuneSelf, isPlain(string(text)), "%q", text)
+			}
+			text := strings.Repeat("x", at) + "\u00e9" + strings.Repeat("x", length-at)
+			require.True(t, isPlain(text), "%q", text)
+			require.False(t, isPlain(text+"\\"), "%q", text)
+		}
+	}
 }
 
 func unmarshalExact(raw []byte, into any) error {
