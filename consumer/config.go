@@ -54,8 +54,9 @@ type Config struct {
 	BatchSize int
 
 	// PollInterval is the longest wait for a message that another process wrote: 1 ms
-	// to 1 h. Just after there was work the consumer looks sooner, and a message that
-	// was written through the same store wakes it at once.
+	// to 1 h. A message that was written through the same store wakes the consumer at
+	// once, and so does one of another process that the store's driver hears of. The
+	// consumers of a store that wait are polled for together.
 	//
 	// Defaults to 100 ms.
 	PollInterval time.Duration
@@ -73,9 +74,9 @@ type Config struct {
 	// Defaults to 1 s.
 	PositionEvery time.Duration
 
-	// RedriveInterval is how often the consumer looks whether it was asked, with
-	// [RequestRedrive], to redrive what it has parked: 1 ms to 1 h. It looks too when it
-	// starts.
+	// RedriveInterval is the longest wait until the consumer finds that it was asked,
+	// with [RequestRedrive], to redrive what it has parked: 1 ms to 1 h. It looks too
+	// when it starts.
 	//
 	// Defaults to 5 s.
 	RedriveInterval time.Duration

@@ -44,6 +44,12 @@
 // such lines as there are processors, up to four, and uses a connection for each, or two
 // where as much waits as is under way; to get the most of it, share one driver in a process.
 //
+// # Wake-ups
+//
+// A write tells other processes of it, by NOTIFY in its transaction, and a driver over a
+// pool hears of their writes while somebody watches ([messagestore.Store.Watch]), by
+// LISTEN on a connection of its own beside the pool. See [Config.NoNotify].
+//
 // # Outcomes
 //
 // Over a pool or a connection every write is one statement. If its answer is lost,
