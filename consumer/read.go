@@ -22,7 +22,7 @@ const (
 	batchBytes = 4 << 20
 
 	// firstBatch is how many messages a batch has while nothing is known of them.
-	firstBatch = 100
+	firstBatch = 16
 )
 
 // A reader is how far a run has read, and when it reads on.
