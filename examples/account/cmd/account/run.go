@@ -23,7 +23,7 @@ func runComponent(ctx context.Context, args []string, _, stderr io.Writer) error
 	name := flags.String("name", "accounts", "the consumer's name")
 	size := flags.Int("group-size", 1, "how many consumers share the category")
 	member := flags.Int("group-member", 0, "which of them this is, from 0")
-	concurrency := flags.Int("concurrency", 16, "how many accounts are worked on at once")
+	concurrency := flags.Int("concurrency", 64, "how many accounts are worked on at once: their writes are committed together")
 	verbose := flags.Bool("v", false, "log to standard error")
 	if err := parse(flags, args, stderr); err != nil {
 		return err
