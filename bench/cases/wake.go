@@ -120,8 +120,10 @@ func listen(ctx context.Context, cell *measure.Cell, l listener, messages int64,
 	return seen.Load(), errors.Join(err, group.Wait())
 }
 
-// send writes messages at the rate, each with the time before it is written.
-func send(ctx context.Context, messages int64, write func(ctx context.Context, m sent) error) error {
+// send writes messages at the rate, each with the time before it is written. How long
+// the writes take themselves it sets in the cell.
+func send(ctx context.Context, cell *measure.Cell, messages int64, write func(ctx context.Context, m sent) error) error {
+	var took measure.Histogram
 	ticker := time.NewTicker(time.Second / wakeRate)
 	defer ticker.Stop()
 	for range messages {
@@ -130,10 +132,13 @@ func send(ctx context.Context, messages int64, write func(ctx context.Context, m
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		if err := write(ctx, sent{time.Now().UnixNano()}); err != nil {
+		began := time.Now()
+		if err := write(ctx, sent{began.UnixNano()}); err != nil {
 			return err
 		}
+		took.Add(time.Since(began))
 	}
+	cell.Set(measure.WriteP99, took.Quantile(0.99))
 	return nil
 }
 
@@ -158,7 +163,7 @@ func wakeInProcess(ctx context.Context, cell *measure.Cell) error {
 	messages := wakeMessages(cell)
 	seen, err := listen(ctx, cell, dibsListener(store.Store), messages, func(wait func() error) error {
 		return cell.Once(ctx, func(ctx context.Context) (int64, error) {
-			return messages, errors.Join(send(ctx, messages, write), wait())
+			return messages, errors.Join(send(ctx, cell, messages, write), wait())
 		})
 	})
 	return errors.Join(err, cell.Check("messages handled", seen, messages))
@@ -332,7 +337,7 @@ func wakeAcross(open openWake, task wakeTask) func(context.Context, *measure.Cel
 		// The consumer may have the last message, and be done, before its writer has the
 		// answer: that is no reason to give up on it.
 		tallies, err := cell.Processes(ctx, wakeChild, []any{task}, func(context.Context) error {
-			return send(ctx, task.Messages, write)
+			return send(ctx, cell, task.Messages, write)
 		})
 		if err != nil {
 			return err

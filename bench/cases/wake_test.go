@@ -44,7 +44,7 @@ func TestListenMeasuresFromBeforeTheWriteToTheHandler(t *testing.T) {
 		require.NoError(t, write(t.Context(), sent{}))
 
 		seen, err := listen(t.Context(), cell, l, 20, func(wait func() error) error {
-			return errors.Join(send(t.Context(), 20, write), wait())
+			return errors.Join(send(t.Context(), cell, 20, write), wait())
 		})
 
 		require.NoError(t, err)
@@ -68,14 +68,16 @@ func TestListenReturnsWhyTheListenerStopped(t *testing.T) {
 
 func TestMessagesAreSentAtTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		began, n := time.Now(), 0
-		require.NoError(t, send(t.Context(), 2*wakeRate, func(_ context.Context, m sent) error {
+		cell, began, n := &measure.Cell{}, time.Now(), 0
+		require.NoError(t, send(t.Context(), cell, 2*wakeRate, func(_ context.Context, m sent) error {
 			n++
 			require.Equal(t, time.Now().UnixNano(), m.At)
+			time.Sleep(time.Millisecond)
 			return nil
 		}))
 
 		require.Equal(t, 2*wakeRate, n)
-		require.Equal(t, 2*time.Second, time.Since(began))
+		require.InDelta(t, 2*time.Second, time.Since(began), float64(5*time.Millisecond))
+		require.InEpsilon(t, 0.001, cell.Tally().Metrics()[measure.WriteP99], 0.02)
 	})
 }

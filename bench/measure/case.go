@@ -60,14 +60,15 @@ type Metric string
 // The metrics that each cell has, as far as they mean something there; the last two
 // are for [Cell.Set], which others may come from too.
 const (
-	Rate      Metric = "rate"       // operations a second
-	P50       Metric = "p50"        // latency of an operation, in seconds
-	P99       Metric = "p99"        //
-	ClientCPU Metric = "client CPU" // seconds of processor time an operation
-	ServerCPU Metric = "server CPU" //
-	WAL       Metric = "WAL"        // bytes an operation
-	Resident  Metric = "peak RSS"   // bytes of the client's memory that are in RAM, at most
-	Cores     Metric = "cores"      // how many of the processors were busy for it, 0.02 for 2 % of one
+	Rate      Metric = "rate"             // operations a second
+	P50       Metric = "p50"              // latency of an operation, in seconds
+	P99       Metric = "p99"              //
+	ClientCPU Metric = "client CPU"       // seconds of processor time an operation
+	ServerCPU Metric = "server CPU"       //
+	WAL       Metric = "WAL"              // bytes an operation
+	Resident  Metric = "peak RSS"         // bytes of the client's memory that are in RAM, at most
+	WriteP99  Metric = "p99 of the write" // where the latency is that of more than the write
+	Cores     Metric = "cores"            // how many of the processors were busy for it, 0.02 for 2 % of one
 )
 
 // A Goal is a bound for a contender's figure, or for its ratio to another's.

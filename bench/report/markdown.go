@@ -144,7 +144,7 @@ func value(m measure.Metric, v float64) string {
 	switch m {
 	case measure.Rate:
 		return thousands(v) + "/s"
-	case measure.P50, measure.P99, measure.ClientCPU, measure.ServerCPU:
+	case measure.P50, measure.P99, measure.WriteP99, measure.ClientCPU, measure.ServerCPU:
 		switch {
 		case v >= 1:
 			return number(v) + " s"
