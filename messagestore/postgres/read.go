@@ -15,22 +15,35 @@ func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]
 	return d.messages(ctx, d.queries.readStream, string(q.Stream), int64(q.From), q.Limit, q.Backwards)
 }
 
+// maxPageBytes is about how much data a page holds, unless one message has more: who
+// asks for many messages that are small may meet some that are not.
+const maxPageBytes = 16 << 20
+
 // ReadCategory implements [messagestore.Driver]. With a filter, one call looks at
-// 10,000 messages at most, so a page may be empty and have more after it.
+// 10,000 messages at most, so a page may be empty and have more after it. A page that
+// would hold more than 16 MiB of data ends before.
 func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
 	types, correlation, size, member := filterArgs(q.Filter)
 	page := messagestore.CategoryPage{Next: q.From}
 	var r rowReader
+	held, full := 0, false
 	err := d.query(ctx, d.queries.readCategory, []any{string(q.Category), int64(q.From), q.Limit, types, correlation, size, member}, func(rows pgx.Rows) error {
+		if full {
+			return nil
+		}
 		m, more, err := r.row(rows)
 		switch {
 		case err != nil:
 			return err
 		case m.Stream == "": // the last row
 			page.Next, page.More = m.GlobalPosition, more
-		default:
-			page.Messages = append(page.Messages, m)
+			return nil
 		}
+		if held += len(m.Data); held > maxPageBytes && len(page.Messages) > 0 {
+			page.Next, page.More, full = page.Messages[len(page.Messages)-1].GlobalPosition+1, true, true
+			return nil
+		}
+		page.Messages = append(page.Messages, m)
 		return nil
 	})
 	if err != nil {
