@@ -52,12 +52,13 @@ func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery)
 	return page, nil
 }
 
-// filterArgs returns f as the functions take it, null for what is not set.
+// filterArgs returns f as the functions take it, null for what is not set. A group of
+// one filters nothing, and a read without a filter is shorter.
 func filterArgs(f messagestore.Filter) (types []string, correlation *string, size, member *int) {
 	if len(f.Types) > 0 {
 		types = f.Types
 	}
-	if f.GroupSize > 0 {
+	if f.GroupSize > 1 {
 		size, member = &f.GroupSize, &f.GroupMember
 	}
 	return types, optional(f.Correlation), size, member
