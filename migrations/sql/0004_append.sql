@@ -553,7 +553,7 @@ comment on function dibs.append_one(text, bigint, uuid, text, json, json, bigint
 conflict is of the stream; id is the message that an id conflict is with. Raises 23505 where append would find out by trying
 that the id is recorded already: append says what became of it then.';
 
--- Raises DB001 for what a call of append_each has that append would refuse.
+-- Says what is wrong with a call of append_each that is not right.
 create function dibs.refuse_invalid_each(
   streams text[], expected bigint[], counts integer[], fences bigint[],
   ids uuid[], types text[], data json[], metadata json[]
@@ -598,16 +598,15 @@ begin
     field := 'streams'; rule := 'each write has a stream, an expected version, 1 to 1000 messages and a fence';
   elsif (select sum(c) from unnest(counts) c) <> messages then
     field := 'counts'; rule := 'together they are the number of messages';
+  else
+    field := 'data'; rule := 'one is no message that can be stored';
   end if;
-
-  if field is not null then
-    raise exception 'invalid %: %', field, rule using errcode = 'DB001', column = field, hint = rule;
-  end if;
+  raise exception 'invalid %: %', field, rule using errcode = 'DB001', column = field, hint = rule;
 end
 $$;
 
 comment on function dibs.refuse_invalid_each(text[], bigint[], integer[], bigint[], uuid[], text[], json[], json[]) is
-'Raises DB001, with the parameter as the column, if append_each may not be called with these arguments. It looks at no message.';
+'Raises DB001, with the parameter as the column, for arguments that append_each has found to be wrong.';
 
 -- What becomes of writes of which several may be to one stream, one after the other, or
 -- have ids that are taken: those are left to append.
@@ -679,9 +678,13 @@ set enable_seqscan = off -- as in append_one
 set enable_bitmapscan = off
 as $$
 declare
+  of_writes constant text := '[1:' || cardinality(streams) || ']';
+  of_messages constant text := '[1:' || cardinality(ids) || ']';
+  locked text;
   free text[];             -- the categories whose lock it has
-  raised bigint[];         -- their fences
-  any_erased boolean;      -- whether a stream of theirs was erased
+  different integer;       -- how many streams there are
+  messages integer;
+  right_each boolean;      -- whether each write could be one
   versions_found bigint[]; -- of the stream of each write; below -2 if it was erased
   fences_found bigint[];   -- of its category; null if another has that
   taken uuid[];            -- ids that are recorded already, or are there twice
@@ -690,7 +693,16 @@ declare
   writes integer[];        -- of each message; null if each write has one
   known integer[];
 begin
-  perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata);
+  if (
+    array_dims(streams) = of_writes and cardinality(streams) <= 1000 and array_dims(expected) = of_writes
+    and array_dims(counts) = of_writes and array_dims(fences) = of_writes
+    and array_dims(ids) = of_messages and cardinality(ids) <= 1000 and array_dims(types) = of_messages
+    and array_dims(data) = of_messages and array_dims(metadata) = of_messages
+    and pg_column_size(data) + pg_column_size(metadata) <= 16777216
+  ) is not true
+  then
+    perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata);
+  end if;
   if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     outcomes := repeat('a', cardinality(streams));
     versions := array_fill(-1::bigint, array[cardinality(streams)]);
@@ -699,23 +711,21 @@ begin
 
   -- It waits for one category. Others are written to if nobody has them: so nobody
   -- waits for a category that is not theirs, and there is no deadlock.
-  perform pg_advisory_xact_lock(1684628083, dibs.lock_key(split_part(streams[1], '-', 1)));
+  locked := pg_advisory_xact_lock(1684628083, dibs.lock_key(split_part(streams[1], '-', 1)));
   select array_agg(k.category) into free
   from (select distinct split_part(s.name, '-', 1) as category from unnest(streams) s (name) offset 0) k
   where pg_try_advisory_xact_lock(1684628083, dibs.lock_key(k.category));
 
-  -- Statements of their own: their snapshots are younger than the locks.
-  select array_agg(coalesce(f.fence, 0) order by k.n), coalesce(bool_or(f.erased), false) into raised, any_erased
-  from unnest(free) with ordinality k (category, n)
-  left join lateral (select l.fence, l.erased from dibs.fences l where l.category = k.category limit 1) f on true;
-
-  -- As if each write were the only one to its stream, and none of the ids were there.
+  -- A statement of its own: its snapshot is younger than the locks. What becomes of each
+  -- write as if it were the only one to its stream, and none of the ids were there.
   select array_agg(r.version), array_agg(r.fence_found), string_agg(r.outcome, ''),
     array_agg(case r.outcome when 'f' then r.fence_found when 'w' then r.version + 1 else r.version end),
-    array_agg(case r.outcome when 'w' then r.version + 1 end)
-  into versions_found, fences_found, outcomes, versions, positions
+    array_agg(case r.outcome when 'w' then r.version + 1 end),
+    count(distinct r.name), sum(r.count),
+    bool_and((r.name <> '' and r.expected >= -2 and r.count between 1 and 1000 and r.fence >= 0) is true)
+  into versions_found, fences_found, outcomes, versions, positions, different, messages, right_each
   from (
-    select v.version, v.fence_found, case
+    select v.*, case
         when v.version < -2 then 'a'
         when v.fence_found is null then 'b'
         when v.fence <> v.fence_found then 'f'
@@ -723,18 +733,26 @@ begin
         else 'c'
       end as outcome
     from (
-      select w.*, raised[array_position(free, split_part(w.name, '-', 1))] as fence_found, coalesce(
+      select w.*, k.raised[array_position(free, split_part(w.name, '-', 1))] as fence_found, coalesce(
           (select m.position from dibs.messages m where m.stream_name = w.name order by m.position desc limit 1),
-          case when any_erased then (select -3 - e.version from dibs.erased_streams e where e.digest = dibs.name_digest(w.name)) end,
+          case when k.any_erased then (select -3 - e.version from dibs.erased_streams e where e.digest = dibs.name_digest(w.name)) end,
           -1
         ) as version
-      from unnest(streams, expected, fences) with ordinality w (name, expected, fence, n)
+      from (
+        select array_agg(coalesce(f.fence, 0) order by c.n) as raised, bool_or(f.erased) as any_erased
+        from unnest(free) with ordinality c (category, n)
+        left join lateral (select l.fence, l.erased from dibs.fences l where l.category = c.category limit 1) f on true
+      ) k
+      cross join unnest(streams, expected, counts, fences) with ordinality w (name, expected, count, fence, n)
       offset 0 -- so that it is looked up once
     ) v
     order by v.n
   ) r;
+  if not right_each or messages <> cardinality(ids) then
+    perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata);
+  end if;
   names := streams;
-  if cardinality(ids) > cardinality(streams) or (select count(distinct s) from unnest(streams) s) < cardinality(streams) then
+  if cardinality(ids) > cardinality(streams) or different < cardinality(streams) then
     select f.* into outcomes, versions, names, positions, writes
     from dibs.follow_each(streams, expected, counts, fences, ids, versions_found, fences_found, taken) f;
   end if;
@@ -775,8 +793,7 @@ begin
     end;
   end loop;
   if coalesce(cardinality(global_positions), 0) <> cardinality(array_remove(positions, null)) then
-    raise exception 'invalid data: one is no message that can be stored'
-      using errcode = 'DB001', column = 'data', hint = 'one is no message that can be stored';
+    perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata);
   end if;
 
   -- What met a version conflict may have been written before, by itself: append tells.
@@ -790,7 +807,9 @@ begin
     end loop;
     perform dibs.await_standby();
   end if;
-  if notify and global_positions is not null then
+  if notify and cardinality(free) = 1 and global_positions is not null then
+    perform pg_notify('dibs_messages', 'dibs.' || free[1] || '-' || global_positions[cardinality(global_positions)]);
+  elsif notify and global_positions is not null then
     perform pg_notify('dibs_messages', 'dibs.' || k.category || '-' || (
       select m.global_position from dibs.messages m where m.category = k.category order by m.global_position desc limit 1
     ))
@@ -813,7 +832,7 @@ and 23505 where somebody wrote without the lock: then nothing of it was written,
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0004_append.sql', 'd6ab9e96d45ff63b71650fff29037a6cd3ed4fdeda710998e979027f4c538ae1');
+values ('0004_append.sql', '7cd2a1bb291a8b3395495ef008fd5be6852f64f69d4a97d4eb10e37c586f4c42');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
