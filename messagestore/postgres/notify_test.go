@@ -13,7 +13,6 @@ import (
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
-	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
 func TestAWriteOfAnotherProcessRingsAtOnce(t *testing.T) {
@@ -44,13 +43,21 @@ func TestAWriteOfAnotherProcessRingsAtOnce(t *testing.T) {
 func TestASchemaOfAnotherNameIsHeard(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	category := storetest.Category(t)
-	config := &postgres.Config{Schema: schema}
-	bell := watch(t, postgres.New(pool, config), category, time.Hour)
+	driver := postgres.New(pool, &postgres.Config{Schema: schema})
+	ctx, cancel := context.WithCancel(t.Context())
+	told, ended := make(chan heard), make(chan error, 1)
+	go func() {
+		ended <- driver.Listen(ctx, func(category messagestore.Category, head messagestore.GlobalPosition) {
+			told <- heard{category, head}
+		})
+	}()
+	require.Equal(t, heard{}, <-told, "it listens")
 
-	// Whether it listens by then or not.
-	written := write(t, messagestore.New(postgres.New(pool, config), nil), category.Stream("1"), messagestore.NoStream, opened())
-	requireRing(t, bell, written.GlobalPosition)
+	written := write(t, messagestore.New(driver, nil), "account-1", messagestore.NoStream, opened())
+
+	require.Equal(t, heard{"account", written.GlobalPosition}, <-told)
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
 // What is written while nobody listens is looked for when somebody does again.
