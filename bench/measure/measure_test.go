@@ -105,6 +105,12 @@ func TestCellHasToMeasureAndToCheck(t *testing.T) {
 	_, err := runOne(t, Case{Contenders: []Contender{idle}}, brief)
 	require.ErrorContains(t, err, "it has not measured")
 
+	unchecked := Contender{Name: "A", Run: func(_ context.Context, cell *Cell) error {
+		return cell.Once(t.Context(), func(context.Context) (int64, error) { return 1, nil })
+	}}
+	_, err = runOne(t, Case{Contenders: []Contender{unchecked}}, brief)
+	require.ErrorContains(t, err, "or not checked what it did")
+
 	less := Contender{Name: "A", Run: func(_ context.Context, cell *Cell) error { return cell.Check("rows", 9, 10) }}
 	_, err = runOne(t, Case{Contenders: []Contender{less}}, brief)
 	require.ErrorContains(t, err, "rows: there are 9, and 10 were done")

@@ -166,6 +166,7 @@ func TestChartsAreDrawnWithinTheirBounds(t *testing.T) {
 	}
 	require.Contains(t, drawn[0].svg, "0.5x, goal 2x: missed")
 	require.Contains(t, drawn[0].svg, "p50: COPY / Dibs", "where less is better")
+	require.Contains(t, drawn[0].svg, "0.5x, goal 1x: missed", "twice the latency")
 	require.NotContains(t, drawn[1].svg, "once", "it is not in all cases")
 }
 
