@@ -208,7 +208,7 @@ func ticks(low, high float64) []float64 {
 // for the series' second metric.
 func lines(points []Case) string {
 	const (
-		left, right = 80.0, 690.0
+		left, right = 80.0, 630.0
 		top, bottom = 70.0, 350.0
 	)
 	series := points[0].Series
@@ -263,11 +263,18 @@ func lines(points []Case) string {
 			fmt.Fprintf(&d, `<circle cx="%.1f" cy="%.1f" r="%d" class="%s"/>`+"\n", at, y(f.Median), 4, class)
 		}
 		fmt.Fprintf(&d, `<polyline points="%s" class="line %s"%s/>`+"\n", strings.Join(path, " "), class, dash)
+	}
+	for _, l := range drawn {
+		if l.metric != series.Metric {
+			continue
+		}
 		end := l.figures[len(l.figures)-1].Median
 		labels = append(labels, y(end)+4)
 		text := l.name + " " + value(l.metric, end)
-		if l.metric == series.Dashed {
-			text = l.name + " " + metricName(l.metric) + " " + value(l.metric, end)
+		dashed := slices.IndexFunc(drawn, func(other contenderLine) bool { return other.name == l.name && other.metric == series.Dashed })
+		if dashed >= 0 {
+			last := drawn[dashed].figures[len(points)-1].Median
+			text += ", " + metricName(series.Dashed) + " " + value(series.Dashed, last)
 		}
 		d.text(right+12, apart(labels), "", "start", text)
 	}

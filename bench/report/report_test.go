@@ -83,9 +83,9 @@ func TestNumbersHaveThreeDigitsThatCount(t *testing.T) {
 
 // some is a run with all that a report can have.
 func some() Results {
-	series := &measure.Series{File: "latency", Title: "Latency <against> load", XLabel: "callers", Metric: measure.P50, LogX: true}
+	series := &measure.Series{File: "latency", Title: "Latency <against> load", XLabel: "callers", Metric: measure.P50, Dashed: measure.P99, LogX: true}
 	figures := func(p50 float64) map[measure.Metric]Figure {
-		return map[measure.Metric]Figure{measure.Rate: {10_000, 9_000, 11_000}, measure.P50: {p50, p50 / 2, p50 * 2}, "own": {1, 1, 1}}
+		return map[measure.Metric]Figure{measure.Rate: {10_000, 9_000, 11_000}, measure.P50: {p50, p50 / 2, p50 * 2}, measure.P99: {p50 * 3, p50 * 2, p50 * 4}, "own": {1, 1, 1}}
 	}
 	goal := func(ratio, low, high float64, met bool) Goal {
 		return Goal{Metric: measure.Rate, Of: "Dibs", To: "Redis, appendfsync always", AtLeast: 2, Figure: Figure{ratio, low, high}, Met: met}
@@ -167,6 +167,8 @@ func TestChartsAreDrawnWithinTheirBounds(t *testing.T) {
 	require.Contains(t, drawn[0].svg, "0.5x, goal 2x: missed")
 	require.Contains(t, drawn[0].svg, "p50: COPY / Dibs", "where less is better")
 	require.Contains(t, drawn[0].svg, "0.5x, goal 1x: missed", "twice the latency")
+	require.Contains(t, drawn[1].svg, ">COPY 100 ms, p99 300 ms<")
+	require.Equal(t, 2, strings.Count(drawn[1].svg, "stroke-dasharray"))
 	require.NotContains(t, drawn[1].svg, "once", "it is not in all cases")
 }
 
