@@ -121,7 +121,7 @@ func (d *Driver) listenOn(ctx context.Context, conn *pgx.Conn) error {
 func hangUp(ctx context.Context, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	conn.Close(ctx) //nolint:errcheck // whatever comes of it, it is closed
+	conn.Close(ctx)
 }
 
 // notificationPrefix begins what is notified of messages in a schema. The channel is
