@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 	"hash/maphash"
 	"runtime"
 	"slices"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -267,7 +265,7 @@ func (d *Driver) commit(ctx context.Context, l *line, group []*ticket) {
 	err := d.with(ctx, func(db DB) error {
 		sent = true
 		return replicated(db, func() (err error) {
-			answers, err = d.callEach(ctx, db, group)
+			answers, err = d.callEach(ctx, connOf(db), group)
 			return err
 		})
 	})
@@ -349,56 +347,4 @@ func (d *Driver) alone(ctx context.Context, t *ticket) {
 		return
 	}
 	t.answer(written[0], nil)
-}
-
-// An eachAnswer is the row that the function append_each returns.
-type eachAnswer struct {
-	outcomes        string
-	versions        []int64
-	globalPositions []int64
-}
-
-func (d *Driver) callEach(ctx context.Context, db DB, group []*ticket) (a eachAnswer, err error) {
-	n := len(group)
-	streams, expected, counts, fences := make([]string, n), make([]int64, n), make([]int32, n), make([]int64, n)
-	ids, types, data, metadata := make([]pgtype.UUID, 0, n), make([]string, 0, n), make([]string, 0, n), make([]*string, 0, n)
-	for i, t := range group {
-		streams[i], expected[i], fences[i] = string(t.append.Stream), int64(t.append.Expected), t.fences[0]
-		counts[i] = int32(len(t.append.Records)) //nolint:gosec // at most MaxWriteMessages
-		for _, r := range t.append.Records {
-			ids = append(ids, pgtype.UUID{Bytes: r.ID, Valid: true})
-			types, data = append(types, r.Type), append(data, string(r.Data))
-			metadata = append(metadata, text(r.Metadata))
-		}
-	}
-	rows, err := db.Query(ctx, d.queries.appendEach, d.arguments(db, []any{streams, expected, counts, fences, ids, types, data, metadata, d.notify})...)
-	if err != nil {
-		return a, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := rows.Scan(&a.outcomes, &a.versions, &a.globalPositions); err != nil {
-			return a, err
-		}
-	}
-	rows.Close() // the outcome is known only when all has been read
-	if err := rows.Err(); err != nil {
-		return a, err
-	}
-	return a, a.check(group)
-}
-
-// check reports an answer that is none.
-func (a eachAnswer) check(group []*ticket) error {
-	written := 0
-	for i, outcome := range a.outcomes {
-		if outcome == 'w' && i < len(group) {
-			written += len(group[i].append.Records)
-		}
-	}
-	if len(a.outcomes) != len(group) || len(a.versions) != len(group) || len(a.globalPositions) != written {
-		return fmt.Errorf("append %d writes: the database answered for %d, with %d versions and %d of %d global positions",
-			len(group), len(a.outcomes), len(a.versions), len(a.globalPositions), written)
-	}
-	return nil
 }
