@@ -101,7 +101,7 @@ func (f run) Run(ctx context.Context) (err error) {
 	options := f.options(servers, log)
 	began := time.Now()
 	results := report.Results{Run: report.Run{
-		Date: began, Long: f.Long, Arguments: os.Args[1:], Seed: options.Seed, Rounds: options.Rounds, Seconds: options.Time.Seconds(),
+		Date: began, Long: f.Long, Arguments: f.arguments(), Seed: options.Seed, Rounds: options.Rounds, Seconds: options.Time.Seconds(),
 		Commit: report.Commit(ctx), Machine: machine, Versions: report.Versions(),
 	}}
 	measure.Run(ctx, selected, options, func(c measure.Case, r measure.Result, err error) {
@@ -162,6 +162,24 @@ func (f run) options(servers *server.Set, log zerolog.Logger) measure.Options {
 		o.Seed = rand.Uint64()
 	}
 	return o
+}
+
+// arguments are those that the figures depend on, and not where files are.
+func (f run) arguments() []string {
+	var given []string
+	if f.Long {
+		given = append(given, "--long")
+	}
+	if f.Only != "" {
+		given = append(given, "--only="+f.Only)
+	}
+	if f.Rounds > 0 {
+		given = append(given, fmt.Sprintf("--rounds=%d", f.Rounds))
+	}
+	if f.Seconds > 0 {
+		given = append(given, fmt.Sprintf("--seconds=%g", f.Seconds))
+	}
+	return given
 }
 
 func (f run) selected() ([]measure.Case, error) {

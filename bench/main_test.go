@@ -53,6 +53,7 @@ func TestRunIsReportedAndGoesIntoTheDocument(t *testing.T) {
 	require.Len(t, results.Cases, 1)
 	require.Len(t, results.Cases[0].Contenders, 3)
 	require.NotZero(t, results.Run.Seed)
+	require.Equal(t, []string{"--only=^write/1-category/1-caller$", "--rounds=1", "--seconds=0.05"}, results.Run.Arguments)
 	require.Contains(t, results.Run.Versions, "PostgreSQL")
 
 	page, err := os.ReadFile("../docs/performance.md")
