@@ -9,9 +9,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// MinOverlap is how many writes a second flush has at least.
-const MinOverlap = minOverlap
-
 // Mode returns how the driver sends statements on a connection that it has used.
 func (d *Driver) Mode(conn *pgx.Conn) pgx.QueryExecMode { return d.mode(conn) }
 
@@ -20,7 +17,7 @@ func (d *Driver) Busy(category messagestore.Category) bool {
 	l := d.groups.line(category)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.flights) > 0
+	return l.busy
 }
 
 // Learn tells the driver where the category's fence is.
@@ -71,12 +68,12 @@ type Answer struct {
 func (d *Driver) AppendEach(ctx context.Context, appends []messagestore.Append) []Answer {
 	group := make([]*ticket, len(appends))
 	for i, a := range appends {
-		group[i] = d.newTicket(a, a.Stream.Category())
+		group[i] = d.newTicket(a)
 		group[i].state.Store(taken)
 	}
 	l := d.groups.lines[0]
 	d.commit(ctx, l, group)
-	d.land(l, nil) // what was put back
+	d.flush(l) // what was put back
 	answers := make([]Answer, len(group))
 	for i, t := range group {
 		<-t.done

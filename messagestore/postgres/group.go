@@ -24,10 +24,6 @@ const (
 	// maxGroupBytes bounds what they carry, unless one alone carries more.
 	maxGroupBytes = 4 << 20
 
-	// minOverlap is how many writes have to wait for a flush that begins before the
-	// one under way has ended: fewer are worth no transaction of their own.
-	minOverlap = 16
-
 	// maxWaiting bounds the writes that wait in a line; more wait to be let in.
 	maxWaiting = 1024
 
@@ -43,10 +39,6 @@ const (
 // goes straight through, on its caller's goroutine and context. What comes while it
 // is under way waits, and then goes in one transaction, in one round trip: the
 // category is locked once, and the log is synced once.
-//
-// While one flush is under way, all of it to one category, a second is sent if it
-// carries as much to the same category: the database takes it in, and makes sure that
-// it is right, while it waits for the lock that the first has until it is synced.
 type groups struct {
 	seed  maphash.Seed
 	lines []*line
@@ -60,21 +52,14 @@ type line struct {
 	room chan struct{} // a token for each write that waits
 
 	mu      sync.Mutex
-	flights []*flight // what is under way: a write or a flush, and perhaps a second
+	busy    bool // a write or a flush is under way
 	waiting []*ticket
-	of      map[messagestore.Category]int // how many of them are to it
-}
-
-// A flight is a group of writes under way to the database.
-type flight struct {
-	writes   int
-	category messagestore.Category // of all of them, or "" for several
 }
 
 func newGroups() *groups {
 	g := &groups{seed: maphash.MakeSeed(), lines: make([]*line, min(runtime.GOMAXPROCS(0), 4))}
 	for i := range g.lines {
-		g.lines[i] = &line{room: make(chan struct{}, maxWaiting), of: map[messagestore.Category]int{}}
+		g.lines[i] = &line{room: make(chan struct{}, maxWaiting)}
 	}
 	return g
 }
@@ -87,13 +72,12 @@ func (g *groups) line(category messagestore.Category) *line {
 // never happens; after that nobody can say that it did not, but for the fence that
 // asking raises.
 type ticket struct {
-	append   messagestore.Append
-	category messagestore.Category
-	fences   []int64 // as they were when the caller came
-	size     int
-	state    atomic.Int32
-	token    bool // whether it has one of the line's
-	done     chan struct{}
+	append messagestore.Append
+	fences []int64 // as they were when the caller came
+	size   int
+	state  atomic.Int32
+	token  bool // whether it has one of the line's
+	done   chan struct{}
 
 	written messagestore.Written // once done
 	err     error
@@ -105,8 +89,8 @@ const (
 	left
 )
 
-func (d *Driver) newTicket(a messagestore.Append, category messagestore.Category) *ticket {
-	t := &ticket{append: a, category: category, fences: d.fences.of([]messagestore.Append{a}), done: make(chan struct{})}
+func (d *Driver) newTicket(a messagestore.Append) *ticket {
+	t := &ticket{append: a, fences: d.fences.of([]messagestore.Append{a}), done: make(chan struct{})}
 	for _, r := range a.Records {
 		t.size += len(r.Data) + len(r.Metadata)
 	}
@@ -123,14 +107,12 @@ func (t *ticket) answer(written messagestore.Written, err error) {
 
 // appendInGroup writes a, together with others if there are any.
 func (d *Driver) appendInGroup(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
-	category := a.Stream.Category()
-	l := d.groups.line(category)
+	l := d.groups.line(a.Stream.Category())
 	l.mu.Lock()
-	if len(l.flights) == 0 {
-		f := &flight{1, category}
-		l.flights = append(l.flights, f)
+	if !l.busy {
+		l.busy = true
 		l.mu.Unlock()
-		defer d.land(l, f)
+		defer d.next(l)
 		return d.appendAlone(ctx, a)
 	}
 	l.mu.Unlock()
@@ -140,12 +122,14 @@ func (d *Driver) appendInGroup(ctx context.Context, a messagestore.Append) (mess
 	case <-ctx.Done():
 		return messagestore.Written{}, ctx.Err()
 	}
-	t := d.newTicket(a, category)
+	t := d.newTicket(a)
 	t.token = true
 	l.mu.Lock()
 	l.waiting = append(l.waiting, t)
-	l.of[category]++
-	d.depart(l)
+	if !l.busy {
+		l.busy = true
+		go d.flush(l)
+	}
 	l.mu.Unlock()
 
 	select {
@@ -167,80 +151,57 @@ func (d *Driver) appendInGroup(ctx context.Context, a messagestore.Append) (mess
 	}
 }
 
-// depart sends what waits in a line, if it may go. The line is locked.
-func (d *Driver) depart(l *line) {
-	for {
-		group, f := l.take()
-		if f == nil {
-			return
-		}
-		l.flights = append(l.flights, f)
-		go func() {
-			defer d.land(l, f)
-			ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
-			defer cancel()
-			d.commit(ctx, l, group)
-		}()
-	}
-}
-
-// land lets those go on who came to the line in the meantime.
-func (d *Driver) land(l *line, f *flight) {
+// next lets those go on who came to the line in the meantime.
+func (d *Driver) next(l *line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.flights = slices.DeleteFunc(l.flights, func(o *flight) bool { return o == f })
-	d.depart(l)
+	if l.busy = len(l.waiting) > 0; l.busy {
+		go d.flush(l)
+	}
 }
 
-// take returns the next group, in the order in which they came, or no flight if none may
-// go now.
-func (l *line) take() (group []*ticket, f *flight) {
-	var only messagestore.Category
-	switch len(l.flights) {
-	case 0:
-	case 1:
-		only = l.flights[0].category
-		if only == "" || l.of[only] < max(l.flights[0].writes, minOverlap) {
-			return nil, nil
+// flush commits what waits in a line, group by group, until nothing does.
+func (d *Driver) flush(l *line) {
+	for {
+		group := l.take()
+		if group == nil {
+			return
 		}
-	default:
-		return nil, nil
+		if len(group) > 0 {
+			ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
+			d.commit(ctx, l, group)
+			cancel()
+		}
 	}
-	f = &flight{}
-	size, messages := 0, 0
-	rest := l.waiting[:0]
-	for i, t := range l.waiting {
-		if only != "" && t.category != only {
-			rest = append(rest, t)
-			continue
-		}
+}
+
+// take returns the next group, in the order in which they came; empty if they have
+// left, or nil if none waits.
+func (l *line) take() []*ticket {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.waiting) == 0 {
+		l.busy = false
+		return nil
+	}
+	group := []*ticket{}
+	size, messages, n := 0, 0, 0
+	for _, t := range l.waiting {
 		size, messages = size+t.size, messages+len(t.append.Records)
-		if len(group) > 0 && (len(group) == maxGroup || messages > maxGroupMessages || size > maxGroupBytes) {
-			rest = append(rest, l.waiting[i:]...)
+		if n > 0 && (n == maxGroup || messages > maxGroupMessages || size > maxGroupBytes) {
 			break
 		}
+		n++
 		if t.token {
 			t.token = false
 			<-l.room
 		}
-		if l.of[t.category]--; l.of[t.category] == 0 {
-			delete(l.of, t.category)
-		}
-		if !t.state.CompareAndSwap(waiting, taken) {
-			continue // its caller has left
-		}
-		if group = append(group, t); len(group) == 1 {
-			f.category = t.category
-		} else if f.category != t.category {
-			f.category = ""
+		if t.state.CompareAndSwap(waiting, taken) {
+			group = append(group, t)
 		}
 	}
-	clear(l.waiting[len(rest):])
-	l.waiting = rest
-	if f.writes = len(group); f.writes == 0 {
-		return nil, nil
-	}
-	return group, f
+	l.waiting = slices.Delete(l.waiting, 0, n)
+	return group
 }
 
 // putBack has tickets wait again, before all others, but those whose callers have left.
@@ -248,9 +209,6 @@ func (l *line) putBack(tickets []*ticket) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	tickets = slices.DeleteFunc(tickets, func(t *ticket) bool { return !t.state.CompareAndSwap(taken, waiting) })
-	for _, t := range tickets {
-		l.of[t.category]++
-	}
 	l.waiting = slices.Concat(tickets, l.waiting)
 }
 
@@ -279,10 +237,10 @@ func (d *Driver) commit(ctx context.Context, l *line, group []*ticket) {
 		}
 	case isLockTimeout(err):
 		// They have waited for as long as one may. The others have not.
-		first := group[0].category
+		first := group[0].append.Stream.Category()
 		var others []*ticket
 		for _, t := range group {
-			if t.category != first {
+			if t.append.Stream.Category() != first {
 				others = append(others, t)
 				continue
 			}
@@ -326,7 +284,7 @@ func (d *Driver) answer(ctx context.Context, l *line, group []*ticket, a eachAns
 		case 'b':
 			again = append(again, t)
 		case 'f':
-			d.fences.raise(t.category, version)
+			d.fences.raise(t.append.Stream.Category(), version)
 			t.fences = d.fences.of([]messagestore.Append{t.append}) // before it is asked, by putBack, who still wants it
 			again = append(again, t)
 		default:

@@ -120,48 +120,6 @@ func TestWritesThatWaitAreCommittedTogetherInTheirOrder(t *testing.T) {
 	require.Equal(t, int64(8), writes)
 }
 
-// While one flush waits for the lock or is synced, the database takes in a second, and
-// no third.
-func TestAsMuchAsIsUnderWayIsSentMeanwhile(t *testing.T) {
-	t.Parallel()
-	c := gather(t)
-	pool := pgtest.Pool(t)
-	stream := c.category.Stream("1")
-	var mu sync.Mutex
-	var versions []messagestore.Version
-	note := func(w messagestore.Written, err error) {
-		if err != nil {
-			t.Error(err)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		versions = append(versions, w.Version)
-	}
-	for range postgres.MinOverlap - 1 {
-		c.add(t.Context(), record(stream), note)
-	}
-	require.Equal(t, 1, lockWaiters(t, pool, c.category))
-
-	c.wg.Go(func() { note(c.driver.Append(t.Context(), record(stream))) })
-	require.Eventually(t, func() bool { return c.driver.Waiting() == 0 && lockWaiters(t, pool, c.category) == 2 }, 10*time.Second, time.Millisecond)
-	for range 2 * postgres.MinOverlap {
-		c.add(t.Context(), record(stream), note)
-	}
-	require.Equal(t, 2, lockWaiters(t, pool, c.category))
-	c.release()
-	c.wg.Wait()
-
-	require.NoError(t, <-c.first)
-	slices.Sort(versions)
-	for i, version := range versions {
-		require.Equal(t, messagestore.Version(i), version)
-	}
-	require.Len(t, versions, 3*postgres.MinOverlap)
-	flushes, writes := c.driver.Flushes()
-	require.Equal(t, int64(2), flushes)
-	require.Equal(t, int64(3*postgres.MinOverlap), writes)
-}
-
 func TestAConflictInAGroupIsItsOwn(t *testing.T) {
 	t.Parallel()
 	c := gather(t)

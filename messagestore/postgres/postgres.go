@@ -41,8 +41,8 @@
 // one round trip, one statement and one sync for all of them, and an outcome for
 // each. One writer alone goes straight through. A group waits for the category of its
 // first write; those to others that somebody has just then go with the next. A driver has as many
-// such lines as there are processors, up to four, and uses a connection for each, or two
-// where as much waits as is under way; to get the most of it, share one driver in a process.
+// such lines as there are processors, up to four, and uses a connection for each;
+// to get the most of it, share one driver in a process.
 //
 // # Wake-ups
 //

@@ -17,7 +17,7 @@ from (
 union all
 select 'max_connections', case when c.used > 0.8 * c.most then 'warn' else 'ok' end,
   format('%s of %s connections are in use', c.used, c.most),
-  case when c.used > 0.8 * c.most then 'make pools smaller, or put PgBouncer in between: a driver that is busy uses up to 8 connections to write' end
+  case when c.used > 0.8 * c.most then 'make pools smaller, or put PgBouncer in between: a driver needs 4 connections to write' end
 from (
   select (select sum(numbackends) from pg_stat_database) as used, current_setting('max_connections')::integer as most
 ) c
