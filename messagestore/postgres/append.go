@@ -95,17 +95,13 @@ type answer struct {
 // its own. It fails for an id that is there already, and a transaction does not survive
 // that: in one it is not asked.
 func (d *Driver) call(ctx context.Context, db DB, appends []messagestore.Append, fences []int64) ([]answer, error) {
-	if len(appends) == 1 && len(appends[0].Records) == 1 && !d.inTransaction(db) {
-		answers, err := d.answers(ctx, db, d.queries.appendOne, d.oneArguments(appends[0], fences))
+	if conn := connOf(db); conn != nil && len(appends) == 1 && len(appends[0].Records) == 1 && !d.inTransaction(db) {
+		answers, err := d.callOne(ctx, conn, appends[0], fences[0])
 		if !isUniqueViolation(err) {
 			return answers, err
 		}
 	}
-	return d.answers(ctx, db, d.queries.append, d.appendArguments(appends, fences))
-}
-
-func (d *Driver) answers(ctx context.Context, db DB, sql string, args []any) ([]answer, error) {
-	rows, err := db.Query(ctx, sql, d.arguments(db, args)...)
+	rows, err := db.Query(ctx, d.queries.append, d.arguments(db, d.appendArguments(appends, fences))...)
 	if err != nil {
 		return nil, err
 	}
@@ -144,15 +140,6 @@ func (d *Driver) appendArguments(appends []messagestore.Append, fences []int64) 
 		}
 	}
 	return []any{streams, expected, counts, ids, types, data, metadata, fences, d.notify}
-}
-
-func (d *Driver) oneArguments(a messagestore.Append, fences []int64) []any {
-	r := &a.Records[0]
-	var fence *int64
-	if fences != nil {
-		fence = &fences[0]
-	}
-	return []any{string(a.Stream), int64(a.Expected), pgtype.UUID{Bytes: r.ID, Valid: true}, r.Type, string(r.Data), text(r.Metadata), fence, d.notify}
 }
 
 // text is null for nothing.

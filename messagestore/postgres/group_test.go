@@ -352,7 +352,7 @@ func TestABusyCategoryHoldsUpNoOther(t *testing.T) {
 func TestAStuckPeerFailsTheWritesToItsCategoryAndNoOther(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	_, err := pool.Exec(t.Context(), "alter function "+schema+`.append_each set lock_timeout = '20ms'`)
+	_, err := pool.Exec(t.Context(), "alter function "+schema+`.wait_for_category set lock_timeout = '20ms'`)
 	require.NoError(t, err)
 	config := &postgres.Config{Schema: schema}
 	holder, err := pool.Begin(t.Context())

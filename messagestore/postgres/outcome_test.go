@@ -161,7 +161,7 @@ func TestContextThatHasEndedSendsNothing(t *testing.T) {
 func TestWaitingForAStuckPeerEndsDefinitely(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	_, err := pool.Exec(t.Context(), "alter function "+schema+`.append_one(text, bigint, uuid, text, json, json, bigint, boolean) set lock_timeout = '20ms'`)
+	_, err := pool.Exec(t.Context(), "alter function "+schema+`.wait_for_category(text) set lock_timeout = '20ms'`)
 	require.NoError(t, err)
 	config := &postgres.Config{Schema: schema}
 	category := storetest.Category(t)

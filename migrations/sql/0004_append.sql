@@ -40,6 +40,19 @@ Whoever adds a message to the category takes this lock first, and looks nothing 
 so positions become visible in order, and what a later statement sees is all there is. To lock several categories, take
 them in the order of dibs.lock_key.';
 
+-- By itself, so that who does not wait has no setting to change, which takes its time.
+create function dibs.wait_for_category(category text) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
+as $$
+begin
+  perform pg_advisory_xact_lock(1684628083, dibs.lock_key(category));
+end
+$$;
+
+comment on function dibs.wait_for_category(text) is 'lock_category, for no longer than 10 seconds.';
+
 -- Whoever has lost the answer to a write asks find_messages what became of it. The
 -- write may not even have begun then: it may be on its way still. So that "it was not
 -- written" is true for ever, the answer raises the category's fence, and a call of
@@ -500,18 +513,18 @@ create function dibs.append_one(
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set lock_timeout = '10s'
 set enable_seqscan = off -- a plan made for an empty table is kept when it grows
 as $$
 declare
   stream_category constant text := split_part(stream, '-', 1);
   fence_found bigint; -- -1 if a stream of the category was erased, perhaps this one
-  locked text;
 begin
   if stream <> '' and expected >= -2 and message_id <> '00000000-0000-0000-0000-000000000000'
     and current_setting('transaction_isolation') in ('read committed', 'read uncommitted')
   then
-    locked := pg_advisory_xact_lock(1684628083, dibs.lock_key(stream_category));
+    if not pg_try_advisory_xact_lock(1684628083, dibs.lock_key(stream_category)) then
+      perform dibs.wait_for_category(stream_category);
+    end if;
 
     -- A statement of its own: its snapshot is younger than the lock.
     select
@@ -672,7 +685,6 @@ create function dibs.append_each(
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set lock_timeout = '10s'
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off -- as in append_one
 set enable_bitmapscan = off
@@ -680,7 +692,6 @@ as $$
 declare
   of_writes constant text := '[1:' || cardinality(streams) || ']';
   of_messages constant text := '[1:' || cardinality(ids) || ']';
-  locked text;
   free text[];             -- the categories whose lock it has
   different integer;       -- how many streams there are
   messages integer;
@@ -699,6 +710,7 @@ begin
     and array_dims(ids) = of_messages and cardinality(ids) <= 1000 and array_dims(types) = of_messages
     and array_dims(data) = of_messages and array_dims(metadata) = of_messages
     and pg_column_size(data) + pg_column_size(metadata) <= 16777216
+    and dibs.valid_type(types[1])
   ) is not true
   then
     perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata);
@@ -711,7 +723,9 @@ begin
 
   -- It waits for one category. Others are written to if nobody has them: so nobody
   -- waits for a category that is not theirs, and there is no deadlock.
-  locked := pg_advisory_xact_lock(1684628083, dibs.lock_key(split_part(streams[1], '-', 1)));
+  if not pg_try_advisory_xact_lock(1684628083, dibs.lock_key(split_part(streams[1], '-', 1))) then
+    perform dibs.wait_for_category(split_part(streams[1], '-', 1));
+  end if;
   select array_agg(k.category) into free
   from (select distinct split_part(s.name, '-', 1) as category from unnest(streams) s (name) offset 0) k
   where pg_try_advisory_xact_lock(1684628083, dibs.lock_key(k.category));
@@ -733,20 +747,20 @@ begin
         else 'c'
       end as outcome
     from (
-      select w.*, k.raised[array_position(free, split_part(w.name, '-', 1))] as fence_found, coalesce(
+      select w.*, coalesce(
           (select m.position from dibs.messages m where m.stream_name = w.name order by m.position desc limit 1),
-          case when k.any_erased then (select -3 - e.version from dibs.erased_streams e where e.digest = dibs.name_digest(w.name)) end,
+          case when exists (select from dibs.fences f where f.category = any (free) and f.erased)
+            then (select -3 - e.version from dibs.erased_streams e where e.digest = dibs.name_digest(w.name)) end,
           -1
-        ) as version
-      from (
-        select array_agg(coalesce(f.fence, 0) order by c.n) as raised, bool_or(f.erased) as any_erased
-        from unnest(free) with ordinality c (category, n)
-        left join lateral (select l.fence, l.erased from dibs.fences l where l.category = c.category limit 1) f on true
-      ) k
-      cross join unnest(streams, expected, counts, fences) with ordinality w (name, expected, count, fence, n)
+        ) as version,
+        (
+          select array_agg(coalesce(f.fence, 0) order by c.n)
+          from unnest(free) with ordinality c (category, n)
+          left join lateral (select l.fence from dibs.fences l where l.category = c.category limit 1) f on true
+        )[array_position(free, split_part(w.name, '-', 1))] as fence_found
+      from unnest(streams, expected, counts, fences) w (name, expected, count, fence) -- in its order, there being no join
       offset 0 -- so that it is looked up once
     ) v
-    order by v.n
   ) r;
   if not right_each or messages <> cardinality(ids) then
     perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata);
@@ -768,7 +782,7 @@ begin
         where r.position is not null
           and r.id <> '00000000-0000-0000-0000-000000000000'
           and (r.position > 0 or dibs.valid_stream_name(r.name)) -- one that is there has its name
-          and dibs.valid_type(r.type) and dibs.valid_data(r.data) and dibs.valid_metadata(r.metadata)
+          and (r.type = types[1] or dibs.valid_type(r.type)) and dibs.valid_data(r.data) and dibs.valid_metadata(r.metadata)
           and octet_length(r.data::text) + coalesce(octet_length(r.metadata::text), 0) <= 983040
         returning m.global_position
       )
@@ -832,7 +846,7 @@ and 23505 where somebody wrote without the lock: then nothing of it was written,
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0004_append.sql', '7cd2a1bb291a8b3395495ef008fd5be6852f64f69d4a97d4eb10e37c586f4c42');
+values ('0004_append.sql', 'aa941770799f08fd91e43d395c8f91dc637ffcb0682cadbae240bab000a7d33f');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

@@ -1,0 +1,78 @@
+package postgres
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// The parameters of append_one.
+var oneOIDs = []uint32{
+	pgtype.TextOID, pgtype.Int8OID, pgtype.UUIDOID, pgtype.TextOID, pgtype.JSONOID, pgtype.JSONOID, pgtype.Int8OID, pgtype.BoolOID,
+}
+
+// callOne writes one message.
+func (d *Driver) callOne(ctx context.Context, conn *pgx.Conn, w messagestore.Append, fence int64) (answers []answer, err error) {
+	r := &w.Records[0]
+	e := encoder{buffer: make([]byte, 0, 40)}
+	e.next()
+	e.int8(int64(w.Expected))
+	e.next()
+	e.int8(fence)
+	e.next()
+	e.bool(d.notify)
+	numbers := e.parameters()
+	parameters := [][]byte{[]byte(w.Stream), numbers[0], r.ID[:], []byte(r.Type), r.Data, nil, numbers[1], numbers[2]}
+	if len(r.Metadata) > 0 {
+		parameters[5] = r.Metadata
+	}
+	err = d.exec(ctx, conn, d.queries.appendOne, oneOIDs, parameters, func(columns [][]byte) error {
+		a, err := readOne(columns)
+		a.stream = string(w.Stream)
+		answers = append(answers, a)
+		return err
+	})
+	return answers, err
+}
+
+var errNoAnswer = errors.New("append a message: the database answered with what is no answer")
+
+// readOne reads a record: outcome, version, global position and id. It comes as one
+// column, since a table of it would cost the server half as much as its look at the
+// stream's version does.
+func readOne(columns [][]byte) (a answer, err error) {
+	var fields [4][]byte
+	if len(columns) != 1 || len(columns[0]) < 4 || binary.BigEndian.Uint32(columns[0]) != uint32(len(fields)) {
+		return a, errNoAnswer
+	}
+	rest := columns[0][4:]
+	for i := range fields {
+		if len(rest) < 8 {
+			return a, errNoAnswer
+		}
+		size := int32(binary.BigEndian.Uint32(rest[4:])) //nolint:gosec // -1 for null
+		rest = rest[8:]
+		if size < 0 {
+			continue
+		}
+		if int(size) > len(rest) {
+			return a, errNoAnswer
+		}
+		fields[i], rest = rest[:size:size], rest[size:]
+	}
+	a.outcome = string(fields[0])
+	if a.outcome == "" || len(fields[1]) != 8 || len(fields[2]) != 8 && fields[2] != nil || len(fields[3]) != 16 && fields[3] != nil {
+		return a, errNoAnswer
+	}
+	a.version = messagestore.Version(binary.BigEndian.Uint64(fields[1])) //nolint:gosec // the same bits
+	if fields[2] != nil {
+		a.globalPosition = messagestore.GlobalPosition(binary.BigEndian.Uint64(fields[2])) //nolint:gosec // the same bits
+	}
+	copy(a.id[:], fields[3])
+	return a, nil
+}
