@@ -34,7 +34,7 @@ type commands struct {
 }
 
 type run struct {
-	Long    bool    `help:"Measure for longer, in more rounds, with more rows: at most half an hour."`
+	Long    bool    `help:"Measure for longer, in more rounds, with more rows: some 35 minutes."`
 	Only    string  `help:"Run the cases whose names match this regular expression." placeholder:"REGEXP"`
 	Rounds  int     `help:"Rounds: in each, each contender of a case has its turn. 3, or 5 with --long." placeholder:"N"`
 	Seconds float64 `help:"How long to measure each contender in each round. 0.5, or 2.5 with --long." placeholder:"S"`
