@@ -352,11 +352,17 @@ func TestHeldLockHoldsWritersUpForABoundedTime(t *testing.T) {
 	_, err = superuser.Exec(t.Context(), `
 		revoke execute on function pg_advisory_lock(int, int), pg_try_advisory_lock(int, int), pg_advisory_xact_lock(int, int), pg_try_advisory_xact_lock(int, int),
 			pg_advisory_lock_shared(int, int), pg_try_advisory_lock_shared(int, int), pg_advisory_xact_lock_shared(int, int), pg_try_advisory_xact_lock_shared(int, int) from public;
-		grant execute on function pg_advisory_xact_lock(int, int) to dibs_owner`)
+		grant execute on function pg_advisory_xact_lock(int, int), pg_try_advisory_xact_lock(int, int) to dibs_owner`)
 	require.NoError(t, err)
 	stranger, _ := connectAs(t, url, "in role dibs_writer")
 	_, err = stranger.Exec(t.Context(), "select pg_advisory_lock(1684628083, hashtext('dibs.' || 'a'))")
 	require.Equal(t, "42501", code(t, err))
-	_, err = stranger.Exec(t.Context(), writeTo("a-1"))
-	require.NoError(t, err)
+	for _, write := range []string{
+		writeTo("a-1"),
+		`select outcome from dibs.append_one('a-1', -2, gen_random_uuid(), 'T', '{}', null)`,
+		`select outcomes from dibs.append_each('{a-1}', '{-2}', '{1}', '{0}', array[gen_random_uuid()], '{T}', array['{}'::json], array[null::json])`,
+	} {
+		_, err = stranger.Exec(t.Context(), write)
+		require.NoError(t, err, write)
+	}
 }

@@ -379,11 +379,18 @@ func TestAStuckPeerFailsTheWritesToItsCategoryAndNoOther(t *testing.T) {
 // group, unless their callers have left.
 func TestAGroupGoesOnWithTheFenceThatWasRaised(t *testing.T) {
 	t.Parallel()
+	for _, streams := range []int{4, 2} { // each written to once, and twice
+		goesOnWithTheFence(t, streams)
+	}
+}
+
+func goesOnWithTheFence(t *testing.T, streams int) {
+	t.Helper()
 	c := gather(t)
 	asker := postgres.New(pgtest.Pool(t), nil)
 	var errs [4]error
 	for i := range errs {
-		c.add(t.Context(), record(c.category.Stream(fmt.Sprint(i))), func(_ messagestore.Written, err error) { errs[i] = err })
+		c.add(t.Context(), record(c.category.Stream(fmt.Sprint(i%streams))), func(_ messagestore.Written, err error) { errs[i] = err })
 	}
 	found := make(chan error, 1)
 	go func() {

@@ -112,13 +112,18 @@ func TestWhatNoStandbyHasIsNotSaidToBeWritten(t *testing.T) {
 		_, err := store.Resolve(t.Context(), lost)
 		return err
 	}
-	for _, call := range []func() error{again, asked, again} {
+	conflict := func() error {
+		_, err := driver.Append(t.Context(), appendOne(stream, messagestore.NoStream))
+		return err
+	}
+	for _, call := range []func() error{again, asked, again, conflict} {
 		done := make(chan error, 1)
 		go func() { done <- call() }()
 		cancelWait(t, admin)
 		err := <-done
 		require.Error(t, err)
 		require.NotErrorIs(t, err, messagestore.ErrNotWritten)
+		require.NotErrorIs(t, err, messagestore.ErrVersionConflict)
 		if lost == nil {
 			lost = err
 			require.ErrorIs(t, lost, messagestore.ErrOutcomeUnknown)

@@ -236,3 +236,24 @@ func waitUntilBlocked(t *testing.T, db postgres.DB, pid uint32) {
 		return blocked
 	}, patience, tick)
 }
+
+// Other languages' clients may call append_one in a transaction of theirs, which may be
+// too old to see what is in its way.
+func TestOneMessageOfATransactionThatIsTooOldMeetsAConflict(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	stream := storetest.Category(t).Stream("1")
+	tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // whatever became of the test
+	_, err = tx.Exec(t.Context(), "select 1 from pg_class limit 1") // it begins to see
+	require.NoError(t, err)
+	_, err = postgres.New(pool, nil).Append(t.Context(), appendOne(stream, messagestore.NoStream))
+	require.NoError(t, err)
+
+	var outcome string
+	err = tx.QueryRow(t.Context(), "select outcome from dibs.append_one($1, -1, gen_random_uuid(), 'Opened', '{}', null)", string(stream)).Scan(&outcome)
+
+	require.NoError(t, err)
+	require.Equal(t, "version_conflict", outcome)
+}
