@@ -245,7 +245,7 @@ func TestOneMessageOfATransactionThatIsTooOldMeetsAConflict(t *testing.T) {
 	stream := storetest.Category(t).Stream("1")
 	tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	require.NoError(t, err)
-	defer tx.Rollback(t.Context()) //nolint:errcheck // whatever became of the test
+	defer tx.Rollback(t.Context())                                  //nolint:errcheck // whatever became of the test
 	_, err = tx.Exec(t.Context(), "select 1 from pg_class limit 1") // it begins to see
 	require.NoError(t, err)
 	_, err = postgres.New(pool, nil).Append(t.Context(), appendOne(stream, messagestore.NoStream))
