@@ -54,10 +54,8 @@
 //
 // Over a pool or a connection every write is one statement. If its answer is lost,
 // the error matches [messagestore.ErrOutcomeUnknown]; every other error means that
-// nothing was written. A write that waits for its category for more than 10 seconds
-// gives up, with an error of SQLSTATE 55P03. For a message with an id that another
-// transaction, to another category, has just used it waits until that ends, or its
-// context does; in a group for 30 seconds.
+// nothing was written. A write that waits for another for more than 10 seconds
+// gives up, with an error of SQLSTATE 55P03.
 //
 // # The server
 //

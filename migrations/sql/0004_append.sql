@@ -513,6 +513,7 @@ create function dibs.append_one(
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
 set enable_seqscan = off -- a plan made for an empty table is kept when it grows
 as $$
 declare
@@ -685,6 +686,7 @@ create function dibs.append_each(
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off -- as in append_one
 set enable_bitmapscan = off
@@ -846,7 +848,7 @@ and 23505 where somebody wrote without the lock: then nothing of it was written,
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0004_append.sql', 'aa941770799f08fd91e43d395c8f91dc637ffcb0682cadbae240bab000a7d33f');
+values ('0004_append.sql', '4bdb8274654e4a6a723bbae54ad09bedf92fab1a86b7ee4a3618c51209eec72c');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
