@@ -258,11 +258,17 @@ func (c *cutConn) cut(at cut) bool {
 	return true
 }
 
+// What a client sends, on a connection made for it, when it leaves a statement alone.
+var cancelRequest = []byte{0, 0, 0, 16, 0x04, 0xd2, 0x16, 0x2e}
+
 // A statement that was prepared before is executed with a Bind message that holds
 // the data.
 func (c *cutConn) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if bytes.Contains(b, cancelRequest) && c.proxy.late != nil {
+		return 0, errCut // or it would end a statement that arrives late, sometimes
+	}
 	if bytes.Contains(b, []byte(`"canary"`)) && c.proxy.at.CompareAndSwap(int32(onItsWay), int32(nowhere)) {
 		c.onWay = true
 		c.proxy.late <- c
