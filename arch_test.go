@@ -18,15 +18,16 @@ const module = "github.com/dibs-go/dibs"
 // to exist: whoever adds a package says what it may know.
 var imports = map[string][]string{
 	".":                      {},
+	"internal/failpoint":     {},
 	"internal/pgschema":      {},
 	"migrations":             {"internal/pgschema"},
 	"messagestore":           {},
 	"messagestore/memory":    {"messagestore"},
-	"messagestore/postgres":  {"messagestore", "internal/pgschema"},
+	"messagestore/postgres":  {"messagestore", "internal/failpoint", "internal/pgschema"},
 	"messagestore/sqlite":    {"messagestore"},
 	"messagestore/storeurl":  {"messagestore", "messagestore/memory", "messagestore/postgres", "messagestore/sqlite"},
 	"messagestore/storetest": {"messagestore"},
-	"consumer":               {"messagestore"},
+	"consumer":               {"messagestore", "internal/failpoint"},
 	"handler":                {"messagestore"},
 	"handler/handlertest":    {"handler", "messagestore", "messagestore/memory"},
 	"reservation":            {"messagestore", "handler", "consumer"},
