@@ -1,0 +1,259 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// startTimeout bounds how long a server may take until it answers, its recovery
+// included, stopTimeout until it has ended.
+const (
+	startTimeout = 60 * time.Second
+	stopTimeout  = 20 * time.Second
+)
+
+// PostgresConfig says how a PostgreSQL is started.
+type PostgresConfig struct {
+	// Settings are given to the server beside its own, as "work_mem=1MB".
+	//
+	// Defaults to none.
+	Settings []string
+}
+
+// A Postgres is a PostgreSQL server that syncs, on a Unix socket in its own folder and
+// on no port. It is safe for concurrent use.
+type Postgres struct {
+	dir, bin string
+	owner    *syscall.Credential
+	settings []string
+
+	mu      sync.Mutex
+	process *process
+}
+
+// NewPostgres makes a cluster in a folder below dir, which belongs to a [Keeper], and
+// starts it. The binaries are those in the folder that POSTGRES_BIN names, or the newest
+// of Debian's.
+func NewPostgres(ctx context.Context, dir, name string, config *PostgresConfig) (*Postgres, error) {
+	bin, err := postgresBin()
+	if err != nil {
+		return nil, err
+	}
+	owner, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	p := &Postgres{dir: filepath.Join(dir, name), bin: bin, owner: owner}
+	if config != nil {
+		p.settings = config.Settings
+	}
+	if err := os.Mkdir(p.dir, 0o700); err != nil {
+		return nil, err
+	}
+	if owner != nil {
+		if err := os.Chown(p.dir, int(owner.Uid), int(owner.Gid)); err != nil {
+			return nil, err
+		}
+	}
+	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
+	initdb.Dir = p.dir
+	initdb.SysProcAttr = &syscall.SysProcAttr{Credential: owner}
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
+	}
+	return p, p.Start(ctx)
+}
+
+// Start starts the server and waits until it answers, after its recovery if it was
+// killed. It does nothing if it runs.
+func (p *Postgres) Start(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.process != nil && !p.process.ended() {
+		return nil
+	}
+	log, err := os.OpenFile(p.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644) //nolint:gosec // a log to be read
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(filepath.Join(p.bin, "postgres"), "-D", "data", "-k", p.dir, "-p", "5432", //nolint:noctx // it outlives the call that starts it
+		"-c", "listen_addresses=", "-c", "max_connections=200", "-c", "deadlock_timeout=300ms", "-c", "log_line_prefix=%m [%p] %e ")
+	for _, setting := range p.settings {
+		cmd.Args = append(cmd.Args, "-c", setting)
+	}
+	cmd.Dir, cmd.Stdout, cmd.Stderr = p.dir, log, log
+	if p.process, err = startProcess(cmd, p.owner, syscall.SIGQUIT); err != nil {
+		return err
+	}
+	return p.await(ctx)
+}
+
+// Await returns once the server answers.
+func (p *Postgres) Await(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.await(ctx)
+}
+
+func (p *Postgres) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for {
+		conn, err := pgx.Connect(ctx, p.URL("postgres"))
+		if err == nil {
+			return conn.Close(ctx)
+		}
+		retry := time.NewTimer(10 * time.Millisecond)
+		select {
+		case <-retry.C:
+			continue
+		case <-p.process.done:
+			err = errors.New("it ended")
+		case <-ctx.Done():
+		}
+		retry.Stop()
+		return fmt.Errorf("PostgreSQL does not answer: %w\n%s", err, p.lastOfLog())
+	}
+}
+
+// Kill ends all processes of the server at once, as a loss of power would but for what
+// the kernel has not written yet, and waits until they are gone.
+func (p *Postgres) Kill() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.process.cmd.Process.Kill() // first the one that would start others
+	err := killBelow(filepath.Join(p.dir, "data"))
+	<-p.process.done
+	return err
+}
+
+// Stop shuts the server down, and waits until it has ended.
+func (p *Postgres) Stop() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.process.cmd.Process.Signal(syscall.SIGINT) // it may have ended
+	timer := time.NewTimer(stopTimeout)
+	defer timer.Stop()
+	select {
+	case <-p.process.done:
+		return nil
+	case <-timer.C:
+	}
+	return errors.Join(errors.New("PostgreSQL did not shut down"), p.process.cmd.Process.Kill(), killBelow(filepath.Join(p.dir, "data")))
+}
+
+// A Backend is one process of the server.
+type Backend struct {
+	PID  int
+	Kind string // "client backend", "checkpointer", "walwriter"
+}
+
+// Backends returns the processes of the server but the postmaster, as the kernel knows
+// them: it asks nothing of a server that may be paused.
+func (p *Postgres) Backends() []Backend {
+	postmaster := p.PID()
+	var backends []Backend
+	for _, pid := range below(filepath.Join(p.dir, "data")) {
+		if pid == postmaster {
+			continue
+		}
+		title, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err != nil {
+			continue // ended since
+		}
+		backends = append(backends, Backend{pid, kind(string(bytes.Trim(title, "\x00 ")))})
+	}
+	return backends
+}
+
+// ClientBackend is the kind of a process that serves a client.
+const ClientBackend = "client backend"
+
+// kind reads the title of a process: "postgres: checkpointer " or "postgres: user
+// database [local] idle".
+func kind(title string) string {
+	_, what, _ := strings.Cut(title, ": ")
+	for _, own := range []string{"checkpointer", "background writer", "walwriter", "autovacuum", "logical replication launcher", "startup", "stats collector", "walsender", "walreceiver"} {
+		if strings.HasPrefix(what, own) {
+			return own
+		}
+	}
+	return ClientBackend
+}
+
+// PID is the postmaster's.
+func (p *Postgres) PID() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.process.cmd.Process.Pid
+}
+
+// Running reports whether the postmaster is there.
+func (p *Postgres) Running() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.process != nil && !p.process.ended()
+}
+
+// URL returns the URL of a database, past every proxy.
+func (p *Postgres) URL(database string) string {
+	return fmt.Sprintf("postgres://postgres@/%s?host=%s&port=5432", database, p.dir)
+}
+
+// Socket is the path of the socket that the server answers on.
+func (p *Postgres) Socket() string { return filepath.Join(p.dir, ".s.PGSQL.5432") }
+
+// Log is the path of the server's log.
+func (p *Postgres) Log() string { return filepath.Join(p.dir, "log") }
+
+func (p *Postgres) lastOfLog() string {
+	log, err := os.Open(p.Log())
+	if err != nil {
+		return ""
+	}
+	defer log.Close()
+	if size, err := log.Seek(0, io.SeekEnd); err == nil {
+		_, _ = log.Seek(max(0, size-4<<10), io.SeekStart)
+	}
+	said, _ := io.ReadAll(log) // or else nothing
+	return string(bytes.TrimSpace(said))
+}
+
+func postgresBin() (string, error) {
+	if bin := os.Getenv("POSTGRES_BIN"); bin != "" {
+		return bin, nil
+	}
+	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
+	if err != nil {
+		return "", err
+	}
+	slices.SortFunc(found, func(a, b string) int { return major(a) - major(b) })
+	if len(found) > 0 {
+		return filepath.Dir(found[len(found)-1]), nil
+	}
+	path, err := exec.LookPath("postgres")
+	if err != nil {
+		return "", errors.New("there is no PostgreSQL here: install it (on Debian: apt-get install postgresql), or name the folder of its binaries in POSTGRES_BIN")
+	}
+	return filepath.Dir(path), nil
+}
+
+func major(path string) int {
+	n, _ := strconv.Atoi(strings.Split(path, "/")[4]) // 0 for what is no number
+	return n
+}
