@@ -87,6 +87,34 @@ func FuzzValidateJSON(f *testing.F) {
 	})
 }
 
+func TestNumbersOfTooManyDigitsAreRefused(t *testing.T) {
+	for number, valid := range map[string]bool{
+		strings.Repeat("9", 131_072): true, "-1" + strings.Repeat("0", 131_072): false, "0." + strings.Repeat("1", 16_383): true, "0." + strings.Repeat("1", 16_384): false,
+	} {
+		require.Equal(t, valid, validateJSON(ErrInvalidData, "data", []byte(`{"a":`+number+`}`)) == nil, "%.3s and %d bytes more", number, len(number)-3)
+	}
+}
+
+// A body that encodes itself may hand encoding/json anything. What comes out of that is
+// judged in the short way as it is in the long one.
+func FuzzEncodedJSONIsValidatedAsAnyIs(f *testing.F) {
+	for _, seed := range jsonSeeds {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		encoded, err := marshal(json.RawMessage(raw))
+		if err != nil {
+			require.False(t, json.Valid(raw))
+			return
+		}
+		require.True(t, json.Valid(encoded), "%q", encoded)
+		require.Equal(t, validateJSON(ErrInvalidData, "data", encoded), validateEncoded(ErrInvalidData, "data", encoded))
+		again, err := json.Marshal(Metadata{Extra: map[string]json.RawMessage{"x": raw}})
+		require.NoError(t, err)
+		require.True(t, json.Valid(again), "%q", again)
+	})
+}
+
 func FuzzCanonicalJSON(f *testing.F) {
 	for _, seed := range jsonSeeds {
 		f.Add([]byte(seed), []byte(`{}`))

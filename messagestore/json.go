@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -24,10 +25,7 @@ const maxDepth = 512
 //
 // A key that an object has twice is kept; readers see the last, as jsonb does.
 func validateJSON(kind error, field string, raw []byte) error {
-	if i := invalidUTF8(raw); i >= 0 {
-		return NewInvalidError(kind, field, raw, fmt.Sprintf("not valid UTF-8 at byte %d", i))
-	}
-	if !json.Valid(raw) {
+	if !json.Valid(raw) && utf8.Valid(raw) {
 		var whole json.RawMessage
 		err := json.Unmarshal(raw, &whole) // which says where
 		rule := "it is empty"
@@ -35,6 +33,15 @@ func validateJSON(kind error, field string, raw []byte) error {
 			rule = fmt.Sprintf("not valid JSON at byte %d: %v", syntax.Offset, syntax)
 		}
 		return NewInvalidError(kind, field, raw, rule)
+	}
+	return validateEncoded(kind, field, raw)
+}
+
+// validateEncoded is [validateJSON] for what encoding/json has encoded. That is valid JSON
+// in any case: it checks what a body has encoded by itself.
+func validateEncoded(kind error, field string, raw []byte) error {
+	if i := invalidUTF8(raw); i >= 0 {
+		return NewInvalidError(kind, field, raw, fmt.Sprintf("not valid UTF-8 at byte %d", i))
 	}
 	if first := bytes.TrimLeft(raw, " \t\r\n"); first[0] != '{' {
 		return NewInvalidError(kind, field, raw, "it is not a JSON object")
@@ -80,11 +87,16 @@ func unstorable(raw []byte) (offset int, rule string) {
 			depth--
 			i++
 		case c == '-' || c >= '0' && c <= '9':
-			end := i + 1
-			for end < len(raw) && strings.IndexByte("0123456789+-.eE", raw[end]) >= 0 {
-				end++
+			const short = 1000 // far fewer digits than are too many
+			end, exponent := i+1, false
+			for ; end < len(raw); end++ {
+				if c := raw[end]; c == 'e' || c == 'E' {
+					exponent = true
+				} else if (c < '0' || c > '9') && c != '.' && c != '+' && c != '-' {
+					break
+				}
 			}
-			if !storableNumber(string(raw[i:end])) {
+			if (exponent || end-i > short) && !storableNumber(string(raw[i:end])) {
 				return i, "number out of range"
 			}
 			i = end
@@ -333,27 +345,36 @@ func EqualJSON(a, b json.RawMessage) bool {
 	return err == nil && bytes.Equal(left, right)
 }
 
+// A jsonBuffer is a buffer, and an encoder into it, that are used again: they are most of
+// what encoding a message would allocate.
+type jsonBuffer struct {
+	buffer  bytes.Buffer
+	encoder *json.Encoder
+}
+
+// maxKept bounds the buffers that are kept for the next message.
+const maxKept = 64 << 10
+
+var jsonBuffers = sync.Pool{New: func() any {
+	b := &jsonBuffer{}
+	b.encoder = json.NewEncoder(&b.buffer)
+	b.encoder.SetEscapeHTML(false)
+	return b
+}}
+
 // marshal is json.Marshal without its escapes for HTML, which a database and
-// other languages' clients have no use for. What is in the metadata of most messages
-// it writes by itself.
+// other languages' clients have no use for.
 func marshal(v any) ([]byte, error) {
-	switch v := v.(type) {
-	case StreamName:
-		if plain(string(v)) {
-			return slices.Concat([]byte{'"'}, []byte(v), []byte{'"'}), nil
-		}
-	case Version:
-		return strconv.AppendInt(nil, int64(v), 10), nil
-	case GlobalPosition:
-		return strconv.AppendInt(nil, int64(v), 10), nil
-	}
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
+	b, _ := jsonBuffers.Get().(*jsonBuffer)
+	b.buffer.Reset()
+	if err := b.encoder.Encode(v); err != nil {
 		return nil, err
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+	text := bytes.Clone(bytes.TrimSuffix(b.buffer.Bytes(), []byte("\n")))
+	if b.buffer.Cap() <= maxKept {
+		jsonBuffers.Put(b)
+	}
+	return text, nil
 }
 
 // plain reports whether s is in JSON as it is, between quotes.

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -130,59 +132,79 @@ func (m Metadata) Correlated(name string) bool {
 
 // MarshalJSON leaves out what is not set, but never a position 0.
 func (m Metadata) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	var failed error
-	add := func(name string, value any) {
-		if failed != nil {
-			return
-		}
-		text, err := marshal(value)
-		if err != nil {
-			failed = fmt.Errorf("%s: %w", name, err)
-			return
-		}
-		if b.Len() > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(`"` + name + `":`)
-		b.Write(text)
-	}
+	const names = 192 // of the fields, with two numbers
+	o := objectEncoder{text: make([]byte, 0, names+len(m.CausationStream)+len(m.CorrelationStream)+len(m.ReplyStream))}
+	o.text = append(o.text, '{')
 	if m.CausationStream != "" {
-		add(causationStreamField, m.CausationStream)
-		add(causationPositionField, m.CausationPosition)
-		add(causationGlobalPositionField, m.CausationGlobalPosition)
+		o.addText(causationStreamField, string(m.CausationStream))
+		o.addNumber(causationPositionField, int64(m.CausationPosition))
+		o.addNumber(causationGlobalPositionField, int64(m.CausationGlobalPosition))
 	}
 	if m.CorrelationStream != "" {
-		add(correlationStreamField, m.CorrelationStream)
+		o.addText(correlationStreamField, string(m.CorrelationStream))
 	}
 	if m.ReplyStream != "" {
-		add(replyStreamField, m.ReplyStream)
+		o.addText(replyStreamField, string(m.ReplyStream))
 	}
 	if len(m.Properties) > 0 {
-		add(propertiesField, m.Properties)
+		o.add(propertiesField, m.Properties)
 	}
 	if len(m.Local) > 0 {
-		add(localPropertiesField, m.Local)
+		o.add(localPropertiesField, m.Local)
 	}
 	if m.SchemaVersion != "" {
-		add(schemaVersionField, m.SchemaVersion)
+		o.addText(schemaVersionField, m.SchemaVersion)
 	}
-	names := make([]string, 0, len(m.Extra))
-	for name := range m.Extra {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		quoted, err := marshal(name)
-		if err != nil {
-			return nil, err
+	if len(m.Extra) > 0 {
+		for _, name := range slices.Sorted(maps.Keys(m.Extra)) {
+			quoted, err := marshal(name)
+			if err != nil {
+				return nil, err
+			}
+			o.add(string(quoted[1:len(quoted)-1]), m.Extra[name])
 		}
-		add(string(quoted[1:len(quoted)-1]), m.Extra[name])
 	}
-	if failed != nil {
-		return nil, failed
+	if o.err != nil {
+		return nil, o.err
 	}
-	return append(append([]byte{'{'}, b.Bytes()...), '}'), nil
+	return append(o.text, '}'), nil
+}
+
+// An objectEncoder appends the fields of a JSON object, of which it has the brace. Text
+// and numbers, which are all that most metadata has, it writes by itself.
+type objectEncoder struct {
+	text []byte
+	err  error // the first
+}
+
+func (o *objectEncoder) name(name string) {
+	if len(o.text) > 1 {
+		o.text = append(o.text, ',')
+	}
+	o.text = append(append(append(o.text, '"'), name...), '"', ':')
+}
+
+func (o *objectEncoder) addNumber(name string, value int64) {
+	o.name(name)
+	o.text = strconv.AppendInt(o.text, value, 10)
+}
+
+func (o *objectEncoder) addText(name, value string) {
+	if !plain(value) {
+		o.add(name, value)
+		return
+	}
+	o.name(name)
+	o.text = append(append(append(o.text, '"'), value...), '"')
+}
+
+func (o *objectEncoder) add(name string, value any) {
+	text, err := marshal(value)
+	if err != nil && o.err == nil {
+		o.err = fmt.Errorf("%s: %w", name, err)
+	}
+	o.name(name)
+	o.text = append(o.text, text...)
 }
 
 // UnmarshalJSON reads what any client wrote. A field that does not fit is kept in

@@ -76,24 +76,23 @@ func (c Category) validate(kind error, field, whole string) error {
 	if rule := textRule(whole, MaxNameBytes); rule != "" {
 		return NewInvalidError(kind, field, whole, rule)
 	}
-	entity, types, typed := strings.Cut(string(c), ":")
-	parts := []string{entity}
-	if typed {
-		parts = append(parts, strings.Split(types, "+")...)
+	part, types, more := strings.Cut(string(c), ":")
+	if part == "" {
+		return NewInvalidError(kind, field, whole, "the category is empty")
 	}
-	for i, part := range parts {
+	for {
 		switch {
-		case part == "" && i == 0:
-			return NewInvalidError(kind, field, whole, "the category is empty")
 		case part == "":
 			return NewInvalidError(kind, field, whole, "a type of the category is empty")
 		case strings.ContainsAny(part, ":+"):
 			return NewInvalidError(kind, field, whole, "the category holds a colon or plus sign out of place")
 		case strings.ContainsFunc(part, isSpace):
 			return NewInvalidError(kind, field, whole, "the category holds white space")
+		case !more:
+			return nil
 		}
+		part, types, more = strings.Cut(types, "+")
 	}
-	return nil
 }
 
 // A StreamName names one stream: a category, a dash and an identifier, which may

@@ -84,10 +84,21 @@ func (s *Store) Write(ctx context.Context, stream StreamName, expected Version, 
 		return []Written{w}, err
 	})
 	if err != nil {
-		return Written{}, fmt.Errorf("write %s: %w", quoteName(stream), err)
+		return Written{}, &writeError{stream, err}
 	}
 	return written[0], nil
 }
+
+// A writeError puts the stream in front of what went wrong. Its text is made when it is
+// read: most conflicts are an answer that nobody reads.
+type writeError struct {
+	stream StreamName
+	err    error
+}
+
+func (e *writeError) Error() string { return fmt.Sprintf("write %s: %v", quoteName(e.stream), e.err) }
+
+func (e *writeError) Unwrap() error { return e.err }
 
 // WriteInitial writes body as the first message of stream and reports whether it
 // did. That another writer was first is an answer, not an error.
@@ -428,6 +439,9 @@ func tooMany(messages int) error {
 
 // validateBatch checks what holds for a write as a whole.
 func validateBatch(appends []Append) error {
+	if len(appends) == 1 && len(appends[0].Records) == 1 {
+		return nil // it is within the bounds of a message, and alone
+	}
 	ids := map[uuid.UUID]int{}
 	messages, size := 0, 0
 	for _, a := range appends {
@@ -491,6 +505,7 @@ func isNil(body Body) bool {
 
 func encodeData(body Body) (json.RawMessage, error) {
 	var data json.RawMessage
+	validate := validateJSON
 	switch b := body.(type) {
 	case Raw:
 		data = b.Data
@@ -498,6 +513,7 @@ func encodeData(body Body) (json.RawMessage, error) {
 		data = b.Data
 		body = *b
 	default:
+		validate = validateEncoded
 		encoded, err := marshal(body)
 		if err != nil {
 			return nil, NewInvalidError(ErrInvalidData, "data", body.MessageType(), fmt.Sprintf("it does not encode: %v", err))
@@ -516,7 +532,7 @@ func encodeData(body Body) (json.RawMessage, error) {
 	if _, raw := body.(Raw); raw {
 		data = slices.Clone(data) // the caller may use its buffer again while a driver still writes
 	}
-	return data, validateJSON(ErrInvalidData, "data", data)
+	return data, validate(ErrInvalidData, "data", data)
 }
 
 func encodeMetadata(m Metadata) (json.RawMessage, error) {
@@ -530,13 +546,13 @@ func encodeMetadata(m Metadata) (json.RawMessage, error) {
 	if err != nil {
 		return nil, NewInvalidError(ErrInvalidMetadata, "metadata", nil, fmt.Sprintf("it does not encode: %v", err))
 	}
-	if coerced(encoded, m.Properties, m.Local, m.Extra) {
-		return nil, NewInvalidError(ErrInvalidMetadata, "metadata", nil, "a string in it is not valid UTF-8")
-	}
 	if len(m.Properties)+len(m.Local)+len(m.Extra) == 0 {
 		return encoded, nil // of numbers and checked text alone
 	}
-	return encoded, validateJSON(ErrInvalidMetadata, "metadata", encoded)
+	if coerced(encoded, m.Properties, m.Local, m.Extra) {
+		return nil, NewInvalidError(ErrInvalidMetadata, "metadata", nil, "a string in it is not valid UTF-8")
+	}
+	return encoded, validateEncoded(ErrInvalidMetadata, "metadata", encoded)
 }
 
 // quoteName returns a name as error texts show it: as it is, unless it is one
