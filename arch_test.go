@@ -33,6 +33,7 @@ var imports = map[string][]string{
 	"reservation":            {"messagestore", "handler", "consumer"},
 	"entity":                 {"messagestore"},
 	"internal/pgtest":        {"migrations"},
+	"internal/pgproxy":       {},
 	"internal/messagedbtest": {"internal/pgtest"},
 	"examples/...":           {"..."},
 	"cmd/...":                {"..."},

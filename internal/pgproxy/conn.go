@@ -1,0 +1,144 @@
+package pgproxy
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+)
+
+// A conn is a client's connection, and the one to the server that was made for it.
+type conn struct {
+	proxy  *Proxy
+	number int
+	client net.Conn
+
+	over atomic.Bool // it was cut: what still comes goes nowhere
+	lost [2]bool     // what this side says goes nowhere; each pump has its own
+
+	mu     sync.Mutex
+	server net.Conn // nil until it is reached
+	closed bool
+}
+
+// reached says that there is a server, unless the connection has been closed meanwhile.
+func (c *conn) reached(server net.Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.server = server
+	if c.closed {
+		server.Close()
+	}
+	return !c.closed
+}
+
+func (c *conn) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.client.Close()
+	if c.server != nil {
+		c.server.Close()
+	}
+}
+
+// pump passes on what one side says, until it says nothing more. What cannot be passed
+// on, since the other side is gone, is taken all the same.
+func (c *conn) pump(r *reader, to net.Conn) {
+	for {
+		m, err := r.next()
+		if err != nil {
+			return
+		}
+		c.pass(m, r.raw, to)
+	}
+}
+
+func (c *conn) ask(m Message) (Fault, <-chan struct{}) {
+	if c.over.Load() {
+		return Lose, nil
+	}
+	m.Conn = c.number
+	return c.proxy.ask(m)
+}
+
+// pass does with a message what the rule says.
+func (c *conn) pass(m Message, raw []byte, to net.Conn) {
+	if c.lost[m.From] {
+		return
+	}
+	fault, release := c.ask(m)
+	switch fault {
+	case Pass:
+		_, _ = to.Write(raw)
+	case Drop:
+		if m.Name == "CancelRequest" { // or its sender would wait for an end that never comes
+			c.cut(false)
+		}
+	case Drip:
+		for i := range raw {
+			_, _ = to.Write(raw[i : i+1])
+		}
+	case Hold:
+		select {
+		case <-release:
+			_, _ = to.Write(raw)
+		case <-c.proxy.ctx.Done():
+		}
+	case Lose:
+		c.lost[m.From] = true
+	case Forsake:
+		c.over.Store(true)
+		c.server.Close()
+	case CloseBefore, ResetBefore:
+		c.cut(fault == ResetBefore)
+	case CloseWithin, ResetWithin:
+		_, _ = to.Write(raw[:len(raw)/2])
+		c.cut(fault == ResetWithin)
+	case CloseAfter, ResetAfter:
+		_, _ = to.Write(raw)
+		c.cut(fault == ResetAfter)
+	}
+}
+
+// cut ends the connection on both sides.
+func (c *conn) cut(reset bool) {
+	c.over.Store(true)
+	if reset {
+		linger(c.client)
+		c.client.Close()
+		linger(c.server)
+		c.server.Close()
+		return
+	}
+	c.server.Close()
+	// Were it closed for reading too, what the client has said and nobody has read would
+	// make a reset of it.
+	closeWrite(c.client)
+}
+
+// clientEnded tells the server that the client is gone.
+func (c *conn) clientEnded() {
+	if !c.lost[Client] {
+		closeWrite(c.server)
+	}
+}
+
+// serverEnded tells the client that the server is gone, if it is not for our own doing.
+func (c *conn) serverEnded() {
+	if !c.lost[Server] && !c.over.Load() {
+		closeWrite(c.client)
+	}
+}
+
+func closeWrite(c net.Conn) {
+	if c, ok := c.(interface{ CloseWrite() error }); ok {
+		_ = c.CloseWrite()
+	}
+}
+
+// linger has the next Close reset the connection.
+func linger(c net.Conn) {
+	if c, ok := c.(*net.TCPConn); ok {
+		_ = c.SetLinger(0)
+	}
+}

@@ -1,0 +1,241 @@
+// Package pgproxy stands between clients and a PostgreSQL server, and does to their
+// conversations what networks do: it cuts them, holds them up, loses what is said.
+// It knows where each message begins, so that a test can do so at any one.
+//
+//	p, err := pgproxy.New("tcp", "127.0.0.1:5432")
+//	...
+//	defer p.Close()
+//	p.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+//		if m.Name == "CommandComplete" {
+//			return pgproxy.CloseBefore // it was done, and the client never hears of it
+//		}
+//		return pgproxy.Pass
+//	})
+//
+// Nothing here waits for a clock.
+package pgproxy
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+)
+
+// A Fault is what happens to a message.
+type Fault int
+
+// The faults. Closed is as by a process that ends: whoever reads meets the end. Reset is
+// as by a machine that restarts: whoever reads or writes meets an error (over TCP; a Unix
+// socket is closed). Both happen to both sides. A request for encryption, which the proxy
+// answers, either passes or ends its connection.
+const (
+	// Pass has the message go on: none.
+	Pass Fault = iota
+
+	// Drop takes this one message away, and nothing else. A CancelRequest has a connection
+	// of its own, which is closed.
+	Drop
+
+	// Drip has it go on byte by byte.
+	Drip
+
+	// Hold keeps it, and all that its sender says after it, on its way until
+	// [Proxy.Release]. It then arrives, even if its sender is gone by then: the other side
+	// does not learn that before.
+	Hold
+
+	// Lose takes it away, and all that its sender says after it, and its end if it
+	// goes. The connection stays.
+	Lose
+
+	// Forsake takes it away, closes the server's side, and leaves the client's open: it is
+	// not told.
+	Forsake
+
+	CloseBefore // instead of it
+	CloseWithin // after half of it
+	CloseAfter  // after it
+	ResetBefore // the same, by reset
+	ResetWithin
+	ResetAfter
+)
+
+// A Rule says what happens to each message that arrives at the proxy, in the order in
+// which they do, of all connections. It is called by one goroutine at a time, calls no
+// method of the proxy, and is not asked about a connection that has been closed.
+type Rule func(Message) Fault
+
+// A Proxy passes on what comes, as its rule says. It is safe for concurrent use.
+type Proxy struct {
+	network, address string
+	listener         net.Listener
+	ctx              context.Context //nolint:containedctx // the proxy's life
+	end              context.CancelFunc
+	running          sync.WaitGroup
+
+	mu        sync.Mutex
+	rule      Rule
+	recording bool
+	record    []Message
+	release   chan struct{} // closed, and another in its place, by Release
+	conns     map[*conn]struct{}
+	count     int
+}
+
+// New returns a proxy that listens on a port of its own, on this machine only, and
+// connects to the server at address: of network "tcp" or "unix". The caller closes it.
+//
+// It speaks no TLS. A client that asks for it is told that there is none, and the
+// server has to do without.
+func New(network, address string) (*Proxy, error) {
+	ctx, end := context.WithCancel(context.Background())
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		end()
+		return nil, fmt.Errorf("proxy: %w", err)
+	}
+	p := &Proxy{
+		network: network, address: address, listener: listener, ctx: ctx, end: end,
+		release: make(chan struct{}), conns: map[*conn]struct{}{},
+	}
+	p.running.Go(p.accept)
+	return p, nil
+}
+
+// Port returns the port of 127.0.0.1 that it listens on.
+func (p *Proxy) Port() uint16 {
+	return netip.MustParseAddrPort(p.listener.Addr().String()).Port()
+}
+
+// SetRule puts a rule in place of the one before, from the next message on. Nil passes
+// everything on.
+func (p *Proxy) SetRule(rule Rule) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rule = rule
+}
+
+// Record begins a list of what arrives, without its bodies. It ends, and is returned,
+// when stop is called. There is one list at a time.
+func (p *Proxy) Record() (stop func() []Message) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.recording, p.record = true, nil
+	return func() []Message {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.recording = false
+		return slices.Clone(p.record)
+	}
+}
+
+// Release has arrive what is held. What comes after it is subject to the rule again.
+func (p *Proxy) Release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.release)
+	p.release = make(chan struct{})
+}
+
+// Close closes all connections, loses what is held, and returns when nothing is left of
+// the proxy. It may be called again.
+func (p *Proxy) Close() error {
+	p.end()
+	err := p.listener.Close()
+	p.mu.Lock()
+	for c := range p.conns {
+		c.close()
+	}
+	p.mu.Unlock()
+	p.running.Wait()
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return // it is closed
+		}
+		p.running.Go(func() { p.serve(client) })
+	}
+}
+
+// serve passes on what is said on one connection.
+func (p *Proxy) serve(client net.Conn) {
+	c := &conn{proxy: p, client: client}
+	defer c.close()
+	if !p.add(c) {
+		return
+	}
+	defer p.remove(c)
+
+	fromClient := &reader{from: Client, source: bufio.NewReader(client)}
+	m, code, err := fromClient.begin()
+	for ; err == nil && (code == sslRequest || code == gssRequest); m, code, err = fromClient.begin() {
+		if fault, _ := c.ask(m); fault != Pass {
+			return
+		}
+		if _, err := client.Write([]byte{'N'}); err != nil {
+			return
+		}
+	}
+	if err != nil {
+		return
+	}
+	server, err := new(net.Dialer).DialContext(p.ctx, p.network, p.address)
+	if err != nil || !c.reached(server) {
+		return
+	}
+	fromServer := &reader{from: Server, source: bufio.NewReader(server)}
+	var pump sync.WaitGroup
+	pump.Go(func() {
+		c.pump(fromServer, client)
+		c.serverEnded()
+	})
+	c.pass(m, fromClient.raw, server) // it was read before there was a server
+	c.pump(fromClient, server)
+	c.clientEnded()
+	pump.Wait()
+}
+
+func (p *Proxy) add(c *conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ctx.Err() != nil {
+		return false
+	}
+	p.count++
+	c.number = p.count
+	p.conns[c] = struct{}{}
+	return true
+}
+
+func (p *Proxy) remove(c *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, c)
+}
+
+// ask returns what the rule says, and what to wait for if that is to hold the message.
+func (p *Proxy) ask(m Message) (Fault, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.recording {
+		kept := m
+		kept.Body = nil
+		p.record = append(p.record, kept)
+	}
+	if p.rule == nil {
+		return Pass, nil
+	}
+	return p.rule(m), p.release
+}

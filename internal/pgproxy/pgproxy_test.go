@@ -1,0 +1,414 @@
+package pgproxy_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/internal/pgproxy"
+	"github.com/dibs-go/dibs/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	patience = 20 * time.Second
+	tick     = 5 * time.Millisecond
+)
+
+// A bench is a proxy, a connection through it and a pool past it, with a table.
+type bench struct {
+	t      *testing.T
+	proxy  *pgproxy.Proxy
+	config *pgx.ConnConfig
+	conn   *pgx.Conn
+	direct *pgxpool.Pool
+	insert string
+	count  string
+}
+
+func set(t *testing.T) *bench {
+	t.Helper()
+	direct := pgtest.Connect(t, pgtest.URL(t))
+	table := "notes_" + strings.ToLower(rand.Text())
+	_, err := direct.Exec(t.Context(), "create table "+table+" (note text)")
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := direct.Exec(context.WithoutCancel(t.Context()), "drop table "+table)
+		require.NoError(t, err)
+	})
+	config := direct.Config().ConnConfig
+	proxy, err := pgproxy.New(pgconn.NetworkAddress(config.Host, config.Port))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
+	config.Host, config.Port, config.TLSConfig, config.Fallbacks = "127.0.0.1", proxy.Port(), nil, nil
+	b := &bench{
+		t: t, proxy: proxy, config: config, direct: direct,
+		insert: "insert into " + table + " values ($1)", count: "select count(*) from " + table,
+	}
+	b.conn = b.connect()
+	return b
+}
+
+func (b *bench) connect() *pgx.Conn {
+	b.t.Helper()
+	conn, err := pgx.ConnectConfig(b.t.Context(), b.config)
+	require.NoError(b.t, err)
+	b.t.Cleanup(func() {
+		require.NoError(b.t, b.proxy.Close()) // pgx waits a while for the end of what it has left
+		conn.Close(context.WithoutCancel(b.t.Context()))
+		<-conn.PgConn().CleanupDone()
+	})
+	return conn
+}
+
+// write inserts a row in one round trip.
+func (b *bench) write(ctx context.Context) error {
+	_, err := b.conn.Exec(ctx, b.insert, pgx.QueryExecModeExec, "noted")
+	return err
+}
+
+func (b *bench) written() (n int) {
+	b.t.Helper()
+	require.NoError(b.t, b.direct.QueryRow(b.t.Context(), b.count).Scan(&n))
+	return n
+}
+
+func (b *bench) backends() (n int) {
+	b.t.Helper()
+	require.NoError(b.t, b.direct.QueryRow(b.t.Context(), "select count(*) from pg_stat_activity where pid = $1", b.conn.PgConn().PID()).Scan(&n))
+	return n
+}
+
+func (b *bench) awaitEndOfBackend() {
+	b.t.Helper()
+	require.Eventually(b.t, func() bool { return b.backends() == 0 }, patience, tick)
+}
+
+// once is a rule that has the first message that is called so meet a fault.
+func once(from pgproxy.Side, name string, fault pgproxy.Fault) pgproxy.Rule {
+	met := false
+	return func(m pgproxy.Message) pgproxy.Fault {
+		if met || m.From != from || m.Name != name {
+			return pgproxy.Pass
+		}
+		met = true
+		return fault
+	}
+}
+
+func texts(messages []pgproxy.Message) (list []string) {
+	for _, m := range messages {
+		list = append(list, m.String())
+	}
+	return list
+}
+
+func TestEveryMessageIsSeenInItsOrder(t *testing.T) {
+	t.Parallel()
+	b := set(t)
+	stop := b.proxy.Record()
+
+	require.NoError(t, b.write(t.Context()))
+
+	require.Equal(t, []string{
+		"client 1: Parse", "client 1: Bind", "client 1: Describe", "client 1: Execute", "client 1: Sync",
+		"server 1: ParseComplete", "server 1: BindComplete", "server 1: NoData", "server 1: CommandComplete", "server 1: ReadyForQuery",
+	}, texts(stop()))
+	require.NoError(t, b.write(t.Context()))
+	require.Len(t, stop(), 10, "it has stopped")
+	require.Equal(t, 2, b.written())
+}
+
+func TestBeginningOfAConnectionIsSeen(t *testing.T) {
+	t.Parallel()
+	b := set(t)
+	stop := b.proxy.Record()
+	config := b.config.Copy()
+	encrypted, err := pgx.ParseConfig("postgres://localhost?sslmode=prefer")
+	require.NoError(t, err)
+	config.TLSConfig = encrypted.TLSConfig
+	plain := *encrypted.Fallbacks[0]
+	plain.Host, plain.Port = config.Host, config.Port
+	config.Fallbacks = []*pgconn.FallbackConfig{&plain}
+
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+
+	require.NoError(t, err)
+	require.NoError(t, conn.Close(t.Context()))
+	seen := texts(stop())
+	require.Equal(t, []string{"client 2: SSLRequest", "client 3: StartupMessage", "server 3: Authentication"}, seen[:3])
+	require.Contains(t, seen, "server 3: BackendKeyData")
+}
+
+func TestCutIsWhereItWasAskedFor(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		from    pgproxy.Side
+		name    string
+		fault   pgproxy.Fault
+		written int
+	}{
+		{pgproxy.Client, "Parse", pgproxy.CloseBefore, 0},
+		{pgproxy.Client, "Parse", pgproxy.ResetWithin, 0},
+		{pgproxy.Client, "Execute", pgproxy.CloseAfter, 0},
+		{pgproxy.Client, "Sync", pgproxy.CloseBefore, 0},
+		{pgproxy.Client, "Sync", pgproxy.CloseWithin, 0},
+		{pgproxy.Client, "Sync", pgproxy.ResetBefore, 0},
+		{pgproxy.Client, "Sync", pgproxy.CloseAfter, 1},
+		{pgproxy.Server, "ParseComplete", pgproxy.CloseBefore, 1},
+		{pgproxy.Server, "CommandComplete", pgproxy.CloseWithin, 1},
+		{pgproxy.Server, "CommandComplete", pgproxy.CloseAfter, 1},
+		{pgproxy.Server, "CommandComplete", pgproxy.ResetBefore, 1},
+		{pgproxy.Server, "CommandComplete", pgproxy.ResetAfter, 1},
+		{pgproxy.Server, "ReadyForQuery", pgproxy.ResetWithin, 1},
+	} {
+		t.Run(fmt.Sprint(c.from, c.name, c.fault), func(t *testing.T) {
+			t.Parallel()
+			b := set(t)
+			var seen []string
+			rule := once(c.from, c.name, c.fault)
+			b.proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+				if m.Conn == 1 {
+					seen = append(seen, m.String())
+				}
+				return rule(m)
+			})
+
+			err := b.write(t.Context())
+
+			require.Error(t, err)
+			reset := c.fault >= pgproxy.ResetBefore
+			require.Equal(t, reset, errors.Is(err, syscall.ECONNRESET), "%v", err)
+			require.Equal(t, !reset, errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF), "%v", err)
+			b.awaitEndOfBackend()
+			require.Equal(t, c.written, b.written())
+			b.proxy.SetRule(nil) // from here on the list is ours
+			require.True(t, strings.HasSuffix(seen[len(seen)-1], ": "+c.name), "nothing is asked of a connection that is cut: %v", seen)
+		})
+	}
+}
+
+func TestACutLeavesOtherConnectionsAlone(t *testing.T) {
+	t.Parallel()
+	b := set(t)
+	b.proxy.SetRule(once(pgproxy.Client, "Sync", pgproxy.CloseBefore))
+
+	require.Error(t, b.write(t.Context()))
+
+	b.conn = b.connect()
+	require.NoError(t, b.write(t.Context()))
+	require.Equal(t, 1, b.written())
+}
+
+func TestHeldMessageArrivesThoughItsSenderIsGone(t *testing.T) {
+	t.Parallel()
+	b := set(t)
+	ctx, leave := context.WithCancel(t.Context())
+	holds := make(chan struct{})
+	rule := once(pgproxy.Client, "Bind", pgproxy.Hold)
+	b.proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+		if m.Name == "CancelRequest" {
+			return pgproxy.Drop
+		}
+		fault := rule(m)
+		if fault == pgproxy.Hold {
+			close(holds)
+		}
+		return fault
+	})
+	done := make(chan error, 1)
+	go func() { done <- b.write(ctx) }()
+	<-holds
+	leave()
+	require.ErrorIs(t, <-done, context.Canceled)
+	require.NoError(t, b.conn.PgConn().Conn().Close())
+	require.Equal(t, 1, b.backends(), "it thinks that the client is there")
+	require.Equal(t, 0, b.written())
+
+	b.proxy.Release()
+
+	b.awaitEndOfBackend()
+	require.Equal(t, 1, b.written())
+}
+
+func TestHeldReplyIsLate(t *testing.T) {
+	t.Parallel()
+	b := set(t)
+	holds := make(chan struct{})
+	b.proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+		if m.Name == "BindComplete" {
+			close(holds)
+			return pgproxy.Hold
+		}
+		return pgproxy.Pass
+	})
+	done := make(chan error, 1)
+	go func() { done <- b.write(t.Context()) }()
+	<-holds
+	require.Equal(t, 1, b.written())
+	require.Empty(t, done)
+
+	b.proxy.Release()
+
+	require.NoError(t, <-done)
+}
+
+// The server has answered, and the client never hears of it.
+func TestLostReplyIsNeverHeard(t *testing.T) {
+	t.Parallel()
+	b := set(t)
+	ctx, leave := context.WithCancel(t.Context())
+	b.proxy.SetRule(once(pgproxy.Server, "ParseComplete", pgproxy.Lose))
+	done := make(chan error, 1)
+	go func() { done <- b.write(ctx) }()
+
+	require.Eventually(t, func() bool { return b.written() == 1 }, patience, tick)
+	_, err := b.direct.Exec(t.Context(), "select pg_terminate_backend($1)", b.conn.PgConn().PID())
+	require.NoError(t, err)
+	b.awaitEndOfBackend()
+
+	require.Empty(t, done, "the end of the server is lost too")
+	leave()
+	require.ErrorIs(t, <-done, context.Canceled)
+}
+
+// The client is gone, and the server thinks that it is there.
+func TestLostClientIsNotMissed(t *testing.T) {
+	t.Parallel()
+	b := set(t)
+	b.proxy.SetRule(once(pgproxy.Client, "Terminate", pgproxy.Lose))
+	require.NoError(t, b.conn.Close(t.Context()))
+	_, err := b.conn.Exec(t.Context(), "select 1")
+	require.Error(t, err)
+
+	require.Equal(t, 1, b.backends())
+	require.NoError(t, b.proxy.Close())
+	b.awaitEndOfBackend()
+}
+
+// The server is gone, and the client thinks that it is there.
+func TestForsakenClientIsNotTold(t *testing.T) {
+	t.Parallel()
+	b := set(t)
+	ctx, leave := context.WithCancel(t.Context())
+	b.proxy.SetRule(once(pgproxy.Client, "Parse", pgproxy.Forsake))
+	done := make(chan error, 1)
+	go func() { done <- b.write(ctx) }()
+
+	b.awaitEndOfBackend()
+
+	require.Empty(t, done)
+	leave()
+	require.ErrorIs(t, <-done, context.Canceled)
+	require.Equal(t, 0, b.written())
+}
+
+func TestWhatDripsArrivesWhole(t *testing.T) {
+	t.Parallel()
+	b := set(t)
+	b.proxy.SetRule(func(pgproxy.Message) pgproxy.Fault { return pgproxy.Drip })
+	text := strings.Repeat("drip ", 1000)
+	var got string
+
+	err := b.conn.QueryRow(t.Context(), "select $1::text", text).Scan(&got)
+
+	require.NoError(t, err)
+	require.Equal(t, text, got)
+}
+
+func TestDroppedCancelRequestCancelsNothing(t *testing.T) {
+	t.Parallel()
+	b := set(t)
+	const blocked = "select exists (select from pg_stat_activity where pid = $1 and wait_event = 'PgSleep')"
+	sleeps := func() (found bool) {
+		require.NoError(t, b.direct.QueryRow(t.Context(), blocked, b.conn.PgConn().PID()).Scan(&found))
+		return found
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.conn.Exec(t.Context(), "select pg_sleep(3600)")
+		done <- err
+	}()
+	require.Eventually(t, sleeps, patience, tick)
+
+	b.proxy.SetRule(once(pgproxy.Client, "CancelRequest", pgproxy.Drop))
+	require.NoError(t, b.conn.PgConn().CancelRequest(t.Context()))
+	require.True(t, sleeps())
+
+	require.NoError(t, b.conn.PgConn().CancelRequest(t.Context())) // the rule's once is over
+	canceled, ok := errors.AsType[*pgconn.PgError](<-done)
+	require.True(t, ok)
+	require.Equal(t, "57014", canceled.Code)
+}
+
+func TestManyConnectionsAtOnce(t *testing.T) {
+	t.Parallel()
+	b := set(t)
+	n := 0
+	b.proxy.SetRule(func(pgproxy.Message) pgproxy.Fault {
+		n++ // by one goroutine at a time
+		return pgproxy.Pass
+	})
+	var group sync.WaitGroup
+	errs := make(chan error, 8)
+	for range 8 {
+		group.Go(func() {
+			conn, err := pgx.ConnectConfig(t.Context(), b.config)
+			if err == nil {
+				_, err = conn.Exec(t.Context(), b.insert, pgx.QueryExecModeExec, "noted")
+				conn.Close(t.Context())
+			}
+			errs <- err
+		})
+	}
+	group.Wait()
+
+	for range 8 {
+		require.NoError(t, <-errs)
+	}
+	require.Equal(t, 8, b.written())
+	b.proxy.SetRule(nil)
+	require.Greater(t, n, 8*20)
+}
+
+func TestCloseEndsEverything(t *testing.T) {
+	t.Parallel()
+	b := set(t)
+	b.proxy.SetRule(func(pgproxy.Message) pgproxy.Fault { return pgproxy.Hold })
+	done := make(chan error, 1)
+	go func() { done <- b.write(t.Context()) }()
+
+	require.NoError(t, b.proxy.Close())
+
+	require.Error(t, <-done)
+	require.NoError(t, b.proxy.Close())
+	b.awaitEndOfBackend()
+	_, err := pgx.ConnectConfig(t.Context(), b.config)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+}
+
+func TestServerThatIsNotThereIsAConnectionThatEnds(t *testing.T) {
+	t.Parallel()
+	proxy, err := pgproxy.New("unix", t.TempDir()+"/nobody")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, proxy.Close()) }()
+
+	_, err = pgx.Connect(t.Context(), fmt.Sprintf("postgres://user@127.0.0.1:%d/database?sslmode=disable", proxy.Port()))
+
+	require.Error(t, err)
+	require.True(t, errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF), "%v", err)
+}
