@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -40,18 +41,20 @@ const (
 // channel is never closed. Stop is called before the driver is closed.
 func (s *Store) Watch(category Category, interval time.Duration) (bell <-chan GlobalPosition, stop func()) {
 	w := &s.watches
-	b := make(chan GlobalPosition, 1)
+	b := &watcher{make(chan GlobalPosition, 1), interval}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c := w.by[category]
 	if c == nil {
-		c = &watched{bells: map[chan GlobalPosition]time.Duration{}}
+		c = &watched{category: category}
 		if w.by == nil {
 			w.by = map[Category]*watched{}
 		}
 		w.by[category] = c
+		w.all = append(w.all, c)
 	}
-	c.bells[b] = interval
+	c.watchers = append(c.watchers, b)
+	c.setInterval()
 	if at := time.Now().Add(interval); interval > 0 && (c.due.IsZero() || at.Before(c.due)) {
 		c.due = at
 	}
@@ -59,60 +62,71 @@ func (s *Store) Watch(category Category, interval time.Duration) (bell <-chan Gl
 		w.begin(s)
 	}
 	w.lookAgain()
-
-	return b, sync.OnceFunc(func() {
-		w.mu.Lock()
-		delete(c.bells, b)
-		if len(c.bells) == 0 {
-			delete(w.by, category)
-		}
-		end := func() {}
-		if len(w.by) == 0 {
-			end, w.end = w.end, nil
-		}
-		w.mu.Unlock()
-		end()
-	})
+	return b.bell, sync.OnceFunc(func() { w.leave(c, b) })
 }
 
 // watches are those who wait for writes to a store.
 type watches struct {
 	mu    sync.Mutex
 	by    map[Category]*watched
+	all   []*watched    // the same, for who goes through them ten times a second
 	end   func()        // ends the goroutines, while there are any
 	again chan struct{} // receives when a category may be due sooner than it was
 }
 
 // A watched category is one that somebody waits for.
 type watched struct {
-	bells map[chan GlobalPosition]time.Duration // how long each may wait
-	head  GlobalPosition                        // the highest position that is known
-	due   time.Time                             // when to look at its head, zero for never
+	category Category
+	watchers []*watcher     // none if nobody does any more
+	interval time.Duration  // how long the most impatient may wait, 0 if nobody cares
+	head     GlobalPosition // the highest position that is known
+	asked    GlobalPosition // the same, when it was looked at last
+	due      time.Time      // when to look at its head, zero for never
 }
 
-// interval returns how long the most impatient may wait, 0 if nobody cares.
-func (c *watched) interval() time.Duration {
-	var shortest time.Duration
-	for _, interval := range c.bells {
-		if interval > 0 && (shortest == 0 || interval < shortest) {
-			shortest = interval
+// A watcher waits for a category.
+type watcher struct {
+	bell     chan GlobalPosition
+	interval time.Duration // how long it may wait, 0 if it does not care
+}
+
+func (w *watches) leave(c *watched, b *watcher) {
+	w.mu.Lock()
+	c.watchers = slices.DeleteFunc(c.watchers, func(other *watcher) bool { return other == b })
+	c.setInterval()
+	if len(c.watchers) == 0 {
+		delete(w.by, c.category)
+		w.all = slices.DeleteFunc(w.all, func(other *watched) bool { return other == c })
+	}
+	end := func() {}
+	if len(w.all) == 0 {
+		end, w.end = w.end, nil
+	}
+	w.mu.Unlock()
+	end()
+}
+
+func (c *watched) setInterval() {
+	c.interval = 0
+	for _, b := range c.watchers {
+		if b.interval > 0 && (c.interval == 0 || b.interval < c.interval) {
+			c.interval = b.interval
 		}
 	}
-	return shortest
 }
 
 // ring tells all who wait that there is a message at head, 0 for unknown.
 func (c *watched) ring(head GlobalPosition) {
-	for b := range c.bells {
+	for _, b := range c.watchers {
 		told := head
 		select {
-		case earlier := <-b: // nobody has heard it yet
+		case earlier := <-b.bell: // nobody has heard it yet
 			if told = max(told, earlier); head == 0 || earlier == 0 {
 				told = 0
 			}
 		default:
 		}
-		b <- told // there is room: nobody else sends
+		b.bell <- told // there is room: nobody else sends
 	}
 }
 
@@ -121,8 +135,9 @@ func (w *watches) heard(category Category, head GlobalPosition) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if category == "" { // nobody knows what was missed
-		for _, c := range w.by {
-			c.due = time.Now()
+		now := time.Now()
+		for _, c := range w.all {
+			c.due = now
 		}
 		w.lookAgain()
 		return
@@ -162,6 +177,7 @@ func (s *Store) lookOut(ctx context.Context, again <-chan struct{}) {
 	driver, canTell := s.driver.(HeadsDriver)
 	timer := time.NewTimer(seldom)
 	defer timer.Stop()
+	var l look
 	for failures := 0; ; {
 		select {
 		case <-ctx.Done():
@@ -169,78 +185,69 @@ func (s *Store) lookOut(ctx context.Context, again <-chan struct{}) {
 		case <-again:
 		case <-timer.C:
 		}
-		asked := s.watches.ask(time.Now())
+		s.watches.ask(&l, time.Now())
 		var heads []GlobalPosition
 		var err error
-		if canTell && len(asked) > 0 {
-			heads, err = headsOf(ctx, driver, asked)
+		if canTell && len(l.asked) > 0 {
+			heads, err = headsOf(ctx, driver, l.categories)
 			canTell = !errors.Is(err, ErrNotSupported)
 		}
 		switch {
 		case ctx.Err() != nil:
 			return
 		case heads != nil:
-			s.watches.answer(asked, heads)
+			s.watches.answer(&l, heads)
 		default:
-			for _, q := range asked {
-				s.watches.heard(q.category, 0)
-			}
+			s.watches.ringAll(&l)
 		}
 		if failures++; err == nil || !canTell {
 			failures = 0
 		} else {
-			s.config.Logger.Warn().Err(err).Int("categories", len(asked)).Int("failures", failures).Msg("look at heads")
+			s.config.Logger.Warn().Err(err).Int("categories", len(l.asked)).Int("failures", failures).Msg("look at heads")
 		}
 		timer.Reset(max(time.Until(s.watches.nextDue()), watchBackoff(failures, maxLookBackoff)))
 	}
 }
 
-// A question is about the head of a category.
-type question struct {
-	category Category
-	known    GlobalPosition // when it was asked
+// A look is at the heads of categories. It is used again for the next.
+type look struct {
+	asked      []*watched
+	categories []Category // of asked
 }
 
-// ask returns what to look at, if something is due: with it what will be soon, so that
-// one look is enough for all.
-func (w *watches) ask(now time.Time) []question {
+// ask fills l with what to look at, if something is due: with it what will be soon, so
+// that one look is enough for all.
+func (w *watches) ask(l *look, now time.Time) {
+	l.asked, l.categories = l.asked[:0], l.categories[:0]
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var asked []question
-	due := false
-	for category, c := range w.by {
-		if c.due.IsZero() {
+	due := func(c *watched) bool { return !c.due.IsZero() && !now.Before(c.due) }
+	if !slices.ContainsFunc(w.all, due) {
+		return
+	}
+	for _, c := range w.all {
+		if c.due.IsZero() || now.Before(c.due.Add(-c.interval/2)) {
 			continue
 		}
-		due = due || !now.Before(c.due)
-		if interval := c.interval(); !now.Before(c.due.Add(-interval / 2)) {
-			asked = append(asked, question{category, c.head})
-		}
-	}
-	if !due {
-		return nil
-	}
-	for _, q := range asked {
-		c := w.by[q.category]
-		if c.due = now.Add(c.interval()); c.due.Equal(now) {
+		l.asked = append(l.asked, c)
+		l.categories = append(l.categories, c.category)
+		c.asked = c.head
+		if c.due = now.Add(c.interval); c.interval == 0 {
 			c.due = time.Time{}
 		}
 	}
-	return asked
 }
 
 // answer rings for the heads that have moved.
-func (w *watches) answer(asked []question, heads []GlobalPosition) {
+func (w *watches) answer(l *look, heads []GlobalPosition) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for i, q := range asked {
-		c := w.by[q.category]
+	for i, c := range l.asked {
 		switch head := heads[i]; {
-		case c == nil:
 		case head > c.head:
 			c.head = head
 			c.ring(head)
-		case head < c.head && c.head == q.known:
+		case head < c.head && c.head == c.asked:
 			// Nothing was written since it was asked, and still there is less: the
 			// store was put back, or trimmed.
 			c.head = head
@@ -249,12 +256,21 @@ func (w *watches) answer(asked []question, heads []GlobalPosition) {
 	}
 }
 
+// ringAll rings for what l could not find out.
+func (w *watches) ringAll(l *look) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range l.asked {
+		c.ring(0)
+	}
+}
+
 // nextDue returns when there is a head to look at.
 func (w *watches) nextDue() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	next := time.Now().Add(seldom)
-	for _, c := range w.by {
+	for _, c := range w.all {
 		if !c.due.IsZero() && c.due.Before(next) {
 			next = c.due
 		}
@@ -262,13 +278,9 @@ func (w *watches) nextDue() time.Time {
 	return next
 }
 
-func headsOf(ctx context.Context, driver HeadsDriver, asked []question) ([]GlobalPosition, error) {
+func headsOf(ctx context.Context, driver HeadsDriver, categories []Category) ([]GlobalPosition, error) {
 	ctx, cancel := context.WithTimeout(ctx, headsTimeout)
 	defer cancel()
-	categories := make([]Category, len(asked))
-	for i, q := range asked {
-		categories[i] = q.category
-	}
 	heads, err := driver.Heads(ctx, categories)
 	if err == nil && len(heads) != len(categories) {
 		err = fmt.Errorf("look at the heads of %d categories: the database answered for %d", len(categories), len(heads))

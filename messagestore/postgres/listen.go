@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/messagestore"
@@ -26,24 +27,37 @@ var (
 	listenSQL string
 )
 
+// The parameter of heads.
+var headsOIDs = []uint32{pgtype.TextArrayOID}
+
 // Heads implements [messagestore.HeadsDriver]. It is supported over a pool: what else a
 // driver may be over has a user who did not ask for it.
 func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
 	if d.pool == nil {
 		return nil, fmt.Errorf("heads of categories: %w", messagestore.ErrNotSupported)
 	}
-	names := make([]string, len(categories))
-	for i, category := range categories {
-		names[i] = string(category)
+	size := 20
+	for _, category := range categories {
+		size += 4 + len(category)
 	}
-	var found []int64
-	err := d.query(ctx, d.queries.heads, []any{names}, func(rows pgx.Rows) error { return rows.Scan(&found) })
+	e := encoder{buffer: make([]byte, 0, size)}
+	e.array(pgtype.TextOID, len(categories))
+	for _, category := range categories {
+		element(&e, category)
+	}
+	var heads []messagestore.GlobalPosition
+	err := d.with(ctx, func(db DB) error {
+		return d.failed(d.exec(ctx, connOf(db), d.queries.heads, headsOIDs, e.parameters(), func(columns [][]byte) error {
+			found, err := int8s(columns[0])
+			heads = make([]messagestore.GlobalPosition, len(found))
+			for i, head := range found {
+				heads[i] = messagestore.GlobalPosition(head)
+			}
+			return err
+		}))
+	})
 	if err != nil {
 		return nil, err
-	}
-	heads := make([]messagestore.GlobalPosition, len(found))
-	for i, head := range found {
-		heads[i] = messagestore.GlobalPosition(head)
 	}
 	return heads, nil
 }
