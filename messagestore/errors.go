@@ -1,6 +1,7 @@
 package messagestore
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -83,7 +84,8 @@ type InvalidError struct {
 
 // NewInvalidError returns an error that matches kind, one of the sentinels of
 // this package or of a package built on it, and [ErrInvalid]. The value is kept
-// shortened and quoted.
+// shortened and quoted, whatever its type; an int, an int64 and a bool as they are, and
+// nil as nothing.
 func NewInvalidError(kind error, field string, value any, rule string) *InvalidError {
 	return &InvalidError{Field: field, Rule: rule, Value: quote(value), Index: -1, kind: kind}
 }
@@ -127,10 +129,12 @@ func quote(value any) string {
 		s = v
 	case []byte:
 		s = string(v)
-	case fmt.Stringer:
-		s = v.String()
-	default:
+	case json.RawMessage:
+		s = string(v)
+	case int, int64, bool:
 		return fmt.Sprint(v)
+	default:
+		s = fmt.Sprint(v)
 	}
 	if len(s) <= most {
 		return strconv.QuoteToGraphic(s)

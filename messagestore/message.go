@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/google/uuid"
 )
@@ -88,9 +90,10 @@ func (r *Recorded) Body() Raw {
 	return Raw{Type: r.Type, Data: data}
 }
 
-// String names r by type, stream and position: "Deposit account:command-123@0".
+// String names r by type, stream and position: "Deposit account:command-123@0". A name
+// that ours may not have, and other clients may, is shortened and quoted.
 func (r *Recorded) String() string {
-	return fmt.Sprintf("%s %s@%d", r.Type, r.Stream, r.Position)
+	return fmt.Sprintf("%s %s@%d", quoteName(r.Type), quoteName(r.Stream), r.Position)
 }
 
 // Decode returns the body of r, which must be of T's message type, or an error
@@ -105,10 +108,35 @@ func Decode[T Body](r *Recorded) (T, error) {
 		return body, nil
 	}
 	if err := json.Unmarshal(r.Data, &body); err != nil {
-		return body, fmt.Errorf("decode %s: %w", r, err)
+		return body, fmt.Errorf("decode %s: %w", r, &unfitError{err})
 	}
 	return body, nil
 }
+
+// An unfitError is one of encoding/json as a short line. Its own text holds the number
+// or the time that does not fit, however long that is.
+type unfitError struct{ cause error }
+
+func (e *unfitError) Error() string {
+	const most = 200
+	text := e.cause.Error()
+	cut := len(text) > most
+	if cut {
+		text = text[:most]
+	}
+	text = strings.Map(func(r rune) rune {
+		if !unicode.IsGraphic(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, ""))
+	if cut {
+		text += "…"
+	}
+	return text
+}
+
+func (e *unfitError) Unwrap() error { return e.cause }
 
 // Follow puts body in an envelope that records prev as its cause.
 //

@@ -53,6 +53,9 @@ func (d *Driver) Settings(ctx context.Context) (map[string]string, error) {
 	return settings, err
 }
 
+// DataSource is the URI that SQLite is given for a path.
+var DataSource = dataSource
+
 // WriteOnReader tries what the connections that read must refuse.
 func (d *Driver) WriteOnReader(ctx context.Context) error {
 	return d.reads.read(ctx, func(ctx context.Context, db queryer) error {
