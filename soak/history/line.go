@@ -12,8 +12,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// appendLine adds e as a line to b.
-func appendLine(b []byte, e *Event) []byte {
+// AppendText adds e's line to b, without its end. The error is nil.
+func (e *Event) AppendText(b []byte) ([]byte, error) {
 	b = strconv.AppendInt(b, e.Time, 10)
 	b = append(append(b, ' '), e.Kind...)
 	b = append(append(b, ' '), e.Func...)
@@ -40,8 +40,7 @@ func appendLine(b []byte, e *Event) []byte {
 	for i := range e.Appends {
 		b = appendAppend(b, &e.Appends[i])
 	}
-	b = text(b, "note", e.Note)
-	return append(b, '\n')
+	return text(b, "note", e.Note), nil
 }
 
 func appendAppend(b []byte, a *Append) []byte {

@@ -83,7 +83,10 @@ func (w *Writer) write(e *Event) error {
 	}
 	var err error
 	if e.Time, err = Now(); err == nil {
-		w.line = appendLine(w.line[:0], e)
+		w.line, err = e.AppendText(w.line[:0])
+	}
+	if err == nil {
+		w.line = append(w.line, '\n')
 		_, err = w.file.Write(w.line)
 	}
 	if err != nil {
