@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"errors"
+	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -17,6 +18,20 @@ import (
 
 var levels = []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}
 
+// serializable is held by the test that has a serializable transaction.
+var serializable sync.Mutex
+
+// alone waits, before a serializable transaction begins, until no other test has one:
+// PostgreSQL may refuse one for what others do on the same pages, and a test is about
+// what its own does.
+func alone(t *testing.T, level pgx.TxIsoLevel) {
+	t.Helper()
+	if level == pgx.Serializable {
+		serializable.Lock()
+		t.Cleanup(serializable.Unlock)
+	}
+}
+
 // eachLevel runs test in a transaction of each level, which has its snapshot, and
 // beside a store outside of it.
 func eachLevel(t *testing.T, test func(t *testing.T, level pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store)) {
@@ -25,6 +40,7 @@ func eachLevel(t *testing.T, test func(t *testing.T, level pgx.TxIsoLevel, tx pg
 	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {
 			t.Parallel()
+			alone(t, level)
 			tx, err := connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
 			require.NoError(t, err)
 			_, err = tx.Exec(t.Context(), "select from dibs.stream_version('snapshot-1')")

@@ -424,6 +424,7 @@ func TestATransactionOlderThanARemovalDoesNotWriteIntoTheGap(t *testing.T) {
 					a.fill(t, stream, before)
 				}
 				for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
+					alone(t, level)
 					tx := begin(t, level)
 					_, err := tx.Exec(t.Context(), "select from dibs.stream_version($1)", string(stream))
 					require.NoError(t, err)
