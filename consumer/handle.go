@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/dibs-go/dibs/internal/failpoint"
 )
 
 // A worker hands messages to the handler, one after the other, each as soon as the one
@@ -129,7 +131,14 @@ func (w *worker) handle(work context.Context, it *item) {
 			w.res.err = recovered(v)
 		}
 	}()
+	if err := failpoint.Hit("consumer/handle"); err != nil {
+		w.res.err = err
+		return
+	}
 	w.res.err = w.handler.Handle(work, it.message)
+	if err := failpoint.Hit("consumer/handled"); err != nil {
+		w.res.err = err
+	}
 }
 
 // takeBack takes back a message that was in hand. What went wrong is left to loop,

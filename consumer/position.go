@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/failpoint"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -121,7 +122,13 @@ func (c *Consumer) recordPosition(ctx context.Context, p *place, position messag
 			}
 			p.unsettled = &messagestore.Message{ID: id, Body: recorded{position}}
 		}
+		if err := failpoint.Hit("consumer/record"); err != nil {
+			return err
+		}
 		written, err := c.store.Write(ctx, p.stream, p.version, *p.unsettled)
+		if lost := failpoint.Hit("consumer/recorded"); lost != nil {
+			return lost
+		}
 		if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
 			return p.fence(p.stream, conflict.Expected, conflict.Actual)
 		}
