@@ -1,0 +1,488 @@
+package check
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/soak/history"
+)
+
+// A group is one consumer of one category, all its members and lives together.
+type group struct {
+	r          *run
+	name       string
+	category   uint32
+	start      int64
+	lives      []int32
+	deliveries []int32 // by time
+	parks      []int32
+	puts       []int32 // by time
+
+	rows   []int32 // of the category from the start position on, by global position
+	began  []int64 // for each of them: when it was first handed over
+	done   []int64 // and when it was first handled, or given up on
+	parked []int64 // and when that was begun
+}
+
+// checkConsumers checks invariants 10 to 14 for each consumer.
+func checkConsumers(r *run) {
+	groups := make([]group, len(r.consumers.list))
+	for i := range groups {
+		groups[i] = group{r: r, name: r.consumers.list[i], start: history.Never}
+	}
+	for i := range r.lives {
+		l := &r.lives[i]
+		if !l.known {
+			r.verdict.broken(Complete, subject{ops: []history.Ref{l.ref}}, "a consumer's events name the run %v, of which there is nothing", l.ref)
+			return
+		}
+		g := &groups[l.consumer]
+		g.category, g.start = l.category, min(g.start, l.start)
+		g.lives = append(g.lives, int32(i))
+	}
+	for i := range r.deliveries {
+		g := &groups[r.lives[r.deliveries[i].life].consumer]
+		g.deliveries = append(g.deliveries, int32(i))
+	}
+	for i := range r.parks {
+		g := &groups[r.lives[r.parks[i].life].consumer]
+		g.parks = append(g.parks, int32(i))
+	}
+	for i := range r.puts {
+		g := &groups[r.lives[r.puts[i].life].consumer]
+		g.puts = append(g.puts, int32(i))
+	}
+	for i := range groups {
+		groups[i].fill()
+		groups[i].checkComplete()
+		groups[i].checkSkips()
+		groups[i].checkOrder()
+		groups[i].checkPuts()
+		groups[i].checkRedeliveries()
+	}
+}
+
+// index returns which of the group's rows a row is, or -1.
+func (g *group) index(n int32) int {
+	if n < 0 {
+		return -1
+	}
+	x := &g.r.rows[n]
+	if g.r.category[x.stream] != g.category {
+		return -1
+	}
+	i, found := sort.Find(len(g.rows), func(i int) int { return cmp.Compare(x.global, g.r.rows[g.rows[i]].global) })
+	if !found {
+		return -1
+	}
+	return i
+}
+
+func (g *group) fill() {
+	r := g.r
+	from := sort.Search(len(r.byGlobal), func(k int) bool {
+		x := &r.rows[r.byGlobal[k]]
+		c := r.category[x.stream]
+		return c > g.category || c == g.category && x.global >= g.start
+	})
+	to := from
+	for to < len(r.byGlobal) && r.category[r.rows[r.byGlobal[to]].stream] == g.category {
+		to++
+	}
+	g.rows = r.byGlobal[from:to]
+	g.began, g.done, g.parked = never(len(g.rows)), never(len(g.rows)), never(len(g.rows))
+	for _, n := range g.deliveries {
+		d := &r.deliveries[n]
+		if i := g.index(d.row); i >= 0 {
+			g.began[i] = min(g.began[i], d.time)
+			if d.kind == ok {
+				g.done[i] = min(g.done[i], d.end)
+			}
+		}
+	}
+	for _, n := range g.parks {
+		d := &r.parks[n]
+		if i := g.index(d.row); i >= 0 && d.kind != fail {
+			// Its outcome may be unknown to the one who wrote it down, and known to the consumer.
+			g.parked[i] = min(g.parked[i], d.time)
+			g.done[i] = min(g.done[i], d.time)
+		}
+	}
+}
+
+func never(n int) []int64 {
+	times := make([]int64, n)
+	for i := range times {
+		times[i] = history.Never
+	}
+	return times
+}
+
+// about makes a subject of messages, as this consumer met them.
+func (g *group) about(rows ...int32) subject {
+	s := subject{consumer: g.name}
+	for _, n := range rows {
+		s.ids = append(s.ids, g.r.rows[n].id)
+	}
+	return s
+}
+
+// checkComplete checks invariant 10.
+func (g *group) checkComplete() {
+	g.r.verdict.checked(Complete, len(g.rows))
+	for i, n := range g.rows {
+		if g.done[i] == history.Never {
+			x := &g.r.rows[n]
+			g.r.verdict.broken(Complete, g.about(n), "%s never handled %s@%d", g.name, g.r.streamName(x.stream), x.position)
+		}
+	}
+}
+
+// checkSkips checks invariant 11: whatever is before a recorded position was done with before it
+// was recorded.
+func (g *group) checkSkips() {
+	type scope struct{ size, member int }
+	scopes := map[scope][]int32{}
+	for _, n := range g.puts {
+		p := &g.r.puts[n]
+		if p.kind == fail {
+			continue
+		}
+		l := &g.r.lives[p.life]
+		s := scope{l.size, l.member}
+		scopes[s] = append(scopes[s], n)
+	}
+	for s, puts := range scopes {
+		var mine []int32   // rows of the scope
+		var latest []int32 // for each, of those up to it, the index of that which was done last
+		for i, n := range g.rows {
+			x := &g.r.rows[n]
+			if s.size > 1 && g.r.streamName(x.stream).GroupMember(s.size) != s.member {
+				continue
+			}
+			last := int32(i)
+			if len(latest) > 0 && g.done[latest[len(latest)-1]] >= g.done[i] {
+				last = latest[len(latest)-1]
+			}
+			mine, latest = append(mine, n), append(latest, last)
+		}
+		g.r.verdict.checked(NoSkip, len(puts))
+		for _, n := range puts {
+			p := &g.r.puts[n]
+			limit := p.position
+			for k := range g.r.failovers {
+				if f := &g.r.failovers[k]; f.end > p.time {
+					// Beyond its head the positions are others now.
+					limit = min(limit, f.heads[g.category]+1)
+				}
+			}
+			before := sort.Search(len(mine), func(i int) bool { return g.r.rows[mine[i]].global >= limit })
+			if before == 0 {
+				continue
+			}
+			i := latest[before-1]
+			// What was never done is invariant 10's too: the first put beyond it tells how.
+			if g.done[i] >= p.time {
+				x := &g.r.rows[g.rows[i]]
+				about := g.about(g.rows[i])
+				about.ops = append(about.ops, g.putRef(n))
+				g.r.verdict.broken(NoSkip, about, "%s recorded position %d before it had handled %s@%d at %d",
+					g.name, p.position, g.r.streamName(x.stream), x.position, x.global)
+				break
+			}
+		}
+	}
+}
+
+func (g *group) putRef(n int32) history.Ref {
+	p := &g.r.puts[n]
+	return history.Ref{Proc: g.r.lives[p.life].ref.Proc, Op: p.number}
+}
+
+// checkOrder checks invariant 12.
+func (g *group) checkOrder() {
+	r := g.r
+	byStream := make([]int32, len(g.rows))
+	for i := range byStream {
+		byStream[i] = int32(i)
+	}
+	slices.SortFunc(byStream, func(i, j int32) int {
+		a, b := &r.rows[g.rows[i]], &r.rows[g.rows[j]]
+		return cmp.Or(cmp.Compare(a.stream, b.stream), cmp.Compare(a.position, b.position))
+	})
+	before := make([]int32, len(g.rows)) // the one before in its stream, -1
+	for k, i := range byStream {
+		before[i] = -1
+		if k > 0 && r.rows[g.rows[byStream[k-1]]].stream == r.rows[g.rows[i]].stream {
+			before[i] = byStream[k-1]
+		}
+	}
+	for i, b := range before {
+		if b < 0 || g.began[i] == history.Never {
+			continue
+		}
+		if g.began[b] > g.began[i] && g.parked[b] > g.began[i] {
+			x := &r.rows[g.rows[i]]
+			r.verdict.broken(Order, g.about(g.rows[b], g.rows[i]), "%s was first handed %s@%d, and %s@%d only after it or never", g.name,
+				r.streamName(x.stream), x.position, r.streamName(x.stream), r.rows[g.rows[b]].position)
+		}
+	}
+
+	// Within one life, each stream goes on from the message before. Where a life begins with a stream,
+	// what is before was done.
+	type place struct {
+		life   int32
+		stream uint32
+	}
+	at := map[place]int64{}
+	for _, n := range g.deliveries {
+		d := &r.deliveries[n]
+		i := g.index(d.row)
+		if i < 0 || d.again || g.parked[i] < d.time {
+			continue
+		}
+		r.verdict.checked(Order, 1)
+		x := &r.rows[d.row]
+		key := place{d.life, x.stream}
+		last, known := at[key]
+		at[key] = x.position
+		if known && x.position <= last {
+			r.verdict.broken(Order, g.about(d.row), "in one run %s was handed %s@%d after %d", g.name, r.streamName(x.stream), x.position, last)
+			continue
+		}
+		for b := before[i]; b >= 0 && (!known || r.rows[g.rows[b]].position >= last); b = before[b] {
+			if g.done[b] >= d.time {
+				y := &r.rows[g.rows[b]]
+				// Two that were never handed over in order are told above.
+				if g.began[b] <= d.time {
+					r.verdict.broken(Order, g.about(g.rows[b], d.row), "%s was handed %s@%d, and had not done %d",
+						g.name, r.streamName(x.stream), x.position, y.position)
+				}
+				break
+			}
+			if !known {
+				// What is before the last that was done was looked at when that was handed over.
+				break
+			}
+		}
+	}
+}
+
+// checkPuts checks invariant 13.
+func (g *group) checkPuts() {
+	r := g.r
+	r.verdict.checked(Positions, len(g.puts))
+	type identity struct{ generation, size, member, epoch int }
+	type holder struct {
+		put      int32 // the last that was recorded
+		position int64
+		over     map[int32]bool // lives that another has taken over from
+	}
+	holders := map[identity]*holder{}
+	fencedSince := map[int32]int32{}
+	answered := g.answered()
+	recorded := int64(0) // the highest so far, from where another run goes on
+	for _, n := range g.puts {
+		p := &r.puts[n]
+		l := &r.lives[p.life]
+		if p.kind != fail {
+			if limit := max(recorded, answered(p)); p.position > limit {
+				r.verdict.broken(Positions, subject{consumer: g.name, ops: []history.Ref{g.putRef(n)}},
+					"%s recorded position %d, and had been answered nothing beyond %d", g.name, p.position, limit)
+			}
+			recorded = max(recorded, p.position)
+		}
+		if p.kind == fail && p.class == fenced {
+			fencedSince[p.life] = n
+		}
+		if p.kind != ok {
+			continue
+		}
+		if since, was := fencedSince[p.life]; was && r.puts[since].end < p.time {
+			r.verdict.broken(Positions, subject{consumer: g.name, ops: []history.Ref{g.putRef(since), g.putRef(n)}},
+				"a run of %s recorded position %d after it was told that it was fenced", g.name, p.position)
+		}
+		id := identity{l.generation, l.size, l.member, 0}
+		for i := range r.failovers {
+			if r.failovers[i].end <= p.time {
+				id.epoch++
+			}
+		}
+		h := holders[id]
+		if h == nil {
+			holders[id] = &holder{put: n, position: p.position, over: map[int32]bool{}}
+			continue
+		}
+		last := &r.puts[h.put]
+		if last.end >= p.time {
+			continue // at the same time: nobody knows which was first
+		}
+		pair := subject{consumer: g.name, ops: []history.Ref{g.putRef(h.put), g.putRef(n)}}
+		if p.position < last.position {
+			r.verdict.broken(Positions, pair, "%s recorded position %d after %d", g.name, p.position, last.position)
+		}
+		if last.life != p.life {
+			h.over[last.life] = true
+			if h.over[p.life] {
+				r.verdict.broken(Positions, pair, "two runs of %s recorded positions in turn, and neither was fenced", g.name)
+			}
+		}
+		h.put = n
+	}
+}
+
+// answered returns how far a consumer had been answered when it recorded a position: by its own
+// pages, or, where they are not in the history, by what there is at all.
+func (g *group) answered() func(*put) int64 {
+	r := g.r
+	most := map[int32][]put{}
+	for i := range r.fetches {
+		f := r.fetches[i]
+		if r.lives[f.life].consumer != r.lives[g.lives[0]].consumer {
+			continue
+		}
+		if all := most[f.life]; len(all) > 0 {
+			f.position = max(f.position, all[len(all)-1].position)
+		}
+		most[f.life] = append(most[f.life], f)
+	}
+	end := int64(0)
+	if len(g.rows) > 0 {
+		end = r.rows[g.rows[len(g.rows)-1]].global + 1
+	}
+	if len(r.failovers) > 0 {
+		end = history.Never // what was there and is lost is not in the table
+	}
+	return func(p *put) int64 {
+		if len(most) == 0 {
+			return max(end, g.start)
+		}
+		pages := most[p.life]
+		n := sort.Search(len(pages), func(i int) bool { return pages[i].time >= p.time })
+		if n == 0 {
+			return r.lives[p.life].start
+		}
+		return pages[n-1].position
+	}
+}
+
+// checkRedeliveries checks invariant 14: each run after a member's first hands over again at
+// most an interval and a batch, and twice that where it ran beside another. A new generation
+// may begin from where its slowest member was.
+func (g *group) checkRedeliveries() {
+	r := g.r
+	type identity struct{ generation, size, member int }
+	ran := map[identity][]int32{}
+	for _, n := range g.lives {
+		l := &r.lives[n]
+		id := identity{l.generation, l.size, l.member}
+		ran[id] = append(ran[id], n)
+	}
+	allowed := int64(0)
+	for _, lives := range ran {
+		slices.SortFunc(lives, func(i, j int32) int { return cmp.Compare(r.lives[i].time, r.lives[j].time) })
+		for k, n := range lives[1:] {
+			l, before := &r.lives[n], &r.lives[lives[k]]
+			allowed += l.allowance
+			if before.end > l.time {
+				allowed += l.allowance
+			}
+		}
+	}
+	type once struct {
+		row        int32
+		generation int
+	}
+	seen := map[once]bool{}
+	again := int64(0)
+	var first []uuid.UUID
+	for _, n := range g.deliveries {
+		d := &r.deliveries[n]
+		i := g.index(d.row)
+		if i < 0 || d.again || g.parked[i] < d.time {
+			continue
+		}
+		o := once{d.row, r.lives[d.life].generation}
+		if seen[o] {
+			again++
+			if len(first) == 0 {
+				first = append(first, r.rows[d.row].id)
+			}
+		}
+		seen[o] = true
+	}
+	r.verdict.checked(RedeliveryBound, len(g.deliveries))
+	if again > allowed {
+		r.verdict.broken(RedeliveryBound, subject{consumer: g.name, ids: first},
+			"%s was handed %d messages again, and its %d runs allow %d; the first of them", g.name, again, len(g.lives), allowed)
+	}
+}
+
+// checkReads checks invariant 15, of which most was done when the histories were read.
+func checkReads(r *run) {
+	for _, x := range r.reads {
+		if x.what == "it is not in the final table" && r.mayBeLost(&x) {
+			continue
+		}
+		r.verdict.broken(ReadHonesty, subject{ids: []uuid.UUID{x.id}, ops: []history.Ref{x.ref}}, "somebody read message %s, but %s", x.id, x.what)
+	}
+}
+
+// mayBeLost says that a message that was read was written before a failover, and undone by it.
+func (r *run) mayBeLost(x *reading) bool {
+	for i := range r.failovers {
+		f := &r.failovers[i]
+		if x.global <= f.heads[x.category] {
+			continue
+		}
+		for _, n := range r.sent(x.id) {
+			if o := &r.ops[r.appends[r.messages[n].attempt].op]; o.kind != fail && o.time < f.end {
+				return true
+			}
+		}
+		if r.unrecorded[x.category] {
+			return true
+		}
+	}
+	return false
+}
+
+// checkRewinds checks promise C6: a consumer that had recorded a position beyond what a failover
+// kept is told so.
+func checkRewinds(r *run) {
+	for i := range r.failovers {
+		f := &r.failovers[i]
+		beyond := map[uint32]int32{} // the put that was too far, by consumer
+		for n := range r.puts {
+			p := &r.puts[n]
+			l := &r.lives[p.life]
+			if l.known && p.kind == ok && p.end < f.end && p.position > f.heads[l.category]+1 {
+				if _, has := beyond[l.consumer]; !has {
+					beyond[l.consumer] = int32(n)
+				}
+			}
+		}
+		r.verdict.checked(Rewind, len(r.consumers.list))
+		for consumer, n := range beyond {
+			if !r.toldAhead(consumer, f) {
+				p := &r.puts[n]
+				l := &r.lives[p.life]
+				r.verdict.broken(Rewind, subject{ops: []history.Ref{{Proc: l.ref.Proc, Op: p.number}, f.ref}, consumer: r.consumers.list[consumer]},
+					"%s had recorded position %d, a failover kept nothing after %d, and it was never told",
+					r.consumers.list[consumer], p.position, f.heads[l.category])
+			}
+		}
+	}
+}
+
+func (r *run) toldAhead(consumer uint32, f *failover) bool {
+	for i := range r.lives {
+		if l := &r.lives[i]; l.consumer == consumer && l.known && l.ended && l.class == ahead && l.end > f.time {
+			return true
+		}
+	}
+	return false
+}

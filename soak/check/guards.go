@@ -1,0 +1,201 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"sort"
+
+	"github.com/dibs-go/dibs/soak/history"
+)
+
+// Guards are how much must have happened. A run in which nothing worked breaks no promise, and
+// proves nothing.
+type Guards struct {
+	// Done is how often each operation must have succeeded.
+	Done map[history.Func]int
+
+	// HealthyOK is the part of the writes begun while no fault was on that must have been
+	// OK or a conflict.
+	HealthyOK float64
+
+	// Faults are those of which each must have hit a write in flight at least once.
+	Faults []string
+
+	// Unknown is how many writes of unknown outcome there must have been, and Written and
+	// NotWritten how many must have been found out about with each answer.
+	Unknown, Written, NotWritten int
+
+	// Conflicts is how many version conflicts there must have been.
+	Conflicts int
+
+	// Takeovers is how many runs of consumers must have gone on from where another was.
+	Takeovers int
+
+	// Reused is how many reservations must have met their key used for something else.
+	Reused int
+
+	// Facts says that the harness must hand over its facts.
+	Facts bool
+}
+
+// DefaultGuards returns the guards of a whole run, or of a part of one by a scale below 1. Faults is
+// left for the harness, which knows what it does.
+func DefaultGuards(scale float64) *Guards {
+	n := func(whole int) int { return max(1, int(float64(whole)*scale)) }
+	return &Guards{
+		Done: map[history.Func]int{
+			history.Write: n(1000), history.WriteTx: n(100), history.Version: n(100), history.Read: n(100), history.Resolve: n(20),
+			history.Handle: n(1000), history.Position: n(20), history.Reserve: n(100), history.Effect: n(50),
+		},
+		HealthyOK: 0.6, Unknown: n(50), Written: n(10), NotWritten: n(10), Conflicts: n(100), Takeovers: n(20), Reused: n(5), Facts: true,
+	}
+}
+
+func checkGuards(r *run, f *Facts) {
+	v, g := r.verdict, r.cfg.Guards
+	maps.Copy(v.Done, r.counts)
+	short := func(format string, args ...any) { v.Vacuous = append(v.Vacuous, fmt.Sprintf(format, args...)) }
+	atLeast := func(what string, got, want int) {
+		if got < want {
+			short("%d %s, and there must be %d", got, what, want)
+		}
+	}
+	for _, f := range sorted(g.Done) {
+		atLeast(string(f)+" operations were done", r.counts[f], g.Done[f])
+	}
+	conflicts, healthy, healthyOK := 0, 0, 0
+	faulty := spans(r.faults, "")
+	for i := range r.ops {
+		o := &r.ops[i]
+		if o.fn == isResolve && o.kind == ok {
+			switch o.class {
+			case written:
+				v.ResolvedWritten++
+			case notWritten:
+				v.ResolvedNotWritten++
+			}
+		}
+		if o.fn != isWrite {
+			continue
+		}
+		isConflict := o.kind == fail && o.class == conflict
+		if isConflict {
+			conflicts++
+		}
+		if o.kind == info {
+			v.Unknown++
+		}
+		if !faulty.meet(o.time, o.end) {
+			healthy++
+			if isConflict || o.kind == ok {
+				healthyOK++
+			}
+		}
+	}
+	if float64(healthyOK) < g.HealthyOK*float64(healthy) || healthy == 0 && g.HealthyOK > 0 {
+		short("%d of %d writes outside faults were answered, and %.0f %% must be", healthyOK, healthy, 100*g.HealthyOK)
+	}
+	atLeast("writes had an unknown outcome", int(v.Unknown), g.Unknown)
+	atLeast("were resolved as written", int(v.ResolvedWritten), g.Written)
+	atLeast("were resolved as not written", int(v.ResolvedNotWritten), g.NotWritten)
+	atLeast("version conflicts", conflicts, g.Conflicts)
+	atLeast("runs of consumers took over from another", r.takeovers(), g.Takeovers)
+	reused := 0
+	for i := range r.reserves {
+		if r.reserves[i].kind == fail && r.reserves[i].class == keyReused {
+			reused++
+		}
+	}
+	atLeast("reservations met a key used for something else", reused, g.Reused)
+	guardFaults(r, short)
+	if g.Facts {
+		guardFacts(f, short)
+	}
+}
+
+// takeovers counts the runs of consumers that were not the first of their member.
+func (r *run) takeovers() (n int) {
+	type identity struct {
+		consumer     uint32
+		size, member int
+	}
+	seen := map[identity]bool{}
+	for i := range r.lives {
+		l := &r.lives[i]
+		id := identity{l.consumer, l.size, l.member}
+		if seen[id] {
+			n++
+		}
+		seen[id] = true
+	}
+	return n
+}
+
+// guardFaults asks of each fault that it hit a write in flight.
+func guardFaults(r *run, short func(string, ...any)) {
+	for _, name := range r.cfg.Guards.Faults {
+		on := spans(r.faults, name)
+		hit := slices.ContainsFunc(r.ops, func(o op) bool { return o.fn == isWrite && on.meet(o.time, o.end) })
+		switch {
+		case len(on) == 0:
+			short("fault %s never happened", name)
+		case !hit:
+			short("fault %s never met a write in flight", name)
+		}
+	}
+}
+
+func guardFacts(f *Facts, short func(string, ...any)) {
+	if f == nil {
+		short("the harness handed over no facts")
+		return
+	}
+	for what, missing := range map[string]bool{
+		"the lag of no consumer was measured":       len(f.Lag) == 0,
+		"nobody tried whether the store is usable":  len(f.Usable) == 0,
+		"the goroutines of no process were counted": len(f.Goroutines) == 0,
+		"no process's memory was measured":          len(f.Memory) == 0,
+		"no canary was looked for":                  f.Canaries == 0,
+		"pg_amcheck did not run":                    f.PostgreSQL != nil && !f.PostgreSQL.Amcheck,
+	} {
+		if missing {
+			short("%s", what)
+		}
+	}
+}
+
+// A timeline is spans of time that do not touch, in order.
+type timeline []span
+
+type span struct{ from, to int64 }
+
+// spans puts together the times of the faults of a name, or of all for "".
+func spans(faults []fault, name string) (t timeline) {
+	for _, f := range faults {
+		if name == "" || f.name == name {
+			t = append(t, span{f.time, f.end})
+		}
+	}
+	slices.SortFunc(t, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	whole := t[:0]
+	for _, s := range t {
+		if n := len(whole); n > 0 && s.from <= whole[n-1].to {
+			whole[n-1].to = max(whole[n-1].to, s.to)
+		} else {
+			whole = append(whole, s)
+		}
+	}
+	return whole
+}
+
+// meet says that a time from one moment to another is partly in one of the spans.
+func (t timeline) meet(from, to int64) bool {
+	i := sort.Search(len(t), func(i int) bool { return t[i].to >= from })
+	return i < len(t) && t[i].from <= to
+}
+
+func sorted[K cmp.Ordered, V any](m map[K]V) []K {
+	return slices.Sorted(maps.Keys(m))
+}

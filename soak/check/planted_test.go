@@ -1,0 +1,338 @@
+package check_test
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/soak/check"
+	"github.com/dibs-go/dibs/soak/history"
+)
+
+const stream = messagestore.StreamName("account-1")
+
+// Each case is a bug as it would look in a history, and breaks exactly one invariant.
+func TestEachPlantedBugBreaksExactlyItsInvariant(t *testing.T) {
+	t.Parallel()
+	for _, planted := range []struct {
+		name   string
+		broken check.Invariant
+		plant  func(w *world)
+	}{
+		{"an acknowledged message is gone", check.Lost, func(w *world) {
+			w.write(10, 20, stream, anyVersion, 1)
+			w.write(30, 40, stream, anyVersion, 1)
+			w.rows = w.rows[:1]
+		}},
+		{"what was resolved as written is gone", check.Lost, func(w *world) {
+			a := w.try(10, 20, stream, anyVersion, 1, history.Info, "")
+			w.resolve(30, 40, a, history.Written)
+		}},
+		{"a message that nobody wrote", check.Phantom, func(w *world) {
+			w.write(10, 20, stream, anyVersion, 1)
+			w.commit(stream, w.message())
+		}},
+		{"a write that was rolled back is there", check.Phantom, func(w *world) {
+			a := w.try(10, 20, stream, anyVersion, 1, history.Fail, history.RolledBack)
+			w.commit(stream, a.invoke.Appends[0].Messages...)
+		}},
+		{"what was found not to be written is there", check.Phantom, func(w *world) {
+			a := w.try(10, 20, stream, anyVersion, 1, history.Info, "")
+			w.resolve(30, 40, a, history.NotWritten)
+			w.commit(stream, a.invoke.Appends[0].Messages...)
+		}},
+		{"half a batch", check.Atomic, func(w *world) {
+			a := w.try(10, 20, stream, anyVersion, 3, history.Info, "")
+			w.commit(stream, a.invoke.Appends[0].Messages[:2]...)
+		}},
+		{"one stream of two", check.Atomic, func(w *world) {
+			a := w.try(10, 20, stream, anyVersion, 1, history.Info, "")
+			a.invoke.Appends = append(a.invoke.Appends, history.Append{Stream: "account-2", Expected: anyVersion, Messages: w.messages(1)})
+			w.commit(stream, a.invoke.Appends[0].Messages...)
+		}},
+		{"a foreign message in a batch", check.Atomic, func(w *world) {
+			a := w.try(10, 50, stream, anyVersion, 2, history.OK, "")
+			w.commit(stream, a.invoke.Appends[0].Messages[0])
+			w.write(10, 50, stream, anyVersion, 1)
+			a.end.Appends = []history.Append{w.commit(stream, a.invoke.Appends[0].Messages[1])}
+		}},
+		{"a batch in another order", check.Atomic, func(w *world) {
+			a := w.try(10, 20, stream, anyVersion, 2, history.Info, "")
+			m := slices.Clone(a.invoke.Appends[0].Messages)
+			slices.Reverse(m)
+			w.commit(stream, m...)
+		}},
+		{"a gap in a stream", check.Dense, func(w *world) {
+			w.write(10, 20, stream, anyVersion, 1)
+			a := w.write(30, 40, stream, anyVersion, 1)
+			w.row(a, 0).Position = 2
+			a.end.Appends[0].Version = 2
+		}},
+		{"a stream that begins at 1", check.Dense, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 1)
+			w.row(a, 0).Position = 1
+			a.end.Appends[0].Version = 1
+		}},
+		{"a position that is another", check.Reported, func(w *world) {
+			w.write(10, 20, stream, anyVersion, 1).end.Appends[0].Version = 1
+		}},
+		{"a global position that is another", check.Reported, func(w *world) {
+			w.write(10, 20, stream, anyVersion, 1).end.Appends[0].Global = 7
+		}},
+		{"the neighbour's outcome", check.Reported, func(w *world) {
+			a, b := w.write(10, 40, stream, anyVersion, 1), w.write(10, 40, "account-2", anyVersion, 1)
+			a.end.Appends[0].Global, b.end.Appends[0].Global = b.end.Appends[0].Global, a.end.Appends[0].Global
+		}},
+		{"other content", check.Reported, func(w *world) {
+			w.row(w.write(10, 20, stream, anyVersion, 1), 0).Hash++
+		}},
+		{"other content of a write of unknown outcome", check.Reported, func(w *world) {
+			a := w.try(10, 20, stream, anyVersion, 1, history.Info, "")
+			w.commit(stream, a.invoke.Appends[0].Messages...)
+			w.row(a, 0).Value++
+		}},
+		{"another stream", check.Reported, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 1)
+			w.row(a, 0).Stream = "account-2"
+		}},
+		{"two that were first", check.Reported, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 1)
+			w.do("writer-2", 15, 40, history.OK, *a.invoke, *a.end)
+		}},
+		{"a duplicate of nothing", check.Reported, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 1)
+			a.end.Appends[0].Duplicate = true
+		}},
+		{"one id twice", check.Unique, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 1)
+			w.commit("account-2", a.invoke.Appends[0].Messages...)
+		}},
+		{"one position twice", check.Unique, func(w *world) {
+			w.write(10, 20, "plain-1", anyVersion, 1)
+			a := w.write(10, 20, "plain-1", anyVersion, 1)
+			w.row(a, 0).Position = 0
+			a.end.Appends[0].Version = 0
+		}},
+		{"one global position twice", check.Unique, func(w *world) {
+			w.write(10, 40, stream, anyVersion, 1)
+			a := w.write(10, 40, "account-2", anyVersion, 1)
+			w.row(a, 0).Global = 1
+			a.end.Appends[0].Global = 1
+		}},
+		{"global positions of a stream the other way round", check.Monotone, func(w *world) {
+			w.swap(w.write(10, 40, stream, anyVersion, 1), w.write(10, 40, stream, anyVersion, 1))
+		}},
+		{"global positions of a category against time", check.Monotone, func(w *world) {
+			w.swap(w.write(10, 20, stream, anyVersion, 1), w.write(30, 40, "account-2", anyVersion, 1))
+		}},
+		{"an unknown outcome before one that was over", check.Monotone, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 1)
+			b := w.try(30, 40, "account-2", anyVersion, 1, history.Info, "")
+			w.commit("account-2", b.invoke.Appends[0].Messages...)
+			w.row(a, 0).Global, w.row(b, 0).Global = 2, 1
+			a.end.Appends[0].Global = 2
+		}},
+		{"an old version", check.Linearizable, func(w *world) {
+			w.write(10, 20, stream, anyVersion, 1)
+			w.write(30, 40, stream, anyVersion, 1)
+			w.ask(50, 60, stream, 0)
+		}},
+		{"a version of the future", check.Linearizable, func(w *world) {
+			w.ask(5, 8, stream, 0)
+			w.write(10, 20, stream, anyVersion, 1)
+		}},
+		{"a version that never was", check.Linearizable, func(w *world) {
+			w.write(10, 20, stream, anyVersion, 2)
+			w.ask(30, 40, stream, 0)
+		}},
+		{"an expected version that was not checked", check.Linearizable, func(w *world) {
+			w.write(10, 20, stream, anyVersion, 1)
+			w.write(30, 40, stream, noStream, 1)
+		}},
+		{"a conflict with a version that was over", check.Linearizable, func(w *world) {
+			w.write(10, 20, stream, anyVersion, 1)
+			w.write(30, 40, stream, anyVersion, 1)
+			w.conflict(50, 60, stream, 1, 0)
+		}},
+		{"a duplicate before its message", check.Linearizable, func(w *world) {
+			a := w.try(30, 40, stream, anyVersion, 1, history.Info, "")
+			answer := w.commit(stream, a.invoke.Appends[0].Messages...)
+			answer.Duplicate = true
+			w.do("writer-3", 10, 20, history.OK, *a.invoke, history.Event{Appends: []history.Append{answer}})
+		}},
+		{"a conflict with the expected version", check.ConflictTruth, func(w *world) {
+			w.write(10, 20, stream, anyVersion, 1)
+			w.conflict(30, 40, stream, 0, 0)
+		}},
+		{"a conflict where none was asked for", check.ConflictTruth, func(w *world) {
+			w.write(10, 20, stream, anyVersion, 1)
+			w.conflict(30, 40, stream, anyVersion, 0)
+		}},
+		{"a conflict with a version that never came", check.ConflictTruth, func(w *world) {
+			w.write(10, 20, stream, anyVersion, 1)
+			w.conflict(30, 40, stream, 0, 5)
+		}},
+		{"a message that was never handled", check.Complete, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 1)
+			b := w.write(30, 40, "account-2", anyVersion, 1)
+			l := w.consume("consumer-1", "audit", 5, 100, 10, 10)
+			l.handle(50, 55, w.row(a, 0))
+			l.handle(60, 65, w.row(b, 0)).end.Kind = history.Fail
+		}},
+		{"a position that was recorded before its messages were handled", check.NoSkip, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 1)
+			l := w.consume("consumer-1", "audit", 5, 100, 10, 10)
+			l.record(40, 60, 2)
+			l.handle(50, 55, w.row(a, 0))
+		}},
+		{"a message that appeared behind the position", check.NoSkip, func(w *world) {
+			a, b := w.write(10, 60, stream, anyVersion, 1), w.write(10, 20, "account-2", anyVersion, 1)
+			l := w.consume("consumer-1", "audit", 5, 100, 10, 10)
+			l.handle(25, 30, w.row(b, 0))
+			l.record(40, 50, 3)
+			// Another run finds it, by luck.
+			m := w.consume("consumer-2", "audit", 110, 200, 10, 10)
+			m.handle(120, 130, w.row(a, 0))
+		}},
+		{"a member's position that passes its own message", check.NoSkip, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 1)
+			l := w.consume("consumer-1", "audit", 5, 100, 10, 10)
+			l.run.invoke.Size, l.run.invoke.Member = 2, stream.GroupMember(2)
+			l.record(40, 60, 2)
+			l.handle(50, 55, w.row(a, 0))
+		}},
+		{"first deliveries the other way round", check.Order, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 2)
+			l := w.consume("consumer-1", "audit", 5, 45, 10, 10)
+			m := w.consume("consumer-2", "audit", 5, 100, 10, 10)
+			l.handle(30, 35, w.row(a, 1))
+			m.handle(50, 55, w.row(a, 0))
+		}},
+		{"back within a run", check.Order, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 2)
+			l := w.consume("consumer-1", "audit", 5, 100, 10, 10)
+			l.handle(30, 35, w.row(a, 0))
+			l.handle(36, 40, w.row(a, 1))
+			w.consume("consumer-1", "audit", 101, 102, 10, 10)
+			l.handle(50, 55, w.row(a, 0))
+		}},
+		{"the next one before the one before was done", check.Order, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 2)
+			l := w.consume("consumer-1", "audit", 5, 100, 10, 10)
+			l.handle(30, 50, w.row(a, 0))
+			l.handle(40, 60, w.row(a, 1))
+		}},
+		{"a run that begins beyond what was done", check.Order, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 2)
+			l := w.consume("consumer-1", "audit", 5, 35, 10, 10)
+			l.handle(30, 35, w.row(a, 0)).end = nil
+			m := w.consume("consumer-2", "audit", 40, 100, 10, 10)
+			m.handle(50, 55, w.row(a, 1))
+			n := w.consume("consumer-3", "audit", 110, 200, 10, 10)
+			n.handle(120, 125, w.row(a, 0))
+		}},
+		{"a position that goes back", check.Positions, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 1)
+			l := w.consume("consumer-1", "audit", 5, 100, 10, 10)
+			l.handle(30, 35, w.row(a, 0))
+			l.record(40, 45, 2)
+			l.record(50, 55, 1)
+		}},
+		{"a position beyond what was answered", check.Positions, func(w *world) {
+			a, b := w.write(10, 20, stream, anyVersion, 1), w.write(20, 25, stream, anyVersion, 1)
+			l := w.consume("consumer-1", "audit", 5, 100, 10, 10)
+			l.fetch(28, 2)
+			l.handle(30, 35, w.row(a, 0))
+			l.handle(36, 38, w.row(b, 0))
+			l.record(40, 45, 3)
+		}},
+		{"a position beyond the end", check.Positions, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 1)
+			l := w.consume("consumer-1", "audit", 5, 100, 10, 10)
+			l.handle(30, 35, w.row(a, 0))
+			l.record(40, 45, 9)
+		}},
+		{"a fenced run that goes on", check.Positions, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 1)
+			l := w.consume("consumer-1", "audit", 5, 100, 10, 10)
+			l.handle(30, 35, w.row(a, 0))
+			refused := l.record(40, 45, 2)
+			refused.end.Kind, refused.end.Class = history.Fail, history.Fenced
+			l.record(50, 55, 2)
+		}},
+		{"two runs that record in turn", check.Positions, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 1)
+			l := w.consume("consumer-1", "audit", 5, 100, 10, 10)
+			m := w.consume("consumer-2", "audit", 5, 100, 10, 10)
+			l.handle(30, 35, w.row(a, 0))
+			l.record(40, 45, 1)
+			m.record(50, 55, 1)
+			l.record(60, 65, 2)
+		}},
+		{"more again than a crash allows", check.RedeliveryBound, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 5)
+			for run := range int64(2) {
+				l := w.consume("consumer-1", "audit", 100*run+5, 100*run+90, 2, 2)
+				for n := range 5 {
+					l.handle(100*run+30+5*int64(n), 100*run+32+5*int64(n), w.row(a, n))
+				}
+			}
+		}},
+		{"a dirty read", check.ReadHonesty, func(w *world) {
+			a := w.try(10, 20, stream, anyVersion, 1, history.Fail, history.RolledBack)
+			m := a.invoke.Appends[0].Messages[0]
+			w.read(12, 15, history.Append{Stream: stream, Messages: []history.Message{m}})
+		}},
+		{"a message handed over with other content", check.ReadHonesty, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 1)
+			w.consume("consumer-1", "audit", 5, 100, 10, 10).handle(30, 40, w.row(a, 0)).invoke.Appends[0].Messages[0].Hash++
+		}},
+		{"a message read elsewhere", check.ReadHonesty, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 1)
+			r := seen(w.row(a, 0))
+			r.Messages[0].Position++
+			w.read(30, 40, r)
+		}},
+	} {
+		t.Run(planted.name, func(t *testing.T) {
+			t.Parallel()
+			w := &world{}
+			planted.plant(w)
+			v := w.verdict(t, &check.Config{Unrecorded: []messagestore.Category{"plain"}})
+			require.False(t, v.Passed())
+			require.Equal(t, []check.Invariant{planted.broken}, slices.Sorted(maps.Keys(v.Broken)), "%v", v)
+			require.NotEmpty(t, v.Violations[0].Story)
+		})
+	}
+}
+
+// resolve asks what became of a write.
+func (w *world) resolve(from, to int64, of *act, class string) {
+	asked := history.Append{Stream: of.invoke.Appends[0].Stream, Messages: of.invoke.Appends[0].Messages}
+	answer := history.Event{Class: class}
+	if class == history.Written {
+		answer.Appends = []history.Append{{Stream: asked.Stream}}
+		for _, r := range w.rows {
+			if last := asked.Messages[len(asked.Messages)-1]; r.ID == last.ID {
+				answer.Appends[0].Version, answer.Appends[0].Global = r.Position, r.Global
+			}
+		}
+	}
+	w.do("writer-3", from, to, history.OK, history.Event{
+		Func: history.Resolve, Ref: history.Ref{Proc: of.proc, Op: of.invoke.Op}, Appends: []history.Append{asked},
+	}, answer)
+}
+
+// swap gives each of two writes the other's global position.
+func (w *world) swap(a, b *act) {
+	x, y := w.row(a, 0), w.row(b, 0)
+	x.Global, y.Global = y.Global, x.Global
+	a.end.Appends[0].Global, b.end.Appends[0].Global = x.Global, y.Global
+}
+
+func (w *world) read(from, to int64, what ...history.Append) {
+	w.do("reader-1", from, to, history.OK, history.Event{Func: history.Read, Category: "account"}, history.Event{Appends: what})
+}

@@ -1,0 +1,199 @@
+package check_test
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/soak/check"
+	"github.com/dibs-go/dibs/soak/history"
+)
+
+// commands is a consumer of account:command that reserves a key for each.
+type commands struct {
+	w *world
+	l *life
+}
+
+func (w *world) commands() *commands {
+	l := w.consume("consumer-1", "deposits", 5, 1000, 10, 10)
+	l.run.invoke.Category, l.base.Category = "account:command", "account:command"
+	return &commands{w, l}
+}
+
+// send writes a command, which says value.
+func (c *commands) send(at int64, value uint64) *check.Row {
+	a := c.w.write(at, at+5, "account:command-1", anyVersion, 1)
+	a.invoke.Appends[0].Messages[0].Value = value
+	r := c.w.row(a, 0)
+	r.Value = value
+	return r
+}
+
+// reserve tries to reserve a key for a command.
+func (c *commands) reserve(at int64, key string, command *check.Row, kind history.Kind, class string) {
+	e := c.l.base
+	e.Func, e.Key, e.Value = history.Reserve, key, command.Value
+	e.Appends = []history.Append{{Stream: reservation(key), Messages: []history.Message{{ID: command.ID}}}}
+	c.w.do("consumer-1", at+2, at+3, kind, e, history.Event{Class: class})
+}
+
+// win puts the reservation and the effect into the table.
+func (c *commands) win(key string, command *check.Row) {
+	m := c.w.message()
+	m.Value = command.Value
+	c.w.commit(reservation(key), m)
+	c.effect(key)
+	c.w.do("consumer-1", 0, 990, history.OK, history.Event{Func: history.Effect, Key: key}, history.Event{Key: key})
+}
+
+func (c *commands) effect(key string) {
+	c.w.commit("effect-1", c.w.message())
+	c.w.rows[len(c.w.rows)-1].Effect = key
+}
+
+// handle handles a command, or gives up on it.
+func (c *commands) handle(at int64, key string, command *check.Row, kind history.Kind) {
+	a := c.l.handle(at, at+5, command)
+	a.invoke.Key, a.end.Kind = key, kind
+	if kind == history.Fail {
+		c.l.park(at+6, at+7, command)
+	}
+}
+
+func reservation(key string) messagestore.StreamName {
+	return messagestore.StreamName("reservation-" + key)
+}
+
+func TestEachPlantedBugOfReservationsIsFound(t *testing.T) {
+	t.Parallel()
+	for _, planted := range []struct {
+		name  string
+		plant func(c *commands)
+	}{
+		{"a key that was acknowledged and not reserved", func(c *commands) {
+			a := c.send(10, 77)
+			c.handle(20, "k", a, history.OK)
+			c.reserve(20, "k", a, history.OK, history.Won)
+		}},
+		{"a timeout taken for a duplicate", func(c *commands) {
+			a := c.send(10, 77)
+			c.handle(20, "k", a, history.OK)
+			c.reserve(20, "k", a, history.Info, "")
+		}},
+		{"a key that was reserved twice", func(c *commands) {
+			a := c.send(10, 77)
+			c.handle(20, "k", a, history.OK)
+			c.reserve(20, "k", a, history.OK, history.Won)
+			c.win("k", a)
+			c.w.commit(reservation("k"), c.w.message())
+		}},
+		{"a winner that nobody sent", func(c *commands) {
+			a := c.send(10, 77)
+			c.handle(20, "k", a, history.OK)
+			c.reserve(20, "k", a, history.OK, history.Won)
+			c.win("k", a)
+			c.w.rows[1].Value = 78
+		}},
+		{"an effect that happened twice", func(c *commands) {
+			a := c.send(10, 77)
+			c.handle(20, "k", a, history.OK)
+			c.reserve(20, "k", a, history.OK, history.Won)
+			c.win("k", a)
+			c.effect("k")
+		}},
+		{"an effect that did not happen", func(c *commands) {
+			a := c.send(10, 77)
+			c.handle(20, "k", a, history.OK)
+			c.reserve(20, "k", a, history.OK, history.Won)
+			c.win("k", a)
+			c.w.rows = c.w.rows[:2]
+		}},
+		{"an effect outside that did not happen", func(c *commands) {
+			for i, key := range []string{"k", "l"} {
+				at := 10 + 20*int64(i)
+				a := c.send(at, 77)
+				c.handle(at+10, key, a, history.OK)
+				c.reserve(at+10, key, a, history.OK, history.Won)
+				c.win(key, a)
+			}
+			last := c.w.acts[len(c.w.acts)-1]
+			last.end.Key = "k"
+		}},
+		{"an effect for a key that nobody reserved", func(c *commands) {
+			a := c.send(10, 77)
+			c.handle(20, "k", a, history.OK)
+			c.reserve(20, "k", a, history.OK, history.Won)
+			c.win("k", a)
+			c.effect("l")
+		}},
+		{"other content taken for a duplicate", func(c *commands) {
+			a, b := c.send(10, 77), c.send(16, 78)
+			c.handle(30, "k", a, history.OK)
+			c.reserve(30, "k", a, history.OK, history.Won)
+			c.handle(40, "k", b, history.OK)
+			c.reserve(40, "k", b, history.OK, history.Duplicate)
+			c.win("k", a)
+		}},
+		{"other content that was dropped", func(c *commands) {
+			a, b := c.send(10, 77), c.send(16, 78)
+			c.handle(30, "k", a, history.OK)
+			c.reserve(30, "k", a, history.OK, history.Won)
+			c.handle(40, "k", b, history.Fail)
+			c.reserve(40, "k", b, history.Fail, "lost connection")
+			c.win("k", a)
+		}},
+		{"other content that was acknowledged in the end", func(c *commands) {
+			a, b := c.send(10, 77), c.send(16, 78)
+			c.handle(30, "k", a, history.OK)
+			c.reserve(30, "k", a, history.OK, history.Won)
+			c.handle(40, "k", b, history.OK)
+			c.reserve(40, "k", b, history.Fail, history.KeyReused)
+			c.win("k", a)
+		}},
+		{"an equal command taken for another", func(c *commands) {
+			a, b := c.send(10, 77), c.send(16, 77)
+			c.handle(30, "k", a, history.OK)
+			c.reserve(30, "k", a, history.OK, history.Won)
+			c.handle(40, "k", b, history.Fail)
+			c.reserve(40, "k", b, history.Fail, history.KeyReused)
+			c.win("k", a)
+		}},
+	} {
+		t.Run(planted.name, func(t *testing.T) {
+			t.Parallel()
+			w := &world{}
+			planted.plant(w.commands())
+			v := w.verdict(t, unrecordedEffects())
+			require.Equal(t, []check.Invariant{check.Reservation}, slices.Sorted(maps.Keys(v.Broken)), "%v", v)
+			require.EqualValues(t, 1, v.Broken[check.Reservation], "%v", v)
+			require.NotEmpty(t, v.Violations[0].Story)
+		})
+	}
+}
+
+func TestReservationsThatWentWellPass(t *testing.T) {
+	t.Parallel()
+	w := &world{}
+	c := w.commands()
+	one, again, different, late := c.send(10, 77), c.send(16, 77), c.send(22, 78), c.send(28, 79)
+	c.reserve(40, "k", one, history.Info, "")
+	c.handle(40, "k", one, history.OK)
+	c.reserve(50, "k", again, history.OK, history.Duplicate)
+	c.handle(50, "k", again, history.OK)
+	c.reserve(60, "k", different, history.Fail, history.KeyReused)
+	c.handle(60, "k", different, history.Fail)
+	c.reserve(70, "l", late, history.Fail, "busy")
+	c.handle(70, "l", late, history.Fail)
+	c.win("k", one)
+	v := w.verdict(t, unrecordedEffects())
+	require.True(t, v.Passed(), "%v", v)
+	require.EqualValues(t, 2, v.Checked[check.Reservation])
+}
+
+func unrecordedEffects() *check.Config {
+	return &check.Config{Unrecorded: []messagestore.Category{"reservation", "effect"}}
+}

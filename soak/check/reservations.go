@@ -1,0 +1,129 @@
+package check
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/google/uuid"
+)
+
+// checkReservations checks invariant 16.
+func checkReservations(r *run) {
+	v := r.verdict
+	slices.SortFunc(r.reserves, func(a, b reserve) int { return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.time, b.time)) })
+	slices.SortFunc(r.acked, func(a, b ack) int { return cmp.Compare(a.key, b.key) })
+	inStore := make([]int32, len(r.keys.list))
+	for i := range r.rows {
+		inStore[r.rows[i].effect]++
+	}
+	rowsOf := map[uint32][]int32{}
+	for i := range r.reserves {
+		rowsOf[r.reserves[i].stream] = nil
+	}
+	for _, n := range r.byStream {
+		if _, wanted := rowsOf[r.rows[n].stream]; wanted {
+			rowsOf[r.rows[n].stream] = append(rowsOf[r.rows[n].stream], n)
+		}
+	}
+	nextAck := 0
+	for at := 0; at < len(r.reserves); {
+		end := at + 1
+		for end < len(r.reserves) && r.reserves[end].key == r.reserves[at].key {
+			end++
+		}
+		key := r.reserves[at].key
+		for nextAck < len(r.acked) && r.acked[nextAck].key < key {
+			nextAck++
+		}
+		acks := nextAck
+		for acks < len(r.acked) && r.acked[acks].key == key {
+			acks++
+		}
+		v.checked(Reservation, 1)
+		checkKey(r, r.reserves[at:end], r.acked[nextAck:acks], rowsOf[r.reserves[at].stream], int(inStore[key]))
+		at = end
+	}
+	reserved := map[uint32]bool{}
+	for i := range r.reserves {
+		reserved[r.reserves[i].key] = true
+	}
+	for key, n := range inStore {
+		if key != 0 && n > 0 && !reserved[uint32(key)] {
+			v.broken(Reservation, r.effectsOf(uint32(key)), "key %q has an effect, and nobody tried to reserve it", r.keys.list[key])
+		}
+	}
+}
+
+// effectsOf makes a subject of a key's effects in the store.
+func (r *run) effectsOf(key uint32) subject {
+	about := subject{key: r.keys.list[key]}
+	for i := range r.rows {
+		if r.rows[i].effect == key {
+			about.ids = append(about.ids, r.rows[i].id)
+		}
+	}
+	return about
+}
+
+// checkKey looks at all that was done with one key.
+func checkKey(r *run, attempts []reserve, acked []ack, rows []int32, effects int) {
+	v := r.verdict
+	key := r.keys.list[attempts[0].key]
+	about := subject{key: key}
+	for _, n := range rows {
+		about.ids = append(about.ids, r.rows[n].id)
+	}
+	told := slices.ContainsFunc(attempts, func(a reserve) bool { return a.kind == ok })
+	switch {
+	case len(rows) > 1:
+		v.broken(Reservation, about, "key %q was reserved %d times", key, len(rows))
+		return
+	case len(rows) == 0 && (told || len(acked) > 0):
+		v.broken(Reservation, about, "key %q was acknowledged, and nothing is reserved", key)
+		return
+	case len(rows) == 0:
+		return
+	}
+	winner := r.rows[rows[0]].value
+	if !slices.ContainsFunc(attempts, func(a reserve) bool { return a.value == winner }) {
+		v.broken(Reservation, about, "key %q was reserved by a command that nobody sent", key)
+		return
+	}
+	// In the store once, and outside it at least once, if the winner was handled.
+	outside := int(r.effects[attempts[0].key])
+	switch {
+	case effects > 1:
+		v.broken(Reservation, about, "key %q has its effect in the store %d times", key, effects)
+	case effects == 0 && len(acked) > 0:
+		v.broken(Reservation, about, "key %q was acknowledged, and has no effect in the store", key)
+	case outside == 0 && len(acked) > 0 && r.counts["effect"] > 0:
+		v.broken(Reservation, about, "key %q was acknowledged, and has no effect outside the store", key)
+	}
+	// Whoever wanted the key for something else is told so, and never acknowledged.
+	others := map[uuid.UUID]bool{} // by source: whether it was told
+	for _, a := range attempts {
+		if a.value == winner {
+			if a.kind == fail && a.class == keyReused {
+				v.broken(Reservation, about, "key %q was reserved by an equal command, which was told that it was used for something else", key)
+			}
+			continue
+		}
+		others[a.source] = others[a.source] || a.kind == fail && a.class == keyReused
+		if a.kind == ok {
+			v.broken(Reservation, about, "key %q was reserved by one command, and a different one was told that it was a duplicate", key)
+			return
+		}
+	}
+	for source, toldSo := range others {
+		if !toldSo {
+			about.ids = append(about.ids, source)
+			v.broken(Reservation, about, "key %q was reserved by one command, and a different one was never told so", key)
+		}
+	}
+	for _, a := range acked {
+		if _, other := others[a.source]; other {
+			about.ids = append(about.ids, a.source)
+			v.broken(Reservation, about, "key %q was reserved by one command, and a different one was acknowledged", key)
+		}
+	}
+}

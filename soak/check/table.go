@@ -1,0 +1,50 @@
+package check
+
+import "github.com/google/uuid"
+
+// checkTable checks what the final table must be whoever wrote it: invariants 4, 6 and the
+// first half of 7.
+func checkTable(r *run) {
+	v := r.verdict
+	for i := range r.rows {
+		if i > 0 && r.rows[i].id == r.rows[i-1].id {
+			v.broken(Unique, subject{ids: []uuid.UUID{r.rows[i].id}}, "two messages have id %s, in %s and %s",
+				r.rows[i].id, r.streamName(r.rows[i-1].stream), r.streamName(r.rows[i].stream))
+		}
+	}
+	v.checked(Unique, len(r.rows))
+	for k, n := range r.byGlobal {
+		if k == 0 {
+			continue
+		}
+		a, b := &r.rows[r.byGlobal[k-1]], &r.rows[n]
+		if r.category[a.stream] == r.category[b.stream] && a.global == b.global {
+			v.broken(Unique, subject{ids: []uuid.UUID{a.id, b.id}}, "two messages of %s have global position %d",
+				r.categories.list[r.category[a.stream]], a.global)
+		}
+	}
+	for k, n := range r.byStream {
+		x := &r.rows[n]
+		if k == 0 || r.rows[r.byStream[k-1]].stream != x.stream {
+			if x.position != 0 {
+				v.broken(Dense, subject{ids: []uuid.UUID{x.id}}, "%s begins at position %d", r.streamName(x.stream), x.position)
+			}
+			continue
+		}
+		before := &r.rows[r.byStream[k-1]]
+		pair := subject{ids: []uuid.UUID{before.id, x.id}}
+		switch {
+		case x.position == before.position:
+			v.broken(Unique, pair, "two messages of %s have position %d", r.streamName(x.stream), x.position)
+			continue
+		case x.position != before.position+1:
+			v.broken(Dense, pair, "after position %d of %s comes %d", before.position, r.streamName(x.stream), x.position)
+		}
+		if x.global <= before.global && x.id != before.id {
+			v.broken(Monotone, pair, "positions %d and %d of %s have global positions %d and %d",
+				before.position, x.position, r.streamName(x.stream), before.global, x.global)
+		}
+	}
+	v.checked(Dense, len(r.rows))
+	v.checked(Monotone, len(r.rows))
+}

@@ -1,0 +1,156 @@
+package check
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/soak/history"
+)
+
+// An Invariant is a rule that no run may break.
+type Invariant int
+
+// The invariants. What each says is in the documentation of the package.
+const (
+	Lost            Invariant = 1
+	Phantom         Invariant = 2
+	Atomic          Invariant = 3
+	Dense           Invariant = 4
+	Reported        Invariant = 5
+	Unique          Invariant = 6
+	Monotone        Invariant = 7
+	Linearizable    Invariant = 8
+	ConflictTruth   Invariant = 9
+	Complete        Invariant = 10
+	NoSkip          Invariant = 11
+	Order           Invariant = 12
+	Positions       Invariant = 13
+	RedeliveryBound Invariant = 14
+	ReadHonesty     Invariant = 15
+	Reservation     Invariant = 16
+	Liveness        Invariant = 22
+	Hygiene         Invariant = 23
+	Rewind          Invariant = 24 // promise C6
+)
+
+var invariants = map[Invariant]string{
+	Lost: "lost", Phantom: "phantom", Atomic: "atomic batch", Dense: "dense", Reported: "as reported", Unique: "unique", Monotone: "monotone",
+	Linearizable: "linearizable", ConflictTruth: "conflict truth", Complete: "complete", NoSkip: "no skip", Order: "order",
+	Positions: "position", RedeliveryBound: "redelivery bound", ReadHonesty: "read honesty", Reservation: "reservation",
+	Liveness: "liveness", Hygiene: "hygiene", Rewind: "rewind",
+}
+
+// String returns the number and the name, as in "1 lost".
+func (i Invariant) String() string {
+	if i == Rewind {
+		return "C6 " + invariants[i]
+	}
+	return fmt.Sprintf("%d %s", int(i), invariants[i])
+}
+
+// A Verdict is what the checker found.
+type Verdict struct {
+	// Checked is how much each invariant was held against: messages, operations, positions.
+	Checked map[Invariant]int64
+
+	// Broken is how often each invariant was broken; without a break it is not in it.
+	Broken map[Invariant]int64
+
+	// Violations are the first of each invariant, with their stories.
+	Violations []Violation
+
+	// Vacuous says what did not happen often enough for the run to say anything.
+	Vacuous []string
+
+	// LostByFailover is how many acknowledged messages are gone by failovers to an
+	// asynchronous standby, as is allowed there.
+	LostByFailover int64
+
+	// Done is how many operations of each kind were done.
+	Done map[history.Func]int
+
+	// Unknown is how many writes had no known outcome, and ResolvedWritten and
+	// ResolvedNotWritten how many were found out about.
+	Unknown, ResolvedWritten, ResolvedNotWritten int64
+
+	stories int
+}
+
+// A Violation is one break of an invariant.
+type Violation struct {
+	Invariant Invariant
+	What      string   // in a sentence
+	Story     []string // what happened to those concerned, in order of time, a line each
+
+	about subject
+}
+
+// A subject is what a story is about.
+type subject struct {
+	ids      []uuid.UUID
+	ops      []history.Ref
+	key      string
+	consumer string // whose deliveries count, "" for everybody's
+	alone    bool   // only the operations named, and not what else was done with the ids
+}
+
+func newVerdict(cfg *Config) *Verdict {
+	return &Verdict{
+		Checked: map[Invariant]int64{}, Broken: map[Invariant]int64{}, Done: map[history.Func]int{}, stories: cfg.Stories,
+	}
+}
+
+// Passed says that no invariant was broken and enough happened.
+func (v *Verdict) Passed() bool {
+	return len(v.Broken) == 0 && len(v.Vacuous) == 0
+}
+
+// String tells the verdict in lines: the outcome, how much of what was checked, and the
+// violations with their stories.
+func (v *Verdict) String() string {
+	var b strings.Builder
+	switch {
+	case len(v.Broken) > 0:
+		b.WriteString("FAILED: a promise was broken\n")
+	case len(v.Vacuous) > 0:
+		b.WriteString("FAILED: too little happened\n")
+	default:
+		b.WriteString("PASSED\n")
+	}
+	b.WriteString("\ninvariant              checked     broken\n")
+	for _, i := range sorted(invariants) {
+		fmt.Fprintf(&b, "%-18s %11d %10d\n", i, v.Checked[i], v.Broken[i])
+	}
+	b.WriteString("\ndone:")
+	for _, f := range sorted(v.Done) {
+		fmt.Fprintf(&b, " %s %d", f, v.Done[f])
+	}
+	fmt.Fprintf(&b, "\nunknown outcomes: %d, resolved as written: %d, as not written: %d\n", v.Unknown, v.ResolvedWritten, v.ResolvedNotWritten)
+	if v.LostByFailover > 0 {
+		fmt.Fprintf(&b, "lost by asynchronous failover, as is allowed: %d\n", v.LostByFailover)
+	}
+	for _, guard := range v.Vacuous {
+		fmt.Fprintf(&b, "\ntoo little: %s", guard)
+	}
+	for _, x := range v.Violations {
+		fmt.Fprintf(&b, "\n\n%s: %s", x.Invariant, x.What)
+		for _, line := range x.Story {
+			fmt.Fprintf(&b, "\n    %s", line)
+		}
+	}
+	b.WriteString("\n")
+	return b.String()
+}
+
+func (v *Verdict) checked(i Invariant, n int) {
+	v.Checked[i] += int64(n)
+}
+
+func (v *Verdict) broken(i Invariant, about subject, format string, args ...any) {
+	v.Broken[i]++
+	if v.Broken[i] <= int64(v.stories) {
+		v.Violations = append(v.Violations, Violation{Invariant: i, What: fmt.Sprintf(format, args...), about: about})
+	}
+}

@@ -1,0 +1,260 @@
+package check
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"sort"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/soak/history"
+)
+
+// writers is who wrote each row, and when at the earliest and latest.
+type writers struct {
+	attempt []int32 // by row, -1 if nobody is known to have
+	from    []int64
+	until   []int64
+}
+
+// checkWrites holds what writers were told against the final table: invariants 1, 2, 3 and 5.
+// On the way it finds out who wrote each row.
+func checkWrites(r *run) {
+	r.byID = make([]int32, len(r.messages))
+	for i := range r.byID {
+		r.byID[i] = int32(i)
+	}
+	slices.SortFunc(r.byID, func(i, j int32) int {
+		return cmp.Or(bytes.Compare(r.messages[i].id[:], r.messages[j].id[:]), cmp.Compare(i, j))
+	})
+	r.written = writers{attempt: make([]int32, len(r.rows)), from: make([]int64, len(r.rows)), until: make([]int64, len(r.rows))}
+	for i := range r.rows {
+		r.written.attempt[i], r.written.from[i], r.written.until[i] = -1, 0, history.Never
+	}
+	for at := 0; at < len(r.byID); {
+		end := at + 1
+		for end < len(r.byID) && r.messages[r.byID[end]].id == r.messages[r.byID[at]].id {
+			end++
+		}
+		checkID(r, r.byID[at:end])
+		at = end
+	}
+	r.verdict.checked(Phantom, len(r.rows))
+	for i := range r.rows {
+		x := &r.rows[i]
+		if r.recorded(x.stream) && len(r.sent(x.id)) == 0 {
+			r.verdict.broken(Phantom, subject{ids: []uuid.UUID{x.id}}, "nobody wrote message %s, which is %s@%d", x.id, r.streamName(x.stream), x.position)
+		}
+	}
+	checkBatches(r)
+}
+
+// sent returns the messages with the id that anybody tried to write or asked about.
+func (r *run) sent(id uuid.UUID) []int32 {
+	compare := func(i int) int { return bytes.Compare(r.messages[r.byID[i]].id[:], id[:]) }
+	from := sort.Search(len(r.byID), func(i int) bool { return compare(i) >= 0 })
+	to := from
+	for to < len(r.byID) && compare(to) == 0 {
+		to++
+	}
+	return r.byID[from:to]
+}
+
+// checkID looks at all that was done with one id.
+func checkID(r *run, all []int32) {
+	v := r.verdict
+	n := r.messages[all[0]].row
+	id := r.messages[all[0]].id
+	about := subject{ids: []uuid.UUID{id}}
+
+	var said, first int          // who was told that it is there, and of these that they were first
+	candidate := int32(-1)       // who may have written it
+	from := int64(history.Never) // since when
+	until := int64(history.Never)
+	sure := false
+	for _, i := range all {
+		m := &r.messages[i]
+		a := &r.appends[m.attempt]
+		o := &r.ops[a.op]
+		switch {
+		case o.fn == isResolve && o.kind == ok && o.class == written, o.fn == isWrite && o.kind == ok:
+			said++
+			v.checked(Lost, 1)
+			until = min(until, o.end)
+			if n < 0 {
+				r.missing(o, a, id)
+				continue
+			}
+			r.compare(m, a, o)
+			if o.fn == isWrite && !a.duplicate {
+				first++
+				candidate, from, sure = m.attempt, o.time, true
+			}
+		case n >= 0 && o.fn == isWrite && o.kind == info && !r.refuted(all, o) && !sure:
+			if candidate < 0 || fits(r, m.attempt, n) {
+				candidate = m.attempt
+			}
+			from = min(from, o.time)
+		}
+	}
+	if first > 1 {
+		v.broken(Reported, about, "%d writes of message %s were told that they were the first", first, id)
+	}
+	if n < 0 {
+		return
+	}
+	if candidate >= 0 {
+		if !sure {
+			m := &r.messages[r.messageOf(candidate, id)]
+			if m.value != r.rows[n].value || m.hash != r.rows[n].hash || r.appends[candidate].stream != r.rows[n].stream {
+				v.broken(Reported, about, "message %s is not there as it was sent", id)
+			}
+		}
+		r.written.attempt[n], r.written.from[n], r.written.until[n] = candidate, from, until
+		return
+	}
+	r.written.until[n] = until
+	if !r.recorded(r.rows[n].stream) {
+		return
+	}
+	switch {
+	case said > 0:
+		v.broken(Reported, about, "message %s was said to be a duplicate, and nobody can have written it before", id)
+	default:
+		v.broken(Phantom, about, "message %s is there as %s@%d, and all who sent it were told that it was not written",
+			id, r.streamName(r.rows[n].stream), r.rows[n].position)
+	}
+}
+
+// refuted says that somebody found out that o did not happen.
+func (r *run) refuted(all []int32, o *op) bool {
+	if o.resolved == notWritten {
+		return true
+	}
+	for _, i := range all {
+		by := &r.ops[r.appends[r.messages[i].attempt].op]
+		if by.fn == isResolve && by.kind == ok && by.class == notWritten && by.time > o.end {
+			return true
+		}
+	}
+	return false
+}
+
+// fits says that an attempt's expected version goes with where its row is.
+func fits(r *run, attempt, n int32) bool {
+	a := &r.appends[attempt]
+	at := r.rows[n].position
+	for k := range a.n {
+		if r.messages[a.first+k].row == n {
+			at -= int64(k)
+			break
+		}
+	}
+	return a.stream == r.rows[n].stream && (a.expected == int64(messagestore.AnyVersion) || a.expected == at-1)
+}
+
+func (r *run) messageOf(attempt int32, id uuid.UUID) int32 {
+	a := &r.appends[attempt]
+	for k := range a.n {
+		if r.messages[a.first+k].id == id {
+			return a.first + k
+		}
+	}
+	return a.first
+}
+
+// missing is told of an acknowledged message that is not in the final table.
+func (r *run) missing(o *op, a *attempt, id uuid.UUID) {
+	about := subject{ids: []uuid.UUID{id}}
+	for i := range r.failovers {
+		f := &r.failovers[i]
+		if o.end <= f.time || o.time >= f.end {
+			continue
+		}
+		about.ops = append(about.ops, f.ref)
+		head := f.heads[r.category[a.stream]]
+		if a.global != 0 && a.global <= head {
+			r.verdict.broken(Lost, about, "message %s of %s was acknowledged at global position %d and is gone, though a failover kept all up to %d",
+				id, r.streamName(a.stream), a.global, head)
+			return
+		}
+		r.verdict.LostByFailover++
+		if !slices.Contains(r.losses, a.op) {
+			r.losses = append(r.losses, a.op)
+		}
+		return
+	}
+	r.verdict.broken(Lost, about, "message %s of %s was acknowledged and is not there", id, r.streamName(a.stream))
+}
+
+// compare holds one message of an acknowledged write against its row.
+func (r *run) compare(m *message, a *attempt, o *op) {
+	x := &r.rows[m.row]
+	about := subject{ids: []uuid.UUID{m.id}}
+	v := r.verdict
+	v.checked(Reported, 1)
+	switch {
+	case x.stream != a.stream:
+		v.broken(Reported, about, "message %s was written to %s and is in %s", m.id, r.streamName(a.stream), r.streamName(x.stream))
+	case o.fn == isWrite && (m.value != x.value || m.hash != x.hash):
+		v.broken(Reported, about, "message %s is not there as it was sent", m.id)
+	}
+	if m.id != r.messages[a.first+a.n-1].id {
+		return
+	}
+	switch {
+	case a.version != x.position:
+		v.broken(Reported, about, "message %s was said to be at position %d of %s, and is at %d", m.id, a.version, r.streamName(a.stream), x.position)
+	case a.global != 0 && a.global != x.global:
+		v.broken(Reported, about, "message %s was said to have global position %d, and has %d", m.id, a.global, x.global)
+	}
+}
+
+// checkBatches checks that an operation is there whole, in one piece and in order, or not at
+// all.
+func checkBatches(r *run) {
+	for i := range r.ops {
+		o := &r.ops[i]
+		if o.fn != isWrite || o.kind == fail {
+			continue
+		}
+		r.verdict.checked(Atomic, 1)
+		about := subject{ops: []history.Ref{r.ref(o)}}
+		there, all, others := 0, 0, false
+		for k := range o.n {
+			a := &r.appends[o.first+k]
+			for j := range a.n {
+				m := &r.messages[a.first+j]
+				all++
+				if m.row < 0 {
+					about.ids = append(about.ids, m.id)
+					continue
+				}
+				there++
+				others = others || r.written.attempt[m.row] != o.first+k
+			}
+		}
+		switch {
+		case there == 0, o.kind == info && others:
+			// What is there was written by somebody else, and this one refused for it.
+			continue
+		case there < all:
+			r.verdict.broken(Atomic, about, "of the %d messages of one write %d are there", all, there)
+			continue
+		}
+		for k := range o.n {
+			a := &r.appends[o.first+k]
+			for j := int32(1); j < a.n; j++ {
+				x, before := &r.rows[r.messages[a.first+j].row], &r.rows[r.messages[a.first+j-1].row]
+				if x.stream != before.stream || x.position != before.position+1 {
+					about.ids = []uuid.UUID{before.id, x.id}
+					r.verdict.broken(Atomic, about, "two messages that were written one after the other are %s@%d and %s@%d",
+						r.streamName(before.stream), before.position, r.streamName(x.stream), x.position)
+					break
+				}
+			}
+		}
+	}
+}
