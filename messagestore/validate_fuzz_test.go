@@ -18,7 +18,12 @@ import (
 
 // requireShort demands what holds for every refusal: one line that can be seen, which
 // does not grow with the value, and the kind that callers match.
-func requireShort(t *testing.T, err, kind error) *InvalidError {
+func requireShort(t *testing.T, err, kind error) {
+	t.Helper()
+	require.NotNil(t, refusal(t, err, kind))
+}
+
+func refusal(t *testing.T, err, kind error) *InvalidError {
 	t.Helper()
 	require.ErrorIs(t, err, ErrInvalid)
 	require.ErrorIs(t, err, kind)
@@ -94,7 +99,7 @@ func FuzzARefusedValueIsShownShort(f *testing.F) {
 			want = strconv.QuoteToGraphic(value)
 		}
 		for _, v := range []any{value, []byte(value), json.RawMessage(value), StreamName(value), Category(value), ReportKey(value), errors.New(value), Raw{Type: value}, []string{value, value}, map[string]string{value: value}, &value} {
-			invalid := requireShort(t, NewInvalidError(kind, "field", v, "rule"), kind)
+			invalid := refusal(t, NewInvalidError(kind, "field", v, "rule"), kind)
 			require.Equal(t, -1, invalid.Index)
 			require.LessOrEqual(t, len(invalid.Value), 48*len(`\x00`)+len(`""… (9223372036854775807 bytes)`))
 			if _, isText := v.(string); isText && want != "" {
@@ -104,7 +109,7 @@ func FuzzARefusedValueIsShownShort(f *testing.F) {
 				require.Equal(t, value, back)
 			}
 		}
-		invalid := requireShort(t, at(number, NewInvalidError(kind, "field", number, "rule")), kind)
+		invalid := refusal(t, at(number, NewInvalidError(kind, "field", number, "rule")), kind)
 		require.Equal(t, number, invalid.Index)
 		require.Equal(t, strconv.Itoa(number), invalid.Value)
 	})
@@ -120,7 +125,7 @@ func FuzzNumbersHaveTheirBounds(f *testing.F) {
 			t.Helper()
 			require.Equal(t, ok, err == nil, "%v", err)
 			if err != nil {
-				require.Equal(t, value, requireShort(t, err, kind).Value)
+				require.Equal(t, value, refusal(t, err, kind).Value)
 			}
 		}
 		decimal := strconv.FormatInt(n, 10)

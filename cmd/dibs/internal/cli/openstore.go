@@ -51,6 +51,9 @@ func cutSchema(u string) (without, schema string, err error) {
 			kept = append(kept, parameter)
 			continue
 		}
+		if schema != "" {
+			return "", "", errors.New("it names the schema twice")
+		}
 		if schema, err = url.QueryUnescape(value); err != nil || schema == "" {
 			return "", "", errors.New("schema= has the name of a schema after it")
 		}

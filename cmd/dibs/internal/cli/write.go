@@ -178,11 +178,11 @@ func parsePlace(s string) (messagestore.StreamName, messagestore.Version, error)
 	}
 	i := strings.LastIndexByte(s, '@') // an identifier may hold one too
 	if i < 0 {
-		return "", 0, usage("--follow=%q: it is a stream and a position, like account-123@4", s)
+		return "", 0, usage("--follow=%.80q: it is a stream and a position, like account-123@4", s)
 	}
 	n, err := strconv.ParseInt(s[i+1:], 10, 64)
-	if err != nil || n < 0 {
-		return "", 0, usage("--follow=%q: after the last @ it has a position", s)
+	if err != nil || n < 0 || strconv.FormatInt(n, 10) != s[i+1:] {
+		return "", 0, usage("--follow=%.80q: after the last @ it has a position", s)
 	}
 	stream, err := messagestore.ParseStreamName(s[:i])
 	return stream, messagestore.Version(n), err
