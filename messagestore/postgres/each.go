@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -23,7 +25,11 @@ var eachOIDs = []uint32{
 }
 
 func (d *Driver) callEach(ctx context.Context, conn *pgx.Conn, group []*ticket) (a eachAnswer, err error) {
-	err = d.exec(ctx, conn, d.queries.appendEach, eachOIDs, eachParameters(group, d.notify), func(columns [][]byte) (err error) {
+	e, _ := encoders.Get().(*encoder)
+	defer keep(e)
+	parameters := eachParameters(e, group, d.notify)
+	conn.PgConn().Frontend().Send(room(len(e.buffer)))
+	err = d.exec(ctx, conn, d.queries.appendEach, eachOIDs, parameters, func(columns [][]byte) (err error) {
 		a, err = readEach(columns)
 		return err
 	})
@@ -33,7 +39,33 @@ func (d *Driver) callEach(ctx context.Context, conn *pgx.Conn, group []*ticket) 
 	return a, a.check(group)
 }
 
-func eachParameters(group []*ticket, notify bool) [][]byte {
+// encoders are used again: a group's parameters are as large as its messages, and pgx
+// has copied them when it has sent them.
+var encoders = sync.Pool{New: func() any { return &encoder{} }}
+
+// maxKept bounds the encoders that are kept for the next group.
+const maxKept = 512 << 10
+
+func keep(e *encoder) {
+	if cap(e.buffer) <= maxKept {
+		encoders.Put(e)
+	}
+}
+
+// A room is a message of no bytes: when it is sent, pgx's buffer grows so that as many fit
+// in. It would else be doubled until they do, and that anew for each group.
+type room int
+
+// Encode grows dst, also for what goes with the parameters.
+func (r room) Encode(dst []byte) ([]byte, error) { return slices.Grow(dst, int(r)+1024), nil }
+
+// Decode is for the other side, which never sees it.
+func (room) Decode([]byte) error { return nil }
+
+// Frontend says whose message it is.
+func (room) Frontend() {}
+
+func eachParameters(e *encoder, group []*ticket, notify bool) [][]byte {
 	messages, size := 0, 0
 	for _, t := range group {
 		messages += len(t.append.Records)
@@ -43,11 +75,11 @@ func eachParameters(group []*ticket, notify bool) [][]byte {
 		}
 	}
 	const most = 8 + 12 + 8 + 12 + 20 + 4 + 4 + 4 // of what is not text, for a write of one message
-	e := encoder{buffer: make([]byte, 0, size+most*(len(group)+messages)+9*20)}
+	e.buffer, e.starts = slices.Grow(e.buffer[:0], size+most*(len(group)+messages)+9*20), e.starts[:0]
 
 	e.array(pgtype.TextOID, len(group))
 	for _, t := range group {
-		element(&e, t.append.Stream)
+		element(e, t.append.Stream)
 	}
 	e.array(pgtype.Int8OID, len(group))
 	for _, t := range group {
@@ -65,26 +97,26 @@ func eachParameters(group []*ticket, notify bool) [][]byte {
 	e.array(pgtype.UUIDOID, messages)
 	for _, t := range group {
 		for i := range t.append.Records {
-			element(&e, t.append.Records[i].ID[:])
+			element(e, t.append.Records[i].ID[:])
 		}
 	}
 	e.array(pgtype.TextOID, messages)
 	for _, t := range group {
 		for i := range t.append.Records {
-			element(&e, t.append.Records[i].Type)
+			element(e, t.append.Records[i].Type)
 		}
 	}
 	e.array(pgtype.JSONOID, messages)
 	for _, t := range group {
 		for i := range t.append.Records {
-			element(&e, t.append.Records[i].Data)
+			element(e, t.append.Records[i].Data)
 		}
 	}
 	e.array(pgtype.JSONOID, messages)
 	for _, t := range group {
 		for i := range t.append.Records {
 			if r := &t.append.Records[i]; len(r.Metadata) > 0 {
-				element(&e, r.Metadata)
+				element(e, r.Metadata)
 			} else {
 				e.null()
 			}
