@@ -54,7 +54,7 @@ func (c *conn) pump(r *reader, to net.Conn) {
 }
 
 func (c *conn) ask(m Message) (Fault, <-chan struct{}) {
-	if c.over.Load() {
+	if c.over.Load() || c.proxy.ctx.Err() != nil {
 		return Lose, nil
 	}
 	m.Conn = c.number

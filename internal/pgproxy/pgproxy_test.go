@@ -219,7 +219,7 @@ func TestHeldMessageArrivesThoughItsSenderIsGone(t *testing.T) {
 	b := set(t)
 	ctx, leave := context.WithCancel(t.Context())
 	holds := make(chan struct{})
-	rule := once(pgproxy.Client, "Bind", pgproxy.Hold)
+	rule := once(pgproxy.Client, "Sync", pgproxy.Hold)
 	b.proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
 		if m.Name == "CancelRequest" {
 			return pgproxy.Drop
@@ -250,7 +250,7 @@ func TestHeldReplyIsLate(t *testing.T) {
 	b := set(t)
 	holds := make(chan struct{})
 	b.proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
-		if m.Name == "BindComplete" {
+		if m.Name == "ReadyForQuery" {
 			close(holds)
 			return pgproxy.Hold
 		}
@@ -388,9 +388,14 @@ func TestManyConnectionsAtOnce(t *testing.T) {
 func TestCloseEndsEverything(t *testing.T) {
 	t.Parallel()
 	b := set(t)
-	b.proxy.SetRule(func(pgproxy.Message) pgproxy.Fault { return pgproxy.Hold })
+	holds := make(chan struct{})
+	b.proxy.SetRule(func(pgproxy.Message) pgproxy.Fault {
+		close(holds)
+		return pgproxy.Hold
+	})
 	done := make(chan error, 1)
 	go func() { done <- b.write(t.Context()) }()
+	<-holds
 
 	require.NoError(t, b.proxy.Close())
 
