@@ -43,8 +43,22 @@ func Open(ctx context.Context, url string, config *Config) (*Driver, error) {
 	d := New(pool, config)
 	d.close = pool.Close
 	if err := d.with(ctx, func(DB) error { return nil }); err != nil {
-		pool.Close()
+		closeWithin(ctx, pool)
 		return nil, fmt.Errorf("open: %w", err)
 	}
 	return d, nil
+}
+
+// closeWithin closes a pool, and returns before it is closed if the context ends: pgx
+// waits for up to 15 seconds for a server that says nothing more.
+func closeWithin(ctx context.Context, pool *pgxpool.Pool) {
+	closed := make(chan struct{})
+	go func() {
+		pool.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-ctx.Done():
+	}
 }

@@ -4,10 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
-	"net"
+	"fmt"
+	"net/url"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -198,121 +198,94 @@ func TestSerializationFailureIsTriedAgain(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// A cut is where a proxy closes both sides of a connection.
-type cut int32
-
-const (
-	nowhere      cut = iota
-	beforeSend       // when the client sends the statement: the server never hears of it
-	beforeAnswer     // when the server has answered it, and so has committed it
-	onItsWay         // when the client sends it: it arrives when the test lets it
-)
-
-// A proxy stands between a pool and the server, and can cut a write in two.
-type proxy struct {
-	at   atomic.Int32
-	cuts atomic.Int32
-	late chan *cutConn // on which something is on its way
-}
-
-// through returns a pool whose connections pass the proxy.
-func (p *proxy) through(t *testing.T) *pgxpool.Pool {
-	t.Helper()
-	config, err := pgxpool.ParseConfig(pgtest.URL(t))
-	require.NoError(t, err)
-	if config.ConnConfig.TLSConfig != nil {
-		t.Skip("the proxy reads the protocol, and this server's connections are encrypted")
-	}
-	dial := config.ConnConfig.DialFunc
-	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		server, err := dial(ctx, network, address)
-		if err != nil {
-			return nil, err
-		}
-		return &cutConn{Conn: server, proxy: p}, nil
-	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
-	t.Cleanup(pool.Close)
-	return pool
-}
-
-type cutConn struct {
-	net.Conn
-	proxy *proxy
-	once  sync.Once
-
-	mu     sync.Mutex
-	onWay  bool
-	parcel []byte // that is on its way
-}
-
+// errCut is why outcomes are unknown that nothing was cut for.
 var errCut = errors.New("cut")
 
-func (c *cutConn) cut(at cut) bool {
-	if !c.proxy.at.CompareAndSwap(int32(at), int32(nowhere)) {
-		return false
-	}
-	c.proxy.cuts.Add(1)
-	c.once.Do(func() { c.Conn.Close() })
-	return true
-}
-
-// What a client sends, on a connection made for it, when it leaves a statement alone.
-var cancelRequest = []byte{0, 0, 0, 16, 0x04, 0xd2, 0x16, 0x2e}
-
-// A statement that was prepared before is executed with a Bind message that holds
-// the data.
-func (c *cutConn) Write(b []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if bytes.Contains(b, cancelRequest) && c.proxy.late != nil {
-		return 0, errCut // or it would end a statement that arrives late, sometimes
-	}
-	if bytes.Contains(b, []byte(`"canary"`)) && c.proxy.at.CompareAndSwap(int32(onItsWay), int32(nowhere)) {
-		c.onWay = true
-		c.proxy.late <- c
-	}
-	if c.onWay {
-		c.parcel = append(c.parcel, b...)
-		return len(b), nil
-	}
-	if bytes.Contains(b, []byte(`"canary"`)) && c.cut(beforeSend) {
-		return 0, errCut
-	}
-	return c.Conn.Write(b)
-}
-
-func (c *cutConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if bytes.Contains(b[:n], []byte("SELECT 1\x00")) && c.cut(beforeAnswer) {
-		return 0, errCut
-	}
-	return n, err
-}
-
-// Close leaves open what something is on its way on: the client is gone, and the
-// network does not know it yet.
-func (c *cutConn) Close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.onWay {
-		return nil
-	}
-	return c.Conn.Close()
-}
-
-// deliver lets arrive what is on its way, and waits until the server is through.
-func (c *cutConn) deliver(t *testing.T) {
+// proxied returns a proxy, and a pool whose connections pass it.
+func proxied(t *testing.T) (*pgproxy.Proxy, *pgxpool.Pool) {
 	t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
-	_, err := c.Conn.Write(append(c.parcel, 'X', 0, 0, 0, 4)) // and Terminate
+	base := pgtest.Pool(t).Config()
+	proxy, err := pgproxy.New(pgconn.NetworkAddress(base.ConnConfig.Host, base.ConnConfig.Port))
 	require.NoError(t, err)
-	_, err = io.Copy(io.Discard, c.Conn)
+	pool, err := pgxpool.NewWithConfig(t.Context(), through(proxy, base))
 	require.NoError(t, err)
-	require.NoError(t, c.Conn.Close())
+	t.Cleanup(func() {
+		require.NoError(t, proxy.Close())
+		pool.Close()
+	})
+	return proxy, pool
+}
+
+// through returns base for connections that pass the proxy.
+func through(proxy *pgproxy.Proxy, base *pgxpool.Config) *pgxpool.Config {
+	config := base.Copy()
+	conn := config.ConnConfig
+	conn.Host, conn.Port, conn.TLSConfig, conn.Fallbacks = "127.0.0.1", proxy.Port(), nil, nil
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	return config
+}
+
+// whenSent has what sends a canary meet a fault, and closes met.
+func whenSent(proxy *pgproxy.Proxy, fault pgproxy.Fault) (met chan struct{}) {
+	met = make(chan struct{})
+	sent := false
+	proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+		switch {
+		case m.Name == "CancelRequest":
+			return pgproxy.Drop // or it would end a statement that arrives late, sometimes
+		case sent || m.From == pgproxy.Server || !bytes.Contains(m.Body, []byte(`"canary"`)):
+			return pgproxy.Pass
+		}
+		sent = true
+		close(met)
+		return fault
+	})
+	return met
+}
+
+// whenAnswered cuts the connection when the server has written a canary, and closes met.
+func whenAnswered(proxy *pgproxy.Proxy) (met chan struct{}) {
+	met = make(chan struct{})
+	sent, over := false, false
+	proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+		sent = sent || m.From == pgproxy.Client && bytes.Contains(m.Body, []byte(`"canary"`))
+		if over || !sent || m.Name != "CommandComplete" {
+			return pgproxy.Pass
+		}
+		over = true
+		close(met)
+		return pgproxy.CloseBefore
+	})
+	return met
+}
+
+// cutCanary cuts the connection before the server has written a canary, or after it.
+func cutCanary(proxy *pgproxy.Proxy, written bool) (met chan struct{}) {
+	if written {
+		return whenAnswered(proxy)
+	}
+	return whenSent(proxy, pgproxy.CloseBefore)
+}
+
+// backendOf returns the backend of a pool's only connection.
+func backendOf(t *testing.T, pool *pgxpool.Pool) uint32 {
+	t.Helper()
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	require.Equal(t, int32(1), pool.Stat().TotalConns())
+	return conn.Conn().PgConn().PID()
+}
+
+// awaitEndOf returns when the server is through with a connection.
+func awaitEndOf(t *testing.T, backend uint32) {
+	t.Helper()
+	pool := pgtest.Pool(t)
+	require.Eventually(t, func() bool {
+		var there bool
+		err := pool.QueryRow(t.Context(), "select exists (select from pg_stat_activity where pid = $1)", backend).Scan(&there)
+		return err == nil && !there
+	}, patience, tick)
 }
 
 func canary() messagestore.Message {
@@ -324,25 +297,23 @@ func canary() messagestore.Message {
 // The driver tells that it does not know, in both cases alike; the store asks.
 func TestLostAnswerIsAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
-	pgtest.Pool(t)
-	for name, at := range map[string]cut{"not written": beforeSend, "written": beforeAnswer} {
-		t.Run(name, func(t *testing.T) {
+	for _, written := range []bool{false, true} {
+		t.Run(fmt.Sprint("written ", written), func(t *testing.T) {
 			t.Parallel()
-			p := &proxy{}
-			pool := p.through(t)
+			proxy, pool := proxied(t)
 			stream := storetest.Category(t).Stream("1")
 			message := canary()
 			store := messagestore.New(postgres.New(pool, nil), nil)
 			write(t, store, stream, messagestore.NoStream, opened()) // so that the statement is prepared
 			a := messagestore.Append{Stream: stream, Expected: 0, Records: []messagestore.Record{{ID: message.ID, Type: "Opened", Data: []byte(`{"name":"canary"}`)}}}
 
-			p.at.Store(int32(at))
+			met := cutCanary(proxy, written)
 			_, err := postgres.New(pool, nil).Append(t.Context(), a)
 
 			require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
-			require.Equal(t, int32(1), p.cuts.Load())
+			<-met
 			found, err := store.Resolve(t.Context(), err)
-			if at == beforeSend {
+			if !written {
 				require.ErrorIs(t, err, messagestore.ErrNotWritten)
 				return
 			}
@@ -354,20 +325,19 @@ func TestLostAnswerIsAnUnknownOutcome(t *testing.T) {
 
 func TestStoreWritesOnceThoughTheAnswerIsLost(t *testing.T) {
 	t.Parallel()
-	pgtest.Pool(t)
-	for name, at := range map[string]cut{"not written": beforeSend, "written": beforeAnswer} {
-		t.Run(name, func(t *testing.T) {
+	for _, written := range []bool{false, true} {
+		t.Run(fmt.Sprint("written ", written), func(t *testing.T) {
 			t.Parallel()
-			p := &proxy{}
-			store := messagestore.New(postgres.New(p.through(t), nil), nil)
+			proxy, pool := proxied(t)
+			store := messagestore.New(postgres.New(pool, nil), nil)
 			stream := storetest.Category(t).Stream("1")
 			write(t, store, stream, messagestore.NoStream, opened())
 
-			p.at.Store(int32(at))
-			written := write(t, store, stream, 0, canary())
+			met := cutCanary(proxy, written)
+			got := write(t, store, stream, 0, canary())
 
-			require.Equal(t, int32(1), p.cuts.Load())
-			require.Equal(t, messagestore.Version(1), written.Version)
+			<-met
+			require.Equal(t, messagestore.Version(1), got.Version)
 			version, err := store.Version(t.Context(), stream)
 			require.NoError(t, err)
 			require.Equal(t, messagestore.Version(1), version)
@@ -379,9 +349,7 @@ func TestStoreWritesOnceThoughTheAnswerIsLost(t *testing.T) {
 // what was found missing never comes.
 func TestWriteThatArrivesAfterItWasFoundMissingIsTurnedAway(t *testing.T) {
 	t.Parallel()
-	pgtest.Pool(t)
-	p := &proxy{late: make(chan *cutConn, 1)}
-	pool := p.through(t)
+	proxy, pool := proxied(t)
 	driver := postgres.New(pool, nil)
 	store := messagestore.New(driver, nil)
 	category := storetest.Category(t)
@@ -391,19 +359,21 @@ func TestWriteThatArrivesAfterItWasFoundMissingIsTurnedAway(t *testing.T) {
 	a := messagestore.Append{Stream: stream, Expected: messagestore.NoStream, Records: []messagestore.Record{{ID: message.ID, Type: "Opened", Data: []byte(`{"name":"canary"}`)}}}
 	ctx, leave := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	p.at.Store(int32(onItsWay))
+	backend := backendOf(t, pool)
+	onItsWay := whenSent(proxy, pgproxy.Hold)
 	go func() {
 		_, err := driver.Append(ctx, a)
 		done <- err
 	}()
-	onWay := <-p.late
+	<-onItsWay
 	leave()
 	lost := <-done
 	require.ErrorIs(t, lost, messagestore.ErrOutcomeUnknown)
 
 	_, err := store.Resolve(t.Context(), lost)
 	require.ErrorIs(t, err, messagestore.ErrNotWritten)
-	onWay.deliver(t)
+	proxy.Release()
+	awaitEndOf(t, backend)
 
 	version, err := store.Version(t.Context(), stream)
 	require.NoError(t, err)
@@ -415,26 +385,26 @@ func TestWriteThatArrivesAfterItWasFoundMissingIsTurnedAway(t *testing.T) {
 // With nobody asking it is as good as any other.
 func TestWriteThatArrivesLateIsWritten(t *testing.T) {
 	t.Parallel()
-	pgtest.Pool(t)
-	p := &proxy{late: make(chan *cutConn, 1)}
-	pool := p.through(t)
+	proxy, pool := proxied(t)
 	driver := postgres.New(pool, nil)
 	store := messagestore.New(driver, nil)
 	stream := storetest.Category(t).Stream("1")
 	write(t, store, stream, messagestore.NoStream, opened())
 	ctx, leave := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	p.at.Store(int32(onItsWay))
+	backend := backendOf(t, pool)
+	onItsWay := whenSent(proxy, pgproxy.Hold)
 	go func() {
 		_, err := store.Write(ctx, stream, 0, canary())
 		done <- err
 	}()
-	onWay := <-p.late
+	<-onItsWay
 	leave()
 	lost := <-done
 	require.ErrorIs(t, lost, messagestore.ErrOutcomeUnknown)
 
-	onWay.deliver(t)
+	proxy.Release()
+	awaitEndOf(t, backend)
 
 	written, err := store.Resolve(t.Context(), lost)
 	require.NoError(t, err)
@@ -513,6 +483,41 @@ func TestGroupThatIsSentAfterItsCallerAskedIsTurnedAway(t *testing.T) {
 	version, err := driver.Version(t.Context(), category.Stream("gone"))
 	require.NoError(t, err)
 	require.Equal(t, messagestore.NoStream, version)
+}
+
+// pgx takes its time to leave a server that says nothing, and whoever opens has none.
+func TestOpeningEndsWithItsContextThoughTheServerIsSilent(t *testing.T) {
+	t.Parallel()
+	proxy, pool := proxied(t)
+	ctx, leave := context.WithCancel(t.Context())
+	silent := make(chan struct{})
+	proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+		if m.Name != "ParseComplete" {
+			return pgproxy.Pass
+		}
+		close(silent)
+		return pgproxy.Lose
+	})
+	conn := pool.Config().ConnConfig
+	u := url.URL{
+		Scheme: "postgres", User: url.UserPassword(conn.User, conn.Password), Host: fmt.Sprintf("%s:%d", conn.Host, conn.Port),
+		Path: "/" + conn.Database, RawQuery: "sslmode=disable",
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := postgres.Open(ctx, u.String(), nil)
+		done <- err
+	}()
+	<-silent
+
+	leave()
+
+	select {
+	case err := <-done:
+		require.ErrorIs(t, err, context.Canceled)
+	case <-time.After(10 * time.Second):
+		t.Fatal("it waits for the server")
+	}
 }
 
 func TestConnectionThatCannotBeMadeWritesNothing(t *testing.T) {

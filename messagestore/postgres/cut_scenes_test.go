@@ -1,0 +1,392 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"reflect"
+	"strconv"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+)
+
+// A way is one in which the statements of a call are sent.
+type way struct {
+	name string
+	mode pgx.QueryExecMode
+	warm bool // the connection has done such a call before
+}
+
+var (
+	prepared = way{"prepared", pgx.QueryExecModeCacheStatement, true}
+	first    = way{"first", pgx.QueryExecModeCacheStatement, false}
+	unnamed  = way{"exec", pgx.QueryExecModeExec, true}
+	ways     = []way{
+		prepared, first, unnamed,
+		{"described", pgx.QueryExecModeCacheDescribe, true},
+		{"describe and exec", pgx.QueryExecModeDescribeExec, true},
+	}
+)
+
+// scenes are all that is cut.
+func scenes() (all []scene) {
+	for _, w := range ways {
+		all = append(all,
+			writes("append one", w, appendOneMessage),
+			writes("append several", w, appendSeveral),
+			writes("append to streams", w, appendToStreams),
+			writes("append each", w, appendGroup),
+			transaction(w),
+		)
+	}
+	for _, w := range []way{prepared, first} {
+		all = append(all,
+			reads("read stream", w, func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
+				return d.ReadStream(ctx, messagestore.StreamQuery{Stream: c.category.Stream("read"), Limit: 10})
+			}),
+			reads("read category", w, func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
+				return d.ReadCategory(ctx, messagestore.CategoryQuery{Category: c.category, Limit: 10, Filter: messagestore.Filter{Types: []string{"Cut"}}})
+			}),
+			reads("last", w, func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
+				return d.Last(ctx, c.category.Stream("read"), "Cut")
+			}),
+			reads("version", w, func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
+				return d.Version(ctx, c.category.Stream("read"))
+			}),
+			reads("heads", w, func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
+				return d.Heads(ctx, []messagestore.Category{c.category, c.category + "x"})
+			}),
+			reads("find", w, func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
+				return d.Find(ctx, c.category.Stream("read"), []uuid.UUID{idOf(c, 0), idOf(c, 7), idOf(c, 2)})
+			}),
+		)
+	}
+	for _, w := range []way{prepared, first} {
+		all = append(all, trims(w), deletes(w, false), deletes(w, true))
+	}
+	cold := writes("append one", first, appendOneMessage)
+	cold.name, cold.warm = "append one: new connection", nil
+	return append(all, cold,
+		writes("append one that conflicts", prepared, func(ctx context.Context, c *attempt, key string) []ended {
+			a := messages(c, key, 7, 1)
+			_, err := c.driver.Append(ctx, a)
+			return []ended{{appends: []messagestore.Append{a}, refused: true, err: err}}
+		}),
+		writes("append one twice", prepared, appendTwice),
+		writes("Write", prepared, write1),
+		writes("WriteStreams", prepared, writeStreams),
+		opens(), listens(),
+	)
+}
+
+// messages are so many to a stream.
+func messages(c *attempt, stream string, expected messagestore.Version, n int) messagestore.Append {
+	a := messagestore.Append{Stream: c.category.Stream(stream), Expected: expected}
+	for range n {
+		a.Records = append(a.Records, messagestore.Record{ID: uuid.New(), Type: "Cut", Data: []byte(`{"n":1}`), Metadata: []byte(`{"by":"us"}`)})
+	}
+	return a
+}
+
+// writes is a scene of writes to streams whose names begin with key.
+func writes(name string, w way, call func(ctx context.Context, c *attempt, key string) []ended) scene {
+	return scene{
+		name: name + ": " + w.name, mode: w.mode, thorough: w == prepared,
+		warm: func(ctx context.Context, c *attempt) error {
+			if !w.warm {
+				return ping(ctx, c)
+			}
+			for _, e := range call(ctx, c, "warm") {
+				if (e.err != nil) != e.refused {
+					return fmt.Errorf("%v, and refused: %v", e.err, e.refused)
+				}
+			}
+			return nil
+		},
+		call: func(ctx context.Context, c *attempt) ([]ended, error) { return call(ctx, c, "cut"), nil },
+	}
+}
+
+// ping has the driver ask the server what it has to know of it.
+func ping(ctx context.Context, c *attempt) error {
+	conn, err := c.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	_, err = postgres.New(conn, nil).Version(ctx, c.category.Stream("ping"))
+	return err
+}
+
+func appendOneMessage(ctx context.Context, c *attempt, key string) []ended {
+	a := messages(c, key, messagestore.NoStream, 1)
+	_, err := c.driver.Append(ctx, a)
+	return []ended{{appends: []messagestore.Append{a}, err: err}}
+}
+
+func appendSeveral(ctx context.Context, c *attempt, key string) []ended {
+	a := messages(c, key, messagestore.NoStream, 3)
+	_, err := c.driver.Append(ctx, a)
+	return []ended{{appends: []messagestore.Append{a}, err: err}}
+}
+
+func appendToStreams(ctx context.Context, c *attempt, key string) []ended {
+	all := []messagestore.Append{messages(c, key+"a", messagestore.NoStream, 2), messages(c, key+"b", messagestore.AnyVersion, 1)}
+	_, err := c.driver.AppendAll(ctx, all)
+	return []ended{{appends: all, err: err}}
+}
+
+// appendGroup writes a group with one in it that conflicts.
+func appendGroup(ctx context.Context, c *attempt, key string) (list []ended) {
+	other := *c
+	other.category += "x"
+	group := []messagestore.Append{
+		messages(c, key+"a", messagestore.NoStream, 1),
+		messages(c, key+"b", 7, 1),
+		messages(c, key+"a", 0, 3),
+		messages(&other, key, messagestore.AnyVersion, 1),
+	}
+	for i, answer := range c.driver.AppendEach(ctx, group) {
+		list = append(list, ended{appends: group[i : i+1], refused: i == 1, err: answer.Err})
+	}
+	return list
+}
+
+// appendTwice writes what is there already.
+func appendTwice(ctx context.Context, c *attempt, key string) []ended {
+	a := messages(c, key, messagestore.AnyVersion, 1)
+	if _, err := postgres.New(c.direct, nil).Append(ctx, a); err != nil {
+		return []ended{{err: err}}
+	}
+	_, err := c.driver.Append(ctx, a)
+	return []ended{{appends: []messagestore.Append{a}, err: err}}
+}
+
+// write1 writes by a store, which asks by itself, at the version of the last write.
+func write1(ctx context.Context, c *attempt, key string) []ended {
+	before, a := messages(c, key, messagestore.NoStream, 1), messages(c, key, 0, 1)
+	if _, err := postgres.New(c.direct, nil).Append(context.WithoutCancel(ctx), before); err != nil {
+		return []ended{{err: err}}
+	}
+	_, err := messagestore.New(c.driver, nil).Write(ctx, a.Stream, 0, bodiesOf(a)...)
+	return []ended{{appends: []messagestore.Append{a}, err: err}}
+}
+
+func writeStreams(ctx context.Context, c *attempt, key string) []ended {
+	all := []messagestore.Append{messages(c, key+"a", messagestore.NoStream, 1), messages(c, key+"b", messagestore.NoStream, 2)}
+	store, err := messagestore.New(c.driver, nil).Atomic()
+	if err == nil {
+		_, err = store.WriteStreams(ctx,
+			messagestore.StreamWrite{Stream: all[0].Stream, Expected: messagestore.NoStream, Bodies: bodiesOf(all[0])},
+			messagestore.StreamWrite{Stream: all[1].Stream, Expected: messagestore.NoStream, Bodies: bodiesOf(all[1])})
+	}
+	return []ended{{appends: all, err: err}}
+}
+
+func bodiesOf(a messagestore.Append) (bodies []messagestore.Body) {
+	for _, r := range a.Records {
+		bodies = append(bodies, messagestore.Message{ID: r.ID, Body: messagestore.Raw{Type: r.Type, Data: r.Data}})
+	}
+	return bodies
+}
+
+// transaction writes in one that is its caller's, who commits.
+func transaction(w way) scene {
+	s := writes("in a transaction", w, func(ctx context.Context, c *attempt, key string) []ended {
+		a := messages(c, key, messagestore.NoStream, 1)
+		e := ended{appends: []messagestore.Append{a}}
+		tx, err := c.pool.Begin(ctx)
+		if err != nil {
+			e.err = err
+			return []ended{e}
+		}
+		defer tx.Rollback(ctx) //nolint:errcheck // there is nothing to undo, or it is broken
+		if _, err := postgres.New(tx, nil).Append(ctx, a); err != nil {
+			if c.got = err; errors.Is(err, messagestore.ErrOutcomeUnknown) {
+				e.err = nil // which is found out to be wrong
+				return []ended{e}
+			}
+			e.err = err
+			return []ended{e}
+		}
+		if err := tx.Commit(ctx); err != nil {
+			e.err = &messagestore.OutcomeUnknownError{Cause: err, Writes: []messagestore.UnknownWrite{{Stream: a.Stream, IDs: []uuid.UUID{a.Records[0].ID}}}}
+		}
+		return []ended{e}
+	})
+	return s
+}
+
+// idOf returns the id of one of the messages that reads find.
+func idOf(c *attempt, n int) uuid.UUID {
+	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(string(c.category)+strconv.Itoa(n)))
+}
+
+// reads is a scene of a call that answers as it does past the proxy, or fails.
+func reads(name string, w way, ask func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error)) scene {
+	return scene{
+		name: name + ": " + w.name, mode: w.mode, thorough: w == prepared,
+		before: func(ctx context.Context, c *attempt) (err error) {
+			a := messages(c, "read", messagestore.NoStream, 3)
+			for i := range a.Records {
+				a.Records[i].ID = idOf(c, i)
+			}
+			direct := postgres.New(c.direct, nil)
+			if _, err := direct.AppendAll(ctx, []messagestore.Append{a, messages(c, "other", messagestore.NoStream, 1)}); err != nil {
+				return err
+			}
+			c.fact, err = ask(ctx, direct, c)
+			return err
+		},
+		warm: func(ctx context.Context, c *attempt) error {
+			if !w.warm {
+				return ping(ctx, c)
+			}
+			_, err := ask(ctx, c.driver, c)
+			return err
+		},
+		call: func(ctx context.Context, c *attempt) (_ []ended, err error) {
+			c.got, err = ask(ctx, c.driver, c)
+			return nil, err
+		},
+		judge: func(_ context.Context, c *attempt) error {
+			if c.err == nil && !reflect.DeepEqual(c.got, c.fact) {
+				return fmt.Errorf("it answered %v, and not %v", c.got, c.fact)
+			}
+			return nil
+		},
+	}
+}
+
+// removes is a scene of a call that removes from a stream of five messages.
+func removes(name string, w way, remove func(ctx context.Context, a *postgres.Admin, c *attempt, key string) error, judge func(ctx context.Context, c *attempt) error) scene {
+	return scene{
+		name: name + ": " + w.name, mode: w.mode, thorough: w == prepared,
+		before: func(ctx context.Context, c *attempt) error {
+			_, err := postgres.New(c.direct, nil).AppendAll(ctx, []messagestore.Append{
+				messages(c, "warm", messagestore.NoStream, 5), messages(c, "cut", messagestore.NoStream, 5),
+			})
+			return err
+		},
+		warm: func(ctx context.Context, c *attempt) error {
+			if !w.warm {
+				return ping(ctx, c)
+			}
+			return remove(ctx, postgres.NewAdmin(c.pool, nil), c, "warm")
+		},
+		call: func(ctx context.Context, c *attempt) ([]ended, error) {
+			return nil, remove(ctx, postgres.NewAdmin(c.pool, nil), c, "cut")
+		},
+		again: func(ctx context.Context, c *attempt, db postgres.DB) error {
+			return remove(ctx, postgres.NewAdmin(db, nil), c, "cut")
+		},
+		judge: func(ctx context.Context, c *attempt) error {
+			if removed, ok := c.got.(int64); c.err == nil && (!ok || removed == 0) {
+				return errors.New("it says that it removed nothing")
+			}
+			return judge(ctx, c)
+		},
+	}
+}
+
+func trims(w way) scene {
+	options := &postgres.TrimOptions{Keep: 2, MinAge: postgres.AnyAge}
+	return removes("trim", w, func(ctx context.Context, a *postgres.Admin, c *attempt, key string) error {
+		trimmed, err := a.Trim(ctx, c.category.Stream(key), options)
+		c.got = trimmed.Removed
+		return err
+	}, func(ctx context.Context, c *attempt) error {
+		var left, records int
+		err := c.direct.QueryRow(ctx, `select count(*) filter (where stream_name = $1 and position >= 3),
+			count(*) filter (where type = 'dibs:Trimmed' and stream_name = $2)
+			from dibs.messages where stream_name in ($1, $2)`, string(c.category.Stream("cut")), string(c.category)+":retention-cut").Scan(&left, &records)
+		if err == nil && (left != 2 || records != 1) {
+			err = fmt.Errorf("%d messages are left, and %d are on record", left, records)
+		}
+		return err
+	})
+}
+
+func deletes(w way, erase bool) scene {
+	name := "delete"
+	if erase {
+		name = "erase"
+	}
+	remove := func(ctx context.Context, a *postgres.Admin, c *attempt, key string) error {
+		deleted, err := a.Delete(ctx, c.category.Stream(key), 4, &postgres.DeleteOptions{EraseName: erase})
+		c.got = deleted.Messages
+		return err
+	}
+	return removes(name, w, remove, func(ctx context.Context, c *attempt) error {
+		deleted, err := postgres.NewAdmin(c.direct, nil).Delete(ctx, c.category.Stream("cut"), 4, &postgres.DeleteOptions{EraseName: erase})
+		if err != nil {
+			return err
+		}
+		if !deleted.Already || deleted.Version != 5 {
+			return fmt.Errorf("it was not deleted once: %+v", deleted)
+		}
+		var left int
+		err = c.direct.QueryRow(ctx, "select count(*) from dibs.messages where stream_name = $1 and position < 5", string(c.category.Stream("cut"))).Scan(&left)
+		if err == nil && left != 0 {
+			err = fmt.Errorf("%d messages are left", left)
+		}
+		return err
+	})
+}
+
+// opens opens a driver of its own.
+func opens() scene {
+	return scene{
+		name: "open", mode: pgx.QueryExecModeCacheStatement, thorough: true,
+		call: func(ctx context.Context, c *attempt) ([]ended, error) {
+			conn := c.config.ConnConfig
+			u := url.URL{
+				Scheme: "postgres", User: url.UserPassword(conn.User, conn.Password), Host: fmt.Sprintf("%s:%d", conn.Host, conn.Port),
+				Path: "/" + conn.Database, RawQuery: url.Values{"sslmode": {"disable"}, "application_name": {string(c.category)}}.Encode(),
+			}
+			driver, err := postgres.Open(ctx, u.String(), nil)
+			if err != nil {
+				return nil, err
+			}
+			return nil, driver.Close()
+		},
+	}
+}
+
+// listens hears of one message that is written once it listens.
+func listens() scene {
+	return scene{
+		name: "listen", mode: pgx.QueryExecModeCacheStatement, thorough: true,
+		call: func(ctx context.Context, c *attempt) ([]ended, error) {
+			ctx, leave := context.WithCancel(ctx)
+			defer leave()
+			var failed error
+			err := c.driver.Listen(ctx, func(category messagestore.Category, head messagestore.GlobalPosition) {
+				switch category {
+				case "":
+					var written messagestore.Written
+					written, failed = postgres.New(c.direct, nil).Append(context.WithoutCancel(ctx), messages(c, "heard", messagestore.NoStream, 1))
+					c.fact = written.GlobalPosition
+				case c.category:
+					c.got = head
+					leave()
+				}
+			})
+			if failed != nil || c.got == nil {
+				return nil, errors.Join(failed, err)
+			}
+			return nil, nil
+		},
+		judge: func(_ context.Context, c *attempt) error {
+			if c.err == nil && c.got != c.fact {
+				return fmt.Errorf("it heard of %v, and not of %v", c.got, c.fact)
+			}
+			return nil
+		},
+	}
+}

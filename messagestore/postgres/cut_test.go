@@ -1,0 +1,442 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgproxy"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+)
+
+// A fault is what happens at a boundary of the protocol.
+type fault struct {
+	name   string
+	fault  pgproxy.Fault
+	leaves bool // the caller leaves, since it would wait for ever
+	every  bool // it happens at every boundary at once, and the caller notices nothing
+
+	// at reports whether it happens to a message of this side, which the message of the
+	// next side follows.
+	at func(s scene, side, next pgproxy.Side) bool
+}
+
+const nobody pgproxy.Side = -1 // follows the last message
+
+var faults = []fault{
+	{name: "cut before", fault: pgproxy.CloseBefore, at: func(scene, pgproxy.Side, pgproxy.Side) bool { return true }},
+	// Else it is the same as before the next message.
+	{name: "cut after", fault: pgproxy.CloseAfter, at: func(_ scene, side, next pgproxy.Side) bool { return side != next }},
+	{name: "cut within", fault: pgproxy.CloseWithin, at: func(s scene, _, _ pgproxy.Side) bool { return s.thorough }},
+	{name: "reset", fault: pgproxy.ResetBefore, at: func(scene, pgproxy.Side, pgproxy.Side) bool { return true }},
+	{name: "reply lost", fault: pgproxy.Lose, leaves: true, at: func(_ scene, side, _ pgproxy.Side) bool { return side == pgproxy.Server }},
+	{name: "arrives late", fault: pgproxy.Hold, leaves: true, at: func(_ scene, side, _ pgproxy.Side) bool { return side == pgproxy.Client }},
+	{name: "server gone", fault: pgproxy.Forsake, leaves: true, at: func(s scene, side, _ pgproxy.Side) bool { return s.thorough && side == pgproxy.Client }},
+	{name: "dripped", fault: pgproxy.Drip, every: true, at: func(_ scene, _, next pgproxy.Side) bool { return next == nobody }},
+}
+
+// A scene is a call of the driver's, and what is true of it however it ends.
+type scene struct {
+	name     string
+	mode     pgx.QueryExecMode
+	thorough bool // all faults happen to it
+
+	// before puts there what the call needs, past the proxy, and warm does what the call
+	// is not to be the first to do on its connection. Both may be nil.
+	before, warm func(ctx context.Context, c *attempt) error
+
+	// call is what is cut. It returns the ends of the writes in it, or none.
+	call func(ctx context.Context, c *attempt) ([]ended, error)
+
+	// again is what one may do who was told an error, on a connection that is good. It is
+	// done while what was held is still on its way.
+	again func(ctx context.Context, c *attempt, db postgres.DB) error
+
+	// judge refuses what must not be: it is called when nothing is on its way any more.
+	judge func(ctx context.Context, c *attempt) error
+}
+
+// An ended is a write that is there whole or not at all, and what its caller was told.
+type ended struct {
+	appends []messagestore.Append
+	refused bool // it meets a conflict
+	err     error
+	found   error // what asking told, if the outcome was unknown
+}
+
+// An attempt is one time that a scene is played.
+type attempt struct {
+	direct   *pgxpool.Pool // past the proxy
+	proxy    *pgproxy.Proxy
+	config   *pgxpool.Config // through it
+	pool     *pgxpool.Pool
+	driver   *postgres.Driver // over pool
+	category messagestore.Category
+	writes   []ended
+	err      error
+	fact     any // what before found out
+	got      any // what the call did
+}
+
+// A matrix plays every scene once for each boundary and each fault.
+type matrix struct {
+	direct *pgxpool.Pool
+	base   *pgxpool.Config
+
+	mu    sync.Mutex
+	count map[string]map[string]int // endings of each fault
+}
+
+// play plays a scene, has its message number at, from 1 on, meet f, and returns what
+// was said. Nothing happens to message 0.
+func (m *matrix) play(ctx context.Context, s scene, at int, f fault) (_ []pgproxy.Message, err error) {
+	c := &attempt{direct: m.direct, category: messagestore.Category("cut" + strings.ReplaceAll(uuid.NewString(), "-", ""))}
+	if c.proxy, err = pgproxy.New(pgconn.NetworkAddress(m.base.ConnConfig.Host, m.base.ConnConfig.Port)); err != nil {
+		return nil, err
+	}
+	defer c.proxy.Close()
+	c.config = through(c.proxy, m.base)
+	c.config.ConnConfig.DefaultQueryExecMode = s.mode
+	c.config.ConnConfig.RuntimeParams["application_name"] = string(c.category)
+	if c.pool, err = pgxpool.NewWithConfig(ctx, c.config); err != nil {
+		return nil, err
+	}
+	defer c.pool.Close()
+	c.driver = postgres.New(c.pool, nil)
+	for _, prepare := range []func(context.Context, *attempt) error{s.before, s.warm} {
+		if prepare != nil {
+			if err := prepare(ctx, c); err != nil {
+				return nil, fmt.Errorf("prepare: %w", err)
+			}
+		}
+	}
+
+	met := make(chan struct{})
+	var mu sync.Mutex
+	var said []pgproxy.Message
+	c.proxy.SetRule(func(message pgproxy.Message) pgproxy.Fault {
+		switch {
+		case message.Name == "CancelRequest":
+			return pgproxy.Drop // or what arrives late would be cancelled, sometimes
+		case message.Name == "Terminate", // it is after the call, sometimes
+			message.Name == "NotificationResponse" && !strings.Contains(string(message.Body), string(c.category)):
+			return pgproxy.Pass
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		message.Body = nil // which is the proxy's
+		said = append(said, message)
+		if len(said) == at {
+			close(met)
+		}
+		if len(said) == at || f.every && at > 0 {
+			return f.fault
+		}
+		return pgproxy.Pass
+	})
+	callCtx, leave := context.WithCancel(ctx)
+	defer leave()
+	over := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-met:
+			if f.leaves {
+				leave()
+			}
+		case <-over:
+		}
+	})
+	c.writes, c.err = s.call(callCtx, c)
+	mu.Lock()
+	whole := slices.Clone(said)
+	mu.Unlock()
+	close(over)
+	watch.Wait()
+	select {
+	case <-met:
+	default:
+		if at > 0 {
+			return whole, errors.New("the fault was not met")
+		}
+	}
+
+	if err := m.goOn(ctx, s, c); err != nil {
+		return whole, err
+	}
+	if f.fault == pgproxy.Hold {
+		c.pool.Close() // which returns once all that was on its way has arrived
+	}
+	c.proxy.Close()
+	c.pool.Close()
+	if err := m.awaitEnd(ctx, c.category); err != nil {
+		return whole, err
+	}
+	return whole, m.judge(ctx, s, c, f)
+}
+
+// goOn does what callers do who were told an error, and has arrive what was held: when
+// they know, or if they wait for it.
+func (m *matrix) goOn(ctx context.Context, s scene, c *attempt) error {
+	conn, err := m.direct.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	done := make(chan error, 1)
+	go func() {
+		store := messagestore.New(postgres.New(conn, nil), nil)
+		for i := range c.writes {
+			if w := &c.writes[i]; errors.Is(w.err, messagestore.ErrOutcomeUnknown) {
+				_, w.found = store.Resolve(ctx, w.err)
+			}
+		}
+		if c.err != nil && s.again != nil {
+			done <- s.again(ctx, c, conn)
+			return
+		}
+		done <- nil
+	}()
+	ticker := time.NewTicker(2 * time.Millisecond)
+	defer ticker.Stop()
+	for blocked := false; ; {
+		select {
+		case err := <-done:
+			c.proxy.Release()
+			return err
+		case <-ticker.C:
+			if blocked {
+				continue
+			}
+			if err := m.direct.QueryRow(ctx, "select cardinality(pg_blocking_pids($1)) > 0", conn.Conn().PgConn().PID()).Scan(&blocked); err != nil {
+				return err
+			}
+			if blocked {
+				c.proxy.Release()
+			}
+		}
+	}
+}
+
+// awaitEnd returns when the server is through with what it was sent.
+func (m *matrix) awaitEnd(ctx context.Context, name messagestore.Category) error {
+	ticker := time.NewTicker(2 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		var busy bool
+		err := m.direct.QueryRow(ctx, "select exists (select from pg_stat_activity where application_name = $1)", string(name)).Scan(&busy)
+		if err != nil || !busy {
+			return err
+		}
+		<-ticker.C
+	}
+}
+
+// judge compares what was told with what is there.
+func (m *matrix) judge(ctx context.Context, s scene, c *attempt, f fault) error {
+	for _, w := range c.writes {
+		ending, err := m.ending(ctx, w)
+		if err != nil {
+			return err
+		}
+		if f.every && w.err != nil && !w.refused {
+			return fmt.Errorf("nothing was lost, and it failed: %w", w.err)
+		}
+		m.add(f.name, ending)
+	}
+	if f.every && c.err != nil {
+		return fmt.Errorf("nothing was lost, and it failed: %w", c.err)
+	}
+	if len(c.writes) == 0 {
+		if errors.Is(c.err, messagestore.ErrOutcomeUnknown) {
+			return fmt.Errorf("it wrote nothing, and says: %w", c.err)
+		}
+		ending := "other calls: OK"
+		if c.err != nil {
+			ending = "other calls: error"
+		}
+		m.add(f.name, ending)
+	}
+	if s.judge == nil {
+		return nil
+	}
+	return s.judge(ctx, c)
+}
+
+// The endings that there are.
+const (
+	endedOK         = "OK"
+	endedConflict   = "conflict"
+	endedDefinite   = "definite failure"
+	endedWritten    = "unknown: written"
+	endedNotWritten = "unknown: not written"
+)
+
+func (m *matrix) ending(ctx context.Context, w ended) (string, error) {
+	var ids []uuid.UUID
+	for _, a := range w.appends {
+		for _, r := range a.Records {
+			ids = append(ids, r.ID)
+		}
+	}
+	var there int
+	if err := m.direct.QueryRow(ctx, "select count(*) from dibs.messages where id = any($1)", ids).Scan(&there); err != nil {
+		return "", err
+	}
+	wrong := func(what string) (string, error) {
+		return "", fmt.Errorf("%s: %d of %d messages are there; it was told %v, and when it asked %v", what, there, len(ids), w.err, w.found)
+	}
+	switch {
+	case there > 0 && there < len(ids):
+		return wrong("half of it is there")
+	case there > 0 && w.refused:
+		return wrong("it is there in spite of a conflict")
+	case w.err == nil && (there == 0 || w.refused):
+		return wrong("it is not there, and was said to be")
+	case w.err == nil:
+		return endedOK, nil
+	}
+	unknown, ok := errors.AsType[*messagestore.OutcomeUnknownError](w.err)
+	switch {
+	case !ok && there > 0:
+		return wrong("it is there, and was said not to be")
+	case !ok && errors.Is(w.err, messagestore.ErrVersionConflict) != w.refused && errors.Is(w.err, messagestore.ErrVersionConflict):
+		return wrong("it meets no conflict")
+	case !ok && errors.Is(w.err, messagestore.ErrVersionConflict):
+		return endedConflict, nil
+	case !ok:
+		return endedDefinite, nil
+	case !slices.EqualFunc(unknown.Writes, w.appends, func(u messagestore.UnknownWrite, a messagestore.Append) bool {
+		return u.Stream == a.Stream && slices.EqualFunc(u.IDs, a.Records, func(id uuid.UUID, r messagestore.Record) bool { return id == r.ID })
+	}):
+		return wrong("it was told of another's write")
+	case w.found == nil && there > 0:
+		return endedWritten, nil
+	case errors.Is(w.found, messagestore.ErrNotWritten) && there == 0:
+		return endedNotWritten, nil
+	}
+	return wrong("who asked was not told the truth")
+}
+
+func (m *matrix) add(fault, ending string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.count[fault] == nil {
+		m.count[fault] = map[string]int{}
+	}
+	m.count[fault][ending]++
+}
+
+// table shows the endings of each fault.
+func (m *matrix) table() string {
+	endings := map[string]bool{}
+	for _, count := range m.count {
+		for ending := range count {
+			endings[ending] = true
+		}
+	}
+	columns := slices.Sorted(maps.Keys(endings))
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-12s", "")
+	for _, ending := range columns {
+		fmt.Fprintf(&b, " | %s", ending)
+	}
+	for _, f := range faults {
+		fmt.Fprintf(&b, "\n%-12s", f.name)
+		for _, ending := range columns {
+			fmt.Fprintf(&b, " | %*d", len(ending), m.count[f.name][ending])
+		}
+	}
+	return b.String()
+}
+
+// Whatever happens between two messages of a call, or within one, it ends in one right
+// thing: it is done, or it is not and never will be, or nobody knows; and who then asks
+// is told the truth.
+func TestEveryCutEndsInOneRightAnswer(t *testing.T) {
+	t.Parallel()
+	const workers = 8
+	config := pgtest.Pool(t).Config()
+	config.MaxConns = 3 * workers
+	direct, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(direct.Close)
+	m := &matrix{direct: direct, base: config, count: map[string]map[string]int{}}
+	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Minute) // of a call that hangs
+	defer cancel()
+
+	type part struct {
+		scene scene
+		at    int
+		fault fault
+		what  string
+	}
+	var parts []part
+	boundaries := 0
+	for _, s := range scenes() {
+		said, err := m.play(ctx, s, 0, fault{every: true})
+		require.NoError(t, err, s.name)
+		require.NotEmpty(t, said, s.name)
+		boundaries += len(said)
+		for i, message := range said {
+			next := nobody
+			if i+1 < len(said) {
+				next = said[i+1].From
+			}
+			for _, f := range faults {
+				if f.at(s, message.From, next) {
+					parts = append(parts, part{s, i + 1, f, fmt.Sprintf("%s: %s, %d of %d: %s", s.name, f.name, i+1, len(said), message)})
+				}
+			}
+		}
+	}
+	clear(m.count)
+
+	work := make(chan part)
+	var group sync.WaitGroup
+	for range workers {
+		group.Go(func() {
+			for p := range work {
+				if _, err := m.play(ctx, p.scene, p.at, p.fault); err != nil {
+					t.Errorf("%s: %v", p.what, err)
+				}
+			}
+		})
+	}
+	for _, p := range parts {
+		work <- p
+	}
+	close(work)
+	group.Wait()
+
+	t.Logf("%d calls with %d boundaries: %d cases\n%s", len(scenes()), boundaries, len(parts), m.table())
+	for _, f := range faults {
+		count := m.count[f.name]
+		if f.every {
+			require.Positive(t, count[endedOK], f.name)
+			continue
+		}
+		require.Positive(t, count[endedDefinite], f.name)
+		require.Positive(t, count[endedNotWritten], f.name)
+		if f.fault != pgproxy.Forsake { // after which the server does nothing
+			require.Positive(t, count[endedWritten], f.name)
+		}
+		if !f.leaves {
+			require.Positive(t, count[endedOK], f.name)
+		}
+	}
+}
