@@ -12,7 +12,11 @@ import (
 
 // ReadStream implements [messagestore.Driver].
 func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
-	return d.messages(ctx, d.queries.readStream, string(q.Stream), int64(q.From), q.Limit, q.Backwards)
+	r := &reading{sql: d.queries.readStream, args: []any{string(q.Stream), int64(q.From), q.Limit, q.Backwards}}
+	if err := d.readMessages(ctx, r); err != nil {
+		return nil, err
+	}
+	return r.found.Messages, nil
 }
 
 // maxPageBytes is about how much data a page holds, unless one message has more: who
@@ -24,32 +28,14 @@ const maxPageBytes = 16 << 20
 // would hold more than 16 MiB of data ends before.
 func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
 	types, correlation, size, member := filterArgs(q.Filter)
-	page := messagestore.CategoryPage{Next: q.From}
-	var r rowReader
-	held, full := 0, false
-	err := d.query(ctx, d.queries.readCategory, []any{string(q.Category), int64(q.From), q.Limit, types, correlation, size, member}, func(rows pgx.Rows) error {
-		if full {
-			return nil
-		}
-		m, more, err := r.row(rows)
-		switch {
-		case err != nil:
-			return err
-		case m.Stream == "": // the last row
-			page.Next, page.More = m.GlobalPosition, more
-			return nil
-		}
-		if held += len(m.Data); held > maxPageBytes && len(page.Messages) > 0 {
-			page.Next, page.More, full = page.Messages[len(page.Messages)-1].GlobalPosition+1, true, true
-			return nil
-		}
-		page.Messages = append(page.Messages, m)
-		return nil
-	})
-	if err != nil {
+	r := &reading{
+		sql: d.queries.readCategory, args: []any{string(q.Category), int64(q.From), q.Limit, types, correlation, size, member},
+		bounded: true,
+	}
+	if err := d.readMessages(ctx, r); err != nil {
 		return messagestore.CategoryPage{}, err
 	}
-	return page, nil
+	return r.found, nil
 }
 
 // filterArgs returns f as the functions take it, null for what is not set. A group of
@@ -70,14 +56,14 @@ func (d *Driver) Last(ctx context.Context, stream messagestore.StreamName, messa
 	if messageType != "" {
 		ofType = &messageType
 	}
-	found, err := d.messages(ctx, d.queries.last, string(stream), ofType)
-	if err != nil {
+	r := &reading{sql: d.queries.last, args: []any{string(stream), ofType}}
+	if err := d.readMessages(ctx, r); err != nil {
 		return nil, err
 	}
-	if len(found) == 0 {
+	if len(r.found.Messages) == 0 {
 		return nil, messagestore.ErrNotFound
 	}
-	return found[0], nil
+	return r.found.Messages[0], nil
 }
 
 // Version implements [messagestore.Driver].
@@ -127,14 +113,6 @@ func begin(ctx context.Context, db DB) (pgx.Tx, error) {
 		return b.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	}
 	return db.Begin(ctx)
-}
-
-func (d *Driver) messages(ctx context.Context, sql string, args ...any) ([]*messagestore.Recorded, error) {
-	var found []*messagestore.Recorded
-	if err := d.query(ctx, sql, args, into(&found)); err != nil {
-		return nil, err
-	}
-	return found, nil
 }
 
 func into(found *[]*messagestore.Recorded) func(pgx.Rows) error {

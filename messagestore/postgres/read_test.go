@@ -17,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
 // A session keeps the plans that it made when the table had nothing in it. By itself,
@@ -235,11 +236,45 @@ func TestMessagesAreTheSameInWhateverFormatTheyCome(t *testing.T) {
 			conn, err := pgx.ConnectConfig(t.Context(), c)
 			require.NoError(t, err)
 			require.Equal(t, want, read(postgres.New(conn, config)), "%v", mode)
+			tx, err := conn.Begin(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, want, read(postgres.New(tx, config)), "%v in a transaction", mode)
+			require.NoError(t, tx.Rollback(t.Context()))
 			if mode == pgx.QueryExecModeExec {
 				require.Equal(t, want, read(postgres.New(hidden{conn}, config)), "%v of a connection that is not found", mode)
 			}
 			require.NoError(t, conn.Close(context.WithoutCancel(t.Context())))
 		}
+	}
+}
+
+// Its connection may be another's by then.
+func TestTransactionThatHasEndedReadsNothing(t *testing.T) {
+	t.Parallel()
+	tx, err := pgtest.Pool(t).Begin(t.Context())
+	require.NoError(t, err)
+	driver := postgres.New(tx, nil)
+	stream := storetest.Category(t).Stream("1")
+	_, err = driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, Limit: 1})
+	require.NoError(t, err)
+
+	require.NoError(t, tx.Rollback(t.Context()))
+	_, err = driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, Limit: 1})
+	require.ErrorIs(t, err, pgx.ErrTxClosed)
+	_, err = driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 1})
+	require.ErrorIs(t, err, pgx.ErrTxClosed)
+}
+
+// A limit is sent as an integer of four bytes, which must not make a good one of it.
+func TestLimitThatIsNoneIsRefused(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	for _, limit := range []int{0, -1, 10_001, 1<<32 + 5, -1<<32 + 5} {
+		driver := postgres.New(pool, nil)
+		_, err := driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: "a-1", Limit: limit})
+		require.ErrorContains(t, err, "invalid limit", "%d", limit)
+		_, err = driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "a", Limit: limit})
+		require.ErrorContains(t, err, "invalid limit", "%d", limit)
 	}
 }
 

@@ -68,16 +68,19 @@ func isDirect(fields []pgconn.FieldDescription) bool {
 
 // decode reads what a row mostly is, and leaves the rest to scan.
 func (r *rowReader) decode(values [][]byte) (m *messagestore.Recorded, more, ok bool) {
+	if len(values) < len(messageColumns)-1 { // fewer than the server has announced
+		return nil, false, false
+	}
 	id, stream, messageType, data, metadata := values[0], values[1], values[2], values[5], values[6]
 	position, global, at := values[3], values[4], values[7]
 	if len(stream) == 0 && len(values) == len(messageColumns) && len(global) == 8 && len(values[8]) == 1 {
-		return &messagestore.Recorded{GlobalPosition: messagestore.GlobalPosition(binary.BigEndian.Uint64(global))}, values[8][0] != 0, true
+		return &messagestore.Recorded{GlobalPosition: messagestore.GlobalPosition(binary.BigEndian.Uint64(global))}, values[8][0] == 1, true
 	}
 	if len(id) != 16 || len(stream) == 0 || len(position) != 8 || len(global) != 8 || len(at) != 8 {
 		return nil, false, false
 	}
-	micros := int64(binary.BigEndian.Uint64(at))
-	if micros == math.MaxInt64 || micros == math.MinInt64 { // an infinite time
+	written, ok := timeOf(int64(binary.BigEndian.Uint64(at)))
+	if !ok {
 		return nil, false, false
 	}
 	// One string for both, of which the message has parts.
@@ -88,7 +91,7 @@ func (r *rowReader) decode(values [][]byte) (m *messagestore.Recorded, more, ok 
 		Stream:         messagestore.StreamName(text[:len(stream)]),
 		Position:       messagestore.Version(binary.BigEndian.Uint64(position)),
 		GlobalPosition: messagestore.GlobalPosition(binary.BigEndian.Uint64(global)),
-		Time:           time.UnixMicro(epoch + micros).UTC(),
+		Time:           written,
 		Type:           r.typeName(messageType),
 		Metadata:       messagestore.ParseMetadata(text[len(stream):]),
 	}
@@ -98,8 +101,25 @@ func (r *rowReader) decode(values [][]byte) (m *messagestore.Recorded, more, ok 
 	return m, false, true
 }
 
-// epoch is where PostgreSQL counts time from, 2000, in microseconds of Unix.
-const epoch = 946_684_800_000_000
+const (
+	// epoch is where PostgreSQL counts time from, 2000, in microseconds of Unix.
+	epoch = 946_684_800_000_000
+
+	// leastTime is the first that it has, in 4714 BC, so counted.
+	leastTime = -211_813_488_000_000_000
+)
+
+// timeOf returns the time that the database counts so, and the zero time for one that is
+// infinite; not for a number that is none of its times.
+func timeOf(micros int64) (t time.Time, ok bool) {
+	switch {
+	case micros == math.MaxInt64 || micros == math.MinInt64:
+		return time.Time{}, true
+	case micros < leastTime || micros > math.MaxInt64-epoch:
+		return time.Time{}, false
+	}
+	return time.UnixMicro(epoch + micros).UTC(), true
+}
 
 // typeName returns the name of a type, of which there are few and which many messages
 // have.

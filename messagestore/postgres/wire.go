@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// All that is written goes by two statements, whose parameters and answers are laid out
-// and read by hand, in PostgreSQL's binary format: pgx looks at each parameter, and at each
-// element of an array, by itself.
+// What is written goes by two statements, whose parameters and answers are laid out and
+// read by hand, as those of reads are, in PostgreSQL's binary format: pgx looks at each
+// parameter, and at each element of an array, by itself.
 var binaryFormat = []int16{pgx.BinaryFormatCode} // of all parameters, or all columns
 
 // exec runs a statement in one round trip, and has read take each row, whose columns are
@@ -110,7 +110,8 @@ func int8s(value []byte) ([]int64, error) {
 	if len(value) == 0 || len(value) == 12 && binary.BigEndian.Uint32(value) == 0 { // null, or of no dimension
 		return nil, nil
 	}
-	if len(value) < header || (len(value)-header)%element != 0 || binary.BigEndian.Uint32(value[8:]) != pgtype.Int8OID {
+	if len(value) < header || binary.BigEndian.Uint32(value) != 1 || binary.BigEndian.Uint32(value[8:]) != pgtype.Int8OID ||
+		int64(binary.BigEndian.Uint32(value[12:]))*element != int64(len(value)-header) {
 		return nil, errNoList
 	}
 	list := make([]int64, (len(value)-header)/element)
