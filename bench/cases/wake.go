@@ -359,14 +359,17 @@ func idle(ctx context.Context, cell *measure.Cell) error {
 	defer store.close()
 	running, stop := context.WithCancel(ctx)
 	defer stop()
+	consumers, running := errgroup.WithContext(running)
 	var handled atomic.Int64
-	var consumers errgroup.Group
+	all := make(chan struct{})
 	for _, category := range categories(idleConsumers) {
 		if _, err := store.Write(ctx, newKeyOf(category), messagestore.NoStream, sent{}); err != nil {
 			return err
 		}
 		c, err := consumer.New(store, category, "idle", consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
-			handled.Add(1)
+			if handled.Add(1) == idleConsumers {
+				close(all)
+			}
 			return nil
 		}), nil)
 		if err != nil {
@@ -374,7 +377,12 @@ func idle(ctx context.Context, cell *measure.Cell) error {
 		}
 		consumers.Go(func() error { return c.Run(running) })
 	}
-	// They read their one message, record where they are, and calm down.
+	select {
+	case <-all: // however long that takes
+	case <-running.Done():
+		return errors.Join(context.Cause(ctx), consumers.Wait())
+	}
+	// They record where they are, and calm down.
 	if err := pause(ctx, size(cell, 200*time.Millisecond, 2*time.Second, 5*time.Second)); err != nil {
 		return err
 	}
