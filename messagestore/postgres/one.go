@@ -57,10 +57,10 @@ func readOne(columns [][]byte) (a answer, err error) {
 		}
 		size := int32(binary.BigEndian.Uint32(rest[4:])) //nolint:gosec // -1 for null
 		rest = rest[8:]
-		if size < 0 {
+		if size == -1 {
 			continue
 		}
-		if int(size) > len(rest) {
+		if size < 0 || int(size) > len(rest) {
 			return a, errNoAnswer
 		}
 		fields[i], rest = rest[:size:size], rest[size:]

@@ -1,0 +1,346 @@
+package postgres
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// What a server, or what is between it and us, answers is read as pgx reads it, or
+// refused. It never panics.
+
+func FuzzAnswerOfOneIsReadAsPgxReadsIt(f *testing.F) {
+	answer := func(fields ...[]byte) []byte {
+		b := binary.BigEndian.AppendUint32(nil, uint32(len(fields)))
+		for i, field := range fields {
+			b = binary.BigEndian.AppendUint32(b, []uint32{pgtype.TextOID, pgtype.Int8OID, pgtype.Int8OID, pgtype.UUIDOID}[i%4])
+			if field == nil {
+				b = binary.BigEndian.AppendUint32(b, math.MaxUint32)
+				continue
+			}
+			b = append(binary.BigEndian.AppendUint32(b, uint32(len(field))), field...)
+		}
+		return b
+	}
+	eight, sixteen := make([]byte, 8), make([]byte, 16)
+	good := answer([]byte("written"), eight, eight, nil)
+	f.Add(good)
+	f.Add(answer([]byte("id_conflict"), eight, nil, sixteen))
+	f.Add(answer([]byte("written"), eight, eight, nil, nil))
+	f.Add(answer(nil, eight, eight, nil))
+	f.Add(answer([]byte(""), eight, eight, nil))
+	f.Add(answer([]byte("written"), nil, nil, nil))
+	f.Add(answer([]byte("written"), eight[:7], eight, nil))
+	f.Add(answer([]byte("written"), eight, eight, sixteen[:15]))
+	f.Add(append(slices.Clip(good), 0))
+	for cut := range good {
+		f.Add(good[:cut])
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		got, err := readOne([][]byte{raw})
+		for _, other := range [][][]byte{nil, {}, {raw, raw}, {nil}} {
+			_, err := readOne(other)
+			require.ErrorIs(t, err, errNoAnswer)
+		}
+		if err != nil {
+			require.ErrorIs(t, err, errNoAnswer)
+			return
+		}
+		scanner := pgtype.NewCompositeBinaryScanner(pgtype.NewMap(), raw)
+		var fields [4][]byte
+		for i := range fields {
+			require.True(t, scanner.Next(), "field %d of %x: %v", i, raw, scanner.Err())
+			fields[i] = scanner.Bytes()
+		}
+		var version, global pgtype.Int8
+		var id pgtype.UUID
+		require.NoError(t, pgtype.NewMap().Scan(pgtype.Int8OID, pgx.BinaryFormatCode, fields[1], &version))
+		require.NoError(t, pgtype.NewMap().Scan(pgtype.Int8OID, pgx.BinaryFormatCode, fields[2], &global))
+		require.NoError(t, pgtype.NewMap().Scan(pgtype.UUIDOID, pgx.BinaryFormatCode, fields[3], &id))
+		require.Equal(t, string(fields[0]), got.outcome)
+		require.Equal(t, version.Int64, int64(got.version))
+		require.Equal(t, global.Int64, int64(got.globalPosition))
+		require.Equal(t, uuid.UUID(id.Bytes), got.id)
+	})
+}
+
+func FuzzListOfNumbersIsReadAsPgxReadsIt(f *testing.F) {
+	list := func(numbers ...int64) []byte {
+		e := encoder{}
+		e.array(pgtype.Int8OID, len(numbers))
+		for _, n := range numbers {
+			e.int8Element(n)
+		}
+		return e.buffer
+	}
+	f.Add(list(1, -1, math.MaxInt64, math.MinInt64))
+	f.Add(list())
+	f.Add([]byte{})
+	f.Add(make([]byte, 12))
+	f.Add(list(1)[:31])
+	f.Add(append([]byte{0, 0, 0, 2}, list(1)[4:]...))                                              // of two dimensions
+	f.Add(append(list(1)[:12:12], append([]byte{0, 0, 0, 9}, list(1)[16:]...)...))                 // of fewer than it says
+	f.Add(append(list(1)[:12:12], append([]byte{0xff, 0xff, 0xff, 0xff}, list(1)[16:]...)...))     // of less than none
+	f.Add(append(list(1)[:20:20], 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0))                 // null
+	f.Add(append(list(1)[:8:8], append([]byte{0, 0, 0, 25}, list(1)[12:]...)...))                  // of texts
+	f.Add(append([]byte{0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 20, 0x7f, 0xff, 0xff, 0xff}, 0, 0, 0, 1)) // of very many
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		got, err := int8s(raw)
+		if err != nil {
+			require.ErrorIs(t, err, errNoList)
+			require.Nil(t, got)
+			return
+		}
+		require.LessOrEqual(t, len(got)*12, len(raw), "what it takes is bounded by what came")
+		if len(raw) == 0 {
+			require.Empty(t, got)
+			return
+		}
+		var want []int64
+		require.NoError(t, pgtype.NewMap().Scan(pgtype.Int8ArrayOID, pgx.BinaryFormatCode, raw, &want), "%x", raw)
+		require.Len(t, got, len(want))
+		for i := range got {
+			require.Equal(t, want[i], got[i])
+		}
+	})
+}
+
+// An answer about a group is one about each of its writes, or refused: what goes on with
+// it looks at no place that is not there.
+func FuzzAnswerOfAGroupIsAboutEachOfItsWrites(f *testing.F) {
+	list := func(n int) []byte {
+		e := encoder{}
+		e.array(pgtype.Int8OID, n)
+		for i := range n {
+			e.int8Element(int64(i))
+		}
+		return e.buffer
+	}
+	f.Add([]byte("ww"), list(2), list(3), uint8(1), uint8(2))
+	f.Add([]byte("wc"), list(2), list(1), uint8(1), uint8(2))
+	f.Add([]byte("www"), list(3), list(3), uint8(1), uint8(2))
+	f.Add([]byte("\xffw"), list(2), list(2), uint8(1), uint8(2))
+	f.Add([]byte{}, []byte{}, []byte{}, uint8(0), uint8(0))
+	f.Fuzz(func(t *testing.T, outcomes, versions, positions []byte, one, two uint8) {
+		for n := range 5 {
+			if n != 3 {
+				_, err := readEach(make([][]byte, n))
+				require.Error(t, err)
+			}
+		}
+		a, err := readEach([][]byte{outcomes, versions, positions})
+		if err != nil {
+			require.ErrorIs(t, err, errNoList)
+			return
+		}
+		group := []*ticket{
+			{append: messagestore.Append{Records: make([]messagestore.Record, one)}},
+			{append: messagestore.Append{Records: make([]messagestore.Record, two)}},
+		}
+		if a.check(group) != nil {
+			return
+		}
+		require.Len(t, a.outcomes, 2)
+		require.Len(t, a.versions, 2)
+		positionsOf := 0
+		for i := range 2 {
+			if a.outcomes[i] == 'w' {
+				positionsOf += len(group[i].append.Records)
+			}
+		}
+		require.Len(t, a.globalPositions, positionsOf)
+	})
+}
+
+// What is laid out for a group is what pgx reads: nothing of one message is in another.
+func FuzzParametersOfAGroupAreReadByPgx(f *testing.F) {
+	f.Add("a-1", "b-2", "Opened", "T\x00", []byte(`{}`), []byte(`{"a":1}`), int64(-2), int64(math.MaxInt64), true)
+	f.Add("", "\xff", "", "", []byte{}, []byte(nil), int64(math.MinInt64), int64(0), false)
+	f.Fuzz(func(t *testing.T, one, two, type1, type2 string, data, metadata []byte, expected, fence int64, notify bool) {
+		write := func(stream string, records ...messagestore.Record) *ticket {
+			return &ticket{append: messagestore.Append{Stream: messagestore.StreamName(stream), Expected: messagestore.Version(expected), Records: records}, fences: []int64{fence}}
+		}
+		record := func(n byte, messageType string, metadata []byte) messagestore.Record {
+			return messagestore.Record{ID: uuid.UUID{15: n}, Type: messageType, Data: data, Metadata: metadata}
+		}
+		group := []*ticket{write(one, record(1, type1, metadata), record(2, type2, nil)), write(two, record(3, type2, metadata))}
+		parameters := eachParameters(&encoder{}, group, notify)
+		require.Len(t, parameters, len(eachOIDs))
+		var streams, types []string
+		var versions, fences []int64
+		var counts []int32
+		var ids []pgtype.UUID
+		var datas, metadatas [][]byte
+		var told bool
+		types3 := []uint32{pgtype.ByteaArrayOID, pgtype.ByteaArrayOID} // JSON as the bytes it is
+		for i, into := range []any{&streams, &versions, &counts, &fences, &ids, &types, &datas, &metadatas, &told} {
+			oid := eachOIDs[i]
+			if i == 6 || i == 7 {
+				oid = types3[i-6]
+			}
+			require.NoError(t, pgtype.NewMap().Scan(oid, pgx.BinaryFormatCode, parameters[i], into))
+		}
+		require.Equal(t, []string{one, two}, streams)
+		require.Equal(t, []int64{expected, expected}, versions)
+		require.Equal(t, []int32{2, 1}, counts)
+		require.Equal(t, []int64{fence, fence}, fences)
+		require.Equal(t, []string{type1, type2, type2}, types)
+		for i, id := range ids {
+			require.Equal(t, [16]byte{15: byte(i + 1)}, id.Bytes)
+		}
+		require.Len(t, ids, 3)
+		for _, each := range datas {
+			require.Equal(t, string(data), string(each))
+		}
+		require.Equal(t, len(metadata) == 0, metadatas[0] == nil)
+		require.Equal(t, string(metadata), string(metadatas[0]))
+		require.Nil(t, metadatas[1])
+		require.Equal(t, string(metadata), string(metadatas[2]))
+		require.Equal(t, notify, told)
+	})
+}
+
+// A message is read by hand as pgx reads it, or left to it.
+func FuzzRowIsReadAsPgxReadsIt(f *testing.F) {
+	id, eight := make([]byte, 16), make([]byte, 8)
+	f.Add(id, []byte("a-1"), []byte("T"), eight, eight, []byte(`{}`), []byte(`{"schemaVersion":"1"}`), eight, []byte{1}, uint16(0), 9)
+	f.Add([]byte{}, []byte{}, []byte{}, eight, eight, []byte{}, []byte{}, eight, []byte{0}, uint16(0xff), 9)
+	f.Add(id, []byte("\xff\n"), []byte(""), eight[:7], eight, []byte("\x00"), []byte(`[`), []byte{0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, []byte{}, uint16(0), 8)
+	f.Add(id, []byte("a-1"), []byte("T"), eight, eight, []byte(nil), []byte(nil), eight, []byte{1}, uint16(1<<5|1<<6), 3)
+	f.Fuzz(func(t *testing.T, id, stream, messageType, position, global, data, metadata, at, more []byte, nulls uint16, columns int) {
+		all := [][]byte{id, stream, messageType, position, global, data, metadata, at, more}
+		values := make([][]byte, min(max(columns, 0), len(all)))
+		for i := range values {
+			if nulls&(1<<i) == 0 {
+				values[i] = append([]byte{}, all[i]...)
+			}
+		}
+		var r rowReader
+		m, hasMore, ok := r.decode(values)
+		if !ok {
+			require.Nil(t, m)
+			return
+		}
+		require.GreaterOrEqual(t, len(values), len(messageColumns)-1)
+		types := pgtype.NewMap()
+		scan := func(i int, into any) {
+			require.NoError(t, types.Scan(messageColumns[i].oid, pgx.BinaryFormatCode, values[i], into), "column %d", i)
+		}
+		var g pgtype.Int8
+		scan(4, &g)
+		require.Equal(t, g.Int64, int64(m.GlobalPosition))
+		if len(values) == len(messageColumns) && len(values[1]) == 0 {
+			var b pgtype.Bool
+			scan(8, &b)
+			require.Equal(t, b.Bool, hasMore)
+			require.Equal(t, &messagestore.Recorded{GlobalPosition: m.GlobalPosition}, m)
+			return
+		}
+		var u pgtype.UUID
+		var v pgtype.Int8
+		var when pgtype.Timestamptz
+		scan(0, &u)
+		scan(3, &v)
+		scan(7, &when)
+		want := &messagestore.Recorded{
+			ID: u.Bytes, Stream: messagestore.StreamName(values[1]), Position: messagestore.Version(v.Int64), GlobalPosition: messagestore.GlobalPosition(g.Int64),
+			Type: string(values[2]), Data: json.RawMessage(values[5]), Metadata: messagestore.ParseMetadata(values[6]), Time: m.Time,
+		}
+		require.Equal(t, want, m)
+		require.True(t, when.Time.UTC().Truncate(time.Microsecond).Equal(m.Time), "%v, not %v", m.Time, when.Time)
+		// What is returned has no part in what it was read from.
+		for _, value := range values {
+			for i := range value {
+				value[i] ^= 0xff
+			}
+		}
+		require.Equal(t, want.Type, m.Type)
+		for i := range values[5] {
+			values[5][i] ^= 0xff // back, as want shares it
+		}
+		require.Equal(t, string(want.Data), string(m.Data))
+	})
+}
+
+// Anyone who may connect may notify: what is no notification of ours is none.
+func FuzzNotificationIsOneOrTellsOfNoPosition(f *testing.F) {
+	for _, seed := range []string{"account-7", "account:command-9223372036854775807", "account-9223372036854775808", "account--7", "account-+7", "account-07", "account", "-", "-7", "", "account-7-8", "account-7 ", "account-\u0667", "account-1e3", "account-0x7", "account-1_000", "\xff-1", "a\nb-1", strings.Repeat("x", 8000) + "-1"} {
+		f.Add(seed)
+	}
+	form := regexp.MustCompile(`(?s)^([^-]*)-\+?([0-9]+)$`)
+	f.Fuzz(func(t *testing.T, text string) {
+		category, head := parseNotification(text)
+		require.GreaterOrEqual(t, head, messagestore.GlobalPosition(0))
+		require.NotContains(t, string(category), "-")
+		require.True(t, strings.HasPrefix(text, string(category)))
+		match := form.FindStringSubmatch(text)
+		if match == nil {
+			require.Zero(t, head, "%q", text)
+			return
+		}
+		require.Equal(t, match[1], string(category))
+		want, err := strconv.ParseInt(match[2], 10, 64)
+		if err != nil {
+			want = 0
+		}
+		require.Equal(t, want, int64(head))
+	})
+}
+
+// Whatever the server says: an outcome is definite only if it says so and goes on, and
+// nothing of a row is shown.
+func FuzzWhatTheServerSaysIsOneOfThreeOutcomes(f *testing.F) {
+	for _, code := range []string{"DB001", "DB002", "23505", "40001", "40P01", "55P03", "57P01", "57014", "08006", "25P03", "25006", "42883", "53100", "XX000", "", "\xff"} {
+		f.Add(code, "ERROR", "invalid stream name", "streams", "Key (id)=(canary) already exists.")
+		f.Add(code, "FATAL", "m", "", "canary")
+	}
+	f.Fuzz(func(t *testing.T, code, severity, message, column, detail string) {
+		detail = "canary" + detail
+		if strings.Contains(code+message+column, "canary") {
+			return
+		}
+		said := &pgconn.PgError{
+			Severity: severity, SeverityUnlocalized: severity, Code: code, Message: message, ColumnName: column,
+			Detail: detail, Hint: detail, Where: detail, InternalQuery: detail, DataTypeName: detail, File: detail, Routine: detail,
+		}
+		ends := strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P") || code == "25P03"
+		require.Equal(t, severity == "ERROR" && !ends, definite(said))
+
+		id := uuid.New()
+		err := New(nil, nil).writeFailed(said, []messagestore.Append{{Stream: "a-1", Records: []messagestore.Record{{ID: id}}}})
+
+		unknown, isUnknown := errors.AsType[*messagestore.OutcomeUnknownError](err)
+		require.Equal(t, !definite(said), isUnknown)
+		if isUnknown {
+			require.Equal(t, []messagestore.UnknownWrite{{Stream: "a-1", IDs: []uuid.UUID{id}}}, unknown.Writes)
+			require.False(t, retryable(err), "what may have happened is not done again")
+		}
+		if definite(said) && code == "DB001" {
+			invalid, ok := errors.AsType[*messagestore.InvalidError](err)
+			require.True(t, ok)
+			require.Empty(t, invalid.Value)
+			require.ErrorIs(t, err, messagestore.ErrInvalid)
+		}
+		for e := err; e != nil; e = errors.Unwrap(e) {
+			require.NotContains(t, e.Error(), "canary")
+			if kept, ok := e.(*pgconn.PgError); ok { //nolint:errorlint // each of the chain
+				require.NotContains(t, kept.Detail+kept.Hint+kept.Where+kept.InternalQuery+kept.DataTypeName+kept.File+kept.Routine, "canary")
+			}
+		}
+	})
+}
