@@ -32,6 +32,10 @@ test/race: ## Run every test with the race detector, in random order
 	scripts/setup gcc
 	scripts/with-postgres -- go test -race -shuffle=on -count=1 ./...
 
+.PHONY: test/cuts
+test/cuts: ## Cut every call at every boundary of the protocol (PGX="v5.11.0 v5.12.0": of pgx)
+	scripts/with-postgres -- scripts/cuts $(PGX)
+
 .PHONY: fuzz
 fuzz: ## Run every fuzz test for FUZZTIME (30s)
 	scripts/with-postgres -- scripts/fuzz $(FUZZTIME)
@@ -50,20 +54,33 @@ bench: ## Measure beside others, on servers of its own (BENCH=--long: longer; BE
 bench/docs: ## Put what the last run of the bench found into docs/performance.md
 	cd bench && go run . docs
 
+.PHONY: test/soak
+test/soak: ## Run the tests of the soak: its checker, and runs of some seconds
+	scripts/setup postgresql
+	cd soak && go test -tags failpoint ./...
+
+.PHONY: soak
+soak: ## Torment a store for three minutes and check its history (SOAK=--long: an hour; SOAK=--help)
+	scripts/setup postgresql
+	cd soak && go build -tags failpoint -o ../bin/soak . && exec ../bin/soak $(SOAK)
+
 .PHONY: lint
 lint: ## Check formatting and lint
 	$(LINT) run ./...
 	cd bench && $(BENCH_LINT) run ./...
+	cd soak && $(BENCH_LINT) run ./...
 
 .PHONY: fix
 fix: ## Do what lint can do by itself
 	$(LINT) run --fix ./...
 	cd bench && $(BENCH_LINT) run --fix ./...
+	cd soak && $(BENCH_LINT) run --fix ./...
 
 .PHONY: vet
 vet: ## Run go vet
 	go vet ./...
 	cd bench && go vet ./...
+	cd soak && go vet -tags failpoint ./...
 
 .PHONY: tidy
 tidy: ## Check that every go.mod is tidy
@@ -77,4 +94,4 @@ build: ## Build bin/dibs
 
 .PHONY: ci
 ci: export CI := true
-ci: tidy vet lint test/race test/bench demo demo/postgres ## Run all that a change must pass
+ci: tidy vet lint test/race test/bench test/soak demo demo/postgres ## Run all that a change must pass

@@ -102,8 +102,8 @@ func writes(name string, w way, call func(ctx context.Context, c *attempt, key s
 				return ping(ctx, c)
 			}
 			for _, e := range call(ctx, c, "warm") {
-				if (e.err != nil) != e.refused {
-					return fmt.Errorf("%v, and refused: %v", e.err, e.refused)
+				if e.err != nil && !e.refused {
+					return e.err
 				}
 			}
 			return nil

@@ -298,7 +298,7 @@ func (m *matrix) ending(ctx context.Context, w ended) (string, error) {
 		return "", err
 	}
 	wrong := func(what string) (string, error) {
-		return "", fmt.Errorf("%s: %d of %d messages are there; it was told %v, and when it asked %v", what, there, len(ids), w.err, w.found)
+		return "", fmt.Errorf("%s: %d of %d messages are there; it was told %q, and when it asked %q", what, there, len(ids), fmt.Sprint(w.err), fmt.Sprint(w.found))
 	}
 	switch {
 	case there > 0 && there < len(ids):

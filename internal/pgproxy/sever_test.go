@@ -1,0 +1,33 @@
+package pgproxy_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgproxy"
+)
+
+func TestWhoWaitsForAnAnswerThatWasLostHearsOfItWhenTheConnectionIsSevered(t *testing.T) {
+	t.Parallel()
+	b := set(t)
+	lost := make(chan struct{})
+	b.proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+		if m.Name != "CommandComplete" {
+			return pgproxy.Pass
+		}
+		close(lost)
+		return pgproxy.Lose
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- b.write(t.Context()) }()
+	<-lost
+
+	b.proxy.SetRule(nil)
+	b.proxy.Sever()
+
+	require.Error(t, <-ended)
+	require.Equal(t, 1, b.written())
+	b.conn = b.connect()
+	require.NoError(t, b.write(t.Context()))
+}
