@@ -74,9 +74,9 @@ func RunKeeper() {
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the harness is gone
 	if err := remove(dir); err != nil {
 		fmt.Fprintln(os.Stderr, "soak: clean up:", err)
-		os.Exit(1)
+		os.Exit(1) //nolint:forbidigo // it is main's, here
 	}
-	os.Exit(0)
+	os.Exit(0) //nolint:forbidigo // it is main's, here
 }
 
 func remove(dir string) error {

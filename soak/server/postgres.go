@@ -181,6 +181,12 @@ func (p *Postgres) Backends() []Backend {
 	return backends
 }
 
+// Signal sends a signal to a process of the server, and reports whether it is still one.
+func (p *Postgres) Signal(pid int, sig syscall.Signal) bool {
+	cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
+	return err == nil && cwd == filepath.Join(p.dir, "data") && syscall.Kill(pid, sig) == nil
+}
+
 // ClientBackend is the kind of a process that serves a client.
 const ClientBackend = "client backend"
 

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/user"
@@ -66,10 +67,10 @@ type Child struct {
 }
 
 // StartChild starts cmd, which dies with this process however that ends. What it says on
-// standard error is kept, the last of it.
-func StartChild(cmd *exec.Cmd) (*Child, error) {
+// standard error is kept, the last of it, and written to said.
+func StartChild(cmd *exec.Cmd, said io.Writer) (*Child, error) {
 	c := &Child{stderr: &tail{}}
-	cmd.Stderr = c.stderr
+	cmd.Stderr = io.MultiWriter(c.stderr, said)
 	cmd.WaitDelay = time.Second
 	var err error
 	c.process, err = startProcess(cmd, nil, syscall.SIGKILL)
@@ -99,6 +100,12 @@ func (c *Child) Ended() error {
 		return nil
 	}
 	return fmt.Errorf("%s: %s", state, c.stderr.String())
+}
+
+// ExitCode is the child's exit status, -1 if a signal ended it. It waits for the end.
+func (c *Child) ExitCode() int {
+	<-c.process.done
+	return c.process.cmd.ProcessState.ExitCode()
 }
 
 // Killed reports whether a SIGKILL ended the child. It waits for the end.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -90,17 +91,17 @@ func TestKeeperEndsAServerThatIsPaused(t *testing.T) {
 
 func TestChildTellsHowItEnded(t *testing.T) {
 	t.Parallel()
-	well, err := StartChild(exec.Command("true"))
+	well, err := StartChild(exec.Command("true"), io.Discard)
 	require.NoError(t, err)
 	require.NoError(t, well.Ended())
 	require.False(t, well.Killed())
 
-	ill, err := StartChild(exec.Command("sh", "-c", "echo no >&2; exit 3"))
+	ill, err := StartChild(exec.Command("sh", "-c", "echo no >&2; exit 3"), io.Discard)
 	require.NoError(t, err)
 	require.EqualError(t, ill.Ended(), "exit status 3: no")
 	require.False(t, ill.Killed())
 
-	killed, err := StartChild(exec.Command("sleep", "600"))
+	killed, err := StartChild(exec.Command("sleep", "600"), io.Discard)
 	require.NoError(t, err)
 	killed.Signal(syscall.SIGSTOP)
 	killed.Kill()
@@ -114,7 +115,7 @@ func TestWhatRunsBelowAFolderIsFound(t *testing.T) {
 	require.NoError(t, os.Mkdir(inside, 0o700))
 	cmd := exec.Command("sleep", "600")
 	cmd.Dir = inside
-	child, err := StartChild(cmd)
+	child, err := StartChild(cmd, io.Discard)
 	require.NoError(t, err)
 	require.Equal(t, []int{child.PID()}, below(dir))
 	require.Empty(t, below(inside[:len(inside)-1])) // the name of another folder

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/soak/check"
+	"github.com/dibs-go/dibs/soak/harness"
+)
+
+// whole is how long a run is that has to have done all that the guards ask for.
+const whole = 3 * time.Minute
+
+// Run checks what is in the folder.
+func (c checkRun) Run(ctx context.Context) error {
+	encoded, err := os.ReadFile(filepath.Join(c.Dir, reportFile))
+	if err != nil {
+		return err
+	}
+	var r report
+	if err := json.Unmarshal(encoded, &r); err != nil {
+		return err
+	}
+	guards := check.DefaultGuards(min(1, r.Options.Duration.Seconds()/whole.Seconds()))
+	if r.Options.Duration >= whole {
+		guards.Faults = r.Options.Chosen()
+	}
+	verdict, err := check.Run(ctx, check.Inputs{Histories: c.Dir, Rows: rows(filepath.Join(c.Dir, harness.RowsFile)), Facts: r.Result.Facts}, &check.Config{
+		Guards: guards, Unrecorded: []messagestore.Category{harness.Probes}, HealLimit: 5 * time.Minute,
+		AllowedSQLStates: append(check.DefaultSQLStates(), "23505"), // an id that comes again
+	})
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d, commit %s, %s\n", r.Options.Seed, r.Commit, r.Options.Duration)
+	fmt.Fprintf(&b, "%d messages; faults %v; ends of clients %v; all quiet after %s\n", r.Result.Messages, r.Result.Faults, r.Result.Ends, r.Result.Quiet.Round(time.Millisecond))
+	if n := len(r.Result.Recovery); n > 0 {
+		fmt.Fprintf(&b, "handling again after %d kills of the server: median %s, p99 %s\n", n, r.Result.Recovery[n/2], r.Result.Recovery[n*99/100])
+	}
+	fmt.Fprintln(&b, verdict)
+	for _, complaint := range r.Result.Complaints {
+		fmt.Fprintln(&b, "harness:", complaint)
+	}
+	fmt.Print(b.String())
+	if err := os.WriteFile(filepath.Join(c.Dir, "verdict.txt"), []byte(b.String()), 0o600); err != nil {
+		return err
+	}
+	if !verdict.Passed() || len(r.Result.Complaints) > 0 {
+		return errViolated
+	}
+	return nil
+}
+
+// rows yields what the harness found in the store.
+func rows(path string) iter.Seq2[*check.Row, error] {
+	return func(yield func(*check.Row, error) bool) {
+		file, err := os.Open(path)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		defer file.Close()
+		decoder := json.NewDecoder(bufio.NewReader(file))
+		for {
+			var row harness.Row
+			err := decoder.Decode(&row)
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			if !yield(new(check.Row(row)), err) || err != nil {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,300 @@
+package harness
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs/soak/server"
+	"github.com/dibs-go/dibs/soak/work"
+)
+
+// killedAt is what a client says that a failpoint kills.
+const killedAt = "failpoint: killed at "
+
+// restartAfter is about how long a supervisor takes to replace a client.
+const restartAfter = 100 * time.Millisecond
+
+// A slot is a place for a client. Who is killed there is replaced.
+type slot struct {
+	name string
+	task work.Task
+
+	clients *clients
+	over    chan struct{} // closed by the supervisor when it gives the slot up
+
+	mu       sync.Mutex
+	child    *server.Child
+	process  string
+	stdin    io.Closer
+	doomed   bool // has failpoints
+	stopping bool
+}
+
+// clients are the processes that work on the store. They are safe for concurrent use.
+type clients struct {
+	dir  string // the children's working folder
+	log  zerolog.Logger
+	said io.Writer // what they say on standard error
+
+	numbers    atomic.Int64 // of processes, from 1
+	failpoints string       // for the next to start; "" for none
+
+	mu     sync.Mutex
+	random *rand.Rand
+	slots  []*slot
+	healed bool // no failpoints any more
+	counts map[string]int
+	faulty []string // ends that nobody meant
+}
+
+func newClients(dir string, seed uint64, failpoints string, log zerolog.Logger, said io.Writer) *clients {
+	return &clients{
+		dir: dir, failpoints: failpoints, log: log, said: said,
+		random: rand.New(rand.NewPCG(seed, 0xc11e)), counts: map[string]int{},
+	}
+}
+
+// add starts a client, which is replaced whenever it ends, until the slot is stopped.
+func (c *clients) add(name string, task work.Task) (*slot, error) {
+	s := &slot{name: name, task: task, clients: c, over: make(chan struct{})}
+	if err := s.start(); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	c.slots = append(c.slots, s)
+	c.mu.Unlock()
+	go s.supervise()
+	return s, nil
+}
+
+// start starts the next process of the slot. Every second one may be killed at failpoints.
+func (s *slot) start() error {
+	c := s.clients
+	c.mu.Lock()
+	seed := c.random.Uint64()
+	doomed := !c.healed && c.failpoints != "" && c.random.IntN(2) == 0
+	c.mu.Unlock()
+
+	task := s.task
+	task.Process = int(c.numbers.Add(1))
+	task.Seed = seed
+	encoded, err := json.Marshal(task)
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(self) //nolint:noctx // the supervisor ends it
+	cmd.Dir = c.dir
+	cmd.Env = append(os.Environ(), work.Variable+"="+string(encoded))
+	if doomed {
+		cmd.Env = append(cmd.Env, fmt.Sprintf("DIBS_FAILPOINTS=seed=%d,%s", seed, c.failpoints))
+	}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	child, err := server.StartChild(cmd, c.said)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.child, s.process, s.stdin, s.doomed = child, task.ProcessName(), stdin, doomed
+	stopping := s.stopping
+	s.mu.Unlock()
+	if stopping {
+		stdin.Close()
+	}
+	return nil
+}
+
+func (s *slot) supervise() {
+	defer close(s.over)
+	c := s.clients
+	for {
+		s.mu.Lock()
+		child := s.child
+		s.mu.Unlock()
+		err := child.Ended()
+		s.mu.Lock()
+		stopping := s.stopping
+		s.mu.Unlock()
+		c.ended(s.name, child, err, stopping)
+		if stopping {
+			return
+		}
+		c.mu.Lock()
+		wait := restartAfter/2 + time.Duration(c.random.Int64N(int64(restartAfter)))
+		c.mu.Unlock()
+		<-time.After(wait)
+		if s.isStopping() {
+			return
+		}
+		if err := s.start(); err != nil {
+			c.complain(fmt.Sprintf("%s cannot be started again: %v", s.name, err))
+			return
+		}
+	}
+}
+
+func (s *slot) isStopping() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stopping
+}
+
+// ended counts how a client ended, and complains if it should not have.
+func (c *clients) ended(name string, child *server.Child, err error, stopping bool) {
+	how := "ended"
+	switch {
+	case err == nil:
+	case child.Killed():
+		how = "killed"
+		if _, at, ok := strings.Cut(err.Error(), killedAt); ok {
+			how = "killed at " + strings.TrimSpace(strings.SplitN(at, "\n", 2)[0])
+		}
+	case child.ExitCode() == work.ExitFenced:
+		how = "fenced"
+	default:
+		how = "failed"
+		c.complain(fmt.Sprintf("%s: %v", name, err))
+	}
+	if err == nil && !stopping {
+		c.complain(name + " ended though nobody told it to")
+	}
+	c.mu.Lock()
+	c.counts[how]++
+	c.mu.Unlock()
+}
+
+func (c *clients) complain(about string) {
+	c.log.Warn().Msg(about)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.faulty = append(c.faulty, about)
+}
+
+// now returns the process in the slot, and its name.
+func (s *slot) now() (pid int, process string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.child.PID(), s.process
+}
+
+// signal sends a signal to who is in the slot now, and returns who that is.
+func (s *slot) signal(sig syscall.Signal) *server.Child {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.child.Signal(sig)
+	return s.child
+}
+
+// kill ends who is in the slot now, at once. It is replaced.
+func (s *slot) kill() { s.signal(syscall.SIGKILL) }
+
+// stop gives the slot up: the client is told to end and has so long, before it is killed.
+// It reports whether it ended by itself.
+func (s *slot) stop(grace time.Duration) bool {
+	s.mu.Lock()
+	s.stopping = true
+	s.stdin.Close()
+	s.mu.Unlock()
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	byItself := true
+	select {
+	case <-s.over:
+	case <-timer.C:
+		byItself = false
+		s.kill()
+		<-s.over
+	}
+	s.clients.remove(s)
+	return byItself
+}
+
+// abandon gives the slot up and kills who is in it.
+func (s *slot) abandon() { s.stop(0) }
+
+func (c *clients) remove(s *slot) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.slots = slices.DeleteFunc(c.slots, func(other *slot) bool { return other == s })
+}
+
+// all returns the slots there are, of a role if that is not "".
+func (c *clients) all(role work.Role) []*slot {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var found []*slot
+	for _, s := range c.slots {
+		if role == "" || s.task.Role == role {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// heal has nobody die at failpoints any more. Who may is replaced; the others stay, and
+// have to get well by themselves.
+func (c *clients) heal() {
+	c.mu.Lock()
+	c.healed = true
+	c.mu.Unlock()
+	for _, s := range c.all("") {
+		s.mu.Lock()
+		doomed := s.doomed
+		s.mu.Unlock()
+		s.signal(syscall.SIGCONT)
+		if doomed {
+			s.kill()
+		}
+	}
+}
+
+// stopAll gives all slots of a role up, all at once, and returns those that had to be
+// killed.
+func (c *clients) stopAll(role work.Role, grace time.Duration) []string {
+	var mu sync.Mutex
+	var forced []string
+	var all sync.WaitGroup
+	for _, s := range c.all(role) {
+		all.Go(func() {
+			if !s.stop(grace) {
+				mu.Lock()
+				defer mu.Unlock()
+				forced = append(forced, s.name)
+			}
+		})
+	}
+	all.Wait()
+	return forced
+}
+
+// tally returns how many clients ended how.
+func (c *clients) tally() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.counts)
+}
+
+func (c *clients) complaints() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.faulty)
+}

@@ -1,0 +1,182 @@
+package harness
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/soak/check"
+	"github.com/dibs-go/dibs/soak/work"
+)
+
+// Probes is the category in which the harness tries in the end whether the store works:
+// no history has it.
+const Probes messagestore.Category = "probe"
+
+// A sampler keeps how much memory processes have.
+type sampler struct {
+	began time.Time
+
+	mu      sync.Mutex
+	samples map[string][]check.Sample
+}
+
+func newSampler() *sampler {
+	return &sampler{began: time.Now(), samples: map[string][]check.Sample{}}
+}
+
+func (s *sampler) sample(c *clients) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, slot := range c.all("") {
+		pid, process := slot.now()
+		if bytes := resident(pid); bytes > 0 {
+			s.samples[process] = append(s.samples[process], check.Sample{Seconds: time.Since(s.began).Seconds(), Bytes: bytes})
+		}
+	}
+}
+
+func (s *sampler) memory() (all []check.Memory) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for process, samples := range s.samples {
+		all = append(all, check.Memory{Proc: process, Samples: samples})
+	}
+	return all
+}
+
+// resident returns how much of a process' memory is in RAM, 0 if it is gone.
+func resident(pid int) int64 {
+	statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return 0
+	}
+	pages, _ := strconv.ParseInt(strings.Fields(string(statm))[1], 10, 64) // or else 0
+	return pages * int64(os.Getpagesize())
+}
+
+// facts measures what the histories do not tell, once all is over.
+func (r *run) facts(ctx context.Context, store *messagestore.Store) (*check.Facts, error) {
+	f := &check.Facts{Lag: map[string]int64{}, Usable: map[string]bool{}, Memory: r.memory.memory(), Canaries: 1}
+	for category := range r.wanted {
+		statuses, err := consumer.Positions(ctx, store, category)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range statuses {
+			for _, m := range s.Members {
+				f.Lag[fmt.Sprintf("%s of %s, %d of %d", s.Name, category, m.Member, s.Size)] = m.Lag
+			}
+		}
+	}
+	_, err := store.Write(ctx, Probes.Stream("1"), messagestore.AnyVersion, messagestore.Raw{Type: "Probe", Data: []byte(`{}`)})
+	f.Usable["store"] = err == nil
+	counts, err := filepath.Glob(filepath.Join(r.options.Out, "*"+work.CountEnding))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range counts {
+		encoded, err := os.ReadFile(path)
+		var count work.Count
+		if err := errors.Join(err, json.Unmarshal(encoded, &count)); err != nil {
+			return nil, err
+		}
+		f.Goroutines = append(f.Goroutines, check.Goroutines{
+			Proc: strings.TrimSuffix(filepath.Base(path), work.CountEnding), Before: count.Before, After: count.After,
+		})
+	}
+	if r.postgres != nil {
+		if f.PostgreSQL, err = r.postgresFacts(ctx); err != nil {
+			return nil, err
+		}
+	}
+	f.CanariesFound, err = canaries(r.options.Out)
+	return f, err
+}
+
+func (r *run) postgresFacts(ctx context.Context) (*check.PostgreSQL, error) {
+	log, err := os.ReadFile(r.postgres.Log())
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(r.options.Out, "postgres.log"), log, 0o600); err != nil {
+		return nil, err
+	}
+	p := &check.PostgreSQL{Log: errorsIn(log), Amcheck: true}
+	conn, err := pgx.Connect(ctx, r.url)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(ctx)
+	list := func(into *[]string, query string) error {
+		rows, err := conn.Query(ctx, query)
+		if err != nil {
+			return err
+		}
+		*into, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	}
+	return p, errors.Join(
+		list(&p.Locks, "select format('%s of %s', mode, pid) from pg_locks where locktype = 'advisory'"),
+		list(&p.IdleTransactions, "select format('%s since %s', pid, xact_start) from pg_stat_activity where state like 'idle in transaction%'"),
+	)
+}
+
+var errorLine = regexp.MustCompile(`\[\d+\] (\w{5}) (?:ERROR|FATAL|PANIC):  (.*)`)
+
+// errorsIn returns the errors of a PostgreSQL's log, one of each text that has no number in it.
+func errorsIn(log []byte) (lines []check.LogLine) {
+	seen := map[check.LogLine]bool{}
+	for match := range bytes.Lines(log) {
+		found := errorLine.FindSubmatch(match)
+		if found == nil {
+			continue
+		}
+		line := check.LogLine{SQLState: string(found[1]), Text: string(found[2])}
+		if !seen[line] && len(seen) < 10_000 {
+			seen[line] = true
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// canaries returns the files of a run, but the histories, that have what nobody should log.
+func canaries(dir string) (found []string, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range entries {
+		file, err := os.Open(filepath.Join(dir, entry.Name()))
+		if err != nil {
+			return nil, err
+		}
+		scanner := bufio.NewScanner(file)
+		scanner.Buffer(nil, 16<<20)
+		for scanner.Scan() {
+			if bytes.Contains(scanner.Bytes(), []byte(work.Canary)) {
+				found = append(found, entry.Name())
+				break
+			}
+		}
+		if err := errors.Join(scanner.Err(), file.Close()); err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,383 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dibs-go/dibs/internal/pgproxy"
+	"github.com/dibs-go/dibs/soak/history"
+	"github.com/dibs-go/dibs/soak/server"
+	"github.com/dibs-go/dibs/soak/work"
+)
+
+// A fault is something that goes wrong, from its beginning to its end. It calls begin
+// once it knows whom it hits, and what that returns when all is well again.
+type fault struct {
+	weight int // how often it comes, beside the others
+	name   string
+	says   string
+	server bool // needs a PostgreSQL
+	run    func(n *nemesis, ctx context.Context, random *rand.Rand, begin func(target string) (end func())) error
+}
+
+// faults are all there are, in the order of --faults list.
+var faults = []fault{
+	{6, "kill-backend", "SIGKILL to a process that serves a client: the server recovers", true, (*nemesis).killBackend},
+	{3, "kill-server", "SIGKILL to all processes of the server at once, and a start", true, (*nemesis).killServer},
+	{6, "kill-client", "SIGKILL to a writer, a consumer or a handler, which is replaced", false, (*nemesis).killClient},
+	{3, "pause-client", "SIGSTOP to a client for up to 3 s", false, (*nemesis).pauseClient},
+	{3, "pause-server", "SIGSTOP to a process of the server for up to a second", true, (*nemesis).pauseServer},
+	{6, "cut", "connections closed and reset at any byte, and before and after any message", true, (*nemesis).cut},
+	{2, "lose", "answers that are lost while the connection stays", true, (*nemesis).lose},
+	{2, "hold", "everything held up on its way, past the deadlines of some, and then let go", true, (*nemesis).hold},
+	{2, "drip", "messages that arrive byte by byte", true, (*nemesis).drip},
+	{1, "past-deadline", "SIGSTOP to every process that serves a client, for longer than any deadline of a write", true, (*nemesis).pastDeadline},
+	{2, "twin", "a second process with the identity of a consumer", false, (*nemesis).twin},
+	{2, "resize", "another size for the group", false, (*nemesis).resize},
+	{2, "deadlock", "transactions that write to two categories in opposite order", true, (*nemesis).deadlock},
+	{1, "connections", "no connection left for anybody", true, (*nemesis).connections},
+	{1, "reindex", "REINDEX CONCURRENTLY, VACUUM and ANALYZE of the table of messages", true, (*nemesis).reindex},
+}
+
+// lanes are how many faults there may be at a time.
+const lanes = 2
+
+// A nemesis has things go wrong, as a seed decides.
+type nemesis struct {
+	*run
+	faults []fault
+	seed   uint64
+
+	mu      sync.Mutex
+	counts  map[string]int
+	turns   map[string]*sync.Mutex // a fault is there once at a time
+	failed  []error
+	crashes []int64 // when the server was killed
+}
+
+func newNemesis(r *run, chosen []fault) *nemesis {
+	n := &nemesis{run: r, faults: chosen, seed: r.options.Seed, counts: map[string]int{}, turns: map[string]*sync.Mutex{}}
+	for _, f := range chosen {
+		n.turns[f.name] = &sync.Mutex{}
+	}
+	return n
+}
+
+// torment has one thing after the other go wrong until ctx is done, up to lanes of them at
+// once. When it returns, what began has ended.
+func (n *nemesis) torment(ctx context.Context) error {
+	if len(n.faults) == 0 {
+		<-ctx.Done()
+		return nil
+	}
+	var all sync.WaitGroup
+	for lane := range lanes {
+		all.Go(func() {
+			random := rand.New(rand.NewPCG(n.seed, uint64(lane)))
+			for wait(ctx, time.Duration(random.Int64N(int64(n.options.Gap)))) {
+				n.one(ctx, random)
+			}
+		})
+	}
+	all.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return errors.Join(n.failed...)
+}
+
+func (n *nemesis) one(ctx context.Context, random *rand.Rand) {
+	f := n.draw(random)
+	turn := n.turns[f.name]
+	if !turn.TryLock() {
+		return
+	}
+	defer turn.Unlock()
+	begin := func(target string) func() {
+		op, err := n.history.Begin(&history.Event{Func: history.Fault, Class: f.name, Target: target})
+		n.note(err)
+		n.mu.Lock()
+		n.counts[f.name]++
+		n.mu.Unlock()
+		return func() {
+			n.note(n.history.End(op, history.OK, &history.Event{Func: history.Fault, Class: f.name}))
+		}
+	}
+	if err := f.run(n, ctx, random, begin); err != nil {
+		n.note(fmt.Errorf("%s: %w", f.name, err))
+	}
+}
+
+func (n *nemesis) draw(random *rand.Rand) fault {
+	total := 0
+	for _, f := range n.faults {
+		total += f.weight
+	}
+	at := random.IntN(total)
+	for _, f := range n.faults {
+		if at -= f.weight; at < 0 {
+			return f
+		}
+	}
+	panic("the weights are more than their sum")
+}
+
+func (n *nemesis) note(err error) {
+	if err == nil {
+		return
+	}
+	n.log.Error().Err(err).Msg("nemesis")
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.failed = append(n.failed, err)
+}
+
+func (n *nemesis) crashed() error {
+	now, err := history.Now()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.crashes = append(n.crashes, now)
+	return err
+}
+
+// wait reports whether it has waited for d, and ctx is not done.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func between(random *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(random.Int64N(int64(most-least)))
+}
+
+func (n *nemesis) backends(client bool) []server.Backend {
+	return slices.DeleteFunc(n.postgres.Backends(), func(b server.Backend) bool { return (b.Kind == server.ClientBackend) != client })
+}
+
+func (n *nemesis) killBackend(_ context.Context, random *rand.Rand, begin func(string) func()) error {
+	if !n.up.TryRLock() {
+		return nil // it is down
+	}
+	defer n.up.RUnlock()
+	serving := n.backends(true)
+	if len(serving) == 0 {
+		return nil
+	}
+	victim := serving[random.IntN(len(serving))]
+	defer begin(fmt.Sprintf("%s %d", victim.Kind, victim.PID))()
+	if !n.postgres.Signal(victim.PID, syscall.SIGKILL) {
+		return nil
+	}
+	return n.crashed()
+}
+
+func (n *nemesis) killServer(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
+	n.up.Lock()
+	defer n.up.Unlock()
+	defer begin("postmaster")()
+	if err := errors.Join(n.postgres.Kill(), n.crashed()); err != nil {
+		return err
+	}
+	if random.IntN(2) == 0 {
+		wait(ctx, between(random, 0, 500*time.Millisecond))
+	}
+	return n.postgres.Start(context.WithoutCancel(ctx))
+}
+
+func (n *nemesis) anyClient(random *rand.Rand) *slot {
+	all := n.clients.all("")
+	return all[random.IntN(len(all))]
+}
+
+func (n *nemesis) killClient(_ context.Context, random *rand.Rand, begin func(string) func()) error {
+	victim := n.anyClient(random)
+	defer begin(victim.name)()
+	victim.kill()
+	return nil
+}
+
+func (n *nemesis) pauseClient(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
+	victim := n.anyClient(random)
+	defer begin(victim.name)()
+	child := victim.signal(syscall.SIGSTOP)
+	wait(ctx, between(random, 50*time.Millisecond, 3*time.Second))
+	child.Signal(syscall.SIGCONT)
+	return nil
+}
+
+func (n *nemesis) pauseServer(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
+	pid, kind := n.postgres.PID(), "postmaster"
+	if all := n.postgres.Backends(); len(all) > 0 && random.IntN(8) > 0 {
+		victim := all[random.IntN(len(all))]
+		pid, kind = victim.PID, victim.Kind
+	}
+	defer begin(fmt.Sprintf("%s %d", kind, pid))()
+	n.postgres.Signal(pid, syscall.SIGSTOP)
+	wait(ctx, between(random, 50*time.Millisecond, time.Second))
+	n.postgres.Signal(pid, syscall.SIGCONT)
+	return nil
+}
+
+func (n *nemesis) pastDeadline(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
+	serving := n.backends(true)
+	defer begin(fmt.Sprintf("%d backends", len(serving)))()
+	for _, b := range serving {
+		n.postgres.Signal(b.PID, syscall.SIGSTOP)
+	}
+	wait(ctx, work.Patience+between(random, 0, time.Second))
+	for _, b := range serving {
+		n.postgres.Signal(b.PID, syscall.SIGCONT)
+	}
+	return nil
+}
+
+// ruled puts a rule on one of the proxies for a while. Where it may leave a connection of
+// which the client does not learn that it is dead, it is severed in the end: there is
+// nobody here but us who would find that out.
+func (n *nemesis) ruled(ctx context.Context, random *rand.Rand, begin func(string) func(), most time.Duration, sever bool, rule pgproxy.Rule) error {
+	role := roles[random.IntN(len(roles))]
+	proxy := n.proxies[role]
+	if !proxy.turn.TryLock() {
+		return nil
+	}
+	defer proxy.turn.Unlock()
+	defer begin("connections of each " + string(role))()
+	proxy.SetRule(rule)
+	wait(ctx, between(random, most/10, most))
+	proxy.SetRule(nil)
+	proxy.Release()
+	if sever {
+		proxy.Sever()
+	}
+	return nil
+}
+
+var cuts = []pgproxy.Fault{
+	pgproxy.CloseBefore, pgproxy.CloseWithin, pgproxy.CloseAfter, pgproxy.ResetBefore, pgproxy.ResetWithin, pgproxy.ResetAfter, pgproxy.Forsake,
+}
+
+// seldom has one of the faults happen to a few messages.
+func seldom(random *rand.Rand, chance float64, which ...pgproxy.Fault) pgproxy.Rule {
+	own := rand.New(rand.NewPCG(random.Uint64(), 0)) // the rule outlives this call, in another goroutine
+	return func(pgproxy.Message) pgproxy.Fault {
+		if own.Float64() >= chance {
+			return pgproxy.Pass
+		}
+		return which[own.IntN(len(which))]
+	}
+}
+
+func (n *nemesis) cut(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
+	return n.ruled(ctx, random, begin, 2*time.Second, true, seldom(random, 0.02, cuts...))
+}
+
+func (n *nemesis) lose(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
+	return n.ruled(ctx, random, begin, time.Second, true, seldom(random, 0.01, pgproxy.Lose))
+}
+
+func (n *nemesis) hold(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
+	return n.ruled(ctx, random, begin, 4*time.Second, false, seldom(random, 0.5, pgproxy.Hold))
+}
+
+func (n *nemesis) drip(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
+	return n.ruled(ctx, random, begin, time.Second, false, seldom(random, 0.2, pgproxy.Drip))
+}
+
+func (n *nemesis) twin(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
+	all := slices.Concat(n.clients.all(work.Consumer), n.clients.all(work.Handler))
+	original := all[random.IntN(len(all))]
+	if strings.HasPrefix(original.name, groupName) {
+		return nil // resize is at work there
+	}
+	defer begin(original.name)()
+	twin, err := n.clients.add(original.name+"-twin", original.task)
+	if err != nil {
+		return err
+	}
+	wait(ctx, between(random, time.Second, 5*time.Second))
+	twin.abandon()
+	return nil
+}
+
+func (n *nemesis) resize(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
+	size := 1 + random.IntN(4)
+	if size == n.group.size {
+		size = size%4 + 1
+	}
+	defer begin(fmt.Sprintf("%d members instead of %d", size, n.group.size))()
+	grace := time.Duration(0)
+	if random.IntN(2) == 0 {
+		grace = 5 * time.Second
+	}
+	return n.group.resize(size, grace, random.IntN(2) == 0)
+}
+
+func (n *nemesis) deadlock(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
+	defer begin("two categories")()
+	task := n.task(work.Opposed, work.Writer)
+	task.Name = "opposed"
+	s, err := n.clients.add(task.Name, task)
+	if err != nil {
+		return err
+	}
+	wait(ctx, between(random, time.Second, 3*time.Second))
+	if !s.stop(stopGrace) {
+		return errors.New("who deadlocks does not end")
+	}
+	return nil
+}
+
+func (n *nemesis) connections(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
+	defer begin("all connections")()
+	var held []*pgx.Conn
+	defer func() {
+		for _, conn := range held {
+			_ = conn.Close(context.WithoutCancel(ctx)) // the server may be gone
+		}
+	}()
+	deadline, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for {
+		conn, err := pgx.Connect(deadline, n.postgres.URL(database))
+		if err != nil {
+			if e, ok := errors.AsType[*pgconn.PgError](err); !ok || e.Code != "53300" {
+				return nil // another fault was first
+			}
+			break
+		}
+		held = append(held, conn)
+	}
+	wait(ctx, between(random, 200*time.Millisecond, 2*time.Second))
+	return nil
+}
+
+func (n *nemesis) reindex(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
+	conn, err := pgx.Connect(ctx, n.postgres.URL(database))
+	if err != nil {
+		return nil // another fault was first
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	statement := []string{
+		"reindex table concurrently dibs.messages", "reindex table concurrently dibs.messages", "vacuum dibs.messages", "analyze dibs.messages",
+	}[random.IntN(4)]
+	defer begin(statement)()
+	limited, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	_, _ = conn.Exec(limited, statement) // it may be killed as anybody
+	return nil
+}

@@ -1,0 +1,64 @@
+package harness
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/soak/work"
+)
+
+// RowsFile is the file beside the histories that has every message there was in the end,
+// one JSON object a line.
+const RowsFile = "rows.json"
+
+// A Row is a message that there was in the end.
+type Row struct {
+	Stream   messagestore.StreamName     `json:"stream"`
+	Position messagestore.Version        `json:"position"`
+	Global   messagestore.GlobalPosition `json:"global"`
+	ID       uuid.UUID                   `json:"id"`
+	Value    uint64                      `json:"value"`
+	Hash     uint64                      `json:"hash"`
+	Effect   string                      `json:"effect,omitempty"`
+}
+
+// writeRows reads everything that is in the store, and returns how much there was.
+func writeRows(ctx context.Context, store *messagestore.Store, path string) (count int64, err error) {
+	file, err := os.Create(path)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	buffer := bufio.NewWriter(file)
+	encoder := json.NewEncoder(buffer)
+	categories, err := store.Categories(ctx, "")
+	if err != nil {
+		return 0, err
+	}
+	for _, category := range categories {
+		for m, err := range store.Category(ctx, category, 0, messagestore.Filter{}) {
+			if err != nil {
+				return 0, err
+			}
+			known, err := work.Known(m)
+			if err != nil {
+				return 0, err
+			}
+			row := Row{
+				Stream: m.Stream, Position: m.Position, Global: m.GlobalPosition,
+				ID: m.ID, Value: known.Value, Hash: known.Hash, Effect: work.EffectOf(m),
+			}
+			if err := encoder.Encode(row); err != nil {
+				return 0, err
+			}
+			count++
+		}
+	}
+	return count, buffer.Flush()
+}

@@ -1,0 +1,490 @@
+// Package harness runs the soak: servers, clients and a nemesis, and when all faults are
+// over a look at what is left.
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/pgproxy"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+	"github.com/dibs-go/dibs/migrations"
+	"github.com/dibs-go/dibs/soak/check"
+	"github.com/dibs-go/dibs/soak/history"
+	"github.com/dibs-go/dibs/soak/server"
+	"github.com/dibs-go/dibs/soak/work"
+)
+
+const (
+	database  = "soak"
+	stopGrace = time.Minute
+	settle    = 2 * time.Minute // how long it may take until every consumer has caught up
+	progress  = 5 * time.Second
+)
+
+// The names of what the nemesis passes through proxies.
+var roles = []work.Role{work.Writer, work.Consumer, work.Handler}
+
+// Options say what is run. All of it but what can be given on the command line is drawn
+// from the seed.
+type Options struct {
+	Seed       uint64
+	Duration   time.Duration
+	Writers    int
+	Consumers  int
+	Handlers   int
+	Faults     []string // names; none for all
+	SQLite     bool
+	Out        string // the folder for histories, which is made
+	Dir        string // where the servers keep their data
+	Failpoints string // "" for those that the seed draws
+
+	Gap  time.Duration // the longest wait of the nemesis between two faults
+	Load work.Load
+}
+
+// Draw fills in what depends on the seed alone.
+func (o *Options) Draw() {
+	random := rand.New(rand.NewPCG(o.Seed, 0x0975))
+	o.Gap = between(random, 500*time.Millisecond, 2*time.Second)
+	o.Load = work.Load{
+		Goroutines: 2 + random.IntN(6),
+		Categories: 2 + random.IntN(4),
+		Streams:    20 + random.IntN(200),
+		Skew:       1.1 + random.Float64(),
+		MaxBytes:   messagestore.MaxMessageBytes - 4<<10,
+		Pause:      random.IntN(15),
+	}
+	if o.Failpoints == "" {
+		var points []string
+		for _, name := range failpoints {
+			points = append(points, fmt.Sprintf("%s=kill:%.5f", name, 0.0005+0.002*random.Float64()))
+		}
+		o.Failpoints = strings.Join(points, ",")
+	}
+}
+
+// failpoints are where the library may be told to die: see package failpoint.
+var failpoints = []string{
+	"postgres/send", "postgres/sent", "consumer/handle", "consumer/handled", "consumer/record", "consumer/recorded",
+}
+
+// Faults returns the names of all faults, with what each does.
+func Faults() []string {
+	all := make([]string, len(faults))
+	for i, f := range faults {
+		all[i] = fmt.Sprintf("%-15s %s", f.name, f.says)
+	}
+	return all
+}
+
+// choose returns the faults with the names, or all that there are for the store.
+func (o *Options) choose() ([]fault, error) {
+	var chosen []fault
+	for _, f := range faults {
+		if f.server && o.SQLite {
+			continue
+		}
+		if len(o.Faults) == 0 || slices.Contains(o.Faults, f.name) {
+			chosen = append(chosen, f)
+		}
+	}
+	for _, name := range o.Faults {
+		known := slices.ContainsFunc(faults, func(f fault) bool { return f.name == name })
+		if !known && name != "none" {
+			return nil, fmt.Errorf("there is no fault %q", name)
+		}
+	}
+	return chosen, nil
+}
+
+// A run is all that there is of one.
+type run struct {
+	options Options
+	log     zerolog.Logger
+	history *history.Writer
+
+	postgres *server.Postgres // nil for SQLite
+	up       sync.RWMutex     // held for writing while the server is down by our own doing
+	url      string           // of the store, past every proxy
+	proxies  map[work.Role]*proxy
+	clients  *clients
+	group    *group
+	memory   *sampler
+	wanted   map[messagestore.Category]bool // that consumers read
+}
+
+// A proxy is between the clients of one role and the server.
+type proxy struct {
+	*pgproxy.Proxy
+	turn sync.Mutex // of the faults
+}
+
+// A Result is what a run did, beside the histories that it left in [Options.Out].
+type Result struct {
+	Faults     map[string]int  // how often there was each
+	Ends       map[string]int  // how the clients ended
+	Complaints []string        // of the harness: what it saw itself
+	Quiet      time.Duration   // from the last fault until every consumer had caught up
+	Recovery   []time.Duration // after each kill of the server, until a handler had handled again
+	Messages   int64           // that there are
+	Facts      *check.Facts
+}
+
+// Run does the soak until its duration is over or ctx is done, which is an error. What it
+// started has ended when it returns.
+func Run(ctx context.Context, options Options, log zerolog.Logger) (result *Result, err error) {
+	chosen, err := options.choose()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(options.Out, 0o755); err != nil {
+		return nil, err
+	}
+	if options.Out, err = filepath.Abs(options.Out); err != nil {
+		return nil, err
+	}
+	r := &run{options: options, log: log, proxies: map[work.Role]*proxy{}, memory: newSampler(), wanted: map[messagestore.Category]bool{}}
+	if r.history, err = history.Create(options.Out, "nemesis"); err != nil {
+		return nil, err
+	}
+	keeper, err := server.NewKeeper(options.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.history.Close(), keeper.Close()) }()
+	if err := r.open(ctx, keeper.Dir()); err != nil {
+		return nil, err
+	}
+	defer func() {
+		for _, p := range r.proxies {
+			err = errors.Join(err, p.Close())
+		}
+	}()
+	said, err := os.Create(filepath.Join(options.Out, "clients.log"))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, said.Close()) }()
+	r.clients = newClients(keeper.Dir(), options.Seed, options.Failpoints, log, said)
+	defer r.clients.stopAll("", 0)
+	if err := r.populate(); err != nil {
+		return nil, err
+	}
+	nemesis := newNemesis(r, chosen)
+	if err := r.torment(ctx, nemesis); err != nil {
+		return nil, err
+	}
+	result = &Result{Faults: nemesis.counts}
+	if err := r.heal(ctx, result); err != nil {
+		return nil, err
+	}
+	result.Ends = r.clients.tally()
+	result.Complaints = append(result.Complaints, r.clients.complaints()...)
+	if err := r.look(ctx, result); err != nil {
+		return nil, err
+	}
+	result.Recovery, err = recoveries(options.Out, nemesis.crashes)
+	return result, err
+}
+
+// open makes the store, and the proxies to it.
+func (r *run) open(ctx context.Context, dir string) error {
+	if r.options.SQLite {
+		r.url = "sqlite:" + filepath.Join(dir, "soak.db")
+		return nil
+	}
+	var err error
+	if r.postgres, err = server.NewPostgres(ctx, dir, "pg", nil); err != nil {
+		return err
+	}
+	admin, err := pgx.Connect(ctx, r.postgres.URL("postgres"))
+	if err != nil {
+		return err
+	}
+	_, err = admin.Exec(ctx, "create database "+database)
+	if err := errors.Join(err, admin.Close(ctx)); err != nil {
+		return err
+	}
+	r.url = r.postgres.URL(database)
+	conn, err := pgx.Connect(ctx, r.url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if _, err := conn.Exec(ctx, "create extension amcheck"); err != nil {
+		return err
+	}
+	if err := migrations.Up(ctx, conn, nil); err != nil {
+		return err
+	}
+	for _, role := range roles {
+		p, err := pgproxy.New("unix", r.postgres.Socket())
+		if err != nil {
+			return err
+		}
+		r.proxies[role] = &proxy{Proxy: p}
+	}
+	return nil
+}
+
+// task is what a client of a role is told, by way of the proxy of another if it has none.
+func (r *run) task(role, by work.Role) work.Task {
+	task := work.Task{Role: role, URL: r.url, History: r.options.Out, Load: r.options.Load}
+	if p := r.proxies[by]; p != nil {
+		task.URL = fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/%s?sslmode=disable", work.Canary, p.Port(), database)
+	}
+	return task
+}
+
+// populate starts the clients.
+func (r *run) populate() error {
+	for i := range r.options.Writers {
+		task := r.task(work.Writer, work.Writer)
+		task.Name = fmt.Sprintf("writer-%d", i)
+		if _, err := r.clients.add(task.Name, task); err != nil {
+			return err
+		}
+	}
+	for i := range r.options.Consumers {
+		task := r.task(work.Consumer, work.Consumer)
+		task.Name, task.Consumer = fmt.Sprintf("consumer-%d", i), fmt.Sprintf("consumer%d", i)
+		task.Category = work.Events(i % r.options.Load.Categories)
+		task.Parks = i%3 == 2
+		if _, err := r.clients.add(task.Name, task); err != nil {
+			return err
+		}
+	}
+	for i := range r.options.Handlers {
+		task := r.task(work.Handler, work.Handler)
+		task.Inline = i%2 == 1
+		task.Category, task.Consumer = work.Orders, "orders"
+		if task.Inline {
+			task.Category, task.Consumer = work.Payments, "payments"
+		}
+		task.Name = task.Consumer
+		if i > 1 {
+			break // one process for each identity
+		}
+		if _, err := r.clients.add(task.Name, task); err != nil {
+			return err
+		}
+	}
+	task := r.task(work.Consumer, work.Consumer)
+	task.Consumer, task.Category = groupName, work.Events(0)
+	r.group = &group{clients: r.clients, task: task}
+	return r.group.resize(2, 0, false)
+}
+
+// torment has the nemesis do its work for the duration of the run.
+func (r *run) torment(ctx context.Context, n *nemesis) error {
+	limited, cancel := context.WithTimeout(ctx, r.options.Duration)
+	defer cancel()
+	var told sync.WaitGroup
+	told.Go(func() {
+		began := time.Now()
+		for wait(limited, progress) {
+			r.memory.sample(r.clients)
+			n.mu.Lock()
+			counts := maps.Clone(n.counts)
+			n.mu.Unlock()
+			r.log.Info().Dur("after", time.Since(began).Round(time.Second)).Interface("faults", counts).Interface("ends", r.clients.tally()).
+				Int64("history MB", size(r.options.Out)>>20).Msg("running")
+		}
+	})
+	err := n.torment(limited)
+	told.Wait()
+	return errors.Join(err, ctx.Err())
+}
+
+// size is how much there is in a folder.
+func size(dir string) (total int64) {
+	entries, _ := os.ReadDir(dir) // of nothing there is nothing
+	for _, entry := range entries {
+		if info, err := entry.Info(); err == nil {
+			total += info.Size()
+		}
+	}
+	return total
+}
+
+// heal ends what is left of the faults and waits until every consumer has caught up.
+func (r *run) heal(ctx context.Context, result *Result) error {
+	op, err := r.history.Begin(&history.Event{Func: history.Heal})
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if r.postgres != nil {
+		if err := r.postgres.Start(ctx); err != nil {
+			return err
+		}
+		if err := errors.Join(r.postgres.Await(ctx), r.dropHalfIndexes(ctx)); err != nil {
+			return err
+		}
+	}
+	r.clients.heal()
+	r.log.Info().Msg("no more faults: the writers find out what became of their writes")
+	for _, name := range r.clients.stopAll(work.Writer, 2*stopGrace) {
+		result.Complaints = append(result.Complaints, name+" does not end: a write could not be resolved")
+	}
+	r.log.Info().Msg("the consumers catch up")
+	behind, err := r.catchUp(ctx)
+	if err != nil {
+		return err
+	}
+	kind := history.OK
+	if behind != "" {
+		kind = history.Fail
+		result.Complaints = append(result.Complaints, "after "+settle.String()+" "+behind)
+	}
+	result.Quiet = time.Since(began)
+	if err := r.history.End(op, kind, &history.Event{Func: history.Heal, Note: behind}); err != nil {
+		return err
+	}
+	for _, name := range r.clients.stopAll("", stopGrace) {
+		result.Complaints = append(result.Complaints, name+" does not end when it is told to")
+	}
+	return nil
+}
+
+// dropHalfIndexes drops what a REINDEX CONCURRENTLY has left that was killed.
+func (r *run) dropHalfIndexes(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, r.url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	rows, err := conn.Query(ctx, "select indexrelid::regclass::text from pg_index where not indisvalid")
+	if err != nil {
+		return err
+	}
+	half, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	for _, index := range half {
+		_, dropped := conn.Exec(ctx, "drop index "+index)
+		err = errors.Join(err, dropped)
+	}
+	return err
+}
+
+// store opens the store past every proxy.
+func (r *run) store(ctx context.Context) (*messagestore.Store, error) {
+	if path, ok := strings.CutPrefix(r.url, "sqlite:"); ok {
+		driver, err := sqlite.Open(ctx, path, nil)
+		if err != nil {
+			return nil, err
+		}
+		return messagestore.New(driver, nil), nil
+	}
+	driver, err := postgres.Open(ctx, r.url, nil)
+	if err != nil {
+		return nil, err
+	}
+	return messagestore.New(driver, nil), nil
+}
+
+// catchUp waits until no consumer has anything left to do, and says who has if that takes
+// too long.
+func (r *run) catchUp(ctx context.Context) (behind string, err error) {
+	store, err := r.store(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer store.Close()
+	for _, s := range r.clients.all("") {
+		r.wanted[s.task.Category] = true
+	}
+	deadline, cancel := context.WithTimeout(ctx, settle)
+	defer cancel()
+	for told := time.Now(); ; {
+		behind = ""
+		for category := range r.wanted {
+			statuses, err := consumer.Positions(ctx, store, category)
+			if err != nil {
+				return "", err
+			}
+			behind += lag(category, statuses)
+		}
+		if behind == "" {
+			return "", nil
+		}
+		if time.Since(told) > progress {
+			told = time.Now()
+			r.log.Info().Str("behind", behind).Msg("catching up")
+		}
+		if !wait(deadline, 100*time.Millisecond) {
+			return behind, ctx.Err()
+		}
+	}
+}
+
+func lag(category messagestore.Category, statuses []consumer.Status) string {
+	var b strings.Builder
+	for _, s := range statuses {
+		if s.Err != nil {
+			fmt.Fprintf(&b, "%s of %s: %v; ", s.Name, category, s.Err)
+		}
+		for _, m := range s.Members {
+			if m.Lag > 0 || m.Err != nil {
+				fmt.Fprintf(&b, "%s (%d of %d) of %s is %d behind, %v; ", s.Name, m.Member, s.Size, category, m.Lag, m.Err)
+			}
+		}
+	}
+	return b.String()
+}
+
+// look writes down what is in the store, and checks the database itself.
+func (r *run) look(ctx context.Context, result *Result) error {
+	store, err := r.store(ctx)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	if result.Messages, err = writeRows(ctx, store, filepath.Join(r.options.Out, RowsFile)); err != nil {
+		return err
+	}
+	if result.Facts, err = r.facts(ctx, store); err != nil {
+		return err
+	}
+	if r.postgres == nil {
+		return nil
+	}
+	pool, err := pgxpool.New(ctx, r.url)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	verification, err := postgres.NewAdmin(pool, nil).Verify(ctx, &postgres.VerifyConfig{Amcheck: true})
+	if err != nil {
+		return err
+	}
+	for _, v := range verification.Violations {
+		result.Complaints = append(result.Complaints, "verify: "+v.String())
+	}
+	return nil
+}
+
+// Chosen returns the names of the faults that there were to choose from.
+func (o *Options) Chosen() (names []string) {
+	chosen, _ := o.choose() // or else none
+	for _, f := range chosen {
+		names = append(names, f.name)
+	}
+	return names
+}

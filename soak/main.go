@@ -1,0 +1,139 @@
+// Command soak torments a store, with real processes that are really killed, and then
+// checks the history of all that they did against what is promised.
+//
+//	make soak                        some minutes
+//	make soak SOAK=--long            an hour
+//	make soak SOAK='--seed 7'        the faults and the load of another run
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/server"
+	"github.com/dibs-go/dibs/soak/work"
+)
+
+type commands struct {
+	Run   run      `cmd:"" default:"withargs" help:"Torment a store, and check what it did."`
+	Check checkRun `cmd:"" help:"Check what a run has left."`
+}
+
+type run struct {
+	Seed      uint64        `help:"What is drawn from: another one each time if it is 0." default:"0" placeholder:"N"`
+	Long      bool          `help:"Torment for an hour."`
+	Duration  time.Duration `help:"How long to torment. 3m, or 1h with --long." placeholder:"D"`
+	Writers   int           `help:"Processes that write." default:"4" placeholder:"N"`
+	Consumers int           `help:"Processes that consume events, beside a group of one to four." default:"4" placeholder:"N"`
+	Handlers  int           `help:"Processes that handle commands with idempotence keys: up to 2." default:"2" placeholder:"N"`
+	Faults    []string      `help:"The faults, by name, with commas; all, none, or list to see them." default:"all" placeholder:"NAME"`
+	Store     string        `help:"postgres or sqlite." enum:"postgres,sqlite" default:"postgres"`
+	Out       string        `help:"The folder for what was done and found; a new one below it each time." default:"results" placeholder:"DIR"`
+	Dir       string        `help:"Where the servers keep their data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
+}
+
+type checkRun struct {
+	Dir string `arg:"" help:"The folder that the run has written to."`
+}
+
+func main() {
+	server.RunKeeper()
+	work.RunClient()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once, and the keeper the rest
+	var c commands
+	parsed := kong.Parse(&c, kong.Name("soak"), kong.UsageOnError(), kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Description("Torments a store with real processes that are really killed, and checks the history of what they did."))
+	if err := parsed.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "soak:", err)
+		os.Exit(1)
+	}
+}
+
+// What is known of a run beside its histories.
+type report struct {
+	Commit  string          `json:"commit"`
+	Date    time.Time       `json:"date"`
+	Options harness.Options `json:"options"`
+	Result  *harness.Result `json:"result"`
+}
+
+// reportFile is beside the histories.
+const reportFile = "run.json"
+
+func (f run) Run(ctx context.Context) error {
+	if slices.Equal(f.Faults, []string{"list"}) {
+		fmt.Println(strings.Join(harness.Faults(), "\n"))
+		return nil
+	}
+	log := zerolog.New(console()).With().Timestamp().Logger()
+	options := f.options()
+	r := report{Commit: commit(ctx), Date: time.Now().UTC(), Options: options}
+	options.Out = filepath.Join(f.Out, fmt.Sprintf("%s-%d", r.Date.Format("20060102-150405"), options.Seed))
+	log.Info().Uint64("seed", options.Seed).Str("commit", r.Commit).Interface("options", options).Msg("run")
+	var err error
+	if r.Result, err = harness.Run(ctx, options, log); err != nil {
+		return err
+	}
+	encoded, err := json.MarshalIndent(r, "", "\t")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(options.Out, reportFile), encoded, 0o600); err != nil {
+		return err
+	}
+	return checkRun{options.Out}.Run(ctx)
+}
+
+func (f run) options() harness.Options {
+	o := harness.Options{
+		Seed: f.Seed, Duration: f.Duration, Writers: f.Writers, Consumers: f.Consumers, Handlers: f.Handlers,
+		SQLite: f.Store == "sqlite", Dir: f.Dir,
+	}
+	if !slices.Equal(f.Faults, []string{"all"}) {
+		o.Faults = f.Faults
+	}
+	if o.Duration == 0 {
+		o.Duration = 3 * time.Minute
+		if f.Long {
+			o.Duration = time.Hour
+		}
+	}
+	for o.Seed == 0 {
+		o.Seed = rand.Uint64()
+	}
+	o.Draw()
+	return o
+}
+
+// commit names what is run: "" if nobody knows.
+func commit(ctx context.Context) string {
+	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--abbrev=12").Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// console is where a person watches: without colours if it is no terminal.
+func console() zerolog.ConsoleWriter {
+	stderr, err := os.Stderr.Stat()
+	return zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: time.TimeOnly, NoColor: err != nil || stderr.Mode()&os.ModeCharDevice == 0}
+}
+
+var errViolated = errors.New("a promise was broken, or too little happened to tell")

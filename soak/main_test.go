@@ -1,0 +1,109 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/server"
+	"github.com/dibs-go/dibs/soak/work"
+)
+
+func TestMain(m *testing.M) {
+	server.RunKeeper() // runs start this program
+	work.RunClient()
+	goleak.VerifyTestMain(m)
+}
+
+// short is a run that is as small as one can be, and what it leaves.
+func short(t *testing.T, change func(*run)) (dir string, err error) {
+	t.Helper()
+	out := t.TempDir()
+	f := run{Seed: 3, Duration: 4 * time.Second, Writers: 2, Consumers: 2, Handlers: 2, Store: "postgres", Out: out, Dir: "/var/tmp"}
+	change(&f)
+	err = f.Run(t.Context())
+	left, globErr := filepath.Glob(filepath.Join(out, "*"))
+	require.NoError(t, globErr)
+	require.Len(t, left, 1)
+	running, globErr := filepath.Glob("/proc/[0-9]*/environ")
+	require.NoError(t, globErr)
+	for _, path := range running {
+		environ, _ := os.ReadFile(path) // or else it has ended
+		require.NotContains(t, string(environ), left[0], "%s is still there", path)
+	}
+	return left[0], err
+}
+
+// told is what the run says it found, without what was too little for a verdict: it is
+// so in a run of seconds.
+func told(t *testing.T, dir string, err error) {
+	t.Helper()
+	if err != nil {
+		require.ErrorIs(t, err, errViolated)
+	}
+	verdict, err := os.ReadFile(filepath.Join(dir, "verdict.txt"))
+	require.NoError(t, err)
+	require.NotContains(t, string(verdict), "a promise was broken")
+	require.NotContains(t, string(verdict), "harness:", string(verdict))
+}
+
+func TestARunWithFaultsIsCheckedAndLeavesNothing(t *testing.T) {
+	dir, err := short(t, func(f *run) { f.Faults = []string{"kill-backend", "kill-server", "kill-client", "cut"} })
+	told(t, dir, err)
+
+	encoded, err := os.ReadFile(filepath.Join(dir, reportFile))
+	require.NoError(t, err)
+	var r report
+	require.NoError(t, json.Unmarshal(encoded, &r))
+	require.Equal(t, uint64(3), r.Options.Seed)
+	require.NotEmpty(t, r.Result.Faults)
+	require.NotZero(t, r.Result.Messages)
+}
+
+func TestARunOnSQLite(t *testing.T) {
+	dir, err := short(t, func(f *run) { f.Store, f.Faults = "sqlite", []string{"kill-client", "twin"} })
+	told(t, dir, err)
+}
+
+// A message that is taken away is missed.
+func TestARunThatLostAMessageFails(t *testing.T) {
+	dir, _ := short(t, func(f *run) { f.Faults = []string{"none"} })
+	path := filepath.Join(dir, harness.RowsFile)
+	all, err := os.ReadFile(path)
+	require.NoError(t, err)
+	lines := strings.SplitAfter(string(all), "\n")
+	for i, line := range lines {
+		if strings.Contains(line, `"account0-`) {
+			lines[i] = ""
+			break
+		}
+	}
+	require.NoError(t, os.WriteFile(path, []byte(strings.Join(lines, "")), 0o600))
+
+	require.ErrorIs(t, checkRun{dir}.Run(t.Context()), errViolated)
+
+	verdict, err := os.ReadFile(filepath.Join(dir, "verdict.txt"))
+	require.NoError(t, err)
+	require.Contains(t, string(verdict), "a promise was broken")
+}
+
+func TestOneSeedDrawsOneRun(t *testing.T) {
+	t.Parallel()
+	first, again := run{Seed: 5}.options(), run{Seed: 5}.options()
+	require.Equal(t, first, again)
+	require.NotEqual(t, run{Seed: 5}.options().Load, run{Seed: 6}.options().Load)
+	require.NotZero(t, run{}.options().Seed)
+}
+
+func TestUnknownFaultIsRefused(t *testing.T) {
+	t.Parallel()
+	err := run{Faults: []string{"earthquake"}, Out: t.TempDir()}.Run(t.Context())
+	require.EqualError(t, err, `there is no fault "earthquake"`)
+}

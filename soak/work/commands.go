@@ -1,0 +1,39 @@
+package work
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+const commandType = "Do"
+
+// Do is a command with an idempotence key.
+type Do struct {
+	Value  uint64 `json:"value"`
+	Key    string `json:"key"`
+	Amount int    `json:"amount"`
+}
+
+// MessageType is the same for ever.
+func (Do) MessageType() string { return commandType }
+
+// key is the command's.
+func (d Do) key() string { return d.Key }
+
+func newCommand(value uint64, key string, amount int) messagestore.Raw {
+	data, err := json.Marshal(Do{value, key, amount})
+	if err != nil {
+		panic(err) // it has no field that does not encode
+	}
+	return messagestore.Raw{Type: commandType, Data: data}
+}
+
+func keyOf(data json.RawMessage) (string, error) {
+	var d Do
+	if err := json.Unmarshal(data, &d); err != nil {
+		return "", fmt.Errorf("a command: %w", err)
+	}
+	return d.Key, nil
+}

@@ -1,0 +1,370 @@
+package work
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation"
+	"github.com/dibs-go/dibs/soak/history"
+)
+
+// The bounds of what a consumer hands over again.
+const (
+	positionInterval = 50
+	batchSize        = 100
+)
+
+var errFenced = errors.New("fenced")
+
+// A watched consumer writes down what it is given and what it does.
+type watched struct {
+	*client
+	run  uint64
+	once *reservation.Reserver // of a handler
+
+	mu       sync.Mutex
+	random   *rand.Rand
+	attempts map[messagestore.GlobalPosition]int
+	failed   map[uuid.UUID]history.Message // what the handler failed for last
+}
+
+func (c *client) consume(ctx context.Context) error {
+	w := c.newWatched()
+	return w.consume(ctx, consumer.HandlerFunc(w.effect))
+}
+
+// handle runs a consumer of commands that does each key's once.
+func (c *client) handle(ctx context.Context) error {
+	w := c.newWatched()
+	once, err := reservation.New(c.store, &reservation.Config{OnOutcome: w.outcome, Logger: c.log})
+	if err != nil {
+		return err
+	}
+	w.once = once
+	mux := handler.NewStrict()
+	if c.task.Inline {
+		handler.On(mux, reservation.Inline(once, c.store, Do.key, w.decide))
+	} else {
+		handler.On(mux, reservation.Copy(once, Do.key, w.do))
+	}
+	return w.consume(ctx, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Recorded) error {
+		return w.reserve(ctx, m, mux.Handle)
+	}))
+}
+
+func (c *client) newWatched() *watched {
+	return &watched{client: c, random: rand.New(rand.NewPCG(c.task.Seed, 0xc0)), attempts: map[messagestore.GlobalPosition]int{}, failed: map[uuid.UUID]history.Message{}}
+}
+
+// event is one of this consumer's.
+func (w *watched) event(f history.Func) *history.Event {
+	return &history.Event{Func: f, Consumer: w.task.Consumer, Category: w.task.Category, Run: w.run}
+}
+
+func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
+	config := &consumer.Config{
+		GroupSize: w.task.Size, GroupMember: w.task.Member, Concurrency: 1 + w.random.IntN(8),
+		BatchSize: batchSize, PositionInterval: positionInterval,
+		PollInterval: 50 * time.Millisecond, PositionEvery: 200 * time.Millisecond, Grace: 5 * time.Second,
+		Logger: w.log,
+		Errors: consumer.ErrorPolicy{Retries: 1000, MinBackoff: 10 * time.Millisecond, MaxBackoff: 500 * time.Millisecond},
+	}
+	c, err := consumer.New(&watchedStore{w.store, w}, w.task.Category, w.task.Consumer, &watchedHandler{w, h}, config)
+	if err != nil {
+		return err
+	}
+	begin := w.event(history.Run)
+	begin.Size, begin.Member, begin.Generation, begin.Interval, begin.Batch = w.task.Size, w.task.Member, w.task.Generation, positionInterval, batchSize
+	w.run = w.history.begin(begin)
+	err = c.Run(ctx)
+	end, kind := w.event(history.Run), history.OK
+	end.Run = 0
+	if err != nil {
+		kind, end.Note, end.Class = history.Fail, shorten(err.Error()), "error"
+	}
+	switch {
+	case errors.Is(err, consumer.ErrConsumerFenced):
+		end.Class = history.Fenced
+		err = errFenced
+	case errors.Is(err, consumer.ErrPositionAhead):
+		end.Class = history.Ahead
+	}
+	w.history.end(w.run, kind, end)
+	return err
+}
+
+// A watchedHandler writes down each call.
+type watchedHandler struct {
+	*watched
+	next consumer.Handler
+}
+
+// Handle implements [consumer.Handler].
+func (h *watchedHandler) Handle(ctx context.Context, m *messagestore.Recorded) error {
+	known, err := recordedOf(m)
+	if err != nil {
+		return err
+	}
+	begin := h.event(history.Handle)
+	begin.Appends = []history.Append{{Stream: m.Stream, Messages: []history.Message{known}}}
+	if m.Type == commandType {
+		if begin.Key, err = keyOf(m.Data); err != nil {
+			return err
+		}
+	}
+	h.mu.Lock()
+	h.attempts[m.GlobalPosition]++
+	begin.Attempt = h.attempts[m.GlobalPosition]
+	fails, after := h.random.IntN(200) == 0, h.random.IntN(2) == 0
+	h.mu.Unlock()
+	op := h.history.begin(begin)
+	if fails && !after {
+		err = errors.New("the handler fails before it has done anything")
+	} else {
+		err = h.next.Handle(ctx, m)
+	}
+	if err == nil && fails {
+		err = errors.New("the handler fails after it has done everything")
+	}
+	end, kind := h.event(history.Handle), history.OK
+	h.mu.Lock()
+	if err != nil {
+		kind, end.Class, end.Note = history.Fail, "error", shorten(err.Error())
+		h.failed[m.ID] = known
+	} else {
+		delete(h.attempts, m.GlobalPosition)
+		delete(h.failed, m.ID)
+	}
+	h.mu.Unlock()
+	h.history.end(op, kind, end)
+	return err
+}
+
+// An effect is what a handler writes for a message.
+type effect struct {
+	Of  uuid.UUID `json:"of"`
+	Key string    `json:"key,omitempty"` // of the command
+}
+
+const effectType = "Done"
+
+// MessageType is the same for ever.
+func (effect) MessageType() string { return effectType }
+
+// EffectOf returns the idempotence key whose effect a message is, "" if it is none's.
+func EffectOf(m *messagestore.Recorded) string {
+	var e effect
+	if m.Type == effectType {
+		_ = json.Unmarshal(m.Data, &e) // or else it is none's
+	}
+	return e.Key
+}
+
+// EffectCategory is where a consumer writes its effects: one stream for each that it
+// reads, in which the effect of a message has the message's own position.
+func EffectCategory(consumerName string) messagestore.Category {
+	return messagestore.Category("done:" + consumerName)
+}
+
+type poison struct{}
+
+func (poison) Error() string { return "poison" }
+func (poison) Park() bool    { return true }
+
+// effect writes to the store, at the expected version, and to a file.
+func (w *watched) effect(ctx context.Context, m *messagestore.Recorded) error {
+	if w.task.Parks && m.Type == poisonType {
+		return poison{}
+	}
+	if !w.task.Parks {
+		if err := w.effectAtItsVersion(ctx, m); err != nil {
+			return err
+		}
+	}
+	external := w.event(history.Effect)
+	external.Key = m.ID.String()
+	w.history.note(external)
+	return nil
+}
+
+func (w *watched) effectAtItsVersion(ctx context.Context, m *messagestore.Recorded) error {
+	stream := EffectCategory(w.task.Consumer).Stream(m.Stream.IDs()...)
+	version, err := w.store.Version(ctx, stream)
+	switch {
+	case err != nil:
+		return err
+	case version >= m.Position:
+		return nil // it is done
+	case version < m.Position-1:
+		return fmt.Errorf("%s comes before its turn: the effect of %d is the last", m, version)
+	}
+	_, err = w.store.Write(ctx, stream, version, messagestore.Message{ID: reservation.DeriveID(m, w.task.Consumer), Body: effect{Of: m.ID}})
+	return err
+}
+
+// done is what is written for each key, to a stream that is named as the reservation is.
+func (w *watched) done(m handler.Message[Do]) (messagestore.StreamWrite, error) {
+	stream := m.Stream
+	if w.task.Inline { // the message is the command, and no copy of it
+		var err error
+		if stream, err = w.once.Stream(stream, m.Body.Key); err != nil {
+			return messagestore.StreamWrite{}, err
+		}
+	}
+	return messagestore.StreamWrite{
+		Stream:   EffectCategory(w.task.Consumer).Stream(stream.IDs()...),
+		Expected: messagestore.AnyVersion,
+		Bodies:   []messagestore.Body{messagestore.Message{ID: reservation.DeriveID(m.Recorded, "done"), Body: effect{m.ID, m.Body.Key}}},
+	}, nil
+}
+
+// do has the effect of a command that is the first of its key, by Copy.
+func (w *watched) do(ctx context.Context, m handler.Message[Do]) error {
+	write, err := w.done(m)
+	if err != nil {
+		return err
+	}
+	if _, err := w.store.Write(ctx, write.Stream, write.Expected, write.Bodies...); err != nil {
+		return err
+	}
+	w.external(m.Body.Key)
+	return nil
+}
+
+// decide has the effect by Inline.
+func (w *watched) decide(_ context.Context, m handler.Message[Do]) ([]messagestore.StreamWrite, error) {
+	write, err := w.done(m)
+	if err != nil {
+		return nil, err
+	}
+	w.external(m.Body.Key)
+	return []messagestore.StreamWrite{write}, nil
+}
+
+func (w *watched) external(key string) {
+	e := w.event(history.Effect)
+	e.Key = key
+	w.history.note(e)
+}
+
+type attemptKey struct{}
+
+// reserve writes down an attempt to reserve the key of a command.
+func (w *watched) reserve(ctx context.Context, m *messagestore.Recorded, next handler.HandlerFunc) error {
+	key, err := keyOf(m.Data)
+	if err != nil {
+		return err
+	}
+	stream, err := w.once.Stream(m.Stream, key)
+	if err != nil || strings.Contains(m.Stream.ID(), "+") {
+		return next(ctx, m) // a copy
+	}
+	begin := w.event(history.Reserve)
+	begin.Key, begin.Value = key, valueOf(m.Data)
+	begin.Appends = []history.Append{{Stream: stream, Messages: []history.Message{{ID: m.ID}}}}
+	op := w.history.begin(begin)
+	var outcome reservation.Outcome
+	err = next(context.WithValue(ctx, attemptKey{}, &outcome), m)
+	end, kind := w.event(history.Reserve), history.OK
+	switch outcome {
+	case reservation.Reserved:
+		end.Class = history.Won
+	case reservation.Duplicate:
+		end.Class = history.Duplicate
+	case reservation.KeyReused:
+		end.Class, kind = history.KeyReused, history.Fail
+	default:
+		end.Class, kind = "error", history.Info
+		if err != nil {
+			end.Note = shorten(err.Error())
+		}
+	}
+	w.history.end(op, kind, end)
+	return err
+}
+
+// outcome is called by the reserver, before it acts on it.
+func (w *watched) outcome(ctx context.Context, _ *messagestore.Recorded, result reservation.Result) {
+	if outcome, ok := ctx.Value(attemptKey{}).(*reservation.Outcome); ok {
+		*outcome = result.Outcome
+	}
+}
+
+// A watchedStore writes down what the consumer itself reads and writes.
+type watchedStore struct {
+	*recorder
+	watched *watched
+}
+
+// CategoryPage implements [consumer.Store].
+func (s *watchedStore) CategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	page, err := s.recorder.CategoryPage(ctx, q)
+	if err != nil || q.Category != s.watched.task.Category {
+		return page, err
+	}
+	e := s.watched.event(history.Fetch)
+	e.Position = page.Next
+	s.history.note(e)
+	return page, nil
+}
+
+// Write implements [consumer.Store].
+func (s *watchedStore) Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error) {
+	e, err := s.eventOf(stream, bodies)
+	if err != nil || e == nil {
+		written, writeErr := s.recorder.Write(ctx, stream, expected, bodies...)
+		return written, errors.Join(err, writeErr)
+	}
+	f := e.Func
+	op := s.history.begin(e)
+	written, err := s.recorder.Write(ctx, stream, expected, bodies...)
+	end, kind := ending(err)
+	end.Func, end.Appends = f, nil
+	s.history.end(op, kind, end)
+	return written, err
+}
+
+// eventOf tells what a consumer's own write is, nil if it is of no concern.
+func (s *watchedStore) eventOf(stream messagestore.StreamName, bodies []messagestore.Body) (*history.Event, error) {
+	body := bodies[0]
+	if m, ok := body.(messagestore.Message); ok {
+		body = m.Body
+	}
+	data, err := dataOf(body)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case stream.Category() == s.watched.task.Category.WithType("position") && body.MessageType() == "Recorded":
+		e := s.watched.event(history.Position)
+		var recorded struct {
+			Position messagestore.GlobalPosition `json:"position"`
+		}
+		err := json.Unmarshal(data, &recorded)
+		e.Position = recorded.Position
+		return e, err
+	case stream.Category() == s.watched.task.Category.WithType("deadLetter") && body.MessageType() == "Parked":
+		e := s.watched.event(history.Park)
+		var parked struct {
+			MessageID uuid.UUID               `json:"messageId"`
+			Stream    messagestore.StreamName `json:"stream"`
+		}
+		err := json.Unmarshal(data, &parked)
+		s.watched.mu.Lock()
+		defer s.watched.mu.Unlock()
+		e.Appends = []history.Append{{Stream: parked.Stream, Messages: []history.Message{s.watched.failed[parked.MessageID]}}}
+		return e, err
+	}
+	return nil, nil
+}

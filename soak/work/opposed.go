@@ -1,0 +1,49 @@
+package work
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/soak/history"
+)
+
+// oppose writes to two categories in transactions of the caller's, by pairs that take the
+// categories in opposite order and so deadlock.
+func (c *client) oppose(ctx context.Context) error {
+	errs := make([]error, 4)
+	var all sync.WaitGroup
+	for i := range errs {
+		w := c.newCaller(i)
+		all.Go(func() {
+			for ctx.Err() == nil && errs[i] == nil {
+				errs[i] = w.opposed(i%2 == 0)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func (w *caller) opposed(forward bool) error {
+	first, second := w.freshIn(0), w.freshIn(1)
+	if !forward {
+		first, second = second, first
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	writes := []messagestore.StreamWrite{w.one(first), w.one(second)}
+	op, err := w.store.begin(history.WriteTx, writes...)
+	if err != nil {
+		return err
+	}
+	return w.endTransaction(ctx, op, writes, false)
+}
+
+func (w *caller) one(stream messagestore.StreamName) messagestore.StreamWrite {
+	return messagestore.StreamWrite{
+		Stream: stream, Expected: messagestore.NoStream,
+		Bodies: []messagestore.Body{messagestore.Message{ID: newID(), Body: w.content.body()}},
+	}
+}

@@ -1,0 +1,199 @@
+package work
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/soak/history"
+)
+
+const connectTimeout = 5 * time.Second
+
+// A recorder is a store that writes down what is written to it, and what became of that.
+// It is safe for concurrent use.
+type recorder struct {
+	*messagestore.Store
+	atomic  *messagestore.AtomicStore
+	driver  messagestore.Driver
+	history journal
+}
+
+func newRecorder(store *messagestore.Store, driver messagestore.Driver, j journal) (*recorder, error) {
+	atomic, err := store.Atomic()
+	if err != nil {
+		return nil, err
+	}
+	return &recorder{store, atomic, driver, j}, nil
+}
+
+// Write is messagestore.Store's.
+func (r *recorder) Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error) {
+	write := messagestore.StreamWrite{Stream: stream, Expected: expected, Bodies: identified(bodies)}
+	op, err := r.begin(history.Write, write)
+	if err != nil {
+		return messagestore.Written{}, err
+	}
+	written, err := r.Store.Write(ctx, stream, expected, write.Bodies...)
+	return written, r.end(op, history.Write, []messagestore.Written{written}, err)
+}
+
+// WriteStreams is messagestore.AtomicStore's.
+func (r *recorder) WriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, error) {
+	for i := range writes {
+		writes[i].Bodies = identified(writes[i].Bodies)
+	}
+	op, err := r.begin(history.Write, writes...)
+	if err != nil {
+		return nil, err
+	}
+	written, err := r.atomic.WriteStreams(ctx, writes...)
+	return written, r.end(op, history.Write, written, err)
+}
+
+func (r *recorder) begin(f history.Func, writes ...messagestore.StreamWrite) (op uint64, err error) {
+	e := &history.Event{Func: f}
+	for _, w := range writes {
+		a := history.Append{Stream: w.Stream, Expected: w.Expected}
+		for _, body := range w.Bodies {
+			m, err := messageOf(body)
+			if err != nil {
+				return 0, err
+			}
+			a.Messages = append(a.Messages, m)
+		}
+		e.Appends = append(e.Appends, a)
+	}
+	return r.history.begin(e), nil
+}
+
+// An unknown is the error of a write of unknown outcome, with the operation that it was.
+type unknown struct {
+	op  uint64
+	err error
+}
+
+func (u *unknown) Error() string { return u.err.Error() }
+func (u *unknown) Unwrap() error { return u.err }
+
+// end writes down how a write ended, and returns its error.
+func (r *recorder) end(op uint64, f history.Func, written []messagestore.Written, err error) error {
+	e, kind := ending(err)
+	e.Func = f
+	if err == nil {
+		e.Appends = appends(written)
+	}
+	r.history.end(op, kind, e)
+	if kind == history.Info {
+		return &unknown{op, err}
+	}
+	return err
+}
+
+func appends(written []messagestore.Written) []history.Append {
+	all := make([]history.Append, len(written))
+	for i, w := range written {
+		all[i] = history.Append{Stream: w.Stream, Version: w.Version, Global: w.GlobalPosition, Duplicate: w.Duplicate}
+	}
+	return all
+}
+
+// ending says what an error of a write means.
+func ending(err error) (*history.Event, history.Kind) {
+	if err == nil {
+		return &history.Event{}, history.OK
+	}
+	e := &history.Event{Note: shorten(err.Error())}
+	if errors.Is(err, messagestore.ErrOutcomeUnknown) {
+		return e, history.Info
+	}
+	switch conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); {
+	case ok:
+		e.Class, e.Actual = history.Conflict, conflict.Actual
+		e.Appends = []history.Append{{Stream: conflict.Stream}}
+	case errors.Is(err, messagestore.ErrIDConflict):
+		e.Class = history.IDConflict
+	case errors.Is(err, errRolledBack):
+		e.Class = history.RolledBack
+	case errors.Is(err, messagestore.ErrInvalid):
+		e.Class = history.Refused
+	default:
+		e.Class = "error"
+	}
+	return e, history.Fail
+}
+
+func shorten(text string) string { return text[:min(len(text), 300)] }
+
+// identified gives each body an id, so that it is known before it is written.
+func identified(bodies []messagestore.Body) []messagestore.Body {
+	all := make([]messagestore.Body, len(bodies))
+	for i, body := range bodies {
+		m, ok := body.(messagestore.Message)
+		if !ok {
+			m = messagestore.Message{Body: body}
+		}
+		if m.ID == uuid.Nil {
+			m.ID = newID()
+		}
+		all[i] = m
+	}
+	return all
+}
+
+func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
+
+// messageOf tells what a body that has an id is known by.
+func messageOf(body messagestore.Body) (history.Message, error) {
+	m, ok := body.(messagestore.Message)
+	if !ok {
+		return history.Message{}, fmt.Errorf("%T has no id", body)
+	}
+	data, err := dataOf(m.Body)
+	if err != nil {
+		return history.Message{}, err
+	}
+	hash, err := hashOf(m.MessageType(), data, m.Metadata)
+	return history.Message{ID: m.ID, Value: valueOf(data), Hash: hash}, err
+}
+
+func dataOf(body messagestore.Body) (json.RawMessage, error) {
+	if raw, ok := body.(messagestore.Raw); ok {
+		return raw.Data, nil
+	}
+	return json.Marshal(body)
+}
+
+func hashOf(messageType string, data json.RawMessage, metadata messagestore.Metadata) (uint64, error) {
+	var encoded json.RawMessage
+	if !metadata.IsZero() {
+		var err error
+		if encoded, err = json.Marshal(metadata); err != nil {
+			return 0, err
+		}
+	}
+	return history.Hash(messageType, data, encoded)
+}
+
+// Known tells what a message that was read is known by.
+func Known(m *messagestore.Recorded) (history.Message, error) { return recordedOf(m) }
+
+// recordedOf tells what a message that was read is known by.
+func recordedOf(m *messagestore.Recorded) (history.Message, error) {
+	hash, err := hashOf(m.Type, m.Data, m.Metadata)
+	return history.Message{ID: m.ID, Value: valueOf(m.Data), Hash: hash, Position: m.Position, Global: m.GlobalPosition}, err
+}
+
+// valueOf is what tells a message from any other, 0 for one that has no value.
+func valueOf(data json.RawMessage) uint64 {
+	var body struct {
+		Value uint64 `json:"value"`
+	}
+	_ = json.Unmarshal(data, &body) // or else it has none
+	return body.Value
+}

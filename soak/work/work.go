@@ -1,0 +1,193 @@
+// Package work is what the clients of the soak do, each in a process of its own that may
+// be killed at any moment: writers, consumers with effects, and handlers of reservations.
+// They write down what they do as package history has it.
+package work
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+	"github.com/dibs-go/dibs/soak/history"
+)
+
+// Variable is set in the environment of a client: its [Task], as JSON.
+const Variable = "DIBS_SOAK_CLIENT"
+
+// ExitFenced is the exit status of a consumer that found another with its identity.
+const ExitFenced = 3
+
+// A Role is what a client does.
+type Role string
+
+// The roles.
+const (
+	Writer   Role = "writer"
+	Consumer Role = "consumer"
+	Handler  Role = "handler"
+	Opposed  Role = "opposed" // a writer whose transactions deadlock
+)
+
+// A Task says what a client does, until its standard input ends.
+type Task struct {
+	Role    Role
+	Name    string // of the slot
+	Process int    // that no other process has
+	Seed    uint64
+	URL     string // of the store: postgres://... or sqlite:...
+	History string // the folder
+	Load    Load
+
+	// Of consumers and handlers.
+	Consumer   string
+	Category   messagestore.Category
+	Size       int // of the group, 0 for none
+	Member     int
+	Generation int
+	Parks      bool // some messages, and has no effects that need their order
+	Inline     bool // reserves by Inline, and else by Copy
+}
+
+// Load is what the clients do, the same for all of a run.
+type Load struct {
+	Goroutines int     // of each writer
+	Categories int     // of events
+	Streams    int     // of each category
+	Skew       float64 // of Zipf's law, above 1
+	MaxBytes   int     // of a message
+	Pause      int     // about how many milliseconds a goroutine waits between two writes
+}
+
+// ProcessName names the process.
+func (t Task) ProcessName() string { return fmt.Sprintf("%s.%d", t.Name, t.Process) }
+
+// A client is this process.
+type client struct {
+	task    Task
+	history journal
+	store   *recorder
+	pool    *pgxpool.Pool // nil on SQLite
+	log     zerolog.Logger
+}
+
+// RunClient does a client's work if this process is one, and then ends it. main calls it
+// first, and so does the TestMain of a package whose tests start clients.
+func RunClient() {
+	encoded, ok := os.LookupEnv(Variable)
+	if !ok {
+		return
+	}
+	err := run(encoded)
+	if err == nil {
+		os.Exit(0) //nolint:forbidigo // it is main's, here
+	}
+	fmt.Fprintln(os.Stderr, err)
+	if errors.Is(err, errFenced) {
+		os.Exit(ExitFenced) //nolint:forbidigo // it is main's, here
+	}
+	os.Exit(1) //nolint:forbidigo // it is main's, here
+}
+
+func run(encoded string) error {
+	var task Task
+	if err := json.Unmarshal([]byte(encoded), &task); err != nil {
+		return err
+	}
+	before := runtime.NumGoroutine()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the harness wants no more
+		cancel()
+	}()
+	w, err := history.Create(task.History, task.ProcessName())
+	if err != nil {
+		return err
+	}
+	c := &client{task: task, history: journal{w}}
+	if err := c.open(ctx); err != nil {
+		return err
+	}
+	work := map[Role]func(context.Context) error{Writer: c.write, Consumer: c.consume, Handler: c.handle, Opposed: c.oppose}[task.Role]
+	if work == nil {
+		return fmt.Errorf("there is no role %q", task.Role)
+	}
+	err = errors.Join(work(ctx), c.close(), w.Close())
+	if ctx.Err() != nil {
+		err = errors.Join(err, task.count(before))
+	}
+	return err
+}
+
+// A Count is how many goroutines a process had before it did anything, and when it had
+// ended all.
+type Count struct {
+	Before int `json:"before"`
+	After  int `json:"after"`
+}
+
+// CountEnding is how the names of files with a [Count] end.
+const CountEnding = ".goroutines.json"
+
+// count waits for a moment until no more goroutines are left than there were before.
+func (t Task) count(before int) error {
+	after := runtime.NumGoroutine()
+	for deadline := time.Now().Add(5 * time.Second); after > before && time.Now().Before(deadline); after = runtime.NumGoroutine() {
+		<-time.After(10 * time.Millisecond)
+	}
+	encoded, err := json.Marshal(Count{before, after})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(t.History, t.ProcessName()+CountEnding), encoded, 0o600)
+}
+
+func (c *client) close() error {
+	err := c.store.Close()
+	if c.pool != nil {
+		c.pool.Close()
+	}
+	return err
+}
+
+// open opens the store, which need not answer yet.
+func (c *client) open(ctx context.Context) error {
+	log := zerolog.New(os.Stderr).Level(zerolog.InfoLevel).With().Str("process", c.task.ProcessName()).Logger()
+	c.log = log
+	var driver messagestore.AtomicDriver
+	if path, ok := strings.CutPrefix(c.task.URL, "sqlite:"); ok {
+		opened, err := sqlite.Open(ctx, path, nil)
+		if err != nil {
+			return err
+		}
+		driver = opened
+	} else {
+		config, err := pgxpool.ParseConfig(c.task.URL)
+		if err != nil {
+			return err
+		}
+		config.MaxConns = 8
+		config.ConnConfig.ConnectTimeout = connectTimeout
+		postgres.WatchReplication(config.ConnConfig)
+		if c.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+			return err
+		}
+		driver = postgres.New(c.pool, &postgres.Config{Logger: log})
+	}
+	var err error
+	c.store, err = newRecorder(messagestore.New(driver, &messagestore.Config{Logger: log}), driver, c.history)
+	return err
+}

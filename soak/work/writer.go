@@ -1,0 +1,467 @@
+package work
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/soak/history"
+)
+
+// How long a write may take. Some have hardly any time, so that their outcome is unknown
+// when they meet a fault, and the others enough to go through one.
+const (
+	Patience      = 4 * time.Second
+	shortPatience = 400 * time.Millisecond
+	resolveWithin = 15 * time.Second
+)
+
+// A caller is one goroutine of a writer. It has one user.
+type caller struct {
+	*client
+	random  *rand.Rand
+	zipf    *rand.Zipf
+	content content
+
+	versions map[messagestore.StreamName]messagestore.Version // as far as this caller knows
+	fresh    uint64                                           // streams that nobody else writes to
+	recent   []messagestore.StreamWrite                       // that were written
+	keys     []command
+}
+
+// A command is what was sent under a key, and may be sent again.
+type command struct {
+	category messagestore.Category
+	stream   messagestore.StreamName
+	body     messagestore.Raw
+}
+
+// write writes until ctx is done, by several callers at once that share a driver.
+func (c *client) write(ctx context.Context) error {
+	errs := make([]error, c.task.Load.Goroutines)
+	var all sync.WaitGroup
+	for i := range errs {
+		all.Go(func() { errs[i] = c.newCaller(i).loop(ctx) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func (c *client) newCaller(i int) *caller {
+	random := rand.New(rand.NewPCG(c.task.Seed, uint64(i)))
+	return &caller{
+		client: c, random: random,
+		zipf:     rand.NewZipf(random, c.task.Load.Skew, 1, uint64(c.task.Load.Streams-1)),
+		content:  content{random: random, prefix: uint64(c.task.Process)<<40 | uint64(i)<<32, max: c.task.Load.MaxBytes},
+		versions: map[messagestore.StreamName]messagestore.Version{},
+	}
+}
+
+func (w *caller) loop(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if err := w.next(); err != nil {
+			return err
+		}
+		if w.task.Load.Pause == 0 {
+			continue
+		}
+		pause := time.NewTimer(time.Duration(w.random.IntN(2*w.task.Load.Pause)) * time.Millisecond)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+		}
+	}
+	return nil
+}
+
+// next makes one call. Its error is one of the harness, and ends the process.
+func (w *caller) next() error {
+	most := Patience
+	if w.random.IntN(5) == 0 {
+		most = time.Millisecond + time.Duration(w.random.Int64N(int64(shortPatience)))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), most)
+	defer cancel()
+	switch n := w.random.IntN(100); {
+	case n < 3:
+		w.version(ctx)
+		return nil
+	case n < 5:
+		w.read(ctx)
+		return nil
+	case n < 15:
+		return w.send(ctx)
+	case n < 20:
+		return w.repeat(ctx)
+	case n < 21:
+		return w.reuseID(ctx)
+	case n < 25:
+		return w.writeStreams(ctx)
+	case n < 40 && w.pool != nil:
+		return w.writeInTransaction(ctx)
+	}
+	return w.writeOne(ctx)
+}
+
+func (w *caller) stream() messagestore.StreamName {
+	category := Events(w.random.IntN(w.task.Load.Categories))
+	return name(category, w.zipf.Uint64())
+}
+
+// freshStream is one that nobody has written to.
+func (w *caller) freshStream() messagestore.StreamName {
+	return w.freshIn(w.random.IntN(w.task.Load.Categories))
+}
+
+func (w *caller) freshIn(category int) messagestore.StreamName {
+	w.fresh++
+	return Events(category).Stream("fresh", strconv.FormatUint(w.content.prefix|w.fresh, 10))
+}
+
+// some chooses a stream, an expected version and messages: 30 in 90 at the version that
+// this caller knows of, 20 at none, 40 at any, and of all 10 in 100 a batch.
+func (w *caller) some(stream messagestore.StreamName) messagestore.StreamWrite {
+	write := messagestore.StreamWrite{Stream: stream, Expected: messagestore.AnyVersion}
+	switch n := w.random.IntN(90); {
+	case n < 30:
+		version, known := w.versions[stream]
+		if !known {
+			version = messagestore.NoStream
+		}
+		write.Expected = version
+	case n < 50:
+		write.Expected = messagestore.NoStream
+		if w.random.IntN(2) == 0 {
+			write.Stream = w.freshStream()
+		}
+	}
+	count := 1
+	if w.random.IntN(10) == 0 {
+		count += w.random.IntN(50)
+	}
+	for range count {
+		m := messagestore.Message{ID: newID(), Body: w.content.body()}
+		if w.random.IntN(8) == 0 {
+			m.Metadata.Properties = messagestore.Properties{"trace": "a-" + strconv.Itoa(count), "n": count}
+		}
+		write.Bodies = append(write.Bodies, m)
+	}
+	return w.bounded(write)
+}
+
+// bounded leaves away what is too much for one write.
+func (w *caller) bounded(write messagestore.StreamWrite) messagestore.StreamWrite {
+	bytes := 0
+	for i, body := range write.Bodies {
+		bytes += len(body.(messagestore.Message).Body.(messagestore.Raw).Data) //nolint:errcheck // it was made so
+		if bytes > messagestore.MaxWriteBytes/4 {
+			write.Bodies = write.Bodies[:max(i, 1)]
+			break
+		}
+	}
+	return write
+}
+
+func (w *caller) writeOne(ctx context.Context) error {
+	write := w.some(w.stream())
+	written, err := w.store.Write(ctx, write.Stream, write.Expected, write.Bodies...)
+	return w.after([]messagestore.StreamWrite{write}, []messagestore.Written{written}, err)
+}
+
+func (w *caller) writeStreams(ctx context.Context) error {
+	var writes []messagestore.StreamWrite
+	for range 2 + w.random.IntN(3) {
+		write := w.some(w.stream())
+		if !slices.ContainsFunc(writes, func(other messagestore.StreamWrite) bool { return other.Stream == write.Stream }) {
+			writes = append(writes, write)
+		}
+	}
+	written, err := w.store.WriteStreams(ctx, writes...)
+	return w.after(writes, written, err)
+}
+
+// after learns from what a write was answered, and finds out what became of one that
+// was not.
+func (w *caller) after(writes []messagestore.StreamWrite, written []messagestore.Written, err error) error {
+	if err == nil {
+		for i := range writes {
+			w.versions[writes[i].Stream] = written[i].Version
+		}
+		w.remember(writes)
+		return nil
+	}
+	if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
+		w.versions[conflict.Stream] = conflict.Actual
+	}
+	if u, ok := errors.AsType[*unknown](err); ok {
+		return w.resolve(u, writes)
+	}
+	return nil
+}
+
+// remember keeps a few writes to be repeated.
+func (w *caller) remember(writes []messagestore.StreamWrite) {
+	if len(writes) > 1 || len(writes[0].Bodies) > 5 {
+		return
+	}
+	if len(w.recent) < 32 {
+		w.recent = append(w.recent, writes[0])
+		return
+	}
+	w.recent[w.random.IntN(len(w.recent))] = writes[0]
+}
+
+// resolve asks until it is known what became of a write, or the harness has lost patience.
+func (w *caller) resolve(u *unknown, writes []messagestore.StreamWrite) error {
+	ask := func(ctx context.Context) ([]messagestore.Written, error) { return w.store.Resolve(ctx, u.err) }
+	return w.resolveBy(u.op, writes, ask)
+}
+
+func (w *caller) resolveBy(op uint64, writes []messagestore.StreamWrite, ask func(context.Context) ([]messagestore.Written, error)) error {
+	about := history.Event{Func: history.Resolve, Ref: history.Ref{Proc: w.task.ProcessName(), Op: op}}
+	for _, write := range writes {
+		a := history.Append{Stream: write.Stream, Expected: write.Expected}
+		for _, body := range write.Bodies {
+			a.Messages = append(a.Messages, history.Message{ID: body.(messagestore.Message).ID}) //nolint:errcheck // it was made so
+		}
+		about.Appends = append(about.Appends, a)
+	}
+	for deadline := time.Now().Add(10 * resolveWithin); time.Now().Before(deadline); {
+		begin := about
+		asked := w.history.begin(&begin)
+		ctx, cancel := context.WithTimeout(context.Background(), resolveWithin)
+		written, err := ask(ctx)
+		cancel()
+		end, kind := &history.Event{Func: history.Resolve}, history.OK
+		switch {
+		case err == nil:
+			end.Class, end.Appends = history.Written, appends(written)
+			for i := range written {
+				w.versions[writes[i].Stream] = written[i].Version
+			}
+		case errors.Is(err, messagestore.ErrNotWritten):
+			end.Class = history.NotWritten
+		case errors.Is(err, messagestore.ErrIDConflict):
+			end.Class, kind = history.IDConflict, history.Fail
+		default:
+			end.Note, kind = shorten(err.Error()), history.Info
+		}
+		w.history.end(asked, kind, end)
+		if kind != history.Info {
+			return nil
+		}
+		<-time.After(time.Duration(w.random.Int64N(int64(200 * time.Millisecond))))
+	}
+	return fmt.Errorf("operation %d could not be resolved for %s", op, 10*resolveWithin)
+}
+
+// repeat writes again what was written, under the same ids.
+func (w *caller) repeat(ctx context.Context) error {
+	if len(w.recent) == 0 {
+		return nil
+	}
+	write := w.recent[w.random.IntN(len(w.recent))]
+	if w.random.IntN(2) == 0 {
+		write.Expected = messagestore.AnyVersion
+	}
+	_, err := w.store.Write(ctx, write.Stream, write.Expected, write.Bodies...)
+	if u, ok := errors.AsType[*unknown](err); ok {
+		return w.resolve(u, []messagestore.StreamWrite{write})
+	}
+	return nil
+}
+
+// reuseID writes something else under an id that is taken.
+func (w *caller) reuseID(ctx context.Context) error {
+	if len(w.recent) == 0 {
+		return nil
+	}
+	write := w.recent[w.random.IntN(len(w.recent))]
+	first := write.Bodies[0].(messagestore.Message) //nolint:errcheck // it was made so
+	other := messagestore.Message{ID: first.ID, Body: w.content.body()}
+	write.Bodies, write.Expected = []messagestore.Body{other}, messagestore.AnyVersion
+	_, err := w.store.Write(ctx, write.Stream, write.Expected, write.Bodies...)
+	if u, ok := errors.AsType[*unknown](err); ok {
+		return w.resolve(u, []messagestore.StreamWrite{write})
+	}
+	return nil
+}
+
+func (w *caller) version(ctx context.Context) {
+	stream := w.stream()
+	op := w.history.begin(&history.Event{Func: history.Version, Appends: []history.Append{{Stream: stream}}})
+	version, err := w.store.Version(ctx, stream)
+	if err != nil {
+		w.history.end(op, history.Fail, &history.Event{Func: history.Version, Class: "error", Note: shorten(err.Error())})
+		return
+	}
+	w.versions[stream] = version
+	w.history.end(op, history.OK, &history.Event{Func: history.Version, Actual: version})
+}
+
+// read reads the end of a stream.
+func (w *caller) read(ctx context.Context) {
+	stream := w.stream()
+	from := max(0, w.versions[stream]-10)
+	op := w.history.begin(&history.Event{Func: history.Read, Appends: []history.Append{{Stream: stream}}})
+	seen := history.Append{Stream: stream}
+	for m, err := range w.store.Stream(ctx, stream, from) {
+		var known history.Message
+		if err == nil {
+			known, err = recordedOf(m)
+		}
+		if err != nil {
+			w.history.end(op, history.Fail, &history.Event{Func: history.Read, Class: "error", Note: shorten(err.Error())})
+			return
+		}
+		seen.Messages = append(seen.Messages, known)
+	}
+	w.history.end(op, history.OK, &history.Event{Func: history.Read, Appends: []history.Append{seen}})
+}
+
+// send sends a command under an idempotence key: a new one, or one that was sent before,
+// as it was or, seldom, with other content.
+func (w *caller) send(ctx context.Context) error {
+	var sent command
+	switch n := w.random.IntN(100); {
+	case len(w.keys) > 0 && n < 60:
+		sent = w.keys[w.random.IntN(len(w.keys))]
+	case len(w.keys) > 0 && n < 62:
+		sent = w.keys[w.random.IntN(len(w.keys))]
+		key, err := keyOf(sent.body.Data)
+		if err != nil {
+			return err
+		}
+		sent.body = newCommand(w.content.value(), key, w.random.IntN(1000))
+	default:
+		sent = w.newKey()
+	}
+	write := messagestore.StreamWrite{Stream: sent.stream, Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{messagestore.Message{ID: newID(), Body: sent.body}}}
+	_, err := w.store.Write(ctx, write.Stream, write.Expected, write.Bodies...)
+	if u, ok := errors.AsType[*unknown](err); ok {
+		return w.resolve(u, []messagestore.StreamWrite{write})
+	}
+	return nil
+}
+
+func (w *caller) newKey() command {
+	value := w.content.value()
+	c := command{category: Orders}
+	if w.random.IntN(2) == 0 {
+		c.category = Payments
+	}
+	key := strconv.FormatUint(value, 36)
+	if w.random.IntN(10) == 0 {
+		key += "+-: é'%s" // a key is any text
+	}
+	c.stream = c.category.Stream(strconv.Itoa(w.random.IntN(50)))
+	c.body = newCommand(value, key, w.random.IntN(1000))
+	w.keys = append(w.keys, c)
+	if len(w.keys) > 20 {
+		w.keys = slices.Delete(w.keys, 0, 1)
+	}
+	return c
+}
+
+// writeInTransaction writes in a transaction of the caller's that has written something
+// before, so that its number is an early one, and rolls one in three back.
+func (w *caller) writeInTransaction(ctx context.Context) error {
+	var writes []messagestore.StreamWrite
+	for range 1 + w.random.IntN(2) {
+		write := w.some(w.stream())
+		if !slices.ContainsFunc(writes, func(other messagestore.StreamWrite) bool { return other.Stream == write.Stream }) {
+			writes = append(writes, write)
+		}
+	}
+	op, err := w.store.begin(history.WriteTx, writes...)
+	if err != nil {
+		return err
+	}
+	return w.endTransaction(ctx, op, writes, w.random.IntN(3) == 0)
+}
+
+// endTransaction does what op began with, and finds out what became of it.
+func (w *caller) endTransaction(ctx context.Context, op uint64, writes []messagestore.StreamWrite, rollBack bool) error {
+	written, committing, err := w.transaction(ctx, writes, rollBack)
+	if committing && !definite(err) {
+		err = errors.Join(err, messagestore.ErrOutcomeUnknown)
+	}
+	err = w.store.end(op, history.WriteTx, written, err)
+	u, ok := errors.AsType[*unknown](err)
+	if !ok {
+		return w.after(writes, written, err)
+	}
+	return w.resolveBy(u.op, writes, func(ctx context.Context) ([]messagestore.Written, error) { return w.find(ctx, writes) })
+}
+
+var errRolledBack = errors.New("rolled back by its own will")
+
+// transaction reports whether COMMIT may have been sent.
+func (w *caller) transaction(ctx context.Context, writes []messagestore.StreamWrite, rollBack bool) (written []messagestore.Written, committing bool, err error) {
+	tx, err := w.pool.Begin(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // after a commit it does nothing
+	if _, err := tx.Exec(ctx, "select pg_current_xact_id()"); err != nil {
+		return nil, false, err
+	}
+	<-time.After(time.Duration(w.random.Int64N(int64(5 * time.Millisecond))))
+	store := messagestore.New(postgres.New(tx, nil), nil)
+	for _, write := range writes {
+		one, err := store.Write(ctx, write.Stream, write.Expected, write.Bodies...)
+		if err != nil {
+			return nil, false, err
+		}
+		written = append(written, one)
+	}
+	if rollBack {
+		return nil, false, errRolledBack
+	}
+	return written, true, tx.Commit(ctx)
+}
+
+// definite reports whether it is known how a COMMIT ended.
+func definite(err error) bool {
+	_, answered := errors.AsType[*pgconn.PgError](err)
+	return err == nil || answered && !terminated(err) || errors.Is(err, pgx.ErrTxCommitRollback)
+}
+
+// terminated reports whether the server ended the session, before or after the commit.
+func terminated(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (e.Code[:2] == "57" || e.Code[:2] == "08" || e.Code[:2] == "25")
+}
+
+// find tells what became of a transaction: it waits for it, if it is still there.
+func (w *caller) find(ctx context.Context, writes []messagestore.StreamWrite) ([]messagestore.Written, error) {
+	var written []messagestore.Written
+	for _, write := range writes {
+		ids := make([]uuid.UUID, len(write.Bodies))
+		for i, body := range write.Bodies {
+			ids[i] = body.(messagestore.Message).ID //nolint:errcheck // it was made so
+		}
+		found, err := w.store.driver.Find(ctx, write.Stream, ids)
+		if err != nil {
+			return nil, err
+		}
+		if len(found) == 0 {
+			return nil, messagestore.ErrNotWritten
+		}
+		last := found[len(found)-1]
+		written = append(written, messagestore.Written{Stream: last.Stream, Version: last.Position, GlobalPosition: last.GlobalPosition, IDs: ids})
+	}
+	return written, nil
+}
