@@ -315,10 +315,8 @@ func (w *world) resolve(from, to int64, of *act, class string) {
 	answer := history.Event{Class: class}
 	if class == history.Written {
 		answer.Appends = []history.Append{{Stream: asked.Stream}}
-		for _, r := range w.rows {
-			if last := asked.Messages[len(asked.Messages)-1]; r.ID == last.ID {
-				answer.Appends[0].Version, answer.Appends[0].Global = r.Position, r.Global
-			}
+		if r := w.byID[asked.Messages[len(asked.Messages)-1].ID]; r != nil {
+			answer.Appends[0].Version, answer.Appends[0].Global = r.Position, r.Global
 		}
 	}
 	w.do("writer-3", from, to, history.OK, history.Event{

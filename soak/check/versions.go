@@ -55,16 +55,16 @@ func checkVersions(r *run) {
 		for end < len(steps) && steps[end].stream == steps[at].stream {
 			end++
 		}
-		if a, b := linearizable(steps[at:end]); a != nil {
+		if a, b := linearizable(steps[at:end], chunk); a != nil {
 			r.tellOrder(a, b)
 		}
 		at = end
 	}
 }
 
-// linearizable returns nil for the steps of one stream, in order of rank, that can have happened so,
-// and else two that cannot: a was over before b began, and saw or wrote what is later.
-func linearizable(steps []step) (a, b *step) {
+// linearizable returns nil for the steps of one stream, in order of rank, that can have happened so, looking
+// at so many at once, and else two that cannot: a was over before b began, and saw or wrote what is later.
+func linearizable(steps []step, chunk int) (a, b *step) {
 	var latest *step // of earlier chunks, that which began last
 	version := int64(messagestore.NoStream)
 	kept := version // at the end of the epoch before, what a failover left

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/messagestore"
@@ -25,6 +26,7 @@ const (
 type world struct {
 	acts   []*act
 	rows   []*check.Row
+	byID   map[uuid.UUID]*check.Row
 	facts  *check.Facts
 	serial uint64
 	global messagestore.GlobalPosition
@@ -71,13 +73,12 @@ func (w *world) do(proc string, from, to int64, kind history.Kind, invoke, end h
 }
 
 func (w *world) version(stream messagestore.StreamName) messagestore.Version {
-	version := noStream
-	for i := range w.rows {
-		if w.rows[i].Stream == stream {
-			version = max(version, w.rows[i].Position)
+	for _, r := range slices.Backward(w.rows) {
+		if r.Stream == stream {
+			return r.Position
 		}
 	}
-	return version
+	return noStream
 }
 
 // commit puts messages into the table.
@@ -87,11 +88,17 @@ func (w *world) commit(stream messagestore.StreamName, messages ...history.Messa
 		w.global++
 		a.Version++
 		a.Global = w.global
-		w.rows = append(w.rows, &check.Row{
-			Stream: stream, Position: a.Version, Global: a.Global, ID: m.ID, Value: m.Value, Hash: m.Hash,
-		})
+		w.add(&check.Row{Stream: stream, Position: a.Version, Global: a.Global, ID: m.ID, Value: m.Value, Hash: m.Hash})
 	}
 	return a
+}
+
+func (w *world) add(r *check.Row) {
+	if w.byID == nil {
+		w.byID = map[uuid.UUID]*check.Row{}
+	}
+	w.rows = append(w.rows, r)
+	w.byID[r.ID] = r
 }
 
 // write is a write of n messages that is done and acknowledged.
@@ -125,13 +132,7 @@ func (w *world) ask(from, to int64, stream messagestore.StreamName, answer messa
 
 // row returns the row of a write's message number n.
 func (w *world) row(a *act, n int) *check.Row {
-	id := a.invoke.Appends[0].Messages[n].ID
-	for i := range w.rows {
-		if w.rows[i].ID == id {
-			return w.rows[i]
-		}
-	}
-	return nil
+	return w.byID[a.invoke.Appends[0].Messages[n].ID]
 }
 
 // seen is a message as it is read.
