@@ -55,6 +55,9 @@ type problem struct {
 	WrittenBefore *int `json:"writtenBefore,omitempty"`
 }
 
+// maxMistake bounds what is said of a command line, in bytes.
+const maxMistake = 500
+
 // fail shows err and returns the exit code. If the output was closed by who read
 // it, that was all they wanted.
 func (a *app) fail(ctx context.Context, err error) int {
@@ -112,6 +115,9 @@ func (a *app) describe(err error) problem {
 	}
 	if mistake, ok := errors.AsType[*usageError](err); ok {
 		p.Kind, p.Exit, p.Hint = "usage", exitUsage, mistake.hint
+		if len(p.Error) > maxMistake { // the parser repeats an argument, however long it is
+			p.Error = strings.ToValidUTF8(p.Error[:maxMistake], "") + "…"
+		}
 	}
 	switch {
 	case errors.Is(err, messagestore.ErrInvalid):
