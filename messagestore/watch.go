@@ -34,8 +34,9 @@ const (
 //
 // While at least one category is watched, the store has one or two goroutines. They
 // look at the heads of all watched categories together, if the driver can tell them
-// (see [HeadsDriver]); else they ring every interval. An interval of 0 waits for no
-// other process.
+// (see [HeadsDriver]); else they ring every interval. They look as often where the driver
+// listens: a notification may be lost, and not every writer sends one. An interval of 0
+// waits for no other process.
 //
 // Stop ends it, and with the last one the goroutines; it may be called twice. The
 // channel is never closed. Stop is called before the driver is closed.
