@@ -91,7 +91,35 @@ var (
 )
 
 func TestGuaranteesNameTestsThatExist(t *testing.T) {
-	guarantees, err := os.ReadFile("docs/guarantees.md")
+	namesTestsThatExist(t, "docs/guarantees.md")
+}
+
+// Each row of a table is one hostile input: none is there twice, and each has its test.
+func TestHostileInputsNameTestsThatExist(t *testing.T) {
+	const path, least = "docs/hostile.md", 150
+	namesTestsThatExist(t, path)
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for row := range strings.Lines(string(page)) {
+		if !strings.HasPrefix(row, "| ") || strings.HasPrefix(row, "| input |") {
+			continue
+		}
+		if seen[row] || !named.MatchString(row) {
+			t.Errorf("%s: is there twice, or names no test: %s", path, row)
+		}
+		seen[row] = true
+	}
+	if len(seen) < least {
+		t.Errorf("%s: %d inputs are fewer than %d", path, len(seen), least)
+	}
+}
+
+func namesTestsThatExist(t *testing.T, page string) {
+	t.Helper()
+	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,17 +133,17 @@ func TestGuaranteesNameTestsThatExist(t *testing.T) {
 		}
 	}
 
-	for _, match := range named.FindAllSubmatch(guarantees, -1) {
+	for _, match := range named.FindAllSubmatch(text, -1) {
 		name := string(match[1])
 		test, cases, _ := strings.Cut(name, "/")
 		if declared[test] == nil {
-			t.Errorf("docs/guarantees.md: there is no function %s", test)
+			t.Errorf("%s: there is no function %s", page, test)
 			continue
 		}
 		// The conformance suite's cases are not where the test that runs them is.
 		dirs := append(slices.Clone(declared[test]), "messagestore/storetest")
 		if cases != "" && !slices.ContainsFunc(dirs, func(dir string) bool { return says(sources[dir], cases) }) {
-			t.Errorf("docs/guarantees.md: %s has no case %s", test, cases)
+			t.Errorf("%s: %s has no case %s", page, test, cases)
 		}
 	}
 }
