@@ -32,21 +32,21 @@ type fault struct {
 
 // faults are all there are, in the order of --faults list.
 var faults = []fault{
-	{6, "kill-backend", "SIGKILL to a process that serves a client: the server recovers", true, (*nemesis).killBackend},
-	{3, "kill-server", "SIGKILL to all processes of the server at once, and a start", true, (*nemesis).killServer},
-	{6, "kill-client", "SIGKILL to a writer, a consumer or a handler, which is replaced", false, (*nemesis).killClient},
-	{3, "pause-client", "SIGSTOP to a client for up to 3 s", false, (*nemesis).pauseClient},
-	{3, "pause-server", "SIGSTOP to a process of the server for up to a second", true, (*nemesis).pauseServer},
-	{6, "cut", "connections closed and reset at any byte, and before and after any message", true, (*nemesis).cut},
-	{2, "lose", "answers that are lost while the connection stays", true, (*nemesis).lose},
-	{2, "hold", "everything held up on its way, past the deadlines of some, and then let go", true, (*nemesis).hold},
-	{2, "drip", "messages that arrive byte by byte", true, (*nemesis).drip},
+	{12, "kill-backend", "SIGKILL to a process that serves a client: the server recovers", true, (*nemesis).killBackend},
+	{6, "kill-server", "SIGKILL to all processes of the server at once, and a start", true, (*nemesis).killServer},
+	{12, "kill-client", "SIGKILL to a writer, a consumer or a handler, which is replaced", false, (*nemesis).killClient},
+	{4, "pause-client", "SIGSTOP to a client for up to 3 s", false, (*nemesis).pauseClient},
+	{6, "pause-server", "SIGSTOP to a process of the server for up to a second", true, (*nemesis).pauseServer},
+	{12, "cut", "connections closed and reset at any byte, and before and after any message", true, (*nemesis).cut},
+	{3, "lose", "answers that are lost while the connection stays", true, (*nemesis).lose},
+	{3, "hold", "everything held up on its way, past the deadlines of some, and then let go", true, (*nemesis).hold},
+	{3, "drip", "messages that arrive byte by byte", true, (*nemesis).drip},
 	{1, "past-deadline", "SIGSTOP to every process that serves a client, for longer than any deadline of a write", true, (*nemesis).pastDeadline},
-	{2, "twin", "a second process with the identity of a consumer", false, (*nemesis).twin},
-	{2, "resize", "another size for the group", false, (*nemesis).resize},
-	{2, "deadlock", "transactions that write to two categories in opposite order", true, (*nemesis).deadlock},
-	{1, "connections", "no connection left for anybody", true, (*nemesis).connections},
-	{1, "reindex", "REINDEX CONCURRENTLY, VACUUM and ANALYZE of the table of messages", true, (*nemesis).reindex},
+	{4, "twin", "a second process with the identity of a consumer", false, (*nemesis).twin},
+	{4, "resize", "another size for the group", false, (*nemesis).resize},
+	{4, "deadlock", "transactions that write to two categories in opposite order", true, (*nemesis).deadlock},
+	{2, "connections", "no connection left for anybody", true, (*nemesis).connections},
+	{2, "reindex", "REINDEX CONCURRENTLY, VACUUM and ANALYZE of the table of messages", true, (*nemesis).reindex},
 }
 
 // lanes are how many faults there may be at a time.

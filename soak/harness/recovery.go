@@ -24,13 +24,9 @@ func recoveries(dir string, crashes []int64) ([]time.Duration, error) {
 			if o.Func != history.Handle || o.Kind != history.OK {
 				continue
 			}
-			for i := len(crashes) - 1; i >= 0 && crashes[i] < o.End; i-- {
-				if crashes[i] < o.Time && (first[i] == 0 || o.End < first[i]) {
-					first[i] = o.End
-				}
-				if i+1 < len(crashes) && crashes[i+1] < o.Time && o.Time-crashes[i] > int64(time.Minute) {
-					break // whatever was first after so long was met before
-				}
+			i, _ := slices.BinarySearch(crashes, o.Time)
+			if i--; i >= 0 && (first[i] == 0 || o.End < first[i]) {
+				first[i] = o.End
 			}
 		}
 	}

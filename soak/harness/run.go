@@ -62,9 +62,9 @@ type Options struct {
 // Draw fills in what depends on the seed alone.
 func (o *Options) Draw() {
 	random := rand.New(rand.NewPCG(o.Seed, 0x0975))
-	o.Gap = between(random, 500*time.Millisecond, 2*time.Second)
+	o.Gap = between(random, time.Second, 4*time.Second)
 	o.Load = work.Load{
-		Goroutines: 2 + random.IntN(6),
+		Goroutines: 2 + random.IntN(3),
 		Categories: 2 + random.IntN(4),
 		Streams:    20 + random.IntN(200),
 		Skew:       1.1 + random.Float64(),

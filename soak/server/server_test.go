@@ -65,11 +65,8 @@ func TestBackendsAreKnownByWhatTheyDo(t *testing.T) {
 	kinds := map[string]int{}
 	for _, b := range pg.Backends() {
 		kinds[b.Kind]++
-		if b.Kind == ClientBackend {
-			require.Equal(t, int(conn.PgConn().PID()), b.PID)
-		}
 	}
-	require.Equal(t, 1, kinds[ClientBackend])
+	require.Contains(t, pg.Backends(), Backend{int(conn.PgConn().PID()), ClientBackend})
 	require.Equal(t, 1, kinds["checkpointer"])
 	require.Equal(t, 1, kinds["walwriter"])
 }

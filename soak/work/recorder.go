@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,17 +20,19 @@ const connectTimeout = 5 * time.Second
 // It is safe for concurrent use.
 type recorder struct {
 	*messagestore.Store
-	atomic  *messagestore.AtomicStore
+	both    *messagestore.AtomicStore
 	driver  messagestore.Driver
 	history journal
+	process string
+	failed  *atomic.Bool // since somebody asked: a write, by no conflict
 }
 
-func newRecorder(store *messagestore.Store, driver messagestore.Driver, j journal) (*recorder, error) {
-	atomic, err := store.Atomic()
+func newRecorder(store *messagestore.Store, driver messagestore.Driver, j journal, process string) (*recorder, error) {
+	both, err := store.Atomic()
 	if err != nil {
 		return nil, err
 	}
-	return &recorder{store, atomic, driver, j}, nil
+	return &recorder{store, both, driver, j, process, &atomic.Bool{}}, nil
 }
 
 // Write is messagestore.Store's.
@@ -39,7 +42,12 @@ func (r *recorder) Write(ctx context.Context, stream messagestore.StreamName, ex
 	if err != nil {
 		return messagestore.Written{}, err
 	}
+	ctx, lost := withLost(ctx)
 	written, err := r.Store.Write(ctx, stream, expected, write.Bodies...)
+	if err == nil && lost.Load() {
+		r.found(op, []messagestore.Written{written}, write)
+		return written, nil
+	}
 	return written, r.end(op, history.Write, []messagestore.Written{written}, err)
 }
 
@@ -52,7 +60,12 @@ func (r *recorder) WriteStreams(ctx context.Context, writes ...messagestore.Stre
 	if err != nil {
 		return nil, err
 	}
-	written, err := r.atomic.WriteStreams(ctx, writes...)
+	ctx, lost := withLost(ctx)
+	written, err := r.both.WriteStreams(ctx, writes...)
+	if err == nil && lost.Load() {
+		r.found(op, written, writes...)
+		return written, nil
+	}
 	return written, r.end(op, history.Write, written, err)
 }
 
@@ -89,10 +102,33 @@ func (r *recorder) end(op uint64, f history.Func, written []messagestore.Written
 		e.Appends = appends(written)
 	}
 	r.history.end(op, kind, e)
+	if kind == history.Info || e.Class == "error" {
+		r.failed.Store(true)
+	}
 	if kind == history.Info {
 		return &unknown{op, err}
 	}
 	return err
+}
+
+// found writes down that the answer to a write was lost, and that the store looked it up.
+func (r *recorder) found(op uint64, written []messagestore.Written, writes ...messagestore.StreamWrite) {
+	r.history.end(op, history.Info, &history.Event{Func: history.Write, Note: "the answer was lost"})
+	asked := r.history.begin(r.question(op, writes))
+	r.history.end(asked, history.OK, &history.Event{Func: history.Resolve, Class: history.Written, Appends: appends(written)})
+}
+
+// question is what became of a write.
+func (r *recorder) question(op uint64, writes []messagestore.StreamWrite) *history.Event {
+	e := &history.Event{Func: history.Resolve, Ref: history.Ref{Proc: r.process, Op: op}}
+	for _, write := range writes {
+		a := history.Append{Stream: write.Stream, Expected: write.Expected}
+		for _, body := range write.Bodies {
+			a.Messages = append(a.Messages, history.Message{ID: body.(messagestore.Message).ID}) //nolint:errcheck // it was made so
+		}
+		e.Appends = append(e.Appends, a)
+	}
+	return e
 }
 
 func appends(written []messagestore.Written) []history.Append {

@@ -173,7 +173,7 @@ func (c *client) open(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		driver = opened
+		driver = sqliteDriver{opened}
 	} else {
 		config, err := pgxpool.ParseConfig(c.task.URL)
 		if err != nil {
@@ -185,9 +185,9 @@ func (c *client) open(ctx context.Context) error {
 		if c.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 			return err
 		}
-		driver = postgres.New(c.pool, &postgres.Config{Logger: log})
+		driver = postgresDriver{postgres.New(c.pool, &postgres.Config{Logger: log})}
 	}
 	var err error
-	c.store, err = newRecorder(messagestore.New(driver, &messagestore.Config{Logger: log}), driver, c.history)
+	c.store, err = newRecorder(messagestore.New(driver, &messagestore.Config{Logger: log}), driver, c.history, c.task.ProcessName())
 	return err
 }

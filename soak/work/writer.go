@@ -25,6 +25,7 @@ const (
 	Patience      = 4 * time.Second
 	shortPatience = 400 * time.Millisecond
 	resolveWithin = 15 * time.Second
+	failurePause  = 400 * time.Millisecond
 )
 
 // A caller is one goroutine of a writer. It has one user.
@@ -73,17 +74,24 @@ func (w *caller) loop(ctx context.Context) error {
 		if err := w.next(); err != nil {
 			return err
 		}
-		if w.task.Load.Pause == 0 {
-			continue
-		}
-		pause := time.NewTimer(time.Duration(w.random.IntN(2*w.task.Load.Pause)) * time.Millisecond)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-		}
+		w.pause(ctx)
 	}
 	return nil
+}
+
+// pause waits between two calls, and for longer after one that failed: who does not makes
+// the recovery of a server slower.
+func (w *caller) pause(ctx context.Context) {
+	most := time.Duration(2*w.task.Load.Pause+1) * time.Millisecond
+	if w.store.failed.Swap(false) {
+		most = failurePause
+	}
+	pause := time.NewTimer(time.Duration(w.random.Int64N(int64(most))))
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-ctx.Done():
+	}
 }
 
 // next makes one call. Its error is one of the harness, and ends the process.
@@ -95,21 +103,21 @@ func (w *caller) next() error {
 	ctx, cancel := context.WithTimeout(context.Background(), most)
 	defer cancel()
 	switch n := w.random.IntN(100); {
-	case n < 3:
+	case n < 5:
 		w.version(ctx)
 		return nil
-	case n < 5:
+	case n < 10:
 		w.read(ctx)
 		return nil
-	case n < 15:
-		return w.send(ctx)
 	case n < 20:
+		return w.send(ctx)
+	case n < 24:
 		return w.repeat(ctx)
-	case n < 21:
-		return w.reuseID(ctx)
 	case n < 25:
+		return w.reuseID(ctx)
+	case n < 29:
 		return w.writeStreams(ctx)
-	case n < 40 && w.pool != nil:
+	case n < 45 && w.pool != nil:
 		return w.writeInTransaction(ctx)
 	}
 	return w.writeOne(ctx)
@@ -230,17 +238,8 @@ func (w *caller) resolve(u *unknown, writes []messagestore.StreamWrite) error {
 }
 
 func (w *caller) resolveBy(op uint64, writes []messagestore.StreamWrite, ask func(context.Context) ([]messagestore.Written, error)) error {
-	about := history.Event{Func: history.Resolve, Ref: history.Ref{Proc: w.task.ProcessName(), Op: op}}
-	for _, write := range writes {
-		a := history.Append{Stream: write.Stream, Expected: write.Expected}
-		for _, body := range write.Bodies {
-			a.Messages = append(a.Messages, history.Message{ID: body.(messagestore.Message).ID}) //nolint:errcheck // it was made so
-		}
-		about.Appends = append(about.Appends, a)
-	}
 	for deadline := time.Now().Add(10 * resolveWithin); time.Now().Before(deadline); {
-		begin := about
-		asked := w.history.begin(&begin)
+		asked := w.history.begin(w.store.question(op, writes))
 		ctx, cancel := context.WithTimeout(context.Background(), resolveWithin)
 		written, err := ask(ctx)
 		cancel()
@@ -262,7 +261,7 @@ func (w *caller) resolveBy(op uint64, writes []messagestore.StreamWrite, ask fun
 		if kind != history.Info {
 			return nil
 		}
-		<-time.After(time.Duration(w.random.Int64N(int64(200 * time.Millisecond))))
+		<-time.After(time.Duration(w.random.Int64N(int64(failurePause))))
 	}
 	return fmt.Errorf("operation %d could not be resolved for %s", op, 10*resolveWithin)
 }
@@ -338,7 +337,7 @@ func (w *caller) send(ctx context.Context) error {
 	switch n := w.random.IntN(100); {
 	case len(w.keys) > 0 && n < 60:
 		sent = w.keys[w.random.IntN(len(w.keys))]
-	case len(w.keys) > 0 && n < 62:
+	case len(w.keys) > 0 && n < 66:
 		sent = w.keys[w.random.IntN(len(w.keys))]
 		key, err := keyOf(sent.body.Data)
 		if err != nil {

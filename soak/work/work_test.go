@@ -1,0 +1,95 @@
+package work
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/soak/history"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newContent(most int) *content {
+	return &content{random: rand.New(rand.NewPCG(1, 2)), prefix: 7 << 40, max: most}
+}
+
+func TestEveryContentIsTakenAndReadBackTheSame(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	c := newContent(messagestore.MaxMessageBytes - 4<<10)
+	values := map[uint64]bool{}
+	for i := range uint64(300) {
+		body := c.body()
+		if i == 0 {
+			body.Data = c.data(c.value(), c.max) // the largest there may be
+		}
+		written, err := store.Write(t.Context(), name(Events(0), i), messagestore.NoStream, messagestore.Message{ID: newID(), Body: body})
+		require.NoError(t, err)
+		read, err := store.Last(t.Context(), written.Stream)
+		require.NoError(t, err)
+
+		known, err := recordedOf(read)
+		require.NoError(t, err)
+		sent, err := messageOf(messagestore.Message{ID: read.ID, Body: body})
+		require.NoError(t, err)
+		require.Equal(t, sent.Hash, known.Hash)
+		require.Equal(t, sent.Value, known.Value)
+		require.False(t, values[known.Value], "%d comes twice", known.Value)
+		values[known.Value] = true
+	}
+}
+
+// lossy is a driver that loses the answers to what it writes.
+type lossy struct{ messagestore.AtomicDriver }
+
+func (d lossy) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
+	if _, err := d.AtomicDriver.Append(ctx, a); err != nil {
+		return messagestore.Written{}, err
+	}
+	err := &messagestore.OutcomeUnknownError{Cause: context.DeadlineExceeded}
+	noteLost(ctx, err)
+	return messagestore.Written{}, err
+}
+
+func TestAnAnswerThatWasLostIsNoAnswerInTheHistory(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w, err := history.Create(dir, "writer-1")
+	require.NoError(t, err)
+	driver := lossy{memory.New()}
+	r, err := newRecorder(messagestore.New(driver, nil), driver, journal{w}, "writer-1")
+	require.NoError(t, err)
+
+	_, err = r.Write(t.Context(), "account0-1", messagestore.NoStream, messagestore.Raw{Type: "Happened", Data: []byte(`{"value":5}`)})
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+
+	files, err := history.Files(dir)
+	require.NoError(t, err)
+	var all []*history.Operation
+	for o, err := range history.Operations(files[0]) {
+		require.NoError(t, err)
+		all = append(all, o)
+	}
+	require.Len(t, all, 2)
+	require.Equal(t, history.Write, all[0].Func)
+	require.Equal(t, history.Info, all[0].Kind)
+	require.Equal(t, history.Resolve, all[1].Func)
+	require.Equal(t, history.Written, all[1].Class)
+	require.Equal(t, history.Ref{Proc: "writer-1", Op: all[0].Op}, all[1].Ref)
+}
+
+func TestEffectsAreKnownByTheirKey(t *testing.T) {
+	t.Parallel()
+	data, err := dataOf(effect{Of: uuid.New(), Key: "a"})
+	require.NoError(t, err)
+	require.Equal(t, "a", EffectOf(&messagestore.Recorded{Type: effectType, Data: data}))
+	require.Empty(t, EffectOf(&messagestore.Recorded{Type: commandType, Data: newCommand(1, "a", 2).Data}))
+}
