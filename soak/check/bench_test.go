@@ -12,7 +12,7 @@ import (
 
 // A history of a million operations, without the time that it takes to make it up.
 func BenchmarkAMillionOperations(b *testing.B) {
-	s := simulate(rand.New(rand.NewPCG(1, 2)), 90_000)
+	s := simulate(rand.New(rand.NewPCG(1, 2)), 520_000)
 	dir := b.TempDir()
 	s.files(b, dir)
 	operations := len(s.acts)

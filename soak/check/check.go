@@ -73,8 +73,8 @@ type Config struct {
 // cannot be read; a run that broke a promise, or in which too little happened, is no error
 // but a Verdict that does not pass.
 //
-// It needs some 200 bytes of memory for each message and each operation: a run of 4,000,000
-// operations takes between one and two gigabytes.
+// It keeps what is done with each message and by each operation as numbers, some 200 bytes together,
+// and everything else on the disk: a run of 4,000,000 operations takes one or two gigabytes.
 func Run(ctx context.Context, in Inputs, cfg *Config) (*Verdict, error) {
 	c := Config{}
 	if cfg != nil {

@@ -246,8 +246,8 @@ func (s *simulation) readSome() {
 // consumeSome handles some messages and records how far it came, and is killed now and then.
 func (s *simulation) consumeSome() {
 	if s.life == nil {
-		s.lives++
-		s.life = s.consume("consumer-"+strconv.Itoa(100+s.lives), "audit", s.now, 0, 5, 5)
+		s.lives++ // several in one file, which a real process has for itself
+		s.life = s.consume("consumer-"+strconv.Itoa(s.lives%8), "audit", s.now, 0, 5, 5)
 		s.life.run.end = nil
 		s.next, s.recorded = s.stored, s.stored
 	}
@@ -348,7 +348,7 @@ func TestASimulationDoesEnoughForEveryInvariant(t *testing.T) {
 	cfg := unrecordedEffects()
 	cfg.Guards = check.DefaultGuards(0.1)
 	cfg.Guards.Facts = false
-	v := s.world.verdict(t, cfg)
+	v := s.verdict(t, cfg)
 	require.True(t, v.Passed(), "%v", v)
 	for invariant := check.Lost; invariant <= check.Reservation; invariant++ {
 		require.Positive(t, v.Checked[invariant], "%v", invariant)

@@ -161,10 +161,9 @@ func (l *life) handle(from, to int64, r *check.Row) *act {
 	return l.w.do(l.run.proc, from, to, history.OK, e, history.Event{})
 }
 
-func (l *life) park(from, to int64, r *check.Row) *act {
+func (l *life) park(from, to int64, r *check.Row) {
 	a := l.handle(from, to, r)
 	a.invoke.Func, a.end.Func = history.Park, history.Park
-	return a
 }
 
 func (l *life) record(from, to int64, position messagestore.GlobalPosition) *act {
