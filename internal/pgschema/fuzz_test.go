@@ -1,0 +1,27 @@
+package pgschema_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgschema"
+)
+
+// A name that is accepted is one identifier, wherever it is put; nothing else is.
+func FuzzASchemaIsAnIdentifierOrRefused(f *testing.F) {
+	for _, name := range []string{"dibs", "", "other", `x"; drop schema dibs; --`, "pg_catalog", "information_schema", "user", "1a", "_", "A", "a b", "é", "a\x00", "a\n", "\u202e", strings.Repeat("x", 63), strings.Repeat("x", 64), "$1", "dibs.messages"} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		ok := name == "" || len(name) <= 63 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz_0123456789") == "" &&
+			(name[0] < '0' || name[0] > '9') && !strings.HasPrefix(name, "pg_") && name != "information_schema"
+		require.Equal(t, ok, pgschema.Check(name) == "", "%q", name)
+		require.Less(t, len(pgschema.Quote(name)), 500)
+		require.NotContains(t, pgschema.Quote(name), "\n")
+		if ok && name != "" && name != pgschema.Default {
+			require.Equal(t, `select "`+name+`".append('dibs:x')`, pgschema.Rename("select dibs.append('dibs:x')", name))
+		}
+	})
+}
