@@ -125,7 +125,8 @@ type Written struct {
 	IDs []uuid.UUID
 
 	// Duplicate says that the messages had been written before, by an earlier
-	// write with the same ids, and that this one changed nothing.
+	// write with the same ids, and that this one changed nothing. A write whose
+	// answer was lost, and that the store looked up, cannot tell: then it is false.
 	Duplicate bool
 }
 
