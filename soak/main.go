@@ -13,9 +13,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -83,7 +83,7 @@ func (f run) Run(ctx context.Context) error {
 	}
 	log := zerolog.New(console()).With().Timestamp().Logger()
 	options := f.options()
-	r := report{Commit: commit(ctx), Date: time.Now().UTC(), Options: options}
+	r := report{Commit: commit(), Date: time.Now().UTC(), Options: options}
 	options.Out = filepath.Join(f.Out, fmt.Sprintf("%s-%d", r.Date.Format("20060102-150405"), options.Seed))
 	log.Info().Uint64("seed", options.Seed).Str("commit", r.Commit).Interface("options", options).Msg("run")
 	var err error
@@ -121,13 +121,21 @@ func (f run) options() harness.Options {
 	return o
 }
 
-// commit names what is run: "" if nobody knows.
-func commit(ctx context.Context) string {
-	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--abbrev=12").Output()
-	if err != nil {
+// commit names what is run: "" if it was built outside of the repository.
+func commit() (name string) {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
 		return ""
 	}
-	return strings.TrimSpace(string(out))
+	for _, setting := range info.Settings {
+		switch {
+		case setting.Key == "vcs.revision":
+			name = setting.Value
+		case setting.Key == "vcs.modified" && setting.Value == "true":
+			name += " and changes"
+		}
+	}
+	return name
 }
 
 // console is where a person watches: without colours if it is no terminal.

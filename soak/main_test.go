@@ -70,6 +70,9 @@ func TestARunWithFaultsIsCheckedAndLeavesNothing(t *testing.T) {
 func TestARunOnSQLite(t *testing.T) {
 	dir, err := short(t, func(f *run) { f.Store, f.Faults = "sqlite", []string{"kill-client", "twin"} })
 	told(t, dir, err)
+	encoded, err := os.ReadFile(filepath.Join(dir, reportFile))
+	require.NoError(t, err)
+	require.NotContains(t, string(encoded), `"postgresql": {`)
 }
 
 // A message that is taken away is missed.
