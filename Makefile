@@ -62,7 +62,7 @@ test/soak: ## Run the tests of the soak: its checker, and runs of some seconds
 .PHONY: soak
 soak: ## Torment a store for three minutes and check its history (SOAK=--long: an hour; SOAK=--help)
 	scripts/setup postgresql
-	cd soak && go build -tags failpoint -o ../bin/soak . && exec ../bin/soak $(SOAK)
+	cd soak && go build -buildvcs=auto -tags failpoint -o ../bin/soak . && exec ../bin/soak $(SOAK)
 
 .PHONY: lint
 lint: ## Check formatting and lint
