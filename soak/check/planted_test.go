@@ -44,6 +44,12 @@ func TestEachPlantedBugBreaksExactlyItsInvariant(t *testing.T) {
 			w.resolve(30, 40, a, history.NotWritten)
 			w.commit(stream, a.invoke.Appends[0].Messages...)
 		}},
+		{"what another process found not to be written is there", check.Phantom, func(w *world) {
+			a := w.try(10, 20, stream, anyVersion, 1, history.Info, "")
+			w.resolve(30, 40, a, history.NotWritten)
+			w.acts[1].invoke.Ref = history.Ref{}
+			w.commit(stream, a.invoke.Appends[0].Messages...)
+		}},
 		{"half a batch", check.Atomic, func(w *world) {
 			a := w.try(10, 20, stream, anyVersion, 3, history.Info, "")
 			w.commit(stream, a.invoke.Appends[0].Messages[:2]...)
