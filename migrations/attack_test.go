@@ -262,7 +262,8 @@ func TestPositionsAndTimesAreNotTheClients(t *testing.T) {
 		"insert into message_store.messages (stream_name, type, data, position) values ('a-1', 'T', '{}', 0), ('a-1', 'T', '{}', 0)",
 		"insert into message_store.messages (stream_name, type, data) values ('a-1', 'T', '{}') on conflict (id) do update set position = 41",
 		"select message_store.write_message(gen_random_uuid()::text, 'a-1', 'T', '{}', null, 40)",
-		`select dibs.append('{a-1}', '{40}', '{1}', array[gen_random_uuid()], '{T}', '{"{}"}', array[null::json])`,
+		`select dibs.append('{a-1}', '{40}', '{1}', array[gen_random_uuid()], '{T}', '{"{}"}', array[null::json], true)`,
+		`select dibs.listen()`,
 		`select dibs.append('{a-1}', '{-1}', '{1}', array[gen_random_uuid()], '{T}', '{"{}"}', array['{"globalPosition": 41, "position": 41, "time": "2000-01-01"}'::json])`,
 		"update message_store.messages set global_position = 41",
 	} {
@@ -352,15 +353,18 @@ func TestHeldLockHoldsWritersUpForABoundedTime(t *testing.T) {
 	_, err = superuser.Exec(t.Context(), `
 		revoke execute on function pg_advisory_lock(int, int), pg_try_advisory_lock(int, int), pg_advisory_xact_lock(int, int), pg_try_advisory_xact_lock(int, int),
 			pg_advisory_lock_shared(int, int), pg_try_advisory_lock_shared(int, int), pg_advisory_xact_lock_shared(int, int), pg_try_advisory_xact_lock_shared(int, int) from public;
-		grant execute on function pg_advisory_xact_lock(int, int), pg_try_advisory_xact_lock(int, int) to dibs_owner`)
+		grant execute on function pg_advisory_xact_lock(int, int), pg_try_advisory_xact_lock(int, int), pg_try_advisory_lock(int, int), pg_advisory_lock(int, int),
+			pg_advisory_lock_shared(int, int), pg_try_advisory_xact_lock_shared(int, int)
+			to dibs_owner`)
 	require.NoError(t, err)
 	stranger, _ := connectAs(t, url, "in role dibs_writer")
 	_, err = stranger.Exec(t.Context(), "select pg_advisory_lock(1684628083, hashtext('dibs.' || 'a'))")
 	require.Equal(t, "42501", code(t, err))
 	for _, write := range []string{
 		writeTo("a-1"),
-		`select outcome from dibs.append_one('a-1', -2, gen_random_uuid(), 'T', '{}', null)`,
-		`select outcomes from dibs.append_each('{a-1}', '{-2}', '{1}', '{0}', array[gen_random_uuid()], '{T}', array['{}'::json], array[null::json])`,
+		`select outcome from dibs.append_one('a-1', -2, gen_random_uuid(), 'T', '{}', null, notify => true)`,
+		`select outcomes from dibs.append_each('{a-1}', '{-2}', '{1}', '{0}', array[gen_random_uuid()], '{T}', array['{}'::json], array[null::json], true)`,
+		`select dibs.listen()`,
 	} {
 		_, err = stranger.Exec(t.Context(), write)
 		require.NoError(t, err, write)

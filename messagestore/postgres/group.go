@@ -163,6 +163,10 @@ func (d *Driver) next(l *line) {
 // flush commits what waits in a line, group by group, until nothing does.
 func (d *Driver) flush(l *line) {
 	for {
+		// Those who were just answered, and have more to write, come before the next group
+		// is taken: or else it would be the few who came while theirs was under way, and
+		// every other group would be small.
+		runtime.Gosched()
 		group := l.take()
 		if group == nil {
 			return

@@ -26,7 +26,8 @@ import (
 )
 
 // A driver that is called past the store's validators, whichever way it sends a write,
-// refuses it, writes none of it, and is as good as before.
+// refuses it, writes none of it, and is as good as before. What is inside data and
+// metadata only the store looks at.
 func TestHostileCallsLeaveThePoolUsable(t *testing.T) {
 	t.Parallel()
 	record := func(change func(*messagestore.Record)) func(*messagestore.Append) {
@@ -72,10 +73,6 @@ func TestHostileCallsLeaveThePoolUsable(t *testing.T) {
 		"a number for data":                    {data(`1`), messagestore.ErrInvalidData},
 		"a list for data":                      {data(`[]`), messagestore.ErrInvalidData},
 		"null for data":                        {data(`null`), messagestore.ErrInvalidData},
-		"U+0000 in data":                       {data(`{"a":"\u0000"}`), messagestore.ErrInvalidData},
-		"a lone surrogate in data":             {data(`{"a":"\ud800"}`), messagestore.ErrInvalidData},
-		"a number out of range":                {data(`{"a":1e200000}`), messagestore.ErrInvalidData},
-		"data that is too deep":                {data(strings.Repeat(`{"a":`, 513) + "1" + strings.Repeat("}", 513)), messagestore.ErrInvalidData},
 		"data that would overflow the stack":   {data(`{"a":` + strings.Repeat("[", 200_000) + strings.Repeat("]", 200_000) + "}"), nil},
 		"a byte too many":                      {data(`{"a":"` + strings.Repeat("x", messagestore.MaxMessageBytes-7) + `"}`), messagestore.ErrInvalidData},
 		"two documents":                        {data(`{}{}`), nil},
@@ -83,9 +80,6 @@ func TestHostileCallsLeaveThePoolUsable(t *testing.T) {
 		"data that is not UTF-8":               {data("{\"a\":\"\xff\"}"), nil},
 		"NaN":                                  {data(`{"a":NaN}`), nil},
 		"a list for metadata":                  {metadata(`[]`), messagestore.ErrInvalidMetadata},
-		"U+0000 in metadata":                   {metadata(`{"a":"\u0000"}`), messagestore.ErrInvalidMetadata},
-		"a correlation stream of 9,000 bytes":  {metadata(`{"correlationStreamName":"` + strings.Repeat("x", 9000) + `"}`), messagestore.ErrInvalidMetadata},
-		"a line end in a reply stream":         {metadata(`{"replyStreamName":"a\nb"}`), messagestore.ErrInvalidMetadata},
 		"metadata that does not end":           {metadata(`{"a":`), nil},
 		"data and metadata that are too large": {metadata(`{"a":"` + strings.Repeat("x", messagestore.MaxMessageBytes-9) + `"}`), nil},
 	} {

@@ -127,7 +127,7 @@ func (d *Driver) listenOn(ctx context.Context, conn *pgx.Conn) error {
 	if mark.pooled {
 		return messagestore.ErrNotSupported
 	}
-	_, err = conn.Exec(ctx, listenSQL)
+	_, err = conn.Exec(ctx, d.queries.listen)
 	return err
 }
 

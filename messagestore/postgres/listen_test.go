@@ -32,7 +32,7 @@ func listeningDatabase(t *testing.T) (url string, elsewhere *pgxpool.Pool) {
 func listeners(t *testing.T, pool *pgxpool.Pool) (pids []uint32) {
 	t.Helper()
 	err := pool.QueryRow(t.Context(), `select coalesce(array_agg(pid), '{}') from pg_stat_activity
-		where datname = current_database() and query like 'listen %'`).Scan(&pids)
+		where datname = current_database() and query ~ '^select [a-z_]+[.]listen[(][)]\s*$'`).Scan(&pids)
 	require.NoError(t, err)
 	return pids
 }

@@ -87,7 +87,7 @@ func TestWhatIsNotified(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)
 	conn := connect(t, url)
-	_, err := conn.Exec(t.Context(), "listen dibs_messages")
+	_, err := conn.Exec(t.Context(), "select dibs.listen()")
 	require.NoError(t, err)
 	notified := func() (payloads []string) {
 		notify(t, elsewhere, "end")
@@ -139,6 +139,70 @@ func TestWhatIsNotified(t *testing.T) {
 		require.NoError(t, tx.Rollback(t.Context()))
 		require.Empty(t, notified(), "it was rolled back")
 	}
+}
+
+// Commits that notify wait for each other, so none does for nobody.
+func TestNobodyIsNotifiedWhereNobodyListens(t *testing.T) {
+	t.Parallel()
+	url, elsewhere := listeningDatabase(t)
+	driver := postgres.New(elsewhere, nil)
+	deaf, one, other := connect(t, url), connect(t, url), connect(t, url)
+	_, err := deaf.Exec(t.Context(), "listen dibs_messages") // and has not told anybody
+	require.NoError(t, err)
+	hears := func() (payloads []string) {
+		notify(t, elsewhere, "end")
+		for {
+			n, err := deaf.WaitForNotification(t.Context())
+			require.NoError(t, err)
+			if n.Payload == "end" {
+				return payloads
+			}
+			payloads = append(payloads, n.Payload)
+		}
+	}
+	writes := func() {
+		_, err := driver.Append(t.Context(), appendOne("account-1", messagestore.AnyVersion))
+		require.NoError(t, err)
+		for _, a := range driver.AppendEach(t.Context(), []messagestore.Append{appendOne("account-1", messagestore.AnyVersion), appendOne("account-2", messagestore.AnyVersion)}) {
+			require.NoError(t, a.Err)
+		}
+	}
+
+	writes()
+	require.Empty(t, hears())
+	for _, conn := range []*pgx.Conn{one, other} {
+		_, err := conn.Exec(t.Context(), "select dibs.listen()")
+		require.NoError(t, err)
+		writes()
+		require.Len(t, hears(), 2)
+	}
+	one.Close(t.Context())
+	writes()
+	require.Len(t, hears(), 2, "one is left")
+}
+
+// What was being written when somebody began to listen is there when he looks.
+func TestWhoBeginsToListenWaitsForWritersThatHaveLooked(t *testing.T) {
+	t.Parallel()
+	url, elsewhere := listeningDatabase(t)
+	writer, listener := connect(t, url), connect(t, url)
+	tx, err := writer.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "select dibs.append_one('account-1', -1, gen_random_uuid(), 'Opened', '{}', null, notify => true)")
+	require.NoError(t, err)
+	began := make(chan error, 1)
+	go func() {
+		_, err := listener.Exec(t.Context(), "select dibs.listen()")
+		began <- err
+	}()
+	waitUntilBlocked(t, elsewhere, listener.PgConn().PID())
+
+	require.NoError(t, tx.Commit(t.Context()))
+
+	require.NoError(t, <-began)
+	var head int64
+	require.NoError(t, listener.QueryRow(t.Context(), "select dibs.stream_version('account-1')").Scan(&head))
+	require.Zero(t, head)
 }
 
 // Who writes through one wakes those who listen beside it.

@@ -225,7 +225,7 @@ var (
 )
 
 type queries struct {
-	append, appendOne, appendEach, readStream, readCategory, last, version, find, check, schemaVersion, heads string
+	append, appendOne, appendEach, readStream, readCategory, last, version, find, check, schemaVersion, heads, listen string
 	reportQueries
 }
 
@@ -242,6 +242,7 @@ func queriesFor(schema string) queries {
 		check:         pgschema.Rename(checkSQL, schema),
 		schemaVersion: pgschema.Rename(schemaVersionSQL, schema),
 		heads:         pgschema.Rename(headsSQL, schema),
+		listen:        pgschema.Rename(listenSQL, schema),
 
 		reportQueries: reportQueriesFor(schema),
 	}

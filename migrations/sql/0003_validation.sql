@@ -122,10 +122,20 @@ end;
 comment on function dibs.valid_metadata(json) is
 'Whether a message may have this metadata: none, or an object as valid_data has it, in which stream names are texts that names may be.';
 
+-- What is left to look at where the library has validated the rest: it takes a tenth of
+-- the time.
+create function dibs.valid_content(data json, metadata json) returns boolean
+language sql immutable parallel safe
+return json_typeof(data) = 'object' and (metadata is null or json_typeof(metadata) = 'object')
+  and octet_length(data::text) + coalesce(octet_length(metadata::text), 0) <= 983040;
+
+comment on function dibs.valid_content(json, json) is
+'Whether data is an object, metadata is one or null, and together they are at most 960 KiB.';
+
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0003_validation.sql', '43fe79725a1b9044707828af9966b31d565959d5e60420d03924d5423c7292b4');
+values ('0003_validation.sql', '379a37104b5aa2df239c2b48c3e61d0e5c77da5a5713fa1791eb4e14b85dc3eb');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

@@ -53,6 +53,22 @@ $$;
 
 comment on function dibs.wait_for_category(text) is 'lock_category, for no longer than 10 seconds.';
 
+-- PostgreSQL has transactions that notify commit one at a time, so nobody notifies where
+-- nobody listens: who listens holds a lock (0) for as long. Two writers who look at once
+-- may take each other for a listener. Who begins to listen waits (1) for those who have
+-- looked and have not committed, and looks himself after that.
+create function dibs.listened() returns boolean
+language sql volatile
+return not case
+  when not pg_try_advisory_xact_lock_shared(1684628076, 1) then false
+  when pg_try_advisory_lock(1684628076, 0) then pg_advisory_unlock(1684628076, 0)
+  else false
+end;
+
+comment on function dibs.listened() is
+'Whether a session of this database has called dibs.listen; sometimes true where none has. For transactions that are short:
+who begins to listen waits for their end.';
+
 -- Whoever has lost the answer to a write asks find_messages what became of it. The
 -- write may not even have begun then: it may be on its way still. So that "it was not
 -- written" is true for ever, the answer raises the category's fence, and a call of
@@ -436,7 +452,7 @@ begin
         left join added a on a.stream_name = s.name
         group by s.n, s.name, s.expected
         order by s.n;
-        if notify then
+        if notify and dibs.listened() then
           perform pg_notify('dibs_messages', 'dibs.' || k.category || '-' || (
             select m.global_position from dibs.messages m where m.category = k.category order by m.global_position desc limit 1
           ))
@@ -487,8 +503,8 @@ comment on function dibs.append(text[], bigint[], integer[], uuid[], text[], jso
 be at (the position of its last message, -1 for no stream, -2 for any version) and how many of the messages are its; the
 messages come in the order of the streams. No message only checks the version. With fences, one for each stream, a client
 that may ask find_messages later says where it believes the fence of the stream''s category to be: 0 until it is told.
-With notify, whoever listens to dibs_messages is told of each category that was written to, as ''dibs.'', its name, a dash and
-the global position of its last message.
+With notify, whoever has called dibs.listen is told on the channel dibs_messages of each category that was written to, as
+''dibs.'', its name, a dash and the global position of its last message.
 
 Answers with rows, never with an exception, so that the transaction goes on:
   written           for each stream: the position and the global position of its last message
@@ -536,14 +552,12 @@ begin
     if fence_found < 0 or fence <> fence_found then
       null;
     elsif expected = version or expected = -2 then
-      if (version >= 0 or dibs.valid_stream_name(stream)) and dibs.valid_type(type) and dibs.valid_data(data) and dibs.valid_metadata(metadata)
-        and octet_length(data::text) + coalesce(octet_length(metadata::text), 0) <= 983040
-      then
+      if (version >= 0 or dibs.valid_stream_name(stream)) and dibs.valid_type(type) and dibs.valid_content(data, metadata) then
         insert into dibs.messages as m (category, group_hash, correlation_category, stream_name, position, type, id, data, metadata)
         values (stream_category, dibs.group_hash(append_one.stream), dibs.correlation_category(append_one.metadata),
           append_one.stream, append_one.version + 1, append_one.type, message_id, append_one.data, append_one.metadata)
         returning m.position, m.global_position into version, global_position;
-        if notify then
+        if notify and dibs.listened() then
           perform pg_notify('dibs_messages', 'dibs.' || stream_category || '-' || global_position);
         end if;
         outcome := 'written';
@@ -565,7 +579,8 @@ $$;
 comment on function dibs.append_one(text, bigint, uuid, text, json, json, bigint, boolean) is
 'Adds one message to the end of a stream: append for the arguments as arrays of one, and answers as it does. A version
 conflict is of the stream; id is the message that an id conflict is with. Raises 23505 where append would find out by trying
-that the id is recorded already: append says what became of it then.';
+that the id is recorded already: append says what became of it then. For clients that validate what the messages hold: it
+looks at names and types, and whether data and metadata are objects that are not too large.';
 
 -- Says what is wrong with a call of append_each that is not right.
 create function dibs.refuse_invalid_each(
@@ -689,16 +704,18 @@ set search_path = pg_catalog, pg_temp
 set lock_timeout = '10s'
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off -- as in append_one
-set enable_bitmapscan = off
 as $$
 declare
   of_writes constant text := '[1:' || cardinality(streams) || ']';
   of_messages constant text := '[1:' || cardinality(ids) || ']';
+  first_category constant text := split_part(streams[1], '-', 1);
+  single boolean;          -- whether each write has one message
   free text[];             -- the categories whose lock it has
+  fences_of bigint[];      -- of each of them; null for one that was never raised
+  erased boolean;          -- whether a stream of one of them was
   different integer;       -- how many streams there are
-  messages integer;
-  right_each boolean;      -- whether each write could be one
   versions_found bigint[]; -- of the stream of each write; below -2 if it was erased
+  hashes bigint[];         -- of the stream of each write, as its last message has it
   fences_found bigint[];   -- of its category; null if another has that
   taken uuid[];            -- ids that are recorded already, or are there twice
   names text[];            -- the stream of each message
@@ -712,9 +729,14 @@ begin
     and array_dims(ids) = of_messages and cardinality(ids) <= 1000 and array_dims(types) = of_messages
     and array_dims(data) = of_messages and array_dims(metadata) = of_messages
     and pg_column_size(data) + pg_column_size(metadata) <= 16777216
+    and '' <> all (streams) and -2 <= all (expected) and 1 <= all (counts) and 0 <= all (fences)
     and dibs.valid_type(types[1])
   ) is not true
   then
+    perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata);
+  end if;
+  single := cardinality(ids) = cardinality(streams) and 1 = all (counts);
+  if not single and (select sum(c) from unnest(counts) c) <> cardinality(ids) then
     perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata);
   end if;
   if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
@@ -725,21 +747,29 @@ begin
 
   -- It waits for one category. Others are written to if nobody has them: so nobody
   -- waits for a category that is not theirs, and there is no deadlock.
-  if not pg_try_advisory_xact_lock(1684628083, dibs.lock_key(split_part(streams[1], '-', 1))) then
-    perform dibs.wait_for_category(split_part(streams[1], '-', 1));
+  if not pg_try_advisory_xact_lock(1684628083, dibs.lock_key(first_category)) then
+    perform dibs.wait_for_category(first_category);
   end if;
-  select array_agg(k.category) into free
-  from (select distinct split_part(s.name, '-', 1) as category from unnest(streams) s (name) offset 0) k
-  where pg_try_advisory_xact_lock(1684628083, dibs.lock_key(k.category));
+  -- The dot comes after the dash: what is between begins with the category and a dash.
+  if first_category || '-' <= all (streams) and first_category || '.' > all (streams) then
+    free := array[first_category];
+    select array[f.fence], f.erased into fences_of, erased from dibs.fences f where f.category = first_category;
+  else
+    select array_agg(k.category) into free
+    from (select distinct split_part(s.name, '-', 1) as category from unnest(streams) s (name) offset 0) k
+    where pg_try_advisory_xact_lock(1684628083, dibs.lock_key(k.category));
+    select array_agg(f.fence order by c.n), bool_or(f.erased) into fences_of, erased
+    from unnest(free) with ordinality c (category, n)
+    left join lateral (select * from dibs.fences l where l.category = c.category limit 1) f on true;
+  end if;
 
   -- A statement of its own: its snapshot is younger than the locks. What becomes of each
   -- write as if it were the only one to its stream, and none of the ids were there.
-  select array_agg(r.version), array_agg(r.fence_found), string_agg(r.outcome, ''),
+  select array_agg(r.version), array_agg(r.hash), array_agg(r.fence_found), string_agg(r.outcome, ''),
     array_agg(case r.outcome when 'f' then r.fence_found when 'w' then r.version + 1 else r.version end),
     array_agg(case r.outcome when 'w' then r.version + 1 end),
-    count(distinct r.name), sum(r.count),
-    bool_and((r.name <> '' and r.expected >= -2 and r.count between 1 and 1000 and r.fence >= 0) is true)
-  into versions_found, fences_found, outcomes, versions, positions, different, messages, right_each
+    count(distinct r.name)
+  into versions_found, hashes, fences_found, outcomes, versions, positions, different
   from (
     select v.*, case
         when v.version < -2 then 'a'
@@ -749,43 +779,41 @@ begin
         else 'c'
       end as outcome
     from (
-      select w.*, coalesce(
-          (select m.position from dibs.messages m where m.stream_name = w.name order by m.position desc limit 1),
-          case when exists (select from dibs.fences f where f.category = any (free) and f.erased)
-            then (select -3 - e.version from dibs.erased_streams e where e.digest = dibs.name_digest(w.name)) end,
+      select w.*, m.hash, coalesce(
+          m.position,
+          case when erased then (select -3 - e.version from dibs.erased_streams e where e.digest = dibs.name_digest(w.name)) end,
           -1
         ) as version,
-        (
-          select array_agg(coalesce(f.fence, 0) order by c.n)
-          from unnest(free) with ordinality c (category, n)
-          left join lateral (select l.fence from dibs.fences l where l.category = c.category limit 1) f on true
-        )[array_position(free, split_part(w.name, '-', 1))] as fence_found
-      from unnest(streams, expected, counts, fences) w (name, expected, count, fence) -- in its order, there being no join
+        case when array_position(free, split_part(w.name, '-', 1)) is not null
+          then coalesce(fences_of[array_position(free, split_part(w.name, '-', 1))], 0)
+        end as fence_found
+      from unnest(streams, expected, fences) w (name, expected, fence) -- in its order, as a nested loop leaves it
+      left join lateral (
+        select l.position, l.group_hash as hash from dibs.messages l where l.stream_name = w.name order by l.position desc limit 1
+      ) m on true
       offset 0 -- so that it is looked up once
     ) v
   ) r;
-  if not right_each or messages <> cardinality(ids) then
-    perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata);
-  end if;
   names := streams;
-  if cardinality(ids) > cardinality(streams) or different < cardinality(streams) then
+  if not single or different < cardinality(streams) then
     select f.* into outcomes, versions, names, positions, writes
     from dibs.follow_each(streams, expected, counts, fences, ids, versions_found, fences_found, taken) f;
+    hashes := null;
   end if;
 
   -- Once, unless one of the ids is recorded already.
-  loop
+  while strpos(outcomes, 'w') > 0 loop
     begin
       with added as (
         insert into dibs.messages as m (category, group_hash, correlation_category, stream_name, position, type, id, data, metadata)
-        select split_part(r.name, '-', 1), dibs.group_hash(r.name), dibs.correlation_category(r.metadata),
-          r.name, r.position, r.type, r.id, r.data, r.metadata
-        from unnest(names, positions, ids, types, data, metadata) r (name, position, id, type, data, metadata)
-        where r.position is not null
-          and r.id <> '00000000-0000-0000-0000-000000000000'
-          and (r.position > 0 or dibs.valid_stream_name(r.name)) -- one that is there has its name
-          and (r.type = types[1] or dibs.valid_type(r.type)) and dibs.valid_data(r.data) and dibs.valid_metadata(r.metadata)
-          and octet_length(r.data::text) + coalesce(octet_length(r.metadata::text), 0) <= 983040
+        select split_part(names[p.n], '-', 1), coalesce(hashes[p.n], dibs.group_hash(names[p.n])), dibs.correlation_category(metadata[p.n]),
+          names[p.n], p.position, types[p.n], ids[p.n], data[p.n], metadata[p.n]
+        from unnest(positions) with ordinality p (position, n)
+        where p.position is not null
+          and ids[p.n] <> '00000000-0000-0000-0000-000000000000'
+          and (p.position > 0 or dibs.valid_stream_name(names[p.n])) -- one that is there has its name
+          and (types[p.n] = types[1] or dibs.valid_type(types[p.n]))
+          and dibs.valid_content(data[p.n], metadata[p.n])
         returning m.global_position
       )
       select array_agg(a.global_position) into global_positions from added a;
@@ -806,6 +834,7 @@ begin
         end if;
         select f.* into outcomes, versions, names, positions, writes
         from dibs.follow_each(streams, expected, counts, fences, ids, versions_found, fences_found, taken) f;
+        hashes := null;
     end;
   end loop;
   if coalesce(cardinality(global_positions), 0) <> cardinality(array_remove(positions, null)) then
@@ -814,18 +843,20 @@ begin
 
   -- What met a version conflict may have been written before, by itself: append tells.
   if strpos(outcomes, 'c') > 0 then
-    select array_agg(distinct r.write) into known
-    from (select u.id, coalesce(u.write, u.n)::integer as write from unnest(ids, writes) with ordinality u (id, write, n)) r
-    cross join lateral (select from dibs.messages m where m.id = r.id limit 1) m
-    where substr(outcomes, r.write, 1) = 'c';
+    select array_agg(distinct coalesce(writes[u.n], u.n)) into known
+    from unnest(ids) with ordinality u (id, n)
+    where positions[u.n] is null and exists (select from dibs.messages m where m.id = u.id);
     for i in 1 .. coalesce(cardinality(known), 0) loop
-      outcomes := overlay(outcomes placing 'a' from known[i] for 1);
+      if substr(outcomes, known[i], 1) = 'c' then
+        outcomes := overlay(outcomes placing 'a' from known[i] for 1);
+      end if;
     end loop;
     perform dibs.await_standby();
   end if;
-  if notify and cardinality(free) = 1 and global_positions is not null then
+  notify := notify and global_positions is not null and dibs.listened();
+  if notify and cardinality(free) = 1 then
     perform pg_notify('dibs_messages', 'dibs.' || free[1] || '-' || global_positions[cardinality(global_positions)]);
-  elsif notify and global_positions is not null then
+  elsif notify then
     perform pg_notify('dibs_messages', 'dibs.' || k.category || '-' || (
       select m.global_position from dibs.messages m where m.category = k.category order by m.global_position desc limit 1
     ))
@@ -842,13 +873,14 @@ Answers with a letter for each write: w for written, c for a version conflict, f
 busy and not that of the first stream, which is waited for, and a for one that append has to be asked about: its stream was
 erased, or one of its ids is recorded already. With it comes the version of its last
 message, or that its stream is at, or the fence that there is; and in the end the global positions of all messages that
-were written, in order. At REPEATABLE READ and above each is for append. Raises DB001 for what may not be written, 55P03 after 10 seconds of waiting for another transaction,
-and 23505 where somebody wrote without the lock: then nothing of it was written, and each is for append.';
+were written, in order. At REPEATABLE READ and above each is for append. Raises DB001 for what may not be written, 55P03
+after 10 seconds of waiting for another transaction, and 23505 where somebody wrote without the lock: then nothing of it
+was written, and each is for append. As append_one, it leaves it to the client to validate what the messages hold.';
 
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0004_append.sql', '4bdb8274654e4a6a723bbae54ad09bedf92fab1a86b7ee4a3618c51209eec72c');
+values ('0004_append.sql', '41cd8f31ce09adaea49c609ec65497a005159bdd86e8f30f373f8e21a4f2c103');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

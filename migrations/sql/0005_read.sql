@@ -347,10 +347,27 @@ $$;
 comment on function dibs.heads(text[]) is
 'The global position of the last message of each category, in the order given; 0 for a category without messages.';
 
+create function dibs.listen() returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
+as $$
+begin
+  perform pg_advisory_lock_shared(1684628076, 0); -- as dibs.listened says
+  perform pg_advisory_lock(1684628076, 1);
+  perform pg_advisory_unlock(1684628076, 1);
+  listen dibs_messages;
+end
+$$;
+
+comment on function dibs.listen() is
+'Has this session hear on the channel dibs_messages what is written with notify, to the end of the session. What it does not
+hear of is there when this has been committed.';
+
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0005_read.sql', '99ae3b0659fdfa05ac6e01876318f663ceaad945e14abbd28c6897bac612aa11');
+values ('0005_read.sql', 'd4e3e72581af3b6a5115938c67215626729c9154ad8f6da08ef0c088945fd350');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

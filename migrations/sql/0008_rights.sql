@@ -54,6 +54,7 @@ begin
       ('dibs.last_message(text, text)', roles),
       ('dibs.stream_version(text)', roles),
       ('dibs.heads(text[])', roles),
+      ('dibs.listen()', roles),
       ('dibs.report(text[], text, text, text, bigint)', roles),
       ('dibs.categories(text)', roles),
       ('dibs.count_category(text, bigint, bigint, text[], text, integer, integer)', roles),
@@ -107,7 +108,7 @@ perform dibs.revoke_defaults('dibs');
 perform dibs.grant_rights();
 
 insert into dibs.migrations (name, sha256)
-values ('0008_rights.sql', '34ed04f3491266ff3cbaf5dd83191de6f72c683eb07f769ceac45924b4ffa176');
+values ('0008_rights.sql', '65fced4d9801188113ba21d966a9b6032dc2701ab19400a7113efd10c1766b3e');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

@@ -1,1 +1,1 @@
-listen dibs_messages
+select dibs.listen()
