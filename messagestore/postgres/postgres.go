@@ -194,7 +194,9 @@ func New(db DB, config *Config) *Driver {
 	return d
 }
 
-// Close closes what [Open] opened. What [New] was given it leaves alone.
+// Close closes what [Open] opened. What [New] was given it leaves alone. It waits for
+// connections whose callers have left; a server that says nothing more can keep it for 15
+// seconds.
 func (d *Driver) Close() error {
 	d.close()
 	return nil
