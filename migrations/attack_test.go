@@ -262,8 +262,7 @@ func TestPositionsAndTimesAreNotTheClients(t *testing.T) {
 		"insert into message_store.messages (stream_name, type, data, position) values ('a-1', 'T', '{}', 0), ('a-1', 'T', '{}', 0)",
 		"insert into message_store.messages (stream_name, type, data) values ('a-1', 'T', '{}') on conflict (id) do update set position = 41",
 		"select message_store.write_message(gen_random_uuid()::text, 'a-1', 'T', '{}', null, 40)",
-		`select dibs.append('{a-1}', '{40}', '{1}', array[gen_random_uuid()], '{T}', '{"{}"}', array[null::json], true)`,
-		`select dibs.listen()`,
+		`select dibs.append('{a-1}', '{40}', '{1}', array[gen_random_uuid()], '{T}', '{"{}"}', array[null::json])`,
 		`select dibs.append('{a-1}', '{-1}', '{1}', array[gen_random_uuid()], '{T}', '{"{}"}', array['{"globalPosition": 41, "position": 41, "time": "2000-01-01"}'::json])`,
 		"update message_store.messages set global_position = 41",
 	} {
