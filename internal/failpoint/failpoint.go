@@ -6,6 +6,8 @@
 //
 //	DIBS_FAILPOINTS=seed=7,consumer/handled=kill:0.001,postgres/send=sleep:0.01
 //
+// How often is a chance, or as @250 the 250th time and no other.
+//
 // kill is SIGKILL to the process itself, which first names the point on standard error.
 // err is an error from the point, sleep a wait of up to 200 ms. A point that is not named
 // does nothing.

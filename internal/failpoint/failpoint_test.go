@@ -53,8 +53,8 @@ func TestOneSeedHitsAtOnePlace(t *testing.T) {
 		parsed, err := parse(spec)
 		require.NoError(t, err)
 		for i := range 1000 {
-			if parsed["a/point"].random.Float64() < parsed["a/point"].chance {
-				at = append(at, i)
+			if hit, _ := parsed["a/point"].pass(); hit {
+				at = append(at, i+1)
 			}
 		}
 		return at
@@ -63,11 +63,12 @@ func TestOneSeedHitsAtOnePlace(t *testing.T) {
 	require.NotEmpty(t, hits("seed=1,a/point=err:0.1"))
 	require.Equal(t, hits("seed=1,a/point=err:0.1"), hits("a/point=err:0.1,seed=1"))
 	require.NotEqual(t, hits("seed=1,a/point=err:0.1"), hits("seed=2,a/point=err:0.1"))
+	require.Equal(t, []int{250}, hits("a/point=err:@250"))
 }
 
 func TestWhatIsNoSpecificationIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, spec := range []string{"a/point", "a/point=kill", "a/point=kill:often", "a/point=explode:1", "seed=one"} {
+	for _, spec := range []string{"a/point", "a/point=kill", "a/point=kill:often", "a/point=kill:@often", "a/point=explode:1", "seed=one"} {
 		_, err := parse(spec)
 		require.Error(t, err, spec)
 	}

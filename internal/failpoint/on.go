@@ -23,8 +23,10 @@ var ErrFailpoint = errors.New("failpoint")
 type point struct {
 	do     string
 	chance float64
+	turn   int // the one time that it is hit, 0 for by chance
 
 	mu     sync.Mutex
+	passed int // how often it was
 	random *rand.Rand
 }
 
@@ -56,7 +58,12 @@ func parse(spec string) (map[string]*point, error) {
 		do, chance, _ := strings.Cut(value, ":")
 		p := &point{do: do}
 		var err error
-		if p.chance, err = strconv.ParseFloat(chance, 64); err != nil {
+		if turn, counts := strings.CutPrefix(chance, "@"); counts {
+			p.turn, err = strconv.Atoi(turn)
+		} else {
+			p.chance, err = strconv.ParseFloat(chance, 64)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("%s: %s: %w", Variable, name, err)
 		}
 		if do != "kill" && do != "err" && do != "sleep" {
@@ -72,15 +79,22 @@ func parse(spec string) (map[string]*point, error) {
 	return parsed, nil
 }
 
+// pass reports whether the point's turn has come, and how long to wait if that is what it does.
+func (p *point) pass() (hit bool, wait time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.passed++
+	hit = p.random.Float64() < p.chance || p.passed == p.turn
+	return hit, time.Duration(p.random.Int64N(int64(200 * time.Millisecond)))
+}
+
 // Hit does what the point was told to, if its turn has come.
 func Hit(name string) error {
 	p := points()[name]
 	if p == nil {
 		return nil
 	}
-	p.mu.Lock()
-	hit, wait := p.random.Float64() < p.chance, time.Duration(p.random.Int64N(int64(200*time.Millisecond)))
-	p.mu.Unlock()
+	hit, wait := p.pass()
 	if !hit {
 		return nil
 	}
