@@ -22,20 +22,15 @@ const connectTimeout = 10 * time.Second
 // reached the database and found it good: see [ErrUnsafeSettings], [ErrNotMigrated]
 // and [ErrSchemaTooNew]. The URL is one that [pgxpool.ParseConfig] knows, with
 // pool_max_conns and the like; a connection gives up after 10 seconds unless it has
-// connect_timeout, and calls itself dibs unless it has application_name. No error
+// connect_timeout, and calls itself dibs unless it has application_name. One whose
+// other end is gone without a word is given up after 30 seconds, on systems other than
+// Linux after as long as they take; a pool of yours does as its DialFunc says. No error
 // shows the URL or its password.
 func Open(ctx context.Context, url string, config *Config) (*Driver, error) {
-	poolConfig, err := pgxpool.ParseConfig(url)
+	poolConfig, err := parse(url)
 	if err != nil {
-		return nil, fmt.Errorf("open: %w", errInvalidURL)
+		return nil, fmt.Errorf("open: %w", err)
 	}
-	if poolConfig.ConnConfig.ConnectTimeout == 0 {
-		poolConfig.ConnConfig.ConnectTimeout = connectTimeout
-	}
-	if poolConfig.ConnConfig.RuntimeParams["application_name"] == "" {
-		poolConfig.ConnConfig.RuntimeParams["application_name"] = "dibs"
-	}
-	WatchReplication(poolConfig.ConnConfig)
 	pool, err := pgxpool.NewWithConfig(ctx, poolConfig)
 	if err != nil {
 		return nil, fmt.Errorf("open: %w", safe(err))
@@ -47,6 +42,23 @@ func Open(ctx context.Context, url string, config *Config) (*Driver, error) {
 		return nil, fmt.Errorf("open: %w", err)
 	}
 	return d, nil
+}
+
+// parse returns what a pool of our own is like.
+func parse(url string) (*pgxpool.Config, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, errInvalidURL
+	}
+	if config.ConnConfig.ConnectTimeout == 0 {
+		config.ConnConfig.ConnectTimeout = connectTimeout
+	}
+	if config.ConnConfig.RuntimeParams["application_name"] == "" {
+		config.ConnConfig.RuntimeParams["application_name"] = "dibs"
+	}
+	config.ConnConfig.DialFunc = dial
+	WatchReplication(config.ConnConfig)
+	return config, nil
 }
 
 // closeWithin closes a pool, and returns before it is closed if the context ends: pgx
