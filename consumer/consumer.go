@@ -212,10 +212,12 @@ func (c *Consumer) start(ctx context.Context, catchUp bool) (*place, error) {
 	return nil, nil
 }
 
-// How long the consumer waits after an error of the store.
+// How long the consumer waits after an error of the store. A server that was killed is
+// back within a second, so the longest wait is what a consumer is idle after that; and one
+// that stays away is asked at most twice a second by each consumer.
 const (
 	minStoreBackoff = 50 * time.Millisecond
-	maxStoreBackoff = 5 * time.Second
+	maxStoreBackoff = time.Second
 )
 
 // storeFailed logs and counts an error that may heal, and returns how long to wait.

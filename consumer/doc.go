@@ -65,7 +65,7 @@
 // message. If one is deleted, the consumer stops with [ErrPositionCorrupt].
 //
 // Run goes on through errors of the store: it logs and counts them, and tries again,
-// at most 5 s later. Only what cannot heal ends it: [ErrConsumerFenced],
+// at most 1 s later. Only what cannot heal ends it: [ErrConsumerFenced],
 // [ErrPositionAhead], [ErrPositionCorrupt], an error that matches
 // [messagestore.ErrInvalid], [messagestore.ErrNotSupported] or
 // [messagestore.ErrIDConflict], or one with a method Permanent() bool that returns
