@@ -60,7 +60,7 @@ test/soak: ## Run the tests of the soak: its checker, and runs of some seconds
 	cd soak && go test -tags failpoint ./...
 
 .PHONY: soak
-soak: ## Torment a store for three minutes and check its history (SOAK=--long: an hour; SOAK=--help)
+soak: ## Torment a store for three minutes and check its history (SOAK=--ci: to its goals; --long; --help)
 	scripts/setup postgresql
 	cd soak && go build -buildvcs=auto -tags failpoint -o ../bin/soak . && exec ../bin/soak $(SOAK)
 

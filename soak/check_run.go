@@ -10,6 +10,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,10 +52,13 @@ func (c checkRun) Run(ctx context.Context) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d, commit %s, %s\n", r.Options.Seed, r.Commit, r.Options.Duration)
 	fmt.Fprintf(&b, "%d messages; faults %v; ends of clients %v; all quiet after %s\n", r.Result.Messages, r.Result.Faults, r.Result.Ends, r.Result.Quiet.Round(time.Millisecond))
-	if n := len(r.Result.Recovery); n > 0 {
-		fmt.Fprintf(&b, "handling again after %d kills of the server: median %s, p99 %s\n", n, r.Result.Recovery[n/2], r.Result.Recovery[n*99/100])
-	}
 	fmt.Fprintln(&b, verdict)
+	goals := harness.Goals{} // a run that is short has none
+	if r.Options.Goals != nil {
+		goals = *r.Options.Goals
+	}
+	all := figures(&goals, r.Result, verdict)
+	b.WriteString(table(all))
 	for _, complaint := range r.Result.Complaints {
 		fmt.Fprintln(&b, "harness:", complaint)
 	}
@@ -62,8 +66,11 @@ func (c checkRun) Run(ctx context.Context) error {
 	if err := os.WriteFile(filepath.Join(c.Dir, "verdict.txt"), []byte(b.String()), 0o600); err != nil {
 		return err
 	}
-	if !verdict.Passed() || len(r.Result.Complaints) > 0 {
+	switch {
+	case !verdict.Passed() || len(r.Result.Complaints) > 0:
 		return errViolated
+	case goals.Must && slices.ContainsFunc(all, func(f figure) bool { return f.missed }):
+		return errMissed
 	}
 	return nil
 }

@@ -2,11 +2,13 @@
 // checks the history of all that they did against what is promised.
 //
 //	make soak                        some minutes
-//	make soak SOAK=--long            an hour
+//	make soak SOAK=--ci              until its goals are reached
+//	make soak SOAK=--long            an hour, or until greater goals are
 //	make soak SOAK='--seed 7'        the faults and the load of another run
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,13 +38,16 @@ type commands struct {
 
 type run struct {
 	Seed      uint64        `help:"What is drawn from: another one each time if it is 0." default:"0" placeholder:"N"`
-	Long      bool          `help:"Torment for an hour."`
-	Duration  time.Duration `help:"How long to torment. 3m, or 1h with --long." placeholder:"D"`
+	CI        bool          `name:"ci" xor:"goals" help:"Torment until the goals of a build are reached, for at most 20m, and fail if one is not."`
+	Long      bool          `xor:"goals" help:"Torment for an hour, or until twenty times as much is reached."`
+	Duration  time.Duration `help:"How long to torment at most. 3m, 20m with --ci, 1h with --long." placeholder:"D"`
+	Phases    []string      `name:"phase" help:"mixed: all faults; kills: the server killed every 3s, and nothing else. mixed, or mixed,kills with goals." placeholder:"NAME"`
 	Writers   int           `help:"Processes that write." default:"4" placeholder:"N"`
 	Consumers int           `help:"Processes that consume events, beside a group of one to four." default:"4" placeholder:"N"`
 	Handlers  int           `help:"Processes that handle commands with idempotence keys: up to 2." default:"2" placeholder:"N"`
 	Faults    []string      `help:"The faults, by name, with commas; all, none, or list to see them." default:"all" placeholder:"NAME"`
 	Store     string        `help:"postgres or sqlite." enum:"postgres,sqlite" default:"postgres"`
+	FullDisk  bool          `help:"On a disk in memory that fills up. Only root can mount one."`
 	Out       string        `help:"The folder for what was done and found; a new one below it each time." default:"results" placeholder:"DIR"`
 	Dir       string        `help:"Where the servers keep their data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
 }
@@ -81,10 +86,17 @@ func (f run) Run(ctx context.Context) error {
 		fmt.Println(strings.Join(harness.Faults(), "\n"))
 		return nil
 	}
+	if f.Store == "sqlite" && (f.CI || f.Long || f.FullDisk) {
+		return errors.New("--ci, --long and --full-disk need PostgreSQL: on SQLite say with --duration how long to torment")
+	}
+	return do(ctx, f.options(), f.Out)
+}
+
+// do runs what the options say, with a new folder below out, and checks it.
+func do(ctx context.Context, options harness.Options, out string) error {
 	log := zerolog.New(console()).With().Timestamp().Logger()
-	options := f.options()
 	r := report{Commit: commit(), Date: time.Now().UTC(), Options: options}
-	options.Out = filepath.Join(f.Out, fmt.Sprintf("%s-%d", r.Date.Format("20060102-150405"), options.Seed))
+	options.Out = filepath.Join(out, fmt.Sprintf("%s-%d", r.Date.Format("20060102-150405"), options.Seed))
 	log.Info().Uint64("seed", options.Seed).Str("commit", r.Commit).Interface("options", options).Msg("run")
 	var err error
 	if r.Result, err = harness.Run(ctx, options, log); err != nil {
@@ -103,16 +115,21 @@ func (f run) Run(ctx context.Context) error {
 func (f run) options() harness.Options {
 	o := harness.Options{
 		Seed: f.Seed, Duration: f.Duration, Writers: f.Writers, Consumers: f.Consumers, Handlers: f.Handlers,
-		SQLite: f.Store == "sqlite", Dir: f.Dir,
+		SQLite: f.Store == "sqlite", Dir: f.Dir, Phases: f.Phases, FullDisk: f.FullDisk,
 	}
 	if !slices.Equal(f.Faults, []string{"all"}) {
 		o.Faults = f.Faults
 	}
-	if o.Duration == 0 {
-		o.Duration = 3 * time.Minute
-		if f.Long {
-			o.Duration = time.Hour
-		}
+	duration := whole
+	switch {
+	case f.CI:
+		o.Goals, duration = &harness.CI, 20*time.Minute
+	case f.Long:
+		o.Goals, duration = &harness.Long, time.Hour
+	}
+	o.Duration = cmp.Or(o.Duration, duration)
+	if o.Goals != nil && len(o.Phases) == 0 {
+		o.Phases = []string{harness.Mixed, harness.Kills}
 	}
 	for o.Seed == 0 {
 		o.Seed = rand.Uint64()
@@ -145,3 +162,5 @@ func console() zerolog.ConsoleWriter {
 }
 
 var errViolated = errors.New("a promise was broken, or too little happened to tell")
+
+var errMissed = errors.New("no promise was broken, but a goal was not reached")

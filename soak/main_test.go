@@ -54,14 +54,19 @@ func told(t *testing.T, dir string, err error) {
 	require.NotContains(t, string(verdict), "harness:", string(verdict))
 }
 
+func reportIn(t *testing.T, dir string) (r report) {
+	t.Helper()
+	encoded, err := os.ReadFile(filepath.Join(dir, reportFile))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(encoded, &r))
+	return r
+}
+
 func TestARunWithFaultsIsCheckedAndLeavesNothing(t *testing.T) {
 	dir, err := short(t, func(f *run) { f.Faults = []string{"kill-backend", "kill-server", "kill-client", "cut"} })
 	told(t, dir, err)
 
-	encoded, err := os.ReadFile(filepath.Join(dir, reportFile))
-	require.NoError(t, err)
-	var r report
-	require.NoError(t, json.Unmarshal(encoded, &r))
+	r := reportIn(t, dir)
 	require.Equal(t, uint64(3), r.Options.Seed)
 	require.NotEmpty(t, r.Result.Faults)
 	require.NotZero(t, r.Result.Messages)
@@ -73,6 +78,19 @@ func TestARunOnSQLite(t *testing.T) {
 	encoded, err := os.ReadFile(filepath.Join(dir, reportFile))
 	require.NoError(t, err)
 	require.NotContains(t, string(encoded), `"postgresql": {`)
+}
+
+func TestARunOnADiskThatFillsUp(t *testing.T) {
+	dir, err := short(t, func(f *run) { f.FullDisk, f.Faults, f.Duration = true, []string{"disk-full"}, 6*time.Second })
+	if os.Getuid() != 0 {
+		require.ErrorContains(t, err, "root")
+		return
+	}
+	told(t, dir, err)
+	require.NotZero(t, reportIn(t, dir).Result.Faults["disk-full"])
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	require.NoError(t, err)
+	require.NotContains(t, string(mounts), "dibs-soak.")
 }
 
 // A message that is taken away is missed.

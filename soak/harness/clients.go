@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -24,8 +25,11 @@ import (
 // killedAt is what a client says that a failpoint kills.
 const killedAt = "failpoint: killed at "
 
+// killedThere begins what such an end is counted as.
+const killedThere = "killed at "
+
 // restartAfter is about how long a supervisor takes to replace a client.
-const restartAfter = 100 * time.Millisecond
+const restartAfter = 20 * time.Millisecond
 
 // A slot is a place for a client. Who is killed there is replaced.
 type slot struct {
@@ -39,7 +43,7 @@ type slot struct {
 	child    *server.Child
 	process  string
 	stdin    io.Closer
-	doomed   bool // has failpoints
+	doomed   bool // has a failpoint
 	stopping bool
 }
 
@@ -49,8 +53,8 @@ type clients struct {
 	log  zerolog.Logger
 	said io.Writer // what they say on standard error
 
-	numbers    atomic.Int64 // of processes, from 1
-	failpoints string       // for the next to start; "" for none
+	numbers atomic.Int64 // of processes, from 1
+	life    int          // how often one passes its failpoint, at most; 0 for ever
 
 	mu     sync.Mutex
 	random *rand.Rand
@@ -60,9 +64,9 @@ type clients struct {
 	faulty []string // ends that nobody meant
 }
 
-func newClients(dir string, seed uint64, failpoints string, log zerolog.Logger, said io.Writer) *clients {
+func newClients(dir string, seed uint64, life int, log zerolog.Logger, said io.Writer) *clients {
 	return &clients{
-		dir: dir, failpoints: failpoints, log: log, said: said,
+		dir: dir, life: life, log: log, said: said,
 		random: rand.New(rand.NewPCG(seed, 0xc11e)), counts: map[string]int{},
 	}
 }
@@ -80,12 +84,15 @@ func (c *clients) add(name string, task work.Task) (*slot, error) {
 	return s, nil
 }
 
-// start starts the next process of the slot. Every second one may be killed at failpoints.
+// start starts the next process of the slot. Three in four die at a failpoint.
 func (s *slot) start() error {
 	c := s.clients
 	c.mu.Lock()
 	seed := c.random.Uint64()
-	doomed := !c.healed && c.failpoints != "" && c.random.IntN(2) == 0
+	death := ""
+	if !c.healed && c.life > 0 && c.random.IntN(4) > 0 {
+		death = doom(c.random, s.task.Role, c.life)
+	}
 	c.mu.Unlock()
 
 	task := s.task
@@ -102,8 +109,8 @@ func (s *slot) start() error {
 	cmd := exec.Command(self) //nolint:noctx // the supervisor ends it
 	cmd.Dir = c.dir
 	cmd.Env = append(os.Environ(), work.Variable+"="+string(encoded))
-	if doomed {
-		cmd.Env = append(cmd.Env, fmt.Sprintf("DIBS_FAILPOINTS=seed=%d,%s", seed, c.failpoints))
+	if death != "" {
+		cmd.Env = append(cmd.Env, "DIBS_FAILPOINTS="+death)
 	}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -114,13 +121,31 @@ func (s *slot) start() error {
 		return err
 	}
 	s.mu.Lock()
-	s.child, s.process, s.stdin, s.doomed = child, task.ProcessName(), stdin, doomed
+	s.child, s.process, s.stdin, s.doomed = child, task.ProcessName(), stdin, death != ""
 	stopping := s.stopping
 	s.mu.Unlock()
 	if stopping {
 		stdin.Close()
 	}
 	return nil
+}
+
+// failpoints are where the library may be told to die: see package failpoint.
+var failpoints = map[bool][]string{
+	false: {"postgres/send", "postgres/sent"},
+	true:  {"postgres/send", "postgres/sent", "consumer/handle", "consumer/handled", "consumer/record", "consumer/recorded"},
+}
+
+// doom says at which point a client dies, and the how manieth time that it is there: any
+// order of magnitude is as likely as another.
+func doom(random *rand.Rand, role work.Role, life int) string {
+	points := failpoints[role == work.Consumer || role == work.Handler]
+	point := points[random.IntN(len(points))]
+	turn := int(math.Exp(random.Float64() * math.Log(float64(life))))
+	if strings.HasPrefix(point, "consumer/record") { // which they pass seldom
+		turn = 1 + turn/16
+	}
+	return fmt.Sprintf("%s=kill:@%d", point, turn)
 }
 
 func (s *slot) supervise() {
@@ -166,7 +191,7 @@ func (c *clients) ended(name string, child *server.Child, err error, stopping bo
 	case child.Killed():
 		how = "killed"
 		if _, at, ok := strings.Cut(err.Error(), killedAt); ok {
-			how = "killed at " + strings.TrimSpace(strings.SplitN(at, "\n", 2)[0])
+			how = killedThere + strings.TrimSpace(strings.SplitN(at, "\n", 2)[0])
 		}
 	case child.ExitCode() == work.ExitFenced:
 		how = "fenced"
@@ -284,6 +309,16 @@ func (c *clients) stopAll(role work.Role, grace time.Duration) []string {
 	}
 	all.Wait()
 	return forced
+}
+
+// killedAtFailpoints returns how many clients died at failpoints.
+func killedAtFailpoints(ends map[string]int) (n int) {
+	for how, times := range ends {
+		if strings.HasPrefix(how, killedThere) {
+			n += times
+		}
+	}
+	return n
 }
 
 // tally returns how many clients ended how.

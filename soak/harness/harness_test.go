@@ -2,6 +2,8 @@ package harness
 
 import (
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -10,19 +12,20 @@ import (
 
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/history"
+	"github.com/dibs-go/dibs/soak/work"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestEveryFaultComesAsOftenAsItsWeight(t *testing.T) {
 	t.Parallel()
-	n := &nemesis{faults: faults}
+	p := &phase{faults: faults}
 	random, counts, total := rand.New(rand.NewPCG(1, 2)), map[string]int{}, 0
 	for _, f := range faults {
 		total += f.weight
 	}
 	for range 1000 * total {
-		counts[n.draw(random).name]++
+		counts[p.draw(random).name]++
 	}
 	for _, f := range faults {
 		require.InEpsilon(t, 1000*f.weight, counts[f.name], 0.2, f.name)
@@ -32,7 +35,7 @@ func TestEveryFaultComesAsOftenAsItsWeight(t *testing.T) {
 func TestRecoveryIsUntilAMessageThatWasHandedOverAfterTheCrashIsHandled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	w, err := history.Create(dir, "consumer-1")
+	w, err := history.Create(dir, "consumer-1.7")
 	require.NoError(t, err)
 	before, err := w.Begin(&history.Event{Func: history.Handle})
 	require.NoError(t, err)
@@ -46,12 +49,118 @@ func TestRecoveryIsUntilAMessageThatWasHandedOverAfterTheCrashIsHandled(t *testi
 	require.NoError(t, err)
 	require.NoError(t, w.Close())
 
-	took, err := recoveries(dir, []int64{crash, end + 1})
+	second := end + 10*time.Second.Nanoseconds()
+	took, err := recoveries(dir, []int64{crash, second}, []string{"consumer-1"})
 	require.NoError(t, err)
 
-	require.Len(t, took, 1) // after the second nothing was handled
-	require.Positive(t, took[0])
-	require.LessOrEqual(t, took[0], time.Duration(end-crash))
+	require.Len(t, took.First, 1) // after the second nothing was handled
+	require.Equal(t, 1, took.Never)
+	require.Equal(t, took.First, took.Each)
+	require.Positive(t, took.First[0])
+	require.LessOrEqual(t, took.First[0], time.Duration(end-crash))
+	require.Empty(t, took.FirstOfMany)
+}
+
+func TestRecoveryThatTakesLongerThanUntilTheNextKillIsNotLeftOut(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w, err := history.Create(dir, "consumer-1.7")
+	require.NoError(t, err)
+	op, err := w.Begin(&history.Event{Func: history.Handle})
+	require.NoError(t, err)
+	require.NoError(t, w.End(op, history.OK, &history.Event{Func: history.Handle}))
+	now, err := history.Now()
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	before := func(d time.Duration) int64 { return now - d.Nanoseconds() }
+
+	took, err := recoveries(dir, []int64{before(9 * time.Second), before(4 * time.Second)}, []string{"consumer-1"})
+	require.NoError(t, err)
+
+	require.Len(t, took.Each, 2)
+	require.GreaterOrEqual(t, took.Each[1], 8*time.Second)
+}
+
+func TestAKillIsAloneIfNothingElseIsWrongAroundIt(t *testing.T) {
+	t.Parallel()
+	at := func(d time.Duration) int64 { return time.Hour.Nanoseconds() + d.Nanoseconds() }
+	own := span{"kill-server", at(-time.Second / 10), at(time.Second)}
+	for what, c := range map[string]struct {
+		crashes []int64
+		faults  []span
+		alone   bool
+	}{
+		"nothing else":          {[]int64{at(0)}, []span{own}, true},
+		"another kill long ago": {[]int64{at(-3 * time.Second), at(0)}, []span{own}, true},
+		"another kill before":   {[]int64{at(-time.Second / 2), at(0)}, []span{own}, false},
+		"another kill after":    {[]int64{at(0), at(time.Second)}, []span{own}, false},
+		"a cut meanwhile":       {[]int64{at(0)}, []span{own, {"cut", at(-time.Minute), at(time.Minute)}}, false},
+		"a cut after":           {[]int64{at(0)}, []span{own, {"cut", at(time.Second), at(time.Minute)}}, false},
+		"a cut much later":      {[]int64{at(0)}, []span{own, {"cut", at(3 * time.Second), at(time.Minute)}}, true},
+	} {
+		require.Equal(t, c.alone, isAlone(at(0), c.crashes, c.faults), what)
+	}
+}
+
+func TestARunWithGoalsKillsTheServerAndThenMixesUntilAllAreReached(t *testing.T) {
+	t.Parallel()
+	o := Options{Duration: 20 * time.Minute, Goals: &CI, Phases: []string{Mixed, Kills}, Gap: time.Second}
+	phases, err := o.phases(faults)
+	require.NoError(t, err)
+	var names []string
+	for _, p := range phases {
+		names = append(names, p.name)
+	}
+	require.Equal(t, []string{Mixed, Kills, Mixed}, names)
+	require.Equal(t, CI.ServerKills, phases[1].crashes)
+	require.Len(t, phases[1].faults, len(crashing))
+	require.Greater(t, phases[1].least+aloneBefore, aloneAfter) // each alone
+
+	o.Phases, o.Goals = []string{Kills}, nil
+	require.ElementsMatch(t, crashing, o.Chosen())
+
+	o.Phases = []string{"earthquakes"}
+	_, err = o.phases(faults)
+	require.EqualError(t, err, `there is no phase "earthquakes"`)
+}
+
+func TestEachFaultComesOnceBeforeAnyComesAgain(t *testing.T) {
+	t.Parallel()
+	o := (&phase{faults: faults}).opening(rand.New(rand.NewPCG(1, 2)))
+	seen := map[string]bool{}
+	for f, more := o.next(); more; f, more = o.next() {
+		seen[f.name] = true
+	}
+	require.Len(t, seen, len(faults))
+}
+
+func TestATallyReadsEachLineOnceAndATornOneLater(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file, err := os.Create(filepath.Join(dir, "writer-1.1"+history.Ending))
+	require.NoError(t, err)
+	defer file.Close()
+	done := newTally(dir)
+	say := func(text string) {
+		_, err := file.WriteString(text)
+		require.NoError(t, err)
+		require.NoError(t, done.read())
+	}
+	say("1 invoke write 1 stream=a-1 expected=3\n2 ok write 1 stream=a-1 version=4 stream=a-2 version=0 duplicate=1\n3 fail write 2 class=conf")
+	require.Equal(t, 1, done.checked)
+	say("lict actual=7\n4 fail write 3 class=error\n5 info write 4\n6 ok version 5 actual=1\n7 info resolve 6\n8 ok resolve 7 class=written stream=a-1\n")
+	require.Equal(t, 3, done.checked)
+	require.Equal(t, 1, done.resolved)
+	require.Equal(t, 8, done.lines)
+}
+
+func TestAClientDiesAtAPointThatItComesTo(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 1000 {
+		require.Regexp(t, `^postgres/(send|sent)=kill:@[1-9]\d{0,2}$`, doom(random, work.Writer, 1000))
+		require.Regexp(t, `^(postgres/(send|sent)|consumer/(handled?|record(ed)?))=kill:@[1-9]\d{0,2}$`, doom(random, work.Handler, 1000))
+	}
 }
 
 func TestErrorsAreFoundInTheLog(t *testing.T) {

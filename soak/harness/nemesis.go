@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -47,88 +48,106 @@ var faults = []fault{
 	{4, "deadlock", "transactions that write to two categories in opposite order", true, (*nemesis).deadlock},
 	{2, "connections", "no connection left for anybody", true, (*nemesis).connections},
 	{2, "reindex", "REINDEX CONCURRENTLY, VACUUM and ANALYZE of the table of messages", true, (*nemesis).reindex},
+	{4, diskFull, "no room for data and WAL for up to 3 s; with --full-disk", true, (*nemesis).fillDisk},
 }
-
-// lanes are how many faults there may be at a time.
-const lanes = 2
 
 // A nemesis has things go wrong, as a seed decides.
 type nemesis struct {
 	*run
-	faults []fault
+	phases []phase
 	seed   uint64
 
 	mu      sync.Mutex
 	counts  map[string]int
 	turns   map[string]*sync.Mutex // a fault is there once at a time
 	failed  []error
-	crashes []int64 // when the server was killed
+	crashes []int64 // when the server was killed, or began to start again
 }
 
-func newNemesis(r *run, chosen []fault) *nemesis {
-	n := &nemesis{run: r, faults: chosen, seed: r.options.Seed, counts: map[string]int{}, turns: map[string]*sync.Mutex{}}
-	for _, f := range chosen {
+func newNemesis(r *run, phases []phase) *nemesis {
+	n := &nemesis{run: r, phases: phases, seed: r.options.Seed, counts: map[string]int{}, turns: map[string]*sync.Mutex{}}
+	for _, f := range faults {
 		n.turns[f.name] = &sync.Mutex{}
 	}
 	return n
 }
 
-// torment has one thing after the other go wrong until ctx is done, up to lanes of them at
-// once. When it returns, what began has ended.
+// torment has one thing after the other go wrong, in one phase after the other, until ctx
+// is done. When it returns, what began has ended.
 func (n *nemesis) torment(ctx context.Context) error {
-	if len(n.faults) == 0 {
-		<-ctx.Done()
-		return nil
+	for i, p := range n.phases {
+		if ctx.Err() == nil {
+			n.log.Info().Str("phase", p.name).Msg("running")
+			n.phase(ctx, p, uint64(i)<<32)
+		}
 	}
-	var all sync.WaitGroup
-	for lane := range lanes {
-		all.Go(func() {
-			random := rand.New(rand.NewPCG(n.seed, uint64(lane)))
-			for wait(ctx, time.Duration(random.Int64N(int64(n.options.Gap)))) {
-				n.one(ctx, random)
-			}
-		})
-	}
-	all.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return errors.Join(n.failed...)
 }
 
-func (n *nemesis) one(ctx context.Context, random *rand.Rand) {
-	f := n.draw(random)
+// phase is over with ctx, after its time, or when the server was killed often enough.
+func (n *nemesis) phase(ctx context.Context, p phase, stream uint64) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if p.atMost > 0 {
+		ctx, cancel = context.WithTimeout(ctx, p.atMost)
+		defer cancel()
+	}
+	if len(p.faults) == 0 {
+		<-ctx.Done()
+		return
+	}
+	opening := p.opening(rand.New(rand.NewPCG(n.seed, stream)))
+	var all sync.WaitGroup
+	for lane := range p.lanes {
+		all.Go(func() {
+			random := rand.New(rand.NewPCG(n.seed, stream|uint64(lane+1)))
+			for wait(ctx, between(random, p.least, p.most)) {
+				f, first := opening.next()
+				if !first {
+					f = p.draw(random)
+				}
+				n.one(ctx, f, random)
+				if _, crashes := n.count(); p.crashes > 0 && crashes >= p.crashes {
+					cancel()
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// count returns how often there was each fault, and how often the server was killed.
+func (n *nemesis) count() (counts map[string]int, crashes int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return maps.Clone(n.counts), len(n.crashes)
+}
+
+func (n *nemesis) one(ctx context.Context, f fault, random *rand.Rand) {
 	turn := n.turns[f.name]
 	if !turn.TryLock() {
 		return
 	}
 	defer turn.Unlock()
-	begin := func(target string) func() {
-		op, err := n.history.Begin(&history.Event{Func: history.Fault, Class: f.name, Target: target})
-		n.note(err)
-		n.mu.Lock()
-		n.counts[f.name]++
-		n.mu.Unlock()
-		return func() {
-			n.note(n.history.End(op, history.OK, &history.Event{Func: history.Fault, Class: f.name}))
-		}
-	}
+	begin := func(target string) func() { return n.begin(f.name, target) }
 	if err := f.run(n, ctx, random, begin); err != nil {
 		n.note(fmt.Errorf("%s: %w", f.name, err))
 	}
 }
 
-func (n *nemesis) draw(random *rand.Rand) fault {
-	total := 0
-	for _, f := range n.faults {
-		total += f.weight
+// begin writes down that a fault begins, and when the function that it returns is called
+// that it has ended.
+func (n *nemesis) begin(name, target string) (end func()) {
+	op, err := n.history.Begin(&history.Event{Func: history.Fault, Class: name, Target: target})
+	n.note(err)
+	n.mu.Lock()
+	n.counts[name]++
+	n.mu.Unlock()
+	return func() {
+		n.note(n.history.End(op, history.OK, &history.Event{Func: history.Fault, Class: name}))
 	}
-	at := random.IntN(total)
-	for _, f := range n.faults {
-		if at -= f.weight; at < 0 {
-			return f
-		}
-	}
-	panic("the weights are more than their sum")
 }
 
 func (n *nemesis) note(err error) {
@@ -190,13 +209,13 @@ func (n *nemesis) killServer(ctx context.Context, random *rand.Rand, begin func(
 	n.up.Lock()
 	defer n.up.Unlock()
 	defer begin("postmaster")()
-	if err := errors.Join(n.postgres.Kill(), n.crashed()); err != nil {
+	if err := n.postgres.Kill(); err != nil {
 		return err
 	}
 	if random.IntN(2) == 0 {
 		wait(ctx, between(random, 0, 500*time.Millisecond))
 	}
-	return n.postgres.Start(context.WithoutCancel(ctx))
+	return errors.Join(n.crashed(), n.postgres.Start(context.WithoutCancel(ctx)))
 }
 
 func (n *nemesis) anyClient(random *rand.Rand) *slot {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -44,18 +43,21 @@ var roles = []work.Role{work.Writer, work.Consumer, work.Handler}
 // Options say what is run. All of it but what can be given on the command line is drawn
 // from the seed.
 type Options struct {
-	Seed       uint64
-	Duration   time.Duration
-	Writers    int
-	Consumers  int
-	Handlers   int
-	Faults     []string // names; none for all
-	SQLite     bool
-	Out        string // the folder for histories, which is made
-	Dir        string // where the servers keep their data
-	Failpoints string // "" for those that the seed draws
+	Seed      uint64
+	Duration  time.Duration
+	Writers   int
+	Consumers int
+	Handlers  int
+	Faults    []string // names; none for all
+	SQLite    bool
+	FullDisk  bool     // the server is on a disk in memory that fills up
+	Out       string   // the folder for histories, which is made
+	Dir       string   // where the servers keep their data
+	Phases    []string // names; none for the first
+	Goals     *Goals   // the run is over when they are reached; nil for none
 
 	Gap  time.Duration // the longest wait of the nemesis between two faults
+	Life int           // how often a client passes the failpoint that it dies at, at most
 	Load work.Load
 }
 
@@ -64,25 +66,14 @@ func (o *Options) Draw() {
 	random := rand.New(rand.NewPCG(o.Seed, 0x0975))
 	o.Gap = between(random, time.Second, 4*time.Second)
 	o.Load = work.Load{
-		Goroutines: 2 + random.IntN(3),
+		Goroutines: 6 + random.IntN(7),
 		Categories: 2 + random.IntN(4),
 		Streams:    20 + random.IntN(200),
 		Skew:       1.1 + random.Float64(),
 		MaxBytes:   messagestore.MaxMessageBytes - 4<<10,
-		Pause:      random.IntN(15),
+		Pause:      1 + random.IntN(8),
 	}
-	if o.Failpoints == "" {
-		var points []string
-		for _, name := range failpoints {
-			points = append(points, fmt.Sprintf("%s=kill:%.5f", name, 0.0005+0.002*random.Float64()))
-		}
-		o.Failpoints = strings.Join(points, ",")
-	}
-}
-
-// failpoints are where the library may be told to die: see package failpoint.
-var failpoints = []string{
-	"postgres/send", "postgres/sent", "consumer/handle", "consumer/handled", "consumer/record", "consumer/recorded",
+	o.Life = 2000 + random.IntN(3000)
 }
 
 // Faults returns the names of all faults, with what each does.
@@ -98,7 +89,7 @@ func Faults() []string {
 func (o *Options) choose() ([]fault, error) {
 	var chosen []fault
 	for _, f := range faults {
-		if f.server && o.SQLite {
+		if f.server && o.SQLite || f.name == diskFull && !o.FullDisk {
 			continue
 		}
 		if len(o.Faults) == 0 || slices.Contains(o.Faults, f.name) {
@@ -121,6 +112,7 @@ type run struct {
 	history *history.Writer
 
 	postgres *server.Postgres // nil for SQLite
+	disk     string           // that fills up, "" for none
 	up       sync.RWMutex     // held for writing while the server is down by our own doing
 	url      string           // of the store, past every proxy
 	proxies  map[work.Role]*proxy
@@ -128,6 +120,10 @@ type run struct {
 	group    *group
 	memory   *sampler
 	wanted   map[messagestore.Category]bool // that consumers read
+
+	// needStore are the clients, there all the time, whose handlers do nothing without the
+	// store. What another handles after a kill may be what it had read before.
+	needStore []string
 }
 
 // A proxy is between the clients of one role and the server.
@@ -138,19 +134,27 @@ type proxy struct {
 
 // A Result is what a run did, beside the histories that it left in [Options.Out].
 type Result struct {
-	Faults     map[string]int  // how often there was each
-	Ends       map[string]int  // how the clients ended
-	Complaints []string        // of the harness: what it saw itself
-	Quiet      time.Duration   // from the last fault until every consumer had caught up
-	Recovery   []time.Duration // after each kill of the server, until a handler had handled again
-	Messages   int64           // that there are
+	Faults     map[string]int // how often there was each
+	Ends       map[string]int // how the clients ended
+	Complaints []string       // of the harness: what it saw itself
+	Quiet      time.Duration  // from the last fault until every consumer had caught up
+	Recovery   Recovery
+	Crashes    int   // of the server
+	Messages   int64 // that there are
 	Facts      *check.Facts
 }
+
+// ClientKills is how many clients died at failpoints.
+func (r *Result) ClientKills() int { return killedAtFailpoints(r.Ends) }
 
 // Run does the soak until its duration is over or ctx is done, which is an error. What it
 // started has ended when it returns.
 func Run(ctx context.Context, options Options, log zerolog.Logger) (result *Result, err error) {
 	chosen, err := options.choose()
+	if err != nil {
+		return nil, err
+	}
+	phases, err := options.phases(chosen)
 	if err != nil {
 		return nil, err
 	}
@@ -182,16 +186,16 @@ func Run(ctx context.Context, options Options, log zerolog.Logger) (result *Resu
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, said.Close()) }()
-	r.clients = newClients(keeper.Dir(), options.Seed, options.Failpoints, log, said)
+	r.clients = newClients(keeper.Dir(), options.Seed, options.Life, log, said)
 	defer r.clients.stopAll("", 0)
 	if err := r.populate(); err != nil {
 		return nil, err
 	}
-	nemesis := newNemesis(r, chosen)
+	nemesis := newNemesis(r, phases)
 	if err := r.torment(ctx, nemesis); err != nil {
 		return nil, err
 	}
-	result = &Result{Faults: nemesis.counts}
+	result = &Result{Faults: nemesis.counts, Crashes: len(nemesis.crashes)}
 	if err := r.heal(ctx, result); err != nil {
 		return nil, err
 	}
@@ -200,7 +204,7 @@ func Run(ctx context.Context, options Options, log zerolog.Logger) (result *Resu
 	if err := r.look(ctx, result); err != nil {
 		return nil, err
 	}
-	result.Recovery, err = recoveries(options.Out, nemesis.crashes)
+	result.Recovery, err = recoveries(options.Out, nemesis.crashes, r.needStore)
 	return result, err
 }
 
@@ -211,6 +215,12 @@ func (r *run) open(ctx context.Context, dir string) error {
 		return nil
 	}
 	var err error
+	if r.options.FullDisk {
+		if r.disk, err = mountDisk(dir); err != nil {
+			return err
+		}
+		dir = r.disk
+	}
 	if r.postgres, err = server.NewPostgres(ctx, dir, "pg", nil); err != nil {
 		return err
 	}
@@ -267,6 +277,9 @@ func (r *run) populate() error {
 		task.Name, task.Consumer = fmt.Sprintf("consumer-%d", i), fmt.Sprintf("consumer%d", i)
 		task.Category = work.Events(i % r.options.Load.Categories)
 		task.Parks = i%3 == 2
+		if !task.Parks {
+			r.needStore = append(r.needStore, task.Name)
+		}
 		if _, err := r.clients.add(task.Name, task); err != nil {
 			return err
 		}
@@ -282,6 +295,7 @@ func (r *run) populate() error {
 		if i > 1 {
 			break // one process for each identity
 		}
+		r.needStore = append(r.needStore, task.Name)
 		if _, err := r.clients.add(task.Name, task); err != nil {
 			return err
 		}
@@ -292,25 +306,42 @@ func (r *run) populate() error {
 	return r.group.resize(2, 0, false)
 }
 
-// torment has the nemesis do its work for the duration of the run.
+// torment has the nemesis do its work for the duration of the run, or until its goals are
+// reached.
 func (r *run) torment(ctx context.Context, n *nemesis) error {
 	limited, cancel := context.WithTimeout(ctx, r.options.Duration)
 	defer cancel()
 	var told sync.WaitGroup
 	told.Go(func() {
 		began := time.Now()
-		for wait(limited, progress) {
+		for done := newTally(r.options.Out); wait(limited, progress); {
 			r.memory.sample(r.clients)
-			n.mu.Lock()
-			counts := maps.Clone(n.counts)
-			n.mu.Unlock()
+			err := done.read()
+			n.note(err)
+			counts, crashes := n.count()
 			r.log.Info().Dur("after", time.Since(began).Round(time.Second)).Interface("faults", counts).Interface("ends", r.clients.tally()).
-				Int64("history MB", size(r.options.Out)>>20).Msg("running")
+				Int64("history MB", size(r.options.Out)>>20).Int("operations", done.checked).Int("resolved", done.resolved).Int("lines", done.lines).Msg("running")
+			if g := r.options.Goals; g != nil && g.reached(crashes, killedAtFailpoints(r.clients.tally()), done) && r.messages(limited) >= g.Messages {
+				cancel()
+			}
 		}
 	})
 	err := n.torment(limited)
 	told.Wait()
 	return errors.Join(err, ctx.Err())
+}
+
+// messages is how many there are in the store, 0 if nobody can tell at the moment.
+func (r *run) messages(ctx context.Context) (n int) {
+	conn, err := pgx.Connect(ctx, r.url)
+	if err != nil {
+		return 0
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if err := conn.QueryRow(ctx, "select count(*) from dibs.messages").Scan(&n); err != nil {
+		return 0
+	}
+	return n
 }
 
 // size is how much there is in a folder.
@@ -483,8 +514,14 @@ func (r *run) look(ctx context.Context, result *Result) error {
 // Chosen returns the names of the faults that there were to choose from.
 func (o *Options) Chosen() (names []string) {
 	chosen, _ := o.choose() // or else none
+	phases, _ := o.phases(chosen)
 	for _, f := range chosen {
-		names = append(names, f.name)
+		in := func(p phase) bool {
+			return slices.ContainsFunc(p.faults, func(other fault) bool { return other.name == f.name })
+		}
+		if slices.ContainsFunc(phases, in) {
+			names = append(names, f.name)
+		}
 	}
 	return names
 }

@@ -24,7 +24,7 @@ type recorder struct {
 	driver  messagestore.Driver
 	history journal
 	process string
-	failed  *atomic.Bool // since somebody asked: a write, by no conflict
+	failed  *atomic.Bool // since somebody asked: a call, by no conflict
 }
 
 func newRecorder(store *messagestore.Store, driver messagestore.Driver, j journal, process string) (*recorder, error) {
@@ -67,6 +67,20 @@ func (r *recorder) WriteStreams(ctx context.Context, writes ...messagestore.Stre
 		return written, nil
 	}
 	return written, r.end(op, history.Write, written, err)
+}
+
+// Version is messagestore.Store's. Who decides by a version, be it a handler or a consumer of
+// where it is, is a witness of it.
+func (r *recorder) Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
+	op := r.history.begin(&history.Event{Func: history.Version, Appends: []history.Append{{Stream: stream}}})
+	version, err := r.Store.Version(ctx, stream)
+	if err != nil {
+		r.failed.Store(true)
+		r.history.end(op, history.Fail, &history.Event{Func: history.Version, Class: "error", Note: shorten(err.Error())})
+		return version, err
+	}
+	r.history.end(op, history.OK, &history.Event{Func: history.Version, Actual: version})
+	return version, nil
 }
 
 func (r *recorder) begin(f history.Func, writes ...messagestore.StreamWrite) (op uint64, err error) {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -81,6 +82,7 @@ type client struct {
 	store   *recorder
 	pool    *pgxpool.Pool // nil on SQLite
 	log     zerolog.Logger
+	behind  *atomic.Bool // a consumer has much left to do
 }
 
 // RunClient does a client's work if this process is one, and then ends it. main calls it
@@ -117,7 +119,7 @@ func run(encoded string) error {
 	if err != nil {
 		return err
 	}
-	c := &client{task: task, history: journal{w}}
+	c := &client{task: task, history: journal{w}, behind: &atomic.Bool{}}
 	if err := c.open(ctx); err != nil {
 		return err
 	}

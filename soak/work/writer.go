@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -25,7 +26,7 @@ const (
 	Patience      = 4 * time.Second
 	shortPatience = 400 * time.Millisecond
 	resolveWithin = 15 * time.Second
-	failurePause  = 400 * time.Millisecond
+	failurePause  = 300 * time.Millisecond
 )
 
 // A caller is one goroutine of a writer. It has one user.
@@ -52,6 +53,7 @@ type command struct {
 func (c *client) write(ctx context.Context) error {
 	errs := make([]error, c.task.Load.Goroutines)
 	var all sync.WaitGroup
+	all.Go(func() { c.keepPace(ctx) })
 	for i := range errs {
 		all.Go(func() { errs[i] = c.newCaller(i).loop(ctx) })
 	}
@@ -61,8 +63,11 @@ func (c *client) write(ctx context.Context) error {
 
 func (c *client) newCaller(i int) *caller {
 	random := rand.New(rand.NewPCG(c.task.Seed, uint64(i)))
+	own, store := *c, *c.store
+	store.failed = &atomic.Bool{} // who waits after a failure is whose call it was
+	own.store = &store
 	return &caller{
-		client: c, random: random,
+		client: &own, random: random,
 		zipf:     rand.NewZipf(random, c.task.Load.Skew, 1, uint64(c.task.Load.Streams-1)),
 		content:  content{random: random, prefix: uint64(c.task.Process)<<40 | uint64(i)<<32, max: c.task.Load.MaxBytes},
 		versions: map[messagestore.StreamName]messagestore.Version{},
@@ -80,10 +85,11 @@ func (w *caller) loop(ctx context.Context) error {
 }
 
 // pause waits between two calls, and for longer after one that failed: who does not makes
-// the recovery of a server slower.
+// the recovery of a server slower. Where consumers are far behind it waits for them: what a
+// writer is ahead of them tests nothing, and they have to catch up in the end.
 func (w *caller) pause(ctx context.Context) {
 	most := time.Duration(2*w.task.Load.Pause+1) * time.Millisecond
-	if w.store.failed.Swap(false) {
+	if w.store.failed.Swap(false) || w.behind.Load() {
 		most = failurePause
 	}
 	pause := time.NewTimer(time.Duration(w.random.Int64N(int64(most))))
@@ -300,14 +306,9 @@ func (w *caller) reuseID(ctx context.Context) error {
 
 func (w *caller) version(ctx context.Context) {
 	stream := w.stream()
-	op := w.history.begin(&history.Event{Func: history.Version, Appends: []history.Append{{Stream: stream}}})
-	version, err := w.store.Version(ctx, stream)
-	if err != nil {
-		w.history.end(op, history.Fail, &history.Event{Func: history.Version, Class: "error", Note: shorten(err.Error())})
-		return
+	if version, err := w.store.Version(ctx, stream); err == nil {
+		w.versions[stream] = version
 	}
-	w.versions[stream] = version
-	w.history.end(op, history.OK, &history.Event{Func: history.Version, Actual: version})
 }
 
 // read reads the end of a stream.
@@ -322,6 +323,7 @@ func (w *caller) read(ctx context.Context) {
 			known, err = recordedOf(m)
 		}
 		if err != nil {
+			w.store.failed.Store(true)
 			w.history.end(op, history.Fail, &history.Event{Func: history.Read, Class: "error", Note: shorten(err.Error())})
 			return
 		}

@@ -1,0 +1,80 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// diskBytes is how large a disk is that fills up, in memory: what a run of minutes writes has room.
+const diskBytes = 1 << 30
+
+const diskFull = "disk-full"
+
+// mountDisk mounts a disk in memory below dir, whose keeper takes it away, and returns where.
+func mountDisk(dir string) (string, error) {
+	path := filepath.Join(dir, "disk")
+	if err := os.Mkdir(path, 0o755); err != nil { //nolint:gosec // the server runs as somebody else
+		return "", err
+	}
+	if err := syscall.Mount("tmpfs", path, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0755", int64(diskBytes))); err != nil {
+		return "", fmt.Errorf("a disk that fills up is mounted by root alone: %w", err)
+	}
+	return path, nil
+}
+
+// fillDisk has the disk full for a while. Data cannot grow then, which fails a statement,
+// nor can the WAL, which ends the server: it may not even start while that is so.
+func (n *nemesis) fillDisk(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
+	n.up.Lock()
+	defer n.up.Unlock()
+	defer begin("data and WAL")()
+	ballast := filepath.Join(n.disk, "ballast")
+	err := fill(ballast)
+	wait(ctx, between(random, 500*time.Millisecond, 3*time.Second))
+	if err := errors.Join(err, os.Remove(ballast)); err != nil {
+		return err
+	}
+	return n.startAgain(context.WithoutCancel(ctx))
+}
+
+// startAgain starts a server that may have ended, or may be about to.
+func (n *nemesis) startAgain(ctx context.Context) (err error) {
+	for range 5 {
+		if err = n.postgres.Start(ctx); err == nil {
+			err = n.postgres.Await(ctx)
+		}
+		if err == nil || n.postgres.Running() {
+			return err
+		}
+	}
+	return err
+}
+
+// fill makes a file of all that is free, to the last page: what does not fit is tried in
+// halves. It takes small steps, since a signal to the process undoes the one it meets.
+func fill(path string) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	at := int64(0)
+	for step := int64(64 << 20); step >= 4<<10; {
+		err := syscall.Fallocate(int(file.Fd()), 0, at, step) //nolint:gosec // a descriptor is small
+		switch {
+		case err == nil:
+			at += step
+		case errors.Is(err, syscall.ENOSPC):
+			step /= 2
+		case !errors.Is(err, syscall.EINTR):
+			return err
+		}
+	}
+	return nil
+}

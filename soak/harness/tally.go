@@ -1,0 +1,83 @@
+package harness
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+
+	"github.com/dibs-go/dibs/soak/history"
+)
+
+// A tally counts what the histories of a run that is under way have so far. It reads each
+// line once.
+type tally struct {
+	dir string
+	at  map[string]int64 // how far each file is read
+
+	lines    int
+	checked  int // operations that say something of a stream's version
+	resolved int // unknown outcomes that were found out about
+}
+
+func newTally(dir string) *tally { return &tally{dir: dir, at: map[string]int64{}} }
+
+// read counts what was written since it was called last.
+func (t *tally) read() error {
+	files, err := history.Files(t.dir)
+	if err != nil {
+		return err
+	}
+	for _, path := range files {
+		if err := t.file(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tally) file(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err := file.Seek(t.at[path], io.SeekStart); err != nil {
+		return err
+	}
+	for r := bufio.NewReaderSize(file, 64<<10); ; {
+		line, err := r.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return nil // what is there of the last line is read with the rest of it
+		}
+		if err != nil {
+			return err
+		}
+		t.at[path] += int64(len(line))
+		t.count(line)
+	}
+}
+
+// count reads the first words of a line: time, kind and function.
+func (t *tally) count(line []byte) {
+	t.lines++
+	_, rest, _ := bytes.Cut(line, []byte{' '})
+	kind, rest, _ := bytes.Cut(rest, []byte{' '})
+	name, rest, _ := bytes.Cut(rest, []byte{' '})
+	switch f := history.Func(name); history.Kind(kind) {
+	case history.OK:
+		switch f {
+		case history.Version:
+			t.checked++
+		case history.Write, history.WriteTx:
+			t.checked += bytes.Count(rest, []byte(" stream=")) - bytes.Count(rest, []byte(" duplicate=1"))
+		case history.Resolve:
+			t.resolved++
+		}
+	case history.Fail:
+		if bytes.Contains(rest, []byte(" class="+history.Conflict)) && (f == history.Write || f == history.WriteTx) {
+			t.checked++
+		}
+	}
+}
