@@ -13,7 +13,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv("DIBS_FAILPOINT_CHILD") != "" {
+	if child := os.Getenv("DIBS_FAILPOINT_CHILD"); child != "" {
+		if child == "disarmed" {
+			Disarm()
+		}
 		for range 1000 {
 			_ = Hit("a/point")
 		}
@@ -40,6 +43,16 @@ func TestAPointThatIsNotNamedDoesNothing(t *testing.T) {
 	t.Parallel()
 	child := exec.Command(os.Args[0])
 	child.Env = append(os.Environ(), "DIBS_FAILPOINT_CHILD=1", Variable+"=seed=1,another/point=kill:1")
+	said, err := child.CombinedOutput()
+
+	require.NoError(t, err)
+	require.Empty(t, string(said))
+}
+
+func TestNoPointDoesAnythingOnceTheyAreDisarmed(t *testing.T) {
+	t.Parallel()
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), "DIBS_FAILPOINT_CHILD=disarmed", Variable+"=seed=1,a/point=kill:1")
 	said, err := child.CombinedOutput()
 
 	require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -88,10 +89,15 @@ func (p *point) pass() (hit bool, wait time.Duration) {
 	return hit, time.Duration(p.random.Int64N(int64(200 * time.Millisecond)))
 }
 
+var disarmed atomic.Bool
+
+// Disarm has no point do anything any more.
+func Disarm() { disarmed.Store(true) }
+
 // Hit does what the point was told to, if its turn has come.
 func Hit(name string) error {
 	p := points()[name]
-	if p == nil {
+	if p == nil || disarmed.Load() {
 		return nil
 	}
 	hit, wait := p.pass()
