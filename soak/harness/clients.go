@@ -42,8 +42,7 @@ type slot struct {
 	mu       sync.Mutex
 	child    *server.Child
 	process  string
-	stdin    io.Closer
-	doomed   bool // has a failpoint
+	stdin    io.WriteCloser
 	stopping bool
 }
 
@@ -84,13 +83,13 @@ func (c *clients) add(name string, task work.Task) (*slot, error) {
 	return s, nil
 }
 
-// start starts the next process of the slot. Three in four die at a failpoint.
+// start starts the next process of the slot, which dies at a failpoint.
 func (s *slot) start() error {
 	c := s.clients
 	c.mu.Lock()
 	seed := c.random.Uint64()
 	death := ""
-	if !c.healed && c.life > 0 && c.random.IntN(4) > 0 {
+	if !c.healed && c.life > 0 {
 		death = doom(c.random, s.task.Role, c.life)
 	}
 	c.mu.Unlock()
@@ -121,11 +120,16 @@ func (s *slot) start() error {
 		return err
 	}
 	s.mu.Lock()
-	s.child, s.process, s.stdin, s.doomed = child, task.ProcessName(), stdin, death != ""
+	s.child, s.process, s.stdin = child, task.ProcessName(), stdin
 	stopping := s.stopping
 	s.mu.Unlock()
 	if stopping {
 		stdin.Close()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.healed && death != "" { // since it was started
+		s.spare()
 	}
 	return nil
 }
@@ -275,21 +279,23 @@ func (c *clients) all(role work.Role) []*slot {
 	return found
 }
 
-// heal has nobody die at failpoints any more. Who may is replaced; the others stay, and
-// have to get well by themselves.
+// heal has nobody die at failpoints any more. Who is there stays, and has to get well by
+// himself.
 func (c *clients) heal() {
 	c.mu.Lock()
 	c.healed = true
 	c.mu.Unlock()
 	for _, s := range c.all("") {
-		s.mu.Lock()
-		doomed := s.doomed
-		s.mu.Unlock()
 		s.signal(syscall.SIGCONT)
-		if doomed {
-			s.kill()
-		}
+		s.spare()
 	}
+}
+
+// spare tells who is in the slot now to die at no failpoint.
+func (s *slot) spare() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, _ = s.stdin.Write([]byte("\n")) // who has ended hears nothing
 }
 
 // stopAll gives all slots of a role up, all at once, and returns those that had to be

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // diskBytes is how large a disk is that fills up, in memory: what a run of minutes writes has room.
@@ -28,19 +30,42 @@ func mountDisk(dir string) (string, error) {
 	return path, nil
 }
 
-// fillDisk has the disk full for a while. Data cannot grow then, which fails a statement,
-// nor can the WAL, which ends the server: it may not even start while that is so.
+// fillDisk has the disk full for a while. Data cannot grow then, which fails a statement.
+// Half the time the WAL has to grow too, and cannot, which ends the server: it may not even
+// start while that is so.
 func (n *nemesis) fillDisk(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
 	n.up.Lock()
 	defer n.up.Unlock()
-	defer begin("data and WAL")()
+	what := []string{"data", "data and WAL"}[random.IntN(2)]
+	defer begin(what)()
 	ballast := filepath.Join(n.disk, "ballast")
 	err := fill(ballast)
+	if what != "data" {
+		n.useWAL(ctx)
+	}
 	wait(ctx, between(random, 500*time.Millisecond, 3*time.Second))
 	if err := errors.Join(err, os.Remove(ballast)); err != nil {
 		return err
 	}
 	return n.startAgain(context.WithoutCancel(ctx))
+}
+
+// useWAL takes one segment of the WAL after the other, until the server has none left that
+// it could use again, and ends.
+func (n *nemesis) useWAL(ctx context.Context) {
+	const segments = 100 // more than there are
+	limited, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(limited, n.postgres.URL(database))
+	if err != nil {
+		return // it has ended already
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	for range segments {
+		if _, err := conn.Exec(limited, "select pg_logical_emit_message(false, 'soak', 'x'), pg_switch_wal()"); err != nil {
+			return
+		}
+	}
 }
 
 // startAgain starts a server that may have ended, or may be about to.

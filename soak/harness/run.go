@@ -73,7 +73,7 @@ func (o *Options) Draw() {
 		MaxBytes:   messagestore.MaxMessageBytes - 4<<10,
 		Pause:      1 + random.IntN(8),
 	}
-	o.Life = 2000 + random.IntN(3000)
+	o.Life = 500 + random.IntN(1000)
 }
 
 // Faults returns the names of all faults, with what each does.

@@ -78,7 +78,7 @@ func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
 		BatchSize: batchSize, PositionInterval: positionInterval,
 		PollInterval: 50 * time.Millisecond, PositionEvery: 200 * time.Millisecond, Grace: 5 * time.Second,
 		Logger: w.log,
-		Errors: consumer.ErrorPolicy{Retries: 1000, MinBackoff: 10 * time.Millisecond, MaxBackoff: 500 * time.Millisecond},
+		Errors: consumer.ErrorPolicy{Retries: 1000, MinBackoff: 100 * time.Millisecond, MaxBackoff: 500 * time.Millisecond},
 	}
 	c, err := consumer.New(&watchedStore{w.store, w}, w.task.Category, w.task.Consumer, &watchedHandler{w, h}, config)
 	if err != nil {

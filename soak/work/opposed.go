@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/soak/history"
@@ -19,6 +20,9 @@ func (c *client) oppose(ctx context.Context) error {
 		all.Go(func() {
 			for ctx.Err() == nil && errs[i] == nil {
 				errs[i] = w.opposed(i%2 == 0)
+				if w.store.failed.Swap(false) {
+					w.gate.wait(ctx, time.Now())
+				}
 			}
 		})
 	}

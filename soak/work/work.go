@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
 
+	"github.com/dibs-go/dibs/internal/failpoint"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -42,7 +43,8 @@ const (
 	Opposed  Role = "opposed" // a writer whose transactions deadlock
 )
 
-// A Task says what a client does, until its standard input ends.
+// A Task says what a client does, until its standard input ends. Once something is written
+// to that, the client dies at no failpoint any more.
 type Task struct {
 	Role    Role
 	Name    string // of the slot
@@ -81,6 +83,7 @@ type client struct {
 	history journal
 	store   *recorder
 	pool    *pgxpool.Pool // nil on SQLite
+	gate    *gate         // nil on SQLite
 	log     zerolog.Logger
 	behind  *atomic.Bool // a consumer has much left to do
 }
@@ -112,7 +115,9 @@ func run(encoded string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // until the harness wants no more
+		_, _ = os.Stdin.Read(make([]byte, 1)) // until the harness has no more faults
+		failpoint.Disarm()
+		_, _ = io.Copy(io.Discard, os.Stdin) // until it wants no more
 		cancel()
 	}()
 	w, err := history.Create(task.History, task.ProcessName())
@@ -181,12 +186,13 @@ func (c *client) open(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		config.MaxConns = 8
+		config.MaxConns = connections
 		config.ConnConfig.ConnectTimeout = connectTimeout
 		postgres.WatchReplication(config.ConnConfig)
 		if c.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 			return err
 		}
+		c.gate = newGate(c.pool.Ping)
 		driver = postgresDriver{postgres.New(c.pool, &postgres.Config{Logger: log})}
 	}
 	var err error

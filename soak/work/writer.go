@@ -26,7 +26,8 @@ const (
 	Patience      = 4 * time.Second
 	shortPatience = 400 * time.Millisecond
 	resolveWithin = 15 * time.Second
-	failurePause  = 300 * time.Millisecond
+	askAgain      = 300 * time.Millisecond
+	holdBack      = 300 * time.Millisecond
 )
 
 // A caller is one goroutine of a writer. It has one user.
@@ -84,13 +85,18 @@ func (w *caller) loop(ctx context.Context) error {
 	return nil
 }
 
-// pause waits between two calls, and for longer after one that failed: who does not makes
-// the recovery of a server slower. Where consumers are far behind it waits for them: what a
-// writer is ahead of them tests nothing, and they have to catch up in the end.
+// pause waits between two calls, and after one that failed until the store answers. Where
+// consumers are far behind it waits for them: what a writer is ahead of them tests nothing,
+// and they have to catch up in the end.
 func (w *caller) pause(ctx context.Context) {
 	most := time.Duration(2*w.task.Load.Pause+1) * time.Millisecond
-	if w.store.failed.Swap(false) || w.behind.Load() {
-		most = failurePause
+	switch {
+	case w.store.failed.Swap(false):
+		if w.gate != nil {
+			w.gate.wait(ctx, time.Now())
+		}
+	case w.behind.Load():
+		most = holdBack
 	}
 	pause := time.NewTimer(time.Duration(w.random.Int64N(int64(most))))
 	defer pause.Stop()
@@ -267,7 +273,7 @@ func (w *caller) resolveBy(op uint64, writes []messagestore.StreamWrite, ask fun
 		if kind != history.Info {
 			return nil
 		}
-		<-time.After(time.Duration(w.random.Int64N(int64(failurePause))))
+		<-time.After(time.Duration(w.random.Int64N(int64(askAgain))))
 	}
 	return fmt.Errorf("operation %d could not be resolved for %s", op, 10*resolveWithin)
 }

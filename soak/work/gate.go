@@ -1,0 +1,48 @@
+package work
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	pingWithin = 500 * time.Millisecond
+	pingEvery  = 100 * time.Millisecond // about
+	pingFor    = 2 * time.Second        // and then everybody tries again by himself
+)
+
+// A gate holds up those whose call failed until the store answers one of them. A server that
+// recovers starts a process for each who knocks, and fifty that knock all the time take from
+// it the processor that it recovers with.
+type gate struct {
+	ping func(context.Context) error
+	turn chan struct{} // of one: who has it is the one that asks
+	open time.Time     // when it was asked last whether the store answers, and it did
+}
+
+func newGate(ping func(context.Context) error) *gate {
+	return &gate{ping: ping, turn: make(chan struct{}, 1)}
+}
+
+// wait returns once the store has answered what was asked after a moment.
+func (g *gate) wait(ctx context.Context, failed time.Time) {
+	g.turn <- struct{}{}
+	defer func() { <-g.turn }()
+	for began := time.Now(); ctx.Err() == nil && !g.open.After(failed); {
+		asked := time.Now()
+		limited, cancel := context.WithTimeout(ctx, pingWithin)
+		err := g.ping(limited)
+		cancel()
+		if err == nil || time.Since(began) > pingFor {
+			g.open = asked
+			return
+		}
+		again := time.NewTimer(pingEvery/2 + rand.N(pingEvery))
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+		}
+		again.Stop()
+	}
+}
