@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -219,9 +220,29 @@ type CategoryPage struct {
 	// none.
 	Next GlobalPosition
 
+	// First and Last are the first and the last message looked at, whether the filter
+	// lets them through or not; Next is right behind Last. They are zero if none was
+	// looked at. Where they are the first and the last of Messages, a driver may leave
+	// them to the store.
+	First, Last Mark
+
 	// More says that the page ended before the category did.
 	More bool
 }
+
+// A Mark tells a message from any that a store puts in its place after it went back, by a
+// restored backup or a failover: then a position is given out again, to another message or,
+// at another time, to the same.
+type Mark struct {
+	ID             uuid.UUID
+	Stream         StreamName
+	Position       Version // in its stream
+	GlobalPosition GlobalPosition
+	Time           time.Time
+}
+
+// IsZero reports whether m marks no message.
+func (m Mark) IsZero() bool { return m.ID == uuid.Nil }
 
 // Limits, the same for every driver, so that what one accepts another does.
 const (

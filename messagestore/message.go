@@ -90,6 +90,9 @@ func (r *Recorded) Body() Raw {
 	return Raw{Type: r.Type, Data: data}
 }
 
+// Mark returns r's mark.
+func (r *Recorded) Mark() Mark { return Mark{r.ID, r.Stream, r.Position, r.GlobalPosition, r.Time} }
+
 // String names r by type, stream and position: "Deposit account:command-123@0". A name
 // that ours may not have, and other clients may, is shortened and quoted.
 func (r *Recorded) String() string {

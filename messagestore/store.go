@@ -296,6 +296,14 @@ func (s *Store) CategoryPage(ctx context.Context, q CategoryQuery) (CategoryPage
 	if err != nil {
 		return CategoryPage{}, fmt.Errorf("read category %s: %w", quoteName(q.Category), err)
 	}
+	if n := len(page.Messages); n > 0 {
+		if page.First.IsZero() {
+			page.First = page.Messages[0].Mark()
+		}
+		if last := page.Messages[n-1]; page.Last.IsZero() && page.Next == NextAfter(last.GlobalPosition) {
+			page.Last = last.Mark()
+		}
+	}
 	s.config.Logger.Debug().Str("category", string(q.Category)).Int64("from", int64(q.From)).
 		Int64("next", int64(page.Next)).Int("messages", len(page.Messages)).Msg("read category")
 	return page, nil

@@ -189,7 +189,13 @@ func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery)
 		if q.Filter.Matches(m.recorded) {
 			page.Messages = append(page.Messages, m.copy())
 		}
-		page.Next = messagestore.NextAfter(m.recorded.GlobalPosition)
+		page.Last = m.recorded.Mark()
+		if page.First.IsZero() {
+			page.First = page.Last
+		}
+	}
+	if !page.Last.IsZero() {
+		page.Next = messagestore.NextAfter(page.Last.GlobalPosition)
 	}
 	return page, nil
 }

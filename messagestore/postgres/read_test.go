@@ -150,7 +150,7 @@ func TestWhatFiltersNothingIsNoFilter(t *testing.T) {
 			var pages []string
 			for _, args := range []string{"", ", '{}'", ", null, null, 1, 0", ", '{T}'", ", '{}', null, 1, 0"} {
 				var page string
-				require.NoError(t, pool.QueryRow(t.Context(), fmt.Sprintf("select string_agg(to_json(p)::text, ' ') from %s.read_category('a', %d, %d%s) p", schema, from, limit, args)).Scan(&page))
+				require.NoError(t, pool.QueryRow(t.Context(), fmt.Sprintf("select string_agg(case when more is null then to_json(p)::text else global_position || ' ' || more end, ' ') from %s.read_category('a', %d, %d%s) p", schema, from, limit, args)).Scan(&page))
 				pages = append(pages, page)
 			}
 			for _, page := range pages {

@@ -3,9 +3,12 @@ package postgres
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"math"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -35,7 +38,7 @@ func (d *Driver) readMessages(ctx context.Context, r *reading) error {
 		return d.failed(d.read(ctx, db, r.sql, r.args, func(rows pgx.Rows) error {
 			m, more, err := r.rows.row(rows)
 			if err == nil {
-				r.add(m, more)
+				err = r.add(m, more)
 			}
 			return err
 		}))
@@ -46,28 +49,60 @@ var errNoMessage = errors.New("read messages: the database answered with what is
 
 // take reads a row, whose columns are the connection's.
 func (r *reading) take(columns [][]byte) error {
-	if r.full {
+	if r.full && len(columns) > 1 && len(columns[1]) > 0 {
 		return nil
 	}
 	m, more, ok := r.rows.decode(columns)
 	if !ok {
 		return errNoMessage
 	}
-	r.add(m, more)
-	return nil
+	return r.add(m, more)
 }
 
-func (r *reading) add(m *messagestore.Recorded, more bool) {
+func (r *reading) add(m *messagestore.Recorded, more bool) error {
 	page := &r.found
 	switch r.held += len(m.Data); {
-	case r.full:
 	case m.Stream == "": // the last row of a category
-		page.Next, page.More = m.GlobalPosition, more
+		first, last, err := readMarks(m.Data)
+		if err != nil {
+			return err
+		}
+		page.First = first
+		if !r.full {
+			page.Last, page.Next, page.More = last, m.GlobalPosition, more
+		}
+	case r.full:
 	case r.bounded && r.held > maxPageBytes && len(page.Messages) > 0:
 		page.Next, page.More, r.full = page.Messages[len(page.Messages)-1].GlobalPosition+1, true, true
 	default:
 		page.Messages = append(page.Messages, m)
 	}
+	return nil
+}
+
+// readMarks reads the first and the last message that a filtered page looked at.
+func readMarks(data json.RawMessage) (first, last messagestore.Mark, err error) {
+	if len(data) == 0 {
+		return first, last, nil
+	}
+	var ends []struct {
+		ID             uuid.UUID
+		Stream         messagestore.StreamName
+		Position       messagestore.Version
+		GlobalPosition messagestore.GlobalPosition
+		Time           *int64
+	}
+	if err := json.Unmarshal(data, &ends); err != nil || len(ends) == 0 {
+		return first, last, errNoMessage
+	}
+	marks := make([]messagestore.Mark, len(ends))
+	for i, m := range ends {
+		marks[i] = messagestore.Mark{ID: m.ID, Stream: m.Stream, Position: m.Position, GlobalPosition: m.GlobalPosition}
+		if m.Time != nil {
+			marks[i].Time = time.UnixMicro(*m.Time).UTC()
+		}
+	}
+	return marks[0], marks[len(marks)-1], nil
 }
 
 // binaryParameters lays out the arguments of functions that read.

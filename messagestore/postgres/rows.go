@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,7 +42,8 @@ type rowReader struct {
 }
 
 // row returns the message in a row, and in one of a category whether there is more. A
-// row that is no message, a category's last, has no stream.
+// row that is no message, a category's last, has no stream. Its data are the marks of a
+// page with a filter.
 func (r *rowReader) row(rows pgx.Rows) (*messagestore.Recorded, bool, error) {
 	if !r.seen {
 		r.seen, r.direct = true, isDirect(rows.FieldDescriptions())
@@ -74,7 +76,7 @@ func (r *rowReader) decode(values [][]byte) (m *messagestore.Recorded, more, ok 
 	id, stream, messageType, data, metadata := values[0], values[1], values[2], values[5], values[6]
 	position, global, at := values[3], values[4], values[7]
 	if len(stream) == 0 && len(values) == len(messageColumns) && len(global) == 8 && len(values[8]) == 1 {
-		return &messagestore.Recorded{GlobalPosition: messagestore.GlobalPosition(binary.BigEndian.Uint64(global))}, values[8][0] == 1, true
+		return &messagestore.Recorded{GlobalPosition: messagestore.GlobalPosition(binary.BigEndian.Uint64(global)), Data: slices.Clone(data)}, values[8][0] == 1, true
 	}
 	if len(id) != 16 || len(stream) == 0 || len(position) != 8 || len(global) != 8 || len(at) != 8 {
 		return nil, false, false

@@ -248,7 +248,7 @@ func FuzzRowIsReadAsPgxReadsIt(f *testing.F) {
 			var b pgtype.Bool
 			scan(8, &b)
 			require.Equal(t, b.Bool, hasMore)
-			require.Equal(t, &messagestore.Recorded{GlobalPosition: m.GlobalPosition}, m)
+			require.Equal(t, &messagestore.Recorded{GlobalPosition: m.GlobalPosition, Data: json.RawMessage(values[5])}, m)
 			return
 		}
 		var u pgtype.UUID

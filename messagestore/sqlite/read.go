@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"time"
 
@@ -37,29 +36,54 @@ func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery)
 	}
 	page := messagestore.CategoryPage{Next: q.From}
 	err := d.reads.read(ctx, func(ctx context.Context, db queryer) error {
-		var horizon sql.NullInt64
-		var beyond bool
-		if _, err := scanOne(ctx, db, categoryHorizonSQL, []any{string(q.Category), int64(q.From), scanLimit}, &horizon, &beyond); err != nil {
+		first, horizon, beyond, err := ends(ctx, db, q)
+		if err != nil || horizon.IsZero() {
 			return err
-		}
-		if !horizon.Valid {
-			return nil
 		}
 		types, correlation, size, member := filterArgs(q.Filter)
 		found, err := query(ctx, db, categoryFilteredSQL,
-			string(q.Category), int64(q.From), horizon.Int64, types, correlation, size, member, q.Limit)
+			string(q.Category), int64(q.From), int64(horizon.GlobalPosition), types, correlation, size, member, q.Limit)
 		if err != nil {
 			return err
 		}
-		page.Messages, page.Next, page.More = recorded(found), messagestore.NextAfter(messagestore.GlobalPosition(horizon.Int64)), beyond
+		page.Messages, page.First, page.Last, page.More = recorded(found), first, horizon, beyond
 		if len(found) == q.Limit {
-			last := found[len(found)-1].GlobalPosition
-			page.Next = messagestore.NextAfter(last)
-			page.More = beyond || int64(last) < horizon.Int64
+			page.Last = found[len(found)-1].Mark()
+			page.More = beyond || page.Last.GlobalPosition < horizon.GlobalPosition
 		}
+		page.Next = messagestore.NextAfter(page.Last.GlobalPosition)
 		return nil
 	})
 	return page, explain(err)
+}
+
+// ends returns the first and the last message that a filtered page looks at, and whether
+// there is more beyond.
+func ends(ctx context.Context, db queryer, q messagestore.CategoryQuery) (first, horizon messagestore.Mark, beyond bool, err error) {
+	rows, err := db.QueryContext(ctx, categoryHorizonSQL, string(q.Category), int64(q.From), scanLimit)
+	if err != nil {
+		return first, horizon, false, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var m messagestore.Mark
+		var id []byte
+		var micros int64
+		if err := rows.Scan(&id, &m.Stream, &m.Position, &m.GlobalPosition, &micros, &beyond); err != nil {
+			return first, horizon, false, err
+		}
+		if m.ID, err = uuid.FromBytes(id); err != nil {
+			return first, horizon, false, err
+		}
+		m.Time = time.UnixMicro(micros).UTC()
+		if first.IsZero() || m.GlobalPosition < first.GlobalPosition {
+			first = m
+		}
+		if m.GlobalPosition > horizon.GlobalPosition {
+			horizon = m
+		}
+	}
+	return first, horizon, beyond, rows.Err()
 }
 
 func (d *Driver) readWholeCategory(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {

@@ -617,6 +617,29 @@ var categoryBugs = []bug{
 			return page, err
 		}
 	}, nil},
+	{"the last message is not marked where the filter keeps it back", []string{"Category/EndsAreMarked"}, func(d *driver) {
+		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
+			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			if page.Last = (messagestore.Mark{}); len(page.Messages) > 0 {
+				page.Last = page.Messages[len(page.Messages)-1].Mark()
+			}
+			return page, err
+		}
+	}, nil},
+	{"the first message is not marked where the filter keeps it back", []string{"Category/EndsAreMarked"}, func(d *driver) {
+		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
+			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			page.First = messagestore.Mark{}
+			return page, err
+		}
+	}, nil},
+	{"a mark has no time where the filter keeps its message back", []string{"Category/EndsAreMarked"}, func(d *driver) {
+		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
+			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			page.First.Time, page.Last.Time = time.Time{}, time.Time{}
+			return page, err
+		}
+	}, nil},
 	{"a page that the filter thins out is the last", []string{"Category/FilteredReaderReachesTheEnd", "Category/NextPassesWhatTheFilterKeepsBack"}, func(d *driver) {
 		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
 			filter := q.Filter

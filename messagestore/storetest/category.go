@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,6 +21,7 @@ var categoryTests = []test{
 	{"Category/FiltersCombine", filtersCombine, 0},
 	{"Category/NextPassesWhatTheFilterKeepsBack", nextPassesUnmatched, 0},
 	{"Category/FilteredReaderReachesTheEnd", filteredReaderReachesTheEnd, 0},
+	{"Category/EndsAreMarked", endsAreMarked, 0},
 }
 
 func categoryIsInOrder(t *testing.T, f *fixture) {
@@ -210,5 +212,44 @@ func filteredReaderReachesTheEnd(t *testing.T, f *fixture) {
 		f.category = Category(t)
 		f.spread(t, 3, 10)
 		f.write(t, f.stream("0"), messagestore.AnyVersion, Deposited{1}, Opened{}, Deposited{2}, Opened{})
+	}
+}
+
+// A reader that is to find out whether a store went back has to know the message that it
+// is behind, and which one is in that place, also if neither is for it.
+func endsAreMarked(t *testing.T, f *fixture) {
+	f.spread(t, 3, 10)
+	f.write(t, f.stream("0"), messagestore.AnyVersion, Deposited{1})
+	f.spread(t, 3, 10)
+	all := f.readCategory(t, f.category, messagestore.Filter{})
+	for _, filter := range []messagestore.Filter{
+		{},
+		{Types: []string{"none"}},
+		{Types: []string{"Deposited"}},
+		{Types: []string{"Opened"}},
+		{Correlation: "none"},
+		{GroupSize: 1},
+		{GroupSize: 2, GroupMember: 0},
+		{GroupSize: 2, GroupMember: 1},
+		{GroupSize: 1000, GroupMember: 7},
+	} {
+		for _, limit := range []int{1, 2, 3, 7, 1000} {
+			q := messagestore.CategoryQuery{Category: f.category, Limit: limit, Filter: filter}
+			first := 0
+			for more := true; more; {
+				page, err := f.store.CategoryPage(t.Context(), q)
+				require.NoError(t, err)
+				last := slices.IndexFunc(all, func(m *messagestore.Recorded) bool { return messagestore.NextAfter(m.GlobalPosition) == page.Next })
+				require.GreaterOrEqual(t, last, 0, "next is right behind a message")
+				if page.Next > q.From {
+					require.Equal(t, all[first].Mark(), page.First, "filter %+v in pages of %d, from %d", filter, limit, q.From)
+					require.Equal(t, all[last].Mark(), page.Last, "filter %+v in pages of %d, from %d", filter, limit, q.From)
+				}
+				q.From, more, first = page.Next, page.More, last+1
+			}
+			page, err := f.store.CategoryPage(t.Context(), q)
+			require.NoError(t, err)
+			require.True(t, page.First.IsZero() && page.Last.IsZero(), "there was nothing to look at")
+		}
 	}
 }

@@ -206,8 +206,19 @@ begin
   end if;
 
   if found_messages > 0 then
-    id := null; stream_name := null; type := null; position := null; data := null; metadata := null; time := null;
+    id := null; stream_name := null; type := null; position := null; metadata := null; time := null;
   end if;
+  select json_agg(e.mark order by p.at) into data
+  from (values (from_position), (last)) p(at), lateral (
+    select json_build_object(
+      'id', w.id, 'stream', w.stream_name, 'position', w.position, 'globalPosition', w.global_position,
+      'time', case when isfinite(w.time) then (extract(epoch from w.time) * 1000000)::bigint end
+    ) as mark
+    from dibs.messages w
+    where w.category = read_category.category and w.global_position >= p.at
+    order by w.global_position
+    limit 1
+  ) e;
   global_position := case when last is null then from_position else least(last, 9223372036854775806) + 1 end;
   return next;
 end
@@ -220,7 +231,8 @@ With types, only those of one of these; with correlation, only those with a corr
 group, only the member''s, by |group_hash| mod size. A call then looks at no more than 10000 messages.
 
 After the messages comes one row without (its id is null): its global_position is where to go on, past all that was looked
-at, and more says whether there is anything.';
+at, and more says whether there is anything. With types, a correlation or a group, its data are the first and the last message
+looked at: [{"id", "stream", "position", "globalPosition", "time" in microseconds since 1970}, ...], or null if there was none.';
 
 create function dibs.last_message(stream text, message_type text default null)
 returns table (
@@ -367,7 +379,7 @@ hear of is there when this has been committed.';
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0005_read.sql', 'd4e3e72581af3b6a5115938c67215626729c9154ad8f6da08ef0c088945fd350');
+values ('0005_read.sql', 'b35c443a5a78c491a7ab061e7970f8aa63869180528dccb994fc6f499ce89524');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

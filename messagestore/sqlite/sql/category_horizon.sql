@@ -1,8 +1,9 @@
--- How far one filtered page looks, and whether there is more beyond. Messages up
--- to there are all decided: none will appear before it.
-SELECT horizon, EXISTS (SELECT 1 FROM dibs_messages WHERE category = ?1 AND global_position > horizon)
+-- The first and the last message that one filtered page looks at, and whether there is
+-- more beyond. Messages up to the last are all decided: none will appear before it.
+SELECT m.id, m.stream_name, m.position, m.global_position, m.time,
+  EXISTS (SELECT 1 FROM dibs_messages WHERE category = ?1 AND global_position > last)
 FROM (
-  SELECT max(global_position) AS horizon
+  SELECT min(global_position) AS first, max(global_position) AS last
   FROM (
     SELECT global_position FROM dibs_messages
     WHERE category = ?1 AND global_position >= ?2
@@ -10,3 +11,4 @@ FROM (
     LIMIT ?3
   )
 )
+JOIN dibs_messages m ON m.global_position IN (first, last)
