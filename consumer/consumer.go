@@ -194,8 +194,8 @@ func (c *Consumer) start(ctx context.Context, catchUp bool) (*place, error) {
 		switch {
 		case err == nil:
 			c.config.Logger.Info().Str("consumer", c.name).Str("category", string(c.category)).
-				Str("positions", string(p.stream)).Int64("position", int64(p.position)).Msg("consumer started")
-			c.count(func(s *Stats) { s.Position = p.position })
+				Str("positions", string(p.stream)).Int64("position", int64(p.Position)).Msg("consumer started")
+			c.count(func(s *Stats) { s.Position = p.Position })
 			return p, nil
 		case ctx.Err() != nil:
 			return nil, nil //nolint:nilerr // to be stopped is no error

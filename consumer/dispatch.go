@@ -10,10 +10,10 @@ import (
 // An item is a message from when it is read until it is behind the position.
 type item struct {
 	message      *messagestore.Recorded
-	number       int64                       // of the run's messages, from 0
-	next         messagestore.GlobalPosition // the position once this and all before are finished
-	behind       *item                       // the next of its lane
-	held         bool                        // in hand, or failed and not decided on
+	number       int64    // of the run's messages, from 0
+	next         recorded // the position once this and all before are finished
+	behind       *item    // the next of its lane
+	held         bool     // in hand, or failed and not decided on
 	done         bool
 	attempts     int
 	firstFailed  time.Time
@@ -32,8 +32,8 @@ type item struct {
 type window struct {
 	pages    [][]item // as they were read, none of them empty
 	length   int
-	passed   int64                       // how many went behind the position, and so the number of the first item
-	position messagestore.GlobalPosition // the lowest unfinished
+	passed   int64    // how many went behind the position, and so the number of the first item
+	position recorded // the lowest unfinished
 }
 
 // add takes a page of messages and returns their items, which stay where they are.
@@ -42,18 +42,20 @@ func (w *window) add(page messagestore.CategoryPage) []item {
 	for i, m := range page.Messages {
 		items[i].message = m
 		items[i].number = w.passed + int64(w.length+i)
-		items[i].next = messagestore.NextAfter(m.GlobalPosition)
+		items[i].next = recorded{messagestore.NextAfter(m.GlobalPosition), m.ID}
 	}
 	if len(items) > 0 {
 		w.pages = append(w.pages, items)
 		w.length += len(items)
 	}
 	// What the filter kept back is behind the message before it.
+	end := &w.position
 	if n := len(w.pages); n > 0 {
 		last := w.pages[n-1]
-		last[len(last)-1].next = page.Next
-	} else {
-		w.position = page.Next
+		end = &last[len(last)-1].next
+	}
+	if end.Position != page.Next {
+		*end = recorded{page.Next, page.Last.ID}
 	}
 	return items
 }

@@ -64,6 +64,17 @@
 // The streams of positions may be trimmed while the consumer runs, down to their last
 // message. If one is deleted, the consumer stops with [ErrPositionCorrupt].
 //
+// # A store that went back
+//
+// A store that was restored, or failed over to a standby that was behind, has lost its last
+// messages and gives out their positions again. A consumer that has read further stops with
+// [ErrPositionAhead], whether the store is behind it or has grown past it since: it knows the
+// message that it is right behind, and looks for it with each read, before it records a
+// position and when it starts. At rest it reads every 10 s. A message that was removed is not
+// missed, and a failover that lost nothing is not noticed.
+//
+// # Errors of the store
+//
 // Run goes on through errors of the store: it logs and counts them, and tries again,
 // at most 1 s later. Only what cannot heal ends it: [ErrConsumerFenced],
 // [ErrPositionAhead], [ErrPositionCorrupt], an error that matches

@@ -26,9 +26,9 @@ var (
 	ErrConsumerFenced = errors.New("consumer fenced")
 
 	// ErrPositionAhead says that the recorded position is beyond the end of the
-	// category, or that what this process recorded is gone: the store has lost
-	// messages, by a fail-over or because it was restored from a backup. See
-	// [PositionAheadError].
+	// category, that the message before it is another than was read there, or that what
+	// this process recorded is gone: the store has lost messages, by a fail-over or
+	// because it was restored from a backup. See [PositionAheadError].
 	ErrPositionAhead = errors.New("position is ahead of the store")
 
 	// ErrPositionCorrupt says that what is recorded is not a position. See
@@ -106,14 +106,19 @@ func (e *FencedError) Is(target error) bool { return target == ErrConsumerFenced
 
 // A PositionAheadError says what the store no longer has. Find out what was lost.
 //
-// If Expected and Actual are the same, the position is beyond the end of the
-// category: [Reset] the consumer to where it is to go on from. If Actual is lower, the stream itself lost messages while the consumer ran, and the
-// next run goes on from what is left in it.
+// A consumer that ran when it happened goes on, when it is started again, from the position
+// that the store has, if that is of the history that the store has. If it is not, the error
+// comes again: [Reset] the consumer to where it is to go on from.
 type PositionAheadError struct {
 	Stream   messagestore.StreamName     // where the position is recorded, or the ledger of group sizes
 	Position messagestore.GlobalPosition // that was recorded, as this process knows it
 	Expected messagestore.Version        // of the stream: what this process wrote or read last
 	Actual   messagestore.Version        // of the stream
+
+	// Behind is the id of the message that was read right before the position, and Found
+	// that of the message in its place. They are zero if that is not known, or not there.
+	Behind uuid.UUID
+	Found  uuid.UUID
 }
 
 // Error names the stream, the position and the versions.
@@ -122,7 +127,14 @@ func (e *PositionAheadError) Error() string {
 		return fmt.Sprintf("position %d is ahead of the store, which has lost messages of %s: expected version %v, found %v",
 			e.Position, e.Stream, e.Expected, e.Actual)
 	}
-	return fmt.Sprintf("position %d in %s is ahead of the store, which has lost messages", e.Position, e.Stream)
+	text := fmt.Sprintf("position %d in %s is ahead of the store, which has lost messages", e.Position, e.Stream)
+	switch {
+	case e.Behind != uuid.Nil && e.Found != uuid.Nil:
+		return fmt.Sprintf("%s: it was right behind message %s, and the store has %s there", text, e.Behind, e.Found)
+	case e.Behind != uuid.Nil:
+		return fmt.Sprintf("%s: it was right behind message %s", text, e.Behind)
+	}
+	return text
 }
 
 // Is reports whether target is [ErrPositionAhead].

@@ -38,6 +38,7 @@ func FuzzAGroupSizeIsNeverGuessed(f *testing.F) {
 	for _, seed := range []string{
 		`{"size":1,"start":0}`, `{"size":1,"start":1}`, `{"size":2,"start":0}`, `{"size":0,"start":0}`, `{"size":-1,"start":0}`, `{"size":1024,"start":0}`, `{"size":1025,"start":0}`, `{"size":1}`,
 		`{"size":1,"start":null}`, `{"size":1,"start":-1}`, `{"size":1e0,"start":0}`, `{"size":"1","start":0}`, `{"size":1,"start":9223372036854775807}`, `{"size":9223372036854775808,"start":0}`, `{"SIZE":1,"Start":0}`, `{}`, `{"size":1,"size":3,"start":0}`,
+		`{"size":1,"start":1,"after":"0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f"}`, `{"size":1,"start":1,"after":"none"}`, `{"size":1,"start":1,"after":null}`,
 	} {
 		f.Add("Resized", seed)
 	}
@@ -54,8 +55,13 @@ func FuzzAGroupSizeIsNeverGuessed(f *testing.F) {
 
 		err = c.CatchUp(t.Context())
 
-		var fields struct{ Size, Start json.RawMessage }
+		var fields struct{ Size, Start, After json.RawMessage }
 		wrong := json.Unmarshal([]byte(data), &fields)
+		if fields.After != nil && err != nil { // an id of another message, or none
+			require.True(t, errors.Is(err, ErrPositionCorrupt) || errors.Is(err, ErrPositionAhead), "%v", err)
+			require.Empty(t, handler.handled)
+			return
+		}
 		size, noSize := wholeNumber(fields.Size)
 		start, noStart := wholeNumber(fields.Start)
 		fits := messageType == "Resized" && wrong == nil && noSize == nil && noStart == nil && 1 <= size && size <= messagestore.MaxGroupSize && start >= 0

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -17,6 +19,9 @@ import (
 type resized struct {
 	Size  int                         `json:"size"`
 	Start messagestore.GlobalPosition `json:"start"`
+
+	// After is the id of the message that Start is right behind, if that is known.
+	After uuid.UUID `json:"after,omitzero"`
 
 	// Reset says that an operator had the consumer go on from elsewhere.
 	Reset bool `json:"reset,omitempty"`
@@ -29,6 +34,9 @@ type generation struct {
 	version messagestore.Version // of the ledger, and the generation's number
 	at      time.Time            // when it began
 }
+
+// begin is where members begin that have recorded nothing in g.
+func (g *generation) begin() recorded { return recorded{g.Start, g.After} }
 
 func (c *Consumer) ledger() messagestore.StreamName {
 	return c.category.WithType("position").Stream(c.name)
@@ -47,10 +55,11 @@ func (c *Consumer) joinGeneration(ctx context.Context) (generation, error) {
 		if err != nil || current.Size == size {
 			return current, err
 		}
-		next := resized{Size: size}
-		if next.Start, err = c.lowestPosition(ctx, current); err != nil {
+		lowest, err := c.lowestPosition(ctx, current)
+		if err != nil {
 			return generation{}, err
 		}
+		next := resized{Size: size, Start: lowest.Position, After: lowest.After}
 		written, err := c.store.Write(ctx, c.ledger(), current.version, next)
 		if errors.Is(err, messagestore.ErrVersionConflict) {
 			continue // another member was first: see what it wrote
@@ -74,6 +83,7 @@ func (c *Consumer) lastGeneration(ctx context.Context) (generation, error) {
 	var body struct {
 		Size  int                          `json:"size"`
 		Start *messagestore.GlobalPosition `json:"start"`
+		After uuid.UUID                    `json:"after"`
 	}
 	if err := decodePosition(m, resized{}.MessageType(), &body); err != nil {
 		return generation{}, err
@@ -86,23 +96,19 @@ func (c *Consumer) lastGeneration(ctx context.Context) (generation, error) {
 	case *body.Start < 0:
 		return generation{}, corrupt(m, fmt.Sprintf("start %d is less than 0", *body.Start))
 	}
-	return generation{resized{Size: body.Size, Start: *body.Start}, m.Position, m.Time}, nil
+	return generation{resized{Size: body.Size, Start: *body.Start, After: body.After}, m.Position, m.Time}, nil
 }
 
 // lowestPosition returns the position of the member of a generation that is
 // furthest behind: everything before it is finished, whoever read it.
-func (c *Consumer) lowestPosition(ctx context.Context, of generation) (messagestore.GlobalPosition, error) {
-	if of.Size == 0 {
-		return 0, nil
-	}
-	var lowest messagestore.GlobalPosition
+func (c *Consumer) lowestPosition(ctx context.Context, of generation) (lowest recorded, err error) {
 	for member := range of.Size {
-		position, _, err := c.lastPosition(ctx, c.positionStream(of.version, member), of.Start)
+		at, _, err := c.lastPosition(ctx, c.positionStream(of.version, member), of.begin())
 		if err != nil {
-			return 0, err
+			return recorded{}, err
 		}
-		if member == 0 || position < lowest {
-			lowest = position
+		if member == 0 || at.Position < lowest.Position {
+			lowest = at
 		}
 	}
 	return lowest, nil

@@ -16,6 +16,11 @@ import (
 // it is finished, so it is where to go on.
 type recorded struct {
 	Position messagestore.GlobalPosition `json:"position"`
+
+	// After is the id of the message that the position is right behind, which tells
+	// whether the store still has the history that it is of. It is not there for 0, in
+	// what was recorded before there were ids, and by other clients.
+	After uuid.UUID `json:"after,omitzero"`
 }
 
 func (recorded) MessageType() string { return "Recorded" }
@@ -26,7 +31,8 @@ type place struct {
 	generation messagestore.Version // of the ledger
 	stream     messagestore.StreamName
 	version    messagestore.Version // of the stream, as this run knows it
-	position   messagestore.GlobalPosition
+	recorded                        // in it
+	mark       messagestore.Mark    // of the message it is right behind, zero if that is not known
 
 	// unsettled is a write whose outcome is not known. It is written again, as it
 	// was, before any other: else its success would look like another process.
@@ -42,21 +48,24 @@ func (c *Consumer) resume(ctx context.Context) (*place, error) {
 	}
 	p.generation = current.version
 	p.stream = c.positionStream(current.version, c.config.GroupMember)
-	p.position, p.version, err = c.lastPosition(ctx, p.stream, current.Start)
+	if p.recorded, p.version, err = c.lastPosition(ctx, p.stream, current.begin()); err != nil {
+		return nil, err
+	}
+	p.mark, err = c.recall(ctx, p.stream, p.recorded)
 	return p, err
 }
 
 // lastPosition returns what is recorded in stream, and start if nothing is.
-func (c *Consumer) lastPosition(ctx context.Context, stream messagestore.StreamName, start messagestore.GlobalPosition) (messagestore.GlobalPosition, messagestore.Version, error) {
+func (c *Consumer) lastPosition(ctx context.Context, stream messagestore.StreamName, start recorded) (recorded, messagestore.Version, error) {
 	m, err := c.store.Last(ctx, stream)
 	if errors.Is(err, messagestore.ErrNotFound) {
 		return start, messagestore.NoStream, nil
 	}
 	if err != nil {
-		return 0, 0, fmt.Errorf("read position: %w", err)
+		return recorded{}, 0, fmt.Errorf("read position: %w", err)
 	}
-	position, err := decodeRecorded(m)
-	return position, m.Position, err
+	at, err := decodeRecorded(m)
+	return at, m.Position, err
 }
 
 func decodePosition(m *messagestore.Recorded, messageType string, into any) error {
@@ -76,23 +85,6 @@ func corrupt(m *messagestore.Recorded, reason string) error {
 	return &PositionCorruptError{Stream: m.Stream, Position: m.Position, Reason: reason}
 }
 
-// checkHead returns a [*PositionAheadError] if the store has lost the message that
-// position is behind. A position other than 0 is right behind a message that was
-// read, so from there on there is at least that one.
-func (c *Consumer) checkHead(ctx context.Context, stream messagestore.StreamName, position messagestore.GlobalPosition) error {
-	if position == 0 {
-		return nil
-	}
-	page, err := c.store.CategoryPage(ctx, messagestore.CategoryQuery{Category: c.category, From: position - 1, Limit: 1})
-	if err != nil {
-		return err
-	}
-	if len(page.Messages) == 0 && !page.More {
-		return &PositionAheadError{Stream: stream, Position: position}
-	}
-	return nil
-}
-
 // checkGeneration returns a [*FencedError] if a later generation has started.
 func (c *Consumer) checkGeneration(ctx context.Context, ledger messagestore.StreamName, generation messagestore.Version) error {
 	version, err := c.store.Version(ctx, ledger)
@@ -102,9 +94,13 @@ func (c *Consumer) checkGeneration(ctx context.Context, ledger messagestore.Stre
 	return err
 }
 
-// recordPosition writes position at the version that this run wrote or read last,
-// so that of two processes with one identity the second finds out.
-func (c *Consumer) recordPosition(ctx context.Context, p *place, position messagestore.GlobalPosition) error {
+// recordPosition writes a position at the version that this run wrote or read last,
+// so that of two processes with one identity the second finds out. It records nothing in
+// a store that has lost what was read last.
+func (c *Consumer) recordPosition(ctx context.Context, p *place, at recorded, read messagestore.Mark) error {
+	if err := c.checkMark(ctx, p.stream, read); err != nil {
+		return err
+	}
 	// A resize later than this look is found out by the next. Nothing is lost by it:
 	// the new generation has started, at a position no higher than this member's.
 	generation, err := c.store.Version(ctx, p.ledger)
@@ -114,13 +110,13 @@ func (c *Consumer) recordPosition(ctx context.Context, p *place, position messag
 	if err := p.fence(p.ledger, p.generation, generation); err != nil {
 		return err
 	}
-	for p.position != position || p.unsettled != nil {
+	for p.Position != at.Position || p.unsettled != nil {
 		if p.unsettled == nil {
 			id, err := uuid.NewV7()
 			if err != nil {
 				return fmt.Errorf("new message id: %w", err)
 			}
-			p.unsettled = &messagestore.Message{ID: id, Body: recorded{position}}
+			p.unsettled = &messagestore.Message{ID: id, Body: at}
 		}
 		if err := failpoint.Hit("consumer/record"); err != nil {
 			return err
@@ -139,7 +135,7 @@ func (c *Consumer) recordPosition(ctx context.Context, p *place, position messag
 			return fmt.Errorf("record position: %w", err)
 		}
 		p.version = written.Version
-		p.position = p.unsettled.Body.(recorded).Position //nolint:errcheck // it was made above
+		p.recorded = p.unsettled.Body.(recorded) //nolint:errcheck // it was made above
 		p.unsettled = nil
 	}
 	return nil
@@ -151,7 +147,7 @@ func (p *place) fence(stream messagestore.StreamName, expected, actual messagest
 	case actual > expected:
 		return &FencedError{Stream: stream, Expected: expected, Actual: actual}
 	case actual < expected:
-		return &PositionAheadError{Stream: stream, Position: p.position, Expected: expected, Actual: actual}
+		return &PositionAheadError{Stream: stream, Position: p.Position, Expected: expected, Actual: actual}
 	}
 	return nil
 }

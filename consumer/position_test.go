@@ -65,7 +65,9 @@ func TestThePositionIsAStreamOfRecordedMessages(t *testing.T) {
 	position, err := store.Last(t.Context(), "account:position-ledger+0+0")
 	require.NoError(t, err)
 	require.Equal(t, "Recorded", position.Type)
-	require.JSONEq(t, `{"position": 3}`, string(position.Data))
+	last, err := store.Last(t.Context(), "account-1")
+	require.NoError(t, err)
+	require.JSONEq(t, fmt.Sprintf(`{"position": 3, "after": %q}`, last.ID), string(position.Data))
 }
 
 func TestACategoryWithATypeKeepsItsPositionsBesideIt(t *testing.T) {
@@ -96,6 +98,7 @@ func TestACorruptPositionStopsTheConsumer(t *testing.T) {
 		{"account:position-ledger+0+0", raw("Recorded", `{"position": 1e30}`), `it is not like {"position": 3}`},
 		{"account:position-ledger+0+0", raw("Recorded", `{"position": null}`), "it has no position"},
 		{"account:position-ledger+0+0", raw("Recorded", `{}`), "it has no position"},
+		{"account:position-ledger+0+0", raw("Recorded", `{"position": 2, "after": "none"}`), `it is not like {"position": 3}`},
 		{"account:position-ledger+0+0", raw("Deposited", `{"position": 1}`), "its type is Deposited, not Recorded"},
 		{"account:position-ledger", raw("Resized", `{"size": 0, "start": 0}`), "group size 0"},
 		{"account:position-ledger", raw("Resized", `{"size": 1025, "start": 0}`), "group size 1025"},
@@ -324,7 +327,8 @@ func TestAConsumerThatCannotRecordDoesNotRunAhead(t *testing.T) {
 func FuzzARecordedPositionIsNeverGuessed(f *testing.F) {
 	for _, seed := range []string{
 		`{"position": 0}`, `{"position": 1}`, `{"position": 2}`, `{"position": 3}`, `{"position": -1}`, `{"position": "1"}`, `{"position": 1e0}`,
-		`{"position": 9223372036854775807}`, `{"position": 9223372036854775808}`, `{"position": null}`, `{"position": [1]}`, `{"Position": 1}`, `{}`,
+		`{"position": 9223372036854775807}`, `{"position": 9223372036854775808}`, `{"position": null}`, `{"position": [1]}`,
+		`{"position": 1, "after": "0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f"}`, `{"position": 2, "after": "0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f"}`, `{"position": 2, "after": 1}`, `{"Position": 1}`, `{}`,
 	} {
 		f.Add(seed)
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -172,7 +174,7 @@ func statusOf(ctx context.Context, store Store, category messagestore.Category, 
 
 func (c *Consumer) memberOf(ctx context.Context, of generation, member int) (Member, error) {
 	stream := c.positionStream(of.version, member)
-	m := Member{Member: member, Position: of.Start}
+	m, at := Member{Member: member, Position: of.Start}, of.begin()
 	last, err := c.store.Last(ctx, stream)
 	switch {
 	case errors.Is(err, messagestore.ErrNotFound):
@@ -180,16 +182,17 @@ func (c *Consumer) memberOf(ctx context.Context, of generation, member int) (Mem
 		return m, err
 	default:
 		m.RecordedAt = last.Time
-		if m.Position, m.Err = decodeRecorded(last); m.Err != nil {
+		if at, m.Err = decodeRecorded(last); m.Err != nil {
 			return m, nil //nolint:nilerr // it is in the status
 		}
+		m.Position = at.Position
 	}
-	return m, c.measure(ctx, &m, stream, messagestore.Filter{GroupSize: of.Size, GroupMember: member})
+	return m, c.measure(ctx, &m, stream, at.After, messagestore.Filter{GroupSize: of.Size, GroupMember: member})
 }
 
 // measure fills in how far m is behind.
-func (c *Consumer) measure(ctx context.Context, m *Member, stream messagestore.StreamName, filter messagestore.Filter) error {
-	err := c.checkHead(ctx, stream, m.Position)
+func (c *Consumer) measure(ctx context.Context, m *Member, stream messagestore.StreamName, after uuid.UUID, filter messagestore.Filter) error {
+	_, err := c.recall(ctx, stream, recorded{m.Position, after})
 	if errors.Is(err, ErrPositionAhead) {
 		m.Err = err
 		return nil
@@ -224,11 +227,11 @@ func foreignStatus(ctx context.Context, store Store, category messagestore.Categ
 		return s, err
 	}
 	if len(page.Messages) == 1 && page.Messages[0].Stream == stream {
-		var handled messagestore.GlobalPosition
+		var handled recorded
 		if handled, m.Err = decodeRecorded(page.Messages[0]); m.Err == nil {
 			c := &Consumer{store: store, category: category}
-			m.Position = messagestore.NextAfter(handled)
-			if err := c.measure(ctx, &m, stream, messagestore.Filter{}); err != nil {
+			m.Position = messagestore.NextAfter(handled.Position)
+			if err := c.measure(ctx, &m, stream, uuid.Nil, messagestore.Filter{}); err != nil {
 				return s, err
 			}
 		}
@@ -237,22 +240,23 @@ func foreignStatus(ctx context.Context, store Store, category messagestore.Categ
 	return s, nil
 }
 
-func decodeRecorded(m *messagestore.Recorded) (messagestore.GlobalPosition, error) {
+func decodeRecorded(m *messagestore.Recorded) (recorded, error) {
 	var body struct {
 		Position *messagestore.GlobalPosition `json:"position"`
+		After    uuid.UUID                    `json:"after"`
 	}
 	var wrong *PositionCorruptError
 	switch err := decodePosition(m, recorded{}.MessageType(), &body); {
 	case errors.As(err, &wrong) && m.Type == (recorded{}).MessageType():
-		return 0, corrupt(m, `it is not like {"position": 3}`) // what Go calls it is nothing for an operator
+		return recorded{}, corrupt(m, `it is not like {"position": 3}`) // what Go calls it is nothing for an operator
 	case err != nil:
-		return 0, err
+		return recorded{}, err
 	case body.Position == nil:
-		return 0, corrupt(m, "it has no position")
+		return recorded{}, corrupt(m, "it has no position")
 	case *body.Position < 0:
-		return 0, corrupt(m, fmt.Sprintf("position %d is less than 0", *body.Position))
+		return recorded{}, corrupt(m, fmt.Sprintf("position %d is less than 0", *body.Position))
 	}
-	return *body.Position, nil
+	return recorded{*body.Position, body.After}, nil
 }
 
 // A counter is a store that can count what it holds, as a [messagestore.Store] does.
@@ -415,7 +419,7 @@ func Reset(ctx context.Context, store Store, category messagestore.Category, nam
 }
 
 func (c *Consumer) reset(ctx context.Context, position messagestore.GlobalPosition) (messagestore.Version, error) {
-	err := c.checkHead(ctx, c.ledger(), position)
+	_, err := c.recall(ctx, c.ledger(), recorded{Position: position})
 	if errors.Is(err, ErrPositionAhead) {
 		end, endErr := End(ctx, c.store, c.category)
 		return 0, cmp.Or[error](endErr, &BeyondEndError{Category: c.category, Position: position, End: end})

@@ -28,8 +28,9 @@ const (
 // A reader is how far a run has read, and when it reads on.
 type reader struct {
 	next     messagestore.GlobalPosition
-	limit    int // of messages, to be read in time
-	fit      int // how many of those that were read last are about batchBytes
+	mark     messagestore.Mark // of the message that next is right behind, zero if it is not known
+	limit    int               // of messages, to be read in time
+	fit      int               // how many of those that were read last are about batchBytes
 	busy     bool
 	rung     bool                        // the bell did while it was busy, for who knows what
 	heard    messagestore.GlobalPosition // the highest head that it told meanwhile
@@ -115,26 +116,16 @@ func (r *run) startRead(ctx context.Context, now time.Time) {
 		return
 	}
 	r.reader.busy = true
-	next := r.reader.next
+	next, mark := r.reader.next, r.reader.mark
 	q := messagestore.CategoryQuery{Category: r.category, From: next, Limit: r.reader.batch(), Filter: r.config.filter()}
 	idle := r.window.length == 0 && r.redrives.quiet(now)
 	check := r.reader.needsCheck(now)
-	if check && next > 0 {
-		q.From = next - 1 // where the message is that was read last, unless the store has lost it
-	}
 	r.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 		defer cancel()
 		p := page{idle: idle}
-		p.CategoryPage, p.err = r.store.CategoryPage(ctx, q)
-		switch {
-		case p.err != nil:
-		case p.Next < q.From, p.More && p.Next == q.From:
-			p.err = fmt.Errorf("read category %s: the store answers %d with next %d", r.category, q.From, p.Next)
-		case p.Next < next:
-			p.err = &PositionAheadError{Stream: r.place.stream, Position: next}
-		default:
-			p.Messages = slices.DeleteFunc(p.Messages, func(m *messagestore.Recorded) bool { return m.GlobalPosition < next })
+		p.CategoryPage, p.err = r.read(ctx, q, mark, check)
+		if p.err == nil {
 			p.checked = check || len(p.Messages) > 0
 			if check && len(p.Messages) == 0 {
 				p.err = r.checkGeneration(ctx, r.place.ledger, r.place.generation)
@@ -142,6 +133,44 @@ func (r *run) startRead(ctx context.Context, now time.Time) {
 		}
 		r.pages <- p
 	})
+}
+
+// read asks for q, and finds out by the same read whether the store still has the marked
+// message, which q.From is right behind. Where there is no mark it sees to it, if check is
+// set, that there is something there.
+func (r *run) read(ctx context.Context, q messagestore.CategoryQuery, mark messagestore.Mark, check bool) (messagestore.CategoryPage, error) {
+	next, limit := q.From, q.Limit
+	switch {
+	case !mark.IsZero():
+		q.From, q.Limit = mark.GlobalPosition, min(limit+1, messagestore.MaxReadMessages)
+	case check && next > 0:
+		q.From = next - 1
+	}
+	found, err := r.page(ctx, q)
+	switch {
+	case err != nil:
+		return found, err
+	case found.Next < next:
+		return found, &PositionAheadError{Stream: r.place.stream, Position: next, Behind: mark.ID}
+	case !mark.IsZero():
+		err = r.judge(ctx, r.place.stream, mark, found.First)
+	}
+	if err == nil && found.More && found.Next == next { // what was read before is so large that it filled the page
+		q.From, q.Limit = next, limit
+		if found, err = r.page(ctx, q); err == nil {
+			err = r.checkMark(ctx, r.place.stream, mark)
+		}
+	}
+	found.Messages = slices.DeleteFunc(found.Messages, func(m *messagestore.Recorded) bool { return m.GlobalPosition < next })
+	return found, err
+}
+
+func (r *run) page(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	page, err := r.store.CategoryPage(ctx, q)
+	if err == nil && (page.Next < q.From || page.More && page.Next == q.From) {
+		err = fmt.Errorf("read category %s: the store answers %d with next %d", q.Category, q.From, page.Next)
+	}
+	return page, err
 }
 
 // readPage takes in what a read returned, and decides when to read on.
@@ -156,6 +185,9 @@ func (r *run) readPage(ctx context.Context, p page) {
 	r.reader.learn(p.Messages, r.config.BatchSize)
 	if p.checked {
 		r.reader.headAt = now
+	}
+	if !p.Last.IsZero() || p.Next != r.reader.next {
+		r.reader.mark = keep(p.Last)
 	}
 	r.reader.next = p.Next
 	r.reader.atEnd = !p.More

@@ -68,9 +68,9 @@ type run struct {
 }
 
 type recordedPosition struct {
-	position messagestore.GlobalPosition
-	passed   int64 // how many messages are behind it
-	err      error
+	recorded
+	passed int64 // how many messages are behind it
+	err    error
 }
 
 func newRun(c *Consumer, p *place, catchUp bool) *run {
@@ -78,11 +78,11 @@ func newRun(c *Consumer, p *place, catchUp bool) *run {
 		Consumer: c,
 		catchUp:  catchUp,
 		wakes:    make(chan struct{}, 1),
-		window:   window{position: p.position},
+		window:   window{position: p.recorded},
 		lanes:    newLanes(c.config.Concurrency == 1),
-		saved:    recordedPosition{position: p.position},
+		saved:    recordedPosition{recorded: p.recorded},
 		room:     c.config.BatchSize,
-		reader:   reader{next: p.position, limit: c.config.BatchSize, fit: firstBatch},
+		reader:   reader{next: p.Position, mark: p.mark, limit: c.config.BatchSize, fit: firstBatch},
 		pages:    make(chan page, 1),
 		redrives: redrives{ids: map[uuid.UUID]struct{}{}, notYet: map[uuid.UUID]time.Time{}},
 		looks:    make(chan look, 1),
@@ -245,11 +245,11 @@ func (r *run) startRecording(ctx context.Context, now time.Time) {
 		return
 	}
 	r.recording = true
-	next := recordedPosition{position: r.window.position, passed: r.window.passed}
+	next, read := recordedPosition{recorded: r.window.position, passed: r.window.passed}, r.reader.mark
 	r.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 		defer cancel()
-		next.err = r.recordPosition(ctx, r.place, next.position)
+		next.err = r.recordPosition(ctx, r.place, next.recorded, read)
 		r.records <- next
 	})
 }
@@ -275,15 +275,15 @@ func (r *run) save(saved recordedPosition) {
 	r.saved = saved
 	r.movedAt = time.Time{}
 	r.moved()
-	r.stats.Position = saved.position
+	r.stats.Position = saved.Position
 	r.mu.Unlock()
-	r.config.Logger.Debug().Str("positions", string(r.place.stream)).Int64("position", int64(saved.position)).Msg("position recorded")
+	r.config.Logger.Debug().Str("positions", string(r.place.stream)).Int64("position", int64(saved.Position)).Msg("position recorded")
 }
 
 // moved notes that the position is not what is recorded, and reports whether it was
 // until now. The caller holds mu.
 func (r *run) moved() bool {
-	if !r.movedAt.IsZero() || r.window.position == r.saved.position {
+	if !r.movedAt.IsZero() || r.window.position.Position == r.saved.Position {
 		return false
 	}
 	r.movedAt = time.Now()
@@ -304,15 +304,15 @@ func (r *run) finish(ctx context.Context) error {
 	if r.lost() {
 		return r.fatal
 	}
-	if r.recording || r.window.position == r.saved.position && r.place.unsettled == nil {
+	if r.recording || r.window.position.Position == r.saved.Position && r.place.unsettled == nil {
 		return r.fatal
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	for failures := 1; ; failures++ {
-		err := r.recordPosition(ctx, r.place, r.window.position)
+		err := r.recordPosition(ctx, r.place, r.window.position, r.reader.mark)
 		if err == nil {
-			r.save(recordedPosition{position: r.window.position, passed: r.window.passed})
+			r.save(recordedPosition{recorded: r.window.position, passed: r.window.passed})
 			return r.fatal
 		}
 		if ctx.Err() != nil || !heals(err) || r.catchUp {

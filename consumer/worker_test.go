@@ -114,13 +114,17 @@ func TestLargeMessagesAreReadInSmallBatches(t *testing.T) {
 		}
 		var mu sync.Mutex
 		held, heldLater := 0, 0
+		var last messagestore.GlobalPosition
 		tapped := &tap{Store: store}
 		tapped.read = func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
 			page, err := store.CategoryPage(t.Context(), q)
 			mu.Lock()
 			defer mu.Unlock()
 			for _, m := range page.Messages {
-				held += len(m.Data)
+				if m.GlobalPosition > last { // else it was read before, and is not held
+					held += len(m.Data)
+					last = m.GlobalPosition
+				}
 			}
 			return &page, err
 		}
@@ -231,13 +235,49 @@ func (s slowToPark) Write(ctx context.Context, stream messagestore.StreamName, e
 }
 
 // What is written while the workers are busy is read together, and before they run out.
+// A page holds a message at least, and a driver that bounds what it holds no more than one,
+// if that is large enough.
+func TestAPageThatHoldsNoSecondMessageIsNoEnd(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]*consumer.Config{"Whole": {}, "Types": {Types: []string{"Deposited"}}, "Member": {GroupSize: 1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newStore()
+				write(t, store, "account-1", Deposited{1}, Deposited{2}, Withdrawn{}, Deposited{3})
+				var reads atomic.Int64
+				tapped := &tap{Store: store, read: func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
+					reads.Add(1)
+					q.Limit = 1
+					page, err := store.CategoryPage(t.Context(), q)
+					return &page, err
+				}}
+				j := &journal{}
+				require.NoError(t, newConsumer(t, tapped, j, config).CatchUp(t.Context()))
+				require.GreaterOrEqual(t, len(j.all()), 3)
+				require.Less(t, reads.Load(), int64(25))
+
+				stop := running(t, newConsumer(t, tapped, j, config))
+				before := len(j.all())
+				write(t, store, "account-2", Deposited{1}, Deposited{2}, Deposited{3})
+				time.Sleep(time.Minute)
+				require.Len(t, j.all(), before+3)
+				require.NoError(t, stop())
+			})
+		})
+	}
+}
+
 func TestABusyConsumerReadsSeldomAndInTime(t *testing.T) {
 	t.Parallel()
 	for _, concurrency := range []int{1, 2} {
 		synctest.Test(t, func(t *testing.T) {
 			store := newStore()
 			var reads atomic.Int64
-			tapped := &tap{Store: store, read: func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
+			tapped := &tap{Store: store, read: func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
+				if q.Limit == 1 { // to see whether a message is still there
+					return nil, nil
+				}
 				reads.Add(1)
 				time.Sleep(80 * time.Millisecond)
 				return nil, nil

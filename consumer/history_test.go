@@ -1,0 +1,501 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+// A history is a store, or a copy of one, whose messages are as old as what was copied.
+type history struct {
+	*memory.Driver
+	times map[messagestore.GlobalPosition]time.Time
+}
+
+func newHistory() *history {
+	return &history{memory.New(), map[messagestore.GlobalPosition]time.Time{}}
+}
+
+func (h *history) at(p messagestore.GlobalPosition, at *time.Time) {
+	if copied, ok := h.times[p]; ok {
+		*at = copied
+	}
+}
+
+func (h *history) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+	messages, err := h.Driver.ReadStream(ctx, q)
+	for _, m := range messages {
+		h.at(m.GlobalPosition, &m.Time)
+	}
+	return messages, err
+}
+
+func (h *history) ReadCategory(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	page, err := h.Driver.ReadCategory(ctx, q)
+	for _, m := range page.Messages {
+		h.at(m.GlobalPosition, &m.Time)
+	}
+	h.at(page.First.GlobalPosition, &page.First.Time)
+	h.at(page.Last.GlobalPosition, &page.Last.Time)
+	return page, err
+}
+
+// A replaced driver is one behind whose users a store is put in the place of another, as
+// by a restored backup or a failover.
+type replaced struct {
+	mu  sync.RWMutex
+	now *history
+}
+
+func (r *replaced) driver() *history {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.now
+}
+
+func (r *replaced) by(other *history) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.now = other
+}
+
+func (r *replaced) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
+	return r.driver().Append(ctx, a)
+}
+
+func (r *replaced) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+	return r.driver().ReadStream(ctx, q)
+}
+
+func (r *replaced) ReadCategory(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	return r.driver().ReadCategory(ctx, q)
+}
+
+func (r *replaced) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Recorded, error) {
+	return r.driver().Last(ctx, stream, messageType)
+}
+
+func (r *replaced) Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
+	return r.driver().Version(ctx, stream)
+}
+
+func (r *replaced) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Recorded, error) {
+	return r.driver().Find(ctx, stream, ids)
+}
+
+func (r *replaced) Heads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
+	return r.driver().Heads(ctx, categories)
+}
+
+// restore returns a store with the same history up to the last messages of account, so
+// many: they, and all that was written after the first of them, are lost.
+func (r *replaced) restore(t *testing.T, lost int) *history {
+	t.Helper()
+	all := r.messages(t, account)
+	before := messagestore.GlobalPosition(1 << 62)
+	if lost > 0 {
+		before = all[len(all)-lost].GlobalPosition
+	}
+	all = append(all, append(r.messages(t, positions), r.messages(t, "other")...)...)
+	slices.SortFunc(all, func(a, b *messagestore.Recorded) int { return int(a.GlobalPosition - b.GlobalPosition) })
+	restored := newHistory()
+	for _, m := range all {
+		if m.GlobalPosition >= before {
+			break
+		}
+		written, err := restored.Append(t.Context(), messagestore.Append{
+			Stream: m.Stream, Expected: m.Position - 1, Records: []messagestore.Record{{ID: m.ID, Type: m.Type, Data: m.Data}},
+		})
+		require.NoError(t, err)
+		require.Equal(t, m.GlobalPosition, written.GlobalPosition)
+		restored.times[m.GlobalPosition] = m.Time
+	}
+	return restored
+}
+
+func (r *replaced) messages(t *testing.T, category messagestore.Category) []*messagestore.Recorded {
+	t.Helper()
+	page, err := r.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: category, Limit: messagestore.MaxReadMessages})
+	require.NoError(t, err)
+	return page.Messages
+}
+
+// ofMember returns streams of account whose messages are a member's, of two.
+func ofMember(member, n int) (streams []messagestore.StreamName) {
+	for i := 0; len(streams) < n; i++ {
+		if stream := account.Stream(fmt.Sprint(i)); stream.GroupMember(2) == member {
+			streams = append(streams, stream)
+		}
+	}
+	return streams
+}
+
+// The head of the store that went back is beyond what the consumer has read, so nothing
+// but the message that it read last tells.
+func TestAStoreThatWentBackAndGrewPastStopsAConsumerThatRuns(t *testing.T) {
+	t.Parallel()
+	streams := ofMember(0, 4)
+	anothers := ofMember(1, 1)[0]
+	for name, reads := range map[string]struct {
+		config *consumer.Config
+		stream messagestore.StreamName // of what is lost
+		body   messagestore.Body
+	}{
+		"Whole":         {&consumer.Config{}, streams[3], Deposited{9}},
+		"InParallel":    {&consumer.Config{Concurrency: 4}, streams[3], Deposited{9}},
+		"OneByOne":      {&consumer.Config{BatchSize: 1}, streams[3], Deposited{9}},
+		"Types":         {&consumer.Config{Types: []string{"Deposited"}}, streams[3], Deposited{9}},
+		"TypesKeptBack": {&consumer.Config{Types: []string{"Deposited"}}, streams[3], Withdrawn{}},
+		"Member":        {member(2, 0), streams[3], Deposited{9}},
+		"AnotherMember": {member(2, 0), anothers, Deposited{9}},
+	} {
+		for grows, next := range map[string][]messagestore.StreamName{
+			"AnotherMessageInItsPlace":  {streams[0], streams[1], streams[2]},
+			"ItsPlaceInAnotherCategory": {"other-1", streams[0], streams[1], streams[2]},
+			"ItsPlaceInItsStream":       {"other-1", reads.stream, streams[0], streams[1]},
+		} {
+			t.Run(name+grows, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					d := &replaced{now: newHistory()}
+					elsewhere := messagestore.New(d, nil)
+					write(t, elsewhere, streams[0], Deposited{1}, Deposited{2})
+					j := &journal{}
+					c := newConsumer(t, messagestore.New(d, nil), j, reads.config)
+					errs := make(chan error, 1)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+					defer cancel()
+					go func() { errs <- c.Run(ctx) }()
+					time.Sleep(time.Minute)
+					write(t, elsewhere, streams[1], Deposited{3})
+					write(t, elsewhere, reads.stream, reads.body)
+					time.Sleep(15 * time.Second)
+					synctest.Wait()
+					handled := j.all()
+					require.GreaterOrEqual(t, len(handled), 3)
+					lost := d.messages(t, account)[3]
+
+					restored := d.restore(t, 1)
+					for _, stream := range next {
+						write(t, messagestore.New(restored, nil), stream, Deposited{10})
+					}
+					d.by(restored)
+					start := time.Now()
+					err := <-errs
+
+					require.ErrorIs(t, err, consumer.ErrPositionAhead)
+					require.LessOrEqual(t, time.Since(start), 11*time.Second)
+					ahead, ok := errors.AsType[*consumer.PositionAheadError](err)
+					require.True(t, ok)
+					require.Equal(t, lost.ID, ahead.Behind)
+					require.Equal(t, lost.GlobalPosition+1, ahead.Position)
+					require.NotEqual(t, lost.ID, ahead.Found)
+					require.ErrorContains(t, err, lost.ID.String())
+					require.Equal(t, handled, j.all(), "nothing of the other history was handled")
+
+					// Started again it goes on from what the store has.
+					again := &journal{}
+					require.NoError(t, newConsumer(t, messagestore.New(d, nil), again, reads.config).CatchUp(t.Context()))
+					for _, stream := range streams[:2] {
+						require.True(t, slices.ContainsFunc(again.all(), func(seen string) bool { return strings.HasPrefix(seen, string(stream)+"@") }))
+					}
+				})
+			})
+		}
+	}
+}
+
+// Of a writer that tries again after the store went back, a message may get the id, the
+// version and the position that it had, and another message the place of one before it.
+func TestAMessageThatIsWrittenAgainIsNotTheOneThatWasLost(t *testing.T) {
+	t.Parallel()
+	streams := ofMember(0, 3)
+	again := messagestore.Message{ID: uuid.New(), Body: Deposited{3}}
+	for name, config := range map[string]*consumer.Config{"Whole": {}, "Types": {Types: []string{"Deposited"}}, "Member": member(2, 0), "AnotherMember": member(2, 1)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := &replaced{now: newHistory()}
+				write(t, messagestore.New(d, nil), streams[0], Deposited{1}, Deposited{2})
+				write(t, messagestore.New(d, nil), streams[1], again)
+				j := &journal{}
+				c := newConsumer(t, messagestore.New(d, nil), j, config)
+				errs := make(chan error, 1)
+				go func() { errs <- c.Run(t.Context()) }()
+				time.Sleep(time.Minute)
+				handled := j.all()
+				before := d.messages(t, account)[2]
+
+				restored := d.restore(t, 2)
+				write(t, messagestore.New(restored, nil), streams[2], Deposited{4}) // where the second was
+				write(t, messagestore.New(restored, nil), streams[1], again)
+				d.by(restored)
+
+				require.ErrorIs(t, <-errs, consumer.ErrPositionAhead)
+				require.Equal(t, handled, j.all())
+				after := d.messages(t, account)[2]
+				require.NotEqual(t, before.Time, after.Time)
+				after.Time = before.Time
+				require.Equal(t, before, after)
+			})
+		})
+	}
+}
+
+// Another server with the same history is the same store.
+func TestAFailoverThatLostNothingIsNotNoticed(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]*consumer.Config{
+		"Whole": {}, "InParallel": {Concurrency: 4}, "OneByOne": {BatchSize: 1}, "Types": {Types: []string{"Deposited"}}, "Member": member(1, 0),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := &replaced{now: newHistory()}
+				elsewhere := messagestore.New(d, nil)
+				j := &journal{}
+				c := newConsumer(t, messagestore.New(d, nil), j, config)
+				stop := running(t, c)
+				var want []string
+				for i := range 5 {
+					write(t, elsewhere, "account-1", Deposited{1}, Withdrawn{})
+					write(t, elsewhere, "account-2", Deposited{2})
+					time.Sleep(time.Duration(i) * 7 * time.Second)
+					synctest.Wait() // so that nothing is written while it is copied
+					d.by(d.restore(t, 0))
+					want = append(want, fmt.Sprintf("account-1@%d", 2*i), fmt.Sprintf("account-2@%d", i))
+					if len(config.Types) == 0 {
+						want = append(want, fmt.Sprintf("account-1@%d", 2*i+1))
+					}
+				}
+				time.Sleep(time.Minute)
+
+				require.ElementsMatch(t, want, j.all())
+				require.Equal(t, c.Stats().Head+1, c.Stats().Position)
+				require.NoError(t, stop())
+			})
+		})
+	}
+}
+
+// What is recorded names the message it is right behind, so that who starts later finds
+// out too.
+func TestAPositionOfAnotherHistoryStopsTheConsumer(t *testing.T) {
+	t.Parallel()
+	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
+		streams := category.WithType("position")
+		write(t, store, category.Stream("1"), Deposited{1}, Deposited{2}, Deposited{3})
+		last, err := store.Last(t.Context(), category.Stream("1"))
+		require.NoError(t, err)
+		position := last.GlobalPosition + 1
+		start := func(name string, body messagestore.Body) (*journal, error) {
+			write(t, store, streams.Stream(name), body)
+			j := &journal{}
+			return j, newIn(t, store, category, name, j, nil).CatchUp(t.Context())
+		}
+		lost := uuid.New()
+		wrong := fmt.Sprintf(`"after": %q}`, lost)
+		requireAhead := func(name string, stream messagestore.StreamName, err error) {
+			t.Helper()
+			require.ErrorIs(t, err, consumer.ErrPositionAhead)
+			ahead, ok := errors.AsType[*consumer.PositionAheadError](err)
+			require.True(t, ok)
+			require.Equal(t, consumer.PositionAheadError{Stream: stream, Position: position, Behind: lost, Found: last.ID}, *ahead)
+			require.ErrorContains(t, err, fmt.Sprintf("it was right behind message %s, and the store has %s there", lost, last.ID))
+			for _, s := range positionsNow(t, store, category) {
+				if s.Name == name {
+					require.ErrorIs(t, s.Members[0].Err, consumer.ErrPositionAhead)
+				}
+			}
+		}
+
+		// What is recorded, and the start of a generation.
+		require.NoError(t, newIn(t, store, category, "a", &journal{}, nil).CatchUp(t.Context()))
+		recorded, err := store.Last(t.Context(), streams.Stream("a", "0", "0"))
+		require.NoError(t, err)
+		require.JSONEq(t, fmt.Sprintf(`{"position": %d, "after": %q}`, position, last.ID), string(recorded.Data))
+		write(t, store, streams.Stream("a", "0", "0"), raw("Recorded", fmt.Sprintf(`{"position": %d, `, position)+wrong))
+		for range 2 {
+			j := &journal{}
+			requireAhead("a", streams.Stream("a", "0", "0"), newIn(t, store, category, "a", j, nil).CatchUp(t.Context()))
+			require.Empty(t, j.all())
+		}
+		j, err := start("b", raw("Resized", fmt.Sprintf(`{"size": 1, "start": %d, `, position)+wrong))
+		requireAhead("b", streams.Stream("b", "0", "0"), err)
+		require.Empty(t, j.all())
+
+		// A resize takes it along, and a reset takes it away.
+		for size := range 3 {
+			err := newIn(t, store, category, "a", &journal{}, member(size+1, 0)).CatchUp(t.Context())
+			requireAhead("a", streams.Stream("a", fmt.Sprint(size), "0"), err)
+		}
+		_, err = consumer.Reset(t.Context(), store, category, "a", last.GlobalPosition)
+		require.NoError(t, err)
+		j = &journal{}
+		require.NoError(t, newIn(t, store, category, "a", j, member(3, 0)).CatchUp(t.Context()))
+		require.NoError(t, newIn(t, store, category, "a", j, member(3, 1)).CatchUp(t.Context()))
+		require.NoError(t, newIn(t, store, category, "a", j, member(3, 2)).CatchUp(t.Context()))
+		require.Len(t, j.all(), 1)
+
+		// What was recorded without it is taken as it is.
+		j, err = start("c", raw("Resized", fmt.Sprintf(`{"size": 1, "start": %d}`, last.GlobalPosition)))
+		require.NoError(t, err)
+		require.Len(t, j.all(), 1)
+	})
+}
+
+// Who records a position in the store that went back would have its next run go on from
+// there.
+func TestNoPositionIsRecordedInAStoreThatWentBack(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]*consumer.Config{"Whole": {}, "Types": {Types: []string{"Deposited"}}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := &replaced{now: newHistory()}
+				elsewhere := messagestore.New(d, nil)
+				entered, release := make(chan struct{}), make(chan struct{})
+				config.PositionInterval = 1
+				c := newConsumer(t, messagestore.New(d, nil), consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+					close(entered)
+					<-release
+					return nil
+				}), config)
+				errs := make(chan error, 1)
+				go func() { errs <- runForAWhile(t, c) }()
+				synctest.Wait()
+				write(t, elsewhere, "account-1", Deposited{1})
+				<-entered
+				synctest.Wait()
+				restored := d.restore(t, 1)
+				write(t, messagestore.New(restored, nil), "account-2", Deposited{2}, Deposited{3})
+				d.by(restored)
+				close(release)
+
+				require.ErrorIs(t, <-errs, consumer.ErrPositionAhead)
+				_, err := elsewhere.Last(t.Context(), positions.Stream("ledger", "0", "0"))
+				require.ErrorIs(t, err, messagestore.ErrNotFound)
+				j := &journal{}
+				require.NoError(t, newConsumer(t, messagestore.New(d, nil), j, config).CatchUp(t.Context()))
+				require.Equal(t, []string{"account-2@0", "account-2@1"}, j.all())
+			})
+		})
+	}
+}
+
+// readers are the ways in which a consumer reads its category.
+var readers = map[string]*consumer.Config{
+	"Whole":  {PositionEvery: 10 * time.Millisecond},
+	"Types":  {PositionEvery: 10 * time.Millisecond, Types: []string{"Deposited"}},
+	"Member": {PositionEvery: 10 * time.Millisecond, GroupSize: 2},
+}
+
+func TestAHistoryThatPostgreSQLLostStopsAConsumerThatRuns(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	for name, config := range readers {
+		for how, lose := range map[string]string{
+			"AnotherInItsPlace":     "update dibs.messages set id = gen_random_uuid() where category = $1 and global_position = $2",
+			"ItsStreamIsAnother":    "update dibs.messages set id = gen_random_uuid(), global_position = nextval('dibs.messages_global_position_seq') where category = $1 and global_position = $2",
+			"ItsStreamIsNotThere":   "delete from dibs.messages where category = $1 and global_position = $2",
+			"ItIsInNoOtherCategory": "update dibs.messages set id = gen_random_uuid(), stream_name = category || '-other' where category = $1 and global_position = $2",
+		} {
+			t.Run(name+how, func(t *testing.T) {
+				t.Parallel()
+				store, category := messagestore.New(postgres.New(pool, nil), nil), storetest.Category(t)
+				j := &journal{}
+				c := newIn(t, store, category, "c", j, config)
+				errs := make(chan error, 1)
+				go func() { errs <- c.Run(t.Context()) }()
+				for i := range 20 {
+					write(t, store, category.Stream(fmt.Sprint(i)), Deposited{i})
+				}
+				write(t, store, category.Stream("last"), Withdrawn{}) // kept back from some
+				end := endOf(t, store, category)
+				require.Eventually(t, func() bool { return c.Stats().Position == end }, time.Minute, time.Millisecond)
+				handled := j.all()
+
+				tx, err := pool.Begin(t.Context())
+				require.NoError(t, err)
+				defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it is committed
+				_, err = tx.Exec(t.Context(), "set local session_replication_role = replica")
+				require.NoError(t, err)
+				changed, err := tx.Exec(t.Context(), lose, string(category), int64(end-1))
+				require.NoError(t, err)
+				require.EqualValues(t, 1, changed.RowsAffected())
+				require.NoError(t, tx.Commit(t.Context()))
+				for i := range 20 {
+					write(t, store, category.Stream(fmt.Sprint(i)), Deposited{i})
+				}
+
+				require.ErrorIs(t, <-errs, consumer.ErrPositionAhead)
+				require.Equal(t, handled, j.all())
+			})
+		}
+	}
+}
+
+// The message that a running consumer read last is removed: the store has not gone back.
+func TestWhatIsRemovedIsNotLost(t *testing.T) {
+	t.Parallel()
+	for name, config := range readers {
+		for how, remove := range map[string]func(t *testing.T, r *removals, stream messagestore.StreamName){
+			"Deleted": func(t *testing.T, r *removals, stream messagestore.StreamName) {
+				t.Helper()
+				r.delete(t, stream, false)
+			},
+			"Erased": func(t *testing.T, r *removals, stream messagestore.StreamName) { t.Helper(); r.delete(t, stream, true) },
+			"Trimmed": func(t *testing.T, r *removals, stream messagestore.StreamName) {
+				t.Helper()
+				write(t, r.Store, stream, Withdrawn{})
+				require.NoError(t, r.trim(t.Context(), stream, 1))
+			},
+			"ErasedTwice": func(t *testing.T, r *removals, stream messagestore.StreamName) {
+				t.Helper()
+				r.delete(t, stream, true)
+				write(t, r.Store, stream, Withdrawn{})
+				r.delete(t, stream, true)
+			},
+		} {
+			t.Run(name+how, func(t *testing.T) {
+				t.Parallel()
+				r := newRemovals(t)
+				c := r.consumer(t, &journal{}, config)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				errs := make(chan error, 1)
+				go func() { errs <- c.Run(ctx) }()
+				at := func(end messagestore.GlobalPosition) {
+					t.Helper()
+					require.Eventually(t, func() bool { return c.Stats().Position >= end || len(errs) > 0 }, time.Minute, time.Millisecond)
+					require.Empty(t, errs)
+				}
+				for i := range 3 {
+					stream := r.category.Stream(fmt.Sprint(i))
+					write(t, r.Store, stream, Deposited{1})
+					at(endOf(t, r.Store, r.category))
+					remove(t, r, stream)
+					at(endOf(t, r.Store, r.category))
+				}
+				cancel()
+				require.NoError(t, <-errs)
+			})
+		}
+	}
+}
