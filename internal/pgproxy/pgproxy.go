@@ -72,13 +72,14 @@ type Rule func(Message) Fault
 
 // A Proxy passes on what comes, as its rule says. It is safe for concurrent use.
 type Proxy struct {
-	network, address string
-	listener         net.Listener
-	ctx              context.Context //nolint:containedctx // the proxy's life
-	end              context.CancelFunc
-	running          sync.WaitGroup
+	network  string
+	listener net.Listener
+	ctx      context.Context //nolint:containedctx // the proxy's life
+	end      context.CancelFunc
+	running  sync.WaitGroup
 
 	mu        sync.Mutex
+	address   string
 	rule      Rule
 	recording bool
 	record    []Message
@@ -191,7 +192,7 @@ func (p *Proxy) serve(client net.Conn) {
 	if err != nil {
 		return
 	}
-	server, err := new(net.Dialer).DialContext(p.ctx, p.network, p.address)
+	server, err := new(net.Dialer).DialContext(p.ctx, p.network, p.target())
 	if err != nil || !c.reached(server) {
 		return
 	}

@@ -49,6 +49,21 @@ type Postgres struct {
 // starts it. The binaries are those in the folder that POSTGRES_BIN names, or the newest
 // of Debian's.
 func NewPostgres(ctx context.Context, dir, name string, config *PostgresConfig) (*Postgres, error) {
+	p, err := newPostgres(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	if config != nil {
+		p.settings = config.Settings
+	}
+	if err := p.command(ctx, "initdb", "-D", "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"); err != nil {
+		return nil, err
+	}
+	return p, p.Start(ctx)
+}
+
+// newPostgres makes the folder.
+func newPostgres(dir, name string) (*Postgres, error) {
 	bin, err := postgresBin()
 	if err != nil {
 		return nil, err
@@ -58,24 +73,29 @@ func NewPostgres(ctx context.Context, dir, name string, config *PostgresConfig) 
 		return nil, err
 	}
 	p := &Postgres{dir: filepath.Join(dir, name), bin: bin, owner: owner}
-	if config != nil {
-		p.settings = config.Settings
-	}
 	if err := os.Mkdir(p.dir, 0o700); err != nil {
 		return nil, err
 	}
-	if owner != nil {
-		if err := os.Chown(p.dir, int(owner.Uid), int(owner.Gid)); err != nil {
-			return nil, err
-		}
+	return p, own(p.dir, owner)
+}
+
+// own gives a file to who servers run as.
+func own(path string, owner *syscall.Credential) error {
+	if owner == nil {
+		return nil
 	}
-	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
-	initdb.Dir = p.dir
-	initdb.SysProcAttr = &syscall.SysProcAttr{Credential: owner}
-	if out, err := initdb.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
+	return os.Chown(path, int(owner.Uid), int(owner.Gid))
+}
+
+// command runs a program of PostgreSQL in the folder, where a keeper ends it.
+func (p *Postgres) command(ctx context.Context, program string, args ...string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(p.bin, program), args...)
+	cmd.Dir = p.dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: p.owner, Setpgid: true}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", program, err, out)
 	}
-	return p, p.Start(ctx)
+	return nil
 }
 
 // Start starts the server and waits until it answers, after its recovery if it was
@@ -223,6 +243,9 @@ func (p *Postgres) URL(database string) string {
 
 // Socket is the path of the socket that the server answers on.
 func (p *Postgres) Socket() string { return filepath.Join(p.dir, ".s.PGSQL.5432") }
+
+// Name is what the server was called when it was made.
+func (p *Postgres) Name() string { return filepath.Base(p.dir) }
 
 // Log is the path of the server's log.
 func (p *Postgres) Log() string { return filepath.Join(p.dir, "log") }
