@@ -39,8 +39,15 @@ func (c checkRun) Run(ctx context.Context) error {
 		delete(guards.Done, history.WriteTx)
 		guards.Written, guards.NotWritten = 0, 0
 	}
-	if r.Options.Duration >= whole {
+	failovers := r.Options.Failovers
+	if r.Options.Duration >= whole || failovers.Total() > 0 {
 		guards.Faults = r.Options.Chosen()
+	}
+	if lossy := failovers.Async + failovers.Restores; lossy > 0 {
+		guards.Undone, guards.Ahead, guards.Overtaken = lossy, lossy, (lossy+1)/2
+	}
+	if failovers.Total() > 0 {
+		guards.Takeovers = guards.Ahead // nobody else has a reason to stop
 	}
 	verdict, err := check.Run(ctx, check.Inputs{Histories: c.Dir, Rows: rows(filepath.Join(c.Dir, harness.RowsFile)), Facts: r.Result.Facts}, &check.Config{
 		Guards: guards, Unrecorded: []messagestore.Category{harness.Probes}, HealLimit: 5 * time.Minute,
@@ -58,6 +65,9 @@ func (c checkRun) Run(ctx context.Context) error {
 		goals = *r.Options.Goals
 	}
 	all := figures(&goals, r.Result, verdict)
+	if failovers.Total() > 0 {
+		all = failoverFigures(failovers, r.Result, verdict)
+	}
 	b.WriteString(table(all))
 	for _, complaint := range r.Result.Complaints {
 		fmt.Fprintln(&b, "harness:", complaint)

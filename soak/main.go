@@ -5,6 +5,7 @@
 //	make soak SOAK=--ci              until its goals are reached
 //	make soak SOAK=--long            an hour, or until greater goals are
 //	make soak SOAK='--seed 7'        the faults and the load of another run
+//	make soak SOAK=failover          the primary is lost to standbys and to a backup
 package main
 
 import (
@@ -32,8 +33,9 @@ import (
 )
 
 type commands struct {
-	Run   run      `cmd:"" default:"withargs" help:"Torment a store, and check what it did."`
-	Check checkRun `cmd:"" help:"Check what a run has left."`
+	Run      run      `cmd:"" default:"withargs" help:"Torment a store, and check what it did."`
+	Failover failover `cmd:"" help:"Lose the primary again and again, and check what the store did."`
+	Check    checkRun `cmd:"" help:"Check what a run has left."`
 }
 
 type run struct {
@@ -48,6 +50,7 @@ type run struct {
 	Faults    []string      `help:"The faults, by name, with commas; all, none, or list to see them." default:"all" placeholder:"NAME"`
 	Store     string        `help:"postgres or sqlite." enum:"postgres,sqlite" default:"postgres"`
 	FullDisk  bool          `help:"On a disk in memory that fills up. Only root can mount one."`
+	PgBouncer bool          `help:"With a PgBouncer in transaction mode before the server." name:"pgbouncer"`
 	Out       string        `help:"The folder for what was done and found; a new one below it each time." default:"results" placeholder:"DIR"`
 	Dir       string        `help:"Where the servers keep their data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
 }
@@ -86,8 +89,8 @@ func (f run) Run(ctx context.Context) error {
 		fmt.Println(strings.Join(harness.Faults(), "\n"))
 		return nil
 	}
-	if f.Store == "sqlite" && (f.CI || f.Long || f.FullDisk) {
-		return errors.New("--ci, --long and --full-disk need PostgreSQL: on SQLite say with --duration how long to torment")
+	if f.Store == "sqlite" && (f.CI || f.Long || f.FullDisk || f.PgBouncer) {
+		return errors.New("--ci, --long, --full-disk and --pgbouncer need PostgreSQL: on SQLite say with --duration how long to torment")
 	}
 	return do(ctx, f.options(), f.Out)
 }
@@ -115,7 +118,7 @@ func do(ctx context.Context, options harness.Options, out string) error {
 func (f run) options() harness.Options {
 	o := harness.Options{
 		Seed: f.Seed, Duration: f.Duration, Writers: f.Writers, Consumers: f.Consumers, Handlers: f.Handlers,
-		SQLite: f.Store == "sqlite", Dir: f.Dir, Phases: f.Phases, FullDisk: f.FullDisk,
+		SQLite: f.Store == "sqlite", PgBouncer: f.PgBouncer, Dir: f.Dir, Phases: f.Phases, FullDisk: f.FullDisk,
 	}
 	if !slices.Equal(f.Faults, []string{"all"}) {
 		o.Faults = f.Faults

@@ -28,17 +28,22 @@ func short(t *testing.T, change func(*run)) (dir string, err error) {
 	out := t.TempDir()
 	f := run{Seed: 3, Duration: 4 * time.Second, Writers: 2, Consumers: 2, Handlers: 2, Store: "postgres", Out: out, Dir: "/var/tmp"}
 	change(&f)
-	err = f.Run(t.Context())
-	left, globErr := filepath.Glob(filepath.Join(out, "*"))
+	return left(t, out, f.Run(t.Context()))
+}
+
+// left returns what a run has left in out, which is no process.
+func left(t *testing.T, out string, err error) (string, error) {
+	t.Helper()
+	dirs, globErr := filepath.Glob(filepath.Join(out, "*"))
 	require.NoError(t, globErr)
-	require.Len(t, left, 1)
+	require.Len(t, dirs, 1)
 	running, globErr := filepath.Glob("/proc/[0-9]*/environ")
 	require.NoError(t, globErr)
 	for _, path := range running {
 		environ, _ := os.ReadFile(path) // or else it has ended
-		require.NotContains(t, string(environ), left[0], "%s is still there", path)
+		require.NotContains(t, string(environ), dirs[0], "%s is still there", path)
 	}
-	return left[0], err
+	return dirs[0], err
 }
 
 // told is what the run says it found, without what was too little for a verdict: it is

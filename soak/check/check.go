@@ -137,7 +137,7 @@ type run struct {
 	resolved []resolution
 	byID     []int32 // messages by id
 	written  writers
-	losses   []int32 // operations that a failover undid, as it may
+	losses   []int32 // operations that are undone
 
 	runs       map[history.Ref]int32
 	lives      []life
@@ -152,6 +152,7 @@ type run struct {
 
 	faults    []fault
 	failovers []failover
+	overtakes []failover
 	heals     []fault
 	begin     int64 // when the first event was
 	counts    map[history.Func]int
@@ -180,6 +181,7 @@ type op struct {
 	kind      kind
 	class     class
 	resolved  class // what a later Resolve said of it
+	undone    bool  // by a failover, as it may be
 }
 
 type attempt struct {
@@ -253,6 +255,7 @@ type delivery struct {
 	time, end int64
 	number    uint64
 	life      int32
+	global    int64
 	row       int32 // -1 for none
 	kind      kind
 	again     bool // not the first attempt of this life
@@ -276,6 +279,7 @@ type reading struct {
 	category uint32
 	global   int64
 	time     int64
+	life     int32 // of the consumer, -1 for none
 	what     string
 }
 
@@ -291,9 +295,11 @@ type reserve struct {
 }
 
 type ack struct {
-	key    uint32
-	source uuid.UUID
-	ref    history.Ref
+	key       uint32
+	source    uuid.UUID
+	life      int32
+	global    int64
+	time, end int64
 }
 
 type fault struct {

@@ -396,7 +396,8 @@ func (g *group) checkRedeliveries() {
 		row        int32
 		generation int
 	}
-	seen := map[once]bool{}
+	seen := map[once]int64{} // when it was last handed over
+	kept := g.kept()
 	again := int64(0)
 	var first []uuid.UUID
 	for _, n := range g.deliveries {
@@ -406,13 +407,13 @@ func (g *group) checkRedeliveries() {
 			continue
 		}
 		o := once{d.row, r.lives[d.life].generation}
-		if seen[o] {
+		if before, was := seen[o]; was && !g.rewound(d, before, kept) {
 			again++
 			if len(first) == 0 {
 				first = append(first, r.rows[d.row].id)
 			}
 		}
-		seen[o] = true
+		seen[o] = d.time
 	}
 	r.verdict.checked(RedeliveryBound, len(g.deliveries))
 	if again > allowed {
@@ -421,21 +422,64 @@ func (g *group) checkRedeliveries() {
 	}
 }
 
+// A member is whose a position is.
+type member struct{ generation, size, member int }
+
+// kept returns, for each failover, from where on its members may be handed messages again: the highest position
+// that each had recorded before the copy stopped to follow.
+func (g *group) kept() []map[member]int64 {
+	all := make([]map[member]int64, len(g.r.failovers))
+	for i := range all {
+		all[i] = map[member]int64{}
+		for _, n := range g.puts {
+			if p := &g.r.puts[n]; p.kind == ok && p.end < g.r.failovers[i].time {
+				l := &g.r.lives[p.life]
+				m := member{l.generation, l.size, l.member}
+				all[i][m] = max(all[i][m], p.position)
+			}
+		}
+	}
+	return all
+}
+
+// rewound says that a failover since the time before took away the position with which d would not have been
+// handed over again.
+func (g *group) rewound(d *delivery, before int64, kept []map[member]int64) bool {
+	l := &g.r.lives[d.life]
+	for i, positions := range kept {
+		f := &g.r.failovers[i]
+		if before < f.end && f.end <= d.time && g.r.rows[d.row].global >= positions[member{l.generation, l.size, l.member}] {
+			return true
+		}
+	}
+	return false
+}
+
 // checkReads checks invariant 15, of which most was done when the histories were read.
 func checkReads(r *run) {
 	for _, x := range r.reads {
-		if x.what == "it is not in the final table" && r.mayBeLost(&x) {
+		if r.mayBeLost(&x) {
 			continue
 		}
 		r.verdict.broken(ReadHonesty, subject{ids: []uuid.UUID{x.id}, ops: []history.Ref{x.ref}}, "somebody read message %s, but %s", x.id, x.what)
 	}
 }
 
-// mayBeLost says that a message that was read was written before a failover, and undone by it.
+// mayBeLost says that a message that was read was written before a failover, and undone by it. If there is
+// one with its id, it was written after that.
 func (r *run) mayBeLost(x *reading) bool {
+	n := r.find(x.id)
+	if n >= 0 && r.rows[n].global == x.global {
+		return false
+	}
+	began := x.time
+	if x.life >= 0 {
+		began = r.lives[x.life].time // what it has in hand it goes on with, until it is told
+	}
 	for i := range r.failovers {
 		f := &r.failovers[i]
-		if x.global <= f.heads[x.category] {
+		head := f.heads[x.category]
+		if x.global <= head || began >= f.end || n >= 0 && r.rows[n].global <= head {
 			continue
 		}
 		for _, n := range r.sent(x.id) {
@@ -444,43 +488,6 @@ func (r *run) mayBeLost(x *reading) bool {
 			}
 		}
 		if r.unrecorded[x.category] {
-			return true
-		}
-	}
-	return false
-}
-
-// checkRewinds checks promise C6: a consumer that had recorded a position beyond what a failover
-// kept is told so.
-func checkRewinds(r *run) {
-	for i := range r.failovers {
-		f := &r.failovers[i]
-		beyond := map[uint32]int32{} // the put that was too far, by consumer
-		for n := range r.puts {
-			p := &r.puts[n]
-			l := &r.lives[p.life]
-			if l.known && p.kind == ok && p.end < f.end && p.position > f.heads[l.category]+1 {
-				if _, has := beyond[l.consumer]; !has {
-					beyond[l.consumer] = int32(n)
-				}
-			}
-		}
-		r.verdict.checked(Rewind, len(r.consumers.list))
-		for consumer, n := range beyond {
-			if !r.toldAhead(consumer, f) {
-				p := &r.puts[n]
-				l := &r.lives[p.life]
-				r.verdict.broken(Rewind, subject{ops: []history.Ref{{Proc: l.ref.Proc, Op: p.number}, f.ref}, consumer: r.consumers.list[consumer]},
-					"%s had recorded position %d, a failover kept nothing after %d, and it was never told",
-					r.consumers.list[consumer], p.position, f.heads[l.category])
-			}
-		}
-	}
-}
-
-func (r *run) toldAhead(consumer uint32, f *failover) bool {
-	for i := range r.lives {
-		if l := &r.lives[i]; l.consumer == consumer && l.known && l.ended && l.class == ahead && l.end > f.time {
 			return true
 		}
 	}

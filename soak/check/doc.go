@@ -35,7 +35,8 @@
 //	                      transactions or goroutines left over
 //	23  hygiene           nothing unexpected in the log of PostgreSQL, pg_amcheck is content, memory does
 //	                      not grow, no secret in any log
-//	C6  rewind            a consumer whose position a failover did not keep is told so
+//	C6  rewind            a consumer that is beyond what a failover kept is told so, though the store has
+//	                      grown past it since, and nobody else is
 //
 // The numbers that are missing are of parts that Dibs does not have.
 //

@@ -89,6 +89,8 @@ func TestAConsumerAheadOfTheStoreMustBeTold(t *testing.T) {
 	t.Parallel()
 	for _, told := range []bool{true, false} {
 		w, kept, lost, lostToo, after := undone()
+		w.do("harness", 205, 225, history.OK, history.Event{Func: history.Overtake},
+			history.Event{Appends: []history.Append{{Stream: "account", Global: 3}}})
 		l := w.consume("consumer-1", "audit", 5, 230, 10, 10)
 		was := func(a *act) *check.Row {
 			m := a.invoke.Appends[0].Messages[0]
@@ -106,11 +108,185 @@ func TestAConsumerAheadOfTheStoreMustBeTold(t *testing.T) {
 		m.handle(310, 320, w.row(after, 0))
 		m.handle(330, 340, w.row(after, 1))
 		v := w.verdict(t, nil)
+		require.EqualValues(t, 1, v.Checked[check.Rewind])
+		require.EqualValues(t, 1, v.Overtaken)
 		if told {
 			require.True(t, v.Passed(), "%v", v)
 			continue
 		}
 		require.Equal(t, []check.Invariant{check.Rewind}, slices.Sorted(maps.Keys(v.Broken)), "%v", v)
+		require.EqualValues(t, 1, v.Silent)
 		require.Contains(t, v.String(), "a failover kept nothing after 1, and it was never told")
+	}
+}
+
+func TestAConsumerOfWhichNothingWasUndoneIsNotToldThatItIsAhead(t *testing.T) {
+	t.Parallel()
+	w, kept, _, _, after := undone()
+	l := w.consume("consumer-1", "audit", 5, 230, 10, 10)
+	l.handle(30, 35, w.row(kept, 0))
+	l.record(40, 50, 2)
+	l.run.end.Kind, l.run.end.Class = history.Fail, history.Ahead
+	m := w.consume("consumer-2", "audit", 300, 400, 10, 10)
+	m.handle(310, 320, w.row(after, 0))
+	m.handle(330, 340, w.row(after, 1))
+	v := w.verdict(t, nil)
+	require.Equal(t, []check.Invariant{check.Rewind}, slices.Sorted(maps.Keys(v.Broken)), "%v", v)
+	require.Contains(t, v.String(), "was told that it is ahead of the store, and nothing of it was undone")
+	require.Zero(t, v.Silent)
+}
+
+// rewritten is a history in which what a failover undid is written again under the same id, and handed over
+// before and after.
+func rewritten(handAgain bool) (w *world, again *act) {
+	w, kept, lost, _, after := undone()
+	m := lost.invoke.Appends[0].Messages[0]
+	was := &check.Row{Stream: stream, Position: lost.end.Appends[0].Version, Global: lost.end.Appends[0].Global, ID: m.ID, Value: m.Value, Hash: m.Hash}
+	again = w.do("writer-4", 240, 250, history.OK,
+		history.Event{Func: history.Write, Appends: []history.Append{{Stream: stream, Expected: anyVersion, Messages: []history.Message{m}}}},
+		history.Event{Appends: []history.Append{w.commit(stream, m)}})
+	first := w.consume("consumer-1", "audit", 5, 230, 10, 10)
+	first.handle(30, 35, w.row(kept, 0))
+	first.handle(131, 132, was)
+	first.record(133, 134, 3)
+	first.run.end.Kind, first.run.end.Class = history.Fail, history.Ahead
+	second := w.consume("consumer-2", "audit", 300, 400, 10, 10)
+	second.handle(310, 320, w.row(after, 0))
+	second.handle(330, 340, w.row(after, 1))
+	if handAgain {
+		second.handle(350, 360, w.row(again, 0))
+	}
+	return w, again
+}
+
+func TestWhatAFailoverUndidMayBeWrittenAgain(t *testing.T) {
+	t.Parallel()
+	w, _ := rewritten(true)
+	v := w.verdict(t, nil)
+	require.True(t, v.Passed(), "%v", v)
+	require.EqualValues(t, 2, v.LostByFailover)
+	require.EqualValues(t, 1, v.Checked[check.Rewind])
+}
+
+func TestWhatWasHandedOverBeforeAFailoverIsNotWhatWasWrittenAgain(t *testing.T) {
+	t.Parallel()
+	w, _ := rewritten(false)
+	v := w.verdict(t, nil)
+	require.Equal(t, []check.Invariant{check.Complete}, slices.Sorted(maps.Keys(v.Broken)), "%v", v)
+}
+
+func TestTwoThatWereTheFirstAreFoundBesideAFailover(t *testing.T) {
+	t.Parallel()
+	w, again := rewritten(true)
+	w.do("writer-5", 260, 270, history.OK, *again.invoke, *again.end) // after the failover, so it undid neither
+	v := w.verdict(t, nil)
+	require.Positive(t, v.Broken[check.Reported], "%v", v)
+}
+
+func TestOnlyWhoReadItBeforeAFailoverMayStillHandleWhatItUndid(t *testing.T) {
+	t.Parallel()
+	for began, fine := range map[int64]bool{5: true, 206: false} {
+		w, kept, lost, _, after := undone()
+		m := lost.invoke.Appends[0].Messages[0]
+		was := &check.Row{Stream: stream, Position: lost.end.Appends[0].Version, Global: lost.end.Appends[0].Global, ID: m.ID, Value: m.Value, Hash: m.Hash}
+		first := w.consume("consumer-1", "audit", began, 230, 10, 10)
+		first.handle(207, 208, w.row(kept, 0))
+		first.handle(209, 229, was)
+		if fine {
+			first.run.end.Kind, first.run.end.Class = history.Fail, history.Ahead
+		}
+		second := w.consume("consumer-2", "audit", 300, 400, 10, 10)
+		second.handle(310, 320, w.row(after, 0))
+		second.handle(330, 340, w.row(after, 1))
+		v := w.verdict(t, nil)
+		if fine {
+			require.True(t, v.Passed(), "%v", v)
+			continue
+		}
+		require.Equal(t, []check.Invariant{check.ReadHonesty}, slices.Sorted(maps.Keys(v.Broken)), "%v", v)
+	}
+}
+
+// A position that a failover took away allows for what is handed over again, and one that it kept does not.
+func TestAFailoverAllowsWhatItsPositionsDoNotCoverToBeHandedOverAgain(t *testing.T) {
+	t.Parallel()
+	for from, fine := range map[int]bool{2: true, 1: false} {
+		w := &world{}
+		all := w.write(10, 20, stream, anyVersion, 5)
+		first := w.consume("consumer-1", "audit", 5, 150, 0, 0)
+		for i := range 5 {
+			first.handle(int64(30+2*i), int64(31+2*i), w.row(all, i))
+		}
+		first.record(50, 55, 3)
+		first.record(110, 120, 6)
+		w.failover(100, 200, 5)
+		second := w.consume("consumer-2", "audit", 250, 400, 0, 0)
+		for i := from; i < 5; i++ {
+			second.handle(int64(300+2*i), int64(301+2*i), w.row(all, i))
+		}
+		v := w.verdict(t, nil)
+		if fine {
+			require.True(t, v.Passed(), "%v", v)
+			continue
+		}
+		require.Equal(t, []check.Invariant{check.RedeliveryBound}, slices.Sorted(maps.Keys(v.Broken)), "%v", v)
+	}
+}
+
+func TestAKeyWhoseReservationAFailoverUndidMayBeReservedForSomethingElse(t *testing.T) {
+	t.Parallel()
+	for _, kept := range []bool{false, true} {
+		w := &world{}
+		before := w.commandsOf("consumer-1", 5, 150)
+		a, b := before.sendTo("account:command-1", 10, 77), before.sendTo("account:command-2", 20, 88)
+		before.handle(110, "k", a, history.OK)
+		before.reserve(110, "k", a, history.OK, history.Won)
+		head := messagestore.GlobalPosition(2)
+		f := w.failover(100, 200, 0)
+		after := w.commandsOf("consumer-2", 205, 1000)
+		after.handle(210, "k", b, history.OK)
+		after.reserve(210, "k", b, history.OK, history.Won)
+		after.win("k", b)
+		after.handle(230, "k", a, history.Fail)
+		after.reserve(230, "k", a, history.Fail, history.KeyReused)
+		f.end.Appends = []history.Append{{Stream: "account:command", Global: head}}
+		if kept {
+			f.end.Appends = append(f.end.Appends, history.Append{Stream: "reservation", Global: head + 1})
+		}
+		v := w.verdict(t, &check.Config{Unrecorded: []messagestore.Category{"reservation", "effect"}})
+		if !kept {
+			require.True(t, v.Passed(), "%v", v)
+			continue
+		}
+		require.Positive(t, v.Broken[check.Reservation], "%v", v)
+	}
+}
+
+func TestACommandThatAFailoverUndidIsOwedNothing(t *testing.T) {
+	t.Parallel()
+	for _, began := range []int64{5, 202} {
+		w := &world{}
+		before, late := w.commandsOf("consumer-1", 5, 250), w.commandsOf("consumer-1", began, 250)
+		a := before.send(10, 77)
+		before.handle(20, "k", a, history.OK)
+		before.reserve(20, "k", a, history.OK, history.Won)
+		before.win("k", a)
+		other, acknowledged := before.send(110, 88), before.send(120, 99)
+		w.rows, w.global = w.rows[:3], 3
+		before.reserve(140, "k", other, history.Info, "error")
+		late.reserve(140, "l", acknowledged, history.Info, "error")
+		late.handle(210, "l", acknowledged, history.OK)
+		for _, c := range []*commands{before, late} {
+			c.l.run.end.Kind, c.l.run.end.Class = history.Fail, history.Ahead
+		}
+		before.l.record(130, 135, 6)
+		w.do("harness", 100, 200, history.OK, history.Event{Func: history.Failover},
+			history.Event{Appends: []history.Append{{Stream: "account:command", Global: 1}, {Stream: "reservation", Global: 2}}})
+		v := w.verdict(t, unrecordedEffects())
+		if began == 5 { // it has in hand what it read before
+			require.True(t, v.Passed(), "%v", v)
+			continue
+		}
+		require.Positive(t, v.Broken[check.Reservation], "%v", v)
 	}
 }

@@ -33,6 +33,11 @@ type Guards struct {
 	// Takeovers is how many runs of consumers must have gone on from where another was.
 	Takeovers int
 
+	// Undone is how many acknowledged messages failovers must have undone, and Ahead how
+	// many consumers must have been ahead of the store then, and Overtaken how many of
+	// these must have been let read only after it had grown past them.
+	Undone, Ahead, Overtaken int
+
 	// Reused is how many reservations must have met their key used for something else.
 	Reused int
 
@@ -102,6 +107,9 @@ func checkGuards(r *run, f *Facts) {
 	atLeast("were resolved as not written", int(v.ResolvedNotWritten), g.NotWritten)
 	atLeast("version conflicts", conflicts, g.Conflicts)
 	atLeast("runs of consumers took over from another", r.takeovers(), g.Takeovers)
+	atLeast("messages were undone by a failover", int(v.LostByFailover), g.Undone)
+	atLeast("consumers were ahead of the store", int(v.Checked[Rewind]), g.Ahead)
+	atLeast("consumers were ahead of a store that had grown past them", int(v.Overtaken), g.Overtaken)
 	reused := 0
 	for i := range r.reserves {
 		if r.reserves[i].kind == fail && r.reserves[i].class == keyReused {

@@ -159,7 +159,7 @@ func (r *run) add(o *history.Operation) error {
 	case history.Read:
 		for i := range o.Answer {
 			for j := range o.Answer[i].Messages {
-				r.seen(ref, o.Time, o.Answer[i].Stream, &o.Answer[i].Messages[j])
+				r.seen(ref, o.Time, -1, o.Answer[i].Stream, &o.Answer[i].Messages[j])
 			}
 		}
 	case history.Run:
@@ -190,15 +190,22 @@ func (r *run) add(o *history.Operation) error {
 	case history.Heal:
 		r.heals = append(r.heals, fault{ref: ref, name: o.Class, time: o.Time, end: o.End, kind: kindOf(o.Kind)})
 	case history.Failover:
-		f := failover{fault: fault{ref: ref, name: o.Class, time: o.Time, end: o.End, kind: kindOf(o.Kind)}, heads: map[uint32]int64{}}
-		for _, a := range o.Answer {
-			f.heads[r.categoryOf(messagestore.Category(a.Stream))] = int64(a.Global)
-		}
-		r.failovers = append(r.failovers, f)
+		r.failovers = append(r.failovers, failover{fault: fault{ref: ref, name: o.Class, time: o.Time, end: o.End, kind: kindOf(o.Kind)}, heads: r.heads(o)})
+	case history.Overtake:
+		r.overtakes = append(r.overtakes, failover{fault: fault{ref: ref, time: o.Time, end: o.End, kind: kindOf(o.Kind)}, heads: r.heads(o)})
 	default:
 		return fmt.Errorf("%v: nobody knows what %q is", ref, o.Func)
 	}
 	return nil
+}
+
+// heads reads the last global position of each category.
+func (r *run) heads(o *history.Operation) map[uint32]int64 {
+	heads := make(map[uint32]int64, len(o.Answer))
+	for _, a := range o.Answer {
+		heads[r.categoryOf(messagestore.Category(a.Stream))] = int64(a.Global)
+	}
+	return heads
 }
 
 func (r *run) addOp(o *history.Operation, f fn) error {
@@ -268,23 +275,23 @@ func (r *run) addDelivery(ref history.Ref, o *history.Operation) error {
 	}
 	a, m := &o.Appends[0], &o.Appends[0].Messages[0]
 	d := delivery{
-		time: o.Time, end: o.End, number: o.Op, life: r.life(o), row: r.find(m.ID), kind: kindOf(o.Kind),
+		time: o.Time, end: o.End, number: o.Op, life: r.life(o), global: int64(m.Global), row: r.find(m.ID), kind: kindOf(o.Kind),
 		again: o.Attempt > 1, key: r.key(o.Key),
 	}
-	r.seen(ref, o.Time, a.Stream, m)
+	r.seen(ref, o.Time, d.life, a.Stream, m)
 	if o.Func == history.Park {
 		r.parks = append(r.parks, d)
 		return nil
 	}
 	r.deliveries = append(r.deliveries, d)
 	if o.Kind == history.OK && o.Key != "" {
-		r.acked = append(r.acked, ack{key: d.key, source: m.ID, ref: ref})
+		r.acked = append(r.acked, ack{key: d.key, source: m.ID, life: d.life, global: d.global, time: o.Time, end: o.End})
 	}
 	return nil
 }
 
 // seen compares what somebody saw with the final table.
-func (r *run) seen(ref history.Ref, at int64, stream messagestore.StreamName, m *history.Message) {
+func (r *run) seen(ref history.Ref, at int64, life int32, stream messagestore.StreamName, m *history.Message) {
 	r.verdict.checked(ReadHonesty, 1)
 	var what string
 	if n := r.find(m.ID); n < 0 {
@@ -305,7 +312,7 @@ func (r *run) seen(ref history.Ref, at int64, stream messagestore.StreamName, m 
 		}
 	}
 	r.reads = append(r.reads, reading{
-		ref: ref, id: m.ID, category: r.category[r.stream(stream)], global: int64(m.Global), time: at, what: what,
+		ref: ref, id: m.ID, category: r.category[r.stream(stream)], global: int64(m.Global), time: at, life: life, what: what,
 	})
 }
 
@@ -316,11 +323,27 @@ func (r *run) settle() {
 		r.last[x.stream] = max(r.last[x.stream], x.position)
 	}
 	r.linkResolutions()
-	slices.SortFunc(r.failovers, func(a, b failover) int { return cmp.Compare(a.time, b.time) })
+	if len(r.failovers) > 0 {
+		r.forgetUndone(r.deliveries)
+		r.forgetUndone(r.parks)
+	}
+	for _, all := range [][]failover{r.failovers, r.overtakes} {
+		slices.SortFunc(all, func(a, b failover) int { return cmp.Compare(a.time, b.time) })
+	}
 	byTime := func(a, b put) int { return cmp.Compare(a.time, b.time) }
 	slices.SortFunc(r.puts, byTime)
 	slices.SortFunc(r.fetches, byTime)
 	slices.SortFunc(r.deliveries, func(a, b delivery) int { return cmp.Compare(a.time, b.time) })
+}
+
+// forgetUndone leaves messages alone that were handed over, undone by a failover, and written again:
+// it is another message that is in the final table.
+func (r *run) forgetUndone(all []delivery) {
+	for i := range all {
+		if d := &all[i]; d.row >= 0 && r.rows[d.row].global != d.global {
+			d.row = -1
+		}
+	}
 }
 
 // linkResolutions tells operations of unknown outcome what was found out about them.

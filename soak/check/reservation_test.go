@@ -19,14 +19,22 @@ type commands struct {
 }
 
 func (w *world) commands() *commands {
-	l := w.consume("consumer-1", "deposits", 5, 1000, 10, 10)
+	return w.commandsOf("consumer-1", 5, 1000)
+}
+
+func (w *world) commandsOf(proc string, from, to int64) *commands {
+	l := w.consume(proc, "deposits", from, to, 10, 10)
 	l.run.invoke.Category, l.base.Category = "account:command", "account:command"
 	return &commands{w, l}
 }
 
 // send writes a command, which says value.
 func (c *commands) send(at int64, value uint64) *check.Row {
-	a := c.w.write(at, at+5, "account:command-1", anyVersion, 1)
+	return c.sendTo("account:command-1", at, value)
+}
+
+func (c *commands) sendTo(stream messagestore.StreamName, at int64, value uint64) *check.Row {
+	a := c.w.write(at, at+5, stream, anyVersion, 1)
 	a.invoke.Appends[0].Messages[0].Value = value
 	r := c.w.row(a, 0)
 	r.Value = value

@@ -69,7 +69,9 @@ func (r *run) effectsOf(key uint32) subject {
 func checkKey(r *run, attempts []reserve, acked []ack, rows []int32, effects int) {
 	v := r.verdict
 	key := r.keys.list[attempts[0].key]
+	outside := int(r.effects[attempts[0].key])
 	about := subject{key: key}
+	attempts, acked = r.notUndone(attempts, acked, rows)
 	for _, n := range rows {
 		about.ids = append(about.ids, r.rows[n].id)
 	}
@@ -90,7 +92,6 @@ func checkKey(r *run, attempts []reserve, acked []ack, rows []int32, effects int
 		return
 	}
 	// In the store once, and outside it at least once, if the winner was handled.
-	outside := int(r.effects[attempts[0].key])
 	switch {
 	case effects > 1:
 		v.broken(Reservation, about, "key %q has its effect in the store %d times", key, effects)
@@ -115,7 +116,7 @@ func checkKey(r *run, attempts []reserve, acked []ack, rows []int32, effects int
 		}
 	}
 	for source, toldSo := range others {
-		if !toldSo {
+		if !toldSo && !r.undone(source) {
 			about.ids = append(about.ids, source)
 			v.broken(Reservation, about, "key %q was reserved by one command, and a different one was never told so", key)
 		}
@@ -126,4 +127,32 @@ func checkKey(r *run, attempts []reserve, acked []ack, rows []int32, effects int
 			v.broken(Reservation, about, "key %q was reserved by one command, and a different one was acknowledged", key)
 		}
 	}
+}
+
+// undone says that a failover undid a command. Whether that was right is invariant 1's.
+func (r *run) undone(source uuid.UUID) bool { return len(r.failovers) > 0 && r.find(source) < 0 }
+
+// notUndone leaves away what was said of a key before a failover that undid its reservation.
+func (r *run) notUndone(attempts []reserve, acked []ack, rows []int32) ([]reserve, []ack) {
+	for i := range r.failovers {
+		f := &r.failovers[i]
+		if len(rows) > 0 && r.rows[rows[0]].global <= f.heads[r.category[r.rows[rows[0]].stream]] {
+			continue // it kept the reservation
+		}
+		// Who was answered before the failover was over was answered by what there was before it. Of who was under
+		// way then, nobody knows.
+		attempts = slices.DeleteFunc(slices.Clone(attempts), func(a reserve) bool { return a.end > f.time && a.end < f.end })
+		for k := range attempts {
+			if a := &attempts[k]; a.kind == ok && a.end > f.time && a.time < f.end {
+				a.kind = info
+			}
+		}
+		// What was undone, and is in the hands of who read it before, may be handled after it.
+		inHand := func(a ack) bool {
+			l := &r.lives[a.life]
+			return l.time < f.end && a.global > f.heads[l.category]
+		}
+		acked = slices.DeleteFunc(slices.Clone(acked), func(a ack) bool { return a.end > f.time && (a.time < f.end || inHand(a)) })
+	}
+	return attempts, acked
 }

@@ -64,9 +64,14 @@ type Verdict struct {
 	// Vacuous says what did not happen often enough for the run to say anything.
 	Vacuous []string
 
-	// LostByFailover is how many acknowledged messages are gone by failovers to an
-	// asynchronous standby, as is allowed there.
+	// LostByFailover is how many acknowledged messages failovers to an asynchronous standby
+	// or to a backup undid, as is allowed there, whether or not they were written again.
 	LostByFailover int64
+
+	// Overtaken is how many consumers were ahead of the store after a failover, which had
+	// grown past them before they could read from it, and Silent how many, of all who
+	// were ahead, were not told.
+	Overtaken, Silent int64
 
 	// Done is how many operations of each kind were done.
 	Done map[history.Func]int
@@ -129,7 +134,8 @@ func (v *Verdict) String() string {
 	}
 	fmt.Fprintf(&b, "\nunknown outcomes: %d, resolved as written: %d, as not written: %d\n", v.Unknown, v.ResolvedWritten, v.ResolvedNotWritten)
 	if v.LostByFailover > 0 {
-		fmt.Fprintf(&b, "lost by asynchronous failover, as is allowed: %d\n", v.LostByFailover)
+		fmt.Fprintf(&b, "undone by failovers that lose the last of what was acknowledged: %d; consumers ahead of the store then: %d, of a store that had grown past them: %d, silently: %d\n",
+			v.LostByFailover, v.Checked[Rewind], v.Overtaken, v.Silent)
 	}
 	for _, guard := range v.Vacuous {
 		fmt.Fprintf(&b, "\ntoo little: %s", guard)

@@ -80,13 +80,17 @@ func checkID(r *run, all []int32) {
 		o := &r.ops[a.op]
 		switch {
 		case o.fn == isResolve && o.kind == ok && o.class == written, o.fn == isWrite && o.kind == ok:
-			said++
 			v.checked(Lost, 1)
-			until = min(until, o.end)
 			if n < 0 {
 				r.missing(o, a, id)
 				continue
 			}
+			if r.writtenAgain(o, a, n) {
+				r.undo(a.op)
+				continue
+			}
+			said++
+			until = min(until, o.end)
 			r.compare(m, a, o)
 			if o.fn == isWrite && !a.duplicate {
 				first++
@@ -180,13 +184,39 @@ func (r *run) missing(o *op, a *attempt, id uuid.UUID) {
 				id, r.streamName(a.stream), a.global, head)
 			return
 		}
-		r.verdict.LostByFailover++
-		if !slices.Contains(r.losses, a.op) {
-			r.losses = append(r.losses, a.op)
-		}
+		r.undo(a.op)
 		return
 	}
 	r.verdict.broken(Lost, about, "message %s of %s was acknowledged and is not there", id, r.streamName(a.stream))
+}
+
+// undo notes that a failover undid what was acknowledged, as it may.
+func (r *run) undo(op int32) {
+	r.verdict.LostByFailover++
+	if o := &r.ops[op]; !o.undone {
+		o.undone = true
+		r.losses = append(r.losses, op)
+	}
+}
+
+// writtenAgain says that a failover undid what was acknowledged, and that row n, which has the same id, was
+// written after it.
+func (r *run) writtenAgain(o *op, a *attempt, n int32) bool {
+	for i := range r.failovers {
+		f := &r.failovers[i]
+		head := f.heads[r.category[a.stream]]
+		if o.end <= f.time || o.time >= f.end || r.rows[n].global <= head || a.global != 0 && a.global <= head {
+			continue
+		}
+		// Who was answered before the failover was over was answered by what there was before it.
+		return o.end < f.end || !r.isWhereItWasAnswered(a)
+	}
+	return false
+}
+
+func (r *run) isWhereItWasAnswered(a *attempt) bool {
+	n := r.messages[a.first+a.n-1].row
+	return n >= 0 && r.rows[n].position == a.version && (a.global == 0 || r.rows[n].global == a.global)
 }
 
 // compare holds one message of an acknowledged write against its row.
@@ -237,7 +267,7 @@ func checkBatches(r *run) {
 			}
 		}
 		switch {
-		case there == 0, o.kind == info && others:
+		case there == 0, o.kind == info && others, o.undone && r.wroteNothing(o):
 			// What is there was written by somebody else, and this one refused for it.
 			continue
 		case there < all:
@@ -257,4 +287,17 @@ func checkBatches(r *run) {
 			}
 		}
 	}
+}
+
+// wroteNothing says that nothing in the final table is by the operation.
+func (r *run) wroteNothing(o *op) bool {
+	for k := range o.n {
+		a := &r.appends[o.first+k]
+		for j := range a.n {
+			if n := r.messages[a.first+j].row; n >= 0 && r.written.attempt[n] == o.first+k {
+				return false
+			}
+		}
+	}
+	return true
 }

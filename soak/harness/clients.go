@@ -54,6 +54,7 @@ type clients struct {
 
 	numbers atomic.Int64 // of processes, from 1
 	life    int          // how often one passes its failpoint, at most; 0 for ever
+	rewinds bool         // the store may lose messages
 
 	mu     sync.Mutex
 	random *rand.Rand
@@ -199,6 +200,8 @@ func (c *clients) ended(name string, child *server.Child, err error, stopping bo
 		}
 	case child.ExitCode() == work.ExitFenced:
 		how = "fenced"
+	case c.rewinds && child.ExitCode() == work.ExitAhead:
+		how = "ahead"
 	default:
 		how = "failed"
 		c.complain(fmt.Sprintf("%s: %v", name, err))

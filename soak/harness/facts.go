@@ -116,7 +116,14 @@ func (r *run) postgresFacts(ctx context.Context) (*check.PostgreSQL, error) {
 	if err := os.WriteFile(filepath.Join(r.options.Out, "postgres.log"), log, 0o600); err != nil {
 		return nil, err
 	}
-	p := &check.PostgreSQL{Log: errorsIn(log), Amcheck: true}
+	if r.bouncer != nil {
+		log, err := os.ReadFile(r.bouncer.Log())
+		err = errors.Join(err, os.WriteFile(filepath.Join(r.options.Out, "pgbouncer.log"), log, 0o600))
+		if err != nil {
+			return nil, err
+		}
+	}
+	p := &check.PostgreSQL{Log: append(r.logged, errorsIn(log)...), Amcheck: true}
 	conn, err := pgx.Connect(ctx, r.url)
 	if err != nil {
 		return nil, err

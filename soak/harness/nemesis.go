@@ -47,7 +47,9 @@ var faults = []fault{
 	{4, "resize", "another size for the group", false, (*nemesis).resize},
 	{4, "deadlock", "transactions that write to two categories in opposite order", true, (*nemesis).deadlock},
 	{2, "connections", "no connection left for anybody", true, (*nemesis).connections},
-	{2, "reindex", "REINDEX CONCURRENTLY, VACUUM and ANALYZE of the table of messages", true, (*nemesis).reindex},
+	{2, "reindex", "REINDEX CONCURRENTLY of each index of messages, or VACUUM, or ANALYZE", true, (*nemesis).reindex},
+	{2, "migrate", "dibs migrate up once more, and dibs.grant_rights()", true, (*nemesis).migrate},
+	{4, killPgBouncer, "SIGKILL to PgBouncer, and a start; with --pgbouncer", true, (*nemesis).killPgBouncer},
 	{4, diskFull, "no room for data and WAL for up to 3 s; with --full-disk", true, (*nemesis).fillDisk},
 }
 
@@ -62,6 +64,10 @@ type nemesis struct {
 	turns   map[string]*sync.Mutex // a fault is there once at a time
 	failed  []error
 	crashes []int64 // when the server was killed, or began to start again
+
+	// Of failovers.
+	rewinds   int      // how often the server was replaced by one that had less
+	witnesses []string // the processes that were there the last time
 }
 
 func newNemesis(r *run, phases []phase) *nemesis {
@@ -75,6 +81,9 @@ func newNemesis(r *run, phases []phase) *nemesis {
 // torment has one thing after the other go wrong, in one phase after the other, until ctx
 // is done. When it returns, what began has ended.
 func (n *nemesis) torment(ctx context.Context) error {
+	if n.options.Failovers.Total() > 0 {
+		return errors.Join(append(n.failed, n.failovers(ctx))...)
+	}
 	for i, p := range n.phases {
 		if ctx.Err() == nil {
 			n.log.Info().Str("phase", p.name).Msg("running")
@@ -382,21 +391,5 @@ func (n *nemesis) connections(ctx context.Context, random *rand.Rand, begin func
 		held = append(held, conn)
 	}
 	wait(ctx, between(random, 200*time.Millisecond, 2*time.Second))
-	return nil
-}
-
-func (n *nemesis) reindex(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
-	conn, err := pgx.Connect(ctx, n.postgres.URL(database))
-	if err != nil {
-		return nil // another fault was first
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	statement := []string{
-		"reindex table concurrently dibs.messages", "reindex table concurrently dibs.messages", "vacuum dibs.messages", "analyze dibs.messages",
-	}[random.IntN(4)]
-	defer begin(statement)()
-	limited, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	_, _ = conn.Exec(limited, statement) // it may be killed as anybody
 	return nil
 }

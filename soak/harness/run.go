@@ -50,7 +50,9 @@ type Options struct {
 	Handlers  int
 	Faults    []string // names; none for all
 	SQLite    bool
-	FullDisk  bool     // the server is on a disk in memory that fills up
+	FullDisk  bool // the server is on a disk in memory that fills up
+	PgBouncer bool // between the proxies and the server
+	Failovers Failovers
 	Out       string   // the folder for histories, which is made
 	Dir       string   // where the servers keep their data
 	Phases    []string // names; none for the first
@@ -89,7 +91,7 @@ func Faults() []string {
 func (o *Options) choose() ([]fault, error) {
 	var chosen []fault
 	for _, f := range faults {
-		if f.server && o.SQLite || f.name == diskFull && !o.FullDisk {
+		if f.server && o.SQLite || f.name == diskFull && !o.FullDisk || f.name == killPgBouncer && !o.PgBouncer {
 			continue
 		}
 		if len(o.Faults) == 0 || slices.Contains(o.Faults, f.name) {
@@ -111,15 +113,18 @@ type run struct {
 	log     zerolog.Logger
 	history *history.Writer
 
-	postgres *server.Postgres // nil for SQLite
-	disk     string           // that fills up, "" for none
-	up       sync.RWMutex     // held for writing while the server is down by our own doing
-	url      string           // of the store, past every proxy
+	postgres *server.Postgres  // nil for SQLite; the one that there is now
+	logged   []check.LogLine   // of those that there were before
+	bouncer  *server.PgBouncer // nil for none
+	disk     string            // that fills up, "" for none
+	up       sync.RWMutex      // held for writing while the server is down by our own doing
+	url      string            // of the store, past every proxy
 	proxies  map[work.Role]*proxy
 	clients  *clients
 	group    *group
 	memory   *sampler
-	wanted   map[messagestore.Category]bool // that consumers read
+	wanted   map[messagestore.Category]bool   // that consumers read
+	effects  map[string]messagestore.Category // what they read who have effects in the store, by name
 
 	// needStore are the clients, there all the time, whose handlers do nothing without the
 	// store. What another handles after a kill may be what it had read before.
@@ -141,6 +146,7 @@ type Result struct {
 	Recovery   Recovery
 	Crashes    int   // of the server
 	Messages   int64 // that there are
+	MadeInHand int   // messages that were made of what a failover undid, by who had it in hand
 	Facts      *check.Facts
 }
 
@@ -164,7 +170,7 @@ func Run(ctx context.Context, options Options, log zerolog.Logger) (result *Resu
 	if options.Out, err = filepath.Abs(options.Out); err != nil {
 		return nil, err
 	}
-	r := &run{options: options, log: log, proxies: map[work.Role]*proxy{}, memory: newSampler(), wanted: map[messagestore.Category]bool{}}
+	r := &run{options: options, log: log, proxies: map[work.Role]*proxy{}, memory: newSampler(), wanted: map[messagestore.Category]bool{}, effects: map[string]messagestore.Category{}}
 	if r.history, err = history.Create(options.Out, "nemesis"); err != nil {
 		return nil, err
 	}
@@ -187,6 +193,7 @@ func Run(ctx context.Context, options Options, log zerolog.Logger) (result *Resu
 	}
 	defer func() { err = errors.Join(err, said.Close()) }()
 	r.clients = newClients(keeper.Dir(), options.Seed, options.Life, log, said)
+	r.clients.rewinds = options.Failovers.lossy()
 	defer r.clients.stopAll("", 0)
 	if err := r.populate(); err != nil {
 		return nil, err
@@ -221,7 +228,11 @@ func (r *run) open(ctx context.Context, dir string) error {
 		}
 		dir = r.disk
 	}
-	if r.postgres, err = server.NewPostgres(ctx, dir, "pg", nil); err != nil {
+	config := &server.PostgresConfig{}
+	if r.options.Failovers.Total() > 0 {
+		config.Settings = []string{"wal_keep_size=1GB"} // until a standby that is made has it
+	}
+	if r.postgres, err = server.NewPostgres(ctx, dir, "pg", config); err != nil {
 		return err
 	}
 	admin, err := pgx.Connect(ctx, r.postgres.URL("postgres"))
@@ -244,8 +255,15 @@ func (r *run) open(ctx context.Context, dir string) error {
 	if err := migrations.Up(ctx, conn, nil); err != nil {
 		return err
 	}
+	socket := r.postgres.Socket()
+	if r.options.PgBouncer {
+		if r.bouncer, err = server.NewPgBouncer(ctx, r.postgres, "pgbouncer"); err != nil {
+			return err
+		}
+		socket = r.bouncer.Socket()
+	}
 	for _, role := range roles {
-		p, err := pgproxy.New("unix", r.postgres.Socket())
+		p, err := pgproxy.New("unix", socket)
 		if err != nil {
 			return err
 		}
@@ -256,7 +274,7 @@ func (r *run) open(ctx context.Context, dir string) error {
 
 // task is what a client of a role is told, by way of the proxy of another if it has none.
 func (r *run) task(role, by work.Role) work.Task {
-	task := work.Task{Role: role, URL: r.url, History: r.options.Out, Load: r.options.Load}
+	task := work.Task{Role: role, URL: r.url, History: r.options.Out, Load: r.options.Load, Rewinds: r.options.Failovers.lossy()}
 	if p := r.proxies[by]; p != nil {
 		task.URL = fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/%s?sslmode=disable", work.Canary, p.Port(), database)
 	}
@@ -279,6 +297,7 @@ func (r *run) populate() error {
 		task.Parks = i%3 == 2
 		if !task.Parks {
 			r.needStore = append(r.needStore, task.Name)
+			r.effects[task.Consumer] = task.Category
 		}
 		if _, err := r.clients.add(task.Name, task); err != nil {
 			return err
@@ -302,14 +321,19 @@ func (r *run) populate() error {
 	}
 	task := r.task(work.Consumer, work.Consumer)
 	task.Consumer, task.Category = groupName, work.Events(0)
+	r.effects[task.Consumer] = task.Category
 	r.group = &group{clients: r.clients, task: task}
 	return r.group.resize(2, 0, false)
 }
 
 // torment has the nemesis do its work for the duration of the run, or until its goals are
-// reached.
+// reached, or all failovers are done.
 func (r *run) torment(ctx context.Context, n *nemesis) error {
 	limited, cancel := context.WithTimeout(ctx, r.options.Duration)
+	if r.options.Failovers.Total() > 0 {
+		cancel()
+		limited, cancel = context.WithCancel(ctx)
+	}
 	defer cancel()
 	var told sync.WaitGroup
 	told.Go(func() {
@@ -327,6 +351,7 @@ func (r *run) torment(ctx context.Context, n *nemesis) error {
 		}
 	})
 	err := n.torment(limited)
+	cancel()
 	told.Wait()
 	return errors.Join(err, ctx.Err())
 }
@@ -367,6 +392,11 @@ func (r *run) heal(ctx context.Context, result *Result) error {
 			return err
 		}
 		if err := errors.Join(r.postgres.Await(ctx), r.dropHalfIndexes(ctx)); err != nil {
+			return err
+		}
+	}
+	if r.bouncer != nil {
+		if err := r.bouncer.Start(ctx); err != nil {
 			return err
 		}
 	}
@@ -505,7 +535,18 @@ func (r *run) look(ctx context.Context, result *Result) error {
 	if err != nil {
 		return err
 	}
+	if r.options.Failovers.lossy() {
+		missing, err := r.missingEffects(ctx, pool)
+		if err != nil {
+			return err
+		}
+		result.Complaints = append(result.Complaints, missing...)
+	}
 	for _, v := range verification.Violations {
+		if r.options.Failovers.lossy() && madeInHand(v) {
+			result.MadeInHand++
+			continue
+		}
 		result.Complaints = append(result.Complaints, "verify: "+v.String())
 	}
 	return nil
@@ -513,6 +554,9 @@ func (r *run) look(ctx context.Context, result *Result) error {
 
 // Chosen returns the names of the faults that there were to choose from.
 func (o *Options) Chosen() (names []string) {
+	if o.Failovers.Total() > 0 {
+		return o.Failovers.names()
+	}
 	chosen, _ := o.choose() // or else none
 	phases, _ := o.phases(chosen)
 	for _, f := range chosen {

@@ -97,6 +97,11 @@ const (
 	// on the new primary before anyone writes there.
 	Failover Func = "failover"
 
+	// Overtake is the time after a Failover in which only writers reach the new primary,
+	// for it to grow past what consumers have read: Appends of the OK as Failover's, with
+	// the heads when all others are let there.
+	Overtake Func = "overtake"
+
 	// Heal is from the end of the last fault until everything is quiet; a fail if that
 	// took too long.
 	Heal Func = "heal"

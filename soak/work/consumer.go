@@ -182,15 +182,23 @@ type poison struct{}
 func (poison) Error() string { return "poison" }
 func (poison) Park() bool    { return true }
 
-// effect writes to the store, at the expected version, and to a file.
+// effect writes to the store, at the expected version, and to a file. In a store that may
+// go back the version proves nothing: the effect of a message that was undone is there, if
+// it was in hand. Then the id alone says what is done.
 func (w *watched) effect(ctx context.Context, m *messagestore.Recorded) error {
 	if w.task.Parks && m.Type == poisonType {
 		return poison{}
 	}
-	if !w.task.Parks {
-		if err := w.effectAtItsVersion(ctx, m); err != nil {
-			return err
-		}
+	var err error
+	switch {
+	case w.task.Parks:
+	case w.task.Rewinds:
+		err = w.writeEffect(ctx, m, messagestore.AnyVersion)
+	default:
+		err = w.effectAtItsVersion(ctx, m)
+	}
+	if err != nil {
+		return err
 	}
 	external := w.event(history.Effect)
 	external.Key = m.ID.String()
@@ -199,8 +207,7 @@ func (w *watched) effect(ctx context.Context, m *messagestore.Recorded) error {
 }
 
 func (w *watched) effectAtItsVersion(ctx context.Context, m *messagestore.Recorded) error {
-	stream := EffectCategory(w.task.Consumer).Stream(m.Stream.IDs()...)
-	version, err := w.store.Version(ctx, stream)
+	version, err := w.store.Version(ctx, w.effects(m))
 	switch {
 	case err != nil:
 		return err
@@ -209,8 +216,17 @@ func (w *watched) effectAtItsVersion(ctx context.Context, m *messagestore.Record
 	case version < m.Position-1:
 		return fmt.Errorf("%s comes before its turn: the effect of %d is the last", m, version)
 	}
-	_, err = w.store.Write(ctx, stream, version, messagestore.Message{ID: reservation.DeriveID(m, w.task.Consumer), Body: effect{Of: m.ID}})
+	return w.writeEffect(ctx, m, version)
+}
+
+func (w *watched) writeEffect(ctx context.Context, m *messagestore.Recorded, expected messagestore.Version) error {
+	_, err := w.store.Write(ctx, w.effects(m), expected, messagestore.Message{ID: reservation.DeriveID(m, w.task.Consumer), Body: effect{Of: m.ID}})
 	return err
+}
+
+// effects is the stream of the effects of a message's stream.
+func (w *watched) effects(m *messagestore.Recorded) messagestore.StreamName {
+	return EffectCategory(w.task.Consumer).Stream(m.Stream.IDs()...)
 }
 
 // done is what is written for each key, to a stream that is named as the reservation is.

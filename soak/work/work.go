@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
 
+	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/failpoint"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -31,6 +32,10 @@ const Variable = "DIBS_SOAK_CLIENT"
 
 // ExitFenced is the exit status of a consumer that found another with its identity.
 const ExitFenced = 3
+
+// ExitAhead is the exit status of a consumer that found that the store has lost messages.
+// It goes on from where the store has it when it is started again.
+const ExitAhead = 4
 
 // A Role is what a client does.
 type Role string
@@ -62,6 +67,7 @@ type Task struct {
 	Generation int
 	Parks      bool // some messages, and has no effects that need their order
 	Inline     bool // reserves by Inline, and else by Copy
+	Rewinds    bool // the store may go back
 }
 
 // Load is what the clients do, the same for all of a run.
@@ -100,10 +106,14 @@ func RunClient() {
 		os.Exit(0) //nolint:forbidigo // it is main's, here
 	}
 	fmt.Fprintln(os.Stderr, err)
-	if errors.Is(err, errFenced) {
-		os.Exit(ExitFenced) //nolint:forbidigo // it is main's, here
+	code := 1
+	switch {
+	case errors.Is(err, errFenced):
+		code = ExitFenced
+	case errors.Is(err, consumer.ErrPositionAhead):
+		code = ExitAhead
 	}
-	os.Exit(1) //nolint:forbidigo // it is main's, here
+	os.Exit(code) //nolint:forbidigo // it is main's, here
 }
 
 func run(encoded string) error {

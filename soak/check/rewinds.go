@@ -1,0 +1,123 @@
+package check
+
+import (
+	"github.com/dibs-go/dibs/soak/history"
+)
+
+// checkRewinds checks promise C6: a run of a consumer that is beyond what a failover kept, by
+// what it was answered or has recorded, and that the store answers again after it, is told so,
+// however far the store has grown meanwhile. Nobody else is.
+func checkRewinds(r *run) {
+	last := r.lastAnswers()
+	for i := range r.failovers {
+		f := &r.failovers[i]
+		beyond := map[int32]int64{} // position, by life
+		for _, all := range [][]put{r.fetches, r.puts} {
+			for n := range all {
+				if p := &all[n]; r.beyond(p, f) && r.lives[p.life].end > f.time {
+					beyond[p.life] = max(beyond[p.life], p.position)
+				}
+			}
+		}
+		grown := r.grownAfter(i)
+		for _, n := range sorted(beyond) {
+			l := &r.lives[n]
+			if last[n] <= f.end {
+				continue // it ended before it could see it
+			}
+			r.verdict.checked(Rewind, 1)
+			if grown[l.category] >= beyond[n]-1 {
+				r.verdict.Overtaken++
+			}
+			if !l.ended || l.class != ahead {
+				r.verdict.Silent++
+				name := r.consumers.list[l.consumer]
+				r.verdict.broken(Rewind, subject{ops: []history.Ref{l.ref, f.ref}, consumer: name},
+					"%s was at position %d, a failover kept nothing after %d, and it was never told", name, beyond[n], f.heads[l.category])
+			}
+		}
+	}
+	r.checkAlarms()
+}
+
+// beyond says that a position is of something that a failover did not keep.
+func (r *run) beyond(p *put, f *failover) bool {
+	l := &r.lives[p.life]
+	return l.known && p.kind == ok && p.end < f.end && p.position > f.heads[l.category]+1
+}
+
+// grownAfter returns how far each category had grown after a failover, before anyone could
+// read from it.
+func (r *run) grownAfter(n int) map[uint32]int64 {
+	for i := range r.overtakes {
+		o := &r.overtakes[i]
+		if o.time >= r.failovers[n].end && (n+1 == len(r.failovers) || o.time < r.failovers[n+1].time) {
+			return o.heads
+		}
+	}
+	return nil
+}
+
+// checkAlarms asks of each run that was told that it is ahead for a reason: that its consumer
+// had read or recorded something that a failover undid.
+func (r *run) checkAlarms() {
+	type identity struct {
+		consumer     uint32
+		size, member int
+	}
+	of := func(n int32) identity { return identity{r.lives[n].consumer, r.lives[n].size, r.lives[n].member} }
+	since := map[identity]int64{} // when a failover first undid something of it
+	for i := range r.failovers {
+		f := &r.failovers[i]
+		undone := func(id identity) {
+			if _, was := since[id]; !was {
+				since[id] = f.time
+			}
+		}
+		for n := range r.fetches {
+			if p := &r.fetches[n]; r.beyond(p, f) {
+				undone(of(p.life))
+			}
+		}
+		for n := range r.deliveries {
+			// What it has in hand it goes on with.
+			if d := &r.deliveries[n]; r.lives[d.life].time < f.end && d.global > f.heads[r.lives[d.life].category] {
+				undone(of(d.life))
+			}
+		}
+		for n := range r.puts {
+			// The record itself may be what was undone.
+			if p := &r.puts[n]; p.kind != fail && p.end > f.time && p.time < f.end {
+				undone(of(p.life))
+			}
+		}
+	}
+	for i := range r.lives {
+		l := &r.lives[i]
+		if l.class != ahead {
+			continue
+		}
+		if at, was := since[of(int32(i))]; !was || at > l.end {
+			name := r.consumers.list[l.consumer]
+			r.verdict.broken(Rewind, subject{ops: []history.Ref{l.ref}, consumer: name}, "%s was told that it is ahead of the store, and nothing of it was undone", name)
+		}
+	}
+}
+
+// lastAnswers returns when each life was last answered by a store, or ended by itself.
+func (r *run) lastAnswers() []int64 {
+	last := make([]int64, len(r.lives))
+	for i := range r.lives {
+		if l := &r.lives[i]; l.ended {
+			last[i] = l.end
+		}
+	}
+	for _, all := range [][]put{r.fetches, r.puts} {
+		for i := range all {
+			if p := &all[i]; p.kind != info {
+				last[p.life] = max(last[p.life], p.end)
+			}
+		}
+	}
+	return last
+}

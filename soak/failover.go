@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/dibs-go/dibs/soak/check"
+	"github.com/dibs-go/dibs/soak/harness"
+)
+
+type failover struct {
+	Seed      uint64 `help:"What is drawn from: another one each time if it is 0." default:"0" placeholder:"N"`
+	Sync      int    `help:"How often to a standby that commits wait for." default:"3" placeholder:"N"`
+	Async     int    `help:"How often to a standby that lacks the last of what was acknowledged." default:"3" placeholder:"N"`
+	Restores  int    `help:"How often to a backup that was taken meanwhile." default:"1" placeholder:"N"`
+	Writers   int    `help:"Processes that write." default:"2" placeholder:"N"`
+	Consumers int    `help:"Processes that consume events, beside a group of two." default:"4" placeholder:"N"`
+	Handlers  int    `help:"Processes that handle commands with idempotence keys: up to 2." default:"2" placeholder:"N"`
+	Out       string `help:"The folder for what was done and found; a new one below it each time." default:"results" placeholder:"DIR"`
+	Dir       string `help:"Where the servers keep their data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
+}
+
+// each is about how long one failover takes, with the load before it.
+const each = 8 * time.Second
+
+func (f failover) Run(ctx context.Context) error { return do(ctx, f.options(), f.Out) }
+
+func (f failover) options() harness.Options {
+	o := harness.Options{
+		Seed: f.Seed, Writers: f.Writers, Consumers: f.Consumers, Handlers: f.Handlers, Dir: f.Dir,
+		Faults: []string{"none"}, Failovers: harness.Failovers{Sync: f.Sync, Async: f.Async, Restores: f.Restores},
+	}
+	o.Duration = time.Duration(o.Failovers.Total()) * each
+	for o.Seed == 0 {
+		o.Seed = rand.Uint64()
+	}
+	o.Draw()
+	o.Life = 0                 // a client that is killed cannot be told that it is ahead
+	o.Load.MaxBytes = 64 << 10 // what there is is copied again and again
+	return o
+}
+
+// failoverFigures are those of a run that loses the primary.
+func failoverFigures(want harness.Failovers, r *harness.Result, v *check.Verdict) []figure {
+	done := func(name string, want int, way string) figure {
+		return figure{name, thousands(want), thousands(r.Faults[way]), r.Faults[way] < want}
+	}
+	none := func(name string, got int64) figure { return figure{name, "0", thousands(int(got)), got > 0} }
+	return []figure{
+		done("failovers to a synchronous standby", want.Sync, harness.SyncLoss),
+		done("failovers to an asynchronous standby", want.Async, harness.AsyncLoss),
+		done("restores of an older backup", want.Restores, harness.RestoreLoss),
+		{name: "messages through them", got: thousands(int(r.Messages))},
+		{name: "acknowledged, and undone as it may be", got: thousands(int(v.LostByFailover))},
+		{name: "made of it by who had it in hand", got: thousands(r.MadeInHand)},
+		none("acknowledged, and lost otherwise", v.Broken[check.Lost]),
+		{name: "consumers ahead of the store", got: thousands(int(v.Checked[check.Rewind]))},
+		{name: "  of a store that had grown past them", got: thousands(int(v.Overtaken))},
+		none("  silently", v.Silent),
+	}
+}

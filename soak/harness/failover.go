@@ -1,0 +1,304 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/soak/history"
+	"github.com/dibs-go/dibs/soak/server"
+	"github.com/dibs-go/dibs/soak/work"
+)
+
+// Failovers are how often the primary is lost, and what takes its place. They come one
+// after the other, under load, instead of the faults that a seed draws.
+type Failovers struct {
+	Sync     int // a standby that commits wait for
+	Async    int // a standby that does not have the last of what was acknowledged
+	Restores int // a backup that was taken under load
+}
+
+// Total is how many there are.
+func (f Failovers) Total() int { return f.Sync + f.Async + f.Restores }
+
+// lossy reports whether any loses something that was acknowledged.
+func (f Failovers) lossy() bool { return f.Async+f.Restores > 0 }
+
+// madeInHand reports whether a violation is of a message that was made of another: of one
+// that a failover undid, if it was in the hands of a handler, which goes on until it is told.
+func madeInHand(v postgres.Violation) bool { return v.Rule == "reservation" || v.Rule == "deadLetter" }
+
+// The names of the ways to lose a primary.
+const (
+	SyncLoss    = "failover-sync"
+	AsyncLoss   = "failover-async"
+	RestoreLoss = "restore"
+)
+
+// schedule names all of them, in an order that is drawn.
+func (f Failovers) schedule(random *rand.Rand) []string {
+	all := slices.Concat(slices.Repeat([]string{SyncLoss}, f.Sync), slices.Repeat([]string{AsyncLoss}, f.Async), slices.Repeat([]string{RestoreLoss}, f.Restores))
+	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all
+}
+
+// names are those of which there are any.
+func (f Failovers) names() []string {
+	all := f.schedule(rand.New(rand.NewPCG(0, 0)))
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// failovers loses one primary after the other.
+func (n *nemesis) failovers(ctx context.Context) error {
+	random := rand.New(rand.NewPCG(n.seed, 0xfa11))
+	ways := map[string]func(context.Context, *rand.Rand, string) error{
+		SyncLoss: n.failOverSync, AsyncLoss: n.failOverAsync, RestoreLoss: n.restore,
+	}
+	for i, name := range n.options.Failovers.schedule(random) {
+		if !wait(ctx, between(random, time.Second, 3*time.Second)) {
+			return ctx.Err()
+		}
+		if err := n.startReadersAgain(); err != nil {
+			return err
+		}
+		// The first server is pg, and those that take its place are pg-1, pg-2 ...
+		if err := ways[name](ctx, random, fmt.Sprintf("pg-%d", i+1)); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	wait(ctx, between(random, 2*time.Second, 3*time.Second)) // who is ahead may find out
+	return n.startReadersAgain()
+}
+
+// startReadersAgain has those start again that were there when something was lost, and are
+// still there, as docs/dba.md says to: all that they have read is there, so they are not
+// ahead, but what they made of it, and their record that they did, may be gone.
+func (n *nemesis) startReadersAgain() error {
+	old := slices.DeleteFunc(n.readers(), func(s *slot) bool {
+		_, process := s.now()
+		return !slices.Contains(n.witnesses, process)
+	})
+	n.witnesses = nil
+	var stopped sync.WaitGroup
+	for _, s := range old {
+		stopped.Go(func() { s.stop(stopGrace) })
+	}
+	stopped.Wait()
+	for _, s := range old {
+		if _, err := n.clients.add(s.name, s.task); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readers are the clients that have a position.
+func (n *nemesis) readers() []*slot {
+	return slices.Concat(n.clients.all(work.Consumer), n.clients.all(work.Handler))
+}
+
+// failOverSync loses nothing that was acknowledged: to the checker it is a fault as any.
+func (n *nemesis) failOverSync(ctx context.Context, random *rand.Rand, name string) error {
+	standby, err := n.postgres.NewStandby(ctx, name)
+	if err != nil {
+		return err
+	}
+	if err := n.postgres.WaitForStandby(ctx); err != nil {
+		return err
+	}
+	wait(ctx, between(random, 500*time.Millisecond, 2*time.Second))
+	defer n.begin(SyncLoss, n.postgres.Name())()
+	if err := errors.Join(n.postgres.Kill(), n.crashed()); err != nil {
+		return err
+	}
+	if err := standby.Promote(ctx); err != nil {
+		return err
+	}
+	return n.moveTo(standby)
+}
+
+// failOverAsync loses what is acknowledged once the standby has stopped to follow.
+func (n *nemesis) failOverAsync(ctx context.Context, random *rand.Rand, name string) error {
+	standby, err := n.postgres.NewStandby(ctx, name)
+	if err != nil {
+		return err
+	}
+	wait(ctx, between(random, 500*time.Millisecond, 2*time.Second))
+	defer n.begin(AsyncLoss, n.postgres.Name())()
+	op, err := n.history.Begin(&history.Event{Func: history.Failover, Class: AsyncLoss})
+	if err != nil {
+		return err
+	}
+	if err := standby.StopFollowing(ctx, n.postgres); err != nil {
+		return err
+	}
+	wait(ctx, between(random, 500*time.Millisecond, 2*time.Second))
+	lost, err := head(ctx, n.postgres)
+	if err := errors.Join(err, n.postgres.Kill(), n.crashed()); err != nil {
+		return err
+	}
+	if err := standby.Promote(ctx); err != nil {
+		return err
+	}
+	return n.rewindTo(ctx, op, standby, lost)
+}
+
+// restore loses what is acknowledged after the end of a backup. Clients go on meanwhile,
+// though docs/dba.md says that those that consume should not.
+func (n *nemesis) restore(ctx context.Context, random *rand.Rand, name string) error {
+	op, err := n.history.Begin(&history.Event{Func: history.Failover, Class: RestoreLoss})
+	if err != nil {
+		return err
+	}
+	backup, err := n.postgres.NewBackup(ctx, name)
+	if err != nil {
+		return err
+	}
+	wait(ctx, between(random, 500*time.Millisecond, 2*time.Second))
+	defer n.begin(RestoreLoss, n.postgres.Name())()
+	end := n.postgres.Stop
+	if random.IntN(2) == 0 {
+		end = n.postgres.Kill
+	}
+	lost, err := head(ctx, n.postgres)
+	if err := errors.Join(err, end(), n.crashed()); err != nil {
+		return err
+	}
+	if err := backup.Restore(ctx); err != nil {
+		return err
+	}
+	return n.rewindTo(ctx, op, backup, lost)
+}
+
+// rewindTo has clients go on with a server that has lost something, once it is known what
+// it has. Every second time only writers do at first, until there is more than was lost.
+func (n *nemesis) rewindTo(ctx context.Context, op uint64, next *server.Postgres, lost messagestore.GlobalPosition) error {
+	kept, err := heads(ctx, next)
+	if err != nil {
+		return err
+	}
+	for _, s := range n.readers() {
+		_, process := s.now()
+		n.witnesses = append(n.witnesses, process)
+	}
+	if err := n.history.End(op, history.OK, &history.Event{Func: history.Failover, Appends: kept}); err != nil {
+		return err
+	}
+	if n.rewinds++; n.rewinds%2 == 1 {
+		if err := n.overtake(ctx, next, lost); err != nil {
+			return err
+		}
+	}
+	return n.moveTo(next)
+}
+
+const (
+	inFlight    = 100 // about as many messages may come between a look at a server and its end
+	growTimeout = 10 * time.Second
+)
+
+// overtake has writers alone go on, until each category that is read has grown past what was
+// lost.
+func (n *nemesis) overtake(ctx context.Context, next *server.Postgres, lost messagestore.GlobalPosition) error {
+	op, err := n.history.Begin(&history.Event{Func: history.Overtake})
+	if err != nil {
+		return err
+	}
+	n.proxies[work.Writer].Retarget(next.Socket())
+	read := map[messagestore.StreamName]bool{}
+	for _, s := range n.readers() {
+		read[messagestore.StreamName(s.task.Category)] = true
+	}
+	limited, cancel := context.WithTimeout(ctx, growTimeout)
+	defer cancel()
+	for {
+		there, err := heads(ctx, next)
+		if err != nil {
+			return err
+		}
+		grown := 0
+		for _, head := range there {
+			if read[head.Stream] && head.Global > lost+inFlight {
+				grown++
+			}
+		}
+		if grown == len(read) || !wait(limited, 20*time.Millisecond) {
+			return n.history.End(op, history.OK, &history.Event{Func: history.Overtake, Appends: there})
+		}
+	}
+}
+
+// head returns the last global position of all.
+func head(ctx context.Context, p *server.Postgres) (last messagestore.GlobalPosition, err error) {
+	all, err := heads(ctx, p)
+	for _, category := range all {
+		last = max(last, category.Global)
+	}
+	return last, err
+}
+
+// heads returns the last global position of each category, with the category as a stream.
+func heads(ctx context.Context, p *server.Postgres) ([]history.Append, error) {
+	conn, err := pgx.Connect(ctx, p.URL(database))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	rows, err := conn.Query(ctx, "select category, max(global_position) from dibs.messages group by category order by category")
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (history.Append, error) {
+		var a history.Append
+		err := row.Scan(&a.Stream, &a.Global)
+		return a, err
+	})
+}
+
+// moveTo has clients go on with another server, and removes the one that there was. It
+// must not come back: both would acknowledge.
+func (n *nemesis) moveTo(next *server.Postgres) error {
+	old := n.postgres
+	n.postgres, n.url = next, next.URL(database)
+	for _, p := range n.proxies {
+		p.Retarget(next.Socket())
+	}
+	log, err := os.ReadFile(old.Log())
+	if err != nil {
+		return err
+	}
+	n.logged = append(n.logged, errorsIn(log)...)
+	err = os.WriteFile(filepath.Join(n.options.Out, "postgres-"+old.Name()+".log"), log, 0o600)
+	return errors.Join(err, old.Remove())
+}
+
+// missingEffects looks for messages that a consumer has not had the effect of in the store
+// in the end: what a failover undid of it is to be done again.
+func (r *run) missingEffects(ctx context.Context, db *pgxpool.Pool) (complaints []string, err error) {
+	for name, category := range r.effects {
+		var missing int
+		err := db.QueryRow(ctx, `
+			select count(*) from dibs.messages m where category = $1 and not exists (
+				select from dibs.messages e where e.category = $2 and e.data ->> 'of' = m.id::text)`,
+			string(category), string(work.EffectCategory(name))).Scan(&missing)
+		if err != nil {
+			return nil, err
+		}
+		if missing > 0 {
+			complaints = append(complaints, fmt.Sprintf("%s of %s has handled all, and the effects of %d messages are missing", name, category, missing))
+		}
+	}
+	return complaints, nil
+}
