@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -118,6 +119,7 @@ type server struct {
 	pid                                      uint32
 	hasVersion                               bool
 	adopting                                 bool
+	large                                    bool
 }
 
 // refused returns the settings for which it is refused, and those for which it
@@ -174,6 +176,7 @@ func isOn(value string) bool {
 type mark struct {
 	pooled bool              // the connection is to a pooler, which gives it a server for each transaction
 	mode   pgx.QueryExecMode // how statements are sent
+	views  bool              // short reads go by the views: see readByView
 }
 
 // markKey is where a connection keeps its mark, apart from other schemas' drivers.
@@ -256,6 +259,7 @@ func (d *Driver) check(ctx context.Context, db DB) (*mark, error) {
 	if conn != nil {
 		m.pooled = conn.PgConn().PID() != s.pid
 		m.mode = modeFor(conn, m.pooled)
+		m.views = s.large && m.mode == pgx.QueryExecModeCacheStatement
 	}
 	return m, nil
 }
@@ -281,7 +285,7 @@ func (d *Driver) askAll(ctx context.Context, db DB) (*server, *schemaVersion, er
 
 	var s server
 	both := &pgconn.Batch{}
-	both.ExecParams(d.queries.check, [][]byte{[]byte(override)}, nil, nil, nil)
+	both.ExecParams(d.queries.check, d.checkParameters(), nil, nil, nil)
 	both.ExecParams(d.queries.schemaVersion, nil, nil, nil, nil)
 	results := conn.PgConn().ExecBatch(ctx, both)
 	answered := 0
@@ -311,17 +315,27 @@ func (d *Driver) askAll(ctx context.Context, db DB) (*server, *schemaVersion, er
 // ask returns what the server says of itself.
 func (d *Driver) ask(ctx context.Context, db DB) (*server, error) {
 	var s server
-	if err := one(ctx, db, d.queries.check, []any{override}, s.fields()...); err != nil {
+	parameters := d.checkParameters()
+	args := make([]any, len(parameters))
+	for i, p := range parameters {
+		args[i] = string(p)
+	}
+	if err := one(ctx, db, d.queries.check, args, s.fields()...); err != nil {
 		return nil, err
 	}
 	return &s, nil
+}
+
+// checkParameters are those of the query, as text.
+func (d *Driver) checkParameters() [][]byte {
+	return [][]byte{[]byte(override), strconv.AppendInt(nil, d.large.pages, 10), strconv.AppendInt(nil, d.large.messages, 10)}
 }
 
 // fields are in the order of the query.
 func (s *server) fields() []any {
 	return []any{
 		&s.fsync, &s.fullPageWrites, &s.synchronousCommit, &s.standbys, &s.serverEncoding, &s.clientEncoding,
-		&s.inRecovery, &s.override, &s.pid, &s.hasVersion, &s.adopting,
+		&s.inRecovery, &s.override, &s.pid, &s.hasVersion, &s.adopting, &s.large,
 	}
 }
 

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"math"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -13,6 +14,12 @@ import (
 // ReadStream implements [messagestore.Driver].
 func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
 	r := &reading{sql: d.queries.readStream, args: []any{string(q.Stream), int64(q.From), q.Limit, q.Backwards}}
+	if q.From >= 0 && 1 <= q.Limit && q.Limit <= maxByView {
+		r.view, r.viewArgs = d.queries.viewStream, []any{string(q.Stream), int64(q.From), q.Limit}
+		if q.Backwards {
+			r.view = d.queries.viewStreamBackwards
+		}
+	}
 	if err := d.readMessages(ctx, r); err != nil {
 		return nil, err
 	}
@@ -30,7 +37,11 @@ func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery)
 	types, correlation, size, member := filterArgs(q.Filter)
 	r := &reading{
 		sql: d.queries.readCategory, args: []any{string(q.Category), int64(q.From), q.Limit, types, correlation, size, member},
-		bounded: true,
+		category: true,
+	}
+	if q.From >= 0 && 1 <= q.Limit && q.Limit <= maxByView && types == nil && correlation == nil && size == nil {
+		r.found.Next, r.limit = q.From, q.Limit
+		r.view, r.viewArgs = d.queries.viewCategory, []any{string(q.Category), int64(q.From), q.Limit + 1}
 	}
 	if err := d.readMessages(ctx, r); err != nil {
 		return messagestore.CategoryPage{}, err
@@ -57,6 +68,9 @@ func (d *Driver) Last(ctx context.Context, stream messagestore.StreamName, messa
 		ofType = &messageType
 	}
 	r := &reading{sql: d.queries.last, args: []any{string(stream), ofType}}
+	if messageType == "" {
+		r.view, r.viewArgs = d.queries.viewStreamBackwards, []any{string(stream), int64(math.MaxInt64), 1}
+	}
 	if err := d.readMessages(ctx, r); err != nil {
 		return nil, err
 	}

@@ -20,6 +20,14 @@ where oid = to_regnamespace('dibs')
   and pg_has_role(session_user, nspowner, case when current_setting('server_version_num')::integer < 160000 then 'member' else 'set' end);
 perform dibs.begin_migration('0005_read.sql', '0004_append.sql');
 
+create view dibs.stored_messages as
+select m.id, m.stream_name, m.type, m.position, m.global_position, m.data, m.metadata, m.time, m.category
+from dibs.messages m;
+
+comment on view dibs.stored_messages is
+'All messages, for who may read. Clients of one''s own call read_stream and read_category instead, whose plans are good
+whatever the size of the table, and which know of streams that were erased.';
+
 create function dibs.refuse_invalid_page(from_position bigint, max_messages integer) returns void
 language plpgsql immutable
 as $$
@@ -42,7 +50,7 @@ create function dibs.erased_tombstone(stream text)
 returns table (
   id uuid, stream_name text, type text, "position" bigint, global_position bigint, data json, metadata json, "time" timestamptz
 )
-language plpgsql stable
+language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -58,6 +66,11 @@ $$;
 
 comment on function dibs.erased_tombstone(text) is
 'The tombstone of a stream that was deleted with its name, under that name; no row for any other stream.';
+
+create view dibs.erased as
+select exists (select from dibs.erased_streams) as any_stream;
+
+comment on view dibs.erased is 'Whether any stream was deleted with its name: where none was, no reader has to look for its tombstone.';
 
 create function dibs.read_stream(stream text, from_position bigint default 0, max_messages integer default 1000, backwards boolean default false)
 returns table (
@@ -379,7 +392,7 @@ hear of is there when this has been committed.';
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0005_read.sql', 'b35c443a5a78c491a7ab061e7970f8aa63869180528dccb994fc6f499ce89524');
+values ('0005_read.sql', 'd5e737242ca386df39beeac63c20c7feed1f68fd188aee24cfc78f32f753f8c1');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

@@ -39,6 +39,7 @@ begin
   foreach role in array roles loop
     continue when to_regrole(role) is null;
     execute format('grant usage on schema dibs to %I', role);
+    execute format('grant select on dibs.stored_messages, dibs.erased to %I', role);
   end loop;
 
   for granted in
@@ -49,6 +50,7 @@ begin
       ('dibs.append_each(text[], bigint[], integer[], bigint[], uuid[], text[], json[], json[], boolean)', array['dibs_writer']),
       -- It holds off and turns away writers, and what it is for is to ask about a write.
       ('dibs.find_messages(text, uuid[])', array['dibs_writer']),
+      ('dibs.erased_tombstone(text)', roles),
       ('dibs.read_stream(text, bigint, integer, boolean)', roles),
       ('dibs.read_category(text, bigint, integer, text[], text, integer, integer)', roles),
       ('dibs.last_message(text, text)', roles),
@@ -100,7 +102,7 @@ end
 $$;
 
 comment on function dibs.grant_rights() is
-'Gives each role that exists its rights: dibs_reader, dibs_writer and dibs_admin those to call functions, and message_store
+'Gives each role that exists its rights: dibs_reader, dibs_writer and dibs_admin those to call functions and to read, and message_store
 what it has in message-db. A role that is missing is passed over.';
 
 perform dibs.revoke_defaults('dibs');
@@ -108,7 +110,7 @@ perform dibs.revoke_defaults('dibs');
 perform dibs.grant_rights();
 
 insert into dibs.migrations (name, sha256)
-values ('0008_rights.sql', '65fced4d9801188113ba21d966a9b6032dc2701ab19400a7113efd10c1766b3e');
+values ('0008_rights.sql', '3622c103ca3bb93c0de0b9bb0bb0b54aaf8b47f58635172297e24ace597e40c8');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
