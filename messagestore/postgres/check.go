@@ -176,7 +176,8 @@ func isOn(value string) bool {
 type mark struct {
 	pooled bool              // the connection is to a pooler, which gives it a server for each transaction
 	mode   pgx.QueryExecMode // how statements are sent
-	views  bool              // short reads go by the views: see readByView
+	views  bool              // short reads go by views: see byView
+	tracer pgx.QueryTracer   // of its configuration, which pgx copies for who asks
 }
 
 // markKey is where a connection keeps its mark, apart from other schemas' drivers.
@@ -258,7 +259,7 @@ func (d *Driver) check(ctx context.Context, db DB) (*mark, error) {
 	m := &mark{}
 	if conn != nil {
 		m.pooled = conn.PgConn().PID() != s.pid
-		m.mode = modeFor(conn, m.pooled)
+		m.mode, m.tracer = modeFor(conn, m.pooled), conn.Config().Tracer
 		m.views = s.large && m.mode == pgx.QueryExecModeCacheStatement
 	}
 	return m, nil

@@ -18,7 +18,7 @@ var binaryFormat = []int16{pgx.BinaryFormatCode} // of all parameters, or all co
 // exec runs a statement in one round trip, and has read take each row, whose columns are
 // the connection's. It is for a connection that no transaction is open on.
 func (d *Driver) exec(ctx context.Context, conn *pgx.Conn, sql string, oids []uint32, parameters [][]byte, read func(columns [][]byte) error) (err error) {
-	if t := conn.Config().Tracer; t != nil {
+	if t := d.markOf(conn).tracer; t != nil {
 		ctx = t.TraceQueryStart(ctx, conn, pgx.TraceQueryStartData{SQL: sql})
 		defer func() { t.TraceQueryEnd(ctx, conn, pgx.TraceQueryEndData{Err: err}) }()
 	}
