@@ -56,7 +56,7 @@ bench/docs: ## Put what the last run of the bench found into docs/performance.md
 
 .PHONY: test/soak
 test/soak: ## Run the tests of the soak: its checker, and runs of some seconds
-	scripts/setup postgresql pgbouncer
+	scripts/setup postgresql pgbouncer strace libfaketime
 	cd soak && go test -tags failpoint ./...
 
 .PHONY: soak

@@ -69,6 +69,9 @@ func (c checkRun) Run(ctx context.Context) error {
 		all = failoverFigures(failovers, r.Result, verdict)
 	}
 	b.WriteString(table(all))
+	for _, fault := range r.Options.NotDone() {
+		fmt.Fprintln(&b, "not done here:", fault)
+	}
 	for _, complaint := range r.Result.Complaints {
 		fmt.Fprintln(&b, "harness:", complaint)
 	}

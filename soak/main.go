@@ -51,6 +51,7 @@ type run struct {
 	Store     string        `help:"postgres or sqlite." enum:"postgres,sqlite" default:"postgres"`
 	FullDisk  bool          `help:"On a disk in memory that fills up. Only root can mount one."`
 	PgBouncer bool          `help:"With a PgBouncer in transaction mode before the server." name:"pgbouncer"`
+	Clock     bool          `help:"With a clock of the server that jumps. It takes libfaketime."`
 	Out       string        `help:"The folder for what was done and found; a new one below it each time." default:"results" placeholder:"DIR"`
 	Dir       string        `help:"Where the servers keep their data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
 }
@@ -89,10 +90,14 @@ func (f run) Run(ctx context.Context) error {
 		fmt.Println(strings.Join(harness.Faults(), "\n"))
 		return nil
 	}
-	if f.Store == "sqlite" && (f.CI || f.Long || f.FullDisk || f.PgBouncer) {
-		return errors.New("--ci, --long, --full-disk and --pgbouncer need PostgreSQL: on SQLite say with --duration how long to torment")
+	if f.Store == "sqlite" && (f.CI || f.Long || f.FullDisk || f.PgBouncer || f.Clock) {
+		return errors.New("--ci, --long, --full-disk, --pgbouncer and --clock need PostgreSQL: on SQLite say with --duration how long to torment")
 	}
-	return do(ctx, f.options(), f.Out)
+	o := f.options()
+	if !o.SQLite {
+		o.Missing = harness.Missing(ctx)
+	}
+	return do(ctx, o, f.Out)
 }
 
 // do runs what the options say, with a new folder below out, and checks it.
@@ -118,7 +123,7 @@ func do(ctx context.Context, options harness.Options, out string) error {
 func (f run) options() harness.Options {
 	o := harness.Options{
 		Seed: f.Seed, Duration: f.Duration, Writers: f.Writers, Consumers: f.Consumers, Handlers: f.Handlers,
-		SQLite: f.Store == "sqlite", PgBouncer: f.PgBouncer, Dir: f.Dir, Phases: f.Phases, FullDisk: f.FullDisk,
+		SQLite: f.Store == "sqlite", PgBouncer: f.PgBouncer, Clock: f.Clock, Dir: f.Dir, Phases: f.Phases, FullDisk: f.FullDisk,
 	}
 	if !slices.Equal(f.Faults, []string{"all"}) {
 		o.Faults = f.Faults

@@ -98,6 +98,19 @@ func TestARunOnADiskThatFillsUp(t *testing.T) {
 	require.NotContains(t, string(mounts), "dibs-soak.")
 }
 
+func TestARunWithAClockThatJumpsAndSyncsThatFail(t *testing.T) {
+	dir, err := short(t, func(f *run) {
+		f.Clock, f.Faults, f.Duration = true, []string{"clock", "sync-error"}, 10*time.Second
+	})
+	told(t, dir, err)
+	r := reportIn(t, dir)
+	for _, name := range r.Options.Faults {
+		if _, missing := r.Options.Missing[name]; !missing {
+			require.NotZero(t, r.Result.Faults[name], name)
+		}
+	}
+}
+
 // A message that is taken away is missed.
 func TestARunThatLostAMessageFails(t *testing.T) {
 	dir, _ := short(t, func(f *run) { f.Faults = []string{"none"} })

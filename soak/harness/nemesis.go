@@ -50,6 +50,8 @@ var faults = []fault{
 	{2, "reindex", "REINDEX CONCURRENTLY of each index of messages, or VACUUM, or ANALYZE", true, (*nemesis).reindex},
 	{2, "migrate", "dibs migrate up once more, and dibs.grant_rights()", true, (*nemesis).migrate},
 	{4, killPgBouncer, "SIGKILL to PgBouncer, and a start; with --pgbouncer", true, (*nemesis).killPgBouncer},
+	{2, syncError, "EIO instead of a sync of data or WAL: the server ends with a PANIC, and recovers; with strace", true, (*nemesis).failSync},
+	{4, clockJump, "the clock of the server up to an hour ahead or back, and right again; with --clock", true, (*nemesis).jump},
 	{4, diskFull, "no room for data and WAL for up to 3 s; with --full-disk", true, (*nemesis).fillDisk},
 }
 

@@ -52,11 +52,14 @@ type Options struct {
 	SQLite    bool
 	FullDisk  bool // the server is on a disk in memory that fills up
 	PgBouncer bool // between the proxies and the server
+	Clock     bool // the server\'s can be set
 	Failovers Failovers
 	Out       string   // the folder for histories, which is made
 	Dir       string   // where the servers keep their data
 	Phases    []string // names; none for the first
 	Goals     *Goals   // the run is over when they are reached; nil for none
+
+	Missing map[string]string // the faults that there cannot be here, by name, and why
 
 	Gap  time.Duration // the longest wait of the nemesis between two faults
 	Life int           // how often a client passes the failpoint that it dies at, at most
@@ -91,7 +94,7 @@ func Faults() []string {
 func (o *Options) choose() ([]fault, error) {
 	var chosen []fault
 	for _, f := range faults {
-		if f.server && o.SQLite || f.name == diskFull && !o.FullDisk || f.name == killPgBouncer && !o.PgBouncer {
+		if f.server && o.SQLite || f.name == diskFull && !o.FullDisk || f.name == killPgBouncer && !o.PgBouncer || f.name == clockJump && !o.Clock || o.Missing[f.name] != "" {
 			continue
 		}
 		if len(o.Faults) == 0 || slices.Contains(o.Faults, f.name) {
@@ -228,7 +231,7 @@ func (r *run) open(ctx context.Context, dir string) error {
 		}
 		dir = r.disk
 	}
-	config := &server.PostgresConfig{}
+	config := &server.PostgresConfig{Clock: r.options.Clock && r.options.Missing[clockJump] == ""}
 	if r.options.Failovers.Total() > 0 {
 		config.Settings = []string{"wal_keep_size=1GB"} // until a standby that is made has it
 	}
@@ -542,6 +545,11 @@ func (r *run) look(ctx context.Context, result *Result) error {
 		}
 		result.Complaints = append(result.Complaints, missing...)
 	}
+	shown, err := r.shown(ctx, pool, result)
+	if err != nil {
+		return err
+	}
+	result.Complaints = append(result.Complaints, shown...)
 	for _, v := range verification.Violations {
 		if r.options.Failovers.lossy() && madeInHand(v) {
 			result.MadeInHand++

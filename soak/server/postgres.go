@@ -32,6 +32,11 @@ type PostgresConfig struct {
 	//
 	// Defaults to none.
 	Settings []string
+
+	// Clock has [Postgres.SetClock] set the server's clock. It takes libfaketime.
+	//
+	// Defaults to false.
+	Clock bool
 }
 
 // A Postgres is a PostgreSQL server that syncs, on a Unix socket in its own folder and
@@ -40,6 +45,7 @@ type Postgres struct {
 	dir, bin string
 	owner    *syscall.Credential
 	settings []string
+	env      []string // nil for ours
 
 	mu      sync.Mutex
 	process *process
@@ -55,6 +61,14 @@ func NewPostgres(ctx context.Context, dir, name string, config *PostgresConfig) 
 	}
 	if config != nil {
 		p.settings = config.Settings
+	}
+	if config != nil && config.Clock {
+		if p.env, err = p.fakedClock(); err != nil {
+			return nil, err
+		}
+		if err := p.SetClock(0); err != nil {
+			return nil, err
+		}
 	}
 	if err := p.command(ctx, "initdb", "-D", "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"); err != nil {
 		return nil, err
@@ -116,7 +130,7 @@ func (p *Postgres) Start(ctx context.Context) error {
 	for _, setting := range p.settings {
 		cmd.Args = append(cmd.Args, "-c", setting)
 	}
-	cmd.Dir, cmd.Stdout, cmd.Stderr = p.dir, log, log
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = p.dir, log, log, p.env
 	if p.process, err = startProcess(cmd, p.owner, syscall.SIGQUIT); err != nil {
 		return err
 	}

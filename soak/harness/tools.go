@@ -1,0 +1,178 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dibs-go/dibs/soak/check"
+	"github.com/dibs-go/dibs/soak/server"
+)
+
+// The faults that take a tool which is not everywhere.
+const (
+	clockJump = "clock"
+	syncError = "sync-error"
+)
+
+// Missing returns the faults that there cannot be here, by name, and why.
+func Missing(ctx context.Context) map[string]string {
+	missing := map[string]string{}
+	if _, err := server.FakeClock(); err != nil {
+		missing[clockJump] = err.Error()
+	}
+	if err := canTrace(ctx); err != nil {
+		missing[syncError] = err.Error()
+	}
+	return missing
+}
+
+// NotDone returns the faults that were asked for and cannot be, with the reason.
+func (o *Options) NotDone() (faults []string) {
+	for _, name := range slices.Sorted(maps.Keys(o.Missing)) {
+		asked := len(o.Faults) == 0 || slices.Contains(o.Faults, name)
+		if asked && (name != clockJump || o.Clock) {
+			faults = append(faults, name+": "+o.Missing[name])
+		}
+	}
+	return faults
+}
+
+// canTrace tries whether strace may attach to a process, which is not allowed everywhere.
+func canTrace(ctx context.Context) error {
+	path, err := exec.LookPath("strace")
+	if err != nil {
+		return errors.New("there is no strace here: install it (on Debian: apt-get install strace)")
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	subject := exec.CommandContext(ctx, "cat")
+	end, err := subject.StdinPipe()
+	if err == nil {
+		err = subject.Start()
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = subject.Wait() }() // it has nothing to say
+	defer end.Close()
+	tracer := exec.CommandContext(ctx, path, "-qq", "-o", "/dev/null", "-p", strconv.Itoa(subject.Process.Pid))
+	said, err := tracer.StderrPipe()
+	if err == nil {
+		err = tracer.Start()
+	}
+	if err != nil {
+		return err
+	}
+	go func() {
+		for !traced(subject.Process.Pid) && wait(ctx, 5*time.Millisecond) {
+		}
+		end.Close() // it ends, and with it who traces it
+	}()
+	text, _ := io.ReadAll(said)
+	if err := tracer.Wait(); err != nil {
+		return fmt.Errorf("strace may not attach to a process here: %w: %s", err, text)
+	}
+	return nil
+}
+
+// traced reports whether somebody traces a process.
+func traced(pid int) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	return err == nil && !strings.Contains(string(status), "TracerPid:\t0\n")
+}
+
+// tracing bounds how long a process is traced, which slows it, until it syncs.
+const tracing = 3 * time.Second
+
+// failSync has a sync of the server fail, as that of a broken disk does: one of the WAL, by
+// whoever commits next, or of data. PostgreSQL does not know then what is on the disk, and
+// reads its WAL again.
+func (n *nemesis) failSync(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
+	if !n.up.TryRLock() {
+		return nil // it is down
+	}
+	defer n.up.RUnlock()
+	kind := []string{server.ClientBackend, "checkpointer"}[random.IntN(2)]
+	args := []string{"-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e", "inject=fsync,fdatasync:error=EIO:when=1"}
+	victims := 0
+	for _, b := range n.postgres.Backends() {
+		if b.Kind == kind {
+			args = append(args, "-p", strconv.Itoa(b.PID))
+			victims++
+		}
+	}
+	if victims == 0 {
+		return nil
+	}
+	defer begin(fmt.Sprintf("%s, %d of them", kind, victims))()
+	limited, cancel := context.WithTimeout(ctx, tracing)
+	defer cancel()
+	var asked sync.WaitGroup
+	defer asked.Wait()
+	if kind == "checkpointer" {
+		asked.Go(func() { n.checkpoint(limited) })
+	}
+	strace := exec.CommandContext(limited, "strace", args...)
+	strace.Cancel = func() error { return strace.Process.Signal(syscall.SIGINT) } // it lets go
+	strace.WaitDelay = tracing
+	_ = strace.Run() // ends with those whom it traces, who may have ended before
+	return nil
+}
+
+// checkpoint has the checkpointer sync.
+func (n *nemesis) checkpoint(ctx context.Context) {
+	if conn, err := pgx.Connect(ctx, n.postgres.URL(database)); err == nil {
+		_, _ = conn.Exec(ctx, "checkpoint")        // it fails with the server
+		_ = conn.Close(context.WithoutCancel(ctx)) // which may be gone
+	}
+}
+
+// jump sets the clock of the server, and sets it right again.
+func (n *nemesis) jump(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
+	off := between(random, time.Second, time.Hour)
+	if random.IntN(2) == 0 {
+		off = -off
+	}
+	defer begin(fmt.Sprintf("%+d s", int64(off.Seconds())))()
+	if err := n.postgres.SetClock(off); err != nil {
+		return err
+	}
+	wait(ctx, between(random, 200*time.Millisecond, 3*time.Second))
+	return n.postgres.SetClock(0)
+}
+
+// shown complains of faults that the store and the server's log show nothing of.
+func (r *run) shown(ctx context.Context, db *pgxpool.Pool, result *Result) (complaints []string, err error) {
+	if result.Faults[clockJump] > 0 {
+		var back int
+		err := db.QueryRow(ctx, `
+			select count(*) from (select time, lag(time) over (order by global_position) as before from dibs.messages) m
+			where time < before`).Scan(&back)
+		if err != nil {
+			return nil, err
+		}
+		if back == 0 {
+			complaints = append(complaints, "the clock was set, and there is no message that is older than the one before it")
+		}
+	}
+	isSync := func(line check.LogLine) bool { return line.SQLState == "58030" }
+	if n := result.Faults[syncError]; n > 0 && !slices.ContainsFunc(result.Facts.PostgreSQL.Log, isSync) {
+		complaints = append(complaints, fmt.Sprintf("a sync was to fail %d times, and PostgreSQL has noticed none", n))
+	}
+	return complaints, nil
+}

@@ -1,0 +1,48 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// fakeClocks are where Debian has the library that fakes a clock.
+const fakeClocks = "/usr/lib/*/faketime/libfaketimeMT.so.1"
+
+// FakeClock returns the path of the library that fakes a clock, or what to install.
+func FakeClock() (string, error) {
+	found, err := filepath.Glob(fakeClocks)
+	if err == nil && len(found) == 0 {
+		err = errors.New("there is no libfaketime here: install it (on Debian: apt-get install libfaketime)")
+	}
+	if err != nil {
+		return "", err
+	}
+	return found[0], nil
+}
+
+// clock is the file that says how far the clock of a server is off.
+func (p *Postgres) clock() string { return filepath.Join(p.dir, "clock") }
+
+// SetClock puts the clock of a server off by so much from now on: that of each of its
+// processes, but not what they measure how long something takes by. The server was made
+// with [PostgresConfig.Clock].
+func (p *Postgres) SetClock(off time.Duration) error {
+	next := p.clock() + ".next"
+	if err := os.WriteFile(next, fmt.Appendf(nil, "%+d\n", int64(off.Seconds())), 0o644); err != nil { //nolint:gosec // the server reads it
+		return err
+	}
+	return os.Rename(next, p.clock())
+}
+
+// fakedClock returns the environment of a server whose clock can be set.
+func (p *Postgres) fakedClock() ([]string, error) {
+	library, err := FakeClock()
+	if err != nil {
+		return nil, err
+	}
+	return append(os.Environ(), "LD_PRELOAD="+library, "FAKETIME_TIMESTAMP_FILE="+p.clock(),
+		"FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "FAKETIME_DONT_RESET=1"), nil
+}

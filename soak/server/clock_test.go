@@ -1,0 +1,27 @@
+package server
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+)
+
+func TestTheClockOfAServerJumpsAndBack(t *testing.T) {
+	if _, err := FakeClock(); err != nil {
+		t.Skip(err)
+	}
+	keeper, _ := start(t)
+	p, err := NewPostgres(t.Context(), keeper.Dir(), "faked", &PostgresConfig{Clock: true})
+	require.NoError(t, err)
+	conn, err := pgx.Connect(t.Context(), p.URL("postgres"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close(t.Context())) }()
+	for _, off := range []time.Duration{time.Hour, -time.Hour, 0} {
+		require.NoError(t, p.SetClock(off))
+		var now time.Time
+		require.NoError(t, conn.QueryRow(t.Context(), "select clock_timestamp()").Scan(&now))
+		require.WithinDuration(t, time.Now().Add(off), now, time.Minute)
+	}
+}
