@@ -545,11 +545,7 @@ func (r *run) look(ctx context.Context, result *Result) error {
 		}
 		result.Complaints = append(result.Complaints, missing...)
 	}
-	shown, err := r.shown(ctx, pool, result)
-	if err != nil {
-		return err
-	}
-	result.Complaints = append(result.Complaints, shown...)
+	result.Complaints = append(result.Complaints, shown(result)...)
 	for _, v := range verification.Violations {
 		if r.options.Failovers.lossy() && madeInHand(v) {
 			result.MadeInHand++
