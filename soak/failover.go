@@ -36,8 +36,9 @@ func (f failover) options() harness.Options {
 		o.Seed = rand.Uint64()
 	}
 	o.Draw()
-	o.Life = 0                 // a client that is killed cannot be told that it is ahead
-	o.Load.MaxBytes = 64 << 10 // what there is is copied again and again
+	o.Life = 0                                      // a client that is killed cannot be told that it is ahead
+	o.Load.MaxBytes = 64 << 10                      // what there is is copied again and again
+	o.Load.Goroutines = (o.Load.Goroutines + 1) / 3 // and consumers have to keep up
 	return o
 }
 

@@ -256,6 +256,7 @@ type delivery struct {
 	number    uint64
 	life      int32
 	global    int64
+	position  int64
 	row       int32 // -1 for none
 	kind      kind
 	again     bool // not the first attempt of this life
@@ -278,6 +279,7 @@ type reading struct {
 	id       uuid.UUID
 	category uint32
 	global   int64
+	position int64
 	time     int64
 	life     int32 // of the consumer, -1 for none
 	what     string

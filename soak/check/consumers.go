@@ -469,7 +469,7 @@ func checkReads(r *run) {
 // one with its id, it was written after that.
 func (r *run) mayBeLost(x *reading) bool {
 	n := r.find(x.id)
-	if n >= 0 && r.rows[n].global == x.global {
+	if n >= 0 && r.rows[n].global == x.global && r.rows[n].position == x.position {
 		return false
 	}
 	began := x.time

@@ -290,3 +290,61 @@ func TestACommandThatAFailoverUndidIsOwedNothing(t *testing.T) {
 		require.Positive(t, v.Broken[check.Reservation], "%v", v)
 	}
 }
+
+func TestWhoHadACommandInHandThatAFailoverUndidMayHaveItsEffect(t *testing.T) {
+	t.Parallel()
+	for _, global := range []messagestore.GlobalPosition{0, 9} { // of the failover's head: undone, and kept
+		w := &world{}
+		before, after := w.commandsOf("consumer-1", 5, 250), w.commandsOf("consumer-2", 255, 1000)
+		undone := before.send(110, 77)
+		if global == 0 {
+			w.rows, w.global = nil, 0
+		}
+		before.reserve(120, "k", undone, history.OK, history.Won)
+		before.handle(210, "k", undone, history.OK)
+		before.effect("k")
+		before.l.record(130, 135, 6)
+		before.l.run.end.Kind, before.l.run.end.Class = history.Fail, history.Ahead
+		again := after.send(300, 77)
+		after.handle(310, "k", again, history.OK)
+		after.reserve(310, "k", again, history.OK, history.Won)
+		after.win("k", again)
+		w.do("harness", 100, 200, history.OK, history.Event{Func: history.Failover},
+			history.Event{Appends: []history.Append{{Stream: "account:command", Global: global}}})
+		v := w.verdict(t, unrecordedEffects())
+		if global == 0 {
+			require.True(t, v.Passed(), "%v", v)
+			continue
+		}
+		require.Positive(t, v.Broken[check.Reservation], "%v", v)
+	}
+}
+
+func TestWhatAFailoverUndidMayBeWrittenAgainElsewhereAtItsGlobalPosition(t *testing.T) {
+	t.Parallel()
+	for _, position := range []messagestore.Version{1, 3} {
+		w, kept, lost, _, after := undone()
+		m := lost.invoke.Appends[0].Messages[0]
+		lost.end.Appends[0].Global = 4
+		was := &check.Row{Stream: stream, Position: position, Global: 4, ID: m.ID, Value: m.Value, Hash: m.Hash}
+		again := w.do("writer-4", 240, 250, history.OK,
+			history.Event{Func: history.Write, Appends: []history.Append{{Stream: stream, Expected: anyVersion, Messages: []history.Message{m}}}},
+			history.Event{Appends: []history.Append{w.commit(stream, m)}})
+		require.EqualValues(t, 4, w.row(again, 0).Global)
+		first := w.consume("consumer-1", "audit", 5, 230, 10, 10)
+		first.handle(30, 35, w.row(kept, 0))
+		first.handle(131, 132, was)
+		first.record(133, 134, 5)
+		first.run.end.Kind, first.run.end.Class = history.Fail, history.Ahead
+		second := w.consume("consumer-2", "audit", 300, 400, 10, 10)
+		second.handle(310, 320, w.row(after, 0))
+		second.handle(330, 340, w.row(after, 1))
+		second.handle(350, 360, w.row(again, 0))
+		v := w.verdict(t, nil)
+		if position == 1 { // where it was before the failover
+			require.True(t, v.Passed(), "%v", v)
+			continue
+		}
+		require.Positive(t, v.Broken[check.Order], "%v", v) // nobody can have read it there then
+	}
+}

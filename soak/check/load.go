@@ -275,7 +275,7 @@ func (r *run) addDelivery(ref history.Ref, o *history.Operation) error {
 	}
 	a, m := &o.Appends[0], &o.Appends[0].Messages[0]
 	d := delivery{
-		time: o.Time, end: o.End, number: o.Op, life: r.life(o), global: int64(m.Global), row: r.find(m.ID), kind: kindOf(o.Kind),
+		time: o.Time, end: o.End, number: o.Op, life: r.life(o), global: int64(m.Global), position: int64(m.Position), row: r.find(m.ID), kind: kindOf(o.Kind),
 		again: o.Attempt > 1, key: r.key(o.Key),
 	}
 	r.seen(ref, o.Time, d.life, a.Stream, m)
@@ -312,7 +312,7 @@ func (r *run) seen(ref history.Ref, at int64, life int32, stream messagestore.St
 		}
 	}
 	r.reads = append(r.reads, reading{
-		ref: ref, id: m.ID, category: r.category[r.stream(stream)], global: int64(m.Global), time: at, life: life, what: what,
+		ref: ref, id: m.ID, category: r.category[r.stream(stream)], global: int64(m.Global), position: int64(m.Position), time: at, life: life, what: what,
 	})
 }
 
@@ -340,7 +340,7 @@ func (r *run) settle() {
 // it is another message that is in the final table.
 func (r *run) forgetUndone(all []delivery) {
 	for i := range all {
-		if d := &all[i]; d.row >= 0 && r.rows[d.row].global != d.global {
+		if d := &all[i]; d.row >= 0 && (r.rows[d.row].global != d.global || r.rows[d.row].position != d.position) {
 			d.row = -1
 		}
 	}
