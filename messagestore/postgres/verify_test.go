@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
@@ -90,8 +91,10 @@ func (v *verified) healthy(t *testing.T) {
 	require.NoError(t, err)
 	v.reserve(t, first, nil)
 	v.reserve(t, first, &reservation.Config{Category: "account:reserved", From: "account:command", Name: "billing"})
-	v.write(t, "account:position-accounts", body{"Resized", fields{"size": 1, "start": 0}}, body{"Resized", fields{"size": 2, "start": 2}})
-	v.write(t, "account:position-accounts+0+0", body{"Recorded", fields{"position": 1}}, body{"Recorded", fields{"position": 3}})
+	page, err := v.store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1})
+	require.NoError(t, err)
+	v.write(t, "account:position-accounts", body{"Resized", fields{"size": 1, "start": 0}}, body{"Resized", fields{"size": 2, "start": 2, "after": page.Last.ID}})
+	v.write(t, "account:position-accounts+0+0", body{"Recorded", fields{"position": 1}}, body{"Recorded", fields{"position": 3, "after": uuid.New()}}) // and given up
 	v.write(t, "account:position-accounts+1+1", body{"Recorded", fields{"position": 5}})
 	v.write(t, "account:position-of+another+client", body{"Recorded", fields{"position": 1000}}, body{"Recorded", fields{"position": 10}})
 	parked, err := v.store.Last(t.Context(), "account-1")
@@ -221,6 +224,14 @@ func TestVerifyFindsEveryViolation(t *testing.T) {
 		"a consumer of nothing is ahead": {
 			[]string{insert("none:position-c", 0, 17, "Resized", `{"size":1,"start":3}`), "select setval('dibs.messages_global_position_seq', 17)"},
 			"consumer: none:position-c@0 (17): expected a position not ahead of none, which has no message, found 3", "",
+		},
+		"a position is of another history": {
+			[]string{`update dibs.messages set data = '{"position":5,"after":"0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f"}' where stream_name = 'account:position-accounts+1+1'`},
+			"consumer: account:position-accounts+1+1@0 (13): expected a position right behind message 0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f, found message ", "",
+		},
+		"a generation begins in another history": {
+			[]string{`update dibs.messages set data = '{"size":2,"start":2,"after":"0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f"}' where stream_name = 'account:position-accounts' and position = 1`},
+			"consumer: account:position-accounts@1 (10): expected a position right behind message 0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f, found message ", "",
 		},
 		"a position went back": {
 			[]string{`update dibs.messages set data = '{"position":0}' where stream_name = 'account:position-accounts+0+0' and position = 1`},

@@ -135,6 +135,7 @@ declare
   found_messages integer := 0;
   last bigint;
   newest bigint;
+  first_mark json;
 begin
   -- What is asked for most, by one expression: each costs as much as a message does.
   if types is null and correlation is null and group_size is null and group_member is null
@@ -221,17 +222,28 @@ begin
   if found_messages > 0 then
     id := null; stream_name := null; type := null; position := null; metadata := null; time := null;
   end if;
-  select json_agg(e.mark order by p.at) into data
-  from (values (from_position), (last)) p(at), lateral (
-    select json_build_object(
+  if last is not null then
+    select w.global_position, json_build_object(
       'id', w.id, 'stream', w.stream_name, 'position', w.position, 'globalPosition', w.global_position,
       'time', case when isfinite(w.time) then (extract(epoch from w.time) * 1000000)::bigint end
-    ) as mark
+    ) into newest, first_mark
     from dibs.messages w
-    where w.category = read_category.category and w.global_position >= p.at
+    where w.category = read_category.category and w.global_position >= from_position
     order by w.global_position
-    limit 1
-  ) e;
+    limit 1;
+    if newest = last then
+      data := json_build_array(first_mark);
+    else
+      select json_build_array(first_mark, json_build_object(
+        'id', w.id, 'stream', w.stream_name, 'position', w.position, 'globalPosition', w.global_position,
+        'time', case when isfinite(w.time) then (extract(epoch from w.time) * 1000000)::bigint end
+      )) into data
+      from dibs.messages w
+      where w.category = read_category.category and w.global_position >= last
+      order by w.global_position
+      limit 1;
+    end if;
+  end if;
   global_position := case when last is null then from_position else least(last, 9223372036854775806) + 1 end;
   return next;
 end
@@ -392,7 +404,7 @@ hear of is there when this has been committed.';
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0005_read.sql', 'd5e737242ca386df39beeac63c20c7feed1f68fd188aee24cfc78f32f753f8c1');
+values ('0005_read.sql', 'db880b0d1b07ecc47e8fc0d1c7d326b3fc0c49294c443fde48d49efc29ce1266');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

@@ -515,11 +515,13 @@ $$;
 create function dibs.kept_positions(of_category text)
 returns table (
   stream_name text, "position" bigint, global_position bigint, type text,
-  name text, generation bigint, member bigint, kept numeric, size numeric, reset boolean, previous numeric, ledger boolean
+  name text, generation bigint, member bigint, kept numeric, size numeric, reset boolean, after text,
+  previous numeric, latest boolean, ledger boolean
 )
 language sql stable
 as $$
   select k.*, lag(k.kept) over (partition by k.stream_name order by k.position),
+    lead(k.position) over (partition by k.stream_name order by k.position) is null,
     coalesce(bool_or(k.generation is null and k.type in ('Resized', 'dibs:Tombstone')) over (partition by k.name), false)
   from (
     select m.stream_name, m.position, m.global_position, m.type,
@@ -529,7 +531,8 @@ as $$
       case when d.data ->> (case m.type when 'Resized' then 'start' else 'position' end) ~ '^-?[0-9]{1,19}$'
         then (d.data ->> (case m.type when 'Resized' then 'start' else 'position' end))::numeric end as kept,
       case when d.data ->> 'size' ~ '^-?[0-9]{1,19}$' then (d.data ->> 'size')::numeric end as size,
-      coalesce(d.data ->> 'reset' = 'true', false) as reset
+      coalesce(d.data ->> 'reset' = 'true', false) as reset,
+      substring(lower(d.data ->> 'after') from '^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$') as after
     from dibs.messages m
     cross join lateral (select substr(m.stream_name, strpos(m.stream_name, '-') + 1) as id) i
     cross join lateral (select case when dibs.storable_json(m.data) then m.data end as data) d
@@ -578,6 +581,13 @@ begin
   left join generations g on g.name = k.name and g.generation = k.generation
   left join ledgers l on l.name = k.name
   left join reached r on r.name = k.name and k.generation is null and r.generation = k.position - 1
+  -- The message in the place of the one that a position names, of those that are gone on from.
+  left join lateral (
+    select m.id
+    from dibs.messages m
+    where m.category = consumed and m.global_position = case when k.kept between 1 and 9223372036854775807 then (k.kept - 1)::bigint end
+      and k.after is not null and k.latest and k.ledger and coalesce(k.generation, k.position) = l.last
+  ) w on true
   cross join lateral (values
     ('ledger', k.generation is null and k.ledger and (k.type <> 'Resized' or k.size is null or k.kept is null or k.size not between 1 and 1024 or k.kept < 0),
       'a Resized with a size of 1 to 1024 and a start', k.type),
@@ -592,7 +602,8 @@ begin
     ('consumer', (k.generation is not null or k.ledger) and k.kept > 0 and k.kept - 1 > head,
       'a position not ahead of ' || consumed || case when head < 0 then ', which has no message' else ', whose last message is at ' || head end, k.kept::text),
     ('consumer', k.generation is not null and k.kept < coalesce(k.previous, g.start),
-      'a position not before ' || coalesce(k.previous, g.start), k.kept::text)
+      'a position not before ' || coalesce(k.previous, g.start), k.kept::text),
+    ('consumer', w.id::text <> k.after, 'a position right behind message ' || k.after, 'message ' || w.id || ' there')
   ) v (rule, holds, expected, found)
   where v.holds and k.type <> 'dibs:Tombstone'
   limit max_violations;
@@ -640,7 +651,7 @@ $$;
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0007_report.sql', 'd37686077ac1a08971600c1329f601b4715a060a4a1447ab4692b8411f55d5c1');
+values ('0007_report.sql', '3939806893ddb389b5d820d907c4506288b9844c8846f031ec917ae18703def0');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
