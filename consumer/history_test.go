@@ -258,6 +258,40 @@ func TestAMessageThatIsWrittenAgainIsNotTheOneThatWasLost(t *testing.T) {
 	}
 }
 
+// What nobody rang for is read without the message before it, which is looked for if there
+// is anything.
+func TestAPollOfAStoreThatWentBackHandlesNothing(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]*consumer.Config{"Whole": {PollInterval: time.Second}, "Types": {PollInterval: time.Second, Types: []string{"Deposited"}}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := &replaced{now: newHistory()}
+				store := messagestore.New(d, nil)
+				j := &journal{}
+				c := newConsumer(t, store, j, config)
+				errs := make(chan error, 1)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				go func() { errs <- c.Run(ctx) }()
+				time.Sleep(time.Minute)
+				write(t, store, "account-1", Deposited{1}, Deposited{2})
+				synctest.Wait()
+				require.Len(t, j.all(), 2)
+
+				restored := d.restore(t, 1)
+				write(t, messagestore.New(restored, nil), "account-2", Deposited{3}, Deposited{4})
+				d.by(restored)
+				replaced := time.Now()
+
+				require.ErrorIs(t, <-errs, consumer.ErrPositionAhead)
+				require.Equal(t, 125*time.Millisecond, time.Since(replaced))
+				require.Len(t, j.all(), 2)
+			})
+		})
+	}
+}
+
 // Another server with the same history is the same store.
 func TestAFailoverThatLostNothingIsNotNoticed(t *testing.T) {
 	t.Parallel()

@@ -21,6 +21,10 @@ const (
 	// large, a batch has fewer than it may have.
 	batchBytes = 4 << 20
 
+	// fullPage is how many messages a page has together with the one that was read before:
+	// drivers may have a dearer way for more.
+	fullPage = 1000
+
 	// firstBatch is how many messages a batch has while nothing is known of them.
 	firstBatch = 16
 )
@@ -36,6 +40,7 @@ type reader struct {
 	heard    messagestore.GlobalPosition // the highest head that it told meanwhile
 	atEnd    bool                        // the last page reached the end of the category
 	at       time.Time
+	quiet    bool          // nothing tells that the next read will find anything
 	pause    time.Duration // between reads that find nothing
 	failures int           // in a row
 	headAt   time.Time     // when the store was last seen to have what was read
@@ -45,7 +50,7 @@ type reader struct {
 // Where no head is known, one that waits after a failure waits on.
 func (r *reader) wake(head messagestore.GlobalPosition) {
 	if head > 0 && head >= r.next || head == 0 && r.failures == 0 {
-		r.at = time.Time{}
+		r.at, r.quiet = time.Time{}, false
 	}
 	if r.busy {
 		r.heard = max(r.heard, head)
@@ -120,11 +125,16 @@ func (r *run) startRead(ctx context.Context, now time.Time) {
 	q := messagestore.CategoryQuery{Category: r.category, From: next, Limit: r.reader.batch(), Filter: r.config.filter()}
 	idle := r.window.length == 0 && r.redrives.quiet(now)
 	check := r.reader.needsCheck(now)
+	quiet := r.reader.quiet && !check
 	r.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 		defer cancel()
 		p := page{idle: idle}
-		p.CategoryPage, p.err = r.read(ctx, q, mark, check)
+		if quiet {
+			p.CategoryPage, p.err = r.readAfter(ctx, q, mark)
+		} else {
+			p.CategoryPage, p.err = r.readFrom(ctx, q, mark)
+		}
 		if p.err == nil {
 			p.checked = check || len(p.Messages) > 0
 			if check && len(p.Messages) == 0 {
@@ -135,18 +145,15 @@ func (r *run) startRead(ctx context.Context, now time.Time) {
 	})
 }
 
-// read asks for q, and finds out by the same read whether the store still has the marked
-// message, which q.From is right behind. Where there is no mark it sees to it, if check is
-// set, that there is something there.
-func (r *run) read(ctx context.Context, q messagestore.CategoryQuery, mark messagestore.Mark, check bool) (messagestore.CategoryPage, error) {
-	next, limit := q.From, q.Limit
-	switch {
-	case !mark.IsZero():
-		q.From, q.Limit = mark.GlobalPosition, min(limit+1, messagestore.MaxReadMessages)
-	case check && next > 0:
-		q.From = next - 1
+// readFrom asks for q, and finds out by the same read whether the store still has the
+// marked message, which q.From is right behind, or where it is not known which that is,
+// whether there is anything from there on.
+func (r *run) readFrom(ctx context.Context, q messagestore.CategoryQuery, mark messagestore.Mark) (messagestore.CategoryPage, error) {
+	next, from := q.From, q
+	if next > 0 {
+		from.From, from.Limit = next-1, min(q.Limit+1, max(q.Limit, fullPage))
 	}
-	found, err := r.page(ctx, q)
+	found, err := r.page(ctx, from)
 	switch {
 	case err != nil:
 		return found, err
@@ -156,12 +163,19 @@ func (r *run) read(ctx context.Context, q messagestore.CategoryQuery, mark messa
 		err = r.judge(ctx, r.place.stream, mark, found.First)
 	}
 	if err == nil && found.More && found.Next == next { // what was read before is so large that it filled the page
-		q.From, q.Limit = next, limit
-		if found, err = r.page(ctx, q); err == nil {
-			err = r.checkMark(ctx, r.place.stream, mark)
-		}
+		return r.readAfter(ctx, q, mark)
 	}
 	found.Messages = slices.DeleteFunc(found.Messages, func(m *messagestore.Recorded) bool { return m.GlobalPosition < next })
+	return found, err
+}
+
+// readAfter asks for q alone, which costs less if there is nothing, and then looks for the
+// marked message if there is something.
+func (r *run) readAfter(ctx context.Context, q messagestore.CategoryQuery, mark messagestore.Mark) (messagestore.CategoryPage, error) {
+	found, err := r.page(ctx, q)
+	if err == nil && found.Next > q.From {
+		err = r.checkMark(ctx, r.place.stream, mark)
+	}
 	return found, err
 }
 
@@ -190,7 +204,7 @@ func (r *run) readPage(ctx context.Context, p page) {
 		r.reader.mark = keep(p.Last)
 	}
 	r.reader.next = p.Next
-	r.reader.atEnd = !p.More
+	r.reader.atEnd, r.reader.quiet = !p.More, false
 	missed := r.reader.missed()
 	r.takeIn(p.CategoryPage)
 
@@ -225,7 +239,7 @@ func (r *run) rest(now time.Time, worked bool) {
 	if wait == r.config.PollInterval { // by then the bell rings if there is anything
 		wait = max(wait, headInterval)
 	}
-	r.reader.at = now.Add(wait)
+	r.reader.at, r.reader.quiet = now.Add(wait), true
 }
 
 // takeIn puts a page of messages where the workers take them from.
