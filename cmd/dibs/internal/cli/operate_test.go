@@ -104,6 +104,40 @@ func TestReportCountsWhatIsThere(t *testing.T) {
 	})
 }
 
+// What docs/dba.md says to do after a restore.
+func TestWhatARestoreLostComesBackFromTheOldStore(t *testing.T) {
+	t.Parallel()
+	old := newShell(t)
+	for n := range 3 {
+		old.ok(t, "write", "account-1", "Opened", fmt.Sprintf(`{"n":%d}`, n))
+	}
+	backup := old.ok(t, "category", "account", "--json")
+	consume := func(dibs *shell) []string {
+		store, err := storeurl.Open(t.Context(), dibs.env["DIBS_STORE"], nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, store.Close()) }()
+		return catchUp(t, store, "account", "mail", nil)
+	}
+	id := uuid.NewString()
+	old.ok(t, "write", "account-1", "Lost", `{"n":3}`)
+	old.ok(t, "write", "account-2", "TriedAgain", `{"n":4}`, "--id", id)
+	old.ok(t, "write", "account-3", "Lost", `{"n":5}`)
+	require.Len(t, consume(old), 6)
+
+	restored := newShell(t)
+	require.Equal(t, 0, restored.feed(t, backup, "write").code)
+	restored.ok(t, "write", "account-4", "Since", `{"n":6}`)
+	restored.ok(t, "write", "account-2", "TriedAgain", `{"n":4}`, "--id", id)
+	r := restored.feed(t, old.ok(t, "category", "account", "--from", "4", "--json"), "write")
+	require.Equal(t, "2 written, 1 had been already\n", r.stdout, r.stderr)
+	var types []string
+	for _, m := range objects(t, restored.ok(t, "category", "account", "--from", "4", "--json")) {
+		types = append(types, fmt.Sprint(m["type"]))
+	}
+	require.Equal(t, []string{"Since", "TriedAgain", "Lost", "Lost"}, types)
+	require.Len(t, consume(restored), 7)
+}
+
 func TestReportRefusesWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	dibs := newShell(t)
