@@ -115,21 +115,21 @@ func (w *caller) next() error {
 	ctx, cancel := context.WithTimeout(context.Background(), most)
 	defer cancel()
 	switch n := w.random.IntN(100); {
-	case n < 5:
+	case n < 20:
 		w.version(ctx)
 		return nil
-	case n < 10:
+	case n < 25:
 		w.read(ctx)
 		return nil
-	case n < 20:
+	case n < 33:
 		return w.send(ctx)
-	case n < 24:
+	case n < 36:
 		return w.repeat(ctx)
-	case n < 25:
+	case n < 37:
 		return w.reuseID(ctx)
-	case n < 29:
+	case n < 40:
 		return w.writeStreams(ctx)
-	case n < 45 && w.pool != nil:
+	case n < 53 && w.pool != nil:
 		return w.writeInTransaction(ctx)
 	}
 	return w.writeOne(ctx)
