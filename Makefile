@@ -57,12 +57,18 @@ bench/docs: ## Put what the last run of the bench found into docs/performance.md
 .PHONY: test/soak
 test/soak: ## Run the tests of the soak: its checker, and runs of some seconds
 	scripts/setup postgresql pgbouncer strace libfaketime
-	cd soak && go test -tags failpoint ./...
+	go test -tags failpoint,mutant ./internal/failpoint ./internal/mutant
+	cd soak && go test -tags failpoint,mutant ./...
 
 .PHONY: soak
 soak: ## Torment a store for three minutes and check its history (SOAK=--ci: to its goals; --long; --help)
 	scripts/setup postgresql
 	cd soak && go build -buildvcs=auto -tags failpoint -o ../bin/soak . && exec ../bin/soak $(SOAK)
+
+.PHONY: mutants
+mutants: ## Plant bugs and see that the soak finds each (MUTANTS=4: so many, others each day)
+	scripts/setup postgresql
+	cd soak && go build -buildvcs=auto -tags failpoint,mutant -o ../bin/soak-mutants . && exec ../bin/soak-mutants mutants $(if $(MUTANTS),--some $(MUTANTS))
 
 .PHONY: lint
 lint: ## Check formatting and lint
@@ -80,7 +86,7 @@ fix: ## Do what lint can do by itself
 vet: ## Run go vet
 	go vet ./...
 	cd bench && go vet ./...
-	cd soak && go vet -tags failpoint ./...
+	cd soak && go vet -tags failpoint,mutant ./...
 
 .PHONY: tidy
 tidy: ## Check that every go.mod is tidy
@@ -94,4 +100,5 @@ build: ## Build bin/dibs
 
 .PHONY: ci
 ci: export CI := true
-ci: tidy vet lint test/race test/bench test/soak demo demo/postgres ## Run all that a change must pass
+ci: MUTANTS := 4
+ci: tidy vet lint test/race test/bench test/soak mutants demo demo/postgres ## Run all that a change must pass

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/mutant"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -95,7 +96,10 @@ func newLanes(inOrder bool) *lanes {
 
 // of names the lane of a message.
 func (l *lanes) of(it *item) string {
-	if l.inOrder {
+	switch {
+	case mutant.On("consumer/lanes"):
+		return it.message.ID.String()
+	case l.inOrder:
 		return ""
 	}
 	return it.message.Stream.CardinalID()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/mutant"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -107,7 +108,7 @@ func (c *Consumer) lowestPosition(ctx context.Context, of generation) (lowest re
 		if err != nil {
 			return recorded{}, err
 		}
-		if member == 0 || at.Position < lowest.Position {
+		if member == 0 || (at.Position < lowest.Position) != mutant.On("consumer/highest") {
 			lowest = at
 		}
 	}

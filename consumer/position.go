@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/internal/failpoint"
+	"github.com/dibs-go/dibs/internal/mutant"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -121,7 +122,11 @@ func (c *Consumer) recordPosition(ctx context.Context, p *place, at recorded, re
 		if err := failpoint.Hit("consumer/record"); err != nil {
 			return err
 		}
-		written, err := c.store.Write(ctx, p.stream, p.version, *p.unsettled)
+		expected := p.version
+		if mutant.On("consumer/unfenced") {
+			expected = messagestore.AnyVersion
+		}
+		written, err := c.store.Write(ctx, p.stream, expected, *p.unsettled)
 		if lost := failpoint.Hit("consumer/recorded"); lost != nil {
 			return lost
 		}
@@ -144,6 +149,7 @@ func (c *Consumer) recordPosition(ctx context.Context, p *place, at recorded, re
 // fence judges a stream that only this process should write to.
 func (p *place) fence(stream messagestore.StreamName, expected, actual messagestore.Version) error {
 	switch {
+	case mutant.On("consumer/unfenced"):
 	case actual > expected:
 		return &FencedError{Stream: stream, Expected: expected, Actual: actual}
 	case actual < expected:

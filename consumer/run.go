@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/mutant"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -246,6 +247,9 @@ func (r *run) startRecording(ctx context.Context, now time.Time) {
 	}
 	r.recording = true
 	next, read := recordedPosition{recorded: r.window.position, passed: r.window.passed}, r.reader.mark
+	if mutant.On("consumer/early") {
+		next.recorded = recorded{Position: r.reader.next, After: read.ID}
+	}
 	r.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 		defer cancel()

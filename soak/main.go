@@ -6,6 +6,7 @@
 //	make soak SOAK=--long            an hour, or until greater goals are
 //	make soak SOAK='--seed 7'        the faults and the load of another run
 //	make soak SOAK=failover          the primary is lost to standbys and to a backup
+//	make mutants                     with a bug, one of many at a time, that has to be found
 package main
 
 import (
@@ -36,6 +37,8 @@ type commands struct {
 	Run      run      `cmd:"" default:"withargs" help:"Torment a store, and check what it did."`
 	Failover failover `cmd:"" help:"Lose the primary again and again, and check what the store did."`
 	Check    checkRun `cmd:"" help:"Check what a run has left."`
+
+	Mutants mutantsRun `cmd:"" help:"Plant bugs, one after the other, and see that each is found."`
 }
 
 type run struct {

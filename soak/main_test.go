@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/mutants"
 	"github.com/dibs-go/dibs/soak/server"
 	"github.com/dibs-go/dibs/soak/work"
 )
@@ -145,4 +146,21 @@ func TestUnknownFaultIsRefused(t *testing.T) {
 	t.Parallel()
 	err := run{Faults: []string{"earthquake"}, Out: t.TempDir()}.Run(t.Context())
 	require.EqualError(t, err, `there is no fault "earthquake"`)
+}
+
+// Nothing is found without the bug, and with it the invariant that it breaks.
+func TestAPlantedBugIsFound(t *testing.T) {
+	f := mutantsRun{Only: []string{"one-any-version"}, Seconds: 60, Seed: 5, Out: t.TempDir(), Dir: "/var/tmp"}
+	require.NoError(t, f.Run(t.Context()))
+}
+
+func TestABugThatIsNotFoundFails(t *testing.T) {
+	known, err := mutants.Named("one-any-version")
+	require.NoError(t, err)
+	sound := &mutants.Mutant{Name: "sound", Scene: known[0].Scene, Breaks: known[0].Breaks}
+	out := t.TempDir()
+
+	require.ErrorIs(t, mutantsRun{Out: out, Dir: "/var/tmp"}.find(t.Context(), []*mutants.Mutant{sound}), errSurvived)
+
+	require.FileExists(t, filepath.Join(out, "sound-0", harness.RowsFile))
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/mutant"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -200,7 +201,7 @@ func (l *line) take() []*ticket {
 			t.token = false
 			<-l.room
 		}
-		if t.state.CompareAndSwap(waiting, taken) {
+		if t.state.CompareAndSwap(waiting, taken) || mutant.On("postgres/left") {
 			group = append(group, t)
 		}
 	}
@@ -268,6 +269,9 @@ func (d *Driver) commit(ctx context.Context, l *line, group []*ticket) {
 // answer says to each caller of a group what became of its write, once that has been
 // committed.
 func (d *Driver) answer(ctx context.Context, l *line, group []*ticket, a eachAnswer) {
+	if mutant.On("postgres/neighbour") && len(group[0].append.Records) == len(group[1].append.Records) {
+		group[0], group[1] = group[1], group[0]
+	}
 	var apart, again []*ticket
 	for i, t := range group {
 		version := a.versions[i]

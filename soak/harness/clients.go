@@ -18,6 +18,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/dibs-go/dibs/internal/mutant"
 	"github.com/dibs-go/dibs/soak/server"
 	"github.com/dibs-go/dibs/soak/work"
 )
@@ -55,6 +56,7 @@ type clients struct {
 	numbers atomic.Int64 // of processes, from 1
 	life    int          // how often one passes its failpoint, at most; 0 for ever
 	rewinds bool         // the store may lose messages
+	mutant  string       // the bug that they have, "" for none
 
 	mu     sync.Mutex
 	random *rand.Rand
@@ -108,7 +110,7 @@ func (s *slot) start() error {
 	}
 	cmd := exec.Command(self) //nolint:noctx // the supervisor ends it
 	cmd.Dir = c.dir
-	cmd.Env = append(os.Environ(), work.Variable+"="+string(encoded))
+	cmd.Env = append(os.Environ(), work.Variable+"="+string(encoded), mutant.Variable+"="+c.mutant)
 	if death != "" {
 		cmd.Env = append(cmd.Env, "DIBS_FAILPOINTS="+death)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -61,9 +62,12 @@ type Options struct {
 
 	Missing map[string]string // the faults that there cannot be here, by name, and why
 
-	Gap  time.Duration // the longest wait of the nemesis between two faults
-	Life int           // how often a client passes the failpoint that it dies at, at most
-	Load work.Load
+	Gap   time.Duration // the longest wait of the nemesis between two faults
+	Life  int           // how often a client passes the failpoint that it dies at, at most; 0 for ever
+	Stall time.Duration // how long no consumer may get on in the end; 0 for as long as they may take altogether
+	Load  work.Load
+
+	Mutant *Mutant // nil for none
 }
 
 // Draw fills in what depends on the seed alone.
@@ -197,6 +201,9 @@ func Run(ctx context.Context, options Options, log zerolog.Logger) (result *Resu
 	defer func() { err = errors.Join(err, said.Close()) }()
 	r.clients = newClients(keeper.Dir(), options.Seed, options.Life, log, said)
 	r.clients.rewinds = options.Failovers.lossy()
+	if options.Mutant != nil {
+		r.clients.mutant = options.Mutant.Go
+	}
 	defer r.clients.stopAll("", 0)
 	if err := r.populate(); err != nil {
 		return nil, err
@@ -231,9 +238,13 @@ func (r *run) open(ctx context.Context, dir string) error {
 		}
 		dir = r.disk
 	}
-	config := &server.PostgresConfig{Clock: r.options.Clock && r.options.Missing[clockJump] == ""}
+	var planted Mutant
+	if r.options.Mutant != nil {
+		planted = *r.options.Mutant
+	}
+	config := &server.PostgresConfig{Settings: planted.Settings, Clock: r.options.Clock && r.options.Missing[clockJump] == ""}
 	if r.options.Failovers.Total() > 0 {
-		config.Settings = []string{"wal_keep_size=1GB"} // until a standby that is made has it
+		config.Settings = append(config.Settings, "wal_keep_size=1GB") // until a standby that is made has it
 	}
 	if r.postgres, err = server.NewPostgres(ctx, dir, "pg", config); err != nil {
 		return err
@@ -257,6 +268,14 @@ func (r *run) open(ctx context.Context, dir string) error {
 	}
 	if err := migrations.Up(ctx, conn, nil); err != nil {
 		return err
+	}
+	if err := planted.Plant(ctx, conn); err != nil {
+		return err
+	}
+	if len(planted.Settings) > 0 { // a server that loses what was committed does not lose its schema
+		if _, err := conn.Exec(ctx, "checkpoint"); err != nil {
+			return err
+		}
 	}
 	socket := r.postgres.Socket()
 	if r.options.PgBouncer {
@@ -476,9 +495,10 @@ func (r *run) catchUp(ctx context.Context) (behind string, err error) {
 	}
 	deadline, cancel := context.WithTimeout(ctx, settle)
 	defer cancel()
+	before, moved := "", time.Now()
 	for told := time.Now(); ; {
 		behind = ""
-		for category := range r.wanted {
+		for _, category := range slices.Sorted(maps.Keys(r.wanted)) {
 			statuses, err := consumer.Positions(ctx, store, category)
 			if err != nil {
 				return "", err
@@ -487,6 +507,11 @@ func (r *run) catchUp(ctx context.Context) (behind string, err error) {
 		}
 		if behind == "" {
 			return "", nil
+		}
+		if behind != before {
+			before, moved = behind, time.Now()
+		} else if r.options.Stall > 0 && time.Since(moved) > r.options.Stall {
+			return behind, nil
 		}
 		if time.Since(told) > progress {
 			told = time.Now()

@@ -126,7 +126,7 @@ func (h *watchedHandler) Handle(ctx context.Context, m *messagestore.Recorded) e
 	h.mu.Lock()
 	h.attempts[m.GlobalPosition]++
 	begin.Attempt = h.attempts[m.GlobalPosition]
-	fails, after := h.random.IntN(200) == 0, h.random.IntN(2) == 0
+	fails, after, panics := h.random.IntN(200) == 0, h.random.IntN(2) == 0, h.random.IntN(3) == 0
 	h.mu.Unlock()
 	op := h.history.begin(begin)
 	if fails && !after {
@@ -148,6 +148,9 @@ func (h *watchedHandler) Handle(ctx context.Context, m *messagestore.Recorded) e
 	}
 	h.mu.Unlock()
 	h.history.end(op, kind, end)
+	if fails && panics {
+		panic(err)
+	}
 	return err
 }
 

@@ -1,0 +1,34 @@
+package mutants
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Some returns so many of the bugs, the next ones for the next turn; for none, all.
+func Some(count int, turn uint64) []*Mutant {
+	all := All()
+	if count <= 0 || count >= len(all) {
+		return all
+	}
+	some := make([]*Mutant, count)
+	first := turn % uint64(len(all)) * uint64(count)
+	for i := range some {
+		some[i] = all[(first+uint64(i))%uint64(len(all))]
+	}
+	return some
+}
+
+// Named returns the bugs of these names.
+func Named(names ...string) ([]*Mutant, error) {
+	all := All()
+	var found []*Mutant
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(m *Mutant) bool { return m.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("there is no mutant %q", name)
+		}
+		found = append(found, all[i])
+	}
+	return found, nil
+}

@@ -1,0 +1,193 @@
+// Package mutants has the bugs that are planted to see that the soak finds them, each with
+// what provokes it and the invariants that it breaks.
+package mutants
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/dibs-go/dibs/soak/check"
+	"github.com/dibs-go/dibs/soak/harness"
+)
+
+// A Mutant is a bug.
+type Mutant struct {
+	Name   string
+	Says   string // what is wrong
+	Plant  harness.Mutant
+	Scene  *Scene // that provokes it
+	Breaks []check.Invariant
+}
+
+// Where says where the bug is.
+func (m *Mutant) Where() string {
+	switch {
+	case m.Plant.Go != "":
+		return m.Plant.Go
+	case len(m.Plant.Settings) > 0:
+		return "settings"
+	}
+	var functions []string
+	for _, e := range m.Plant.SQL {
+		if !slices.Contains(functions, e.Function) {
+			functions = append(functions, e.Function)
+		}
+	}
+	return strings.Join(functions, ", ")
+}
+
+// Consumers that miss something, or are given it too early.
+var skips = []check.Invariant{check.NoSkip, check.Order, check.Complete}
+
+// All returns every bug there is, always in the same order.
+func All() []*Mutant {
+	return slices.Concat(order(), writes(), outcomes(), consumers(), reservations())
+}
+
+func sql(edits ...harness.Edit) harness.Mutant { return harness.Mutant{SQL: edits} }
+
+func edit(function, old, new string) harness.Edit {
+	return harness.Edit{Function: function, Old: old, New: new}
+}
+
+func code(name string) harness.Mutant { return harness.Mutant{Go: name} }
+
+// The locks of a category.
+var (
+	lockOfOne = edit("append_one", `
+		if not pg_try_advisory_xact_lock(1684628083, dibs.lock_key(stream_category)) then
+			perform dibs.wait_for_category(stream_category);
+		end if;`, "")
+	lockOfSeveral = edit("append", `
+		perform pg_advisory_xact_lock(1684628083, k.key)
+		from (select distinct dibs.lock_key(split_part(s.name, '-', 1)) as key from unnest(streams) s (name) order by 1) k;`, "")
+	lockOfGroup = edit("append_each", `
+		if not pg_try_advisory_xact_lock(1684628083, dibs.lock_key(first_category)) then
+			perform dibs.wait_for_category(first_category);
+		end if;`, "")
+	otherLocksOfGroup = edit("append_each", `
+		offset 0) k
+		where pg_try_advisory_xact_lock(1684628083, dibs.lock_key(k.category));`, "offset 0) k;")
+	lockOfFind = edit("find_messages", "perform dibs.lock_category(split_part(stream, '-', 1));", "")
+)
+
+// The order of a category: what the locks are for.
+func order() []*Mutant {
+	disorder := append([]check.Invariant{check.Monotone}, skips...)
+	return []*Mutant{
+		{
+			"no-lock", "nobody locks a category, so a read goes past what is under way",
+			sql(lockOfOne, lockOfSeveral, lockOfGroup, otherLocksOfGroup), groups, disorder,
+		},
+		{"one-no-lock", "a write by itself does not lock its category", sql(lockOfOne), alone, disorder},
+		{"several-no-lock", "a write to several streams, or in a transaction, does not lock its categories", sql(lockOfSeveral), alone, disorder},
+		{"group-no-lock", "a group does not lock the category of its first write", sql(lockOfGroup), groups, disorder},
+		{"group-second-lock", "a group locks the category of its first write, and no other", sql(otherLocksOfGroup), groups, disorder},
+		{"one-early-position", "a write by itself takes its global position before the lock", sql(
+			edit("append_one", "fence_found bigint;", "fence_found bigint; early bigint := nextval('dibs.messages_global_position_seq');"),
+			edit("append_one", "into dibs.messages as m (category,", "into dibs.messages as m (global_position, category,"),
+			edit("append_one", "values (stream_category,", "values (early, stream_category,"),
+		), alone, disorder},
+		{"group-early-position", "a group takes its global positions before the lock", sql(
+			edit("append_each", "known integer[];", `known integer[];
+				early bigint[] := (select array_agg(nextval('dibs.messages_global_position_seq')) from generate_series(1, cardinality(ids)));`),
+			edit("append_each", "into dibs.messages as m (category,", "into dibs.messages as m (global_position, category,"),
+			edit("append_each", "select split_part(names[p.n], '-', 1), coalesce(", "select early[p.n], split_part(names[p.n], '-', 1), coalesce("),
+		), groups, disorder},
+		{"read-ahead", "a read goes on after the last global position that anybody has taken", sql(
+			edit("read_category", "select least(min(p.global_position), 9223372036854775806) + 1, count(*) > 1", `
+				select greatest(min(p.global_position),
+					case when count(*) = 1 then (select s.last_value from dibs.messages_global_position_seq s) end) + 1, count(*) > 1`),
+		), groups, skips},
+	}
+}
+
+// What is written.
+func writes() []*Mutant {
+	version := []check.Invariant{check.Linearizable}
+	return []*Mutant{
+		{"one-any-version", "a write by itself is done at any version", sql(
+			edit("append_one", "elsif expected = version or expected = -2 then", "elsif true then"),
+		), alone, version},
+		{"several-any-version", "a write to several streams, or in a transaction, is done at any version", sql(
+			edit("append", "where s.expected <> -2 and s.expected <> m.position", "where false"),
+		), alone, version},
+		{"group-any-version", "a write in a group is done at any version", sql(
+			edit("append_each", "when v.expected = v.version or v.expected = -2 then 'w'", "when true then 'w'"),
+			edit("follow_each", "when expected[w] in (versions_found[first], -2) then 'w'", "when true then 'w'"),
+		), groups, version},
+		{"id-any-content", "other content with an id that is taken is a duplicate", sql(
+			edit("find_recorded", `
+				or m.type <> r.type
+				or m.data::jsonb is distinct from r.data::jsonb
+				or m.metadata::jsonb is distinct from r.metadata::jsonb`, ""),
+		), alone, []check.Invariant{check.Reported}},
+		{
+			"no-sync", "a commit is answered before it is on the disk",
+			harness.Mutant{Settings: []string{"synchronous_commit=off", "wal_writer_delay=10s", "dibs.allow_unsafe_settings=on"}},
+			crashes,
+			[]check.Invariant{check.Lost},
+		},
+	}
+}
+
+// What is said of a write.
+func outcomes() []*Mutant {
+	phantom := []check.Invariant{check.Phantom}
+	return []*Mutant{
+		{
+			"group-neighbour", "a write in a group is told the outcome of its neighbour",
+			code("postgres/neighbour"), groups,
+			[]check.Invariant{check.Reported, check.Phantom},
+		},
+		{"group-left", "a write is done with its group though its caller has left, and was told that it is not", code("postgres/left"), pauses, phantom},
+		{
+			"definite", "a write whose answer was lost is said to have failed, and in a group is done again",
+			code("postgres/definite"), cuts,
+			[]check.Invariant{check.Phantom, check.Reported},
+		},
+		{"find-no-lock", "who finds out about a write does not wait for it", sql(lockOfFind), pauses, phantom},
+		{"find-no-fence", "who finds out about a write does not have it turned away if it comes later", sql(
+			edit("find_messages", `
+				insert into dibs.fences as f (category, fence) values (split_part(stream, '-', 1), 1)
+				on conflict (category) do update set fence = f.fence + 1;`, "null;"),
+		), pauses, phantom},
+		// A version that was looked up too early meets the unique index, and append looks again. The
+		// fence, which is looked up with it, meets nothing, if nobody has the server cancel the write. So
+		// the moment in which it matters is made longer, and nothing is cancelled in it.
+		{"one-early-look", "a write by itself looks up the version and the fence before the lock", sql(
+			lockOfOne,
+			edit("append_one", "if fence_found < 0 or fence <> fence_found then", `
+				begin perform pg_sleep(0.05); exception when query_canceled then null; end;
+				perform dibs.lock_category(stream_category);
+				if fence_found < 0 or fence <> fence_found then`),
+		), lonely, phantom},
+	}
+}
+
+func consumers() []*Mutant {
+	return []*Mutant{
+		{
+			"early-checkpoint", "a consumer records how far it has read, and not how far it has handled",
+			code("consumer/early"), groups,
+			[]check.Invariant{check.NoSkip},
+		},
+		{
+			"unfenced", "a consumer records its position whoever has recorded one since",
+			code("consumer/unfenced"), twins,
+			[]check.Invariant{check.Positions},
+		},
+		{"resize-from-the-top", "a group of another size begins where the first member was, and not the last", code("consumer/highest"), resizes, skips},
+		{"panic-is-success", "a message is handled at which the handler panics", code("consumer/panic"), groups, skips},
+		{"park-nothing", "a message is given up on, and not kept", code("consumer/unparked"), groups, skips},
+		{"no-lanes", "messages of one stream are handled side by side", code("consumer/lanes"), groups, []check.Invariant{check.Order}},
+	}
+}
+
+func reservations() []*Mutant {
+	broken := []check.Invariant{check.Reservation}
+	return []*Mutant{
+		{"key-any-content", "another command with a key that is taken is a duplicate", code("reservation/content"), alone, broken},
+		{"key-any-error", "a reservation that fails, for whatever reason, was made before", code("reservation/error"), cuts, broken},
+	}
+}

@@ -1,0 +1,130 @@
+package mutants_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/migrations"
+	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/mutants"
+	"github.com/dibs-go/dibs/soak/server"
+)
+
+func TestMain(m *testing.M) {
+	server.RunKeeper()
+	goleak.VerifyTestMain(m)
+}
+
+func TestEachMutantSaysWhatItIsAndWhatItBreaks(t *testing.T) {
+	t.Parallel()
+	names := map[string]bool{}
+	for _, m := range mutants.All() {
+		require.False(t, names[m.Name], m.Name)
+		names[m.Name] = true
+		require.NotEmpty(t, m.Says, m.Name)
+		require.NotEmpty(t, m.Breaks, m.Name)
+		require.NotNil(t, m.Scene, m.Name)
+		planted := 0
+		for _, there := range []bool{m.Plant.Go != "", len(m.Plant.SQL) > 0, len(m.Plant.Settings) > 0} {
+			if there {
+				planted++
+			}
+		}
+		require.Equal(t, 1, planted, m.Name)
+	}
+}
+
+var place = regexp.MustCompile(`mutant\.On\("([^"]+)"\)`)
+
+// A name that is not in the code is a bug that is not planted, and one that nobody runs is
+// one that is not found.
+func TestTheMutantsInGoAreThoseInTheCode(t *testing.T) {
+	t.Parallel()
+	inCode := map[string]bool{}
+	for _, dir := range []string{"messagestore", "consumer", "reservation", "handler"} {
+		err := filepath.WalkDir(filepath.Join("../..", dir), func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			src, err := os.ReadFile(path)
+			for _, found := range place.FindAllStringSubmatch(string(src), -1) {
+				inCode[found[1]] = true
+			}
+			return err
+		})
+		require.NoError(t, err)
+	}
+	run := map[string]bool{}
+	for _, m := range mutants.All() {
+		if m.Plant.Go != "" {
+			run[m.Plant.Go] = true
+		}
+	}
+	require.Equal(t, inCode, run)
+}
+
+func TestEachMutantInSQLCanBePlanted(t *testing.T) {
+	t.Parallel()
+	keeper, err := server.NewKeeper("/var/tmp")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, keeper.Close()) }()
+	p, err := server.NewPostgres(t.Context(), keeper.Dir(), "pg", &server.PostgresConfig{Settings: []string{"fsync=off"}})
+	require.NoError(t, err)
+	conn, err := pgx.Connect(t.Context(), p.URL("postgres"))
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+
+	for _, m := range mutants.All() {
+		tx, err := conn.Begin(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, m.Plant.Plant(t.Context(), conn), m.Name)
+		for _, e := range m.Plant.SQL { // each is once: planted, it is not there any more
+			if !strings.Contains(strings.Join(strings.Fields(e.New), " "), strings.Join(strings.Fields(e.Old), " ")) {
+				again := harness.Mutant{SQL: []harness.Edit{e}}
+				require.ErrorContains(t, again.Plant(t.Context(), conn), "is there 0 times", m.Name)
+			}
+		}
+		require.NoError(t, tx.Rollback(t.Context()))
+	}
+
+	twice := harness.Mutant{SQL: []harness.Edit{{Function: "append_one", Old: "perform", New: ""}}}
+	require.ErrorContains(t, twice.Plant(t.Context(), conn), "plant a bug in append_one")
+	nowhere := harness.Mutant{SQL: []harness.Edit{{Function: "append_two", Old: "begin", New: ""}}}
+	require.ErrorIs(t, nowhere.Plant(t.Context(), conn), pgx.ErrNoRows)
+}
+
+func TestSoManyADayAreAllInSomeDays(t *testing.T) {
+	t.Parallel()
+	all := mutants.All()
+	met := map[string]bool{}
+	for day := range uint64(len(all)+3) / 4 {
+		some := mutants.Some(4, day)
+		require.Len(t, some, 4)
+		for _, m := range some {
+			met[m.Name] = true
+		}
+		require.Equal(t, some, mutants.Some(4, day))
+	}
+	require.Len(t, met, len(all))
+	require.Equal(t, all, mutants.Some(0, 3))
+	require.Len(t, slices.Compact(mutants.Some(len(all)+9, 3)), len(all))
+}
+
+func TestAMutantIsChosenByItsName(t *testing.T) {
+	t.Parallel()
+	found, err := mutants.Named("no-lock", "definite")
+	require.NoError(t, err)
+	require.Len(t, found, 2)
+	_, err = mutants.Named("sunspots")
+	require.EqualError(t, err, `there is no mutant "sunspots"`)
+}

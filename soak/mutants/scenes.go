@@ -1,0 +1,47 @@
+package mutants
+
+import (
+	"time"
+
+	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/work"
+)
+
+// A Scene is a load, and faults, that provoke some bugs.
+type Scene struct {
+	Name       string
+	writers    int
+	goroutines int           // of each writer
+	pause      int           // in milliseconds, about, between two writes
+	gap        time.Duration // the longest between two faults
+	least      time.Duration // of torment, in the first run
+	faults     []string
+}
+
+// Where the server is killed there is time to do something before it is killed again.
+var (
+	alone   = &Scene{"alone", 6, 1, 3, 0, 4 * time.Second, nil}   // most writes go by themselves
+	groups  = &Scene{"groups", 4, 10, 2, 0, 4 * time.Second, nil} // most go in groups
+	crashes = &Scene{"crashes", 3, 3, 5, 4 * time.Second, 8 * time.Second, []string{"kill-server", "kill-backend"}}
+	lonely  = &Scene{"lonely pauses", 6, 1, 5, time.Second, 10 * time.Second, []string{"past-deadline"}}
+	cuts    = &Scene{"cuts", 4, 3, 5, 2 * time.Second, 4 * time.Second, []string{"cut"}}
+	pauses  = &Scene{"pauses", 4, 4, 10, time.Second, 10 * time.Second, []string{"past-deadline"}}
+	twins   = &Scene{"twins", 3, 3, 5, time.Second, 4 * time.Second, []string{"twin"}}
+	resizes = &Scene{"resizes", 3, 3, 5, time.Second, 4 * time.Second, []string{"resize"}}
+)
+
+// Options are those of a run of the scene, with a bug unless m is nil. Each round is twice as long
+// as the one before, and has other dice.
+func (s *Scene) Options(m *Mutant, seed uint64, round int) harness.Options {
+	o := harness.Options{Seed: seed + uint64(round), Duration: s.least << round, Writers: s.writers, Consumers: 3, Handlers: 2, Faults: s.faults}
+	if len(s.faults) == 0 {
+		o.Faults = []string{"none"}
+	}
+	o.Draw()
+	o.Life, o.Gap, o.Stall = 0, s.gap, 8*time.Second
+	o.Load = work.Load{Goroutines: s.goroutines, Categories: 3, Streams: 30, Skew: 1.1, MaxBytes: 16 << 10, Pause: s.pause}
+	if m != nil {
+		o.Mutant = &m.Plant
+	}
+	return o
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs/internal/mutant"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/soak/check"
+	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/history"
+	"github.com/dibs-go/dibs/soak/mutants"
+)
+
+var (
+	errSurvived  = errors.New("nobody found a bug that was planted")
+	errNoControl = errors.New("a run without any bug did not pass, so one with a bug says nothing")
+	errNoMutants = errors.New("this program has none of the bugs: build it with -tags failpoint,mutant, or run make mutants")
+)
+
+// A mutantsRun plants one bug after the other.
+type mutantsRun struct {
+	Only    []string `help:"These, by name, with commas; list to see all." placeholder:"NAME"`
+	Some    int      `help:"So many of them, others each day. All if it is 0." placeholder:"N"`
+	Seconds int      `help:"For how long the store is tormented with each at least, unless it is found before." default:"60" placeholder:"N"`
+	Seed    uint64   `help:"What is drawn from, and with --some which; the number of the day if it is 0." placeholder:"N"`
+	Out     string   `help:"The folder for what the runs leave with bugs that were not found." default:"results" placeholder:"DIR"`
+	Dir     string   `help:"Where the servers keep their data: on a disk." default:"/var/tmp" placeholder:"DIR"`
+}
+
+// Run has each bug found, after it was seen that without one there is nothing to find.
+func (f mutantsRun) Run(ctx context.Context) error {
+	if slices.Equal(f.Only, []string{"list"}) {
+		for _, m := range mutants.All() {
+			fmt.Fprintf(os.Stdout, "%-22s %s\n", m.Name, m.Says)
+		}
+		return nil
+	}
+	if f.Seed == 0 {
+		f.Seed = uint64(time.Now().Unix() / (24 * 60 * 60)) //nolint:gosec // it is after 1970
+	}
+	chosen := mutants.Some(f.Some, f.Seed)
+	if len(f.Only) > 0 {
+		var err error
+		if chosen, err = mutants.Named(f.Only...); err != nil {
+			return err
+		}
+	}
+	if !mutant.Planted && slices.ContainsFunc(chosen, func(m *mutants.Mutant) bool { return m.Plant.Go != "" }) {
+		return errNoMutants
+	}
+	f.Out = filepath.Join(f.Out, fmt.Sprintf("mutants-%s-%d", time.Now().UTC().Format("20060102-150405"), f.Seed))
+	fmt.Fprintf(os.Stdout, "seed %d, commit %s\n", f.Seed, commit())
+	if err := f.control(ctx, chosen); err != nil {
+		return err
+	}
+	return f.find(ctx, chosen)
+}
+
+// control runs all scenes of some bugs without any.
+func (f mutantsRun) control(ctx context.Context, chosen []*mutants.Mutant) error {
+	var seen []*mutants.Scene
+	for _, m := range chosen {
+		if slices.Contains(seen, m.Scene) {
+			continue
+		}
+		seen = append(seen, m.Scene)
+		if err := f.pass(ctx, m.Scene); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pass runs a scene without a bug, longer each time, until enough was done: a machine may be slow.
+func (f mutantsRun) pass(ctx context.Context, s *mutants.Scene) error {
+	tormented := time.Duration(0)
+	for round := 0; ; round++ {
+		options := s.Options(nil, f.Seed, round)
+		tormented += options.Duration
+		dir := filepath.Join(f.Out, fmt.Sprintf("control-%s-%d", s.Name, round))
+		verdict, complaints, err := f.once(ctx, options, dir)
+		if err != nil {
+			return err
+		}
+		if verdict.Passed() && len(complaints) == 0 {
+			fmt.Fprintf(os.Stdout, "without a bug, %s: passed, with %d writes and %d messages handled\n",
+				s.Name, verdict.Done[history.Write], verdict.Done[history.Handle])
+			return os.RemoveAll(dir)
+		}
+		if len(verdict.Broken) > 0 || len(complaints) > 0 || tormented > f.limit() {
+			fmt.Fprintln(os.Stdout, verdict, strings.Join(complaints, "\n"))
+			return fmt.Errorf("%w: %s", errNoControl, dir)
+		}
+	}
+}
+
+func (f mutantsRun) limit() time.Duration { return time.Duration(f.Seconds) * time.Second }
+
+func (f mutantsRun) find(ctx context.Context, chosen []*mutants.Mutant) error {
+	const line = "%-22s %-26s %-36s %s\n"
+	fmt.Fprintf(os.Stdout, "\n"+line, "bug", "where", "found by", "after")
+	survivors := 0
+	for _, m := range chosen {
+		began := time.Now()
+		by, err := f.hunt(ctx, m)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.Name, err)
+		}
+		if len(by) == 0 {
+			survivors++
+			by = []string{"NOBODY"}
+		}
+		fmt.Fprintf(os.Stdout, line, m.Name, m.Where(), strings.Join(by, ", "), time.Since(began).Round(time.Second))
+	}
+	fmt.Fprintf(os.Stdout, "\n%d of %d were found\n", len(chosen)-survivors, len(chosen))
+	if survivors > 0 {
+		return fmt.Errorf("%w: what the runs left is in %s", errSurvived, f.Out)
+	}
+	return nil
+}
+
+// hunt runs with a bug, longer each time, until one of the invariants is broken that it breaks. Another one
+// says nothing: a bug that is none, but nonsense, breaks the log of the server.
+func (f mutantsRun) hunt(ctx context.Context, m *mutants.Mutant) (by []string, err error) {
+	tormented := time.Duration(0) // a machine that is slow has as many rounds
+	for round := 0; round == 0 || tormented < f.limit(); round++ {
+		options := m.Scene.Options(m, f.Seed, round)
+		tormented += options.Duration
+		dir := filepath.Join(f.Out, fmt.Sprintf("%s-%d", m.Name, round))
+		verdict, _, err := f.once(ctx, options, dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, invariant := range m.Breaks {
+			if verdict.Broken[invariant] > 0 {
+				by = append(by, invariant.String())
+			}
+		}
+		if len(by) > 0 {
+			return by, os.RemoveAll(dir)
+		}
+	}
+	return nil, nil
+}
+
+// once does one run, and checks it. A control has to have done something.
+func (f mutantsRun) once(ctx context.Context, options harness.Options, dir string) (verdict *check.Verdict, complaints []string, err error) {
+	options.Out, options.Dir = dir, f.Dir
+	r := report{Commit: commit(), Date: time.Now().UTC(), Options: options}
+	if r.Result, err = harness.Run(ctx, options, zerolog.Nop()); err != nil {
+		return nil, nil, err
+	}
+	encoded, err := json.Marshal(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := os.WriteFile(filepath.Join(dir, reportFile), encoded, 0o600); err != nil {
+		return nil, nil, err
+	}
+	verdict, err = check.Run(ctx, check.Inputs{Histories: dir, Rows: rows(filepath.Join(dir, harness.RowsFile)), Facts: r.Result.Facts}, &check.Config{
+		Guards:     &check.Guards{Done: map[history.Func]int{history.Write: 100, history.Handle: 100}},
+		Unrecorded: []messagestore.Category{harness.Probes}, HealLimit: 5 * time.Minute,
+		AllowedSQLStates: allowed(),
+	})
+	return verdict, r.Result.Complaints, err
+}
