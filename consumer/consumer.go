@@ -164,17 +164,11 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 		return c.wrap(ErrRunning)
 	}
 	defer c.running.Store(false)
-	c.mu.Lock()
-	inHand := c.inHand
-	c.mu.Unlock()
-	if inHand > 0 {
-		return c.wrap(fmt.Errorf("%w: a handler of the run before has not returned", ErrRunning))
-	}
 
-	p, err := c.start(ctx, catchUp)
-	if err == nil && p != nil {
-		r := newRun(c, p, catchUp)
-		err = r.loop(ctx)
+	err := c.runOnce(ctx, catchUp)
+	for errors.Is(err, errEpoch) && ctx.Err() == nil && !ofHandler(err) {
+		c.config.Logger.Warn().Str("consumer", c.name).Str("category", string(c.category)).Str("error", errorText(err)).Msg("consumer starts again")
+		err = c.runOnce(ctx, catchUp)
 	}
 	if err == nil && catchUp {
 		err = ctx.Err()
@@ -185,6 +179,20 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 	}
 	c.config.Logger.Info().Str("consumer", c.name).Str("category", string(c.category)).Msg("consumer stopped")
 	return nil
+}
+
+func (c *Consumer) runOnce(ctx context.Context, catchUp bool) error {
+	c.mu.Lock()
+	inHand := c.inHand
+	c.mu.Unlock()
+	if inHand > 0 {
+		return fmt.Errorf("%w: a handler of the run before has not returned", ErrRunning)
+	}
+	p, err := c.start(ctx, catchUp)
+	if err != nil || p == nil {
+		return err
+	}
+	return newRun(c, p, catchUp).loop(ctx)
 }
 
 // start finds where to go on. It returns no place if ctx is done first.

@@ -71,7 +71,12 @@
 // [ErrPositionAhead], whether the store is behind it or has grown past it since: it knows the
 // message that it is right behind, and looks for it with each read, before it records a
 // position and when it starts. At rest it reads every 10 s. A message that was removed is not
-// missed, and a failover that lost nothing is not noticed.
+// missed.
+//
+// Where all that it has read is still there, what its handlers wrote may be lost. So where the
+// store tells of a failover or a restore ([messagestore.Store.Epoch]), it begins again, by
+// itself, at the position that the store has: what was not recorded is handed over once more,
+// after a failover that lost nothing too.
 //
 // # Errors of the store
 //

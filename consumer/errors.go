@@ -170,10 +170,14 @@ func (e *GraceExceededError) Error() string {
 // Is reports whether target is [ErrGraceExceeded].
 func (e *GraceExceededError) Is(target error) bool { return target == ErrGraceExceeded }
 
+// errEpoch ends a run whose store may have lost what handlers wrote. The next one goes on
+// from the recorded position.
+var errEpoch = errors.New("the store has another epoch: what was handled since the position was recorded is handed over again")
+
 // heals reports whether an error of the store may be gone the next time.
 func heals(err error) bool {
 	for _, lasting := range []error{
-		ErrConsumerFenced, ErrPositionAhead, ErrPositionCorrupt,
+		ErrConsumerFenced, ErrPositionAhead, ErrPositionCorrupt, errEpoch,
 		messagestore.ErrInvalid, messagestore.ErrNotSupported, messagestore.ErrIDConflict,
 	} {
 		if errors.Is(err, lasting) {

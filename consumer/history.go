@@ -85,3 +85,23 @@ func (c *Consumer) judge(ctx context.Context, stream messagestore.StreamName, ma
 	}
 	return ahead
 }
+
+// Epoch returns the store's, "" if it cannot tell. What a consumer has read may all be
+// there, and what its handlers made of it lost, with the record that they did.
+func (c *Consumer) epoch(ctx context.Context) (string, error) {
+	if s, ok := c.store.(interface {
+		Epoch(ctx context.Context) (string, error)
+	}); ok {
+		return s.Epoch(ctx)
+	}
+	return "", nil
+}
+
+// checkEpoch returns [errEpoch] if the store has another epoch than when p was found.
+func (c *Consumer) checkEpoch(ctx context.Context, p *place) error {
+	now, err := c.epoch(ctx)
+	if err == nil && now != p.epoch {
+		err = errEpoch
+	}
+	return err
+}

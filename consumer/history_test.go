@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,10 +27,11 @@ import (
 type history struct {
 	*memory.Driver
 	times map[messagestore.GlobalPosition]time.Time
+	epoch string
 }
 
 func newHistory() *history {
-	return &history{memory.New(), map[messagestore.GlobalPosition]time.Time{}}
+	return &history{Driver: memory.New(), times: map[messagestore.GlobalPosition]time.Time{}}
 }
 
 func (h *history) at(p messagestore.GlobalPosition, at *time.Time) {
@@ -75,6 +77,8 @@ func (r *replaced) by(other *history) {
 	r.now = other
 }
 
+func (r *replaced) Epoch(context.Context) (string, error) { return r.driver().epoch, nil }
+
 func (r *replaced) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
 	return r.driver().Append(ctx, a)
 }
@@ -107,12 +111,16 @@ func (r *replaced) Heads(ctx context.Context, categories []messagestore.Category
 // many: they, and all that was written after the first of them, are lost.
 func (r *replaced) restore(t *testing.T, lost int) *history {
 	t.Helper()
-	all := r.messages(t, account)
-	before := messagestore.GlobalPosition(1 << 62)
-	if lost > 0 {
-		before = all[len(all)-lost].GlobalPosition
+	if lost == 0 {
+		return r.restoreBefore(t, 1<<62)
 	}
-	all = append(all, append(r.messages(t, positions), r.messages(t, "other")...)...)
+	all := r.messages(t, account)
+	return r.restoreBefore(t, all[len(all)-lost].GlobalPosition)
+}
+
+func (r *replaced) restoreBefore(t *testing.T, before messagestore.GlobalPosition) *history {
+	t.Helper()
+	all := slices.Concat(r.messages(t, account), r.messages(t, positions), r.messages(t, "other"))
 	slices.SortFunc(all, func(a, b *messagestore.Recorded) int { return int(a.GlobalPosition - b.GlobalPosition) })
 	restored := newHistory()
 	for _, m := range all {
@@ -431,6 +439,133 @@ func TestNoPositionIsRecordedInAStoreThatWentBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A handler that writes to "other", under an id of the message's own.
+func effects(store *messagestore.Store, handled *atomic.Int64) consumer.Handler {
+	return consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Recorded) error {
+		handled.Add(1)
+		_, err := store.Write(ctx, "other-1", messagestore.AnyVersion, messagestore.Message{ID: uuid.NewSHA1(m.ID, nil), Body: Deposited{1}})
+		return err
+	})
+}
+
+// What was read is all there, so the consumer is not ahead, and what its handler made of it
+// is not.
+func TestWhatAHandlerWroteAndTheStoreLostIsWrittenAgain(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]*consumer.Config{
+		"NotRecorded": {PollInterval: time.Minute, PositionEvery: time.Minute}, "Recorded": {}, "InParallel": {Concurrency: 4}, "Types": {Types: []string{"Deposited"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := &replaced{now: newHistory()}
+				d.now.epoch = "1"
+				store := messagestore.New(d, nil)
+				var handled atomic.Int64
+				stop := running(t, newConsumer(t, store, effects(store, &handled), config))
+				write(t, store, "account-1", Deposited{1}, Deposited{2})
+				time.Sleep(30 * time.Second)
+				require.Equal(t, int64(2), handled.Load())
+				written := d.messages(t, "other")
+				require.Len(t, written, 2)
+
+				restored := d.restoreBefore(t, written[0].GlobalPosition)
+				restored.epoch = "2"
+				d.by(restored)
+				time.Sleep(2 * time.Minute)
+				synctest.Wait()
+
+				require.Len(t, d.messages(t, account), 2, "it has lost nothing that was read")
+				require.Len(t, d.messages(t, "other"), 2)
+				require.Equal(t, int64(4), handled.Load())
+				require.NoError(t, stop())
+			})
+		})
+	}
+}
+
+// A failover that lost nothing hands over again what was not recorded, as a crash does.
+func TestAnotherEpochHandsOverAgainWhatWasNotRecorded(t *testing.T) {
+	t.Parallel()
+	for name, again := range map[string]struct {
+		config *consumer.Config
+		want   int64
+	}{
+		"Recorded": {&consumer.Config{}, 1}, "NotRecorded": {&consumer.Config{PollInterval: time.Minute, PositionEvery: time.Minute}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := &replaced{now: newHistory()}
+				d.now.epoch = "1"
+				store := messagestore.New(d, nil)
+				var handled atomic.Int64
+				stop := running(t, newConsumer(t, store, effects(store, &handled), again.config))
+				write(t, store, "account-1", Deposited{1})
+				time.Sleep(30 * time.Second)
+				restored := d.restore(t, 0)
+				restored.epoch = "2"
+				d.by(restored)
+				time.Sleep(time.Hour)
+
+				require.Equal(t, again.want, handled.Load())
+				require.Len(t, d.messages(t, "other"), 1)
+				write(t, store, "account-1", Deposited{2})
+				synctest.Wait()
+				require.NoError(t, stop())
+				require.Equal(t, again.want+1, handled.Load())
+			})
+		})
+	}
+}
+
+func TestNoPositionIsRecordedInAnotherEpoch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := &replaced{now: newHistory()}
+		d.now.epoch = "1"
+		store := messagestore.New(d, nil)
+		var handled atomic.Int64
+		stop := running(t, newConsumer(t, store, effects(store, &handled), &consumer.Config{PollInterval: time.Minute, PositionEvery: time.Minute}))
+		write(t, store, "account-1", Deposited{1})
+		time.Sleep(time.Second)
+		restored := d.restoreBefore(t, d.messages(t, "other")[0].GlobalPosition)
+		restored.epoch = "2"
+		d.by(restored)
+
+		require.ErrorContains(t, stop(), "is handed over again")
+		_, err := store.Last(t.Context(), positions.Stream("ledger", "0", "0"))
+		require.ErrorIs(t, err, messagestore.ErrNotFound)
+	})
+}
+
+// What a handler has in hand is not given to a second one.
+func TestARunDoesNotBeginAgainBesideAHandlerThatDoesNotStop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := &replaced{now: newHistory()}
+		d.now.epoch = "1"
+		store := messagestore.New(d, nil)
+		var handled atomic.Int64
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			handled.Add(1)
+			time.Sleep(time.Hour)
+			return nil
+		}), &consumer.Config{Grace: time.Second})
+		errs := make(chan error, 1)
+		go func() { errs <- c.Run(t.Context()) }()
+		write(t, store, "account-1", Deposited{1})
+		time.Sleep(time.Second)
+		restored := d.restore(t, 0)
+		restored.epoch = "2"
+		d.by(restored)
+
+		require.ErrorIs(t, <-errs, consumer.ErrRunning)
+		require.Equal(t, int64(1), handled.Load())
+		time.Sleep(2 * time.Hour)
+	})
 }
 
 // readers are the ways in which a consumer reads its category.

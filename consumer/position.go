@@ -30,6 +30,7 @@ func (recorded) MessageType() string { return "Recorded" }
 type place struct {
 	ledger     messagestore.StreamName
 	generation messagestore.Version // of the ledger
+	epoch      string               // of the store, before the position was read
 	stream     messagestore.StreamName
 	version    messagestore.Version // of the stream, as this run knows it
 	recorded                        // in it
@@ -43,6 +44,10 @@ type place struct {
 // resume finds where to go on.
 func (c *Consumer) resume(ctx context.Context) (*place, error) {
 	p := &place{ledger: c.ledger()}
+	var err error
+	if p.epoch, err = c.epoch(ctx); err != nil {
+		return nil, err
+	}
 	current, err := c.joinGeneration(ctx)
 	if err != nil {
 		return nil, err
@@ -97,9 +102,12 @@ func (c *Consumer) checkGeneration(ctx context.Context, ledger messagestore.Stre
 
 // recordPosition writes a position at the version that this run wrote or read last,
 // so that of two processes with one identity the second finds out. It records nothing in
-// a store that has lost what was read last.
+// a store that has lost what was read last, or that may have lost what handlers wrote.
 func (c *Consumer) recordPosition(ctx context.Context, p *place, at recorded, read messagestore.Mark) error {
 	if err := c.checkMark(ctx, p.stream, read); err != nil {
+		return err
+	}
+	if err := c.checkEpoch(ctx, p); err != nil {
 		return err
 	}
 	// A resize later than this look is found out by the next. Nothing is lost by it:

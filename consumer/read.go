@@ -138,7 +138,9 @@ func (r *run) startRead(ctx context.Context, now time.Time) {
 		if p.err == nil {
 			p.checked = check || len(p.Messages) > 0
 			if check && len(p.Messages) == 0 {
-				p.err = r.checkGeneration(ctx, r.place.ledger, r.place.generation)
+				if p.err = r.checkGeneration(ctx, r.place.ledger, r.place.generation); p.err == nil {
+					p.err = r.checkEpoch(ctx, r.place)
+				}
 			}
 		}
 		r.pages <- p

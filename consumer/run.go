@@ -297,10 +297,16 @@ func (r *run) moved() bool {
 // lost reports whether the position is not this run's to record any more. What a
 // handler failed with says nothing of that: it may be of another consumer.
 func (r *run) lost() bool {
-	if _, handlers := errors.AsType[*MessageError](r.fatal); handlers {
+	if ofHandler(r.fatal) {
 		return false
 	}
-	return errors.Is(r.fatal, ErrConsumerFenced) || errors.Is(r.fatal, ErrPositionAhead) || errors.Is(r.fatal, ErrPositionCorrupt)
+	return errors.Is(r.fatal, errEpoch) || errors.Is(r.fatal, ErrConsumerFenced) || errors.Is(r.fatal, ErrPositionAhead) || errors.Is(r.fatal, ErrPositionCorrupt)
+}
+
+// ofHandler reports whether a handler failed with err.
+func ofHandler(err error) bool {
+	_, is := errors.AsType[*MessageError](err)
+	return is
 }
 
 // finish records the position for the last time.

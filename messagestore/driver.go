@@ -82,6 +82,17 @@ type HeadsDriver interface {
 	Heads(ctx context.Context, categories []Category) ([]GlobalPosition, error)
 }
 
+// An EpochDriver can tell that its database may have gone back, by a restored backup or a
+// failover, to whom no message tells: who has only written what is lost.
+type EpochDriver interface {
+	Driver
+
+	// Epoch returns what stays the same for as long as nothing that was committed is lost.
+	// It may be another though nothing was. An error that matches [ErrNotSupported] is for
+	// good.
+	Epoch(ctx context.Context) (string, error)
+}
+
 // A ListeningDriver hears of what other processes write, as soon as it can be read.
 type ListeningDriver interface {
 	Driver

@@ -309,6 +309,24 @@ func (s *Store) CategoryPage(ctx context.Context, q CategoryQuery) (CategoryPage
 	return page, nil
 }
 
+// Epoch returns what is another once the store may have lost what was committed: after a
+// failover, one that lost nothing too, or the restore of a backup. It is "" if the driver
+// cannot tell (see [EpochDriver]).
+func (s *Store) Epoch(ctx context.Context) (string, error) {
+	driver, ok := s.driver.(EpochDriver)
+	if !ok {
+		return "", nil
+	}
+	epoch, err := driver.Epoch(ctx)
+	switch {
+	case errors.Is(err, ErrNotSupported):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("read epoch: %w", err)
+	}
+	return epoch, nil
+}
+
 // Last returns the last message of stream, or an error matching [ErrNotFound].
 func (s *Store) Last(ctx context.Context, stream StreamName) (*Recorded, error) {
 	return s.last(ctx, stream, "")

@@ -431,3 +431,30 @@ func TestABufferMayBeUsedAgainAfterTheWrite(t *testing.T) {
 		require.JSONEq(t, `{"a":1}`, string(r.Data))
 	}
 }
+
+// A driver of epochs tells one, or that it cannot.
+type epochs struct {
+	*memory.Driver
+	epoch string
+	err   error
+}
+
+func (d epochs) Epoch(context.Context) (string, error) { return d.epoch, d.err }
+
+func TestAStoreTellsItsEpochIfItsDriverCan(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		driver messagestore.Driver
+		want   string
+		err    error
+	}{
+		{memory.New(), "", nil},
+		{epochs{memory.New(), "", messagestore.ErrNotSupported}, "", nil},
+		{epochs{memory.New(), "1", nil}, "1", nil},
+		{epochs{memory.New(), "1", errLost}, "", errLost},
+	} {
+		epoch, err := messagestore.New(c.driver, nil).Epoch(t.Context())
+		require.ErrorIs(t, err, c.err)
+		require.Equal(t, c.want, epoch)
+	}
+}

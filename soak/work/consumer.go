@@ -80,13 +80,11 @@ func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
 		Logger: w.log,
 		Errors: consumer.ErrorPolicy{Retries: 1000, MinBackoff: 100 * time.Millisecond, MaxBackoff: 500 * time.Millisecond},
 	}
-	c, err := consumer.New(&watchedStore{w.store, w}, w.task.Category, w.task.Consumer, &watchedHandler{w, h}, config)
+	c, err := consumer.New(&watchedStore{recorder: w.store, watched: w}, w.task.Category, w.task.Consumer, &watchedHandler{w, h}, config)
 	if err != nil {
 		return err
 	}
-	begin := w.event(history.Run)
-	begin.Size, begin.Member, begin.Generation, begin.Interval, begin.Batch = w.task.Size, w.task.Member, w.task.Generation, positionInterval, batchSize
-	w.run = w.history.begin(begin)
+	w.begin()
 	err = c.Run(ctx)
 	end, kind := w.event(history.Run), history.OK
 	end.Run = 0
@@ -102,6 +100,22 @@ func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
 	}
 	w.history.end(w.run, kind, end)
 	return err
+}
+
+func (w *watched) begin() {
+	begin := w.event(history.Run)
+	begin.Size, begin.Member, begin.Generation, begin.Interval, begin.Batch = w.task.Size, w.task.Member, w.task.Generation, positionInterval, batchSize
+	begin.Run = 0
+	w.run = w.history.begin(begin)
+}
+
+// again ends one run and begins the next, as the consumer does by itself in another epoch of
+// the store.
+func (w *watched) again() {
+	end := w.event(history.Run)
+	end.Run, end.Class, end.Note = 0, "error", "another epoch"
+	w.history.end(w.run, history.Fail, end)
+	w.begin()
 }
 
 // A watchedHandler writes down each call.
@@ -324,6 +338,29 @@ func (w *watched) outcome(ctx context.Context, _ *messagestore.Recorded, result 
 type watchedStore struct {
 	*recorder
 	watched *watched
+
+	mu    sync.Mutex
+	epoch string // that the consumer knows of
+	over  bool   // it has been told of another, and ends its run
+}
+
+// Epoch tells the consumer the store's. It asks when it begins, and while it runs.
+func (s *watchedStore) Epoch(ctx context.Context) (string, error) {
+	now, err := s.recorder.Epoch(ctx)
+	if err != nil {
+		return now, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.over:
+		s.over = false
+		s.watched.again()
+	case s.epoch != "" && s.epoch != now:
+		s.over = true
+	}
+	s.epoch = now
+	return now, nil
 }
 
 // CategoryPage implements [consumer.Store].
