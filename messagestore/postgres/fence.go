@@ -14,6 +14,10 @@ import (
 // asks what became of it. So a Find that does not find raises the category's fence,
 // and a write says where it believed that to be when its caller came: sent before,
 // it comes too late, and sent after, it is turned away once and tried again.
+//
+// A store that went back, by a restore or a failover, may have its fences where they were
+// before. So what the store says is believed, lower or not; and a fence is raised to the
+// time, so that it is nowhere that any history of the store had it.
 type fences struct {
 	mu sync.Mutex
 	by map[messagestore.Category]int64
@@ -39,15 +43,15 @@ func (f *fences) raised(answers []answer) bool {
 	if len(answers) != 1 || answers[0].outcome != "fenced" {
 		return false
 	}
-	f.raise(messagestore.StreamName(answers[0].stream).Category(), int64(answers[0].version))
+	f.learn(messagestore.StreamName(answers[0].stream).Category(), int64(answers[0].version))
 	return true
 }
 
-func (f *fences) raise(category messagestore.Category, fence int64) {
+func (f *fences) learn(category messagestore.Category, fence int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.by == nil {
 		f.by = map[messagestore.Category]int64{}
 	}
-	f.by[category] = max(f.by[category], fence)
+	f.by[category] = fence
 }

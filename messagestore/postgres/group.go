@@ -292,7 +292,7 @@ func (d *Driver) answer(ctx context.Context, l *line, group []*ticket, a eachAns
 		case 'b':
 			again = append(again, t)
 		case 'f':
-			d.fences.raise(t.append.Stream.Category(), version)
+			d.fences.learn(t.append.Stream.Category(), version)
 			t.fences = d.fences.of([]messagestore.Append{t.append}) // before it is asked, by putBack, who still wants it
 			again = append(again, t)
 		default:

@@ -439,6 +439,42 @@ func TestGroupDoesNotWriteForACallerThatWasToldItDidNot(t *testing.T) {
 	require.Equal(t, messagestore.Version(0), version)
 }
 
+// A restored backup or a standby that was behind has its fences where they were before.
+func TestAFenceThatWasLearnedOfALostHistoryHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	c := gather(t)
+	c.driver.Learn(c.category, 7)
+	for n := range 2 {
+		c.add(t.Context(), record(c.category.Stream(fmt.Sprint(n))), func(_ messagestore.Written, err error) { require.NoError(t, err) })
+	}
+	c.release()
+	c.wg.Wait()
+	require.NoError(t, <-c.first)
+	_, writes := c.driver.Flushes()
+	require.Equal(t, int64(2), writes, "together")
+
+	c.driver.Learn(c.category, 7)
+	_, err := c.driver.Append(t.Context(), record(c.category.Stream("alone")))
+	require.NoError(t, err)
+}
+
+// What is on its way with such a fence is turned away too, wherever that was.
+func TestAFenceIsRaisedToWhereItNeverWas(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	driver := postgres.New(pool, nil)
+	stream := storetest.Category(t).Stream("1")
+	for _, before := range []int64{1, 2} { // it was there, or is where the next one would be
+		_, err := driver.Find(t.Context(), stream, []uuid.UUID{uuid.New()})
+		require.NoError(t, err)
+		var outcome string
+		require.NoError(t, pool.QueryRow(t.Context(),
+			"select outcome from dibs.append(array[$1], '{-1}', '{1}', array[gen_random_uuid()], '{T}', '{\"{}\"}', '{null}', array[$2::bigint])", string(stream), before,
+		).Scan(&outcome))
+		require.Equal(t, "fenced", outcome)
+	}
+}
+
 // The same for one whose group has not been sent when its caller leaves: what counts
 // is the fence that there was when the caller came.
 func TestGroupThatIsSentAfterItsCallerAskedIsTurnedAway(t *testing.T) {

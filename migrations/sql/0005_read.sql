@@ -348,8 +348,11 @@ begin
         using errcode = 'DB002', column = 'stream';
     end if;
 
-    insert into dibs.fences as f (category, fence) values (split_part(stream, '-', 1), 1)
-    on conflict (category) do update set fence = f.fence + 1;
+    -- To where no writer believes it to be, also one who learned of it before the store
+    -- went back to a backup or a standby.
+    insert into dibs.fences as f (category, fence)
+    values (split_part(stream, '-', 1), (extract(epoch from clock_timestamp()) * 1000000)::bigint)
+    on conflict (category) do update set fence = greatest(f.fence + 1, excluded.fence);
   else
     perform dibs.await_standby();
   end if;
@@ -404,7 +407,7 @@ hear of is there when this has been committed.';
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0005_read.sql', 'db880b0d1b07ecc47e8fc0d1c7d326b3fc0c49294c443fde48d49efc29ce1266');
+values ('0005_read.sql', '9e13aeef085d06f014a7ffabc281c685180408385841e9b32f16e360d7a2dda2');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
