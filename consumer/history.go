@@ -80,6 +80,8 @@ func (c *Consumer) judge(ctx context.Context, stream messagestore.StreamName, ma
 		return err
 	case m.Position > mark.Position, m.Mark() == mark:
 		return nil
+	case m.IsTombstone() && m.GlobalPosition > mark.GlobalPosition:
+		return nil // that of a stream which was deleted already, and then with its name
 	default:
 		ahead.Found = m.ID
 	}

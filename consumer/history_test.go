@@ -661,6 +661,10 @@ func TestWhatIsRemovedIsNotLost(t *testing.T) {
 					at(endOf(t, r.Store, r.category))
 					remove(t, r, stream)
 					at(endOf(t, r.Store, r.category))
+					if how == "Deleted" || how == "Trimmed" { // the tombstone that was read last is another's place now
+						r.delete(t, stream, true)
+						at(endOf(t, r.Store, r.category))
+					}
 				}
 				cancel()
 				require.NoError(t, <-errs)
