@@ -149,8 +149,9 @@ func outcomes() []*Mutant {
 		{"find-no-lock", "who finds out about a write does not wait for it", sql(lockOfFind), pauses, phantom},
 		{"find-no-fence", "who finds out about a write does not have it turned away if it comes later", sql(
 			edit("find_messages", `
-				insert into dibs.fences as f (category, fence) values (split_part(stream, '-', 1), 1)
-				on conflict (category) do update set fence = f.fence + 1;`, "null;"),
+				insert into dibs.fences as f (category, fence)
+				values (split_part(stream, '-', 1), (extract(epoch from clock_timestamp()) * 1000000)::bigint)
+				on conflict (category) do update set fence = greatest(f.fence + 1, excluded.fence);`, "null;"),
 		), pauses, phantom},
 		// A version that was looked up too early meets the unique index, and append looks again. The
 		// fence, which is looked up with it, meets nothing, if nobody has the server cancel the write. So
