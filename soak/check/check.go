@@ -224,6 +224,7 @@ const (
 	conflict
 	written
 	notWritten
+	idConflict
 	won
 	duplicate
 	keyReused

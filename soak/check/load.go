@@ -128,6 +128,8 @@ func classOf(c string) class {
 		return written
 	case history.NotWritten:
 		return notWritten
+	case history.IDConflict:
+		return idConflict
 	case history.Won:
 		return won
 	case history.Duplicate:
@@ -351,10 +353,13 @@ func (r *run) linkResolutions() {
 	if len(r.resolved) == 0 {
 		return
 	}
-	wanted := make(map[history.Ref]int32, len(r.resolved))
+	wanted := make(map[history.Ref]class, len(r.resolved))
 	for _, x := range r.resolved {
-		if r.ops[x.by].kind == ok {
-			wanted[x.ref] = x.by
+		switch o := &r.ops[x.by]; {
+		case o.kind == ok:
+			wanted[x.ref] = o.class
+		case o.kind == fail && o.class == idConflict:
+			wanted[x.ref] = notWritten // something else has the id
 		}
 	}
 	for i := range r.ops {
@@ -362,8 +367,8 @@ func (r *run) linkResolutions() {
 		if o.fn != isWrite || o.kind != info {
 			continue
 		}
-		if by, found := wanted[r.ref(o)]; found {
-			o.resolved = r.ops[by].class
+		if said, found := wanted[r.ref(o)]; found {
+			o.resolved = said
 		}
 	}
 }

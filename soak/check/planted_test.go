@@ -71,6 +71,19 @@ func TestEachPlantedBugBreaksExactlyItsInvariant(t *testing.T) {
 			slices.Reverse(m)
 			w.commit(stream, m...)
 		}},
+		{"something else that has the id was resolved as written", check.Reported, func(w *world) {
+			_, other := w.reuse()
+			w.resolve(60, 70, other, history.Written)
+		}},
+		{"a write that was said to have met its id elsewhere is there", check.Phantom, func(w *world) {
+			a := w.try(10, 20, stream, anyVersion, 1, history.Info, "")
+			w.resolve(30, 40, a, history.IDConflict)
+			w.commit(stream, a.invoke.Appends[0].Messages...)
+		}},
+		{"neither of two that have an id is what is there", check.Reported, func(w *world) {
+			first, _ := w.reuse()
+			w.row(first, 0).Hash++
+		}},
 		{"a gap in a stream", check.Dense, func(w *world) {
 			w.write(10, 20, stream, anyVersion, 1)
 			a := w.write(30, 40, stream, anyVersion, 1)
@@ -315,6 +328,31 @@ func TestEachPlantedBugBreaksExactlyItsInvariant(t *testing.T) {
 	}
 }
 
+// Two writes of unknown outcome may have one id: the second was refused for it.
+func TestAnIDThatWasUsedForSomethingElseIsOfWhoWroteIt(t *testing.T) {
+	t.Parallel()
+	for _, last := range []string{history.Written, ""} {
+		w := &world{}
+		first, other := w.reuse()
+		if last != "" {
+			w.resolve(60, 65, first, last)
+		}
+		w.resolve(60, 70, other, history.IDConflict)
+		v := w.verdict(t, nil)
+		require.True(t, v.Passed(), "%v", v)
+	}
+}
+
+// reuse has one write whose outcome is unknown, and another, of something else under its id,
+// that comes to nothing.
+func (w *world) reuse() (first, other *act) {
+	first = w.try(10, 20, stream, anyVersion, 1, history.Info, "")
+	w.commit(stream, first.invoke.Appends[0].Messages...)
+	other = w.try(30, 40, stream, anyVersion, 1, history.Info, "")
+	other.invoke.Appends[0].Messages[0].ID = first.invoke.Appends[0].Messages[0].ID
+	return first, other
+}
+
 // resolve asks what became of a write.
 func (w *world) resolve(from, to int64, of *act, class string) {
 	asked := history.Append{Stream: of.invoke.Appends[0].Stream, Messages: of.invoke.Appends[0].Messages}
@@ -325,7 +363,11 @@ func (w *world) resolve(from, to int64, of *act, class string) {
 			answer.Appends[0].Version, answer.Appends[0].Global = r.Position, r.Global
 		}
 	}
-	w.do("writer-3", from, to, history.OK, history.Event{
+	kind := history.OK
+	if class == history.IDConflict {
+		kind = history.Fail
+	}
+	w.do("writer-3", from, to, kind, history.Event{
 		Func: history.Resolve, Ref: history.Ref{Proc: of.proc, Op: of.invoke.Op}, Appends: []history.Append{asked},
 	}, answer)
 }

@@ -96,8 +96,14 @@ func checkID(r *run, all []int32) {
 				first++
 				candidate, from, sure = m.attempt, o.time, true
 			}
-		case n >= 0 && o.fn == isWrite && o.kind == info && !r.refuted(all, o) && !sure:
-			if candidate < 0 || fits(r, m.attempt, n) {
+		case n >= 0 && o.fn == isWrite && o.kind == info && !r.refuted(all, o):
+			if o.resolved == written && len(r.failovers) == 0 && !r.same(m, n) {
+				v.broken(Reported, about, "message %s was said to be written, and what is there is something else", id)
+			}
+			if sure {
+				continue
+			}
+			if candidate < 0 || fits(r, m, n) {
 				candidate = m.attempt
 			}
 			from = min(from, o.time)
@@ -112,7 +118,7 @@ func checkID(r *run, all []int32) {
 	if candidate >= 0 {
 		if !sure {
 			m := &r.messages[r.messageOf(candidate, id)]
-			if m.value != r.rows[n].value || m.hash != r.rows[n].hash || r.appends[candidate].stream != r.rows[n].stream {
+			if !r.same(m, n) {
 				v.broken(Reported, about, "message %s is not there as it was sent", id)
 			}
 		}
@@ -146,9 +152,16 @@ func (r *run) refuted(all []int32, o *op) bool {
 	return false
 }
 
-// fits says that an attempt's expected version goes with where its row is.
-func fits(r *run, attempt, n int32) bool {
-	a := &r.appends[attempt]
+// same says that a message is in row n as it was sent.
+func (r *run) same(m *message, n int32) bool {
+	x := &r.rows[n]
+	return m.value == x.value && m.hash == x.hash && r.appends[m.attempt].stream == x.stream
+}
+
+// fits says that a message may be the one in row n: it is the same, and its expected version goes with
+// where it is.
+func fits(r *run, m *message, n int32) bool {
+	a := &r.appends[m.attempt]
 	at := r.rows[n].position
 	for k := range a.n {
 		if r.messages[a.first+k].row == n {
@@ -156,7 +169,7 @@ func fits(r *run, attempt, n int32) bool {
 			break
 		}
 	}
-	return a.stream == r.rows[n].stream && (a.expected == int64(messagestore.AnyVersion) || a.expected == at-1)
+	return r.same(m, n) && (a.expected == int64(messagestore.AnyVersion) || a.expected == at-1)
 }
 
 func (r *run) messageOf(attempt int32, id uuid.UUID) int32 {
