@@ -32,8 +32,9 @@ type reading struct {
 	full  bool
 }
 
-// maxByView bounds what is asked of a view, whose queries have it written out.
-const maxByView = 1000
+// maxByView bounds what is asked of a view, whose queries have it written out: a full
+// batch, and the message before it, by which a consumer sees that it is still there.
+const maxByView = 1001
 
 // largeStore is what a table has to have for queries of views. Their plans are kept for as
 // long as the connection's statements are, and one that was made for a small table would

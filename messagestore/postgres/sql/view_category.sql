@@ -8,6 +8,6 @@ from (
   where (s.category, s.global_position) operator(pg_catalog.>=) ((select $1::text), (select $2::bigint))
     and s.category operator(pg_catalog.<=) (select $1::text)
   order by s.category, s.global_position
-  limit 1001
+  limit 1002
 ) m
 limit (select $3::integer)

@@ -7,7 +7,7 @@
     where (s.stream_name, s.position) operator(pg_catalog.<=) ((select $1::text), (select $2::bigint))
       and s.stream_name operator(pg_catalog.>=) (select $1::text)
     order by s.stream_name desc, s.position desc
-    limit 1000
+    limit 1001
   ) m
   limit (select $3::integer)
 )
