@@ -146,6 +146,9 @@ func (f run) options() harness.Options {
 		o.Seed = rand.Uint64()
 	}
 	o.Draw()
+	if f.Long {
+		o.Life /= 4 // or too few die
+	}
 	return o
 }
 

@@ -27,7 +27,7 @@ const (
 	shortPatience = 400 * time.Millisecond
 	resolveWithin = 15 * time.Second
 	askAgain      = 300 * time.Millisecond
-	holdBack      = 300 * time.Millisecond
+	holdBack      = 100 * time.Millisecond
 )
 
 // A caller is one goroutine of a writer. It has one user.
@@ -86,8 +86,8 @@ func (w *caller) loop(ctx context.Context) error {
 }
 
 // pause waits between two calls, and after one that failed until the store answers. Where
-// consumers are far behind it waits for them: what a writer is ahead of them tests nothing,
-// and they have to catch up in the end.
+// consumers are far behind it waits for them longer, and mostly asks: what a writer is ahead
+// of them tests nothing, and they have to catch up in the end.
 func (w *caller) pause(ctx context.Context) {
 	most := time.Duration(2*w.task.Load.Pause+1) * time.Millisecond
 	switch {
@@ -114,7 +114,11 @@ func (w *caller) next() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), most)
 	defer cancel()
-	switch n := w.random.IntN(100); {
+	n := w.random.IntN(100)
+	if w.behind.Load() && w.random.IntN(3) > 0 {
+		n = 0
+	}
+	switch {
 	case n < 20:
 		w.version(ctx)
 		return nil
