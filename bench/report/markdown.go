@@ -64,14 +64,25 @@ func goalsTable(b *strings.Builder, r Results) {
 	fmt.Fprintf(b, "| work | goal | measured | |\n|---|---|---|---|\n")
 	for _, c := range r.Cases {
 		for _, g := range c.Goals {
-			verdict := "**missed**"
-			if g.Met {
-				verdict = "met"
-			}
-			fmt.Fprintf(b, "| %s | %s | %s | %s |\n", c.Shows, goalText(g), measuredText(g), verdict)
+			fmt.Fprintf(b, "| %s | %s | %s | %s |\n", c.Shows, goalText(g), measuredText(g), verdict(g))
 		}
 	}
 	fmt.Fprintln(b)
+}
+
+// verdict says whether a goal was met, and by how much of it it was not.
+func verdict(g Goal) string {
+	bound := max(g.AtLeast, g.AtMost)
+	switch by := math.Round(100 * math.Abs(g.Median-bound) / bound); {
+	case g.Met:
+		return "met"
+	case g.Figure == (Figure{}):
+		return "**missed**"
+	case by == 0:
+		return "**missed** by less than 1 %"
+	default:
+		return fmt.Sprintf("**missed** by %g %%", by)
+	}
 }
 
 func goalText(g Goal) string {

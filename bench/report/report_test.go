@@ -116,7 +116,8 @@ func TestReportSaysWhatWasMetAndWhatWasMissed(t *testing.T) {
 
 	require.Contains(t, text, "2 of 4 met")
 	require.Contains(t, text, "| Dibs: rate ≥ 2x Redis, appendfsync always | 20x (18x to 31x) | met |")
-	require.Contains(t, text, "| Dibs: rate ≥ 2x Redis, appendfsync always | 0.5x (0.4x to 0.6x) | **missed** |")
+	require.Contains(t, text, "| Dibs: rate ≥ 2x Redis, appendfsync always | 0.5x (0.4x to 0.6x) | **missed** by 75 % |")
+	require.Contains(t, text, "| Dibs: p50 ≤ 1x COPY | 2x (1x to 4x) | **missed** by 100 % |")
 	require.Contains(t, text, "![Latency <against> load](folder/latency.svg)")
 	require.Contains(t, text, "**broken failed**: it broke")
 	require.Contains(t, text, "A **short** run")
