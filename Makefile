@@ -65,6 +65,11 @@ soak: ## Torment a store for three minutes and check its history (SOAK=--ci: to 
 	scripts/setup postgresql
 	cd soak && go build -buildvcs=auto -tags failpoint -o ../bin/soak . && exec ../bin/soak $(SOAK)
 
+.PHONY: soak/ci
+soak/ci: ## Torment a store to the goals of a build, and have it fail over 3 + 3 times: some ten minutes
+	$(MAKE) soak SOAK=--ci
+	$(MAKE) soak SOAK=failover
+
 .PHONY: mutants
 mutants: ## Plant bugs and see that the soak finds each (MUTANTS=4: so many, others each day)
 	scripts/setup postgresql
@@ -101,4 +106,4 @@ build: ## Build bin/dibs
 .PHONY: ci
 ci: export CI := true
 ci: MUTANTS := 4
-ci: tidy vet lint test/race test/bench test/soak mutants demo demo/postgres ## Run all that a change must pass
+ci: tidy vet lint test/race test/bench test/soak soak/ci mutants demo demo/postgres ## Run all that a change must pass

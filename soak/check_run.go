@@ -82,7 +82,7 @@ func (c checkRun) Run(ctx context.Context) error {
 	switch {
 	case !verdict.Passed() || len(r.Result.Complaints) > 0:
 		return errViolated
-	case goals.Must && slices.ContainsFunc(all, func(f figure) bool { return f.missed }):
+	case (goals.Must || failovers.Total() > 0) && slices.ContainsFunc(all, func(f figure) bool { return f.missed && !f.time }):
 		return errMissed
 	}
 	return nil

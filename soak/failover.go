@@ -45,9 +45,9 @@ func (f failover) options() harness.Options {
 // failoverFigures are those of a run that loses the primary.
 func failoverFigures(want harness.Failovers, r *harness.Result, v *check.Verdict) []figure {
 	done := func(name string, want int, way string) figure {
-		return figure{name, thousands(want), thousands(r.Faults[way]), r.Faults[way] < want}
+		return figure{name: name, goal: thousands(want), got: thousands(r.Faults[way]), missed: r.Faults[way] < want}
 	}
-	none := func(name string, got int64) figure { return figure{name, "0", thousands(int(got)), got > 0} }
+	none := func(name string, got int64) figure { return figure{name: name, goal: "0", got: thousands(int(got)), missed: got > 0} }
 	return []figure{
 		done("failovers to a synchronous standby", want.Sync, harness.SyncLoss),
 		done("failovers to an asynchronous standby", want.Async, harness.AsyncLoss),

@@ -14,6 +14,7 @@ import (
 type figure struct {
 	name, goal, got string
 	missed          bool
+	time            bool // it hangs on the machine, and fails no run
 }
 
 // figures are those of a run, in the order in which docs/reliability.md has them.
@@ -45,7 +46,7 @@ func figures(goals *harness.Goals, r *harness.Result, v *check.Verdict) []figure
 		least("kill -9 of PostgreSQL under load", goals.ServerKills, r.Crashes),
 		least("kill -9 of clients at failpoints", goals.ClientKills, r.ClientKills()),
 		least("messages through faults", goals.Messages, int(r.Messages)),
-		{"  lost / phantom / done twice / skipped / out of order", "0 / 0 / 0 / 0 / 0", strings.Join(kinds, " / "), anyWrong},
+		{name: "  lost / phantom / done twice / skipped / out of order", goal: "0 / 0 / 0 / 0 / 0", got: strings.Join(kinds, " / "), missed: anyWrong},
 		least("unknown outcomes, resolved right", goals.Resolved, int(v.ResolvedWritten+v.ResolvedNotWritten)),
 		least("operations checked for linearizability", goals.Checked, int(v.Checked[check.Linearizable])),
 		recovered("handling again after a kill, p99", goals.Recovery, r.Recovery.First),
@@ -58,7 +59,7 @@ func figures(goals *harness.Goals, r *harness.Result, v *check.Verdict) []figure
 // recovered is a figure of times. It has a goal if that is not 0.
 func recovered(name string, goal time.Duration, times []time.Duration) figure {
 	p99 := harness.Quantile(times, 0.99)
-	f := figure{name: name, got: fmt.Sprintf("%.1f s of %d, median %.1f s", p99.Seconds(), len(times), harness.Quantile(times, 0.5).Seconds())}
+	f := figure{name: name, time: len(times) > 0, got: fmt.Sprintf("%.1f s of %d, median %.1f s", p99.Seconds(), len(times), harness.Quantile(times, 0.5).Seconds())}
 	if goal > 0 {
 		f.goal, f.missed = fmt.Sprintf("< %.0f s", goal.Seconds()), p99 >= goal || len(times) == 0
 	}

@@ -22,6 +22,16 @@ func reached() (*harness.Result, *check.Verdict) {
 	}
 }
 
+// A slow machine fails no run, and one in which nothing recovered is no fast one.
+func TestATimeFailsNoRun(t *testing.T) {
+	t.Parallel()
+	for _, times := range [][]time.Duration{nil, {harness.CI.Recovery}} {
+		f := recovered("p99", harness.CI.Recovery, times)
+		require.True(t, f.missed)
+		require.Equal(t, len(times) > 0, f.time)
+	}
+}
+
 func missed(r *harness.Result, v *check.Verdict) (names []string) {
 	for _, f := range figures(&harness.CI, r, v) {
 		if f.missed {

@@ -10,7 +10,7 @@ type Goals struct {
 	Resolved    int           // unknown outcomes of which it was found out what became of them
 	Checked     int           // operations on versions of streams, for linearizability
 	Recovery    time.Duration // after 99 in 100 kills of the server alone, until a message was handled again
-	Must        bool          // a run that misses one has failed
+	Must        bool          // a run that misses one has failed, but for a time, which hangs on the machine
 }
 
 // CI and Long are the goals of a run that is part of a build and of one of an hour.
