@@ -37,6 +37,13 @@ var (
 // An UnsafeSettingsError names the settings for which a server is refused, all of
 // them. It lasts until somebody mends them, so a consumer stops at it; but a standby
 // may be promoted, so a consumer waits for that.
+//
+// "timeline" is among them where the server is a primary that another was promoted in
+// place of, and that the driver has been connected to since: what such a server takes is
+// lost. In a transaction of yours nobody looks. The next connection may reach the right
+// one, so a consumer waits. Where an older
+// backup was put back in its place on purpose, without a timeline of its own, a driver
+// that is made anew takes it.
 type UnsafeSettingsError struct {
 	Settings []UnsafeSetting
 }
@@ -48,9 +55,14 @@ type UnsafeSetting struct {
 	Need  string // "on"
 }
 
-// inHotStandby is what PostgreSQL calls it, in its settings, that a server is in
-// recovery.
-const inHotStandby = "in_hot_standby"
+const (
+	// inHotStandby is what PostgreSQL calls it, in its settings, that a server is in
+	// recovery.
+	inHotStandby = "in_hot_standby"
+
+	// onTimeline is no setting, but like that: another connection may reach the primary.
+	onTimeline = "timeline"
+)
 
 // Error names each setting, its value and what it has to be.
 func (e *UnsafeSettingsError) Error() string {
@@ -70,7 +82,7 @@ func (e *UnsafeSettingsError) Is(target error) bool { return target == ErrUnsafe
 
 // Permanent reports whether it takes a change of settings to go on.
 func (e *UnsafeSettingsError) Permanent() bool {
-	return slices.ContainsFunc(e.Settings, func(s UnsafeSetting) bool { return s.Name != inHotStandby })
+	return slices.ContainsFunc(e.Settings, func(s UnsafeSetting) bool { return s.Name != inHotStandby && s.Name != onTimeline })
 }
 
 // lifted reports whether the override is one for this setting.
@@ -120,6 +132,8 @@ type server struct {
 	hasVersion                               bool
 	adopting                                 bool
 	large                                    bool
+	timeline                                 *timeline // nil if it is not known
+	latest                                   *timeline // that the driver was on
 }
 
 // refused returns the settings for which it is refused, and those for which it
@@ -149,6 +163,9 @@ func (s *server) judge(f func(setting UnsafeSetting, ok bool)) {
 	// That is UTF8 too, and the one other name that the server keeps as it was given.
 	judge(s.clientEncoding == "UTF8" || s.clientEncoding == "UNICODE", "client_encoding", s.clientEncoding, "UTF8")
 	judge(!s.inRecovery, inHotStandby, onOff(s.inRecovery), "off")
+	if s.timeline.leftFor(s.latest) {
+		judge(false, onTimeline, fmt.Sprint(s.timeline.number), fmt.Sprintf("at least %d, that of the server promoted in its place", s.latest.number))
+	}
 }
 
 func onOff(on bool) string {
@@ -178,6 +195,8 @@ type mark struct {
 	mode   pgx.QueryExecMode // how statements are sent
 	views  bool              // short reads go by views: see byView
 	tracer pgx.QueryTracer   // of its configuration, which pgx copies for who asks
+
+	timeline *timeline // of the server; nil if it is not known
 }
 
 // markKey is where a connection keeps its mark, apart from other schemas' drivers.
@@ -207,7 +226,7 @@ func (d *Driver) setMark(conn *pgx.Conn, m *mark) {
 // asks in a way that cannot abort a transaction.
 func (d *Driver) safely(ctx context.Context, db DB, f func(db DB) error) error {
 	conn := connOf(db)
-	if d.markOf(conn) == nil {
+	if m := d.markOf(conn); m == nil || m.timeline.leftFor(d.latest.see(m.timeline)) {
 		m, err := d.check(ctx, db)
 		if err != nil {
 			return fmt.Errorf("check the server: %w", d.failed(err))
@@ -237,6 +256,7 @@ func (d *Driver) check(ctx context.Context, db DB) (*mark, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.latest = d.latest.see(s.timeline)
 	refused, lifted := s.refused()
 	if len(refused) > 0 {
 		return nil, &UnsafeSettingsError{Settings: refused}
@@ -256,7 +276,7 @@ func (d *Driver) check(ctx context.Context, db DB) (*mark, error) {
 	if s.waitsForStandby() && !watched(conn) && d.saidUnwatched.CompareAndSwap(false, true) {
 		d.log.Warn().Msg("a wait for a standby that is cancelled will go unnoticed: see postgres.WatchReplication")
 	}
-	m := &mark{}
+	m := &mark{timeline: s.timeline}
 	if conn != nil {
 		m.pooled = conn.PgConn().PID() != s.pid
 		m.mode, m.tracer = modeFor(conn, m.pooled), conn.Config().Tracer
@@ -271,8 +291,9 @@ type schemaVersion struct {
 	err   error
 }
 
-// askAll asks for the settings and the schema's version: in one round trip, but in a
-// transaction, which a schema that is not there would abort, in two.
+// askAll asks for the settings, the schema's version and the timeline: in one round trip,
+// but in a transaction, which a schema that is not there would abort, in two, and without
+// the timeline, which not everybody may ask for.
 func (d *Driver) askAll(ctx context.Context, db DB) (*server, *schemaVersion, error) {
 	version := &schemaVersion{found: SchemaVersionError{Schema: d.schema, Need: madeFor}}
 	conn := connOf(db)
@@ -285,13 +306,15 @@ func (d *Driver) askAll(ctx context.Context, db DB) (*server, *schemaVersion, er
 	}
 
 	var s server
-	both := &pgconn.Batch{}
-	both.ExecParams(d.queries.check, d.checkParameters(), nil, nil, nil)
-	both.ExecParams(d.queries.schemaVersion, nil, nil, nil, nil)
-	results := conn.PgConn().ExecBatch(ctx, both)
+	batch := &pgconn.Batch{}
+	batch.ExecParams(d.queries.check, d.checkParameters(), nil, nil, nil)
+	batch.ExecParams(d.queries.schemaVersion, nil, nil, nil, nil)
+	batch.ExecParams(epochSQL, nil, nil, nil, nil)
+	results := conn.PgConn().ExecBatch(ctx, batch)
 	answered := 0
+	var epoch string
 	var err error
-	for _, into := range [][]any{s.fields(), {&version.found.Version, &version.found.Serves}} {
+	for _, into := range [][]any{s.fields(), {&version.found.Version, &version.found.Serves}, {&epoch}} {
 		if !results.NextResult() {
 			break
 		}
@@ -304,11 +327,14 @@ func (d *Driver) askAll(ctx context.Context, db DB) (*server, *schemaVersion, er
 	if closeErr := results.Close(); err == nil {
 		err = closeErr
 	}
-	if answered == 0 {
+	s.timeline = timelineOf(epoch)
+	switch {
+	case answered == 0:
 		return nil, nil, err
-	}
-	if s.hasVersion {
+	case answered == 1 && s.hasVersion:
 		version.err = err
+	case answered == 2 && err != nil && !cannotTell(err):
+		return nil, nil, err
 	}
 	return &s, version, nil
 }

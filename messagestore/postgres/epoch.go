@@ -28,3 +28,10 @@ func (d *Driver) Epoch(ctx context.Context) (string, error) {
 	}
 	return epoch, err
 }
+
+// cannotTell reports whether a server has refused to say which epoch it is of, as one in
+// recovery does too.
+func cannotTell(err error) bool {
+	_, refused := errors.AsType[*pgconn.PgError](err)
+	return refused
+}

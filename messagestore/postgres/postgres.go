@@ -147,6 +147,7 @@ type Driver struct {
 	close   func()
 
 	saidUnsafe, saidUnwatched atomic.Bool // to the log, which is told once
+	latest                    latest
 }
 
 // Config changes how a [Driver] works. A nil *Config is a good one.

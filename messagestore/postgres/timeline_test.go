@@ -1,0 +1,83 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+// What a primary takes that another was promoted in place of is lost. It may still be there
+// for who has a connection, or come back for who makes one.
+func TestAPrimaryThatWasLeftIsRefused(t *testing.T) {
+	t.Parallel()
+	old := ownServer(t)
+	promoted := pgtest.Standby(t, old)
+	var target atomic.Pointer[string]
+	to := func(url string) { target.Store(&url) }
+	to(old)
+	config, err := pgxpool.ParseConfig(old)
+	require.NoError(t, err)
+	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+		there, err := pgx.ParseConfig(*target.Load())
+		if err == nil {
+			c.Host, c.Port = there.Host, there.Port
+		}
+		return err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	store := messagestore.New(postgres.New(pool, nil), nil)
+	stream := storetest.Category(t).Stream("1")
+	write(t, store, stream, messagestore.NoStream, opened())
+	left := open(t, old)
+	stays, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer stays.Release()
+
+	exec(t, connect(t, promoted), "select pg_promote()")
+	to(promoted)
+	write(t, store, stream, messagestore.AnyVersion, opened()) // on a connection of its own, which is kept
+	moved, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer moved.Release()
+	stays.Release()
+
+	requireLeft := func(err error) {
+		t.Helper()
+		requireUnsafe(t, err, postgres.UnsafeSetting{Name: "timeline", Value: "1", Need: "at least 2, that of the server promoted in its place"})
+		unsafe, _ := errors.AsType[*postgres.UnsafeSettingsError](err)
+		require.False(t, unsafe.Permanent(), "the next connection may reach the one that was promoted")
+	}
+	_, err = store.Write(t.Context(), stream, messagestore.AnyVersion, opened())
+	requireLeft(err)
+	moved.Release()
+	write(t, store, stream, messagestore.AnyVersion, opened())
+
+	// The old one is reached again.
+	to(old)
+	pool.Reset()
+	_, err = store.Write(t.Context(), stream, messagestore.AnyVersion, opened())
+	requireLeft(err)
+	_, err = store.Version(t.Context(), stream)
+	requireLeft(err)
+	version, err := left.Version(t.Context(), stream)
+	require.NoError(t, err, "who has never been on another takes it")
+	require.Equal(t, messagestore.Version(0), version, "nothing was written there")
+
+	to(promoted)
+	write(t, store, stream, messagestore.AnyVersion, opened())
+	version, err = store.Version(t.Context(), stream)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, version, messagestore.Version(2))
+}
