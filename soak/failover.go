@@ -47,7 +47,9 @@ func failoverFigures(want harness.Failovers, r *harness.Result, v *check.Verdict
 	done := func(name string, want int, way string) figure {
 		return figure{name: name, goal: thousands(want), got: thousands(r.Faults[way]), missed: r.Faults[way] < want}
 	}
-	none := func(name string, got int64) figure { return figure{name: name, goal: "0", got: thousands(int(got)), missed: got > 0} }
+	none := func(name string, got int64) figure {
+		return figure{name: name, goal: "0", got: thousands(int(got)), missed: got > 0}
+	}
 	return []figure{
 		done("failovers to a synchronous standby", want.Sync, harness.SyncLoss),
 		done("failovers to an asynchronous standby", want.Async, harness.AsyncLoss),
