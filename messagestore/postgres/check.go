@@ -41,9 +41,8 @@ var (
 // "timeline" is among them where the server is a primary that another was promoted in
 // place of, and that the driver has been connected to since: what such a server takes is
 // lost. In a transaction of yours nobody looks. The next connection may reach the right
-// one, so a consumer waits. Where an older
-// backup was put back in its place on purpose, without a timeline of its own, a driver
-// that is made anew takes it.
+// one, so a consumer waits. Where an older backup was put back in its place on purpose,
+// without a timeline of its own, a driver that is made anew takes it.
 type UnsafeSettingsError struct {
 	Settings []UnsafeSetting
 }

@@ -18,8 +18,9 @@ var _ messagestore.EpochDriver = (*Driver)(nil)
 var epochSQL string
 
 // Epoch implements [messagestore.EpochDriver]: the server's identifier and its timeline,
-// which is another after a failover, and after a restore to a moment. It cannot tell where
-// the user may not ask, or the server is none of PostgreSQL's own.
+// which is another after a failover, and after a restore to a moment, and is not there in
+// recovery. It cannot tell where the user may not ask, or the server is none of PostgreSQL's
+// own.
 func (d *Driver) Epoch(ctx context.Context) (string, error) {
 	var epoch string
 	err := d.query(ctx, epochSQL, nil, func(rows pgx.Rows) error { return rows.Scan(&epoch) })
@@ -29,8 +30,7 @@ func (d *Driver) Epoch(ctx context.Context) (string, error) {
 	return epoch, err
 }
 
-// cannotTell reports whether a server has refused to say which epoch it is of, as one in
-// recovery does too.
+// cannotTell reports whether a server has refused to say which epoch it is of.
 func cannotTell(err error) bool {
 	_, refused := errors.AsType[*pgconn.PgError](err)
 	return refused
