@@ -10,7 +10,6 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -82,7 +81,7 @@ func (c checkRun) Run(ctx context.Context) error {
 	switch {
 	case !verdict.Passed() || len(r.Result.Complaints) > 0:
 		return errViolated
-	case (goals.Must || failovers.Total() > 0) && slices.ContainsFunc(all, func(f figure) bool { return f.missed && !f.time }):
+	case (goals.Must || failovers.Total() > 0) && fails(all):
 		return errMissed
 	}
 	return nil

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -64,6 +65,11 @@ func recovered(name string, goal time.Duration, times []time.Duration) figure {
 		f.goal, f.missed = fmt.Sprintf("< %.0f s", goal.Seconds()), p99 >= goal || len(times) == 0
 	}
 	return f
+}
+
+// fails says that one was missed that hangs on more than the machine.
+func fails(all []figure) bool {
+	return slices.ContainsFunc(all, func(f figure) bool { return f.missed && !f.time })
 }
 
 func table(all []figure) string {

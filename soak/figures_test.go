@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ func TestATimeFailsNoRun(t *testing.T) {
 	for _, times := range [][]time.Duration{nil, {harness.CI.Recovery}} {
 		f := recovered("p99", harness.CI.Recovery, times)
 		require.True(t, f.missed)
-		require.Equal(t, len(times) > 0, f.time)
+		require.Equal(t, times == nil, fails([]figure{f}))
 	}
 }
 
@@ -56,6 +57,19 @@ func TestEachGoalIsReachedOrMissed(t *testing.T) {
 		r, v := reached()
 		spoil(r, v)
 		require.Equal(t, []string{name}, missed(r, v))
+	}
+}
+
+func TestARunWithoutItsFailoversFails(t *testing.T) {
+	t.Parallel()
+	want := harness.Failovers{Sync: 2, Async: 1, Restores: 1}
+	done := map[string]int{harness.SyncLoss: 2, harness.AsyncLoss: 1, harness.RestoreLoss: 1}
+	v := &check.Verdict{Checked: map[check.Invariant]int64{}, Broken: map[check.Invariant]int64{}}
+	require.False(t, fails(failoverFigures(want, &harness.Result{Faults: done}, v)))
+	for name := range done {
+		fewer := maps.Clone(done)
+		fewer[name]--
+		require.True(t, fails(failoverFigures(want, &harness.Result{Faults: fewer}, v)), name)
 	}
 }
 

@@ -64,7 +64,8 @@
 // transaction of yours too, the driver asks once for its settings, in a way that
 // leaves a transaction usable. It refuses with [ErrUnsafeSettings] a server with fsync,
 // full_page_writes or synchronous_commit off (local is enough on one machine), one in
-// recovery, and an encoding other than UTF-8, and with [ErrNotMigrated] or
+// recovery, one that another was promoted in place of, to which the driver has been
+// connected, and an encoding other than UTF-8, and with [ErrNotMigrated] or
 // [ErrSchemaTooNew] a schema that does not fit. The setting
 //
 //	dibs.allow_unsafe_settings = on
