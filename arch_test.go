@@ -35,6 +35,7 @@ var imports = map[string][]string{
 	"entity":                 {"messagestore"},
 	"internal/pgtest":        {"migrations"},
 	"internal/pgproxy":       {},
+	"internal/localserver":   {},
 	"internal/messagedbtest": {"internal/pgtest"},
 	"examples/...":           {"..."},
 	"cmd/...":                {"..."},

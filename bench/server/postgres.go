@@ -8,14 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/internal/localserver"
 )
 
 //go:embed shim/slow_fdatasync.c
@@ -52,11 +52,11 @@ func StartPostgres(ctx context.Context, config *PostgresConfig) (_ *Postgres, er
 			base = config.Dir
 		}
 	}
-	bin, err := postgresBin()
+	bin, err := localserver.PostgresBin()
 	if err != nil {
 		return nil, err
 	}
-	owner, err := unprivileged()
+	owner, err := localserver.Unprivileged()
 	if err != nil {
 		return nil, err
 	}
@@ -102,30 +102,6 @@ func StartPostgres(ctx context.Context, config *PostgresConfig) (_ *Postgres, er
 	return p, nil
 }
 
-func postgresBin() (string, error) {
-	if bin := os.Getenv("POSTGRES_BIN"); bin != "" {
-		return bin, nil
-	}
-	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
-	if err != nil {
-		return "", err
-	}
-	slices.SortFunc(found, func(a, b string) int { return major(a) - major(b) })
-	if len(found) > 0 {
-		return filepath.Dir(found[len(found)-1]), nil
-	}
-	path, err := exec.LookPath("postgres")
-	if err != nil {
-		return "", errors.New("there is no PostgreSQL here: install it (on Debian: apt-get install postgresql), or name the folder of its binaries in POSTGRES_BIN")
-	}
-	return filepath.Dir(path), nil
-}
-
-func major(path string) int {
-	n, _ := strconv.Atoi(strings.Split(path, "/")[4]) // 0 for what is no number
-	return n
-}
-
 func buildShim(ctx context.Context, dir string) (string, error) {
 	source, shim := filepath.Join(dir, "slow_fdatasync.c"), filepath.Join(dir, "slow_fdatasync.so")
 	if err := os.WriteFile(source, slowFdatasync, 0o644); err != nil { //nolint:gosec // the server's user reads it
@@ -139,7 +115,7 @@ func buildShim(ctx context.Context, dir string) (string, error) {
 }
 
 // PID is the postmaster's.
-func (p *Postgres) PID() int { return p.process.cmd.Process.Pid }
+func (p *Postgres) PID() int { return p.process.PID() }
 
 // URL returns the URL of a database.
 func (p *Postgres) URL(database string) string {

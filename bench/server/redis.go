@@ -80,7 +80,7 @@ func RedisVersion(ctx context.Context) string {
 }
 
 // PID is the server's.
-func (r *Redis) PID() int { return r.process.cmd.Process.Pid }
+func (r *Redis) PID() int { return r.process.PID() }
 
 // Socket is the path of its Unix socket.
 func (r *Redis) Socket() string { return filepath.Join(r.process.dir, "redis.sock") }

@@ -1,14 +1,10 @@
 package server
 
 import (
-	"bytes"
 	"context"
-	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -138,40 +134,6 @@ func TestServerThatDoesNotStartSaysWhy(t *testing.T) {
 	require.NoDirExists(t, dir)
 }
 
-// A killed process takes no leave, so that the kernel has to end its servers.
-func TestServerEndsWithItsProcess(t *testing.T) {
-	t.Parallel()
-	if pidFile := os.Getenv("DIBS_BENCH_TEST_ORPHAN"); pidFile != "" {
-		p, err := start(filepath.Dir(pidFile), nil, syscall.SIGKILL, nil, "sleep", "1000")
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(pidFile+".new", []byte(strconv.Itoa(p.cmd.Process.Pid)), 0o600))
-		require.NoError(t, os.Rename(pidFile+".new", pidFile))
-		select {}
-	}
-	pidFile := filepath.Join(t.TempDir(), "pid")
-	self, err := os.Executable()
-	require.NoError(t, err)
-	other := exec.CommandContext(t.Context(), self, "-test.run", "^TestServerEndsWithItsProcess$")
-	other.Env = append(os.Environ(), "DIBS_BENCH_TEST_ORPHAN="+pidFile)
-	require.NoError(t, other.Start())
-	var written []byte
-	require.Eventually(t, func() bool {
-		written, err = os.ReadFile(pidFile)
-		return err == nil
-	}, time.Minute, time.Millisecond)
-	pid, err := strconv.Atoi(string(written))
-	require.NoError(t, err)
-	require.NoError(t, syscall.Kill(pid, 0))
-
-	require.NoError(t, other.Process.Kill())
-	require.Error(t, other.Wait())
-
-	require.Eventually(t, func() bool {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		return err != nil || bytes.Contains(stat, []byte(") Z ")) // there may be nobody to wait for it
-	}, time.Minute, time.Millisecond)
-}
-
 func TestCPUCountsChildrenThatHaveEnded(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -182,12 +144,12 @@ func TestCPUCountsChildrenThatHaveEnded(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, p.end(syscall.SIGKILL)) })
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(filepath.Join(dir, "times"))
-		return err == nil && len(tree(p.cmd.Process.Pid)) == 1
+		return err == nil && len(tree(p.PID())) == 1
 	}, time.Minute, time.Millisecond)
 
-	s, err := readStat(p.cmd.Process.Pid)
+	s, err := readStat(p.PID())
 	require.NoError(t, err)
-	used, err := CPU(p.cmd.Process.Pid)
+	used, err := CPU(p.PID())
 	require.NoError(t, err)
 
 	require.Positive(t, s.ended)

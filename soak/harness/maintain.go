@@ -24,7 +24,8 @@ const killPgBouncer = "kill-pgbouncer"
 
 func (n *nemesis) killPgBouncer(ctx context.Context, _ *rand.Rand, begin func(string) func()) error {
 	defer begin("PgBouncer")()
-	return errors.Join(n.bouncer.Kill(), n.bouncer.Start(context.WithoutCancel(ctx)))
+	n.bouncer.Kill()
+	return n.bouncer.Start(context.WithoutCancel(ctx))
 }
 
 // migrate does what the roll-out of a release does.

@@ -10,7 +10,8 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
-	"time"
+
+	"github.com/dibs-go/dibs/internal/localserver"
 )
 
 // A PgBouncer stands before a server and hands its clients' transactions to fewer
@@ -21,7 +22,7 @@ type PgBouncer struct {
 	owner        *syscall.Credential
 
 	mu      sync.Mutex
-	process *process
+	process *localserver.Process
 }
 
 // NewPgBouncer starts a PgBouncer in transaction mode, in a folder beside the server's. It
@@ -35,7 +36,7 @@ func NewPgBouncer(ctx context.Context, to *Postgres, name string) (*PgBouncer, e
 		return nil, errors.New("there is no PgBouncer here: install it (on Debian: apt-get install pgbouncer)")
 	}
 	b := &PgBouncer{dir: filepath.Join(filepath.Dir(to.dir), name), program: program, owner: to.owner}
-	if err := errors.Join(os.Mkdir(b.dir, 0o700), own(b.dir, b.owner)); err != nil {
+	if err := errors.Join(os.Mkdir(b.dir, 0o700), localserver.Own(b.dir, b.owner)); err != nil {
 		return nil, err
 	}
 	config := fmt.Sprintf(`[databases]
@@ -53,7 +54,7 @@ query_wait_timeout = 30
 server_login_retry = 1
 `, to.dir, b.dir)
 	path := filepath.Join(b.dir, "ini")
-	if err := errors.Join(os.WriteFile(path, []byte(config), 0o600), own(path, b.owner)); err != nil {
+	if err := errors.Join(os.WriteFile(path, []byte(config), 0o600), localserver.Own(path, b.owner)); err != nil {
 		return nil, err
 	}
 	return b, b.Start(ctx)
@@ -63,7 +64,7 @@ server_login_retry = 1
 func (b *PgBouncer) Start(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.process != nil && !b.process.ended() {
+	if b.process != nil && b.process.Running() {
 		return nil
 	}
 	log, err := os.OpenFile(b.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644) //nolint:gosec // a log to be read
@@ -73,44 +74,34 @@ func (b *PgBouncer) Start(ctx context.Context) error {
 	defer log.Close()
 	cmd := exec.Command(b.program, "ini") //nolint:noctx // it outlives the call that starts it
 	cmd.Dir, cmd.Stdout, cmd.Stderr = b.dir, log, log
-	if b.process, err = startProcess(cmd, b.owner, syscall.SIGKILL); err != nil {
+	if b.process, err = localserver.Start(cmd, b.owner, syscall.SIGKILL); err != nil {
 		return err
 	}
 	return b.await(ctx)
 }
 
 func (b *PgBouncer) await(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	again := time.NewTicker(5 * time.Millisecond)
-	defer again.Stop()
-	for {
+	err := b.process.Await(ctx, func(ctx context.Context) error {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", b.Socket())
-		if err == nil {
-			return conn.Close()
+		if err != nil {
+			return err
 		}
-		select {
-		case <-again.C:
-		case <-b.process.done:
-			said, _ := os.ReadFile(b.Log()) // or else nothing
-			return fmt.Errorf("PgBouncer ended: %s", said)
-		case <-ctx.Done():
-			return fmt.Errorf("PgBouncer does not answer: %w", err)
-		}
+		return conn.Close()
+	})
+	if err != nil {
+		said, _ := os.ReadFile(b.Log()) // or else nothing
+		return fmt.Errorf("%w: %s", err, said)
 	}
+	return nil
 }
 
 // Kill ends it at once, and with it all connections through it, and waits until it is
 // gone.
-func (b *PgBouncer) Kill() error {
+func (b *PgBouncer) Kill() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	err := b.process.cmd.Process.Kill()
-	if errors.Is(err, os.ErrProcessDone) {
-		err = nil
-	}
-	<-b.process.done
-	return err
+	b.process.Signal(syscall.SIGKILL)
+	<-b.process.Done()
 }
 
 // Socket is the path of the socket that it answers on.

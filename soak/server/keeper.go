@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/dibs-go/dibs/internal/localserver"
 )
 
 // keeperVariable is set in the environment of the keeper: the folder it keeps.
@@ -28,7 +30,7 @@ type Keeper struct {
 // NewKeeper makes a folder for a run below base and has a process keep it. Who calls it
 // has called [RunKeeper] first in main.
 func NewKeeper(base string) (*Keeper, error) {
-	owner, err := unprivileged()
+	owner, err := localserver.Unprivileged()
 	if err != nil {
 		return nil, err
 	}
@@ -36,10 +38,8 @@ func NewKeeper(base string) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	if owner != nil {
-		if err := os.Chown(dir, int(owner.Uid), int(owner.Gid)); err != nil {
-			return nil, errors.Join(err, os.RemoveAll(dir))
-		}
+	if err := localserver.Own(dir, owner); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	self, err := os.Executable()
 	if err != nil {

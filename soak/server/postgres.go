@@ -9,21 +9,21 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/internal/localserver"
 )
 
-// startTimeout bounds how long a server may take until it answers, its recovery
-// included, stopTimeout until it has ended.
+// stopTimeout bounds how long a server may take until it has ended, changeTimeout until it has
+// become a standby or a primary.
 const (
-	startTimeout = 60 * time.Second
-	stopTimeout  = 20 * time.Second
+	stopTimeout   = 20 * time.Second
+	changeTimeout = 60 * time.Second
 )
 
 // PostgresConfig says how a PostgreSQL is started.
@@ -48,7 +48,7 @@ type Postgres struct {
 	env      []string // nil for ours
 
 	mu      sync.Mutex
-	process *process
+	process *localserver.Process
 }
 
 // NewPostgres makes a cluster in a folder below dir, which belongs to a [Keeper], and
@@ -78,11 +78,11 @@ func NewPostgres(ctx context.Context, dir, name string, config *PostgresConfig) 
 
 // newPostgres makes the folder.
 func newPostgres(dir, name string) (*Postgres, error) {
-	bin, err := postgresBin()
+	bin, err := localserver.PostgresBin()
 	if err != nil {
 		return nil, err
 	}
-	owner, err := unprivileged()
+	owner, err := localserver.Unprivileged()
 	if err != nil {
 		return nil, err
 	}
@@ -90,15 +90,7 @@ func newPostgres(dir, name string) (*Postgres, error) {
 	if err := os.Mkdir(p.dir, 0o700); err != nil {
 		return nil, err
 	}
-	return p, own(p.dir, owner)
-}
-
-// own gives a file to who servers run as.
-func own(path string, owner *syscall.Credential) error {
-	if owner == nil {
-		return nil
-	}
-	return os.Chown(path, int(owner.Uid), int(owner.Gid))
+	return p, localserver.Own(p.dir, owner)
 }
 
 // command runs a program of PostgreSQL in the folder, where a keeper ends it.
@@ -117,7 +109,7 @@ func (p *Postgres) command(ctx context.Context, program string, args ...string) 
 func (p *Postgres) Start(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.process != nil && !p.process.ended() {
+	if p.process != nil && p.process.Running() {
 		return nil
 	}
 	log, err := os.OpenFile(p.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644) //nolint:gosec // a log to be read
@@ -131,7 +123,7 @@ func (p *Postgres) Start(ctx context.Context) error {
 		cmd.Args = append(cmd.Args, "-c", setting)
 	}
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = p.dir, log, log, p.env
-	if p.process, err = startProcess(cmd, p.owner, syscall.SIGQUIT); err != nil {
+	if p.process, err = localserver.Start(cmd, p.owner, syscall.SIGQUIT); err != nil {
 		return err
 	}
 	return p.await(ctx)
@@ -145,24 +137,17 @@ func (p *Postgres) Await(ctx context.Context) error {
 }
 
 func (p *Postgres) await(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	for {
+	err := p.process.Await(ctx, func(ctx context.Context) error {
 		conn, err := pgx.Connect(ctx, p.URL("postgres"))
-		if err == nil {
-			return conn.Close(ctx)
+		if err != nil {
+			return err
 		}
-		retry := time.NewTimer(10 * time.Millisecond)
-		select {
-		case <-retry.C:
-			continue
-		case <-p.process.done:
-			err = errors.New("it ended")
-		case <-ctx.Done():
-		}
-		retry.Stop()
-		return fmt.Errorf("PostgreSQL does not answer: %w\n%s", err, p.lastOfLog())
+		return conn.Close(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, p.lastOfLog())
 	}
+	return nil
 }
 
 // Kill ends all processes of the server at once, as a loss of power would but for what
@@ -170,9 +155,9 @@ func (p *Postgres) await(ctx context.Context) error {
 func (p *Postgres) Kill() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = p.process.cmd.Process.Kill() // first the one that would start others
+	p.process.Signal(syscall.SIGKILL) // first the one that would start others
 	err := killBelow(filepath.Join(p.dir, "data"))
-	<-p.process.done
+	<-p.process.Done()
 	return err
 }
 
@@ -180,15 +165,12 @@ func (p *Postgres) Kill() error {
 func (p *Postgres) Stop() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = p.process.cmd.Process.Signal(syscall.SIGINT) // it may have ended
-	timer := time.NewTimer(stopTimeout)
-	defer timer.Stop()
-	select {
-	case <-p.process.done:
+	p.process.Signal(syscall.SIGINT)
+	if p.process.EndsWithin(stopTimeout) {
 		return nil
-	case <-timer.C:
 	}
-	return errors.Join(errors.New("PostgreSQL did not shut down"), p.process.cmd.Process.Kill(), killBelow(filepath.Join(p.dir, "data")))
+	p.process.Signal(syscall.SIGKILL)
+	return errors.Join(errors.New("PostgreSQL did not shut down"), killBelow(filepath.Join(p.dir, "data")))
 }
 
 // A Backend is one process of the server.
@@ -240,14 +222,14 @@ func kind(title string) string {
 func (p *Postgres) PID() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.process.cmd.Process.Pid
+	return p.process.PID()
 }
 
 // Running reports whether the postmaster is there.
 func (p *Postgres) Running() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.process != nil && !p.process.ended()
+	return p.process != nil && p.process.Running()
 }
 
 // URL returns the URL of a database, past every proxy.
@@ -275,28 +257,4 @@ func (p *Postgres) lastOfLog() string {
 	}
 	said, _ := io.ReadAll(log) // or else nothing
 	return string(bytes.TrimSpace(said))
-}
-
-func postgresBin() (string, error) {
-	if bin := os.Getenv("POSTGRES_BIN"); bin != "" {
-		return bin, nil
-	}
-	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
-	if err != nil {
-		return "", err
-	}
-	slices.SortFunc(found, func(a, b string) int { return major(a) - major(b) })
-	if len(found) > 0 {
-		return filepath.Dir(found[len(found)-1]), nil
-	}
-	path, err := exec.LookPath("postgres")
-	if err != nil {
-		return "", errors.New("there is no PostgreSQL here: install it (on Debian: apt-get install postgresql), or name the folder of its binaries in POSTGRES_BIN")
-	}
-	return filepath.Dir(path), nil
-}
-
-func major(path string) int {
-	n, _ := strconv.Atoi(strings.Split(path, "/")[4]) // 0 for what is no number
-	return n
 }

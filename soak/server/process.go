@@ -4,66 +4,25 @@ package server
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/dibs-go/dibs/internal/localserver"
 )
-
-// A process is a child that the kernel ends if this process dies. A server that is
-// paused by then is what a [Keeper] is for.
-type process struct {
-	cmd  *exec.Cmd
-	done chan struct{} // closed once it has ended and was waited for
-}
-
-// startProcess starts cmd, in a group of its own so that Ctrl-C at the terminal is ours
-// to pass on.
-func startProcess(cmd *exec.Cmd, owner *syscall.Credential, ifWeDie syscall.Signal) (*process, error) {
-	p := &process{cmd: cmd, done: make(chan struct{})}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: owner, Setpgid: true, Pdeathsig: ifWeDie}
-	started := make(chan error)
-	go func() {
-		// The kernel's signal comes when the thread that forked ends: this one stays
-		// for as long as the child does.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // how it ended is in its log
-			close(p.done)
-		}
-	}()
-	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
-	}
-	return p, nil
-}
-
-func (p *process) ended() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
-}
 
 // A Child is a process of the harness: a client that may be killed. It is safe for
 // concurrent use.
 type Child struct {
-	process *process
-	stderr  *tail
+	*localserver.Process
+	stderr *tail
 }
 
 // StartChild starts cmd, which dies with this process however that ends. What it says on
@@ -73,29 +32,19 @@ func StartChild(cmd *exec.Cmd, said io.Writer) (*Child, error) {
 	cmd.Stderr = io.MultiWriter(c.stderr, said)
 	cmd.WaitDelay = time.Second
 	var err error
-	c.process, err = startProcess(cmd, nil, syscall.SIGKILL)
+	c.Process, err = localserver.Start(cmd, nil, syscall.SIGKILL)
 	return c, err
 }
-
-// PID is the child's.
-func (c *Child) PID() int { return c.process.cmd.Process.Pid }
-
-// Done is closed once the child has ended.
-func (c *Child) Done() <-chan struct{} { return c.process.done }
-
-// Signal sends a signal. A child that has ended hears of none.
-func (c *Child) Signal(s syscall.Signal) { _ = c.process.cmd.Process.Signal(s) }
 
 // Kill ends the child at once, paused or not, and waits until it has.
 func (c *Child) Kill() {
 	c.Signal(syscall.SIGKILL)
-	<-c.process.done
+	<-c.Done()
 }
 
 // Ended says how the child ended: nil for exit status 0. It waits for it.
 func (c *Child) Ended() error {
-	<-c.process.done
-	state := c.process.cmd.ProcessState
+	state := c.State()
 	if state.Success() {
 		return nil
 	}
@@ -103,15 +52,11 @@ func (c *Child) Ended() error {
 }
 
 // ExitCode is the child's exit status, -1 if a signal ended it. It waits for the end.
-func (c *Child) ExitCode() int {
-	<-c.process.done
-	return c.process.cmd.ProcessState.ExitCode()
-}
+func (c *Child) ExitCode() int { return c.State().ExitCode() }
 
 // Killed reports whether a SIGKILL ended the child. It waits for the end.
 func (c *Child) Killed() bool {
-	<-c.process.done
-	status, ok := c.process.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	status, ok := c.State().Sys().(syscall.WaitStatus)
 	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
 }
 
@@ -177,22 +122,4 @@ func killBelow(dir string) error {
 			return fmt.Errorf("processes %v in %s do not end", found, dir)
 		}
 	}
-}
-
-// unprivileged returns who PostgreSQL runs as: postgres if we are root, which it
-// refuses, and else nil for ourselves.
-func unprivileged() (*syscall.Credential, error) {
-	if os.Getuid() != 0 {
-		return nil, nil
-	}
-	u, err := user.Lookup("postgres")
-	if err != nil {
-		return nil, fmt.Errorf("run by root PostgreSQL needs a user postgres: %w", err)
-	}
-	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
-	if err := errors.Join(err, err2); err != nil {
-		return nil, err
-	}
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/internal/localserver"
 )
 
 // NewStandby makes a streaming standby of p beside it, from a backup that is taken while
@@ -90,7 +92,7 @@ func (p *Postgres) Promote(ctx context.Context) error {
 // [docs/dba.md]: https://github.com/dibs-go/dibs/blob/main/docs/dba.md#backup-and-restore
 func (p *Postgres) Restore(ctx context.Context) error {
 	signal := filepath.Join(p.dir, "data", "recovery.signal")
-	if err := errors.Join(os.WriteFile(signal, nil, 0o600), own(signal, p.owner)); err != nil {
+	if err := errors.Join(os.WriteFile(signal, nil, 0o600), localserver.Own(signal, p.owner)); err != nil {
 		return err
 	}
 	p.settings = append([]string{"restore_command=false"}, p.settings...) // there is no archive
@@ -120,7 +122,7 @@ func (p *Postgres) exec(ctx context.Context, statements ...string) error {
 
 // until asks until the answer is true. A server that does not answer yet is asked again.
 func (p *Postgres) until(ctx context.Context, question string) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
