@@ -172,13 +172,15 @@ func (c *Consumer) redrive(ctx context.Context, stream messagestore.StreamName) 
 	if err != nil || !p.open {
 		return false, err
 	}
-	return c.redriveLetter(ctx, stream, p)
+	return c.redriveLetter(ctx, stream, p, stopTimeout)
 }
 
-// redriveLetter is redrive for what was read already.
-func (c *Consumer) redriveLetter(ctx context.Context, stream messagestore.StreamName, p *deadLetter) (succeeded bool, err error) {
+// redriveLetter is redrive for what was read already. Last is for record.
+func (c *Consumer) redriveLetter(ctx context.Context, stream messagestore.StreamName, p *deadLetter, last time.Duration) (succeeded bool, err error) {
+	before, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
 	if p.claimed {
-		now, err := c.storeTime(ctx)
+		now, err := c.storeTime(before)
 		if err != nil || now.Sub(p.claimedAt) < redriveClaim {
 			return false, err
 		}
@@ -186,7 +188,7 @@ func (c *Consumer) redriveLetter(ctx context.Context, stream messagestore.Stream
 	m := p.recorded()
 	var missing error
 	if p.Omitted {
-		original, err := c.original(ctx, p)
+		original, err := c.original(before, p)
 		switch {
 		case errors.Is(err, messagestore.ErrNotFound):
 			missing = err
@@ -197,7 +199,7 @@ func (c *Consumer) redriveLetter(ctx context.Context, stream messagestore.Stream
 		}
 	}
 	claimEnds := time.Now().Add(redriveClaim) // no later than for those who see the claim
-	claim, err := c.store.Write(ctx, stream, p.version, redriving{p.Attempts + 1})
+	claim, err := c.store.Write(before, stream, p.version, redriving{p.Attempts + 1})
 	if errors.Is(err, messagestore.ErrVersionConflict) {
 		return false, nil // another redrive was first
 	}
@@ -205,7 +207,7 @@ func (c *Consumer) redriveLetter(ctx context.Context, stream messagestore.Stream
 		return false, fmt.Errorf("redrive: %w", err)
 	}
 
-	gone, err := c.deleted(ctx, m)
+	gone, err := c.deleted(before, m)
 	if err != nil {
 		return false, fmt.Errorf("redrive: %w", err)
 	}
@@ -217,26 +219,34 @@ func (c *Consumer) redriveLetter(ctx context.Context, stream messagestore.Stream
 		failure, interrupted = c.handleOnce(ctx, m, claimEnds)
 	}
 
-	// The outcome is recorded even if ctx is done by now, or the claim would stand.
-	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-	defer cancel()
-	if failure == nil {
-		done := redriven{Attempts: p.Attempts + 1, Deleted: gone}
-		err = c.writeLetter(record, claim.Version, m, causedBy(m, done), messagestore.Message{Body: done})
-	} else {
-		again := p.parked
-		if again.Interrupted = interrupted; !interrupted {
-			again.Attempts, again.Error = p.Attempts+1, errorText(failure)
+	err = c.record(ctx, claimEnds, last, func(ctx context.Context) error {
+		var err error
+		if failure == nil {
+			done := redriven{Attempts: p.Attempts + 1, Deleted: gone}
+			err = c.writeLetter(ctx, claim.Version, m, causedBy(m, done), messagestore.Message{Body: done})
+		} else {
+			again := p.parked
+			if again.Interrupted = interrupted; !interrupted {
+				again.Attempts, again.Error = p.Attempts+1, errorText(failure)
+			}
+			err = c.writeParked(ctx, claim.Version, m, again)
 		}
-		err = c.writeParked(record, claim.Version, m, again)
-	}
+		if !errors.Is(err, messagestore.ErrVersionConflict) {
+			return err
+		}
+		ours, readErr := c.hasOutcome(ctx, stream, claim.Version)
+		if ours || readErr != nil {
+			return readErr
+		}
+		return err
+	})
 	switch {
+	case errors.Is(failure, ErrGraceExceeded): // whatever became of the outcome
+		return false, failure
 	case errors.Is(err, messagestore.ErrVersionConflict):
 		return false, nil // it took longer than the claim, and another has it
 	case err != nil:
 		return false, fmt.Errorf("redrive: %w", err)
-	case errors.Is(failure, ErrGraceExceeded):
-		return false, failure
 	case interrupted:
 		return false, ctx.Err()
 	}
@@ -253,6 +263,47 @@ func (c *Consumer) redriveLetter(ctx context.Context, stream messagestore.Stream
 		}
 	})
 	return failure == nil, nil
+}
+
+// record writes the outcome of a redrive, even if ctx is done by now, or the claim would
+// stand. While the store fails it tries again, as long as the claim does: what was
+// handled is not to be handed over again because the store was away for a moment. Once
+// ctx is done, it tries for so long as last.
+func (c *Consumer) record(ctx context.Context, claimEnds time.Time, last time.Duration, write func(context.Context) error) error {
+	if least := time.Now().Add(stopTimeout); claimEnds.Before(least) {
+		claimEnds = least
+	}
+	tries, cancel := context.WithDeadline(context.WithoutCancel(ctx), claimEnds)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(last, cancel) })()
+	for failures := 1; ; failures++ {
+		try, cancelTry := context.WithTimeout(tries, storeTimeout)
+		err := write(try)
+		cancelTry()
+		if err == nil || errors.Is(err, messagestore.ErrVersionConflict) || !heals(err) || tries.Err() != nil {
+			return err
+		}
+		wait := time.NewTimer(c.storeFailed(err, failures))
+		select {
+		case <-tries.Done():
+			wait.Stop()
+			return err
+		case <-wait.C:
+		}
+	}
+}
+
+// hasOutcome reports whether the outcome of a redrive is right behind its claim: the
+// write happened though the store did not say so. Another redrive would have claimed
+// the message there.
+func (c *Consumer) hasOutcome(ctx context.Context, stream messagestore.StreamName, claim messagestore.Version) (bool, error) {
+	for m, err := range c.store.Stream(ctx, stream, claim+1) {
+		if err != nil {
+			return false, err
+		}
+		return m.Position == claim+1 && (m.Type == parked{}.MessageType() || m.Type == redriven{}.MessageType()), nil
+	}
+	return false, nil
 }
 
 // storeTime returns the time by the clock that claims are dated with, which this
@@ -292,7 +343,7 @@ func (c *Consumer) deleted(ctx context.Context, m *messagestore.Recorded) (bool,
 }
 
 // handleOnce calls the handler in a goroutine of its own. Interrupted says that it
-// failed because ctx is done.
+// failed because ctx is done. A handler that would not stop is in hand until it returns.
 func (c *Consumer) handleOnce(ctx context.Context, m *messagestore.Recorded, claimEnds time.Time) (failure error, interrupted bool) {
 	work, cancel := context.WithDeadline(ctx, claimEnds)
 	defer cancel()
@@ -315,10 +366,24 @@ func (c *Consumer) handleOnce(ctx context.Context, m *messagestore.Recorded, cla
 		select {
 		case failure = <-ended:
 		case <-grace.C:
+			c.leaveBehind(ended)
 			failure = &GraceExceededError{Grace: c.config.Grace, Messages: []string{m.String()}}
 		}
 	}
 	return failure, failure != nil && ctx.Err() != nil
+}
+
+// leaveBehind counts a handler as in hand until it has ended.
+func (c *Consumer) leaveBehind(ended <-chan error) {
+	c.mu.Lock()
+	c.inHand++
+	c.mu.Unlock()
+	go func() {
+		<-ended //nolint:errcheck // how it ended nobody asks any more
+		c.mu.Lock()
+		c.inHand--
+		c.mu.Unlock()
+	}()
 }
 
 // A letter is a dead-letter stream whose message is still parked.

@@ -34,7 +34,8 @@ type redrives struct {
 type seenRequests struct {
 	known   bool
 	version messagestore.Version // of the stream, when it was read
-	next    messagestore.Version // before it all are settled
+	next    messagestore.Version // before it all are settled, and that is noted
+	end     messagestore.Version // behind the last request that was read
 	open    []request            // from next on, not known to be settled
 }
 
@@ -85,11 +86,14 @@ func (c *Consumer) lookForRequests(ctx context.Context, seen *seenRequests, left
 	if err != nil || version == messagestore.NoStream {
 		return nil, err
 	}
-	if !seen.known {
-		if seen.next, err = c.settledBefore(ctx); err != nil {
+	if !seen.known || version > seen.version {
+		noted, err := c.settledBefore(ctx) // by another, it may be
+		if err != nil {
 			return nil, err
 		}
-		seen.known, seen.version = true, seen.next-1
+		if seen.next = max(seen.next, noted); !seen.known {
+			seen.known, seen.version = true, seen.next-1
+		}
 	}
 	if version > seen.version {
 		more, version, err := c.readRequests(ctx, seen.version+1)
@@ -97,6 +101,9 @@ func (c *Consumer) lookForRequests(ctx context.Context, seen *seenRequests, left
 			return nil, err
 		}
 		seen.open, seen.version = append(seen.open, more...), version
+		if n := len(more); n > 0 {
+			seen.end = more[n-1].position + 1
+		}
 	}
 
 	var due, open []request
@@ -127,22 +134,21 @@ func (c *Consumer) lookForRequests(ctx context.Context, seen *seenRequests, left
 	if len(open) > 0 {
 		settled = open[0].position
 	}
-	if settled > seen.next {
-		seen.next = settled
-		err = c.noteSettled(ctx, seen)
+	if settled > seen.next && seen.end > seen.next { // what follows the last request are notes
+		err = c.noteSettled(ctx, seen, settled)
 	}
 	return due, err
 }
 
 // noteSettled writes how far the requests are settled, for the next to start. If
 // somebody else wrote to the stream meanwhile, the next look does.
-func (c *Consumer) noteSettled(ctx context.Context, seen *seenRequests) error {
-	written, err := c.store.Write(ctx, c.requests(), seen.version, redrivesSettled{seen.next})
+func (c *Consumer) noteSettled(ctx context.Context, seen *seenRequests, settled messagestore.Version) error {
+	written, err := c.store.Write(ctx, c.requests(), seen.version, redrivesSettled{settled})
 	if errors.Is(err, messagestore.ErrVersionConflict) {
 		return nil
 	}
 	if err == nil {
-		seen.version = written.Version
+		seen.next, seen.version = settled, written.Version
 	}
 	return err
 }
@@ -183,22 +189,38 @@ func (r *run) endLook(ctx context.Context, found look) {
 // redriveRequest redrives a message that was asked for, unless that is settled. Left
 // says that there is still something to do: another has claimed it, who may not live.
 func (r *run) redriveRequest(work context.Context, q *request) (left bool, err error) {
-	stream := r.deadLetter(q.MessageID)
-	l, err := r.readLetter(work, stream)
+	l, err := r.readWanted(work, q)
+	if err != nil || l == nil {
+		return false, err
+	}
+	// The run leaves behind what takes longer to stop.
+	if _, err = r.redriveLetter(work, r.deadLetter(q.MessageID), l, cancelTimeout/2); err != nil {
+		return false, err
+	}
+	l, err = r.readWanted(work, q)
+	return l != nil, err
+}
+
+// readWanted returns the dead letter that a request is about, or nil if there is
+// nothing left to do for it.
+func (r *run) readWanted(work context.Context, q *request) (*deadLetter, error) {
+	ctx, cancel := context.WithTimeout(work, storeTimeout)
+	defer cancel()
+	l, err := r.readLetter(ctx, r.deadLetter(q.MessageID))
 	if err != nil || !l.wanted(q.redriveRequested) {
-		return false, err
+		return nil, err
 	}
-	if _, err = r.redriveLetter(work, stream, l); err != nil {
-		return false, err
-	}
-	l, err = r.readLetter(context.WithoutCancel(work), stream)
-	return err == nil && l.wanted(q.redriveRequested), err
+	return l, nil
 }
 
 // redriven takes back a message that was in hand to be redriven.
 func (r *run) redriven(work context.Context, res result) {
 	now := time.Now()
 	id := res.item.request.MessageID
+	leftBehind := errors.Is(res.err, ErrGraceExceeded)
+	if leftBehind {
+		r.fail(res.err) // before the lane is open to the next message
+	}
 	r.mu.Lock()
 	r.workedAt = now
 	r.lanes.finish(res.item)
@@ -213,8 +235,8 @@ func (r *run) redriven(work context.Context, res result) {
 		r.redrives.at = now // to note that it is settled
 	case res.err == nil:
 		r.redrives.notYet[id] = now.Add(redriveClaim / 4)
-	case work.Err() != nil: // the run stops
-	case r.catchUp || !heals(res.err) || errors.Is(res.err, ErrGraceExceeded):
+	case leftBehind, work.Err() != nil: // the run stops
+	case r.catchUp || !heals(res.err):
 		r.fail(res.err)
 	default:
 		r.redrives.failures++
