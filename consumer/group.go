@@ -61,7 +61,9 @@ func (c *Consumer) joinGeneration(ctx context.Context) (generation, error) {
 			return generation{}, err
 		}
 		next := resized{Size: size, Start: lowest.Position, After: lowest.After}
-		written, err := c.store.Write(ctx, c.ledger(), current.version, next)
+		writing, cancel := context.WithTimeout(ctx, storeTimeout)
+		written, err := c.store.Write(writing, c.ledger(), current.version, next)
+		cancel()
 		if errors.Is(err, messagestore.ErrVersionConflict) {
 			continue // another member was first: see what it wrote
 		}
@@ -74,6 +76,8 @@ func (c *Consumer) joinGeneration(ctx context.Context) (generation, error) {
 
 // lastGeneration returns the current generation, of size 0 if there is none.
 func (c *Consumer) lastGeneration(ctx context.Context) (generation, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
 	m, err := c.store.Last(ctx, c.ledger())
 	if errors.Is(err, messagestore.ErrNotFound) {
 		return generation{version: messagestore.NoStream}, nil

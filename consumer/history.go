@@ -24,6 +24,8 @@ func (c *Consumer) recall(ctx context.Context, stream messagestore.StreamName, a
 	if at.Position == 0 {
 		return messagestore.Mark{}, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
 	page, err := c.store.CategoryPage(ctx, messagestore.CategoryQuery{Category: c.category, From: at.Position - 1, Limit: 1})
 	switch {
 	case err != nil:
@@ -94,6 +96,8 @@ func (c *Consumer) epoch(ctx context.Context) (string, error) {
 	if s, ok := c.store.(interface {
 		Epoch(ctx context.Context) (string, error)
 	}); ok {
+		ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+		defer cancel()
 		return s.Epoch(ctx)
 	}
 	return "", nil

@@ -562,7 +562,14 @@ func TestARunDoesNotBeginAgainBesideAHandlerThatDoesNotStop(t *testing.T) {
 		restored.epoch = "2"
 		d.by(restored)
 
-		require.ErrorIs(t, <-errs, consumer.ErrRunning)
+		err := <-errs
+		require.ErrorIs(t, err, consumer.ErrGraceExceeded)
+		require.ErrorContains(t, err, "another epoch")
+		require.NotErrorIs(t, err, consumer.ErrRunning)
+		exceeded, ok := errors.AsType[*consumer.GraceExceededError](err)
+		require.True(t, ok)
+		require.Equal(t, []string{"Deposited account-1@0"}, exceeded.Messages)
+		require.ErrorIs(t, c.Run(t.Context()), consumer.ErrRunning)
 		require.Equal(t, int64(1), handled.Load())
 		time.Sleep(2 * time.Hour)
 	})

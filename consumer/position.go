@@ -41,7 +41,8 @@ type place struct {
 	unsettled *messagestore.Message
 }
 
-// resume finds where to go on.
+// resume finds where to go on. Each call of the store has a time of its own: where a
+// group gets another size, there is one for each of its members.
 func (c *Consumer) resume(ctx context.Context) (*place, error) {
 	p := &place{ledger: c.ledger()}
 	var err error
@@ -63,6 +64,8 @@ func (c *Consumer) resume(ctx context.Context) (*place, error) {
 
 // lastPosition returns what is recorded in stream, and start if nothing is.
 func (c *Consumer) lastPosition(ctx context.Context, stream messagestore.StreamName, start recorded) (recorded, messagestore.Version, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
 	m, err := c.store.Last(ctx, stream)
 	if errors.Is(err, messagestore.ErrNotFound) {
 		return start, messagestore.NoStream, nil

@@ -301,27 +301,35 @@ func TestAConsumerThatRunsNeverGoesOnAtTheOldPositionAfterAReset(t *testing.T) {
 // It records nothing while there is nothing to do, so it would never find out.
 func TestAnIdleConsumerFindsOutThatItWasReset(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newStore()
-		write(t, store, "account-1", Deposited{1})
-		j := &journal{}
-		c := newConsumer(t, store, j, nil)
-		ended := make(chan error, 1)
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
-		defer cancel()
-		go func() { ended <- c.Run(ctx) }()
-		time.Sleep(time.Hour)
-		require.Len(t, j.all(), 1)
-		start := time.Now()
+	for _, poll := range []time.Duration{0, 8 * time.Second, 79 * time.Second, time.Hour} {
+		for _, idle := range []time.Duration{time.Second, 10 * time.Second, 10 * time.Hour} {
+			t.Run(fmt.Sprint(poll, idle), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					store := newStore()
+					write(t, store, "account-1", Deposited{1})
+					j := &journal{}
+					c := newConsumer(t, store, j, &consumer.Config{PollInterval: poll})
+					ended := make(chan error, 1)
+					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Hour)
+					defer cancel()
+					go func() { ended <- c.Run(ctx) }()
+					synctest.Wait()
+					time.Sleep(idle)
+					require.Len(t, j.all(), 1)
+					start := time.Now()
 
-		_, err := consumer.Reset(t.Context(), store, account, "ledger", 0)
+					_, err := consumer.Reset(t.Context(), store, account, "ledger", 0)
 
-		require.NoError(t, err)
-		require.ErrorIs(t, <-ended, consumer.ErrConsumerFenced)
-		require.LessOrEqual(t, time.Since(start), 11*time.Second)
-		require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
-		require.Len(t, j.all(), 2)
-	})
+					require.NoError(t, err)
+					require.ErrorIs(t, <-ended, consumer.ErrConsumerFenced)
+					require.LessOrEqual(t, time.Since(start), 10*time.Second)
+					require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
+					require.Len(t, j.all(), 2)
+				})
+			})
+		}
+	}
 }
 
 func TestAResetAndAResizeAtOnceBothCount(t *testing.T) {

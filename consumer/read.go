@@ -47,9 +47,9 @@ type reader struct {
 }
 
 // wake has the reader look at once, unless it has read past the head that it is told.
-// Where no head is known, one that waits after a failure waits on.
+// One that waits after a failure waits on: others may write as fast as it fails.
 func (r *reader) wake(head messagestore.GlobalPosition) {
-	if head > 0 && head >= r.next || head == 0 && r.failures == 0 {
+	if r.failures == 0 && (head == 0 || head >= r.next) {
 		r.at, r.quiet = time.Time{}, false
 	}
 	if r.busy {
@@ -231,17 +231,18 @@ func (r *run) readPage(ctx context.Context, p page) {
 }
 
 // rest has the reader wait for the bell. After work more is likely, so it looks by
-// itself too, soon, and then less and less often.
+// itself too, soon, and then less and less often, until it looks only when the store is
+// to be checked.
 func (r *run) rest(now time.Time, worked bool) {
 	if worked {
 		r.reader.pause = 0
 	}
 	r.reader.pause = min(max(2*r.reader.pause, r.config.PollInterval/8, time.Millisecond), r.config.PollInterval)
-	wait := r.reader.pause
-	if wait == r.config.PollInterval { // by then the bell rings if there is anything
-		wait = max(wait, headInterval)
+	r.reader.at, r.reader.quiet = now.Add(r.reader.pause), true
+	check := r.reader.headAt.Add(headInterval)
+	if r.reader.pause == r.config.PollInterval || r.reader.at.After(check) { // by then the bell rings if there is anything
+		r.reader.at = check
 	}
-	r.reader.at, r.reader.quiet = now.Add(wait), true
 }
 
 // takeIn puts a page of messages where the workers take them from.

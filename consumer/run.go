@@ -163,7 +163,7 @@ func (r *run) loop(ctx context.Context) error {
 		}
 	}
 	if err := r.leave(); err != nil {
-		r.fail(err)
+		r.fatal = errors.Join(r.fatal, err) // whatever ended the run, a handler goes on
 	} else {
 		r.wg.Wait()
 	}

@@ -64,14 +64,14 @@ func TestAConsumerAtRestLeavesPollingToTheStore(t *testing.T) {
 			return nil, nil
 		}}
 		stop := running(t, newConsumer(t, store, &journal{}, &consumer.Config{PollInterval: 800 * time.Millisecond}))
-		time.Sleep(time.Minute)
+		time.Sleep(59 * time.Second)
 		require.NoError(t, stop())
 
 		var waits []time.Duration
 		for i := range reads[1:] {
 			waits = append(waits, reads[i+1].Sub(reads[i]))
 		}
-		require.Equal(t, []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 10 * time.Second, 10 * time.Second}, waits[:5])
+		require.Equal(t, []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 9300 * time.Millisecond, 10 * time.Second}, waits[:5])
 		require.Len(t, reads, 9)
 	})
 }
@@ -282,6 +282,43 @@ func TestAHandlerThatIgnoresItsContextIsNamed(t *testing.T) {
 		close(release)
 		synctest.Wait()
 		require.NoError(t, c.CatchUp(t.Context()))
+	})
+}
+
+// What ended the run does not hide what it left behind.
+func TestAHandlerThatIgnoresItsContextIsNamedThoughAnotherFailed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-0", Deposited{1})
+		write(t, store, "account-1", Deposited{2})
+		write(t, store, "account-2", Deposited{3})
+		release := make(chan struct{})
+		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+			switch m.Stream {
+			case "account-1":
+				<-release
+			case "account-2":
+				time.Sleep(time.Second)
+				return errBroken
+			}
+			return nil
+		}), &consumer.Config{Concurrency: 2, Grace: 2 * time.Second, Errors: consumer.ErrorPolicy{Retries: -1}})
+
+		err := runForAWhile(t, c)
+
+		failed, ok := errors.AsType[*consumer.MessageError](err)
+		require.True(t, ok)
+		require.Equal(t, messagestore.StreamName("account-2"), failed.Stream)
+		require.ErrorIs(t, err, consumer.ErrGraceExceeded)
+		exceeded, ok := errors.AsType[*consumer.GraceExceededError](err)
+		require.True(t, ok)
+		require.Equal(t, []string{"Deposited account-1@0"}, exceeded.Messages)
+		require.Equal(t, messagestore.GlobalPosition(2), c.Stats().Position, "what is finished is recorded")
+
+		require.ErrorIs(t, runForAWhile(t, c), consumer.ErrRunning)
+		close(release)
+		synctest.Wait()
 	})
 }
 

@@ -3,6 +3,8 @@ package consumer_test
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -127,6 +129,111 @@ func (s *hanging) CategoryPage(ctx context.Context, q messagestore.CategoryQuery
 		return messagestore.CategoryPage{}, ctx.Err()
 	}
 	return s.Store.CategoryPage(ctx, q)
+}
+
+// A slow store lets each call wait, and one of them for ever.
+type slow struct {
+	*messagestore.Store
+	pause time.Duration
+	hangs int64 // which call, from 1
+	calls atomic.Int64
+}
+
+func (s *slow) wait(ctx context.Context) error {
+	pause := s.pause
+	if s.calls.Add(1) == s.hangs {
+		pause = 1000 * time.Hour
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(pause):
+		return nil
+	}
+}
+
+func (s *slow) Epoch(ctx context.Context) (string, error) {
+	if err := s.wait(ctx); err != nil {
+		return "", err
+	}
+	return s.Store.Epoch(ctx)
+}
+
+func (s *slow) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Recorded, error) {
+	if err := s.wait(ctx); err != nil {
+		return nil, err
+	}
+	return s.Store.Last(ctx, stream)
+}
+
+func (s *slow) CategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	if err := s.wait(ctx); err != nil {
+		return messagestore.CategoryPage{}, err
+	}
+	return s.Store.CategoryPage(ctx, q)
+}
+
+func (s *slow) Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error) {
+	if err := s.wait(ctx); err != nil {
+		return messagestore.Written{}, err
+	}
+	return s.Store.Write(ctx, stream, expected, bodies...)
+}
+
+// The calls of a start that resizes a group: the epoch, the ledger, the positions of its
+// members, the new size, the own position and the message before it.
+func TestAStartThatHangsIsGivenUpAndTriedAgain(t *testing.T) {
+	t.Parallel()
+	for call := int64(1); call <= 6; call++ {
+		t.Run(fmt.Sprint(call), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := &slow{Store: newStore(), hangs: call}
+				write(t, store.Store, "account-1", Deposited{1})
+				require.NoError(t, newConsumer(t, store.Store, &journal{}, nil).CatchUp(t.Context()))
+				c := newConsumer(t, store, &journal{}, &consumer.Config{GroupSize: 2})
+				stop := running(t, c)
+				time.Sleep(14 * time.Second)
+				require.Zero(t, c.Stats(), "it waits for the store")
+
+				time.Sleep(2 * time.Second)
+
+				require.Equal(t, int64(1), c.Stats().StoreErrors)
+				require.Equal(t, messagestore.GlobalPosition(2), c.Stats().Position)
+				require.NoError(t, stop())
+			})
+		})
+	}
+}
+
+func TestAStartThatHangsStopsWhenItIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newConsumer(t, &slow{Store: newStore(), hangs: 1}, &journal{}, nil)
+		stop := running(t, c)
+		time.Sleep(time.Second)
+		before := time.Now()
+
+		require.NoError(t, stop())
+
+		require.Zero(t, time.Since(before))
+		require.Zero(t, c.Stats().StoreErrors)
+	})
+}
+
+// Each call has the time that one may take, however many there are.
+func TestALargeGroupIsResizedThoughTheStoreIsSlow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		require.NoError(t, newConsumer(t, store, &journal{}, &consumer.Config{GroupSize: 64}).CatchUp(t.Context()))
+		j := &journal{}
+
+		require.NoError(t, newConsumer(t, &slow{Store: store, pause: time.Second}, j, nil).CatchUp(t.Context()))
+
+		require.Equal(t, []string{"account-1@0"}, j.all())
+	})
 }
 
 func TestLogsHoldNoContent(t *testing.T) {

@@ -180,7 +180,7 @@ func TestABellForWhatWasReadReadsNothing(t *testing.T) {
 		}}}
 		write(t, store.Store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
 		stop := running(t, newConsumer(t, store, &journal{}, &consumer.Config{PollInterval: time.Hour}))
-		time.Sleep(10 * time.Hour)
+		time.Sleep(10*time.Hour + time.Second) // between the checks
 		before := reads.Load()
 
 		for range 100 {
@@ -195,28 +195,49 @@ func TestABellForWhatWasReadReadsNothing(t *testing.T) {
 	})
 }
 
-// A store that is away rings for all, who would all ask it again at once.
-func TestABellThatKnowsNothingDoesNotCutAWaitShort(t *testing.T) {
+// A store that is away rings for all, who would all ask it again at once. One that takes
+// writes and fails to be read rings with each of them.
+func TestABellDoesNotCutAWaitAfterAFailureShort(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var reads atomic.Int64
-		store := &rungStore{bell: make(chan messagestore.GlobalPosition), tap: &tap{Store: newStore(), read: func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
-			reads.Add(1)
-			return nil, errStore
-		}}}
-		stop := running(t, newConsumer(t, store, &journal{}, nil))
-		time.Sleep(time.Hour)
-		before := reads.Load()
+	for name, head := range map[string]messagestore.GlobalPosition{"NoHead": 0, "AHead": 4} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var reads atomic.Int64
+				var healed atomic.Bool
+				store := &rungStore{bell: make(chan messagestore.GlobalPosition), tap: &tap{Store: newStore(), read: func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
+					reads.Add(1)
+					if healed.Load() {
+						return nil, nil
+					}
+					return nil, errStore
+				}}}
+				j := &journal{}
+				c := newConsumer(t, store, j, &consumer.Config{PollInterval: time.Hour})
+				stop := running(t, c)
+				time.Sleep(time.Hour)
+				before := reads.Load()
 
-		for range 1000 {
-			store.bell <- 0
-		}
-		synctest.Wait()
-		require.LessOrEqual(t, reads.Load()-before, int64(1))
-		store.bell <- 4 // the store is back, since somebody wrote to it
-		synctest.Wait()
-		require.LessOrEqual(t, reads.Load()-before, int64(2))
-		require.NotZero(t, reads.Load()-before)
-		require.NoError(t, stop())
-	})
+				for range 1000 {
+					store.bell <- head
+					synctest.Wait()
+				}
+				require.LessOrEqual(t, reads.Load()-before, int64(1))
+				for range 1000 {
+					store.bell <- head
+					time.Sleep(10 * time.Millisecond)
+				}
+				require.LessOrEqual(t, reads.Load()-before, int64(1+2*10), "at most twice a second")
+				require.LessOrEqual(t, c.Stats().StoreErrors, int64(2*60*60+40))
+
+				// What the bell rang for is not missed.
+				write(t, store.Store, "account-1", Deposited{1}, Deposited{2}, Deposited{3}, Deposited{4})
+				store.bell <- head
+				healed.Store(true)
+				time.Sleep(time.Second)
+				require.Len(t, j.all(), 4)
+				require.NoError(t, stop())
+			})
+		})
+	}
 }

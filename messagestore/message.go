@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 	"unicode"
@@ -100,17 +101,23 @@ func (r *Recorded) String() string {
 }
 
 // Decode returns the body of r, which must be of T's message type, or an error
-// that matches [ErrWrongType]. No data decodes as an empty object. Numbers that
-// do not fit T's fields are an error.
+// that matches [ErrWrongType]. No data, and the data null, decode as an empty object:
+// as T's zero value or, where T is a pointer, as one to a zero value, never as nil.
+// Numbers that do not fit T's fields are an error.
 func Decode[T Body](r *Recorded) (T, error) {
 	var body T
 	if want := body.MessageType(); r.Type != want {
 		return body, fmt.Errorf("decode %s: %w: want %s", r, ErrWrongType, want)
 	}
+	var into any = &body
+	if t := reflect.TypeFor[T](); t.Kind() == reflect.Pointer {
+		body = reflect.New(t.Elem()).Interface().(T) //nolint:errcheck // it was made as one
+		into = body
+	}
 	if len(r.Data) == 0 {
 		return body, nil
 	}
-	if err := json.Unmarshal(r.Data, &body); err != nil {
+	if err := json.Unmarshal(r.Data, into); err != nil {
 		return body, fmt.Errorf("decode %s: %w", r, &unfitError{err})
 	}
 	return body, nil

@@ -151,6 +151,44 @@ func TestDecodeGivesTheBodyOfItsType(t *testing.T) {
 	require.Equal(t, opened{}, body)
 }
 
+// closed, tags and total are bodies of several kinds.
+type closed struct {
+	Reason string `json:"reason"`
+}
+
+func (*closed) MessageType() string { return "Closed" }
+
+type tags []string
+
+func (tags) MessageType() string { return "Tags" }
+
+type total int
+
+func (*total) MessageType() string { return "Total" }
+
+func TestDecodeOfNothingIsAnEmptyBodyAndNeverNil(t *testing.T) {
+	for _, data := range []json.RawMessage{nil, {}, json.RawMessage(`null`)} {
+		body, err := messagestore.Decode[*closed](&messagestore.Recorded{Stream: "account-1", Type: "Closed", Data: data})
+		require.NoError(t, err)
+		require.Equal(t, &closed{}, body, "%s", data)
+
+		value, err := messagestore.Decode[opened](&messagestore.Recorded{Stream: "account-1", Type: "Opened", Data: data})
+		require.NoError(t, err)
+		require.Equal(t, opened{}, value)
+
+		// Those that no object fits are their zero values.
+		list, err := messagestore.Decode[tags](&messagestore.Recorded{Stream: "account-1", Type: "Tags", Data: data})
+		require.NoError(t, err)
+		require.Empty(t, list)
+		sum, err := messagestore.Decode[*total](&messagestore.Recorded{Stream: "account-1", Type: "Total", Data: data})
+		require.NoError(t, err)
+		require.Equal(t, new(total), sum)
+	}
+	body, err := messagestore.Decode[*closed](&messagestore.Recorded{Stream: "account-1", Type: "Closed", Data: json.RawMessage(`{"reason":"moved"}`)})
+	require.NoError(t, err)
+	require.Equal(t, &closed{"moved"}, body)
+}
+
 func TestDecodeRefusesWhatDoesNotFit(t *testing.T) {
 	m := &messagestore.Recorded{Stream: "account-1", Position: 2, Type: "opened", Data: json.RawMessage(`{}`)}
 	_, err := messagestore.Decode[opened](m)
