@@ -34,10 +34,10 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 	return d.appendAll(ctx, appends, d.fences.of(appends), always)
 }
 
-// appendAll writes with the category's fences as they were when the caller came. If
-// they have been raised, it goes on with the new ones for as long as the caller
-// wants it to: for one that is gone, the fence may have been raised so that it does
-// not.
+// appendAll writes with the category's fences as they were when the caller came, if the
+// caller wants it when there is a connection. If they have been raised, it goes on with the
+// new ones for as long as the caller does: for one that is gone, the fence may have been
+// raised so that it does not.
 func (d *Driver) appendAll(ctx context.Context, appends []messagestore.Append, fences []int64, wanted func() bool) ([]messagestore.Written, error) {
 	// A transaction is tried once: what it saw before would have to be tried again
 	// too.
@@ -47,6 +47,9 @@ func (d *Driver) appendAll(ctx context.Context, appends []messagestore.Append, f
 		var answers []answer
 		own := false
 		err := d.with(ctx, func(db DB) error {
+			if !wanted() {
+				return errUnwanted
+			}
 			if own = !d.inTransaction(db); !own {
 				fences = nil // it cannot commit once its caller is gone
 			}

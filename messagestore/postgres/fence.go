@@ -23,8 +23,8 @@ type fences struct {
 	by map[messagestore.Category]int64
 }
 
-// errUnwanted answers a write that was turned away and whose caller is gone.
-var errUnwanted = errors.New("turned away by a fence")
+// errUnwanted answers a write whose caller is gone.
+var errUnwanted = errors.New("nobody waits for it")
 
 // of returns the fences for a write to appends.
 func (f *fences) of(appends []messagestore.Append) []int64 {

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"hash/maphash"
 	"runtime"
 	"slices"
@@ -98,8 +99,12 @@ func (d *Driver) newTicket(a messagestore.Append) *ticket {
 	return t
 }
 
-// wanted reports whether the caller waits.
-func (t *ticket) wanted() bool { return t.state.Load() != left }
+// begin reports whether the caller waits, who cannot leave any more then. It is asked when
+// there is a connection to send by, and not before: who has left until then was told that
+// nothing is written.
+func (t *ticket) begin() bool {
+	return t.state.CompareAndSwap(waiting, taken) || t.state.Load() == taken || mutant.On("postgres/left")
+}
 
 func (t *ticket) answer(written messagestore.Written, err error) {
 	t.written, t.err = written, err
@@ -173,9 +178,7 @@ func (d *Driver) flush(l *line) {
 			return
 		}
 		if len(group) > 0 {
-			ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
-			d.commit(ctx, l, group)
-			cancel()
+			d.commit(context.Background(), l, group)
 		}
 	}
 }
@@ -201,7 +204,7 @@ func (l *line) take() []*ticket {
 			t.token = false
 			<-l.room
 		}
-		if t.state.CompareAndSwap(waiting, taken) || mutant.On("postgres/left") {
+		if t.state.Load() == waiting || mutant.On("postgres/left") {
 			group = append(group, t)
 		}
 	}
@@ -220,19 +223,26 @@ func (l *line) putBack(tickets []*ticket) {
 // commit writes a group, and answers all of it or puts it back.
 func (d *Driver) commit(ctx context.Context, l *line, group []*ticket) {
 	if len(group) == 1 {
-		d.alone(ctx, group[0])
+		_ = d.alone(ctx, group[0])
 		return
 	}
 	var answers eachAnswer
 	sent := false
-	err := d.with(ctx, func(db DB) error {
+	limited, cancel := context.WithTimeout(ctx, groupTimeout)
+	defer cancel()
+	err := d.with(limited, func(db DB) error {
+		group = slices.DeleteFunc(group, func(t *ticket) bool { return !t.begin() })
+		if len(group) == 0 {
+			return nil
+		}
 		sent = true
 		return replicated(db, func() (err error) {
-			answers, err = d.callEach(ctx, connOf(db), group)
+			answers, err = d.callEach(limited, connOf(db), group)
 			return err
 		})
 	})
 	switch {
+	case err == nil && !sent: // all have left
 	case err == nil:
 		d.groups.flushes.Add(1)
 		d.answer(ctx, l, group, answers)
@@ -256,9 +266,7 @@ func (d *Driver) commit(ctx context.Context, l *line, group []*ticket) {
 		// All of it was rolled back, for the sake of one perhaps. Each on its own, it
 		// harms no other.
 		d.log.Warn().Err(d.failed(err)).Int("writes", len(group)).Msg("write one by one")
-		for _, t := range group {
-			d.alone(ctx, t)
-		}
+		d.oneByOne(ctx, group)
 	default:
 		for _, t := range group {
 			t.answer(messagestore.Written{}, unknownOutcome(safe(err), []messagestore.Append{t.append}))
@@ -269,7 +277,7 @@ func (d *Driver) commit(ctx context.Context, l *line, group []*ticket) {
 // answer says to each caller of a group what became of its write, once that has been
 // committed.
 func (d *Driver) answer(ctx context.Context, l *line, group []*ticket, a eachAnswer) {
-	if mutant.On("postgres/neighbour") && len(group[0].append.Records) == len(group[1].append.Records) {
+	if mutant.On("postgres/neighbour") && len(group) > 1 && len(group[0].append.Records) == len(group[1].append.Records) {
 		group[0], group[1] = group[1], group[0]
 	}
 	var apart, again []*ticket
@@ -300,17 +308,33 @@ func (d *Driver) answer(ctx context.Context, l *line, group []*ticket, a eachAns
 		}
 	}
 	l.putBack(again)
-	for _, t := range apart {
-		d.alone(ctx, t)
+	d.oneByOne(ctx, apart)
+}
+
+// oneByOne writes each by itself. A category that somebody keeps is waited for once.
+func (d *Driver) oneByOne(ctx context.Context, tickets []*ticket) {
+	kept := map[messagestore.Category]error{}
+	for _, t := range tickets {
+		category := t.append.Stream.Category()
+		if err := kept[category]; err != nil {
+			t.answer(messagestore.Written{}, err)
+			continue
+		}
+		if err := d.alone(ctx, t); isTimeout(err) && !errors.Is(err, messagestore.ErrOutcomeUnknown) {
+			kept[category] = err
+		}
 	}
 }
 
-// alone writes what was in a group, or would have been, by itself.
-func (d *Driver) alone(ctx context.Context, t *ticket) {
-	written, err := d.appendAll(ctx, []messagestore.Append{t.append}, t.fences, t.wanted)
+// alone writes what was in a group, or would have been, by itself, in a time of its own.
+func (d *Driver) alone(ctx context.Context, t *ticket) error {
+	ctx, cancel := context.WithTimeout(ctx, groupTimeout)
+	defer cancel()
+	written, err := d.appendAll(ctx, []messagestore.Append{t.append}, t.fences, t.begin)
 	if err != nil {
 		t.answer(messagestore.Written{}, err)
-		return
+		return err
 	}
 	t.answer(written[0], nil)
+	return nil
 }

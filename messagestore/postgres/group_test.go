@@ -375,6 +375,101 @@ func TestAStuckPeerFailsTheWritesToItsCategoryAndNoOther(t *testing.T) {
 	}
 }
 
+// Who may not wait as long as the category is kept, by its role, or whose transactions are too
+// old to share: what waits for the one category is told so by one wait, and others are written.
+func TestOneByOneACategoryIsWaitedForOnce(t *testing.T) {
+	t.Parallel()
+	for what, setting := range map[string][2]string{
+		"57014": {"statement_timeout", "100ms"},
+		"55P03": {"default_transaction_isolation", "repeatable read"},
+	} {
+		t.Run(setting[0], func(t *testing.T) {
+			t.Parallel()
+			pool, schema := pgtest.Schema(t)
+			_, err := pool.Exec(t.Context(), "alter function "+schema+`.wait_for_category set lock_timeout = '1s'`)
+			require.NoError(t, err)
+			holder, err := pool.Begin(t.Context())
+			require.NoError(t, err)
+			defer holder.Rollback(t.Context()) //nolint:errcheck // whatever became of the test
+			_, err = postgres.New(holder, &postgres.Config{Schema: schema}).Append(t.Context(), record("stuck-0"))
+			require.NoError(t, err)
+			config := pool.Config()
+			config.ConnConfig.RuntimeParams[setting[0]] = setting[1]
+			limited, err := pgxpool.NewWithConfig(t.Context(), config)
+			require.NoError(t, err)
+			t.Cleanup(limited.Close)
+			driver := postgres.New(limited, &postgres.Config{Schema: schema})
+
+			answers := driver.AppendEach(t.Context(), []messagestore.Append{record("stuck-1"), record("stuck-2"), record("other-1"), record("stuck-3")})
+
+			require.NoError(t, answers[2].Err)
+			var first *pgconn.PgError
+			for _, i := range []int{0, 1, 3} {
+				require.NotErrorIs(t, answers[i].Err, messagestore.ErrOutcomeUnknown)
+				refused, ok := errors.AsType[*pgconn.PgError](answers[i].Err)
+				require.True(t, ok, "%v", answers[i].Err)
+				require.Equal(t, what, refused.Code)
+				if first == nil {
+					first = refused
+				}
+				require.Same(t, first, refused, "of one wait")
+			}
+		})
+	}
+}
+
+// The pool has no connection for them yet when they leave: that nothing is written is sure.
+func TestWhoLeavesBeforeThereIsAConnectionWritesNothing(t *testing.T) {
+	t.Parallel()
+	for _, callers := range []int{1, 2} {
+		t.Run(fmt.Sprint(callers), func(t *testing.T) {
+			t.Parallel()
+			config := pgtest.Pool(t).Config()
+			config.MaxConns = 1
+			pool, err := pgxpool.NewWithConfig(t.Context(), config)
+			require.NoError(t, err)
+			t.Cleanup(pool.Close)
+			conn, err := pool.Acquire(t.Context())
+			require.NoError(t, err)
+			release := sync.OnceFunc(conn.Release)
+			t.Cleanup(release)
+			c := &crowd{t: t, driver: postgres.New(pool, nil), category: storetest.Category(t)}
+			begins, endFirst := context.WithCancel(t.Context())
+			first := make(chan error, 1)
+			go func() {
+				_, err := c.driver.Append(begins, record(c.category.Stream("first")))
+				first <- err
+			}()
+			require.Eventually(t, func() bool { return c.driver.Busy(c.category) }, 10*time.Second, time.Millisecond)
+			ctx, leave := context.WithCancel(t.Context())
+			left := make(chan error, callers)
+			for i := range callers {
+				c.add(ctx, record(c.category.Stream(fmt.Sprint(i))), func(_ messagestore.Written, err error) { left <- err })
+			}
+			endFirst()
+			require.ErrorIs(t, <-first, context.Canceled)
+			require.Eventually(t, func() bool { return c.driver.Waiting() == 0 }, 10*time.Second, time.Millisecond, "they are taken, and wait for a connection")
+
+			leave()
+			c.wg.Wait()
+
+			for range callers {
+				err := <-left
+				require.ErrorIs(t, err, context.Canceled)
+				require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+			}
+			release()
+			_, err = c.driver.Append(t.Context(), record(c.category.Stream("after"))) // in the same line
+			require.NoError(t, err)
+			for i := range callers {
+				version, err := c.driver.Version(t.Context(), c.category.Stream(fmt.Sprint(i)))
+				require.NoError(t, err)
+				require.Equal(t, messagestore.NoStream, version)
+			}
+		})
+	}
+}
+
 // A fence is raised while writes are under way with another: they go on with it in a
 // group, unless their callers have left.
 func TestAGroupGoesOnWithTheFenceThatWasRaised(t *testing.T) {
