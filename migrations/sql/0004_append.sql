@@ -713,7 +713,6 @@ declare
   free text[];             -- the categories whose lock it has
   fences_of bigint[];      -- of each of them; null for one that was never raised
   erased boolean;          -- whether a stream of one of them was
-  different integer;       -- how many streams there are
   versions_found bigint[]; -- of the stream of each write; below -2 if it was erased
   hashes bigint[];         -- of the stream of each write, as its last message has it
   fences_found bigint[];   -- of its category; null if another has that
@@ -764,12 +763,13 @@ begin
   end if;
 
   -- A statement of its own: its snapshot is younger than the locks. What becomes of each
-  -- write as if it were the only one to its stream, and none of the ids were there.
+  -- write as if it were the only one to its stream, and none of the ids were there. The
+  -- aggregates take the rows as they come, so none beside them may ask for an order: from 16
+  -- on, PostgreSQL sorts for such a one, and the others get what is sorted.
   select array_agg(r.version), array_agg(r.hash), array_agg(r.fence_found), string_agg(r.outcome, ''),
     array_agg(case r.outcome when 'f' then r.fence_found when 'w' then r.version + 1 else r.version end),
-    array_agg(case r.outcome when 'w' then r.version + 1 end),
-    count(distinct r.name)
-  into versions_found, hashes, fences_found, outcomes, versions, positions, different
+    array_agg(case r.outcome when 'w' then r.version + 1 end)
+  into versions_found, hashes, fences_found, outcomes, versions, positions
   from (
     select v.*, case
         when v.version < -2 then 'a'
@@ -795,7 +795,7 @@ begin
     ) v
   ) r;
   names := streams;
-  if not single or different < cardinality(streams) then
+  if not single or (select count(distinct s.name) from unnest(streams) s (name)) < cardinality(streams) then
     select f.* into outcomes, versions, names, positions, writes
     from dibs.follow_each(streams, expected, counts, fences, ids, versions_found, fences_found, taken) f;
     hashes := null;
@@ -880,7 +880,7 @@ was written, and each is for append. As append_one, it leaves it to the client t
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0004_append.sql', '41cd8f31ce09adaea49c609ec65497a005159bdd86e8f30f373f8e21a4f2c103');
+values ('0004_append.sql', 'f84ddca2b48289ffe5e0ab791e118b5718becb5c27fb4d30c6f4b6b29bf428b3');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

@@ -347,6 +347,11 @@ begin
       raise exception 'the stream was deleted, so nobody knows what was written to it'
         using errcode = 'DB002', column = 'stream';
     end if;
+    -- A snapshot may be from before the writes that it has waited for.
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+      raise exception 'what was not written is known at READ COMMITTED only, and this transaction is at %', current_setting('transaction_isolation')
+        using errcode = 'feature_not_supported', hint = 'Ask in a transaction of its own, at READ COMMITTED.';
+    end if;
 
     -- To where no writer believes it to be, also one who learned of it before the store
     -- went back to a backup or a standby.
@@ -362,9 +367,9 @@ $$;
 comment on function dibs.find_messages(text, uuid[]) is
 'Those messages of a stream that have one of the ids. It waits for every write to the category that is under way, so that
 what it does not find was not written; and it raises the category''s fence, so that it will not be written by a call of
-append with fences that is on its way. That holds at READ COMMITTED, once this is committed; above it, a transaction does
-not see what was written since it began. What was trimmed is not found either, so ask within the time that dibs.trim
-spares. Raises DB001 for more than 1000 ids, and DB002 for a stream that was deleted, if it does not find all.';
+append with fences that is on its way. That holds once this is committed. What was trimmed is not found either, so ask
+within the time that dibs.trim spares. Raises DB001 for more than 1000 ids, and, if it does not find all, DB002 for a stream
+that was deleted and 0A000 above READ COMMITTED, where a transaction does not see what was written since it began.';
 
 -- A descent of one index for each category, whatever the plan was made for.
 create function dibs.heads(categories text[]) returns bigint[]
@@ -407,7 +412,7 @@ hear of is there when this has been committed.';
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0005_read.sql', '9e13aeef085d06f014a7ffabc281c685180408385841e9b32f16e360d7a2dda2');
+values ('0005_read.sql', '37c07be2d286de3d8a6420cd2da987b5b69fb3604548919418c3da9a1b93f3dc');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
