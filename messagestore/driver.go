@@ -55,7 +55,8 @@ type Driver interface {
 	// Find returns those messages of a stream that have one of the ids, in order
 	// of position. It first waits for every append to the stream's category that
 	// is under way, also one whose caller is gone, so that what it does not find
-	// was not and will not be written.
+	// was not and will not be written. In a transaction of the caller's that holds
+	// once it is committed.
 	Find(ctx context.Context, stream StreamName, ids []uuid.UUID) ([]*Recorded, error)
 }
 

@@ -172,7 +172,9 @@ func (s *Store) wrote(written []Written) {
 // [ErrOutcomeUnknown]. It returns what the write would have returned, or
 // [ErrNotWritten] if it did not happen and never will, or [ErrIDConflict] if it did
 // not because an id was used before for something else; any other error means that
-// the outcome is still unknown. It works on any store over the same database.
+// the outcome is still unknown. It works on any store over the same database. In a
+// transaction of yours the answer holds once that is committed; above READ COMMITTED,
+// PostgreSQL refuses to say that something was not written.
 //
 // What was removed is forgotten. A message that has been trimmed is not found, so
 // ask within the time that trimming spares, of which the default is 15 minutes; about

@@ -40,9 +40,10 @@ var (
 //
 // "timeline" is among them where the server is a primary that another was promoted in
 // place of, and that the driver has been connected to since: what such a server takes is
-// lost. In a transaction of yours nobody looks. The next connection may reach the right
-// one, so a consumer waits. Where an older backup was put back in its place on purpose,
-// without a timeline of its own, a driver that is made anew takes it.
+// lost. In a transaction of yours nobody looks; after it somebody does. The next
+// connection may reach the right one, so a consumer waits. Where an older backup was put
+// back in its place on purpose, without a timeline of its own, a driver that is made anew
+// takes it.
 type UnsafeSettingsError struct {
 	Settings []UnsafeSetting
 }
@@ -124,13 +125,17 @@ func (e *SchemaVersionError) Permanent() bool { return true }
 type server struct {
 	fsync, fullPageWrites, synchronousCommit string
 	standbys                                 string // that a commit waits for
+	tells                                    string // from which level on the client is sent what goes on
+	watched                                  bool   // the connection is, for a wait that is cancelled
 	serverEncoding, clientEncoding           string
 	inRecovery                               bool
 	override                                 string
 	pid                                      uint32
 	hasVersion                               bool
+	denied                                   string // what of that the user has no right to
 	adopting                                 bool
 	large                                    bool
+	asked                                    bool      // for the timeline
 	timeline                                 *timeline // nil if it is not known
 	latest                                   *timeline // that the driver was on
 }
@@ -158,6 +163,9 @@ func (s *server) judge(f func(setting UnsafeSetting, ok bool)) {
 	judge(s.fullPageWrites == "on", "full_page_writes", s.fullPageWrites, "on")
 	// Every value but off waits for the disk of this server.
 	judge(s.synchronousCommit != "off", "synchronous_commit", s.synchronousCommit, "on, or at least local")
+	if s.waitsForStandby() && s.watched && s.tells == "error" {
+		judge(false, "client_min_messages", s.tells, "warning, or lower")
+	}
 	judge(s.serverEncoding == "UTF8", "server_encoding", s.serverEncoding, "UTF8")
 	// That is UTF8 too, and the one other name that the server keeps as it was given.
 	judge(s.clientEncoding == "UTF8" || s.clientEncoding == "UNICODE", "client_encoding", s.clientEncoding, "UTF8")
@@ -195,6 +203,7 @@ type mark struct {
 	views  bool              // short reads go by views: see byView
 	tracer pgx.QueryTracer   // of its configuration, which pgx copies for who asks
 
+	asked    bool      // for the timeline, which nobody is in a transaction
 	timeline *timeline // of the server; nil if it is not known
 }
 
@@ -221,11 +230,12 @@ func (d *Driver) setMark(conn *pgx.Conn, m *mark) {
 }
 
 // safely calls f with a connection whose server is good: it asks when the connection
-// is used first, and again after an error that says that it may not be any more. It
-// asks in a way that cannot abort a transaction.
+// is used first, once more outside of a transaction if that was in one, and again after an
+// error that says that it may not be any more. It asks in a way that cannot abort a
+// transaction.
 func (d *Driver) safely(ctx context.Context, db DB, f func(db DB) error) error {
 	conn := connOf(db)
-	if m := d.markOf(conn); m == nil || m.timeline.leftFor(d.latest.see(m.timeline)) {
+	if m := d.markOf(conn); m == nil || !m.asked && d.mayAsk(db) || m.timeline.leftFor(d.latest.see(m.timeline)) {
 		m, err := d.check(ctx, db)
 		if err != nil {
 			return fmt.Errorf("check the server: %w", d.failed(err))
@@ -238,6 +248,9 @@ func (d *Driver) safely(ctx context.Context, db DB, f func(db DB) error) error {
 	}
 	return err
 }
+
+// mayAsk reports whether a question that is refused aborts no transaction.
+func (d *Driver) mayAsk(db DB) bool { return connOf(db) != nil && !d.inTransaction(db) }
 
 // turnedAway is what a server says where message-db's messages are adopted meanwhile,
 // and for other reasons too.
@@ -272,10 +285,10 @@ func (d *Driver) check(ctx context.Context, db DB) (*mark, error) {
 	if len(lifted) > 0 && d.saidUnsafe.CompareAndSwap(false, true) {
 		d.log.Warn().Err(&UnsafeSettingsError{Settings: lifted}).Msg("allowed by " + override)
 	}
-	if s.waitsForStandby() && !watched(conn) && d.saidUnwatched.CompareAndSwap(false, true) {
+	if s.waitsForStandby() && !s.watched && d.saidUnwatched.CompareAndSwap(false, true) {
 		d.log.Warn().Msg("a wait for a standby that is cancelled will go unnoticed: see postgres.WatchReplication")
 	}
-	m := &mark{timeline: s.timeline}
+	m := &mark{asked: s.asked, timeline: s.timeline}
 	if conn != nil {
 		m.pooled = conn.PgConn().PID() != s.pid
 		m.mode, m.tracer = modeFor(conn, m.pooled), conn.Config().Tracer
@@ -291,20 +304,25 @@ type schemaVersion struct {
 }
 
 // askAll asks for the settings, the schema's version and the timeline: in one round trip,
-// but in a transaction, which a schema that is not there would abort, in two, and without
-// the timeline, which not everybody may ask for.
+// but in a transaction, which a schema that is not there or not the user's would abort, in
+// two, and without the timeline, which not everybody may ask for.
 func (d *Driver) askAll(ctx context.Context, db DB) (*server, *schemaVersion, error) {
 	version := &schemaVersion{found: SchemaVersionError{Schema: d.schema, Need: madeFor}}
 	conn := connOf(db)
-	if conn == nil || conn.PgConn().TxStatus() != 'I' {
+	if !d.mayAsk(db) {
 		s, err := d.ask(ctx, db)
-		if err == nil && s.hasVersion {
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case s.denied != "": // as the server says it
+			version.err = &pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: denied, Message: "permission denied for " + s.denied}
+		case s.hasVersion:
 			version.err = one(ctx, db, d.queries.schemaVersion, nil, &version.found.Version, &version.found.Serves)
 		}
-		return s, version, err
+		return s, version, nil
 	}
 
-	var s server
+	s := server{watched: watched(conn), asked: true}
 	batch := &pgconn.Batch{}
 	batch.ExecParams(d.queries.check, d.checkParameters(), nil, nil, nil)
 	batch.ExecParams(d.queries.schemaVersion, nil, nil, nil, nil)
@@ -340,7 +358,7 @@ func (d *Driver) askAll(ctx context.Context, db DB) (*server, *schemaVersion, er
 
 // ask returns what the server says of itself.
 func (d *Driver) ask(ctx context.Context, db DB) (*server, error) {
-	var s server
+	s := server{watched: watched(connOf(db))}
 	parameters := d.checkParameters()
 	args := make([]any, len(parameters))
 	for i, p := range parameters {
@@ -360,8 +378,8 @@ func (d *Driver) checkParameters() [][]byte {
 // fields are in the order of the query.
 func (s *server) fields() []any {
 	return []any{
-		&s.fsync, &s.fullPageWrites, &s.synchronousCommit, &s.standbys, &s.serverEncoding, &s.clientEncoding,
-		&s.inRecovery, &s.override, &s.pid, &s.hasVersion, &s.adopting, &s.large,
+		&s.fsync, &s.fullPageWrites, &s.synchronousCommit, &s.standbys, &s.tells, &s.serverEncoding, &s.clientEncoding,
+		&s.inRecovery, &s.override, &s.pid, &s.hasVersion, &s.denied, &s.adopting, &s.large,
 	}
 }
 

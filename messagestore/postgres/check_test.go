@@ -3,10 +3,12 @@ package postgres_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -46,6 +48,30 @@ func ownServer(t *testing.T) string {
 	url := pgtest.Server(t)
 	require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
 	return url
+}
+
+// ownDatabase returns the URL of a migrated database that no other test uses.
+func ownDatabase(t *testing.T) string {
+	t.Helper()
+	url := pgtest.Database(t)
+	require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
+	return url
+}
+
+// loginIn makes a user of the database, a member of role if there is one.
+func loginIn(t *testing.T, url, role string) string {
+	t.Helper()
+	user := "test_" + strings.ToLower(rand.Text())
+	admin := connect(t, url)
+	exec(t, admin, "create role "+user+" login")
+	if role != "" {
+		exec(t, admin, fmt.Sprintf("grant %s to %s", role, user))
+	}
+	t.Cleanup(func() {
+		_, err := admin.Exec(contextOf(t), "drop owned by "+user+"; drop role "+user)
+		require.NoError(t, err)
+	})
+	return user
 }
 
 // tryOpen opens a driver and closes it again.
@@ -147,6 +173,32 @@ func TestServerThatMayLoseMessagesIsRefused(t *testing.T) {
 	// All there is to mend is said at once.
 	setOnServer(t, admin, "fsync", "off")
 	requireUnsafe(t, tryOpen(t, with(t, url, "synchronous_commit", "off")), postgres.UnsafeSetting{Name: "fsync", Value: "off", Need: "on"}, lazy)
+}
+
+// The server would not send the warning that tells of a wait that was cancelled.
+func TestServerThatWouldNotTellOfACancelledWaitIsRefused(t *testing.T) {
+	t.Parallel()
+	url := ownServer(t)
+	admin := connect(t, url)
+	exec(t, admin, "create role silent login superuser", "alter role silent set client_min_messages = error")
+	silent := []string{with(t, url, "client_min_messages", "error"), with(t, url, "user", "silent")}
+	for _, url := range silent {
+		require.NoError(t, tryOpen(t, url), "no commit waits")
+	}
+	setOnServer(t, admin, "synchronous_standby_names", "nobody")
+
+	for _, url := range silent {
+		err := tryOpen(t, url)
+		requireUnsafe(t, err, postgres.UnsafeSetting{Name: "client_min_messages", Value: "error", Need: "warning, or lower"})
+		require.ErrorContains(t, err, override)
+		require.NoError(t, tryOpen(t, with(t, url, override, "on")))
+		require.NoError(t, tryOpen(t, with(t, url, "synchronous_commit", "local")))
+		_, err = postgres.New(pgtest.Connect(t, url), nil).Version(t.Context(), storetest.Category(t).Stream("1"))
+		require.NoError(t, err, "a connection that is not watched hears of no warning")
+	}
+	for _, level := range []string{"warning", "notice", "log", "debug1"} {
+		require.NoError(t, tryOpen(t, with(t, url, "client_min_messages", level)), level)
+	}
 }
 
 // The override is a setting like any other: wherever PostgreSQL takes one.
@@ -279,6 +331,34 @@ func TestRefusalLeavesTheTransactionUsable(t *testing.T) {
 	}
 }
 
+// A user who was granted functions one by one, and not all of them.
+func TestAMissingRightLeavesTheTransactionUsable(t *testing.T) {
+	t.Parallel()
+	url := ownDatabase(t)
+	admin := connect(t, url)
+	stream := storetest.Category(t).Stream("1")
+	for name, rights := range map[string]struct{ grant, says string }{
+		"no right to the schema":   {"grant execute on function dibs.schema_version() to %s", "permission denied for schema dibs"},
+		"no right to the function": {"grant usage on schema dibs to %s", "permission denied for function schema_version"},
+	} {
+		user := loginIn(t, url, "")
+		exec(t, admin, fmt.Sprintf(rights.grant, user))
+		conn := connect(t, with(t, url, "user", user))
+		_, outside := postgres.New(conn, nil).Version(t.Context(), stream)
+		requireDenied(t, outside, name)
+		require.ErrorContains(t, outside, rights.says, name)
+
+		tx, err := conn.Begin(t.Context())
+		require.NoError(t, err)
+		_, inside := postgres.New(tx, nil).Version(t.Context(), stream)
+		require.Equal(t, outside, inside, name)
+
+		_, err = tx.Exec(t.Context(), "select 1")
+		require.NoError(t, err, name)
+		require.NoError(t, tx.Commit(t.Context()), name)
+	}
+}
+
 // A spy counts what is sent over connections, and the questions for settings in it.
 type spy struct {
 	sent, checks atomic.Int64
@@ -314,12 +394,12 @@ func TestServerIsAskedOnceForEachConnection(t *testing.T) {
 	stream := storetest.Category(t).Stream("1")
 
 	for range 3 {
+		_, err := postgres.New(pool, nil).Version(t.Context(), stream)
+		require.NoError(t, err)
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			write(t, messagestore.New(postgres.New(tx, nil), nil), stream, messagestore.AnyVersion, opened())
 			return nil
 		}))
-		_, err := postgres.New(pool, nil).Version(t.Context(), stream)
-		require.NoError(t, err)
 	}
 	require.Equal(t, int64(1), asked.checks.Load())
 
@@ -327,6 +407,53 @@ func TestServerIsAskedOnceForEachConnection(t *testing.T) {
 	_, err := postgres.New(pool, nil).Version(t.Context(), stream)
 	require.NoError(t, err)
 	require.Equal(t, int64(2), asked.checks.Load())
+}
+
+// What nobody asks for in a transaction is asked for after it.
+func TestServerIsAskedOnceMoreAfterTheTransactionThatAConnectionWasFirstUsedIn(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	var asked spy
+	pool, _ := poolOf(t, func(c *pgxpool.Config) { asked.listen(c.ConnConfig) })
+	stream := storetest.Category(t).Stream("1")
+
+	for _, checks := range []int64{1, 2, 2} {
+		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			for range 2 {
+				write(t, messagestore.New(postgres.New(tx, nil), nil), stream, messagestore.AnyVersion, opened())
+			}
+			return nil
+		}))
+		require.Equal(t, checks, asked.checks.Load())
+		_, err := postgres.New(pool, nil).Version(t.Context(), stream)
+		require.NoError(t, err)
+		require.Equal(t, int64(2), asked.checks.Load())
+	}
+}
+
+// That the user may not ask for the timeline is an answer.
+func TestServerThatDoesNotTellItsTimelineIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	url := ownDatabase(t)
+	exec(t, connect(t, url), "revoke execute on function pg_catalog.pg_control_system() from public")
+	config, err := pgx.ParseConfig(with(t, url, "user", loginIn(t, url, "dibs_writer")))
+	require.NoError(t, err)
+	var asked spy
+	asked.listen(config)
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	require.NoError(t, err)
+	defer conn.Close(contextOf(t))
+	driver := postgres.New(conn, nil)
+	_, err = driver.Epoch(t.Context())
+	require.ErrorIs(t, err, messagestore.ErrNotSupported)
+	before := asked.checks.Load() // a refusal has the server asked again
+
+	for range 3 {
+		_, err := driver.Version(t.Context(), storetest.Category(t).Stream("1"))
+		require.NoError(t, err)
+	}
+
+	require.Equal(t, before+1, asked.checks.Load())
 }
 
 func TestServerIsAskedInOneRoundTrip(t *testing.T) {

@@ -62,7 +62,8 @@
 //
 // The promises are as good as the server's. When a connection is used first, over a
 // transaction of yours too, the driver asks once for its settings, in a way that
-// leaves a transaction usable. It refuses with [ErrUnsafeSettings] a server with fsync,
+// leaves a transaction usable; and once more after that transaction, for what nobody can
+// ask in one. It refuses with [ErrUnsafeSettings] a server with fsync,
 // full_page_writes or synchronous_commit off (local is enough on one machine), one in
 // recovery, one that another was promoted in place of, to which the driver has been
 // connected, and an encoding other than UTF-8, and with [ErrNotMigrated] or
@@ -81,7 +82,8 @@
 //
 // A server that waits for a standby when it commits reports success, with a warning,
 // if that wait is cancelled. [Open] makes this an unknown outcome; with a pool of
-// your own, call [WatchReplication] before it is made.
+// your own, call [WatchReplication] before it is made. Such a connection is refused, with
+// [ErrUnsafeSettings], where client_min_messages = error withholds the warning.
 //
 // # PgBouncer
 //

@@ -16,16 +16,12 @@ import (
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
-// What a primary takes that another was promoted in place of is lost. It may still be there
-// for who has a connection, or come back for who makes one.
-func TestAPrimaryThatWasLeftIsRefused(t *testing.T) {
-	t.Parallel()
-	old := ownServer(t)
-	promoted := pgtest.Standby(t, old)
+// moving returns a pool whose connections are to the server that was named when they were made.
+func moving(t *testing.T, url string) (pool *pgxpool.Pool, to func(url string)) {
+	t.Helper()
 	var target atomic.Pointer[string]
-	to := func(url string) { target.Store(&url) }
-	to(old)
-	config, err := pgxpool.ParseConfig(old)
+	target.Store(&url)
+	config, err := pgxpool.ParseConfig(url)
 	require.NoError(t, err)
 	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 		there, err := pgx.ParseConfig(*target.Load())
@@ -34,9 +30,26 @@ func TestAPrimaryThatWasLeftIsRefused(t *testing.T) {
 		}
 		return err
 	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	pool, err = pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
+	return pool, func(url string) { target.Store(&url) }
+}
+
+func requireLeft(t *testing.T, err error) {
+	t.Helper()
+	requireUnsafe(t, err, postgres.UnsafeSetting{Name: "timeline", Value: "1", Need: "at least 2, that of the server promoted in its place"})
+	unsafe, _ := errors.AsType[*postgres.UnsafeSettingsError](err)
+	require.False(t, unsafe.Permanent(), "the next connection may reach the one that was promoted")
+}
+
+// What a primary takes that another was promoted in place of is lost. It may still be there
+// for who has a connection, or come back for who makes one.
+func TestAPrimaryThatWasLeftIsRefused(t *testing.T) {
+	t.Parallel()
+	old := ownServer(t)
+	promoted := pgtest.Standby(t, old)
+	pool, to := moving(t, old)
 	store := messagestore.New(postgres.New(pool, nil), nil)
 	stream := storetest.Category(t).Stream("1")
 	write(t, store, stream, messagestore.NoStream, opened())
@@ -53,14 +66,8 @@ func TestAPrimaryThatWasLeftIsRefused(t *testing.T) {
 	defer moved.Release()
 	stays.Release()
 
-	requireLeft := func(err error) {
-		t.Helper()
-		requireUnsafe(t, err, postgres.UnsafeSetting{Name: "timeline", Value: "1", Need: "at least 2, that of the server promoted in its place"})
-		unsafe, _ := errors.AsType[*postgres.UnsafeSettingsError](err)
-		require.False(t, unsafe.Permanent(), "the next connection may reach the one that was promoted")
-	}
 	_, err = store.Write(t.Context(), stream, messagestore.AnyVersion, opened())
-	requireLeft(err)
+	requireLeft(t, err)
 	moved.Release()
 	write(t, store, stream, messagestore.AnyVersion, opened())
 
@@ -68,9 +75,9 @@ func TestAPrimaryThatWasLeftIsRefused(t *testing.T) {
 	to(old)
 	pool.Reset()
 	_, err = store.Write(t.Context(), stream, messagestore.AnyVersion, opened())
-	requireLeft(err)
+	requireLeft(t, err)
 	_, err = store.Version(t.Context(), stream)
-	requireLeft(err)
+	requireLeft(t, err)
 	version, err := left.Version(t.Context(), stream)
 	require.NoError(t, err, "who has never been on another takes it")
 	require.Equal(t, messagestore.Version(0), version, "nothing was written there")
@@ -80,4 +87,41 @@ func TestAPrimaryThatWasLeftIsRefused(t *testing.T) {
 	version, err = store.Version(t.Context(), stream)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, version, messagestore.Version(2))
+}
+
+// Nobody asks for the timeline in a transaction of the caller's. Once that is over, somebody does.
+func TestAPrimaryThatWasLeftIsRefusedOnAConnectionThatWasUsedFirstInATransaction(t *testing.T) {
+	t.Parallel()
+	old := ownServer(t)
+	promoted := pgtest.Standby(t, old)
+	pool, to := moving(t, old)
+	store := messagestore.New(postgres.New(pool, nil), nil)
+	stream := storetest.Category(t).Stream("1")
+	acquire := func() *pgxpool.Conn {
+		conn, err := pool.Acquire(t.Context())
+		require.NoError(t, err)
+		t.Cleanup(conn.Release)
+		return conn
+	}
+	first, second := acquire(), acquire()
+	require.NoError(t, pgx.BeginFunc(t.Context(), first, func(tx pgx.Tx) error {
+		write(t, messagestore.New(postgres.New(tx, nil), nil), stream, messagestore.NoStream, opened())
+		return nil
+	}))
+	exec(t, second.Conn(), "begin") // by hand
+	write(t, messagestore.New(postgres.New(second, nil), nil), stream, 0, opened())
+	exec(t, second.Conn(), "commit")
+
+	exec(t, connect(t, promoted), "select pg_promote()")
+	to(promoted)
+	write(t, store, stream, messagestore.AnyVersion, opened())
+	moved := acquire()
+	for _, stays := range []*pgxpool.Conn{first, second} {
+		stays.Release()
+		_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, opened())
+		requireLeft(t, err)
+	}
+
+	moved.Release()
+	write(t, store, stream, messagestore.AnyVersion, opened())
 }

@@ -234,6 +234,49 @@ func TestIDTakenInAnotherCategoryMeanwhileIsARow(t *testing.T) {
 	}
 }
 
+// A snapshot is from before what was waited for, so nobody can say that it was not written.
+func TestWhatATransactionCannotSeeIsNotSaidToBeNotWritten(t *testing.T) {
+	t.Parallel()
+	eachLevel(t, func(t *testing.T, level pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
+		stream := storetest.Category(t).Stream("1")
+		message := opened()
+		inside := messagestore.New(postgres.New(tx, nil), nil)
+		lost := &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{{Stream: stream, IDs: []uuid.UUID{message.ID}}}}
+		write(t, outside, stream, messagestore.NoStream, message)
+
+		written, err := inside.Resolve(t.Context(), lost)
+
+		if level == pgx.ReadCommitted {
+			require.NoError(t, err)
+			require.Equal(t, messagestore.Version(0), written[0].Version)
+			requireUsable(t, tx, outside)
+			return
+		}
+		require.NotErrorIs(t, err, messagestore.ErrNotWritten)
+		refused, ok := errors.AsType[*pgconn.PgError](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, "0A000", refused.Code)
+		require.Equal(t, "what was not written is known at READ COMMITTED only, and this transaction is at "+string(level), refused.Message)
+	})
+}
+
+// What is found is there, whatever else a transaction does not see.
+func TestWhatATransactionSeesIsFoundAtEveryLevel(t *testing.T) {
+	t.Parallel()
+	eachLevel(t, func(t *testing.T, _ pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
+		stream := storetest.Category(t).Stream("1")
+		message := opened()
+		driver := postgres.New(tx, nil)
+		write(t, messagestore.New(driver, nil), stream, messagestore.NoStream, message)
+
+		found, err := driver.Find(t.Context(), stream, []uuid.UUID{message.ID})
+
+		require.NoError(t, err)
+		require.Len(t, found, 1)
+		requireUsable(t, tx, outside)
+	})
+}
+
 func begin(t *testing.T, level pgx.TxIsoLevel) pgx.Tx {
 	t.Helper()
 	tx, err := connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})

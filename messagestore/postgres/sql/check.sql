@@ -3,6 +3,7 @@ select
   pg_catalog.current_setting('full_page_writes'),
   pg_catalog.current_setting('synchronous_commit'),
   pg_catalog.current_setting('synchronous_standby_names'),
+  pg_catalog.current_setting('client_min_messages'),
   pg_catalog.current_setting('server_encoding'),
   pg_catalog.current_setting('client_encoding'),
   pg_catalog.pg_is_in_recovery(),
@@ -12,6 +13,15 @@ select
     select from pg_catalog.pg_proc
     where pronamespace = pg_catalog.to_regnamespace('dibs') and proname = 'schema_version' and pronargs = 0
   ),
+  coalesce((
+    select case
+      when not pg_catalog.has_schema_privilege(n.oid, 'usage') then pg_catalog.concat('schema ', n.nspname)
+      when not pg_catalog.has_function_privilege(p.oid, 'execute') then 'function schema_version'
+    end
+    from pg_catalog.pg_proc p
+    join pg_catalog.pg_namespace n on n.oid = p.pronamespace
+    where p.pronamespace = pg_catalog.to_regnamespace('dibs') and p.proname = 'schema_version' and p.pronargs = 0
+  ), ''),
   exists (
     select from pg_catalog.pg_trigger t
     join pg_catalog.pg_class c on c.oid = t.tgrelid
