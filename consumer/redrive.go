@@ -137,8 +137,9 @@ func (c *Consumer) parkedAs(ctx context.Context, ids []uuid.UUID) iter.Seq2[*Par
 // processes: each message is claimed first, so that one of them does it. It does not
 // wait for the consumer, which may have a later message of the same stream in hand. A
 // claim ends after a minute by the store's clock, and so does the handler's context;
-// what a process claimed that was killed can be redriven then. A handler that goes on
-// for [Config.Grace] after its context is done is [ErrGraceExceeded].
+// what a process claimed that was killed can be redriven then. What came of a message is
+// recorded, if the store is away, as soon as it is back, until the claim ends. A handler that
+// goes on for [Config.Grace] after its context is done is [ErrGraceExceeded].
 //
 // A message whose stream was deleted since is not handed over. It is not parked any
 // longer, and counts as a tombstone in [Stats].

@@ -101,6 +101,15 @@ func TestWhatIsSettledIsNotedThoughTheStoreWasAway(t *testing.T) {
 	})
 }
 
+// oneParked returns a store in which ledger has parked a message, and the stream of that.
+func oneParked(t *testing.T) (store *tap, letter messagestore.StreamName) {
+	t.Helper()
+	store = &tap{Store: newStore()}
+	write(t, store.Store, "account-1", Deposited{1})
+	park(t, store.Store, account, "ledger")
+	return store, parkedOf(t, store.Store, account, "ledger")[0].DeadLetter
+}
+
 // The store is away when the outcome of a redrive is to be recorded, or does not say
 // that it has recorded it.
 func TestWhatWasRedrivenIsNotHandedOverAgainWhenTheStoreIsBack(t *testing.T) {
@@ -116,10 +125,7 @@ func TestWhatWasRedrivenIsNotHandedOverAgainWhenTheStoreIsBack(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%v/ByHand%v", name, failure, byHand), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
-						store := &tap{Store: newStore()}
-						write(t, store.Store, "account-1", Deposited{1})
-						park(t, store.Store, account, "ledger")
-						letter := parkedOf(t, store.Store, account, "ledger")[0].DeadLetter
+						store, letter := oneParked(t)
 						calls, back := 0, time.Time{}
 						store.set(func(s *tap) {
 							spoil(s, func(err error) func(messagestore.StreamName) error {
@@ -171,10 +177,7 @@ func TestWhatWasRedrivenIsNotHandedOverAgainWhenTheStoreIsBack(t *testing.T) {
 func TestWhatWasRedrivenTooLateIsRecordedThoughTheStoreIsAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &tap{Store: newStore()}
-		write(t, store.Store, "account-1", Deposited{1})
-		park(t, store.Store, account, "ledger")
-		letter := parkedOf(t, store.Store, account, "ledger")[0].DeadLetter
+		store, letter := oneParked(t)
 		request(t, store.Store, account, "ledger")
 		calls, back := 0, time.Time{}
 		store.set(func(s *tap) {
@@ -208,10 +211,7 @@ func TestAnOutcomeThatCannotBeRecordedHoldsUpNoStop(t *testing.T) {
 		t.Run(fmt.Sprint("ByHand", byHand), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := &tap{Store: newStore()}
-				write(t, store.Store, "account-1", Deposited{1})
-				park(t, store.Store, account, "ledger")
-				letter := parkedOf(t, store.Store, account, "ledger")[0].DeadLetter
+				store, letter := oneParked(t)
 				request(t, store.Store, account, "ledger")
 				away := false
 				store.set(func(s *tap) {
@@ -263,10 +263,7 @@ func TestAHandlerThatARedriveLeftBehindKeepsTheConsumerFromRunning(t *testing.T)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := &tap{Store: newStore()}
-				write(t, store.Store, "account-1", Deposited{1})
-				park(t, store.Store, account, "ledger")
-				letter := parkedOf(t, store.Store, account, "ledger")[0].DeadLetter
+				store, letter := oneParked(t)
 				request(t, store.Store, account, "ledger")
 				blocked := make(chan struct{})
 				release := sync.OnceFunc(func() { close(blocked) })

@@ -79,12 +79,6 @@ func isLockTimeout(err error) bool {
 	return ok && e.Code == "55P03" && definite(err)
 }
 
-// isTimeout is isLockTimeout, or the time that a role has for any statement is over.
-func isTimeout(err error) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (e.Code == "55P03" || e.Code == "57014") && definite(err)
-}
-
 // isUniqueViolation reports whether a statement was refused for what is there already.
 func isUniqueViolation(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"hash/maphash"
 	"runtime"
 	"slices"
@@ -311,7 +310,8 @@ func (d *Driver) answer(ctx context.Context, l *line, group []*ticket, a eachAns
 	d.oneByOne(ctx, apart)
 }
 
-// oneByOne writes each by itself. A category that somebody keeps is waited for once.
+// oneByOne writes each by itself. A category that somebody keeps is waited for once; what
+// takes too long for another reason is its own affair.
 func (d *Driver) oneByOne(ctx context.Context, tickets []*ticket) {
 	kept := map[messagestore.Category]error{}
 	for _, t := range tickets {
@@ -320,7 +320,7 @@ func (d *Driver) oneByOne(ctx context.Context, tickets []*ticket) {
 			t.answer(messagestore.Written{}, err)
 			continue
 		}
-		if err := d.alone(ctx, t); isTimeout(err) && !errors.Is(err, messagestore.ErrOutcomeUnknown) {
+		if err := d.alone(ctx, t); isLockTimeout(err) {
 			kept[category] = err
 		}
 	}

@@ -375,47 +375,73 @@ func TestAStuckPeerFailsTheWritesToItsCategoryAndNoOther(t *testing.T) {
 	}
 }
 
-// Who may not wait as long as the category is kept, by its role, or whose transactions are too
-// old to share: what waits for the one category is told so by one wait, and others are written.
+// Where transactions are too old to share, each write is by itself: but what waits for one
+// category is told so by one wait, and others are written.
 func TestOneByOneACategoryIsWaitedForOnce(t *testing.T) {
 	t.Parallel()
-	for what, setting := range map[string][2]string{
-		"57014": {"statement_timeout", "100ms"},
-		"55P03": {"default_transaction_isolation", "repeatable read"},
-	} {
-		t.Run(setting[0], func(t *testing.T) {
-			t.Parallel()
-			pool, schema := pgtest.Schema(t)
-			_, err := pool.Exec(t.Context(), "alter function "+schema+`.wait_for_category set lock_timeout = '1s'`)
-			require.NoError(t, err)
-			holder, err := pool.Begin(t.Context())
-			require.NoError(t, err)
-			defer holder.Rollback(t.Context()) //nolint:errcheck // whatever became of the test
-			_, err = postgres.New(holder, &postgres.Config{Schema: schema}).Append(t.Context(), record("stuck-0"))
-			require.NoError(t, err)
-			config := pool.Config()
-			config.ConnConfig.RuntimeParams[setting[0]] = setting[1]
-			limited, err := pgxpool.NewWithConfig(t.Context(), config)
-			require.NoError(t, err)
-			t.Cleanup(limited.Close)
-			driver := postgres.New(limited, &postgres.Config{Schema: schema})
+	pool, schema := pgtest.Schema(t)
+	_, err := pool.Exec(t.Context(), "alter function "+schema+`.wait_for_category set lock_timeout = '1s'`)
+	require.NoError(t, err)
+	holder, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer holder.Rollback(t.Context()) //nolint:errcheck // whatever became of the test
+	_, err = postgres.New(holder, &postgres.Config{Schema: schema}).Append(t.Context(), record("stuck-0"))
+	require.NoError(t, err)
+	old := limitedPool(t, "default_transaction_isolation", "repeatable read")
+	driver := postgres.New(old, &postgres.Config{Schema: schema})
 
-			answers := driver.AppendEach(t.Context(), []messagestore.Append{record("stuck-1"), record("stuck-2"), record("other-1"), record("stuck-3")})
+	answers := driver.AppendEach(t.Context(), []messagestore.Append{record("stuck-1"), record("stuck-2"), record("other-1"), record("stuck-3")})
 
-			require.NoError(t, answers[2].Err)
-			var first *pgconn.PgError
-			for _, i := range []int{0, 1, 3} {
-				require.NotErrorIs(t, answers[i].Err, messagestore.ErrOutcomeUnknown)
-				refused, ok := errors.AsType[*pgconn.PgError](answers[i].Err)
-				require.True(t, ok, "%v", answers[i].Err)
-				require.Equal(t, what, refused.Code)
-				if first == nil {
-					first = refused
-				}
-				require.Same(t, first, refused, "of one wait")
-			}
-		})
+	require.NoError(t, answers[2].Err)
+	first := refusal(t, answers[0].Err)
+	require.Equal(t, "55P03", first.Code)
+	for _, i := range []int{1, 3} {
+		require.Same(t, first, refusal(t, answers[i].Err), "of one wait")
 	}
+}
+
+// A role may have less time for a statement than a write may wait for its category: who
+// runs out of it fails no other.
+func TestAWriteThatTakesTooLongFailsNoOther(t *testing.T) {
+	t.Parallel()
+	c := gatherOver(t, postgres.New(limitedPool(t, "statement_timeout", "1s"), nil))
+	var second error
+	c.add(t.Context(), record(c.category.Stream("1")), func(_ messagestore.Written, err error) {
+		if refusal(t, err).Code != "57014" {
+			t.Error(err)
+		}
+		c.release()
+	})
+	c.add(t.Context(), record(c.category.Stream("2")), func(_ messagestore.Written, err error) { second = err })
+
+	c.wg.Wait()
+
+	require.NoError(t, second)
+}
+
+// limitedPool returns a pool whose connections have a setting.
+func limitedPool(t *testing.T, setting, value string) *pgxpool.Pool {
+	t.Helper()
+	config := pgtest.Pool(t).Config()
+	config.ConnConfig.RuntimeParams[setting] = value
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// refusal is what the server has said, and it is definite.
+func refusal(t *testing.T, err error) *pgconn.PgError {
+	t.Helper()
+	if errors.Is(err, messagestore.ErrOutcomeUnknown) {
+		t.Error(err)
+	}
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		t.Errorf("%v", err)
+		return &pgconn.PgError{}
+	}
+	return refused
 }
 
 // The pool has no connection for them yet when they leave: that nothing is written is sure.
@@ -554,12 +580,7 @@ func TestOnlyWhatWasRecordedOrErasedLeavesAGroup(t *testing.T) {
 // Where transactions are too old to see what they wait for, each write is by itself.
 func TestGroupsAreNotMadeAboveReadCommitted(t *testing.T) {
 	t.Parallel()
-	config := pgtest.Pool(t).Config()
-	config.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
-	t.Cleanup(pool.Close)
-	c := gatherOver(t, postgres.New(pool, nil))
+	c := gatherOver(t, postgres.New(limitedPool(t, "default_transaction_isolation", "repeatable read"), nil))
 	var errs [4]error
 	for i := range errs {
 		c.add(t.Context(), record(c.category.Stream(fmt.Sprint(i))), func(_ messagestore.Written, err error) { errs[i] = err })
