@@ -44,10 +44,11 @@ type commands struct {
 type run struct {
 	Seed      uint64        `help:"What is drawn from: another one each time if it is 0." default:"0" placeholder:"N"`
 	CI        bool          `name:"ci" xor:"goals" help:"Torment until the goals of a build are reached, for at most 20m, and fail if one is not."`
-	Long      bool          `xor:"goals" help:"Torment for an hour, or until twenty times as much is reached."`
+	Long      bool          `xor:"goals" help:"Torment for an hour, or until twenty times as much is reached. It has its own load: 2 writers, 3 consumers."`
 	Duration  time.Duration `help:"How long to torment at most. 3m, 20m with --ci, 1h with --long." placeholder:"D"`
 	Phases    []string      `name:"phase" help:"mixed: all faults; kills: the server killed every 3s, and nothing else. mixed, or mixed,kills with goals." placeholder:"NAME"`
 	Writers   int           `help:"Processes that write." default:"4" placeholder:"N"`
+	Readers   int           `help:"Processes that ask for versions and read streams." default:"1" placeholder:"N"`
 	Consumers int           `help:"Processes that consume events, beside a group of one to four." default:"4" placeholder:"N"`
 	Handlers  int           `help:"Processes that handle commands with idempotence keys: up to 2." default:"2" placeholder:"N"`
 	Faults    []string      `help:"The faults, by name, with commas; all, none, or list to see them." default:"all" placeholder:"NAME"`
@@ -125,7 +126,7 @@ func do(ctx context.Context, options harness.Options, out string) error {
 
 func (f run) options() harness.Options {
 	o := harness.Options{
-		Seed: f.Seed, Duration: f.Duration, Writers: f.Writers, Consumers: f.Consumers, Handlers: f.Handlers,
+		Seed: f.Seed, Duration: f.Duration, Writers: f.Writers, Readers: f.Readers, Consumers: f.Consumers, Handlers: f.Handlers,
 		SQLite: f.Store == "sqlite", PgBouncer: f.PgBouncer, Clock: f.Clock, Dir: f.Dir, Phases: f.Phases, FullDisk: f.FullDisk,
 	}
 	if !slices.Equal(f.Faults, []string{"all"}) {
@@ -147,7 +148,7 @@ func (f run) options() harness.Options {
 	}
 	o.Draw()
 	if f.Long {
-		o.Life /= 4 // or too few die
+		o.Press()
 	}
 	return o
 }

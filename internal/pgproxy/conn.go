@@ -1,6 +1,7 @@
 package pgproxy
 
 import (
+	"bufio"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -41,15 +42,38 @@ func (c *conn) close() {
 	}
 }
 
+// A side is where messages come from, and where they go on to. What came together is passed
+// on together: each write of its own wakes who reads it.
+type side struct {
+	from net.Conn
+	to   net.Conn      // nil until it is reached
+	out  *bufio.Writer // to there
+}
+
+// Read passes on what is kept back, before it waits for more.
+func (s *side) Read(p []byte) (int, error) {
+	s.flush()
+	return s.from.Read(p)
+}
+
+func (s *side) reached(to net.Conn) { s.to, s.out = to, bufio.NewWriter(to) }
+
+func (s *side) flush() {
+	if s.out != nil {
+		_ = s.out.Flush() // that somebody is gone is found out by reading
+	}
+}
+
 // pump passes on what one side says, until it says nothing more. What cannot be passed
 // on, since the other side is gone, is taken all the same.
-func (c *conn) pump(r *reader, to net.Conn) {
+func (c *conn) pump(r *reader, s *side) {
+	defer s.flush()
 	for {
 		m, err := r.next()
 		if err != nil {
 			return
 		}
-		c.pass(m, r.raw, to)
+		c.pass(m, r.raw, s)
 	}
 }
 
@@ -62,26 +86,30 @@ func (c *conn) ask(m Message) (Fault, <-chan struct{}) {
 }
 
 // pass does with a message what the rule says.
-func (c *conn) pass(m Message, raw []byte, to net.Conn) {
+func (c *conn) pass(m Message, raw []byte, s *side) {
 	if c.lost[m.From] {
 		return
 	}
 	fault, release := c.ask(m)
+	if fault == Pass {
+		_, _ = s.out.Write(raw)
+		return
+	}
+	s.flush() // what was said before
 	switch fault {
-	case Pass:
-		_, _ = to.Write(raw)
+	case Pass: // above
 	case Drop:
 		if m.Name == "CancelRequest" { // or its sender would wait for an end that never comes
 			c.cut(false)
 		}
 	case Drip:
 		for i := range raw {
-			_, _ = to.Write(raw[i : i+1])
+			_, _ = s.to.Write(raw[i : i+1])
 		}
 	case Hold:
 		select {
 		case <-release:
-			_, _ = to.Write(raw)
+			_, _ = s.to.Write(raw)
 		case <-c.proxy.ctx.Done():
 		}
 	case Lose:
@@ -92,10 +120,10 @@ func (c *conn) pass(m Message, raw []byte, to net.Conn) {
 	case CloseBefore, ResetBefore:
 		c.cut(fault == ResetBefore)
 	case CloseWithin, ResetWithin:
-		_, _ = to.Write(raw[:len(raw)/2])
+		_, _ = s.to.Write(raw[:len(raw)/2])
 		c.cut(fault == ResetWithin)
 	case CloseAfter, ResetAfter:
-		_, _ = to.Write(raw)
+		_, _ = s.to.Write(raw)
 		c.cut(fault == ResetAfter)
 	}
 }

@@ -179,7 +179,8 @@ func (p *Proxy) serve(client net.Conn) {
 	}
 	defer p.remove(c)
 
-	fromClient := &reader{from: Client, source: bufio.NewReader(client)}
+	toServer := &side{from: client}
+	fromClient := &reader{from: Client, source: bufio.NewReader(toServer)}
 	m, code, err := fromClient.begin()
 	for ; err == nil && (code == sslRequest || code == gssRequest); m, code, err = fromClient.begin() {
 		if fault, _ := c.ask(m); fault != Pass {
@@ -196,14 +197,16 @@ func (p *Proxy) serve(client net.Conn) {
 	if err != nil || !c.reached(server) {
 		return
 	}
-	fromServer := &reader{from: Server, source: bufio.NewReader(server)}
+	toServer.reached(server)
+	toClient := &side{from: server}
+	toClient.reached(client)
 	var pump sync.WaitGroup
 	pump.Go(func() {
-		c.pump(fromServer, client)
+		c.pump(&reader{from: Server, source: bufio.NewReader(toClient)}, toClient)
 		c.serverEnded()
 	})
-	c.pass(m, fromClient.raw, server) // it was read before there was a server
-	c.pump(fromClient, server)
+	c.pass(m, fromClient.raw, toServer) // it was read before there was a server
+	c.pump(fromClient, toServer)
 	c.clientEnded()
 	pump.Wait()
 }

@@ -110,7 +110,7 @@ func (s *slot) start() error {
 	}
 	cmd := exec.Command(self) //nolint:noctx // the supervisor ends it
 	cmd.Dir = c.dir
-	cmd.Env = append(os.Environ(), work.Variable+"="+string(encoded), mutant.Variable+"="+c.mutant)
+	cmd.Env = append(os.Environ(), "GOGC=400", work.Variable+"="+string(encoded), mutant.Variable+"="+c.mutant)
 	if death != "" {
 		cmd.Env = append(cmd.Env, "DIBS_FAILPOINTS="+death)
 	}

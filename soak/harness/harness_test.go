@@ -102,7 +102,7 @@ func TestAKillIsAloneIfNothingElseIsWrongAroundIt(t *testing.T) {
 	}
 }
 
-func TestARunWithGoalsKillsTheServerAndThenMixesUntilAllAreReached(t *testing.T) {
+func TestARunWithGoalsKillsTheServerAndThenLeavesItAloneUntilAllAreReached(t *testing.T) {
 	t.Parallel()
 	o := Options{Duration: 20 * time.Minute, Goals: &CI, Phases: []string{Mixed, Kills}, Gap: time.Second}
 	phases, err := o.phases(faults)
@@ -111,10 +111,20 @@ func TestARunWithGoalsKillsTheServerAndThenMixesUntilAllAreReached(t *testing.T)
 	for _, p := range phases {
 		names = append(names, p.name)
 	}
-	require.Equal(t, []string{Mixed, Kills, Mixed}, names)
+	require.Equal(t, []string{Mixed, Kills, Calm}, names)
 	require.Equal(t, CI.ServerKills, phases[1].crashes)
 	require.Len(t, phases[1].faults, len(crashing))
 	require.Greater(t, phases[1].least+aloneBefore, aloneAfter) // each alone
+	require.Len(t, phases[2].faults, len(sparing))
+
+	random := rand.New(rand.NewPCG(1, 2))
+	o.Duration, o.Goals = time.Hour, &Long
+	phases, err = o.phases(faults)
+	require.NoError(t, err)
+	require.Positive(t, phases[1].alone)
+	require.Less(t, phases[1].wait(random, false, false), aloneBefore)
+	require.GreaterOrEqual(t, phases[1].wait(random, true, false), aloneAfter)
+	require.GreaterOrEqual(t, phases[1].wait(random, false, true), aloneAfter)
 
 	o.Phases, o.Goals = []string{Kills}, nil
 	require.ElementsMatch(t, crashing, o.Chosen())

@@ -114,7 +114,7 @@ func (n *nemesis) phase(ctx context.Context, p phase, stream uint64) {
 	for lane := range p.lanes {
 		all.Go(func() {
 			random := rand.New(rand.NewPCG(n.seed, stream|uint64(lane+1)))
-			for wait(ctx, between(random, p.least, p.most)) {
+			for alone, after := false, false; wait(ctx, p.wait(random, alone, after)); after, alone = alone, p.alone > 0 && random.IntN(p.alone) == 0 {
 				f, first := opening.next()
 				if !first {
 					f = p.draw(random)

@@ -14,6 +14,7 @@ type phase struct {
 	faults      []fault
 	lanes       int           // how many faults there may be at a time
 	least, most time.Duration // between two faults of a lane
+	alone       int           // of how many faults one is alone; 0 for what comes of the times
 	atMost      time.Duration // it takes; 0 for as long as the run
 	crashes     int           // of the server in all of the run, by which it is over; 0 for any
 }
@@ -22,10 +23,14 @@ type phase struct {
 const (
 	Mixed = "mixed" // every fault, two at a time
 	Kills = "kills" // the server killed, one time after the other, and nothing else but what dies at failpoints
+	Calm  = "calm"  // the server left alone: clients die, are cut off, and have doubles
 )
 
 // crashing are the faults that kill the server.
 var crashing = []string{"kill-backend", "kill-server"}
+
+// sparing are the faults that leave the server alone, and do not keep it busy.
+var sparing = []string{"kill-client", "cut", "twin", "resize", "migrate", "reindex"}
 
 // mixedFor is how long all faults are mixed before a phase of kills: long enough for each
 // to meet something.
@@ -38,8 +43,8 @@ const (
 	aloneAfter  = 2 * time.Second
 )
 
-// phases returns those that the options name, or the first. A run that has goals comes back
-// to the mixed faults once the server was killed often enough.
+// phases returns those that the options name, or the first. A run that has goals leaves the
+// server alone once it was killed often enough, and goes on until the others are reached.
 func (o *Options) phases(chosen []fault) ([]phase, error) {
 	mixed := phase{name: Mixed, faults: chosen, lanes: 2, most: o.Gap}
 	kills := phase{name: Kills, lanes: 1, least: aloneAfter, most: aloneAfter + aloneBefore}
@@ -56,7 +61,7 @@ func (o *Options) phases(chosen []fault) ([]phase, error) {
 		switch last := i == len(o.Phases)-1; name {
 		case Mixed:
 			if !last {
-				mixed.atMost = max(mixedFor, o.Duration/8)
+				mixed.atMost = max(mixedFor, o.Duration/12)
 			}
 			all = append(all, mixed)
 		case Kills:
@@ -66,7 +71,7 @@ func (o *Options) phases(chosen []fault) ([]phase, error) {
 			if o.Goals != nil {
 				kills.crashes = o.Goals.ServerKills
 				if time.Duration(kills.crashes)*kills.most > o.Duration {
-					kills.least, kills.most = 0, kills.least // seldom alone, but often enough
+					kills.least, kills.most, kills.alone = 0, aloneBefore, 25 // or it would not be killed often enough
 				}
 			}
 			all = append(all, kills)
@@ -75,10 +80,23 @@ func (o *Options) phases(chosen []fault) ([]phase, error) {
 		}
 	}
 	if o.Goals != nil && all[len(all)-1].name == Kills {
-		mixed.atMost = 0
-		all = append(all, mixed)
+		calm := phase{name: Calm, lanes: 1, most: o.Gap}
+		for _, f := range chosen {
+			if slices.Contains(sparing, f.name) {
+				calm.faults = append(calm.faults, f)
+			}
+		}
+		all = append(all, calm)
 	}
 	return all, nil
+}
+
+// wait returns how long to wait before a fault that is alone or not, after one that was or not.
+func (p *phase) wait(random *rand.Rand, alone, after bool) time.Duration {
+	if alone || after {
+		return between(random, aloneAfter, aloneAfter+aloneBefore)
+	}
+	return between(random, p.least, p.most)
 }
 
 // draw returns a fault by its weight.

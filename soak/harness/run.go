@@ -47,6 +47,7 @@ type Options struct {
 	Seed      uint64
 	Duration  time.Duration
 	Writers   int
+	Readers   int
 	Consumers int
 	Handlers  int
 	Faults    []string // names; none for all
@@ -83,6 +84,22 @@ func (o *Options) Draw() {
 		Pause:      1 + random.IntN(8),
 	}
 	o.Life = 500 + random.IntN(1000)
+	o.Load.Questions, o.Load.Lanes, o.Load.Connections, o.Load.Quiet = 1, 8, 4, 0.25
+}
+
+// Press draws a load that gets further in an hour, while the server is killed each second or
+// two: fewer processes and connections, which each such kill starts again, and in each more
+// goroutines, whose writes go in groups. More of the clients die young.
+func (o *Options) Press() {
+	random := rand.New(rand.NewPCG(o.Seed, 0x10af))
+	o.Life = 550 + random.IntN(200)
+	o.Writers, o.Consumers = 2, 3
+	o.Load.Goroutines = 40 + random.IntN(16)
+	o.Load.Categories = o.Consumers
+	o.Load.Streams = 100 + random.IntN(200)
+	o.Load.Skew = 1.1 + random.Float64()/4
+	o.Load.Pause = 2 + random.IntN(4)
+	o.Load.Questions, o.Load.Lanes, o.Load.Connections, o.Load.Quiet = 4, 32, 2, 0.75
 }
 
 // Faults returns the names of all faults, with what each does.
@@ -312,6 +329,13 @@ func (r *run) populate() error {
 			return err
 		}
 	}
+	for i := range r.options.Readers {
+		task := r.task(work.Reader, work.Writer)
+		task.Name = fmt.Sprintf("reader-%d", i)
+		if _, err := r.clients.add(task.Name, task); err != nil {
+			return err
+		}
+	}
 	for i := range r.options.Consumers {
 		task := r.task(work.Consumer, work.Consumer)
 		task.Name, task.Consumer = fmt.Sprintf("consumer-%d", i), fmt.Sprintf("consumer%d", i)
@@ -424,6 +448,9 @@ func (r *run) heal(ctx context.Context, result *Result) error {
 	}
 	r.clients.heal()
 	r.log.Info().Msg("no more faults: the writers find out what became of their writes")
+	for _, name := range r.clients.stopAll(work.Reader, stopGrace) {
+		result.Complaints = append(result.Complaints, name+" does not end: a question has no answer")
+	}
 	for _, name := range r.clients.stopAll(work.Writer, 2*stopGrace) {
 		result.Complaints = append(result.Complaints, name+" does not end: a write could not be resolved")
 	}

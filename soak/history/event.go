@@ -189,18 +189,17 @@ func (r Ref) String() string {
 	return fmt.Sprintf("%s:%d", r.Proc, r.Op)
 }
 
-// Hash returns a hash of what a message says: its type, and data and metadata as canonical
-// JSON, so that equal content has equal hashes however it is spelled. It fails for what is
-// not JSON. The metadata are those that the sender gave.
+// Hash returns a hash of what a message says: its type, its data byte for byte, and its metadata
+// as canonical JSON, so that equal metadata have equal hashes however they are spelled. It fails
+// for metadata that are not JSON. They are those that the sender gave.
 func Hash(messageType string, data, metadata json.RawMessage) (uint64, error) {
 	h := fnv.New64a()
 	h.Write([]byte(messageType))
-	for _, part := range []json.RawMessage{data, metadata} {
-		h.Write([]byte{0})
-		if len(part) == 0 {
-			continue
-		}
-		canonical, err := messagestore.CanonicalJSON(part)
+	h.Write([]byte{0})
+	h.Write(data)
+	h.Write([]byte{0})
+	if len(metadata) > 0 {
+		canonical, err := messagestore.CanonicalJSON(metadata)
 		if err != nil {
 			return 0, fmt.Errorf("hashing a message of type %q: %w", messageType, err)
 		}

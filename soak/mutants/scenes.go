@@ -39,7 +39,7 @@ func (s *Scene) Options(m *Mutant, seed uint64, round int) harness.Options {
 	}
 	o.Draw()
 	o.Life, o.Gap, o.Stall = 0, s.gap, 8*time.Second
-	o.Load = work.Load{Goroutines: s.goroutines, Categories: 3, Streams: 30, Skew: 1.1, MaxBytes: 16 << 10, Pause: s.pause}
+	o.Load = work.Load{Goroutines: s.goroutines, Categories: 3, Streams: 30, Skew: 1.1, MaxBytes: 16 << 10, Pause: s.pause, Lanes: 8, Connections: 4}
 	if m != nil {
 		o.Mutant = &m.Plant
 	}

@@ -32,6 +32,7 @@ type watched struct {
 	*client
 	run  uint64
 	once *reservation.Reserver // of a handler
+	asks bool                  // which effect is the last, before it writes the next
 
 	mu       sync.Mutex
 	random   *rand.Rand
@@ -64,7 +65,8 @@ func (c *client) handle(ctx context.Context) error {
 }
 
 func (c *client) newWatched() *watched {
-	return &watched{client: c, random: rand.New(rand.NewPCG(c.task.Seed, 0xc0)), attempts: map[messagestore.GlobalPosition]int{}, failed: map[uuid.UUID]history.Message{}}
+	random := rand.New(rand.NewPCG(c.task.Seed, 0xc0))
+	return &watched{client: c, random: random, asks: random.IntN(3) == 0, attempts: map[messagestore.GlobalPosition]int{}, failed: map[uuid.UUID]history.Message{}}
 }
 
 // event is one of this consumer's.
@@ -74,7 +76,7 @@ func (w *watched) event(f history.Func) *history.Event {
 
 func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
 	config := &consumer.Config{
-		GroupSize: w.task.Size, GroupMember: w.task.Member, Concurrency: 1 + w.random.IntN(8),
+		GroupSize: w.task.Size, GroupMember: w.task.Member, Concurrency: 1 + w.random.IntN(w.task.Load.Lanes),
 		BatchSize: batchSize, PositionInterval: positionInterval,
 		PollInterval: 50 * time.Millisecond, PositionEvery: 200 * time.Millisecond, Grace: 5 * time.Second,
 		Logger: w.log,
@@ -223,7 +225,12 @@ func (w *watched) effect(ctx context.Context, m *messagestore.Recorded) error {
 	return nil
 }
 
+// effectAtItsVersion writes the effect of a message after that of the one before it. Some
+// processes ask first whether it is their turn. The others find out by writing.
 func (w *watched) effectAtItsVersion(ctx context.Context, m *messagestore.Recorded) error {
+	if !w.asks {
+		return w.writeEffect(ctx, m, m.Position-1)
+	}
 	version, err := w.store.Version(ctx, w.effects(m))
 	switch {
 	case err != nil:

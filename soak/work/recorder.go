@@ -14,10 +14,7 @@ import (
 	"github.com/dibs-go/dibs/soak/history"
 )
 
-const (
-	connectTimeout = 5 * time.Second
-	connections    = 4 // of a client: what it has more, each kill of the server starts again
-)
+const connectTimeout = 5 * time.Second
 
 // A recorder is a store that writes down what is written to it, and what became of that.
 // It is safe for concurrent use.

@@ -1,5 +1,5 @@
 // Package work is what the clients of the soak do, each in a process of its own that may
-// be killed at any moment: writers, consumers with effects, and handlers of reservations.
+// be killed at any moment: writers, readers, consumers with effects, and handlers of reservations.
 // They write down what they do as package history has it.
 package work
 
@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -43,6 +44,7 @@ type Role string
 // The roles.
 const (
 	Writer   Role = "writer"
+	Reader   Role = "reader"
 	Consumer Role = "consumer"
 	Handler  Role = "handler"
 	Opposed  Role = "opposed" // a writer whose transactions deadlock
@@ -72,12 +74,16 @@ type Task struct {
 
 // Load is what the clients do, the same for all of a run.
 type Load struct {
-	Goroutines int     // of each writer
-	Categories int     // of events
-	Streams    int     // of each category
-	Skew       float64 // of Zipf's law, above 1
-	MaxBytes   int     // of a message
-	Pause      int     // about how many milliseconds a goroutine waits between two writes
+	Goroutines  int     // of each writer
+	Questions   int     // that a reader asks at once, each on a connection of its own
+	Lanes       int     // of each consumer, at most
+	Connections int32   // of each other client: what it has more, each kill of the server starts again
+	Quiet       float64 // of all processes: they hear of nothing, and nobody hears of them
+	Categories  int     // of events
+	Streams     int     // of each category
+	Skew        float64 // of Zipf's law, above 1
+	MaxBytes    int     // of a message
+	Pause       int     // about how many milliseconds a goroutine waits between two writes
 }
 
 // ProcessName names the process.
@@ -138,7 +144,7 @@ func run(encoded string) error {
 	if err := c.open(ctx); err != nil {
 		return err
 	}
-	work := map[Role]func(context.Context) error{Writer: c.write, Consumer: c.consume, Handler: c.handle, Opposed: c.oppose}[task.Role]
+	work := map[Role]func(context.Context) error{Writer: c.write, Reader: c.look, Consumer: c.consume, Handler: c.handle, Opposed: c.oppose}[task.Role]
 	if work == nil {
 		return fmt.Errorf("there is no role %q", task.Role)
 	}
@@ -196,14 +202,18 @@ func (c *client) open(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		config.MaxConns = connections
+		config.MaxConns = c.task.Load.Connections
+		if c.task.Role == Reader {
+			config.MaxConns = int32(c.task.Load.Questions) //nolint:gosec // a few
+		}
 		config.ConnConfig.ConnectTimeout = connectTimeout
 		postgres.WatchReplication(config.ConnConfig)
 		if c.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 			return err
 		}
 		c.gate = newGate(c.pool.Ping)
-		driver = postgresDriver{postgres.New(c.pool, &postgres.Config{Logger: log})}
+		quiet := rand.New(rand.NewPCG(c.task.Seed, 0x9)).Float64() < c.task.Load.Quiet
+		driver = postgresDriver{postgres.New(c.pool, &postgres.Config{Logger: log, NoNotify: quiet})}
 	}
 	var err error
 	c.store, err = newRecorder(messagestore.New(driver, &messagestore.Config{Logger: log}), driver, c.history, c.task.ProcessName())

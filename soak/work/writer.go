@@ -120,7 +120,7 @@ func (w *caller) next() error {
 	}
 	switch {
 	case n < 20:
-		w.version(ctx)
+		w.ask(ctx, w.stream())
 		return nil
 	case n < 25:
 		w.read(ctx)
@@ -314,17 +314,21 @@ func (w *caller) reuseID(ctx context.Context) error {
 	return nil
 }
 
-func (w *caller) version(ctx context.Context) {
-	stream := w.stream()
+func (w *caller) ask(ctx context.Context, stream messagestore.StreamName) {
 	if version, err := w.store.Version(ctx, stream); err == nil {
 		w.versions[stream] = version
 	}
 }
 
-// read reads the end of a stream.
+// read reads the end of a stream, and asks where that is if it does not know.
 func (w *caller) read(ctx context.Context) {
 	stream := w.stream()
-	from := max(0, w.versions[stream]-10)
+	version, known := w.versions[stream]
+	if !known {
+		w.ask(ctx, stream)
+		return
+	}
+	from := max(0, version-10)
 	op := w.history.begin(&history.Event{Func: history.Read, Appends: []history.Append{{Stream: stream}}})
 	seen := history.Append{Stream: stream}
 	for m, err := range w.store.Stream(ctx, stream, from) {
