@@ -71,7 +71,7 @@ func (o *Options) phases(chosen []fault) ([]phase, error) {
 			if o.Goals != nil {
 				kills.crashes = o.Goals.ServerKills
 				if time.Duration(kills.crashes)*kills.most > o.Duration {
-					kills.least, kills.most, kills.alone = 0, aloneBefore, 25 // or it would not be killed often enough
+					kills.least, kills.most, kills.alone = 0, aloneBefore*3/2, 25 // or it would not be killed often enough
 				}
 			}
 			all = append(all, kills)
