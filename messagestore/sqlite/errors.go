@@ -89,8 +89,12 @@ const (
 	codePerm         = 3
 	codeBusy         = 5
 	codeLocked       = 6
+	codeNoMemory     = 7
 	codeReadOnly     = 8
+	codeInterrupt    = 9
+	codeIO           = 10
 	codeCorrupt      = 11
+	codeFull         = 13
 	codeCantOpen     = 14
 	codeProtocol     = 15
 	codeNotADB       = 26
@@ -116,6 +120,16 @@ func primary(err error) int { return code(err) & 0xFF }
 func isBusy(err error) bool {
 	switch primary(err) {
 	case codeBusy, codeLocked, codeProtocol:
+		return true
+	}
+	return false
+}
+
+// mayEndTransaction reports whether SQLite may have rolled the whole transaction back
+// for it (https://www.sqlite.org/lang_transaction.html, "Response To Errors").
+func mayEndTransaction(err error) bool {
+	switch primary(err) {
+	case codeNoMemory, codeInterrupt, codeIO, codeFull:
 		return true
 	}
 	return false

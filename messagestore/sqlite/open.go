@@ -176,6 +176,11 @@ func upgradeFile(ctx context.Context, conn *sql.Conn) error {
 	}
 	err := upgrade(ctx, conn)
 	if err == nil {
+		// A process that was killed may have left what it never flushed, and SQLite reads that as
+		// written. This flushes it, before anybody is told that it is there.
+		_, err = conn.ExecContext(ctx, settleSQL)
+	}
+	if err == nil {
 		_, err = conn.ExecContext(ctx, commitSQL)
 	}
 	if err != nil {

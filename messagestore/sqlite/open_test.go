@@ -189,3 +189,20 @@ func TestFileIsDurable(t *testing.T) {
 	require.Equal(t, map[string]string{"journal_mode": "wal", "synchronous": "2", "fullfsync": "1", "checkpoint_fullfsync": "1", "query_only": "0"}, settings)
 	require.Error(t, driver.WriteOnReader(t.Context()), "what reads cannot write")
 }
+
+// A process that is killed may leave a commit that was never flushed. The next reads it as
+// written, and must not say so before it is on the disk.
+func TestOpeningFlushesWhatAKilledProcessLeft(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	open(t, path, nil)
+	commits := func() (n int) {
+		require.NoError(t, database(t, path).QueryRow("SELECT settled FROM dibs_store").Scan(&n))
+		return n
+	}
+	before := commits()
+
+	open(t, path, nil)
+
+	require.Equal(t, before+1, commits())
+}

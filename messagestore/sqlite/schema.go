@@ -18,7 +18,8 @@ var schemas = []string{schema1SQL}
 // [ErrNewerSchema].
 //
 // The tables are dibs_store and dibs_messages. A database that has them may be
-// opened with [Open] too, beside the caller's own use of it.
+// opened with [Open] too, beside the caller's own use of it: in one process only if
+// that is by modernc.org/sqlite, too (see [New]).
 func Schema(ctx context.Context, tx *sql.Tx) error { return upgrade(ctx, tx) }
 
 func upgrade(ctx context.Context, db queryer) error {

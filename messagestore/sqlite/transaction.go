@@ -3,12 +3,16 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"fmt"
+	"sync/atomic"
 )
 
 // New returns a driver over the caller's transaction: what it writes is committed
 // or rolled back with the caller's own tables, and what it reads is what the
 // transaction sees. The caller's database needs the tables that [Schema] creates.
-// The transaction may be of any driver for SQLite.
+// The transaction may be of any driver for SQLite. Where another one than modernc.org/sqlite
+// has the file open, do not [Open] it in the same process too: two copies of SQLite in
+// one process undo each other's locks (https://www.sqlite.org/howtocorrupt.html, 2.2.1).
 //
 //	tx, err := db.BeginTx(ctx, nil) // of a database opened with _txlock=immediate
 //	...
@@ -20,7 +24,9 @@ import (
 //	err = tx.Commit()
 //
 // A write that is refused, as by a version conflict, leaves the transaction as it
-// was before that write, and usable.
+// was before that write, and usable. After one that failed, as on a full disk, the
+// driver writes no more and returns that error: SQLite may have rolled the whole
+// transaction back, and what followed would be committed by itself.
 //
 // Begin the transaction with BEGIN IMMEDIATE, which is what _txlock=immediate does
 // in the drivers modernc.org/sqlite and mattn/go-sqlite3. One that begins without,
@@ -30,13 +36,16 @@ import (
 // A context that ends stops a write before it starts, never within: SQLite would
 // roll the whole transaction back.
 func New(tx *sql.Tx) *Driver {
-	t := transaction{newPrepared(tx)}
+	t := transaction{newPrepared(tx), &atomic.Pointer[error]{}}
 	return &Driver{reads: t, writes: t}
 }
 
 // transaction has prepared what the caller's transaction was asked for; database/sql
 // closes that with it.
-type transaction struct{ *prepared }
+type transaction struct {
+	*prepared
+	failed *atomic.Pointer[error] // why it may be over
+}
 
 func (t transaction) read(ctx context.Context, f func(context.Context, queryer) error) error {
 	return f(ctx, t.prepared)
@@ -46,12 +55,19 @@ func (t transaction) do(ctx context.Context, j *job) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	ctx = context.WithoutCancel(ctx)
-	if _, err := t.ExecContext(ctx, lockSQL); err != nil {
-		if isBusy(err) {
-			return &BusyError{Cause: err}
-		}
-		return err
+	if before := t.failed.Load(); before != nil {
+		return fmt.Errorf("a write before it failed, and the transaction may be over: %w", *before)
 	}
-	return j.run(ctx, t.prepared)
+	ctx = context.WithoutCancel(ctx)
+	_, err := t.ExecContext(ctx, lockSQL)
+	if isBusy(err) {
+		return &BusyError{Cause: err}
+	}
+	if err == nil {
+		err = j.run(ctx, t.prepared)
+	}
+	if mayEndTransaction(err) {
+		t.failed.CompareAndSwap(nil, &err)
+	}
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -180,4 +181,33 @@ func TestApplicationsDatabaseOpensAsAStore(t *testing.T) {
 	var version int
 	require.NoError(t, db.QueryRow("PRAGMA user_version").Scan(&version))
 	require.Equal(t, 41, version)
+}
+
+// SQLite may roll a whole transaction back by itself where a statement fails. What is
+// written after that would be committed at once, by nobody's will.
+func TestAfterAWriteThatFailedATransactionWritesNoMore(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	beside := open(t, path, nil)
+	db, err := sql.Open(faulty(t, func(statement string, on faultyConn) error {
+		if strings.HasSuffix(statement, "[account-bad]") {
+			_ = on.execute("ROLLBACK")
+			return sqliteError(10 | 1<<8) // SQLITE_IOERR_READ
+		}
+		return nil
+	}), "file:"+path+"?_txlock=immediate")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	tx := begin(t, db)
+	driver := sqlite.New(tx)
+	_, err = driver.Append(t.Context(), appendOf("account-bad", messagestore.NoStream, 1))
+	require.ErrorIs(t, err, sqliteError(10|1<<8))
+
+	_, err = driver.Append(t.Context(), appendOf("account-2", messagestore.NoStream, 1))
+
+	require.ErrorIs(t, err, sqliteError(10|1<<8))
+	_ = tx.Rollback() // there is none any more
+	version, err := beside.Version(t.Context(), "account-2")
+	require.NoError(t, err)
+	require.Equal(t, messagestore.NoStream, version)
 }

@@ -50,7 +50,9 @@ func (w *writer) stop() {
 }
 
 // A ticket is a job in the queue. Until it is taken its caller may leave, and then
-// it never runs; after that nobody can say that it did not.
+// it never runs. Once it is taken, its caller may only abandon it, and does not know
+// what comes of it: it does not run any more where the write lock was let go meanwhile,
+// since somebody may have looked for it then.
 type ticket struct {
 	*job
 	since time.Time
@@ -63,10 +65,12 @@ const (
 	waiting int32 = iota
 	taken
 	left
+	abandoned
 )
 
 func (t *ticket) take() bool  { return t.state.CompareAndSwap(waiting, taken) }
 func (t *ticket) leave() bool { return t.state.CompareAndSwap(waiting, left) }
+func (t *ticket) abandon()    { t.state.CompareAndSwap(taken, abandoned) }
 
 func (t *ticket) answer(err error) {
 	t.err = err
@@ -105,6 +109,7 @@ func (w *writer) do(ctx context.Context, j *job) error {
 	case <-t.done:
 		return t.err
 	case <-grace.C:
+		t.abandon()
 		return j.unknown(ctx.Err())
 	}
 }
@@ -250,14 +255,19 @@ func (w *writer) commit(group []*ticket) {
 }
 
 // commitOneByOne gives each job of a group a transaction of its own, so that the
-// one that failed harms no other.
+// one that failed harms no other. If somebody keeps the lock, they wait for it together.
 func (w *writer) commitOneByOne(group []*ticket) {
+	since := time.Now()
 	for _, t := range group {
-		if err := w.begin(&ticket{job: t.job, since: time.Now()}); err != nil {
+		switch err := w.begin(&ticket{job: t.job, since: since}); {
+		case err != nil:
 			t.answer(err)
-			continue
+		case t.state.Load() == abandoned:
+			w.rollback()
+			t.answer(context.Canceled) // nobody hears it
+		default: // who abandons it from here on cannot look for it before it is committed
+			w.commit([]*ticket{t})
 		}
-		w.commit([]*ticket{t})
 	}
 }
 
