@@ -1,6 +1,7 @@
 package messagestore
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -82,10 +83,10 @@ type Recorded struct {
 }
 
 // Body returns r's content as a body that is recorded under the same type, byte
-// for byte.
+// for byte. No data, and the data null, which other clients may write, are an empty object.
 func (r *Recorded) Body() Raw {
 	data := r.Data
-	if len(data) == 0 {
+	if trimmed := bytes.TrimSpace(data); len(trimmed) == 0 || string(trimmed) == "null" {
 		data = json.RawMessage("{}")
 	}
 	return Raw{Type: r.Type, Data: data}

@@ -67,7 +67,8 @@ func wholeDigest(m *messagestore.Recorded) (string, error) {
 // digestOf compares what counts of a T.
 func digestOf[T messagestore.Body](m *messagestore.Recorded) (string, error) {
 	var none T
-	if _, narrows := any(&none).(Contenter); !narrows {
+	_, narrows := any(none).(Contenter)
+	if _, byPointer := any(&none).(Contenter); !narrows && !byPointer {
 		return wholeDigest(m)
 	}
 	body, err := messagestore.Decode[T](m)

@@ -118,6 +118,21 @@ func TestAKeyFunctionThatPanicsIsAnErrorThatNamesTheMessage(t *testing.T) {
 	require.EqualError(t, err, "handle Deposit account:command-123@0: panic: no key")
 }
 
+func TestWhatDoesNotCountOfAPointerDoesNotMakeAKeyReused(t *testing.T) {
+	t.Parallel()
+	var told outcomes
+	store := newStore()
+	r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
+	mux := handler.New()
+	handler.On(mux, reservation.Copy(r, (*Remittance).Key, counting[*Remittance](new([]string))))
+
+	require.NoError(t, mux.Handle(t.Context(), send(t, store, command, &Remittance{"Bob", 10, "09:00"})))
+	require.NoError(t, mux.Handle(t.Context(), send(t, store, command, &Remittance{"Bob", 10, "09:01"})))
+	require.ErrorIs(t, mux.Handle(t.Context(), send(t, store, command, &Remittance{"Bob", 11, "09:02"})), reservation.ErrKeyReused)
+
+	require.Equal(t, []reservation.Outcome{reservation.Reserved, reservation.Duplicate, reservation.KeyReused}, told.all)
+}
+
 func TestWhatDoesNotCountDoesNotMakeAKeyReused(t *testing.T) {
 	t.Parallel()
 	var told outcomes

@@ -42,7 +42,7 @@ type Config struct {
 	Category messagestore.Category
 
 	// From is the category that is consumed. It is needed with Category, to see that
-	// they are two.
+	// they are two, and then a command of any other is refused.
 	//
 	// Defaults to any.
 	From messagestore.Category
@@ -142,14 +142,19 @@ func isNil(v any) bool {
 }
 
 // Stream returns the name of the stream that key is reserved in, for a command in
-// the stream source. It is refused if the key or the name is invalid, and if source
-// is itself in the category that reservations are made in.
+// the stream source. It is refused if the key or the name is invalid, if source
+// is itself in the category that reservations are made in and, where they have one of
+// their own, if source is not in [Config.From].
 func (r *Reserver) Stream(source messagestore.StreamName, key string) (messagestore.StreamName, error) {
 	if err := source.Validate(); err != nil {
 		return "", err
 	}
 	if r.config.Category != "" && source.Category() == r.config.Category {
 		return "", &LoopError{r.config.Category}
+	}
+	if r.config.Category != "" && source.Category() != r.config.From {
+		return "", messagestore.NewInvalidError(messagestore.ErrInvalidStreamName, "stream name", string(source),
+			fmt.Sprintf("it is not of category %.80q, which the reserver is for: one of another category would have the same reservations", string(r.config.From)))
 	}
 	part, err := encodeKey(key, messagestore.MaxNameBytes-len(r.join(source, "")))
 	if err != nil {

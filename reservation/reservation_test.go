@@ -286,6 +286,36 @@ func TestACommandInTheReservationsCategoryIsALoop(t *testing.T) {
 	require.Equal(t, messagestore.NoStream, version)
 }
 
+func TestACommandOfAnotherCategoryIsRefusedWhereReservationsHaveTheirOwn(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	r := newReserver(t, store, &reservation.Config{From: commands, Category: "reserved"})
+	first, err := r.Reserve(t.Context(), send(t, store, command, Deposit{"AAA", 10}), "AAA")
+	require.NoError(t, err)
+	require.Equal(t, reservation.Reserved, first.Outcome)
+
+	_, err = r.Reserve(t.Context(), send(t, store, "order:command-123", Deposit{"AAA", 10}), "AAA") // would be taken for a duplicate
+
+	require.ErrorIs(t, err, messagestore.ErrInvalidStreamName)
+	require.ErrorContains(t, err, `"account:command"`)
+}
+
+func TestACommandWhoseDataAreNullIsReserved(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	source := send(t, store, command, Deposit{"AAA", 10})
+	source.Data = []byte(" null") // as another client may have written them
+
+	result, err := newReserver(t, store, nil).Reserve(t.Context(), source, "AAA")
+
+	require.NoError(t, err)
+	require.Equal(t, reservation.Reserved, result.Outcome)
+	for m, err := range store.Stream(t.Context(), result.Stream, 0) {
+		require.NoError(t, err)
+		require.JSONEq(t, `{}`, string(m.Data))
+	}
+}
+
 // R5: nothing but a version conflict is taken for a duplicate.
 func TestNoOtherErrorIsTakenForADuplicate(t *testing.T) {
 	t.Parallel()
