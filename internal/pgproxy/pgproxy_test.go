@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"sync"
 	"syscall"
@@ -329,6 +330,32 @@ func TestWhatDripsArrivesWhole(t *testing.T) {
 
 	require.NoError(t, err)
 	require.Equal(t, text, got)
+}
+
+func TestAMessageIsPassedOnThoughTheNextIsNotAllThere(t *testing.T) {
+	t.Parallel()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	proxy, err := pgproxy.New("tcp", listener.Addr().String())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, proxy.Close()) }()
+	client, err := new(net.Dialer).DialContext(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", proxy.Port()))
+	require.NoError(t, err)
+	defer client.Close()
+	whole := "\x00\x00\x00\x08\x00\x03\x00\x00" + "Q\x00\x00\x00\x0dselect 1\x00" // a StartupMessage, a Query
+
+	_, err = io.WriteString(client, whole+"Q\x00")
+
+	require.NoError(t, err)
+	server, err := listener.Accept()
+	require.NoError(t, err)
+	defer server.Close()
+	require.NoError(t, server.SetReadDeadline(time.Now().Add(patience)))
+	arrived := make([]byte, len(whole))
+	_, err = io.ReadFull(server, arrived)
+	require.NoError(t, err)
+	require.Equal(t, whole, string(arrived))
 }
 
 func TestDroppedCancelRequestCancelsNothing(t *testing.T) {

@@ -64,10 +64,20 @@ func scenes() (all []scene) {
 			reads("find", w, func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
 				return d.Find(ctx, c.category.Stream("read"), []uuid.UUID{idOf(c, 0), idOf(c, 7), idOf(c, 2)})
 			}),
+			reads("count", w, func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
+				return d.Count(ctx, messagestore.CategoryQuery{Category: c.category, Limit: 10})
+			}),
+			reads("categories", w, func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
+				return d.Categories(ctx, string(c.category))
+			}),
+			reads("report", w, func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
+				return d.Report(ctx, messagestore.ReportQuery{By: []messagestore.ReportKey{messagestore.ReportStream}, Category: c.category, Sort: messagestore.SortByName, Limit: 10})
+			}),
+			reads("epoch", w, func(ctx context.Context, d *postgres.Driver, _ *attempt) (any, error) { return d.Epoch(ctx) }),
 		)
 	}
 	for _, w := range []way{prepared, first} {
-		all = append(all, trims(w), deletes(w, false), deletes(w, true))
+		all = append(all, trims(w), trimsAll(w), deletes(w, false), deletes(w, true))
 	}
 	cold := writes("append one", first, appendOneMessage)
 	cold.name, cold.warm = "append one: new connection", nil
@@ -306,6 +316,35 @@ func trims(w way) scene {
 			count(*) filter (where type = 'dibs:Trimmed' and stream_name = $2)
 			from dibs.messages where stream_name in ($1, $2)`, string(c.category.Stream("cut")), string(c.category)+":retention-cut").Scan(&left, &records)
 		if err == nil && (left != 2 || records != 1) {
+			err = fmt.Errorf("%d messages are left, and %d are on record", left, records)
+		}
+		return err
+	})
+}
+
+// trimsAll trims the category of two streams, the other one before, past the proxy.
+func trimsAll(w way) scene {
+	options := &postgres.TrimOptions{Keep: 2, MinAge: postgres.AnyAge}
+	return removes("trim a category", w, func(ctx context.Context, a *postgres.Admin, c *attempt, key string) error {
+		category := c.category
+		if key != "cut" { // which would go with the other
+			category += "x"
+		}
+		removed := int64(0)
+		defer func() { c.got = removed }()
+		for trimmed, err := range a.TrimCategory(ctx, category, options) {
+			if err != nil {
+				return err
+			}
+			removed += trimmed.Removed
+		}
+		return nil
+	}, func(ctx context.Context, c *attempt) error {
+		var left, records int
+		err := c.direct.QueryRow(ctx, `select count(*) filter (where stream_name in ($1, $2)), count(*) filter (where type = 'dibs:Trimmed')
+			from dibs.messages where category in ($3, $4)`,
+			string(c.category.Stream("cut")), string(c.category.Stream("warm")), string(c.category), string(c.category)+":retention").Scan(&left, &records)
+		if err == nil && (left != 4 || records != 2) {
 			err = fmt.Errorf("%d messages are left, and %d are on record", left, records)
 		}
 		return err
