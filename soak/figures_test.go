@@ -97,9 +97,10 @@ func TestARunThatIsPartOfABuildHasGoals(t *testing.T) {
 	ci, long := run{Seed: 5, CI: true}.options(), run{Seed: 5, Long: true}.options()
 	require.Equal(t, harness.CI, *ci.Goals)
 	require.Equal(t, 20*time.Minute, ci.Duration)
-	require.Equal(t, []string{harness.Mixed, harness.Kills}, ci.Phases)
+	require.Equal(t, []string{harness.Mixed, harness.Kills, harness.Calm}, ci.Phases)
 	require.Equal(t, harness.Long, *long.Goals)
 	require.Equal(t, time.Hour, long.Duration)
+	require.NotEqual(t, ci.Load, long.Load) // of its own
 	require.Nil(t, run{Seed: 5}.options().Goals)
 	require.ErrorContains(t, run{CI: true, Store: "sqlite"}.Run(t.Context()), "SQLite")
 }

@@ -44,12 +44,12 @@ type commands struct {
 type run struct {
 	Seed      uint64        `help:"What is drawn from: another one each time if it is 0." default:"0" placeholder:"N"`
 	CI        bool          `name:"ci" xor:"goals" help:"Torment until the goals of a build are reached, for at most 20m, and fail if one is not."`
-	Long      bool          `xor:"goals" help:"Torment for an hour, or until twenty times as much is reached. It has its own load: 2 writers, 3 consumers."`
+	Long      bool          `xor:"goals" help:"Torment for an hour, or until some twenty times as much is reached. Its load is its own."`
 	Duration  time.Duration `help:"How long to torment at most. 3m, 20m with --ci, 1h with --long." placeholder:"D"`
-	Phases    []string      `name:"phase" help:"mixed: all faults; kills: the server killed every 3s, and nothing else. mixed, or mixed,kills with goals." placeholder:"NAME"`
-	Writers   int           `help:"Processes that write." default:"4" placeholder:"N"`
+	Phases    []string      `name:"phase" help:"mixed: all faults; kills: the server killed every 3s, and nothing else; calm: the server left alone. mixed, or with goals one after the other." placeholder:"NAME"`
+	Writers   int           `help:"Processes that write. 4, 2 with --long." placeholder:"N"`
 	Readers   int           `help:"Processes that ask for versions and read streams." default:"1" placeholder:"N"`
-	Consumers int           `help:"Processes that consume events, beside a group of one to four." default:"4" placeholder:"N"`
+	Consumers int           `help:"Processes that consume events, beside a group of one to four. 4, 3 with --long." placeholder:"N"`
 	Handlers  int           `help:"Processes that handle commands with idempotence keys: up to 2." default:"2" placeholder:"N"`
 	Faults    []string      `help:"The faults, by name, with commas; all, none, or list to see them." default:"all" placeholder:"NAME"`
 	Store     string        `help:"postgres or sqlite." enum:"postgres,sqlite" default:"postgres"`
@@ -140,8 +140,13 @@ func (f run) options() harness.Options {
 		o.Goals, duration = &harness.Long, time.Hour
 	}
 	o.Duration = cmp.Or(o.Duration, duration)
+	writers, consumers := 4, 4
+	if f.Long {
+		writers, consumers = 2, 3
+	}
+	o.Writers, o.Consumers = cmp.Or(o.Writers, writers), cmp.Or(o.Consumers, consumers)
 	if o.Goals != nil && len(o.Phases) == 0 {
-		o.Phases = []string{harness.Mixed, harness.Kills}
+		o.Phases = []string{harness.Mixed, harness.Kills, harness.Calm}
 	}
 	for o.Seed == 0 {
 		o.Seed = rand.Uint64()

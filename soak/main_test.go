@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 func short(t *testing.T, change func(*run)) (dir string, err error) {
 	t.Helper()
 	out := t.TempDir()
-	f := run{Seed: 3, Duration: 4 * time.Second, Writers: 2, Consumers: 2, Handlers: 2, Store: "postgres", Out: out, Dir: "/var/tmp"}
+	f := run{Seed: 3, Duration: 4 * time.Second, Writers: 2, Readers: 1, Consumers: 2, Handlers: 2, Store: "postgres", Out: out, Dir: "/var/tmp"}
 	change(&f)
 	return left(t, out, f.Run(t.Context()))
 }

@@ -260,7 +260,8 @@ type delivery struct {
 	position  int64
 	row       int32 // -1 for none
 	kind      kind
-	again     bool // not the first attempt of this life
+	again     bool  // not the first attempt of this life
+	class     class // of a park that failed
 	key       uint32
 }
 

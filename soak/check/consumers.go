@@ -108,7 +108,17 @@ func (g *group) fill() {
 		if i := g.index(d.row); i >= 0 && d.kind != fail {
 			// Its outcome may be unknown to the one who wrote it down, and known to the consumer.
 			g.parked[i] = min(g.parked[i], d.time)
-			g.done[i] = min(g.done[i], d.time)
+			at := d.end
+			if d.kind == info {
+				at = d.time
+			}
+			g.done[i] = min(g.done[i], at)
+		}
+	}
+	for _, n := range g.parks { // who meets a conflict learns that another has parked it
+		d := &r.parks[n]
+		if i := g.index(d.row); i >= 0 && d.kind == fail && d.class == conflict && g.parked[i] < d.end {
+			g.done[i] = min(g.done[i], d.end)
 		}
 	}
 }

@@ -16,7 +16,7 @@
 //	4   dense             the positions of a stream are 0 to n-1
 //	5   as reported       position, global position and content are in F as they were answered, and
 //	                      of the writes of one id one at most was told that it was the first
-//	6   unique            ids, positions in a stream and global positions in a category
+//	6   unique            ids, positions in a stream, and global positions
 //	7   monotone          global positions grow with the positions of a stream, and in a category from
 //	                      what was acknowledged to what was begun later
 //	8   linearizable      each stream's version, as appends, conflicts and questions saw it
@@ -27,7 +27,8 @@
 //	                      run too; and a run begins with a stream where what is before was done
 //	13  position          recorded positions do not go back, are not beyond what was answered, and of
 //	                      two runs with one identity only the second goes on to record
-//	14  redelivery bound  each run after the first is handed at most an interval and a batch again
+//	14  redelivery bound  each run of a member after its first, in a group of one size, is handed at
+//	                      most an interval and a batch again
 //	15  read honesty      what was read and handed over is in F, as it was
 //	16  reservation       a key is reserved once by one who tried, and its effect is in the store once, and
 //	                      outside at least once; who wanted the key for something else is told so

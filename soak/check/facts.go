@@ -170,7 +170,11 @@ func checkHygiene(r *run, f *Facts) {
 // growth fits a line through the samples after the warm-up and returns by what part of their mean it
 // rises in an hour, and whether they are enough to say so.
 func growth(samples []Sample) (perHour float64, enough bool) {
-	from, _ := slices.BinarySearchFunc(samples, memoryWarmUp.Seconds(), func(s Sample, at float64) int {
+	if len(samples) == 0 {
+		return 0, false
+	}
+	warm := samples[0].Seconds + memoryWarmUp.Seconds()
+	from, _ := slices.BinarySearchFunc(samples, warm, func(s Sample, at float64) int {
 		if s.Seconds < at {
 			return -1
 		}

@@ -164,6 +164,9 @@ func (r *run) add(o *history.Operation) error {
 				r.seen(ref, o.Time, -1, o.Answer[i].Stream, &o.Answer[i].Messages[j])
 			}
 		}
+		if o.Kind == history.OK && len(o.Appends) == 1 && len(o.Answer) == 1 {
+			return r.addRead(ref, o)
+		}
 	case history.Run:
 		r.addLife(ref, o)
 	case history.Handle, history.Park:
@@ -199,6 +202,26 @@ func (r *run) add(o *history.Operation) error {
 		return fmt.Errorf("%v: nobody knows what %q is", ref, o.Func)
 	}
 	return nil
+}
+
+// addRead checks that a stream was read from one position on without a gap. At its end, whoever
+// read it saw the stream's version.
+func (r *run) addRead(ref history.Ref, o *history.Operation) error {
+	next, messages := o.Appends[0].Expected, o.Answer[0].Messages
+	for i := range messages {
+		if messages[i].Position != next {
+			r.verdict.broken(ReadHonesty, subject{ids: []uuid.UUID{messages[i].ID}, ops: []history.Ref{ref}},
+				"%s was read from position %d on, and after %d came %d", o.Appends[0].Stream, o.Appends[0].Expected, next-1, messages[i].Position)
+			return nil
+		}
+		next++
+	}
+	if len(messages) == 0 && next > 0 {
+		return nil // before it was another epoch
+	}
+	asked := *o
+	asked.Actual = next - 1
+	return r.addOp(&asked, isVersion)
 }
 
 // heads reads the last global position of each category.
@@ -278,7 +301,7 @@ func (r *run) addDelivery(ref history.Ref, o *history.Operation) error {
 	a, m := &o.Appends[0], &o.Appends[0].Messages[0]
 	d := delivery{
 		time: o.Time, end: o.End, number: o.Op, life: r.life(o), global: int64(m.Global), position: int64(m.Position), row: r.find(m.ID), kind: kindOf(o.Kind),
-		again: o.Attempt > 1, key: r.key(o.Key),
+		class: classOf(o.Class), again: o.Attempt > 1, key: r.key(o.Key),
 	}
 	r.seen(ref, o.Time, d.life, a.Stream, m)
 	if o.Func == history.Park {

@@ -141,6 +141,12 @@ func TestEachPlantedBugBreaksExactlyItsInvariant(t *testing.T) {
 			w.row(a, 0).Global = 1
 			a.end.Appends[0].Global = 1
 		}},
+		{"one global position in two categories", check.Unique, func(w *world) {
+			w.write(10, 40, stream, anyVersion, 1)
+			a := w.write(10, 40, "ledger-2", anyVersion, 1)
+			w.row(a, 0).Global = 1
+			a.end.Appends[0].Global = 1
+		}},
 		{"global positions of a stream the other way round", check.Monotone, func(w *world) {
 			w.swap(w.write(10, 40, stream, anyVersion, 1), w.write(10, 40, stream, anyVersion, 1))
 		}},
@@ -182,6 +188,23 @@ func TestEachPlantedBugBreaksExactlyItsInvariant(t *testing.T) {
 			answer.Duplicate = true
 			w.do("writer-3", 10, 20, history.OK, *a.invoke, history.Event{Appends: []history.Append{answer}})
 		}},
+		{"a version before a message that somebody has in hand", check.Linearizable, func(w *world) {
+			a := w.write(10, 100, stream, anyVersion, 1)
+			w.consume("consumer-1", "audit", 5, 200, 10, 10).handle(30, 35, w.row(a, 0))
+			w.ask(50, 60, stream, noStream)
+		}},
+		{"a read that ends too early", check.Linearizable, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 1)
+			w.write(30, 40, stream, anyVersion, 1)
+			w.readFrom(0, 50, 60, w.row(a, 0))
+		}},
+		{"a read of nothing", check.Linearizable, func(w *world) {
+			w.write(10, 20, stream, anyVersion, 1)
+			w.readFrom(0, 50, 60)
+		}},
+		{"an id that is said to be taken, and is not", check.ConflictTruth, func(w *world) {
+			w.try(10, 20, stream, anyVersion, 1, history.Fail, history.IDConflict)
+		}},
 		{"a conflict with the expected version", check.ConflictTruth, func(w *world) {
 			w.write(10, 20, stream, anyVersion, 1)
 			w.conflict(30, 40, stream, 0, 0)
@@ -206,6 +229,13 @@ func TestEachPlantedBugBreaksExactlyItsInvariant(t *testing.T) {
 			l := w.consume("consumer-1", "audit", 5, 100, 10, 10)
 			l.record(40, 60, 2)
 			l.handle(50, 55, w.row(a, 0))
+		}},
+		{"a position that was recorded before its message was parked", check.NoSkip, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 1)
+			l := w.consume("consumer-1", "audit", 5, 100, 10, 10)
+			l.handle(25, 30, w.row(a, 0)).end.Kind = history.Fail
+			l.park(35, 55, w.row(a, 0))
+			l.record(40, 60, 2)
 		}},
 		{"a message that appeared behind the position", check.NoSkip, func(w *world) {
 			a, b := w.write(10, 60, stream, anyVersion, 1), w.write(10, 20, "account-2", anyVersion, 1)
@@ -309,6 +339,14 @@ func TestEachPlantedBugBreaksExactlyItsInvariant(t *testing.T) {
 			a := w.write(10, 20, stream, anyVersion, 1)
 			w.consume("consumer-1", "audit", 5, 100, 10, 10).handle(30, 40, w.row(a, 0)).invoke.Appends[0].Messages[0].Hash++
 		}},
+		{"a read with a gap", check.ReadHonesty, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 4)
+			w.readFrom(1, 30, 40, w.row(a, 1), w.row(a, 3))
+		}},
+		{"a read that begins too late", check.ReadHonesty, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 2)
+			w.readFrom(0, 30, 40, w.row(a, 1))
+		}},
 		{"a message read elsewhere", check.ReadHonesty, func(w *world) {
 			a := w.write(10, 20, stream, anyVersion, 1)
 			r := seen(w.row(a, 0))
@@ -379,6 +417,16 @@ func (w *world) swap(a, b *act) {
 	x, y := w.row(a, 0), w.row(b, 0)
 	x.Global, y.Global = y.Global, x.Global
 	a.end.Appends[0].Global, b.end.Appends[0].Global = x.Global, y.Global
+}
+
+// readFrom reads stream from a position on, to its end.
+func (w *world) readFrom(position messagestore.Version, from, to int64, rows ...*check.Row) {
+	answer := history.Append{Stream: stream}
+	for _, r := range rows {
+		answer.Messages = append(answer.Messages, seen(r).Messages...)
+	}
+	w.do("reader-1", from, to, history.OK,
+		history.Event{Func: history.Read, Appends: []history.Append{{Stream: stream, Expected: position}}}, history.Event{Appends: []history.Append{answer}})
 }
 
 func (w *world) read(from, to int64, what ...history.Append) {

@@ -131,6 +131,12 @@ func TestEachPlantedBugOfReservationsIsFound(t *testing.T) {
 			last := c.w.acts[len(c.w.acts)-1]
 			last.end.Key = "k"
 		}},
+		{"an effect for a key that was not reserved", func(c *commands) {
+			a := c.send(10, 77)
+			c.handle(20, "k", a, history.Fail)
+			c.reserve(20, "k", a, history.Info, "")
+			c.effect("k")
+		}},
 		{"an effect for a key that nobody reserved", func(c *commands) {
 			a := c.send(10, 77)
 			c.handle(20, "k", a, history.OK)

@@ -96,8 +96,9 @@ func (r *run) inHand() map[uint32]int {
 // commands that were undone in somebody's hand.
 func checkKey(r *run, attempts []reserve, acked []ack, rows []int32, effects, inHand int) {
 	v := r.verdict
-	key := r.keys.list[attempts[0].key]
-	outside := int(r.effects[attempts[0].key])
+	number := attempts[0].key
+	key := r.keys.list[number]
+	outside := int(r.effects[number])
 	about := subject{key: key}
 	attempts, acked = r.notUndone(attempts, acked, rows)
 	for _, n := range rows {
@@ -110,6 +111,9 @@ func checkKey(r *run, attempts []reserve, acked []ack, rows []int32, effects, in
 		return
 	case len(rows) == 0 && (told || len(acked) > 0):
 		v.broken(Reservation, about, "key %q was acknowledged, and nothing is reserved", key)
+		return
+	case len(rows) == 0 && effects > inHand:
+		v.broken(Reservation, r.effectsOf(number), "key %q has an effect in the store, and nothing is reserved", key)
 		return
 	case len(rows) == 0:
 		return

@@ -46,6 +46,7 @@ const chunk = 32
 // not end before one of an earlier chunk begins, which is checked beside; then the chunks'
 // linearizations one after the other are the stream's, and without one of them there is none.
 func checkVersions(r *run) {
+	r.witnessed()
 	steps := r.steps()
 	r.verdict.checked(Linearizable, len(steps))
 	slices.SortFunc(steps, func(a, b step) int {
@@ -83,8 +84,14 @@ func linearizable(steps []step, chunk int) (a, b *step) {
 				return &part[i], latest
 			}
 		}
-		if !chunkIsLinearizable(part, version) {
-			return conflicting(part, version)
+		if is := chunkIsLinearizable(part, version); is != porcupine.Ok {
+			a, b := conflicting(part, version)
+			if a == nil && is == porcupine.Illegal {
+				a, b = &part[0], &part[len(part)-1]
+			}
+			if a != nil { // and else it could not decide in time, and nothing is wrong
+				return a, b
+			}
 		}
 		for i := range part {
 			s := &part[i]
@@ -104,7 +111,7 @@ func linearizable(steps []step, chunk int) (a, b *step) {
 }
 
 // chunkIsLinearizable asks porcupine.
-func chunkIsLinearizable(steps []step, version int64) bool {
+func chunkIsLinearizable(steps []step, version int64) porcupine.CheckResult {
 	operations := make([]porcupine.Operation, len(steps))
 	for i := range steps {
 		operations[i] = porcupine.Operation{ClientId: i, Input: &steps[i], Call: steps[i].time, Return: steps[i].end}
@@ -125,8 +132,7 @@ func chunkIsLinearizable(steps []step, version int64) bool {
 			}
 		},
 	}
-	// What it cannot decide in time is not taken for good: conflicting looks at it again.
-	return porcupine.CheckOperationsTimeout(model, operations, 10*time.Second) == porcupine.Ok
+	return porcupine.CheckOperationsTimeout(model, operations, 10*time.Second)
 }
 
 // conflicting finds the two steps that cannot both be: in order of their beginnings, each must not be
@@ -161,6 +167,18 @@ func conflicting(steps []step, version int64) (a, b *step) {
 		}
 	}
 	return nil, nil
+}
+
+// witnessed is told when each message was there at the latest: when somebody had it in hand.
+func (r *run) witnessed() {
+	if len(r.failovers) > 0 {
+		return // it may have been another with its place
+	}
+	for i := range r.deliveries {
+		if d := &r.deliveries[i]; d.row >= 0 {
+			r.written.until[d.row] = min(r.written.until[d.row], d.time)
+		}
+	}
 }
 
 // steps collects what happened to the versions of the streams whose writes are recorded, and reports

@@ -49,6 +49,31 @@ func checkWrites(r *run) {
 		}
 	}
 	checkBatches(r)
+	checkTaken(r)
+}
+
+// checkTaken checks that who was told that an id is taken was told the truth.
+func checkTaken(r *run) {
+	if len(r.failovers) > 0 {
+		return // which may have undone it
+	}
+	for i := range r.ops {
+		o := &r.ops[i]
+		if o.fn != isWrite || o.kind != fail || o.class != idConflict {
+			continue
+		}
+		r.verdict.checked(ConflictTruth, 1)
+		taken := false
+		for k := range o.n {
+			a := &r.appends[o.first+k]
+			for j := range a.n {
+				taken = taken || r.messages[a.first+j].row >= 0
+			}
+		}
+		if !taken {
+			r.verdict.broken(ConflictTruth, subject{ops: []history.Ref{r.ref(o)}}, "a write was told that an id of it is taken, and none is there")
+		}
+	}
 }
 
 // sent returns the messages with the id that anybody tried to write or asked about.

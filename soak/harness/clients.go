@@ -92,7 +92,7 @@ func (s *slot) start() error {
 	c.mu.Lock()
 	seed := c.random.Uint64()
 	death := ""
-	if !c.healed && c.life > 0 {
+	if !c.healed && c.life > 0 && s.task.Role != work.Reader { // who writes nothing, and is at none
 		death = doom(c.random, s.task.Role, c.life)
 	}
 	c.mu.Unlock()
@@ -110,7 +110,8 @@ func (s *slot) start() error {
 	}
 	cmd := exec.Command(self) //nolint:noctx // the supervisor ends it
 	cmd.Dir = c.dir
-	cmd.Env = append(os.Environ(), "GOGC=400", work.Variable+"="+string(encoded), mutant.Variable+"="+c.mutant)
+	cmd.Env = append(os.Environ(), "GOGC=400", // what there is to collect is little, and processors are few
+		work.Variable+"="+string(encoded), mutant.Variable+"="+c.mutant)
 	if death != "" {
 		cmd.Env = append(cmd.Env, "DIBS_FAILPOINTS="+death)
 	}

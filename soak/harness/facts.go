@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -123,39 +124,84 @@ func (r *run) postgresFacts(ctx context.Context) (*check.PostgreSQL, error) {
 			return nil, err
 		}
 	}
-	p := &check.PostgreSQL{Log: append(r.logged, errorsIn(log)...), Amcheck: true}
-	conn, err := pgx.Connect(ctx, r.url)
+	p := &check.PostgreSQL{Log: append(r.logged, errorsIn(log)...), Locks: r.quiet.locks, IdleTransactions: r.quiet.transactions}
+	left, err := r.held(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close(ctx)
+	advisory, err := r.advisory(ctx) // now there is nobody who could have one
+	if err != nil {
+		return nil, err
+	}
+	p.Locks, p.IdleTransactions = slices.Concat(p.Locks, left.locks, advisory), append(p.IdleTransactions, left.transactions...)
+	if p.AmcheckOutput, err = r.postgres.Amcheck(ctx, database); err != nil {
+		return nil, err
+	}
+	p.Amcheck = true
+	return p, nil
+}
+
+// A held is what sessions keep, as pg_locks and pg_stat_activity name it.
+type held struct{ locks, transactions []string }
+
+// tooLong is how long a transaction may take when nobody has anything to do.
+const tooLong = 2 * time.Second
+
+// held returns what others have kept for too long.
+func (r *run) held(ctx context.Context) (h held, err error) {
+	conn, err := pgx.Connect(ctx, r.url)
+	if err != nil {
+		return h, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
 	list := func(into *[]string, query string) error {
-		rows, err := conn.Query(ctx, query)
+		rows, err := conn.Query(ctx, query, tooLong)
 		if err != nil {
 			return err
 		}
 		*into, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		return err
 	}
-	return p, errors.Join(
-		list(&p.Locks, "select format('%s of %s', mode, pid) from pg_locks where locktype = 'advisory'"),
-		list(&p.IdleTransactions, "select format('%s since %s', pid, xact_start) from pg_stat_activity where state like 'idle in transaction%'"),
+	err = errors.Join(
+		list(&h.locks, `select format('%s %s of %s', l.locktype, l.mode, l.pid) from pg_locks l join pg_stat_activity a using (pid)
+			where a.backend_type = 'client backend' and l.pid <> pg_backend_pid() and a.xact_start < clock_timestamp() - $1::interval`),
+		list(&h.transactions, `select format('%s, %s, since %s', pid, state, xact_start) from pg_stat_activity
+			where backend_type = 'client backend' and pid <> pg_backend_pid() and xact_start < clock_timestamp() - $1::interval`),
 	)
+	return h, err
+}
+
+// advisory returns all advisory locks.
+func (r *run) advisory(ctx context.Context) ([]string, error) {
+	conn, err := pgx.Connect(ctx, r.url)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	rows, err := conn.Query(ctx, "select format('advisory %s of %s', mode, pid) from pg_locks where locktype = 'advisory'")
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 var errorLine = regexp.MustCompile(`\[\d+\] (\w{5}) (?:ERROR|FATAL|PANIC):  (.*)`)
 
-// errorsIn returns the errors of a PostgreSQL's log, one of each text that has no number in it.
+// textsOfEach is how many errors of one SQLSTATE are kept: their texts have names in them.
+const textsOfEach = 1000
+
+// errorsIn returns the errors of a PostgreSQL's log, each text once, and of each SQLSTATE the first.
 func errorsIn(log []byte) (lines []check.LogLine) {
-	seen := map[check.LogLine]bool{}
+	seen, ofEach := map[check.LogLine]bool{}, map[string]int{}
 	for match := range bytes.Lines(log) {
 		found := errorLine.FindSubmatch(match)
 		if found == nil {
 			continue
 		}
 		line := check.LogLine{SQLState: string(found[1]), Text: string(found[2])}
-		if !seen[line] && len(seen) < 10_000 {
+		if !seen[line] && ofEach[line.SQLState] < textsOfEach {
 			seen[line] = true
+			ofEach[line.SQLState]++
 			lines = append(lines, line)
 		}
 	}

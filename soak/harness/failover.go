@@ -86,7 +86,7 @@ func (n *nemesis) failovers(ctx context.Context) error {
 // still there, as docs/dba.md says to: all that they have read is there, so they are not
 // ahead, but what they made of it, and their record that they did, may be gone.
 func (n *nemesis) startReadersAgain() error {
-	old := slices.DeleteFunc(n.readers(), func(s *slot) bool {
+	old := slices.DeleteFunc(n.consuming(), func(s *slot) bool {
 		_, process := s.now()
 		return !slices.Contains(n.witnesses, process)
 	})
@@ -104,8 +104,8 @@ func (n *nemesis) startReadersAgain() error {
 	return nil
 }
 
-// readers are the clients that have a position.
-func (n *nemesis) readers() []*slot {
+// consuming are the clients that have a position.
+func (n *nemesis) consuming() []*slot {
 	return slices.Concat(n.clients.all(work.Consumer), n.clients.all(work.Handler))
 }
 
@@ -189,7 +189,7 @@ func (n *nemesis) rewindTo(ctx context.Context, op uint64, next *server.Postgres
 	if err != nil {
 		return err
 	}
-	for _, s := range n.readers() {
+	for _, s := range n.consuming() {
 		_, process := s.now()
 		n.witnesses = append(n.witnesses, process)
 	}
@@ -218,7 +218,7 @@ func (n *nemesis) overtake(ctx context.Context, next *server.Postgres, lost mess
 	}
 	n.proxies[work.Writer].Retarget(next.Socket())
 	read := map[messagestore.StreamName]bool{}
-	for _, s := range n.readers() {
+	for _, s := range n.consuming() {
 		read[messagestore.StreamName(s.task.Category)] = true
 	}
 	limited, cancel := context.WithTimeout(ctx, growTimeout)

@@ -1,21 +1,28 @@
 package harness
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/history"
+	"github.com/dibs-go/dibs/soak/server"
 	"github.com/dibs-go/dibs/soak/work"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	server.RunKeeper() // a server has this program for its keeper
+	goleak.VerifyTestMain(m)
+}
 
 func TestEveryFaultComesAsOftenAsItsWeight(t *testing.T) {
 	t.Parallel()
@@ -104,7 +111,7 @@ func TestAKillIsAloneIfNothingElseIsWrongAroundIt(t *testing.T) {
 
 func TestARunWithGoalsKillsTheServerAndThenLeavesItAloneUntilAllAreReached(t *testing.T) {
 	t.Parallel()
-	o := Options{Duration: 20 * time.Minute, Goals: &CI, Phases: []string{Mixed, Kills}, Gap: time.Second}
+	o := Options{Duration: 20 * time.Minute, Goals: &CI, Phases: []string{Mixed, Kills, Calm}, Gap: time.Second}
 	phases, err := o.phases(faults)
 	require.NoError(t, err)
 	var names []string
@@ -180,4 +187,37 @@ func TestErrorsAreFoundInTheLog(t *testing.T) {
 		"2026-01-02 03:04:05.679 UTC [13] 40P01 ERROR:  deadlock detected\n" +
 		"2026-01-02 03:04:05.678 UTC [12] XX001 PANIC:  could not read\n"
 	require.Equal(t, []check.LogLine{{SQLState: "40P01", Text: "deadlock detected"}, {SQLState: "XX001", Text: "could not read"}}, errorsIn([]byte(log)))
+
+	for i := range 2 * textsOfEach {
+		log = fmt.Sprintf("2026-01-02 03:04:05.678 UTC [12] 57014 ERROR:  number %d\n", i) + log
+	}
+	require.Len(t, errorsIn([]byte(log)), textsOfEach+2)
+}
+
+func TestWhatIsKeptWhenAllIsDoneIsFound(t *testing.T) {
+	t.Parallel()
+	keeper, err := server.NewKeeper("/var/tmp")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, keeper.Close()) }()
+	pg, err := server.NewPostgres(t.Context(), keeper.Dir(), "pg", nil)
+	require.NoError(t, err)
+	r := &run{url: pg.URL("postgres")}
+	kept, err := r.held(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, kept.locks)
+	require.Empty(t, kept.transactions)
+	conn, err := pgx.Connect(t.Context(), r.url)
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+
+	_, err = conn.Exec(t.Context(), "begin; select pg_advisory_xact_lock(7)")
+
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		kept, err = r.held(t.Context())
+		return err != nil || len(kept.locks) > 0 && len(kept.transactions) > 0
+	}, 20*time.Second, 100*time.Millisecond)
+	require.NoError(t, err)
+	require.Contains(t, strings.Join(kept.locks, "\n"), "advisory ExclusiveLock")
+	require.Contains(t, kept.transactions[0], "idle in transaction")
 }

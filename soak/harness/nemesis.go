@@ -35,7 +35,7 @@ type fault struct {
 var faults = []fault{
 	{12, "kill-backend", "SIGKILL to a process that serves a client: the server recovers", true, (*nemesis).killBackend},
 	{6, "kill-server", "SIGKILL to all processes of the server at once, and a start", true, (*nemesis).killServer},
-	{12, "kill-client", "SIGKILL to a writer, a consumer or a handler, which is replaced", false, (*nemesis).killClient},
+	{12, "kill-client", "SIGKILL to a client, which is replaced", false, (*nemesis).killClient},
 	{4, "pause-client", "SIGSTOP to a client for up to 3 s", false, (*nemesis).pauseClient},
 	{6, "pause-server", "SIGSTOP to a process of the server for up to a second", true, (*nemesis).pauseServer},
 	{12, "cut", "connections closed and reset at any byte, and before and after any message", true, (*nemesis).cut},

@@ -23,18 +23,18 @@ type phase struct {
 const (
 	Mixed = "mixed" // every fault, two at a time
 	Kills = "kills" // the server killed, one time after the other, and nothing else but what dies at failpoints
-	Calm  = "calm"  // the server left alone: clients die, are cut off, and have doubles
+	Calm  = "calm"  // the server left as it is, so that much is done; clients die, are cut off, have doubles
 )
 
 // crashing are the faults that kill the server.
 var crashing = []string{"kill-backend", "kill-server"}
 
-// sparing are the faults that leave the server alone, and do not keep it busy.
+// sparing are the faults that leave the server as it is, and all connections but few.
 var sparing = []string{"kill-client", "cut", "twin", "resize", "migrate", "reindex"}
 
-// mixedFor is how long all faults are mixed before a phase of kills: long enough for each
-// to meet something.
-const mixedFor = 3 * time.Minute
+// leastOfPhase is how long a phase takes that another follows, if there is time: long enough for each
+// fault to meet something.
+const leastOfPhase = 3 * time.Minute
 
 // alone is how much time there is before a kill of the server, and after it, in which
 // nothing else goes wrong, for it to be a single fault.
@@ -43,52 +43,54 @@ const (
 	aloneAfter  = 2 * time.Second
 )
 
-// phases returns those that the options name, or the first. A run that has goals leaves the
-// server alone once it was killed often enough, and goes on until the others are reached.
+// phases returns those that the options name, or the first. All but the last have an end: kills,
+// with goals, when the server was killed often enough, and the others after a while.
 func (o *Options) phases(chosen []fault) ([]phase, error) {
-	mixed := phase{name: Mixed, faults: chosen, lanes: 2, most: o.Gap}
-	kills := phase{name: Kills, lanes: 1, least: aloneAfter, most: aloneAfter + aloneBefore}
-	for _, f := range chosen {
-		if slices.Contains(crashing, f.name) {
-			kills.faults = append(kills.faults, f)
-		}
-	}
 	if len(o.Phases) == 0 {
-		return []phase{mixed}, nil
+		return []phase{{name: Mixed, faults: chosen, lanes: 2, most: o.Gap}}, nil
 	}
-	var all []phase
+	all := make([]phase, len(o.Phases))
 	for i, name := range o.Phases {
-		switch last := i == len(o.Phases)-1; name {
+		p := phase{name: name, lanes: 1, most: o.Gap}
+		last := i == len(o.Phases)-1
+		if !last {
+			p.atMost = min(max(leastOfPhase, o.Duration/12), o.Duration/time.Duration(len(o.Phases)))
+		}
+		switch name {
 		case Mixed:
-			if !last {
-				mixed.atMost = max(mixedFor, o.Duration/12)
-			}
-			all = append(all, mixed)
+			p.faults, p.lanes = chosen, 2
 		case Kills:
-			if len(kills.faults) == 0 {
+			p.faults, p.least, p.most = pick(chosen, crashing), aloneAfter, aloneAfter+aloneBefore
+			if len(p.faults) == 0 {
 				return nil, fmt.Errorf("the faults have none that kills a server for a phase of %s", Kills)
 			}
-			if o.Goals != nil {
-				kills.crashes = o.Goals.ServerKills
-				if time.Duration(kills.crashes)*kills.most > o.Duration {
-					kills.least, kills.most, kills.alone = 0, aloneBefore*3/2, 25 // or it would not be killed often enough
-				}
+			if o.Goals == nil {
+				break
 			}
-			all = append(all, kills)
+			if time.Duration(o.Goals.ServerKills)*p.most > o.Duration { // or it would not be killed often enough
+				p.least, p.most, p.alone = 0, aloneBefore*3/2, 25
+			}
+			if !last {
+				p.crashes, p.atMost = o.Goals.ServerKills, 0
+			}
+		case Calm:
+			p.faults = pick(chosen, sparing)
 		default:
 			return nil, fmt.Errorf("there is no phase %q", name)
 		}
-	}
-	if o.Goals != nil && all[len(all)-1].name == Kills {
-		calm := phase{name: Calm, lanes: 1, most: o.Gap}
-		for _, f := range chosen {
-			if slices.Contains(sparing, f.name) {
-				calm.faults = append(calm.faults, f)
-			}
-		}
-		all = append(all, calm)
+		all[i] = p
 	}
 	return all, nil
+}
+
+// pick returns those of the faults that have one of the names.
+func pick(chosen []fault, names []string) (picked []fault) {
+	for _, f := range chosen {
+		if slices.Contains(names, f.name) {
+			picked = append(picked, f)
+		}
+	}
+	return picked
 }
 
 // wait returns how long to wait before a fault that is alone or not, after one that was or not.

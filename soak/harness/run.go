@@ -89,11 +89,10 @@ func (o *Options) Draw() {
 
 // Press draws a load that gets further in an hour, while the server is killed each second or
 // two: fewer processes and connections, which each such kill starts again, and in each more
-// goroutines, whose writes go in groups. More of the clients die young.
+// goroutines, whose writes go in groups. The consumers read a category each.
 func (o *Options) Press() {
 	random := rand.New(rand.NewPCG(o.Seed, 0x10af))
 	o.Life = 550 + random.IntN(200)
-	o.Writers, o.Consumers = 2, 3
 	o.Load.Goroutines = 40 + random.IntN(16)
 	o.Load.Categories = o.Consumers
 	o.Load.Streams = 100 + random.IntN(200)
@@ -147,6 +146,7 @@ type run struct {
 	clients  *clients
 	group    *group
 	memory   *sampler
+	quiet    held                             // when all was done, and the clients were there
 	wanted   map[messagestore.Category]bool   // that consumers read
 	effects  map[string]messagestore.Category // what they read who have effects in the store, by name
 
@@ -458,6 +458,11 @@ func (r *run) heal(ctx context.Context, result *Result) error {
 	behind, err := r.catchUp(ctx)
 	if err != nil {
 		return err
+	}
+	if behind == "" && r.postgres != nil {
+		if r.quiet, err = r.held(ctx); err != nil {
+			return err
+		}
 	}
 	kind := history.OK
 	if behind != "" {

@@ -218,6 +218,19 @@ func kind(title string) string {
 	return ClientBackend
 }
 
+// Amcheck has pg_amcheck look at all tables and indexes of a database, and returns what it found.
+func (p *Postgres) Amcheck(ctx context.Context, database string) (found string, err error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(p.bin, "pg_amcheck"), "--host", p.dir, "--port", "5432", "--username", "postgres", database)
+	said, err := cmd.CombinedOutput()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 2 {
+		return string(said), nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("pg_amcheck: %w\n%s", err, said)
+	}
+	return "", nil
+}
+
 // PID is the postmaster's.
 func (p *Postgres) PID() int {
 	p.mu.Lock()

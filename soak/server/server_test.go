@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"io"
 	"os"
 	"os/exec"
@@ -53,6 +54,36 @@ func TestServerIsKilledAndComesBackWithWhatItAcknowledged(t *testing.T) {
 	require.NoError(t, again.QueryRow(t.Context(), "select n from kept").Scan(&n))
 	require.Equal(t, 7, n)
 	require.NoError(t, pg.Stop())
+}
+
+func TestAmcheckFindsABrokenIndex(t *testing.T) {
+	t.Parallel()
+	_, pg := start(t)
+	conn, err := pgx.Connect(t.Context(), pg.URL("postgres"))
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	_, err = conn.Exec(t.Context(), "create extension amcheck; create table kept as select n from generate_series(1, 1000) n; create index kept_n on kept (n)")
+	require.NoError(t, err)
+	var path string
+	require.NoError(t, conn.QueryRow(t.Context(), "select pg_relation_filepath('kept_n')").Scan(&path))
+	found, err := pg.Amcheck(t.Context(), "postgres")
+	require.NoError(t, err)
+	require.Empty(t, found)
+	require.NoError(t, pg.Stop())
+	index, err := os.OpenFile(filepath.Join(pg.dir, "data", path), os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer index.Close()
+	const page, header = 8192, 24
+	_, err = index.WriteAt(bytes.Repeat([]byte{0xff}, 64), page+header) // where its first items are
+	require.NoError(t, err)
+	require.NoError(t, pg.Start(t.Context()))
+
+	found, err = pg.Amcheck(t.Context(), "postgres")
+
+	require.NoError(t, err)
+	require.Contains(t, found, "kept_n")
+	_, err = pg.Amcheck(t.Context(), "nowhere")
+	require.ErrorContains(t, err, "nowhere")
 }
 
 func TestBackendsAreKnownByWhatTheyDo(t *testing.T) {

@@ -1,6 +1,7 @@
 package work
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -216,7 +217,13 @@ func dataOf(body messagestore.Body) (json.RawMessage, error) {
 	if raw, ok := body.(messagestore.Raw); ok {
 		return raw.Data, nil
 	}
-	return json.Marshal(body)
+	var encoded bytes.Buffer
+	encoder := json.NewEncoder(&encoded)
+	encoder.SetEscapeHTML(false) // as the store encodes
+	if err := encoder.Encode(body); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(encoded.Bytes(), []byte("\n")), nil
 }
 
 func hashOf(messageType string, data json.RawMessage, metadata messagestore.Metadata) (uint64, error) {

@@ -86,7 +86,7 @@ func (w *caller) loop(ctx context.Context) error {
 }
 
 // pause waits between two calls, and after one that failed until the store answers. Where
-// consumers are far behind it waits for them longer, and mostly asks: what a writer is ahead
+// consumers are far behind it waits for them longer, and mostly asks or is late: what a writer is ahead
 // of them tests nothing, and they have to catch up in the end.
 func (w *caller) pause(ctx context.Context) {
 	most := time.Duration(2*w.task.Load.Pause+1) * time.Millisecond
@@ -115,11 +115,11 @@ func (w *caller) next() error {
 	ctx, cancel := context.WithTimeout(context.Background(), most)
 	defer cancel()
 	n := w.random.IntN(100)
-	if w.behind.Load() && w.random.IntN(3) > 0 {
-		n = 0
-	}
+	held := w.behind.Load() && w.random.IntN(3) > 0
 	switch {
-	case n < 20:
+	case held && n < 50:
+		return w.writeLate(ctx)
+	case held, n < 20:
 		w.ask(ctx, w.stream())
 		return nil
 	case n < 25:
@@ -200,6 +200,14 @@ func (w *caller) bounded(write messagestore.StreamWrite) messagestore.StreamWrit
 
 func (w *caller) writeOne(ctx context.Context) error {
 	write := w.some(w.stream())
+	written, err := w.store.Write(ctx, write.Stream, write.Expected, write.Bodies...)
+	return w.after([]messagestore.StreamWrite{write}, []messagestore.Written{written}, err)
+}
+
+// writeLate writes where somebody nearly always was before, which adds nothing.
+func (w *caller) writeLate(ctx context.Context) error {
+	body := messagestore.Message{ID: newID(), Body: w.content.body()}
+	write := messagestore.StreamWrite{Stream: w.stream(), Expected: messagestore.NoStream, Bodies: []messagestore.Body{body}}
 	written, err := w.store.Write(ctx, write.Stream, write.Expected, write.Bodies...)
 	return w.after([]messagestore.StreamWrite{write}, []messagestore.Written{written}, err)
 }
@@ -329,7 +337,7 @@ func (w *caller) read(ctx context.Context) {
 		return
 	}
 	from := max(0, version-10)
-	op := w.history.begin(&history.Event{Func: history.Read, Appends: []history.Append{{Stream: stream}}})
+	op := w.history.begin(&history.Event{Func: history.Read, Appends: []history.Append{{Stream: stream, Expected: from}}})
 	seen := history.Append{Stream: stream}
 	for m, err := range w.store.Stream(ctx, stream, from) {
 		var known history.Message
