@@ -62,6 +62,9 @@ type Config struct {
 	// Defaults to those of [DefaultSQLStates].
 	AllowedSQLStates []string
 
+	// AllowedTexts are other errors that it may log, whole.
+	AllowedTexts []string
+
 	// Stories is how many violations of each invariant are told at length; the others
 	// are counted.
 	//

@@ -161,7 +161,8 @@ func checkHygiene(r *run, f *Facts) {
 		broken("pg_amcheck found: %s", f.PostgreSQL.AmcheckOutput)
 	}
 	for _, line := range f.PostgreSQL.Log {
-		if !slices.ContainsFunc(r.cfg.AllowedSQLStates, func(s string) bool { return strings.HasPrefix(line.SQLState, s) }) {
+		known := slices.ContainsFunc(r.cfg.AllowedSQLStates, func(s string) bool { return strings.HasPrefix(line.SQLState, s) })
+		if !known && !slices.Contains(r.cfg.AllowedTexts, line.Text) {
 			broken("PostgreSQL's log has error %s: %s", line.SQLState, line.Text)
 		}
 	}

@@ -53,6 +53,24 @@ func TestGoodFactsPass(t *testing.T) {
 	require.Positive(t, v.Checked[check.Hygiene])
 }
 
+func TestAProcessThatBeganLateWarmsUpToo(t *testing.T) {
+	t.Parallel()
+	w := healed(20)
+	for i := range w.facts.Memory[0].Samples {
+		w.facts.Memory[0].Samples[i].Seconds += 1800
+	}
+	v := w.verdict(t, nil)
+	require.True(t, v.Passed(), "%v", v)
+}
+
+func TestAnErrorMayBeExpectedByItsText(t *testing.T) {
+	t.Parallel()
+	w := healed(20)
+	w.facts.PostgreSQL.Log = append(w.facts.PostgreSQL.Log, check.LogLine{SQLState: "55000", Text: "could not map"})
+	require.True(t, w.verdict(t, &check.Config{AllowedTexts: []string{"could not map"}}).Passed())
+	require.False(t, w.verdict(t, &check.Config{AllowedTexts: []string{"could not"}}).Passed())
+}
+
 func TestEachBadFactBreaksItsInvariant(t *testing.T) {
 	t.Parallel()
 	for _, planted := range []struct {
