@@ -24,7 +24,7 @@ import (
 // when they meet a fault, and the others enough to go through one.
 const (
 	Patience      = 4 * time.Second
-	shortPatience = 200 * time.Millisecond
+	shortPatience = 400 * time.Millisecond
 	resolveWithin = 15 * time.Second
 	askAgain      = 300 * time.Millisecond
 	holdBack      = 100 * time.Millisecond
