@@ -97,8 +97,11 @@ func (s *slot) start() error {
 	}
 	c.mu.Unlock()
 
+	s.mu.Lock()
+	before := s.process
+	s.mu.Unlock()
 	task := s.task
-	task.Process = int(c.numbers.Add(1))
+	task.Process, task.Before = int(c.numbers.Add(1)), before
 	task.Seed = seed
 	encoded, err := json.Marshal(task)
 	if err != nil {

@@ -85,19 +85,28 @@ func (r *recorder) Version(ctx context.Context, stream messagestore.StreamName) 
 }
 
 func (r *recorder) begin(f history.Func, writes ...messagestore.StreamWrite) (op uint64, err error) {
-	e := &history.Event{Func: f}
+	sent, err := appendsOf(writes)
+	if err != nil {
+		return 0, err
+	}
+	return r.history.begin(&history.Event{Func: f, Appends: sent}), nil
+}
+
+// appendsOf tells what writes are known by, whose messages have ids.
+func appendsOf(writes []messagestore.StreamWrite) ([]history.Append, error) {
+	var all []history.Append
 	for _, w := range writes {
 		a := history.Append{Stream: w.Stream, Expected: w.Expected}
 		for _, body := range w.Bodies {
 			m, err := messageOf(body)
 			if err != nil {
-				return 0, err
+				return nil, err
 			}
 			a.Messages = append(a.Messages, m)
 		}
-		e.Appends = append(e.Appends, a)
+		all = append(all, a)
 	}
-	return r.history.begin(e), nil
+	return all, nil
 }
 
 // An unknown is the error of a write of unknown outcome, with the operation that it was.

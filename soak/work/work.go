@@ -56,6 +56,7 @@ type Task struct {
 	Role    Role
 	Name    string // of the slot
 	Process int    // that no other process has
+	Before  string // the name of the process that was in the slot before, "" if none was
 	Seed    uint64
 	URL     string // of the store: postgres://... or sqlite:...
 	History string // the folder

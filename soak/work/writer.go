@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -50,16 +49,19 @@ type command struct {
 	body     messagestore.Raw
 }
 
-// write writes until ctx is done, by several callers at once that share a driver.
+// write writes until ctx is done, by several callers at once that share a driver, while
+// another asks what became of what the process before it left.
 func (c *client) write(ctx context.Context) error {
 	errs := make([]error, c.task.Load.Goroutines)
+	var inherited error
 	var all sync.WaitGroup
 	all.Go(func() { c.keepPace(ctx) })
+	all.Go(func() { inherited = c.newCaller(len(errs)).inherit() })
 	for i := range errs {
 		all.Go(func() { errs[i] = c.newCaller(i).loop(ctx) })
 	}
 	all.Wait()
-	return errors.Join(errs...)
+	return errors.Join(append(errs, inherited)...)
 }
 
 func (c *client) newCaller(i int) *caller {
@@ -258,12 +260,12 @@ func (w *caller) remember(writes []messagestore.StreamWrite) {
 // resolve asks until it is known what became of a write, or the harness has lost patience.
 func (w *caller) resolve(u *unknown, writes []messagestore.StreamWrite) error {
 	ask := func(ctx context.Context) ([]messagestore.Written, error) { return w.store.Resolve(ctx, u.err) }
-	return w.resolveBy(u.op, writes, ask)
+	return w.resolveBy(w.store.question(u.op, writes), ask)
 }
 
-func (w *caller) resolveBy(op uint64, writes []messagestore.StreamWrite, ask func(context.Context) ([]messagestore.Written, error)) error {
+func (w *caller) resolveBy(question *history.Event, ask func(context.Context) ([]messagestore.Written, error)) error {
 	for deadline := time.Now().Add(10 * resolveWithin); time.Now().Before(deadline); {
-		asked := w.history.begin(w.store.question(op, writes))
+		asked := w.history.begin(question)
 		ctx, cancel := context.WithTimeout(context.Background(), resolveWithin)
 		written, err := ask(ctx)
 		cancel()
@@ -272,7 +274,7 @@ func (w *caller) resolveBy(op uint64, writes []messagestore.StreamWrite, ask fun
 		case err == nil:
 			end.Class, end.Appends = history.Written, appends(written)
 			for i := range written {
-				w.versions[writes[i].Stream] = written[i].Version
+				w.versions[written[i].Stream] = written[i].Version
 			}
 		case errors.Is(err, messagestore.ErrNotWritten):
 			end.Class = history.NotWritten
@@ -287,7 +289,7 @@ func (w *caller) resolveBy(op uint64, writes []messagestore.StreamWrite, ask fun
 		}
 		<-time.After(time.Duration(w.random.Int64N(int64(askAgain))))
 	}
-	return fmt.Errorf("operation %d could not be resolved for %s", op, 10*resolveWithin)
+	return fmt.Errorf("%s could not be resolved for %s", question.Ref, 10*resolveWithin)
 }
 
 // repeat writes again what was written, under the same ids.
@@ -426,7 +428,11 @@ func (w *caller) endTransaction(ctx context.Context, op uint64, writes []message
 	if !ok {
 		return w.after(writes, written, err)
 	}
-	return w.resolveBy(u.op, writes, func(ctx context.Context) ([]messagestore.Written, error) { return w.find(ctx, writes) })
+	sent, err := appendsOf(writes)
+	if err != nil {
+		return err
+	}
+	return w.resolveBy(w.store.question(u.op, writes), func(ctx context.Context) ([]messagestore.Written, error) { return w.find(ctx, sent) })
 }
 
 var errRolledBack = errors.New("rolled back by its own will")
@@ -466,25 +472,4 @@ func definite(err error) bool {
 func terminated(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (e.Code[:2] == "57" || e.Code[:2] == "08" || e.Code[:2] == "25")
-}
-
-// find tells what became of a transaction: it waits for it, if it is still there.
-func (w *caller) find(ctx context.Context, writes []messagestore.StreamWrite) ([]messagestore.Written, error) {
-	var written []messagestore.Written
-	for _, write := range writes {
-		ids := make([]uuid.UUID, len(write.Bodies))
-		for i, body := range write.Bodies {
-			ids[i] = body.(messagestore.Message).ID //nolint:errcheck // it was made so
-		}
-		found, err := w.store.driver.Find(ctx, write.Stream, ids)
-		if err != nil {
-			return nil, err
-		}
-		if len(found) == 0 {
-			return nil, messagestore.ErrNotWritten
-		}
-		last := found[len(found)-1]
-		written = append(written, messagestore.Written{Stream: last.Stream, Version: last.Position, GlobalPosition: last.GlobalPosition, IDs: ids})
-	}
-	return written, nil
 }

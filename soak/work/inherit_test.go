@@ -1,0 +1,81 @@
+package work
+
+import (
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/soak/history"
+)
+
+func newRecorded(t *testing.T, dir, process string, driver messagestore.Driver) *recorder {
+	t.Helper()
+	w, err := history.Create(dir, process)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, w.Close()) })
+	r, err := newRecorder(messagestore.New(driver, nil), driver, journal{w}, process)
+	require.NoError(t, err)
+	return r
+}
+
+func TestAProcessFindsOutWhatTheOneBeforeItLeft(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	store := memory.New()
+	before := newRecorded(t, dir, "writer-1.1", store)
+	raw := func(data string) messagestore.Message {
+		return messagestore.Message{ID: uuid.New(), Body: messagestore.Raw{Type: "Happened", Data: []byte(data)}}
+	}
+	left := func(m messagestore.Message, ofIt func(write messagestore.StreamWrite)) uint64 {
+		write := messagestore.StreamWrite{Stream: "account0-1", Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{m}}
+		op, err := before.begin(history.Write, write)
+		require.NoError(t, err)
+		ofIt(write)
+		return op
+	}
+	write := func(w messagestore.StreamWrite) {
+		_, err := messagestore.New(store, nil).Write(t.Context(), w.Stream, w.Expected, w.Bodies...)
+		require.NoError(t, err)
+	}
+	nothing := func(messagestore.StreamWrite) {}
+
+	// Two ended, one by an answer and one by a question. Three did not.
+	answered := left(raw(`{"value":1}`), write)
+	before.history.end(answered, history.OK, &history.Event{Func: history.Write})
+	asked := left(raw(`{"value":2}`), nothing)
+	before.history.end(asked, history.Info, &history.Event{Func: history.Write})
+	question := before.history.begin(&history.Event{Func: history.Resolve, Ref: history.Ref{Proc: "writer-1.1", Op: asked}})
+	before.history.end(question, history.OK, &history.Event{Func: history.Resolve, Class: history.NotWritten})
+	taken := raw(`{"value":3}`)
+	written := left(taken, write)
+	never := left(raw(`{"value":4}`), nothing)
+	other := left(messagestore.Message{ID: taken.ID, Body: raw(`{"value":5}`).Body}, nothing)
+
+	after := newRecorded(t, dir, "writer-1.2", store)
+	w := &caller{
+		client:   &client{task: Task{Before: "writer-1.1", History: dir}, history: after.history, store: after},
+		random:   rand.New(rand.NewPCG(1, 2)),
+		versions: map[messagestore.StreamName]messagestore.Version{},
+	}
+	require.NoError(t, w.inherit())
+
+	said := map[uint64]string{}
+	for o, err := range history.Operations(filepath.Join(dir, "writer-1.2"+history.Ending)) {
+		require.NoError(t, err)
+		require.Equal(t, history.Resolve, o.Func)
+		require.Equal(t, "writer-1.1", o.Ref.Proc)
+		require.Less(t, o.End, int64(history.Never))
+		said[o.Ref.Op] = o.Class
+	}
+	require.Equal(t, map[uint64]string{written: history.Written, never: history.NotWritten, other: history.IDConflict}, said)
+}
+
+func TestAProcessWithoutOneBeforeItAsksNothing(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, (&caller{client: &client{}}).inherit())
+}
