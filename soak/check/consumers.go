@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"slices"
 	"sort"
+	"strings"
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/soak/history"
 )
 
@@ -105,7 +107,7 @@ func (g *group) fill() {
 	}
 	for _, n := range g.parks {
 		d := &r.parks[n]
-		if i := g.index(d.row); i >= 0 && d.kind != fail {
+		if i := g.index(d.row); i >= 0 && (d.kind == ok || d.kind == info && g.hasLetter(r.rows[d.row].id)) {
 			// Its outcome may be unknown to the one who wrote it down, and known to the consumer.
 			g.parked[i] = min(g.parked[i], d.time)
 			at := d.end
@@ -121,6 +123,18 @@ func (g *group) fill() {
 			g.done[i] = min(g.done[i], d.end)
 		}
 	}
+}
+
+// hasLetter reports whether the dead letter of a message is in the final table. A failover may
+// have undone it.
+func (g *group) hasLetter(id uuid.UUID) bool {
+	if len(g.r.failovers) > 0 {
+		return true
+	}
+	at := strings.LastIndex(g.name, " of ")
+	category := messagestore.Category(g.name[at+len(" of "):])
+	n, known := g.r.streams.numbers[string(category.WithType("deadLetter").Stream(g.name[:at]).With(id.String()))]
+	return known && g.r.last[n] >= 0
 }
 
 func never(n int) []int64 {
@@ -287,9 +301,11 @@ func (g *group) checkPuts() {
 	r.verdict.checked(Positions, len(g.puts))
 	type identity struct{ generation, size, member, epoch int }
 	type holder struct {
-		put      int32 // the last that was recorded
-		position int64
-		over     map[int32]bool // lives that another has taken over from
+		put     int32          // the last that was recorded
+		over    map[int32]bool // lives that another has taken over from
+		open    []int32        // that had not ended when the last began
+		highest *put           // of those that had, nil for none
+		of      int32          // its number
 	}
 	holders := map[identity]*holder{}
 	fencedSince := map[int32]int32{}
@@ -323,21 +339,32 @@ func (g *group) checkPuts() {
 		}
 		h := holders[id]
 		if h == nil {
-			holders[id] = &holder{put: n, position: p.position, over: map[int32]bool{}}
-			continue
+			h = &holder{put: n, over: map[int32]bool{}}
+			holders[id] = h
+		}
+		h.open = append(slices.DeleteFunc(h.open, func(m int32) bool {
+			q := &r.puts[m]
+			if q.end >= p.time {
+				return false // at the same time: nobody knows which was first
+			}
+			if h.highest == nil || q.position > h.highest.position {
+				h.highest, h.of = q, m
+			}
+			return true
+		}), n)
+		if h.highest != nil && p.position < h.highest.position {
+			r.verdict.broken(Positions, subject{consumer: g.name, ops: []history.Ref{g.putRef(h.of), g.putRef(n)}},
+				"%s recorded position %d after %d", g.name, p.position, h.highest.position)
 		}
 		last := &r.puts[h.put]
 		if last.end >= p.time {
-			continue // at the same time: nobody knows which was first
-		}
-		pair := subject{consumer: g.name, ops: []history.Ref{g.putRef(h.put), g.putRef(n)}}
-		if p.position < last.position {
-			r.verdict.broken(Positions, pair, "%s recorded position %d after %d", g.name, p.position, last.position)
+			continue
 		}
 		if last.life != p.life {
 			h.over[last.life] = true
 			if h.over[p.life] {
-				r.verdict.broken(Positions, pair, "two runs of %s recorded positions in turn, and neither was fenced", g.name)
+				r.verdict.broken(Positions, subject{consumer: g.name, ops: []history.Ref{g.putRef(h.put), g.putRef(n)}},
+					"two runs of %s recorded positions in turn, and neither was fenced", g.name)
 			}
 		}
 		h.put = n

@@ -237,6 +237,15 @@ func TestEachPlantedBugBreaksExactlyItsInvariant(t *testing.T) {
 			l.park(35, 55, w.row(a, 0))
 			l.record(40, 60, 2)
 		}},
+		{"a position behind a message that was given up on, and is nowhere", check.NoSkip, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 1)
+			l := w.consume("consumer-1", "audit", 5, 45, 10, 10)
+			l.handle(25, 30, w.row(a, 0)).end.Kind = history.Fail
+			l.park(31, 35, w.row(a, 0)).end.Kind = history.Info
+			l.record(36, 40, 2)
+			m := w.consume("consumer-2", "audit", 50, 100, 10, 10) // where it is not given up on
+			m.handle(60, 65, w.row(a, 0))
+		}},
 		{"a message that appeared behind the position", check.NoSkip, func(w *world) {
 			a, b := w.write(10, 60, stream, anyVersion, 1), w.write(10, 20, "account-2", anyVersion, 1)
 			l := w.consume("consumer-1", "audit", 5, 100, 10, 10)
@@ -289,6 +298,15 @@ func TestEachPlantedBugBreaksExactlyItsInvariant(t *testing.T) {
 			l.handle(30, 35, w.row(a, 0))
 			l.record(40, 45, 2)
 			l.record(50, 55, 1)
+		}},
+		{"a position that goes back from one of two that were recorded at once", check.Positions, func(w *world) {
+			a, b := w.write(10, 20, stream, anyVersion, 1), w.write(20, 25, stream, anyVersion, 1)
+			l := w.consume("consumer-1", "audit", 5, 100, 10, 10)
+			l.handle(30, 32, w.row(a, 0))
+			l.handle(33, 35, w.row(b, 0))
+			l.record(40, 60, 1)
+			l.record(45, 50, 3)
+			l.record(70, 75, 2)
 		}},
 		{"a position beyond what was answered", check.Positions, func(w *world) {
 			a, b := w.write(10, 20, stream, anyVersion, 1), w.write(20, 25, stream, anyVersion, 1)
@@ -380,6 +398,27 @@ func TestAnIDThatWasUsedForSomethingElseIsOfWhoWroteIt(t *testing.T) {
 		}
 		v := w.verdict(t, nil)
 		require.True(t, v.Passed(), "%v", v)
+	}
+}
+
+// Who gave up on a message may not know whether that was written down. Its dead letter tells.
+func TestAMessageWhoseDeadLetterIsThereIsDone(t *testing.T) {
+	t.Parallel()
+	for name, there := range map[string]bool{"There": true, "Missing": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := &world{}
+			a := w.write(10, 20, stream, anyVersion, 1)
+			l := w.consume("consumer-1", "audit", 5, 100, 10, 10)
+			l.handle(25, 30, w.row(a, 0)).end.Kind = history.Fail
+			l.park(31, 35, w.row(a, 0)).end.Kind = history.Info
+			if there {
+				w.commit(messagestore.StreamName("account:deadLetter-audit+"+w.row(a, 0).ID.String()), w.message())
+			}
+			l.record(36, 40, 2)
+			v := w.verdict(t, &check.Config{Unrecorded: []messagestore.Category{"account:deadLetter"}})
+			require.Equal(t, there, v.Passed(), "%v", v)
+		})
 	}
 }
 

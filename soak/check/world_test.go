@@ -161,9 +161,10 @@ func (l *life) handle(from, to int64, r *check.Row) *act {
 	return l.w.do(l.run.proc, from, to, history.OK, e, history.Event{})
 }
 
-func (l *life) park(from, to int64, r *check.Row) {
+func (l *life) park(from, to int64, r *check.Row) *act {
 	a := l.handle(from, to, r)
 	a.invoke.Func, a.end.Func = history.Park, history.Park
+	return a
 }
 
 func (l *life) record(from, to int64, position messagestore.GlobalPosition) *act {
