@@ -74,9 +74,9 @@
 // missed.
 //
 // Where all that it has read is still there, what its handlers wrote may be lost. So where the
-// store tells of a failover or a restore ([messagestore.Store.Epoch]), it begins again, by
-// itself, at the position that the store has: what was not recorded is handed over once more,
-// after a failover that lost nothing too.
+// store tells of a failover or a restore ([messagestore.Store.Epoch]), or an operator does
+// (dibs epoch raise), it begins again, by itself, at the position that the store has: what was
+// not recorded is handed over once more, after a failover that lost nothing too.
 //
 // # Errors of the store
 //

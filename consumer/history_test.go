@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
@@ -625,6 +627,38 @@ func TestAHistoryThatPostgreSQLLostStopsAConsumerThatRuns(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Files were put back, of which no timeline tells, and what the consumer has read is in them.
+func TestWhatAnOperatorSaysIsLostIsHandledAgain(t *testing.T) {
+	t.Parallel()
+	pool, schema := pgtest.Schema(t)
+	config := &postgres.Config{Schema: schema}
+	store := messagestore.New(postgres.New(pool, config), nil)
+	var handled atomic.Int64
+	stop := running(t, newConsumer(t, store, effects(store, &handled), &consumer.Config{PositionEvery: 10 * time.Millisecond}))
+	write(t, store, "account-1", Deposited{1}, Deposited{2})
+	in := func(category messagestore.Category) int64 {
+		n, err := store.Count(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100})
+		assert.NoError(t, err)
+		return n
+	}
+	done := func(n int64) func() bool { return func() bool { return in("other") == n } }
+	require.Eventually(t, done(2), time.Minute, time.Millisecond)
+
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), "set local session_replication_role = replica")
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), "delete from "+schema+".messages where category in ('other', $1)", string(positions))
+		require.NoError(t, err)
+		_, err = postgres.NewAdmin(tx, config).RaiseEpoch(t.Context())
+		return err
+	}))
+	write(t, store, "account-1", Deposited{3})
+
+	require.Eventually(t, done(3), time.Minute, 10*time.Millisecond)
+	require.NoError(t, stop())
+	require.GreaterOrEqual(t, handled.Load(), int64(5))
 }
 
 // The message that a running consumer read last is removed: the store has not gone back.

@@ -312,8 +312,8 @@ func (s *Store) CategoryPage(ctx context.Context, q CategoryQuery) (CategoryPage
 }
 
 // Epoch returns what is another once the store may have lost what was committed: after a
-// failover, one that lost nothing too, or the restore of a backup. It is "" if the driver
-// cannot tell (see [EpochDriver]).
+// failover, one that lost nothing too, or the restore of a backup to a moment, or once an
+// operator says so. It is "" if the driver cannot tell (see [EpochDriver]).
 func (s *Store) Epoch(ctx context.Context) (string, error) {
 	driver, ok := s.driver.(EpochDriver)
 	if !ok {

@@ -52,7 +52,7 @@ func TestNoRoleReachesTheTables(t *testing.T) {
 			"table dibs.messages", "select from dibs.messages", "select m from dibs.messages m", "select count(*) from dibs.messages",
 			"copy dibs.messages to stdout", "select 1 / (position - position) from dibs.messages", "explain select * from dibs.messages where type = 'T'",
 			"create temp table mine (like dibs.messages)", "create temp table mine as table dibs.messages", "create temp view mine as table dibs.messages; table mine",
-			"table dibs.migrations", "table dibs.settings", "table dibs.fences", "table dibs.erased_streams", "table dibs.removals",
+			"table dibs.migrations", "table dibs.settings", "table dibs.fences", "table dibs.erased_streams", "table dibs.removals", "table dibs.epochs",
 			"select last_value from dibs.messages_global_position_seq",
 			// To forge a message, its position, its global position or its time.
 			insertMessage, "copy dibs.messages from stdin",
@@ -65,7 +65,7 @@ func TestNoRoleReachesTheTables(t *testing.T) {
 			"update dibs.messages set type = 'U'", "delete from dibs.messages", "truncate dibs.messages", "select from dibs.messages for update",
 			"set dibs.retention = 'on'; delete from dibs.messages", "select dibs.remove_messages('a-1', 1)",
 			"merge into dibs.messages m using (select 1) s on true when matched then delete", "update dibs.settings set sql_condition = true", "update message_store.settings set sql_condition = true",
-			"update message_store.messages set type = 'U'", "delete from message_store.messages", "update message_store.stored_messages set type = 'U'",
+			"update message_store.messages set type = 'U'", "delete from message_store.messages", "update dibs.epochs set number = 0", "update message_store.stored_messages set type = 'U'",
 			// To change what guards it.
 			"alter table dibs.messages disable trigger all", "alter table dibs.messages disable trigger messages_append_only", "drop trigger messages_append_only on dibs.messages",
 			"alter table dibs.messages disable row level security", "alter table dibs.messages owner to current_user", "alter table dibs.messages rename to mine", "drop table dibs.messages",

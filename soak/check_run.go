@@ -10,6 +10,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,11 +43,14 @@ func (c checkRun) Run(ctx context.Context) error {
 	if r.Options.Duration >= whole || failovers.Total() > 0 {
 		guards.Faults = r.Options.Chosen()
 	}
-	if lossy := failovers.Async + failovers.Restores; lossy > 0 {
+	if lossy := failovers.Lossy(); lossy > 0 {
 		guards.Undone, guards.Ahead, guards.Overtaken = lossy, lossy, (lossy+1)/2
 	}
 	if failovers.Total() > 0 {
 		guards.Takeovers = guards.Ahead // nobody else has a reason to stop
+	}
+	if failovers.Total() > 0 || slices.Contains(guards.Faults, "raise-epoch") {
+		guards.Epochs = 1
 	}
 	verdict, err := check.Run(ctx, check.Inputs{Histories: c.Dir, Rows: rows(filepath.Join(c.Dir, harness.RowsFile)), Facts: r.Result.Facts}, &check.Config{
 		Guards: guards, Unrecorded: []messagestore.Category{harness.Probes}, HealLimit: 5 * time.Minute,

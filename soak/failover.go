@@ -14,6 +14,7 @@ type failover struct {
 	Sync      int    `help:"How often to a standby that commits wait for." default:"3" placeholder:"N"`
 	Async     int    `help:"How often to a standby that lacks the last of what was acknowledged." default:"3" placeholder:"N"`
 	Restores  int    `help:"How often to a backup that was taken meanwhile." default:"1" placeholder:"N"`
+	PutBacks  int    `help:"How often to the files of such a backup, as they are: nothing but the epoch that is raised tells of it." default:"1" placeholder:"N"`
 	Writers   int    `help:"Processes that write." default:"2" placeholder:"N"`
 	Consumers int    `help:"Processes that consume events, beside a group of two." default:"4" placeholder:"N"`
 	Handlers  int    `help:"Processes that handle commands with idempotence keys: up to 2." default:"2" placeholder:"N"`
@@ -29,9 +30,9 @@ func (f failover) Run(ctx context.Context) error { return do(ctx, f.options(), f
 func (f failover) options() harness.Options {
 	o := harness.Options{
 		Seed: f.Seed, Writers: f.Writers, Consumers: f.Consumers, Handlers: f.Handlers, Dir: f.Dir,
-		Faults: []string{"none"}, Failovers: harness.Failovers{Sync: f.Sync, Async: f.Async, Restores: f.Restores},
+		Faults: []string{"none"}, Failovers: harness.Failovers{Sync: f.Sync, Async: f.Async, Restores: f.Restores, PutBacks: f.PutBacks},
 	}
-	o.Duration = time.Duration(o.Failovers.Total()) * each
+	o.Duration = time.Duration(2+o.Failovers.Total()) * each // with the time to notice the last
 	for o.Seed == 0 {
 		o.Seed = rand.Uint64()
 	}
@@ -54,6 +55,7 @@ func failoverFigures(want harness.Failovers, r *harness.Result, v *check.Verdict
 		done("failovers to a synchronous standby", want.Sync, harness.SyncLoss),
 		done("failovers to an asynchronous standby", want.Async, harness.AsyncLoss),
 		done("restores of an older backup", want.Restores, harness.RestoreLoss),
+		done("files of a backup put back", want.PutBacks, harness.PutBackLoss),
 		{name: "messages through them", got: thousands(int(r.Messages))},
 		{name: "acknowledged, and undone as it may be", got: thousands(int(v.LostByFailover))},
 		{name: "made of it by who had it in hand", got: thousands(r.MadeInHand)},

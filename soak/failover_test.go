@@ -41,10 +41,10 @@ func failovers(t *testing.T, dir string) (all []*history.Operation) {
 }
 
 func TestConsumersAreToldOfAFailoverThatLostWhatTheyHaveRead(t *testing.T) {
-	r, dir := lose(t, failover{Sync: 1, Async: 1, Restores: 1})
-	require.Equal(t, map[string]int{"failover-sync": 1, "failover-async": 1, "restore": 1}, r.Result.Faults)
+	r, dir := lose(t, failover{Sync: 1, Async: 1, Restores: 1, PutBacks: 1})
+	require.Equal(t, map[string]int{"failover-sync": 1, "failover-async": 1, "restore": 1, "put-back": 1}, r.Result.Faults)
 	found := failovers(t, dir)
-	require.Len(t, found, 2) // that may lose something
+	require.Len(t, found, 3) // that may lose something
 	for _, f := range found {
 		require.NotEmpty(t, f.Answer) // the head of each category
 	}
@@ -61,9 +61,13 @@ func TestARunThroughPgBouncer(t *testing.T) {
 }
 
 func TestARunWithMigrationsAndNewIndexes(t *testing.T) {
-	dir, err := short(t, func(f *run) { f.Duration, f.Faults = 6*time.Second, []string{"migrate", "reindex"} })
+	dir, err := short(t, func(f *run) {
+		f.Duration, f.Faults = 10*time.Second, []string{"migrate", "release", "reindex", "raise-epoch"}
+	})
 	told(t, dir, err)
 	events, err := os.ReadFile(filepath.Join(dir, "nemesis"+history.Ending))
 	require.NoError(t, err)
-	require.Contains(t, string(events), "class=migrate")
+	for _, name := range []string{"migrate", "release", "raise-epoch"} {
+		require.Contains(t, string(events), "class="+name)
+	}
 }

@@ -62,8 +62,8 @@ func TestEachGoalIsReachedOrMissed(t *testing.T) {
 
 func TestARunWithoutItsFailoversFails(t *testing.T) {
 	t.Parallel()
-	want := harness.Failovers{Sync: 2, Async: 1, Restores: 1}
-	done := map[string]int{harness.SyncLoss: 2, harness.AsyncLoss: 1, harness.RestoreLoss: 1}
+	want := harness.Failovers{Sync: 2, Async: 1, Restores: 1, PutBacks: 1}
+	done := map[string]int{harness.SyncLoss: 2, harness.AsyncLoss: 1, harness.RestoreLoss: 1, harness.PutBackLoss: 1}
 	v := &check.Verdict{Checked: map[check.Invariant]int64{}, Broken: map[check.Invariant]int64{}}
 	require.False(t, fails(failoverFigures(want, &harness.Result{Faults: done}, v)))
 	for name := range done {

@@ -20,7 +20,7 @@ import (
 var ErrInvalidRemoval = errors.New("invalid removal")
 
 // Admin does what members of the role dibs_admin may do beside reading: trim and
-// delete streams, and look into the state of the store. It is safe for concurrent use
+// delete streams, raise the epoch, and look into the state of the store. It is safe for concurrent use
 // if db is; over a connection, its calls take turns, and over a transaction what it
 // does is the transaction's, which is at READ COMMITTED.
 type Admin struct {
@@ -35,10 +35,12 @@ var (
 	deleteSQL string
 	//go:embed sql/category_streams.sql
 	categoryStreamsSQL string
+	//go:embed sql/raise_epoch.sql
+	raiseEpochSQL string
 )
 
 type adminQueries struct {
-	trim, delete, categoryStreams string
+	trim, delete, categoryStreams, raiseEpoch string
 }
 
 // NewAdmin returns an administrator of the store in db, which the caller keeps and
@@ -54,6 +56,7 @@ func NewAdmin(db DB, config *Config) *Admin {
 			trim:            pgschema.Rename(trimSQL, schema),
 			delete:          pgschema.Rename(deleteSQL, schema),
 			categoryStreams: pgschema.Rename(categoryStreamsSQL, schema),
+			raiseEpoch:      pgschema.Rename(raiseEpochSQL, schema),
 		}
 	}
 	return a
@@ -67,11 +70,11 @@ const (
 	maxReasonBytes = 255
 )
 
-// remove calls a function that removes something in a transaction of its own, if it is
+// change calls a function that changes something in a transaction of its own, if it is
 // not in its caller's, and puts the row that it answers with into row. If the session is
 // lost it calls again in another: the arguments end with an id by which the function
 // knows that it did it before, and answers as it did.
-func (a *Admin) remove(ctx context.Context, sql string, args []any, row ...any) error {
+func (a *Admin) change(ctx context.Context, sql string, args []any, row ...any) error {
 	const attempts = 5
 
 	id, err := uuid.NewV7()
@@ -99,7 +102,7 @@ func (a *Admin) remove(ctx context.Context, sql string, args []any, row ...any) 
 		if !own || ctx.Err() != nil || attempt == attempts || !lost && !retryable(err) {
 			return cause
 		}
-		a.driver.log.Warn().Err(err).Int("attempt", attempt).Msg("remove again")
+		a.driver.log.Warn().Err(err).Int("attempt", attempt).Msg("change again")
 		if err := pause(ctx, attempt); err != nil {
 			return err
 		}

@@ -326,7 +326,7 @@ func (d *Driver) askAll(ctx context.Context, db DB) (*server, *schemaVersion, er
 	batch := &pgconn.Batch{}
 	batch.ExecParams(d.queries.check, d.checkParameters(), nil, nil, nil)
 	batch.ExecParams(d.queries.schemaVersion, nil, nil, nil, nil)
-	batch.ExecParams(epochSQL, nil, nil, nil, nil)
+	batch.ExecParams(d.queries.epoch, nil, nil, nil, nil)
 	results := conn.PgConn().ExecBatch(ctx, batch)
 	answered := 0
 	var epoch string

@@ -93,7 +93,7 @@ func (a *Admin) delete(ctx context.Context, expected messagestore.Version, o *De
 	var version int64
 	var messages pgtype.Int8
 	args := []any{string(deleted.Stream), at, o.EraseName, optional(o.Reason), maxRemoved, o.DryRun}
-	if err := a.remove(ctx, a.queries.delete, args, &outcome, &version, &messages, &tombstone, &more); err != nil {
+	if err := a.change(ctx, a.queries.delete, args, &outcome, &version, &messages, &tombstone, &more); err != nil {
 		return false, err
 	}
 	switch outcome {

@@ -2,8 +2,11 @@ package postgres_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -17,7 +20,7 @@ func TestAnEpochIsOfTheServerAndItsTimeline(t *testing.T) {
 
 	epoch, err := admin.Epoch(t.Context())
 	require.NoError(t, err)
-	require.Regexp(t, `^[0-9]+/[0-9A-F]{8}$`, epoch)
+	require.Regexp(t, `^[0-9]+/[0-9A-F]{8}/0\.[0-9a-f-]{36}$`, epoch)
 	for range 2 {
 		same, err := writer.Epoch(t.Context())
 		require.NoError(t, err)
@@ -25,25 +28,98 @@ func TestAnEpochIsOfTheServerAndItsTimeline(t *testing.T) {
 	}
 }
 
-// A server that does not let everybody ask has no epoch, and the consumers of it go without.
-func TestWhoMayNotAskHasNoEpoch(t *testing.T) {
+// A server that does not let everybody ask is known by what an operator says.
+func TestWhoMayNotAskTheServerHasTheEpochThatWasRaised(t *testing.T) {
 	t.Parallel()
+	url := ownDatabase(t)
 	for _, revoke := range []string{
 		"revoke execute on function pg_catalog.pg_control_system() from public",
 		"revoke execute on function pg_catalog.pg_walfile_name(pg_catalog.pg_lsn) from public",
 	} {
-		tx, err := pgtest.Pool(t).Begin(t.Context())
+		tx, err := connect(t, url).Begin(t.Context())
 		require.NoError(t, err)
 		defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // there is nothing to undo
-		_, err = tx.Exec(t.Context(), revoke+"; set local role dibs_writer")
+		_, err = tx.Exec(t.Context(), revoke)
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), "alter function dibs.epoch() owner to dibs_owner; set local role dibs_writer")
 		require.NoError(t, err)
 		driver := postgres.New(tx, nil)
 
-		_, err = driver.Epoch(t.Context())
-		require.ErrorIs(t, err, messagestore.ErrNotSupported)
+		epoch, err := driver.Epoch(t.Context())
+		require.NoError(t, err)
+		require.Regexp(t, `^//0\.[0-9a-f-]{36}$`, epoch)
 		require.NoError(t, tx.Rollback(t.Context()))
 	}
-	epoch, err := messagestore.New(postgres.New(pgtest.Pool(t), nil), nil).Epoch(t.Context())
+}
+
+func TestAnEpochThatIsRaisedIsAnotherThanAllBefore(t *testing.T) {
+	t.Parallel()
+	pool, schema := pgtest.Schema(t)
+	config := &postgres.Config{Schema: schema}
+	store, admin := messagestore.New(postgres.New(pool, config), nil), postgres.NewAdmin(pool, config)
+	seen := map[string]bool{}
+	epoch := func() string {
+		t.Helper()
+		epoch, err := store.Epoch(t.Context())
+		require.NoError(t, err)
+		return epoch
+	}
+	seen[epoch()] = true
+	raise := func() string {
+		raised, err := admin.RaiseEpoch(t.Context())
+		require.NoError(t, err)
+		return raised
+	}
+	for range 3 {
+		raised := raise()
+		require.Equal(t, raised, epoch())
+		require.False(t, seen[raised])
+		seen[raised] = true
+	}
+
+	// A backup has the number that was given out since, and not the id.
+	_, err := pool.Exec(t.Context(), "update "+schema+".epochs set number = 1, id = gen_random_uuid()")
 	require.NoError(t, err)
-	require.NotEmpty(t, epoch)
+	require.False(t, seen[raise()])
+
+	// Somebody has removed the row.
+	_, err = pool.Exec(t.Context(), "delete from "+schema+".epochs")
+	require.NoError(t, err)
+	without := epoch()
+	require.NotEqual(t, without, raise())
+
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() { raise() })
+	}
+	all.Wait()
+	require.Regexp(t, `/9\.[^/]+$`, epoch())
+}
+
+// By the same id it is raised once, so who has lost the answer may ask again.
+func TestAnEpochIsRaisedOnceByOneID(t *testing.T) {
+	t.Parallel()
+	pool, schema := pgtest.Schema(t)
+	raise := func(id *uuid.UUID) (epoch string) {
+		t.Helper()
+		require.NoError(t, pool.QueryRow(t.Context(), "select "+schema+".raise_epoch($1)", id).Scan(&epoch))
+		return epoch
+	}
+	id := uuid.New()
+	first := raise(&id)
+	require.Contains(t, first, "/1."+id.String())
+	require.Equal(t, first, raise(&id))
+	require.Regexp(t, `/2\.`, raise(nil))
+}
+
+func TestWhoMayNotRaiseTheEpochIsTold(t *testing.T) {
+	t.Parallel()
+	for _, role := range []string{"dibs_reader", "dibs_writer"} {
+		_, err := postgres.NewAdmin(poolAs(t, role), nil).RaiseEpoch(t.Context())
+		require.ErrorContains(t, err, "raise epoch: ")
+		require.ErrorContains(t, err, "permission denied for function raise_epoch")
+	}
+	var admin *pgxpool.Pool
+	_, err := postgres.NewAdmin(admin, &postgres.Config{Schema: "no-schema"}).RaiseEpoch(t.Context())
+	require.Error(t, err)
 }

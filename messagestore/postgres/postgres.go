@@ -236,11 +236,13 @@ var (
 	checkSQL string
 	//go:embed sql/schema_version.sql
 	schemaVersionSQL string
+	//go:embed sql/epoch.sql
+	epochSQL string
 )
 
 type queries struct {
-	append, appendOne, appendEach, readStream, readCategory, last, version, find, check, schemaVersion, heads, listen string
-	viewStream, viewStreamBackwards, viewCategory                                                                     string
+	append, appendOne, appendEach, readStream, readCategory, last, version, find, check, schemaVersion, epoch, heads, listen string
+	viewStream, viewStreamBackwards, viewCategory                                                                            string
 	reportQueries
 }
 
@@ -259,6 +261,7 @@ func queriesFor(schema string) queries {
 		find:                pgschema.Rename(findSQL, schema),
 		check:               pgschema.Rename(checkSQL, schema),
 		schemaVersion:       pgschema.Rename(schemaVersionSQL, schema),
+		epoch:               pgschema.Rename(epochSQL, schema),
 		heads:               pgschema.Rename(headsSQL, schema),
 		listen:              pgschema.Rename(listenSQL, schema),
 

@@ -13,9 +13,10 @@ type timeline struct {
 	number uint64
 }
 
-// timelineOf reads what the query epoch.sql returns: nil for what is none.
+// timelineOf returns the timeline of an epoch, nil for one that has none.
 func timelineOf(epoch string) *timeline {
-	system, hex, _ := strings.Cut(epoch, "/")
+	system, rest, _ := strings.Cut(epoch, "/")
+	hex, _, _ := strings.Cut(rest, "/")
 	number, err := strconv.ParseUint(hex, 16, 32)
 	if err != nil {
 		return nil

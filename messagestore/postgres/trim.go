@@ -132,7 +132,7 @@ func (a *Admin) trim(ctx context.Context, o *TrimOptions, trimmed *Trimmed) (mor
 	var removed int64
 	var first pgtype.Int8
 	args := []any{string(trimmed.Stream), keep, before, optional(o.Reason), age, maxRemoved, o.DryRun}
-	err = a.remove(ctx, a.queries.trim, args, &outcome, &removed, &first, (*int64)(&trimmed.Version), &trimmed.Recent, &more)
+	err = a.change(ctx, a.queries.trim, args, &outcome, &removed, &first, (*int64)(&trimmed.Version), &trimmed.Recent, &more)
 	if err != nil {
 		return false, err
 	}

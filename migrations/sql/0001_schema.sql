@@ -4,8 +4,8 @@
 --
 -- dibs_owner owns all there is and cannot log in. Who is a member of dibs_writer
 -- may call the functions that write and those that read; of dibs_reader, those
--- that read; of dibs_admin, those that read, report, trim and delete. Nobody has
--- rights on a table. The roles are the cluster's: several schemas and databases
+-- that read; of dibs_admin, those that read, verify, trim, delete and raise the
+-- epoch. Nobody has rights on a table. The roles are the cluster's: several schemas and databases
 -- share them. What each may do is in dibs.grant_rights, which comes last.
 --
 -- Each of these files is applied in a transaction: psql -X -1 -v ON_ERROR_STOP=1 -f.
@@ -185,7 +185,7 @@ comment on function dibs.revoke_defaults(regnamespace) is
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0001_schema.sql', 'd5aac11644897dcf0e8fdfdf0a807c57562152249c2b9fd8656dc146474e15e0');
+values ('0001_schema.sql', '5b7a071e0cbc71b944e0517e878c8b961d8aaec89f4c79cc9aeeab44e69f4941');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

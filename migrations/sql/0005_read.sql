@@ -409,10 +409,71 @@ comment on function dibs.listen() is
 'Has this session hear on the channel dibs_messages what is written with notify, to the end of the session. What it does not
 hear of is there when this has been committed.';
 
+-- A store that has gone back, to a backup or a standby that was behind, may have kept what
+-- a consumer has read, and lost what its handlers wrote. By a failover and a restore to a
+-- moment the server gets another timeline. Files that are put back have the one they had,
+-- and of that nobody can tell but who did it: the epoch is raised. No other history of the
+-- store has had the same id.
+create table dibs.epochs (
+  number bigint not null default 0,
+  id uuid not null default gen_random_uuid(),
+  raised_at timestamptz
+);
+
+create unique index epochs_one_row on dibs.epochs ((true));
+insert into dibs.epochs default values;
+
+comment on table dibs.epochs is 'One row: how often the epoch was raised, and when last, and an id that it was given then.';
+
+-- Of the log that the server writes, the name of each file begins with the timeline. In
+-- recovery it writes none. A server may keep both from the owner, or be none of
+-- PostgreSQL's own.
+create function dibs.epoch() returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  server text;
+begin
+  begin
+    select concat(c.system_identifier, '/', case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_lsn()), 8) end)
+    into server
+    from pg_control_system() c;
+  exception
+    when insufficient_privilege or undefined_function or feature_not_supported then
+      server := '/';
+  end;
+  return concat(server, '/', (select concat(e.number, '.', e.id) from dibs.epochs e));
+end
+$$;
+
+comment on function dibs.epoch() is
+'What stays the same for as long as nothing that was committed is lost, and may be another though nothing was: the server''s
+identifier, its timeline, and, by number and id, the epoch that dibs.raise_epoch has raised. Without rights to ask for them,
+the first two are empty.';
+
+create function dibs.raise_epoch(id uuid default null) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
+as $$
+begin
+  insert into dibs.epochs as e (number, id, raised_at)
+  values (1, coalesce(raise_epoch.id, gen_random_uuid()), clock_timestamp())
+  on conflict ((true)) do update set number = e.number + 1, id = excluded.id, raised_at = excluded.raised_at
+  where e.id <> excluded.id;
+  return dibs.epoch();
+end
+$$;
+
+comment on function dibs.raise_epoch(uuid) is
+'Says that the store may have lost what was committed, and returns its epoch, which is another than all before: consumers that
+run begin again at their recorded positions. With the id that the epoch has already, it does nothing.';
+
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0005_read.sql', '37c07be2d286de3d8a6420cd2da987b5b69fb3604548919418c3da9a1b93f3dc');
+values ('0005_read.sql', '93627072ba20c4ae4dab5a35c5661c6e0da92873db25e80b37947d231042b6fc');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

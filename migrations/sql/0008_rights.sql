@@ -57,6 +57,7 @@ begin
       ('dibs.stream_version(text)', roles),
       ('dibs.heads(text[])', roles),
       ('dibs.listen()', roles),
+      ('dibs.epoch()', roles),
       ('dibs.report(text[], text, text, text, bigint)', roles),
       ('dibs.categories(text)', roles),
       ('dibs.count_category(text, bigint, bigint, text[], text, integer, integer)', roles),
@@ -66,6 +67,7 @@ begin
       ('dibs.trim(text, bigint, timestamptz, text, interval, integer, boolean, uuid)', array['dibs_admin']),
       ('dibs.delete_stream(text, bigint, boolean, text, integer, boolean, uuid)', array['dibs_admin']),
       ('dibs.category_streams(text, text, integer)', array['dibs_admin']),
+      ('dibs.raise_epoch(uuid)', array['dibs_admin']),
       ('dibs.schema_version()', roles)
     ) f (name, roles)
     cross join unnest(f.roles) r (role)
@@ -110,7 +112,7 @@ perform dibs.revoke_defaults('dibs');
 perform dibs.grant_rights();
 
 insert into dibs.migrations (name, sha256)
-values ('0008_rights.sql', '3622c103ca3bb93c0de0b9bb0bb0b54aaf8b47f58635172297e24ace597e40c8');
+values ('0008_rights.sql', '300e7df5268336f2410a07d56a0b8153fdb1ee5ce19e0323e656aa32ec8c5d73');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

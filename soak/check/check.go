@@ -233,6 +233,7 @@ const (
 	keyReused
 	fenced
 	ahead
+	anotherEpoch
 )
 
 // A life is one run of a consumer.

@@ -79,7 +79,7 @@ func DefaultSQLStates() []string {
 	return []string{
 		"DB",                                                                            // what our functions answer
 		"40001", "40P01", "55P03", "57014", "57P01", "57P02", "57P03", "25P03", "25P02", // ended, or asked to try again
-		"08", "53", "58", // connections, resources, the disk
+		"08", "53", "58030", // connections, resources, the disk
 	}
 }
 

@@ -160,6 +160,18 @@ func TestAFaultCountsIfAWriteWasInFlight(t *testing.T) {
 	}
 }
 
+// Nor is a write in flight for ever after its process has died.
+func TestAWriteThatNeverEndedMeetsOnlyWhatItBeganIn(t *testing.T) {
+	t.Parallel()
+	for from, met := range map[int64]bool{8: true, 11: false, 500: false} {
+		w := &world{}
+		w.do("harness", from, from+10, history.OK, history.Event{Func: history.Fault, Class: "cut"}, history.Event{})
+		w.try(10, history.Never, stream, anyVersion, 1, history.Info, "")
+		v := w.verdict(t, &check.Config{Guards: &check.Guards{Faults: []string{"cut"}}})
+		require.Equal(t, met, v.Passed(), "%v", v)
+	}
+}
+
 func TestHealthyWritesThatFailAreToldFromThoseUnderFaults(t *testing.T) {
 	t.Parallel()
 	for failing, passes := range map[int64]bool{100: true, 200: false} {

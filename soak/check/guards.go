@@ -38,6 +38,9 @@ type Guards struct {
 	// these must have been let read only after it had grown past them.
 	Undone, Ahead, Overtaken int
 
+	// Epochs is how many runs of consumers must have begun again in another epoch of the store.
+	Epochs int
+
 	// Reused is how many reservations must have met their key used for something else.
 	Reused int
 
@@ -110,6 +113,13 @@ func checkGuards(r *run, f *Facts) {
 	atLeast("messages were undone by a failover", int(v.LostByFailover), g.Undone)
 	atLeast("consumers were ahead of the store", int(v.Checked[Rewind]), g.Ahead)
 	atLeast("consumers were ahead of a store that had grown past them", int(v.Overtaken), g.Overtaken)
+	epochs := 0
+	for i := range r.lives {
+		if r.lives[i].class == anotherEpoch {
+			epochs++
+		}
+	}
+	atLeast("runs of consumers began again in another epoch", epochs, g.Epochs)
 	reused := 0
 	for i := range r.reserves {
 		if r.reserves[i].kind == fail && r.reserves[i].class == keyReused {
@@ -145,7 +155,13 @@ func (r *run) takeovers() (n int) {
 func guardFaults(r *run, short func(string, ...any)) {
 	for _, name := range r.cfg.Guards.Faults {
 		on := spans(r.faults, name)
-		hit := slices.ContainsFunc(r.ops, func(o op) bool { return o.fn == isWrite && on.meet(o.time, o.end) })
+		hit := slices.ContainsFunc(r.ops, func(o op) bool {
+			end := o.end
+			if end == history.Never { // with its process, whose end nobody wrote down
+				end = o.time
+			}
+			return o.fn == isWrite && on.meet(o.time, end)
+		})
 		switch {
 		case len(on) == 0:
 			short("fault %s never happened", name)

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,13 +26,14 @@ type Failovers struct {
 	Sync     int // a standby that commits wait for
 	Async    int // a standby that does not have the last of what was acknowledged
 	Restores int // a backup that was taken under load
+	PutBacks int // the files of such a backup, as they are, of which no timeline tells
 }
 
 // Total is how many there are.
-func (f Failovers) Total() int { return f.Sync + f.Async + f.Restores }
+func (f Failovers) Total() int { return f.Sync + f.Lossy() }
 
-// lossy reports whether any loses something that was acknowledged.
-func (f Failovers) lossy() bool { return f.Async+f.Restores > 0 }
+// Lossy is how many lose something that was acknowledged.
+func (f Failovers) Lossy() int { return f.Async + f.Restores + f.PutBacks }
 
 // madeInHand reports whether a violation is of a message that was made of another: of one
 // that a failover undid, if it was in the hands of a handler, which goes on until it is told.
@@ -44,11 +44,13 @@ const (
 	SyncLoss    = "failover-sync"
 	AsyncLoss   = "failover-async"
 	RestoreLoss = "restore"
+	PutBackLoss = "put-back"
 )
 
 // schedule names all of them, in an order that is drawn.
 func (f Failovers) schedule(random *rand.Rand) []string {
-	all := slices.Concat(slices.Repeat([]string{SyncLoss}, f.Sync), slices.Repeat([]string{AsyncLoss}, f.Async), slices.Repeat([]string{RestoreLoss}, f.Restores))
+	all := slices.Concat(slices.Repeat([]string{SyncLoss}, f.Sync), slices.Repeat([]string{AsyncLoss}, f.Async), slices.Repeat([]string{RestoreLoss}, f.Restores),
+		slices.Repeat([]string{PutBackLoss}, f.PutBacks))
 	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all
 }
@@ -64,45 +66,24 @@ func (f Failovers) names() []string {
 func (n *nemesis) failovers(ctx context.Context) error {
 	random := rand.New(rand.NewPCG(n.seed, 0xfa11))
 	ways := map[string]func(context.Context, *rand.Rand, string) error{
-		SyncLoss: n.failOverSync, AsyncLoss: n.failOverAsync, RestoreLoss: n.restore,
+		SyncLoss: n.failOverSync, AsyncLoss: n.failOverAsync, RestoreLoss: n.restore, PutBackLoss: n.putBack,
 	}
 	for i, name := range n.options.Failovers.schedule(random) {
 		if !wait(ctx, between(random, time.Second, 3*time.Second)) {
 			return ctx.Err()
-		}
-		if err := n.startReadersAgain(); err != nil {
-			return err
 		}
 		// The first server is pg, and those that take its place are pg-1, pg-2 ...
 		if err := ways[name](ctx, random, fmt.Sprintf("pg-%d", i+1)); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	wait(ctx, between(random, 2*time.Second, 3*time.Second)) // who is ahead may find out
-	return n.startReadersAgain()
-}
-
-// startReadersAgain has those start again that were there when something was lost, and are
-// still there, as docs/dba.md says to: all that they have read is there, so they are not
-// ahead, but what they made of it, and their record that they did, may be gone.
-func (n *nemesis) startReadersAgain() error {
-	old := slices.DeleteFunc(n.consuming(), func(s *slot) bool {
-		_, process := s.now()
-		return !slices.Contains(n.witnesses, process)
-	})
-	n.witnesses = nil
-	var stopped sync.WaitGroup
-	for _, s := range old {
-		stopped.Go(func() { s.stop(stopGrace) })
-	}
-	stopped.Wait()
-	for _, s := range old {
-		if _, err := n.clients.add(s.name, s.task); err != nil {
-			return err
-		}
-	}
+	wait(ctx, noticed)
 	return nil
 }
+
+// noticed is how long a consumer at rest may take to find out that the store went back,
+// after which it begins again by itself: see package consumer.
+const noticed = 12 * time.Second
 
 // consuming are the clients that have a position.
 func (n *nemesis) consuming() []*slot {
@@ -158,7 +139,30 @@ func (n *nemesis) failOverAsync(ctx context.Context, random *rand.Rand, name str
 // restore loses what is acknowledged after the end of a backup. Clients go on meanwhile,
 // though docs/dba.md says that those that consume should not.
 func (n *nemesis) restore(ctx context.Context, random *rand.Rand, name string) error {
-	op, err := n.history.Begin(&history.Event{Func: history.Failover, Class: RestoreLoss})
+	return n.goBack(ctx, random, name, RestoreLoss, (*server.Postgres).Restore)
+}
+
+// putBack loses as much, and the server does not know of it. So the epoch is raised, before
+// anybody reaches the server.
+func (n *nemesis) putBack(ctx context.Context, random *rand.Rand, name string) error {
+	return n.goBack(ctx, random, name, PutBackLoss, func(backup *server.Postgres, ctx context.Context) error {
+		if err := backup.Start(ctx); err != nil {
+			return err
+		}
+		conn, err := pgx.Connect(ctx, backup.URL(database))
+		if err != nil {
+			return err
+		}
+		defer conn.Close(context.WithoutCancel(ctx))
+		_, err = postgres.NewAdmin(conn, nil).RaiseEpoch(ctx)
+		return err
+	})
+}
+
+func (n *nemesis) goBack(
+	ctx context.Context, random *rand.Rand, name, way string, start func(backup *server.Postgres, ctx context.Context) error,
+) error {
+	op, err := n.history.Begin(&history.Event{Func: history.Failover, Class: way})
 	if err != nil {
 		return err
 	}
@@ -167,7 +171,7 @@ func (n *nemesis) restore(ctx context.Context, random *rand.Rand, name string) e
 		return err
 	}
 	wait(ctx, between(random, 500*time.Millisecond, 2*time.Second))
-	defer n.begin(RestoreLoss, n.postgres.Name())()
+	defer n.begin(way, n.postgres.Name())()
 	end := n.postgres.Stop
 	if random.IntN(2) == 0 {
 		end = n.postgres.Kill
@@ -176,7 +180,7 @@ func (n *nemesis) restore(ctx context.Context, random *rand.Rand, name string) e
 	if err := errors.Join(err, end(), n.crashed()); err != nil {
 		return err
 	}
-	if err := backup.Restore(ctx); err != nil {
+	if err := start(backup, ctx); err != nil {
 		return err
 	}
 	return n.rewindTo(ctx, op, backup, lost)
@@ -188,10 +192,6 @@ func (n *nemesis) rewindTo(ctx context.Context, op uint64, next *server.Postgres
 	kept, err := heads(ctx, next)
 	if err != nil {
 		return err
-	}
-	for _, s := range n.consuming() {
-		_, process := s.now()
-		n.witnesses = append(n.witnesses, process)
 	}
 	if err := n.history.End(op, history.OK, &history.Event{Func: history.Failover, Appends: kept}); err != nil {
 		return err

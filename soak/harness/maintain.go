@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
 	"github.com/dibs-go/dibs/soak/check"
 )
@@ -28,16 +29,114 @@ func (n *nemesis) killPgBouncer(ctx context.Context, _ *rand.Rand, begin func(st
 	return n.bouncer.Start(context.WithoutCancel(ctx))
 }
 
-// migrate does what the roll-out of a release does.
+// older has the schema as it was before the last of its files: what an older release left.
+var older = []string{
+	"drop schema if exists message_store cascade", // a migration that was killed may have left it so
+	"drop table if exists dibs.settings",
+	"drop function if exists dibs.refuse_removed, dibs.refuse_unlike_append, dibs.insert_message",
+	"delete from dibs.migrations where name = '0009_message_store.sql'",
+}
+
+// The faults of a roll-out.
+const (
+	migrate = "migrate"
+	release = "release"
+
+	raiseEpoch = "raise-epoch"
+)
+
+// migrate does what the roll-out of this release does, from the version before.
 func (n *nemesis) migrate(ctx context.Context, _ *rand.Rand, begin func(string) func()) error {
 	return n.maintain(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		defer begin("schema dibs")()
+		if err := together(ctx, conn, older); err != nil {
+			return err
+		}
+		defer begin("the schema")()
 		if err := migrations.Up(ctx, conn, nil); err != nil {
 			return err
 		}
-		_, err := conn.Exec(ctx, "select dibs.grant_rights()")
+		n.did(migrate)
+		return migrations.Up(ctx, conn, nil) // once more, when there is nothing to do
+	})
+}
+
+// release does what a release may that comes: it has each function anew, under the plans of all
+// who call it, and a change of the table, for which nobody may be at it.
+func (n *nemesis) release(ctx context.Context, _ *rand.Rand, begin func(string) func()) error {
+	return n.maintain(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, "select pg_get_functiondef(oid) from pg_proc where pronamespace = 'dibs'::regnamespace and prokind = 'f' order by oid")
+		if err != nil {
+			return err
+		}
+		functions, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return err
+		}
+		defer begin(fmt.Sprintf("%d functions and the table", len(functions)))()
+		err = together(ctx, conn, slices.Concat([]string{"set local lock_timeout = '10s'"}, functions, []string{
+			"alter table dibs.messages add constraint of_a_release check (position >= 0) not valid",
+			"alter table dibs.messages drop constraint of_a_release",
+		}))
+		if err == nil {
+			n.did(release)
+		}
 		return err
 	})
+}
+
+// did counts what a fault has done, which others may keep it from.
+func (n *nemesis) did(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.done[name]++
+}
+
+// together runs statements in one transaction.
+func together(ctx context.Context, conn *pgx.Conn, statements []string) error {
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		for _, statement := range statements {
+			if _, err := tx.Exec(ctx, statement); err != nil {
+				return fmt.Errorf("%.60s: %w", statement, err)
+			}
+		}
+		return nil
+	})
+}
+
+// raiseEpoch does so though nothing is lost.
+func (n *nemesis) raiseEpoch(ctx context.Context, _ *rand.Rand, begin func(string) func()) error {
+	return n.maintain(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		defer begin("the store")()
+		_, err := postgres.NewAdmin(conn, nil).RaiseEpoch(ctx)
+		if err == nil {
+			n.did(raiseEpoch)
+		}
+		return err
+	})
+}
+
+// asMigrated brings a schema up to date that a migration may have left which was killed, and
+// tells in what it is not as the migrations make it.
+func asMigrated(ctx context.Context, url string) (complaints []string, err error) {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if err := migrations.Up(ctx, conn, nil); err != nil {
+		return nil, err
+	}
+	drift, err := migrations.Drift(ctx, conn, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range drift.Differences {
+		complaints = append(complaints, "the schema is not as it was migrated: "+d.String())
+	}
+	for _, m := range drift.NotApplied {
+		complaints = append(complaints, m.Name+" was not applied")
+	}
+	return complaints, nil
 }
 
 func (n *nemesis) reindex(ctx context.Context, random *rand.Rand, begin func(string) func()) error {

@@ -48,7 +48,9 @@ var faults = []fault{
 	{4, "deadlock", "transactions that write to two categories in opposite order", true, (*nemesis).deadlock},
 	{2, "connections", "no connection left for anybody", true, (*nemesis).connections},
 	{2, "reindex", "REINDEX CONCURRENTLY of each index of messages, or VACUUM, or ANALYZE", true, (*nemesis).reindex},
-	{2, "migrate", "dibs migrate up once more, and dibs.grant_rights()", true, (*nemesis).migrate},
+	{2, migrate, "dibs migrate up, from the version before", true, (*nemesis).migrate},
+	{2, release, "all functions of the schema anew, and a change of the table of messages, in one transaction", true, (*nemesis).release},
+	{2, raiseEpoch, "an operator says that the store went back, and it did not", true, (*nemesis).raiseEpoch},
 	{4, killPgBouncer, "SIGKILL to PgBouncer, and a start; with --pgbouncer", true, (*nemesis).killPgBouncer},
 	{2, syncError, "EIO instead of a sync of data or WAL: the server ends with a PANIC, and recovers; with strace", true, (*nemesis).failSync},
 	{4, clockJump, "the clock of the server up to an hour ahead or back, and right again; with --clock", true, (*nemesis).jump},
@@ -65,18 +67,20 @@ type nemesis struct {
 	counts  map[string]int
 	turns   map[string]*sync.Mutex // a fault is there once at a time
 	failed  []error
-	crashes []int64 // when the server was killed, or began to start again
+	crashes []int64        // when the server was killed, or began to start again
+	ready   int            // how often it had been there by the last of them
+	done    map[string]int // how often what a fault is to do was done, and not another fault first
 
 	// Of failovers.
-	rewinds   int      // how often the server was replaced by one that had less
-	witnesses []string // the processes that were there the last time
+	rewinds int // how often the server was replaced by one that had less
 }
 
 func newNemesis(r *run, phases []phase) *nemesis {
-	n := &nemesis{run: r, phases: phases, seed: r.options.Seed, counts: map[string]int{}, turns: map[string]*sync.Mutex{}}
+	n := &nemesis{run: r, phases: phases, seed: r.options.Seed, counts: map[string]int{}, done: map[string]int{}, turns: map[string]*sync.Mutex{}}
 	for _, f := range faults {
 		n.turns[f.name] = &sync.Mutex{}
 	}
+	n.turns[release] = n.turns[migrate] // as releases do, by a lock
 	return n
 }
 
@@ -173,10 +177,12 @@ func (n *nemesis) note(err error) {
 
 func (n *nemesis) crashed() error {
 	now, err := history.Now()
+	ready, readyErr := n.postgres.Ready()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.crashes = append(n.crashes, now)
-	return err
+	n.ready = ready
+	return errors.Join(err, readyErr)
 }
 
 // wait reports whether it has waited for d, and ctx is not done.
@@ -204,6 +210,9 @@ func (n *nemesis) killBackend(_ context.Context, random *rand.Rand, begin func(s
 		return nil // it is down
 	}
 	defer n.up.RUnlock()
+	if back, err := n.back(); err != nil || !back {
+		return err // it is dying, or recovers
+	}
 	serving := n.backends(true)
 	if len(serving) == 0 {
 		return nil
@@ -220,13 +229,25 @@ func (n *nemesis) killServer(ctx context.Context, random *rand.Rand, begin func(
 	n.up.Lock()
 	defer n.up.Unlock()
 	defer begin("postmaster")()
-	if err := n.postgres.Kill(); err != nil {
+	back, err := n.back()
+	if err := errors.Join(err, n.postgres.Kill()); err != nil {
 		return err
 	}
 	if random.IntN(2) == 0 {
 		wait(ctx, between(random, 0, 500*time.Millisecond))
 	}
-	return errors.Join(n.crashed(), n.postgres.Start(context.WithoutCancel(ctx)))
+	if back { // or else it was down already, and is killed while it recovers
+		err = n.crashed()
+	}
+	return errors.Join(err, n.postgres.Start(context.WithoutCancel(ctx)))
+}
+
+// back reports whether the server has been there since it was killed last.
+func (n *nemesis) back() (bool, error) {
+	ready, err := n.postgres.Ready()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return ready > n.ready, err
 }
 
 func (n *nemesis) anyClient(random *rand.Rand) *slot {

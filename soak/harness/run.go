@@ -164,6 +164,7 @@ type proxy struct {
 // A Result is what a run did, beside the histories that it left in [Options.Out].
 type Result struct {
 	Faults     map[string]int // how often there was each
+	Done       map[string]int // how often what it is to do was done, of some
 	Ends       map[string]int // how the clients ended
 	Complaints []string       // of the harness: what it saw itself
 	Quiet      time.Duration  // from the last fault until every consumer had caught up
@@ -217,7 +218,7 @@ func Run(ctx context.Context, options Options, log zerolog.Logger) (result *Resu
 	}
 	defer func() { err = errors.Join(err, said.Close()) }()
 	r.clients = newClients(keeper.Dir(), options.Seed, options.Life, log, said)
-	r.clients.rewinds = options.Failovers.lossy()
+	r.clients.rewinds = options.Failovers.Lossy() > 0
 	if options.Mutant != nil {
 		r.clients.mutant = options.Mutant.Go
 	}
@@ -229,7 +230,7 @@ func Run(ctx context.Context, options Options, log zerolog.Logger) (result *Resu
 	if err := r.torment(ctx, nemesis); err != nil {
 		return nil, err
 	}
-	result = &Result{Faults: nemesis.counts, Crashes: len(nemesis.crashes)}
+	result = &Result{Faults: nemesis.counts, Done: nemesis.done, Crashes: len(nemesis.crashes)}
 	if err := r.heal(ctx, result); err != nil {
 		return nil, err
 	}
@@ -313,7 +314,7 @@ func (r *run) open(ctx context.Context, dir string) error {
 
 // task is what a client of a role is told, by way of the proxy of another if it has none.
 func (r *run) task(role, by work.Role) work.Task {
-	task := work.Task{Role: role, URL: r.url, History: r.options.Out, Load: r.options.Load, Rewinds: r.options.Failovers.lossy()}
+	task := work.Task{Role: role, URL: r.url, History: r.options.Out, Load: r.options.Load, Rewinds: r.options.Failovers.Lossy() > 0}
 	if p := r.proxies[by]; p != nil {
 		task.URL = fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/%s?sslmode=disable", work.Canary, p.Port(), database)
 	}
@@ -586,6 +587,13 @@ func (r *run) look(ctx context.Context, result *Result) error {
 	if r.postgres == nil {
 		return nil
 	}
+	if r.options.Mutant == nil { // which may be in the schema
+		complaints, err := asMigrated(ctx, r.url)
+		if err != nil {
+			return err
+		}
+		result.Complaints = append(result.Complaints, complaints...)
+	}
 	pool, err := pgxpool.New(ctx, r.url)
 	if err != nil {
 		return err
@@ -595,7 +603,7 @@ func (r *run) look(ctx context.Context, result *Result) error {
 	if err != nil {
 		return err
 	}
-	if r.options.Failovers.lossy() {
+	if r.options.Failovers.Lossy() > 0 {
 		missing, err := r.missingEffects(ctx, pool)
 		if err != nil {
 			return err
@@ -604,7 +612,7 @@ func (r *run) look(ctx context.Context, result *Result) error {
 	}
 	result.Complaints = append(result.Complaints, shown(result)...)
 	for _, v := range verification.Violations {
-		if r.options.Failovers.lossy() && madeInHand(v) {
+		if r.options.Failovers.Lossy() > 0 && madeInHand(v) {
 			result.MadeInHand++
 			continue
 		}

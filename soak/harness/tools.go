@@ -178,9 +178,22 @@ func (n *nemesis) isOff(ctx context.Context, off time.Duration) error {
 // is traced need not sync meanwhile.
 func shown(result *Result) (complaints []string) {
 	const few = 3
-	isSync := func(line check.LogLine) bool { return line.SQLState == "58030" }
-	if n := result.Faults[syncError]; n >= few && !slices.ContainsFunc(result.Facts.PostgreSQL.Log, isSync) {
-		complaints = append(complaints, fmt.Sprintf("a sync was to fail %d times, and PostgreSQL has noticed none", n))
+	for _, name := range slices.Sorted(maps.Keys(states)) {
+		is := func(line check.LogLine) bool { return line.SQLState == states[name] }
+		if n := result.Faults[name]; n >= few && !slices.ContainsFunc(result.Facts.PostgreSQL.Log, is) {
+			complaints = append(complaints, fmt.Sprintf("there was %s %d times, and PostgreSQL has noticed none: no error %s", name, n, states[name]))
+		}
+	}
+	if n := result.Faults["twin"]; n >= few && result.Ends["fenced"] == 0 {
+		complaints = append(complaints, fmt.Sprintf("there was a twin %d times, and no consumer was fenced", n))
+	}
+	for _, name := range []string{migrate, release, raiseEpoch} {
+		if n := result.Faults[name]; n >= few && result.Done[name] == 0 {
+			complaints = append(complaints, fmt.Sprintf("there was %s %d times, and it was never done", name, n))
+		}
 	}
 	return complaints
 }
+
+// states are the errors by which the log of a server shows a fault.
+var states = map[string]string{syncError: "58030", diskFull: "53100", "connections": "53300", "deadlock": "40P01"}

@@ -120,6 +120,7 @@ const (
 	KeyReused  = "key-reused"  // reserved before, by a different command
 	Fenced     = "fenced"      // another has the consumer's identity
 	Ahead      = "ahead"       // the position is ahead of the store
+	Epoch      = "epoch"       // the store has another epoch, and the consumer begins again
 )
 
 // An Event is one line of a history.

@@ -49,6 +49,10 @@ type Postgres struct {
 
 	mu      sync.Mutex
 	process *localserver.Process
+
+	reading sync.Mutex
+	read    int64 // how much of the log
+	ready   int
 }
 
 // NewPostgres makes a cluster in a folder below dir, which belongs to a [Keeper], and
@@ -257,6 +261,29 @@ func (p *Postgres) Socket() string { return filepath.Join(p.dir, ".s.PGSQL.5432"
 func (p *Postgres) Name() string { return filepath.Base(p.dir) }
 
 // Log is the path of the server's log.
+// Ready returns how often the server has said in its log that it is ready for whoever
+// connects. It reads on from where it read before.
+func (p *Postgres) Ready() (int, error) {
+	p.reading.Lock()
+	defer p.reading.Unlock()
+	log, err := os.Open(p.Log())
+	if err != nil {
+		return 0, err
+	}
+	defer log.Close()
+	if _, err := log.Seek(p.read, io.SeekStart); err != nil {
+		return 0, err
+	}
+	more, err := io.ReadAll(log)
+	if err != nil {
+		return 0, err
+	}
+	more = more[:1+bytes.LastIndexByte(more, '\n')] // the rest of a line comes later
+	p.read += int64(len(more))
+	p.ready += bytes.Count(more, []byte("LOG:  database system is ready to accept connections\n"))
+	return p.ready, nil
+}
+
 func (p *Postgres) Log() string { return filepath.Join(p.dir, "log") }
 
 func (p *Postgres) lastOfLog() string {

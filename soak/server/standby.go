@@ -26,7 +26,7 @@ func (p *Postgres) NewStandby(ctx context.Context, name string) (*Postgres, erro
 	return s, p.until(ctx, "select exists (select from pg_stat_replication where state = 'streaming')")
 }
 
-// NewBackup takes a backup of p while it works, for [Postgres.Restore].
+// NewBackup takes a backup of p while it works, for [Postgres.Restore] or [Postgres.Start].
 func (p *Postgres) NewBackup(ctx context.Context, name string) (*Postgres, error) {
 	return p.backup(ctx, name)
 }

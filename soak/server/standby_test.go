@@ -118,6 +118,22 @@ func TestBackupIsRestoredAsItWasAndGoesOn(t *testing.T) {
 	require.NoError(t, standby.until(t.Context(), "select pg_is_in_recovery() and exists (select from kept where n = 3)"))
 }
 
+func TestFilesThatArePutBackAreOfTheTimelineThatTheyWereOf(t *testing.T) {
+	t.Parallel()
+	_, pg := start(t)
+	require.NoError(t, pg.exec(t.Context(), "create table kept (n int)"))
+	insert(t, pg, 1)
+	backup, err := pg.NewBackup(t.Context(), "backup")
+	require.NoError(t, err)
+	insert(t, pg, 2)
+	require.NoError(t, pg.Kill())
+
+	require.NoError(t, backup.Start(t.Context()))
+
+	require.Equal(t, []int{1}, kept(t, backup))
+	require.NoError(t, backup.until(t.Context(), "select left(pg_walfile_name(pg_current_wal_lsn()), 8) = '00000001'"))
+}
+
 func TestPgBouncerIsKilledAndComesBack(t *testing.T) {
 	t.Parallel()
 	_, pg := start(t)

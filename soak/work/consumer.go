@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -30,7 +31,7 @@ var errFenced = errors.New("fenced")
 // A watched consumer writes down what it is given and what it does.
 type watched struct {
 	*client
-	run  uint64
+	run  atomic.Uint64
 	once *reservation.Reserver // of a handler
 	asks bool                  // which effect is the last, before it writes the next
 
@@ -71,7 +72,7 @@ func (c *client) newWatched() *watched {
 
 // event is one of this consumer's.
 func (w *watched) event(f history.Func) *history.Event {
-	return &history.Event{Func: f, Consumer: w.task.Consumer, Category: w.task.Category, Run: w.run}
+	return &history.Event{Func: f, Consumer: w.task.Consumer, Category: w.task.Category, Run: w.run.Load()}
 }
 
 func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
@@ -99,8 +100,11 @@ func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
 		err = errFenced
 	case errors.Is(err, consumer.ErrPositionAhead):
 		end.Class = history.Ahead
+	case ctx.Err() != nil && err != nil && strings.Contains(err.Error(), "another epoch"): // it was stopped before it began again
+		end.Class = history.Epoch
+		err = nil
 	}
-	w.history.end(w.run, kind, end)
+	w.history.end(w.run.Load(), kind, end)
 	return err
 }
 
@@ -108,15 +112,15 @@ func (w *watched) begin() {
 	begin := w.event(history.Run)
 	begin.Size, begin.Member, begin.Generation, begin.Interval, begin.Batch = w.task.Size, w.task.Member, w.task.Generation, positionInterval, batchSize
 	begin.Run = 0
-	w.run = w.history.begin(begin)
+	w.run.Store(w.history.begin(begin))
 }
 
 // again ends one run and begins the next, as the consumer does by itself in another epoch of
 // the store.
 func (w *watched) again() {
 	end := w.event(history.Run)
-	end.Run, end.Class, end.Note = 0, "error", "another epoch"
-	w.history.end(w.run, history.Fail, end)
+	end.Run, end.Class = 0, history.Epoch
+	w.history.end(w.run.Load(), history.Fail, end)
 	w.begin()
 }
 
@@ -347,27 +351,32 @@ type watchedStore struct {
 	watched *watched
 
 	mu    sync.Mutex
-	epoch string // that the consumer knows of
-	over  bool   // it has been told of another, and ends its run
+	epoch string // of the run that is under way
+	told  string // last, by which a run ends if it is another
 }
 
 // Epoch tells the consumer the store's. It asks when it begins, and while it runs.
 func (s *watchedStore) Epoch(ctx context.Context) (string, error) {
 	now, err := s.recorder.Epoch(ctx)
-	if err != nil {
-		return now, err
+	if err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.told = now
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.over:
-		s.over = false
-		s.watched.again()
-	case s.epoch != "" && s.epoch != now:
-		s.over = true
+	return now, err
+}
+
+// Last implements [consumer.Store]. Only who begins asks for the last of a stream of positions.
+func (s *watchedStore) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Recorded, error) {
+	if stream.Category() == s.watched.task.Category.WithType("position") {
+		s.mu.Lock()
+		if s.epoch != "" && s.epoch != s.told {
+			s.watched.again()
+		}
+		s.epoch = s.told
+		s.mu.Unlock()
 	}
-	s.epoch = now
-	return now, nil
+	return s.recorder.Last(ctx, stream)
 }
 
 // CategoryPage implements [consumer.Store].

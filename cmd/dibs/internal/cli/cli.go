@@ -64,6 +64,7 @@ type grammar struct {
 	Parked    parkedCommand    `cmd:"" help:"Tell what consumers gave up on and why, and have it redriven."`
 	Trim      trimCommand      `cmd:"" help:"Remove the first messages of a stream, or of each stream of a category."`
 	Delete    deleteCommand    `cmd:"" help:"Delete a stream behind a tombstone, and its name if that has to go."`
+	Epoch     epochCommand     `cmd:"" help:"Tell which epoch the store is of, or that it went back."`
 	Doctor    doctorCommand    `cmd:"" help:"Examine the server, the schema, roles, locks and sizes, and say what to do."`
 	Verify    verifyCommand    `cmd:"" help:"Check that what is in the store is as it should be, while it is used."`
 	Version   versionCommand   `cmd:"" help:"Print the version of dibs."`

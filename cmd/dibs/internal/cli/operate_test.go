@@ -396,6 +396,24 @@ func TestAStoreThatCannotCountSaysSo(t *testing.T) {
 }
 
 // A report that takes long says that it goes on.
+func TestTheEpochIsShownAndRaised(t *testing.T) {
+	t.Parallel()
+	dibs := &shell{env: map[string]string{"DATABASE_URL": pgtest.Database(t)}}
+	require.Contains(t, dibs.run(t, "epoch").stderr, "dibs migrate up")
+	dibs.ok(t, "migrate", "up")
+
+	first := dibs.ok(t, "epoch")
+	require.Regexp(t, `^[0-9]+/[0-9A-F]{8}/0\.[0-9a-f-]{36}\n$`, first)
+	require.Equal(t, first, dibs.ok(t, "epoch", "show"))
+	raised := objects(t, dibs.ok(t, "epoch", "raise", "--json"))[0]["epoch"]
+	require.Regexp(t, `/1\.[0-9a-f-]{36}$`, raised)
+	require.Equal(t, raised, objects(t, dibs.ok(t, "epoch", "--json"))[0]["epoch"])
+
+	embedded := &shell{env: map[string]string{"DIBS_STORE": "memory:"}}
+	require.Equal(t, "dibs: the store of $DIBS_STORE has no epoch: it cannot tell that it went back\n", embedded.run(t, "epoch").stderr)
+	require.Contains(t, embedded.run(t, "epoch", "raise").stderr, "dibs epoch raise is for a store in PostgreSQL")
+}
+
 func TestALongReportSaysSo(t *testing.T) {
 	t.Parallel()
 	driver := slowReport{memory.New(), make(chan struct{})}

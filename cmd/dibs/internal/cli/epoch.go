@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+)
+
+type epochCommand struct {
+	Show  epochShowCommand  `cmd:"" default:"1" help:"Print the epoch: it is another after a failover or a restore."`
+	Raise epochRaiseCommand `cmd:"" help:"Tell consumers that run that the store went back."`
+}
+
+type epochShowCommand struct{}
+
+// Help is printed below the command's usage.
+func (epochShowCommand) Help() string {
+	return `The epoch is the server's identifier, its timeline, which a failover and a restore to a moment change, and how often the epoch was raised, with an id that it was given then. What of that the owner of the schema may not ask the server is empty.
+
+Examples:
+
+    dibs epoch
+    dibs epoch show --json`
+}
+
+// Run prints it.
+func (epochShowCommand) Run(ctx context.Context, a *app) error {
+	return a.withStore(ctx, 1, func(store *messagestore.Store) error {
+		epoch, err := store.Epoch(ctx)
+		if err != nil {
+			return err
+		}
+		if epoch == "" {
+			return fmt.Errorf("the store of %s has no epoch: it cannot tell that it went back", a.origin)
+		}
+		return a.printEpoch(epoch)
+	})
+}
+
+type epochRaiseCommand struct{}
+
+// Help is printed below the command's usage.
+func (epochRaiseCommand) Help() string {
+	return `Say so after the files of a database were put back as they had been, under services that consume and run, and before these reach the server. Of a failover, and of a restore to a moment, they learn by themselves. Each consumer that runs begins again at its recorded position, at most 10 s later, and hands over once more what was handled since: what its handlers wrote may be lost. Where nothing is lost it does no harm.
+
+Example:
+
+    dibs epoch raise`
+}
+
+// Run raises it.
+func (epochRaiseCommand) Run(ctx context.Context, a *app) error {
+	return a.withPostgres(ctx, "epoch raise", func(conn *pgx.Conn) error {
+		epoch, err := postgres.NewAdmin(conn, a.postgresConfig()).RaiseEpoch(ctx)
+		if err != nil {
+			return err
+		}
+		return a.printEpoch(epoch)
+	})
+}
+
+// An epochLine is how an epoch is printed as JSON.
+type epochLine struct {
+	Epoch string `json:"epoch"`
+}
+
+func (a *app) printEpoch(epoch string) error {
+	if a.JSON {
+		return a.out.object(epochLine{epoch})
+	}
+	return a.out.line("%s", visible(epoch))
+}

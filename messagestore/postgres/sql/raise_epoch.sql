@@ -1,0 +1,1 @@
+select dibs.raise_epoch($1::uuid)
