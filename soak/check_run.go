@@ -37,7 +37,7 @@ func (c checkRun) Run(ctx context.Context) error {
 	if r.Options.SQLite { // a call is answered, or its process is killed
 		delete(guards.Done, history.Resolve)
 		delete(guards.Done, history.WriteTx)
-		guards.Written, guards.NotWritten = 0, 0
+		guards.Written, guards.NotWritten, guards.RolledBack = 0, 0, 0
 	}
 	failovers := r.Options.Failovers
 	if r.Options.Duration >= whole || failovers.Total() > 0 {

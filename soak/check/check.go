@@ -234,6 +234,7 @@ const (
 	fenced
 	ahead
 	anotherEpoch
+	rolledBack
 )
 
 // A life is one run of a consumer.

@@ -121,13 +121,14 @@ func TestARunInWhichTooLittleHappenedFails(t *testing.T) {
 		"0 write operations were done, and there must be 1000", "0 write-tx operations", "0 version operations", "0 read operations",
 		"0 resolve operations", "0 handle operations", "0 position operations", "0 reserve operations", "0 effect operations",
 		"0 of 1 writes outside faults were answered, and 60 % must be", "0 writes had an unknown outcome", "0 were resolved as written",
-		"0 were resolved as not written", "0 version conflicts, and there must be 100", "0 runs of consumers took over",
+		"0 were resolved as not written", "0 version conflicts, and there must be 100", "0 batches were written", "0 writes to several streams", "0 transactions were rolled back",
+		"0 writes were duplicates", "0 writes met an id that was taken", "0 messages were given up on", "0 runs of consumers took over",
 		"0 reservations met a key used for something else", "fault kill-server never met a write in flight", "fault disk-full never happened",
 		"the harness handed over no facts",
 	} {
 		require.Contains(t, v.String(), short)
 	}
-	require.Len(t, v.Vacuous, 19)
+	require.Len(t, v.Vacuous, 25)
 }
 
 func TestFactsThatSayNothingFail(t *testing.T) {

@@ -30,6 +30,12 @@ type Guards struct {
 	// Conflicts is how many version conflicts there must have been.
 	Conflicts int
 
+	// Batches is how many writes of several messages must have been done, and Several how many to
+	// several streams; RolledBack how many transactions must have been, by their own will;
+	// Duplicates and IDConflicts how many writes must have met their ids, and Parked how many
+	// messages must have been given up on.
+	Batches, Several, RolledBack, Duplicates, IDConflicts, Parked int
+
 	// Takeovers is how many runs of consumers must have gone on from where another was.
 	Takeovers int
 
@@ -57,7 +63,8 @@ func DefaultGuards(scale float64) *Guards {
 			history.Write: n(1000), history.WriteTx: n(100), history.Version: n(100), history.Read: n(100), history.Resolve: n(20),
 			history.Handle: n(1000), history.Position: n(20), history.Reserve: n(100), history.Effect: n(50),
 		},
-		HealthyOK: 0.6, Unknown: n(50), Written: n(10), NotWritten: n(10), Conflicts: n(100), Takeovers: n(20), Reused: n(5), Facts: true,
+		HealthyOK: 0.6, Unknown: n(50), Written: n(10), NotWritten: n(10), Conflicts: n(100),
+		Batches: n(100), Several: n(50), RolledBack: n(20), Duplicates: n(10), IDConflicts: n(2), Parked: n(5), Takeovers: n(20), Reused: n(5), Facts: true,
 	}
 }
 
@@ -74,6 +81,7 @@ func checkGuards(r *run, f *Facts) {
 		atLeast(string(f)+" operations were done", r.counts[f], g.Done[f])
 	}
 	conflicts, healthy, healthyOK := 0, 0, 0
+	batches, several, duplicates, idConflicts, rolledBacks, parked := 0, 0, 0, 0, 0, 0
 	faulty := spans(r.faults, "")
 	for i := range r.ops {
 		o := &r.ops[i]
@@ -87,6 +95,21 @@ func checkGuards(r *run, f *Facts) {
 		}
 		if o.fn != isWrite {
 			continue
+		}
+		switch {
+		case o.kind == fail && o.class == idConflict:
+			idConflicts++
+		case o.kind == fail && o.class == rolledBack:
+			rolledBacks++
+		case o.kind == ok && o.n > 1:
+			several++
+		}
+		for _, a := range r.appends[o.first : o.first+o.n] {
+			if o.kind == ok && a.duplicate {
+				duplicates++
+			} else if o.kind == ok && a.n > 1 {
+				batches++
+			}
 		}
 		isConflict := o.kind == fail && o.class == conflict
 		if isConflict {
@@ -109,6 +132,17 @@ func checkGuards(r *run, f *Facts) {
 	atLeast("were resolved as written", int(v.ResolvedWritten), g.Written)
 	atLeast("were resolved as not written", int(v.ResolvedNotWritten), g.NotWritten)
 	atLeast("version conflicts", conflicts, g.Conflicts)
+	for i := range r.parks {
+		if r.parks[i].kind == ok {
+			parked++
+		}
+	}
+	atLeast("batches were written", batches, g.Batches)
+	atLeast("writes to several streams were done", several, g.Several)
+	atLeast("transactions were rolled back", rolledBacks, g.RolledBack)
+	atLeast("writes were duplicates", duplicates, g.Duplicates)
+	atLeast("writes met an id that was taken", idConflicts, g.IDConflicts)
+	atLeast("messages were given up on", parked, g.Parked)
 	atLeast("runs of consumers took over from another", r.takeovers(), g.Takeovers)
 	atLeast("messages were undone by a failover", int(v.LostByFailover), g.Undone)
 	atLeast("consumers were ahead of the store", int(v.Checked[Rewind]), g.Ahead)

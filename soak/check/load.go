@@ -140,6 +140,8 @@ func classOf(c string) class {
 		return fenced
 	case history.Ahead:
 		return ahead
+	case history.RolledBack:
+		return rolledBack
 	case history.Epoch:
 		return anotherEpoch
 	}

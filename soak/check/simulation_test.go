@@ -347,7 +347,7 @@ func TestASimulationDoesEnoughForEveryInvariant(t *testing.T) {
 	s := simulate(rand.New(rand.NewPCG(1, 2)), 3000)
 	cfg := unrecordedEffects()
 	cfg.Guards = check.DefaultGuards(0.1)
-	cfg.Guards.Facts = false
+	cfg.Guards.Facts, cfg.Guards.IDConflicts = false, 0 // it has neither
 	v := s.verdict(t, cfg)
 	require.True(t, v.Passed(), "%v", v)
 	for invariant := check.Lost; invariant <= check.Reservation; invariant++ {
