@@ -645,6 +645,11 @@ func TestWhatAnOperatorSaysIsLostIsHandledAgain(t *testing.T) {
 	}
 	done := func(n int64) func() bool { return func() bool { return in("other") == n } }
 	require.Eventually(t, done(2), time.Minute, time.Millisecond)
+	end := endOf(t, store, account)
+	require.Eventually(t, func() bool { // or what is recorded just now would be missing below
+		all, err := consumer.Positions(t.Context(), store, account)
+		return err == nil && len(all) == 1 && len(all[0].Members) == 1 && all[0].Members[0].Position == end
+	}, time.Minute, time.Millisecond)
 
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(), "set local session_replication_role = replica")

@@ -18,6 +18,7 @@ import (
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/harness"
 	"github.com/dibs-go/dibs/soak/history"
+	"github.com/dibs-go/dibs/soak/work"
 )
 
 // whole is how long a run is that has to have done all that the guards ask for.
@@ -53,7 +54,7 @@ func (c checkRun) Run(ctx context.Context) error {
 		guards.Epochs = 1
 	}
 	verdict, err := check.Run(ctx, check.Inputs{Histories: c.Dir, Rows: rows(filepath.Join(c.Dir, harness.RowsFile)), Facts: r.Result.Facts}, &check.Config{
-		Guards: guards, Unrecorded: []messagestore.Category{harness.Probes}, HealLimit: 5 * time.Minute,
+		Guards: guards, Unrecorded: []messagestore.Category{work.Probes}, HealLimit: 5 * time.Minute,
 		AllowedSQLStates: allowed(),
 		// A parallel worker whose leader was cancelled before it was there.
 		AllowedTexts: []string{"could not map dynamic shared memory segment", "could not attach to dynamic shared area"},

@@ -32,7 +32,7 @@ func (f failover) options() harness.Options {
 		Seed: f.Seed, Writers: f.Writers, Consumers: f.Consumers, Handlers: f.Handlers, Dir: f.Dir,
 		Faults: []string{"none"}, Failovers: harness.Failovers{Sync: f.Sync, Async: f.Async, Restores: f.Restores, PutBacks: f.PutBacks},
 	}
-	o.Duration = time.Duration(2+o.Failovers.Total()) * each // with the time to notice the last
+	o.Duration = time.Duration(o.Failovers.Total()) * each
 	for o.Seed == 0 {
 		o.Seed = rand.Uint64()
 	}

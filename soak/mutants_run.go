@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/soak/harness"
 	"github.com/dibs-go/dibs/soak/history"
 	"github.com/dibs-go/dibs/soak/mutants"
+	"github.com/dibs-go/dibs/soak/work"
 )
 
 var (
@@ -169,7 +170,7 @@ func (f mutantsRun) once(ctx context.Context, options harness.Options, dir strin
 	}
 	verdict, err = check.Run(ctx, check.Inputs{Histories: dir, Rows: rows(filepath.Join(dir, harness.RowsFile)), Facts: r.Result.Facts}, &check.Config{
 		Guards:     &check.Guards{Done: map[history.Func]int{history.Write: 100, history.Handle: 100}},
-		Unrecorded: []messagestore.Category{harness.Probes}, HealLimit: 5 * time.Minute,
+		Unrecorded: []messagestore.Category{work.Probes}, HealLimit: 5 * time.Minute,
 		AllowedSQLStates: allowed(),
 	})
 	return verdict, r.Result.Complaints, err

@@ -431,7 +431,7 @@ func TestServerIsAskedOnceMoreAfterTheTransactionThatAConnectionWasFirstUsedIn(t
 	}
 }
 
-// That the user may not ask for the timeline is an answer.
+// That nobody may ask for the timeline is an answer.
 func TestServerThatDoesNotTellItsTimelineIsAskedOnce(t *testing.T) {
 	t.Parallel()
 	url := ownDatabase(t)

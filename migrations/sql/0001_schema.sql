@@ -4,9 +4,10 @@
 --
 -- dibs_owner owns all there is and cannot log in. Who is a member of dibs_writer
 -- may call the functions that write and those that read; of dibs_reader, those
--- that read; of dibs_admin, those that read, verify, trim, delete and raise the
--- epoch. Nobody has rights on a table. The roles are the cluster's: several schemas and databases
--- share them. What each may do is in dibs.grant_rights, which comes last.
+-- that read; of dibs_admin, those that read, report, trim, delete and raise the
+-- epoch. Nobody has rights on a table. The roles are the cluster's: several
+-- schemas and databases share them. What each may do is in dibs.grant_rights, which
+-- comes last.
 --
 -- Each of these files is applied in a transaction: psql -X -1 -v ON_ERROR_STOP=1 -f.
 -- A statement waits 10 seconds for a lock and works for 5 minutes at most; who needs

@@ -24,10 +24,6 @@ import (
 	"github.com/dibs-go/dibs/soak/work"
 )
 
-// Probes is the category in which the harness tries in the end whether the store works:
-// no history has it.
-const Probes messagestore.Category = "probe"
-
 // A sampler keeps how much memory processes have.
 type sampler struct {
 	began time.Time
@@ -84,7 +80,7 @@ func (r *run) facts(ctx context.Context, store *messagestore.Store) (*check.Fact
 			}
 		}
 	}
-	_, err := store.Write(ctx, Probes.Stream("1"), messagestore.AnyVersion, messagestore.Raw{Type: "Probe", Data: []byte(`{}`)})
+	_, err := store.Write(ctx, work.Probes.Stream("1"), messagestore.AnyVersion, messagestore.Raw{Type: "Probe", Data: []byte(`{}`)})
 	f.Usable["store"] = err == nil
 	counts, err := filepath.Glob(filepath.Join(r.options.Out, "*"+work.CountEnding))
 	if err != nil {
@@ -96,9 +92,11 @@ func (r *run) facts(ctx context.Context, store *messagestore.Store) (*check.Fact
 		if err := errors.Join(err, json.Unmarshal(encoded, &count)); err != nil {
 			return nil, err
 		}
-		f.Goroutines = append(f.Goroutines, check.Goroutines{
-			Proc: strings.TrimSuffix(filepath.Base(path), work.CountEnding), Before: count.Before, After: count.After,
-		})
+		process := strings.TrimSuffix(filepath.Base(path), work.CountEnding)
+		f.Goroutines = append(f.Goroutines, check.Goroutines{Proc: process, Before: count.Before, After: count.After})
+		if count.Usable != nil {
+			f.Usable[process] = *count.Usable
+		}
 	}
 	if r.postgres != nil {
 		if f.PostgreSQL, err = r.postgresFacts(ctx); err != nil {

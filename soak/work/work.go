@@ -131,8 +131,10 @@ func run(encoded string) error {
 	before := runtime.NumGoroutine()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	var healed atomic.Bool
 	go func() {
-		_, _ = os.Stdin.Read(make([]byte, 1)) // until the harness has no more faults
+		n, _ := os.Stdin.Read(make([]byte, 1)) // until the harness has no more faults
+		healed.Store(n > 0)
 		failpoint.Disarm()
 		_, _ = io.Copy(io.Discard, os.Stdin) // until it wants no more
 		cancel()
@@ -149,30 +151,56 @@ func run(encoded string) error {
 	if work == nil {
 		return fmt.Errorf("there is no role %q", task.Role)
 	}
-	err = errors.Join(work(ctx), c.close(), w.Close())
+	err = work(ctx)
+	count := Count{Before: before}
+	if healed.Load() {
+		usable := c.usable()
+		count.Usable = &usable
+	}
+	err = errors.Join(err, c.close(), w.Close())
 	if ctx.Err() != nil {
-		err = errors.Join(err, task.count(before))
+		err = errors.Join(err, task.count(count))
 	}
 	return err
 }
 
+// Probes is the category in which it is tried in the end whether the store works: no history
+// has it.
+const Probes messagestore.Category = "probe"
+
+// usable reports whether this client's own store, with the connections that have been through
+// the faults, takes a write and answers.
+func (c *client) usable() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), resolveWithin)
+	defer cancel()
+	stream := Probes.Stream(c.task.ProcessName())
+	written, err := c.store.Store.Write(ctx, stream, messagestore.NoStream, messagestore.Raw{Type: "Probe", Data: json.RawMessage(`{}`)})
+	if err != nil {
+		c.log.Error().Err(err).Msg("the store is not usable")
+		return false
+	}
+	version, err := c.store.Store.Version(ctx, stream)
+	return err == nil && version == written.Version
+}
+
 // A Count is how many goroutines a process had before it did anything, and when it had
-// ended all.
+// ended all; and, if it ended when there were no more faults, whether its store was usable.
 type Count struct {
-	Before int `json:"before"`
-	After  int `json:"after"`
+	Before int   `json:"before"`
+	After  int   `json:"after"`
+	Usable *bool `json:"usable,omitempty"`
 }
 
 // CountEnding is how the names of files with a [Count] end.
 const CountEnding = ".goroutines.json"
 
 // count waits for a moment until no more goroutines are left than there were before.
-func (t Task) count(before int) error {
-	after := runtime.NumGoroutine()
-	for deadline := time.Now().Add(5 * time.Second); after > before && time.Now().Before(deadline); after = runtime.NumGoroutine() {
+func (t Task) count(c Count) error {
+	c.After = runtime.NumGoroutine()
+	for deadline := time.Now().Add(5 * time.Second); c.After > c.Before && time.Now().Before(deadline); c.After = runtime.NumGoroutine() {
 		<-time.After(10 * time.Millisecond)
 	}
-	encoded, err := json.Marshal(Count{before, after})
+	encoded, err := json.Marshal(c)
 	if err != nil {
 		return err
 	}

@@ -395,7 +395,6 @@ func TestAStoreThatCannotCountSaysSo(t *testing.T) {
 	require.Contains(t, stderr.String(), messagestore.ErrNotSupported.Error())
 }
 
-// A report that takes long says that it goes on.
 func TestTheEpochIsShownAndRaised(t *testing.T) {
 	t.Parallel()
 	dibs := &shell{env: map[string]string{"DATABASE_URL": pgtest.Database(t)}}
@@ -414,6 +413,7 @@ func TestTheEpochIsShownAndRaised(t *testing.T) {
 	require.Contains(t, embedded.run(t, "epoch", "raise").stderr, "dibs epoch raise is for a store in PostgreSQL")
 }
 
+// A report that takes long says that it goes on.
 func TestALongReportSaysSo(t *testing.T) {
 	t.Parallel()
 	driver := slowReport{memory.New(), make(chan struct{})}
