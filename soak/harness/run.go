@@ -82,6 +82,9 @@ func (o *Options) Draw() {
 		Skew:       1.1 + random.Float64(),
 		MaxBytes:   messagestore.MaxMessageBytes - 4<<10,
 		Pause:      1 + random.IntN(8),
+		Mix:        work.Usual.Draw(random),
+		Interval:   10 + random.IntN(90),
+		Batch:      20 + random.IntN(180),
 	}
 	o.Life = 500 + random.IntN(1000)
 	o.Load.Questions, o.Load.Lanes, o.Load.Connections, o.Load.Quiet = 1, 8, 4, 0.25
@@ -99,6 +102,7 @@ func (o *Options) Press() {
 	o.Load.Skew = 1.1 + random.Float64()/4
 	o.Load.Pause = 2 + random.IntN(4)
 	o.Load.Questions, o.Load.Lanes, o.Load.Connections, o.Load.Quiet = 4, 32, 2, 0.75
+	o.Load.Mix, o.Load.Interval, o.Load.Batch = work.Usual, 50, 100
 }
 
 // Faults returns the names of all faults, with what each does.

@@ -39,7 +39,10 @@ func (s *Scene) Options(m *Mutant, seed uint64, round int) harness.Options {
 	}
 	o.Draw()
 	o.Life, o.Gap, o.Stall = 0, s.gap, 8*time.Second
-	o.Load = work.Load{Goroutines: s.goroutines, Categories: 3, Streams: 30, Skew: 1.1, MaxBytes: 16 << 10, Pause: s.pause, Lanes: 8, Connections: 4}
+	o.Load = work.Load{
+		Goroutines: s.goroutines, Categories: 3, Streams: 30, Skew: 1.1, MaxBytes: 16 << 10, Pause: s.pause, Lanes: 8, Connections: 4,
+		Mix: work.Usual, Interval: 50, Batch: 100,
+	}
 	if m != nil {
 		o.Mutant = &m.Plant
 	}

@@ -20,12 +20,6 @@ import (
 	"github.com/dibs-go/dibs/soak/history"
 )
 
-// The bounds of what a consumer hands over again.
-const (
-	positionInterval = 50
-	batchSize        = 100
-)
-
 var errFenced = errors.New("fenced")
 
 // A watched consumer writes down what it is given and what it does.
@@ -78,7 +72,7 @@ func (w *watched) event(f history.Func) *history.Event {
 func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
 	config := &consumer.Config{
 		GroupSize: w.task.Size, GroupMember: w.task.Member, Concurrency: 1 + w.random.IntN(w.task.Load.Lanes),
-		BatchSize: batchSize, PositionInterval: positionInterval,
+		BatchSize: w.task.Load.Batch, PositionInterval: w.task.Load.Interval,
 		PollInterval: 50 * time.Millisecond, PositionEvery: 200 * time.Millisecond, Grace: 5 * time.Second,
 		Logger: w.log,
 		Errors: consumer.ErrorPolicy{Retries: 1000, MinBackoff: 100 * time.Millisecond, MaxBackoff: 500 * time.Millisecond},
@@ -110,7 +104,7 @@ func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
 
 func (w *watched) begin() {
 	begin := w.event(history.Run)
-	begin.Size, begin.Member, begin.Generation, begin.Interval, begin.Batch = w.task.Size, w.task.Member, w.task.Generation, positionInterval, batchSize
+	begin.Size, begin.Member, begin.Generation, begin.Interval, begin.Batch = w.task.Size, w.task.Member, w.task.Generation, w.task.Load.Interval, w.task.Load.Batch
 	begin.Run = 0
 	w.run.Store(w.history.begin(begin))
 }

@@ -85,6 +85,23 @@ type Load struct {
 	Skew        float64 // of Zipf's law, above 1
 	MaxBytes    int     // of a message
 	Pause       int     // about how many milliseconds a goroutine waits between two writes
+	Mix         Mix     // of what writers do
+	Interval    int     // of messages, after which a consumer records its position
+	Batch       int     // of messages that it reads at once
+}
+
+// A Mix is how often writers make a call of each kind, beside the others.
+type Mix struct{ Ask, Read, Send, Repeat, ReuseID, Streams, Tx, Write int }
+
+// Usual is what a mix is drawn around.
+var Usual = Mix{Ask: 20, Read: 5, Send: 8, Repeat: 3, ReuseID: 1, Streams: 3, Tx: 13, Write: 47}
+
+// Draw returns a mix in which each kind has between half and twice its usual part.
+func (m Mix) Draw(random *rand.Rand) Mix {
+	for _, part := range []*int{&m.Ask, &m.Read, &m.Send, &m.Repeat, &m.ReuseID, &m.Streams, &m.Tx, &m.Write} {
+		*part *= 50 + random.IntN(151)
+	}
+	return m
 }
 
 // ProcessName names the process.

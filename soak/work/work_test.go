@@ -93,3 +93,17 @@ func TestEffectsAreKnownByTheirKey(t *testing.T) {
 	require.Equal(t, "a", EffectOf(&messagestore.Recorded{Type: effectType, Data: data}))
 	require.Empty(t, EffectOf(&messagestore.Recorded{Type: commandType, Data: newCommand(1, "a", 2).Data}))
 }
+
+func TestAMixHasSomeOfEachKind(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	seen := map[Mix]bool{}
+	for range 100 {
+		m := Usual.Draw(random)
+		seen[m] = true
+		for _, part := range []int{m.Ask, m.Read, m.Send, m.Repeat, m.ReuseID, m.Streams, m.Tx, m.Write} {
+			require.Positive(t, part)
+		}
+	}
+	require.Greater(t, len(seen), 90)
+}

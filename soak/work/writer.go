@@ -116,29 +116,47 @@ func (w *caller) next() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), most)
 	defer cancel()
-	n := w.random.IntN(100)
-	held := w.behind.Load() && w.random.IntN(3) > 0
-	switch {
-	case held && n < 50:
-		return w.writeLate(ctx)
-	case held, n < 20:
-		w.ask(ctx, w.stream())
-		return nil
-	case n < 25:
-		w.read(ctx)
-		return nil
-	case n < 33:
-		return w.send(ctx)
-	case n < 36:
-		return w.repeat(ctx)
-	case n < 37:
-		return w.reuseID(ctx)
-	case n < 40:
-		return w.writeStreams(ctx)
-	case n < 53 && w.pool != nil:
-		return w.writeInTransaction(ctx)
+	if w.behind.Load() && w.random.IntN(3) > 0 {
+		if w.random.IntN(2) == 0 {
+			return w.writeLate(ctx)
+		}
+		return w.asks(ctx)
 	}
-	return w.writeOne(ctx)
+	mix := &w.task.Load.Mix
+	kinds := []struct {
+		part int
+		call func(context.Context) error
+	}{
+		{mix.Ask, w.asks},
+		{mix.Read, w.reads},
+		{mix.Send, w.send},
+		{mix.Repeat, w.repeat},
+		{mix.ReuseID, w.reuseID},
+		{mix.Streams, w.writeStreams},
+		{mix.Tx, w.writeInTransaction},
+		{mix.Write, w.writeOne},
+	}
+	total := 0
+	for _, k := range kinds {
+		total += k.part
+	}
+	n := w.random.IntN(total)
+	for _, k := range kinds {
+		if n -= k.part; n < 0 {
+			return k.call(ctx)
+		}
+	}
+	panic("the parts are more than their sum")
+}
+
+func (w *caller) asks(ctx context.Context) error {
+	w.ask(ctx, w.stream())
+	return nil
+}
+
+func (w *caller) reads(ctx context.Context) error {
+	w.read(ctx)
+	return nil
 }
 
 func (w *caller) stream() messagestore.StreamName {
@@ -403,6 +421,9 @@ func (w *caller) newKey() command {
 // writeInTransaction writes in a transaction of the caller's that has written something
 // before, so that its number is an early one, and rolls one in three back.
 func (w *caller) writeInTransaction(ctx context.Context) error {
+	if w.pool == nil { // on SQLite there are none
+		return w.writeOne(ctx)
+	}
 	var writes []messagestore.StreamWrite
 	for range 1 + w.random.IntN(2) {
 		write := w.some(w.stream())
