@@ -101,7 +101,7 @@ func (o *Options) Press() {
 	o.Load.Streams = 100 + random.IntN(200)
 	o.Load.Skew = 1.1 + random.Float64()/4
 	o.Load.Pause = 2 + random.IntN(4)
-	o.Load.Questions, o.Load.Lanes, o.Load.Connections, o.Load.Quiet = 4, 32, 2, 0.75
+	o.Load.Questions, o.Load.Lanes, o.Load.Connections, o.Load.Quiet = 5, 32, 2, 0.9
 	o.Load.Mix, o.Load.Interval, o.Load.Batch = work.Usual, 50, 100
 }
 
