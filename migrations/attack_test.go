@@ -160,7 +160,8 @@ func plant(t *testing.T, superuser, conn *pgx.Conn) {
 			and (p.pronamespace in ('dibs'::regnamespace, 'message_store'::regnamespace) or p.pronamespace = 'pg_catalog'::regnamespace and p.proname in (
 				'hashtext', 'split_part', 'strpos', 'substr', 'left', 'md5', 'sha256', 'encode', 'convert_to', 'octet_length', 'cardinality', 'nextval', 'now', 'clock_timestamp',
 				'gen_random_uuid', 'set_config', 'current_setting', 'pg_advisory_xact_lock', 'json_typeof', 'json_build_object', 'json_strip_nulls', 'to_regclass', 'starts_with',
-				'lower', 'concat', 'format', 'abs', 'mod', 'round', 'jsonb_typeof', 'array_length', 'timezone', 'greatest', 'regexp_replace'))
+				'lower', 'concat', 'format', 'abs', 'mod', 'round', 'jsonb_typeof', 'array_length', 'timezone', 'greatest', 'regexp_replace',
+				'pg_control_system', 'pg_is_in_recovery', 'pg_walfile_name', 'pg_current_wal_lsn'))
 			and not exists (select from unnest(p.proallargtypes || p.proargtypes::oid[] || p.prorettype) a (type) join pg_type t on t.oid = a.type where t.typtype = 'p' and t.typname not in ('void', 'record'))`)
 	require.NoError(t, err)
 	functions, err = pgx.CollectRows(rows, pgx.RowTo[string])
@@ -196,7 +197,10 @@ func TestPlantedNamesChangeNothing(t *testing.T) {
 	url, superuser := migrated(t)
 	conn, _ := connectAs(t, url, "in role dibs_writer, dibs_admin, message_store")
 	plant(t, superuser, conn)
-	for _, statement := range []string{"select split_part('a', 'b', 1)", "select 'a'::pg_catalog.text = 'b'::pg_catalog.text", "select lock_key('a'::pg_catalog.text)"} {
+	for _, statement := range []string{
+		"select split_part('a', 'b', 1)", "select 'a'::pg_catalog.text = 'b'::pg_catalog.text", "select lock_key('a'::pg_catalog.text)",
+		"select from pg_control_system()", "select pg_is_in_recovery()", "select pg_walfile_name(pg_catalog.pg_current_wal_lsn())", "select pg_current_wal_lsn()", "select gen_random_uuid()",
+	} {
 		_, err := conn.Exec(t.Context(), statement)
 		require.ErrorContains(t, err, "hijacked", "or else this test shows nothing: %s", statement)
 	}
@@ -228,6 +232,10 @@ func TestPlantedNamesChangeNothing(t *testing.T) {
 		{`select coalesce(max(rule), 'none') from dibs.verify_table() where rule is not null and stream is not null`, "none"},
 		{`select coalesce(max(rule), 'none') from dibs.verify_store() where rule is not null and stream is not null`, "none"},
 		{`select coalesce(max(rule), 'none') from dibs.verify_category('a') where rule is not null and stream is not null`, "none"},
+		{`select dibs.epoch()`, one[string](t, superuser, "select dibs.epoch()")},
+		{`select pg_catalog.split_part(dibs.raise_epoch('00000000-0000-0000-0000-000000000006'), '/', 3)`, "1.00000000-0000-0000-0000-000000000006"},
+		{`select pg_catalog.split_part(dibs.raise_epoch('00000000-0000-0000-0000-000000000006'), '/', 3)`, "1.00000000-0000-0000-0000-000000000006"},
+		{`select pg_catalog.split_part(pg_catalog.split_part(dibs.raise_epoch(), '/', 3), '.', 1)`, "2"},
 		{`select outcome from dibs.trim('a-1', 1)`, "nothing"},
 		{`select message_store.write_message('00000000-0000-0000-0000-000000000005', 'c-1', 'T', '{}', null, -1)::pg_catalog.text`, "0"},
 		{`select message_store.acquire_lock('c-1')::pg_catalog.text`, one[string](t, superuser, "select ('x' || left(md5('c'), 16))::bit(64)::bigint::text")},

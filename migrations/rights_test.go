@@ -145,32 +145,45 @@ func TestDefinersResolveNamesThemselves(t *testing.T) {
 }
 
 // What a role may call takes whatever it is given: it answers, or names the parameter.
+// Who names no stream, no message and no category finds nothing, or all that there is.
 func TestNullsAndHugeArraysAreRefused(t *testing.T) {
 	t.Parallel()
 	url, superuser := migrated(t)
 	conn, user := connectAs(t, url, "in role dibs_writer, dibs_admin, message_store")
 	const calls = `
-		select format('select count(*) from %s.%I(%s)', n.nspname, p.proname,
+		select p.proname::text, n.nspname = 'dibs', format('select count(*) from %s.%I(%s)', n.nspname, p.proname,
 			(select string_agg('null::' || format_type(a.type, null), ', ' order by a.n) from unnest(p.proargtypes::oid[]) with ordinality a (type, n)))
 		from pg_proc p join pg_namespace n on n.oid = p.pronamespace
 		where n.nspname in ('dibs', 'message_store') and has_function_privilege($1::text, p.oid, 'execute')`
 	rows, err := superuser.Query(t.Context(), calls, user)
 	require.NoError(t, err)
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
+		Name string
+		Ours bool
+		SQL  string
+	}])
 	require.NoError(t, err)
 	require.Greater(t, len(all), 25)
+	var answered []string
 	for _, call := range all {
-		_, err := conn.Exec(t.Context(), call)
+		_, err := conn.Exec(t.Context(), call.SQL)
 		switch {
+		case err == nil && call.Ours:
+			answered = append(answered, call.Name)
 		case err == nil:
-		case strings.Contains(call, "message_store.write_message("):
+		case call.Name == "write_message":
 			require.Equal(t, "23502", code(t, err), "as in message-db")
-		case strings.Contains(call, " message_store."):
-			require.Equal(t, "P0001", code(t, err), call)
+		case !call.Ours:
+			require.Equal(t, "P0001", code(t, err), call.SQL)
 		default:
-			require.Equal(t, "DB001", code(t, err), call)
+			require.Equal(t, "DB001", code(t, err), call.SQL)
 		}
 	}
+	require.ElementsMatch(t, []string{
+		"epoch", "listen", "schema_version", // which take nothing
+		"stream_version", "last_message", "erased_tombstone", "heads", "categories", "verify_table", "verify_store", "verify_category",
+		"raise_epoch", // which then takes an id of its own
+	}, answered)
 	const many = "array_fill(gen_random_uuid(), '{1000001}')"
 	for _, call := range []string{
 		"select dibs.find_messages('a-1', " + many + ")", "select dibs.find_messages('a-1', array_fill(gen_random_uuid(), '{1001}'))",
@@ -182,4 +195,39 @@ func TestNullsAndHugeArraysAreRefused(t *testing.T) {
 		require.Equal(t, "DB001", code(t, err), call)
 	}
 	require.Zero(t, one[int](t, superuser, "select count(*) from dibs.fences"))
+}
+
+// The epoch is raised by any id but the one that it has, by who may.
+func TestEpochIsRaisedOnceByAnyID(t *testing.T) {
+	t.Parallel()
+	url, superuser := migrated(t)
+	raised := func() string { return one[string](t, superuser, "select concat(number, '.', id) from dibs.epochs") }
+	before := raised()
+	for _, role := range []string{"", "in role dibs_reader", "in role dibs_writer", "in role message_store", "in role dibs_reader, dibs_writer, message_store"} {
+		conn, _ := connectAs(t, url, role)
+		for _, id := range []string{"", "null", "'00000000-0000-0000-0000-000000000000'", "gen_random_uuid()"} {
+			_, err := conn.Exec(t.Context(), "select dibs.raise_epoch("+id+")")
+			require.Equal(t, "42501", code(t, err), role)
+		}
+	}
+	require.Equal(t, before, raised())
+
+	const none, last = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
+	admin, _ := connectAs(t, url, "in role dibs_admin")
+	for _, call := range []struct{ id, want string }{
+		{none, "1." + none}, // an id like any other
+		{none, "1." + none},
+		{last, "2." + last},
+		{last, "2." + last},
+		{none, "3." + none}, // it was another's since
+	} {
+		require.Equal(t, call.want, one[string](t, admin, "select split_part(dibs.raise_epoch($1::uuid), '/', 3)", call.id))
+		require.Equal(t, call.want, raised())
+	}
+	seen := map[string]bool{}
+	for _, call := range []string{"select dibs.raise_epoch(null)", "select dibs.raise_epoch(null)", "select dibs.raise_epoch()"} {
+		seen[one[string](t, admin, call)] = true
+	}
+	require.Len(t, seen, 3)
+	require.Equal(t, int64(6), one[int64](t, superuser, "select number from dibs.epochs"))
 }

@@ -46,12 +46,8 @@ func scenes() (all []scene) {
 	}
 	for _, w := range []way{prepared, first} {
 		all = append(all,
-			reads("read stream", w, func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
-				return d.ReadStream(ctx, messagestore.StreamQuery{Stream: c.category.Stream("read"), Limit: 10})
-			}),
-			reads("read category", w, func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
-				return d.ReadCategory(ctx, messagestore.CategoryQuery{Category: c.category, Limit: 10, Filter: messagestore.Filter{Types: []string{"Cut"}}})
-			}),
+			reads("read stream", w, upwards),
+			reads("read category", w, filtered(messagestore.Filter{})),
 			reads("last", w, func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
 				return d.Last(ctx, c.category.Stream("read"), "Cut")
 			}),
@@ -77,8 +73,21 @@ func scenes() (all []scene) {
 		)
 	}
 	for _, w := range []way{prepared, first} {
-		all = append(all, trims(w), trimsAll(w), deletes(w, false), deletes(w, true))
+		all = append(all, trims(w), trimsAll(w), deletes(w, false), deletes(w, true), raises(w))
 	}
+	all = append(all,
+		reads("read stream backwards", prepared, backwards),
+		reads("read category by types", prepared, filtered(messagestore.Filter{Types: []string{"Cut", "Uncut"}})),
+		reads("read category by correlation", prepared, filtered(messagestore.Filter{Correlation: "correlated"})),
+		reads("read category by group", prepared, func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
+			const size = 2
+			member := c.category.Stream("read").GroupMember(size)
+			return filtered(messagestore.Filter{GroupSize: size, GroupMember: member})(ctx, d, c)
+		}),
+		byView(reads("read stream by a view", prepared, upwards)),
+		byView(reads("read stream backwards by a view", prepared, backwards)),
+		byView(reads("read category by a view", prepared, filtered(messagestore.Filter{}))),
+	)
 	cold := writes("append one", first, appendOneMessage)
 	cold.name, cold.warm = "append one: new connection", nil
 	return append(all, cold,
@@ -129,7 +138,7 @@ func ping(ctx context.Context, c *attempt) error {
 		return err
 	}
 	defer conn.Release()
-	_, err = postgres.New(conn, nil).Version(ctx, c.category.Stream("ping"))
+	_, err = postgres.New(conn, &postgres.Config{Schema: c.schema}).Version(ctx, c.category.Stream("ping"))
 	return err
 }
 
@@ -246,6 +255,7 @@ func reads(name string, w way, ask func(ctx context.Context, d *postgres.Driver,
 			for i := range a.Records {
 				a.Records[i].ID = idOf(c, i)
 			}
+			a.Records[1].Metadata = []byte(`{"correlationStreamName":"correlated-1"}`)
 			direct := postgres.New(c.direct, nil)
 			if _, err := direct.AppendAll(ctx, []messagestore.Append{a, messages(c, "other", messagestore.NoStream, 1)}); err != nil {
 				return err
@@ -271,6 +281,45 @@ func reads(name string, w way, ask func(ctx context.Context, d *postgres.Driver,
 			return nil
 		},
 	}
+}
+
+func upwards(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
+	return d.ReadStream(ctx, messagestore.StreamQuery{Stream: c.category.Stream("read"), Limit: 10})
+}
+
+func backwards(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
+	return d.ReadStream(ctx, messagestore.StreamQuery{Stream: c.category.Stream("read"), From: 1, Limit: 10, Backwards: true})
+}
+
+func filtered(filter messagestore.Filter) func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
+	return func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
+		page, err := d.ReadCategory(ctx, messagestore.CategoryQuery{Category: c.category, Limit: 10, Filter: filter})
+		if err == nil && len(page.Messages) == 0 {
+			return nil, errors.New("it found no message")
+		}
+		return page, err
+	}
+}
+
+// byView has the call of a scene go by a view, as in a large store.
+func byView(s scene) scene {
+	warm := s.warm
+	s.warm = func(ctx context.Context, c *attempt) error {
+		c.driver.ByViews()
+		if err := warm(ctx, c); err != nil {
+			return err
+		}
+		conn, err := c.pool.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Release()
+		if !c.driver.ReadsByViews(conn.Conn()) {
+			return errors.New("it goes by a function")
+		}
+		return nil
+	}
+	return s
 }
 
 // removes is a scene of a call that removes from a stream of five messages.
@@ -376,6 +425,66 @@ func deletes(w way, erase bool) scene {
 		}
 		return err
 	})
+}
+
+// raises raises the epoch, in a schema of its own: who asks for it elsewhere is to see no
+// other.
+func raises(w way) scene {
+	raise := func(ctx context.Context, c *attempt, db postgres.DB) (string, error) {
+		return postgres.NewAdmin(db, &postgres.Config{Schema: c.schema}).RaiseEpoch(ctx)
+	}
+	now := func(ctx context.Context, c *attempt) (number int64, epoch string, err error) {
+		err = c.direct.QueryRow(ctx, fmt.Sprintf("select number, %[1]s.epoch() from %[1]s.epochs", c.schema)).Scan(&number, &epoch)
+		return number, epoch, err
+	}
+	return scene{
+		name: "raise epoch: " + w.name, mode: w.mode, thorough: w == prepared, own: true,
+		warm: func(ctx context.Context, c *attempt) error {
+			err := ping(ctx, c)
+			if err == nil && w.warm {
+				_, err = raise(ctx, c, c.pool)
+			}
+			if err != nil {
+				return err
+			}
+			c.fact, _, err = now(ctx, c)
+			return err
+		},
+		call: func(ctx context.Context, c *attempt) (_ []ended, err error) {
+			c.got, err = raise(ctx, c, c.pool)
+			return nil, err
+		},
+		again: func(ctx context.Context, c *attempt, db postgres.DB) error {
+			_, err := raise(ctx, c, db)
+			return err
+		},
+		judge: func(ctx context.Context, c *attempt) error {
+			number, epoch, err := now(ctx, c)
+			if err != nil {
+				return err
+			}
+			before, _ := c.fact.(int64)
+			least, most := before+1, before+1
+			if c.err != nil { // it may be both, that failed and again
+				most++
+			}
+			switch {
+			case number < least || number > most:
+				return fmt.Errorf("it was raised %d times", number-before)
+			case c.err == nil && c.got != epoch:
+				return fmt.Errorf("it answered %v, and the epoch is %s", c.got, epoch)
+			}
+			raised, err := raise(ctx, c, c.direct)
+			if err != nil {
+				return fmt.Errorf("raise it later: %w", err)
+			}
+			after, latest, err := now(ctx, c)
+			if err == nil && (after != number+1 || raised != latest || raised == epoch) {
+				err = fmt.Errorf("it was %s, and later it was raised to %s, and is %s", epoch, raised, latest)
+			}
+			return err
+		},
+	}
 }
 
 // opens opens a driver of its own.

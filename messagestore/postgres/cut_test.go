@@ -54,6 +54,7 @@ type scene struct {
 	name     string
 	mode     pgx.QueryExecMode
 	thorough bool // all faults happen to it
+	own      bool // it has a schema of its own meanwhile
 
 	// before puts there what the call needs, past the proxy, and warm does what the call
 	// is not to be the first to do on its connection. Both may be nil.
@@ -86,6 +87,7 @@ type attempt struct {
 	pool     *pgxpool.Pool
 	driver   *postgres.Driver // over pool
 	category messagestore.Category
+	schema   string // "" for the one that all share
 	writes   []ended
 	err      error
 	fact     any // what before found out
@@ -94,8 +96,9 @@ type attempt struct {
 
 // A matrix plays every scene once for each boundary and each fault.
 type matrix struct {
-	direct *pgxpool.Pool
-	base   *pgxpool.Config
+	direct  *pgxpool.Pool
+	base    *pgxpool.Config
+	schemas chan string // that nobody has now
 
 	mu    sync.Mutex
 	count map[string]map[string]int // endings of each fault
@@ -105,6 +108,10 @@ type matrix struct {
 // was said. Nothing happens to message 0.
 func (m *matrix) play(ctx context.Context, s scene, at int, f fault) (_ []pgproxy.Message, err error) {
 	c := &attempt{direct: m.direct, category: messagestore.Category("cut" + strings.ReplaceAll(uuid.NewString(), "-", ""))}
+	if s.own {
+		c.schema = <-m.schemas
+		defer func() { m.schemas <- c.schema }()
+	}
 	if c.proxy, err = pgproxy.New(pgconn.NetworkAddress(m.base.ConnConfig.Host, m.base.ConnConfig.Port)); err != nil {
 		return nil, err
 	}
@@ -375,7 +382,11 @@ func TestEveryCutEndsInOneRightAnswer(t *testing.T) {
 	direct, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(direct.Close)
-	m := &matrix{direct: direct, base: config, count: map[string]map[string]int{}}
+	m := &matrix{direct: direct, base: config, schemas: make(chan string, workers), count: map[string]map[string]int{}}
+	for range workers {
+		_, schema := pgtest.Schema(t)
+		m.schemas <- schema
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Minute) // of a call that hangs
 	defer cancel()
 

@@ -186,7 +186,7 @@ comment on function dibs.revoke_defaults(regnamespace) is
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0001_schema.sql', '5b7a071e0cbc71b944e0517e878c8b961d8aaec89f4c79cc9aeeab44e69f4941');
+values ('0001_schema.sql', 'da9b884c43a6a5ab403e7c42cd3f3915259d488179ebfdef0d500640436a2197');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

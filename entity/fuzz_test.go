@@ -1,0 +1,131 @@
+package entity
+
+import (
+	"encoding/json"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+)
+
+// tally is an entity of what JSON can spell in more than one way.
+type tally struct {
+	Sum   int64
+	Notes []string
+	ByDay map[string]int64
+}
+
+type counted struct{ N int64 }
+
+func (counted) MessageType() string { return "Counted" }
+
+func tallies(t *testing.T, store MessageStore, tag string) *Store[tally] {
+	t.Helper()
+	p := NewProjection[tally]()
+	On(p, func(e tally, c counted) tally {
+		e.Sum += c.N
+		e.Notes = append(e.Notes, "counted")
+		return e
+	})
+	s, err := New(store, "tally", p, &Config{CacheSize: NoCache, Snapshot: Snapshot{Interval: 100, Tag: tag}})
+	require.NoError(t, err)
+	return s
+}
+
+// The messages of an entity have these, in their order.
+var countedIDs = []uuid.UUID{
+	uuid.MustParse("0198c6b1-4b4c-7000-8000-000000000001"),
+	uuid.MustParse("0198c6b1-4b4c-7000-8000-000000000002"),
+	uuid.MustParse("0198c6b1-4b4c-7000-8000-000000000003"),
+}
+
+// Whatever stands in a snapshot's stream, the entity is what its messages make of nothing,
+// or what the later ones make of the snapshot: never an error, and never a part of both.
+func FuzzASnapshotIsRestoredOrPassedOver(f *testing.F) {
+	f.Fuzz(func(t *testing.T, messageType string, data []byte, tag string) {
+		restored, ok := restore[tally](&messagestore.Recorded{Stream: "tally:snapshot-1", Type: messageType, Data: data}, tag)
+		if ok {
+			require.Equal(t, "Snapshot", messageType)
+			require.GreaterOrEqual(t, restored.version, messagestore.Version(0))
+			require.Equal(t, restored.version, restored.kept)
+			require.False(t, restored.deleted)
+			requireRestored(t, restored, tag)
+		}
+		store := messagestore.New(memory.New(), nil)
+		for i, id := range countedIDs {
+			_, err := store.Write(t.Context(), "tally-1", messagestore.Version(i-1), messagestore.Message{ID: id, Body: counted{int64(i)}})
+			require.NoError(t, err)
+		}
+		if _, err := store.Write(t.Context(), "tally:snapshot-1", messagestore.NoStream, messagestore.Raw{Type: messageType, Data: data}); err != nil {
+			return // the store refuses it, and so nobody can have written it
+		}
+
+		got, version, err := tallies(t, store, tag).Get(t.Context(), "1")
+
+		require.NoError(t, err)
+		require.Equal(t, messagestore.Version(len(countedIDs)-1), version)
+		want, next := tally{}, 0
+		if at := restored.version; ok && at < messagestore.Version(len(countedIDs)) && restored.last == countedIDs[at] {
+			want, next = restored.entity, int(at)+1
+		}
+		for ; next < len(countedIDs); next++ {
+			want.Sum += int64(next)
+			want.Notes = append(want.Notes, "counted")
+		}
+		require.Equal(t, want, got)
+	})
+}
+
+// requireRestored demands that what was restored is restored again once it is kept.
+func requireRestored(t *testing.T, restored state[tally], tag string) {
+	t.Helper()
+	raw, err := json.Marshal(restored.entity)
+	require.NoError(t, err)
+	data, err := json.Marshal(kept{raw, restored.version, restored.last, tag})
+	require.NoError(t, err)
+	again, ok := restore[tally](&messagestore.Recorded{Type: kept{}.MessageType(), Data: data}, tag)
+	require.True(t, ok, "%s", data)
+	require.Equal(t, restored, again)
+}
+
+// What is kept is restored, under its own tag and no other.
+func FuzzASnapshotIsRestoredAsItWasKept(f *testing.F) {
+	f.Fuzz(func(t *testing.T, sum int64, note, day string, version int64, last []byte, tag, other string) {
+		if version < 0 {
+			return // of an empty stream none is kept
+		}
+		loaded := state[tally]{
+			entity:  tally{Sum: sum, Notes: []string{note, ""}, ByDay: map[string]int64{day: sum}},
+			version: messagestore.Version(version), kept: messagestore.NoStream,
+		}
+		copy(loaded.last[:], last)
+		store := messagestore.New(memory.New(), nil)
+
+		tallies(t, store, tag).keep(t.Context(), "tally-1", &loaded)
+
+		m, err := store.Last(t.Context(), "tally:snapshot-1")
+		if loaded.kept != loaded.version {
+			require.ErrorIs(t, err, messagestore.ErrNotFound)
+			return // the store has refused it, which is logged
+		}
+		require.NoError(t, err)
+		restored, ok := restore[tally](m, tag)
+		require.Equal(t, utf8.ValidString(tag), ok, "a tag that is no text is none")
+		if !ok {
+			return
+		}
+		require.Equal(t, loaded.version, restored.version)
+		require.Equal(t, loaded.last, restored.last)
+		if utf8.ValidString(note) && utf8.ValidString(day) {
+			require.Equal(t, loaded, restored)
+		}
+		if other != tag {
+			_, ok = restore[tally](m, other)
+			require.False(t, ok)
+		}
+	})
+}

@@ -1,0 +1,162 @@
+package pgproxy
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A talker says what it has piece by piece, and keeps what it hears.
+type talker struct {
+	net.Conn
+	says  [][]byte
+	said  int    // so many bytes
+	asked func() // before each piece
+	heard bytes.Buffer
+}
+
+func (c *talker) Read(p []byte) (int, error) {
+	if c.asked != nil {
+		c.asked()
+	}
+	if len(c.says) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, c.says[0])
+	if c.says[0] = c.says[0][n:]; len(c.says[0]) == 0 {
+		c.says = c.says[1:]
+	}
+	c.said += n
+	return n, nil
+}
+
+func (c *talker) Write(p []byte) (int, error) { return c.heard.Write(p) }
+
+// pieces cuts raw into pieces that are one byte longer than the sizes say, over and over.
+func pieces(raw, sizes []byte) (all [][]byte) {
+	if len(sizes) == 0 {
+		sizes = []byte{0xff}
+	}
+	for i := 0; len(raw) > 0; i++ {
+		n := min(int(sizes[i%len(sizes)])+1, len(raw))
+		all, raw = append(all, raw[:n]), raw[n:]
+	}
+	return all
+}
+
+// first returns the first message of raw, of which so many bytes come before its length,
+// nil if it is not all there; and the length that it says, -1 if it does not.
+func first(raw []byte, before int) (message []byte, length int) {
+	if len(raw) < before+4 {
+		return nil, -1
+	}
+	length = int(binary.BigEndian.Uint32(raw[before:]))
+	if length >= 4 && length <= len(raw)-before {
+		message = raw[:before+length]
+	}
+	return message, length
+}
+
+const longest = 1 << 30
+
+// tooLong reports whether a length that lies is believed, and room made for more than a
+// fuzz test should take.
+func tooLong(raw []byte, length int) bool { return length > len(raw)+1<<20 && length <= longest }
+
+// Each message is the bytes that came, however they came; what is none ends it, and takes
+// no more room than what came before.
+func FuzzAMessageIsWhatCameOrRefused(f *testing.F) {
+	f.Fuzz(func(t *testing.T, client bool, raw, sizes []byte) {
+		r := &reader{from: Server, source: bufio.NewReader(&talker{says: pieces(raw, sizes)})}
+		before := 1
+		if client {
+			r.from, before = Client, 0
+		}
+		for rest := raw; ; before = 1 {
+			want, length := first(rest, before)
+			if want == nil && tooLong(rest, length) {
+				return
+			}
+			var m Message
+			var code uint32
+			var err error
+			if before == 0 {
+				m, code, err = r.begin()
+			} else {
+				m, err = r.next()
+			}
+
+			switch {
+			case length >= 0 && length < 4, length > longest:
+				require.ErrorIs(t, err, errNoMessage)
+				require.LessOrEqual(t, cap(r.raw), 4*len(raw)+64)
+				return
+			case len(rest) == 0:
+				require.ErrorIs(t, err, io.EOF)
+				return
+			case want == nil:
+				require.True(t, errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF), "%v", err)
+				return
+			case before == 0 && length < 8: // it has no code
+				require.ErrorIs(t, err, errNoMessage)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, want, r.raw)
+			require.NotEmpty(t, m.Name)
+			whole := Message{From: r.from, Name: m.Name, Size: len(want), Body: want[before+4:]}
+			if before == 0 {
+				require.Equal(t, binary.BigEndian.Uint32(want[4:]), code)
+			} else {
+				whole.Type = want[0]
+			}
+			require.Equal(t, whole, m)
+			rest = rest[len(want):]
+		}
+	})
+}
+
+// What is passed on is what came, up to the last message that came whole; and whenever
+// more is waited for, all of that is there.
+func FuzzWhatCameWholeIsPassedOnBeforeMoreIsWaitedFor(f *testing.F) {
+	f.Fuzz(func(t *testing.T, drip bool, raw, sizes []byte) {
+		ends := []int{0} // of the messages that come whole
+		for rest := raw; ; {
+			message, length := first(rest, 1)
+			if message == nil {
+				if tooLong(rest, length) {
+					return
+				}
+				break
+			}
+			rest = rest[len(message):]
+			ends = append(ends, len(raw)-len(rest))
+		}
+		proxy := &Proxy{ctx: t.Context(), release: make(chan struct{}), rule: func(Message) Fault {
+			if drip {
+				return Drip
+			}
+			return Pass
+		}}
+		from, to := &talker{says: pieces(raw, sizes)}, &talker{}
+		whole, left := 0, ends
+		from.asked = func() {
+			for len(left) > 0 && left[0] <= from.said {
+				whole, left = left[0], left[1:]
+			}
+			require.Equal(t, whole, to.heard.Len())
+		}
+		s := &side{from: from}
+		s.reached(to)
+
+		(&conn{proxy: proxy, number: 1}).pump(&reader{from: Client, source: bufio.NewReader(s)}, s)
+
+		require.Equal(t, string(raw[:ends[len(ends)-1]]), to.heard.String())
+	})
+}

@@ -1,0 +1,103 @@
+package postgres
+
+import (
+	"encoding/json"
+	"math"
+	"math/big"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// Whatever the last row of a page holds, its marks are those of its ends, or it is refused.
+func FuzzMarksAreThoseOfTheEndsOrRefused(f *testing.F) {
+	f.Fuzz(func(t *testing.T, data []byte) {
+		first, last, err := readMarks(data)
+		if len(data) == 0 { // as of a page without a filter
+			require.NoError(t, err)
+			require.Zero(t, first)
+			require.Zero(t, last)
+			return
+		}
+		if err != nil {
+			require.ErrorIs(t, err, errNoMessage)
+			require.Zero(t, first)
+			require.Zero(t, last)
+			return
+		}
+		var all []json.RawMessage
+		require.NoError(t, json.Unmarshal(data, &all))
+		require.NotEmpty(t, all)
+		requireMark(t, first, all[0])
+		requireMark(t, last, all[len(all)-1])
+		requireMark(t, first, writtenMark(t, first))
+		requireMark(t, last, writtenMark(t, last))
+	})
+}
+
+// requireMark demands that want is read of raw where it is alone.
+func requireMark(t *testing.T, want messagestore.Mark, raw json.RawMessage) {
+	t.Helper()
+	first, last, err := readMarks(slices.Concat([]byte("["), raw, []byte("]")))
+	require.NoError(t, err)
+	require.Equal(t, want, first, "%s", raw)
+	require.Equal(t, want, last, "%s", raw)
+}
+
+// writtenMark writes a mark as dibs.read_category does.
+func writtenMark(t *testing.T, m messagestore.Mark) json.RawMessage {
+	t.Helper()
+	written := struct {
+		ID             uuid.UUID `json:"id"`
+		Stream         string    `json:"stream"`
+		Position       int64     `json:"position"`
+		GlobalPosition int64     `json:"globalPosition"`
+		Time           *int64    `json:"time"`
+	}{m.ID, string(m.Stream), int64(m.Position), int64(m.GlobalPosition), nil}
+	if !m.Time.IsZero() {
+		micros := m.Time.UnixMicro()
+		written.Time = &micros
+	}
+	raw, err := json.Marshal(written)
+	require.NoError(t, err)
+	return raw
+}
+
+// A timeline is the number that stands second in an epoch, or is not known; and the latest
+// of two never goes back.
+func FuzzATimelineIsTheEpochsOrNone(f *testing.F) {
+	form := regexp.MustCompile(`(?s)^([^/]*)/([0-9A-Fa-f]+)(/.*)?$`)
+	want := func(epoch string) *timeline {
+		match := form.FindStringSubmatch(epoch)
+		if match == nil {
+			return nil
+		}
+		number, ok := new(big.Int).SetString(match[2], 16)
+		if !ok || number.Cmp(big.NewInt(math.MaxUint32)) > 0 {
+			return nil
+		}
+		return &timeline{match[1], number.Uint64()}
+	}
+	f.Fuzz(func(t *testing.T, before, after string) {
+		one, two := timelineOf(before), timelineOf(after)
+		require.Equal(t, want(before), one)
+		require.Equal(t, want(after), two)
+
+		require.False(t, one.leftFor(one))
+		require.False(t, one.leftFor(two) && two.leftFor(one))
+		var l latest
+		require.Equal(t, one, l.see(one))
+		seen := two
+		if two == nil || two.leftFor(one) {
+			seen = one
+		}
+		require.Equal(t, seen, l.see(two))
+		require.False(t, seen.leftFor(one))
+		require.Equal(t, seen, l.see(nil), "what is not known says nothing")
+	})
+}
