@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is said is done, wherever among it the seed is: always, never, at one turn, or at
+// What is said is done, wherever among it the seed is: always, at one turn, or at
 // the same turns again; or it is refused.
 func FuzzASpecificationIsReadOrRefused(f *testing.F) {
 	f.Fuzz(func(t *testing.T, spec string) {
@@ -66,15 +66,14 @@ func requireTurn(t *testing.T, often string, turn int, hit bool) {
 	if n, counts := strings.CutPrefix(often, "@"); counts {
 		only, err := strconv.Atoi(n)
 		require.NoError(t, err)
+		require.Positive(t, only)
 		require.Equal(t, turn == only, hit)
 		return
 	}
 	chance, err := strconv.ParseFloat(often, 64)
 	require.NoError(t, err)
-	if chance >= 1 {
+	require.True(t, 0 < chance && chance <= 1, often)
+	if chance == 1 {
 		require.True(t, hit)
-	}
-	if chance <= 0 {
-		require.False(t, hit)
 	}
 }

@@ -47,7 +47,7 @@ func parse(spec string) (map[string]*point, error) {
 		switch {
 		case item == "":
 			continue
-		case !ok:
+		case !ok || name == "":
 			return nil, fmt.Errorf("%s: %q is no point=action:chance", Variable, item)
 		case name == "seed":
 			var err error
@@ -60,9 +60,13 @@ func parse(spec string) (map[string]*point, error) {
 		p := &point{do: do}
 		var err error
 		if turn, counts := strings.CutPrefix(chance, "@"); counts {
-			p.turn, err = strconv.Atoi(turn)
+			if p.turn, err = strconv.Atoi(turn); err == nil && p.turn < 1 {
+				err = fmt.Errorf("turn %d is not at least 1", p.turn)
+			}
 		} else {
-			p.chance, err = strconv.ParseFloat(chance, 64)
+			if p.chance, err = strconv.ParseFloat(chance, 64); err == nil && !(p.chance > 0 && p.chance <= 1) {
+				err = fmt.Errorf("chance %s is not above 0 and at most 1", chance)
+			}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %s: %w", Variable, name, err)

@@ -114,9 +114,13 @@ func (r *reader) read(before int) (Message, error) {
 	if length < 4 || length > 1<<30 {
 		return Message{}, errNoMessage
 	}
-	r.raw = append(r.raw, make([]byte, length-4)...)
-	if _, err := io.ReadFull(r.source, r.raw[header:]); err != nil {
-		return Message{}, err
+	for left := length - 4; left > 0; { // room is made for what comes, and not for what is said to
+		at, n := len(r.raw), min(left, 1<<20)
+		r.raw = append(r.raw, make([]byte, n)...)
+		if _, err := io.ReadFull(r.source, r.raw[at:]); err != nil {
+			return Message{}, err
+		}
+		left -= n
 	}
 	return Message{From: r.from, Size: len(r.raw), Body: r.raw[header:]}, nil
 }
