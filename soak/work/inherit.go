@@ -17,7 +17,7 @@ import (
 
 // mostInherited bounds how many writes a process asks about, since each question holds
 // writers off.
-const mostInherited = 6
+const mostInherited = 8
 
 // inherit finds out what became of some of what the process before left.
 func (w *caller) inherit() error {
