@@ -122,7 +122,8 @@ func (p *Postgres) Start(ctx context.Context) error {
 	}
 	defer log.Close()
 	cmd := exec.Command(filepath.Join(p.bin, "postgres"), "-D", "data", "-k", p.dir, "-p", "5432", //nolint:noctx // it outlives the call that starts it
-		"-c", "listen_addresses=", "-c", "max_connections=200", "-c", "deadlock_timeout=300ms", "-c", "log_line_prefix=%m [%p] %e ")
+		"-c", "listen_addresses=", "-c", "max_connections=200", "-c", "deadlock_timeout=300ms", "-c", "log_line_prefix=%m [%p] %e ",
+		"-c", "recovery_init_sync_method=syncfs") // to open each file first takes four fifths of a recovery
 	for _, setting := range p.settings {
 		cmd.Args = append(cmd.Args, "-c", setting)
 	}
