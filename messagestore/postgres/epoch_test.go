@@ -2,12 +2,12 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -79,8 +79,9 @@ func TestAnEpochThatIsRaisedIsAnotherThanAllBefore(t *testing.T) {
 	}
 	seen[epoch()] = true
 	raise := func() string {
+		t.Helper()
 		raised, err := admin.RaiseEpoch(t.Context())
-		assert.NoError(t, err)
+		require.NoError(t, err)
 		return raised
 	}
 	for range 3 {
@@ -101,11 +102,13 @@ func TestAnEpochThatIsRaisedIsAnotherThanAllBefore(t *testing.T) {
 	without := epoch()
 	require.NotEqual(t, without, raise())
 
+	errs := make([]error, 8)
 	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() { raise() })
+	for i := range errs {
+		all.Go(func() { _, errs[i] = admin.RaiseEpoch(t.Context()) })
 	}
 	all.Wait()
+	require.NoError(t, errors.Join(errs...))
 	require.Regexp(t, `/9\.[^/]+$`, epoch())
 }
 

@@ -261,7 +261,6 @@ func (p *Postgres) Socket() string { return filepath.Join(p.dir, ".s.PGSQL.5432"
 // Name is what the server was called when it was made.
 func (p *Postgres) Name() string { return filepath.Base(p.dir) }
 
-// Log is the path of the server's log.
 // Ready returns how often the server has said in its log that it is ready for whoever
 // connects. It reads on from where it read before.
 func (p *Postgres) Ready() (int, error) {
@@ -285,6 +284,7 @@ func (p *Postgres) Ready() (int, error) {
 	return p.ready, nil
 }
 
+// Log is the path of the server's log.
 func (p *Postgres) Log() string { return filepath.Join(p.dir, "log") }
 
 func (p *Postgres) lastOfLog() string {
