@@ -162,8 +162,11 @@ func (h *watchedHandler) Handle(ctx context.Context, m *messagestore.Recorded) e
 	}
 	h.mu.Unlock()
 	h.history.end(op, kind, end)
-	if fails && panics {
+	switch {
+	case fails && panics:
 		panic(err)
+	case !fails && err != nil && !errors.Is(err, poison{}) && h.gate != nil:
+		h.gate.wait(ctx, time.Now()) // and then it is handed over again
 	}
 	return err
 }

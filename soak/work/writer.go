@@ -305,6 +305,9 @@ func (w *caller) resolveBy(question *history.Event, ask func(context.Context) ([
 		if kind != history.Info {
 			return nil
 		}
+		if w.gate != nil {
+			w.gate.wait(context.Background(), time.Now())
+		}
 		<-time.After(time.Duration(w.random.Int64N(int64(askAgain))))
 	}
 	return fmt.Errorf("%s could not be resolved for %s", question.Ref, 10*resolveWithin)
