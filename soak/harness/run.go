@@ -95,7 +95,7 @@ func (o *Options) Draw() {
 // goroutines, whose writes go in groups. The consumers read a category each.
 func (o *Options) Press() {
 	random := rand.New(rand.NewPCG(o.Seed, 0x10af))
-	o.Life = 550 + random.IntN(200)
+	o.Life = 450 + random.IntN(150)
 	o.Load.Goroutines = 40 + random.IntN(16)
 	o.Load.Categories = o.Consumers
 	o.Load.Streams = 100 + random.IntN(200)

@@ -221,7 +221,11 @@ func (t Task) count(c Count) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(t.History, t.ProcessName()+CountEnding), encoded, 0o600)
+	path := filepath.Join(t.History, t.ProcessName()+CountEnding)
+	if err := os.WriteFile(path+".new", encoded, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path) // who is killed meanwhile leaves none, and not half of one
 }
 
 func (c *client) close() error {
