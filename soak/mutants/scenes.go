@@ -9,25 +9,29 @@ import (
 
 // A Scene is a load, and faults, that provoke some bugs.
 type Scene struct {
-	Name       string
-	writers    int
-	goroutines int           // of each writer
-	pause      int           // in milliseconds, about, between two writes
-	gap        time.Duration // the longest between two faults
-	least      time.Duration // of torment, in the first run
-	faults     []string
+	Name        string
+	writers     int
+	goroutines  int           // of each writer
+	pause       int           // in milliseconds, about, between two writes
+	gap         time.Duration // the longest between two faults
+	least       time.Duration // of torment, in the first run
+	faults      []string
+	categories  int
+	connections int32 // of each client
 }
 
 // Where the server is killed there is time to do something before it is killed again.
 var (
-	alone   = &Scene{"alone", 6, 1, 3, 0, 4 * time.Second, nil}   // most writes go by themselves
-	groups  = &Scene{"groups", 4, 10, 2, 0, 4 * time.Second, nil} // most go in groups
-	crashes = &Scene{"crashes", 3, 3, 5, 4 * time.Second, 8 * time.Second, []string{"kill-server", "kill-backend"}}
-	lonely  = &Scene{"lonely pauses", 6, 1, 5, time.Second, 10 * time.Second, []string{"past-deadline"}}
-	cuts    = &Scene{"cuts", 4, 3, 5, 2 * time.Second, 4 * time.Second, []string{"cut"}}
-	pauses  = &Scene{"pauses", 4, 4, 10, time.Second, 10 * time.Second, []string{"past-deadline"}}
-	twins   = &Scene{"twins", 3, 3, 5, time.Second, 4 * time.Second, []string{"twin"}}
-	resizes = &Scene{"resizes", 3, 3, 5, time.Second, 4 * time.Second, []string{"resize"}}
+	alone   = &Scene{"alone", 6, 1, 3, 0, 4 * time.Second, nil, 3, 4}   // most writes go by themselves
+	groups  = &Scene{"groups", 4, 10, 2, 0, 4 * time.Second, nil, 3, 4} // most go in groups
+	crashes = &Scene{"crashes", 3, 3, 5, 4 * time.Second, 8 * time.Second, []string{"kill-server", "kill-backend"}, 3, 4}
+	lonely  = &Scene{"lonely pauses", 6, 1, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 3, 4}
+	cuts    = &Scene{"cuts", 4, 3, 5, 2 * time.Second, 4 * time.Second, []string{"cut"}, 3, 4}
+	// Who asks waits for a writer that is stopped with a lock. So there are many categories, in most of which
+	// none is, and each has connections to spare.
+	pauses  = &Scene{"pauses", 4, 4, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 24, 12}
+	twins   = &Scene{"twins", 3, 3, 5, time.Second, 4 * time.Second, []string{"twin"}, 3, 4}
+	resizes = &Scene{"resizes", 3, 3, 5, time.Second, 4 * time.Second, []string{"resize"}, 3, 4}
 )
 
 // Options are those of a run of the scene, with a bug unless m is nil. Each round is twice as long
@@ -40,7 +44,7 @@ func (s *Scene) Options(m *Mutant, seed uint64, round int) harness.Options {
 	o.Draw()
 	o.Life, o.Gap, o.Stall = 0, s.gap, 8*time.Second
 	o.Load = work.Load{
-		Goroutines: s.goroutines, Categories: 3, Streams: 30, Skew: 1.1, MaxBytes: 16 << 10, Pause: s.pause, Lanes: 8, Connections: 4,
+		Goroutines: s.goroutines, Categories: s.categories, Streams: 30, Skew: 1.1, MaxBytes: 16 << 10, Pause: s.pause, Lanes: 8, Connections: s.connections,
 		Mix: work.Usual, Interval: 50, Batch: 100,
 	}
 	if m != nil {
