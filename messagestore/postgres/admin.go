@@ -20,9 +20,9 @@ import (
 var ErrInvalidRemoval = errors.New("invalid removal")
 
 // Admin does what members of the role dibs_admin may do beside reading: trim and
-// delete streams, raise the epoch, and look into the state of the store. It is safe for concurrent use
-// if db is; over a connection, its calls take turns, and over a transaction what it
-// does is the transaction's, which is at READ COMMITTED.
+// delete streams, raise the epoch, and look into the state of the store. It is safe for
+// concurrent use if db is; over a connection, its calls take turns, and over a transaction
+// what it does is the transaction's, which is at READ COMMITTED.
 type Admin struct {
 	driver  *Driver
 	queries adminQueries

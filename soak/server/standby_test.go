@@ -96,14 +96,21 @@ func TestStandbyThatStoppedToFollowHasWhatWasThereBefore(t *testing.T) {
 	require.Equal(t, []int{1}, kept(t, second))
 }
 
-func TestBackupIsRestoredAsItWasAndGoesOn(t *testing.T) {
-	t.Parallel()
-	_, pg := start(t)
+// backedUp returns a server that has kept 1 and 2, and a backup of it that has only 1.
+func backedUp(t *testing.T) (pg, backup *Postgres) {
+	t.Helper()
+	_, pg = start(t)
 	require.NoError(t, pg.exec(t.Context(), "create table kept (n int)"))
 	insert(t, pg, 1)
 	backup, err := pg.NewBackup(t.Context(), "backup")
 	require.NoError(t, err)
 	insert(t, pg, 2)
+	return pg, backup
+}
+
+func TestBackupIsRestoredAsItWasAndGoesOn(t *testing.T) {
+	t.Parallel()
+	pg, backup := backedUp(t)
 	require.NoError(t, pg.Stop())
 
 	require.NoError(t, backup.Restore(t.Context()))
@@ -120,12 +127,7 @@ func TestBackupIsRestoredAsItWasAndGoesOn(t *testing.T) {
 
 func TestFilesThatArePutBackAreOfTheTimelineThatTheyWereOf(t *testing.T) {
 	t.Parallel()
-	_, pg := start(t)
-	require.NoError(t, pg.exec(t.Context(), "create table kept (n int)"))
-	insert(t, pg, 1)
-	backup, err := pg.NewBackup(t.Context(), "backup")
-	require.NoError(t, err)
-	insert(t, pg, 2)
+	pg, backup := backedUp(t)
 	require.NoError(t, pg.Kill())
 
 	require.NoError(t, backup.Start(t.Context()))
