@@ -45,7 +45,8 @@ func (c checkRun) Run(ctx context.Context) error {
 		guards.Faults = r.Options.Chosen()
 	}
 	if lossy := failovers.Lossy(); lossy > 0 {
-		guards.Undone, guards.Ahead, guards.Overtaken = lossy, lossy, (lossy+1)/2
+		ahead := lossy - failovers.PutBacks // where nobody is
+		guards.Undone, guards.Ahead, guards.Overtaken, guards.ByEpoch = lossy, ahead, (ahead+1)/2, failovers.PutBacks
 	}
 	if failovers.Total() > 0 {
 		guards.Takeovers = guards.Ahead // nobody else has a reason to stop

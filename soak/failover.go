@@ -63,5 +63,6 @@ func failoverFigures(want harness.Failovers, r *harness.Result, v *check.Verdict
 		{name: "consumers ahead of the store", got: thousands(int(v.Checked[check.Rewind]))},
 		{name: "  of a store that had grown past them", got: thousands(int(v.Overtaken))},
 		none("  silently", v.Silent),
+		{name: "consumers that only the epoch told", got: thousands(int(v.ByEpoch))},
 	}
 }

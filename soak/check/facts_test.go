@@ -15,7 +15,7 @@ import (
 
 func goodFacts() *check.Facts {
 	f := &check.Facts{
-		Lag: map[string]int64{"audit": 0}, Usable: map[string]bool{"pool": true},
+		Lag: map[string]int64{"audit": 0}, Usable: map[string]bool{"store": true, "writer-1.1": true},
 		Goroutines: []check.Goroutines{{Proc: "writer-1", Before: 3, After: 3}},
 		Canaries:   2,
 		PostgreSQL: &check.PostgreSQL{Amcheck: true, Log: []check.LogLine{
@@ -79,7 +79,7 @@ func TestEachBadFactBreaksItsInvariant(t *testing.T) {
 		plant  func(w *world)
 	}{
 		{"a consumer lags", check.Liveness, func(w *world) { w.facts.Lag["audit"] = 1 }},
-		{"a pool is used up", check.Liveness, func(w *world) { w.facts.Usable["pool"] = false }},
+		{"a pool is used up", check.Liveness, func(w *world) { w.facts.Usable["writer-1.1"] = false }},
 		{"a goroutine is left", check.Liveness, func(w *world) { w.facts.Goroutines[0].After = 4 }},
 		{"a lock is held", check.Liveness, func(w *world) { w.facts.PostgreSQL.Locks = []string{"advisory 1 2"} }},
 		{"a transaction is open", check.Liveness, func(w *world) { w.facts.PostgreSQL.IdleTransactions = []string{"select 1"} }},

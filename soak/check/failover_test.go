@@ -348,3 +348,42 @@ func TestWhatAFailoverUndidMayBeWrittenAgainElsewhereAtItsGlobalPosition(t *test
 		require.Positive(t, v.Broken[check.Order], "%v", v) // nobody can have read it there then
 	}
 }
+
+// A consumer that is behind may have read nothing that a backup does not have. Only the epoch tells it that what it
+// has handled since is undone.
+func TestAConsumerWhoseWorkABackupUndidMustBeTold(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"told", "not told", "it had recorded", "it had read on", "it had handled it before"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			w := &world{}
+			all := w.write(10, 20, stream, anyVersion, 2)
+			first := w.consume("consumer-1", "audit", 5, 230, 10, 10)
+			first.handle(30, 35, w.row(all, 0))
+			w.failover(100, 200, 2)
+			w.do("harness", 120, 190, history.OK, history.Event{Func: history.Fault, Class: "asynchronous"}, history.Event{})
+			at := int64(130)
+			if how == "it had handled it before" {
+				at = 105
+			}
+			first.handle(at, at+5, w.row(all, 1))
+			switch how {
+			case "told":
+				first.run.end.Kind, first.run.end.Class = history.Fail, history.Epoch
+			case "it had recorded":
+				first.record(140, 145, 3)
+			case "it had read on":
+				first.fetch(140, 5)
+				first.run.end.Kind, first.run.end.Class = history.Fail, history.Ahead
+			}
+			v := w.verdict(t, nil)
+			if how != "not told" {
+				require.True(t, v.Passed(), "%v", v)
+				require.Equal(t, how == "told", v.ByEpoch == 1)
+				return
+			}
+			require.Equal(t, []check.Invariant{check.Rewind}, slices.Sorted(maps.Keys(v.Broken)), "%v", v)
+			require.EqualValues(t, 1, v.Silent)
+		})
+	}
+}

@@ -44,8 +44,9 @@ type Guards struct {
 	// these must have been let read only after it had grown past them.
 	Undone, Ahead, Overtaken int
 
-	// Epochs is how many runs of consumers must have begun again in another epoch of the store.
-	Epochs int
+	// Epochs is how many runs of consumers must have begun again in another epoch of the store, and ByEpoch
+	// how many of these nothing else can have told that it went back.
+	Epochs, ByEpoch int
 
 	// Reused is how many reservations must have met their key used for something else.
 	Reused int
@@ -154,6 +155,7 @@ func checkGuards(r *run, f *Facts) {
 		}
 	}
 	atLeast("runs of consumers began again in another epoch", epochs, g.Epochs)
+	atLeast("runs of consumers were told by the epoch alone", int(v.ByEpoch), g.ByEpoch)
 	reused := 0
 	for i := range r.reserves {
 		if r.reserves[i].kind == fail && r.reserves[i].class == keyReused {
@@ -211,12 +213,12 @@ func guardFacts(f *Facts, short func(string, ...any)) {
 		return
 	}
 	for what, missing := range map[string]bool{
-		"the lag of no consumer was measured":       len(f.Lag) == 0,
-		"nobody tried whether the store is usable":  len(f.Usable) == 0,
-		"the goroutines of no process were counted": len(f.Goroutines) == 0,
-		"no process's memory was measured":          len(f.Memory) == 0,
-		"no canary was looked for":                  f.Canaries == 0,
-		"pg_amcheck did not run":                    f.PostgreSQL != nil && !f.PostgreSQL.Amcheck,
+		"the lag of no consumer was measured":         len(f.Lag) == 0,
+		"no client tried whether its store is usable": len(f.Usable) <= 1, // the harness's own
+		"the goroutines of no process were counted":   len(f.Goroutines) == 0,
+		"no process's memory was measured":            len(f.Memory) == 0,
+		"no canary was looked for":                    f.Canaries == 0,
+		"pg_amcheck did not run":                      f.PostgreSQL != nil && !f.PostgreSQL.Amcheck,
 	} {
 		if missing {
 			short("%s", what)

@@ -38,6 +38,51 @@ func checkRewinds(r *run) {
 		}
 	}
 	r.checkAlarms()
+	for i := range r.failovers {
+		r.checkEpochs(&r.failovers[i], last)
+	}
+}
+
+// checkEpochs looks at the runs that only the epoch can have told that a backup was put back: all that they had
+// read was in it, and they had recorded nothing since it was taken; but what they handled since is undone. So
+// they must not go on.
+func (r *run) checkEpochs(f *failover, last []int64) {
+	taken := int64(history.Never) // when the backup was
+	for i := range r.faults {
+		if x := &r.faults[i]; x.name == f.name && f.time < x.time && x.time < f.end {
+			taken = x.time
+		}
+	}
+	handled, otherwise := map[int32]bool{}, map[int32]bool{}
+	for i := range r.deliveries {
+		d := &r.deliveries[i]
+		if d.kind == ok && taken < d.time && d.end < f.end && d.global <= f.heads[r.lives[d.life].category] {
+			handled[d.life] = true
+		}
+	}
+	for i := range r.fetches {
+		if p := &r.fetches[i]; r.beyond(p, f) {
+			otherwise[p.life] = true
+		}
+	}
+	for i := range r.puts {
+		if p := &r.puts[i]; p.kind != fail && p.end > f.time && p.time < f.end {
+			otherwise[p.life] = true
+		}
+	}
+	for _, n := range sorted(handled) {
+		l := &r.lives[n]
+		if otherwise[n] || last[n] <= f.end {
+			continue
+		}
+		r.verdict.ByEpoch++
+		if !l.ended || l.class != anotherEpoch {
+			r.verdict.Silent++
+			name := r.consumers.list[l.consumer]
+			r.verdict.broken(Rewind, subject{ops: []history.Ref{l.ref, f.ref}, consumer: name},
+				"what %s had handled since a backup was taken is undone, and it was never told that the backup was put back", name)
+		}
+	}
 }
 
 // beyond says that a position is of something that a failover did not keep.

@@ -73,6 +73,9 @@ type Verdict struct {
 	// were ahead, were not told.
 	Overtaken, Silent int64
 
+	// ByEpoch is how many consumers only the epoch can have told that a backup was put back.
+	ByEpoch int64
+
 	// Done is how many operations of each kind were done.
 	Done map[history.Func]int
 

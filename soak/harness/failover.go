@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -133,62 +135,117 @@ func (n *nemesis) failOverAsync(ctx context.Context, random *rand.Rand, name str
 	if err := standby.Promote(ctx); err != nil {
 		return err
 	}
-	return n.rewindTo(ctx, op, standby, lost)
+	return n.rewindTo(ctx, op, standby, lost, n.everySecond())
 }
 
 // restore loses what is acknowledged after the end of a backup. Clients go on meanwhile,
 // though docs/dba.md says that those that consume should not.
 func (n *nemesis) restore(ctx context.Context, random *rand.Rand, name string) error {
-	return n.goBack(ctx, random, name, RestoreLoss, (*server.Postgres).Restore)
-}
-
-// putBack loses as much, and the server does not know of it. So the epoch is raised, before
-// anybody reaches the server.
-func (n *nemesis) putBack(ctx context.Context, random *rand.Rand, name string) error {
-	return n.goBack(ctx, random, name, PutBackLoss, func(backup *server.Postgres, ctx context.Context) error {
-		if err := backup.Start(ctx); err != nil {
-			return err
-		}
-		conn, err := pgx.Connect(ctx, backup.URL(database))
-		if err != nil {
-			return err
-		}
-		defer conn.Close(context.WithoutCancel(ctx))
-		_, err = postgres.NewAdmin(conn, nil).RaiseEpoch(ctx)
-		return err
-	})
-}
-
-func (n *nemesis) goBack(
-	ctx context.Context, random *rand.Rand, name, way string, start func(backup *server.Postgres, ctx context.Context) error,
-) error {
-	op, err := n.history.Begin(&history.Event{Func: history.Failover, Class: way})
-	if err != nil {
-		return err
-	}
-	backup, err := n.postgres.NewBackup(ctx, name)
+	op, backup, err := n.backUp(ctx, name, RestoreLoss)
 	if err != nil {
 		return err
 	}
 	wait(ctx, between(random, 500*time.Millisecond, 2*time.Second))
-	defer n.begin(way, n.postgres.Name())()
-	end := n.postgres.Stop
-	if random.IntN(2) == 0 {
-		end = n.postgres.Kill
+	defer n.begin(RestoreLoss, n.postgres.Name())()
+	lost, err := head(ctx, n.postgres)
+	if err := errors.Join(err, n.end(random), n.crashed()); err != nil {
+		return err
+	}
+	if err := backup.Restore(ctx); err != nil {
+		return err
+	}
+	return n.rewindTo(ctx, op, backup, lost, n.everySecond())
+}
+
+// putBack loses as much, and the server does not know of it. So the epoch is raised, before
+// anybody reaches the server. Consumers need it: when the backup is taken they are behind,
+// and all they read since is in it; but what their handlers write since is not, and that
+// they have read on they have no time to record.
+func (n *nemesis) putBack(ctx context.Context, random *rand.Rand, name string) error {
+	goOn := stop(n.consuming())
+	defer goOn()
+	wait(ctx, between(random, 2*time.Second, 4*time.Second)) // and fall behind
+	op, backup, err := n.backUp(ctx, name, PutBackLoss)
+	if err != nil {
+		return err
 	}
 	lost, err := head(ctx, n.postgres)
-	if err := errors.Join(err, end(), n.crashed()); err != nil {
+	if err != nil {
 		return err
 	}
-	if err := start(backup, ctx); err != nil {
+	release, err := n.holdRecordings(ctx)
+	if err != nil {
 		return err
 	}
-	return n.rewindTo(ctx, op, backup, lost)
+	defer release()
+	defer n.begin(PutBackLoss, n.postgres.Name())()
+	goOn()
+	wait(ctx, between(random, 50*time.Millisecond, 200*time.Millisecond))
+	if err := errors.Join(n.end(random), n.crashed()); err != nil {
+		return err
+	}
+	if err := backup.Start(ctx); err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(ctx, backup.URL(database))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if _, err := postgres.NewAdmin(conn, nil).RaiseEpoch(ctx); err != nil {
+		return err
+	}
+	return n.rewindTo(ctx, op, backup, lost, true)
+}
+
+// stop stops who is in the slots now, until the function that it returns is called.
+func stop(slots []*slot) (goOn func()) {
+	var stopped []*server.Child
+	for _, s := range slots {
+		stopped = append(stopped, s.signal(syscall.SIGSTOP))
+	}
+	return sync.OnceFunc(func() {
+		for _, child := range stopped {
+			child.Signal(syscall.SIGCONT)
+		}
+	})
+}
+
+// holdRecordings keeps consumers from recording positions, before which they look at the epoch.
+func (n *nemesis) holdRecordings(ctx context.Context) (release func(), err error) {
+	conn, err := pgx.Connect(ctx, n.postgres.URL(database))
+	if err != nil {
+		return nil, err
+	}
+	for _, statement := range []string{"set lock_timeout = '10s'", "begin", "lock table dibs.epochs in access exclusive mode"} {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return nil, errors.Join(err, conn.Close(ctx))
+		}
+	}
+	return func() { _ = conn.Close(context.WithoutCancel(ctx)) }, nil // the server is gone
+}
+
+// backUp takes a backup, of which a failover is that goes back to it.
+func (n *nemesis) backUp(ctx context.Context, name, way string) (op uint64, backup *server.Postgres, err error) {
+	op, err = n.history.Begin(&history.Event{Func: history.Failover, Class: way})
+	if err != nil {
+		return 0, nil, err
+	}
+	backup, err = n.postgres.NewBackup(ctx, name)
+	return op, backup, err
+}
+
+// end ends the server, in order or not.
+func (n *nemesis) end(random *rand.Rand) error {
+	if random.IntN(2) == 0 {
+		return n.postgres.Kill()
+	}
+	return n.postgres.Stop()
 }
 
 // rewindTo has clients go on with a server that has lost something, once it is known what
-// it has. Every second time only writers do at first, until there is more than was lost.
-func (n *nemesis) rewindTo(ctx context.Context, op uint64, next *server.Postgres, lost messagestore.GlobalPosition) error {
+// it has. If it is to grow, only writers do at first, until there is more than was lost.
+func (n *nemesis) rewindTo(ctx context.Context, op uint64, next *server.Postgres, lost messagestore.GlobalPosition, grow bool) error {
 	kept, err := heads(ctx, next)
 	if err != nil {
 		return err
@@ -196,12 +253,18 @@ func (n *nemesis) rewindTo(ctx context.Context, op uint64, next *server.Postgres
 	if err := n.history.End(op, history.OK, &history.Event{Func: history.Failover, Appends: kept}); err != nil {
 		return err
 	}
-	if n.rewinds++; n.rewinds%2 == 1 {
+	if grow {
 		if err := n.overtake(ctx, next, lost); err != nil {
 			return err
 		}
 	}
 	return n.moveTo(next)
+}
+
+// everySecond is true for the first, the third, and so on.
+func (n *nemesis) everySecond() bool {
+	n.rewinds++
+	return n.rewinds%2 == 1
 }
 
 const (
@@ -287,18 +350,31 @@ func (n *nemesis) moveTo(next *server.Postgres) error {
 // missingEffects looks for messages that a consumer has not had the effect of in the store
 // in the end: what a failover undid of it is to be done again.
 func (r *run) missingEffects(ctx context.Context, db *pgxpool.Pool) (complaints []string, err error) {
-	for name, category := range r.effects {
-		var missing int
-		err := db.QueryRow(ctx, `
-			select count(*) from dibs.messages m where category = $1 and not exists (
-				select from dibs.messages e where e.category = $2 and e.data ->> 'of' = m.id::text)`,
-			string(category), string(work.EffectCategory(name))).Scan(&missing)
-		if err != nil {
-			return nil, err
-		}
-		if missing > 0 {
-			complaints = append(complaints, fmt.Sprintf("%s of %s has handled all, and the effects of %d messages are missing", name, category, missing))
+	missing := func(what, question string, args ...any) {
+		var n int
+		scanned := db.QueryRow(ctx, question, args...).Scan(&n)
+		err = errors.Join(err, scanned)
+		if n > 0 {
+			complaints = append(complaints, fmt.Sprintf("%s: of %d there is none", what, n))
 		}
 	}
-	return complaints, nil
+	for name, category := range r.effects {
+		missing(fmt.Sprintf("effects by %s of the messages of %s, all of which it has handled", name, category), `
+			select count(*) from dibs.messages m where category = $1 and not exists (
+				select from dibs.messages e where e.category = $2 and e.data ->> 'of' = m.id::text)`,
+			string(category), string(work.EffectCategory(name)))
+	}
+	for name, category := range r.keyed {
+		missing(fmt.Sprintf("effects by %s of the keys of %s, all of whose commands it has handled", name, category), `
+			select count(distinct m.data ->> 'key') from dibs.messages m where category = $1 and type = $3 and not exists (
+				select from dibs.messages e where e.category = $2 and e.data ->> 'key' = m.data ->> 'key')`,
+			string(category), string(work.EffectCategory(name)), work.Do{}.MessageType())
+	}
+	for name, category := range r.parking {
+		missing(fmt.Sprintf("dead letters of %s for the messages of %s that it gives up on", name, category), `
+			select count(*) from dibs.messages m where category = $1 and type = $3 and not exists (
+				select from dibs.messages e where e.stream_name = $2 || m.id::text)`,
+			string(category), string(category.WithType("deadLetter").Stream(name))+"+", work.PoisonType)
+	}
+	return complaints, err
 }

@@ -4,6 +4,7 @@ package harness
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
@@ -80,7 +81,7 @@ func (o *Options) Draw() {
 		Categories: 2 + random.IntN(4),
 		Streams:    20 + random.IntN(200),
 		Skew:       1.1 + random.Float64(),
-		MaxBytes:   messagestore.MaxMessageBytes - 4<<10,
+		MaxBytes:   messagestore.MaxMessageBytes,
 		Pause:      1 + random.IntN(8),
 		Mix:        work.Usual.Draw(random),
 		Interval:   10 + random.IntN(90),
@@ -153,6 +154,8 @@ type run struct {
 	quiet    held                             // when all was done, and the clients were there
 	wanted   map[messagestore.Category]bool   // that consumers read
 	effects  map[string]messagestore.Category // what they read who have effects in the store, by name
+	keyed    map[string]messagestore.Category // what they read who have one effect for each key
+	parking  map[string]messagestore.Category // what they read who park
 
 	// needStore are the clients, there all the time, whose handlers do nothing without the
 	// store. What another handles after a kill may be what it had read before.
@@ -199,7 +202,8 @@ func Run(ctx context.Context, options Options, log zerolog.Logger) (result *Resu
 	if options.Out, err = filepath.Abs(options.Out); err != nil {
 		return nil, err
 	}
-	r := &run{options: options, log: log, proxies: map[work.Role]*proxy{}, memory: newSampler(), wanted: map[messagestore.Category]bool{}, effects: map[string]messagestore.Category{}}
+	r := &run{options: options, log: log, proxies: map[work.Role]*proxy{}, memory: newSampler(), wanted: map[messagestore.Category]bool{}, effects: map[string]messagestore.Category{},
+		keyed: map[string]messagestore.Category{}, parking: map[string]messagestore.Category{}}
 	if r.history, err = history.Create(options.Out, "nemesis"); err != nil {
 		return nil, err
 	}
@@ -346,7 +350,9 @@ func (r *run) populate() error {
 		task.Name, task.Consumer = fmt.Sprintf("consumer-%d", i), fmt.Sprintf("consumer%d", i)
 		task.Category = work.Events(i % r.options.Load.Categories)
 		task.Parks = i%3 == 2
-		if !task.Parks {
+		if task.Parks {
+			r.parking[task.Consumer] = task.Category
+		} else {
 			r.needStore = append(r.needStore, task.Name)
 			r.effects[task.Consumer] = task.Category
 		}
@@ -365,6 +371,7 @@ func (r *run) populate() error {
 		if i > 1 {
 			break // one process for each identity
 		}
+		r.keyed[task.Consumer] = task.Category
 		r.needStore = append(r.needStore, task.Name)
 		if _, err := r.clients.add(task.Name, task); err != nil {
 			return err
@@ -585,11 +592,18 @@ func (r *run) look(ctx context.Context, result *Result) error {
 	if result.Messages, err = writeRows(ctx, store, filepath.Join(r.options.Out, RowsFile)); err != nil {
 		return err
 	}
+	if r.postgres != nil {
+		if there := r.messages(ctx); int64(there) != result.Messages {
+			result.Complaints = append(result.Complaints, fmt.Sprintf("the categories have %d messages, and the table has %d", result.Messages, there))
+		}
+	}
 	if result.Facts, err = r.facts(ctx, store); err != nil {
 		return err
 	}
 	if r.postgres == nil {
-		return nil
+		damage, err := damageOf(ctx, strings.TrimPrefix(r.url, "sqlite:"))
+		result.Complaints = append(result.Complaints, damage...)
+		return err
 	}
 	if r.options.Mutant == nil { // which may be in the schema
 		complaints, err := asMigrated(ctx, r.url)
@@ -623,6 +637,30 @@ func (r *run) look(ctx context.Context, result *Result) error {
 		result.Complaints = append(result.Complaints, "verify: "+v.String())
 	}
 	return nil
+}
+
+// damageOf returns what SQLite itself finds wrong in a file.
+func damageOf(ctx context.Context, path string) (damage []string, err error) {
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close()
+	rows, err := db.QueryContext(ctx, "PRAGMA integrity_check")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var line string
+		if err := rows.Scan(&line); err != nil {
+			return nil, err
+		}
+		if line != "ok" {
+			damage = append(damage, "integrity_check: "+line)
+		}
+	}
+	return damage, rows.Err()
 }
 
 // Chosen returns the names of the faults that there were to choose from.

@@ -116,6 +116,9 @@ func writes() []*Mutant {
 			edit("append_each", "when v.expected = v.version or v.expected = -2 then 'w'", "when true then 'w'"),
 			edit("follow_each", "when expected[w] in (versions_found[first], -2) then 'w'", "when true then 'w'"),
 		), groups, version},
+		{"repeat-is-conflict", "a write by itself that is tried again, when its stream is beyond its version, has met a conflict", sql(
+			edit("append_one", "elsif not exists (select from dibs.messages m where m.id = message_id) then", "else"),
+		), alone, []check.Invariant{check.Reported}},
 		{"id-any-content", "other content with an id that is taken is a duplicate", sql(
 			edit("find_recorded", `
 				or m.type <> r.type
@@ -181,6 +184,7 @@ func consumers() []*Mutant {
 		{"resize-from-the-top", "a group of another size begins where the first member was, and not the last", code("consumer/highest"), resizes, skips},
 		{"panic-is-success", "a message is handled at which the handler panics", code("consumer/panic"), groups, skips},
 		{"park-nothing", "a message is given up on, and not kept", code("consumer/unparked"), groups, skips},
+		{"one-epoch", "a consumer goes on where the epoch is another", code("consumer/epoch"), backups, []check.Invariant{check.Rewind}},
 		{"no-lanes", "messages of one stream are handled side by side", code("consumer/lanes"), groups, []check.Invariant{check.Order}},
 	}
 }

@@ -18,20 +18,24 @@ type Scene struct {
 	faults      []string
 	categories  int
 	connections int32 // of each client
+	failovers   harness.Failovers
 }
+
+var none harness.Failovers
 
 // Where the server is killed there is time to do something before it is killed again.
 var (
-	alone   = &Scene{"alone", 6, 1, 3, 0, 4 * time.Second, nil, 3, 4}   // most writes go by themselves
-	groups  = &Scene{"groups", 4, 10, 2, 0, 4 * time.Second, nil, 3, 4} // most go in groups
-	crashes = &Scene{"crashes", 3, 3, 5, 4 * time.Second, 8 * time.Second, []string{"kill-server", "kill-backend"}, 3, 4}
-	lonely  = &Scene{"lonely pauses", 6, 1, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 3, 4}
-	cuts    = &Scene{"cuts", 4, 3, 5, 2 * time.Second, 4 * time.Second, []string{"cut"}, 3, 4}
+	alone   = &Scene{"alone", 6, 1, 3, 0, 4 * time.Second, nil, 3, 4, none}   // most writes go by themselves
+	groups  = &Scene{"groups", 4, 10, 2, 0, 4 * time.Second, nil, 3, 4, none} // most go in groups
+	crashes = &Scene{"crashes", 3, 3, 5, 4 * time.Second, 8 * time.Second, []string{"kill-server", "kill-backend"}, 3, 4, none}
+	lonely  = &Scene{"lonely pauses", 6, 1, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 3, 4, none}
+	cuts    = &Scene{"cuts", 4, 3, 5, 2 * time.Second, 4 * time.Second, []string{"cut"}, 3, 4, none}
 	// Who asks waits for a writer that is stopped with a lock. So there are many categories, in most of which
 	// none is, and each has connections to spare.
-	pauses  = &Scene{"pauses", 4, 4, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 24, 12}
-	twins   = &Scene{"twins", 3, 3, 5, time.Second, 4 * time.Second, []string{"twin"}, 3, 4}
-	resizes = &Scene{"resizes", 3, 3, 5, time.Second, 4 * time.Second, []string{"resize"}, 3, 4}
+	pauses  = &Scene{"pauses", 4, 4, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 24, 12, none}
+	twins   = &Scene{"twins", 3, 3, 5, time.Second, 4 * time.Second, []string{"twin"}, 3, 4, none}
+	resizes = &Scene{"resizes", 3, 3, 5, time.Second, 4 * time.Second, []string{"resize"}, 3, 4, none}
+	backups = &Scene{"backups", 3, 3, 5, 0, 4 * time.Second, nil, 3, 4, harness.Failovers{PutBacks: 1}}
 )
 
 // Options are those of a run of the scene, with a bug unless m is nil. Each round is twice as long
@@ -42,7 +46,7 @@ func (s *Scene) Options(m *Mutant, seed uint64, round int) harness.Options {
 		o.Faults = []string{"none"}
 	}
 	o.Draw()
-	o.Life, o.Gap, o.Stall = 0, s.gap, 8*time.Second
+	o.Life, o.Gap, o.Stall, o.Failovers = 0, s.gap, 8*time.Second, s.failovers
 	o.Load = work.Load{
 		Goroutines: s.goroutines, Categories: s.categories, Streams: 30, Skew: 1.1, MaxBytes: 16 << 10, Pause: s.pause, Lanes: 8, Connections: s.connections,
 		Mix: work.Usual, Interval: 50, Batch: 100,

@@ -206,7 +206,7 @@ func (poison) Park() bool    { return true }
 // go back the version proves nothing: the effect of a message that was undone is there, if
 // it was in hand. Then the id alone says what is done.
 func (w *watched) effect(ctx context.Context, m *messagestore.Recorded) error {
-	if w.task.Parks && m.Type == poisonType {
+	if w.task.Parks && m.Type == PoisonType {
 		return poison{}
 	}
 	var err error

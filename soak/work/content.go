@@ -25,7 +25,7 @@ const (
 // The types of messages.
 const (
 	eventType  = "Happened"
-	poisonType = "Poison" // that some consumers park
+	PoisonType = "Poison" // what some consumers park
 )
 
 // Canary is in every message and in every password: what is logged has it not.
@@ -49,13 +49,16 @@ func (c *content) value() uint64 {
 func (c *content) body() messagestore.Raw {
 	messageType := eventType
 	if c.random.IntN(500) == 0 {
-		messageType = poisonType
+		messageType = PoisonType
 	}
 	return messagestore.Raw{Type: messageType, Data: c.data(c.value(), c.size())}
 }
 
-// size is spread evenly over the orders of magnitude, and seldom large.
+// size is spread evenly over the orders of magnitude, and seldom large; once in a while it is all there may be.
 func (c *content) size() int {
+	if c.random.IntN(5000) == 0 {
+		return c.max
+	}
 	most := 2 << 10
 	switch c.random.IntN(1000) {
 	case 0:
@@ -78,10 +81,14 @@ func (c *content) data(value uint64, size int) json.RawMessage {
 		b.WriteString(`,"deep":` + strings.Repeat(`[{"":`, 20) + `0` + strings.Repeat(`}]`, 20))
 	}
 	b.WriteString(`,"text":"` + Canary)
-	for b.Len() < size {
+	const longest, end = 64, `"}` // of a piece of text
+	for b.Len() < size-longest {
 		c.text(&b)
 	}
-	b.WriteString(`"}`)
+	for b.Len() < size-len(end) {
+		b.WriteByte('x')
+	}
+	b.WriteString(end)
 	return json.RawMessage(b.String())
 }
 

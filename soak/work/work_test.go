@@ -23,7 +23,7 @@ func newContent(most int) *content {
 func TestEveryContentIsTakenAndReadBackTheSame(t *testing.T) {
 	t.Parallel()
 	store := messagestore.New(memory.New(), nil)
-	c := newContent(messagestore.MaxMessageBytes - 4<<10)
+	c := newContent(messagestore.MaxMessageBytes)
 	values := map[uint64]bool{}
 	for i := range uint64(300) {
 		body := c.body()
