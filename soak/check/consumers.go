@@ -2,6 +2,7 @@ package check
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sort"
 	"strings"
@@ -406,57 +407,133 @@ func (g *group) answered() func(*put) int64 {
 	}
 }
 
-// checkRedeliveries checks invariant 14: each run after a member's first hands over again at
-// most an interval and a batch, and twice that where it ran beside another. A new generation
-// may begin from where its slowest member was.
+// checkRedeliveries checks invariant 14: each run hands over again at most an interval and a batch of what
+// those before it had, and as much of each that was at work beside it. The first runs of another size may
+// begin where the slowest member was.
 func (g *group) checkRedeliveries() {
 	r := g.r
-	type identity struct{ generation, size, member int }
-	ran := map[identity][]int32{}
-	for _, n := range g.lives {
-		l := &r.lives[n]
-		id := identity{l.generation, l.size, l.member}
-		ran[id] = append(ran[id], n)
-	}
-	allowed := int64(0)
-	for _, lives := range ran {
-		slices.SortFunc(lives, func(i, j int32) int { return cmp.Compare(r.lives[i].time, r.lives[j].time) })
-		for k, n := range lives[1:] {
-			l, before := &r.lives[n], &r.lives[lives[k]]
-			allowed += l.allowance
-			if before.end > l.time {
-				allowed += l.allowance
-			}
-		}
-	}
-	type once struct {
-		row        int32
+	allowed, lowest := g.allowances(), g.lowest()
+	type last struct {
+		time       int64
 		generation int
 	}
-	seen := map[once]int64{} // when it was last handed over
+	seen := map[int32]last{} // when a row was last handed over
 	kept := g.kept()
-	again := int64(0)
-	var first []uuid.UUID
+	again := map[int32]int64{}
+	first := map[int32]uuid.UUID{}
 	for _, n := range g.deliveries {
 		d := &r.deliveries[n]
 		i := g.index(d.row)
 		if i < 0 || d.again || g.parked[i] < d.time {
 			continue
 		}
-		o := once{d.row, r.lives[d.life].generation}
-		if before, was := seen[o]; was && !g.rewound(d, before, kept) {
-			again++
-			if len(first) == 0 {
-				first = append(first, r.rows[d.row].id)
-			}
+		generation := r.lives[d.life].generation
+		before, was := seen[d.row]
+		seen[d.row] = last{d.time, generation}
+		if !was || g.rewound(d, before.time, kept) || before.generation != generation && r.rows[d.row].global >= lowest[generation] {
+			continue
 		}
-		seen[o] = d.time
+		if again[d.life]++; again[d.life] == 1 {
+			first[d.life] = r.rows[d.row].id
+		}
 	}
 	r.verdict.checked(RedeliveryBound, len(g.deliveries))
-	if again > allowed {
-		r.verdict.broken(RedeliveryBound, subject{consumer: g.name, ids: first},
-			"%s was handed %d messages again, and its %d runs allow %d; the first of them", g.name, again, len(g.lives), allowed)
+	for life, times := range again {
+		if times > allowed[life] {
+			r.verdict.broken(RedeliveryBound, subject{consumer: g.name, ids: []uuid.UUID{first[life]}, ops: []history.Ref{r.lives[life].ref}},
+				"a run of %s was handed %d messages again, and may be %d; the first of them", g.name, times, allowed[life])
+		}
 	}
+}
+
+// allowances returns how many messages each life may be handed again.
+func (g *group) allowances() map[int32]int64 {
+	r := g.r
+	active := map[int32]span{} // from the begin of each life to the last that is known of it
+	for _, n := range g.lives {
+		active[n] = span{r.lives[n].time, r.lives[n].time}
+	}
+	sign := func(life int32, at int64) {
+		s := active[life]
+		active[life] = span{s.from, max(s.to, at)}
+	}
+	for _, n := range g.deliveries {
+		sign(r.deliveries[n].life, r.deliveries[n].time)
+	}
+	for _, n := range g.puts {
+		sign(r.puts[n].life, r.puts[n].time)
+	}
+	lives := map[member][]int32{}
+	for _, n := range g.lives {
+		l := &r.lives[n]
+		m := member{l.generation, l.size, l.member}
+		lives[m] = append(lives[m], n)
+	}
+	allowed := map[int32]int64{}
+	for _, all := range lives {
+		most := int64(0)
+		for _, n := range all {
+			most = max(most, r.lives[n].allowance)
+		}
+		slices.SortFunc(all, func(i, j int32) int { return cmp.Compare(active[i].from, active[j].from) })
+		for k, n := range all {
+			allowed[n] += most
+			for _, other := range all[k+1:] {
+				if active[other].from > active[n].to {
+					break
+				}
+				allowed[n] += most
+				allowed[other] += most
+			}
+		}
+	}
+	return allowed
+}
+
+// lowest returns, for each generation, the global position from which its runs may begin: the lowest
+// that the members of the one before had recorded when its first began.
+func (g *group) lowest() map[int]int64 {
+	r := g.r
+	began := map[int]int64{}
+	members := map[int]map[int]int64{} // of each generation: how far each had recorded, from 0 on
+	sizes := map[int]int{}
+	for _, n := range g.lives {
+		l := &r.lives[n]
+		if at, known := began[l.generation]; !known || l.time < at {
+			began[l.generation] = l.time
+		}
+		sizes[l.generation] = l.size
+		members[l.generation] = map[int]int64{}
+	}
+	generations := slices.Sorted(maps.Keys(began))
+	next := map[int]int{}
+	for i, generation := range generations[:max(0, len(generations)-1)] {
+		next[generation] = generations[i+1]
+	}
+	for _, n := range g.puts {
+		p := &r.puts[n]
+		l := &r.lives[p.life]
+		after, isOld := next[l.generation]
+		if p.kind == ok && isOld && p.end < began[after] {
+			m := members[l.generation]
+			m[l.member] = max(m[l.member], p.position)
+		}
+	}
+	lowest := map[int]int64{}
+	at := g.start
+	for _, generation := range generations {
+		lowest[generation] = at
+		from := int64(history.Never)
+		for m := range sizes[generation] {
+			position, recorded := members[generation][m]
+			if !recorded {
+				position = at
+			}
+			from = min(from, position)
+		}
+		at = from
+	}
+	return lowest
 }
 
 // A member is whose a position is.

@@ -19,7 +19,7 @@ type placed struct {
 }
 
 // checkOrder checks the second half of invariant 7: within a category, of two writes of which
-// one began after the other had been acknowledged, that one has the higher global position.
+// one began after somebody had been told that the other is there, that one has the higher global position.
 // For a failover it checks that what was lost is the end of what was written.
 func checkOrder(r *run) {
 	var all []placed
@@ -34,11 +34,8 @@ func checkOrder(r *run) {
 			continue
 		}
 		p := placed{
-			time: r.written.from[first], end: o.end, low: r.rows[first].global, high: r.rows[last].global,
+			time: r.written.from[first], end: max(r.written.until[first], r.written.from[first]), low: r.rows[first].global, high: r.rows[last].global,
 			category: r.category[a.stream], row: first, attempt: int32(i),
-		}
-		if o.kind != ok {
-			p.end = history.Never
 		}
 		all = append(all, p)
 	}

@@ -117,6 +117,16 @@ func TestEachPlantedBugBreaksExactlyItsInvariant(t *testing.T) {
 			a := w.write(10, 20, stream, anyVersion, 1)
 			w.row(a, 0).Stream = "account-2"
 		}},
+		{"what is there is refused for its version", check.Reported, func(w *world) {
+			a := w.write(10, 20, stream, noStream, 2)
+			w.conflict(30, 40, stream, noStream, 1)
+			w.acts[1].invoke.Appends[0].Messages = a.invoke.Appends[0].Messages
+		}},
+		{"what is there is said to be something else", check.Reported, func(w *world) {
+			a := w.write(10, 20, stream, noStream, 1)
+			b := w.try(30, 40, stream, anyVersion, 1, history.Fail, history.IDConflict)
+			b.invoke.Appends[0].Messages = a.invoke.Appends[0].Messages
+		}},
 		{"two that were first", check.Reported, func(w *world) {
 			a := w.write(10, 20, stream, anyVersion, 1)
 			w.do("writer-2", 15, 40, history.OK, *a.invoke, *a.end)
@@ -159,6 +169,16 @@ func TestEachPlantedBugBreaksExactlyItsInvariant(t *testing.T) {
 			w.commit("account-2", b.invoke.Appends[0].Messages...)
 			w.row(a, 0).Global, w.row(b, 0).Global = 2, 1
 			a.end.Appends[0].Global = 2
+		}},
+		{"what was found written, before one that began later", check.Monotone, func(w *world) {
+			a := w.try(10, 20, stream, anyVersion, 1, history.Info, "")
+			answer := w.commit(stream, a.invoke.Appends[0].Messages...)
+			answer.Global = 2
+			w.resolve(30, 40, a, history.Written)
+			w.acts[1].end.Appends[0].Global = answer.Global
+			b := w.write(50, 60, "account-2", anyVersion, 1)
+			w.row(a, 0).Global, w.row(b, 0).Global = 2, 1
+			b.end.Appends[0].Global = 1
 		}},
 		{"an old version", check.Linearizable, func(w *world) {
 			w.write(10, 20, stream, anyVersion, 1)
@@ -345,6 +365,33 @@ func TestEachPlantedBugBreaksExactlyItsInvariant(t *testing.T) {
 				l := w.consume("consumer-1", "audit", 100*run+5, 100*run+90, 2, 2)
 				for n := range 5 {
 					l.handle(100*run+30+5*int64(n), 100*run+32+5*int64(n), w.row(a, n))
+				}
+			}
+		}},
+		{"more again in one run than a crash allows, and in the others nothing", check.RedeliveryBound, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 5)
+			first := w.consume("consumer-1", "audit", 5, 90, 2, 2)
+			for n := range 5 {
+				first.handle(30+5*int64(n), 32+5*int64(n), w.row(a, n))
+			}
+			for run := int64(1); run < 10; run++ {
+				w.consume("consumer-1", "audit", 100*run+5, 100*run+90, 2, 2)
+			}
+			last := w.consume("consumer-1", "audit", 1005, 1090, 2, 2)
+			for n := range 5 {
+				last.handle(1030+5*int64(n), 1032+5*int64(n), w.row(a, n))
+			}
+		}},
+		{"another size begins before what all had recorded", check.RedeliveryBound, func(w *world) {
+			a := w.write(10, 20, stream, anyVersion, 5)
+			for run := range int64(2) {
+				l := w.consume("consumer-1", "audit", 100*run+5, 100*run+90, 2, 2)
+				l.run.invoke.Generation, l.run.invoke.Size = int(run+1), 1
+				for n := range 5 {
+					l.handle(100*run+30+5*int64(n), 100*run+32+5*int64(n), w.row(a, n))
+				}
+				if run == 0 {
+					l.record(80, 85, 6)
 				}
 			}
 		}},

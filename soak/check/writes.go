@@ -50,6 +50,53 @@ func checkWrites(r *run) {
 	}
 	checkBatches(r)
 	checkTaken(r)
+	checkRepeats(r)
+}
+
+// checkRepeats checks that who writes again what is there is told where, whatever version it expects:
+// not that there is a conflict, nor that something else has its ids.
+func checkRepeats(r *run) {
+	if len(r.failovers) > 0 {
+		return // which may have undone it since
+	}
+	for i := range r.ops {
+		o := &r.ops[i]
+		if o.fn != isWrite || o.kind != fail || o.class != conflict && o.class != idConflict {
+			continue
+		}
+		r.verdict.checked(Reported, 1)
+		if by := r.writtenWhole(o); by >= 0 {
+			r.verdict.broken(Reported, subject{ops: []history.Ref{r.refOf(by), r.ref(o)}},
+				"a write of what was written before was refused, and should have been told where it is")
+		}
+	}
+}
+
+// writtenWhole returns the attempt of another operation which wrote all that o was to, the same and as one,
+// and that is known to have done so before o began, or -1.
+func (r *run) writtenWhole(o *op) int32 {
+	by := int32(-1)
+	for k := range o.n {
+		a := &r.appends[o.first+k]
+		for j := range a.n {
+			m := &r.messages[a.first+j]
+			if m.row < 0 || !r.same(m, m.row) || r.written.until[m.row] >= o.time {
+				return -1
+			}
+			n := r.written.attempt[m.row]
+			if n < 0 || r.appends[n].n != a.n || r.messages[r.appends[n].first+j].id != m.id {
+				return -1
+			}
+			if by >= 0 && r.appends[by].op != r.appends[n].op {
+				return -1
+			}
+			by = n
+		}
+	}
+	if by >= 0 && r.ops[r.appends[by].op].n != o.n {
+		return -1
+	}
+	return by
 }
 
 // checkTaken checks that who was told that an id is taken was told the truth.
@@ -98,7 +145,7 @@ func checkID(r *run, all []int32) {
 	candidate := int32(-1)       // who may have written it
 	from := int64(history.Never) // since when
 	until := int64(history.Never)
-	sure := false
+	sure, undone := false, false
 	for _, i := range all {
 		m := &r.messages[i]
 		a := &r.appends[m.attempt]
@@ -107,11 +154,12 @@ func checkID(r *run, all []int32) {
 		case o.fn == isResolve && o.kind == ok && o.class == written, o.fn == isWrite && o.kind == ok:
 			v.checked(Lost, 1)
 			if n < 0 {
-				r.missing(o, a, id)
+				undone = r.missing(o, a, id) || undone
 				continue
 			}
 			if r.writtenAgain(o, a, n) {
 				r.undo(a.op)
+				undone = true
 				continue
 			}
 			said++
@@ -133,6 +181,9 @@ func checkID(r *run, all []int32) {
 			}
 			from = min(from, o.time)
 		}
+	}
+	if undone {
+		v.LostByFailover++
 	}
 	if first > 1 {
 		v.broken(Reported, about, "%d writes of message %s were told that they were the first", first, id)
@@ -207,8 +258,9 @@ func (r *run) messageOf(attempt int32, id uuid.UUID) int32 {
 	return a.first
 }
 
-// missing is told of an acknowledged message that is not in the final table.
-func (r *run) missing(o *op, a *attempt, id uuid.UUID) {
+// missing is told of an acknowledged message that is not in the final table. It reports whether a
+// failover undid it, as it may.
+func (r *run) missing(o *op, a *attempt, id uuid.UUID) bool {
 	about := subject{ids: []uuid.UUID{id}}
 	for i := range r.failovers {
 		f := &r.failovers[i]
@@ -220,17 +272,17 @@ func (r *run) missing(o *op, a *attempt, id uuid.UUID) {
 		if a.global != 0 && a.global <= head {
 			r.verdict.broken(Lost, about, "message %s of %s was acknowledged at global position %d and is gone, though a failover kept all up to %d",
 				id, r.streamName(a.stream), a.global, head)
-			return
+			return false
 		}
 		r.undo(a.op)
-		return
+		return true
 	}
 	r.verdict.broken(Lost, about, "message %s of %s was acknowledged and is not there", id, r.streamName(a.stream))
+	return false
 }
 
 // undo notes that a failover undid what was acknowledged, as it may.
 func (r *run) undo(op int32) {
-	r.verdict.LostByFailover++
 	if o := &r.ops[op]; !o.undone {
 		o.undone = true
 		r.losses = append(r.losses, op)
