@@ -79,7 +79,7 @@ func TestARunWithFaultsIsCheckedAndLeavesNothing(t *testing.T) {
 }
 
 func TestARunOnSQLite(t *testing.T) {
-	dir, err := short(t, func(f *run) { f.Store, f.Faults = "sqlite", []string{"kill-client", "twin"} })
+	dir, err := short(t, func(f *run) { f.Store, f.Faults, f.Writers = "sqlite", []string{"kill-client", "twin"}, 4 })
 	told(t, dir, err)
 	encoded, err := os.ReadFile(filepath.Join(dir, reportFile))
 	require.NoError(t, err)

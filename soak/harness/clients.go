@@ -64,6 +64,7 @@ type clients struct {
 	healed bool // no failpoints any more
 	counts map[string]int
 	faulty []string // ends that nobody meant
+	lasted []string // processes that ended when they were told to, and when there were no more faults
 }
 
 func newClients(dir string, seed uint64, life int, log zerolog.Logger, said io.Writer) *clients {
@@ -135,7 +136,7 @@ func (s *slot) start() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.healed && death != "" { // since it was started
+	if c.healed {
 		s.spare()
 	}
 	return nil
@@ -164,7 +165,7 @@ func (s *slot) supervise() {
 	c := s.clients
 	for {
 		s.mu.Lock()
-		child := s.child
+		child, process := s.child, s.process
 		s.mu.Unlock()
 		err := child.Ended()
 		s.mu.Lock()
@@ -172,6 +173,9 @@ func (s *slot) supervise() {
 		s.mu.Unlock()
 		c.ended(s.name, child, err, stopping)
 		if stopping {
+			if err == nil {
+				c.last(process)
+			}
 			return
 		}
 		c.mu.Lock()
@@ -324,6 +328,23 @@ func (c *clients) stopAll(role work.Role, grace time.Duration) []string {
 	}
 	all.Wait()
 	return forced
+}
+
+// last notes that a process ended when it was told to. Once there are no more faults it has tried, before that,
+// whether its store is usable.
+func (c *clients) last(process string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.healed {
+		c.lasted = append(c.lasted, process)
+	}
+}
+
+// survivors returns the names of the processes that there were when all was over.
+func (c *clients) survivors() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.lasted)
 }
 
 // killedAtFailpoints returns how many clients died at failpoints.

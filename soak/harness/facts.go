@@ -68,7 +68,7 @@ func resident(pid int) int64 {
 
 // facts measures what the histories do not tell, once all is over.
 func (r *run) facts(ctx context.Context, store *messagestore.Store) (*check.Facts, error) {
-	f := &check.Facts{Lag: map[string]int64{}, Usable: map[string]bool{}, Memory: r.memory.memory(), Canaries: 1}
+	f := &check.Facts{Lag: map[string]int64{}, Usable: map[string]bool{}, Memory: r.memory.memory()}
 	for category := range r.wanted {
 		statuses, err := consumer.Positions(ctx, store, category)
 		if err != nil {
@@ -103,7 +103,12 @@ func (r *run) facts(ctx context.Context, store *messagestore.Store) (*check.Fact
 			return nil, err
 		}
 	}
-	f.CanariesFound, err = canaries(r.options.Out)
+	for _, process := range r.clients.survivors() {
+		if _, tried := f.Usable[process]; !tried {
+			f.Usable[process] = false
+		}
+	}
+	f.Canaries, f.CanariesFound, err = canaries(r.options.Out)
 	return f, err
 }
 
@@ -206,19 +211,21 @@ func errorsIn(log []byte) (lines []check.LogLine) {
 	return lines
 }
 
-// canaries returns the files of a run, but the histories, that have what nobody should log.
-func canaries(dir string) (found []string, err error) {
+// canaries looks through the files of a run, but the histories, for what nobody should log. It returns how many
+// there are, and those that have it.
+func canaries(dir string) (files int, found []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	for _, entry := range entries {
 		file, err := os.Open(filepath.Join(dir, entry.Name()))
 		if err != nil {
-			return nil, err
+			return 0, nil, err
 		}
 		scanner := bufio.NewScanner(file)
 		scanner.Buffer(nil, 16<<20)
+		files++
 		for scanner.Scan() {
 			if bytes.Contains(scanner.Bytes(), []byte(work.Canary)) {
 				found = append(found, entry.Name())
@@ -226,8 +233,8 @@ func canaries(dir string) (found []string, err error) {
 			}
 		}
 		if err := errors.Join(scanner.Err(), file.Close()); err != nil {
-			return nil, err
+			return 0, nil, err
 		}
 	}
-	return found, nil
+	return files, found, nil
 }

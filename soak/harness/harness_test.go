@@ -46,7 +46,7 @@ func TestRecoveryIsUntilAMessageThatWasHandedOverAfterTheCrashIsHandled(t *testi
 	require.NoError(t, err)
 	before, err := w.Begin(&history.Event{Func: history.Handle})
 	require.NoError(t, err)
-	crash, err := history.Now()
+	killed, err := history.Now()
 	require.NoError(t, err)
 	require.NoError(t, w.End(before, history.OK, &history.Event{Func: history.Handle})) // was in hand before
 	after, err := w.Begin(&history.Event{Func: history.Handle})
@@ -57,15 +57,19 @@ func TestRecoveryIsUntilAMessageThatWasHandedOverAfterTheCrashIsHandled(t *testi
 	require.NoError(t, w.Close())
 
 	second := end + 10*time.Second.Nanoseconds()
-	took, err := recoveries(dir, []int64{crash, second}, []string{"consumer-1"})
+	took, err := recoveries(dir, []crash{{killed, killed}, {second, second}}, []string{"consumer-1"})
 	require.NoError(t, err)
 
 	require.Len(t, took.First, 1) // after the second nothing was handled
 	require.Equal(t, 1, took.Never)
 	require.Equal(t, took.First, took.Each)
 	require.Positive(t, took.First[0])
-	require.LessOrEqual(t, took.First[0], time.Duration(end-crash))
+	require.LessOrEqual(t, took.First[0], time.Duration(end-killed))
 	require.Empty(t, took.FirstOfMany)
+
+	took, err = recoveries(dir, []crash{{killed, end}}, []string{"consumer-1"})
+	require.NoError(t, err)
+	require.Empty(t, took.First, "a message was handled, by a process of the server that was not gone yet")
 }
 
 func TestRecoveryThatTakesLongerThanUntilTheNextKillIsNotLeftOut(t *testing.T) {
@@ -81,7 +85,7 @@ func TestRecoveryThatTakesLongerThanUntilTheNextKillIsNotLeftOut(t *testing.T) {
 	require.NoError(t, w.Close())
 	before := func(d time.Duration) int64 { return now - d.Nanoseconds() }
 
-	took, err := recoveries(dir, []int64{before(9 * time.Second), before(4 * time.Second)}, []string{"consumer-1"})
+	took, err := recoveries(dir, []crash{{before(9 * time.Second), before(9 * time.Second)}, {before(4 * time.Second), before(4 * time.Second)}}, []string{"consumer-1"})
 	require.NoError(t, err)
 
 	require.Len(t, took.Each, 2)
@@ -93,19 +97,23 @@ func TestAKillIsAloneIfNothingElseIsWrongAroundIt(t *testing.T) {
 	at := func(d time.Duration) int64 { return time.Hour.Nanoseconds() + d.Nanoseconds() }
 	own := span{"kill-server", at(-time.Second / 10), at(time.Second)}
 	for what, c := range map[string]struct {
-		crashes []int64
+		crashes []time.Duration
 		faults  []span
 		alone   bool
 	}{
-		"nothing else":          {[]int64{at(0)}, []span{own}, true},
-		"another kill long ago": {[]int64{at(-3 * time.Second), at(0)}, []span{own}, true},
-		"another kill before":   {[]int64{at(-time.Second / 2), at(0)}, []span{own}, false},
-		"another kill after":    {[]int64{at(0), at(time.Second)}, []span{own}, false},
-		"a cut meanwhile":       {[]int64{at(0)}, []span{own, {"cut", at(-time.Minute), at(time.Minute)}}, false},
-		"a cut after":           {[]int64{at(0)}, []span{own, {"cut", at(time.Second), at(time.Minute)}}, false},
-		"a cut much later":      {[]int64{at(0)}, []span{own, {"cut", at(3 * time.Second), at(time.Minute)}}, true},
+		"nothing else":          {[]time.Duration{0}, []span{own}, true},
+		"another kill long ago": {[]time.Duration{-3 * time.Second, 0}, []span{own}, true},
+		"another kill before":   {[]time.Duration{-time.Second / 2, 0}, []span{own}, false},
+		"another kill after":    {[]time.Duration{0, time.Second}, []span{own}, false},
+		"a cut meanwhile":       {[]time.Duration{0}, []span{own, {"cut", at(-time.Minute), at(time.Minute)}}, false},
+		"a cut after":           {[]time.Duration{0}, []span{own, {"cut", at(time.Second), at(time.Minute)}}, false},
+		"a cut much later":      {[]time.Duration{0}, []span{own, {"cut", at(3 * time.Second), at(time.Minute)}}, true},
 	} {
-		require.Equal(t, c.alone, isAlone(at(0), c.crashes, c.faults), what)
+		var crashes []crash
+		for _, d := range c.crashes {
+			crashes = append(crashes, crash{at(d), at(d)})
+		}
+		require.Equal(t, c.alone, isAlone(at(0), crashes, c.faults), what)
 	}
 }
 

@@ -41,6 +41,7 @@ var older = []string{
 const (
 	migrate = "migrate"
 	release = "release"
+	reindex = "reindex"
 
 	raiseEpoch = "raise-epoch"
 )
@@ -154,6 +155,7 @@ func (n *nemesis) reindex(ctx context.Context, random *rand.Rand, begin func(str
 				return fmt.Errorf("%s: %w", statement, err)
 			}
 		}
+		n.did(reindex)
 		return nil
 	})
 }

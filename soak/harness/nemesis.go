@@ -38,16 +38,16 @@ var faults = []fault{
 	{12, "kill-client", "SIGKILL to a client, which is replaced", false, (*nemesis).killClient},
 	{4, "pause-client", "SIGSTOP to a client for up to 3 s", false, (*nemesis).pauseClient},
 	{6, "pause-server", "SIGSTOP to a process of the server for up to a second", true, (*nemesis).pauseServer},
-	{12, "cut", "connections closed and reset at any byte, and before and after any message", true, (*nemesis).cut},
-	{3, "lose", "answers that are lost while the connection stays", true, (*nemesis).lose},
-	{3, "hold", "everything held up on its way, past the deadlines of some, and then let go", true, (*nemesis).hold},
-	{3, "drip", "messages that arrive byte by byte", true, (*nemesis).drip},
+	{12, cut, "connections closed and reset at any byte, and before and after any message", true, (*nemesis).cut},
+	{3, lose, "answers that are lost while the connection stays", true, (*nemesis).lose},
+	{3, hold, "everything held up on its way, past the deadlines of some, and then let go", true, (*nemesis).hold},
+	{3, drip, "messages that arrive byte by byte", true, (*nemesis).drip},
 	{1, "past-deadline", "SIGSTOP to every process that serves a client, for longer than any deadline of a write", true, (*nemesis).pastDeadline},
 	{4, "twin", "a second process with the identity of a consumer", false, (*nemesis).twin},
 	{4, "resize", "another size for the group", false, (*nemesis).resize},
 	{4, "deadlock", "transactions that write to two categories in opposite order", true, (*nemesis).deadlock},
 	{2, "connections", "no connection left for anybody", true, (*nemesis).connections},
-	{2, "reindex", "REINDEX CONCURRENTLY of each index of messages, or VACUUM, or ANALYZE", true, (*nemesis).reindex},
+	{2, reindex, "REINDEX CONCURRENTLY of each index of messages, or VACUUM, or ANALYZE", true, (*nemesis).reindex},
 	{2, migrate, "dibs migrate up, from the version before", true, (*nemesis).migrate},
 	{2, release, "all functions of the schema anew, and a change of the table of messages, in one transaction", true, (*nemesis).release},
 	{2, raiseEpoch, "an operator says that the store went back, and it did not", true, (*nemesis).raiseEpoch},
@@ -56,6 +56,14 @@ var faults = []fault{
 	{4, clockJump, "the clock of the server up to an hour ahead or back, and right again; with --clock", true, (*nemesis).jump},
 	{4, diskFull, "no room for data and WAL for up to 3 s; with --full-disk", true, (*nemesis).fillDisk},
 }
+
+// The faults of connections.
+const (
+	cut  = "cut"
+	lose = "lose"
+	hold = "hold"
+	drip = "drip"
+)
 
 // A nemesis has things go wrong, as a seed decides.
 type nemesis struct {
@@ -67,12 +75,12 @@ type nemesis struct {
 	counts  map[string]int
 	turns   map[string]*sync.Mutex // a fault is there once at a time
 	failed  []error
-	crashes []int64        // when the server was killed, or began to start again
+	crashes []crash        // of the server
 	ready   int            // how often it had been there by the last of them
 	done    map[string]int // how often what a fault is to do was done, and not another fault first
 
 	// Of failovers.
-	rewinds int // how often the server was replaced by one that had less
+	rewinds int // how often the server was replaced by one that had less, which consumers may have read
 }
 
 func newNemesis(r *run, phases []phase) *nemesis {
@@ -180,9 +188,26 @@ func (n *nemesis) crashed() error {
 	ready, readyErr := n.postgres.Ready()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.crashes = append(n.crashes, now)
+	n.crashes = append(n.crashes, crash{now, now})
 	n.ready = ready
 	return errors.Join(err, readyErr)
+}
+
+// died waits until none of the processes is left that served clients when one of them was killed: they
+// serve on until the postmaster has noticed.
+func (n *nemesis) died(ctx context.Context, served []server.Backend) error {
+	limited, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for slices.ContainsFunc(n.postgres.Backends(), func(b server.Backend) bool { return slices.Contains(served, b) }) {
+		if !wait(limited, time.Millisecond) {
+			break // one that another fault has stopped serves nobody either
+		}
+	}
+	now, err := history.Now()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.crashes[len(n.crashes)-1].dead = now
+	return err
 }
 
 // wait reports whether it has waited for d, and ctx is not done.
@@ -205,7 +230,7 @@ func (n *nemesis) backends(client bool) []server.Backend {
 	return slices.DeleteFunc(n.postgres.Backends(), func(b server.Backend) bool { return (b.Kind == server.ClientBackend) != client })
 }
 
-func (n *nemesis) killBackend(_ context.Context, random *rand.Rand, begin func(string) func()) error {
+func (n *nemesis) killBackend(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
 	if !n.up.TryRLock() {
 		return nil // it is down
 	}
@@ -222,7 +247,7 @@ func (n *nemesis) killBackend(_ context.Context, random *rand.Rand, begin func(s
 	if !n.postgres.Signal(victim.PID, syscall.SIGKILL) {
 		return nil
 	}
-	return n.crashed()
+	return errors.Join(n.crashed(), n.died(ctx, serving))
 }
 
 func (n *nemesis) killServer(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
@@ -300,7 +325,9 @@ func (n *nemesis) pastDeadline(ctx context.Context, random *rand.Rand, begin fun
 // ruled puts a rule on one of the proxies for a while. Where it may leave a connection of
 // which the client does not learn that it is dead, it is severed in the end: there is
 // nobody here but us who would find that out.
-func (n *nemesis) ruled(ctx context.Context, random *rand.Rand, begin func(string) func(), most time.Duration, sever bool, rule pgproxy.Rule) error {
+func (n *nemesis) ruled(
+	ctx context.Context, random *rand.Rand, begin func(string) func(), name string, most time.Duration, sever bool, rule pgproxy.Rule,
+) error {
 	role := roles[random.IntN(len(roles))]
 	proxy := n.proxies[role]
 	if !proxy.turn.TryLock() {
@@ -308,7 +335,13 @@ func (n *nemesis) ruled(ctx context.Context, random *rand.Rand, begin func(strin
 	}
 	defer proxy.turn.Unlock()
 	defer begin("connections of each " + string(role))()
-	proxy.SetRule(rule)
+	proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+		fault := rule(m)
+		if fault != pgproxy.Pass {
+			n.did(name)
+		}
+		return fault
+	})
 	wait(ctx, between(random, most/10, most))
 	proxy.SetRule(nil)
 	proxy.Release()
@@ -334,19 +367,19 @@ func seldom(random *rand.Rand, chance float64, which ...pgproxy.Fault) pgproxy.R
 }
 
 func (n *nemesis) cut(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
-	return n.ruled(ctx, random, begin, 2*time.Second, true, seldom(random, 0.02, cuts...))
+	return n.ruled(ctx, random, begin, cut, 2*time.Second, true, seldom(random, 0.02, cuts...))
 }
 
 func (n *nemesis) lose(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
-	return n.ruled(ctx, random, begin, time.Second, true, seldom(random, 0.01, pgproxy.Lose))
+	return n.ruled(ctx, random, begin, lose, time.Second, true, seldom(random, 0.01, pgproxy.Lose))
 }
 
 func (n *nemesis) hold(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
-	return n.ruled(ctx, random, begin, 4*time.Second, false, seldom(random, 0.5, pgproxy.Hold))
+	return n.ruled(ctx, random, begin, hold, 4*time.Second, false, seldom(random, 0.5, pgproxy.Hold))
 }
 
 func (n *nemesis) drip(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
-	return n.ruled(ctx, random, begin, time.Second, false, seldom(random, 0.2, pgproxy.Drip))
+	return n.ruled(ctx, random, begin, drip, time.Second, false, seldom(random, 0.2, pgproxy.Drip))
 }
 
 func (n *nemesis) twin(ctx context.Context, random *rand.Rand, begin func(string) func()) error {

@@ -1,9 +1,11 @@
 package harness
 
 import (
+	"cmp"
 	"math"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -27,14 +29,18 @@ func Quantile(times []time.Duration, q float64) time.Duration {
 	return times[min(len(times)-1, int(math.Ceil(q*float64(len(times))))-1)]
 }
 
+// A crash is when the server was killed, or began to start again, and when the last of its processes
+// was gone that served somebody before.
+type crash struct{ at, dead int64 }
+
 // recoveries reads how long it took each of the consumers to handle a message after each of
 // the kills.
-func recoveries(dir string, crashes []int64, consumers []string) (r Recovery, err error) {
+func recoveries(dir string, crashes []crash, consumers []string) (r Recovery, err error) {
 	files, err := history.Files(dir)
 	if err != nil {
 		return r, err
 	}
-	slices.Sort(crashes)
+	slices.SortFunc(crashes, func(a, b crash) int { return cmp.Compare(a.at, b.at) })
 	first := map[string][]int64{} // by consumer: when the first that was begun after each kill was over
 	for _, name := range consumers {
 		first[name] = slices.Repeat([]int64{history.Never}, len(crashes))
@@ -51,7 +57,7 @@ func recoveries(dir string, crashes []int64, consumers []string) (r Recovery, er
 				faults = append(faults, span{o.Class, o.Time, o.End})
 			case over != nil && o.Func == history.Handle && o.Kind == history.OK:
 				// It counts for all kills before it: see below.
-				if i, _ := slices.BinarySearch(crashes, o.Time); i > 0 {
+				if i := sort.Search(len(crashes), func(i int) bool { return crashes[i].dead >= o.Time }); i > 0 {
 					over[i-1] = min(over[i-1], o.End)
 				}
 			}
@@ -62,7 +68,8 @@ func recoveries(dir string, crashes []int64, consumers []string) (r Recovery, er
 			over[i] = min(over[i], over[i+1])
 		}
 	}
-	for i, at := range crashes {
+	for i := range crashes {
+		at := crashes[i].at
 		firsts, each := &r.First, &r.Each
 		if !isAlone(at, crashes, faults) {
 			firsts, each = &r.FirstOfMany, &r.EachOfMany
@@ -93,10 +100,9 @@ type span struct {
 
 // isAlone looks at a fixed time around a kill, not at how long it took to recover from it:
 // what takes long is likelier to meet something else.
-func isAlone(at int64, crashes []int64, faults []span) bool {
+func isAlone(at int64, crashes []crash, faults []span) bool {
 	from, to := at-aloneBefore.Nanoseconds(), at+aloneAfter.Nanoseconds()
-	i, _ := slices.BinarySearch(crashes, at)
-	if i > 0 && crashes[i-1] >= from || i+1 < len(crashes) && crashes[i+1] <= to {
+	if slices.ContainsFunc(crashes, func(c crash) bool { return c.at != at && from <= c.at && c.at <= to }) {
 		return false
 	}
 	return !slices.ContainsFunc(faults, func(f span) bool {

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/soak/check"
 )
 
 func TestFaultsWhoseToolIsMissingAreNotDoneAndSaySo(t *testing.T) {
@@ -23,4 +25,29 @@ func TestFaultsWhoseToolIsMissingAreNotDoneAndSaySo(t *testing.T) {
 	o = Options{Clock: true}
 	require.Contains(t, o.Chosen(), clockJump)
 	require.Contains(t, o.Chosen(), syncError)
+}
+
+// What was done must show: by an error in the log of the server, a consumer that was fenced, or a count of what a fault did.
+func TestAFaultThatShowsNothingIsComplainedOf(t *testing.T) {
+	t.Parallel()
+	result := func(name string, times int) *Result {
+		return &Result{Faults: map[string]int{name: times}, Facts: &check.Facts{PostgreSQL: &check.PostgreSQL{}}}
+	}
+	for name, state := range states {
+		r := result(name, 3)
+		require.Len(t, shown(r), 1, name)
+		r.Facts.PostgreSQL.Log = []check.LogLine{{SQLState: "57014"}, {SQLState: state}}
+		require.Empty(t, shown(r), name)
+		require.Empty(t, shown(result(name, 2)), "of %s there may be none to see", name)
+	}
+	r := result("twin", 3)
+	require.Len(t, shown(r), 1)
+	r.Ends = map[string]int{"fenced": 1}
+	require.Empty(t, shown(r))
+	for _, name := range []string{migrate, release, reindex, raiseEpoch, cut, lose, hold, drip} {
+		r := result(name, 3)
+		require.Len(t, shown(r), 1, name)
+		r.Done = map[string]int{name: 1}
+		require.Empty(t, shown(r), name)
+	}
 }
