@@ -2,9 +2,15 @@ package postgres
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
+	"net"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dibs-go/dibs/messagestore"
@@ -13,6 +19,8 @@ import (
 // errInvalidURL does not show the URL, which may hold a password.
 var errInvalidURL = messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "database URL", nil,
 	"it is not one that PostgreSQL's clients know: postgres://user@host:5432/database")
+
+var errZeroInURL = messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "database URL", nil, "it holds U+0000 where a name or a parameter is")
 
 // connectTimeout bounds how long one attempt to connect takes, unless the URL says
 // otherwise.
@@ -25,11 +33,16 @@ const connectTimeout = 10 * time.Second
 // connect_timeout, and calls itself dibs unless it has application_name. One whose
 // other end is gone without a word is given up after 30 seconds, on systems other than
 // Linux after as long as they take; a pool of yours does as its DialFunc says. No error
-// shows the URL or its password.
+// shows the URL or its password. Of several hosts the first is taken that answers, and with
+// target_session_attrs=read-write the first that is no standby. One that is not this machine, and that the
+// URL allows to be talked to in the clear, is logged.
 func Open(ctx context.Context, url string, config *Config) (*Driver, error) {
 	poolConfig, err := parse(url)
 	if err != nil {
 		return nil, fmt.Errorf("open: %w", err)
+	}
+	if host := inTheClear(poolConfig.ConnConfig); host != "" && config != nil {
+		config.Logger.Warn().Str("host", host).Msg("the connection may not be encrypted: sslmode=verify-full in the URL sees to it, and to whom it is with")
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, poolConfig)
 	if err != nil {
@@ -50,6 +63,9 @@ func parse(url string) (*pgxpool.Config, error) {
 	if err != nil {
 		return nil, errInvalidURL
 	}
+	if holdsZero(config.ConnConfig) {
+		return nil, errZeroInURL
+	}
 	if config.ConnConfig.ConnectTimeout == 0 {
 		config.ConnConfig.ConnectTimeout = connectTimeout
 	}
@@ -59,6 +75,34 @@ func parse(url string) (*pgxpool.Config, error) {
 	config.ConnConfig.DialFunc = dial
 	WatchReplication(config.ConnConfig)
 	return config, nil
+}
+
+// holdsZero reports whether a value holds U+0000, which ends it where the server reads it: what comes
+// after would be another parameter.
+func holdsZero(c *pgx.ConnConfig) bool {
+	texts := []string{c.User, c.Database}
+	for name, value := range c.RuntimeParams {
+		texts = append(texts, name, value)
+	}
+	return slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(s, "\x00") })
+}
+
+// inTheClear returns a host that is not this machine, and to which what is sent may be read on the way, or "".
+func inTheClear(c *pgx.ConnConfig) string {
+	open := func(host string, secret *tls.Config) bool {
+		here := host == "localhost" || net.ParseIP(host).IsLoopback()
+		network, _ := pgconn.NetworkAddress(host, c.Port)
+		return secret == nil && network != "unix" && !here
+	}
+	if open(c.Host, c.TLSConfig) {
+		return c.Host
+	}
+	for _, f := range c.Fallbacks {
+		if open(f.Host, f.TLSConfig) {
+			return f.Host
+		}
+	}
+	return ""
 }
 
 // closeWithin closes a pool, and returns before it is closed if the context ends: pgx

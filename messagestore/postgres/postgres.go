@@ -169,8 +169,9 @@ type Config struct {
 	NoNotify bool
 
 	// Logger receives one warning for each write that the database asked to be
-	// tried again, and one for a server that is used although its settings are
-	// not safe; of names and numbers, never of content.
+	// tried again, one for a server that is used although its settings are
+	// not safe, and one for a connection that [Open] may make in the clear; of names
+	// and numbers, never of content.
 	//
 	// Defaults to silence.
 	Logger zerolog.Logger

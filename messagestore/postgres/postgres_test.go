@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -174,6 +176,42 @@ func TestOpenShowsNoPassword(t *testing.T) {
 				e = unwrapper.Unwrap()
 			}
 		}
+	}
+}
+
+func TestAURLWithAZeroIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, u := range []string{
+		"postgres://u@127.0.0.1:1/d?application_name=a%00options%00-csearch_path=b", "postgres://u@127.0.0.1:1/d%00e", "postgres://u%00v@127.0.0.1:1/d",
+		"postgres://u@127.0.0.1:1/d?search%00_path=a",
+	} {
+		_, err := postgres.Open(t.Context(), u, nil)
+		require.ErrorIs(t, err, messagestore.ErrInvalidConfig, u)
+		require.ErrorContains(t, err, "U+0000", u)
+	}
+}
+
+// The context has ended, so nobody is asked.
+func TestAConnectionInTheClearIsLogged(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for u, host := range map[string]string{
+		"postgres://u@db.example/d?sslmode=disable":                 "db.example",
+		"postgres://u@192.0.2.1/d":                                  "192.0.2.1", // prefer: what does not encrypt is taken too
+		"postgres://u@localhost,192.0.2.2/d?sslmode=disable":        "192.0.2.2",
+		"postgres://u@db.example/d?sslmode=require":                 "",
+		"postgres://u@127.0.0.1/d?sslmode=disable":                  "",
+		"postgres://u@[::1]/d?sslmode=disable":                      "",
+		"postgres://u@localhost/d?sslmode=disable":                  "",
+		"postgres:///d?host=/var/run/postgresql&sslmode=disable":    "",
+		"user=u database=d host=/var/run/postgresql sslmode=prefer": "",
+	} {
+		var log bytes.Buffer
+		_, err := postgres.Open(ctx, u, &postgres.Config{Logger: zerolog.New(&log)})
+		require.Error(t, err)
+		require.Equal(t, host != "", strings.Contains(log.String(), "may not be encrypted"), "%s: %s", u, log.String())
+		require.Contains(t, log.String(), host)
 	}
 }
 
