@@ -5,8 +5,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,8 +17,6 @@ import (
 // errInvalidURL does not show the URL, which may hold a password.
 var errInvalidURL = messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "database URL", nil,
 	"it is not one that PostgreSQL's clients know: postgres://user@host:5432/database")
-
-var errZeroInURL = messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "database URL", nil, "it holds U+0000 where a name or a parameter is")
 
 // connectTimeout bounds how long one attempt to connect takes, unless the URL says
 // otherwise.
@@ -63,9 +59,6 @@ func parse(url string) (*pgxpool.Config, error) {
 	if err != nil {
 		return nil, errInvalidURL
 	}
-	if holdsZero(config.ConnConfig) {
-		return nil, errZeroInURL
-	}
 	if config.ConnConfig.ConnectTimeout == 0 {
 		config.ConnConfig.ConnectTimeout = connectTimeout
 	}
@@ -75,16 +68,6 @@ func parse(url string) (*pgxpool.Config, error) {
 	config.ConnConfig.DialFunc = dial
 	WatchReplication(config.ConnConfig)
 	return config, nil
-}
-
-// holdsZero reports whether a value holds U+0000, which ends it where the server reads it: what comes
-// after would be another parameter.
-func holdsZero(c *pgx.ConnConfig) bool {
-	texts := []string{c.User, c.Database}
-	for name, value := range c.RuntimeParams {
-		texts = append(texts, name, value)
-	}
-	return slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(s, "\x00") })
 }
 
 // inTheClear returns a host that is not this machine, and to which what is sent may be read on the way, or "".

@@ -187,7 +187,6 @@ func TestAURLWithAZeroIsRefused(t *testing.T) {
 	} {
 		_, err := postgres.Open(t.Context(), u, nil)
 		require.ErrorIs(t, err, messagestore.ErrInvalidConfig, u)
-		require.ErrorContains(t, err, "U+0000", u)
 	}
 }
 
