@@ -62,7 +62,6 @@ type ParkedMessage struct {
 	Redriving time.Time
 
 	outcome messagestore.Version // see deadLetter
-	claimed bool
 }
 
 // Parked yields the messages that are parked, in order of their positions. After an
@@ -112,7 +111,6 @@ func (c *Consumer) parkedAs(ctx context.Context, ids []uuid.UUID) iter.Seq2[*Par
 				ParkedAt:      p.at,
 				Redriving:     p.claimedAt,
 				outcome:       p.outcome,
-				claimed:       p.claimed,
 			}
 			requested, ok := asked[p.MessageID]
 			m.Requested = ok && requested == p.outcome
@@ -208,12 +206,11 @@ func (c *Consumer) redriveLetter(ctx context.Context, stream messagestore.Stream
 		return false, fmt.Errorf("redrive: %w", err)
 	}
 
-	gone, err := c.deleted(before, m)
-	if err != nil {
-		return false, fmt.Errorf("redrive: %w", err)
-	}
+	gone, unread := c.deleted(before, m)
 	failure, interrupted := missing, false
 	switch {
+	case unread != nil: // whether it was: so the claim is given back
+		failure, interrupted = unread, true
 	case gone:
 		failure = nil
 	case missing == nil:
@@ -244,6 +241,8 @@ func (c *Consumer) redriveLetter(ctx context.Context, stream messagestore.Stream
 	switch {
 	case errors.Is(failure, ErrGraceExceeded): // whatever became of the outcome
 		return false, failure
+	case unread != nil:
+		return false, fmt.Errorf("redrive: %w", unread)
 	case errors.Is(err, messagestore.ErrVersionConflict):
 		return false, nil // it took longer than the claim, and another has it
 	case err != nil:

@@ -172,6 +172,37 @@ func TestWhatWasRedrivenIsNotHandedOverAgainWhenTheStoreIsBack(t *testing.T) {
 	}
 }
 
+// The store is away right behind the claim, when it is to tell whether the message's stream was deleted.
+func TestARedriveThatDoesNotComeToTheHandlerGivesItsClaimBack(t *testing.T) {
+	t.Parallel()
+	store, _ := oneParked(t)
+	away := true
+	store.set(func(s *tap) {
+		s.look = func(stream messagestore.StreamName) error {
+			if stream == "account-1" && away {
+				away = false
+				return errStore
+			}
+			return nil
+		}
+	})
+	j := &journal{}
+	c := newConsumer(t, store, j, nil)
+
+	_, err := c.Redrive(t.Context())
+
+	require.ErrorIs(t, err, errStore)
+	require.Empty(t, j.all())
+	parked := parkedOf(t, store.Store, account, "ledger")
+	require.Len(t, parked, 1)
+	require.Zero(t, parked[0].Redriving)
+	require.Equal(t, 1, parked[0].Attempts)
+	require.Equal(t, "hopeless", parked[0].Error)
+	n, err := c.Redrive(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+}
+
 // A handler that returns after its claim has ended has handled its message, if nobody
 // else has claimed it.
 func TestWhatWasRedrivenTooLateIsRecordedThoughTheStoreIsAway(t *testing.T) {

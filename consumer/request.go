@@ -213,7 +213,7 @@ func (e *NotParkedError) Is(target error) bool { return target == ErrNotParked }
 // positions.
 type RedriveRequests struct {
 	Requested []*ParkedMessage // asked for now
-	Before    []*ParkedMessage // had been asked for, or is being redriven
+	Before    []*ParkedMessage // had been asked for
 }
 
 // RequestRedrive asks the consumer of category with the name to hand parked messages
@@ -299,7 +299,7 @@ func (c *Consumer) choose(ctx context.Context, ids []uuid.UUID) (*RedriveRequest
 		switch {
 		case err != nil:
 			return nil, err
-		case p.Requested || p.claimed:
+		case p.Requested:
 			requests.Before = append(requests.Before, p)
 		default:
 			requests.Requested = append(requests.Requested, p)

@@ -243,6 +243,31 @@ func TestARequestOutlivesAClaim(t *testing.T) {
 	})
 }
 
+// Who claimed it by hand and was killed had not been asked.
+func TestAClaimThatNobodyHoldsKeepsNoRequestOut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		park(t, store, account, "ledger")
+		write(t, store, parkedOf(t, store, account, "ledger")[0].DeadLetter, raw("Redriving", `{"attempts": 2}`))
+
+		requested, before := request(t, store, account, "ledger")
+		require.Equal(t, []int{1, 0}, []int{requested, before})
+		requested, before = request(t, store, account, "ledger")
+		require.Equal(t, []int{0, 1}, []int{requested, before})
+		j := &journal{}
+		stop := running(t, newConsumer(t, store, j, nil))
+		time.Sleep(59 * time.Second)
+		require.Empty(t, j.all())
+		time.Sleep(21 * time.Second)
+
+		require.Len(t, j.all(), 1)
+		require.Empty(t, parkedOf(t, store, account, "ledger"))
+		require.NoError(t, stop())
+	})
+}
+
 func TestARequestIsSettledByARedriveByHand(t *testing.T) {
 	t.Parallel()
 	store := newStore()
