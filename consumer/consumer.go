@@ -166,7 +166,7 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 	defer c.running.Store(false)
 
 	err := c.runOnce(ctx, catchUp)
-	for errors.Is(err, errEpoch) && ctx.Err() == nil && !ofHandler(err) && !errors.Is(err, ErrGraceExceeded) {
+	for !ofHandler(err) && errors.Is(err, errEpoch) && ctx.Err() == nil && !errors.Is(err, ErrGraceExceeded) {
 		c.config.Logger.Warn().Str("consumer", c.name).Str("category", string(c.category)).Str("error", errorText(err)).Msg("consumer starts again")
 		err = c.runOnce(ctx, catchUp)
 	}

@@ -303,7 +303,8 @@ func (r *run) lost() bool {
 	return errors.Is(r.fatal, errEpoch) || errors.Is(r.fatal, ErrConsumerFenced) || errors.Is(r.fatal, ErrPositionAhead) || errors.Is(r.fatal, ErrPositionCorrupt)
 }
 
-// ofHandler reports whether a handler failed with err.
+// ofHandler reports whether a handler failed with err. It is to be asked before err is
+// looked into any further: what is in it may panic.
 func ofHandler(err error) bool {
 	_, is := errors.AsType[*MessageError](err)
 	return is

@@ -437,6 +437,7 @@ type nastyError struct{}
 
 func (*nastyError) Error() string { panic("no text") }
 func (*nastyError) Park() bool    { panic("no answer") }
+func (*nastyError) Unwrap() error { panic("no cause") }
 
 func TestAnErrorThatPanicsIsOneMoreFailure(t *testing.T) {
 	t.Parallel()
