@@ -207,14 +207,14 @@ func (c *Consumer) redriveLetter(ctx context.Context, stream messagestore.Stream
 	}
 
 	gone, unread := c.deleted(before, m)
-	failure, interrupted := missing, false
+	failure, interrupted, left := missing, false, false
 	switch {
 	case unread != nil: // whether it was: so the claim is given back
 		failure, interrupted = unread, true
 	case gone:
 		failure = nil
 	case missing == nil:
-		failure, interrupted = c.handleOnce(ctx, m, claimEnds)
+		failure, interrupted, left = c.handleOnce(ctx, m, claimEnds)
 	}
 
 	err = c.record(ctx, claimEnds, last, func(ctx context.Context) error {
@@ -239,7 +239,7 @@ func (c *Consumer) redriveLetter(ctx context.Context, stream messagestore.Stream
 		return err
 	})
 	switch {
-	case errors.Is(failure, ErrGraceExceeded): // whatever became of the outcome
+	case left: // whatever became of the outcome
 		return false, failure
 	case unread != nil:
 		return false, fmt.Errorf("redrive: %w", unread)
@@ -343,8 +343,9 @@ func (c *Consumer) deleted(ctx context.Context, m *messagestore.Recorded) (bool,
 }
 
 // handleOnce calls the handler in a goroutine of its own. Interrupted says that it
-// failed because ctx is done. A handler that would not stop is in hand until it returns.
-func (c *Consumer) handleOnce(ctx context.Context, m *messagestore.Recorded, claimEnds time.Time) (failure error, interrupted bool) {
+// failed because ctx is done, and left that it would not stop and was left behind: it is
+// in hand until it returns.
+func (c *Consumer) handleOnce(ctx context.Context, m *messagestore.Recorded, claimEnds time.Time) (failure error, interrupted, left bool) {
 	work, cancel := context.WithDeadline(ctx, claimEnds)
 	defer cancel()
 	ended := make(chan error, 1)
@@ -368,9 +369,10 @@ func (c *Consumer) handleOnce(ctx context.Context, m *messagestore.Recorded, cla
 		case <-grace.C:
 			c.leaveBehind(ended)
 			failure = &GraceExceededError{Grace: c.config.Grace, Messages: []string{m.String()}}
+			left = true
 		}
 	}
-	return failure, failure != nil && ctx.Err() != nil
+	return failure, failure != nil && ctx.Err() != nil, left
 }
 
 // leaveBehind counts a handler as in hand until it has ended.

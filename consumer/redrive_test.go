@@ -348,6 +348,47 @@ func TestAHandlerThatARedriveLeftBehindKeepsTheConsumerFromRunning(t *testing.T)
 	}
 }
 
+// What the handler returned says nothing of whether it has: not of another consumer, in
+// the handler, that left one behind, and least of all by a method that panics.
+func TestARequestWhoseHandlerReturnsIsSettledWhateverItReturns(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		failure error
+		text    string
+	}{
+		"GraceExceeded": {fmt.Errorf("catch up: %w", consumer.ErrGraceExceeded), "catch up: grace exceeded"},
+		"Panics":        {&nastyError{}, "*consumer_test.nastyError, whose text panics"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store, _ := oneParked(t)
+				request(t, store.Store, account, "ledger")
+				handled := 0
+				stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+					if m.Stream == "account-1" {
+						return test.failure
+					}
+					handled++
+					return nil
+				}), nil))
+				time.Sleep(time.Minute)
+				write(t, store.Store, "account-2", Deposited{2})
+				time.Sleep(time.Minute)
+				synctest.Wait()
+
+				require.Equal(t, 1, handled, "it runs on")
+				parked := parkedOf(t, store.Store, account, "ledger")
+				require.Len(t, parked, 1)
+				require.Equal(t, test.text, parked[0].Error)
+				require.Equal(t, 2, parked[0].Attempts)
+				require.False(t, parked[0].Requested)
+				require.NoError(t, stop())
+			})
+		})
+	}
+}
+
 // A mute store does not answer one of the calls that are about a letter or the stream
 // of its message.
 type mute struct {
