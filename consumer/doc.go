@@ -70,8 +70,8 @@
 // messages and gives out their positions again. A consumer that has read further stops with
 // [ErrPositionAhead], whether the store is behind it or has grown past it since: it knows the
 // message that it is right behind, and looks for it with each read, before it records a
-// position and when it starts. At rest it reads every 10 s. A message that was removed is not
-// missed.
+// position and when it starts, and every 10 s if it does none of that. A message that was
+// removed is not missed.
 //
 // Where all that it has read is still there, what its handlers wrote may be lost. So where the
 // store tells of a failover or a restore ([messagestore.Store.Epoch]), or an operator does

@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
@@ -520,6 +522,50 @@ func TestAnotherEpochHandsOverAgainWhatWasNotRecorded(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What fails again and again is neither read past nor recorded.
+func TestAConsumerThatRetriesFindsOutThatTheStoreIsAnother(t *testing.T) {
+	t.Parallel()
+	retrying := func(t *testing.T, lost int, epoch string) (errs <-chan error, log *bytes.Buffer, stop func()) {
+		t.Helper()
+		d := &replaced{now: newHistory()}
+		d.now.epoch = "1"
+		store := messagestore.New(d, nil)
+		write(t, store, "account-1", Deposited{1}, Deposited{2})
+		log = &bytes.Buffer{}
+		c := newConsumer(t, store, always(errBroken), &consumer.Config{Errors: againAndAgain, Logger: zerolog.New(log)})
+		ended := make(chan error, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { ended <- c.Run(ctx) }()
+		time.Sleep(time.Minute)
+		restored := d.restore(t, lost)
+		restored.epoch = epoch
+		d.by(restored)
+		return ended, log, cancel
+	}
+	t.Run("WentBack", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			errs, _, stop := retrying(t, 1, "1")
+			defer stop()
+			start := time.Now()
+
+			require.ErrorIs(t, <-errs, consumer.ErrPositionAhead)
+			require.LessOrEqual(t, time.Since(start), 10*time.Second)
+		})
+	})
+	t.Run("Epoch", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			errs, log, stop := retrying(t, 0, "2")
+			time.Sleep(11 * time.Second)
+			stop()
+
+			require.NoError(t, <-errs)
+			require.Contains(t, log.String(), "consumer starts again")
+		})
+	})
 }
 
 func TestNoPositionIsRecordedInAnotherEpoch(t *testing.T) {

@@ -103,6 +103,19 @@ func (c *Consumer) checkGeneration(ctx context.Context, ledger messagestore.Stre
 	return err
 }
 
+// check finds out, for a run that does not record, what a recording does first: whether the
+// store still has what was read, and whether nobody has had the consumer start elsewhere. It
+// takes of p what does not change.
+func (c *Consumer) check(ctx context.Context, p *place, read messagestore.Mark) error {
+	if err := c.checkMark(ctx, p.stream, read); err != nil {
+		return err
+	}
+	if err := c.checkGeneration(ctx, p.ledger, p.generation); err != nil {
+		return err
+	}
+	return c.checkEpoch(ctx, p)
+}
+
 // recordPosition writes a position at the version that this run wrote or read last,
 // so that of two processes with one identity the second finds out. It records nothing in
 // a store that has lost what was read last, or that may have lost what handlers wrote.

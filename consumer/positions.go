@@ -395,7 +395,7 @@ func (e *BeyondEndError) Is(target error) bool { return target == ErrPositionAhe
 // whatever was handled before. The name's history stays; the last reset counts.
 //
 // A consumer that runs meanwhile is fenced: it stops with [ErrConsumerFenced] when it
-// next records a position, or after at most 10 s if it has nothing to do, and goes on
+// next records a position, or after at most 10 s if it records none, and goes on
 // from position when it is started again. What it has handled until then was handled
 // from its old position on; nothing that it records from now on counts.
 //

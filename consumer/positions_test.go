@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -330,6 +331,75 @@ func TestAnIdleConsumerFindsOutThatItWasReset(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A message that fails again and again keeps the position where it is, so that nothing is
+// recorded, and with another behind it nothing is read.
+func TestAConsumerThatRetriesFindsOutThatItWasReset(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]consumer.Config{"InOrder": {}, "InParallel": {Concurrency: 2, BatchSize: 1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newStore()
+				write(t, store, "account-1", Deposited{1}, Deposited{2})
+				config.Errors = againAndAgain
+				c := newConsumer(t, store, always(errBroken), &config)
+				ended := make(chan error, 1)
+				go func() { ended <- c.Run(t.Context()) }()
+				time.Sleep(time.Minute)
+				start := time.Now()
+
+				_, err := consumer.Reset(t.Context(), store, account, "ledger", 0)
+
+				require.NoError(t, err)
+				require.ErrorIs(t, <-ended, consumer.ErrConsumerFenced)
+				require.LessOrEqual(t, time.Since(start), 10*time.Second)
+			})
+		})
+	}
+}
+
+// againAndAgain has a message tried for a quarter of an hour.
+var againAndAgain = consumer.ErrorPolicy{Retries: 1000, MinBackoff: time.Second, MaxBackoff: time.Second}
+
+// Each recording makes sure by itself that the run may go on.
+func TestAConsumerThatRecordsMakesSureByNothingElse(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &asked{tap: &tap{Store: newStore()}}
+		for i := range 100 {
+			write(t, store.Store, "account-1", Deposited{i})
+		}
+		var recorded atomic.Int64
+		store.wrote = func(_ messagestore.StreamName, body messagestore.Body) {
+			if body.MessageType() == "Recorded" {
+				recorded.Add(1)
+			}
+		}
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			time.Sleep(time.Second)
+			return nil
+		}), &consumer.Config{PositionEvery: 5 * time.Second})
+		stop := running(t, c)
+		time.Sleep(61*time.Second + time.Millisecond)
+		synctest.Wait()
+
+		require.Greater(t, recorded.Load(), int64(9))
+		require.Equal(t, 1+recorded.Load(), store.epochs.Load(), "one when it started")
+		require.NoError(t, stop())
+	})
+}
+
+// An asked store counts how often it is asked for its epoch.
+type asked struct {
+	*tap
+	epochs atomic.Int64
+}
+
+func (s *asked) Epoch(context.Context) (string, error) {
+	s.epochs.Add(1)
+	return "", nil
 }
 
 func TestAResetAndAResizeAtOnceBothCount(t *testing.T) {

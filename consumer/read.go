@@ -13,7 +13,8 @@ import (
 // headInterval is how often an idle consumer reads though the store's bell does not
 // ring, and makes sure that the store still has what it has read, and that nobody has
 // had it start elsewhere: one that lost messages looks like one with none to come, and
-// one that has nothing to do records no position.
+// one that has nothing to do records no position. So often, too, one makes sure that
+// works on a message for so long that it neither reads nor records.
 const headInterval = 10 * time.Second
 
 const (

@@ -62,16 +62,18 @@ type run struct {
 	place     *place // belongs to the goroutine that records, while there is one
 	recording bool
 	records   chan recordedPosition
-	failures  int       // of recordings, in a row
-	retryAt   time.Time // when to record again after one
+	checkedAt time.Time // when the run was last seen to be the one to record
+	failures  int       // to record or to see that, in a row
+	retryAt   time.Time // when to try again after one
 
 	fatal error
 }
 
 type recordedPosition struct {
 	recorded
-	passed int64 // how many messages are behind it
-	err    error
+	passed  int64 // how many messages are behind it
+	checked bool  // instead of recorded
+	err     error
 }
 
 func newRun(c *Consumer, p *place, catchUp bool) *run {
@@ -89,6 +91,8 @@ func newRun(c *Consumer, p *place, catchUp bool) *run {
 		looks:    make(chan look, 1),
 		place:    p,
 		records:  make(chan recordedPosition, 1),
+
+		checkedAt: time.Now(),
 	}
 	r.handed.L = &r.mu
 	return r
@@ -216,6 +220,7 @@ func (r *run) nextWake(now time.Time) time.Time {
 	sooner(r.reader.at, !r.reader.busy && r.wantsMore())
 	sooner(r.redrives.at, !r.redrives.busy)
 	sooner(r.recordingDue())
+	sooner(r.checkDue())
 	return wake
 }
 
@@ -240,27 +245,49 @@ func (r *run) recordingDue() (due time.Time, moved bool) {
 	return due, true
 }
 
+// checkDue returns when to see whether the run may go on, if it is at work: a message that
+// is handled for long, or again and again, keeps the position where it is, and with others
+// behind it the run from reading.
+func (r *run) checkDue() (due time.Time, atWork bool) {
+	due = r.checkedAt.Add(headInterval)
+	if due.Before(r.retryAt) {
+		due = r.retryAt
+	}
+	return due, r.window.length > 0 && !r.recording
+}
+
+// startRecording records the position if that is due, or only sees whether the run may.
 func (r *run) startRecording(ctx context.Context, now time.Time) {
 	due, moved := r.recordingDue()
-	if !moved || now.Before(due) {
+	check, atWork := r.checkDue()
+	record := moved && !now.Before(due)
+	if !record && (!atWork || now.Before(check)) {
 		return
 	}
 	r.recording = true
-	next, read := recordedPosition{recorded: r.window.position, passed: r.window.passed}, r.reader.mark
+	next, read := recordedPosition{recorded: r.window.position, passed: r.window.passed, checked: !record}, r.reader.mark
 	if mutant.On("consumer/early") {
 		next.recorded = recorded{Position: r.reader.next, After: read.ID}
 	}
 	r.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 		defer cancel()
-		next.err = r.recordPosition(ctx, r.place, next.recorded, read)
+		if record {
+			next.err = r.recordPosition(ctx, r.place, next.recorded, read)
+		} else {
+			next.err = r.check(ctx, r.place, read)
+		}
 		r.records <- next
 	})
 }
 
 func (r *run) endRecording(saved recordedPosition) {
 	r.recording = false
+	if saved.err == nil {
+		r.checkedAt, r.failures, r.retryAt = time.Now(), 0, time.Time{}
+	}
 	switch {
+	case saved.err == nil && saved.checked:
 	case saved.err == nil:
 		r.save(saved)
 	case r.stopping && heals(saved.err):
@@ -274,7 +301,6 @@ func (r *run) endRecording(saved recordedPosition) {
 }
 
 func (r *run) save(saved recordedPosition) {
-	r.failures, r.retryAt = 0, time.Time{}
 	r.mu.Lock()
 	r.saved = saved
 	r.movedAt = time.Time{}
