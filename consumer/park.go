@@ -82,25 +82,29 @@ func (c *Consumer) deadLetters() messagestore.Category { return c.category.WithT
 
 // park writes a message to its dead-letter stream. That it is parked there already
 // is an answer: the consumer ended between parking it and recording its position.
-// If it was redriven since, it is parked anew.
-func (c *Consumer) park(ctx context.Context, it *item) error {
+// If it was redriven since, it is parked anew. Nothing is parked that the store has lost,
+// nor by a run that is fenced.
+func (r *run) park(ctx context.Context, it *item) error {
 	if mutant.On("consumer/unparked") {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	p := newParked(c.name, it.message, it.lastErr)
+	if err := r.check(ctx, r.place, it.message.Mark()); err != nil {
+		return fmt.Errorf("park: %w", err)
+	}
+	p := newParked(r.name, it.message, it.lastErr)
 	p.Attempts = it.attempts
 	p.FirstFailedAt = it.firstFailed.UTC()
 	for version := messagestore.NoStream; ; {
-		err := c.writeParked(ctx, version, it.message, p)
+		err := r.writeParked(ctx, version, it.message, p)
 		if err == nil {
 			break
 		}
 		if !errors.Is(err, messagestore.ErrVersionConflict) {
 			return fmt.Errorf("park: %w", err)
 		}
-		l, readErr := c.readLetter(ctx, c.deadLetter(it.message.ID))
+		l, readErr := r.readLetter(ctx, r.deadLetter(it.message.ID))
 		switch {
 		case readErr != nil:
 			return fmt.Errorf("park: %w", readErr)
@@ -115,7 +119,7 @@ func (c *Consumer) park(ctx context.Context, it *item) error {
 			p.FirstFailedAt = l.FirstFailedAt
 		}
 	}
-	c.config.Logger.Error().Str("consumer", c.name).Str("type", p.Type).Str("stream", string(p.Stream)).
+	r.config.Logger.Error().Str("consumer", r.name).Str("type", p.Type).Str("stream", string(p.Stream)).
 		Int64("position", int64(p.Position)).Int("attempts", p.Attempts).Str("error", p.Error).Msg("message parked")
 	return nil
 }

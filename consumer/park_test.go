@@ -164,6 +164,39 @@ func TestAMessageThatFailsAfterItWasRedrivenIsParkedAgain(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
+// What a consumer gives up on that was told to go on from elsewhere is for who does.
+func TestAConsumerThatWasResetParksNothing(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1})
+	c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Recorded) error {
+		_, err := consumer.Reset(ctx, store, account, "ledger", 0)
+		return errors.Join(err, parkError{})
+	}), nil)
+
+	require.ErrorIs(t, c.CatchUp(t.Context()), consumer.ErrConsumerFenced)
+
+	require.Zero(t, c.Stats().Parked)
+	require.Empty(t, parkedNow(t, c))
+}
+
+// Nor is anything parked in a store that does not have it.
+func TestAMessageThatTheStoreHasLostIsNotParked(t *testing.T) {
+	t.Parallel()
+	d := &replaced{now: newHistory()}
+	store := messagestore.New(d, nil)
+	write(t, store, "account-1", Deposited{1})
+	c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+		d.by(d.restore(t, 1))
+		return parkError{}
+	}), nil)
+
+	require.ErrorIs(t, c.CatchUp(t.Context()), consumer.ErrPositionAhead)
+
+	require.Zero(t, c.Stats().Parked)
+	require.Empty(t, parkedNow(t, c))
+}
+
 // The version that the store answers is no higher than the one expected, so nothing
 // says that the message is parked.
 func TestAConflictWithoutADeadLetterIsNotParked(t *testing.T) {
