@@ -335,7 +335,14 @@ func (c *Consumer) deleted(ctx context.Context, m *messagestore.Recorded) (bool,
 	case last.IsTombstone():
 		return last.Position > m.Position, nil
 	}
-	// It may have been written to again.
+	// It may have been written to again. If the message is there it was not deleted, and what
+	// is behind it, which may be much, need not be read.
+	switch _, err := c.find(ctx, m.GlobalPosition, m.ID); {
+	case err == nil:
+		return false, nil
+	case !errors.Is(err, messagestore.ErrNotFound):
+		return false, err
+	}
 	for next, err := range c.store.Stream(ctx, m.Stream, m.Position) {
 		return err == nil && next.IsTombstone(), err
 	}
@@ -476,12 +483,22 @@ func decodeParked(m *messagestore.Recorded) (parked, error) {
 
 // original reads a message that was too large to be kept among the dead letters.
 func (c *Consumer) original(ctx context.Context, p *deadLetter) (*messagestore.Recorded, error) {
-	page, err := c.store.CategoryPage(ctx, messagestore.CategoryQuery{Category: c.category, From: p.GlobalPosition, Limit: 1})
+	m, err := c.find(ctx, p.GlobalPosition, p.MessageID)
+	if errors.Is(err, messagestore.ErrNotFound) {
+		return nil, fmt.Errorf("%s %s@%d, which was too large to be parked with its data: %w", p.Type, p.Stream, p.Position, err)
+	}
+	return m, err
+}
+
+// find returns the message with an id from its place in the category, or
+// [messagestore.ErrNotFound].
+func (c *Consumer) find(ctx context.Context, at messagestore.GlobalPosition, id uuid.UUID) (*messagestore.Recorded, error) {
+	page, err := c.store.CategoryPage(ctx, messagestore.CategoryQuery{Category: c.category, From: at, Limit: 1})
 	if err != nil {
 		return nil, err
 	}
-	if len(page.Messages) == 1 && page.Messages[0].ID == p.MessageID {
-		return page.Messages[0], nil
+	if len(page.Messages) == 0 || page.Messages[0].ID != id {
+		return nil, messagestore.ErrNotFound
 	}
-	return nil, fmt.Errorf("%s %s@%d, which was too large to be parked with its data: %w", p.Type, p.Stream, p.Position, messagestore.ErrNotFound)
+	return page.Messages[0], nil
 }

@@ -435,11 +435,23 @@ func (s *mute) Last(ctx context.Context, stream messagestore.StreamName) (*messa
 	return s.Store.Last(ctx, stream)
 }
 
+// CategoryPage is about account-1 where its one message is looked for.
+func (s *mute) CategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	if q.Category == account && q.From == 1 && q.Limit == 1 {
+		if err := s.hear(ctx, "account-1"); err != nil {
+			return messagestore.CategoryPage{}, err
+		}
+	}
+	return s.Store.CategoryPage(ctx, q)
+}
+
 // newMute returns a store with a parked message that is asked for.
 func newMute(t *testing.T, silent int) *mute {
 	store := &mute{Store: newStore(), silent: silent}
 	write(t, store.Store, "account-1", Deposited{1})
 	park(t, store.Store, account, "ledger")
+	write(t, store.Store, "account-3", Deposited{3}) // so that the position is behind another message
+	require.NoError(t, newConsumer(t, store.Store, &journal{}, nil).CatchUp(t.Context()))
 	request(t, store.Store, account, "ledger")
 	letter := parkedOf(t, store.Store, account, "ledger")[0].DeadLetter
 	store.about = map[messagestore.StreamName]bool{letter: true, "account-1": true}
@@ -447,7 +459,7 @@ func newMute(t *testing.T, silent int) *mute {
 }
 
 // The calls of a redrive that was asked for, in their order.
-var callsOfARedrive = []string{"Look", "Read", "Claim", "Deleted", "WrittenSince", "Outcome", "Left"}
+var callsOfARedrive = []string{"Look", "Read", "Claim", "Deleted", "StillThere", "Outcome", "Left"}
 
 func TestARedriveWhoseStoreDoesNotAnswerIsGivenUp(t *testing.T) {
 	t.Parallel()
@@ -470,6 +482,46 @@ func TestARedriveWhoseStoreDoesNotAnswerIsGivenUp(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Whether its message is still there is not told by what is behind that.
+func TestARedriveReadsOneMessageOfAStream(t *testing.T) {
+	t.Parallel()
+	driver := &counting{Driver: newDriver()}
+	store := messagestore.New(driver, nil)
+	write(t, store, "account-1", Deposited{1})
+	park(t, store, account, "ledger")
+	for i := range 1000 {
+		write(t, store, "account-1", Deposited{i})
+	}
+	j := &journal{}
+	c := newConsumer(t, store, j, nil)
+	before := driver.read.Load()
+
+	n, err := c.Redrive(t.Context())
+
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Equal(t, []string{"account-1@0"}, j.all())
+	require.Less(t, driver.read.Load()-before, int64(10))
+}
+
+// A counting driver counts the messages that are read.
+type counting struct {
+	messagestore.Driver
+	read atomic.Int64
+}
+
+func (d *counting) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+	messages, err := d.Driver.ReadStream(ctx, q)
+	d.read.Add(int64(len(messages)))
+	return messages, err
+}
+
+func (d *counting) ReadCategory(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	page, err := d.Driver.ReadCategory(ctx, q)
+	d.read.Add(int64(len(page.Messages)))
+	return page, err
 }
 
 func TestARedriveWhoseStoreDoesNotAnswerHoldsUpNoStop(t *testing.T) {
