@@ -303,6 +303,57 @@ func TestWhatIsTooLargeOrTooDeepIsReferredTo(t *testing.T) {
 	}
 }
 
+// A message that fits into its dead letter with a short error does not with a long one.
+func TestWhatWasParkedWithItsDataKeepsThemWhenItFailsAgain(t *testing.T) {
+	t.Parallel()
+	store := &tap{Store: newStore()}
+	var c *consumer.Consumer
+	var given []*messagestore.Recorded
+	failure := errors.New("no")
+	for size := messagestore.MaxMessageBytes - 500; ; size -= 100 { // the largest that fits, or nearly
+		store.Store = newStore()
+		write(t, store.Store, "account-1", raw("Deposited", `{"large":"`+strings.Repeat("d", size)+`"}`))
+		c = newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+			given = append(given, m)
+			return failure
+		}), &consumer.Config{Errors: parkAtOnce})
+		require.NoError(t, c.CatchUp(t.Context()))
+		parked := parkedNow(t, c)
+		require.Len(t, parked, 1)
+		if !parked[0].Omitted {
+			break
+		}
+		require.Greater(t, size, messagestore.MaxMessageBytes/2)
+	}
+	original, err := store.Last(t.Context(), "account-1")
+	require.NoError(t, err)
+	failure = errors.New(strings.Repeat("e", 1024))
+	n, err := c.Redrive(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, n)
+	letter := parkedNow(t, c)[0]
+	last, err := store.Last(t.Context(), letter.DeadLetter)
+	require.NoError(t, err)
+	require.Contains(t, string(last.Data), `"omitted":true`)
+
+	require.Equal(t, failure.Error(), letter.Error)
+	require.Equal(t, 2, letter.Attempts)
+	require.False(t, letter.Omitted)
+	require.Equal(t, original.Data, letter.Data)
+	require.Equal(t, original.Metadata, letter.Metadata)
+	store.read = func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) { // its stream was trimmed
+		if q.Category == account {
+			return &messagestore.CategoryPage{Next: q.From}, nil
+		}
+		return nil, nil
+	}
+	failure, given = nil, nil
+	n, err = c.Redrive(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Equal(t, []*messagestore.Recorded{original}, given)
+}
+
 func TestTheTextOfAnErrorIsBoundedAndClean(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

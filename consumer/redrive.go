@@ -460,6 +460,9 @@ func (c *Consumer) readLetter(ctx context.Context, stream messagestore.StreamNam
 			if p.Interrupted && l.open {
 				outcome = l.outcome
 			}
+			if p.Omitted && l.MessageID == p.MessageID { // an earlier one may have had room for them, with a shorter error
+				p.Data, p.Metadata, p.Omitted = l.Data, l.Metadata, l.Omitted
+			}
 			l = &deadLetter{parked: p, open: true, at: m.Time, outcome: outcome}
 		case redriving{}.MessageType():
 			l.claimed, l.claimedAt = true, m.Time
