@@ -62,7 +62,8 @@
 // is not redriven. The data of parked messages are copies, in streams of their own.
 //
 // The streams of positions may be trimmed while the consumer runs, down to their last
-// message. If one is deleted, the consumer stops with [ErrPositionCorrupt].
+// message. If one is deleted, the consumer stops with [ErrConsumerFenced] when it next
+// records a position, and does not start again: that is [ErrPositionCorrupt].
 //
 // # A store that went back
 //

@@ -448,11 +448,16 @@ func TestADeletedPositionStopsTheConsumer(t *testing.T) {
 			r := newRemovals(t)
 			write(t, r.Store, r.category.Stream("1"), Deposited{1})
 			require.NoError(t, r.consumer(t, &journal{}, nil).CatchUp(t.Context()))
-			r.delete(t, r.category.WithType("position").Stream(stream), erase)
+			write(t, r.Store, r.category.Stream("1"), Deposited{2})
 
+			err := r.consumer(t, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Recorded) error {
+				_, err := r.admin.Delete(ctx, r.category.WithType("position").Stream(stream), messagestore.AnyVersion, &postgres.DeleteOptions{EraseName: erase})
+				return err
+			}), nil).CatchUp(t.Context())
+
+			require.ErrorIs(t, err, consumer.ErrConsumerFenced, "one that runs")
 			j := &journal{}
-			err := r.consumer(t, j, nil).CatchUp(t.Context())
-
+			err = r.consumer(t, j, nil).CatchUp(t.Context())
 			require.ErrorIs(t, err, consumer.ErrPositionCorrupt)
 			require.ErrorContains(t, err, "the stream was deleted")
 			require.Empty(t, j.all())
