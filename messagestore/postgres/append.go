@@ -96,11 +96,12 @@ type answer struct {
 
 // call has the database write. One message, as most writes have, goes by a function of
 // its own. It fails for an id that is there already, and a transaction does not survive
-// that: in one it is not asked.
+// that: in one it is not asked. Nor does it say in which stream such an id is: append does.
 func (d *Driver) call(ctx context.Context, db DB, appends []messagestore.Append, fences []int64) ([]answer, error) {
 	if conn := connOf(db); conn != nil && len(appends) == 1 && len(appends[0].Records) == 1 && !d.inTransaction(db) {
 		answers, err := d.callOne(ctx, conn, appends[0], fences[0])
-		if !isUniqueViolation(err) {
+		taken := isUniqueViolation(err) || err == nil && len(answers) == 1 && answers[0].outcome == "id_conflict"
+		if !taken {
 			return answers, err
 		}
 	}
