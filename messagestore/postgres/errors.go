@@ -79,6 +79,13 @@ func isLockTimeout(err error) bool {
 	return ok && e.Code == "55P03" && definite(err)
 }
 
+// isCancelled reports whether a statement was ended before it was through: its time was
+// over, or somebody has cancelled it.
+func isCancelled(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == "57014" && definite(err)
+}
+
 // isUniqueViolation reports whether a statement was refused for what is there already.
 func isUniqueViolation(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)

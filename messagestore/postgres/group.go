@@ -215,8 +215,18 @@ func (l *line) take() []*ticket {
 func (l *line) putBack(tickets []*ticket) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	tickets = slices.DeleteFunc(tickets, func(t *ticket) bool { return !t.state.CompareAndSwap(taken, waiting) })
-	l.waiting = slices.Concat(tickets, l.waiting)
+	l.waiting = slices.Concat(waitAgain(tickets), l.waiting)
+}
+
+// putLast is putBack behind all others.
+func (l *line) putLast(tickets []*ticket) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting = append(l.waiting, waitAgain(tickets)...)
+}
+
+func waitAgain(tickets []*ticket) []*ticket {
+	return slices.DeleteFunc(tickets, func(t *ticket) bool { return !t.state.CompareAndSwap(taken, waiting) })
 }
 
 // commit writes a group, and answers all of it or puts it back.
@@ -251,13 +261,8 @@ func (d *Driver) commit(ctx context.Context, l *line, group []*ticket) {
 		}
 	case isLockTimeout(err):
 		// They have waited for as long as one may. The others have not.
-		first := group[0].append.Stream.Category()
-		var others []*ticket
-		for _, t := range group {
-			if t.append.Stream.Category() != first {
-				others = append(others, t)
-				continue
-			}
+		first, others := partFirst(group)
+		for _, t := range first {
 			t.answer(messagestore.Written{}, d.failed(err))
 		}
 		l.putBack(others)
@@ -265,12 +270,32 @@ func (d *Driver) commit(ctx context.Context, l *line, group []*ticket) {
 		// All of it was rolled back, for the sake of one perhaps. Each on its own, it
 		// harms no other.
 		d.log.Warn().Err(d.failed(err)).Int("writes", len(group)).Msg("write one by one")
-		d.oneByOne(ctx, group)
+		if isCancelled(err) {
+			// It may have waited for its first category all the time, and for the others nobody.
+			var others []*ticket
+			group, others = partFirst(group)
+			l.putBack(others)
+		}
+		d.oneByOne(ctx, l, group)
 	default:
 		for _, t := range group {
 			t.answer(messagestore.Written{}, unknownOutcome(safe(err), []messagestore.Append{t.append}))
 		}
 	}
+}
+
+// partFirst parts the writes to the category of the first, which a group waits for, from
+// the others.
+func partFirst(group []*ticket) (first, others []*ticket) {
+	category := group[0].append.Stream.Category()
+	for _, t := range group {
+		if t.append.Stream.Category() == category {
+			first = append(first, t)
+		} else {
+			others = append(others, t)
+		}
+	}
+	return first, others
 }
 
 // answer says to each caller of a group what became of its write, once that has been
@@ -307,23 +332,30 @@ func (d *Driver) answer(ctx context.Context, l *line, group []*ticket, a eachAns
 		}
 	}
 	l.putBack(again)
-	d.oneByOne(ctx, apart)
+	d.oneByOne(ctx, l, apart)
 }
 
-// oneByOne writes each by itself. A category that somebody keeps is waited for once; what
-// takes too long for another reason is its own affair.
-func (d *Driver) oneByOne(ctx context.Context, tickets []*ticket) {
+// oneByOne writes each by itself. A category that somebody keeps is waited for once. What
+// took too long may have waited for one, or is slow itself: so the next to that category is
+// tried too, but behind all others.
+func (d *Driver) oneByOne(ctx context.Context, l *line, tickets []*ticket) {
 	kept := map[messagestore.Category]error{}
+	var later []*ticket
 	for _, t := range tickets {
 		category := t.append.Stream.Category()
-		if err := kept[category]; err != nil {
+		switch err := kept[category]; {
+		case isCancelled(err):
+			later = append(later, t)
+			continue
+		case err != nil:
 			t.answer(messagestore.Written{}, err)
 			continue
 		}
-		if err := d.alone(ctx, t); isLockTimeout(err) {
+		if err := d.alone(ctx, t); isLockTimeout(err) || isCancelled(err) {
 			kept[category] = err
 		}
 	}
+	l.putLast(later)
 }
 
 // alone writes what was in a group, or would have been, by itself, in a time of its own.

@@ -419,6 +419,43 @@ func TestAWriteThatTakesTooLongFailsNoOther(t *testing.T) {
 	require.NoError(t, second)
 }
 
+// With so little time each write to a category that somebody keeps runs out of it in turn:
+// those to others are between them, and not behind them all.
+func TestAStuckPeerHoldsNobodyElseUpForEachWriteToItsCategory(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	stuck, other := storetest.Category(t), storetest.Category(t).Stream("1")
+	driver := postgres.New(limitedPool(t, "statement_timeout", "1s"), nil)
+	holder, err := lockCategory(t.Context(), pool, stuck)
+	require.NoError(t, err)
+	letGo := sync.OnceValue(holder)
+	t.Cleanup(func() { _ = letGo() })
+	const writes = 10
+	var group []messagestore.Append
+	for i := range writes {
+		group = append(group, record(stuck.Stream(fmt.Sprint(i))))
+	}
+	done := make(chan []postgres.Answer, 1)
+	go func() { done <- driver.AppendEach(t.Context(), append(group, record(other))) }()
+
+	require.Eventually(t, func() bool {
+		version, err := postgres.New(pool, nil).Version(t.Context(), other)
+		return err == nil && version == 0
+	}, patience, tick)
+	require.NoError(t, letGo())
+
+	answers := <-done
+	require.NoError(t, answers[writes].Err)
+	failed := 0
+	for _, answer := range answers[:writes] {
+		if answer.Err != nil {
+			require.Equal(t, "57014", refusal(t, answer.Err).Code)
+			failed++
+		}
+	}
+	require.Less(t, failed, writes/2, "before the other was written")
+}
+
 // limitedPool returns a pool whose connections have a setting.
 func limitedPool(t *testing.T, setting, value string) *pgxpool.Pool {
 	t.Helper()
