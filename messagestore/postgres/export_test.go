@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -32,6 +33,12 @@ func (d *Driver) Busy(category messagestore.Category) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.busy
+}
+
+// Within has a line wait for what is under way for no longer than that.
+func (d *Driver) Within(limit time.Duration) *Driver {
+	d.groups.timeout = limit
+	return d
 }
 
 // Learn tells the driver where the category's fence is.

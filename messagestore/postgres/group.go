@@ -28,7 +28,8 @@ const (
 	// maxWaiting bounds the writes that wait in a line; more wait to be let in.
 	maxWaiting = 1024
 
-	// groupTimeout bounds a flush, which has no caller whose context could.
+	// groupTimeout bounds what a line waits for: a flush has no caller whose context could,
+	// and a write that goes straight through may have one without a deadline.
 	groupTimeout = 30 * time.Second
 
 	// outcomeGrace is how long a caller whose context has ended waits for a flush
@@ -41,8 +42,9 @@ const (
 // is under way waits, and then goes in one transaction, in one round trip: the
 // category is locked once, and the log is synced once.
 type groups struct {
-	seed  maphash.Seed
-	lines []*line
+	seed    maphash.Seed
+	lines   []*line
+	timeout time.Duration // groupTimeout, but for the tests
 
 	flushes, flushed atomic.Int64 // for the tests: transactions of more than one write, and the writes in them
 }
@@ -58,7 +60,7 @@ type line struct {
 }
 
 func newGroups() *groups {
-	g := &groups{seed: maphash.MakeSeed(), lines: make([]*line, min(runtime.GOMAXPROCS(0), 4))}
+	g := &groups{seed: maphash.MakeSeed(), lines: make([]*line, min(runtime.GOMAXPROCS(0), 4)), timeout: groupTimeout}
 	for i := range g.lines {
 		g.lines[i] = &line{room: make(chan struct{}, maxWaiting)}
 	}
@@ -118,7 +120,9 @@ func (d *Driver) appendInGroup(ctx context.Context, a messagestore.Append) (mess
 		l.busy = true
 		l.mu.Unlock()
 		defer d.next(l)
-		return d.appendAlone(ctx, a)
+		limited, cancel := context.WithTimeout(ctx, d.groups.timeout)
+		defer cancel()
+		return d.appendAlone(limited, a)
 	}
 	l.mu.Unlock()
 
@@ -237,7 +241,7 @@ func (d *Driver) commit(ctx context.Context, l *line, group []*ticket) {
 	}
 	var answers eachAnswer
 	sent := false
-	limited, cancel := context.WithTimeout(ctx, groupTimeout)
+	limited, cancel := context.WithTimeout(ctx, d.groups.timeout)
 	defer cancel()
 	err := d.with(limited, func(db DB) error {
 		group = slices.DeleteFunc(group, func(t *ticket) bool { return !t.begin() })
@@ -360,7 +364,7 @@ func (d *Driver) oneByOne(ctx context.Context, l *line, tickets []*ticket) {
 
 // alone writes what was in a group, or would have been, by itself, in a time of its own.
 func (d *Driver) alone(ctx context.Context, t *ticket) error {
-	ctx, cancel := context.WithTimeout(ctx, groupTimeout)
+	ctx, cancel := context.WithTimeout(ctx, d.groups.timeout)
 	defer cancel()
 	written, err := d.appendAll(ctx, []messagestore.Append{t.append}, t.fences, t.begin)
 	if err != nil {

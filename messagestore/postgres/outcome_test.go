@@ -259,6 +259,26 @@ func whenAnswered(proxy *pgproxy.Proxy) (met chan struct{}) {
 	return met
 }
 
+// whenLost loses all that the server says once a canary was sent to it, and closes met.
+func whenLost(proxy *pgproxy.Proxy) (met chan struct{}) {
+	met = make(chan struct{})
+	over, conn := false, 0
+	proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+		switch {
+		case m.Name == "CancelRequest":
+			return pgproxy.Drop
+		case m.From == pgproxy.Client && bytes.Contains(m.Body, []byte(`"canary"`)):
+			conn = m.Conn
+		case m.From == pgproxy.Server && m.Conn == conn && !over:
+			over = true
+			close(met)
+			return pgproxy.Lose
+		}
+		return pgproxy.Pass
+	})
+	return met
+}
+
 // cutCanary cuts the connection before the server has written a canary, or after it.
 func cutCanary(proxy *pgproxy.Proxy, written bool) (met chan struct{}) {
 	if written {
@@ -321,6 +341,38 @@ func TestLostAnswerIsAnUnknownOutcome(t *testing.T) {
 			require.Equal(t, messagestore.Version(1), found[0].Version)
 		})
 	}
+}
+
+// The network swallows the answer, and the caller has no deadline: who is in its line waits for a
+// while, and not until the system gives the connection up.
+func TestAWriteThatIsNeverAnsweredDoesNotKeepItsLine(t *testing.T) {
+	t.Parallel()
+	proxy, pool := proxied(t)
+	driver := postgres.New(pool, nil).Within(2 * time.Second)
+	category := storetest.Category(t)
+	_, err := driver.Append(t.Context(), record(category.Stream("0"))) // so that the statement is prepared
+	require.NoError(t, err)
+	unanswered := record(category.Stream("1"))
+	unanswered.Records[0].Data = []byte(`{"name":"canary"}`)
+	met := whenLost(proxy)
+	first := make(chan error, 1)
+	go func() {
+		_, err := driver.Append(t.Context(), unanswered)
+		first <- err
+	}()
+	<-met
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+
+	_, err = driver.Append(ctx, record(category.Stream("2")))
+
+	require.NoError(t, err)
+	err = <-first
+	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	found, err := messagestore.New(driver, nil).Resolve(t.Context(), err)
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(0), found[0].Version)
 }
 
 func TestStoreWritesOnceThoughTheAnswerIsLost(t *testing.T) {

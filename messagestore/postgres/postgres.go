@@ -56,7 +56,9 @@
 // Over a pool or a connection every write is one statement. If its answer is lost,
 // the error matches [messagestore.ErrOutcomeUnknown]; every other error means that
 // nothing was written. A write that waits for another for more than 10 seconds
-// gives up, with an error of SQLSTATE 55P03.
+// gives up, with an error of SQLSTATE 55P03. To one stream over a pool it gives up after 30
+// seconds whatever its context allows, since others wait behind it: its outcome is unknown
+// if it was sent by then.
 //
 // # The server
 //
