@@ -178,6 +178,82 @@ func TestWaitingForAStuckPeerEndsDefinitely(t *testing.T) {
 	require.Equal(t, "55P03", refused.Code)
 }
 
+// What is in the way and is neither an id nor a position stays there: to write again, and again,
+// does not help. A repeat is one all the same, whatever finds it first.
+func TestWhatIsNoneOfOurConstraintsIsRefusedOnce(t *testing.T) {
+	t.Parallel()
+	for name, statements := range map[string][]string{
+		"an index": {"create unique index theirs on %[1]s.messages ((data ->> 'invoice'))"},
+		"a trigger": {`create function %[1]s.theirs() returns trigger language plpgsql as $$
+			begin
+				if exists (select from %[1]s.messages m where m.data ->> 'invoice' = new.data ->> 'invoice') then
+					raise unique_violation using constraint = 'theirs';
+				end if;
+				return new;
+			end $$`,
+			"create trigger theirs before insert on %[1]s.messages for each row execute function %[1]s.theirs()",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool, schema := pgtest.Schema(t)
+			for _, statement := range statements {
+				_, err := pool.Exec(t.Context(), fmt.Sprintf(statement, schema))
+				require.NoError(t, err)
+			}
+			driver := postgres.New(pool, &postgres.Config{Schema: schema})
+			category := storetest.Category(t)
+			invoice := func(id string) messagestore.Append {
+				a := record(category.Stream(id))
+				a.Records[0].Data = []byte(`{"invoice":"1"}`)
+				return a
+			}
+			first := invoice("1")
+			_, err := driver.Append(t.Context(), first)
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+
+			_, one := driver.Append(ctx, invoice("2"))
+			_, several := driver.AppendAll(ctx, []messagestore.Append{record(category.Stream("3")), invoice("4")})
+			group := driver.AppendEach(ctx, []messagestore.Append{record(category.Stream("5")), invoice("6")})
+
+			for _, err := range []error{one, several, group[1].Err} {
+				refused := refusal(t, err)
+				require.Equal(t, "23505", refused.Code)
+				require.Equal(t, "theirs", refused.ConstraintName)
+			}
+			require.NoError(t, group[0].Err)
+			again, err := driver.Append(ctx, first)
+			require.NoError(t, err)
+			require.True(t, again.Duplicate)
+		})
+	}
+}
+
+// A message that is written by drawing on until a position is free may be where readers have been.
+func TestASequenceThatIsBehindIsNotDrawnFromUntilItFits(t *testing.T) {
+	t.Parallel()
+	pool, schema := pgtest.Schema(t)
+	driver := postgres.New(pool, &postgres.Config{Schema: schema})
+	stream := storetest.Category(t).Stream("1")
+	for range 10 {
+		_, err := driver.Append(t.Context(), record(stream))
+		require.NoError(t, err)
+	}
+	_, err := pool.Exec(t.Context(), "select setval('"+schema+".messages_global_position_seq', 1)")
+	require.NoError(t, err)
+
+	_, err = driver.Append(t.Context(), record(stream))
+
+	refused := refusal(t, err)
+	require.Equal(t, "23505", refused.Code)
+	require.Equal(t, "messages_pkey", refused.ConstraintName)
+	version, err := driver.Version(t.Context(), stream)
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(9), version)
+}
+
 func TestSerializationFailureIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	shared := pgtest.Pool(t)

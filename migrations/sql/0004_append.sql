@@ -285,6 +285,8 @@ create function dibs.taken(stream text, version bigint, id uuid) returns boolean
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  violated text;
 begin
   insert into dibs.messages (category, group_hash, stream_name, position, type, id)
   values (dibs.category(stream), 0, stream, version, 'probe', id);
@@ -293,6 +295,10 @@ exception
   when sqlstate 'DB000' then
     return false;
   when unique_violation then
+    get stacked diagnostics violated = constraint_name;
+    if violated not in ('messages_id', 'messages_stream') then
+      raise; -- as in append
+    end if;
     return true;
 end
 $$;
@@ -348,7 +354,7 @@ declare
   current constant boolean := current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
 
   at record;
-  violated boolean;
+  violated text; -- the constraint that was in the way, if one was
 begin
   perform dibs.refuse_invalid(streams, expected, counts, ids, types, data, metadata);
 
@@ -397,7 +403,7 @@ begin
   -- the ids in another category just now: then what was in the way is seen in the
   -- next round.
   loop
-    violated := false;
+    violated := null;
 
     -- The first stream that is not at its version.
     select s.name, m.position as version into at
@@ -461,7 +467,15 @@ begin
         return;
       exception
         when unique_violation then
-          violated := true;
+          -- Whatever else is in the way is there in every round: an index or a trigger of
+          -- somebody else's, or a message with the same global position, if the sequence is
+          -- behind. Another round would draw one that readers may have passed.
+          get stacked diagnostics violated = constraint_name;
+          if violated not in ('messages_id', 'messages_stream')
+            and not exists (select from dibs.find_recorded(streams, expected, counts, ids, types, data, metadata))
+          then
+            raise;
+          end if;
       end;
     end if;
 
@@ -471,7 +485,7 @@ begin
       perform dibs.await_standby();
       return;
     end if;
-    if not violated then
+    if violated is null then
       perform dibs.await_standby();
       return query select 'version_conflict', at.name, at.version, null::bigint, null::uuid;
       return;
@@ -513,9 +527,10 @@ Answers with rows, never with an exception, so that the transaction goes on:
   version_conflict  once: the first stream that is not at its version, and the version it is at (at REPEATABLE READ and
                     above, the least that it can be)
   fenced            once: the first stream whose category''s fence is elsewhere, and, as its version, where; to be tried again with it
-Raises DB001 for what may not be written, 55P03 after 10 seconds of waiting for another transaction, and, at REPEATABLE
-READ and above only, 40001 for messages of any version, or with ids that are taken, where the transaction cannot see why,
-and for a category from which messages were removed since the transaction began.
+Raises DB001 for what may not be written, 55P03 after 10 seconds of waiting for another transaction, 23505 for what an index
+or a trigger that is not of Dibs refuses, or a sequence that is behind, and, at REPEATABLE READ and above only, 40001 for
+messages of any version, or with ids that are taken, where the transaction cannot see why, and for a category from which
+messages were removed since the transaction began.
 
 A stream that was deleted goes on after its tombstone, also one that was erased with its name: its version is the
 tombstone''s, so it is never first written again. An id whose message was removed is not known any more.';
@@ -880,7 +895,7 @@ was written, and each is for append. As append_one, it leaves it to the client t
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0004_append.sql', 'f84ddca2b48289ffe5e0ab791e118b5718becb5c27fb4d30c6f4b6b29bf428b3');
+values ('0004_append.sql', 'acbe7f68dbcd07e4dd32267a1233b46243614cbb3e8b2889084015457fd2488f');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
