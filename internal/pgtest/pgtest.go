@@ -99,6 +99,13 @@ func DatabaseIn(t testing.TB, encoding string) string {
 	return database(t, " encoding '"+encoding+"' lc_collate 'C' lc_ctype 'C'")
 }
 
+// DatabaseInEnglish is [Database] with texts compared as in English, where no column says
+// otherwise.
+func DatabaseInEnglish(t testing.TB) string {
+	t.Helper()
+	return database(t, " locale_provider icu icu_locale 'en' locale 'C'")
+}
+
 func database(t testing.TB, options string) string {
 	t.Helper()
 	server, name := URL(t), unique()

@@ -20,6 +20,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
+	"github.com/dibs-go/dibs/migrations"
 )
 
 // A crowd is writes that wait behind one that waits for a lock, so that they are
@@ -344,6 +345,23 @@ func TestABusyCategoryHoldsUpNoOther(t *testing.T) {
 	require.ElementsMatch(t, []messagestore.StreamName{c.category.Stream("1"), free.Stream("1")}, []messagestore.StreamName{first, second})
 	require.NoError(t, last)
 	flushes, writes := c.driver.Flushes()
+	require.Equal(t, int64(1), flushes)
+	require.Equal(t, int64(2), writes)
+}
+
+// In English a colon is between a dash and a dot, so that another type of an entity's streams would
+// be taken for one that is busy.
+func TestAGroupTakesItsCategoriesForWhatTheyAreInEveryLanguage(t *testing.T) {
+	t.Parallel()
+	url := pgtest.DatabaseInEnglish(t)
+	require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
+	driver := postgres.New(pgtest.Connect(t, url), nil)
+
+	answers := driver.AppendEach(t.Context(), []messagestore.Append{record("account-1"), record("account:command-1")})
+
+	require.NoError(t, answers[0].Err)
+	require.NoError(t, answers[1].Err)
+	flushes, writes := driver.Flushes()
 	require.Equal(t, int64(1), flushes)
 	require.Equal(t, int64(2), writes)
 }

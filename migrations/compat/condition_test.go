@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/messagedbtest"
+	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
 // opened returns a database in which conditions are taken.
@@ -89,7 +90,7 @@ func quotes(theirs answer) answer {
 // message-db's columns have the collation of the database; ours have not.
 func TestConditionsCompareTextsAsTheDatabaseDoes(t *testing.T) {
 	t.Parallel()
-	theirs, ours := english(t), migrate(t, english(t))
+	theirs, ours := pgtest.DatabaseInEnglish(t), migrate(t, pgtest.DatabaseInEnglish(t))
 	messagedbtest.Install(t, theirs, messagedbtest.Newest)
 	exec(t, connect(t, ours), "update dibs.settings set sql_condition = true")
 	var names steps

@@ -286,22 +286,10 @@ func TestWhoWasGrantedEverythingStillForgesNothing(t *testing.T) {
 	require.False(t, one[bool](t, admin, "select sql_condition from dibs.settings"))
 }
 
-// english returns an empty database in which texts are compared as in English.
-func english(t *testing.T) string {
-	t.Helper()
-	database := pgtest.Database(t)
-	config, err := pgx.ParseConfig(database)
-	require.NoError(t, err)
-	admin := connect(t, pgtest.URL(t))
-	exec(t, admin, "drop database "+config.Database)
-	exec(t, admin, "create database "+config.Database+" template template0 locale_provider icu icu_locale 'en' locale 'C'")
-	return database
-}
-
 // message-db's columns have the collation of the database; ours have not.
 func TestReportsAreInTheOrderOfTheDatabase(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, migrate(t, english(t)))
+	conn := connect(t, migrate(t, pgtest.DatabaseInEnglish(t)))
 	for _, name := range []string{"B", "a", "A", "b", "é", "f", "a:x", "ab"} {
 		exec(t, conn, "select message_store.write_message(gen_random_uuid()::varchar, '"+name+"-1', '"+name+"', '{}')")
 	}

@@ -764,8 +764,8 @@ begin
   if not pg_try_advisory_xact_lock(1684628083, dibs.lock_key(first_category)) then
     perform dibs.wait_for_category(first_category);
   end if;
-  -- The dot comes after the dash: what is between begins with the category and a dash.
-  if first_category || '-' <= all (streams) and first_category || '.' > all (streams) then
+  -- In ASCII the dot comes after the dash: what is between begins with the category and a dash.
+  if (first_category || '-') collate "C" <= all (streams) and (first_category || '.') collate "C" > all (streams) then
     free := array[first_category];
     select array[f.fence], f.erased into fences_of, erased from dibs.fences f where f.category = first_category;
   else
@@ -895,7 +895,7 @@ was written, and each is for append. As append_one, it leaves it to the client t
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0004_append.sql', 'acbe7f68dbcd07e4dd32267a1233b46243614cbb3e8b2889084015457fd2488f');
+values ('0004_append.sql', 'd678224d717d763e5d8f52dd8c4d0f7d13c43798ecd42185c3adf839f784de00');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
