@@ -360,6 +360,36 @@ func TestAConsumerThatRetriesFindsOutThatItWasReset(t *testing.T) {
 	}
 }
 
+// What is redriven moves no position, and with enough of it nothing is read.
+func TestAConsumerThatRedrivesFindsOutThatItWasReset(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for i := range 8 {
+			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
+		}
+		park(t, store, account, "ledger")
+		request(t, store, account, "ledger")
+		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Recorded) error {
+			select {
+			case <-ctx.Done():
+			case <-time.After(30 * time.Second):
+			}
+			return ctx.Err()
+		}), &consumer.Config{Concurrency: 2, Grace: time.Second})
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(t.Context()) }()
+		time.Sleep(5 * time.Second)
+		start := time.Now()
+
+		_, err := consumer.Reset(t.Context(), store, account, "ledger", 0)
+
+		require.NoError(t, err)
+		require.ErrorIs(t, <-ended, consumer.ErrConsumerFenced)
+		require.LessOrEqual(t, time.Since(start), 11*time.Second)
+	})
+}
+
 // againAndAgain has a message tried for a quarter of an hour.
 var againAndAgain = consumer.ErrorPolicy{Retries: 1000, MinBackoff: time.Second, MaxBackoff: time.Second}
 

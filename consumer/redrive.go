@@ -214,7 +214,7 @@ func (c *Consumer) redriveLetter(ctx context.Context, stream messagestore.Stream
 	case gone:
 		failure = nil
 	case missing == nil:
-		failure, interrupted, left = c.handleOnce(ctx, m, claimEnds)
+		interrupted, left, failure = c.handleOnce(ctx, m, claimEnds)
 	}
 
 	err = c.record(ctx, claimEnds, last, func(ctx context.Context) error {
@@ -352,7 +352,7 @@ func (c *Consumer) deleted(ctx context.Context, m *messagestore.Recorded) (bool,
 // handleOnce calls the handler in a goroutine of its own. Interrupted says that it
 // failed because ctx is done, and left that it would not stop and was left behind: it is
 // in hand until it returns.
-func (c *Consumer) handleOnce(ctx context.Context, m *messagestore.Recorded, claimEnds time.Time) (failure error, interrupted, left bool) {
+func (c *Consumer) handleOnce(ctx context.Context, m *messagestore.Recorded, claimEnds time.Time) (interrupted, left bool, failure error) {
 	work, cancel := context.WithDeadline(ctx, claimEnds)
 	defer cancel()
 	ended := make(chan error, 1)
@@ -379,7 +379,7 @@ func (c *Consumer) handleOnce(ctx context.Context, m *messagestore.Recorded, cla
 			left = true
 		}
 	}
-	return failure, failure != nil && ctx.Err() != nil, left
+	return failure != nil && ctx.Err() != nil, left, failure
 }
 
 // leaveBehind counts a handler as in hand until it has ended.

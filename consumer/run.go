@@ -247,13 +247,13 @@ func (r *run) recordingDue() (due time.Time, moved bool) {
 
 // checkDue returns when to see whether the run may go on, if it is at work: a message that
 // is handled for long, or again and again, keeps the position where it is, and with others
-// behind it the run from reading.
+// behind it the run from reading, as do many that are redriven.
 func (r *run) checkDue() (due time.Time, atWork bool) {
 	due = r.checkedAt.Add(headInterval)
 	if due.Before(r.retryAt) {
 		due = r.retryAt
 	}
-	return due, r.window.length > 0 && !r.recording
+	return due, r.window.length+len(r.redrives.ids) > 0 && !r.recording
 }
 
 // startRecording records the position if that is due, or only sees whether the run may.
