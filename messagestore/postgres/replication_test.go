@@ -137,6 +137,77 @@ func TestWhatNoStandbyHasIsNotSaidToBeWritten(t *testing.T) {
 	require.NoError(t, again())
 }
 
+// A removal whose wait is cancelled is asked for again, and what is asked for then was done
+// before. Whoever asks is told so once the standby has it.
+func TestWhatNoStandbyHasIsNotSaidToBeRemoved(t *testing.T) {
+	t.Parallel()
+	url := ownServer(t)
+	conn := connect(t, url)
+	driver := open(t, url)
+	config, err := pgxpool.ParseConfig(url)
+	require.NoError(t, err)
+	postgres.WatchReplication(config.ConnConfig)
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	admin := postgres.NewAdmin(pool, nil)
+	category := storetest.Category(t)
+	for _, id := range []string{"trimmed", "deleted", "erased"} {
+		write(t, messagestore.New(driver, nil), category.Stream(id), messagestore.NoStream, opened(), opened(), opened())
+	}
+	setOnServer(t, conn, "synchronous_standby_names", "nobody")
+	calls := map[string]func() error{
+		"trim": func() error {
+			_, err := admin.Trim(t.Context(), category.Stream("trimmed"), &postgres.TrimOptions{Keep: 1, MinAge: postgres.AnyAge})
+			return err
+		},
+		"delete": func() error {
+			_, err := admin.Delete(t.Context(), category.Stream("deleted"), 2, nil)
+			return err
+		},
+		"erase": func() error {
+			_, err := admin.Delete(t.Context(), category.Stream("erased"), 2, &postgres.DeleteOptions{EraseName: true})
+			return err
+		},
+	}
+	for name, call := range calls {
+		for _, who := range []string{"who removes it", "who comes later"} {
+			t.Run(name+": "+who, func(t *testing.T) {
+				require.ErrorContains(t, cancelWaits(t, conn, call), "standby")
+			})
+		}
+	}
+
+	setOnServer(t, conn, "synchronous_standby_names", "") // as if the standby were there
+	for name, call := range calls {
+		require.NoError(t, call(), name)
+	}
+	for _, id := range []string{"deleted", "erased"} {
+		deleted, err := admin.Delete(t.Context(), category.Stream(id), 2, &postgres.DeleteOptions{EraseName: id == "erased"})
+		require.NoError(t, err)
+		require.True(t, deleted.Already)
+		require.Equal(t, int64(3), deleted.Messages)
+	}
+}
+
+// cancelWaits makes a call, and cancels every wait for a standby until it has ended.
+func cancelWaits(t *testing.T, admin *pgx.Conn, call func() error) (ended error) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- call() }()
+	require.Eventually(t, func() bool {
+		_, err := admin.Exec(t.Context(), "select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
+		require.NoError(t, err)
+		select {
+		case ended = <-done:
+			return true
+		default:
+			return false
+		}
+	}, patience, tick)
+	return ended
+}
+
 func TestUnwatchedConnectionsAreNamedInTheLog(t *testing.T) {
 	t.Parallel()
 	url := ownServer(t)

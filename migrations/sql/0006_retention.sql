@@ -179,6 +179,7 @@ begin
   records := dibs.retention_stream(stream);
   if not dry_run then
     perform dibs.lock_retention(split_part(stream, '-', 1));
+    perform dibs.await_standby(); -- also where it finds nothing to do
   end if;
 
   if id is not null then
@@ -340,6 +341,7 @@ begin
     if records is not null then
       perform dibs.lock_retention(split_part(records, '-', 1));
     end if;
+    perform dibs.await_standby(); -- also where it was done before
   end if;
 
   -- Below a tombstone there is nothing that a writer looks at: that much is removed
@@ -533,7 +535,7 @@ comment on function dibs.category_streams(text, text, integer) is
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0006_retention.sql', 'c53e1f2d4a5e6a4311d659d67b5b27be5262fbdd165bc9d46d11ce0a86c4433e');
+values ('0006_retention.sql', '0470f6fe8484fd0cd955a367512a99e4aebb29419bb55f365bc3bd3e2758a3b1');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
