@@ -121,6 +121,21 @@ func mode(t *testing.T, conn *pgx.Conn) pgx.QueryExecMode {
 	return driver.Mode(conn)
 }
 
+// What is prepared by name stays on the server, and is in the way of who gets it next.
+func TestVerifyPreparesNothingThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	through := pgtest.PgBouncer(t, ownDatabase(t), "default_pool_size = 1")
+	for range 2 { // pools, which have one server in turn
+		found, err := postgres.NewAdmin(pgtest.Connect(t, through.URL), nil).Verify(t.Context(), nil)
+		require.NoError(t, err)
+		require.Empty(t, found.Violations)
+	}
+
+	var prepared int
+	require.NoError(t, connect(t, through.URL).QueryRow(t.Context(), "select count(*) from pg_prepared_statements", pgx.QueryExecModeExec).Scan(&prepared))
+	require.Zero(t, prepared)
+}
+
 func TestWritesThatWaitAreCommittedTogetherThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	shared := pgtest.Pool(t)

@@ -145,7 +145,11 @@ func (d *Driver) query(ctx context.Context, sql string, args []any, each func(pg
 }
 
 func (d *Driver) read(ctx context.Context, db DB, sql string, args []any, each func(pgx.Rows) error) error {
-	rows, err := db.Query(ctx, sql, d.arguments(db, args)...)
+	return eachRow(ctx, db, sql, d.arguments(db, args), each)
+}
+
+func eachRow(ctx context.Context, db DB, sql string, args []any, each func(pgx.Rows) error) error {
+	rows, err := db.Query(ctx, sql, args...)
 	if err != nil {
 		return err
 	}

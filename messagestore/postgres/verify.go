@@ -357,6 +357,8 @@ func (v *verifier) amcheck(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
+// query prepares nothing: nobody has asked whether there is a pooler in between, and the
+// server may be another client's next.
 func (v *verifier) query(ctx context.Context, tx pgx.Tx, sql string, args []any, each func(pgx.Rows) error) error {
-	return v.admin.driver.read(ctx, tx, pgschema.Rename(sql, v.admin.driver.schema), args, each)
+	return eachRow(ctx, tx, pgschema.Rename(sql, v.admin.driver.schema), append([]any{pgx.QueryExecModeExec}, args...), each)
 }
