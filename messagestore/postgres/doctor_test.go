@@ -513,6 +513,17 @@ func TestDoctorLooksAtAStandbyAndItsPrimary(t *testing.T) {
 	require.Empty(t, found.Violations)
 }
 
+func TestDoctorShowsStatementsAsTheyAreWhereBackslashesEscape(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t) // migrates
+	holder, conn := connect(t, pgtest.URL(t)), connect(t, with(t, pgtest.URL(t), "standard_conforming_strings", "off"))
+	execute(t, holder, "begin", "select 'sessions',\n\t'assess'")
+
+	found := examine(t, conn, &postgres.DoctorConfig{LongTransaction: 1})
+
+	require.Contains(t, finding(t, found, fmt.Sprintf("process %d (", holder.PgConn().PID())).Says, "select 'sessions', 'assess'")
+}
+
 func TestDoctorSeesAPooler(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)

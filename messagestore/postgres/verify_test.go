@@ -104,6 +104,23 @@ func (v *verified) healthy(t *testing.T) {
 	}})
 }
 
+// The body of a function is read as the session reads strings.
+func TestVerifyFindsTheSameWhereBackslashesEscape(t *testing.T) {
+	t.Parallel()
+	v := newVerified(t)
+	v.healthy(t)
+	config := v.pool.Config()
+	config.ConnConfig.RuntimeParams["standard_conforming_strings"] = "off"
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	defer pool.Close()
+
+	found, err := postgres.NewAdmin(pool, &postgres.Config{Schema: v.schema}).Verify(t.Context(), nil)
+
+	require.NoError(t, err)
+	require.Equal(t, v.verify(t), found)
+}
+
 func TestVerifyCountsWhatItLookedAt(t *testing.T) {
 	t.Parallel()
 	v := newVerified(t)

@@ -525,9 +525,9 @@ as $$
     coalesce(bool_or(k.generation is null and k.type in ('Resized', 'dibs:Tombstone')) over (partition by k.name), false)
   from (
     select m.stream_name, m.position, m.global_position, m.type,
-      regexp_replace(i.id, '\+[0-9]{1,18}\+[0-9]{1,9}$', '') as name,
-      substring(i.id from '\+([0-9]{1,18})\+[0-9]{1,9}$')::bigint as generation,
-      substring(i.id from '\+[0-9]{1,18}\+([0-9]{1,9})$')::bigint as member,
+      regexp_replace(i.id, '[+][0-9]{1,18}[+][0-9]{1,9}$', '') as name,
+      substring(i.id from '[+]([0-9]{1,18})[+][0-9]{1,9}$')::bigint as generation,
+      substring(i.id from '[+][0-9]{1,18}[+]([0-9]{1,9})$')::bigint as member,
       case when d.data ->> (case m.type when 'Resized' then 'start' else 'position' end) ~ '^-?[0-9]{1,19}$'
         then (d.data ->> (case m.type when 'Resized' then 'start' else 'position' end))::numeric end as kept,
       case when d.data ->> 'size' ~ '^-?[0-9]{1,19}$' then (d.data ->> 'size')::numeric end as size,
@@ -619,7 +619,7 @@ language plpgsql stable
 as $$
 declare
   -- What is in streams of other forms is of other clients.
-  ours constant text := '^[^-]*-[^-+:]+\+[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$';
+  ours constant text := '^[^-]*-[^-+:]+[+][0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$';
 begin
   return query
   select 'deadLetters', of_category, null::text, null::bigint, null::bigint, null::text, null::text, count(*)
@@ -651,7 +651,7 @@ $$;
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
-values ('0007_report.sql', '3939806893ddb389b5d820d907c4506288b9844c8846f031ec917ae18703def0');
+values ('0007_report.sql', '1ef48d68a8e1c613e309df74ff3094fa1e636e7c3729a57dba40296fb06fb8a2');
 
 perform set_config('role', caller, true);
 perform set_config('search_path', path, true);

@@ -31,7 +31,7 @@ select 'category lock', t.verdict,
     coalesce('process ' || t.pid, 'a prepared transaction'),
     case when t.pid is null then '' when t.hidden then ', which this user may not see' else format(' (%s, %s)', t.usename, coalesce(nullif(t.application_name, ''), 'no application_name')) end,
     coalesce(', in a transaction for ' || date_trunc('second', t.since), ''),
-    case when not t.hidden then format(', %s: %s', t.state, left(regexp_replace(t.query, '\s+', ' ', 'g'), 60)) end,
+    case when not t.hidden then format(', %s: %s', t.state, left(regexp_replace(t.query, '[[:space:]]+', ' ', 'g'), 60)) end,
     case when t.waiting = 1 then format('; process %s waits, for %s', t.waiters, date_trunc('second', t.waited))
       when t.waiting > 1 then format('; %s wait, the first for %s: %s', t.waiting, date_trunc('second', t.waited), t.waiters) else '' end
       || coalesce('; it waits for process ' || t.blocked_by, '')),

@@ -7,7 +7,7 @@ with sessions as (
 )
 select 'transaction', 'warn',
   format('process %s (%s, %s) has been in a transaction for %s, %s: %s', l.pid, l.usename, coalesce(nullif(l.application_name, ''), 'no application_name'),
-    date_trunc('second', l.since), l.state, left(regexp_replace(l.query, '\s+', ' ', 'g'), 60)),
+    date_trunc('second', l.since), l.state, left(regexp_replace(l.query, '[[:space:]]+', ' ', 'g'), 60)),
   format('vacuum removes nothing that it could see; to end it: select pg_terminate_backend(%s)', l.pid)
 from long l
 union all

@@ -46,7 +46,7 @@ select 'table lock', t.verdict,
     case when t.pid = 0 then 'a prepared transaction' else 'process ' || t.pid end,
     case when t.pid = 0 then '' when t.hidden then ', which this user may not see' else format(' (%s, %s)', t.usename, coalesce(nullif(t.application_name, ''), 'no application_name')) end,
     coalesce(', in a transaction for ' || t.since, ''),
-    case when t.pid <> 0 and not t.hidden then format(', %s: %s', t.state, left(regexp_replace(t.query, '\s+', ' ', 'g'), 60)) end,
+    case when t.pid <> 0 and not t.hidden then format(', %s: %s', t.state, left(regexp_replace(t.query, '[[:space:]]+', ' ', 'g'), 60)) end,
     case when t.waiting = 1 then format('; process %s waits, for %s', t.waiters, t.waited)
       when t.waiting > 1 then format('; %s wait, the first for %s: %s', t.waiting, t.waited, t.waiters) end),
   case when t.pid = 0 then 'commit prepared or rollback prepared: see pg_prepared_xacts'
