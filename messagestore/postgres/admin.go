@@ -115,7 +115,7 @@ func (a *Admin) commit(ctx context.Context, db DB, sql string, args, row []any) 
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // there is nothing to undo, or it is broken
+	defer rollBack(ctx, tx)
 	if err := a.one(ctx, tx, sql, args, row); err != nil {
 		return err
 	}

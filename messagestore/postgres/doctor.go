@@ -238,7 +238,7 @@ func (e *examination) query(ctx context.Context, sql string, args []any, each fu
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // there is nothing to undo
+	defer rollBack(ctx, tx)
 	if _, err := tx.Exec(ctx, "select pg_catalog.set_config('lock_timeout', '1s', true), pg_catalog.set_config('jit', 'off', true)"); err != nil {
 		return err
 	}

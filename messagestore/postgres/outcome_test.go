@@ -683,6 +683,68 @@ func TestOpeningEndsWithItsContextThoughTheServerIsSilent(t *testing.T) {
 	}
 }
 
+// What was refused is rolled back, and the network may be gone by then.
+func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
+	t.Parallel()
+	direct := pgtest.Pool(t)
+	store, admin := messagestore.New(postgres.New(direct, nil), nil), postgres.NewAdmin(direct, nil)
+	category := storetest.Category(t)
+	write(t, store, category.Stream("1"), messagestore.NoStream, opened())
+	_, err := admin.Delete(t.Context(), category.Stream("1"), 0, nil)
+	require.NoError(t, err)
+	write(t, store, category.Stream("2"), messagestore.NoStream, opened())
+	erased, err := admin.Delete(t.Context(), category.Stream("2"), 0, erase)
+	require.NoError(t, err)
+	for name, call := range map[string]struct {
+		ends func(db postgres.DB) error
+		with error
+	}{
+		"find": {func(db postgres.DB) error {
+			_, err := postgres.New(db, nil).Find(t.Context(), category.Stream("1"), []uuid.UUID{uuid.New()})
+			return err
+		}, messagestore.ErrDeleted},
+		"delete": {func(db postgres.DB) error {
+			_, err := postgres.NewAdmin(db, nil).Delete(t.Context(), erased.Tombstone, messagestore.AnyVersion, erase)
+			return err
+		}, messagestore.ErrInvalidStreamName},
+		"verify": {func(db postgres.DB) error {
+			_, err := postgres.NewAdmin(db, nil).Verify(t.Context(), &postgres.VerifyConfig{Categories: []messagestore.Category{category + "none"}})
+			return err
+		}, messagestore.ErrNotFound},
+		"doctor": {func(db postgres.DB) error {
+			_, err := postgres.NewAdmin(db, nil).Doctor(t.Context(), nil)
+			return err
+		}, nil}, // since it needs the connection again
+	} {
+		t.Run(name, func(t *testing.T) {
+			proxy, pool := proxied(t)
+			lost := false
+			proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+				if m.From == pgproxy.Server || !bytes.Contains(m.Body, []byte("rollback")) {
+					return pgproxy.Pass
+				}
+				lost = true
+				return pgproxy.Lose
+			})
+			done := make(chan error, 1)
+
+			go func() { done <- call.ends(pool) }()
+
+			select {
+			case err := <-done:
+				require.Error(t, err)
+				if call.with != nil {
+					require.ErrorIs(t, err, call.with)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("it waits for the server")
+			}
+			proxy.SetRule(nil)
+			require.True(t, lost)
+		})
+	}
+}
+
 func TestConnectionThatCannotBeMadeWritesNothing(t *testing.T) {
 	t.Parallel()
 	config, err := pgxpool.ParseConfig("postgres://user:canary@127.0.0.1:1/database?sslmode=disable")

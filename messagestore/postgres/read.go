@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"math"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -107,7 +108,7 @@ func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids [
 		if err != nil {
 			return d.failed(err)
 		}
-		defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // there is nothing to undo
+		defer rollBack(ctx, tx)
 		if err := d.read(ctx, tx, d.queries.find, []any{string(stream), wanted}, into(&found)); err != nil {
 			return d.failed(err)
 		}
@@ -127,6 +128,14 @@ func begin(ctx context.Context, db DB) (pgx.Tx, error) {
 		return b.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	}
 	return db.Begin(ctx)
+}
+
+// rollBack ends a transaction that was not committed, and waits a second for the server to
+// say so. After that the connection is closed, and the server does it by itself.
+func rollBack(ctx context.Context, tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = tx.Rollback(ctx) // or it is over
 }
 
 func into(found *[]*messagestore.Recorded) func(pgx.Rows) error {

@@ -161,7 +161,7 @@ func (a *Admin) Verify(ctx context.Context, config *VerifyConfig) (*Verification
 		if err != nil {
 			return err
 		}
-		defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // there is nothing to undo
+		defer rollBack(ctx, tx)
 		return v.run(ctx, tx)
 	})
 	if err != nil {
