@@ -67,6 +67,52 @@ func TestEveryModeOfSendingMeansTheSame(t *testing.T) {
 	}
 }
 
+// What is sent undescribed comes back as text, and a time in it as the session has it.
+func TestTimesAreTheSameInEveryDateStyle(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t) // migrates
+	through := pgtest.PgBouncer(t, pgtest.URL(t))
+	for _, where := range []string{
+		with(t, pgtest.URL(t), "default_query_exec_mode", "exec"),
+		with(t, pgtest.URL(t), "default_query_exec_mode", "simple_protocol", "description_cache_capacity", "0"),
+		with(t, through.URL, "description_cache_capacity", "0"),
+	} {
+		pool := pgtest.Connect(t, with(t, where, "datestyle", "German", "timezone", "Asia/Kathmandu"))
+		store := messagestore.New(postgres.New(pool, nil), nil)
+		stream, message := storetest.Category(t).Stream("1"), opened()
+		write(t, store, stream, messagestore.NoStream, message)
+		last, err := store.Last(t.Context(), stream)
+		require.NoError(t, err, where)
+		require.WithinDuration(t, time.Now(), last.Time, time.Minute)
+
+		found, err := postgres.New(pool, nil).Find(t.Context(), stream, []uuid.UUID{message.ID})
+		require.NoError(t, err, where)
+		require.Equal(t, []*messagestore.Recorded{last}, found)
+		resolved, err := store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{{Stream: stream, IDs: []uuid.UUID{message.ID}}}})
+		require.NoError(t, err, where)
+		require.Len(t, resolved, 1)
+		report := messagestore.ReportQuery{By: []messagestore.ReportKey{messagestore.ReportStream}, Category: stream.Category()}
+		outside, err := store.Report(t.Context(), report)
+		require.NoError(t, err, where)
+		require.Len(t, outside.Rows, 1)
+		require.Equal(t, last.Time, outside.Rows[0].Last)
+
+		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			inside := messagestore.New(postgres.New(tx, nil), nil)
+			again, err := inside.Last(t.Context(), stream)
+			require.NoError(t, err, where)
+			require.Equal(t, last, again)
+			page, err := inside.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 10})
+			require.NoError(t, err, where)
+			require.Equal(t, []*messagestore.Recorded{last}, page.Messages)
+			reported, err := inside.Report(t.Context(), report)
+			require.NoError(t, err, where)
+			require.Equal(t, outside, reported)
+			return nil
+		}))
+	}
+}
+
 func TestCallsOverOneConnectionTakeTurns(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)

@@ -154,6 +154,11 @@ func (d *Driver) query(ctx context.Context, sql string, args []any, each func(pg
 }
 
 func (d *Driver) read(ctx context.Context, db DB, sql string, args []any, each func(pgx.Rows) error) error {
+	if conn := connOf(db); conn != nil && d.mode(conn) == pgx.QueryExecModeExec && d.inTransaction(db) {
+		// What is not described comes as text, and a time as the session's DateStyle has it. A
+		// transaction keeps its server for the two round trips that a description takes.
+		return eachRow(ctx, db, sql, append([]any{pgx.QueryExecModeDescribeExec}, args...), each)
+	}
 	return eachRow(ctx, db, sql, d.arguments(db, args), each)
 }
 

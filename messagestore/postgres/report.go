@@ -51,8 +51,7 @@ func (d *Driver) Report(ctx context.Context, q messagestore.ReportQuery) (messag
 	args := []any{by, optional(q.Category), optional(q.Containing), string(q.Sort), limit}
 	err := d.query(ctx, d.queries.report, args, func(rows pgx.Rows) error {
 		var row messagestore.ReportRow
-		var first, last pgtype.Timestamptz
-		var position, global, groups pgtype.Int8
+		var first, last, position, global, groups pgtype.Int8
 		if err := rows.Scan(&row.Names, &row.Messages, &row.Bytes, &first, &last, &position, &global, &groups); err != nil {
 			return fmt.Errorf("read a row: %w", err)
 		}
@@ -60,7 +59,7 @@ func (d *Driver) Report(ctx context.Context, q messagestore.ReportQuery) (messag
 			report.Messages, report.Groups = row.Messages, groups.Int64
 			return nil
 		}
-		row.First, row.Last = first.Time.UTC().Truncate(time.Microsecond), last.Time.UTC().Truncate(time.Microsecond)
+		row.First, row.Last = timeIn(first), timeIn(last)
 		row.LastPosition, row.LastGlobalPosition = messagestore.Version(position.Int64), messagestore.GlobalPosition(global.Int64)
 		report.Rows = append(report.Rows, row)
 		return nil
@@ -69,6 +68,14 @@ func (d *Driver) Report(ctx context.Context, q messagestore.ReportQuery) (messag
 		return messagestore.Report{}, err
 	}
 	return report, nil
+}
+
+// timeIn returns a time in microseconds, and the zero time for none.
+func timeIn(micros pgtype.Int8) time.Time {
+	if !micros.Valid {
+		return time.Time{}
+	}
+	return time.UnixMicro(micros.Int64).UTC()
 }
 
 // Categories implements [messagestore.ReportDriver].

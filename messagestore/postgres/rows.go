@@ -137,8 +137,8 @@ func (r *rowReader) typeName(name []byte) string {
 	return s
 }
 
-// scan reads a row in whatever formats it comes in: over a pooler that wants no
-// statement described, all is text.
+// scan reads a row in whatever formats it comes in: where the connection cannot be had,
+// all may be text.
 func scan(rows pgx.Rows) (*messagestore.Recorded, bool, error) {
 	var m messagestore.Recorded
 	var id pgtype.UUID

@@ -1,2 +1,7 @@
-select r.names, r.messages, r.bytes, r.first_time, r.last_time, r.last_position, r.last_global_position, r.groups
+-- Times are in microseconds since 1970, which no setting of the session's changes; what is
+-- infinite is null.
+select r.names, r.messages, r.bytes,
+  case when pg_catalog.isfinite(r.first_time) then (extract(epoch from r.first_time) * 1000000)::bigint end,
+  case when pg_catalog.isfinite(r.last_time) then (extract(epoch from r.last_time) * 1000000)::bigint end,
+  r.last_position, r.last_global_position, r.groups
 from dibs.report($1::text[], $2::text, $3::text, $4::text, $5::bigint) r
