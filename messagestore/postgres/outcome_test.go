@@ -184,7 +184,8 @@ func TestWhatIsNoneOfOurConstraintsIsRefusedOnce(t *testing.T) {
 	t.Parallel()
 	for name, statements := range map[string][]string{
 		"an index": {"create unique index theirs on %[1]s.messages ((data ->> 'invoice'))"},
-		"a trigger": {`create function %[1]s.theirs() returns trigger language plpgsql as $$
+		"a trigger": {
+			`create function %[1]s.theirs() returns trigger language plpgsql as $$
 			begin
 				if exists (select from %[1]s.messages m where m.data ->> 'invoice' = new.data ->> 'invoice') then
 					raise unique_violation using constraint = 'theirs';

@@ -202,8 +202,10 @@ func Run(ctx context.Context, options Options, log zerolog.Logger) (result *Resu
 	if options.Out, err = filepath.Abs(options.Out); err != nil {
 		return nil, err
 	}
-	r := &run{options: options, log: log, proxies: map[work.Role]*proxy{}, memory: newSampler(), wanted: map[messagestore.Category]bool{}, effects: map[string]messagestore.Category{},
-		keyed: map[string]messagestore.Category{}, parking: map[string]messagestore.Category{}}
+	r := &run{
+		options: options, log: log, proxies: map[work.Role]*proxy{}, memory: newSampler(), wanted: map[messagestore.Category]bool{}, effects: map[string]messagestore.Category{},
+		keyed: map[string]messagestore.Category{}, parking: map[string]messagestore.Category{},
+	}
 	if r.history, err = history.Create(options.Out, "nemesis"); err != nil {
 		return nil, err
 	}
