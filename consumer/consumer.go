@@ -165,10 +165,10 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 	}
 	defer c.running.Store(false)
 
-	err := c.runOnce(ctx, catchUp)
+	r, err := c.runOnce(ctx, catchUp, nil)
 	for !ofHandler(err) && errors.Is(err, errEpoch) && ctx.Err() == nil && !errors.Is(err, ErrGraceExceeded) {
 		c.config.Logger.Warn().Str("consumer", c.name).Str("category", string(c.category)).Str("error", errorText(err)).Msg("consumer starts again")
-		err = c.runOnce(ctx, catchUp)
+		r, err = c.runOnce(ctx, catchUp, r)
 	}
 	if err == nil && catchUp {
 		err = ctx.Err()
@@ -181,24 +181,26 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 	return nil
 }
 
-func (c *Consumer) runOnce(ctx context.Context, catchUp bool) error {
+// runOnce runs in one epoch of the store, after a run in the one before it, nil for none.
+func (c *Consumer) runOnce(ctx context.Context, catchUp bool, before *run) (*run, error) {
 	c.mu.Lock()
 	inHand := c.inHand
 	c.mu.Unlock()
 	if inHand > 0 {
-		return fmt.Errorf("%w: a handler of the run before has not returned", ErrRunning)
+		return nil, fmt.Errorf("%w: a handler of the run before has not returned", ErrRunning)
 	}
-	p, err := c.start(ctx, catchUp)
+	p, err := c.start(ctx, catchUp, before)
 	if err != nil || p == nil {
-		return err
+		return nil, err
 	}
-	return newRun(c, p, catchUp).loop(ctx)
+	r := newRun(c, p, catchUp)
+	return r, r.loop(ctx)
 }
 
 // start finds where to go on. It returns no place if ctx is done first.
-func (c *Consumer) start(ctx context.Context, catchUp bool) (*place, error) {
+func (c *Consumer) start(ctx context.Context, catchUp bool, before *run) (*place, error) {
 	for failures := 1; ctx.Err() == nil; failures++ {
-		p, err := c.resume(ctx)
+		p, err := c.resume(ctx, before)
 		switch {
 		case err == nil:
 			c.config.Logger.Info().Str("consumer", c.name).Str("category", string(c.category)).

@@ -568,6 +568,51 @@ func TestAConsumerThatRetriesFindsOutThatTheStoreIsAnother(t *testing.T) {
 	})
 }
 
+// A goingBack driver is one whose store goes back just before it is asked for its epoch, once what was written was
+// handled.
+type goingBack struct {
+	*replaced
+	handled *atomic.Int64
+	before  *history
+}
+
+func (g *goingBack) Epoch(ctx context.Context) (string, error) {
+	if g.handled.Load() > 0 {
+		g.by(g.before)
+	}
+	return g.replaced.Epoch(ctx)
+}
+
+// A run may have looked for what it has read before the store went back, and for the epoch after.
+func TestARunThatBeginsAgainLooksForWhatTheOneBeforeHasRead(t *testing.T) {
+	t.Parallel()
+	for lost, again := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &goingBack{replaced: &replaced{now: newHistory()}, handled: &atomic.Int64{}}
+			d.now.epoch = "1"
+			store := messagestore.New(d, nil)
+			write(t, store, "account-1", Deposited{1}, Deposited{2})
+			d.before = d.restore(t, lost)
+			d.before.epoch = "2"
+			c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+				d.handled.Add(1)
+				return nil
+			}), nil)
+			stop := running(t, c)
+			time.Sleep(20 * time.Second)
+
+			err := stop()
+			if again {
+				require.NoError(t, err)
+				require.Equal(t, int64(4), d.handled.Load())
+				return
+			}
+			require.ErrorIs(t, err, consumer.ErrPositionAhead)
+			require.Equal(t, int64(2), d.handled.Load())
+		})
+	}
+}
+
 func TestNoPositionIsRecordedInAnotherEpoch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

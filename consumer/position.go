@@ -41,13 +41,22 @@ type place struct {
 	unsettled *messagestore.Message
 }
 
-// resume finds where to go on. Each call of the store has a time of its own: where a
+// resume finds where to go on, unless the store has lost what a run before has read: that
+// may have looked for it before the store went back, and for the epoch after. Each call of the store has a time of its own: where a
 // group gets another size, there is one for each of its members.
-func (c *Consumer) resume(ctx context.Context) (*place, error) {
+func (c *Consumer) resume(ctx context.Context, before *run) (*place, error) {
 	p := &place{ledger: c.ledger()}
 	var err error
 	if p.epoch, err = c.epoch(ctx); err != nil {
 		return nil, err
+	}
+	if before != nil {
+		ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+		err := c.checkMark(ctx, before.place.stream, before.reader.mark)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
 	}
 	current, err := c.joinGeneration(ctx)
 	if err != nil {
