@@ -158,7 +158,7 @@ func (r *run) loop(ctx context.Context) error {
 		case found := <-r.looks:
 			r.endLook(reads, found)
 		case saved := <-r.records:
-			r.endRecording(saved)
+			r.endRecording(reads, saved)
 		case head := <-messages:
 			r.reader.wake(head)
 		case <-requests:
@@ -182,7 +182,7 @@ func (r *run) begin(reads, work context.Context, now time.Time) time.Time {
 	r.handOver(reads, work, now)
 	r.startRead(reads, now)
 	r.startLook(reads, now)
-	r.startRecording(work, now)
+	r.startRecording(reads, work, now)
 	return r.nextWake(now)
 }
 
@@ -257,7 +257,7 @@ func (r *run) checkDue() (due time.Time, atWork bool) {
 }
 
 // startRecording records the position if that is due, or only sees whether the run may.
-func (r *run) startRecording(ctx context.Context, now time.Time) {
+func (r *run) startRecording(reads, work context.Context, now time.Time) {
 	due, moved := r.recordingDue()
 	check, atWork := r.checkDue()
 	record := moved && !now.Before(due)
@@ -268,6 +268,10 @@ func (r *run) startRecording(ctx context.Context, now time.Time) {
 	next, read := recordedPosition{recorded: r.window.position, passed: r.window.passed, checked: !record}, r.reader.mark
 	if mutant.On("consumer/early") {
 		next.recorded = recorded{Position: r.reader.next, After: read.ID}
+	}
+	ctx := reads
+	if record {
+		ctx = work // is done though the run stops
 	}
 	r.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, storeTimeout)
@@ -281,13 +285,14 @@ func (r *run) startRecording(ctx context.Context, now time.Time) {
 	})
 }
 
-func (r *run) endRecording(saved recordedPosition) {
+func (r *run) endRecording(reads context.Context, saved recordedPosition) {
 	r.recording = false
 	if saved.err == nil {
 		r.checkedAt, r.failures, r.retryAt = time.Now(), 0, time.Time{}
 	}
 	switch {
 	case saved.err == nil && saved.checked:
+	case saved.checked && reads.Err() != nil && heals(saved.err): // the run stops
 	case saved.err == nil:
 		r.save(saved)
 	case r.stopping && heals(saved.err):

@@ -748,3 +748,34 @@ func TestCatchUpDoesNotEndWhileMessagesAreInHand(t *testing.T) {
 		require.Equal(t, int64(3), c.Stats().Handled)
 	})
 }
+
+// A silent store is one that does not answer any more once it was told to fall silent.
+type silent struct {
+	*messagestore.Store
+	now atomic.Bool
+}
+
+func (s *silent) CategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	if s.now.Load() {
+		<-ctx.Done()
+		return messagestore.CategoryPage{}, ctx.Err()
+	}
+	return s.Store.CategoryPage(ctx, q)
+}
+
+// Who stops has nothing in hand and nothing to record, only asks whether it may go on.
+func TestAStopDoesNotWaitToSeeWhetherTheRunMayGoOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &silent{Store: newStore()}
+		write(t, store.Store, "account-1", Deposited{1}, Deposited{2})
+		stop := running(t, newConsumer(t, store, always(errBroken), &consumer.Config{Errors: againAndAgain}))
+		time.Sleep(5*time.Second + time.Second/2)
+		store.now.Store(true)
+		time.Sleep(6 * time.Second) // and it asks since one
+		start := time.Now()
+
+		require.NoError(t, stop())
+		require.Less(t, time.Since(start), time.Second)
+	})
+}
