@@ -805,3 +805,30 @@ func TestWritersOfTwoCategoriesInOppositeOrderDoNotDeadlock(t *testing.T) {
 	}
 	require.NotContains(t, log.String(), "write again")
 }
+
+// REINDEX CONCURRENTLY has each index twice for a while, and the old one is the first that is met, by another name.
+func TestAnIndexThatIsMadeAnewIsNotSomebodyElses(t *testing.T) {
+	t.Parallel()
+	pool, schema := pgtest.Schema(t)
+	config := &postgres.Config{Schema: schema}
+	stream := storetest.Category(t).Stream("1")
+	for index, name := range map[string]string{"messages_id": "messages_id_ccold", "messages_stream": "messages_stream_ccold1"} {
+		_, err := pool.Exec(t.Context(), fmt.Sprintf("alter table %s.messages rename constraint %s to %s", schema, index, name))
+		require.NoError(t, err)
+	}
+	first := record(stream)
+	err := pgx.BeginTxFunc(t.Context(), pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), "select from "+schema+".messages")
+		require.NoError(t, err)
+		_, err = postgres.New(pool, config).Append(t.Context(), first)
+		require.NoError(t, err)
+
+		late := record(stream)
+		late.Expected = messagestore.NoStream
+		_, err = postgres.New(tx, config).Append(t.Context(), late)
+		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+		_, err = tx.Exec(t.Context(), "select 1") // goes on
+		return err
+	})
+	require.NoError(t, err)
+}
