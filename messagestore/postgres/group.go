@@ -275,16 +275,32 @@ func (d *Driver) commit(ctx context.Context, l *line, group []*ticket) {
 		// harms no other.
 		d.log.Warn().Err(d.failed(err)).Int("writes", len(group)).Msg("write one by one")
 		if isCancelled(err) {
-			// It may have waited for its first category all the time, and for the others nobody.
-			var others []*ticket
-			group, others = partFirst(group)
-			l.putBack(others)
+			d.slowly(ctx, l, group)
+			return
 		}
 		d.oneByOne(ctx, l, group)
 	default:
 		for _, t := range group {
 			t.answer(messagestore.Written{}, unknownOutcome(safe(err), []messagestore.Append{t.append}))
 		}
+	}
+}
+
+// slowly writes a group that was cancelled, one by one. It may have waited for its first category all the time,
+// which its first write shows: then the others need not wait for those to that category.
+func (d *Driver) slowly(ctx context.Context, l *line, group []*ticket) {
+	first, others := partFirst(group)
+	switch err := d.alone(ctx, first[0]); {
+	case isCancelled(err):
+		l.putBack(others)
+		l.putLast(first[1:])
+	case isLockTimeout(err):
+		for _, t := range first[1:] {
+			t.answer(messagestore.Written{}, err)
+		}
+		l.putBack(others)
+	default:
+		d.oneByOne(ctx, l, slices.Concat(first[1:], others))
 	}
 }
 
