@@ -28,7 +28,7 @@ select
     where c.relnamespace = pg_catalog.to_regnamespace('dibs') and c.relname = 'messages' and t.tgname = 'dibs_adoption_refuse_native'
   ),
   coalesce((
-    select c.relpages >= $2::integer and c.reltuples >= $3::bigint
+    select c.relpages >= $2::integer and c.reltuples operator(pg_catalog.>=) $3::bigint::real
       and pg_catalog.has_table_privilege(v.oid, 'select') and pg_catalog.has_table_privilege(e.oid, 'select')
     from pg_catalog.pg_class c
     join pg_catalog.pg_class v on v.relnamespace = c.relnamespace and v.relname = 'stored_messages'
