@@ -68,8 +68,8 @@ func (o *TrimOptions) validate() error {
 		return messagestore.NewInvalidError(ErrInvalidRemoval, "minimum age", o.MinAge, "it is not negative")
 	case o.MinAge > 100*365*24*time.Hour:
 		return messagestore.NewInvalidError(ErrInvalidRemoval, "minimum age", o.MinAge, "it is at most 100 years")
-	case o.Before.Year() > 9999:
-		return messagestore.NewInvalidError(ErrInvalidRemoval, "before", o.Before, "it is a year up to 9999")
+	case o.Before.Year() < 1 || o.Before.Year() > 9999:
+		return messagestore.NewInvalidError(ErrInvalidRemoval, "before", o.Before, "it is of a year from 1 to 9999")
 	}
 	return checkReason(o.Reason)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -189,8 +190,8 @@ type counted struct {
 func (v *verifier) validate() error {
 	for _, category := range v.config.Categories {
 		// Clients of message-db may give names that ours may not.
-		if category == "" || strings.ContainsAny(string(category), "-\x00") {
-			return messagestore.NewInvalidError(messagestore.ErrInvalidCategory, "category", string(category), "it is not empty and has no dash")
+		if category == "" || strings.ContainsAny(string(category), "-\x00") || !utf8.ValidString(string(category)) {
+			return messagestore.NewInvalidError(messagestore.ErrInvalidCategory, "category", string(category), "it is not empty, valid UTF-8, and has no dash")
 		}
 	}
 	if v.config.MaxViolations < 0 || v.config.MaxViolations > 100_000 {

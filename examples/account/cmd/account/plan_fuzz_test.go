@@ -1,0 +1,42 @@
+package main
+
+import (
+	"bytes"
+	"encoding/csv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/examples/account"
+)
+
+// What is read can be written and is read back the same.
+func FuzzOrdersAreReadOrRefused(f *testing.F) {
+	f.Fuzz(func(t *testing.T, text string) {
+		orders, err := parseOrders(strings.NewReader(text))
+		if err != nil {
+			require.Empty(t, orders)
+			return
+		}
+		require.NotEmpty(t, orders)
+		seen := map[string]bool{}
+		var again bytes.Buffer
+		w := csv.NewWriter(&again)
+		require.NoError(t, w.Write([]string{"order_id", "account_id", "bank_to", "account_to", "amount"}))
+		for _, o := range orders {
+			require.NotEmpty(t, o.ID)
+			require.False(t, seen[o.ID], o.ID)
+			seen[o.ID] = true
+			require.Positive(t, o.Amount)
+			require.NoError(t, account.Category.Stream(o.Account).Validate())
+			bank, to, _ := strings.Cut(o.To, "/")
+			require.NoError(t, w.Write([]string{o.ID, o.Account, bank, to, o.Amount.String()}))
+		}
+		w.Flush()
+		require.NoError(t, w.Error())
+		back, err := parseOrders(&again)
+		require.NoError(t, err)
+		require.Equal(t, orders, back)
+	})
+}

@@ -1,0 +1,61 @@
+package postgres
+
+import (
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// What passes is what PostgreSQL takes, and what does not is told in a line, with the value cut short.
+func FuzzARemovalIsRefusedBeforeItIsSentOrCanBe(f *testing.F) {
+	f.Fuzz(func(t *testing.T, stream, category, reason string, keep, before, minAge int64) {
+		o := TrimOptions{Keep: keep, Before: time.Unix(before, 0).UTC(), MinAge: time.Duration(minAge), Reason: reason}
+		if err := o.validate(); err != nil {
+			requireRefusal(t, err, ErrInvalidRemoval)
+		} else {
+			require.True(t, o.Keep > 0 || !o.Before.IsZero())
+			require.GreaterOrEqual(t, o.Before.Year(), 1)
+			require.LessOrEqual(t, o.Before.Year(), 9999)
+			require.True(t, o.MinAge >= 0 || o.MinAge == AnyAge)
+			requireText(t, reason)
+			require.LessOrEqual(t, len(reason), 255)
+			require.Equal(t, strings.TrimSpace(reason), reason)
+			for _, r := range reason {
+				require.False(t, unicode.IsControl(r), "%q", reason)
+			}
+		}
+		if err := checkName(messagestore.StreamName(stream)); err != nil {
+			requireRefusal(t, err, messagestore.ErrInvalidStreamName)
+		} else {
+			requireText(t, stream)
+			require.NotEmpty(t, messagestore.StreamName(stream).Category())
+		}
+		v := verifier{config: VerifyConfig{Categories: []messagestore.Category{messagestore.Category(category)}}}
+		if err := v.validate(); err != nil {
+			requireRefusal(t, err, messagestore.ErrInvalidCategory)
+		} else {
+			requireText(t, category)
+			require.Equal(t, category, string(messagestore.StreamName(category).Category()))
+		}
+	})
+}
+
+func requireRefusal(t *testing.T, err, kind error) {
+	t.Helper()
+	require.ErrorIs(t, err, kind)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.Less(t, len(err.Error()), 400)
+	require.NotContains(t, err.Error(), "\n")
+}
+
+// requireText requires what PostgreSQL takes for a text.
+func requireText(t *testing.T, s string) {
+	t.Helper()
+	require.True(t, utf8.ValidString(s) && !strings.ContainsRune(s, 0), "%q", s)
+}
