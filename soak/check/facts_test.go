@@ -186,3 +186,17 @@ func TestHealthyWritesThatFailAreToldFromThoseUnderFaults(t *testing.T) {
 		require.Equal(t, passes, v.Passed(), "%v", v)
 	}
 }
+
+func TestFaultsThatStruckAWriteAreCounted(t *testing.T) {
+	t.Parallel()
+	w := &world{}
+	for _, at := range []int64{5, 15, 25, 45} {
+		w.do("harness", at, at+1, history.OK, history.Event{Func: history.Fault, Class: "cut"}, history.Event{})
+	}
+	w.try(10, 30, stream, anyVersion, 1, history.Info, "")
+	w.try(12, 14, stream, anyVersion, 1, history.Info, "")
+	w.write(40, 50, stream, anyVersion, 1) // is answered
+	v := w.verdict(t, nil)
+	require.Equal(t, map[string]check.Struck{"cut": {Faults: 4, Struck: 2}}, v.Struck)
+	require.Contains(t, v.String(), "begun in the middle of a write of unknown outcome: cut 2 of 4\n")
+}

@@ -163,6 +163,7 @@ func checkGuards(r *run, f *Facts) {
 		}
 	}
 	atLeast("reservations met a key used for something else", reused, g.Reused)
+	r.countStruck()
 	guardFaults(r, short)
 	if g.Facts {
 		guardFacts(f, short)
@@ -185,6 +186,31 @@ func (r *run) takeovers() (n int) {
 		seen[id] = true
 	}
 	return n
+}
+
+// countStruck counts, of the faults of each name, those that began in the middle of a write of which its process was
+// told that its outcome is unknown.
+func (r *run) countStruck() {
+	var unknown []span
+	for i := range r.ops {
+		if o := &r.ops[i]; o.fn == isWrite && o.kind == info && o.end != history.Never {
+			unknown = append(unknown, span{o.time, o.end})
+		}
+	}
+	slices.SortFunc(unknown, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	for i := 1; i < len(unknown); i++ { // each to the latest end of those that began until then
+		unknown[i].to = max(unknown[i].to, unknown[i-1].to)
+	}
+	for i := range r.faults {
+		f := &r.faults[i]
+		n := sort.Search(len(unknown), func(i int) bool { return unknown[i].from >= f.time })
+		all := r.verdict.Struck[f.name]
+		all.Faults++
+		if n > 0 && unknown[n-1].to > f.time {
+			all.Struck++
+		}
+		r.verdict.Struck[f.name] = all
+	}
 }
 
 // guardFaults asks of each fault that it hit a write in flight.

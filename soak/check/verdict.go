@@ -76,6 +76,10 @@ type Verdict struct {
 	// ByEpoch is how many consumers only the epoch can have told that a backup was put back.
 	ByEpoch int64
 
+	// Struck is how many faults there were of each name, and how many of them began in the middle of a write of
+	// which its process was told that its outcome is unknown.
+	Struck map[string]Struck
+
 	// Done is how many operations of each kind were done.
 	Done map[history.Func]int
 
@@ -85,6 +89,9 @@ type Verdict struct {
 
 	stories int
 }
+
+// Struck is how many of some faults struck a write.
+type Struck struct{ Faults, Struck int }
 
 // A Violation is one break of an invariant.
 type Violation struct {
@@ -106,7 +113,7 @@ type subject struct {
 
 func newVerdict(cfg *Config) *Verdict {
 	return &Verdict{
-		Checked: map[Invariant]int64{}, Broken: map[Invariant]int64{}, Done: map[history.Func]int{}, stories: cfg.Stories,
+		Checked: map[Invariant]int64{}, Broken: map[Invariant]int64{}, Done: map[history.Func]int{}, Struck: map[string]Struck{}, stories: cfg.Stories,
 	}
 }
 
@@ -136,6 +143,13 @@ func (v *Verdict) String() string {
 		fmt.Fprintf(&b, " %s %d", f, v.Done[f])
 	}
 	fmt.Fprintf(&b, "\nunknown outcomes: %d, resolved as written: %d, as not written: %d\n", v.Unknown, v.ResolvedWritten, v.ResolvedNotWritten)
+	if len(v.Struck) > 0 {
+		b.WriteString("begun in the middle of a write of unknown outcome:")
+		for _, name := range sorted(v.Struck) {
+			fmt.Fprintf(&b, " %s %d of %d", name, v.Struck[name].Struck, v.Struck[name].Faults)
+		}
+		b.WriteString("\n")
+	}
 	if v.LostByFailover > 0 {
 		fmt.Fprintf(&b, "undone by failovers that lose the last of what was acknowledged: %d; consumers ahead of the store then: %d, of a store that had grown past them: %d, silently: %d\n",
 			v.LostByFailover, v.Checked[Rewind], v.Overtaken, v.Silent)
