@@ -174,18 +174,25 @@ func (r *run) held(ctx context.Context) (h held, err error) {
 	return h, err
 }
 
-// advisory returns all advisory locks.
+// advisory returns all advisory locks that stay: the process that served a client may end a little after it.
 func (r *run) advisory(ctx context.Context) ([]string, error) {
 	conn, err := pgx.Connect(ctx, r.url)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	rows, err := conn.Query(ctx, "select format('advisory %s of %s', mode, pid) from pg_locks where locktype = 'advisory'")
-	if err != nil {
-		return nil, err
+	limited, cancel := context.WithTimeout(ctx, tooLong)
+	defer cancel()
+	for {
+		rows, err := conn.Query(ctx, "select format('advisory %s of %s', mode, pid) from pg_locks where locktype = 'advisory'")
+		if err != nil {
+			return nil, err
+		}
+		locks, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if len(locks) == 0 || err != nil || !wait(limited, 10*time.Millisecond) {
+			return locks, err
+		}
 	}
-	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 var errorLine = regexp.MustCompile(`\[\d+\] (\w{5}) (?:ERROR|FATAL|PANIC):  (.*)`)
