@@ -540,13 +540,16 @@ func (g *group) lowest() map[int]int64 {
 type member struct{ generation, size, member int }
 
 // kept returns, for each failover, from where on its members may be handed messages again: the highest position
-// that each had recorded before the copy stopped to follow.
+// that each had recorded before the copy stopped to follow, and that none before has undone.
 func (g *group) kept() []map[member]int64 {
 	all := make([]map[member]int64, len(g.r.failovers))
 	for i := range all {
 		all[i] = map[member]int64{}
+		undone := func(p *put) bool {
+			return slices.ContainsFunc(g.r.failovers[:i], func(f failover) bool { return p.end >= f.time && p.time < f.end })
+		}
 		for _, n := range g.puts {
-			if p := &g.r.puts[n]; p.kind == ok && p.end < g.r.failovers[i].time {
+			if p := &g.r.puts[n]; p.kind == ok && p.end < g.r.failovers[i].time && !undone(p) {
 				l := &g.r.lives[p.life]
 				m := member{l.generation, l.size, l.member}
 				all[i][m] = max(all[i][m], p.position)

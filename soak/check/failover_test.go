@@ -387,3 +387,25 @@ func TestAConsumerWhoseWorkABackupUndidMustBeTold(t *testing.T) {
 		})
 	}
 }
+
+// A position that one failover took away is not what another keeps.
+func TestAPositionThatAFailoverUndidIsNotKeptByTheNext(t *testing.T) {
+	t.Parallel()
+	w := &world{}
+	all := w.write(10, 20, stream, anyVersion, 5)
+	handle := func(l *life, from int64) {
+		for i := range 5 {
+			l.handle(from+int64(2*i), from+int64(2*i+1), w.row(all, i))
+		}
+	}
+	first := w.consume("consumer-1", "audit", 5, 150, 0, 0)
+	handle(first, 110)
+	first.record(130, 140, 6)
+	w.failover(100, 200, 5)
+	second := w.consume("consumer-2", "audit", 250, 450, 0, 0)
+	handle(second, 310)
+	w.failover(300, 400, 5)
+	handle(w.consume("consumer-3", "audit", 450, 600, 0, 0), 500)
+	v := w.verdict(t, nil)
+	require.True(t, v.Passed(), "%v", v)
+}
