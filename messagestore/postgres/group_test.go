@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -472,6 +474,34 @@ func TestAStuckPeerHoldsNobodyElseUpForEachWriteToItsCategory(t *testing.T) {
 		}
 	}
 	require.Less(t, failed, writes/2, "before the other was written")
+}
+
+// What was not kept from its category is not in the way of the others again.
+func TestASlowWriteCostsItsGroupOneTimeout(t *testing.T) {
+	t.Parallel()
+	everything, schema := pgtest.Schema(t)
+	for _, statement := range []string{
+		"create function %[1]s.slowly() returns trigger language plpgsql as 'begin if new.type = ''Slow'' then perform pg_sleep(60); end if; return new; end'",
+		"create trigger slowly before insert on %[1]s.messages for each row execute function %[1]s.slowly()",
+	} {
+		_, err := everything.Exec(t.Context(), fmt.Sprintf(statement, schema))
+		require.NoError(t, err)
+	}
+	var log bytes.Buffer
+	driver := postgres.New(limitedPool(t, "statement_timeout", "1s"), &postgres.Config{Schema: schema, Logger: zerolog.New(&log)})
+	var group []messagestore.Append
+	for range 4 {
+		group = append(group, record(storetest.Category(t).Stream("1")))
+	}
+	group[3].Records[0].Type = "Slow"
+
+	answers := driver.AppendEach(t.Context(), group)
+
+	for _, answer := range answers[:3] {
+		require.NoError(t, answer.Err)
+	}
+	require.Equal(t, "57014", refusal(t, answers[3].Err).Code)
+	require.Equal(t, 1, strings.Count(log.String(), "write one by one"), log.String())
 }
 
 // limitedPool returns a pool whose connections have a setting.

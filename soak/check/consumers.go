@@ -438,8 +438,8 @@ func (g *group) checkRedeliveries() {
 		}
 	}
 	r.verdict.checked(RedeliveryBound, len(g.deliveries))
-	for life, times := range again {
-		if times > allowed[life] {
+	for _, life := range sorted(again) {
+		if times := again[life]; times > allowed[life] {
 			r.verdict.broken(RedeliveryBound, subject{consumer: g.name, ids: []uuid.UUID{first[life]}, ops: []history.Ref{r.lives[life].ref}},
 				"a run of %s was handed %d messages again, and may be %d; the first of them", g.name, times, allowed[life])
 		}

@@ -15,10 +15,11 @@
 //	3   atomic batch      a write is in F whole, in order, in one piece, or not at all
 //	4   dense             the positions of a stream are 0 to n-1
 //	5   as reported       position, global position and content are in F as they were answered, and
-//	                      of the writes of one id one at most was told that it was the first
+//	                      of the writes of one id one at most was told that it was the first; who
+//	                      writes the same again is told where it is, and not refused
 //	6   unique            ids, positions in a stream, and global positions
 //	7   monotone          global positions grow with the positions of a stream, and in a category from
-//	                      what was acknowledged to what was begun later
+//	                      what was acknowledged, or found written, to what was begun later
 //	8   linearizable      each stream's version, as appends, conflicts and questions saw it
 //	9   conflict truth    the version of a conflict is not the one expected, and the stream had it
 //	10  complete          a consumer handled or parked all from its start position on
@@ -27,8 +28,9 @@
 //	                      run too; and a run begins with a stream where what is before was done
 //	13  position          recorded positions do not go back, are not beyond what was answered, and of
 //	                      two runs with one identity only the second goes on to record
-//	14  redelivery bound  each run of a member after its first, in a group of one size, is handed at
-//	                      most an interval and a batch again
+//	14  redelivery bound  each run of a member is handed at most an interval and a batch again, and as
+//	                      much of each that was at work beside it; the first of another size
+//	                      nothing from before the lowest position of those before
 //	15  read honesty      what was read and handed over is in F, as it was
 //	16  reservation       a key is reserved once by one who tried, and its effect is in the store once, and
 //	                      outside at least once; who wanted the key for something else is told so
@@ -37,7 +39,8 @@
 //	23  hygiene           nothing unexpected in the log of PostgreSQL, pg_amcheck is content, memory does
 //	                      not grow, no secret in any log
 //	C6  rewind            a consumer that is beyond what a failover kept is told so, though the store has
-//	                      grown past it since, and nobody else is
+//	                      grown past it since, and nobody else is; one that is not beyond, and whose
+//	                      work since a backup is undone, begins again
 //
 // The numbers that are missing are of parts that Dibs does not have.
 //
