@@ -24,7 +24,7 @@ func BenchmarkConsumer(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			c, err := consumer.New(store, account, "ledger", consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error { return nil }),
+			c, err := consumer.New(store, account, "ledger", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }),
 				&consumer.Config{Concurrency: concurrency})
 			if err != nil {
 				b.Fatal(err)

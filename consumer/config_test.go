@@ -190,5 +190,5 @@ func TestRunRefusesNoContext(t *testing.T) {
 
 // always returns a handler that fails with err.
 func always(err error) consumer.Handler {
-	return consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error { return err })
+	return consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return err })
 }

@@ -24,23 +24,23 @@ import (
 //
 // A handler that has a method Validate() error is asked by [New].
 type Handler interface {
-	Handle(ctx context.Context, m *messagestore.Recorded) error
+	Handle(ctx context.Context, m *messagestore.Message) error
 }
 
 // HandlerFunc lets a function be a [Handler].
-type HandlerFunc func(ctx context.Context, m *messagestore.Recorded) error
+type HandlerFunc func(ctx context.Context, m *messagestore.Message) error
 
 // Handle calls f.
-func (f HandlerFunc) Handle(ctx context.Context, m *messagestore.Recorded) error { return f(ctx, m) }
+func (f HandlerFunc) Handle(ctx context.Context, m *messagestore.Message) error { return f(ctx, m) }
 
 // A Store is what a consumer needs of a [messagestore.Store]. It is safe for
 // concurrent use.
 type Store interface {
 	Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error)
-	Stream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Recorded, error]
-	CategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
-	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Recorded, error)
-	LastOfType(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Recorded, error)
+	ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
+	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
+	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error)
+	LastOfType(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Message, error)
 	Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error)
 	Watch(category messagestore.Category, interval time.Duration) (bell <-chan messagestore.GlobalPosition, stop func())
 }

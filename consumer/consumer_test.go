@@ -35,7 +35,7 @@ type journal struct {
 	seen []string
 }
 
-func (j *journal) Handle(_ context.Context, m *messagestore.Recorded) error {
+func (j *journal) Handle(_ context.Context, m *messagestore.Message) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.seen = append(j.seen, fmt.Sprintf("%s@%d", m.Stream, m.Position))
@@ -106,7 +106,7 @@ func TestCatchUpHandlesWhatHandlersWrite(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	count := 0
-	h := consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Recorded) error {
+	h := consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		if count++; count == 10 {
 			return nil
 		}
@@ -143,7 +143,7 @@ func TestAFailingHandlerStopsTheConsumerBeforeItsMessage(t *testing.T) {
 			write(t, store, "account-1", Deposited{1})
 		}
 		var calls int
-		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Position == 1 {
 				calls++
 				return errBroken
@@ -173,7 +173,7 @@ func TestParkGoesOnWithTheNextMessage(t *testing.T) {
 		for range 3 {
 			write(t, store, "account-1", Deposited{1})
 		}
-		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Position == 1 {
 				return errBroken
 			}
@@ -196,7 +196,7 @@ func TestAHandlerKnowsWhoseItIs(t *testing.T) {
 	_, err := store.Write(t.Context(), "account-1", messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte("{}")})
 	require.NoError(t, err)
 	var name string
-	c, err := consumer.New(store, "account", "ledger", consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Recorded) error {
+	c, err := consumer.New(store, "account", "ledger", consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 		name = consumer.Name(ctx)
 		return nil
 	}), nil)

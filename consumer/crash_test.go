@@ -41,7 +41,7 @@ func (handledBy) MessageType() string { return "Handled" }
 
 // doneHandler writes that a message was handled, in a stream for each stream.
 func doneHandler(store *messagestore.Store) consumer.Handler {
-	return consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Recorded) error {
+	return consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		_, err := store.Write(ctx, done(m.Stream.Category()).Stream(m.Stream.ID()), messagestore.AnyVersion, messagestore.Follow(m, handledBy{os.Getpid()}))
 		return err
 	})
@@ -156,10 +156,10 @@ func startChild(t *testing.T, env ...string) *exec.Cmd {
 	return child
 }
 
-func allDone(t *testing.T, store *messagestore.Store, category messagestore.Category) []*messagestore.Recorded {
+func allDone(t *testing.T, store *messagestore.Store, category messagestore.Category) []*messagestore.Message {
 	t.Helper()
-	var all []*messagestore.Recorded
-	for m, err := range store.Category(t.Context(), done(category), 0, messagestore.Filter{}) {
+	var all []*messagestore.Message
+	for m, err := range store.ReadCategory(t.Context(), done(category), 0, messagestore.Filter{}) {
 		require.NoError(t, err)
 		all = append(all, m)
 	}

@@ -10,7 +10,7 @@ import (
 
 // An item is a message from when it is read until it is behind the position.
 type item struct {
-	message      *messagestore.Recorded
+	message      *messagestore.Message
 	number       int64    // of the run's messages, from 0
 	next         recorded // the position once this and all before are finished
 	behind       *item    // the next of its lane

@@ -17,7 +17,7 @@ func ExampleNew() {
 	ctx := context.Background()
 	store := messagestore.New(memory.New(), nil)
 	balance := 0
-	h := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+	h := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		deposited, err := messagestore.Decode[Deposited](m)
 		if err != nil {
 			return err
@@ -54,7 +54,7 @@ func Example_parkAndRedrive() {
 		log.Fatal(err)
 	}
 	mended := false
-	h := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+	h := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		deposited, err := messagestore.Decode[Deposited](m)
 		if err != nil {
 			return err

@@ -19,9 +19,9 @@ import (
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
 
-type counted struct{ handled []*messagestore.Recorded }
+type counted struct{ handled []*messagestore.Message }
 
-func (c *counted) Handle(_ context.Context, m *messagestore.Recorded) error {
+func (c *counted) Handle(_ context.Context, m *messagestore.Message) error {
 	c.handled = append(c.handled, m)
 	return nil
 }

@@ -27,7 +27,7 @@ func (c *Consumer) recall(ctx context.Context, stream messagestore.StreamName, a
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	page, err := c.store.CategoryPage(ctx, messagestore.CategoryQuery{Category: c.category, From: at.Position - 1, Limit: 1})
+	page, err := c.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: c.category, From: at.Position - 1, Limit: 1})
 	switch {
 	case err != nil:
 		return messagestore.Mark{}, err
@@ -53,7 +53,7 @@ func (c *Consumer) checkMark(ctx context.Context, stream messagestore.StreamName
 	if mark.IsZero() {
 		return nil
 	}
-	page, err := c.store.CategoryPage(ctx, messagestore.CategoryQuery{Category: c.category, From: mark.GlobalPosition, Limit: 1})
+	page, err := c.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: c.category, From: mark.GlobalPosition, Limit: 1})
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (c *Consumer) judge(ctx context.Context, stream messagestore.StreamName, ma
 	if mark.Stream.Validate() != nil {
 		return nil // another client's, that cannot be read by its name
 	}
-	next, stop := iter.Pull2(c.store.Stream(ctx, mark.Stream, mark.Position))
+	next, stop := iter.Pull2(c.store.ReadStream(ctx, mark.Stream, mark.Position))
 	defer stop()
 	switch m, err, there := next(); {
 	case !there:

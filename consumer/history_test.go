@@ -43,7 +43,7 @@ func (h *history) at(p messagestore.GlobalPosition, at *time.Time) {
 	}
 }
 
-func (h *history) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+func (h *history) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	messages, err := h.Driver.ReadStream(ctx, q)
 	for _, m := range messages {
 		h.at(m.GlobalPosition, &m.Time)
@@ -86,7 +86,7 @@ func (r *replaced) Append(ctx context.Context, a messagestore.Append) (messagest
 	return r.driver().Append(ctx, a)
 }
 
-func (r *replaced) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+func (r *replaced) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	return r.driver().ReadStream(ctx, q)
 }
 
@@ -94,7 +94,7 @@ func (r *replaced) ReadCategory(ctx context.Context, q messagestore.CategoryQuer
 	return r.driver().ReadCategory(ctx, q)
 }
 
-func (r *replaced) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Recorded, error) {
+func (r *replaced) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Message, error) {
 	return r.driver().Last(ctx, stream, messageType)
 }
 
@@ -102,7 +102,7 @@ func (r *replaced) Version(ctx context.Context, stream messagestore.StreamName) 
 	return r.driver().Version(ctx, stream)
 }
 
-func (r *replaced) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Recorded, error) {
+func (r *replaced) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Message, error) {
 	return r.driver().Find(ctx, stream, ids)
 }
 
@@ -124,14 +124,14 @@ func (r *replaced) restore(t *testing.T, lost int) *history {
 func (r *replaced) restoreBefore(t *testing.T, before messagestore.GlobalPosition) *history {
 	t.Helper()
 	all := slices.Concat(r.messages(t, account), r.messages(t, positions), r.messages(t, "other"))
-	slices.SortFunc(all, func(a, b *messagestore.Recorded) int { return int(a.GlobalPosition - b.GlobalPosition) })
+	slices.SortFunc(all, func(a, b *messagestore.Message) int { return int(a.GlobalPosition - b.GlobalPosition) })
 	restored := newHistory()
 	for _, m := range all {
 		if m.GlobalPosition >= before {
 			break
 		}
 		written, err := restored.Append(t.Context(), messagestore.Append{
-			Stream: m.Stream, Expected: m.Position - 1, Records: []messagestore.Record{{ID: m.ID, Type: m.Type, Data: m.Data}},
+			Stream: m.Stream, Expected: m.Position - 1, Records: []messagestore.Encoded{{ID: m.ID, Type: m.Type, Data: m.Data}},
 		})
 		require.NoError(t, err)
 		require.Equal(t, m.GlobalPosition, written.GlobalPosition)
@@ -140,7 +140,7 @@ func (r *replaced) restoreBefore(t *testing.T, before messagestore.GlobalPositio
 	return restored
 }
 
-func (r *replaced) messages(t *testing.T, category messagestore.Category) []*messagestore.Recorded {
+func (r *replaced) messages(t *testing.T, category messagestore.Category) []*messagestore.Message {
 	t.Helper()
 	page, err := r.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: category, Limit: messagestore.MaxReadMessages})
 	require.NoError(t, err)
@@ -237,7 +237,7 @@ func TestAStoreThatWentBackAndGrewPastStopsAConsumerThatRuns(t *testing.T) {
 func TestAMessageThatIsWrittenAgainIsNotTheOneThatWasLost(t *testing.T) {
 	t.Parallel()
 	streams := ofMember(0, 3)
-	again := messagestore.Message{ID: uuid.New(), Body: Deposited{3}}
+	again := messagestore.Envelope{ID: uuid.New(), Body: Deposited{3}}
 	for name, config := range map[string]*consumer.Config{"Whole": {}, "Types": {Types: []string{"Deposited"}}, "Member": member(2, 0), "AnotherMember": member(2, 1)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -417,7 +417,7 @@ func TestNoPositionIsRecordedInAStoreThatWentBack(t *testing.T) {
 				elsewhere := messagestore.New(d, nil)
 				entered, release := make(chan struct{}), make(chan struct{})
 				config.PositionInterval = 1
-				c := newConsumer(t, messagestore.New(d, nil), consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+				c := newConsumer(t, messagestore.New(d, nil), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 					close(entered)
 					<-release
 					return nil
@@ -446,9 +446,9 @@ func TestNoPositionIsRecordedInAStoreThatWentBack(t *testing.T) {
 
 // A handler that writes to "other", under an id of the message's own.
 func effects(store *messagestore.Store, handled *atomic.Int64) consumer.Handler {
-	return consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Recorded) error {
+	return consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		handled.Add(1)
-		_, err := store.Write(ctx, "other-1", messagestore.AnyVersion, messagestore.Message{ID: uuid.NewSHA1(m.ID, nil), Body: Deposited{1}})
+		_, err := store.Write(ctx, "other-1", messagestore.AnyVersion, messagestore.Envelope{ID: uuid.NewSHA1(m.ID, nil), Body: Deposited{1}})
 		return err
 	})
 }
@@ -594,7 +594,7 @@ func TestARunThatBeginsAgainLooksForWhatTheOneBeforeHasRead(t *testing.T) {
 			write(t, store, "account-1", Deposited{1}, Deposited{2})
 			d.before = d.restore(t, lost)
 			d.before.epoch = "2"
-			c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 				d.handled.Add(1)
 				return nil
 			}), nil)
@@ -641,7 +641,7 @@ func TestARunDoesNotBeginAgainBesideAHandlerThatDoesNotStop(t *testing.T) {
 		d.now.epoch = "1"
 		store := messagestore.New(d, nil)
 		var handled atomic.Int64
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			handled.Add(1)
 			time.Sleep(time.Hour)
 			return nil

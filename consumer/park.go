@@ -41,7 +41,7 @@ type parked struct {
 
 func (parked) MessageType() string { return "Parked" }
 
-func newParked(consumer string, m *messagestore.Recorded, err error) parked {
+func newParked(consumer string, m *messagestore.Message, err error) parked {
 	return parked{
 		Consumer:       consumer,
 		MessageID:      m.ID,
@@ -57,8 +57,8 @@ func newParked(consumer string, m *messagestore.Recorded, err error) parked {
 }
 
 // recorded returns the message that was parked.
-func (p *parked) recorded() *messagestore.Recorded {
-	m := &messagestore.Recorded{
+func (p *parked) recorded() *messagestore.Message {
+	m := &messagestore.Message{
 		ID:             p.MessageID,
 		Stream:         p.Stream,
 		Position:       p.Position,
@@ -126,15 +126,15 @@ func (r *run) park(ctx context.Context, it *item) error {
 
 // writeParked writes p, with as much of m as the store takes: another client may
 // have written m by other rules than ours.
-func (c *Consumer) writeParked(ctx context.Context, expected messagestore.Version, m *messagestore.Recorded, p parked) error {
+func (c *Consumer) writeParked(ctx context.Context, expected messagestore.Version, m *messagestore.Message, p parked) error {
 	bare := p
 	bare.Data, bare.Metadata, bare.Omitted = nil, nil, true
-	return c.writeLetter(ctx, expected, m, messagestore.Follow(m, p), messagestore.Follow(m, bare), causedBy(m, bare), messagestore.Message{Body: bare})
+	return c.writeLetter(ctx, expected, m, messagestore.Follow(m, p), messagestore.Follow(m, bare), causedBy(m, bare), messagestore.Envelope{Body: bare})
 }
 
 // causedBy is [messagestore.Follow] for what may not grow with m.
-func causedBy(m *messagestore.Recorded, body messagestore.Body) messagestore.Message {
-	return messagestore.Message{Body: body, Metadata: messagestore.Metadata{
+func causedBy(m *messagestore.Message, body messagestore.Body) messagestore.Envelope {
+	return messagestore.Envelope{Body: body, Metadata: messagestore.Metadata{
 		CausationStream:         m.Stream,
 		CausationPosition:       m.Position,
 		CausationGlobalPosition: m.GlobalPosition,
@@ -143,7 +143,7 @@ func causedBy(m *messagestore.Recorded, body messagestore.Body) messagestore.Mes
 
 // writeLetter writes the first of the choices that the store takes to m's
 // dead-letter stream.
-func (c *Consumer) writeLetter(ctx context.Context, expected messagestore.Version, m *messagestore.Recorded, choices ...messagestore.Message) error {
+func (c *Consumer) writeLetter(ctx context.Context, expected messagestore.Version, m *messagestore.Message, choices ...messagestore.Envelope) error {
 	var err error
 	for _, choice := range choices {
 		_, err = c.store.Write(ctx, c.deadLetter(m.ID), expected, choice)

@@ -39,7 +39,7 @@ func TestAParkedMessageKeepsWhatItWas(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	id := uuid.Must(uuid.NewV7())
-	write(t, store, "account-1", Deposited{1}, messagestore.Message{
+	write(t, store, "account-1", Deposited{1}, messagestore.Envelope{
 		ID:   id,
 		Body: raw("Deposited", `{"amount": 12345678901234567890.10, "note": "<&>"}`),
 		Metadata: messagestore.Metadata{
@@ -54,7 +54,7 @@ func TestAParkedMessageKeepsWhatItWas(t *testing.T) {
 	})
 	original, err := store.Last(t.Context(), "account-1")
 	require.NoError(t, err)
-	c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+	c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		if m.ID == id {
 			return errBroken
 		}
@@ -169,7 +169,7 @@ func TestAConsumerThatWasResetParksNothing(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	write(t, store, "account-1", Deposited{1})
-	c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Recorded) error {
+	c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 		_, err := consumer.Reset(ctx, store, account, "ledger", 0)
 		return errors.Join(err, parkError{})
 	}), nil)
@@ -186,7 +186,7 @@ func TestAMessageThatTheStoreHasLostIsNotParked(t *testing.T) {
 	d := &replaced{now: newHistory()}
 	store := messagestore.New(d, nil)
 	write(t, store, "account-1", Deposited{1})
-	c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+	c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 		d.by(d.restore(t, 1))
 		return parkError{}
 	}), nil)
@@ -228,7 +228,7 @@ func TestAMessageThatCannotBeParkedIsNotPassed(t *testing.T) {
 			return nil
 		}
 		calls := 0
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			calls++
 			return errBroken
 		}), &consumer.Config{Errors: parkAtOnce})
@@ -260,7 +260,7 @@ func TestAMessageThatCannotBeParkedIsNotPassed(t *testing.T) {
 func TestWhatIsTooLargeOrTooDeepIsReferredTo(t *testing.T) {
 	t.Parallel()
 	properties := messagestore.Properties{"large": strings.Repeat("p", messagestore.MaxMessageBytes/2)}
-	for name, message := range map[string]messagestore.Message{
+	for name, message := range map[string]messagestore.Envelope{
 		"LargeData":     {Body: raw("Deposited", `{"large": "`+strings.Repeat("d", messagestore.MaxMessageBytes-20)+`"}`)},
 		"LargeMetadata": {Body: Deposited{1}, Metadata: messagestore.Metadata{Properties: properties}},
 		"LargestMetadata": {Body: Deposited{1}, Metadata: messagestore.Metadata{Properties: messagestore.Properties{
@@ -274,9 +274,9 @@ func TestWhatIsTooLargeOrTooDeepIsReferredTo(t *testing.T) {
 			write(t, store, "account-1", message)
 			original, err := store.Last(t.Context(), "account-1")
 			require.NoError(t, err)
-			var given *messagestore.Recorded
+			var given *messagestore.Message
 			failing := true
-			c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+			c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 				given = m
 				if failing {
 					return errBroken
@@ -308,12 +308,12 @@ func TestWhatWasParkedWithItsDataKeepsThemWhenItFailsAgain(t *testing.T) {
 	t.Parallel()
 	store := &tap{Store: newStore()}
 	var c *consumer.Consumer
-	var given []*messagestore.Recorded
+	var given []*messagestore.Message
 	failure := errors.New("no")
 	for size := messagestore.MaxMessageBytes - 500; ; size -= 100 { // the largest that fits, or nearly
 		store.Store = newStore()
 		write(t, store.Store, "account-1", raw("Deposited", `{"large":"`+strings.Repeat("d", size)+`"}`))
-		c = newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		c = newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			given = append(given, m)
 			return failure
 		}), &consumer.Config{Errors: parkAtOnce})
@@ -351,7 +351,7 @@ func TestWhatWasParkedWithItsDataKeepsThemWhenItFailsAgain(t *testing.T) {
 	n, err = c.Redrive(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
-	require.Equal(t, []*messagestore.Recorded{original}, given)
+	require.Equal(t, []*messagestore.Message{original}, given)
 }
 
 func TestTheTextOfAnErrorIsBoundedAndClean(t *testing.T) {
@@ -377,9 +377,9 @@ func TestRedriveHandsTheOriginalOverAgainInOrder(t *testing.T) {
 	for i := range 6 {
 		write(t, store, account.Stream(fmt.Sprint(i%2)), Deposited{i})
 	}
-	var seen []messagestore.Recorded
+	var seen []messagestore.Message
 	broken := true
-	c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+	c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		if broken {
 			return errBroken
 		}
@@ -402,7 +402,7 @@ func TestRedriveHandsTheOriginalOverAgainInOrder(t *testing.T) {
 	require.Equal(t, 6, n)
 	require.Empty(t, parkedNow(t, c))
 	i := 0
-	for m, err := range store.Category(t.Context(), account, 0, messagestore.Filter{}) {
+	for m, err := range store.ReadCategory(t.Context(), account, 0, messagestore.Filter{}) {
 		require.NoError(t, err)
 		require.Equal(t, *m, seen[i])
 		i++
@@ -415,7 +415,7 @@ func TestRedriveHandsTheOriginalOverAgainInOrder(t *testing.T) {
 	last, err := store.Last(t.Context(), parked[0].DeadLetter)
 	require.NoError(t, err)
 	require.Equal(t, "Redriven", last.Type)
-	require.True(t, last.Metadata.Follows(parked[0].Recorded))
+	require.True(t, last.Metadata.Follows(parked[0].Message))
 }
 
 func TestDeadLettersOfOthersAreLeftAlone(t *testing.T) {
@@ -446,7 +446,7 @@ func TestOfTwoRedrivesAtOnceOneHandlesTheMessage(t *testing.T) {
 	require.NoError(t, newConsumer(t, store, always(errBroken), &consumer.Config{Errors: parkAtOnce}).CatchUp(t.Context()))
 	var mu sync.Mutex
 	handled := map[messagestore.Version]int{}
-	h := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+	h := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		mu.Lock()
 		defer mu.Unlock()
 		handled[m.Position]++
@@ -501,7 +501,7 @@ type skewed struct {
 	by time.Duration
 }
 
-func (d skewed) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+func (d skewed) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	messages, err := d.Driver.ReadStream(ctx, q)
 	for _, m := range messages {
 		m.Time = m.Time.Add(d.by)
@@ -544,7 +544,7 @@ func TestARedriveThatIsStoppedGivesItsClaimBack(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1}, Deposited{2})
 		require.NoError(t, newConsumer(t, store, always(parkError{}), nil).CatchUp(t.Context()))
-		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 			<-ctx.Done()
 			return ctx.Err()
 		}), nil)
@@ -571,7 +571,7 @@ func TestARedriveOutlivesNoHandlerThatWillNotStop(t *testing.T) {
 		write(t, store, "account-1", Deposited{1})
 		require.NoError(t, newConsumer(t, store, always(parkError{}), nil).CatchUp(t.Context()))
 		release := make(chan struct{})
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			<-release
 			return nil
 		}), nil)
@@ -591,7 +591,7 @@ func TestRedriveFailsAsTheConsumerDoes(t *testing.T) {
 	store := newStore()
 	write(t, store, "account-1", Deposited{1})
 	require.NoError(t, newConsumer(t, store, always(parkError{}), nil).CatchUp(t.Context()))
-	c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error { panic("poison") }), nil)
+	c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { panic("poison") }), nil)
 
 	n, err := c.Redrive(t.Context())
 
@@ -605,12 +605,12 @@ func TestRedriveFailsAsTheConsumerDoes(t *testing.T) {
 func TestAnOriginalThatIsGoneStaysParkedAndHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	store := &tap{Store: newStore()}
-	write(t, store.Store, "account-1", messagestore.Message{Body: raw("Deposited", `{"large": "`+strings.Repeat("d", messagestore.MaxMessageBytes-20)+`"}`)}, Deposited{2})
+	write(t, store.Store, "account-1", messagestore.Envelope{Body: raw("Deposited", `{"large": "`+strings.Repeat("d", messagestore.MaxMessageBytes-20)+`"}`)}, Deposited{2})
 	require.NoError(t, newConsumer(t, store, always(parkError{}), nil).CatchUp(t.Context()))
 	store.read = func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
 		if q.Category == account && q.From == 1 {
 			q.From = 2
-			page, err := store.Store.CategoryPage(t.Context(), q)
+			page, err := store.Store.ReadCategoryPage(t.Context(), q)
 			return &page, err
 		}
 		return nil, nil

@@ -38,7 +38,7 @@ type place struct {
 
 	// unsettled is a write whose outcome is not known. It is written again, as it
 	// was, before any other: else its success would look like another process.
-	unsettled *messagestore.Message
+	unsettled *messagestore.Envelope
 }
 
 // resume finds where to go on, unless the store has lost what a run before has read: that
@@ -86,7 +86,7 @@ func (c *Consumer) lastPosition(ctx context.Context, stream messagestore.StreamN
 	return at, m.Position, err
 }
 
-func decodePosition(m *messagestore.Recorded, messageType string, into any) error {
+func decodePosition(m *messagestore.Message, messageType string, into any) error {
 	if m.IsTombstone() {
 		return corrupt(m, "the stream was deleted")
 	}
@@ -99,7 +99,7 @@ func decodePosition(m *messagestore.Recorded, messageType string, into any) erro
 	return nil
 }
 
-func corrupt(m *messagestore.Recorded, reason string) error {
+func corrupt(m *messagestore.Message, reason string) error {
 	return &PositionCorruptError{Stream: m.Stream, Position: m.Position, Reason: reason}
 }
 
@@ -150,7 +150,7 @@ func (c *Consumer) recordPosition(ctx context.Context, p *place, at recorded, re
 			if err != nil {
 				return fmt.Errorf("new message id: %w", err)
 			}
-			p.unsettled = &messagestore.Message{ID: id, Body: at}
+			p.unsettled = &messagestore.Envelope{ID: id, Body: at}
 		}
 		if err := failpoint.Hit("consumer/record"); err != nil {
 			return err

@@ -27,7 +27,7 @@ func TestOfTwoProcessesWithOneIdentityTheSecondToRecordIsFenced(t *testing.T) {
 		write(t, messagestore.New(driver, nil), "account-1", Deposited{1})
 		config := &consumer.Config{PositionInterval: 1}
 		entered, release := make(chan struct{}), make(chan struct{})
-		late := newConsumer(t, messagestore.New(driver, nil), consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+		late := newConsumer(t, messagestore.New(driver, nil), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			close(entered)
 			<-release
 			return nil
@@ -214,7 +214,7 @@ func TestAHandlersErrorDoesNotKeepThePositionFromBeingRecorded(t *testing.T) {
 	for _, failure := range []error{consumer.ErrConsumerFenced, consumer.ErrPositionAhead, &consumer.PositionCorruptError{}} {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1}, Deposited{2})
-		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Position == 1 {
 				return failure
 			}

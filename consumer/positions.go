@@ -222,7 +222,7 @@ func foreignStatus(ctx context.Context, store Store, category messagestore.Categ
 	s := Status{Category: category, Name: stream.ID(), Foreign: true, Generation: messagestore.NoStream, Size: 1, StartedAt: last.at}
 	m := Member{RecordedAt: last.at}
 	// Its stream may have a name that ours may not, so it is read in its category.
-	page, err := store.CategoryPage(ctx, messagestore.CategoryQuery{Category: stream.Category(), From: last.global, Limit: 1})
+	page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: stream.Category(), From: last.global, Limit: 1})
 	if err != nil {
 		return s, err
 	}
@@ -240,7 +240,7 @@ func foreignStatus(ctx context.Context, store Store, category messagestore.Categ
 	return s, nil
 }
 
-func decodeRecorded(m *messagestore.Recorded) (recorded, error) {
+func decodeRecorded(m *messagestore.Message) (recorded, error) {
 	var body struct {
 		Position *messagestore.GlobalPosition `json:"position"`
 		After    uuid.UUID                    `json:"after"`
@@ -277,7 +277,7 @@ func count(ctx context.Context, store Store, q messagestore.CategoryQuery) (int6
 	var n int64
 	for more := true; more && n < most; {
 		q.Limit = int(min(most-n, 1000))
-		page, err := store.CategoryPage(ctx, q)
+		page, err := store.ReadCategoryPage(ctx, q)
 		if err != nil {
 			return 0, err
 		}
@@ -288,10 +288,10 @@ func count(ctx context.Context, store Store, q messagestore.CategoryQuery) (int6
 }
 
 // first returns the first message for q, nil if there is none.
-func first(ctx context.Context, store Store, q messagestore.CategoryQuery) (*messagestore.Recorded, error) {
+func first(ctx context.Context, store Store, q messagestore.CategoryQuery) (*messagestore.Message, error) {
 	q.Limit = 1
 	for {
-		page, err := store.CategoryPage(ctx, q)
+		page, err := store.ReadCategoryPage(ctx, q)
 		switch {
 		case err != nil:
 			return nil, err
@@ -332,7 +332,7 @@ func tails(ctx context.Context, store Store, category messagestore.Category, typ
 	}
 	q := messagestore.CategoryQuery{Category: category, Limit: 100, Filter: messagestore.Filter{Types: types}} // they may be large
 	for more := true; more; {
-		page, err := store.CategoryPage(ctx, q)
+		page, err := store.ReadCategoryPage(ctx, q)
 		if err != nil {
 			return nil, err
 		}
@@ -511,7 +511,7 @@ func stepBack(ctx context.Context, store Store, category messagestore.Category, 
 		q := messagestore.CategoryQuery{Category: category, From: from, Limit: calmBefore}
 	window:
 		for more := true; more; {
-			page, err := store.CategoryPage(ctx, q)
+			page, err := store.ReadCategoryPage(ctx, q)
 			if err != nil {
 				return 0, err
 			}
@@ -544,7 +544,7 @@ func stepBack(ctx context.Context, store Store, category messagestore.Category, 
 // halves the gap between the last message it met and the first emptiness.
 func End(ctx context.Context, store Store, category messagestore.Category) (messagestore.GlobalPosition, error) {
 	next := func(from messagestore.GlobalPosition) (messagestore.GlobalPosition, bool, error) {
-		page, err := store.CategoryPage(ctx, messagestore.CategoryQuery{Category: category, From: from, Limit: 1})
+		page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: category, From: from, Limit: 1})
 		if err != nil || len(page.Messages) == 0 {
 			return 0, false, err
 		}

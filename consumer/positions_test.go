@@ -225,7 +225,7 @@ func TestAfterAResetTheConsumerGoesOnFromThere(t *testing.T) {
 		require.Len(t, catchUp(), 6)
 		require.Empty(t, catchUp())
 		var at []messagestore.GlobalPosition
-		for m, err := range store.Category(t.Context(), category, 0, messagestore.Filter{}) {
+		for m, err := range store.ReadCategory(t.Context(), category, 0, messagestore.Filter{}) {
 			require.NoError(t, err)
 			at = append(at, m.GlobalPosition)
 		}
@@ -370,7 +370,7 @@ func TestAConsumerThatRedrivesFindsOutThatItWasReset(t *testing.T) {
 		}
 		park(t, store, account, "ledger")
 		request(t, store, account, "ledger")
-		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 			select {
 			case <-ctx.Done():
 			case <-time.After(30 * time.Second):
@@ -407,7 +407,7 @@ func TestAConsumerThatRecordsMakesSureByNothingElse(t *testing.T) {
 				recorded.Add(1)
 			}
 		}
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			time.Sleep(time.Second)
 			return nil
 		}), &consumer.Config{PositionEvery: 5 * time.Second})
@@ -538,7 +538,7 @@ func TestATimeIsFoundAmongMessages(t *testing.T) {
 		position, err := consumer.At(t.Context(), store, account, when)
 		require.NoError(t, err)
 		require.Less(t, reads, 200)
-		page, err := store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: account, From: position, Limit: 1})
+		page, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: account, From: position, Limit: 1})
 		require.NoError(t, err)
 		if len(page.Messages) == 0 {
 			return messagestore.Version(len(times))

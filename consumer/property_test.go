@@ -23,7 +23,7 @@ type world struct {
 	tap   *tap
 
 	mu       sync.Mutex
-	written  []*messagestore.Recorded
+	written  []*messagestore.Message
 	trouble  map[messagestore.GlobalPosition]string // how the handler fails
 	failures map[messagestore.GlobalPosition]int    // how often it has yet to
 	handled  map[messagestore.GlobalPosition]bool
@@ -124,7 +124,7 @@ func (w *world) checkPosition(stream messagestore.StreamName, position messagest
 }
 
 // wants reports whether the member whose positions are in stream reads m.
-func (w *world) wants(stream messagestore.StreamName, m *messagestore.Recorded) bool {
+func (w *world) wants(stream messagestore.StreamName, m *messagestore.Message) bool {
 	if m.Type != (Deposited{}).MessageType() {
 		return false
 	}
@@ -132,7 +132,7 @@ func (w *world) wants(stream messagestore.StreamName, m *messagestore.Recorded) 
 	if _, err := fmt.Sscanf(stream.ID(), "ledger+%d+%d", &generation, &member); err != nil {
 		w.wrongly("%s: %v", stream, err)
 	}
-	for entry, err := range w.store.Stream(context.Background(), positions.Stream("ledger"), messagestore.Version(generation)) {
+	for entry, err := range w.store.ReadStream(context.Background(), positions.Stream("ledger"), messagestore.Version(generation)) {
 		if err != nil {
 			w.wrongly("%v", err)
 			break
@@ -148,14 +148,14 @@ func (w *world) wants(stream messagestore.StreamName, m *messagestore.Recorded) 
 }
 
 func unwrap(body messagestore.Body) messagestore.Body {
-	if m, ok := body.(messagestore.Message); ok {
+	if m, ok := body.(messagestore.Envelope); ok {
 		return m.Body
 	}
 	return body
 }
 
 // Handle checks promises C2 and C3, and fails as it was told to.
-func (w *world) Handle(_ context.Context, m *messagestore.Recorded) error {
+func (w *world) Handle(_ context.Context, m *messagestore.Message) error {
 	id := m.Stream.CardinalID()
 	w.mu.Lock()
 	if w.inHand[id] {

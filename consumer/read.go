@@ -77,7 +77,7 @@ func (r *reader) needsCheck(now time.Time) bool {
 func (r *reader) batch() int { return min(r.limit, r.fit) }
 
 // learn judges by a page how many messages are a batch.
-func (r *reader) learn(messages []*messagestore.Recorded, most int) {
+func (r *reader) learn(messages []*messagestore.Message, most int) {
 	r.limit = min(r.limit+1+r.limit/8, most)
 	if len(messages) == 0 {
 		return
@@ -168,7 +168,7 @@ func (r *run) readFrom(ctx context.Context, q messagestore.CategoryQuery, mark m
 	if err == nil && found.More && found.Next == next { // what was read before is so large that it filled the page
 		return r.readAfter(ctx, q, mark)
 	}
-	found.Messages = slices.DeleteFunc(found.Messages, func(m *messagestore.Recorded) bool { return m.GlobalPosition < next })
+	found.Messages = slices.DeleteFunc(found.Messages, func(m *messagestore.Message) bool { return m.GlobalPosition < next })
 	return found, err
 }
 
@@ -183,7 +183,7 @@ func (r *run) readAfter(ctx context.Context, q messagestore.CategoryQuery, mark 
 }
 
 func (r *run) page(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
-	page, err := r.store.CategoryPage(ctx, q)
+	page, err := r.store.ReadCategoryPage(ctx, q)
 	if err == nil && (page.Next < q.From || page.More && page.Next == q.From) {
 		err = fmt.Errorf("read category %s: the store answers %d with next %d", q.Category, q.From, page.Next)
 	}

@@ -43,7 +43,7 @@ func (redriven) MessageType() string { return "Redriven" }
 type ParkedMessage struct {
 	// Recorded is the message as it was handed over. Its data and metadata are
 	// missing if Omitted.
-	*messagestore.Recorded
+	*messagestore.Message
 
 	// Omitted says that the message was too large to be kept in the dead-letter
 	// stream. Its own stream still has it.
@@ -102,7 +102,7 @@ func (c *Consumer) parkedAs(ctx context.Context, ids []uuid.UUID) iter.Seq2[*Par
 				continue // redriven meanwhile
 			}
 			m := &ParkedMessage{
-				Recorded:      p.recorded(),
+				Message:       p.recorded(),
 				Omitted:       p.Omitted,
 				DeadLetter:    l.stream,
 				Error:         p.Error,
@@ -221,7 +221,7 @@ func (c *Consumer) redriveLetter(ctx context.Context, stream messagestore.Stream
 		var err error
 		if failure == nil {
 			done := redriven{Attempts: p.Attempts + 1, Deleted: gone}
-			err = c.writeLetter(ctx, claim.Version, m, causedBy(m, done), messagestore.Message{Body: done})
+			err = c.writeLetter(ctx, claim.Version, m, causedBy(m, done), messagestore.Envelope{Body: done})
 		} else {
 			again := p.parked
 			if again.Interrupted = interrupted; !interrupted {
@@ -297,7 +297,7 @@ func (c *Consumer) record(ctx context.Context, claimEnds time.Time, last time.Du
 // write happened though the store did not say so. Another redrive would have claimed
 // the message there.
 func (c *Consumer) hasOutcome(ctx context.Context, stream messagestore.StreamName, claim messagestore.Version) (bool, error) {
-	for m, err := range c.store.Stream(ctx, stream, claim+1) {
+	for m, err := range c.store.ReadStream(ctx, stream, claim+1) {
 		if err != nil {
 			return false, err
 		}
@@ -314,7 +314,7 @@ func (c *Consumer) storeTime(ctx context.Context) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, fmt.Errorf("redrive: %w", err)
 	}
-	for m, err := range c.store.Stream(ctx, stream, written.Version) {
+	for m, err := range c.store.ReadStream(ctx, stream, written.Version) {
 		if err != nil {
 			return time.Time{}, fmt.Errorf("redrive: %w", err)
 		}
@@ -325,7 +325,7 @@ func (c *Consumer) storeTime(ctx context.Context) (time.Time, error) {
 
 // deleted reports whether the stream of a parked message was deleted since: then the
 // message is not to be handled any more. One that was trimmed is.
-func (c *Consumer) deleted(ctx context.Context, m *messagestore.Recorded) (bool, error) {
+func (c *Consumer) deleted(ctx context.Context, m *messagestore.Message) (bool, error) {
 	last, err := c.store.Last(ctx, m.Stream)
 	switch {
 	case errors.Is(err, messagestore.ErrNotFound), errors.Is(err, messagestore.ErrInvalid):
@@ -343,7 +343,7 @@ func (c *Consumer) deleted(ctx context.Context, m *messagestore.Recorded) (bool,
 	case !errors.Is(err, messagestore.ErrNotFound):
 		return false, err
 	}
-	for next, err := range c.store.Stream(ctx, m.Stream, m.Position) {
+	for next, err := range c.store.ReadStream(ctx, m.Stream, m.Position) {
 		return err == nil && next.IsTombstone(), err
 	}
 	return false, nil
@@ -352,7 +352,7 @@ func (c *Consumer) deleted(ctx context.Context, m *messagestore.Recorded) (bool,
 // handleOnce calls the handler in a goroutine of its own. Interrupted says that it
 // failed because ctx is done, and left that it would not stop and was left behind: it is
 // in hand until it returns.
-func (c *Consumer) handleOnce(ctx context.Context, m *messagestore.Recorded, claimEnds time.Time) (interrupted, left bool, failure error) {
+func (c *Consumer) handleOnce(ctx context.Context, m *messagestore.Message, claimEnds time.Time) (interrupted, left bool, failure error) {
 	work, cancel := context.WithDeadline(ctx, claimEnds)
 	defer cancel()
 	ended := make(chan error, 1)
@@ -446,7 +446,7 @@ type deadLetter struct {
 // readLetter returns what is, or was, parked in a dead-letter stream.
 func (c *Consumer) readLetter(ctx context.Context, stream messagestore.StreamName) (*deadLetter, error) {
 	l := &deadLetter{version: messagestore.NoStream, outcome: messagestore.NoStream}
-	for m, err := range c.store.Stream(ctx, stream, 0) {
+	for m, err := range c.store.ReadStream(ctx, stream, 0) {
 		if err != nil {
 			return nil, err
 		}
@@ -476,7 +476,7 @@ func (c *Consumer) readLetter(ctx context.Context, stream messagestore.StreamNam
 	return l, nil
 }
 
-func decodeParked(m *messagestore.Recorded) (parked, error) {
+func decodeParked(m *messagestore.Message) (parked, error) {
 	var p parked
 	if err := json.Unmarshal(m.Data, &p); err != nil {
 		return p, fmt.Errorf("decode %s: %w", m, err)
@@ -485,7 +485,7 @@ func decodeParked(m *messagestore.Recorded) (parked, error) {
 }
 
 // original reads a message that was too large to be kept among the dead letters.
-func (c *Consumer) original(ctx context.Context, p *deadLetter) (*messagestore.Recorded, error) {
+func (c *Consumer) original(ctx context.Context, p *deadLetter) (*messagestore.Message, error) {
 	m, err := c.find(ctx, p.GlobalPosition, p.MessageID)
 	if errors.Is(err, messagestore.ErrNotFound) {
 		return nil, fmt.Errorf("%s %s@%d, which was too large to be parked with its data: %w", p.Type, p.Stream, p.Position, err)
@@ -495,8 +495,8 @@ func (c *Consumer) original(ctx context.Context, p *deadLetter) (*messagestore.R
 
 // find returns the message with an id from its place in the category, or
 // [messagestore.ErrNotFound].
-func (c *Consumer) find(ctx context.Context, at messagestore.GlobalPosition, id uuid.UUID) (*messagestore.Recorded, error) {
-	page, err := c.store.CategoryPage(ctx, messagestore.CategoryQuery{Category: c.category, From: at, Limit: 1})
+func (c *Consumer) find(ctx context.Context, at messagestore.GlobalPosition, id uuid.UUID) (*messagestore.Message, error) {
+	page, err := c.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: c.category, From: at, Limit: 1})
 	if err != nil {
 		return nil, err
 	}

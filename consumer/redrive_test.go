@@ -137,7 +137,7 @@ func TestWhatWasRedrivenIsNotHandedOverAgainWhenTheStoreIsBack(t *testing.T) {
 								}
 							})
 						})
-						c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+						c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 							calls++
 							store.set(func(*tap) { back = time.Now().Add(30 * time.Second) })
 							return failure
@@ -219,7 +219,7 @@ func TestWhatWasRedrivenTooLateIsRecordedThoughTheStoreIsAway(t *testing.T) {
 				return nil
 			}
 		})
-		stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+		stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			calls++
 			time.Sleep(61 * time.Second)
 			store.set(func(*tap) { back = time.Now().Add(3 * time.Second) })
@@ -253,7 +253,7 @@ func TestAnOutcomeThatCannotBeRecordedHoldsUpNoStop(t *testing.T) {
 						return nil
 					}
 				})
-				c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+				c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 					store.set(func(*tap) { away = true })
 					return nil
 				}), &consumer.Config{Grace: 2 * time.Second})
@@ -311,7 +311,7 @@ func TestAHandlerThatARedriveLeftBehindKeepsTheConsumerFromRunning(t *testing.T)
 						return nil
 					}
 				})
-				c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+				c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 					mu.Lock()
 					calls++
 					away = test.away && calls == 1
@@ -365,7 +365,7 @@ func TestARequestWhoseHandlerReturnsIsSettledWhateverItReturns(t *testing.T) {
 				store, _ := oneParked(t)
 				request(t, store.Store, account, "ledger")
 				handled := 0
-				stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+				stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 					if m.Stream == "account-1" {
 						return test.failure
 					}
@@ -414,11 +414,11 @@ func (s *mute) hear(ctx context.Context, stream messagestore.StreamName) error {
 	return nil
 }
 
-func (s *mute) Stream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Recorded, error] {
+func (s *mute) ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error] {
 	if err := s.hear(ctx, stream); err != nil {
-		return func(yield func(*messagestore.Recorded, error) bool) { yield(nil, err) }
+		return func(yield func(*messagestore.Message, error) bool) { yield(nil, err) }
 	}
-	return s.Store.Stream(ctx, stream, from)
+	return s.Store.ReadStream(ctx, stream, from)
 }
 
 func (s *mute) Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error) {
@@ -428,7 +428,7 @@ func (s *mute) Write(ctx context.Context, stream messagestore.StreamName, expect
 	return s.Store.Write(ctx, stream, expected, bodies...)
 }
 
-func (s *mute) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Recorded, error) {
+func (s *mute) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
 	if err := s.hear(ctx, stream); err != nil {
 		return nil, err
 	}
@@ -436,13 +436,13 @@ func (s *mute) Last(ctx context.Context, stream messagestore.StreamName) (*messa
 }
 
 // CategoryPage is about account-1 where its one message is looked for.
-func (s *mute) CategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+func (s *mute) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
 	if q.Category == account && q.From == 1 && q.Limit == 1 {
 		if err := s.hear(ctx, "account-1"); err != nil {
 			return messagestore.CategoryPage{}, err
 		}
 	}
-	return s.Store.CategoryPage(ctx, q)
+	return s.Store.ReadCategoryPage(ctx, q)
 }
 
 // newMute returns a store with a parked message that is asked for.
@@ -512,7 +512,7 @@ type counting struct {
 	read atomic.Int64
 }
 
-func (d *counting) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+func (d *counting) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	messages, err := d.Driver.ReadStream(ctx, q)
 	d.read.Add(int64(len(messages)))
 	return messages, err
@@ -564,7 +564,7 @@ func TestBehindAHandlerThatARedriveLeftBehindNoMessageIsBegun(t *testing.T) {
 					recorded.Store(true)
 				}
 			}}
-			c := newConsumer(t, tapped, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+			c := newConsumer(t, tapped, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 				switch {
 				case m.Stream != "account-1":
 					time.Sleep(time.Until(leftBehind))

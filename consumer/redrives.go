@@ -182,7 +182,7 @@ func (r *run) endLook(ctx context.Context, found look) {
 	defer r.mu.Unlock()
 	for _, q := range found.due {
 		r.redrives.ids[q.MessageID] = struct{}{}
-		r.lanes.add(&item{message: &messagestore.Recorded{ID: q.MessageID, Stream: q.Stream}, number: -1, request: &q})
+		r.lanes.add(&item{message: &messagestore.Message{ID: q.MessageID, Stream: q.Stream}, number: -1, request: &q})
 	}
 }
 

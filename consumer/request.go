@@ -47,7 +47,7 @@ func (c *Consumer) requests() messagestore.StreamName {
 func (c *Consumer) readRequests(ctx context.Context, from messagestore.Version) ([]request, messagestore.Version, error) {
 	var all []request
 	version := from - 1
-	for m, err := range c.store.Stream(ctx, c.requests(), from) {
+	for m, err := range c.store.ReadStream(ctx, c.requests(), from) {
 		if err != nil {
 			return nil, 0, err
 		}

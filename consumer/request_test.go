@@ -165,7 +165,7 @@ func TestWhatFailsAgainStaysParkedUntilItIsAskedForAgain(t *testing.T) {
 		park(t, store, account, "ledger")
 		request(t, store, account, "ledger")
 		calls := 0
-		stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+		stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			calls++
 			return errBroken
 		}), nil))
@@ -197,7 +197,7 @@ func TestARequestOutlivesTheConsumerThatTookItUp(t *testing.T) {
 		write(t, store, "account-1", Deposited{1})
 		park(t, store, account, "ledger")
 		request(t, store, account, "ledger")
-		stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Recorded) error {
+		stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 			<-ctx.Done()
 			return ctx.Err()
 		}), &consumer.Config{Grace: time.Second}))
@@ -295,7 +295,7 @@ func TestWhatIsAskedForWaitsForItsTurn(t *testing.T) {
 			park(t, store, account, "ledger")
 			inHand, most, calls := 0, 0, 0
 			var mu sync.Mutex
-			stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 				mu.Lock()
 				calls++
 				inHand++
@@ -435,7 +435,7 @@ func redriveChild(storeURL string, category messagestore.Category, hangs bool) i
 	if err == nil {
 		handler := doneHandler(store)
 		if hangs {
-			handler = consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Recorded) error {
+			handler = consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 				<-ctx.Done()
 				return ctx.Err()
 			})

@@ -30,7 +30,7 @@ func TestAMessageOfAnotherProcessIsFoundByPolling(t *testing.T) {
 		driver := newDriver()
 		var handledAt []time.Duration
 		start := time.Now()
-		c := newConsumer(t, messagestore.New(driver, nil), consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+		c := newConsumer(t, messagestore.New(driver, nil), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			handledAt = append(handledAt, time.Since(start))
 			return nil
 		}), &consumer.Config{PollInterval: time.Minute})
@@ -147,7 +147,7 @@ func TestThePositionIsRecordedByCountByTimeWhenIdleAndAtTheEnd(t *testing.T) {
 	t.Parallel()
 	config := consumer.Config{PositionInterval: 10, PositionEvery: time.Minute, PollInterval: 8 * time.Second, Grace: time.Minute}
 	slow := func(pause time.Duration) consumer.Handler {
-		return consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+		return consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			time.Sleep(pause)
 			return nil
 		})
@@ -214,7 +214,7 @@ func TestStoppingLetsTheMessageInHandFinish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1}, Deposited{2})
-		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
@@ -239,7 +239,7 @@ func TestPastTheGraceTheContextEndsAndTheMessageIsNotAtFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1}, Deposited{2})
-		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 			<-ctx.Done()
 			return fmt.Errorf("deposit: %w", ctx.Err())
 		}), &consumer.Config{Grace: 2 * time.Second, Errors: consumer.ErrorPolicy{Retries: -1, Then: consumer.Park}})
@@ -260,7 +260,7 @@ func TestAHandlerThatIgnoresItsContextIsNamed(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1})
 		release := make(chan struct{})
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			<-release
 			return nil
 		}), &consumer.Config{Grace: 2 * time.Second})
@@ -294,7 +294,7 @@ func TestAHandlerThatIgnoresItsContextIsNamedThoughAnotherFailed(t *testing.T) {
 		write(t, store, "account-1", Deposited{2})
 		write(t, store, "account-2", Deposited{3})
 		release := make(chan struct{})
-		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			switch m.Stream {
 			case "account-1":
 				<-release
@@ -346,7 +346,7 @@ func TestRetriesBackOffWithJitter(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1})
 		var calls []time.Time
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			calls = append(calls, time.Now())
 			return errBroken
 		}), &consumer.Config{Errors: consumer.ErrorPolicy{Retries: 5, MinBackoff: time.Second, MaxBackoff: 4 * time.Second}})
@@ -377,7 +377,7 @@ func TestAStopFinishesWhatIsInHandAndRecordsThePositionBeforeTheMessage(t *testi
 		}
 		var finished []messagestore.StreamName
 		var mu sync.Mutex
-		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Stream == "account-1" {
 				return errBroken
 			}
@@ -412,7 +412,7 @@ func TestEveryWayOfFailingFails(t *testing.T) {
 			t.Parallel()
 			store := newStore()
 			write(t, store, "account-1", Deposited{1})
-			c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 				test.fail()
 				return nil
 			}), &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1}})
@@ -465,7 +465,7 @@ func TestOneMessageOfAnIDIsInHandAndOthersDoNotWait(t *testing.T) {
 		inHand := map[string]int{}
 		most, mostOfOne := 0, 0
 		var hot []string
-		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			mu.Lock()
 			inHand[m.Stream.CardinalID()]++
 			together := 0
@@ -510,7 +510,7 @@ func TestAMessageThatWaitsForItsRetryHoldsUpOnlyItsOwnID(t *testing.T) {
 			write(t, store, "account-2", Deposited{3})
 			j := &journal{}
 			failed := false
-			c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Recorded) error {
+			c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 				if m.GlobalPosition == 1 && !failed {
 					failed = true
 					return errBroken
@@ -538,14 +538,14 @@ func TestReadAheadIsBounded(t *testing.T) {
 		var read atomic.Int64
 		tapped := &tap{Store: store}
 		tapped.read = func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
-			page, err := store.CategoryPage(t.Context(), q)
+			page, err := store.ReadCategoryPage(t.Context(), q)
 			for _, m := range page.Messages { // of which the first may be one that was read before
 				read.Store(max(read.Load(), int64(m.GlobalPosition)))
 			}
 			return &page, err
 		}
 		var handled, ahead atomic.Int64
-		c := newConsumer(t, tapped, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		c := newConsumer(t, tapped, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Stream == "account-slow" {
 				time.Sleep(time.Hour)
 				ahead.Store(handled.Load())
@@ -603,7 +603,7 @@ func TestStatsCount(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
 		failures := 2
-		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Position == 1 && failures > 0 {
 				failures--
 				return errBroken
@@ -627,7 +627,7 @@ func TestConcurrentHandlersAreAllUsed(t *testing.T) {
 		for i := range 64 {
 			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
 		}
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			time.Sleep(time.Second)
 			return nil
 		}), &consumer.Config{Concurrency: 16})
@@ -646,7 +646,7 @@ func TestOneAfterTheOtherIsInOrderOfTheCategory(t *testing.T) {
 		write(t, store, account.Stream(fmt.Sprint(i*7%11)), Deposited{i})
 	}
 	var seen []messagestore.GlobalPosition
-	c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+	c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		seen = append(seen, m.GlobalPosition)
 		return nil
 	}), nil)
@@ -667,7 +667,7 @@ func TestAMessageThatIsDueWaitsForAFreeHand(t *testing.T) {
 			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
 		}
 		failed := false
-		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Stream == "account-0" {
 				if !failed {
 					failed = true
@@ -692,7 +692,7 @@ func TestARunMayBeginWhileARedriveGoesOn(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1})
 		require.NoError(t, newConsumer(t, store, always(parkError{}), nil).CatchUp(t.Context()))
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			time.Sleep(time.Second)
 			return nil
 		}), nil)
@@ -718,7 +718,7 @@ func TestWhatIsKeptBackBehindAMessageIsPassedWithIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1}, Withdrawn{}, Withdrawn{})
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			time.Sleep(5 * time.Second)
 			return nil
 		}), &consumer.Config{Types: []string{"Deposited"}})
@@ -737,7 +737,7 @@ func TestCatchUpDoesNotEndWhileMessagesAreInHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
-		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 			_, err := store.Write(ctx, "account-2", messagestore.AnyVersion, Withdrawn{})
 			time.Sleep(time.Second)
 			return err
@@ -755,12 +755,12 @@ type silent struct {
 	now atomic.Bool
 }
 
-func (s *silent) CategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+func (s *silent) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
 	if s.now.Load() {
 		<-ctx.Done()
 		return messagestore.CategoryPage{}, ctx.Err()
 	}
-	return s.Store.CategoryPage(ctx, q)
+	return s.Store.ReadCategoryPage(ctx, q)
 }
 
 // Who stops has nothing in hand and nothing to record, only asks whether it may go on.

@@ -123,12 +123,12 @@ type hanging struct {
 	most int
 }
 
-func (s *hanging) CategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+func (s *hanging) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
 	if q.Limit > s.most {
 		<-ctx.Done()
 		return messagestore.CategoryPage{}, ctx.Err()
 	}
-	return s.Store.CategoryPage(ctx, q)
+	return s.Store.ReadCategoryPage(ctx, q)
 }
 
 // A slow store lets each call wait, and one of them for ever.
@@ -159,18 +159,18 @@ func (s *slow) Epoch(ctx context.Context) (string, error) {
 	return s.Store.Epoch(ctx)
 }
 
-func (s *slow) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Recorded, error) {
+func (s *slow) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
 	if err := s.wait(ctx); err != nil {
 		return nil, err
 	}
 	return s.Store.Last(ctx, stream)
 }
 
-func (s *slow) CategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+func (s *slow) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
 	if err := s.wait(ctx); err != nil {
 		return messagestore.CategoryPage{}, err
 	}
-	return s.Store.CategoryPage(ctx, q)
+	return s.Store.ReadCategoryPage(ctx, q)
 }
 
 func (s *slow) Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error) {

@@ -46,7 +46,7 @@ func (s *tap) Write(ctx context.Context, stream messagestore.StreamName, expecte
 	return written, err
 }
 
-func (s *tap) CategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+func (s *tap) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
 	s.mu.Lock()
 	read := s.read
 	s.mu.Unlock()
@@ -58,10 +58,10 @@ func (s *tap) CategoryPage(ctx context.Context, q messagestore.CategoryQuery) (m
 			return *page, err
 		}
 	}
-	return s.Store.CategoryPage(ctx, q)
+	return s.Store.ReadCategoryPage(ctx, q)
 }
 
-func (s *tap) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Recorded, error) {
+func (s *tap) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
 	s.mu.Lock()
 	look := s.look
 	s.mu.Unlock()

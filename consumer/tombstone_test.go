@@ -93,7 +93,7 @@ func TestATombstoneWaitsInItsPlaceForWhatIsBeforeIt(t *testing.T) {
 	write(t, r.Store, r.category.Stream("1"), Deposited{1})
 	write(t, r.Store, r.category.Stream("2"), Deposited{1})
 	r.delete(t, r.category.Stream("2"), false)
-	failing := consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error { return errors.New("not yet") })
+	failing := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("not yet") })
 
 	c := r.consumer(t, failing, &consumer.Config{Concurrency: 4, Errors: consumer.ErrorPolicy{Retries: -1}})
 	require.Error(t, c.CatchUp(t.Context()))
@@ -193,7 +193,7 @@ func TestPositionsAreTrimmedUnderARunningConsumer(t *testing.T) {
 	require.NoError(t, r.consumer(t, again, nil).CatchUp(t.Context()))
 	require.Empty(t, again.all(), "it goes on where it was")
 	rows := 0
-	for m, err := range r.Category(t.Context(), positions, 0, messagestore.Filter{}) {
+	for m, err := range r.ReadCategory(t.Context(), positions, 0, messagestore.Filter{}) {
 		require.NoError(t, err)
 		require.NotZero(t, m.ID)
 		rows++
@@ -278,7 +278,7 @@ func TestAConsumerReadsWhatIsRemovedUnderIt(t *testing.T) {
 	var mu sync.Mutex
 	last := map[messagestore.StreamName]messagestore.Version{}
 	handled := map[string]bool{}
-	h := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+	h := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if before, ok := last[m.Stream]; ok && before >= m.Position {
@@ -351,7 +351,7 @@ func TestAConsumerReadsWhatIsRemovedUnderIt(t *testing.T) {
 
 	require.NotZero(t, c.Stats().Tombstones)
 	left := 0
-	for m, err := range r.Category(t.Context(), r.category, 0, messagestore.Filter{Types: []string{"Deposited"}}) {
+	for m, err := range r.ReadCategory(t.Context(), r.category, 0, messagestore.Filter{Types: []string{"Deposited"}}) {
 		require.NoError(t, err)
 		require.True(t, handled[m.ID.String()], "%s was passed over", m)
 		left++
@@ -359,7 +359,7 @@ func TestAConsumerReadsWhatIsRemovedUnderIt(t *testing.T) {
 	require.NotZero(t, left)
 	for n := range 5 {
 		next := messagestore.NoStream
-		for m, err := range r.Stream(t.Context(), r.category.Stream(strconv.Itoa(n)), 0) {
+		for m, err := range r.ReadStream(t.Context(), r.category.Stream(strconv.Itoa(n)), 0) {
 			require.NoError(t, err)
 			if next != messagestore.NoStream {
 				require.Equal(t, next, m.Position, "positions are dense")
@@ -374,7 +374,7 @@ func TestAParkedMessageOfADeletedStreamIsNotRedriven(t *testing.T) {
 	r := newRemovals(t)
 	fails := true
 	j := &journal{}
-	h := consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Recorded) error {
+	h := consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		if fails {
 			return errors.New("not yet")
 		}
@@ -402,7 +402,7 @@ func TestAParkedMessageOfADeletedStreamIsNotRedriven(t *testing.T) {
 	require.Equal(t, int64(3), c.Stats().Tombstones)
 	for p, err := range c.Parked(t.Context()) {
 		require.NoError(t, err)
-		require.Fail(t, "still parked", "%s", p.Recorded)
+		require.Fail(t, "still parked", "%s", p.Message)
 	}
 	succeeded, err = c.Redrive(t.Context())
 	require.NoError(t, err)
@@ -414,7 +414,7 @@ func TestADeletedDeadLetterIsNotParkedAnyMore(t *testing.T) {
 	for _, erase := range []bool{false, true} {
 		r := newRemovals(t)
 		write(t, r.Store, r.category.Stream("1"), Deposited{1})
-		failing := consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error { return errors.New("no") })
+		failing := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("no") })
 		c := r.consumer(t, failing, &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1, Then: consumer.Park}})
 		require.NoError(t, c.CatchUp(t.Context()))
 		for p, err := range c.Parked(t.Context()) {
@@ -426,7 +426,7 @@ func TestADeletedDeadLetterIsNotParkedAnyMore(t *testing.T) {
 
 		for p, err := range c.Parked(t.Context()) {
 			require.NoError(t, err)
-			require.Fail(t, "still parked", "%s", p.Recorded)
+			require.Fail(t, "still parked", "%s", p.Message)
 		}
 		// The same message is parked anew if it is handed over anew.
 		_, err := consumer.Reset(t.Context(), r.Store, r.category, "accounts", 0)
@@ -450,7 +450,7 @@ func TestADeletedPositionStopsTheConsumer(t *testing.T) {
 			require.NoError(t, r.consumer(t, &journal{}, nil).CatchUp(t.Context()))
 			write(t, r.Store, r.category.Stream("1"), Deposited{2})
 
-			err := r.consumer(t, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Recorded) error {
+			err := r.consumer(t, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 				_, err := r.admin.Delete(ctx, r.category.WithType("position").Stream(stream), messagestore.AnyVersion, &postgres.DeleteOptions{EraseName: erase})
 				return err
 			}), nil).CatchUp(t.Context())

@@ -85,14 +85,14 @@ type countingStore struct {
 	asked, looks, watches atomic.Int64
 }
 
-func (s *countingStore) CategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+func (s *countingStore) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
 	s.asked.Add(1)
-	return s.Store.CategoryPage(ctx, q)
+	return s.Store.ReadCategoryPage(ctx, q)
 }
 
-func (s *countingStore) Stream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Recorded, error] {
+func (s *countingStore) ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error] {
 	s.asked.Add(1)
-	return s.Store.Stream(ctx, stream, from)
+	return s.Store.ReadStream(ctx, stream, from)
 }
 
 func (s *countingStore) Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {

@@ -27,7 +27,7 @@ func TestNoMessageIsBegunOnceTheContextIsDone(t *testing.T) {
 	for i, stopAt := range []int64{1, 100, 1000} {
 		ctx, cancel := context.WithCancel(t.Context())
 		var calls int64
-		c, err := consumer.New(store, account, fmt.Sprintf("ledger%d", i), consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+		c, err := consumer.New(store, account, fmt.Sprintf("ledger%d", i), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			if calls++; calls == stopAt {
 				cancel()
 			}
@@ -57,7 +57,7 @@ func TestSlowMessagesHoldUpNoOther(t *testing.T) {
 			write(t, store, stream, Deposited{i})
 		}
 		var fast atomic.Int64
-		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if strings.HasPrefix(m.Stream.ID(), "slow") {
 				time.Sleep(time.Hour)
 			} else {
@@ -85,7 +85,7 @@ func TestWhatFailsForGoodWhileTheRunStopsIsParked(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store := newStore()
 			write(t, store, "account-1", Deposited{1}, Deposited{2})
-			c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 				time.Sleep(2 * time.Second)
 				return parkError{}
 			}), &consumer.Config{Concurrency: concurrency})
@@ -117,7 +117,7 @@ func TestLargeMessagesAreReadInSmallBatches(t *testing.T) {
 		var last messagestore.GlobalPosition
 		tapped := &tap{Store: store}
 		tapped.read = func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
-			page, err := store.CategoryPage(t.Context(), q)
+			page, err := store.ReadCategoryPage(t.Context(), q)
 			mu.Lock()
 			defer mu.Unlock()
 			for _, m := range page.Messages {
@@ -128,7 +128,7 @@ func TestLargeMessagesAreReadInSmallBatches(t *testing.T) {
 			}
 			return &page, err
 		}
-		c := newConsumer(t, tapped, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		c := newConsumer(t, tapped, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			time.Sleep(time.Second) // so that the next batch is there, if there is room
 			mu.Lock()
 			defer mu.Unlock()
@@ -157,7 +157,7 @@ func TestABellThatRingsDuringAReadIsHeard(t *testing.T) {
 				store := &rungStore{tap: &tap{Store: newStore()}, bell: make(chan messagestore.GlobalPosition)}
 				var late atomic.Bool
 				store.read = func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
-					page, err := store.Store.CategoryPage(t.Context(), q)
+					page, err := store.Store.ReadCategoryPage(t.Context(), q)
 					if late.CompareAndSwap(true, false) {
 						written, err := store.Store.Write(t.Context(), "account-1", messagestore.AnyVersion, Deposited{1})
 						require.NoError(t, err)
@@ -206,7 +206,7 @@ func TestAMessageThatIsBeingParkedCounts(t *testing.T) {
 			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
 		}
 		var inHand, most atomic.Int64
-		c := newConsumer(t, slowToPark{store}, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		c := newConsumer(t, slowToPark{store}, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Stream == "account-0" {
 				return parkError{}
 			}
@@ -249,7 +249,7 @@ func TestAPageThatHoldsNoSecondMessageIsNoEnd(t *testing.T) {
 				tapped := &tap{Store: store, read: func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
 					reads.Add(1)
 					q.Limit = 1
-					page, err := store.CategoryPage(t.Context(), q)
+					page, err := store.ReadCategoryPage(t.Context(), q)
 					return &page, err
 				}}
 				j := &journal{}
@@ -282,7 +282,7 @@ func TestABusyConsumerReadsSeldomAndInTime(t *testing.T) {
 				time.Sleep(80 * time.Millisecond)
 				return nil, nil
 			}}
-			c := newConsumer(t, tapped, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+			c := newConsumer(t, tapped, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 				time.Sleep(100 * time.Millisecond)
 				return nil
 			}), &consumer.Config{Concurrency: concurrency, PollInterval: time.Hour})

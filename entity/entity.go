@@ -14,8 +14,8 @@ import (
 
 // A MessageStore is what entities need of a [messagestore.Store].
 type MessageStore interface {
-	Stream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Recorded, error]
-	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Recorded, error)
+	ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
+	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error)
 	Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error)
 }
 
@@ -205,7 +205,7 @@ func (s *Store[T]) fold(ctx context.Context, stream messagestore.StreamName, bas
 	next := base.version + 1
 	var gap *TrimmedError // unless a tombstone comes: what is before one is about to go
 	fits = base.version == messagestore.NoStream
-	for m, err := range s.messages.Stream(ctx, stream, max(base.version, 0)) {
+	for m, err := range s.messages.ReadStream(ctx, stream, max(base.version, 0)) {
 		if err != nil {
 			return base, false, err
 		}

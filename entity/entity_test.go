@@ -80,7 +80,7 @@ type driver struct {
 
 var errDriver = errors.New("the driver failed")
 
-func (d *driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+func (d *driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	if d.failRead.Load() && q.From > 0 {
 		return nil, errDriver
 	}
@@ -230,7 +230,7 @@ func TestAFunctionMaySeeTheEnvelope(t *testing.T) {
 	t.Parallel()
 	store := messagestore.New(memory.New(), nil)
 	p := entity.NewProjection[time.Time]()
-	entity.OnRecorded(p, func(_ time.Time, _ added, m *messagestore.Recorded) time.Time { return m.Time })
+	entity.OnMessage(p, func(_ time.Time, _ added, m *messagestore.Message) time.Time { return m.Time })
 	s, err := entity.New(store, "list", p, nil)
 	require.NoError(t, err)
 	write(t, store, "list-1", added{1})
@@ -623,7 +623,7 @@ func TestRegistrationEndsWithUse(t *testing.T) {
 
 	require.ErrorIs(t, p.Validate(), entity.ErrInvalidProjection)
 	_ = s
-	_, err = p.Apply(list{}, &messagestore.Recorded{Type: "Added", Stream: "list-1"})
+	_, err = p.Apply(list{}, &messagestore.Message{Type: "Added", Stream: "list-1"})
 	require.EqualError(t, err, `apply Added list-1@0: invalid projection "Refused": it is registered after the projection was used`)
 }
 
@@ -667,7 +667,7 @@ func TestALoadedEntityIsItsStreamFolded(t *testing.T) {
 				return err
 			}
 			want, last := list{}, messagestore.NoStream
-			for m, err := range store.Stream(ctx, s.Stream(id), 0) {
+			for m, err := range store.ReadStream(ctx, s.Stream(id), 0) {
 				if err != nil {
 					return err
 				}

@@ -47,7 +47,7 @@ var countedIDs = []uuid.UUID{
 // or what the later ones make of the snapshot: never an error, and never a part of both.
 func FuzzASnapshotIsRestoredOrPassedOver(f *testing.F) {
 	f.Fuzz(func(t *testing.T, messageType string, data []byte, tag string) {
-		restored, ok := restore[tally](&messagestore.Recorded{Stream: "tally:snapshot-1", Type: messageType, Data: data}, tag)
+		restored, ok := restore[tally](&messagestore.Message{Stream: "tally:snapshot-1", Type: messageType, Data: data}, tag)
 		if ok {
 			require.Equal(t, "Snapshot", messageType)
 			require.GreaterOrEqual(t, restored.version, messagestore.Version(0))
@@ -57,7 +57,7 @@ func FuzzASnapshotIsRestoredOrPassedOver(f *testing.F) {
 		}
 		store := messagestore.New(memory.New(), nil)
 		for i, id := range countedIDs {
-			_, err := store.Write(t.Context(), "tally-1", messagestore.Version(i-1), messagestore.Message{ID: id, Body: counted{int64(i)}})
+			_, err := store.Write(t.Context(), "tally-1", messagestore.Version(i-1), messagestore.Envelope{ID: id, Body: counted{int64(i)}})
 			require.NoError(t, err)
 		}
 		if _, err := store.Write(t.Context(), "tally:snapshot-1", messagestore.NoStream, messagestore.Raw{Type: messageType, Data: data}); err != nil {
@@ -87,7 +87,7 @@ func requireRestored(t *testing.T, restored state[tally], tag string) {
 	require.NoError(t, err)
 	data, err := json.Marshal(kept{raw, restored.version, restored.last, tag})
 	require.NoError(t, err)
-	again, ok := restore[tally](&messagestore.Recorded{Type: kept{}.MessageType(), Data: data}, tag)
+	again, ok := restore[tally](&messagestore.Message{Type: kept{}.MessageType(), Data: data}, tag)
 	require.True(t, ok, "%s", data)
 	require.Equal(t, restored, again)
 }

@@ -26,7 +26,7 @@ type Projection[T any] struct {
 	strict bool
 
 	mu       sync.Mutex
-	routes   map[string]func(T, *messagestore.Recorded) (T, error) // not written to once sealed
+	routes   map[string]func(T, *messagestore.Message) (T, error) // not written to once sealed
 	mistakes []error
 
 	sealed atomic.Bool
@@ -36,7 +36,7 @@ type Projection[T any] struct {
 // NewProjection returns a projection with nothing registered, for which messages
 // of types that it does not know do nothing.
 func NewProjection[T any]() *Projection[T] {
-	return &Projection[T]{routes: map[string]func(T, *messagestore.Recorded) (T, error){}}
+	return &Projection[T]{routes: map[string]func(T, *messagestore.Message) (T, error){}}
 }
 
 // NewStrictProjection returns a projection with nothing registered, for which a
@@ -57,15 +57,15 @@ func NewStrictProjection[T any]() *Projection[T] {
 // [handler.Mux]: https://pkg.go.dev/github.com/dibs-go/dibs/handler#Mux
 func On[T any, E messagestore.Body](p *Projection[T], f func(entity T, event E) T) {
 	if f == nil {
-		OnRecorded[T, E](p, nil)
+		OnMessage[T, E](p, nil)
 		return
 	}
-	OnRecorded(p, func(entity T, event E, _ *messagestore.Recorded) T { return f(entity, event) })
+	OnMessage(p, func(entity T, event E, _ *messagestore.Message) T { return f(entity, event) })
 }
 
-// OnRecorded is [On] for a function that looks at the message's envelope too: its
+// OnMessage is [On] for a function that looks at the message's envelope too: its
 // time, position or metadata.
-func OnRecorded[T any, E messagestore.Body](p *Projection[T], f func(entity T, event E, m *messagestore.Recorded) T) {
+func OnMessage[T any, E messagestore.Body](p *Projection[T], f func(entity T, event E, m *messagestore.Message) T) {
 	goType := reflect.TypeFor[E]().String()
 	name, err := messagestore.TypeOf[E]()
 	wrong, _ := errors.AsType[*messagestore.InvalidError](err)
@@ -82,7 +82,7 @@ func OnRecorded[T any, E messagestore.Body](p *Projection[T], f func(entity T, e
 	case p.routes[name] != nil:
 		p.mistake(invalid(name, "the type is registered twice"))
 	default:
-		p.routes[name] = func(entity T, m *messagestore.Recorded) (T, error) {
+		p.routes[name] = func(entity T, m *messagestore.Message) (T, error) {
 			event, err := messagestore.Decode[E](m)
 			if err != nil {
 				return entity, fmt.Errorf("decode into %s: %w", goType, errors.Unwrap(err))
@@ -120,7 +120,7 @@ func (p *Projection[T]) Validate() error {
 // Apply returns what m makes of entity. With an error, which names m, the entity
 // is the one given. A function that panics is an error. The first call ends
 // registration.
-func (p *Projection[T]) Apply(entity T, m *messagestore.Recorded) (_ T, err error) {
+func (p *Projection[T]) Apply(entity T, m *messagestore.Message) (_ T, err error) {
 	p.seal()
 	if p.wrong.Load() {
 		return entity, fmt.Errorf("apply %s: %w", m, p.Validate())

@@ -48,7 +48,7 @@ func (s *Store[T]) snapshot(ctx context.Context, stream messagestore.StreamName)
 	return none, nil // a snapshot is a hint: without it the stream is read from its start
 }
 
-func restore[T any](m *messagestore.Recorded, tag string) (restored state[T], ok bool) {
+func restore[T any](m *messagestore.Message, tag string) (restored state[T], ok bool) {
 	copied, err := messagestore.Decode[kept](m)
 	if err != nil || copied.Tag != tag || copied.Version < 0 || len(copied.Entity) == 0 {
 		return restored, false

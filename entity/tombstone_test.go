@@ -192,9 +192,9 @@ type watcher struct {
 	from messagestore.Version
 }
 
-func (w *watcher) Stream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Recorded, error] {
+func (w *watcher) ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error] {
 	w.from = from
-	return w.Store.Stream(ctx, stream, from)
+	return w.Store.ReadStream(ctx, stream, from)
 }
 
 // While a stream is deleted in several transactions its messages are still there, and

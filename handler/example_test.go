@@ -41,7 +41,7 @@ func ExampleOn() {
 	handler.On(mux, accounts.deposit)
 
 	// A consumer does this, and remembers how far it came.
-	for m, err := range store.Category(ctx, "account:command", 0, messagestore.Filter{}) {
+	for m, err := range store.ReadCategory(ctx, "account:command", 0, messagestore.Filter{}) {
 		if err == nil {
 			err = mux.Handle(ctx, m)
 		}

@@ -40,7 +40,7 @@ func FuzzAMessageIsHandledPassedOverOrUndecodable(f *testing.F) {
 	f.Add("dibs:Tombstone", "cat-\u202e", []byte(`{`))
 	f.Add("", "", []byte{})
 	f.Fuzz(func(t *testing.T, messageType, stream string, data []byte) {
-		m := &messagestore.Recorded{Type: messageType, Stream: messagestore.StreamName(stream), Data: data}
+		m := &messagestore.Message{Type: messageType, Stream: messagestore.StreamName(stream), Data: data}
 		for _, strict := range []bool{false, true} {
 			mux := handler.New()
 			if strict {
@@ -54,7 +54,7 @@ func FuzzAMessageIsHandledPassedOverOrUndecodable(f *testing.F) {
 					require.NoError(t, json.Unmarshal(data, &want))
 				}
 				require.Equal(t, want, got.Body)
-				require.Same(t, m, got.Recorded)
+				require.Same(t, m, got.Message)
 				return nil
 			})
 
@@ -109,7 +109,7 @@ func FuzzAFunctionIsRegisteredOrAMistake(f *testing.F) {
 		}
 		require.ErrorIs(t, err, handler.ErrInvalidRegistration)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
-		require.ErrorIs(t, mux.Handle(t.Context(), &messagestore.Recorded{Type: name, Stream: "a-1"}), handler.ErrInvalidRegistration)
+		require.ErrorIs(t, mux.Handle(t.Context(), &messagestore.Message{Type: name, Stream: "a-1"}), handler.ErrInvalidRegistration)
 		require.Less(t, len(err.Error()), 1000)
 		require.False(t, strings.ContainsFunc(err.Error(), unicode.IsControl), "%q", err)
 	})

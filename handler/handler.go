@@ -15,7 +15,7 @@ import (
 // A Message is a recorded message together with its decoded body.
 type Message[T messagestore.Body] struct {
 	Body T
-	*messagestore.Recorded
+	*messagestore.Message
 }
 
 // A Func handles messages of one type. It may be given a message more than once,
@@ -23,7 +23,7 @@ type Message[T messagestore.Body] struct {
 type Func[T messagestore.Body] func(ctx context.Context, m Message[T]) error
 
 // A HandlerFunc handles a recorded message of any type. [Mux.Handle] is one.
-type HandlerFunc func(ctx context.Context, m *messagestore.Recorded) error //nolint:revive // the name that users of net/http look for
+type HandlerFunc func(ctx context.Context, m *messagestore.Message) error //nolint:revive // the name that users of net/http look for
 
 // A Mux hands each message to the function registered for its type. A message
 // of another type is passed over and counted, or refused if the mux is strict.
@@ -83,7 +83,7 @@ func On[T messagestore.Body](mux *Mux, f Func[T]) {
 	case mux.routes[name] != nil:
 		mux.mistake(invalid(name, "the type is registered twice"))
 	default:
-		mux.routes[name] = func(ctx context.Context, r *messagestore.Recorded) error {
+		mux.routes[name] = func(ctx context.Context, r *messagestore.Message) error {
 			body, err := messagestore.Decode[T](r)
 			if err != nil {
 				return &DecodeError{GoType: goType, Cause: errors.Unwrap(err)}
@@ -133,7 +133,7 @@ func (mux *Mux) Unknown() int64 { return mux.unknown.Load() }
 // [*PanicError] if it panicked; [*DecodeError] if the body does not fit T;
 // [ErrUnknownType] if the mux is strict; [ErrInvalidRegistration] if the mux is
 // not valid.
-func (mux *Mux) Handle(ctx context.Context, m *messagestore.Recorded) error {
+func (mux *Mux) Handle(ctx context.Context, m *messagestore.Message) error {
 	mux.seal.Do(mux.build)
 	if mux.wrong.Load() {
 		return fmt.Errorf("handle %s: %w", m, mux.Validate())
@@ -159,7 +159,7 @@ func (mux *Mux) build() {
 	if len(mux.routes) == 0 {
 		mux.wrong.Store(true)
 	}
-	chain := guard(func(ctx context.Context, m *messagestore.Recorded) error {
+	chain := guard(func(ctx context.Context, m *messagestore.Message) error {
 		return mux.routes[m.Type](ctx, m)
 	})
 	for _, wrap := range slices.Backward(mux.middleware) {

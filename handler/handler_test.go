@@ -44,9 +44,9 @@ func (*byPointer) MessageType() string { return "ByPointer" }
 
 func nothing[T messagestore.Body](context.Context, handler.Message[T]) error { return nil }
 
-func command(t *testing.T, body messagestore.Body) *messagestore.Recorded {
+func command(t *testing.T, body messagestore.Body) *messagestore.Message {
 	t.Helper()
-	return handlertest.Recorded(t, body, &handlertest.Config{Stream: "account:command-123"})
+	return handlertest.Stored(t, body, &handlertest.Config{Stream: "account:command-123"})
 }
 
 func TestAMessageGoesToTheFunctionForItsType(t *testing.T) {
@@ -288,7 +288,7 @@ func TestTheFirstMiddlewareIsTheOutermost(t *testing.T) {
 	var calls []string
 	around := func(name string) handler.Middleware {
 		return func(next handler.HandlerFunc) handler.HandlerFunc {
-			return func(ctx context.Context, m *messagestore.Recorded) error {
+			return func(ctx context.Context, m *messagestore.Message) error {
 				calls = append(calls, name)
 				return next(ctx, m)
 			}
@@ -313,7 +313,7 @@ func TestAMiddlewareSeesAPanicAsAnError(t *testing.T) {
 	var seen error
 	mux := handler.New()
 	mux.Use(func(next handler.HandlerFunc) handler.HandlerFunc {
-		return func(ctx context.Context, m *messagestore.Recorded) error {
+		return func(ctx context.Context, m *messagestore.Message) error {
 			seen = next(ctx, m)
 			panic("in the middleware")
 		}

@@ -38,7 +38,7 @@ func (mux *Mux) Use(middleware ...Middleware) {
 // stream, position, how long it took, and the error if there was one.
 func Log(logger zerolog.Logger) Middleware {
 	return func(next HandlerFunc) HandlerFunc {
-		return func(ctx context.Context, m *messagestore.Recorded) error {
+		return func(ctx context.Context, m *messagestore.Message) error {
 			start := time.Now()
 			err := next(ctx, m)
 			logger.Debug().Err(err).Str("type", m.Type).Str("stream", string(m.Stream)).Int64("position", int64(m.Position)).
@@ -53,7 +53,7 @@ func Log(logger zerolog.Logger) Middleware {
 // message is never in the hands of two functions at once.
 func Timeout(d time.Duration) Middleware {
 	return func(next HandlerFunc) HandlerFunc {
-		return func(ctx context.Context, m *messagestore.Recorded) error {
+		return func(ctx context.Context, m *messagestore.Message) error {
 			if d <= 0 {
 				return invalid("timeout", fmt.Sprintf("%v is not more than 0", d))
 			}
@@ -70,7 +70,7 @@ func Timeout(d time.Duration) Middleware {
 
 // guard returns f with a panic turned into a [*PanicError].
 func guard(f HandlerFunc) HandlerFunc {
-	return func(ctx context.Context, m *messagestore.Recorded) (err error) {
+	return func(ctx context.Context, m *messagestore.Message) (err error) {
 		defer func() {
 			if value := recover(); value != nil {
 				err = &PanicError{Type: m.Type, Stream: m.Stream, Position: m.Position, Value: value, Stack: debug.Stack()}

@@ -29,7 +29,7 @@ func (moved) MessageType() string { return "Moved" }
 // checked and encoded.
 func BenchmarkWrite(b *testing.B) {
 	store := messagestore.New(nowhere{}, nil)
-	m := messagestore.Message{
+	m := messagestore.Envelope{
 		ID:   uuid.Must(uuid.NewV7()),
 		Body: moved{"CZ6508000000192000145399", 12_300, "rent of the flat on the second floor for the month of November"},
 		Metadata: messagestore.Metadata{

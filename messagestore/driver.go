@@ -39,7 +39,7 @@ type Driver interface {
 	// ReadStream returns messages of one stream, in order. A stream that does not
 	// exist has none; that is no error. It sees every append that returned before
 	// it was called.
-	ReadStream(ctx context.Context, q StreamQuery) ([]*Recorded, error)
+	ReadStream(ctx context.Context, q StreamQuery) ([]*Message, error)
 
 	// ReadCategory returns messages of one category, in order, and how far it has
 	// looked. See [CategoryPage].
@@ -47,7 +47,7 @@ type Driver interface {
 
 	// Last returns the last message of a stream, of the given type if that is not
 	// "", or [ErrNotFound].
-	Last(ctx context.Context, stream StreamName, messageType string) (*Recorded, error)
+	Last(ctx context.Context, stream StreamName, messageType string) (*Message, error)
 
 	// Version returns the version of a stream, [NoStream] for an empty one.
 	Version(ctx context.Context, stream StreamName) (Version, error)
@@ -57,7 +57,7 @@ type Driver interface {
 	// is under way, also one whose caller is gone, so that what it does not find
 	// was not and will not be written. In a transaction of the caller's that holds
 	// once it is committed.
-	Find(ctx context.Context, stream StreamName, ids []uuid.UUID) ([]*Recorded, error)
+	Find(ctx context.Context, stream StreamName, ids []uuid.UUID) ([]*Message, error)
 }
 
 // An AtomicDriver can write to several streams in one atomic step.
@@ -112,11 +112,11 @@ type ListeningDriver interface {
 type Append struct {
 	Stream   StreamName
 	Expected Version
-	Records  []Record
+	Records  []Encoded
 }
 
-// A Record is an encoded message that a driver has yet to place.
-type Record struct {
+// A Encoded is an encoded message that a driver has yet to place.
+type Encoded struct {
 	ID       uuid.UUID
 	Type     string
 	Data     json.RawMessage
@@ -182,7 +182,7 @@ func (f Filter) IsZero() bool {
 
 // Matches reports whether f lets m through. Drivers whose database cannot filter
 // use it.
-func (f Filter) Matches(m *Recorded) bool {
+func (f Filter) Matches(m *Message) bool {
 	if f.Correlation != "" && m.Metadata.CorrelationStream.Category() != f.Correlation {
 		return false
 	}
@@ -222,7 +222,7 @@ func (f Filter) Validate() error {
 
 // A CategoryPage is the answer to a [CategoryQuery].
 type CategoryPage struct {
-	Messages []*Recorded
+	Messages []*Message
 
 	// Next is where to go on: every message before it that the filter lets
 	// through has been returned, and none will appear there. It advances over
@@ -288,6 +288,6 @@ func NextAfter(p GlobalPosition) GlobalPosition {
 
 // SameRecord reports whether r is what m holds: the same id, type, data and
 // metadata. Drivers whose database cannot compare JSON use it.
-func SameRecord(m *Recorded, metadata json.RawMessage, r Record) bool {
+func SameRecord(m *Message, metadata json.RawMessage, r Encoded) bool {
 	return m.ID == r.ID && m.Type == r.Type && EqualJSON(m.Data, r.Data) && EqualJSON(metadata, r.Metadata)
 }

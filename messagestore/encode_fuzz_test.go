@@ -88,7 +88,7 @@ func FuzzABodyIsKeptOrRefused(f *testing.F) {
 		require.True(t, valid, "%s", record.Data)
 		require.NotEqual(t, uuid.Nil, record.ID)
 		require.LessOrEqual(t, len(record.Data)+len(record.Metadata), MaxMessageBytes)
-		got, err := Decode[fuzzed](&Recorded{Type: record.Type, Data: record.Data})
+		got, err := Decode[fuzzed](&Message{Type: record.Type, Data: record.Data})
 		require.NoError(t, err)
 		require.Equal(t, text, got.Text)
 		require.Equal(t, map[string]string{name: value}, got.Deep.Fields)
@@ -129,7 +129,7 @@ func FuzzRawIsKeptByteForByte(f *testing.F) {
 			given[i] = 'x'
 		}
 		require.Equal(t, string(data), string(record.Data))
-		require.True(t, SameRecord(&Recorded{ID: record.ID, Type: record.Type, Data: data}, nil, record))
+		require.True(t, SameRecord(&Message{ID: record.ID, Type: record.Type, Data: data}, nil, record))
 	})
 }
 
@@ -191,7 +191,7 @@ func FuzzDecodeAgreesWithEncodingJSON(f *testing.F) {
 	}
 	f.Add("Other\nlevel=error", "cat-\nfake", []byte(`{}`))
 	f.Fuzz(func(t *testing.T, messageType, stream string, data []byte) {
-		r := &Recorded{Type: messageType, Stream: StreamName(stream), Data: data}
+		r := &Message{Type: messageType, Stream: StreamName(stream), Data: data}
 		got, err := Decode[target](r)
 		if messageType != "Target" {
 			require.ErrorIs(t, err, ErrWrongType)
@@ -238,9 +238,9 @@ func FuzzAFoundWriteIsTheOneThatWasLost(f *testing.F) {
 	f.Add(`{}`, `null`, `{}`, `[]`, int64(math.MaxInt64))
 	f.Fuzz(func(t *testing.T, data, metadata, foundData, foundMetadata string, position int64) {
 		id := uuid.UUID{15: 1}
-		w := UnknownWrite{Stream: "account-1", IDs: []uuid.UUID{id}, records: []Record{{ID: id, Type: "T", Data: json.RawMessage(data), Metadata: json.RawMessage(metadata)}}}
-		m := &Recorded{ID: id, Stream: "account-1", Type: "T", Position: Version(position), Data: json.RawMessage(foundData), Metadata: ParseMetadata(foundMetadata)}
-		err := w.conflict([]*Recorded{m})
+		w := UnknownWrite{Stream: "account-1", IDs: []uuid.UUID{id}, records: []Encoded{{ID: id, Type: "T", Data: json.RawMessage(data), Metadata: json.RawMessage(metadata)}}}
+		m := &Message{ID: id, Stream: "account-1", Type: "T", Position: Version(position), Data: json.RawMessage(foundData), Metadata: ParseMetadata(foundMetadata)}
+		err := w.conflict([]*Message{m})
 		if err == nil {
 			require.True(t, EqualJSON(w.records[0].Data, m.Data))
 			return

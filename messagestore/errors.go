@@ -195,7 +195,7 @@ type UnknownWrite struct {
 	Expected Version
 	IDs      []uuid.UUID // none for a check of the version
 
-	records []Record // that were to be written, if the store knows
+	records []Encoded // that were to be written, if the store knows
 }
 
 // Error says what went wrong.

@@ -47,7 +47,7 @@ func ExampleStore_Write() {
 func ExampleStore_Write_again() {
 	ctx := context.Background()
 	store := messagestore.New(memory.New(), nil)
-	deposited := messagestore.Message{ID: uuid.New(), Body: Deposited{10}}
+	deposited := messagestore.Envelope{ID: uuid.New(), Body: Deposited{10}}
 
 	for range 2 {
 		written, err := store.Write(ctx, account.Stream("123"), messagestore.NoStream, deposited)
@@ -73,7 +73,7 @@ func ExampleStore_WriteInitial() {
 	// first: false <nil>
 }
 
-func ExampleStore_Stream() {
+func ExampleStore_ReadStream() {
 	ctx := context.Background()
 	store := messagestore.New(memory.New(), nil)
 	if _, err := store.Write(ctx, account.Stream("123"), messagestore.NoStream, Deposited{10}, Withdrawn{3}); err != nil {
@@ -81,7 +81,7 @@ func ExampleStore_Stream() {
 	}
 
 	balance := 0
-	for m, err := range store.Stream(ctx, account.Stream("123"), 0) {
+	for m, err := range store.ReadStream(ctx, account.Stream("123"), 0) {
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -109,7 +109,7 @@ func ExampleStore_Stream() {
 	// balance 7
 }
 
-func ExampleStore_Category() {
+func ExampleStore_ReadCategory() {
 	ctx := context.Background()
 	store := messagestore.New(memory.New(), nil)
 	for _, id := range []string{"123", "456", "123"} {
@@ -118,7 +118,7 @@ func ExampleStore_Category() {
 		}
 	}
 
-	for m, err := range store.Category(ctx, account, 0, messagestore.Filter{Types: []string{"Deposited"}}) {
+	for m, err := range store.ReadCategory(ctx, account, 0, messagestore.Filter{Types: []string{"Deposited"}}) {
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -156,7 +156,7 @@ func ExampleStore_Resolve() {
 }
 
 func ExampleFollow() {
-	deposit := &messagestore.Recorded{
+	deposit := &messagestore.Message{
 		Stream: "account:command-123", Position: 4, GlobalPosition: 1234,
 		Metadata: messagestore.Metadata{CorrelationStream: "transfer-99", Properties: messagestore.Properties{"tenant": "acme"}},
 	}

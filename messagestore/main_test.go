@@ -40,7 +40,7 @@ func (d untouched) AppendAll(context.Context, []messagestore.Append) ([]messages
 	return nil, nil
 }
 
-func (d untouched) ReadStream(context.Context, messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+func (d untouched) ReadStream(context.Context, messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	d.called()
 	return nil, nil
 }
@@ -50,7 +50,7 @@ func (d untouched) ReadCategory(context.Context, messagestore.CategoryQuery) (me
 	return messagestore.CategoryPage{}, nil
 }
 
-func (d untouched) Last(context.Context, messagestore.StreamName, string) (*messagestore.Recorded, error) {
+func (d untouched) Last(context.Context, messagestore.StreamName, string) (*messagestore.Message, error) {
 	d.called()
 	return nil, messagestore.ErrNotFound
 }
@@ -60,7 +60,7 @@ func (d untouched) Version(context.Context, messagestore.StreamName) (messagesto
 	return 0, nil
 }
 
-func (d untouched) Find(context.Context, messagestore.StreamName, []uuid.UUID) ([]*messagestore.Recorded, error) {
+func (d untouched) Find(context.Context, messagestore.StreamName, []uuid.UUID) ([]*messagestore.Message, error) {
 	d.called()
 	return nil, nil
 }

@@ -20,9 +20,9 @@ type Body interface {
 	MessageType() string
 }
 
-// A Message is a body in an envelope. Most writes need none: [Store.Write] takes
-// a bare body and makes one. A Message is itself a Body, so the two mix.
-type Message struct {
+// A Envelope is a body in an envelope. Most writes need none: [Store.Write] takes
+// a bare body and makes one. A Envelope is itself a Body, so the two mix.
+type Envelope struct {
 	// ID makes a repeated write recognisable: writing the same message with the
 	// same id again changes nothing and returns what the first write returned.
 	// The zero value asks for a new version 7 identifier.
@@ -33,7 +33,7 @@ type Message struct {
 }
 
 // MessageType returns the body's type.
-func (m Message) MessageType() string {
+func (m Envelope) MessageType() string {
 	if m.Body == nil {
 		return ""
 	}
@@ -41,23 +41,23 @@ func (m Message) MessageType() string {
 }
 
 // envelope returns body as a message: itself if it is one, or in a new one.
-func envelope(body Body) Message {
+func envelope(body Body) Envelope {
 	if m, ok := isMessage(body); ok {
 		return m
 	}
-	return Message{Body: body}
+	return Envelope{Body: body}
 }
 
-func isMessage(body Body) (Message, bool) {
+func isMessage(body Body) (Envelope, bool) {
 	switch m := body.(type) {
-	case Message:
+	case Envelope:
 		return m, true
-	case *Message:
+	case *Envelope:
 		if m != nil {
 			return *m, true
 		}
 	}
-	return Message{}, false
+	return Envelope{}, false
 }
 
 // Raw is a body that is JSON already, under any type's name.
@@ -69,9 +69,9 @@ type Raw struct {
 // MessageType returns r.Type.
 func (r Raw) MessageType() string { return r.Type }
 
-// A Recorded message is one the store has accepted. It is read-only: what a store
+// A Message message is one the store has accepted. It is read-only: what a store
 // returns may be shared.
-type Recorded struct {
+type Message struct {
 	ID             uuid.UUID
 	Stream         StreamName
 	Position       Version        // in its stream, from 0
@@ -84,7 +84,7 @@ type Recorded struct {
 
 // Body returns r's content as a body that is recorded under the same type, byte
 // for byte. No data, and the data null, which other clients may write, are an empty object.
-func (r *Recorded) Body() Raw {
+func (r *Message) Body() Raw {
 	data := r.Data
 	if trimmed := bytes.TrimSpace(data); len(trimmed) == 0 || string(trimmed) == "null" {
 		data = json.RawMessage("{}")
@@ -93,11 +93,11 @@ func (r *Recorded) Body() Raw {
 }
 
 // Mark returns r's mark.
-func (r *Recorded) Mark() Mark { return Mark{r.ID, r.Stream, r.Position, r.GlobalPosition, r.Time} }
+func (r *Message) Mark() Mark { return Mark{r.ID, r.Stream, r.Position, r.GlobalPosition, r.Time} }
 
 // String names r by type, stream and position: "Deposit account:command-123@0". A name
 // that ours may not have, and other clients may, is shortened and quoted.
-func (r *Recorded) String() string {
+func (r *Message) String() string {
 	return fmt.Sprintf("%s %s@%d", quoteName(r.Type), quoteName(r.Stream), r.Position)
 }
 
@@ -105,7 +105,7 @@ func (r *Recorded) String() string {
 // that matches [ErrWrongType]. No data, and the data null, decode as an empty object:
 // as T's zero value or, where T is a pointer, as one to a zero value, never as nil.
 // Numbers that do not fit T's fields are an error.
-func Decode[T Body](r *Recorded) (T, error) {
+func Decode[T Body](r *Message) (T, error) {
 	var body T
 	if want := body.MessageType(); r.Type != want {
 		return body, fmt.Errorf("decode %s: %w: want %s", r, ErrWrongType, want)
@@ -157,7 +157,7 @@ func (e *unfitError) Unwrap() error { return e.cause }
 // every property, but one that body's envelope sets stands. What does not: the id, local
 // properties, the schema version, prev's own causation, and metadata of other
 // clients that this package does not know.
-func Follow(prev *Recorded, body Body) Message {
+func Follow(prev *Message, body Body) Envelope {
 	m := envelope(body)
 	m.Metadata.CausationStream = prev.Stream
 	m.Metadata.CausationPosition = prev.Position
@@ -170,7 +170,7 @@ func Follow(prev *Recorded, body Body) Message {
 
 // Follows reports whether m records prev as its cause and carries on its
 // correlation and reply streams. Properties do not count.
-func (m Metadata) Follows(prev *Recorded) bool {
+func (m Metadata) Follows(prev *Message) bool {
 	return m.CausationStream != "" &&
 		m.CausationStream == prev.Stream &&
 		m.CausationPosition == prev.Position &&

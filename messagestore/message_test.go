@@ -10,8 +10,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-func cause() *messagestore.Recorded {
-	return &messagestore.Recorded{
+func cause() *messagestore.Message {
+	return &messagestore.Message{
 		ID: uuid.New(), Stream: "account:command-123", Position: 0, GlobalPosition: 111, Type: "Deposit", Data: json.RawMessage(`{}`),
 		Metadata: messagestore.Metadata{
 			CausationStream: "other-1", CausationPosition: 1, CausationGlobalPosition: 1,
@@ -28,7 +28,7 @@ func TestFollowCarriesWhatFollowsAndNothingElse(t *testing.T) {
 
 	m := messagestore.Follow(prev, opened{"x"})
 
-	require.Equal(t, messagestore.Message{Body: opened{"x"}, Metadata: messagestore.Metadata{
+	require.Equal(t, messagestore.Envelope{Body: opened{"x"}, Metadata: messagestore.Metadata{
 		CausationStream: "account:command-123", CausationPosition: 0, CausationGlobalPosition: 111,
 		CorrelationStream: "transfer-1", ReplyStream: "account:reply", Properties: prev.Metadata.Properties,
 	}}, m)
@@ -37,7 +37,7 @@ func TestFollowCarriesWhatFollowsAndNothingElse(t *testing.T) {
 
 func TestFollowKeepsTheEnvelopeOfItsBody(t *testing.T) {
 	prev := cause()
-	own := messagestore.Message{ID: uuid.New(), Body: opened{"x"}, Metadata: messagestore.Metadata{
+	own := messagestore.Envelope{ID: uuid.New(), Body: opened{"x"}, Metadata: messagestore.Metadata{
 		CorrelationStream: "mine-1", ReplyStream: "mine", CausationStream: "mine-2",
 		Properties: messagestore.Properties{"tenant": "b", "more": true}, Local: messagestore.Properties{"l": "l"}, SchemaVersion: "9",
 		Extra: map[string]json.RawMessage{"e": json.RawMessage(`1`)},
@@ -59,8 +59,8 @@ func TestFollowKeepsTheEnvelopeOfItsBody(t *testing.T) {
 }
 
 func TestFollowLetsAnEnvelopeBeginAProcess(t *testing.T) {
-	prev := &messagestore.Recorded{Stream: "account:command-1", GlobalPosition: 1}
-	own := messagestore.Message{Body: opened{}, Metadata: messagestore.Metadata{CorrelationStream: "saga-7", ReplyStream: "saga:reply"}}
+	prev := &messagestore.Message{Stream: "account:command-1", GlobalPosition: 1}
+	own := messagestore.Envelope{Body: opened{}, Metadata: messagestore.Metadata{CorrelationStream: "saga-7", ReplyStream: "saga:reply"}}
 
 	m := messagestore.Follow(prev, own)
 
@@ -80,14 +80,14 @@ func TestFollowCopiesPropertiesDeeply(t *testing.T) {
 }
 
 func TestFollowOfAMessageWithoutMetadata(t *testing.T) {
-	prev := &messagestore.Recorded{Stream: "account-1", Position: 3, GlobalPosition: 9}
+	prev := &messagestore.Message{Stream: "account-1", Position: 3, GlobalPosition: 9}
 	m := messagestore.Follow(prev, opened{})
 	require.Equal(t, messagestore.Metadata{CausationStream: "account-1", CausationPosition: 3, CausationGlobalPosition: 9}, m.Metadata)
 	require.True(t, m.Metadata.Follows(prev))
 }
 
 func TestFollowsNeedsTheCauseAndItsWorkflow(t *testing.T) {
-	follows := func(change func(prev *messagestore.Recorded, m *messagestore.Metadata)) bool {
+	follows := func(change func(prev *messagestore.Message, m *messagestore.Metadata)) bool {
 		prev := cause()
 		m := messagestore.Follow(prev, opened{}).Metadata
 		change(prev, &m)
@@ -95,22 +95,22 @@ func TestFollowsNeedsTheCauseAndItsWorkflow(t *testing.T) {
 	}
 	type M = messagestore.Metadata
 	for name, test := range map[string]struct {
-		change func(*messagestore.Recorded, *M)
+		change func(*messagestore.Message, *M)
 		want   bool
 	}{
-		"as it is":                     {func(*messagestore.Recorded, *M) {}, true},
-		"other properties":             {func(_ *messagestore.Recorded, m *M) { m.Properties = nil }, true},
-		"other local properties":       {func(_ *messagestore.Recorded, m *M) { m.Local = messagestore.Properties{"a": 1} }, true},
-		"another stream":               {func(_ *messagestore.Recorded, m *M) { m.CausationStream = "x-1" }, false},
-		"another position":             {func(_ *messagestore.Recorded, m *M) { m.CausationPosition = 1 }, false},
-		"another global position":      {func(_ *messagestore.Recorded, m *M) { m.CausationGlobalPosition = 1 }, false},
-		"another correlation":          {func(_ *messagestore.Recorded, m *M) { m.CorrelationStream = "x-1" }, false},
-		"no correlation":               {func(_ *messagestore.Recorded, m *M) { m.CorrelationStream = "" }, false},
-		"another reply":                {func(_ *messagestore.Recorded, m *M) { m.ReplyStream = "x-1" }, false},
-		"no reply":                     {func(_ *messagestore.Recorded, m *M) { m.ReplyStream = "" }, false},
-		"a correlation of its own":     {func(prev *messagestore.Recorded, _ *M) { prev.Metadata.CorrelationStream = "" }, true},
-		"a reply of its own":           {func(prev *messagestore.Recorded, _ *M) { prev.Metadata.ReplyStream = "" }, true},
-		"neither knows where it comes": {func(prev *messagestore.Recorded, m *M) { *prev, *m = messagestore.Recorded{}, M{} }, false},
+		"as it is":                     {func(*messagestore.Message, *M) {}, true},
+		"other properties":             {func(_ *messagestore.Message, m *M) { m.Properties = nil }, true},
+		"other local properties":       {func(_ *messagestore.Message, m *M) { m.Local = messagestore.Properties{"a": 1} }, true},
+		"another stream":               {func(_ *messagestore.Message, m *M) { m.CausationStream = "x-1" }, false},
+		"another position":             {func(_ *messagestore.Message, m *M) { m.CausationPosition = 1 }, false},
+		"another global position":      {func(_ *messagestore.Message, m *M) { m.CausationGlobalPosition = 1 }, false},
+		"another correlation":          {func(_ *messagestore.Message, m *M) { m.CorrelationStream = "x-1" }, false},
+		"no correlation":               {func(_ *messagestore.Message, m *M) { m.CorrelationStream = "" }, false},
+		"another reply":                {func(_ *messagestore.Message, m *M) { m.ReplyStream = "x-1" }, false},
+		"no reply":                     {func(_ *messagestore.Message, m *M) { m.ReplyStream = "" }, false},
+		"a correlation of its own":     {func(prev *messagestore.Message, _ *M) { prev.Metadata.CorrelationStream = "" }, true},
+		"a reply of its own":           {func(prev *messagestore.Message, _ *M) { prev.Metadata.ReplyStream = "" }, true},
+		"neither knows where it comes": {func(prev *messagestore.Message, m *M) { *prev, *m = messagestore.Message{}, M{} }, false},
 	} {
 		require.Equal(t, test.want, follows(test.change), name)
 	}
@@ -140,7 +140,7 @@ func TestCorrelatedComparesTheCategoryOrTheStream(t *testing.T) {
 }
 
 func TestDecodeGivesTheBodyOfItsType(t *testing.T) {
-	m := &messagestore.Recorded{Stream: "account-1", Position: 2, Type: "Opened", Data: json.RawMessage(`{"name":"Ann","unknown":1}`)}
+	m := &messagestore.Message{Stream: "account-1", Position: 2, Type: "Opened", Data: json.RawMessage(`{"name":"Ann","unknown":1}`)}
 	body, err := messagestore.Decode[opened](m)
 	require.NoError(t, err)
 	require.Equal(t, opened{"Ann"}, body)
@@ -168,45 +168,45 @@ func (*total) MessageType() string { return "Total" }
 
 func TestDecodeOfNothingIsAnEmptyBodyAndNeverNil(t *testing.T) {
 	for _, data := range []json.RawMessage{nil, {}, json.RawMessage(`null`)} {
-		body, err := messagestore.Decode[*closed](&messagestore.Recorded{Stream: "account-1", Type: "Closed", Data: data})
+		body, err := messagestore.Decode[*closed](&messagestore.Message{Stream: "account-1", Type: "Closed", Data: data})
 		require.NoError(t, err)
 		require.Equal(t, &closed{}, body, "%s", data)
 
-		value, err := messagestore.Decode[opened](&messagestore.Recorded{Stream: "account-1", Type: "Opened", Data: data})
+		value, err := messagestore.Decode[opened](&messagestore.Message{Stream: "account-1", Type: "Opened", Data: data})
 		require.NoError(t, err)
 		require.Equal(t, opened{}, value)
 
 		// Those that no object fits are their zero values.
-		list, err := messagestore.Decode[tags](&messagestore.Recorded{Stream: "account-1", Type: "Tags", Data: data})
+		list, err := messagestore.Decode[tags](&messagestore.Message{Stream: "account-1", Type: "Tags", Data: data})
 		require.NoError(t, err)
 		require.Empty(t, list)
-		sum, err := messagestore.Decode[*total](&messagestore.Recorded{Stream: "account-1", Type: "Total", Data: data})
+		sum, err := messagestore.Decode[*total](&messagestore.Message{Stream: "account-1", Type: "Total", Data: data})
 		require.NoError(t, err)
 		require.Equal(t, new(total), sum)
 	}
-	body, err := messagestore.Decode[*closed](&messagestore.Recorded{Stream: "account-1", Type: "Closed", Data: json.RawMessage(`{"reason":"moved"}`)})
+	body, err := messagestore.Decode[*closed](&messagestore.Message{Stream: "account-1", Type: "Closed", Data: json.RawMessage(`{"reason":"moved"}`)})
 	require.NoError(t, err)
 	require.Equal(t, &closed{"moved"}, body)
 }
 
 func TestDecodeRefusesWhatDoesNotFit(t *testing.T) {
-	m := &messagestore.Recorded{Stream: "account-1", Position: 2, Type: "opened", Data: json.RawMessage(`{}`)}
+	m := &messagestore.Message{Stream: "account-1", Position: 2, Type: "opened", Data: json.RawMessage(`{}`)}
 	_, err := messagestore.Decode[opened](m)
 	require.ErrorIs(t, err, messagestore.ErrWrongType)
 	require.EqualError(t, err, "decode opened account-1@2: wrong message type: want Opened")
 
 	for _, data := range []string{`{"n":1e400}`, `{"n":"1"}`, `[]`, `{`} {
-		_, err := messagestore.Decode[number](&messagestore.Recorded{Stream: "account-1", Type: "Number", Data: json.RawMessage(data)})
+		_, err := messagestore.Decode[number](&messagestore.Message{Stream: "account-1", Type: "Number", Data: json.RawMessage(data)})
 		require.ErrorContains(t, err, "decode Number account-1@0: ", data)
 	}
 }
 
 func TestRecordedBodyIsWhatWasRecorded(t *testing.T) {
-	m := &messagestore.Recorded{Type: "Opened", Data: json.RawMessage(` {"b":1.0}`)}
+	m := &messagestore.Message{Type: "Opened", Data: json.RawMessage(` {"b":1.0}`)}
 	require.Equal(t, messagestore.Raw{Type: "Opened", Data: json.RawMessage(` {"b":1.0}`)}, m.Body())
 	m.Data = nil
 	require.Equal(t, messagestore.Raw{Type: "Opened", Data: json.RawMessage(`{}`)}, m.Body())
 	require.Equal(t, "Deposit account:command-123@0", cause().String())
-	require.Empty(t, messagestore.Message{}.MessageType())
-	require.Equal(t, "Opened", messagestore.Message{Body: opened{}}.MessageType())
+	require.Empty(t, messagestore.Envelope{}.MessageType())
+	require.Equal(t, "Opened", messagestore.Envelope{Body: opened{}}.MessageType())
 }

@@ -74,7 +74,7 @@ func TestTraceTravelsAmongTheProperties(t *testing.T) {
 	require.NoError(t, m.SetTrace(parent, state))
 	require.Equal(t, messagestore.Properties{"tenant": "a"}, shared, "properties that others may hold are not changed")
 
-	followed := messagestore.Follow(&messagestore.Recorded{Stream: "a-1", Metadata: m}, opened{}).Metadata
+	followed := messagestore.Follow(&messagestore.Message{Stream: "a-1", Metadata: m}, opened{}).Metadata
 	gotParent, gotState := followed.Trace()
 	require.Equal(t, parent, gotParent)
 	require.Equal(t, state, gotState)

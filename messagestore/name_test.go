@@ -121,11 +121,11 @@ func TestHostileStreamNamesAreRefused(t *testing.T) {
 		refused(err)
 		_, err = store.Version(t.Context(), stream)
 		refused(err)
-		for m, err := range store.Stream(t.Context(), stream, 0) {
+		for m, err := range store.ReadStream(t.Context(), stream, 0) {
 			require.Nil(t, m)
 			refused(err)
 		}
-		for m, err := range store.StreamBackwards(t.Context(), stream, 0) {
+		for m, err := range store.ReadStreamBackwards(t.Context(), stream, 0) {
 			require.Nil(t, m)
 			refused(err)
 		}
@@ -159,9 +159,9 @@ func TestHostileCategoriesAreRefused(t *testing.T) {
 		_, err := messagestore.ParseCategory(name)
 		requireInvalid(t, err, want.kind, "category", want.value, want.rule)
 		require.ErrorIs(t, err, messagestore.ErrInvalidCategory)
-		_, err = store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: messagestore.Category(name), Limit: 1})
+		_, err = store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: messagestore.Category(name), Limit: 1})
 		requireInvalid(t, err, want.kind, "category", want.value, want.rule)
-		for m, err := range store.Category(t.Context(), messagestore.Category(name), 0, messagestore.Filter{}) {
+		for m, err := range store.ReadCategory(t.Context(), messagestore.Category(name), 0, messagestore.Filter{}) {
 			require.Nil(t, m)
 			requireInvalid(t, err, want.kind, "category", want.value, want.rule)
 		}

@@ -43,7 +43,7 @@ func TestHostileTypesAreRefused(t *testing.T) {
 		store := untouchedStore(t)
 		_, err = store.LastOfType(t.Context(), stream, name)
 		requireInvalid(t, err, messagestore.ErrInvalidType, "message type", want.value, want.rule)
-		_, err = store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{Types: []string{"Opened", name}}})
+		_, err = store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{Types: []string{"Opened", name}}})
 		requireInvalid(t, err, messagestore.ErrInvalidType, "message type", want.value, want.rule)
 	}
 	for _, name := range []string{"Opened", "Opened Again", "a-b+c:d", "dibs", "Dibs:Opened", "x dibs:", "é", "%", "'", strings.Repeat("x", 255)} {
@@ -66,14 +66,14 @@ func TestTypesOfTheStoreItselfAreReadAndNotWritten(t *testing.T) {
 	store := messagestore.New(memory.New(), nil)
 	_, err = store.LastOfType(t.Context(), stream, messagestore.TombstoneType)
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
-	_, err = store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{Types: []string{messagestore.TombstoneType}}})
+	_, err = store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{Types: []string{messagestore.TombstoneType}}})
 	require.NoError(t, err)
 }
 
 // A message without an id gets one: no nil id reaches a driver.
 func TestMessageWithoutIDGetsANewOne(t *testing.T) {
 	store := messagestore.New(memory.New(), nil)
-	written, err := store.Write(t.Context(), stream, messagestore.NoStream, opened{}, messagestore.Message{Body: opened{}}, &messagestore.Message{Body: opened{}})
+	written, err := store.Write(t.Context(), stream, messagestore.NoStream, opened{}, messagestore.Envelope{Body: opened{}}, &messagestore.Envelope{Body: opened{}})
 	require.NoError(t, err)
 	seen := map[uuid.UUID]bool{uuid.Nil: true}
 	for _, id := range written.IDs {
@@ -85,7 +85,7 @@ func TestMessageWithoutIDGetsANewOne(t *testing.T) {
 
 func TestIDTwiceInABatchIsRefusedWithItsIndex(t *testing.T) {
 	id := uuid.MustParse("0199a7a0-0000-7000-8000-000000000001")
-	err := refused(t, opened{}, messagestore.Message{ID: id, Body: opened{}}, opened{}, messagestore.Message{ID: id, Body: opened{"x"}})
+	err := refused(t, opened{}, messagestore.Envelope{ID: id, Body: opened{}}, opened{}, messagestore.Envelope{ID: id, Body: opened{"x"}})
 
 	index := requireInvalid(t, err, messagestore.ErrInvalidID, "message id", `"0199a7a0-0000-7000-8000-000000000001"`, "message 1 of the batch has it too")
 	require.Equal(t, 3, index)
@@ -186,12 +186,12 @@ func TestBodiesThatDoNotEncodeAreRefused(t *testing.T) {
 		"a nil list":         {list(nil), `"null"`, "it is not a JSON object"},
 		"nil":                {nil, "", "there is no body"},
 		"a nil pointer":      {(*opened)(nil), "", "there is no body"},
-		"a nil message":      {(*messagestore.Message)(nil), "", "there is no body"},
-		"an empty message":   {messagestore.Message{}, "", "there is no body"},
+		"a nil message":      {(*messagestore.Envelope)(nil), "", "there is no body"},
+		"an empty message":   {messagestore.Envelope{}, "", "there is no body"},
 		"a nil raw":          {(*messagestore.Raw)(nil), "", "there is no body"},
-		"a message in one":   {messagestore.Message{Body: messagestore.Message{Body: opened{}}}, `"Opened"`, "a message in a message"},
-		"a pointer in one":   {messagestore.Message{Body: &messagestore.Message{Body: opened{}}}, `"Opened"`, "a message in a message"},
-		"a pair of them":     {&messagestore.Message{Body: &messagestore.Message{Body: opened{}}}, `"Opened"`, "a message in a message"},
+		"a message in one":   {messagestore.Envelope{Body: messagestore.Envelope{Body: opened{}}}, `"Opened"`, "a message in a message"},
+		"a pointer in one":   {messagestore.Envelope{Body: &messagestore.Envelope{Body: opened{}}}, `"Opened"`, "a message in a message"},
+		"a pair of them":     {&messagestore.Envelope{Body: &messagestore.Envelope{Body: opened{}}}, `"Opened"`, "a message in a message"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			requireInvalid(t, refused(t, test.body), messagestore.ErrInvalidData, "data", test.value, test.rule)
@@ -229,8 +229,8 @@ func TestBodiesEncodeAsTheyAre(t *testing.T) {
 		"raw JSON in one":     {anything{json.RawMessage(`{"b" : 12345678901234567890.10}`)}, `{"a":{"b":12345678901234567890.10}}`},
 		"raw":                 {raw(` {"b" : 1.0}`), ` {"b" : 1.0}`},
 		"a pointer to raw":    {&messagestore.Raw{Type: "Opened", Data: json.RawMessage(`{}`)}, `{}`},
-		"in a message":        {messagestore.Message{Body: opened{"a"}}, `{"name":"a"}`},
-		"a message's":         {&messagestore.Message{Body: &opened{"a"}}, `{"name":"a"}`},
+		"in a message":        {messagestore.Envelope{Body: opened{"a"}}, `{"name":"a"}`},
+		"a message's":         {&messagestore.Envelope{Body: &opened{"a"}}, `{"name":"a"}`},
 		"nil in an interface": {anything{nil}, `{"a":null}`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -266,11 +266,11 @@ func TestHostileMetadataAreRefused(t *testing.T) {
 		"a property out of range":     {messagestore.Metadata{Properties: messagestore.Properties{"n": json.Number("1e200000")}}, "metadata", `"{\"properties\":{\"n\":1e200000}}"`, "number out of range at .properties.n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := refused(t, messagestore.Message{Body: opened{}, Metadata: test.metadata})
+			err := refused(t, messagestore.Envelope{Body: opened{}, Metadata: test.metadata})
 			requireInvalid(t, err, messagestore.ErrInvalidMetadata, test.field, test.value, test.rule)
 		})
 	}
-	err := refused(t, messagestore.Message{Body: raw(`{}`), Metadata: messagestore.Metadata{SchemaVersion: "1", Properties: messagestore.Properties{"a": strings.Repeat("x", 1<<20)}}})
+	err := refused(t, messagestore.Envelope{Body: raw(`{}`), Metadata: messagestore.Metadata{SchemaVersion: "1", Properties: messagestore.Properties{"a": strings.Repeat("x", 1<<20)}}})
 	requireInvalid(t, err, messagestore.ErrInvalidData, "data", `"Opened"`, "1048621 bytes with its metadata are too many: at most 983040")
 }
 
@@ -279,7 +279,7 @@ func TestHostileMetadataAreRefused(t *testing.T) {
 func TestMetadataMayNameStreamsOfOtherClients(t *testing.T) {
 	store := messagestore.New(memory.New(), nil)
 	for _, name := range []messagestore.StreamName{"account", "account-", "-", "a b-1", "account:position"} {
-		_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Message{Body: opened{}, Metadata: messagestore.Metadata{
+		_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Envelope{Body: opened{}, Metadata: messagestore.Metadata{
 			CausationStream: name, CorrelationStream: name, ReplyStream: name,
 		}})
 		require.NoError(t, err, "%q", name)
@@ -313,27 +313,27 @@ func TestHostilePositionsAndLimitsAreRefused(t *testing.T) {
 	store := untouchedStore(t)
 	const positionRule = "it is between 0 and 9223372036854775807"
 	for position, value := range map[int64]string{-1: "-1", -5: "-5", math.MinInt64: "-9223372036854775808"} {
-		for _, err := range store.Stream(t.Context(), stream, messagestore.Version(position)) {
+		for _, err := range store.ReadStream(t.Context(), stream, messagestore.Version(position)) {
 			requireInvalid(t, err, messagestore.ErrInvalidPosition, "position", value, positionRule)
 		}
-		for _, err := range store.StreamBackwards(t.Context(), stream, messagestore.Version(position)) {
+		for _, err := range store.ReadStreamBackwards(t.Context(), stream, messagestore.Version(position)) {
 			requireInvalid(t, err, messagestore.ErrInvalidPosition, "position", value, positionRule)
 		}
-		_, err := store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", From: messagestore.GlobalPosition(position), Limit: 1})
+		_, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", From: messagestore.GlobalPosition(position), Limit: 1})
 		requireInvalid(t, err, messagestore.ErrInvalidPosition, "position", value, positionRule)
 	}
 	const limitRule = "it is between 1 and 10000"
 	for limit, value := range map[int]string{0: "0", -1: "-1", -2: "-2", 10_001: "10001", math.MaxInt64: "9223372036854775807"} {
-		_, err := store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: limit})
+		_, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: limit})
 		requireInvalid(t, err, messagestore.ErrInvalidLimit, "limit", value, limitRule)
 		if limit == 0 {
 			continue // a configuration's default
 		}
 		odd := messagestore.New(untouched{t}, &messagestore.Config{BatchSize: limit})
-		for _, err := range odd.Stream(t.Context(), stream, 0) {
+		for _, err := range odd.ReadStream(t.Context(), stream, 0) {
 			requireInvalid(t, err, messagestore.ErrInvalidLimit, "limit", value, limitRule)
 		}
-		for _, err := range odd.Category(t.Context(), "account", 0, messagestore.Filter{}) {
+		for _, err := range odd.ReadCategory(t.Context(), "account", 0, messagestore.Filter{}) {
 			requireInvalid(t, err, messagestore.ErrInvalidLimit, "limit", value, limitRule)
 		}
 	}
@@ -359,7 +359,7 @@ func TestHostileFiltersAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			requireInvalid(t, test.filter.Validate(), test.kind, test.field, test.value, test.rule)
-			_, err := untouchedStore(t).CategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: test.filter})
+			_, err := untouchedStore(t).ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: test.filter})
 			requireInvalid(t, err, test.kind, test.field, test.value, test.rule)
 		})
 	}
@@ -420,7 +420,7 @@ func TestHostileBatchesOfStreamsAreRefused(t *testing.T) {
 		"too many":          {streams, messagestore.ErrInvalidBatch, "batch", "101", "at most 100 streams"},
 		"too many messages": {[]messagestore.StreamWrite{{stream, 0, half}, {"account-2", 0, half}}, messagestore.ErrInvalidBatch, "batch", "1002", "at most 1000 messages"},
 		"an id twice": {
-			[]messagestore.StreamWrite{{stream, 0, []messagestore.Body{messagestore.Message{ID: id, Body: opened{}}}}, {"account-2", 0, []messagestore.Body{messagestore.Message{ID: id, Body: opened{}}}}},
+			[]messagestore.StreamWrite{{stream, 0, []messagestore.Body{messagestore.Envelope{ID: id, Body: opened{}}}}, {"account-2", 0, []messagestore.Body{messagestore.Envelope{ID: id, Body: opened{}}}}},
 			messagestore.ErrInvalidID, "message id", `"` + id.String() + `"`, "message 0 of the batch has it too",
 		},
 	} {

@@ -207,7 +207,7 @@ func (s *Store) Resolve(ctx context.Context, err error) ([]Written, error) {
 
 // conflict returns nil if found is what w wrote. Ids that were used before, for
 // something else, are there as well, and are not this write's success.
-func (w UnknownWrite) conflict(found []*Recorded) error {
+func (w UnknownWrite) conflict(found []*Message) error {
 	for i, r := range w.records {
 		m := found[i]
 		metadata, err := encodeMetadata(m.Metadata)
@@ -218,21 +218,21 @@ func (w UnknownWrite) conflict(found []*Recorded) error {
 	return nil
 }
 
-// Stream yields the messages of stream from position from on, in order, until
+// ReadStream yields the messages of stream from position from on, in order, until
 // the end that the stream has when it gets there. A stream that does not exist
 // yields nothing. After an error it yields nothing more.
-func (s *Store) Stream(ctx context.Context, stream StreamName, from Version) iter.Seq2[*Recorded, error] {
+func (s *Store) ReadStream(ctx context.Context, stream StreamName, from Version) iter.Seq2[*Message, error] {
 	return s.stream(ctx, StreamQuery{Stream: stream, From: from, Limit: s.config.BatchSize})
 }
 
-// StreamBackwards yields the messages of stream from position from down to the
+// ReadStreamBackwards yields the messages of stream from position from down to the
 // first. [EndOfStream] starts with the last.
-func (s *Store) StreamBackwards(ctx context.Context, stream StreamName, from Version) iter.Seq2[*Recorded, error] {
+func (s *Store) ReadStreamBackwards(ctx context.Context, stream StreamName, from Version) iter.Seq2[*Message, error] {
 	return s.stream(ctx, StreamQuery{Stream: stream, From: from, Limit: s.config.BatchSize, Backwards: true})
 }
 
-func (s *Store) stream(ctx context.Context, q StreamQuery) iter.Seq2[*Recorded, error] {
-	return func(yield func(*Recorded, error) bool) {
+func (s *Store) stream(ctx context.Context, q StreamQuery) iter.Seq2[*Message, error] {
+	return func(yield func(*Message, error) bool) {
 		if err := errors.Join(q.Stream.Validate(), validateFrom(q.From), validateLimit(q.Limit)); err != nil {
 			yield(nil, fmt.Errorf("read %s: %w", quoteName(q.Stream), err))
 			return
@@ -263,13 +263,13 @@ func (s *Store) stream(ctx context.Context, q StreamQuery) iter.Seq2[*Recorded, 
 	}
 }
 
-// Category yields the messages of every stream in category from global position
-// from on, in order, as [Store.Stream] does for one. [Store.CategoryPage] tells
+// ReadCategory yields the messages of every stream in category from global position
+// from on, in order, as [Store.ReadStream] does for one. [Store.ReadCategoryPage] tells
 // how far a filtered reader has looked.
-func (s *Store) Category(ctx context.Context, category Category, from GlobalPosition, filter Filter) iter.Seq2[*Recorded, error] {
-	return func(yield func(*Recorded, error) bool) {
+func (s *Store) ReadCategory(ctx context.Context, category Category, from GlobalPosition, filter Filter) iter.Seq2[*Message, error] {
+	return func(yield func(*Message, error) bool) {
 		for {
-			page, err := s.CategoryPage(ctx, CategoryQuery{Category: category, From: from, Limit: s.config.BatchSize, Filter: filter})
+			page, err := s.ReadCategoryPage(ctx, CategoryQuery{Category: category, From: from, Limit: s.config.BatchSize, Filter: filter})
 			if err != nil {
 				yield(nil, err)
 				return
@@ -287,10 +287,10 @@ func (s *Store) Category(ctx context.Context, category Category, from GlobalPosi
 	}
 }
 
-// CategoryPage returns one batch of a category and how far it has looked: where a
+// ReadCategoryPage returns one batch of a category and how far it has looked: where a
 // reader that remembers one number goes on, even if the filter let nothing
 // through.
-func (s *Store) CategoryPage(ctx context.Context, q CategoryQuery) (CategoryPage, error) {
+func (s *Store) ReadCategoryPage(ctx context.Context, q CategoryQuery) (CategoryPage, error) {
 	if err := errors.Join(q.Category.Validate(), validateFrom(q.From), validateLimit(q.Limit), q.Filter.Validate()); err != nil {
 		return CategoryPage{}, fmt.Errorf("read category %s: %w", quoteName(q.Category), err)
 	}
@@ -330,23 +330,23 @@ func (s *Store) Epoch(ctx context.Context) (string, error) {
 }
 
 // Last returns the last message of stream, or an error matching [ErrNotFound].
-func (s *Store) Last(ctx context.Context, stream StreamName) (*Recorded, error) {
+func (s *Store) Last(ctx context.Context, stream StreamName) (*Message, error) {
 	return s.last(ctx, stream, "")
 }
 
 // LastOfType returns the last message of stream that has the given type, or an
 // error matching [ErrNotFound].
-func (s *Store) LastOfType(ctx context.Context, stream StreamName, messageType string) (*Recorded, error) {
+func (s *Store) LastOfType(ctx context.Context, stream StreamName, messageType string) (*Message, error) {
 	if err := validateKnownType(messageType); err != nil {
 		return nil, fmt.Errorf("read last of %s: %w", quoteName(stream), err)
 	}
 	return s.last(ctx, stream, messageType)
 }
 
-func (s *Store) last(ctx context.Context, stream StreamName, messageType string) (*Recorded, error) {
+func (s *Store) last(ctx context.Context, stream StreamName, messageType string) (*Message, error) {
 	err := stream.Validate()
 	if err == nil {
-		var m *Recorded
+		var m *Message
 		if m, err = s.driver.Last(ctx, stream, messageType); err == nil {
 			return m, nil
 		}
@@ -450,7 +450,7 @@ func encode(w StreamWrite) (Append, error) {
 	if len(w.Bodies) > MaxWriteMessages {
 		return Append{}, tooMany(len(w.Bodies))
 	}
-	a := Append{Stream: w.Stream, Expected: w.Expected, Records: make([]Record, 0, len(w.Bodies))}
+	a := Append{Stream: w.Stream, Expected: w.Expected, Records: make([]Encoded, 0, len(w.Bodies))}
 	for i, body := range w.Bodies {
 		record, err := encodeMessage(body)
 		if err != nil {
@@ -491,34 +491,34 @@ func validateBatch(appends []Append) error {
 	return nil
 }
 
-func encodeMessage(body Body) (Record, error) {
+func encodeMessage(body Body) (Encoded, error) {
 	m := envelope(body)
 	if nested, ok := isMessage(m.Body); ok {
-		return Record{}, NewInvalidError(ErrInvalidData, "data", nested.MessageType(), "a message in a message")
+		return Encoded{}, NewInvalidError(ErrInvalidData, "data", nested.MessageType(), "a message in a message")
 	}
 	if isNil(m.Body) {
-		return Record{}, NewInvalidError(ErrInvalidData, "data", nil, "there is no body")
+		return Encoded{}, NewInvalidError(ErrInvalidData, "data", nil, "there is no body")
 	}
-	r := Record{ID: m.ID, Type: m.Body.MessageType()}
+	r := Encoded{ID: m.ID, Type: m.Body.MessageType()}
 	if err := ValidateType(r.Type); err != nil {
-		return Record{}, err
+		return Encoded{}, err
 	}
 	if r.ID == uuid.Nil {
 		id, err := uuid.NewV7()
 		if err != nil {
-			return Record{}, fmt.Errorf("new message id: %w", err)
+			return Encoded{}, fmt.Errorf("new message id: %w", err)
 		}
 		r.ID = id
 	}
 	var err error
 	if r.Data, err = encodeData(m.Body); err != nil {
-		return Record{}, err
+		return Encoded{}, err
 	}
 	if r.Metadata, err = encodeMetadata(m.Metadata); err != nil {
-		return Record{}, err
+		return Encoded{}, err
 	}
 	if size := len(r.Data) + len(r.Metadata); size > MaxMessageBytes {
-		return Record{}, NewInvalidError(ErrInvalidData, "data", r.Type, fmt.Sprintf("%d bytes with its metadata are too many: at most %d", size, MaxMessageBytes))
+		return Encoded{}, NewInvalidError(ErrInvalidData, "data", r.Type, fmt.Sprintf("%d bytes with its metadata are too many: at most %d", size, MaxMessageBytes))
 	}
 	return r, nil
 }

@@ -60,7 +60,7 @@ func (d *scripted) AppendAll(ctx context.Context, appends []messagestore.Append)
 	return written, nil
 }
 
-func (d *scripted) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Recorded, error) {
+func (d *scripted) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Message, error) {
 	d.finds++
 	if d.find != nil {
 		if err := d.find(); err != nil {
@@ -78,7 +78,7 @@ func script(steps ...step) (*scripted, *messagestore.Store) {
 func requireMessages(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, want int) {
 	t.Helper()
 	got := 0
-	for _, err := range store.Stream(t.Context(), stream, 0) {
+	for _, err := range store.ReadStream(t.Context(), stream, 0) {
 		require.NoError(t, err)
 		got++
 	}
@@ -116,7 +116,7 @@ func TestLostWriteThatDidNotHappenIsWrittenOnceMore(t *testing.T) {
 func TestLostWriteCanMeetAConflictWhenItIsWrittenOnceMore(t *testing.T) {
 	driver, store := script(step{false, errLost}, step{true, nil})
 	driver.find = func() error { // somebody else is first
-		_, err := driver.Driver.Append(t.Context(), messagestore.Append{Stream: stream, Expected: messagestore.NoStream, Records: []messagestore.Record{{ID: uuid.New(), Type: "Other", Data: []byte(`{}`)}}})
+		_, err := driver.Driver.Append(t.Context(), messagestore.Append{Stream: stream, Expected: messagestore.NoStream, Records: []messagestore.Encoded{{ID: uuid.New(), Type: "Other", Data: []byte(`{}`)}}})
 		return err
 	}
 
@@ -211,8 +211,8 @@ func TestLostWriteOfSeveralStreamsIsFoundWhole(t *testing.T) {
 
 // The ids are there, and the write is not.
 func TestLostWriteWhoseIDIsUsedForSomethingElseIsAConflict(t *testing.T) {
-	first := messagestore.Message{ID: uuid.New(), Body: opened{"first"}, Metadata: messagestore.Metadata{SchemaVersion: "1"}}
-	second := messagestore.Message{ID: uuid.New(), Body: opened{"second"}}
+	first := messagestore.Envelope{ID: uuid.New(), Body: opened{"first"}, Metadata: messagestore.Metadata{SchemaVersion: "1"}}
+	second := messagestore.Envelope{ID: uuid.New(), Body: opened{"second"}}
 	changed := first
 	changed.Body = opened{"changed"}
 	bare := first
@@ -302,7 +302,7 @@ func TestReadingStopsWhenTheReaderDoes(t *testing.T) {
 	defer cancel()
 
 	n := 0
-	for _, err := range store.Stream(ctx, stream, 0) {
+	for _, err := range store.ReadStream(ctx, stream, 0) {
 		require.NoError(t, err)
 		if n++; n == 1 {
 			break
@@ -312,7 +312,7 @@ func TestReadingStopsWhenTheReaderDoes(t *testing.T) {
 
 	// A context that ends between two batches ends the reading, with its error last.
 	var errs []error
-	for m, err := range store.Category(ctx, "account", 0, messagestore.Filter{}) {
+	for m, err := range store.ReadCategory(ctx, "account", 0, messagestore.Filter{}) {
 		if m != nil && m.Position == 1 {
 			cancel()
 		}
@@ -350,7 +350,7 @@ func TestErrorsOfTheDriverSayWhatWasDone(t *testing.T) {
 	cancel()
 	_, err = store.Version(ctx, stream)
 	require.EqualError(t, err, "read version of account-1: context canceled")
-	for _, err := range store.Stream(ctx, stream, 0) {
+	for _, err := range store.ReadStream(ctx, stream, 0) {
 		require.EqualError(t, err, "read account-1: context canceled")
 	}
 	atomic, err := store.Atomic()
@@ -359,9 +359,9 @@ func TestErrorsOfTheDriverSayWhatWasDone(t *testing.T) {
 	require.EqualError(t, err, "write streams: account-1: version conflict: expected 4, found no stream")
 
 	id := uuid.MustParse("0199a7a0-0000-7000-8000-000000000001")
-	_, err = store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Message{ID: id, Body: opened{"a"}})
+	_, err = store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Envelope{ID: id, Body: opened{"a"}})
 	require.NoError(t, err)
-	_, err = store.Write(t.Context(), "order-1", messagestore.NoStream, messagestore.Message{ID: id, Body: opened{"a"}})
+	_, err = store.Write(t.Context(), "order-1", messagestore.NoStream, messagestore.Envelope{ID: id, Body: opened{"a"}})
 	require.EqualError(t, err, `write order-1: message id conflict: 0199a7a0-0000-7000-8000-000000000001 is recorded with other content or elsewhere, as "account-1"@0`)
 	require.Equal(t, "any version", messagestore.AnyVersion.String())
 }
@@ -369,12 +369,12 @@ func TestErrorsOfTheDriverSayWhatWasDone(t *testing.T) {
 func TestLogHasNamesAndNumbersAndNoContent(t *testing.T) {
 	var log bytes.Buffer
 	store := messagestore.New(memory.New(), &messagestore.Config{Logger: zerolog.New(&log)})
-	_, err := store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Message{
+	_, err := store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Envelope{
 		Body: opened{"secret"}, Metadata: messagestore.Metadata{Properties: messagestore.Properties{"token": "secret"}},
 	})
 	require.NoError(t, err)
 	requireMessages(t, store, stream, 1)
-	_, err = store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1})
+	_, err = store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1})
 	require.NoError(t, err)
 
 	require.Contains(t, log.String(), `"stream":"account-1","version":0,"duplicate":false,"message":"write"`)
@@ -385,7 +385,7 @@ func TestLogHasNamesAndNumbersAndNoContent(t *testing.T) {
 
 func TestWriteInitialIsNotTrueForAMessageThatIsNotFirst(t *testing.T) {
 	store := messagestore.New(memory.New(), nil)
-	m := messagestore.Message{ID: uuid.New(), Body: opened{"second"}}
+	m := messagestore.Envelope{ID: uuid.New(), Body: opened{"second"}}
 	_, err := store.Write(t.Context(), "account-1", messagestore.NoStream, opened{"first"}, m)
 	require.NoError(t, err)
 
@@ -397,7 +397,7 @@ func TestWriteInitialIsNotTrueForAMessageThatIsNotFirst(t *testing.T) {
 
 func TestWriteInitialOfTheFirstMessageAgainIsTrue(t *testing.T) {
 	store := messagestore.New(memory.New(), nil)
-	m := messagestore.Message{ID: uuid.New(), Body: opened{"first"}}
+	m := messagestore.Envelope{ID: uuid.New(), Body: opened{"first"}}
 	for range 2 {
 		wrote, err := store.WriteInitial(t.Context(), "account-1", m)
 		require.NoError(t, err)

@@ -25,7 +25,7 @@ type Tombstone struct {
 func (Tombstone) MessageType() string { return TombstoneType }
 
 // IsTombstone reports whether r is what is left of a stream that was deleted.
-func (r *Recorded) IsTombstone() bool { return r.Type == TombstoneType }
+func (r *Message) IsTombstone() bool { return r.Type == TombstoneType }
 
 // typeRule returns the rule that name breaks as the type of a message that is written,
 // or "".

@@ -18,7 +18,7 @@ const (
 	// out of a write by mistake expects one message, and conflicts.
 	AnyVersion Version = -2
 
-	// EndOfStream is where [Store.StreamBackwards] starts for the whole stream.
+	// EndOfStream is where [Store.ReadStreamBackwards] starts for the whole stream.
 	EndOfStream Version = math.MaxInt64
 )
 

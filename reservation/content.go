@@ -53,10 +53,10 @@ func ContentKey[T messagestore.Body](body T) string {
 }
 
 // A digest is what of a message is compared, as a hash.
-type digest func(m *messagestore.Recorded) (string, error)
+type digest func(m *messagestore.Message) (string, error)
 
 // wholeDigest compares everything: the type, and the data as JSON.
-func wholeDigest(m *messagestore.Recorded) (string, error) {
+func wholeDigest(m *messagestore.Message) (string, error) {
 	sum, err := sumOf(m.Type, m.Body().Data, false)
 	if err != nil {
 		return "", fmt.Errorf("digest of %s: %w", m, err)
@@ -65,7 +65,7 @@ func wholeDigest(m *messagestore.Recorded) (string, error) {
 }
 
 // digestOf compares what counts of a T.
-func digestOf[T messagestore.Body](m *messagestore.Recorded) (string, error) {
+func digestOf[T messagestore.Body](m *messagestore.Message) (string, error) {
 	var none T
 	_, narrows := any(none).(Contenter)
 	if _, byPointer := any(&none).(Contenter); !narrows && !byPointer {
@@ -126,8 +126,8 @@ func sumOf(messageType string, content any, narrowed bool) ([sha256.Size]byte, e
 // same message and name, for ever, and different for any others. What a handler
 // writes under such an id is written once, however often m is delivered:
 //
-//	_, err = store.Write(ctx, stream, version, messagestore.Follow(m.Recorded, messagestore.Message{
-//		ID:   reservation.DeriveID(m.Recorded, "deposited"),
+//	_, err = store.Write(ctx, stream, version, messagestore.Follow(m.Message, messagestore.Envelope{
+//		ID:   reservation.DeriveID(m.Message, "deposited"),
 //		Body: Deposited{m.Body.Amount},
 //	}))
 //
@@ -136,7 +136,7 @@ func sumOf(messageType string, content any, narrowed bool) ([sha256.Size]byte, e
 //
 // It is a version 7 id with the time of m's, or the time m was recorded at if its id
 // has none, so that ids stay in about the order of time.
-func DeriveID(m *messagestore.Recorded, name string) uuid.UUID {
+func DeriveID(m *messagestore.Message, name string) uuid.UUID {
 	h := sha256.New()
 	h.Write(m.ID[:])
 	h.Write([]byte(name))

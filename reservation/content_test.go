@@ -65,7 +65,7 @@ func TestAContentsKeyStaysTheSame(t *testing.T) {
 
 func TestADerivedIDIsTheSameForTheSameMessageAndName(t *testing.T) {
 	t.Parallel()
-	v7 := &messagestore.Recorded{ID: uuid.MustParse("0198c6b1-4b4c-7abc-8def-0123456789ab")}
+	v7 := &messagestore.Message{ID: uuid.MustParse("0198c6b1-4b4c-7abc-8def-0123456789ab")}
 	id := reservation.DeriveID(v7, "deposited")
 
 	require.Equal(t, id, reservation.DeriveID(v7, "deposited"))
@@ -74,7 +74,7 @@ func TestADerivedIDIsTheSameForTheSameMessageAndName(t *testing.T) {
 	require.Equal(t, uuid.RFC4122, id.Variant())
 	require.NotEqual(t, id, v7.ID)
 	require.NotEqual(t, id, reservation.DeriveID(v7, "withdrawn"))
-	other := &messagestore.Recorded{ID: uuid.MustParse("0198c6b1-4b4c-7abc-8def-0123456789ac")}
+	other := &messagestore.Message{ID: uuid.MustParse("0198c6b1-4b4c-7abc-8def-0123456789ac")}
 	require.NotEqual(t, id, reservation.DeriveID(other, "deposited"))
 	require.Equal(t, "0198c6b1-4b4c-7521-85cd-67d5fd31e904", id.String()) // it is in databases
 }
@@ -82,14 +82,14 @@ func TestADerivedIDIsTheSameForTheSameMessageAndName(t *testing.T) {
 func TestADerivedIDOfAnotherKindOfIDHasTheTimeOfTheMessage(t *testing.T) {
 	t.Parallel()
 	at := time.UnixMilli(1_700_000_000_123)
-	v4 := &messagestore.Recorded{ID: uuid.MustParse("f47ac10b-58cc-4372-a567-0e02b2c3d479"), Time: at}
+	v4 := &messagestore.Message{ID: uuid.MustParse("f47ac10b-58cc-4372-a567-0e02b2c3d479"), Time: at}
 
 	id := reservation.DeriveID(v4, "deposited")
 
 	require.Equal(t, uuid.Version(7), id.Version())
 	seconds, nanoseconds := id.Time().UnixTime()
 	require.Equal(t, at, time.Unix(seconds, nanoseconds).Truncate(time.Millisecond))
-	require.NotPanics(t, func() { reservation.DeriveID(&messagestore.Recorded{}, "") })
+	require.NotPanics(t, func() { reservation.DeriveID(&messagestore.Message{}, "") })
 }
 
 // A payment's content is a struct, a pointer, a list or a text in which nothing is.

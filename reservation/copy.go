@@ -30,16 +30,16 @@ func Copy[T messagestore.Body](r *Reserver, key func(T) string, next handler.Fun
 		return nil // the mux refuses it
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
-		if r.passesOver(m.Recorded) {
+		if r.passesOver(m.Message) {
 			return nil
 		}
-		if r.isCopy(m.Recorded) {
-			if isHandled(m.Recorded) { // by Inline, before this took its place
-				return r.elsewhere(ctx, m.Recorded)
+		if r.isCopy(m.Message) {
+			if isHandled(m.Message) { // by Inline, before this took its place
+				return r.elsewhere(ctx, m.Message)
 			}
 			return next(ctx, m)
 		}
-		result, err := r.reserve(ctx, m.Recorded, key(m.Body), digestOf[T])
+		result, err := r.reserve(ctx, m.Message, key(m.Body), digestOf[T])
 		if err != nil {
 			return err
 		}

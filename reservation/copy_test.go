@@ -152,33 +152,33 @@ func TestWhatDoesNotCountDoesNotMakeAKeyReused(t *testing.T) {
 func TestAMarkAloneDoesNotMakeACopy(t *testing.T) {
 	t.Parallel()
 	mark := messagestore.Properties{"reservedKey": "AAA", "reservedDigest": "x"}
-	for name, forge := range map[string]func(*messagestore.Store) *messagestore.Recorded{
-		"on a command's stream": func(store *messagestore.Store) *messagestore.Recorded {
-			return send(t, store, command, messagestore.Message{Body: Deposit{"AAA", 10}, Metadata: messagestore.Metadata{Local: mark}})
+	for name, forge := range map[string]func(*messagestore.Store) *messagestore.Message{
+		"on a command's stream": func(store *messagestore.Store) *messagestore.Message {
+			return send(t, store, command, messagestore.Envelope{Body: Deposit{"AAA", 10}, Metadata: messagestore.Metadata{Local: mark}})
 		},
-		"with a cause": func(store *messagestore.Store) *messagestore.Recorded {
+		"with a cause": func(store *messagestore.Store) *messagestore.Message {
 			first := send(t, store, "other-1", Deposit{"AAA", 10})
 			forged := messagestore.Follow(first, Deposit{"AAA", 10})
 			forged.Metadata.Local = mark
 			return send(t, store, command, forged)
 		},
-		"on the key's stream, later": func(store *messagestore.Store) *messagestore.Recorded {
+		"on the key's stream, later": func(store *messagestore.Store) *messagestore.Message {
 			first := send(t, store, command, Deposit{"AAA", 10})
 			send(t, store, command.With("AAA"), Deposit{"AAA", 10})
 			forged := messagestore.Follow(first, Deposit{"AAA", 10})
 			forged.Metadata.Local = mark
 			return send(t, store, command.With("AAA"), forged)
 		},
-		"on another key's stream": func(store *messagestore.Store) *messagestore.Recorded {
+		"on another key's stream": func(store *messagestore.Store) *messagestore.Message {
 			first := send(t, store, command, Deposit{"AAA", 10})
 			forged := messagestore.Follow(first, Deposit{"AAA", 10})
 			forged.Metadata.Local = mark
 			return send(t, store, command.With("BBB"), forged)
 		},
-		"without a mark": func(store *messagestore.Store) *messagestore.Recorded {
+		"without a mark": func(store *messagestore.Store) *messagestore.Message {
 			return send(t, store, command.With("AAA"), messagestore.Follow(send(t, store, command, Deposit{"AAA", 10}), Deposit{"AAA", 10}))
 		},
-		"with a mark of two parts": func(store *messagestore.Store) *messagestore.Recorded {
+		"with a mark of two parts": func(store *messagestore.Store) *messagestore.Message {
 			forged := messagestore.Follow(send(t, store, command, Deposit{"AAA", 10}), Deposit{"AAA", 10})
 			forged.Metadata.Local = messagestore.Properties{"reservedKey": "BBB+AAA"}
 			return send(t, store, command.With("BBB").With("AAA"), forged)
@@ -204,7 +204,7 @@ func TestTheMarkDoesNotPassToWhatFollows(t *testing.T) {
 	store := newStore()
 	mux := handler.New()
 	handler.On(mux, reservation.Copy(newReserver(t, store, nil), Deposit.Key, func(ctx context.Context, m handler.Message[Deposit]) error {
-		_, err := store.Write(ctx, "account-123", messagestore.AnyVersion, messagestore.Follow(m.Recorded, Deposited{m.Body.Amount}))
+		_, err := store.Write(ctx, "account-123", messagestore.AnyVersion, messagestore.Follow(m.Message, Deposited{m.Body.Amount}))
 		return err
 	}))
 	send(t, store, command, Deposit{"AAA", 10})

@@ -52,7 +52,7 @@ func ExampleCopy() {
 	ctx := context.Background()
 	store := messagestore.New(memory.New(), nil)
 	once, err := reservation.New(store, &reservation.Config{
-		OnOutcome: func(_ context.Context, source *messagestore.Recorded, result reservation.Result) {
+		OnOutcome: func(_ context.Context, source *messagestore.Message, result reservation.Result) {
 			fmt.Printf("%s: %s, by %s\n", source, result.Outcome, result.Winner)
 		},
 	})
@@ -92,7 +92,7 @@ func ExampleInitiate() {
 	issue(ctx, store, 3, Deposit{"AAA", 10})
 	consume(ctx, store, mux)
 
-	for m, err := range store.Category(ctx, transaction, 0, messagestore.Filter{}) {
+	for m, err := range store.ReadCategory(ctx, transaction, 0, messagestore.Filter{}) {
 		fmt.Println(m, "follows", m.Metadata.CausationStream, m.Metadata.CausationPosition, err)
 	}
 	// Output:
@@ -118,7 +118,7 @@ func ExampleInline() {
 		return []messagestore.StreamWrite{{
 			Stream:   account,
 			Expected: version,
-			Bodies:   []messagestore.Body{messagestore.Follow(m.Recorded, Deposited{m.Body.Amount})},
+			Bodies:   []messagestore.Body{messagestore.Follow(m.Message, Deposited{m.Body.Amount})},
 		}}, err
 	}
 
@@ -128,7 +128,7 @@ func ExampleInline() {
 	issue(ctx, store, 1, Deposit{"BBB", 5})
 	consume(ctx, store, mux)
 
-	for m, err := range store.Stream(ctx, "account-123", 0) {
+	for m, err := range store.ReadStream(ctx, "account-123", 0) {
 		fmt.Println(m, string(m.Data), err)
 	}
 	// Output:
@@ -147,7 +147,7 @@ func ExampleReserver_Reserve() {
 	issue(ctx, store, 2, Deposit{"AAA", 10})
 	issue(ctx, store, 1, Deposit{"AAA", 99})
 
-	for m, err := range store.Stream(ctx, "account:command-123", 0) {
+	for m, err := range store.ReadStream(ctx, "account:command-123", 0) {
 		if err != nil {
 			fmt.Println(err)
 			return

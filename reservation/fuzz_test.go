@@ -69,7 +69,7 @@ func FuzzADerivedIDIsOneOfVersion7(f *testing.F) {
 	f.Add([]byte{}, "", "\x00", int64(-1))
 	f.Add(make([]byte, 16), "\xff", "\xfe", int64(1)<<62)
 	f.Fuzz(func(t *testing.T, raw []byte, name, other string, ms int64) {
-		m := &messagestore.Recorded{Time: time.UnixMilli(ms).UTC()}
+		m := &messagestore.Message{Time: time.UnixMilli(ms).UTC()}
 		copy(m.ID[:], raw)
 		id := reservation.DeriveID(m, name)
 		require.Equal(t, id, reservation.DeriveID(m, name))

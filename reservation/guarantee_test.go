@@ -71,7 +71,7 @@ func TestOneOfManyAttemptsReserves(t *testing.T) {
 		}, nil)
 
 		type attempt struct {
-			source  *messagestore.Recorded
+			source  *messagestore.Message
 			key     string
 			outcome reservation.Outcome
 		}
@@ -104,7 +104,7 @@ func TestOneOfManyAttemptsReserves(t *testing.T) {
 		}
 		group.Wait()
 
-		winners := map[string]*messagestore.Recorded{}
+		winners := map[string]*messagestore.Message{}
 		require.NotEmpty(t, acked)
 		for _, a := range acked {
 			reserved := all(t, plain, commands.Stream("123", "key%20"+a.key[len("key "):]))
@@ -129,8 +129,8 @@ func TestAnEffectIsWrittenOnceForItsKey(t *testing.T) {
 	for name, build := range map[string]func(t *testing.T, store *messagestore.Store, r *reservation.Reserver) handler.Func[Deposit]{
 		"copy, with an id": func(_ *testing.T, store *messagestore.Store, r *reservation.Reserver) handler.Func[Deposit] {
 			return reservation.Copy(r, Deposit.Key, func(ctx context.Context, m handler.Message[Deposit]) error {
-				_, err := store.Write(ctx, messagestore.StreamName("account-"+m.Stream.CardinalID()), messagestore.AnyVersion, messagestore.Message{
-					ID: reservation.DeriveID(m.Recorded, "deposited"), Body: Deposited{m.Body.Amount},
+				_, err := store.Write(ctx, messagestore.StreamName("account-"+m.Stream.CardinalID()), messagestore.AnyVersion, messagestore.Envelope{
+					ID: reservation.DeriveID(m.Message, "deposited"), Body: Deposited{m.Body.Amount},
 				})
 				return err
 			})
@@ -138,7 +138,7 @@ func TestAnEffectIsWrittenOnceForItsKey(t *testing.T) {
 		"copy, with a look at the entity": func(_ *testing.T, store *messagestore.Store, r *reservation.Reserver) handler.Func[Deposit] {
 			return reservation.Copy(r, Deposit.Key, func(ctx context.Context, m handler.Message[Deposit]) error {
 				stream, version := messagestore.StreamName("account-"+m.Stream.CardinalID()), messagestore.NoStream
-				for event, err := range store.Stream(ctx, stream, 0) {
+				for event, err := range store.ReadStream(ctx, stream, 0) {
 					if err != nil {
 						return err
 					}
@@ -147,7 +147,7 @@ func TestAnEffectIsWrittenOnceForItsKey(t *testing.T) {
 					}
 					version = event.Position
 				}
-				_, err := store.Write(ctx, stream, version, messagestore.Follow(m.Recorded, Deposited{m.Body.Amount}))
+				_, err := store.Write(ctx, stream, version, messagestore.Follow(m.Message, Deposited{m.Body.Amount}))
 				return err
 			})
 		},
@@ -203,7 +203,7 @@ func TestAnEffectIsWrittenOnceForItsKey(t *testing.T) {
 // deliver hands every command to mux until it is handled, those that are written
 // meanwhile too.
 func deliver(store *messagestore.Store, mux *handler.Mux) error {
-	for m, err := range store.Category(context.Background(), commands, 0, messagestore.Filter{}) {
+	for m, err := range store.ReadCategory(context.Background(), commands, 0, messagestore.Filter{}) {
 		if err != nil {
 			return err
 		}

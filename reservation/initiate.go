@@ -32,7 +32,7 @@ func Initiate[T messagestore.Body](r *Reserver, start func(handler.Message[T]) (
 		return nil // the mux refuses it
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
-		if r.passesOver(m.Recorded) {
+		if r.passesOver(m.Message) {
 			return nil
 		}
 		stream, body := start(m)
@@ -55,13 +55,13 @@ func answerTo[T messagestore.Body](m handler.Message[T], stream messagestore.Str
 	if stream.Category() == m.Stream.Category() {
 		return claim{}, &LoopError{stream.Category()}
 	}
-	sum, err := digestOf[T](m.Recorded)
+	sum, err := digestOf[T](m.Message)
 	if err != nil {
 		return claim{}, err
 	}
-	answer := messagestore.Follow(m.Recorded, body)
+	answer := messagestore.Follow(m.Message, body)
 	if answer.ID == uuid.Nil {
-		answer.ID = DeriveID(m.Recorded, string(stream))
+		answer.ID = DeriveID(m.Message, string(stream))
 	}
 	local := messagestore.Properties{digestProperty: sum}
 	for name, value := range answer.Metadata.Local {
@@ -70,5 +70,5 @@ func answerTo[T messagestore.Body](m handler.Message[T], stream messagestore.Str
 		}
 	}
 	answer.Metadata.Local = local
-	return claim{m.Recorded, stream.ID(), stream, answer, sum, nil}, nil
+	return claim{m.Message, stream.ID(), stream, answer, sum, nil}, nil
 }

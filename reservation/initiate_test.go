@@ -30,7 +30,7 @@ func initiating(t *testing.T, store *messagestore.Store, told *outcomes, start f
 
 func TestACommandStartsAStreamOnce(t *testing.T) {
 	t.Parallel()
-	for name, envelope := range map[string]messagestore.Message{
+	for name, envelope := range map[string]messagestore.Envelope{
 		"by a body":         {},
 		"with an id":        {ID: uuid.Must(uuid.NewV7())},
 		"with its own mark": {Metadata: messagestore.Metadata{Local: messagestore.Properties{"mine": "x", "reservedDigest": "forged"}}},

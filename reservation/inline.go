@@ -46,13 +46,13 @@ func Inline[T messagestore.Body](
 		return nil // the mux refuses it
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
-		if r.passesOver(m.Recorded) {
+		if r.passesOver(m.Message) {
 			return nil
 		}
-		if r.isCopy(m.Recorded) && isHandled(m.Recorded) {
-			return r.elsewhere(ctx, m.Recorded)
+		if r.isCopy(m.Message) && isHandled(m.Message) {
+			return r.elsewhere(ctx, m.Message)
 		}
-		c, err := r.copyOf(m.Recorded, key(m.Body), digestOf[T])
+		c, err := r.copyOf(m.Message, key(m.Body), digestOf[T])
 		if err != nil {
 			return fmt.Errorf("reserve for %s: %w", m, err)
 		}

@@ -22,7 +22,7 @@ func depositing(store *messagestore.Store) func(context.Context, handler.Message
 			return nil, err
 		}
 		return []messagestore.StreamWrite{{
-			Stream: stream, Expected: version, Bodies: []messagestore.Body{messagestore.Follow(m.Recorded, Deposited{m.Body.Amount})},
+			Stream: stream, Expected: version, Bodies: []messagestore.Body{messagestore.Follow(m.Message, Deposited{m.Body.Amount})},
 		}}, nil
 	}
 }
@@ -225,8 +225,8 @@ func TestNothingIsLostOrDoneTwiceWhenTheHandlerChanges(t *testing.T) {
 	copying := func(store *messagestore.Store) *handler.Mux {
 		mux := handler.New()
 		handler.On(mux, reservation.Copy(newReserver(t, store, nil), Deposit.Key, func(ctx context.Context, m handler.Message[Deposit]) error {
-			_, err := store.Write(ctx, "account-123", messagestore.AnyVersion, messagestore.Message{
-				ID: reservation.DeriveID(m.Recorded, "deposited"), Body: Deposited{m.Body.Amount},
+			_, err := store.Write(ctx, "account-123", messagestore.AnyVersion, messagestore.Envelope{
+				ID: reservation.DeriveID(m.Message, "deposited"), Body: Deposited{m.Body.Amount},
 			})
 			return err
 		}))

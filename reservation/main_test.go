@@ -32,7 +32,7 @@ func newReserver(t testing.TB, store reservation.Store, config *reservation.Conf
 }
 
 // send writes body to stream and returns it as it is recorded.
-func send(t testing.TB, store *messagestore.Store, stream messagestore.StreamName, body messagestore.Body) *messagestore.Recorded {
+func send(t testing.TB, store *messagestore.Store, stream messagestore.StreamName, body messagestore.Body) *messagestore.Message {
 	t.Helper()
 	_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, body)
 	require.NoError(t, err)
@@ -42,10 +42,10 @@ func send(t testing.TB, store *messagestore.Store, stream messagestore.StreamNam
 }
 
 // all returns what is in a stream.
-func all(t testing.TB, store *messagestore.Store, stream messagestore.StreamName) []*messagestore.Recorded {
+func all(t testing.TB, store *messagestore.Store, stream messagestore.StreamName) []*messagestore.Message {
 	t.Helper()
-	var found []*messagestore.Recorded
-	for m, err := range store.Stream(t.Context(), stream, 0) {
+	var found []*messagestore.Message
+	for m, err := range store.ReadStream(t.Context(), stream, 0) {
 		require.NoError(t, err)
 		found = append(found, m)
 	}
@@ -66,7 +66,7 @@ type outcomes struct {
 	all []reservation.Outcome
 }
 
-func (o *outcomes) on(_ context.Context, _ *messagestore.Recorded, result reservation.Result) {
+func (o *outcomes) on(_ context.Context, _ *messagestore.Message, result reservation.Result) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.all = append(o.all, result.Outcome)
@@ -144,7 +144,7 @@ func (f *faulty) AppendAll(ctx context.Context, appends []messagestore.Append) (
 	return f.AtomicDriver.AppendAll(ctx, appends)
 }
 
-func (f *faulty) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+func (f *faulty) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	if f.reads != nil {
 		if err := f.reads(); err != nil {
 			return nil, err
@@ -153,7 +153,7 @@ func (f *faulty) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]
 	return f.AtomicDriver.ReadStream(ctx, q)
 }
 
-func (f *faulty) Find(context.Context, messagestore.StreamName, []uuid.UUID) ([]*messagestore.Recorded, error) {
+func (f *faulty) Find(context.Context, messagestore.StreamName, []uuid.UUID) ([]*messagestore.Message, error) {
 	return nil, errLost
 }
 

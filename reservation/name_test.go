@@ -34,14 +34,14 @@ func (p party) mux(t testing.TB, store *messagestore.Store) *handler.Mux {
 	if p.inline {
 		handler.On(mux, reservation.Inline(r, atomicStore(t, store), Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 			return []messagestore.StreamWrite{{
-				Stream: p.effects(), Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{messagestore.Follow(m.Recorded, Deposited{m.Body.Amount})},
+				Stream: p.effects(), Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{messagestore.Follow(m.Message, Deposited{m.Body.Amount})},
 			}}, nil
 		}))
 		return mux
 	}
 	handler.On(mux, reservation.Copy(r, Deposit.Key, func(ctx context.Context, m handler.Message[Deposit]) error {
-		_, err := store.Write(ctx, p.effects(), messagestore.AnyVersion, messagestore.Message{
-			ID: reservation.DeriveID(m.Recorded, p.name), Body: Deposited{m.Body.Amount},
+		_, err := store.Write(ctx, p.effects(), messagestore.AnyVersion, messagestore.Envelope{
+			ID: reservation.DeriveID(m.Message, p.name), Body: Deposited{m.Body.Amount},
 		})
 		return err
 	}))
@@ -60,7 +60,7 @@ func (p party) catchUp(t testing.TB, store *messagestore.Store) {
 func streams(t testing.TB, store *messagestore.Store, category messagestore.Category) []messagestore.StreamName {
 	t.Helper()
 	var found []messagestore.StreamName
-	for m, err := range store.Category(t.Context(), category, 0, messagestore.Filter{}) {
+	for m, err := range store.ReadCategory(t.Context(), category, 0, messagestore.Filter{}) {
 		require.NoError(t, err)
 		found = append(found, m.Stream)
 	}
@@ -229,7 +229,7 @@ func TestWhatWasReservedForAnotherIsNoDuplicate(t *testing.T) {
 	t.Parallel()
 	for _, order := range [][2]string{{"", "receipts"}, {"receipts", ""}} {
 		store := newStore()
-		sources := map[string]*messagestore.Recorded{
+		sources := map[string]*messagestore.Message{
 			"":         send(t, store, command.With("receipts"), Deposit{"AAA", 10}),
 			"receipts": send(t, store, command, Deposit{"AAA", 10}),
 		}

@@ -45,7 +45,7 @@ type Result struct {
 	// Winner is the message that has the reservation, the first of Stream. Its
 	// metadata names the command that it follows. If it was written just now, the Time
 	// is zero, for only the store knows it.
-	Winner *messagestore.Recorded
+	Winner *messagestore.Message
 
 	// Deleted says that the stream was deleted since. Winner is the tombstone then, which
 	// keeps what counted of the command as a hash.
@@ -76,7 +76,7 @@ var (
 type KeyReusedError struct {
 	Key    string
 	Stream messagestore.StreamName
-	Winner *messagestore.Recorded
+	Winner *messagestore.Message
 }
 
 // Error names the key and the winner.

@@ -28,8 +28,8 @@ const (
 // A Store is what reservations need of a [messagestore.Store].
 type Store interface {
 	Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error)
-	Stream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Recorded, error]
-	StreamBackwards(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Recorded, error]
+	ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
+	ReadStreamBackwards(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
 }
 
 // Config changes how a [Reserver] works. A nil *Config is a good one.
@@ -63,7 +63,7 @@ type Config struct {
 	// OnOutcome is called for each attempt that has an outcome, before it is acted on.
 	//
 	// Defaults to nothing.
-	OnOutcome func(ctx context.Context, source *messagestore.Recorded, result Result)
+	OnOutcome func(ctx context.Context, source *messagestore.Message, result Result)
 
 	// Logger receives a debug event for each reservation and each duplicate, and a
 	// warning for each key that is reused, of names and numbers, never of content.
@@ -188,11 +188,11 @@ func join(category messagestore.Category, source messagestore.StreamName, name, 
 // outcome and no error. An error says that nobody knows yet, or that nothing was
 // written: the source is to be tried again. No error but a version conflict is ever
 // taken for a duplicate.
-func (r *Reserver) Reserve(ctx context.Context, source *messagestore.Recorded, key string) (Result, error) {
+func (r *Reserver) Reserve(ctx context.Context, source *messagestore.Message, key string) (Result, error) {
 	return r.reserve(ctx, source, key, wholeDigest)
 }
 
-func (r *Reserver) reserve(ctx context.Context, source *messagestore.Recorded, key string, d digest) (Result, error) {
+func (r *Reserver) reserve(ctx context.Context, source *messagestore.Message, key string, d digest) (Result, error) {
 	c, err := r.copyOf(source, key, d)
 	if err != nil {
 		return Result{}, fmt.Errorf("reserve for %s: %w", source, err)
@@ -220,10 +220,10 @@ func (r *Reserver) Lookup(ctx context.Context, source messagestore.StreamName, k
 
 // A claim is an attempt to be the first in a stream.
 type claim struct {
-	source *messagestore.Recorded
+	source *messagestore.Message
 	key    string
 	stream messagestore.StreamName
-	body   messagestore.Message
+	body   messagestore.Envelope
 	digest string // what counts of source
 
 	// digestOf computes it for a winner that carries none; nil if such a winner is
@@ -232,7 +232,7 @@ type claim struct {
 }
 
 // copyOf returns the claim that Copy, Inline and Reserve make.
-func (r *Reserver) copyOf(source *messagestore.Recorded, key string, d digest) (claim, error) {
+func (r *Reserver) copyOf(source *messagestore.Message, key string, d digest) (claim, error) {
 	stream, err := r.Stream(source.Stream, key)
 	if err != nil {
 		return claim{}, err
@@ -255,7 +255,7 @@ func (r *Reserver) copyOf(source *messagestore.Recorded, key string, d digest) (
 // isCopy reports whether m is a copy that this reserver, or one like it, made. The
 // property alone does not make it one: m is the first message of the very stream
 // that its cause and its key lead to.
-func (r *Reserver) isCopy(m *messagestore.Recorded) bool {
+func (r *Reserver) isCopy(m *messagestore.Message) bool {
 	return m.Metadata.Local.Get(nameProperty) == r.config.Name && isCopyIn(r.config.Category, m)
 }
 
@@ -263,7 +263,7 @@ func (r *Reserver) isCopy(m *messagestore.Recorded) bool {
 // command is in the same category, and is what this reserver reserves: to take the
 // copy for a command too would handle it twice, and to copy it would never end, for
 // the other reserver would do the same.
-func (r *Reserver) passesOver(m *messagestore.Recorded) bool {
+func (r *Reserver) passesOver(m *messagestore.Message) bool {
 	name := m.Metadata.Local.Get(nameProperty)
 	if name == r.config.Name || !isCopyIn("", m) && !isCopyIn(r.config.Category, m) {
 		return false
@@ -274,7 +274,7 @@ func (r *Reserver) passesOver(m *messagestore.Recorded) bool {
 
 // isCopyIn reports whether m is a copy, of whatever name, that is reserved in the
 // given category, or in that of its command if none is given.
-func isCopyIn(category messagestore.Category, m *messagestore.Recorded) bool {
+func isCopyIn(category messagestore.Category, m *messagestore.Message) bool {
 	local, cause := m.Metadata.Local, m.Metadata.CausationStream
 	part, name := local.Get(keyProperty), local.Get(nameProperty)
 	return m.Position == 0 && part != "" && cause != "" && !strings.Contains(part, "+") && nameRule(name) == "" &&
@@ -282,7 +282,7 @@ func isCopyIn(category messagestore.Category, m *messagestore.Recorded) bool {
 }
 
 // isHandled reports whether the command's effect was written with the copy m.
-func isHandled(m *messagestore.Recorded) bool {
+func isHandled(m *messagestore.Message) bool {
 	handled, _ := m.Metadata.Local[handledProperty].(bool)
 	return handled
 }
@@ -290,7 +290,7 @@ func isHandled(m *messagestore.Recorded) bool {
 // elsewhere returns an [*OtherConsumerError] if winner was written with the effect of
 // another consumer than the one that ctx comes from, and no name says that the two do
 // the same.
-func (r *Reserver) elsewhere(ctx context.Context, winner *messagestore.Recorded) error {
+func (r *Reserver) elsewhere(ctx context.Context, winner *messagestore.Message) error {
 	if r.config.Name != "" || winner == nil || !isHandled(winner) {
 		return nil
 	}
@@ -337,16 +337,16 @@ func (r *Reserver) refused(ctx context.Context, c claim, failure error) (Result,
 
 // first returns the first message of stream, or nil. One that was deleted begins with
 // its tombstone, at whatever position.
-func (r *Reserver) first(ctx context.Context, stream messagestore.StreamName) (*messagestore.Recorded, error) {
+func (r *Reserver) first(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
 	// This way it reads one message, however long the stream is.
-	for m, err := range r.store.StreamBackwards(ctx, stream, 0) {
+	for m, err := range r.store.ReadStreamBackwards(ctx, stream, 0) {
 		return m, err
 	}
 	return r.begin(ctx, stream)
 }
 
-func (r *Reserver) begin(ctx context.Context, stream messagestore.StreamName) (*messagestore.Recorded, error) {
-	for m, err := range r.store.Stream(ctx, stream, 0) {
+func (r *Reserver) begin(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
+	for m, err := range r.store.ReadStream(ctx, stream, 0) {
 		return m, err
 	}
 	return nil, nil
@@ -354,7 +354,7 @@ func (r *Reserver) begin(ctx context.Context, stream messagestore.StreamName) (*
 
 // won returns the result of a claim that was written.
 func (r *Reserver) won(ctx context.Context, c claim, written messagestore.Written) Result {
-	record := &messagestore.Recorded{
+	record := &messagestore.Message{
 		Stream: c.stream, GlobalPosition: written.GlobalPosition, Type: c.body.MessageType(), Metadata: c.body.Metadata,
 	}
 	if len(written.IDs) > 0 {
@@ -367,7 +367,7 @@ func (r *Reserver) won(ctx context.Context, c claim, written messagestore.Writte
 }
 
 // compare returns the outcome of a claim that winner was ahead of, or is.
-func (r *Reserver) compare(ctx context.Context, c claim, winner *messagestore.Recorded) Result {
+func (r *Reserver) compare(ctx context.Context, c claim, winner *messagestore.Message) Result {
 	if winner.IsTombstone() {
 		return r.tell(ctx, c, Result{r.compareDeleted(c, winner), c.key, c.stream, winner, true})
 	}
@@ -393,7 +393,7 @@ func (r *Reserver) compare(ctx context.Context, c claim, winner *messagestore.Re
 // keeps what counted of it, as a hash. Without one it was written by another client, as a
 // copy: what cannot be compared any more is a duplicate, so that what was done once is
 // not done again. What is no copy began in another way.
-func (r *Reserver) compareDeleted(c claim, tombstone *messagestore.Recorded) Outcome {
+func (r *Reserver) compareDeleted(c claim, tombstone *messagestore.Message) Outcome {
 	local := tombstone.Metadata.Local
 	sum, name := local.Get(digestProperty), local.Get(nameProperty)
 	switch {
@@ -406,7 +406,7 @@ func (r *Reserver) compareDeleted(c claim, tombstone *messagestore.Recorded) Out
 // isForAnother reports whether a reserver of another name made winner. Their streams
 // are different, unless the source of one is compound and ends in the other's name:
 // then whoever comes second is told, and does not take it for a duplicate.
-func (r *Reserver) isForAnother(winner *messagestore.Recorded) bool {
+func (r *Reserver) isForAnother(winner *messagestore.Message) bool {
 	local := winner.Metadata.Local
 	return local.Get(keyProperty) != "" && local.Get(nameProperty) != r.config.Name
 }

@@ -20,7 +20,7 @@ func TestACopyIsTheCommandByteForByte(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	r := newReserver(t, store, nil)
-	source := send(t, store, command, messagestore.Message{
+	source := send(t, store, command, messagestore.Envelope{
 		Body: raw("Deposit", `{"amount": 1.50, "depositId":"AAA",  "unknown":[1e3]}`),
 		Metadata: messagestore.Metadata{
 			CorrelationStream: "transfer-1", ReplyStream: "reply-1", SchemaVersion: "2",
@@ -202,7 +202,7 @@ func TestAnyVersionOfAnIDWillDo(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	r := newReserver(t, store, nil)
-	source := send(t, store, command, messagestore.Message{ID: uuid.New(), Body: Deposit{"AAA", 10}})
+	source := send(t, store, command, messagestore.Envelope{ID: uuid.New(), Body: Deposit{"AAA", 10}})
 
 	for range 2 {
 		result, err := r.Reserve(t.Context(), source, "AAA")
@@ -310,7 +310,7 @@ func TestACommandWhoseDataAreNullIsReserved(t *testing.T) {
 
 	require.NoError(t, err)
 	require.Equal(t, reservation.Reserved, result.Outcome)
-	for m, err := range store.Stream(t.Context(), result.Stream, 0) {
+	for m, err := range store.ReadStream(t.Context(), result.Stream, 0) {
 		require.NoError(t, err)
 		require.JSONEq(t, `{}`, string(m.Data))
 	}
@@ -376,7 +376,7 @@ func TestAWinnerThatCannotBeReadIsNoAnswer(t *testing.T) {
 // blind is a driver whose transaction does not see what the others wrote.
 type blind struct{ messagestore.AtomicDriver }
 
-func (blind) ReadStream(context.Context, messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+func (blind) ReadStream(context.Context, messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	return nil, nil
 }
 

@@ -58,7 +58,7 @@ func TestAKeyStaysTakenWhateverIsRemoved(t *testing.T) {
 	deposits := func(store *messagestore.Store) func(context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 		return func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 			account := m.Stream.Category().WithType("effect").Stream("1")
-			return []messagestore.StreamWrite{{Stream: account, Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{messagestore.Follow(m.Recorded, raw("Deposited", `{}`))}}}, nil
+			return []messagestore.StreamWrite{{Stream: account, Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{messagestore.Follow(m.Message, raw("Deposited", `{}`))}}}, nil
 		}
 	}
 	ways := map[string]struct {

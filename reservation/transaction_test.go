@@ -26,7 +26,7 @@ func TestAReservationIsMadeInTheCallersTransaction(t *testing.T) {
 		require.NoError(t, pool.QueryRow(t.Context(), "select count(*) from "+schema+".deposits").Scan(&n))
 		return n
 	}
-	handle := func(m *messagestore.Recorded, fails error) (outcome reservation.Outcome, err error) {
+	handle := func(m *messagestore.Message, fails error) (outcome reservation.Outcome, err error) {
 		err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			once, err := reservation.New(messagestore.New(postgres.New(tx, config), nil), nil)
 			if err != nil {

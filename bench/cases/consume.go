@@ -89,7 +89,7 @@ func newOrder(streams []messagestore.StreamName) *order {
 }
 
 // Handle refuses a message that is not the next one of its stream.
-func (o *order) Handle(_ context.Context, m *messagestore.Recorded) error {
+func (o *order) Handle(_ context.Context, m *messagestore.Message) error {
 	next, known := o.next[m.Stream]
 	if !known || m.Position != *next {
 		return fmt.Errorf("%s: out of order", m)

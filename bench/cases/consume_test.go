@@ -11,7 +11,7 @@ import (
 func TestOrderRefusesWhatIsNotNext(t *testing.T) {
 	o := newOrder([]messagestore.StreamName{"account-1", "account-2"})
 	hand := func(stream messagestore.StreamName, position messagestore.Version) error {
-		return o.Handle(t.Context(), &messagestore.Recorded{Stream: stream, Position: position})
+		return o.Handle(t.Context(), &messagestore.Message{Stream: stream, Position: position})
 	}
 	require.NoError(t, hand("account-1", 0))
 	require.NoError(t, hand("account-2", 0))

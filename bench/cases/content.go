@@ -45,7 +45,7 @@ func newWriter(category messagestore.Category) *writer {
 
 // next returns the next message. Nothing is remembered of those before, so that whoever
 // was refused one can go on.
-func (w *writer) next() messagestore.Message {
+func (w *writer) next() messagestore.Envelope {
 	if w.version++; w.version >= perStream-1 {
 		w.id = uuid.Must(uuid.NewV7()).String()
 		w.stream, w.version = w.category.Stream(w.id), messagestore.NoStream
@@ -64,8 +64,8 @@ func (w *writer) write(ctx context.Context, s store) error {
 	return err
 }
 
-func message(id string, n int64) messagestore.Message {
-	return messagestore.Message{
+func message(id string, n int64) messagestore.Envelope {
+	return messagestore.Envelope{
 		ID: uuid.Must(uuid.NewV7()),
 		Body: transferred{
 			TransferID: id, AccountID: fmt.Sprintf("%08d", n%100_000_000), Counterpart: "CZ6508000000192000145399",
@@ -94,7 +94,7 @@ type metadata struct {
 }
 
 // encode does for the others the work that Dibs does in Write.
-func encode(stream messagestore.StreamName, expected messagestore.Version, m messagestore.Message) (r row, err error) {
+func encode(stream messagestore.StreamName, expected messagestore.Version, m messagestore.Envelope) (r row, err error) {
 	r = row{id: m.ID, stream: stream, position: int64(expected) + 1}
 	if r.data, err = json.Marshal(m.Body); err != nil {
 		return r, err

@@ -49,7 +49,7 @@ type listed struct {
 	messages map[uuid.UUID]bool
 }
 
-func (s *listed) write(_ context.Context, stream messagestore.StreamName, expected messagestore.Version, m messagestore.Message) (bool, error) {
+func (s *listed) write(_ context.Context, stream messagestore.StreamName, expected messagestore.Version, m messagestore.Envelope) (bool, error) {
 	s.streams[stream] = append(s.streams[stream], expected)
 	s.messages[m.ID] = true
 	return true, nil
@@ -85,6 +85,6 @@ func TestAWriterThatIsRefusedSaysSo(t *testing.T) {
 
 type refusing struct{ store }
 
-func (refusing) write(context.Context, messagestore.StreamName, messagestore.Version, messagestore.Message) (bool, error) {
+func (refusing) write(context.Context, messagestore.StreamName, messagestore.Version, messagestore.Envelope) (bool, error) {
 	return false, nil
 }

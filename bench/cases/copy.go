@@ -52,7 +52,7 @@ func newCopyStore(ctx context.Context, url string) (store, error) {
 	return s, nil
 }
 
-func (s *copyStore) write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, m messagestore.Message) (bool, error) {
+func (s *copyStore) write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, m messagestore.Envelope) (bool, error) {
 	r, err := encode(stream, expected, m)
 	if err != nil {
 		return false, err

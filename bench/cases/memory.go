@@ -75,7 +75,7 @@ func init() {
 // consumeAll hands all messages to a handler that counts them.
 func consumeAll(ctx context.Context, cell *measure.Cell, store *dibsStore, task memoryTask) error {
 	var handled atomic.Int64
-	c, err := consumer.New(store, rowsCategory, task.Name, consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+	c, err := consumer.New(store, rowsCategory, task.Name, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 		handled.Add(1)
 		return nil
 	}), nil)

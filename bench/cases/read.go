@@ -184,14 +184,14 @@ func openDibsReader(ctx context.Context, r *rows) (reader, error) {
 }
 
 func (r dibsReader) page(ctx context.Context, from int64, filter messagestore.Filter) (int, int64, error) {
-	page, err := r.CategoryPage(ctx, messagestore.CategoryQuery{
+	page, err := r.ReadCategoryPage(ctx, messagestore.CategoryQuery{
 		Category: rowsCategory, From: messagestore.GlobalPosition(from), Limit: pageSize, Filter: filter,
 	})
 	return len(page.Messages), int64(page.Next), err
 }
 
 func (r dibsReader) stream(ctx context.Context, stream messagestore.StreamName) (n int, err error) {
-	for _, err := range r.Stream(ctx, stream, 0) {
+	for _, err := range r.ReadStream(ctx, stream, 0) {
 		if err != nil {
 			return n, err
 		}

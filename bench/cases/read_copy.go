@@ -30,7 +30,7 @@ func openCopyReader(ctx context.Context, r *rows) (reader, error) {
 }
 
 func (r *copyReader) page(ctx context.Context, from int64, _ messagestore.Filter) (int, int64, error) {
-	d := &copyDecoder{messages: make([]messagestore.Recorded, 0, copyPage)}
+	d := &copyDecoder{messages: make([]messagestore.Message, 0, copyPage)}
 	// COPY takes no parameters.
 	_, err := r.conn.PgConn().CopyTo(ctx, d, fmt.Sprintf(`copy (
 		select id, stream_name, type, position, global_position, data, metadata, time from dibs.messages
@@ -55,7 +55,7 @@ func (r *copyReader) close() { _ = r.conn.Close(context.Background()) }
 // A copyDecoder makes messages of what COPY sends: one message of the protocol for each
 // row.
 type copyDecoder struct {
-	messages []messagestore.Recorded
+	messages []messagestore.Message
 	begun    bool
 	ended    bool
 }
@@ -120,7 +120,7 @@ func (d *copyDecoder) row(b []byte) ([]byte, error) {
 		}
 	}
 	number := func(i int) int64 { return int64(binary.BigEndian.Uint64(columns[i])) } //nolint:gosec // as it was written
-	d.messages = append(d.messages, messagestore.Recorded{
+	d.messages = append(d.messages, messagestore.Message{
 		ID:             [16]byte(columns[0]),
 		Stream:         messagestore.StreamName(columns[1]),
 		Type:           d.typeOf(columns[2]),

@@ -69,14 +69,14 @@ func TestCopyIsDecodedIntoMessages(t *testing.T) {
 	require.NoError(t, c.send(&d))
 
 	require.True(t, d.ended)
-	want := messagestore.Recorded{
+	want := messagestore.Message{
 		ID: id, Stream: "account-1", Type: "Transferred", Position: 3, GlobalPosition: 5,
 		Data: []byte(`{"amount":1}`), Metadata: messagestore.Metadata{CorrelationStream: "transfer-7"},
 		Time: time.Date(2000, time.January, 1, 0, 0, 1, 500_000_000, time.UTC),
 	}
 	second := want
 	second.GlobalPosition, second.Metadata = 6, messagestore.Metadata{}
-	require.Equal(t, []messagestore.Recorded{want, second}, d.messages)
+	require.Equal(t, []messagestore.Message{want, second}, d.messages)
 }
 
 func TestCopyThatIsNotWholeIsRefused(t *testing.T) {

@@ -121,7 +121,7 @@ func (r *rows) block() ([]row, error) {
 }
 
 // longMessage is a message whose data and metadata have 450 bytes together.
-func longMessage(stream messagestore.StreamName, n int64) messagestore.Message {
+func longMessage(stream messagestore.StreamName, n int64) messagestore.Envelope {
 	m := message(strings.TrimPrefix(string(stream), string(rowsCategory)+"-"), n)
 	body, _ := m.Body.(transferred)
 	body.Reference = "rent of the flat on the second floor for the month of November, as agreed in the contract of 1 May"

@@ -32,7 +32,7 @@ func TestRowsOfAStreamAlternateWithOthersAndAreInOrder(t *testing.T) {
 	o := newOrder(r.streams)
 	all := append(first, second...)
 	for i, m := range all {
-		require.NoError(t, o.Handle(t.Context(), &messagestore.Recorded{Stream: m.stream, Position: messagestore.Version(m.position)}))
+		require.NoError(t, o.Handle(t.Context(), &messagestore.Message{Stream: m.stream, Position: messagestore.Version(m.position)}))
 		if i > 0 {
 			require.NotEqual(t, m.stream, all[i-1].stream)
 		}

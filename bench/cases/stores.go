@@ -21,7 +21,7 @@ const messageDBConns = 32
 // A store writes one message at an expected version. It reports whether it was written;
 // a conflict is no error.
 type store interface {
-	write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, m messagestore.Message) (wrote bool, err error)
+	write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, m messagestore.Envelope) (wrote bool, err error)
 
 	// page returns how many messages a batch of 1000 of a category has, and where the
 	// next one begins.
@@ -60,7 +60,7 @@ func newDibsStore(ctx context.Context, url string) (store, error) {
 	return &dibsStore{messagestore.New(postgres.New(pool, nil), nil), pool}, nil
 }
 
-func (s *dibsStore) write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, m messagestore.Message) (bool, error) {
+func (s *dibsStore) write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, m messagestore.Envelope) (bool, error) {
 	_, err := s.Write(ctx, stream, expected, m)
 	if errors.Is(err, messagestore.ErrVersionConflict) {
 		return false, nil
@@ -69,7 +69,7 @@ func (s *dibsStore) write(ctx context.Context, stream messagestore.StreamName, e
 }
 
 func (s *dibsStore) page(ctx context.Context, category messagestore.Category, from int64) (n, next int64, err error) {
-	page, err := s.CategoryPage(ctx, messagestore.CategoryQuery{Category: category, From: messagestore.GlobalPosition(from), Limit: batchSize})
+	page, err := s.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: category, From: messagestore.GlobalPosition(from), Limit: batchSize})
 	return int64(len(page.Messages)), int64(page.Next), err
 }
 
@@ -97,7 +97,7 @@ func newMessageDBStore(ctx context.Context, url string) (store, error) {
 	return &messageDBStore{pool}, nil
 }
 
-func (s *messageDBStore) write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, m messagestore.Message) (bool, error) {
+func (s *messageDBStore) write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, m messagestore.Envelope) (bool, error) {
 	r, err := encode(stream, expected, m)
 	if err != nil {
 		return false, err

@@ -178,7 +178,7 @@ func dibsSender(store *messagestore.Store) func(context.Context, sent) error {
 
 func dibsListener(store *messagestore.Store) listener {
 	return func(ctx context.Context, hand func(json.RawMessage) error) error {
-		c, err := consumer.New(store, wakeCategory, "listener", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+		c, err := consumer.New(store, wakeCategory, "listener", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			return hand(m.Data)
 		}), &consumer.Config{PollInterval: wakePoll})
 		if err != nil {
@@ -315,7 +315,7 @@ func openWakeMessageDB(ctx context.Context, cell *measure.Cell, _ string) (strin
 		return nil
 	})
 	return url, func(ctx context.Context, m sent) error {
-		wrote, err := s.write(ctx, newKeyOf(wakeCategory), messagestore.NoStream, messagestore.Message{ID: newID(), Body: m})
+		wrote, err := s.write(ctx, newKeyOf(wakeCategory), messagestore.NoStream, messagestore.Envelope{ID: newID(), Body: m})
 		if err == nil && !wrote {
 			err = errors.New("a conflict in a stream of one message")
 		}
@@ -366,7 +366,7 @@ func idle(ctx context.Context, cell *measure.Cell) error {
 		if _, err := store.Write(ctx, newKeyOf(category), messagestore.NoStream, sent{}); err != nil {
 			return err
 		}
-		c, err := consumer.New(store, category, "idle", consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error {
+		c, err := consumer.New(store, category, "idle", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			if handled.Add(1) == idleConsumers {
 				close(all)
 			}

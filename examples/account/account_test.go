@@ -71,7 +71,7 @@ func (f fixture) consumer(store *messagestore.Store) *consumer.Consumer {
 func (f fixture) events(id string) ([]string, account.Account) {
 	f.t.Helper()
 	var types []string
-	for m, err := range f.Stream(f.t.Context(), account.Category.Stream(id), 0) {
+	for m, err := range f.ReadStream(f.t.Context(), account.Category.Stream(id), 0) {
 		require.NoError(f.t, err)
 		types = append(types, m.Type)
 	}
@@ -96,7 +96,7 @@ func TestOpenAndCloseAreIdempotentByState(t *testing.T) {
 
 func TestDepositIsKeptOnceForItsMessageID(t *testing.T) {
 	f := setup(t)
-	deposit := messagestore.Message{ID: uuid.Must(uuid.NewV7()), Body: account.Deposit{AccountID: "1", DepositID: "a", Amount: 500}}
+	deposit := messagestore.Envelope{ID: uuid.Must(uuid.NewV7()), Body: account.Deposit{AccountID: "1", DepositID: "a", Amount: 500}}
 	f.send("1", account.Open{AccountID: "1"}, deposit, deposit, deposit)
 
 	f.handle()
@@ -211,7 +211,7 @@ func TestUnknownCommandStopsTheConsumer(t *testing.T) {
 
 func TestEventsFollowTheirCommand(t *testing.T) {
 	f := setup(t)
-	open := messagestore.Message{Body: account.Open{AccountID: "1"}}
+	open := messagestore.Envelope{Body: account.Open{AccountID: "1"}}
 	open.Metadata.CorrelationStream = "branch-7"
 	f.send("1", open)
 

@@ -68,9 +68,9 @@ func (c *component) open(ctx context.Context, m handler.Message[Open]) error {
 		return err
 	}
 	if account.Open {
-		return c.ignore(m.Recorded)
+		return c.ignore(m.Message)
 	}
-	return c.write(ctx, m.Recorded, m.Body.AccountID, version,
+	return c.write(ctx, m.Message, m.Body.AccountID, version,
 		Opened{AccountID: m.Body.AccountID, Owner: m.Body.Owner, Processed: c.now()})
 }
 
@@ -84,9 +84,9 @@ func (c *component) deposit(ctx context.Context, m handler.Message[Deposit]) err
 		return err
 	}
 	if account.Processed(m.GlobalPosition) {
-		return c.ignore(m.Recorded)
+		return c.ignore(m.Message)
 	}
-	return c.write(ctx, m.Recorded, m.Body.AccountID, version,
+	return c.write(ctx, m.Message, m.Body.AccountID, version,
 		Deposited{AccountID: m.Body.AccountID, DepositID: m.Body.DepositID, Amount: m.Body.Amount, Processed: c.now(), Sequence: m.GlobalPosition})
 }
 
@@ -98,15 +98,15 @@ func (c *component) withdraw(ctx context.Context, m handler.Message[Withdraw]) e
 		return err
 	}
 	if account.Processed(m.GlobalPosition) {
-		return c.ignore(m.Recorded)
+		return c.ignore(m.Message)
 	}
 	if reason := refuse(account, m.Body.Amount); reason != "" {
-		return c.write(ctx, m.Recorded, m.Body.AccountID, version, WithdrawalRejected{
+		return c.write(ctx, m.Message, m.Body.AccountID, version, WithdrawalRejected{
 			AccountID: m.Body.AccountID, WithdrawalID: m.Body.WithdrawalID, Amount: m.Body.Amount,
 			Reason: reason, Processed: c.now(), Sequence: m.GlobalPosition,
 		})
 	}
-	return c.write(ctx, m.Recorded, m.Body.AccountID, version, Withdrawn{
+	return c.write(ctx, m.Message, m.Body.AccountID, version, Withdrawn{
 		AccountID: m.Body.AccountID, WithdrawalID: m.Body.WithdrawalID, Amount: m.Body.Amount,
 		Processed: c.now(), Sequence: m.GlobalPosition,
 	})
@@ -134,9 +134,9 @@ func (c *component) close(ctx context.Context, m handler.Message[Close]) error {
 		return err
 	}
 	if !account.Open || account.Closed {
-		return c.ignore(m.Recorded)
+		return c.ignore(m.Message)
 	}
-	return c.write(ctx, m.Recorded, m.Body.AccountID, version, Closed{AccountID: m.Body.AccountID, Processed: c.now()})
+	return c.write(ctx, m.Message, m.Body.AccountID, version, Closed{AccountID: m.Body.AccountID, Processed: c.now()})
 }
 
 // An invalidError is why a command can never be handled. The consumer parks it at
@@ -150,12 +150,12 @@ func (invalidError) Park() bool { return true }
 
 // write adds the event at the version that the decision was made on. If somebody
 // else was first it fails, and the consumer hands the command over again.
-func (c *component) write(ctx context.Context, cause *messagestore.Recorded, accountID string, version messagestore.Version, event messagestore.Body) error {
+func (c *component) write(ctx context.Context, cause *messagestore.Message, accountID string, version messagestore.Version, event messagestore.Body) error {
 	_, err := c.store.Write(ctx, Category.Stream(accountID), version, messagestore.Follow(cause, event))
 	return err
 }
 
-func (c *component) ignore(m *messagestore.Recorded) error {
+func (c *component) ignore(m *messagestore.Message) error {
 	c.config.Logger.Debug().Str("stream", string(m.Stream)).Int64("position", int64(m.Position)).Str("type", m.Type).Msg("ignored")
 	return nil
 }

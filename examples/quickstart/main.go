@@ -50,7 +50,7 @@ func main() {
 	mux := handler.New()
 	handler.On(mux, reservation.Inline(once, must(store.Atomic()), Deposit.Key,
 		func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
-			event := messagestore.Follow(m.Recorded, Deposited{m.Body.Amount})
+			event := messagestore.Follow(m.Message, Deposited{m.Body.Amount})
 			return []messagestore.StreamWrite{{
 				Stream: account.Stream(m.Body.AccountID), Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{event},
 			}}, nil
@@ -60,7 +60,7 @@ func main() {
 		log.Fatal(err)
 	}
 
-	for m, err := range store.Stream(ctx, account.Stream("123"), 0) {
+	for m, err := range store.ReadStream(ctx, account.Stream("123"), 0) {
 		fmt.Println(must(m, err), string(m.Data))
 	}
 }

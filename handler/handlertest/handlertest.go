@@ -52,16 +52,16 @@ type Config struct {
 // What a store would refuse fails t.
 func Message[T messagestore.Body](t testing.TB, body T, config *Config) handler.Message[T] {
 	t.Helper()
-	recorded := Recorded(t, body, config)
+	recorded := Stored(t, body, config)
 	decoded, err := messagestore.Decode[T](recorded)
 	if err != nil {
 		t.Fatalf("handlertest: %v", err)
 	}
-	return handler.Message[T]{Body: decoded, Recorded: recorded}
+	return handler.Message[T]{Body: decoded, Message: recorded}
 }
 
-// Recorded returns body as a consumer gets it. What a store would refuse fails t.
-func Recorded(t testing.TB, body messagestore.Body, config *Config) *messagestore.Recorded {
+// Stored returns body as a consumer gets it. What a store would refuse fails t.
+func Stored(t testing.TB, body messagestore.Body, config *Config) *messagestore.Message {
 	t.Helper()
 	var c Config
 	if config != nil {
@@ -71,7 +71,7 @@ func Recorded(t testing.TB, body messagestore.Body, config *Config) *messagestor
 		c.Stream = "test-1"
 	}
 	store := messagestore.New(memory.New(), nil)
-	_, err := store.Write(context.Background(), c.Stream, messagestore.NoStream, messagestore.Message{ID: c.ID, Body: body, Metadata: c.Metadata})
+	_, err := store.Write(context.Background(), c.Stream, messagestore.NoStream, messagestore.Envelope{ID: c.ID, Body: body, Metadata: c.Metadata})
 	if err != nil {
 		t.Fatalf("handlertest: %v", err)
 	}

@@ -39,7 +39,7 @@ func TestAMessageIsRecordedWhereTheConfigSays(t *testing.T) {
 	id := uuid.Must(uuid.NewV7())
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 
-	m := handlertest.Recorded(t, deposit{Amount: 10}, &handlertest.Config{
+	m := handlertest.Stored(t, deposit{Amount: 10}, &handlertest.Config{
 		Stream: "account:command-123", Position: 7, GlobalPosition: 70, ID: id, Time: at,
 		Metadata: messagestore.Metadata{CorrelationStream: "transfer-1"},
 	})

@@ -25,7 +25,7 @@ type Driver struct {
 }
 
 type message struct {
-	recorded *messagestore.Recorded
+	recorded *messagestore.Message
 	metadata []byte // as written
 }
 
@@ -133,7 +133,7 @@ func (d *Driver) add(a messagestore.Append) messagestore.Written {
 		d.last++
 		written.Version++
 		m := &message{
-			recorded: &messagestore.Recorded{
+			recorded: &messagestore.Message{
 				ID: r.ID, Stream: a.Stream, Position: written.Version, GlobalPosition: d.last, Time: now,
 				Type: r.Type, Data: slices.Clone(r.Data), Metadata: messagestore.ParseMetadata(r.Metadata),
 			},
@@ -149,7 +149,7 @@ func (d *Driver) add(a messagestore.Append) messagestore.Written {
 }
 
 // ReadStream implements [messagestore.Driver].
-func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]
 	defer d.mu.RUnlock()
 
 	all := d.streams[q.Stream]
-	var found []*messagestore.Recorded
+	var found []*messagestore.Message
 	if q.Backwards {
 		for i := min(q.From, messagestore.Version(len(all)-1)); i >= 0 && len(found) < q.Limit; i-- {
 			found = append(found, all[i].copy())
@@ -218,7 +218,7 @@ func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) 
 }
 
 // Last implements [messagestore.Driver].
-func (d *Driver) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Recorded, error) {
+func (d *Driver) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Message, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -241,26 +241,26 @@ func (d *Driver) Version(ctx context.Context, stream messagestore.StreamName) (m
 }
 
 // Find implements [messagestore.Driver].
-func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Recorded, error) {
+func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Message, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 
-	var found []*messagestore.Recorded
+	var found []*messagestore.Message
 	for _, id := range ids {
 		if m, ok := d.ids[id]; ok && m.recorded.Stream == stream {
 			found = append(found, m.copy())
 		}
 	}
-	slices.SortFunc(found, func(a, b *messagestore.Recorded) int { return int(a.Position - b.Position) })
+	slices.SortFunc(found, func(a, b *messagestore.Message) int { return int(a.Position - b.Position) })
 	return found, nil
 }
 
 // copy returns a message of the reader's own, so that one who writes to it harms
 // nobody else.
-func (m *message) copy() *messagestore.Recorded {
+func (m *message) copy() *messagestore.Message {
 	c := *m.recorded
 	c.Data = slices.Clone(c.Data)
 	c.Metadata = messagestore.ParseMetadata(m.metadata)

@@ -54,7 +54,7 @@ func (d *Driver) Report(ctx context.Context, q messagestore.ReportQuery) (messag
 	return report, nil
 }
 
-func keyOf(by []messagestore.ReportKey, m *messagestore.Recorded) (key [3]string) {
+func keyOf(by []messagestore.ReportKey, m *messagestore.Message) (key [3]string) {
 	for i, k := range by {
 		switch k {
 		case messagestore.ReportStream:

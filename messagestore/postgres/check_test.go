@@ -534,7 +534,7 @@ func TestConsumerStopsAtAServerThatMayLoseMessages(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
 	store := messagestore.New(postgres.New(pgtest.Connect(t, with(t, pgtest.URL(t), "synchronous_commit", "off", override, "off")), nil), nil)
-	handler := consumer.HandlerFunc(func(context.Context, *messagestore.Recorded) error { return nil })
+	handler := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
 	c, err := consumer.New(store, storetest.Category(t), "test", handler, nil)
 	require.NoError(t, err)
 
@@ -572,8 +572,8 @@ func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 	require.True(t, ok, "%v", err)
 	require.Equal(t, "25006", refused.Code)
 
-	handled := make(chan *messagestore.Recorded, 1)
-	c, err := consumer.New(messagestore.New(driver, nil), category, "test", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+	handled := make(chan *messagestore.Message, 1)
+	c, err := consumer.New(messagestore.New(driver, nil), category, "test", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		handled <- m
 		return nil
 	}), nil)

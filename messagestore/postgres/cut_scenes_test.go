@@ -107,7 +107,7 @@ func scenes() (all []scene) {
 func messages(c *attempt, stream string, expected messagestore.Version, n int) messagestore.Append {
 	a := messagestore.Append{Stream: c.category.Stream(stream), Expected: expected}
 	for range n {
-		a.Records = append(a.Records, messagestore.Record{ID: uuid.New(), Type: "Cut", Data: []byte(`{"n":1}`), Metadata: []byte(`{"by":"us"}`)})
+		a.Records = append(a.Records, messagestore.Encoded{ID: uuid.New(), Type: "Cut", Data: []byte(`{"n":1}`), Metadata: []byte(`{"by":"us"}`)})
 	}
 	return a
 }
@@ -209,7 +209,7 @@ func writeStreams(ctx context.Context, c *attempt, key string) []ended {
 
 func bodiesOf(a messagestore.Append) (bodies []messagestore.Body) {
 	for _, r := range a.Records {
-		bodies = append(bodies, messagestore.Message{ID: r.ID, Body: messagestore.Raw{Type: r.Type, Data: r.Data}})
+		bodies = append(bodies, messagestore.Envelope{ID: r.ID, Body: messagestore.Raw{Type: r.Type, Data: r.Data}})
 	}
 	return bodies
 }

@@ -328,7 +328,7 @@ func (m *matrix) ending(ctx context.Context, w ended) (string, error) {
 	case !ok:
 		return endedDefinite, nil
 	case !slices.EqualFunc(unknown.Writes, w.appends, func(u messagestore.UnknownWrite, a messagestore.Append) bool {
-		return u.Stream == a.Stream && slices.EqualFunc(u.IDs, a.Records, func(id uuid.UUID, r messagestore.Record) bool { return id == r.ID })
+		return u.Stream == a.Stream && slices.EqualFunc(u.IDs, a.Records, func(id uuid.UUID, r messagestore.Encoded) bool { return id == r.ID })
 	}):
 		return wrong("it was told of another's write")
 	case w.found == nil && there > 0:

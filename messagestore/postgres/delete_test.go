@@ -23,7 +23,7 @@ import (
 
 var erase = &postgres.DeleteOptions{EraseName: true}
 
-func decodeInto(t *testing.T, m *messagestore.Recorded, into any) {
+func decodeInto(t *testing.T, m *messagestore.Message, into any) {
 	t.Helper()
 	require.NoError(t, json.Unmarshal(m.Data, into))
 }
@@ -79,26 +79,26 @@ func TestAnErasedStreamHasNoNameAnyMore(t *testing.T) {
 	require.NoError(t, a.pool.QueryRow(t.Context(), "select count(*) from dibs.messages m where m::text like '%Ärger%'").Scan(&traces))
 	require.Zero(t, traces, "not in its records either")
 	var there []messagestore.StreamName
-	for m, err := range a.Category(t.Context(), a.category, 0, messagestore.Filter{}) {
+	for m, err := range a.ReadCategory(t.Context(), a.category, 0, messagestore.Filter{}) {
 		require.NoError(t, err)
 		there = append(there, m.Stream)
 	}
 	require.Equal(t, []messagestore.StreamName{digestStream(stream)}, there)
 
 	// Who knows the name is told what became of it, in every way of asking.
-	for _, m := range [][]*messagestore.Recorded{a.read(t, stream), last(t, a, stream)} {
+	for _, m := range [][]*messagestore.Message{a.read(t, stream), last(t, a, stream)} {
 		require.Len(t, m, 1)
 		require.True(t, m[0].IsTombstone())
 		require.Equal(t, messagestore.Version(3), m[0].Position)
 		require.Equal(t, stream, m[0].Stream)
 	}
-	for m, err := range a.StreamBackwards(t.Context(), stream, messagestore.EndOfStream) {
+	for m, err := range a.ReadStreamBackwards(t.Context(), stream, messagestore.EndOfStream) {
 		require.NoError(t, err)
 		require.True(t, m.IsTombstone())
 	}
 	_, err = a.LastOfType(t.Context(), stream, "Opened")
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
-	for _, err := range a.Stream(t.Context(), stream, 4) {
+	for _, err := range a.ReadStream(t.Context(), stream, 4) {
 		require.NoError(t, err)
 		require.Fail(t, "there is nothing after the tombstone")
 	}
@@ -111,11 +111,11 @@ func TestAnErasedStreamHasNoNameAnyMore(t *testing.T) {
 	require.True(t, again.Already)
 }
 
-func last(t *testing.T, a *archive, stream messagestore.StreamName) []*messagestore.Recorded {
+func last(t *testing.T, a *archive, stream messagestore.StreamName) []*messagestore.Message {
 	t.Helper()
 	m, err := a.Last(t.Context(), stream)
 	require.NoError(t, err)
-	return []*messagestore.Recorded{m}
+	return []*messagestore.Message{m}
 }
 
 // Whether the name is there or not, the stream goes on from its tombstone.
@@ -162,7 +162,7 @@ func TestADeletedStreamGoesOnAfterItsTombstone(t *testing.T) {
 					require.Equal(t, int64(batch), deleted.Messages)
 					require.Equal(t, written.Version+1, deleted.Version)
 					for i, body := range bodies { // the ids are free again
-						m := body.(messagestore.Message) //nolint:errcheck // it was made above
+						m := body.(messagestore.Envelope) //nolint:errcheck // it was made above
 						m.ID = uuid.Must(uuid.NewV7())
 						bodies[i] = m
 					}
@@ -365,7 +365,7 @@ func TestATombstoneKeepsWhatAReservationNeeds(t *testing.T) {
 	}
 	for _, again := range []bool{false, true} {
 		stream := a.category.Stream(fmt.Sprint("1+", again))
-		write(t, a.Store, stream, messagestore.NoStream, messagestore.Message{Body: opened().Body, Metadata: messagestore.Metadata{Local: local}}, opened())
+		write(t, a.Store, stream, messagestore.NoStream, messagestore.Envelope{Body: opened().Body, Metadata: messagestore.Metadata{Local: local}}, opened())
 		_, err := a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil)
 		require.NoError(t, err)
 		want := messagestore.Properties{

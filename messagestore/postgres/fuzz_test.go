@@ -94,12 +94,12 @@ func requireAgreement(t *testing.T, pool *pgxpool.Pool, stream, messageType, dat
 	in := postgres.New(tx, nil)
 
 	validate := messagestore.New(memory.New(), nil)
-	message := messagestore.Message{ID: uuid.New(), Body: messagestore.Raw{Type: messageType, Data: json.RawMessage(data)}}
+	message := messagestore.Envelope{ID: uuid.New(), Body: messagestore.Raw{Type: messageType, Data: json.RawMessage(data)}}
 	_, refused := validate.Write(t.Context(), messagestore.StreamName(stream), messagestore.AnyVersion, message)
 	if refused == nil {
 		refused = validMetadata(t, metadata, len(data))
 	}
-	a := messagestore.Append{Stream: messagestore.StreamName(stream), Expected: messagestore.AnyVersion, Records: []messagestore.Record{
+	a := messagestore.Append{Stream: messagestore.StreamName(stream), Expected: messagestore.AnyVersion, Records: []messagestore.Encoded{
 		{ID: message.ID, Type: messageType, Data: json.RawMessage(data), Metadata: json.RawMessage(metadata)},
 	}}
 	_, err = in.Append(t.Context(), a)

@@ -92,7 +92,7 @@ func (c *crowd) add(ctx context.Context, a messagestore.Append, answer func(mess
 }
 
 func record(stream messagestore.StreamName) messagestore.Append {
-	return messagestore.Append{Stream: stream, Expected: messagestore.AnyVersion, Records: []messagestore.Record{
+	return messagestore.Append{Stream: stream, Expected: messagestore.AnyVersion, Records: []messagestore.Encoded{
 		{ID: uuid.Must(uuid.NewV7()), Type: "Tested", Data: []byte("{}")},
 	}}
 }
@@ -700,7 +700,7 @@ func TestAGroupAnswersAsItsWritesWouldOneByOne(t *testing.T) {
 				stream := rapid.SampledFrom([]string{"1", "2", "3"}).Draw(r, "stream")
 				a := messagestore.Append{Stream: together.Stream(stream), Expected: messagestore.Version(rapid.Int64Range(-2, 5).Draw(r, "expected"))}
 				for range rapid.IntRange(1, 3).Draw(r, "messages") {
-					a.Records = append(a.Records, messagestore.Record{ID: uuid.New(), Type: "Tested", Data: []byte("{}")})
+					a.Records = append(a.Records, messagestore.Encoded{ID: uuid.New(), Type: "Tested", Data: []byte("{}")})
 				}
 				group[i] = a
 				twin := a

@@ -30,14 +30,14 @@ import (
 // metadata only the store looks at.
 func TestHostileCallsLeaveThePoolUsable(t *testing.T) {
 	t.Parallel()
-	record := func(change func(*messagestore.Record)) func(*messagestore.Append) {
+	record := func(change func(*messagestore.Encoded)) func(*messagestore.Append) {
 		return func(a *messagestore.Append) { change(&a.Records[len(a.Records)-1]) }
 	}
 	data := func(text string) func(*messagestore.Append) {
-		return record(func(r *messagestore.Record) { r.Data = []byte(text) })
+		return record(func(r *messagestore.Encoded) { r.Data = []byte(text) })
 	}
 	metadata := func(text string) func(*messagestore.Append) {
-		return record(func(r *messagestore.Record) { r.Metadata = []byte(text) })
+		return record(func(r *messagestore.Encoded) { r.Metadata = []byte(text) })
 	}
 	named := func(format string) func(*messagestore.Append) {
 		return func(a *messagestore.Append) {
@@ -63,13 +63,13 @@ func TestHostileCallsLeaveThePoolUsable(t *testing.T) {
 		"a surrogate in a name":                {named("%s-\xed\xa0\x80"), nil},
 		"an expected version of -3":            {func(a *messagestore.Append) { a.Expected = -3 }, messagestore.ErrInvalidExpectedVersion},
 		"the least expected version":           {func(a *messagestore.Append) { a.Expected = math.MinInt64 }, messagestore.ErrInvalidExpectedVersion},
-		"the nil id":                           {record(func(r *messagestore.Record) { r.ID = uuid.Nil }), messagestore.ErrInvalidID},
-		"a message without a type":             {record(func(r *messagestore.Record) { r.Type = "" }), messagestore.ErrInvalidType},
-		"a type that is too long":              {record(func(r *messagestore.Record) { r.Type = strings.Repeat("T", 256) }), messagestore.ErrInvalidType},
-		"a control character in a type":        {record(func(r *messagestore.Record) { r.Type = "T\x1b[31m" }), messagestore.ErrInvalidType},
-		"a type of the store's own":            {record(func(r *messagestore.Record) { r.Type = messagestore.TombstoneType }), messagestore.ErrInvalidType},
-		"a type that is not UTF-8":             {record(func(r *messagestore.Record) { r.Type = "T\xff" }), nil},
-		"an empty text for data":               {record(func(r *messagestore.Record) { r.Data = []byte{} }), nil},
+		"the nil id":                           {record(func(r *messagestore.Encoded) { r.ID = uuid.Nil }), messagestore.ErrInvalidID},
+		"a message without a type":             {record(func(r *messagestore.Encoded) { r.Type = "" }), messagestore.ErrInvalidType},
+		"a type that is too long":              {record(func(r *messagestore.Encoded) { r.Type = strings.Repeat("T", 256) }), messagestore.ErrInvalidType},
+		"a control character in a type":        {record(func(r *messagestore.Encoded) { r.Type = "T\x1b[31m" }), messagestore.ErrInvalidType},
+		"a type of the store's own":            {record(func(r *messagestore.Encoded) { r.Type = messagestore.TombstoneType }), messagestore.ErrInvalidType},
+		"a type that is not UTF-8":             {record(func(r *messagestore.Encoded) { r.Type = "T\xff" }), nil},
+		"an empty text for data":               {record(func(r *messagestore.Encoded) { r.Data = []byte{} }), nil},
 		"a number for data":                    {data(`1`), messagestore.ErrInvalidData},
 		"a list for data":                      {data(`[]`), messagestore.ErrInvalidData},
 		"null for data":                        {data(`null`), messagestore.ErrInvalidData},

@@ -26,7 +26,7 @@ func TestStreamWithoutIdentifierIsOneMembers(t *testing.T) {
 	for _, size := range []int{1, 2, 3, 64} {
 		var members []int
 		for member := range size {
-			for m, err := range store.Category(t.Context(), category, 0, messagestore.Filter{GroupSize: size, GroupMember: member}) {
+			for m, err := range store.ReadCategory(t.Context(), category, 0, messagestore.Filter{GroupSize: size, GroupMember: member}) {
 				require.NoError(t, err)
 				require.Equal(t, messagestore.StreamName(category), m.Stream)
 				members = append(members, member)

@@ -33,7 +33,7 @@ func holdCategory(t *testing.T, stream messagestore.StreamName) pgx.Tx {
 }
 
 func appendOne(stream messagestore.StreamName, expected messagestore.Version) messagestore.Append {
-	return messagestore.Append{Stream: stream, Expected: expected, Records: []messagestore.Record{
+	return messagestore.Append{Stream: stream, Expected: expected, Records: []messagestore.Encoded{
 		{ID: uuid.Must(uuid.NewV7()), Type: "Opened", Data: []byte(`{}`)},
 	}}
 }
@@ -385,7 +385,7 @@ func awaitEndOf(t *testing.T, backend uint32) {
 	}, patience, tick)
 }
 
-func canary() messagestore.Message {
+func canary() messagestore.Envelope {
 	m := opened()
 	m.Body = messagestore.Raw{Type: "Opened", Data: []byte(`{"name":"canary"}`)}
 	return m
@@ -402,7 +402,7 @@ func TestLostAnswerIsAnUnknownOutcome(t *testing.T) {
 			message := canary()
 			store := messagestore.New(postgres.New(pool, nil), nil)
 			write(t, store, stream, messagestore.NoStream, opened()) // so that the statement is prepared
-			a := messagestore.Append{Stream: stream, Expected: 0, Records: []messagestore.Record{{ID: message.ID, Type: "Opened", Data: []byte(`{"name":"canary"}`)}}}
+			a := messagestore.Append{Stream: stream, Expected: 0, Records: []messagestore.Encoded{{ID: message.ID, Type: "Opened", Data: []byte(`{"name":"canary"}`)}}}
 
 			met := cutCanary(proxy, written)
 			_, err := postgres.New(pool, nil).Append(t.Context(), a)
@@ -485,7 +485,7 @@ func TestWriteThatArrivesAfterItWasFoundMissingIsTurnedAway(t *testing.T) {
 	stream := category.Stream("1")
 	write(t, store, category.Stream("0"), messagestore.NoStream, opened()) // so that the statement is prepared
 	message := canary()
-	a := messagestore.Append{Stream: stream, Expected: messagestore.NoStream, Records: []messagestore.Record{{ID: message.ID, Type: "Opened", Data: []byte(`{"name":"canary"}`)}}}
+	a := messagestore.Append{Stream: stream, Expected: messagestore.NoStream, Records: []messagestore.Encoded{{ID: message.ID, Type: "Opened", Data: []byte(`{"name":"canary"}`)}}}
 	ctx, leave := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	backend := backendOf(t, pool)

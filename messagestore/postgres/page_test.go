@@ -36,7 +36,7 @@ func requirePagesEndEarly(t *testing.T, driver *postgres.Driver) {
 	}
 	q := messagestore.CategoryQuery{Category: category, Limit: messages}
 	for _, want := range []int{23, 23, 4} {
-		page, err := store.CategoryPage(t.Context(), q)
+		page, err := store.ReadCategoryPage(t.Context(), q)
 		require.NoError(t, err)
 		require.Len(t, page.Messages, want)
 		require.LessOrEqual(t, want*len(body.Data), pageBytes)
@@ -45,7 +45,7 @@ func requirePagesEndEarly(t *testing.T, driver *postgres.Driver) {
 		q.From = page.Next
 	}
 	n := messagestore.Version(0)
-	for m, err := range store.Category(t.Context(), category, 0, messagestore.Filter{}) {
+	for m, err := range store.ReadCategory(t.Context(), category, 0, messagestore.Filter{}) {
 		require.NoError(t, err)
 		require.Equal(t, n, m.Position)
 		n++

@@ -38,7 +38,7 @@ func TestEveryModeOfSendingMeansTheSame(t *testing.T) {
 			store := messagestore.New(postgres.New(pool, nil), nil)
 			category := storetest.Category(t)
 			stream := category.Stream("1")
-			message := messagestore.Message{
+			message := messagestore.Envelope{
 				ID: uuid.Must(uuid.NewV7()), Body: messagestore.Raw{Type: "Opened", Data: []byte(`{"a": "\"'\\ {,} $1", "n": 1.50}`)},
 				Metadata: messagestore.Metadata{CorrelationStream: "process-1"},
 			}
@@ -48,7 +48,7 @@ func TestEveryModeOfSendingMeansTheSame(t *testing.T) {
 			_, err := store.Write(t.Context(), stream, messagestore.NoStream, opened())
 			require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 
-			page, err := store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 10, Filter: messagestore.Filter{
+			page, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 10, Filter: messagestore.Filter{
 				Types: []string{"Opened", `a"b`}, Correlation: "process", GroupSize: 1,
 			}})
 			require.NoError(t, err)
@@ -87,7 +87,7 @@ func TestTimesAreTheSameInEveryDateStyle(t *testing.T) {
 
 		found, err := postgres.New(pool, nil).Find(t.Context(), stream, []uuid.UUID{message.ID})
 		require.NoError(t, err, where)
-		require.Equal(t, []*messagestore.Recorded{last}, found)
+		require.Equal(t, []*messagestore.Message{last}, found)
 		resolved, err := store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{{Stream: stream, IDs: []uuid.UUID{message.ID}}}})
 		require.NoError(t, err, where)
 		require.Len(t, resolved, 1)
@@ -102,9 +102,9 @@ func TestTimesAreTheSameInEveryDateStyle(t *testing.T) {
 			again, err := inside.Last(t.Context(), stream)
 			require.NoError(t, err, where)
 			require.Equal(t, last, again)
-			page, err := inside.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 10})
+			page, err := inside.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 10})
 			require.NoError(t, err, where)
-			require.Equal(t, []*messagestore.Recorded{last}, page.Messages)
+			require.Equal(t, []*messagestore.Message{last}, page.Messages)
 			reported, err := inside.Report(t.Context(), report)
 			require.NoError(t, err, where)
 			require.Equal(t, outside, reported)
@@ -300,11 +300,11 @@ func TestNothingReadsTheWholeTable(t *testing.T) {
 		_, err = store.LastOfType(t.Context(), stream, "Opened")
 		require.NoError(t, err)
 		for _, filter := range []messagestore.Filter{{}, {Types: []string{"Opened"}}, {GroupSize: 2}} {
-			for _, err := range store.Category(t.Context(), stream.Category(), 0, filter) {
+			for _, err := range store.ReadCategory(t.Context(), stream.Category(), 0, filter) {
 				require.NoError(t, err)
 			}
 		}
-		for _, err := range store.StreamBackwards(t.Context(), stream, messagestore.EndOfStream) {
+		for _, err := range store.ReadStreamBackwards(t.Context(), stream, messagestore.EndOfStream) {
 			require.NoError(t, err)
 		}
 		_, err = store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{{Stream: stream, IDs: []uuid.UUID{message.ID}}}})
@@ -331,7 +331,7 @@ func TestFilteredReaderAdvancesOverWhatItDoesNotWant(t *testing.T) {
 	driver := postgres.New(pool, &postgres.Config{Schema: schema})
 	q := messagestore.CategoryQuery{Category: "a", Limit: 10, Filter: messagestore.Filter{Types: []string{"Wanted"}}}
 	var nexts []messagestore.GlobalPosition
-	var wanted []*messagestore.Recorded
+	var wanted []*messagestore.Message
 	for more := true; more; {
 		page, err := driver.ReadCategory(t.Context(), q)
 		require.NoError(t, err)

@@ -13,7 +13,7 @@ import (
 )
 
 // ReadStream implements [messagestore.Driver].
-func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	r := &reading{sql: d.queries.readStream, args: []any{string(q.Stream), int64(q.From), q.Limit, q.Backwards}}
 	if q.From >= 0 && 1 <= q.Limit && q.Limit <= maxByView {
 		r.view, r.viewArgs = d.queries.viewStream, []any{string(q.Stream), int64(q.From), q.Limit}
@@ -63,7 +63,7 @@ func filterArgs(f messagestore.Filter) (types []string, correlation *string, siz
 }
 
 // Last implements [messagestore.Driver].
-func (d *Driver) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Recorded, error) {
+func (d *Driver) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Message, error) {
 	var ofType *string
 	if messageType != "" {
 		ofType = &messageType
@@ -92,12 +92,12 @@ func (d *Driver) Version(ctx context.Context, stream messagestore.StreamName) (m
 
 // Find implements [messagestore.Driver]. Over a pool it asks on another connection
 // than the one that a write was lost on.
-func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Recorded, error) {
+func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Message, error) {
 	wanted := make([]pgtype.UUID, len(ids))
 	for i, id := range ids {
 		wanted[i] = pgtype.UUID{Bytes: id, Valid: true}
 	}
-	var found []*messagestore.Recorded
+	var found []*messagestore.Message
 	err := d.with(ctx, func(db DB) error {
 		if d.inTransaction(db) {
 			return d.failed(d.read(ctx, db, d.queries.find, []any{string(stream), wanted}, into(&found)))
@@ -138,7 +138,7 @@ func rollBack(ctx context.Context, tx pgx.Tx) {
 	_ = tx.Rollback(ctx) // or it is over
 }
 
-func into(found *[]*messagestore.Recorded) func(pgx.Rows) error {
+func into(found *[]*messagestore.Message) func(pgx.Rows) error {
 	var r rowReader
 	return func(rows pgx.Rows) error {
 		m, _, err := r.row(rows)

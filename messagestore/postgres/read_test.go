@@ -167,7 +167,7 @@ func TestMessagesAreTheSameInWhateverFormatTheyCome(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
 	store := messagestore.New(postgres.New(pool, &postgres.Config{Schema: schema}), nil)
-	full := messagestore.Message{ID: uuid.New(), Body: messagestore.Raw{Type: "Opened", Data: json.RawMessage(`{"a": "é\n", "b":[1.10]}`)}, Metadata: messagestore.Metadata{
+	full := messagestore.Envelope{ID: uuid.New(), Body: messagestore.Raw{Type: "Opened", Data: json.RawMessage(`{"a": "é\n", "b":[1.10]}`)}, Metadata: messagestore.Metadata{
 		CausationStream: "b-1", CausationPosition: 3, CausationGlobalPosition: 4, Properties: messagestore.Properties{"n": json.Number("1.10")},
 	}}
 	_, err := store.Write(t.Context(), "a-1", messagestore.NoStream, full, messagestore.Raw{Type: "Closed", Data: json.RawMessage(`{}`)})
@@ -185,12 +185,12 @@ func TestMessagesAreTheSameInWhateverFormatTheyCome(t *testing.T) {
 	require.NoError(t, err)
 
 	type answers struct {
-		one, two, none, found []*messagestore.Recorded
-		last                  *messagestore.Recorded
+		one, two, none, found []*messagestore.Message
+		last                  *messagestore.Message
 		pages                 []messagestore.CategoryPage
 	}
 	read := func(d messagestore.Driver) (a answers) {
-		for stream, into := range map[messagestore.StreamName]*[]*messagestore.Recorded{"a-1": &a.one, "a-2": &a.two, "a-none": &a.none} {
+		for stream, into := range map[messagestore.StreamName]*[]*messagestore.Message{"a-1": &a.one, "a-2": &a.two, "a-none": &a.none} {
 			var err error
 			*into, err = d.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, Limit: 10})
 			require.NoError(t, err)
@@ -216,9 +216,9 @@ func TestMessagesAreTheSameInWhateverFormatTheyCome(t *testing.T) {
 	require.Equal(t, full.Metadata, first[0].Metadata)
 	require.JSONEq(t, `{"a": "é\n", "b":[1.10]}`, string(first[0].Data))
 	require.WithinDuration(t, time.Now(), first[0].Time, time.Hour)
-	require.Equal(t, &messagestore.Recorded{ID: odd, Stream: "a-1", Position: 2, GlobalPosition: first[2].GlobalPosition}, first[2])
+	require.Equal(t, &messagestore.Message{ID: odd, Stream: "a-1", Position: 2, GlobalPosition: first[2].GlobalPosition}, first[2])
 	require.Equal(t, time.Date(0, 1, 1, 0, 0, 0, 1000, time.UTC), second[1].Time)
-	require.Equal(t, &messagestore.Recorded{
+	require.Equal(t, &messagestore.Message{
 		ID: second[2].ID, Stream: "a-2", Position: 2, GlobalPosition: second[1].GlobalPosition + 1, Time: time.Date(2026, 1, 2, 1, 4, 5, 678_901_000, time.UTC), Type: "Opened",
 	}, second[2])
 
@@ -305,8 +305,8 @@ func TestMessagesShareNothing(t *testing.T) {
 	require.Equal(t, before, fmt.Sprintf("%+v", values(page.Messages)))
 }
 
-func values(messages []*messagestore.Recorded) []messagestore.Recorded {
-	all := make([]messagestore.Recorded, len(messages))
+func values(messages []*messagestore.Message) []messagestore.Message {
+	all := make([]messagestore.Message, len(messages))
 	for i, m := range messages {
 		all[i] = *m
 	}

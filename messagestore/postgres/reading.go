@@ -92,7 +92,7 @@ func (r *reading) take(columns [][]byte) error {
 	return r.add(m, more)
 }
 
-func (r *reading) add(m *messagestore.Recorded, more bool) error {
+func (r *reading) add(m *messagestore.Message, more bool) error {
 	page := &r.found
 	switch r.held += len(m.Data); {
 	case m.Stream == "": // the last row of a category

@@ -61,10 +61,10 @@ func TestReaderReadsAndCannotWrite(t *testing.T) {
 	require.Equal(t, messagestore.Version(0), last.Position)
 	_, err = reader.Version(t.Context(), stream)
 	require.NoError(t, err)
-	for _, err := range reader.Stream(t.Context(), stream, 0) {
+	for _, err := range reader.ReadStream(t.Context(), stream, 0) {
 		require.NoError(t, err)
 	}
-	for _, err := range reader.Category(t.Context(), stream.Category(), 0, messagestore.Filter{Types: []string{"Opened"}}) {
+	for _, err := range reader.ReadCategory(t.Context(), stream.Category(), 0, messagestore.Filter{Types: []string{"Opened"}}) {
 		require.NoError(t, err)
 	}
 }
@@ -125,7 +125,7 @@ func TestSessionOfTheCallerHijacksNothing(t *testing.T) {
 	require.True(t, again.Duplicate)
 	_, err = store.Write(t.Context(), stream, messagestore.NoStream, opened(), opened())
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-	page, err := store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 10})
+	page, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 10})
 	require.NoError(t, err)
 	require.Len(t, page.Messages, 1)
 	for _, name := range []string{"a-\u0001", "a-\u200b", "a-1 ", "a-", "a", " a-1"} {

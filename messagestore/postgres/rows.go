@@ -44,7 +44,7 @@ type rowReader struct {
 // row returns the message in a row, and in one of a category whether there is more. A
 // row that is no message, a category's last, has no stream. Its data are the marks of a
 // page with a filter.
-func (r *rowReader) row(rows pgx.Rows) (*messagestore.Recorded, bool, error) {
+func (r *rowReader) row(rows pgx.Rows) (*messagestore.Message, bool, error) {
 	if !r.seen {
 		r.seen, r.direct = true, isDirect(rows.FieldDescriptions())
 	}
@@ -69,14 +69,14 @@ func isDirect(fields []pgconn.FieldDescription) bool {
 }
 
 // decode reads what a row mostly is, and leaves the rest to scan.
-func (r *rowReader) decode(values [][]byte) (m *messagestore.Recorded, more, ok bool) {
+func (r *rowReader) decode(values [][]byte) (m *messagestore.Message, more, ok bool) {
 	if len(values) < len(messageColumns)-1 { // fewer than the server has announced
 		return nil, false, false
 	}
 	id, stream, messageType, data, metadata := values[0], values[1], values[2], values[5], values[6]
 	position, global, at := values[3], values[4], values[7]
 	if len(stream) == 0 && len(values) == len(messageColumns) && len(global) == 8 && len(values[8]) == 1 {
-		return &messagestore.Recorded{GlobalPosition: messagestore.GlobalPosition(binary.BigEndian.Uint64(global)), Data: slices.Clone(data)}, values[8][0] == 1, true
+		return &messagestore.Message{GlobalPosition: messagestore.GlobalPosition(binary.BigEndian.Uint64(global)), Data: slices.Clone(data)}, values[8][0] == 1, true
 	}
 	if len(id) != 16 || len(stream) == 0 || len(position) != 8 || len(global) != 8 || len(at) != 8 {
 		return nil, false, false
@@ -88,7 +88,7 @@ func (r *rowReader) decode(values [][]byte) (m *messagestore.Recorded, more, ok 
 	// One string for both, of which the message has parts.
 	r.text = append(append(r.text[:0], stream...), metadata...)
 	text := string(r.text)
-	m = &messagestore.Recorded{
+	m = &messagestore.Message{
 		ID:             [16]byte(id),
 		Stream:         messagestore.StreamName(text[:len(stream)]),
 		Position:       messagestore.Version(binary.BigEndian.Uint64(position)),
@@ -139,8 +139,8 @@ func (r *rowReader) typeName(name []byte) string {
 
 // scan reads a row in whatever formats it comes in: where the connection cannot be had,
 // all may be text.
-func scan(rows pgx.Rows) (*messagestore.Recorded, bool, error) {
-	var m messagestore.Recorded
+func scan(rows pgx.Rows) (*messagestore.Message, bool, error) {
+	var m messagestore.Message
 	var id pgtype.UUID
 	var stream, messageType pgtype.Text
 	var position pgtype.Int8

@@ -51,8 +51,8 @@ func eachLevel(t *testing.T, test func(t *testing.T, level pgx.TxIsoLevel, tx pg
 	}
 }
 
-func opened() messagestore.Message {
-	return messagestore.Message{ID: uuid.Must(uuid.NewV7()), Body: messagestore.Raw{Type: "Opened", Data: []byte(`{"name":"Ann"}`)}}
+func opened() messagestore.Envelope {
+	return messagestore.Envelope{ID: uuid.Must(uuid.NewV7()), Body: messagestore.Raw{Type: "Opened", Data: []byte(`{"name":"Ann"}`)}}
 }
 
 func write(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) messagestore.Written {
@@ -169,7 +169,7 @@ func TestCheckMeetsWhatTheTransactionCannotSee(t *testing.T) {
 func TestTransactionTooOldToTellIsASerializationFailure(t *testing.T) {
 	t.Parallel()
 	again := opened()
-	for name, message := range map[string]messagestore.Message{"any version": opened(), "same id": again} {
+	for name, message := range map[string]messagestore.Envelope{"any version": opened(), "same id": again} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			eachLevel(t, func(t *testing.T, level pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {

@@ -38,9 +38,9 @@ func newArchive(t *testing.T) *archive {
 	return &archive{messagestore.New(postgres.New(pool, nil), nil), pool, postgres.NewAdmin(pool, nil), storetest.Category(t)}
 }
 
-func (a *archive) fill(t *testing.T, stream messagestore.StreamName, messages int) []messagestore.Message {
+func (a *archive) fill(t *testing.T, stream messagestore.StreamName, messages int) []messagestore.Envelope {
 	t.Helper()
-	var all []messagestore.Message
+	var all []messagestore.Envelope
 	var bodies []messagestore.Body
 	for range messages {
 		m := opened()
@@ -50,10 +50,10 @@ func (a *archive) fill(t *testing.T, stream messagestore.StreamName, messages in
 	return all
 }
 
-func (a *archive) read(t *testing.T, stream messagestore.StreamName) []*messagestore.Recorded {
+func (a *archive) read(t *testing.T, stream messagestore.StreamName) []*messagestore.Message {
 	t.Helper()
-	var all []*messagestore.Recorded
-	for m, err := range a.Stream(t.Context(), stream, 0) {
+	var all []*messagestore.Message
+	for m, err := range a.ReadStream(t.Context(), stream, 0) {
 		require.NoError(t, err)
 		all = append(all, m)
 	}
@@ -256,7 +256,7 @@ func TestAReservationIsNotTrimmed(t *testing.T) {
 	a := newArchive(t)
 	stream := a.category.Stream("1")
 	write(t, a.Store, stream, messagestore.NoStream,
-		messagestore.Message{Body: opened().Body, Metadata: messagestore.Metadata{Local: messagestore.Properties{"reservedDigest": "abc"}}}, opened())
+		messagestore.Envelope{Body: opened().Body, Metadata: messagestore.Metadata{Local: messagestore.Properties{"reservedDigest": "abc"}}}, opened())
 
 	trimmed, err := a.admin.Trim(t.Context(), stream, &postgres.TrimOptions{Keep: 1, MinAge: postgres.AnyAge})
 

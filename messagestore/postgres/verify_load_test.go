@@ -92,7 +92,7 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 		_, err = reserver.Reserve(ctx, source, fmt.Sprint(n/2))
 		return err
 	})
-	handled := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+	handled := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		if m.GlobalPosition%50 == 0 {
 			return errors.New("no")
 		}

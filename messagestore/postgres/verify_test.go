@@ -71,7 +71,7 @@ func (v *verified) write(t *testing.T, stream messagestore.StreamName, bodies ..
 	require.NoError(t, err)
 }
 
-func (v *verified) reserve(t *testing.T, source *messagestore.Recorded, config *reservation.Config) {
+func (v *verified) reserve(t *testing.T, source *messagestore.Message, config *reservation.Config) {
 	t.Helper()
 	reserver, err := reservation.New(v.store, config)
 	require.NoError(t, err)
@@ -91,7 +91,7 @@ func (v *verified) healthy(t *testing.T) {
 	require.NoError(t, err)
 	v.reserve(t, first, nil)
 	v.reserve(t, first, &reservation.Config{Category: "account:reserved", From: "account:command", Name: "billing"})
-	page, err := v.store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1})
+	page, err := v.store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1})
 	require.NoError(t, err)
 	v.write(t, "account:position-accounts", body{"Resized", fields{"size": 1, "start": 0}}, body{"Resized", fields{"size": 2, "start": 2, "after": page.Last.ID}})
 	v.write(t, "account:position-accounts+0+0", body{"Recorded", fields{"position": 1}}, body{"Recorded", fields{"position": 3, "after": uuid.New()}}) // and given up

@@ -149,8 +149,8 @@ func FuzzAnswerOfAGroupIsAboutEachOfItsWrites(f *testing.F) {
 			return
 		}
 		group := []*ticket{
-			{append: messagestore.Append{Records: make([]messagestore.Record, one)}},
-			{append: messagestore.Append{Records: make([]messagestore.Record, two)}},
+			{append: messagestore.Append{Records: make([]messagestore.Encoded, one)}},
+			{append: messagestore.Append{Records: make([]messagestore.Encoded, two)}},
 		}
 		if a.check(group) != nil {
 			return
@@ -172,11 +172,11 @@ func FuzzParametersOfAGroupAreReadByPgx(f *testing.F) {
 	f.Add("a-1", "b-2", "Opened", "T\x00", []byte(`{}`), []byte(`{"a":1}`), int64(-2), int64(math.MaxInt64), true)
 	f.Add("", "\xff", "", "", []byte{}, []byte(nil), int64(math.MinInt64), int64(0), false)
 	f.Fuzz(func(t *testing.T, one, two, type1, type2 string, data, metadata []byte, expected, fence int64, notify bool) {
-		write := func(stream string, records ...messagestore.Record) *ticket {
+		write := func(stream string, records ...messagestore.Encoded) *ticket {
 			return &ticket{append: messagestore.Append{Stream: messagestore.StreamName(stream), Expected: messagestore.Version(expected), Records: records}, fences: []int64{fence}}
 		}
-		record := func(n byte, messageType string, metadata []byte) messagestore.Record {
-			return messagestore.Record{ID: uuid.UUID{15: n}, Type: messageType, Data: data, Metadata: metadata}
+		record := func(n byte, messageType string, metadata []byte) messagestore.Encoded {
+			return messagestore.Encoded{ID: uuid.UUID{15: n}, Type: messageType, Data: data, Metadata: metadata}
 		}
 		group := []*ticket{write(one, record(1, type1, metadata), record(2, type2, nil)), write(two, record(3, type2, metadata))}
 		parameters := eachParameters(&encoder{}, group, notify)
@@ -248,7 +248,7 @@ func FuzzRowIsReadAsPgxReadsIt(f *testing.F) {
 			var b pgtype.Bool
 			scan(8, &b)
 			require.Equal(t, b.Bool, hasMore)
-			require.Equal(t, &messagestore.Recorded{GlobalPosition: m.GlobalPosition, Data: json.RawMessage(values[5])}, m)
+			require.Equal(t, &messagestore.Message{GlobalPosition: m.GlobalPosition, Data: json.RawMessage(values[5])}, m)
 			return
 		}
 		var u pgtype.UUID
@@ -257,7 +257,7 @@ func FuzzRowIsReadAsPgxReadsIt(f *testing.F) {
 		scan(0, &u)
 		scan(3, &v)
 		scan(7, &when)
-		want := &messagestore.Recorded{
+		want := &messagestore.Message{
 			ID: u.Bytes, Stream: messagestore.StreamName(values[1]), Position: messagestore.Version(v.Int64), GlobalPosition: messagestore.GlobalPosition(g.Int64),
 			Type: string(values[2]), Data: json.RawMessage(values[5]), Metadata: messagestore.ParseMetadata(values[6]), Time: m.Time,
 		}
@@ -322,7 +322,7 @@ func FuzzWhatTheServerSaysIsOneOfThreeOutcomes(f *testing.F) {
 		require.Equal(t, severity == "ERROR" && !ends, definite(said))
 
 		id := uuid.New()
-		err := New(nil, nil).writeFailed(said, []messagestore.Append{{Stream: "a-1", Records: []messagestore.Record{{ID: id}}}})
+		err := New(nil, nil).writeFailed(said, []messagestore.Append{{Stream: "a-1", Records: []messagestore.Encoded{{ID: id}}}})
 
 		unknown, isUnknown := errors.AsType[*messagestore.OutcomeUnknownError](err)
 		require.Equal(t, !definite(said), isUnknown)

@@ -196,7 +196,7 @@ func (b *batch) earlier(ctx context.Context, db queryer) ([]messagestore.Written
 				first = conflict
 			}
 			follows := len(w.IDs) == 0 || m.Position == w.Version+1
-			if differs == nil && (!follows || m.Stream != a.Stream || !messagestore.SameRecord(m.Recorded, m.metadata, r)) {
+			if differs == nil && (!follows || m.Stream != a.Stream || !messagestore.SameRecord(m.Message, m.metadata, r)) {
 				differs = conflict
 			}
 			w.Version, w.GlobalPosition = m.Position, m.GlobalPosition
@@ -217,15 +217,15 @@ func (b *batch) earlier(ctx context.Context, db queryer) ([]messagestore.Written
 // settle returns those of a stream's messages that have one of the ids. It runs in
 // a transaction that can write, so nothing else is under way. If one is missing,
 // it makes sure that it stays so.
-func settle(ctx context.Context, db queryer, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Recorded, error) {
-	var all []*messagestore.Recorded
+func settle(ctx context.Context, db queryer, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Message, error) {
+	var all []*messagestore.Message
 	for _, id := range ids {
 		found, err := query(ctx, db, byIDSQL, id[:])
 		if err != nil {
 			return nil, err
 		}
 		if len(found) > 0 && found[0].Stream == stream {
-			all = append(all, found[0].Recorded)
+			all = append(all, found[0].Message)
 		}
 	}
 	if len(all) < len(ids) {
@@ -233,7 +233,7 @@ func settle(ctx context.Context, db queryer, stream messagestore.StreamName, ids
 			return nil, err
 		}
 	}
-	slices.SortFunc(all, func(a, b *messagestore.Recorded) int { return int(a.Position - b.Position) })
+	slices.SortFunc(all, func(a, b *messagestore.Message) int { return int(a.Position - b.Position) })
 	return all, nil
 }
 

@@ -98,7 +98,7 @@ func appendOf(stream messagestore.StreamName, expected messagestore.Version, mes
 		if err != nil {
 			panic(err)
 		}
-		a.Records = append(a.Records, messagestore.Record{
+		a.Records = append(a.Records, messagestore.Encoded{
 			ID: id, Type: "Deposited", Data: []byte(`{"account": "123", "amount": 10.00, "note": "the first of many"}`),
 			Metadata: []byte(`{"properties":{"user":"ann"}}`),
 		})

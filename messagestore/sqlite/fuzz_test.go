@@ -45,7 +45,7 @@ func FuzzAFileKeepsWhatMemoryKeeps(f *testing.F) {
 	require.NoError(f, err)
 	f.Cleanup(func() { require.NoError(f, driver.Close()) })
 	f.Fuzz(func(t *testing.T, stream, messageType, data, correlation, property string) {
-		m := messagestore.Message{
+		m := messagestore.Envelope{
 			ID: uuid.New(), Body: messagestore.Raw{Type: messageType, Data: json.RawMessage(data)},
 			Metadata: messagestore.Metadata{CorrelationStream: messagestore.StreamName(correlation), Properties: messagestore.Properties{property: property}},
 		}

@@ -254,11 +254,11 @@ func TestKilledWritersLoseNothingThatWasAcknowledged(t *testing.T) {
 	}
 
 	driver := open(t, path, nil)
-	recorded := map[uuid.UUID]*messagestore.Recorded{}
-	batches := map[uuid.UUID][]*messagestore.Recorded{}
+	recorded := map[uuid.UUID]*messagestore.Message{}
+	batches := map[uuid.UUID][]*messagestore.Message{}
 	next := map[messagestore.StreamName]messagestore.Version{}
 	global := messagestore.GlobalPosition(0)
-	for m, err := range messagestore.New(driver, nil).Category(t.Context(), category, 0, messagestore.Filter{}) {
+	for m, err := range messagestore.New(driver, nil).ReadCategory(t.Context(), category, 0, messagestore.Filter{}) {
 		require.NoError(t, err)
 		require.Equal(t, next[m.Stream], m.Position, m)
 		require.Greater(t, m.GlobalPosition, global)

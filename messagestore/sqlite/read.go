@@ -20,7 +20,7 @@ type reader interface {
 }
 
 // ReadStream implements [messagestore.Driver].
-func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	statement := streamSQL
 	if q.Backwards {
 		statement = streamBackwardsSQL
@@ -118,8 +118,8 @@ func filterArgs(f messagestore.Filter) (types, correlation, size, member any) {
 }
 
 // Last implements [messagestore.Driver].
-func (d *Driver) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Recorded, error) {
-	var found []*messagestore.Recorded
+func (d *Driver) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Message, error) {
+	var found []*messagestore.Message
 	var err error
 	if messageType == "" {
 		found, err = d.query(ctx, streamBackwardsSQL, string(stream), int64(messagestore.EndOfStream), 1)
@@ -146,7 +146,7 @@ func (d *Driver) Version(ctx context.Context, stream messagestore.StreamName) (m
 	return v, explain(err)
 }
 
-func (d *Driver) query(ctx context.Context, statement string, args ...any) ([]*messagestore.Recorded, error) {
+func (d *Driver) query(ctx context.Context, statement string, args ...any) ([]*messagestore.Message, error) {
 	var found []message
 	err := d.reads.read(ctx, func(ctx context.Context, db queryer) error {
 		var err error
@@ -158,17 +158,17 @@ func (d *Driver) query(ctx context.Context, statement string, args ...any) ([]*m
 
 // A message is a recorded one with its metadata as written.
 type message struct {
-	*messagestore.Recorded
+	*messagestore.Message
 	metadata json.RawMessage
 }
 
-func recorded(messages []message) []*messagestore.Recorded {
+func recorded(messages []message) []*messagestore.Message {
 	if len(messages) == 0 {
 		return nil
 	}
-	all := make([]*messagestore.Recorded, len(messages))
+	all := make([]*messagestore.Message, len(messages))
 	for i, m := range messages {
-		all[i] = m.Recorded
+		all[i] = m.Message
 	}
 	return all
 }
@@ -181,7 +181,7 @@ func query(ctx context.Context, db queryer, statement string, args ...any) ([]me
 	defer rows.Close()
 	var found []message
 	for rows.Next() {
-		m := message{Recorded: new(messagestore.Recorded)}
+		m := message{Message: new(messagestore.Message)}
 		var id []byte
 		var micros int64
 		if err := rows.Scan(&m.GlobalPosition, &m.Stream, &m.Position, &m.Type, (*[]byte)(&m.Data), (*[]byte)(&m.metadata), &id, &micros); err != nil {

@@ -116,8 +116,8 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 }
 
 // Find implements [messagestore.Driver].
-func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Recorded, error) {
-	var found []*messagestore.Recorded
+func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Message, error) {
+	var found []*messagestore.Message
 	err := d.writes.do(ctx, &job{
 		run: func(ctx context.Context, db queryer) error {
 			var err error

@@ -480,7 +480,7 @@ func TestCloseDuringLoadLosesNothingThatWasAcknowledged(t *testing.T) {
 		require.ErrorIs(t, err, sqlite.ErrClosed)
 	}
 	recorded := map[any]bool{}
-	for m, err := range messagestore.New(open(t, path, nil), nil).Stream(t.Context(), "account-1", 0) {
+	for m, err := range messagestore.New(open(t, path, nil), nil).ReadStream(t.Context(), "account-1", 0) {
 		require.NoError(t, err)
 		recorded[m.ID] = true
 	}

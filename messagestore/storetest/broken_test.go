@@ -162,11 +162,11 @@ type driver struct {
 	messagestore.AtomicDriver
 	append       func(context.Context, messagestore.Append) (messagestore.Written, error)
 	appendAll    func(context.Context, []messagestore.Append) ([]messagestore.Written, error)
-	readStream   func(context.Context, messagestore.StreamQuery) ([]*messagestore.Recorded, error)
+	readStream   func(context.Context, messagestore.StreamQuery) ([]*messagestore.Message, error)
 	readCategory func(context.Context, messagestore.CategoryQuery) (messagestore.CategoryPage, error)
-	last         func(context.Context, messagestore.StreamName, string) (*messagestore.Recorded, error)
+	last         func(context.Context, messagestore.StreamName, string) (*messagestore.Message, error)
 	version      func(context.Context, messagestore.StreamName) (messagestore.Version, error)
-	find         func(context.Context, messagestore.StreamName, []uuid.UUID) ([]*messagestore.Recorded, error)
+	find         func(context.Context, messagestore.StreamName, []uuid.UUID) ([]*messagestore.Message, error)
 	report       func(context.Context, messagestore.ReportQuery) (messagestore.Report, error)
 	categories   func(context.Context, string) ([]messagestore.Category, error)
 	count        func(context.Context, messagestore.CategoryQuery) (int64, error)
@@ -187,7 +187,7 @@ func (d *driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 	return d.AtomicDriver.AppendAll(ctx, appends)
 }
 
-func (d *driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Recorded, error) {
+func (d *driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	if d.readStream != nil {
 		return d.readStream(ctx, q)
 	}
@@ -201,7 +201,7 @@ func (d *driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery)
 	return d.AtomicDriver.ReadCategory(ctx, q)
 }
 
-func (d *driver) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Recorded, error) {
+func (d *driver) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Message, error) {
 	if d.last != nil {
 		return d.last(ctx, stream, messageType)
 	}
@@ -215,7 +215,7 @@ func (d *driver) Version(ctx context.Context, stream messagestore.StreamName) (m
 	return d.AtomicDriver.Version(ctx, stream)
 }
 
-func (d *driver) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Recorded, error) {
+func (d *driver) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Message, error) {
 	if d.find != nil {
 		return d.find(ctx, stream, ids)
 	}

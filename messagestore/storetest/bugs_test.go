@@ -20,7 +20,7 @@ import (
 
 type (
 	written  = messagestore.Written
-	recorded = messagestore.Recorded
+	recorded = messagestore.Message
 	category = messagestore.CategoryPage
 )
 
@@ -122,7 +122,7 @@ var batchBugs = []bug{
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 			all := written{Stream: a.Stream, Duplicate: true}
 			for i, r := range a.Records {
-				one := messagestore.Append{Stream: a.Stream, Expected: messagestore.AnyVersion, Records: []messagestore.Record{r}}
+				one := messagestore.Append{Stream: a.Stream, Expected: messagestore.AnyVersion, Records: []messagestore.Encoded{r}}
 				if i == 0 {
 					one.Expected = a.Expected
 				}
@@ -265,20 +265,20 @@ var idBugs = []bug{
 		}
 	}, nil},
 	{"the type of a repeat is not compared", []string{"S5/OtherTypeConflicts"}, func(d *driver) {
-		d.forgives(func(m *recorded, r *messagestore.Record) { r.Type = m.Type })
+		d.forgives(func(m *recorded, r *messagestore.Encoded) { r.Type = m.Type })
 	}, nil},
 	{"the data of a repeat are not compared", []string{"S5/OtherDataConflicts", "S5/IDConflictTellsWhereTheIDIs"}, func(d *driver) {
-		d.forgives(func(m *recorded, r *messagestore.Record) { r.Data = m.Data })
+		d.forgives(func(m *recorded, r *messagestore.Encoded) { r.Data = m.Data })
 	}, nil},
 	{"the data of a repeat are compared as floats", []string{"S5/OtherDataConflicts"}, func(d *driver) {
-		d.forgives(func(m *recorded, r *messagestore.Record) {
+		d.forgives(func(m *recorded, r *messagestore.Encoded) {
 			if bytes.Equal(floats(m.Data), floats(r.Data)) {
 				r.Data = m.Data
 			}
 		})
 	}, nil},
 	{"the metadata of a repeat are not compared", []string{"S5/OtherMetadataConflicts", "Model/AnyHistoryIsAsTheModelHasIt"}, func(d *driver) {
-		d.forgives(func(m *recorded, r *messagestore.Record) {
+		d.forgives(func(m *recorded, r *messagestore.Encoded) {
 			if r.Metadata = nil; !m.Metadata.IsZero() {
 				r.Metadata, _ = json.Marshal(m.Metadata)
 			}
@@ -300,7 +300,7 @@ var idBugs = []bug{
 		d.appends(func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
 			rest := slices.Clone(appends)
 			for i, a := range appends {
-				rest[i].Records = slices.DeleteFunc(slices.Clone(a.Records), func(r messagestore.Record) bool { return d.recorded(ctx, a.Stream, r.ID) != nil })
+				rest[i].Records = slices.DeleteFunc(slices.Clone(a.Records), func(r messagestore.Encoded) bool { return d.recorded(ctx, a.Stream, r.ID) != nil })
 			}
 			if len(slices.Concat(records(rest)...)) == 0 {
 				rest = appends
@@ -310,7 +310,7 @@ var idBugs = []bug{
 	}, nil},
 	{"a repeated batch may have another order", []string{"S5/OtherOrderConflicts"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
-			a.Records = slices.SortedFunc(slices.Values(a.Records), func(x, y messagestore.Record) int {
+			a.Records = slices.SortedFunc(slices.Values(a.Records), func(x, y messagestore.Encoded) int {
 				first, second := d.recorded(ctx, a.Stream, x.ID), d.recorded(ctx, a.Stream, y.ID)
 				if first == nil || second == nil {
 					return 0
@@ -420,7 +420,7 @@ var contentBugs = []bug{
 		}
 	}, nil},
 	{"position 0 in metadata is left out", []string{"S7/MetadataOfPositionZero"}, func(d *driver) {
-		d.stores(func(r *messagestore.Record) {
+		d.stores(func(r *messagestore.Encoded) {
 			r.Metadata = bytes.ReplaceAll(r.Metadata, []byte(`"causationMessagePosition":0,`), nil)
 		})
 	}, nil},
@@ -428,17 +428,17 @@ var contentBugs = []bug{
 		d.reads(func(m *recorded) { m.Metadata.Extra = nil })
 	}, nil},
 	{"no metadata become some", []string{"S7/NoMetadataIsNone"}, func(d *driver) {
-		d.stores(func(r *messagestore.Record) {
+		d.stores(func(r *messagestore.Encoded) {
 			if r.Metadata == nil {
 				r.Metadata = json.RawMessage(`{"stored":true}`)
 			}
 		})
 	}, nil},
 	{"types are folded", []string{"S7/Types", "Last/OfType", "Category/FilterTypes"}, func(d *driver) {
-		d.stores(func(r *messagestore.Record) { r.Type = strings.ToLower(r.Type) })
+		d.stores(func(r *messagestore.Encoded) { r.Type = strings.ToLower(r.Type) })
 	}, nil},
 	{"types are cut at 64 bytes", []string{"S7/Types"}, func(d *driver) {
-		d.stores(func(r *messagestore.Record) { r.Type = r.Type[:min(len(r.Type), 64)] })
+		d.stores(func(r *messagestore.Encoded) { r.Type = r.Type[:min(len(r.Type), 64)] })
 	}, nil},
 	{"times have a zone", []string{"S7/Times"}, func(d *driver) {
 		d.reads(func(m *recorded) { m.Time = m.Time.In(time.FixedZone("", 3600)) })
@@ -851,8 +851,8 @@ func (d *driver) recorded(ctx context.Context, stream messagestore.StreamName, i
 	return found[0]
 }
 
-func records(appends []messagestore.Append) [][]messagestore.Record {
-	var all [][]messagestore.Record
+func records(appends []messagestore.Append) [][]messagestore.Encoded {
+	var all [][]messagestore.Encoded
 	for _, a := range appends {
 		all = append(all, a.Records)
 	}
@@ -883,7 +883,7 @@ func (d *driver) writes(change func(*written)) {
 }
 
 // stores changes what is written.
-func (d *driver) stores(change func(*messagestore.Record)) {
+func (d *driver) stores(change func(*messagestore.Encoded)) {
 	d.appends(func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
 		appends = slices.Clone(appends)
 		for i, a := range appends {
@@ -897,7 +897,7 @@ func (d *driver) stores(change func(*messagestore.Record)) {
 }
 
 // forgives changes a record whose id is recorded already.
-func (d *driver) forgives(change func(*recorded, *messagestore.Record)) {
+func (d *driver) forgives(change func(*recorded, *messagestore.Encoded)) {
 	d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 		a.Records = slices.Clone(a.Records)
 		for i, r := range a.Records {

@@ -122,7 +122,7 @@ func filterTypes(t *testing.T, f *fixture) {
 // what [messagestore.Filter.Matches] says.
 func (f *fixture) requireFiltered(t *testing.T, filter messagestore.Filter) int {
 	t.Helper()
-	var want []*messagestore.Recorded
+	var want []*messagestore.Message
 	for _, m := range f.readCategory(t, f.category, messagestore.Filter{}) {
 		if filter.Matches(m) {
 			want = append(want, m)
@@ -237,9 +237,9 @@ func endsAreMarked(t *testing.T, f *fixture) {
 			q := messagestore.CategoryQuery{Category: f.category, Limit: limit, Filter: filter}
 			first := 0
 			for more := true; more; {
-				page, err := f.store.CategoryPage(t.Context(), q)
+				page, err := f.store.ReadCategoryPage(t.Context(), q)
 				require.NoError(t, err)
-				last := slices.IndexFunc(all, func(m *messagestore.Recorded) bool { return messagestore.NextAfter(m.GlobalPosition) == page.Next })
+				last := slices.IndexFunc(all, func(m *messagestore.Message) bool { return messagestore.NextAfter(m.GlobalPosition) == page.Next })
 				require.GreaterOrEqual(t, last, 0, "next is right behind a message")
 				if page.Next > q.From {
 					require.Equal(t, all[first].Mark(), page.First, "filter %+v in pages of %d, from %d", filter, limit, q.From)
@@ -247,7 +247,7 @@ func endsAreMarked(t *testing.T, f *fixture) {
 				}
 				q.From, more, first = page.Next, page.More, last+1
 			}
-			page, err := f.store.CategoryPage(t.Context(), q)
+			page, err := f.store.ReadCategoryPage(t.Context(), q)
 			require.NoError(t, err)
 			require.True(t, page.First.IsZero() && page.Last.IsZero(), "there was nothing to look at")
 		}

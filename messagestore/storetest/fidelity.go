@@ -107,7 +107,7 @@ func fullMetadata() messagestore.Metadata {
 func (f *fixture) survivesAs(t *testing.T, metadata, want messagestore.Metadata) {
 	t.Helper()
 	stream := f.stream(uuid.NewString())
-	f.write(t, stream, messagestore.NoStream, messagestore.Message{Body: Opened{}, Metadata: metadata})
+	f.write(t, stream, messagestore.NoStream, messagestore.Envelope{Body: Opened{}, Metadata: metadata})
 	messages := f.read(t, stream)
 	require.Len(t, messages, 1)
 	require.Equal(t, want, messages[0].Metadata)
@@ -145,7 +145,7 @@ func metadataOfPositionZero(t *testing.T, f *fixture) {
 func metadataOfOtherClients(t *testing.T, f *fixture) {
 	r := record("Opened", `{"name":"x"}`)
 	r.Metadata = json.RawMessage(`{"userId":7,"schemaVersion":3,"properties":null,"correlationStreamName":"process-1","nested":{"a":[1.50]}}`)
-	_, err := f.driver.Append(t.Context(), messagestore.Append{Stream: f.stream(), Expected: messagestore.NoStream, Records: []messagestore.Record{r}})
+	_, err := f.driver.Append(t.Context(), messagestore.Append{Stream: f.stream(), Expected: messagestore.NoStream, Records: []messagestore.Encoded{r}})
 	require.NoError(t, err)
 
 	m := f.read(t, f.stream())[0].Metadata
@@ -196,7 +196,7 @@ func timesAreTrue(t *testing.T, f *fixture) {
 func everyReadSaysTheSame(t *testing.T, f *fixture) {
 	stream := f.stream("é", "1")
 	f.write(t, stream, messagestore.NoStream, Opened{Name: "first"},
-		messagestore.Message{Body: messagestore.Raw{Type: "Opened", Data: json.RawMessage(` {"b": 1.0, "a": "\u00e9"}`)}, Metadata: fullMetadata()})
+		messagestore.Envelope{Body: messagestore.Raw{Type: "Opened", Data: json.RawMessage(` {"b": 1.0, "a": "\u00e9"}`)}, Metadata: fullMetadata()})
 	messages := f.read(t, stream)
 	require.Len(t, messages, 2)
 	for _, m := range messages {
@@ -205,7 +205,7 @@ func everyReadSaysTheSame(t *testing.T, f *fixture) {
 
 	backwards, err := f.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.EndOfStream, Backwards: true, Limit: 10})
 	require.NoError(t, err)
-	require.Equal(t, []*messagestore.Recorded{messages[1], messages[0]}, backwards)
+	require.Equal(t, []*messagestore.Message{messages[1], messages[0]}, backwards)
 
 	require.Equal(t, messages, f.readCategory(t, f.category, messagestore.Filter{}))
 

@@ -23,7 +23,7 @@ func findReturnsThoseOfTheStream(t *testing.T, f *fixture) {
 	found, err := f.driver.Find(t.Context(), stream, []uuid.UUID{all[3].ID, elsewhere.IDs[0], all[1].ID, uuid.New(), all[4].ID})
 
 	require.NoError(t, err)
-	require.Equal(t, []*messagestore.Recorded{all[1], all[3], all[4]}, found)
+	require.Equal(t, []*messagestore.Message{all[1], all[3], all[4]}, found)
 
 	found, err = f.driver.Find(t.Context(), stream, ids(all))
 	require.NoError(t, err)

@@ -93,7 +93,7 @@ func groupIsMessageDBs(t *testing.T, f *fixture) {
 func streamWithoutIdentifier(t *testing.T, f *fixture) {
 	for _, stream := range []messagestore.StreamName{messagestore.StreamName(f.category), f.stream("")} {
 		_, err := f.driver.Append(t.Context(), messagestore.Append{
-			Stream: stream, Expected: messagestore.AnyVersion, Records: []messagestore.Record{record("Opened", `{}`)},
+			Stream: stream, Expected: messagestore.AnyVersion, Records: []messagestore.Encoded{record("Opened", `{}`)},
 		})
 		if errors.Is(err, messagestore.ErrInvalidStreamName) {
 			t.Skipf("not applicable: %v", err)

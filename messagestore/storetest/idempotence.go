@@ -77,7 +77,7 @@ func equalJSONIsTheSame(t *testing.T, f *fixture) {
 		` { "c" : { "e" : 12345678901234567890.50 , "d" : 1E+2 } , "b" : [ true , null , "\u00e9\/" ] , "a" : 1.0 } `,
 		`{"a":10e-1,"b":[true,null,"\u00E9/"],"c":{"d":1e2,"e":1.23456789012345678905e19}}`,
 	} {
-		again := messagestore.Message{ID: first.ID, Body: messagestore.Raw{Type: "Opened", Data: json.RawMessage(spelled)}}
+		again := messagestore.Envelope{ID: first.ID, Body: messagestore.Raw{Type: "Opened", Data: json.RawMessage(spelled)}}
 		again.Metadata.Extra = map[string]json.RawMessage{"o": json.RawMessage(`{ "y": 2.0, "x": 1 }`), "n": json.RawMessage(`1.0`)}
 		written, err := f.store.Write(t.Context(), stream, messagestore.NoStream, again)
 		require.NoError(t, err, spelled)
@@ -102,7 +102,7 @@ func otherTypeConflicts(t *testing.T, f *fixture) {
 	message := raw("Opened", `{"name":"first"}`)
 	f.write(t, f.stream(), messagestore.NoStream, message)
 
-	f.refuses(t, f.stream(), messagestore.Message{ID: message.ID, Body: messagestore.Raw{Type: "opened", Data: json.RawMessage(`{"name":"first"}`)}})
+	f.refuses(t, f.stream(), messagestore.Envelope{ID: message.ID, Body: messagestore.Raw{Type: "opened", Data: json.RawMessage(`{"name":"first"}`)}})
 }
 
 func otherDataConflicts(t *testing.T, f *fixture) {
@@ -121,7 +121,7 @@ func otherDataConflicts(t *testing.T, f *fixture) {
 		`{"a":1,"b":[1,2],"c":"x","d":null,"e":12345678901234567890.123456788,"f":"é"}`,
 		`{"a":1,"b":[1,2],"c":"x","d":null,"e":12345678901234567890.123456789,"f":"e\u0301"}`,
 	} {
-		f.refuses(t, f.stream(), messagestore.Message{ID: message.ID, Body: messagestore.Raw{Type: "Opened", Data: json.RawMessage(changed)}})
+		f.refuses(t, f.stream(), messagestore.Envelope{ID: message.ID, Body: messagestore.Raw{Type: "Opened", Data: json.RawMessage(changed)}})
 	}
 }
 
@@ -179,7 +179,7 @@ func idConflictTellsWhere(t *testing.T, f *fixture) {
 	f.write(t, stream, 1, message)
 	where := messagestore.IDConflictError{ID: message.ID, Stream: stream, Position: 2}
 
-	_, err := f.store.Write(t.Context(), stream, 2, messagestore.Message{ID: message.ID, Body: Opened{Name: "changed"}})
+	_, err := f.store.Write(t.Context(), stream, 2, messagestore.Envelope{ID: message.ID, Body: Opened{Name: "changed"}})
 	require.Equal(t, where, idConflict(t, err))
 
 	for _, expected := range anyExpectation {

@@ -41,8 +41,8 @@ func opened(n int) []messagestore.Body {
 }
 
 // raw returns a message with a new id, of the given type and data.
-func raw(messageType, data string) messagestore.Message {
-	return messagestore.Message{
+func raw(messageType, data string) messagestore.Envelope {
+	return messagestore.Envelope{
 		ID:   uuid.Must(uuid.NewV7()),
 		Body: messagestore.Raw{Type: messageType, Data: json.RawMessage(data)},
 	}
@@ -50,8 +50,8 @@ func raw(messageType, data string) messagestore.Message {
 
 // record is a message as a driver gets it, for what the store would not let
 // through.
-func record(messageType, data string) messagestore.Record {
-	return messagestore.Record{ID: uuid.Must(uuid.NewV7()), Type: messageType, Data: json.RawMessage(data)}
+func record(messageType, data string) messagestore.Encoded {
+	return messagestore.Encoded{ID: uuid.Must(uuid.NewV7()), Type: messageType, Data: json.RawMessage(data)}
 }
 
 // write writes what must succeed.
@@ -71,9 +71,9 @@ func (f *fixture) fill(t *testing.T, stream messagestore.StreamName, n int) {
 }
 
 // read returns all of a stream.
-func (f *fixture) read(t *testing.T, stream messagestore.StreamName) []*messagestore.Recorded {
+func (f *fixture) read(t *testing.T, stream messagestore.StreamName) []*messagestore.Message {
 	t.Helper()
-	var all []*messagestore.Recorded
+	var all []*messagestore.Message
 	for {
 		page, err := f.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(len(all)), Limit: 1000})
 		require.NoError(t, err)
@@ -84,7 +84,7 @@ func (f *fixture) read(t *testing.T, stream messagestore.StreamName) []*messages
 }
 
 // readCategory returns all of a category that the filter lets through.
-func (f *fixture) readCategory(t *testing.T, category messagestore.Category, filter messagestore.Filter) []*messagestore.Recorded {
+func (f *fixture) readCategory(t *testing.T, category messagestore.Category, filter messagestore.Filter) []*messagestore.Message {
 	t.Helper()
 	all, _ := f.readFrom(t, messagestore.CategoryQuery{Category: category, Limit: 1000, Filter: filter})
 	return all
@@ -92,9 +92,9 @@ func (f *fixture) readCategory(t *testing.T, category messagestore.Category, fil
 
 // readFrom returns what a category has from q on, page by page, and where the last
 // page says to go on.
-func (f *fixture) readFrom(t *testing.T, q messagestore.CategoryQuery) ([]*messagestore.Recorded, messagestore.GlobalPosition) {
+func (f *fixture) readFrom(t *testing.T, q messagestore.CategoryQuery) ([]*messagestore.Message, messagestore.GlobalPosition) {
 	t.Helper()
-	var all []*messagestore.Recorded
+	var all []*messagestore.Message
 	for {
 		page, err := f.driver.ReadCategory(t.Context(), q)
 		require.NoError(t, err)
@@ -138,7 +138,7 @@ func honest(q messagestore.CategoryQuery, page messagestore.CategoryPage) error 
 
 // requireDense holds a stream to its positions: 0, 1, 2 and so on, in the order of
 // their global positions.
-func requireDense(t *testing.T, messages []*messagestore.Recorded) {
+func requireDense(t *testing.T, messages []*messagestore.Message) {
 	t.Helper()
 	var global messagestore.GlobalPosition
 	for i, m := range messages {
@@ -166,7 +166,7 @@ func idConflict(t *testing.T, err error) messagestore.IDConflictError {
 	return *facts
 }
 
-func ids(messages []*messagestore.Recorded) []uuid.UUID {
+func ids(messages []*messagestore.Message) []uuid.UUID {
 	all := make([]uuid.UUID, len(messages))
 	for i, m := range messages {
 		all[i] = m.ID
@@ -174,7 +174,7 @@ func ids(messages []*messagestore.Recorded) []uuid.UUID {
 	return all
 }
 
-func names(t *testing.T, messages []*messagestore.Recorded) []string {
+func names(t *testing.T, messages []*messagestore.Message) []string {
 	t.Helper()
 	all := make([]string, len(messages))
 	for i, m := range messages {
@@ -185,7 +185,7 @@ func names(t *testing.T, messages []*messagestore.Recorded) []string {
 	return all
 }
 
-func byPosition(a, b *messagestore.Recorded) int { return cmp.Compare(a.Position, b.Position) }
+func byPosition(a, b *messagestore.Message) int { return cmp.Compare(a.Position, b.Position) }
 
 // numbers returns the digits from first up, or down, to last.
 func numbers(first, last int) []string {

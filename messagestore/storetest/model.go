@@ -57,7 +57,7 @@ type model struct {
 // An entry is a message that was written.
 type entry struct {
 	stream      messagestore.StreamName
-	message     messagestore.Message
+	message     messagestore.Envelope
 	correlation messagestore.Category
 }
 
@@ -130,7 +130,7 @@ func (m *model) settle(t *rapid.T, writes []messagestore.StreamWrite, result []m
 	for i, w := range writes {
 		var ids []uuid.UUID
 		for _, body := range w.Bodies {
-			message := body.(messagestore.Message) //nolint:errcheck // as drawn
+			message := body.(messagestore.Envelope) //nolint:errcheck // as drawn
 			e := entry{stream: w.Stream, message: message, correlation: message.Metadata.CorrelationStream.Category()}
 			m.streams[w.Stream] = append(m.streams[w.Stream], e)
 			m.categories[w.Stream.Category()] = append(m.categories[w.Stream.Category()], e)
@@ -225,7 +225,7 @@ func (m *model) repeatChanged(t *rapid.T) {
 	i := slices.IndexFunc(p.writes, func(w messagestore.StreamWrite) bool { return len(w.Bodies) > 0 })
 	bodies := slices.Clone(p.writes[i].Bodies)
 	n := rapid.IntRange(0, len(bodies)-1).Draw(t, "message")
-	changed := bodies[n].(messagestore.Message) //nolint:errcheck // as drawn
+	changed := bodies[n].(messagestore.Envelope) //nolint:errcheck // as drawn
 	switch rapid.SampledFrom([]string{"data", "type", "metadata", "id", "order", "stream"}).Draw(t, "change") {
 	case "data":
 		changed.Body = messagestore.Raw{Type: changed.MessageType(), Data: json.RawMessage(`{"changed":true}`)}
@@ -243,7 +243,7 @@ func (m *model) repeatChanged(t *rapid.T) {
 			t.Skip("a single message has one order")
 		}
 		slices.Reverse(bodies)
-		n, changed = 0, bodies[0].(messagestore.Message) //nolint:errcheck // as drawn
+		n, changed = 0, bodies[0].(messagestore.Envelope) //nolint:errcheck // as drawn
 	case "stream":
 		p.writes[i].Stream += "0"
 	}
@@ -254,7 +254,7 @@ func (m *model) repeatChanged(t *rapid.T) {
 }
 
 // same compares messages as they were read with entries as they were written.
-func same(t *rapid.T, want []entry, got []*messagestore.Recorded) {
+func same(t *rapid.T, want []entry, got []*messagestore.Message) {
 	require.Len(t, got, len(want))
 	for i, e := range want {
 		require.Equal(t, e.message.ID, got[i].ID)
@@ -319,7 +319,7 @@ func (m *model) readCategory(t *rapid.T) {
 			want = append(want, e)
 		}
 	}
-	var got []*messagestore.Recorded
+	var got []*messagestore.Message
 	for {
 		page, err := m.driver.ReadCategory(t.Context(), q)
 		require.NoError(t, err)
@@ -330,7 +330,7 @@ func (m *model) readCategory(t *rapid.T) {
 		}
 	}
 	same(t, want, got)
-	require.True(t, slices.IsSortedFunc(got, func(a, b *messagestore.Recorded) int { return cmp.Compare(a.GlobalPosition, b.GlobalPosition) }))
+	require.True(t, slices.IsSortedFunc(got, func(a, b *messagestore.Message) int { return cmp.Compare(a.GlobalPosition, b.GlobalPosition) }))
 }
 
 func (m *model) last(t *rapid.T) {
@@ -344,7 +344,7 @@ func (m *model) last(t *rapid.T) {
 	for _, e := range slices.Backward(m.streams[stream]) {
 		if messageType == "" || e.message.MessageType() == messageType {
 			require.NoError(t, err)
-			same(t, []entry{e}, []*messagestore.Recorded{got})
+			same(t, []entry{e}, []*messagestore.Message{got})
 			return
 		}
 	}

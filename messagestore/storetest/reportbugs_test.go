@@ -28,7 +28,7 @@ func (d *driver) asks(change func(q *messagestore.ReportQuery)) {
 var reportBugs = []bug{
 	{"a report counts the whole store whatever it is asked", []string{"Report/CountsByStream", "Report/OfNothingIsEmpty"}, func(d *driver) {
 		d.asks(func(q *messagestore.ReportQuery) { q.Category = "" })
-		if _, err := d.AtomicDriver.Append(context.Background(), messagestore.Append{Stream: "else-1", Expected: messagestore.AnyVersion, Records: []messagestore.Record{record("T", `{}`)}}); err != nil {
+		if _, err := d.AtomicDriver.Append(context.Background(), messagestore.Append{Stream: "else-1", Expected: messagestore.AnyVersion, Records: []messagestore.Encoded{record("T", `{}`)}}); err != nil {
 			panic(err)
 		}
 	}, nil},

@@ -23,7 +23,7 @@ var streamTests = []test{
 	{"Stream/CaseIsDistinct", caseIsDistinct, 0},
 }
 
-func collect(t *testing.T, messages iter.Seq2[*messagestore.Recorded, error]) []string {
+func collect(t *testing.T, messages iter.Seq2[*messagestore.Message, error]) []string {
 	t.Helper()
 	all := []string{}
 	for m, err := range messages {
@@ -45,7 +45,7 @@ func pagesForwards(t *testing.T, f *fixture) {
 	for _, size := range batchSizes {
 		store := messagestore.New(f.driver, &messagestore.Config{BatchSize: size})
 		for from := range 6 {
-			require.Equal(t, numbers(from, 5), collect(t, store.Stream(t.Context(), stream, messagestore.Version(from))),
+			require.Equal(t, numbers(from, 5), collect(t, store.ReadStream(t.Context(), stream, messagestore.Version(from))),
 				"from %d in batches of %d", from, size)
 
 			page, err := f.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(from), Limit: size})
@@ -61,11 +61,11 @@ func pagesBackwards(t *testing.T, f *fixture) {
 	for _, size := range batchSizes {
 		store := messagestore.New(f.driver, &messagestore.Config{BatchSize: size})
 		for from := range 6 {
-			require.Equal(t, numbers(from, 0), collect(t, store.StreamBackwards(t.Context(), stream, messagestore.Version(from))),
+			require.Equal(t, numbers(from, 0), collect(t, store.ReadStreamBackwards(t.Context(), stream, messagestore.Version(from))),
 				"from %d in batches of %d", from, size)
 		}
 		for _, from := range []messagestore.Version{6, 1000, messagestore.EndOfStream} {
-			require.Equal(t, numbers(5, 0), collect(t, store.StreamBackwards(t.Context(), stream, from)), "from %d in batches of %d", from, size)
+			require.Equal(t, numbers(5, 0), collect(t, store.ReadStreamBackwards(t.Context(), stream, from)), "from %d in batches of %d", from, size)
 		}
 	}
 }
@@ -83,8 +83,8 @@ func streamBeyondTheEnd(t *testing.T, f *fixture) {
 func emptyHasNone(t *testing.T, f *fixture) {
 	f.fill(t, f.stream("other"), 1)
 	for _, from := range []messagestore.Version{0, 1, messagestore.EndOfStream} {
-		require.Empty(t, collect(t, f.store.Stream(t.Context(), f.stream(), from)))
-		require.Empty(t, collect(t, f.store.StreamBackwards(t.Context(), f.stream(), from)))
+		require.Empty(t, collect(t, f.store.ReadStream(t.Context(), f.stream(), from)))
+		require.Empty(t, collect(t, f.store.ReadStreamBackwards(t.Context(), f.stream(), from)))
 	}
 }
 
@@ -97,9 +97,9 @@ func tenThousandMessages(t *testing.T, f *fixture) {
 		f.write(t, stream, messagestore.Version(at-1), all[at:at+messagestore.MaxWriteMessages]...)
 	}
 
-	require.Equal(t, numbers(0, messages-1), collect(t, store.Stream(t.Context(), stream, 0)))
-	require.Equal(t, numbers(messages-1, 0), collect(t, store.StreamBackwards(t.Context(), stream, messagestore.EndOfStream)))
-	require.Equal(t, numbers(0, messages-1), collect(t, store.Category(t.Context(), f.category, 0, messagestore.Filter{})))
+	require.Equal(t, numbers(0, messages-1), collect(t, store.ReadStream(t.Context(), stream, 0)))
+	require.Equal(t, numbers(messages-1, 0), collect(t, store.ReadStreamBackwards(t.Context(), stream, messagestore.EndOfStream)))
+	require.Equal(t, numbers(0, messages-1), collect(t, store.ReadCategory(t.Context(), f.category, 0, messagestore.Filter{})))
 }
 
 // requireApart writes to each of the streams and demands that each has what was

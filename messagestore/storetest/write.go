@@ -135,7 +135,7 @@ func refusedWriteIsNeverSeen(t *testing.T, f *fixture) {
 	late, taken := raw("Late", `{}`), raw("Late", `{}`)
 	_, err := f.store.Write(t.Context(), stream, messagestore.NoStream, late)
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-	_, err = f.store.Write(t.Context(), stream, 0, taken, messagestore.Message{ID: first.ID, Body: Opened{Name: "changed"}})
+	_, err = f.store.Write(t.Context(), stream, 0, taken, messagestore.Envelope{ID: first.ID, Body: Opened{Name: "changed"}})
 	require.ErrorIs(t, err, messagestore.ErrIDConflict)
 	_, err = f.store.Write(t.Context(), f.stream("2"), 5, late)
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)

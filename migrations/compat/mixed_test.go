@@ -234,7 +234,7 @@ func TestClientsOfBothKindsWriteAndReadAtOnce(t *testing.T) {
 		read("get_category_messages member", category, sql("select id, global_position from get_category_messages($1, $2, 7, null, 0, 1)"))
 		read("messages", category, sql("select id::text, global_position from messages where category(stream_name) = $1 and global_position >= $2 order by global_position limit 5"))
 		read("CategoryPage", category, func(from int64, add func(string)) (int64, error) {
-			page, err := store.CategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, From: messagestore.GlobalPosition(from), Limit: 7})
+			page, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, From: messagestore.GlobalPosition(from), Limit: 7})
 			for _, m := range page.Messages {
 				add(m.ID.String())
 			}
@@ -242,7 +242,7 @@ func TestClientsOfBothKindsWriteAndReadAtOnce(t *testing.T) {
 		})
 		s := &seen{}
 		readers["consumer "+string(category)], expected["consumer "+string(category)] = s, string(category)
-		consume, err := consumer.New(store, category, "reader", handle(func(m *messagestore.Recorded) { s.add(m.ID.String()) }), nil)
+		consume, err := consumer.New(store, category, "reader", handle(func(m *messagestore.Message) { s.add(m.ID.String()) }), nil)
 		require.NoError(t, err)
 		reading.Go(func() {
 			for last := false; ; {
@@ -331,9 +331,9 @@ func inTransactions(t *testing.T, pool *pgxpool.Pool, each int, r *rand.Rand, st
 	return nil
 }
 
-type handle func(m *messagestore.Recorded)
+type handle func(m *messagestore.Message)
 
-func (h handle) Handle(_ context.Context, m *messagestore.Recorded) error {
+func (h handle) Handle(_ context.Context, m *messagestore.Message) error {
 	h(m)
 	return nil
 }
@@ -386,7 +386,7 @@ func TestEachKindReadsWhatTheOtherWrote(t *testing.T) {
 	require.NoError(t, err)
 
 	var got []string
-	for m, err := range store.Stream(t.Context(), "a-1", 0) {
+	for m, err := range store.ReadStream(t.Context(), "a-1", 0) {
 		require.NoError(t, err)
 		got = append(got, fmt.Sprint(m.Position, " ", m.ID, " ", string(m.Data), " ", m.Metadata.CorrelationStream))
 	}

@@ -42,7 +42,7 @@ func writeRows(ctx context.Context, store *messagestore.Store, path string) (cou
 		return 0, err
 	}
 	for _, category := range categories {
-		for m, err := range store.Category(ctx, category, 0, messagestore.Filter{}) {
+		for m, err := range store.ReadCategory(ctx, category, 0, messagestore.Filter{}) {
 			if err != nil {
 				return 0, err
 			}

@@ -54,7 +54,7 @@ func (c *client) handle(ctx context.Context) error {
 	} else {
 		handler.On(mux, reservation.Copy(once, Do.key, w.do))
 	}
-	return w.consume(ctx, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Recorded) error {
+	return w.consume(ctx, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		return w.reserve(ctx, m, mux.Handle)
 	}))
 }
@@ -125,7 +125,7 @@ type watchedHandler struct {
 }
 
 // Handle implements [consumer.Handler].
-func (h *watchedHandler) Handle(ctx context.Context, m *messagestore.Recorded) error {
+func (h *watchedHandler) Handle(ctx context.Context, m *messagestore.Message) error {
 	known, err := recordedOf(m)
 	if err != nil {
 		return err
@@ -183,7 +183,7 @@ const effectType = "Done"
 func (effect) MessageType() string { return effectType }
 
 // EffectOf returns the idempotence key whose effect a message is, "" if it is none's.
-func EffectOf(m *messagestore.Recorded) string {
+func EffectOf(m *messagestore.Message) string {
 	var e effect
 	if m.Type == effectType {
 		_ = json.Unmarshal(m.Data, &e) // or else it is none's
@@ -205,7 +205,7 @@ func (poison) Park() bool    { return true }
 // effect writes to the store, at the expected version, and to a file. In a store that may
 // go back the version proves nothing: the effect of a message that was undone is there, if
 // it was in hand. Then the id alone says what is done.
-func (w *watched) effect(ctx context.Context, m *messagestore.Recorded) error {
+func (w *watched) effect(ctx context.Context, m *messagestore.Message) error {
 	if w.task.Parks && m.Type == PoisonType {
 		return poison{}
 	}
@@ -228,7 +228,7 @@ func (w *watched) effect(ctx context.Context, m *messagestore.Recorded) error {
 
 // effectAtItsVersion writes the effect of a message after that of the one before it. Some
 // processes ask first whether it is their turn. The others find out by writing.
-func (w *watched) effectAtItsVersion(ctx context.Context, m *messagestore.Recorded) error {
+func (w *watched) effectAtItsVersion(ctx context.Context, m *messagestore.Message) error {
 	if !w.asks {
 		return w.writeEffect(ctx, m, m.Position-1)
 	}
@@ -244,13 +244,13 @@ func (w *watched) effectAtItsVersion(ctx context.Context, m *messagestore.Record
 	return w.writeEffect(ctx, m, version)
 }
 
-func (w *watched) writeEffect(ctx context.Context, m *messagestore.Recorded, expected messagestore.Version) error {
-	_, err := w.store.Write(ctx, w.effects(m), expected, messagestore.Message{ID: reservation.DeriveID(m, w.task.Consumer), Body: effect{Of: m.ID}})
+func (w *watched) writeEffect(ctx context.Context, m *messagestore.Message, expected messagestore.Version) error {
+	_, err := w.store.Write(ctx, w.effects(m), expected, messagestore.Envelope{ID: reservation.DeriveID(m, w.task.Consumer), Body: effect{Of: m.ID}})
 	return err
 }
 
 // effects is the stream of the effects of a message's stream.
-func (w *watched) effects(m *messagestore.Recorded) messagestore.StreamName {
+func (w *watched) effects(m *messagestore.Message) messagestore.StreamName {
 	return EffectCategory(w.task.Consumer).Stream(m.Stream.IDs()...)
 }
 
@@ -266,7 +266,7 @@ func (w *watched) done(m handler.Message[Do]) (messagestore.StreamWrite, error) 
 	return messagestore.StreamWrite{
 		Stream:   EffectCategory(w.task.Consumer).Stream(stream.IDs()...),
 		Expected: messagestore.AnyVersion,
-		Bodies:   []messagestore.Body{messagestore.Message{ID: reservation.DeriveID(m.Recorded, "done"), Body: effect{m.ID, m.Body.Key}}},
+		Bodies:   []messagestore.Body{messagestore.Envelope{ID: reservation.DeriveID(m.Message, "done"), Body: effect{m.ID, m.Body.Key}}},
 	}, nil
 }
 
@@ -302,7 +302,7 @@ func (w *watched) external(key string) {
 type attemptKey struct{}
 
 // reserve writes down an attempt to reserve the key of a command.
-func (w *watched) reserve(ctx context.Context, m *messagestore.Recorded, next handler.HandlerFunc) error {
+func (w *watched) reserve(ctx context.Context, m *messagestore.Message, next handler.HandlerFunc) error {
 	key, err := keyOf(m.Data)
 	if err != nil {
 		return err
@@ -336,7 +336,7 @@ func (w *watched) reserve(ctx context.Context, m *messagestore.Recorded, next ha
 }
 
 // outcome is called by the reserver, before it acts on it.
-func (w *watched) outcome(ctx context.Context, _ *messagestore.Recorded, result reservation.Result) {
+func (w *watched) outcome(ctx context.Context, _ *messagestore.Message, result reservation.Result) {
 	if outcome, ok := ctx.Value(attemptKey{}).(*reservation.Outcome); ok {
 		*outcome = result.Outcome
 	}
@@ -364,7 +364,7 @@ func (s *watchedStore) Epoch(ctx context.Context) (string, error) {
 }
 
 // Last implements [consumer.Store]. Only who begins asks for the last of a stream of positions.
-func (s *watchedStore) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Recorded, error) {
+func (s *watchedStore) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
 	if stream.Category() == s.watched.task.Category.WithType("position") {
 		s.mu.Lock()
 		if s.epoch != "" && s.epoch != s.told {
@@ -377,8 +377,8 @@ func (s *watchedStore) Last(ctx context.Context, stream messagestore.StreamName)
 }
 
 // CategoryPage implements [consumer.Store].
-func (s *watchedStore) CategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
-	page, err := s.recorder.CategoryPage(ctx, q)
+func (s *watchedStore) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	page, err := s.recorder.ReadCategoryPage(ctx, q)
 	if err != nil || q.Category != s.watched.task.Category {
 		return page, err
 	}
@@ -407,7 +407,7 @@ func (s *watchedStore) Write(ctx context.Context, stream messagestore.StreamName
 // eventOf tells what a consumer's own write is, nil if it is of no concern.
 func (s *watchedStore) eventOf(stream messagestore.StreamName, bodies []messagestore.Body) (*history.Event, error) {
 	body := bodies[0]
-	if m, ok := body.(messagestore.Message); ok {
+	if m, ok := body.(messagestore.Envelope); ok {
 		body = m.Body
 	}
 	data, err := dataOf(body)

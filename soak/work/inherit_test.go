@@ -28,10 +28,10 @@ func TestAProcessFindsOutWhatTheOneBeforeItLeft(t *testing.T) {
 	dir := t.TempDir()
 	store := memory.New()
 	before := newRecorded(t, dir, "writer-1.1", store)
-	raw := func(data string) messagestore.Message {
-		return messagestore.Message{ID: uuid.New(), Body: messagestore.Raw{Type: "Happened", Data: []byte(data)}}
+	raw := func(data string) messagestore.Envelope {
+		return messagestore.Envelope{ID: uuid.New(), Body: messagestore.Raw{Type: "Happened", Data: []byte(data)}}
 	}
-	left := func(m messagestore.Message, ofIt func(write messagestore.StreamWrite)) uint64 {
+	left := func(m messagestore.Envelope, ofIt func(write messagestore.StreamWrite)) uint64 {
 		write := messagestore.StreamWrite{Stream: "account0-1", Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{m}}
 		op, err := before.begin(history.Write, write)
 		require.NoError(t, err)
@@ -54,7 +54,7 @@ func TestAProcessFindsOutWhatTheOneBeforeItLeft(t *testing.T) {
 	taken := raw(`{"value":3}`)
 	written := left(taken, write)
 	never := left(raw(`{"value":4}`), nothing)
-	other := left(messagestore.Message{ID: taken.ID, Body: raw(`{"value":5}`).Body}, nothing)
+	other := left(messagestore.Envelope{ID: taken.ID, Body: raw(`{"value":5}`).Body}, nothing)
 
 	after := newRecorded(t, dir, "writer-1.2", store)
 	w := &caller{

@@ -48,6 +48,6 @@ func (w *caller) opposed(forward bool) error {
 func (w *caller) one(stream messagestore.StreamName) messagestore.StreamWrite {
 	return messagestore.StreamWrite{
 		Stream: stream, Expected: messagestore.NoStream,
-		Bodies: []messagestore.Body{messagestore.Message{ID: newID(), Body: w.content.body()}},
+		Bodies: []messagestore.Body{messagestore.Envelope{ID: newID(), Body: w.content.body()}},
 	}
 }

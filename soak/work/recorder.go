@@ -148,7 +148,7 @@ func (r *recorder) question(op uint64, writes []messagestore.StreamWrite) *histo
 	for _, write := range writes {
 		a := history.Append{Stream: write.Stream, Expected: write.Expected}
 		for _, body := range write.Bodies {
-			a.Messages = append(a.Messages, history.Message{ID: body.(messagestore.Message).ID}) //nolint:errcheck // it was made so
+			a.Messages = append(a.Messages, history.Message{ID: body.(messagestore.Envelope).ID}) //nolint:errcheck // it was made so
 		}
 		e.Appends = append(e.Appends, a)
 	}
@@ -194,9 +194,9 @@ func shorten(text string) string { return text[:min(len(text), 300)] }
 func identified(bodies []messagestore.Body) []messagestore.Body {
 	all := make([]messagestore.Body, len(bodies))
 	for i, body := range bodies {
-		m, ok := body.(messagestore.Message)
+		m, ok := body.(messagestore.Envelope)
 		if !ok {
-			m = messagestore.Message{Body: body}
+			m = messagestore.Envelope{Body: body}
 		}
 		if m.ID == uuid.Nil {
 			m.ID = newID()
@@ -210,7 +210,7 @@ func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
 
 // messageOf tells what a body that has an id is known by.
 func messageOf(body messagestore.Body) (history.Message, error) {
-	m, ok := body.(messagestore.Message)
+	m, ok := body.(messagestore.Envelope)
 	if !ok {
 		return history.Message{}, fmt.Errorf("%T has no id", body)
 	}
@@ -247,10 +247,10 @@ func hashOf(messageType string, data json.RawMessage, metadata messagestore.Meta
 }
 
 // Known tells what a message that was read is known by.
-func Known(m *messagestore.Recorded) (history.Message, error) { return recordedOf(m) }
+func Known(m *messagestore.Message) (history.Message, error) { return recordedOf(m) }
 
 // recordedOf tells what a message that was read is known by.
-func recordedOf(m *messagestore.Recorded) (history.Message, error) {
+func recordedOf(m *messagestore.Message) (history.Message, error) {
 	hash, err := hashOf(m.Type, m.Data, m.Metadata)
 	return history.Message{ID: m.ID, Value: valueOf(m.Data), Hash: hash, Position: m.Position, Global: m.GlobalPosition}, err
 }

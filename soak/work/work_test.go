@@ -30,14 +30,14 @@ func TestEveryContentIsTakenAndReadBackTheSame(t *testing.T) {
 		if i == 0 {
 			body.Data = c.data(c.value(), c.max) // the largest there may be
 		}
-		written, err := store.Write(t.Context(), name(Events(0), i), messagestore.NoStream, messagestore.Message{ID: newID(), Body: body})
+		written, err := store.Write(t.Context(), name(Events(0), i), messagestore.NoStream, messagestore.Envelope{ID: newID(), Body: body})
 		require.NoError(t, err)
 		read, err := store.Last(t.Context(), written.Stream)
 		require.NoError(t, err)
 
 		known, err := recordedOf(read)
 		require.NoError(t, err)
-		sent, err := messageOf(messagestore.Message{ID: read.ID, Body: body})
+		sent, err := messageOf(messagestore.Envelope{ID: read.ID, Body: body})
 		require.NoError(t, err)
 		require.Equal(t, sent.Hash, known.Hash)
 		require.Equal(t, sent.Value, known.Value)
@@ -90,8 +90,8 @@ func TestEffectsAreKnownByTheirKey(t *testing.T) {
 	t.Parallel()
 	data, err := dataOf(effect{Of: uuid.New(), Key: "a"})
 	require.NoError(t, err)
-	require.Equal(t, "a", EffectOf(&messagestore.Recorded{Type: effectType, Data: data}))
-	require.Empty(t, EffectOf(&messagestore.Recorded{Type: commandType, Data: newCommand(1, "a", 2).Data}))
+	require.Equal(t, "a", EffectOf(&messagestore.Message{Type: effectType, Data: data}))
+	require.Empty(t, EffectOf(&messagestore.Message{Type: commandType, Data: newCommand(1, "a", 2).Data}))
 }
 
 func TestAMixHasSomeOfEachKind(t *testing.T) {

@@ -196,7 +196,7 @@ func (w *caller) some(stream messagestore.StreamName) messagestore.StreamWrite {
 		count += w.random.IntN(50)
 	}
 	for range count {
-		m := messagestore.Message{ID: newID(), Body: w.content.body()}
+		m := messagestore.Envelope{ID: newID(), Body: w.content.body()}
 		if w.random.IntN(8) == 0 {
 			m.Metadata.Properties = messagestore.Properties{"trace": "a-" + strconv.Itoa(count), "n": count}
 		}
@@ -209,7 +209,7 @@ func (w *caller) some(stream messagestore.StreamName) messagestore.StreamWrite {
 func (w *caller) bounded(write messagestore.StreamWrite) messagestore.StreamWrite {
 	bytes := 0
 	for i, body := range write.Bodies {
-		bytes += len(body.(messagestore.Message).Body.(messagestore.Raw).Data) //nolint:errcheck // it was made so
+		bytes += len(body.(messagestore.Envelope).Body.(messagestore.Raw).Data) //nolint:errcheck // it was made so
 		if bytes > messagestore.MaxWriteBytes/4 {
 			write.Bodies = write.Bodies[:max(i, 1)]
 			break
@@ -226,7 +226,7 @@ func (w *caller) writeOne(ctx context.Context) error {
 
 // writeLate writes where somebody nearly always was before, which adds nothing.
 func (w *caller) writeLate(ctx context.Context) error {
-	body := messagestore.Message{ID: newID(), Body: w.content.body()}
+	body := messagestore.Envelope{ID: newID(), Body: w.content.body()}
 	write := messagestore.StreamWrite{Stream: w.stream(), Expected: messagestore.NoStream, Bodies: []messagestore.Body{body}}
 	written, err := w.store.Write(ctx, write.Stream, write.Expected, write.Bodies...)
 	return w.after([]messagestore.StreamWrite{write}, []messagestore.Written{written}, err)
@@ -335,8 +335,8 @@ func (w *caller) reuseID(ctx context.Context) error {
 		return nil
 	}
 	write := w.recent[w.random.IntN(len(w.recent))]
-	first := write.Bodies[0].(messagestore.Message) //nolint:errcheck // it was made so
-	other := messagestore.Message{ID: first.ID, Body: w.content.body()}
+	first := write.Bodies[0].(messagestore.Envelope) //nolint:errcheck // it was made so
+	other := messagestore.Envelope{ID: first.ID, Body: w.content.body()}
 	write.Bodies, write.Expected = []messagestore.Body{other}, messagestore.AnyVersion
 	_, err := w.store.Write(ctx, write.Stream, write.Expected, write.Bodies...)
 	if u, ok := errors.AsType[*unknown](err); ok {
@@ -362,7 +362,7 @@ func (w *caller) read(ctx context.Context) {
 	from := max(0, version-10)
 	op := w.history.begin(&history.Event{Func: history.Read, Appends: []history.Append{{Stream: stream, Expected: from}}})
 	seen := history.Append{Stream: stream}
-	for m, err := range w.store.Stream(ctx, stream, from) {
+	for m, err := range w.store.ReadStream(ctx, stream, from) {
 		var known history.Message
 		if err == nil {
 			known, err = recordedOf(m)
@@ -394,7 +394,7 @@ func (w *caller) send(ctx context.Context) error {
 	default:
 		sent = w.newKey()
 	}
-	write := messagestore.StreamWrite{Stream: sent.stream, Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{messagestore.Message{ID: newID(), Body: sent.body}}}
+	write := messagestore.StreamWrite{Stream: sent.stream, Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{messagestore.Envelope{ID: newID(), Body: sent.body}}}
 	_, err := w.store.Write(ctx, write.Stream, write.Expected, write.Bodies...)
 	if u, ok := errors.AsType[*unknown](err); ok {
 		return w.resolve(u, []messagestore.StreamWrite{write})

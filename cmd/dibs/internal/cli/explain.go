@@ -64,7 +64,7 @@ func (c *explainCommand) explainKey(ctx context.Context, e *explainer, category 
 	e.key = c.Target
 	var streams []messagestore.StreamName
 	var refused error
-	err := e.scan(ctx, category, messagestore.Filter{}, func(m *messagestore.Recorded) {
+	err := e.scan(ctx, category, messagestore.Filter{}, func(m *messagestore.Message) {
 		yes, err := e.reservedWith(m, c.Target)
 		if yes {
 			streams = append(streams, m.Stream)
@@ -107,7 +107,7 @@ const (
 
 // reservedWith reports whether m is the first message of a stream that is reserved
 // with the key.
-func (e *explainer) reservedWith(m *messagestore.Recorded, key string) (bool, error) {
+func (e *explainer) reservedWith(m *messagestore.Message, key string) (bool, error) {
 	cause := m.Metadata.CausationStream
 	if m.IsTombstone() && m.Metadata.Local.Get(digestProperty) != "" {
 		ids := m.Stream.IDs()
@@ -137,7 +137,7 @@ func (e *explainer) reservedWith(m *messagestore.Recorded, key string) (bool, er
 
 // keyOf returns the key that stream is reserved with, or "" if it is not, or if the
 // key is too long to be in the name.
-func (e *explainer) keyOf(first *messagestore.Recorded) string {
+func (e *explainer) keyOf(first *messagestore.Message) string {
 	if e.key != "" {
 		return e.key
 	}
@@ -209,7 +209,7 @@ func (e *explainer) explain(ctx context.Context, stream messagestore.StreamName)
 	if s.key != "" || first.Metadata.Local.Get(digestProperty) != "" {
 		role = winner
 	}
-	roots := []*messagestore.Recorded{first}
+	roots := []*messagestore.Message{first}
 	if stream := first.Metadata.CausationStream; stream != "" {
 		source, err := messageAt(ctx, e.store, stream, first.Metadata.CausationPosition)
 		switch {
@@ -237,7 +237,7 @@ func (e *explainer) explain(ctx context.Context, stream messagestore.StreamName)
 // removed tells of a stream without a first message: that it was deleted or trimmed, if it
 // was.
 func (e *explainer) removed(ctx context.Context, stream messagestore.StreamName) error {
-	for m, err := range e.store.Stream(ctx, stream, 0) {
+	for m, err := range e.store.ReadStream(ctx, stream, 0) {
 		if err != nil {
 			return err
 		}
@@ -261,8 +261,8 @@ func (e *explainer) removed(ctx context.Context, stream messagestore.StreamName)
 }
 
 // seconds tells which messages of the winner's stream came second.
-func (e *explainer) seconds(ctx context.Context, s *story, source *messagestore.Recorded) error {
-	for m, err := range e.store.Stream(ctx, source.Stream, 0) {
+func (e *explainer) seconds(ctx context.Context, s *story, source *messagestore.Message) error {
+	for m, err := range e.store.ReadStream(ctx, source.Stream, 0) {
 		if err != nil {
 			return err
 		}
@@ -320,7 +320,7 @@ type parked struct {
 }
 
 // deadLetters tells which messages of the story consumers parked.
-func (e *explainer) deadLetters(ctx context.Context, s *story, roots []*messagestore.Recorded) error {
+func (e *explainer) deadLetters(ctx context.Context, s *story, roots []*messagestore.Message) error {
 	var categories []messagestore.Category
 	for _, m := range roots {
 		if category := m.Stream.Category(); !slices.Contains(categories, category) {
@@ -333,7 +333,7 @@ func (e *explainer) deadLetters(ctx context.Context, s *story, roots []*messages
 			continue // so no consumer could have written there
 		}
 		var told error
-		err := e.scan(ctx, letters, messagestore.Filter{Types: []string{"Parked"}}, func(m *messagestore.Recorded) {
+		err := e.scan(ctx, letters, messagestore.Filter{Types: []string{"Parked"}}, func(m *messagestore.Message) {
 			var p parked
 			if json.Unmarshal(m.Data, &p) != nil || !s.knows(p.Stream, p.Position) || told != nil {
 				return
@@ -350,17 +350,17 @@ func (e *explainer) deadLetters(ctx context.Context, s *story, roots []*messages
 
 // followers tells what has one of the roots as its cause, or the cause of its
 // cause, and so on.
-func (e *explainer) followers(ctx context.Context, s *story, roots []*messagestore.Recorded) error {
+func (e *explainer) followers(ctx context.Context, s *story, roots []*messagestore.Message) error {
 	chain := map[ref]bool{}
 	for _, m := range roots {
 		chain[refOf(m)] = true
 	}
-	var found []*messagestore.Recorded
+	var found []*messagestore.Message
 	// A message may stand before the one it follows, in a category that is read
 	// earlier, so they are all read until nothing new turns up.
 	for more := true; more; {
 		more = false
-		look := func(m *messagestore.Recorded) {
+		look := func(m *messagestore.Message) {
 			cause := ref{m.Metadata.CausationStream, m.Metadata.CausationPosition}
 			if chain[cause] && !chain[refOf(m)] {
 				chain[refOf(m)] = true
@@ -368,7 +368,7 @@ func (e *explainer) followers(ctx context.Context, s *story, roots []*messagesto
 			}
 		}
 		entity := messagestore.Category(s.of.Category().Entity()).Stream(s.of.CardinalID())
-		for m, err := range e.store.Stream(ctx, entity, 0) {
+		for m, err := range e.store.ReadStream(ctx, entity, 0) {
 			if err != nil {
 				return err
 			}
@@ -380,7 +380,7 @@ func (e *explainer) followers(ctx context.Context, s *story, roots []*messagesto
 			}
 		}
 	}
-	slices.SortStableFunc(found, func(a, b *messagestore.Recorded) int { return a.Time.Compare(b.Time) })
+	slices.SortStableFunc(found, func(a, b *messagestore.Message) int { return a.Time.Compare(b.Time) })
 	for _, m := range found {
 		if err := s.tell(followed, m, dataText(m.Data)); err != nil {
 			return err
@@ -393,11 +393,11 @@ func (e *explainer) followers(ctx context.Context, s *story, roots []*messagesto
 }
 
 // scan reads all of a category, and tells a person how far it is.
-func (e *explainer) scan(ctx context.Context, category messagestore.Category, filter messagestore.Filter, look func(*messagestore.Recorded)) error {
+func (e *explainer) scan(ctx context.Context, category messagestore.Category, filter messagestore.Filter, look func(*messagestore.Message)) error {
 	progress := progress{every: 2 * time.Second, now: time.Now}
 	progress.start()
 	n := 0
-	for m, err := range e.store.Category(ctx, category, 0, filter) {
+	for m, err := range e.store.ReadCategory(ctx, category, 0, filter) {
 		if err != nil {
 			return err
 		}
@@ -415,7 +415,7 @@ type ref struct {
 	position messagestore.Version
 }
 
-func refOf(m *messagestore.Recorded) ref { return ref{m.Stream, m.Position} }
+func refOf(m *messagestore.Message) ref { return ref{m.Stream, m.Position} }
 
 // A story is told message by message.
 type story struct {
@@ -427,7 +427,7 @@ type story struct {
 }
 
 // begin tells the first write.
-func (s *story) begin(first *messagestore.Recorded) error {
+func (s *story) begin(first *messagestore.Message) error {
 	if err := s.title(); err != nil {
 		return err
 	}
@@ -451,11 +451,11 @@ func (s *story) knows(stream messagestore.StreamName, position messagestore.Vers
 	return s.told[ref{stream, position}]
 }
 
-func (s *story) tell(role string, m *messagestore.Recorded, note string) error {
+func (s *story) tell(role string, m *messagestore.Message, note string) error {
 	return s.tellAt(role, m, place(m), note)
 }
 
-func (s *story) tellAt(role string, m *messagestore.Recorded, at, note string) error {
+func (s *story) tellAt(role string, m *messagestore.Message, at, note string) error {
 	s.told[refOf(m)] = true
 	if s.app.JSON {
 		return s.app.out.object(event{role, s.of, s.key, toRecord(m)})

@@ -61,7 +61,7 @@ func bank(t *testing.T, send func(store *messagestore.Store)) *shell {
 		if err != nil {
 			return err
 		}
-		written, err := store.Write(ctx, stream, version, messagestore.Follow(m.Recorded, deposited{m.Body.Amount}))
+		written, err := store.Write(ctx, stream, version, messagestore.Follow(m.Message, deposited{m.Body.Amount}))
 		if err != nil {
 			return err
 		}
@@ -113,7 +113,7 @@ func TestStoryOfAReservationWithAName(t *testing.T) {
 	t.Parallel()
 	for _, category := range []messagestore.Category{"", "receiptTransaction"} {
 		dibs := bank(t, func(store *messagestore.Store) {
-			var source *messagestore.Recorded
+			var source *messagestore.Message
 			for _, command := range []deposit{{"a+b", 10}, {"a+b", 10}, {"a+b", 11}} {
 				_, err := store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, command)
 				require.NoError(t, err)

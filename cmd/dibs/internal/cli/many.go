@@ -200,7 +200,7 @@ func readAll(ctx context.Context, r io.Reader) ([]byte, error) {
 type line struct {
 	stream   messagestore.StreamName
 	expected messagestore.Version
-	message  messagestore.Message
+	message  messagestore.Envelope
 	content  []json.RawMessage // that an id is made of
 }
 

@@ -56,7 +56,7 @@ func (unwanted) Park() bool    { return true }
 
 func catchUp(t *testing.T, store *messagestore.Store, category messagestore.Category, name string, failure error) (handled []string) {
 	t.Helper()
-	c, err := consumer.New(store, category, name, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Recorded) error {
+	c, err := consumer.New(store, category, name, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		handled = append(handled, m.String())
 		return failure
 	}), nil)
@@ -163,7 +163,7 @@ func TestHostileNamesAreShownAsTheyAreSpelt(t *testing.T) {
 	require.NoError(t, err)
 	catchUp(t, store, "account", "mail", unwanted{})
 	id := uuid.NewString()
-	for stream, record := range map[messagestore.StreamName]messagestore.Record{
+	for stream, record := range map[messagestore.StreamName]messagestore.Encoded{
 		bad + "-1":                {Type: bad, Data: []byte(`{}`)},
 		"account:position-" + bad: {Type: "Recorded", Data: []byte(`{"position": 0}`)},
 		"account:position-ours":   {Type: "Resized", Data: []byte(`{"size":1,"start":-1}`)},
@@ -171,7 +171,7 @@ func TestHostileNamesAreShownAsTheyAreSpelt(t *testing.T) {
 		messagestore.StreamName("account:deadLetter-mail+" + id): {Type: "Parked", Data: []byte(`{"messageId":"` + id + `","stream":"evil\u001b[2J-1","type":"T\u001b[2J","error":"e\u001b[2J\u202e","attempts":1}`)},
 	} {
 		record.ID = uuid.New()
-		_, err := driver.Append(t.Context(), messagestore.Append{Stream: stream, Expected: messagestore.AnyVersion, Records: []messagestore.Record{record}})
+		_, err := driver.Append(t.Context(), messagestore.Append{Stream: stream, Expected: messagestore.AnyVersion, Records: []messagestore.Encoded{record}})
 		require.NoError(t, err)
 	}
 	require.NoError(t, store.Close())

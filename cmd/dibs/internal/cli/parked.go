@@ -124,7 +124,7 @@ func toParkedLine(category messagestore.Category, name string, p *consumer.Parke
 	l := parkedLine{
 		Category: category, Consumer: name, State: stateOf(p), ParkedAt: timeText(p.ParkedAt), FirstFailedAt: timeOrNone(p.FirstFailedAt, ""),
 		Redriving: timeOrNone(p.Redriving, ""), Attempts: p.Attempts, Error: p.Error, DeadLetter: p.DeadLetter, Omitted: p.Omitted,
-		Message: toRecord(p.Recorded),
+		Message: toRecord(p.Message),
 	}
 	if !data {
 		l.Message.Data, l.Message.Metadata = nil, nil

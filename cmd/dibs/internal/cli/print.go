@@ -160,7 +160,7 @@ type record struct {
 	Metadata       *messagestore.Metadata      `json:"metadata,omitempty"`
 }
 
-func toRecord(m *messagestore.Recorded) record {
+func toRecord(m *messagestore.Message) record {
 	r := record{
 		Stream: m.Stream, Position: m.Position, GlobalPosition: m.GlobalPosition,
 		Time: timeText(m.Time), Type: m.Type, ID: m.ID.String(), Data: m.Data,

@@ -34,11 +34,11 @@ func (c *streamCommand) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	return a.withStore(ctx, limit.batch(), func(store *messagestore.Store) error {
-		var messages iter.Seq2[*messagestore.Recorded, error]
+		var messages iter.Seq2[*messagestore.Message, error]
 		if c.Backwards {
-			messages = store.StreamBackwards(ctx, stream, version(c.From, messagestore.EndOfStream))
+			messages = store.ReadStreamBackwards(ctx, stream, version(c.From, messagestore.EndOfStream))
 		} else {
-			messages = store.Stream(ctx, stream, version(c.From, 0))
+			messages = store.ReadStream(ctx, stream, version(c.From, 0))
 		}
 		return a.printAll(messages, limit, a.inStream, fmt.Sprintf("%s has no messages", stream))
 	})
@@ -100,13 +100,13 @@ func (c *categoryCommand) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	return a.withStore(ctx, limit.batch(), func(store *messagestore.Store) error {
-		messages := store.Category(ctx, category, messagestore.GlobalPosition(c.From), filter)
+		messages := store.ReadCategory(ctx, category, messagestore.GlobalPosition(c.From), filter)
 		return a.printAll(messages, limit, a.inCategory, fmt.Sprintf("%s has no such messages", category))
 	})
 }
 
 // printAll prints messages, and tells a person if there are none.
-func (a *app) printAll(messages iter.Seq2[*messagestore.Recorded, error], limit *limit, row func(*messagestore.Recorded) []cell, none string) error {
+func (a *app) printAll(messages iter.Seq2[*messagestore.Message, error], limit *limit, row func(*messagestore.Message) []cell, none string) error {
 	found := false
 	for m, err := range messages {
 		if err != nil {
@@ -126,14 +126,14 @@ func (a *app) printAll(messages iter.Seq2[*messagestore.Recorded, error], limit 
 	return nil
 }
 
-func (a *app) print(m *messagestore.Recorded, row func(*messagestore.Recorded) []cell) error {
+func (a *app) print(m *messagestore.Message, row func(*messagestore.Message) []cell) error {
 	if a.JSON {
 		return a.out.object(toRecord(m))
 	}
 	return a.out.row(row(m)...)
 }
 
-func (a *app) inStream(m *messagestore.Recorded) []cell {
+func (a *app) inStream(m *messagestore.Message) []cell {
 	return []cell{
 		{text: timeText(m.Time), style: dim},
 		{text: strconv.FormatInt(int64(m.Position), 10), right: true},
@@ -142,7 +142,7 @@ func (a *app) inStream(m *messagestore.Recorded) []cell {
 	}
 }
 
-func (a *app) inCategory(m *messagestore.Recorded) []cell {
+func (a *app) inCategory(m *messagestore.Message) []cell {
 	return []cell{
 		{text: timeText(m.Time), style: dim},
 		{text: strconv.FormatInt(int64(m.GlobalPosition), 10), right: true},
@@ -153,7 +153,7 @@ func (a *app) inCategory(m *messagestore.Recorded) []cell {
 }
 
 // place names where m is: "account-123@4".
-func place(m *messagestore.Recorded) string { return placeOf(m.Stream, m.Position) }
+func place(m *messagestore.Message) string { return placeOf(m.Stream, m.Position) }
 
 func placeOf(stream messagestore.StreamName, position messagestore.Version) string {
 	return fmt.Sprintf("%s@%d", visible(string(stream)), position)
@@ -238,7 +238,7 @@ func (a *app) follow(ctx context.Context, store *messagestore.Store, q *messages
 	bell, stop := store.Watch(q.Category, interval)
 	defer stop()
 	for {
-		page, err := store.CategoryPage(ctx, *q)
+		page, err := store.ReadCategoryPage(ctx, *q)
 		if err != nil {
 			return err
 		}

@@ -86,8 +86,8 @@ func (c *writeCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-func (c *writeCommand) message(ctx context.Context, a *app) (messagestore.Message, error) {
-	var m messagestore.Message
+func (c *writeCommand) message(ctx context.Context, a *app) (messagestore.Envelope, error) {
+	var m messagestore.Envelope
 	if err := messagestore.ValidateType(c.Type); err != nil {
 		return m, err
 	}
@@ -188,8 +188,8 @@ func parsePlace(s string) (messagestore.StreamName, messagestore.Version, error)
 	return stream, messagestore.Version(n), err
 }
 
-func messageAt(ctx context.Context, store *messagestore.Store, stream messagestore.StreamName, position messagestore.Version) (*messagestore.Recorded, error) {
-	for m, err := range store.Stream(ctx, stream, position) {
+func messageAt(ctx context.Context, store *messagestore.Store, stream messagestore.StreamName, position messagestore.Version) (*messagestore.Message, error) {
+	for m, err := range store.ReadStream(ctx, stream, position) {
 		if err != nil {
 			return nil, err
 		}

@@ -91,7 +91,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return fmt.Errorf("open store: %w", err)
 	}
 	defer func() { err = errors.Join(err, d.store.Close()) }()
-	page, err := d.store.CategoryPage(ctx, messagestore.CategoryQuery{Category: account.Commands, Limit: 1})
+	page, err := d.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: account.Commands, Limit: 1})
 	if err != nil {
 		return err
 	}

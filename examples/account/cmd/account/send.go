@@ -120,7 +120,7 @@ func (s *commandSender) send(ctx context.Context, list []sending, concurrency in
 // write sends a command and, if that fails, sends the same message again: its id
 // makes that harmless, whatever became of the first.
 func (s *commandSender) write(ctx context.Context, command sending) error {
-	m := messagestore.Message{ID: command.ID, Body: command.Body}
+	m := messagestore.Envelope{ID: command.ID, Body: command.Body}
 	m.Metadata.CorrelationStream = command.Origin
 	if m.ID == uuid.Nil {
 		id, err := uuid.NewV7()

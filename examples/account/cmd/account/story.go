@@ -19,8 +19,8 @@ func (d *demo) story(ctx context.Context) error {
 	}
 	fmt.Fprintf(d.out, "\nWho won withdrawal %s, of %s from account %s?\n", id, o.Amount, o.Account)
 	commands := account.Commands.Stream(o.Account)
-	var reserved *messagestore.Recorded
-	for m, err := range d.store.Category(ctx, account.Commands, 0, messagestore.Filter{Types: []string{"Withdraw"}}) {
+	var reserved *messagestore.Message
+	for m, err := range d.store.ReadCategory(ctx, account.Commands, 0, messagestore.Filter{Types: []string{"Withdraw"}}) {
 		if err != nil {
 			return err
 		}
@@ -37,7 +37,7 @@ func (d *demo) story(ctx context.Context) error {
 		return nil
 	}
 	lines := []line{{reserved.Time, fmt.Sprintf("reserved as the first message of %s", reserved.Stream)}}
-	for m, err := range d.store.Stream(ctx, commands, 0) {
+	for m, err := range d.store.ReadStream(ctx, commands, 0) {
 		if err != nil {
 			return err
 		}
@@ -51,7 +51,7 @@ func (d *demo) story(ctx context.Context) error {
 		}
 		lines = append(lines, line{m.Time, fmt.Sprintf("%s sent it, %s@%d: %s", m.Metadata.Local.Get("sender"), m.Stream, m.Position, what)})
 	}
-	for m, err := range d.store.Stream(ctx, account.Category.Stream(o.Account), 0) {
+	for m, err := range d.store.ReadStream(ctx, account.Category.Stream(o.Account), 0) {
 		if err != nil {
 			return err
 		}

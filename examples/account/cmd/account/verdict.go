@@ -35,10 +35,10 @@ func readLedger(ctx context.Context, store *messagestore.Store) (*ledger, error)
 		Accounts: map[string]*book{}, Opened: map[string]int{}, Deposits: map[string]int{}, Effects: map[string]int{},
 		Sent: map[string]int{}, Reserved: map[string]int{},
 	}
-	for category, add := range map[messagestore.Category]func(*messagestore.Recorded, fields){
+	for category, add := range map[messagestore.Category]func(*messagestore.Message, fields){
 		account.Category: l.addEvent, account.Commands: l.addCommand,
 	} {
-		for m, err := range store.Category(ctx, category, 0, messagestore.Filter{}) {
+		for m, err := range store.ReadCategory(ctx, category, 0, messagestore.Filter{}) {
 			if err != nil {
 				return nil, err
 			}
@@ -62,7 +62,7 @@ type fields struct {
 	Amount       account.Money `json:"amount"`
 }
 
-func (l *ledger) addEvent(m *messagestore.Recorded, f fields) {
+func (l *ledger) addEvent(m *messagestore.Message, f fields) {
 	b := l.Accounts[m.Stream.ID()]
 	if b == nil {
 		b = &book{}
@@ -87,7 +87,7 @@ func (l *ledger) addEvent(m *messagestore.Recorded, f fields) {
 	}
 }
 
-func (l *ledger) addCommand(m *messagestore.Recorded, f fields) {
+func (l *ledger) addCommand(m *messagestore.Message, f fields) {
 	if len(m.Stream.IDs()) > 1 {
 		l.Reserved[f.WithdrawalID]++
 		if m.Position != 0 {

@@ -40,12 +40,12 @@ func newWatcher(store *messagestore.Store) *watcher {
 
 // look reads what has come since the last look.
 func (w *watcher) look(ctx context.Context) error {
-	for category, see := range map[messagestore.Category]func(*messagestore.Recorded) error{
+	for category, see := range map[messagestore.Category]func(*messagestore.Message) error{
 		account.Commands:                      w.seeCommand,
 		account.Category:                      w.seeEvent,
 		account.Commands.WithType("position"): w.seePosition,
 	} {
-		for m, err := range w.store.Category(ctx, category, w.next[category], messagestore.Filter{}) {
+		for m, err := range w.store.ReadCategory(ctx, category, w.next[category], messagestore.Filter{}) {
 			if err != nil {
 				return err
 			}
@@ -70,7 +70,7 @@ func (w *watcher) look(ctx context.Context) error {
 	return nil
 }
 
-func (w *watcher) seeCommand(m *messagestore.Recorded) error {
+func (w *watcher) seeCommand(m *messagestore.Message) error {
 	c := command{at: m.GlobalPosition, copied: len(m.Stream.IDs()) > 1}
 	switch m.Type {
 	case account.Withdraw{}.MessageType():
@@ -86,14 +86,14 @@ func (w *watcher) seeCommand(m *messagestore.Recorded) error {
 	return nil
 }
 
-func (w *watcher) seeEvent(m *messagestore.Recorded) error {
+func (w *watcher) seeEvent(m *messagestore.Message) error {
 	if m.Type == (account.Withdrawn{}).MessageType() || m.Type == (account.WithdrawalRejected{}).MessageType() {
 		w.decided++
 	}
 	return nil
 }
 
-func (w *watcher) seePosition(m *messagestore.Recorded) error {
+func (w *watcher) seePosition(m *messagestore.Message) error {
 	var at struct {
 		Position *messagestore.GlobalPosition `json:"position"`
 	}
