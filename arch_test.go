@@ -20,6 +20,7 @@ var imports = map[string][]string{
 	".":                      {},
 	"internal/failpoint":     {},
 	"internal/mutant":        {},
+	"internal/steer":         {},
 	"internal/pgschema":      {},
 	"migrations":             {"internal/pgschema"},
 	"messagestore":           {},
