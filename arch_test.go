@@ -38,6 +38,8 @@ var imports = map[string][]string{
 	"internal/pgproxy":       {},
 	"internal/localserver":   {},
 	"internal/messagedbtest": {"internal/pgtest"},
+	"internal/prose":         {},
+	"internal/prose/count":   {"internal/prose"},
 	"examples/...":           {"..."},
 	"cmd/...":                {"..."},
 }

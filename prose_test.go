@@ -1,0 +1,48 @@
+package dibs_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dibs-go/dibs/internal/prose"
+)
+
+// The share of sentences with a free "who" or "what", in percent, that each
+// part of the project may have. It only falls: a change that lowers a share
+// lowers its number here, and none raises it.
+var mostFree = []struct {
+	part    string
+	percent float64
+	has     func(path string) bool
+}{
+	{"code", 26.4, func(path string) bool {
+		return isCode(path) && !strings.HasPrefix(path, "soak/") && !strings.HasPrefix(path, "bench/")
+	}},
+	{"soak", 25.2, func(path string) bool { return isCode(path) && strings.HasPrefix(path, "soak/") }},
+	{"bench", 20.8, func(path string) bool { return isCode(path) && strings.HasPrefix(path, "bench/") }},
+	{"docs", 20.3, func(path string) bool { return !isCode(path) }},
+}
+
+func isCode(path string) bool { return filepath.Ext(path) == ".go" || filepath.Ext(path) == ".sql" }
+
+func TestSentencesNameTheirSubjects(t *testing.T) {
+	for _, most := range mostFree {
+		t.Run(most.part, func(t *testing.T) {
+			share, err := prose.Count(".", func(path string) bool { return most.has(filepath.ToSlash(path)) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%d of %d sentences, %.2f %%, have a free who or what", len(share.Free), share.Sentences, share.Percent())
+			if share.Sentences == 0 {
+				t.Fatal("found no sentences")
+			}
+			if share.Percent() > most.percent {
+				t.Errorf("%.2f %% of the sentences in %s have a free who or what, more than %.2f %%: "+
+					"name the thing or the person, in the words of docs/naming.md, or leave the sentence out. "+
+					"To list them: go run ./internal/prose/count -v DIR...",
+					share.Percent(), most.part, most.percent)
+			}
+		})
+	}
+}
