@@ -1,0 +1,84 @@
+package pgtest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// packages are what Debian calls the packages of programs that are not called so themselves.
+var packages = map[string]string{"node": "nodejs", "pg_dump": "postgresql-client", "psql": "postgresql-client"}
+
+// Missing ends a test that needs something that this machine does not have. The test is skipped,
+// or fails if CI is set: in CI green never means that something did not run.
+func Missing(t testing.TB, what string) {
+	t.Helper()
+	if os.Getenv("CI") != "" {
+		t.Fatal(what)
+	}
+	t.Skip(what)
+}
+
+// Needs skips the test, or fails it if CI is set, where one of the programs is not on the PATH.
+func Needs(t testing.TB, programs ...string) {
+	t.Helper()
+	for _, program := range programs {
+		if _, err := exec.LookPath(program); err == nil {
+			continue
+		}
+		name := program
+		if other, ok := packages[program]; ok {
+			name = other
+		}
+		Missing(t, fmt.Sprintf("no %s: install the package %s", program, name))
+	}
+}
+
+// version finds 15 in "pg_dump (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)".
+var version = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
+
+// NeedsAsNewAsServer is [Needs] for a client of PostgreSQL, such as pg_dump, that does not know
+// servers newer than itself.
+func NeedsAsNewAsServer(t testing.TB, client string) {
+	t.Helper()
+	Needs(t, client)
+	said, err := exec.CommandContext(t.Context(), client, "--version").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := version.FindSubmatch(said)
+	if found == nil {
+		t.Fatalf("%s --version says %q", client, said)
+	}
+	has, _ := strconv.Atoi(string(found[1]))
+	if server := ServerVersion(t); has < server {
+		Missing(t, fmt.Sprintf("%s %d does not know a server of version %d", client, has, server))
+	}
+}
+
+// NeedsServer skips the test on a server of an older major version. It does so in CI, too,
+// which runs the tests on a newer one as well.
+func NeedsServer(t testing.TB, major int, why string) {
+	t.Helper()
+	if server := ServerVersion(t); server < major {
+		t.Skipf("the server is PostgreSQL %d, and %s came with %d", server, why, major)
+	}
+}
+
+// ServerVersion returns the major version of the server that the tests share.
+func ServerVersion(t testing.TB) int {
+	t.Helper()
+	url := URL(t)
+	conn := dial(t, url)
+	defer conn.Close(t.Context())
+	said := conn.PgConn().ParameterStatus("server_version") // 15.18 (Debian 15.18-0+deb12u1), 19beta1
+	major, err := strconv.Atoi(said[:len(said)-len(strings.TrimLeft(said, "0123456789"))])
+	if err != nil {
+		t.Fatalf("the server says that it is PostgreSQL %q", said)
+	}
+	return major
+}
