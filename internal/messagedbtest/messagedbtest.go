@@ -155,9 +155,10 @@ func Run(t testing.TB, database, tool string, env ...string) string {
 
 func runTool(t testing.TB, database, version, tool string, env ...string) string {
 	t.Helper()
+	pgtest.Needs(t, "npm", "psql")
 	scripts, err := installed[version]()
 	if err != nil {
-		t.Fatalf("install message-db (it needs npm, and psql): %v", err)
+		pgtest.Missing(t, fmt.Sprintf("no message-db, which npm did not install: %v", err))
 	}
 	config := parse(t, database)
 	command := exec.CommandContext(t.Context(), "bash", filepath.Join(scripts, tool))
