@@ -17,9 +17,14 @@ import (
 	"github.com/dibs-go/dibs/migrations"
 )
 
-// run returns what a program printed.
+// run returns what a program printed. A test whose program is not there, or does not know a
+// server that new, is skipped.
 func run(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
+	pgtest.Needs(t, cmd.Args[0])
+	if cmd.Args[0] == "pg_dump" {
+		pgtest.NeedsAsNewAsServer(t, "pg_dump")
+	}
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%v\n%s", cmd, out)
 	return string(out)
@@ -135,6 +140,7 @@ func TestFileThatIsNotInATransactionIsRefused(t *testing.T) {
 
 func TestFileThatComesTwiceOrTooEarlyIsRefused(t *testing.T) {
 	t.Parallel()
+	pgtest.Needs(t, "psql")
 	url := pgtest.Database(t)
 	files := migrations.Files()
 	refuse := func(f migrations.File, why string) {
@@ -167,6 +173,7 @@ func everything(t *testing.T, url string) string {
 // Who wants other bounds sets them for the session, and no file has to be edited.
 func TestFilesAreBoundedInTime(t *testing.T) {
 	t.Parallel()
+	pgtest.Needs(t, "psql")
 	url := pgtest.Database(t)
 	files := migrations.Files()
 	for i, f := range files {

@@ -273,6 +273,9 @@ func TestSchemaThatIsAnothersIsNotUsed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if name == "psql" {
+				pgtest.Needs(t, "psql")
+			}
 			for _, test := range []struct{ schema, made, refused string }{
 				{"dibs", "create schema dibs; create function dibs.begin_migration(varchar, varchar) returns void language sql as ''", "belongs to "},
 				{"dibs", "create schema dibs; create type dibs.t as enum ('a')", "belongs to "},

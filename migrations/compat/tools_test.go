@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/messagedbtest"
+	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
 // uuidgen is for the tools, which call it, and for machines that do not have it: ids
@@ -26,6 +27,7 @@ var moments = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?|test_\w
 // The tools that come with message-db print the same of ours.
 func TestToolsOfMessageDBPrintTheSame(t *testing.T) {
 	t.Parallel()
+	pgtest.NeedsAsNewAsServer(t, "psql") // it describes tables
 	var printed [][]string
 	for _, database := range []string{messageDB(t), dibs(t)} {
 		bin := t.TempDir()
