@@ -131,6 +131,8 @@ func TestServerThatDriversRefuseIsSaidSo(t *testing.T) {
 // pg_dump leaves out the rights to the types of tables' rows.
 func TestDoctorTellsOfARestoredDumpWhatIsToBeDone(t *testing.T) {
 	t.Parallel()
+	pgtest.Needs(t, "psql")
+	pgtest.NeedsAsNewAsServer(t, "pg_dump")
 	from, to := pgtest.Database(t), pgtest.Database(t)
 	(&shell{env: map[string]string{"DATABASE_URL": from}}).ok(t, "migrate", "up")
 	dump, err := exec.CommandContext(t.Context(), "pg_dump", "-d", from).Output()
