@@ -27,6 +27,11 @@ test: ## Run every test, on TEST_DATABASE_URL or a throwaway server
 test/quick: ## Run the tests that need no PostgreSQL; the others say that they skip
 	env -u TEST_DATABASE_URL go test ./...
 
+.PHONY: test/bare
+test/bare: ## Run the demo and every test with no program in reach but Go, git, make, bash and apt
+	scripts/bare -- $(MAKE) demo
+	scripts/bare -- $(MAKE) test
+
 .PHONY: test/race
 test/race: ## Run every test with the race detector, in random order
 	scripts/setup gcc
@@ -106,4 +111,4 @@ build: ## Build bin/dibs
 .PHONY: ci
 ci: export CI := true
 ci: MUTANTS := 4
-ci: tidy vet lint test/race test/bench test/soak soak/ci mutants demo demo/postgres ## Run all that a change must pass
+ci: tidy vet lint test/race test/bare test/bench test/soak soak/ci mutants demo/postgres ## Run all that a change must pass
