@@ -41,7 +41,6 @@ var calls = map[string]called{
 	"Admin.TrimCategory":  {scenes: []string{"trim a category"}},
 	"Admin.Delete":        {scenes: []string{"delete", "erase"}},
 	"Admin.RaiseEpoch":    {scenes: []string{"raise epoch"}},
-	"Admin.Doctor":        {why: "it only reads, and what it could not read is an error or a finding"},
 	"Admin.Verify":        {why: "it only reads, in a transaction that cannot write"},
 }
 

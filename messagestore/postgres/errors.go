@@ -95,6 +95,9 @@ func isUniqueViolation(err error) bool {
 // What the server says of a schema, a function and a table that is not there.
 var noSchema = []string{"3F000", "42883", "42P01"}
 
+// denied is the SQLSTATE of a call for which the user lacks the right.
+const denied = "42501"
+
 // readOnly is what it says of a write to a standby, and in a transaction that only
 // reads.
 const readOnly = "25006"

@@ -712,10 +712,6 @@ func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 			_, err := postgres.NewAdmin(db, nil).Verify(t.Context(), &postgres.VerifyConfig{Categories: []messagestore.Category{category + "none"}})
 			return err
 		}, messagestore.ErrNotFound},
-		"doctor": {func(db postgres.DB) error {
-			_, err := postgres.NewAdmin(db, nil).Doctor(t.Context(), nil)
-			return err
-		}, nil}, // since it needs the connection again
 	} {
 		t.Run(name, func(t *testing.T) {
 			proxy, pool := proxied(t)

@@ -97,7 +97,7 @@
 // is then true of the one that answered; let all that PgBouncer may choose from be alike,
 // and no other client SET what outlives its transaction. A pooler in session mode is taken
 // for one too, which costs a little; one in statement mode refuses transactions, and so
-// [Admin.Verify] and [Admin.Doctor]. Who wants a way of sending
+// [Admin.Verify]. Who wants a way of sending
 // statements all the same names it in the URL, as pgx has it:
 // default_query_exec_mode=exec.
 package postgres

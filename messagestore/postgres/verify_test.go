@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
 	"github.com/dibs-go/dibs/migrations"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -475,4 +476,44 @@ func TestVerifySeesOneMoment(t *testing.T) {
 	require.Len(t, told, 6)
 	require.Equal(t, postgres.VerifyProgress{Category: "account", Done: 16, Total: 32}, told[1])
 	require.Equal(t, int64(28), v.verify(t).Checked.Messages, "and later what was written meanwhile")
+}
+
+func TestVerifyReadsThroughAPoolerAndFromAStandby(t *testing.T) {
+	t.Parallel()
+	t.Run("pooler", func(t *testing.T) {
+		t.Parallel()
+		requireNoViolation(t, pgtest.Connect(t, pgtest.PgBouncer(t, ownDatabase(t)).URL))
+	})
+	t.Run("standby", func(t *testing.T) {
+		t.Parallel()
+		requireNoViolation(t, connect(t, pgtest.Standby(t, ownServer(t))))
+	})
+}
+
+func requireNoViolation(t *testing.T, db postgres.DB) {
+	t.Helper()
+	found, err := postgres.NewAdmin(db, nil).Verify(t.Context(), nil)
+	require.NoError(t, err)
+	require.Empty(t, found.Violations)
+}
+
+func TestVerifyRefusesWhatItCannotWorkWith(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(contextOf(t)) //nolint:errcheck // nothing was done in it
+
+	_, err = postgres.NewAdmin(tx, nil).Verify(t.Context(), nil)
+	require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
+	_, err = postgres.NewAdmin(pool, nil).Verify(t.Context(), &postgres.VerifyConfig{MaxViolations: 100_001})
+	require.ErrorIs(t, err, messagestore.ErrInvalidLimit)
+	_, err = postgres.NewAdmin(pool, nil).Verify(t.Context(), &postgres.VerifyConfig{Categories: []messagestore.Category{"account-1"}})
+	require.ErrorIs(t, err, messagestore.ErrInvalidCategory)
+	_, err = postgres.NewAdmin(pool, nil).Verify(t.Context(), &postgres.VerifyConfig{Categories: []messagestore.Category{storetest.Category(t)}})
+	require.ErrorIs(t, err, messagestore.ErrNotFound, "a category without a message was not looked at")
+	_, err = postgres.NewAdmin(pgtest.Connect(t, pgtest.Database(t)), nil).Verify(t.Context(), nil)
+	require.ErrorIs(t, err, postgres.ErrNotMigrated)
+	_, err = postgres.NewAdmin(poolAs(t, "dibs_reader"), nil).Verify(t.Context(), nil)
+	requireDenied(t, err)
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
 	"github.com/dibs-go/dibs/internal/pgschema"
-	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -162,8 +162,8 @@ func (a *app) printAdoption(d *migrations.Adoption) error {
 }
 
 // aboutAdoption is what doctor tells of an adoption.
-func aboutAdoption(d *migrations.Adoption) postgres.Finding {
-	f := postgres.Finding{Group: "schema", Name: "adoption", Verdict: postgres.Warn, Advice: "run dibs migrate adopt"}
+func aboutAdoption(d *migrations.Adoption) doctor.Finding {
+	f := doctor.Finding{Group: "schema", Name: "adoption", Verdict: doctor.Warn, Advice: "run dibs migrate adopt"}
 	switch {
 	case d.State == migrations.Adopting:
 		f.Says = fmt.Sprintf("message-db is the store, and is being adopted: %d of %d messages are copied", d.Copied, max(d.Found, d.Copied))
@@ -172,9 +172,9 @@ func aboutAdoption(d *migrations.Adoption) postgres.Finding {
 		f.Says = "message-db is the store again: its adoption was undone " + timeText(d.UndoneAt)
 		f.Advice += " to adopt it once more"
 	case d.HasOld:
-		f.Verdict, f.Says, f.Advice = postgres.OK, "message-db was adopted "+timeText(d.SwitchedAt)+"; message_store_before_dibs is still there", ""
+		f.Verdict, f.Says, f.Advice = doctor.OK, "message-db was adopted "+timeText(d.SwitchedAt)+"; message_store_before_dibs is still there", ""
 	default:
-		f.Verdict, f.Says, f.Advice = postgres.OK, "message-db was adopted "+timeText(d.SwitchedAt), ""
+		f.Verdict, f.Says, f.Advice = doctor.OK, "message-db was adopted "+timeText(d.SwitchedAt), ""
 	}
 	return f
 }

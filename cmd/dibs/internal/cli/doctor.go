@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
 	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
@@ -35,8 +36,8 @@ Example:
 // Run examines.
 func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 	return a.withPostgres(ctx, "doctor", func(conn *pgx.Conn) error {
-		findings, err := postgres.NewAdmin(conn, a.postgresConfig()).Doctor(ctx, &postgres.DoctorConfig{
-			LongLock: c.LongLock, LongTransaction: c.LongTransaction,
+		findings, err := doctor.Examine(ctx, conn, &doctor.Config{
+			Schema: a.Schema, LongLock: c.LongLock, LongTransaction: c.LongTransaction,
 		})
 		if err != nil {
 			return err
@@ -50,21 +51,21 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 }
 
 // examineSchema tells of migrations, and of what was changed by hand since.
-func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]postgres.Finding, error) {
+func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]doctor.Finding, error) {
 	locked, err := a.migrationsLocked(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
 	if locked {
-		return []postgres.Finding{{
-			Group: "schema", Name: "migrations", Verdict: postgres.Warn,
+		return []doctor.Finding{{
+			Group: "schema", Name: "migrations", Verdict: doctor.Warn,
 			Says: "what was applied cannot be looked at: somebody has locked the table of migrations", Advice: "see locks",
 		}}, nil
 	}
 	all, err := migrations.Status(ctx, conn, a.migrationsConfig())
 	if denied(err) {
-		return []postgres.Finding{{
-			Group: "schema", Name: "migrations", Verdict: postgres.Hidden,
+		return []doctor.Finding{{
+			Group: "schema", Name: "migrations", Verdict: doctor.Hidden,
 			Says: "what was applied is not visible to this user", Advice: "run dibs doctor as the user who migrates",
 		}}, nil
 	}
@@ -87,8 +88,8 @@ func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]postgres.Fin
 	drift, err := migrations.Drift(ctx, conn, a.migrationsConfig())
 	switch {
 	case denied(err):
-		return append(findings, postgres.Finding{
-			Group: "schema", Name: "drift", Verdict: postgres.Hidden,
+		return append(findings, doctor.Finding{
+			Group: "schema", Name: "drift", Verdict: doctor.Hidden,
 			Says: "what was changed by hand is not visible to this user", Advice: "run dibs doctor as the user who migrates",
 		}), nil
 	case err != nil:
@@ -116,12 +117,12 @@ func denied(err error) bool {
 	return ok && refused.Code == "42501"
 }
 
-func aboutMigrations(all []migrations.Migration) []postgres.Finding {
-	var findings []postgres.Finding
+func aboutMigrations(all []migrations.Migration) []doctor.Finding {
+	var findings []doctor.Finding
 	var pending []string
 	applied, ours := 0, len(all)
 	for _, m := range all {
-		f := postgres.Finding{Group: "schema", Name: m.Name, Verdict: postgres.Fail}
+		f := doctor.Finding{Group: "schema", Name: m.Name, Verdict: doctor.Fail}
 		switch {
 		case m.Unknown:
 			ours--
@@ -132,16 +133,16 @@ func aboutMigrations(all []migrations.Migration) []postgres.Finding {
 			applied++
 			continue
 		case m.LeftOut != "":
-			f.Verdict, f.Says = postgres.OK, fmt.Sprintf("%s is left out: %s", m.Name, m.LeftOut)
+			f.Verdict, f.Says = doctor.OK, fmt.Sprintf("%s is left out: %s", m.Name, m.LeftOut)
 		default:
 			pending = append(pending, m.Name)
 			continue
 		}
 		findings = append(findings, f)
 	}
-	f := postgres.Finding{Group: "schema", Name: "migrations", Verdict: postgres.OK, Says: fmt.Sprintf("%d of %d migrations are applied", applied, ours)}
+	f := doctor.Finding{Group: "schema", Name: "migrations", Verdict: doctor.OK, Says: fmt.Sprintf("%d of %d migrations are applied", applied, ours)}
 	if len(pending) > 0 {
-		f.Verdict, f.Advice = postgres.Fail, "run dibs migrate up"
+		f.Verdict, f.Advice = doctor.Fail, "run dibs migrate up"
 		if applied > 0 {
 			f.Says += ", and not " + strings.Join(pending, ", ")
 		}
@@ -149,18 +150,18 @@ func aboutMigrations(all []migrations.Migration) []postgres.Finding {
 	return append(findings, f)
 }
 
-func aboutDrift(drift *migrations.DriftReport, files int) []postgres.Finding {
+func aboutDrift(drift *migrations.DriftReport, files int) []doctor.Finding {
 	if len(drift.NotApplied) == files {
 		return nil
 	}
-	var findings []postgres.Finding
+	var findings []doctor.Finding
 	for _, d := range drift.Differences {
-		f := postgres.Finding{Group: "schema", Name: "drift", Verdict: postgres.Fail, Says: d.String()}
+		f := doctor.Finding{Group: "schema", Name: "drift", Verdict: doctor.Fail, Says: d.String()}
 		switch {
 		case d.Foreign:
-			f.Verdict, f.Advice = postgres.Warn, "keep what is yours in another schema: this one belongs to the migrations"
+			f.Verdict, f.Advice = doctor.Warn, "keep what is yours in another schema: this one belongs to the migrations"
 		case forgottenByDumps(d):
-			f.Verdict, f.Advice = postgres.Warn, "a dump does not hold this right, so it comes back when one is restored: dibs migrate up revokes it"
+			f.Verdict, f.Advice = doctor.Warn, "a dump does not hold this right, so it comes back when one is restored: dibs migrate up revokes it"
 		case len(d.Has) == 0 && allAre("grant ", d.Lacks):
 			f.Advice = "it was revoked by hand: dibs migrate up grants it again"
 		case len(d.Lacks) == 0 && allAre("grant ", d.Has):
@@ -171,7 +172,7 @@ func aboutDrift(drift *migrations.DriftReport, files int) []postgres.Finding {
 		findings = append(findings, f)
 	}
 	if len(findings) == 0 {
-		findings = append(findings, postgres.Finding{Group: "schema", Name: "drift", Verdict: postgres.OK, Says: "objects and rights are as the migrations made them"})
+		findings = append(findings, doctor.Finding{Group: "schema", Name: "drift", Verdict: doctor.OK, Says: "objects and rights are as the migrations made them"})
 	}
 	return findings
 }
@@ -189,22 +190,22 @@ func allAre(kind string, facts []string) bool {
 
 // A findingLine is how a finding is printed as JSON.
 type findingLine struct {
-	Group   string           `json:"group"`
-	Name    string           `json:"name"`
-	Verdict postgres.Verdict `json:"verdict"`
-	Says    string           `json:"says"`
-	Advice  string           `json:"advice,omitempty"`
+	Group   string         `json:"group"`
+	Name    string         `json:"name"`
+	Verdict doctor.Verdict `json:"verdict"`
+	Says    string         `json:"says"`
+	Advice  string         `json:"advice,omitempty"`
 }
 
-var verdictStyles = map[postgres.Verdict]style{postgres.OK: green, postgres.Warn: yellow, postgres.Fail: red, postgres.Hidden: dim}
+var verdictStyles = map[doctor.Verdict]style{doctor.OK: green, doctor.Warn: yellow, doctor.Fail: red, doctor.Hidden: dim}
 
-func (a *app) printFindings(findings []postgres.Finding, quiet bool) error {
+func (a *app) printFindings(findings []doctor.Finding, quiet bool) error {
 	group, failed := "", 0
 	for _, f := range findings {
-		if f.Verdict == postgres.Fail {
+		if f.Verdict == doctor.Fail {
 			failed++
 		}
-		if quiet && f.Verdict == postgres.OK {
+		if quiet && f.Verdict == doctor.OK {
 			continue
 		}
 		if a.JSON {

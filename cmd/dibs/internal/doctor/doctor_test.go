@@ -1,8 +1,12 @@
-package postgres_test
+package doctor_test
 
 import (
+	"bytes"
+	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/url"
 	"regexp"
 	"strings"
 	"testing"
@@ -11,7 +15,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
+	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
+	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -19,17 +26,79 @@ import (
 	"github.com/dibs-go/dibs/migrations"
 )
 
-func examine(t *testing.T, db postgres.DB, config *postgres.DoctorConfig) []postgres.Finding {
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Deadlines of conditions that a test waits for, and the pause between two looks.
+const (
+	patience = 20 * time.Second
+	tick     = 5 * time.Millisecond
+)
+
+func contextOf(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
+
+func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
-	found, err := postgres.NewAdmin(db, nil).Doctor(t.Context(), config)
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close(contextOf(t))) })
+	return conn
+}
+
+// connectAs returns a connection of a user that is a member of one role.
+func connectAs(t *testing.T, role string) *pgx.Conn {
+	t.Helper()
+	admin := connect(t, pgtest.URL(t))
+	user, password := "test_"+strings.ToLower(rand.Text()), rand.Text()
+	execute(t, admin, fmt.Sprintf("create role %s login password '%s' in role %s", user, password, role))
+	t.Cleanup(func() { execute(t, admin, "drop owned by "+user, "drop role "+user) })
+	config, err := pgx.ParseConfig(pgtest.URL(t))
+	require.NoError(t, err)
+	config.User, config.Password = user, password
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close(contextOf(t))) })
+	return conn
+}
+
+// migrated returns the URL of a database, migrated.
+func migrated(t *testing.T, url string) string {
+	t.Helper()
+	require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
+	return url
+}
+
+// with returns a URL with more parameters.
+func with(t *testing.T, where string, parameters ...string) string {
+	t.Helper()
+	u, err := url.Parse(where)
+	require.NoError(t, err)
+	query := u.Query()
+	for i := 0; i < len(parameters); i += 2 {
+		query.Set(parameters[i], parameters[i+1])
+	}
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
+func write(t *testing.T, db postgres.DB, stream messagestore.StreamName) {
+	t.Helper()
+	_, err := messagestore.New(postgres.New(db, nil), nil).Write(t.Context(), stream, messagestore.AnyVersion, opened())
+	require.NoError(t, err)
+}
+
+func opened() messagestore.Body { return messagestore.Raw{Type: "Opened", Data: []byte("{}")} }
+
+func examine(t *testing.T, conn *pgx.Conn, config *doctor.Config) []doctor.Finding {
+	t.Helper()
+	found, err := doctor.Examine(t.Context(), conn, config)
 	require.NoError(t, err)
 	return found
 }
 
 // finding returns the one finding whose text has all the words.
-func finding(t *testing.T, found []postgres.Finding, words ...string) postgres.Finding {
+func finding(t *testing.T, found []doctor.Finding, words ...string) doctor.Finding {
 	t.Helper()
-	var all []postgres.Finding
+	var all []doctor.Finding
 	for _, f := range found {
 		if hasAll(f.Says, words) {
 			all = append(all, f)
@@ -48,11 +117,11 @@ func hasAll(text string, words []string) bool {
 	return true
 }
 
-func requireVerdict(t *testing.T, want postgres.Verdict, found []postgres.Finding, words ...string) {
+func requireVerdict(t *testing.T, want doctor.Verdict, found []doctor.Finding, words ...string) {
 	t.Helper()
 	f := finding(t, found, words...)
 	require.Equal(t, want, f.Verdict, f)
-	if want == postgres.OK {
+	if want == doctor.OK {
 		require.Empty(t, f.Advice, f)
 	} else {
 		require.NotEmpty(t, f.Advice, f)
@@ -70,189 +139,189 @@ func execute(t *testing.T, conn *pgx.Conn, statements ...string) {
 // One server is spoilt in every way in which a server can be, one after the other.
 func TestDoctorFindsWhatIsWrongWithAServer(t *testing.T) {
 	t.Parallel()
-	url := ownServer(t)
+	url := migrated(t, pgtest.Server(t))
 	conn := connect(t, url)
 
 	healthy := examine(t, conn, nil)
 	groups := map[string]int{}
 	for _, f := range healthy {
-		require.NotEqual(t, postgres.Fail, f.Verdict, f)
-		require.NotEqual(t, postgres.Hidden, f.Verdict, f)
+		require.NotEqual(t, doctor.Fail, f.Verdict, f)
+		require.NotEqual(t, doctor.Hidden, f.Verdict, f)
 		groups[f.Group]++
 	}
 	require.Len(t, groups, 6)
 	for _, setting := range []string{"fsync is on", "full_page_writes is on", "synchronous_commit is on", "server_encoding is UTF8", "client_encoding is UTF8", "in_hot_standby is off", "autovacuum is on"} {
-		requireVerdict(t, postgres.OK, healthy, setting)
+		requireVerdict(t, doctor.OK, healthy, setting)
 	}
-	requireVerdict(t, postgres.OK, healthy, "PostgreSQL ")
-	requireVerdict(t, postgres.OK, healthy, "connection goes straight to the server")
-	requireVerdict(t, postgres.OK, healthy, "no category is locked")
+	requireVerdict(t, doctor.OK, healthy, "PostgreSQL ")
+	requireVerdict(t, doctor.OK, healthy, "connection goes straight to the server")
+	requireVerdict(t, doctor.OK, healthy, "no category is locked")
 
 	for _, c := range []struct {
 		name        string
 		damage, fix []string
-		verdict     postgres.Verdict
+		verdict     doctor.Verdict
 		words       []string
 	}{
 		{
 			"no autovacuum",
 			[]string{"alter system set autovacuum = off", "select pg_reload_conf()"},
 			[]string{"alter system reset autovacuum"},
-			postgres.Fail,
+			doctor.Fail,
 			[]string{"autovacuum is off"},
 		},
 		{
 			"no counts",
 			[]string{"set track_counts = off"},
 			[]string{"reset track_counts"},
-			postgres.Fail,
+			doctor.Fail,
 			[]string{"track_counts is off"},
 		},
 		{
 			"unsafe",
 			[]string{"set synchronous_commit = off"},
 			[]string{"reset synchronous_commit"},
-			postgres.Fail,
+			doctor.Fail,
 			[]string{"synchronous_commit is off, and drivers refuse the server"},
 		},
 		{
 			"unsafe, and meant",
 			[]string{"set synchronous_commit = off", "set dibs.allow_unsafe_settings = on"},
 			[]string{"reset synchronous_commit", "reset dibs.allow_unsafe_settings"},
-			postgres.Warn,
+			doctor.Warn,
 			[]string{"synchronous_commit is off, and dibs.allow_unsafe_settings allows it"},
 		},
 		{
 			"another encoding",
 			[]string{"set client_encoding = latin1"},
 			[]string{"reset client_encoding"},
-			postgres.Fail,
+			doctor.Fail,
 			[]string{"client_encoding is LATIN1"},
 		},
 		{
 			"content in the log",
 			[]string{"set log_statement = 'mod'"},
 			[]string{"reset log_statement"},
-			postgres.Warn,
+			doctor.Warn,
 			[]string{"log_statement is mod"},
 		},
 		{
 			"full pages, whole",
 			[]string{"set wal_compression = off"},
 			[]string{"reset wal_compression"},
-			postgres.Warn,
+			doctor.Warn,
 			[]string{"wal_compression is off"},
 		},
 		{
 			"little log",
 			[]string{"alter system set max_wal_size = '512MB'", "select pg_reload_conf()"},
 			[]string{"alter system reset max_wal_size"},
-			postgres.Warn,
+			doctor.Warn,
 			[]string{"max_wal_size is 512MB"},
 		},
 		{
 			"an owner who logs in",
 			[]string{"alter role dibs_owner login"},
 			[]string{"alter role dibs_owner nologin"},
-			postgres.Fail,
+			doctor.Fail,
 			[]string{"dibs_owner may log in"},
 		},
 		{
 			"a writer who is a superuser",
 			[]string{"alter role dibs_writer superuser"},
 			[]string{"alter role dibs_writer nosuperuser"},
-			postgres.Fail,
+			doctor.Fail,
 			[]string{"dibs_writer may do anything"},
 		},
 		{
 			"a service that owns",
 			[]string{"create role service login in role dibs_owner"},
 			[]string{"drop role service"},
-			postgres.Warn,
+			doctor.Warn,
 			[]string{"dibs_owner: service can log in with its rights"},
 		},
 		{
 			"a client without a limit",
 			[]string{"create role team in role dibs_writer", "create role service login in role team"},
 			[]string{"drop role service", "drop role team"},
-			postgres.Warn,
+			doctor.Warn,
 			[]string{"service: idle_in_transaction_session_timeout is 0"},
 		},
 		{
 			"a client with a limit",
 			[]string{"create role service login in role dibs_writer", "alter role service set idle_in_transaction_session_timeout = '7s'"},
 			[]string{"drop role service"},
-			postgres.OK,
+			doctor.OK,
 			[]string{"service: idle_in_transaction_session_timeout is 7s"},
 		},
 		{
 			"a missing role",
 			[]string{"alter role dibs_admin rename to somebody"},
 			[]string{"alter role somebody rename to dibs_admin"},
-			postgres.Warn,
+			doctor.Warn,
 			[]string{"dibs_admin does not exist"},
 		},
 		{
 			"a table that a crash empties",
 			[]string{"alter table dibs.fences set unlogged"},
 			[]string{"alter table dibs.fences set logged"},
-			postgres.Fail,
+			doctor.Fail,
 			[]string{"fences is unlogged"},
 		},
 		{
 			"an index that is not valid",
 			[]string{"update pg_index set indisvalid = false where indexrelid = 'dibs.messages_id'::regclass"},
 			[]string{"update pg_index set indisvalid = true where indexrelid = 'dibs.messages_id'::regclass"},
-			postgres.Fail,
+			doctor.Fail,
 			[]string{"messages_id is not valid"},
 		},
 		{
 			"a sequence at its end",
 			[]string{"select setval('dibs.messages_global_position_seq', 9223372036854775000)"},
 			[]string{"select setval('dibs.messages_global_position_seq', 1, false)"},
-			postgres.Fail,
+			doctor.Fail,
 			[]string{"807 global positions are left"},
 		},
 		{
 			"a table that was not frozen for long",
 			[]string{"update pg_class set relfrozenxid = (4294967296 - 1600000000)::text::xid where oid = 'dibs.messages'::regclass"},
 			[]string{"update pg_class set relfrozenxid = (select datfrozenxid from pg_database where datname = current_database()) where oid = 'dibs.messages'::regclass"},
-			postgres.Fail,
+			doctor.Fail,
 			[]string{"messages: the oldest transaction is 16000"},
 		},
 		{
 			"a slot that nobody reads",
 			[]string{"select pg_create_physical_replication_slot('forgotten', true)"},
 			[]string{"select pg_drop_replication_slot('forgotten')"},
-			postgres.Warn,
+			doctor.Warn,
 			[]string{"forgotten is not in use and keeps "},
 		},
 		{
 			"a standby that is waited for and is not there",
 			[]string{"alter system set synchronous_standby_names = 'nobody'", "select pg_reload_conf()"},
 			[]string{"set synchronous_commit = local", "alter system reset synchronous_standby_names", "reset synchronous_commit"},
-			postgres.Fail,
+			doctor.Fail,
 			[]string{"no standby is connected; synchronous_standby_names is 'nobody'"},
 		},
 		{
 			"a transaction that is only prepared",
 			[]string{"begin", "prepare transaction 'forgotten'"},
 			[]string{"rollback prepared 'forgotten'"},
-			postgres.Warn,
+			doctor.Warn,
 			[]string{"'forgotten' of postgres was prepared "},
 		},
 		{
 			"a prepared transaction that holds a category",
 			[]string{"begin", "select dibs.lock_category('account')", "prepare transaction 'forgotten'"},
 			[]string{"rollback prepared 'forgotten'"},
-			postgres.Fail,
+			doctor.Fail,
 			[]string{"'forgotten' of postgres was prepared "},
 		},
 		{
 			"the same, as a lock",
 			[]string{"begin", "select dibs.lock_category('account')", "prepare transaction 'forgotten'"},
 			[]string{"rollback prepared 'forgotten'"},
-			postgres.Warn,
+			doctor.Warn,
 			[]string{"writes of the category with key ", "held by a prepared transaction"},
 		},
 	} {
@@ -262,32 +331,31 @@ func TestDoctorFindsWhatIsWrongWithAServer(t *testing.T) {
 				execute(t, conn, append(c.fix, "select pg_reload_conf()")...)
 			})
 			require.Eventually(t, func() bool { // until a setting was read again
-				for _, f := range examine(t, conn, &postgres.DoctorConfig{LongTransaction: 1}) {
+				for _, f := range examine(t, conn, &doctor.Config{LongTransaction: 1}) {
 					if hasAll(f.Says, c.words) {
 						return true
 					}
 				}
 				return false
 			}, patience, tick)
-			requireVerdict(t, c.verdict, examine(t, conn, &postgres.DoctorConfig{LongTransaction: 1}), c.words...)
+			requireVerdict(t, c.verdict, examine(t, conn, &doctor.Config{LongTransaction: 1}), c.words...)
 		})
 	}
 }
 
 func TestDoctorNamesWhoHoldsACategoryAndWhoWaits(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t)
 	stream := storetest.Category(t).Stream("1")
-	store := messagestore.New(postgres.New(pool, nil), nil)
-	write(t, store, stream, messagestore.NoStream, opened())
+	write(t, pgtest.Pool(t), stream)
+	conn := connect(t, pgtest.URL(t))
 	holder, waiter := connect(t, with(t, pgtest.URL(t), "application_name", "holder")), connect(t, pgtest.URL(t))
 	held, category := fmt.Sprintf("by process %d (postgres, holder)", holder.PgConn().PID()), "writes of the category "+string(stream.Category())+" are held "
 	tx, err := holder.Begin(t.Context())
 	require.NoError(t, err)
-	write(t, messagestore.New(postgres.New(tx, nil), nil), stream, 0, opened())
+	write(t, tx, stream)
 
-	requireVerdict(t, postgres.Warn, examine(t, pool, &postgres.DoctorConfig{LongLock: 1}), category, held, "idle in transaction: ")
-	for _, f := range examine(t, pool, &postgres.DoctorConfig{LongLock: time.Hour}) {
+	requireVerdict(t, doctor.Warn, examine(t, conn, &doctor.Config{LongLock: 1}), category, held, "idle in transaction: ")
+	for _, f := range examine(t, conn, &doctor.Config{LongLock: time.Hour}) {
 		require.NotContains(t, f.Says, held)
 	}
 
@@ -298,21 +366,21 @@ func TestDoctorNamesWhoHoldsACategoryAndWhoWaits(t *testing.T) {
 	}()
 	waits := fmt.Sprintf("; process %d waits, for 00:", waiter.PgConn().PID())
 	require.Eventually(t, func() bool {
-		for _, f := range examine(t, pool, &postgres.DoctorConfig{LongLock: 1}) {
+		for _, f := range examine(t, conn, &doctor.Config{LongLock: 1}) {
 			if hasAll(f.Says, []string{category, held, " waits, for "}) {
 				return true
 			}
 		}
 		return false
 	}, patience, tick)
-	f := finding(t, examine(t, pool, &postgres.DoctorConfig{LongLock: 1}), category, held)
-	require.Equal(t, postgres.Fail, f.Verdict)
+	f := finding(t, examine(t, conn, &doctor.Config{LongLock: 1}), category, held)
+	require.Equal(t, doctor.Fail, f.Verdict)
 	require.Contains(t, f.Says, waits)
 	require.Contains(t, f.Advice, fmt.Sprintf("pg_terminate_backend(%d)", holder.PgConn().PID()))
 
 	require.NoError(t, tx.Rollback(t.Context()))
 	require.NoError(t, <-done)
-	for _, f := range examine(t, pool, &postgres.DoctorConfig{LongLock: 1}) {
+	for _, f := range examine(t, conn, &doctor.Config{LongLock: 1}) {
 		require.NotContains(t, f.Says, held)
 	}
 }
@@ -327,8 +395,8 @@ func TestDoctorNamesWhoHoldsWhichLock(t *testing.T) {
 		1684628077: {"migrations are held by ", "nobody else migrates meanwhile"},
 	} {
 		execute(t, holder, "begin", fmt.Sprintf("select pg_advisory_xact_lock(%d, 7)", class))
-		f := finding(t, examine(t, conn, &postgres.DoctorConfig{LongLock: 1}), text[0]+fmt.Sprintf("process %d", holder.PgConn().PID()))
-		require.Equal(t, postgres.Warn, f.Verdict)
+		f := finding(t, examine(t, conn, &doctor.Config{LongLock: 1}), text[0]+fmt.Sprintf("process %d", holder.PgConn().PID()))
+		require.Equal(t, doctor.Warn, f.Verdict)
 		require.Contains(t, f.Advice, text[1])
 		execute(t, holder, "rollback")
 	}
@@ -337,19 +405,18 @@ func TestDoctorNamesWhoHoldsWhichLock(t *testing.T) {
 // That is when it is called, so it does not wait for the table itself.
 func TestDoctorNamesWhoKeepsOthersFromATable(t *testing.T) {
 	t.Parallel()
-	url := pgtest.Database(t)
+	url := migrated(t, pgtest.Database(t))
 	conn := connect(t, url)
-	require.NoError(t, migrations.Up(t.Context(), conn, nil))
-	now := &postgres.DoctorConfig{LongLock: 1}
-	requireVerdict(t, postgres.OK, examine(t, conn, now), "nobody waits for a table")
+	now := &doctor.Config{LongLock: 1}
+	requireVerdict(t, doctor.OK, examine(t, conn, now), "nobody waits for a table")
 
 	holder := connect(t, with(t, url, "application_name", "holder"))
 	execute(t, holder, "begin", "lock table dibs.messages in access exclusive mode")
 	held := fmt.Sprintf("messages is held by process %d (postgres, holder), in a transaction for ", holder.PgConn().PID())
 	found := examine(t, conn, now)
 	require.Regexp(t, regexp.QuoteMeta(held)+`00:\d\d:\d\d, idle in transaction: lock table`, finding(t, found, held).Says)
-	requireVerdict(t, postgres.Warn, found, held, ", idle in transaction: lock table dibs.messages")
-	requireVerdict(t, postgres.Warn, found, "storage cannot be looked at: somebody has locked a table")
+	requireVerdict(t, doctor.Warn, found, held, ", idle in transaction: lock table dibs.messages")
+	requireVerdict(t, doctor.Warn, found, "storage cannot be examined: a table is locked")
 
 	waiter := connect(t, url)
 	ended := make(chan error, 1)
@@ -366,8 +433,8 @@ func TestDoctorNamesWhoKeepsOthersFromATable(t *testing.T) {
 	}
 	go wait()
 	awaitFinding(t, conn, now, held, fmt.Sprintf("; process %d waits, for 00:", waiter.PgConn().PID()))
-	requireVerdict(t, postgres.Fail, examine(t, conn, now), held)
-	requireVerdict(t, postgres.OK, examine(t, conn, &postgres.DoctorConfig{LongLock: time.Hour}), "1 wait for a table, none of them for long")
+	requireVerdict(t, doctor.Fail, examine(t, conn, now), held)
+	requireVerdict(t, doctor.OK, examine(t, conn, &doctor.Config{LongLock: time.Hour}), "1 wait for a table, none of them for long")
 	execute(t, holder, "rollback")
 	require.NoError(t, <-ended)
 
@@ -388,13 +455,13 @@ func TestDoctorNamesWhoKeepsOthersFromATable(t *testing.T) {
 	execute(t, holder, "rollback")
 	require.NoError(t, <-changed)
 	require.NoError(t, <-ended)
-	requireVerdict(t, postgres.OK, examine(t, conn, now), "nobody waits for a table")
+	requireVerdict(t, doctor.OK, examine(t, conn, now), "nobody waits for a table")
 }
 
-func awaitFinding(t *testing.T, db postgres.DB, config *postgres.DoctorConfig, words ...string) {
+func awaitFinding(t *testing.T, conn *pgx.Conn, config *doctor.Config, words ...string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		for _, f := range examine(t, db, config) {
+		for _, f := range examine(t, conn, config) {
 			if hasAll(f.Says, words) {
 				return true
 			}
@@ -406,52 +473,50 @@ func awaitFinding(t *testing.T, db postgres.DB, config *postgres.DoctorConfig, w
 func TestDoctorTellsWhatItsUserMayNotSee(t *testing.T) {
 	t.Parallel()
 	stream := storetest.Category(t).Stream("1")
-	write(t, messagestore.New(postgres.New(pgtest.Pool(t), nil), nil), stream, messagestore.NoStream, opened())
+	write(t, pgtest.Pool(t), stream)
 	holder := connect(t, pgtest.URL(t))
 	tx, err := holder.Begin(t.Context())
 	require.NoError(t, err)
 	defer func() { require.NoError(t, tx.Rollback(contextOf(t))) }()
-	write(t, messagestore.New(postgres.New(tx, nil), nil), stream, 0, opened())
+	write(t, tx, stream)
 	held := fmt.Sprintf("held by process %d", holder.PgConn().PID())
 
 	for _, role := range []string{"dibs_reader", "dibs_writer", "dibs_admin", "pg_monitor"} {
-		pool := poolAs(t, role)
-		found := examine(t, pool, &postgres.DoctorConfig{LongLock: 1})
+		found := examine(t, connectAs(t, role), &doctor.Config{LongLock: 1})
 		f := finding(t, found, held)
 		if role == "pg_monitor" {
-			requireVerdict(t, postgres.Hidden, found, "what consumers have written of their positions is not visible")
-			require.Equal(t, postgres.Warn, f.Verdict)
+			requireVerdict(t, doctor.Hidden, found, "the positions of consumers are not visible")
+			require.Equal(t, doctor.Warn, f.Verdict)
 			require.Contains(t, f.Says, "idle in transaction: ")
 			require.NotContains(t, f.Says, string(stream.Category()), "it may not read")
 			continue
 		}
-		require.Equal(t, postgres.Hidden, f.Verdict)
+		require.Equal(t, doctor.Hidden, f.Verdict)
 		require.Contains(t, f.Says, "the category "+string(stream.Category())+" ")
 		require.Contains(t, f.Says, "which this user may not see")
 		require.Contains(t, f.Advice, "grant pg_monitor")
-		requireVerdict(t, postgres.Hidden, found, "sessions do is not visible to this user")
-		requireVerdict(t, postgres.Hidden, found, "how many global positions are left is not visible")
+		requireVerdict(t, doctor.Hidden, found, "sessions do is not visible to this user")
+		requireVerdict(t, doctor.Hidden, found, "how many global positions are left is not visible")
 	}
 }
 
 func TestDoctorFindsSessions(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Connect(t, pgtest.Database(t)) // which is not migrated
-	idle := connect(t, with(t, pool.Config().ConnString(), "application_name", "dibs"))
-	requireVerdict(t, postgres.OK, examine(t, pool, nil), "none has been open for long")
+	conn := connect(t, pgtest.Database(t)) // which is not migrated
+	idle := connect(t, with(t, conn.Config().ConnString(), "application_name", "dibs"))
+	requireVerdict(t, doctor.OK, examine(t, conn, nil), "none has been open for long")
 	execute(t, idle, "begin", "select 'what it did last'")
 
-	found := examine(t, pool, &postgres.DoctorConfig{LongTransaction: 1})
+	found := examine(t, conn, &doctor.Config{LongTransaction: 1})
 
-	requireVerdict(t, postgres.Warn, found, fmt.Sprintf("process %d (postgres, dibs) has been in a transaction for 00:", idle.PgConn().PID()), ", idle in transaction: select 'what it did last'")
-	requireVerdict(t, postgres.Warn, found, "what calls itself 'dibs' is a superuser, postgres, in 1 session")
+	requireVerdict(t, doctor.Warn, found, fmt.Sprintf("process %d (postgres, dibs) has been in a transaction for 00:", idle.PgConn().PID()), ", idle in transaction: select 'what it did last'")
+	requireVerdict(t, doctor.Warn, found, "what calls itself 'dibs' is a superuser, postgres, in 1 session")
 }
 
 func TestDoctorFindsTablesThatVacuumHasToLookAt(t *testing.T) {
 	t.Parallel()
-	url := pgtest.Database(t)
+	url := migrated(t, pgtest.Database(t))
 	conn := connect(t, url)
-	require.NoError(t, migrations.Up(t.Context(), conn, nil))
 	execute(t, conn,
 		"alter table dibs.messages set (autovacuum_enabled = off)", "alter table dibs.fences set (autovacuum_enabled = off)",
 		"insert into dibs.fences select n::text, 1 from generate_series(1, 15000) n", "delete from dibs.fences where fence = 1",
@@ -467,50 +532,45 @@ func TestDoctorFindsTablesThatVacuumHasToLookAt(t *testing.T) {
 	}, patience, tick)
 
 	found := examine(t, observer, nil)
-	requireVerdict(t, postgres.Warn, found, "fences: 15000 of 15000 rows are dead")
-	requireVerdict(t, postgres.Warn, found, "messages: last vacuumed never, 100001 rows since")
-	requireVerdict(t, postgres.Warn, found, "messages: last analyzed never, 100001 rows since")
-	requireVerdict(t, postgres.OK, found, "messages: ", " in the table, ", " in indexes, about ")
-	requireVerdict(t, postgres.OK, found, "messages: the oldest transaction is ")
+	requireVerdict(t, doctor.Warn, found, "fences: 15000 of 15000 rows are dead")
+	requireVerdict(t, doctor.Warn, found, "messages: last vacuumed never, 100001 rows since")
+	requireVerdict(t, doctor.Warn, found, "messages: last analyzed never, 100001 rows since")
+	requireVerdict(t, doctor.OK, found, "messages: ", " in the table, ", " in indexes, about ")
+	requireVerdict(t, doctor.OK, found, "messages: the oldest transaction is ")
 }
 
 func TestDoctorFindsPositionsThatNobodyTrims(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, pgtest.Database(t))
-	require.NoError(t, migrations.Up(t.Context(), conn, nil))
-	store := messagestore.New(postgres.New(conn, nil), nil)
-	requireVerdict(t, postgres.OK, examine(t, conn, nil), "consumers keep 0 positions in 0 categories")
+	conn := connect(t, migrated(t, pgtest.Database(t)))
+	requireVerdict(t, doctor.OK, examine(t, conn, nil), "consumers keep 0 positions in 0 categories")
 	for _, stream := range []messagestore.StreamName{"account:position-a+0+0", "account:position-b+0+0", "account:position-b+0+0", "wallet:position-a+0+0", "composition-a", "position-a"} {
-		write(t, store, stream, messagestore.AnyVersion, opened())
+		write(t, conn, stream)
 	}
 
-	requireVerdict(t, postgres.OK, examine(t, conn, &postgres.DoctorConfig{ManyPositions: 3}), "consumers keep 4 positions in 2 categories")
-	found := examine(t, conn, &postgres.DoctorConfig{ManyPositions: 2})
-	requireVerdict(t, postgres.Warn, found, "account:position has more than 2 messages")
+	requireVerdict(t, doctor.OK, examine(t, conn, &doctor.Config{ManyPositions: 3}), "consumers keep 4 positions in 2 categories")
+	found := examine(t, conn, &doctor.Config{ManyPositions: 2})
+	requireVerdict(t, doctor.Warn, found, "account:position has more than 2 messages")
 	require.NotContains(t, fmt.Sprint(found), "wallet:position")
 }
 
 func TestDoctorLooksAtAStandbyAndItsPrimary(t *testing.T) {
 	t.Parallel()
-	primary := ownServer(t)
+	primary := migrated(t, pgtest.Server(t))
 	standby := connect(t, pgtest.Standby(t, primary))
 
-	requireVerdict(t, postgres.Fail, examine(t, standby, nil), "in_hot_standby is on")
+	requireVerdict(t, doctor.Fail, examine(t, standby, nil), "in_hot_standby is on")
 	conn := connect(t, primary)
-	requireVerdict(t, postgres.Warn, examine(t, conn, nil), "1 standby is connected, 0 waited for; synchronous_standby_names is ''")
+	requireVerdict(t, doctor.Warn, examine(t, conn, nil), "1 standby is connected, 0 waited for; synchronous_standby_names is ''")
 	execute(t, conn, "alter system set synchronous_standby_names = '*'", "select pg_reload_conf()")
 	require.Eventually(t, func() bool {
 		for _, f := range examine(t, conn, nil) {
-			if f.Name == "standbys" && f.Verdict == postgres.OK {
+			if f.Name == "standbys" && f.Verdict == doctor.OK {
 				return true
 			}
 		}
 		return false
 	}, patience, tick)
-	requireVerdict(t, postgres.OK, examine(t, conn, nil), "1 standby is connected, 1 waited for; synchronous_standby_names is '*'")
-	found, err := postgres.NewAdmin(standby, nil).Verify(t.Context(), nil)
-	require.NoError(t, err)
-	require.Empty(t, found.Violations)
+	requireVerdict(t, doctor.OK, examine(t, conn, nil), "1 standby is connected, 1 waited for; synchronous_standby_names is '*'")
 }
 
 func TestDoctorShowsStatementsAsTheyAreWhereBackslashesEscape(t *testing.T) {
@@ -519,62 +579,70 @@ func TestDoctorShowsStatementsAsTheyAreWhereBackslashesEscape(t *testing.T) {
 	holder, conn := connect(t, pgtest.URL(t)), connect(t, with(t, pgtest.URL(t), "standard_conforming_strings", "off"))
 	execute(t, holder, "begin", "select 'sessions',\n\t'assess'")
 
-	found := examine(t, conn, &postgres.DoctorConfig{LongTransaction: 1})
+	found := examine(t, conn, &doctor.Config{LongTransaction: 1})
 
 	require.Contains(t, finding(t, found, fmt.Sprintf("process %d (", holder.PgConn().PID())).Says, "select 'sessions', 'assess'")
 }
 
 func TestDoctorSeesAPooler(t *testing.T) {
 	t.Parallel()
-	url := pgtest.Database(t)
-	require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
-	pool := pgtest.Connect(t, pgtest.PgBouncer(t, url).URL)
+	conn := connect(t, pgtest.PgBouncer(t, migrated(t, pgtest.Database(t))).URL)
 
-	requireVerdict(t, postgres.OK, examine(t, pool, nil), "goes through a pooler")
-	found, err := postgres.NewAdmin(pool, nil).Verify(t.Context(), nil)
-	require.NoError(t, err)
-	require.Empty(t, found.Violations)
+	requireVerdict(t, doctor.OK, examine(t, conn, nil), "goes through a pooler")
 }
 
 func TestDoctorLooksAtTheSchemaItIsGiven(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	admin := postgres.NewAdmin(pool, &postgres.Config{Schema: schema})
 	_, err := pool.Exec(t.Context(), "alter table "+schema+".fences set unlogged")
 	require.NoError(t, err)
+	conn := connect(t, pgtest.URL(t))
 
-	found, err := admin.Doctor(t.Context(), nil)
-	require.NoError(t, err)
-	f := finding(t, found, "fences is unlogged")
+	f := finding(t, examine(t, conn, &doctor.Config{Schema: schema}), "fences is unlogged")
 	require.Contains(t, f.Advice, schema+`".`)
-	for _, f := range examine(t, pool, nil) {
+	for _, f := range examine(t, conn, nil) {
 		require.NotContains(t, f.Says, "fences is unlogged")
 	}
 }
 
-func TestDoctorAndVerifyRefuseWhatTheyCannotWorkWith(t *testing.T) {
+func TestDoctorReturnsIfTheServerFallsSilent(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t)
-	tx, err := pool.Begin(t.Context())
+	config := connect(t, pgtest.URL(t)).Config()
+	proxy, err := pgproxy.New(pgconn.NetworkAddress(config.Host, config.Port))
 	require.NoError(t, err)
-	defer tx.Rollback(contextOf(t)) //nolint:errcheck // nothing was done in it
+	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
+	config.Host, config.Port, config.TLSConfig, config.Fallbacks = "127.0.0.1", proxy.Port(), nil, nil
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	require.NoError(t, err)
+	proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+		if m.From == pgproxy.Server || !bytes.Contains(m.Body, []byte("rollback")) {
+			return pgproxy.Pass
+		}
+		return pgproxy.Lose
+	})
+	done := make(chan error, 1)
 
-	_, err = postgres.NewAdmin(tx, nil).Doctor(t.Context(), nil)
+	go func() {
+		_, err := doctor.Examine(t.Context(), conn, nil)
+		done <- err
+	}()
+
+	select {
+	case err := <-done:
+		require.Error(t, err)
+	case <-time.After(patience):
+		t.Fatal("it waits for the server")
+	}
+}
+
+func TestDoctorRefusesWhatItCannotWorkWith(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.URL(t))
+	for _, config := range []doctor.Config{{LongLock: -1}, {LongTransaction: -1}, {ManyPositions: -1}, {Schema: "pg_catalog"}} {
+		_, err := doctor.Examine(t.Context(), conn, &config)
+		require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
+	}
+	execute(t, conn, "begin")
+	_, err := doctor.Examine(t.Context(), conn, nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
-	_, err = postgres.NewAdmin(tx, nil).Verify(t.Context(), nil)
-	require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
-	_, err = postgres.NewAdmin(pool, nil).Doctor(t.Context(), &postgres.DoctorConfig{LongLock: -1})
-	require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
-	_, err = postgres.NewAdmin(pool, nil).Doctor(t.Context(), &postgres.DoctorConfig{LongTransaction: -1})
-	require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
-	_, err = postgres.NewAdmin(pool, nil).Verify(t.Context(), &postgres.VerifyConfig{MaxViolations: 100_001})
-	require.ErrorIs(t, err, messagestore.ErrInvalidLimit)
-	_, err = postgres.NewAdmin(pool, nil).Verify(t.Context(), &postgres.VerifyConfig{Categories: []messagestore.Category{"account-1"}})
-	require.ErrorIs(t, err, messagestore.ErrInvalidCategory)
-	_, err = postgres.NewAdmin(pool, nil).Verify(t.Context(), &postgres.VerifyConfig{Categories: []messagestore.Category{storetest.Category(t)}})
-	require.ErrorIs(t, err, messagestore.ErrNotFound, "a category without a message was not looked at")
-	_, err = postgres.NewAdmin(pgtest.Connect(t, pgtest.Database(t)), nil).Verify(t.Context(), nil)
-	require.ErrorIs(t, err, postgres.ErrNotMigrated)
-	_, err = postgres.NewAdmin(poolAs(t, "dibs_reader"), nil).Verify(t.Context(), nil)
-	requireDenied(t, err)
 }

@@ -1,0 +1,444 @@
+// Package doctor examines a PostgreSQL server and the database around a message store:
+// settings, versions, roles, locks, sessions and sizes. It changes nothing.
+package doctor
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+)
+
+// The examinations, one to a file. Each returns rows of a name, a verdict, a finding in
+// words, and an advice that may be null.
+var (
+	//go:embed sql/server.sql
+	serverSQL string
+	//go:embed sql/collation.sql
+	collationSQL string
+	//go:embed sql/settings.sql
+	settingsSQL string
+	//go:embed sql/roles.sql
+	rolesSQL string
+	//go:embed sql/locks.sql
+	locksSQL string
+	//go:embed sql/table_locks.sql
+	tableLocksSQL string
+	//go:embed sql/sessions.sql
+	sessionsSQL string
+	//go:embed sql/slots.sql
+	slotsSQL string
+	//go:embed sql/storage.sql
+	storageSQL string
+	//go:embed sql/positions.sql
+	positionsSQL string
+)
+
+// The questions whose answers are no findings yet.
+var (
+	//go:embed sql/session.sql
+	sessionSQL string
+	//go:embed sql/required.sql
+	requiredSQL string
+	//go:embed sql/lock_names.sql
+	lockNamesSQL string
+)
+
+// A Verdict is how bad a finding is.
+type Verdict string
+
+// The verdicts.
+const (
+	OK     Verdict = "ok"
+	Warn   Verdict = "warn"   // works, but not well, or not for long
+	Fail   Verdict = "fail"   // does not work, or loses messages
+	Hidden Verdict = "hidden" // this user has no right to see it
+)
+
+// A Finding is one fact about the server or the store's database.
+type Finding struct {
+	Group   string // server, settings, roles, locks, sessions or storage
+	Name    string // of the subject: "fsync"
+	Verdict Verdict
+	Says    string // "fsync is off"
+	Advice  string // the remedy and the reason for it; empty if none is needed
+}
+
+// Config sets the thresholds of [Examine]. A nil *Config is a good one.
+type Config struct {
+	// Schema is the schema that was migrated.
+	//
+	// Defaults to dibs.
+	Schema string
+
+	// LongLock is the time from which on a held lock of a category or a table, or a
+	// wait for one, is reported.
+	//
+	// Defaults to 5 s.
+	LongLock time.Duration
+
+	// LongTransaction is the time from which on an open transaction is reported.
+	//
+	// Defaults to 1 min.
+	LongTransaction time.Duration
+
+	// ManyPositions is the number of checkpoint messages from which on a category is
+	// reported.
+	//
+	// Defaults to 1,000,000.
+	ManyPositions int64
+}
+
+func (c *Config) orDefaults() (Config, error) {
+	r := Config{}
+	if c != nil {
+		r = *c
+	}
+	r.Schema = cmp.Or(r.Schema, pgschema.Default)
+	r.LongLock = cmp.Or(r.LongLock, 5*time.Second)
+	r.LongTransaction = cmp.Or(r.LongTransaction, time.Minute)
+	r.ManyPositions = cmp.Or(r.ManyPositions, 1_000_000)
+	if rule := pgschema.Check(r.Schema); rule != "" {
+		return r, messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "schema", r.Schema, rule)
+	}
+	for _, field := range []struct {
+		name, value string
+		negative    bool
+	}{
+		{"many positions", fmt.Sprint(r.ManyPositions), r.ManyPositions < 0},
+		{"long lock", r.LongLock.String(), r.LongLock < 0},
+		{"long transaction", r.LongTransaction.String(), r.LongTransaction < 0},
+	} {
+		if field.negative {
+			return r, messagestore.NewInvalidError(messagestore.ErrInvalidConfig, field.name, field.value, "it is not negative")
+		}
+	}
+	return r, nil
+}
+
+// Examine looks at the server and the database around the store, and changes nothing.
+// The schema itself is examined by migrations.Drift, and the messages by
+// [postgres.Admin.Verify].
+//
+// Every user that can connect may call it. Facts that the user has no right to see are
+// [Hidden] findings: a member of pg_monitor sees everything but the store's sequence.
+// Unsafe settings and a missing schema are findings, not errors. A locked table is waited
+// for at most a second. The connection must not be in a transaction.
+func Examine(ctx context.Context, conn *pgx.Conn, config *Config) ([]Finding, error) {
+	c, err := config.orDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("doctor: %w", err)
+	}
+	if conn.PgConn().TxStatus() != 'I' {
+		return nil, fmt.Errorf("doctor: %w", messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "connection", nil, "it is in a transaction, which an error would abort"))
+	}
+	e := examination{conn: conn, config: c}
+	if err := e.run(ctx); err != nil {
+		return nil, fmt.Errorf("doctor: %w", err)
+	}
+	return e.findings, nil
+}
+
+type examination struct {
+	conn     *pgx.Conn
+	config   Config
+	findings []Finding
+	locked   bool // a table of the store is locked: nothing more is read from the tables
+}
+
+func (e *examination) run(ctx context.Context) error {
+	var version int
+	var pid uint32
+	var migrated bool
+	err := e.query(ctx, sessionSQL, nil, func(rows pgx.Rows) error { return rows.Scan(&version, &pid, &migrated) })
+	if err != nil {
+		return err
+	}
+
+	if err := e.examine(ctx, "server", serverSQL); err != nil {
+		return err
+	}
+	if version >= 150000 {
+		if err := e.examine(ctx, "server", collationSQL); err != nil {
+			return err
+		}
+	}
+	e.pooler(pid)
+	if err := e.required(ctx); err != nil {
+		return err
+	}
+	for _, x := range []struct {
+		group, sql string
+		args       []any
+	}{
+		{"settings", settingsSQL, nil},
+		{"roles", rolesSQL, nil},
+		{"locks", locksSQL, []any{e.config.LongLock.Seconds()}},
+		{"locks", tableLocksSQL, []any{e.config.LongLock.Seconds()}},
+		{"sessions", sessionsSQL, []any{e.config.LongTransaction.Seconds()}},
+		{"storage", slotsSQL, nil},
+		{"storage", storageSQL, nil},
+	} {
+		if err := e.examine(ctx, x.group, x.sql, x.args...); err != nil {
+			return err
+		}
+	}
+	if e.locked {
+		return nil
+	}
+	if migrated {
+		if err := e.positions(ctx); err != nil {
+			return err
+		}
+	}
+	return e.nameLocks(ctx)
+}
+
+// positions reports the checkpoints of consumers, if this user may read them.
+func (e *examination) positions(ctx context.Context) error {
+	found, err := e.ask(ctx, "storage", positionsSQL, e.config.ManyPositions)
+	switch {
+	case failedWith(err, permissionDenied, "3F000", "42883", "42P01"): // no such schema, function, table
+		e.add("storage", "positions", Hidden, "the positions of consumers are not visible to this user", "grant dibs_reader to this user")
+	case err != nil:
+		return fmt.Errorf("positions: %w", err)
+	}
+	e.findings = append(e.findings, found...)
+	return nil
+}
+
+// SQLSTATEs of the server.
+const (
+	permissionDenied = "42501"
+	lockNotAvailable = "55P03"
+)
+
+func failedWith(err error, codes ...string) bool {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && slices.Contains(codes, refused.Code)
+}
+
+// examine adds the findings of a query. A query that the server refuses to this user, or
+// that met a locked table, is a finding itself.
+func (e *examination) examine(ctx context.Context, group, sql string, args ...any) error {
+	found, err := e.ask(ctx, group, sql, args...)
+	refused, _ := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case failedWith(err, permissionDenied):
+		found = []Finding{{group, group, Hidden, refused.Message, "grant pg_monitor to this user"}}
+	case failedWith(err, lockNotAvailable):
+		e.locked = true
+		found = []Finding{{group, group, Warn, group + " cannot be examined: a table is locked", "see locks"}}
+	case err != nil:
+		return fmt.Errorf("%s: %w", group, err)
+	}
+	e.findings = append(e.findings, found...)
+	return nil
+}
+
+func (e *examination) ask(ctx context.Context, group, sql string, args ...any) ([]Finding, error) {
+	var found []Finding
+	err := e.query(ctx, sql, args, func(rows pgx.Rows) error {
+		var name, verdict string
+		var says, advice pgtype.Text
+		err := rows.Scan(&name, &verdict, &says, &advice)
+		found = append(found, Finding{group, name, Verdict(verdict), says.String, advice.String})
+		return err
+	})
+	return found, err
+}
+
+// query calls each with each row of a query in a transaction of its own.
+func (e *examination) query(ctx context.Context, sql string, args []any, each func(pgx.Rows) error) error {
+	return e.inTransaction(ctx, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, inSchema(sql, e.config.Schema), append([]any{pgx.QueryExecModeExec}, args...)...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			if err := each(rows); err != nil {
+				return fmt.Errorf("read a row: %w", err)
+			}
+		}
+		return rows.Err()
+	})
+}
+
+// inTransaction calls f in a transaction, which is rolled back. The transaction waits for
+// a locked table for a second at most, and compiles no plan: the tables it reads are small,
+// the plans are not.
+func (e *examination) inTransaction(ctx context.Context, f func(pgx.Tx) error) error {
+	tx, err := e.conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = tx.Rollback(ctx) // an error closes the connection, and the next query fails
+	}()
+	if _, err := tx.Exec(ctx, "select pg_catalog.set_config('lock_timeout', '1s', true), pg_catalog.set_config('jit', 'off', true)"); err != nil {
+		return err
+	}
+	return f(tx)
+}
+
+// inSchema is pgschema.Rename for SQL that also has the name of the program in its texts.
+func inSchema(sql, schema string) string {
+	if schema == pgschema.Default {
+		return sql
+	}
+	return strings.NewReplacer(
+		"dibs.", fmt.Sprintf("%q.", schema),
+		"to_regnamespace('dibs')", fmt.Sprintf("to_regnamespace('%q')", schema),
+	).Replace(sql)
+}
+
+// pooler reports a pooler: the process that answered is another than the one that
+// accepted the connection.
+func (e *examination) pooler(pid uint32) {
+	if e.conn.PgConn().PID() != pid {
+		e.add("server", "pooler", OK, "the connection goes through a pooler, such as PgBouncer: the driver prepares no statement over it", "")
+		return
+	}
+	e.add("server", "pooler", OK, "the connection goes straight to the server", "")
+}
+
+// override is the setting by which a driver takes an unsafe server.
+const override = "dibs.allow_unsafe_settings"
+
+// required reports the settings for which a driver refuses a server. The rules are the
+// driver's: it is asked twice, as the session is and without the override, and what it
+// refuses only then is allowed by the override.
+func (e *examination) required(ctx context.Context) error {
+	var settings []postgres.UnsafeSetting
+	err := e.query(ctx, requiredSQL, nil, func(rows pgx.Rows) error {
+		var s postgres.UnsafeSetting
+		err := rows.Scan(&s.Name, &s.Value)
+		settings = append(settings, s)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	refused, err := e.refused(ctx, "")
+	if err != nil {
+		return err
+	}
+	unsafe, err := e.refused(ctx, "select pg_catalog.set_config('"+override+"', 'off', true)")
+	if err != nil {
+		return err
+	}
+	named := func(name string) func(postgres.UnsafeSetting) bool {
+		return func(s postgres.UnsafeSetting) bool { return s.Name == name }
+	}
+	for _, s := range unsafe {
+		if !slices.ContainsFunc(settings, named(s.Name)) {
+			settings = append(settings, s)
+		}
+	}
+	for _, s := range settings {
+		i := slices.IndexFunc(unsafe, named(s.Name))
+		if i < 0 {
+			e.add("settings", s.Name, OK, s.Name+" is "+s.Value, "")
+			continue
+		}
+		says := s.Name + " is " + unsafe[i].Value
+		need := fmt.Sprintf("it has to be %s: acknowledged messages may be lost or changed otherwise", unsafe[i].Need)
+		if slices.ContainsFunc(refused, named(s.Name)) {
+			e.add("settings", s.Name, Fail, says+", and drivers refuse the server", need)
+		} else {
+			e.add("settings", s.Name, Warn, says+", and "+override+" allows it", need)
+		}
+	}
+	return nil
+}
+
+// refused returns the settings for which a new driver refuses the server, after a
+// statement in the same transaction.
+func (e *examination) refused(ctx context.Context, first string) ([]postgres.UnsafeSetting, error) {
+	var refused []postgres.UnsafeSetting
+	err := e.inTransaction(ctx, func(tx pgx.Tx) error {
+		if first != "" {
+			if _, err := tx.Exec(ctx, first); err != nil {
+				return err
+			}
+		}
+		_, err := postgres.New(unknown{tx}, &postgres.Config{Schema: e.config.Schema}).Epoch(ctx)
+		if unsafe, ok := errors.AsType[*postgres.UnsafeSettingsError](err); ok {
+			refused = unsafe.Settings
+		}
+		return ctx.Err() // a schema that is missing, or refused, is reported elsewhere
+	})
+	return refused, err
+}
+
+// An unknown is a transaction whose connection a driver does not know: it cannot have
+// been found good before, so the driver asks for its settings.
+type unknown struct{ tx pgx.Tx }
+
+// Begin begins a savepoint.
+func (u unknown) Begin(ctx context.Context) (pgx.Tx, error) { return u.tx.Begin(ctx) }
+
+// Query prepares nothing, since the connection may go through a pooler.
+func (u unknown) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if len(args) == 0 || args[0] != pgx.QueryExecModeExec {
+		args = append([]any{pgx.QueryExecModeExec}, args...)
+	}
+	return u.tx.Query(ctx, sql, args...)
+}
+
+func (e *examination) add(group, name string, v Verdict, says, advice string) {
+	e.findings = append(e.findings, Finding{group, name, v, says, advice})
+}
+
+var lockKey = regexp.MustCompile(`the category with key (-?[0-9]+) `)
+
+// nameLocks replaces the keys of locks by the names of their categories, if this user may
+// read them.
+func (e *examination) nameLocks(ctx context.Context) error {
+	var keys []int32
+	for _, f := range e.findings {
+		if found := lockKey.FindStringSubmatch(f.Says); f.Group == "locks" && found != nil {
+			if key, err := strconv.ParseInt(found[1], 10, 32); err == nil {
+				keys = append(keys, int32(key)) // it was parsed as one
+			}
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	names := map[string][]string{}
+	err := e.query(ctx, lockNamesSQL, []any{keys}, func(rows pgx.Rows) error {
+		var key int32
+		var name string
+		err := rows.Scan(&key, &name)
+		key10 := strconv.FormatInt(int64(key), 10)
+		names[key10] = append(names[key10], name)
+		return err
+	})
+	if _, refused := errors.AsType[*pgconn.PgError](err); !refused && err != nil {
+		return err
+	}
+	for i, f := range e.findings {
+		if found := lockKey.FindStringSubmatch(f.Says); f.Group == "locks" && found != nil && len(names[found[1]]) > 0 {
+			e.findings[i].Says = strings.Replace(f.Says, found[0], "the category "+strings.Join(names[found[1]], " or ")+" ", 1)
+		}
+	}
+	return nil
+}
