@@ -62,13 +62,12 @@ bench/docs: ## Put what the last run of the bench found into docs/performance.md
 .PHONY: test/soak
 test/soak: ## Run the tests of the soak: its checker, and runs of some seconds
 	scripts/setup postgresql pgbouncer strace libfaketime
-	go test -tags failpoint,mutant ./internal/failpoint ./internal/mutant
-	cd soak && go test -tags failpoint,mutant ./...
+	cd soak && go test ./...
 
 .PHONY: soak
 soak: ## Torment a store for three minutes and check its history (SOAK=--ci: to its goals; --long; --help)
 	scripts/setup postgresql
-	cd soak && go build -buildvcs=auto -tags failpoint -o ../bin/soak . && exec ../bin/soak $(SOAK)
+	cd soak && go build -buildvcs=auto -o ../bin/soak . && exec ../bin/soak $(SOAK)
 
 .PHONY: soak/ci
 soak/ci: ## Torment a store to the goals of a build, and have it fail over 3 + 3 times: some ten minutes
@@ -78,7 +77,7 @@ soak/ci: ## Torment a store to the goals of a build, and have it fail over 3 + 3
 .PHONY: mutants
 mutants: ## Plant bugs and see that the soak finds each (MUTANTS=4: so many, others each day)
 	scripts/setup postgresql
-	cd soak && go build -buildvcs=auto -tags failpoint,mutant -o ../bin/soak-mutants . && exec ../bin/soak-mutants mutants $(if $(MUTANTS),--some $(MUTANTS))
+	cd soak && go build -buildvcs=auto -o ../bin/soak . && exec ../bin/soak mutants $(if $(MUTANTS),--some $(MUTANTS))
 
 .PHONY: lint
 lint: ## Check formatting and lint
@@ -96,7 +95,7 @@ fix: ## Do what lint can do by itself
 vet: ## Run go vet
 	go vet ./...
 	cd bench && go vet ./...
-	cd soak && go vet -tags failpoint,mutant ./...
+	cd soak && go vet ./...
 
 .PHONY: tidy
 tidy: ## Check that every go.mod is tidy

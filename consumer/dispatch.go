@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/mutant"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -96,10 +95,7 @@ func newLanes(inOrder bool) *lanes {
 
 // of names the lane of a message.
 func (l *lanes) of(it *item) string {
-	switch {
-	case mutant.On("consumer/lanes"):
-		return it.message.ID.String()
-	case l.inOrder:
+	if l.inOrder {
 		return ""
 	}
 	return it.message.Stream.CardinalID()

@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/mutant"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -112,7 +111,7 @@ func (c *Consumer) lowestPosition(ctx context.Context, of generation) (lowest re
 		if err != nil {
 			return recorded{}, err
 		}
-		if member == 0 || (at.Position < lowest.Position) != mutant.On("consumer/highest") {
+		if member == 0 || at.Position < lowest.Position {
 			lowest = at
 		}
 	}

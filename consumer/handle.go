@@ -4,9 +4,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/dibs-go/dibs/internal/failpoint"
-	"github.com/dibs-go/dibs/internal/mutant"
 )
 
 // A worker hands messages to the handler, one after the other, each as soon as the one
@@ -130,19 +127,9 @@ func (w *worker) handle(work context.Context, it *item) {
 	defer func() {
 		if v := recover(); v != nil {
 			w.res.err = recovered(v)
-			if mutant.On("consumer/panic") {
-				w.res.err = nil
-			}
 		}
 	}()
-	if err := failpoint.Hit("consumer/handle"); err != nil {
-		w.res.err = err
-		return
-	}
 	w.res.err = w.handler.Handle(work, it.message)
-	if err := failpoint.Hit("consumer/handled"); err != nil {
-		w.res.err = err
-	}
 }
 
 // takeBack takes back a message that was in hand. What went wrong is left to loop,

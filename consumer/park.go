@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/mutant"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -85,9 +84,6 @@ func (c *Consumer) deadLetters() messagestore.Category { return c.category.WithT
 // If it was redriven since, it is parked anew. Nothing is parked that the store has lost,
 // nor by a run that is fenced.
 func (r *run) park(ctx context.Context, it *item) error {
-	if mutant.On("consumer/unparked") {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	if err := r.check(ctx, r.place, it.message.Mark()); err != nil {

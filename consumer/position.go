@@ -8,8 +8,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/failpoint"
-	"github.com/dibs-go/dibs/internal/mutant"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -152,17 +150,7 @@ func (c *Consumer) recordPosition(ctx context.Context, p *place, at recorded, re
 			}
 			p.unsettled = &messagestore.Envelope{ID: id, Body: at}
 		}
-		if err := failpoint.Hit("consumer/record"); err != nil {
-			return err
-		}
-		expected := p.version
-		if mutant.On("consumer/unfenced") {
-			expected = messagestore.AnyVersion
-		}
-		written, err := c.store.Write(ctx, p.stream, expected, *p.unsettled)
-		if lost := failpoint.Hit("consumer/recorded"); lost != nil {
-			return lost
-		}
+		written, err := c.store.Write(ctx, p.stream, p.version, *p.unsettled)
 		if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
 			return p.fence(p.stream, conflict.Expected, conflict.Actual)
 		}
@@ -182,7 +170,6 @@ func (c *Consumer) recordPosition(ctx context.Context, p *place, at recorded, re
 // fence judges a stream that only this process should write to.
 func (p *place) fence(stream messagestore.StreamName, expected, actual messagestore.Version) error {
 	switch {
-	case mutant.On("consumer/unfenced"):
 	case actual > expected:
 		return &FencedError{Stream: stream, Expected: expected, Actual: actual}
 	case actual < expected:

@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/mutant"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -266,9 +265,6 @@ func (r *run) startRecording(reads, work context.Context, now time.Time) {
 	}
 	r.recording = true
 	next, read := recordedPosition{recorded: r.window.position, passed: r.window.passed, checked: !record}, r.reader.mark
-	if mutant.On("consumer/early") {
-		next.recorded = recorded{Position: r.reader.next, After: read.ID}
-	}
 	ctx := reads
 	if record {
 		ctx = work // is done though the run stops

@@ -11,7 +11,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/internal/mutant"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -317,9 +316,6 @@ func (r *Reserver) refused(ctx context.Context, c claim, failure error) (Result,
 	fail := func(err error) (Result, error) {
 		return Result{}, fmt.Errorf("reserve %s: %w", c.stream, err)
 	}
-	if mutant.On("reservation/error") {
-		return r.tell(ctx, c, Result{Outcome: Duplicate, Key: c.key, Stream: c.stream}), nil
-	}
 	if !errors.Is(failure, messagestore.ErrVersionConflict) && !errors.Is(failure, messagestore.ErrIDConflict) {
 		return fail(failure)
 	}
@@ -377,7 +373,7 @@ func (r *Reserver) compare(ctx context.Context, c claim, winner *messagestore.Me
 			sum = computed
 		}
 	}
-	same := (sum == c.digest || mutant.On("reservation/content")) && !r.isForAnother(winner)
+	same := sum == c.digest && !r.isForAnother(winner)
 	causedBySource := winner.Metadata.CausationStream == c.source.Stream && winner.Metadata.CausationPosition == c.source.Position
 	result := Result{KeyReused, c.key, c.stream, winner, false}
 	switch {

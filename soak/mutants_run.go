@@ -13,7 +13,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/dibs-go/dibs/internal/mutant"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/harness"
@@ -25,7 +24,6 @@ import (
 var (
 	errSurvived  = errors.New("nobody found a bug that was planted")
 	errNoControl = errors.New("a run without any bug did not pass, so one with a bug says nothing")
-	errNoMutants = errors.New("this program has none of the bugs: build it with -tags failpoint,mutant, or run make mutants")
 )
 
 // A mutantsRun plants one bug after the other.
@@ -56,8 +54,14 @@ func (f mutantsRun) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	if !mutant.Planted && slices.ContainsFunc(chosen, func(m *mutants.Mutant) bool { return m.Plant.Go != "" }) {
-		return errNoMutants
+	root, err := harness.Root(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range chosen { // a bug that is no longer there to plant is found now, and not after an hour
+		if _, err := m.Plant.Overlay(root); err != nil {
+			return fmt.Errorf("%s: %w", m.Name, err)
+		}
 	}
 	f.Out = filepath.Join(f.Out, fmt.Sprintf("mutants-%s-%d", time.Now().UTC().Format("20060102-150405"), f.Seed))
 	fmt.Fprintf(os.Stdout, "seed %d, commit %s\n", f.Seed, commit())
@@ -134,8 +138,13 @@ func (f mutantsRun) find(ctx context.Context, chosen []*mutants.Mutant) error {
 // says nothing: a bug that is none, but nonsense, breaks the log of the server.
 func (f mutantsRun) hunt(ctx context.Context, m *mutants.Mutant) (by []string, err error) {
 	tormented := time.Duration(0) // a machine that is slow has as many rounds
+	program, err := f.build(ctx, m)
+	if err != nil {
+		return nil, err
+	}
 	for round := 0; round == 0 || tormented < f.limit(); round++ {
 		options := m.Scene.Options(m, f.Seed, round)
+		options.Program = program
 		tormented += options.Duration
 		dir := filepath.Join(f.Out, fmt.Sprintf("%s-%d", m.Name, round))
 		verdict, _, err := f.once(ctx, options, dir)
@@ -152,6 +161,18 @@ func (f mutantsRun) hunt(ctx context.Context, m *mutants.Mutant) (by []string, e
 		}
 	}
 	return nil, nil
+}
+
+// build returns the program of clients that have the bug, "" for this one if the bug is not in Go.
+func (f mutantsRun) build(ctx context.Context, m *mutants.Mutant) (string, error) {
+	if len(m.Plant.Go) == 0 {
+		return "", nil
+	}
+	root, err := harness.Root(ctx)
+	if err != nil {
+		return "", err
+	}
+	return m.Plant.Build(ctx, root, filepath.Join(f.Out, "program-"+m.Name))
 }
 
 // once does one run, and checks it. A control has to have done something.

@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dibs-go/dibs/internal/mutant"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -52,9 +51,6 @@ func unknownOutcome(cause error, appends []messagestore.Append) error {
 // An error that ends the session may come after the commit: 57P01, for one, while
 // it waits for a standby.
 func definite(err error) bool {
-	if mutant.On("postgres/definite") {
-		return true
-	}
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || e.SeverityUnlocalized != "ERROR" {
 		return false

@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/mutant"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -104,7 +103,7 @@ func (d *Driver) newTicket(a messagestore.Append) *ticket {
 // there is a connection to send by, and not before: who has left until then was told that
 // nothing is written.
 func (t *ticket) begin() bool {
-	return t.state.CompareAndSwap(waiting, taken) || t.state.Load() == taken || mutant.On("postgres/left")
+	return t.state.CompareAndSwap(waiting, taken) || t.state.Load() == taken
 }
 
 func (t *ticket) answer(written messagestore.Written, err error) {
@@ -207,7 +206,7 @@ func (l *line) take() []*ticket {
 			t.token = false
 			<-l.room
 		}
-		if t.state.Load() == waiting || mutant.On("postgres/left") {
+		if t.state.Load() == waiting {
 			group = append(group, t)
 		}
 	}
@@ -321,9 +320,6 @@ func partFirst(group []*ticket) (first, others []*ticket) {
 // answer says to each caller of a group what became of its write, once that has been
 // committed.
 func (d *Driver) answer(ctx context.Context, l *line, group []*ticket, a eachAnswer) {
-	if mutant.On("postgres/neighbour") && len(group) > 1 && len(group[0].append.Records) == len(group[1].append.Records) {
-		group[0], group[1] = group[1], group[0]
-	}
 	var apart, again []*ticket
 	for i, t := range group {
 		version := a.versions[i]

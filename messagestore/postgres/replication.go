@@ -6,8 +6,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/dibs-go/dibs/internal/failpoint"
 )
 
 // errNotReplicated is why the outcome of a write is unknown that the server says it
@@ -62,25 +60,14 @@ func watched(conn *pgx.Conn) bool {
 func replicated(db DB, f func() error) error {
 	conn := connOf(db)
 	if !watched(conn) {
-		return send(f)
+		return f()
 	}
 	delete(conn.PgConn().CustomData(), cancelledKey) // from something else
-	if err := send(f); err != nil {
+	if err := f(); err != nil {
 		return err
 	}
 	if conn.PgConn().CustomData()[cancelledKey] != nil {
 		return errNotReplicated
 	}
 	return nil
-}
-
-func send(f func() error) error {
-	if err := failpoint.Hit("postgres/send"); err != nil {
-		return err
-	}
-	err := f()
-	if lost := failpoint.Hit("postgres/sent"); lost != nil {
-		return lost
-	}
-	return err
 }

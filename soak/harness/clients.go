@@ -18,13 +18,9 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/dibs-go/dibs/internal/mutant"
 	"github.com/dibs-go/dibs/soak/server"
 	"github.com/dibs-go/dibs/soak/work"
 )
-
-// killedAt is what a client says that a failpoint kills.
-const killedAt = "failpoint: killed at "
 
 // killedThere begins what such an end is counted as.
 const killedThere = "killed at "
@@ -56,7 +52,7 @@ type clients struct {
 	numbers atomic.Int64 // of processes, from 1
 	life    int          // how often one passes its failpoint, at most; 0 for ever
 	rewinds bool         // the store may lose messages
-	mutant  string       // the bug that they have, "" for none
+	program string       // that they run, "" for this one
 
 	mu     sync.Mutex
 	random *rand.Rand
@@ -92,9 +88,9 @@ func (s *slot) start() error {
 	c := s.clients
 	c.mu.Lock()
 	seed := c.random.Uint64()
-	death := ""
-	if !c.healed && c.life > 0 && s.task.Role != work.Reader { // who writes nothing, and is at none
-		death = doom(c.random, s.task.Role, c.life)
+	var death work.Death
+	if !c.healed && c.life > 0 {
+		death = doom(c.random, s.task.Role.Points(), c.life)
 	}
 	c.mu.Unlock()
 
@@ -103,22 +99,21 @@ func (s *slot) start() error {
 	s.mu.Unlock()
 	task := s.task
 	task.Process, task.Before = int(c.numbers.Add(1)), before
-	task.Seed = seed
+	task.Seed, task.Death = seed, death
 	encoded, err := json.Marshal(task)
 	if err != nil {
 		return err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
+	program := c.program
+	if program == "" {
+		if program, err = os.Executable(); err != nil {
+			return err
+		}
 	}
-	cmd := exec.Command(self) //nolint:noctx // the supervisor ends it
+	cmd := exec.Command(program) //nolint:noctx // the supervisor ends it
 	cmd.Dir = c.dir
 	cmd.Env = append(os.Environ(), "GOGC=400", // what there is to collect is little, and processors are few
-		work.Variable+"="+string(encoded), mutant.Variable+"="+c.mutant)
-	if death != "" {
-		cmd.Env = append(cmd.Env, "DIBS_FAILPOINTS="+death)
-	}
+		work.Variable+"="+string(encoded))
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return err
@@ -142,22 +137,18 @@ func (s *slot) start() error {
 	return nil
 }
 
-// failpoints are where the library may be told to die: see package failpoint.
-var failpoints = map[bool][]string{
-	false: {"postgres/send", "postgres/sent"},
-	true:  {"postgres/send", "postgres/sent", "consumer/handle", "consumer/handled", "consumer/record", "consumer/recorded"},
-}
-
-// doom says at which point a client dies, and the how manieth time that it is there: any
-// order of magnitude is as likely as another.
-func doom(random *rand.Rand, role work.Role, life int) string {
-	points := failpoints[role == work.Consumer || role == work.Handler]
+// doom draws at which of some failpoints a client dies, and at which turn: any order of magnitude is as
+// likely as another.
+func doom(random *rand.Rand, points []work.Point, life int) work.Death {
+	if len(points) == 0 {
+		return work.Death{}
+	}
 	point := points[random.IntN(len(points))]
-	turn := int(math.Exp(random.Float64() * math.Log(float64(life))))
-	if strings.HasPrefix(point, "consumer/record") { // which they pass seldom
+	turn := int64(math.Exp(random.Float64() * math.Log(float64(life))))
+	if point == work.Record || point == work.Recorded { // few are passed
 		turn = 1 + turn/16
 	}
-	return fmt.Sprintf("%s=kill:@%d", point, turn)
+	return work.Death{Point: point, Turn: turn}
 }
 
 func (s *slot) supervise() {
@@ -205,7 +196,7 @@ func (c *clients) ended(name string, child *server.Child, err error, stopping bo
 	case err == nil:
 	case child.Killed():
 		how = "killed"
-		if _, at, ok := strings.Cut(err.Error(), killedAt); ok {
+		if _, at, ok := strings.Cut(err.Error(), work.KilledAt); ok {
 			how = killedThere + strings.TrimSpace(strings.SplitN(at, "\n", 2)[0])
 		}
 	case child.ExitCode() == work.ExitFenced:

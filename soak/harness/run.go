@@ -69,7 +69,8 @@ type Options struct {
 	Stall time.Duration // how long no consumer may get on in the end; 0 for as long as they may take altogether
 	Load  work.Load
 
-	Mutant *Mutant // nil for none
+	Mutant  *Mutant // nil for none
+	Program string  // of the clients: that which [Mutant.Build] returned, "" for this one
 }
 
 // Draw fills in what depends on the seed alone.
@@ -229,9 +230,10 @@ func Run(ctx context.Context, options Options, log zerolog.Logger) (result *Resu
 	defer func() { err = errors.Join(err, said.Close()) }()
 	r.clients = newClients(keeper.Dir(), options.Seed, options.Life, log, said)
 	r.clients.rewinds = options.Failovers.Lossy() > 0
-	if options.Mutant != nil {
-		r.clients.mutant = options.Mutant.Go
+	if options.Mutant != nil && len(options.Mutant.Go) > 0 && options.Program == "" {
+		return nil, errors.New("the bug is in no program of the clients")
 	}
+	r.clients.program = options.Program
 	defer r.clients.stopAll("", 0)
 	if err := r.populate(); err != nil {
 		return nil, err

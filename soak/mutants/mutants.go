@@ -21,19 +21,16 @@ type Mutant struct {
 
 // Where says where the bug is.
 func (m *Mutant) Where() string {
-	switch {
-	case m.Plant.Go != "":
-		return m.Plant.Go
-	case len(m.Plant.Settings) > 0:
+	if len(m.Plant.Settings) > 0 {
 		return "settings"
 	}
-	var functions []string
-	for _, e := range m.Plant.SQL {
-		if !slices.Contains(functions, e.Function) {
-			functions = append(functions, e.Function)
+	var places []string
+	for _, e := range slices.Concat(m.Plant.Go, m.Plant.SQL) {
+		if !slices.Contains(places, e.In) {
+			places = append(places, e.In)
 		}
 	}
-	return strings.Join(functions, ", ")
+	return strings.Join(places, ", ")
 }
 
 // Consumers that miss something, or are given it too early.
@@ -46,11 +43,9 @@ func All() []*Mutant {
 
 func sql(edits ...harness.Edit) harness.Mutant { return harness.Mutant{SQL: edits} }
 
-func edit(function, old, new string) harness.Edit {
-	return harness.Edit{Function: function, Old: old, New: new}
-}
+func edit(in, old, new string) harness.Edit { return harness.Edit{In: in, Old: old, New: new} }
 
-func code(name string) harness.Mutant { return harness.Mutant{Go: name} }
+func code(edits ...harness.Edit) harness.Mutant { return harness.Mutant{Go: edits} }
 
 // The locks of a category.
 var (
@@ -140,13 +135,19 @@ func outcomes() []*Mutant {
 	return []*Mutant{
 		{
 			"group-neighbour", "a write in a group is told the outcome of its neighbour",
-			code("postgres/neighbour"), groups,
+			code(edit("messagestore/postgres", "group []*ticket, a eachAnswer) {", `group []*ticket, a eachAnswer) {
+				if len(group) > 1 && len(group[0].append.Records) == len(group[1].append.Records) {
+					group[0], group[1] = group[1], group[0]
+				}`)), groups,
 			[]check.Invariant{check.Reported, check.Phantom},
 		},
-		{"group-left", "a write is done with its group though its caller has left, and was told that it is not", code("postgres/left"), pauses, phantom},
+		{"group-left", "a write is done with its group though its caller has left, and was told that it is not", code(
+			edit("messagestore/postgres", "|| t.state.Load() == taken", "|| true"),
+			edit("messagestore/postgres", "if t.state.Load() == waiting {", "if true {"),
+		), pauses, phantom},
 		{
 			"definite", "a write whose answer was lost is said to have failed, and in a group is done again",
-			code("postgres/definite"), cuts,
+			code(edit("messagestore/postgres", "func definite(err error) bool {", "func definite(err error) bool { return true")), cuts,
 			[]check.Invariant{check.Phantom, check.Reported},
 		},
 		{"find-no-lock", "who finds out about a write does not wait for it", sql(lockOfFind), pauses, phantom},
@@ -173,26 +174,47 @@ func consumers() []*Mutant {
 	return []*Mutant{
 		{
 			"early-checkpoint", "a consumer records how far it has read, and not how far it has handled",
-			code("consumer/early"), groups,
+			code(edit("consumer",
+				"next, read := recordedPosition{recorded: r.window.position,",
+				"next, read := recordedPosition{recorded: recorded{Position: r.reader.next, After: r.reader.mark.ID},")), groups,
 			[]check.Invariant{check.NoSkip},
 		},
 		{
 			"unfenced", "a consumer records its position whoever has recorded one since",
-			code("consumer/unfenced"), twins,
+			code(
+				edit("consumer", "c.store.Write(ctx, p.stream, p.version,", "c.store.Write(ctx, p.stream, messagestore.AnyVersion,"),
+				edit("consumer", "case actual > expected:", "case true: case actual > expected:"),
+			), twins,
 			[]check.Invariant{check.Positions},
 		},
-		{"resize-from-the-top", "a group of another size begins where the first member was, and not the last", code("consumer/highest"), resizes, skips},
-		{"panic-is-success", "a message is handled at which the handler panics", code("consumer/panic"), groups, skips},
-		{"park-nothing", "a message is given up on, and not kept", code("consumer/unparked"), groups, skips},
-		{"one-epoch", "a consumer goes on where the epoch is another", code("consumer/epoch"), backups, []check.Invariant{check.Rewind}},
-		{"no-lanes", "messages of one stream are handled side by side", code("consumer/lanes"), groups, []check.Invariant{check.Order}},
+		{"resize-from-the-top", "a group of another size begins where the first member was, and not the last", code(
+			edit("consumer", "at.Position < lowest.Position", "at.Position >= lowest.Position"),
+		), resizes, skips},
+		{"panic-is-success", "a message is handled at which the handler panics", code(
+			edit("consumer", "w.res.err = recovered(v)", "w.res.err = nil"),
+		), groups, skips},
+		{"park-nothing", "a message is given up on, and not kept", code(
+			edit("consumer", "park(ctx context.Context, it *item) error {", "park(ctx context.Context, it *item) error { return nil"),
+		), groups, skips},
+		{"one-epoch", "a consumer goes on where the epoch is another", code(
+			edit("consumer", "now != p.epoch", "now != p.epoch && false"),
+		), backups, []check.Invariant{check.Rewind}},
+		{"no-lanes", "messages of one stream are handled side by side", code(
+			edit("consumer", "return it.message.Stream.CardinalID()", "return it.message.ID.String()"),
+		), groups, []check.Invariant{check.Order}},
 	}
 }
 
 func reservations() []*Mutant {
 	broken := []check.Invariant{check.Reservation}
 	return []*Mutant{
-		{"key-any-content", "another command with a key that is taken is a duplicate", code("reservation/content"), alone, broken},
-		{"key-any-error", "a reservation that fails, for whatever reason, was made before", code("reservation/error"), cuts, broken},
+		{"key-any-content", "another command with a key that is taken is a duplicate", code(
+			edit("reservation", "same := sum == c.digest &&", "same := true &&"),
+		), alone, broken},
+		{"key-any-error", "a reservation that fails, for whatever reason, was made before", code(
+			edit("reservation", `!errors.Is(failure, messagestore.ErrIDConflict) {
+				return fail(failure)`, `!errors.Is(failure, messagestore.ErrIDConflict) {
+				return r.tell(ctx, c, Result{Outcome: Duplicate, Key: c.key, Stream: c.stream}), nil`),
+		), cuts, broken},
 	}
 }

@@ -1,10 +1,6 @@
 package mutants_test
 
 import (
-	"io/fs"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -34,7 +30,7 @@ func TestEachMutantSaysWhatItIsAndWhatItBreaks(t *testing.T) {
 		require.NotEmpty(t, m.Breaks, m.Name)
 		require.NotNil(t, m.Scene, m.Name)
 		planted := 0
-		for _, there := range []bool{m.Plant.Go != "", len(m.Plant.SQL) > 0, len(m.Plant.Settings) > 0} {
+		for _, there := range []bool{len(m.Plant.Go) > 0, len(m.Plant.SQL) > 0, len(m.Plant.Settings) > 0} {
 			if there {
 				planted++
 			}
@@ -43,33 +39,28 @@ func TestEachMutantSaysWhatItIsAndWhatItBreaks(t *testing.T) {
 	}
 }
 
-var place = regexp.MustCompile(`mutant\.On\("([^"]+)"\)`)
-
-// A name that is not in the code is a bug that is not planted, and one that nobody runs is
-// one that is not found.
-func TestTheMutantsInGoAreThoseInTheCode(t *testing.T) {
+// An edit that no longer matches the source, or no longer compiles, is a bug that is not planted.
+func TestEachMutantInGoCanBePlanted(t *testing.T) {
 	t.Parallel()
-	inCode := map[string]bool{}
-	for _, dir := range []string{"messagestore", "consumer", "reservation", "handler"} {
-		err := filepath.WalkDir(filepath.Join("../..", dir), func(path string, _ fs.DirEntry, err error) error {
-			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-				return err
-			}
-			src, err := os.ReadFile(path)
-			for _, found := range place.FindAllStringSubmatch(string(src), -1) {
-				inCode[found[1]] = true
-			}
-			return err
-		})
-		require.NoError(t, err)
-	}
-	run := map[string]bool{}
+	root, err := harness.Root(t.Context())
+	require.NoError(t, err)
 	for _, m := range mutants.All() {
-		if m.Plant.Go != "" {
-			run[m.Plant.Go] = true
+		if len(m.Plant.Go) == 0 {
+			continue
 		}
+		require.NoError(t, m.Plant.Compile(t.Context(), root, t.TempDir()), m.Name)
 	}
-	require.Equal(t, inCode, run)
+}
+
+func TestAnEditThatDoesNotMatchOnceIsRefused(t *testing.T) {
+	t.Parallel()
+	root, err := harness.Root(t.Context())
+	require.NoError(t, err)
+	for _, e := range []harness.Edit{{In: "consumer", Old: "return nil"}, {In: "consumer", Old: "sunspots"}, {In: "nowhere", Old: "return nil"}} {
+		err := (&harness.Mutant{Go: []harness.Edit{e}}).Compile(t.Context(), root, t.TempDir())
+		require.ErrorContains(t, err, "plant a bug in "+e.In)
+		require.ErrorContains(t, err, "not once")
+	}
 }
 
 func TestEachMutantInSQLCanBePlanted(t *testing.T) {
@@ -97,9 +88,9 @@ func TestEachMutantInSQLCanBePlanted(t *testing.T) {
 		require.NoError(t, tx.Rollback(t.Context()))
 	}
 
-	twice := harness.Mutant{SQL: []harness.Edit{{Function: "append_one", Old: "perform", New: ""}}}
+	twice := harness.Mutant{SQL: []harness.Edit{{In: "append_one", Old: "perform", New: ""}}}
 	require.ErrorContains(t, twice.Plant(t.Context(), conn), "plant a bug in append_one")
-	nowhere := harness.Mutant{SQL: []harness.Edit{{Function: "append_two", Old: "begin", New: ""}}}
+	nowhere := harness.Mutant{SQL: []harness.Edit{{In: "append_two", Old: "begin", New: ""}}}
 	require.ErrorIs(t, nowhere.Plant(t.Context(), conn), pgx.ErrNoRows)
 }
 

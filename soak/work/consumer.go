@@ -77,7 +77,7 @@ func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
 		Logger: w.log,
 		Errors: consumer.ErrorPolicy{Retries: 1000, MinBackoff: 100 * time.Millisecond, MaxBackoff: 500 * time.Millisecond},
 	}
-	c, err := consumer.New(&watchedStore{recorder: w.store, watched: w}, w.task.Category, w.task.Consumer, &watchedHandler{w, h}, config)
+	c, err := consumer.New(&watchedStore{recorder: w.store, watched: w}, w.task.Category, w.task.Consumer, doomedHandler{w.doom, &watchedHandler{w, h}}, config)
 	if err != nil {
 		return err
 	}
@@ -396,6 +396,10 @@ func (s *watchedStore) Write(ctx context.Context, stream messagestore.StreamName
 		return written, errors.Join(err, writeErr)
 	}
 	f := e.Func
+	if f == history.Position {
+		s.watched.doom.pass(Record)
+		defer s.watched.doom.pass(Recorded)
+	}
 	op := s.history.begin(e)
 	written, err := s.recorder.Write(ctx, stream, expected, bodies...)
 	end, kind := ending(err)

@@ -21,7 +21,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/internal/failpoint"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -61,6 +60,7 @@ type Task struct {
 	URL     string // of the store: postgres://... or sqlite:...
 	History string // the folder
 	Load    Load
+	Death   Death // at a failpoint; none for the zero value
 
 	// Of consumers and handlers.
 	Consumer   string
@@ -114,6 +114,7 @@ type client struct {
 	store   *recorder
 	pool    *pgxpool.Pool // nil on SQLite
 	gate    *gate         // nil on SQLite
+	doom    *doom
 	log     zerolog.Logger
 	behind  *atomic.Bool // a consumer has much left to do
 }
@@ -149,10 +150,11 @@ func run(encoded string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var healed atomic.Bool
+	death := &doom{death: task.Death}
 	go func() {
 		n, _ := os.Stdin.Read(make([]byte, 1)) // until the harness has no more faults
 		healed.Store(n > 0)
-		failpoint.Disarm()
+		death.lift()
 		_, _ = io.Copy(io.Discard, os.Stdin) // until it wants no more
 		cancel()
 	}()
@@ -160,7 +162,7 @@ func run(encoded string) error {
 	if err != nil {
 		return err
 	}
-	c := &client{task: task, history: journal{w}, behind: &atomic.Bool{}}
+	c := &client{task: task, history: journal{w}, doom: death, behind: &atomic.Bool{}}
 	if err := c.open(ctx); err != nil {
 		return err
 	}
@@ -257,6 +259,7 @@ func (c *client) open(ctx context.Context) error {
 			config.MaxConns = int32(c.task.Load.Questions) //nolint:gosec // a few
 		}
 		config.ConnConfig.ConnectTimeout = connectTimeout
+		config.ConnConfig.Tracer = doomedTracer{c.doom}
 		postgres.WatchReplication(config.ConnConfig)
 		if c.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 			return err
