@@ -56,7 +56,7 @@ bench: ## Measure beside others, on servers of its own (BENCH=--long: longer; BE
 	cd bench && go build -o ../bin/bench . && exec ../bin/bench $(BENCH)
 
 .PHONY: bench/docs
-bench/docs: ## Put what the last run of the bench found into docs/performance.md
+bench/docs: ## Put the figures of the last run of the bench into bench/RESULTS.md
 	cd bench && go run . docs
 
 .PHONY: test/soak

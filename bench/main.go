@@ -2,7 +2,7 @@
 // starts and stops itself, and writes a table and charts of what it found.
 //
 //	make bench                        a short run
-//	make bench BENCH=--long           the run that docs/performance.md is made from
+//	make bench BENCH=--long           the run that bench/RESULTS.md is made from
 //	make bench BENCH='--only write/'  some cases
 package main
 
@@ -30,7 +30,7 @@ import (
 
 type commands struct {
 	Run  run  `cmd:"" default:"withargs" help:"Measure, and write results.json, report.md and charts."`
-	Docs docs `cmd:"" help:"Put what a run has found into docs/performance.md."`
+	Docs docs `cmd:"" help:"Put the figures of a run into bench/RESULTS.md."`
 }
 
 type run struct {
@@ -47,7 +47,7 @@ type run struct {
 
 type docs struct {
 	From string `help:"The folder that the run has written to." default:"results" placeholder:"DIR"`
-	Path string `arg:"" help:"The document." default:"../docs/performance.md"`
+	Path string `arg:"" help:"The document." default:"RESULTS.md"`
 }
 
 func main() {

@@ -56,9 +56,9 @@ func TestRunIsReportedAndGoesIntoTheDocument(t *testing.T) {
 	require.Equal(t, []string{"--only=^write/1-category/1-caller$", "--rounds=1", "--seconds=0.05"}, results.Run.Arguments)
 	require.Contains(t, results.Run.Versions, "PostgreSQL")
 
-	page, err := os.ReadFile("../docs/performance.md")
+	page, err := os.ReadFile("RESULTS.md")
 	require.NoError(t, err)
-	path := filepath.Join(dir, "performance.md")
+	path := filepath.Join(dir, "RESULTS.md")
 	require.NoError(t, os.WriteFile(path, page, 0o600))
 	require.NoError(t, docs{From: dir, Path: path}.Run())
 	made, err := os.ReadFile(path)

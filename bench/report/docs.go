@@ -8,14 +8,17 @@ import (
 	"strings"
 )
 
-// What is between these two lines of a document is made from a run.
+// The text between these two lines of a document is made from a run.
 const (
 	docsBegin = "<!-- what follows is made by make bench/docs -->\n"
 	docsEnd   = "<!-- what was made by make bench/docs ends here -->\n"
 )
 
+// chartFolder is the folder beside the document that the charts and results.json go to.
+const chartFolder = "charts"
+
 // Docs puts results into the document at path, between its two marks, and the charts
-// and results.json into the folder beside it that has the document's name.
+// and results.json into the folder charts beside it.
 func Docs(path string, r Results) error {
 	doc, err := os.ReadFile(path)
 	if err != nil {
@@ -26,7 +29,7 @@ func Docs(path string, r Results) error {
 	if !found || !ended {
 		return errors.New(path + " lacks the lines between which the results go")
 	}
-	folder := strings.TrimSuffix(path, filepath.Ext(path))
+	folder := filepath.Join(filepath.Dir(path), chartFolder)
 	if err := os.MkdirAll(folder, 0o755); err != nil { //nolint:gosec // it is to be read
 		return err
 	}
@@ -45,6 +48,6 @@ func Docs(path string, r Results) error {
 	if err := os.Remove(filepath.Join(folder, reportFile)); err != nil { // the document has it
 		return err
 	}
-	made := fmt.Sprintf("%s%s\n%s%s%s", before, docsBegin, markdown(r, filepath.Base(folder)), docsEnd, after)
+	made := fmt.Sprintf("%s%s\n%s%s%s", before, docsBegin, markdown(r, chartFolder), docsEnd, after)
 	return os.WriteFile(path, []byte(made), 0o644) //nolint:gosec // it is to be read
 }

@@ -23,7 +23,7 @@ func markdown(r Results, folder string) string {
 	for _, chart := range chartsOf(r) {
 		fmt.Fprintf(&b, "![%s](%s)\n\n", chart.title, path.Join(folder, chart.file+".svg"))
 	}
-	fmt.Fprintf(&b, "### Figures\n\nThe median of the rounds, and below it the least and the most. Times and bytes are per operation.\n\n")
+	fmt.Fprintf(&b, "### Figures\n\nThe median of the rounds, and below it the least and the most.\nTimes and bytes are per operation.\n\n")
 	for _, c := range r.Cases {
 		figuresTable(&b, c)
 	}
@@ -31,21 +31,19 @@ func markdown(r Results, folder string) string {
 }
 
 func runText(b *strings.Builder, r Results) {
-	kind := "A **short** run: it shows that all works, and no more than roughly how fast."
+	kind := "A **short** run: it shows that all works, and only roughly how fast."
 	if r.Run.Long {
 		kind = "A long run."
 	}
-	fmt.Fprintf(b, "%s %s, %s, commit %s, seed %d; %d rounds of %s s for each contender of each case.\n\n", kind,
+	fmt.Fprintf(b, "%s\n%s, %s, commit %s, seed %d; %d rounds of %s s for each contender of each case.\n\n", kind,
 		r.Run.Date.UTC().Format("2006-01-02 15:04 UTC"), r.Run.Took, r.Run.Commit, r.Run.Seed, r.Run.Rounds, number(r.Run.Seconds))
 	fmt.Fprintf(b, "| | |\n|---|---|\n")
 	for _, fact := range r.Run.Machine {
 		fmt.Fprintf(b, "| %s | %s |\n", fact.Name, fact.Value)
 	}
-	var versions []string
 	for _, name := range slices.Sorted(maps.Keys(r.Run.Versions)) {
-		versions = append(versions, name+" "+r.Run.Versions[name])
+		fmt.Fprintf(b, "| %s | %s |\n", name, r.Run.Versions[name])
 	}
-	fmt.Fprintf(b, "| Versions | %s |\n", strings.Join(versions, ", "))
 	if len(r.Run.Arguments) > 0 {
 		fmt.Fprintf(b, "| Arguments | `%s` |\n", strings.Join(r.Run.Arguments, " "))
 	}
@@ -60,7 +58,7 @@ func goalsTable(b *strings.Builder, r Results) {
 	if all == 0 {
 		return
 	}
-	fmt.Fprintf(b, "### Goals\n\n%d of %d met. A ratio is the median of the rounds' ratios; in brackets the least and the most.\n\n", met, all)
+	fmt.Fprintf(b, "### Goals\n\n%d of %d met.\nA ratio is the median of the rounds' ratios; in brackets the least and the most.\n\n", met, all)
 	fmt.Fprintf(b, "| work | goal | measured | |\n|---|---|---|---|\n")
 	for _, c := range r.Cases {
 		for _, g := range c.Goals {

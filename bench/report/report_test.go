@@ -181,7 +181,7 @@ func parse(t *testing.T, s string) float64 {
 }
 
 func TestDocumentKeepsWhatIsNotMade(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "performance.md")
+	path := filepath.Join(t.TempDir(), "RESULTS.md")
 	require.NoError(t, os.WriteFile(path, []byte("before\n"+docsBegin+"old\n"+docsEnd+"after\n"), 0o600))
 
 	for range 2 { // it can be repeated
@@ -192,9 +192,9 @@ func TestDocumentKeepsWhatIsNotMade(t *testing.T) {
 		require.True(t, strings.HasPrefix(string(made), "before\n"+docsBegin))
 		require.True(t, strings.HasSuffix(string(made), docsEnd+"after\n"))
 		require.NotContains(t, string(made), "old")
-		require.Contains(t, string(made), "](performance/ratios.svg)")
+		require.Contains(t, string(made), "](charts/ratios.svg)")
 	}
-	folder := strings.TrimSuffix(path, ".md")
+	folder := filepath.Join(filepath.Dir(path), chartFolder)
 	require.FileExists(t, filepath.Join(folder, "ratios.svg"))
 	require.NoFileExists(t, filepath.Join(folder, reportFile))
 	kept, err := Read(folder)
