@@ -1,7 +1,6 @@
 package reservation
 
 import (
-	"cmp"
 	"context"
 
 	"github.com/dibs-go/dibs/handler"
@@ -10,32 +9,28 @@ import (
 
 // Copy returns a function that handles each key's command once, with next.
 //
-// A command is copied to the stream of its key: "account:command-123" with AAA gives
-// "account:command-123+AAA". When the copy arrives, next is called with it. A command
-// that comes second is a duplicate and that was all; one with other content is a
-// [*KeyReusedError]. Commands are compared by [Contenter], or whole.
+// A command is copied to the stream of its key: a reserver named "accounts" copies a
+// command with key AAA in "account:command-123" to "account:command-123+accounts+AAA".
+// When the copy arrives, next is called with it. A second command with the same key is a
+// duplicate and needs no handling; one with other content is a [*KeyReusedError].
+// Commands are compared by [Contenter], or whole.
 //
-// The copy is delivered at least once, as every message is; see the package comment
-// for what next has to do about that.
+// The copy is delivered at least once, as every message is; the package comment says how
+// next makes its effect repeatable.
 //
-// Two consumers of one category that both reserve need names: see [Config.Name].
-// Without, a consumer that uses Copy stops with an [*OtherConsumerError] at a command
-// that an [Inline] of another one was first with. The copies of reservers with other
-// names are passed over.
-//
-// With [Config.Category], the copies arrive at the second consumer, of that category:
-// see [NewPair].
+// The copies of reservers with other names are passed over. With [Config.Category], the
+// copies arrive at the consumer of that category, which has the same mux.
 func Copy[T messagestore.Body](r *Reserver, key func(T) string, next handler.Func[T]) handler.Func[T] {
 	if r == nil || key == nil || next == nil {
-		return nil // the mux refuses it
+		return nil // a mistake that the mux reports
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
-		if r.passesOver(m.Message) {
-			return nil
+		if r.wrong != nil || r.passesOver(m.Message) {
+			return r.wrong
 		}
 		if r.isCopy(m.Message) {
-			if isHandled(m.Message) { // by Inline, before this took its place
-				return r.elsewhere(ctx, m.Message)
+			if isHandled(m.Message) { // by Inline, before Copy took its place
+				return nil
 			}
 			return next(ctx, m)
 		}
@@ -43,6 +38,6 @@ func Copy[T messagestore.Body](r *Reserver, key func(T) string, next handler.Fun
 		if err != nil {
 			return err
 		}
-		return cmp.Or(result.err(), r.elsewhere(ctx, result.Winner))
+		return result.err()
 	}
 }

@@ -2,9 +2,7 @@ package reservation_test
 
 import (
 	"context"
-	"errors"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -37,7 +35,7 @@ func TestACommandThatIsIssuedAgainIsHandledOnce(t *testing.T) {
 
 	require.NoError(t, catchUp(t, store, mux, nil))
 
-	require.Equal(t, []string{"Deposit account:command-123+AAA@0", "Deposit account:command-123+BBB@0"}, handled)
+	require.Equal(t, []string{"Deposit account:command-123+accounts+AAA@0", "Deposit account:command-123+accounts+BBB@0"}, handled)
 	require.Equal(t, 2, told.count(reservation.Reserved))
 	require.Equal(t, 2, told.count(reservation.Duplicate))
 }
@@ -58,7 +56,7 @@ func TestACommandWithAReusedKeyIsParked(t *testing.T) {
 
 	require.NoError(t, c.CatchUp(t.Context()))
 
-	require.Equal(t, []string{"Deposit account:command-123+AAA@0", "Deposit account:command-123+BBB@0"}, handled)
+	require.Equal(t, []string{"Deposit account:command-123+accounts+AAA@0", "Deposit account:command-123+accounts+BBB@0"}, handled)
 	var parked []*consumer.ParkedMessage
 	for p, err := range c.Parked(t.Context()) {
 		require.NoError(t, err)
@@ -68,7 +66,7 @@ func TestACommandWithAReusedKeyIsParked(t *testing.T) {
 	require.Equal(t, loser.ID, parked[0].ID)
 	require.JSONEq(t, string(loser.Data), string(parked[0].Data))
 	require.Equal(t, 1, parked[0].Attempts)
-	require.Contains(t, parked[0].Error, `idempotence key reused: "AAA" was first used with other content, by Deposit account:command-123+AAA@0`)
+	require.Contains(t, parked[0].Error, `idempotence key reused: "AAA" was first used with other content, by Deposit account:command-123+accounts+AAA@0`)
 }
 
 func TestAReusedKeyIsATypedError(t *testing.T) {
@@ -80,14 +78,12 @@ func TestAReusedKeyIsATypedError(t *testing.T) {
 
 	err := mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 11}))
 
-	require.ErrorIs(t, err, reservation.ErrKeyReused)
-	reused, ok := errors.AsType[*reservation.KeyReusedError](err)
-	require.True(t, ok)
+	reused := requireKeyReused(t, err)
 	require.True(t, reused.Park())
 	require.Equal(t, "AAA", reused.Key)
-	require.Equal(t, command.With("AAA"), reused.Stream)
+	require.Equal(t, command.With("accounts").With("AAA"), reused.Stream)
 	require.Equal(t, messagestore.Version(0), reused.Winner.Metadata.CausationPosition)
-	require.EqualError(t, err, `handle Deposit account:command-123@1: idempotence key reused: "AAA" was first used with other content, by Deposit account:command-123+AAA@0`)
+	require.EqualError(t, err, `handle Deposit account:command-123@1: idempotence key reused: "AAA" was first used with other content, by Deposit account:command-123+accounts+AAA@0`)
 }
 
 func TestAnEmptyKeyStopsAndLosesNothing(t *testing.T) {
@@ -128,7 +124,7 @@ func TestWhatDoesNotCountOfAPointerDoesNotMakeAKeyReused(t *testing.T) {
 
 	require.NoError(t, mux.Handle(t.Context(), send(t, store, command, &Remittance{"Bob", 10, "09:00"})))
 	require.NoError(t, mux.Handle(t.Context(), send(t, store, command, &Remittance{"Bob", 10, "09:01"})))
-	require.ErrorIs(t, mux.Handle(t.Context(), send(t, store, command, &Remittance{"Bob", 11, "09:02"})), reservation.ErrKeyReused)
+	requireKeyReused(t, mux.Handle(t.Context(), send(t, store, command, &Remittance{"Bob", 11, "09:02"})))
 
 	require.Equal(t, []reservation.Outcome{reservation.Reserved, reservation.Duplicate, reservation.KeyReused}, told.all)
 }
@@ -143,7 +139,7 @@ func TestWhatDoesNotCountDoesNotMakeAKeyReused(t *testing.T) {
 
 	require.NoError(t, mux.Handle(t.Context(), send(t, store, command, Transfer{"Bob", 10, "09:00"})))
 	require.NoError(t, mux.Handle(t.Context(), send(t, store, command, Transfer{"Bob", 10, "09:01"})))
-	require.ErrorIs(t, mux.Handle(t.Context(), send(t, store, command, Transfer{"Bob", 11, "09:02"})), reservation.ErrKeyReused)
+	requireKeyReused(t, mux.Handle(t.Context(), send(t, store, command, Transfer{"Bob", 11, "09:02"})))
 
 	require.Equal(t, []reservation.Outcome{reservation.Reserved, reservation.Duplicate, reservation.KeyReused}, told.all)
 }
@@ -164,10 +160,10 @@ func TestAMarkAloneDoesNotMakeACopy(t *testing.T) {
 		},
 		"on the key's stream, later": func(store *messagestore.Store) *messagestore.Message {
 			first := send(t, store, command, Deposit{"AAA", 10})
-			send(t, store, command.With("AAA"), Deposit{"AAA", 10})
+			send(t, store, command.With("accounts").With("AAA"), Deposit{"AAA", 10})
 			forged := messagestore.Follow(first, Deposit{"AAA", 10})
 			forged.Metadata.Local = mark
-			return send(t, store, command.With("AAA"), forged)
+			return send(t, store, command.With("accounts").With("AAA"), forged)
 		},
 		"on another key's stream": func(store *messagestore.Store) *messagestore.Message {
 			first := send(t, store, command, Deposit{"AAA", 10})
@@ -176,7 +172,7 @@ func TestAMarkAloneDoesNotMakeACopy(t *testing.T) {
 			return send(t, store, command.With("BBB"), forged)
 		},
 		"without a mark": func(store *messagestore.Store) *messagestore.Message {
-			return send(t, store, command.With("AAA"), messagestore.Follow(send(t, store, command, Deposit{"AAA", 10}), Deposit{"AAA", 10}))
+			return send(t, store, command.With("accounts").With("AAA"), messagestore.Follow(send(t, store, command, Deposit{"AAA", 10}), Deposit{"AAA", 10}))
 		},
 		"with a mark of two parts": func(store *messagestore.Store) *messagestore.Message {
 			forged := messagestore.Follow(send(t, store, command, Deposit{"AAA", 10}), Deposit{"AAA", 10})
@@ -212,7 +208,7 @@ func TestTheMarkDoesNotPassToWhatFollows(t *testing.T) {
 	require.NoError(t, catchUp(t, store, mux, nil))
 
 	event := all(t, store, "account-123")[0]
-	require.Equal(t, command.With("AAA"), event.Metadata.CausationStream)
+	require.Equal(t, command.With("accounts").With("AAA"), event.Metadata.CausationStream)
 	require.Empty(t, event.Metadata.Local)
 }
 
@@ -237,84 +233,20 @@ func TestAMissingPartIsAMistakeOfTheMux(t *testing.T) {
 	}
 }
 
-func TestAPairHandlesEachCommandOnce(t *testing.T) {
+func TestTwoConsumersShareTheMuxOfACategoryOfItsOwn(t *testing.T) {
 	t.Parallel()
 	var handled []string
 	store := newStore()
-	r := newReserver(t, store, &reservation.Config{From: commands, Category: "accountTransaction"})
+	r := newReserver(t, store, &reservation.Config{Category: "accountTransaction"})
 	mux := handler.New()
-	handler.On(mux, reservation.Copy(r, Deposit.Key, func(ctx context.Context, m handler.Message[Deposit]) error {
-		handled = append(handled, m.String())
-		if m.Body.DepositID == "AAA" { // what is handled may lead to another command
-			_, err := store.WriteInitial(ctx, commands.Stream("456"), Deposit{"BBB", 1})
-			return err
-		}
-		return nil
-	}))
+	handler.On(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](&handled)))
 	for range 3 {
 		send(t, store, command, Deposit{"AAA", 10})
 	}
-	pair, err := reservation.NewPair(store, r, "accounts", mux, nil)
-	require.NoError(t, err)
 
-	require.NoError(t, pair.CatchUp(t.Context()))
+	for range 2 {
+		catchUpAll(t, store, mux, commands, "accountTransaction")
+	}
 
-	require.Equal(t, []string{"Deposit accountTransaction-123+AAA@0", "Deposit accountTransaction-456+BBB@0"}, handled)
-}
-
-func TestAPairRunsUntilItIsStopped(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	handled := make(chan string, 10)
-	store := newStore()
-	r := newReserver(t, store, &reservation.Config{From: commands, Category: "accountTransaction"})
-	mux := handler.New()
-	handler.On(mux, reservation.Copy(r, Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) error {
-		handled <- m.String()
-		return nil
-	}))
-	pair, err := reservation.NewPair(store, r, "accounts", mux, &consumer.Config{PollInterval: time.Millisecond})
-	require.NoError(t, err)
-	done := make(chan error, 1)
-	go func() { done <- pair.Run(ctx) }()
-	send(t, store, command, Deposit{"AAA", 10})
-	require.Equal(t, "Deposit accountTransaction-123+AAA@0", <-handled)
-
-	cancel()
-
-	require.NoError(t, <-done)
-}
-
-func TestAPairStopsWhole(t *testing.T) {
-	t.Parallel()
-	boom := errors.New("boom")
-	store := newStore()
-	r := newReserver(t, store, &reservation.Config{From: commands, Category: "accountTransaction"})
-	mux := handler.New()
-	handler.On(mux, reservation.Copy(r, Deposit.Key, func(context.Context, handler.Message[Deposit]) error { return boom }))
-	config := &consumer.Config{PollInterval: time.Millisecond, Errors: consumer.ErrorPolicy{Retries: -1}}
-	pair, err := reservation.NewPair(store, r, "accounts", mux, config)
-	require.NoError(t, err)
-	send(t, store, command, Deposit{"AAA", 10})
-
-	require.ErrorIs(t, pair.Run(t.Context()), boom) // it returns although nobody stopped it
-	require.ErrorIs(t, pair.CatchUp(t.Context()), boom)
-}
-
-func TestAPairNeedsTwoCategories(t *testing.T) {
-	t.Parallel()
-	store := newStore()
-	mux := handler.New()
-	handler.On(mux, counting[Deposit](new([]string)))
-
-	_, err := reservation.NewPair(store, newReserver(t, store, nil), "accounts", mux, nil)
-	require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
-	_, err = reservation.NewPair(store, nil, "accounts", mux, nil)
-	require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
-	r := newReserver(t, store, &reservation.Config{From: commands, Category: "accountTransaction"})
-	_, err = reservation.NewPair(store, r, "", mux, nil)
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = reservation.NewPair(store, r, "accounts", handler.New(), nil)
-	require.ErrorIs(t, err, handler.ErrInvalidRegistration)
+	require.Equal(t, []string{"Deposit accountTransaction-123+accounts+AAA@0"}, handled)
 }

@@ -51,15 +51,11 @@ func consume(ctx context.Context, store *messagestore.Store, mux *handler.Mux) {
 func ExampleCopy() {
 	ctx := context.Background()
 	store := messagestore.New(memory.New(), nil)
-	once, err := reservation.New(store, &reservation.Config{
+	once := reservation.New(store, "accounts", &reservation.Config{
 		OnOutcome: func(_ context.Context, source *messagestore.Message, result reservation.Result) {
 			fmt.Printf("%s: %s, by %s\n", source, result.Outcome, result.Winner)
 		},
 	})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
 	deposit := func(_ context.Context, m handler.Message[Deposit]) error {
 		fmt.Printf("%s: handled\n", m)
 		return nil
@@ -70,20 +66,16 @@ func ExampleCopy() {
 	issue(ctx, store, 3, Deposit{"AAA", 10})
 	consume(ctx, store, mux)
 	// Output:
-	// Deposit account:command-123@0: reserved, by Deposit account:command-123+AAA@0
-	// Deposit account:command-123@1: duplicate, by Deposit account:command-123+AAA@0
-	// Deposit account:command-123@2: duplicate, by Deposit account:command-123+AAA@0
-	// Deposit account:command-123+AAA@0: handled
+	// Deposit account:command-123@0: reserved, by Deposit account:command-123+accounts+AAA@0
+	// Deposit account:command-123@1: duplicate, by Deposit account:command-123+accounts+AAA@0
+	// Deposit account:command-123@2: duplicate, by Deposit account:command-123+accounts+AAA@0
+	// Deposit account:command-123+accounts+AAA@0: handled
 }
 
 func ExampleInitiate() {
 	ctx := context.Background()
 	store := messagestore.New(memory.New(), nil)
-	once, err := reservation.New(store, nil)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	once := reservation.New(store, "accounts", nil)
 
 	mux := handler.New()
 	handler.On(mux, reservation.Initiate(once, func(m handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
@@ -107,11 +99,7 @@ func ExampleInline() {
 		fmt.Println(err)
 		return
 	}
-	once, err := reservation.New(store, nil)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	once := reservation.New(store, "accounts", nil)
 	deposit := func(ctx context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 		account := messagestore.Category("account").Stream(m.Stream.CardinalID())
 		version, err := store.Version(ctx, account)
@@ -139,11 +127,7 @@ func ExampleInline() {
 func ExampleReserver_Reserve() {
 	ctx := context.Background()
 	store := messagestore.New(memory.New(), nil)
-	once, err := reservation.New(store, nil)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	once := reservation.New(store, "accounts", nil)
 	issue(ctx, store, 2, Deposit{"AAA", 10})
 	issue(ctx, store, 1, Deposit{"AAA", 99})
 
@@ -161,7 +145,7 @@ func ExampleReserver_Reserve() {
 	// 0 reserved <nil>
 	// 1 duplicate <nil>
 	// 2 key reused <nil>
-	// message 0 won account:command-123+AAA <nil>
+	// message 0 won account:command-123+accounts+AAA <nil>
 }
 
 func ExampleContentKey() {
@@ -176,14 +160,13 @@ func ExampleContentKey() {
 	// true
 }
 
-func ExampleNewPair() {
+// Reservations in a category of their own take two consumers with one mux: the first reads
+// the commands and copies them, the second delivers the copies to the handler.
+func ExampleConfig_category() {
 	ctx := context.Background()
 	store := messagestore.New(memory.New(), nil)
-	once, err := reservation.New(store, &reservation.Config{From: "account:command", Category: "accountTransaction"})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	const reserved messagestore.Category = "accountTransaction"
+	once := reservation.New(store, "accounts", &reservation.Config{Category: reserved})
 	mux := handler.New()
 	handler.On(mux, reservation.Copy(once, Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) error {
 		fmt.Printf("%s: handled\n", m)
@@ -191,20 +174,23 @@ func ExampleNewPair() {
 	}))
 	issue(ctx, store, 3, Deposit{"AAA", 10})
 
-	pair, err := reservation.NewPair(store, once, "accounts", mux, nil)
-	if err != nil {
-		fmt.Println(err)
-		return
+	for _, category := range []messagestore.Category{commands, reserved} {
+		c, err := consumer.New(store, category, "accounts", mux, nil)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(c.CatchUp(ctx)) // a service runs both with Run, each in a goroutine
 	}
-	fmt.Println(pair.CatchUp(ctx)) // a service calls Run
 	// Output:
-	// Deposit accountTransaction-123+AAA@0: handled
+	// <nil>
+	// Deposit accountTransaction-123+accounts+AAA@0: handled
 	// <nil>
 }
 
 func ExampleDecodeKey() {
-	stream := messagestore.StreamName("account:command-123+a%2Bb")
-	fmt.Println(reservation.DecodeKey(stream.IDs()[1]))
+	stream := messagestore.StreamName("account:command-123+accounts+a%2Bb")
+	fmt.Println(reservation.DecodeKey(stream.IDs()[2]))
 	// Output:
 	// a+b true
 }

@@ -23,17 +23,17 @@ import (
 // are compared, not the answers, so start may look at the clock. A stream that began
 // in another way counts as other content.
 //
-// The copies of reservers with other names are passed over: see [Config.Name].
+// The copies of reservers with other names are passed over.
 //
 // A started stream in the category of the command would be consumed by the same
 // consumer: that is a [*LoopError].
 func Initiate[T messagestore.Body](r *Reserver, start func(handler.Message[T]) (messagestore.StreamName, messagestore.Body)) handler.Func[T] {
 	if r == nil || start == nil {
-		return nil // the mux refuses it
+		return nil // a mistake that the mux reports
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
-		if r.passesOver(m.Message) {
-			return nil
+		if r.wrong != nil || r.passesOver(m.Message) {
+			return r.wrong
 		}
 		stream, body := start(m)
 		c, err := answerTo(m, stream, body)
@@ -53,7 +53,7 @@ func answerTo[T messagestore.Body](m handler.Message[T], stream messagestore.Str
 		return claim{}, err
 	}
 	if stream.Category() == m.Stream.Category() {
-		return claim{}, &LoopError{stream.Category()}
+		return claim{}, loop(stream.Category())
 	}
 	sum, err := digestOf[T](m.Message)
 	if err != nil {

@@ -53,7 +53,7 @@ func TestACommandStartsAStreamOnce(t *testing.T) {
 			require.NoError(t, mux.Handle(t.Context(), first))
 			require.NoError(t, mux.Handle(t.Context(), first)) // delivered again
 			require.NoError(t, mux.Handle(t.Context(), again))
-			require.ErrorIs(t, mux.Handle(t.Context(), other), reservation.ErrKeyReused)
+			requireKeyReused(t, mux.Handle(t.Context(), other))
 
 			require.Equal(t, []reservation.Outcome{reservation.Reserved, reservation.Reserved, reservation.Duplicate, reservation.KeyReused}, told.all)
 			started := all(t, store, "accountTransaction-123+AAA")
@@ -78,7 +78,7 @@ func TestAStreamThatBeganOtherwiseIsNotTakenForADuplicate(t *testing.T) {
 
 	err := mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10}))
 
-	require.ErrorIs(t, err, reservation.ErrKeyReused)
+	requireKeyReused(t, err)
 }
 
 func TestAStartedStreamInTheConsumedCategoryIsALoop(t *testing.T) {
@@ -91,7 +91,7 @@ func TestAStartedStreamInTheConsumedCategoryIsALoop(t *testing.T) {
 
 	err := mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10}))
 
-	require.ErrorIs(t, err, reservation.ErrLoop)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.Empty(t, all(t, store, commands.Stream("AAA")))
 }
 

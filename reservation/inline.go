@@ -1,12 +1,10 @@
 package reservation
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 
-	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -19,52 +17,44 @@ type AtomicStore interface {
 // attempts bounds how often Inline asks for a decision about one delivery.
 const attempts = 5
 
-// Inline returns a function that handles each key's command once: what decide
-// returns is written together with the reservation, all or nothing, by atomic, which
-// is a store over the same database as r's. There is no second hop, and no effect is
-// written twice.
+// Inline returns a function that handles each key's command once. It writes the streams
+// that decide returns together with the reservation, all or nothing. There is no second
+// hop, and no effect is written twice.
 //
-// A command whose key is taken is not decided on. If one of the streams that decide
-// wrote to has moved on, decide is called again, up to five times, and reads anew;
-// then the version conflict is returned. An error of decide is returned, unless
-// somebody has taken the reservation by then, whose outcome it is instead. What it
-// does besides returning writes may happen more than once. To return no writes is to
-// be done with the command.
+// A command whose key is taken is not decided on. If a stream that decide wrote to has
+// moved on, decide is called again, up to five times, and reads anew; then the version
+// conflict is returned. An error of decide is returned, unless another command has taken
+// the reservation by then: its outcome is returned instead. Other effects of decide may
+// happen more than once. A decide that returns no writes is done with the command.
 //
 // The reservation is a copy of the command as [Copy] makes it, and passed over when
 // it arrives. A handler may change from one to the other while commands are under
-// way, in either direction; with [Config.Category] only after they are done.
-//
-// Two consumers of one category that both reserve need names: see [Config.Name].
-// Without, the second finds its command done, and stops with an [*OtherConsumerError].
-// The copies of reservers with other names are passed over.
+// way, in either direction; with [Config.Category] only after they are done. The copies
+// of reservers with other names are passed over.
 func Inline[T messagestore.Body](
 	r *Reserver, atomic AtomicStore, key func(T) string,
 	decide func(ctx context.Context, m handler.Message[T]) ([]messagestore.StreamWrite, error),
 ) handler.Func[T] {
 	if r == nil || isNil(atomic) || key == nil || decide == nil {
-		return nil // the mux refuses it
+		return nil // a mistake that the mux reports
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
-		if r.passesOver(m.Message) {
-			return nil
+		if r.wrong != nil || r.passesOver(m.Message) {
+			return r.wrong
 		}
 		if r.isCopy(m.Message) && isHandled(m.Message) {
-			return r.elsewhere(ctx, m.Message)
+			return nil
 		}
 		c, err := r.copyOf(m.Message, key(m.Body), digestOf[T])
 		if err != nil {
 			return fmt.Errorf("reserve for %s: %w", m, err)
 		}
 		c.body.Metadata.Local[handledProperty] = true
-		if name := consumer.Name(ctx); name != "" {
-			c.body.Metadata.Local[consumerProperty] = name
-		}
 		result, err := r.inline(ctx, atomic, c, func() ([]messagestore.StreamWrite, error) { return decide(ctx, m) })
 		if err != nil {
 			return err
 		}
-		return cmp.Or(result.err(), r.elsewhere(ctx, result.Winner))
+		return result.err()
 	}
 }
 

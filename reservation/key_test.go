@@ -17,27 +17,27 @@ func TestAKeyIsInTheStreamsName(t *testing.T) {
 	t.Parallel()
 	r := newReserver(t, newStore(), nil)
 	for key, want := range map[string]messagestore.StreamName{
-		"AAA":                                  command + "+AAA",
-		"aaa":                                  command + "+aaa",
-		"a-b:c/d@e.f_g~{}":                     command + "+a-b:c/d@e.f_g~{}",
-		"018f4e0c-2b1e-7000-8000-000000000000": command + "+018f4e0c-2b1e-7000-8000-000000000000",
-		"a+b":                                  command + "+a%2Bb",
-		"100%":                                 command + "+100%25",
-		"%2B":                                  command + "+%252B",
-		" a":                                   command + "+%20a",
-		"a ":                                   command + "+a%20",
-		"a b":                                  command + "+a%20b",
-		"a\x00b\n":                             command + "+a%00b%0A",
-		"Zürich":                               command + "+Z%C3%BCrich",
-		"a\u202eb\ufeff":                       command + "+a%E2%80%AEb%EF%BB%BF",
-		strings.Repeat("k", 235):               command + "+" + messagestore.StreamName(strings.Repeat("k", 235)),
-		strings.Repeat("k", 236):               command + "+%sha256:fef6f16b7cd582e52049337f96f15bc1a91485766f545b51311b8a21bb6d13f2",
+		"AAA":                                  command + "+accounts+AAA",
+		"aaa":                                  command + "+accounts+aaa",
+		"a-b:c/d@e.f_g~{}":                     command + "+accounts+a-b:c/d@e.f_g~{}",
+		"018f4e0c-2b1e-7000-8000-000000000000": command + "+accounts+018f4e0c-2b1e-7000-8000-000000000000",
+		"a+b":                                  command + "+accounts+a%2Bb",
+		"100%":                                 command + "+accounts+100%25",
+		"%2B":                                  command + "+accounts+%252B",
+		" a":                                   command + "+accounts+%20a",
+		"a ":                                   command + "+accounts+a%20",
+		"a b":                                  command + "+accounts+a%20b",
+		"a\x00b\n":                             command + "+accounts+a%00b%0A",
+		"Zürich":                               command + "+accounts+Z%C3%BCrich",
+		"a\u202eb\ufeff":                       command + "+accounts+a%E2%80%AEb%EF%BB%BF",
+		strings.Repeat("k", 226):               command + "+accounts+" + messagestore.StreamName(strings.Repeat("k", 226)),
+		strings.Repeat("k", 227):               command + "+accounts+%sha256:709b4a6e1357a43825e92fa8b9a9f811a60a77ebb91ec374e1d5d940d0b95e33",
 	} {
 		stream, err := r.Stream(command, key)
 		require.NoError(t, err, "%.20q", key)
 		require.Equal(t, want, stream)
-		decoded, ok := reservation.DecodeKey(stream.IDs()[1])
-		require.Equal(t, len(key) <= 235, ok)
+		decoded, ok := reservation.DecodeKey(stream.IDs()[2])
+		require.Equal(t, len(key) <= 226, ok)
 		if ok {
 			require.Equal(t, key, decoded)
 		}
@@ -48,7 +48,7 @@ func TestAKeyOfAnyLengthHasAStream(t *testing.T) {
 	t.Parallel()
 	r := newReserver(t, newStore(), nil)
 	seen := map[messagestore.StreamName]bool{}
-	for _, n := range []int{1, 100, 235, 236, 255, 256, 1 << 20} {
+	for _, n := range []int{1, 100, 226, 227, 255, 256, 1 << 20} {
 		stream, err := r.Stream(command, strings.Repeat("k", n))
 		require.NoError(t, err)
 		require.NoError(t, stream.Validate())
@@ -144,11 +144,11 @@ func differ(t require.TestingT, r *reservation.Reserver, a, b string) {
 		require.True(t, utf8.ValidString(key))
 		require.NoError(t, stream.Validate())
 		require.Equal(t, "123", stream.CardinalID())
-		require.Len(t, stream.IDs(), 2)
-		if decoded, ok := reservation.DecodeKey(stream.IDs()[1]); ok {
+		require.Len(t, stream.IDs(), 3)
+		if decoded, ok := reservation.DecodeKey(stream.IDs()[2]); ok {
 			require.Equal(t, key, decoded)
 		} else {
-			require.True(t, strings.HasPrefix(stream.IDs()[1], "%sha256:"))
+			require.True(t, strings.HasPrefix(stream.IDs()[2], "%sha256:"))
 		}
 		streams[key] = stream
 	}

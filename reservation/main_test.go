@@ -26,8 +26,13 @@ func newStore() *messagestore.Store { return messagestore.New(memory.New(), nil)
 
 func newReserver(t testing.TB, store reservation.Store, config *reservation.Config) *reservation.Reserver {
 	t.Helper()
-	r, err := reservation.New(store, config)
-	require.NoError(t, err)
+	return named(t, store, "accounts", config)
+}
+
+func named(t testing.TB, store reservation.Store, name string, config *reservation.Config) *reservation.Reserver {
+	t.Helper()
+	r := reservation.New(store, name, config)
+	require.NoError(t, r.Validate())
 	return r
 }
 
@@ -52,12 +57,35 @@ func all(t testing.TB, store *messagestore.Store, stream messagestore.StreamName
 	return found
 }
 
+// requireKeyReused finds the error for a key that another command had first.
+func requireKeyReused(t testing.TB, err error) *reservation.KeyReusedError {
+	t.Helper()
+	reused, ok := errors.AsType[*reservation.KeyReusedError](err)
+	require.Truef(t, ok, "%v", err)
+	return reused
+}
+
+func isKeyReused(err error) bool {
+	_, reused := errors.AsType[*reservation.KeyReusedError](err)
+	return reused
+}
+
 // catchUp lets a new consumer of the account's commands handle what is there.
 func catchUp(t testing.TB, store *messagestore.Store, mux *handler.Mux, config *consumer.Config) error {
 	t.Helper()
 	c, err := consumer.New(store, commands, "accounts", mux, config)
 	require.NoError(t, err)
 	return c.CatchUp(t.Context())
+}
+
+// catchUpAll lets a consumer of each category handle what is there.
+func catchUpAll(t testing.TB, store *messagestore.Store, mux *handler.Mux, categories ...messagestore.Category) {
+	t.Helper()
+	for _, category := range categories {
+		c, err := consumer.New(store, category, "accounts", mux, nil)
+		require.NoError(t, err)
+		require.NoError(t, c.CatchUp(t.Context()))
+	}
 }
 
 // outcomes collects what OnOutcome is told.

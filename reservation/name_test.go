@@ -29,7 +29,7 @@ func (p party) effects() messagestore.StreamName { return messagestore.StreamNam
 
 func (p party) mux(t testing.TB, store *messagestore.Store) *handler.Mux {
 	t.Helper()
-	r := newReserver(t, store, &reservation.Config{Name: p.reserver})
+	r := named(t, store, p.reserver, nil)
 	mux := handler.New()
 	if p.inline {
 		handler.On(mux, reservation.Inline(r, atomicStore(t, store), Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
@@ -72,13 +72,9 @@ func TestEveryConsumerWithANameHasItsEffect(t *testing.T) {
 	t.Parallel()
 	const accounts, receipts = "accounts", "receipts"
 	for name, two := range map[string][2]party{
-		"both inline":             {{accounts, "accounts", true}, {receipts, "receipts", true}},
-		"inline and copy":         {{accounts, "accounts", true}, {receipts, "receipts", false}},
-		"both copy":               {{accounts, "accounts", false}, {receipts, "receipts", false}},
-		"one inline has no name":  {{accounts, "", true}, {receipts, "receipts", true}},
-		"the inline has no name":  {{accounts, "", true}, {receipts, "receipts", false}},
-		"the copying has no name": {{accounts, "accounts", true}, {receipts, "", false}},
-		"one copying has no name": {{accounts, "", false}, {receipts, "receipts", false}},
+		"both inline":     {{accounts, "accounts", true}, {receipts, "receipts", true}},
+		"inline and copy": {{accounts, "accounts", true}, {receipts, "receipts", false}},
+		"both copy":       {{accounts, "accounts", false}, {receipts, "receipts", false}},
 	} {
 		for _, order := range []string{"in order", "in the other order"} {
 			t.Run(name+", "+order, func(t *testing.T) {
@@ -101,11 +97,7 @@ func TestEveryConsumerWithANameHasItsEffect(t *testing.T) {
 				want := []messagestore.StreamName{command, command, command}
 				for _, p := range parties {
 					require.Len(t, all(t, store, p.effects()), 1, p.name)
-					if p.reserver == "" {
-						want = append(want, command.With("AAA"))
-					} else {
-						want = append(want, command.With(p.reserver).With("AAA"))
-					}
+					want = append(want, command.With(p.reserver).With("AAA"))
 				}
 				slices.Sort(want)
 				require.Equal(t, want, streams(t, store, commands), "one copy for each, and no copy of a copy")
@@ -114,12 +106,13 @@ func TestEveryConsumerWithANameHasItsEffect(t *testing.T) {
 	}
 }
 
-func TestPairsWithNamesShareACategory(t *testing.T) {
+func TestReserversWithNamesShareACategoryOfTheirOwn(t *testing.T) {
 	t.Parallel()
+	const apart messagestore.Category = "accountTransaction"
 	store := newStore()
 	send(t, store, command, Deposit{"AAA", 10})
 	send(t, store, command, Deposit{"AAA", 10})
-	names := []string{"accounts", "receipts", ""}
+	names := []string{"accounts", "receipts"}
 	handled := map[string]*[]string{}
 	for _, name := range names {
 		handled[name] = new([]string)
@@ -127,19 +120,19 @@ func TestPairsWithNamesShareACategory(t *testing.T) {
 
 	for range 2 {
 		for _, name := range names {
-			r := newReserver(t, store, &reservation.Config{Name: name, From: commands, Category: "accountTransaction"})
 			mux := handler.New()
-			handler.On(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](handled[name])))
-			pair, err := reservation.NewPair(store, r, name+"X", mux, nil)
-			require.NoError(t, err)
-			require.NoError(t, pair.CatchUp(t.Context()))
+			handler.On(mux, reservation.Copy(named(t, store, name, &reservation.Config{Category: apart}), Deposit.Key, counting[Deposit](handled[name])))
+			for _, category := range []messagestore.Category{commands, apart} {
+				c, err := consumer.New(store, category, name+"X", mux, nil)
+				require.NoError(t, err)
+				require.NoError(t, c.CatchUp(t.Context()))
+			}
 		}
 	}
 
 	require.Equal(t, []string{"Deposit accountTransaction-123+accounts+AAA@0"}, *handled["accounts"])
 	require.Equal(t, []string{"Deposit accountTransaction-123+receipts+AAA@0"}, *handled["receipts"])
-	require.Equal(t, []string{"Deposit accountTransaction-123+AAA@0"}, *handled[""])
-	require.Len(t, streams(t, store, "accountTransaction"), 3)
+	require.Len(t, streams(t, store, apart), 2)
 	require.Len(t, streams(t, store, commands), 2)
 }
 
@@ -164,7 +157,7 @@ func TestInitiatePassesOverTheCopiesOfOthers(t *testing.T) {
 func TestANameIsInTheReservation(t *testing.T) {
 	t.Parallel()
 	store := newStore()
-	r := newReserver(t, store, &reservation.Config{Name: "receipts"})
+	r := named(t, store, "receipts", nil)
 	source := send(t, store, command, Deposit{"a+b", 10})
 	stream, err := r.Stream(command, "a+b")
 	require.NoError(t, err)
@@ -185,7 +178,7 @@ func TestANameIsInTheReservation(t *testing.T) {
 	_, err = newReserver(t, store, nil).Lookup(t.Context(), command, "a+b")
 	require.ErrorIs(t, err, messagestore.ErrNotFound, "the key is free for others")
 
-	apart := newReserver(t, store, &reservation.Config{Name: "receipts", From: commands, Category: "accountTransaction"})
+	apart := named(t, store, "receipts", &reservation.Config{Category: "accountTransaction"})
 	stream, err = apart.Stream("account:command-123+more", "AAA")
 	require.NoError(t, err)
 	require.Equal(t, messagestore.StreamName("accountTransaction-123+receipts+AAA"), stream)
@@ -202,6 +195,7 @@ func TestANameThatIsNoPartOfAStreamsNameIsRefused(t *testing.T) {
 	t.Parallel()
 	const divides = "it holds a dash, plus sign or colon, which divide the parts of stream names"
 	for name, rule := range map[string]string{
+		"":                       "it is empty: two consumers of one category could not tell their reservations apart",
 		"a+b":                    divides,
 		"a-b":                    divides,
 		"a:b":                    divides,
@@ -213,10 +207,8 @@ func TestANameThatIsNoPartOfAStreamsNameIsRefused(t *testing.T) {
 		"a\u202e":                "",
 		strings.Repeat("n", 256): "",
 	} {
-		_, err := reservation.New(newStore(), &reservation.Config{Name: name})
-		require.ErrorIs(t, err, messagestore.ErrInvalidConfig, "%q", name)
-		invalid, ok := err.(interface{ Unwrap() error }).Unwrap().(*messagestore.InvalidError) //nolint:errorlint // it is what New wraps
-		require.True(t, ok)
+		invalid, ok := errors.AsType[*messagestore.InvalidError](reservation.New(newStore(), name, nil).Validate())
+		require.True(t, ok, "%q", name)
 		require.Equal(t, "reserver name", invalid.Field)
 		if rule != "" {
 			require.Equal(t, rule, invalid.Rule)
@@ -224,24 +216,22 @@ func TestANameThatIsNoPartOfAStreamsNameIsRefused(t *testing.T) {
 	}
 }
 
-// The stream of a compound command may be the one that a name leads to.
-func TestWhatWasReservedForAnotherIsNoDuplicate(t *testing.T) {
+// The name is the part before the key, so one stream belongs to one name: a compound
+// command whose identifier ends in a name has a reservation of its own.
+func TestReservationsOfTwoNamesNeverMeet(t *testing.T) {
 	t.Parallel()
-	for _, order := range [][2]string{{"", "receipts"}, {"receipts", ""}} {
-		store := newStore()
-		sources := map[string]*messagestore.Message{
-			"":         send(t, store, command.With("receipts"), Deposit{"AAA", 10}),
-			"receipts": send(t, store, command, Deposit{"AAA", 10}),
-		}
-		var got []reservation.Outcome
-		for _, name := range order {
-			result, err := newReserver(t, store, &reservation.Config{Name: name}).Reserve(t.Context(), sources[name], "AAA")
-			require.NoError(t, err)
-			require.Equal(t, command.With("receipts").With("AAA"), result.Stream)
-			got = append(got, result.Outcome)
-		}
-		require.Equal(t, []reservation.Outcome{reservation.Reserved, reservation.KeyReused}, got)
-	}
+	store := newStore()
+	compound := send(t, store, command.With("receipts"), Deposit{"AAA", 10})
+	simple := send(t, store, command, Deposit{"AAA", 10})
+
+	first, err := named(t, store, "accounts", nil).Reserve(t.Context(), compound, "AAA")
+	require.NoError(t, err)
+	second, err := named(t, store, "receipts", nil).Reserve(t.Context(), simple, "AAA")
+	require.NoError(t, err)
+
+	require.Equal(t, reservation.Reserved, first.Outcome)
+	require.Equal(t, reservation.Reserved, second.Outcome)
+	require.NotEqual(t, first.Stream, second.Stream)
 }
 
 // What only says that it is a copy for somebody else is a command.
@@ -289,35 +279,5 @@ func TestAHandlerWithANameMayChange(t *testing.T) {
 
 		require.Len(t, all(t, store, "accounts-123"), 1)
 		require.Len(t, all(t, store, "mail-123"), 1)
-	}
-}
-
-// Nobody can tell whether two consumers without names mean the same effect. So the
-// second stops, and loses nothing.
-func TestTwoConsumersWithoutNamesStopAtWhatTheOtherDid(t *testing.T) {
-	t.Parallel()
-	for name, two := range map[string][2]party{
-		"both inline":     {{"accounts", "", true}, {"receipts", "", true}},
-		"inline and copy": {{"accounts", "", true}, {"receipts", "", false}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			store := newStore()
-			send(t, store, command, Deposit{"AAA", 10})
-			two[0].catchUp(t, store)
-			two[0].catchUp(t, store) // it finds its own work done, and goes on
-
-			c, err := consumer.New(store, commands, two[1].name, two[1].mux(t, store), &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1}})
-			require.NoError(t, err)
-			err = c.CatchUp(t.Context())
-
-			require.ErrorIs(t, err, reservation.ErrOtherConsumer)
-			other, ok := errors.AsType[*reservation.OtherConsumerError](err)
-			require.True(t, ok)
-			require.Equal(t, reservation.OtherConsumerError{Consumer: "accounts", Stream: command.With("AAA")}, *other)
-			require.Zero(t, c.Stats().Position, "the command is still to be handled")
-			require.Len(t, all(t, store, "accounts-123"), 1)
-			require.Empty(t, all(t, store, "receipts-123"))
-		})
 	}
 }

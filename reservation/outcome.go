@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -53,18 +54,6 @@ type Result struct {
 }
 
 var (
-	// ErrKeyReused is matched by the error of a handler for a command whose key was
-	// used for something else. See [KeyReusedError].
-	ErrKeyReused = errors.New("idempotence key reused")
-
-	// ErrLoop is matched by the error for reservations that would be consumed as
-	// commands again. See [LoopError].
-	ErrLoop = errors.New("reservation loop")
-
-	// ErrOtherConsumer is matched by the error for a reservation that another consumer
-	// made for an effect of its own. See [OtherConsumerError].
-	ErrOtherConsumer = errors.New("reserved by another consumer")
-
 	// ErrWinnerUnseen is matched by the error for a reservation that is taken by a
 	// message that cannot be read: in a transaction whose snapshot is older. Try
 	// again, in another transaction.
@@ -87,38 +76,8 @@ func (e *KeyReusedError) Error() string {
 	return fmt.Sprintf("idempotence key reused: %.64q was first used with other content, by %s", e.Key, e.Winner)
 }
 
-// Is reports whether target is [ErrKeyReused].
-func (e *KeyReusedError) Is(target error) bool { return target == ErrKeyReused }
+// Unwrap has a consumer park the message at once.
+func (e *KeyReusedError) Unwrap() error { return steer.Parked }
 
-// Park tells a consumer to park the message: trying again will not help.
+// Park has a consumer park the message at once.
 func (e *KeyReusedError) Park() bool { return true }
-
-// An OtherConsumerError stops a consumer that found a command reserved, by [Inline],
-// with the effect of another. Without a [Config.Name] a key is taken once for all
-// consumers of a category, so this one would never have its effect, and nobody can
-// tell whether it should.
-type OtherConsumerError struct {
-	Consumer string // that has the reservation, and whose effect was written with it
-	Stream   messagestore.StreamName
-}
-
-// Error names the consumer, and what to do.
-func (e *OtherConsumerError) Error() string {
-	return fmt.Sprintf("reserved by another consumer: %s is done by consumer %s, and without a name of its own this one's reserver cannot tell whether its effect is written too: set Config.Name", e.Stream, e.Consumer)
-}
-
-// Is reports whether target is [ErrOtherConsumer].
-func (e *OtherConsumerError) Is(target error) bool { return target == ErrOtherConsumer }
-
-// A LoopError names the category that would be consumed and reserved in.
-type LoopError struct {
-	Category messagestore.Category
-}
-
-// Error names the category.
-func (e *LoopError) Error() string {
-	return fmt.Sprintf("reservation loop: %s is the category that is consumed: what is reserved in it would be consumed as a command again", e.Category)
-}
-
-// Is reports whether target is [ErrLoop].
-func (e *LoopError) Is(target error) bool { return target == ErrLoop }

@@ -10,18 +10,16 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
 // The local properties of a reservation's message. Local properties do not pass to
 // the messages that follow, so neither does the mark.
 const (
-	keyProperty      = "reservedKey"     // the key, as it is in the stream's name
-	digestProperty   = "reservedDigest"  // what counts of the command, as a hash
-	nameProperty     = "reservedFor"     // the reserver's name, if it has one
-	consumerProperty = "reservedBy"      // the consumer whose effect that is
-	handledProperty  = "reservedHandled" // true if the command's effect was written with it
+	keyProperty     = "reservedKey"     // the key, as it is in the stream's name
+	digestProperty  = "reservedDigest"  // a hash of the content that is compared
+	nameProperty    = "reservedFor"     // the reserver's name
+	handledProperty = "reservedHandled" // true if Inline wrote the command's effect with it
 )
 
 // A Store is what reservations need of a [messagestore.Store].
@@ -34,32 +32,13 @@ type Store interface {
 // Config changes how a [Reserver] works. A nil *Config is a good one.
 type Config struct {
 	// Category is a category of its own for reservations: the key AAA of a command in
-	// account:command-123 is then reserved in Category-123+AAA. It may not be the one
-	// that is consumed.
+	// account:command-123 is then reserved in Category-123+name+AAA. A consumer of that
+	// category delivers the copies. It may not be the category that is consumed.
 	//
 	// Defaults to the command's own category, and its whole identifier.
 	Category messagestore.Category
 
-	// From is the category that is consumed. It is needed with Category, to see that
-	// they are two, and then a command of any other is refused.
-	//
-	// Defaults to any.
-	From messagestore.Category
-
-	// Name says what is reserved for; the consumer's name is a good one. The key AAA of a
-	// command in account:command-123 is then reserved in account:command-123+Name+AAA,
-	// or in Category-123+Name+AAA. Reservers with different names do not get into each
-	// other's way. A name is needed as soon as two consumers of one category each
-	// reserve. It has no dash, plus sign, colon, white space or hidden character.
-	//
-	// To change the name makes every key free again, and a copy under the old name that
-	// was not handled yet is passed over: change it only after all commands are done.
-	//
-	// Defaults to none: then a key is taken once for all consumers of the category, and
-	// of two of which one uses [Inline] the second stops with an [*OtherConsumerError].
-	Name string
-
-	// OnOutcome is called for each attempt that has an outcome, before it is acted on.
+	// OnOutcome is called with the outcome of each attempt, before the outcome is acted on.
 	//
 	// Defaults to nothing.
 	OnOutcome func(ctx context.Context, source *messagestore.Message, result Result)
@@ -74,54 +53,55 @@ type Config struct {
 // A Reserver makes reservations. It is safe for concurrent use if its store is.
 type Reserver struct {
 	store  Store
+	name   string
 	config Config
+	wrong  error // the constructor's mistakes
 }
 
-// New returns a reserver that writes to store. What it refuses is an error that
-// matches [messagestore.ErrInvalid], or [ErrLoop].
-func New(store Store, config *Config) (*Reserver, error) {
-	r := &Reserver{store: store}
+// New returns a reserver that writes to store. Its name says what is reserved for; the
+// consumer's name is a good one. The key AAA of a command in account:command-123 is
+// reserved in account:command-123+name+AAA, so reservers with different names have each
+// key once. Two consumers of one category give their reservers different names. A name
+// has no dash, plus sign, colon, white space or hidden character.
+//
+// A new name makes every key free again, and copies under the old name that were not
+// handled yet are passed over: change it only after all commands are done.
+//
+// Mistakes in the arguments are returned by [Reserver.Validate] and by each method,
+// before it reads or writes. They match [messagestore.ErrInvalid].
+func New(store Store, name string, config *Config) *Reserver {
+	r := &Reserver{store: store, name: name}
 	if config != nil {
 		r.config = *config
 	}
 	if err := r.validate(); err != nil {
-		return nil, fmt.Errorf("new reserver: %w", err)
+		r.wrong = fmt.Errorf("reserver %.80q: %w", name, err)
 	}
-	return r, nil
+	return r
 }
 
+// Validate returns all mistakes in the arguments of [New], or nil.
+func (r *Reserver) Validate() error { return r.wrong }
+
 func (r *Reserver) validate() error {
+	var wrong []error
 	if isNil(r.store) {
-		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "store", nil, "it is nil")
+		wrong = append(wrong, messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "store", nil, "it is nil"))
 	}
-	if rule := nameRule(r.config.Name); rule != "" {
-		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "reserver name", r.config.Name, rule)
+	if rule := nameRule(r.name); rule != "" {
+		wrong = append(wrong, messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "reserver name", r.name, rule))
 	}
-	if r.config.From != "" {
-		if err := r.config.From.Validate(); err != nil {
-			return err
-		}
+	if r.config.Category != "" {
+		wrong = append(wrong, r.config.Category.Validate())
 	}
-	if r.config.Category == "" {
-		return nil
-	}
-	if err := r.config.Category.Validate(); err != nil {
-		return err
-	}
-	if r.config.From == "" {
-		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "category", string(r.config.Category), "a category of its own needs From, the one that is consumed")
-	}
-	if r.config.From == r.config.Category {
-		return &LoopError{r.config.Category}
-	}
-	return nil
+	return errors.Join(wrong...)
 }
 
 // nameRule returns the rule that a reserver's name breaks, or "". The name is one part
 // of an identifier, so that the parts on either side of it stay what they are.
 func nameRule(name string) string {
 	if name == "" {
-		return ""
+		return "it is empty: two consumers of one category could not tell their reservations apart"
 	}
 	if strings.ContainsAny(name, "+-:") {
 		return "it holds a dash, plus sign or colon, which divide the parts of stream names"
@@ -140,20 +120,17 @@ func isNil(v any) bool {
 	return !value.IsValid() || value.Kind() == reflect.Pointer && value.IsNil()
 }
 
-// Stream returns the name of the stream that key is reserved in, for a command in
-// the stream source. It is refused if the key or the name is invalid, if source
-// is itself in the category that reservations are made in and, where they have one of
-// their own, if source is not in [Config.From].
+// Stream returns the name of the stream that key is reserved in, for a command in the
+// stream source. An invalid key is refused, and so is a source in [Config.Category].
 func (r *Reserver) Stream(source messagestore.StreamName, key string) (messagestore.StreamName, error) {
+	if r.wrong != nil {
+		return "", r.wrong
+	}
 	if err := source.Validate(); err != nil {
 		return "", err
 	}
 	if r.config.Category != "" && source.Category() == r.config.Category {
-		return "", &LoopError{r.config.Category}
-	}
-	if r.config.Category != "" && source.Category() != r.config.From {
-		return "", messagestore.NewInvalidError(messagestore.ErrInvalidStreamName, "stream name", string(source),
-			fmt.Sprintf("it is not of category %.80q, which the reserver is for: one of another category would have the same reservations", string(r.config.From)))
+		return "", loop(r.config.Category)
 	}
 	part, err := encodeKey(key, messagestore.MaxNameBytes-len(r.join(source, "")))
 	if err != nil {
@@ -163,30 +140,32 @@ func (r *Reserver) Stream(source messagestore.StreamName, key string) (messagest
 	return stream, stream.Validate()
 }
 
+// loop refuses a reservation in the category of its command, where a consumer would take
+// the reservation for a command again.
+func loop(category messagestore.Category) error {
+	return messagestore.NewInvalidError(messagestore.ErrInvalidStreamName, "reservation category", string(category), "it is the category that is consumed: the consumer would take each reservation for a command again")
+}
+
 // join names the reservation of an encoded key.
 func (r *Reserver) join(source messagestore.StreamName, part string) messagestore.StreamName {
-	return join(r.config.Category, source, r.config.Name, part)
+	return join(r.config.Category, source, r.name, part)
 }
 
 func join(category messagestore.Category, source messagestore.StreamName, name, part string) messagestore.StreamName {
 	if category != "" {
 		source = category.Stream(source.CardinalID())
 	}
-	if name != "" {
-		source = source.With(name)
-	}
-	return source.With(part)
+	return source.With(name).With(part)
 }
 
 // Reserve copies source to the stream of its key, if it is the first to: the same
-// type, the data byte for byte, the metadata as [messagestore.Follow] has it. The
-// copy has an id derived from source's, so that to reserve again, after whatever
-// went wrong, is the same write, and still [Reserved].
+// type, the data byte for byte, the metadata as [messagestore.Follow] has it. The id of
+// the copy is derived from source's, so reserving again is the same write, and still
+// [Reserved].
 //
-// Commands are compared whole, by type and data. That somebody else was first is an
-// outcome and no error. An error says that nobody knows yet, or that nothing was
-// written: the source is to be tried again. No error but a version conflict is ever
-// taken for a duplicate.
+// Commands are compared whole, by type and data. A reservation that another command
+// made first is an outcome and no error. After an error the source is to be tried again:
+// nothing was written, or nobody knows. Only a version conflict is taken for a duplicate.
 func (r *Reserver) Reserve(ctx context.Context, source *messagestore.Message, key string) (Result, error) {
 	return r.reserve(ctx, source, key, wholeDigest)
 }
@@ -199,8 +178,8 @@ func (r *Reserver) reserve(ctx context.Context, source *messagestore.Message, ke
 	return r.initial(ctx, c)
 }
 
-// Lookup returns who has the reservation of key for commands in the stream source, also
-// if it was deleted since. If nobody has, the error matches
+// Lookup returns the reservation of key for commands in the stream source, also one
+// that was deleted since. A key that is free gives an error that matches
 // [messagestore.ErrNotFound].
 func (r *Reserver) Lookup(ctx context.Context, source messagestore.StreamName, key string) (Result, error) {
 	stream, err := r.Stream(source, key)
@@ -217,16 +196,16 @@ func (r *Reserver) Lookup(ctx context.Context, source messagestore.StreamName, k
 	return Result{Reserved, key, stream, winner, winner.IsTombstone()}, nil
 }
 
-// A claim is an attempt to be the first in a stream.
+// A claim is an attempt to write the first message of a stream.
 type claim struct {
 	source *messagestore.Message
 	key    string
 	stream messagestore.StreamName
 	body   messagestore.Envelope
-	digest string // what counts of source
+	digest string // of the source's content
 
-	// digestOf computes it for a winner that carries none; nil if such a winner is
-	// no command.
+	// digestOf computes the digest of a winner that carries none. It is nil if such a
+	// winner is no command.
 	digestOf digest
 }
 
@@ -236,6 +215,7 @@ func (r *Reserver) copyOf(source *messagestore.Message, key string, d digest) (c
 	if err != nil {
 		return claim{}, err
 	}
+	d = r.within(d)
 	sum, err := d(source)
 	if err != nil {
 		return claim{}, err
@@ -244,27 +224,40 @@ func (r *Reserver) copyOf(source *messagestore.Message, key string, d digest) (c
 	body.ID = DeriveID(source, string(stream))
 	body.Metadata.SchemaVersion = source.Metadata.SchemaVersion // it is the same body
 	ids := stream.IDs()
-	body.Metadata.Local = messagestore.Properties{keyProperty: ids[len(ids)-1], digestProperty: sum}
-	if r.config.Name != "" {
-		body.Metadata.Local[nameProperty] = r.config.Name
-	}
+	body.Metadata.Local = messagestore.Properties{keyProperty: ids[len(ids)-1], digestProperty: sum, nameProperty: r.name}
 	return claim{source, key, stream, body, sum, d}, nil
 }
 
-// isCopy reports whether m is a copy that this reserver, or one like it, made. The
-// property alone does not make it one: m is the first message of the very stream
-// that its cause and its key lead to.
-func (r *Reserver) isCopy(m *messagestore.Message) bool {
-	return m.Metadata.Local.Get(nameProperty) == r.config.Name && isCopyIn(r.config.Category, m)
+// within returns d for this reserver. In a category of its own, commands of several
+// categories meet under one stream name: the digest tells them apart.
+func (r *Reserver) within(d digest) digest {
+	if r.config.Category == "" {
+		return d
+	}
+	return func(m *messagestore.Message) (string, error) {
+		category := m.Stream.Category()
+		if category == r.config.Category { // a copy: its command's category counts
+			category = m.Metadata.CausationStream.Category()
+		}
+		sum, err := d(m)
+		return sum + "@" + string(category), err
+	}
 }
 
-// passesOver reports whether m is a copy that a reserver of another name made. Its
-// command is in the same category, and is what this reserver reserves: to take the
-// copy for a command too would handle it twice, and to copy it would never end, for
-// the other reserver would do the same.
+// isCopy reports whether m is a copy that this reserver made, or one of the same name
+// and category. The property alone does not make it one: m is the first message of the
+// very stream that its cause and its key lead to.
+func (r *Reserver) isCopy(m *messagestore.Message) bool {
+	return m.Metadata.Local.Get(nameProperty) == r.name && isCopyIn(r.config.Category, m)
+}
+
+// passesOver reports whether m is a copy that a reserver of another name made. The
+// command of that copy is in the same category, and this reserver reserves that command.
+// Taking the copy for a command too would handle it twice, and copying it would never
+// end, for the other reserver would do the same.
 func (r *Reserver) passesOver(m *messagestore.Message) bool {
 	name := m.Metadata.Local.Get(nameProperty)
-	if name == r.config.Name || !isCopyIn("", m) && !isCopyIn(r.config.Category, m) {
+	if name == r.name || !isCopyIn("", m) && !isCopyIn(r.config.Category, m) {
 		return false
 	}
 	r.config.Logger.Debug().Str("reservation", string(m.Stream)).Str("for", name).Msg("pass over")
@@ -286,20 +279,6 @@ func isHandled(m *messagestore.Message) bool {
 	return handled
 }
 
-// elsewhere returns an [*OtherConsumerError] if winner was written with the effect of
-// another consumer than the one that ctx comes from, and no name says that the two do
-// the same.
-func (r *Reserver) elsewhere(ctx context.Context, winner *messagestore.Message) error {
-	if r.config.Name != "" || winner == nil || !isHandled(winner) {
-		return nil
-	}
-	by, here := winner.Metadata.Local.Get(consumerProperty), consumer.Name(ctx)
-	if by == "" || here == "" || by == here {
-		return nil
-	}
-	return &OtherConsumerError{Consumer: by, Stream: winner.Stream}
-}
-
 // initial makes the claim by an initial write.
 func (r *Reserver) initial(ctx context.Context, c claim) (Result, error) {
 	written, err := r.store.Write(ctx, c.stream, messagestore.NoStream, c.body)
@@ -309,9 +288,9 @@ func (r *Reserver) initial(ctx context.Context, c claim) (Result, error) {
 	return r.won(ctx, c, written), nil
 }
 
-// refused finds out what a failed write means. A version conflict is an answer, and
-// so is an id that is recorded as the first in the stream, with content that differs
-// in what does not count: the claim was made before. Everything else is returned.
+// refused finds out what a failed write means. A version conflict is an answer. So is an
+// id that the first message of the stream has, with other content in fields that do not
+// count: the claim was made before. Every other failure is returned.
 func (r *Reserver) refused(ctx context.Context, c claim, failure error) (Result, error) {
 	fail := func(err error) (Result, error) {
 		return Result{}, fmt.Errorf("reserve %s: %w", c.stream, err)
@@ -331,8 +310,8 @@ func (r *Reserver) refused(ctx context.Context, c claim, failure error) (Result,
 	return r.compare(ctx, c, winner), nil
 }
 
-// first returns the first message of stream, or nil. One that was deleted begins with
-// its tombstone, at whatever position.
+// first returns the first message of stream, or nil. A stream that was deleted begins
+// with its tombstone, at whatever position.
 func (r *Reserver) first(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
 	// This way it reads one message, however long the stream is.
 	for m, err := range r.store.ReadStreamBackwards(ctx, stream, 0) {
@@ -362,18 +341,18 @@ func (r *Reserver) won(ctx context.Context, c claim, written messagestore.Writte
 	return r.tell(ctx, c, Result{Reserved, c.key, c.stream, record, false})
 }
 
-// compare returns the outcome of a claim that winner was ahead of, or is.
+// compare returns the outcome of a claim on a stream that begins with winner.
 func (r *Reserver) compare(ctx context.Context, c claim, winner *messagestore.Message) Result {
 	if winner.IsTombstone() {
 		return r.tell(ctx, c, Result{r.compareDeleted(c, winner), c.key, c.stream, winner, true})
 	}
 	sum := winner.Metadata.Local.Get(digestProperty)
 	if sum == "" && c.digestOf != nil && winner.Type == c.source.Type {
-		if computed, err := c.digestOf(winner); err == nil { // what cannot be compared is not the same
+		if computed, err := c.digestOf(winner); err == nil { // else it counts as other content
 			sum = computed
 		}
 	}
-	same := sum == c.digest && !r.isForAnother(winner)
+	same := sum == c.digest
 	causedBySource := winner.Metadata.CausationStream == c.source.Stream && winner.Metadata.CausationPosition == c.source.Position
 	result := Result{KeyReused, c.key, c.stream, winner, false}
 	switch {
@@ -386,25 +365,15 @@ func (r *Reserver) compare(ctx context.Context, c claim, winner *messagestore.Me
 }
 
 // compareDeleted returns the outcome of a claim whose winner was deleted. The tombstone
-// keeps what counted of it, as a hash. Without one it was written by another client, as a
-// copy: what cannot be compared any more is a duplicate, so that what was done once is
-// not done again. What is no copy began in another way.
+// keeps the winner's digest. A tombstone without one is of another client's message, which
+// cannot be compared any more: where it can be a copy, the claim is a duplicate, so that
+// its effect does not happen a second time.
 func (r *Reserver) compareDeleted(c claim, tombstone *messagestore.Message) Outcome {
-	local := tombstone.Metadata.Local
-	sum, name := local.Get(digestProperty), local.Get(nameProperty)
-	switch {
-	case sum == "" && c.digestOf != nil, sum == c.digest && (name == r.config.Name || name == "" && local.Get(keyProperty) == ""):
+	sum := tombstone.Metadata.Local.Get(digestProperty)
+	if sum == "" && c.digestOf != nil || sum == c.digest {
 		return Duplicate
 	}
 	return KeyReused
-}
-
-// isForAnother reports whether a reserver of another name made winner. Their streams
-// are different, unless the source of one is compound and ends in the other's name:
-// then whoever comes second is told, and does not take it for a duplicate.
-func (r *Reserver) isForAnother(winner *messagestore.Message) bool {
-	local := winner.Metadata.Local
-	return local.Get(keyProperty) != "" && local.Get(nameProperty) != r.config.Name
 }
 
 func (r *Reserver) tell(ctx context.Context, c claim, result Result) Result {

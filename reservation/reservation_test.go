@@ -3,7 +3,6 @@ package reservation_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"strings"
 	"testing"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation"
@@ -33,8 +33,8 @@ func TestACopyIsTheCommandByteForByte(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, reservation.Reserved, result.Outcome)
 	require.Equal(t, "AAA", result.Key)
-	require.Equal(t, command.With("AAA"), result.Stream)
-	copies := all(t, store, command.With("AAA"))
+	require.Equal(t, command.With("accounts").With("AAA"), result.Stream)
+	copies := all(t, store, command.With("accounts").With("AAA"))
 	require.Len(t, copies, 1)
 	made := copies[0]
 	require.Equal(t, "Deposit", made.Type)
@@ -44,8 +44,9 @@ func TestACopyIsTheCommandByteForByte(t *testing.T) {
 	require.Equal(t, messagestore.Properties{"tenant": "a"}, made.Metadata.Properties)
 	require.Equal(t, "AAA", made.Metadata.Local.Get("reservedKey"))
 	require.Len(t, made.Metadata.Local.Get("reservedDigest"), 64)
-	require.Len(t, made.Metadata.Local, 2)
-	require.Equal(t, reservation.DeriveID(source, string(command.With("AAA"))), made.ID)
+	require.Equal(t, "accounts", made.Metadata.Local.Get("reservedFor"))
+	require.Len(t, made.Metadata.Local, 3)
+	require.Equal(t, reservation.DeriveID(source, string(command.With("accounts").With("AAA"))), made.ID)
 	require.Equal(t, source.ID[:6], made.ID[:6])
 	require.Equal(t, made.ID, result.Winner.ID)
 	require.Equal(t, made.GlobalPosition, result.Winner.GlobalPosition)
@@ -65,7 +66,7 @@ func TestTheWinnersOwnCommandIsReservedHoweverOften(t *testing.T) {
 		require.Equal(t, reservation.Reserved, result.Outcome)
 	}
 
-	require.Len(t, all(t, store, command.With("AAA")), 1)
+	require.Len(t, all(t, store, command.With("accounts").With("AAA")), 1)
 }
 
 // A copy that was made by other means is known by its cause.
@@ -74,13 +75,13 @@ func TestTheWinnersOwnCommandIsKnownByItsCauseToo(t *testing.T) {
 	store := newStore()
 	r := newReserver(t, store, nil)
 	source := send(t, store, command, Deposit{"AAA", 10})
-	send(t, store, command.With("AAA"), messagestore.Follow(source, source.Body()))
+	send(t, store, command.With("accounts").With("AAA"), messagestore.Follow(source, source.Body()))
 
 	result, err := r.Reserve(t.Context(), source, "AAA")
 
 	require.NoError(t, err)
 	require.Equal(t, reservation.Reserved, result.Outcome)
-	require.Len(t, all(t, store, command.With("AAA")), 1)
+	require.Len(t, all(t, store, command.With("accounts").With("AAA")), 1)
 }
 
 // A store that was copied elsewhere may number its messages anew.
@@ -112,7 +113,7 @@ func TestADuplicateLearnsWhoWon(t *testing.T) {
 
 	require.NoError(t, err)
 	require.Equal(t, reservation.Duplicate, result.Outcome)
-	require.Equal(t, command.With("AAA"), result.Winner.Stream)
+	require.Equal(t, command.With("accounts").With("AAA"), result.Winner.Stream)
 	require.Equal(t, messagestore.Version(0), result.Winner.Position)
 	require.Equal(t, first.Position, result.Winner.Metadata.CausationPosition)
 	require.False(t, result.Winner.Time.IsZero())
@@ -154,7 +155,7 @@ func TestAWinnerWithoutADigestIsComparedByItsContent(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	r := newReserver(t, store, nil)
-	send(t, store, command.With("AAA"), Deposit{"AAA", 10})
+	send(t, store, command.With("accounts").With("AAA"), Deposit{"AAA", 10})
 
 	same, err := r.Reserve(t.Context(), send(t, store, command, Deposit{"AAA", 10}), "AAA")
 	require.NoError(t, err)
@@ -183,7 +184,7 @@ func TestACommandAtTheLimitOfSizeIsNotCopied(t *testing.T) {
 	for free, fits := range map[int]bool{0: false, 2048: true} {
 		var told outcomes
 		store := newStore()
-		r := newReserver(t, store, &reservation.Config{Name: "receipts", OnOutcome: told.on})
+		r := named(t, store, "receipts", &reservation.Config{OnOutcome: told.on})
 		const around = `{"text":""}`
 		source := send(t, store, command, raw("Note", `{"text":"`+strings.Repeat("x", messagestore.MaxMessageBytes-len(around)-free)+`"}`))
 
@@ -217,7 +218,7 @@ func TestAnyoneCanSeeWhoWon(t *testing.T) {
 	r := newReserver(t, store, nil)
 	_, err := r.Lookup(t.Context(), command, "a+b")
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
-	require.EqualError(t, err, "look up reservation account:command-123+a%2Bb: no such message")
+	require.EqualError(t, err, "look up reservation account:command-123+accounts+a%2Bb: no such message")
 	source := send(t, store, command, Deposit{"a+b", 10})
 	_, err = r.Reserve(t.Context(), source, "a+b")
 	require.NoError(t, err)
@@ -235,36 +236,47 @@ func TestAnyoneCanSeeWhoWon(t *testing.T) {
 func TestACategoryOfItsOwnKeepsTheCardinalID(t *testing.T) {
 	t.Parallel()
 	store := newStore()
-	r := newReserver(t, store, &reservation.Config{From: commands, Category: "accountTransaction"})
+	r := newReserver(t, store, &reservation.Config{Category: "accountTransaction"})
 	source := send(t, store, "account:command-123+more", Deposit{"AAA", 10})
 
 	result, err := r.Reserve(t.Context(), source, "AAA")
 
 	require.NoError(t, err)
-	require.Equal(t, messagestore.StreamName("accountTransaction-123+AAA"), result.Stream)
+	require.Equal(t, messagestore.StreamName("accountTransaction-123+accounts+AAA"), result.Stream)
 }
 
-func TestNewRefusesWhatCannotWork(t *testing.T) {
+func TestMistakesOfNewAreToldByEachCall(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	for name, test := range map[string]struct {
 		store  reservation.Store
 		config *reservation.Config
-		is     error
 		want   string
 	}{
-		"no store":       {nil, nil, messagestore.ErrInvalidConfig, "invalid store: it is nil"},
-		"a nil store":    {(*messagestore.Store)(nil), nil, messagestore.ErrInvalidConfig, "invalid store: it is nil"},
-		"a stream":       {store, &reservation.Config{From: "a", Category: "b-1"}, messagestore.ErrNotACategory, `invalid category "b-1": it is the name of a stream: a category has no dash`},
-		"from a stream":  {store, &reservation.Config{From: "a-1"}, messagestore.ErrNotACategory, `invalid category "a-1": it is the name of a stream: a category has no dash`},
-		"from not given": {store, &reservation.Config{Category: "b"}, messagestore.ErrInvalidConfig, `invalid category "b": a category of its own needs From, the one that is consumed`},
-		"a loop":         {store, &reservation.Config{From: "a", Category: "a"}, reservation.ErrLoop, "reservation loop: a is the category that is consumed: what is reserved in it would be consumed as a command again"},
+		"no store":    {nil, nil, "invalid store: it is nil"},
+		"a nil store": {(*messagestore.Store)(nil), nil, "invalid store: it is nil"},
+		"a stream":    {store, &reservation.Config{Category: "b-1"}, `invalid category "b-1": it is the name of a stream: a category has no dash`},
+		"all of them": {nil, &reservation.Config{Category: "b-1"}, "invalid store: it is nil\n" + `invalid category "b-1": it is the name of a stream: a category has no dash`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := reservation.New(test.store, test.config)
-			require.ErrorIs(t, err, test.is)
-			require.EqualError(t, err, "new reserver: "+test.want)
+			r := reservation.New(test.store, "accounts", test.config)
+			source := send(t, store, command, Deposit{"AAA", 10})
+			_, atReserve := r.Reserve(t.Context(), source, "AAA")
+			_, atLookup := r.Lookup(t.Context(), command, "AAA")
+			mux := handler.New()
+			handler.On(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string))))
+			handler.On(mux, reservation.Initiate(r, func(handler.Message[Transfer]) (messagestore.StreamName, messagestore.Body) {
+				return "transfer-1", Deposited{}
+			}))
+			atCopy := mux.Handle(t.Context(), source)
+			atInitiate := mux.Handle(t.Context(), send(t, store, command, Transfer{To: "Bob"}))
+
+			require.EqualError(t, r.Validate(), `reserver "accounts": `+test.want)
+			for _, err := range []error{r.Validate(), atReserve, atLookup, atCopy, atInitiate} {
+				require.ErrorIs(t, err, messagestore.ErrInvalid)
+				require.ErrorContains(t, err, test.want)
+			}
 		})
 	}
 }
@@ -272,32 +284,36 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 func TestACommandInTheReservationsCategoryIsALoop(t *testing.T) {
 	t.Parallel()
 	store := newStore()
-	r := newReserver(t, store, &reservation.Config{From: commands, Category: "accountTransaction"})
+	r := newReserver(t, store, &reservation.Config{Category: "accountTransaction"})
 	source := send(t, store, "accountTransaction-123", Deposit{"AAA", 10})
 
 	_, err := r.Reserve(t.Context(), source, "AAA")
 
-	require.ErrorIs(t, err, reservation.ErrLoop)
-	loop, ok := errors.AsType[*reservation.LoopError](err)
-	require.True(t, ok)
-	require.Equal(t, messagestore.Category("accountTransaction"), loop.Category)
-	version, err := store.Version(t.Context(), "accountTransaction-123+AAA")
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.ErrorContains(t, err, `invalid reservation category "accountTransaction": it is the category that is consumed`)
+	version, err := store.Version(t.Context(), "accountTransaction-123+accounts+AAA")
 	require.NoError(t, err)
 	require.Equal(t, messagestore.NoStream, version)
 }
 
-func TestACommandOfAnotherCategoryIsRefusedWhereReservationsHaveTheirOwn(t *testing.T) {
+// In a category of their own, reservations for commands of two categories have one stream.
+// A command of the second is no duplicate of one of the first: it is parked, and not lost.
+func TestCommandsOfTwoCategoriesAreNoDuplicates(t *testing.T) {
 	t.Parallel()
 	store := newStore()
-	r := newReserver(t, store, &reservation.Config{From: commands, Category: "reserved"})
+	r := newReserver(t, store, &reservation.Config{Category: "reserved"})
 	first, err := r.Reserve(t.Context(), send(t, store, command, Deposit{"AAA", 10}), "AAA")
 	require.NoError(t, err)
+	again, err := r.Reserve(t.Context(), send(t, store, command, Deposit{"AAA", 10}), "AAA")
+	require.NoError(t, err)
+
+	other, err := r.Reserve(t.Context(), send(t, store, "order:command-123", Deposit{"AAA", 10}), "AAA")
+
+	require.NoError(t, err)
 	require.Equal(t, reservation.Reserved, first.Outcome)
-
-	_, err = r.Reserve(t.Context(), send(t, store, "order:command-123", Deposit{"AAA", 10}), "AAA") // would be taken for a duplicate
-
-	require.ErrorIs(t, err, messagestore.ErrInvalidStreamName)
-	require.ErrorContains(t, err, `"account:command"`)
+	require.Equal(t, reservation.Duplicate, again.Outcome)
+	require.Equal(t, reservation.KeyReused, other.Outcome)
+	require.Equal(t, first.Stream, other.Stream)
 }
 
 func TestACommandWhoseDataAreNullIsReserved(t *testing.T) {
@@ -340,7 +356,7 @@ func TestNoOtherErrorIsTakenForADuplicate(t *testing.T) {
 				r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
 				source := send(t, store, command, Deposit{"AAA", 10})
 				if taken {
-					send(t, store, command.With("AAA"), Deposit{"AAA", 10})
+					send(t, store, command.With("accounts").With("AAA"), Deposit{"AAA", 10})
 				}
 				d.next = func() fault { return test.fault }
 
@@ -352,7 +368,7 @@ func TestNoOtherErrorIsTakenForADuplicate(t *testing.T) {
 				result, err := r.Reserve(t.Context(), source, "AAA")
 				require.NoError(t, err)
 				require.Equal(t, taken, result.Outcome == reservation.Duplicate)
-				require.Len(t, all(t, store, command.With("AAA")), 1)
+				require.Len(t, all(t, store, command.With("accounts").With("AAA")), 1)
 			})
 		}
 	}
@@ -365,7 +381,7 @@ func TestAWinnerThatCannotBeReadIsNoAnswer(t *testing.T) {
 	store := messagestore.New(d, nil)
 	r := newReserver(t, store, nil)
 	source := send(t, store, command, Deposit{"AAA", 10})
-	send(t, store, command.With("AAA"), Deposit{"AAA", 10})
+	send(t, store, command.With("accounts").With("AAA"), Deposit{"AAA", 10})
 	d.reads = func() error { return errRefused }
 
 	_, err := r.Reserve(t.Context(), source, "AAA")
@@ -385,7 +401,7 @@ func TestAWinnerThatCannotBeSeenIsNoAnswer(t *testing.T) {
 	d := memory.New()
 	store := messagestore.New(d, nil)
 	source := send(t, store, command, Deposit{"AAA", 10})
-	send(t, store, command.With("AAA"), Deposit{"AAA", 10})
+	send(t, store, command.With("accounts").With("AAA"), Deposit{"AAA", 10})
 
 	_, err := newReserver(t, messagestore.New(blind{d}, nil), nil).Reserve(t.Context(), source, "AAA")
 

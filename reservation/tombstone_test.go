@@ -81,7 +81,7 @@ func TestAKeyStaysTakenWhateverIsRemoved(t *testing.T) {
 				atomic, err := store.Atomic()
 				require.NoError(t, err)
 				mux := handler.New()
-				r := newReserver(t, store, &reservation.Config{Name: "deposits", OnOutcome: told.on})
+				r := named(t, store, "deposits", &reservation.Config{OnOutcome: told.on})
 				handler.On(mux, reservation.Inline(r, atomic, Deposit.Key, deposits(store)))
 				return mux
 			},

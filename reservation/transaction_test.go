@@ -28,10 +28,7 @@ func TestAReservationIsMadeInTheCallersTransaction(t *testing.T) {
 	}
 	handle := func(m *messagestore.Message, fails error) (outcome reservation.Outcome, err error) {
 		err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			once, err := reservation.New(messagestore.New(postgres.New(tx, config), nil), nil)
-			if err != nil {
-				return err
-			}
+			once := reservation.New(messagestore.New(postgres.New(tx, config), nil), "accounts", nil)
 			result, err := once.Reserve(t.Context(), m, "AAA")
 			if outcome = result.Outcome; err != nil {
 				return err
@@ -52,7 +49,7 @@ func TestAReservationIsMadeInTheCallersTransaction(t *testing.T) {
 	_, err = handle(first, boom)
 	require.ErrorIs(t, err, boom)
 	require.Zero(t, deposits())
-	require.Empty(t, all(t, store, command.With("AAA")))
+	require.Empty(t, all(t, store, command.With("accounts").With("AAA")))
 
 	outcome, err := handle(first, nil)
 	require.NoError(t, err)
@@ -64,7 +61,7 @@ func TestAReservationIsMadeInTheCallersTransaction(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, reservation.KeyReused, outcome)
 	require.Equal(t, 1, deposits())
-	require.Len(t, all(t, store, command.With("AAA")), 1)
+	require.Len(t, all(t, store, command.With("accounts").With("AAA")), 1)
 }
 
 // R2: a snapshot that is older than the winner meets the conflict, but cannot show

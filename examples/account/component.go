@@ -47,10 +47,7 @@ func Handlers(store *messagestore.Store, config *Config) (*handler.Mux, error) {
 	if c.accounts, err = entity.New(store, Category, Projection(), nil); err != nil {
 		return nil, fmt.Errorf("account: %w", err)
 	}
-	once, err := reservation.New(store, &reservation.Config{Logger: c.config.Logger})
-	if err != nil {
-		return nil, fmt.Errorf("account: %w", err)
-	}
+	once := reservation.New(store, "accounts", &reservation.Config{Logger: c.config.Logger})
 	// Strict, because every command in the category is this component's: one that it
 	// does not know is from a sender that is ahead of it, and is not to be lost.
 	mux := handler.NewStrict()

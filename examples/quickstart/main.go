@@ -46,7 +46,7 @@ func main() {
 	}
 
 	// Its receiver reserves the key and writes what it decides in one transaction: first write wins.
-	once := must(reservation.New(store, nil))
+	once := reservation.New(store, "accounts", nil)
 	mux := handler.New()
 	handler.On(mux, reservation.Inline(once, must(store.Atomic()), Deposit.Key,
 		func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {

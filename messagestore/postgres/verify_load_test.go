@@ -78,8 +78,7 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 		}
 		return err
 	})
-	reserver, err := reservation.New(store, nil)
-	require.NoError(t, err)
+	reserver := reservation.New(store, "accounts", nil)
 	repeat("reserve", func(ctx context.Context, n int) error {
 		stream := messagestore.Category("account:command").Stream(fmt.Sprint(n % streams))
 		if _, err := store.Write(ctx, stream, messagestore.AnyVersion, event); err != nil {

@@ -72,11 +72,9 @@ func (v *verified) write(t *testing.T, stream messagestore.StreamName, bodies ..
 	require.NoError(t, err)
 }
 
-func (v *verified) reserve(t *testing.T, source *messagestore.Message, config *reservation.Config) {
+func (v *verified) reserve(t *testing.T, source *messagestore.Message, name string, config *reservation.Config) {
 	t.Helper()
-	reserver, err := reservation.New(v.store, config)
-	require.NoError(t, err)
-	result, err := reserver.Reserve(t.Context(), source, "AAA")
+	result, err := reservation.New(v.store, name, config).Reserve(t.Context(), source, "AAA")
 	require.NoError(t, err)
 	require.Equal(t, reservation.Reserved, result.Outcome)
 }
@@ -90,8 +88,8 @@ func (v *verified) healthy(t *testing.T) {
 	v.write(t, "account:command-1", body{"Open", fields{"key": "AAA"}}, body{"Open", fields{"key": "AAA"}})
 	first, err := v.store.Last(t.Context(), "account:command-1")
 	require.NoError(t, err)
-	v.reserve(t, first, nil)
-	v.reserve(t, first, &reservation.Config{Category: "account:reserved", From: "account:command", Name: "billing"})
+	v.reserve(t, first, "accounts", nil)
+	v.reserve(t, first, "billing", &reservation.Config{Category: "account:reserved"})
 	page, err := v.store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1})
 	require.NoError(t, err)
 	v.write(t, "account:position-accounts", body{"Resized", fields{"size": 1, "start": 0}}, body{"Resized", fields{"size": 2, "start": 2, "after": page.Last.ID}})
@@ -218,22 +216,22 @@ func TestVerifyFindsEveryViolation(t *testing.T) {
 		"a second copy in a reservation's stream": {
 			[]string{
 				`insert into dibs.messages (category, group_hash, correlation_category, stream_name, position, global_position, type, id, data, metadata)
-				select category, group_hash, correlation_category, stream_name, 1, 17, type, gen_random_uuid(), data, metadata from dibs.messages where stream_name = 'account:command-1+AAA'`,
+				select category, group_hash, correlation_category, stream_name, 1, 17, type, gen_random_uuid(), data, metadata from dibs.messages where stream_name = 'account:command-1+accounts+AAA'`,
 				"select setval('dibs.messages_global_position_seq', 17)",
 			},
-			"reservation: account:command-1+AAA@1 (17): expected one winner for the key AAA, at position 0, found one more in the stream", "",
+			"reservation: account:command-1+accounts+AAA@1 (17): expected one winner for the key AAA, at position 0, found one more in the stream", "",
 		},
 		"a second copy in another stream": {
 			[]string{
 				`insert into dibs.messages (category, group_hash, correlation_category, stream_name, position, global_position, type, id, data, metadata)
-				select category, dibs.group_hash('account:command-9'), correlation_category, 'account:command-9', 0, 17, type, gen_random_uuid(), data, metadata from dibs.messages where stream_name = 'account:command-1+AAA'`,
+				select category, dibs.group_hash('account:command-9'), correlation_category, 'account:command-9', 0, 17, type, gen_random_uuid(), data, metadata from dibs.messages where stream_name = 'account:command-1+accounts+AAA'`,
 				"select setval('dibs.messages_global_position_seq', 17)",
 			},
 			"reservation: account:command-9@0 (17): expected one winner for the key AAA, at position 0, found one in another stream", "",
 		},
 		"a copy of something else": {
-			[]string{"update dibs.messages set id = gen_random_uuid() where stream_name = 'account:command-1+AAA'"},
-			"reservation: account:command-1+AAA@0 (7): expected an id derived from account:command-1@1, found ", "",
+			[]string{"update dibs.messages set id = gen_random_uuid() where stream_name = 'account:command-1+accounts+AAA'"},
+			"reservation: account:command-1+accounts+AAA@0 (7): expected an id derived from account:command-1@1, found ", "",
 		},
 		"a consumer is ahead": {
 			[]string{`update dibs.messages set data = '{"position":6}' where stream_name = 'account:position-accounts+1+1'`},

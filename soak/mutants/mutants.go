@@ -209,7 +209,7 @@ func reservations() []*Mutant {
 	broken := []check.Invariant{check.Reservation}
 	return []*Mutant{
 		{"key-any-content", "another command with a key that is taken is a duplicate", code(
-			edit("reservation", "same := sum == c.digest &&", "same := true &&"),
+			edit("reservation", "same := sum == c.digest", "same := true"),
 		), alone, broken},
 		{"key-any-error", "a reservation that fails, for whatever reason, was made before", code(
 			edit("reservation", `!errors.Is(failure, messagestore.ErrIDConflict) {

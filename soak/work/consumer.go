@@ -43,10 +43,7 @@ func (c *client) consume(ctx context.Context) error {
 // handle runs a consumer of commands that does each key's once.
 func (c *client) handle(ctx context.Context) error {
 	w := c.newWatched()
-	once, err := reservation.New(c.store, &reservation.Config{OnOutcome: w.outcome, Logger: c.log})
-	if err != nil {
-		return err
-	}
+	once := reservation.New(c.store, c.task.Consumer, &reservation.Config{OnOutcome: w.outcome, Logger: c.log})
 	w.once = once
 	mux := handler.NewStrict()
 	if c.task.Inline {

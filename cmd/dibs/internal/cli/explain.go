@@ -102,7 +102,7 @@ type explainer struct {
 const (
 	keyProperty    = "reservedKey"    // of a copy: the key, as it is in the stream's name
 	digestProperty = "reservedDigest" // of a copy, and of the first message of a stream that was initiated
-	nameProperty   = "reservedFor"    // of a copy: the name of the reserver, if it has one
+	nameProperty   = "reservedFor"    // of a copy: the name of the reserver
 )
 
 // reservedWith reports whether m is the first message of a stream that is reserved
@@ -120,15 +120,11 @@ func (e *explainer) reservedWith(m *messagestore.Message, key string) (bool, err
 	if m.Metadata.Local.Get(keyProperty) == "" {
 		return m.Metadata.Local.Get(digestProperty) != "" && m.Stream.ID() == key, nil
 	}
-	config := &reservation.Config{Name: m.Metadata.Local.Get(nameProperty)}
+	config := &reservation.Config{}
 	if cause.Category() != m.Stream.Category() {
-		config.Category, config.From = m.Stream.Category(), cause.Category()
+		config.Category = m.Stream.Category()
 	}
-	reserver, err := reservation.New(e.store, config)
-	if err != nil {
-		return false, nil //nolint:nilerr // the cause is named by another client's rules
-	}
-	stream, err := reserver.Stream(cause, key)
+	stream, err := reservation.New(e.store, m.Metadata.Local.Get(nameProperty), config).Stream(cause, key)
 	if errors.Is(err, reservation.ErrInvalidKey) {
 		return false, err
 	}

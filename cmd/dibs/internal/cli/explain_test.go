@@ -49,8 +49,7 @@ func bank(t *testing.T, send func(store *messagestore.Store)) *shell {
 	store := messagestore.New(driver, nil)
 	send(store)
 
-	once, err := reservation.New(store, nil)
-	require.NoError(t, err)
+	once := reservation.New(store, "accounts", nil)
 	mux := handler.New()
 	handler.On(mux, reservation.Copy(once, deposit.key, func(ctx context.Context, m handler.Message[deposit]) error {
 		if m.Body.Amount < 0 {
@@ -88,20 +87,20 @@ func TestStoryOfAReservation(t *testing.T) {
 		}
 	})
 
-	story := steady(dibs.ok(t, "explain", "account:command-123+AAA", "--in", "mail"))
+	story := steady(dibs.ok(t, "explain", "account:command-123+accounts+AAA", "--in", "mail"))
 
 	golden(t, "explain", story)
 	require.Equal(t, story, steady(dibs.ok(t, "explain", "AAA", "--category", "account:command", "--in", "mail")))
 
-	events := objects(t, dibs.ok(t, "explain", "account:command-123+AAA", "--json"))
+	events := objects(t, dibs.ok(t, "explain", "account:command-123+accounts+AAA", "--json"))
 	var names []string
 	for _, event := range events {
-		require.Equal(t, "account:command-123+AAA", event["of"])
+		require.Equal(t, "account:command-123+accounts+AAA", event["of"])
 		require.Equal(t, "AAA", event["key"])
 		names = append(names, fmt.Sprint(event["event"], " ", field(t, event, "message")["stream"]))
 	}
 	require.Equal(t, []string{
-		"firstWrite account:command-123+AAA", "winner account:command-123",
+		"firstWrite account:command-123+accounts+AAA", "winner account:command-123",
 		"duplicate account:command-123", "sameKey account:command-123", "duplicate account:command-123",
 		names[5], "followed account-123",
 	}, names)
@@ -122,16 +121,11 @@ func TestStoryOfAReservationWithAName(t *testing.T) {
 					require.NoError(t, err)
 				}
 			}
-			config := &reservation.Config{Name: "receipts", Category: category}
-			if category != "" {
-				config.From = commands
-			}
-			receipts, err := reservation.New(store, config)
-			require.NoError(t, err)
-			_, err = receipts.Reserve(t.Context(), source, "a+b")
+			receipts := reservation.New(store, "receipts", &reservation.Config{Category: category})
+			_, err := receipts.Reserve(t.Context(), source, "a+b")
 			require.NoError(t, err)
 		})
-		in, stream, want := commands, "account:command-123+receipts+a%2Bb", []string{"account:command-123+receipts+a%2Bb", "account:command-123+a%2Bb"}
+		in, stream, want := commands, "account:command-123+receipts+a%2Bb", []string{"account:command-123+receipts+a%2Bb", "account:command-123+accounts+a%2Bb"}
 		if category != "" {
 			in, stream = category, "receiptTransaction-123+receipts+a%2Bb"
 			want = []string{stream}
@@ -170,7 +164,7 @@ func TestStoryOfAParkedCommand(t *testing.T) {
 		require.NoError(t, err)
 	})
 
-	golden(t, "explain-parked", steady(dibs.ok(t, "explain", "account:command-123+AAA")))
+	golden(t, "explain-parked", steady(dibs.ok(t, "explain", "account:command-123+accounts+AAA")))
 }
 
 // Keys are found however they are spelt in a stream's name.
