@@ -201,29 +201,37 @@ func up(ctx context.Context, conn *pgx.Conn, config *Config, files []file) error
 				return err
 			}
 		}
-		applied, err := readApplied(ctx, tx, schema)
-		if err != nil {
+		if err := install(ctx, tx, schema, files); err != nil {
 			return err
-		}
-		if err := applied.fit(files); err != nil {
-			return err
-		}
-		left, err := leftOut(ctx, tx, schema)
-		if err != nil {
-			return err
-		}
-		for _, f := range files {
-			if _, done := applied.byName[f.name]; done || left[f.name] != "" {
-				continue
-			}
-			if err := apply(ctx, tx, schema, f); err != nil {
-				return fmt.Errorf("%s: %w", f.name, err)
-			}
 		}
 		return grantRights(ctx, tx, schema)
 	})
 	if err != nil {
 		return fmt.Errorf("migrate: %w", plain(err))
+	}
+	return nil
+}
+
+// install applies the files that are not applied yet.
+func install(ctx context.Context, tx pgx.Tx, schema string, files []file) error {
+	applied, err := readApplied(ctx, tx, schema)
+	if err != nil {
+		return err
+	}
+	if err := applied.fit(files); err != nil {
+		return err
+	}
+	left, err := leftOut(ctx, tx, schema)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if _, done := applied.byName[f.name]; done || left[f.name] != "" {
+			continue
+		}
+		if err := apply(ctx, tx, schema, f); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
 	}
 	return nil
 }
@@ -280,7 +288,7 @@ type Reason string
 // The reasons there are.
 const (
 	// MessageDBIsThere is for the schema message_store where it is message-db's own:
-	// that is left as it is until [Adopt] takes it over.
+	// that is left as it is until dibs migrate adopt takes it over.
 	MessageDBIsThere Reason = "message_store is message-db's own, until it is adopted"
 
 	// OnlyBesideDibs is for the schema message_store beside a store in another schema

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/dibs-go/dibs/cmd/dibs/internal/adopt"
 	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
 	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/migrations"
@@ -61,7 +62,7 @@ func (c *migrateAdoptCommand) Run(ctx context.Context, a *app) error {
 	if meter.terminal {
 		meter.every = 200 * time.Millisecond
 	}
-	config := &migrations.AdoptConfig{
+	config := &adopt.Config{
 		Workers: c.Workers, LockTimeout: c.LockTimeout, LockTries: c.LockTries,
 		LeaveDependents: c.LeaveDependents, Progress: meter.show,
 	}
@@ -78,28 +79,28 @@ func (c *migrateAdoptCommand) Run(ctx context.Context, a *app) error {
 	return err
 }
 
-func (c *migrateAdoptCommand) do(ctx context.Context, a *app, connect migrations.Connect, config *migrations.AdoptConfig) error {
+func (c *migrateAdoptCommand) do(ctx context.Context, a *app, connect adopt.Connect, config *adopt.Config) error {
 	switch {
 	case c.Undo && c.DryRun:
-		plan, err := migrations.PlanUndo(ctx, connect, config)
+		plan, err := adopt.NewUndoPlan(ctx, connect, config)
 		if err != nil {
 			return err
 		}
 		return a.printUndo(plan, true, c.LeaveDependents)
 	case c.Undo:
-		plan, err := migrations.UndoAdoption(ctx, connect, config)
+		plan, err := adopt.Undo(ctx, connect, config)
 		if err != nil {
 			return shortened(err)
 		}
 		return a.printUndo(plan, false, c.LeaveDependents)
 	case c.DryRun:
-		plan, err := migrations.PlanAdoption(ctx, connect, config)
+		plan, err := adopt.NewPlan(ctx, connect, config)
 		if err != nil {
 			return err
 		}
 		return a.printAdoptionPlan(plan)
 	}
-	done, err := migrations.Adopt(ctx, connect, config)
+	done, err := adopt.Run(ctx, connect, config)
 	if err != nil {
 		return shortened(err)
 	}
@@ -116,19 +117,19 @@ func (c *migrateAdoptCommand) do(ctx context.Context, a *app, connect migrations
 
 // An adoptionLine is how an adoption is printed as JSON.
 type adoptionLine struct {
-	Adoption   migrations.AdoptionState `json:"adoption"`
-	Version    string                   `json:"version"`
-	StartedAt  string                   `json:"startedAt"`
-	SwitchedAt string                   `json:"switchedAt,omitempty"`
-	UndoneAt   string                   `json:"undoneAt,omitempty"`
-	Found      int64                    `json:"found"`
-	Copied     int64                    `json:"copied"`
-	Messages   int64                    `json:"messages,omitempty"`
-	HasOld     bool                     `json:"hasOld"`
-	HeldMillis int64                    `json:"heldMillis,omitempty"`
+	Adoption   adopt.State `json:"adoption"`
+	Version    string      `json:"version"`
+	StartedAt  string      `json:"startedAt"`
+	SwitchedAt string      `json:"switchedAt,omitempty"`
+	UndoneAt   string      `json:"undoneAt,omitempty"`
+	Found      int64       `json:"found"`
+	Copied     int64       `json:"copied"`
+	Messages   int64       `json:"messages,omitempty"`
+	HasOld     bool        `json:"hasOld"`
+	HeldMillis int64       `json:"heldMillis,omitempty"`
 }
 
-func newAdoptionLine(d *migrations.Adoption) adoptionLine {
+func newAdoptionLine(d *adopt.Adoption) adoptionLine {
 	l := adoptionLine{
 		Adoption: d.State, Version: d.Version, StartedAt: timeText(d.StartedAt),
 		Found: d.Found, Copied: d.Copied, Messages: d.Messages, HasOld: d.HasOld, HeldMillis: d.Held.Milliseconds(),
@@ -143,16 +144,16 @@ func newAdoptionLine(d *migrations.Adoption) adoptionLine {
 }
 
 // printAdoption tells of an adoption below the migrations.
-func (a *app) printAdoption(d *migrations.Adoption) error {
+func (a *app) printAdoption(d *adopt.Adoption) error {
 	if a.JSON {
 		return a.out.object(newAdoptionLine(d))
 	}
 	style, text := green, fmt.Sprintf("%s  %d messages of message-db %s", timeText(d.SwitchedAt), d.Messages, d.Version)
 	switch {
-	case d.State == migrations.Adopting:
+	case d.State == adopt.Adopting:
 		style = yellow
 		text = fmt.Sprintf("%d of %d messages of message-db %s are copied; message-db is the store until dibs migrate adopt is done", d.Copied, max(d.Found, d.Copied), d.Version)
-	case d.State == migrations.Undone:
+	case d.State == adopt.Undone:
 		style = yellow
 		text = timeText(d.UndoneAt) + "  message-db is the store again"
 	case d.HasOld:
@@ -162,13 +163,13 @@ func (a *app) printAdoption(d *migrations.Adoption) error {
 }
 
 // aboutAdoption is what doctor tells of an adoption.
-func aboutAdoption(d *migrations.Adoption) doctor.Finding {
+func aboutAdoption(d *adopt.Adoption) doctor.Finding {
 	f := doctor.Finding{Group: "schema", Name: "adoption", Verdict: doctor.Warn, Advice: "run dibs migrate adopt"}
 	switch {
-	case d.State == migrations.Adopting:
+	case d.State == adopt.Adopting:
 		f.Says = fmt.Sprintf("message-db is the store, and is being adopted: %d of %d messages are copied", d.Copied, max(d.Found, d.Copied))
 		f.Advice += " to go on, or with --undo to give it up"
-	case d.State == migrations.Undone:
+	case d.State == adopt.Undone:
 		f.Says = "message-db is the store again: its adoption was undone " + timeText(d.UndoneAt)
 		f.Advice += " to adopt it once more"
 	case d.HasOld:
@@ -194,8 +195,8 @@ type adoptionPlanLine struct {
 	Begun          *adoptionLine `json:"begun,omitempty"`
 }
 
-func (a *app) printAdoptionPlan(p *migrations.AdoptionPlan) error {
-	if p.State != nil && p.State.State == migrations.Adopted {
+func (a *app) printAdoptionPlan(p *adopt.Plan) error {
+	if p.State != nil && p.State.State == adopt.Adopted {
 		return a.printAdoption(p.State)
 	}
 	obstacles, warnings := make([]string, 0, len(p.Obstacles)), append([]string{}, p.Warnings...)
@@ -223,7 +224,7 @@ func (a *app) printAdoptionPlan(p *migrations.AdoptionPlan) error {
 }
 
 // inTheWay is the error for obstacles that are printed.
-func inTheWay(obstacles []migrations.Obstacle) error {
+func inTheWay(obstacles []adopt.Obstacle) error {
 	n := len(obstacles)
 	if n == 0 {
 		return nil
@@ -232,7 +233,7 @@ func inTheWay(obstacles []migrations.Obstacle) error {
 	if n > 1 {
 		text = fmt.Sprintf("%d things are in the way", n)
 	}
-	return &obstaclesError{text, &migrations.CannotAdoptError{Obstacles: obstacles}, true}
+	return &obstaclesError{text, &adopt.CannotAdoptError{Obstacles: obstacles}, true}
 }
 
 // An obstaclesError says less than what it wraps, which may be pages.
@@ -247,25 +248,25 @@ func (e *obstaclesError) Unwrap() error { return e.err }
 
 // shortened names the first of many obstacles.
 func shortened(err error) error {
-	cannot, ok := errors.AsType[*migrations.CannotAdoptError](err)
+	cannot, ok := errors.AsType[*adopt.CannotAdoptError](err)
 	if !ok || len(cannot.Obstacles) < 2 {
 		return err
 	}
-	first := &migrations.CannotAdoptError{Obstacles: cannot.Obstacles[:1]}
+	first := &adopt.CannotAdoptError{Obstacles: cannot.Obstacles[:1]}
 	return &obstaclesError{fmt.Sprintf("%v, and %d more", first, len(cannot.Obstacles)-1), err, false}
 }
 
 // leavable reports whether --leave-dependents would do.
-func leavable(e *migrations.CannotAdoptError) bool {
+func leavable(e *adopt.CannotAdoptError) bool {
 	for _, o := range e.Obstacles {
-		if o.Kind != migrations.ObstacleDependents {
+		if o.Kind != adopt.ObstacleDependents {
 			return false
 		}
 	}
 	return true
 }
 
-func (a *app) printAdoptionRows(p *migrations.AdoptionPlan, obstacles []string) error {
+func (a *app) printAdoptionRows(p *adopt.Plan, obstacles []string) error {
 	var rows [][2]string
 	add := func(name, format string, args ...any) {
 		rows = append(rows, [2]string{name, fmt.Sprintf(format, args...)})
@@ -275,7 +276,7 @@ func (a *app) printAdoptionRows(p *migrations.AdoptionPlan, obstacles []string) 
 	}
 	if p.State != nil {
 		text := fmt.Sprintf("%s, %d messages are copied", timeText(p.State.StartedAt), p.State.Copied)
-		if p.State.State == migrations.Undone {
+		if p.State.State == adopt.Undone {
 			text = fmt.Sprintf("%s, and undone %s: it begins anew", timeText(p.State.StartedAt), timeText(p.State.UndoneAt))
 		}
 		add("begun", "%s", text)
@@ -317,7 +318,7 @@ type undoLine struct {
 	HeldMillis int64    `json:"heldMillis,omitempty"`
 }
 
-func (a *app) printUndo(p *migrations.UndoPlan, dryRun, leave bool) error {
+func (a *app) printUndo(p *adopt.UndoPlan, dryRun, leave bool) error {
 	var err error
 	if a.JSON {
 		err = a.out.object(undoLine{dryRun, p.Abandons, p.Since, p.Removed, append([]string{}, p.Dependents...), p.Held.Milliseconds()})
@@ -330,7 +331,7 @@ func (a *app) printUndo(p *migrations.UndoPlan, dryRun, leave bool) error {
 	return inTheWay(p.Obstacles())
 }
 
-func (a *app) printUndoRows(p *migrations.UndoPlan, dryRun, leave bool) error {
+func (a *app) printUndoRows(p *adopt.UndoPlan, dryRun, leave bool) error {
 	would := ""
 	if dryRun {
 		would = "would be "
@@ -372,26 +373,26 @@ type adoptionMeter struct {
 	terminal bool
 
 	mu    sync.Mutex
-	phase migrations.AdoptionPhase
+	phase adopt.Phase
 	open  bool // whether the terminal's line has no end yet
 }
 
 // An adoptionProgressLine is how progress is printed as JSON.
 type adoptionProgressLine struct {
-	Progress         migrations.AdoptionPhase `json:"progress"`
-	Done             int64                    `json:"done"`
-	Total            int64                    `json:"total,omitempty"`
-	Rate             int64                    `json:"rate,omitempty"`
-	RemainingSeconds int64                    `json:"remainingSeconds,omitempty"`
-	Blockers         []string                 `json:"blockers,omitempty"`
+	Progress         adopt.Phase `json:"progress"`
+	Done             int64       `json:"done"`
+	Total            int64       `json:"total,omitempty"`
+	Rate             int64       `json:"rate,omitempty"`
+	RemainingSeconds int64       `json:"remainingSeconds,omitempty"`
+	Blockers         []string    `json:"blockers,omitempty"`
 }
 
-func (m *adoptionMeter) show(p migrations.AdoptionProgress) {
+func (m *adoptionMeter) show(p adopt.Progress) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	news := p.Phase != m.phase || len(p.Blockers) > 0
 	m.phase = p.Phase
-	if !m.due() && !news || p.Phase == migrations.AdoptionDone {
+	if !m.due() && !news || p.Phase == adopt.Done {
 		return
 	}
 	if m.app.JSON {
@@ -405,16 +406,16 @@ func (m *adoptionMeter) show(p migrations.AdoptionProgress) {
 		return
 	}
 	text := "dibs: " + string(p.Phase)
-	if p.Phase == migrations.AdoptionLocks {
+	if p.Phase == adopt.Locking {
 		text = "dibs: locking the table"
 	}
-	if p.Done > 0 || p.Total > 0 && p.Phase != migrations.AdoptionLocks {
+	if p.Done > 0 || p.Total > 0 && p.Phase != adopt.Locking {
 		text += fmt.Sprintf(" %d", p.Done)
 		if p.Total > 0 {
 			text += fmt.Sprintf(" of %d", p.Total)
 		}
 	}
-	if p.Rate >= 1 && (p.Phase == migrations.AdoptionCopies || p.Phase == migrations.AdoptionFollows) {
+	if p.Rate >= 1 && (p.Phase == adopt.Copying || p.Phase == adopt.Following) {
 		text += fmt.Sprintf(", %.0f messages/s", p.Rate)
 	}
 	if p.Remaining > time.Second {
@@ -434,7 +435,7 @@ func (m *adoptionMeter) show(p migrations.AdoptionProgress) {
 	m.open = m.terminal
 }
 
-func blockersText(blockers []migrations.Blocker) string {
+func blockersText(blockers []adopt.Blocker) string {
 	texts := make([]string, len(blockers))
 	for i, b := range blockers {
 		texts[i] = visible(b.String())
@@ -466,17 +467,17 @@ func adoptionHint(err error) (kind, hint string) {
 	switch {
 	case errors.Is(err, migrations.ErrAdopting):
 		return "adopting", "until then message-db is the store: see dibs migrate status"
-	case errors.Is(err, migrations.ErrCannotAdopt):
+	case errors.Is(err, adopt.ErrCannotAdopt):
 		return "cannotAdopt", cannotAdoptHint(err)
-	case errors.Is(err, migrations.ErrCopyDiffers):
+	case errors.Is(err, adopt.ErrCopyDiffers):
 		return "copyDiffers", "nothing was switched; dibs migrate adopt --undo throws the copy away"
-	case errors.Is(err, migrations.ErrLocked):
+	case errors.Is(err, adopt.ErrLocked):
 		return "locked", "nothing was switched, and what was copied stays: run it again when they are done, or with more --lock-tries"
-	case errors.Is(err, migrations.ErrAdoptionRuns):
+	case errors.Is(err, adopt.ErrRunning):
 		return "adoptionRuns", "wait until it is done, or end it: its sessions are named dibs migrate adopt"
-	case errors.Is(err, migrations.ErrPooled):
+	case errors.Is(err, adopt.ErrPooled):
 		return "pooled", "give the server's own address: --store or DATABASE_URL"
-	case errors.Is(err, migrations.ErrNothingToUndo):
+	case errors.Is(err, adopt.ErrNothingToUndo):
 		return "nothingToUndo", "none was begun, it was undone already, or the old schema was dropped: see dibs migrate status"
 	}
 	return "", ""
@@ -487,7 +488,7 @@ func cannotAdoptHint(err error) string {
 	if all, ok := errors.AsType[*obstaclesError](err); !ok || !all.listed {
 		hints = append(hints, "see all of it with: --dry-run")
 	}
-	if cannot, ok := errors.AsType[*migrations.CannotAdoptError](err); ok && leavable(cannot) {
+	if cannot, ok := errors.AsType[*adopt.CannotAdoptError](err); ok && leavable(cannot) {
 		hints = append(hints, "to go on all the same: --leave-dependents")
 	}
 	return strings.Join(hints, "; ")

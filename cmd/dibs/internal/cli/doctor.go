@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/dibs-go/dibs/cmd/dibs/internal/adopt"
 	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
 	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -74,14 +75,14 @@ func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]doctor.Findi
 	}
 	findings := aboutMigrations(all)
 	if a.Schema == "" || a.Schema == pgschema.Default {
-		adoption, err := migrations.AdoptionStatus(ctx, conn)
+		adoption, err := adopt.Status(ctx, conn)
 		if err != nil {
 			return nil, err
 		}
 		if adoption != nil {
 			findings = append(findings, aboutAdoption(adoption))
 		}
-		if adoption != nil && adoption.State != migrations.Adopted {
+		if adoption != nil && adoption.State != adopt.Adopted {
 			return findings, nil // the schema is not meant to be as it is elsewhere
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dibs-go/dibs/cmd/dibs/internal/adopt"
 	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/migrations"
 )
@@ -125,7 +126,7 @@ func (migrateStatusCommand) Run(ctx context.Context, a *app) error {
 		if err := a.printMigrations(all); err != nil || a.Schema != "" && a.Schema != pgschema.Default {
 			return err
 		}
-		adoption, err := migrations.AdoptionStatus(ctx, conn)
+		adoption, err := adopt.Status(ctx, conn)
 		if err != nil || adoption == nil {
 			return err
 		}

@@ -1,4 +1,5 @@
-package migrations
+// Package adopt moves the messages of a message-db 1.x into the store in the schema dibs.
+package adopt
 
 import (
 	"context"
@@ -14,21 +15,19 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dibs-go/dibs/migrations"
 )
 
-// Failures of [Adopt], [PlanAdoption] and [UndoAdoption], to match with [errors.Is].
+// Failures of [Run], [NewPlan] and [Undo], to match with [errors.Is].
 var (
-	// ErrAdopting is matched by the error of [Up] for a database whose messages are
-	// being adopted, or were given back by [UndoAdoption].
-	ErrAdopting = errors.New("message-db's messages are not adopted yet: run dibs migrate adopt")
-
 	// ErrCannotAdopt is matched by the error for a database that is not as it has to
 	// be. Nothing was changed. See [CannotAdoptError].
 	ErrCannotAdopt = errors.New("message-db cannot be adopted here")
 
-	// ErrAdoptionRuns is matched by the error for a database in which another process
+	// ErrRunning is matched by the error for a database in which another process
 	// plans, adopts or undoes just now.
-	ErrAdoptionRuns = errors.New("another process is at the adoption of this database")
+	ErrRunning = errors.New("another process is at the adoption of this database")
 
 	// ErrPooled is matched by the error for a connection that a pooler lends: locks and
 	// settings of a session would be somebody else's.
@@ -154,8 +153,8 @@ func (e *LockedError) Error() string {
 // Is reports whether target is [ErrLocked].
 func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 
-// AdoptConfig changes how message-db is adopted. A nil *AdoptConfig is a good one.
-type AdoptConfig struct {
+// Config changes how message-db is adopted. A nil *Config is a good one.
+type Config struct {
 	// Workers is how many connections copy and compare, 1 to 16.
 	//
 	// Defaults to 2.
@@ -189,11 +188,11 @@ type AdoptConfig struct {
 	// work until it returns. It is not called while message-db's table is locked.
 	//
 	// Defaults to nothing.
-	Progress func(AdoptionProgress)
+	Progress func(Progress)
 }
 
-func (c *AdoptConfig) withDefaults() (AdoptConfig, error) {
-	var d AdoptConfig
+func (c *Config) withDefaults() (Config, error) {
+	var d Config
 	if c != nil {
 		d = *c
 	}
@@ -218,23 +217,23 @@ func (c *AdoptConfig) withDefaults() (AdoptConfig, error) {
 		set(&d.LockTries, 10, 1_000_000, "LockTries"))
 }
 
-// An AdoptionPhase is what an adoption is at.
-type AdoptionPhase string
+// An Phase is what an adoption is at.
+type Phase string
 
 // The phases, in order. Those that count nothing else count messages.
 const (
-	AdoptionChecks   AdoptionPhase = "checking"
-	AdoptionCopies   AdoptionPhase = "copying"
-	AdoptionIndexes  AdoptionPhase = "indexing" // counts indexes
-	AdoptionFollows  AdoptionPhase = "following"
-	AdoptionCompares AdoptionPhase = "comparing" // counts parts of the two tables
-	AdoptionLocks    AdoptionPhase = "locking"   // counts tries; then it switches, and tells nothing
-	AdoptionDone     AdoptionPhase = "done"
+	Checking  Phase = "checking"
+	Copying   Phase = "copying"
+	Indexing  Phase = "indexing" // counts indexes
+	Following Phase = "following"
+	Comparing Phase = "comparing" // counts parts of the two tables
+	Locking   Phase = "locking"   // counts tries; then it switches, and tells nothing
+	Done      Phase = "done"
 )
 
-// AdoptionProgress is how far a phase is.
-type AdoptionProgress struct {
-	Phase     AdoptionPhase
+// Progress is how far a phase is.
+type Progress struct {
+	Phase     Phase
 	Done      int64
 	Total     int64         // 0 if it is not known
 	Rate      float64       // a second, since the phase began; 0 if it is not known
@@ -246,18 +245,18 @@ type AdoptionProgress struct {
 // sessions: a pooler in transaction mode will not do.
 type Connect func(ctx context.Context) (*pgx.Conn, error)
 
-//go:embed adopt/*.sql
-var adoptEmbedded embed.FS
+//go:embed sql/*.sql
+var embedded embed.FS
 
 // statements are the SQL of adoptions, by the names of their files.
 var statements = func() map[string]string {
-	names, err := fs.Glob(adoptEmbedded, "adopt/*.sql")
+	names, err := fs.Glob(embedded, "sql/*.sql")
 	if err != nil {
 		panic(err) // the pattern is good
 	}
 	all := map[string]string{}
 	for _, name := range names {
-		sql, err := adoptEmbedded.ReadFile(name)
+		sql, err := embedded.ReadFile(name)
 		if err != nil {
 			panic(err) // the name is from the same file system
 		}
@@ -266,12 +265,12 @@ var statements = func() map[string]string {
 	return all
 }()
 
-// Adopt makes the store in the schema dibs of message-db's store in the schema
+// Run makes the store in the schema dibs of message-db's store in the schema
 // message_store, with every message as it was: its id, stream, positions, type, time,
 // data and metadata. Message-db goes on taking writes until the switch, which is one
 // transaction and holds them off for a moment; from then on its clients, unchanged,
 // and ours use the one store. The old schema is left, with another name, and
-// [UndoAdoption] is the way back.
+// [Undo] is the way back.
 //
 // It may be ended at any point, by ctx or by force, and called again: it goes on where
 // it was. Until the switch nothing but message-db's store is in use, and our clients
@@ -284,40 +283,43 @@ var statements = func() map[string]string {
 // The user has to own message-db's schema and table, and to be a member of dibs_owner,
 // as who migrates is. See [CannotAdoptError] for what else has to be, and
 // [LockedError].
-func Adopt(ctx context.Context, connect Connect, config *AdoptConfig) (*Adoption, error) {
+func Run(ctx context.Context, connect Connect, config *Config) (*Adoption, error) {
 	var done *Adoption
 	err := withAdopter(ctx, connect, config, func(a *adopter) (err error) {
 		done, err = a.adopt(ctx)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("adopt: %w", plain(err))
+		return nil, fmt.Errorf("adopt: %w", err)
 	}
 	return done, nil
 }
 
 // An adopter is an adoption, or the undoing of one, under way.
 type adopter struct {
-	AdoptConfig
+	Config
 
 	connect Connect
 	main    *pgx.Conn     // which is the only one at it, and does all but the bulk
 	held    time.Duration // how long the last lock was
 
 	mu    sync.Mutex // of what follows, and held for calls of Progress
-	phase AdoptionPhase
+	phase Phase
 	began time.Time
 	total int64
 	done  atomic.Int64
 }
 
+// lockClass is "dibm" in ASCII, the class of the advisory locks of migrations too.
+const lockClass int32 = 0x6469626d
+
 // withAdopter runs f with one that is the only one in the database.
-func withAdopter(ctx context.Context, connect Connect, config *AdoptConfig, f func(*adopter) error) error {
+func withAdopter(ctx context.Context, connect Connect, config *Config, f func(*adopter) error) error {
 	c, err := config.withDefaults()
 	if err != nil {
 		return err
 	}
-	a := &adopter{AdoptConfig: c, connect: connect}
+	a := &adopter{Config: c, connect: connect}
 	if a.main, err = a.session(ctx); err != nil {
 		return err
 	}
@@ -333,7 +335,7 @@ func withAdopter(ctx context.Context, connect Connect, config *AdoptConfig, f fu
 			return f(a)
 		}
 		if tries == 40 {
-			return ErrAdoptionRuns
+			return ErrRunning
 		}
 		if err := pause(ctx, 250*time.Millisecond); err != nil {
 			return err
@@ -345,6 +347,9 @@ func withAdopter(ctx context.Context, connect Connect, config *AdoptConfig, f fu
 // role or the URL have set.
 func (a *adopter) session(ctx context.Context) (*pgx.Conn, error) {
 	conn, err := a.connect(ctx)
+	if refused, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return nil, errors.New(refused.Error()) // without its configuration, which has the password
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -375,7 +380,7 @@ func prepareSession(ctx context.Context, conn *pgx.Conn) error {
 }
 
 func (a *adopter) adopt(ctx context.Context) (*Adoption, error) {
-	a.start(AdoptionChecks, 0)
+	a.start(Checking, 0)
 	state, err := readAdoption(ctx, a.main)
 	if err != nil {
 		return nil, err
@@ -426,7 +431,7 @@ func (a *adopter) adopt(ctx context.Context) (*Adoption, error) {
 		return nil, err
 	}
 	done.Held = a.held
-	a.start(AdoptionDone, done.Messages)
+	a.start(Done, done.Messages)
 	return done, nil
 }
 
@@ -464,31 +469,11 @@ func (a *adopter) prepare(ctx context.Context, survey *survey) error {
 	})
 }
 
-// applyCore applies what Up applies, but for the schema message_store, and makes the
-// schema of the adoption.
+// applyCore applies what migrations.Up applies beside message-db, and makes the schema of
+// the adoption.
 func applyCore(ctx context.Context, tx pgx.Tx) error {
-	const schema = "dibs"
-	if err := lock(ctx, tx, schema); err != nil {
+	if err := migrations.Install(ctx, tx); err != nil {
 		return err
-	}
-	applied, err := readApplied(ctx, tx, schema)
-	if err != nil {
-		return err
-	}
-	if err := applied.fit(files); err != nil {
-		return err
-	}
-	left, err := leftOut(ctx, tx, schema)
-	if err != nil {
-		return err
-	}
-	for _, f := range files {
-		if _, done := applied.byName[f.name]; done || left[f.name] != "" {
-			continue
-		}
-		if err := apply(ctx, tx, schema, f); err != nil {
-			return fmt.Errorf("%s: %w", f.name, err)
-		}
 	}
 	var there bool
 	if err := tx.QueryRow(ctx, "select to_regnamespace('dibs_adoption') is not null").Scan(&there); err != nil || there {
@@ -512,23 +497,21 @@ func becomeOwner(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// refuseWhileAdopting keeps Up away from a store that is not in use.
-func refuseWhileAdopting(ctx context.Context, tx pgx.Tx) error {
-	state, err := readAdoption(ctx, tx)
-	if err != nil || state == nil || state.State == Adopted {
-		return err
-	}
-	return ErrAdopting
-}
-
 // querier is a connection or a transaction.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
+// inTx runs f in a transaction in which names are looked up in pg_catalog alone: the user
+// may be a superuser, for whom another user may have left functions elsewhere.
 func inTx(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
-	return begin(ctx, conn, pgx.ReadWrite, f)
+	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "set local search_path = pg_catalog, pg_temp"); err != nil {
+			return err
+		}
+		return f(tx)
+	})
 }
 
 // execAll runs statements that have no parameters, each of which may be several.
@@ -553,7 +536,7 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 // start begins a phase.
-func (a *adopter) start(phase AdoptionPhase, total int64) {
+func (a *adopter) start(phase Phase, total int64) {
 	a.mu.Lock()
 	a.phase, a.total, a.began = phase, total, time.Now()
 	a.done.Store(0)
@@ -569,7 +552,7 @@ func (a *adopter) add(n int64, blockers ...Blocker) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	p := AdoptionProgress{Phase: a.phase, Done: done, Total: a.total, Blockers: blockers}
+	p := Progress{Phase: a.phase, Done: done, Total: a.total, Blockers: blockers}
 	if elapsed := time.Since(a.began).Seconds(); n > 0 && elapsed > 0 {
 		p.Rate = float64(done) / elapsed
 		if left := float64(a.total - done); left > 0 {

@@ -1,4 +1,4 @@
-package migrations
+package adopt
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// An UndoPlan says what [UndoAdoption] would do.
+// An UndoPlan says what [Undo] would do.
 type UndoPlan struct {
 	State      *Adoption
 	Since      int64         // messages written since the switch, which it copies back
@@ -20,7 +20,7 @@ type UndoPlan struct {
 	Dependents []string      // others' objects that would go on with the schema that is put aside
 }
 
-// Obstacles are what [UndoAdoption] would refuse for, unless it is told to leave them.
+// Obstacles are what [Undo] would refuse for, unless it is told to leave them.
 func (p *UndoPlan) Obstacles() []Obstacle {
 	all := make([]Obstacle, 0, len(p.Dependents))
 	for _, d := range p.Dependents {
@@ -29,15 +29,15 @@ func (p *UndoPlan) Obstacles() []Obstacle {
 	return all
 }
 
-// PlanUndo says what [UndoAdoption] would do. It changes nothing.
-func PlanUndo(ctx context.Context, connect Connect, config *AdoptConfig) (*UndoPlan, error) {
+// NewUndoPlan says what [Undo] would do. It changes nothing.
+func NewUndoPlan(ctx context.Context, connect Connect, config *Config) (*UndoPlan, error) {
 	var plan *UndoPlan
 	err := withAdopter(ctx, connect, config, func(a *adopter) (err error) {
 		plan, err = a.planUndo(ctx)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("plan to undo the adoption: %w", plain(err))
+		return nil, fmt.Errorf("plan to undo the adoption: %w", err)
 	}
 	return plan, nil
 }
@@ -68,31 +68,31 @@ func (a *adopter) planUndo(ctx context.Context) (*UndoPlan, error) {
 	return plan, err
 }
 
-// UndoAdoption makes message-db's table the store again, until the DBA has dropped it:
+// Undo makes message-db's table the store again, until the DBA has dropped it:
 // see [ErrNothingToUndo]. What was written since the switch, by any client, is copied
-// back as it is, in the transaction that switches, and compared as [Adopt] compares;
+// back as it is, in the transaction that switches, and compared as [Run] compares;
 // writers wait for it. What was trimmed or deleted since is deleted there too. Data is
 // as jsonb has it again. From then on our clients are turned away, and message-db's are
 // not.
 //
 // The schema of the compatible functions is put aside as message_store_by_dibs, and
-// what is in dibs.messages stays, until [Adopt] is called again.
+// what is in dibs.messages stays, until [Run] is called again.
 //
-// Before the switch it throws away what was copied, as if [Adopt] had not been called.
-func UndoAdoption(ctx context.Context, connect Connect, config *AdoptConfig) (*UndoPlan, error) {
+// Before the switch it throws away what was copied, as if [Run] had not been called.
+func Undo(ctx context.Context, connect Connect, config *Config) (*UndoPlan, error) {
 	var plan *UndoPlan
 	err := withAdopter(ctx, connect, config, func(a *adopter) (err error) {
 		plan, err = a.undo(ctx)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("undo the adoption: %w", plain(err))
+		return nil, fmt.Errorf("undo the adoption: %w", err)
 	}
 	return plan, nil
 }
 
 func (a *adopter) undo(ctx context.Context) (*UndoPlan, error) {
-	a.start(AdoptionChecks, 0)
+	a.start(Checking, 0)
 	plan, err := a.planUndo(ctx)
 	if err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func (a *adopter) undo(ctx context.Context) (*UndoPlan, error) {
 		return nil, err
 	}
 	plan.Held = a.held
-	a.start(AdoptionDone, plan.Since)
+	a.start(Done, plan.Since)
 	return plan, nil
 }
 

@@ -1,4 +1,4 @@
-package migrations_test
+package adopt_test
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/cmd/dibs/internal/adopt"
 	"github.com/dibs-go/dibs/internal/messagedbtest"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/migrations"
 )
 
 // Version 1.1 has its columns in another order, and other functions; 1.0 differs from
@@ -37,7 +37,7 @@ func TestOlderMessageDBIsAdopted(t *testing.T) {
 		fill(t, url)
 		before := fingerprint(t, conn, "message_store.messages")
 
-		done, err := adopt(t, url, nil)
+		done, err := run(t, url, nil)
 
 		require.NoError(t, err, c.says)
 		require.Equal(t, c.says, done.Version)
@@ -45,7 +45,7 @@ func TestOlderMessageDBIsAdopted(t *testing.T) {
 		require.NotEmpty(t, asked(t, url), "it is 1.3.0 now")
 		write(t, connect(t, messagedbtest.As(t, url, "message_store")), "account-1")
 		requireOurs(t, conn)
-		undone, err := migrations.UndoAdoption(t.Context(), connector(url), nil)
+		undone, err := adopt.Undo(t.Context(), connector(url), nil)
 		require.NoError(t, err, c.says)
 		require.Equal(t, int64(2), undone.Since)
 		write(t, connect(t, messagedbtest.As(t, url, "message_store")), "account-1")
@@ -68,17 +68,17 @@ func TestAdoptionDoesNotDependOnSettings(t *testing.T) {
 	do(t, conn, "create publication everything for all tables") // which takes no update without a key
 	before := fingerprint(t, conn, "message_store.messages")
 	slowly := func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, url) }
-	rest := at(migrations.AdoptionCopies, func() { <-time.After(time.Second) }) // in which the main session is idle
+	rest := at(adopt.Copying, func() { <-time.After(time.Second) }) // in which the main session is idle
 
-	plan, err := migrations.PlanAdoption(t.Context(), slowly, nil)
+	plan, err := adopt.NewPlan(t.Context(), slowly, nil)
 	require.NoError(t, err)
 	require.Contains(t, strings.Join(plan.Warnings, ""), "synchronous_commit is off", "it is what others have")
 	require.Contains(t, strings.Join(plan.Warnings, ""), "publication everything is of all tables")
-	_, err = migrations.Adopt(t.Context(), slowly, &migrations.AdoptConfig{Progress: rest})
+	_, err = adopt.Run(t.Context(), slowly, &adopt.Config{Progress: rest})
 
 	require.NoError(t, err)
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
-	_, err = migrations.UndoAdoption(t.Context(), slowly, nil)
+	_, err = adopt.Undo(t.Context(), slowly, nil)
 	require.NoError(t, err)
 }
 
@@ -88,9 +88,9 @@ func TestPoolerIsNotAdoptedThrough(t *testing.T) {
 	url, conn := adopting(t)
 	bouncer := pgtest.PgBouncer(t, url)
 
-	_, err := migrations.Adopt(t.Context(), connector(bouncer.URL), nil)
+	_, err := adopt.Run(t.Context(), connector(bouncer.URL), nil)
 
-	require.ErrorIs(t, err, migrations.ErrPooled)
+	require.ErrorIs(t, err, adopt.ErrPooled)
 	require.False(t, one[bool](t, conn, "select to_regnamespace('dibs') is not null"))
 	require.Zero(t, one[int](t, conn, "select count(*) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())"))
 	require.Zero(t, one[int](t, conn, "select count(*) from pg_stat_activity where application_name = 'dibs migrate adopt' and datname = current_database()"))
@@ -107,7 +107,7 @@ func TestMessagesBehindRowSecurityAreNotLeftOut(t *testing.T) {
 		alter table message_store.messages enable row level security, force row level security`, name))
 	mine := func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, user.Config().Copy()) }
 
-	_, err := migrations.Adopt(t.Context(), mine, &migrations.AdoptConfig{LeaveDependents: true})
+	_, err := adopt.Run(t.Context(), mine, &adopt.Config{LeaveDependents: true})
 
 	require.Equal(t, "42501", sqlstate(err), "%v", err)
 	require.ErrorContains(t, err, "row-level security")
@@ -118,10 +118,10 @@ func TestOtherEncodingIsRefused(t *testing.T) {
 	url := pgtest.DatabaseIn(t, "LATIN1")
 	messagedbtest.Install(t, url, messagedbtest.Newest)
 
-	plan, err := migrations.PlanAdoption(t.Context(), connector(url), nil)
+	plan, err := adopt.NewPlan(t.Context(), connector(url), nil)
 
 	require.NoError(t, err)
-	require.Equal(t, []migrations.Obstacle{{Kind: migrations.ObstacleSource, Problem: "the database's encoding is LATIN1, and it has to be UTF8"}}, plan.Obstacles)
+	require.Equal(t, []adopt.Obstacle{{Kind: adopt.ObstacleSource, Problem: "the database's encoding is LATIN1, and it has to be UTF8"}}, plan.Obstacles)
 }
 
 // Each is one that only others' care, or carelessness, makes.
@@ -159,15 +159,15 @@ func TestUnusualTablesAreRefused(t *testing.T) {
 		},
 	} {
 		do(t, conn, c.sql)
-		_, err := adopt(t, url, nil)
-		require.ErrorIs(t, err, migrations.ErrCannotAdopt, c.sql)
+		_, err := run(t, url, nil)
+		require.ErrorIs(t, err, adopt.ErrCannotAdopt, c.sql)
 		require.ErrorContains(t, err, c.says)
 		require.False(t, one[bool](t, conn, "select to_regnamespace('dibs') is not null"))
 		for sql := range strings.SplitSeq(c.undo, "; ") {
 			do(t, conn, sql)
 		}
 	}
-	plan, err := migrations.PlanAdoption(t.Context(), connector(url), nil)
+	plan, err := adopt.NewPlan(t.Context(), connector(url), nil)
 	require.NoError(t, err)
 	require.Empty(t, plan.Obstacles)
 }
@@ -183,20 +183,20 @@ func TestRolesThatWouldBeCutOffAreInTheWay(t *testing.T) {
 	_, member := connectAs(t, url, "in role message_store")
 	do(t, user, "grant usage on schema message_store to "+member)
 
-	_, err := adopt(t, url, nil)
+	_, err := run(t, url, nil)
 
-	require.ErrorIs(t, err, migrations.ErrCannotAdopt)
+	require.ErrorIs(t, err, adopt.ErrCannotAdopt)
 	for _, role := range []string{name, ownerName} {
 		require.ErrorContains(t, err, fmt.Sprintf("role %s loses its rights in the schema message_store: grant message_store to %[1]s", role))
 		do(t, conn, "grant message_store to "+role)
 	}
 	require.NotContains(t, err.Error(), member)
-	_, err = adopt(t, url, nil)
+	_, err = run(t, url, nil)
 	require.NoError(t, err)
 	for _, conn := range []*pgx.Conn{user, owner} {
 		write(t, conn, "account-1")
 	}
-	_, err = migrations.UndoAdoption(t.Context(), connector(url), nil)
+	_, err = adopt.Undo(t.Context(), connector(url), nil)
 	require.NoError(t, err)
 	do(t, conn, "revoke message_store from "+name)
 	write(t, user, "account-1")
@@ -208,12 +208,12 @@ func TestPreparedTransactionInTheWayIsNamed(t *testing.T) {
 	url, conn := adopting(t)
 	do(t, conn, "begin; set local search_path = message_store; select write_message(gen_random_uuid()::varchar, 'account-1', 'T', '{}'); prepare transaction 'dibs left by a test'")
 
-	_, err := migrations.Adopt(t.Context(), connector(url), &migrations.AdoptConfig{LockTimeout: 300 * time.Millisecond, LockTries: 1})
+	_, err := adopt.Run(t.Context(), connector(url), &adopt.Config{LockTimeout: 300 * time.Millisecond, LockTries: 1})
 
-	require.ErrorIs(t, err, migrations.ErrLocked)
+	require.ErrorIs(t, err, adopt.ErrLocked)
 	require.ErrorContains(t, err, `the prepared transaction "dibs left by a test" of postgres`)
 	do(t, conn, "commit prepared 'dibs left by a test'")
-	_, err = adopt(t, url, nil)
+	_, err = run(t, url, nil)
 	require.NoError(t, err)
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
 }
@@ -227,14 +227,14 @@ func TestSwitchReadsTheTailOnly(t *testing.T) {
 	do(t, conn, "analyze message_store.messages")
 	writer := connect(t, url)
 	do(t, writer, "set search_path = message_store")
-	comparing := at(migrations.AdoptionCompares, func() {
+	comparing := at(adopt.Comparing, func() {
 		_, err := writer.Exec(context.Background(), "select write_message(gen_random_uuid()::varchar, 'tail-' || n, 'T', '{}') from generate_series(1, 500) n")
 		if err != nil {
 			t.Error(err)
 		}
 	})
 
-	_, err := migrations.Adopt(t.Context(), connector(url), &migrations.AdoptConfig{Progress: comparing})
+	_, err := adopt.Run(t.Context(), connector(url), &adopt.Config{Progress: comparing})
 
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { // what a session has read is known when it has ended
@@ -258,7 +258,7 @@ func TestWhatIsWrittenMeanwhileIsSettledBeforeTheSwitch(t *testing.T) {
 		}
 	}
 	var tx pgx.Tx
-	copying := at(migrations.AdoptionCopies, func() {
+	copying := at(adopt.Copying, func() {
 		var err error
 		if tx, err = late.Begin(context.Background()); err == nil {
 			_, err = tx.Exec(context.Background(), "select write_message(gen_random_uuid()::varchar, 'late-1', 'T', '{}')")
@@ -274,16 +274,16 @@ func TestWhatIsWrittenMeanwhileIsSettledBeforeTheSwitch(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	comparing := at(migrations.AdoptionCompares, func() { many("comparing-1") })
+	comparing := at(adopt.Comparing, func() { many("comparing-1") })
 	var held atomic.Int64
 
-	done, err := adopt(t, url, func(p migrations.AdoptionProgress) {
+	done, err := run(t, url, func(p adopt.Progress) {
 		copying(p)
-		if p.Phase == migrations.AdoptionFollows && p.Done > 3000 {
+		if p.Phase == adopt.Following && p.Done > 3000 {
 			commit()
 		}
 		comparing(p)
-		if p.Phase == migrations.AdoptionLocks && p.Done == 0 {
+		if p.Phase == adopt.Locking && p.Done == 0 {
 			held.Add(1)
 		}
 	})
@@ -299,18 +299,18 @@ func TestWhatIsWrittenMeanwhileIsSettledBeforeTheSwitch(t *testing.T) {
 func TestStoreWithoutItsCompatibleSchemaIsRefused(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
-	_, err := adopt(t, url, nil)
+	_, err := run(t, url, nil)
 	require.NoError(t, err)
-	_, err = migrations.UndoAdoption(t.Context(), connector(url), nil)
+	_, err = adopt.Undo(t.Context(), connector(url), nil)
 	require.NoError(t, err)
 	do(t, conn, "drop schema message_store_by_dibs cascade")
 
-	_, err = adopt(t, url, nil)
+	_, err = run(t, url, nil)
 
-	require.ErrorIs(t, err, migrations.ErrCannotAdopt)
+	require.ErrorIs(t, err, adopt.ErrCannotAdopt)
 	require.ErrorContains(t, err, "drop the schemas dibs and dibs_adoption")
 	do(t, conn, "drop schema dibs, dibs_adoption cascade")
-	_, err = adopt(t, url, nil)
+	_, err = run(t, url, nil)
 	require.NoError(t, err)
 }
 
@@ -318,7 +318,7 @@ func TestStoreWithoutItsCompatibleSchemaIsRefused(t *testing.T) {
 func TestNothingIsNotedWithoutTheOldTable(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
-	_, err := adopt(t, url, nil)
+	_, err := run(t, url, nil)
 	require.NoError(t, err)
 	require.Zero(t, one[int](t, conn, "select count(*) from dibs_adoption.sums"))
 	do(t, conn, "select dibs.trim('account-3', keep => 2, min_age => '0')")
@@ -329,7 +329,7 @@ func TestNothingIsNotedWithoutTheOldTable(t *testing.T) {
 	do(t, conn, "select dibs.trim('account-4', keep => 2, min_age => '0')")
 
 	require.Equal(t, noted, one[int](t, conn, "select count(*) from dibs_adoption.removed"))
-	status, err := migrations.AdoptionStatus(t.Context(), conn)
+	status, err := adopt.Status(t.Context(), conn)
 	require.NoError(t, err)
 	require.False(t, status.HasOld)
 }
@@ -342,7 +342,7 @@ func TestPlanWarnsOfWhatWasDoneByHand(t *testing.T) {
 		delete from message_store.messages where stream_name = 'account-2' and position < 7;
 		insert into message_store.messages (stream_name, position, type) values ('forged-1', 0, 'dibs:Tombstone')`)
 
-	plan, err := migrations.PlanAdoption(t.Context(), connector(url), nil)
+	plan, err := adopt.NewPlan(t.Context(), connector(url), nil)
 
 	require.NoError(t, err)
 	require.Empty(t, plan.Obstacles)
@@ -351,7 +351,7 @@ func TestPlanWarnsOfWhatWasDoneByHand(t *testing.T) {
 		"messages of a type that begins with dibs: 1; services in Go take them for the store's own, and not for messages",
 	}, plan.Warnings)
 	before := fingerprint(t, conn, "message_store.messages")
-	_, err = adopt(t, url, nil)
+	_, err = run(t, url, nil)
 	require.NoError(t, err)
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 }
@@ -364,11 +364,11 @@ func TestStandbyIsNotAdopted(t *testing.T) {
 	standby := pgtest.Standby(t, primary)
 
 	for range 2 {
-		_, err := migrations.Adopt(t.Context(), connector(standby), nil)
-		require.ErrorIs(t, err, migrations.ErrCannotAdopt)
+		_, err := adopt.Run(t.Context(), connector(standby), nil)
+		require.ErrorIs(t, err, adopt.ErrCannotAdopt)
 		require.ErrorContains(t, err, "this server is a standby")
 	}
-	plan, err := migrations.PlanAdoption(t.Context(), connector(standby), nil)
+	plan, err := adopt.NewPlan(t.Context(), connector(standby), nil)
 	require.NoError(t, err)
 	require.Len(t, plan.Obstacles, 1)
 }
@@ -401,7 +401,7 @@ func TestAdoptionGoesOnAfterTheServerCrashed(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		_, err := adopt(t, url, crash)
+		_, err := run(t, url, crash)
 		require.Error(t, err, phase)
 		// The server may take a connection before it ends all of them.
 		require.Eventually(t, func() bool {
@@ -416,7 +416,7 @@ func TestAdoptionGoesOnAfterTheServerCrashed(t *testing.T) {
 		}, patience, tick)
 	}
 
-	_, err := adopt(t, url, nil)
+	_, err := run(t, url, nil)
 
 	require.NoError(t, err)
 	conn := await()
@@ -432,11 +432,11 @@ func TestComparisonBeginsAnew(t *testing.T) {
 	url, conn := adopting(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, err := migrations.Adopt(ctx, connector(url), &migrations.AdoptConfig{Progress: at(migrations.AdoptionCompares, cancel)})
+	_, err := adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Comparing, cancel)})
 	require.ErrorIs(t, err, context.Canceled)
 	do(t, conn, "insert into dibs_adoption.sums (stream_name, tail, messages, checksum) values ('account-1', false, 29, 4711)")
 
-	_, err = adopt(t, url, nil)
+	_, err = run(t, url, nil)
 
 	require.NoError(t, err)
 }

@@ -1,4 +1,4 @@
-package migrations
+package adopt
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dibs-go/dibs/migrations"
 )
 
 // switchOver makes dibs.messages the store, in one transaction that begins with the
@@ -86,26 +88,16 @@ func (a *adopter) copyTail(ctx context.Context, tx pgx.Tx) (int64, error) {
 // applyCompatible makes the schema message_store, or takes back the one that an undo
 // put aside.
 func applyCompatible(ctx context.Context, tx pgx.Tx) error {
-	const schema = "dibs"
-	if err := lock(ctx, tx, schema); err != nil {
+	var aside bool
+	if err := tx.QueryRow(ctx, "select to_regnamespace('message_store_by_dibs') is not null").Scan(&aside); err != nil {
 		return err
 	}
-	applied, err := readApplied(ctx, tx, schema)
-	if err != nil {
-		return err
-	}
-	if _, done := applied.byName[compatible]; done {
-		return execAll(ctx, tx, "alter schema message_store_by_dibs rename to message_store")
-	}
-	for _, f := range files {
-		if _, done := applied.byName[f.name]; done {
-			continue
-		}
-		if err := apply(ctx, tx, schema, f); err != nil {
-			return fmt.Errorf("%s: %w", f.name, err)
+	if aside {
+		if err := execAll(ctx, tx, "alter schema message_store_by_dibs rename to message_store"); err != nil {
+			return err
 		}
 	}
-	return nil
+	return migrations.Install(ctx, tx)
 }
 
 // locked runs f in a transaction that has the tables' locks, and tries for a while to
@@ -116,7 +108,7 @@ func (a *adopter) locked(ctx context.Context, mode string, tables []string, f fu
 		return err
 	}
 	defer watcher.Close(context.WithoutCancel(ctx))
-	a.start(AdoptionLocks, int64(a.LockTries))
+	a.start(Locking, int64(a.LockTries))
 	for tries := 1; ; tries++ {
 		blockers, err := a.tryLocked(ctx, watcher, mode, tables, f)
 		refused, ok := errors.AsType[*pgconn.PgError](err)

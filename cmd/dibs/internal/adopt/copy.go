@@ -1,4 +1,4 @@
-package migrations
+package adopt
 
 import (
 	"context"
@@ -31,7 +31,7 @@ func (a *adopter) copyBulk(ctx context.Context, messages int64) error {
 	if err != nil {
 		return err
 	}
-	return a.copyRanges(ctx, AdoptionCopies, messages)
+	return a.copyRanges(ctx, Copying, messages)
 }
 
 // follow copies what was written since, until little is left for the switch.
@@ -62,7 +62,7 @@ func (a *adopter) followTo(ctx context.Context, position string) (added int64, e
 	if err != nil {
 		return 0, err
 	}
-	return added, a.copyRanges(ctx, AdoptionFollows, 0)
+	return added, a.copyRanges(ctx, Following, 0)
 }
 
 // settle moves the frontier on until the tail is short, since the switch looks each
@@ -128,7 +128,7 @@ func copiedDiffers(copied, there int64) error {
 	return fmt.Errorf("%w: %d messages were copied since it began, and there are %d", ErrCopyDiffers, copied, there)
 }
 
-func (a *adopter) copyRanges(ctx context.Context, phase AdoptionPhase, messages int64) error {
+func (a *adopter) copyRanges(ctx context.Context, phase Phase, messages int64) error {
 	var before, left int64
 	const progress = "select coalesce(sum(messages), 0)::bigint, count(*) filter (where messages is null) from dibs_adoption.ranges"
 	if err := a.main.QueryRow(ctx, progress).Scan(&before, &left); err != nil || left == 0 {
@@ -194,7 +194,7 @@ func (a *adopter) buildIndexes(ctx context.Context) error {
 		return err
 	}
 	if len(indexes) > 0 {
-		a.start(AdoptionIndexes, int64(len(indexes)))
+		a.start(Indexing, int64(len(indexes)))
 		work := make(chan index, len(indexes))
 		for _, i := range indexes {
 			work <- i
@@ -285,7 +285,7 @@ func (a *adopter) sum(ctx context.Context, pieces []piece) error {
 	if err := a.main.QueryRow(ctx, "select coalesce(sum(messages), 0)::bigint from dibs_adoption.ranges").Scan(&messages); err != nil {
 		return err
 	}
-	a.start(AdoptionCompares, int64(len(pieces)))
+	a.start(Comparing, int64(len(pieces)))
 	work := make(chan piece, len(pieces))
 	for _, p := range pieces {
 		work <- p

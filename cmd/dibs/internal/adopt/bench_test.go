@@ -1,4 +1,4 @@
-package migrations_test
+package adopt_test
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/cmd/dibs/internal/adopt"
 	"github.com/dibs-go/dibs/internal/messagedbtest"
-	"github.com/dibs-go/dibs/migrations"
 )
 
 // BenchmarkAdopt adopts message-db with rows of 450 to 550 bytes, while a client goes on
@@ -37,7 +37,7 @@ func BenchmarkAdopt(b *testing.B) {
 		stop := keepWriting(b, url)
 		b.StartTimer()
 
-		done, err := migrations.Adopt(b.Context(), connector(url), nil)
+		done, err := adopt.Run(b.Context(), connector(url), nil)
 
 		b.StopTimer()
 		longest := stop()

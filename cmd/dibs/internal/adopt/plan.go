@@ -1,4 +1,4 @@
-package migrations
+package adopt
 
 import (
 	"context"
@@ -10,19 +10,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// An AdoptionState says which table is the store.
-type AdoptionState string
+// An State says which table is the store.
+type State string
 
 // The states there are.
 const (
-	Adopting AdoptionState = "copying" // message-db's, and it is being copied
-	Adopted  AdoptionState = "adopted" // dibs.messages
-	Undone   AdoptionState = "undone"  // message-db's again
+	Adopting State = "copying" // message-db's, and it is being copied
+	Adopted  State = "adopted" // dibs.messages
+	Undone   State = "undone"  // message-db's again
 )
 
 // An Adoption is what has become of one.
 type Adoption struct {
-	State      AdoptionState
+	State      State
 	Version    string    // message-db's
 	StartedAt  time.Time // UTC
 	SwitchedAt time.Time // UTC; zero before the switch
@@ -40,12 +40,12 @@ type Adoption struct {
 	frontier, lastPosition int64
 }
 
-// AdoptionStatus returns what has become of the adoption of this database, or nil if
+// Status returns what has become of the adoption of this database, or nil if
 // none was begun. It changes nothing.
-func AdoptionStatus(ctx context.Context, conn *pgx.Conn) (*Adoption, error) {
+func Status(ctx context.Context, conn *pgx.Conn) (*Adoption, error) {
 	a, err := readAdoption(ctx, conn)
 	if err != nil {
-		return nil, fmt.Errorf("adoption status: %w", plain(err))
+		return nil, fmt.Errorf("adoption status: %w", err)
 	}
 	return a, nil
 }
@@ -211,10 +211,10 @@ func (a *adopter) surveyStore(ctx context.Context, s *survey) error {
 // surveyCompatible is about the schema that an undo puts aside, and the switch takes
 // back. It cannot be made a second time in one store.
 func (a *adopter) surveyCompatible(ctx context.Context, s *survey) error {
-	const lost = `select to_regnamespace('message_store_by_dibs') is null and exists (select from dibs.migrations where name = $1)
+	const lost = `select to_regnamespace('message_store_by_dibs') is null and exists (select from dibs.migrations where name like '%message_store%')
 		from pg_namespace n where n.nspname = 'dibs' and pg_has_role(n.nspowner, 'usage')`
 	var is bool
-	err := a.main.QueryRow(ctx, lost, compatible).Scan(&is)
+	err := a.main.QueryRow(ctx, lost).Scan(&is)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil // and that was said
 	}
@@ -294,8 +294,8 @@ func (a *adopter) dependents(ctx context.Context) ([]string, error) {
 	return append(all, cut...), err
 }
 
-// An AdoptionPlan says what [Adopt] would do.
-type AdoptionPlan struct {
+// An Plan says what [Run] would do.
+type Plan struct {
 	Version   string     // message-db's
 	Messages  int64      // in message-db's table
 	Bytes     int64      // of message-db's table and its indexes
@@ -312,22 +312,22 @@ type AdoptionPlan struct {
 
 // Estimate is about how long an adoption takes, of which message-db takes writes for
 // all but a moment.
-func (p *AdoptionPlan) Estimate() time.Duration { return p.Copy + p.Index + p.Compare }
+func (p *Plan) Estimate() time.Duration { return p.Copy + p.Index + p.Compare }
 
-// PlanAdoption says what [Adopt] would do, and how long that would take, by copying a
+// NewPlan says what [Run] would do, and how long that would take, by copying a
 // sample in a transaction that is rolled back. It leaves nothing behind, and holds off
 // no writer.
-func PlanAdoption(ctx context.Context, connect Connect, config *AdoptConfig) (*AdoptionPlan, error) {
-	plan := &AdoptionPlan{}
+func NewPlan(ctx context.Context, connect Connect, config *Config) (*Plan, error) {
+	plan := &Plan{}
 	err := withAdopter(ctx, connect, config, func(a *adopter) error { return a.plan(ctx, plan) })
 	if err != nil {
-		return nil, fmt.Errorf("plan to adopt: %w", plain(err))
+		return nil, fmt.Errorf("plan to adopt: %w", err)
 	}
 	return plan, nil
 }
 
-func (a *adopter) plan(ctx context.Context, plan *AdoptionPlan) error {
-	a.start(AdoptionChecks, 0)
+func (a *adopter) plan(ctx context.Context, plan *Plan) error {
+	a.start(Checking, 0)
 	var err error
 	if plan.State, err = readAdoption(ctx, a.main); err != nil || plan.State != nil && plan.State.State == Adopted {
 		return err
@@ -366,8 +366,8 @@ func (a *adopter) plan(ctx context.Context, plan *AdoptionPlan) error {
 	return a.sample(ctx, plan)
 }
 
-// sample copies the last messages, as Adopt would, into a table that it does not keep.
-func (a *adopter) sample(ctx context.Context, plan *AdoptionPlan) error {
+// sample copies the last messages, as Run would, into a table that it does not keep.
+func (a *adopter) sample(ctx context.Context, plan *Plan) error {
 	const most = 20_000
 	tx, err := a.main.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
 	if err != nil {

@@ -1,4 +1,4 @@
-package migrations_test
+package adopt_test
 
 import (
 	"bufio"
@@ -19,16 +19,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/cmd/dibs/internal/adopt"
 	"github.com/dibs-go/dibs/internal/messagedbtest"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
 )
-
-func connector(url string) migrations.Connect {
-	return func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, url) }
-}
 
 func do(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 	t.Helper()
@@ -120,15 +117,15 @@ func requireOurs(t *testing.T, conn *pgx.Conn) {
 	require.Equal(t, "written", one[string](t, conn, `select outcome from dibs.append('{ours-1}', '{-2}', '{1}', array[gen_random_uuid()], '{Opened}', '{"{}"}', '{null}')`))
 }
 
-func adopt(t *testing.T, url string, progress func(migrations.AdoptionProgress)) (*migrations.Adoption, error) {
+func run(t *testing.T, url string, progress func(adopt.Progress)) (*adopt.Adoption, error) {
 	t.Helper()
-	return migrations.Adopt(t.Context(), connector(url), &migrations.AdoptConfig{RangeMessages: 50, Progress: progress, LockTimeout: 500 * time.Millisecond, LockTries: 20})
+	return adopt.Run(t.Context(), connector(url), &adopt.Config{RangeMessages: 50, Progress: progress, LockTimeout: 500 * time.Millisecond, LockTries: 20})
 }
 
 // at calls f once, when a phase begins.
-func at(phase migrations.AdoptionPhase, f func()) func(migrations.AdoptionProgress) {
+func at(phase adopt.Phase, f func()) func(adopt.Progress) {
 	var once sync.Once
-	return func(p migrations.AdoptionProgress) {
+	return func(p adopt.Progress) {
 		if p.Phase == phase {
 			once.Do(f)
 		}
@@ -141,10 +138,10 @@ func TestAdoptionKeepsEveryMessage(t *testing.T) {
 	before, answers := fingerprint(t, conn, "message_store.messages"), asked(t, url)
 	drawn := one[int64](t, conn, "select last_value from message_store.messages_global_position_seq")
 
-	done, err := adopt(t, url, nil)
+	done, err := run(t, url, nil)
 
 	require.NoError(t, err)
-	require.Equal(t, migrations.Adopted, done.State)
+	require.Equal(t, adopt.Adopted, done.State)
 	require.Equal(t, "1.3.0", done.Version)
 	require.Equal(t, one[int64](t, conn, "select count(*) from dibs.messages"), done.Messages)
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
@@ -161,15 +158,15 @@ func TestAdoptionKeepsEveryMessage(t *testing.T) {
 	require.Empty(t, report.Differences)
 	require.Empty(t, report.NotApplied)
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
-	again, err := adopt(t, url, nil)
+	again, err := run(t, url, nil)
 	require.NoError(t, err, "it is done")
 	require.Equal(t, done.SwitchedAt, again.SwitchedAt)
 
 	do(t, conn, "drop schema message_store_before_dibs, dibs_adoption cascade")
 	write(t, conn, "account-1")
-	_, err = migrations.UndoAdoption(t.Context(), connector(url), nil)
-	require.ErrorIs(t, err, migrations.ErrNothingToUndo)
-	status, err := migrations.AdoptionStatus(t.Context(), conn)
+	_, err = adopt.Undo(t.Context(), connector(url), nil)
+	require.ErrorIs(t, err, adopt.ErrNothingToUndo)
+	status, err := adopt.Status(t.Context(), conn)
 	require.NoError(t, err)
 	require.Nil(t, status)
 }
@@ -178,11 +175,11 @@ func TestEmptyMessageDBIsAdopted(t *testing.T) {
 	t.Parallel()
 	url := messagedbtest.Database(t)
 	conn := connect(t, url)
-	plan, err := migrations.PlanAdoption(t.Context(), connector(url), nil)
+	plan, err := adopt.NewPlan(t.Context(), connector(url), nil)
 	require.NoError(t, err)
 	require.Empty(t, plan.Obstacles)
 
-	_, err = adopt(t, url, nil)
+	_, err = run(t, url, nil)
 
 	require.NoError(t, err)
 	write(t, conn, "account-1")
@@ -193,7 +190,7 @@ func TestEmptyMessageDBIsAdopted(t *testing.T) {
 func TestOldTableIsNotWrittenToAnyMore(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
-	_, err := adopt(t, url, nil)
+	_, err := run(t, url, nil)
 	require.NoError(t, err)
 
 	for _, sql := range []string{
@@ -257,7 +254,7 @@ func TestAdoptionLosesNoAcknowledgedWrite(t *testing.T) {
 		return one[int](t, conn, "select count(*) from message_store.messages where stream_name like 'live%'") > 200
 	}, patience, tick)
 
-	done, err := adopt(t, url, nil)
+	done, err := run(t, url, nil)
 	switched.Store(true)
 	if err == nil {
 		require.Eventually(t, func() bool {
@@ -301,7 +298,7 @@ func TestWriterThatWaitsForTheSwitchWritesToTheStoreOrFails(t *testing.T) {
 	require.NoError(t, migrationsAreThere(t, url))
 	done := make(chan error, 1)
 	var tx pgx.Tx
-	progress := at(migrations.AdoptionCompares, func() {
+	progress := at(adopt.Comparing, func() {
 		var err error
 		tx, err = holder.Begin(t.Context())
 		if err == nil {
@@ -311,7 +308,7 @@ func TestWriterThatWaitsForTheSwitchWritesToTheStoreOrFails(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	go func() { _, err := adopt(t, url, progress); done <- err }()
+	go func() { _, err := run(t, url, progress); done <- err }()
 	require.Eventually(t, func() bool {
 		return one[bool](t, watcher, "select exists (select from pg_locks where database = (select oid from pg_database where datname = current_database()) and relation = to_regclass('message_store.messages') and mode = 'AccessExclusiveLock' and granted)")
 	}, patience, tick)
@@ -361,7 +358,7 @@ func TestMessageThatIsCommittedLateIsAdopted(t *testing.T) {
 	do(t, early, "set search_path = message_store")
 	var tx pgx.Tx
 	var followed bool
-	begin := at(migrations.AdoptionCopies, func() {
+	begin := at(adopt.Copying, func() {
 		var err error
 		if tx, err = late.Begin(t.Context()); err != nil {
 			t.Error(err)
@@ -375,14 +372,14 @@ func TestMessageThatIsCommittedLateIsAdopted(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	commit := at(migrations.AdoptionCompares, func() {
+	commit := at(adopt.Comparing, func() {
 		if err := tx.Commit(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
 
-	_, err := adopt(t, url, func(p migrations.AdoptionProgress) {
-		followed = followed || p.Phase == migrations.AdoptionFollows
+	_, err := run(t, url, func(p adopt.Progress) {
+		followed = followed || p.Phase == adopt.Following
 		begin(p)
 		commit(p)
 	})
@@ -402,7 +399,7 @@ func TestMessageDBOnlyAddsWhileItIsAdopted(t *testing.T) {
 	stopped := errors.New("stopped")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
-	_, err := migrations.Adopt(ctx, connector(url), &migrations.AdoptConfig{Progress: at(migrations.AdoptionCompares, func() { cancel(stopped) })})
+	_, err := adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Comparing, func() { cancel(stopped) })})
 	require.Error(t, err)
 
 	for _, sql := range []string{
@@ -415,7 +412,7 @@ func TestMessageDBOnlyAddsWhileItIsAdopted(t *testing.T) {
 		require.Equal(t, "55000", sqlstate(err), sql)
 	}
 	write(t, other, "account-1")
-	_, err = adopt(t, url, nil)
+	_, err = run(t, url, nil)
 	require.NoError(t, err)
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
 }
@@ -429,7 +426,7 @@ func TestNobodyWritesNativelyWhileMessagesAreAdopted(t *testing.T) {
 	append := `select outcome from dibs.append('{account-1}', '{-2}', '{1}', array[gen_random_uuid()], '{Opened}', '{"{}"}', '{null}')`
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, err := migrations.Adopt(ctx, connector(url), &migrations.AdoptConfig{Progress: at(migrations.AdoptionIndexes, cancel)})
+	_, err := adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Indexing, cancel)})
 	require.ErrorIs(t, err, context.Canceled)
 
 	_, err = conn.Exec(t.Context(), append)
@@ -444,12 +441,12 @@ func TestNobodyWritesNativelyWhileMessagesAreAdopted(t *testing.T) {
 		require.ErrorIs(t, err, postgres.ErrAdopting)
 	}
 	require.ErrorIs(t, migrations.Up(t.Context(), conn, nil), migrations.ErrAdopting)
-	status, err := migrations.AdoptionStatus(t.Context(), conn)
+	status, err := adopt.Status(t.Context(), conn)
 	require.NoError(t, err)
-	require.Equal(t, migrations.Adopting, status.State)
+	require.Equal(t, adopt.Adopting, status.State)
 	require.Equal(t, one[int64](t, conn, "select count(*) from dibs.messages"), status.Copied)
 
-	_, err = adopt(t, url, nil)
+	_, err = run(t, url, nil)
 	require.NoError(t, err)
 	do(t, user, append)
 	require.Equal(t, 201, one[int](t, user, "select count(id) from dibs.read_category('account', 0, 1000)"))
@@ -462,7 +459,7 @@ func TestOnlyTheOwnerMayFillTheStore(t *testing.T) {
 	user, name := connectAs(t, url, "")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, err := migrations.Adopt(ctx, connector(url), &migrations.AdoptConfig{Progress: at(migrations.AdoptionIndexes, cancel)})
+	_, err := adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Indexing, cancel)})
 	require.ErrorIs(t, err, context.Canceled)
 	do(t, conn, fmt.Sprintf("grant usage on schema dibs to %s; grant insert on dibs.messages to %[1]s; grant usage on sequence dibs.messages_global_position_seq to %[1]s", name))
 
@@ -471,8 +468,8 @@ func TestOnlyTheOwnerMayFillTheStore(t *testing.T) {
 	require.Equal(t, "55000", sqlstate(err))
 }
 
-var phases = []migrations.AdoptionPhase{
-	migrations.AdoptionChecks, migrations.AdoptionLocks, migrations.AdoptionCopies, migrations.AdoptionIndexes, migrations.AdoptionCompares,
+var phases = []adopt.Phase{
+	adopt.Checking, adopt.Locking, adopt.Copying, adopt.Indexing, adopt.Comparing,
 }
 
 // After each try message-db is the store still, and takes a write.
@@ -488,7 +485,7 @@ func TestAdoptionGoesOnAfterItWasKilled(t *testing.T) {
 	count := one[int](t, conn, "select count(*) from message_store.messages")
 	for _, phase := range phases {
 		for _, later := range []int64{0, 1, 3} { // steps of the phase
-			_, err := adopt(t, url, func(p migrations.AdoptionProgress) {
+			_, err := run(t, url, func(p adopt.Progress) {
 				if p.Phase == phase && p.Done >= later {
 					kill()
 				}
@@ -501,7 +498,7 @@ func TestAdoptionGoesOnAfterItWasKilled(t *testing.T) {
 		}
 	}
 
-	_, err := adopt(t, url, nil)
+	_, err := run(t, url, nil)
 
 	require.NoError(t, err)
 	require.Equal(t, count, one[int](t, conn, "select count(*) from dibs.messages"))
@@ -518,7 +515,7 @@ func TestAdoptionKilledInItsSwitchLeavesMessageDB(t *testing.T) {
 	var tx pgx.Tx
 	done := make(chan error, 1)
 	go func() {
-		_, err := adopt(t, url, at(migrations.AdoptionCompares, func() {
+		_, err := run(t, url, at(adopt.Comparing, func() {
 			var err error
 			if tx, err = holder.Begin(t.Context()); err == nil {
 				_, err = tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode")
@@ -539,7 +536,7 @@ func TestAdoptionKilledInItsSwitchLeavesMessageDB(t *testing.T) {
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 	require.False(t, one[bool](t, conn, "select to_regnamespace('message_store_before_dibs') is not null"))
 	write(t, conn, "account-1")
-	_, err := adopt(t, url, nil)
+	_, err := run(t, url, nil)
 	require.NoError(t, err)
 }
 
@@ -566,7 +563,7 @@ func TestAdoptionGoesOnAfterItsProcessWasKilled(t *testing.T) {
 		write(t, conn, "between-1")
 	}
 
-	_, err := adopt(t, url, nil)
+	_, err := run(t, url, nil)
 
 	require.NoError(t, err)
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
@@ -578,7 +575,7 @@ func TestTwoDoNotAdoptAtOnce(t *testing.T) {
 	url, conn := adopting(t)
 	done := make(chan error, 4)
 	for range cap(done) {
-		go func() { _, err := adopt(t, url, nil); done <- err }()
+		go func() { _, err := run(t, url, nil); done <- err }()
 	}
 	for range cap(done) {
 		require.NoError(t, <-done, "who waits finds it done")
@@ -606,24 +603,24 @@ func TestTamperedCopyIsNotSwitchedTo(t *testing.T) {
 		"one more":     `insert into dibs.messages (category, group_hash, stream_name, position, type, id, global_position) values ('account', 0, 'account-1', 1000, 'T', gen_random_uuid(), (select min(g) from generate_series(1, 1000) g where not exists (select from dibs.messages where global_position = g)))`,
 		"in the tail":  `insert into dibs.messages (category, group_hash, stream_name, position, type, id, global_position) values ('account', 0, 'account-1', 1000, 'T', gen_random_uuid(), 1000000000)`,
 	} {
-		_, err := adopt(t, url, at(migrations.AdoptionCompares, func() {
+		_, err := run(t, url, at(adopt.Comparing, func() {
 			const open = "set session_replication_role = replica; set dibs.adopting = 'on'; alter table dibs.messages disable trigger all; "
 			const shut = "; alter table dibs.messages enable trigger all; alter table dibs.messages enable always trigger dibs_adoption_refuse_native"
 			if _, err := tamperer.PgConn().Exec(context.Background(), open+sql+shut).ReadAll(); err != nil {
 				t.Error(name, err)
 			}
 		}))
-		require.ErrorIs(t, err, migrations.ErrCopyDiffers, name)
-		if differs, ok := errors.AsType[*migrations.CopyDiffersError](err); ok {
-			require.Equal(t, "account-1", slices.MinFunc(differs.Streams, func(a, b migrations.StreamDifference) int { return strings.Compare(a.Stream, b.Stream) }).Stream)
+		require.ErrorIs(t, err, adopt.ErrCopyDiffers, name)
+		if differs, ok := errors.AsType[*adopt.CopyDiffersError](err); ok {
+			require.Equal(t, "account-1", slices.MinFunc(differs.Streams, func(a, b adopt.StreamDifference) int { return strings.Compare(a.Stream, b.Stream) }).Stream)
 		}
 		require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 		require.False(t, one[bool](t, conn, "select to_regnamespace('message_store_before_dibs') is not null"))
-		undone, err := migrations.UndoAdoption(t.Context(), connector(url), nil)
+		undone, err := adopt.Undo(t.Context(), connector(url), nil)
 		require.NoError(t, err)
 		require.True(t, undone.Abandons)
 	}
-	_, err := adopt(t, url, nil)
+	_, err := run(t, url, nil)
 	require.NoError(t, err)
 }
 
@@ -637,22 +634,22 @@ func TestTamperedTailIsNotSwitchedTo(t *testing.T) {
 	} {
 		url, conn := adopting(t)
 		tamperer := connect(t, url)
-		add := at(migrations.AdoptionCopies, func() {
+		add := at(adopt.Copying, func() {
 			for range 10 {
 				write(t, tamperer, "tail-1")
 			}
 		})
 		var tampered atomic.Bool
-		_, err := adopt(t, url, func(p migrations.AdoptionProgress) {
+		_, err := run(t, url, func(p adopt.Progress) {
 			add(p)
 			// The last of the comparison: the bulk and the number of the tail were right.
-			if p.Phase == migrations.AdoptionLocks && one[bool](t, tamperer, "select exists (select from dibs_adoption.sums)") && tampered.CompareAndSwap(false, true) {
+			if p.Phase == adopt.Locking && one[bool](t, tamperer, "select exists (select from dibs_adoption.sums)") && tampered.CompareAndSwap(false, true) {
 				do(t, tamperer, "set session_replication_role = replica; alter table dibs.messages disable trigger all; "+sql+"; alter table dibs.messages enable trigger all; alter table dibs.messages enable always trigger dibs_adoption_refuse_native")
 			}
 		})
 
 		require.True(t, tampered.Load())
-		require.ErrorIs(t, err, migrations.ErrCopyDiffers, name)
+		require.ErrorIs(t, err, adopt.ErrCopyDiffers, name)
 		require.False(t, one[bool](t, conn, "select to_regnamespace('message_store_before_dibs') is not null"), name)
 		write(t, conn, "account-1")
 	}
@@ -666,18 +663,18 @@ func TestWhoeverHoldsTheTableIsNamed(t *testing.T) {
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), "select count(*) from message_store.messages")
 	require.NoError(t, err)
-	config := &migrations.AdoptConfig{LockTimeout: 200 * time.Millisecond, LockTries: 2}
+	config := &adopt.Config{LockTimeout: 200 * time.Millisecond, LockTries: 2}
 	var told atomic.Bool
-	config.Progress = func(p migrations.AdoptionProgress) {
-		if p.Phase == migrations.AdoptionLocks && len(p.Blockers) > 0 {
+	config.Progress = func(p adopt.Progress) {
+		if p.Phase == adopt.Locking && len(p.Blockers) > 0 {
 			told.Store(true)
 		}
 	}
 
-	_, err = migrations.Adopt(t.Context(), connector(url), config)
+	_, err = adopt.Run(t.Context(), connector(url), config)
 
-	require.ErrorIs(t, err, migrations.ErrLocked)
-	locked, ok := errors.AsType[*migrations.LockedError](err)
+	require.ErrorIs(t, err, adopt.ErrLocked)
+	locked, ok := errors.AsType[*adopt.LockedError](err)
 	require.True(t, ok)
 	require.Len(t, locked.Blockers, 1)
 	require.Equal(t, int32(holder.PgConn().PID()), locked.Blockers[0].PID)
@@ -685,7 +682,7 @@ func TestWhoeverHoldsTheTableIsNamed(t *testing.T) {
 	require.True(t, told.Load())
 	write(t, conn, "account-1")
 	require.NoError(t, tx.Rollback(t.Context()))
-	_, err = adopt(t, url, nil)
+	_, err = run(t, url, nil)
 	require.NoError(t, err)
 }
 
@@ -696,7 +693,7 @@ func TestPlanTellsAndChangesNothing(t *testing.T) {
 	catalog := "select md5(string_agg(c.oid || c.relname || c.relnamespace, ',' order by c.oid)) from pg_class c where c.oid >= 16384 and relnamespace <> 'pg_toast'::regnamespace"
 	was := one[string](t, conn, catalog)
 
-	plan, err := migrations.PlanAdoption(t.Context(), connector(url), nil)
+	plan, err := adopt.NewPlan(t.Context(), connector(url), nil)
 
 	require.NoError(t, err)
 	require.Empty(t, plan.Obstacles)
@@ -718,42 +715,42 @@ func TestWhatCannotBeAdoptedIsRefused(t *testing.T) {
 	url, conn := adopting(t)
 	for _, c := range []struct {
 		sql, undo string
-		kind      migrations.ObstacleKind
+		kind      adopt.ObstacleKind
 		says      string
 	}{
-		{"alter table message_store.messages add column tenant text", "alter table message_store.messages drop column tenant", migrations.ObstacleSource, "tenant"},
-		{"alter table message_store.messages alter position type integer", "alter table message_store.messages alter position type bigint", migrations.ObstacleSource, "position"},
-		{"alter function message_store.message_store_version() rename to v", "alter function message_store.v() rename to message_store_version", migrations.ObstacleSource, "message_store_version"},
-		{"create or replace function message_store.message_store_version() returns varchar language sql as $$ select '2.0.0'::varchar $$", "create or replace function message_store.message_store_version() returns varchar language sql as $$ select '1.2.1'::varchar $$", migrations.ObstacleSource, `"2.0.0"`},
-		{"alter table message_store.messages rename to m", "alter table message_store.m rename to messages", migrations.ObstacleSource, "no table"},
-		{"alter sequence message_store.messages_global_position_seq cache 10", "alter sequence message_store.messages_global_position_seq cache 1", migrations.ObstacleSource, "sequence"},
-		{"insert into message_store.messages (stream_name, position, type) values ('a-1', -7, 'T')", "delete from message_store.messages where position = -7", migrations.ObstacleMessages, "position below 0"},
-		{"insert into message_store.messages (global_position, stream_name, position, type) values (0, 'a-1', 70, 'T')", "delete from message_store.messages where global_position = 0", migrations.ObstacleMessages, "global position below 1"},
-		{"insert into message_store.messages (stream_name, position, type, time) values ('a-1', 70, 'T', 'infinity')", "delete from message_store.messages where time = 'infinity'", migrations.ObstacleMessages, "time"},
-		{"insert into message_store.messages (global_position, stream_name, position, type) values (1000000, 'a-1', 70, 'T')", "delete from message_store.messages where global_position = 1000000", migrations.ObstacleMessages, "1000000"},
+		{"alter table message_store.messages add column tenant text", "alter table message_store.messages drop column tenant", adopt.ObstacleSource, "tenant"},
+		{"alter table message_store.messages alter position type integer", "alter table message_store.messages alter position type bigint", adopt.ObstacleSource, "position"},
+		{"alter function message_store.message_store_version() rename to v", "alter function message_store.v() rename to message_store_version", adopt.ObstacleSource, "message_store_version"},
+		{"create or replace function message_store.message_store_version() returns varchar language sql as $$ select '2.0.0'::varchar $$", "create or replace function message_store.message_store_version() returns varchar language sql as $$ select '1.2.1'::varchar $$", adopt.ObstacleSource, `"2.0.0"`},
+		{"alter table message_store.messages rename to m", "alter table message_store.m rename to messages", adopt.ObstacleSource, "no table"},
+		{"alter sequence message_store.messages_global_position_seq cache 10", "alter sequence message_store.messages_global_position_seq cache 1", adopt.ObstacleSource, "sequence"},
+		{"insert into message_store.messages (stream_name, position, type) values ('a-1', -7, 'T')", "delete from message_store.messages where position = -7", adopt.ObstacleMessages, "position below 0"},
+		{"insert into message_store.messages (global_position, stream_name, position, type) values (0, 'a-1', 70, 'T')", "delete from message_store.messages where global_position = 0", adopt.ObstacleMessages, "global position below 1"},
+		{"insert into message_store.messages (stream_name, position, type, time) values ('a-1', 70, 'T', 'infinity')", "delete from message_store.messages where time = 'infinity'", adopt.ObstacleMessages, "time"},
+		{"insert into message_store.messages (global_position, stream_name, position, type) values (1000000, 'a-1', 70, 'T')", "delete from message_store.messages where global_position = 1000000", adopt.ObstacleMessages, "1000000"},
 		{
 			"drop index message_store.messages_id; insert into message_store.messages (id, stream_name, position, type) select id, 'twice-1', 0, 'T' from message_store.messages limit 1",
-			"delete from message_store.messages where stream_name = 'twice-1'; create unique index messages_id on message_store.messages (id)", migrations.ObstacleMessages, "ids of more than one message: 1",
+			"delete from message_store.messages where stream_name = 'twice-1'; create unique index messages_id on message_store.messages (id)", adopt.ObstacleMessages, "ids of more than one message: 1",
 		},
-		{"create schema message_store_before_dibs", "drop schema message_store_before_dibs", migrations.ObstacleTarget, "message_store_before_dibs"},
+		{"create schema message_store_before_dibs", "drop schema message_store_before_dibs", adopt.ObstacleTarget, "message_store_before_dibs"},
 	} {
 		do(t, conn, c.sql)
-		before, err := migrations.PlanAdoption(t.Context(), connector(url), nil)
+		before, err := adopt.NewPlan(t.Context(), connector(url), nil)
 		require.NoError(t, err, c.sql)
 		require.NotEmpty(t, before.Obstacles, c.sql)
 		require.Equal(t, c.kind, before.Obstacles[0].Kind, before.Obstacles)
 		require.Contains(t, before.Obstacles[0].Problem, c.says)
 
-		_, err = adopt(t, url, nil)
+		_, err = run(t, url, nil)
 
-		require.ErrorIs(t, err, migrations.ErrCannotAdopt, c.sql)
-		refused, ok := errors.AsType[*migrations.CannotAdoptError](err)
+		require.ErrorIs(t, err, adopt.ErrCannotAdopt, c.sql)
+		refused, ok := errors.AsType[*adopt.CannotAdoptError](err)
 		require.True(t, ok)
 		require.Equal(t, before.Obstacles, refused.Obstacles)
 		require.False(t, one[bool](t, conn, "select to_regnamespace('dibs') is not null"), c.sql)
 		do(t, conn, c.undo)
 	}
-	plan, err := migrations.PlanAdoption(t.Context(), connector(url), nil)
+	plan, err := adopt.NewPlan(t.Context(), connector(url), nil)
 	require.NoError(t, err)
 	require.Empty(t, plan.Obstacles)
 }
@@ -761,13 +758,13 @@ func TestWhatCannotBeAdoptedIsRefused(t *testing.T) {
 func TestDatabaseWithoutMessageDBIsRefused(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
-	_, err := migrations.Adopt(t.Context(), connector(url), nil)
-	require.ErrorIs(t, err, migrations.ErrCannotAdopt)
+	_, err := adopt.Run(t.Context(), connector(url), nil)
+	require.ErrorIs(t, err, adopt.ErrCannotAdopt)
 	require.NoError(t, migrationsAreThere(t, url))
-	_, err = migrations.Adopt(t.Context(), connector(url), nil)
-	require.ErrorIs(t, err, migrations.ErrCannotAdopt)
-	_, err = migrations.UndoAdoption(t.Context(), connector(url), nil)
-	require.ErrorIs(t, err, migrations.ErrNothingToUndo)
+	_, err = adopt.Run(t.Context(), connector(url), nil)
+	require.ErrorIs(t, err, adopt.ErrCannotAdopt)
+	_, err = adopt.Undo(t.Context(), connector(url), nil)
+	require.ErrorIs(t, err, adopt.ErrNothingToUndo)
 }
 
 func TestStoreThatIsUsedIsNotFilled(t *testing.T) {
@@ -776,9 +773,9 @@ func TestStoreThatIsUsedIsNotFilled(t *testing.T) {
 	require.NoError(t, migrationsAreThere(t, url))
 	requireOurs(t, conn)
 
-	_, err := adopt(t, url, nil)
+	_, err := run(t, url, nil)
 
-	require.ErrorIs(t, err, migrations.ErrCannotAdopt)
+	require.ErrorIs(t, err, adopt.ErrCannotAdopt)
 	require.ErrorContains(t, err, "there are messages in dibs.messages")
 }
 
@@ -809,23 +806,23 @@ func TestDependentsAreInTheWay(t *testing.T) {
 		require.NoError(t, err)
 	})
 
-	_, err := adopt(t, url, nil)
+	_, err := run(t, url, nil)
 
-	require.ErrorIs(t, err, migrations.ErrCannotAdopt)
+	require.ErrorIs(t, err, adopt.ErrCannotAdopt)
 	for _, object := range []string{"view app.accounts", "app.seen", "function app.latest()", "function message_store.own()", "table message_store.notes", "trigger notify"} {
 		require.ErrorContains(t, err, object)
 	}
 	require.NotContains(t, err.Error(), "by_name", "it finds the new view by its name")
 	require.NotContains(t, err.Error(), "app.totals", "it goes on with what it is made of")
-	config := &migrations.AdoptConfig{LeaveDependents: true}
-	plan, err := migrations.PlanAdoption(t.Context(), connector(url), config)
+	config := &adopt.Config{LeaveDependents: true}
+	plan, err := adopt.NewPlan(t.Context(), connector(url), config)
 	require.NoError(t, err)
 	require.Empty(t, plan.Obstacles)
 	warnings := strings.Join(plan.Warnings, "\n")
 	require.Contains(t, warnings, "publication p")
 	require.Contains(t, warnings, "role app_")
 	require.Contains(t, warnings, "view app.accounts")
-	_, err = migrations.Adopt(t.Context(), connector(url), config)
+	_, err = adopt.Run(t.Context(), connector(url), config)
 	require.NoError(t, err)
 	write(t, conn, "account-1")
 	require.Equal(t, one[int64](t, conn, "select max(global_position) from message_store.messages"), one[int64](t, conn, "select app.by_name()"))
@@ -846,17 +843,17 @@ func TestUserWhoIsNoSuperuserAdopts(t *testing.T) {
 		if member {
 			do(t, conn, "grant dibs_owner to "+name)
 		}
-		plan, err := migrations.PlanAdoption(t.Context(), mine, nil)
+		plan, err := adopt.NewPlan(t.Context(), mine, nil)
 		require.NoError(t, err)
 		require.Empty(t, plan.Obstacles)
 
-		_, err = migrations.Adopt(t.Context(), mine, nil)
+		_, err = adopt.Run(t.Context(), mine, nil)
 
 		require.NoError(t, err)
 		require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 		client := connect(t, messagedbtest.As(t, url, "message_store"))
 		write(t, client, "account-1")
-		undone, err := migrations.UndoAdoption(t.Context(), mine, nil)
+		undone, err := adopt.Undo(t.Context(), mine, nil)
 		require.NoError(t, err)
 		require.Equal(t, int64(1), undone.Since)
 		write(t, connect(t, messagedbtest.As(t, url, "message_store")), "account-1")
@@ -873,17 +870,17 @@ func TestUserWithoutRightsIsRefused(t *testing.T) {
 	user, _ := connectAs(t, url, "")
 	mine := func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, user.Config().Copy()) }
 
-	_, err := migrations.Adopt(t.Context(), mine, nil)
+	_, err := adopt.Run(t.Context(), mine, nil)
 
-	refused, ok := errors.AsType[*migrations.CannotAdoptError](err)
+	refused, ok := errors.AsType[*adopt.CannotAdoptError](err)
 	require.True(t, ok, err)
-	require.Equal(t, migrations.ObstacleRights, refused.Obstacles[0].Kind)
+	require.Equal(t, adopt.ObstacleRights, refused.Obstacles[0].Kind)
 }
 
 func TestUndoGivesBackWhatWasWrittenSince(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
-	_, err := adopt(t, url, nil)
+	_, err := run(t, url, nil)
 	require.NoError(t, err)
 	client := connect(t, messagedbtest.As(t, url, "message_store"))
 	for _, stream := range []string{"account-1", "new-1", "new-1", ""} {
@@ -899,10 +896,10 @@ func TestUndoGivesBackWhatWasWrittenSince(t *testing.T) {
 	answers := asked(t, url)
 	drawn := one[int64](t, conn, "select last_value from dibs.messages_global_position_seq")
 
-	plan, err := migrations.PlanUndo(t.Context(), connector(url), nil)
+	plan, err := adopt.NewUndoPlan(t.Context(), connector(url), nil)
 	require.NoError(t, err)
 	require.Equal(t, want, fingerprint(t, conn, "message_store.messages"))
-	undone, err := migrations.UndoAdoption(t.Context(), connector(url), nil)
+	undone, err := adopt.Undo(t.Context(), connector(url), nil)
 
 	require.NoError(t, err)
 	require.Equal(t, plan.Since, undone.Since)
@@ -918,15 +915,15 @@ func TestUndoGivesBackWhatWasWrittenSince(t *testing.T) {
 	require.Equal(t, "55000", sqlstate(err))
 	require.ErrorContains(t, err, "given back")
 	require.ErrorIs(t, migrations.Up(t.Context(), conn, nil), migrations.ErrAdopting)
-	_, err = migrations.UndoAdoption(t.Context(), connector(url), nil)
-	require.ErrorIs(t, err, migrations.ErrNothingToUndo)
+	_, err = adopt.Undo(t.Context(), connector(url), nil)
+	require.ErrorIs(t, err, adopt.ErrNothingToUndo)
 
 	// And there again.
 	want = fingerprint(t, conn, "message_store.messages")
-	plan2, err := migrations.PlanAdoption(t.Context(), connector(url), nil)
+	plan2, err := adopt.NewPlan(t.Context(), connector(url), nil)
 	require.NoError(t, err)
 	require.Empty(t, plan2.Obstacles)
-	_, err = adopt(t, url, nil)
+	_, err = run(t, url, nil)
 	require.NoError(t, err)
 	require.Equal(t, want, fingerprint(t, conn, "message_store.messages"))
 	write(t, client, "account-1")
@@ -940,14 +937,14 @@ func TestUndoGivesBackWhatWasWrittenSince(t *testing.T) {
 func TestTamperedReturnIsNotSwitchedTo(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
-	_, err := adopt(t, url, nil)
+	_, err := run(t, url, nil)
 	require.NoError(t, err)
 	write(t, conn, "account-1")
 	do(t, conn, "alter table message_store_before_dibs.messages disable trigger all; update message_store_before_dibs.messages set data = '{}' where stream_name = 'account-1' and position = 2; alter table message_store_before_dibs.messages enable always trigger dibs_adoption_refuse")
 
-	_, err = migrations.UndoAdoption(t.Context(), connector(url), nil)
+	_, err = adopt.Undo(t.Context(), connector(url), nil)
 
-	require.ErrorIs(t, err, migrations.ErrCopyDiffers)
+	require.ErrorIs(t, err, adopt.ErrCopyDiffers)
 	require.ErrorContains(t, err, `"account-1"`)
 	write(t, conn, "account-1")
 }
@@ -956,7 +953,7 @@ func TestTamperedReturnIsNotSwitchedTo(t *testing.T) {
 func TestChangedReturnIsNotSwitchedTo(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
-	_, err := adopt(t, url, nil)
+	_, err := run(t, url, nil)
 	require.NoError(t, err)
 	write(t, conn, "account-1")
 	want := fingerprint(t, conn, "message_store.messages")
@@ -965,9 +962,9 @@ func TestChangedReturnIsNotSwitchedTo(t *testing.T) {
 			drop trigger if exists change on message_store_before_dibs.messages;
 			create trigger change before insert on message_store_before_dibs.messages for each row execute function public.change()`)
 
-		_, err = migrations.UndoAdoption(t.Context(), connector(url), nil)
+		_, err = adopt.Undo(t.Context(), connector(url), nil)
 
-		require.ErrorIs(t, err, migrations.ErrCopyDiffers, change)
+		require.ErrorIs(t, err, adopt.ErrCopyDiffers, change)
 		require.ErrorContains(t, err, `"account-1"`)
 		require.Equal(t, want, fingerprint(t, conn, "message_store.messages"))
 		require.Equal(t, "v", one[string](t, conn, "select relkind::text from pg_class where oid = 'message_store.messages'::regclass"), "our view")
@@ -978,7 +975,7 @@ func TestChangedReturnIsNotSwitchedTo(t *testing.T) {
 func TestUndoLosesNoAcknowledgedWrite(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
-	_, err := adopt(t, url, nil)
+	_, err := run(t, url, nil)
 	require.NoError(t, err)
 	var all sync.WaitGroup
 	stop := make(chan struct{})
@@ -1015,7 +1012,7 @@ func TestUndoLosesNoAcknowledgedWrite(t *testing.T) {
 		return one[int](t, conn, "select count(distinct stream_name) from dibs.messages where stream_name like 'live-%' and position > 3") == 4
 	}, patience, tick)
 
-	_, err = migrations.UndoAdoption(t.Context(), connector(url), nil)
+	_, err = adopt.Undo(t.Context(), connector(url), nil)
 	if err == nil {
 		at := one[int](t, conn, "select count(*) from message_store.messages")
 		require.Eventually(t, func() bool { return one[int](t, conn, "select count(*) from message_store.messages") > at+5 }, patience, tick)
@@ -1036,10 +1033,10 @@ func TestAdoptionThatWasBegunIsAbandoned(t *testing.T) {
 	before := fingerprint(t, conn, "message_store.messages")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, err := migrations.Adopt(ctx, connector(url), &migrations.AdoptConfig{Progress: at(migrations.AdoptionIndexes, cancel)})
+	_, err := adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Indexing, cancel)})
 	require.ErrorIs(t, err, context.Canceled)
 
-	undone, err := migrations.UndoAdoption(t.Context(), connector(url), nil)
+	undone, err := adopt.Undo(t.Context(), connector(url), nil)
 
 	require.NoError(t, err)
 	require.True(t, undone.Abandons)
@@ -1051,7 +1048,7 @@ func TestAdoptionThatWasBegunIsAbandoned(t *testing.T) {
 	report, err := migrations.Drift(t.Context(), conn, nil)
 	require.NoError(t, err)
 	require.Empty(t, report.Differences)
-	status, err := migrations.AdoptionStatus(t.Context(), conn)
+	status, err := adopt.Status(t.Context(), conn)
 	require.NoError(t, err)
 	require.Nil(t, status)
 }
@@ -1059,10 +1056,10 @@ func TestAdoptionThatWasBegunIsAbandoned(t *testing.T) {
 func TestInvalidAdoptConfigIsRefused(t *testing.T) {
 	t.Parallel()
 	never := func(context.Context) (*pgx.Conn, error) { return nil, errors.New("connected") }
-	for _, config := range []migrations.AdoptConfig{
+	for _, config := range []adopt.Config{
 		{Workers: -1}, {Workers: 17}, {RangeMessages: -1}, {RangeMessages: 1_000_001}, {LockTimeout: -1}, {LockTimeout: 2 * time.Hour}, {LockTries: -1},
 	} {
-		_, err := migrations.Adopt(t.Context(), never, &config)
+		_, err := adopt.Run(t.Context(), never, &config)
 		require.ErrorContains(t, err, "adopt: invalid ")
 	}
 }

@@ -1,0 +1,83 @@
+package adopt_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/cmd/dibs/internal/adopt"
+)
+
+// adoptHere makes this program one that adopts the database of the URL, for a test that
+// kills it.
+const adoptHere = "DIBS_TEST_ADOPT"
+
+func TestMain(m *testing.M) {
+	if url := os.Getenv(adoptHere); url != "" {
+		_, err := adopt.Run(context.Background(), connector(url), &adopt.Config{
+			RangeMessages: 50,
+			Progress:      func(p adopt.Progress) { fmt.Println(p.Phase, p.Done) },
+		})
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// Deadlines of conditions that a test waits for, and the pause between two looks.
+const (
+	patience = 20 * time.Second
+	tick     = 5 * time.Millisecond
+)
+
+func connector(url string) adopt.Connect {
+	return func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, url) }
+}
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
+	return conn
+}
+
+// connectAs returns a connection of a new user, who may create in the database.
+func connectAs(t *testing.T, url, attributes string) (*pgx.Conn, string) {
+	t.Helper()
+	config, err := pgx.ParseConfig(url)
+	require.NoError(t, err)
+	admin := connect(t, url)
+	user, password := "test_"+strings.ToLower(rand.Text()), rand.Text()
+	do(t, admin, fmt.Sprintf("create role %s login password '%s' %s; grant create on database %s to %[1]s", user, password, attributes, config.Database))
+	t.Cleanup(func() {
+		// Before the database is dropped, while what the user has can be named.
+		_, err := admin.Exec(context.WithoutCancel(t.Context()), "drop owned by "+user+" cascade; drop role "+user)
+		require.NoError(t, err)
+	})
+	config.User, config.Password = user, password
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close(context.WithoutCancel(t.Context()))) })
+	return conn, user
+}
+
+func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), sql, args...)
+	require.NoError(t, err)
+	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
+	require.NoError(t, err)
+	return value
+}
