@@ -32,6 +32,11 @@ test/bare: ## Run the demo and every test with no program in reach but Go, git, 
 	scripts/bare -- $(MAKE) demo
 	scripts/bare -- $(MAKE) test
 
+.PHONY: test/versions
+test/versions: ## Run the tests that depend on it on PostgreSQL 14 to 18 (VERSIONS=16; VERSIONS=turn: another each day)
+	scripts/setup npm
+	scripts/versions $(or $(VERSIONS),14 15 16 17 18)
+
 .PHONY: test/race
 test/race: ## Run every test with the race detector, in random order
 	scripts/setup gcc
