@@ -63,39 +63,12 @@ func install(version string) (string, error) {
 	return scripts, nil
 }
 
-// Database returns the URL of a database of its own with message-db in the schema
-// message_store, which is dropped when the test ends. The role message_store is the
-// server's, and stays.
+// Database returns the URL of a database with message-db in the schema message_store, which no
+// other test uses. It is a copy, since to install takes longer than a test does. It is dropped
+// when the test ends; the role message_store is the server's, and stays.
 func Database(t testing.TB) string {
 	t.Helper()
-	database := pgtest.Database(t)
-	name := parse(t, database).Database
-	original := template(t)
-	admin := connect(t, pgtest.URL(t))
-	defer admin.Close(t.Context())
-	run(t, admin, "drop database "+name)
-	run(t, admin, "create database "+name+" template "+original)
-	return database
-}
-
-// template returns the name of a database that others are copied from, since to install
-// takes longer than a test does. It is the server's, and stays.
-func template(t testing.TB) string {
-	t.Helper()
-	name := "dibs_message_db_" + strings.ReplaceAll(Newest, ".", "_")
-	admin := connect(t, pgtest.URL(t))
-	defer admin.Close(t.Context())
-	run(t, admin, "select pg_advisory_lock(hashtext('"+name+"'))")
-	var exists bool
-	if err := admin.QueryRow(t.Context(), "select exists (select from pg_database where datname = $1)", name).Scan(&exists); err != nil {
-		t.Fatal(err)
-	}
-	if !exists {
-		database := pgtest.Database(t)
-		Install(t, database, Newest)
-		run(t, admin, "alter database "+parse(t, database).Database+" rename to "+name)
-	}
-	return name
+	return pgtest.Copy(t, "message_db_"+strings.ReplaceAll(Newest, ".", "_"), func(url string) { Install(t, url, Newest) })
 }
 
 func parse(t testing.TB, database string) *pgx.ConnConfig {

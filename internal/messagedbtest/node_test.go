@@ -19,7 +19,6 @@ import (
 
 	"github.com/dibs-go/dibs/internal/messagedbtest"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/migrations"
 )
 
 // The client that is run, and the PostgreSQL client that it is over.
@@ -32,11 +31,7 @@ const (
 // what it does with message-db, to the letter of every error.
 func TestClientInNodeCannotTellOursFromMessageDB(t *testing.T) {
 	t.Parallel()
-	ours := pgtest.Database(t)
-	conn, err := pgx.Connect(t.Context(), ours)
-	require.NoError(t, err)
-	defer conn.Close(t.Context())
-	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	ours := pgtest.Migrated(t)
 
 	want := runInNode(t, messagedbtest.Database(t))
 	got := runInNode(t, ours)

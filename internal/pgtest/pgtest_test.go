@@ -1,12 +1,16 @@
 package pgtest_test
 
 import (
+	"context"
+	"crypto/rand"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/migrations"
 )
 
 func TestPoolIsMigrated(t *testing.T) {
@@ -40,6 +44,53 @@ func TestSchemaIsOneTestsOwn(t *testing.T) {
 	})
 
 	require.Equal(t, 0, count(first))
+}
+
+func TestCopiesAreOfOneTemplateAndApart(t *testing.T) {
+	t.Parallel()
+	filled := 0
+	fill := func(url string) {
+		filled++
+		execute(t, url, "create table thing as select 1 as n")
+	}
+	template := "of_" + strings.ToLower(rand.Text())
+	first, second := pgtest.Copy(t, template, fill), pgtest.Copy(t, template, fill)
+	t.Cleanup(func() { execute(t, pgtest.URL(t), "drop database dibs_test_"+template) })
+
+	execute(t, first, "update thing set n = 2")
+
+	require.Equal(t, 1, filled)
+	var n int
+	conn, err := pgx.Connect(t.Context(), second)
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	require.NoError(t, conn.QueryRow(t.Context(), "select n from thing").Scan(&n))
+	require.Equal(t, 1, n)
+}
+
+func TestMigratedDatabaseNeedsNoMigration(t *testing.T) {
+	t.Parallel()
+	conn, err := pgx.Connect(t.Context(), pgtest.Migrated(t))
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+
+	status, err := migrations.Status(t.Context(), conn, nil)
+
+	require.NoError(t, err)
+	require.NotEmpty(t, status)
+	for _, m := range status {
+		require.True(t, m.Applied, m.Name)
+	}
+}
+
+func execute(t *testing.T, url, statement string) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	conn, err := pgx.Connect(ctx, url)
+	require.NoError(t, err)
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, statement)
+	require.NoError(t, err)
 }
 
 func TestDatabaseIsDroppedThoughSomebodyIsConnected(t *testing.T) {
