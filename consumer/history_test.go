@@ -106,6 +106,8 @@ func (r *replaced) Find(ctx context.Context, stream messagestore.StreamName, ids
 	return r.driver().Find(ctx, stream, ids)
 }
 
+func (r *replaced) Now(ctx context.Context) (time.Time, error) { return r.driver().Now(ctx) }
+
 func (r *replaced) Heads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
 	return r.driver().Heads(ctx, categories)
 }

@@ -58,6 +58,12 @@ type Driver interface {
 	// was not and will not be written. In a transaction of the caller's that holds
 	// once it is committed.
 	Find(ctx context.Context, stream StreamName, ids []uuid.UUID) ([]*Message, error)
+
+	// Now returns the time of the clock that stamps messages: the database server's,
+	// or the process's where the database has no clock of its own. All processes on one
+	// store read one clock. In a transaction too it is the time of the call, not that of
+	// the transaction's beginning.
+	Now(ctx context.Context) (time.Time, error)
 }
 
 // An AtomicDriver can write to several streams in one atomic step.
@@ -274,7 +280,7 @@ const (
 	// MaxFilterTypes bounds the types of a [Filter].
 	MaxFilterTypes = 100
 
-	// MaxWriteStreams bounds the streams of one [AtomicStore.WriteStreams].
+	// MaxWriteStreams bounds the streams of one [Store.WriteStreams].
 	MaxWriteStreams = 100
 )
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -63,6 +64,11 @@ func (d untouched) Version(context.Context, messagestore.StreamName) (messagesto
 func (d untouched) Find(context.Context, messagestore.StreamName, []uuid.UUID) ([]*messagestore.Message, error) {
 	d.called()
 	return nil, nil
+}
+
+func (d untouched) Now(context.Context) (time.Time, error) {
+	d.called()
+	return time.Time{}, nil
 }
 
 func untouchedStore(t *testing.T) *messagestore.Store {

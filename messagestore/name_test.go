@@ -129,9 +129,7 @@ func TestHostileStreamNamesAreRefused(t *testing.T) {
 			require.Nil(t, m)
 			refused(err)
 		}
-		atomic, err := store.Atomic()
-		require.NoError(t, err)
-		_, err = atomic.WriteStreams(t.Context(), messagestore.StreamWrite{Stream: stream, Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{}}})
+		_, err = store.WriteStreams(t.Context(), messagestore.StreamWrite{Stream: stream, Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{}}})
 		refused(err)
 	}
 }

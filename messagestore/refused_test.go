@@ -288,16 +288,14 @@ func TestMetadataMayNameStreamsOfOtherClients(t *testing.T) {
 
 func TestHostileVersionsAreRefused(t *testing.T) {
 	store := untouchedStore(t)
-	atomic, err := store.Atomic()
-	require.NoError(t, err)
 	const rule = "it is a position from 0, NoStream (-1) or AnyVersion (-2)"
 	for expected, value := range map[messagestore.Version]string{-3: "-3", math.MinInt64: "-9223372036854775808"} {
 		_, err := store.Write(t.Context(), stream, expected, opened{})
 		requireInvalid(t, err, messagestore.ErrInvalidExpectedVersion, "expected version", value, rule)
-		_, err = atomic.WriteStreams(t.Context(), messagestore.StreamWrite{Stream: stream, Expected: expected, Bodies: []messagestore.Body{opened{}}})
+		_, err = store.WriteStreams(t.Context(), messagestore.StreamWrite{Stream: stream, Expected: expected, Bodies: []messagestore.Body{opened{}}})
 		requireInvalid(t, err, messagestore.ErrInvalidExpectedVersion, "expected version", value, rule)
 	}
-	_, err = atomic.WriteStreams(t.Context(),
+	_, err := store.WriteStreams(t.Context(),
 		messagestore.StreamWrite{Stream: "account-2", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{}}},
 		messagestore.StreamWrite{Stream: stream, Expected: messagestore.AnyVersion})
 	requireInvalid(t, err, messagestore.ErrInvalidExpectedVersion, "expected version", `"any version"`, "a write without messages checks a version, so it names one")
@@ -397,8 +395,7 @@ func TestBatchWithOneBadMessageIsRefusedWholeWithItsIndex(t *testing.T) {
 }
 
 func TestHostileBatchesOfStreamsAreRefused(t *testing.T) {
-	atomic, err := untouchedStore(t).Atomic()
-	require.NoError(t, err)
+	store := untouchedStore(t)
 	one := []messagestore.Body{opened{}}
 	half := make([]messagestore.Body, 501)
 	for i := range half {
@@ -425,7 +422,7 @@ func TestHostileBatchesOfStreamsAreRefused(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := atomic.WriteStreams(t.Context(), test.writes...)
+			_, err := store.WriteStreams(t.Context(), test.writes...)
 			requireInvalid(t, err, test.kind, test.field, test.value, test.rule)
 		})
 	}

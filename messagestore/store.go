@@ -9,6 +9,7 @@ import (
 	"iter"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
@@ -367,51 +368,59 @@ func (s *Store) Version(ctx context.Context, stream StreamName) (Version, error)
 	return 0, fmt.Errorf("read version of %s: %w", quoteName(stream), err)
 }
 
-// Atomic returns the store as one that writes to several streams at once, or
-// [ErrNotSupported] if its driver cannot.
-func (s *Store) Atomic() (*AtomicStore, error) {
-	driver, ok := s.driver.(AtomicDriver)
-	if !ok {
-		return nil, fmt.Errorf("write several streams at once: %w", ErrNotSupported)
+// Now returns the time of the store's clock, in UTC and microseconds: the clock that
+// stamps the messages. See [Driver].
+func (s *Store) Now(ctx context.Context) (time.Time, error) {
+	now, err := s.driver.Now(ctx)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the store's clock: %w", err)
 	}
-	return &AtomicStore{Store: s, driver: driver}, nil
+	return now.UTC().Truncate(time.Microsecond), nil
 }
 
-// An AtomicStore is a [Store] whose driver can write to several streams in one
-// atomic step. What needs that asks for one, and so says it in its types.
-type AtomicStore struct {
-	*Store
-	driver AtomicDriver
-}
-
-// A StreamWrite is what [AtomicStore.WriteStreams] writes to one stream. Without
-// bodies it is only a check that the stream is at the expected version, which
-// then may not be [AnyVersion].
+// A StreamWrite is what [Store.WriteStreams] writes to one stream. Without bodies it
+// only checks that the stream is at the expected version, which then may not be
+// [AnyVersion].
 type StreamWrite struct {
 	Stream   StreamName
 	Expected Version
 	Bodies   []Body
 }
 
-// WriteStreams is [Store.Write] for up to [MaxWriteStreams] streams, each named
-// once, at its own expected version: all of it is written or nothing. At least
-// one has bodies. Of several conflicts the error tells the first in the order
-// given.
-func (s *AtomicStore) WriteStreams(ctx context.Context, writes ...StreamWrite) ([]Written, error) {
+// To returns the write of bodies to stream at the expected version.
+func To(stream StreamName, expected Version, bodies ...Body) StreamWrite {
+	return StreamWrite{Stream: stream, Expected: expected, Bodies: bodies}
+}
+
+// WriteStreams is [Store.Write] for up to [MaxWriteStreams] streams, each named once
+// and at its own expected version: all of it is written, or nothing. At least one
+// stream has bodies. Of several conflicts the error names the first in the order given.
+// The error matches [ErrNotSupported] if the driver cannot write several streams at
+// once.
+func (s *Store) WriteStreams(ctx context.Context, writes ...StreamWrite) ([]Written, error) {
+	driver, ok := s.driver.(AtomicDriver)
+	if !ok {
+		return nil, fmt.Errorf("write streams: %w", ErrNotSupported)
+	}
 	appends, err := encodeAll(writes)
 	if err != nil {
 		return nil, fmt.Errorf("write streams: %w", err)
 	}
-	written, err := settle(ctx, s.Store, appends, func(ctx context.Context) ([]Written, error) {
-		return s.driver.AppendAll(ctx, appends)
+	written, err := settle(ctx, s, appends, func(ctx context.Context) ([]Written, error) {
+		return driver.AppendAll(ctx, appends)
 	})
 	if err != nil {
-		if conflict, ok := errors.AsType[*VersionConflictError](err); ok {
-			return nil, fmt.Errorf("write streams: %s: %w", quoteName(conflict.Stream), err)
-		}
-		return nil, fmt.Errorf("write streams: %w", err)
+		return nil, streamsError("write streams", err)
 	}
 	return written, nil
+}
+
+// streamsError says what was done and, of a conflict, in which stream.
+func streamsError(doing string, err error) error {
+	if conflict, ok := errors.AsType[*VersionConflictError](err); ok {
+		return fmt.Errorf("%s: %s: %w", doing, quoteName(conflict.Stream), err)
+	}
+	return fmt.Errorf("%s: %w", doing, err)
 }
 
 func encodeAll(writes []StreamWrite) ([]Append, error) {

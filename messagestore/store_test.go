@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
@@ -190,10 +192,8 @@ func TestOutcomeIsUnknownAtOnceWhenTheContextIsDone(t *testing.T) {
 func TestLostWriteOfSeveralStreamsIsFoundWhole(t *testing.T) {
 	for _, happened := range []bool{true, false} {
 		driver, store := script(step{happened, errLost}, step{true, nil})
-		atomic, err := store.Atomic()
-		require.NoError(t, err)
 
-		written, err := atomic.WriteStreams(t.Context(),
+		written, err := store.WriteStreams(t.Context(),
 			messagestore.StreamWrite{Stream: "account-1", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{"a"}, opened{"b"}}},
 			messagestore.StreamWrite{Stream: "account-2", Expected: messagestore.NoStream},
 			messagestore.StreamWrite{Stream: "order-1", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{"c"}}})
@@ -283,9 +283,7 @@ func TestWatchRingsForWritesToItsCategory(t *testing.T) {
 
 	stop()
 	stop()
-	atomic, err := store.Atomic()
-	require.NoError(t, err)
-	_, err = atomic.WriteStreams(t.Context(),
+	_, err = store.WriteStreams(t.Context(),
 		messagestore.StreamWrite{Stream: "account-2", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{}}},
 		messagestore.StreamWrite{Stream: "order-2", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{}}})
 	require.NoError(t, err)
@@ -323,8 +321,32 @@ func TestReadingStopsWhenTheReaderDoes(t *testing.T) {
 	require.EqualError(t, errs[2], "read category account: context canceled")
 }
 
+func TestToIsAStreamWrite(t *testing.T) {
+	require.Equal(t,
+		messagestore.StreamWrite{Stream: "account-1", Expected: 3, Bodies: []messagestore.Body{opened{"a"}, opened{"b"}}},
+		messagestore.To("account-1", 3, opened{"a"}, opened{"b"}))
+}
+
+// The memory driver has the process's clock, and so a test the clock of its bubble.
+func TestNowIsTheTimeOfTheBubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := messagestore.New(memory.New(), nil)
+		before, err := store.Now(t.Context())
+		require.NoError(t, err)
+
+		time.Sleep(time.Hour)
+
+		after, err := store.Now(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, time.Hour, after.Sub(before))
+	})
+}
+
 func TestSeveralStreamsNeedADriverThatCan(t *testing.T) {
-	_, err := messagestore.New(struct{ messagestore.Driver }{memory.New()}, nil).Atomic()
+	store := messagestore.New(struct{ messagestore.Driver }{memory.New()}, nil)
+
+	_, err := store.WriteStreams(t.Context(), messagestore.To("account-1", messagestore.NoStream, opened{}))
+
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 }
 
@@ -353,9 +375,7 @@ func TestErrorsOfTheDriverSayWhatWasDone(t *testing.T) {
 	for _, err := range store.ReadStream(ctx, stream, 0) {
 		require.EqualError(t, err, "read account-1: context canceled")
 	}
-	atomic, err := store.Atomic()
-	require.NoError(t, err)
-	_, err = atomic.WriteStreams(t.Context(), messagestore.StreamWrite{Stream: stream, Expected: 4, Bodies: []messagestore.Body{opened{}}})
+	_, err = store.WriteStreams(t.Context(), messagestore.StreamWrite{Stream: stream, Expected: 4, Bodies: []messagestore.Body{opened{}}})
 	require.EqualError(t, err, "write streams: account-1: version conflict: expected 4, found no stream")
 
 	id := uuid.MustParse("0199a7a0-0000-7000-8000-000000000001")

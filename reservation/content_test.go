@@ -132,7 +132,7 @@ func refusesContent[T messagestore.Body](t *testing.T, body T, content string) {
 	key := func(T) string { return "AAA" }
 	for name, f := range map[string]handler.Func[T]{
 		"copy": reservation.Copy(r, key, counting[T](new([]string))),
-		"inline": reservation.Inline(r, atomicStore(t, store), key, func(context.Context, handler.Message[T]) ([]messagestore.StreamWrite, error) {
+		"inline": reservation.Inline(r, key, func(context.Context, handler.Message[T]) ([]messagestore.StreamWrite, error) {
 			return nil, nil
 		}),
 		"initiate": reservation.Initiate(r, func(handler.Message[T]) (messagestore.StreamName, messagestore.Body) {

@@ -222,10 +222,9 @@ func TestAMissingPartIsAMistakeOfTheMux(t *testing.T) {
 		"copy without a handler":      reservation.Copy(r, Deposit.Key, nil),
 		"initiate without a reserver": reservation.Initiate(nil, func(handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) { return "", nil }),
 		"initiate without a start":    reservation.Initiate[Deposit](r, nil),
-		"inline without a reserver":   reservation.Inline(nil, atomicStore(t, newStore()), Deposit.Key, noWrites),
-		"inline without a store":      reservation.Inline(r, (*messagestore.AtomicStore)(nil), Deposit.Key, noWrites),
-		"inline without a key":        reservation.Inline(r, atomicStore(t, newStore()), nil, noWrites),
-		"inline without a decision":   reservation.Inline(r, atomicStore(t, newStore()), Deposit.Key, nil),
+		"inline without a reserver":   reservation.Inline(nil, Deposit.Key, noWrites),
+		"inline without a key":        reservation.Inline(r, nil, noWrites),
+		"inline without a decision":   reservation.Inline(r, Deposit.Key, nil),
 	} {
 		mux := handler.New()
 		handler.On(mux, f)

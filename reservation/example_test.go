@@ -94,11 +94,6 @@ func ExampleInitiate() {
 func ExampleInline() {
 	ctx := context.Background()
 	store := messagestore.New(memory.New(), nil)
-	atomic, err := store.Atomic()
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
 	once := reservation.New(store, "accounts", nil)
 	deposit := func(ctx context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 		account := messagestore.Category("account").Stream(m.Stream.CardinalID())
@@ -111,7 +106,7 @@ func ExampleInline() {
 	}
 
 	mux := handler.New()
-	handler.On(mux, reservation.Inline(once, atomic, Deposit.Key, deposit))
+	handler.On(mux, reservation.Inline(once, Deposit.Key, deposit))
 	issue(ctx, store, 3, Deposit{"AAA", 10})
 	issue(ctx, store, 1, Deposit{"BBB", 5})
 	consume(ctx, store, mux)

@@ -148,7 +148,7 @@ func TestAnEffectIsWrittenOnceForItsKey(t *testing.T) {
 		},
 		"inline": func(t *testing.T, store *messagestore.Store, r *reservation.Reserver) handler.Func[Deposit] {
 			t.Helper()
-			return reservation.Inline(r, atomicStore(t, store), Deposit.Key, depositing(store))
+			return reservation.Inline(r, Deposit.Key, depositing(store))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

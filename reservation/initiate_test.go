@@ -125,10 +125,3 @@ func TestAnAnswerThatIsNoneIsRefused(t *testing.T) {
 }
 
 var noWrites = func(context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) { return nil, nil }
-
-func atomicStore(t testing.TB, store *messagestore.Store) *messagestore.AtomicStore {
-	t.Helper()
-	atomic, err := store.Atomic()
-	require.NoError(t, err)
-	return atomic
-}

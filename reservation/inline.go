@@ -9,11 +9,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// An AtomicStore is what [Inline] needs of a [messagestore.AtomicStore].
-type AtomicStore interface {
-	WriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, error)
-}
-
 // attempts bounds how often Inline asks for a decision about one delivery.
 const attempts = 5
 
@@ -32,10 +27,10 @@ const attempts = 5
 // way, in either direction; with [Config.Category] only after they are done. The copies
 // of reservers with other names are passed over.
 func Inline[T messagestore.Body](
-	r *Reserver, atomic AtomicStore, key func(T) string,
+	r *Reserver, key func(T) string,
 	decide func(ctx context.Context, m handler.Message[T]) ([]messagestore.StreamWrite, error),
 ) handler.Func[T] {
-	if r == nil || isNil(atomic) || key == nil || decide == nil {
+	if r == nil || key == nil || decide == nil {
 		return nil // a mistake that the mux reports
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
@@ -50,7 +45,7 @@ func Inline[T messagestore.Body](
 			return fmt.Errorf("reserve for %s: %w", m, err)
 		}
 		c.body.Metadata.Local[handledProperty] = true
-		result, err := r.inline(ctx, atomic, c, func() ([]messagestore.StreamWrite, error) { return decide(ctx, m) })
+		result, err := r.inline(ctx, c, func() ([]messagestore.StreamWrite, error) { return decide(ctx, m) })
 		if err != nil {
 			return err
 		}
@@ -58,7 +53,7 @@ func Inline[T messagestore.Body](
 	}
 }
 
-func (r *Reserver) inline(ctx context.Context, atomic AtomicStore, c claim, decide func() ([]messagestore.StreamWrite, error)) (Result, error) {
+func (r *Reserver) inline(ctx context.Context, c claim, decide func() ([]messagestore.StreamWrite, error)) (Result, error) {
 	reserve := messagestore.StreamWrite{Stream: c.stream, Expected: messagestore.NoStream, Bodies: []messagestore.Body{c.body}}
 	for attempt := 1; ; attempt++ {
 		if result, taken, err := r.taken(ctx, c); taken || err != nil {
@@ -71,7 +66,7 @@ func (r *Reserver) inline(ctx context.Context, atomic AtomicStore, c claim, deci
 			}
 			return Result{}, err
 		}
-		written, err := atomic.WriteStreams(ctx, append([]messagestore.StreamWrite{reserve}, writes...)...)
+		written, err := r.store.WriteStreams(ctx, append([]messagestore.StreamWrite{reserve}, writes...)...)
 		if err == nil {
 			return r.won(ctx, c, written[0]), nil
 		}

@@ -30,7 +30,7 @@ func depositing(store *messagestore.Store) func(context.Context, handler.Message
 func inlining(t testing.TB, store *messagestore.Store, config *reservation.Config, decide func(context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error)) *handler.Mux {
 	t.Helper()
 	mux := handler.New()
-	handler.On(mux, reservation.Inline(newReserver(t, store, config), atomicStore(t, store), Deposit.Key, decide))
+	handler.On(mux, reservation.Inline(newReserver(t, store, config), Deposit.Key, decide))
 	return mux
 }
 

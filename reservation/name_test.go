@@ -32,7 +32,7 @@ func (p party) mux(t testing.TB, store *messagestore.Store) *handler.Mux {
 	r := named(t, store, p.reserver, nil)
 	mux := handler.New()
 	if p.inline {
-		handler.On(mux, reservation.Inline(r, atomicStore(t, store), Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+		handler.On(mux, reservation.Inline(r, Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 			return []messagestore.StreamWrite{{
 				Stream: p.effects(), Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{messagestore.Follow(m.Message, Deposited{m.Body.Amount})},
 			}}, nil

@@ -78,11 +78,9 @@ func TestAKeyStaysTakenWhateverIsRemoved(t *testing.T) {
 		"inline": {
 			func(t *testing.T, store *messagestore.Store, told *outcomes, _ messagestore.Category) *handler.Mux {
 				t.Helper()
-				atomic, err := store.Atomic()
-				require.NoError(t, err)
 				mux := handler.New()
 				r := named(t, store, "deposits", &reservation.Config{OnOutcome: told.on})
-				handler.On(mux, reservation.Inline(r, atomic, Deposit.Key, deposits(store)))
+				handler.On(mux, reservation.Inline(r, Deposit.Key, deposits(store)))
 				return mux
 			},
 			func(category messagestore.Category) messagestore.StreamName {

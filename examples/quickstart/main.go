@@ -48,7 +48,7 @@ func main() {
 	// Its receiver reserves the key and writes what it decides in one transaction: first write wins.
 	once := reservation.New(store, "accounts", nil)
 	mux := handler.New()
-	handler.On(mux, reservation.Inline(once, must(store.Atomic()), Deposit.Key,
+	handler.On(mux, reservation.Inline(once, Deposit.Key,
 		func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 			event := messagestore.Follow(m.Message, Deposited{m.Body.Amount})
 			return []messagestore.StreamWrite{{

@@ -75,6 +75,11 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 	return written, nil
 }
 
+// Now implements [messagestore.Driver] with the process's clock.
+func (d *Driver) Now(ctx context.Context) (time.Time, error) {
+	return time.Now(), ctx.Err()
+}
+
 // again returns what an earlier write with the same ids returned, or nil if there
 // was none.
 func (d *Driver) again(appends []messagestore.Append) ([]messagestore.Written, error) {

@@ -198,12 +198,9 @@ func write1(ctx context.Context, c *attempt, key string) []ended {
 
 func writeStreams(ctx context.Context, c *attempt, key string) []ended {
 	all := []messagestore.Append{messages(c, key+"a", messagestore.NoStream, 1), messages(c, key+"b", messagestore.NoStream, 2)}
-	store, err := messagestore.New(c.driver, nil).Atomic()
-	if err == nil {
-		_, err = store.WriteStreams(ctx,
-			messagestore.StreamWrite{Stream: all[0].Stream, Expected: messagestore.NoStream, Bodies: bodiesOf(all[0])},
-			messagestore.StreamWrite{Stream: all[1].Stream, Expected: messagestore.NoStream, Bodies: bodiesOf(all[1])})
-	}
+	_, err := messagestore.New(c.driver, nil).WriteStreams(ctx,
+		messagestore.To(all[0].Stream, messagestore.NoStream, bodiesOf(all[0])...),
+		messagestore.To(all[1].Stream, messagestore.NoStream, bodiesOf(all[1])...))
 	return []ended{{appends: all, err: err}}
 }
 

@@ -180,10 +180,8 @@ func TestAWriteThatIsRefusedDoesNotBringANameBack(t *testing.T) {
 	_, err := a.admin.Delete(t.Context(), erased, messagestore.AnyVersion, erase)
 	require.NoError(t, err)
 	a.fill(t, other, 1)
-	atomic, err := a.Atomic()
-	require.NoError(t, err)
 
-	_, err = atomic.WriteStreams(t.Context(),
+	_, err = a.WriteStreams(t.Context(),
 		messagestore.StreamWrite{Stream: erased, Expected: 1, Bodies: []messagestore.Body{opened()}},
 		messagestore.StreamWrite{Stream: other, Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened()}})
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
@@ -196,7 +194,7 @@ func TestAWriteThatIsRefusedDoesNotBringANameBack(t *testing.T) {
 	require.NoError(t, a.pool.QueryRow(t.Context(), "select count(*) from dibs.messages where stream_name = $1", string(erased)).Scan(&rows))
 	require.Zero(t, rows)
 
-	_, err = atomic.WriteStreams(t.Context(),
+	_, err = a.WriteStreams(t.Context(),
 		messagestore.StreamWrite{Stream: erased, Expected: 1}, // only a check
 		messagestore.StreamWrite{Stream: other, Expected: 1, Bodies: []messagestore.Body{opened()}})
 	require.NoError(t, err)

@@ -765,8 +765,7 @@ func TestWritersOfTwoCategoriesInOppositeOrderDoNotDeadlock(t *testing.T) {
 	const writers, rounds = 8, 25
 	pool := pgtest.Pool(t)
 	var log bytes.Buffer // to which a deadlock would be logged, and then tried again
-	store, err := messagestore.New(postgres.New(pool, &postgres.Config{Logger: zerolog.New(zerolog.SyncWriter(&log))}), nil).Atomic()
-	require.NoError(t, err)
+	store := messagestore.New(postgres.New(pool, &postgres.Config{Logger: zerolog.New(zerolog.SyncWriter(&log))}), nil)
 	var streams []messagestore.StreamName
 	for range 4 {
 		streams = append(streams, storetest.Category(t).Stream("1"))

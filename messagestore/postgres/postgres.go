@@ -29,7 +29,7 @@
 // category, so it had better be short. A transaction that writes to two
 // categories with two calls may deadlock with one that does so in the other order;
 // PostgreSQL then refuses one of them.
-// [messagestore.AtomicStore.WriteStreams] does not.
+// [messagestore.Store.WriteStreams] does not.
 //
 // Whether a transaction was committed is between the caller and the database: if
 // the connection is lost during COMMIT, nobody knows. [Driver.Find] on another

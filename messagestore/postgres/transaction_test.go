@@ -150,10 +150,9 @@ func TestCheckMeetsWhatTheTransactionCannotSee(t *testing.T) {
 	eachLevel(t, func(t *testing.T, _ pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
 		checked, written := storetest.Category(t).Stream("checked"), storetest.Category(t).Stream("written")
 		write(t, outside, checked, messagestore.NoStream, opened())
-		inside, err := messagestore.New(postgres.New(tx, nil), nil).Atomic()
-		require.NoError(t, err)
+		inside := messagestore.New(postgres.New(tx, nil), nil)
 
-		_, err = inside.WriteStreams(t.Context(),
+		_, err := inside.WriteStreams(t.Context(),
 			messagestore.StreamWrite{Stream: checked, Expected: messagestore.NoStream},
 			messagestore.StreamWrite{Stream: written, Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened()}})
 

@@ -132,6 +132,12 @@ func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids [
 	return found, nil
 }
 
+// Now implements [messagestore.Driver] with the process's clock: SQLite has none of its
+// own, and every process that has the file open is on the same machine.
+func (d *Driver) Now(ctx context.Context) (time.Time, error) {
+	return time.Now(), ctx.Err()
+}
+
 // Close lets the commit under way finish, refuses what still waits, with
 // [ErrClosed], and closes the file. Calls after it return ErrClosed. It may be
 // called more than once. Over a transaction it does nothing: what a driver was

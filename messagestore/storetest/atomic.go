@@ -27,16 +27,12 @@ func (f *fixture) streams() (b, a, c messagestore.StreamName) {
 	return f.category.WithType("b").Stream("1"), f.category.WithType("a").Stream("1"), f.category.WithType("c").Stream("1")
 }
 
-func to(stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) messagestore.StreamWrite {
-	return messagestore.StreamWrite{Stream: stream, Expected: expected, Bodies: bodies}
-}
-
 func allIsWritten(t *testing.T, f *fixture) {
 	b, a, c := f.streams()
 	f.fill(t, a, 2)
 
-	written, err := f.atomic.WriteStreams(t.Context(),
-		to(b, messagestore.NoStream, opened(2)...), to(a, 1, opened(1)...), to(c, messagestore.AnyVersion, opened(3)...), to(f.stream(), messagestore.NoStream, opened(1)...))
+	written, err := f.store.WriteStreams(t.Context(),
+		messagestore.To(b, messagestore.NoStream, opened(2)...), messagestore.To(a, 1, opened(1)...), messagestore.To(c, messagestore.AnyVersion, opened(3)...), messagestore.To(f.stream(), messagestore.NoStream, opened(1)...))
 
 	require.NoError(t, err)
 	require.Len(t, written, 4)
@@ -60,10 +56,10 @@ func oneConflictLeavesAllUnwritten(t *testing.T, f *fixture) {
 	b, a, c := f.streams()
 	f.fill(t, c, 1)
 	writes := []messagestore.StreamWrite{
-		to(b, messagestore.NoStream, opened(1)...), to(a, messagestore.AnyVersion, opened(2)...), to(c, messagestore.NoStream, opened(1)...),
+		messagestore.To(b, messagestore.NoStream, opened(1)...), messagestore.To(a, messagestore.AnyVersion, opened(2)...), messagestore.To(c, messagestore.NoStream, opened(1)...),
 	}
 	for range writes {
-		_, err := f.atomic.WriteStreams(t.Context(), writes...)
+		_, err := f.store.WriteStreams(t.Context(), writes...)
 		require.Equal(t, messagestore.VersionConflictError{Stream: c, Expected: messagestore.NoStream, Actual: 0}, conflict(t, err))
 		require.Empty(t, f.read(t, a))
 		require.Empty(t, f.read(t, b))
@@ -76,10 +72,10 @@ func firstConflictDecides(t *testing.T, f *fixture) {
 	b, a, c := f.streams()
 	f.fill(t, a, 1)
 	f.fill(t, c, 3)
-	writes := []messagestore.StreamWrite{to(b, 5, opened(1)...), to(a, messagestore.NoStream), to(c, 0, opened(1)...)}
+	writes := []messagestore.StreamWrite{messagestore.To(b, 5, opened(1)...), messagestore.To(a, messagestore.NoStream), messagestore.To(c, 0, opened(1)...)}
 	actual := map[messagestore.StreamName]messagestore.Version{b: messagestore.NoStream, a: 0, c: 2}
 	for range writes {
-		_, err := f.atomic.WriteStreams(t.Context(), writes...)
+		_, err := f.store.WriteStreams(t.Context(), writes...)
 
 		first := writes[0]
 		require.Equal(t, messagestore.VersionConflictError{Stream: first.Stream, Expected: first.Expected, Actual: actual[first.Stream]}, conflict(t, err))
@@ -91,7 +87,7 @@ func checksWriteNothing(t *testing.T, f *fixture) {
 	b, a, c := f.streams()
 	f.fill(t, a, 2)
 
-	written, err := f.atomic.WriteStreams(t.Context(), to(a, 1), to(b, messagestore.NoStream), to(c, messagestore.NoStream, opened(1)...))
+	written, err := f.store.WriteStreams(t.Context(), messagestore.To(a, 1), messagestore.To(b, messagestore.NoStream), messagestore.To(c, messagestore.NoStream, opened(1)...))
 
 	require.NoError(t, err)
 	require.Equal(t, messagestore.Written{Stream: a, Version: 1}, written[0])
@@ -106,7 +102,7 @@ func failedCheckRefuses(t *testing.T, f *fixture) {
 	b, a, _ := f.streams()
 	f.fill(t, a, 2)
 	for _, wrong := range wrongVersions(2) {
-		_, err := f.atomic.WriteStreams(t.Context(), to(b, messagestore.NoStream, opened(1)...), to(a, wrong))
+		_, err := f.store.WriteStreams(t.Context(), messagestore.To(b, messagestore.NoStream, opened(1)...), messagestore.To(a, wrong))
 		require.Equal(t, messagestore.VersionConflictError{Stream: a, Expected: wrong, Actual: 1}, conflict(t, err))
 	}
 	require.Empty(t, f.read(t, b))
@@ -116,14 +112,14 @@ func sameAtomicWriteAgain(t *testing.T, f *fixture) {
 	b, a, c := f.streams()
 	f.fill(t, a, 1)
 	m, n, o := raw("Opened", `{"name":"m"}`), raw("Opened", `{"name":"n"}`), raw("Opened", `{"name":"o"}`)
-	first, err := f.atomic.WriteStreams(t.Context(), to(b, messagestore.NoStream, m, n), to(a, 0, o), to(c, messagestore.NoStream))
+	first, err := f.store.WriteStreams(t.Context(), messagestore.To(b, messagestore.NoStream, m, n), messagestore.To(a, 0, o), messagestore.To(c, messagestore.NoStream))
 	require.NoError(t, err)
 	f.fill(t, a, 2)
 	f.fill(t, b, 1)
 	f.fill(t, c, 1) // what was checked has changed, and need not be as it was
 
 	for _, expected := range anyExpectation {
-		again, err := f.atomic.WriteStreams(t.Context(), to(b, expected, m, n), to(a, messagestore.NoStream, o), to(c, messagestore.NoStream))
+		again, err := f.store.WriteStreams(t.Context(), messagestore.To(b, expected, m, n), messagestore.To(a, messagestore.NoStream, o), messagestore.To(c, messagestore.NoStream))
 		require.NoError(t, err)
 		for i := range 2 {
 			want := first[i]
@@ -142,12 +138,12 @@ func partWrittenBeforeConflicts(t *testing.T, f *fixture) {
 	f.write(t, b, messagestore.NoStream, n)
 
 	for _, writes := range [][]messagestore.StreamWrite{
-		{to(c, messagestore.NoStream, fresh), to(a, messagestore.AnyVersion, m)},
-		{to(a, messagestore.AnyVersion, m), to(c, messagestore.NoStream, fresh)},
-		{to(a, messagestore.AnyVersion, m), to(b, messagestore.AnyVersion, n, fresh)},
-		{to(a, messagestore.AnyVersion, n), to(b, messagestore.AnyVersion, m)}, // both are recorded, each in the other's stream
+		{messagestore.To(c, messagestore.NoStream, fresh), messagestore.To(a, messagestore.AnyVersion, m)},
+		{messagestore.To(a, messagestore.AnyVersion, m), messagestore.To(c, messagestore.NoStream, fresh)},
+		{messagestore.To(a, messagestore.AnyVersion, m), messagestore.To(b, messagestore.AnyVersion, n, fresh)},
+		{messagestore.To(a, messagestore.AnyVersion, n), messagestore.To(b, messagestore.AnyVersion, m)}, // both are recorded, each in the other's stream
 	} {
-		_, err := f.atomic.WriteStreams(t.Context(), writes...)
+		_, err := f.store.WriteStreams(t.Context(), writes...)
 		require.ErrorIs(t, err, messagestore.ErrIDConflict)
 	}
 	require.Len(t, f.read(t, a), 1)
@@ -163,9 +159,9 @@ func oppositeOrdersDoNotDeadlock(t *testing.T, f *fixture) {
 		for range each {
 			var writes []messagestore.StreamWrite
 			for _, stream := range orders[i%len(orders)] {
-				writes = append(writes, to(stream, messagestore.AnyVersion, opened(1)...))
+				writes = append(writes, messagestore.To(stream, messagestore.AnyVersion, opened(1)...))
 			}
-			if _, err := f.atomic.WriteStreams(t.Context(), writes...); err != nil {
+			if _, err := f.store.WriteStreams(t.Context(), writes...); err != nil {
 				return err
 			}
 		}
@@ -187,11 +183,11 @@ func oneInitialWriterWinsAll(t *testing.T, f *fixture) {
 		won := make([]bool, writers)
 		race(t, writers, func(i int) error {
 			body := Opened{Name: fmt.Sprint(i)}
-			writes := []messagestore.StreamWrite{to(one, messagestore.NoStream, body), to(two, messagestore.NoStream, body)}
+			writes := []messagestore.StreamWrite{messagestore.To(one, messagestore.NoStream, body), messagestore.To(two, messagestore.NoStream, body)}
 			if i%2 == 1 {
 				writes[0], writes[1] = writes[1], writes[0]
 			}
-			_, err := f.atomic.WriteStreams(t.Context(), writes...)
+			_, err := f.store.WriteStreams(t.Context(), writes...)
 			won[i] = err == nil
 			if errors.Is(err, messagestore.ErrVersionConflict) {
 				return nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -171,6 +172,7 @@ type driver struct {
 	categories   func(context.Context, string) ([]messagestore.Category, error)
 	count        func(context.Context, messagestore.CategoryQuery) (int64, error)
 	heads        func(context.Context, []messagestore.Category) ([]messagestore.GlobalPosition, error)
+	now          func(context.Context) (time.Time, error)
 }
 
 func (d *driver) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
@@ -220,6 +222,13 @@ func (d *driver) Find(ctx context.Context, stream messagestore.StreamName, ids [
 		return d.find(ctx, stream, ids)
 	}
 	return d.AtomicDriver.Find(ctx, stream, ids)
+}
+
+func (d *driver) Now(ctx context.Context) (time.Time, error) {
+	if d.now != nil {
+		return d.now(ctx)
+	}
+	return d.AtomicDriver.Now(ctx)
 }
 
 // sound is the driver's as a [messagestore.ReportDriver].

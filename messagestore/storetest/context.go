@@ -30,8 +30,8 @@ func cancelledContextWritesNothing(t *testing.T, f *fixture) {
 	_, err := f.store.Write(ctx, f.stream(), messagestore.NoStream, Opened{})
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown, "nothing was sent, so nothing is unknown")
-	if atomic, unable := f.store.Atomic(); unable == nil {
-		_, err = atomic.WriteStreams(ctx, messagestore.StreamWrite{Stream: f.stream(), Expected: messagestore.NoStream, Bodies: opened(1)})
+	if f.writesStreams() {
+		_, err = f.store.WriteStreams(ctx, messagestore.To(f.stream(), messagestore.NoStream, opened(1)...))
 		require.ErrorIs(t, err, context.Canceled)
 		require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	}
@@ -54,6 +54,8 @@ func cancelledContextReadsNothing(t *testing.T, f *fixture) {
 	_, err = f.driver.Version(ctx, f.stream())
 	require.ErrorIs(t, err, context.Canceled)
 	_, err = f.driver.Find(ctx, f.stream(), []uuid.UUID{uuid.New()})
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = f.driver.Now(ctx)
 	require.ErrorIs(t, err, context.Canceled)
 }
 

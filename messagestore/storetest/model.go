@@ -35,7 +35,7 @@ func anyHistoryIsAsTheModelHasIt(t *testing.T, f *fixture) {
 			"read category":  m.readCategory,
 			"last":           m.last,
 		}
-		if m.atomic != nil {
+		if m.atomic {
 			actions["write streams"] = m.writeStreams
 		}
 		t.Repeat(actions)
@@ -46,7 +46,7 @@ func anyHistoryIsAsTheModelHasIt(t *testing.T, f *fixture) {
 type model struct {
 	driver messagestore.Driver
 	store  *messagestore.Store
-	atomic *messagestore.AtomicStore
+	atomic bool // whether it can write several streams at once
 
 	names      []messagestore.StreamName
 	streams    map[messagestore.StreamName][]entry
@@ -71,11 +71,9 @@ func newModel(f *fixture) *model {
 	m := &model{
 		driver:     f.driver,
 		store:      f.store,
+		atomic:     f.writesStreams(),
 		streams:    map[messagestore.StreamName][]entry{},
 		categories: map[messagestore.Category][]entry{},
-	}
-	if atomic, err := f.store.Atomic(); err == nil {
-		m.atomic = atomic
 	}
 	c := freshCategory()
 	m.names = []messagestore.StreamName{c.Stream("1"), c.Stream("1", "x"), c.Stream("2"), c.WithType("command").Stream("1")}
@@ -147,7 +145,7 @@ func (m *model) settle(t *rapid.T, writes []messagestore.StreamWrite, result []m
 // do runs writes on the store.
 func (m *model) do(ctx context.Context, writes []messagestore.StreamWrite) ([]messagestore.Written, error) {
 	if len(writes) > 1 {
-		return m.atomic.WriteStreams(ctx, writes...)
+		return m.store.WriteStreams(ctx, writes...)
 	}
 	written, err := m.store.Write(ctx, writes[0].Stream, writes[0].Expected, writes[0].Bodies...)
 	return []messagestore.Written{written}, err
@@ -155,7 +153,7 @@ func (m *model) do(ctx context.Context, writes []messagestore.StreamWrite) ([]me
 
 func (m *model) write(t *rapid.T) {
 	stream := m.drawStream(t)
-	writes := []messagestore.StreamWrite{to(stream, m.drawExpected(t, stream), drawMessages(t, 1)...)}
+	writes := []messagestore.StreamWrite{messagestore.To(stream, m.drawExpected(t, stream), drawMessages(t, 1)...)}
 	result, err := m.do(t.Context(), writes)
 	m.settle(t, writes, result, err)
 }
@@ -171,7 +169,7 @@ func (m *model) writeInitial(t *rapid.T) {
 		require.NoError(t, err)
 		require.True(t, written.Duplicate)
 		written.Duplicate = false
-		m.settle(t, []messagestore.StreamWrite{to(stream, messagestore.NoStream, message)}, []messagestore.Written{written}, nil)
+		m.settle(t, []messagestore.StreamWrite{messagestore.To(stream, messagestore.NoStream, message)}, []messagestore.Written{written}, nil)
 	}
 }
 
@@ -183,7 +181,7 @@ func (m *model) writeStreams(t *rapid.T) {
 		if i > 0 {
 			least = 0 // a check
 		}
-		w := to(stream, m.drawExpected(t, stream), drawMessages(t, least)...)
+		w := messagestore.To(stream, m.drawExpected(t, stream), drawMessages(t, least)...)
 		if len(w.Bodies) == 0 && w.Expected == messagestore.AnyVersion {
 			w.Expected = m.version(stream)
 		}

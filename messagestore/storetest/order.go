@@ -90,9 +90,9 @@ func readerOfSeveralCategories(t *testing.T, f *fixture) {
 		var err error
 		switch n % 4 {
 		case 0:
-			_, err = f.atomic.WriteStreams(ctx, one, two)
+			_, err = f.store.WriteStreams(ctx, one, two)
 		case 1:
-			_, err = f.atomic.WriteStreams(ctx, two, one)
+			_, err = f.store.WriteStreams(ctx, two, one)
 		case 2:
 			_, err = f.store.Write(ctx, one.Stream, messagestore.AnyVersion, one.Bodies...)
 		case 3:

@@ -47,7 +47,7 @@ func (c *client) handle(ctx context.Context) error {
 	w.once = once
 	mux := handler.NewStrict()
 	if c.task.Inline {
-		handler.On(mux, reservation.Inline(once, c.store, Do.key, w.decide))
+		handler.On(mux, reservation.Inline(once, Do.key, w.decide))
 	} else {
 		handler.On(mux, reservation.Copy(once, Do.key, w.do))
 	}

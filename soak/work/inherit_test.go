@@ -18,8 +18,7 @@ func newRecorded(t *testing.T, dir, process string, driver messagestore.Driver) 
 	w, err := history.Create(dir, process)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.Close()) })
-	r, err := newRecorder(messagestore.New(driver, nil), driver, journal{w}, process)
-	require.NoError(t, err)
+	r := newRecorder(messagestore.New(driver, nil), driver, journal{w}, process)
 	return r
 }
 

@@ -21,19 +21,14 @@ const connectTimeout = 5 * time.Second
 // It is safe for concurrent use.
 type recorder struct {
 	*messagestore.Store
-	both    *messagestore.AtomicStore
 	driver  messagestore.Driver
 	history journal
 	process string
 	failed  *atomic.Bool // since somebody asked: a call, by no conflict
 }
 
-func newRecorder(store *messagestore.Store, driver messagestore.Driver, j journal, process string) (*recorder, error) {
-	both, err := store.Atomic()
-	if err != nil {
-		return nil, err
-	}
-	return &recorder{store, both, driver, j, process, &atomic.Bool{}}, nil
+func newRecorder(store *messagestore.Store, driver messagestore.Driver, j journal, process string) *recorder {
+	return &recorder{store, driver, j, process, &atomic.Bool{}}
 }
 
 // Write is messagestore.Store's.
@@ -52,7 +47,7 @@ func (r *recorder) Write(ctx context.Context, stream messagestore.StreamName, ex
 	return written, r.end(op, history.Write, []messagestore.Written{written}, err)
 }
 
-// WriteStreams is messagestore.AtomicStore's.
+// WriteStreams is messagestore.Store's.
 func (r *recorder) WriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, error) {
 	for i := range writes {
 		writes[i].Bodies = identified(writes[i].Bodies)
@@ -62,7 +57,7 @@ func (r *recorder) WriteStreams(ctx context.Context, writes ...messagestore.Stre
 		return nil, err
 	}
 	ctx, lost := withLost(ctx)
-	written, err := r.both.WriteStreams(ctx, writes...)
+	written, err := r.Store.WriteStreams(ctx, writes...)
 	if err == nil && lost.Load() {
 		r.found(op, written, writes...)
 		return written, nil

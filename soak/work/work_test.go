@@ -64,8 +64,7 @@ func TestAnAnswerThatWasLostIsNoAnswerInTheHistory(t *testing.T) {
 	w, err := history.Create(dir, "writer-1")
 	require.NoError(t, err)
 	driver := lossy{memory.New()}
-	r, err := newRecorder(messagestore.New(driver, nil), driver, journal{w}, "writer-1")
-	require.NoError(t, err)
+	r := newRecorder(messagestore.New(driver, nil), driver, journal{w}, "writer-1")
 
 	_, err = r.Write(t.Context(), "account0-1", messagestore.NoStream, messagestore.Raw{Type: "Happened", Data: []byte(`{"value":5}`)})
 	require.NoError(t, err)

@@ -1,0 +1,22 @@
+package postgres
+
+import (
+	"context"
+	_ "embed"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// nowSQL names nothing of the schema.
+//
+//go:embed sql/now.sql
+var nowSQL string
+
+// Now implements [messagestore.Driver] with the server's clock_timestamp(), which stamps
+// messages too.
+func (d *Driver) Now(ctx context.Context) (time.Time, error) {
+	var micros int64
+	err := d.query(ctx, nowSQL, nil, func(rows pgx.Rows) error { return rows.Scan(&micros) })
+	return time.UnixMicro(micros).UTC(), err
+}
