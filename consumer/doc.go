@@ -43,9 +43,9 @@
 // with a [*MessageError], or parks the message and goes on. An error with a method
 // Park() bool that returns true is parked at once, whatever the policy.
 //
-// The consumer passes no message over in silence. What the handler returns nil for is
-// handled, though: a message of a type that a handler.Mux has nothing for is passed
-// over by the mux and counted (Mux.Unknown). The mux of handler.NewStrict refuses it.
+// The consumer passes no message over in silence. A message is handled when the handler
+// returns nil for it. A handler.Mux returns an error for a type that it does not know,
+// unless Mux.IgnoreUnknown has it pass such messages over and count them.
 //
 // A parked message gives up its place: by the time [Consumer.Redrive] hands it over
 // again, later ones of its stream are handled. A handler that knows old messages by a

@@ -58,7 +58,7 @@ func TestATombstoneIsPassedWithoutTheHandler(t *testing.T) {
 		r := newRemovals(t)
 		var handled []string
 		var mu sync.Mutex
-		mux := handler.NewStrict() // it knows no tombstone
+		mux := handler.New() // it knows no tombstone
 		handler.On(mux, func(_ context.Context, m handler.Message[Deposited]) error {
 			mu.Lock()
 			defer mu.Unlock()

@@ -12,32 +12,31 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Message is a recorded message together with its decoded body.
+// A Message is a stored message together with its decoded body.
 type Message[T messagestore.Body] struct {
 	Body T
 	*messagestore.Message
 }
 
-// A Func handles messages of one type. It may be given a message more than once,
-// and from several goroutines at once, though never those of one stream.
+// A Func handles messages of one type. A message may be delivered to it more than once.
+// It is called from several goroutines at once, though never for messages of one stream.
 type Func[T messagestore.Body] func(ctx context.Context, m Message[T]) error
 
-// A HandlerFunc handles a recorded message of any type. [Mux.Handle] is one.
+// A HandlerFunc handles a stored message of any type. [Mux.Handle] is one.
 type HandlerFunc func(ctx context.Context, m *messagestore.Message) error //nolint:revive // the name that users of net/http look for
 
-// A Mux hands each message to the function registered for its type. A message
-// of another type is passed over and counted, or refused if the mux is strict.
+// A Mux passes each message to the function registered for its type. A message of another
+// type is an error, unless [Mux.IgnoreUnknown] was called.
 //
-// Register before use. Handle, Unknown, Types and Validate are safe for concurrent
-// use.
+// Register before use. Handle, Ignored, Types and Validate are safe for concurrent use.
 type Mux struct {
-	strict  bool
-	unknown atomic.Int64
+	ignored atomic.Int64
 
 	mu         sync.Mutex
 	routes     map[string]HandlerFunc // not written to once sealed
 	middleware []Middleware
 	mistakes   []error
+	ignore     bool
 	sealed     bool
 
 	seal  sync.Once
@@ -45,27 +44,31 @@ type Mux struct {
 	wrong atomic.Bool // there are mistakes
 }
 
-// New returns a mux with nothing registered that passes over the types it does
-// not know, as a reader of a category that others write to has to.
+// New returns a mux with nothing registered. A message of a type that has no function is
+// an error that matches [ErrUnknownType]: in a category of a service's own commands it
+// comes from a sender that is ahead, and passing it over would lose it.
 func New() *Mux {
 	return &Mux{routes: map[string]HandlerFunc{}}
 }
 
-// NewStrict returns a mux with nothing registered for which a type that it does
-// not know is an error that matches [ErrUnknownType].
-func NewStrict() *Mux {
-	mux := New()
-	mux.strict = true
-	return mux
+// IgnoreUnknown has the mux pass over messages of types that have no function, and count
+// them: for a service that follows another's events.
+func (mux *Mux) IgnoreUnknown() {
+	mux.mu.Lock()
+	defer mux.mu.Unlock()
+	if mux.sealed {
+		mux.mistake(invalid("unknown types", "they are ignored only after a message has been handled"))
+		return
+	}
+	mux.ignore = true
 }
 
 // On registers f for the messages of type T.
 //
-// These are mistakes, which [Mux.Validate] and [Mux.Handle] return: a type that
-// is registered already, a name that no message type can have, a T that cannot
-// tell its type from its zero value (an interface, or a pointer whose MessageType
-// looks at what it points to), an f that is nil, and registering once a message
-// has been handled.
+// [Mux.Validate] and [Mux.Handle] return these mistakes: a type that is registered already,
+// a name that no message type can have, a T whose zero value does not know its type (an
+// interface, or a pointer whose MessageType looks into its target), an f that is nil,
+// and a registration after the first message.
 func On[T messagestore.Body](mux *Mux, f Func[T]) {
 	goType := reflect.TypeFor[T]().String()
 	name, err := messagestore.TypeOf[T]()
@@ -99,8 +102,8 @@ func (mux *Mux) mistake(err error) {
 	mux.wrong.Store(true)
 }
 
-// Validate returns the mistakes made in registering, or that nothing is
-// registered at all. Each matches [ErrInvalidRegistration].
+// Validate returns the mistakes made in registering, or that nothing is registered at
+// all. Each is a [*messagestore.InvalidError].
 func (mux *Mux) Validate() error {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
@@ -110,8 +113,8 @@ func (mux *Mux) Validate() error {
 	return errors.Join(mux.mistakes...)
 }
 
-// Types returns the registered types, sorted. A consumer that filters by them
-// does not read what nobody handles, and does not count it either.
+// Types returns the registered types, sorted. A consumer whose filter has them reads no
+// message of another type, and does not count it either.
 func (mux *Mux) Types() []string {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
@@ -123,26 +126,27 @@ func (mux *Mux) Types() []string {
 	return types
 }
 
-// Unknown returns how many messages had a type that nothing is registered for.
-func (mux *Mux) Unknown() int64 { return mux.unknown.Load() }
+// Ignored returns how many messages were passed over since [Mux.IgnoreUnknown], because
+// no function is registered for their type.
+func (mux *Mux) Ignored() int64 { return mux.ignored.Load() }
 
-// Handle hands m to the function for its type, if there is one, through the
-// middleware. The first call ends registration.
+// Handle calls the function for the type of m, through the middleware. The first call ends
+// registration.
 //
-// The error names the message. It matches what the function returned;
-// [*PanicError] if it panicked; [*DecodeError] if the body does not fit T;
-// [ErrUnknownType] if the mux is strict; [ErrInvalidRegistration] if the mux is
-// not valid.
+// The error names the message. It wraps the function's error, or is a [*DecodeError] if the
+// body does not fit T, or matches [ErrUnknownType] if no function is registered for the
+// type; a mux with mistakes returns them for every message. A panic of a function is not
+// recovered here; a consumer recovers it.
 func (mux *Mux) Handle(ctx context.Context, m *messagestore.Message) error {
 	mux.seal.Do(mux.build)
 	if mux.wrong.Load() {
 		return fmt.Errorf("handle %s: %w", m, mux.Validate())
 	}
 	if mux.routes[m.Type] == nil {
-		mux.unknown.Add(1)
-		if mux.strict {
+		if !mux.ignore {
 			return fmt.Errorf("handle %s: %w", m, ErrUnknownType)
 		}
+		mux.ignored.Add(1)
 		return nil
 	}
 	if err := mux.chain(ctx, m); err != nil {
@@ -159,9 +163,9 @@ func (mux *Mux) build() {
 	if len(mux.routes) == 0 {
 		mux.wrong.Store(true)
 	}
-	chain := guard(func(ctx context.Context, m *messagestore.Message) error {
+	chain := func(ctx context.Context, m *messagestore.Message) error {
 		return mux.routes[m.Type](ctx, m)
-	})
+	}
 	for _, wrap := range slices.Backward(mux.middleware) {
 		next, err := wrapped(wrap, chain)
 		if err != nil {
@@ -170,5 +174,5 @@ func (mux *Mux) build() {
 		}
 		chain = next
 	}
-	mux.chain = guard(chain)
+	mux.chain = chain
 }

@@ -3,7 +3,6 @@ package handler
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -11,14 +10,12 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Middleware does something around the handling of every message that there is
-// a function for. A panic in the function has become an error by the time next
-// returns.
+// A Middleware wraps the handling of every message that has a function.
 type Middleware func(next HandlerFunc) HandlerFunc
 
 // Use puts middleware around all functions of the mux, whether registered before
-// or after. The first is the outermost. What [On] counts as a mistake about a
-// function is one about a middleware too.
+// or after. The first is the outermost. A nil middleware is a mistake, and so is one that
+// comes after the first message.
 func (mux *Mux) Use(middleware ...Middleware) {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
@@ -49,8 +46,8 @@ func Log(logger zerolog.Logger) Middleware {
 }
 
 // Timeout returns a middleware that ends a function's context after d, which is
-// more than 0. A function that does not heed its context is not stopped by it: a
-// message is never in the hands of two functions at once.
+// more than 0. A function that ignores its context goes on: a message is never in flight
+// twice at once.
 func Timeout(d time.Duration) Middleware {
 	return func(next HandlerFunc) HandlerFunc {
 		return func(ctx context.Context, m *messagestore.Message) error {
@@ -65,18 +62,6 @@ func Timeout(d time.Duration) Middleware {
 			}
 			return err
 		}
-	}
-}
-
-// guard returns f with a panic turned into a [*PanicError].
-func guard(f HandlerFunc) HandlerFunc {
-	return func(ctx context.Context, m *messagestore.Message) (err error) {
-		defer func() {
-			if value := recover(); value != nil {
-				err = &PanicError{Type: m.Type, Stream: m.Stream, Position: m.Position, Value: value, Stack: debug.Stack()}
-			}
-		}()
-		return f(ctx, m)
 	}
 }
 

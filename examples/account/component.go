@@ -48,9 +48,9 @@ func Handlers(store *messagestore.Store, config *Config) (*handler.Mux, error) {
 		return nil, fmt.Errorf("account: %w", err)
 	}
 	once := reservation.New(store, "accounts", &reservation.Config{Logger: c.config.Logger})
-	// Strict, because every command in the category is this component's: one that it
-	// does not know is from a sender that is ahead of it, and is not to be lost.
-	mux := handler.NewStrict()
+	// A command that the mux does not know stops the consumer: its sender is ahead of this
+	// component, and the command is not to be lost.
+	mux := handler.New()
 	handler.On(mux, c.open)
 	handler.On(mux, c.deposit)
 	handler.On(mux, reservation.Copy(once, Withdraw.Key, c.withdraw))

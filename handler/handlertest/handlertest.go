@@ -49,7 +49,7 @@ type Config struct {
 }
 
 // Message returns body as a handler gets it: encoded, recorded and decoded again.
-// What a store would refuse fails t.
+// A body that a store would refuse fails t.
 func Message[T messagestore.Body](t testing.TB, body T, config *Config) handler.Message[T] {
 	t.Helper()
 	recorded := Stored(t, body, config)
@@ -60,7 +60,7 @@ func Message[T messagestore.Body](t testing.TB, body T, config *Config) handler.
 	return handler.Message[T]{Body: decoded, Message: recorded}
 }
 
-// Stored returns body as a consumer gets it. What a store would refuse fails t.
+// Stored returns body as a consumer gets it. A body that a store would refuse fails t.
 func Stored(t testing.TB, body messagestore.Body, config *Config) *messagestore.Message {
 	t.Helper()
 	var c Config

@@ -45,7 +45,7 @@ func (c *client) handle(ctx context.Context) error {
 	w := c.newWatched()
 	once := reservation.New(c.store, c.task.Consumer, &reservation.Config{OnOutcome: w.outcome, Logger: c.log})
 	w.once = once
-	mux := handler.NewStrict()
+	mux := handler.New()
 	if c.task.Inline {
 		handler.On(mux, reservation.Inline(once, Do.key, w.decide))
 	} else {
