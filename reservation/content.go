@@ -13,27 +13,27 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// ErrEmptyContent is matched by the error for a body whose [Contenter] says that
-// nothing of it counts. It comes as a [*messagestore.InvalidError], which names the
+// ErrEmptyContent is matched by the error for a body whose [Contenter] returns empty
+// content. It comes as a [*messagestore.InvalidError], which names the
 // body's type.
 var ErrEmptyContent = errors.New("empty reservation content")
 
-// A Contenter is a body that says what of it counts when two commands with one key
-// are compared: everything but the time it was sent at, for instance. What counts
-// is encoded with encoding/json. A body without the method counts whole.
+// A Contenter is a body that chooses the content by which two commands with one key are
+// compared: everything but the time it was sent at, for instance. The content is encoded
+// with encoding/json. A body without the method is compared whole.
 //
 // Content that is encoded as null, {}, [] or "" is refused when it is reserved, with
 // an error that matches [ErrEmptyContent]: any two commands with one key would be
 // duplicates. A struct whose fields are not exported is such a content.
 //
-// To change what counts makes a command that is sent again after the change look
-// like another one: [KeyReused], which is parked and not lost.
+// After the choice is changed, a command that is sent again looks like another one:
+// [KeyReused], which is parked and not lost.
 type Contenter interface {
 	ReservationContent() any
 }
 
 // ContentKey returns a key that is computed from body: from its type, and its
-// content as JSON, or what of it counts (see [Contenter]). Equal commands have equal
+// content as JSON, or the part that its [Contenter] chooses. Equal commands have equal
 // keys. It is itself a function for [Copy] and [Inline]:
 //
 //	handler.On(mux, reservation.Copy(once, reservation.ContentKey[Deposit], accounts.deposit))
@@ -52,7 +52,7 @@ func ContentKey[T messagestore.Body](body T) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// A digest is what of a message is compared, as a hash.
+// A digest is a hash of the compared part of a message.
 type digest func(m *messagestore.Message) (string, error)
 
 // wholeDigest compares everything: the type, and the data as JSON.
@@ -64,7 +64,7 @@ func wholeDigest(m *messagestore.Message) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// digestOf compares what counts of a T.
+// digestOf compares the part that T chooses, or all of it.
 func digestOf[T messagestore.Body](m *messagestore.Message) (string, error) {
 	var none T
 	_, narrows := any(none).(Contenter)
@@ -122,9 +122,9 @@ func sumOf(messageType string, content any, narrowed bool) ([sha256.Size]byte, e
 	return sha256.Sum256(append(append([]byte(messageType), 0), canonical...)), nil
 }
 
-// DeriveID returns the id of what m leads to under the given name: the same for the
-// same message and name, for ever, and different for any others. What a handler
-// writes under such an id is written once, however often m is delivered:
+// DeriveID returns an id for a message that follows m, under the given name: the same for
+// the same message and name, for ever, and different for any others. A message with such
+// an id is written once, however often m is delivered:
 //
 //	_, err = store.Write(ctx, stream, version, messagestore.Follow(m.Message, messagestore.Envelope{
 //		ID:   reservation.DeriveID(m.Message, "deposited"),
@@ -134,7 +134,7 @@ func sumOf(messageType string, content any, narrowed bool) ([sha256.Size]byte, e
 // If the handler comes to another decision the second time, the write matches
 // [messagestore.ErrIDConflict]: the first decision stands.
 //
-// It is a version 7 id with the time of m's, or the time m was recorded at if its id
+// It is a version 7 id with the time of m's, or the time at which m was written if its id
 // has none, so that ids stay in about the order of time.
 func DeriveID(m *messagestore.Message, name string) uuid.UUID {
 	h := sha256.New()

@@ -12,7 +12,7 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
-// counting returns a handler that remembers what it handled.
+// counting returns a handler that adds each message to handled.
 func counting[T messagestore.Body](handled *[]string) handler.Func[T] {
 	return func(_ context.Context, m handler.Message[T]) error {
 		*handled = append(*handled, m.String())
@@ -109,9 +109,12 @@ func TestAKeyFunctionThatPanicsIsAnErrorThatNamesTheMessage(t *testing.T) {
 	mux := handler.New()
 	handler.On(mux, reservation.Copy(newReserver(t, store, nil), func(Deposit) string { panic("no key") }, counting[Deposit](new([]string))))
 
-	err := mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10}))
+	send(t, store, command, Deposit{"AAA", 10})
 
-	require.EqualError(t, err, "handle Deposit account:command-123@0: panic: no key")
+	err := catchUp(t, store, mux, &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1}})
+
+	require.ErrorContains(t, err, "Deposit account:command-123@0")
+	require.ErrorContains(t, err, "panic: no key")
 }
 
 func TestWhatDoesNotCountOfAPointerDoesNotMakeAKeyReused(t *testing.T) {
@@ -144,7 +147,7 @@ func TestWhatDoesNotCountDoesNotMakeAKeyReused(t *testing.T) {
 	require.Equal(t, []reservation.Outcome{reservation.Reserved, reservation.Duplicate, reservation.KeyReused}, told.all)
 }
 
-// What is not a copy is reserved, whatever it says of itself.
+// A message that is no copy is reserved, even if it has the properties of one.
 func TestAMarkAloneDoesNotMakeACopy(t *testing.T) {
 	t.Parallel()
 	mark := messagestore.Properties{"reservedKey": "AAA", "reservedDigest": "x"}

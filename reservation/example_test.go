@@ -27,7 +27,7 @@ type Deposited struct {
 
 func (Deposited) MessageType() string { return "Deposited" }
 
-// issue writes the command as often as its sender would who hears nothing back.
+// issue writes the command several times, as a sender does that gets no answer.
 func issue(ctx context.Context, store *messagestore.Store, times int, body messagestore.Body) {
 	for range times {
 		if _, err := store.Write(ctx, commands.Stream("123"), messagestore.AnyVersion, body); err != nil {
@@ -36,7 +36,7 @@ func issue(ctx context.Context, store *messagestore.Store, times int, body messa
 	}
 }
 
-// consume lets one consumer handle what is there.
+// consume has one consumer handle all commands.
 func consume(ctx context.Context, store *messagestore.Store, mux *handler.Mux) {
 	c, err := consumer.New(store, commands, "accounts", mux, nil)
 	if err != nil {

@@ -44,7 +44,7 @@ func onEachDriver(t *testing.T, test func(t *testing.T, driver messagestore.Atom
 
 // R1 and R2: for any number of concurrent, repeated and crashed attempts there is
 // exactly one message in a reservation's stream, at position 0, as soon as one
-// attempt was answered; and one of the commands has it, for all who ask.
+// attempt was answered; and each answer names the same command as the winner.
 func TestOneOfManyAttemptsReserves(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, driver messagestore.AtomicDriver) {
@@ -213,7 +213,7 @@ func deliver(store *messagestore.Store, mux *handler.Mux) error {
 	return nil
 }
 
-// R3, whatever a race does: each of two commands with one key and different content
+// R3, under any race: each of two commands with one key and different content
 // is handled or parked.
 func TestOfTwoDifferentCommandsWithOneKeyNoneIsLost(t *testing.T) {
 	t.Parallel()

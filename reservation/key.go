@@ -20,8 +20,8 @@ import (
 var ErrInvalidKey = errors.New("invalid idempotence key")
 
 // NewKey returns a key that nobody else has, for a sender whose commands have none
-// by nature. It is made once, when it is decided to send the command, and kept with
-// whatever may send it again.
+// by nature. It is made once, when the command is decided on, and kept wherever the
+// command may be sent again from.
 func NewKey() string { return uuid.Must(uuid.NewV7()).String() }
 
 func validateKey(key string) error {
@@ -86,8 +86,8 @@ func escape(key string) string {
 }
 
 // DecodeKey returns the key that part, the last part of a reservation stream's
-// identifier, stands for. It is not ok for what is no key, and for one that was too
-// long, of which only a hash is left.
+// identifier, stands for. It is not ok for a part that stands for no key, and for a key
+// that was too long, of which the name has only a hash.
 func DecodeKey(part string) (key string, ok bool) {
 	var b strings.Builder
 	for i := 0; i < len(part); i++ {

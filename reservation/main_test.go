@@ -46,7 +46,7 @@ func send(t testing.TB, store *messagestore.Store, stream messagestore.StreamNam
 	return m
 }
 
-// all returns what is in a stream.
+// all returns the messages of a stream.
 func all(t testing.TB, store *messagestore.Store, stream messagestore.StreamName) []*messagestore.Message {
 	t.Helper()
 	var found []*messagestore.Message
@@ -70,7 +70,7 @@ func isKeyReused(err error) bool {
 	return reused
 }
 
-// catchUp lets a new consumer of the account's commands handle what is there.
+// catchUp has a new consumer handle all of the account's commands.
 func catchUp(t testing.TB, store *messagestore.Store, mux *handler.Mux, config *consumer.Config) error {
 	t.Helper()
 	c, err := consumer.New(store, commands, "accounts", mux, config)
@@ -78,7 +78,7 @@ func catchUp(t testing.TB, store *messagestore.Store, mux *handler.Mux, config *
 	return c.CatchUp(t.Context())
 }
 
-// catchUpAll lets a consumer of each category handle what is there.
+// catchUpAll has a new consumer of each category handle all of its messages.
 func catchUpAll(t testing.TB, store *messagestore.Store, mux *handler.Mux, categories ...messagestore.Category) {
 	t.Helper()
 	for _, category := range categories {
@@ -88,7 +88,7 @@ func catchUpAll(t testing.TB, store *messagestore.Store, mux *handler.Mux, categ
 	}
 }
 
-// outcomes collects what OnOutcome is told.
+// outcomes collects the outcomes that OnOutcome is called with.
 type outcomes struct {
 	mu  sync.Mutex
 	all []reservation.Outcome
@@ -111,7 +111,7 @@ func (o *outcomes) count(outcome reservation.Outcome) (n int) {
 	return n
 }
 
-// What a faulty driver does with a write.
+// A fault is the fate of a write in a faulty driver.
 type fault int
 
 const (
@@ -127,8 +127,8 @@ var (
 	errLost    = errors.New("the connection was lost")
 )
 
-// A faulty driver has a fault for each write, as next says. What became of a write
-// that nobody knows about is not found out either.
+// A faulty driver has a fault for each write, chosen by next. It does not resolve a write
+// of unknown outcome.
 type faulty struct {
 	messagestore.AtomicDriver
 	next  func() fault
@@ -185,7 +185,7 @@ func (f *faulty) Find(context.Context, messagestore.StreamName, []uuid.UUID) ([]
 	return nil, errLost
 }
 
-// Transfer says what of it counts.
+// Transfer chooses its content.
 type Transfer struct {
 	To     string `json:"to"`
 	Amount int    `json:"amount"`
@@ -199,7 +199,7 @@ func (t Transfer) ReservationContent() any {
 	return t
 }
 
-// Remittance says what of it counts by its pointer.
+// Remittance chooses its content with a pointer receiver.
 type Remittance Transfer
 
 func (*Remittance) MessageType() string { return "Remittance" }

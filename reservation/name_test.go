@@ -234,7 +234,7 @@ func TestReservationsOfTwoNamesNeverMeet(t *testing.T) {
 	require.NotEqual(t, first.Stream, second.Stream)
 }
 
-// What only says that it is a copy for somebody else is a command.
+// A message with the properties of another reserver's copy, but elsewhere, is a command.
 func TestANameAloneDoesNotMakeACopyOfAnother(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

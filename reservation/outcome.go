@@ -37,7 +37,7 @@ func (o Outcome) String() string {
 	return fmt.Sprintf("outcome %d", int(o))
 }
 
-// A Result says who has a reservation.
+// A Result is the answer to an attempt to reserve, or to a look-up.
 type Result struct {
 	Outcome Outcome
 	Key     string // as it was given; of [Initiate], the started stream's identifier
@@ -48,20 +48,17 @@ type Result struct {
 	// is zero, for only the store knows it.
 	Winner *messagestore.Message
 
-	// Deleted says that the stream was deleted since. Winner is the tombstone then, which
-	// keeps what counted of the command as a hash.
+	// Deleted says that the stream was deleted since. Winner is then the tombstone, which
+	// keeps the digest of the command.
 	Deleted bool
 }
 
-var (
-	// ErrWinnerUnseen is matched by the error for a reservation that is taken by a
-	// message that cannot be read: in a transaction whose snapshot is older. Try
-	// again, in another transaction.
-	ErrWinnerUnseen = errors.New("the winner cannot be seen")
-)
+// ErrWinnerUnseen is matched by the error for a reservation whose winner the caller's
+// transaction cannot read, because its snapshot is older. Try again in another transaction.
+var ErrWinnerUnseen = errors.New("the winner cannot be seen")
 
-// A KeyReusedError says what a key was used for first. A consumer parks its message
-// at once, whatever its policy, because it is neither handled nor a duplicate.
+// A KeyReusedError names the command that has the key. A consumer parks the second command
+// at once, under every policy, because it is neither handled nor a duplicate.
 type KeyReusedError struct {
 	Key    string
 	Stream messagestore.StreamName

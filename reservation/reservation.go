@@ -22,7 +22,7 @@ const (
 	handledProperty = "reservedHandled" // true if Inline wrote the command's effect with it
 )
 
-// A Store is what reservations need of a [messagestore.Store].
+// A Store is the part of [messagestore.Store] that reservations use.
 type Store interface {
 	WriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, error)
 	Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error)
@@ -59,8 +59,8 @@ type Reserver struct {
 	wrong  error // the constructor's mistakes
 }
 
-// New returns a reserver that writes to store. Its name says what is reserved for; the
-// consumer's name is a good one. The key AAA of a command in account:command-123 is
+// New returns a reserver that writes to store. Its name stands for the purpose of its
+// reservations; the consumer's name is a good one. The key AAA of a command in account:command-123 is
 // reserved in account:command-123+name+AAA, so reservers with different names have each
 // key once. Two consumers of one category give their reservers different names. A name
 // has no dash, plus sign, colon, white space or hidden character.
@@ -99,7 +99,7 @@ func (r *Reserver) validate() error {
 }
 
 // nameRule returns the rule that a reserver's name breaks, or "". The name is one part
-// of an identifier, so that the parts on either side of it stay what they are.
+// of an identifier, and must not change the parts on either side of it.
 func nameRule(name string) string {
 	if name == "" {
 		return "it is empty: two consumers of one category could not tell their reservations apart"
@@ -265,8 +265,8 @@ func (r *Reserver) passesOver(m *messagestore.Message) bool {
 	return true
 }
 
-// isCopyIn reports whether m is a copy, of whatever name, that is reserved in the
-// given category, or in that of its command if none is given.
+// isCopyIn reports whether m is a copy, by a reserver of any name, in the given category,
+// or in that of its command if none is given.
 func isCopyIn(category messagestore.Category, m *messagestore.Message) bool {
 	local, cause := m.Metadata.Local, m.Metadata.CausationStream
 	part, name := local.Get(keyProperty), local.Get(nameProperty)
@@ -289,7 +289,7 @@ func (r *Reserver) initial(ctx context.Context, c claim) (Result, error) {
 	return r.won(ctx, c, written), nil
 }
 
-// refused finds out what a failed write means. A version conflict is an answer. So is an
+// refused returns the outcome of a write that failed. A version conflict is an answer. So is an
 // id that the first message of the stream has, with other content in fields that do not
 // count: the claim was made before. Every other failure is returned.
 func (r *Reserver) refused(ctx context.Context, c claim, failure error) (Result, error) {
@@ -312,7 +312,7 @@ func (r *Reserver) refused(ctx context.Context, c claim, failure error) (Result,
 }
 
 // first returns the first message of stream, or nil. A stream that was deleted begins
-// with its tombstone, at whatever position.
+// with its tombstone, at any position.
 func (r *Reserver) first(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
 	// This way it reads one message, however long the stream is.
 	for m, err := range r.store.ReadStreamBackwards(ctx, stream, 0) {
@@ -391,7 +391,7 @@ func (r *Reserver) tell(ctx context.Context, c claim, result Result) Result {
 	return result
 }
 
-// err returns what a handler returns: nothing for a reservation and a duplicate.
+// err returns the error of a handler: nil for a reservation and a duplicate.
 func (r Result) err() error {
 	if r.Outcome == KeyReused {
 		return &KeyReusedError{r.Key, r.Stream, r.Winner}

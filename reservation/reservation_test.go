@@ -389,7 +389,7 @@ func TestAWinnerThatCannotBeReadIsNoAnswer(t *testing.T) {
 	require.ErrorIs(t, err, errRefused)
 }
 
-// blind is a driver whose transaction does not see what the others wrote.
+// blind is a driver whose transaction does not see the writes of others.
 type blind struct{ messagestore.AtomicDriver }
 
 func (blind) ReadStream(context.Context, messagestore.StreamQuery) ([]*messagestore.Message, error) {

@@ -16,7 +16,7 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
-// A removal is what an administrator does with a stream, and others after that.
+// A removal is a step of an administrator on a stream, or of a writer after it.
 type removal func(t *testing.T, store *messagestore.Store, admin *postgres.Admin, stream messagestore.StreamName)
 
 func deleting(erase bool) removal {
@@ -51,8 +51,8 @@ var removals = map[string][]removal{
 	"erased, written to, and erased again": {deleting(true), writing, deleting(true), trimming},
 }
 
-// Whatever is removed of a reservation, its key stays taken, and a duplicate is told from
-// a key that is used for something else.
+// After any removal the key stays taken, and a duplicate is told from a key that is used
+// for another command.
 func TestAKeyStaysTakenWhateverIsRemoved(t *testing.T) {
 	t.Parallel()
 	deposits := func(store *messagestore.Store) func(context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
@@ -139,7 +139,7 @@ func TestAKeyStaysTakenWhateverIsRemoved(t *testing.T) {
 	}
 }
 
-// Who asks is told that it was deleted.
+// Lookup finds a deleted reservation, and its result says that it was deleted.
 func TestADeletedReservationIsLookedUp(t *testing.T) {
 	t.Parallel()
 	for _, erase := range []bool{false, true} {
@@ -163,8 +163,8 @@ func TestADeletedReservationIsLookedUp(t *testing.T) {
 	}
 }
 
-// A copy that another client made carries no digest, so nobody knows any more what was
-// asked for with its key: it is a duplicate, for what was done is not done again.
+// A copy that another client made carries no digest, so after its deletion nothing can be
+// compared: the next command is a duplicate, so that no effect happens twice.
 func TestADeletedCopyOfAnotherClientIsTakenForADuplicate(t *testing.T) {
 	t.Parallel()
 	for _, erase := range []bool{false, true} {

@@ -64,8 +64,8 @@ func TestAReservationIsMadeInTheCallersTransaction(t *testing.T) {
 	require.Len(t, all(t, store, command.With("accounts").With("AAA")), 1)
 }
 
-// R2: a snapshot that is older than the winner meets the conflict, but cannot show
-// who won, so that there is no answer.
+// R2: a snapshot that is older than the winner meets the conflict, but cannot show the
+// winner, so that there is no answer.
 func TestAWinnerOutsideOfTheSnapshotIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
