@@ -19,6 +19,7 @@ const module = "github.com/dibs-go/dibs"
 var imports = map[string][]string{
 	".":                      {},
 	"internal/steer":         {},
+	"internal/seeds":         {},
 	"internal/pgschema":      {},
 	"migrations":             {"internal/pgschema"},
 	"messagestore":           {},

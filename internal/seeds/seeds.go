@@ -1,0 +1,51 @@
+// Package seeds has inputs that several fuzz tests begin with.
+package seeds
+
+import "strings"
+
+// Names returns texts that name grammars and databases treat differently. Most begin with "cat-".
+func Names() []string {
+	return []string{
+		"-",
+		"cat-+x",                          // the cardinal id is empty
+		"cat-1\r\n",                       // a line end
+		"cat-1\u00a0",                     // a no-break space
+		"cat-\x00",                        // NUL
+		"cat-e\u0301",                     // a combining accent
+		"cat-\u202e1",                     // a bidirectional override
+		"\ufeffcat-1",                     // a byte order mark
+		"cat-\u0378",                      // unassigned
+		"cat-\uffff",                      // a noncharacter
+		"cat-\U000e0041",                  // an invisible tag
+		"cat-\xc0\x80",                    // UTF-8: overlong
+		"cat-\xed\xa0\x80",                // UTF-8: a surrogate
+		"cat-" + strings.Repeat("x", 251), // the longest stream name
+		"cat-" + strings.Repeat("x", 252), // one byte too long
+	}
+}
+
+// JSON returns texts that readers of JSON treat differently: objects with a member of the given name, and
+// a few texts that are none.
+func JSON(name string) []string {
+	member := `{"` + name + `":`
+	return []string{
+		member + `"` + "\u202e" + `"}`,   // a bidirectional override
+		member + `"` + "\xc0\x80" + `"}`, // UTF-8: overlong
+		member + `"\u0000"}`,             // NUL
+		member + `"\\u0000"}`,            // the text of an escape
+		member + `"\ud800"}`,             // a surrogate alone
+		member + `"\ud83d\ude00"}`,       // a pair of surrogates
+		member + `1e400}`,                // not a float64
+		member + `1e131072}`,             // not a numeric of PostgreSQL
+		member + `0e99999999999}`,
+		member + `0.` + strings.Repeat("0", 40) + `1}`,
+		member + `-0}`,
+		member + `1,}`,                     // a trailing comma
+		member + `1,"` + name + `":2}`,     // a name twice
+		"{\r\n\"" + name + "\"\r\n:1\r\n}", // line ends of another system
+		"\ufeff{}",                         // a byte order mark
+		"{}{}",                             // two documents
+		strings.Repeat("[", 513) + strings.Repeat("]", 513),
+		strings.Repeat(member, 12) + "1" + strings.Repeat("}", 12),
+	}
+}
