@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -42,6 +43,9 @@ func FuzzALineIsAMessageOrRefused(f *testing.F) {
 		strings.Repeat(`{"data":`, 11_000),
 	} {
 		f.Add([]byte(seed))
+	}
+	for _, data := range seeds.JSON("a") {
+		f.Add([]byte(`{"stream":"account-1","type":"Opened","data":` + data + `}`))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		l, err := parseLine(raw)
@@ -105,6 +109,7 @@ func FuzzLinesAreWhatIsBetweenTheirEnds(f *testing.F) {
 	f.Add([]byte("\xef\xbb\xbfa\n\r\r\n\x00\n"), 3)
 	f.Add([]byte("\n"), 64<<10)
 	f.Add(bytes.Repeat([]byte("x"), 20), 16)
+	f.Add([]byte("a\r\r\n\r\nb\r"), 16) // carriage returns
 	f.Fuzz(func(t *testing.T, input []byte, size int) {
 		r := bufio.NewReaderSize(bytes.NewReader(input), min(max(size, 16), 1<<17))
 		var got []string
@@ -134,6 +139,9 @@ func FuzzArgumentsAreReadAsTheyArePrinted(f *testing.F) {
 	}
 	number := regexp.MustCompile(`^(0|[1-9][0-9]*)$`)
 	idForm := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+	for _, name := range seeds.Names() {
+		f.Add(name + "@1")
+	}
 	f.Fuzz(func(t *testing.T, s string) {
 		stream, position, err := parsePlace(s)
 		if err == nil && s != "" {
@@ -168,6 +176,9 @@ func FuzzTextIsRefusedIfItWouldChange(f *testing.F) {
 	for _, seed := range []string{`"a"`, `"\ud800"`, `"\ud83d\ude00"`, `"\ud83d\u0041"`, `"\ud83dx\ude00"`, `"\\ud800"`, `"\udc00"`, "\"\xff\"", `"\ufffd"`, "\"\ufffd\"", `"\u0000"`, `"\`, `"\u`, `"\ud83d\`, `{"a":"\ud800"}`, `{}`, ` [1] `, `null`, ``} {
 		f.Add([]byte(seed))
 	}
+	for _, data := range seeds.JSON("a") {
+		f.Add([]byte(data))
+	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		err := checkText(raw)
 		_, wrong := parseMetadata(raw)
@@ -195,6 +206,9 @@ func FuzzTextIsRefusedIfItWouldChange(f *testing.F) {
 func FuzzWhatIsPrintedCanBeSeen(f *testing.F) {
 	for _, seed := range []string{"plain", "\x1b[31mred", "a\nb", "\u202eabc", "\U000e0041", "\U0001f600", "\u2028", "\ufeff", "\xff", "\u009b31m", "\\u001b", "é", strings.Repeat("x", 200)} {
 		f.Add(seed)
+	}
+	for _, name := range seeds.Names() {
+		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		shown := visible(text)
@@ -225,6 +239,9 @@ func FuzzNoSecretIsPrinted(f *testing.F) {
 	f.Add("", "%41%zz", "?password=other")
 	f.Add("u", "a b\x00\u202e", "h")
 	f.Add("u:v", "::@@", "@h@i")
+	for _, name := range seeds.Names() {
+		f.Add("user", name+"secret", "host/db")
+	}
 	f.Fuzz(func(t *testing.T, user, password, rest string) {
 		if len(password) < 4 || strings.ContainsAny(rest, "@") || strings.ContainsAny(user, "@") || strings.Contains("xxxxx", password) || strings.ContainsRune(password, utf8.RuneError) {
 			return
@@ -245,6 +262,7 @@ func FuzzTheSchemaIsCutOut(f *testing.F) {
 	for _, seed := range []string{"postgres://h/d?schema=a", "postgres://h/d?schema=a&schema=b", "postgres://h/d?schema=%zz", "postgres://h/d?schema=", "postgres://h/d?x=schema=a&y", "postgres://h/d?schema", "?"} {
 		f.Add(seed)
 	}
+	f.Add("postgres://h/d?schema=a&schema=b") // twice
 	f.Fuzz(func(t *testing.T, u string) {
 		without, schema, err := cutSchema(u)
 		_, query, _ := strings.Cut(u, "?")
@@ -280,6 +298,9 @@ func FuzzACommandLineEndsWithACode(f *testing.F) {
 	} {
 		f.Add(seed, "")
 		f.Add(seed+"\x00--json", `{"stream":"account-1","type":"Opened"}`+"\n{")
+	}
+	for _, name := range seeds.Names() {
+		f.Add("write\x00"+name+"\x00Opened", "")
 	}
 	f.Fuzz(func(t *testing.T, joined, stdin string) {
 		args := strings.Split(joined, "\x00")
@@ -322,6 +343,9 @@ func FuzzAKeyIsFoundAmongValues(f *testing.F) {
 	f.Add(`{"a":1.10}`, "1.10")
 	f.Add(`[`, "")
 	f.Add(strings.Repeat("[", 10_001), "x")
+	for _, data := range seeds.JSON("a") {
+		f.Add(data, "1")
+	}
 	f.Fuzz(func(t *testing.T, data, key string) {
 		found := holds(json.RawMessage(data), key)
 		if found {
