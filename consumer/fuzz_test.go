@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -43,6 +44,9 @@ func FuzzAGroupSizeIsNeverGuessed(f *testing.F) {
 		f.Add("Resized", seed)
 	}
 	f.Add("Recorded", `{"size":1,"start":0}`)
+	for _, data := range seeds.JSON("start") {
+		f.Add("Resized", data)
+	}
 	f.Fuzz(func(t *testing.T, messageType, data string) {
 		store := messagestore.New(memory.New(), nil)
 		require.True(t, writeRaw(t, store, "account-1", "Opened", `{}`))
@@ -94,6 +98,9 @@ func FuzzADeadLetterIsReadOrRefused(f *testing.F) {
 		f.Add("Parked", seed, "Redriving", `{"attempts":2}`)
 		f.Add("Parked", seed, "Redriven", seed)
 		f.Add("Other", `{}`, "Parked", seed)
+	}
+	for _, data := range seeds.JSON("attempts") {
+		f.Add("Parked", data, "Redriving", `{}`)
 	}
 	f.Fuzz(func(t *testing.T, firstType, first, secondType, second string) {
 		store := messagestore.New(memory.New(), nil)
@@ -159,6 +166,9 @@ func FuzzARequestIsReadOrRefused(f *testing.F) {
 		f.Add("RedriveRequested", seed, "RedrivesSettled", `{"next":1}`)
 		f.Add("RedrivesSettled", seed, "Other", `{}`)
 	}
+	for _, data := range seeds.JSON("parked") {
+		f.Add("RedriveRequested", data, "RedrivesSettled", `{}`)
+	}
 	f.Fuzz(func(t *testing.T, firstType, first, secondType, second string) {
 		store := messagestore.New(memory.New(), nil)
 		requests := messagestore.StreamName("account:deadLetter-ledger+requests")
@@ -186,6 +196,7 @@ func FuzzAConfigurationHasItsBounds(f *testing.F) {
 		f.Add(d, d, int64(0), 1, 0, 0)
 		f.Add(int64(0), int64(0), d, int(d), int(d), int(d))
 	}
+	f.Add(int64(1<<63-1), int64(1<<63-1), int64(1<<63-1), 1<<63-1, 1<<63-1, 1<<63-1) // greatest
 	f.Fuzz(func(t *testing.T, poll, least, most int64, concurrency, retries, then int) {
 		between := func(n, low, high int64) bool { return n == 0 || low <= n && n <= high }
 		config := &Config{
@@ -222,6 +233,9 @@ func FuzzTheTextOfAnErrorIsShortAndStorable(f *testing.F) {
 	f.Add("\xff\xed\xa0\x80")
 	f.Add(strings.Repeat("\u00e9", 600))
 	f.Add(strings.Repeat("x", 1023) + "\u00e9")
+	for _, name := range seeds.Names() {
+		f.Add(name)
+	}
 	f.Fuzz(func(t *testing.T, text string) {
 		short := errorText(errors.New(text))
 		require.True(t, utf8.ValidString(short))
@@ -240,6 +254,9 @@ func FuzzANameIsOneOrRefused(f *testing.F) {
 	for _, name := range []string{"ledger", "", "a-b", "a+b", "a b", " a", "a\n", "a\u202e", "a\x00", "\xff", "a:b", strings.Repeat("x", 150), strings.Repeat("x", 10_000)} {
 		f.Add("account", name)
 		f.Add(name, "ledger")
+	}
+	for _, name := range seeds.Names() {
+		f.Add("account", name)
 	}
 	f.Fuzz(func(t *testing.T, category, name string) {
 		c, err := New(messagestore.New(memory.New(), nil), messagestore.Category(category), name, &counted{}, nil)

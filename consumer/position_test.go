@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -331,6 +332,9 @@ func FuzzARecordedPositionIsNeverGuessed(f *testing.F) {
 		`{"position": 1, "after": "0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f"}`, `{"position": 2, "after": "0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f"}`, `{"position": 2, "after": 1}`, `{"Position": 1}`, `{}`,
 	} {
 		f.Add(seed)
+	}
+	for _, data := range seeds.JSON("position") {
+		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data string) {
 		store := newStore()
