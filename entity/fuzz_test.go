@@ -1,6 +1,7 @@
 package entity
 
 import (
+	"bytes"
 	"encoding/json"
 	"testing"
 	"unicode/utf8"
@@ -46,6 +47,17 @@ var countedIDs = []uuid.UUID{
 // Whatever stands in a snapshot's stream, the entity is what its messages make of nothing,
 // or what the later ones make of the snapshot: never an error, and never a part of both.
 func FuzzASnapshotIsRestoredOrPassedOver(f *testing.F) {
+	const whole, third = `"entity":{"Sum":40,"Notes":["kept"],"ByDay":{"monday":40}},`, `"last":"0198c6b1-4b4c-7000-8000-000000000003"`
+	f.Add("Snapshot", []byte(`{`+whole+`"version":2,`+third+`,"tag":"v2"}`), "v1")                                                        // another tag
+	f.Add("Counted", []byte(`{`+whole+`"version":2,`+third+`,"tag":"v1"}`), "v1")                                                         // another type
+	f.Add("Snapshot", []byte(`{`+whole+`"version":2,`+third+`,"tag":"v1"}`), "v1")                                                        // at the last message
+	f.Add("Snapshot", []byte(`{`+whole+`"version":1,"last":"0198c6b1-4b4c-7000-8000-000000000002","tag":"v1"}`), "v1")                    // before the last message
+	f.Add("Snapshot", []byte(`{`+whole+`"version":2,`+third), "v1")                                                                       // cut off
+	f.Add("Snapshot", []byte(`{"entity":null,"version":0,"last":"0198c6b1-4b4c-7000-8000-000000000001","tag":"v1"}`), "v1")               // entity null
+	f.Add("Snapshot", []byte(`{"entity":{"Sum":7,"Notes":"kept"},"version":2,`+third+`,"tag":"v1"}`), "v1")                               // entity of another type
+	f.Add("Snapshot", []byte(`{`+whole+`"version":9223372036854775807,`+third+`,"tag":"v1"}`), "v1")                                      // greatest version
+	f.Add("Snapshot", []byte(`{"entity":{"Sum":1},"Entity":{"Notes":[]},"VERSION":1,"version":2,`+third+`,"tag":"v2","tag":"v1"}`), "v1") // names twice
+	f.Add("Snapshot", []byte(`{`+whole+`"version":1,`+third+`,"tag":"v1"}`), "v1")                                                        // of another message
 	f.Fuzz(func(t *testing.T, messageType string, data []byte, tag string) {
 		restored, ok := restore[tally](&messagestore.Message{Stream: "tally:snapshot-1", Type: messageType, Data: data}, tag)
 		if ok {
@@ -94,6 +106,14 @@ func requireRestored(t *testing.T, restored state[tally], tag string) {
 
 // What is kept is restored, under its own tag and no other.
 func FuzzASnapshotIsRestoredAsItWasKept(f *testing.F) {
+	third := countedIDs[2][:]
+	f.Add(int64(40), "kept", "monday", int64(2), third, "v1", "v2")                                                   // as it mostly is
+	f.Add(int64(1<<63-1), "\u2028<&>\\\"", "\U0001f600", int64(1<<63-1), bytes.Repeat([]byte{0xff}, 16), "v1", "v10") // greatest
+	f.Add(int64(0), "", "", int64(0), []byte{}, "", "v1")                                                             // nothing
+	f.Add(int64(-1), "\x00", "monday", int64(1), third, "v1", "v2")                                                   // nul
+	f.Add(int64(1), "kept", "monday", int64(1), third, "v1", "V1")                                                    // tag of another case
+	f.Add(int64(1), "kept", "monday", int64(1), third, "\xff", "\ufffd")                                              // tag that is no text
+	f.Add(int64(1), "\xff", "\xed\xa0\x80", int64(1), third, "v1", "v2")                                              // text that is none
 	f.Fuzz(func(t *testing.T, sum int64, note, day string, version int64, last []byte, tag, other string) {
 		if version < 0 {
 			return // of an empty stream none is kept
