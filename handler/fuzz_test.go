@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -39,6 +40,9 @@ func FuzzAMessageIsHandledPassedOverOrUndecodable(f *testing.F) {
 	f.Add("Fuzzed\nlevel=error", "cat-\nfake", []byte(`{`))
 	f.Add("dibs:Tombstone", "cat-\u202e", []byte(`{`))
 	f.Add("", "", []byte{})
+	for _, data := range seeds.JSON("a") {
+		f.Add("Fuzzed", "account-1", []byte(data))
+	}
 	f.Fuzz(func(t *testing.T, messageType, stream string, data []byte) {
 		m := &messagestore.Message{Type: messageType, Stream: messagestore.StreamName(stream), Data: data}
 		for _, strict := range []bool{false, true} {
@@ -93,6 +97,9 @@ func (typed) MessageType() string { return typeName }
 // A name that no message can have is a mistake, and so is one that is there already.
 func FuzzAFunctionIsRegisteredOrAMistake(f *testing.F) {
 	for _, name := range []string{"Opened", "", " Opened", "dibs:Tombstone", "O\npened", "\xff", "O\u202e", strings.Repeat("x", 255), strings.Repeat("x", 256)} {
+		f.Add(name)
+	}
+	for _, name := range seeds.Names() {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
