@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -18,6 +19,9 @@ func FuzzAPartStandsForOneKeyOrNone(f *testing.F) {
 	r := newReserver(f, newStore(), nil)
 	for _, part := range []string{"AAA", "", "%", "%2", "%2b", "%2B", "%41", "%FF", "%00", "%20", "a%20b", "a+b", "a b", "é", "%C3%A9", "%sha256:00", "%E2%80%AE", "a-b:c", strings.Repeat("k", 226), strings.Repeat("k", 227), "%ED%A0%80"} {
 		f.Add(part)
+	}
+	for _, name := range seeds.Names() {
+		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, part string) {
 		key, ok := reservation.DecodeKey(part)
@@ -47,6 +51,9 @@ func FuzzContentsHaveOneKeyIfTheyAreEqual(f *testing.F) {
 	} {
 		f.Add(pair[0], pair[1])
 	}
+	for _, data := range seeds.JSON("a") {
+		f.Add(data, data+" ")
+	}
 	f.Fuzz(func(t *testing.T, a, b string) {
 		one, two := reservation.ContentKey(content{json.RawMessage(a)}), reservation.ContentKey(content{json.RawMessage(b)})
 		for raw, key := range map[string]string{a: one, b: two} {
@@ -68,6 +75,9 @@ func FuzzADerivedIDIsOneOfVersion7(f *testing.F) {
 	f.Add([]byte("0123456789abcdef"), "deposited", "sent", int64(1_700_000_000_000))
 	f.Add([]byte{}, "", "\x00", int64(-1))
 	f.Add(make([]byte, 16), "\xff", "\xfe", int64(1)<<62)
+	for _, name := range seeds.Names() {
+		f.Add([]byte(name), name, "x", int64(0))
+	}
 	f.Fuzz(func(t *testing.T, raw []byte, name, other string, ms int64) {
 		m := &messagestore.Message{Time: time.UnixMilli(ms).UTC()}
 		copy(m.ID[:], raw)
