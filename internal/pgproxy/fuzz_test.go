@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -68,6 +69,19 @@ const longest = 1 << 30
 // Each message is the bytes that came, however they came; what is none ends it, and takes
 // no more room than what came before.
 func FuzzAMessageIsWhatCameOrRefused(f *testing.F) {
+	// answer byte by byte
+	f.Add(false, []byte("D\x00\x00\x00\v\x00\x01\x00\x00\x00\x011C\x00\x00\x00\rSELECT 1\x00Z\x00\x00\x00\x05I"), []byte("\x00"))
+	// beginning of a client
+	f.Add(true, []byte("\x00\x00\x00%\x00\x03\x00\x00user\x00canary\x00database\x00canary\x00\x00Q\x00\x00\x00\rselect 1\x00X\x00\x00\x00\x04"), []byte(""))
+	f.Add(true, []byte("\x00\x00\x00\aabc"), []byte(""))                                                  // beginning without a code
+	f.Add(true, []byte("\x00\x00\x00\x10\x04\xd2\x16.\x00\x00\x12g\xde\xad\xbe\xef"), []byte("\x02\x05")) // cancel request
+	f.Add(false, []byte("Z\x00\x00\x00\x05IZ\x00\x00\x00\x05"), []byte(""))                               // cut off after the length
+	f.Add(false, []byte("Z\x00\x00\x00\x05IZ\x00\x00\x00"), []byte("\x01\x04"))                           // cut off in the length
+	// encryption asked for
+	f.Add(true, []byte("\x00\x00\x00\b\x04\xd2\x16/\x00\x00\x00%\x00\x03\x00\x00user\x00canary\x00database\x00canary\x00\x00"), []byte("\a"))
+	f.Add(false, []byte("C\x00\x00\x00\rSELECT 1\x00Z\x00\x00\x00\x03I"), []byte("\x03")) // length less than its own
+	f.Add(false, []byte("Z\xff\xff\xff\xffZ\x00\x00\x00\x05I"), []byte(""))               // length that lies
+	f.Add(false, []byte("\xff\x00\x00\x00\x05x\x00\x00\x00\x00\x04"), []byte("\x05\x00")) // unknown type
 	f.Fuzz(func(t *testing.T, client bool, raw, sizes []byte) {
 		r := &reader{from: Server, source: bufio.NewReader(&talker{says: pieces(raw, sizes)})}
 		before := 1
@@ -119,6 +133,18 @@ func FuzzAMessageIsWhatCameOrRefused(f *testing.F) {
 // What is passed on is what came, up to the last message that came whole; and whenever
 // more is waited for, all of that is there.
 func FuzzWhatCameWholeIsPassedOnBeforeMoreIsWaitedFor(f *testing.F) {
+	// byte by byte
+	f.Add(false, []byte("P\x00\x00\x00\x10\x00select 1\x00\x00\x00B\x00\x00\x00\f\x00\x00\x00\x00\x00\x00\x00\x00E\x00\x00\x00\t\x00\x00\x00\x00\x00S\x00\x00\x00\x04"), []byte("\x00"))
+	f.Add(false, []byte("Q\x00\x00\x00\rselect 1\x00Q\x00\x00\x00\rselect 1"), []byte("\x03")) // cut off
+	// dripped
+	f.Add(true, []byte("P\x00\x00\x00\x10\x00select 1\x00\x00\x00B\x00\x00\x00\f\x00\x00\x00\x00\x00\x00\x00\x00E\x00\x00\x00\t\x00\x00\x00\x00\x00S\x00\x00\x00\x04X\x00\x00\x00\x04"), []byte("\x06"))
+	f.Add(false, []byte("S\x00\x00\x00\x04Q\x00\x00\x00\x00S\x00\x00\x00\x04"), []byte("\x02"))                 // length less than its own
+	f.Add(true, []byte("S\x00\x00\x00\x04Q\xff\xff\xff\xffQ\x00\x00\x00\rselect 1\x00"), []byte(""))            // length that lies
+	f.Add(false, []byte("d\x00\x00\x13\x8c"+strings.Repeat("x", 5000)+"c\x00\x00\x00\x04"), []byte("\xff\x10")) // longer than the buffer
+	f.Add(false, []byte(""), []byte(""))                                                                        // nothing
+	f.Add(false, []byte("Q\x00\x00\x00\rselect 1\x00S\x00\x00\x00\x04X\x00\x00\x00\x04"), []byte("\x0f\x02"))   // split within a message
+	// together
+	f.Add(false, []byte("P\x00\x00\x00\x10\x00select 1\x00\x00\x00B\x00\x00\x00\f\x00\x00\x00\x00\x00\x00\x00\x00E\x00\x00\x00\t\x00\x00\x00\x00\x00S\x00\x00\x00\x04"), []byte(""))
 	f.Fuzz(func(t *testing.T, drip bool, raw, sizes []byte) {
 		ends := []int{0} // of the messages that come whole
 		for rest := raw; ; {

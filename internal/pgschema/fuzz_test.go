@@ -14,6 +14,8 @@ func FuzzASchemaIsAnIdentifierOrRefused(f *testing.F) {
 	for _, name := range []string{"dibs", "", "other", `x"; drop schema dibs; --`, "pg_catalog", "information_schema", "user", "1a", "_", "A", "a b", "é", "a\x00", "a\n", "\u202e", strings.Repeat("x", 63), strings.Repeat("x", 64), "$1", "dibs.messages"} {
 		f.Add(name)
 	}
+	f.Add("sch\u202eema")             // bidi
+	f.Add(`x"; drop schema dibs; --`) // sql
 	f.Fuzz(func(t *testing.T, name string) {
 		ok := name == "" || len(name) <= 63 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz_0123456789") == "" &&
 			(name[0] < '0' || name[0] > '9') && !strings.HasPrefix(name, "pg_") && name != "information_schema"
