@@ -9,9 +9,27 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// Objects of the catalog, for seeds.
+const (
+	seedBegins   = "function dibs.begins_rightly(stream text, \"position\" bigint)\n  body 6d95d7c9e6f2c5059de67d93b29a5e3c\n  returns boolean\n  sql stable\n"
+	seedCategory = "function dibs.category(stream_name text)\n  returns text\n  sql immutable parallel safe\n"
+	seedEpoch    = "function dibs.epoch()\n  grant execute to dibs_admin\n  grant execute to dibs_reader\n  plpgsql volatile security definer\n"
+)
+
 // A catalog is read as it is written, and no line of it is lost.
 func FuzzACatalogIsReadAsItIsWritten(f *testing.F) {
 	f.Add(catalog)
+	f.Add("  returns text\n" + seedBegins)                                                                   // fact before all objects
+	f.Add("schema dibs\n    owner\n\towner\n owner\n")                                                       // facts further in
+	f.Add("function dibs.category(stream_name text)\r\n  returns text\r\n  sql immutable parallel safe\r\n") // line ends of another system
+	f.Add("schema dibs\n  owner dibs")                                                                       // no end
+	f.Add("\xff\n  \xff\x00\n\xed\xa0\x80")                                                                  // not text
+	f.Add("")                                                                                                // nothing
+	f.Add(seedCategory + "\n" + seedBegins + "\n" + seedCategory)                                            // object twice
+	// separator
+	f.Add(seedBegins + "\n-- 0009_message_store.sql\n\nview message_store.messages\n  grant select to message_store\n")
+	f.Add("  \n   \n \n" + seedCategory)    // spaces alone
+	f.Add(seedBegins + "\n" + seedCategory) // two objects
 	f.Fuzz(func(t *testing.T, text string) {
 		read := parseCatalog(text)
 		if len(read[""]) == 0 {
@@ -44,6 +62,19 @@ func FuzzACatalogIsReadAsItIsWritten(f *testing.F) {
 // Two catalogs differ if and only if one has what the other has not; and to put right what
 // is found is to have no drift.
 func FuzzWhatDriftedIsAllThatDiffers(f *testing.F) {
+	f.Add(seedBegins+"\n"+seedCategory, seedCategory+"\n"+seedEpoch) // absent and foreign
+	// another body
+	f.Add(seedBegins, "function dibs.begins_rightly(stream text, \"position\" bigint)\n  body 0000d7c9e6f2c5059de67d93b29a5e3c\n  returns boolean\n  sql stable\n")
+	f.Add("  returns text\n", "  \n")                    // fact before all objects
+	f.Add(seedCategory+"  returns text\n", seedCategory) // fact twice
+	f.Add("", seedCategory)                              // nothing
+	f.Add(seedEpoch, seedEpoch)                          // nothing drifted
+	// other order
+	f.Add(seedCategory+"\n"+seedEpoch, "function dibs.epoch()\n  plpgsql volatile security definer\n  grant execute to dibs_reader\n  grant execute to dibs_admin\n\n"+seedCategory)
+	f.Add(seedEpoch, seedEpoch+"  grant execute to public with grant option\n") // right given
+	// right of nobody
+	f.Add("table dibs.messages\n  grant select to \n  grant \n", "table dibs.messages\n  grant select to public to dibs_reader\n")
+	f.Add(seedEpoch, "function dibs.epoch()\n  grant execute to dibs_admin\n  plpgsql volatile security definer\n") // right taken
 	f.Fuzz(func(t *testing.T, made, found string) {
 		should, is := parseCatalog(made), parseCatalog(found)
 
