@@ -13,6 +13,15 @@ import (
 
 // What is read can be written and is read back the same.
 func FuzzOrdersAreReadOrRefused(f *testing.F) {
+	f.Add("order_id,account_id,bank_to,account_to,amount\n1,7,AB,1,-1\n2,7,AB,1,1e3\n3,7,AB,1,.5\n4,7,AB,1,+5\n") // amounts
+	f.Add("order_id,account_id,bank_to,account_to,amount\n")                                                      // header only
+	// large
+	f.Add("order_id,account_id,bank_to,account_to,amount\n1,7,A,B,10000000000000.00\n2,7,A,B,10000000000000.01\n")
+	f.Add("amount, order_id,account_id,bank_to,account_to,k_symbol\n1,a,b,c,d,SIPO\n")                   // other columns
+	f.Add("order_id,account_id,bank_to,account_to,amount\n1,7,AB,123,2452.00\n2,7,CD,9,0.5\n")           // plain
+	f.Add("order_id,account_id,bank_to,account_to,amount\n\"1\n2\",\"7\",\"A\"\"B\",\"1,2\",\"3.07\"\n") // quoted
+	f.Add("order_id,account_id,bank_to,account_to,amount\n1,7,A/B,C/D,3\n")                              // slash
+	f.Add("order_id,account_id,bank_to,account_to,amount\n1,7,AB,1,1\n1,7,AB,1,1\n")                     // twice
 	f.Fuzz(func(t *testing.T, text string) {
 		orders, err := parseOrders(strings.NewReader(text))
 		if err != nil {
