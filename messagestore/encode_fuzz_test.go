@@ -13,12 +13,15 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/seeds"
 )
 
 // What is encoded by hand is what encoding/json makes of it.
 func FuzzMetadataIsEncodedAsByEncodingJSON(f *testing.F) {
 	f.Add("account-1", int64(0), "b", "1", "name", "value")
 	f.Add("a-\"\\<&>\u2028\x7f\x1f\xff", int64(math.MinInt64), "\xed\xa0\x80", "\t", "<\ufffd>", "\x00")
+	f.Add("a-\u202e", int64(1), "\u2028", "\ufeff", "\x7f", "\xc0\x80") // bidi
 	f.Fuzz(func(t *testing.T, cause string, n int64, correlation, schema, name, value string) {
 		m := Metadata{
 			CausationStream: StreamName(cause), CausationPosition: Version(n), CausationGlobalPosition: GlobalPosition(n),
@@ -68,6 +71,7 @@ func FuzzABodyIsKeptOrRefused(f *testing.F) {
 	f.Add("\ufffd", "\xff", "\x00", math.Inf(1), []byte{}, []byte(`{"a":"\ud800"}`))
 	f.Add("\xed\xa0\x80", "", "", math.NaN(), []byte{}, []byte(`1e400`))
 	f.Add("<&>\u2028", "\ufeff", "\u202e", math.Copysign(0, -1), []byte{}, []byte(`[`))
+	f.Add("\ufffd", "\ufffd", "x", float64(1e+300), []byte(""), []byte(`"\ufffd"`)) // replacement that is meant
 	f.Fuzz(func(t *testing.T, text, name, value string, number float64, raw, own []byte) {
 		body := fuzzed{Text: text, Number: number, Bytes: raw, Skip: "\xff", Any: []any{value}, Deep: &fuzzed{Fields: map[string]string{name: value}}, Names: map[StreamName]int{StreamName(name): 1}}
 		if len(own) > 0 {
@@ -116,6 +120,9 @@ func FuzzRawIsKeptByteForByte(f *testing.F) {
 	for _, seed := range jsonSeeds {
 		f.Add("Opened", []byte(seed))
 	}
+	for _, data := range seeds.JSON("a") {
+		f.Add("Opened", []byte(data))
+	}
 	f.Fuzz(func(t *testing.T, messageType string, data []byte) {
 		given := bytes.Clone(data)
 		record, err := encodeMessage(&Raw{Type: messageType, Data: given})
@@ -138,6 +145,7 @@ func FuzzMetadataIsReadAsItWasWritten(f *testing.F) {
 	f.Add("a-1", int64(0), int64(7), "b", "c-1", "1", "name", "value", "local", "extra", []byte(`[1.10]`))
 	f.Add("", int64(1), int64(-1), "\xff", "\n", " ", "\ufffd", "\x00", "\xff", "schemaVersion", []byte(`{`))
 	f.Add("\u202e", int64(-1), int64(0), strings.Repeat("x", 256), "", "", "", "", "", "", []byte(`null`))
+	f.Add("a-1", int64(0), int64(0), "", "", "", "x\x00", "y", "z", "e", []byte(`"x"`)) // nul
 	f.Fuzz(func(t *testing.T, cause string, position, global int64, correlation, reply, schema, property, value, local, extra string, raw []byte) {
 		m := Metadata{
 			CausationStream: StreamName(cause), CausationPosition: Version(position), CausationGlobalPosition: GlobalPosition(global),
@@ -190,6 +198,9 @@ func FuzzDecodeAgreesWithEncodingJSON(f *testing.F) {
 		f.Add("Target", "account-1", []byte(seed))
 	}
 	f.Add("Other\nlevel=error", "cat-\nfake", []byte(`{}`))
+	for _, data := range seeds.JSON("a") {
+		f.Add("Target", "account-1", []byte(data))
+	}
 	f.Fuzz(func(t *testing.T, messageType, stream string, data []byte) {
 		r := &Message{Type: messageType, Stream: StreamName(stream), Data: data}
 		got, err := Decode[target](r)
@@ -221,6 +232,9 @@ func FuzzThePathToAByteOfJSON(f *testing.F) {
 		f.Add([]byte(seed), 6)
 	}
 	f.Add([]byte(`{"a":{"b":[1,{"c":2}]},"":[[[[[[[[[[1]]]]]]]]]]}`), 20)
+	for _, data := range seeds.JSON("a") {
+		f.Add([]byte(data), 7)
+	}
 	f.Fuzz(func(t *testing.T, raw []byte, offset int) {
 		path := jsonPath(raw, offset)
 		require.NotEmpty(t, path)
@@ -236,6 +250,9 @@ func FuzzAFoundWriteIsTheOneThatWasLost(f *testing.F) {
 	f.Add(`{}`, `{"properties":{"a":1.0}}`, `{ }`, `{"properties":{"a":1}}`, int64(0))
 	f.Add(`{"a":1}`, ``, `{"a":2}`, ``, int64(3))
 	f.Add(`{}`, `null`, `{}`, `[]`, int64(math.MaxInt64))
+	for _, data := range seeds.JSON("a") {
+		f.Add(data, data, data+" ", data, int64(0))
+	}
 	f.Fuzz(func(t *testing.T, data, metadata, foundData, foundMetadata string, position int64) {
 		id := uuid.UUID{15: 1}
 		w := UnknownWrite{Stream: "account-1", IDs: []uuid.UUID{id}, records: []Encoded{{ID: id, Type: "T", Data: json.RawMessage(data), Metadata: json.RawMessage(metadata)}}}

@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/seeds"
 )
 
 func FuzzStreamName(f *testing.F) {
@@ -14,6 +16,9 @@ func FuzzStreamName(f *testing.F) {
 		"account-123", "account:command+position-123+AAA", "", "-", "a-", "a-+b", "a--", "a:b:c-1", "a-\x00", "a-\xff", "caf\u00e9-1", " a-1", "a-1\u2028", "a-\u200d", "A-1+2++3", "a:-1",
 	} {
 		f.Add(seed)
+	}
+	for _, name := range seeds.Names() {
+		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		if category, err := ParseCategory(s); err == nil {
@@ -58,6 +63,7 @@ func FuzzStreamName(f *testing.F) {
 var jsonSeeds = []string{
 	`{}`, `[]`, `null`, `1`, `"x"`, ``, ` {"a" : [1, -0.10e+2, null, true, "\u00e9\ud83d\ude00\/\\"]} `, `{"a":"\u0000"}`, `{"a":"\ud800"}`, `{"a":"\udc00x"}`, `{"a":"\ud800\u0041"}`,
 	`{"a":1e400}`, `{"a":1e200000}`, `{"a":1e-16384}`, `{"a":0e99999999999}`, `{"a":1,"a":2}`, `{"a":1}{}`, "{\"a\":\"\xff\"}", "\ufeff{}", `{"a":"\\u0000"}`, `{"\u0000":1}`,
+	`{"a":"\ud991/1800"}`, `{"a":9990e99999999999}`, `"\u0000"0`, `nul`, `{"a":1}10`, `{"a":"x`, `{"a":}`, "\u200a{}",
 	`{"n":12345678901234567890.123456789}`, strings.Repeat(`{"a":`, 513) + "1" + strings.Repeat("}", 513),
 }
 
@@ -101,6 +107,9 @@ func FuzzEncodedJSONIsValidatedAsAnyIs(f *testing.F) {
 	for _, seed := range jsonSeeds {
 		f.Add([]byte(seed))
 	}
+	f.Add([]byte("{\"a\":\"<>&\\u2028\xe2\x80\xa9\"}"))  // escapes
+	f.Add([]byte(`{"\ud800":"\u0000"}`))                 // half a pair
+	f.Add([]byte(`{"n":-1E+131072,"n":[1e400,0.1e-3]}`)) // numbers
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		encoded, err := marshal(json.RawMessage(raw))
 		if err != nil {
@@ -198,6 +207,9 @@ func FuzzMetadataIsScannedAsEncodingJSONReadsIt(f *testing.F) {
 	}
 	for _, seed := range append(jsonSeeds, unscannedMetadata...) {
 		f.Add([]byte(seed))
+	}
+	for _, data := range seeds.JSON("a") {
+		f.Add([]byte(`{"properties":` + data + `}`))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		scanned, ok := scanMetadata(string(raw))

@@ -14,6 +14,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/seeds"
 )
 
 // requireShort demands what holds for every refusal: one line that can be seen, which
@@ -52,6 +54,9 @@ func FuzzNamesHaveTheirGrammar(f *testing.F) {
 	f.Add("account:command+position-123+AAA")
 	f.Add("dibs:Tombstone")
 	f.Add("a-b c")
+	for _, name := range seeds.Names() {
+		f.Add(name)
+	}
 	f.Fuzz(func(t *testing.T, s string) {
 		bounded := utf8.ValidString(s) && len(s) <= MaxNameBytes
 		// Unassigned characters and those of private use are \p{C} to nobody here.
@@ -92,6 +97,9 @@ func assigned(r rune) rune {
 func FuzzARefusedValueIsShownShort(f *testing.F) {
 	f.Add("cat-\nlevel=error fake", 3)
 	f.Add(strings.Repeat("x", 47)+"\u00e9", -1)
+	for _, name := range seeds.Names() {
+		f.Add(name, len(name))
+	}
 	f.Fuzz(func(t *testing.T, value string, number int) {
 		kind := errors.New("a kind")
 		want := ""
@@ -120,6 +128,8 @@ func FuzzNumbersHaveTheirBounds(f *testing.F) {
 		f.Add(n, int(n), int(n), "account", 1)
 		f.Add(int64(0), 1, 2, "a-1", int(min(max(n, 0), 200)))
 	}
+	f.Add(int64(1<<63-1), 1<<63-1, 1<<63-1, "account", 101) // greatest
+	f.Add(int64(-1<<63), -1<<63, -1, "account", 1)          // least
 	f.Fuzz(func(t *testing.T, n int64, size, member int, correlation string, types int) {
 		requireBound := func(ok bool, err, kind error, value string) {
 			t.Helper()
@@ -156,6 +166,7 @@ func FuzzEveryHashHasAMember(f *testing.F) {
 		f.Add(hash, 3, "123")
 		f.Add(hash, MaxGroupSize, "a+b")
 	}
+	f.Add(int64(-1<<63), 1024, "1") // least
 	f.Fuzz(func(t *testing.T, hash int64, size int, id string) {
 		if size < 1 {
 			return
@@ -175,6 +186,8 @@ func FuzzTraceIsOneOrRefused(f *testing.F) {
 	f.Add("ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "")
 	f.Add("00-00000000000000000000000000000000-b7ad6b7169203331-01", "")
 	f.Add("00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01", "")
+	f.Add("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n", "") // line end
+	f.Add("00-0AF7651916CD43DD8448EB211C80319C-B7AD6B7169203331-01", "")   // upper case
 	f.Fuzz(func(t *testing.T, parent, state string) {
 		parts := strings.Split(parent, "-")
 		ok := len(parts) == 4 && len(state) <= 512
@@ -210,6 +223,7 @@ func FuzzReportQueriesAreRefusedOrTold(f *testing.F) {
 	f.Add("stream", "type", "name", "account", "x", 1)
 	f.Add("stream", "stream", "", "", "", -1)
 	f.Add("message", "", "size", "a\x00", "\xff", 0)
+	f.Add("stream", "", "", "a\x00", "", 0) // nul
 	f.Fuzz(func(t *testing.T, one, two, sort, category, containing string, limit int) {
 		known := map[string]bool{"stream": true, "type": true, "category": true}
 		sorts := map[string]bool{"": true, "name": true, "messages": true, "bytes": true, "last": true}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -19,6 +20,7 @@ func FuzzTheSchemaIsCutOutOfAURL(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
+	f.Add("postgres://h/d?schema=a&schema=") // twice and empty
 	f.Fuzz(func(t *testing.T, storeURL string) {
 		without, schema, err := cutSchema(storeURL)
 		if err != nil {
@@ -57,6 +59,9 @@ func FuzzThePathOfASQLiteURL(f *testing.F) {
 	for _, seed := range []string{"sqlite:messages.db", "sqlite:///a/b", "sqlite://a/b", "sqlite:", "sqlite://", "sqlite:////a", "sqlite:/a?mode=memory", "sqlite:a#b%20", "sqlite:\x00"} {
 		f.Add(strings.TrimPrefix(seed, "sqlite:"))
 	}
+	for _, name := range seeds.Names() {
+		f.Add(name)
+	}
 	f.Fuzz(func(t *testing.T, rest string) {
 		found, err := sqlitePath(rest)
 		if err != nil {
@@ -80,6 +85,9 @@ func FuzzThePathOfASQLiteURL(f *testing.F) {
 func FuzzWhatIsNoStoreURLOpensNothing(f *testing.F) {
 	for _, seed := range []string{"", "canary", "mysql://u:canary@h/d", "memory:canary", "MEMORY:", "memory", "file:canary", "\x00canary:", "sqlite", "https://canary", strings.Repeat("canary", 1000)} {
 		f.Add(seed)
+	}
+	for _, name := range seeds.Names() {
+		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, storeURL string) {
 		scheme, rest, _ := strings.Cut(strings.ToLower(storeURL), ":")
