@@ -6,6 +6,7 @@ import (
 	"math/big"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -16,6 +17,26 @@ import (
 
 // Whatever the last row of a page holds, its marks are those of its ends, or it is refused.
 func FuzzMarksAreThoseOfTheEndsOrRefused(f *testing.F) {
+	const (
+		first  = `{"id" : "0198c6b1-4b4c-7000-8000-000000000001", "stream" : "account-1", "position" : 0, "globalPosition" : `
+		second = `{"id" : "0198c6b1-4b4c-7000-8000-000000000002", "stream" : "account-2", "position" : 3, "globalPosition" : `
+		mark   = first + `7, "time" : 1755000000000000}`
+	)
+	f.Add([]byte(`[` + mark))             // cut off
+	f.Add([]byte("[]"))                   // none
+	f.Add([]byte("null"))                 // null
+	f.Add([]byte(`[` + mark + `, null]`)) // null among them
+	f.Add([]byte(`[` + mark + `]`))       // one
+	// position too large
+	f.Add([]byte(`[` + first + `9223372036854775808, "time" : 1755000000000000}]`))
+	// three
+	f.Add([]byte(`[` + mark + `, {"id":"none"}, ` + mark + `]`))
+	// time infinite
+	f.Add([]byte(`[` + first + `7, "time" : null}, ` + second + `7, "time" : null}]`))
+	// times beyond all
+	f.Add([]byte(`[` + first + `7, "time" : -9223372036854775808}, ` + second + `7, "time" : 9223372036854775807}]`))
+	// two
+	f.Add([]byte(`[` + mark + `, ` + second + `19, "time" : 1755000000000000}]`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		first, last, err := readMarks(data)
 		if len(data) == 0 { // as of a page without a filter
@@ -83,6 +104,17 @@ func FuzzATimelineIsTheEpochsOrNone(f *testing.F) {
 		}
 		return &timeline{match[1], number.Uint64()}
 	}
+	f.Add("7408123456789012345/00000005/0.", "7408123456789012346/00000001/0.")  // another system
+	f.Add("7408123456789012345/FFFFFFFF/0.", "7408123456789012345/100000000/0.") // greatest
+	f.Add("7408123456789012345/00000001/0.", "7408123456789012345//0.")          // in recovery
+	f.Add("7408123456789012345/00000003/0.", "7408123456789012345/00000002/0.")  // left
+	f.Add("/"+strings.Repeat("0", 40)+"1", "\xff/1\n")                           // many zeros
+	f.Add("", "00000001")                                                        // no epoch
+	f.Add("//0.", "//0.")                                                        // no rights
+	f.Add("7408123456789012345/0x1/0.", "7408123456789012345/+1")                // other spellings
+	f.Add("7408123456789012345/00000001/0.", "7408123456789012345/00000002/0.")  // promoted
+	// raised
+	f.Add("7408123456789012345/0000000A/0.", "7408123456789012345/0000000A/1.0198c6b1-4b4c-7000-8000-000000000001")
 	f.Fuzz(func(t *testing.T, before, after string) {
 		one, two := timelineOf(before), timelineOf(after)
 		require.Equal(t, want(before), one)

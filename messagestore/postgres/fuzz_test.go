@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -54,6 +55,12 @@ func FuzzValidatorAgreesWithDatabase(f *testing.F) {
 	}
 
 	pool := pgtest.Pool(f)
+	for _, name := range seeds.Names() {
+		f.Add(name, "Opened", `{}`, ``)
+	}
+	for _, data := range seeds.JSON("a") {
+		f.Add("account-1", "Opened", data, ``)
+	}
 	f.Fuzz(func(t *testing.T, stream, messageType, data, metadata string) {
 		requireAgreement(t, pool, stream, messageType, data, metadata)
 	})

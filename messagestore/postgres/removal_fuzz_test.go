@@ -14,6 +14,14 @@ import (
 
 // What passes is what PostgreSQL takes, and what does not is told in a line, with the value cut short.
 func FuzzARemovalIsRefusedBeforeItIsSentOrCanBe(f *testing.F) {
+	f.Add("account:command-1+2", "account:command", "", int64(0), int64(1700000000), int64(86400000000000)) // before
+	f.Add("a\x00b", "a\x00", "a\x00", int64(1), int64(-9223372036), int64(1))                               // before all times
+	f.Add("-1", "a-b", "a\nb", int64(1), int64(253402300800), int64(-1))                                    // far away
+	// long
+	f.Add(strings.Repeat("x", 300), strings.Repeat("y", 300), strings.Repeat("z", 256), int64(1<<63-1), int64(9223372036), int64(-1<<63))
+	f.Add("a\xff-1", "a\xff", "\xff\xfe", int64(-1), int64(-99999999999999), int64(1<<63-1)) // no text
+	f.Add("", "", " ", int64(0), int64(-62135596800), int64(0))                              // nothing
+	f.Add("account-1", "account", "GDPR 17, ticket 4711", int64(100), int64(0), int64(0))    // plain
 	f.Fuzz(func(t *testing.T, stream, category, reason string, keep, before, minAge int64) {
 		o := TrimOptions{Keep: keep, Before: time.Unix(before, 0).UTC(), MinAge: time.Duration(minAge), Reason: reason}
 		if err := o.validate(); err != nil {

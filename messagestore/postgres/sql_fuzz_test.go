@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -32,6 +33,12 @@ func FuzzFunctionsAnswerOrRefuse(f *testing.F) {
 		f.Add("account-1", "Opened", data, int64(-2), 1000)
 	}
 	pool := pgtest.Pool(f)
+	for _, name := range seeds.Names() {
+		f.Add(name, "T", `{}`, int64(-2), 1)
+	}
+	for _, data := range seeds.JSON("a") {
+		f.Add("account-1", "T", data, int64(-2), 1)
+	}
 	f.Fuzz(func(t *testing.T, name, other, data string, n int64, size int) {
 		size = min(max(size, -1<<31), 1<<31-1)
 		for _, call := range []struct {
@@ -67,6 +74,12 @@ func FuzzCompatibleFunctionsAnswerOrRefuse(f *testing.F) {
 	f.Add("account-1", "T", `[1]`, int64(-1), int64(-1))
 	f.Add("account-1", "T", ``, int64(-5), int64(0))
 	pool := pgtest.Pool(f)
+	for _, name := range seeds.Names() {
+		f.Add(name, "T", `{}`, int64(0), int64(1))
+	}
+	for _, data := range seeds.JSON("a") {
+		f.Add("account-1", "T", data, int64(0), int64(1))
+	}
 	f.Fuzz(func(t *testing.T, name, other, data string, n, size int64) {
 		for _, call := range []struct {
 			sql  string
@@ -143,6 +156,7 @@ func FuzzPagesAreRefusedByBothOrByNeither(f *testing.F) {
 		}
 	}
 	pool := pgtest.Pool(f)
+	f.Add(int64(1<<63-1), 10000, 1024, 1023) // greatest
 	f.Fuzz(func(t *testing.T, from int64, limit, group, member int) {
 		limit, group, member = min(max(limit, -1<<31), 1<<31-1), min(max(group, 1-1<<31), 1<<31-1), min(max(member, -1<<31), 1<<31-1)
 		q := messagestore.CategoryQuery{Category: "nobody", From: messagestore.GlobalPosition(from), Limit: limit, Filter: messagestore.Filter{GroupSize: group, GroupMember: member}}

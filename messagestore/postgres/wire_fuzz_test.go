@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -51,6 +52,8 @@ func FuzzAnswerOfOneIsReadAsPgxReadsIt(f *testing.F) {
 	for cut := range good {
 		f.Add(good[:cut])
 	}
+	// a negative length
+	f.Add([]byte("\x00\x00\x00\x040000\x00\x00\x00\v000000000000000\x00\x00\x00\b000000000000\xff0000000\x90000"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		got, err := readOne([][]byte{raw})
 		for _, other := range [][][]byte{nil, {}, {raw, raw}, {nil}} {
@@ -99,6 +102,8 @@ func FuzzListOfNumbersIsReadAsPgxReadsIt(f *testing.F) {
 	f.Add(append(list(1)[:20:20], 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0))                 // null
 	f.Add(append(list(1)[:8:8], append([]byte{0, 0, 0, 25}, list(1)[12:]...)...))                  // of texts
 	f.Add(append([]byte{0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 20, 0x7f, 0xff, 0xff, 0xff}, 0, 0, 0, 1)) // of very many
+	// cut off
+	f.Add([]byte("\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x14\x00\x00\x00\x02\x00\x00\x00\x01\x00\x00\x00\b\x00\x00\x00\x00\x00\x00\x00\x01"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		got, err := int8s(raw)
 		if err != nil {
@@ -136,6 +141,7 @@ func FuzzAnswerOfAGroupIsAboutEachOfItsWrites(f *testing.F) {
 	f.Add([]byte("www"), list(3), list(3), uint8(1), uint8(2))
 	f.Add([]byte("\xffw"), list(2), list(2), uint8(1), uint8(2))
 	f.Add([]byte{}, []byte{}, []byte{}, uint8(0), uint8(0))
+	f.Add([]byte("w\x00"), []byte(""), []byte(""), byte(1), byte(1)) // other letters
 	f.Fuzz(func(t *testing.T, outcomes, versions, positions []byte, one, two uint8) {
 		for n := range 5 {
 			if n != 3 {
@@ -171,6 +177,7 @@ func FuzzAnswerOfAGroupIsAboutEachOfItsWrites(f *testing.F) {
 func FuzzParametersOfAGroupAreReadByPgx(f *testing.F) {
 	f.Add("a-1", "b-2", "Opened", "T\x00", []byte(`{}`), []byte(`{"a":1}`), int64(-2), int64(math.MaxInt64), true)
 	f.Add("", "\xff", "", "", []byte{}, []byte(nil), int64(math.MinInt64), int64(0), false)
+	f.Add("", "", "", "", []byte(""), []byte(""), int64(0), int64(0), false) // nothing
 	f.Fuzz(func(t *testing.T, one, two, type1, type2 string, data, metadata []byte, expected, fence int64, notify bool) {
 		write := func(stream string, records ...messagestore.Encoded) *ticket {
 			return &ticket{append: messagestore.Append{Stream: messagestore.StreamName(stream), Expected: messagestore.Version(expected), Records: records}, fences: []int64{fence}}
@@ -222,6 +229,10 @@ func FuzzRowIsReadAsPgxReadsIt(f *testing.F) {
 	f.Add([]byte{}, []byte{}, []byte{}, eight, eight, []byte{}, []byte{}, eight, []byte{0}, uint16(0xff), 9)
 	f.Add(id, []byte("\xff\n"), []byte(""), eight[:7], eight, []byte("\x00"), []byte(`[`), []byte{0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, []byte{}, uint16(0), 8)
 	f.Add(id, []byte("a-1"), []byte("T"), eight, eight, []byte(nil), []byte(nil), eight, []byte{1}, uint16(1<<5|1<<6), 3)
+	// a boolean that is neither
+	f.Add([]byte(""), []byte(""), []byte(""), []byte("0"), []byte("00000000"), []byte("0"), []byte(""), []byte("0"), []byte("0"), uint16(234), 26)
+	// a time before all times
+	f.Add([]byte("0000000000000000"), []byte("0"), []byte("0"), []byte("00000000"), []byte("00000000"), []byte(""), []byte(""), []byte("\xef0000000"), []byte("0"), uint16(96), 70)
 	f.Fuzz(func(t *testing.T, id, stream, messageType, position, global, data, metadata, at, more []byte, nulls uint16, columns int) {
 		all := [][]byte{id, stream, messageType, position, global, data, metadata, at, more}
 		values := make([][]byte, min(max(columns, 0), len(all)))
@@ -283,6 +294,9 @@ func FuzzNotificationIsOneOrTellsOfNoPosition(f *testing.F) {
 		f.Add(seed)
 	}
 	form := regexp.MustCompile(`(?s)^([^-]*)-\+?([0-9]+)$`)
+	for _, name := range seeds.Names() {
+		f.Add(name + "-7")
+	}
 	f.Fuzz(func(t *testing.T, text string) {
 		category, head := parseNotification(text)
 		require.GreaterOrEqual(t, head, messagestore.GlobalPosition(0))
@@ -309,6 +323,7 @@ func FuzzWhatTheServerSaysIsOneOfThreeOutcomes(f *testing.F) {
 		f.Add(code, "ERROR", "invalid stream name", "streams", "Key (id)=(canary) already exists.")
 		f.Add(code, "FATAL", "m", "", "canary")
 	}
+	f.Add("57P01", "ERROR", "m", "ids", "d") // error that ends the session
 	f.Fuzz(func(t *testing.T, code, severity, message, column, detail string) {
 		detail = "canary" + detail
 		if strings.Contains(code+message+column, "canary") {
