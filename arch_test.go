@@ -39,6 +39,7 @@ var imports = map[string][]string{
 	"internal/messagedbtest": {"internal/pgtest"},
 	"internal/prose":         {},
 	"internal/prose/count":   {"internal/prose"},
+	"internal/demo":          {"examples/account", "consumer", "messagestore", "messagestore/storeurl", "migrations"},
 	"examples/...":           {"..."},
 	"cmd/...":                {"..."},
 }

@@ -1,13 +1,11 @@
-package main
+package demo
 
 import (
 	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -26,38 +24,37 @@ type report struct {
 	Phase   int   `json:"phase"`   // that is done: 1, 2; 0 while the first goes on
 }
 
-// runSender sends its part of the plan: the first phase, then, when a line comes
-// in, the second.
-func runSender(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	flags := flag.NewFlagSet("account send", flag.ContinueOnError)
-	url := flags.String("store", os.Getenv(storeVariable), "the store's `URL`")
-	file := flags.String("orders", "", "a CSV `file` of payment orders")
-	seed := flags.Uint64("seed", 1, "what the plan is drawn by")
-	sender := flags.Int("sender", 0, "which sender this is, from 0")
-	of := flags.Int("of", 1, "how many senders there are")
-	concurrency := flags.Int("concurrency", 16, "how many writes are under way at once")
-	if err := parse(flags, args, stderr); err != nil {
-		return err
-	}
-	orders, err := readOrders(*file)
+type sendCommand struct {
+	Store       string `env:"DIBS_STORE"`
+	Orders      string
+	Seed        uint64
+	Sender      int // from 0
+	Of          int `default:"1"`
+	Concurrency int `default:"16"`
+}
+
+// Run sends one sender's part of the plan: the first phase and, when a line comes in, the
+// second.
+func (c *sendCommand) Run(ctx context.Context, o *output) error {
+	orders, err := readOrders(c.Orders)
 	if err != nil {
 		return err
 	}
-	store, err := storeurl.Open(ctx, *url, nil)
+	store, err := storeurl.Open(ctx, c.Store, nil)
 	if err != nil {
 		return fmt.Errorf("open store: %w", err)
 	}
 	defer store.Close()
 
-	s := &commandSender{store: store, name: fmt.Sprintf("sender-%d", *sender+1), out: json.NewEncoder(stdout)}
-	p := newPlan(orders, *seed, *of)
+	s := &commandSender{store: store, name: fmt.Sprintf("sender-%d", c.Sender+1), out: json.NewEncoder(o.stdout)}
+	p := newPlan(orders, c.Seed, c.Of)
 	for phase := range p.phases {
 		if phase > 0 {
 			if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
 				return fmt.Errorf("wait for the others: %w", err)
 			}
 		}
-		if err := s.send(ctx, p.of(*sender, phase, *seed), *concurrency); err != nil {
+		if err := s.send(ctx, p.of(c.Sender, phase, c.Seed), c.Concurrency); err != nil {
 			return err
 		}
 		s.report(phase + 1)

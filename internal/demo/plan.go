@@ -1,8 +1,9 @@
-package main
+package demo
 
 import (
 	"bytes"
 	"cmp"
+	_ "embed"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -20,6 +21,12 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// paymentOrders are the orders that the demo carries out: see testdata/README.md for
+// their source.
+//
+//go:embed testdata/payment-orders.csv
+var paymentOrders []byte
+
 // The months for which each standing order is carried out.
 var months = []string{"1998-10", "1998-11", "1998-12"}
 
@@ -33,7 +40,7 @@ type order struct {
 
 // readOrders reads standing payment orders. An error names the line.
 func readOrders(path string) ([]order, error) {
-	raw := account.PaymentOrders
+	raw := paymentOrders
 	if path != "" {
 		var err error
 		if raw, err = os.ReadFile(path); err != nil {

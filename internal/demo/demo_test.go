@@ -1,11 +1,14 @@
-package main
+package demo
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,8 +25,9 @@ import (
 // test's program.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == "run" || os.Args[1] == "send") {
-		main()
-		return
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		os.Exit(Run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -32,7 +36,7 @@ func TestMain(m *testing.M) {
 func writeOrders(t *testing.T, n int) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "orders.csv")
-	lines := bytes.SplitAfterN(account.PaymentOrders, []byte("\n"), n+2)
+	lines := bytes.SplitAfterN(paymentOrders, []byte("\n"), n+2)
 	require.NoError(t, os.WriteFile(path, bytes.Join(lines[:n+1], nil), 0o600))
 	return path
 }
@@ -50,7 +54,7 @@ func TestDemoAgreesWithTheFileThroughAKill(t *testing.T) {
 			t.Setenv(storeVariable, "")
 			var stdout, stderr bytes.Buffer
 
-			code := run(t.Context(), []string{"demo", "--store", test.store(t), "--orders", writeOrders(t, 120), "--limit", "2m"}, &stdout, &stderr)
+			code := Run(t.Context(), []string{"demo", "--store", test.store(t), "--orders", writeOrders(t, 120), "--limit", "2m"}, &stdout, &stderr)
 
 			require.Zero(t, code, "%s\n%s", &stdout, &stderr)
 			out := stdout.String()
@@ -80,7 +84,7 @@ func settled(t *testing.T) (*demo, *bytes.Buffer) {
 	}
 	mux, err := account.Handlers(d.store, nil)
 	require.NoError(t, err)
-	c, err := consumer.New(d.store, account.Commands, consumerName, mux, nil)
+	c, err := consumer.New(d.store, account.Commands, "accounts", mux, nil)
 	require.NoError(t, err)
 	require.NoError(t, c.CatchUp(t.Context()))
 	return d, out
@@ -144,7 +148,7 @@ func TestWrongCallsEndWithTwo(t *testing.T) {
 		{"nonsense"}, {"demo", "--nonsense"}, {"demo", "argument"}, {"demo", "--orders", "no-such-file"}, {"demo", "--store", "memory:"},
 	} {
 		var stdout, stderr bytes.Buffer
-		require.Equal(t, 2, run(t.Context(), args, &stdout, &stderr), args)
+		require.Equal(t, 2, Run(t.Context(), args, &stdout, &stderr), args)
 		require.NotEmpty(t, stderr.String())
 	}
 }

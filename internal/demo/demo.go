@@ -1,12 +1,12 @@
-package main
+package demo
 
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -24,27 +24,25 @@ import (
 )
 
 const (
-	senders      = 4
-	consumers    = 2
-	consumerName = "accounts"
+	senders   = 4
+	consumers = 2
 )
 
-// runDemo runs the component as it would be run, in processes of their own, does
-// to it what the world does, and compares the books.
-func runDemo(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
-	flags := flag.NewFlagSet("account demo", flag.ContinueOnError)
-	url := flags.String("store", os.Getenv(storeVariable), "the store's `URL`; it must hold no accounts (default: SQLite in a throwaway folder)")
-	file := flags.String("orders", "", "a CSV `file` of payment orders (default: 4,334 orders of a Czech bank)")
-	seed := flags.Uint64("seed", uint64(time.Now().UnixNano()), "what duplicates and order are drawn by") // any bits will do
-	limit := flags.Duration("limit", 5*time.Minute, "give up after this long")
-	if err := parse(flags, args, stderr); err != nil {
-		return err
-	}
-	orders, err := readOrders(*file)
+type demoCommand struct {
+	Store  string        `env:"DIBS_STORE" placeholder:"URL" help:"The store, without accounts. Defaults to SQLite in a throwaway folder."`
+	Orders string        `placeholder:"FILE" help:"Payment orders, as CSV. Defaults to 4,334 orders of a Czech bank."`
+	Seed   uint64        `placeholder:"N" help:"Draw duplicates and order from this. Defaults to the time."`
+	Limit  time.Duration `default:"5m" placeholder:"TIME" help:"Give up after this time. Defaults to ${default}."`
+}
+
+// Run runs the component in processes, sends it every order several times, kills a
+// consumer, and compares the books.
+func (c *demoCommand) Run(ctx context.Context, o *output) (err error) {
+	orders, err := readOrders(c.Orders)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, *limit, fmt.Errorf("not done after %v", *limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, c.Limit, fmt.Errorf("not done after %v", c.Limit))
 	defer cancel()
 
 	dir, err := os.MkdirTemp("", "dibs-demo-")
@@ -52,15 +50,16 @@ func runDemo(ctx context.Context, args []string, stdout, stderr io.Writer) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	where, cleanUp, err := prepareStore(ctx, *url, dir)
+	where, cleanUp, err := prepareStore(ctx, c.Store, dir)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, cleanUp()) }()
 
+	seed := cmp.Or(c.Seed, uint64(time.Now().UnixNano())) // any bits will do
 	d := &demo{
-		url: where, file: *file, seed: *seed, dir: dir, out: stdout,
-		orders: orders, plan: newPlan(orders, *seed, senders), started: time.Now(),
+		url: where, file: c.Orders, seed: seed, dir: dir, out: o.stdout,
+		orders: orders, plan: newPlan(orders, seed, senders), started: time.Now(),
 	}
 	return d.run(ctx)
 }
@@ -224,7 +223,7 @@ func (d *demo) start(name string, cancel context.CancelCauseFunc, prepare func(*
 
 func (d *demo) startConsumer(i int, cancel context.CancelCauseFunc) error {
 	p, err := d.start(fmt.Sprintf("consumer %d", i+1), cancel, nil, "run",
-		"--name", consumerName, "--group-size", strconv.Itoa(consumers), "--group-member", strconv.Itoa(i))
+		"--group-size", strconv.Itoa(consumers), "--group-member", strconv.Itoa(i))
 	d.group[i] = p
 	return err
 }

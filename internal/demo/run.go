@@ -1,0 +1,92 @@
+// Package demo is the program of examples/account: it runs the account component, and
+// shows it under fire. The demo starts consumers and senders as processes, kills one, and
+// compares the store with the orders that were sent.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/alecthomas/kong"
+	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/examples/account"
+	"github.com/dibs-go/dibs/messagestore/storeurl"
+)
+
+// storeVariable is the environment variable with the store's URL.
+const storeVariable = "DIBS_STORE"
+
+type grammar struct {
+	Demo demoCommand `cmd:"" help:"Run the component under fire and compare the books."`
+	Run  runCommand  `cmd:"" help:"Handle commands until interrupted."`
+	Send sendCommand `cmd:"" hidden:""`
+}
+
+// errUsage is matched by the error of a call that cannot be carried out as it is.
+var errUsage = errors.New("wrong call")
+
+// output is where a command prints.
+type output struct{ stdout, stderr io.Writer }
+
+// Run runs the command of args and returns the exit code: 0 for success, 1 for a failure,
+// 2 for a wrong call.
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var g grammar
+	helped := false
+	parser, err := kong.New(&g,
+		kong.Name("account"), kong.Description("The account component, which keeps accounts by handling commands, each once, however often it is sent. A store is postgres://... or sqlite:FILE."),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 80}),
+		kong.Writers(stdout, stderr), kong.Exit(func(int) { helped = true }),
+		kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(&output{stdout, stderr}))
+	if err != nil {
+		fmt.Fprintf(stderr, "account: %v\n", err)
+		return 1
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	command, err := parser.Parse(args)
+	if helped {
+		return 0
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "account: %v\n", err)
+		return 2
+	}
+	if err := command.Run(); err != nil {
+		fmt.Fprintf(stderr, "account %s: %v\n", command.Command(), err)
+		if errors.Is(err, errUsage) {
+			return 2
+		}
+		return 1
+	}
+	return 0
+}
+
+type runCommand struct {
+	Store       string `env:"DIBS_STORE" placeholder:"URL" help:"The store."`
+	GroupSize   int    `default:"1" placeholder:"N" help:"The number of consumers that share the category. Defaults to ${default}."`
+	GroupMember int    `placeholder:"N" help:"The number of this consumer, from 0."`
+	Concurrency int    `default:"64" placeholder:"N" help:"The number of accounts in work at once. Defaults to ${default}."`
+	Verbose     bool   `short:"v" help:"Log to standard error."`
+}
+
+// Run handles commands.
+func (c *runCommand) Run(ctx context.Context, o *output) error {
+	logger := zerolog.Nop()
+	if c.Verbose {
+		logger = zerolog.New(o.stderr).With().Timestamp().Logger()
+	}
+	store, err := storeurl.Open(ctx, c.Store, nil)
+	if err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
+	defer store.Close()
+	return account.Serve(ctx, store, &consumer.Config{
+		Concurrency: c.Concurrency, GroupSize: c.GroupSize, GroupMember: c.GroupMember, Logger: logger,
+	})
+}
