@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -134,7 +133,6 @@ type server struct {
 	hasVersion                               bool
 	denied                                   string // what of that the user has no right to
 	adopting                                 bool
-	large                                    bool
 	asked                                    bool      // for the timeline
 	timeline                                 *timeline // nil if it is not known
 	latest                                   *timeline // that the driver was on
@@ -200,7 +198,6 @@ func isOn(value string) bool {
 type mark struct {
 	pooled bool              // the connection is to a pooler, which gives it a server for each transaction
 	mode   pgx.QueryExecMode // how statements are sent
-	views  bool              // short reads go by views: see byView
 	tracer pgx.QueryTracer   // of its configuration, which pgx copies for who asks
 
 	asked    bool      // for the timeline, which nobody is in a transaction
@@ -292,7 +289,6 @@ func (d *Driver) check(ctx context.Context, db DB) (*mark, error) {
 	if conn != nil {
 		m.pooled = conn.PgConn().PID() != s.pid
 		m.mode, m.tracer = modeFor(conn, m.pooled), conn.Config().Tracer
-		m.views = s.large && m.mode == pgx.QueryExecModeCacheStatement
 	}
 	return m, nil
 }
@@ -372,14 +368,14 @@ func (d *Driver) ask(ctx context.Context, db DB) (*server, error) {
 
 // checkParameters are those of the query, as text.
 func (d *Driver) checkParameters() [][]byte {
-	return [][]byte{[]byte(override), strconv.AppendInt(nil, d.large.pages, 10), strconv.AppendInt(nil, d.large.messages, 10)}
+	return [][]byte{[]byte(override)}
 }
 
 // fields are in the order of the query.
 func (s *server) fields() []any {
 	return []any{
 		&s.fsync, &s.fullPageWrites, &s.synchronousCommit, &s.standbys, &s.tells, &s.serverEncoding, &s.clientEncoding,
-		&s.inRecovery, &s.override, &s.pid, &s.hasVersion, &s.denied, &s.adopting, &s.large,
+		&s.inRecovery, &s.override, &s.pid, &s.hasVersion, &s.denied, &s.adopting,
 	}
 }
 

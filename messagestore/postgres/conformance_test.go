@@ -27,20 +27,6 @@ func TestConformanceOverAPool(t *testing.T) {
 	})
 }
 
-func TestConformanceByViews(t *testing.T) {
-	t.Parallel()
-	pool := pgtest.Pool(t)
-	storetest.RunWith(t, storetest.Options{
-		Open: func(*testing.T) messagestore.Driver { return postgres.New(pool, nil).ByViews() },
-		Reopen: func(t *testing.T, _ messagestore.Driver) messagestore.Driver {
-			return postgres.New(pgtest.Connect(t, pgtest.URL(t)), nil).ByViews()
-		},
-		Beside: func(t *testing.T, _ messagestore.Driver) messagestore.Driver {
-			return postgres.New(pgtest.Connect(t, pgtest.URL(t)), nil).ByViews()
-		},
-	})
-}
-
 func TestConformanceOverAConnection(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)

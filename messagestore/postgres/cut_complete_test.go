@@ -25,8 +25,8 @@ type called struct {
 var calls = map[string]called{
 	"Driver.Append":       {scenes: []string{"append one", "append several", "append each", "append one that conflicts", "append one twice", "in a transaction"}},
 	"Driver.AppendAll":    {scenes: []string{"append to streams", "WriteStreams"}},
-	"Driver.ReadStream":   {scenes: []string{"read stream", "read stream backwards", "read stream by a view", "read stream backwards by a view"}},
-	"Driver.ReadCategory": {scenes: []string{"read category", "read category by types", "read category by correlation", "read category by group", "read category by a view"}},
+	"Driver.ReadStream":   {scenes: []string{"read stream", "read stream backwards"}},
+	"Driver.ReadCategory": {scenes: []string{"read category", "read category by types", "read category by correlation", "read category by group"}},
 	"Driver.Last":         {scenes: []string{"last"}},
 	"Driver.Version":      {scenes: []string{"version"}},
 	"Driver.Heads":        {scenes: []string{"heads"}},

@@ -84,9 +84,6 @@ func scenes() (all []scene) {
 			member := c.category.Stream("read").GroupMember(size)
 			return filtered(messagestore.Filter{GroupSize: size, GroupMember: member})(ctx, d, c)
 		}),
-		byView(reads("read stream by a view", prepared, upwards)),
-		byView(reads("read stream backwards by a view", prepared, backwards)),
-		byView(reads("read category by a view", prepared, filtered(messagestore.Filter{}))),
 	)
 	cold := writes("append one", first, appendOneMessage)
 	cold.name, cold.warm = "append one: new connection", nil
@@ -296,27 +293,6 @@ func filtered(filter messagestore.Filter) func(ctx context.Context, d *postgres.
 		}
 		return page, err
 	}
-}
-
-// byView has the call of a scene go by a view, as in a large store.
-func byView(s scene) scene {
-	warm := s.warm
-	s.warm = func(ctx context.Context, c *attempt) error {
-		c.driver.ByViews()
-		if err := warm(ctx, c); err != nil {
-			return err
-		}
-		conn, err := c.pool.Acquire(ctx)
-		if err != nil {
-			return err
-		}
-		defer conn.Release()
-		if !c.driver.ReadsByViews(conn.Conn()) {
-			return errors.New("it goes by a function")
-		}
-		return nil
-	}
-	return s
 }
 
 // removes is a scene of a call that removes from a stream of five messages.

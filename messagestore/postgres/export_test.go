@@ -13,20 +13,6 @@ import (
 // Mode returns how the driver sends statements on a connection that it has used.
 func (d *Driver) Mode(conn *pgx.Conn) pgx.QueryExecMode { return d.mode(conn) }
 
-// ByViews has short reads go by views in a store of any size.
-func (d *Driver) ByViews() *Driver {
-	d.large = size{messages: -1}
-	return d
-}
-
-// ReadsByViews reports whether short reads on a connection that was used go by views.
-func (d *Driver) ReadsByViews(conn *pgx.Conn) bool { return d.markOf(conn).views }
-
-// ViewQueries returns the queries of views.
-func (d *Driver) ViewQueries() (stream, backwards, category string) {
-	return d.queries.viewStream, d.queries.viewStreamBackwards, d.queries.viewCategory
-}
-
 // Busy reports whether a write to the category is under way.
 func (d *Driver) Busy(category messagestore.Category) bool {
 	l := d.groups.line(category)

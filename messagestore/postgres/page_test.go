@@ -17,18 +17,9 @@ import (
 // A page ends before it is too large to hold, and the next goes on from there.
 func TestAPageOfLargeMessagesEndsEarly(t *testing.T) {
 	t.Parallel()
-	for name, driver := range map[string]*postgres.Driver{
-		"by functions": postgres.New(pgtest.Pool(t), nil),
-		"by views":     postgres.New(pgtest.Connect(t, pgtest.URL(t)), nil).ByViews(),
-	} {
-		t.Run(name, func(t *testing.T) { requirePagesEndEarly(t, driver) })
-	}
-}
-
-func requirePagesEndEarly(t *testing.T, driver *postgres.Driver) {
 	const messages, size, pageBytes = 50, 700_000, 16 << 20
 	category := storetest.Category(t)
-	store := messagestore.New(driver, nil)
+	store := messagestore.New(postgres.New(pgtest.Pool(t), nil), nil)
 	body := messagestore.Raw{Type: "T", Data: json.RawMessage(fmt.Sprintf(`{"note": %q}`, strings.Repeat("x", size)))}
 	for range messages / 10 {
 		_, err := store.Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, body, body, body, body, body, body, body, body, body, body)

@@ -8,8 +8,7 @@
 //
 // or, with a pool of the driver's own, [Open]. The schema is made by package
 // migrations. The user needs no more than to be a member of the role dibs_writer,
-// or of dibs_reader to read only: all access is by functions
-// and views.
+// or of dibs_reader to read only: all access is by functions.
 //
 // # In a transaction of yours
 //
@@ -144,7 +143,6 @@ type Driver struct {
 	schema  string
 	queries queries
 	fences  fences
-	large   size  // from which on short reads go by views
 	notify  bool  // whether a write tells other processes of it
 	mark    *mark // of db, if it is of none of the kinds that a connection can be had of
 	invalid error // of the configuration, for every call
@@ -182,7 +180,7 @@ type Config struct {
 // New returns a driver over db, which the caller keeps and closes. A schema that is
 // no schema's name is the error of every call.
 func New(db DB, config *Config) *Driver {
-	d := &Driver{db: db, turn: make(chan struct{}, 1), large: largeStore, notify: true, log: zerolog.Nop(), close: func() {}}
+	d := &Driver{db: db, turn: make(chan struct{}, 1), notify: true, log: zerolog.Nop(), close: func() {}}
 	d.turn <- struct{}{}
 	d.pool, _ = db.(*pgxpool.Pool)
 	if d.pool != nil {
@@ -211,7 +209,7 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// The queries, one to a file, each a call of one function or of a view.
+// The queries, one to a file, each a call of one function.
 var (
 	//go:embed sql/append.sql
 	appendSQL string
@@ -223,12 +221,6 @@ var (
 	readStreamSQL string
 	//go:embed sql/read_category.sql
 	readCategorySQL string
-	//go:embed sql/view_stream.sql
-	viewStreamSQL string
-	//go:embed sql/view_stream_backwards.sql
-	viewStreamBackwardsSQL string
-	//go:embed sql/view_category.sql
-	viewCategorySQL string
 	//go:embed sql/last.sql
 	lastSQL string
 	//go:embed sql/version.sql
@@ -245,28 +237,24 @@ var (
 
 type queries struct {
 	append, appendOne, appendEach, readStream, readCategory, last, version, find, check, schemaVersion, epoch, heads, listen string
-	viewStream, viewStreamBackwards, viewCategory                                                                            string
 	reportQueries
 }
 
 func queriesFor(schema string) queries {
 	return queries{
-		append:              pgschema.Rename(appendSQL, schema),
-		appendOne:           pgschema.Rename(appendOneSQL, schema),
-		appendEach:          pgschema.Rename(appendEachSQL, schema),
-		readStream:          pgschema.Rename(readStreamSQL, schema),
-		readCategory:        pgschema.Rename(readCategorySQL, schema),
-		viewStream:          pgschema.Rename(viewStreamSQL, schema),
-		viewStreamBackwards: pgschema.Rename(viewStreamBackwardsSQL, schema),
-		viewCategory:        pgschema.Rename(viewCategorySQL, schema),
-		last:                pgschema.Rename(lastSQL, schema),
-		version:             pgschema.Rename(versionSQL, schema),
-		find:                pgschema.Rename(findSQL, schema),
-		check:               pgschema.Rename(checkSQL, schema),
-		schemaVersion:       pgschema.Rename(schemaVersionSQL, schema),
-		epoch:               pgschema.Rename(epochSQL, schema),
-		heads:               pgschema.Rename(headsSQL, schema),
-		listen:              pgschema.Rename(listenSQL, schema),
+		append:        pgschema.Rename(appendSQL, schema),
+		appendOne:     pgschema.Rename(appendOneSQL, schema),
+		appendEach:    pgschema.Rename(appendEachSQL, schema),
+		readStream:    pgschema.Rename(readStreamSQL, schema),
+		readCategory:  pgschema.Rename(readCategorySQL, schema),
+		last:          pgschema.Rename(lastSQL, schema),
+		version:       pgschema.Rename(versionSQL, schema),
+		find:          pgschema.Rename(findSQL, schema),
+		check:         pgschema.Rename(checkSQL, schema),
+		schemaVersion: pgschema.Rename(schemaVersionSQL, schema),
+		epoch:         pgschema.Rename(epochSQL, schema),
+		heads:         pgschema.Rename(headsSQL, schema),
+		listen:        pgschema.Rename(listenSQL, schema),
 
 		reportQueries: reportQueriesFor(schema),
 	}

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,12 +14,6 @@ import (
 // ReadStream implements [messagestore.Driver].
 func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	r := &reading{sql: d.queries.readStream, args: []any{string(q.Stream), int64(q.From), q.Limit, q.Backwards}}
-	if q.From >= 0 && 1 <= q.Limit && q.Limit <= maxByView {
-		r.view, r.viewArgs = d.queries.viewStream, []any{string(q.Stream), int64(q.From), q.Limit}
-		if q.Backwards {
-			r.view = d.queries.viewStreamBackwards
-		}
-	}
 	if err := d.readMessages(ctx, r); err != nil {
 		return nil, err
 	}
@@ -39,10 +32,6 @@ func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery)
 	r := &reading{
 		sql: d.queries.readCategory, args: []any{string(q.Category), int64(q.From), q.Limit, types, correlation, size, member},
 		category: true,
-	}
-	if q.From >= 0 && 1 <= q.Limit && q.Limit <= maxByView && types == nil && correlation == nil && size == nil {
-		r.found.Next, r.limit = q.From, q.Limit
-		r.view, r.viewArgs = d.queries.viewCategory, []any{string(q.Category), int64(q.From), q.Limit + 1}
 	}
 	if err := d.readMessages(ctx, r); err != nil {
 		return messagestore.CategoryPage{}, err
@@ -69,9 +58,6 @@ func (d *Driver) Last(ctx context.Context, stream messagestore.StreamName, messa
 		ofType = &messageType
 	}
 	r := &reading{sql: d.queries.last, args: []any{string(stream), ofType}}
-	if messageType == "" {
-		r.view, r.viewArgs = d.queries.viewStreamBackwards, []any{string(stream), int64(math.MaxInt64), 1}
-	}
 	if err := d.readMessages(ctx, r); err != nil {
 		return nil, err
 	}

@@ -15,16 +15,11 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A reading is a call of a function that returns messages, or a query of a view in its
-// place: see [Driver.byView].
+// A reading is a call of a function that returns messages.
 type reading struct {
 	sql      string
 	args     []any
 	category bool // a page of one, which ends before it holds too much
-
-	view     string // "" if there is none
-	viewArgs []any
-	limit    int // of a category's page by a view, which asks for one message more
 
 	found messagestore.CategoryPage // of a stream, the messages only
 	rows  rowReader
@@ -32,49 +27,22 @@ type reading struct {
 	full  bool
 }
 
-// maxByView bounds what is asked of a view, whose queries have it written out: a full
-// batch, and the message before it, by which a consumer sees that it is still there.
-const maxByView = 1001
-
-// largeStore is what a table has to have for queries of views. Their plans are kept for as
-// long as the connection's statements are, and one that was made for a small table would
-// scan it. From here on a scan of the table costs twice what a page does by the index.
-var largeStore = size{pages: 8192, messages: 100_000}
-
-// A size is that of the table when it was last analyzed.
-type size struct{ pages, messages int64 }
-
-// byView reports whether r goes by a view. A function costs as much again as a short read
-// does: its settings, its rights and a query inside the query. But its settings make plans
-// that are good for every size of table. A server behind a pooler has no plans to keep, and
-// in a transaction pgx sends what is sent.
-func (d *Driver) byView(conn *pgx.Conn, r *reading) bool {
-	m := d.markOf(conn)
-	return r.view != "" && m != nil && m.views
-}
-
-// readMessages reads what r asks for: by hand, or as pgx does in a transaction, which may
-// have ended without its connection knowing.
+// readMessages calls the function. Outside a transaction its rows are decoded from the
+// connection's buffers. In one pgx reads them, since only pgx knows whether the transaction
+// has ended.
 func (d *Driver) readMessages(ctx context.Context, r *reading) error {
 	return d.with(ctx, func(db DB) error {
 		conn := connOf(db)
-		switch {
-		case conn == nil || d.inTransaction(db):
-			return d.failed(d.read(ctx, db, r.sql, r.args, func(rows pgx.Rows) error {
-				m, more, err := r.rows.row(rows)
-				if err == nil {
-					err = r.add(m, more)
-				}
-				return err
-			}))
-		case d.byView(conn, r):
-			if err := d.exec(ctx, conn, r.view, nil, binaryParameters(r.viewArgs), r.take); err != nil {
-				return d.failed(err)
-			}
-			r.end()
-			return nil
+		if conn != nil && !d.inTransaction(db) {
+			return d.failed(d.exec(ctx, conn, r.sql, nil, binaryParameters(r.args), r.take))
 		}
-		return d.failed(d.exec(ctx, conn, r.sql, nil, binaryParameters(r.args), r.take))
+		return d.failed(d.read(ctx, db, r.sql, r.args, func(rows pgx.Rows) error {
+			m, more, err := r.rows.row(rows)
+			if err == nil {
+				err = r.add(m, more)
+			}
+			return err
+		}))
 	})
 }
 
@@ -136,18 +104,6 @@ func readMarks(data json.RawMessage) (first, last messagestore.Mark, err error) 
 		}
 	}
 	return marks[0], marks[len(marks)-1], nil
-}
-
-// end says where a page by a view ends, which a function says in a row of its own.
-func (r *reading) end() {
-	page := &r.found
-	if !r.category || len(page.Messages) == 0 {
-		return
-	}
-	if len(page.Messages) > r.limit {
-		page.Messages, page.More = page.Messages[:r.limit], true
-	}
-	page.Next = messagestore.NextAfter(page.Messages[len(page.Messages)-1].GlobalPosition)
 }
 
 // binaryParameters lays out the arguments of a reading.

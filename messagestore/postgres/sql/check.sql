@@ -26,12 +26,4 @@ select
     select from pg_catalog.pg_trigger t
     join pg_catalog.pg_class c on c.oid = t.tgrelid
     where c.relnamespace = pg_catalog.to_regnamespace('dibs') and c.relname = 'messages' and t.tgname = 'dibs_adoption_refuse_native'
-  ),
-  coalesce((
-    select c.relpages >= $2::integer and c.reltuples operator(pg_catalog.>=) $3::bigint::real
-      and pg_catalog.has_table_privilege(v.oid, 'select') and pg_catalog.has_table_privilege(e.oid, 'select')
-    from pg_catalog.pg_class c
-    join pg_catalog.pg_class v on v.relnamespace = c.relnamespace and v.relname = 'stored_messages'
-    join pg_catalog.pg_class e on e.relnamespace = c.relnamespace and e.relname = 'erased'
-    where c.relnamespace = pg_catalog.to_regnamespace('dibs') and c.relname = 'messages'
-  ), false)
+  )
