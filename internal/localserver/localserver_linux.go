@@ -137,14 +137,14 @@ func PostgresBin() (string, error) {
 // newest returns the path of the highest version: 15 in /usr/lib/postgresql/15/bin/postgres.
 func newest(paths []string) string {
 	version := func(path string) int {
-		n, _ := strconv.Atoi(strings.Split(path, "/")[4]) // 0 for what is no number
+		n, _ := strconv.Atoi(strings.Split(path, "/")[4]) // 0 if it is not a number
 		return n
 	}
 	return slices.MaxFunc(paths, func(a, b string) int { return version(a) - version(b) })
 }
 
-// Unprivileged returns who PostgreSQL runs as: postgres if we are root, which it refuses, and
-// else nil for ourselves.
+// Unprivileged returns the user that runs PostgreSQL: postgres if this process is root, because PostgreSQL
+// refuses root, and else nil for the same user.
 func Unprivileged() (*syscall.Credential, error) {
 	if os.Getuid() != 0 {
 		return nil, nil

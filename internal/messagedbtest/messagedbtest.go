@@ -21,8 +21,8 @@ import (
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
-// The versions of the package that a test may ask for. Newest is what is meant where
-// nothing else is said; message_store_version() answers 1.3.0 there.
+// The versions of the package that a test may ask for. Newest is the default; its message_store_version()
+// returns 1.3.0.
 const (
 	Newest = "1.3.1"
 	V1_2   = "1.2.6"
@@ -108,8 +108,7 @@ func Install(t testing.TB, database, version string) {
 	runTool(t, database, version, "install.sh", "CREATE_DATABASE=off", "PATH="+withoutCreateDB(t)+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
 
-// withoutCreateDB returns a folder in which createdb does nothing: older versions call
-// it whatever they are told.
+// withoutCreateDB returns a folder with a createdb that does nothing: older versions always call it.
 func withoutCreateDB(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -119,8 +118,7 @@ func withoutCreateDB(t testing.TB) string {
 	return dir
 }
 
-// Run runs one of message-db's tools on a database, with more in its environment, and
-// returns what it printed.
+// Run runs one of message-db's tools on a database, with extra environment variables, and returns its output.
 func Run(t testing.TB, database, tool string, env ...string) string {
 	t.Helper()
 	return runTool(t, database, Newest, tool, env...)

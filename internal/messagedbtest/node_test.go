@@ -27,8 +27,7 @@ const (
 	pg        = "pg@8.23.1"
 )
 
-// A client of message-db in another language, as npm has it, does with our schema
-// what it does with message-db, to the letter of every error.
+// message-db's client for Node behaves the same on our schema and on message-db, to the letter of every error.
 func TestClientInNodeCannotTellOursFromMessageDB(t *testing.T) {
 	t.Parallel()
 	ours := pgtest.Migrated(t)
@@ -42,7 +41,7 @@ func TestClientInNodeCannotTellOursFromMessageDB(t *testing.T) {
 	require.Equal(t, 7, strings.Count(want[25], "P0001 Wrong expected version: -1 "), "one of eight is first: %s", want[25])
 }
 
-// runInNode runs the client on a database, and returns what it printed.
+// runInNode runs the client on a database and returns its output.
 func runInNode(t *testing.T, database string) []string {
 	t.Helper()
 	pgtest.Needs(t, "node", "npm")
@@ -61,7 +60,7 @@ func runInNode(t *testing.T, database string) []string {
 	require.NoError(t, node.Run(), "%s\n%s", &stdout, &stderr)
 	var steps []string
 	for line := range strings.Lines(stdout.String()) {
-		if strings.HasPrefix(line, `{"step":`) { // not what the client logs
+		if strings.HasPrefix(line, `{"step":`) { // other lines are the client's log
 			steps = append(steps, strings.TrimSpace(line))
 		}
 	}

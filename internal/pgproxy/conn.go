@@ -13,8 +13,8 @@ type conn struct {
 	number int
 	client net.Conn
 
-	over atomic.Bool // it was cut: what still comes goes nowhere
-	lost [2]bool     // what this side says goes nowhere; each pump has its own
+	over atomic.Bool // the connection was cut: messages that still arrive are dropped
+	lost [2]bool     // messages from this side are dropped; each pump reads its own element
 
 	mu     sync.Mutex
 	server net.Conn // nil until it is reached
@@ -42,15 +42,15 @@ func (c *conn) close() {
 	}
 }
 
-// A side is where messages come from, and where they go on to. What came together is passed
-// on together: each write of its own wakes who reads it.
+// A side is a direction: messages are read from one connection and written to the other. Messages that arrive
+// together are written together, because each write wakes the reader.
 type side struct {
 	from net.Conn
 	to   net.Conn      // nil until it is reached
 	out  *bufio.Writer // to there
 }
 
-// Read passes on what is kept back, before it waits for more.
+// Read flushes the buffered messages before it waits for more.
 func (s *side) Read(p []byte) (int, error) {
 	s.flush()
 	return s.from.Read(p)
@@ -64,8 +64,7 @@ func (s *side) flush() {
 	}
 }
 
-// pump passes on what one side says, until it says nothing more. What cannot be passed
-// on, since the other side is gone, is taken all the same.
+// pump forwards the messages of one side until that side ends. It keeps reading when the other side is gone.
 func (c *conn) pump(r *reader, s *side) {
 	defer s.flush()
 	for {
@@ -85,7 +84,7 @@ func (c *conn) ask(m Message) (Fault, <-chan struct{}) {
 	return c.proxy.ask(m)
 }
 
-// pass does with a message what the rule says.
+// pass applies the rule to a message.
 func (c *conn) pass(m Message, raw []byte, s *side) {
 	if c.lost[m.From] {
 		return
@@ -139,8 +138,7 @@ func (c *conn) cut(reset bool) {
 		return
 	}
 	c.server.Close()
-	// Were it closed for reading too, what the client has said and nobody has read would
-	// make a reset of it.
+	// The client's connection stays open for reading: closed with unread bytes, it would be reset.
 	closeWrite(c.client)
 }
 

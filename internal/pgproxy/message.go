@@ -29,16 +29,16 @@ func (s Side) String() string {
 type Message struct {
 	Conn int    // the connection's number, from 1 on, in the order in which they came
 	From Side   // who sent it
-	Type byte   // as PostgreSQL has it, or 0 for what begins a connection
+	Type byte   // the protocol's type byte, 0 for a message that begins a connection
 	Name string // "Bind", or the type for one that is not known here
 	Size int    // in bytes, with type and length
-	Body []byte // what comes after type and length; a [Rule] does not keep it
+	Body []byte // the bytes after type and length; a [Rule] must not keep them
 }
 
 // String returns "client 1: Bind".
 func (m Message) String() string { return fmt.Sprintf("%s %d: %s", m.From, m.Conn, m.Name) }
 
-// What begins a connection, by its code.
+// The codes of messages that begin a connection.
 const (
 	cancelRequest = 80877102
 	sslRequest    = 80877103
@@ -68,8 +68,8 @@ type reader struct {
 	raw    []byte // the last message
 }
 
-// begin reads what has no type: the first message of a client, and of one that was
-// refused encryption the next.
+// begin reads a message without a type byte: the first of a client, and the next one after encryption was
+// refused.
 func (r *reader) begin() (m Message, code uint32, err error) {
 	if m, err = r.read(0); err != nil {
 		return m, 0, err
@@ -114,7 +114,7 @@ func (r *reader) read(before int) (Message, error) {
 	if length < 4 || length > 1<<30 {
 		return Message{}, errNoMessage
 	}
-	for left := length - 4; left > 0; { // room is made for what comes, and not for what is said to
+	for left := length - 4; left > 0; { // memory is allocated as bytes arrive, and not for the length that the header claims
 		at, n := len(r.raw), min(left, 1<<20)
 		r.raw = append(r.raw, make([]byte, n)...)
 		if _, err := io.ReadFull(r.source, r.raw[at:]); err != nil {

@@ -1,6 +1,6 @@
-// Package pgproxy stands between clients and a PostgreSQL server, and does to their
-// conversations what networks do: it cuts them, holds them up, loses what is said.
-// It knows where each message begins, so that a test can do so at any one.
+// Package pgproxy is a proxy between clients and a PostgreSQL server that injects network faults: it cuts
+// connections, and delays or drops messages. It knows the borders of messages, so a test can do so at any
+// message.
 //
 //	p, err := pgproxy.New("tcp", "127.0.0.1:5432")
 //	...
@@ -26,13 +26,12 @@ import (
 	"sync"
 )
 
-// A Fault is what happens to a message.
+// A Fault is the fate of a message.
 type Fault int
 
-// The faults. Closed is as by a process that ends: whoever reads meets the end. Reset is
-// as by a machine that restarts: whoever reads or writes meets an error (over TCP; a Unix
-// socket is closed). Both happen to both sides. A request for encryption, which the proxy
-// answers, either passes or ends its connection.
+// The faults. Close is like the end of a process: a reader sees the end of the stream. Reset is like the
+// restart of a machine: reads and writes fail (over TCP; a Unix socket is closed). Both happen to both sides.
+// A request for encryption, which the proxy answers, either passes or ends its connection.
 const (
 	// Pass has the message go on: none.
 	Pass Fault = iota
@@ -65,12 +64,12 @@ const (
 	ResetAfter
 )
 
-// A Rule says what happens to each message that arrives at the proxy, in the order in
-// which they do, of all connections. It is called by one goroutine at a time, calls no
-// method of the proxy, and is not asked about a connection that has been closed.
+// A Rule returns the fault for each message that arrives at the proxy, in order of arrival, over all
+// connections. It is called by one goroutine at a time, calls no method of the proxy, and is not asked about a
+// connection that has been closed.
 type Rule func(Message) Fault
 
-// A Proxy passes on what comes, as its rule says. It is safe for concurrent use.
+// A Proxy forwards messages and applies its rule to each. It is safe for concurrent use.
 type Proxy struct {
 	network  string
 	listener net.Listener
@@ -121,8 +120,8 @@ func (p *Proxy) SetRule(rule Rule) {
 	p.rule = rule
 }
 
-// Record begins a list of what arrives, without its bodies. It ends, and is returned,
-// when stop is called. There is one list at a time.
+// Record begins a list of arriving messages, without their bodies. It ends, and is returned, when stop is
+// called. There is one list at a time.
 func (p *Proxy) Record() (stop func() []Message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,7 +134,7 @@ func (p *Proxy) Record() (stop func() []Message) {
 	}
 }
 
-// Release has arrive what is held. What comes after it is subject to the rule again.
+// Release delivers the held messages. The rule applies again to messages after them.
 func (p *Proxy) Release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,8 +142,8 @@ func (p *Proxy) Release() {
 	p.release = make(chan struct{})
 }
 
-// Close closes all connections, loses what is held, and returns when nothing is left of
-// the proxy. It may be called again.
+// Close closes all connections, drops held messages, and returns when the proxy's goroutines have ended. It
+// may be called again.
 func (p *Proxy) Close() error {
 	p.end()
 	err := p.listener.Close()
@@ -170,7 +169,7 @@ func (p *Proxy) accept() {
 	}
 }
 
-// serve passes on what is said on one connection.
+// serve forwards the messages of one connection.
 func (p *Proxy) serve(client net.Conn) {
 	c := &conn{proxy: p, client: client}
 	defer c.close()
@@ -229,7 +228,7 @@ func (p *Proxy) remove(c *conn) {
 	delete(p.conns, c)
 }
 
-// ask returns what the rule says, and what to wait for if that is to hold the message.
+// ask returns the fault for a message, and for Hold the channel that releases it.
 func (p *Proxy) ask(m Message) (Fault, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

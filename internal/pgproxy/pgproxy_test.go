@@ -69,7 +69,7 @@ func (b *bench) connect() *pgx.Conn {
 	conn, err := pgx.ConnectConfig(b.t.Context(), b.config)
 	require.NoError(b.t, err)
 	b.t.Cleanup(func() {
-		require.NoError(b.t, b.proxy.Close()) // pgx waits a while for the end of what it has left
+		require.NoError(b.t, b.proxy.Close()) // pgx waits a while until abandoned connections end
 		conn.Close(context.WithoutCancel(b.t.Context()))
 		<-conn.PgConn().CleanupDone()
 	})

@@ -15,8 +15,8 @@ var (
 	// PostgreSQL cuts a longer identifier off without a word.
 	valid = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
-	// The underscore is part of a word, so that dibs_owner is not one. What is the
-	// same for every schema keeps its name: settings, and types of messages.
+	// The underscore is part of a word, so that dibs_owner is not one. Settings and message types are the same for
+	// every schema and keep their names.
 	word = regexp.MustCompile(`\b` + Default + `\b(:|\.(?:allow_unsafe_settings|lock_timeout|migration|retention|statement_timeout)\b)?`)
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// packages are what Debian calls the packages of programs that are not called so themselves.
+// packages maps programs to their Debian packages, where the names differ.
 var packages = map[string]string{"node": "nodejs", "pg_dump": "postgresql-client", "psql": "postgresql-client"}
 
 // Missing ends a test that needs something that this machine does not have. The test is skipped,

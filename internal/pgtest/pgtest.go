@@ -28,12 +28,12 @@ import (
 )
 
 const (
-	// patience is for what should take no time: a hung server fails the test
-	// that met it, and not the whole run by its time limit.
+	// patience bounds operations that should be instant: a hung server fails the test that uses it, and not the
+	// whole run at its time limit.
 	patience = time.Minute
 
-	// connections are what a pool here opens at most. Go runs as many tests at
-	// once as there are processors, and the server has its own limit.
+	// connections is the limit of each pool. Go runs as many tests at once as there are processors, and the server
+	// has its own limit.
 	connections = 8
 )
 
@@ -154,8 +154,8 @@ func makeTemplate(t testing.TB, server, template string, fill func(url string)) 
 	run(t, server, "alter database "+name+" rename to "+template)
 }
 
-// Database returns the URL of an empty database that no other test uses. It is
-// dropped when the test ends, whoever is still connected.
+// Database returns the URL of an empty database that no other test uses. It is dropped when the test ends,
+// even if clients are still connected.
 func Database(t testing.TB) string {
 	t.Helper()
 	return database(t, "template0", "")

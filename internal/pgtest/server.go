@@ -98,7 +98,7 @@ logfile = %[2]s/log
 		t.Fatal(err)
 	}
 
-	// It refuses to run as root. What started it ends with the test, however that ends.
+	// It refuses to run as root. The shell that starts it ends with the test, even if the test is killed.
 	command := []string{program, "-q", filepath.Join(dir, "ini")}
 	if os.Geteuid() == 0 {
 		command = append(asPostgres(t, dir), command...)
@@ -150,8 +150,8 @@ func (b *Bouncer) Kill() {
 	}
 }
 
-// asPostgres gives dir and what is in it to the user who runs servers, and returns
-// the start of a command as that user.
+// asPostgres gives dir and its content to the user postgres, and returns the prefix of a command that runs as
+// that user.
 func asPostgres(t testing.TB, dir string) []string {
 	t.Helper()
 	owner, err := user.Lookup("postgres")
