@@ -1,5 +1,5 @@
-// Package mutants has the bugs that are planted to see that the soak finds them, each with
-// what provokes it and the invariants that it breaks.
+// Package mutants has the bugs that are planted to test the soak, each with a scene that provokes it and the
+// invariants that it breaks.
 package mutants
 
 import (
@@ -66,7 +66,7 @@ var (
 	lockOfFind = edit("find_messages", "perform dibs.lock_category(split_part(stream, '-', 1));", "")
 )
 
-// The order of a category: what the locks are for.
+// The order of a category, which the locks protect.
 func order() []*Mutant {
 	disorder := append([]check.Invariant{check.Monotone}, skips...)
 	return []*Mutant{
@@ -97,7 +97,7 @@ func order() []*Mutant {
 	}
 }
 
-// What is written.
+// Written messages.
 func writes() []*Mutant {
 	version := []check.Invariant{check.Linearizable}
 	return []*Mutant{
@@ -129,7 +129,7 @@ func writes() []*Mutant {
 	}
 }
 
-// What is said of a write.
+// The reported outcomes of writes.
 func outcomes() []*Mutant {
 	phantom := []check.Invariant{check.Phantom}
 	return []*Mutant{

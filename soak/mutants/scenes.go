@@ -30,8 +30,8 @@ var (
 	crashes = &Scene{"crashes", 3, 3, 5, 4 * time.Second, 8 * time.Second, []string{"kill-server", "kill-backend"}, 3, 4, none}
 	lonely  = &Scene{"lonely pauses", 6, 1, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 3, 4, none}
 	cuts    = &Scene{"cuts", 4, 3, 5, 2 * time.Second, 4 * time.Second, []string{"cut"}, 3, 4, none}
-	// Who asks waits for a writer that is stopped with a lock. So there are many categories, in most of which
-	// none is, and each has connections to spare.
+	// A question about a write waits for a stopped writer that holds the category's lock. So there are many
+	// categories, most of them without a stopped writer, and each client has connections to spare.
 	pauses  = &Scene{"pauses", 4, 4, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 24, 12, none}
 	twins   = &Scene{"twins", 3, 3, 5, time.Second, 4 * time.Second, []string{"twin"}, 3, 4, none}
 	resizes = &Scene{"resizes", 3, 3, 5, time.Second, 4 * time.Second, []string{"resize"}, 3, 4, none}
