@@ -33,8 +33,8 @@ func writeRaw(t *testing.T, store *messagestore.Store, stream messagestore.Strea
 	return err == nil // else the store refuses it, and so nobody can have written it
 }
 
-// Whatever stands in the stream of group sizes, it is a size from where to start, or an
-// error: nothing is handled from a guess.
+// Any content of the stream of group sizes is read as a size and a start, or is an error: no message is
+// handled on a guess.
 func FuzzAGroupSizeIsNeverGuessed(f *testing.F) {
 	for _, seed := range []string{
 		`{"size":1,"start":0}`, `{"size":1,"start":1}`, `{"size":2,"start":0}`, `{"size":0,"start":0}`, `{"size":-1,"start":0}`, `{"size":1024,"start":0}`, `{"size":1025,"start":0}`, `{"size":1}`,
@@ -87,8 +87,8 @@ func FuzzAGroupSizeIsNeverGuessed(f *testing.F) {
 
 func wholeNumber(raw json.RawMessage) (int64, error) { return strconv.ParseInt(string(raw), 10, 64) }
 
-// Whatever stands in a dead-letter stream, it is listed and redriven as what it says, or
-// is an error; the consumer itself goes on.
+// Any content of a dead-letter stream is listed and redriven as recorded, or is an error; the consumer itself
+// continues.
 func FuzzADeadLetterIsReadOrRefused(f *testing.F) {
 	const good = `{"consumer":"ledger","messageId":"0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f","type":"Opened","stream":"account-1","position":0,"globalPosition":1,"time":"2006-01-02T15:04:05Z","data":{},"metadata":{},"error":"e","attempts":1,"firstFailedAt":"2006-01-02T15:04:05Z"}`
 	for _, seed := range []string{
@@ -157,8 +157,7 @@ func requireTold(t *testing.T, err error) {
 	require.False(t, strings.ContainsFunc(err.Error(), unicode.IsControl), "%q", err)
 }
 
-// Whatever stands in the stream of requests, it is one that is done or passed over, or an
-// error.
+// Any message in the stream of requests is a request that is carried out or skipped, or an error.
 func FuzzARequestIsReadOrRefused(f *testing.F) {
 	for _, seed := range []string{
 		`{"messageId":"0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f","stream":"account-1","parked":0}`, `{}`, `{"next":9223372036854775807}`, `{"next":-1}`, `{"next":"1"}`, `{"parked":-9223372036854775808}`, `{"messageId":1}`, `{"stream":[]}`, `{"messageId":"` + strings.Repeat("x", 3000) + `"}`,

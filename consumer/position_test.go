@@ -324,7 +324,7 @@ func TestAConsumerThatCannotRecordDoesNotRunAhead(t *testing.T) {
 	})
 }
 
-// Whatever is recorded, it is either the position or an error: never a guess.
+// Any content of a position stream is read as a position or is an error: never a guess.
 func FuzzARecordedPositionIsNeverGuessed(f *testing.F) {
 	for _, seed := range []string{
 		`{"position": 0}`, `{"position": 1}`, `{"position": 2}`, `{"position": 3}`, `{"position": -1}`, `{"position": "1"}`, `{"position": 1e0}`,

@@ -13,7 +13,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
 
-// tally is an entity of what JSON can spell in more than one way.
+// tally is an entity whose fields JSON can spell in more than one way.
 type tally struct {
 	Sum   int64
 	Notes []string
@@ -44,8 +44,8 @@ var countedIDs = []uuid.UUID{
 	uuid.MustParse("0198c6b1-4b4c-7000-8000-000000000003"),
 }
 
-// Whatever stands in a snapshot's stream, the entity is what its messages make of nothing,
-// or what the later ones make of the snapshot: never an error, and never a part of both.
+// With any content in a snapshot's stream the entity is either folded from all its messages, or from the
+// snapshot and the later messages: never an error, and never a mixture.
 func FuzzASnapshotIsRestoredOrPassedOver(f *testing.F) {
 	const whole, third = `"entity":{"Sum":40,"Notes":["kept"],"ByDay":{"monday":40}},`, `"last":"0198c6b1-4b4c-7000-8000-000000000003"`
 	f.Add("Snapshot", []byte(`{`+whole+`"version":2,`+third+`,"tag":"v2"}`), "v1")                                                        // another tag
@@ -92,7 +92,7 @@ func FuzzASnapshotIsRestoredOrPassedOver(f *testing.F) {
 	})
 }
 
-// requireRestored demands that what was restored is restored again once it is kept.
+// requireRestored checks that a restored state can be kept and restored again.
 func requireRestored(t *testing.T, restored state[tally], tag string) {
 	t.Helper()
 	raw, err := json.Marshal(restored.entity)
@@ -104,7 +104,7 @@ func requireRestored(t *testing.T, restored state[tally], tag string) {
 	require.Equal(t, restored, again)
 }
 
-// What is kept is restored, under its own tag and no other.
+// A kept snapshot is restored under its own tag and under no other.
 func FuzzASnapshotIsRestoredAsItWasKept(f *testing.F) {
 	third := countedIDs[2][:]
 	f.Add(int64(40), "kept", "monday", int64(2), third, "v1", "v2")                                                   // as it mostly is

@@ -17,7 +17,7 @@ import (
 	"github.com/dibs-go/dibs/internal/seeds"
 )
 
-// What is encoded by hand is what encoding/json makes of it.
+// The hand-written encoder gives the bytes of encoding/json.
 func FuzzMetadataIsEncodedAsByEncodingJSON(f *testing.F) {
 	f.Add("account-1", int64(0), "b", "1", "name", "value")
 	f.Add("a-\"\\<&>\u2028\x7f\x1f\xff", int64(math.MinInt64), "\xed\xa0\x80", "\t", "<\ufffd>", "\x00")
@@ -140,7 +140,7 @@ func FuzzRawIsKeptByteForByte(f *testing.F) {
 	})
 }
 
-// What is written of metadata is read back, field by field.
+// Written metadata is read back, field by field.
 func FuzzMetadataIsReadAsItWasWritten(f *testing.F) {
 	f.Add("a-1", int64(0), int64(7), "b", "c-1", "1", "name", "value", "local", "extra", []byte(`[1.10]`))
 	f.Add("", int64(1), int64(-1), "\xff", "\n", " ", "\ufffd", "\x00", "\xff", "schemaVersion", []byte(`{`))
@@ -187,8 +187,7 @@ type target struct {
 
 func (target) MessageType() string { return "Target" }
 
-// What another client recorded decodes as encoding/json has it, or is an error that is
-// short and shows no content.
+// Data of any client decodes as encoding/json decodes it, or is a short error that shows no content.
 func FuzzDecodeAgreesWithEncodingJSON(f *testing.F) {
 	for _, seed := range append(jsonSeeds,
 		`{"amount":1,"text":"x","list":"AQI=","when":"0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f","any":{"a":1e308},"raw":[1],"self":{}}`,
@@ -226,7 +225,7 @@ func requireOneShortLine(t *testing.T, text string) {
 	require.False(t, strings.ContainsFunc(text, unicode.IsControl), "%q", text)
 }
 
-// The path to any byte of any JSON is short, whatever is there.
+// The path to any byte of any JSON is short.
 func FuzzThePathToAByteOfJSON(f *testing.F) {
 	for _, seed := range jsonSeeds {
 		f.Add([]byte(seed), 6)
@@ -244,8 +243,7 @@ func FuzzThePathToAByteOfJSON(f *testing.F) {
 	})
 }
 
-// Of whatever was written and found, an unknown outcome is resolved to a write that was
-// this one, or a conflict.
+// An unknown outcome resolves to this very write if the found messages equal it, and else to a conflict.
 func FuzzAFoundWriteIsTheOneThatWasLost(f *testing.F) {
 	f.Add(`{}`, `{"properties":{"a":1.0}}`, `{ }`, `{"properties":{"a":1}}`, int64(0))
 	f.Add(`{"a":1}`, ``, `{"a":2}`, ``, int64(3))

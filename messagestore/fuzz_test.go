@@ -67,7 +67,7 @@ var jsonSeeds = []string{
 	`{"n":12345678901234567890.123456789}`, strings.Repeat(`{"a":`, 513) + "1" + strings.Repeat("}", 513),
 }
 
-// What is accepted is JSON of one kind, and every tool of this package works on it.
+// Accepted data is valid JSON, and every function of this package works on it.
 func FuzzValidateJSON(f *testing.F) {
 	for _, seed := range jsonSeeds {
 		f.Add([]byte(seed))
@@ -101,8 +101,8 @@ func TestNumbersOfTooManyDigitsAreRefused(t *testing.T) {
 	}
 }
 
-// A body that encodes itself may hand encoding/json anything. What comes out of that is
-// judged in the short way as it is in the long one.
+// A body that encodes itself may return anything to encoding/json. The fast validator judges the output as the
+// full one does.
 func FuzzEncodedJSONIsValidatedAsAnyIs(f *testing.F) {
 	for _, seed := range jsonSeeds {
 		f.Add([]byte(seed))
@@ -157,8 +157,7 @@ func FuzzCanonicalJSON(f *testing.F) {
 	})
 }
 
-// What another client wrote never stops a reader, and what is read is written as
-// it was.
+// Metadata of any client can be read, and is written back as it was read.
 func FuzzMetadata(f *testing.F) {
 	for _, seed := range append(jsonSeeds,
 		`{"causationMessageStreamName":"a-1","causationMessagePosition":0,"causationMessageGlobalPosition":7,"correlationStreamName":"b-1","replyStreamName":"c","properties":{"a":1.10},"localProperties":{"b":null},"schemaVersion":"1","x":{}}`,
@@ -185,7 +184,7 @@ func FuzzMetadata(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, string(encoded), string(again))
 
-		// Nothing is invented, and nothing lost but what says nothing.
+		// No member is invented, and none is lost but empty ones.
 		var kept map[string]json.RawMessage
 		require.NoError(t, json.Unmarshal(encoded, &kept))
 		for name, value := range object {
@@ -223,7 +222,7 @@ func FuzzMetadataIsScannedAsEncodingJSONReadsIt(f *testing.F) {
 	})
 }
 
-// What the short way takes.
+// Metadata that the scanner reads.
 var scannedMetadata = []string{
 	`{}`, ` { } `, `{"causationMessageStreamName":"a-1","causationMessagePosition":0,"causationMessageGlobalPosition":999999999999999999}`,
 	`{"causationMessageStreamName": "a-1", "causationMessagePosition": 3, "causationMessageGlobalPosition": 7, "correlationStreamName": "b-1", "replyStreamName": "c", "schemaVersion": "1"}`,
@@ -232,7 +231,7 @@ var scannedMetadata = []string{
 	`{"causationMessagePosition":1,"causationMessageGlobalPosition":2,"causationMessageStreamName":"a-1","causationMessagePosition":3}`,
 }
 
-// What it leaves to the long one.
+// Metadata that the scanner leaves to encoding/json.
 var unscannedMetadata = []string{
 	"{\n}", "{}\t", ``, ` `, `null`, `[]`, `"x"`, `1`, `{`, `{}{}`, `{} x`, `{,}`, `{"schemaVersion"}`, `{"schemaVersion":"1",}`, `{"schemaVersion":"1"`, `{"schemaVersion":"1`, `{"schemaVersion":`, `{"schemaVersion":"1":}`,
 	`{"schemaVersion":"\n"}`, "{\"schemaVersion\":\"\n\"}", "{\"schemaVersion\":\"\xff\"}", `{"schemaVersion":1}`, `{"schemaVersion":null}`, `{"x":1}`, `{"x":"1"}`, `{"SchemaVersion":"1"}`, `{"schemaVersio\u006e":"1"}`,

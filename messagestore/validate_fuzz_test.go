@@ -18,8 +18,8 @@ import (
 	"github.com/dibs-go/dibs/internal/seeds"
 )
 
-// requireShort demands what holds for every refusal: one line that can be seen, which
-// does not grow with the value, and the kind that callers match.
+// requireShort checks a refusal: one visible line, which does not grow with the value, of the kind that
+// callers match.
 func requireShort(t *testing.T, err, kind error) {
 	t.Helper()
 	require.NotNil(t, refusal(t, err, kind))
@@ -85,7 +85,7 @@ func FuzzNamesHaveTheirGrammar(f *testing.F) {
 	})
 }
 
-// assigned maps what Unicode has not given a meaning to a letter.
+// assigned maps code points without a meaning in Unicode to a letter.
 func assigned(r rune) rune {
 	if unicode.In(r, unicode.C, unicode.Z) && !unicode.In(r, unicode.Cc, unicode.Cf, unicode.Z) || !unicode.In(r, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S, unicode.Z, unicode.C) {
 		return 'x'
@@ -93,7 +93,7 @@ func assigned(r rune) rune {
 	return r
 }
 
-// Whatever is refused, under whatever type of Go, is shown as one short line.
+// A refused value of any Go type is shown as one short line.
 func FuzzARefusedValueIsShownShort(f *testing.F) {
 	f.Add("cat-\nlevel=error fake", 3)
 	f.Add(strings.Repeat("x", 47)+"\u00e9", -1)

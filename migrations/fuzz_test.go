@@ -59,8 +59,8 @@ func FuzzACatalogIsReadAsItIsWritten(f *testing.F) {
 	})
 }
 
-// Two catalogs differ if and only if one has what the other has not; and to put right what
-// is found is to have no drift.
+// Two catalogs differ if and only if one has an object or a fact that the other lacks. A catalog that was
+// mended by the found differences has no drift.
 func FuzzWhatDriftedIsAllThatDiffers(f *testing.F) {
 	f.Add(seedBegins+"\n"+seedCategory, seedCategory+"\n"+seedEpoch) // absent and foreign
 	// another body
@@ -98,7 +98,7 @@ func FuzzWhatDriftedIsAllThatDiffers(f *testing.F) {
 		}
 		require.Empty(t, compare(should, mended, nil))
 
-		// Of who does not exist no right is missed.
+		// No missing grant is reported for a role that does not exist.
 		roles := should.roles()
 		require.NotContains(t, roles, "")
 		require.NotContains(t, roles, "public")

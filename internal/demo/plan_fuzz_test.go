@@ -11,7 +11,7 @@ import (
 	"github.com/dibs-go/dibs/examples/account"
 )
 
-// What is read can be written and is read back the same.
+// Orders that were read can be written, and are read back the same.
 func FuzzOrdersAreReadOrRefused(f *testing.F) {
 	f.Add("order_id,account_id,bank_to,account_to,amount\n1,7,AB,1,-1\n2,7,AB,1,1e3\n3,7,AB,1,.5\n4,7,AB,1,+5\n") // amounts
 	f.Add("order_id,account_id,bank_to,account_to,amount\n")                                                      // header only

@@ -15,7 +15,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Whatever the last row of a page holds, its marks are those of its ends, or it is refused.
+// The marks in the last row of a page are those of its two ends, or the row is refused.
 func FuzzMarksAreThoseOfTheEndsOrRefused(f *testing.F) {
 	const (
 		first  = `{"id" : "0198c6b1-4b4c-7000-8000-000000000001", "stream" : "account-1", "position" : 0, "globalPosition" : `

@@ -18,9 +18,9 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
 
-// What the library's validators accept the database stores and returns equal, and
-// what they refuse it refuses: so no client in any language can store what the
-// library would not, and the library never sends what comes back as an error.
+// The validators of the library and the database agree: an accepted message is stored and returned equal, a
+// refused one is refused by both. So no client in any language can store a message that the library would not,
+// and the library sends none that the database refuses.
 func FuzzValidatorAgreesWithDatabase(f *testing.F) {
 	long := strings.Repeat("x", 251)
 	for _, name := range []string{
@@ -70,7 +70,7 @@ func nested(open, shut string, n int) string {
 	return `{"a":` + strings.Repeat(open, n) + "1" + strings.Repeat(shut, n) + "}"
 }
 
-// What is large slows a fuzz test down.
+// Large inputs are here because they would slow the fuzz test down.
 func TestValidatorAgreesWithDatabaseOnWhatIsLarge(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -139,8 +139,8 @@ func requireAgreement(t *testing.T, pool *pgxpool.Pool, stream, messageType, dat
 	}
 }
 
-// validMetadata says what the library does of metadata that comes as JSON: it is
-// data as any other, together with the data not too long, and its texts are bound.
+// validMetadata applies the library's rules to metadata in JSON: those of data, the limit of both together,
+// and the limits of its texts.
 func validMetadata(t *testing.T, metadata string, beside int) error {
 	t.Helper()
 	if metadata == "" {

@@ -12,7 +12,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// What passes is what PostgreSQL takes, and what does not is told in a line, with the value cut short.
+// PostgreSQL takes every accepted removal; a refusal is one line, with the value cut short.
 func FuzzARemovalIsRefusedBeforeItIsSentOrCanBe(f *testing.F) {
 	f.Add("account:command-1+2", "account:command", "", int64(0), int64(1700000000), int64(86400000000000)) // before
 	f.Add("a\x00b", "a\x00", "a\x00", int64(1), int64(-9223372036), int64(1))                               // before all times
@@ -62,7 +62,7 @@ func requireRefusal(t *testing.T, err, kind error) {
 	require.NotContains(t, err.Error(), "\n")
 }
 
-// requireText requires what PostgreSQL takes for a text.
+// requireText checks that PostgreSQL would take s as text.
 func requireText(t *testing.T, s string) {
 	t.Helper()
 	require.True(t, utf8.ValidString(s) && !strings.ContainsRune(s, 0), "%q", s)

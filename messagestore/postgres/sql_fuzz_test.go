@@ -14,14 +14,13 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// hostileTexts are what a client without a library may send.
+// hostileTexts are inputs that a client without the library may send.
 var hostileTexts = []string{
 	"", "account", "account-1", "-", "cat-\n", "cat-\u202e", "\ufeffcat-1", "cat-é", "cat-%s%n", "a-1'; drop table messages;--", "$1", "{}", "{a-1}", "null", "cat-+x", strings.Repeat("x", 256), "\U0010ffff", "true) or (true", "dibs:Tombstone",
 }
 
-// Whatever a service that only has the rights of a writer calls the functions with, the
-// answer is rows, as many as it may have, or a refusal that says why; and the transaction
-// goes on behind a savepoint.
+// A service with only the rights of a writer gets rows from the functions, within their limits, or a refusal
+// with a reason, for any arguments. The transaction continues from a savepoint.
 func FuzzFunctionsAnswerOrRefuse(f *testing.F) {
 	for _, text := range hostileTexts {
 		f.Add(text, text, `{}`, int64(0), 1)
@@ -65,7 +64,7 @@ func FuzzFunctionsAnswerOrRefuse(f *testing.F) {
 	})
 }
 
-// The same for message-db's clients, whose functions take what message-db takes.
+// The same for the functions of message-db's clients, which accept message-db's arguments.
 func FuzzCompatibleFunctionsAnswerOrRefuse(f *testing.F) {
 	for _, text := range hostileTexts {
 		f.Add(text, text, `{}`, int64(0), int64(1))

@@ -22,8 +22,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// What a server, or what is between it and us, answers is read as pgx reads it, or
-// refused. It never panics.
+// A reply of append_one, even a corrupt one, is read as pgx reads it, or refused. It never panics.
 
 func FuzzAnswerOfOneIsReadAsPgxReadsIt(f *testing.F) {
 	answer := func(fields ...[]byte) []byte {
@@ -125,8 +124,8 @@ func FuzzListOfNumbersIsReadAsPgxReadsIt(f *testing.F) {
 	})
 }
 
-// An answer about a group is one about each of its writes, or refused: what goes on with
-// it looks at no place that is not there.
+// A reply of append_each has an outcome for each write of the group, or is refused: code that uses an accepted
+// reply never indexes out of range.
 func FuzzAnswerOfAGroupIsAboutEachOfItsWrites(f *testing.F) {
 	list := func(n int) []byte {
 		e := encoder{}
@@ -173,7 +172,7 @@ func FuzzAnswerOfAGroupIsAboutEachOfItsWrites(f *testing.F) {
 	})
 }
 
-// What is laid out for a group is what pgx reads: nothing of one message is in another.
+// pgx decodes the parameters of a group to the group's writes: no part of one message is in another.
 func FuzzParametersOfAGroupAreReadByPgx(f *testing.F) {
 	f.Add("a-1", "b-2", "Opened", "T\x00", []byte(`{}`), []byte(`{"a":1}`), int64(-2), int64(math.MaxInt64), true)
 	f.Add("", "\xff", "", "", []byte{}, []byte(nil), int64(math.MinInt64), int64(0), false)
@@ -274,7 +273,7 @@ func FuzzRowIsReadAsPgxReadsIt(f *testing.F) {
 		}
 		require.Equal(t, want, m)
 		require.True(t, when.Time.UTC().Truncate(time.Microsecond).Equal(m.Time), "%v, not %v", m.Time, when.Time)
-		// What is returned has no part in what it was read from.
+		// The returned message shares no memory with the row.
 		for _, value := range values {
 			for i := range value {
 				value[i] ^= 0xff
@@ -288,7 +287,7 @@ func FuzzRowIsReadAsPgxReadsIt(f *testing.F) {
 	})
 }
 
-// Anyone who may connect may notify: what is no notification of ours is none.
+// Any client may notify: a payload that is not one of ours is ignored.
 func FuzzNotificationIsOneOrTellsOfNoPosition(f *testing.F) {
 	for _, seed := range []string{"account-7", "account:command-9223372036854775807", "account-9223372036854775808", "account--7", "account-+7", "account-07", "account", "-", "-7", "", "account-7-8", "account-7 ", "account-\u0667", "account-1e3", "account-0x7", "account-1_000", "\xff-1", "a\nb-1", strings.Repeat("x", 8000) + "-1"} {
 		f.Add(seed)
@@ -316,8 +315,7 @@ func FuzzNotificationIsOneOrTellsOfNoPosition(f *testing.F) {
 	})
 }
 
-// Whatever the server says: an outcome is definite only if it says so and goes on, and
-// nothing of a row is shown.
+// An outcome is definite only if the server reports an error and keeps the session; no error text shows a row.
 func FuzzWhatTheServerSaysIsOneOfThreeOutcomes(f *testing.F) {
 	for _, code := range []string{"DB001", "DB002", "23505", "40001", "40P01", "55P03", "57P01", "57014", "08006", "25P03", "25006", "42883", "53100", "XX000", "", "\xff"} {
 		f.Add(code, "ERROR", "invalid stream name", "streams", "Key (id)=(canary) already exists.")

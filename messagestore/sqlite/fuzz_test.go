@@ -39,7 +39,7 @@ func FuzzAPathIsOnlyAPath(f *testing.F) {
 	})
 }
 
-// What memory keeps a file keeps, and returns it byte for byte.
+// A file keeps every message that memory keeps, and returns it byte for byte.
 func FuzzAFileKeepsWhatMemoryKeeps(f *testing.F) {
 	for _, seed := range []string{`{}`, ` {"a" : 1.10, "a" : -0} `, `{"a":"\ud83d\ude00\u2028"}`, `{"a":1e400}`, `[]`, `{"a":"\u0000"}`} {
 		f.Add("account-1", "Opened", seed, "", "x")

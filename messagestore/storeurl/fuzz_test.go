@@ -12,7 +12,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// The schema is what net/url reads, and every other byte of the URL stays.
+// The schema is read as net/url reads it, and every other byte of the URL stays.
 func FuzzTheSchemaIsCutOutOfAURL(f *testing.F) {
 	for _, seed := range []string{
 		"postgres://u:canary@h/d?schema=a", "postgres://h/d?a=1&schema=a%5Fb&b=2", "postgres://h/d?schema=a&schema=b", "postgres://h/d?schema=", "postgres://h/d?schema=%zz",
@@ -81,7 +81,7 @@ func FuzzThePathOfASQLiteURL(f *testing.F) {
 	})
 }
 
-// Whatever it is, it opens nothing unless it has one of four schemes, and is not shown.
+// A text without one of the four schemes opens nothing, and no error shows it.
 func FuzzWhatIsNoStoreURLOpensNothing(f *testing.F) {
 	for _, seed := range []string{"", "canary", "mysql://u:canary@h/d", "memory:canary", "MEMORY:", "memory", "file:canary", "\x00canary:", "sqlite", "https://canary", strings.Repeat("canary", 1000)} {
 		f.Add(seed)
@@ -93,7 +93,7 @@ func FuzzWhatIsNoStoreURLOpensNothing(f *testing.F) {
 		scheme, rest, _ := strings.Cut(strings.ToLower(storeURL), ":")
 		switch scheme {
 		case "postgres", "postgresql", "sqlite":
-			return // they open what they find
+			return // they open files and servers
 		}
 		store, err := Open(t.Context(), storeURL, nil)
 		if scheme == "memory" && rest == "" && strings.Contains(storeURL, ":") {

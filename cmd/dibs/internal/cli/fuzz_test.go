@@ -22,7 +22,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
 
-// requireInvalid demands what holds for all that is refused.
+// requireInvalid checks an error that refuses an input: its kind, and that it is one short line.
 func requireInvalid(t *testing.T, err, kind error) {
 	t.Helper()
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
@@ -103,7 +103,7 @@ func FuzzALineIsAMessageOrRefused(f *testing.F) {
 	})
 }
 
-// Lines are what is between ends of lines, whatever the ends and however it arrives.
+// Input is split at line ends of any kind, in whatever pieces it arrives.
 func FuzzLinesAreWhatIsBetweenTheirEnds(f *testing.F) {
 	f.Add([]byte("a\r\nb\n\nc"), 1)
 	f.Add([]byte("\xef\xbb\xbfa\n\r\r\n\x00\n"), 3)
@@ -190,7 +190,7 @@ func FuzzTextIsRefusedIfItWouldChange(f *testing.F) {
 			return
 		}
 		require.Error(t, wrong, "a text is no object")
-		// What would be put there is U+FFFD, so with those that are meant taken out none is left.
+		// The replacement would be U+FFFD: without those that the input spells itself, none may be left.
 		meant := strings.ReplaceAll(strings.ReplaceAll(strings.ReplaceAll(string(raw), `\\`, ""), `\ufffd`, ""), `\uFFFD`, "")
 		if utf8.Valid(raw) {
 			meant = strings.ReplaceAll(meant, "\ufffd", "")
@@ -202,7 +202,7 @@ func FuzzTextIsRefusedIfItWouldChange(f *testing.F) {
 	})
 }
 
-// What is stored may hold anything; what is printed is seen, and says the same.
+// Stored text may hold any character; printed text is visible, and unambiguous.
 func FuzzWhatIsPrintedCanBeSeen(f *testing.F) {
 	for _, seed := range []string{"plain", "\x1b[31mred", "a\nb", "\u202eabc", "\U000e0041", "\U0001f600", "\u2028", "\ufeff", "\xff", "\u009b31m", "\\u001b", "é", strings.Repeat("x", 200)} {
 		f.Add(seed)
@@ -288,8 +288,7 @@ func FuzzTheSchemaIsCutOut(f *testing.F) {
 	})
 }
 
-// Whatever the command line is: it ends, with one of the codes that help tells of, and
-// says in one short line what is wrong.
+// Any command line ends with one of the documented exit codes, and reports a mistake in one short line.
 func FuzzACommandLineEndsWithACode(f *testing.F) {
 	for _, seed := range []string{
 		"", "--help", "version", "write\x00account-1\x00Opened", "write\x00account-1\x00Opened\x00{\x00--expected\x00-1", "stream\x00account-1\x00--from\x00-5", "stream\x00account-1\x00--limit\x000", "category\x00account\x00--member\x001", "category\x00account\x00--size\x0032768\x00--member\x000",
@@ -305,7 +304,7 @@ func FuzzACommandLineEndsWithACode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, joined, stdin string) {
 		args := strings.Split(joined, "\x00")
 		for _, arg := range args {
-			// It would wait for what comes, read a file of ours, or open a database.
+			// Such a command would wait for messages, read a file, or open a database.
 			if strings.HasPrefix("tail", arg) && arg != "" || strings.HasPrefix(arg, "tail") || strings.Contains(arg, "from") || strings.Contains(arg, "/") {
 				return
 			}
@@ -337,7 +336,7 @@ func FuzzACommandLineEndsWithACode(f *testing.F) {
 	})
 }
 
-// holds finds a key among values, whatever they are.
+// holds finds a key among values of any kind.
 func FuzzAKeyIsFoundAmongValues(f *testing.F) {
 	f.Add(`{"a":[{"b":"AAA"}]}`, "AAA")
 	f.Add(`{"a":1.10}`, "1.10")
