@@ -21,7 +21,7 @@ var mostFree = []struct {
 	}},
 	{"soak", 25.2, func(path string) bool { return isCode(path) && strings.HasPrefix(path, "soak/") }},
 	{"bench", 20.8, func(path string) bool { return isCode(path) && strings.HasPrefix(path, "bench/") }},
-	{"docs", 20.3, func(path string) bool { return !isCode(path) }},
+	{"docs", 3.2, func(path string) bool { return !isCode(path) }},
 }
 
 func isCode(path string) bool { return filepath.Ext(path) == ".go" || filepath.Ext(path) == ".sql" }

@@ -141,6 +141,36 @@ func TestSentencesHaveTheirLines(t *testing.T) {
 	require.Equal(t, []int{5, 6}, lines(Markdown([]byte("<!--\n-->\n```\n```\nThe fifth line of it all.\nThe sixth line of it all.\n"))))
 }
 
+func TestLayoutOfMarkdown(t *testing.T) {
+	t.Parallel()
+
+	for name, c := range map[string]struct{ page, want string }{
+		"one sentence a line":      {"# A page. Of words\n\nThe store keeps it.\nA reader gets it:\n\n1. First it is read.\n2. Then it is kept\n3. or not\n", ""},
+		"two in a line":            {"The store keeps it. A reader gets it.\n", "two sentences in a line: it. A"},
+		"two in an item":           {"- The store keeps it. A reader gets it.\n", "two sentences in a line: it. A"},
+		"one over two lines":       {"The store keeps\nit for ever.\n", "a sentence that goes on in the next line"},
+		"one over two in an item":  {"- The store keeps\n  it for ever.\n", "a sentence that goes on in the next line"},
+		"a lead-in":                {"- **The store.** It keeps all.\n", ""},
+		"a link and a span":        {"See [the page. Of words](a.md) or `a. B` for it.\n", "two sentences in a line: page. Of"},
+		"code":                     {"It is run so:\n```\nThe store keeps\nit. A reader\n```\n", ""},
+		"a comment":                {"<!-- The store keeps\nit. A reader\n-->\nThe store keeps it.\n", ""},
+		"an abbreviation":          {"It keeps some, e.g. Those of today.\n", ""},
+		"a cell of two sentences":  {"| It is kept. It is read. | `x\\|y` |\n", ""},
+		"a cell that is too long":  {"| " + strings.Repeat("a", MaxCell+1) + " |\n", "a cell of 301 characters, more than 300"},
+		"a cell of the right size": {"| " + strings.Repeat("é", MaxCell) + " |\n", ""},
+		"an empty item":            {"The store keeps it.\n\n- \n", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var found []string
+			for _, problem := range Layout([]byte(c.page)) {
+				found = append(found, problem.Text)
+			}
+			require.Equal(t, c.want, strings.Join(found, "\n"))
+		})
+	}
+}
+
 func TestCountReadsAFolder(t *testing.T) {
 	t.Parallel()
 
@@ -186,6 +216,7 @@ func FuzzSentences(f *testing.F) {
 	f.Add("| a | b\n```\n<!-- ")
 	f.Add("-- a\n/* b")
 	f.Fuzz(func(t *testing.T, text string) {
+		Layout([]byte(text))
 		for _, parse := range []func([]byte) []Sentence{Go, SQL, Markdown} {
 			for _, s := range parse([]byte(text)) {
 				if s.Line < 1 || len(strings.Fields(s.Text)) < MinWords {
