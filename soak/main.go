@@ -1,5 +1,5 @@
-// Command soak torments a store, with real processes that are really killed, and then
-// checks the history of all that they did against what is promised.
+// Command soak torments a store with real processes that are really killed, and then checks their history
+// against the promises.
 //
 //	make soak                        some minutes
 //	make soak SOAK=--ci              until its goals are reached
@@ -78,7 +78,7 @@ func main() {
 	}
 }
 
-// What is known of a run beside its histories.
+// A report is the record of a run beside its histories.
 type report struct {
 	Commit  string          `json:"commit"`
 	Date    time.Time       `json:"date"`
@@ -104,7 +104,7 @@ func (f run) Run(ctx context.Context) error {
 	return do(ctx, o, f.Out)
 }
 
-// do runs what the options say, with a new folder below out, and checks it.
+// do does the run of the options, with a new folder below out, and checks it.
 func do(ctx context.Context, options harness.Options, out string) error {
 	log := zerolog.New(console()).With().Timestamp().Logger()
 	r := report{Commit: commit(), Date: time.Now().UTC(), Options: options}
@@ -158,7 +158,7 @@ func (f run) options() harness.Options {
 	return o
 }
 
-// commit names what is run: "" if it was built outside of the repository.
+// commit returns the commit of this program, "" if it was built outside of the repository.
 func commit() (name string) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

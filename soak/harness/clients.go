@@ -22,13 +22,13 @@ import (
 	"github.com/dibs-go/dibs/soak/work"
 )
 
-// killedThere begins what such an end is counted as.
+// killedThere begins the name under which such an end is counted.
 const killedThere = "killed at "
 
 // restartAfter is about how long a supervisor takes to replace a client.
 const restartAfter = 20 * time.Millisecond
 
-// A slot is a place for a client. Who is killed there is replaced.
+// A slot is a place for a client. A client that is killed is replaced.
 type slot struct {
 	name string
 	task work.Task
@@ -47,7 +47,7 @@ type slot struct {
 type clients struct {
 	dir  string // the children's working folder
 	log  zerolog.Logger
-	said io.Writer // what they say on standard error
+	said io.Writer // the clients' standard error
 
 	numbers atomic.Int64 // of processes, from 1
 	life    int          // how often one passes its failpoint, at most; 0 for ever
@@ -112,7 +112,7 @@ func (s *slot) start() error {
 	}
 	cmd := exec.Command(program) //nolint:noctx // the supervisor ends it
 	cmd.Dir = c.dir
-	cmd.Env = append(os.Environ(), "GOGC=400", // what there is to collect is little, and processors are few
+	cmd.Env = append(os.Environ(), "GOGC=400", // there is little garbage, and there are few processors
 		work.Variable+"="+string(encoded))
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -229,7 +229,7 @@ func (s *slot) now() (pid int, process string) {
 	return s.child.PID(), s.process
 }
 
-// signal sends a signal to who is in the slot now, and returns who that is.
+// signal sends a signal to the client that is in the slot now, and returns it.
 func (s *slot) signal(sig syscall.Signal) *server.Child {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,7 +237,7 @@ func (s *slot) signal(sig syscall.Signal) *server.Child {
 	return s.child
 }
 
-// kill ends who is in the slot now, at once. It is replaced.
+// kill ends the client in the slot at once. It is replaced.
 func (s *slot) kill() { s.signal(syscall.SIGKILL) }
 
 // stop gives the slot up: the client is told to end and has so long, before it is killed.
@@ -261,7 +261,7 @@ func (s *slot) stop(grace time.Duration) bool {
 	return byItself
 }
 
-// abandon gives the slot up and kills who is in it.
+// abandon gives the slot up and kills its client.
 func (s *slot) abandon() { s.stop(0) }
 
 func (c *clients) remove(s *slot) {
@@ -283,8 +283,7 @@ func (c *clients) all(role work.Role) []*slot {
 	return found
 }
 
-// heal has nobody die at failpoints any more. Who is there stays, and has to get well by
-// himself.
+// heal ends the deaths at failpoints. The clients that run now stay, and have to recover by themselves.
 func (c *clients) heal() {
 	c.mu.Lock()
 	c.healed = true
@@ -295,11 +294,11 @@ func (c *clients) heal() {
 	}
 }
 
-// spare tells who is in the slot now to die at no failpoint.
+// spare tells the client in the slot not to die at a failpoint.
 func (s *slot) spare() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, _ = s.stdin.Write([]byte("\n")) // who has ended hears nothing
+	_, _ = s.stdin.Write([]byte("\n")) // it may have ended
 }
 
 // stopAll gives all slots of a role up, all at once, and returns those that had to be

@@ -1,6 +1,5 @@
-// Package history is what the processes of a soak write down while it runs: the call they
-// are about to make, and what came of it. The checker reads it afterwards and holds it
-// against the promises.
+// Package history has the records that the processes of a soak write while it runs: of each call before it is
+// made, and of its outcome. The checker reads it afterwards and holds it against the promises.
 //
 // # One file for each process
 //
@@ -24,8 +23,7 @@
 // for an unknown outcome. An operation that has no end is of unknown outcome too: its process
 // was killed. Nothing is ever dropped.
 //
-// An end names the operation by its number and holds only what the call answered: who reads
-// the two together has the whole of it.
+// An end names the operation by its number and holds only the reply of the call: a reader joins the two.
 //
 // # One clock
 //
@@ -35,10 +33,10 @@
 //
 // # Lines
 //
-// A line is the time in nanoseconds, the kind, the function and the operation's number, and
-// then what there is to tell, as name=value, in any order but for streams and ids: stream=
-// begins the next append and id= the next message of it. What is zero is left out. In values,
-// white space, control characters, % and the comma are written as % and two hex digits.
+// A line is the time in nanoseconds, the kind, the function and the operation's number, and then what there is
+// to tell, as name=value, in any order but for streams and ids: stream= begins the next append and id= the
+// next message of it. Zero values are left out. In values, white space, control characters, % and the comma
+// are written as % and two hex digits.
 //
 //	81234567890 invoke write 17 stream=account-5 expected=3 id=0192…,9001,6b5f…
 //	81234671234 ok write 17 stream=account-5 version=4 global=1204

@@ -21,8 +21,8 @@ const (
 	Info   Kind = "info"   // nobody knows
 )
 
-// A Func says what an operation does. Beside each is what its events hold: of the invoke,
-// and after the semicolon of the end. A fail has a Class and perhaps a Note.
+// A Func is a kind of operation. Beside each is what its events hold: of the invoke, and after the semicolon
+// of the end. A fail has a Class and perhaps a Note.
 type Func string
 
 // What writers do.
@@ -51,8 +51,7 @@ const (
 	Resolve Func = "resolve"
 )
 
-// What consumers and handlers do. All of these have Consumer and Category; all but Run
-// have Run.
+// The operations of consumers and handlers. All of these have Consumer and Category; all but Run have Run.
 const (
 	// Run is one life of a consumer, from before Run is called until it has returned:
 	// Size and Member of its group if it has one, Generation, Interval, Batch, and as
@@ -135,8 +134,8 @@ type Event struct {
 
 	Ref    Ref    // the operation that this one is about
 	Class  string // how it ended, or which fault it is
-	Target string // whom a fault hit: a process, a server
-	Note   string // an error's text, for whoever reads the story
+	Target string // the target of a fault: a process, a server
+	Note   string // an error's text, for the reader of the story
 
 	// Actual is the version that was answered, or met by a write that conflicted.
 	Actual messagestore.Version
@@ -156,13 +155,13 @@ type Event struct {
 	Value uint64 // of the command that wants the key
 }
 
-// An Append is what one operation does to one stream, or sees of it.
+// An Append is the part of an operation on one stream.
 type Append struct {
 	Stream   messagestore.StreamName
 	Expected messagestore.Version
 	Messages []Message
 
-	// What was answered: of the last message, as in messagestore.Written.
+	// The reply: of the last message, as in messagestore.Written.
 	Version   messagestore.Version
 	Global    messagestore.GlobalPosition
 	Duplicate bool
@@ -190,9 +189,9 @@ func (r Ref) String() string {
 	return fmt.Sprintf("%s:%d", r.Proc, r.Op)
 }
 
-// Hash returns a hash of what a message says: its type, its data byte for byte, and its metadata
-// as canonical JSON, so that equal metadata have equal hashes however they are spelled. It fails
-// for metadata that are not JSON. They are those that the sender gave.
+// Hash returns a hash of a message's content: its type, its data byte for byte, and its metadata as canonical
+// JSON, so that equal metadata have equal hashes in any spelling. It fails for metadata that are not JSON.
+// They are those that the sender gave.
 func Hash(messageType string, data, metadata json.RawMessage) (uint64, error) {
 	h := fnv.New64a()
 	h.Write([]byte(messageType))

@@ -10,8 +10,7 @@ import (
 // Never is the end of an operation that has none.
 const Never = math.MaxInt64
 
-// An Operation is an invoke and its end together: what it was given, and what it was
-// answered.
+// An Operation is an invoke and its end together: the arguments and the reply.
 type Operation struct {
 	// Event is the invoke, with the Kind, Class, Actual and Note of the end, and the Version,
 	// Global and Duplicate of each append as they were answered. Its Kind is Info if there is
@@ -22,13 +21,13 @@ type Operation struct {
 	// after its end.
 	End int64
 
-	// Answer are the end's appends: what a read returned, which stream conflicted.
+	// Answer are the end's appends: the messages of a read, the stream of a conflict.
 	Answer []Append
 }
 
-// Operations yields the operations of the file at path, each when it ends, and at last those
-// that do not, in the order in which they began. What it yields may be kept. It holds only
-// what is under way in memory.
+// Operations yields the operations of the file at path, each when it ends, and at last those that do not, in
+// the order in which they began. The operations that it yields may be kept. It has only those in flight in
+// memory.
 func Operations(path string) iter.Seq2[*Operation, error] {
 	return func(yield func(*Operation, error) bool) {
 		open := map[uint64]*Operation{}

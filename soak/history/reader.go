@@ -59,7 +59,7 @@ func lines(from io.Reader, proc string) iter.Seq2[*Event, error] {
 				long = line
 			}
 			if errors.Is(err, io.EOF) {
-				return // what is left of a torn line says nothing that counts
+				return // the rest of a torn line is ignored
 			}
 			if err == nil {
 				err = parseLine(line[:len(line)-1], &e)

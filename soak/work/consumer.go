@@ -22,7 +22,7 @@ import (
 
 var errFenced = errors.New("fenced")
 
-// A watched consumer writes down what it is given and what it does.
+// A watched consumer records each message that it gets and each step that it takes.
 type watched struct {
 	*client
 	run  atomic.Uint64
@@ -32,7 +32,7 @@ type watched struct {
 	mu       sync.Mutex
 	random   *rand.Rand
 	attempts map[messagestore.GlobalPosition]int
-	failed   map[uuid.UUID]history.Message // what the handler failed for last
+	failed   map[uuid.UUID]history.Message // the message that the handler failed for last
 }
 
 func (c *client) consume(ctx context.Context) error {
@@ -168,7 +168,7 @@ func (h *watchedHandler) Handle(ctx context.Context, m *messagestore.Message) er
 	return err
 }
 
-// An effect is what a handler writes for a message.
+// An effect is the message that a handler writes for a message.
 type effect struct {
 	Of  uuid.UUID `json:"of"`
 	Key string    `json:"key,omitempty"` // of the command
@@ -199,9 +199,9 @@ type poison struct{}
 func (poison) Error() string { return "poison" }
 func (poison) Park() bool    { return true }
 
-// effect writes to the store, at the expected version, and to a file. In a store that may
-// go back the version proves nothing: the effect of a message that was undone is there, if
-// it was in hand. Then the id alone says what is done.
+// effect writes to the store, at the expected version, and to a file. In a store that may go back the version
+// proves nothing: the effect of a message that was undone is there, if it was in hand. Then the id alone tells
+// whether the message is done.
 func (w *watched) effect(ctx context.Context, m *messagestore.Message) error {
 	if w.task.Parks && m.Type == PoisonType {
 		return poison{}
@@ -251,7 +251,7 @@ func (w *watched) effects(m *messagestore.Message) messagestore.StreamName {
 	return EffectCategory(w.task.Consumer).Stream(m.Stream.IDs()...)
 }
 
-// done is what is written for each key, to a stream that is named as the reservation is.
+// done is the effect that is written for each key, to a stream that is named as the reservation is.
 func (w *watched) done(m handler.Message[Do]) (messagestore.StreamWrite, error) {
 	stream := m.Stream
 	if w.task.Inline { // the message is the command, and no copy of it
@@ -339,7 +339,7 @@ func (w *watched) outcome(ctx context.Context, _ *messagestore.Message, result r
 	}
 }
 
-// A watchedStore writes down what the consumer itself reads and writes.
+// A watchedStore records the consumer's own reads and writes.
 type watchedStore struct {
 	*recorder
 	watched *watched
@@ -360,7 +360,7 @@ func (s *watchedStore) Epoch(ctx context.Context) (string, error) {
 	return now, err
 }
 
-// Last implements [consumer.Store]. Only who begins asks for the last of a stream of positions.
+// Last implements [consumer.Store]. Only a run that begins asks for the last message of a stream of positions.
 func (s *watchedStore) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
 	if stream.Category() == s.watched.task.Category.WithType("position") {
 		s.mu.Lock()
@@ -405,7 +405,7 @@ func (s *watchedStore) Write(ctx context.Context, stream messagestore.StreamName
 	return written, err
 }
 
-// eventOf tells what a consumer's own write is, nil if it is of no concern.
+// eventOf returns the event of a consumer's own write, nil if none is recorded for it.
 func (s *watchedStore) eventOf(stream messagestore.StreamName, bodies []messagestore.Body) (*history.Event, error) {
 	body := bodies[0]
 	if m, ok := body.(messagestore.Envelope); ok {

@@ -28,7 +28,7 @@ const (
 	PoisonType = "Poison" // what some consumers park
 )
 
-// Canary is in every message and in every password: what is logged has it not.
+// Canary is in every message and in every password; no log line may have it.
 const Canary = "canary-5e1f7a"
 
 // A content makes messages of any size with hostile content. It has one user.

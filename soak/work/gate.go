@@ -12,12 +12,12 @@ const (
 	pingFor    = 2 * time.Second        // and then everybody tries again by himself
 )
 
-// A gate holds up those whose call failed until the store answers one of them. A server that
-// recovers starts a process for each who knocks, and fifty that knock all the time take from
-// it the processor that it recovers with.
+// A gate holds up those whose call failed until the store answers one of them. A server that recovers starts a
+// process for each client that connects, and fifty that connect all the time take the processor that it needs
+// to recover.
 type gate struct {
 	ping func(context.Context) error
-	turn chan struct{} // of one: who has it is the one that asks
+	turn chan struct{} // of one: its holder is the one that asks
 	open time.Time     // when it was asked last whether the store answers, and it did
 }
 
@@ -25,7 +25,7 @@ func newGate(ping func(context.Context) error) *gate {
 	return &gate{ping: ping, turn: make(chan struct{}, 1)}
 }
 
-// wait returns once the store has answered what was asked after a moment.
+// wait returns once the store has answered a question that was asked after failed.
 func (g *gate) wait(ctx context.Context, failed time.Time) {
 	g.turn <- struct{}{}
 	defer func() { <-g.turn }()

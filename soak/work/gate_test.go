@@ -30,7 +30,7 @@ func TestThoseWhoFailedWaitUntilOneIsAnswered(t *testing.T) {
 		require.Less(t, time.Since(began), time.Second+2*pingEvery)
 		require.LessOrEqual(t, asked, 22)
 
-		g.wait(t.Context(), time.Now()) // who fails later asks again
+		g.wait(t.Context(), time.Now()) // a later failure asks again
 		require.Greater(t, g.open, began.Add(time.Second-1))
 	})
 }

@@ -11,15 +11,14 @@ import (
 	"github.com/dibs-go/dibs/soak/history"
 )
 
-// A process that is killed leaves writes of which nobody knows what became. What it was
-// about to do is in its history, as it would be in the database or the inbox of a service,
-// and the process that comes in its place asks about it.
+// A killed process leaves writes of unknown outcome. They are in its history, as they would be in the database
+// or the inbox of a service, and the process that replaces it asks about them.
 
 // mostInherited bounds how many writes a process asks about, since each question holds
 // writers off.
 const mostInherited = 8
 
-// inherit finds out what became of some of what the process before left.
+// inherit resolves some of the unknown outcomes that the process before left.
 func (w *caller) inherit() error {
 	if w.task.Before == "" {
 		return nil
@@ -70,8 +69,8 @@ func unsettled(path string) ([]*history.Operation, error) {
 	return left, nil
 }
 
-// find tells what became of what somebody sent, who is gone or did it in a transaction:
-// it waits for it, if it is still there.
+// find returns the outcome of writes whose sender is gone or sent them in a transaction. It waits for those
+// that are still in flight.
 func (w *caller) find(ctx context.Context, sent []history.Append) ([]messagestore.Written, error) {
 	var written []messagestore.Written
 	for _, a := range sent {

@@ -7,8 +7,8 @@ import (
 	"github.com/dibs-go/dibs/soak/history"
 )
 
-// A journal is the history of this process, which ends if it cannot write it: what nobody
-// knows of is not to be done. It is safe for concurrent use.
+// A journal is the history of this process. If it cannot be written the process ends: no step may go
+// unrecorded. It is safe for concurrent use.
 type journal struct {
 	writer *history.Writer
 }

@@ -17,8 +17,7 @@ import (
 
 const connectTimeout = 5 * time.Second
 
-// A recorder is a store that writes down what is written to it, and what became of that.
-// It is safe for concurrent use.
+// A recorder is a store that records each write and its outcome. It is safe for concurrent use.
 type recorder struct {
 	*messagestore.Store
 	driver  messagestore.Driver
@@ -65,8 +64,7 @@ func (r *recorder) WriteStreams(ctx context.Context, writes ...messagestore.Stre
 	return written, r.end(op, history.Write, written, err)
 }
 
-// Version is messagestore.Store's. Who decides by a version, be it a handler or a consumer of
-// where it is, is a witness of it.
+// Version is messagestore.Store's. A handler, or a consumer, that decides by a version witnesses it.
 func (r *recorder) Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
 	op := r.history.begin(&history.Event{Func: history.Version, Appends: []history.Append{{Stream: stream}}})
 	version, err := r.Store.Version(ctx, stream)
@@ -87,7 +85,7 @@ func (r *recorder) begin(f history.Func, writes ...messagestore.StreamWrite) (op
 	return r.history.begin(&history.Event{Func: f, Appends: sent}), nil
 }
 
-// appendsOf tells what writes are known by, whose messages have ids.
+// appendsOf returns the writes as the history has them. Their messages have ids.
 func appendsOf(writes []messagestore.StreamWrite) ([]history.Append, error) {
 	var all []history.Append
 	for _, w := range writes {
@@ -137,7 +135,7 @@ func (r *recorder) found(op uint64, written []messagestore.Written, writes ...me
 	r.history.end(asked, history.OK, &history.Event{Func: history.Resolve, Class: history.Written, Appends: appends(written)})
 }
 
-// question is what became of a write.
+// question asks for the outcome of a write.
 func (r *recorder) question(op uint64, writes []messagestore.StreamWrite) *history.Event {
 	e := &history.Event{Func: history.Resolve, Ref: history.Ref{Proc: r.process, Op: op}}
 	for _, write := range writes {
@@ -158,7 +156,7 @@ func appends(written []messagestore.Written) []history.Append {
 	return all
 }
 
-// ending says what an error of a write means.
+// ending returns the event and the kind of a write's error.
 func ending(err error) (*history.Event, history.Kind) {
 	if err == nil {
 		return &history.Event{}, history.OK
@@ -203,7 +201,7 @@ func identified(bodies []messagestore.Body) []messagestore.Body {
 
 func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
 
-// messageOf tells what a body that has an id is known by.
+// messageOf returns a body with an id as the history has it.
 func messageOf(body messagestore.Body) (history.Message, error) {
 	m, ok := body.(messagestore.Envelope)
 	if !ok {
@@ -241,16 +239,16 @@ func hashOf(messageType string, data json.RawMessage, metadata messagestore.Meta
 	return history.Hash(messageType, data, encoded)
 }
 
-// Known tells what a message that was read is known by.
+// Known returns a stored message as the history has it.
 func Known(m *messagestore.Message) (history.Message, error) { return recordedOf(m) }
 
-// recordedOf tells what a message that was read is known by.
+// recordedOf returns a stored message as the history has it.
 func recordedOf(m *messagestore.Message) (history.Message, error) {
 	hash, err := hashOf(m.Type, m.Data, m.Metadata)
 	return history.Message{ID: m.ID, Value: valueOf(m.Data), Hash: hash, Position: m.Position, Global: m.GlobalPosition}, err
 }
 
-// valueOf is what tells a message from any other, 0 for one that has no value.
+// valueOf returns the value that tells a message from any other, 0 if it has none.
 func valueOf(data json.RawMessage) uint64 {
 	var body struct {
 		Value uint64 `json:"value"`

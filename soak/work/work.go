@@ -1,6 +1,6 @@
-// Package work is what the clients of the soak do, each in a process of its own that may
-// be killed at any moment: writers, readers, consumers with effects, and handlers of reservations.
-// They write down what they do as package history has it.
+// Package work has the clients of the soak, each in a process of its own that may be killed at any moment:
+// writers, readers, consumers with effects, and handlers of reservations. Each keeps a history: see package
+// history.
 package work
 
 import (
@@ -37,7 +37,7 @@ const ExitFenced = 3
 // It goes on from where the store has it when it is started again.
 const ExitAhead = 4
 
-// A Role is what a client does.
+// A Role is a kind of client.
 type Role string
 
 // The roles.
@@ -49,8 +49,8 @@ const (
 	Opposed  Role = "opposed" // a writer whose transactions deadlock
 )
 
-// A Task says what a client does, until its standard input ends. Once something is written
-// to that, the client dies at no failpoint any more.
+// A Task is the work of a client, until its standard input ends. Once something is written to that, the client
+// dies at no failpoint any more.
 type Task struct {
 	Role    Role
 	Name    string // of the slot
@@ -73,12 +73,12 @@ type Task struct {
 	Rewinds    bool // the store may go back
 }
 
-// Load is what the clients do, the same for all of a run.
+// Load is the load on the store, the same for all clients of a run.
 type Load struct {
 	Goroutines  int     // of each writer
 	Questions   int     // that a reader asks at once, each on a connection of its own
 	Lanes       int     // of each consumer, at most
-	Connections int32   // of each other client: what it has more, each kill of the server starts again
+	Connections int32   // of each other client; each kill of the server makes them connect again
 	Quiet       float64 // of all processes: they hear of nothing, and nobody hears of them
 	Categories  int     // of events
 	Streams     int     // of each category
@@ -93,7 +93,7 @@ type Load struct {
 // A Mix is how often writers make a call of each kind, beside the others.
 type Mix struct{ Ask, Read, Send, Repeat, ReuseID, Streams, Tx, Write int }
 
-// Usual is what a mix is drawn around.
+// Usual is the mix that others are drawn around.
 var Usual = Mix{Ask: 20, Read: 5, Send: 8, Repeat: 3, ReuseID: 1, Streams: 3, Tx: 13, Write: 47}
 
 // Draw returns a mix in which each kind has between half and twice its usual part.
@@ -227,7 +227,7 @@ func (t Task) count(c Count) error {
 	if err := os.WriteFile(path+".new", encoded, 0o600); err != nil {
 		return err
 	}
-	return os.Rename(path+".new", path) // who is killed meanwhile leaves none, and not half of one
+	return os.Rename(path+".new", path) // a process that is killed meanwhile leaves no file, and not half of one
 }
 
 func (c *client) close() error {

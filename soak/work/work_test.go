@@ -46,7 +46,7 @@ func TestEveryContentIsTakenAndReadBackTheSame(t *testing.T) {
 	}
 }
 
-// lossy is a driver that loses the answers to what it writes.
+// lossy is a driver that loses the replies to its writes.
 type lossy struct{ messagestore.AtomicDriver }
 
 func (d lossy) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {

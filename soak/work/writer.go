@@ -42,15 +42,15 @@ type caller struct {
 	keys     []command
 }
 
-// A command is what was sent under a key, and may be sent again.
+// A command was sent under a key, and may be sent again.
 type command struct {
 	category messagestore.Category
 	stream   messagestore.StreamName
 	body     messagestore.Raw
 }
 
-// write writes until ctx is done, by several callers at once that share a driver, while
-// another asks what became of what the process before it left.
+// write writes until ctx is done, by several callers at once that share a driver, while another resolves the
+// outcomes that the process before it left unknown.
 func (c *client) write(ctx context.Context) error {
 	errs := make([]error, c.task.Load.Goroutines)
 	var inherited error
@@ -67,7 +67,7 @@ func (c *client) write(ctx context.Context) error {
 func (c *client) newCaller(i int) *caller {
 	random := rand.New(rand.NewPCG(c.task.Seed, uint64(i)))
 	own, store := *c, *c.store
-	store.failed = &atomic.Bool{} // who waits after a failure is whose call it was
+	store.failed = &atomic.Bool{} // a caller waits after its own failure
 	own.store = &store
 	return &caller{
 		client: &own, random: random,
@@ -87,9 +87,9 @@ func (w *caller) loop(ctx context.Context) error {
 	return nil
 }
 
-// pause waits between two calls, and after one that failed until the store answers. Where
-// consumers are far behind it waits for them longer, and mostly asks or is late: what a writer is ahead
-// of them tests nothing, and they have to catch up in the end.
+// pause waits between two calls, and after one that failed until the store answers. If consumers lag far
+// behind, it pauses longer, and mostly asks or is late: a long lag tests nothing, and they have to catch up in
+// the end.
 func (w *caller) pause(ctx context.Context) {
 	most := time.Duration(2*w.task.Load.Pause+1) * time.Millisecond
 	switch {
@@ -205,7 +205,7 @@ func (w *caller) some(stream messagestore.StreamName) messagestore.StreamWrite {
 	return w.bounded(write)
 }
 
-// bounded leaves away what is too much for one write.
+// bounded drops the messages that are too many for one write.
 func (w *caller) bounded(write messagestore.StreamWrite) messagestore.StreamWrite {
 	bytes := 0
 	for i, body := range write.Bodies {
@@ -244,8 +244,7 @@ func (w *caller) writeStreams(ctx context.Context) error {
 	return w.after(writes, written, err)
 }
 
-// after learns from what a write was answered, and finds out what became of one that
-// was not.
+// after learns from the reply to a write, and resolves a write without one.
 func (w *caller) after(writes []messagestore.StreamWrite, written []messagestore.Written, err error) error {
 	if err == nil {
 		for i := range writes {
@@ -275,7 +274,7 @@ func (w *caller) remember(writes []messagestore.StreamWrite) {
 	w.recent[w.random.IntN(len(w.recent))] = writes[0]
 }
 
-// resolve asks until it is known what became of a write, or the harness has lost patience.
+// resolve asks until the outcome of a write is known, or the harness has lost patience.
 func (w *caller) resolve(u *unknown, writes []messagestore.StreamWrite) error {
 	ask := func(ctx context.Context) ([]messagestore.Written, error) { return w.store.Resolve(ctx, u.err) }
 	return w.resolveBy(w.store.question(u.op, writes), ask)
@@ -313,7 +312,7 @@ func (w *caller) resolveBy(question *history.Event, ask func(context.Context) ([
 	return fmt.Errorf("%s could not be resolved for %s", question.Ref, 10*resolveWithin)
 }
 
-// repeat writes again what was written, under the same ids.
+// repeat writes the same messages again, under the same ids.
 func (w *caller) repeat(ctx context.Context) error {
 	if len(w.recent) == 0 {
 		return nil
@@ -441,7 +440,7 @@ func (w *caller) writeInTransaction(ctx context.Context) error {
 	return w.endTransaction(ctx, op, writes, w.random.IntN(3) == 0)
 }
 
-// endTransaction does what op began with, and finds out what became of it.
+// endTransaction carries out the transaction of op and resolves its outcome.
 func (w *caller) endTransaction(ctx context.Context, op uint64, writes []messagestore.StreamWrite, rollBack bool) error {
 	written, committing, err := w.transaction(ctx, writes, rollBack)
 	if committing && !definite(err) {
