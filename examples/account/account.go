@@ -5,7 +5,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// An Account is what its events add up to.
+// An Account is the state that its events add up to.
 type Account struct {
 	Owner   string
 	Balance Money
@@ -16,11 +16,11 @@ type Account struct {
 	Sequence messagestore.GlobalPosition
 }
 
-// Processed reports whether the command at that global position was handled.
-// Commands of one account come in order, so all before the last were. That is so as
-// long as none is parked that may succeed later: redriven, it would be taken for an
-// old one. So this component's consumer stops at what it cannot handle, and parks
-// only what it never will.
+// Processed reports whether the command at that global position was handled. Commands of
+// one account are delivered in order, so every command before the last one was handled. A
+// parked command would break this: redriven, it would be taken for an old one. So this
+// component parks only commands that can never succeed, and its consumer stops at any other
+// failure.
 func (a Account) Processed(sequence messagestore.GlobalPosition) bool { return sequence <= a.Sequence }
 
 // Projection folds an account's events into an [Account].

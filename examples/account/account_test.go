@@ -67,7 +67,7 @@ func (f fixture) consumer(store *messagestore.Store) *consumer.Consumer {
 	return c
 }
 
-// events returns the types of an account's events, and what they add up to.
+// events returns the types of an account's events, and the account they add up to.
 func (f fixture) events(id string) ([]string, account.Account) {
 	f.t.Helper()
 	var types []string

@@ -33,8 +33,7 @@ type component struct {
 	config   Config
 }
 
-// Handlers returns what handles an account's commands, for a consumer of
-// [Commands].
+// Handlers returns the handlers of an account's commands, for a consumer of [Commands].
 func Handlers(store *messagestore.Store, config *Config) (*handler.Mux, error) {
 	c := &component{store: store}
 	if config != nil {

@@ -26,8 +26,8 @@ func (m Money) String() string {
 	return fmt.Sprintf("%s%d.%02d", sign, m/100, m%100)
 }
 
-// Open asks for an account to be opened. Asking again changes nothing: whoever
-// handles it sees that it is open.
+// Open asks for an account to be opened. Asking again changes nothing: the handler finds
+// the account open.
 type Open struct {
 	AccountID string `json:"accountId"`
 	Owner     string `json:"owner"`
@@ -42,8 +42,8 @@ type Deposit struct {
 	Amount    Money  `json:"amount"`
 }
 
-// Withdraw asks for money to be paid out. Whoever sends it may send it again, as
-// another message; the withdrawal's id is the key by which it is handled once.
+// Withdraw asks for money to be paid out. A sender may send it again as another message:
+// the withdrawal's id is the key by which it is handled once.
 type Withdraw struct {
 	AccountID    string `json:"accountId"`
 	WithdrawalID string `json:"withdrawalId"`

@@ -185,7 +185,7 @@ func (d *demo) senderState(phase int) (sum report, done bool) {
 	return sum, done
 }
 
-// A process is a child, and what it says when it fails.
+// A process is a child process and its standard error.
 type process struct {
 	*exec.Cmd
 	stderr bytes.Buffer
@@ -289,8 +289,8 @@ func (d *demo) killConsumer(i int, w *watcher, cancel context.CancelCauseFunc) e
 	return d.startConsumer(i, cancel)
 }
 
-// stopConsumers ends the consumers as a deployment would: they finish what they
-// have in hand, record where they are, and exit with 0.
+// stopConsumers ends the consumers as a deployment would: they finish the messages in
+// flight, checkpoint, and exit with 0.
 func (d *demo) stopConsumers() error {
 	for i, p := range d.group {
 		if err := p.Process.Signal(syscall.SIGTERM); err != nil {
@@ -329,8 +329,7 @@ func (d *demo) killAll() {
 	}
 }
 
-// prepareStore returns the URL of a store that is the run's own, and what removes
-// it again.
+// prepareStore returns the URL of a store of the run's own, and a function that removes it.
 func prepareStore(ctx context.Context, url, dir string) (string, func() error, error) {
 	switch {
 	case url == "":

@@ -153,7 +153,7 @@ func TestWrongCallsEndWithTwo(t *testing.T) {
 	}
 }
 
-// What must be rejected follows from the amounts alone, in any order.
+// Rejections follow from the amounts alone, in any order.
 func TestBooksDoNotDependOnTheOrder(t *testing.T) {
 	books := keepBooks([]order{
 		{ID: "1", Account: "single", Amount: 1001},

@@ -122,7 +122,7 @@ func parseMoney(s string) (account.Money, error) {
 	return account.Money(cents), nil
 }
 
-// A book is what one account must come to, by the file alone.
+// A book is the expected end of one account, computed from the file alone.
 type book struct {
 	Funding  account.Money
 	Paid     int
@@ -130,9 +130,9 @@ type book struct {
 	Balance  account.Money
 }
 
-// keepBooks folds the file: what each account is funded with, and what becomes of
-// its orders. The funding is such that what has to be rejected does not depend on
-// the order in which withdrawals arrive, since that is nobody's to choose:
+// keepBooks folds the file: the funding of each account and the outcome of its orders.
+// Senders deliver withdrawals in any order, so the funding makes the number of rejections
+// the same in every order:
 //
 //   - with one order, there is money for two of its three months, and a half;
 //   - with several, there is money for all, unless the largest alone is more than
@@ -166,8 +166,8 @@ func keepBooks(orders []order) map[string]book {
 	return books
 }
 
-// A plan is who sends what, how often, and in what order. It follows from the
-// file and the seed, so that every process can work it out for itself.
+// A plan lists the commands of each sender, their repeats and their order. It follows from
+// the file and the seed, so every process computes the same plan.
 type plan struct {
 	Books    map[string]book
 	Distinct int // commands, each however often it is sent
@@ -186,9 +186,9 @@ type sending struct {
 	Origin messagestore.StreamName
 }
 
-// newPlan sends every command one to five times, each time from any sender. First
-// the accounts are opened and funded, then come the withdrawals, and among them
-// what is left of repeated openings and deposits.
+// newPlan sends every command one to five times, each time from any sender. The first phase
+// opens and funds the accounts. The second has the withdrawals, and among them the
+// remaining repeats of openings and deposits.
 func newPlan(orders []order, seed uint64, senders int) *plan {
 	p := &plan{Books: keepBooks(orders), Repeats: map[string]int{}}
 	add := func(key string, first int, s sending) int {
@@ -225,7 +225,7 @@ func newPlan(orders []order, seed uint64, senders int) *plan {
 	return p
 }
 
-// of returns what a sender sends in a phase, in an order of its own.
+// of returns the commands of a sender in a phase, in an order of its own.
 func (p *plan) of(sender, phase int, seed uint64) []sending {
 	var mine []sending
 	for _, s := range p.phases[phase] {

@@ -17,7 +17,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/storeurl"
 )
 
-// A report is what a sender says of its progress, a line each.
+// A report is a line in which a sender tells its progress.
 type report struct {
 	Sent    int64 `json:"sent"`
 	Refused int64 `json:"refused"` // by the store: the message id was there already
@@ -75,7 +75,7 @@ type commandSender struct {
 func (s *commandSender) report(phase int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// Whoever reads it is gone if this fails, and then so is this process soon.
+	// If this fails, the demo has ended, and this process ends soon.
 	_ = s.out.Encode(report{Sent: s.sent.Load(), Refused: s.refused.Load(), Phase: phase})
 }
 
@@ -114,8 +114,8 @@ func (s *commandSender) send(ctx context.Context, list []sending, concurrency in
 	return context.Cause(ctx)
 }
 
-// write sends a command and, if that fails, sends the same message again: its id
-// makes that harmless, whatever became of the first.
+// write sends a command and, after a failure, sends the same message again: its id makes
+// the repeat harmless, whether or not the first was written.
 func (s *commandSender) write(ctx context.Context, command sending) error {
 	m := messagestore.Envelope{ID: command.ID, Body: command.Body}
 	m.Metadata.CorrelationStream = command.Origin

@@ -10,7 +10,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// story tells, from the store alone, who won a withdrawal that was sent more than
+// story tells, from the store alone, which sender won a withdrawal that was sent more than
 // once. "dibs explain" tells it for any reservation.
 func (d *demo) story(ctx context.Context) error {
 	o, id := d.often()

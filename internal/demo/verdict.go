@@ -15,8 +15,8 @@ import (
 // errBooksDiffer is returned by a run whose store does not agree with the file.
 var errBooksDiffer = errors.New("the store and the file do not agree")
 
-// A ledger is what the store says happened. It is added up from the messages as
-// they lie there, not by the component's own code.
+// A ledger is the result by the store. It is added up from the stored messages, not by the
+// component's own code.
 type ledger struct {
 	Accounts map[string]*book
 	Opened   map[string]int // by account
@@ -24,10 +24,10 @@ type ledger struct {
 	Effects  map[string]int // by withdrawal: paid or rejected
 	Sum      account.Money
 
-	Sent     map[string]int // by what was asked for, as recorded
+	Sent     map[string]int // by the effect asked for
 	Recorded int            // commands from senders
 	Reserved map[string]int // by withdrawal: messages in its reservation stream
-	Strange  []string       // what should not be there at all
+	Strange  []string       // messages that should not exist
 }
 
 func readLedger(ctx context.Context, store *messagestore.Store) (*ledger, error) {
@@ -55,7 +55,7 @@ func readLedger(ctx context.Context, store *messagestore.Store) (*ledger, error)
 	return l, nil
 }
 
-// fields are what the messages have between them.
+// fields are those that the messages have between them.
 type fields struct {
 	DepositID    string        `json:"depositId"`
 	WithdrawalID string        `json:"withdrawalId"`
@@ -124,8 +124,8 @@ func detail(name string, store int) row {
 	return row{name: "  " + name, store: count(store), detail: true, same: true}
 }
 
-// verdict compares the store with the file, prints the table and, for one
-// withdrawal that was sent often, the story of who won.
+// verdict compares the store with the file, prints the table and, for one withdrawal that
+// was sent often, the story of its winner.
 func (d *demo) verdict(ctx context.Context) error {
 	l, err := readLedger(ctx, d.store)
 	if err != nil {

@@ -9,26 +9,26 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A watcher follows the store from outside, as anyone with the right to read it
-// can: what came in, what was decided, and how far the consumers are.
+// A watcher follows the store from outside, with the rights of a reader: the commands, the
+// decisions, and the lag of the consumers.
 type watcher struct {
 	store *messagestore.Store
 	next  map[messagestore.Category]messagestore.GlobalPosition
 
 	messages   int // in all categories looked at
 	decided    int // withdrawals with an effect
-	duplicates int // commands passed that asked for what was asked for before
+	duplicates int // commands passed that repeat an earlier one
 
 	commands  []command // that the slowest consumer has yet to pass
 	asked     map[string]bool
 	positions map[messagestore.StreamName]messagestore.GlobalPosition
 }
 
-// A command is what the watcher remembers of one.
+// A command is the watcher's note of a command.
 type command struct {
 	at     messagestore.GlobalPosition
 	key    string // what it asks for
-	copied bool   // it is a reservation, not what a sender sent
+	copied bool   // it is a reservation's copy, not a sender's message
 }
 
 func newWatcher(store *messagestore.Store) *watcher {
@@ -38,7 +38,7 @@ func newWatcher(store *messagestore.Store) *watcher {
 	}
 }
 
-// look reads what has come since the last look.
+// look reads the messages written since the last look.
 func (w *watcher) look(ctx context.Context) error {
 	for category, see := range map[messagestore.Category]func(*messagestore.Message) error{
 		account.Commands:                      w.seeCommand,

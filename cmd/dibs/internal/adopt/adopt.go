@@ -41,8 +41,8 @@ var (
 	// tables. Nothing was switched. See [CopyDiffersError].
 	ErrCopyDiffers = errors.New("the copy is not the same")
 
-	// ErrLocked is matched by the error for a table that others did not let go of in
-	// time. What has been copied stays. See [LockedError].
+	// ErrLocked is matched by the error for a table whose lock other sessions did not
+	// release in time. The messages copied so far stay. See [LockedError].
 	ErrLocked = errors.New("the lock was not to be had")
 )
 
@@ -51,7 +51,7 @@ type CannotAdoptError struct {
 	Obstacles []Obstacle
 }
 
-// Error says what is in the way.
+// Error lists the obstacles.
 func (e *CannotAdoptError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%v: ", ErrCannotAdopt)
@@ -73,7 +73,7 @@ type Obstacle struct {
 	Problem string // a part of a sentence
 }
 
-// An ObstacleKind says what an obstacle is about.
+// An ObstacleKind is the subject of an obstacle.
 type ObstacleKind string
 
 // The kinds there are.
@@ -114,7 +114,7 @@ func (e *CopyDiffersError) Error() string {
 // Is reports whether target is [ErrCopyDiffers].
 func (e *CopyDiffersError) Is(target error) bool { return target == ErrCopyDiffers }
 
-// A LockedError says who has the table.
+// A LockedError names the sessions that hold the table.
 type LockedError struct {
 	Table    string
 	Blockers []Blocker // oldest first
@@ -166,8 +166,8 @@ type Config struct {
 	// Defaults to 20000.
 	RangeMessages int
 
-	// LockTimeout is how long a try to lock message-db's table waits, and holds off
-	// those who come after it.
+	// LockTimeout is how long a try to lock message-db's table waits. Writers that come
+	// after it wait as long.
 	//
 	// Defaults to two seconds.
 	LockTimeout time.Duration
@@ -217,7 +217,7 @@ func (c *Config) withDefaults() (Config, error) {
 		set(&d.LockTries, 10, 1_000_000, "LockTries"))
 }
 
-// An Phase is what an adoption is at.
+// A Phase is a part of an adoption.
 type Phase string
 
 // The phases, in order. Those that count nothing else count messages.
@@ -238,11 +238,11 @@ type Progress struct {
 	Total     int64         // 0 if it is not known
 	Rate      float64       // a second, since the phase began; 0 if it is not known
 	Remaining time.Duration // of this phase; 0 if it is not known
-	Blockers  []Blocker     // who keeps it from a lock
+	Blockers  []Blocker     // sessions that hold the lock it waits for
 }
 
-// A Connect opens a connection, which is closed by who called it. Adoptions need
-// sessions: a pooler in transaction mode will not do.
+// A Connect opens a connection, which the adoption closes. It needs sessions, so a pooler
+// in transaction mode will not do.
 type Connect func(ctx context.Context) (*pgx.Conn, error)
 
 //go:embed sql/*.sql
@@ -276,13 +276,12 @@ var statements = func() map[string]string {
 // it was. Until the switch nothing but message-db's store is in use, and our clients
 // are turned away. When all is done already, it says so and changes nothing.
 //
-// Before the switch it compares both tables, by the number and the checksum of the
-// messages of each stream: see [CopyDiffersError]. What is written meanwhile is
-// compared in the transaction that switches.
+// Before the switch it compares both tables, by the number and the checksum of the messages
+// of each stream: see [CopyDiffersError]. Messages written meanwhile are compared in the
+// transaction that switches.
 //
-// The user has to own message-db's schema and table, and to be a member of dibs_owner,
-// as who migrates is. See [CannotAdoptError] for what else has to be, and
-// [LockedError].
+// The user must own message-db's schema and table, and be a member of dibs_owner, as the
+// migrating user is. See [CannotAdoptError] for the other conditions, and [LockedError].
 func Run(ctx context.Context, connect Connect, config *Config) (*Adoption, error) {
 	var done *Adoption
 	err := withAdopter(ctx, connect, config, func(a *adopter) (err error) {
@@ -303,7 +302,7 @@ type adopter struct {
 	main    *pgx.Conn     // which is the only one at it, and does all but the bulk
 	held    time.Duration // how long the last lock was
 
-	mu    sync.Mutex // of what follows, and held for calls of Progress
+	mu    sync.Mutex // guards the fields below, and is held for calls of Progress
 	phase Phase
 	began time.Time
 	total int64
@@ -343,8 +342,8 @@ func withAdopter(ctx context.Context, connect Connect, config *Config, f func(*a
 	}
 }
 
-// session returns a connection that fills dibs.messages, whatever the database, the
-// role or the URL have set.
+// session returns a connection that fills dibs.messages. The settings of the database, the
+// role and the URL do not change its work.
 func (a *adopter) session(ctx context.Context) (*pgx.Conn, error) {
 	conn, err := a.connect(ctx)
 	if refused, ok := errors.AsType[*pgconn.ConnectError](err); ok {
@@ -469,8 +468,8 @@ func (a *adopter) prepare(ctx context.Context, survey *survey) error {
 	})
 }
 
-// applyCore applies what migrations.Up applies beside message-db, and makes the schema of
-// the adoption.
+// applyCore applies the migrations that a database with message-db gets, and makes the
+// schema of the adoption.
 func applyCore(ctx context.Context, tx pgx.Tx) error {
 	if err := migrations.Install(ctx, tx); err != nil {
 		return err
@@ -491,7 +490,7 @@ func applyCore(ctx context.Context, tx pgx.Tx) error {
 	return execAll(ctx, tx, statements["schema"], "set local role none")
 }
 
-// becomeOwner makes what follows in the transaction the work of the schema's owner.
+// becomeOwner lets the schema's owner run the rest of the transaction.
 func becomeOwner(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, "select set_config('role', pg_get_userbyid(nspowner), true) from pg_namespace where nspname = 'dibs'")
 	return err
@@ -503,8 +502,8 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// inTx runs f in a transaction in which names are looked up in pg_catalog alone: the user
-// may be a superuser, for whom another user may have left functions elsewhere.
+// inTx runs f in a transaction that looks names up in pg_catalog alone: another user may
+// have left functions in public for a superuser to call.
 func inTx(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "set local search_path = pg_catalog, pg_temp"); err != nil {

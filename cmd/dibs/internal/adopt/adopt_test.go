@@ -88,7 +88,7 @@ func fingerprint(t *testing.T, conn *pgx.Conn, relation string) string {
 		from (select global_position, position, time::timestamp, stream_name::text, type::text, data, metadata, id from `+relation+`) m`)
 }
 
-// asked is what clients see of a store.
+// asked returns the answers of a store to its clients.
 func asked(t *testing.T, url string) []string {
 	t.Helper()
 	client := connect(t, messagedbtest.As(t, url, "message_store"))
@@ -391,7 +391,7 @@ func TestMessageThatIsCommittedLateIsAdopted(t *testing.T) {
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
 }
 
-// What was held to be complete stays so.
+// A range that was held to be complete stays complete.
 func TestMessageDBOnlyAddsWhileItIsAdopted(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
@@ -583,7 +583,7 @@ func TestTwoDoNotAdoptAtOnce(t *testing.T) {
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
 }
 
-// Whatever is not as it was is found before anything is switched.
+// Every difference is found before the switch.
 func TestTamperedCopyIsNotSwitchedTo(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
@@ -624,7 +624,7 @@ func TestTamperedCopyIsNotSwitchedTo(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// What came since the bulk was compared is compared by the switch.
+// The switch compares the messages written since the bulk was compared.
 func TestTamperedTailIsNotSwitchedTo(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{
@@ -779,7 +779,7 @@ func TestStoreThatIsUsedIsNotFilled(t *testing.T) {
 	require.ErrorContains(t, err, "there are messages in dibs.messages")
 }
 
-// What others made of message-db's objects would go on with the old table.
+// Objects of others that depend on message-db's would go on with the old table.
 func TestDependentsAreInTheWay(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
@@ -949,7 +949,7 @@ func TestTamperedReturnIsNotSwitchedTo(t *testing.T) {
 	write(t, conn, "account-1")
 }
 
-// What an undo brings back is compared too.
+// The messages that an undo copies back are compared too.
 func TestChangedReturnIsNotSwitchedTo(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
@@ -971,7 +971,7 @@ func TestChangedReturnIsNotSwitchedTo(t *testing.T) {
 	}
 }
 
-// Writers of both kinds, of whom ours are turned away and message-db's are not.
+// Writers of both kinds: ours are refused, and message-db's are not.
 func TestUndoLosesNoAcknowledgedWrite(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)

@@ -34,7 +34,7 @@ func (a *adopter) copyBulk(ctx context.Context, messages int64) error {
 	return a.copyRanges(ctx, Copying, messages)
 }
 
-// follow copies what was written since, until little is left for the switch.
+// follow copies the messages written since, until little is left for the switch.
 func (a *adopter) follow(ctx context.Context) error {
 	const rounds, little = 8, 2000
 	for range rounds {
@@ -65,9 +65,9 @@ func (a *adopter) followTo(ctx context.Context, position string) (added int64, e
 	return added, a.copyRanges(ctx, Following, 0)
 }
 
-// settle moves the frontier on until the tail is short, since the switch looks each
-// message of the tail up while writers wait. What it moves over has been compared
-// already, or will be by compare.
+// settle moves the frontier on until the tail is short, since the switch looks each message
+// of the tail up while writers wait. The messages it moves over have been compared already,
+// or compare will do it.
 func (a *adopter) settle(ctx context.Context, compared bool) error {
 	const rounds, short = 8, 5000
 	for range rounds {
@@ -92,7 +92,7 @@ func (a *adopter) settle(ctx context.Context, compared bool) error {
 	return nil
 }
 
-// advance moves the frontier to what is held.
+// advance moves the frontier to the last message held by the copy.
 func (a *adopter) advance(ctx context.Context, tx pgx.Tx, compared bool) error {
 	var frontier, held, copied, there int64
 	const counts = `select s.frontier, s.held,

@@ -53,7 +53,7 @@ func connect(t *testing.T, url string) *pgx.Conn {
 	return conn
 }
 
-// connectAs returns a connection of a new user, who may create in the database.
+// connectAs returns a connection of a new user with the right to create in the database.
 func connectAs(t *testing.T, url, attributes string) (*pgx.Conn, string) {
 	t.Helper()
 	config, err := pgx.ParseConfig(url)
@@ -62,7 +62,7 @@ func connectAs(t *testing.T, url, attributes string) (*pgx.Conn, string) {
 	user, password := "test_"+strings.ToLower(rand.Text()), rand.Text()
 	do(t, admin, fmt.Sprintf("create role %s login password '%s' %s; grant create on database %s to %[1]s", user, password, attributes, config.Database))
 	t.Cleanup(func() {
-		// Before the database is dropped, while what the user has can be named.
+		// Before the database is dropped, while the user's objects can be named.
 		_, err := admin.Exec(context.WithoutCancel(t.Context()), "drop owned by "+user+" cascade; drop role "+user)
 		require.NoError(t, err)
 	})

@@ -20,7 +20,7 @@ const (
 	Undone   State = "undone"  // message-db's again
 )
 
-// An Adoption is what has become of one.
+// An Adoption is the state of an adoption, as the database records it.
 type Adoption struct {
 	State      State
 	Version    string    // message-db's
@@ -40,8 +40,8 @@ type Adoption struct {
 	frontier, lastPosition int64
 }
 
-// Status returns what has become of the adoption of this database, or nil if
-// none was begun. It changes nothing.
+// Status returns the adoption of this database, or nil if none was begun. It changes
+// nothing.
 func Status(ctx context.Context, conn *pgx.Conn) (*Adoption, error) {
 	a, err := readAdoption(ctx, conn)
 	if err != nil {
@@ -82,7 +82,7 @@ func readAdoption(ctx context.Context, q querier) (*Adoption, error) {
 	return a, nil
 }
 
-// A survey is what was found before an adoption.
+// A survey is the result of the checks before an adoption.
 type survey struct {
 	version   string
 	messages  int64
@@ -96,7 +96,7 @@ func (s *survey) found(kind ObstacleKind, format string, args ...any) {
 	s.obstacles = append(s.obstacles, Obstacle{kind, fmt.Sprintf(format, args...)})
 }
 
-// A source is what source.sql says of the schema message_store.
+// A source is the answer of source.sql about the schema message_store.
 type source struct {
 	HasSchema, HasTable, IsPlain bool
 	Missing, Added               []string // columns
@@ -157,7 +157,7 @@ func (a *adopter) survey(ctx context.Context, state *Adoption) (*survey, error) 
 		s.found(ObstacleTarget, "there is a schema message_store_before_dibs already")
 	}
 	if len(s.obstacles) > 0 {
-		return s, nil // what follows would only fail
+		return s, nil // the other checks would only fail
 	}
 	s.version = source.Version
 	if !strings.HasPrefix(s.version, "1.") {
@@ -274,7 +274,7 @@ func (a *adopter) surveyMessages(ctx context.Context, s *survey, source source, 
 	return nil
 }
 
-// dependents says what of others' would not go on as it does now.
+// dependents returns the objects of others that the switch would break, a sentence each.
 func (a *adopter) dependents(ctx context.Context) ([]string, error) {
 	rows, err := a.main.Query(ctx, statements["dependents"], "message_store", false)
 	if err != nil {
@@ -294,12 +294,12 @@ func (a *adopter) dependents(ctx context.Context) ([]string, error) {
 	return append(all, cut...), err
 }
 
-// An Plan says what [Run] would do.
+// A Plan is the forecast of [Run].
 type Plan struct {
 	Version   string     // message-db's
 	Messages  int64      // in message-db's table
 	Bytes     int64      // of message-db's table and its indexes
-	NeedBytes int64      // what the copy will take; the write-ahead log about as much again
+	NeedBytes int64      // size of the copy; the write-ahead log takes about as much again
 	Obstacles []Obstacle // why it would refuse; none if it would not
 	Warnings  []string   // what to think of
 	State     *Adoption  // of an adoption that was begun; nil if none was
@@ -314,9 +314,8 @@ type Plan struct {
 // all but a moment.
 func (p *Plan) Estimate() time.Duration { return p.Copy + p.Index + p.Compare }
 
-// NewPlan says what [Run] would do, and how long that would take, by copying a
-// sample in a transaction that is rolled back. It leaves nothing behind, and holds off
-// no writer.
+// NewPlan forecasts [Run] and its duration, by copying a sample in a transaction that is
+// rolled back. It leaves nothing behind, and holds off no writer.
 func NewPlan(ctx context.Context, connect Connect, config *Config) (*Plan, error) {
 	plan := &Plan{}
 	err := withAdopter(ctx, connect, config, func(a *adopter) error { return a.plan(ctx, plan) })
@@ -409,7 +408,7 @@ func (a *adopter) sample(ctx context.Context, plan *Plan) error {
 		return err
 	}
 	indexed := lap()
-	// What there is of an adoption that was begun is there again after the rollback.
+	// The rollback brings back the sums of an adoption that was begun.
 	if err := execAll(ctx, tx, "truncate dibs_adoption.sums"); err != nil {
 		return err
 	}

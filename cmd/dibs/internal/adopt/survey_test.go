@@ -18,8 +18,8 @@ import (
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
-// Version 1.1 has its columns in another order, and other functions; 1.0 differs from
-// it in nothing that is adopted. What was updated from before that has varchar(255).
+// Version 1.1 has its columns in another order, and other functions; 1.0 differs from it in
+// nothing that is adopted. A database updated from an older one has varchar(255).
 func TestOlderMessageDBIsAdopted(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ version, says, change string }{
@@ -52,8 +52,7 @@ func TestOlderMessageDBIsAdopted(t *testing.T) {
 	}
 }
 
-// Settings of the database would end sessions that wait for others, or fail what
-// writes.
+// Settings of the database would end sessions that wait for others, or refuse writes.
 func TestAdoptionDoesNotDependOnSettings(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
@@ -96,7 +95,7 @@ func TestPoolerIsNotAdoptedThrough(t *testing.T) {
 	require.Zero(t, one[int](t, conn, "select count(*) from pg_stat_activity where application_name = 'dibs migrate adopt' and datname = current_database()"))
 }
 
-// What the owner itself may not see would be lost without a word.
+// Messages that the owner itself may not see would be lost without a word.
 func TestMessagesBehindRowSecurityAreNotLeftOut(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t) // so that the roles are there
@@ -172,7 +171,7 @@ func TestUnusualTablesAreRefused(t *testing.T) {
 	require.Empty(t, plan.Obstacles)
 }
 
-// Whoever uses message-db in its own name would be cut off by the switch.
+// The switch would cut off a role that uses message-db under its own name.
 func TestRolesThatWouldBeCutOffAreInTheWay(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t) // so that the roles are there
@@ -237,7 +236,7 @@ func TestSwitchReadsTheTailOnly(t *testing.T) {
 	_, err := adopt.Run(t.Context(), connector(url), &adopt.Config{Progress: comparing})
 
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { // what a session has read is known when it has ended
+	require.Eventually(t, func() bool { // a session's reads are known when it has ended
 		return !one[bool](t, conn, "select exists (select from pg_stat_activity where datname = current_database() and application_name = 'dibs migrate adopt')")
 	}, 20*time.Second, 5*time.Millisecond)
 	read := one[int64](t, conn, "select idx_tup_read from pg_stat_user_indexes where schemaname = 'message_store_before_dibs' and indexrelname = 'messages_stream'")
@@ -295,7 +294,7 @@ func TestWhatIsWrittenMeanwhileIsSettledBeforeTheSwitch(t *testing.T) {
 	require.GreaterOrEqual(t, held.Load(), int64(4), "at the beginning, before the comparison and after it, and to switch")
 }
 
-// What an undo put aside may look like litter.
+// A schema that an undo put aside may look like litter.
 func TestStoreWithoutItsCompatibleSchemaIsRefused(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
@@ -334,7 +333,7 @@ func TestNothingIsNotedWithoutTheOldTable(t *testing.T) {
 	require.False(t, status.HasOld)
 }
 
-// What was deleted or written by hand is no reason not to adopt, and no surprise either.
+// Messages deleted or written by hand are no obstacle, and no surprise either.
 func TestPlanWarnsOfWhatWasDoneByHand(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
@@ -373,7 +372,7 @@ func TestStandbyIsNotAdopted(t *testing.T) {
 	require.Len(t, plan.Obstacles, 1)
 }
 
-// A backend that dies takes the server down: all sessions end, and what is unlogged is
+// A backend that dies takes the server down: all sessions end, and unlogged tables are
 // empty afterwards.
 func TestAdoptionGoesOnAfterTheServerCrashed(t *testing.T) {
 	t.Parallel()

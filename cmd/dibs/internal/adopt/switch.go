@@ -20,7 +20,7 @@ import (
 func (a *adopter) switchOver(ctx context.Context) error {
 	tables := []string{"dibs.messages", "message_store.messages"}
 	return a.locked(ctx, "access exclusive", tables, func(tx pgx.Tx) error {
-		// Few rows are looked up in large tables, whatever the planner believes.
+		// Few rows are looked up in large tables, also where the planner expects more.
 		if err := execAll(ctx, tx, "set local enable_seqscan = off; set local enable_hashjoin = off; set local enable_mergejoin = off"); err != nil {
 			return err
 		}
@@ -45,8 +45,8 @@ func (a *adopter) switchOver(ctx context.Context) error {
 	})
 }
 
-// copyTail copies what came since, and what came late, and compares all that was not
-// compared before. It returns how many messages there are.
+// copyTail copies the messages written since and those committed late, and compares all
+// that were not compared before. It returns the number of messages.
 func (a *adopter) copyTail(ctx context.Context, tx pgx.Tx) (int64, error) {
 	var frontier, upto, bulk, tail int64
 	const ends = `select s.frontier, greatest(s.frontier, (select max(upto) from dibs_adoption.ranges)),
@@ -100,8 +100,8 @@ func applyCompatible(ctx context.Context, tx pgx.Tx) error {
 	return migrations.Install(ctx, tx)
 }
 
-// locked runs f in a transaction that has the tables' locks, and tries for a while to
-// get them. Who comes meanwhile waits for us, so each try is short.
+// locked runs f in a transaction that has the tables' locks, and tries for a while to get
+// them. New sessions wait behind each try, so each is short.
 func (a *adopter) locked(ctx context.Context, mode string, tables []string, f func(pgx.Tx) error) error {
 	watcher, err := a.session(ctx)
 	if err != nil {
@@ -152,8 +152,8 @@ func (a *adopter) tryLocked(ctx context.Context, watcher *pgx.Conn, mode string,
 	return blockers, err
 }
 
-// watch returns who was last seen to block the main connection, when ctx ends. What
-// fails here is no reason not to go on.
+// watch returns the sessions last seen to block the main connection, when ctx ends. Its own
+// failure does not stop the adoption.
 func (a *adopter) watch(ctx context.Context, conn *pgx.Conn) []Blocker {
 	var last []Blocker
 	every := time.NewTicker(min(a.LockTimeout/4, 250*time.Millisecond))

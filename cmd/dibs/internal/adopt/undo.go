@@ -10,17 +10,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// An UndoPlan says what [Undo] would do.
+// An UndoPlan is the forecast of [Undo].
 type UndoPlan struct {
 	State      *Adoption
 	Since      int64         // messages written since the switch, which it copies back
 	Removed    int64         // messages trimmed or deleted since, which it deletes there too
-	Abandons   bool          // it was not switched yet: what was copied is thrown away
+	Abandons   bool          // before the switch: the copy is thrown away
 	Held       time.Duration // how long writers were held off, once it is done
 	Dependents []string      // others' objects that would go on with the schema that is put aside
 }
 
-// Obstacles are what [Undo] would refuse for, unless it is told to leave them.
+// Obstacles are the dependents for which [Undo] refuses, unless it is told to leave them.
 func (p *UndoPlan) Obstacles() []Obstacle {
 	all := make([]Obstacle, 0, len(p.Dependents))
 	for _, d := range p.Dependents {
@@ -29,7 +29,7 @@ func (p *UndoPlan) Obstacles() []Obstacle {
 	return all
 }
 
-// NewUndoPlan says what [Undo] would do. It changes nothing.
+// NewUndoPlan forecasts [Undo]. It changes nothing.
 func NewUndoPlan(ctx context.Context, connect Connect, config *Config) (*UndoPlan, error) {
 	var plan *UndoPlan
 	err := withAdopter(ctx, connect, config, func(a *adopter) (err error) {
@@ -68,17 +68,16 @@ func (a *adopter) planUndo(ctx context.Context) (*UndoPlan, error) {
 	return plan, err
 }
 
-// Undo makes message-db's table the store again, until the DBA has dropped it:
-// see [ErrNothingToUndo]. What was written since the switch, by any client, is copied
-// back as it is, in the transaction that switches, and compared as [Run] compares;
-// writers wait for it. What was trimmed or deleted since is deleted there too. Data is
-// as jsonb has it again. From then on our clients are turned away, and message-db's are
-// not.
+// Undo makes message-db's table the store again, until the DBA has dropped it: see
+// [ErrNothingToUndo]. Messages written since the switch, by any client, are copied back as
+// they are, in the transaction that switches, and compared as [Run] compares; writers wait
+// for it. Messages trimmed or deleted since are deleted there too. Data is as jsonb has it
+// again. From then on our clients are refused, and message-db's are not.
 //
-// The schema of the compatible functions is put aside as message_store_by_dibs, and
-// what is in dibs.messages stays, until [Run] is called again.
+// The schema of the compatible functions is put aside as message_store_by_dibs, and the
+// messages in dibs.messages stay, until [Run] is called again.
 //
-// Before the switch it throws away what was copied, as if [Run] had not been called.
+// Before the switch it throws the copy away, as if [Run] had not been called.
 func Undo(ctx context.Context, connect Connect, config *Config) (*UndoPlan, error) {
 	var plan *UndoPlan
 	err := withAdopter(ctx, connect, config, func(a *adopter) (err error) {
@@ -121,7 +120,7 @@ func (a *adopter) undo(ctx context.Context) (*UndoPlan, error) {
 	return plan, nil
 }
 
-// abandon undoes what is not switched yet.
+// abandon undoes an adoption that has not switched.
 func (a *adopter) abandon(ctx context.Context) error {
 	tables := []string{"dibs.messages", "message_store.messages"}
 	return a.locked(ctx, "access exclusive", tables, func(tx pgx.Tx) error {
@@ -137,8 +136,8 @@ func (a *adopter) abandon(ctx context.Context) error {
 	})
 }
 
-// compareBefore compares what there was at the switch. The old table has not changed
-// since; of the new one messages may have been removed, and each is noted.
+// compareBefore compares the messages from before the switch. The old table has not changed
+// since; messages removed from the new one are recorded.
 func (a *adopter) compareBefore(ctx context.Context, last int64) error {
 	const tries = 3
 	for try := 1; ; try++ {

@@ -162,7 +162,7 @@ func (a *app) printAdoption(d *adopt.Adoption) error {
 	return a.out.row(cell{text: "adoption"}, cell{text: string(d.State), style: style}, cell{text: text, style: dim})
 }
 
-// aboutAdoption is what doctor tells of an adoption.
+// aboutAdoption is the doctor's finding about an adoption.
 func aboutAdoption(d *adopt.Adoption) doctor.Finding {
 	f := doctor.Finding{Group: "schema", Name: "adoption", Verdict: doctor.Warn, Advice: "run dibs migrate adopt"}
 	switch {
@@ -236,7 +236,7 @@ func inTheWay(obstacles []adopt.Obstacle) error {
 	return &obstaclesError{text, &adopt.CannotAdoptError{Obstacles: obstacles}, true}
 }
 
-// An obstaclesError says less than what it wraps, which may be pages.
+// An obstaclesError is shorter than the error it wraps, which may be pages.
 type obstaclesError struct {
 	text   string
 	err    error

@@ -132,7 +132,7 @@ warning     view public.accounts would go on with the old table
 	require.Contains(t, dibs.ok(t, "migrate", "adopt", "--leave-dependents"), "adopted: 20 messages")
 }
 
-// What a DBA sees from before an adoption until it is undone.
+// The DBA's view, from before an adoption until it is undone.
 func TestAdoptAndUndo(t *testing.T) {
 	t.Parallel()
 	dibs, conn := newMessageDB(t, 3000)

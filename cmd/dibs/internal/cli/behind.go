@@ -12,8 +12,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
 
-// warnOfReaders tells a person which consumers have not read all of the category that
-// something is to be removed from. It may be older than what they have before them, so
+// warnOfReaders names the consumers that have not read all of a category from which
+// messages are to be removed. These messages may be older than the consumers' positions, so
 // nothing is refused.
 func (a *app) warnOfReaders(ctx context.Context, conn *pgx.Conn, category messagestore.Category) {
 	if a.JSON || category.Validate() != nil {

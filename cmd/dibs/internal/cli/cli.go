@@ -1,5 +1,4 @@
-// Package cli is the command dibs: its arguments, what it prints, and how it
-// ends.
+// Package cli is the command dibs: its arguments, its output and its exit codes.
 //
 //	os.Exit(cli.Run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv))
 package cli
@@ -88,9 +87,9 @@ type app struct {
 	secrets []string // that nothing printed may hold
 }
 
-// Run runs the command that args say, without the program's name, and returns
-// its exit code. It reads the environment with getenv only, but for what a
-// PostgreSQL client reads by itself. It ends soon after ctx does.
+// Run runs the command in args, which are without the program's name, and returns its exit
+// code. It reads the environment with getenv only; PostgreSQL's client reads its own
+// variables itself. It ends soon after ctx does.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
 	a := &app{stdin: stdin, stderr: stderr, getenv: getenv, open: storeurl.Open}
 	return a.run(ctx, args, stdout)
@@ -98,7 +97,7 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 func (a *app) run(ctx context.Context, args []string, stdout io.Writer) int {
 	a.out = newPrinter(stdout, a.getenv)
-	// Known before the arguments are parsed, which may be what fails.
+	// Known before the arguments are parsed, since parsing may fail.
 	a.JSON = slices.Contains(args, "--json")
 
 	for _, arg := range args {
@@ -130,7 +129,7 @@ func (a *app) run(ctx context.Context, args []string, stdout io.Writer) int {
 	return a.end(ctx, command.Run())
 }
 
-// end prints what is left, and err, and returns the exit code.
+// end flushes the output, prints err, and returns the exit code.
 func (a *app) end(ctx context.Context, err error) int {
 	if flushErr := a.out.flush(); err == nil {
 		err = flushErr

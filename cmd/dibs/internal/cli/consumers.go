@@ -302,7 +302,7 @@ func (c *consumersResetCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// where returns what finds the position to go on from.
+// where returns a function that finds the new position.
 func (c *consumersResetCommand) where() (func(context.Context, *messagestore.Store, messagestore.Category) (messagestore.GlobalPosition, error), error) {
 	given := 0
 	for _, is := range []bool{c.Position != nil, c.Time != "", c.Start, c.End} {
@@ -378,11 +378,11 @@ type resetMember struct {
 	Again   int64                       `json:"again"`  // messages that are handled again
 	Passed  int64                       `json:"passed"` // messages that are passed over
 	AtLeast bool                        `json:"isAtLeast,omitempty"`
-	Error   string                      `json:"error,omitempty"` // why from is not what it looks like
+	Error   string                      `json:"error,omitempty"` // why from is not the real position
 }
 
-// movedMember tells what a member does again, or not at all, that goes on from
-// another position.
+// movedMember tells the messages that a member at another position handles again, or not at
+// all.
 func movedMember(
 	ctx context.Context, store *messagestore.Store, category messagestore.Category, size int, m consumer.Member, to messagestore.GlobalPosition,
 ) (resetMember, error) {

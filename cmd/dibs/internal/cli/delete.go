@@ -66,7 +66,7 @@ func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 				return err
 			}
 			if expected == messagestore.AnyVersion {
-				expected = planned.Version - 1 // what the answer was about
+				expected = planned.Version - 1 // the version that the answer was about
 			}
 		}
 		meter := progress{every: 2 * time.Second, now: time.Now}
@@ -85,7 +85,7 @@ func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// confirm asks a person, who has to say so in full.
+// confirm asks the operator, and takes only a full answer.
 func (c *deleteCommand) confirm(ctx context.Context, a *app, planned postgres.Deleted) error {
 	name := ""
 	if c.EraseName {

@@ -34,8 +34,7 @@ func TestTranscriptsInTheDocumentationAreTrue(t *testing.T) {
 	require.Equal(t, steady(said.String()), steady(got.String()))
 }
 
-// shellOut runs what a person would type, with the few things of a shell that the
-// transcripts use.
+// shellOut runs a typed line, with the few things of a shell that the transcripts use.
 func shellOut(t *testing.T, dibs *shell, typed string) string {
 	t.Helper()
 	if code, ok := strings.CutSuffix(typed, "; echo $?"); ok {

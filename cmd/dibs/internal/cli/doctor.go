@@ -51,7 +51,7 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// examineSchema tells of migrations, and of what was changed by hand since.
+// examineSchema reports migrations, and changes made by hand since.
 func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]doctor.Finding, error) {
 	locked, err := a.migrationsLocked(ctx, conn)
 	if err != nil {
@@ -99,8 +99,8 @@ func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]doctor.Findi
 	return append(findings, aboutDrift(drift, len(all))...), nil
 }
 
-// migrationsLocked reports whether who looks at the table of migrations would wait for
-// somebody who is to be found.
+// migrationsLocked reports whether a reader of the table of migrations would wait for a
+// lock, whose holder the doctor is to find.
 func (a *app) migrationsLocked(ctx context.Context, conn *pgx.Conn) (locked bool, err error) {
 	err = conn.QueryRow(ctx, `
 		select exists (
@@ -178,8 +178,8 @@ func aboutDrift(drift *migrations.DriftReport, files int) []doctor.Finding {
 	return findings
 }
 
-// forgottenByDumps reports whether a difference is no more than what pg_dump, and so
-// pg_upgrade, makes by leaving out the rights to the types of tables' rows.
+// forgottenByDumps reports whether a difference is the mere effect of pg_dump, and so of
+// pg_upgrade, which leave out the rights to the types of tables' rows.
 func forgottenByDumps(d migrations.Difference) bool {
 	return len(d.Lacks) == 0 && slices.Equal(d.Has, []string{"grant usage of its type to public"})
 }
@@ -241,8 +241,8 @@ func (a *app) printFindings(findings []doctor.Finding, quiet bool) error {
 
 func (a *app) postgresConfig() *postgres.Config { return &postgres.Config{Schema: a.Schema} }
 
-// withPostgres runs f with a connection to the server. A store of another kind is
-// refused: there what is asked for is its own.
+// withPostgres runs f with a connection to the server. A store of another kind is refused:
+// it has no server.
 func (a *app) withPostgres(ctx context.Context, command string, f func(*pgx.Conn) error) error {
 	u, err := a.storeURL()
 	if err != nil {

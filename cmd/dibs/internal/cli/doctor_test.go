@@ -84,7 +84,7 @@ func TestDoctorFindsWhatWasNotMigratedOrWasChangedByHand(t *testing.T) {
 	}
 }
 
-// Or it would wait for whom it is asked to find.
+// Otherwise it would wait for the session it has to find.
 func TestDoctorDoesNotWaitForTheTableOfMigrations(t *testing.T) {
 	t.Parallel()
 	where := pgtest.Database(t)
@@ -231,7 +231,7 @@ no violation
 	require.Contains(t, more.stderr, "violations, and more that are not listed")
 }
 
-// asUser returns the URL for a user who may connect and no more.
+// asUser returns the URL for a user with the right to connect and no other.
 func asUser(t *testing.T, where string) string {
 	t.Helper()
 	config, err := pgx.ParseConfig(where)

@@ -16,7 +16,7 @@ var (
 	fenced = regexp.MustCompile("(?ms)^ *```[a-z]*\n(.*?)^ *```")
 	span   = regexp.MustCompile("`([^`\n]+)`")
 
-	// What follows the command, or is put around it, on one line.
+	// Text after the command, or around it, on one line.
 	before = regexp.MustCompile(`^(?:.*(?:\||&&) )?(?:\$ )?(dibs .*)$`)
 	after  = regexp.MustCompile(` (?:\\?\||&&|#|>|&) .*$|[;&].*$`)
 )
@@ -50,7 +50,7 @@ func TestUnknownCommandsAreFound(t *testing.T) {
 	require.NoError(t, cli.Unknown([]string{"trim"}))
 }
 
-// typedIn returns what people are told to type, first in blocks and then in spans.
+// typedIn returns the command lines of a document, first those in blocks and then in spans.
 func typedIn(document string) []string {
 	var all []string
 	add := func(line string) {

@@ -55,11 +55,11 @@ type problem struct {
 	WrittenBefore *int `json:"writtenBefore,omitempty"`
 }
 
-// maxMistake bounds what is said of a command line, in bytes.
+// maxMistake bounds an error about a command line, in bytes.
 const maxMistake = 500
 
-// fail shows err and returns the exit code. If the output was closed by who read
-// it, that was all they wanted.
+// fail shows err and returns the exit code. A reader that closed the output wanted no more,
+// which is no failure.
 func (a *app) fail(ctx context.Context, err error) int {
 	if closed(err) {
 		return exitOK
@@ -138,7 +138,7 @@ func (a *app) describe(err error) problem {
 		p.Kind = "notParked"
 		p.Hint = "see what is parked with: dibs parked list"
 	case errors.Is(err, postgres.ErrNotMigrated):
-		p.Kind = "notMigrated" // and its text says what to run
+		p.Kind = "notMigrated" // its text names the command to run
 	case errors.Is(err, postgres.ErrSchemaTooNew):
 		p.Kind = "schemaTooNew"
 		p.Hint = "use the release of dibs that migrated it, or a newer one"
@@ -175,8 +175,8 @@ func (a *app) describe(err error) problem {
 // be made. The driver keeps the text only, since the error holds the password.
 const notConnected = "failed to connect to "
 
-// unreachable tells where the server was looked for and what was in the way. The
-// error's own text repeats the whole attempt for each address.
+// unreachable names the server's address and the obstacle. The error's own text repeats the
+// whole attempt for each address.
 func (a *app) unreachable(text string) problem {
 	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n\t\t")
 	why := line[strings.LastIndex(line, ": ")+1:]
@@ -200,7 +200,7 @@ func (a *app) where() string {
 	return fmt.Sprintf("PostgreSQL at %s as user %s, database %s", address, config.User, config.Database)
 }
 
-// refused says what to do about an error of the server, by its SQLSTATE.
+// refused gives the remedy for an error of the server, by its SQLSTATE.
 // (https://www.postgresql.org/docs/current/errcodes-appendix.html)
 func (a *app) refused(p *problem, e *pgconn.PgError) {
 	var hint string

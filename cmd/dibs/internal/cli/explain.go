@@ -90,7 +90,7 @@ func (c *explainCommand) explainKey(ctx context.Context, e *explainer, category 
 	return nil
 }
 
-// An explainer finds out what became of a stream's first message.
+// An explainer traces the effects of a stream's first message.
 type explainer struct {
 	app   *app
 	store *messagestore.Store
@@ -155,16 +155,16 @@ func (e *explainer) keyOf(first *messagestore.Message) string {
 	return ""
 }
 
-// What a message is to the stream that is explained.
+// The relations of a message to the stream that is explained.
 const (
 	firstWrite = "firstWrite" // the stream's first message
 	winner     = "winner"     // the message that made the reservation, ahead of the others
 	cause      = "cause"      // the message that a stream without a key was begun for
 	duplicate  = "duplicate"  // came second, with the same content
-	sameKey    = "sameKey"    // has the key in it, and other content; the handler knows what of that counts
+	sameKey    = "sameKey"    // has the key in it, and other content; the handler knows which fields count
 	deadLetter = "deadLetter" // was parked by a consumer
 	deleted    = "deleted"    // the tombstone that stands for the stream's messages
-	followed   = "followed"   // names one of the first two, or what follows them, as its cause
+	followed   = "followed"   // has one of the first two, or a message that follows them, as its cause
 )
 
 var roles = map[string]struct {
@@ -307,7 +307,7 @@ func holds(data json.RawMessage, key string) bool {
 	return walk(value)
 }
 
-// A parked message is what a consumer's dead letter holds of it.
+// A parked message is the content of a consumer's dead letter.
 type parked struct {
 	Stream   messagestore.StreamName `json:"stream"`
 	Position messagestore.Version    `json:"position"`
@@ -344,8 +344,8 @@ func (e *explainer) deadLetters(ctx context.Context, s *story, roots []*messages
 	return nil
 }
 
-// followers tells what has one of the roots as its cause, or the cause of its
-// cause, and so on.
+// followers tells the messages that have one of the roots as their cause, or the cause of
+// their cause, and so on.
 func (e *explainer) followers(ctx context.Context, s *story, roots []*messagestore.Message) error {
 	chain := map[ref]bool{}
 	for _, m := range roots {
@@ -465,7 +465,7 @@ func (s *story) tellAt(role string, m *messagestore.Message, at, note string) er
 		cell{text: note})
 }
 
-// note tells a person what is no message.
+// note adds a line that is about no message.
 func (s *story) note(label, place, text string) {
 	if !s.app.JSON {
 		s.app.out.row(cell{text: label}, cell{text: ""}, cell{text: place}, cell{text: text}) //nolint:errcheck // the next row or the flush returns it

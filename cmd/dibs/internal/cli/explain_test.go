@@ -107,7 +107,7 @@ func TestStoryOfAReservation(t *testing.T) {
 	require.Contains(t, names[5], "deadLetter account:command+deadLetter-accounts+")
 }
 
-// What two consumers reserve, each for itself, are two stories with one key.
+// Two consumers that reserve one key, each for itself, have two stories.
 func TestStoryOfAReservationWithAName(t *testing.T) {
 	t.Parallel()
 	for _, category := range []messagestore.Category{"", "receiptTransaction"} {
@@ -213,7 +213,7 @@ func TestStreamThatNobodyReservedHasNoStory(t *testing.T) {
 	require.Equal(t, result{1, "", "dibs: account-1 has no messages, so nobody has reserved it: no such message\n"}, r)
 }
 
-// What another client, or another store, left behind is told as far as it goes.
+// Messages of another client, or of another store, are told as far as they go.
 func TestStoryWithForeignCausesIsTold(t *testing.T) {
 	t.Parallel()
 	dibs := newShell(t)

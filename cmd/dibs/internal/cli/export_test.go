@@ -10,7 +10,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// EndOf is what tail begins with, to count what it reads.
+// EndOf is the read that tail begins with, to count its reads.
 var EndOf = consumer.End
 
 // RunOver is Run with another way to open a store.

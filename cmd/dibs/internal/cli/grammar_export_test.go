@@ -7,9 +7,8 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Unknown parses a command line, without the program's name, and returns the error
-// for what the command does not know. An argument that is missing is none: people
-// who write about a command leave some out.
+// Unknown parses a command line, without the program's name, and returns the error for an
+// unknown command or flag. A missing argument is no error: documents leave some out.
 func Unknown(args []string) error {
 	var g grammar
 	parser, err := kong.New(&g, kong.Name("dibs"), kong.Exit(func(int) {}), kong.BindTo(context.Background(), (*context.Context)(nil)))

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A file that is no lines of messages is refused at the first line that is none, and what
-// comes after it is not written.
+// A file that is not lines of messages is refused at its first bad line, and no line after
+// it is written.
 func TestHostileFilesAreRefused(t *testing.T) {
 	t.Parallel()
 	const good = `{"stream":"account-1","type":"Opened"}`
@@ -79,7 +79,7 @@ func requireShort(t *testing.T, stderr, says string) {
 	require.False(t, strings.ContainsFunc(strings.ReplaceAll(stderr, "\n", ""), unicode.IsControl), "%q", stderr)
 }
 
-// What an operator may mistype is refused, and changes nothing.
+// An operator's typing errors are refused, and change nothing.
 func TestHostileOperationsAreRefused(t *testing.T) {
 	t.Parallel()
 	dibs := newShell(t)

@@ -53,7 +53,7 @@ func (s *shell) runContext(ctx context.Context, args ...string) result {
 
 func (s *shell) getenv(name string) string { return s.env[name] }
 
-// ok runs dibs, which must not fail, and returns what it printed.
+// ok runs dibs, which must not fail, and returns its output.
 func (s *shell) ok(t *testing.T, args ...string) string {
 	t.Helper()
 	r := s.run(t, args...)

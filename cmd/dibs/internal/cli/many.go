@@ -336,8 +336,8 @@ func textField(fields map[string]json.RawMessage, name string) (string, error) {
 	return text, nil
 }
 
-// checkText refuses what encoding/json would change without a word: bytes that
-// are not UTF-8, and half of a surrogate pair.
+// checkText refuses bytes that encoding/json would replace without a word: invalid UTF-8,
+// and half of a surrogate pair.
 func checkText(raw []byte) error {
 	if !utf8.Valid(raw) {
 		return errors.New("it is not valid UTF-8")

@@ -76,7 +76,7 @@ func TestInputThatFailedHalfwayIsGivenAgain(t *testing.T) {
 	require.Equal(t, stable(t, other), stable(t, dibs))
 }
 
-// stable returns a category without what differs from store to store.
+// stable returns a category without the fields that differ from store to store.
 func stable(t *testing.T, dibs *shell) []map[string]any {
 	t.Helper()
 	all := objects(t, dibs.ok(t, "category", "account", "--json"))
@@ -206,7 +206,7 @@ func TestInterruptSaysHowManyWereWritten(t *testing.T) {
 	require.NoError(t, writing.Close())
 }
 
-// Who closes the output of a long write wants to know that it stopped.
+// A reader that closes the output of a long write has to learn that the write stopped.
 func TestWriteWithoutAReaderOfItsOutputFails(t *testing.T) {
 	t.Parallel()
 	dibs := newShell(t)

@@ -57,7 +57,7 @@ func (migrateUpCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// printAbsentRoles says what was left to who may make roles.
+// printAbsentRoles names the roles that another user has to make.
 func (a *app) printAbsentRoles(ctx context.Context, conn *pgx.Conn) error {
 	drift, err := migrations.Drift(ctx, conn, a.migrationsConfig())
 	if err != nil || len(drift.AbsentRoles) == 0 {
@@ -66,7 +66,7 @@ func (a *app) printAbsentRoles(ctx context.Context, conn *pgx.Conn) error {
 	return a.out.line("missing on this server: %s; who may make roles runs what dibs migrate print --roles prints, and then this is run again", strings.Join(drift.AbsentRoles, ", "))
 }
 
-// printUpToDate says also what is not there, which a client may miss.
+// printUpToDate also names the parts that are left out, which a client may miss.
 func (a *app) printUpToDate(all []migrations.Migration) error {
 	var left []migrations.Migration
 	for _, m := range all {
@@ -194,7 +194,7 @@ func (a *app) withConn(ctx context.Context, f func(*pgx.Conn) error) (err error)
 		if closeErr := conn.Close(context.WithoutCancel(ctx)); err == nil {
 			err = closeErr
 		}
-		<-conn.PgConn().CleanupDone() // the server is told to cancel what it still does
+		<-conn.PgConn().CleanupDone() // the server is told to cancel a statement that still runs
 	}()
 	return f(conn)
 }

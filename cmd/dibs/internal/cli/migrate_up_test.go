@@ -30,7 +30,7 @@ func TestMigrateUpSaysWhatItApplied(t *testing.T) {
 	require.Equal(t, "up to date: 9 migrations\n", dibs.ok(t, "migrate", "up"))
 }
 
-// What the SQL advises is told.
+// The SQL's own advice is printed.
 func TestMigrateUpSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)

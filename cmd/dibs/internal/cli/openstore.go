@@ -11,8 +11,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// storeURL returns where the messages are, for PostgreSQL without the schema, which
-// is the flag's or else the URL's. It remembers what is secret.
+// storeURL returns the store's URL, for PostgreSQL without the schema, which is the flag's
+// or else the URL's. It remembers the secrets in it.
 func (a *app) storeURL() (string, error) {
 	u, err := a.chooseStore()
 	if err != nil {
@@ -114,8 +114,8 @@ func (a *app) withStore(ctx context.Context, batchSize int, f func(*messagestore
 	return f(store)
 }
 
-// secretsOf returns what may not be shown of a store's URL, however malformed it
-// is: as it is written there, decoded, and as an error might quote it.
+// secretsOf returns the parts of a store's URL that must not be shown, however malformed it
+// is: as written there, decoded, and as an error might quote them.
 func secretsOf(u string) []string {
 	var secrets []string
 	add := func(s string) {

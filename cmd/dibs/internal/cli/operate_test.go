@@ -104,7 +104,7 @@ func TestReportCountsWhatIsThere(t *testing.T) {
 	})
 }
 
-// What docs/dba.md says to do after a restore.
+// The steps of docs/dba.md after a restore.
 func TestWhatARestoreLostComesBackFromTheOldStore(t *testing.T) {
 	t.Parallel()
 	old := newShell(t)
@@ -151,7 +151,7 @@ func TestReportRefusesWhatItDoesNotKnow(t *testing.T) {
 	require.Equal(t, 2, dibs.run(t, "report", "streams", "--like", "a\x00b").code)
 }
 
-// What another client wrote may have any name; a terminal acts on none of it.
+// Streams of other clients may have any name; a terminal acts on none of it.
 func TestHostileNamesAreShownAsTheyAreSpelt(t *testing.T) {
 	t.Parallel()
 	const bad = "evil\x1b[2J\r\n\u202e"
@@ -372,7 +372,7 @@ func TestParkedMessagesAreListedShownAndRedriven(t *testing.T) {
 	})
 }
 
-// typeAndPlace returns messages' texts without what comes after the place.
+// typeAndPlace returns messages' texts up to the place.
 func typeAndPlace(texts []string) []string {
 	for i, text := range texts {
 		words := strings.Fields(text)
@@ -444,7 +444,7 @@ func (d slowReport) Report(ctx context.Context, _ messagestore.ReportQuery) (mes
 	}
 }
 
-// A signal passes on what is written to it.
+// A signal is a writer that sends its text on a channel.
 type signal struct{ said chan string }
 
 func (s *signal) Write(text []byte) (int, error) {

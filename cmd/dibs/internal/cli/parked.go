@@ -98,7 +98,7 @@ func (a *app) nothingParked(ctx context.Context, store *messagestore.Store, cate
 	return nil
 }
 
-// What is being done about a parked message.
+// The state of a parked message.
 const (
 	stateParked    = "parked"
 	stateRequested = "requested" // to be redriven

@@ -63,7 +63,7 @@ func isTerminal(stream any) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// Write prints text as it is, after what was printed before.
+// Write prints text as it is, after the text printed before.
 func (p *printer) Write(text []byte) (int, error) {
 	if err := p.align(); err != nil {
 		return 0, err
@@ -148,7 +148,7 @@ func (p *printer) styled(text string, s style) string {
 	return string(s) + text + string(reset)
 }
 
-// A record is how a message is printed as JSON. It is also what write reads.
+// A record is how a message is printed as JSON. The command write reads it too.
 type record struct {
 	Stream         messagestore.StreamName     `json:"stream"`
 	Position       messagestore.Version        `json:"position"`
@@ -211,8 +211,8 @@ func shorten(text string) string {
 	return text
 }
 
-// visible returns text with what a terminal would act on, or a person could not
-// see, written as JSON's escape. What is stored may hold anything.
+// visible returns text with control characters and invisible characters written as JSON's
+// escapes. Stored text may hold anything.
 func visible(text string) string {
 	hidden := func(r rune) bool {
 		return r == utf8.RuneError || unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp)

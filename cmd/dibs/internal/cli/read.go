@@ -159,7 +159,7 @@ func placeOf(stream messagestore.StreamName, position messagestore.Version) stri
 	return fmt.Sprintf("%s@%d", visible(string(stream)), position)
 }
 
-// A limit counts down what is printed.
+// A limit counts down the messages to print.
 type limit struct {
 	bounded bool
 	left    int
@@ -233,7 +233,7 @@ func (c *tailCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// follow prints what q asks for, and moves its start on, until ctx ends.
+// follow prints the messages that q selects, and moves its start on, until ctx ends.
 func (a *app) follow(ctx context.Context, store *messagestore.Store, q *messagestore.CategoryQuery, limit *limit, interval time.Duration) error {
 	bell, stop := store.Watch(q.Category, interval)
 	defer stop()

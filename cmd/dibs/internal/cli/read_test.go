@@ -89,7 +89,7 @@ func TestCategoryIsNarrowed(t *testing.T) {
 	require.Equal(t, 3, count("--member", "0", "--size", "2")+count("--member", "1", "--size", "2"))
 }
 
-// What other clients stored may be meant for the terminal of who looks at it.
+// Text stored by other clients may be meant for the reader's terminal.
 func TestHiddenCharactersAreShownAsEscapes(t *testing.T) {
 	t.Parallel()
 	dibs := newShell(t)
@@ -196,8 +196,8 @@ func TestTailPrintsWhatComesUntilItIsInterrupted(t *testing.T) {
 	go func() {
 		ended <- cli.Run(ctx, []string{"tail", "account", "--interval", "10ms"}, nil, &stdout, &stderr, dibs.getenv)
 	}()
-	// It says nothing until there is something, so it is told apart from one that
-	// has not begun by what comes.
+	// It is silent until there is a message, so only its first output tells that it has
+	// begun.
 	n := 0
 	require.Eventually(t, func() bool {
 		n++

@@ -154,7 +154,7 @@ func (a *app) printReport(q messagestore.ReportQuery, report messagestore.Report
 	rows := int64(len(report.Rows))
 	switch {
 	case rows < report.Groups && a.JSON:
-		// Who reads this without it would take a part for the whole.
+		// Without it a reader would take a part for the whole.
 		return a.note(map[string]any{"kind": "cut", "rows": rows, "of": report.Groups})
 	case rows < report.Groups:
 		a.warn("dibs: %d of %d rows, of %d messages in all; --limit 0 prints all\n", rows, report.Groups, report.Messages)

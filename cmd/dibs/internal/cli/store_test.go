@@ -99,7 +99,7 @@ func TestNoErrorShowsAPassword(t *testing.T) {
 			// Another secret is the beginning of this one.
 			dibs := &shell{env: map[string]string{"DATABASE_URL": store, "PGPASSWORD": canary[:2]}}
 
-			// Whatever a driver puts into its error, now or one day.
+			// A driver that puts secrets into its error.
 			careless := func(_ context.Context, u string, _ *messagestore.Config) (*messagestore.Store, error) {
 				return nil, fmt.Errorf("cannot open %s, nor %q", u, store)
 			}

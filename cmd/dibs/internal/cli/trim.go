@@ -106,7 +106,7 @@ type trimLine struct {
 	DryRun      bool                    `json:"dryRun,omitempty"`
 }
 
-// print prints what became of each stream, and after an error what was done before.
+// print prints each stream's result; after an error, those before it.
 func (c *trimCommand) print(a *app, each iter.Seq2[postgres.Trimmed, error]) error {
 	var streams, removed int64
 	for trimmed, err := range each {

@@ -50,7 +50,8 @@ func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// progressText says what comes next, how much is done, and how long the rest may take.
+// progressText names the next part of the work, the share done, and the time that the rest
+// may take.
 func progressText(p postgres.VerifyProgress, elapsed time.Duration) string {
 	if p.Category == "" {
 		return fmt.Sprintf("verify: the table, of about %s", counted(p.Total/2, "message"))

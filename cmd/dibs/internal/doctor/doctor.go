@@ -323,8 +323,8 @@ func (e *examination) pooler(pid uint32) {
 const override = "dibs.allow_unsafe_settings"
 
 // required reports the settings for which a driver refuses a server. The rules are the
-// driver's: it is asked twice, as the session is and without the override, and what it
-// refuses only then is allowed by the override.
+// driver's: it is asked twice, with the session's override and without one. A setting that
+// is refused only the second time is allowed by the override.
 func (e *examination) required(ctx context.Context) error {
 	var settings []postgres.UnsafeSetting
 	err := e.query(ctx, requiredSQL, nil, func(rows pgx.Rows) error {

@@ -438,8 +438,8 @@ func TestDoctorNamesWhoKeepsOthersFromATable(t *testing.T) {
 	execute(t, holder, "rollback")
 	require.NoError(t, <-ended)
 
-	// Who only reads holds up all who write, if somebody who would change the table is
-	// in line between them.
+	// A reader holds up all writers, if a session that would change the table is in line
+	// between them.
 	execute(t, holder, "begin", "select from dibs.messages")
 	changer := connect(t, url)
 	changed := make(chan error, 1)

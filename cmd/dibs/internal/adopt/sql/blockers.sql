@@ -1,4 +1,4 @@
--- Who holds up the session $1, oldest first. A transaction that was prepared has no
+-- The sessions that hold up the session $1, oldest first. A prepared transaction has no
 -- session: its pid is 0.
 select b.pid, b.usename, b.application, b.state, b.since
 from (

@@ -1,4 +1,4 @@
--- What would not find its way any more once the schema message_store is put aside and
+-- Roles and objects that would no longer find message-db once its schema is put aside and
 -- another has its name.
 with holder as (
   select a.grantee as role, false as owns

@@ -1,6 +1,6 @@
--- What others made of the objects in the schema $1, or put among them: it would go on
--- with the old table, or be missed under its name. $2 says that the schema is ours, and
--- not message-db's.
+-- Objects of others that depend on the schema $1, or are in it: they would go on with the
+-- old table, or be missed under its name. $2 says that the schema is Dibs', not
+-- message-db's.
 with inside as (
   select 'pg_class'::regclass as classid, c.oid as objid, c.relname as name from pg_class c where c.relnamespace = to_regnamespace($1)
   union all
@@ -23,7 +23,8 @@ dependent as (
   left join pg_attrdef f on d.classid = 'pg_attrdef'::regclass and f.oid = d.objid
   where d.deptype in ('n', 'a')
     and (d.classid in ('pg_rewrite'::regclass, 'pg_attrdef'::regclass, 'pg_class'::regclass, 'pg_proc'::regclass, 'pg_type'::regclass)
-      -- Those of others' tables. What is on a table of the schema goes with it, or is below.
+      -- Foreign keys of others' tables. Constraints on a table of the schema move with it,
+      -- or are below.
       or exists (select from pg_constraint o where d.classid = 'pg_constraint'::regclass and o.oid = d.objid and o.contype <> 'f'
         and not exists (select from inside i where i.classid = 'pg_class'::regclass and i.objid = o.conrelid))
       or exists (select from pg_policy o where d.classid = 'pg_policy'::regclass and o.oid = d.objid)

@@ -1,6 +1,5 @@
--- Under a lock that no writer of message-db's table shares, so that all that was
--- numbered is there. From here on no message with a lower number can come any more, and
--- what is there cannot change.
+-- Under a lock that no writer of message-db's table shares: every message numbered so far
+-- is in the table, no message with a lower number can follow, and none can change.
 do $$
 declare
   newest constant bigint := coalesce((select max(global_position) from message_store.messages), 0);

@@ -6,7 +6,7 @@ declare
   i record;
 begin
   if (select state from dibs_adoption.state) = 'undone' then
-    -- What is there is in message-db's table too: the undo compared the two.
+    -- Every message here is in message-db's table too: the undo compared the two.
     alter table dibs.messages disable trigger messages_append_only;
     truncate dibs.messages;
     alter table dibs.messages enable trigger messages_append_only;
@@ -21,8 +21,8 @@ begin
   for each statement execute function dibs_adoption.refuse_native();
   alter table dibs.messages enable always trigger dibs_adoption_refuse_native;
 
-  -- Who reads while it is filled would pass over messages that come later. The switch
-  -- gives this back.
+  -- A reader during the copy would pass over messages that come later. The switch gives
+  -- this back.
   foreach role in array array['dibs_reader', 'dibs_writer', 'dibs_admin'] loop
     if to_regrole(role) is not null then
       execute format('revoke usage on schema dibs from %I', role);

@@ -1,4 +1,4 @@
--- Divides what is between two global positions into ranges of about so many messages.
+-- Divides the messages between two global positions into ranges of about so many.
 insert into dibs_adoption.ranges (after, upto)
 select coalesce(lag(b.upto) over (order by b.upto), $1), b.upto
 from (

@@ -1,5 +1,5 @@
--- Copies what was written since the switch back into message-db's table. The
--- categories are found one by one in the primary key, which leads with them.
+-- Copies the messages written since the switch back into message-db's table. The categories
+-- are found one by one in the primary key, which leads with them.
 with recursive categories as (
   (select m.category from dibs.messages m order by m.category limit 1)
   union all

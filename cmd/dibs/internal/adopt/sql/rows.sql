@@ -1,4 +1,4 @@
--- What is there beyond $1, or at all, and what our table could not hold.
+-- Counts the messages beyond $1, or all, and those that the new table could not hold.
 select count(*), coalesce(max(m.global_position), 0),
   count(*) filter (where m.position < 0),
   count(*) filter (where m.global_position < 1),

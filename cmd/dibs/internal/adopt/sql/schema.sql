@@ -1,5 +1,5 @@
--- What an adoption keeps, from its first step until the DBA drops the old schema. It
--- has a schema of its own, so that the store's looks the same, adopted or not.
+-- The records of an adoption, from its first step until the DBA drops the old schema. They
+-- have a schema of their own, so that the store's is the same, adopted or not.
 
 -- One row. The state is
 --   copying  message-db's table is the store, and is being copied
@@ -15,15 +15,15 @@ create table dibs_adoption.state (
   -- more. Null until then.
   held bigint,
 
-  -- Of that, what is copied whole, or is in the ranges of the bulk; the rest is the
-  -- tail. A range ends here.
+  -- The last global position that the bulk copies, in whole ranges; the rest is the tail. A
+  -- range ends here.
   frontier bigint,
 
   found bigint not null, -- messages when it began
   messages bigint,      -- how many there were at the switch
   last_position bigint, -- of these
   switched_at timestamptz,
-  grantees text[],      -- who could use the old schema, and may again
+  grantees text[], -- roles with rights in the old schema, for the new one and for an undo
   undone_at timestamptz
 );
 
@@ -41,8 +41,8 @@ create table dibs_adoption.indexes (
   contype "char" -- of the constraint that it is of: p, u, or null for none
 );
 
--- What is compared: counts and checksums of pieces of both tables, by stream. Those of
--- the copy are negative, so that where all is well the sum is zero.
+-- Counts and checksums of pieces of both tables, by stream. Those of the copy are negative,
+-- so the sum of equal pieces is zero.
 create unlogged table dibs_adoption.sums (
   stream_name text collate "C" not null,
   tail boolean not null,
@@ -74,8 +74,8 @@ as $$
     pg_catalog.timestamp_hash_extended("time", 0))))))))
 $$;
 
--- On dibs.messages, as long as it is not the store. Whoever copies says so in a
--- setting, and is the owner: a setting alone can be made by anyone.
+-- On dibs.messages while it is not the store. The copying session says so in a setting, and
+-- is the owner: anyone can make the setting alone.
 create function dibs_adoption.refuse_native() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -106,8 +106,8 @@ begin
 end
 $$;
 
--- On dibs.messages once it is the store. What is trimmed or deleted is not to come
--- back by an undo.
+-- On dibs.messages once it is the store. An undo must not bring trimmed or deleted messages
+-- back.
 create function dibs_adoption.note_removed() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp

@@ -1,5 +1,5 @@
--- Whatever the database, the role or the URL have set, that would end it, change what
--- it sees, or make its last commit less than one.
+-- Overrides settings of the database, the role or the URL that would end the session,
+-- change its answers, or weaken its last commit.
 set application_name = 'dibs migrate adopt';
 set search_path = pg_catalog, pg_temp;
 set standard_conforming_strings = on;

@@ -1,5 +1,4 @@
--- Whether what is called message_store is message-db's, and whether this user may take
--- it over.
+-- Whether the schema message_store is message-db's, and whether this user may take it over.
 select
   n.oid is not null as has_schema,
   coalesce(t.relkind in ('r', 'p'), false) as has_table,

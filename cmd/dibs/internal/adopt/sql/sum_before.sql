@@ -1,4 +1,4 @@
--- The old table, but for what was trimmed or deleted since.
+-- The old table without the messages trimmed or deleted since.
 insert into dibs_adoption.sums (stream_name, tail, messages, checksum)
 select m.stream_name, false, count(*),
   bit_xor(dibs_adoption.checksum(m.global_position, m.position, m.time, m.stream_name::text, m.type::text, m.id, m.data::text, m.metadata::text))

@@ -1,4 +1,4 @@
--- The old table becomes what was, under its new name.
+-- The old table becomes the past, under its new name.
 do $$
 declare
   last bigint := (select coalesce(max(global_position), 0) from message_store.messages);
@@ -24,7 +24,7 @@ begin
   for each statement execute function dibs_adoption.refuse_old('its messages were adopted, and are written to dibs now');
   alter table message_store.messages enable always trigger dibs_adoption_refuse;
 
-  -- Also whoever was not message_store.
+  -- Also the roles beside message_store.
   select coalesce(array_agg(distinct case when a.grantee = 0 then 'public' else format('%I', pg_get_userbyid(a.grantee)) end), '{}')
   into holders
   from pg_namespace n

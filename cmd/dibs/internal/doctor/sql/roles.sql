@@ -48,7 +48,7 @@ from (
       order by d.setrole = 0, d.setdatabase = 0
       limit 1
     ), (
-      -- What is this session's own says nothing of others.
+      -- This session's own setting says nothing of others.
       select case when s.source in ('database', 'user', 'database user', 'client', 'session') then s.boot_val else s.reset_val end
       from pg_settings s where s.name = 'idle_in_transaction_session_timeout'
     )) as value

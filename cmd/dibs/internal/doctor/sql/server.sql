@@ -8,7 +8,7 @@ select 'checksums', case when current_setting('data_checksums') = 'on' then 'ok'
   case when current_setting('data_checksums') <> 'on'
     then 'a page that the disk changed would go unnoticed: pg_checksums --enable, while the server is stopped' end
 union all
--- Who may not see the standbys sees their rows and no more.
+-- A user without the right to see the standbys sees their rows and no more.
 select 'standbys', case
     when r.connected = 0 and s.names = '' then 'ok'
     when s.names = '' then 'warn'

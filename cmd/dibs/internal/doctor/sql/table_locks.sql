@@ -1,6 +1,6 @@
--- Who keeps sessions waiting for the tables, for longer than $1 seconds, or has one
--- locked for so long. A session that waits in line is not at fault: it is who the line
--- waits for.
+-- The sessions that keep others waiting for the tables for longer than $1 seconds, or have
+-- one locked for so long. A session that waits in line is not at fault: the head of the
+-- line is.
 with recursive ours as (
   select c.oid, c.relname from pg_class c where c.relnamespace = to_regnamespace('dibs')
 ), locks as materialized (
@@ -39,7 +39,7 @@ with recursive ours as (
     end as verdict
   from held h
   left join pg_stat_activity a on a.pid = h.pid
-  where a.pid is not null or h.pid = 0 -- who has not gone since
+  where a.pid is not null or h.pid = 0 -- it has not ended since
 )
 select 'table lock', t.verdict,
   format('%s is held by %s%s%s%s%s', t.what,
