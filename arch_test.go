@@ -35,6 +35,7 @@ var imports = map[string][]string{
 	"entity":                 {"messagestore", "internal/steer"},
 	"internal/pgtest":        {"migrations"},
 	"internal/pgproxy":       {},
+	"internal/tier":          {},
 	"internal/localserver":   {},
 	"internal/messagedbtest": {"internal/pgtest"},
 	"internal/prose":         {},
