@@ -53,9 +53,7 @@ func ownServer(t *testing.T) string {
 // ownDatabase returns the URL of a migrated database that no other test uses.
 func ownDatabase(t *testing.T) string {
 	t.Helper()
-	url := pgtest.Database(t)
-	require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
-	return url
+	return pgtest.Migrated(t)
 }
 
 // loginIn makes a user of the database, a member of role if there is one.

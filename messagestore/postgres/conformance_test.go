@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -29,6 +30,7 @@ func TestConformanceOverAPool(t *testing.T) {
 
 func TestConformanceOverAConnection(t *testing.T) {
 	t.Parallel()
+	tier.NeedsLong(t)
 	pgtest.Pool(t)
 	storetest.RunWith(t, storetest.Options{
 		Open:    func(t *testing.T) messagestore.Driver { return postgres.New(connect(t, pgtest.URL(t)), nil) },
@@ -46,14 +48,6 @@ func TestConformanceInATransaction(t *testing.T) {
 			return postgres.New(tx, nil)
 		},
 		OneUser: true,
-	})
-}
-
-func TestConformanceInAnotherSchema(t *testing.T) {
-	t.Parallel()
-	pool, schema := pgtest.Schema(t)
-	storetest.Run(t, func(*testing.T) messagestore.Driver {
-		return postgres.New(pool, &postgres.Config{Schema: schema})
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"reflect"
+	"slices"
 	"strconv"
 
 	"github.com/google/uuid"
@@ -26,15 +27,18 @@ var (
 	prepared = way{"prepared", pgx.QueryExecModeCacheStatement, true}
 	first    = way{"first", pgx.QueryExecModeCacheStatement, false}
 	unnamed  = way{"exec", pgx.QueryExecModeExec, true}
-	ways     = []way{
-		prepared, first, unnamed,
+
+	everyChange = []way{prepared, unnamed}
+	longTier    = []way{
+		first,
 		{"described", pgx.QueryExecModeCacheDescribe, true},
 		{"describe and exec", pgx.QueryExecModeDescribeExec, true},
 	}
 )
 
-// scenes are all that is cut.
-func scenes() (all []scene) {
+// scenes are the calls that are cut, sent in these ways. A call that is sent in one way only
+// comes with the prepared ones.
+func scenes(ways []way) (all []scene) {
 	for _, w := range ways {
 		all = append(all,
 			writes("append one", w, appendOneMessage),
@@ -44,7 +48,10 @@ func scenes() (all []scene) {
 			transaction(w),
 		)
 	}
-	for _, w := range []way{prepared, first} {
+	for _, w := range ways {
+		if w != prepared && w != first {
+			continue
+		}
 		all = append(all,
 			reads("read stream", w, upwards),
 			reads("read category", w, filtered(messagestore.Filter{})),
@@ -72,8 +79,14 @@ func scenes() (all []scene) {
 			reads("epoch", w, func(ctx context.Context, d *postgres.Driver, _ *attempt) (any, error) { return d.Epoch(ctx) }),
 		)
 	}
-	for _, w := range []way{prepared, first} {
+	for _, w := range ways {
+		if w != prepared && w != first {
+			continue
+		}
 		all = append(all, trims(w), trimsAll(w), deletes(w, false), deletes(w, true), raises(w))
+	}
+	if !slices.Contains(ways, prepared) {
+		return all
 	}
 	all = append(all,
 		reads("read stream backwards", prepared, backwards),

@@ -19,6 +19,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -376,6 +377,20 @@ func (m *matrix) table() string {
 // is told the truth.
 func TestEveryCutEndsInOneRightAnswer(t *testing.T) {
 	t.Parallel()
+	t.Run("prepared and exec", func(t *testing.T) {
+		t.Parallel()
+		cutAll(t, everyChange)
+	})
+	t.Run("every other mode", func(t *testing.T) {
+		t.Parallel()
+		tier.NeedsLong(t)
+		cutAll(t, longTier)
+	})
+}
+
+// cutAll cuts the calls that are sent in these ways.
+func cutAll(t *testing.T, ways []way) {
+	t.Helper()
 	const workers = 8
 	config := pgtest.Pool(t).Config()
 	config.MaxConns = 3 * workers
@@ -398,7 +413,7 @@ func TestEveryCutEndsInOneRightAnswer(t *testing.T) {
 	}
 	var parts []part
 	boundaries := 0
-	for _, s := range scenes() {
+	for _, s := range scenes(ways) {
 		said, err := m.play(ctx, s, 0, fault{every: true})
 		require.NoError(t, err, s.name)
 		require.NotEmpty(t, said, s.name)
@@ -434,7 +449,7 @@ func TestEveryCutEndsInOneRightAnswer(t *testing.T) {
 	close(work)
 	group.Wait()
 
-	t.Logf("%d calls with %d boundaries: %d cases\n%s", len(scenes()), boundaries, len(parts), m.table())
+	t.Logf("%d calls with %d boundaries: %d cases\n%s", len(scenes(ways)), boundaries, len(parts), m.table())
 	for _, f := range faults {
 		count := m.count[f.name]
 		if f.every {

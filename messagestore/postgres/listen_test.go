@@ -15,16 +15,13 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
-	"github.com/dibs-go/dibs/migrations"
 )
 
 // listeningDatabase returns the URL of a migrated database that no other test listens
 // on, and a pool of another process on it.
 func listeningDatabase(t *testing.T) (url string, elsewhere *pgxpool.Pool) {
 	t.Helper()
-	url = pgtest.Database(t)
-	conn := connect(t, url)
-	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	url = pgtest.Migrated(t)
 	return url, pgtest.Connect(t, url)
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -38,6 +39,7 @@ func TestConformanceThroughPgBouncer(t *testing.T) {
 
 func TestConformanceInATransactionThroughPgBouncer(t *testing.T) {
 	t.Parallel()
+	tier.NeedsLong(t)
 	pgtest.Pool(t)
 	through := pgtest.PgBouncer(t, pgtest.URL(t))
 	storetest.RunWith(t, storetest.Options{
@@ -52,6 +54,7 @@ func TestConformanceInATransactionThroughPgBouncer(t *testing.T) {
 
 func TestConformanceOverAConnectionThroughPgBouncer(t *testing.T) {
 	t.Parallel()
+	tier.NeedsLong(t)
 	pgtest.Pool(t)
 	through := pgtest.PgBouncer(t, pgtest.URL(t))
 	storetest.RunWith(t, storetest.Options{
@@ -63,6 +66,7 @@ func TestConformanceOverAConnectionThroughPgBouncer(t *testing.T) {
 // In session mode a client has a server of its own for as long as it is connected.
 func TestConformanceThroughPgBouncerInSessionMode(t *testing.T) {
 	t.Parallel()
+	tier.NeedsLong(t)
 	pgtest.Pool(t)
 	through := pgtest.PgBouncer(t, pgtest.URL(t), "pool_mode = session", "default_pool_size = 50")
 	driver := open(t, through.URL)

@@ -39,10 +39,11 @@ func poolAs(t *testing.T, role string) *pgxpool.Pool {
 	return pool
 }
 
-func TestConformanceAsAWriter(t *testing.T) {
+func TestConformanceAsAWriterInAnotherSchema(t *testing.T) {
 	t.Parallel()
+	_, schema := pgtest.Schema(t)
 	pool := poolAs(t, "dibs_writer")
-	storetest.Run(t, func(*testing.T) messagestore.Driver { return postgres.New(pool, nil) })
+	storetest.Run(t, func(*testing.T) messagestore.Driver { return postgres.New(pool, &postgres.Config{Schema: schema}) })
 }
 
 func TestReaderReadsAndCannotWrite(t *testing.T) {

@@ -16,7 +16,6 @@ import (
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
-	"github.com/dibs-go/dibs/migrations"
 	"github.com/dibs-go/dibs/reservation"
 )
 
@@ -24,9 +23,7 @@ import (
 func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 	t.Parallel()
 	const rounds, streams = 12, 20
-	url := pgtest.Database(t)
-	pool := pgtest.Connect(t, url)
-	require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
+	pool := pgtest.Connect(t, pgtest.Migrated(t))
 	store := messagestore.New(postgres.New(pool, nil), nil)
 	admin := postgres.NewAdmin(pool, nil)
 

@@ -15,7 +15,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
-	"github.com/dibs-go/dibs/migrations"
 	"github.com/dibs-go/dibs/reservation"
 )
 
@@ -375,9 +374,7 @@ func texts(found *postgres.Verification) []string {
 // What was removed on record is missing rightly; what was removed besides is not.
 func TestVerifyKnowsWhatWasRemovedOnRecord(t *testing.T) {
 	t.Parallel()
-	url := pgtest.Database(t)
-	require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
-	pool := pgtest.Connect(t, url)
+	pool := pgtest.Connect(t, pgtest.Migrated(t))
 	v := &verified{pool, "dibs", messagestore.New(postgres.New(pool, nil), nil), postgres.NewAdmin(pool, nil)}
 	event := body{"Opened", fields{}}
 	for n := range 6 {
