@@ -11,16 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/migrations"
 )
 
 // migrated returns the URL of a migrated database and a superuser's connection to it.
 func migrated(t *testing.T) (string, *pgx.Conn) {
 	t.Helper()
-	url := pgtest.Database(t)
-	conn := connect(t, url)
-	require.NoError(t, migrations.Up(t.Context(), conn, nil))
-	return url, conn
+	url := pgtest.Migrated(t)
+	return url, connect(t, url)
 }
 
 func code(t *testing.T, err error) string {

@@ -55,8 +55,7 @@ func TestMigratedDatabaseHasNotDrifted(t *testing.T) {
 // Each of these is something that somebody did by hand.
 func TestDriftIsFound(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, pgtest.Database(t))
-	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	conn := connect(t, pgtest.Migrated(t))
 	for _, test := range []struct{ change, found string }{
 		{"alter table dibs.messages disable trigger messages_append_only", "table dibs.messages: lacks: trigger messages_append_only before delete update truncate for each statement calls dibs.refuse_change; has: trigger messages_append_only before delete update truncate for each statement calls dibs.refuse_change, disabled"},
 		{"drop trigger messages_append_only on dibs.messages", "table dibs.messages: lacks: trigger messages_append_only before delete update truncate for each statement calls dibs.refuse_change"},
@@ -101,8 +100,7 @@ func TestDriftIsFound(t *testing.T) {
 // What the documents leave to the DBA.
 func TestIndexForReadersOfAllAndStorageParametersAreNoDrift(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, pgtest.Database(t))
-	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	conn := connect(t, pgtest.Migrated(t))
 	for _, change := range []string{
 		"create index messages_global_position on dibs.messages (global_position)",
 		"alter table dibs.messages set (autovacuum_freeze_min_age = 0, autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000)",

@@ -75,9 +75,7 @@ $trap$`
 // up there first.
 func TestMigratorCallsNothingThatOthersLeftForIt(t *testing.T) {
 	t.Parallel()
-	clean := pgtest.Database(t)
-	require.NoError(t, migrations.Up(t.Context(), connect(t, clean), nil))
-	want := dump(t, clean)
+	want := dump(t, pgtest.Migrated(t))
 	for _, path := range []string{`"$user", public`, "public, pg_catalog"} {
 		for name := range ways(t) {
 			t.Run(name+" with search_path "+path, func(t *testing.T) {
@@ -120,9 +118,7 @@ func showSearchPath(t *testing.T, conn *pgx.Conn) (path string) {
 // application's sake, has none to what is made here.
 func TestDefaultPrivilegesGiveNobodyRights(t *testing.T) {
 	t.Parallel()
-	clean := pgtest.Database(t)
-	require.NoError(t, migrations.Up(t.Context(), connect(t, clean), nil))
-	want := dump(t, clean)
+	want := dump(t, pgtest.Migrated(t))
 	for name := range ways(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

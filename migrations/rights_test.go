@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/migrations"
 )
 
 var (
@@ -65,8 +64,7 @@ func rightsIn(t *testing.T, conn interface {
 // Whoever adds an object says in testdata/rights.txt who may do what with it.
 func TestRightsAreTheseAndNoOther(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, pgtest.Database(t))
-	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	conn := connect(t, pgtest.Migrated(t))
 	stranger := "test_" + strings.ToLower(rand.Text())
 	_, err := conn.Exec(t.Context(), "create role "+stranger+" login")
 	require.NoError(t, err)
@@ -93,8 +91,7 @@ func TestRightsAreTheseAndNoOther(t *testing.T) {
 // A mistake in a grant is seen: by the matrix, whatever it is.
 func TestGrantThatIsNotInTheMatrixIsSeen(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, pgtest.Database(t))
-	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	conn := connect(t, pgtest.Migrated(t))
 	wanted := parseRights(t, wantedRights)
 	roles := []string{"dibs_reader", "dibs_writer", "dibs_admin", "message_store"}
 	require.Equal(t, wanted, rightsIn(t, conn, roles...))
@@ -122,8 +119,7 @@ func TestGrantThatIsNotInTheMatrixIsSeen(t *testing.T) {
 // one, and the owner is nobody's login, and no superuser.
 func TestDefinersResolveNamesThemselves(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, pgtest.Database(t))
-	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	conn := connect(t, pgtest.Migrated(t))
 	const definers = `
 		select p.oid::regprocedure::text, pg_get_userbyid(p.proowner)::text,
 			coalesce((select substr(c, 13) from unnest(p.proconfig) c where starts_with(c, 'search_path=')), '')

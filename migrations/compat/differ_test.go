@@ -83,7 +83,7 @@ func messageDB(t *testing.T) string { return messagedbtest.Database(t) }
 
 func dibs(t *testing.T) string {
 	t.Helper()
-	return migrate(t, pgtest.Database(t))
+	return pgtest.Migrated(t)
 }
 
 func migrate(t *testing.T, database string) string {
