@@ -87,9 +87,8 @@ func TestDoctorFindsWhatWasNotMigratedOrWasChangedByHand(t *testing.T) {
 // Otherwise it would wait for the session it has to find.
 func TestDoctorDoesNotWaitForTheTableOfMigrations(t *testing.T) {
 	t.Parallel()
-	where := pgtest.Database(t)
+	where := pgtest.Migrated(t)
 	dibs := &shell{env: map[string]string{"DATABASE_URL": where}}
-	dibs.ok(t, "migrate", "up")
 	holder, err := pgx.Connect(t.Context(), where)
 	require.NoError(t, err)
 	defer holder.Close(contextOf(t))
@@ -107,9 +106,8 @@ func TestDoctorDoesNotWaitForTheTableOfMigrations(t *testing.T) {
 
 func TestServerThatDriversRefuseIsSaidSo(t *testing.T) {
 	t.Parallel()
-	where := pgtest.Database(t)
+	where := pgtest.Migrated(t)
 	dibs := &shell{env: map[string]string{"DATABASE_URL": where}}
-	dibs.ok(t, "migrate", "up")
 	u, err := url.Parse(where)
 	require.NoError(t, err)
 	query := u.Query()
@@ -133,8 +131,7 @@ func TestDoctorTellsOfARestoredDumpWhatIsToBeDone(t *testing.T) {
 	t.Parallel()
 	pgtest.Needs(t, "psql")
 	pgtest.NeedsAsNewAsServer(t, "pg_dump")
-	from, to := pgtest.Database(t), pgtest.Database(t)
-	(&shell{env: map[string]string{"DATABASE_URL": from}}).ok(t, "migrate", "up")
+	from, to := pgtest.Migrated(t), pgtest.Database(t)
 	dump, err := exec.CommandContext(t.Context(), "pg_dump", "-d", from).Output()
 	require.NoError(t, err)
 	restore := exec.CommandContext(t.Context(), "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", to)
@@ -154,8 +151,7 @@ func TestDoctorTellsOfARestoredDumpWhatIsToBeDone(t *testing.T) {
 
 func TestDoctorWorksForWhoMayOnlyConnect(t *testing.T) {
 	t.Parallel()
-	where := pgtest.Database(t)
-	(&shell{env: map[string]string{"DATABASE_URL": where}}).ok(t, "migrate", "up")
+	where := pgtest.Migrated(t)
 	stranger := asUser(t, where)
 	dibs := &shell{env: map[string]string{"DATABASE_URL": stranger}}
 

@@ -32,9 +32,7 @@ func onEveryStore(t *testing.T, test func(t *testing.T, dibs *shell, store *mess
 		},
 		"Postgres": func(t *testing.T) string {
 			t.Helper()
-			url := pgtest.Database(t)
-			(&shell{env: map[string]string{"DIBS_STORE": url}}).ok(t, "migrate", "up")
-			return url
+			return pgtest.Migrated(t)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,9 +15,7 @@ import (
 // newServer returns a shell whose store is a new database.
 func newServer(t *testing.T) *shell {
 	t.Helper()
-	dibs := &shell{env: map[string]string{"DIBS_STORE": pgtest.Database(t)}}
-	dibs.ok(t, "migrate", "up")
-	return dibs
+	return &shell{env: map[string]string{"DIBS_STORE": pgtest.Migrated(t)}}
 }
 
 func (s *shell) fill(t *testing.T, stream string, messages int) {

@@ -405,7 +405,7 @@ func TestDoctorNamesWhoHoldsWhichLock(t *testing.T) {
 // That is when it is called, so it does not wait for the table itself.
 func TestDoctorNamesWhoKeepsOthersFromATable(t *testing.T) {
 	t.Parallel()
-	url := migrated(t, pgtest.Database(t))
+	url := pgtest.Migrated(t)
 	conn := connect(t, url)
 	now := &doctor.Config{LongLock: 1}
 	requireVerdict(t, doctor.OK, examine(t, conn, now), "nobody waits for a table")
@@ -515,7 +515,7 @@ func TestDoctorFindsSessions(t *testing.T) {
 
 func TestDoctorFindsTablesThatVacuumHasToLookAt(t *testing.T) {
 	t.Parallel()
-	url := migrated(t, pgtest.Database(t))
+	url := pgtest.Migrated(t)
 	conn := connect(t, url)
 	execute(t, conn,
 		"alter table dibs.messages set (autovacuum_enabled = off)", "alter table dibs.fences set (autovacuum_enabled = off)",
@@ -541,7 +541,7 @@ func TestDoctorFindsTablesThatVacuumHasToLookAt(t *testing.T) {
 
 func TestDoctorFindsPositionsThatNobodyTrims(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, migrated(t, pgtest.Database(t)))
+	conn := connect(t, pgtest.Migrated(t))
 	requireVerdict(t, doctor.OK, examine(t, conn, nil), "consumers keep 0 positions in 0 categories")
 	for _, stream := range []messagestore.StreamName{"account:position-a+0+0", "account:position-b+0+0", "account:position-b+0+0", "wallet:position-a+0+0", "composition-a", "position-a"} {
 		write(t, conn, stream)
@@ -586,7 +586,7 @@ func TestDoctorShowsStatementsAsTheyAreWhereBackslashesEscape(t *testing.T) {
 
 func TestDoctorSeesAPooler(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, pgtest.PgBouncer(t, migrated(t, pgtest.Database(t))).URL)
+	conn := connect(t, pgtest.PgBouncer(t, pgtest.Migrated(t)).URL)
 
 	requireVerdict(t, doctor.OK, examine(t, conn, nil), "goes through a pooler")
 }
