@@ -185,6 +185,9 @@ func (s *Store) Resolve(ctx context.Context, err error) ([]Written, error) {
 	if !ok {
 		return nil, fmt.Errorf("resolve: not an unknown outcome: %w", err)
 	}
+	if !slices.ContainsFunc(unknown.Writes, func(w UnknownWrite) bool { return len(w.IDs) > 0 }) {
+		return nil, fmt.Errorf("resolve: it wrote no message to look for: %w", err)
+	}
 	var all []Written
 	for _, w := range unknown.Writes {
 		found, err := s.driver.Find(ctx, w.Stream, w.IDs)

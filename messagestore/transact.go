@@ -1,0 +1,198 @@
+package messagestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"time"
+)
+
+// A TransactDriver can run a function in a transaction of its own, of the type Tx of its
+// database library, and append messages before it commits. Package storetest has its
+// tests: RunTransact.
+type TransactDriver[Tx any] interface {
+	Driver
+
+	// Transact begins a transaction, reads the first message of the stream first in it,
+	// calls f once, appends what f returns as AppendAll does, and commits. The message is
+	// nil if the stream is empty or first is "". Append and COMMIT are one round trip where
+	// the database has round trips.
+	//
+	//   - If f returns an error, Transact rolls back and returns that error; in a
+	//     [*RetryableError] if it is a failure of the database that running f again may not
+	//     meet.
+	//   - If f panics, Transact rolls back, and the panic goes on.
+	//   - If f returns no appends, the transaction is committed without messages.
+	//   - If the append is refused, Transact rolls back and returns the
+	//     [*VersionConflictError] or [*IDConflictError].
+	//   - If all messages are recorded already, an earlier call has committed: Transact
+	//     rolls back and returns where they are, with Duplicate set.
+	//   - If f committed or rolled back the transaction, Transact commits nothing more, and
+	//     the error matches [ErrTransactionEnded].
+	//   - A serialization failure or a deadlock, in the append or in COMMIT, is a
+	//     [*RetryableError].
+	//   - If the answer to COMMIT is lost, the error is an [*OutcomeUnknownError]. Find
+	//     resolves it as it does for Append: it waits for such a commit, or keeps it from
+	//     happening.
+	//
+	// Every other error means that nothing is or will be committed. A driver that is opened
+	// over a transaction returns [ErrNotSupported]. With f nil, Transact only says whether
+	// the driver can: it returns nil or [ErrNotSupported] without a round trip.
+	Transact(ctx context.Context, first StreamName, f func(ctx context.Context, tx Tx, begun *Message) ([]Append, error)) ([]Written, error)
+}
+
+// ErrTransactionEnded is matched by the error of a [TxStore.Transact] whose function
+// committed or rolled back the transaction by itself. No message was written. Drivers refuse
+// such a call where their library lets them, and then nothing at all is committed; a
+// statement of the text COMMIT they only find out, and then the function's own SQL may be
+// committed.
+var ErrTransactionEnded = errors.New("the function ended the transaction that it was given")
+
+// A RetryableError is the definite failure of a transaction, a serialization failure or a
+// deadlock, that running it again may not meet. Drivers return it to [TxStore.Transact],
+// which runs its function again.
+type RetryableError struct{ Cause error }
+
+// Error returns the text of the cause.
+func (e *RetryableError) Error() string { return e.Cause.Error() }
+
+// Unwrap returns the cause.
+func (e *RetryableError) Unwrap() error { return e.Cause }
+
+// A TxStore is a [Store] that can write in one transaction with the caller's own SQL. Tx is
+// the transaction's type in the database library: pgx.Tx or *sql.Tx. It is safe for
+// concurrent use.
+type TxStore[Tx any] struct {
+	*Store
+	driver TransactDriver[Tx]
+}
+
+// Transactional returns store as one that runs transactions of type Tx. The error matches
+// [ErrNotSupported] if its driver has none of that type, or is opened over a transaction
+// itself.
+func Transactional[Tx any](store *Store) (*TxStore[Tx], error) {
+	driver, ok := store.driver.(TransactDriver[Tx])
+	if !ok {
+		return nil, fmt.Errorf("transactions of type %v: %w", reflect.TypeFor[Tx](), ErrNotSupported)
+	}
+	if _, err := driver.Transact(context.Background(), "", nil); err != nil {
+		return nil, fmt.Errorf("transactions of type %v: %w", reflect.TypeFor[Tx](), err)
+	}
+	return &TxStore[Tx]{store, driver}, nil
+}
+
+// transactAttempts bounds how often [TxStore.Transact] calls its function.
+const transactAttempts = 5
+
+// Transact begins a transaction, calls f in it, writes what f returns as
+// [Store.WriteStreams] does, and commits: f's own SQL and the messages happen together, or
+// neither does. The argument begun is the first message of the stream first, read in the
+// same transaction: nil if there is none, or if first is "".
+//
+// After a definite failure that may not come again, which is a version conflict, a
+// serialization failure or a deadlock, Transact calls f again in a new transaction, up to
+// five times and a little later each time, and then returns the last error. So f may run
+// more than once, and what it does besides tx may happen more than once. An error of f rolls
+// back and is returned as it is.
+//
+// The transaction is not f's to commit or roll back: see [ErrTransactionEnded]. Savepoints
+// are. A write by f through the store, and not through its result, is another transaction,
+// which waits for this one.
+//
+// If the answer to COMMIT is lost, Transact finds out by the ids of the messages whether it
+// happened, and calls f again only if it did not. If f returns no writes, its SQL is
+// committed alone, and a lost answer stays unknown: nothing shows whether it was committed,
+// and [Store.Resolve] cannot tell either. If all messages that f returns are recorded
+// already, by their ids, an earlier call has committed them: Transact rolls back and
+// returns where they are, with [Written.Duplicate] set.
+func (s *TxStore[Tx]) Transact(
+	ctx context.Context, first StreamName,
+	f func(ctx context.Context, tx Tx, begun *Message) ([]StreamWrite, error),
+) ([]Written, error) {
+	if first != "" {
+		if err := first.Validate(); err != nil {
+			return nil, fmt.Errorf("transact: %w", err)
+		}
+	}
+	for attempt := 1; ; attempt++ {
+		written, again, err := s.transactOnce(ctx, first, f)
+		if err == nil || !again || attempt == transactAttempts {
+			return written, err
+		}
+		s.config.Logger.Debug().Err(err).Str("stream", string(first)).Int("attempt", attempt).Msg("transact again")
+		if ended := pause(ctx, attempt); ended != nil {
+			return nil, errors.Join(ended, err)
+		}
+	}
+}
+
+// transactOnce calls f at most once, and reports whether it may be called again.
+func (s *TxStore[Tx]) transactOnce(
+	ctx context.Context, first StreamName,
+	f func(ctx context.Context, tx Tx, begun *Message) ([]StreamWrite, error),
+) (written []Written, again bool, err error) {
+	var appends []Append
+	var refused error // by f, or for what it returned
+	written, err = s.driver.Transact(ctx, first, func(ctx context.Context, tx Tx, begun *Message) ([]Append, error) {
+		var writes []StreamWrite
+		if writes, refused = f(ctx, tx, begun); refused == nil && len(writes) > 0 {
+			if appends, refused = encodeAll(writes); refused != nil {
+				refused = fmt.Errorf("transact: %w", refused)
+			}
+		}
+		return appends, refused
+	})
+	if err == nil {
+		s.wrote(written)
+		return written, false, nil
+	}
+	_, retryable := errors.AsType[*RetryableError](err)
+	unknown, lost := errors.AsType[*OutcomeUnknownError](err)
+	switch {
+	case errors.Is(err, ErrTransactionEnded):
+		return nil, false, fmt.Errorf("transact: %w", err)
+	case refused != nil:
+		return nil, retryable, refused
+	case lost:
+		return s.resolveTransaction(ctx, &OutcomeUnknownError{Writes: unknownWrites(appends), Cause: unknown.Cause})
+	default:
+		return nil, retryable || errors.Is(err, ErrVersionConflict), streamsError("transact", err)
+	}
+}
+
+// resolveTransaction finds out by the messages of a transaction whether it was committed.
+func (s *Store) resolveTransaction(ctx context.Context, unknown *OutcomeUnknownError) (written []Written, again bool, err error) {
+	err = fmt.Errorf("transact: %w", unknown)
+	if len(unknown.Writes) == 0 || ctx.Err() != nil {
+		return nil, false, err
+	}
+	s.config.Logger.Warn().Err(unknown.Cause).Str("stream", string(unknown.Writes[0].Stream)).Msg("outcome unknown")
+	found, resolveErr := s.Resolve(ctx, unknown)
+	conflict, used := errors.AsType[*IDConflictError](resolveErr)
+	switch {
+	case resolveErr == nil:
+		s.wrote(found)
+		return found, false, nil
+	case used:
+		return nil, false, fmt.Errorf("transact: %w", conflict)
+	case errors.Is(resolveErr, ErrNotWritten):
+		return nil, true, fmt.Errorf("transact: %w: %w", ErrNotWritten, unknown.Cause)
+	default:
+		return nil, false, err
+	}
+}
+
+// pause waits before another attempt: for a random time, so that two callers do not meet
+// again, and for longer after each attempt.
+func pause(ctx context.Context, attempt int) error {
+	timer := time.NewTimer(rand.N(5 * time.Millisecond << attempt))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
