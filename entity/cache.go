@@ -9,8 +9,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A cache holds the states used last. A nil *cache holds none. What goes in and
-// what comes out is copied, so that nobody shares anything with it.
+// A cache holds the states used last. A nil *cache holds none. Entities are
+// copied on their way in and out, so that the cache shares nothing with a caller.
 type cache[T any] struct {
 	size int
 
@@ -28,7 +28,7 @@ func newCache[T any](size int) *cache[T] {
 	return &cache[T]{size: size, recent: list.New(), byName: map[messagestore.StreamName]*list.Element{}}
 }
 
-// get returns a copy of what is known of stream: nothing, if there is no cache.
+// get returns a copy of the entity of stream, if it is in the cache.
 func (c *cache[T]) get(stream messagestore.StreamName) (state[T], bool) {
 	if c == nil {
 		return empty[T](), false
@@ -69,7 +69,7 @@ func (c *cache[T]) put(stream messagestore.StreamName, loaded state[T]) {
 	}
 }
 
-// drop forgets stream, if what is known of it ends with the message last.
+// drop forgets stream, if its cached entity ends with the message last.
 func (c *cache[T]) drop(stream messagestore.StreamName, last uuid.UUID) {
 	if c == nil {
 		return

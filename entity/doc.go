@@ -1,41 +1,39 @@
-// Package entity loads the current state of a thing from the stream of what
-// happened to it.
+// Package entity loads the current state of an entity from the stream of its events.
 //
 //	account := entity.NewProjection[Account]()
 //	entity.On(account, func(a Account, e Opened) Account { a.Customer = e.Customer; return a })
 //	entity.On(account, func(a Account, e Deposited) Account { a.Balance += e.Amount; return a })
 //
-//	accounts, err := entity.New(store, "account", account, nil)
-//	...
+//	accounts := entity.New(store, "account", account, nil)
 //	a, version, err := accounts.Get(ctx, "123")
 //	...
 //	_, err = store.Write(ctx, accounts.Stream("123"), version, Withdrawn{amount})
 //
 // The version that Get returns is the one to write with, also the first time: an
-// empty stream is the zero entity at [messagestore.NoStream]. If somebody else has
-// written in between, the write conflicts; get again, decide again.
+// empty stream is the zero entity at [messagestore.NoStream]. If another writer was first,
+// the write conflicts; get again, decide again.
 //
 // # Cache
 //
-// A [Store] remembers the entities it has loaded, with their versions, and reads
-// only what came since. It never answers from memory alone: every Get reads the
+// A [Store] keeps the entities it has loaded, with their versions, and reads only the
+// messages after them. It never answers from the cache alone: every Get reads the
 // stream, starting with the last message it knows, so it also sees when that
 // message is gone because the database was restored, and starts over.
 //
-// What is remembered is nobody else's. An entity without pointers, slices and maps
-// is copied by assignment; any other has a method Clone that copies it, or New
-// refuses it, and names the field.
+// The caller's entity shares nothing with the cache. An entity without pointers, slices and
+// maps is copied by assignment; any other has a method Clone that copies it, or is refused
+// with the name of the field.
 //
-// # What was removed
+// # Trimmed and deleted streams
 //
-// A stream that was trimmed does not say what the entity is. Get returns a
-// [*TrimmedError], unless a snapshot has what was removed: one that was taken at the
-// message before the first that is left, or later. So keep at least
-// [Snapshot.Interval] messages and one when trimming, and have a snapshot first.
+// A trimmed stream does not show the entity's state. Get returns a [*TrimmedError], unless a
+// snapshot has the removed messages: one from the message before the first that is left, or
+// a later one. So keep at least [Snapshot.Every] messages and one when trimming, and have a
+// snapshot first.
 //
-// A stream that was deleted is a [*DeletedError], until somebody writes to it again;
-// then the entity is what came after the tombstone. Memory forgets a deleted entity
-// when it is next asked for, or when it has to make room, or when the process ends. The
+// A deleted stream is a [*DeletedError] until a message is written to it again; then the
+// entity is folded from the messages after the tombstone. The cache forgets a deleted entity
+// at its next Get, or when the cache is full, or when the process ends. The
 // snapshots are in a stream of their own, which is deleted by itself.
 //
 // # Snapshots

@@ -2,6 +2,7 @@ package entity
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"reflect"
@@ -12,19 +13,19 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A MessageStore is what entities need of a [messagestore.Store].
+// A MessageStore is the part of [messagestore.Store] that entities use.
 type MessageStore interface {
 	ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
 	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error)
 	Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error)
 }
 
-// NoCache is a [Config.CacheSize] that remembers nothing.
+// NoCache is a [Config.CacheSize] that turns the cache off.
 const NoCache = -1
 
 // Config changes how a [Store] works. A nil *Config is a good one.
 type Config struct {
-	// CacheSize is how many entities are remembered, those used last: at least 1,
+	// CacheSize is the number of entities in the cache, those used last: at least 1,
 	// or [NoCache].
 	//
 	// Defaults to 1000.
@@ -44,15 +45,16 @@ type Config struct {
 
 // A Snapshot says when to keep a copy of an entity in the database.
 type Snapshot struct {
-	// Interval is after how many messages the next copy is due: at least 1. It is
-	// written by the Get that finds it due. An entity whose identifier is so long that
-	// the copy's stream name would be above [messagestore.MaxNameBytes] has none.
+	// Every is the number of messages after which the next copy is due: at least 1. The
+	// Get that finds it due writes it. There is no copy of an entity whose JSON does not
+	// decode to an equal value, which is logged as a warning, nor of one whose identifier
+	// is so long that the copy's stream name would be above [messagestore.MaxNameBytes].
 	//
 	// Defaults to 0, for never.
-	Interval int
+	Every int
 
-	// Tag names the meaning of the copies. Change it whenever the entity's type or
-	// its projection changes: copies with another tag are passed over.
+	// Tag is the version of the copies. Change it whenever the entity's type or its
+	// projection changes: copies with another tag are passed over.
 	//
 	// Defaults to "".
 	Tag string
@@ -66,14 +68,18 @@ type Store[T any] struct {
 	projection *Projection[T]
 	config     Config
 	cache      *cache[T] // nil for none
+	wrong      error     // the constructor's mistakes
 }
 
 // New returns a store of the entities in category.
 //
-// It refuses, with a [*messagestore.InvalidError]: a category that is none, a
-// projection that is not valid, a config that is out of bounds, and a T that
-// cannot be kept as the config asks: see [ErrInvalidEntity].
-func New[T any](store MessageStore, category messagestore.Category, projection *Projection[T], config *Config) (*Store[T], error) {
+// A T is a value: not a pointer, not an interface. To be cached, it holds no pointer, slice,
+// map, channel, function or interface, or has a method Clone that returns a T that shares
+// none of them.
+//
+// Mistakes in the arguments are returned by [Store.Validate] and by each [Store.Get], before
+// it reads. They match [messagestore.ErrInvalid].
+func New[T any](store MessageStore, category messagestore.Category, projection *Projection[T], config *Config) *Store[T] {
 	s := &Store[T]{messages: store, category: category, projection: projection}
 	if config != nil {
 		s.config = *config
@@ -82,40 +88,43 @@ func New[T any](store MessageStore, category messagestore.Category, projection *
 		s.config.CacheSize = 1000
 	}
 	if err := s.validate(); err != nil {
-		return nil, fmt.Errorf("new entity store: %w", err)
+		s.wrong = fmt.Errorf("entities of %.80q: %w", string(category), err)
+		return s
 	}
 	projection.seal()
 	if s.config.CacheSize != NoCache {
 		s.cache = newCache[T](s.config.CacheSize)
 	}
-	return s, nil
+	return s
 }
 
+// Validate returns all mistakes in the arguments of [New], or nil.
+func (s *Store[T]) Validate() error { return s.wrong }
+
 func (s *Store[T]) validate() error {
+	var wrong []error
+	invalid := func(field string, value any, rule string) {
+		wrong = append(wrong, messagestore.NewInvalidError(messagestore.ErrInvalid, field, value, rule))
+	}
 	if v := reflect.ValueOf(s.messages); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "store", nil, "it is nil")
+		invalid("store", nil, "it is nil")
 	}
-	if err := s.category.Validate(); err != nil {
-		return err
-	}
+	wrong = append(wrong, s.category.Validate())
 	if s.projection == nil {
-		return invalid("", "it is nil")
-	}
-	if err := s.projection.Validate(); err != nil {
-		return err
+		invalid("projection", nil, "it is nil")
+	} else {
+		wrong = append(wrong, s.projection.Validate())
 	}
 	if s.config.CacheSize < NoCache {
-		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "cache size", s.config.CacheSize, "it is at least 1, or NoCache")
+		invalid("cache size", s.config.CacheSize, "it is at least 1, or NoCache")
 	}
-	if s.config.Snapshot.Interval < 0 {
-		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "snapshot interval", s.config.Snapshot.Interval, "it is at least 1, or 0 for never")
+	if s.config.Snapshot.Every < 0 {
+		invalid("snapshot interval", s.config.Snapshot.Every, "it is at least 1, or 0 for never")
 	}
-	if s.config.Snapshot.Interval > 0 {
-		if err := s.category.WithType("snapshot").Validate(); err != nil {
-			return err
-		}
+	if s.config.Snapshot.Every > 0 {
+		wrong = append(wrong, s.category.WithType("snapshot").Validate())
 	}
-	return checkType[T](s.config.CacheSize != NoCache, s.config.Snapshot.Interval > 0)
+	return errors.Join(append(wrong, checkType[T](s.config.CacheSize != NoCache))...)
 }
 
 // Stream returns the name of the stream of the entity with the given identifier.
@@ -125,12 +134,16 @@ func (s *Store[T]) Stream(id string) messagestore.StreamName { return s.category
 // message that was written before Get was called. An empty stream is the zero T at
 // [messagestore.NoStream]. The entity is the caller's own.
 //
-// An error is the store's, or the projection's for a message that it cannot apply, or it
-// matches [ErrTrimmed] or [ErrDeleted].
+// An error is the store's, the projection's for a message that it cannot apply, a
+// [*TrimmedError] or a [*DeletedError]. A panic in the projection is not recovered here; a
+// consumer recovers it.
 func (s *Store[T]) Get(ctx context.Context, id string) (T, messagestore.Version, error) {
+	var zero T
+	if s.wrong != nil {
+		return zero, 0, s.wrong
+	}
 	loaded, err := s.load(ctx, s.Stream(id))
 	if err != nil {
-		var zero T
 		return zero, 0, fmt.Errorf("get %s: %w", s.Stream(id), err)
 	}
 	return loaded.entity, loaded.version, nil
@@ -184,26 +197,26 @@ func (s *Store[T]) load(ctx context.Context, stream messagestore.StreamName) (st
 	if loaded.deleted {
 		return loaded, &DeletedError{Stream: stream, Version: loaded.version}
 	}
-	if snapshots && loaded.version-loaded.kept >= messagestore.Version(s.config.Snapshot.Interval) {
+	if snapshots && loaded.version-loaded.kept >= messagestore.Version(s.config.Snapshot.Every) {
 		s.keep(ctx, stream, &loaded)
 	}
 	s.cache.put(stream, loaded)
 	return loaded, nil
 }
 
-// differs logs that what we knew is not what happened: the stream was trimmed or
-// deleted, or the database restored.
+// differs logs that the stream no longer has the message that base ends with: the stream
+// was trimmed or deleted, or the database restored.
 func (s *Store[T]) differs(stream messagestore.StreamName, base state[T]) {
-	s.config.Logger.Warn().Str("stream", string(stream)).Int64("version", int64(base.version)).Msg("the stream is not what it was: load it anew")
+	s.config.Logger.Warn().Str("stream", string(stream)).Int64("version", int64(base.version)).Msg("the stream has changed behind the cached entity: load it anew")
 }
 
-// fold applies to base what came after it. It does not fit if the stream does not hold
-// the message that base ends with. For a snapshot it is enough if that one was the last
-// that was removed: database and snapshot are one, and a process may be older than
-// both.
+// fold applies the messages after base to it. It does not fit if the stream does not hold
+// the message that base ends with. A snapshot also fits if that message was the last that
+// was removed: snapshot and stream are in one database, while the cache of a process may be
+// older than both.
 func (s *Store[T]) fold(ctx context.Context, stream messagestore.StreamName, base state[T], snapshot bool) (loaded state[T], fits bool, err error) {
 	next := base.version + 1
-	var gap *TrimmedError // unless a tombstone comes: what is before one is about to go
+	var gap *TrimmedError // unless a tombstone comes: the messages before it do not count
 	fits = base.version == messagestore.NoStream
 	for m, err := range s.messages.ReadStream(ctx, stream, max(base.version, 0)) {
 		if err != nil {
@@ -213,7 +226,7 @@ func (s *Store[T]) fold(ctx context.Context, stream messagestore.StreamName, bas
 			fits = true
 			continue
 		}
-		if m.IsTombstone() { // nothing before it counts, and nothing of it is kept
+		if m.IsTombstone() { // no message before it counts
 			base = empty[T]()
 			base.version, base.last, base.deleted = m.Position, m.ID, true
 			next, fits, gap = m.Position+1, true, nil

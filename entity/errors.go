@@ -1,26 +1,15 @@
 package entity
 
 import (
-	"errors"
 	"fmt"
 
+	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Why an entity cannot be loaded although its stream can be read, to match with
-// [errors.Is].
-var (
-	// ErrTrimmed is matched by the error for a stream whose first messages were removed:
-	// what is left does not say what the entity is. See [TrimmedError].
-	ErrTrimmed = errors.New("the entity's stream was trimmed")
-
-	// ErrDeleted is matched by the error for a stream that was deleted. See
-	// [DeletedError].
-	ErrDeleted = errors.New("the entity was deleted")
-)
-
-// A TrimmedError says from where on a stream is there. A snapshot would help that was
-// taken right before that, or later.
+// A TrimmedError is the error for a stream whose first messages were removed: the rest does
+// not show the entity's state. A snapshot from the message right before First, or a later
+// one, would.
 type TrimmedError struct {
 	Stream messagestore.StreamName
 	First  messagestore.Version // the position of the first message that is left
@@ -28,14 +17,12 @@ type TrimmedError struct {
 
 // Error names the position.
 func (e *TrimmedError) Error() string {
-	return fmt.Sprintf("%v: it begins at position %d, and no snapshot has what was before", ErrTrimmed, e.First)
+	return fmt.Sprintf("the entity's stream was trimmed: it begins at position %d, and no snapshot has the messages before", e.First)
 }
 
-// Is reports whether target is [ErrTrimmed].
-func (e *TrimmedError) Is(target error) bool { return target == ErrTrimmed }
-
-// A DeletedError says that nothing is left of an entity but a tombstone. To begin it
-// anew on purpose, write at Version: the entity is then what comes after the tombstone.
+// A DeletedError is the error for a stream that was deleted: it holds a tombstone and no
+// more. To begin the entity anew on purpose, write at Version: it is then folded from the
+// messages after the tombstone.
 type DeletedError struct {
 	Stream  messagestore.StreamName
 	Version messagestore.Version // of the stream, and the tombstone's position
@@ -43,12 +30,12 @@ type DeletedError struct {
 
 // Error names the version.
 func (e *DeletedError) Error() string {
-	return fmt.Sprintf("%v: its stream is a tombstone at position %d", ErrDeleted, e.Version)
+	return fmt.Sprintf("the entity was deleted: its stream is a tombstone at position %d", e.Version)
 }
 
-// Is reports whether target is [ErrDeleted].
-func (e *DeletedError) Is(target error) bool { return target == ErrDeleted }
+// Unwrap has a consumer park the message that needed the entity: a retry would not bring the
+// entity back.
+func (e *DeletedError) Unwrap() error { return steer.Parked }
 
-// Park tells a consumer to park the message that needed the entity, whatever its
-// policy: to try again would not bring the entity back.
+// Park has a consumer park the message that needed the entity.
 func (e *DeletedError) Park() bool { return true }

@@ -43,11 +43,7 @@ func account() *entity.Projection[Account] {
 func Example() {
 	ctx := context.Background()
 	store := messagestore.New(memory.New(), nil)
-	accounts, err := entity.New(store, "account", account(), nil)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	accounts := entity.New(store, "account", account(), nil)
 
 	withdraw := func(amount int) error {
 		a, version, err := accounts.Get(ctx, "123")
@@ -61,7 +57,7 @@ func Example() {
 		return err
 	}
 
-	if _, err = store.Write(ctx, accounts.Stream("123"), messagestore.NoStream, Opened{"Ann"}, Deposited{10}); err != nil {
+	if _, err := store.Write(ctx, accounts.Stream("123"), messagestore.NoStream, Opened{"Ann"}, Deposited{10}); err != nil {
 		fmt.Println(err)
 	}
 	fmt.Println(withdraw(7))
@@ -74,14 +70,10 @@ func Example() {
 func ExampleStore_Get() {
 	ctx := context.Background()
 	store := messagestore.New(memory.New(), nil)
-	accounts, err := entity.New(store, "account", account(), nil)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	accounts := entity.New(store, "account", account(), nil)
 
 	fmt.Println(accounts.Get(ctx, "123"))
-	if _, err = store.Write(ctx, "account-123", messagestore.NoStream, Opened{"Ann"}, Deposited{10}); err != nil {
+	if _, err := store.Write(ctx, "account-123", messagestore.NoStream, Opened{"Ann"}, Deposited{10}); err != nil {
 		fmt.Println(err)
 	}
 	fmt.Println(accounts.Get(ctx, "123"))
@@ -117,12 +109,8 @@ func ExampleOn() {
 
 	ctx := context.Background()
 	store := messagestore.New(memory.New(), nil)
-	baskets, err := entity.New(store, "basket", basket, nil)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	if _, err = store.Write(ctx, "basket-1", messagestore.NoStream, Put{"pear"}, Put{"plum"}, Put{"pear"}); err != nil {
+	baskets := entity.New(store, "basket", basket, nil)
+	if _, err := store.Write(ctx, "basket-1", messagestore.NoStream, Put{"pear"}, Put{"plum"}, Put{"pear"}); err != nil {
 		fmt.Println(err)
 	}
 	fmt.Println(baskets.Get(ctx, "1"))

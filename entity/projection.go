@@ -10,18 +10,12 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var (
-	// ErrUnknownType is matched by the error of a strict projection for a message
-	// of a type that nothing is registered for.
-	ErrUnknownType = errors.New("unknown message type")
+// ErrUnknownType is matched by the error of a strict projection for a message of a type
+// that no function is registered for.
+var ErrUnknownType = errors.New("unknown message type")
 
-	// ErrInvalidProjection is matched by the error of a projection that was
-	// registered with by mistake. It comes as a [*messagestore.InvalidError].
-	ErrInvalidProjection = errors.New("invalid projection")
-)
-
-// A Projection knows what each type of message does to a T. Register before use;
-// afterwards it is safe for concurrent use.
+// A Projection has a function for each type of message, which applies the message to a T.
+// Register before use; afterwards it is safe for concurrent use.
 type Projection[T any] struct {
 	strict bool
 
@@ -33,22 +27,22 @@ type Projection[T any] struct {
 	wrong  atomic.Bool // there are mistakes
 }
 
-// NewProjection returns a projection with nothing registered, for which messages
-// of types that it does not know do nothing.
+// NewProjection returns a projection with nothing registered. A message of a type that it
+// has no function for does not change the entity.
 func NewProjection[T any]() *Projection[T] {
 	return &Projection[T]{routes: map[string]func(T, *messagestore.Message) (T, error){}}
 }
 
-// NewStrictProjection returns a projection with nothing registered, for which a
-// type that it does not know is an error that matches [ErrUnknownType].
+// NewStrictProjection returns a projection with nothing registered. A message of a type
+// that it has no function for is an error that matches [ErrUnknownType].
 func NewStrictProjection[T any]() *Projection[T] {
 	p := NewProjection[T]()
 	p.strict = true
 	return p
 }
 
-// On registers what a message of type E makes of an entity. The function returns
-// the entity as it is afterwards, depends on nothing else, and changes nothing
+// On registers the function for messages of type E. The function returns the entity as it
+// is after the message. Its result depends on its arguments alone, and it changes nothing
 // else: it is called again for the same message, whenever the entity is loaded.
 //
 // Mistakes in registering are kept, as a [handler.Mux] keeps them:
@@ -97,7 +91,7 @@ func invalid(name, rule string) error {
 	if name != "" {
 		value = name
 	}
-	return messagestore.NewInvalidError(ErrInvalidProjection, "projection", value, rule)
+	return messagestore.NewInvalidError(messagestore.ErrInvalid, "projection", value, rule)
 }
 
 // mistake keeps err. The caller holds p.mu.
@@ -107,7 +101,7 @@ func (p *Projection[T]) mistake(err error) {
 }
 
 // Validate returns the mistakes made in registering, or that nothing is registered
-// at all. Each matches [ErrInvalidProjection].
+// at all. Each is a [*messagestore.InvalidError].
 func (p *Projection[T]) Validate() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,10 +111,9 @@ func (p *Projection[T]) Validate() error {
 	return errors.Join(p.mistakes...)
 }
 
-// Apply returns what m makes of entity. With an error, which names m, the entity
-// is the one given. A function that panics is an error. The first call ends
-// registration.
-func (p *Projection[T]) Apply(entity T, m *messagestore.Message) (_ T, err error) {
+// Apply returns entity as it is after m. With an error, which names m, the entity is the
+// one given. The first call ends registration.
+func (p *Projection[T]) Apply(entity T, m *messagestore.Message) (T, error) {
 	p.seal()
 	if p.wrong.Load() {
 		return entity, fmt.Errorf("apply %s: %w", m, p.Validate())
@@ -132,11 +125,6 @@ func (p *Projection[T]) Apply(entity T, m *messagestore.Message) (_ T, err error
 		}
 		return entity, nil
 	}
-	defer func() {
-		if value := recover(); value != nil {
-			err = fmt.Errorf("apply %s: panic: %v", m, value)
-		}
-	}()
 	applied, err := apply(entity, m)
 	if err != nil {
 		return entity, fmt.Errorf("apply %s: %w", m, err)

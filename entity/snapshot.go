@@ -10,7 +10,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// kept is what a snapshot's stream holds.
+// kept is the body of a snapshot.
 type kept struct {
 	Entity  json.RawMessage      `json:"entity"`
 	Version messagestore.Version `json:"version"`
@@ -24,15 +24,14 @@ func snapshotStream(stream messagestore.StreamName) messagestore.StreamName {
 	return stream.Category().WithType("snapshot").Stream(stream.ID())
 }
 
-// snapshots reports whether snapshots of stream are kept. The name of their stream is
-// the longer one, and may be too long.
+// snapshots reports whether snapshots of stream are written. The name of their stream is
+// longer than the entity's, and may be too long.
 func (s *Store[T]) snapshots(stream messagestore.StreamName) bool {
-	return s.config.Snapshot.Interval > 0 && snapshotStream(stream).Validate() == nil
+	return s.config.Snapshot.Every > 0 && snapshotStream(stream).Validate() == nil
 }
 
-// snapshot returns the last snapshot of stream, or an empty state if there is none
-// that fits. A snapshot does not fit because of its tag or its content; whether its
-// message is in the stream is seen when the stream is read.
+// snapshot returns the last snapshot of stream, or an empty state if its tag or its content
+// does not fit. The read of the stream shows whether the stream has the snapshot's message.
 func (s *Store[T]) snapshot(ctx context.Context, stream messagestore.StreamName) (state[T], error) {
 	none := empty[T]()
 	m, err := s.messages.Last(ctx, snapshotStream(stream))
@@ -60,7 +59,7 @@ func restore[T any](m *messagestore.Message, tag string) (restored state[T], ok 
 
 // keep writes a snapshot of loaded.
 func (s *Store[T]) keep(ctx context.Context, stream messagestore.StreamName, loaded *state[T]) {
-	raw, err := json.Marshal(loaded.entity)
+	raw, err := encode(loaded.entity)
 	if err == nil {
 		_, err = s.messages.Write(ctx, snapshotStream(stream), messagestore.AnyVersion,
 			kept{raw, loaded.version, loaded.last, s.config.Snapshot.Tag})

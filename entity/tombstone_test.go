@@ -2,6 +2,7 @@ package entity_test
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"testing"
 
@@ -9,12 +10,13 @@ import (
 
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
-// A sum is what the entities here are: what was added.
+// A sum is the entity of these tests: the total of the added numbers.
 type sum struct{ Total int }
 
 type removals struct {
@@ -33,8 +35,8 @@ func (r *removals) entities(t *testing.T, config *entity.Config) *entity.Store[s
 	t.Helper()
 	projection := entity.NewProjection[sum]()
 	entity.On(projection, func(s sum, e added) sum { s.Total += e.N; return s })
-	entities, err := entity.New(r.store, r.category, projection, config)
-	require.NoError(t, err)
+	entities := entity.New(r.store, r.category, projection, config)
+	require.NoError(t, entities.Validate())
 	return entities
 }
 
@@ -59,6 +61,18 @@ func (r *removals) delete(t *testing.T, stream messagestore.StreamName, erase bo
 	require.NoError(t, err)
 }
 
+func requireTrimmed(t *testing.T, err error) {
+	t.Helper()
+	_, ok := errors.AsType[*entity.TrimmedError](err)
+	require.Truef(t, ok, "%v", err)
+}
+
+func requireDeleted(t *testing.T, err error) {
+	t.Helper()
+	_, ok := errors.AsType[*entity.DeletedError](err)
+	require.Truef(t, ok, "%v", err)
+}
+
 func TestATrimmedStreamIsNoEntity(t *testing.T) {
 	t.Parallel()
 	r := newRemovals(t)
@@ -69,12 +83,13 @@ func TestATrimmedStreamIsNoEntity(t *testing.T) {
 	r.trim(t, "1", 1)
 
 	_, _, err = r.entities(t, nil).Get(t.Context(), "1")
-	require.ErrorIs(t, err, entity.ErrTrimmed)
+	requireTrimmed(t, err)
 	var trimmed *entity.TrimmedError
 	require.ErrorAs(t, err, &trimmed)
 	require.Equal(t, entity.TrimmedError{Stream: r.category.Stream("1"), First: 2}, *trimmed)
 
-	// Who had it in memory goes on, as long as the last message it knows is there.
+	// A store that has the entity in its cache goes on, as long as the stream has the last
+	// message that the cache knows.
 	got, version, err := warm.Get(t.Context(), "1")
 	require.NoError(t, err)
 	require.Equal(t, sum{6}, got)
@@ -82,13 +97,13 @@ func TestATrimmedStreamIsNoEntity(t *testing.T) {
 	r.add(t, "1", 2, 4, 5)
 	r.trim(t, "1", 1)
 	_, _, err = warm.Get(t.Context(), "1")
-	require.ErrorIs(t, err, entity.ErrTrimmed)
+	requireTrimmed(t, err)
 }
 
 func TestASnapshotHasWhatWasTrimmed(t *testing.T) {
 	t.Parallel()
 	r := newRemovals(t)
-	config := &entity.Config{Snapshot: entity.Snapshot{Interval: 3}}
+	config := &entity.Config{Snapshot: entity.Snapshot{Every: 3}}
 	r.add(t, "1", messagestore.NoStream, 1, 2, 3) // the snapshot is of position 2
 	_, _, err := r.entities(t, config).Get(t.Context(), "1")
 	require.NoError(t, err)
@@ -103,7 +118,7 @@ func TestASnapshotHasWhatWasTrimmed(t *testing.T) {
 	}
 	r.trim(t, "1", 1)
 	_, _, err = r.entities(t, config).Get(t.Context(), "1")
-	require.ErrorIs(t, err, entity.ErrTrimmed)
+	requireTrimmed(t, err)
 }
 
 // A process remembers an entity that was trimmed further than it knows: it takes the
@@ -111,7 +126,7 @@ func TestASnapshotHasWhatWasTrimmed(t *testing.T) {
 func TestMemoryThatIsTooOldTakesTheSnapshot(t *testing.T) {
 	t.Parallel()
 	r := newRemovals(t)
-	config := &entity.Config{Snapshot: entity.Snapshot{Interval: 3}}
+	config := &entity.Config{Snapshot: entity.Snapshot{Every: 3}}
 	warm := r.entities(t, config)
 	r.add(t, "1", messagestore.NoStream, 1)
 	_, _, err := warm.Get(t.Context(), "1")
@@ -133,7 +148,7 @@ func TestADeletedStreamIsADeletedEntity(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRemovals(t)
-			config := &entity.Config{Snapshot: entity.Snapshot{Interval: 2}}
+			config := &entity.Config{Snapshot: entity.Snapshot{Every: 2}}
 			warm := r.entities(t, config)
 			r.add(t, "1", messagestore.NoStream, 1, 2)
 			_, _, err := warm.Get(t.Context(), "1")
@@ -142,11 +157,11 @@ func TestADeletedStreamIsADeletedEntity(t *testing.T) {
 
 			for _, entities := range []*entity.Store[sum]{warm, warm, r.entities(t, config), r.entities(t, nil)} {
 				_, _, err := entities.Get(t.Context(), "1")
-				require.ErrorIs(t, err, entity.ErrDeleted)
+				requireDeleted(t, err)
 				var deleted *entity.DeletedError
 				require.ErrorAs(t, err, &deleted)
 				require.Equal(t, entity.DeletedError{Stream: r.category.Stream("1"), Version: 2}, *deleted)
-				require.True(t, deleted.Park())
+				require.Equal(t, steer.Park, steer.Of(err).Verdict)
 			}
 
 			// To begin anew is possible, on purpose, and brings nothing back.
@@ -163,26 +178,26 @@ func TestADeletedStreamIsADeletedEntity(t *testing.T) {
 	}
 }
 
-// Memory lets go of what was deleted: when the stream is read from its start again, it
-// is not answered with what was before.
+// The cache drops a deleted entity: when the stream is read from its start again, no state
+// from before the deletion comes back.
 func TestMemoryForgetsADeletedEntity(t *testing.T) {
 	t.Parallel()
 	r := newRemovals(t)
 	watched := &watcher{Store: r.store}
 	projection := entity.NewProjection[sum]()
 	entity.On(projection, func(s sum, e added) sum { s.Total += e.N; return s })
-	entities, err := entity.New(watched, r.category, projection, nil)
-	require.NoError(t, err)
+	entities := entity.New(watched, r.category, projection, nil)
+	require.NoError(t, entities.Validate())
 	r.add(t, "1", messagestore.NoStream, 1, 2, 3)
-	_, _, err = entities.Get(t.Context(), "1")
+	_, _, err := entities.Get(t.Context(), "1")
 	require.NoError(t, err)
 	r.delete(t, r.category.Stream("1"), false)
 
 	_, _, err = entities.Get(t.Context(), "1")
-	require.ErrorIs(t, err, entity.ErrDeleted)
+	requireDeleted(t, err)
 	require.Equal(t, messagestore.Version(2), watched.from, "it went by what it remembered")
 	_, _, err = entities.Get(t.Context(), "1")
-	require.ErrorIs(t, err, entity.ErrDeleted)
+	requireDeleted(t, err)
 	require.Equal(t, messagestore.Version(0), watched.from, "there is nothing to go by")
 }
 
@@ -210,5 +225,5 @@ func TestAStreamThatIsBeingDeletedIsDeleted(t *testing.T) {
 
 	_, _, err := r.entities(t, nil).Get(t.Context(), "1")
 
-	require.ErrorIs(t, err, entity.ErrDeleted)
+	requireDeleted(t, err)
 }

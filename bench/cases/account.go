@@ -57,10 +57,7 @@ func runAccounts(concurrency int) func(context.Context, *measure.Cell) error {
 			return err
 		}
 
-		mux, err := account.Handlers(store.Store, nil)
-		if err != nil {
-			return err
-		}
+		mux := account.Handlers(store.Store, nil)
 		c, err := consumer.New(store, account.Commands, "accounts", mux, &consumer.Config{Concurrency: concurrency})
 		if err != nil {
 			return err

@@ -60,8 +60,7 @@ func (f fixture) parked() (n int) {
 
 func (f fixture) consumer(store *messagestore.Store) *consumer.Consumer {
 	f.t.Helper()
-	mux, err := account.Handlers(store, &account.Config{Now: func() time.Time { return now }})
-	require.NoError(f.t, err)
+	mux := account.Handlers(store, &account.Config{Now: func() time.Time { return now }})
 	c, err := consumer.New(store, account.Commands, "accounts", mux, nil)
 	require.NoError(f.t, err)
 	return c
@@ -75,8 +74,7 @@ func (f fixture) events(id string) ([]string, account.Account) {
 		require.NoError(f.t, err)
 		types = append(types, m.Type)
 	}
-	accounts, err := entity.New(f.Store, account.Category, account.Projection(), nil)
-	require.NoError(f.t, err)
+	accounts := entity.New(f.Store, account.Category, account.Projection(), nil)
 	a, _, err := accounts.Get(f.t.Context(), id)
 	require.NoError(f.t, err)
 	return types, a
@@ -116,8 +114,7 @@ func TestCommandsHandedOverAgainChangeNothing(t *testing.T) {
 	types, a := f.events("1")
 	require.Equal(t, []string{"Opened", "Deposited", "Withdrawn", "WithdrawalRejected"}, types)
 
-	mux, err := account.Handlers(f.Store, nil)
-	require.NoError(t, err)
+	mux := account.Handlers(f.Store, nil)
 	again, err := consumer.New(f.Store, account.Commands, "again", mux, nil)
 	require.NoError(t, err)
 	require.NoError(t, again.CatchUp(t.Context()))
@@ -235,8 +232,7 @@ func TestTwoConsumersAtOnceDecideOnce(t *testing.T) {
 	}
 	errs := make(chan error, 2)
 	for _, name := range []string{"left", "right"} {
-		mux, err := account.Handlers(f.Store, nil)
-		require.NoError(t, err)
+		mux := account.Handlers(f.Store, nil)
 		c, err := consumer.New(f.Store, account.Commands, name, mux, &consumer.Config{
 			Errors: consumer.ErrorPolicy{Retries: 100, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
 		})

@@ -2,7 +2,6 @@ package account
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -34,7 +33,7 @@ type component struct {
 }
 
 // Handlers returns the handlers of an account's commands, for a consumer of [Commands].
-func Handlers(store *messagestore.Store, config *Config) (*handler.Mux, error) {
+func Handlers(store *messagestore.Store, config *Config) *handler.Mux {
 	c := &component{store: store}
 	if config != nil {
 		c.config = *config
@@ -42,10 +41,7 @@ func Handlers(store *messagestore.Store, config *Config) (*handler.Mux, error) {
 	if c.config.Now == nil {
 		c.config.Now = time.Now
 	}
-	var err error
-	if c.accounts, err = entity.New(store, Category, Projection(), nil); err != nil {
-		return nil, fmt.Errorf("account: %w", err)
-	}
+	c.accounts = entity.New(store, Category, Projection(), nil)
 	once := reservation.New(store, "accounts", &reservation.Config{Logger: c.config.Logger})
 	// A command that the mux does not know stops the consumer: its sender is ahead of this
 	// component, and the command is not to be lost.
@@ -54,7 +50,7 @@ func Handlers(store *messagestore.Store, config *Config) (*handler.Mux, error) {
 	handler.On(mux, c.deposit)
 	handler.On(mux, reservation.Copy(once, Withdraw.Key, c.withdraw))
 	handler.On(mux, c.close)
-	return mux, nil
+	return mux
 }
 
 // open is idempotent by the account's state.

@@ -18,10 +18,7 @@ func Serve(ctx context.Context, store *messagestore.Store, config *consumer.Conf
 	// Another consumer may have handled the account since it was read, as may be while
 	// one takes over from another: the handler reads and decides again.
 	c.Errors = consumer.ErrorPolicy{Retries: 5, MinBackoff: 10 * time.Millisecond, MaxBackoff: time.Second}
-	mux, err := Handlers(store, &Config{Logger: c.Logger})
-	if err != nil {
-		return err
-	}
+	mux := Handlers(store, &Config{Logger: c.Logger})
 	accounts, err := consumer.New(store, Commands, "accounts", mux, &c)
 	if err != nil {
 		return err

@@ -82,8 +82,7 @@ func settled(t *testing.T) (*demo, *bytes.Buffer) {
 			d.reports[i].Refused += s.refused.Load()
 		}
 	}
-	mux, err := account.Handlers(d.store, nil)
-	require.NoError(t, err)
+	mux := account.Handlers(d.store, nil)
 	c, err := consumer.New(d.store, account.Commands, "accounts", mux, nil)
 	require.NoError(t, err)
 	require.NoError(t, c.CatchUp(t.Context()))
