@@ -22,7 +22,7 @@ import (
 )
 
 var (
-	errSurvived  = errors.New("nobody found a bug that was planted")
+	errSurvived  = errors.New("a planted bug was not found")
 	errNoControl = errors.New("a run without any bug did not pass, so one with a bug says nothing")
 )
 
@@ -123,7 +123,7 @@ func (f mutantsRun) find(ctx context.Context, chosen []*mutants.Mutant) error {
 		}
 		if len(by) == 0 {
 			survivors++
-			by = []string{"NOBODY"}
+			by = []string{"NOTHING"}
 		}
 		fmt.Fprintf(os.Stdout, line, m.Name, m.Where(), strings.Join(by, ", "), time.Since(began).Round(time.Second))
 	}

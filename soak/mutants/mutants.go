@@ -71,7 +71,7 @@ func order() []*Mutant {
 	disorder := append([]check.Invariant{check.Monotone}, skips...)
 	return []*Mutant{
 		{
-			"no-lock", "nobody locks a category, so a read goes past what is under way",
+			"no-lock", "no write locks its category, so a read advances past writes in flight",
 			sql(lockOfOne, lockOfSeveral, lockOfGroup, otherLocksOfGroup), groups, disorder,
 		},
 		{"one-no-lock", "a write by itself does not lock its category", sql(lockOfOne), alone, disorder},
@@ -89,7 +89,7 @@ func order() []*Mutant {
 			edit("append_each", "into dibs.messages as m (category,", "into dibs.messages as m (global_position, category,"),
 			edit("append_each", "select split_part(names[p.n], '-', 1), coalesce(", "select early[p.n], split_part(names[p.n], '-', 1), coalesce("),
 		), groups, disorder},
-		{"read-ahead", "a read goes on after the last global position that anybody has taken", sql(
+		{"read-ahead", "a read continues after the last global position that was taken, committed or not", sql(
 			edit("read_category", "select least(min(p.global_position), 9223372036854775806) + 1, count(*) > 1", `
 				select greatest(min(p.global_position),
 					case when count(*) = 1 then (select s.last_value from dibs.messages_global_position_seq s) end) + 1, count(*) > 1`),
@@ -134,24 +134,24 @@ func outcomes() []*Mutant {
 	phantom := []check.Invariant{check.Phantom}
 	return []*Mutant{
 		{
-			"group-neighbour", "a write in a group is told the outcome of its neighbour",
+			"group-neighbour", "a write in a group gets the outcome of its neighbour",
 			code(edit("messagestore/postgres", "group []*ticket, a eachAnswer) {", `group []*ticket, a eachAnswer) {
 				if len(group) > 1 && len(group[0].append.Records) == len(group[1].append.Records) {
 					group[0], group[1] = group[1], group[0]
 				}`)), groups,
 			[]check.Invariant{check.Reported, check.Phantom},
 		},
-		{"group-left", "a write is done with its group though its caller has left, and was told that it is not", code(
+		{"group-left", "a write is done with its group though its caller has left and was told that it is not", code(
 			edit("messagestore/postgres", "|| t.state.Load() == taken", "|| true"),
 			edit("messagestore/postgres", "if t.state.Load() == waiting {", "if true {"),
 		), pauses, phantom},
 		{
-			"definite", "a write whose answer was lost is said to have failed, and in a group is done again",
+			"definite", "a write whose reply was lost is reported as failed, and in a group is done again",
 			code(edit("messagestore/postgres", "func definite(err error) bool {", "func definite(err error) bool { return true")), cuts,
 			[]check.Invariant{check.Phantom, check.Reported},
 		},
-		{"find-no-lock", "who finds out about a write does not wait for it", sql(lockOfFind), pauses, phantom},
-		{"find-no-fence", "who finds out about a write does not have it turned away if it comes later", sql(
+		{"find-no-lock", "resolving a write does not wait for it", sql(lockOfFind), pauses, phantom},
+		{"find-no-fence", "resolving a write does not raise the fence, so it is accepted if it comes later", sql(
 			edit("find_messages", `
 				insert into dibs.fences as f (category, fence)
 				values (split_part(stream, '-', 1), (extract(epoch from clock_timestamp()) * 1000000)::bigint)
@@ -173,33 +173,33 @@ func outcomes() []*Mutant {
 func consumers() []*Mutant {
 	return []*Mutant{
 		{
-			"early-checkpoint", "a consumer records how far it has read, and not how far it has handled",
+			"early-checkpoint", "a consumer's checkpoint is the last message read, and not the last handled",
 			code(edit("consumer",
 				"next, read := recordedPosition{recorded: r.window.position,",
 				"next, read := recordedPosition{recorded: recorded{Position: r.reader.next, After: r.reader.mark.ID},")), groups,
 			[]check.Invariant{check.NoSkip},
 		},
 		{
-			"unfenced", "a consumer records its position whoever has recorded one since",
+			"unfenced", "a consumer checkpoints over the checkpoint of another",
 			code(
 				edit("consumer", "c.store.Write(ctx, p.stream, p.version,", "c.store.Write(ctx, p.stream, messagestore.AnyVersion,"),
 				edit("consumer", "case actual > expected:", "case true: case actual > expected:"),
 			), twins,
 			[]check.Invariant{check.Positions},
 		},
-		{"resize-from-the-top", "a group of another size begins where the first member was, and not the last", code(
+		{"resize-from-the-top", "a resized group begins at the checkpoint of its first member, and not of its last", code(
 			edit("consumer", "at.Position < lowest.Position", "at.Position >= lowest.Position"),
 		), resizes, skips},
-		{"panic-is-success", "a message is handled at which the handler panics", code(
+		{"panic-is-success", "a message whose handler panics counts as handled", code(
 			edit("consumer", "w.res.err = recovered(v)", "w.res.err = nil"),
 		), groups, skips},
-		{"park-nothing", "a message is given up on, and not kept", code(
+		{"park-nothing", "a message is given up on, and not parked", code(
 			edit("consumer", "park(ctx context.Context, it *item) error {", "park(ctx context.Context, it *item) error { return nil"),
 		), groups, skips},
-		{"one-epoch", "a consumer goes on where the epoch is another", code(
+		{"one-epoch", "a consumer continues in another epoch of the store", code(
 			edit("consumer", "now != p.epoch", "now != p.epoch && false"),
 		), backups, []check.Invariant{check.Rewind}},
-		{"no-lanes", "messages of one stream are handled side by side", code(
+		{"no-lanes", "messages of one stream are handled concurrently", code(
 			edit("consumer", "return it.message.Stream.CardinalID()", "return it.message.ID.String()"),
 		), groups, []check.Invariant{check.Order}},
 	}
@@ -211,7 +211,7 @@ func reservations() []*Mutant {
 		{"key-any-content", "another command with a key that is taken is a duplicate", code(
 			edit("reservation", "same := sum == c.digest", "same := true"),
 		), alone, broken},
-		{"key-any-error", "a reservation that fails, for whatever reason, was made before", code(
+		{"key-any-error", "a reservation that fails for any reason is taken for a duplicate", code(
 			edit("reservation", `!errors.Is(failure, messagestore.ErrIDConflict) {
 				return fail(failure)`, `!errors.Is(failure, messagestore.ErrIDConflict) {
 				return r.tell(ctx, c, Result{Outcome: Duplicate, Key: c.key, Stream: c.stream}), nil`),
