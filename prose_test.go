@@ -20,7 +20,7 @@ var mostFree = []struct {
 		return isCode(path) && !strings.HasPrefix(path, "soak/") && !strings.HasPrefix(path, "bench/")
 	}},
 	{"soak", 25.2, func(path string) bool { return isCode(path) && strings.HasPrefix(path, "soak/") }},
-	{"bench", 20.8, func(path string) bool { return isCode(path) && strings.HasPrefix(path, "bench/") }},
+	{"bench", 2, func(path string) bool { return isCode(path) && strings.HasPrefix(path, "bench/") }},
 	{"docs", 3.2, func(path string) bool { return !isCode(path) }},
 }
 

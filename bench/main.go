@@ -1,5 +1,5 @@
-// Command bench measures Dibs beside what else does such work, on servers that it
-// starts and stops itself, and writes a table and charts of what it found.
+// Command bench measures Dibs beside other systems for such work, on servers that it
+// starts and stops itself, and writes a table and charts of the figures.
 //
 //	make bench                        a short run
 //	make bench BENCH=--long           the run that bench/RESULTS.md is made from
@@ -118,7 +118,7 @@ func (f run) Run(ctx context.Context) (err error) {
 	return f.finish(ctx, results, servers, began, log)
 }
 
-// finish writes what was found, be it not all.
+// finish writes the figures, also if some are missing.
 func (f run) finish(ctx context.Context, results report.Results, servers *server.Set, began time.Time, log zerolog.Logger) error {
 	results.Run.Took = time.Since(began).Round(time.Second).String()
 	versions, err := servers.Versions(context.WithoutCancel(ctx))

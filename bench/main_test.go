@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// A cell checks what it did against what is stored, and fails if it has not.
+// A cell checks its work against the stored rows, and fails if they differ.
 func TestEveryContenderDoesItsWork(t *testing.T) {
 	servers := server.NewSet("")
 	t.Cleanup(func() { require.NoError(t, servers.Stop()) })

@@ -1,4 +1,4 @@
-// Package cases has what is measured, one file for each kind of work. A kind is a
+// Package cases has the cases of the bench, one file for each kind of work. A kind is a
 // function that returns its cases; [All] lists the kinds.
 package cases
 

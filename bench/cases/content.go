@@ -13,8 +13,8 @@ import (
 // perStream is how many messages a stream has: a writer begins another after that.
 const perStream = 20
 
-// A transferred is what is written everywhere: some 200 bytes of JSON, with 150 bytes of
-// metadata.
+// A transferred is the message that all cases write: some 200 bytes of JSON, with 150
+// bytes of metadata.
 type transferred struct {
 	TransferID  string `json:"transferId"`
 	AccountID   string `json:"accountId"`
@@ -43,7 +43,7 @@ func newWriter(category messagestore.Category) *writer {
 	return &writer{category: category, version: perStream}
 }
 
-// next returns the next message. Nothing is remembered of those before, so that whoever
+// next returns the next message. Earlier ones are not remembered, so that a caller that
 // was refused one can go on.
 func (w *writer) next() messagestore.Envelope {
 	if w.version++; w.version >= perStream-1 {

@@ -22,7 +22,7 @@ func TestContentIsOfTheSizeThatIsSaid(t *testing.T) {
 	}
 }
 
-// The others store byte for byte what Dibs does.
+// The others store the same bytes as Dibs.
 func TestOthersSendWhatDibsStores(t *testing.T) {
 	store := messagestore.New(memory.New(), nil)
 	w := newWriter("account")
@@ -42,7 +42,7 @@ func TestOthersSendWhatDibsStores(t *testing.T) {
 	require.Equal(t, messageType, stored.Type)
 }
 
-// A listed is a store that remembers what it was asked to write.
+// A listed is a store that remembers the writes it was asked for.
 type listed struct {
 	store
 	streams  map[messagestore.StreamName][]messagestore.Version

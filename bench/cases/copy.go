@@ -73,7 +73,7 @@ func (s *copyStore) write(ctx context.Context, stream messagestore.StreamName, e
 	return err == nil, err
 }
 
-// next lets those go on who came in the meantime.
+// next takes the callers that came in the meantime.
 func (s *copyStore) next(l *copyLine) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,8 +128,8 @@ func (s *copyStore) count(ctx context.Context) (n int64, err error) {
 func (s *copyStore) close() { s.pool.Close() }
 
 // copyRows sends rows by one COPY in PostgreSQL's binary format, into the table of Dibs
-// or of message-db: as the template says. What Dibs' functions derive from a stream's
-// name is derived here.
+// or of message-db: as the template says. Columns that Dibs' functions derive from a
+// stream's name are derived here.
 func copyRows(ctx context.Context, conn *pgconn.PgConn, template string, rows []row) error {
 	b := make([]byte, 0, 512*(len(rows)+1))
 	b = append(b, "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00"...)

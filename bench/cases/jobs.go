@@ -52,7 +52,7 @@ func Insert() []measure.Case {
 	}}
 }
 
-// insertMessages is what is compared with: each message is the first of a stream.
+// insertMessages is the reference: each message is the first of a stream.
 func insertMessages(ctx context.Context, cell *measure.Cell) error {
 	url, err := database(ctx, cell, server.Dibs)
 	if err != nil {

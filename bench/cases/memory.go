@@ -41,7 +41,7 @@ const (
 	writerMemoryChild   = "memory/writer"
 )
 
-// A memoryTask is what a process is told whose memory is measured.
+// A memoryTask is the task of a process whose memory is measured.
 type memoryTask struct {
 	URL  string
 	Name string // of the consumer

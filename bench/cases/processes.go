@@ -24,7 +24,7 @@ func Processes() []measure.Case {
 
 const writeChild = "write"
 
-// A writeTask is what one of several writing processes is told.
+// A writeTask is the task of one of several writing processes.
 type writeTask struct {
 	Store, URL string
 	Category   messagestore.Category
@@ -88,8 +88,8 @@ func processes(o opener, n, callers int) measure.Contender {
 		if err != nil {
 			return err
 		}
-		// What the reader has passed over it will not see any more: the rest has to make
-		// it whole.
+		// The reader will not see again any message that it has passed over: the rest
+		// has to make it whole.
 		for {
 			n, to, err := s.page(ctx, category, next)
 			if err != nil {
@@ -103,8 +103,8 @@ func processes(o opener, n, callers int) measure.Contender {
 	}}
 }
 
-// follow reads a category until the context ends, and adds to seen what there was
-// before next.
+// follow reads a category until the context ends, and adds the messages before next to
+// seen.
 func follow(ctx context.Context, s store, category messagestore.Category, seen, next *int64) error {
 	const pause = 5 * time.Millisecond
 	for ctx.Err() == nil {

@@ -18,8 +18,8 @@ import (
 // pageSize is how many messages each read of a category asks for.
 const pageSize = 1000
 
-// Readers returns the cases of what reads the same rows: in pages, by a consumer, and with
-// how much memory.
+// Readers returns the cases that read the same rows: in pages, by a consumer, and with how
+// much memory.
 func Readers() []measure.Case {
 	r := &rows{}
 	return slices.Concat(r.read(), r.consume(), r.memory())
@@ -87,7 +87,7 @@ type reader interface {
 
 type openReader func(ctx context.Context, r *rows) (reader, error)
 
-// with opens a reader on the rows, measures what do does with it, and closes it.
+// with opens a reader on the rows, measures do with it, and closes it.
 func (r *rows) with(ctx context.Context, cell *measure.Cell, open openReader, do func(reader) error) error {
 	p, err := cell.Servers.Postgres(ctx)
 	if err != nil {
@@ -151,7 +151,7 @@ func (r *rows) ofStreams(open openReader, callers int) func(context.Context, *me
 	}
 }
 
-// ofNothing has callers ask for what comes after the last message.
+// ofNothing has callers ask for messages after the last one.
 func (r *rows) ofNothing(open openReader, callers int) func(context.Context, *measure.Cell) error {
 	return func(ctx context.Context, cell *measure.Cell) error {
 		return r.with(ctx, cell, open, func(reader reader) error {
@@ -200,7 +200,7 @@ func (r dibsReader) stream(ctx context.Context, stream messagestore.StreamName) 
 	return n, nil
 }
 
-// A messageDBReader calls message-db's functions and scans what they return.
+// A messageDBReader calls message-db's functions and scans the rows that they return.
 type messageDBReader struct {
 	pool *pgxpool.Pool
 	last int64 // the global position of the last message there is

@@ -52,8 +52,8 @@ func (r *copyReader) stream(context.Context, messagestore.StreamName) (int, erro
 
 func (r *copyReader) close() { _ = r.conn.Close(context.Background()) }
 
-// A copyDecoder makes messages of what COPY sends: one message of the protocol for each
-// row.
+// A copyDecoder makes messages of the output of COPY: one message of the protocol for
+// each row.
 type copyDecoder struct {
 	messages []messagestore.Message
 	begun    bool
@@ -69,7 +69,7 @@ const (
 // postgresEpoch is from when PostgreSQL counts microseconds.
 var postgresEpoch = time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC)
 
-// Write takes what one message of the protocol carries. It keeps nothing of b.
+// Write takes the content of one message of the protocol. It keeps nothing of b.
 func (d *copyDecoder) Write(b []byte) (int, error) {
 	n := len(b)
 	if !d.begun {
@@ -98,7 +98,7 @@ func (d *copyDecoder) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// row makes a message of a row's columns, and returns what comes after them.
+// row makes a message of a row's columns, and returns the bytes after them.
 func (d *copyDecoder) row(b []byte) ([]byte, error) {
 	var columns [copyColumns][]byte
 	for i := range columns {

@@ -12,7 +12,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A copied is what a COPY sends, one message of the protocol after the other.
+// A copied is the output of a COPY, one message of the protocol after the other.
 type copied struct{ messages [][]byte }
 
 // add is one row, of columns that are nil for null.

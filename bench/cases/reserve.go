@@ -78,7 +78,7 @@ func newKeyOf(category messagestore.Category) messagestore.StreamName {
 
 func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
 
-// command is what a key is reserved for.
+// command is the command that a key is reserved for.
 func command(key messagestore.StreamName) messagestore.Envelope { return message(string(key), 1) }
 
 func reserveNew(open openTaker) func(context.Context, *measure.Cell) error {

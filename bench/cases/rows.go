@@ -23,7 +23,8 @@ const (
 	rowsPerStream = 10
 	rowsStreams   = 1000
 
-	// groupSize is the size of the consumer group that reads, and groupMember who of it.
+	// groupSize is the size of the consumer group that reads, and groupMember the number
+	// of the member.
 	groupSize   = 4
 	groupMember = 1
 )

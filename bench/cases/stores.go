@@ -15,7 +15,7 @@ import (
 )
 
 // messageDBConns is how many connections message-db's clients share. More make it no
-// faster: what takes turns in one category, and the processors in many.
+// faster: in one category they take turns, and in many the processors are the limit.
 const messageDBConns = 32
 
 // A store writes one message at an expected version. It reports whether it was written;

@@ -24,8 +24,8 @@ const (
 	// wakeRate is how many messages are written a second, one at a time.
 	wakeRate = 200
 
-	// wakePoll is how often who is not woken looks. It is what both Dibs' and Eventide's
-	// consumers do by default.
+	// wakePoll is the poll interval of a consumer that is not woken. Dibs' and
+	// Eventide's consumers have it by default.
 	wakePoll = 100 * time.Millisecond
 
 	idleConsumers = 100
@@ -40,8 +40,8 @@ const (
 	idleContender = "Dibs, 100 consumers"
 )
 
-// WakeUp returns the cases of how soon a consumer learns of a message, and of what it
-// costs to wait for one.
+// WakeUp returns the cases of how soon a consumer learns of a message, and of the cost
+// of waiting for one.
 func WakeUp() []measure.Case {
 	return []measure.Case{{
 		Name:  "wake-up/200-a-second",
@@ -73,7 +73,7 @@ type sent struct {
 // MessageType returns "Sent".
 func (sent) MessageType() string { return "Sent" }
 
-// A listener hands what is written to the category to a function, from its first message
+// A listener calls a function with the messages of the category, from its first message
 // on, until the context ends.
 type listener func(ctx context.Context, hand func(data json.RawMessage) error) error
 
@@ -197,7 +197,7 @@ const (
 
 const wakeChild = "wake"
 
-// A wakeTask is what the process of a consumer is told.
+// A wakeTask is the task of a consumer's process.
 type wakeTask struct {
 	Kind, URL string
 	Messages  int64
@@ -249,8 +249,8 @@ func openNotifying(ctx context.Context, url string, notify bool) (*messagestore.
 	}, nil
 }
 
-// messageDBListener does what Eventide's consumer does: it reads on for as long as there
-// is something, and then looks each 100 ms.
+// messageDBListener works as Eventide's consumer: it reads on for as long as there is
+// something, and then looks each 100 ms.
 func messageDBListener(s *messageDBStore) listener {
 	return func(ctx context.Context, hand func(json.RawMessage) error) error {
 		r := &messageDBReader{pool: s.pool}
@@ -282,7 +282,7 @@ func messageDBListener(s *messageDBStore) listener {
 	}
 }
 
-// openWake opens what the writer writes to, and returns where that is.
+// openWake opens the store that the writer writes to, and returns where it is.
 type openWake func(ctx context.Context, cell *measure.Cell, kind string) (url string, write func(context.Context, sent) error, err error)
 
 func openWakeDibs(ctx context.Context, cell *measure.Cell, kind string) (string, func(context.Context, sent) error, error) {

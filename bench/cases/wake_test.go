@@ -14,7 +14,7 @@ import (
 	"github.com/dibs-go/dibs/bench/measure"
 )
 
-// A wire is a store of a wake-up test: what is sent arrives after a delay.
+// A wire is a store of a wake-up test: a message arrives after a delay.
 func wire(delay time.Duration) (write func(context.Context, sent) error, l listener) {
 	const most = 1000
 	arrives := make(chan json.RawMessage, most)

@@ -101,7 +101,7 @@ func writers(on disk, inCategories, callers int, openers ...opener) []measure.Co
 	return contenders
 }
 
-// write has callers write to a database, and checks that what they wrote is there.
+// write has callers write to a database, and checks that their messages are there.
 func write(ctx context.Context, cell *measure.Cell, o opener, url string, inCategories, callers int) error {
 	s, err := o.open(ctx, url)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// A Case is one kind of work, and what several contenders make of it.
+// A Case is one kind of work, with the figures of several contenders.
 type Case struct {
 	// Name is the case's name in parts, kind/variant/size: write/1-category/64-callers.
 	// --only selects by it.
@@ -19,7 +19,7 @@ type Case struct {
 	// Contenders are measured in turn.
 	Contenders []Contender
 
-	// Goals are compared with what was measured.
+	// Goals are compared with the measured figures.
 	Goals []Goal
 
 	// Series and X put the case's contenders into a chart, nil for none: a point at X for
@@ -31,7 +31,8 @@ type Case struct {
 	LongOnly bool
 
 	// Setup, if any, is called once, before the first cell, with a cell that lives as long
-	// as the case: what it hands to [Cell.Cleanup] is called after the last round.
+	// as the case: a function that it gives to [Cell.Cleanup] is called after the last
+	// round.
 	Setup func(ctx context.Context, cell *Cell) error
 }
 
@@ -47,14 +48,14 @@ type Series struct {
 
 // A Contender is one way of doing the work of a case.
 type Contender struct {
-	// Name is what the table calls it: "Dibs", "message-db", "COPY".
+	// Name is the contender's name in the table: "Dibs", "message-db", "COPY".
 	Name string
 
 	// Run does and measures one cell.
 	Run func(ctx context.Context, cell *Cell) error
 }
 
-// A Metric is what a cell was measured for.
+// A Metric is the quantity that a cell was measured for.
 type Metric string
 
 // The metrics that each cell has, as far as they mean something there; the last two
@@ -94,7 +95,7 @@ func (g Goal) Met(value float64) bool {
 // Bound returns the goal's bound, whichever it has.
 func (g Goal) Bound() float64 { return max(g.AtLeast, g.AtMost) }
 
-// validate finds what would only be noticed at the end of a long run.
+// validate finds mistakes that would only be noticed at the end of a long run.
 func (c Case) validate() error {
 	names := map[string]bool{}
 	for _, contender := range c.Contenders {

@@ -50,12 +50,12 @@ type Cell struct {
 	tally Tally
 }
 
-// A Tally is what one cell, or one child process of it, has measured.
+// A Tally has the measurements of one cell, or of one child process of it.
 type Tally struct {
 	Units     int64              // operations in the time that counts
 	All       int64              // operations altogether, those of the warm-up too
 	Elapsed   time.Duration      // the time that counts
-	Latency   Histogram          // of what was done in that time
+	Latency   Histogram          // of the work done in that time
 	ClientCPU time.Duration      // used in that time
 	ServerCPU time.Duration      //
 	WAL       int64              // bytes
@@ -100,8 +100,8 @@ func (c *Cell) Database(ctx context.Context, p *server.Postgres, template string
 	return p.URL(name), c.MeasurePostgres(ctx, p)
 }
 
-// MeasurePostgres has the processor time of a server and what it writes to its log
-// measured. [Cell.Database] calls it.
+// MeasurePostgres has the processor time of a server and the size of its log measured.
+// [Cell.Database] calls it.
 func (c *Cell) MeasurePostgres(ctx context.Context, p *server.Postgres) error {
 	conn, err := pgx.Connect(ctx, p.URL("postgres"))
 	if err != nil {
@@ -186,7 +186,7 @@ func (c *Cell) Once(ctx context.Context, work func(ctx context.Context) (units i
 	})
 }
 
-// window measures what happens during work.
+// window measures the time and the resources of work.
 func (c *Cell) window(ctx context.Context, warmUp, work func() error) error {
 	if c.measured {
 		return errors.New("a cell measures once")
@@ -224,7 +224,7 @@ func (c *Cell) window(ctx context.Context, warmUp, work func() error) error {
 	return errors.Join(err, spentErr)
 }
 
-// profileTo begins to profile this process, and returns what ends it.
+// profileTo begins to profile this process, and returns the function that ends it.
 func profileTo(path string) (stop func(), err error) {
 	file, err := os.Create(path)
 	if err != nil {
@@ -235,7 +235,7 @@ func profileTo(path string) (stop func(), err error) {
 	}
 	return func() {
 		pprof.StopCPUProfile()
-		_ = file.Close() // go tool pprof says what is wrong with it
+		_ = file.Close() // go tool pprof reports the error
 	}, nil
 }
 
@@ -293,11 +293,11 @@ func (c *Cell) Set(metric Metric, value float64) {
 	c.tally.Extra[metric] = value
 }
 
-// Tally returns what was measured so far, for a figure that is made of others.
+// Tally returns the measurements so far, for a figure that is made of others.
 func (c *Cell) Tally() Tally { return c.tally }
 
-// Check fails the run unless what was counted in the store is what was done: each
-// cell has to show that it did its work.
+// Check fails the run unless the count in the store is the count of the work: each cell
+// has to show that it did its work.
 func (c *Cell) Check(what string, got, want int64) error {
 	c.checks++
 	if got != want || want == 0 {

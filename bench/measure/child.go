@@ -17,17 +17,17 @@ import (
 )
 
 // childVariable is set in the environment of the processes that [Cell.Processes]
-// starts: what they are to do, as JSON.
+// starts: their task, as JSON.
 const childVariable = "DIBS_BENCH_CHILD"
 
-// A ChildFunc is what a process of a cell does. It calls [Cell.Callers] or [Cell.Once] of
-// its own cell, as a Run does; the servers are the parent's, so what it needs of them
-// is in args.
+// A ChildFunc is the work of a process of a cell. It calls [Cell.Callers] or [Cell.Once]
+// of its own cell, as a Run does; the servers are the parent's, so their addresses are in
+// args.
 type ChildFunc func(ctx context.Context, cell *Cell, args json.RawMessage) error
 
 var children = map[string]ChildFunc{}
 
-// RegisterChild gives what a process does a name. It is called from init functions.
+// RegisterChild gives the work of a process a name. It is called from init functions.
 func RegisterChild(name string, f ChildFunc) { children[name] = f }
 
 type childTask struct {
@@ -90,10 +90,10 @@ func runChild(encoded string) error {
 	return json.NewEncoder(os.Stdout).Encode(cell.tally)
 }
 
-// Processes starts as many processes as there are args, has each do what was registered
+// Processes starts as many processes as there are args, has each do the work registered
 // under name, all at once, and measures. While they work, meanwhile is called, if it is
 // not nil, with a context that ends when they have. It returns each one's tally, and
-// adds them up in the cell's own, but for what they Set.
+// adds them up in the cell's own, but for the figures that they Set.
 func (c *Cell) Processes(ctx context.Context, name string, args []any, meanwhile func(ctx context.Context) error) ([]Tally, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -195,7 +195,7 @@ func (p *childProcess) stop(cancel context.CancelFunc) {
 	_ = p.in.Close() // it may have ended
 	ended := time.AfterFunc(5*time.Second, cancel)
 	defer ended.Stop()
-	_ = p.cmd.Wait() // what it had to say it has said
+	_ = p.cmd.Wait() // it has printed its results
 }
 
 // each calls f for all at once.

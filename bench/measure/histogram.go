@@ -38,7 +38,7 @@ func lowest(bucket int) float64 {
 	return float64(uint64(bucket-shift*subBuckets) << shift)
 }
 
-// Merge adds what another histogram has counted.
+// Merge adds the counts of another histogram.
 func (h *Histogram) Merge(other Histogram) {
 	if h.Counts == nil {
 		h.Counts = make([]uint32, histogramSize)

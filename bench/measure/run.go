@@ -26,14 +26,14 @@ type Options struct {
 	Log          zerolog.Logger
 }
 
-// A Result is what was measured in a case.
+// A Result has the measurements of a case.
 type Result struct {
 	Case       Case                            `json:"-"`
 	Contenders []string                        `json:"contenders"`
 	Rounds     map[string][]map[Metric]float64 `json:"rounds"` // by contender
 }
 
-// Run runs cases one after the other and calls each with what was measured in one, or
+// Run runs cases one after the other and calls each with the measurements of one, or
 // with the error that it ended with. When the context ends, so does Run.
 func Run(ctx context.Context, cases []Case, o Options, each func(Case, Result, error)) {
 	began, cells, done := time.Now(), 0, 0

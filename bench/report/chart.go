@@ -98,8 +98,8 @@ func (d *drawing) finish(title string, height float64) string {
 		fmt.Sprintf(`<rect width="%d" height="%.0f" rx="8" class="page"/>`+"\n", chartWidth, height) + d.String() + "</svg>\n"
 }
 
-// A better is how many times better than another a contender is, and has to be: more of
-// what is good, or less of what is bad.
+// A better is how many times better than another a contender is, and has to be: a
+// higher rate, or a lower cost.
 type better struct {
 	label            string
 	ratio, low, high float64
@@ -114,7 +114,7 @@ func betterOf(g Goal) better {
 	return better{fmt.Sprintf("%s: %s / %s", g.Metric, g.Of, g.To), g.Median, g.Min, g.Max, g.AtLeast, g.Met}
 }
 
-// ratioBars has a bar for each goal, from 1x to what was measured, on a logarithmic
+// ratioBars has a bar for each goal, from 1x to the measured ratio, on a logarithmic
 // scale; the whisker is from the least to the most, and the tick is the goal.
 func ratioBars(r Results) string {
 	const (

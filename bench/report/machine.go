@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Machine says what the run was on; dir is where the servers keep their data.
+// Machine describes the machine of the run; dir is where the servers keep their data.
 func Machine(dir string) ([]Fact, error) {
 	sync, err := syncTime(dir)
 	if err != nil {
@@ -29,7 +29,7 @@ func Machine(dir string) ([]Fact, error) {
 	return facts, nil
 }
 
-// read returns what a file of the kernel's says, or nothing where there is none.
+// read returns the content of a file of the kernel's, or nothing where there is none.
 func read(path string) string {
 	content, _ := os.ReadFile(path)
 	return string(content)

@@ -17,7 +17,7 @@ type Results struct {
 	Failed []Failed `json:"failed,omitempty"`
 }
 
-// Run says how, where and on what the figures came about.
+// Run tells the time, the machine and the settings of the figures.
 type Run struct {
 	Date      time.Time         `json:"date"`
 	Took      string            `json:"took"`
@@ -43,7 +43,7 @@ type Failed struct {
 	Error string `json:"error"`
 }
 
-// A Case is what was measured in one.
+// A Case has the measurements of one.
 type Case struct {
 	Name       string          `json:"name"`
 	Shows      string          `json:"shows"`
@@ -66,7 +66,7 @@ type Figure struct {
 	Max    float64 `json:"max"`
 }
 
-// A Goal is one, what was measured, and whether that meets it.
+// A Goal is one, its measured figure, and whether that meets it.
 type Goal struct {
 	Metric  measure.Metric `json:"metric"`
 	Of      string         `json:"of"`
@@ -158,7 +158,7 @@ func Write(dir string, r Results) error {
 	return nil
 }
 
-// Read reads what [Write] has written into a folder.
+// Read reads the results that [Write] has written into a folder.
 func Read(dir string) (r Results, err error) {
 	encoded, err := os.ReadFile(filepath.Join(dir, resultsFile))
 	if err != nil {

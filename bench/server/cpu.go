@@ -14,8 +14,8 @@ import (
 // architecture that Go knows.
 const clockTick = 10 * time.Millisecond
 
-// CPU returns the time that a process and all below it have used, with those that
-// have ended and been waited for. What runs is counted in nanoseconds.
+// CPU returns the time that a process and all below it have used, with those that have
+// ended and been waited for. Running processes are counted in nanoseconds.
 func CPU(pid int) (time.Duration, error) {
 	stat, err := readStat(pid)
 	if err != nil {
@@ -44,7 +44,7 @@ func CPU(pid int) (time.Duration, error) {
 
 type stat struct {
 	parent int
-	ended  time.Duration // what children used that have ended
+	ended  time.Duration // the time of children that have ended
 }
 
 func readStat(pid int) (s stat, err error) {
@@ -112,7 +112,7 @@ func Resident(pid int) (now, peak int64, err error) {
 	return now, peak, nil
 }
 
-// ResetPeak makes a process' peak of resident memory what it is now.
+// ResetPeak sets a process' peak of resident memory to its present size.
 func ResetPeak(pid int) error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0)
 }

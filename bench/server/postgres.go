@@ -129,7 +129,7 @@ func (p *Postgres) Create(ctx context.Context, template string) (string, error) 
 	return name, p.Exec(ctx, "create database "+name+" template "+template)
 }
 
-// Drop drops a database, whoever is connected to it still.
+// Drop drops a database, also if clients are connected to it still.
 func (p *Postgres) Drop(ctx context.Context, database string) error {
 	return p.Exec(ctx, "drop database "+database+" with (force)")
 }
@@ -145,7 +145,7 @@ func (p *Postgres) Exec(ctx context.Context, statement string) error {
 	return err
 }
 
-// Version is what the server calls itself.
+// Version is the server's name and version.
 func (p *Postgres) Version(ctx context.Context) (version string, err error) {
 	conn, err := pgx.Connect(ctx, p.admin)
 	if err != nil {
@@ -156,6 +156,6 @@ func (p *Postgres) Version(ctx context.Context) (version string, err error) {
 	return version, err
 }
 
-// Stop stops the server and removes what it stored. Its databases are no longer
-// needed, so it does not take leave of them.
+// Stop stops the server and removes its data. Its databases are no longer needed, so it
+// does not take leave of them.
 func (p *Postgres) Stop() error { return p.process.end(syscall.SIGQUIT) }

@@ -65,7 +65,7 @@ func StartRedis(ctx context.Context, config *RedisConfig) (*Redis, error) {
 	return r, nil
 }
 
-// RedisVersion is what redis-server calls itself, or "" where there is none.
+// RedisVersion is the version that redis-server reports, or "" where there is none.
 func RedisVersion(ctx context.Context) string {
 	said, err := exec.CommandContext(ctx, "redis-server", "--version").Output()
 	if err != nil {
@@ -85,5 +85,5 @@ func (r *Redis) PID() int { return r.process.PID() }
 // Socket is the path of its Unix socket.
 func (r *Redis) Socket() string { return filepath.Join(r.process.dir, "redis.sock") }
 
-// Stop stops the server and removes what it stored.
+// Stop stops the server and removes its data.
 func (r *Redis) Stop() error { return r.process.end(syscall.SIGKILL) }
