@@ -18,19 +18,19 @@ import (
 )
 
 type migrateAdoptCommand struct {
-	DryRun          bool          `help:"Say what would be done and how long that takes, and do nothing."`
-	Undo            bool          `help:"Give the messages back to message-db, with those that were written since."`
-	Workers         int           `default:"2" placeholder:"N" help:"How many connections copy and compare. Defaults to ${default}."`
-	LockTimeout     time.Duration `default:"2s" placeholder:"TIME" help:"How long a try to lock message-db's table holds off its writers. Defaults to ${default}."`
-	LockTries       int           `default:"10" placeholder:"N" help:"How often that is tried. Defaults to ${default}."`
-	LeaveDependents bool          `help:"Go on although views, triggers or functions of others will stay with the old table, or roles will lose their rights."`
+	DryRun          bool          `help:"Print the plan and its duration, and do nothing."`
+	Undo            bool          `help:"Give the messages back to message-db, with those written since."`
+	Workers         int           `default:"2" placeholder:"N" help:"Connections that copy and compare. Defaults to ${default}."`
+	LockTimeout     time.Duration `default:"2s" placeholder:"TIME" help:"Longest time that one try to lock message-db's table holds off its writers. Defaults to ${default}."`
+	LockTries       int           `default:"10" placeholder:"N" help:"Tries to get the lock. Defaults to ${default}."`
+	LeaveDependents bool          `help:"Adopt although views, triggers or functions of others will stay with the old table, or roles will lose their rights."`
 }
 
 // Help is printed below the command's usage.
 func (migrateAdoptCommand) Help() string {
-	return `Takes message-db 1.x over, with all messages as they are, their ids, positions and times. Message-db goes on taking writes until the switch at the end, which is short; then its clients use the same store as ours, unchanged. The copy is compared before that. The old schema stays, as message_store_before_dibs, and as long as it does --undo is the way back.
+	return `Copies the messages of message-db 1.x as they are, with their ids, positions and times. Message-db takes writes until the switch at the end, which is short; then its clients use this store, unchanged. The copy is compared before that. The old schema stays, as message_store_before_dibs, and as long as it does --undo is the way back.
 
-It may be interrupted, or killed, at any point: run it again, and it goes on.
+It may be interrupted, or killed, at any point: run it again, and it continues.
 
 Example:
 

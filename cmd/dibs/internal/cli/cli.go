@@ -28,9 +28,9 @@ const (
 	exitInterrupted = 130 // 128 and SIGINT, as shells have it
 )
 
-const description = `Dibs writes, reads and explains the messages of a store. First write wins, and anyone can see who won.
+const description = `Dibs writes, reads and explains the messages of a store. First write wins, and any reader can see the winner.
 
-The store is --store, or else $DIBS_STORE, or else $DATABASE_URL, or else what PGHOST, PGDATABASE and PGUSER say, as for psql. It is postgres://user@host/database, sqlite:FILE or memory: (which is empty each time).
+The store is --store, or else $DIBS_STORE, or else $DATABASE_URL, or else the database of PGHOST, PGDATABASE and PGUSER, as for psql. It is postgres://user@host/database, sqlite:FILE or memory: (which is empty each time).
 
 With --json, output is one JSON object a line, and so is an error.
 
@@ -44,7 +44,7 @@ Exit codes:
 
 // globals are the flags of every command.
 type globals struct {
-	Store  string `placeholder:"URL" help:"Where the messages are. Defaults to the environment's."`
+	Store  string `placeholder:"URL" help:"URL of the store. Defaults to the environment's."`
 	Schema string `placeholder:"NAME" help:"The schema in a PostgreSQL database. Defaults to dibs."`
 	JSON   bool   `name:"json" help:"Print JSON, one object a line."`
 }
@@ -57,15 +57,15 @@ type grammar struct {
 	Stream    streamCommand    `cmd:"" help:"Print the messages of one stream."`
 	Category  categoryCommand  `cmd:"" help:"Print the messages of every stream of a category."`
 	Tail      tailCommand      `cmd:"" help:"Print the messages of a category as they come."`
-	Explain   explainCommand   `cmd:"" help:"Tell a stream's story: who was first, who came second, what followed."`
+	Explain   explainCommand   `cmd:"" help:"Show the winner of a reservation, its duplicates, and the messages that followed."`
 	Report    reportCommand    `cmd:"" help:"Count messages by stream, type or category."`
-	Consumers consumersCommand `cmd:"" help:"Tell where consumers are and how far behind, or have one go on from elsewhere."`
-	Parked    parkedCommand    `cmd:"" help:"Tell what consumers gave up on and why, and have it redriven."`
+	Consumers consumersCommand `cmd:"" help:"Show consumer positions and lag; reset a position."`
+	Parked    parkedCommand    `cmd:"" help:"List parked messages; redrive them."`
 	Trim      trimCommand      `cmd:"" help:"Remove the first messages of a stream, or of each stream of a category."`
-	Delete    deleteCommand    `cmd:"" help:"Delete a stream behind a tombstone, and its name if that has to go."`
-	Epoch     epochCommand     `cmd:"" help:"Tell which epoch the store is of, or that it went back."`
-	Doctor    doctorCommand    `cmd:"" help:"Examine the server, the schema, roles, locks and sizes, and say what to do."`
-	Verify    verifyCommand    `cmd:"" help:"Check that what is in the store is as it should be, while it is used."`
+	Delete    deleteCommand    `cmd:"" help:"Delete a stream and leave a tombstone; erase its name on request."`
+	Epoch     epochCommand     `cmd:"" help:"Show the epoch; raise it after a rollback of the store."`
+	Doctor    doctorCommand    `cmd:"" help:"Examine server, schema, roles, locks and sizes, with a remedy for each finding."`
+	Verify    verifyCommand    `cmd:"" help:"Check the invariants of a store in use."`
 	Version   versionCommand   `cmd:"" help:"Print the version of dibs."`
 }
 

@@ -14,8 +14,8 @@ import (
 )
 
 type consumersCommand struct {
-	List  consumersListCommand  `cmd:"" default:"withargs" help:"Print where consumers are, and how far behind."`
-	Reset consumersResetCommand `cmd:"" help:"Have a consumer go on from another position."`
+	List  consumersListCommand  `cmd:"" default:"withargs" help:"Print the position and the lag of each consumer."`
+	Reset consumersResetCommand `cmd:"" help:"Move a consumer to another position."`
 }
 
 type consumersListCommand struct {
@@ -24,7 +24,7 @@ type consumersListCommand struct {
 
 // Help is printed below the command's usage.
 func (consumersListCommand) Help() string {
-	return `A line for each member of each consumer: the position it goes on from, how many messages of the category are left for it (of more than 100000 it says so), for how long the oldest of them has waited, when the position was recorded, and how many messages are parked. A consumer that reads only some types may have less to do. Positions of Eventide's consumers are printed too, as foreign.
+	return `A line for each member of each consumer: its position, its lag in messages of the category (above 100000 it says so), the age of the oldest of these, the time of the checkpoint, and the number of parked messages. A consumer that reads only some types may have less to do. Positions of Eventide's consumers are printed too, as foreign.
 
 Examples:
 
@@ -233,17 +233,17 @@ func errorText(err error) string {
 type consumersResetCommand struct {
 	Category string `arg:"" help:"The category that the consumer reads."`
 	Name     string `arg:"" help:"The consumer's name."`
-	Position *int64 `placeholder:"P" help:"Go on from this global position: what is before it counts as handled."`
-	Time     string `placeholder:"TIME" help:"Go on from the first message that was written then or later, like 2026-11-21T10:00:00Z."`
+	Position *int64 `placeholder:"P" help:"Read from this global position: every message before it counts as handled."`
+	Time     string `placeholder:"TIME" help:"Read from the first message written then or later, like 2026-11-21T10:00:00Z."`
 	Start    bool   `help:"Handle everything again."`
-	End      bool   `help:"Handle only what comes from now on."`
-	DryRun   bool   `help:"Print what would happen, and do nothing."`
+	End      bool   `help:"Handle only messages written from now on."`
+	DryRun   bool   `help:"Print the effect, and do nothing."`
 	Yes      bool   `help:"Do it."`
 }
 
 // Help is printed below the command's usage.
 func (consumersResetCommand) Help() string {
-	return `All members of the consumer's group go on from one position. Members that run are fenced: each stops with an error when it next records its position, at most 10 s later if it has nothing to do, and goes on from the new position when it is started again. Nothing that it records in between counts, but until it stops it handles what comes. To have no message handled from the old position once the reset is done, stop the consumer first.
+	return `All members of the consumer's group move to the same position. Running members are superseded: each stops with an error at its next checkpoint, at most 10 s later if it is idle, and reads from the new position when it is started again. A checkpoint that it writes in between does not count, but until it stops it handles messages. Stop the consumer first, and no message is handled from the old position after the reset.
 
 Examples:
 

@@ -18,14 +18,14 @@ type deleteCommand struct {
 	Stream    string `arg:"" help:"Name of the stream."`
 	EraseName bool   `help:"Remove the name too, and leave a hash of it."`
 	Expect    string `placeholder:"VERSION" help:"Delete it only at this version, the position of its last message."`
-	Reason    string `placeholder:"TEXT" help:"Why: it is recorded, and stays."`
-	DryRun    bool   `help:"Delete nothing, and tell what would be."`
+	Reason    string `placeholder:"TEXT" help:"The reason, which is recorded and stays."`
+	DryRun    bool   `help:"Delete nothing, and print the effect."`
 	Yes       bool   `help:"Do not ask."`
 }
 
 // Help is printed below the command's usage.
 func (deleteCommand) Help() string {
-	return `All messages of the stream are removed. A tombstone takes their place, and keeps the stream's version: nobody writes to it first again, and a key that was reserved in it stays taken. Consumers pass the tombstone.
+	return `All messages of the stream are removed. A tombstone takes their place, and keeps the stream's version: no later write is the first again, and a key that was reserved in it stays taken. Consumers pass the tombstone.
 
 Other streams that belong to it are deleted by themselves: snapshots (account:snapshot-123), commands and reservations (account:command-123, account:command-123+AAA), dead letters (account:command+deadLetter-accounts+ID), which hold copies.
 

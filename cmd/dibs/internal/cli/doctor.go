@@ -20,14 +20,14 @@ import (
 )
 
 type doctorCommand struct {
-	LongLock        time.Duration `default:"5s" placeholder:"TIME" help:"Tell of category locks held or waited for this long. Defaults to ${default}."`
-	LongTransaction time.Duration `default:"1m" placeholder:"TIME" help:"Tell of transactions open this long. Defaults to ${default}."`
-	Quiet           bool          `short:"q" help:"Leave out what is ok."`
+	LongLock        time.Duration `default:"5s" placeholder:"TIME" help:"Report category locks held or waited for this long. Defaults to ${default}."`
+	LongTransaction time.Duration `default:"1m" placeholder:"TIME" help:"Report transactions open this long. Defaults to ${default}."`
+	Quiet           bool          `short:"q" help:"Leave out findings that are ok."`
 }
 
 // Help is printed below the command's usage.
 func (doctorCommand) Help() string {
-	return `Looks at the server and the schema around the messages, changes nothing, and prints what it finds: ok, warn, fail, or hidden for what this user may not see, and what to do. Settings, migrations and drift, roles and rights, locks that are held long and who waits, sessions, slots, sizes. Anybody who can connect may run it; a member of pg_monitor sees everybody's sessions, and who migrates sees the schema. Ends with 1 if something fails.
+	return `Examines the server and the schema, changes nothing, and prints findings with their remedies: ok, warn, fail, or hidden where this user lacks the right to look. It covers settings, migrations and drift, roles and rights, locks held long and the sessions that wait, slots, and sizes. Any user may run it; a member of pg_monitor sees all sessions, and the user that migrates sees the schema. Ends with 1 if a finding fails.
 
 Example:
 

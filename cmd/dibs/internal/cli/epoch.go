@@ -11,15 +11,15 @@ import (
 )
 
 type epochCommand struct {
-	Show  epochShowCommand  `cmd:"" default:"1" help:"Print the epoch: it is another after a failover or a restore."`
-	Raise epochRaiseCommand `cmd:"" help:"Tell consumers that run that the store went back."`
+	Show  epochShowCommand  `cmd:"" default:"1" help:"Print the epoch, which a failover and a restore change."`
+	Raise epochRaiseCommand `cmd:"" help:"Tell running consumers of a rollback of the store."`
 }
 
 type epochShowCommand struct{}
 
 // Help is printed below the command's usage.
 func (epochShowCommand) Help() string {
-	return `The epoch is the server's identifier, its timeline, which a failover and a restore to a moment change, and how often the epoch was raised, with an id that it was given then. What of that the owner of the schema may not ask the server is empty.
+	return `The epoch is the server's identifier, its timeline, which a failover and a restore to a moment change, and the number of times that the epoch was raised, with an id of the last. A part that the owner of the schema has no right to read is empty.
 
 Examples:
 
@@ -45,7 +45,7 @@ type epochRaiseCommand struct{}
 
 // Help is printed below the command's usage.
 func (epochRaiseCommand) Help() string {
-	return `Say so after the files of a database were put back as they had been, under services that consume and run, and before these reach the server. Of a failover, and of a restore to a moment, they learn by themselves. Each consumer that runs begins again at its recorded position, at most 10 s later, and hands over once more what was handled since: what its handlers wrote may be lost. Where nothing is lost it does no harm.
+	return `Run it after older files of a database were restored under running consumers, and before these reach the server. Consumers notice a failover, and a restore to a moment, by themselves. Each running consumer begins again at its checkpoint, at most 10 s later, and redelivers the messages since: the writes of their handlers may be lost. Where nothing is lost it does no harm.
 
 Example:
 

@@ -16,13 +16,13 @@ import (
 
 type explainCommand struct {
 	Target   string   `arg:"" name:"stream" help:"Name of a stream, or with --category an idempotence key."`
-	Category string   `placeholder:"CATEGORY" help:"Look for the streams of this category that are reserved with the key, in all of it."`
-	In       []string `sep:"none" placeholder:"CATEGORY" help:"Look for what followed in this category too, in all of it. May be repeated."`
+	Category string   `placeholder:"CATEGORY" help:"Search all of this category for streams reserved with the key."`
+	In       []string `sep:"none" placeholder:"CATEGORY" help:"Search all of this category too for messages that followed. May be repeated."`
 }
 
 // Help is printed below the command's usage.
 func (explainCommand) Help() string {
-	return `It tells who made the first write, which messages came second to it with the same content, or with the key and other content, which of them consumers parked, and what followed in the entity's own stream: what names the first write, or what follows it, as its cause.
+	return `It shows the writer of the first message, the duplicates with the same content, those that reuse the key with other content, the ones that consumers parked, and the messages that followed in the entity's own stream: those with the first message, or one that follows it, as their cause.
 
 Examples:
 

@@ -14,9 +14,9 @@ import (
 
 type migrateCommand struct {
 	Up     migrateUpCommand     `cmd:"" help:"Bring the schema up to date. Safe to run again, and by several at once."`
-	Status migrateStatusCommand `cmd:"" help:"Print what was applied, and what up would apply."`
+	Status migrateStatusCommand `cmd:"" help:"Print applied and pending migrations."`
 	Print  migratePrintCommand  `cmd:"" help:"Print the SQL, for another tool or another person to run."`
-	Adopt  migrateAdoptCommand  `cmd:"" help:"Take the messages of message-db over, or give them back."`
+	Adopt  migrateAdoptCommand  `cmd:"" help:"Move the messages of message-db to this store, or give them back."`
 }
 
 type migrateUpCommand struct{}
@@ -96,7 +96,7 @@ type migrateStatusCommand struct{}
 
 // Help is printed below the command's usage.
 func (migrateStatusCommand) Help() string {
-	return "Changes nothing. A file is applied, pending, left out (and why), changed since it was applied, or unknown, if a newer release applied it.\n\nExample:\n\n    dibs migrate status"
+	return "Changes nothing. A file is applied, pending, left out for a reason, changed since it was applied, or unknown, if a newer release applied it.\n\nExample:\n\n    dibs migrate status"
 }
 
 type migratePrintCommand struct {

@@ -16,9 +16,9 @@ import (
 )
 
 type parkedCommand struct {
-	List    parkedListCommand    `cmd:"" help:"Print what consumers gave up on, and why."`
-	Show    parkedShowCommand    `cmd:"" help:"Print all that is known of one parked message."`
-	Redrive parkedRedriveCommand `cmd:"" help:"Ask the consumer to handle parked messages again."`
+	List    parkedListCommand    `cmd:"" help:"Print parked messages and their errors."`
+	Show    parkedShowCommand    `cmd:"" help:"Print one parked message in full."`
+	Redrive parkedRedriveCommand `cmd:"" help:"Ask the consumer to deliver parked messages again."`
 }
 
 type parkedListCommand struct {
@@ -28,7 +28,7 @@ type parkedListCommand struct {
 
 // Help is printed below the command's usage.
 func (parkedListCommand) Help() string {
-	return `A line for each message: when it was parked, by which consumer, how often it was tried, its place, type and id, what is being done about it, and the last error. It never prints data; an error is what the handler made of it.
+	return `A line for each message: the time it was parked, its consumer, the number of tries, its place, type and id, its state, and the last error. It never prints data, but a handler's error may quote some.
 
 Example:
 
@@ -166,7 +166,7 @@ type parkedShowCommand struct {
 
 // Help is printed below the command's usage.
 func (parkedShowCommand) Help() string {
-	return `Data is what users have entrusted to the service, so it is printed only with --data.
+	return `Data belongs to the service's users, so it is printed only with --data.
 
 Example:
 
@@ -241,12 +241,12 @@ type parkedRedriveCommand struct {
 	Category string   `arg:"" help:"The category that the consumer reads."`
 	Name     string   `arg:"" help:"The consumer's name."`
 	ID       []string `placeholder:"ID" sep:"none" help:"The id of a message to redrive. May be repeated. Defaults to all that are parked."`
-	DryRun   bool     `help:"Print what would be asked for, and do nothing."`
+	DryRun   bool     `help:"Print the request, and do nothing."`
 }
 
 // Help is printed below the command's usage.
 func (parkedRedriveCommand) Help() string {
-	return `The handler is in the service, so this writes a request beside the dead letters. The consumer that runs finds it within 5 seconds, or when it is started next, and hands each message to its handler once more, as it was and never together with another of its cardinal id. What fails again stays parked, with the new error. Asked for twice, a message is redriven once. The message is not written to its category again: others read that too.
+	return `The handler is in the service, so this writes a request beside the dead letters. The running consumer finds it within 5 seconds, or a stopped one at its next start, and delivers each message once more, as it was and never together with another of its cardinal id. A message that fails again stays parked, with the new error. Requested twice, a message is redriven once. It is not written to its category again, which other consumers read too.
 
 Later messages of its stream were handled before it: see "parked" in the documentation.
 

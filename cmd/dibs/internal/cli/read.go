@@ -15,7 +15,7 @@ type streamCommand struct {
 	Stream    string `arg:"" help:"Name of the stream, like account-123."`
 	From      *int64 `placeholder:"N" help:"Position of the first to print. Defaults to 0, or the last with --backwards."`
 	Backwards bool   `help:"From the last to the first."`
-	Limit     *int   `placeholder:"N" help:"Print at most so many. Defaults to all."`
+	Limit     *int   `placeholder:"N" help:"Print at most N messages. Defaults to all."`
 }
 
 // Help is printed below the command's usage.
@@ -55,9 +55,9 @@ func version(given *int64, otherwise messagestore.Version) messagestore.Version 
 type categoryFlags struct {
 	Type        []string `sep:"none" placeholder:"TYPE" help:"Print only messages of this type. May be repeated."`
 	Correlation string   `placeholder:"CATEGORY" help:"Print only messages whose correlation stream is in this category."`
-	Member      *int     `placeholder:"N" help:"Print only what this member of a consumer group reads, from 0. Needs --size."`
+	Member      *int     `placeholder:"N" help:"Print only the messages of this member of a consumer group, from 0. Needs --size."`
 	Size        *int     `placeholder:"N" help:"The consumer group's number of members. Needs --member."`
-	Limit       *int     `placeholder:"N" help:"Print at most so many. Defaults to all."`
+	Limit       *int     `placeholder:"N" help:"Print at most N messages. Defaults to all."`
 }
 
 func (c *categoryFlags) filter() (messagestore.Filter, error) {
@@ -191,14 +191,14 @@ func (l *limit) reached() bool {
 
 type tailCommand struct {
 	Category string `arg:"" help:"Name of the category, like account or account:command."`
-	From     *int64 `placeholder:"N" help:"Global position of the first to print. Defaults to what comes from now on."`
+	From     *int64 `placeholder:"N" help:"Global position of the first to print. Defaults to new messages only."`
 	categoryFlags
-	Interval time.Duration `default:"500ms" placeholder:"DURATION" help:"How often to look, from 10ms to 1h. Defaults to 500ms."`
+	Interval time.Duration `default:"500ms" placeholder:"DURATION" help:"Interval between two looks, from 10ms to 1h. Defaults to 500ms."`
 }
 
 // Help is printed below the command's usage.
 func (tailCommand) Help() string {
-	return "Ctrl-C ends it, and it says from where to go on.\n\nExample:\n\n    dibs tail account:command"
+	return "Ctrl-C ends it, and it prints the position to continue from.\n\nExample:\n\n    dibs tail account:command"
 }
 
 // Run prints messages until ctx ends.

@@ -13,17 +13,17 @@ import (
 )
 
 type reportCommand struct {
-	What     string   `arg:"" optional:"" help:"What to count by: streams, types or categories."`
+	What     string   `arg:"" optional:"" help:"Count by streams, types or categories."`
 	By       []string `placeholder:"KEY" help:"Or by several of stream, type and category, joined by commas: a row for each combination, named and sorted in that order."`
 	Category string   `placeholder:"CATEGORY" help:"Count the messages of this category only, which reads no others."`
 	Like     string   `placeholder:"TEXT" help:"Print only rows whose first name holds this text."`
 	Sort     string   `default:"name" placeholder:"ORDER" help:"name, or messages, bytes or last, the most first. Defaults to name."`
-	Limit    int      `default:"1000" placeholder:"N" help:"Print at most so many rows, or all with 0. Defaults to 1000."`
+	Limit    int      `default:"1000" placeholder:"N" help:"Print at most N rows, or all with 0. Defaults to 1000."`
 }
 
 // Help is printed below the command's usage.
 func (reportCommand) Help() string {
-	return `It counts inside the database and holds up no writer, but without --category it reads every message of the store. Percentages are of what was counted: the store, or the category. Bytes are those of data and metadata as they are stored, without indexes.
+	return `It counts inside the database and holds up no writer, but without --category it reads every message of the store. Percentages are of all messages counted: the store's, or the category's. Bytes are those of data and metadata as they are stored, without indexes.
 
 Examples:
 

@@ -19,16 +19,16 @@ type trimCommand struct {
 	Category string        `placeholder:"CATEGORY" help:"Trim every stream of this category."`
 	Keep     *int64        `placeholder:"N" help:"Keep the last N messages, at least 1."`
 	Before   string        `placeholder:"TIME" help:"Remove messages from before this time only, like 2026-11-21T10:00:00Z."`
-	MinAge   time.Duration `default:"15m" placeholder:"AGE" help:"Keep what is younger. Defaults to 15m."`
-	Reason   string        `placeholder:"TEXT" help:"Why: it is recorded."`
-	DryRun   bool          `help:"Remove nothing, and tell what would be."`
+	MinAge   time.Duration `default:"15m" placeholder:"AGE" help:"Keep younger messages. Defaults to 15m."`
+	Reason   string        `placeholder:"TEXT" help:"The reason, which is recorded."`
+	DryRun   bool          `help:"Remove nothing, and print the effect."`
 }
 
 // Help is printed below the command's usage.
 func (trimCommand) Help() string {
-	return `The last message of a stream always stays, and what is left keeps its positions. The ids of what is removed are forgotten, so do not set --min-age below the time for which a writer may still ask what became of a write, or write it again. It is recorded who removed what and why, in account:retention-123 for account-123. A stream whose first message makes a reservation is left as it is.
+	return `The last message of a stream always stays, and all that stay keep their positions. The ids of removed messages are forgotten, so do not set --min-age below the time for which a writer may still resolve or repeat a write. The user, the messages removed and the reason are recorded, in account:retention-123 for account-123. A stream whose first message makes a reservation is left as it is.
 
-With --json there is a line for each stream; without, for each of which something goes or is held back.
+With --json there is a line for each stream; without, for each stream with messages that go or are held back.
 
 Examples:
 

@@ -16,12 +16,12 @@ type verifyCommand struct {
 	Categories    []messagestore.Category `arg:"" optional:"" name:"category" help:"Look at these categories only."`
 	MaxViolations int                     `default:"100" placeholder:"N" help:"List at most N violations of one rule, for each category."`
 	Amcheck       bool                    `help:"Check the indexes with PostgreSQL's extension amcheck too."`
-	Progress      bool                    `help:"Say on stderr what comes next. Defaults to whether a person reads it."`
+	Progress      bool                    `help:"Print progress on stderr. Defaults to true on a terminal."`
 }
 
 // Help is printed below the command's usage.
 func (verifyCommand) Help() string {
-	return `Looks at a store in use, as it is at one moment, and prints what is not as it should be: positions that are not dense or not in order, ids that come twice, keys with two winners, consumers that are ahead. Writers go on meanwhile, and raise no alarm. Ends with 1 if there is a violation.
+	return `Checks a store in use, as of one moment, and prints violations: positions that are not dense or not in order, ids that come twice, keys with two winners, consumers ahead of their category. Writers continue meanwhile, and raise no alarm. Ends with 1 if there is a violation.
 
 Example:
 

@@ -31,9 +31,9 @@ type writeCommand struct {
 
 // Help is printed below the command's usage.
 func (writeCommand) Help() string {
-	return `Without STREAM it writes many: each line is an object {"stream", "type", "data", "metadata", "id", "expected"}, of which the first two are required. Position, globalPosition and time are passed over, so that what dibs stream --json prints can be written to another store.
+	return `Without STREAM it writes many: each line is an object {"stream", "type", "data", "metadata", "id", "expected"}, and the first two are required. Position, globalPosition and time are passed over, so that the output of dibs stream --json can be written to another store.
 
-Writing many stops at the first line that fails and says how many were written. The same input may be given again: an id is written once, and a line without one gets an id made of its content and how many equal lines are before it.
+Writing many stops at the first line that fails and says how many were written. The same input may be given again: an id is written once, and a line without one gets an id made of its content and the number of equal lines before it.
 
 Examples:
 
