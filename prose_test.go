@@ -19,7 +19,7 @@ var mostFree = []struct {
 	{"code", 27.0, func(path string) bool {
 		return isCode(path) && !strings.HasPrefix(path, "soak/") && !strings.HasPrefix(path, "bench/")
 	}},
-	{"soak", 25.2, func(path string) bool { return isCode(path) && strings.HasPrefix(path, "soak/") }},
+	{"soak", 2, func(path string) bool { return isCode(path) && strings.HasPrefix(path, "soak/") }},
 	{"bench", 2, func(path string) bool { return isCode(path) && strings.HasPrefix(path, "bench/") }},
 	{"docs", 3.2, func(path string) bool { return !isCode(path) }},
 }

@@ -24,7 +24,7 @@ import (
 // whole is how long a run is that has to have done all that the guards ask for.
 const whole = 3 * time.Minute
 
-// Run checks what is in the folder.
+// Run checks the files in the folder.
 func (c checkRun) Run(ctx context.Context) error {
 	encoded, err := os.ReadFile(filepath.Join(c.Dir, reportFile))
 	if err != nil {
@@ -100,7 +100,7 @@ func allowed() []string {
 	return append(check.DefaultSQLStates(), "23505") // an id that comes again
 }
 
-// rows yields what the harness found in the store.
+// rows yields the rows that the harness found in the store.
 func rows(path string) iter.Seq2[*check.Row, error] {
 	return func(yield func(*check.Row, error) bool) {
 		file, err := os.Open(path)

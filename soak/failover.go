@@ -38,7 +38,7 @@ func (f failover) options() harness.Options {
 	}
 	o.Draw()
 	o.Life = 0                                      // a client that is killed cannot be told that it is ahead
-	o.Load.MaxBytes = 64 << 10                      // what there is is copied again and again
+	o.Load.MaxBytes = 64 << 10                      // the same rows are copied again and again
 	o.Load.Goroutines = (o.Load.Goroutines + 1) / 3 // and consumers have to keep up
 	return o
 }

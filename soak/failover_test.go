@@ -12,7 +12,7 @@ import (
 	"github.com/dibs-go/dibs/soak/history"
 )
 
-// lose is a run that loses the primary, as small as one can be, and what it found.
+// lose is a run that loses the primary, as small as one can be, and its findings.
 func lose(t *testing.T, f failover) (report, string) {
 	t.Helper()
 	f.Seed, f.Writers, f.Consumers, f.Handlers, f.Out, f.Dir = 3, 2, 2, 2, t.TempDir(), "/var/tmp"

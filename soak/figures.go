@@ -11,7 +11,7 @@ import (
 	"github.com/dibs-go/dibs/soak/harness"
 )
 
-// A figure is what a run reached, beside what it was to.
+// A figure is a number that a run reached, beside its goal.
 type figure struct {
 	name, goal, got string
 	missed          bool

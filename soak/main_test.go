@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// short is a run that is as small as one can be, and what it leaves.
+// short is a run that is as small as one can be, and its files.
 func short(t *testing.T, change func(*run)) (dir string, err error) {
 	t.Helper()
 	out := t.TempDir()
@@ -32,7 +32,7 @@ func short(t *testing.T, change func(*run)) (dir string, err error) {
 	return left(t, out, f.Run(t.Context()))
 }
 
-// left returns what a run has left in out, which is no process.
+// left returns the files that a run has left in out, without those of processes.
 func left(t *testing.T, out string, err error) (string, error) {
 	t.Helper()
 	dirs, globErr := filepath.Glob(filepath.Join(out, "*"))
@@ -47,8 +47,8 @@ func left(t *testing.T, out string, err error) (string, error) {
 	return dirs[0], err
 }
 
-// told is what the run says it found, without what was too little for a verdict: it is
-// so in a run of seconds.
+// told is the verdict in the run's output, without the events that were too few: in a
+// run of seconds they always are.
 func told(t *testing.T, dir string, err error) {
 	t.Helper()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/dibs-go/dibs/soak/history"
 )
 
-// Inputs are what a run left behind.
+// Inputs are the files that a run left.
 type Inputs struct {
 	// Histories is the directory that the processes wrote their histories to.
 	Histories string
@@ -20,7 +20,7 @@ type Inputs struct {
 	// It is gone through once. The row is valid until the next.
 	Rows iter.Seq2[*Row, error]
 
-	// Facts are what the harness measured itself. Without them the run does not pass.
+	// Facts are the harness's own measurements. Without them the run does not pass.
 	Facts *Facts
 }
 
@@ -33,15 +33,15 @@ type Row struct {
 	Value    uint64 // the same of its data as in history.Message
 	Hash     uint64 // of its content, by history.Hash
 
-	// Effect is the idempotence key whose effect in the store this message is, "" for
-	// what is none.
+	// Effect is the idempotence key whose effect in the store this message is, "" for a
+	// message that is no effect.
 	Effect string
 }
 
-// Config changes what is checked. A nil *Config is a good one.
+// Config changes the set of checks. A nil *Config is a good one.
 type Config struct {
-	// Unrecorded are the categories whose messages are written by what records no history,
-	// such as the positions of consumers: nobody is asked who wrote them.
+	// Unrecorded are the categories whose messages are written without a history, such as
+	// the positions of consumers: their writers are not checked.
 	//
 	// Defaults to none.
 	Unrecorded []messagestore.Category
@@ -72,12 +72,12 @@ type Config struct {
 	Stories int
 }
 
-// Run holds what a run left behind against the invariants. The error says that the inputs
+// Run holds the files of a run against the invariants. The error says that the inputs
 // cannot be read; a run that broke a promise, or in which too little happened, is no error
 // but a Verdict that does not pass.
 //
-// It keeps what is done with each message and by each operation as numbers, some 200 bytes together,
-// and everything else on the disk: a run of 4,000,000 operations takes one or two gigabytes.
+// It keeps the fate of each message and each operation as numbers, some 200 bytes together, and
+// everything else on the disk: a run of 4,000,000 operations takes one or two gigabytes.
 func Run(ctx context.Context, in Inputs, cfg *Config) (*Verdict, error) {
 	c := Config{}
 	if cfg != nil {
@@ -183,7 +183,7 @@ type op struct {
 	fn        fn
 	kind      kind
 	class     class
-	resolved  class // what a later Resolve said of it
+	resolved  class // the answer of a later Resolve
 	undone    bool  // by a failover, as it may be
 }
 

@@ -109,7 +109,7 @@ func (g *group) fill() {
 	for _, n := range g.parks {
 		d := &r.parks[n]
 		if i := g.index(d.row); i >= 0 && (d.kind == ok || d.kind == info && g.hasLetter(r.rows[d.row].id)) {
-			// Its outcome may be unknown to the one who wrote it down, and known to the consumer.
+			// Its outcome may be unknown in the record, and known to the consumer.
 			g.parked[i] = min(g.parked[i], d.time)
 			at := d.end
 			if d.kind == info {
@@ -118,7 +118,7 @@ func (g *group) fill() {
 			g.done[i] = min(g.done[i], at)
 		}
 	}
-	for _, n := range g.parks { // who meets a conflict learns that another has parked it
+	for _, n := range g.parks { // a consumer that meets a conflict learns that another has parked it
 		d := &r.parks[n]
 		if i := g.index(d.row); i >= 0 && d.kind == fail && d.class == conflict && g.parked[i] < d.end {
 			g.done[i] = min(g.done[i], d.end)
@@ -166,8 +166,8 @@ func (g *group) checkComplete() {
 	}
 }
 
-// checkSkips checks invariant 11: whatever is before a recorded position was done with before it
-// was recorded.
+// checkSkips checks invariant 11: every message before a checkpoint was done with before it was
+// stored.
 func (g *group) checkSkips() {
 	type scope struct{ size, member int }
 	scopes := map[scope][]int32{}
@@ -209,7 +209,8 @@ func (g *group) checkSkips() {
 				continue
 			}
 			i := latest[before-1]
-			// What was never done is invariant 10's too: the first put beyond it tells how.
+			// A message that was never done is invariant 10's too: the first put beyond it
+			// tells how.
 			if g.done[i] >= p.time {
 				x := &g.r.rows[g.rows[i]]
 				about := g.about(g.rows[i])
@@ -257,7 +258,7 @@ func (g *group) checkOrder() {
 	}
 
 	// Within one life, each stream goes on from the message before. Where a life begins with a stream,
-	// what is before was done.
+	// the messages before were done.
 	type place struct {
 		life   int32
 		stream uint32
@@ -289,7 +290,8 @@ func (g *group) checkOrder() {
 				break
 			}
 			if !known {
-				// What is before the last that was done was looked at when that was handed over.
+				// Messages before the last one that was done were looked at when that was
+				// delivered.
 				break
 			}
 		}
@@ -372,8 +374,8 @@ func (g *group) checkPuts() {
 	}
 }
 
-// answered returns how far a consumer had been answered when it recorded a position: by its own
-// pages, or, where they are not in the history, by what there is at all.
+// answered returns how far a consumer had read when it stored a checkpoint: by its own pages,
+// or, where they are not in the history, by the messages that there are.
 func (g *group) answered() func(*put) int64 {
 	r := g.r
 	most := map[int32][]put{}
@@ -392,7 +394,7 @@ func (g *group) answered() func(*put) int64 {
 		end = r.rows[g.rows[len(g.rows)-1]].global + 1
 	}
 	if len(r.failovers) > 0 {
-		end = history.Never // what was there and is lost is not in the table
+		end = history.Never // lost messages are not in the table
 	}
 	return func(p *put) int64 {
 		if len(most) == 0 {
@@ -407,9 +409,9 @@ func (g *group) answered() func(*put) int64 {
 	}
 }
 
-// checkRedeliveries checks invariant 14: each run hands over again at most an interval and a batch of what
-// those before it had, and as much of each that was at work beside it. The first runs of another size may
-// begin where the slowest member was.
+// checkRedeliveries checks invariant 14: each run redelivers at most an interval and a batch of the
+// messages of those before it, and as much of each that was at work beside it. The first runs of another
+// size may begin where the slowest member was.
 func (g *group) checkRedeliveries() {
 	r := g.r
 	allowed, lowest := g.allowances(), g.lowest()
@@ -591,7 +593,7 @@ func (r *run) mayBeLost(x *reading) bool {
 	}
 	began := x.time
 	if x.life >= 0 {
-		began = r.lives[x.life].time // what it has in hand it goes on with, until it is told
+		began = r.lives[x.life].time // it goes on with messages in flight, until it is told
 	}
 	for i := range r.failovers {
 		f := &r.failovers[i]

@@ -1,11 +1,11 @@
-// Package check holds what a soak left behind against what Dibs promises: the histories of
-// all processes, the final table, and the facts that the harness measured.
+// Package check holds the files of a soak against Dibs' promises: the histories of all
+// processes, the final table, and the facts that the harness measured.
 //
 // # The invariants
 //
 // W are the writes that were tried, of outcome OK, FAIL or INFO, where INFO is unknown: as the
-// process was told, or because it never told. F is the final table. A write that was found out
-// about by Resolve counts as what was found.
+// process was told, or because it never told. F is the final table. A write that Resolve found
+// out about counts as the outcome that it found.
 //
 //	1   lost              what was acknowledged is in F. After a failover to an asynchronous
 //	                      standby the end of what was written may be missing: only what was

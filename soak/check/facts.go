@@ -8,8 +8,8 @@ import (
 	"github.com/dibs-go/dibs/soak/history"
 )
 
-// Facts are what the harness measures beside the histories, for invariants 22 and 23. They
-// are kept as JSON.
+// Facts are the measurements of the harness beside the histories, for invariants 22 and
+// 23. They are kept as JSON.
 type Facts struct {
 	// Lag is how many messages each consumer had before it when all was quiet.
 	Lag map[string]int64 `json:"lag"`
@@ -33,7 +33,7 @@ type Facts struct {
 	PostgreSQL *PostgreSQL `json:"postgresql"`
 }
 
-// PostgreSQL is what is asked of a PostgreSQL server at the end.
+// PostgreSQL has the answers of a PostgreSQL server at the end.
 type PostgreSQL struct {
 	// Locks and IdleTransactions are our sessions' when all was quiet, as pg_locks and
 	// pg_stat_activity name them.
@@ -43,7 +43,7 @@ type PostgreSQL struct {
 	// Log are the lines of its log of level ERROR and above.
 	Log []LogLine `json:"log"`
 
-	// Amcheck says that pg_amcheck ran, and AmcheckOutput is what it printed.
+	// Amcheck says that pg_amcheck ran, and AmcheckOutput is its output.
 	Amcheck       bool   `json:"amcheck"`
 	AmcheckOutput string `json:"amcheckOutput"`
 }
@@ -73,7 +73,7 @@ type Sample struct {
 	Bytes   int64   `json:"bytes"`
 }
 
-// DefaultSQLStates returns what PostgreSQL may log as an error in a run with faults: conflicts
+// DefaultSQLStates returns the errors that PostgreSQL may log in a run with faults: conflicts
 // and refusals of ours, time-outs, deadlocks, lost connections, full disks and shutdowns.
 func DefaultSQLStates() []string {
 	return []string{
@@ -168,8 +168,8 @@ func checkHygiene(r *run, f *Facts) {
 	}
 }
 
-// growth fits a line through the samples after the warm-up and returns by what part of their mean it
-// rises in an hour, and whether they are enough to say so.
+// growth fits a line through the samples after the warm-up and returns by which part of their mean
+// it rises in an hour, and whether they are enough to say so.
 func growth(samples []Sample) (perHour float64, enough bool) {
 	if len(samples) == 0 {
 		return 0, false

@@ -136,8 +136,8 @@ func TestAConsumerOfWhichNothingWasUndoneIsNotToldThatItIsAhead(t *testing.T) {
 	require.Zero(t, v.Silent)
 }
 
-// rewritten is a history in which what a failover undid is written again under the same id, and handed over
-// before and after.
+// rewritten is a history in which messages that a failover undid are written again under the same id, and
+// delivered before and after.
 func rewritten(handAgain bool) (w *world, again *act) {
 	w, kept, lost, _, after := undone()
 	m := lost.invoke.Appends[0].Messages[0]
@@ -207,7 +207,7 @@ func TestOnlyWhoReadItBeforeAFailoverMayStillHandleWhatItUndid(t *testing.T) {
 	}
 }
 
-// A position that a failover took away allows for what is handed over again, and one that it kept does not.
+// A checkpoint that a failover took away allows for redeliveries, and one that it kept does not.
 func TestAFailoverAllowsWhatItsPositionsDoNotCoverToBeHandedOverAgain(t *testing.T) {
 	t.Parallel()
 	for from, fine := range map[int]bool{2: true, 1: false} {
@@ -283,7 +283,7 @@ func TestACommandThatAFailoverUndidIsOwedNothing(t *testing.T) {
 		w.do("harness", 100, 200, history.OK, history.Event{Func: history.Failover},
 			history.Event{Appends: []history.Append{{Stream: "account:command", Global: 1}, {Stream: "reservation", Global: 2}}})
 		v := w.verdict(t, unrecordedEffects())
-		if began == 5 { // it has in hand what it read before
+		if began == 5 { // its earlier messages are still in flight
 			require.True(t, v.Passed(), "%v", v)
 			continue
 		}
@@ -349,8 +349,8 @@ func TestWhatAFailoverUndidMayBeWrittenAgainElsewhereAtItsGlobalPosition(t *test
 	}
 }
 
-// A consumer that is behind may have read nothing that a backup does not have. Only the epoch tells it that what it
-// has handled since is undone.
+// A consumer that is behind may have read nothing that a backup does not have. Only the epoch tells it that the
+// messages it has handled since are undone.
 func TestAConsumerWhoseWorkABackupUndidMustBeTold(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"told", "not told", "it had recorded", "it had read on", "it had handled it before"} {
@@ -388,7 +388,7 @@ func TestAConsumerWhoseWorkABackupUndidMustBeTold(t *testing.T) {
 	}
 }
 
-// A position that one failover took away is not what another keeps.
+// A checkpoint that one failover took away is not one that another keeps.
 func TestAPositionThatAFailoverUndidIsNotKeptByTheNext(t *testing.T) {
 	t.Parallel()
 	w := &world{}

@@ -56,7 +56,7 @@ type Guards struct {
 }
 
 // DefaultGuards returns the guards of a whole run, or of a part of one by a scale below 1. Faults is
-// left for the harness, which knows what it does.
+// left for the harness, which knows its own faults.
 func DefaultGuards(scale float64) *Guards {
 	n := func(whole int) int { return max(1, int(float64(whole)*scale)) }
 	return &Guards{

@@ -208,8 +208,8 @@ func (r *run) add(o *history.Operation) error {
 	return nil
 }
 
-// addRead checks that a stream was read from one position on without a gap. At its end, whoever
-// read it saw the stream's version.
+// addRead checks that a stream was read from one position on without a gap. At its end, the
+// reader saw the stream's version.
 func (r *run) addRead(ref history.Ref, o *history.Operation) error {
 	next, messages := o.Appends[0].Expected, o.Answer[0].Messages
 	for i := range messages {
@@ -319,7 +319,7 @@ func (r *run) addDelivery(ref history.Ref, o *history.Operation) error {
 	return nil
 }
 
-// seen compares what somebody saw with the final table.
+// seen compares a message that a process saw with the final table.
 func (r *run) seen(ref history.Ref, at int64, life int32, stream messagestore.StreamName, m *history.Message) {
 	r.verdict.checked(ReadHonesty, 1)
 	var what string
@@ -345,7 +345,7 @@ func (r *run) seen(ref history.Ref, at int64, life int32, stream messagestore.St
 	})
 }
 
-// settle does what could not be done before everything was known.
+// settle does the work that needs all lines to be read.
 func (r *run) settle() {
 	for i := range r.rows {
 		x := &r.rows[i]
@@ -375,7 +375,7 @@ func (r *run) forgetUndone(all []delivery) {
 	}
 }
 
-// linkResolutions tells operations of unknown outcome what was found out about them.
+// linkResolutions tells operations of unknown outcome the outcome that was found.
 func (r *run) linkResolutions() {
 	if len(r.resolved) == 0 {
 		return

@@ -448,7 +448,8 @@ func TestAnIDThatWasUsedForSomethingElseIsOfWhoWroteIt(t *testing.T) {
 	}
 }
 
-// Who gave up on a message may not know whether that was written down. Its dead letter tells.
+// A consumer that gave up on a message may not know whether the dead letter was written. Its
+// dead letter tells.
 func TestAMessageWhoseDeadLetterIsThereIsDone(t *testing.T) {
 	t.Parallel()
 	for name, there := range map[string]bool{"There": true, "Missing": false} {
@@ -479,7 +480,7 @@ func (w *world) reuse() (first, other *act) {
 	return first, other
 }
 
-// resolve asks what became of a write.
+// resolve asks for the outcome of a write.
 func (w *world) resolve(from, to int64, of *act, class string) {
 	asked := history.Append{Stream: of.invoke.Appends[0].Stream, Messages: of.invoke.Appends[0].Messages}
 	answer := history.Event{Class: class}

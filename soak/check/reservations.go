@@ -66,8 +66,9 @@ func (r *run) effectsOf(key uint32) subject {
 	return about
 }
 
-// inHand counts the commands of each key that a failover undid while somebody had them in hand, who
-// goes on until it is told: their effects are in the store that there is since, and no reservation.
+// inHand counts the commands of each key that a failover undid while they were in flight: their
+// handler goes on until it is told, so their effects are in the store that there is since, and no
+// reservation.
 func (r *run) inHand() map[uint32]int {
 	type command struct {
 		key    uint32
@@ -132,7 +133,8 @@ func checkKey(r *run, attempts []reserve, acked []ack, rows []int32, effects, in
 	case outside == 0 && len(acked) > 0 && r.counts["effect"] > 0:
 		v.broken(Reservation, about, "key %q was acknowledged, and has no effect outside the store", key)
 	}
-	// Whoever wanted the key for something else is told so, and never acknowledged.
+	// A sender that wanted the key for something else is told so, and never
+	// acknowledged.
 	others := map[uuid.UUID]bool{} // by source: whether it was told
 	for _, a := range attempts {
 		if a.value == winner {
@@ -164,22 +166,23 @@ func checkKey(r *run, attempts []reserve, acked []ack, rows []int32, effects, in
 // undone says that a failover undid a command. Whether that was right is invariant 1's.
 func (r *run) undone(source uuid.UUID) bool { return len(r.failovers) > 0 && r.find(source) < 0 }
 
-// notUndone leaves away what was said of a key before a failover that undid its reservation.
+// notUndone leaves away the answers about a key before a failover that undid its
+// reservation.
 func (r *run) notUndone(attempts []reserve, acked []ack, rows []int32) ([]reserve, []ack) {
 	for i := range r.failovers {
 		f := &r.failovers[i]
 		if len(rows) > 0 && r.rows[rows[0]].global <= f.heads[r.category[r.rows[rows[0]].stream]] {
 			continue // it kept the reservation
 		}
-		// Who was answered before the failover was over was answered by what there was before it. Of who was under
-		// way then, nobody knows.
+		// An answer before the failover was over came from the old primary. Of operations under way then the
+		// outcome is not known.
 		attempts = slices.DeleteFunc(slices.Clone(attempts), func(a reserve) bool { return a.end > f.time && a.end < f.end })
 		for k := range attempts {
 			if a := &attempts[k]; a.kind == ok && a.end > f.time && a.time < f.end {
 				a.kind = info
 			}
 		}
-		// What was undone, and is in the hands of who read it before, may be handled after it.
+		// A message that was undone while it was in flight may be handled after the failover.
 		inHand := func(a ack) bool {
 			l := &r.lives[a.life]
 			return l.time < f.end && a.global > f.heads[l.category]

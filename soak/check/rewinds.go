@@ -4,9 +4,9 @@ import (
 	"github.com/dibs-go/dibs/soak/history"
 )
 
-// checkRewinds checks promise C6: a run of a consumer that is beyond what a failover kept, by
-// what it was answered or has recorded, and that the store answers again after it, is told so,
-// however far the store has grown meanwhile. Nobody else is.
+// checkRewinds checks promise C6: a run of a consumer that is beyond the end that a failover
+// kept, by its answers or its checkpoints, and that the store answers again after it, is told
+// so, however far the store has grown meanwhile. Nobody else is.
 func checkRewinds(r *run) {
 	last := r.lastAnswers()
 	for i := range r.failovers {
@@ -43,9 +43,9 @@ func checkRewinds(r *run) {
 	}
 }
 
-// checkEpochs looks at the runs that only the epoch can have told that a backup was put back: all that they had
-// read was in it, and they had recorded nothing since it was taken; but what they handled since is undone. So
-// they must not go on.
+// checkEpochs looks at the runs that only the epoch can have told that a backup was put back: all messages that
+// they had read were in it, and they had stored no checkpoint since it was taken; but the messages they handled
+// since are undone. So they must not go on.
 func (r *run) checkEpochs(f *failover, last []int64) {
 	taken := int64(history.Never) // when the backup was
 	for i := range r.faults {
@@ -125,13 +125,13 @@ func (r *run) checkAlarms() {
 			}
 		}
 		for n := range r.deliveries {
-			// What it has in hand it goes on with.
+			// It goes on with the messages in flight.
 			if d := &r.deliveries[n]; r.lives[d.life].time < f.end && d.global > f.heads[r.lives[d.life].category] {
 				undone(of(d.life))
 			}
 		}
 		for n := range r.puts {
-			// The record itself may be what was undone.
+			// The record itself may have been undone.
 			if p := &r.puts[n]; p.kind != fail && p.end > f.time && p.time < f.end {
 				undone(of(p.life))
 			}

@@ -109,7 +109,7 @@ func (s *simulation) commit(stream messagestore.StreamName, messages ...history.
 	return a
 }
 
-// appends are what one write wants: a message, a batch, or some for two streams.
+// appends are the appends of one write: a message, a batch, or some for two streams.
 func (s *simulation) appends() []history.Append {
 	one := func(stream messagestore.StreamName) history.Append {
 		a := history.Append{Stream: stream, Expected: anyVersion, Messages: s.messages(1)}
@@ -205,7 +205,7 @@ func (s *simulation) findOut() {
 	if len(a.invoke.Appends) > 1 {
 		return
 	}
-	s.now += 1000 // it waits for what is under way
+	s.now += 1000 // it waits for writes that are under way
 	class, wanted := history.NotWritten, a.invoke.Appends[0]
 	if s.byID[wanted.Messages[0].ID] != nil {
 		class = history.Written

@@ -19,7 +19,7 @@ type line struct {
 	text string
 }
 
-// A teller looks for what belongs to the stories.
+// A teller looks for the lines of the stories.
 type teller struct {
 	r       *run
 	byID    map[uuid.UUID][]int
@@ -194,7 +194,8 @@ func (t *teller) ends(i int, o *history.Operation) string {
 	return "has done it"
 }
 
-// appends tells what is written: of a long batch, those that the story is about.
+// appends tells the messages of a write: of a long batch, those that the story is
+// about.
 func (t *teller) appends(i int, appends []history.Append) string {
 	var parts []string
 	for k := range appends {
@@ -247,8 +248,8 @@ func where(a *history.Append) string {
 	return fmt.Sprintf("%s@%d at %d (%s)", a.Stream, m.Position, m.Global, m.ID)
 }
 
-// story puts the lines in order, with the faults under which outcomes became unknown, and what is
-// there in the end.
+// story puts the lines in order, with the faults under which outcomes became unknown, and the
+// rows that are there in the end.
 func (t *teller) story(i int) []string {
 	lines := t.lines[i]
 	met := 0

@@ -2,8 +2,8 @@ package check
 
 import "github.com/google/uuid"
 
-// checkTable checks what the final table must be whoever wrote it: invariants 4, 6 and the
-// first half of 7.
+// checkTable checks the final table by itself, without its writers: invariants 4, 6 and
+// the first half of 7.
 func checkTable(r *run) {
 	v := r.verdict
 	for i := range r.rows {

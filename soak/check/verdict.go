@@ -12,7 +12,7 @@ import (
 // An Invariant is a rule that no run may break.
 type Invariant int
 
-// The invariants. What each says is in the documentation of the package.
+// The invariants. Each is described in the documentation of the package.
 const (
 	Lost            Invariant = 1
 	Phantom         Invariant = 2
@@ -50,7 +50,7 @@ func (i Invariant) String() string {
 	return fmt.Sprintf("%d %s", int(i), invariants[i])
 }
 
-// A Verdict is what the checker found.
+// A Verdict has the findings of the checker.
 type Verdict struct {
 	// Checked is how much each invariant was held against: messages, operations, positions.
 	Checked map[Invariant]int64
@@ -61,7 +61,7 @@ type Verdict struct {
 	// Violations are the first of each invariant, with their stories.
 	Violations []Violation
 
-	// Vacuous says what did not happen often enough for the run to say anything.
+	// Vacuous names the events that were too rare for the run to say anything.
 	Vacuous []string
 
 	// LostByFailover is how many acknowledged messages failovers to an asynchronous standby
@@ -69,8 +69,8 @@ type Verdict struct {
 	LostByFailover int64
 
 	// Overtaken is how many consumers were ahead of the store after a failover, which had
-	// grown past them before they could read from it, and Silent how many, of all who
-	// were ahead, were not told.
+	// grown past them before they could read from it, and Silent how many of all that
+	// were ahead were not told.
 	Overtaken, Silent int64
 
 	// ByEpoch is how many consumers only the epoch can have told that a backup was put back.
@@ -97,18 +97,18 @@ type Struck struct{ Faults, Struck int }
 type Violation struct {
 	Invariant Invariant
 	What      string   // in a sentence
-	Story     []string // what happened to those concerned, in order of time, a line each
+	Story     []string // the events around the violation, in order of time, a line each
 
 	about subject
 }
 
-// A subject is what a story is about.
+// A subject has the ids, operations and keys that a story is about.
 type subject struct {
 	ids      []uuid.UUID
 	ops      []history.Ref
 	key      string
 	consumer string // whose deliveries count, "" for everybody's
-	alone    bool   // only the operations named, and not what else was done with the ids
+	alone    bool   // only the operations named, and no others on the same ids
 }
 
 func newVerdict(cfg *Config) *Verdict {
@@ -122,8 +122,8 @@ func (v *Verdict) Passed() bool {
 	return len(v.Broken) == 0 && len(v.Vacuous) == 0
 }
 
-// String tells the verdict in lines: the outcome, how much of what was checked, and the
-// violations with their stories.
+// String tells the verdict in lines: the outcome, how much of each kind was checked,
+// and the violations with their stories.
 func (v *Verdict) String() string {
 	var b strings.Builder
 	switch {

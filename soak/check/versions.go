@@ -12,7 +12,7 @@ import (
 	"github.com/dibs-go/dibs/soak/history"
 )
 
-// A step is what one operation did to a stream's version or saw of it.
+// A step is the effect of one operation on a stream's version, or its view of it.
 type step struct {
 	time, end   int64
 	first, last int64 // positions that it wrote; last is the version that it saw
@@ -34,8 +34,8 @@ func (s *step) rank() int64 {
 }
 
 // chunk is how many steps porcupine is given at once. It keeps a bit for each in every state that
-// it remembers, and it does not know that a question goes before the next write: what it tries
-// in vain grows much faster than the chunk.
+// it remembers, and it does not know that a question goes before the next write: its vain
+// attempts grow much faster than the chunk.
 const chunk = 32
 
 // checkVersions checks invariants 8 and 9: that each stream's version is linearizable, with
@@ -65,11 +65,11 @@ func checkVersions(r *run) {
 }
 
 // linearizable returns nil for the steps of one stream, in order of rank, that can have happened so, looking
-// at so many at once, and else two that cannot: a was over before b began, and saw or wrote what is later.
+// at so many at once, and else two that cannot: a was over before b began, and saw or wrote a later version.
 func linearizable(steps []step, chunk int) (a, b *step) {
 	var latest *step // of earlier chunks, that which began last
 	version := int64(messagestore.NoStream)
-	kept := version // at the end of the epoch before, what a failover left
+	kept := version // at the end of the epoch before, the version that a failover left
 	for at := 0; at < len(steps); {
 		end := min(at+chunk, len(steps))
 		for steps[end-1].epoch != steps[at].epoch {
@@ -181,8 +181,8 @@ func (r *run) witnessed() {
 	}
 }
 
-// steps collects what happened to the versions of the streams whose writes are recorded, and reports
-// what is wrong by itself.
+// steps collects the changes of the versions of the streams whose writes are recorded, and reports
+// steps that are wrong by themselves.
 func (r *run) steps() []step {
 	var steps []step
 	for k := 0; k < len(r.byStream); {

@@ -213,7 +213,7 @@ func (w *world) table() iter.Seq2[*check.Row, error] {
 	}
 }
 
-// verdict is what the checker says of the world, however little happened in it.
+// verdict is the checker's verdict on the world, however little happened in it.
 func (w *world) verdict(t *testing.T, cfg *check.Config) *check.Verdict {
 	t.Helper()
 	dir := t.TempDir()

@@ -12,15 +12,15 @@ import (
 	"github.com/dibs-go/dibs/soak/history"
 )
 
-// writers is who wrote each row, and when at the earliest and latest.
+// writers has the writer of each row, and the earliest and latest time of the write.
 type writers struct {
 	attempt []int32 // by row, -1 if nobody is known to have
 	from    []int64
 	until   []int64
 }
 
-// checkWrites holds what writers were told against the final table: invariants 1, 2, 3 and 5.
-// On the way it finds out who wrote each row.
+// checkWrites holds the answers to writers against the final table: invariants 1, 2, 3 and 5.
+// On the way it finds the writer of each row.
 func checkWrites(r *run) {
 	r.byID = make([]int32, len(r.messages))
 	for i := range r.byID {
@@ -53,8 +53,8 @@ func checkWrites(r *run) {
 	checkRepeats(r)
 }
 
-// checkRepeats checks that who writes again what is there is told where, whatever version it expects:
-// not that there is a conflict, nor that something else has its ids.
+// checkRepeats checks that a repeated write is answered with its first place, for any version it
+// expects: not with a conflict, nor with another message that has its ids.
 func checkRepeats(r *run) {
 	if len(r.failovers) > 0 {
 		return // which may have undone it since
@@ -99,7 +99,7 @@ func (r *run) writtenWhole(o *op) int32 {
 	return by
 }
 
-// checkTaken checks that who was told that an id is taken was told the truth.
+// checkTaken checks that an id was taken for each writer that was told so.
 func checkTaken(r *run) {
 	if len(r.failovers) > 0 {
 		return // which may have undone it
@@ -141,8 +141,8 @@ func checkID(r *run, all []int32) {
 	id := r.messages[all[0]].id
 	about := subject{ids: []uuid.UUID{id}}
 
-	var said, first int          // who was told that it is there, and of these that they were first
-	candidate := int32(-1)       // who may have written it
+	var said, first int          // writers that were told that it is there, and of these that they were first
+	candidate := int32(-1)       // its possible writer
 	from := int64(history.Never) // since when
 	until := int64(history.Never)
 	sure, undone := false, false
@@ -281,7 +281,7 @@ func (r *run) missing(o *op, a *attempt, id uuid.UUID) bool {
 	return false
 }
 
-// undo notes that a failover undid what was acknowledged, as it may.
+// undo notes that a failover undid an acknowledged write, as it may.
 func (r *run) undo(op int32) {
 	if o := &r.ops[op]; !o.undone {
 		o.undone = true
@@ -289,7 +289,7 @@ func (r *run) undo(op int32) {
 	}
 }
 
-// writtenAgain says that a failover undid what was acknowledged, and that row n, which has the same id, was
+// writtenAgain says that a failover undid an acknowledged write, and that row n, which has the same id, was
 // written after it.
 func (r *run) writtenAgain(o *op, a *attempt, n int32) bool {
 	for i := range r.failovers {
@@ -298,7 +298,7 @@ func (r *run) writtenAgain(o *op, a *attempt, n int32) bool {
 		if o.end <= f.time || o.time >= f.end || r.rows[n].global <= head || a.global != 0 && a.global <= head {
 			continue
 		}
-		// Who was answered before the failover was over was answered by what there was before it.
+		// An answer before the failover was over came from the old primary.
 		return o.end < f.end || !r.isWhereItWasAnswered(a)
 	}
 	return false
@@ -358,7 +358,8 @@ func checkBatches(r *run) {
 		}
 		switch {
 		case there == 0, o.kind == info && others, o.undone && r.wroteNothing(o):
-			// What is there was written by somebody else, and this one refused for it.
+			// The messages there are of another writer, and this write was refused for
+			// them.
 			continue
 		case there < all:
 			r.verdict.broken(Atomic, about, "of the %d messages of one write %d are there", all, there)

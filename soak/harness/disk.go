@@ -13,7 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// diskBytes is how large a disk is that fills up, in memory: what a run of minutes writes has room.
+// diskBytes is the size of a disk in memory that fills up: the writes of a run of minutes have
+// room.
 const diskBytes = 1 << 30
 
 const diskFull = "disk-full"
@@ -81,8 +82,9 @@ func (n *nemesis) startAgain(ctx context.Context) (err error) {
 	return err
 }
 
-// fill makes a file of all that is free, to the last page: what does not fit is tried in
-// halves. It takes small steps, since a signal to the process undoes the one it meets.
+// fill makes a file of all the free space, to the last page: a part that does not fit is
+// tried in halves. It takes small steps, since a signal to the process undoes the one it
+// meets.
 func fill(path string) error {
 	file, err := os.Create(path)
 	if err != nil {

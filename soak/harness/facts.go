@@ -66,7 +66,7 @@ func resident(pid int) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// facts measures what the histories do not tell, once all is over.
+// facts takes the measurements that are not in the histories, once all is over.
 func (r *run) facts(ctx context.Context, store *messagestore.Store) (*check.Facts, error) {
 	f := &check.Facts{Lag: map[string]int64{}, Usable: map[string]bool{}, Memory: r.memory.memory()}
 	for category := range r.wanted {
@@ -132,7 +132,7 @@ func (r *run) postgresFacts(ctx context.Context) (*check.PostgreSQL, error) {
 	if err != nil {
 		return nil, err
 	}
-	advisory, err := r.advisory(ctx) // now there is nobody who could have one
+	advisory, err := r.advisory(ctx) // now no client is left that could have one
 	if err != nil {
 		return nil, err
 	}
@@ -144,13 +144,14 @@ func (r *run) postgresFacts(ctx context.Context) (*check.PostgreSQL, error) {
 	return p, nil
 }
 
-// A held is what sessions keep, as pg_locks and pg_stat_activity name it.
+// A held is a lock or a transaction that sessions keep, as pg_locks and
+// pg_stat_activity name it.
 type held struct{ locks, transactions []string }
 
 // tooLong is how long a transaction may take when nobody has anything to do.
 const tooLong = 2 * time.Second
 
-// held returns what others have kept for too long.
+// held returns the locks and transactions that others have kept for too long.
 func (r *run) held(ctx context.Context) (h held, err error) {
 	conn, err := pgx.Connect(ctx, r.url)
 	if err != nil {
@@ -218,8 +219,8 @@ func errorsIn(log []byte) (lines []check.LogLine) {
 	return lines
 }
 
-// canaries looks through the files of a run, but the histories, for what nobody should log. It returns how many
-// there are, and those that have it.
+// canaries looks through the files of a run, but the histories, for text that must not be logged. It returns
+// how many there are, and those that have it.
 func canaries(dir string) (files int, found []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

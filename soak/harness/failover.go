@@ -22,11 +22,11 @@ import (
 	"github.com/dibs-go/dibs/soak/work"
 )
 
-// Failovers are how often the primary is lost, and what takes its place. They come one
-// after the other, under load, instead of the faults that a seed draws.
+// Failovers are how often the primary is lost, and its successors. They come one after
+// the other, under load, instead of the faults that a seed draws.
 type Failovers struct {
 	Sync     int // a standby that commits wait for
-	Async    int // a standby that does not have the last of what was acknowledged
+	Async    int // a standby that lacks the last acknowledged messages
 	Restores int // a backup that was taken under load
 	PutBacks int // the files of such a backup, as they are, of which no timeline tells
 }
@@ -112,7 +112,8 @@ func (n *nemesis) failOverSync(ctx context.Context, random *rand.Rand, name stri
 	return n.moveTo(standby)
 }
 
-// failOverAsync loses what is acknowledged once the standby has stopped to follow.
+// failOverAsync loses the messages that are acknowledged once the standby has stopped
+// to follow.
 func (n *nemesis) failOverAsync(ctx context.Context, random *rand.Rand, name string) error {
 	standby, err := n.postgres.NewStandby(ctx, name)
 	if err != nil {
@@ -138,8 +139,8 @@ func (n *nemesis) failOverAsync(ctx context.Context, random *rand.Rand, name str
 	return n.rewindTo(ctx, op, standby, lost, n.everySecond())
 }
 
-// restore loses what is acknowledged after the end of a backup. Clients go on meanwhile,
-// though docs/dba.md says that those that consume should not.
+// restore loses the messages that are acknowledged after the end of a backup. Clients go
+// on meanwhile, though docs/dba.md says that those that consume should not.
 func (n *nemesis) restore(ctx context.Context, random *rand.Rand, name string) error {
 	op, backup, err := n.backUp(ctx, name, RestoreLoss)
 	if err != nil {
@@ -159,8 +160,8 @@ func (n *nemesis) restore(ctx context.Context, random *rand.Rand, name string) e
 
 // putBack loses as much, and the server does not know of it. So the epoch is raised, before
 // anybody reaches the server. Consumers need it: when the backup is taken they are behind,
-// and all they read since is in it; but what their handlers write since is not, and that
-// they have read on they have no time to record.
+// and all messages they read since are in it; but the writes of their handlers since are
+// not, and they have no time to checkpoint.
 func (n *nemesis) putBack(ctx context.Context, random *rand.Rand, name string) error {
 	goOn := stop(n.consuming())
 	defer goOn()
@@ -198,7 +199,8 @@ func (n *nemesis) putBack(ctx context.Context, random *rand.Rand, name string) e
 	return n.rewindTo(ctx, op, backup, lost, true)
 }
 
-// stop stops who is in the slots now, until the function that it returns is called.
+// stop stops the clients in the slots now, until the function that it returns is
+// called.
 func stop(slots []*slot) (goOn func()) {
 	var stopped []*server.Child
 	for _, s := range slots {
@@ -243,8 +245,8 @@ func (n *nemesis) end(random *rand.Rand) error {
 	return n.postgres.Stop()
 }
 
-// rewindTo has clients go on with a server that has lost something, once it is known what
-// it has. If it is to grow, only writers do at first, until there is more than was lost.
+// rewindTo has clients go on with a server that has lost something, once its contents are
+// known. If it is to grow, only writers do at first, until there is more than was lost.
 func (n *nemesis) rewindTo(ctx context.Context, op uint64, next *server.Postgres, lost messagestore.GlobalPosition, grow bool) error {
 	kept, err := heads(ctx, next)
 	if err != nil {
@@ -272,8 +274,8 @@ const (
 	growTimeout = 10 * time.Second
 )
 
-// overtake has writers alone go on, until each category that is read has grown past what was
-// lost.
+// overtake has writers alone go on, until each category that is read has grown past the lost
+// messages.
 func (n *nemesis) overtake(ctx context.Context, next *server.Postgres, lost messagestore.GlobalPosition) error {
 	op, err := n.history.Begin(&history.Event{Func: history.Overtake})
 	if err != nil {
@@ -347,8 +349,8 @@ func (n *nemesis) moveTo(next *server.Postgres) error {
 	return errors.Join(err, old.Remove())
 }
 
-// missingEffects looks for messages that a consumer has not had the effect of in the store
-// in the end: what a failover undid of it is to be done again.
+// missingEffects looks for messages whose effect by a consumer is not in the store in the
+// end: an effect that a failover undid is to be done again.
 func (r *run) missingEffects(ctx context.Context, db *pgxpool.Pool) (complaints []string, err error) {
 	missing := func(what, question string, args ...any) {
 		var n int

@@ -19,8 +19,8 @@ type group struct {
 	members    []*slot
 }
 
-// resize stops the members there are, who have so long to record where they are, and
-// starts others; meanwhile, if they overlap. It has one caller at a time.
+// resize stops the present members, which have so long to checkpoint, and starts
+// others; meanwhile, if they overlap. It has one caller at a time.
 func (g *group) resize(size int, grace time.Duration, overlap bool) error {
 	var old sync.WaitGroup
 	for _, s := range g.members {

@@ -29,7 +29,8 @@ func (n *nemesis) killPgBouncer(ctx context.Context, _ *rand.Rand, begin func(st
 	return n.bouncer.Start(context.WithoutCancel(ctx))
 }
 
-// older has the schema as it was before the last of its files: what an older release left.
+// older has the schema as it was before the last of its files: as an older release left
+// it.
 var older = []string{
 	"drop schema if exists message_store cascade", // a migration that was killed may have left it so
 	"drop table if exists dibs.settings",
@@ -46,7 +47,7 @@ const (
 	raiseEpoch = "raise-epoch"
 )
 
-// migrate does what the roll-out of this release does, from the version before.
+// migrate does the roll-out of this release, from the version before.
 func (n *nemesis) migrate(ctx context.Context, _ *rand.Rand, begin func(string) func()) error {
 	return n.maintain(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		if err := together(ctx, conn, older); err != nil {
@@ -61,8 +62,8 @@ func (n *nemesis) migrate(ctx context.Context, _ *rand.Rand, begin func(string) 
 	})
 }
 
-// release does what a release may that comes: it has each function anew, under the plans of all
-// who call it, and a change of the table, for which nobody may be at it.
+// release does as a later release may: it installs each function anew, under the plans of all
+// its callers, and changes the table, which no other session may use meanwhile.
 func (n *nemesis) release(ctx context.Context, _ *rand.Rand, begin func(string) func()) error {
 	return n.maintain(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, "select pg_get_functiondef(oid) from pg_proc where pronamespace = 'dibs'::regnamespace and prokind = 'f' order by oid")
@@ -85,7 +86,7 @@ func (n *nemesis) release(ctx context.Context, _ *rand.Rand, begin func(string) 
 	})
 }
 
-// did counts what a fault has done, which others may keep it from.
+// did counts the effects of a fault, which others may keep it from.
 func (n *nemesis) did(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -116,8 +117,8 @@ func (n *nemesis) raiseEpoch(ctx context.Context, _ *rand.Rand, begin func(strin
 	})
 }
 
-// asMigrated brings a schema up to date that a migration may have left which was killed, and
-// tells in what it is not as the migrations make it.
+// asMigrated brings a schema up to date that a killed migration may have left, and tells in
+// which points it is not as the migrations make it.
 func asMigrated(ctx context.Context, url string) (complaints []string, err error) {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -160,8 +161,8 @@ func (n *nemesis) reindex(ctx context.Context, random *rand.Rand, begin func(str
 	})
 }
 
-// reindexes returns the statements that make each index anew, after those that drop what
-// such a statement has left that was killed.
+// reindexes returns the statements that make each index anew, after those that drop the
+// remains of such a statement that was killed.
 func reindexes(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 	rows, err := conn.Query(ctx, `
 		select format(case when indisvalid then 'reindex index concurrently %s' else 'drop index concurrently %s' end, indexrelid::regclass)
@@ -173,8 +174,8 @@ func reindexes(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// maintain does something as an administrator, who may be killed as anybody. What fails
-// otherwise is a fault that nobody meant.
+// maintain does something as an administrator, which may be killed as any client. Any
+// other failure is a fault that was not meant.
 func (n *nemesis) maintain(ctx context.Context, do func(context.Context, *pgx.Conn) error) error {
 	conn, err := pgx.Connect(ctx, n.postgres.URL(database))
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 )
 
 // A fault is something that goes wrong, from its beginning to its end. It calls begin
-// once it knows whom it hits, and what that returns when all is well again.
+// once it knows its target, and the function that begin returns when all is well again.
 type fault struct {
 	weight int // how often it comes, beside the others
 	name   string
@@ -77,7 +77,7 @@ type nemesis struct {
 	failed  []error
 	crashes []crash        // of the server
 	ready   int            // how often it had been there by the last of them
-	done    map[string]int // how often what a fault is to do was done, and not another fault first
+	done    map[string]int // how often the fault had its effect, before any other fault
 
 	// Of failovers.
 	rewinds int // how often the server was replaced by one that had less, which consumers may have read
@@ -93,7 +93,7 @@ func newNemesis(r *run, phases []phase) *nemesis {
 }
 
 // torment has one thing after the other go wrong, in one phase after the other, until ctx
-// is done. When it returns, what began has ended.
+// is done. When it returns, the faults that began have ended.
 func (n *nemesis) torment(ctx context.Context) error {
 	if n.options.Failovers.Total() > 0 {
 		return errors.Join(append(n.failed, n.failovers(ctx))...)
@@ -323,8 +323,8 @@ func (n *nemesis) pastDeadline(ctx context.Context, random *rand.Rand, begin fun
 }
 
 // ruled puts a rule on one of the proxies for a while. Where it may leave a connection of
-// which the client does not learn that it is dead, it is severed in the end: there is
-// nobody here but us who would find that out.
+// which the client does not learn that it is dead, it is severed in the end: no one else
+// here would find that out.
 func (n *nemesis) ruled(
 	ctx context.Context, random *rand.Rand, begin func(string) func(), name string, most time.Duration, sever bool, rule pgproxy.Rule,
 ) error {

@@ -14,7 +14,7 @@ type phase struct {
 	faults      []fault
 	lanes       int           // how many faults there may be at a time
 	least, most time.Duration // between two faults of a lane
-	alone       int           // of how many faults one is alone; 0 for what comes of the times
+	alone       int           // of how many faults one is alone; 0 for the result of the times
 	atMost      time.Duration // it takes; 0 for as long as the run
 	crashes     int           // of the server in all of the run, by which it is over; 0 for any
 }
@@ -22,7 +22,7 @@ type phase struct {
 // The names of phases.
 const (
 	Mixed = "mixed" // every fault, two at a time
-	Kills = "kills" // the server killed, one time after the other, and nothing else but what dies at failpoints
+	Kills = "kills" // the server killed, one time after the other, and no clients but those that die at failpoints
 	Calm  = "calm"  // the server left as it is, so that much is done; clients die, are cut off, have doubles
 )
 

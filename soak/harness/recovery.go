@@ -14,7 +14,7 @@ import (
 
 // A Recovery is how long it took, after kills of the server, until there was a message
 // handled that was handed over after it, sorted. A kill is alone if nothing else was wrong
-// from a second before it until two after it, whatever came later.
+// from a second before it until two after it.
 type Recovery struct {
 	First, FirstOfMany []time.Duration // of any consumer: after a kill that was alone, after one that was not
 	Each, EachOfMany   []time.Duration // the same, of each consumer
@@ -99,7 +99,7 @@ type span struct {
 }
 
 // isAlone looks at a fixed time around a kill, not at how long it took to recover from it:
-// what takes long is likelier to meet something else.
+// a long recovery is likelier to meet something else.
 func isAlone(at int64, crashes []crash, faults []span) bool {
 	from, to := at-aloneBefore.Nanoseconds(), at+aloneAfter.Nanoseconds()
 	if slices.ContainsFunc(crashes, func(c crash) bool { return c.at != at && from <= c.at && c.at <= to }) {

@@ -1,5 +1,5 @@
 // Package harness runs the soak: servers, clients and a nemesis, and when all faults are
-// over a look at what is left.
+// over a look at the store.
 package harness
 
 import (
@@ -39,11 +39,11 @@ const (
 	progress  = 5 * time.Second
 )
 
-// The names of what the nemesis passes through proxies.
+// The names of the connections that the nemesis passes through proxies.
 var roles = []work.Role{work.Writer, work.Consumer, work.Handler}
 
-// Options say what is run. All of it but what can be given on the command line is drawn
-// from the seed.
+// Options are the settings of a run. All of them but those of the command line are
+// drawn from the seed.
 type Options struct {
 	Seed      uint64
 	Duration  time.Duration
@@ -73,7 +73,7 @@ type Options struct {
 	Program string  // of the clients: that which [Mutant.Build] returned, "" for this one
 }
 
-// Draw fills in what depends on the seed alone.
+// Draw fills in the options that depend on the seed alone.
 func (o *Options) Draw() {
 	random := rand.New(rand.NewPCG(o.Seed, 0x0975))
 	o.Gap = between(random, time.Second, 4*time.Second)
@@ -107,7 +107,7 @@ func (o *Options) Press() {
 	o.Load.Mix, o.Load.Interval, o.Load.Batch = work.Usual, 50, 100
 }
 
-// Faults returns the names of all faults, with what each does.
+// Faults returns the names of all faults, with the effect of each.
 func Faults() []string {
 	all := make([]string, len(faults))
 	for i, f := range faults {
@@ -154,12 +154,12 @@ type run struct {
 	memory   *sampler
 	quiet    held                             // when all was done, and the clients were there
 	wanted   map[messagestore.Category]bool   // that consumers read
-	effects  map[string]messagestore.Category // what they read who have effects in the store, by name
-	keyed    map[string]messagestore.Category // what they read who have one effect for each key
-	parking  map[string]messagestore.Category // what they read who park
+	effects  map[string]messagestore.Category // the categories of consumers that have effects in the store, by name
+	keyed    map[string]messagestore.Category // the categories of consumers that have one effect for each key
+	parking  map[string]messagestore.Category // the categories of consumers that park
 
 	// needStore are the clients, there all the time, whose handlers do nothing without the
-	// store. What another handles after a kill may be what it had read before.
+	// store. A message that another handles after a kill may have been read before.
 	needStore []string
 }
 
@@ -169,25 +169,26 @@ type proxy struct {
 	turn sync.Mutex // of the faults
 }
 
-// A Result is what a run did, beside the histories that it left in [Options.Out].
+// A Result has the findings of a run, beside the histories that it left in
+// [Options.Out].
 type Result struct {
 	Faults     map[string]int // how often there was each
-	Done       map[string]int // how often what it is to do was done, of some
+	Done       map[string]int // how often each fault had its effect, of some
 	Ends       map[string]int // how the clients ended
-	Complaints []string       // of the harness: what it saw itself
+	Complaints []string       // of the harness: its own observations
 	Quiet      time.Duration  // from the last fault until every consumer had caught up
 	Recovery   Recovery
 	Crashes    int   // of the server
 	Messages   int64 // that there are
-	MadeInHand int   // messages that were made of what a failover undid, by who had it in hand
+	MadeInHand int   // messages that were made of undone ones, by the consumer that had them in flight
 	Facts      *check.Facts
 }
 
 // ClientKills is how many clients died at failpoints.
 func (r *Result) ClientKills() int { return killedAtFailpoints(r.Ends) }
 
-// Run does the soak until its duration is over or ctx is done, which is an error. What it
-// started has ended when it returns.
+// Run does the soak until its duration is over or ctx is done, which is an error. Its
+// processes have ended when it returns.
 func Run(ctx context.Context, options Options, log zerolog.Logger) (result *Result, err error) {
 	chosen, err := options.choose()
 	if err != nil {
@@ -302,7 +303,7 @@ func (r *run) open(ctx context.Context, dir string) error {
 	if err := planted.Plant(ctx, conn); err != nil {
 		return err
 	}
-	if len(planted.Settings) > 0 { // a server that loses what was committed does not lose its schema
+	if len(planted.Settings) > 0 { // a server that loses committed messages does not lose its schema
 		if _, err := conn.Exec(ctx, "checkpoint"); err != nil {
 			return err
 		}
@@ -324,7 +325,7 @@ func (r *run) open(ctx context.Context, dir string) error {
 	return nil
 }
 
-// task is what a client of a role is told, by way of the proxy of another if it has none.
+// task is the task of a client of a role, by way of the proxy of another if it has none.
 func (r *run) task(role, by work.Role) work.Task {
 	task := work.Task{Role: role, URL: r.url, History: r.options.Out, Load: r.options.Load, Rewinds: r.options.Failovers.Lossy() > 0}
 	if p := r.proxies[by]; p != nil {
@@ -442,7 +443,7 @@ func size(dir string) (total int64) {
 	return total
 }
 
-// heal ends what is left of the faults and waits until every consumer has caught up.
+// heal ends the rest of the faults and waits until every consumer has caught up.
 func (r *run) heal(ctx context.Context, result *Result) error {
 	op, err := r.history.Begin(&history.Event{Func: history.Heal})
 	if err != nil {
@@ -495,7 +496,7 @@ func (r *run) heal(ctx context.Context, result *Result) error {
 	return nil
 }
 
-// dropHalfIndexes drops what a REINDEX CONCURRENTLY has left that was killed.
+// dropHalfIndexes drops the remains of a REINDEX CONCURRENTLY that was killed.
 func (r *run) dropHalfIndexes(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, r.url)
 	if err != nil {
@@ -530,8 +531,8 @@ func (r *run) store(ctx context.Context) (*messagestore.Store, error) {
 	return messagestore.New(driver, nil), nil
 }
 
-// catchUp waits until no consumer has anything left to do, and says who has if that takes
-// too long.
+// catchUp waits until no consumer has anything left to do, and names those that have if
+// that takes too long.
 func (r *run) catchUp(ctx context.Context) (behind string, err error) {
 	store, err := r.store(ctx)
 	if err != nil {
@@ -586,7 +587,7 @@ func lag(category messagestore.Category, statuses []consumer.Status) string {
 	return b.String()
 }
 
-// look writes down what is in the store, and checks the database itself.
+// look writes down the contents of the store, and checks the database itself.
 func (r *run) look(ctx context.Context, result *Result) error {
 	store, err := r.store(ctx)
 	if err != nil {
@@ -643,7 +644,7 @@ func (r *run) look(ctx context.Context, result *Result) error {
 	return nil
 }
 
-// damageOf returns what SQLite itself finds wrong in a file.
+// damageOf returns the damage that SQLite itself finds in a file.
 func damageOf(ctx context.Context, path string) (damage []string, err error) {
 	db, err := sql.Open("sqlite", path)
 	if err != nil {

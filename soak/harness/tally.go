@@ -10,7 +10,7 @@ import (
 	"github.com/dibs-go/dibs/soak/history"
 )
 
-// A tally counts what the histories of a run that is under way have so far. It reads each
+// A tally counts the events in the histories of a run that is under way. It reads each
 // line once.
 type tally struct {
 	dir string
@@ -23,7 +23,7 @@ type tally struct {
 
 func newTally(dir string) *tally { return &tally{dir: dir, at: map[string]int64{}} }
 
-// read counts what was written since it was called last.
+// read counts the lines that were written since it was called last.
 func (t *tally) read() error {
 	files, err := history.Files(t.dir)
 	if err != nil {
@@ -49,7 +49,7 @@ func (t *tally) file(path string) error {
 	for r := bufio.NewReaderSize(file, 64<<10); ; {
 		line, err := r.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			return nil // what is there of the last line is read with the rest of it
+			return nil // the beginning of the last line is read with the rest of it
 		}
 		if err != nil {
 			return err

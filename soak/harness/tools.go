@@ -80,7 +80,7 @@ func canTrace(ctx context.Context) error {
 	go func() {
 		for !traced(subject.Process.Pid) && wait(ctx, 5*time.Millisecond) {
 		}
-		end.Close() // it ends, and with it who traces it
+		end.Close() // it ends, and its tracer with it
 	}()
 	text, _ := io.ReadAll(said)
 	if err := tracer.Wait(); err != nil {
@@ -98,8 +98,8 @@ func traced(pid int) bool {
 // tracing bounds how long a process is traced, which slows it, until it syncs.
 const tracing = 3 * time.Second
 
-// failSync has a sync of the server fail, as that of a broken disk does: one of the WAL, by
-// whoever commits next, or of data. PostgreSQL does not know then what is on the disk, and
+// failSync has a sync of the server fail, as that of a broken disk does: one of the WAL, at
+// the next commit, or of data. PostgreSQL does not know the contents of the disk then, and
 // reads its WAL again.
 func (n *nemesis) failSync(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
 	if !n.up.TryRLock() {
@@ -129,7 +129,7 @@ func (n *nemesis) failSync(ctx context.Context, random *rand.Rand, begin func(st
 	strace := exec.CommandContext(limited, "strace", args...)
 	strace.Cancel = func() error { return strace.Process.Signal(syscall.SIGINT) } // it lets go
 	strace.WaitDelay = tracing
-	_ = strace.Run() // ends with those whom it traces, who may have ended before
+	_ = strace.Run() // ends with the processes that it traces, which may have ended before
 	return nil
 }
 
@@ -174,8 +174,8 @@ func (n *nemesis) isOff(ctx context.Context, off time.Duration) error {
 	return nil
 }
 
-// shown complains of faults that the server's log shows nothing of. Of a few it may: who
-// is traced need not sync meanwhile.
+// shown complains of faults that the server's log shows nothing of. Of a few it may: a
+// traced process need not sync meanwhile.
 func shown(result *Result) (complaints []string) {
 	const few = 3
 	for _, name := range slices.Sorted(maps.Keys(states)) {

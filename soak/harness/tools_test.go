@@ -27,7 +27,7 @@ func TestFaultsWhoseToolIsMissingAreNotDoneAndSaySo(t *testing.T) {
 	require.Contains(t, o.Chosen(), syncError)
 }
 
-// What was done must show: by an error in the log of the server, a consumer that was fenced, or a count of what a fault did.
+// The effect of a fault must show: by an error in the log of the server, a consumer that was fenced, or a count.
 func TestAFaultThatShowsNothingIsComplainedOf(t *testing.T) {
 	t.Parallel()
 	result := func(name string, times int) *Result {

@@ -33,10 +33,10 @@
 //
 // # Lines
 //
-// A line is the time in nanoseconds, the kind, the function and the operation's number, and then what there is
-// to tell, as name=value, in any order but for streams and ids: stream= begins the next append and id= the
-// next message of it. Zero values are left out. In values, white space, control characters, % and the comma
-// are written as % and two hex digits.
+// A line is the time in nanoseconds, the kind, the function and the operation's number, and then its content,
+// as name=value, in any order but for streams and ids: stream= begins the next append and id= the next message
+// of it. Zero values are left out. In values, white space, control characters, % and the comma are written as
+// % and two hex digits.
 //
 //	81234567890 invoke write 17 stream=account-5 expected=3 id=0192…,9001,6b5f…
 //	81234671234 ok write 17 stream=account-5 version=4 global=1204

@@ -21,8 +21,8 @@ const (
 	Info   Kind = "info"   // nobody knows
 )
 
-// A Func is a kind of operation. Beside each is what its events hold: of the invoke, and after the semicolon
-// of the end. A fail has a Class and perhaps a Note.
+// A Func is a kind of operation. Beside each is the content of its events: of the invoke, and after the
+// semicolon of the end. A fail has a Class and perhaps a Note.
 type Func string
 
 // What writers do.
@@ -45,7 +45,7 @@ const (
 	// Position, Global).
 	Read Func = "read"
 
-	// Resolve finds out what became of a write of unknown outcome: Ref, and Appends with
+	// Resolve finds the outcome of a write of unknown outcome: Ref, and Appends with
 	// Stream and the Messages' IDs; an OK of class Written, with Appends as of Write, or
 	// of class NotWritten. An info says that it is still unknown.
 	Resolve Func = "resolve"
@@ -56,7 +56,7 @@ const (
 	// Run is one life of a consumer, from before Run is called until it has returned:
 	// Size and Member of its group if it has one, Generation, Interval, Batch, and as
 	// Position the start position of a new consumer; a fail of class Fenced, Ahead or
-	// another. Its number is what the consumer's other events have as Run.
+	// another. Its number is the Run of the consumer's other events.
 	Run Func = "run"
 
 	// Fetch is a page that a consumer was answered, an OK without an invoke: Position is
@@ -85,19 +85,19 @@ const (
 
 // What the harness does.
 const (
-	// Fault is a fault from its beginning to its end: Class is its name, Target whom it
-	// hit.
+	// Fault is a fault from its beginning to its end: Class is its name, Target its
+	// target.
 	Fault Func = "fault"
 
-	// Failover is the loss of a primary to an asynchronous standby, or of what was written
-	// since a backup: the invoke is from before the copy stopped to follow, so that all
-	// acknowledged before is in the copy; the end is from after the new primary accepts
-	// writes, with Appends of one Stream for each category's Name and, as Global, its head
-	// on the new primary before anyone writes there.
+	// Failover is the loss of a primary to an asynchronous standby, or of the messages
+	// written since a backup: the invoke is from before the copy stopped to follow, so
+	// that all acknowledged before is in the copy; the end is from after the new primary
+	// accepts writes, with Appends of one Stream for each category's Name and, as Global,
+	// its head on the new primary before the first write there.
 	Failover Func = "failover"
 
 	// Overtake is the time after a Failover in which only writers reach the new primary,
-	// for it to grow past what consumers have read: Appends of the OK as Failover's, with
+	// for it to grow past the consumers' positions: Appends of the OK as Failover's, with
 	// the heads when all others are let there.
 	Overtake Func = "overtake"
 

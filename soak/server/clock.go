@@ -11,7 +11,8 @@ import (
 // fakeClocks are where Debian has the library that fakes a clock.
 const fakeClocks = "/usr/lib/*/faketime/libfaketimeMT.so.1"
 
-// FakeClock returns the path of the library that fakes a clock, or what to install.
+// FakeClock returns the path of the library that fakes a clock, or the package to
+// install.
 func FakeClock() (string, error) {
 	found, err := filepath.Glob(fakeClocks)
 	if err == nil && len(found) == 0 {
@@ -27,8 +28,8 @@ func FakeClock() (string, error) {
 func (p *Postgres) clock() string { return filepath.Join(p.dir, "clock") }
 
 // SetClock puts the clock of a server off by so much from now on: that of each of its
-// processes, but not what they measure how long something takes by. The server was made
-// with [PostgresConfig.Clock].
+// processes, but not the clock that they measure durations by. The server was made with
+// [PostgresConfig.Clock].
 func (p *Postgres) SetClock(off time.Duration) error {
 	next := p.clock() + ".next"
 	if err := os.WriteFile(next, fmt.Appendf(nil, "%+d\n", int64(off.Seconds())), 0o644); err != nil { //nolint:gosec // the server reads it

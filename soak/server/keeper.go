@@ -27,7 +27,7 @@ type Keeper struct {
 	once func() error
 }
 
-// NewKeeper makes a folder for a run below base and has a process keep it. Who calls it
+// NewKeeper makes a folder for a run below base and has a process keep it. Its caller
 // has called [RunKeeper] first in main.
 func NewKeeper(base string) (*Keeper, error) {
 	owner, err := localserver.Unprivileged()
@@ -48,7 +48,7 @@ func NewKeeper(base string) (*Keeper, error) {
 	k := &Keeper{dir: dir, cmd: exec.Command(self)} //nolint:noctx // ends with its input
 	k.cmd.Env = append(os.Environ(), keeperVariable+"="+dir)
 	k.cmd.Stderr = os.Stderr
-	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // what ends this session does not end it
+	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the end of this session does not end it
 	if k.in, err = k.cmd.StdinPipe(); err == nil {
 		err = k.cmd.Start()
 	}
@@ -62,7 +62,7 @@ func NewKeeper(base string) (*Keeper, error) {
 // Dir is the folder of the run.
 func (k *Keeper) Dir() string { return k.dir }
 
-// Close removes the folder and ends what is below it. It may be called twice.
+// Close removes the folder and ends the processes below it. It may be called twice.
 func (k *Keeper) Close() error { return k.once() }
 
 // RunKeeper does a keeper's work if this process is one, and then ends it.
@@ -87,7 +87,7 @@ func remove(dir string) error {
 	return errors.Join(err, os.RemoveAll(dir))
 }
 
-// mountsBelow returns what is mounted below dir, the innermost first.
+// mountsBelow returns the mounts below dir, the innermost first.
 func mountsBelow(dir string) []string {
 	mounts, _ := os.ReadFile("/proc/self/mounts") // or else nothing
 	var found []string

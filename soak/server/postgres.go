@@ -155,8 +155,8 @@ func (p *Postgres) await(ctx context.Context) error {
 	return nil
 }
 
-// Kill ends all processes of the server at once, as a loss of power would but for what
-// the kernel has not written yet, and waits until they are gone.
+// Kill ends all processes of the server at once, as a loss of power would but for data
+// that the kernel has not written yet, and waits until they are gone.
 func (p *Postgres) Kill() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -223,7 +223,7 @@ func kind(title string) string {
 	return ClientBackend
 }
 
-// Amcheck has pg_amcheck look at all tables and indexes of a database, and returns what it found.
+// Amcheck has pg_amcheck look at all tables and indexes of a database, and returns its findings.
 func (p *Postgres) Amcheck(ctx context.Context, database string) (found string, err error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(p.bin, "pg_amcheck"), "--host", p.dir, "--port", "5432", "--username", "postgres", database)
 	said, err := cmd.CombinedOutput()
@@ -258,11 +258,11 @@ func (p *Postgres) URL(database string) string {
 // Socket is the path of the socket that the server answers on.
 func (p *Postgres) Socket() string { return filepath.Join(p.dir, ".s.PGSQL.5432") }
 
-// Name is what the server was called when it was made.
+// Name is the name that the server was given when it was made.
 func (p *Postgres) Name() string { return filepath.Base(p.dir) }
 
-// Ready returns how often the server has said in its log that it is ready for whoever
-// connects. It reads on from where it read before.
+// Ready returns how often the server has said in its log that it is ready for
+// connections. It reads on from where it read before.
 func (p *Postgres) Ready() (int, error) {
 	p.reading.Lock()
 	defer p.reading.Unlock()

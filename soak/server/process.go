@@ -25,7 +25,7 @@ type Child struct {
 	stderr *tail
 }
 
-// StartChild starts cmd, which dies with this process however that ends. What it says on
+// StartChild starts cmd, which dies with this process however that ends. Its output on
 // standard error is kept, the last of it, and written to said.
 func StartChild(cmd *exec.Cmd, said io.Writer) (*Child, error) {
 	c := &Child{stderr: &tail{}}
@@ -60,7 +60,7 @@ func (c *Child) Killed() bool {
 	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
 }
 
-// A tail keeps the last of what is written to it.
+// A tail keeps the last bytes that are written to it.
 type tail struct {
 	mu  sync.Mutex
 	buf []byte
@@ -85,7 +85,7 @@ func (t *tail) String() string {
 }
 
 // below returns the processes whose working folder is dir or below it: those of a server
-// that runs there, whoever their parent is by now.
+// that runs there, also if their parent has ended.
 func below(dir string) []int {
 	entries, _ := os.ReadDir("/proc") // of nothing there is nothing below
 	var found []int

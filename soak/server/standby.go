@@ -50,15 +50,16 @@ func (p *Postgres) WaitForStandby(ctx context.Context) error {
 	if err := p.until(ctx, "select exists (select from pg_stat_replication where state = 'streaming' and sync_state = 'sync')"); err != nil {
 		return err
 	}
-	// The checkpointer is who tells the others that there are standbys to wait for. It
-	// reads its settings before it begins with a checkpoint.
+	// The checkpointer tells the others that there are standbys to wait for. It reads
+	// its settings before it begins with a checkpoint.
 	return p.exec(ctx, "checkpoint")
 }
 
-// StopFollowing has the standby follow its primary no more. What is committed there when
-// it is called the standby has.
+// StopFollowing has the standby follow its primary no more. Every commit before the call
+// is on the standby.
 //
-// To pause the process that receives would not do: what is in its socket would arrive.
+// To pause the process that receives would not do: the bytes in its socket would
+// arrive.
 func (p *Postgres) StopFollowing(ctx context.Context, primary *Postgres) error {
 	var end string
 	conn, err := pgx.Connect(ctx, primary.URL("postgres"))

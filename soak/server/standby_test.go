@@ -18,7 +18,7 @@ func insert(t *testing.T, pg *Postgres, n int) {
 	require.NoError(t, err)
 }
 
-// kept returns what there is.
+// kept returns the rows that are there.
 func kept(t *testing.T, pg *Postgres) []int {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), pg.URL("postgres"))
