@@ -35,6 +35,7 @@ var calls = map[string]called{
 	"Driver.Categories":   {scenes: []string{"categories"}},
 	"Driver.Report":       {scenes: []string{"report"}},
 	"Driver.Epoch":        {scenes: []string{"epoch"}},
+	"Driver.Now":          {scenes: []string{"now"}},
 	"Driver.Listen":       {scenes: []string{"listen"}},
 	"Driver.Close":        {why: "it asks nothing; open calls it"},
 	"Admin.Trim":          {scenes: []string{"trim"}},

@@ -77,6 +77,10 @@ func scenes(ways []way) (all []scene) {
 				return d.Report(ctx, messagestore.ReportQuery{By: []messagestore.ReportKey{messagestore.ReportStream}, Category: c.category, Sort: messagestore.SortByName, Limit: 10})
 			}),
 			reads("epoch", w, func(ctx context.Context, d *postgres.Driver, _ *attempt) (any, error) { return d.Epoch(ctx) }),
+			reads("now", w, func(ctx context.Context, d *postgres.Driver, _ *attempt) (any, error) {
+				now, err := d.Now(ctx)
+				return now.Year() > 2000, err
+			}),
 		)
 	}
 	for _, w := range ways {

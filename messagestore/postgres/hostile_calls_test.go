@@ -233,6 +233,7 @@ func TestWhatOtherClientsWriteNeverStopsAReader(t *testing.T) {
 	}
 	store := messagestore.New(postgres.New(pool, nil), nil)
 	mux := handler.New()
+	mux.IgnoreUnknown()
 	var handled []int
 	handler.On(mux, func(_ context.Context, m handler.Message[amount]) error {
 		handled = append(handled, m.Body.Amount)

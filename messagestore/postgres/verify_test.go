@@ -218,7 +218,7 @@ func TestVerifyFindsEveryViolation(t *testing.T) {
 				select category, group_hash, correlation_category, stream_name, 1, 17, type, gen_random_uuid(), data, metadata from dibs.messages where stream_name = 'account:command-1+accounts+AAA'`,
 				"select setval('dibs.messages_global_position_seq', 17)",
 			},
-			"reservation: account:command-1+accounts+AAA@1 (17): expected one winner for the key AAA, at position 0, found one more in the stream", "",
+			"reservation: account:command-1+accounts+AAA@1 (17): expected one winner for the key AAA of accounts, at position 0, found one more in the stream", "",
 		},
 		"a second copy in another stream": {
 			[]string{
@@ -226,7 +226,7 @@ func TestVerifyFindsEveryViolation(t *testing.T) {
 				select category, dibs.group_hash('account:command-9'), correlation_category, 'account:command-9', 0, 17, type, gen_random_uuid(), data, metadata from dibs.messages where stream_name = 'account:command-1+accounts+AAA'`,
 				"select setval('dibs.messages_global_position_seq', 17)",
 			},
-			"reservation: account:command-9@0 (17): expected one winner for the key AAA, at position 0, found one in another stream", "",
+			"reservation: account:command-9@0 (17): expected one winner for the key AAA of accounts, at position 0, found one in another stream", "",
 		},
 		"a copy of something else": {
 			[]string{"update dibs.messages set id = gen_random_uuid() where stream_name = 'account:command-1+accounts+AAA'"},
