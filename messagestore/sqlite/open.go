@@ -42,8 +42,8 @@ func open(ctx context.Context, driverName, path string, config *Config) (*Driver
 	if path, err = checkPath(path); err != nil {
 		return nil, err
 	}
-	writing, err := sql.Open(driverName, dataSource(path,
-		"busy_timeout(0)", "synchronous(full)", "fullfsync(1)", "checkpoint_fullfsync(1)", "journal_size_limit(67108864)"))
+	source := dataSource(path, "busy_timeout(0)", "synchronous(full)", "fullfsync(1)", "checkpoint_fullfsync(1)", "journal_size_limit(67108864)")
+	writing, err := sql.Open(driverName, source)
 	if err != nil {
 		return nil, &OpenError{Path: path, Rule: "no driver", Cause: err}
 	}
@@ -67,9 +67,10 @@ func open(ctx context.Context, driverName, path string, config *Config) (*Driver
 	}
 	w := &writer{db: writing, timeout: full.BusyTimeout, most: full.MaxGroup}
 	w.start()
-	return &Driver{reads: p, writes: w, close: sync.OnceValue(func() error {
+	t := newTransactions(writing.Driver(), source, w)
+	return &Driver{reads: p, writes: w, transactions: t, close: sync.OnceValue(func() error {
 		w.stop()
-		return errors.Join(p.close(), writing.Close())
+		return errors.Join(p.close(), t.close(), writing.Close())
 	})}, nil
 }
 

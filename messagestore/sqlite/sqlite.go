@@ -17,6 +17,8 @@ type Driver struct {
 	reads  reader
 	writes writes
 	close  func() error
+
+	transactions *transactions // nil over a transaction of the caller's
 }
 
 var (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -33,6 +34,8 @@ type writer struct {
 	quit  chan struct{} // closed to stop
 	done  chan struct{} // closed when stopped
 
+	held chan struct{} // holds one token while this process writes, or a caller's function does
+
 	turns   turns
 	commits atomic.Int64 // for the tests
 	written atomic.Int64 // jobs in those commits
@@ -40,6 +43,7 @@ type writer struct {
 
 func (w *writer) start() {
 	w.queue, w.quit, w.done = make(chan *ticket, queueLength), make(chan struct{}), make(chan struct{})
+	w.held = make(chan struct{}, 1)
 	go w.loop()
 }
 
@@ -133,6 +137,11 @@ func (w *writer) turn(first *ticket) {
 		w.refuse(first, ErrClosed)
 		return
 	}
+	if err := w.lock(context.Background(), first.since); err != nil {
+		w.refuse(first, err)
+		return
+	}
+	defer w.release()
 	if err := w.begin(first); err != nil {
 		w.refuse(first, err)
 		return
@@ -144,6 +153,48 @@ func (w *writer) turn(first *ticket) {
 	}
 	w.commit(group)
 	w.turns.released = time.Now()
+}
+
+// errTransacting is why a writer waits for its own process.
+var errTransacting = errors.New("a transaction of this process is under way")
+
+// lock takes turns within the process, in the order of asking: SQLite would let the two
+// connections that write ask again and again.
+func (w *writer) lock(ctx context.Context, since time.Time) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case <-w.quit:
+		return ErrClosed
+	default:
+	}
+	select {
+	case w.held <- struct{}{}:
+		return nil
+	default:
+	}
+	timer := time.NewTimer(max(0, w.timeout-time.Since(since)))
+	defer timer.Stop()
+	select {
+	case w.held <- struct{}{}:
+		return nil
+	case <-timer.C:
+		return &BusyError{Waited: time.Since(since), Cause: errTransacting}
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-w.quit:
+		return ErrClosed
+	}
+}
+
+func (w *writer) release() { <-w.held }
+
+// unlock is release for the connection that is not the writer's, whose commits are not
+// another process's.
+func (w *writer) unlock() {
+	w.turns.commits = 0
+	w.release()
 }
 
 func (w *writer) refuse(t *ticket, err error) {
