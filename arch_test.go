@@ -14,8 +14,8 @@ import (
 const module = "github.com/dibs-go/dibs"
 
 // Each package may import the packages of ours named beside it, and no other;
-// a name that ends in /... stands for a tree. What is not here is not allowed
-// to exist: whoever adds a package says what it may know.
+// a name that ends in /... stands for a tree. A package that is
+// not here is not allowed to exist: a new one comes with its line.
 var imports = map[string][]string{
 	".":                      {},
 	"internal/steer":         {},
@@ -97,7 +97,7 @@ func TestPostgresDriverLinksLittle(t *testing.T) {
 	}
 }
 
-// rule finds what a package may import, by its own name or its nearest tree's.
+// rule finds the imports that a package may have, by its own name or its nearest tree's.
 func rule(name string) ([]string, bool) {
 	if allowed, ok := imports[name]; ok {
 		return allowed, true

@@ -151,7 +151,7 @@ func namesTestsThatExist(t *testing.T, page string) {
 }
 
 // says tells whether the source has the name of a case: as a whole, or its parts
-// one by one, where a space is what go test prints as an underscore.
+// one by one, where go test prints a space as an underscore.
 func says(src []byte, name string) bool {
 	if bytes.Contains(src, []byte(`"`+name+`"`)) || bytes.Contains(src, []byte(`"`+strings.ReplaceAll(name, "_", " ")+`"`)) {
 		return true

@@ -8,8 +8,8 @@ import (
 	"github.com/dibs-go/dibs/internal/prose"
 )
 
-// The share of sentences with a free "who" or "what", in percent, that each
-// part of the project may have. It only falls: a change that lowers a share
+// The share of sentences without a subject of their own, in percent, that each
+// part of the project may have: [prose] counts them. It only falls: a change that lowers a share
 // lowers its number here, and none raises it.
 var mostFree = []struct {
 	part    string

@@ -58,7 +58,7 @@ func failoverFigures(want harness.Failovers, r *harness.Result, v *check.Verdict
 		done("files of a backup put back", want.PutBacks, harness.PutBackLoss),
 		{name: "messages through them", got: thousands(int(r.Messages))},
 		{name: "acknowledged, and undone as it may be", got: thousands(int(v.LostByFailover))},
-		{name: "made of it by who had it in hand", got: thousands(r.MadeInHand)},
+		{name: "made of it while it was in flight", got: thousands(r.MadeInHand)},
 		none("acknowledged, and lost otherwise", v.Broken[check.Lost]),
 		{name: "consumers ahead of the store", got: thousands(int(v.Checked[check.Rewind]))},
 		{name: "  of a store that had grown past them", got: thousands(int(v.Overtaken))},

@@ -256,7 +256,7 @@ type resolution struct {
 	by  int32
 }
 
-// A delivery is a message in the hands of a handler, or given up on.
+// A delivery is a message in flight, or one that was parked.
 type delivery struct {
 	time, end int64
 	number    uint64

@@ -25,7 +25,7 @@ type group struct {
 	puts       []int32 // by time
 
 	rows   []int32 // of the category from the start position on, by global position
-	began  []int64 // for each of them: when it was first handed over
+	began  []int64 // for each of them: when it was first delivered
 	done   []int64 // and when it was first handled, or given up on
 	parked []int64 // and when that was begun
 }
@@ -282,7 +282,7 @@ func (g *group) checkOrder() {
 		for b := before[i]; b >= 0 && (!known || r.rows[g.rows[b]].position >= last); b = before[b] {
 			if g.done[b] >= d.time {
 				y := &r.rows[g.rows[b]]
-				// Two that were never handed over in order are told above.
+				// Two that were never delivered in order are told above.
 				if g.began[b] <= d.time {
 					r.verdict.broken(Order, g.about(g.rows[b], d.row), "%s was handed %s@%d, and had not done %d",
 						g.name, r.streamName(x.stream), x.position, y.position)
@@ -419,7 +419,7 @@ func (g *group) checkRedeliveries() {
 		time       int64
 		generation int
 	}
-	seen := map[int32]last{} // when a row was last handed over
+	seen := map[int32]last{} // when a row was last delivered
 	kept := g.kept()
 	again := map[int32]int64{}
 	first := map[int32]uuid.UUID{}
@@ -448,7 +448,7 @@ func (g *group) checkRedeliveries() {
 	}
 }
 
-// allowances returns how many messages each life may be handed again.
+// allowances returns how many messages may be redelivered to each life.
 func (g *group) allowances() map[int32]int64 {
 	r := g.r
 	active := map[int32]span{} // from the begin of each life to the last that is known of it
@@ -541,7 +541,7 @@ func (g *group) lowest() map[int]int64 {
 // A member is whose a position is.
 type member struct{ generation, size, member int }
 
-// kept returns, for each failover, from where on its members may be handed messages again: the highest position
+// kept returns, for each failover, from where on messages may be redelivered to its members: the highest position
 // that each had recorded before the copy stopped to follow, and that none before has undone.
 func (g *group) kept() []map[member]int64 {
 	all := make([]map[member]int64, len(g.r.failovers))
@@ -562,7 +562,7 @@ func (g *group) kept() []map[member]int64 {
 }
 
 // rewound says that a failover since the time before took away the position with which d would not have been
-// handed over again.
+// redelivered.
 func (g *group) rewound(d *delivery, before int64, kept []map[member]int64) bool {
 	l := &g.r.lives[d.life]
 	for i, positions := range kept {

@@ -159,7 +159,7 @@ var corruptions = []corruption{
 		}
 		return true
 	}},
-	{"a message is first handed over before the one before", func(s *simulation) bool {
+	{"a message is first delivered before the one before", func(s *simulation) bool {
 		r := s.anyAccount(func(r *check.Row) bool { return r.Position > 0 })
 		if r == nil {
 			return false
@@ -186,7 +186,7 @@ var corruptions = []corruption{
 		}
 		return a != nil
 	}},
-	{"a message is handed over from elsewhere", func(s *simulation) bool {
+	{"a message is delivered from elsewhere", func(s *simulation) bool {
 		a := s.anyOf(history.Handle, nil)
 		if a != nil {
 			a.invoke.Appends[0].Messages[0].Position++

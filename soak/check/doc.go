@@ -24,14 +24,14 @@
 //	9   conflict truth    the version of a conflict is not the one expected, and the stream had it
 //	10  complete          a consumer handled or parked all from its start position on
 //	11  no skip           before it recorded a position, it had handled or parked all before that
-//	12  order             a stream's messages are first handed over in order and without a gap; in one
+//	12  order             a stream's messages are first delivered in order and without a gap; in one
 //	                      run too; and a run begins with a stream where what is before was done
-//	13  position          recorded positions do not go back, are not beyond what was answered, and of
+//	13  position          checkpoints do not go back, are not beyond what was answered, and of
 //	                      two runs with one identity only the second goes on to record
-//	14  redelivery bound  each run of a member is handed at most an interval and a batch again, and as
+//	14  redelivery bound  each run of a member is redelivered at most an interval and a batch, and as
 //	                      much of each that was at work beside it; the first of another size
 //	                      nothing from before the lowest position of those before
-//	15  read honesty      what was read and handed over is in F, as it was
+//	15  read honesty      every message read or delivered is in F, as it was
 //	16  reservation       a key is reserved once by one who tried, and its effect is in the store once, and
 //	                      outside at least once; who wanted the key for something else is told so
 //	22  liveness          after the last fault all becomes quiet in time: no lag, locks, open

@@ -45,7 +45,7 @@ type Guards struct {
 	Undone, Ahead, Overtaken int
 
 	// Epochs is how many runs of consumers must have begun again in another epoch of the store, and ByEpoch
-	// how many of these nothing else can have told that it went back.
+	// how many of these nothing else can have told of the rollback.
 	Epochs, ByEpoch int
 
 	// Reused is how many reservations must have met their key used for something else.

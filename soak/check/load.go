@@ -365,7 +365,7 @@ func (r *run) settle() {
 	slices.SortFunc(r.deliveries, func(a, b delivery) int { return cmp.Compare(a.time, b.time) })
 }
 
-// forgetUndone leaves messages alone that were handed over, undone by a failover, and written again:
+// forgetUndone leaves messages alone that were delivered, undone by a failover, and written again:
 // it is another message that is in the final table.
 func (r *run) forgetUndone(all []delivery) {
 	for i := range all {

@@ -208,7 +208,7 @@ func TestEachPlantedBugBreaksExactlyItsInvariant(t *testing.T) {
 			answer.Duplicate = true
 			w.do("writer-3", 10, 20, history.OK, *a.invoke, history.Event{Appends: []history.Append{answer}})
 		}},
-		{"a version before a message that somebody has in hand", check.Linearizable, func(w *world) {
+		{"a version before a message that was read", check.Linearizable, func(w *world) {
 			a := w.write(10, 100, stream, anyVersion, 1)
 			w.consume("consumer-1", "audit", 5, 200, 10, 10).handle(30, 35, w.row(a, 0))
 			w.ask(50, 60, stream, noStream)
@@ -400,7 +400,7 @@ func TestEachPlantedBugBreaksExactlyItsInvariant(t *testing.T) {
 			m := a.invoke.Appends[0].Messages[0]
 			w.read(12, 15, history.Append{Stream: stream, Messages: []history.Message{m}})
 		}},
-		{"a message handed over with other content", check.ReadHonesty, func(w *world) {
+		{"a message delivered with other content", check.ReadHonesty, func(w *world) {
 			a := w.write(10, 20, stream, anyVersion, 1)
 			w.consume("consumer-1", "audit", 5, 100, 10, 10).handle(30, 40, w.row(a, 0)).invoke.Appends[0].Messages[0].Hash++
 		}},

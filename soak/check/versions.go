@@ -169,7 +169,7 @@ func conflicting(steps []step, version int64) (a, b *step) {
 	return nil, nil
 }
 
-// witnessed is told when each message was there at the latest: when somebody had it in hand.
+// witnessed is told when each message was there at the latest: when a process had read it.
 func (r *run) witnessed() {
 	if len(r.failovers) > 0 {
 		return // it may have been another with its place

@@ -38,7 +38,7 @@ func (f Failovers) Total() int { return f.Sync + f.Lossy() }
 func (f Failovers) Lossy() int { return f.Async + f.Restores + f.PutBacks }
 
 // madeInHand reports whether a violation is of a message that was made of another: of one
-// that a failover undid, if it was in the hands of a handler, which goes on until it is told.
+// that a failover undid, if it was in flight: its handler goes on until it is told.
 func madeInHand(v postgres.Violation) bool { return v.Rule == "reservation" || v.Rule == "deadLetter" }
 
 // The names of the ways to lose a primary.
@@ -83,7 +83,7 @@ func (n *nemesis) failovers(ctx context.Context) error {
 	return nil
 }
 
-// noticed is how long a consumer at rest may take to find out that the store went back,
+// noticed is how long a consumer at rest may take to find out about a rollback of the store,
 // after which it begins again by itself: see package consumer.
 const noticed = 12 * time.Second
 

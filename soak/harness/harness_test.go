@@ -48,7 +48,7 @@ func TestRecoveryIsUntilAMessageThatWasHandedOverAfterTheCrashIsHandled(t *testi
 	require.NoError(t, err)
 	killed, err := history.Now()
 	require.NoError(t, err)
-	require.NoError(t, w.End(before, history.OK, &history.Event{Func: history.Handle})) // was in hand before
+	require.NoError(t, w.End(before, history.OK, &history.Event{Func: history.Handle})) // was in flight before
 	after, err := w.Begin(&history.Event{Func: history.Handle})
 	require.NoError(t, err)
 	require.NoError(t, w.End(after, history.OK, &history.Event{Func: history.Handle}))

@@ -50,7 +50,7 @@ var faults = []fault{
 	{2, reindex, "REINDEX CONCURRENTLY of each index of messages, or VACUUM, or ANALYZE", true, (*nemesis).reindex},
 	{2, migrate, "dibs migrate up, from the version before", true, (*nemesis).migrate},
 	{2, release, "all functions of the schema anew, and a change of the table of messages, in one transaction", true, (*nemesis).release},
-	{2, raiseEpoch, "an operator says that the store went back, and it did not", true, (*nemesis).raiseEpoch},
+	{2, raiseEpoch, "an operator reports a rollback of the store that did not happen", true, (*nemesis).raiseEpoch},
 	{4, killPgBouncer, "SIGKILL to PgBouncer, and a start; with --pgbouncer", true, (*nemesis).killPgBouncer},
 	{2, syncError, "EIO instead of a sync of data or WAL: the server ends with a PANIC, and recovers; with strace", true, (*nemesis).failSync},
 	{4, clockJump, "the clock of the server up to an hour ahead or back, and right again; with --clock", true, (*nemesis).jump},

@@ -13,7 +13,7 @@ import (
 )
 
 // A Recovery is how long it took, after kills of the server, until there was a message
-// handled that was handed over after it, sorted. A kill is alone if nothing else was wrong
+// handled that was delivered after it, sorted. A kill is alone if nothing else was wrong
 // from a second before it until two after it.
 type Recovery struct {
 	First, FirstOfMany []time.Duration // of any consumer: after a kill that was alone, after one that was not

@@ -163,7 +163,7 @@ func (h *watchedHandler) Handle(ctx context.Context, m *messagestore.Message) er
 	case fails && panics:
 		panic(err)
 	case !fails && err != nil && !errors.Is(err, poison{}) && h.gate != nil:
-		h.gate.wait(ctx, time.Now()) // and then it is handed over again
+		h.gate.wait(ctx, time.Now()) // and then it is redelivered
 	}
 	return err
 }
@@ -200,7 +200,7 @@ func (poison) Error() string { return "poison" }
 func (poison) Park() bool    { return true }
 
 // effect writes to the store, at the expected version, and to a file. In a store that may go back the version
-// proves nothing: the effect of a message that was undone is there, if it was in hand. Then the id alone tells
+// proves nothing: the effect of a message that was undone is there, if it was in flight. Then the id alone tells
 // whether the message is done.
 func (w *watched) effect(ctx context.Context, m *messagestore.Message) error {
 	if w.task.Parks && m.Type == PoisonType {
