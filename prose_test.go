@@ -21,7 +21,7 @@ var mostFree = []struct {
 	}},
 	{"soak", 2, func(path string) bool { return isCode(path) && strings.HasPrefix(path, "soak/") }},
 	{"bench", 2, func(path string) bool { return isCode(path) && strings.HasPrefix(path, "bench/") }},
-	{"docs", 3.2, func(path string) bool { return !isCode(path) }},
+	{"docs", 2, func(path string) bool { return !isCode(path) }},
 }
 
 func isCode(path string) bool { return filepath.Ext(path) == ".go" || filepath.Ext(path) == ".sql" }
