@@ -51,7 +51,7 @@ func TestInterruptedTailSaysWhereToGoOn(t *testing.T) {
 		require.NoError(t, tail.Process.Signal(signal))
 
 		require.Equal(t, 130, exitCode(t, tail.Wait()))
-		require.Equal(t, "dibs: go on with --from 2\n", stderr.String())
+		require.Equal(t, "dibs: continue with --from 2\n", stderr.String())
 	}
 }
 

@@ -138,7 +138,7 @@ func (d *demo) watch(ctx context.Context, w *watcher, cancel context.CancelCause
 			phase = 2
 			for _, s := range d.senders {
 				if _, err := io.WriteString(s.stdin, "go\n"); err != nil {
-					return fmt.Errorf("tell a sender to go on: %w", err)
+					return fmt.Errorf("start a sender's second phase: %w", err)
 				}
 			}
 			done = false

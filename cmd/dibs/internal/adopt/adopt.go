@@ -27,7 +27,7 @@ var (
 
 	// ErrRunning is matched by the error for a database in which another process
 	// plans, adopts or undoes just now.
-	ErrRunning = errors.New("another process is at the adoption of this database")
+	ErrRunning = errors.New("another process adopts this database, or undoes an adoption")
 
 	// ErrPooled is matched by the error for a connection that a pooler lends: locks and
 	// settings of a session would be somebody else's.
@@ -43,7 +43,7 @@ var (
 
 	// ErrLocked is matched by the error for a table whose lock other sessions did not
 	// release in time. The messages copied so far stay. See [LockedError].
-	ErrLocked = errors.New("the lock was not to be had")
+	ErrLocked = errors.New("the lock was not released in time")
 )
 
 // A CannotAdoptError says all that is in the way.

@@ -196,7 +196,7 @@ func (a *adopter) surveyStore(ctx context.Context, s *survey) error {
 		return err
 	}
 	if !readable {
-		s.found(ObstacleRights, "this user does not own dibs.messages, and is no member of who does")
+		s.found(ObstacleRights, "this user does not own dibs.messages, and is no member of its owner")
 		return nil
 	}
 	if err := a.main.QueryRow(ctx, "select exists (select from dibs.messages)").Scan(&used); err != nil {

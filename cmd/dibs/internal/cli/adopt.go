@@ -71,9 +71,9 @@ func (c *migrateAdoptCommand) Run(ctx context.Context, a *app) error {
 	if err != nil && !c.DryRun {
 		switch full, _ := errors.AsType[*pgconn.PgError](err); {
 		case ctx.Err() != nil:
-			a.warn("dibs: interrupted: what was copied stays, and the same command goes on from there\n")
+			a.warn("dibs: interrupted: the copy stays, and the same command continues it\n")
 		case full != nil && full.Code == "53100" && !c.Undo: // disk_full
-			a.warn("dibs: what was copied stays: make room and run the same command, or throw it away with --undo\n")
+			a.warn("dibs: the copy stays: make room and run the same command, or throw the copy away with --undo\n")
 		}
 	}
 	return err
@@ -111,7 +111,7 @@ func (c *migrateAdoptCommand) do(ctx context.Context, a *app, connect adopt.Conn
 	if done.Held > 0 {
 		held = fmt.Sprintf("; writers were held for %s by the switch", shortTime(done.Held))
 	}
-	return a.out.line("adopted: %d messages of message-db %s%s\nthe old schema is message_store_before_dibs; until it is dropped, dibs migrate adopt --undo goes back",
+	return a.out.line("adopted: %d messages of message-db %s%s\nthe old schema is message_store_before_dibs; until it is dropped, dibs migrate adopt --undo is the way back",
 		done.Messages, done.Version, held)
 }
 
@@ -337,7 +337,7 @@ func (a *app) printUndoRows(p *adopt.UndoPlan, dryRun, leave bool) error {
 		would = "would be "
 	}
 	if p.Abandons {
-		return a.out.line("%sabandoned: what was copied is thrown away, and message-db stays the store", would)
+		return a.out.line("%sabandoned: the copy is thrown away, and message-db stays the store", would)
 	}
 	text := fmt.Sprintf("%sundone: messages copied back that were written since the switch: %d", would, p.Since)
 	if p.Removed > 0 {
@@ -472,7 +472,7 @@ func adoptionHint(err error) (kind, hint string) {
 	case errors.Is(err, adopt.ErrCopyDiffers):
 		return "copyDiffers", "nothing was switched; dibs migrate adopt --undo throws the copy away"
 	case errors.Is(err, adopt.ErrLocked):
-		return "locked", "nothing was switched, and what was copied stays: run it again when they are done, or with more --lock-tries"
+		return "locked", "nothing was switched, and the copy stays: run it again when these sessions are done, or with more --lock-tries"
 	case errors.Is(err, adopt.ErrRunning):
 		return "adoptionRuns", "wait until it is done, or end it: its sessions are named dibs migrate adopt"
 	case errors.Is(err, adopt.ErrPooled):
@@ -489,7 +489,7 @@ func cannotAdoptHint(err error) string {
 		hints = append(hints, "see all of it with: --dry-run")
 	}
 	if cannot, ok := errors.AsType[*adopt.CannotAdoptError](err); ok && leavable(cannot) {
-		hints = append(hints, "to go on all the same: --leave-dependents")
+		hints = append(hints, "to adopt all the same: --leave-dependents")
 	}
 	return strings.Join(hints, "; ")
 }

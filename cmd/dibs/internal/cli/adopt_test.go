@@ -97,7 +97,7 @@ func TestAdoptListsWhatIsInItsWay(t *testing.T) {
 	const listed = `in the way  view public.accounts would go on with the old table
 in the way  view public.totals would go on with the old table
 `
-	const leave = "to go on all the same: --leave-dependents\n"
+	const leave = "to adopt all the same: --leave-dependents\n"
 
 	r := dibs.run(t, "migrate", "adopt", "--dry-run")
 	require.Equal(t, 1, r.code)
@@ -146,7 +146,7 @@ func TestAdoptAndUndo(t *testing.T) {
 
 	require.Equal(t, 0, r.code, r.stderr)
 	require.Equal(t, `adopted: 3000 messages of message-db 1.3.0; writers were held for 1s by the switch
-the old schema is message_store_before_dibs; until it is dropped, dibs migrate adopt --undo goes back
+the old schema is message_store_before_dibs; until it is dropped, dibs migrate adopt --undo is the way back
 `, rough(r.stdout))
 	said := strings.Split(strings.TrimSpace(r.stderr), "\n")
 	for i, phase := range []string{"checking", "locking the table", "copying 0 of 3000", "indexing 0 of 3", "comparing 0 of 2", "locking the table"} {
@@ -267,7 +267,7 @@ func TestInterruptedAdoptGoesOnOrIsGivenUp(t *testing.T) {
 
 		require.Equal(t, 130, code)
 		require.Empty(t, stdout.String())
-		require.True(t, strings.HasSuffix(stderr.heard.String(), "dibs: interrupted: what was copied stays, and the same command goes on from there\n"), stderr.heard.String())
+		require.True(t, strings.HasSuffix(stderr.heard.String(), "dibs: interrupted: the copy stays, and the same command continues it\n"), stderr.heard.String())
 		require.Contains(t, dibs.ok(t, "migrate", "status"), "adoption                copying   3000 of 3000 messages of message-db 1.3.0 are copied; message-db is the store until dibs migrate adopt is done\n")
 		status := objects(t, dibs.ok(t, "migrate", "status", "--json"))
 		require.Equal(t, "copying", status[len(status)-1]["adoption"])
@@ -286,9 +286,9 @@ func TestInterruptedAdoptGoesOnOrIsGivenUp(t *testing.T) {
 			require.NotContains(t, r.stderr, "copying", "that is done")
 			continue
 		}
-		require.Equal(t, "would be abandoned: what was copied is thrown away, and message-db stays the store\n", dibs.ok(t, "migrate", "adopt", "--undo", "--dry-run"))
+		require.Equal(t, "would be abandoned: the copy is thrown away, and message-db stays the store\n", dibs.ok(t, "migrate", "adopt", "--undo", "--dry-run"))
 		require.Contains(t, dibs.ok(t, "migrate", "status"), "copying")
-		require.Equal(t, "abandoned: what was copied is thrown away, and message-db stays the store\n", dibs.ok(t, "migrate", "adopt", "--undo"))
+		require.Equal(t, "abandoned: the copy is thrown away, and message-db stays the store\n", dibs.ok(t, "migrate", "adopt", "--undo"))
 		require.NotContains(t, dibs.ok(t, "migrate", "status"), "adoption")
 		requireNoDrift(t, dibs)
 		dibs.ok(t, "migrate", "up")
@@ -305,7 +305,7 @@ func TestAdoptNamesWhoHasTheTable(t *testing.T) {
 	require.Equal(t, 1, r.code)
 	const holder = `process \d+ of postgres \("nightly dump"\), idle in transaction, in a transaction since \d\d:\d\d:\d\dZ`
 	require.Regexp(t, `\ndibs: locking the table, waiting for `+holder+`\n`, r.stderr)
-	require.Regexp(t, `\ndibs: adopt: lock message_store.messages: the lock was not to be had: `+holder+`\n      nothing was switched, and what was copied stays: run it again when they are done, or with more --lock-tries\n$`, r.stderr)
+	require.Regexp(t, `\ndibs: adopt: lock message_store.messages: the lock was not released in time: `+holder+`\n      nothing was switched, and the copy stays: run it again when these sessions are done, or with more --lock-tries\n$`, r.stderr)
 	lines := objects(t, dibs.run(t, "migrate", "adopt", "--lock-timeout", "200ms", "--lock-tries", "2", "--json").stderr)
 	require.Equal(t, "locked", lines[len(lines)-1]["kind"])
 	require.Regexp(t, holder, lines[len(lines)-2]["blockers"])
@@ -356,7 +356,7 @@ func TestAdoptOnAFullDiskIsRunAgain(t *testing.T) {
 	r := dibs.run(t, "migrate", "adopt")
 
 	require.Equal(t, 1, r.code)
-	require.Contains(t, r.stderr, "dibs: what was copied stays: make room and run the same command, or throw it away with --undo\n")
+	require.Contains(t, r.stderr, "dibs: the copy stays: make room and run the same command, or throw the copy away with --undo\n")
 	require.Contains(t, r.stderr, "No space left on device")
 	perform(t, conn, "drop function disk_full cascade")
 	require.Contains(t, dibs.ok(t, "migrate", "adopt"), "adopted: 3000 messages")

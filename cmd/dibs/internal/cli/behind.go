@@ -22,7 +22,7 @@ func (a *app) warnOfReaders(ctx context.Context, conn *pgx.Conn, category messag
 	store := messagestore.New(postgres.New(conn, a.postgresConfig()), nil)
 	all, err := consumer.Positions(ctx, store, category)
 	if err != nil && !errors.Is(err, context.Canceled) {
-		a.warn("dibs: who has read %s cannot be told: %s\n", category, visible(err.Error()))
+		a.warn("dibs: the positions of consumers of %s cannot be read: %s\n", category, visible(err.Error()))
 	}
 	for _, status := range all {
 		for _, m := range status.Members {
@@ -33,7 +33,7 @@ func (a *app) warnOfReaders(ctx context.Context, conn *pgx.Conn, category messag
 			if len(status.Members) > 1 {
 				name = fmt.Sprintf("%s (%d of %d)", name, m.Member, len(status.Members))
 			}
-			a.warn("dibs: consumer %s of %s has not read %s yet, from %d on, and does not see what is removed before it does\n",
+			a.warn("dibs: consumer %s of %s has not read %s yet, from %d on, and misses messages removed before it reads them\n",
 				name, category, number(m.Lag, "message", "messages"), m.Position)
 		}
 	}

@@ -311,7 +311,7 @@ func (c *consumersResetCommand) where() (func(context.Context, *messagestore.Sto
 		}
 	}
 	if given != 1 {
-		return nil, usage("say where to go on from: one of --position, --time, --start and --end")
+		return nil, usage("give the new position: one of --position, --time, --start and --end")
 	}
 	to := messagestore.GlobalPosition(0)
 	if c.Position != nil {
@@ -432,7 +432,7 @@ func (a *app) printReset(r resetLine) error {
 		}
 		switch {
 		case m.Error != "":
-			what = "whatever it has handled (" + visible(m.Error) + ")"
+			what = "with an unknown effect (" + visible(m.Error) + ")"
 		case m.Again > 0 || r.Position < m.From && m.AtLeast:
 			what = "handling " + some(m.Again) + " again"
 		case m.Passed > 0 || r.Position > m.From && m.AtLeast:

@@ -48,7 +48,7 @@ func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 		}
 	}
 	if !c.Yes && !c.DryRun && !isTerminal(a.stdin) {
-		return usage("nobody can be asked here: give --yes to delete %s, or --dry-run", visible(c.Stream))
+		return usage("there is no terminal to confirm on: give --yes to delete %s, or --dry-run", visible(c.Stream))
 	}
 	return a.withPostgres(ctx, "delete", func(conn *pgx.Conn) error {
 		admin := postgres.NewAdmin(conn, a.postgresConfig())

@@ -60,14 +60,14 @@ func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]doctor.Findi
 	if locked {
 		return []doctor.Finding{{
 			Group: "schema", Name: "migrations", Verdict: doctor.Warn,
-			Says: "what was applied cannot be looked at: somebody has locked the table of migrations", Advice: "see locks",
+			Says: "the applied migrations cannot be read: their table is locked", Advice: "see locks",
 		}}, nil
 	}
 	all, err := migrations.Status(ctx, conn, a.migrationsConfig())
 	if denied(err) {
 		return []doctor.Finding{{
 			Group: "schema", Name: "migrations", Verdict: doctor.Hidden,
-			Says: "what was applied is not visible to this user", Advice: "run dibs doctor as the user who migrates",
+			Says: "the applied migrations are not visible to this user", Advice: "run dibs doctor as the user that migrates",
 		}}, nil
 	}
 	if err != nil {
@@ -91,7 +91,7 @@ func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]doctor.Findi
 	case denied(err):
 		return append(findings, doctor.Finding{
 			Group: "schema", Name: "drift", Verdict: doctor.Hidden,
-			Says: "what was changed by hand is not visible to this user", Advice: "run dibs doctor as the user who migrates",
+			Says: "changes made by hand are not visible to this user", Advice: "run dibs doctor as the user that migrates",
 		}), nil
 	case err != nil:
 		return nil, err
@@ -129,7 +129,7 @@ func aboutMigrations(all []migrations.Migration) []doctor.Finding {
 			ours--
 			f.Says, f.Advice = m.Name+" was applied by a newer release", "use that release of dibs, or a newer one"
 		case m.Changed:
-			f.Says, f.Advice = m.Name+" is not what was applied under its name", "use the release of dibs that migrated the database"
+			f.Says, f.Advice = m.Name+" is not the file that was applied under its name", "use the release of dibs that migrated the database"
 		case m.Applied:
 			applied++
 			continue
@@ -160,7 +160,7 @@ func aboutDrift(drift *migrations.DriftReport, files int) []doctor.Finding {
 		f := doctor.Finding{Group: "schema", Name: "drift", Verdict: doctor.Fail, Says: d.String()}
 		switch {
 		case d.Foreign:
-			f.Verdict, f.Advice = doctor.Warn, "keep what is yours in another schema: this one belongs to the migrations"
+			f.Verdict, f.Advice = doctor.Warn, "keep your own objects in another schema: this one belongs to the migrations"
 		case forgottenByDumps(d):
 			f.Verdict, f.Advice = doctor.Warn, "a dump does not hold this right, so it comes back when one is restored: dibs migrate up revokes it"
 		case len(d.Has) == 0 && allAre("grant ", d.Lacks):

@@ -69,7 +69,7 @@ func TestDoctorFindsWhatWasNotMigratedOrWasChangedByHand(t *testing.T) {
 		{"grant execute on function dibs.schema_version() to public", "function dibs.schema_version(OUT version integer, OUT serves integer): has: grant execute to public"},
 		{"alter table dibs.messages disable trigger messages_append_only", "messages_append_only"},
 		{"alter table dibs.messages drop constraint messages_id", "messages_id"},
-		{"update dibs.migrations set sha256 = '' where name = '0004_append.sql'", "0004_append.sql is not what was applied under its name"},
+		{"update dibs.migrations set sha256 = '' where name = '0004_append.sql'", "0004_append.sql is not the file that was applied under its name"},
 		{"delete from dibs.migrations where name = '0005_read.sql'", "migrations are applied, and not 0005_read.sql"},
 		{"insert into dibs.migrations (name, sha256) values ('9999_new.sql', '')", "9999_new.sql was applied by a newer release"},
 	} {
@@ -100,7 +100,7 @@ func TestDoctorDoesNotWaitForTheTableOfMigrations(t *testing.T) {
 	r := dibs.runContext(ctx, "doctor", "--quiet", "--long-lock", "1ns")
 
 	require.Equal(t, 0, r.code, r.stderr)
-	require.Contains(t, r.stdout, "what was applied cannot be looked at")
+	require.Contains(t, r.stdout, "the applied migrations cannot be read")
 	require.Contains(t, r.stdout, "migrations is held by process ")
 }
 

@@ -35,7 +35,7 @@ func (epochShowCommand) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		if epoch == "" {
-			return fmt.Errorf("the store of %s has no epoch: it cannot tell that it went back", a.origin)
+			return fmt.Errorf("the store of %s has no epoch: it cannot tell a rollback", a.origin)
 		}
 		return a.printEpoch(epoch)
 	})

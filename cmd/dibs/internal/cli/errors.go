@@ -111,7 +111,7 @@ func (a *app) describe(err error) problem {
 	if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
 		p.Kind, p.Exit = "versionConflict", exitConflict
 		p.Stream, p.Expected, p.Actual = conflict.Stream, &conflict.Expected, &conflict.Actual
-		p.Hint = fmt.Sprintf("the stream is not where this write expects it; see who was first with: dibs stream '%s'", visible(string(conflict.Stream)))
+		p.Hint = fmt.Sprintf("the stream is not where this write expects it; see the winner with: dibs stream '%s'", visible(string(conflict.Stream)))
 	}
 	if mistake, ok := errors.AsType[*usageError](err); ok {
 		p.Kind, p.Exit, p.Hint = "usage", exitUsage, mistake.hint
@@ -127,7 +127,7 @@ func (a *app) describe(err error) problem {
 		p.Hint = "an id is for one message; leave it out for a new one"
 	case errors.Is(err, messagestore.ErrOutcomeUnknown):
 		p.Kind = "outcomeUnknown"
-		p.Hint = "run it again with the same id: what is written already is not written again"
+		p.Hint = "run it again with the same id: messages that are written already are not written again"
 	case errors.Is(err, messagestore.ErrNotFound):
 		p.Kind = "notFound"
 	case errors.Is(err, consumer.ErrUnknownConsumer):
@@ -136,7 +136,7 @@ func (a *app) describe(err error) problem {
 		p.Kind = "positionAhead"
 	case errors.Is(err, consumer.ErrNotParked):
 		p.Kind = "notParked"
-		p.Hint = "see what is parked with: dibs parked list"
+		p.Hint = "see the parked messages with: dibs parked list"
 	case errors.Is(err, postgres.ErrNotMigrated):
 		p.Kind = "notMigrated" // its text names the command to run
 	case errors.Is(err, postgres.ErrSchemaTooNew):
@@ -144,13 +144,13 @@ func (a *app) describe(err error) problem {
 		p.Hint = "use the release of dibs that migrated it, or a newer one"
 	case errors.Is(err, postgres.ErrUnsafeSettings):
 		p.Kind = "unsafeSettings"
-		p.Hint = "see what may be lost, and what to do, with: dibs doctor"
+		p.Hint = "see the risk and the remedy with: dibs doctor"
 	case errors.Is(err, migrations.ErrInvalidSchema):
 		p.Kind, p.Exit = "invalid", exitUsage
 	case errors.Is(err, migrations.ErrTooNew):
 		p.Hint = "use the release of dibs that migrated it, or a newer one"
 	case errors.Is(err, migrations.ErrChanged):
-		p.Hint = "nothing was done: another release, or an edited file, was applied under this name; see dibs migrate status, and dibs doctor for what differs"
+		p.Hint = "nothing was done: another release, or an edited file, was applied under this name; see dibs migrate status, and dibs doctor for the differences"
 	}
 	if kind, hint := adoptionHint(err); kind != "" {
 		p.Kind, p.Hint = kind, hint
@@ -218,7 +218,7 @@ func (a *app) refused(p *problem, e *pgconn.PgError) {
 		p.Kind, p.Hint = "timeout", "the server's statement_timeout is too short for this; set another in the URL: options=-c%20statement_timeout%3D10min"
 		return
 	case "55P03":
-		p.Kind, p.Hint = "locked", "another transaction holds what this needs; see who with: dibs doctor"
+		p.Kind, p.Hint = "locked", "another transaction holds a lock that this needs; see the holder with: dibs doctor"
 		return
 	case "25006":
 		p.Kind, p.Hint = "readOnly", "is this server a replica?"

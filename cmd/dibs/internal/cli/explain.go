@@ -239,7 +239,7 @@ func (e *explainer) removed(ctx context.Context, stream messagestore.StreamName)
 		}
 		s := story{app: e.app, of: stream}
 		if !m.IsTombstone() {
-			return fmt.Errorf("%s begins at position %d: what was first was trimmed: %w", visible(string(stream)), m.Position, messagestore.ErrNotFound)
+			return fmt.Errorf("%s begins at position %d: its first message was trimmed: %w", visible(string(stream)), m.Position, messagestore.ErrNotFound)
 		}
 		if err := s.title(); err != nil {
 			return err
@@ -253,7 +253,7 @@ func (e *explainer) removed(ctx context.Context, stream messagestore.StreamName)
 		}
 		return s.tell(deleted, m, note)
 	}
-	return fmt.Errorf("%s has no messages, so nobody has reserved it: %w", visible(string(stream)), messagestore.ErrNotFound)
+	return fmt.Errorf("%s has no messages, so it is not reserved: %w", visible(string(stream)), messagestore.ErrNotFound)
 }
 
 // seconds tells which messages of the winner's stream came second.

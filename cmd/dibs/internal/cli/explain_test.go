@@ -210,7 +210,7 @@ func TestKeyIsFoundInItsCategory(t *testing.T) {
 func TestStreamThatNobodyReservedHasNoStory(t *testing.T) {
 	t.Parallel()
 	r := newShell(t).run(t, "explain", "account-1")
-	require.Equal(t, result{1, "", "dibs: account-1 has no messages, so nobody has reserved it: no such message\n"}, r)
+	require.Equal(t, result{1, "", "dibs: account-1 has no messages, so it is not reserved: no such message\n"}, r)
 }
 
 // Messages of another client, or of another store, are told as far as they go.

@@ -63,7 +63,7 @@ func (a *app) printAbsentRoles(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil || len(drift.AbsentRoles) == 0 {
 		return err
 	}
-	return a.out.line("missing on this server: %s; who may make roles runs what dibs migrate print --roles prints, and then this is run again", strings.Join(drift.AbsentRoles, ", "))
+	return a.out.line("missing on this server: %s; run the SQL of dibs migrate print --roles as a user with CREATEROLE, and then this again", strings.Join(drift.AbsentRoles, ", "))
 }
 
 // printUpToDate also names the parts that are left out, which a client may miss.

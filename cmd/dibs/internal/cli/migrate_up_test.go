@@ -60,7 +60,7 @@ func TestMigrateUpSaysWhatToDo(t *testing.T) {
 	impatient := &shell{env: map[string]string{"DATABASE_URL": url + "&dibs.lock_timeout=20ms"}}
 	refused = impatient.run(t, "migrate", "up")
 	require.Equal(t, 1, refused.code)
-	require.Contains(t, refused.stderr, "55P03)\n      another transaction holds what this needs; see who with: dibs doctor\n")
+	require.Contains(t, refused.stderr, "55P03)\n      another transaction holds a lock that this needs; see the holder with: dibs doctor\n")
 	require.NoError(t, tx.Rollback(t.Context()))
 }
 
@@ -75,7 +75,7 @@ func TestMigrateUpSaysWhichRolesAreMissing(t *testing.T) {
 	config := pool.Config().ConnConfig
 	dibs := &shell{env: map[string]string{"DATABASE_URL": "postgres://owner@/app?host=" + config.Host + "&port=5432"}}
 
-	require.Contains(t, dibs.ok(t, "migrate", "up"), "up to date: 9 migrations\nmissing on this server: dibs_admin, dibs_reader, dibs_writer, message_store; who may make roles runs ")
+	require.Contains(t, dibs.ok(t, "migrate", "up"), "up to date: 9 migrations\nmissing on this server: dibs_admin, dibs_reader, dibs_writer, message_store; run the SQL of dibs migrate print --roles")
 	_, err = pool.Exec(t.Context(), dibs.ok(t, "migrate", "print", "--roles"))
 	require.NoError(t, err)
 	require.Equal(t, "up to date: 9 migrations\n", dibs.ok(t, "migrate", "up"))

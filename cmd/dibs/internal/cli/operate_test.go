@@ -407,7 +407,7 @@ func TestTheEpochIsShownAndRaised(t *testing.T) {
 	require.Equal(t, raised, objects(t, dibs.ok(t, "epoch", "--json"))[0]["epoch"])
 
 	embedded := &shell{env: map[string]string{"DIBS_STORE": "memory:"}}
-	require.Equal(t, "dibs: the store of $DIBS_STORE has no epoch: it cannot tell that it went back\n", embedded.run(t, "epoch").stderr)
+	require.Equal(t, "dibs: the store of $DIBS_STORE has no epoch: it cannot tell a rollback\n", embedded.run(t, "epoch").stderr)
 	require.Contains(t, embedded.run(t, "epoch", "raise").stderr, "dibs epoch raise is for a store in PostgreSQL")
 }
 

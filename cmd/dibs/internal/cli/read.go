@@ -227,7 +227,7 @@ func (c *tailCommand) Run(ctx context.Context, a *app) error {
 		}
 		err := a.follow(ctx, store, &q, limit, c.Interval)
 		if err != nil && !closed(err) && !a.JSON {
-			a.warn("dibs: go on with --from %d\n", q.From)
+			a.warn("dibs: continue with --from %d\n", q.From)
 		}
 		return err
 	})

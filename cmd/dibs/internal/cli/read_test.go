@@ -211,7 +211,7 @@ func TestTailPrintsWhatComesUntilItIsInterrupted(t *testing.T) {
 
 	require.Equal(t, 130, <-ended)
 	require.NotContains(t, stdout.String(), "Before")
-	require.Equal(t, fmt.Sprintf("dibs: go on with --from %d\n", n+2), stderr.String())
+	require.Equal(t, fmt.Sprintf("dibs: continue with --from %d\n", n+2), stderr.String())
 }
 
 func TestTailGoesOnFromAPosition(t *testing.T) {

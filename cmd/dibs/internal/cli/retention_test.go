@@ -38,7 +38,7 @@ func TestTrimPrintsWhatWentAndWhatStays(t *testing.T) {
 	dibs.fill(t, "account-1", 5)
 	dibs.fill(t, "account-2", 2)
 
-	require.Equal(t, "account-1  what is younger than 15m0s stays\nremoved 0 messages of 1 stream\n", dibs.ok(t, "trim", "account-1", "--keep", "2"))
+	require.Equal(t, "account-1  messages younger than 15m0s stay\nremoved 0 messages of 1 stream\n", dibs.ok(t, "trim", "account-1", "--keep", "2"))
 	require.Equal(t, "account-1  would remove 3, it begins at 3\nwould remove 3 messages of 2 streams\n",
 		dibs.ok(t, "trim", "--category", "account", "--keep", "2", "--min-age", "0", "--dry-run"))
 	require.Equal(t, 5, strings.Count(dibs.ok(t, "stream", "account-1"), "\n"))
@@ -99,7 +99,7 @@ func TestWhoHasNotReadWhatIsToBeRemovedIsNamed(t *testing.T) {
 	require.Empty(t, dibs.run(t, "trim", "account-1", "--keep", "4", "--min-age", "0").stderr)
 	dibs.ok(t, "write", "account:position-slow", "Resized", `{"size":1,"start":0}`)
 	dibs.ok(t, "write", "account:position-slow+0+0", "Recorded", `{"position":3}`)
-	const slow = "dibs: consumer slow of account has not read 3 messages yet, from 3 on, and does not see what is removed before it does\n"
+	const slow = "dibs: consumer slow of account has not read 3 messages yet, from 3 on, and misses messages removed before it reads them\n"
 
 	for _, args := range []string{
 		"trim account-1 --keep 3", "trim --category account --keep 3 --dry-run", "delete account-1 --dry-run", "delete account-1 --yes",

@@ -71,7 +71,7 @@ func (c *trimCommand) options() (*postgres.TrimOptions, error) {
 		return nil, usage("give either STREAM or --category")
 	}
 	if c.Keep == nil && c.Before == "" {
-		return nil, usage("give --keep, --before or both: what stays?")
+		return nil, usage("give --keep, --before or both")
 	}
 	options := &postgres.TrimOptions{MinAge: c.MinAge, Reason: c.Reason, DryRun: c.DryRun}
 	if c.Keep != nil {
@@ -150,7 +150,7 @@ func (c *trimCommand) printStream(a *app, t postgres.Trimmed) error {
 	case t.Reservation:
 		notes = append(notes, "left as it is: its first message makes a reservation")
 	case t.Recent:
-		notes = append(notes, fmt.Sprintf("what is younger than %s stays", c.MinAge))
+		notes = append(notes, fmt.Sprintf("messages younger than %s stay", c.MinAge))
 	case t.Version == messagestore.NoStream && c.Stream != "":
 		notes = append(notes, "it has no messages")
 	}

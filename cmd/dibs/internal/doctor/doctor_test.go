@@ -390,9 +390,9 @@ func TestDoctorNamesWhoHoldsWhichLock(t *testing.T) {
 	url := pgtest.Database(t)
 	conn, holder := connect(t, url), connect(t, url)
 	for class, text := range map[int][2]string{
-		1684628083: {"writes of the category with key 7 are held by ", "nobody else writes to the category meanwhile"},
-		1684628082: {"removals of the category with key 7 are held by ", "nobody else removes from the category meanwhile"},
-		1684628077: {"migrations are held by ", "nobody else migrates meanwhile"},
+		1684628083: {"writes of the category with key 7 are held by ", "no other session writes to the category meanwhile"},
+		1684628082: {"removals of the category with key 7 are held by ", "no other session removes from the category meanwhile"},
+		1684628077: {"migrations are held by ", "no other session migrates meanwhile"},
 	} {
 		execute(t, holder, "begin", fmt.Sprintf("select pg_advisory_xact_lock(%d, 7)", class))
 		f := finding(t, examine(t, conn, &doctor.Config{LongLock: 1}), text[0]+fmt.Sprintf("process %d", holder.PgConn().PID()))
@@ -408,7 +408,7 @@ func TestDoctorNamesWhoKeepsOthersFromATable(t *testing.T) {
 	url := pgtest.Migrated(t)
 	conn := connect(t, url)
 	now := &doctor.Config{LongLock: 1}
-	requireVerdict(t, doctor.OK, examine(t, conn, now), "nobody waits for a table")
+	requireVerdict(t, doctor.OK, examine(t, conn, now), "no session waits for a table")
 
 	holder := connect(t, with(t, url, "application_name", "holder"))
 	execute(t, holder, "begin", "lock table dibs.messages in access exclusive mode")
@@ -455,7 +455,7 @@ func TestDoctorNamesWhoKeepsOthersFromATable(t *testing.T) {
 	execute(t, holder, "rollback")
 	require.NoError(t, <-changed)
 	require.NoError(t, <-ended)
-	requireVerdict(t, doctor.OK, examine(t, conn, now), "nobody waits for a table")
+	requireVerdict(t, doctor.OK, examine(t, conn, now), "no session waits for a table")
 }
 
 func awaitFinding(t *testing.T, conn *pgx.Conn, config *doctor.Config, words ...string) {
@@ -495,7 +495,7 @@ func TestDoctorTellsWhatItsUserMayNotSee(t *testing.T) {
 		require.Contains(t, f.Says, "the category "+string(stream.Category())+" ")
 		require.Contains(t, f.Says, "which this user may not see")
 		require.Contains(t, f.Advice, "grant pg_monitor")
-		requireVerdict(t, doctor.Hidden, found, "sessions do is not visible to this user")
+		requireVerdict(t, doctor.Hidden, found, "sessions are not visible to this user")
 		requireVerdict(t, doctor.Hidden, found, "how many global positions are left is not visible")
 	}
 }
@@ -510,7 +510,7 @@ func TestDoctorFindsSessions(t *testing.T) {
 	found := examine(t, conn, &doctor.Config{LongTransaction: 1})
 
 	requireVerdict(t, doctor.Warn, found, fmt.Sprintf("process %d (postgres, dibs) has been in a transaction for 00:", idle.PgConn().PID()), ", idle in transaction: select 'what it did last'")
-	requireVerdict(t, doctor.Warn, found, "what calls itself 'dibs' is a superuser, postgres, in 1 session")
+	requireVerdict(t, doctor.Warn, found, "application 'dibs' logs in as a superuser, postgres, in 1 session")
 }
 
 func TestDoctorFindsTablesThatVacuumHasToLookAt(t *testing.T) {

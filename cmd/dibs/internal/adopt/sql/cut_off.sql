@@ -13,7 +13,7 @@ with holder as (
   where n.nspname = 'message_store' and r.rolcanlogin and r.rolname <> session_user
 )
 select case when h.role = 0
-    then 'whoever has rights in the schema message_store by PUBLIC loses them: grant message_store to those who use it, and revoke usage on schema message_store from public'
+    then 'roles with rights in the schema message_store by PUBLIC lose them: grant message_store to the roles that use it, and revoke usage on schema message_store from public'
     else format('role %I loses its rights in the schema message_store: grant message_store to %1$I', pg_get_userbyid(h.role)) end as text
 from holder h
 where h.role = 0

@@ -2,7 +2,7 @@ select format('publication %I publishes the old table: add dibs.messages to it',
 from pg_publication_tables p
 where p.schemaname = 'message_store' and p.tablename = 'messages' and not (select a.puballtables from pg_publication a where a.pubname = p.pubname)
 union all
-select format('publication %I is of all tables: it publishes each message once more, as it is copied, to subscribers who need the tables of the schemas dibs and dibs_adoption for that', p.pubname)
+select format('publication %I is of all tables: it publishes each message once more, as it is copied, to subscribers, which need the tables of the schemas dibs and dibs_adoption for that', p.pubname)
 from pg_publication p
 where p.puballtables
 union all

@@ -39,7 +39,7 @@ select 'category lock', t.verdict,
     when t.verdict = 'ok' then null
     when t.pid is null then 'commit prepared or rollback prepared: see pg_prepared_xacts'
     when t.verdict = 'hidden' then 'grant pg_monitor to this user'
-    else format('nobody else %s meanwhile; to end it: select pg_terminate_backend(%s)',
+    else format('no other session %s meanwhile; to end it: select pg_terminate_backend(%s)',
       case t.holds when 'writes' then 'writes to the category' when 'removals' then 'removes from the category' else 'migrates' end, t.pid)
   end
 from told t

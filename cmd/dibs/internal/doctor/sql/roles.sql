@@ -21,14 +21,14 @@ select o.name, case
         case when r.rolbypassrls then ' bypass row security' end, case when r.rolreplication then ' replicate' end,
         case when r.rolcreatedb then ' create databases' end, case when o.owns and r.rolcanlogin then ' log in' end), ''), '')
       || coalesce(': ' || (select string_agg(quote_ident(l.name), ', ' order by l.name) from logins l where l.role = o.name) || ' can log in with its rights',
-        ': nobody can log in with its rights')
+        ': no user can log in with its rights')
   end,
   case
-    when r.oid is null then 'its rights are nobody''s: create role ' || o.name || ' nologin, then dibs migrate up'
+    when r.oid is null then 'no user has its rights: create role ' || o.name || ' nologin, then dibs migrate up'
     when r.rolsuper or r.rolcreaterole or r.rolbypassrls or r.rolreplication or r.rolcreatedb or o.owns and r.rolcanlogin
       then format('alter role %s nosuperuser nocreaterole nobypassrls noreplication nocreatedb%s', o.name, case when o.owns then ' nologin' else '' end)
     when o.owns and exists (select from logins l where l.role = o.name and not l.super)
-      then 'who is a member can change and remove messages: only those who migrate should be'
+      then 'its members can change and remove messages: only users that migrate should be members'
   end
 from ours o
 left join pg_roles r on r.rolname = o.name

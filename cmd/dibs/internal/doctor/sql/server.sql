@@ -21,7 +21,7 @@ select 'standbys', case
     || format('; synchronous_standby_names is %L', s.names),
   case
     when r.connected = 0 and s.names = '' then null
-    when s.names = '' then 'a failover to a standby that is not waited for loses what was acknowledged: set synchronous_standby_names, or never fail over to one without a check by dibs verify'
+    when s.names = '' then 'a failover to a standby that is not waited for loses acknowledged messages: set synchronous_standby_names, or never fail over to one without a check by dibs verify'
     when r.waited_for > 0 then null
     when r.connected > r.visible then 'grant pg_monitor to this user'
     else 'no commit ends: connect the standby, or clear synchronous_standby_names'

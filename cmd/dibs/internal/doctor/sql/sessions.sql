@@ -14,7 +14,7 @@ union all
 select 'transactions', 'ok', 'none has been open for long', null
 where not exists (select from long)
 union all
-select 'sessions', 'hidden', format('what %s of %s sessions do is not visible to this user', count(*) filter (where s.hidden), count(*)),
+select 'sessions', 'hidden', format('the statements of %s of %s sessions are not visible to this user', count(*) filter (where s.hidden), count(*)),
   format('grant pg_monitor to %I', session_user)
 from sessions s
 having count(*) filter (where s.hidden) > 0
@@ -34,7 +34,7 @@ select 'prepared transaction', case
 from pg_prepared_xacts p
 where p.database = current_database()
 union all
-select 'superuser', 'warn', format('what calls itself %L is a superuser, %s, in %s', s.application_name, string_agg(distinct s.usename, ' or '),
+select 'superuser', 'warn', format('application %L logs in as a superuser, %s, in %s', s.application_name, string_agg(distinct s.usename, ' or '),
     case count(*) when 1 then '1 session' else count(*) || ' sessions' end),
   'to a superuser no right and no trigger is in the way: let the service log in as a member of dibs_writer'
 from sessions s

@@ -21,7 +21,7 @@ from pg_index i
 join pg_class c on c.oid = i.indexrelid
 where i.indrelid in (select o.oid from ours o) and not (i.indisvalid and i.indisready)
 union all
-select 'dead rows', 'warn', format('%s: %s of %s rows are dead', s.relname, s.n_dead_tup, s.n_live_tup + s.n_dead_tup), format('vacuum (analyze) dibs.%I, and see what holds vacuum back', s.relname)
+select 'dead rows', 'warn', format('%s: %s of %s rows are dead', s.relname, s.n_dead_tup, s.n_live_tup + s.n_dead_tup), format('vacuum (analyze) dibs.%I, and see which session holds vacuum back', s.relname)
 from statistics s
 where s.n_dead_tup > 10000 and s.n_dead_tup > 0.2 * s.n_live_tup
 union all
@@ -42,7 +42,7 @@ where s.relname = 'messages'
 union all
 select 'wraparound', case when a.age > 1500000000 then 'fail' when a.age > 1.5 * a.freezes then 'warn' else 'ok' end,
   format('%s: the oldest transaction is %s transactions ago; vacuum freezes from %s on, and the server stops at 2100000000', a.name, a.age, a.freezes),
-  case when a.age > 1.5 * a.freezes then 'vacuum (freeze), and see what holds vacuum back' end
+  case when a.age > 1.5 * a.freezes then 'vacuum (freeze), and see which session holds vacuum back' end
 from (
   select 'database ' || quote_ident(datname) as name, age(datfrozenxid) as age, current_setting('autovacuum_freeze_max_age')::bigint as freezes
   from pg_database where datname = current_database()

@@ -50,10 +50,10 @@ select 'table lock', t.verdict,
     case when t.waiting = 1 then format('; process %s waits, for %s', t.waiters, t.waited)
       when t.waiting > 1 then format('; %s wait, the first for %s: %s', t.waiting, t.waited, t.waiters) end),
   case when t.pid = 0 then 'commit prepared or rollback prepared: see pg_prepared_xacts'
-    else format('nobody else gets what it holds meanwhile; to end it: select pg_terminate_backend(%s)', t.pid) end
+    else format('no other session gets these locks meanwhile; to end it: select pg_terminate_backend(%s)', t.pid) end
 from told t
 where t.verdict <> 'ok'
 union all
-select 'table locks', 'ok', case count(w.pid) when 0 then 'nobody waits for a table' else count(w.pid) || ' wait for a table, none of them for long' end, null
+select 'table locks', 'ok', case count(w.pid) when 0 then 'no session waits for a table' else count(w.pid) || ' wait for a table, none of them for long' end, null
 from waiters w
 having not exists (select from told t where t.verdict <> 'ok')
