@@ -103,7 +103,7 @@ func FuzzALineIsAMessageOrRefused(f *testing.F) {
 	})
 }
 
-// Input is split at line ends of any kind, in whatever pieces it arrives.
+// Input is split at line ends of any kind, however its pieces arrive.
 func FuzzLinesAreWhatIsBetweenTheirEnds(f *testing.F) {
 	f.Add([]byte("a\r\nb\n\nc"), 1)
 	f.Add([]byte("\xef\xbb\xbfa\n\r\r\n\x00\n"), 3)
