@@ -83,7 +83,7 @@ func (c *component) deposit(ctx context.Context, m handler.Message[Deposit]) err
 }
 
 // withdraw is called for the one command that holds the reservation. That one may
-// be handed over again after a crash, and so it looks at its sequence too.
+// be redelivered after a crash, and so it looks at its sequence too.
 func (c *component) withdraw(ctx context.Context, m handler.Message[Withdraw]) error {
 	account, version, err := c.accounts.Get(ctx, m.Body.AccountID)
 	if err != nil {
@@ -140,8 +140,8 @@ func (e invalidError) Error() string { return string(e) }
 // Park tells the consumer that trying again will not help.
 func (invalidError) Park() bool { return true }
 
-// write adds the event at the version that the decision was made on. If somebody
-// else was first it fails, and the consumer hands the command over again.
+// write adds the event at the version that the decision was made on. If another
+// writer was first it fails, and the consumer redelivers the command.
 func (c *component) write(ctx context.Context, cause *messagestore.Message, accountID string, version messagestore.Version, event messagestore.Body) error {
 	_, err := c.store.Write(ctx, Category.Stream(accountID), version, messagestore.Follow(cause, event))
 	return err

@@ -7,7 +7,7 @@
 //   - Open and Close by state. The account is open already: nothing to do.
 //   - Deposit by sequence. The events carry the global position of the command
 //     that caused them, and an account remembers the last. A command that is
-//     handed over again after a crash is seen to be old. This defeats redelivery
+//     redelivered after a crash is seen to be old. This defeats redelivery
 //     of one message, not a second message that asks for the same; the sender
 //     must repeat its write with the same message id.
 //   - Withdraw by reservation. Any number of messages may ask for the same
