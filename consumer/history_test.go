@@ -23,6 +23,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
@@ -748,7 +749,7 @@ func TestWhatAnOperatorSaysIsLostIsHandledAgain(t *testing.T) {
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), "delete from "+schema+".messages where category in ('other', $1)", string(positions))
 		require.NoError(t, err)
-		_, err = postgres.NewAdmin(tx, config).RaiseEpoch(t.Context())
+		_, err = admin.New(tx, config).RaiseEpoch(t.Context())
 		return err
 	}))
 	write(t, store, "account-1", Deposited{3})

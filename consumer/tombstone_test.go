@@ -18,20 +18,21 @@ import (
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
 // removals is a store whose messages can be removed.
 type removals struct {
 	*messagestore.Store
-	admin    *postgres.Admin
+	admin    *admin.Admin
 	category messagestore.Category
 }
 
 func newRemovals(t *testing.T) *removals {
 	t.Helper()
 	pool := pgtest.Pool(t)
-	return &removals{messagestore.New(postgres.New(pool, nil), nil), postgres.NewAdmin(pool, nil), storetest.Category(t)}
+	return &removals{messagestore.New(postgres.New(pool, nil), nil), admin.New(pool, nil), storetest.Category(t)}
 }
 
 func (r *removals) consumer(t *testing.T, h consumer.Handler, config *consumer.Config) *consumer.Consumer {
@@ -42,13 +43,13 @@ func (r *removals) consumer(t *testing.T, h consumer.Handler, config *consumer.C
 }
 
 func (r *removals) trim(ctx context.Context, stream messagestore.StreamName, keep int64) error {
-	_, err := r.admin.Trim(ctx, stream, &postgres.TrimOptions{Keep: keep, MinAge: postgres.AnyAge})
+	_, err := r.admin.Trim(ctx, stream, &admin.TrimOptions{Keep: keep, MinAge: admin.AnyAge})
 	return err
 }
 
 func (r *removals) delete(t *testing.T, stream messagestore.StreamName, erase bool) {
 	t.Helper()
-	_, err := r.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &postgres.DeleteOptions{EraseName: erase})
+	_, err := r.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &admin.DeleteOptions{EraseName: erase})
 	require.NoError(t, err)
 }
 
@@ -162,7 +163,7 @@ func TestPositionsAreTrimmedUnderARunningConsumer(t *testing.T) {
 	var removed atomic.Int64
 	go func() {
 		for {
-			for each, err := range r.admin.TrimCategory(ctx, positions, &postgres.TrimOptions{Keep: 1, MinAge: postgres.AnyAge}) {
+			for each, err := range r.admin.TrimCategory(ctx, positions, &admin.TrimOptions{Keep: 1, MinAge: admin.AnyAge}) {
 				if err != nil {
 					trimmed <- err
 					return
@@ -216,7 +217,7 @@ func TestAGroupWhosePositionsWereTrimmedIsResizedWithoutASkip(t *testing.T) {
 			config.PositionInterval = 1
 			require.NoError(t, r.consumer(t, j, config).CatchUp(t.Context()))
 		}
-		for _, err := range r.admin.TrimCategory(t.Context(), positions, &postgres.TrimOptions{Keep: 1, MinAge: postgres.AnyAge}) {
+		for _, err := range r.admin.TrimCategory(t.Context(), positions, &admin.TrimOptions{Keep: 1, MinAge: admin.AnyAge}) {
 			require.NoError(t, err)
 		}
 	}
@@ -226,7 +227,7 @@ func TestAGroupWhosePositionsWereTrimmedIsResizedWithoutASkip(t *testing.T) {
 		seen[m] = true
 	}
 	require.Len(t, seen, 6*12)
-	found, err := r.admin.Verify(t.Context(), &postgres.VerifyConfig{Categories: []messagestore.Category{r.category, positions}})
+	found, err := r.admin.Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{r.category, positions}})
 	require.NoError(t, err)
 	require.Empty(t, found.Violations)
 }
@@ -318,7 +319,7 @@ func TestAConsumerReadsWhatIsRemovedUnderIt(t *testing.T) {
 			var err error
 			switch rand.N(4) {
 			case 0:
-				_, err = r.admin.Delete(ctx, stream, messagestore.AnyVersion, &postgres.DeleteOptions{EraseName: true})
+				_, err = r.admin.Delete(ctx, stream, messagestore.AnyVersion, &admin.DeleteOptions{EraseName: true})
 			case 1:
 				_, err = r.admin.Delete(ctx, stream, messagestore.AnyVersion, nil)
 			default:
@@ -451,7 +452,7 @@ func TestADeletedPositionStopsTheConsumer(t *testing.T) {
 			write(t, r.Store, r.category.Stream("1"), Deposited{2})
 
 			err := r.consumer(t, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
-				_, err := r.admin.Delete(ctx, r.category.WithType("position").Stream(stream), messagestore.AnyVersion, &postgres.DeleteOptions{EraseName: erase})
+				_, err := r.admin.Delete(ctx, r.category.WithType("position").Stream(stream), messagestore.AnyVersion, &admin.DeleteOptions{EraseName: erase})
 				return err
 			}), nil).CatchUp(t.Context())
 

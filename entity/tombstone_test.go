@@ -13,6 +13,7 @@ import (
 	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
@@ -21,14 +22,14 @@ type sum struct{ Total int }
 
 type removals struct {
 	store    *messagestore.Store
-	admin    *postgres.Admin
+	admin    *admin.Admin
 	category messagestore.Category
 }
 
 func newRemovals(t *testing.T) *removals {
 	t.Helper()
 	pool := pgtest.Pool(t)
-	return &removals{messagestore.New(postgres.New(pool, nil), nil), postgres.NewAdmin(pool, nil), storetest.Category(t)}
+	return &removals{messagestore.New(postgres.New(pool, nil), nil), admin.New(pool, nil), storetest.Category(t)}
 }
 
 func (r *removals) entities(t *testing.T, config *entity.Config) *entity.Store[sum] {
@@ -51,13 +52,13 @@ func (r *removals) add(t *testing.T, id string, expected messagestore.Version, n
 
 func (r *removals) trim(t *testing.T, id string, keep int64) {
 	t.Helper()
-	_, err := r.admin.Trim(t.Context(), r.category.Stream(id), &postgres.TrimOptions{Keep: keep, MinAge: postgres.AnyAge})
+	_, err := r.admin.Trim(t.Context(), r.category.Stream(id), &admin.TrimOptions{Keep: keep, MinAge: admin.AnyAge})
 	require.NoError(t, err)
 }
 
 func (r *removals) delete(t *testing.T, stream messagestore.StreamName, erase bool) {
 	t.Helper()
-	_, err := r.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &postgres.DeleteOptions{EraseName: erase})
+	_, err := r.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &admin.DeleteOptions{EraseName: erase})
 	require.NoError(t, err)
 }
 

@@ -12,30 +12,31 @@ import (
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 	"github.com/dibs-go/dibs/reservation"
 )
 
 // A removal is a step of an administrator on a stream, or of a writer after it.
-type removal func(t *testing.T, store *messagestore.Store, admin *postgres.Admin, stream messagestore.StreamName)
+type removal func(t *testing.T, store *messagestore.Store, adm *admin.Admin, stream messagestore.StreamName)
 
 func deleting(erase bool) removal {
-	return func(t *testing.T, _ *messagestore.Store, admin *postgres.Admin, stream messagestore.StreamName) {
+	return func(t *testing.T, _ *messagestore.Store, adm *admin.Admin, stream messagestore.StreamName) {
 		t.Helper()
-		_, err := admin.Delete(t.Context(), stream, messagestore.AnyVersion, &postgres.DeleteOptions{EraseName: erase})
+		_, err := adm.Delete(t.Context(), stream, messagestore.AnyVersion, &admin.DeleteOptions{EraseName: erase})
 		require.NoError(t, err)
 	}
 }
 
-func trimming(t *testing.T, _ *messagestore.Store, admin *postgres.Admin, stream messagestore.StreamName) {
+func trimming(t *testing.T, _ *messagestore.Store, adm *admin.Admin, stream messagestore.StreamName) {
 	t.Helper()
-	for trimmed, err := range admin.TrimCategory(t.Context(), stream.Category(), &postgres.TrimOptions{Keep: 1, MinAge: postgres.AnyAge}) {
+	for trimmed, err := range adm.TrimCategory(t.Context(), stream.Category(), &admin.TrimOptions{Keep: 1, MinAge: admin.AnyAge}) {
 		require.NoError(t, err)
 		require.Zero(t, trimmed.Removed, trimmed.Stream)
 	}
 }
 
-func writing(t *testing.T, store *messagestore.Store, _ *postgres.Admin, stream messagestore.StreamName) {
+func writing(t *testing.T, store *messagestore.Store, _ *admin.Admin, stream messagestore.StreamName) {
 	t.Helper()
 	send(t, store, stream, raw("Note", `{}`))
 }
@@ -105,7 +106,7 @@ func TestAKeyStaysTakenWhateverIsRemoved(t *testing.T) {
 				t.Parallel()
 				var told outcomes
 				pool := pgtest.Pool(t)
-				store, admin := messagestore.New(postgres.New(pool, nil), nil), postgres.NewAdmin(pool, nil)
+				store, adm := messagestore.New(postgres.New(pool, nil), nil), admin.New(pool, nil)
 				category := storetest.Category(t)
 				source, stream := category.Stream("123"), reserve.stream(category)
 				mux := reserve.mux(t, store, &told, category)
@@ -114,7 +115,7 @@ func TestAKeyStaysTakenWhateverIsRemoved(t *testing.T) {
 				require.Equal(t, []reservation.Outcome{reservation.Reserved}, told.all)
 				effects := len(all(t, store, category.WithType("effect").Stream("1")))
 				for _, step := range steps {
-					step(t, store, admin, stream)
+					step(t, store, adm, stream)
 				}
 				left := all(t, store, stream)
 
@@ -144,13 +145,13 @@ func TestADeletedReservationIsLookedUp(t *testing.T) {
 	t.Parallel()
 	for _, erase := range []bool{false, true} {
 		pool := pgtest.Pool(t)
-		store, admin := messagestore.New(postgres.New(pool, nil), nil), postgres.NewAdmin(pool, nil)
+		store, adm := messagestore.New(postgres.New(pool, nil), nil), admin.New(pool, nil)
 		source := storetest.Category(t).Stream("123")
 		r := newReserver(t, store, nil)
 		first := send(t, store, source, Deposit{"AAA", 10})
 		reserved, err := r.Reserve(t.Context(), first, "AAA")
 		require.NoError(t, err)
-		deleting(erase)(t, store, admin, reserved.Stream)
+		deleting(erase)(t, store, adm, reserved.Stream)
 
 		found, err := r.Lookup(t.Context(), source, "AAA")
 
@@ -169,10 +170,10 @@ func TestADeletedCopyOfAnotherClientIsTakenForADuplicate(t *testing.T) {
 	t.Parallel()
 	for _, erase := range []bool{false, true} {
 		pool := pgtest.Pool(t)
-		store, admin := messagestore.New(postgres.New(pool, nil), nil), postgres.NewAdmin(pool, nil)
+		store, adm := messagestore.New(postgres.New(pool, nil), nil), admin.New(pool, nil)
 		source := storetest.Category(t).Stream("123")
 		send(t, store, source.With("AAA"), Deposit{"AAA", 10})
-		deleting(erase)(t, store, admin, source.With("AAA"))
+		deleting(erase)(t, store, adm, source.With("AAA"))
 
 		result, err := newReserver(t, store, nil).Reserve(t.Context(), send(t, store, source, Deposit{"AAA", 11}), "AAA")
 

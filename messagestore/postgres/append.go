@@ -3,12 +3,11 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -50,7 +49,7 @@ func (d *Driver) appendAll(ctx context.Context, appends []messagestore.Append, f
 			if !wanted() {
 				return errUnwanted
 			}
-			if own = !d.inTransaction(db); !own {
+			if own = !d.link.InTransaction(db); !own {
 				fences = nil // it cannot commit once its caller is gone
 			}
 			call := func() (err error) {
@@ -60,7 +59,7 @@ func (d *Driver) appendAll(ctx context.Context, appends []messagestore.Append, f
 			if !own {
 				return d.failed(call())
 			}
-			if err := replicated(db, call); err != nil {
+			if err := pglink.Replicated(db, call); err != nil {
 				return d.writeFailed(err, appends)
 			}
 			return nil
@@ -73,11 +72,11 @@ func (d *Driver) appendAll(ctx context.Context, appends []messagestore.Append, f
 			}
 		case err == nil:
 			return outcome(answers, appends)
-		case !own || attempt == attempts || !retryable(err):
+		case !own || attempt == attempts || !pglink.Retryable(err):
 			return nil, err
 		default:
 			d.log.Warn().Err(err).Str("stream", string(appends[0].Stream)).Int("attempt", attempt).Msg("write again")
-			if err := pause(ctx, attempt); err != nil {
+			if err := pglink.Pause(ctx, attempt); err != nil {
 				return nil, err
 			}
 			attempt++
@@ -98,14 +97,14 @@ type answer struct {
 // its own. It fails for an id that is there already, and a transaction does not survive
 // that: in one it is not asked. Nor does it say in which stream such an id is: append does.
 func (d *Driver) call(ctx context.Context, db DB, appends []messagestore.Append, fences []int64) ([]answer, error) {
-	if conn := connOf(db); conn != nil && len(appends) == 1 && len(appends[0].Records) == 1 && !d.inTransaction(db) {
+	if conn := pglink.Conn(db); conn != nil && len(appends) == 1 && len(appends[0].Records) == 1 && !d.link.InTransaction(db) {
 		answers, err := d.callOne(ctx, conn, appends[0], fences[0])
-		taken := isUniqueViolation(err) || err == nil && len(answers) == 1 && answers[0].outcome == "id_conflict"
+		taken := pglink.IsUniqueViolation(err) || err == nil && len(answers) == 1 && answers[0].outcome == "id_conflict"
 		if !taken {
 			return answers, err
 		}
 	}
-	rows, err := db.Query(ctx, d.queries.append, d.arguments(db, d.appendArguments(appends, fences))...)
+	rows, err := db.Query(ctx, d.queries.append, d.link.Arguments(db, d.appendArguments(appends, fences))...)
 	if err != nil {
 		return nil, err
 	}
@@ -187,18 +186,4 @@ func outcome(answers []answer, appends []messagestore.Append) ([]messagestore.Wr
 		}
 	}
 	return written, nil
-}
-
-// pause waits a little longer after each attempt, and never for the same time as
-// another writer.
-func pause(ctx context.Context, attempt int) error {
-	most := 10 * time.Millisecond << attempt
-	timer := time.NewTimer(rand.N(most))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 )
 
 // A called is how a call is cut: in these scenes, or, where there are none, why it is not.
@@ -51,7 +52,7 @@ var ofTests = regexp.MustCompile(`(?m)^func \(\w+ \*(Driver|Admin)\) (\w+)\(`)
 func TestEveryCallIsCutOrSaysWhyNot(t *testing.T) {
 	t.Parallel()
 	there, played := map[string]bool{}, map[string]bool{}
-	for _, of := range []reflect.Type{reflect.TypeFor[*postgres.Driver](), reflect.TypeFor[*postgres.Admin]()} {
+	for _, of := range []reflect.Type{reflect.TypeFor[*postgres.Driver](), reflect.TypeFor[*admin.Admin]()} {
 		for method := range of.Methods() {
 			there[of.Elem().Name()+"."+method.Name] = true
 		}

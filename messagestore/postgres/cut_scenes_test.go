@@ -14,6 +14,7 @@ import (
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 )
 
 // A way is one in which the statements of a call are sent.
@@ -75,6 +76,10 @@ func scenes(ways []way) (all []scene) {
 			}),
 			reads("report", w, func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
 				return d.Report(ctx, messagestore.ReportQuery{By: []messagestore.ReportKey{messagestore.ReportStream}, Category: c.category, Sort: messagestore.SortByName, Limit: 10})
+			}),
+			reads("now", w, func(ctx context.Context, d *postgres.Driver, _ *attempt) (any, error) {
+				_, err := d.Now(ctx)
+				return nil, err
 			}),
 			reads("epoch", w, func(ctx context.Context, d *postgres.Driver, _ *attempt) (any, error) { return d.Epoch(ctx) }),
 			reads("now", w, func(ctx context.Context, d *postgres.Driver, _ *attempt) (any, error) {
@@ -313,7 +318,7 @@ func filtered(filter messagestore.Filter) func(ctx context.Context, d *postgres.
 }
 
 // removes is a scene of a call that removes from a stream of five messages.
-func removes(name string, w way, remove func(ctx context.Context, a *postgres.Admin, c *attempt, key string) error, judge func(ctx context.Context, c *attempt) error) scene {
+func removes(name string, w way, remove func(ctx context.Context, a *admin.Admin, c *attempt, key string) error, judge func(ctx context.Context, c *attempt) error) scene {
 	return scene{
 		name: name + ": " + w.name, mode: w.mode, thorough: w == prepared,
 		before: func(ctx context.Context, c *attempt) error {
@@ -326,13 +331,13 @@ func removes(name string, w way, remove func(ctx context.Context, a *postgres.Ad
 			if !w.warm {
 				return ping(ctx, c)
 			}
-			return remove(ctx, postgres.NewAdmin(c.pool, nil), c, "warm")
+			return remove(ctx, admin.New(c.pool, nil), c, "warm")
 		},
 		call: func(ctx context.Context, c *attempt) ([]ended, error) {
-			return nil, remove(ctx, postgres.NewAdmin(c.pool, nil), c, "cut")
+			return nil, remove(ctx, admin.New(c.pool, nil), c, "cut")
 		},
 		again: func(ctx context.Context, c *attempt, db postgres.DB) error {
-			return remove(ctx, postgres.NewAdmin(db, nil), c, "cut")
+			return remove(ctx, admin.New(db, nil), c, "cut")
 		},
 		judge: func(ctx context.Context, c *attempt) error {
 			if removed, ok := c.got.(int64); c.err == nil && (!ok || removed == 0) {
@@ -344,8 +349,8 @@ func removes(name string, w way, remove func(ctx context.Context, a *postgres.Ad
 }
 
 func trims(w way) scene {
-	options := &postgres.TrimOptions{Keep: 2, MinAge: postgres.AnyAge}
-	return removes("trim", w, func(ctx context.Context, a *postgres.Admin, c *attempt, key string) error {
+	options := &admin.TrimOptions{Keep: 2, MinAge: admin.AnyAge}
+	return removes("trim", w, func(ctx context.Context, a *admin.Admin, c *attempt, key string) error {
 		trimmed, err := a.Trim(ctx, c.category.Stream(key), options)
 		c.got = trimmed.Removed
 		return err
@@ -363,8 +368,8 @@ func trims(w way) scene {
 
 // trimsAll trims the category of two streams, the other one before, past the proxy.
 func trimsAll(w way) scene {
-	options := &postgres.TrimOptions{Keep: 2, MinAge: postgres.AnyAge}
-	return removes("trim a category", w, func(ctx context.Context, a *postgres.Admin, c *attempt, key string) error {
+	options := &admin.TrimOptions{Keep: 2, MinAge: admin.AnyAge}
+	return removes("trim a category", w, func(ctx context.Context, a *admin.Admin, c *attempt, key string) error {
 		category := c.category
 		if key != "cut" { // which would go with the other
 			category += "x"
@@ -395,13 +400,13 @@ func deletes(w way, erase bool) scene {
 	if erase {
 		name = "erase"
 	}
-	remove := func(ctx context.Context, a *postgres.Admin, c *attempt, key string) error {
-		deleted, err := a.Delete(ctx, c.category.Stream(key), 4, &postgres.DeleteOptions{EraseName: erase})
+	remove := func(ctx context.Context, a *admin.Admin, c *attempt, key string) error {
+		deleted, err := a.Delete(ctx, c.category.Stream(key), 4, &admin.DeleteOptions{EraseName: erase})
 		c.got = deleted.Messages
 		return err
 	}
 	return removes(name, w, remove, func(ctx context.Context, c *attempt) error {
-		deleted, err := postgres.NewAdmin(c.direct, nil).Delete(ctx, c.category.Stream("cut"), 4, &postgres.DeleteOptions{EraseName: erase})
+		deleted, err := admin.New(c.direct, nil).Delete(ctx, c.category.Stream("cut"), 4, &admin.DeleteOptions{EraseName: erase})
 		if err != nil {
 			return err
 		}
@@ -421,7 +426,7 @@ func deletes(w way, erase bool) scene {
 // other.
 func raises(w way) scene {
 	raise := func(ctx context.Context, c *attempt, db postgres.DB) (string, error) {
-		return postgres.NewAdmin(db, &postgres.Config{Schema: c.schema}).RaiseEpoch(ctx)
+		return admin.New(db, &postgres.Config{Schema: c.schema}).RaiseEpoch(ctx)
 	}
 	now := func(ctx context.Context, c *attempt) (number int64, epoch string, err error) {
 		err = c.direct.QueryRow(ctx, fmt.Sprintf("select number, %[1]s.epoch() from %[1]s.epochs", c.schema)).Scan(&number, &epoch)

@@ -18,10 +18,10 @@ import (
 
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 )
 
-var erase = &postgres.DeleteOptions{EraseName: true}
+var erase = &admin.DeleteOptions{EraseName: true}
 
 func decodeInto(t *testing.T, m *messagestore.Message, into any) {
 	t.Helper()
@@ -39,13 +39,13 @@ func TestADeletedStreamIsATombstone(t *testing.T) {
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 3)
 
-	planned, err := a.admin.Delete(t.Context(), stream, 2, &postgres.DeleteOptions{DryRun: true})
+	planned, err := a.admin.Delete(t.Context(), stream, 2, &admin.DeleteOptions{DryRun: true})
 	require.NoError(t, err)
 	require.Len(t, a.read(t, stream), 3)
-	deleted, err := a.admin.Delete(t.Context(), stream, 2, &postgres.DeleteOptions{Reason: "asked for"})
+	deleted, err := a.admin.Delete(t.Context(), stream, 2, &admin.DeleteOptions{Reason: "asked for"})
 
 	require.NoError(t, err)
-	require.Equal(t, postgres.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: stream}, deleted)
+	require.Equal(t, admin.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: stream}, deleted)
 	require.Equal(t, planned, deleted)
 	left := a.read(t, stream)
 	require.Len(t, left, 1)
@@ -59,7 +59,7 @@ func TestADeletedStreamIsATombstone(t *testing.T) {
 
 	again, err := a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil)
 	require.NoError(t, err)
-	require.Equal(t, postgres.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: stream, Already: true}, again)
+	require.Equal(t, admin.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: stream, Already: true}, again)
 	require.Equal(t, left, a.read(t, stream), "deleting twice changes nothing")
 }
 
@@ -74,7 +74,7 @@ func TestAnErasedStreamHasNoNameAnyMore(t *testing.T) {
 	deleted, err := a.admin.Delete(t.Context(), stream, 2, erase)
 
 	require.NoError(t, err)
-	require.Equal(t, postgres.Deleted{Stream: stream, Messages: 2, Version: 3, Tombstone: digestStream(stream)}, deleted)
+	require.Equal(t, admin.Deleted{Stream: stream, Messages: 2, Version: 3, Tombstone: digestStream(stream)}, deleted)
 	var traces int
 	require.NoError(t, a.pool.QueryRow(t.Context(), "select count(*) from dibs.messages m where m::text like '%Ärger%'").Scan(&traces))
 	require.Zero(t, traces, "not in its records either")
@@ -121,7 +121,7 @@ func last(t *testing.T, a *archive, stream messagestore.StreamName) []*messagest
 // Whether the name is there or not, the stream goes on from its tombstone.
 func TestADeletedStreamGoesOnAfterItsTombstone(t *testing.T) {
 	t.Parallel()
-	for name, options := range map[string]*postgres.DeleteOptions{"name kept": nil, "name erased": erase} {
+	for name, options := range map[string]*admin.DeleteOptions{"name kept": nil, "name erased": erase} {
 		for _, batch := range []int{1, 3} {
 			t.Run(fmt.Sprintf("%s, %d messages", name, batch), func(t *testing.T) {
 				t.Parallel()
@@ -218,9 +218,9 @@ func TestDeletionAtAnotherVersionIsAConflict(t *testing.T) {
 
 	// It is a row: the transaction goes on.
 	tx := begin(t, pgx.ReadCommitted)
-	_, err = postgres.NewAdmin(tx, nil).Delete(t.Context(), stream, 1, nil)
+	_, err = admin.New(tx, nil).Delete(t.Context(), stream, 1, nil)
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-	_, err = postgres.NewAdmin(tx, nil).Delete(t.Context(), stream, 2, nil)
+	_, err = admin.New(tx, nil).Delete(t.Context(), stream, 2, nil)
 	require.NoError(t, err)
 	require.NoError(t, tx.Rollback(t.Context()))
 	require.Len(t, a.read(t, stream), 3, "a deletion in a transaction is the transaction's")
@@ -232,13 +232,13 @@ func TestANameIsErasedLater(t *testing.T) {
 	a := newArchive(t)
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 3)
-	_, err := a.admin.Delete(t.Context(), stream, 2, &postgres.DeleteOptions{Reason: "first"})
+	_, err := a.admin.Delete(t.Context(), stream, 2, &admin.DeleteOptions{Reason: "first"})
 	require.NoError(t, err)
 
 	deleted, err := a.admin.Delete(t.Context(), stream, 2, erase)
 
 	require.NoError(t, err)
-	require.Equal(t, postgres.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: digestStream(stream)}, deleted)
+	require.Equal(t, admin.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: digestStream(stream)}, deleted)
 	tombstone, err := messagestore.Decode[messagestore.Tombstone](a.read(t, stream)[0])
 	require.NoError(t, err)
 	require.True(t, tombstone.NameErased)
@@ -247,7 +247,7 @@ func TestANameIsErasedLater(t *testing.T) {
 
 func TestDeletionWorksInParts(t *testing.T) {
 	t.Parallel()
-	for name, options := range map[string]*postgres.DeleteOptions{"name kept": {}, "name erased": {EraseName: true}} {
+	for name, options := range map[string]*admin.DeleteOptions{"name kept": {}, "name erased": {EraseName: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := newArchive(t)
@@ -291,7 +291,7 @@ func TestADeletionOutlivesItsSessions(t *testing.T) {
 		return ended
 	}
 	parts := 0
-	options := &postgres.DeleteOptions{OnProgress: func() {
+	options := &admin.DeleteOptions{OnProgress: func() {
 		if parts++; parts == 1 {
 			require.Positive(t, end())
 			return
@@ -313,7 +313,7 @@ func TestADeletionOutlivesItsSessions(t *testing.T) {
 		}()
 	}}
 
-	deleted, err := postgres.NewAdmin(pool, nil).Delete(t.Context(), stream, messagestore.AnyVersion, options)
+	deleted, err := admin.New(pool, nil).Delete(t.Context(), stream, messagestore.AnyVersion, options)
 
 	require.NoError(t, err)
 	require.Equal(t, int64(31000), deleted.Messages)
@@ -324,7 +324,7 @@ func TestADeletionOutlivesItsSessions(t *testing.T) {
 // Who writes to a stream while it is deleted in parts keeps what they write.
 func TestAWriteBetweenThePartsOfADeletionStays(t *testing.T) {
 	t.Parallel()
-	for name, options := range map[string]*postgres.DeleteOptions{"name kept": {}, "name erased": {EraseName: true}} {
+	for name, options := range map[string]*admin.DeleteOptions{"name kept": {}, "name erased": {EraseName: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := newArchive(t)
@@ -385,7 +385,7 @@ func TestATombstoneKeepsWhatAReservationNeeds(t *testing.T) {
 // Whatever is lost with a stream, "not written" is not said of what may have been.
 func TestADeletedStreamDoesNotTellWhatWasWritten(t *testing.T) {
 	t.Parallel()
-	for name, options := range map[string]*postgres.DeleteOptions{"name kept": nil, "name erased": erase} {
+	for name, options := range map[string]*admin.DeleteOptions{"name kept": nil, "name erased": erase} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := newArchive(t)
@@ -454,7 +454,7 @@ func TestATombstoneThatStandsForAnotherStreamStays(t *testing.T) {
 		}
 		before := a.read(t, deleted.Tombstone)
 
-		for _, options := range []*postgres.DeleteOptions{{}, erase, {DryRun: true, EraseName: true}} {
+		for _, options := range []*admin.DeleteOptions{{}, erase, {DryRun: true, EraseName: true}} {
 			again, err := a.admin.Delete(t.Context(), deleted.Tombstone, messagestore.AnyVersion, options)
 			if others == 0 && !options.EraseName {
 				require.NoError(t, err)
@@ -464,7 +464,7 @@ func TestATombstoneThatStandsForAnotherStreamStays(t *testing.T) {
 				require.ErrorContains(t, err, "tombstone of a stream that was deleted with its name")
 			}
 		}
-		for trimmed, err := range a.admin.TrimCategory(t.Context(), a.category, &postgres.TrimOptions{Keep: 1, MinAge: postgres.AnyAge}) {
+		for trimmed, err := range a.admin.TrimCategory(t.Context(), a.category, &admin.TrimOptions{Keep: 1, MinAge: admin.AnyAge}) {
 			require.NoError(t, err)
 			require.Zero(t, trimmed.Removed)
 		}
@@ -520,7 +520,7 @@ func TestTheRecordsOfAnErasedStreamGoInParts(t *testing.T) {
 		require.NoError(t, a.pool.QueryRow(t.Context(), "select count(*) from dibs.messages where stream_name = $1 and type = 'dibs:Trimmed'", string(records)).Scan(&rows))
 		require.LessOrEqual(t, left-rows, 3)
 		left = rows
-		found, err := a.admin.Verify(t.Context(), &postgres.VerifyConfig{Categories: []messagestore.Category{a.category, records.Category()}})
+		found, err := a.admin.Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{a.category, records.Category()}})
 		require.NoError(t, err)
 		require.Empty(t, found.Violations)
 	}
@@ -537,7 +537,7 @@ func TestWritersAndADeletion(t *testing.T) {
 	t.Parallel()
 	const writers, writes = 3, 60 // each, or more, until there were two deletions
 
-	for name, options := range map[string]*postgres.DeleteOptions{"name kept": nil, "name erased": erase} {
+	for name, options := range map[string]*admin.DeleteOptions{"name kept": nil, "name erased": erase} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := newArchive(t)
@@ -609,10 +609,10 @@ func TestOnlyAdministratorsRemove(t *testing.T) {
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 3)
 	for _, role := range []string{"dibs_writer", "dibs_reader"} {
-		admin := postgres.NewAdmin(poolAs(t, role), nil)
-		_, err := admin.Trim(t.Context(), stream, anyAge)
+		adm := admin.New(poolAs(t, role), nil)
+		_, err := adm.Trim(t.Context(), stream, anyAge)
 		requireDenied(t, err)
-		_, err = admin.Delete(t.Context(), stream, 2, nil)
+		_, err = adm.Delete(t.Context(), stream, 2, nil)
 		requireDenied(t, err)
 		_, err = poolAs(t, role).Exec(t.Context(), "set dibs.retention = on; select dibs.remove_messages('a-1', 1)")
 		requireDenied(t, err)
@@ -620,15 +620,15 @@ func TestOnlyAdministratorsRemove(t *testing.T) {
 	pool := poolAs(t, "dibs_admin")
 	var user string
 	require.NoError(t, pool.QueryRow(t.Context(), "select session_user").Scan(&user))
-	admin := postgres.NewAdmin(pool, nil)
-	_, err := admin.Trim(t.Context(), stream, anyAge)
+	adm := admin.New(pool, nil)
+	_, err := adm.Trim(t.Context(), stream, anyAge)
 	require.NoError(t, err)
 	var data struct{ By string }
 	decodeInto(t, a.read(t, a.category.WithType("retention").Stream("1"))[0], &data)
 	require.Equal(t, user, data.By, "who logged in, and not who owns the function")
-	_, err = admin.Delete(t.Context(), stream, 2, erase)
+	_, err = adm.Delete(t.Context(), stream, 2, erase)
 	require.NoError(t, err)
-	for _, err := range admin.TrimCategory(t.Context(), a.category, anyAge) {
+	for _, err := range adm.TrimCategory(t.Context(), a.category, anyAge) {
 		require.NoError(t, err)
 	}
 	_, err = pool.Exec(t.Context(), "set dibs.retention = on; delete from dibs.messages")
@@ -678,22 +678,22 @@ func TestTheSettingOfRemovalsHelpsNobodyElse(t *testing.T) {
 // After a removal the table is append-only again, within the same transaction too.
 func TestARemovalLeavesNoDoorOpen(t *testing.T) {
 	t.Parallel()
-	for name, remove := range map[string]func(admin *postgres.Admin, stream messagestore.StreamName) error{
-		"trim": func(admin *postgres.Admin, stream messagestore.StreamName) error {
-			return second(admin.Trim(t.Context(), stream, anyAge))
+	for name, remove := range map[string]func(adm *admin.Admin, stream messagestore.StreamName) error{
+		"trim": func(adm *admin.Admin, stream messagestore.StreamName) error {
+			return second(adm.Trim(t.Context(), stream, anyAge))
 		},
-		"delete": func(admin *postgres.Admin, stream messagestore.StreamName) error {
-			return second(admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil))
+		"delete": func(adm *admin.Admin, stream messagestore.StreamName) error {
+			return second(adm.Delete(t.Context(), stream, messagestore.AnyVersion, nil))
 		},
-		"erase": func(admin *postgres.Admin, stream messagestore.StreamName) error {
-			return second(admin.Delete(t.Context(), stream, messagestore.AnyVersion, erase))
+		"erase": func(adm *admin.Admin, stream messagestore.StreamName) error {
+			return second(adm.Delete(t.Context(), stream, messagestore.AnyVersion, erase))
 		},
 	} {
 		a := newArchive(t)
 		stream := a.category.Stream("1")
 		a.fill(t, stream, 3)
 		tx := begin(t, pgx.ReadCommitted)
-		require.NoError(t, remove(postgres.NewAdmin(tx, nil), stream))
+		require.NoError(t, remove(admin.New(tx, nil), stream))
 
 		_, err := tx.Exec(t.Context(), "delete from dibs.messages where stream_name = $1", string(stream))
 

@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/dibs-go/dibs/internal/pglink"
 )
 
 // An eachAnswer is the row that the function append_each returns.
@@ -25,11 +27,11 @@ var eachOIDs = []uint32{
 }
 
 func (d *Driver) callEach(ctx context.Context, conn *pgx.Conn, group []*ticket) (a eachAnswer, err error) {
-	e, _ := encoders.Get().(*encoder)
+	e, _ := encoders.Get().(*pglink.Encoder)
 	defer keep(e)
 	parameters := eachParameters(e, group, d.notify)
-	conn.PgConn().Frontend().Send(room(len(e.buffer)))
-	err = d.exec(ctx, conn, d.queries.appendEach, eachOIDs, parameters, func(columns [][]byte) (err error) {
+	conn.PgConn().Frontend().Send(room(len(e.Buffer)))
+	err = d.link.Exec(ctx, conn, d.queries.appendEach, eachOIDs, parameters, func(columns [][]byte) (err error) {
 		a, err = readEach(columns)
 		return err
 	})
@@ -41,13 +43,13 @@ func (d *Driver) callEach(ctx context.Context, conn *pgx.Conn, group []*ticket) 
 
 // encoders are used again: a group's parameters are as large as its messages, and pgx
 // has copied them when it has sent them.
-var encoders = sync.Pool{New: func() any { return &encoder{} }}
+var encoders = sync.Pool{New: func() any { return &pglink.Encoder{} }}
 
 // maxKept bounds the encoders that are kept for the next group.
 const maxKept = 512 << 10
 
-func keep(e *encoder) {
-	if cap(e.buffer) <= maxKept {
+func keep(e *pglink.Encoder) {
+	if cap(e.Buffer) <= maxKept {
 		encoders.Put(e)
 	}
 }
@@ -65,7 +67,7 @@ func (room) Decode([]byte) error { return nil }
 // Frontend says whose message it is.
 func (room) Frontend() {}
 
-func eachParameters(e *encoder, group []*ticket, notify bool) [][]byte {
+func eachParameters(e *pglink.Encoder, group []*ticket, notify bool) [][]byte {
 	messages, size := 0, 0
 	for _, t := range group {
 		messages += len(t.append.Records)
@@ -75,56 +77,56 @@ func eachParameters(e *encoder, group []*ticket, notify bool) [][]byte {
 		}
 	}
 	const most = 8 + 12 + 8 + 12 + 20 + 4 + 4 + 4 // of what is not text, for a write of one message
-	e.buffer, e.starts = slices.Grow(e.buffer[:0], size+most*(len(group)+messages)+9*20), e.starts[:0]
+	e.Reset(size + most*(len(group)+messages) + 9*20)
 
-	e.array(pgtype.TextOID, len(group))
+	e.Array(pgtype.TextOID, len(group))
 	for _, t := range group {
-		element(e, t.append.Stream)
+		pglink.Element(e, t.append.Stream)
 	}
-	e.array(pgtype.Int8OID, len(group))
+	e.Array(pgtype.Int8OID, len(group))
 	for _, t := range group {
-		e.int8Element(int64(t.append.Expected))
+		e.Int8Element(int64(t.append.Expected))
 	}
-	e.array(pgtype.Int4OID, len(group))
+	e.Array(pgtype.Int4OID, len(group))
 	for _, t := range group {
-		e.buffer = binary.BigEndian.AppendUint32(e.buffer, 4)
-		e.buffer = binary.BigEndian.AppendUint32(e.buffer, uint32(len(t.append.Records))) //nolint:gosec // at most MaxWriteMessages
+		e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, 4)
+		e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, uint32(len(t.append.Records))) //nolint:gosec // at most MaxWriteMessages
 	}
-	e.array(pgtype.Int8OID, len(group))
+	e.Array(pgtype.Int8OID, len(group))
 	for _, t := range group {
-		e.int8Element(t.fences[0])
+		e.Int8Element(t.fences[0])
 	}
-	e.array(pgtype.UUIDOID, messages)
-	for _, t := range group {
-		for i := range t.append.Records {
-			element(e, t.append.Records[i].ID[:])
-		}
-	}
-	e.array(pgtype.TextOID, messages)
+	e.Array(pgtype.UUIDOID, messages)
 	for _, t := range group {
 		for i := range t.append.Records {
-			element(e, t.append.Records[i].Type)
+			pglink.Element(e, t.append.Records[i].ID[:])
 		}
 	}
-	e.array(pgtype.JSONOID, messages)
+	e.Array(pgtype.TextOID, messages)
 	for _, t := range group {
 		for i := range t.append.Records {
-			element(e, t.append.Records[i].Data)
+			pglink.Element(e, t.append.Records[i].Type)
 		}
 	}
-	e.array(pgtype.JSONOID, messages)
+	e.Array(pgtype.JSONOID, messages)
+	for _, t := range group {
+		for i := range t.append.Records {
+			pglink.Element(e, t.append.Records[i].Data)
+		}
+	}
+	e.Array(pgtype.JSONOID, messages)
 	for _, t := range group {
 		for i := range t.append.Records {
 			if r := &t.append.Records[i]; len(r.Metadata) > 0 {
-				element(e, r.Metadata)
+				pglink.Element(e, r.Metadata)
 			} else {
-				e.null()
+				e.Null()
 			}
 		}
 	}
-	e.next()
-	e.bool(notify)
-	return e.parameters()
+	e.Next()
+	e.Bool(notify)
+	return e.Parameters()
 }
 
 func readEach(columns [][]byte) (a eachAnswer, err error) {
@@ -132,10 +134,10 @@ func readEach(columns [][]byte) (a eachAnswer, err error) {
 		return a, fmt.Errorf("append writes: the database answered with %d columns", len(columns))
 	}
 	a.outcomes = string(columns[0])
-	if a.versions, err = int8s(columns[1]); err != nil {
+	if a.versions, err = pglink.Int8s(columns[1]); err != nil {
 		return a, err
 	}
-	a.globalPositions, err = int8s(columns[2])
+	a.globalPositions, err = pglink.Int8s(columns[2])
 	return a, err
 }
 

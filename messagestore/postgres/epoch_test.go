@@ -13,13 +13,14 @@ import (
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 )
 
 func TestAnEpochIsOfTheServerAndItsTimeline(t *testing.T) {
 	t.Parallel()
-	admin, writer := postgres.New(pgtest.Pool(t), nil), postgres.New(poolAs(t, "dibs_writer"), nil)
+	adm, writer := postgres.New(pgtest.Pool(t), nil), postgres.New(poolAs(t, "dibs_writer"), nil)
 
-	epoch, err := admin.Epoch(t.Context())
+	epoch, err := adm.Epoch(t.Context())
 	require.NoError(t, err)
 	require.Regexp(t, `^[0-9]+/[0-9A-F]{8}/0\.[0-9a-f-]{36}$`, epoch)
 	for range 2 {
@@ -69,7 +70,7 @@ func TestAnEpochThatIsRaisedIsAnotherThanAllBefore(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
 	config := &postgres.Config{Schema: schema}
-	store, admin := messagestore.New(postgres.New(pool, config), nil), postgres.NewAdmin(pool, config)
+	store, adm := messagestore.New(postgres.New(pool, config), nil), admin.New(pool, config)
 	seen := map[string]bool{}
 	epoch := func() string {
 		t.Helper()
@@ -80,7 +81,7 @@ func TestAnEpochThatIsRaisedIsAnotherThanAllBefore(t *testing.T) {
 	seen[epoch()] = true
 	raise := func() string {
 		t.Helper()
-		raised, err := admin.RaiseEpoch(t.Context())
+		raised, err := adm.RaiseEpoch(t.Context())
 		require.NoError(t, err)
 		return raised
 	}
@@ -105,7 +106,7 @@ func TestAnEpochThatIsRaisedIsAnotherThanAllBefore(t *testing.T) {
 	errs := make([]error, 8)
 	var all sync.WaitGroup
 	for i := range errs {
-		all.Go(func() { _, errs[i] = admin.RaiseEpoch(t.Context()) })
+		all.Go(func() { _, errs[i] = adm.RaiseEpoch(t.Context()) })
 	}
 	all.Wait()
 	require.NoError(t, errors.Join(errs...))
@@ -131,11 +132,11 @@ func TestAnEpochIsRaisedOnceByOneID(t *testing.T) {
 func TestWhoMayNotRaiseTheEpochIsTold(t *testing.T) {
 	t.Parallel()
 	for _, role := range []string{"dibs_reader", "dibs_writer"} {
-		_, err := postgres.NewAdmin(poolAs(t, role), nil).RaiseEpoch(t.Context())
+		_, err := admin.New(poolAs(t, role), nil).RaiseEpoch(t.Context())
 		require.ErrorContains(t, err, "raise epoch: ")
 		require.ErrorContains(t, err, "permission denied for function raise_epoch")
 	}
-	var admin *pgxpool.Pool
-	_, err := postgres.NewAdmin(admin, &postgres.Config{Schema: "no-schema"}).RaiseEpoch(t.Context())
+	var none *pgxpool.Pool
+	_, err := admin.New(none, &postgres.Config{Schema: "no-schema"}).RaiseEpoch(t.Context())
 	require.Error(t, err)
 }

@@ -1,38 +1,59 @@
 package postgres
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// ErrNotMigrated is matched by the error of a call on a database that does not have
-// the schema, or only an older one. See [SchemaVersionError] and package migrations.
-var ErrNotMigrated error = lastingError("the schema is not there, or not up to date: run dibs migrate up")
+// Failures to match with [errors.Is]. Nothing was read or written.
+var (
+	// ErrNotMigrated is matched by the error of a call on a database that does not have the
+	// schema, or only an older one. See [SchemaVersionError] and package migrations.
+	ErrNotMigrated = pglink.ErrNotMigrated
 
-// A lastingError does not go away when what failed is tried again; a consumer stops
-// at one.
-type lastingError string
+	// ErrSchemaTooNew is matched by the error of a call on a database whose schema no longer
+	// works with this release of the library. See [SchemaVersionError].
+	ErrSchemaTooNew = pglink.ErrSchemaTooNew
 
-func (e lastingError) Error() string { return string(e) }
+	// ErrAdopting is matched by the error of a call on a database in which message-db's table
+	// is the store, because its messages are being adopted or were given back.
+	ErrAdopting = pglink.ErrAdopting
 
-// Permanent says so.
-func (lastingError) Permanent() bool { return true }
+	// ErrUnsafeSettings is matched by the error of a call on a server that might lose or
+	// change what it has acknowledged. See [UnsafeSettingsError].
+	ErrUnsafeSettings = pglink.ErrUnsafeSettings
+)
 
-// writeFailed says what an error means for a write that was one statement: nothing
-// was written if the server says so while it goes on, and otherwise nobody knows.
+// An UnsafeSettingsError names, in Settings, all settings for which a server is refused. Its
+// Permanent method reports whether an operator has to change one. It is false for a standby,
+// which may be promoted, and for an old primary, in whose place another server was promoted:
+// the next connection may reach the new one.
+type UnsafeSettingsError = pglink.UnsafeSettingsError
+
+// An UnsafeSetting is a setting with a value that is refused: its Name, its Value, and the
+// value that it Needs. The name "timeline" stands for an old primary.
+type UnsafeSetting = pglink.UnsafeSetting
+
+// A SchemaVersionError says that the Version of a Schema and this release, which Needs
+// another, do not fit. It matches [ErrNotMigrated] if the schema is missing or too old, and
+// [ErrSchemaTooNew] if it is too new.
+type SchemaVersionError = pglink.SchemaVersionError
+
+// writeFailed returns the outcome of a write that was one statement and failed. Nothing was
+// written if the server refused the statement and keeps the session. Otherwise the outcome
+// is unknown.
 func (d *Driver) writeFailed(err error, appends []messagestore.Append) error {
-	if definite(err) {
+	if pglink.Definite(err) {
 		return d.failed(err)
 	}
-	return unknownOutcome(safe(err), appends)
+	return unknownOutcome(pglink.Safe(err), appends)
 }
 
 func unknownOutcome(cause error, appends []messagestore.Append) error {
@@ -47,78 +68,19 @@ func unknownOutcome(cause error, appends []messagestore.Append) error {
 	return unknown
 }
 
-// definite reports whether the server has refused a statement and rolled it back.
-// An error that ends the session may come after the commit: 57P01, for one, while
-// it waits for a standby.
-func definite(err error) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok || e.SeverityUnlocalized != "ERROR" {
-		return false
-	}
-	switch {
-	case strings.HasPrefix(e.Code, "08"), strings.HasPrefix(e.Code, "57P"), e.Code == "25P03":
-		return false
-	}
-	return true
-}
-
-// retryable reports whether a statement that was refused may do better next time.
-func retryable(err error) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (e.Code == "40001" || e.Code == "40P01") && !errors.Is(err, messagestore.ErrOutcomeUnknown)
-}
-
-// isLockTimeout reports whether a statement was refused since somebody else did not let
-// go of a lock.
-func isLockTimeout(err error) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && e.Code == "55P03" && definite(err)
-}
-
-// isCancelled reports whether a statement was ended before it was through: its time was
-// over, or somebody has cancelled it.
-func isCancelled(err error) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && e.Code == "57014" && definite(err)
-}
-
-// isUniqueViolation reports whether a statement was refused for what is there already.
-func isUniqueViolation(err error) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && e.Code == "23505" && definite(err)
-}
-
-// What the server says of a schema, a function and a table that is not there.
-var noSchema = []string{"3F000", "42883", "42P01"}
-
-// denied is the SQLSTATE of a call for which the user lacks the right.
-const denied = "42501"
-
-// readOnly is what it says of a write to a standby, and in a transaction that only
-// reads.
-const readOnly = "25006"
-
-// failed makes an error one that callers can match and show.
+// failed makes an error one that callers can match and a log may show.
 func (d *Driver) failed(err error) error {
-	if err == nil {
-		return nil
-	}
 	e, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok {
-		return safe(err)
-	}
 	switch {
-	case slices.Contains(noSchema, e.Code):
-		return fmt.Errorf("%w: %w", ErrNotMigrated, safe(err))
-	case e.Code == "DB002":
-		return fmt.Errorf("%w, so what was written to it is not known any more", messagestore.ErrDeleted)
-	case e.Code == "DB001":
+	case ok && e.Code == "DB002":
+		return fmt.Errorf("%w: whether it had been written to is no longer known", messagestore.ErrDeleted)
+	case ok && e.Code == "DB001":
 		return messagestore.NewInvalidError(kinds[e.ColumnName], strings.TrimPrefix(e.Message, "invalid "), nil, "the database refuses it")
 	}
-	return safe(err)
+	return pglink.Failed(err)
 }
 
-// kinds are what the parameters of the functions are called here.
+// kinds maps the parameters of the SQL functions to the errors of this library.
 var kinds = map[string]error{
 	"streams":       messagestore.ErrInvalidStreamName,
 	"expected":      messagestore.ErrInvalidExpectedVersion,
@@ -134,33 +96,5 @@ var kinds = map[string]error{
 	"sort":          messagestore.ErrInvalidReport,
 	"max_rows":      messagestore.ErrInvalidLimit,
 	"stream":        messagestore.ErrInvalidStreamName,
-	"keep":          ErrInvalidRemoval,
-	"min_age":       ErrInvalidRemoval,
-	"reason":        ErrInvalidRemoval,
-	"dry_run":       ErrInvalidRemoval,
 	"id":            messagestore.ErrInvalidID,
-}
-
-// safe returns err without what a log must not have: the values of rows, which a
-// server puts into the details of an error, and the password, which pgx keeps in
-// the errors of a connection that could not be made.
-func safe(err error) error {
-	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return &pgconn.PgError{
-			Severity: e.Severity, SeverityUnlocalized: e.SeverityUnlocalized, Code: e.Code, Message: e.Message,
-			SchemaName: e.SchemaName, TableName: e.TableName, ColumnName: e.ColumnName, ConstraintName: e.ConstraintName,
-		}
-	}
-	if _, ok := errors.AsType[*pgconn.ParseConfigError](err); ok {
-		return errInvalidURL
-	}
-	if e, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		for _, cause := range []error{context.Canceled, context.DeadlineExceeded} {
-			if errors.Is(err, cause) {
-				return fmt.Errorf("%s: %w", e.Error(), cause)
-			}
-		}
-		return errors.New(e.Error())
-	}
-	return err
 }

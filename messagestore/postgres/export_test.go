@@ -11,7 +11,7 @@ import (
 )
 
 // Mode returns how the driver sends statements on a connection that it has used.
-func (d *Driver) Mode(conn *pgx.Conn) pgx.QueryExecMode { return d.mode(conn) }
+func (d *Driver) Mode(conn *pgx.Conn) pgx.QueryExecMode { return d.link.Mode(conn) }
 
 // Busy reports whether a write to the category is under way.
 func (d *Driver) Busy(category messagestore.Category) bool {

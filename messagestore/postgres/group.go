@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -248,8 +249,8 @@ func (d *Driver) commit(ctx context.Context, l *line, group []*ticket) {
 			return nil
 		}
 		sent = true
-		return replicated(db, func() (err error) {
-			answers, err = d.callEach(limited, connOf(db), group)
+		return pglink.Replicated(db, func() (err error) {
+			answers, err = d.callEach(limited, pglink.Conn(db), group)
 			return err
 		})
 	})
@@ -262,25 +263,25 @@ func (d *Driver) commit(ctx context.Context, l *line, group []*ticket) {
 		for _, t := range group {
 			t.answer(messagestore.Written{}, err)
 		}
-	case isLockTimeout(err):
+	case pglink.IsLockTimeout(err):
 		// They have waited for as long as one may. The others have not.
 		first, others := partFirst(group)
 		for _, t := range first {
 			t.answer(messagestore.Written{}, d.failed(err))
 		}
 		l.putBack(others)
-	case definite(err):
+	case pglink.Definite(err):
 		// All of it was rolled back, for the sake of one perhaps. Each on its own, it
 		// harms no other.
 		d.log.Warn().Err(d.failed(err)).Int("writes", len(group)).Msg("write one by one")
-		if isCancelled(err) {
+		if pglink.IsCancelled(err) {
 			d.slowly(ctx, l, group)
 			return
 		}
 		d.oneByOne(ctx, l, group)
 	default:
 		for _, t := range group {
-			t.answer(messagestore.Written{}, unknownOutcome(safe(err), []messagestore.Append{t.append}))
+			t.answer(messagestore.Written{}, unknownOutcome(pglink.Safe(err), []messagestore.Append{t.append}))
 		}
 	}
 }
@@ -290,10 +291,10 @@ func (d *Driver) commit(ctx context.Context, l *line, group []*ticket) {
 func (d *Driver) slowly(ctx context.Context, l *line, group []*ticket) {
 	first, others := partFirst(group)
 	switch err := d.alone(ctx, first[0]); {
-	case isCancelled(err):
+	case pglink.IsCancelled(err):
 		l.putBack(others)
 		l.putLast(first[1:])
-	case isLockTimeout(err):
+	case pglink.IsLockTimeout(err):
 		for _, t := range first[1:] {
 			t.answer(messagestore.Written{}, err)
 		}
@@ -360,14 +361,14 @@ func (d *Driver) oneByOne(ctx context.Context, l *line, tickets []*ticket) {
 	for _, t := range tickets {
 		category := t.append.Stream.Category()
 		switch err := kept[category]; {
-		case isCancelled(err):
+		case pglink.IsCancelled(err):
 			later = append(later, t)
 			continue
 		case err != nil:
 			t.answer(messagestore.Written{}, err)
 			continue
 		}
-		if err := d.alone(ctx, t); isLockTimeout(err) || isCancelled(err) {
+		if err := d.alone(ctx, t); pglink.IsLockTimeout(err) || pglink.IsCancelled(err) {
 			kept[category] = err
 		}
 	}

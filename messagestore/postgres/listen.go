@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -33,22 +33,25 @@ var headsOIDs = []uint32{pgtype.TextArrayOID}
 // Heads implements [messagestore.HeadsDriver]. It is supported over a pool: what else a
 // driver may be over has a user who did not ask for it.
 func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
-	if d.pool == nil {
+	if d.invalid != nil {
+		return nil, d.invalid
+	}
+	if d.link.Pool() == nil {
 		return nil, fmt.Errorf("heads of categories: %w", messagestore.ErrNotSupported)
 	}
 	size := 20
 	for _, category := range categories {
 		size += 4 + len(category)
 	}
-	e := encoder{buffer: make([]byte, 0, size)}
-	e.array(pgtype.TextOID, len(categories))
+	e := pglink.Encoder{Buffer: make([]byte, 0, size)}
+	e.Array(pgtype.TextOID, len(categories))
 	for _, category := range categories {
-		element(&e, category)
+		pglink.Element(&e, category)
 	}
 	var heads []messagestore.GlobalPosition
 	err := d.with(ctx, func(db DB) error {
-		return d.failed(d.exec(ctx, connOf(db), d.queries.heads, headsOIDs, e.parameters(), func(columns [][]byte) error {
-			found, err := int8s(columns[0])
+		return d.failed(d.link.Exec(ctx, pglink.Conn(db), d.queries.heads, headsOIDs, e.Parameters(), func(columns [][]byte) error {
+			found, err := pglink.Int8s(columns[0])
 			heads = make([]messagestore.GlobalPosition, len(found))
 			for i, head := range found {
 				heads[i] = messagestore.GlobalPosition(head)
@@ -70,14 +73,14 @@ func (d *Driver) Listen(ctx context.Context, heard func(category messagestore.Ca
 	if d.invalid != nil {
 		return d.invalid
 	}
-	if d.pool == nil || !d.notify {
+	if d.link.Pool() == nil || !d.notify {
 		return fmt.Errorf("listen: %w", messagestore.ErrNotSupported)
 	}
 	conn, err := d.listener(ctx)
 	if err != nil {
 		return err
 	}
-	defer hangUp(ctx, conn)
+	defer pglink.HangUp(ctx, conn)
 	heard("", 0)
 	prefix := notificationPrefix(d.schema)
 	for {
@@ -93,49 +96,20 @@ func (d *Driver) Listen(ctx context.Context, heard func(category messagestore.Ca
 
 // listener returns a connection that listens.
 func (d *Driver) listener(ctx context.Context) (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	config := d.pool.Config()
-	if config.BeforeConnect != nil {
-		if err := config.BeforeConnect(ctx, config.ConnConfig); err != nil {
-			return nil, fmt.Errorf("listen: %w", safe(err))
-		}
-	}
-	config.ConnConfig.OnNotification = nil // it is for the pool's connections, and we wait for ours
-	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+	conn, pooled, err := d.link.ConnectApart(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("listen: %w", safe(err))
+		return nil, fmt.Errorf("listen: %w", d.failed(err))
 	}
-	if config.AfterConnect != nil {
-		err = config.AfterConnect(ctx, conn)
-	}
-	if err == nil {
-		err = d.listenOn(ctx, conn)
+	if pooled {
+		err = messagestore.ErrNotSupported
+	} else {
+		_, err = conn.Exec(ctx, d.queries.listen)
 	}
 	if err != nil {
-		hangUp(ctx, conn)
+		pglink.HangUp(ctx, conn)
 		return nil, fmt.Errorf("listen: %w", d.failed(err))
 	}
 	return conn, nil
-}
-
-func (d *Driver) listenOn(ctx context.Context, conn *pgx.Conn) error {
-	mark, err := d.check(ctx, conn)
-	if err != nil {
-		return err
-	}
-	if mark.pooled {
-		return messagestore.ErrNotSupported
-	}
-	_, err = conn.Exec(ctx, d.queries.listen)
-	return err
-}
-
-// hangUp says goodbye to the server, if that takes no time.
-func hangUp(ctx context.Context, conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	conn.Close(ctx)
 }
 
 // notificationPrefix begins what is notified of messages in a schema. The channel is

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -19,19 +20,19 @@ var oneOIDs = []uint32{
 // callOne writes one message.
 func (d *Driver) callOne(ctx context.Context, conn *pgx.Conn, w messagestore.Append, fence int64) (answers []answer, err error) {
 	r := &w.Records[0]
-	e := encoder{buffer: make([]byte, 0, 40)}
-	e.next()
-	e.int8(int64(w.Expected))
-	e.next()
-	e.int8(fence)
-	e.next()
-	e.bool(d.notify)
-	numbers := e.parameters()
+	e := pglink.Encoder{Buffer: make([]byte, 0, 40)}
+	e.Next()
+	e.Int8(int64(w.Expected))
+	e.Next()
+	e.Int8(fence)
+	e.Next()
+	e.Bool(d.notify)
+	numbers := e.Parameters()
 	parameters := [][]byte{[]byte(w.Stream), numbers[0], r.ID[:], []byte(r.Type), r.Data, nil, numbers[1], numbers[2]}
 	if len(r.Metadata) > 0 {
 		parameters[5] = r.Metadata
 	}
-	err = d.exec(ctx, conn, d.queries.appendOne, oneOIDs, parameters, func(columns [][]byte) error {
+	err = d.link.Exec(ctx, conn, d.queries.appendOne, oneOIDs, parameters, func(columns [][]byte) error {
 		a, err := readOne(columns)
 		a.stream = string(w.Stream)
 		answers = append(answers, a)

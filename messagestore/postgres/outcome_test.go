@@ -21,6 +21,7 @@ import (
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
@@ -688,13 +689,13 @@ func TestOpeningEndsWithItsContextThoughTheServerIsSilent(t *testing.T) {
 func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 	t.Parallel()
 	direct := pgtest.Pool(t)
-	store, admin := messagestore.New(postgres.New(direct, nil), nil), postgres.NewAdmin(direct, nil)
+	store, adm := messagestore.New(postgres.New(direct, nil), nil), admin.New(direct, nil)
 	category := storetest.Category(t)
 	write(t, store, category.Stream("1"), messagestore.NoStream, opened())
-	_, err := admin.Delete(t.Context(), category.Stream("1"), 0, nil)
+	_, err := adm.Delete(t.Context(), category.Stream("1"), 0, nil)
 	require.NoError(t, err)
 	write(t, store, category.Stream("2"), messagestore.NoStream, opened())
-	erased, err := admin.Delete(t.Context(), category.Stream("2"), 0, erase)
+	erased, err := adm.Delete(t.Context(), category.Stream("2"), 0, erase)
 	require.NoError(t, err)
 	for name, call := range map[string]struct {
 		ends func(db postgres.DB) error
@@ -705,11 +706,11 @@ func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 			return err
 		}, messagestore.ErrDeleted},
 		"delete": {func(db postgres.DB) error {
-			_, err := postgres.NewAdmin(db, nil).Delete(t.Context(), erased.Tombstone, messagestore.AnyVersion, erase)
+			_, err := admin.New(db, nil).Delete(t.Context(), erased.Tombstone, messagestore.AnyVersion, erase)
 			return err
 		}, messagestore.ErrInvalidStreamName},
 		"verify": {func(db postgres.DB) error {
-			_, err := postgres.NewAdmin(db, nil).Verify(t.Context(), &postgres.VerifyConfig{Categories: []messagestore.Category{category + "none"}})
+			_, err := admin.New(db, nil).Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{category + "none"}})
 			return err
 		}, messagestore.ErrNotFound},
 	} {

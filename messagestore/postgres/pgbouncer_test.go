@@ -12,6 +12,7 @@ import (
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
@@ -130,7 +131,7 @@ func TestVerifyPreparesNothingThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	through := pgtest.PgBouncer(t, ownDatabase(t), "default_pool_size = 1")
 	for range 2 { // pools, which have one server in turn
-		found, err := postgres.NewAdmin(pgtest.Connect(t, through.URL), nil).Verify(t.Context(), nil)
+		found, err := admin.New(pgtest.Connect(t, through.URL), nil).Verify(t.Context(), nil)
 		require.NoError(t, err)
 		require.Empty(t, found.Violations)
 	}

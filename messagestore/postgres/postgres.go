@@ -96,7 +96,7 @@
 // is then true of the one that answered; let all that PgBouncer may choose from be alike,
 // and no other client SET what outlives its transaction. A pooler in session mode is taken
 // for one too, which costs a little; one in statement mode refuses transactions, and so
-// [Admin.Verify]. Who wants a way of sending
+// Verify of package admin. Who wants a way of sending
 // statements all the same names it in the URL, as pgx has it:
 // default_query_exec_mode=exec.
 package postgres
@@ -107,50 +107,36 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
 
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// DB is what a driver works with: a [*pgxpool.Pool], a [*pgxpool.Conn], a
-// [*pgx.Conn] or a [pgx.Tx].
-type DB interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-	Begin(ctx context.Context) (pgx.Tx, error)
-}
+// DB is the database of a driver: a [*pgxpool.Pool], a [*pgxpool.Conn], a [*pgx.Conn] or a
+// [pgx.Tx].
+type DB = pglink.DB
 
-var (
-	_ DB                        = (*pgxpool.Pool)(nil)
-	_ DB                        = (*pgxpool.Conn)(nil)
-	_ DB                        = (*pgx.Conn)(nil)
-	_ DB                        = pgx.Tx(nil)
-	_ messagestore.AtomicDriver = (*Driver)(nil)
-)
+var _ messagestore.AtomicDriver = (*Driver)(nil)
 
-// Driver is a [messagestore.AtomicDriver]. It is safe for concurrent use, unless
-// it is over a transaction; over a connection, its calls take turns.
+// schemaVersion is the version of the schema whose functions this driver calls.
+const schemaVersion = 8
+
+// Driver is a [messagestore.AtomicDriver]. It is safe for concurrent use, unless it is over a
+// transaction. Over a connection its calls take turns.
 type Driver struct {
-	db      DB
-	pool    *pgxpool.Pool // db, if it is one
-	tx      bool          // whether db is a transaction
-	groups  *groups       // nil where a write is by itself: over anything but a pool
-	turn    chan struct{} // holds one token, which a call over anything but a pool takes
+	link    *pglink.Link
+	groups  *groups // nil over anything but a pool: each write is by itself
 	schema  string
 	queries queries
 	fences  fences
-	notify  bool  // whether a write tells other processes of it
-	mark    *mark // of db, if it is of none of the kinds that a connection can be had of
-	invalid error // of the configuration, for every call
+	notify  bool  // a write sends a NOTIFY
+	invalid error // of the configuration: the error of every call
 	log     zerolog.Logger
 	close   func()
-
-	saidUnsafe, saidUnwatched atomic.Bool // to the log, which is told once
-	latest                    latest
 }
 
 // Config changes how a [Driver] works. A nil *Config is a good one.
@@ -177,33 +163,73 @@ type Config struct {
 	Logger zerolog.Logger
 }
 
-// New returns a driver over db, which the caller keeps and closes. A schema that is
-// no schema's name is the error of every call.
+// New returns a driver over db, which the caller keeps and closes. An invalid schema name
+// is the error of every call.
 func New(db DB, config *Config) *Driver {
-	d := &Driver{db: db, turn: make(chan struct{}, 1), notify: true, log: zerolog.Nop(), close: func() {}}
-	d.turn <- struct{}{}
-	d.pool, _ = db.(*pgxpool.Pool)
-	if d.pool != nil {
-		d.groups = newGroups()
+	if config == nil {
+		config = &Config{Logger: zerolog.Nop()}
 	}
-	_, d.tx = db.(pgx.Tx)
-	d.schema = pgschema.Default
-	if config != nil {
-		d.log = config.Logger
-		d.notify = !config.NoNotify
-		d.schema = cmp.Or(config.Schema, pgschema.Default)
-	}
+	d := &Driver{schema: cmp.Or(config.Schema, pgschema.Default), notify: !config.NoNotify, log: config.Logger, close: func() {}}
 	if rule := pgschema.Check(d.schema); rule != "" {
 		d.invalid = messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "schema", d.schema, rule)
 		return d
+	}
+	d.link = pglink.New(db, pglink.Config{Schema: d.schema, Version: schemaVersion, Logger: d.log})
+	if d.link.Pool() != nil {
+		d.groups = newGroups()
 	}
 	d.queries = queriesFor(d.schema)
 	return d
 }
 
-// Close closes what [Open] opened. What [New] was given it leaves alone. It waits for
-// connections whose callers have left; a server that says nothing more can keep it for 15
-// seconds.
+// Open returns a driver over a pool of its own, which Close closes. It connects once and
+// returns the errors of a server or a schema that is refused: see [ErrUnsafeSettings],
+// [ErrNotMigrated] and [ErrSchemaTooNew]. The URL is one that [pgxpool.ParseConfig] knows,
+// with pool_max_conns and the like.
+//
+// An attempt to connect ends after 10 seconds unless the URL has connect_timeout. The
+// connection's application_name is dibs unless the URL has one. On Linux a connection whose
+// other end has been silent for 30 seconds is closed, elsewhere after as long as the system
+// takes; in a pool of the caller's own DialFunc decides that. Of several hosts the first that
+// answers is taken, and with target_session_attrs=read-write the first that is not a standby.
+// A host that is not this machine, and that the URL allows to be talked to without
+// encryption, is logged. No error shows the URL or its password.
+func Open(ctx context.Context, url string, config *Config) (*Driver, error) {
+	pool, clear, err := pglink.Open(ctx, url)
+	switch {
+	case errors.Is(err, pglink.ErrInvalidURL):
+		return nil, fmt.Errorf("open: %w", messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "database URL", nil, err.Error()))
+	case err != nil:
+		return nil, fmt.Errorf("open: %w", err)
+	}
+	if clear != "" && config != nil {
+		config.Logger.Warn().Str("host", clear).Msg("the connection may not be encrypted: sslmode=verify-full in the URL encrypts it and verifies the host")
+	}
+	d := New(pool, config)
+	d.close = pool.Close
+	if err := d.with(ctx, func(DB) error { return nil }); err != nil {
+		pglink.CloseWithin(ctx, pool)
+		return nil, fmt.Errorf("open: %w", err)
+	}
+	return d, nil
+}
+
+// WatchReplication changes the configuration of a connection that [New] will be given, or of
+// the connections of a pool, so that a write whose wait for a standby is cancelled is an
+// unknown outcome. It matters where synchronous_standby_names is set: PostgreSQL reports such
+// a write as done, with a warning beside it that pgx does not show. [Open] does it by itself.
+//
+//	config, err := pgxpool.ParseConfig(url)
+//	...
+//	postgres.WatchReplication(config.ConnConfig)
+//	pool, err := pgxpool.NewWithConfig(ctx, config)
+//
+// The configuration's own handlers of notices and new connections are called as before. In a
+// transaction of the caller's the commit, and so the warning, is the caller's.
+func WatchReplication(config *pgx.ConnConfig) { pglink.WatchReplication(config) }
+
+// Close closes the pool of [Open]. It does nothing for [New]. It waits for connections that
+// are in use, for up to 15 seconds if a server no longer answers.
 func (d *Driver) Close() error {
 	d.close()
 	return nil
@@ -227,92 +253,35 @@ var (
 	versionSQL string
 	//go:embed sql/find.sql
 	findSQL string
-	//go:embed sql/check.sql
-	checkSQL string
-	//go:embed sql/schema_version.sql
-	schemaVersionSQL string
-	//go:embed sql/epoch.sql
-	epochSQL string
 )
 
 type queries struct {
-	append, appendOne, appendEach, readStream, readCategory, last, version, find, check, schemaVersion, epoch, heads, listen string
+	append, appendOne, appendEach, readStream, readCategory, last, version, find, heads, listen string
 	reportQueries
 }
 
 func queriesFor(schema string) queries {
 	return queries{
-		append:        pgschema.Rename(appendSQL, schema),
-		appendOne:     pgschema.Rename(appendOneSQL, schema),
-		appendEach:    pgschema.Rename(appendEachSQL, schema),
-		readStream:    pgschema.Rename(readStreamSQL, schema),
-		readCategory:  pgschema.Rename(readCategorySQL, schema),
-		last:          pgschema.Rename(lastSQL, schema),
-		version:       pgschema.Rename(versionSQL, schema),
-		find:          pgschema.Rename(findSQL, schema),
-		check:         pgschema.Rename(checkSQL, schema),
-		schemaVersion: pgschema.Rename(schemaVersionSQL, schema),
-		epoch:         pgschema.Rename(epochSQL, schema),
-		heads:         pgschema.Rename(headsSQL, schema),
-		listen:        pgschema.Rename(listenSQL, schema),
+		append:       pgschema.Rename(appendSQL, schema),
+		appendOne:    pgschema.Rename(appendOneSQL, schema),
+		appendEach:   pgschema.Rename(appendEachSQL, schema),
+		readStream:   pgschema.Rename(readStreamSQL, schema),
+		readCategory: pgschema.Rename(readCategorySQL, schema),
+		last:         pgschema.Rename(lastSQL, schema),
+		version:      pgschema.Rename(versionSQL, schema),
+		find:         pgschema.Rename(findSQL, schema),
+		heads:        pgschema.Rename(headsSQL, schema),
+		listen:       pgschema.Rename(listenSQL, schema),
 
 		reportQueries: reportQueriesFor(schema),
 	}
 }
 
-// with calls f with a connection or transaction that is f's alone meanwhile, and to
-// a server that is good.
+// with calls f with a connection or transaction that only f uses meanwhile, and whose server
+// is trusted.
 func (d *Driver) with(ctx context.Context, f func(db DB) error) error {
-	return d.asIs(ctx, func(db DB) error {
-		err := d.safely(ctx, db, f)
-		if e, ok := errors.AsType[*UnsafeSettingsError](err); ok && !e.Permanent() && d.pool != nil {
-			connOf(db).Close(ctx) // the next one may reach the primary
-		}
-		return err
-	})
-}
-
-// asIs is with, on whatever server there is.
-func (d *Driver) asIs(ctx context.Context, f func(db DB) error) error {
 	if d.invalid != nil {
 		return d.invalid
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if d.pool != nil {
-		conn, err := d.pool.Acquire(ctx)
-		if err != nil {
-			return fmt.Errorf("acquire a connection: %w", safe(err))
-		}
-		defer conn.Release()
-		return f(conn)
-	}
-	select {
-	case <-d.turn:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	defer func() { d.turn <- struct{}{} }()
-	return f(d.db)
-}
-
-// inTransaction reports whether db is in a transaction that this driver did not
-// begin: its giver's, who may have begun it on a connection by hand.
-func (d *Driver) inTransaction(db DB) bool {
-	if d.tx {
-		return true
-	}
-	conn := connOf(db)
-	return conn != nil && conn.PgConn().TxStatus() != 'I'
-}
-
-func connOf(db DB) *pgx.Conn {
-	switch c := db.(type) {
-	case *pgx.Conn:
-		return c
-	case interface{ Conn() *pgx.Conn }: // a pool's connection, a transaction
-		return c.Conn()
-	}
-	return nil
+	return d.link.With(ctx, f)
 }

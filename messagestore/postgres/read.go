@@ -2,12 +2,12 @@ package postgres
 
 import (
 	"context"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -48,7 +48,7 @@ func filterArgs(f messagestore.Filter) (types []string, correlation *string, siz
 	if f.GroupSize > 1 {
 		size, member = &f.GroupSize, &f.GroupMember
 	}
-	return types, optional(f.Correlation), size, member
+	return types, pglink.OrNull(f.Correlation), size, member
 }
 
 // Last implements [messagestore.Driver].
@@ -85,43 +85,26 @@ func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids [
 	}
 	var found []*messagestore.Message
 	err := d.with(ctx, func(db DB) error {
-		if d.inTransaction(db) {
-			return d.failed(d.read(ctx, db, d.queries.find, []any{string(stream), wanted}, into(&found)))
+		if d.link.InTransaction(db) {
+			return d.failed(d.link.Read(ctx, db, d.queries.find, []any{string(stream), wanted}, into(&found)))
 		}
 		// Whatever level the user's transactions have by default: at a higher one
 		// this would not see what it has waited for.
-		tx, err := begin(ctx, db)
+		tx, err := pglink.Begin(ctx, db)
 		if err != nil {
 			return d.failed(err)
 		}
-		defer rollBack(ctx, tx)
-		if err := d.read(ctx, tx, d.queries.find, []any{string(stream), wanted}, into(&found)); err != nil {
+		defer pglink.RollBack(ctx, tx)
+		if err := d.link.Read(ctx, tx, d.queries.find, []any{string(stream), wanted}, into(&found)); err != nil {
 			return d.failed(err)
 		}
 		// Until the fence is there, a write that is on its way may still arrive.
-		return d.failed(replicated(db, func() error { return tx.Commit(ctx) }))
+		return d.failed(pglink.Replicated(db, func() error { return tx.Commit(ctx) }))
 	})
 	if err != nil {
 		return nil, err
 	}
 	return found, nil
-}
-
-func begin(ctx context.Context, db DB) (pgx.Tx, error) {
-	if b, ok := db.(interface {
-		BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
-	}); ok {
-		return b.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
-	}
-	return db.Begin(ctx)
-}
-
-// rollBack ends a transaction that was not committed, and waits a second for the server to
-// say so. After that the connection is closed, and the server does it by itself.
-func rollBack(ctx context.Context, tx pgx.Tx) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	_ = tx.Rollback(ctx) // or it is over
 }
 
 func into(found *[]*messagestore.Message) func(pgx.Rows) error {
@@ -135,29 +118,6 @@ func into(found *[]*messagestore.Message) func(pgx.Rows) error {
 
 func (d *Driver) query(ctx context.Context, sql string, args []any, each func(pgx.Rows) error) error {
 	return d.with(ctx, func(db DB) error {
-		return d.failed(d.read(ctx, db, sql, args, each))
+		return d.failed(d.link.Read(ctx, db, sql, args, each))
 	})
-}
-
-func (d *Driver) read(ctx context.Context, db DB, sql string, args []any, each func(pgx.Rows) error) error {
-	if conn := connOf(db); conn != nil && d.mode(conn) == pgx.QueryExecModeExec && d.inTransaction(db) {
-		// What is not described comes as text, and a time as the session's DateStyle has it. A
-		// transaction keeps its server for the two round trips that a description takes.
-		return eachRow(ctx, db, sql, append([]any{pgx.QueryExecModeDescribeExec}, args...), each)
-	}
-	return eachRow(ctx, db, sql, d.arguments(db, args), each)
-}
-
-func eachRow(ctx context.Context, db DB, sql string, args []any, each func(pgx.Rows) error) error {
-	rows, err := db.Query(ctx, sql, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := each(rows); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
 }

@@ -2,16 +2,15 @@ package postgres
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"math"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -32,11 +31,11 @@ type reading struct {
 // has ended.
 func (d *Driver) readMessages(ctx context.Context, r *reading) error {
 	return d.with(ctx, func(db DB) error {
-		conn := connOf(db)
-		if conn != nil && !d.inTransaction(db) {
-			return d.failed(d.exec(ctx, conn, r.sql, nil, binaryParameters(r.args), r.take))
+		conn := pglink.Conn(db)
+		if conn != nil && !d.link.InTransaction(db) {
+			return d.failed(d.link.Exec(ctx, conn, r.sql, nil, binaryParameters(r.args), r.take))
 		}
-		return d.failed(d.read(ctx, db, r.sql, r.args, func(rows pgx.Rows) error {
+		return d.failed(d.link.Read(ctx, db, r.sql, r.args, func(rows pgx.Rows) error {
 			m, more, err := r.rows.row(rows)
 			if err == nil {
 				err = r.add(m, more)
@@ -110,40 +109,33 @@ func readMarks(data json.RawMessage) (first, last messagestore.Mark, err error) 
 func binaryParameters(args []any) [][]byte {
 	parameters := make([][]byte, len(args))
 	for i, arg := range args {
-		e := encoder{}
+		e := pglink.Encoder{}
 		switch a := arg.(type) {
 		case string:
-			e.buffer = []byte(a)
+			e.Buffer = []byte(a)
 		case *string:
 			if a != nil {
-				e.buffer = []byte(*a)
+				e.Buffer = []byte(*a)
 			}
 		case int64:
-			e.int8(a)
+			e.Int8(a)
 		case int:
-			e.int4(a)
+			e.Int4(a)
 		case *int:
 			if a != nil {
-				e.int4(*a)
+				e.Int4(*a)
 			}
 		case bool:
-			e.bool(a)
+			e.Bool(a)
 		case []string:
 			if a != nil {
-				e.array(pgtype.TextOID, len(a))
+				e.Array(pgtype.TextOID, len(a))
 				for _, text := range a {
-					element(&e, text)
+					pglink.Element(&e, text)
 				}
 			}
 		}
-		parameters[i] = e.buffer
+		parameters[i] = e.Buffer
 	}
 	return parameters
-}
-
-// int4 appends a number that the functions bound to less than an integer's range, so that
-// a larger one is refused as it would have been.
-func (e *encoder) int4(value int) {
-	value = max(math.MinInt32, min(value, math.MaxInt32))
-	e.buffer = binary.BigEndian.AppendUint32(e.buffer, uint32(value)) //nolint:gosec // the same bits
 }

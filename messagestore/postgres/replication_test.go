@@ -15,15 +15,16 @@ import (
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
 // cancelWait cancels a commit's wait for a standby once there is one.
-func cancelWait(t *testing.T, admin *pgx.Conn) {
+func cancelWait(t *testing.T, adm *pgx.Conn) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		var cancelled bool
-		err := admin.QueryRow(t.Context(), "select coalesce(bool_or(pg_cancel_backend(pid)), false) from pg_stat_activity where wait_event = 'SyncRep'").Scan(&cancelled)
+		err := adm.QueryRow(t.Context(), "select coalesce(bool_or(pg_cancel_backend(pid)), false) from pg_stat_activity where wait_event = 'SyncRep'").Scan(&cancelled)
 		require.NoError(t, err)
 		return cancelled
 	}, patience, tick)
@@ -33,7 +34,7 @@ func cancelWait(t *testing.T, admin *pgx.Conn) {
 func TestCancelledWaitForAStandbyIsAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	url := ownServer(t)
-	admin := connect(t, url)
+	adm := connect(t, url)
 	through := pgtest.PgBouncer(t, url)
 	config, err := pgxpool.ParseConfig(url)
 	require.NoError(t, err)
@@ -43,7 +44,7 @@ func TestCancelledWaitForAStandbyIsAnUnknownOutcome(t *testing.T) {
 	own, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(own.Close)
-	setOnServer(t, admin, "synchronous_standby_names", "nobody")
+	setOnServer(t, adm, "synchronous_standby_names", "nobody")
 
 	for name, driver := range map[string]*postgres.Driver{
 		"a pool of the driver's own": open(t, url),
@@ -56,7 +57,7 @@ func TestCancelledWaitForAStandbyIsAnUnknownOutcome(t *testing.T) {
 			_, err := driver.Append(t.Context(), appendOne(stream, messagestore.NoStream))
 			lost <- err
 		}()
-		cancelWait(t, admin)
+		cancelWait(t, adm)
 		err := <-lost
 		require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown, name)
 		require.ErrorContains(t, err, "standby", name)
@@ -71,9 +72,9 @@ func TestCancelledWaitForAStandbyIsAnUnknownOutcome(t *testing.T) {
 func TestCancelledWaitOfAGroupIsAnUnknownOutcomeForAllOfIt(t *testing.T) {
 	t.Parallel()
 	url := ownServer(t)
-	admin := connect(t, url)
+	adm := connect(t, url)
 	driver := open(t, url)
-	setOnServer(t, admin, "synchronous_standby_names", "nobody")
+	setOnServer(t, adm, "synchronous_standby_names", "nobody")
 	category := storetest.Category(t)
 	var wg sync.WaitGroup
 	errs := make([]error, 5)
@@ -82,9 +83,9 @@ func TestCancelledWaitOfAGroupIsAnUnknownOutcomeForAllOfIt(t *testing.T) {
 		require.Eventually(t, func() bool { return driver.Busy(category) && driver.Waiting() == i }, patience, tick)
 	}
 
-	cancelWait(t, admin) // of the first, which has gone ahead
+	cancelWait(t, adm) // of the first, which has gone ahead
 	require.Eventually(t, func() bool { return driver.Waiting() == 0 }, patience, tick)
-	cancelWait(t, admin)
+	cancelWait(t, adm)
 	wg.Wait()
 
 	for _, err := range errs {
@@ -97,12 +98,12 @@ func TestCancelledWaitOfAGroupIsAnUnknownOutcomeForAllOfIt(t *testing.T) {
 func TestWhatNoStandbyHasIsNotSaidToBeWritten(t *testing.T) {
 	t.Parallel()
 	url := ownServer(t)
-	admin := connect(t, url)
+	adm := connect(t, url)
 	driver := open(t, url)
 	store := messagestore.New(driver, nil)
 	stream := storetest.Category(t).Stream("1")
 	a := appendOne(stream, messagestore.NoStream)
-	setOnServer(t, admin, "synchronous_standby_names", "nobody")
+	setOnServer(t, adm, "synchronous_standby_names", "nobody")
 	again := func() error {
 		_, err := driver.Append(t.Context(), a)
 		return err
@@ -119,7 +120,7 @@ func TestWhatNoStandbyHasIsNotSaidToBeWritten(t *testing.T) {
 	for _, call := range []func() error{again, asked, again, conflict} {
 		done := make(chan error, 1)
 		go func() { done <- call() }()
-		cancelWait(t, admin)
+		cancelWait(t, adm)
 		err := <-done
 		require.Error(t, err)
 		require.NotErrorIs(t, err, messagestore.ErrNotWritten)
@@ -130,7 +131,7 @@ func TestWhatNoStandbyHasIsNotSaidToBeWritten(t *testing.T) {
 		}
 	}
 
-	setOnServer(t, admin, "synchronous_standby_names", "") // as if the standby were there
+	setOnServer(t, adm, "synchronous_standby_names", "") // as if the standby were there
 	written, err := store.Resolve(t.Context(), lost)
 	require.NoError(t, err)
 	require.Equal(t, messagestore.Version(0), written[0].Version)
@@ -150,7 +151,7 @@ func TestWhatNoStandbyHasIsNotSaidToBeRemoved(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	admin := postgres.NewAdmin(pool, nil)
+	adm := admin.New(pool, nil)
 	category := storetest.Category(t)
 	for _, id := range []string{"trimmed", "deleted", "erased"} {
 		write(t, messagestore.New(driver, nil), category.Stream(id), messagestore.NoStream, opened(), opened(), opened())
@@ -158,15 +159,15 @@ func TestWhatNoStandbyHasIsNotSaidToBeRemoved(t *testing.T) {
 	setOnServer(t, conn, "synchronous_standby_names", "nobody")
 	calls := map[string]func() error{
 		"trim": func() error {
-			_, err := admin.Trim(t.Context(), category.Stream("trimmed"), &postgres.TrimOptions{Keep: 1, MinAge: postgres.AnyAge})
+			_, err := adm.Trim(t.Context(), category.Stream("trimmed"), &admin.TrimOptions{Keep: 1, MinAge: admin.AnyAge})
 			return err
 		},
 		"delete": func() error {
-			_, err := admin.Delete(t.Context(), category.Stream("deleted"), 2, nil)
+			_, err := adm.Delete(t.Context(), category.Stream("deleted"), 2, nil)
 			return err
 		},
 		"erase": func() error {
-			_, err := admin.Delete(t.Context(), category.Stream("erased"), 2, &postgres.DeleteOptions{EraseName: true})
+			_, err := adm.Delete(t.Context(), category.Stream("erased"), 2, &admin.DeleteOptions{EraseName: true})
 			return err
 		},
 	}
@@ -183,7 +184,7 @@ func TestWhatNoStandbyHasIsNotSaidToBeRemoved(t *testing.T) {
 		require.NoError(t, call(), name)
 	}
 	for _, id := range []string{"deleted", "erased"} {
-		deleted, err := admin.Delete(t.Context(), category.Stream(id), 2, &postgres.DeleteOptions{EraseName: id == "erased"})
+		deleted, err := adm.Delete(t.Context(), category.Stream(id), 2, &admin.DeleteOptions{EraseName: id == "erased"})
 		require.NoError(t, err)
 		require.True(t, deleted.Already)
 		require.Equal(t, int64(3), deleted.Messages)
@@ -191,12 +192,12 @@ func TestWhatNoStandbyHasIsNotSaidToBeRemoved(t *testing.T) {
 }
 
 // cancelWaits makes a call, and cancels every wait for a standby until it has ended.
-func cancelWaits(t *testing.T, admin *pgx.Conn, call func() error) (ended error) {
+func cancelWaits(t *testing.T, adm *pgx.Conn, call func() error) (ended error) {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- call() }()
 	require.Eventually(t, func() bool {
-		_, err := admin.Exec(t.Context(), "select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
+		_, err := adm.Exec(t.Context(), "select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
 		require.NoError(t, err)
 		select {
 		case ended = <-done:
@@ -232,18 +233,18 @@ func TestUnwatchedConnectionsAreNamedInTheLog(t *testing.T) {
 func TestConflictsOfAGroupAreToldOnceTheStandbyHasWhatIsInTheirWay(t *testing.T) {
 	t.Parallel()
 	url := ownServer(t)
-	admin := connect(t, url)
+	adm := connect(t, url)
 	driver := open(t, url)
 	stream := storetest.Category(t).Stream("1")
 	_, err := driver.Append(t.Context(), appendOne(stream, messagestore.NoStream))
 	require.NoError(t, err)
-	setOnServer(t, admin, "synchronous_standby_names", "nobody")
+	setOnServer(t, adm, "synchronous_standby_names", "nobody")
 	done := make(chan []postgres.Answer, 1)
 	go func() {
 		done <- driver.AppendEach(t.Context(), []messagestore.Append{appendOne(stream, messagestore.NoStream), appendOne(stream, messagestore.NoStream)})
 	}()
 
-	cancelWait(t, admin)
+	cancelWait(t, adm)
 
 	for _, answer := range <-done {
 		require.ErrorIs(t, answer.Err, messagestore.ErrOutcomeUnknown)

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -48,7 +49,7 @@ func (d *Driver) Report(ctx context.Context, q messagestore.ReportQuery) (messag
 		limit = &q.Limit
 	}
 	var report messagestore.Report
-	args := []any{by, optional(q.Category), optional(q.Containing), string(q.Sort), limit}
+	args := []any{by, pglink.OrNull(q.Category), pglink.OrNull(q.Containing), string(q.Sort), limit}
 	err := d.query(ctx, d.queries.report, args, func(rows pgx.Rows) error {
 		var row messagestore.ReportRow
 		var first, last, position, global, groups pgtype.Int8
@@ -81,7 +82,7 @@ func timeIn(micros pgtype.Int8) time.Time {
 // Categories implements [messagestore.ReportDriver].
 func (d *Driver) Categories(ctx context.Context, containing string) ([]messagestore.Category, error) {
 	var found []messagestore.Category
-	err := d.query(ctx, d.queries.categories, []any{optional(containing)}, func(rows pgx.Rows) error {
+	err := d.query(ctx, d.queries.categories, []any{pglink.OrNull(containing)}, func(rows pgx.Rows) error {
 		var name string
 		err := rows.Scan(&name)
 		found = append(found, messagestore.Category(name))
@@ -101,13 +102,4 @@ func (d *Driver) Count(ctx context.Context, q messagestore.CategoryQuery) (int64
 		return rows.Scan(&n)
 	})
 	return n, err
-}
-
-// optional returns what a parameter that may be null gets.
-func optional[S ~string](s S) *string {
-	if s == "" {
-		return nil
-	}
-	text := string(s)
-	return &text
 }

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 )
 
 // A removedStream is what has to be true of a stream, whatever was removed of it.
@@ -60,7 +60,7 @@ func TestNoRemovalMakesAStreamBeginAgain(t *testing.T) {
 			h.check(t, r, streams[name])
 			h.ask(t, r, streams[name])
 		}
-		h.verify(t, r, &postgres.VerifyConfig{Categories: []messagestore.Category{category}})
+		h.verify(t, r, &admin.VerifyConfig{Categories: []messagestore.Category{category}})
 	})
 	require.Empty(t, v.verify(t).Violations)
 }
@@ -71,7 +71,7 @@ type removing struct {
 	streams map[messagestore.StreamName]*removedStream
 }
 
-func (h *removing) verify(t *testing.T, r *rapid.T, config *postgres.VerifyConfig) {
+func (h *removing) verify(t *testing.T, r *rapid.T, config *admin.VerifyConfig) {
 	t.Helper()
 	found, err := h.admin.Verify(t.Context(), config)
 	if !errors.Is(err, messagestore.ErrNotFound) {

@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/reservation"
 )
 
@@ -25,7 +26,7 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 	const rounds, streams = 12, 20
 	pool := pgtest.Connect(t, pgtest.Migrated(t))
 	store := messagestore.New(postgres.New(pool, nil), nil)
-	admin := postgres.NewAdmin(pool, nil)
+	adm := admin.New(pool, nil)
 
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -62,14 +63,14 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 	})
 	repeat("trim", func(ctx context.Context, _ int) error {
 		for _, stream := range []messagestore.StreamName{account(), "account:position-watcher+0+0"} {
-			if _, err := admin.Trim(ctx, stream, &postgres.TrimOptions{Keep: 3, MinAge: postgres.AnyAge}); err != nil && !errors.Is(err, messagestore.ErrNotFound) {
+			if _, err := adm.Trim(ctx, stream, &admin.TrimOptions{Keep: 3, MinAge: admin.AnyAge}); err != nil && !errors.Is(err, messagestore.ErrNotFound) {
 				return err
 			}
 		}
 		return nil
 	})
 	repeat("delete", func(ctx context.Context, n int) error {
-		_, err := admin.Delete(ctx, account(), messagestore.AnyVersion, &postgres.DeleteOptions{EraseName: n%2 == 0})
+		_, err := adm.Delete(ctx, account(), messagestore.AnyVersion, &admin.DeleteOptions{EraseName: n%2 == 0})
 		if errors.Is(err, messagestore.ErrNotFound) {
 			err = nil
 		}
@@ -104,14 +105,14 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 		}
 	})
 
-	var found *postgres.Verification
+	var found *admin.Verification
 	for range rounds {
-		found, err = admin.Verify(t.Context(), nil)
+		found, err = adm.Verify(t.Context(), nil)
 		require.NoError(t, err)
 		require.Empty(t, found.Violations)
 	}
 	require.Eventually(t, func() bool {
-		found, err = admin.Verify(t.Context(), nil)
+		found, err = adm.Verify(t.Context(), nil)
 		require.NoError(t, err)
 		require.Empty(t, found.Violations)
 		c := found.Checked
@@ -124,7 +125,7 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	found, err = admin.Verify(t.Context(), nil)
+	found, err = adm.Verify(t.Context(), nil)
 	require.NoError(t, err)
 	require.Empty(t, found.Violations)
 	t.Logf("looked at %+v", found.Checked)

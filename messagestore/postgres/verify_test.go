@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -23,14 +24,14 @@ type verified struct {
 	pool   *pgxpool.Pool
 	schema string
 	store  *messagestore.Store
-	admin  *postgres.Admin
+	admin  *admin.Admin
 }
 
 func newVerified(t *testing.T) *verified {
 	t.Helper()
 	pool, schema := pgtest.Schema(t)
 	config := &postgres.Config{Schema: schema}
-	return &verified{pool, schema, messagestore.New(postgres.New(pool, config), nil), postgres.NewAdmin(pool, config)}
+	return &verified{pool, schema, messagestore.New(postgres.New(pool, config), nil), admin.New(pool, config)}
 }
 
 // damage does what only a superuser can: no trigger fires.
@@ -47,7 +48,7 @@ func (v *verified) damage(t *testing.T, statements ...string) {
 	require.NoError(t, err)
 }
 
-func (v *verified) verify(t *testing.T) *postgres.Verification {
+func (v *verified) verify(t *testing.T) *admin.Verification {
 	t.Helper()
 	found, err := v.admin.Verify(t.Context(), nil)
 	require.NoError(t, err)
@@ -113,7 +114,7 @@ func TestVerifyFindsTheSameWhereBackslashesEscape(t *testing.T) {
 	require.NoError(t, err)
 	defer pool.Close()
 
-	found, err := postgres.NewAdmin(pool, &postgres.Config{Schema: v.schema}).Verify(t.Context(), nil)
+	found, err := admin.New(pool, &postgres.Config{Schema: v.schema}).Verify(t.Context(), nil)
 
 	require.NoError(t, err)
 	require.Equal(t, v.verify(t), found)
@@ -131,7 +132,7 @@ func TestVerifyCountsWhatItLookedAt(t *testing.T) {
 
 	require.Empty(t, found.Violations)
 	require.False(t, found.More)
-	require.Equal(t, postgres.Checked{
+	require.Equal(t, admin.Checked{
 		Categories: 5, Streams: 10, Messages: 16, Consumers: 1, Positions: 3, Reservations: 2, DeadLetters: 1,
 	}, found.Checked)
 	require.NotEmpty(t, found.NotChecked)
@@ -356,14 +357,14 @@ func TestVerifyFindsWhatAnIndexMisses(t *testing.T) {
 			found := v.verify(t)
 
 			require.Contains(t, texts(found), want)
-			found, err := v.admin.Verify(t.Context(), &postgres.VerifyConfig{Amcheck: true})
+			found, err := v.admin.Verify(t.Context(), &admin.VerifyConfig{Amcheck: true})
 			require.NoError(t, err)
 			require.Contains(t, strings.Join(texts(found), "\n"), "indexes: expected an index "+index+" as amcheck wants it, found heap tuple")
 		})
 	}
 }
 
-func texts(found *postgres.Verification) []string {
+func texts(found *admin.Verification) []string {
 	all := make([]string, len(found.Violations))
 	for i, violation := range found.Violations {
 		all[i] = violation.String()
@@ -375,17 +376,17 @@ func texts(found *postgres.Verification) []string {
 func TestVerifyKnowsWhatWasRemovedOnRecord(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Connect(t, pgtest.Migrated(t))
-	v := &verified{pool, "dibs", messagestore.New(postgres.New(pool, nil), nil), postgres.NewAdmin(pool, nil)}
+	v := &verified{pool, "dibs", messagestore.New(postgres.New(pool, nil), nil), admin.New(pool, nil)}
 	event := body{"Opened", fields{}}
 	for n := range 6 {
 		v.write(t, messagestore.Category("account").Stream(fmt.Sprint(n)), event, event, event, event, event)
 	}
 	for _, keep := range []int64{4, 2} {
-		_, err := v.admin.Trim(t.Context(), "account-0", &postgres.TrimOptions{Keep: keep, MinAge: postgres.AnyAge})
+		_, err := v.admin.Trim(t.Context(), "account-0", &admin.TrimOptions{Keep: keep, MinAge: admin.AnyAge})
 		require.NoError(t, err)
 	}
 	for stream, erase := range map[messagestore.StreamName]bool{"account-1": false, "account-2": true, "account-3": true, "account-4": true} {
-		_, err := v.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &postgres.DeleteOptions{EraseName: erase})
+		_, err := v.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &admin.DeleteOptions{EraseName: erase})
 		require.NoError(t, err)
 	}
 	v.write(t, "account-1", event)
@@ -429,13 +430,13 @@ func TestVerifyListsNoMoreViolationsThanAsked(t *testing.T) {
 	v.write(t, "account-3", body{"Opened", fields{}}, body{"Opened", fields{}})
 	v.damage(t, "delete from dibs.messages where stream_name = 'account-3' and position = 0")
 
-	found, err := v.admin.Verify(t.Context(), &postgres.VerifyConfig{MaxViolations: 1, Categories: []messagestore.Category{"account"}})
+	found, err := v.admin.Verify(t.Context(), &admin.VerifyConfig{MaxViolations: 1, Categories: []messagestore.Category{"account"}})
 
 	require.NoError(t, err)
 	require.Len(t, found.Violations, 1)
 	require.True(t, found.More)
 	require.Equal(t, int64(1), found.Checked.Categories)
-	all, err := v.admin.Verify(t.Context(), &postgres.VerifyConfig{Categories: []messagestore.Category{"account"}})
+	all, err := v.admin.Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{"account"}})
 	require.NoError(t, err)
 	require.Len(t, all.Violations, 2)
 	require.False(t, all.More)
@@ -444,10 +445,10 @@ func TestVerifyListsNoMoreViolationsThanAsked(t *testing.T) {
 func TestVerifyIsForMembersOfDibsAdmin(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
-	_, err := postgres.NewAdmin(poolAs(t, "dibs_admin"), nil).Verify(t.Context(), nil)
+	_, err := admin.New(poolAs(t, "dibs_admin"), nil).Verify(t.Context(), nil)
 	require.NoError(t, err)
 	for _, role := range []string{"dibs_reader", "dibs_writer"} {
-		_, err := postgres.NewAdmin(poolAs(t, role), nil).Verify(t.Context(), nil)
+		_, err := admin.New(poolAs(t, role), nil).Verify(t.Context(), nil)
 		requireDenied(t, err)
 	}
 }
@@ -457,9 +458,9 @@ func TestVerifySeesOneMoment(t *testing.T) {
 	t.Parallel()
 	v := newVerified(t)
 	v.healthy(t)
-	var told []postgres.VerifyProgress
+	var told []admin.VerifyProgress
 
-	found, err := v.admin.Verify(t.Context(), &postgres.VerifyConfig{OnProgress: func(p postgres.VerifyProgress) {
+	found, err := v.admin.Verify(t.Context(), &admin.VerifyConfig{OnProgress: func(p admin.VerifyProgress) {
 		told = append(told, p)
 		v.write(t, "account-1", body{"Opened", fields{}})
 		v.write(t, messagestore.Category("new").Stream(fmt.Sprint(len(told))), body{"Opened", fields{}})
@@ -469,7 +470,7 @@ func TestVerifySeesOneMoment(t *testing.T) {
 	require.Empty(t, found.Violations)
 	require.Equal(t, int64(16), found.Checked.Messages)
 	require.Len(t, told, 6)
-	require.Equal(t, postgres.VerifyProgress{Category: "account", Done: 16, Total: 32}, told[1])
+	require.Equal(t, admin.VerifyProgress{Category: "account", Done: 16, Total: 32}, told[1])
 	require.Equal(t, int64(28), v.verify(t).Checked.Messages, "and later what was written meanwhile")
 }
 
@@ -487,7 +488,7 @@ func TestVerifyReadsThroughAPoolerAndFromAStandby(t *testing.T) {
 
 func requireNoViolation(t *testing.T, db postgres.DB) {
 	t.Helper()
-	found, err := postgres.NewAdmin(db, nil).Verify(t.Context(), nil)
+	found, err := admin.New(db, nil).Verify(t.Context(), nil)
 	require.NoError(t, err)
 	require.Empty(t, found.Violations)
 }
@@ -499,16 +500,16 @@ func TestVerifyRefusesWhatItCannotWorkWith(t *testing.T) {
 	require.NoError(t, err)
 	defer tx.Rollback(contextOf(t)) //nolint:errcheck // nothing was done in it
 
-	_, err = postgres.NewAdmin(tx, nil).Verify(t.Context(), nil)
+	_, err = admin.New(tx, nil).Verify(t.Context(), nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
-	_, err = postgres.NewAdmin(pool, nil).Verify(t.Context(), &postgres.VerifyConfig{MaxViolations: 100_001})
+	_, err = admin.New(pool, nil).Verify(t.Context(), &admin.VerifyConfig{MaxViolations: 100_001})
 	require.ErrorIs(t, err, messagestore.ErrInvalidLimit)
-	_, err = postgres.NewAdmin(pool, nil).Verify(t.Context(), &postgres.VerifyConfig{Categories: []messagestore.Category{"account-1"}})
+	_, err = admin.New(pool, nil).Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{"account-1"}})
 	require.ErrorIs(t, err, messagestore.ErrInvalidCategory)
-	_, err = postgres.NewAdmin(pool, nil).Verify(t.Context(), &postgres.VerifyConfig{Categories: []messagestore.Category{storetest.Category(t)}})
+	_, err = admin.New(pool, nil).Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{storetest.Category(t)}})
 	require.ErrorIs(t, err, messagestore.ErrNotFound, "a category without a message was not looked at")
-	_, err = postgres.NewAdmin(pgtest.Connect(t, pgtest.Database(t)), nil).Verify(t.Context(), nil)
+	_, err = admin.New(pgtest.Connect(t, pgtest.Database(t)), nil).Verify(t.Context(), nil)
 	require.ErrorIs(t, err, postgres.ErrNotMigrated)
-	_, err = postgres.NewAdmin(poolAs(t, "dibs_reader"), nil).Verify(t.Context(), nil)
+	_, err = admin.New(poolAs(t, "dibs_reader"), nil).Verify(t.Context(), nil)
 	requireDenied(t, err)
 }

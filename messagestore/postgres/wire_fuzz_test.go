@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -83,12 +84,12 @@ func FuzzAnswerOfOneIsReadAsPgxReadsIt(f *testing.F) {
 
 func FuzzListOfNumbersIsReadAsPgxReadsIt(f *testing.F) {
 	list := func(numbers ...int64) []byte {
-		e := encoder{}
-		e.array(pgtype.Int8OID, len(numbers))
+		e := pglink.Encoder{}
+		e.Array(pgtype.Int8OID, len(numbers))
 		for _, n := range numbers {
-			e.int8Element(n)
+			e.Int8Element(n)
 		}
-		return e.buffer
+		return e.Buffer
 	}
 	f.Add(list(1, -1, math.MaxInt64, math.MinInt64))
 	f.Add(list())
@@ -104,9 +105,9 @@ func FuzzListOfNumbersIsReadAsPgxReadsIt(f *testing.F) {
 	// cut off
 	f.Add([]byte("\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x14\x00\x00\x00\x02\x00\x00\x00\x01\x00\x00\x00\b\x00\x00\x00\x00\x00\x00\x00\x01"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		got, err := int8s(raw)
+		got, err := pglink.Int8s(raw)
 		if err != nil {
-			require.ErrorIs(t, err, errNoList)
+			require.ErrorIs(t, err, pglink.ErrNoList)
 			require.Nil(t, got)
 			return
 		}
@@ -128,12 +129,12 @@ func FuzzListOfNumbersIsReadAsPgxReadsIt(f *testing.F) {
 // reply never indexes out of range.
 func FuzzAnswerOfAGroupIsAboutEachOfItsWrites(f *testing.F) {
 	list := func(n int) []byte {
-		e := encoder{}
-		e.array(pgtype.Int8OID, n)
+		e := pglink.Encoder{}
+		e.Array(pgtype.Int8OID, n)
 		for i := range n {
-			e.int8Element(int64(i))
+			e.Int8Element(int64(i))
 		}
-		return e.buffer
+		return e.Buffer
 	}
 	f.Add([]byte("ww"), list(2), list(3), uint8(1), uint8(2))
 	f.Add([]byte("wc"), list(2), list(1), uint8(1), uint8(2))
@@ -150,7 +151,7 @@ func FuzzAnswerOfAGroupIsAboutEachOfItsWrites(f *testing.F) {
 		}
 		a, err := readEach([][]byte{outcomes, versions, positions})
 		if err != nil {
-			require.ErrorIs(t, err, errNoList)
+			require.ErrorIs(t, err, pglink.ErrNoList)
 			return
 		}
 		group := []*ticket{
@@ -185,7 +186,7 @@ func FuzzParametersOfAGroupAreReadByPgx(f *testing.F) {
 			return messagestore.Encoded{ID: uuid.UUID{15: n}, Type: messageType, Data: data, Metadata: metadata}
 		}
 		group := []*ticket{write(one, record(1, type1, metadata), record(2, type2, nil)), write(two, record(3, type2, metadata))}
-		parameters := eachParameters(&encoder{}, group, notify)
+		parameters := eachParameters(&pglink.Encoder{}, group, notify)
 		require.Len(t, parameters, len(eachOIDs))
 		var streams, types []string
 		var versions, fences []int64
@@ -332,18 +333,18 @@ func FuzzWhatTheServerSaysIsOneOfThreeOutcomes(f *testing.F) {
 			Detail: detail, Hint: detail, Where: detail, InternalQuery: detail, DataTypeName: detail, File: detail, Routine: detail,
 		}
 		ends := strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P") || code == "25P03"
-		require.Equal(t, severity == "ERROR" && !ends, definite(said))
+		require.Equal(t, severity == "ERROR" && !ends, pglink.Definite(said))
 
 		id := uuid.New()
 		err := New(nil, nil).writeFailed(said, []messagestore.Append{{Stream: "a-1", Records: []messagestore.Encoded{{ID: id}}}})
 
 		unknown, isUnknown := errors.AsType[*messagestore.OutcomeUnknownError](err)
-		require.Equal(t, !definite(said), isUnknown)
+		require.Equal(t, !pglink.Definite(said), isUnknown)
 		if isUnknown {
 			require.Equal(t, []messagestore.UnknownWrite{{Stream: "a-1", IDs: []uuid.UUID{id}}}, unknown.Writes)
-			require.False(t, retryable(err), "what may have happened is not done again")
+			require.False(t, pglink.Retryable(err), "what may have happened is not done again")
 		}
-		if definite(said) && code == "DB001" {
+		if pglink.Definite(said) && code == "DB001" {
 			invalid, ok := errors.AsType[*messagestore.InvalidError](err)
 			require.True(t, ok)
 			require.Empty(t, invalid.Value)

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/soak/history"
 	"github.com/dibs-go/dibs/soak/server"
 	"github.com/dibs-go/dibs/soak/work"
@@ -193,7 +193,7 @@ func (n *nemesis) putBack(ctx context.Context, random *rand.Rand, name string) e
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := postgres.NewAdmin(conn, nil).RaiseEpoch(ctx); err != nil {
+	if _, err := admin.New(conn, nil).RaiseEpoch(ctx); err != nil {
 		return err
 	}
 	return n.rewindTo(ctx, op, backup, lost, true)

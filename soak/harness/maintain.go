@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/migrations"
 	"github.com/dibs-go/dibs/soak/check"
 )
@@ -109,7 +109,7 @@ func together(ctx context.Context, conn *pgx.Conn, statements []string) error {
 func (n *nemesis) raiseEpoch(ctx context.Context, _ *rand.Rand, begin func(string) func()) error {
 	return n.maintain(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		defer begin("the store")()
-		_, err := postgres.NewAdmin(conn, nil).RaiseEpoch(ctx)
+		_, err := admin.New(conn, nil).RaiseEpoch(ctx)
 		if err == nil {
 			n.did(raiseEpoch)
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/migrations"
 	"github.com/dibs-go/dibs/soak/check"
@@ -622,7 +623,7 @@ func (r *run) look(ctx context.Context, result *Result) error {
 		return err
 	}
 	defer pool.Close()
-	verification, err := postgres.NewAdmin(pool, nil).Verify(ctx, &postgres.VerifyConfig{Amcheck: true})
+	verification, err := admin.New(pool, nil).Verify(ctx, &admin.VerifyConfig{Amcheck: true})
 	if err != nil {
 		return err
 	}

@@ -147,7 +147,7 @@ func outcomes() []*Mutant {
 		), pauses, phantom},
 		{
 			"definite", "a write whose reply was lost is reported as failed, and in a group is done again",
-			code(edit("messagestore/postgres", "func definite(err error) bool {", "func definite(err error) bool { return true")), cuts,
+			code(edit("internal/pglink", "func Definite(err error) bool {", "func Definite(err error) bool { return true")), cuts,
 			[]check.Invariant{check.Phantom, check.Reported},
 		},
 		{"find-no-lock", "resolving a write does not wait for it", sql(lockOfFind), pauses, phantom},

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 )
 
 type deleteCommand struct {
@@ -51,10 +51,10 @@ func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 		return usage("there is no terminal to confirm on: give --yes to delete %s, or --dry-run", visible(c.Stream))
 	}
 	return a.withPostgres(ctx, "delete", func(conn *pgx.Conn) error {
-		admin := postgres.NewAdmin(conn, a.postgresConfig())
+		adm := admin.New(conn, a.postgresConfig())
 		stream := messagestore.StreamName(c.Stream)
-		options := &postgres.DeleteOptions{EraseName: c.EraseName, Reason: c.Reason, DryRun: true}
-		planned, err := admin.Delete(ctx, stream, expected, options)
+		options := &admin.DeleteOptions{EraseName: c.EraseName, Reason: c.Reason, DryRun: true}
+		planned, err := adm.Delete(ctx, stream, expected, options)
 		if err == nil && !planned.Already {
 			a.warnOfReaders(ctx, conn, stream.Category())
 		}
@@ -77,7 +77,7 @@ func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 				a.warn("dibs: %s is deleted, and its messages are being removed\n", visible(c.Stream))
 			}
 		}
-		deleted, err := admin.Delete(ctx, stream, expected, options)
+		deleted, err := adm.Delete(ctx, stream, expected, options)
 		if err != nil && deleted.Tombstone != "" && !a.JSON {
 			a.warn("dibs: %s is deleted, and not all of its messages are removed yet: run it again to go on\n", visible(c.Stream))
 		}
@@ -86,7 +86,7 @@ func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 }
 
 // confirm asks the operator, and takes only a full answer.
-func (c *deleteCommand) confirm(ctx context.Context, a *app, planned postgres.Deleted) error {
+func (c *deleteCommand) confirm(ctx context.Context, a *app, planned admin.Deleted) error {
 	name := ""
 	if c.EraseName {
 		name = " and its name,"
@@ -126,7 +126,7 @@ type deleteLine struct {
 	DryRun     bool                    `json:"dryRun,omitempty"`
 }
 
-func (c *deleteCommand) print(a *app, d postgres.Deleted, err error) error {
+func (c *deleteCommand) print(a *app, d admin.Deleted, err error) error {
 	if err != nil {
 		return err
 	}

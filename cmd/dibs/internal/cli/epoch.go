@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 )
 
 type epochCommand struct {
@@ -55,7 +55,7 @@ Example:
 // Run raises it.
 func (epochRaiseCommand) Run(ctx context.Context, a *app) error {
 	return a.withPostgres(ctx, "epoch raise", func(conn *pgx.Conn) error {
-		epoch, err := postgres.NewAdmin(conn, a.postgresConfig()).RaiseEpoch(ctx)
+		epoch, err := admin.New(conn, a.postgresConfig()).RaiseEpoch(ctx)
 		if err != nil {
 			return err
 		}

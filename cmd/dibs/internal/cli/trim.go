@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 )
 
 type trimCommand struct {
@@ -52,28 +52,28 @@ func (c *trimCommand) Run(ctx context.Context, a *app) error {
 		meter := &removalMeter{app: a, progress: progress{every: 2 * time.Second, now: time.Now}}
 		meter.start()
 		options.OnProgress = meter.removed
-		admin := postgres.NewAdmin(conn, a.postgresConfig())
+		adm := admin.New(conn, a.postgresConfig())
 		a.warnOfReaders(ctx, conn, cmp.Or(category, messagestore.StreamName(c.Stream).Category()))
-		each := admin.TrimCategory(ctx, category, options)
+		each := adm.TrimCategory(ctx, category, options)
 		if c.Category == "" {
-			each = only(admin.Trim(ctx, messagestore.StreamName(c.Stream), options))
+			each = only(adm.Trim(ctx, messagestore.StreamName(c.Stream), options))
 		}
 		return c.print(a, each)
 	})
 }
 
-func only(trimmed postgres.Trimmed, err error) iter.Seq2[postgres.Trimmed, error] {
-	return func(yield func(postgres.Trimmed, error) bool) { yield(trimmed, err) }
+func only(trimmed admin.Trimmed, err error) iter.Seq2[admin.Trimmed, error] {
+	return func(yield func(admin.Trimmed, error) bool) { yield(trimmed, err) }
 }
 
-func (c *trimCommand) options() (*postgres.TrimOptions, error) {
+func (c *trimCommand) options() (*admin.TrimOptions, error) {
 	if (c.Stream == "") == (c.Category == "") {
 		return nil, usage("give either STREAM or --category")
 	}
 	if c.Keep == nil && c.Before == "" {
 		return nil, usage("give --keep, --before or both")
 	}
-	options := &postgres.TrimOptions{MinAge: c.MinAge, Reason: c.Reason, DryRun: c.DryRun}
+	options := &admin.TrimOptions{MinAge: c.MinAge, Reason: c.Reason, DryRun: c.DryRun}
 	if c.Keep != nil {
 		if options.Keep = *c.Keep; options.Keep < 1 {
 			return nil, usage("--keep=%d: it is at least 1", options.Keep)
@@ -90,7 +90,7 @@ func (c *trimCommand) options() (*postgres.TrimOptions, error) {
 	case c.MinAge < 0:
 		return nil, usage("--min-age=%s: it is not negative", c.MinAge)
 	case c.MinAge == 0:
-		options.MinAge = postgres.AnyAge
+		options.MinAge = admin.AnyAge
 	}
 	return options, nil
 }
@@ -107,7 +107,7 @@ type trimLine struct {
 }
 
 // print prints each stream's result; after an error, those before it.
-func (c *trimCommand) print(a *app, each iter.Seq2[postgres.Trimmed, error]) error {
+func (c *trimCommand) print(a *app, each iter.Seq2[admin.Trimmed, error]) error {
 	var streams, removed int64
 	for trimmed, err := range each {
 		if err != nil && trimmed.Removed == 0 {
@@ -134,7 +134,7 @@ func (c *trimCommand) print(a *app, each iter.Seq2[postgres.Trimmed, error]) err
 	return a.out.line("%s %s of %s", verb, number(removed, "message", "messages"), number(streams, "stream", "streams"))
 }
 
-func (c *trimCommand) printStream(a *app, t postgres.Trimmed) error {
+func (c *trimCommand) printStream(a *app, t admin.Trimmed) error {
 	if a.JSON {
 		return a.out.object(trimLine{t.Stream, t.Removed, t.First, t.Version, t.Recent, t.Reservation, c.DryRun})
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 )
 
 type verifyCommand struct {
@@ -32,15 +32,15 @@ Example:
 // Run verifies.
 func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 	return a.withPostgres(ctx, "verify", func(conn *pgx.Conn) error {
-		config := &postgres.VerifyConfig{Categories: c.Categories, MaxViolations: c.MaxViolations, Amcheck: c.Amcheck}
+		config := &admin.VerifyConfig{Categories: c.Categories, MaxViolations: c.MaxViolations, Amcheck: c.Amcheck}
 		if c.Progress || isTerminal(a.stderr) {
 			began := time.Now()
-			config.OnProgress = func(p postgres.VerifyProgress) { a.warn("%s\n", progressText(p, time.Since(began))) }
+			config.OnProgress = func(p admin.VerifyProgress) { a.warn("%s\n", progressText(p, time.Since(began))) }
 		}
-		var found *postgres.Verification
+		var found *admin.Verification
 		err := a.patiently("verifying", func() error {
 			var err error
-			found, err = postgres.NewAdmin(conn, a.postgresConfig()).Verify(ctx, config)
+			found, err = admin.New(conn, a.postgresConfig()).Verify(ctx, config)
 			return err
 		})
 		if err != nil {
@@ -52,7 +52,7 @@ func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 
 // progressText names the next part of the work, the share done, and the time that the rest
 // may take.
-func progressText(p postgres.VerifyProgress, elapsed time.Duration) string {
+func progressText(p admin.VerifyProgress, elapsed time.Duration) string {
 	if p.Category == "" {
 		return fmt.Sprintf("verify: the table, of about %s", counted(p.Total/2, "message"))
 	}
@@ -77,13 +77,13 @@ type violationLine struct {
 
 // A verificationLine is the last line of JSON.
 type verificationLine struct {
-	Checked    postgres.Checked `json:"checked"`
-	Violations int              `json:"violations"`
-	More       bool             `json:"more,omitempty"`
-	NotChecked []string         `json:"notChecked"`
+	Checked    admin.Checked `json:"checked"`
+	Violations int           `json:"violations"`
+	More       bool          `json:"more,omitempty"`
+	NotChecked []string      `json:"notChecked"`
 }
 
-func (a *app) printVerification(found *postgres.Verification) error {
+func (a *app) printVerification(found *admin.Verification) error {
 	for _, v := range found.Violations {
 		if err := a.printViolation(v); err != nil {
 			return err
@@ -107,7 +107,7 @@ func (a *app) printVerification(found *postgres.Verification) error {
 	return nil
 }
 
-func (a *app) printViolation(v postgres.Violation) error {
+func (a *app) printViolation(v admin.Violation) error {
 	if a.JSON {
 		l := violationLine{
 			Violation: v.Rule, Category: v.Category, Stream: v.Stream, GlobalPosition: v.GlobalPosition, Expected: v.Expected, Found: v.Found,
@@ -130,7 +130,7 @@ func (a *app) printViolation(v postgres.Violation) error {
 }
 
 // printChecked says how much there was to look at: of nothing, nothing is wrong.
-func (a *app) printChecked(found *postgres.Verification) error {
+func (a *app) printChecked(found *admin.Verification) error {
 	c := found.Checked
 	if err := a.out.line("looked at %s", strings.Join([]string{
 		number(c.Categories, "category", "categories"), number(c.Streams, "stream", "streams"), number(c.Messages, "message", "messages"),

@@ -132,7 +132,7 @@ func (c *Config) orDefaults() (Config, error) {
 
 // Examine looks at the server and the database around the store, and changes nothing.
 // The schema itself is examined by migrations.Drift, and the messages by
-// [postgres.Admin.Verify].
+// [github.com/dibs-go/dibs/messagestore/postgres/admin.Admin.Verify].
 //
 // Every user that can connect may call it. Facts that the user has no right to see are
 // [Hidden] findings: a member of pg_monitor sees everything but the store's sequence.

@@ -1,4 +1,4 @@
-package postgres
+package admin
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -61,15 +62,15 @@ type TrimOptions struct {
 func (o *TrimOptions) validate() error {
 	switch {
 	case o == nil || o.Keep == 0 && o.Before.IsZero():
-		return messagestore.NewInvalidError(ErrInvalidRemoval, "trim", nil, "it says how many messages to keep, or a time before which they go")
+		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "trim", nil, "it says how many messages to keep, or a time before which they go")
 	case o.Keep < 0:
-		return messagestore.NewInvalidError(ErrInvalidRemoval, "keep", o.Keep, "it is at least 1")
+		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "keep", o.Keep, "it is at least 1")
 	case o.MinAge < 0 && o.MinAge != AnyAge:
-		return messagestore.NewInvalidError(ErrInvalidRemoval, "minimum age", o.MinAge, "it is not negative")
+		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "minimum age", o.MinAge, "it is not negative")
 	case o.MinAge > 100*365*24*time.Hour:
-		return messagestore.NewInvalidError(ErrInvalidRemoval, "minimum age", o.MinAge, "it is at most 100 years")
+		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "minimum age", o.MinAge, "it is at most 100 years")
 	case o.Before.Year() < 1 || o.Before.Year() > 9999:
-		return messagestore.NewInvalidError(ErrInvalidRemoval, "before", o.Before, "it is of a year from 1 to 9999")
+		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "before", o.Before, "it is of a year from 1 to 9999")
 	}
 	return checkReason(o.Reason)
 }
@@ -131,7 +132,7 @@ func (a *Admin) trim(ctx context.Context, o *TrimOptions, trimmed *Trimmed) (mor
 	var outcome string
 	var removed int64
 	var first pgtype.Int8
-	args := []any{string(trimmed.Stream), keep, before, optional(o.Reason), age, maxRemoved, o.DryRun}
+	args := []any{string(trimmed.Stream), keep, before, pglink.OrNull(o.Reason), age, maxRemoved, o.DryRun}
 	err = a.change(ctx, a.queries.trim, args, &outcome, &removed, &first, (*int64)(&trimmed.Version), &trimmed.Recent, &more)
 	if err != nil {
 		return false, err
@@ -181,7 +182,7 @@ func (a *Admin) streams(ctx context.Context, category messagestore.Category) ite
 		}
 		for after := ""; ; {
 			var names []string
-			err := a.driver.query(ctx, a.queries.categoryStreams, []any{string(category), optional(after), page}, func(rows pgx.Rows) error {
+			err := a.query(ctx, a.queries.categoryStreams, []any{string(category), pglink.OrNull(after), page}, func(rows pgx.Rows) error {
 				var name string
 				var first, version int64
 				err := rows.Scan(&name, &first, &version)

@@ -1,4 +1,4 @@
-package postgres
+package admin
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -92,7 +93,7 @@ func (a *Admin) delete(ctx context.Context, expected messagestore.Version, o *De
 	var outcome, tombstone string
 	var version int64
 	var messages pgtype.Int8
-	args := []any{string(deleted.Stream), at, o.EraseName, optional(o.Reason), maxRemoved, o.DryRun}
+	args := []any{string(deleted.Stream), at, o.EraseName, pglink.OrNull(o.Reason), maxRemoved, o.DryRun}
 	if err := a.change(ctx, a.queries.delete, args, &outcome, &version, &messages, &tombstone, &more); err != nil {
 		return false, err
 	}

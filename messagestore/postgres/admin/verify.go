@@ -1,4 +1,4 @@
-package postgres
+package admin
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -29,9 +30,8 @@ var (
 	verifyAmcheckSQL string
 )
 
-// ErrNoAmcheck is matched by the error of [Admin.Verify] where amcheck was asked for
-// and is not there: create extension amcheck, and grant its functions.
-var ErrNoAmcheck = errors.New("amcheck is not installed in this database, or not granted to this user")
+// errNoAmcheck matches ErrNotSupported.
+var errNoAmcheck = fmt.Errorf("amcheck is not installed in this database, or not granted to this user: %w", messagestore.ErrNotSupported)
 
 // VerifyConfig changes what [Admin.Verify] looks at. A nil *VerifyConfig is a good one.
 type VerifyConfig struct {
@@ -147,26 +147,29 @@ func (a *Admin) Verify(ctx context.Context, config *VerifyConfig) (*Verification
 	if config != nil {
 		v.config = *config
 	}
+	if a.invalid != nil {
+		return nil, fmt.Errorf("verify: %w", a.invalid)
+	}
 	if err := v.validate(); err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
-	err := a.driver.asIs(ctx, func(db DB) error {
+	err := a.link.AsIs(ctx, func(db pglink.DB) error {
 		options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 		b, ok := db.(interface {
 			BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 		})
-		if !ok || a.driver.inTransaction(db) {
+		if !ok || a.link.InTransaction(db) {
 			return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "database", nil, "it is in a transaction, and this takes one of its own")
 		}
 		tx, err := b.BeginTx(ctx, options)
 		if err != nil {
 			return err
 		}
-		defer rollBack(ctx, tx)
+		defer pglink.RollBack(ctx, tx)
 		return v.run(ctx, tx)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("verify: %w", a.driver.failed(err))
+		return nil, fmt.Errorf("verify: %w", failed(err))
 	}
 	return &v.found, nil
 }
@@ -338,7 +341,7 @@ func (v *verifier) amcheck(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if len(indexes) == 0 {
-		return ErrNoAmcheck
+		return errNoAmcheck
 	}
 	for _, i := range indexes {
 		err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
@@ -350,7 +353,7 @@ func (v *verifier) amcheck(ctx context.Context, tx pgx.Tx) error {
 		case ok && strings.HasPrefix(e.Code, "XX"):
 			v.found.Violations = append(v.found.Violations, Violation{Rule: "indexes", Expected: "an index " + i.name + " as amcheck wants it", Found: e.Message})
 		case ok && e.Code == "42501":
-			return ErrNoAmcheck
+			return errNoAmcheck
 		case err != nil:
 			return fmt.Errorf("index %s: %w", i.name, err)
 		}
@@ -361,5 +364,5 @@ func (v *verifier) amcheck(ctx context.Context, tx pgx.Tx) error {
 // query prepares nothing: nobody has asked whether there is a pooler in between, and the
 // server may be another client's next.
 func (v *verifier) query(ctx context.Context, tx pgx.Tx, sql string, args []any, each func(pgx.Rows) error) error {
-	return eachRow(ctx, tx, pgschema.Rename(sql, v.admin.driver.schema), append([]any{pgx.QueryExecModeExec}, args...), each)
+	return pglink.EachRow(ctx, tx, pgschema.Rename(sql, v.admin.schema), append([]any{pgx.QueryExecModeExec}, args...), each)
 }

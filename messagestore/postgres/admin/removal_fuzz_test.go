@@ -1,4 +1,4 @@
-package postgres
+package admin
 
 import (
 	"strings"
@@ -25,7 +25,7 @@ func FuzzARemovalIsRefusedBeforeItIsSentOrCanBe(f *testing.F) {
 	f.Fuzz(func(t *testing.T, stream, category, reason string, keep, before, minAge int64) {
 		o := TrimOptions{Keep: keep, Before: time.Unix(before, 0).UTC(), MinAge: time.Duration(minAge), Reason: reason}
 		if err := o.validate(); err != nil {
-			requireRefusal(t, err, ErrInvalidRemoval)
+			requireRefusal(t, err, messagestore.ErrInvalidConfig)
 		} else {
 			require.True(t, o.Keep > 0 || !o.Before.IsZero())
 			require.GreaterOrEqual(t, o.Before.Year(), 1)

@@ -1,4 +1,4 @@
-package postgres
+package pglink
 
 import (
 	"strconv"
@@ -6,14 +6,15 @@ import (
 	"sync/atomic"
 )
 
-// A timeline is how often the server behind a connection was promoted, or put back to a
-// moment, and the identifier of the system, which a server's standbys share.
+// A timeline tells one history of a server from another. PostgreSQL counts it up when a
+// standby is promoted, or a backup is restored to a moment. A primary and its standbys
+// share the identifier of the system.
 type timeline struct {
 	system string
 	number uint64
 }
 
-// timelineOf returns the timeline of an epoch, nil for one that has none.
+// timelineOf returns the timeline in an epoch, nil if there is none.
 func timelineOf(epoch string) *timeline {
 	system, rest, _ := strings.Cut(epoch, "/")
 	hex, _, _ := strings.Cut(rest, "/")
@@ -24,17 +25,17 @@ func timelineOf(epoch string) *timeline {
 	return &timeline{system, number}
 }
 
-// leftFor reports whether t is a server's that another was promoted in place of: what is
-// written to it nobody will see. Of another system nothing is known.
+// leftFor reports whether another server was promoted in place of t's, so that writes to it
+// are lost. It is false for servers of different systems.
 func (t *timeline) leftFor(latest *timeline) bool {
 	return t != nil && latest != nil && t.system == latest.system && t.number < latest.number
 }
 
-// A latest is the latest timeline that a driver was on. It only goes back to be of another
-// system.
+// A latest is the latest timeline that a link has seen. It only decreases when the system
+// changes.
 type latest struct{ seen atomic.Pointer[timeline] }
 
-// see takes t in, and returns which is the latest.
+// see records t and returns the latest.
 func (l *latest) see(t *timeline) *timeline {
 	for {
 		was := l.seen.Load()

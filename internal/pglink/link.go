@@ -1,0 +1,221 @@
+// Package pglink connects to a PostgreSQL server that may be trusted with what it
+// acknowledges. It knows nothing of messages: the PostgreSQL part of every system in this
+// module works through a [Link].
+//
+// A Link asks each connection once, before its first use, whether the server's settings are
+// safe, whether it is the primary, and whether the schema fits ([Link.With]). It finds
+// poolers and sends statements so that they work through them ([Link.Read], [Link.Exec]).
+// It reports a write whose wait for a standby was cancelled ([Replicated]), and says of an
+// error whether the statement was certainly rolled back ([Definite]).
+package pglink
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs/internal/pgschema"
+)
+
+// DB is a [*pgxpool.Pool], a [*pgxpool.Conn], a [*pgx.Conn] or a [pgx.Tx].
+type DB interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
+var (
+	_ DB = (*pgxpool.Pool)(nil)
+	_ DB = (*pgxpool.Conn)(nil)
+	_ DB = (*pgx.Conn)(nil)
+	_ DB = pgx.Tx(nil)
+)
+
+// Config says what a [Link] expects.
+type Config struct {
+	Schema  string         // a valid name: see package pgschema
+	Version int            // of the schema that the caller's statements need
+	Logger  zerolog.Logger // of warnings: names and numbers, never content
+}
+
+// A Link is a way to a database. It is safe for concurrent use, unless it is over a
+// transaction. Over a connection its calls take turns.
+type Link struct {
+	db     DB
+	pool   *pgxpool.Pool // db, if it is one
+	tx     bool          // db is a transaction
+	turn   chan struct{} // holds one token, which a call over anything but a pool takes
+	config Config
+	checks queries
+	mark   *mark // of db, if its connection cannot be had
+	latest latest
+
+	saidUnsafe, saidUnwatched atomic.Bool // each warning is logged once
+}
+
+// The queries of the check, one to a file.
+var (
+	//go:embed sql/check.sql
+	checkSQL string
+	//go:embed sql/schema_version.sql
+	schemaVersionSQL string
+	//go:embed sql/epoch.sql
+	epochSQL string
+)
+
+type queries struct{ check, schemaVersion, epoch string }
+
+// New returns a link over db, which the caller keeps and closes.
+func New(db DB, config Config) *Link {
+	l := &Link{db: db, turn: make(chan struct{}, 1), config: config}
+	l.turn <- struct{}{}
+	l.pool, _ = db.(*pgxpool.Pool)
+	_, l.tx = db.(pgx.Tx)
+	l.checks = queries{
+		check:         pgschema.Rename(checkSQL, config.Schema),
+		schemaVersion: pgschema.Rename(schemaVersionSQL, config.Schema),
+		epoch:         pgschema.Rename(epochSQL, config.Schema),
+	}
+	return l
+}
+
+// Pool returns the pool that l is over, or nil.
+func (l *Link) Pool() *pgxpool.Pool { return l.pool }
+
+// With calls f with a connection or transaction that only f uses meanwhile, and whose
+// server is trusted. A connection to a server that is not the primary is closed, so that
+// the next may reach the primary.
+func (l *Link) With(ctx context.Context, f func(db DB) error) error {
+	return l.AsIs(ctx, func(db DB) error {
+		err := l.safely(ctx, db, f)
+		if e, ok := errors.AsType[*UnsafeSettingsError](err); ok && !e.Permanent() && l.pool != nil {
+			Conn(db).Close(ctx)
+		}
+		return err
+	})
+}
+
+// AsIs is [Link.With] without the check of the server.
+func (l *Link) AsIs(ctx context.Context, f func(db DB) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if l.pool != nil {
+		conn, err := l.pool.Acquire(ctx)
+		if err != nil {
+			return fmt.Errorf("acquire a connection: %w", Safe(err))
+		}
+		defer conn.Release()
+		return f(conn)
+	}
+	select {
+	case <-l.turn:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { l.turn <- struct{}{} }()
+	return f(l.db)
+}
+
+// InTransaction reports whether db is in a transaction of the caller's, who may have begun
+// it on a connection by hand.
+func (l *Link) InTransaction(db DB) bool {
+	if l.tx {
+		return true
+	}
+	conn := Conn(db)
+	return conn != nil && conn.PgConn().TxStatus() != 'I'
+}
+
+// Conn returns the connection of db, or nil if it cannot be had.
+func Conn(db DB) *pgx.Conn {
+	switch c := db.(type) {
+	case *pgx.Conn:
+		return c
+	case interface{ Conn() *pgx.Conn }: // a pool's connection, a transaction
+		return c.Conn()
+	}
+	return nil
+}
+
+// Begin begins a transaction at READ COMMITTED where db lets the level be chosen.
+func Begin(ctx context.Context, db DB) (pgx.Tx, error) {
+	if b, ok := db.(interface {
+		BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+	}); ok {
+		return b.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	}
+	return db.Begin(ctx)
+}
+
+// RollBack ends a transaction that was not committed. It waits a second for the server's
+// answer. After that the connection is closed, and the server rolls back by itself.
+func RollBack(ctx context.Context, tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = tx.Rollback(ctx) // or it has ended
+}
+
+// Read runs a statement in the way that suits db's connection, and calls each with each row.
+func (l *Link) Read(ctx context.Context, db DB, sql string, args []any, each func(pgx.Rows) error) error {
+	if conn := Conn(db); conn != nil && l.Mode(conn) == pgx.QueryExecModeExec && l.InTransaction(db) {
+		// The result of an undescribed statement is text, and a time in it has the session's
+		// DateStyle. A transaction keeps its server for the two round trips that a
+		// description takes.
+		return EachRow(ctx, db, sql, append([]any{pgx.QueryExecModeDescribeExec}, args...), each)
+	}
+	return EachRow(ctx, db, sql, l.Arguments(db, args), each)
+}
+
+// EachRow runs a query and calls each with each row.
+func EachRow(ctx context.Context, db DB, sql string, args []any, each func(pgx.Rows) error) error {
+	rows, err := db.Query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := each(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// Epoch returns the epoch of the store in the schema.
+func (l *Link) Epoch(ctx context.Context) (epoch string, err error) {
+	err = l.With(ctx, func(db DB) error {
+		return Failed(l.Read(ctx, db, l.checks.epoch, nil, func(rows pgx.Rows) error { return rows.Scan(&epoch) }))
+	})
+	return epoch, err
+}
+
+// Pause waits before an attempt is repeated: longer after each, and for a random time, so
+// that two writers do not meet again.
+func Pause(ctx context.Context, attempt int) error {
+	most := 10 * time.Millisecond << attempt
+	timer := time.NewTimer(rand.N(most))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// OrNull returns an argument that is null for an empty text.
+func OrNull[S ~string](s S) *string {
+	if s == "" {
+		return nil
+	}
+	text := string(s)
+	return &text
+}

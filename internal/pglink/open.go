@@ -1,0 +1,83 @@
+package pglink
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// connectTimeout bounds one attempt to connect, unless the URL has connect_timeout.
+const connectTimeout = 10 * time.Second
+
+// Open returns a pool of connections to the database at a URL that [pgxpool.ParseConfig]
+// knows. It does not connect yet. A connection calls itself dibs unless the URL has
+// application_name, is watched as [WatchReplication] does, and is given up when its other
+// end has been silent for 30 seconds. No error shows the URL or its password.
+//
+// clear is a host that is not this machine and to which the URL allows an unencrypted
+// connection, or "".
+func Open(ctx context.Context, url string) (pool *pgxpool.Pool, clear string, err error) {
+	config, err := parse(url)
+	if err != nil {
+		return nil, "", err
+	}
+	pool, err = pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, "", Safe(err)
+	}
+	return pool, inTheClear(config.ConnConfig), nil
+}
+
+// parse returns the configuration of a pool.
+func parse(url string) (*pgxpool.Config, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, ErrInvalidURL
+	}
+	if config.ConnConfig.ConnectTimeout == 0 {
+		config.ConnConfig.ConnectTimeout = connectTimeout
+	}
+	if config.ConnConfig.RuntimeParams["application_name"] == "" {
+		config.ConnConfig.RuntimeParams["application_name"] = "dibs"
+	}
+	config.ConnConfig.DialFunc = dial
+	WatchReplication(config.ConnConfig)
+	return config, nil
+}
+
+// inTheClear returns a host that is not this machine and may be talked to without encryption, or "".
+func inTheClear(c *pgx.ConnConfig) string {
+	open := func(host string, secret *tls.Config) bool {
+		here := host == "localhost" || net.ParseIP(host).IsLoopback()
+		network, _ := pgconn.NetworkAddress(host, c.Port)
+		return secret == nil && network != "unix" && !here
+	}
+	if open(c.Host, c.TLSConfig) {
+		return c.Host
+	}
+	for _, f := range c.Fallbacks {
+		if open(f.Host, f.TLSConfig) {
+			return f.Host
+		}
+	}
+	return ""
+}
+
+// CloseWithin closes a pool. It returns earlier if the context ends: pgx waits for up to 15
+// seconds for a server that no longer answers.
+func CloseWithin(ctx context.Context, pool *pgxpool.Pool) {
+	closed := make(chan struct{})
+	go func() {
+		pool.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-ctx.Done():
+	}
+}

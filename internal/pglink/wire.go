@@ -1,0 +1,146 @@
+package pglink
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// binaryFormat is the format of all parameters, or of all columns. The statements that are
+// used most are encoded and decoded by hand in PostgreSQL's binary format, because pgx
+// looks at each parameter, and at each element of an array, by itself.
+var binaryFormat = []int16{pgx.BinaryFormatCode}
+
+// Exec runs a statement in one round trip and calls read with each row. The columns are
+// slices of the connection's buffer. No transaction may be open on the connection, since
+// the statement may be prepared first.
+func (l *Link) Exec(ctx context.Context, conn *pgx.Conn, sql string, oids []uint32, parameters [][]byte, read func(columns [][]byte) error) (err error) {
+	if t := l.markOf(conn).tracer; t != nil {
+		ctx = t.TraceQueryStart(ctx, conn, pgx.TraceQueryStartData{SQL: sql})
+		defer func() { t.TraceQueryEnd(ctx, conn, pgx.TraceQueryEndData{Err: err}) }()
+	}
+	var result *pgconn.ResultReader
+	switch l.Mode(conn) {
+	case pgx.QueryExecModeCacheStatement:
+		statement, err := conn.Prepare(ctx, sql, sql)
+		if err != nil {
+			return err
+		}
+		result = conn.PgConn().ExecStatement(ctx, statement, parameters, binaryFormat, binaryFormat)
+	default:
+		result = conn.PgConn().ExecParams(ctx, sql, parameters, oids, binaryFormat, binaryFormat)
+	}
+	for err == nil && result.NextRow() {
+		err = read(result.Values())
+	}
+	// The outcome is known only when all has been read.
+	_, closeErr := result.Close()
+	if e, ok := errors.AsType[*pgconn.PgError](closeErr); ok && (e.Code == "26000" || e.Code == "0A000") {
+		// The server no longer has the statement, after DISCARD, or its result has changed,
+		// after a migration.
+		_ = conn.Deallocate(ctx, sql) // or the connection is broken, and closed when it goes back
+	}
+	if closeErr != nil {
+		return closeErr
+	}
+	return err
+}
+
+// An Encoder lays parameters out one after the other in one buffer.
+type Encoder struct {
+	Buffer []byte
+	starts []int
+}
+
+// Reset empties e and makes room for so many bytes.
+func (e *Encoder) Reset(size int) { e.Buffer, e.starts = slices.Grow(e.Buffer[:0], size), e.starts[:0] }
+
+// Next begins a parameter.
+func (e *Encoder) Next() { e.starts = append(e.starts, len(e.Buffer)) }
+
+// Array begins a parameter that is a list of so many elements.
+func (e *Encoder) Array(oid uint32, elements int) {
+	e.Next()
+	for _, word := range []uint32{1, 1, oid, uint32(elements), 1} { //nolint:gosec // at most maxGroup, or MaxWriteMessages
+		e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, word)
+	}
+}
+
+// Element appends an element of a list.
+func Element[T ~string | ~[]byte](e *Encoder, value T) {
+	e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, uint32(len(value))) //nolint:gosec // at most MaxMessageBytes
+	e.Buffer = append(e.Buffer, value...)
+}
+
+// Int8Element appends a bigint to a list.
+func (e *Encoder) Int8Element(value int64) {
+	e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, 8)
+	e.Int8(value)
+}
+
+// Int8 appends a bigint.
+func (e *Encoder) Int8(value int64) {
+	e.Buffer = binary.BigEndian.AppendUint64(e.Buffer, uint64(value)) //nolint:gosec // the same bits
+}
+
+// Int4 appends an integer. A value beyond its range becomes the nearest in it, which the
+// functions refuse too.
+func (e *Encoder) Int4(value int) {
+	value = max(math.MinInt32, min(value, math.MaxInt32))
+	e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, uint32(value)) //nolint:gosec // the same bits
+}
+
+// Bool appends a boolean.
+func (e *Encoder) Bool(value bool) {
+	if value {
+		e.Buffer = append(e.Buffer, 1)
+	} else {
+		e.Buffer = append(e.Buffer, 0)
+	}
+}
+
+// Null appends a null to a list.
+func (e *Encoder) Null() { e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, 1<<32-1) }
+
+// Parameters returns the parameters, as slices of the buffer.
+func (e *Encoder) Parameters() [][]byte {
+	values := make([][]byte, len(e.starts))
+	for i, start := range e.starts {
+		end := len(e.Buffer)
+		if i+1 < len(e.starts) {
+			end = e.starts[i+1]
+		}
+		values[i] = e.Buffer[start:end:end]
+	}
+	return values
+}
+
+// ErrNoList is returned for a column that is no list of numbers.
+var ErrNoList = errors.New("the database answered with a column that is no list of numbers")
+
+// Int8s reads a list of bigints without nulls. It returns nil for null.
+func Int8s(value []byte) ([]int64, error) {
+	const header, element = 20, 12
+	if len(value) == 0 || len(value) == 12 && binary.BigEndian.Uint32(value) == 0 { // null, or of no dimension
+		return nil, nil
+	}
+	if len(value) < header || binary.BigEndian.Uint32(value) != 1 || binary.BigEndian.Uint32(value[8:]) != pgtype.Int8OID ||
+		int64(binary.BigEndian.Uint32(value[12:]))*element != int64(len(value)-header) {
+		return nil, ErrNoList
+	}
+	list := make([]int64, (len(value)-header)/element)
+	for i := range list {
+		at := header + i*element
+		if binary.BigEndian.Uint32(value[at:]) != 8 {
+			return nil, ErrNoList
+		}
+		list[i] = int64(binary.BigEndian.Uint64(value[at+4:])) //nolint:gosec // the same bits
+	}
+	return list, nil
+}

@@ -1,0 +1,196 @@
+// Package admin trims and deletes streams of a store on PostgreSQL, raises its epoch and
+// verifies it. Its user is a member of the role dibs_admin.
+//
+//	a := admin.New(pool, nil)
+//	trimmed, err := a.Trim(ctx, "account-123", &admin.TrimOptions{Keep: 1})
+package admin
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"errors"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+)
+
+// Admin works on the store in one database. It is safe for concurrent use if its database is.
+// Over a connection its calls take turns. Over a transaction, which has to be at READ
+// COMMITTED, its changes commit with the transaction.
+type Admin struct {
+	link    *pglink.Link
+	schema  string
+	queries queries
+	invalid error // of the configuration: the error of every call
+	log     zerolog.Logger
+}
+
+var (
+	//go:embed sql/trim.sql
+	trimSQL string
+	//go:embed sql/delete.sql
+	deleteSQL string
+	//go:embed sql/category_streams.sql
+	categoryStreamsSQL string
+	//go:embed sql/raise_epoch.sql
+	raiseEpochSQL string
+)
+
+type queries struct {
+	trim, delete, categoryStreams, raiseEpoch string
+}
+
+// schemaVersion is the version of the schema whose functions this package calls.
+const schemaVersion = 8
+
+// New returns an administrator of the store in db, which the caller keeps and closes. An
+// invalid schema name is the error of every call. Of the configuration NoNotify is not used.
+func New(db postgres.DB, config *postgres.Config) *Admin {
+	if config == nil {
+		config = &postgres.Config{Logger: zerolog.Nop()}
+	}
+	a := &Admin{schema: cmp.Or(config.Schema, pgschema.Default), log: config.Logger}
+	if rule := pgschema.Check(a.schema); rule != "" {
+		a.invalid = messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "schema", a.schema, rule)
+		return a
+	}
+	a.link = pglink.New(db, pglink.Config{Schema: a.schema, Version: schemaVersion, Logger: a.log})
+	a.queries = queries{
+		trim:            pgschema.Rename(trimSQL, a.schema),
+		delete:          pgschema.Rename(deleteSQL, a.schema),
+		categoryStreams: pgschema.Rename(categoryStreamsSQL, a.schema),
+		raiseEpoch:      pgschema.Rename(raiseEpochSQL, a.schema),
+	}
+	return a
+}
+
+func (a *Admin) with(ctx context.Context, f func(db pglink.DB) error) error {
+	if a.invalid != nil {
+		return a.invalid
+	}
+	return a.link.With(ctx, f)
+}
+
+func (a *Admin) query(ctx context.Context, sql string, args []any, each func(pgx.Rows) error) error {
+	return a.with(ctx, func(db pglink.DB) error { return failed(a.link.Read(ctx, db, sql, args, each)) })
+}
+
+// failed makes an error one that callers can match and a log may show.
+func failed(err error) error {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "DB001" {
+		kind := messagestore.ErrInvalidConfig
+		if e.ColumnName == "stream" {
+			kind = messagestore.ErrInvalidStreamName
+		}
+		return messagestore.NewInvalidError(kind, strings.TrimPrefix(e.Message, "invalid "), nil, "the database refuses it")
+	}
+	return pglink.Failed(err)
+}
+
+const (
+	// maxRemoved bounds what one transaction removes, and so how long it lasts.
+	maxRemoved = 10_000
+
+	// maxReasonBytes bounds a reason.
+	maxReasonBytes = 255
+)
+
+// change calls an SQL function that changes the store and scans its one row into row. It uses
+// a transaction of its own unless it is in the caller's. If the session is lost it repeats the
+// call in another: the last argument is an id by which the function recognizes a repetition
+// and returns the same answer.
+func (a *Admin) change(ctx context.Context, sql string, args []any, row ...any) error {
+	const attempts = 5
+
+	id, err := uuid.NewV7()
+	if err != nil {
+		return err
+	}
+	args = append(args, pgtype.UUID{Bytes: id, Valid: true})
+	var cause error
+	for attempt := 1; ; attempt++ {
+		own, lost := false, false
+		err := a.with(ctx, func(db pglink.DB) error {
+			if own = !a.link.InTransaction(db); !own {
+				return failed(a.one(ctx, db, sql, args, row))
+			}
+			err := a.commit(ctx, db, sql, args, row)
+			lost = err != nil && !pglink.Definite(err)
+			return failed(err)
+		})
+		if err == nil {
+			return nil
+		}
+		if cause == nil || !lost {
+			cause = err // an attempt on a closed session does not replace the error that closed it
+		}
+		if !own || ctx.Err() != nil || attempt == attempts || !lost && !pglink.Retryable(err) {
+			return cause
+		}
+		a.log.Warn().Err(err).Int("attempt", attempt).Msg("change again")
+		if err := pglink.Pause(ctx, attempt); err != nil {
+			return err
+		}
+	}
+}
+
+// commit calls the function in a transaction of its own.
+func (a *Admin) commit(ctx context.Context, db pglink.DB, sql string, args, row []any) error {
+	tx, err := pglink.Begin(ctx, db)
+	if err != nil {
+		return err
+	}
+	defer pglink.RollBack(ctx, tx)
+	if err := a.one(ctx, tx, sql, args, row); err != nil {
+		return err
+	}
+	return pglink.Replicated(db, func() error { return tx.Commit(ctx) })
+}
+
+func (a *Admin) one(ctx context.Context, db pglink.DB, sql string, args, row []any) error {
+	found := false
+	err := a.link.Read(ctx, db, sql, args, func(rows pgx.Rows) error {
+		found = true
+		return rows.Scan(row...)
+	})
+	if err == nil && !found {
+		return errors.New("the database answered with no row")
+	}
+	return err
+}
+
+// checkName refuses an impossible stream name. It accepts names that other clients may have
+// written and that [messagestore.StreamName.Validate] refuses.
+func checkName(stream messagestore.StreamName) error {
+	var rule string
+	switch {
+	case stream == "":
+		rule = "it is empty"
+	case strings.HasPrefix(string(stream), "-"):
+		rule = "the category is empty"
+	case !utf8.ValidString(string(stream)) || strings.ContainsRune(string(stream), 0):
+		rule = "not valid UTF-8, or with a character U+0000"
+	default:
+		return nil
+	}
+	return messagestore.NewInvalidError(messagestore.ErrInvalidStreamName, "stream name", string(stream), rule)
+}
+
+func checkReason(reason string) error {
+	if reason != "" && messagestore.ValidateType("x"+reason+"x") != nil || len(reason) > maxReasonBytes ||
+		strings.TrimSpace(reason) != reason {
+		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "reason", reason, "it is at most 255 bytes of visible text, without white space at either end")
+	}
+	return nil
+}
