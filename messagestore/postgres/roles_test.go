@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
@@ -54,7 +55,7 @@ func TestReaderReadsAndCannotWrite(t *testing.T) {
 
 	_, err := reader.Write(t.Context(), stream, messagestore.AnyVersion, opened())
 	requireDenied(t, err)
-	_, err = reader.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{{Stream: stream}}})
+	_, err = reader.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{{Stream: stream, IDs: []uuid.UUID{uuid.New()}}}})
 	requireDenied(t, err)
 
 	last, err := reader.Last(t.Context(), stream)
