@@ -39,7 +39,7 @@ func (f Failovers) Lossy() int { return f.Async + f.Restores + f.PutBacks }
 
 // madeInHand reports whether a violation is of a message that was made of another: of one
 // that a failover undid, if it was in flight: its handler goes on until it is told.
-func madeInHand(v postgres.Violation) bool { return v.Rule == "reservation" || v.Rule == "deadLetter" }
+func madeInHand(v admin.Violation) bool { return v.Rule == "reservation" || v.Rule == "deadLetter" }
 
 // The names of the ways to lose a primary.
 const (
