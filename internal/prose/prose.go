@@ -25,7 +25,8 @@ const MinWords = 5
 type Sentence struct {
 	Line int // where it starts
 	Text string
-	Free bool // has a free who or what
+	Free bool   // has a free who or what
+	Old  string // a phrase that docs/naming.md has a word for, and that word; "" if none
 }
 
 var free = regexp.MustCompile(`(?i)\b(what|who|whom|whoever|whatever)\b`)
@@ -33,6 +34,29 @@ var free = regexp.MustCompile(`(?i)\b(what|who|whom|whoever|whatever)\b`)
 // isFree tells whether a sentence has one of the words and asks no question.
 func isFree(sentence string) bool {
 	return !strings.HasSuffix(strings.TrimRight(sentence, `)"'*_”`), "?") && free.MatchString(sentence)
+}
+
+// The phrases that docs/naming.md replaces, and their replacements.
+var replaced = []struct {
+	phrase  *regexp.Regexp
+	instead string
+}{
+	{regexp.MustCompile(`(?i)\bhand(s|ed|ing)? (it |them |that |messages? )?over\b`), "deliver"},
+	{regexp.MustCompile(`(?i)\bin hand\b|\bin the hands of\b`), "in flight"},
+	{regexp.MustCompile(`(?i)\b(store|database)( that)? (went|has gone|had gone|goes) back\b`), "rollback of the store"},
+	{regexp.MustCompile(`(?i)\bturn(s|ed|ing)? away\b`), "refused, fenced"},
+	{regexp.MustCompile(`(?i)\b(bells?|rung|rang)\b`), "wake-up"},
+	{regexp.MustCompile(`(?i)\brecorded positions?\b|\brecord(s|ed|ing)? (its|a|the|his|their) positions?\b`), "checkpoint"},
+	{regexp.MustCompile(`(?i)\b(somebody|nobody)\b`), "caller, sender, handler, operator, session"},
+}
+
+func oldWord(sentence string) string {
+	for _, r := range replaced {
+		if phrase := r.phrase.FindString(sentence); phrase != "" {
+			return phrase + " -> " + r.instead
+		}
+	}
+	return ""
 }
 
 // File returns the sentences of a file, by the end of its name: .go, .sql or
@@ -57,10 +81,11 @@ type Found struct {
 
 func (f Found) String() string { return fmt.Sprintf("%s:%d: %s", f.Path, f.Line, f.Text) }
 
-// Share is the number of sentences, and of those with a free who or what.
+// Share is the number of sentences, and those with a free who or what.
 type Share struct {
 	Sentences int
 	Free      []Found
+	Old       []Found // those with a phrase that docs/naming.md replaces
 }
 
 // Percent is the share of sentences with a free who or what.
@@ -104,6 +129,9 @@ func (s *Share) add(path string) error {
 		s.Sentences++
 		if sentence.Free {
 			s.Free = append(s.Free, Found{path, sentence})
+		}
+		if sentence.Old != "" {
+			s.Old = append(s.Old, Found{path, sentence})
 		}
 	}
 	return nil
@@ -160,7 +188,7 @@ func newSentence(words paragraph) (Sentence, bool) {
 		return Sentence{}, false
 	}
 	text := strings.Join(texts, " ")
-	return Sentence{words[0].line, text, isFree(text)}, true
+	return Sentence{words[0].line, text, isFree(text), oldWord(text)}, true
 }
 
 var abbreviations = map[string]bool{"e.g.": true, "i.e.": true, "etc.": true, "vs.": true, "cf.": true, "resp.": true}

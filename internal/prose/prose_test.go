@@ -141,6 +141,25 @@ func TestSentencesHaveTheirLines(t *testing.T) {
 	require.Equal(t, []int{5, 6}, lines(Markdown([]byte("<!--\n-->\n```\n```\nThe fifth line of it all.\nThe sixth line of it all.\n"))))
 }
 
+func TestOldWordsAreNamedWithTheirReplacement(t *testing.T) {
+	t.Parallel()
+
+	for sentence, old := range map[string]string{
+		"It is handed over to the next handler.":      "handed over -> deliver",
+		"Each of them has a message in hand.":         "in hand -> in flight",
+		"It is told that the store went back.":        "store went back -> rollback of the store",
+		"A late write is turned away by it.":          "turned away -> refused, fenced",
+		"It waits until the bell is rung.":            "bell -> wake-up",
+		"It begins again at its recorded position.":   "recorded position -> checkpoint",
+		"Nobody has to know the answer to it.":        "Nobody -> caller, sender, handler, operator, session",
+		"The messages in flight are delivered again.": "",
+	} {
+		found := Markdown([]byte(sentence))
+		require.Len(t, found, 1)
+		require.Equal(t, old, found[0].Old, sentence)
+	}
+}
+
 func TestLayoutOfMarkdown(t *testing.T) {
 	t.Parallel()
 

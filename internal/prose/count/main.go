@@ -1,7 +1,8 @@
 // Command count prints for each folder how many sentences its comments and
-// Markdown have, and the share of those with a free who or what.
+// Markdown have, the share of those with a free who or what, and how many have a
+// phrase that docs/naming.md replaces.
 //
-//	go run ./internal/prose/count [-v] [-ext .go,.sql] DIR...
+//	go run ./internal/prose/count [-v] [-w] [-ext .go,.sql] DIR...
 package main
 
 import (
@@ -17,6 +18,7 @@ import (
 
 func main() {
 	list := flag.Bool("v", false, "list the sentences with a free who or what")
+	words := flag.Bool("w", false, "list the sentences with a phrase that docs/naming.md replaces, and its word")
 	ends := flag.String("ext", "", "only files whose names end so, as in .go,.sql")
 	flag.Parse()
 
@@ -42,9 +44,15 @@ func main() {
 				fmt.Println(found)
 			}
 		}
+		if *words {
+			for _, found := range share.Old {
+				fmt.Printf("%s:%d: (%s) %s\n", found.Path, found.Line, found.Old, found.Text)
+			}
+		}
 		row(dir, share)
 		total.Sentences += share.Sentences
 		total.Free = append(total.Free, share.Free...)
+		total.Old = append(total.Old, share.Old...)
 	}
 	if len(dirs) > 1 {
 		row("total", total)
@@ -52,5 +60,5 @@ func main() {
 }
 
 func row(name string, share prose.Share) {
-	fmt.Printf("%-40s %6d sentences %5d free %5.1f %%\n", name, share.Sentences, len(share.Free), share.Percent())
+	fmt.Printf("%-40s %6d sentences %5d free %5.1f %% %5d old words\n", name, share.Sentences, len(share.Free), share.Percent(), len(share.Old))
 }
