@@ -49,7 +49,7 @@ func (c checkRun) Run(ctx context.Context) error {
 		guards.Undone, guards.Ahead, guards.Overtaken, guards.ByEpoch = lossy, ahead, (ahead+1)/2, failovers.PutBacks
 	}
 	if failovers.Total() > 0 {
-		guards.Takeovers = guards.Ahead // nobody else has a reason to stop
+		guards.Takeovers = guards.Ahead // no other process has a reason to stop
 	}
 	if failovers.Total() > 0 || slices.Contains(guards.Faults, "raise-epoch") {
 		guards.Epochs = 1

@@ -98,7 +98,8 @@ func (o *order) Handle(_ context.Context, m *messagestore.Message) error {
 	return nil
 }
 
-// handled returns how many messages there were. Nobody may call Handle meanwhile.
+// handled returns how many messages there were. No other caller may use Handle
+// meanwhile.
 func (o *order) handled() (n int64) {
 	for _, next := range o.next {
 		n += int64(*next)

@@ -54,7 +54,7 @@ func (w *writer) next() messagestore.Envelope {
 	return message(w.id, w.written)
 }
 
-// write writes the next message, which nobody else can be in the way of.
+// write writes the next message, which no other caller can be in the way of.
 func (w *writer) write(ctx context.Context, s store) error {
 	m := w.next()
 	wrote, err := s.write(ctx, w.stream, w.version, m)

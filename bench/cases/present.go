@@ -45,7 +45,7 @@ func Present() []measure.Case {
 type fullTables struct{ databases map[string]string }
 
 // grow makes each database, or goes on with it, until it has at least so many rows, or
-// a fiftieth of that where nobody looks at the figures.
+// a fiftieth of that in a smoke test.
 func (f *fullTables) grow(ctx context.Context, cell *measure.Cell, rows int64, openers ...opener) error {
 	if cell.Smoke {
 		rows /= 50

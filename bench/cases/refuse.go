@@ -18,7 +18,7 @@ const (
 	takenStreams = 10_000
 )
 
-// Refuse returns the cases of writes that somebody else was before.
+// Refuse returns the cases of writes that another write was before.
 func Refuse() []measure.Case {
 	unique := mixer(openDibs, 64, 0)
 	unique.Name = dibsUnique

@@ -68,10 +68,10 @@ type taker interface {
 
 type openTaker func(ctx context.Context, cell *measure.Cell) (taker, error)
 
-// newKey returns a key that nobody has taken, as package reservation would name it.
+// newKey returns a key that is not taken, as package reservation would name it.
 func newKey() messagestore.StreamName { return reservedCategory.Stream("5108", newID().String()) }
 
-// newKeyOf returns a stream of the category that nobody has written to.
+// newKeyOf returns a stream of the category that is empty.
 func newKeyOf(category messagestore.Category) messagestore.StreamName {
 	return category.Stream(newID().String())
 }

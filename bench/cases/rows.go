@@ -41,7 +41,7 @@ type rows struct {
 	inDibs, inMessageDB string // the databases' URLs
 }
 
-// setup makes the rows if nobody has. It is for [measure.Case.Setup].
+// setup makes the rows if they are not there. It is for [measure.Case.Setup].
 func (r *rows) setup(ctx context.Context, cell *measure.Cell) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

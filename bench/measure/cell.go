@@ -32,7 +32,7 @@ type Cell struct {
 	// Long is whether this is a long run, with as many rows as that has time for.
 	Long bool
 
-	// Smoke is whether nobody looks at the figures, and only that all of it works counts.
+	// Smoke is whether the figures do not matter, and only that all of it works counts.
 	Smoke bool
 
 	// Seed is the same for all contenders of a round, and another in each round and case.
@@ -62,7 +62,7 @@ type Tally struct {
 	Extra     map[Metric]float64 // what was Set
 }
 
-// Metrics returns the tally's figures. An operation that nobody did has none.
+// Metrics returns the tally's figures. An operation that was never done has none.
 func (t Tally) Metrics() map[Metric]float64 {
 	m := map[Metric]float64{}
 	if t.Units > 0 {

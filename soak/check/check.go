@@ -279,8 +279,8 @@ type put struct {
 	class     class
 }
 
-// A reading is a message that somebody saw otherwise than it is in the final table, or that
-// is not there.
+// A reading is a message that a process saw otherwise than it is in the final table, or
+// that is not there.
 type reading struct {
 	ref      history.Ref
 	id       uuid.UUID

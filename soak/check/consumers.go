@@ -348,7 +348,7 @@ func (g *group) checkPuts() {
 		h.open = append(slices.DeleteFunc(h.open, func(m int32) bool {
 			q := &r.puts[m]
 			if q.end >= p.time {
-				return false // at the same time: nobody knows which was first
+				return false // at the same time: which was first is not known
 			}
 			if h.highest == nil || q.position > h.highest.position {
 				h.highest, h.of = q, m

@@ -345,7 +345,7 @@ func TestWhatAFailoverUndidMayBeWrittenAgainElsewhereAtItsGlobalPosition(t *test
 			require.True(t, v.Passed(), "%v", v)
 			continue
 		}
-		require.Positive(t, v.Broken[check.Order], "%v", v) // nobody can have read it there then
+		require.Positive(t, v.Broken[check.Order], "%v", v) // no process can have read it there then
 	}
 }
 

@@ -51,7 +51,7 @@ type Guards struct {
 	// Reused is how many reservations must have met their key used for something else.
 	Reused int
 
-	// Facts says that the harness must hand over its facts.
+	// Facts says that the harness must give its facts.
 	Facts bool
 }
 
@@ -219,7 +219,7 @@ func guardFaults(r *run, short func(string, ...any)) {
 		on := spans(r.faults, name)
 		hit := slices.ContainsFunc(r.ops, func(o op) bool {
 			end := o.end
-			if end == history.Never { // with its process, whose end nobody wrote down
+			if end == history.Never { // with its process, whose end was not written down
 				end = o.time
 			}
 			return o.fn == isWrite && on.meet(o.time, end)

@@ -19,7 +19,7 @@ type placed struct {
 }
 
 // checkOrder checks the second half of invariant 7: within a category, of two writes of which one began
-// after somebody had been told that the other is there, that one has the higher global position. For a
+// after a caller had been told that the other is there, that one has the higher global position. For a
 // failover it checks that the lost messages are the end of the category.
 func checkOrder(r *run) {
 	var all []placed

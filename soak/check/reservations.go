@@ -94,7 +94,7 @@ func (r *run) inHand() map[uint32]int {
 }
 
 // checkKey looks at all that was done with one key. Of its effects in the store so many may be of
-// commands that were undone in somebody's hand.
+// commands that were undone in flight.
 func checkKey(r *run, attempts []reserve, acked []ack, rows []int32, effects, inHand int) {
 	v := r.verdict
 	number := attempts[0].key

@@ -14,7 +14,7 @@ import (
 
 // writers has the writer of each row, and the earliest and latest time of the write.
 type writers struct {
-	attempt []int32 // by row, -1 if nobody is known to have
+	attempt []int32 // by row, -1 if none is known
 	from    []int64
 	until   []int64
 }
@@ -214,7 +214,7 @@ func checkID(r *run, all []int32) {
 	}
 }
 
-// refuted says that somebody found out that o did not happen.
+// refuted says that a later operation found that o did not happen.
 func (r *run) refuted(all []int32, o *op) bool {
 	if o.resolved == notWritten {
 		return true

@@ -148,7 +148,7 @@ func (r *run) postgresFacts(ctx context.Context) (*check.PostgreSQL, error) {
 // pg_stat_activity name it.
 type held struct{ locks, transactions []string }
 
-// tooLong is how long a transaction may take when nobody has anything to do.
+// tooLong is how long a transaction may take when no client has anything to do.
 const tooLong = 2 * time.Second
 
 // held returns the locks and transactions that others have kept for too long.

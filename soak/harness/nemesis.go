@@ -200,7 +200,7 @@ func (n *nemesis) died(ctx context.Context, served []server.Backend) error {
 	defer cancel()
 	for slices.ContainsFunc(n.postgres.Backends(), func(b server.Backend) bool { return slices.Contains(served, b) }) {
 		if !wait(limited, time.Millisecond) {
-			break // one that another fault has stopped serves nobody either
+			break // one that another fault has stopped serves no client either
 		}
 	}
 	now, err := history.Now()

@@ -30,7 +30,7 @@ func Quantile(times []time.Duration, q float64) time.Duration {
 }
 
 // A crash is when the server was killed, or began to start again, and when the last of its processes
-// was gone that served somebody before.
+// was gone that served a client before.
 type crash struct{ at, dead int64 }
 
 // recoveries reads how long it took each of the consumers to handle a message after each of

@@ -420,7 +420,7 @@ func (r *run) torment(ctx context.Context, n *nemesis) error {
 	return errors.Join(err, ctx.Err())
 }
 
-// messages is how many there are in the store, 0 if nobody can tell at the moment.
+// messages is how many there are in the store, 0 if that is not known at the moment.
 func (r *run) messages(ctx context.Context) (n int) {
 	conn, err := pgx.Connect(ctx, r.url)
 	if err != nil {

@@ -89,7 +89,7 @@ func canTrace(ctx context.Context) error {
 	return nil
 }
 
-// traced reports whether somebody traces a process.
+// traced reports whether a tracer is attached to a process.
 func traced(pid int) bool {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	return err == nil && !strings.Contains(string(status), "TracerPid:\t0\n")

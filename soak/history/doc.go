@@ -14,7 +14,7 @@
 //	written, err := store.Write(ctx, stream, expected, bodies...)
 //	err = w.End(op, history.OK, &history.Event{Func: history.Write, Appends: answers})
 //
-// If Begin fails, do not make the call: nobody would know of it.
+// If Begin fails, do not make the call: it would not be in the history.
 //
 // # Four kinds
 //
@@ -28,7 +28,7 @@
 // # One clock
 //
 // [Writer] dates each event by CLOCK_MONOTONIC, which all processes of a machine share and
-// nobody sets. An invoke is dated before the call begins and an end after it is over, so that
+// none sets. An invoke is dated before the call begins and an end after it is over, so that
 // the call happened within; the events of one file are in the order of their times.
 //
 // # Lines

@@ -158,8 +158,8 @@ func outcomes() []*Mutant {
 				on conflict (category) do update set fence = greatest(f.fence + 1, excluded.fence);`, "null;"),
 		), pauses, phantom},
 		// A version that was looked up too early meets the unique index, and append looks again. The
-		// fence, which is looked up with it, meets nothing, if nobody has the server cancel the write. So
-		// the moment in which it matters is made longer, and nothing is cancelled in it.
+		// fence, which is looked up with it, meets nothing, if the server is not told to cancel the
+		// write. So the moment in which it matters is made longer, and nothing is cancelled in it.
 		{"one-early-look", "a write by itself looks up the version and the fence before the lock", sql(
 			lockOfOne,
 			edit("append_one", "if fence_found < 0 or fence <> fence_found then", `

@@ -39,7 +39,7 @@ type content struct {
 	max    int
 }
 
-// value returns a number that nobody else returns.
+// value returns a number that no other call returns.
 func (c *content) value() uint64 {
 	c.count++
 	return c.prefix | c.count

@@ -45,8 +45,8 @@ func (w *caller) inherit() error {
 	return nil
 }
 
-// unsettled returns the writes of a history that ended in nothing that is known, and that
-// nobody has found out about.
+// unsettled returns the writes of a history whose outcome is not known, and was not
+// resolved.
 func unsettled(path string) ([]*history.Operation, error) {
 	var unknown []*history.Operation
 	settled := map[uint64]bool{}

@@ -23,7 +23,7 @@ type recorder struct {
 	driver  messagestore.Driver
 	history journal
 	process string
-	failed  *atomic.Bool // since somebody asked: a call, by no conflict
+	failed  *atomic.Bool // since a caller asked: a call, by no conflict
 }
 
 func newRecorder(store *messagestore.Store, driver messagestore.Driver, j journal, process string) *recorder {

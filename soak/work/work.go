@@ -79,14 +79,14 @@ type Load struct {
 	Questions   int     // that a reader asks at once, each on a connection of its own
 	Lanes       int     // of each consumer, at most
 	Connections int32   // of each other client; each kill of the server makes them connect again
-	Quiet       float64 // of all processes: they hear of nothing, and nobody hears of them
+	Quiet       float64 // of all processes: they neither listen nor notify
 	Categories  int     // of events
 	Streams     int     // of each category
 	Skew        float64 // of Zipf's law, above 1
 	MaxBytes    int     // of a message
 	Pause       int     // about how many milliseconds a goroutine waits between two writes
 	Mix         Mix     // of what writers do
-	Interval    int     // of messages, after which a consumer records its position
+	Interval    int     // of messages, after which a consumer checkpoints
 	Batch       int     // of messages that it reads at once
 }
 

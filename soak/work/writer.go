@@ -37,7 +37,7 @@ type caller struct {
 	content content
 
 	versions map[messagestore.StreamName]messagestore.Version // as far as this caller knows
-	fresh    uint64                                           // streams that nobody else writes to
+	fresh    uint64                                           // streams that no other writer writes to
 	recent   []messagestore.StreamWrite                       // that were written
 	keys     []command
 }
@@ -164,7 +164,7 @@ func (w *caller) stream() messagestore.StreamName {
 	return name(category, w.zipf.Uint64())
 }
 
-// freshStream is one that nobody has written to.
+// freshStream is one that is empty.
 func (w *caller) freshStream() messagestore.StreamName {
 	return w.freshIn(w.random.IntN(w.task.Load.Categories))
 }
@@ -224,7 +224,7 @@ func (w *caller) writeOne(ctx context.Context) error {
 	return w.after([]messagestore.StreamWrite{write}, []messagestore.Written{written}, err)
 }
 
-// writeLate writes where somebody nearly always was before, which adds nothing.
+// writeLate writes where another writer nearly always was before, which adds nothing.
 func (w *caller) writeLate(ctx context.Context) error {
 	body := messagestore.Envelope{ID: newID(), Body: w.content.body()}
 	write := messagestore.StreamWrite{Stream: w.stream(), Expected: messagestore.NoStream, Bodies: []messagestore.Body{body}}
