@@ -6,8 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rs/zerolog"
-
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -97,7 +96,7 @@ type Config struct {
 	// with names and numbers and the text of errors, never with content.
 	//
 	// Defaults to silence.
-	Logger zerolog.Logger
+	Logger logger.Logger
 }
 
 // An ErrorPolicy decides what becomes of a message whose handler fails.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -537,7 +538,7 @@ func TestAConsumerThatRetriesFindsOutThatTheStoreIsAnother(t *testing.T) {
 		store := messagestore.New(d, nil)
 		write(t, store, "account-1", Deposited{1}, Deposited{2})
 		log = &bytes.Buffer{}
-		c := newConsumer(t, store, always(errBroken), &consumer.Config{Errors: againAndAgain, Logger: zerolog.New(log)})
+		c := newConsumer(t, store, always(errBroken), &consumer.Config{Errors: againAndAgain, Logger: logger.Zerolog(zerolog.New(log))})
 		ended := make(chan error, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { ended <- c.Run(ctx) }()

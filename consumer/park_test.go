@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -137,7 +138,7 @@ func TestAMessageThatFailsAfterItWasRedrivenIsParkedAgain(t *testing.T) {
 	store := newStore()
 	write(t, store, "account-1", Deposited{1})
 	var log bytes.Buffer
-	config := &consumer.Config{Errors: parkAtOnce, Logger: zerolog.New(&log)}
+	config := &consumer.Config{Errors: parkAtOnce, Logger: logger.Zerolog(zerolog.New(&log))}
 	broken := newConsumer(t, store, always(errBroken), config)
 	require.NoError(t, broken.CatchUp(t.Context()))
 	first := parkedNow(t, broken)[0]

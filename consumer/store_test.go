@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -32,7 +33,7 @@ func TestRunGoesOnWhenTheStoreIsBack(t *testing.T) {
 				write(t, store.Store, "account-1", Deposited{1})
 				store.set(spoil)
 				var log bytes.Buffer
-				c := newConsumer(t, store, &journal{}, &consumer.Config{Logger: zerolog.New(&log)})
+				c := newConsumer(t, store, &journal{}, &consumer.Config{Logger: logger.Zerolog(zerolog.New(&log))})
 				stop := running(t, c)
 				time.Sleep(time.Hour)
 				require.NotZero(t, c.Stats().StoreErrors)
@@ -243,7 +244,7 @@ func TestLogsHoldNoContent(t *testing.T) {
 		write(t, store, "account-1", raw("Deposited", `{"secret": "canary"}`))
 		var log bytes.Buffer
 		c := newConsumer(t, store, always(errBroken), &consumer.Config{
-			Logger: zerolog.New(&log),
+			Logger: logger.Zerolog(zerolog.New(&log)),
 			Errors: consumer.ErrorPolicy{Then: consumer.Park},
 		})
 

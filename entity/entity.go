@@ -8,8 +8,8 @@ import (
 	"reflect"
 
 	"github.com/google/uuid"
-	"github.com/rs/zerolog"
 
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -40,7 +40,7 @@ type Config struct {
 	// one that could not be, of names and numbers, never of content.
 	//
 	// Defaults to silence.
-	Logger zerolog.Logger
+	Logger logger.Logger
 }
 
 // A Snapshot says when to keep a copy of an entity in the database.

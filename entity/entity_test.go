@@ -20,6 +20,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dibs-go/dibs/entity"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -406,7 +407,7 @@ func TestAnIdTooLongForASnapshotHasNone(t *testing.T) {
 	var log bytes.Buffer
 	store := messagestore.New(memory.New(), nil)
 	longest := strings.Repeat("x", messagestore.MaxNameBytes-len("list:snapshot-"))
-	s := newLists(t, store, &entity.Config{CacheSize: entity.NoCache, Snapshot: entity.Snapshot{Every: 1}, Logger: zerolog.New(&log)})
+	s := newLists(t, store, &entity.Config{CacheSize: entity.NoCache, Snapshot: entity.Snapshot{Every: 1}, Logger: logger.Zerolog(zerolog.New(&log))})
 	for _, id := range []string{longest, longest + "x"} {
 		write(t, store, s.Stream(id), added{1}, added{2})
 		for range 2 {
@@ -427,7 +428,7 @@ func TestASnapshotThatCannotBeWrittenIsLogged(t *testing.T) {
 	var log bytes.Buffer
 	d := &driver{Driver: memory.New()}
 	store := messagestore.New(d, nil)
-	s := newLists(t, store, &entity.Config{Snapshot: entity.Snapshot{Every: 1}, Logger: zerolog.New(&log)})
+	s := newLists(t, store, &entity.Config{Snapshot: entity.Snapshot{Every: 1}, Logger: logger.Zerolog(zerolog.New(&log))})
 	write(t, store, "list-1", added{4711})
 	d.failAdd.Store(true)
 
@@ -520,7 +521,7 @@ func loses[T any](t *testing.T, is T) {
 	store := messagestore.New(memory.New(), nil)
 	p := entity.NewProjection[T]()
 	entity.On(p, func(T, added) T { return is })
-	config := &entity.Config{CacheSize: entity.NoCache, Snapshot: entity.Snapshot{Every: 1}, Logger: zerolog.New(&log)}
+	config := &entity.Config{CacheSize: entity.NoCache, Snapshot: entity.Snapshot{Every: 1}, Logger: logger.Zerolog(zerolog.New(&log))}
 	write(t, store, "list-1", added{1})
 
 	for range 2 {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/handler/handlertest"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -282,7 +283,7 @@ func TestLogTellsNamesAndNumbersAndNoContent(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	mux := handler.New()
-	mux.Use(handler.Log(zerolog.New(&log)))
+	mux.Use(handler.Log(logger.Zerolog(zerolog.New(&log))))
 	handler.On(mux, func(_ context.Context, m handler.Message[Deposit]) error {
 		if m.Body.Amount > 4000 {
 			return errors.New("too much")

@@ -5,8 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rs/zerolog"
-
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -33,12 +32,12 @@ func (mux *Mux) Use(middleware ...Middleware) {
 
 // Log returns a middleware that logs one debug event for each message: type,
 // stream, position, how long it took, and the error if there was one.
-func Log(logger zerolog.Logger) Middleware {
+func Log(log logger.Logger) Middleware {
 	return func(next HandlerFunc) HandlerFunc {
 		return func(ctx context.Context, m *messagestore.Message) error {
 			start := time.Now()
 			err := next(ctx, m)
-			logger.Debug().Err(err).Str("type", m.Type).Str("stream", string(m.Stream)).Int64("position", int64(m.Position)).
+			log.Debug().Err(err).Str("type", m.Type).Str("stream", string(m.Stream)).Int64("position", int64(m.Position)).
 				Dur("took", time.Since(start)).Msg("handle")
 			return err
 		}

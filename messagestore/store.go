@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs/logger"
 )
 
 // A Store writes messages to streams and reads them back. It is safe for
@@ -36,7 +37,7 @@ type Config struct {
 	// names and numbers, never of content.
 	//
 	// Defaults to silence.
-	Logger zerolog.Logger
+	Logger logger.Logger
 }
 
 // New returns a store that keeps its messages with driver. A batch size that is

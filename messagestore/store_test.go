@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -388,7 +389,7 @@ func TestErrorsOfTheDriverSayWhatWasDone(t *testing.T) {
 
 func TestLogHasNamesAndNumbersAndNoContent(t *testing.T) {
 	var log bytes.Buffer
-	store := messagestore.New(memory.New(), &messagestore.Config{Logger: zerolog.New(&log)})
+	store := messagestore.New(memory.New(), &messagestore.Config{Logger: logger.Zerolog(zerolog.New(&log))})
 	_, err := store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Envelope{
 		Body: opened{"secret"}, Metadata: messagestore.Metadata{Properties: messagestore.Properties{"token": "secret"}},
 	})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -142,7 +143,7 @@ func TestInitiatePassesOverTheCopiesOfOthers(t *testing.T) {
 	store := newStore()
 	send(t, store, command, Deposit{"AAA", 10})
 	party{"receipts", "receipts", false}.catchUp(t, store)
-	r := newReserver(t, store, &reservation.Config{Logger: zerolog.New(&log)})
+	r := newReserver(t, store, &reservation.Config{Logger: logger.Zerolog(zerolog.New(&log))})
 	mux := handler.New()
 	handler.On(mux, reservation.Initiate(r, func(m handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
 		return messagestore.Category("transaction").Stream(m.Stream.ID()), Deposited{m.Body.Amount}

@@ -8,8 +8,7 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/rs/zerolog"
-
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -48,7 +47,7 @@ type Config struct {
 	// warning for each key that is reused, of names and numbers, never of content.
 	//
 	// Defaults to silence.
-	Logger zerolog.Logger
+	Logger logger.Logger
 }
 
 // A Reserver makes reservations. It is safe for concurrent use if its store is.
@@ -378,11 +377,11 @@ func (r *Reserver) compareDeleted(c claim, tombstone *messagestore.Message) Outc
 }
 
 func (r *Reserver) tell(ctx context.Context, c claim, result Result) Result {
-	level := zerolog.DebugLevel
+	begin := r.config.Logger.Debug
 	if result.Outcome == KeyReused {
-		level = zerolog.WarnLevel
+		begin = r.config.Logger.Warn
 	}
-	r.config.Logger.WithLevel(level).Str("outcome", result.Outcome.String()).
+	begin().Str("outcome", result.Outcome.String()).
 		Str("type", c.source.Type).Str("stream", string(c.source.Stream)).Int64("position", int64(c.source.Position)).
 		Str("reservation", string(result.Stream)).Msg("reserve")
 	if r.config.OnOutcome != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation"
@@ -133,7 +134,7 @@ func TestAKeyThatIsUsedForSomethingElseIsNoDuplicate(t *testing.T) {
 			var log bytes.Buffer
 			var told outcomes
 			store := newStore()
-			r := newReserver(t, store, &reservation.Config{OnOutcome: told.on, Logger: zerolog.New(&log)})
+			r := newReserver(t, store, &reservation.Config{OnOutcome: told.on, Logger: logger.Zerolog(zerolog.New(&log))})
 			_, err := r.Reserve(t.Context(), send(t, store, command, Deposit{"AAA", 10}), "AAA")
 			require.NoError(t, err)
 

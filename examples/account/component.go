@@ -4,10 +4,9 @@ import (
 	"context"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -22,7 +21,7 @@ type Config struct {
 	// Logger receives a debug event for each command that is ignored.
 	//
 	// Defaults to silence.
-	Logger zerolog.Logger
+	Logger logger.Logger
 }
 
 // component handles the commands.

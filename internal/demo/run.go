@@ -14,6 +14,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/examples/account"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore/storeurl"
 )
 
@@ -77,9 +78,9 @@ type runCommand struct {
 
 // Run handles commands.
 func (c *runCommand) Run(ctx context.Context, o *output) error {
-	logger := zerolog.Nop()
+	var log logger.Logger
 	if c.Verbose {
-		logger = zerolog.New(o.stderr).With().Timestamp().Logger()
+		log = logger.Zerolog(zerolog.New(o.stderr).With().Timestamp().Logger())
 	}
 	store, err := storeurl.Open(ctx, c.Store, nil)
 	if err != nil {
@@ -87,6 +88,6 @@ func (c *runCommand) Run(ctx context.Context, o *output) error {
 	}
 	defer store.Close()
 	return account.Serve(ctx, store, &consumer.Config{
-		Concurrency: c.Concurrency, GroupSize: c.GroupSize, GroupMember: c.GroupMember, Logger: logger,
+		Concurrency: c.Concurrency, GroupSize: c.GroupSize, GroupMember: c.GroupMember, Logger: log,
 	})
 }

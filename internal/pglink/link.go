@@ -20,9 +20,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/logger"
 )
 
 // DB is a [*pgxpool.Pool], a [*pgxpool.Conn], a [*pgx.Conn] or a [pgx.Tx].
@@ -40,9 +40,9 @@ var (
 
 // Config says what a [Link] expects.
 type Config struct {
-	Schema  string         // a valid name: see package pgschema
-	Version int            // of the schema that the caller's statements need
-	Logger  zerolog.Logger // of warnings: names and numbers, never content
+	Schema  string        // a valid name: see package pgschema
+	Version int           // of the schema that the caller's statements need
+	Logger  logger.Logger // of warnings: names and numbers, never content
 }
 
 // A Link is a way to a database. It is safe for concurrent use, unless it is over a

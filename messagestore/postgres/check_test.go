@@ -21,6 +21,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -225,7 +226,7 @@ func TestOverrideTakesTheServerAsItIs(t *testing.T) {
 
 	// Somebody may have forgotten that it is there.
 	var log bytes.Buffer
-	driver, err := postgres.Open(t.Context(), with(t, lazy, override, "on"), &postgres.Config{Logger: zerolog.New(&log)})
+	driver, err := postgres.Open(t.Context(), with(t, lazy, override, "on"), &postgres.Config{Logger: logger.Zerolog(zerolog.New(&log))})
 	require.NoError(t, err)
 	require.NoError(t, driver.Close())
 	require.Contains(t, log.String(), "synchronous_commit is off")

@@ -19,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -489,7 +490,7 @@ func TestASlowWriteCostsItsGroupOneTimeout(t *testing.T) {
 		require.NoError(t, err)
 	}
 	var log bytes.Buffer
-	driver := postgres.New(limitedPool(t, "statement_timeout", "1s"), &postgres.Config{Schema: schema, Logger: zerolog.New(&log)})
+	driver := postgres.New(limitedPool(t, "statement_timeout", "1s"), &postgres.Config{Schema: schema, Logger: logger.Zerolog(zerolog.New(&log))})
 	var group []messagestore.Append
 	for range 4 {
 		group = append(group, record(storetest.Category(t).Stream("1")))

@@ -20,6 +20,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -240,7 +241,7 @@ func TestWhatOtherClientsWriteNeverStopsAReader(t *testing.T) {
 		return nil
 	})
 	var log bytes.Buffer
-	config := &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1, Then: consumer.Park}, Logger: zerolog.New(&log)}
+	config := &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1, Then: consumer.Park}, Logger: logger.Zerolog(zerolog.New(&log))}
 	c, err := consumer.New(store, category, "ledger", mux, config)
 	require.NoError(t, err)
 

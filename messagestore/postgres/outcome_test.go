@@ -19,6 +19,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -766,7 +767,7 @@ func TestWritersOfTwoCategoriesInOppositeOrderDoNotDeadlock(t *testing.T) {
 	const writers, rounds = 8, 25
 	pool := pgtest.Pool(t)
 	var log bytes.Buffer // to which a deadlock would be logged, and then tried again
-	store := messagestore.New(postgres.New(pool, &postgres.Config{Logger: zerolog.New(zerolog.SyncWriter(&log))}), nil)
+	store := messagestore.New(postgres.New(pool, &postgres.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&log)))}), nil)
 	var streams []messagestore.StreamName
 	for range 4 {
 		streams = append(streams, storetest.Category(t).Stream("1"))

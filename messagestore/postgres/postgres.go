@@ -109,10 +109,10 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -135,7 +135,7 @@ type Driver struct {
 	fences  fences
 	notify  bool  // a write sends a NOTIFY
 	invalid error // of the configuration: the error of every call
-	log     zerolog.Logger
+	log     logger.Logger
 	close   func()
 }
 
@@ -160,14 +160,14 @@ type Config struct {
 	// and numbers, never of content.
 	//
 	// Defaults to silence.
-	Logger zerolog.Logger
+	Logger logger.Logger
 }
 
 // New returns a driver over db, which the caller keeps and closes. An invalid schema name
 // is the error of every call.
 func New(db DB, config *Config) *Driver {
 	if config == nil {
-		config = &Config{Logger: zerolog.Nop()}
+		config = &Config{}
 	}
 	d := &Driver{schema: cmp.Or(config.Schema, pgschema.Default), notify: !config.NoNotify, log: config.Logger, close: func() {}}
 	if rule := pgschema.Check(d.schema); rule != "" {

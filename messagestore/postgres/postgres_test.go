@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -253,7 +254,7 @@ func TestAConnectionInTheClearIsLogged(t *testing.T) {
 		"user=u database=d host=/var/run/postgresql sslmode=prefer": "",
 	} {
 		var log bytes.Buffer
-		_, err := postgres.Open(ctx, u, &postgres.Config{Logger: zerolog.New(&log)})
+		_, err := postgres.Open(ctx, u, &postgres.Config{Logger: logger.Zerolog(zerolog.New(&log))})
 		require.Error(t, err)
 		require.Equal(t, host != "", strings.Contains(log.String(), "may not be encrypted"), "%s: %s", u, log.String())
 		require.Contains(t, log.String(), host)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -214,7 +215,7 @@ func TestUnwatchedConnectionsAreNamedInTheLog(t *testing.T) {
 	url := ownServer(t)
 	setOnServer(t, connect(t, url), "synchronous_standby_names", "nobody")
 	var log bytes.Buffer
-	config := &postgres.Config{Logger: zerolog.New(&log)}
+	config := &postgres.Config{Logger: logger.Zerolog(zerolog.New(&log))}
 	stream := storetest.Category(t).Stream("1")
 
 	driver, err := postgres.Open(t.Context(), url, config)

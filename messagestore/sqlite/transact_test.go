@@ -146,7 +146,9 @@ func TestWritersWaitForAFunction(t *testing.T) {
 		_, err := store.Write(ctx, "account-1", messagestore.NoStream, storetest.Opened{}) // waits for this function
 		require.ErrorIs(t, err, sqlite.ErrBusy)
 		require.True(t, strings.Contains(err.Error(), "busy"), err)
-		_, err = store.Transact(ctx, "", func(context.Context, *sql.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) { return nil, nil })
+		_, err = store.Transact(ctx, "", func(context.Context, *sql.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
+			return nil, nil
+		})
 		require.ErrorIs(t, err, sqlite.ErrBusy)
 		return nil, nil
 	})
@@ -167,6 +169,8 @@ func TestACloseWaitsForTheFunction(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.NoError(t, <-closed)
-	_, err = store.Transact(t.Context(), "", func(context.Context, *sql.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) { return nil, nil })
+	_, err = store.Transact(t.Context(), "", func(context.Context, *sql.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		return nil, nil
+	})
 	require.ErrorIs(t, err, sqlite.ErrClosed)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 	"github.com/dibs-go/dibs/soak/history"
@@ -43,7 +44,7 @@ func (c *client) consume(ctx context.Context) error {
 // handle runs a consumer of commands that does each key's once.
 func (c *client) handle(ctx context.Context) error {
 	w := c.newWatched()
-	once := reservation.New(c.store, c.task.Consumer, &reservation.Config{OnOutcome: w.outcome, Logger: c.log})
+	once := reservation.New(c.store, c.task.Consumer, &reservation.Config{OnOutcome: w.outcome, Logger: logger.Zerolog(c.log)})
 	w.once = once
 	mux := handler.New()
 	if c.task.Inline {
@@ -71,7 +72,7 @@ func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
 		GroupSize: w.task.Size, GroupMember: w.task.Member, Concurrency: 1 + w.random.IntN(w.task.Load.Lanes),
 		BatchSize: w.task.Load.Batch, PositionInterval: w.task.Load.Interval,
 		PollInterval: 50 * time.Millisecond, PositionEvery: 200 * time.Millisecond, Grace: 5 * time.Second,
-		Logger: w.log,
+		Logger: logger.Zerolog(w.log),
 		Errors: consumer.ErrorPolicy{Retries: 1000, MinBackoff: 100 * time.Millisecond, MaxBackoff: 500 * time.Millisecond},
 	}
 	c, err := consumer.New(&watchedStore{recorder: w.store, watched: w}, w.task.Category, w.task.Consumer, doomedHandler{w.doom, &watchedHandler{w, h}}, config)

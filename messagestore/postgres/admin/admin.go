@@ -17,10 +17,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -33,7 +33,7 @@ type Admin struct {
 	schema  string
 	queries queries
 	invalid error // of the configuration: the error of every call
-	log     zerolog.Logger
+	log     logger.Logger
 }
 
 var (
@@ -58,7 +58,7 @@ const schemaVersion = 8
 // invalid schema name is the error of every call. Of the configuration NoNotify is not used.
 func New(db postgres.DB, config *postgres.Config) *Admin {
 	if config == nil {
-		config = &postgres.Config{Logger: zerolog.Nop()}
+		config = &postgres.Config{}
 	}
 	a := &Admin{schema: cmp.Or(config.Schema, pgschema.Default), log: config.Logger}
 	if rule := pgschema.Check(a.schema); rule != "" {

@@ -1,0 +1,136 @@
+// Package logger has the type of every Logger field in Dibs. It takes a zerolog logger or
+// an slog handler:
+//
+//	messagestore.Config{Logger: logger.Zerolog(log.Logger)}
+//	messagestore.Config{Logger: logger.Slog(slog.Default().Handler())}
+//
+// The zero value is silent and costs nothing.
+package logger
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// A Logger receives events of names and numbers, never of messages' content. The zero value
+// drops them all. It is safe for concurrent use if what it was made of is.
+type Logger struct {
+	zero    *zerolog.Logger
+	handler slog.Handler // nil where events stay with zero
+}
+
+// Zerolog returns a Logger that writes to z, at z's level.
+func Zerolog(z zerolog.Logger) Logger { return Logger{zero: &z} }
+
+// Slog returns a Logger that gives each event to h as a record: its level, its message and
+// its fields in their order. An error is an attribute named error. An event of a level that
+// h has not enabled is not made. A nil handler is silent.
+func Slog(h slog.Handler) Logger {
+	if h == nil {
+		return Logger{}
+	}
+	z := zerolog.New(records{h}).Level(zerolog.TraceLevel)
+	return Logger{&z, h}
+}
+
+// Debug begins an event for someone who looks for the cause of something.
+func (l Logger) Debug() *zerolog.Event { return l.begin(zerolog.DebugLevel) }
+
+// Info begins an event that is expected and rare.
+func (l Logger) Info() *zerolog.Event { return l.begin(zerolog.InfoLevel) }
+
+// Warn begins an event that somebody should know of and that the program has dealt with.
+func (l Logger) Warn() *zerolog.Event { return l.begin(zerolog.WarnLevel) }
+
+// Error begins an event that needs an operator.
+func (l Logger) Error() *zerolog.Event { return l.begin(zerolog.ErrorLevel) }
+
+// begin returns nil, on which every method of an event does nothing, if nobody receives it.
+func (l Logger) begin(level zerolog.Level) *zerolog.Event {
+	switch {
+	case l.zero == nil || level < l.zero.GetLevel():
+		return nil
+	case l.handler != nil && !l.handler.Enabled(context.Background(), slogLevel(level)):
+		return nil
+	}
+	return l.zero.WithLevel(level)
+}
+
+func slogLevel(level zerolog.Level) slog.Level {
+	switch level {
+	case zerolog.TraceLevel, zerolog.DebugLevel:
+		return slog.LevelDebug
+	case zerolog.WarnLevel:
+		return slog.LevelWarn
+	case zerolog.ErrorLevel, zerolog.FatalLevel, zerolog.PanicLevel:
+		return slog.LevelError
+	default:
+		return slog.LevelInfo
+	}
+}
+
+// records turns the lines that zerolog writes into records.
+type records struct{ handler slog.Handler }
+
+// Write implements [io.Writer], for events without a level.
+func (r records) Write(line []byte) (int, error) { return r.WriteLevel(zerolog.NoLevel, line) }
+
+// WriteLevel implements [zerolog.LevelWriter].
+func (r records) WriteLevel(level zerolog.Level, line []byte) (int, error) {
+	message, attributes, err := parse(line)
+	if err != nil {
+		return 0, fmt.Errorf("an event for slog: %w", err)
+	}
+	record := slog.NewRecord(time.Now(), slogLevel(level), message, 0)
+	record.AddAttrs(attributes...)
+	return len(line), r.handler.Handle(context.Background(), record)
+}
+
+// parse splits an event into its message, which is its last field of that name, and the
+// rest. The level is the record's.
+func parse(line []byte) (message string, attributes []slog.Attr, err error) {
+	decoder := json.NewDecoder(bytes.NewReader(line))
+	decoder.UseNumber()
+	if _, err := decoder.Token(); err != nil { // the opening brace
+		return "", nil, err
+	}
+	for decoder.More() {
+		key, err := decoder.Token()
+		if err != nil {
+			return "", nil, err
+		}
+		var value any
+		if err := decoder.Decode(&value); err != nil {
+			return "", nil, err
+		}
+		switch key {
+		case zerolog.LevelFieldName:
+		case zerolog.MessageFieldName:
+			message = fmt.Sprint(value)
+		default:
+			attributes = append(attributes, slog.Any(fmt.Sprint(key), plain(value)))
+		}
+	}
+	return message, attributes, nil
+}
+
+// plain returns a number as an int64 if it is one, or as a float64.
+func plain(value any) any {
+	n, ok := value.(json.Number)
+	if !ok {
+		return value
+	}
+	if i, err := n.Int64(); err == nil {
+		return i
+	}
+	if f, err := n.Float64(); err == nil {
+		return f
+	}
+	return n.String()
+}
