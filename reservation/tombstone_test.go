@@ -74,7 +74,7 @@ func TestAKeyStaysTakenWhateverIsRemoved(t *testing.T) {
 				handler.On(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string))))
 				return mux
 			},
-			func(category messagestore.Category) messagestore.StreamName { return category.Stream("123", "AAA") },
+			func(category messagestore.Category) messagestore.StreamName { return category.Stream("123", "accounts", "AAA") },
 		},
 		"inline": {
 			func(t *testing.T, store *messagestore.Store, told *outcomes, _ messagestore.Category) *handler.Mux {
@@ -172,8 +172,8 @@ func TestADeletedCopyOfAnotherClientIsTakenForADuplicate(t *testing.T) {
 		pool := pgtest.Pool(t)
 		store, adm := messagestore.New(postgres.New(pool, nil), nil), admin.New(pool, nil)
 		source := storetest.Category(t).Stream("123")
-		send(t, store, source.With("AAA"), Deposit{"AAA", 10})
-		deleting(erase)(t, store, adm, source.With("AAA"))
+		send(t, store, source.With("accounts").With("AAA"), Deposit{"AAA", 10})
+		deleting(erase)(t, store, adm, source.With("accounts").With("AAA"))
 
 		result, err := newReserver(t, store, nil).Reserve(t.Context(), send(t, store, source, Deposit{"AAA", 11}), "AAA")
 
