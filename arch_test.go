@@ -17,7 +17,7 @@ const module = "github.com/dibs-go/dibs"
 // a name that ends in /... stands for a tree. A package that is
 // not here is not allowed to exist: a new one comes with its line.
 var imports = map[string][]string{
-	".":                           {},
+	".":                           {"messagestore", "messagestore/memory", "messagestore/postgres", "messagestore/sqlite"},
 	"internal/steer":              {},
 	"internal/seeds":              {},
 	"internal/pgschema":           {},
@@ -29,7 +29,6 @@ var imports = map[string][]string{
 	"messagestore/postgres":       {"logger", "messagestore", "internal/pglink", "internal/pgschema"},
 	"messagestore/postgres/admin": {"logger", "messagestore", "messagestore/postgres", "internal/pglink", "internal/pgschema"},
 	"messagestore/sqlite":         {"messagestore"},
-	"messagestore/storeurl":       {"messagestore", "messagestore/memory", "messagestore/postgres", "messagestore/sqlite"},
 	"messagestore/storetest":      {"messagestore"},
 	"consumer":                    {"logger", "messagestore", "internal/steer"},
 	"handler":                     {"logger", "messagestore"},
@@ -43,7 +42,7 @@ var imports = map[string][]string{
 	"internal/messagedbtest":      {"internal/pgtest"},
 	"internal/prose":              {},
 	"internal/prose/count":        {"internal/prose"},
-	"internal/demo":               {"logger", "examples/account", "consumer", "messagestore", "messagestore/storeurl", "migrations"},
+	"internal/demo":               {"logger", "examples/account", "consumer", "messagestore", "migrations"},
 	"examples/...":                {"..."},
 	"cmd/...":                     {"..."},
 }

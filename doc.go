@@ -2,7 +2,7 @@
 // PostgreSQL: the first write wins, a message that is sent twice is handled
 // once, and anyone can see who won.
 //
-// The package itself is empty; these are the ones to import.
+// [Open] opens a store by its URL. The other packages:
 //
 // The store:
 //
@@ -11,7 +11,6 @@
 //     in a pool's connections or in your transaction
 //   - [github.com/dibs-go/dibs/messagestore/sqlite] keeps them in a file
 //   - [github.com/dibs-go/dibs/messagestore/memory] keeps them for a test
-//   - [github.com/dibs-go/dibs/messagestore/storeurl] opens whichever a URL names
 //   - [github.com/dibs-go/dibs/messagestore/storetest] tests a driver of your own
 //   - [github.com/dibs-go/dibs/migrations] brings a PostgreSQL database up to date
 //

@@ -13,12 +13,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
-	"github.com/dibs-go/dibs/messagestore/storeurl"
 )
 
 // How a test tells its own binary to be a consumer that can be killed.
@@ -53,7 +53,7 @@ func crashChild(storeURL string, category messagestore.Category) int {
 		_, _ = io.Copy(io.Discard, os.Stdin) // ends when the parent does
 		os.Exit(3)
 	}()
-	store, err := storeurl.Open(context.Background(), storeURL, nil)
+	store, err := dibs.Open(context.Background(), storeURL, nil)
 	if err == nil {
 		var c *consumer.Consumer
 		if c, err = consumer.New(store, category, "crash", doneHandler(store), crashConfig); err == nil {
@@ -92,7 +92,7 @@ func testCrashes(t *testing.T, storeURL string) {
 	const messages, streams, kills = 1000, 7, 6
 	ctx := t.Context()
 	category := storetest.Category(t)
-	store, err := storeurl.Open(ctx, storeURL, nil)
+	store, err := dibs.Open(ctx, storeURL, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	for i := range messages {

@@ -18,10 +18,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/storeurl"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -431,7 +431,7 @@ func redriveChild(storeURL string, category messagestore.Category, hangs bool) i
 		os.Exit(3)
 	}()
 	ctx := context.Background()
-	store, err := storeurl.Open(ctx, storeURL, nil)
+	store, err := dibs.Open(ctx, storeURL, nil)
 	if err == nil {
 		handler := doneHandler(store)
 		if hangs {
@@ -484,7 +484,7 @@ func TestARequestIsDoneThoughTheProcessThatTookItUpIsKilled(t *testing.T) {
 func testKilledRedrive(t *testing.T, storeURL string, endClaims func() error) {
 	t.Helper()
 	category := "account" + messagestore.Category(strings.ReplaceAll(uuid.NewString(), "-", ""))
-	store, err := storeurl.Open(t.Context(), storeURL, nil)
+	store, err := dibs.Open(t.Context(), storeURL, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	for i := range 3 {

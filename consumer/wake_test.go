@@ -13,18 +13,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/storetest"
-	"github.com/dibs-go/dibs/messagestore/storeurl"
 )
 
 // A second process is a second store, with connections of its own.
 func openTwo(t *testing.T, url string) (store, elsewhere *messagestore.Store) {
 	t.Helper()
 	for _, s := range []**messagestore.Store{&store, &elsewhere} {
-		opened, err := storeurl.Open(t.Context(), url, nil)
+		opened, err := dibs.Open(t.Context(), url, nil)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, opened.Close()) })
 		*s = opened

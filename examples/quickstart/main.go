@@ -8,10 +8,10 @@ import (
 	"log"
 	"os"
 
+	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/storeurl"
 	"github.com/dibs-go/dibs/reservation"
 )
 
@@ -37,7 +37,7 @@ func (Deposited) MessageType() string { return "Deposited" }
 
 func main() {
 	ctx := context.Background()
-	store := must(storeurl.Open(ctx, cmp.Or(os.Getenv("DIBS_STORE"), "memory:"), nil)) // or sqlite:FILE, postgres://...
+	store := must(dibs.Open(ctx, cmp.Or(os.Getenv("DIBS_STORE"), "memory:"), nil)) // or sqlite:FILE, postgres://...
 	defer store.Close()
 
 	// Its sender does not know whether a message arrived, and sends it again.

@@ -18,9 +18,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/examples/account"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/storeurl"
 )
 
 const (
@@ -86,7 +86,7 @@ type demo struct {
 func (d *demo) run(ctx context.Context) (err error) {
 	fmt.Fprintf(d.out, "%s standing orders, %d months: %s commands, each sent 1 to 5 times\nby any of %d senders: %s in all (seed %d)\n",
 		count(len(d.orders)), len(months), count(d.plan.Distinct), senders, count(d.plan.Sent), d.seed)
-	if d.store, err = storeurl.Open(ctx, d.url, nil); err != nil {
+	if d.store, err = dibs.Open(ctx, d.url, nil); err != nil {
 		return fmt.Errorf("open store: %w", err)
 	}
 	defer func() { err = errors.Join(err, d.store.Close()) }()

@@ -12,10 +12,10 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/rs/zerolog"
 
+	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/examples/account"
 	"github.com/dibs-go/dibs/logger"
-	"github.com/dibs-go/dibs/messagestore/storeurl"
 )
 
 // storeVariable is the environment variable with the store's URL.
@@ -82,7 +82,7 @@ func (c *runCommand) Run(ctx context.Context, o *output) error {
 	if c.Verbose {
 		log = logger.Zerolog(zerolog.New(o.stderr).With().Timestamp().Logger())
 	}
-	store, err := storeurl.Open(ctx, c.Store, nil)
+	store, err := dibs.Open(ctx, c.Store, nil)
 	if err != nil {
 		return fmt.Errorf("open store: %w", err)
 	}

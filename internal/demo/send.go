@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/storeurl"
 )
 
 // A report is a line in which a sender tells its progress.
@@ -40,7 +40,7 @@ func (c *sendCommand) Run(ctx context.Context, o *output) error {
 	if err != nil {
 		return err
 	}
-	store, err := storeurl.Open(ctx, c.Store, nil)
+	store, err := dibs.Open(ctx, c.Store, nil)
 	if err != nil {
 		return fmt.Errorf("open store: %w", err)
 	}

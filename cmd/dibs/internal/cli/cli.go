@@ -15,8 +15,8 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/storeurl"
 )
 
 // How a command ends.
@@ -91,7 +91,7 @@ type app struct {
 // code. It reads the environment with getenv only; PostgreSQL's client reads its own
 // variables itself. It ends soon after ctx does.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
-	a := &app{stdin: stdin, stderr: stderr, getenv: getenv, open: storeurl.Open}
+	a := &app{stdin: stdin, stderr: stderr, getenv: getenv, open: dibs.Open}
 	return a.run(ctx, args, stdout)
 }
 

@@ -257,7 +257,7 @@ func FuzzNoSecretIsPrinted(f *testing.F) {
 	})
 }
 
-// The schema is taken out of a URL as package storeurl does.
+// The schema is taken out of a URL as dibs.Open does.
 func FuzzTheSchemaIsCutOut(f *testing.F) {
 	for _, seed := range []string{"postgres://h/d?schema=a", "postgres://h/d?schema=a&schema=b", "postgres://h/d?schema=%zz", "postgres://h/d?schema=", "postgres://h/d?x=schema=a&y", "postgres://h/d?schema", "?"} {
 		f.Add(seed)

@@ -12,13 +12,13 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	library "github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
-	"github.com/dibs-go/dibs/messagestore/storeurl"
 )
 
 // onEveryStore runs a test with a shell of a new store of each kind that lasts, and
@@ -38,7 +38,7 @@ func onEveryStore(t *testing.T, test func(t *testing.T, dibs *shell, store *mess
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := open(t)
-			store, err := storeurl.Open(t.Context(), url, nil)
+			store, err := library.Open(t.Context(), url, nil)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, store.Close()) })
 			test(t, &shell{env: map[string]string{"DIBS_STORE": url}}, store)
@@ -111,7 +111,7 @@ func TestWhatARestoreLostComesBackFromTheOldStore(t *testing.T) {
 	}
 	backup := old.ok(t, "category", "account", "--json")
 	consume := func(dibs *shell) []string {
-		store, err := storeurl.Open(t.Context(), dibs.env["DIBS_STORE"], nil)
+		store, err := library.Open(t.Context(), dibs.env["DIBS_STORE"], nil)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, store.Close()) }()
 		return catchUp(t, store, "account", "mail", nil)

@@ -1,4 +1,4 @@
-package storeurl_test
+package dibs_test
 
 import (
 	"context"
@@ -12,14 +12,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/storeurl"
 )
 
 func ExampleOpen() {
 	ctx := context.Background()
-	store, err := storeurl.Open(ctx, "memory:", nil)
+	store, err := dibs.Open(ctx, "memory:", nil)
 	if err != nil {
 		panic(err)
 	}
@@ -78,7 +78,7 @@ func TestWhatIsNoStoreURLIsRefused(t *testing.T) {
 		"postgres://u:canary@h/d?schema=a%22b", "postgres://u:canary@h/d?schema=pg_catalog", "postgres://u:canary@h:port/d",
 		"postgres://u:canary@@h%/d", "postgres://u:ca nary@h/d\x00", "://", "\x00", strings.Repeat("canary", 1000),
 	} {
-		store, err := storeurl.Open(t.Context(), storeURL, nil)
+		store, err := dibs.Open(t.Context(), storeURL, nil)
 
 		require.ErrorIs(t, err, messagestore.ErrInvalidConfig, "%q", storeURL)
 		require.Nil(t, store)
@@ -91,7 +91,7 @@ func TestNoErrorShowsThePassword(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 
-	_, err := storeurl.Open(ctx, "postgres://u:canary@127.0.0.1:1/d?sslmode=disable", nil)
+	_, err := dibs.Open(ctx, "postgres://u:canary@127.0.0.1:1/d?sslmode=disable", nil)
 
 	require.Error(t, err)
 	requireNoCanary(t, err)
@@ -114,7 +114,7 @@ func requireNoCanary(t *testing.T, err error) {
 
 func requireWorks(t *testing.T, storeURL string) {
 	t.Helper()
-	store, err := storeurl.Open(t.Context(), storeURL, nil)
+	store, err := dibs.Open(t.Context(), storeURL, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, store.Close()) }()
 

@@ -1,15 +1,4 @@
-// Package storeurl opens a store by its URL, so that where messages are kept is a
-// setting of a program and not a part of it.
-//
-//	store, err := storeurl.Open(ctx, os.Getenv("STORE_URL"), nil)
-//	if err != nil {
-//		return err
-//	}
-//	defer store.Close()
-//
-// A program that knows its database imports that one driver and leaves the others
-// out of its binary.
-package storeurl
+package dibs
 
 import (
 	"context"
@@ -34,8 +23,12 @@ const rule = "it begins with postgres://, postgresql:// or sqlite: and a path, o
 //	sqlite:///var/lib/service/messages.db          the same, with an absolute path
 //	memory:                                        new and empty, gone with the process
 //
-// Any other is refused with an [*messagestore.InvalidError]. No error shows a
+// Any other URL is refused with an [*messagestore.InvalidError]. No error shows a
 // password.
+//
+// A program that imports this package links all three drivers, pgx and an SQLite without
+// cgo with them. A program that knows its database calls [postgres.Open] or [sqlite.Open],
+// and leaves the other out of its binary.
 func Open(ctx context.Context, storeURL string, config *messagestore.Config) (*messagestore.Store, error) {
 	driver, err := open(ctx, storeURL, config)
 	if err != nil {

@@ -1,4 +1,4 @@
-package storeurl
+package dibs
 
 import (
 	"net/url"

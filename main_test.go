@@ -1,4 +1,4 @@
-package storeurl_test
+package dibs_test
 
 import (
 	"testing"
