@@ -43,12 +43,12 @@ func TestTestWithoutItsProgramSkipsAndFailsInCI(t *testing.T) {
 		ci, want string
 		body     func(t testing.TB)
 	}{
-		{"", "skipped: no pg_dump: install the package postgresql-client", func(t testing.TB) { pgtest.Needs(t, "pg_dump") }},
-		{"true", "failed: no pg_dump: install the package postgresql-client", func(t testing.TB) { pgtest.Needs(t, "pg_dump") }},
-		{"", "skipped: no npm: install the package npm", func(t testing.TB) { pgtest.Needs(t, "npm") }},
-		{"true", "failed: no npm: install the package npm", func(t testing.TB) { pgtest.NeedsAsNewAsServer(t, "npm") }},
-		{"", "skipped: no PgBouncer: install the package pgbouncer", func(t testing.TB) { pgtest.PgBouncer(t, "postgres://") }},
-		{"true", "failed: no PgBouncer: install the package pgbouncer", func(t testing.TB) { pgtest.PgBouncer(t, "postgres://") }},
+		{"", "skipped: no pg_dump: install the package postgresql-client", func(t testing.TB) { t.Helper(); pgtest.Needs(t, "pg_dump") }},
+		{"true", "failed: no pg_dump: install the package postgresql-client", func(t testing.TB) { t.Helper(); pgtest.Needs(t, "pg_dump") }},
+		{"", "skipped: no npm: install the package npm", func(t testing.TB) { t.Helper(); pgtest.Needs(t, "npm") }},
+		{"true", "failed: no npm: install the package npm", func(t testing.TB) { t.Helper(); pgtest.NeedsAsNewAsServer(t, "npm") }},
+		{"", "skipped: no PgBouncer: install the package pgbouncer", func(t testing.TB) { t.Helper(); pgtest.PgBouncer(t, "postgres://") }},
+		{"true", "failed: no PgBouncer: install the package pgbouncer", func(t testing.TB) { t.Helper(); pgtest.PgBouncer(t, "postgres://") }},
 	} {
 		t.Setenv("CI", test.ci)
 		t.Setenv("PGBOUNCER", "/no/such/pgbouncer")
