@@ -38,11 +38,11 @@ type run struct {
 	Only    string  `help:"Run the cases whose names match this regular expression." placeholder:"REGEXP"`
 	Rounds  int     `help:"Rounds: in each, each contender of a case has its turn. 3, or 5 with --long." placeholder:"N"`
 	Seconds float64 `help:"How long to measure each contender in each round. 0.5, or 2.5 with --long." placeholder:"S"`
-	Out     string  `help:"The folder for what was found." default:"results" placeholder:"DIR"`
+	Out     string  `help:"The folder for the results." default:"results" placeholder:"DIR"`
 	Dir     string  `help:"Where the servers keep their data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
 	Seed    uint64  `help:"What random choices are made from; another one each time if it is 0." default:"0" placeholder:"N"`
 	Profile bool    `help:"Write a profile of the client's processor time for each contender, for go tool pprof."`
-	List    bool    `help:"Print the names of the cases, and what each shows."`
+	List    bool    `help:"Print the names of the cases, and the purpose of each."`
 }
 
 type docs struct {
@@ -56,7 +56,7 @@ func main() {
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once, and the kernel the servers
 	var c commands
 	parsed := kong.Parse(&c, kong.Name("bench"), kong.UsageOnError(), kong.BindTo(ctx, (*context.Context)(nil)),
-		kong.Description("Measures Dibs beside what else does such work, on servers of its own, and writes a table and charts."))
+		kong.Description("Measures Dibs beside other systems for such work, on servers of its own, and writes a table and charts."))
 	if err := parsed.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)

@@ -34,9 +34,9 @@ import (
 )
 
 type commands struct {
-	Run      run      `cmd:"" default:"withargs" help:"Torment a store, and check what it did."`
-	Failover failover `cmd:"" help:"Lose the primary again and again, and check what the store did."`
-	Check    checkRun `cmd:"" help:"Check what a run has left."`
+	Run      run      `cmd:"" default:"withargs" help:"Torment a store, and check its history."`
+	Failover failover `cmd:"" help:"Lose the primary again and again, and check the history."`
+	Check    checkRun `cmd:"" help:"Check the files of a run."`
 
 	Mutants mutantsRun `cmd:"" help:"Plant bugs, one after the other, and see that each is found."`
 }
@@ -56,7 +56,7 @@ type run struct {
 	FullDisk  bool          `help:"On a disk in memory that fills up. Only root can mount one."`
 	PgBouncer bool          `help:"With a PgBouncer in transaction mode before the server." name:"pgbouncer"`
 	Clock     bool          `help:"With a clock of the server that jumps. It takes libfaketime."`
-	Out       string        `help:"The folder for what was done and found; a new one below it each time." default:"results" placeholder:"DIR"`
+	Out       string        `help:"The folder for histories and findings; a new one below it each time." default:"results" placeholder:"DIR"`
 	Dir       string        `help:"Where the servers keep their data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
 }
 
@@ -71,7 +71,7 @@ func main() {
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once, and the keeper the rest
 	var c commands
 	parsed := kong.Parse(&c, kong.Name("soak"), kong.UsageOnError(), kong.BindTo(ctx, (*context.Context)(nil)),
-		kong.Description("Torments a store with real processes that are really killed, and checks the history of what they did."))
+		kong.Description("Torments a store with real processes that are really killed, and checks their history."))
 	if err := parsed.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "soak:", err)
 		os.Exit(1)

@@ -32,7 +32,7 @@ type mutantsRun struct {
 	Some    int      `help:"So many of them, others each day. All if it is 0." placeholder:"N"`
 	Seconds int      `help:"For how long the store is tormented with each at least, unless it is found before." default:"60" placeholder:"N"`
 	Seed    uint64   `help:"What is drawn from, and with --some which; the number of the day if it is 0." placeholder:"N"`
-	Out     string   `help:"The folder for what the runs leave with bugs that were not found." default:"results" placeholder:"DIR"`
+	Out     string   `help:"The folder for the files of runs whose bugs were not found." default:"results" placeholder:"DIR"`
 	Dir     string   `help:"Where the servers keep their data: on a disk." default:"/var/tmp" placeholder:"DIR"`
 }
 
@@ -129,7 +129,7 @@ func (f mutantsRun) find(ctx context.Context, chosen []*mutants.Mutant) error {
 	}
 	fmt.Fprintf(os.Stdout, "\n%d of %d were found\n", len(chosen)-survivors, len(chosen))
 	if survivors > 0 {
-		return fmt.Errorf("%w: what the runs left is in %s", errSurvived, f.Out)
+		return fmt.Errorf("%w: the files of the runs are in %s", errSurvived, f.Out)
 	}
 	return nil
 }

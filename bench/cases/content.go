@@ -59,7 +59,7 @@ func (w *writer) write(ctx context.Context, s store) error {
 	m := w.next()
 	wrote, err := s.write(ctx, w.stream, w.version, m)
 	if err == nil && !wrote {
-		err = fmt.Errorf("%s: a conflict where nobody else writes", w.stream)
+		err = fmt.Errorf("%s: a conflict without another writer", w.stream)
 	}
 	return err
 }

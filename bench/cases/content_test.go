@@ -80,7 +80,7 @@ func TestWriterFillsOneStreamAfterTheOther(t *testing.T) {
 
 func TestAWriterThatIsRefusedSaysSo(t *testing.T) {
 	w := newWriter("account")
-	require.ErrorContains(t, w.write(t.Context(), refusing{}), "a conflict where nobody else writes")
+	require.ErrorContains(t, w.write(t.Context(), refusing{}), "a conflict without another writer")
 }
 
 type refusing struct{ store }

@@ -260,7 +260,7 @@ func redisSetThenGet(ctx context.Context, client *redis.Client, key string, valu
 	}
 	winner, err := client.Get(ctx, key).Bytes()
 	if err == nil && len(winner) == 0 {
-		err = fmt.Errorf("%s is nobody's", key)
+		err = fmt.Errorf("%s has no owner", key)
 	}
 	return false, err
 }

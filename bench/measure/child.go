@@ -184,7 +184,7 @@ func (p *childProcess) work() (t Tally, err error) {
 		return t, fmt.Errorf("a process went away: %w", err)
 	}
 	if err := json.NewDecoder(p.out).Decode(&t); err != nil {
-		return t, fmt.Errorf("a process did not say what it did: %w", err)
+		return t, fmt.Errorf("a process did not report its work: %w", err)
 	}
 	return t, nil
 }

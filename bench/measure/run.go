@@ -105,7 +105,7 @@ func runCell(ctx context.Context, contender Contender, cell *Cell) (_ map[Metric
 		return nil, err
 	}
 	if !cell.measured || cell.checks == 0 {
-		return nil, errors.New("it has not measured, or not checked what it did")
+		return nil, errors.New("it has not measured, or not checked its work")
 	}
 	return cell.tally.Metrics(), nil
 }

@@ -10,8 +10,8 @@ import (
 
 // The text between these two lines of a document is made from a run.
 const (
-	docsBegin = "<!-- what follows is made by make bench/docs -->\n"
-	docsEnd   = "<!-- what was made by make bench/docs ends here -->\n"
+	docsBegin = "<!-- the rest is made by make bench/docs -->\n"
+	docsEnd   = "<!-- end of the part made by make bench/docs -->\n"
 )
 
 // chartFolder is the folder beside the document that the charts and results.json go to.

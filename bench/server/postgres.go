@@ -109,7 +109,7 @@ func buildShim(ctx context.Context, dir string) (string, error) {
 	}
 	gcc := exec.CommandContext(ctx, "gcc", "-O2", "-shared", "-fPIC", "-o", shim, source, "-ldl")
 	if out, err := gcc.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("compile what makes fdatasync slow: %w\n%s", err, out)
+		return "", fmt.Errorf("compile the library that makes fdatasync slow: %w\n%s", err, out)
 	}
 	return shim, nil
 }

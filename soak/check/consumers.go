@@ -580,7 +580,7 @@ func checkReads(r *run) {
 		if r.mayBeLost(&x) {
 			continue
 		}
-		r.verdict.broken(ReadHonesty, subject{ids: []uuid.UUID{x.id}, ops: []history.Ref{x.ref}}, "somebody read message %s, but %s", x.id, x.what)
+		r.verdict.broken(ReadHonesty, subject{ids: []uuid.UUID{x.id}, ops: []history.Ref{x.ref}}, "a reader saw message %s, but %s", x.id, x.what)
 	}
 }
 

@@ -133,10 +133,10 @@ func checkLiveness(r *run, f *Facts) {
 	}
 	v.checked(Liveness, 2)
 	if n := f.PostgreSQL.Locks; len(n) > 0 {
-		broken("locks are held though nobody does anything: %s", strings.Join(n, ", "))
+		broken("locks are held though all clients are idle: %s", strings.Join(n, ", "))
 	}
 	if n := f.PostgreSQL.IdleTransactions; len(n) > 0 {
-		broken("transactions are open though nobody does anything: %s", strings.Join(n, ", "))
+		broken("transactions are open though all clients are idle: %s", strings.Join(n, ", "))
 	}
 }
 

@@ -203,7 +203,7 @@ func (r *run) add(o *history.Operation) error {
 	case history.Overtake:
 		r.overtakes = append(r.overtakes, failover{fault: fault{ref: ref, time: o.Time, end: o.End, kind: kindOf(o.Kind)}, heads: r.heads(o)})
 	default:
-		return fmt.Errorf("%v: nobody knows what %q is", ref, o.Func)
+		return fmt.Errorf("%v: unknown function %q", ref, o.Func)
 	}
 	return nil
 }

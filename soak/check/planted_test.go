@@ -31,7 +31,7 @@ func TestEachPlantedBugBreaksExactlyItsInvariant(t *testing.T) {
 			a := w.try(10, 20, stream, anyVersion, 1, history.Info, "")
 			w.resolve(30, 40, a, history.Written)
 		}},
-		{"a message that nobody wrote", check.Phantom, func(w *world) {
+		{"a message without a writer", check.Phantom, func(w *world) {
 			w.write(10, 20, stream, anyVersion, 1)
 			w.commit(stream, w.message())
 		}},

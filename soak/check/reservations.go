@@ -50,7 +50,7 @@ func checkReservations(r *run) {
 	}
 	for key, n := range inStore {
 		if key != 0 && n > 0 && !reserved[uint32(key)] {
-			v.broken(Reservation, r.effectsOf(uint32(key)), "key %q has an effect, and nobody tried to reserve it", r.keys.list[key])
+			v.broken(Reservation, r.effectsOf(uint32(key)), "key %q has an effect, and no command tried to reserve it", r.keys.list[key])
 		}
 	}
 }
@@ -121,7 +121,7 @@ func checkKey(r *run, attempts []reserve, acked []ack, rows []int32, effects, in
 	}
 	winner := r.rows[rows[0]].value
 	if !slices.ContainsFunc(attempts, func(a reserve) bool { return a.value == winner }) {
-		v.broken(Reservation, about, "key %q was reserved by a command that nobody sent", key)
+		v.broken(Reservation, about, "key %q was reserved by a command that was never sent", key)
 		return
 	}
 	// In the store once, and outside it at least once, if the winner was handled.

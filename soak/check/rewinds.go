@@ -80,7 +80,7 @@ func (r *run) checkEpochs(f *failover, last []int64) {
 			r.verdict.Silent++
 			name := r.consumers.list[l.consumer]
 			r.verdict.broken(Rewind, subject{ops: []history.Ref{l.ref, f.ref}, consumer: name},
-				"what %s had handled since a backup was taken is undone, and it was never told that the backup was put back", name)
+				"messages that %s had handled since a backup was taken are undone, and it was never told that the backup was put back", name)
 		}
 	}
 }

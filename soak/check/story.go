@@ -135,7 +135,7 @@ func (t *teller) begins(i int, o *history.Operation) string {
 	case history.Read:
 		return "begins to read"
 	case history.Resolve:
-		return fmt.Sprintf("asks what became of %v", o.Ref)
+		return fmt.Sprintf("resolves %v", o.Ref)
 	case history.Handle:
 		return fmt.Sprintf("is handed %s, attempt %d", where(&o.Appends[0]), max(o.Attempt, 1))
 	case history.Park:
@@ -145,7 +145,7 @@ func (t *teller) begins(i int, o *history.Operation) string {
 	case history.Reserve:
 		return fmt.Sprintf("tries to reserve key %q for message %s, which says %d", o.Key, o.Appends[0].Messages[0].ID, o.Value)
 	case history.Effect:
-		return fmt.Sprintf("does what key %q is for, outside the store", o.Key)
+		return fmt.Sprintf("has the effect of key %q outside the store", o.Key)
 	case history.Fault, history.Failover, history.Heal:
 		return strings.TrimSpace(fmt.Sprintf("begins %s %s %s", o.Func, o.Class, o.Target))
 	}
@@ -158,7 +158,7 @@ func (t *teller) ends(i int, o *history.Operation) string {
 		note = ": " + o.Note
 	}
 	if o.Kind == history.Info {
-		return "does not know what came of it" + note
+		return "does not know the outcome" + note
 	}
 	if o.Kind == history.Fail && o.Class == history.Conflict {
 		return fmt.Sprintf("is told that the stream is at version %d%s", o.Actual, note)
@@ -206,7 +206,7 @@ func (t *teller) appends(i int, appends []history.Append) string {
 				ids = append(ids, id.String())
 			}
 		}
-		expecting := "whatever its version"
+		expecting := "at any version"
 		switch {
 		case a.Expected == messagestore.NoStream:
 			expecting = "expecting that there is nothing"

@@ -31,10 +31,10 @@ func TestAStoryIsOfThoseConcernedAndNobodyElse(t *testing.T) {
 	v := w.verdict(t, nil)
 	require.Len(t, v.Violations, 1, "%v", v)
 	require.Equal(t, `message 01000000-0000-4000-0000-000000000065 of account-1 was acknowledged and is not there`, v.Violations[0].What)
-	require.Equal(t, strings.Split(`    0.060000 s  writer-2 begins to write 1 to account-1 (01000000-0000-4000-0000-000000000065), whatever its version (102)
+	require.Equal(t, strings.Split(`    0.060000 s  writer-2 begins to write 1 to account-1 (01000000-0000-4000-0000-000000000065), at any version (102)
     0.060500 s  harness begins fault kill-server
-    0.061000 s  writer-2 does not know what came of it: the connection was lost (102)
-    0.062000 s  writer-3 asks what became of writer-2:102 (105)
+    0.061000 s  writer-2 does not know the outcome: the connection was lost (102)
+    0.062000 s  writer-3 resolves writer-2:102 (105)
     0.063000 s  writer-3 is told that it was written: account-1 is at version 0, global position 0 (105)
   in the end  message 01000000-0000-4000-0000-000000000065 is not there`, "\n"), v.Violations[0].Story)
 }
@@ -50,7 +50,7 @@ func TestAStoryOfABatchNamesTheMessageThatItIsAbout(t *testing.T) {
 		if x.Invariant != check.Lost {
 			continue
 		}
-		require.Contains(t, x.Story[0], "begins to write 40 to account-1 ("+lost.ID.String()+"), whatever its version")
+		require.Contains(t, x.Story[0], "begins to write 40 to account-1 ("+lost.ID.String()+"), at any version")
 		return
 	}
 	t.Fatal("it was not found to be lost")
@@ -83,7 +83,7 @@ func TestInputsThatCannotBeReadAreNoVerdict(t *testing.T) {
 		"no table":                 {"1 ok effect 1 key=k\n", nil, "there is none"},
 		"a table that breaks off":  {"1 ok effect 1 key=k\n", func(yield func(*check.Row, error) bool) { yield(nil, broken) }, "broken"},
 		"a line that is no event":  {"1 ok effect\n", none, "p.history: line 1"},
-		"an operation of no kind":  {"1 ok other 1\n", none, `nobody knows what "other" is`},
+		"an operation of no kind":  {"1 ok other 1\n", none, `unknown function "other"`},
 		"a write of no stream":     {"1 ok write 1\n", none, "a write of no stream"},
 		"a delivery of no message": {"1 ok handle 1 stream=a-1\n", none, "a handle is of one message"},
 		"a reservation of no key":  {"1 ok reserve 1 stream=a-1\n", none, "a reservation names a key"},

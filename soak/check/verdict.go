@@ -151,7 +151,7 @@ func (v *Verdict) String() string {
 		b.WriteString("\n")
 	}
 	if v.LostByFailover > 0 {
-		fmt.Fprintf(&b, "undone by failovers that lose the last of what was acknowledged: %d; consumers ahead of the store then: %d, of a store that had grown past them: %d, silently: %d\n",
+		fmt.Fprintf(&b, "undone by failovers that lose the last acknowledged messages: %d; consumers ahead of the store then: %d, of a store that had grown past them: %d, silently: %d\n",
 			v.LostByFailover, v.Checked[Rewind], v.Overtaken, v.Silent)
 	}
 	for _, guard := range v.Vacuous {

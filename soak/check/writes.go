@@ -45,7 +45,7 @@ func checkWrites(r *run) {
 	for i := range r.rows {
 		x := &r.rows[i]
 		if r.recorded(x.stream) && len(r.sent(x.id)) == 0 {
-			r.verdict.broken(Phantom, subject{ids: []uuid.UUID{x.id}}, "nobody wrote message %s, which is %s@%d", x.id, r.streamName(x.stream), x.position)
+			r.verdict.broken(Phantom, subject{ids: []uuid.UUID{x.id}}, "no writer wrote message %s, which is %s@%d", x.id, r.streamName(x.stream), x.position)
 		}
 	}
 	checkBatches(r)
@@ -67,7 +67,7 @@ func checkRepeats(r *run) {
 		r.verdict.checked(Reported, 1)
 		if by := r.writtenWhole(o); by >= 0 {
 			r.verdict.broken(Reported, subject{ops: []history.Ref{r.refOf(by), r.ref(o)}},
-				"a write of what was written before was refused, and should have been told where it is")
+				"a repeated write was refused, and should have been told its place")
 		}
 	}
 }
@@ -171,7 +171,7 @@ func checkID(r *run, all []int32) {
 			}
 		case n >= 0 && o.fn == isWrite && o.kind == info && !r.refuted(all, o):
 			if o.resolved == written && len(r.failovers) == 0 && !r.same(m, n) {
-				v.broken(Reported, about, "message %s was said to be written, and what is there is something else", id)
+				v.broken(Reported, about, "message %s was reported as written, and another message is there", id)
 			}
 			if sure {
 				continue
@@ -207,9 +207,9 @@ func checkID(r *run, all []int32) {
 	}
 	switch {
 	case said > 0:
-		v.broken(Reported, about, "message %s was said to be a duplicate, and nobody can have written it before", id)
+		v.broken(Reported, about, "message %s was reported as a duplicate, and no writer can have written it before", id)
 	default:
-		v.broken(Phantom, about, "message %s is there as %s@%d, and all who sent it were told that it was not written",
+		v.broken(Phantom, about, "message %s is there as %s@%d, and all its writers were told that it was not written",
 			id, r.streamName(r.rows[n].stream), r.rows[n].position)
 	}
 }

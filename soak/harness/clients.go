@@ -208,7 +208,7 @@ func (c *clients) ended(name string, child *server.Child, err error, stopping bo
 		c.complain(fmt.Sprintf("%s: %v", name, err))
 	}
 	if err == nil && !stopping {
-		c.complain(name + " ended though nobody told it to")
+		c.complain(name + " ended without being told to")
 	}
 	c.mu.Lock()
 	c.counts[how]++

@@ -421,7 +421,7 @@ func (n *nemesis) deadlock(ctx context.Context, random *rand.Rand, begin func(st
 	}
 	wait(ctx, between(random, time.Second, 3*time.Second))
 	if !s.stop(stopGrace) {
-		return errors.New("who deadlocks does not end")
+		return errors.New("a deadlocking client does not end")
 	}
 	return nil
 }

@@ -465,7 +465,7 @@ func (r *run) heal(ctx context.Context, result *Result) error {
 		}
 	}
 	r.clients.heal()
-	r.log.Info().Msg("no more faults: the writers find out what became of their writes")
+	r.log.Info().Msg("no more faults: the writers resolve their writes")
 	for _, name := range r.clients.stopAll(work.Reader, stopGrace) {
 		result.Complaints = append(result.Complaints, name+" does not end: a question has no answer")
 	}

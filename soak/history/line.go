@@ -234,7 +234,7 @@ func (p *parser) word() []byte {
 
 func (p *parser) last(e *Event) *Append {
 	if len(e.Appends) == 0 {
-		p.fail(errors.New("no stream before what is said of one"))
+		p.fail(errors.New("no stream before an attribute of one"))
 		return nil
 	}
 	return &e.Appends[len(e.Appends)-1]
