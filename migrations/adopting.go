@@ -14,13 +14,13 @@ import (
 var ErrAdopting = errors.New("message-db's messages are not adopted yet: run dibs migrate adopt")
 
 // Install is [Up] for the schema dibs in a transaction of dibs migrate adopt: it goes on
-// during an adoption, and grants no rights to roles that were made later. The transaction
+// during an adoption. The transaction
 // has to look names up in pg_catalog alone.
 func Install(ctx context.Context, tx pgx.Tx) error {
 	if err := lock(ctx, tx, pgschema.Default); err != nil {
 		return err
 	}
-	return install(ctx, tx, pgschema.Default, files)
+	return install(ctx, tx, pgschema.Default, parts)
 }
 
 // refuseWhileAdopting refuses a store that is not in use.

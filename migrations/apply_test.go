@@ -2,14 +2,14 @@ package migrations_test
 
 import (
 	"bytes"
-	"context"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/messagedbtest"
@@ -30,20 +30,24 @@ func run(t *testing.T, cmd *exec.Cmd) string {
 	return string(out)
 }
 
-// psqlWith runs a file as a DBA would.
-func psqlWith(ctx context.Context, url, name string, flags ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, "psql", append(append([]string{"-X", "-q", "-o", "/dev/null"}, flags...), "-f", filepath.Join("sql", name), "-d", url)...)
-}
-
-func psql(ctx context.Context, url, name string) *exec.Cmd {
-	return psqlWith(ctx, url, name, "-1", "-v", "ON_ERROR_STOP=1")
+// psql applies the printed script as a DBA would.
+func psql(t *testing.T, url string, flags ...string) *exec.Cmd {
+	t.Helper()
+	pgtest.Needs(t, "psql")
+	var script bytes.Buffer
+	require.NoError(t, migrations.Print(&script, nil))
+	cmd := exec.CommandContext(t.Context(), "psql", append(flags, "-X", "-q", "-d", url)...)
+	cmd.Stdin = &script
+	return cmd
 }
 
 var (
 	// Newer versions of pg_dump put a random word around what psql is to trust.
 	random = regexp.MustCompile(`(?m)^\\(un)?restrict .*\n`)
-	// 0001_schema.sql, its hash, and when it was applied.
-	appliedAt = regexp.MustCompile(`(?m)^([0-9]{4}_[a-z_]+\.sql\t[0-9a-f]{64})\t.*$`)
+	// tables/0001_messages.sql, its hash, when it was applied, and its version and grants.
+	appliedAt = regexp.MustCompile(`(?m)^([a-z_0-9/.]+\.sql\t[0-9a-f]{64})\t[^\t]*\t(.*)$`)
+	// All of them: they are dumped in the order in which they were changed.
+	records = regexp.MustCompile(`(?m)(^[a-z_0-9/.]+\.sql\t.*\n)+`)
 	// The epoch that was never raised, and its id.
 	epoch = regexp.MustCompile(`(?m)^0\t[0-9a-f-]{36}\t\\N$`)
 )
@@ -55,7 +59,10 @@ func dump(t *testing.T, url string) string {
 	text := run(t, exec.CommandContext(t.Context(), "pg_dump", "--schema=dibs", "--schema=message_store", "-d", url))
 	require.Regexp(t, appliedAt, text)
 	text = epoch.ReplaceAllString(text, "0")
-	return appliedAt.ReplaceAllString(random.ReplaceAllString(text, ""), "$1")
+	text = appliedAt.ReplaceAllString(random.ReplaceAllString(text, ""), "$1\t$2")
+	return records.ReplaceAllStringFunc(text, func(lines string) string {
+		return strings.Join(slices.Sorted(strings.Lines(lines)), "")
+	})
 }
 
 // requireSame shows the first line that differs, and not all that there is.
@@ -68,7 +75,7 @@ func requireSame(t *testing.T, want, got string) {
 	require.Len(t, lines, len(wanted))
 }
 
-// Whatever a DBA applies the files with, the database is the same.
+// Up, psql and goose make the same database.
 func TestPsqlGooseAndUpMakeTheSameDatabase(t *testing.T) {
 	t.Parallel()
 	byUp := pgtest.Database(t)
@@ -76,27 +83,26 @@ func TestPsqlGooseAndUpMakeTheSameDatabase(t *testing.T) {
 	up := dump(t, byUp)
 	require.Contains(t, up, "CREATE FUNCTION message_store.write_message(")
 	for name, apply := range map[string]func(t *testing.T, url string){
-		"psql": func(t *testing.T, url string) {
+		"the printed script": func(t *testing.T, url string) {
 			t.Helper()
-			for _, f := range migrations.Files() {
-				require.Empty(t, run(t, psql(t.Context(), url, f.Name)), "no notice, no warning")
-			}
+			require.Empty(t, run(t, psql(t, url)), "no notice, no warning")
+			require.Empty(t, run(t, psql(t, url)), "nor when it is run again")
 		},
 		"goose": func(t *testing.T, url string) {
 			t.Helper()
-			folder, err := filepath.Abs("sql")
+			folder := t.TempDir()
+			file, err := os.Create(filepath.Join(folder, "00001_dibs.sql"))
 			require.NoError(t, err)
+			require.NoError(t, migrations.PrintGoose(file, nil))
+			require.NoError(t, file.Close())
 			goose := exec.CommandContext(t.Context(), "go", "run", "./goose", url, folder)
 			goose.Dir = filepath.Join("..", "tools")
 			run(t, goose)
-		},
-		"the printed script": func(t *testing.T, url string) {
-			t.Helper()
-			var script bytes.Buffer
-			require.NoError(t, migrations.Print(&script, nil))
-			psql := exec.CommandContext(t.Context(), "psql", "-X", "-q", "-o", "/dev/null", "-d", url)
-			psql.Stdin = &script
-			require.Empty(t, run(t, psql))
+			require.NoError(t, os.Rename(file.Name(), filepath.Join(folder, "00002_dibs_upgrade.sql")))
+			run(t, exec.CommandContext(t.Context(), "psql", "-X", "-q", "-d", url, "-c", "delete from goose_db_version where version_id > 0"))
+			again := exec.CommandContext(t.Context(), "go", "run", "./goose", url, folder)
+			again.Dir = goose.Dir
+			run(t, again)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -120,48 +126,39 @@ func TestPsqlGooseAndUpMakeTheSameDatabase(t *testing.T) {
 	}
 }
 
-// Without -1, psql commits each statement, and without ON_ERROR_STOP it goes on
-// after one that failed.
-func TestFileThatIsNotInATransactionIsRefused(t *testing.T) {
+// A tool that commits each statement by itself leaves nothing, and goes on to nothing.
+func TestScriptThatIsNotInATransactionIsRefused(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
-	for _, f := range migrations.Files() {
-		before := everything(t, url)
+	var script bytes.Buffer
+	require.NoError(t, migrations.Print(&script, nil))
+	before := everything(t, url)
+	cmd := exec.CommandContext(t.Context(), "psql", "-X", "-q", "-d", url)
+	cmd.Stdin = strings.NewReader(regexp.MustCompile(`(?m)^(begin;|commit;|\\.*)\n`).ReplaceAllString(script.String(), ""))
 
-		out, _ := psqlWith(t.Context(), url, f.Name).CombinedOutput()
+	out, _ := cmd.CombinedOutput()
 
-		require.Contains(t, string(out), f.Name+" has to be applied in one transaction", f.Name)
-		require.Contains(t, string(out), "psql -X -1 -v ON_ERROR_STOP=1 -f "+f.Name, f.Name)
-		requireSame(t, before, everything(t, url))
-		run(t, psql(t.Context(), url, f.Name))
-	}
+	require.Contains(t, string(out), "the migrations have to be applied in one transaction")
+	requireSame(t, before, everything(t, url))
+	run(t, psql(t, url))
 	requireWorks(t, connect(t, url), "dibs")
 }
 
-func TestFileThatComesTwiceOrTooEarlyIsRefused(t *testing.T) {
+// The script of an older release changes nothing in a database of a newer one.
+func TestScriptOfAnOlderReleaseIsRefused(t *testing.T) {
 	t.Parallel()
 	pgtest.Needs(t, "psql")
 	url := pgtest.Database(t)
-	files := migrations.Files()
-	refuse := func(f migrations.File, why string) {
-		t.Helper()
-		out, err := psql(t.Context(), url, f.Name).CombinedOutput()
-		require.Error(t, err, f.Name)
-		require.Contains(t, string(out), why, f.Name)
-	}
-	for i, f := range files {
-		if i == 0 {
-			refuse(files[1], `schema "dibs" does not exist`)
-		} else if i+1 < len(files) {
-			refuse(files[i+1], files[i+1].Name+" comes after ")
-		}
-		run(t, psql(t.Context(), url, f.Name))
-		refuse(f, f.Name+" is applied already")
-		refuse(files[0], files[0].Name+" is applied already")
-	}
-	byUp := pgtest.Database(t)
-	require.NoError(t, migrations.Up(t.Context(), connect(t, byUp), nil))
-	requireSame(t, dump(t, byUp), dump(t, url))
+	run(t, psql(t, url))
+	_, err := connect(t, url).Exec(t.Context(), "update dibs.migrations set version = version + 1, sha256 = md5('x') where name = 'functions/append.sql'")
+	require.NoError(t, err)
+	before := everything(t, url)
+
+	out, err := psql(t, url).CombinedOutput()
+
+	require.Error(t, err)
+	require.Contains(t, string(out), "functions/append.sql is of a newer release, of version 10, and this is version 9")
+	requireSame(t, before, everything(t, url))
 }
 
 // everything is what is there at all.
@@ -170,46 +167,31 @@ func everything(t *testing.T, url string) string {
 	return random.ReplaceAllString(run(t, exec.CommandContext(t.Context(), "pg_dump", "-d", url)), "")
 }
 
-// Who wants other bounds sets them for the session, and no file has to be edited.
-func TestFilesAreBoundedInTime(t *testing.T) {
+// The session's settings dibs.lock_timeout and dibs.statement_timeout bound the script, and
+// are no part of it.
+func TestScriptIsBoundedInTime(t *testing.T) {
 	t.Parallel()
 	pgtest.Needs(t, "psql")
 	url := pgtest.Database(t)
-	files := migrations.Files()
-	for i, f := range files {
-		if i > 0 {
-			holder := connect(t, url)
-			tx, err := holder.Begin(t.Context())
-			require.NoError(t, err)
-			_, err = tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode")
-			require.NoError(t, err)
-			waits := psql(t.Context(), url, f.Name)
-			waits.Env = append(waits.Environ(), "PGOPTIONS=-c dibs.lock_timeout=20ms")
-			out, err := waits.CombinedOutput()
-			require.Error(t, err)
-			require.Contains(t, string(out), "canceling statement due to lock timeout", f.Name)
-			require.NoError(t, tx.Rollback(t.Context()))
-		}
+	long := psql(t, url)
+	long.Env = append(long.Environ(), "PGOPTIONS=-c dibs.statement_timeout=1ms")
+	out, err := long.CombinedOutput()
+	require.Error(t, err)
+	// A timeout that fires just as a statement ends is told as a request.
+	require.Regexp(t, "canceling statement due to (statement timeout|user request)", string(out))
 
-		long := psql(t.Context(), url, f.Name)
-		long.Env = append(long.Environ(), "PGOPTIONS=-c dibs.statement_timeout=1ms")
-		out, err := long.CombinedOutput()
-		require.Error(t, err)
-		// A timeout that fires just as a statement ends is told as a request.
-		require.Regexp(t, "canceling statement due to (statement timeout|user request)", string(out), f.Name)
-
-		conn := connect(t, url)
-		err = pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(t.Context(), f.SQL); err != nil {
-				return err
-			}
-			require.Equal(t, "10s", one[string](t, conn, "select current_setting('lock_timeout')"), f.Name)
-			require.Equal(t, "5min", one[string](t, conn, "select current_setting('statement_timeout')"), f.Name)
-			return nil
-		})
-		require.NoError(t, err, f.Name)
-		require.Equal(t, "0", one[string](t, conn, "select current_setting('lock_timeout')"), "not the session's")
-	}
+	run(t, psql(t, url))
+	holder := connect(t, url)
+	tx, err := holder.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode")
+	require.NoError(t, err)
+	waits := psql(t, url)
+	waits.Env = append(waits.Environ(), "PGOPTIONS=-c dibs.lock_timeout=20ms")
+	out, err = waits.CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "canceling statement due to lock timeout")
+	require.NoError(t, tx.Rollback(t.Context()))
 }
 
 // message-db is left as it is, until it is adopted.
@@ -222,11 +204,7 @@ func TestMessageDBIsLeftAsItIs(t *testing.T) {
 		},
 		"the printed script": func(t *testing.T, url string) {
 			t.Helper()
-			var script bytes.Buffer
-			require.NoError(t, migrations.Print(&script, nil))
-			psql := exec.CommandContext(t.Context(), "psql", "-X", "-q", "-o", "/dev/null", "-d", url)
-			psql.Stdin = &script
-			require.Equal(t, "0009_message_store.sql is left out: message_store is message-db's own, until it is adopted\n", run(t, psql))
+			require.Contains(t, run(t, psql(t, url)), "WARNING:  message_store is left out: message_store is message-db's own, until it is adopted\n")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -242,19 +220,26 @@ func TestMessageDBIsLeftAsItIs(t *testing.T) {
 			requireWorks(t, conn, "dibs")
 			status, err := migrations.Status(t.Context(), conn, nil)
 			require.NoError(t, err)
+			var left []migrations.Migration
 			for _, m := range status {
-				if m.Name != compatible {
+				if !strings.HasPrefix(m.Name, "message_store/") {
 					require.True(t, m.Applied, m.Name)
 					continue
 				}
-				require.Equal(t, migrations.Migration{Name: compatible, LeftOut: migrations.MessageDBIsThere}, m)
+				require.Equal(t, migrations.Migration{Name: m.Name, LeftOut: migrations.MessageDBIsThere}, m)
+				left = append(left, m)
 			}
+			require.Equal(t, compatible, left[0].Name)
 			report := drift(t, conn, nil)
 			require.Empty(t, report.Differences)
-			require.Equal(t, []migrations.Migration{{Name: compatible, LeftOut: migrations.MessageDBIsThere}}, report.NotApplied)
-			out, err := psql(t.Context(), url, compatible).CombinedOutput()
-			require.Error(t, err)
-			require.Contains(t, string(out), "the schema message_store is message-db's own")
+			require.Equal(t, left, report.NotApplied)
 		})
 	}
+}
+
+func printed(t *testing.T) string {
+	t.Helper()
+	var script bytes.Buffer
+	require.NoError(t, migrations.Print(&script, nil))
+	return script.String()
 }

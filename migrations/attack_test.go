@@ -78,7 +78,7 @@ func TestNoRoleReachesTheTables(t *testing.T) {
 			"set role dibs_owner", "set session authorization dibs_owner", "set role postgres", "set session_replication_role = replica", "alter role dibs_owner login", "drop role dibs_owner", "grant dibs_owner to current_user",
 			"reassign owned by dibs_owner to current_user", "drop owned by dibs_owner", "select set_config('role', 'dibs_owner', true)",
 			"alter default privileges for role dibs_owner grant all on tables to public", "alter default privileges for role dibs_owner in schema dibs grant all on tables to public",
-			"select dibs.grant_rights()", "select dibs.begin_migration('x', 'y')",
+			"select dibs.grant_rights()", "select dibs.install('x', 'y', 1, '{}', '')", "select dibs.uninstall('', 'dibs', '{}')",
 			"grant all on dibs.messages to public", "grant usage on schema dibs to public", "grant execute on function dibs.append to public",
 			// To be in the way of a migration.
 			"create temp table mine (m dibs.messages)", "create temp table mine (m dibs.messages[])", "create domain pg_temp.mine as dibs.messages",
@@ -227,7 +227,7 @@ func TestPlantedNamesChangeNothing(t *testing.T) {
 		{`select stream_name from dibs.read_category('b', 0, 10, '{T}', null, 1, 0) limit 1`, "b-2"},
 		{`select stream_name from dibs.last_message('a-1', 'T')`, "a-1"},
 		{`select dibs.stream_version('a-1')::pg_catalog.text`, "0"},
-		{`select version::pg_catalog.text from dibs.schema_version()`, "8"},
+		{`select version::pg_catalog.text from dibs.schema_version()`, "9"},
 		{`select messages::pg_catalog.text from dibs.report('{category}') limit 1`, "2"},
 		{`select c from dibs.categories() c limit 1`, "a"},
 		{`select dibs.count_category('a')::pg_catalog.text`, "2"},

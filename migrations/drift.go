@@ -2,31 +2,20 @@ package migrations
 
 import (
 	"context"
-	_ "embed" // for the catalog
+	_ "embed" // for SQL
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/internal/pgschema"
 )
-
-// The catalog is what the migrations make, in words: an object, and below it,
-// indented, what is known of it.
-//
-//go:embed catalog.txt
-var catalog string
-
-// separator is before what only the file for message_store makes.
-const separator = "-- " + compatible
 
 //go:embed catalog.sql
 var catalogSQL string
-
-// Catalog returns what is in the schemas dibs and message_store after [Up], as text
-// for people: each object, and below it, indented, its columns, constraints, hash,
-// settings, rights. It is what [Drift] compares a database with.
-func Catalog() string { return catalog }
 
 // A DriftReport says how a database differs from what the migrations make.
 type DriftReport struct {
@@ -37,9 +26,9 @@ type DriftReport struct {
 	// choice of whoever makes roles there, and no difference.
 	AbsentRoles []string
 
-	// NotApplied says of the files that have not been applied why [Up] leaves them
-	// out, or that it would apply them. What they make is not compared. It is nil for
-	// a user who may not know, as who may only call functions.
+	// NotApplied are the files that are not applied, with the reason if [Up] leaves them
+	// out. The parts of the schema that are left out are not compared. It is nil for a
+	// user who may not read the table of migrations.
 	NotApplied []Migration
 }
 
@@ -48,7 +37,7 @@ type Difference struct {
 	Object  string   // "function dibs.append(streams text[], ...)"
 	Absent  bool     // whether it is not there
 	Foreign bool     // whether it is there, and no migration made it
-	Lacks   []string // what it should have, as in [Catalog]
+	Lacks   []string // what it should have, such as a column, a constraint, a right
 	Has     []string // what it has instead or besides
 }
 
@@ -91,7 +80,7 @@ func Drift(ctx context.Context, conn interface {
 	if err != nil {
 		return nil, fmt.Errorf("schema drift: %w", plain(err))
 	}
-	report, err := drift(ctx, tx, schema)
+	report, err := drift(ctx, tx, schema, parts)
 	// Not committed, so that a transaction around it has its settings back.
 	if rollbackErr := tx.Rollback(context.WithoutCancel(ctx)); err == nil {
 		err = rollbackErr
@@ -102,40 +91,49 @@ func Drift(ctx context.Context, conn interface {
 	return report, nil
 }
 
-func drift(ctx context.Context, tx pgx.Tx, schema string) (*DriftReport, error) {
+func drift(ctx context.Context, tx pgx.Tx, schema string, parts []part) (*DriftReport, error) {
 	report := &DriftReport{}
 	is, err := readCatalog(ctx, tx, schema)
 	if err != nil {
 		return nil, err
 	}
-	r, err := readerOf(ctx, tx, schema)
+	a, err := accessOf(ctx, tx, schema)
 	if err != nil {
 		return nil, err
 	}
-	_, hasCompatible := is["view "+compatibleSchema+".messages"] // as message-db has not
-	if r.readable || !r.exists {
-		all, err := readStatus(ctx, tx, schema, files)
+	unknown := !a.readable && a.exists
+	applied := map[string]bool{} // by the prefix of the part
+	if !unknown {
+		all, err := readStatus(ctx, tx, schema, parts)
 		if err != nil {
 			return nil, err
 		}
 		for _, m := range all {
 			if !m.Applied {
 				report.NotApplied = append(report.NotApplied, m)
+				continue
 			}
-			if m.Name == compatible {
-				hasCompatible = m.Applied
-			}
+			applied[prefixOf(m.Name)] = true
 		}
 		if len(report.NotApplied) == len(all) {
 			return report, nil
 		}
 	}
-	native, messageStore, _ := strings.Cut(catalog, separator+"\n")
-	should := parseCatalog(native)
-	if hasCompatible {
-		maps.Copy(should, parseCatalog(messageStore))
-	} else {
-		maps.DeleteFunc(is, func(object string, _ []string) bool { return of(object, compatibleSchema) })
+	left, err := leftOut(ctx, tx, schema, parts)
+	if err != nil {
+		return nil, err
+	}
+	should := objects{}
+	for _, p := range parts {
+		made, err := p.catalog()
+		if err != nil {
+			return nil, err
+		}
+		if left[p.prefix] == "" && (applied[p.prefix] || unknown) {
+			maps.Copy(should, made)
+		} else if p.schema != pgschema.Default {
+			maps.DeleteFunc(is, func(object string, _ []string) bool { return of(object, p.schema) })
+		}
 	}
 	roles, err := existing(ctx, tx, should.roles())
 	if err != nil {
@@ -148,6 +146,13 @@ func drift(ctx context.Context, tx pgx.Tx, schema string) (*DriftReport, error) 
 	}
 	report.Differences = compare(should, is, report.AbsentRoles)
 	return report, nil
+}
+
+// catalog returns the objects that the part makes: each, and below it, indented, its
+// columns, constraints, hash, settings, rights. A test writes the file.
+func (p *part) catalog() (objects, error) {
+	text, err := fs.ReadFile(p.files, "catalog.txt")
+	return parseCatalog(string(text)), err
 }
 
 // objects are facts by the object that they are of.

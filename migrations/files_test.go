@@ -1,11 +1,8 @@
 package migrations_test
 
 import (
-	"crypto/sha256"
 	"flag"
-	"fmt"
-	"os"
-	"path/filepath"
+	"path"
 	"regexp"
 	"strings"
 	"testing"
@@ -15,80 +12,66 @@ import (
 	"github.com/dibs-go/dibs/migrations"
 )
 
-var update = flag.Bool("update", false, "write the hashes into the files, or the catalog, instead of comparing")
+var update = flag.Bool("update", false, "write the catalogs instead of comparing")
 
-// What a file has before and after what is its own, so that it can be applied by any
-// client: all its work is one statement.
-const (
-	head = `select pg_catalog.set_config('lock_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.lock_timeout', true), '.+'), '10s'), true),
-  pg_catalog.set_config('statement_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.statement_timeout', true), '.+'), '5min'), true),
-  pg_catalog.set_config('standard_conforming_strings', 'on', true),
-  pg_catalog.set_config('dibs.migration', '%s', true);
+const compatible = "message_store/tables/0001_message_store.sql"
 
-do $migration$
-declare
-  caller constant pg_catalog.text := pg_catalog.current_setting('role');
-  path constant pg_catalog.text := pg_catalog.current_setting('search_path');
-`
-	become = `begin
-perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-perform set_config('role', pg_get_userbyid(nspowner), true)
-from pg_namespace
-where oid = to_regnamespace('dibs')
-  and pg_has_role(session_user, nspowner, case when current_setting('server_version_num')::integer < 160000 then 'member' else 'set' end);
-perform dibs.begin_migration('%s', '%s');
+var makes = regexp.MustCompile(`(?m)^create or replace (function|view) ([a-z_.0-9]+)`)
 
-`
-	record = `insert into dibs.migrations (name, sha256)
-values ('%s', '%x');
+func TestEachFunctionFileMakesTheFunctionOrViewOfItsName(t *testing.T) {
+	t.Parallel()
+	found := 0
+	for _, f := range migrations.Files() {
+		if f.Object == "" {
+			continue
+		}
+		found++
+		made := makes.FindAllStringSubmatch(f.SQL, -1)
+		require.Len(t, made, 1, f.Name)
+		require.Equal(t, f.Object, made[0][2], f.Name)
+		for _, line := range strings.Split(f.SQL, "\n") {
+			require.NotRegexp(t, `^(create (function|view|trigger|table)|grant|revoke|drop) `, line, "%s can be applied again", f.Name)
+		}
+		for _, g := range f.Grants {
+			require.Regexp(t, `^grant [a-z, ]+ on (function )?`+regexp.QuoteMeta(f.Object)+` to [a-z_]+$`, g, "%s grants rights to what it makes", f.Name)
+		}
+	}
+	require.Greater(t, found, 80)
+}
 
-perform set_config('role', caller, true);
-perform set_config('search_path', path, true);
-end
-$migration$;
--- +goose StatementEnd
-`
-	compatible = "0009_message_store.sql" // which others cannot count on
-)
-
-var recorded = regexp.MustCompile(`(?s)\ninsert into dibs\.migrations \(name, sha256\)\nvalues .*$`)
-
-// After a change: go test ./migrations -run TestHashes -update.
-func TestHashesAreWhatTheFilesRecord(t *testing.T) {
-	names, err := filepath.Glob("sql/*.sql")
-	require.NoError(t, err)
-	require.NotEmpty(t, names)
-	previous := ""
-	for _, path := range names {
-		name := filepath.Base(path)
+func TestTableFilesAreNumberedWithoutAGap(t *testing.T) {
+	t.Parallel()
+	next := map[string]int{}
+	for _, f := range migrations.Files() {
+		require.NotContains(t, f.SQL, "$file$", f.Name)
+		if f.Object != "" || f.Name == "schema.sql" {
+			continue
+		}
+		folder, name := path.Split(f.Name)
+		next[folder]++
 		require.Regexp(t, `^[0-9]{4}_[a-z_]+\.sql$`, name)
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
-		sql := string(text)
-
-		require.True(t, strings.HasPrefix(sql, "-- +goose Up\n-- +goose StatementBegin\n-- "), "%s begins with goose's marks, and says what it is for", name)
-		begins := fmt.Sprintf(head, name)
-		if previous != "" {
-			begins += fmt.Sprintf(become, name, previous)
-		}
-		require.Contains(t, sql, "\n"+begins, "%s: after what it is for comes:\n%s", name, begins)
-		require.Regexp(t, recorded, sql, "%s ends with:\n%s", name, fmt.Sprintf(record, name, "…"))
-		above := recorded.ReplaceAllString(sql, "") + "\n"
-		wanted := above + fmt.Sprintf(record, name, sha256.Sum256([]byte(above)))
-		if *update && sql != wanted {
-			require.NoError(t, os.WriteFile(path, []byte(wanted), 0o600))
-		} else {
-			require.Equal(t, wanted, sql, "%s was changed: run go test ./migrations -run TestHashes -update", name)
-		}
-		if name != compatible {
-			previous = name
-		}
+		require.Equal(t, next[folder], int(name[0]-'0')*1000+int(name[1]-'0')*100+int(name[2]-'0')*10+int(name[3]-'0'), f.Name)
+		require.NotRegexp(t, `(?m)^create (or replace )?function`, f.SQL, "%s: functions are files of their own", f.Name)
 	}
 }
 
-func TestFileSaysItsHash(t *testing.T) {
+func TestFunctionsComeAfterThoseThatTheyNeed(t *testing.T) {
 	t.Parallel()
-	for _, f := range migrations.Files() {
-		require.Len(t, f.SHA256(), 64, f.Name)
-	}
+	const body = " language sql return "
+	order, err := migrations.Order(map[string]string{
+		"tables/0001_t.sql":     "create table dibs.t ();",
+		"functions/a.sql":       "-- dibs.c in a comment\ncreate or replace function dibs.a()" + body + "dibs.z() + dibs.m();",
+		"functions/m.sql":       "create or replace function dibs.m()" + body + "1;",
+		"functions/c.sql":       "create or replace view dibs.c as select dibs.a();",
+		"functions/z.sql":       "create or replace function dibs.z()\nlanguage plpgsql as $$ begin return dibs.c(); end $$;",
+		"functions/other.d.sql": "create or replace function other.d()" + body + "dibs.c();",
+	})
+	require.NoError(t, err)
+	require.Equal(t, []string{"tables/0001_t.sql", "functions/m.sql", "functions/z.sql", "functions/a.sql", "functions/c.sql", "functions/other.d.sql"}, order)
+
+	_, err = migrations.Order(map[string]string{
+		"functions/a.sql": "create or replace function dibs.a()" + body + "dibs.b();",
+		"functions/b.sql": "create or replace function dibs.b()" + body + "dibs.a();",
+	})
+	require.ErrorContains(t, err, "needs itself")
 }

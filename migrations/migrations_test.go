@@ -6,6 +6,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,7 +66,7 @@ func TestUpAgainChangesNothing(t *testing.T) {
 	require.Len(t, after, len(migrations.Files()))
 	for i, m := range after {
 		require.Equal(t, migrations.Files()[i].Name, m.Name)
-		require.True(t, m.Applied && !m.Changed && !m.Unknown)
+		require.True(t, m.Applied && !m.Changed && !m.Unknown && !m.Gone)
 		require.WithinDuration(t, time.Now(), m.AppliedAt, time.Minute)
 	}
 	require.Equal(t, "postgres", one[string](t, conn, "select case when current_user = session_user then 'postgres' end"), "the role is given back")
@@ -110,7 +112,7 @@ func TestRunnerKilledHalfWayLeavesNothing(t *testing.T) {
 	watcher, holder, killed := connect(t, url), connect(t, url), connect(t, url)
 	_, err := holder.Exec(t.Context(), "select pg_advisory_lock(1)")
 	require.NoError(t, err)
-	halfWay := append(migrations.Files(), migrations.NewFile("9999_waits.sql", "set local lock_timeout = 0; select pg_advisory_xact_lock(1);"))
+	halfWay := migrations.Part{Prefix: "waits/", Files: map[string]string{"tables/0001_waits.sql": "set local lock_timeout = 0; select pg_advisory_xact_lock(1);"}}
 	done := make(chan error, 1)
 	go func() { done <- migrations.UpWith(t.Context(), killed, nil, halfWay) }()
 	pid := int32(killed.PgConn().PID())
@@ -130,11 +132,11 @@ func TestRunnerKilledHalfWayLeavesNothing(t *testing.T) {
 func TestFileThatFailsLeavesNothing(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
-	broken := append(migrations.Files(), migrations.NewFile("9999_broken.sql", "select 1;\n\nselect é nonsense;\n"))
+	broken := migrations.Part{Prefix: "broken/", Files: map[string]string{"tables/0001_broken.sql": "select 1;\n\nselect é nonsense;\n"}}
 
 	err := migrations.UpWith(t.Context(), conn, nil, broken)
 
-	require.ErrorContains(t, err, "migrate: 9999_broken.sql: line 3: ")
+	require.ErrorContains(t, err, "migrate: broken/tables/0001_broken.sql: line 3: ")
 	_, ok := errors.AsType[*pgconn.PgError](err)
 	require.True(t, ok)
 	require.False(t, one[bool](t, conn, "select to_regnamespace('dibs') is not null"))
@@ -173,45 +175,141 @@ func TestHostileSchemaNamesAreRefused(t *testing.T) {
 	require.Equal(t, 1, one[int](t, conn, "select count(*) from pg_namespace where nspname !~ '^pg_' and nspname <> 'information_schema'"), "public is all there is")
 }
 
-func TestChangedFileIsRefused(t *testing.T) {
+func TestChangedTableFileIsRefused(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
-	require.NoError(t, migrations.Up(t.Context(), conn, nil))
-	files := migrations.Files()
-	files[1].SQL = strings.Replace(files[1].SQL, files[1].SHA256(), strings.Repeat("0", 64), 1)
-	files = append(files, migrations.NewFile("9999_new.sql", "create table dibs.never ();"))
+	made := migrations.Part{Prefix: "test/", Files: map[string]string{"tables/0001_a.sql": "create table dibs.a ();"}}
+	require.NoError(t, migrations.UpWith(t.Context(), conn, nil, made))
+	changed := migrations.Part{Prefix: "test/", Files: map[string]string{"tables/0001_a.sql": "create table dibs.a (b text);", "tables/0002_c.sql": "create table dibs.never ();"}}
 
-	err := migrations.UpWith(t.Context(), conn, nil, files)
+	err := migrations.UpWith(t.Context(), conn, nil, changed)
 
 	require.ErrorIs(t, err, migrations.ErrChanged)
-	changed, ok := errors.AsType[*migrations.ChangedError](err)
-	require.True(t, ok)
-	require.Equal(t, files[1].Name, changed.Name)
+	require.ErrorContains(t, err, "test/tables/0001_a.sql: changed after it was applied")
 	require.False(t, one[bool](t, conn, "select to_regclass('dibs.never') is not null"))
-	status, err := migrations.StatusWith(t.Context(), conn, nil, files)
+	status, err := migrations.StatusWith(t.Context(), conn, nil, changed)
 	require.NoError(t, err)
-	require.True(t, status[1].Changed)
+	last := status[len(status)-2:]
+	require.True(t, last[0].Changed && last[0].Applied)
+	require.False(t, last[1].Applied)
 	require.False(t, status[0].Changed)
-	require.False(t, status[len(status)-1].Applied)
 }
 
 func TestNewerDatabaseIsRefused(t *testing.T) {
 	t.Parallel()
+	const view = "create or replace view dibs.v as select 1 as a;"
+	now := migrations.Part{Prefix: "test/", Version: 2, Files: map[string]string{"functions/v.sql": view}}
+	for name, test := range map[string]struct {
+		newer   migrations.Part
+		unknown string
+	}{
+		"a table":      {migrations.Part{Prefix: "test/", Version: 2, Files: map[string]string{"tables/0001_a.sql": "create table dibs.a ();"}}, "test/tables/0001_a.sql"},
+		"a function":   {migrations.Part{Prefix: "test/", Version: 3, Files: map[string]string{"functions/w.sql": "create or replace view dibs.w as select 1 as a;"}}, "test/functions/w.sql"},
+		"a change":     {migrations.Part{Prefix: "test/", Version: 3, Files: map[string]string{"functions/v.sql": view + "\n"}}, "test/functions/v.sql"},
+		"another part": {migrations.Part{Prefix: "queue/", Files: map[string]string{"functions/w.sql": "create or replace view dibs.w as select 1 as a;"}}, "queue/functions/w.sql"},
+	} {
+		conn := connect(t, pgtest.Database(t))
+		require.NoError(t, migrations.UpWith(t.Context(), conn, nil, test.newer), name)
+
+		err := migrations.UpWith(t.Context(), conn, nil, now)
+
+		require.ErrorIs(t, err, migrations.ErrTooNew, name)
+		require.ErrorContains(t, err, test.unknown, name)
+		status, err := migrations.StatusWith(t.Context(), conn, nil, now)
+		require.NoError(t, err)
+		i := slices.IndexFunc(status, func(m migrations.Migration) bool { return m.Name == test.unknown })
+		require.True(t, status[i].Unknown, name)
+		require.True(t, one[bool](t, conn, "select count(*) = 1 from dibs.migrations where name ~ '^(test|queue)/'"), "nothing was changed")
+	}
+}
+
+// The functions may change without a table, and without a number.
+func TestChangedFunctionIsInstalledAndAGoneOneIsDropped(t *testing.T) {
+	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
-	newer := append(migrations.Files(), migrations.NewFile("9999_new.sql", "select 1;"))
-	require.NoError(t, migrations.UpWith(t.Context(), conn, nil, newer))
+	files := func(changed map[string]string) migrations.Part {
+		all := map[string]string{
+			"functions/a.sql": "create or replace function dibs.a() returns integer language sql return dibs.b();\n\ngrant execute on function dibs.a to dibs_reader, dibs_writer;\n",
+			"functions/b.sql": "create or replace function dibs.b() returns integer language sql return 1;\n",
+			"functions/c.sql": "create or replace view dibs.c as select dibs.b();\n\ngrant select on dibs.c to dibs_reader;\n",
+		}
+		for name, text := range changed {
+			all[name] = text
+			if text == "" {
+				delete(all, name)
+			}
+		}
+		return migrations.Part{Prefix: "test/", Files: all}
+	}
+	require.NoError(t, migrations.UpWith(t.Context(), conn, nil, files(nil)))
+	require.True(t, one[bool](t, conn, "select has_function_privilege('dibs_reader', 'dibs.a()', 'execute') and has_table_privilege('dibs_reader', 'dibs.c', 'select') and not has_function_privilege('dibs_reader', 'dibs.b()', 'execute')"))
+	const others = "select string_agg(name || applied_at, ' ' order by name) from dibs.migrations where name not like 'test/%'"
+	before := one[string](t, conn, others)
 
-	err := migrations.Up(t.Context(), conn, nil)
-
-	require.ErrorIs(t, err, migrations.ErrTooNew)
-	tooNew, ok := errors.AsType[*migrations.TooNewError](err)
-	require.True(t, ok)
-	require.Equal(t, []string{"9999_new.sql"}, tooNew.Names)
-	status, err := migrations.Status(t.Context(), conn, nil)
+	changed := files(map[string]string{
+		"functions/a.sql": "create or replace function dibs.a() returns integer language sql return 2;\n\ngrant execute on function dibs.a to dibs_writer;\n",
+		"functions/b.sql": "", "functions/c.sql": "",
+	})
+	status, err := migrations.StatusWith(t.Context(), conn, nil, changed)
 	require.NoError(t, err)
-	last := status[len(status)-1]
-	require.Equal(t, "9999_new.sql", last.Name)
-	require.True(t, last.Unknown && last.Applied)
+	last := status[len(status)-3:]
+	require.False(t, last[0].Applied)
+	require.True(t, last[1].Gone && last[2].Gone)
+	require.NoError(t, migrations.UpWith(t.Context(), conn, nil, changed))
+
+	require.Equal(t, 2, one[int](t, conn, "select dibs.a()"))
+	require.True(t, one[bool](t, conn, "select to_regproc('dibs.b') is null and to_regclass('dibs.c') is null"))
+	require.True(t, one[bool](t, conn, "select has_function_privilege('dibs_writer', 'dibs.a()', 'execute') and not has_function_privilege('dibs_reader', 'dibs.a()', 'execute')"))
+	require.Equal(t, before, one[string](t, conn, others), "other files are not applied again")
+	require.Equal(t, []string{"test/functions/a.sql"}, one[[]string](t, conn, "select array_agg(name) from dibs.migrations where name like 'test/%'"))
+}
+
+// A system that comes later brings a folder with its tables, functions, views and roles.
+func TestPartBringsItsTablesFunctionsAndRights(t *testing.T) {
+	t.Parallel()
+	without, conn := pgtest.Database(t), connect(t, pgtest.Database(t))
+	require.NoError(t, migrations.Up(t.Context(), connect(t, without), nil))
+	queue := migrations.Part{Prefix: "queue/", Files: map[string]string{
+		"tables/0001_items.sql": "create table dibs.items (id uuid primary key, taken_at timestamptz);\n",
+		"functions/take.sql": `create or replace function dibs.take() returns uuid
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$ begin return dibs.take_one(); end $$;
+
+grant execute on function dibs.take to dibs_writer;
+`,
+		"functions/take_one.sql": "create or replace function dibs.take_one() returns uuid language sql as 'select id from dibs.items limit 1';\n",
+		"catalog.txt":            "table dibs.items\n",
+	}}
+
+	require.NoError(t, migrations.UpWith(t.Context(), conn, nil, queue))
+
+	service, _ := connectAs(t, conn.Config().ConnString(), "in role dibs_writer")
+	require.True(t, one[bool](t, service, "select dibs.take() is null"))
+	reader, _ := connectAs(t, conn.Config().ConnString(), "in role dibs_reader")
+	for _, denied := range []string{"select dibs.take()", "select dibs.take_one()", "select from dibs.items"} {
+		_, err := reader.Exec(t.Context(), denied)
+		require.Equal(t, "42501", code(t, err), denied)
+	}
+	report, err := migrations.DriftWith(t.Context(), conn, queue)
+	require.NoError(t, err)
+	for _, d := range report.Differences {
+		require.Contains(t, []string{"table dibs.items", "function dibs.take()", "function dibs.take_one()"}, d.Object)
+	}
+	require.Len(t, report.Differences, 3)
+
+	queue.Version++
+	queue.Files["tables/0002_added.sql"] = "alter table dibs.items add column added_at timestamptz;\n"
+	require.NoError(t, migrations.UpWith(t.Context(), conn, nil, queue))
+	require.True(t, one[bool](t, conn, "select exists (select from pg_attribute where attrelid = 'dibs.items'::regclass and attname = 'added_at')"))
+	requireWorks(t, conn, "dibs")
+
+	// As if it had never been.
+	_, err = conn.Exec(t.Context(), "drop table dibs.items; drop function dibs.take, dibs.take_one; delete from dibs.migrations where name like 'queue/%'; truncate dibs.messages")
+	require.Error(t, err, "messages are only ever added")
+	_, err = conn.Exec(t.Context(), "drop table dibs.items; drop function dibs.take, dibs.take_one; delete from dibs.migrations where name like 'queue/%'")
+	require.NoError(t, err)
+	require.Empty(t, drift(t, conn, nil).Differences)
 }
 
 func TestConnectionInATransactionIsRefused(t *testing.T) {
@@ -309,14 +407,14 @@ func TestPrintedScriptIsWhatUpDoes(t *testing.T) {
 	var script bytes.Buffer
 	require.NoError(t, migrations.Print(&script, &migrations.Config{Schema: "other"}))
 	require.Contains(t, script.String(), "-- Makes a message store in the schema other,")
-	sql := strings.Replace(script.String(), "\\set ON_ERROR_STOP on\n", "", 1) // psql's own
+	sql := regexp.MustCompile(`(?m)^\\.*\n`).ReplaceAllString(script.String(), "") // psql's own
 	_, err := conn.PgConn().Exec(t.Context(), sql).ReadAll()
 	require.NoError(t, err)
 
 	status, err := migrations.Status(t.Context(), conn, &migrations.Config{Schema: "other"})
 	require.NoError(t, err)
 	for _, m := range status {
-		require.True(t, m.Applied && !m.Changed || m.LeftOut == migrations.OnlyBesideDibs, m.Name)
+		require.True(t, m.Applied && !m.Changed || m.LeftOut == "it is only for the store in the schema dibs", m.Name)
 	}
 	require.NoError(t, migrations.Up(t.Context(), conn, &migrations.Config{Schema: "other"}))
 	requireWorks(t, conn, "other")

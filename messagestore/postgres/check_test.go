@@ -261,7 +261,7 @@ func TestSchemaThatDoesNotFitIsRefused(t *testing.T) {
 		return err
 	}
 	var made int
-	require.NoError(t, pool.QueryRow(t.Context(), "select serves from "+schema+".schema_version()").Scan(&made))
+	require.NoError(t, pool.QueryRow(t.Context(), "select version from "+schema+".schema_version()").Scan(&made))
 	require.NoError(t, call(schema))
 
 	for _, test := range []struct {

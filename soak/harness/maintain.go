@@ -29,13 +29,14 @@ func (n *nemesis) killPgBouncer(ctx context.Context, _ *rand.Rand, begin func(st
 	return n.bouncer.Start(context.WithoutCancel(ctx))
 }
 
-// older has the schema as it was before the last of its files: as an older release left
-// it.
+// older has the schema as a release left it that had no schema message_store, and another
+// body of dibs.append.
 var older = []string{
 	"drop schema if exists message_store cascade", // a migration that was killed may have left it so
 	"drop table if exists dibs.settings",
 	"drop function if exists dibs.refuse_removed, dibs.refuse_unlike_append, dibs.insert_message",
-	"delete from dibs.migrations where name = '0009_message_store.sql'",
+	"delete from dibs.migrations where name like 'message_store/%'",
+	"update dibs.migrations set sha256 = 'older' where name = 'functions/append.sql'",
 }
 
 // The faults of a roll-out.

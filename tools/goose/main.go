@@ -1,7 +1,8 @@
 // Command goose applies the SQL migrations in a folder to a database with the goose
 // library, as a service that has goose already would:
 //
-//	go run ./goose postgres://localhost/app ../migrations/sql
+//	dibs migrate print --goose > migrations/00001_dibs.sql
+//	go run ./goose postgres://localhost/app migrations
 //
 // It is here for the test that holds that this leaves the same database as
 // dibs migrate up.

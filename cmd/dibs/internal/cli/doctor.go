@@ -120,8 +120,9 @@ func denied(err error) bool {
 
 func aboutMigrations(all []migrations.Migration) []doctor.Finding {
 	var findings []doctor.Finding
-	var pending []string
+	var pending, left []string
 	applied, ours := 0, len(all)
+	const few = 10 // names in a sentence
 	for _, m := range all {
 		f := doctor.Finding{Group: "schema", Name: m.Name, Verdict: doctor.Fail}
 		switch {
@@ -133,19 +134,32 @@ func aboutMigrations(all []migrations.Migration) []doctor.Finding {
 		case m.Applied:
 			applied++
 			continue
+		case m.Gone:
+			ours--
+			pending = append(pending, m.Name)
+			continue
 		case m.LeftOut != "":
-			f.Verdict, f.Says = doctor.OK, fmt.Sprintf("%s is left out: %s", m.Name, m.LeftOut)
+			ours--
+			part, _, _ := strings.Cut(m.Name, "/")
+			if slices.Contains(left, part) {
+				continue
+			}
+			left = append(left, part)
+			f.Verdict, f.Says = doctor.OK, fmt.Sprintf("%s is left out: %s", part, m.LeftOut)
 		default:
 			pending = append(pending, m.Name)
 			continue
 		}
 		findings = append(findings, f)
 	}
-	f := doctor.Finding{Group: "schema", Name: "migrations", Verdict: doctor.OK, Says: fmt.Sprintf("%d of %d migrations are applied", applied, ours)}
+	f := doctor.Finding{Group: "schema", Name: "migrations", Verdict: doctor.OK, Says: fmt.Sprintf("%d of %d files are applied", applied, ours)}
 	if len(pending) > 0 {
 		f.Verdict, f.Advice = doctor.Fail, "run dibs migrate up"
 		if applied > 0 {
-			f.Says += ", and not " + strings.Join(pending, ", ")
+			f.Says += ", and not " + strings.Join(pending[:min(len(pending), few)], ", ")
+		}
+		if applied > 0 && len(pending) > few {
+			f.Says += fmt.Sprintf(" and %d more", len(pending)-few)
 		}
 	}
 	return append(findings, f)

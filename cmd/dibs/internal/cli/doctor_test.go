@@ -33,13 +33,13 @@ func TestDoctorFindsWhatWasNotMigratedOrWasChangedByHand(t *testing.T) {
 
 	before := dibs.run(t, "doctor")
 	require.Equal(t, 1, before.code)
-	require.Regexp(t, `(?m)^  fail    0 of \d+ migrations are applied\n          run dibs migrate up$`, before.stdout)
+	require.Regexp(t, `(?m)^  fail    0 of \d+ files are applied\n          run dibs migrate up$`, before.stdout)
 	require.Equal(t, "dibs: 1 finding fails\n", before.stderr)
 
 	dibs.ok(t, "migrate", "up")
 	healthy := dibs.ok(t, "doctor")
 	for _, text := range []string{
-		"schema\n", "migrations are applied\n", "ok      objects and rights are as the migrations made them\n",
+		"schema\n", "files are applied\n", "ok      objects and rights are as the migrations made them\n",
 		"server\n", "settings\n", "roles\n", "locks\n", "sessions\n", "storage\n",
 	} {
 		require.Contains(t, healthy, text)
@@ -69,8 +69,9 @@ func TestDoctorFindsWhatWasNotMigratedOrWasChangedByHand(t *testing.T) {
 		{"grant execute on function dibs.schema_version() to public", "function dibs.schema_version(OUT version integer, OUT serves integer): has: grant execute to public"},
 		{"alter table dibs.messages disable trigger messages_append_only", "messages_append_only"},
 		{"alter table dibs.messages drop constraint messages_id", "messages_id"},
-		{"update dibs.migrations set sha256 = '' where name = '0004_append.sql'", "0004_append.sql is not the file that was applied under its name"},
-		{"delete from dibs.migrations where name = '0005_read.sql'", "migrations are applied, and not 0005_read.sql"},
+		{"update dibs.migrations set sha256 = '' where name = 'tables/0002_fences.sql'", "tables/0002_fences.sql is not the file that was applied under its name"},
+		{"delete from dibs.migrations where name = 'tables/0003_epochs.sql'", "files are applied, and not tables/0003_epochs.sql"},
+		{"update dibs.migrations set sha256 = 'x' where name = 'functions/append.sql'", "files are applied, and not functions/append.sql"},
 		{"insert into dibs.migrations (name, sha256) values ('9999_new.sql', '')", "9999_new.sql was applied by a newer release"},
 	} {
 		execute(t, where, c.damage)

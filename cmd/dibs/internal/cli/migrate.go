@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"fmt"
+	"path"
 	"strings"
 	"time"
 
@@ -43,18 +45,57 @@ func (migrateUpCommand) Run(ctx context.Context, a *app) error {
 		if a.JSON {
 			return a.printMigrations(all)
 		}
-		for i, m := range all {
-			if m.Applied && i < len(before) && !before[i].Applied {
-				if err := a.out.line("applied %s", m.Name); err != nil {
-					return err
-				}
-			}
+		if err := a.printApplied(before, all); err != nil {
+			return err
 		}
 		if err := a.printUpToDate(all); err != nil {
 			return err
 		}
 		return a.printAbsentRoles(ctx, conn)
 	})
+}
+
+// printApplied names the files that were applied, and counts functions where there are many.
+func (a *app) printApplied(before, after []migrations.Migration) error {
+	was := map[string]migrations.Migration{}
+	for _, m := range before {
+		was[m.Name] = m
+	}
+	var numbered, functions []string
+	for _, m := range after {
+		switch {
+		case !m.Applied || was[m.Name].Applied:
+		case m.Function():
+			functions = append(functions, m.Name)
+		default:
+			numbered = append(numbered, m.Name)
+		}
+	}
+	for _, name := range numbered {
+		if err := a.out.line("applied %s", name); err != nil {
+			return err
+		}
+	}
+	const few = 10
+	if len(functions) > few {
+		if err := a.out.line("applied %d functions and views", len(functions)); err != nil {
+			return err
+		}
+		functions = nil
+	}
+	for _, name := range functions {
+		if err := a.out.line("applied %s", name); err != nil {
+			return err
+		}
+	}
+	for _, m := range before {
+		if m.Gone {
+			if err := a.out.line("dropped what %s made", m.Name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // printAbsentRoles names the roles that another user has to make.
@@ -68,17 +109,17 @@ func (a *app) printAbsentRoles(ctx context.Context, conn *pgx.Conn) error {
 
 // printUpToDate also names the parts that are left out, which a client may miss.
 func (a *app) printUpToDate(all []migrations.Migration) error {
-	var left []migrations.Migration
-	for _, m := range all {
-		if m.LeftOut != "" {
-			left = append(left, m)
-		}
-	}
-	if err := a.out.line("up to date: %d migrations", len(all)-len(left)); err != nil {
+	if err := a.out.line("up to date"); err != nil {
 		return err
 	}
-	for _, m := range left {
-		if err := a.out.line("%s is left out: %s", m.Name, m.LeftOut); err != nil {
+	said := ""
+	for _, m := range all {
+		part, _, _ := strings.Cut(m.Name, "/")
+		if m.LeftOut == "" || part == said {
+			continue
+		}
+		said = part
+		if err := a.out.line("%s is left out: %s", part, m.LeftOut); err != nil {
 			return err
 		}
 		if m.LeftOut != migrations.MessageDBIsThere {
@@ -96,22 +137,26 @@ type migrateStatusCommand struct{}
 
 // Help is printed below the command's usage.
 func (migrateStatusCommand) Help() string {
-	return "Changes nothing. A file is applied, pending, left out for a reason, changed since it was applied, or unknown, if a newer release applied it.\n\nExample:\n\n    dibs migrate status"
+	return "Changes nothing. A file is applied, pending, left out for a reason, changed since it was applied, gone, if this release no longer has it, or unknown, if a newer release applied it. Files of functions and views that are all in one state are one line.\n\nExample:\n\n    dibs migrate status"
 }
 
 type migratePrintCommand struct {
-	Roles bool `help:"Print only the statements that make the roles: they take CREATEROLE."`
+	Roles bool `help:"Print only the statements that make the roles: they take CREATEROLE." xor:"print"`
+	Goose bool `help:"Print a migration for goose instead of a script for psql." xor:"print"`
 }
 
 // Help is printed below the command's usage.
 func (migratePrintCommand) Help() string {
-	return "Prints one script for psql, of all that migrate up does on an empty database, in one transaction. Nothing is run, and no database is asked.\n\nExample:\n\n    dibs migrate print > dibs.sql\n    psql -X -d app -f dibs.sql"
+	return "Prints one script for psql that does what migrate up does, in one transaction: on an empty database, and on one that an older release made. Nothing is run, and no database is asked.\n\nExample:\n\n    dibs migrate print > dibs.sql\n    psql -X -d app -f dibs.sql"
 }
 
 // Run prints the SQL. It needs no store.
 func (c migratePrintCommand) Run(a *app) error {
 	if c.Roles {
 		return migrations.PrintRoles(a.out)
+	}
+	if c.Goose {
+		return migrations.PrintGoose(a.out, a.migrationsConfig())
 	}
 	return migrations.Print(a.out, a.migrationsConfig())
 }
@@ -143,30 +188,77 @@ type migrationLine struct {
 }
 
 func (a *app) printMigrations(all []migrations.Migration) error {
+	var lines []migrationLine
 	for _, m := range all {
-		l, style := migrationLine{Name: m.Name, State: "pending"}, yellow
-		if m.Applied {
-			l.State, l.AppliedAt, style = "applied", timeText(m.AppliedAt), green
+		lines = append(lines, newMigrationLine(m))
+	}
+	if a.JSON {
+		for _, l := range lines {
+			if err := a.out.object(l); err != nil {
+				return err
+			}
 		}
-		switch {
-		case m.Changed:
-			l.State, style = "changed", red // since it was applied
-		case m.Unknown:
-			l.State, style = "unknown", red // applied by a newer release
-		case m.LeftOut != "":
-			l.State, l.Reason, style = "left out", string(m.LeftOut), dim
-		}
-		var err error
-		if a.JSON {
-			err = a.out.object(l)
-		} else {
-			err = a.out.row(cell{text: l.Name}, cell{text: l.State, style: style}, cell{text: l.AppliedAt + l.Reason, style: dim})
-		}
-		if err != nil {
+		return nil
+	}
+	for _, l := range folded(all, lines) {
+		if err := a.out.row(cell{text: l.Name}, cell{text: l.State, style: migrationStyles[l.State]}, cell{text: l.AppliedAt + l.Reason, style: dim}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+var migrationStyles = map[string]style{"applied": green, "pending": yellow, "gone": yellow, "changed": red, "unknown": red, "left out": dim}
+
+func newMigrationLine(m migrations.Migration) migrationLine {
+	l := migrationLine{Name: m.Name, State: "pending"}
+	if m.Applied {
+		l.State, l.AppliedAt = "applied", timeText(m.AppliedAt)
+	}
+	switch {
+	case m.Unknown:
+		l.State = "unknown" // applied by a newer release
+	case m.Changed:
+		l.State = "changed" // since it was applied
+	case m.Gone:
+		l.State = "gone" // from this release
+	case m.LeftOut != "":
+		l.State, l.Reason = "left out", m.LeftOut
+	}
+	return l
+}
+
+// folded has one line for the functions of a folder that are applied, with the last time, and
+// one for those that are left out, or all pending; it names the others.
+func folded(all []migrations.Migration, lines []migrationLine) []migrationLine {
+	type group struct{ folder, state string }
+	groups := map[group]int{}
+	count := map[string]int{}
+	for i, l := range lines {
+		if all[i].Function() {
+			groups[group{path.Dir(l.Name), l.State}]++
+			count[path.Dir(l.Name)]++
+		}
+	}
+	var fewer []migrationLine
+	at := map[group]int{}
+	for i, l := range lines {
+		folder := path.Dir(l.Name)
+		g := group{folder, l.State}
+		if !all[i].Function() || l.State != "applied" && (groups[g] == 1 || groups[g] < count[folder]) {
+			fewer = append(fewer, l)
+			continue
+		}
+		first, ok := at[g]
+		if !ok {
+			at[g] = len(fewer)
+			l.Name = fmt.Sprintf("%s/ (%d)", folder, groups[g])
+			fewer = append(fewer, l)
+			continue
+		}
+		fewer[first].AppliedAt = max(fewer[first].AppliedAt, l.AppliedAt)
+	}
+	return fewer
 }
 
 func (a *app) migrationsConfig() *migrations.Config {

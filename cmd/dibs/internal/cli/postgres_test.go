@@ -22,11 +22,11 @@ func TestMigrateMakesWhatTheOtherCommandsNeed(t *testing.T) {
 		require.Equal(t, "notMigrated", objects(t, asJSON.stderr)[0]["kind"])
 	}
 	pending := dibs.ok(t, "migrate", "status")
-	require.Contains(t, pending, "0001_schema.sql")
+	require.Contains(t, pending, "tables/0001_messages.sql")
 	require.NotContains(t, pending, "applied")
 
-	require.Contains(t, dibs.ok(t, "migrate", "up"), "up to date: ")
-	require.Contains(t, dibs.ok(t, "migrate", "up"), "up to date: ")
+	require.Contains(t, dibs.ok(t, "migrate", "up"), "up to date\n")
+	require.Contains(t, dibs.ok(t, "migrate", "up"), "up to date\n")
 	for _, migration := range objects(t, dibs.ok(t, "migrate", "status", "--json")) {
 		require.Equal(t, "applied", migration["state"])
 	}

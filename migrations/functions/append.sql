@@ -1,0 +1,201 @@
+create or replace function dibs.append(
+  streams text[], expected bigint[], counts integer[],
+  ids uuid[], types text[], data json[], metadata json[],
+  fences bigint[] default null, notify boolean default false,
+  out outcome text, out stream text, out version bigint, out global_position bigint, out id uuid
+) returns setof record
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off -- a plan made for an empty table is kept when it grows
+set enable_bitmapscan = off
+as $$
+declare
+  -- Whether each statement sees what was committed before it.
+  current constant boolean := current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
+
+  at record;
+  violated text; -- the constraint that was in the way, if one was
+begin
+  perform dibs.refuse_invalid(streams, expected, counts, ids, types, data, metadata);
+
+  -- A statement of its own: the snapshots of those that follow are younger than
+  -- the locks.
+  perform pg_advisory_xact_lock(1684628083, k.key)
+  from (select distinct dibs.lock_key(split_part(s.name, '-', 1)) as key from unnest(streams) s (name) order by 1) k;
+
+  if not current then
+    -- 40001 if something was removed since this transaction began: what it sees is
+    -- not enough to go by then.
+    insert into dibs.removals (category, removals)
+    select distinct split_part(s.name, '-', 1), 0 from unnest(streams) s (name) order by 1
+    on conflict do nothing;
+    perform from dibs.removals r
+    where r.category in (select split_part(s.name, '-', 1) from unnest(streams) s (name))
+    for share;
+  end if;
+
+  if fences is not null then
+    if cardinality(fences) <> cardinality(streams) then
+      raise exception 'invalid fences: there is one for each stream' using errcode = 'DB001', column = 'fences';
+    end if;
+    if not current then
+      -- 40001 for a fence that was raised since this transaction began.
+      insert into dibs.fences (category, fence)
+      select distinct split_part(s.name, '-', 1), 0 from unnest(streams) s (name) order by 1
+      on conflict do nothing;
+      perform from dibs.fences f
+      where f.category in (select split_part(s.name, '-', 1) from unnest(streams) s (name))
+      for update;
+    end if;
+    select s.name, coalesce(f.fence, 0) as fence into at
+    from unnest(streams, fences) with ordinality s (name, fence, n)
+    left join lateral (select * from dibs.fences l where l.category = split_part(s.name, '-', 1) limit 1) f on true
+    where s.fence is distinct from coalesce(f.fence, 0)
+    order by s.n
+    limit 1;
+    if found then
+      return query select 'fenced', at.name, at.fence, null::bigint, null::uuid;
+      return;
+    end if;
+  end if;
+
+  -- Once, unless there are writers that do not take the lock, or that used one of
+  -- the ids in another category just now: then what was in the way is seen in the
+  -- next round.
+  loop
+    violated := null;
+
+    -- The first stream that is not at its version.
+    select s.name, m.position as version into at
+    from unnest(streams, expected) with ordinality s (name, expected, n)
+    cross join lateral (
+      select coalesce(
+        (select v.position from dibs.messages v where v.stream_name = s.name order by v.position desc limit 1),
+        (select e.version from dibs.erased_streams e where e.digest = dibs.name_digest(s.name)),
+        -1
+      ) as position
+    ) m
+    where s.expected <> -2 and s.expected <> m.position
+    order by s.n
+    limit 1;
+
+    if not found and not current then
+      -- Nothing will be added to a stream that is only checked, so no index would
+      -- tell.
+      select s.name, s.expected + 1 as version into at
+      from unnest(streams, expected, counts) with ordinality s (name, expected, count, n)
+      where s.count = 0 and dibs.taken(s.name, s.expected + 1, gen_random_uuid())
+      order by s.n
+      limit 1;
+    end if;
+
+    if not found then
+      begin
+        -- A stream that was erased and is written to again begins with its tombstone.
+        if exists (select from dibs.erased_streams) then
+          perform dibs.begin_again(s.name) from unnest(streams, counts) s (name, count) where s.count > 0;
+        end if;
+
+        return query
+        with added as (
+          insert into dibs.messages as m (category, group_hash, correlation_category, stream_name, position, type, id, data, metadata)
+          select dibs.category(s.name), dibs.group_hash(s.name), dibs.correlation_category(r.metadata),
+            s.name, s.version + r.n - (s.upto - s.count), r.type, r.id, r.data, r.metadata
+          from (
+            select u.name, u.count, sum(u.count) over (order by u.n) as upto, coalesce(v.position, -1) as version
+            from unnest(streams, counts) with ordinality u (name, count, n)
+            left join lateral (
+              select m.position from dibs.messages m where m.stream_name = u.name order by m.position desc limit 1
+            ) v on true
+          ) s
+          join unnest(ids, types, data, metadata) with ordinality r (id, type, data, metadata, n)
+            on r.n > s.upto - s.count and r.n <= s.upto
+          order by r.n
+          returning m.stream_name, m.position, m.global_position
+        )
+        select 'written', s.name, coalesce(max(a.position), s.expected), coalesce(max(a.global_position), 0), null::uuid
+        from unnest(streams, expected) with ordinality s (name, expected, n)
+        left join added a on a.stream_name = s.name
+        group by s.n, s.name, s.expected
+        order by s.n;
+        if notify and dibs.listened() then
+          perform pg_notify('dibs_messages', 'dibs.' || k.category || '-' || (
+            select m.global_position from dibs.messages m where m.category = k.category order by m.global_position desc limit 1
+          ))
+          from (select distinct split_part(s.name, '-', 1) as category from unnest(streams, counts) s (name, count) where s.count > 0) k;
+        end if;
+        return;
+      exception
+        when unique_violation then
+          -- Whatever else is in the way is there in every round: an index or a trigger of
+          -- somebody else's, or a message with the same global position, if the sequence is
+          -- behind. Another round would draw one that readers may have passed. An index that
+          -- is made anew is there twice meanwhile, once by another name.
+          get stacked diagnostics violated = constraint_name;
+          if regexp_replace(violated, '_cc(new|old)[0-9]*$', '') not in ('messages_id', 'messages_stream')
+            and not exists (select from dibs.find_recorded(streams, expected, counts, ids, types, data, metadata))
+          then
+            raise;
+          end if;
+      end;
+    end if;
+
+    -- It could not be written: because it was before, or else for the version.
+    return query select r.* from dibs.find_recorded(streams, expected, counts, ids, types, data, metadata) r;
+    if found then
+      perform dibs.await_standby();
+      return;
+    end if;
+    if violated is null then
+      perform dibs.await_standby();
+      return query select 'version_conflict', at.name, at.version, null::bigint, null::uuid;
+      return;
+    end if;
+    exit when not current;
+  end loop;
+
+  -- This transaction is too old to see what was in its way. A message that has one
+  -- of the ids may be this very one, which a younger transaction can tell.
+  perform from unnest(ids) r (id) where dibs.taken('', 9223372036854775807, r.id) limit 1;
+  if not found then
+    select s.name, s.expected + 1 as version into at
+    from unnest(streams, expected) with ordinality s (name, expected, n)
+    where s.expected <> -2 and dibs.taken(s.name, s.expected + 1, gen_random_uuid())
+    order by s.n
+    limit 1;
+    if found then
+      return query select 'version_conflict', at.name, at.version, null::bigint, null::uuid;
+      return;
+    end if;
+  end if;
+  raise exception 'could not serialize access due to messages added since the transaction began'
+    using errcode = 'serialization_failure';
+end
+$$;
+
+comment on function dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[], bigint[], boolean) is
+'Adds messages to the ends of streams: all of it or nothing. Each stream is named once, with the version it is expected to
+be at (the position of its last message, -1 for no stream, -2 for any version) and how many of the messages are its; the
+messages come in the order of the streams. No message only checks the version. With fences, one for each stream, a client
+that may ask find_messages later says where it believes the fence of the stream''s category to be: 0 until it is told.
+With notify, whoever has called dibs.listen is told on the channel dibs_messages of each category that was written to, as
+''dibs.'', its name, a dash and the global position of its last message.
+
+Answers with rows, never with an exception, so that the transaction goes on:
+  written           for each stream: the position and the global position of its last message
+  duplicate         for each stream: the same, of when the messages were written before, with the same ids and content
+  id_conflict       once: the stream, position and id of a message that has one of the ids, with other content or elsewhere
+  version_conflict  once: the first stream that is not at its version, and the version it is at (at REPEATABLE READ and
+                    above, the least that it can be)
+  fenced            once: the first stream whose category''s fence is elsewhere, and, as its version, where; to be tried again with it
+Raises DB001 for what may not be written, 55P03 after 10 seconds of waiting for another transaction, 23505 for what an index
+or a trigger that is not of Dibs refuses, or a sequence that is behind, and, at REPEATABLE READ and above only, 40001 for
+messages of any version, or with ids that are taken, where the transaction cannot see why, and for a category from which
+messages were removed since the transaction began.
+
+A stream that was deleted goes on after its tombstone, also one that was erased with its name: its version is the
+tombstone''s, so it is never first written again. An id whose message was removed is not known any more.';
+
+grant execute on function dibs.append to dibs_writer;

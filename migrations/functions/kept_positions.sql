@@ -1,0 +1,31 @@
+-- What consumers wrote of their positions. The ledger of the consumer c of a category
+-- is its -c in the category with the type position: each message starts a generation.
+-- The positions are in -c+generation+member. What is in streams of other forms is of
+-- other clients.
+create or replace function dibs.kept_positions(of_category text)
+returns table (
+  stream_name text, "position" bigint, global_position bigint, type text,
+  name text, generation bigint, member bigint, kept numeric, size numeric, reset boolean, after text,
+  previous numeric, latest boolean, ledger boolean
+)
+language sql stable
+as $$
+  select k.*, lag(k.kept) over (partition by k.stream_name order by k.position),
+    lead(k.position) over (partition by k.stream_name order by k.position) is null,
+    coalesce(bool_or(k.generation is null and k.type in ('Resized', 'dibs:Tombstone')) over (partition by k.name), false)
+  from (
+    select m.stream_name, m.position, m.global_position, m.type,
+      regexp_replace(i.id, '[+][0-9]{1,18}[+][0-9]{1,9}$', '') as name,
+      substring(i.id from '[+]([0-9]{1,18})[+][0-9]{1,9}$')::bigint as generation,
+      substring(i.id from '[+][0-9]{1,18}[+]([0-9]{1,9})$')::bigint as member,
+      case when d.data ->> (case m.type when 'Resized' then 'start' else 'position' end) ~ '^-?[0-9]{1,19}$'
+        then (d.data ->> (case m.type when 'Resized' then 'start' else 'position' end))::numeric end as kept,
+      case when d.data ->> 'size' ~ '^-?[0-9]{1,19}$' then (d.data ->> 'size')::numeric end as size,
+      coalesce(d.data ->> 'reset' = 'true', false) as reset,
+      substring(lower(d.data ->> 'after') from '^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$') as after
+    from dibs.messages m
+    cross join lateral (select substr(m.stream_name, strpos(m.stream_name, '-') + 1) as id) i
+    cross join lateral (select case when dibs.storable_json(m.data) then m.data end as data) d
+    where m.category = of_category and strpos(m.stream_name, '-') > 0
+  ) k
+$$;

@@ -1,0 +1,18 @@
+create or replace function dibs.listen() returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
+as $$
+begin
+  perform pg_advisory_lock_shared(1684628076, 0); -- as dibs.listened says
+  perform pg_advisory_lock(1684628076, 1);
+  perform pg_advisory_unlock(1684628076, 1);
+  listen dibs_messages;
+end
+$$;
+
+comment on function dibs.listen() is
+'Has this session hear on the channel dibs_messages what is written with notify, to the end of the session. What it does not
+hear of is there when this has been committed.';
+
+grant execute on function dibs.listen to dibs_reader, dibs_writer, dibs_admin;

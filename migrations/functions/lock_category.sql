@@ -1,0 +1,14 @@
+create or replace function dibs.lock_category(category text) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform pg_advisory_xact_lock(1684628083, dibs.lock_key(category));
+end
+$$;
+
+comment on function dibs.lock_category(text) is
+'Waits for every transaction that has written to the category, and holds off others, to the end of this one.
+Whoever adds a message to the category takes this lock first, and looks nothing up and draws no position before that:
+so positions become visible in order, and what a later statement sees is all there is. To lock several categories, take
+them in the order of dibs.lock_key.';

@@ -1,0 +1,109 @@
+-- Raises DB001 for a call of append that Go's validators would refuse.
+create or replace function dibs.refuse_invalid(
+  streams text[], expected bigint[], counts integer[],
+  ids uuid[], types text[], data json[], metadata json[]
+) returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  asked constant integer := coalesce(cardinality(streams), 0);
+  messages constant integer := coalesce(cardinality(ids), 0);
+  field text;
+  rule text;
+  at integer;
+begin
+  if asked not between 1 and 100 then
+    field := 'streams'; rule := 'there are 1 to 100 streams';
+  elsif cardinality(expected) is distinct from asked then
+    field := 'expected'; rule := 'there is one expected version for each stream';
+  elsif cardinality(counts) is distinct from asked then
+    field := 'counts'; rule := 'there is one count for each stream';
+  elsif messages not between 1 and 1000 then
+    field := 'ids'; rule := 'there are 1 to 1000 messages';
+  elsif cardinality(types) is distinct from messages then
+    field := 'types'; rule := 'there is one type for each message';
+  elsif cardinality(data) is distinct from messages then
+    field := 'data'; rule := 'there is one for each message';
+  elsif cardinality(metadata) is distinct from messages then
+    field := 'metadata'; rule := 'there is one, or null, for each message';
+  elsif (select count(*) from unnest(counts) c where c >= 0) <> asked
+    or (select sum(c) from unnest(counts) c) <> messages
+  then
+    field := 'counts'; rule := 'together they are the number of messages';
+  end if;
+
+  if field is null then
+    select s.n, case
+        when not dibs.valid_stream_name(s.name) then 'it is no stream name'
+        when s.nth > 1 then 'the stream is named twice'
+      end
+    into at, rule
+    from (
+      select u.n, u.name, row_number() over (partition by u.name order by u.n) as nth
+      from unnest(streams) with ordinality u (name, n)
+    ) s
+    where not dibs.valid_stream_name(s.name) or s.nth > 1
+    order by s.n
+    limit 1;
+    if found then
+      field := 'streams';
+    end if;
+  end if;
+
+  if field is null then
+    select s.n into at
+    from unnest(expected, counts) with ordinality s (version, count, n)
+    where s.version is null or s.version < -2 or s.count = 0 and s.version = -2
+    order by s.n
+    limit 1;
+    if found then
+      field := 'expected'; rule := 'it is a position from 0, -1 for no stream, or, with messages, -2 for any version';
+    end if;
+  end if;
+
+  if field is null then
+    select r.n, case
+        when r.id is null or r.id = '00000000-0000-0000-0000-000000000000' or r.nth > 1 then 'ids'
+        when not dibs.valid_type(r.type) then 'types'
+        when not dibs.valid_data(r.data) then 'data'
+        when not dibs.valid_metadata(r.metadata) then 'metadata'
+        else 'data'
+      end, case
+        when r.nth > 1 then 'the id is there twice'
+        when r.id is null or r.id = '00000000-0000-0000-0000-000000000000' then 'it is no message id'
+        when not dibs.valid_type(r.type) then 'it is no message type'
+        when not dibs.valid_data(r.data) then 'it is not an object that can be stored'
+        when not dibs.valid_metadata(r.metadata) then 'it is not metadata that can be stored'
+        else 'data and metadata together are at most 983040 bytes'
+      end
+    into at, field, rule
+    from (
+      select u.*, row_number() over (partition by u.id order by u.n) as nth
+      from unnest(ids, types, data, metadata) with ordinality u (id, type, data, metadata, n)
+    ) r
+    where r.id is null or r.id = '00000000-0000-0000-0000-000000000000' or r.nth > 1
+      or not dibs.valid_type(r.type)
+      or not dibs.valid_data(r.data)
+      or not dibs.valid_metadata(r.metadata)
+      or octet_length(r.data::text) + coalesce(octet_length(r.metadata::text), 0) > 983040
+    order by r.n
+    limit 1;
+  end if;
+
+  if field is null and
+    (select sum(octet_length(r.data::text) + coalesce(octet_length(r.metadata::text), 0))
+     from unnest(data, metadata) r (data, metadata)) > 16777216
+  then
+    field := 'data'; rule := 'all data and metadata together are at most 16777216 bytes';
+  end if;
+
+  if field is not null then
+    raise exception 'invalid %: %', field || coalesce('[' || at || ']', ''), rule
+      using errcode = 'DB001', column = field, hint = rule;
+  end if;
+end
+$$;
+
+comment on function dibs.refuse_invalid(text[], bigint[], integer[], uuid[], text[], json[], json[]) is
+'Raises DB001, with the parameter as the column, if append may not be called with these arguments.';

@@ -1,0 +1,54 @@
+-- Says what is wrong with a call of append_each that is not right.
+create or replace function dibs.refuse_invalid_each(
+  streams text[], expected bigint[], counts integer[], fences bigint[],
+  ids uuid[], types text[], data json[], metadata json[]
+) returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  writes constant integer := coalesce(cardinality(streams), 0);
+  messages constant integer := coalesce(cardinality(ids), 0);
+  of_writes constant text := '[1:' || writes || ']';
+  of_messages constant text := '[1:' || messages || ']';
+  field text;
+  rule text;
+begin
+  if writes not between 1 and 1000 then
+    field := 'streams'; rule := 'there are 1 to 1000 writes';
+  elsif messages not between 1 and 1000 then
+    field := 'ids'; rule := 'there are 1 to 1000 messages';
+  elsif array_dims(streams) <> of_writes then
+    field := 'streams'; rule := 'it is one list, from 1 on';
+  elsif array_dims(expected) is distinct from of_writes then
+    field := 'expected'; rule := 'there is one expected version for each write';
+  elsif array_dims(counts) is distinct from of_writes then
+    field := 'counts'; rule := 'there is one count for each write';
+  elsif array_dims(fences) is distinct from of_writes then
+    field := 'fences'; rule := 'there is one for each write';
+  elsif array_dims(ids) <> of_messages then
+    field := 'ids'; rule := 'it is one list, from 1 on';
+  elsif array_dims(types) is distinct from of_messages then
+    field := 'types'; rule := 'there is one type for each message';
+  elsif array_dims(data) is distinct from of_messages then
+    field := 'data'; rule := 'there is one for each message';
+  elsif array_dims(metadata) is distinct from of_messages then
+    field := 'metadata'; rule := 'there is one, or null, for each message';
+  elsif pg_column_size(data) + pg_column_size(metadata) > 16777216 then
+    field := 'data'; rule := 'the arrays of data and metadata together are at most 16777216 bytes';
+  elsif exists (
+    select from unnest(streams, expected, counts, fences) w (stream, expected, count, fence)
+    where (w.stream <> '' and w.expected >= -2 and w.count between 1 and 1000 and w.fence >= 0) is not true
+  ) then
+    field := 'streams'; rule := 'each write has a stream, an expected version, 1 to 1000 messages and a fence';
+  elsif (select sum(c) from unnest(counts) c) <> messages then
+    field := 'counts'; rule := 'together they are the number of messages';
+  else
+    field := 'data'; rule := 'one is no message that can be stored';
+  end if;
+  raise exception 'invalid %: %', field, rule using errcode = 'DB001', column = field, hint = rule;
+end
+$$;
+
+comment on function dibs.refuse_invalid_each(text[], bigint[], integer[], bigint[], uuid[], text[], json[], json[]) is
+'Raises DB001, with the parameter as the column, for arguments that append_each has found to be wrong.';

@@ -1,0 +1,24 @@
+create or replace function dibs.refuse_invalid_removal(stream text, reason text, max_messages integer, dry_run boolean, id uuid) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  field text;
+  rule text;
+begin
+  if stream is null or stream = '' or stream like '-%' then
+    field := 'stream'; rule := 'it is no stream name';
+  elsif reason is not null and not dibs.valid_text(reason) then
+    field := 'reason'; rule := 'it is 1 to 255 bytes of visible text, without white space at either end';
+  elsif max_messages is null or max_messages not between 1 and 100000 then
+    field := 'max_messages'; rule := 'it is between 1 and 100000';
+  elsif dry_run is null then
+    field := 'dry_run'; rule := 'it is true or false';
+  elsif id = '00000000-0000-0000-0000-000000000000' then
+    field := 'id'; rule := 'it is no message id';
+  end if;
+  if field is not null then
+    raise exception 'invalid %: %', field, rule using errcode = 'DB001', column = field, hint = rule;
+  end if;
+end
+$$;

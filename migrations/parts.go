@@ -1,0 +1,254 @@
+package migrations
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dibs-go/dibs/internal/pgschema"
+)
+
+//go:embed schema.sql tables functions message_store catalog.txt
+var embedded embed.FS
+
+// A part is the SQL of one system, with tables, functions and rights of its own.
+//
+// In the folder tables are numbered files, each applied once. In the folder functions
+// each file makes the function or the view of its name, and is applied again where it
+// changed; one that is gone has its function dropped. A table file comes before all
+// functions, and calls none.
+type part struct {
+	prefix  string // of the names of its files: "", "message_store/"
+	schema  string // of its functions, unless a file's name says another: "dibs.take.sql"
+	version int    // raised with the first change after a release
+	files   fs.FS
+
+	// Where this SQL is true, the part is left out. It is for the schema dibs alone.
+	leftOutWhere string
+	leftOut      string
+}
+
+// parts are all systems, in the order that their files are applied in.
+var parts = []part{
+	{schema: pgschema.Default, version: 9, files: embedded},
+	{
+		prefix: "message_store/", schema: "message_store", version: 1, files: sub(embedded, "message_store"),
+		leftOutWhere: messageDBIsThere, leftOut: MessageDBIsThere,
+	},
+}
+
+// messageDBIsThere is SQL for whether message_store.messages is a table, as it is in
+// message-db. Here it is a view.
+const messageDBIsThere = `exists (select from pg_catalog.pg_class where relnamespace = to_regnamespace('message_store') and relname = 'messages' and relkind in ('r', 'p'))`
+
+func sub(files fs.FS, folder string) fs.FS {
+	inner, err := fs.Sub(files, folder)
+	if err != nil {
+		panic(err) // the name is valid
+	}
+	return inner
+}
+
+// A file is a file of SQL, written for the schema dibs.
+type file struct {
+	part   *part
+	name   string   // "tables/0001_messages.sql"
+	sha256 string   // of the whole file
+	sql    string   // without the grants
+	grants []string // each to one role
+}
+
+// numbered reports whether the file is applied once, and never changes after a release.
+func (f file) numbered() bool { return strings.HasPrefix(f.name, f.part.prefix+"tables/") }
+
+// prefixOf returns the prefix of the part that a file of this name is in.
+func prefixOf(name string) string {
+	folder, _ := path.Split(name)
+	return strings.TrimSuffix(strings.TrimSuffix(folder, "tables/"), "functions/")
+}
+
+// object returns the function or view that a file of the folder functions makes.
+func (f file) object() string {
+	name := strings.TrimSuffix(path.Base(f.name), ".sql")
+	if strings.Contains(name, ".") {
+		return name
+	}
+	return f.part.schema + "." + name
+}
+
+// first is the file that makes the schema and the function that installs all others.
+const first = "schema.sql"
+
+var (
+	grant   = regexp.MustCompile(`(?m)^grant ([^;]+) to ([^;]+);\n`)
+	comment = regexp.MustCompile(`(?m)--.*$`)
+	named   = regexp.MustCompile(`\b[a-z_]+\.[a-z_0-9]+\b`)
+	plpgsql = regexp.MustCompile(`(?m)^language plpgsql\b`)
+)
+
+func newFile(p *part, name string, text []byte) file {
+	f := file{part: p, name: p.prefix + name, sha256: fmt.Sprintf("%x", sha256.Sum256(text))}
+	for _, g := range grant.FindAllStringSubmatch(string(text), -1) {
+		for role := range strings.SplitSeq(g[2], ",") {
+			f.grants = append(f.grants, strings.Join(strings.Fields("grant "+g[1]+" to "+role), " "))
+		}
+	}
+	f.sql = grant.ReplaceAllStringFunc(string(text), func(found string) string { // lines keep their numbers
+		return strings.Repeat("\n", strings.Count(found, "\n"))
+	})
+	return f
+}
+
+// read returns the files of all parts in the order that they are applied in.
+func read(parts []part) ([]file, error) {
+	text, err := embedded.ReadFile(first)
+	if err != nil {
+		return nil, err
+	}
+	all := []file{newFile(&parts[0], first, text)}
+	for i := range parts {
+		p := &parts[i]
+		for _, folder := range []string{"tables", "functions"} {
+			names, err := fs.Glob(p.files, folder+"/*.sql")
+			if err != nil {
+				return nil, err
+			}
+			var of []file
+			for _, name := range names {
+				text, err := fs.ReadFile(p.files, name)
+				if err != nil {
+					return nil, err
+				}
+				of = append(of, newFile(p, name, text))
+			}
+			if folder == "functions" {
+				if of, err = ordered(of); err != nil {
+					return nil, err
+				}
+			}
+			all = append(all, of...)
+		}
+	}
+	return all, nil
+}
+
+// ordered puts each file behind those whose functions and views have to be there for it.
+// PostgreSQL looks for them when it makes a view, a trigger or a function in SQL; for one
+// in PL/pgSQL it does not.
+func ordered(files []file) ([]file, error) {
+	byObject, needs := map[string]file{}, map[string][]string{}
+	for _, f := range files {
+		byObject[f.object()] = f
+	}
+	for object, f := range byObject {
+		if plpgsql.MatchString(f.sql) {
+			continue
+		}
+		for _, name := range named.FindAllString(comment.ReplaceAllString(f.sql, ""), -1) {
+			if _, ok := byObject[name]; ok && name != object {
+				needs[object] = append(needs[object], name)
+			}
+		}
+	}
+	slices.SortFunc(files, func(a, b file) int { return cmp.Compare(a.name, b.name) })
+	var all []file
+	const begun, done = 1, 2
+	state := map[string]int{}
+	var visit func(object string) error
+	visit = func(object string) error {
+		switch state[object] {
+		case begun:
+			return errors.New(object + " needs itself")
+		case done:
+			return nil
+		}
+		state[object] = begun
+		for _, need := range slices.Sorted(slices.Values(needs[object])) {
+			if err := visit(need); err != nil {
+				return fmt.Errorf("%s: %w", object, err)
+			}
+		}
+		state[object] = done
+		all = append(all, byObject[object])
+		return nil
+	}
+	for _, f := range files {
+		if err := visit(f.object()); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// A step is some SQL of the script, and the file that it applies.
+type step struct {
+	file string
+	sql  string
+}
+
+// script returns SQL that brings a database from any state to that of the files. It is
+// to run in one transaction.
+func script(schema string, parts []part) ([]step, error) {
+	parts = within(schema, parts)
+	files, err := read(parts)
+	if err != nil {
+		return nil, err
+	}
+	var steps []step
+	add := func(name, sql string) { steps = append(steps, step{name, pgschema.Rename(sql, schema)}) }
+	for _, f := range files {
+		if f.name == first {
+			add(f.name, f.sql)
+			f.sql = ""
+		}
+		add(f.name, fmt.Sprintf("select dibs.install('%s', '%s', %d, %s, $file$\n%s$file$)%s;\n",
+			f.name, f.sha256, f.part.version, array(f.grants), f.sql, f.part.where()))
+	}
+	for i := range parts {
+		p := &parts[i]
+		if p.leftOutWhere != "" {
+			add("", fmt.Sprintf("do $left_out$ begin if %s then raise warning '%s is left out: %s'; end if; end $left_out$;\n",
+				p.leftOutWhere, strings.TrimSuffix(p.prefix, "/"), strings.ReplaceAll(p.leftOut, "'", "''")))
+		}
+		var kept []string
+		for _, f := range files {
+			if f.part == p && strings.HasPrefix(f.name, p.prefix+"functions/") {
+				kept = append(kept, f.name)
+			}
+		}
+		add("", fmt.Sprintf("select dibs.uninstall('%s', '%s', %s)%s;\n", p.prefix, p.schema, array(kept), p.where()))
+		add("", fmt.Sprintf("select dibs.revoke_defaults('%s')%s;\n", p.schema, p.where()))
+	}
+	add("", "select dibs.grant_rights();\n")
+	add("", "select set_config('role', current_setting('dibs.caller_role'), true), set_config('search_path', current_setting('dibs.caller_path'), true);\n")
+	return steps, nil
+}
+
+// within returns the parts that a store in the schema has.
+func within(schema string, parts []part) []part {
+	return slices.DeleteFunc(slices.Clone(parts), func(p part) bool {
+		return schema != pgschema.Default && p.leftOutWhere != ""
+	})
+}
+
+func (p *part) where() string {
+	if p.leftOutWhere == "" {
+		return ""
+	}
+	return " where not " + p.leftOutWhere
+}
+
+func array(texts []string) string {
+	quoted := make([]string, len(texts))
+	for i, text := range texts {
+		quoted[i] = "'" + strings.ReplaceAll(text, "'", "''") + "'"
+	}
+	return "array[" + strings.Join(quoted, ", ") + "]::text[]"
+}

@@ -1,0 +1,70 @@
+package migrations
+
+import (
+	_ "embed" // for SQL
+	"fmt"
+	"io"
+	"strings"
+)
+
+const printHead = `-- Makes a message store in the schema %[1]s, or brings the one that is there up to date:
+--
+--	psql -X -d app -f dibs.sql
+--
+-- It is one transaction, and does what dibs migrate up does. A file that was applied
+-- before is not applied again. It makes the roles dibs_owner, dibs_writer, dibs_reader,
+-- dibs_admin and message_store where they are missing and the user has CREATEROLE;
+-- nothing in it takes a superuser.
+`
+
+// Print writes the SQL that [Up] runs as a script for psql, for people who review the SQL
+// first and run it themselves. It may be run on an empty database and on one that an older
+// release made. On a database with message-db the script leaves the schema message_store
+// out, and says so.
+func Print(w io.Writer, config *Config) error {
+	return print(w, config, printHead+"\\set ON_ERROR_STOP on\n\\o /dev/null\nbegin;\n", "\ncommit;\n\\o\n")
+}
+
+// PrintGoose writes the SQL that [Up] runs as a migration for goose. An upgrade of the
+// library takes another, under the next number.
+func PrintGoose(w io.Writer, config *Config) error {
+	return print(w, config, "-- +goose Up\n-- +goose StatementBegin\n", "-- +goose StatementEnd\n")
+}
+
+func print(w io.Writer, config *Config, head, tail string) error {
+	schema, err := config.schema()
+	if err != nil {
+		return fmt.Errorf("print migrations: %w", err)
+	}
+	steps, err := script(schema, parts)
+	if err != nil {
+		return fmt.Errorf("print migrations: %w", err)
+	}
+	var b strings.Builder
+	b.WriteString(strings.ReplaceAll(head, "%[1]s", schema))
+	before := ""
+	for _, s := range steps {
+		if s.file != before {
+			fmt.Fprintf(&b, "\n-- %s\n\n", s.file)
+		}
+		before = s.file
+		b.WriteString(s.sql)
+	}
+	b.WriteString(tail)
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return fmt.Errorf("print migrations: %w", err)
+	}
+	return nil
+}
+
+//go:embed roles.sql
+var roles string
+
+// PrintRoles writes the SQL that makes the roles, for servers on which another user than
+// the migrating one makes roles. It takes CREATEROLE.
+func PrintRoles(w io.Writer) error {
+	if _, err := io.WriteString(w, roles); err != nil {
+		return fmt.Errorf("print roles: %w", err)
+	}
+	return nil
+}

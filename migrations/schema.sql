@@ -1,0 +1,211 @@
+-- Makes the roles, the schema and the table of what was installed, and the function
+-- that installs a file. It comes first each time, and leaves what is there as it is.
+--
+-- dibs_owner owns everything and cannot log in. A member of dibs_writer may call the
+-- functions that write and those that read; a member of dibs_reader, those that read; a
+-- member of dibs_admin, those that read, report, trim, delete and raise the epoch. No
+-- role has rights on a table. Roles belong to the server: its schemas and databases share
+-- them.
+--
+-- A statement waits 10 seconds for a lock and works for 5 minutes at most; the settings
+-- dibs.lock_timeout and dibs.statement_timeout of the session change these bounds. The
+-- wait for another migration has none.
+--
+-- Names are looked up in pg_catalog alone: the migrating user may be a superuser, and
+-- another user may have left functions in public for a superuser to call.
+select pg_catalog.set_config('dibs.caller_role', pg_catalog.current_setting('role'), true),
+  pg_catalog.set_config('dibs.caller_path', pg_catalog.current_setting('search_path'), true),
+  pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
+  pg_catalog.set_config('lock_timeout', '0', true),
+  pg_catalog.set_config('statement_timeout', '0', true),
+  pg_catalog.set_config('standard_conforming_strings', 'on', true);
+
+select pg_catalog.pg_advisory_xact_lock(1684628077, pg_catalog.hashtext(pg_catalog.btrim('dibs', '"'))); -- "dibm" in ASCII
+
+select pg_catalog.set_config('lock_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.lock_timeout', true), '.+'), '10s'), true),
+  pg_catalog.set_config('statement_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.statement_timeout', true), '.+'), '5min'), true);
+
+do $schema$
+declare
+  may_become pg_catalog.text;
+  role pg_catalog.text;
+begin
+perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+if coalesce(current_setting('dibs.caller_role', true), '') = '' then
+  raise exception 'the migrations have to be applied in one transaction'
+    using errcode = 'no_active_sql_transaction';
+end if;
+if current_setting('server_version_num')::integer < 140000 then
+  raise exception 'Dibs needs PostgreSQL 14 or later, and this is %', current_setting('server_version')
+    using errcode = 'feature_not_supported';
+end if;
+if current_setting('server_encoding') <> 'UTF8' then
+  raise exception 'Dibs needs a database with encoding UTF8, and this one has %', current_setting('server_encoding')
+    using errcode = 'feature_not_supported';
+end if;
+
+-- Making a role takes CREATEROLE. Without it the missing roles stay missing, and
+-- everything belongs to the migrating user. dibs.grant_rights gives a role that is made
+-- later its rights.
+foreach role in array array['dibs_owner', 'dibs_writer', 'dibs_reader', 'dibs_admin'] loop
+  continue when to_regrole(role) is not null;
+  begin
+    execute format('create role %I nologin', role);
+  exception
+    when duplicate_object or unique_violation then
+      null; -- made just now, for another database
+    when insufficient_privilege then
+      raise notice 'role % does not exist and % may not create it', role, current_user;
+  end;
+end loop;
+
+-- From PostgreSQL 16 on, the maker of a role may grant it, and may act as it only after
+-- that grant.
+may_become := case when current_setting('server_version_num')::integer < 160000 then 'member' else 'set' end;
+if to_regrole('dibs_owner') is not null and not pg_has_role(session_user, 'dibs_owner', may_become) then
+  begin
+    execute format('grant dibs_owner to %I', session_user);
+  exception
+    when unique_violation then
+      null; -- granted just now, for another database
+    when insufficient_privilege then
+      raise notice '% may not act as dibs_owner', session_user;
+  end;
+end if;
+
+-- Any user with CREATE on the database may have made the schema, as a trap for a
+-- superuser.
+if exists (
+  select from pg_namespace n
+  where n.oid = to_regnamespace('dibs') and pg_get_userbyid(n.nspowner) not in (session_user, current_user, 'dibs_owner')
+    and (select rolsuper from pg_roles where rolname = session_user)
+) then
+  raise exception 'the schema dibs is there already, and belongs to %',
+      (select pg_get_userbyid(nspowner) from pg_namespace where oid = to_regnamespace('dibs'))
+    using errcode = 'duplicate_schema', hint = 'Everything that is made here would belong to that user. Migrate as that user, or: alter schema dibs owner to dibs_owner';
+elsif to_regclass('dibs.migrations') is null and exists (
+  select from pg_depend
+  where refclassid = 'pg_namespace'::regclass and refobjid = to_regnamespace('dibs') and classid <> 'pg_default_acl'::regclass
+) then
+  raise exception 'the schema dibs is there already, and is not empty'
+    using errcode = 'duplicate_schema', hint = 'Find out which application it belongs to, and rename or drop it.';
+end if;
+
+if to_regnamespace('dibs') is null then
+  if to_regrole('dibs_owner') is not null and pg_has_role(session_user, 'dibs_owner', may_become) then
+    create schema dibs authorization dibs_owner;
+  else
+    create schema dibs;
+  end if;
+end if;
+
+-- From here on everything belongs to the schema's owner. A schema that was made
+-- beforehand, for a user who may only create in it, stays as it is.
+perform set_config('role', pg_get_userbyid(nspowner), true)
+from pg_namespace
+where oid = to_regnamespace('dibs') and pg_has_role(session_user, nspowner, may_become);
+
+if to_regclass('dibs.migrations') is null then
+  create table dibs.migrations (
+    name text collate "C" primary key,
+    sha256 text not null,
+    applied_at timestamptz not null default clock_timestamp(),
+    version integer not null default 0,
+    grants text[] not null default '{}'
+  );
+elsif not exists (select from pg_attribute where attrelid = to_regclass('dibs.migrations') and attname = 'grants') then
+  -- The functions stood in the numbered files then. A hash that is empty stands for a file
+  -- whose tables are there.
+  alter table dibs.migrations add column version integer not null default 0, add column grants text[] not null default '{}';
+  update dibs.migrations m set name = f.now, sha256 = ''
+  from (values
+    ('0001_schema.sql', 'da9b884c43a6a5ab403e7c42cd3f3915259d488179ebfdef0d500640436a2197', 'schema.sql'),
+    ('0002_messages.sql', '344723a93face5c968de24f8a9e9d75c1679fa61c578504c37665d67fe0e8735', 'tables/0001_messages.sql'),
+    ('0003_validation.sql', '379a37104b5aa2df239c2b48c3e61d0e5c77da5a5713fa1791eb4e14b85dc3eb', null),
+    ('0004_append.sql', 'a164fa7c6caf6e5b977f8a89c1d1d6161c77c2c22449147998a1f1017c550521', 'tables/0002_fences.sql'),
+    ('0005_read.sql', '93627072ba20c4ae4dab5a35c5661c6e0da92873db25e80b37947d231042b6fc', 'tables/0003_epochs.sql'),
+    ('0006_retention.sql', '0470f6fe8484fd0cd955a367512a99e4aebb29419bb55f365bc3bd3e2758a3b1', null),
+    ('0007_report.sql', '1ef48d68a8e1c613e309df74ff3094fa1e636e7c3729a57dba40296fb06fb8a2', null),
+    ('0008_rights.sql', '300e7df5268336f2410a07d56a0b8153fdb1ee5ce19e0323e656aa32ec8c5d73', null),
+    ('0009_message_store.sql', 'ca75039d6fddeb9d97551c773946238d8f11dfb761c6e1266a9897e8524814c4', 'message_store/tables/0001_message_store.sql')
+  ) f (name, sha256, now)
+  where m.name = f.name and m.sha256 = f.sha256 and f.now is not null;
+  delete from dibs.migrations where name in ('0003_validation.sql', '0006_retention.sql', '0007_report.sql', '0008_rights.sql');
+  drop function if exists dibs.begin_migration(text, text);
+end if;
+end
+$schema$;
+
+comment on table dibs.migrations is
+'The files that were installed here: the SHA-256 of each, the version of the schema that it came with, and the rights that it grants.';
+
+create or replace function dibs.install(name text, sha256 text, version integer, grants text[], sql text) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $install$
+#variable_conflict use_column
+declare
+  found_hash text;
+  found_version integer;
+  found_grants text[];
+  granted text;
+begin
+  select m.sha256, m.version, m.grants into found_hash, found_version, found_grants
+  from dibs.migrations m where m.name = install.name;
+  if found_version > install.version then
+    raise exception '% is of a newer release, of version %, and this is version %', install.name, found_version, install.version
+      using errcode = 'object_not_in_prerequisite_state';
+  end if;
+  if found_hash = install.sha256 then
+    return;
+  end if;
+  if found_hash <> '' and install.name ~ '(^|/)tables/' then
+    raise exception '% was changed after it was applied', install.name
+      using errcode = 'object_not_in_prerequisite_state';
+  end if;
+  foreach granted in array coalesce(found_grants, '{}') loop
+    if to_regrole(substring(granted from ' to ([^ ]+)$')) is not null then
+      execute regexp_replace(granted, '^grant (.*) to ([^ ]+)$', 'revoke \1 from \2');
+    end if;
+  end loop;
+  if found_hash is distinct from '' then
+    execute install.sql;
+  end if;
+  insert into dibs.migrations (name, sha256, version, grants)
+  values (install.name, install.sha256, install.version, install.grants)
+  on conflict on constraint migrations_pkey do update
+  set sha256 = excluded.sha256, applied_at = excluded.applied_at, version = excluded.version, grants = excluded.grants;
+end
+$install$;
+
+comment on function dibs.install(text, text, integer, text[], text) is
+'Runs a file, unless it was run with this hash before, and records it. The rights that the file granted before are revoked first;
+dibs.grant_rights grants the new ones.';
+
+create or replace function dibs.uninstall(part text, space text, files text[]) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $uninstall$
+declare
+  views text;
+  functions text;
+begin
+  select string_agg(o.name, ', ') filter (where c.relkind = 'v'), string_agg(o.name, ', ') filter (where c.relkind is null)
+  into views, functions
+  from dibs.migrations m
+  cross join lateral (select regexp_replace(m.name, '^.*/|[.]sql$', '', 'g') as name) f
+  cross join lateral (select case when strpos(f.name, '.') > 0 then f.name else quote_ident(btrim(space, '"')) || '.' || f.name end as name) o
+  left join pg_class c on c.oid = to_regclass(o.name)
+  where starts_with(m.name, part || 'functions/') and m.name <> all (files);
+  if views is not null then
+    execute 'drop view if exists ' || views;
+  end if;
+  if functions is not null then
+    execute 'drop function if exists ' || functions;
+  end if;
+  delete from dibs.migrations m where starts_with(m.name, part || 'functions/') and m.name <> all (files);
+end
+$uninstall$;
+
+comment on function dibs.uninstall(text, text, text[]) is
+'Drops the functions and views of a part whose files are gone: a file has the name of what it makes.';

@@ -1,0 +1,110 @@
+package migrations_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/migrations"
+)
+
+// Databases of every state there was come to the schema of a new one. The files in
+// testdata/before are those of the releases that kept functions in numbered files; files
+// in testdata/releases, by their version, are the scripts that later releases printed.
+func TestEveryEarlierStateIsUpgraded(t *testing.T) {
+	t.Parallel()
+	states := map[string]func(t *testing.T, url string){}
+	before, err := filepath.Glob("testdata/before/*.sql")
+	require.NoError(t, err)
+	require.Len(t, before, 9)
+	for n := 1; n <= len(before); n++ {
+		states[fmt.Sprintf("%d files of before", n)] = func(t *testing.T, url string) {
+			t.Helper()
+			for _, name := range before[:n] {
+				run(t, exec.CommandContext(t.Context(), "psql", "-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-o", "/dev/null", "-f", name, "-d", url))
+			}
+		}
+	}
+	releases, err := filepath.Glob("testdata/releases/*.sql")
+	require.NoError(t, err)
+	for _, name := range releases {
+		states[name] = func(t *testing.T, url string) {
+			t.Helper()
+			run(t, exec.CommandContext(t.Context(), "psql", "-X", "-q", "-f", name, "-d", url))
+		}
+	}
+	for prefix, tables := range migrations.Tables() {
+		for n := 1; n <= tables; n++ {
+			states[fmt.Sprintf("%d tables of part %q", n, prefix)] = func(t *testing.T, url string) {
+				t.Helper()
+				require.NoError(t, migrations.UpToTables(t.Context(), connect(t, url), prefix, n))
+			}
+		}
+	}
+	fresh := pgtest.Database(t)
+	require.NoError(t, migrations.Up(t.Context(), connect(t, fresh), nil))
+	want := dump(t, fresh)
+	for name, make := range states {
+		for with, migrate := range ways(t) {
+			t.Run(name+" by "+with, func(t *testing.T) {
+				t.Parallel()
+				url := pgtest.Database(t)
+				make(t, url)
+				status, err := migrations.Status(t.Context(), connect(t, url), nil)
+				require.NoError(t, err)
+				for _, m := range status {
+					require.False(t, m.Changed || m.Unknown, m.Name)
+				}
+
+				migrate(url)
+
+				conn := connect(t, url)
+				requireSame(t, want, dump(t, url))
+				require.Empty(t, drift(t, conn, nil).Differences)
+				require.NoError(t, migrations.Up(t.Context(), conn, nil))
+				requireSame(t, want, dump(t, url))
+				requireWorks(t, conn, "dibs")
+			})
+		}
+	}
+}
+
+// A database that was used keeps its messages, and the times of its tables.
+func TestUpgradeKeepsWhatWasWritten(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	before, err := filepath.Glob("testdata/before/*.sql")
+	require.NoError(t, err)
+	for _, name := range before {
+		run(t, exec.CommandContext(t.Context(), "psql", "-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-o", "/dev/null", "-f", name, "-d", url))
+	}
+	conn := connect(t, url)
+	requireWorks(t, conn, "dibs")
+	const written = "select m::text from dibs.messages m"
+	message, applied := one[string](t, conn, written), one[string](t, conn, "select applied_at::text from dibs.migrations where name = '0002_messages.sql'")
+
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+
+	require.Equal(t, message, one[string](t, conn, written))
+	require.Equal(t, "written", one[string](t, conn, `select outcome from dibs.append('{account-1}', '{0}', '{1}', array[gen_random_uuid()], '{Opened}', '{"{}"}', '{null}')`))
+	require.NotEmpty(t, applied)
+}
+
+// What a release printed is what its version has for ever: the first change after it takes
+// the next version.
+func TestReleasedVersionIsNotChanged(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+	released, err := os.ReadFile(fmt.Sprintf("testdata/releases/%04d.sql", one[int](t, conn, "select version from dibs.schema_version()")))
+	if os.IsNotExist(err) {
+		return // not released yet
+	}
+	require.NoError(t, err)
+	require.Equal(t, string(released), printed(t), "raise the version in parts.go and functions/schema_version.sql")
+}
