@@ -17,7 +17,7 @@ import (
 	"github.com/dibs-go/dibs/migrations"
 )
 
-// run returns what a program printed. A test whose program is not there, or does not know a
+// run returns the output of a program. A test whose program is not there, or does not know a
 // server that new, is skipped.
 func run(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
@@ -42,7 +42,7 @@ func psql(t *testing.T, url string, flags ...string) *exec.Cmd {
 }
 
 var (
-	// Newer versions of pg_dump put a random word around what psql is to trust.
+	// Newer versions of pg_dump put a random word around the part that psql is to trust.
 	random = regexp.MustCompile(`(?m)^\\(un)?restrict .*\n`)
 	// tables/0001_messages.sql, its hash, when it was applied, and its version and grants.
 	appliedAt = regexp.MustCompile(`(?m)^([a-z_0-9/.]+\.sql\t[0-9a-f]{64})\t[^\t]*\t(.*)$`)
@@ -161,7 +161,7 @@ func TestScriptOfAnOlderReleaseIsRefused(t *testing.T) {
 	requireSame(t, before, everything(t, url))
 }
 
-// everything is what is there at all.
+// everything is the whole database.
 func everything(t *testing.T, url string) string {
 	t.Helper()
 	return random.ReplaceAllString(run(t, exec.CommandContext(t.Context(), "pg_dump", "-d", url)), "")

@@ -27,14 +27,14 @@ func code(t *testing.T, err error) string {
 	return refused.Code
 }
 
-// write is a call of append by who knows no driver.
+// write is a call of append by a client without a driver.
 func writeTo(stream string) string {
 	return `select outcome from dibs.append(array['` + stream + `'], '{-2}', '{1}', array[gen_random_uuid()], '{T}', array['{}'::json], array[null::json])`
 }
 
 const insertMessage = "insert into dibs.messages (category, group_hash, stream_name, position, type, id) values ('a', 0, 'a-1', 0, 'T', gen_random_uuid())"
 
-// Each of these is refused with 42501, to every role and to who has none. They may
+// Each of these is refused with 42501, to every role and to a user without one. They may
 // all make schemas of their own here.
 func TestNoRoleReachesTheTables(t *testing.T) {
 	t.Parallel()
@@ -45,7 +45,7 @@ func TestNoRoleReachesTheTables(t *testing.T) {
 	for _, role := range []string{"", "in role dibs_reader", "in role dibs_writer", "in role dibs_admin", "in role message_store", "in role dibs_reader, dibs_writer, dibs_admin, message_store"} {
 		conn, _ := connectAs(t, url, role)
 		for _, statement := range []string{
-			// To read, also by what gives a row away in an error, a plan or a statistic.
+			// To read, also by errors, plans and statistics that give a row away.
 			"table dibs.messages", "select from dibs.messages", "select m from dibs.messages m", "select count(*) from dibs.messages",
 			"copy dibs.messages to stdout", "select 1 / (position - position) from dibs.messages", "explain select * from dibs.messages where type = 'T'",
 			"create temp table mine (like dibs.messages)", "create temp table mine as table dibs.messages", "create temp view mine as table dibs.messages; table mine",
@@ -63,7 +63,7 @@ func TestNoRoleReachesTheTables(t *testing.T) {
 			"set dibs.retention = 'on'; delete from dibs.messages", "select dibs.remove_messages('a-1', 1)",
 			"merge into dibs.messages m using (select 1) s on true when matched then delete", "update dibs.settings set sql_condition = true", "update message_store.settings set sql_condition = true",
 			"update message_store.messages set type = 'U'", "delete from message_store.messages", "update dibs.epochs set number = 0", "update message_store.stored_messages set type = 'U'",
-			// To change what guards it.
+			// To change its guards.
 			"alter table dibs.messages disable trigger all", "alter table dibs.messages disable trigger messages_append_only", "drop trigger messages_append_only on dibs.messages",
 			"alter table dibs.messages disable row level security", "alter table dibs.messages owner to current_user", "alter table dibs.messages rename to mine", "drop table dibs.messages",
 			"create rule r as on insert to dibs.messages do instead nothing", "create policy p on dibs.messages", "create index on dibs.messages (type)", "create statistics dibs.s on type, id from dibs.messages",
@@ -104,9 +104,8 @@ func TestNoRoleReachesTheTables(t *testing.T) {
 	requireSame(t, before, dump(t, url))
 }
 
-// The owner, and a superuser who does not go out of the way to switch triggers off,
-// cannot change what was written either. Only what trims and deletes says of itself
-// that it does.
+// The owner, and a superuser that leaves triggers on, cannot change messages either. Only the
+// functions that trim and delete set dibs.retention.
 func TestMessagesAreOnlyEverAdded(t *testing.T) {
 	t.Parallel()
 	url, superuser := migrated(t)
@@ -193,8 +192,8 @@ func plant(t *testing.T, superuser, conn *pgx.Conn) {
 	require.NoError(t, err)
 }
 
-// No name that our functions use is looked up where the caller can put one, nor does
-// a setting of the caller's change what they do.
+// No name in the functions is looked up in a schema of the caller's, and no setting of the
+// caller's changes their results.
 func TestPlantedNamesChangeNothing(t *testing.T) {
 	t.Parallel()
 	url, superuser := migrated(t)
@@ -259,8 +258,8 @@ func TestPlantedNamesChangeNothing(t *testing.T) {
 	}
 }
 
-// A message gets its position, its global position and its time when it is written:
-// no client says them, and what is rolled back leaves a gap and no more.
+// A message gets its position, its global position and its time when it is written: no client
+// chooses them, and a rollback leaves a gap and no more.
 func TestPositionsAndTimesAreNotTheClients(t *testing.T) {
 	t.Parallel()
 	url, superuser := migrated(t)
@@ -291,10 +290,10 @@ func TestPositionsAndTimesAreNotTheClients(t *testing.T) {
 	require.True(t, one[bool](t, superuser, "select bool_and(global_position < 41 and time > now() - interval '1 hour') from dibs.messages"))
 }
 
-// Whoever can connect may take any advisory lock, as it is with every database. Who
-// takes a category's, and sits on it, holds its writers up: each ends by itself, with
-// an error that says that nothing was written. The lock goes with its holder, and
-// the DBA can keep it from strangers.
+// Any user who can connect may take any advisory lock, as in every database. A session that
+// takes a category's and keeps it holds its writers up: each ends by itself, with an error that
+// says that nothing was written. The lock goes with its holder, and the DBA can keep it from
+// strangers.
 func TestHeldLockHoldsWritersUpForABoundedTime(t *testing.T) {
 	t.Parallel()
 	url, superuser := migrated(t)
@@ -359,7 +358,7 @@ func TestHeldLockHoldsWritersUpForABoundedTime(t *testing.T) {
 		sits.Close(context.WithoutCancel(t.Context()))
 	}
 
-	// Nobody has to be able to take locks but who owns our functions.
+	// Only the owner of the functions has to be able to take locks.
 	_, err = superuser.Exec(t.Context(), `
 		revoke execute on function pg_advisory_lock(int, int), pg_try_advisory_lock(int, int), pg_advisory_xact_lock(int, int), pg_try_advisory_xact_lock(int, int),
 			pg_advisory_lock_shared(int, int), pg_try_advisory_lock_shared(int, int), pg_advisory_xact_lock_shared(int, int), pg_try_advisory_xact_lock_shared(int, int) from public;

@@ -1,6 +1,6 @@
--- What is in the schemas dibs (it may have another name: $1) and message_store, as
--- lines of an object and a fact, or no fact, in words that no version of PostgreSQL
--- spells another way: so neither bodies of views nor expressions.
+-- The objects of the schemas dibs (it may have another name: $1) and message_store, as lines of
+-- an object and a fact, or no fact, in words that every version of PostgreSQL spells the same
+-- way: so neither bodies of views nor expressions.
 with spaces as (
   select n.oid, n.nspname, n.nspacl, n.nspowner,
     case n.nspname when $1 then 'dibs' else n.nspname end as name,

@@ -17,18 +17,18 @@ import (
 //go:embed catalog.sql
 var catalogSQL string
 
-// A DriftReport says how a database differs from what the migrations make.
+// A DriftReport has the differences of a database from one that the migrations made.
 type DriftReport struct {
 	// Differences are sorted by object. None means that nothing drifted.
 	Differences []Difference
 
-	// AbsentRoles do not exist on this server, and so have no rights: that is the
-	// choice of whoever makes roles there, and no difference.
+	// AbsentRoles do not exist on this server, and so have no rights: that is a
+	// choice of the server's administrator, and no difference.
 	AbsentRoles []string
 
 	// NotApplied are the files that are not applied, with the reason if [Up] leaves them
 	// out. The parts of the schema that are left out are not compared. It is nil for a
-	// user who may not read the table of migrations.
+	// user without the right to read the table of migrations.
 	NotApplied []Migration
 }
 
@@ -37,8 +37,8 @@ type Difference struct {
 	Object  string   // "function dibs.append(streams text[], ...)"
 	Absent  bool     // whether it is not there
 	Foreign bool     // whether it is there, and no migration made it
-	Lacks   []string // what it should have, such as a column, a constraint, a right
-	Has     []string // what it has instead or besides
+	Lacks   []string // facts that are missing, such as a column, a constraint, a right
+	Has     []string // facts that are there instead or besides
 }
 
 // String says it in one line.
@@ -59,11 +59,11 @@ func (d Difference) String() string {
 	return d.Object + ": " + strings.Join(said, "; ")
 }
 
-// Drift compares what is in a database with what the migrations make there: tables,
-// indexes, constraints, triggers, views, functions, and who has rights to them. It
+// Drift compares the objects of a database with those that the migrations make: tables,
+// indexes, constraints, triggers, views, functions, and the rights to them. It
 // needs no rights but to connect, takes no lock that anybody waits for, and
 // changes nothing. The bodies of views, and of the few functions that are written
-// without a string, are compared by what they refer to; the expressions of checks and
+// without a string, are compared by their references; the expressions of checks and
 // of generated columns are not compared.
 //
 // A database that was not migrated has nothing to compare, and all files in

@@ -94,7 +94,7 @@ func TestDriftIsFound(t *testing.T) {
 	require.Empty(t, drift(t, conn, nil).Differences)
 }
 
-// What the documents leave to the DBA.
+// The documents leave these to the DBA.
 func TestIndexForReadersOfAllAndStorageParametersAreNoDrift(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Migrated(t))

@@ -1,4 +1,4 @@
--- Acts as the owner of what is granted. No row if the user may not.
+-- Acts as the owner of the function. No row if the user may not.
 select set_config('role', pg_get_userbyid(proowner), true)
 from pg_proc
 where pronamespace = to_regnamespace('dibs') and proname = 'grant_rights' and pronargs = 0

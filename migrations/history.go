@@ -16,7 +16,7 @@ import (
 	"github.com/dibs-go/dibs/internal/pgschema"
 )
 
-// A record is what dibs.migrations says of a file.
+// A record is a row of dibs.migrations.
 type record struct {
 	Name    string
 	SHA256  string
@@ -24,8 +24,8 @@ type record struct {
 	Version int // of its part, when it was applied
 }
 
-// An access is how a user reads dibs.migrations: a user who may act as the owner need not
-// have the owner's rights.
+// An access is the way for a user to read dibs.migrations: a user who may act as the owner need
+// not have the owner's rights.
 type access struct {
 	exists   bool
 	before   string // the session's role
@@ -44,7 +44,7 @@ func accessOf(ctx context.Context, tx pgx.Tx, schema string) (a access, err erro
 	return a, err
 }
 
-// readRecords returns what was applied, by name.
+// readRecords returns the rows of dibs.migrations, by name.
 func readRecords(ctx context.Context, tx pgx.Tx, schema string) (map[string]record, error) {
 	a, err := accessOf(ctx, tx, schema)
 	if err != nil || !a.exists {
@@ -92,7 +92,7 @@ var formerFiles = func() map[string]former {
 	return all
 }()
 
-// renameFormer does to records what the file first does to the table.
+// renameFormer changes records as the file first changes the table.
 func renameFormer(records map[string]record, files []file) {
 	for name, f := range formerFiles {
 		r, ok := records[name]

@@ -77,7 +77,7 @@ func (m managed) requireOwner(url, owner string) {
 	require.Equal(m.t, []string{owner}, one[[]string](m.t, connect(m.t, url), owners))
 }
 
-// What the owner of a database can do without CREATEROLE, and what comes later.
+// The owner of a database migrates without CREATEROLE, and the roles come later.
 func TestRolesMayBeMadeLaterBySomebodyElse(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)

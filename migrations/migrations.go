@@ -60,15 +60,15 @@ var (
 	// Nothing was sent.
 	ErrInvalidSchema = errors.New("invalid schema")
 
-	// ErrForeignSchema is matched by the error for a superuser who would call functions
-	// that another user made in the schema.
+	// ErrForeignSchema is matched by the error for a superuser in a schema whose functions another
+	// user may have made.
 	ErrForeignSchema = errors.New("the schema is another user's")
 
 	// ErrInTransaction is returned for a connection that is in a transaction.
 	ErrInTransaction = errors.New("the connection is in a transaction")
 )
 
-// Config changes what is migrated. A nil *Config is a good one.
+// Config chooses the schema. A nil *Config is a good one.
 type Config struct {
 	// Schema is the schema for all that is made: at most 63 lower-case letters,
 	// digits and underscores. Several in one database are several stores.
@@ -212,8 +212,8 @@ func grantRights(ctx context.Context, tx pgx.Tx, schema string) error {
 //go:embed grant_rights.sql
 var becomeGranter string
 
-// lock waits for other migrations of the same schema, as long as ctx lasts. Strings in
-// the files are standard, whatever the session's setting is.
+// lock waits for other migrations of the same schema, as long as ctx lasts. Strings in the
+// files are standard, with any setting of the session.
 func lock(ctx context.Context, tx pgx.Tx, schema string) error {
 	_, err := tx.Exec(ctx, `
 		select set_config(s.name, s.value, true)

@@ -380,7 +380,7 @@ func TestUserWhoMayMakeRolesMakesThemOwnTheSchema(t *testing.T) {
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
 }
 
-// connectAs returns a connection of a new user who may create in the database.
+// connectAs returns a connection of a new user with CREATE on the database.
 func connectAs(t *testing.T, url, attributes string) (*pgx.Conn, string) {
 	t.Helper()
 	config, err := pgx.ParseConfig(url)
@@ -390,7 +390,7 @@ func connectAs(t *testing.T, url, attributes string) (*pgx.Conn, string) {
 	_, err = admin.Exec(t.Context(), fmt.Sprintf("create role %s login password '%s' %s; grant create on database %s to %[1]s", user, password, attributes, config.Database))
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		// Before the database is dropped, while what the user has can be named.
+		// Before the database is dropped, while the user's objects can be named.
 		_, err := admin.Exec(context.WithoutCancel(t.Context()), "drop owned by "+user+" cascade; drop role "+user)
 		require.NoError(t, err)
 	})

@@ -23,9 +23,9 @@ func ways(t *testing.T) map[string]func(url string) {
 	}
 }
 
-// trap makes functions, operators and domains that are called, in the place of those
-// of PostgreSQL, by whoever looks names up in public first; and functions for who looks
-// there last, but whose arguments fit these better.
+// trap makes functions, operators and domains that are called, in the place of those of
+// PostgreSQL, by a session that looks names up in public first; and functions for a session
+// that looks there last, with arguments that fit better.
 const trap = `
 grant create on schema public to public;
 set search_path = pg_catalog;
@@ -58,9 +58,9 @@ begin
 end
 $trap$`
 
-// Who migrates may be a superuser, and others may make functions in public, as they
-// all may in PostgreSQL 14. The owner of a database may even say that names are looked
-// up there first.
+// The migrating user may be a superuser, and others may make functions in public, as all users
+// may in PostgreSQL 14. The owner of a database may even say that names are looked up there
+// first.
 func TestMigratorCallsNothingThatOthersLeftForIt(t *testing.T) {
 	t.Parallel()
 	want := dump(t, pgtest.Migrated(t))
@@ -102,8 +102,8 @@ func showSearchPath(t *testing.T, conn *pgx.Conn) (path string) {
 	return path
 }
 
-// Whom a DBA gave rights to all that the migrating user makes, for another
-// application's sake, has none to what is made here.
+// A role that default privileges give rights to all new objects of the migrating user, for
+// another application's sake, has none to the objects made here.
 func TestDefaultPrivilegesGiveNobodyRights(t *testing.T) {
 	t.Parallel()
 	want := dump(t, pgtest.Migrated(t))
@@ -138,7 +138,7 @@ func TestDefaultPrivilegesGiveNobodyRights(t *testing.T) {
 	}
 }
 
-// settingsOf are what a migration might leave behind in a session.
+// settingsOf returns the settings that a migration might leave behind in a session.
 func settingsOf(t *testing.T, conn *pgx.Conn) (all []string) {
 	t.Helper()
 	for _, setting := range []string{"search_path", "role", "lock_timeout", "statement_timeout", "client_min_messages", "standard_conforming_strings", "transaction_read_only", "transaction_isolation"} {
@@ -188,7 +188,7 @@ func TestSessionKeepsItsSettings(t *testing.T) {
 	require.NoError(t, tx.Rollback(t.Context()))
 }
 
-// However long others lock what is there, a migrator waits only for other migrators.
+// A migrator waits without a bound for other migrators only, and not for other locks.
 func TestMigratorWaitsABoundedTimeForALockedTable(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -238,8 +238,8 @@ func TestNamesNeedNoCare(t *testing.T) {
 	}
 }
 
-// A schema that somebody made beforehand could hold what is called in the place of ours,
-// and its owner could do with all that is made in it as they like.
+// A schema that another user made beforehand could hold functions that are called in the place
+// of ours, and its owner could change everything that is made in it.
 func TestSchemaThatIsAnothersIsNotUsed(t *testing.T) {
 	t.Parallel()
 	for name, migrate := range map[string]func(url string) (string, error){
@@ -286,7 +286,8 @@ func TestSchemaThatIsAnothersIsNotUsed(t *testing.T) {
 	}
 }
 
-// Who owns a database may well make the schema for whom the store is to belong to.
+// The owner of a database may make the schema beforehand, for the user that the store is to
+// belong to.
 func TestSchemaMayBeMadeBeforehand(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)
@@ -310,8 +311,8 @@ func TestSchemaMayBeMadeBeforehand(t *testing.T) {
 	}
 }
 
-// A store that somebody made up says that all is applied, and has functions that become
-// the superuser again who acts as their owner.
+// A store that somebody made up says that all is applied, and has functions that make a session
+// that acts as their owner a superuser's again.
 func TestMadeUpStoreGetsNothingFromASuperuser(t *testing.T) {
 	t.Parallel()
 	for name, migrationsTable := range map[string]string{

@@ -12,9 +12,9 @@ import (
 	"github.com/dibs-go/dibs/migrations"
 )
 
-// From 16 on PostgreSQL sorts the rows for an aggregate that has distinct or an order of its own,
-// and those beside it get what is sorted. The tests run on servers that do not: so it is the text
-// that is looked at.
+// From 16 on PostgreSQL sorts the rows for an aggregate that has distinct or an order of its
+// own, and those beside it get the sorted rows. The tests run on servers that do not: so it is
+// the text that is looked at.
 func TestNoAggregateChangesTheOrderThatAnotherTakesRowsIn(t *testing.T) {
 	t.Parallel()
 	found := 0
@@ -58,7 +58,7 @@ type query struct {
 	sorted    []string // that have one, or distinct
 }
 
-// A level is what is within a pair of parentheses.
+// A level is the text within a pair of parentheses.
 type level struct {
 	queries   []*query
 	aggregate string // whose arguments these are, or ""

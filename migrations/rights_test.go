@@ -19,8 +19,8 @@ var (
 	//go:embed testdata/rights.sql
 	readRights string
 
-	// What each role may do with each object: the whole matrix. It is written by
-	// hand. Columns that have no rights of their own are not in it.
+	// The rights of each role to each object: the whole matrix. It is written by hand. Columns
+	// that have no rights of their own are not in it.
 	//
 	//go:embed testdata/rights.txt
 	wantedRights string
@@ -61,7 +61,7 @@ func rightsIn(t *testing.T, conn interface {
 	return all
 }
 
-// Whoever adds an object says in testdata/rights.txt who may do what with it.
+// A new object has a line in testdata/rights.txt with the rights to it.
 func TestRightsAreTheseAndNoOther(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Migrated(t))
@@ -88,7 +88,7 @@ func TestRightsAreTheseAndNoOther(t *testing.T) {
 	}
 }
 
-// A mistake in a grant is seen: by the matrix, whatever it is.
+// A mistake in a grant is seen: by the matrix, for every kind of object.
 func TestGrantThatIsNotInTheMatrixIsSeen(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Migrated(t))
@@ -115,8 +115,8 @@ func TestGrantThatIsNotInTheMatrixIsSeen(t *testing.T) {
 	}
 }
 
-// What runs with the owner's rights looks every name up where the caller cannot put
-// one, and the owner is nobody's login, and no superuser.
+// A function that runs with the owner's rights looks every name up in schemas that the caller
+// cannot create in, and the owner cannot log in, and is no superuser.
 func TestDefinersResolveNamesThemselves(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Migrated(t))
@@ -140,8 +140,8 @@ func TestDefinersResolveNamesThemselves(t *testing.T) {
 		where p.pronamespace in ('dibs'::regnamespace, 'message_store'::regnamespace) and p.proleakproof`))
 }
 
-// What a role may call takes whatever it is given: it answers, or names the parameter.
-// Who names no stream, no message and no category finds nothing, or all that there is.
+// A function that a role may call takes any argument: it answers, or names the parameter. A
+// call without a stream, a message or a category finds nothing, or everything.
 func TestNullsAndHugeArraysAreRefused(t *testing.T) {
 	t.Parallel()
 	url, superuser := migrated(t)
@@ -177,7 +177,7 @@ func TestNullsAndHugeArraysAreRefused(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{
 		"epoch", "listen", "schema_version", // which take nothing
-		"stream_version", "last_message", "erased_tombstone", "heads", "categories", "verify_table", "verify_store", "verify_category",
+		"stream_version", "last_message", "heads", "categories", "verify_table", "verify_store", "verify_category",
 		"raise_epoch", // which then takes an id of its own
 	}, answered)
 	const many = "array_fill(gen_random_uuid(), '{1000001}')"
@@ -193,7 +193,7 @@ func TestNullsAndHugeArraysAreRefused(t *testing.T) {
 	require.Zero(t, one[int](t, superuser, "select count(*) from dibs.fences"))
 }
 
-// The epoch is raised by any id but the one that it has, by who may.
+// An admin raises the epoch with any id but the one that it has.
 func TestEpochIsRaisedOnceByAnyID(t *testing.T) {
 	t.Parallel()
 	url, superuser := migrated(t)

@@ -1,7 +1,6 @@
--- The roles of Dibs, for whoever may make roles: it takes CREATEROLE. They are the
--- server's, for all its databases, so this is run once. It may be run before the
--- migrations, or after: then dibs migrate up, or select dibs.grant_rights() by the
--- owner, gives the roles their rights.
+-- The roles of Dibs. Making them takes CREATEROLE. They are the server's, for all its
+-- databases, so this is run once. It may be run before the migrations, or after: then dibs
+-- migrate up, or select dibs.grant_rights() by the owner, gives the roles their rights.
 --
 -- A service gets the role that it needs, and an owner of its own is not one of them:
 --
@@ -18,6 +17,6 @@ create role message_store login;
 alter role message_store set lock_timeout = '10s';
 alter role message_store set idle_in_transaction_session_timeout = '1min';
 
--- Who migrates has to be able to act as the owner, or owns all:
+-- The migrating user has to be able to act as the owner, or owns everything:
 --
 --	grant dibs_owner to my_migrator;

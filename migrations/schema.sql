@@ -1,18 +1,17 @@
--- Makes the roles, the schema and the table of what was installed, and the function
--- that installs a file. It comes first each time, and leaves what is there as it is.
+-- Makes the roles, the schema, the table of installed files, and the function that installs a
+-- file. It comes first each time, and leaves existing objects as they are.
 --
--- dibs_owner owns everything and cannot log in. A member of dibs_writer may call the
--- functions that write and those that read; a member of dibs_reader, those that read; a
--- member of dibs_admin, those that read, report, trim, delete and raise the epoch. No
--- role has rights on a table. Roles belong to the server: its schemas and databases share
--- them.
+-- dibs_owner owns everything and cannot log in. A member of dibs_writer may call the functions
+-- that write and those that read; a member of dibs_reader, those that read; a member of
+-- dibs_admin, those that read, report, trim, delete and raise the epoch. No role has rights on a
+-- table. Roles belong to the server: its schemas and databases share them.
 --
 -- A statement waits 10 seconds for a lock and works for 5 minutes at most; the settings
--- dibs.lock_timeout and dibs.statement_timeout of the session change these bounds. The
--- wait for another migration has none.
+-- dibs.lock_timeout and dibs.statement_timeout of the session change these bounds. The wait for
+-- another migration has none.
 --
--- Names are looked up in pg_catalog alone: the migrating user may be a superuser, and
--- another user may have left functions in public for a superuser to call.
+-- Names are looked up in pg_catalog alone: the migrating user may be a superuser, and another user
+-- may have left functions in public for a superuser to call.
 select pg_catalog.set_config('dibs.caller_role', pg_catalog.current_setting('role'), true),
   pg_catalog.set_config('dibs.caller_path', pg_catalog.current_setting('search_path'), true),
   pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
@@ -99,8 +98,8 @@ if to_regnamespace('dibs') is null then
   end if;
 end if;
 
--- From here on everything belongs to the schema's owner. A schema that was made
--- beforehand, for a user who may only create in it, stays as it is.
+-- From here on everything belongs to the schema's owner. A schema that was made beforehand, for a
+-- user with no right but to create in it, stays as it is.
 perform set_config('role', pg_get_userbyid(nspowner), true)
 from pg_namespace
 where oid = to_regnamespace('dibs') and pg_has_role(session_user, nspowner, may_become);
@@ -131,7 +130,8 @@ elsif not exists (select from pg_attribute where attrelid = to_regclass('dibs.mi
   ) f (name, sha256, now)
   where m.name = f.name and m.sha256 = f.sha256 and f.now is not null;
   delete from dibs.migrations where name in ('0003_validation.sql', '0006_retention.sql', '0007_report.sql', '0008_rights.sql');
-  drop function if exists dibs.begin_migration(text, text);
+  drop view if exists dibs.stored_messages, dibs.erased;
+  drop function if exists dibs.begin_migration(text, text), dibs.erased_tombstone(text);
 end if;
 end
 $schema$;
@@ -208,4 +208,4 @@ end
 $uninstall$;
 
 comment on function dibs.uninstall(text, text, text[]) is
-'Drops the functions and views of a part whose files are gone: a file has the name of what it makes.';
+'Drops the functions and views of a part whose files are gone: a file has the name of its function or view.';

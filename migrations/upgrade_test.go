@@ -95,8 +95,8 @@ func TestUpgradeKeepsWhatWasWritten(t *testing.T) {
 	require.NotEmpty(t, applied)
 }
 
-// What a release printed is what its version has for ever: the first change after it takes
-// the next version.
+// The script that a release printed is that of its version for ever: the first change after it
+// takes the next version.
 func TestReleasedVersionIsNotChanged(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A scene is two or three sessions in one database, and what they heard.
+// A scene is two or three sessions in one database, and their answers.
 type scene struct {
 	t     *testing.T
 	admin *pgx.Conn
@@ -16,7 +16,7 @@ type scene struct {
 	heard []string
 }
 
-// client opens a session, and is what runs statements in it.
+// client opens a session, and returns the function that runs statements in it.
 func (s *scene) client(name string) *client {
 	return &client{scene: s, name: name, session: open(s.t, s.url, "message_store", "")}
 }
@@ -37,8 +37,8 @@ func (c *client) hears(sql string, a answer) {
 	c.heard = append(c.heard, fmt.Sprintf("%s: %s: %v %s", c.name, sql, a.Rows, a.Error))
 }
 
-// waits runs a statement that has to wait for another session, and returns what ends
-// the wait for it.
+// waits runs a statement that has to wait for another session, and returns the function that
+// waits for its end.
 func (c *client) waits(sql string) (then func()) {
 	c.t.Helper()
 	done := make(chan answer, 1)

@@ -1,6 +1,6 @@
-// Package compat holds the schema message_store to what message-db does: each case
-// runs the same SQL in a database with the real message-db and in one of ours, and
-// compares all that a client can see.
+// Package compat holds the schema message_store to the behaviour of message-db: each case runs
+// the same SQL in a database with the real message-db and in one of ours, and compares
+// everything that a client can see.
 //
 //	{does: "positions are inclusive", sql: steps{
 //		{sql: "select MS.write_message($1, 'a-1', 'T', '{}')", args: []any{id(1)}},

@@ -32,7 +32,7 @@ type noted struct {
 
 func (noted) MessageType() string { return "Noted" }
 
-// seen is what one reader of a category met, in order.
+// seen is the messages that one reader of a category met, in order.
 type seen struct {
 	mu  sync.Mutex
 	ids []string
@@ -50,10 +50,10 @@ func (s *seen) list() []string {
 	return slices.Clone(s.ids)
 }
 
-// Writers through write_message, through an INSERT into the view, and through our
-// driver, alone and in groups, share streams and categories, and some take back what
-// they wrote. All the while there are readers of each kind. Nothing is lost, no
-// stream has a gap, and no reader passes over what becomes visible late.
+// Writers through write_message, through an INSERT into the view, and through our driver, alone
+// and in groups, share streams and categories, and some roll back. All the while there are
+// readers of each kind. Nothing is lost, no stream has a gap, and no reader passes over a
+// message that becomes visible late.
 func TestClientsOfBothKindsWriteAndReadAtOnce(t *testing.T) {
 	t.Parallel()
 	const categories, streams, writers, each = 2, 3, 4, 60
@@ -147,7 +147,8 @@ func TestClientsOfBothKindsWriteAndReadAtOnce(t *testing.T) {
 		}
 		return nil
 	})
-	// Who began before another wrote is turned away, or a position would be there twice.
+	// A transaction that began before another's write is turned away, or a position would be there
+	// twice.
 	work(func(r *rand.Rand) error {
 		conn := client()
 		defer conn.Close(t.Context())
@@ -374,7 +375,7 @@ func TestBothKindsOfWriterTakeOneLock(t *testing.T) {
 	require.Equal(t, []string{"0 1 2 3 4 5 6 7"}, all(t, s.admin, "select string_agg(position::text, ' ' order by global_position) from dibs.messages where stream_name = 'x-1'"))
 }
 
-// What a client of the other kind wrote is read as it is.
+// A message of a client of the other kind is read as it is.
 func TestEachKindReadsWhatTheOtherWrote(t *testing.T) {
 	t.Parallel()
 	database := dibs(t)
@@ -397,8 +398,8 @@ func TestEachKindReadsWhatTheOtherWrote(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 }
 
-// What was written and removed since is not there for a transaction that began before,
-// and no index is in its way: it would write first what was written first already.
+// A message that was written and removed since is not there for a transaction that began
+// before, and no index is in its way: it would accept an initial write a second time.
 func TestTransactionThatIsTooOldDoesNotWriteAgainWhatWasRemoved(t *testing.T) {
 	t.Parallel()
 	database := dibs(t)
@@ -432,7 +433,7 @@ func TestTransactionThatIsTooOldDoesNotWriteAgainWhatWasRemoved(t *testing.T) {
 	require.Zero(t, one[int](t, admin, "select count(*) from dibs.removals where removals = 0"), "nothing is left there by a try")
 }
 
-// A version goes on where the stream was when it was deleted, whatever is left of it.
+// A version goes on where the stream was when it was deleted, also with nothing left of it.
 func TestDeletedStreamKeepsItsVersion(t *testing.T) {
 	t.Parallel()
 	database := dibs(t)

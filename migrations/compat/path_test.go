@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a hostile path could put in the way of a name, an operator, a type or a table.
+// Names, operators, types and tables that a hostile path could put in the way.
 const hostile = `
 	create schema evil;
 	create temp table messages (id text, stream_name text, type text, position bigint, global_position bigint, data json, metadata json, time timestamptz, category text);
@@ -90,8 +90,8 @@ func TestNothingDependsOnTheSearchPath(t *testing.T) {
 	}
 }
 
-// Whoever has another name than message_store, and no search_path, calls functions by
-// the schema's name. That is enough here.
+// A user with another name than message_store, and no search_path, calls functions by the
+// schema's name. That is enough here.
 func TestQualifiedCallIsEnough(t *testing.T) {
 	t.Parallel()
 	theirs, ours := messageDB(t), dibs(t)

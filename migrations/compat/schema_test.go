@@ -54,8 +54,8 @@ func TestViewsAndTypeHaveTheSameColumns(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// An INSERT, UPDATE, DELETE or TRUNCATE is in another test: what is refused is, but
-// views are not tables.
+// An INSERT, UPDATE, DELETE or TRUNCATE is in another test: the answers differ, since views are
+// not tables.
 func TestRoleHasTheSameRights(t *testing.T) {
 	t.Parallel()
 	const rights = `
@@ -173,7 +173,7 @@ func TestWritesToTheViewAreWrites(t *testing.T) {
 	})
 }
 
-// What a table can do, and a view cannot.
+// Statements that work on a table and not on a view.
 func TestViewIsNoTable(t *testing.T) {
 	t.Parallel()
 	none := fails("42P01", `relation "message_store.messages_global_position_seq" does not exist`)
@@ -221,8 +221,8 @@ func TestRowsAreCopiedIntoTheView(t *testing.T) {
 	}
 }
 
-// EXECUTE is the public's in message-db. Here writes are made with the owner's rights,
-// and so a role is given what it may call; to read, also the views that are read.
+// EXECUTE is the public's in message-db. Here writes are made with the owner's rights, and so a
+// role is granted the functions that it calls; to read, also the views.
 func TestRoleIsGrantedWhatItCalls(t *testing.T) {
 	t.Parallel()
 	theirs, ours := messageDB(t), dibs(t)

@@ -21,7 +21,7 @@ echo $n > "$0.n"
 printf '00000000-0000-4000-8000-%012d\n' $n
 `
 
-// What differs from one run to the next.
+// The parts that differ from one run to the next.
 var moments = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?|test_\w+|[0-9.]+ ms|\(cost=[^)]*\) \([^)]*\)|psql:[^ ]+|-{3,}| {2,}`)
 
 // The tools that come with message-db print the same of ours.

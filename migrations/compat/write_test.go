@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What there is after a case has written.
+// The messages after a case has written.
 var written = step{sql: "select id, stream_name, type, position, global_position, data, metadata from MS.messages order by global_position"}
 
 func write(n int, stream string, more ...any) step {

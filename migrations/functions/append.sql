@@ -12,7 +12,7 @@ set enable_seqscan = off -- a plan made for an empty table is kept when it grows
 set enable_bitmapscan = off
 as $$
 declare
-  -- Whether each statement sees what was committed before it.
+  -- Whether each statement sees the commits before it.
   current constant boolean := current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
 
   at record;
@@ -26,8 +26,7 @@ begin
   from (select distinct dibs.lock_key(split_part(s.name, '-', 1)) as key from unnest(streams) s (name) order by 1) k;
 
   if not current then
-    -- 40001 if something was removed since this transaction began: what it sees is
-    -- not enough to go by then.
+    -- 40001 if a message was removed since this transaction began: its snapshot is too old then.
     insert into dibs.removals (category, removals)
     select distinct split_part(s.name, '-', 1), 0 from unnest(streams) s (name) order by 1
     on conflict do nothing;
@@ -61,9 +60,8 @@ begin
     end if;
   end if;
 
-  -- Once, unless there are writers that do not take the lock, or that used one of
-  -- the ids in another category just now: then what was in the way is seen in the
-  -- next round.
+  -- Once, unless there are writers that do not take the lock, or that used one of the ids in
+  -- another category just now: then the next round sees the row that was in the way.
   loop
     violated := null;
 
@@ -129,10 +127,10 @@ begin
         return;
       exception
         when unique_violation then
-          -- Whatever else is in the way is there in every round: an index or a trigger of
-          -- somebody else's, or a message with the same global position, if the sequence is
-          -- behind. Another round would draw one that readers may have passed. An index that
-          -- is made anew is there twice meanwhile, once by another name.
+          -- Any other cause is there in every round: an index or a trigger that is not of Dibs, or
+          -- a message with the same global position, if the sequence is behind. Another round
+          -- would draw one that readers may have passed. An index that is made anew is there twice
+          -- meanwhile, once by another name.
           get stacked diagnostics violated = constraint_name;
           if regexp_replace(violated, '_cc(new|old)[0-9]*$', '') not in ('messages_id', 'messages_stream')
             and not exists (select from dibs.find_recorded(streams, expected, counts, ids, types, data, metadata))
@@ -156,8 +154,8 @@ begin
     exit when not current;
   end loop;
 
-  -- This transaction is too old to see what was in its way. A message that has one
-  -- of the ids may be this very one, which a younger transaction can tell.
+  -- This transaction is too old to see the row that was in its way. A message that has one of the
+  -- ids may be this very one, which a younger transaction can tell.
   perform from unnest(ids) r (id) where dibs.taken('', 9223372036854775807, r.id) limit 1;
   if not found then
     select s.name, s.expected + 1 as version into at
@@ -176,12 +174,12 @@ end
 $$;
 
 comment on function dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[], bigint[], boolean) is
-'Adds messages to the ends of streams: all of it or nothing. Each stream is named once, with the version it is expected to
-be at (the position of its last message, -1 for no stream, -2 for any version) and how many of the messages are its; the
-messages come in the order of the streams. No message only checks the version. With fences, one for each stream, a client
-that may ask find_messages later says where it believes the fence of the stream''s category to be: 0 until it is told.
-With notify, whoever has called dibs.listen is told on the channel dibs_messages of each category that was written to, as
-''dibs.'', its name, a dash and the global position of its last message.
+'Adds messages to the ends of streams: all of it or nothing. Each stream is named once, with the version it is expected to be at
+(the position of its last message, -1 for no stream, -2 for any version) and how many of the messages are its; the messages come
+in the order of the streams. No message only checks the version. With fences, one for each stream, a client that may ask
+find_messages later says where it believes the fence of the stream''s category to be: 0 until it is told. With notify, a session
+that has called dibs.listen hears on the channel dibs_messages of each category that was written to, as ''dibs.'', its name, a
+dash and the global position of its last message.
 
 Answers with rows, never with an exception, so that the transaction goes on:
   written           for each stream: the position and the global position of its last message
@@ -190,10 +188,10 @@ Answers with rows, never with an exception, so that the transaction goes on:
   version_conflict  once: the first stream that is not at its version, and the version it is at (at REPEATABLE READ and
                     above, the least that it can be)
   fenced            once: the first stream whose category''s fence is elsewhere, and, as its version, where; to be tried again with it
-Raises DB001 for what may not be written, 55P03 after 10 seconds of waiting for another transaction, 23505 for what an index
-or a trigger that is not of Dibs refuses, or a sequence that is behind, and, at REPEATABLE READ and above only, 40001 for
-messages of any version, or with ids that are taken, where the transaction cannot see why, and for a category from which
-messages were removed since the transaction began.
+Raises DB001 for an argument that may not be written, 55P03 after 10 seconds of waiting for another transaction, 23505 for a
+row that an index or a trigger that is not of Dibs refuses, or for a sequence that is behind, and, at REPEATABLE READ and
+above only, 40001 for messages of any version, or with ids that are taken, where the transaction cannot see why, and for a
+category from which messages were removed since the transaction began.
 
 A stream that was deleted goes on after its tombstone, also one that was erased with its name: its version is the
 tombstone''s, so it is never first written again. An id whose message was removed is not known any more.';

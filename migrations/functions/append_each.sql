@@ -1,7 +1,7 @@
--- Writes that have nothing to do with each other but that they wait for the same
--- categories. What has come to a driver while it wrote is here written together: the
--- locks are taken once, the versions are looked up in one statement, and all of it is
--- added in another. So a message costs about a tenth of what a call of append does.
+-- Writes that have nothing to do with each other but that they wait for the same categories. The
+-- writes that came to a driver while it wrote are written together here: the locks are taken once,
+-- the versions are looked up in one statement, and all of it is added in another. So a message
+-- costs about a tenth of a call of append.
 create or replace function dibs.append_each(
   streams text[], expected bigint[], counts integer[], fences bigint[],
   ids uuid[], types text[], data json[], metadata json[], notify boolean default false,
@@ -26,7 +26,7 @@ declare
   fences_found bigint[];   -- of its category; null if another has that
   taken uuid[];            -- ids that are recorded already, or are there twice
   names text[];            -- the stream of each message
-  positions bigint[];      -- of each message; null for what is not added
+  positions bigint[];      -- of each message; null for one that is not added
   writes integer[];        -- of each message; null if each write has one
   known integer[];
 begin
@@ -57,7 +57,8 @@ begin
   if not pg_try_advisory_xact_lock(1684628083, dibs.lock_key(first_category)) then
     perform dibs.wait_for_category(first_category);
   end if;
-  -- In ASCII the dot comes after the dash: what is between begins with the category and a dash.
+  -- In ASCII the dot comes after the dash: a name between the two begins with the category and a
+  -- dash.
   if (first_category || '-') collate "C" <= all (streams) and (first_category || '.') collate "C" > all (streams) then
     free := array[first_category];
     select array[f.fence], f.erased into fences_of, erased from dibs.fences f where f.category = first_category;
@@ -70,10 +71,10 @@ begin
     left join lateral (select * from dibs.fences l where l.category = c.category limit 1) f on true;
   end if;
 
-  -- A statement of its own: its snapshot is younger than the locks. What becomes of each
-  -- write as if it were the only one to its stream, and none of the ids were there. The
-  -- aggregates take the rows as they come, so none beside them may ask for an order: from 16
-  -- on, PostgreSQL sorts for such a one, and the others get what is sorted.
+  -- A statement of its own: its snapshot is younger than the locks. The outcome of each write, as
+  -- if it were the only one to its stream, and none of the ids were there. The aggregates take the
+  -- rows as they come, so none beside them may ask for an order: from 16 on, PostgreSQL sorts for
+  -- such a one, and the others get the sorted rows.
   select array_agg(r.version), array_agg(r.hash), array_agg(r.fence_found), string_agg(r.outcome, ''),
     array_agg(case r.outcome when 'f' then r.fence_found when 'w' then r.version + 1 else r.version end),
     array_agg(case r.outcome when 'w' then r.version + 1 end)
@@ -149,7 +150,7 @@ begin
     perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata);
   end if;
 
-  -- What met a version conflict may have been written before, by itself: append tells.
+  -- A write that met a version conflict may have been written before, by itself: append tells.
   if strpos(outcomes, 'c') > 0 then
     select array_agg(distinct coalesce(writes[u.n], u.n)) into known
     from unnest(ids) with ordinality u (id, n)
@@ -181,8 +182,8 @@ Answers with a letter for each write: w for written, c for a version conflict, f
 busy and not that of the first stream, which is waited for, and a for one that append has to be asked about: its stream was
 erased, or one of its ids is recorded already. With it comes the version of its last
 message, or that its stream is at, or the fence that there is; and in the end the global positions of all messages that
-were written, in order. At REPEATABLE READ and above each is for append. Raises DB001 for what may not be written, 55P03
-after 10 seconds of waiting for another transaction, and 23505 where somebody wrote without the lock: then nothing of it
-was written, and each is for append. As append_one, it leaves it to the client to validate what the messages hold.';
+were written, in order. At REPEATABLE READ and above each is for append. Raises DB001 for an argument that may not be written, 55P03
+after 10 seconds of waiting for another transaction, and 23505 after a write without the lock: then nothing of it
+was written, and each is for append. As with append_one, the client validates the content of the messages.';
 
 grant execute on function dibs.append_each to dibs_writer;

@@ -1,5 +1,5 @@
--- What append does for one message, for half the price: it is checked and added without
--- sets. What does not fit is left to append, which finds out why.
+-- append for one message, at half the price: the message is checked and added without sets. A
+-- message that does not fit is left to append, which finds out why.
 create or replace function dibs.append_one(
   stream text, expected bigint, message_id uuid, type text, data json, metadata json,
   fence bigint default null, notify boolean default false,
@@ -55,9 +55,9 @@ end
 $$;
 
 comment on function dibs.append_one(text, bigint, uuid, text, json, json, bigint, boolean) is
-'Adds one message to the end of a stream: append for the arguments as arrays of one, and answers as it does. A version
-conflict is of the stream; id is the message that an id conflict is with. Raises 23505 where append would find out by trying
-that the id is recorded already: append says what became of it then. For clients that validate what the messages hold: it
-looks at names and types, and whether data and metadata are objects that are not too large.';
+'Adds one message to the end of a stream: append for the arguments as arrays of one, and answers as it does. A version conflict
+is of the stream; id is the message that an id conflict is with. Raises 23505 where append would find out by trying that the id
+is recorded already: append tells the outcome then. For clients that validate the content of messages: it looks at names and
+types, and whether data and metadata are objects that are not too large.';
 
 grant execute on function dibs.append_one to dibs_writer;

@@ -1,6 +1,6 @@
--- A writer whose wait for a standby was cancelled has written all the same, and here
--- only. Who answers with what it has found must not vouch for that: with a record of
--- its own in the log, its transaction waits for all that came before.
+-- A writer whose wait for a standby was cancelled has written all the same, and here only. A
+-- caller that answers with rows that it found must not vouch for that write: with a record of its
+-- own in the log, its transaction waits for everything before it.
 create or replace function dibs.await_standby() returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp

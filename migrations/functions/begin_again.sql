@@ -1,4 +1,4 @@
--- Whoever adds to a stream that is empty calls this first, under the category's lock.
+-- Each function that adds to an empty stream calls this first, under the category's lock.
 create or replace function dibs.begin_again(stream text) returns bigint
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp

@@ -1,6 +1,6 @@
--- Whether a stream may begin after position 0, as far as records tell: it was deleted,
--- be it not all of it yet, or trimmed up to there. Records of trimming are trimmed
--- without a record, and nobody knows what was in those that were deleted.
+-- Whether a stream may begin after position 0, as far as records tell: it was deleted, be it not
+-- all of it yet, or trimmed up to there. Records of trimming are trimmed without a record, and the
+-- content of deleted ones is lost.
 create or replace function dibs.begins_rightly(stream text, "position" bigint) returns boolean
 language sql stable
 as $$

@@ -12,7 +12,7 @@ begin
   if max_streams is null or max_streams not between 1 and 10000 then
     raise exception 'invalid max_streams: it is between 1 and 10000' using errcode = 'DB001', column = 'max_streams';
   end if;
-  -- From one name to the next by the index, whatever the length of the streams.
+  -- From one name to the next by the index: the length of a stream does not count.
   stream_name := after;
   for n in 1..max_streams loop
     select m.stream_name into stream_name

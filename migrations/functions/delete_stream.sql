@@ -137,7 +137,7 @@ begin
 
   complete := version - head.position <= max_messages;
   if complete and exists (select from dibs.messages m where m.stream_name = records) then
-    -- What was recorded of it goes before the name does.
+    -- The records of its trimming go before the name does.
     select not d.more into complete from dibs.delete_stream(records, null, true, reason, max_messages) d;
   end if;
   data := json_strip_nulls(json_build_object(
@@ -169,12 +169,12 @@ comment on function dibs.delete_stream(text, bigint, boolean, text, integer, boo
 before it is removed. The stream''s version is the tombstone''s from then on: an initial write conflicts for ever, and a write
 at the tombstone''s version, or at any, goes on after it. Nothing that was deleted comes back.
 
-With erase_name the stream''s name goes too. The tombstone is then in a stream of the same category that is named by the
-SHA-256 of the name, which knows who asks by the name still. The records of its trimming go as well. Other streams that
-belong to it are deleted by calls of their own: snapshots, commands, dead letters. Do not write into reason what is to be
+With erase_name the stream''s name goes too. The tombstone is then in a stream of the same category that is named by the SHA-256
+of the name, and a reader finds it by the old name still. The records of its trimming go as well. Other streams that belong
+to it are deleted by calls of their own: snapshots, commands, dead letters. Do not write into reason anything that is to be
 forgotten.
 
-A tombstone keeps what a reservation needs to tell a duplicate from a key that is used for something else: a hash.
+A tombstone keeps the hash by which a reservation tells a duplicate from a key that is used for something else.
 
 A call removes at most max_messages, and as many records, so that it is short. The first puts the tombstone there; more says that there are
 more to remove: call it again, with the same arguments. It is safe to call again at any time, and after an answer was

@@ -21,8 +21,7 @@ end
 $$;
 
 comment on function dibs.epoch() is
-'What stays the same for as long as nothing that was committed is lost, and may be another though nothing was: the server''s
-identifier, its timeline, and, by number and id, the epoch that dibs.raise_epoch has raised. Without rights to ask for them,
-the first two are empty.';
+'The same for as long as no commit is lost, and sometimes another though none was: the server''s identifier, its timeline, and,
+by number and id, the epoch that dibs.raise_epoch has raised. Without rights to ask for them, the first two are empty.';
 
 grant execute on function dibs.epoch to dibs_reader, dibs_writer, dibs_admin;

@@ -10,8 +10,8 @@ declare
 begin
   tombstone_stream := split_part(stream, '-', 1) || '-' || encode(dibs.name_digest(stream), 'hex');
   perform dibs.remove_messages(stream, null);
-  -- An older one is from before the stream was written to again. Whoever else writes
-  -- to a stream of this name keeps what is there, and is not given a position twice.
+  -- An older one is from before the stream was written to again. Another client's messages in a
+  -- stream of this name stay, and no position is given twice.
   perform dibs.begin_again(tombstone_stream);
   version := greatest(least_version, dibs.stream_version(tombstone_stream) + 1);
   select m.position, m.type into first

@@ -20,5 +20,3 @@ $$;
 
 comment on function dibs.erased_tombstone(text) is
 'The tombstone of a stream that was deleted with its name, under that name; no row for any other stream.';
-
-grant execute on function dibs.erased_tombstone to dibs_reader, dibs_writer, dibs_admin;

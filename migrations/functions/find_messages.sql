@@ -28,9 +28,9 @@ begin
   get diagnostics found_messages = row_count;
 
   if found_messages < (select count(distinct u.id) from unnest(ids) u (id)) then
-    -- What is not there may have been there, and nobody can say that it was not
-    -- written. A tombstone comes first in a stream, unless what is before it is being
-    -- removed; then that begins above 0.
+    -- A message that is missing may have been removed, so that the answer cannot be: not written.
+    -- A tombstone comes first in a stream, unless the messages before it are being removed; then
+    -- that begins above 0.
     if exists (select from dibs.erased_streams e where e.digest = dibs.name_digest(stream))
       or 0 < (select m.position from dibs.messages m where m.stream_name = stream order by m.position limit 1)
         and exists (
@@ -46,8 +46,7 @@ begin
         using errcode = 'feature_not_supported', hint = 'Ask in a transaction of its own, at READ COMMITTED.';
     end if;
 
-    -- To where no writer believes it to be, also one who learned of it before the store
-    -- went back to a backup or a standby.
+    -- To a number that no writer knows, a writer from before a rollback of the store included.
     insert into dibs.fences as f (category, fence)
     values (split_part(stream, '-', 1), (extract(epoch from clock_timestamp()) * 1000000)::bigint)
     on conflict (category) do update set fence = greatest(f.fence + 1, excluded.fence);
@@ -58,10 +57,10 @@ end
 $$;
 
 comment on function dibs.find_messages(text, uuid[]) is
-'Those messages of a stream that have one of the ids. It waits for every write to the category that is under way, so that
-what it does not find was not written; and it raises the category''s fence, so that it will not be written by a call of
-append with fences that is on its way. That holds once this is committed. What was trimmed is not found either, so ask
-within the time that dibs.trim spares. Raises DB001 for more than 1000 ids, and, if it does not find all, DB002 for a stream
-that was deleted and 0A000 above READ COMMITTED, where a transaction does not see what was written since it began.';
+'Those messages of a stream that have one of the ids. It waits for every write to the category that is under way, so that a
+message that it does not find was not written; and it raises the category''s fence, which turns away a call of append with
+fences that is on its way. That holds once this is committed. A trimmed message is not found either, so ask within the time that
+dibs.trim spares. Raises DB001 for more than 1000 ids, and, if it does not find all, DB002 for a stream that was deleted and
+0A000 above READ COMMITTED, where a transaction does not see the writes since it began.';
 
 grant execute on function dibs.find_messages to dibs_writer;

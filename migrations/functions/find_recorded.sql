@@ -1,5 +1,5 @@
--- What to answer if the ids are recorded already: a duplicate for each stream, or
--- the first conflict. No row if none is.
+-- The answer if the ids are recorded already: a duplicate for each stream, or the first conflict.
+-- No row if none is.
 create or replace function dibs.find_recorded(
   streams text[], expected bigint[], counts integer[],
   ids uuid[], types text[], data json[], metadata json[],
@@ -43,7 +43,7 @@ begin
     return;
   end if;
 
-  -- What was there just now may have been trimmed since: then it is new.
+  -- A message that was there just now may have been trimmed since: then it is new.
   return query
   with asked as (
     select s.n, s.name, s.expected, s.count, m.position, m.global_position
@@ -62,4 +62,4 @@ end
 $$;
 
 comment on function dibs.find_recorded(text[], bigint[], integer[], uuid[], text[], json[], json[]) is
-'What append answers if some of the ids are recorded already; no row if none is.';
+'The answer of append if some of the ids are recorded already; no row if none is.';

@@ -1,5 +1,5 @@
--- What becomes of writes of which several may be to one stream, one after the other, or
--- have ids that are taken: those are left to append.
+-- The outcomes of writes of which several may be to one stream, one after the other. A write with
+-- an id that is taken is left to append.
 create or replace function dibs.follow_each(
   streams text[], expected bigint[], counts integer[], fences bigint[], ids uuid[],
   versions_found bigint[], fences_found bigint[], taken uuid[],

@@ -6,5 +6,5 @@ return ('x' || left(md5(coalesce(
   )), 16))::bit(64)::bigint;
 
 comment on function dibs.group_hash(text) is
-'What consumer groups are divided by: message-db''s hash_64, the first half of the MD5, of the cardinal identifier (between
-the first dash and the first plus sign), or of the category where there is none.';
+'Consumer groups are divided by it: message-db''s hash_64, the first half of the MD5, of the cardinal identifier (between the
+first dash and the first plus sign), or of the category where there is none.';

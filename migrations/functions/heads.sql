@@ -1,4 +1,4 @@
--- A descent of one index for each category, whatever the plan was made for.
+-- A descent of one index for each category, with any plan.
 create or replace function dibs.heads(categories text[]) returns bigint[]
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp

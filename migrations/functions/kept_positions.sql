@@ -1,7 +1,6 @@
--- What consumers wrote of their positions. The ledger of the consumer c of a category
--- is its -c in the category with the type position: each message starts a generation.
--- The positions are in -c+generation+member. What is in streams of other forms is of
--- other clients.
+-- The positions that consumers recorded. The ledger of the consumer c of a category is its -c in
+-- the category with the type position: each message starts a generation. The positions are in
+-- -c+generation+member. Streams of other forms are of other clients.
 create or replace function dibs.kept_positions(of_category text)
 returns table (
   stream_name text, "position" bigint, global_position bigint, type text,

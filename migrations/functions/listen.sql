@@ -12,7 +12,7 @@ end
 $$;
 
 comment on function dibs.listen() is
-'Has this session hear on the channel dibs_messages what is written with notify, to the end of the session. What it does not
-hear of is there when this has been committed.';
+'Has this session hear on the channel dibs_messages of writes with notify, to its end. A write that it does not hear of can be
+read when this call has been committed.';
 
 grant execute on function dibs.listen to dibs_reader, dibs_writer, dibs_admin;

@@ -1,7 +1,7 @@
--- PostgreSQL has transactions that notify commit one at a time, so nobody notifies where
--- nobody listens: who listens holds a lock (0) for as long. Two writers who look at once
--- may take each other for a listener. Who begins to listen waits (1) for those who have
--- looked and have not committed, and looks himself after that.
+-- PostgreSQL has transactions that notify commit one at a time, so a writer notifies only if a
+-- session listens: that session holds a lock (0) for as long. Two writers that look at once may
+-- take each other for a listener. A session that begins to listen waits (1) for the writers that
+-- have looked and have not committed, and reads after that.
 create or replace function dibs.listened() returns boolean
 language sql volatile
 return not case
@@ -11,5 +11,5 @@ return not case
 end;
 
 comment on function dibs.listened() is
-'Whether a session of this database has called dibs.listen; sometimes true where none has. For transactions that are short:
-who begins to listen waits for their end.';
+'Whether a session of this database has called dibs.listen; sometimes true where none has. For short transactions: a session
+that begins to listen waits for their end.';

@@ -1,8 +1,8 @@
--- In what order things are told here, for whoever checks a store: the positions of a
--- stream are dense from its first message on. A stream whose first message is above 0
+-- How the streams of a store that was trimmed look. The positions of a stream are dense
+-- from its first message on. A stream whose first message is above 0
 --
---   - was deleted, if that message has the type dibs:Tombstone: it is the tombstone, and
---     what comes after it was written later. What comes before one is being removed;
+--   - was deleted, if that message has the type dibs:Tombstone: messages behind the
+--     tombstone were written later. Messages before a tombstone are being removed;
 --   - or was trimmed: the last message of type dibs:Trimmed in dibs.retention_stream(name)
 --     has the position before the first in its data, as upTo; unless those records were
 --     deleted, and begin with a tombstone themselves;
@@ -10,8 +10,8 @@
 --     retention: they are trimmed without a record.
 --
 -- A stream that is in dibs.erased_streams is empty, and the version there is the
--- position of a tombstone in the stream that is named by the digest. If others write to
--- a stream of such a name, positions are left out there before a tombstone.
+-- position of a tombstone in the stream that is named by the digest. If another client
+-- writes to a stream of such a name, positions are left out there before a tombstone.
 
 -- Only removals take this lock, and before any lock of a category. The class is "dibr"
 -- in ASCII.

@@ -4,4 +4,4 @@ create or replace function dibs.name_digest(stream text) returns bytea
 language sql stable parallel safe
 return sha256(convert_to(stream, 'UTF8'));
 
-comment on function dibs.name_digest(text) is 'By what a stream is known in dibs.erased_streams.';
+comment on function dibs.name_digest(text) is 'The name of a stream in dibs.erased_streams.';

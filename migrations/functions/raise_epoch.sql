@@ -13,7 +13,7 @@ end
 $$;
 
 comment on function dibs.raise_epoch(uuid) is
-'Says that the store may have lost what was committed, and returns its epoch, which is another than all before: consumers that
-run begin again at their recorded positions. With the id that the epoch has already, it does nothing.';
+'Says that the store may have lost commits, and returns its epoch, which is another than all before: consumers that run begin
+again at their recorded positions. With the id that the epoch has already, it does nothing.';
 
 grant execute on function dibs.raise_epoch to dibs_admin;

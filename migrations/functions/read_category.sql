@@ -19,7 +19,7 @@ declare
   newest bigint;
   first_mark json;
 begin
-  -- What is asked for most, by one expression: each costs as much as a message does.
+  -- The most frequent question, by one expression: each costs as much as a message does.
   if types is null and correlation is null and group_size is null and group_member is null
     and from_position >= 0 and max_messages between 1 and 10000
   then

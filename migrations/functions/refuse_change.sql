@@ -1,6 +1,6 @@
--- Whoever has rights on the table is held to that too. The functions that trim and
--- delete set dibs.retention for themselves. Anybody can set that, so it counts for who
--- may be the owner, as those functions are.
+-- This holds for roles with rights on the table too. The functions that trim and delete set
+-- dibs.retention for themselves. Any role can set that, so it counts only for a role that may act
+-- as the owner, as those functions do.
 create or replace function dibs.refuse_change() returns trigger
 language plpgsql
 set search_path = pg_catalog, pg_temp

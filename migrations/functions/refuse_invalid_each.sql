@@ -1,4 +1,4 @@
--- Says what is wrong with a call of append_each that is not right.
+-- Names the mistake in a call of append_each.
 create or replace function dibs.refuse_invalid_each(
   streams text[], expected bigint[], counts integer[], fences bigint[],
   ids uuid[], types text[], data json[], metadata json[]

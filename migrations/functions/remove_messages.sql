@@ -1,6 +1,6 @@
--- The only place from which messages are removed: those of a stream below a position,
--- or all. Told the first position, it does not look at what was removed just before,
--- which the index has until vacuum comes.
+-- The only place from which messages are removed: those of a stream below a position, or all. Told
+-- the first position, it does not look at the rows that were removed just before, which the index
+-- has until vacuum comes.
 create or replace function dibs.remove_messages(stream text, below bigint, first bigint default 0) returns bigint
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -9,7 +9,7 @@ declare
   removed bigint;
 begin
   perform set_config('dibs.retention', 'on', true);
-  delete from dibs.messages m 
+  delete from dibs.messages m
   where m.stream_name = stream and m.position >= first and m.position < coalesce(below, 9223372036854775807);
   get diagnostics removed = row_count;
   perform set_config('dibs.retention', 'off', true);

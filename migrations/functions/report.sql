@@ -69,6 +69,6 @@ bytes that data and metadata take up in the table, and the times and positions o
 one category or, if that is null, all, which reads the whole table; containing keeps the rows whose first name holds the
 text. Sorted by name, or by messages, bytes or last, the most first; at most max_rows.
 
-After the rows comes one without names: what was counted in all, and in groups how many rows there are without max_rows.';
+After the rows comes one without names: the totals, and in groups how many rows there are without max_rows.';
 
 grant execute on function dibs.report to dibs_reader, dibs_writer, dibs_admin;

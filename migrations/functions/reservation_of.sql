@@ -1,6 +1,6 @@
--- What a tombstone keeps of the message that made a reservation: what counts of the
--- command, as a hash, and whose it was. The key is in the stream's name already, and
--- nowhere once that is erased.
+-- The properties that a tombstone keeps of the message that made a reservation: the hash of the
+-- command, and its reserver. The key is in the stream's name already, and nowhere once that is
+-- erased.
 create or replace function dibs.reservation_of(metadata json, named boolean) returns json
 language sql immutable parallel safe
 return (

@@ -27,7 +27,7 @@ begin
     ) o (kind, default_kind, name, owner, acl)
     cross join lateral aclexplode(o.acl) e
     where pg_get_userbyid(o.owner) = current_user and e.grantee <> o.owner
-      -- What a type is needed for is no secret, and in message-db it is everybody's.
+      -- A type is no secret, and in message-db the public may use it.
       and case when e.grantee = 0 then o.kind <> 'type' else exists (
         select from pg_default_acl d
         cross join lateral aclexplode(d.defaclacl) a

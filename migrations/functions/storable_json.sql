@@ -1,5 +1,5 @@
--- What validateJSON refuses of what is valid JSON already. The cast to jsonb does
--- not know U+0000, lone surrogates and numbers out of range.
+-- The part of messagestore.validateJSON that is left for valid JSON. The cast to jsonb does not
+-- know U+0000, lone surrogates and numbers out of range.
 create or replace function dibs.storable_json(value json) returns boolean
 language plpgsql immutable
 as $$

@@ -1,6 +1,6 @@
--- A transaction at REPEATABLE READ or above does not see what was committed after
--- it began, but a unique index does. So what it cannot look up it finds out by
--- trying: it adds a message that would be in the way, and takes it back.
+-- A transaction at REPEATABLE READ or above does not see the commits after it began, but a unique
+-- index does. So it finds out by trying: it adds a message that would be in the way, and takes it
+-- back.
 create or replace function dibs.taken(stream text, version bigint, id uuid) returns boolean
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp

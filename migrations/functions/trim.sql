@@ -54,8 +54,7 @@ begin
   first_position := head.position;
   select m.position into version from dibs.messages m where m.stream_name = stream order by m.position desc limit 1;
 
-  -- A tombstone that stands for another stream stays, and so does the last record of
-  -- what was trimmed.
+  -- A tombstone that stands for another stream stays, and so does the last record of a trim.
   cut := greatest(head.position, least(
     version - coalesce(keep, 1) + 1,
     dibs.kept_tombstone(stream),
@@ -107,12 +106,12 @@ end
 $$;
 
 comment on function dibs.trim(text, bigint, timestamptz, text, interval, integer, boolean, uuid) is
-'Removes the first messages of a stream: all but the last keep, those from before a time, or what is both. The last message
-always stays, and so do the stream''s version and the positions of what is left, which are dense.
+'Removes the first messages of a stream: all but the last keep, those from before a time, or those that are both. The last
+message always stays, and so do the stream''s version and the positions of the remaining messages, which are dense.
 
-The ids of what was removed are forgotten: a message that is written again would not be found to be there, and a write
-whose answer was lost would be found not to have happened. So what is younger than min_age stays, however much there is of
-it; recent says that something stayed for that only.
+The ids of the removed messages are forgotten: a message that is written again would not be found to be there, and a write
+whose answer was lost would be found not to have happened. So messages younger than min_age stay, however many they are;
+recent says that a message stayed for that only.
 
 A call removes at most max_messages, so that it is short; more says that there are more to remove. With dry_run nothing is
 removed, and removed is how many would be by all calls together. A call again with the same id, after its answer was

@@ -1,5 +1,4 @@
--- What is left to look at where the library has validated the rest: it takes a tenth of
--- the time.
+-- The checks that are left where the library has done the others: they take a tenth of the time.
 create or replace function dibs.valid_content(data json, metadata json) returns boolean
 language sql immutable parallel safe
 return json_typeof(data) = 'object' and (metadata is null or json_typeof(metadata) = 'object')

@@ -1,6 +1,6 @@
--- Every metadata that messagestore.Metadata encodes to, and every other that it
--- reads without harm: of the fields it knows, texts are bound as names are, and
--- what another client made of them is kept.
+-- Every metadata that messagestore.Metadata encodes to, and every other that it reads without
+-- harm: of the fields it knows, texts are bound as names are, and values of another kind, from
+-- another client, are kept.
 create or replace function dibs.valid_references(value json) returns boolean
 language plpgsql immutable
 as $$

@@ -44,7 +44,8 @@ begin
       ('order', s.global_position <= s.previous_global, 'a global position after ' || s.previous_global, s.global_position::text)
     ) v (rule, holds, expected, found)
     where v.holds
-      -- The tombstone of an erased stream comes where that ended, whoever else wrote here.
+      -- The tombstone of an erased stream comes where that ended, also between messages of another
+      -- client.
       and (v.rule <> 'dense' or s.stream_name !~ '^[^-]+-[0-9a-f]{64}$' or not exists (
         select from dibs.messages m where m.stream_name = s.stream_name and m.position = s.position and m.type = 'dibs:Tombstone'
       ))

@@ -25,7 +25,7 @@ begin
   ), ledgers as (
     select l.name, max(l.position) as last from k l where l.generation is null group by l.name
   ), reached as (
-    -- by all members of a generation; what was deleted nobody knows
+    -- by all members of a generation; deleted positions are unknown
     select g.name, g.generation, case when count(m.last) < g.size then g.start else min(m.last) end as "position"
     from generations g
     left join (

@@ -6,7 +6,7 @@ returns table (
 language plpgsql stable
 as $$
 declare
-  -- What is in streams of other forms is of other clients.
+  -- Streams of other forms are of other clients.
   ours constant text := '^[^-]*-[^-+:]+[+][0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$';
 begin
   return query

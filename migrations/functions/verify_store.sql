@@ -1,4 +1,4 @@
--- What is of the whole store.
+-- The checks of the whole store.
 create or replace function dibs.verify_store(messages bigint default null, max_violations integer default 100)
 returns table (
   rule text, category text, stream text, "position" bigint, global_position bigint, expected text, found text, checked bigint

@@ -1,10 +1,9 @@
 -- # Verify
 --
--- Whether a live store is as it should be. Each of these functions looks at what its
--- caller's transaction sees: in one that is REPEATABLE READ all of them see the same,
--- and what is written meanwhile raises no false alarm. They answer with one row for
--- each kind of thing that was looked at, with the number in checked, and with one for
--- each violation of a rule, at most max_violations of a kind.
+-- Whether a live store is as it should be. Each of these functions looks at the snapshot of its
+-- caller's transaction: at REPEATABLE READ all of them see the same, and a write meanwhile raises
+-- no false alarm. They answer with one row for each kind of thing that was looked at, with the
+-- number in checked, and with one for each violation of a rule, at most max_violations of a kind.
 
 -- The table as it is, read without an index.
 create or replace function dibs.verify_table(categories text[] default null, max_violations integer default 100)
@@ -85,7 +84,8 @@ end
 $$;
 
 comment on function dibs.verify_table(text[], integer) is
-'How many messages each category has, where ids and global positions are not unique or columns are not what the functions
-of their names return, and which erased streams have no tombstone. Reads the whole table, without an index, also where categories are named.';
+'How many messages each category has, where ids and global positions are not unique or columns differ from the results of the
+functions of their names, and the erased streams without a tombstone. Reads the whole table, without an index, also where
+categories are named.';
 
 grant execute on function dibs.verify_table to dibs_admin;

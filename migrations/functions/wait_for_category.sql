@@ -1,4 +1,4 @@
--- By itself, so that who does not wait has no setting to change, which takes its time.
+-- A function by itself, so that a call that does not wait changes no setting, which takes time.
 create or replace function dibs.wait_for_category(category text) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp

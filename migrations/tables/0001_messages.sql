@@ -1,12 +1,12 @@
--- The messages, and what is remembered of those that were removed.
+-- The messages, and the records of removed ones.
 grant usage on schema dibs to dibs_reader, dibs_writer, dibs_admin;
 
--- Texts are collated "C", so that no upgrade of a locale reorders an index. Data
--- and metadata are json, which keeps what was written byte for byte and costs
--- half of what jsonb does to write and to read.
+-- Texts are collated "C", so that no upgrade of a locale reorders an index. Data and metadata are
+-- json, which keeps each byte as it was written and costs half as much as jsonb to write and to
+-- read.
 --
--- What may be written is said by the functions that write: more by ours than by those
--- of message-db, whose clients may write names and data that ours would not.
+-- The functions that write check names and data: those of Dibs more than those of message-db,
+-- whose clients may write more.
 create table dibs.messages (
   global_position bigserial not null,
   position bigint not null,
@@ -14,7 +14,7 @@ create table dibs.messages (
   stream_name text collate "C" not null,
   type text collate "C" not null,
 
-  -- What the functions of these names return.
+  -- The results of the functions of these names.
   category text collate "C" not null,
   group_hash bigint not null,
   correlation_category text collate "C",
@@ -32,10 +32,9 @@ create table dibs.messages (
 
 comment on table dibs.messages is 'Messages, only ever added, and only by functions that hold the lock of their category.';
 
--- A stream that was deleted together with its name. Its version goes on from
--- here, so that what was written to it first is not written first again. Its
--- tombstone, at that version, is in the stream of its category that is named by
--- the digest in hexadecimal.
+-- A stream that was deleted together with its name. Its version goes on from here, so that an
+-- initial write is not accepted a second time. Its tombstone, at that version, is in the stream of
+-- its category that is named by the digest in hexadecimal.
 create table dibs.erased_streams (
   digest bytea primary key,
   version bigint not null,
@@ -44,9 +43,9 @@ create table dibs.erased_streams (
 
 comment on table dibs.erased_streams is 'Streams that were deleted with their names: the SHA-256 of the name in UTF-8, and the version the stream was at.';
 
--- A transaction at REPEATABLE READ or above may be too old to see what was removed,
--- and where that was no unique index is in its way any more. So every removal counts
--- here, and append looks here on its behalf.
+-- A transaction at REPEATABLE READ or above may be too old to see a removal, and after one no
+-- unique index is in its way any more. So every removal counts here, and append looks here on its
+-- behalf.
 create table dibs.removals (
   category text collate "C" primary key,
   removals bigint not null

@@ -1,8 +1,8 @@
--- A store that has gone back, to a backup or a standby that was behind, may have kept what
--- a consumer has read, and lost what its handlers wrote. By a failover and a restore to a
--- moment the server gets another timeline. Files that are put back have the one they had,
--- and of that nobody can tell but who did it: the epoch is raised. No other history of the
--- store has had the same id.
+-- After a rollback of the store, to a backup or a standby that was behind, the messages that a
+-- consumer has read may be there, and the writes of its handlers lost. By a failover and a restore
+-- to a moment the server gets another timeline. Files that are put back have the one they had, and
+-- only the operator can tell: the operator raises the epoch. No other history of the store has had
+-- the same id.
 create table dibs.epochs (
   number bigint not null default 0,
   id uuid not null default gen_random_uuid(),

@@ -1,4 +1,4 @@
--- Each object of the schemas dibs and message_store, and what each role can do with it.
+-- Each object of the schemas dibs and message_store, and the rights of each role to it.
 -- $1 are the roles; the public's rights are said once, and not again for each role.
 with spaces as (
   select oid, nspname from pg_namespace where nspname in ('dibs', 'message_store')
@@ -25,7 +25,7 @@ objects (object, kind, oid, privileges) as (
   join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
   where c.relkind in ('r', 'p', 'v', 'm', 'f')
   union all
-  -- Whatever else can be in a schema, such as an operator, has no rights.
+  -- Other objects in a schema, such as operators, have no rights.
   select i.type || ' ' || i.identity, 'other', d.objid, array['usage']
   from pg_depend d
   join spaces s on d.refclassid = 'pg_namespace'::regclass and d.refobjid = s.oid
@@ -45,7 +45,7 @@ rights as (
       when o.kind = 'type' then has_type_privilege(r.role, o.oid, p.privilege)
       when o.kind = 'other' or o.kind = 'role' and r.role = 'public' then false
       when o.kind = 'role' then r.role::regrole <> o.oid and pg_has_role(r.role, o.oid, p.privilege)
-      -- What comes with the table is not told again.
+      -- Rights that come with the table are not told again.
       else has_column_privilege(r.role, o.oid, split_part(o.kind, ' ', 2)::smallint, p.privilege)
         and not has_table_privilege(r.role, o.oid, p.privilege)
     end as has

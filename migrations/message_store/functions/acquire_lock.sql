@@ -1,4 +1,5 @@
--- Our lock, and not one by the hash, which is only what message-db answers.
+-- The lock of dibs.lock_category, and not one by the hash, which is only the answer that
+-- message-db gives.
 create or replace function message_store.acquire_lock(stream_name varchar) returns bigint
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

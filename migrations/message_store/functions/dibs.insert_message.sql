@@ -15,4 +15,5 @@ end
 $$;
 
 comment on function dibs.insert_message() is
-'Writes what is inserted into message_store.messages. A position has to be the next of the stream, which it is if it is null.';
+'Writes the rows that are inserted into message_store.messages. A position has to be the next of the stream, which it is if it
+is null.';

@@ -1,8 +1,7 @@
--- A transaction at REPEATABLE READ or above is too old to see what was removed since
--- it began, and no index is in its way any more: it would write such a stream anew.
--- A row that it cannot see, or not as it is, is in its way here. The row that it adds
--- if there is none is gone at once, and found by its place: so at SERIALIZABLE nobody
--- has read what others add.
+-- A transaction at REPEATABLE READ or above is too old to see the removals since it began, and no
+-- index is in its way any more: it would write such a stream anew. A row that it cannot see, or
+-- not as it is, is in its way here. The row that it adds if there is none is gone at once, and
+-- found by its place: so at SERIALIZABLE no transaction has read rows that others add.
 create or replace function dibs.refuse_removed(category text) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp

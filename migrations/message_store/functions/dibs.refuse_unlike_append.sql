@@ -12,7 +12,7 @@ begin
   if starts_with(type, 'dibs:') or strict_names and not dibs.valid_type(type) then
     raise exception 'invalid type: it is no message type' using column = 'type';
   end if;
-  -- No data at all is what clients write for an empty object.
+  -- Clients write no data at all for an empty object.
   if strict_names and data is not null and not dibs.valid_data(data) then
     raise exception 'invalid data: it is not an object that can be stored' using column = 'data';
   end if;
@@ -20,4 +20,4 @@ end
 $$;
 
 comment on function dibs.refuse_unlike_append(text, text, json) is
-'Raises P0001 for what write_message may not write; if names are strict, that is whatever append would refuse.';
+'Raises P0001 for a message that write_message may not write; if names are strict, for any that append would refuse.';

@@ -1,23 +1,22 @@
--- The functions that read run with the rights of who calls them, so that a condition
--- does too. It is put between parentheses into the statement, as it is in message-db,
--- and only chooses among the rows that the statement would return. (What it calls
--- may do more, if the caller may: it is SQL.)
+-- The functions that read run with the rights of their caller, so that a condition does too. It is
+-- put between parentheses into the statement, as it is in message-db, and only chooses among the
+-- rows that the statement would return. (A function in it may do more, if the caller may: it is
+-- SQL.)
 --
--- First it is parsed twice, each time in a statement that is not run: a cursor is
--- opened for it, which takes one statement and no more, and nothing is fetched. One
--- is the statement itself. In the other there is nothing around the condition but
--- "case when", a line end, and "then". What parses there leaves no quote, comment or
--- parenthesis open, and closes none that it did not open. So in the statement itself
--- the parenthesis before it is closed by the one after it, and by no other. What may
--- stand between those two is one expression, a list of them, or a query; and of
--- these only the one expression may follow "when".
+-- First it is parsed twice, each time in a statement that is not run: a cursor is opened for it,
+-- which takes one statement and no more, and nothing is fetched. One is the statement itself. In
+-- the other there is nothing around the condition but "case when", a line end, and "then". A
+-- condition that parses there leaves no quote, comment or parenthesis open, and closes none that
+-- it did not open. So in the statement itself the parenthesis before it is closed by the one after
+-- it, and by no other. Between those two there may be one expression, a list of them, or a query;
+-- and of these only the one expression may follow "when".
 --
--- The row that it is about is called messages, and has message-db's columns and no
--- others: any other name does not pass the second time. Texts are compared by the
--- rules of this database, as they are there, and not by those of our columns.
+-- The row that it is about is called messages, and has message-db's columns and no others: any
+-- other name does not pass the second time. Texts are compared by the rules of this database, as
+-- they are there, and not by those of our columns.
 --
--- Without a condition, and if there are no notices to give, statements are static: a
--- plan is made once for a session.
+-- Without a condition, and if there are no notices to give, statements are static: a plan is made
+-- once for a session.
 create or replace function message_store.get_stream_messages(
   stream_name varchar, "position" bigint default 0, batch_size bigint default 1000, condition varchar default null
 ) returns setof message_store.message

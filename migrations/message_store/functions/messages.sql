@@ -3,7 +3,7 @@ select m.global_position, m.position, m.time at time zone 'UTC' as time, m.strea
   m.data::jsonb as data, m.metadata::jsonb as metadata, m.id
 from dibs.messages m;
 
-comment on view message_store.messages is 'All messages, as message-db has them. What is inserted takes the next position of its stream.';
+comment on view message_store.messages is 'All messages, as message-db has them. An inserted row takes the next position of its stream.';
 
 alter view message_store.messages alter id set default gen_random_uuid();
 

@@ -1,6 +1,6 @@
--- What the functions below read, with the rights of who calls them: so this is in
--- the schema that the role may use. message is the row that they return, in which
--- data is as it was written, and not as jsonb has it.
+-- The functions that read take their rows from here, with the rights of their caller: so this is
+-- in the schema that the role may use. message is the row that they return, in which data is as it
+-- was written, and not as jsonb has it.
 create or replace view message_store.stored_messages as
 select m.global_position, m.position, m.time at time zone 'UTC' as time, m.stream_name, m.type,
   m.data::jsonb as data, m.metadata::jsonb as metadata, m.id,
@@ -16,7 +16,7 @@ select m.global_position, m.position, m.time at time zone 'UTC' as time, m.strea
     m.data::varchar, m.metadata::varchar, m.time at time zone 'UTC')::message_store.message as message
 from dibs.messages m;
 
-comment on view message_store.stored_messages is 'The view messages, with what its functions find messages by.';
+comment on view message_store.stored_messages is 'The view messages, with the columns by which functions find messages.';
 
 -- PostgreSQL passes a change of such a view on to the table.
 create or replace trigger messages_append_only instead of insert or update or delete on message_store.stored_messages

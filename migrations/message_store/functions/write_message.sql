@@ -1,4 +1,4 @@
--- The order of what is found out first is message-db's, as clients see by the errors.
+-- The checks come in message-db's order, which clients see by the errors.
 create or replace function message_store.write_message(
   id varchar, stream_name varchar, type varchar, data jsonb, metadata jsonb default null, expected_version bigint default null
 ) returns bigint

@@ -1,10 +1,10 @@
--- What clients of message-db know: the schema message_store, over the same rows and
--- under the same locks as the schema dibs. Names, parameters, defaults, texts and the
+-- The schema that clients of message-db know: message_store, over the same rows and under the
+-- same locks as the schema dibs. Names, parameters, defaults, texts and the
 -- order of checks are those of message-db 1.3.0, with these exceptions.
 --
 -- No name is looked up in the caller's search_path. A condition is taken only if the
--- owner has opened that, and only if it is one expression. What is inserted into the
--- view goes through write_message. Types that begin with dibs: are refused.
+-- owner has opened that, and only if it is one expression. Rows that are inserted into the view
+-- go through write_message. Types that begin with dibs: are refused.
 --
 -- A read over all streams at once, such as "select * from messages where
 -- global_position > 5 order by global_position limit 9", reads the whole table: no

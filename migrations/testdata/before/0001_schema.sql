@@ -1,20 +1,3 @@
--- +goose Up
--- +goose StatementBegin
--- The schema, and who may do what in it.
---
--- dibs_owner owns all there is and cannot log in. Who is a member of dibs_writer
--- may call the functions that write and those that read; of dibs_reader, those
--- that read; of dibs_admin, those that read, report, trim, delete and raise the
--- epoch. Nobody has rights on a table. The roles are the cluster's: several
--- schemas and databases share them. What each may do is in dibs.grant_rights, which
--- comes last.
---
--- Each of these files is applied in a transaction: psql -X -1 -v ON_ERROR_STOP=1 -f.
--- A statement waits 10 seconds for a lock and works for 5 minutes at most; who needs
--- other bounds sets dibs.lock_timeout and dibs.statement_timeout for the session.
--- All that a file does is one statement, so that no client can apply half of it. It
--- looks names up in pg_catalog alone: who migrates may be a superuser, and in other
--- schemas, such as public, there may be functions that somebody left for one to call.
 select pg_catalog.set_config('lock_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.lock_timeout', true), '.+'), '10s'), true),
   pg_catalog.set_config('statement_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.statement_timeout', true), '.+'), '5min'), true),
   pg_catalog.set_config('standard_conforming_strings', 'on', true),
@@ -45,9 +28,6 @@ if current_setting('server_encoding') <> 'UTF8' then
     using errcode = 'feature_not_supported';
 end if;
 
--- Who may not make roles (that takes CREATEROLE) goes on without those that are
--- missing: all is then the migrating user's. When they are made, by whom it may be,
--- dibs.grant_rights gives them what is theirs.
 foreach role in array array['dibs_owner', 'dibs_writer', 'dibs_reader', 'dibs_admin'] loop
   continue when to_regrole(role) is not null;
   begin
@@ -60,8 +40,6 @@ foreach role in array array['dibs_owner', 'dibs_writer', 'dibs_reader', 'dibs_ad
   end;
 end loop;
 
--- From PostgreSQL 16 on, who made a role may grant it, and is not one who may act as
--- it until that is done.
 may_become := case when current_setting('server_version_num')::integer < 160000 then 'member' else 'set' end;
 if to_regrole('dibs_owner') is not null and not pg_has_role(session_user, 'dibs_owner', may_become) then
   begin
@@ -74,8 +52,6 @@ if to_regrole('dibs_owner') is not null and not pg_has_role(session_user, 'dibs_
   end;
 end if;
 
--- Whoever may create in the database may have made the schema, for others to put their
--- data into.
 if exists (
   select from pg_namespace n
   where n.oid = to_regnamespace('dibs') and pg_get_userbyid(n.nspowner) not in (session_user, current_user, 'dibs_owner')
@@ -100,8 +76,6 @@ if to_regnamespace('dibs') is null then
   end if;
 end if;
 
--- What is made from here on belongs to the schema's owner. A schema that was made
--- beforehand, for a user who may only create in it, stays as it is.
 perform set_config('role', pg_get_userbyid(nspowner), true)
 from pg_namespace
 where oid = to_regnamespace('dibs') and pg_has_role(session_user, nspowner, may_become);
@@ -135,12 +109,6 @@ begin
 end
 $$;
 
-comment on function dibs.begin_migration(text, text) is
-'Refuses a file that is not applied in a transaction, was applied before, or comes too early.';
-
--- Functions are the public's to call unless that is taken back, and so is whatever the
--- owner's default privileges say is somebody's. Each file ends with this, and then
--- dibs.grant_rights, once there is that, gives each role what is its.
 create function dibs.revoke_defaults(space regnamespace) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -159,7 +127,6 @@ begin
       union all
       select 'routine', 'f', oid::regprocedure::text, proowner, coalesce(proacl, acldefault('f', proowner)) from pg_proc where pronamespace = space
       union all
-      -- Types that are made by themselves: a table's has no rights of its own.
       select 'type', 'T', t.oid::regtype::text, t.typowner, t.typacl
       from pg_type t
       where t.typnamespace = space and t.typtype in ('c', 'd', 'e', 'r')
@@ -167,7 +134,6 @@ begin
     ) o (kind, default_kind, name, owner, acl)
     cross join lateral aclexplode(o.acl) e
     where pg_get_userbyid(o.owner) = current_user and e.grantee <> o.owner
-      -- What a type is needed for is no secret, and in message-db it is everybody's.
       and case when e.grantee = 0 then o.kind <> 'type' else exists (
         select from pg_default_acl d
         cross join lateral aclexplode(d.defaclacl) a
@@ -180,9 +146,6 @@ begin
 end
 $$;
 
-comment on function dibs.revoke_defaults(regnamespace) is
-'Takes back what the public, or whom the owner''s default privileges name, has on what is in a schema.';
-
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
@@ -192,4 +155,3 @@ perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
 end
 $migration$;
--- +goose StatementEnd

@@ -1,7 +1,3 @@
--- +goose Up
--- +goose StatementBegin
--- What may be stored. Each of these accepts exactly what the Go function beside
--- its name accepts; a fuzz test holds the two together.
 select pg_catalog.set_config('lock_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.lock_timeout', true), '.+'), '10s'), true),
   pg_catalog.set_config('statement_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.statement_timeout', true), '.+'), '5min'), true),
   pg_catalog.set_config('standard_conforming_strings', 'on', true),
@@ -19,8 +15,6 @@ where oid = to_regnamespace('dibs')
   and pg_has_role(session_user, nspowner, case when current_setting('server_version_num')::integer < 160000 then 'member' else 'set' end);
 perform dibs.begin_migration('0003_validation.sql', '0002_messages.sql');
 
--- messagestore.textRule: 1 to 255 bytes, none of Unicode 15's Cc, Cf, Zl and Zp,
--- no White_Space at either end.
 create function dibs.valid_text(value text) returns boolean
 language sql immutable parallel safe
 return value is not null
@@ -32,9 +26,6 @@ return value is not null
     || '|^[ \u0085\u00A0\u1680\u2000-\u200A\u202F\u205F\u3000]'
     || '|[ \u0085\u00A0\u1680\u2000-\u200A\u202F\u205F\u3000]$');
 
-comment on function dibs.valid_text(text) is 'Whether a name may be this text: 1 to 255 bytes, all visible, no white space at either end.';
-
--- messagestore.StreamName.Validate.
 create function dibs.valid_stream_name(name text) returns boolean
 language sql immutable parallel safe
 return dibs.valid_text(name)
@@ -43,17 +34,10 @@ return dibs.valid_text(name)
     || '(:[^-:+ \u0085\u00A0\u1680\u2000-\u200A\u202F\u205F\u3000]+(\+[^-:+ \u0085\u00A0\u1680\u2000-\u200A\u202F\u205F\u3000]+)*)?'
     || '-[^+]+(\+[^+]+)*$');
 
-comment on function dibs.valid_stream_name(text) is 'Whether a stream may have this name: category[:type[+type]]-id[+id], no part of it empty.';
-
--- messagestore.ValidateType.
 create function dibs.valid_type(name text) returns boolean
 language sql immutable parallel safe
 return dibs.valid_text(name) and not starts_with(name, 'dibs:');
 
-comment on function dibs.valid_type(text) is 'Whether a message may have this type. Those that begin with dibs: are the store''s own.';
-
--- What validateJSON refuses of what is valid JSON already. The cast to jsonb does
--- not know U+0000, lone surrogates and numbers out of range.
 create function dibs.storable_json(value json) returns boolean
 language plpgsql immutable
 as $$
@@ -68,10 +52,6 @@ exception
 end
 $$;
 
-comment on function dibs.storable_json(json) is 'Whether JSON can be cast to jsonb and is nested at most 512 deep.';
-
--- messagestore.validateJSON. JSON that has no escaped character and no large
--- exponent, in 1024 bytes, has nothing in it that storable_json could refuse.
 create function dibs.valid_data(value json) returns boolean
 language sql immutable
 return case
@@ -80,17 +60,10 @@ return case
   else octet_length(value::text) <= 983040 and dibs.storable_json(value)
 end;
 
-comment on function dibs.valid_data(json) is 'Whether a message may have this data: an object of at most 960 KiB that jsonb can hold, nested at most 512 deep.';
-
 create function dibs.valid_reference(value jsonb) returns boolean
 language sql immutable parallel safe
 return value is null or jsonb_typeof(value) <> 'string' or value = '""' or dibs.valid_text(value #>> '{}');
 
-comment on function dibs.valid_reference(jsonb) is 'Whether metadata may have this where the library reads a name.';
-
--- Every metadata that messagestore.Metadata encodes to, and every other that it
--- reads without harm: of the fields it knows, texts are bound as names are, and
--- what another client made of them is kept.
 create function dibs.valid_references(value json) returns boolean
 language plpgsql immutable
 as $$
@@ -108,8 +81,6 @@ begin
 end
 $$;
 
--- Metadata of visible ASCII without a backslash has nothing in it that the other would
--- refuse, if it is so short that no name in it can be too long.
 create function dibs.valid_metadata(value json) returns boolean
 language sql immutable
 return case
@@ -119,18 +90,10 @@ return case
   else dibs.valid_references(value)
 end;
 
-comment on function dibs.valid_metadata(json) is
-'Whether a message may have this metadata: none, or an object as valid_data has it, in which stream names are texts that names may be.';
-
--- What is left to look at where the library has validated the rest: it takes a tenth of
--- the time.
 create function dibs.valid_content(data json, metadata json) returns boolean
 language sql immutable parallel safe
 return json_typeof(data) = 'object' and (metadata is null or json_typeof(metadata) = 'object')
   and octet_length(data::text) + coalesce(octet_length(metadata::text), 0) <= 983040;
-
-comment on function dibs.valid_content(json, json) is
-'Whether data is an object, metadata is one or null, and together they are at most 960 KiB.';
 
 perform dibs.revoke_defaults('dibs');
 
@@ -141,4 +104,3 @@ perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
 end
 $migration$;
--- +goose StatementEnd

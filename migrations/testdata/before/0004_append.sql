@@ -1,6 +1,3 @@
--- +goose Up
--- +goose StatementBegin
--- How messages are written.
 select pg_catalog.set_config('lock_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.lock_timeout', true), '.+'), '10s'), true),
   pg_catalog.set_config('statement_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.statement_timeout', true), '.+'), '5min'), true),
   pg_catalog.set_config('standard_conforming_strings', 'on', true),
@@ -18,9 +15,6 @@ where oid = to_regnamespace('dibs')
   and pg_has_role(session_user, nspowner, case when current_setting('server_version_num')::integer < 160000 then 'member' else 'set' end);
 perform dibs.begin_migration('0004_append.sql', '0003_validation.sql');
 
--- The class is "dibs" in ASCII, so that pg_locks shows whose locks they are and
--- nobody else's are in their way. Two categories, or one category of two schemas,
--- that hash alike wait for each other now and then, and nothing worse.
 create function dibs.lock_key(category text) returns integer
 language sql immutable parallel safe
 return hashtext('dibs.' || category);
@@ -34,13 +28,6 @@ begin
 end
 $$;
 
-comment on function dibs.lock_category(text) is
-'Waits for every transaction that has written to the category, and holds off others, to the end of this one.
-Whoever adds a message to the category takes this lock first, and looks nothing up and draws no position before that:
-so positions become visible in order, and what a later statement sees is all there is. To lock several categories, take
-them in the order of dibs.lock_key.';
-
--- By itself, so that who does not wait has no setting to change, which takes its time.
 create function dibs.wait_for_category(category text) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -51,12 +38,6 @@ begin
 end
 $$;
 
-comment on function dibs.wait_for_category(text) is 'lock_category, for no longer than 10 seconds.';
-
--- PostgreSQL has transactions that notify commit one at a time, so nobody notifies where
--- nobody listens: who listens holds a lock (0) for as long. Two writers who look at once
--- may take each other for a listener. Who begins to listen waits (1) for those who have
--- looked and have not committed, and looks himself after that.
 create function dibs.listened() returns boolean
 language sql volatile
 return not case
@@ -65,27 +46,16 @@ return not case
   else false
 end;
 
-comment on function dibs.listened() is
-'Whether a session of this database has called dibs.listen; sometimes true where none has. For transactions that are short:
-who begins to listen waits for their end.';
-
--- Whoever has lost the answer to a write asks find_messages what became of it. The
--- write may not even have begun then: it may be on its way still. So that "it was not
--- written" is true for ever, the answer raises the category's fence, and a call of
--- append that was sent before, with the fence as it was, is turned away.
 create table dibs.fences (
   category text collate "C" primary key,
   fence bigint not null,
 
-  -- It is looked for by whoever writes to a stream that is empty, so it is here, where
-  -- every writer looks, that it may not have to.
   erased boolean not null default false
 );
 
 comment on table dibs.fences is
 'How often find_messages did not find something in a category, and whether a stream of it was ever erased; no row for never.';
 
--- Raises DB001 for a call of append that Go's validators would refuse.
 create function dibs.refuse_invalid(
   streams text[], expected bigint[], counts integer[],
   ids uuid[], types text[], data json[], metadata json[]
@@ -192,12 +162,6 @@ begin
 end
 $$;
 
-comment on function dibs.refuse_invalid(text[], bigint[], integer[], uuid[], text[], json[], json[]) is
-'Raises DB001, with the parameter as the column, if append may not be called with these arguments.';
-
--- A writer whose wait for a standby was cancelled has written all the same, and here
--- only. Who answers with what it has found must not vouch for that: with a record of
--- its own in the log, its transaction waits for all that came before.
 create function dibs.await_standby() returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -209,11 +173,6 @@ begin
 end
 $$;
 
-comment on function dibs.await_standby() is
-'Has the commit of this transaction wait for the standby, if there is one to wait for, although it has written nothing.';
-
--- What to answer if the ids are recorded already: a duplicate for each stream, or
--- the first conflict. No row if none is.
 create function dibs.find_recorded(
   streams text[], expected bigint[], counts integer[],
   ids uuid[], types text[], data json[], metadata json[],
@@ -257,7 +216,6 @@ begin
     return;
   end if;
 
-  -- What was there just now may have been trimmed since: then it is new.
   return query
   with asked as (
     select s.n, s.name, s.expected, s.count, m.position, m.global_position
@@ -275,12 +233,6 @@ begin
 end
 $$;
 
-comment on function dibs.find_recorded(text[], bigint[], integer[], uuid[], text[], json[], json[]) is
-'What append answers if some of the ids are recorded already; no row if none is.';
-
--- A transaction at REPEATABLE READ or above does not see what was committed after
--- it began, but a unique index does. So what it cannot look up it finds out by
--- trying: it adds a message that would be in the way, and takes it back.
 create function dibs.taken(stream text, version bigint, id uuid) returns boolean
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -303,10 +255,6 @@ exception
 end
 $$;
 
-comment on function dibs.taken(text, bigint, uuid) is
-'Whether a message has this position or this id, also one that the transaction is too old to see.';
-
--- Whoever adds to a stream that is empty calls this first, under the category's lock.
 create function dibs.begin_again(stream text) returns bigint
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -319,8 +267,6 @@ begin
   if not found or exists (select from dibs.messages m where m.stream_name = stream) then
     return null;
   end if;
-  -- The other one stays where it is, for the readers that are behind it. Were it gone,
-  -- the stream would go on from here all the same.
   insert into dibs.messages (category, group_hash, correlation_category, stream_name, position, type, id, data, metadata)
   select dibs.category(stream), dibs.group_hash(stream), dibs.correlation_category(t.metadata),
     stream, version, 'dibs:Tombstone', gen_random_uuid(), coalesce(t.data, '{"nameErased":true}'), t.metadata
@@ -331,10 +277,6 @@ begin
   return version;
 end
 $$;
-
-comment on function dibs.begin_again(text) is
-'Puts the tombstone of a stream that was erased, and is empty still, back under its name, and returns the version; null
-for any other stream.';
 
 create function dibs.append(
   streams text[], expected bigint[], counts integer[],
@@ -350,7 +292,6 @@ set enable_seqscan = off -- a plan made for an empty table is kept when it grows
 set enable_bitmapscan = off
 as $$
 declare
-  -- Whether each statement sees what was committed before it.
   current constant boolean := current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
 
   at record;
@@ -358,14 +299,10 @@ declare
 begin
   perform dibs.refuse_invalid(streams, expected, counts, ids, types, data, metadata);
 
-  -- A statement of its own: the snapshots of those that follow are younger than
-  -- the locks.
   perform pg_advisory_xact_lock(1684628083, k.key)
   from (select distinct dibs.lock_key(split_part(s.name, '-', 1)) as key from unnest(streams) s (name) order by 1) k;
 
   if not current then
-    -- 40001 if something was removed since this transaction began: what it sees is
-    -- not enough to go by then.
     insert into dibs.removals (category, removals)
     select distinct split_part(s.name, '-', 1), 0 from unnest(streams) s (name) order by 1
     on conflict do nothing;
@@ -379,7 +316,6 @@ begin
       raise exception 'invalid fences: there is one for each stream' using errcode = 'DB001', column = 'fences';
     end if;
     if not current then
-      -- 40001 for a fence that was raised since this transaction began.
       insert into dibs.fences (category, fence)
       select distinct split_part(s.name, '-', 1), 0 from unnest(streams) s (name) order by 1
       on conflict do nothing;
@@ -399,13 +335,9 @@ begin
     end if;
   end if;
 
-  -- Once, unless there are writers that do not take the lock, or that used one of
-  -- the ids in another category just now: then what was in the way is seen in the
-  -- next round.
   loop
     violated := null;
 
-    -- The first stream that is not at its version.
     select s.name, m.position as version into at
     from unnest(streams, expected) with ordinality s (name, expected, n)
     cross join lateral (
@@ -420,8 +352,6 @@ begin
     limit 1;
 
     if not found and not current then
-      -- Nothing will be added to a stream that is only checked, so no index would
-      -- tell.
       select s.name, s.expected + 1 as version into at
       from unnest(streams, expected, counts) with ordinality s (name, expected, count, n)
       where s.count = 0 and dibs.taken(s.name, s.expected + 1, gen_random_uuid())
@@ -431,7 +361,6 @@ begin
 
     if not found then
       begin
-        -- A stream that was erased and is written to again begins with its tombstone.
         if exists (select from dibs.erased_streams) then
           perform dibs.begin_again(s.name) from unnest(streams, counts) s (name, count) where s.count > 0;
         end if;
@@ -467,10 +396,6 @@ begin
         return;
       exception
         when unique_violation then
-          -- Whatever else is in the way is there in every round: an index or a trigger of
-          -- somebody else's, or a message with the same global position, if the sequence is
-          -- behind. Another round would draw one that readers may have passed. An index that
-          -- is made anew is there twice meanwhile, once by another name.
           get stacked diagnostics violated = constraint_name;
           if regexp_replace(violated, '_cc(new|old)[0-9]*$', '') not in ('messages_id', 'messages_stream')
             and not exists (select from dibs.find_recorded(streams, expected, counts, ids, types, data, metadata))
@@ -480,7 +405,6 @@ begin
       end;
     end if;
 
-    -- It could not be written: because it was before, or else for the version.
     return query select r.* from dibs.find_recorded(streams, expected, counts, ids, types, data, metadata) r;
     if found then
       perform dibs.await_standby();
@@ -494,8 +418,6 @@ begin
     exit when not current;
   end loop;
 
-  -- This transaction is too old to see what was in its way. A message that has one
-  -- of the ids may be this very one, which a younger transaction can tell.
   perform from unnest(ids) r (id) where dibs.taken('', 9223372036854775807, r.id) limit 1;
   if not found then
     select s.name, s.expected + 1 as version into at
@@ -513,31 +435,6 @@ begin
 end
 $$;
 
-comment on function dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[], bigint[], boolean) is
-'Adds messages to the ends of streams: all of it or nothing. Each stream is named once, with the version it is expected to
-be at (the position of its last message, -1 for no stream, -2 for any version) and how many of the messages are its; the
-messages come in the order of the streams. No message only checks the version. With fences, one for each stream, a client
-that may ask find_messages later says where it believes the fence of the stream''s category to be: 0 until it is told.
-With notify, whoever has called dibs.listen is told on the channel dibs_messages of each category that was written to, as
-''dibs.'', its name, a dash and the global position of its last message.
-
-Answers with rows, never with an exception, so that the transaction goes on:
-  written           for each stream: the position and the global position of its last message
-  duplicate         for each stream: the same, of when the messages were written before, with the same ids and content
-  id_conflict       once: the stream, position and id of a message that has one of the ids, with other content or elsewhere
-  version_conflict  once: the first stream that is not at its version, and the version it is at (at REPEATABLE READ and
-                    above, the least that it can be)
-  fenced            once: the first stream whose category''s fence is elsewhere, and, as its version, where; to be tried again with it
-Raises DB001 for what may not be written, 55P03 after 10 seconds of waiting for another transaction, 23505 for what an index
-or a trigger that is not of Dibs refuses, or a sequence that is behind, and, at REPEATABLE READ and above only, 40001 for
-messages of any version, or with ids that are taken, where the transaction cannot see why, and for a category from which
-messages were removed since the transaction began.
-
-A stream that was deleted goes on after its tombstone, also one that was erased with its name: its version is the
-tombstone''s, so it is never first written again. An id whose message was removed is not known any more.';
-
--- What append does for one message, for half the price: it is checked and added without
--- sets. What does not fit is left to append, which finds out why.
 create function dibs.append_one(
   stream text, expected bigint, message_id uuid, type text, data json, metadata json,
   fence bigint default null, notify boolean default false,
@@ -559,7 +456,6 @@ begin
       perform dibs.wait_for_category(stream_category);
     end if;
 
-    -- A statement of its own: its snapshot is younger than the lock.
     select
       coalesce((select m.position from dibs.messages m where m.stream_name = append_one.stream order by m.position desc limit 1), -1),
       coalesce((select case when not f.erased then f.fence else -1 end from dibs.fences f where f.category = stream_category), 0)
@@ -592,13 +488,6 @@ begin
 end
 $$;
 
-comment on function dibs.append_one(text, bigint, uuid, text, json, json, bigint, boolean) is
-'Adds one message to the end of a stream: append for the arguments as arrays of one, and answers as it does. A version
-conflict is of the stream; id is the message that an id conflict is with. Raises 23505 where append would find out by trying
-that the id is recorded already: append says what became of it then. For clients that validate what the messages hold: it
-looks at names and types, and whether data and metadata are objects that are not too large.';
-
--- Says what is wrong with a call of append_each that is not right.
 create function dibs.refuse_invalid_each(
   streams text[], expected bigint[], counts integer[], fences bigint[],
   ids uuid[], types text[], data json[], metadata json[]
@@ -650,11 +539,6 @@ begin
 end
 $$;
 
-comment on function dibs.refuse_invalid_each(text[], bigint[], integer[], bigint[], uuid[], text[], json[], json[]) is
-'Raises DB001, with the parameter as the column, for arguments that append_each has found to be wrong.';
-
--- What becomes of writes of which several may be to one stream, one after the other, or
--- have ids that are taken: those are left to append.
 create function dibs.follow_each(
   streams text[], expected bigint[], counts integer[], fences bigint[], ids uuid[],
   versions_found bigint[], fences_found bigint[], taken uuid[],
@@ -701,15 +585,6 @@ begin
 end
 $$;
 
-comment on function dibs.follow_each(text[], bigint[], integer[], bigint[], uuid[], bigint[], bigint[], uuid[]) is
-'A letter and a version for each write, as append_each answers; and for each message its stream, its position, which is null if
-it is not to be added, and its write. The versions found of a stream are taken from its first write, the fences from each: null for
-a category that is busy.';
-
--- Writes that have nothing to do with each other but that they wait for the same
--- categories. What has come to a driver while it wrote is here written together: the
--- locks are taken once, the versions are looked up in one statement, and all of it is
--- added in another. So a message costs about a tenth of what a call of append does.
 create function dibs.append_each(
   streams text[], expected bigint[], counts integer[], fences bigint[],
   ids uuid[], types text[], data json[], metadata json[], notify boolean default false,
@@ -760,12 +635,9 @@ begin
     return;
   end if;
 
-  -- It waits for one category. Others are written to if nobody has them: so nobody
-  -- waits for a category that is not theirs, and there is no deadlock.
   if not pg_try_advisory_xact_lock(1684628083, dibs.lock_key(first_category)) then
     perform dibs.wait_for_category(first_category);
   end if;
-  -- In ASCII the dot comes after the dash: what is between begins with the category and a dash.
   if (first_category || '-') collate "C" <= all (streams) and (first_category || '.') collate "C" > all (streams) then
     free := array[first_category];
     select array[f.fence], f.erased into fences_of, erased from dibs.fences f where f.category = first_category;
@@ -778,10 +650,6 @@ begin
     left join lateral (select * from dibs.fences l where l.category = c.category limit 1) f on true;
   end if;
 
-  -- A statement of its own: its snapshot is younger than the locks. What becomes of each
-  -- write as if it were the only one to its stream, and none of the ids were there. The
-  -- aggregates take the rows as they come, so none beside them may ask for an order: from 16
-  -- on, PostgreSQL sorts for such a one, and the others get what is sorted.
   select array_agg(r.version), array_agg(r.hash), array_agg(r.fence_found), string_agg(r.outcome, ''),
     array_agg(case r.outcome when 'f' then r.fence_found when 'w' then r.version + 1 else r.version end),
     array_agg(case r.outcome when 'w' then r.version + 1 end)
@@ -817,7 +685,6 @@ begin
     hashes := null;
   end if;
 
-  -- Once, unless one of the ids is recorded already.
   while strpos(outcomes, 'w') > 0 loop
     begin
       with added as (
@@ -836,7 +703,6 @@ begin
       exit;
     exception
       when unique_violation then
-        -- Another id, or another position for it, in each round.
         if taken is not null then
           raise;
         end if;
@@ -857,7 +723,6 @@ begin
     perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata);
   end if;
 
-  -- What met a version conflict may have been written before, by itself: append tells.
   if strpos(outcomes, 'c') > 0 then
     select array_agg(distinct coalesce(writes[u.n], u.n)) into known
     from unnest(ids) with ordinality u (id, n)
@@ -881,18 +746,6 @@ begin
 end
 $$;
 
-comment on function dibs.append_each(text[], bigint[], integer[], bigint[], uuid[], text[], json[], json[], boolean) is
-'Adds messages to the ends of streams in many writes, each all or nothing by itself, one after the other. A write is to a
-stream, at an expected version, with so many of the messages, and a fence; it and notify are as in append.
-
-Answers with a letter for each write: w for written, c for a version conflict, f for fenced, b for one whose category is
-busy and not that of the first stream, which is waited for, and a for one that append has to be asked about: its stream was
-erased, or one of its ids is recorded already. With it comes the version of its last
-message, or that its stream is at, or the fence that there is; and in the end the global positions of all messages that
-were written, in order. At REPEATABLE READ and above each is for append. Raises DB001 for what may not be written, 55P03
-after 10 seconds of waiting for another transaction, and 23505 where somebody wrote without the lock: then nothing of it
-was written, and each is for append. As append_one, it leaves it to the client to validate what the messages hold.';
-
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
@@ -902,4 +755,3 @@ perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
 end
 $migration$;
--- +goose StatementEnd

@@ -1,7 +1,3 @@
--- +goose Up
--- +goose StatementBegin
--- How messages are removed: a stream trimmed, or deleted behind a tombstone. Each
--- removal is recorded as a message.
 select pg_catalog.set_config('lock_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.lock_timeout', true), '.+'), '10s'), true),
   pg_catalog.set_config('statement_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.statement_timeout', true), '.+'), '5min'), true),
   pg_catalog.set_config('standard_conforming_strings', 'on', true),
@@ -19,23 +15,6 @@ where oid = to_regnamespace('dibs')
   and pg_has_role(session_user, nspowner, case when current_setting('server_version_num')::integer < 160000 then 'member' else 'set' end);
 perform dibs.begin_migration('0006_retention.sql', '0005_read.sql');
 
--- In what order things are told here, for whoever checks a store: the positions of a
--- stream are dense from its first message on. A stream whose first message is above 0
---
---   - was deleted, if that message has the type dibs:Tombstone: it is the tombstone, and
---     what comes after it was written later. What comes before one is being removed;
---   - or was trimmed: the last message of type dibs:Trimmed in dibs.retention_stream(name)
---     has the position before the first in its data, as upTo; unless those records were
---     deleted, and begin with a tombstone themselves;
---   - or is itself one of those streams, of a category that ends with the type
---     retention: they are trimmed without a record.
---
--- A stream that is in dibs.erased_streams is empty, and the version there is the
--- position of a tombstone in the stream that is named by the digest. If others write to
--- a stream of such a name, positions are left out there before a tombstone.
-
--- Only removals take this lock, and before any lock of a category. The class is "dibr"
--- in ASCII.
 create function dibs.lock_retention(category text) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -48,8 +27,6 @@ begin
   perform pg_advisory_xact_lock(1684628082, dibs.lock_key(category));
 end
 $$;
-
-comment on function dibs.lock_retention(text) is 'Waits for every transaction that removes messages of the category, and holds off others. Writers do not wait for it.';
 
 create function dibs.retention_stream(stream text) returns text
 language plpgsql immutable
@@ -70,9 +47,6 @@ begin
   return name;
 end
 $$;
-
-comment on function dibs.retention_stream(text) is
-'Where it is recorded that a stream was trimmed: account:retention-123 for account-123. Null for a stream of such records.';
 
 create function dibs.refuse_invalid_removal(stream text, reason text, max_messages integer, dry_run boolean, id uuid) returns void
 language plpgsql stable
@@ -99,9 +73,6 @@ begin
 end
 $$;
 
--- The only place from which messages are removed: those of a stream below a position,
--- or all. Told the first position, it does not look at what was removed just before,
--- which the index has until vacuum comes.
 create function dibs.remove_messages(stream text, below bigint, first bigint default 0) returns bigint
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -122,8 +93,6 @@ begin
 end
 $$;
 
--- The position of a tombstone that stands for an erased stream, if this is where it is:
--- by it alone the other stream goes on.
 create function dibs.kept_tombstone(stream text) returns bigint
 language sql stable
 set search_path = pg_catalog, pg_temp
@@ -134,9 +103,6 @@ as $$
   join dibs.messages m on m.stream_name = stream and m.position = e.version and m.type = 'dibs:Tombstone'
 $$;
 
--- What a tombstone keeps of the message that made a reservation: what counts of the
--- command, as a hash, and whose it was. The key is in the stream's name already, and
--- nowhere once that is erased.
 create function dibs.reservation_of(metadata json, named boolean) returns json
 language sql immutable parallel safe
 return (
@@ -202,8 +168,6 @@ begin
   first_position := head.position;
   select m.position into version from dibs.messages m where m.stream_name = stream order by m.position desc limit 1;
 
-  -- A tombstone that stands for another stream stays, and so does the last record of
-  -- what was trimmed.
   cut := greatest(head.position, least(
     version - coalesce(keep, 1) + 1,
     dibs.kept_tombstone(stream),
@@ -254,26 +218,6 @@ begin
 end
 $$;
 
-comment on function dibs.trim(text, bigint, timestamptz, text, interval, integer, boolean, uuid) is
-'Removes the first messages of a stream: all but the last keep, those from before a time, or what is both. The last message
-always stays, and so do the stream''s version and the positions of what is left, which are dense.
-
-The ids of what was removed are forgotten: a message that is written again would not be found to be there, and a write
-whose answer was lost would be found not to have happened. So what is younger than min_age stays, however much there is of
-it; recent says that something stayed for that only.
-
-A call removes at most max_messages, so that it is short; more says that there are more to remove. With dry_run nothing is
-removed, and removed is how many would be by all calls together. A call again with the same id, after its answer was
-lost, removes nothing and answers as the first did, and that there is more.
-
-Answers with one row:
-  trimmed      and recorded, by a message of type dibs:Trimmed in dibs.retention_stream(stream), unless that is null
-  nothing      there was nothing to remove
-  reservation  nothing was removed: the first message makes a reservation, which would be free again
-  no_stream    there is no message; version is a tombstone''s, or -1
-Raises DB001 for bad input, 0A000 above READ COMMITTED, 55P03 after 10 seconds of waiting for another transaction.';
-
--- Removes all of a stream, and puts a tombstone where nobody reads the name.
 create function dibs.erase_stream(
   stream text, least_version bigint, id uuid, data json, metadata json, out version bigint, out tombstone_stream text
 )
@@ -285,8 +229,6 @@ declare
 begin
   tombstone_stream := split_part(stream, '-', 1) || '-' || encode(dibs.name_digest(stream), 'hex');
   perform dibs.remove_messages(stream, null);
-  -- An older one is from before the stream was written to again. Whoever else writes
-  -- to a stream of this name keeps what is there, and is not given a position twice.
   perform dibs.begin_again(tombstone_stream);
   version := greatest(least_version, dibs.stream_version(tombstone_stream) + 1);
   select m.position, m.type into first
@@ -344,8 +286,6 @@ begin
     perform dibs.await_standby(); -- also where it was done before
   end if;
 
-  -- Below a tombstone there is nothing that a writer looks at: that much is removed
-  -- without holding any up.
   for locked in 0..1 loop
     select m.position, m.type, m.metadata into head
     from dibs.messages m where m.stream_name = stream and m.position >= first order by m.position limit 1;
@@ -377,7 +317,6 @@ begin
   end if;
 
   if id is not null then
-    -- It was done, and the answer was lost.
     select m.stream_name, m.position, m.data into stone
     from dibs.messages m
     where m.id = delete_stream.id and m.type = tombstone and m.stream_name in (stream, erased_to);
@@ -393,7 +332,6 @@ begin
 
   stands := tail.type = tombstone;
   if not stands and expected < tail.position then
-    -- Somebody wrote after the tombstone before all below it was removed.
     select m.id, m.data into stone
     from dibs.messages m
     where m.stream_name = stream and m.position = expected and m.type = tombstone;
@@ -443,7 +381,6 @@ begin
 
   complete := version - head.position <= max_messages;
   if complete and exists (select from dibs.messages m where m.stream_name = records) then
-    -- What was recorded of it goes before the name does.
     select not d.more into complete from dibs.delete_stream(records, null, true, reason, max_messages) d;
   end if;
   data := json_strip_nulls(json_build_object(
@@ -470,31 +407,6 @@ begin
 end
 $$;
 
-comment on function dibs.delete_stream(text, bigint, boolean, text, integer, boolean, uuid) is
-'Deletes a stream at an expected version, or at any. A tombstone, a message of type dibs:Tombstone, comes to its end, and all
-before it is removed. The stream''s version is the tombstone''s from then on: an initial write conflicts for ever, and a write
-at the tombstone''s version, or at any, goes on after it. Nothing that was deleted comes back.
-
-With erase_name the stream''s name goes too. The tombstone is then in a stream of the same category that is named by the
-SHA-256 of the name, which knows who asks by the name still. The records of its trimming go as well. Other streams that
-belong to it are deleted by calls of their own: snapshots, commands, dead letters. Do not write into reason what is to be
-forgotten.
-
-A tombstone keeps what a reservation needs to tell a duplicate from a key that is used for something else: a hash.
-
-A call removes at most max_messages, and as many records, so that it is short. The first puts the tombstone there; more says that there are
-more to remove: call it again, with the same arguments. It is safe to call again at any time, and after an answer was
-lost: with the same id, it answers as the first did. With dry_run nothing happens.
-
-The stream that has the tombstone of another, which was deleted with its name, is not deleted: by it the other goes on.
-
-Answers with one row:
-  deleted           version is the tombstone''s, messages how many there were, tombstone_stream where the tombstone is
-  already_deleted   the same, of when it was
-  version_conflict  nothing happened: the stream is at this version
-  no_stream         nothing happened: there is none
-Raises DB001 for bad input, 0A000 above READ COMMITTED, 55P03 after 10 seconds of waiting for another transaction.';
-
 create function dibs.category_streams(category text, after text default null, max_streams integer default 1000)
 returns table (stream_name text, first_position bigint, version bigint)
 language plpgsql stable security definer
@@ -509,7 +421,6 @@ begin
   if max_streams is null or max_streams not between 1 and 10000 then
     raise exception 'invalid max_streams: it is between 1 and 10000' using errcode = 'DB001', column = 'max_streams';
   end if;
-  -- From one name to the next by the index, whatever the length of the streams.
   stream_name := after;
   for n in 1..max_streams loop
     select m.stream_name into stream_name
@@ -529,9 +440,6 @@ begin
 end
 $$;
 
-comment on function dibs.category_streams(text, text, integer) is
-'The streams of a category in order of their names, after a name: at most max_streams, which is 1 to 10000.';
-
 perform dibs.revoke_defaults('dibs');
 
 insert into dibs.migrations (name, sha256)
@@ -541,4 +449,3 @@ perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
 end
 $migration$;
--- +goose StatementEnd

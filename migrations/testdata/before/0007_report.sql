@@ -1,6 +1,3 @@
--- +goose Up
--- +goose StatementBegin
--- What is there, and whether it is as it should be. Readers take no lock.
 select pg_catalog.set_config('lock_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.lock_timeout', true), '.+'), '10s'), true),
   pg_catalog.set_config('statement_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.statement_timeout', true), '.+'), '5min'), true),
   pg_catalog.set_config('standard_conforming_strings', 'on', true),
@@ -83,14 +80,6 @@ begin
 end
 $$;
 
-comment on function dibs.report(text[], text, text, text, bigint) is
-'How many messages there are by one or more of stream, type and category: a row for each, named in that order, with the
-bytes that data and metadata take up in the table, and the times and positions of the first and last. It counts those of
-one category or, if that is null, all, which reads the whole table; containing keeps the rows whose first name holds the
-text. Sorted by name, or by messages, bytes or last, the most first; at most max_rows.
-
-After the rows comes one without names: what was counted in all, and in groups how many rows there are without max_rows.';
-
 create function dibs.categories(containing text default null) returns setof text
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -113,9 +102,6 @@ begin
   order by f.category;
 end
 $$;
-
-comment on function dibs.categories(text) is
-'The names of the categories there are, in order: those that hold the text, or all. It looks into the index once for each.';
 
 create function dibs.count_category(
   category text, from_position bigint default 0, max_messages bigint default 100000,
@@ -154,7 +140,6 @@ begin
       ) counted
     );
   end if;
-  -- The index alone tells.
   return (
     select count(*)
     from (
@@ -166,18 +151,6 @@ begin
 end
 $$;
 
-comment on function dibs.count_category(text, bigint, bigint, text[], text, integer, integer) is
-'How many messages read_category would return, page after page, from a global position on; it stops counting at max_messages.';
-
--- # Verify
---
--- Whether a live store is as it should be. Each of these functions looks at what its
--- caller's transaction sees: in one that is REPEATABLE READ all of them see the same,
--- and what is written meanwhile raises no false alarm. They answer with one row for
--- each kind of thing that was looked at, with the number in checked, and with one for
--- each violation of a rule, at most max_violations of a kind.
-
--- The table as it is, read without an index.
 create function dibs.verify_table(categories text[] default null, max_violations integer default 100)
 returns table (
   rule text, category text, stream text, "position" bigint, global_position bigint, expected text, found text, checked bigint
@@ -255,18 +228,12 @@ begin
 end
 $$;
 
-comment on function dibs.verify_table(text[], integer) is
-'How many messages each category has, where ids and global positions are not unique or columns are not what the functions
-of their names return, and which erased streams have no tombstone. Reads the whole table, without an index, also where categories are named.';
-
--- What a row's columns have to be.
 create function dibs.derived(stream_name text, metadata json, out category text, out group_hash bigint, out correlation_category text)
 language sql immutable parallel safe
 as $$
   select dibs.category(stream_name), dibs.group_hash(stream_name), dibs.correlation_category(metadata)
 $$;
 
--- What is of the whole store.
 create function dibs.verify_store(messages bigint default null, max_violations integer default 100)
 returns table (
   rule text, category text, stream text, "position" bigint, global_position bigint, expected text, found text, checked bigint
@@ -320,11 +287,6 @@ begin
 end
 $$;
 
-comment on function dibs.verify_store(bigint, integer) is
-'Whether the sequence is ahead of every global position and the unique indexes are there, and, with the number of messages
-that verify_table counted, whether the index on id has as many.';
-
--- Each message of a category, with the one before it in its stream.
 create function dibs.steps(of_category text)
 returns table (stream_name text, "position" bigint, global_position bigint, previous bigint, previous_global bigint)
 language sql stable
@@ -335,9 +297,6 @@ as $$
   window w as (partition by m.stream_name order by m.position, m.global_position)
 $$;
 
--- Whether a stream may begin after position 0, as far as records tell: it was deleted,
--- be it not all of it yet, or trimmed up to there. Records of trimming are trimmed
--- without a record, and nobody knows what was in those that were deleted.
 create function dibs.begins_rightly(stream text, "position" bigint) returns boolean
 language sql stable
 as $$
@@ -407,7 +366,6 @@ begin
       ('order', s.global_position <= s.previous_global, 'a global position after ' || s.previous_global, s.global_position::text)
     ) v (rule, holds, expected, found)
     where v.holds
-      -- The tombstone of an erased stream comes where that ended, whoever else wrote here.
       and (v.rule <> 'dense' or s.stream_name !~ '^[^-]+-[0-9a-f]{64}$' or not exists (
         select from dibs.messages m where m.stream_name = s.stream_name and m.position = s.position and m.type = 'dibs:Tombstone'
       ))
@@ -442,12 +400,6 @@ begin
 end
 $$;
 
-comment on function dibs.verify_category(text, bigint, integer) is
-'Whether the streams of a category are dense and in order, each key has one winner, consumers are not ahead and dead letters
-are of messages that were there; and, with the number of messages that verify_table counted, whether the indexes have as many.';
-
--- The copies that reservations made carry their key. That alone does not make a copy:
--- its cause and its key lead to its stream.
 create function dibs.copies(of_category text)
 returns table (
   stream_name text, "position" bigint, global_position bigint, id uuid, cause text, cause_position bigint, key text, reserver text, leads boolean
@@ -494,7 +446,6 @@ as $$
   )
   union all
   (
-    -- reservation.DeriveID, of which the first six bytes are a time
     select 'reservation', of_category, c.stream_name, c.position, c.global_position,
       'an id derived from ' || s.stream_name || '@' || s.position, c.id::text, null::bigint
     from dibs.copies(of_category) c
@@ -508,10 +459,6 @@ as $$
   )
 $$;
 
--- What consumers wrote of their positions. The ledger of the consumer c of a category
--- is its -c in the category with the type position: each message starts a generation.
--- The positions are in -c+generation+member. What is in streams of other forms is of
--- other clients.
 create function dibs.kept_positions(of_category text)
 returns table (
   stream_name text, "position" bigint, global_position bigint, type text,
@@ -567,7 +514,6 @@ begin
   ), ledgers as (
     select l.name, max(l.position) as last from k l where l.generation is null group by l.name
   ), reached as (
-    -- by all members of a generation; what was deleted nobody knows
     select g.name, g.generation, case when count(m.last) < g.size then g.start else min(m.last) end as "position"
     from generations g
     left join (
@@ -581,7 +527,6 @@ begin
   left join generations g on g.name = k.name and g.generation = k.generation
   left join ledgers l on l.name = k.name
   left join reached r on r.name = k.name and k.generation is null and r.generation = k.position - 1
-  -- The message in the place of the one that a position names, of those that are gone on from.
   left join lateral (
     select m.id
     from dibs.messages m
@@ -610,7 +555,6 @@ begin
 end
 $$;
 
--- A message that a consumer parked is where the dead letter says, or was removed.
 create function dibs.verify_dead_letters(of_category text, max_violations integer)
 returns table (
   rule text, category text, stream text, "position" bigint, global_position bigint, expected text, found text, checked bigint
@@ -618,7 +562,6 @@ returns table (
 language plpgsql stable
 as $$
 declare
-  -- What is in streams of other forms is of other clients.
   ours constant text := '^[^-]*-[^-+:]+[+][0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$';
 begin
   return query
@@ -657,4 +600,3 @@ perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
 end
 $migration$;
--- +goose StatementEnd

@@ -1,6 +1,3 @@
--- +goose Up
--- +goose StatementBegin
--- Who may do what, all of it in one place.
 select pg_catalog.set_config('lock_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.lock_timeout', true), '.+'), '10s'), true),
   pg_catalog.set_config('statement_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.statement_timeout', true), '.+'), '5min'), true),
   pg_catalog.set_config('standard_conforming_strings', 'on', true),
@@ -22,11 +19,6 @@ create function dibs.schema_version(out version integer, out serves integer)
 language sql immutable parallel safe
 return (8, 8);
 
-comment on function dibs.schema_version() is
-'The version of this schema, and the oldest version that a client may have been made for and still work with it.';
-
--- May be called again at any time, and is, by dibs migrate up: a role that was made
--- since gets its rights.
 create function dibs.grant_rights() returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -48,7 +40,6 @@ begin
       ('dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[], bigint[], boolean)', array['dibs_writer']),
       ('dibs.append_one(text, bigint, uuid, text, json, json, bigint, boolean)', array['dibs_writer']),
       ('dibs.append_each(text[], bigint[], integer[], bigint[], uuid[], text[], json[], json[], boolean)', array['dibs_writer']),
-      -- It holds off and turns away writers, and what it is for is to ask about a write.
       ('dibs.find_messages(text, uuid[])', array['dibs_writer']),
       ('dibs.erased_tombstone(text)', roles),
       ('dibs.read_stream(text, bigint, integer, boolean)', roles),
@@ -76,8 +67,6 @@ begin
     execute format('grant execute on function %s to %I', granted.name, granted.role);
   end loop;
 
-  -- A column of one of our types, in somebody's table, would be in the way of every
-  -- change of ours.
   for granted in
     select t.oid::regtype as name
     from pg_type t
@@ -86,7 +75,6 @@ begin
     execute format('revoke all on type %s from public', granted.name);
   end loop;
 
-  -- The schema that message-db's clients know, if it was made (0009).
   if to_regclass('dibs.settings') is not null and to_regrole('message_store') is not null then
     grant usage on schema message_store to message_store;
     grant insert on message_store.messages to message_store;
@@ -103,10 +91,6 @@ begin
 end
 $$;
 
-comment on function dibs.grant_rights() is
-'Gives each role that exists its rights: dibs_reader, dibs_writer and dibs_admin those to call functions and to read, and message_store
-what it has in message-db. A role that is missing is passed over.';
-
 perform dibs.revoke_defaults('dibs');
 
 perform dibs.grant_rights();
@@ -118,4 +102,3 @@ perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
 end
 $migration$;
--- +goose StatementEnd

@@ -1,19 +1,3 @@
--- +goose Up
--- +goose StatementBegin
--- What clients of message-db know: the schema message_store, over the same rows and
--- under the same locks as all else here. Names, parameters, defaults, texts and the
--- order of checks are those of message-db 1.3.0. What is not:
---
--- No name is looked up in the caller's search_path. A condition is taken only if the
--- owner has opened that, and only if it is one expression. What is inserted into the
--- view goes through write_message. Types that begin with dibs: are refused.
---
--- A read over all streams at once, such as "select * from messages where
--- global_position > 5 order by global_position limit 9", reads the whole table: no
--- index is in that order, since each write would pay for it. Who has clients that do
--- so may add one:
---
---	create index concurrently messages_global_position on dibs.messages (global_position);
 select pg_catalog.set_config('lock_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.lock_timeout', true), '.+'), '10s'), true),
   pg_catalog.set_config('statement_timeout', coalesce(pg_catalog.substring(pg_catalog.current_setting('dibs.statement_timeout', true), '.+'), '5min'), true),
   pg_catalog.set_config('standard_conforming_strings', 'on', true),
@@ -36,9 +20,6 @@ if exists (select from pg_class where relnamespace = to_regnamespace('message_st
     using errcode = 'duplicate_object', hint = 'dibs migrate adopt takes it over.';
 end if;
 
--- The caller makes the role and the schema. Who may not make roles goes on without:
--- dibs.grant_rights gives the role its rights when there is one. A role that is
--- there already keeps its settings.
 declare
   owner constant pg_catalog.text := current_user;
 begin
@@ -99,17 +80,10 @@ from dibs.messages m;
 
 alter view message_store.messages alter id set default gen_random_uuid();
 
-comment on view message_store.messages is 'All messages, as message-db has them. What is inserted takes the next position of its stream.';
-
--- What the functions below read, with the rights of who calls them: so this is in
--- the schema that the role may use. message is the row that they return, in which
--- data is as it was written, and not as jsonb has it.
 create view message_store.stored_messages as
 select m.global_position, m.position, m.time at time zone 'UTC' as time, m.stream_name, m.type,
   m.data::jsonb as data, m.metadata::jsonb as metadata, m.id,
   m.category, m.correlation_category,
-  -- A stream without an identifier is no member's. That of an empty identifier is
-  -- hash_64(''), where ours is that of the category.
   case
     when m.stream_name = m.category then null
     when m.stream_name = m.category || '-' or starts_with(m.stream_name, m.category || '-+') then -3162216497309240828
@@ -119,12 +93,8 @@ select m.global_position, m.position, m.time at time zone 'UTC' as time, m.strea
     m.data::varchar, m.metadata::varchar, m.time at time zone 'UTC')::message_store.message as message
 from dibs.messages m;
 
-comment on view message_store.stored_messages is 'The view messages, with what its functions find messages by.';
-
 create view message_store.settings as
 select s.sql_condition, s.strict_names from dibs.settings s limit 1;
-
-comment on view message_store.settings is 'What the owner has set, in dibs.settings.';
 
 create function message_store.message_store_version() returns varchar
 language sql volatile
@@ -150,7 +120,6 @@ create function message_store.hash_64(value varchar) returns bigint
 language sql immutable
 return ('x' || left(md5(value), 16))::bit(64)::bigint;
 
--- Our lock, and not one by the hash, which is only what message-db answers.
 create function message_store.acquire_lock(stream_name varchar) returns bigint
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -180,11 +149,6 @@ begin
 end
 $$;
 
--- A transaction at REPEATABLE READ or above is too old to see what was removed since
--- it began, and no index is in its way any more: it would write such a stream anew.
--- A row that it cannot see, or not as it is, is in its way here. The row that it adds
--- if there is none is gone at once, and found by its place: so at SERIALIZABLE nobody
--- has read what others add.
 create function dibs.refuse_removed(category text) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -202,9 +166,6 @@ begin
 end
 $$;
 
-comment on function dibs.refuse_removed(text) is
-'Raises 40001 if messages of the category were removed since the transaction began, and it is not to see that.';
-
 create function dibs.refuse_unlike_append(stream_name text, type text, data json) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -215,21 +176,15 @@ begin
   if strict_names and not dibs.valid_stream_name(stream_name) then
     raise exception 'invalid stream_name: it is no stream name' using column = 'stream_name';
   end if;
-  -- The store's own types would make a message pass for a tombstone.
   if starts_with(type, 'dibs:') or strict_names and not dibs.valid_type(type) then
     raise exception 'invalid type: it is no message type' using column = 'type';
   end if;
-  -- No data at all is what clients write for an empty object.
   if strict_names and data is not null and not dibs.valid_data(data) then
     raise exception 'invalid data: it is not an object that can be stored' using column = 'data';
   end if;
 end
 $$;
 
-comment on function dibs.refuse_unlike_append(text, text, json) is
-'Raises P0001 for what write_message may not write; if names are strict, that is whatever append would refuse.';
-
--- The order of what is found out first is message-db's, as clients see by the errors.
 create function message_store.write_message(
   id varchar, stream_name varchar, type varchar, data jsonb, metadata jsonb default null, expected_version bigint default null
 ) returns bigint
@@ -287,39 +242,15 @@ begin
 end
 $$;
 
-comment on function dibs.insert_message() is
-'Writes what is inserted into message_store.messages. A position has to be the next of the stream, which it is if it is null.';
-
 create trigger messages_insert instead of insert on message_store.messages
 for each row execute function dibs.insert_message();
 
--- Views such as these could be written through by whoever was granted that.
 create trigger messages_append_only instead of update or delete on message_store.messages
 for each row execute function dibs.refuse_change();
 
 create trigger messages_append_only instead of insert or update or delete on message_store.stored_messages
 for each row execute function dibs.refuse_change();
 
--- The functions that read run with the rights of who calls them, so that a condition
--- does too. It is put between parentheses into the statement, as it is in message-db,
--- and only chooses among the rows that the statement would return. (What it calls
--- may do more, if the caller may: it is SQL.)
---
--- First it is parsed twice, each time in a statement that is not run: a cursor is
--- opened for it, which takes one statement and no more, and nothing is fetched. One
--- is the statement itself. In the other there is nothing around the condition but
--- "case when", a line end, and "then". What parses there leaves no quote, comment or
--- parenthesis open, and closes none that it did not open. So in the statement itself
--- the parenthesis before it is closed by the one after it, and by no other. What may
--- stand between those two is one expression, a list of them, or a query; and of
--- these only the one expression may follow "when".
---
--- The row that it is about is called messages, and has message-db's columns and no
--- others: any other name does not pass the second time. Texts are compared by the
--- rules of this database, as they are there, and not by those of our columns.
---
--- Without a condition, and if there are no notices to give, statements are static: a
--- plan is made once for a session.
 create function message_store.get_stream_messages(
   stream_name varchar, "position" bigint default 0, batch_size bigint default 1000, condition varchar default null
 ) returns setof message_store.message
@@ -504,8 +435,6 @@ begin
 end
 $$;
 
--- Each counts all messages, and says how many of a hundred they are. Texts come in
--- the order that they have in this database, which is not that of our columns.
 create view message_store.stream_summary as
 select m.stream_name collate "default" as stream_name,
   count(*) as message_count, round(count(*) / sum(count(*)) over () * 100, 2) as percent
@@ -548,4 +477,3 @@ perform set_config('role', caller, true);
 perform set_config('search_path', path, true);
 end
 $migration$;
--- +goose StatementEnd
