@@ -188,7 +188,7 @@ the old schema is message_store_before_dibs; until it is dropped, dibs migrate a
 
 	require.Regexp(t, `^undone: messages copied back that were written since the switch: 3; deleted there too, .*: 59; writers were held for \S+s\n$`, dibs.ok(t, "migrate", "adopt", "--undo"))
 
-	require.Contains(t, steady(dibs.ok(t, "migrate", "status")), "adoption                undone   2006-01-02T15:04:05.000000Z  message-db is the store again\n")
+	require.Regexp(t, `(?m)^adoption +undone   2006-01-02T15:04:05\.000000Z  message-db is the store again$`, steady(dibs.ok(t, "migrate", "status")))
 	status = objects(t, dibs.ok(t, "migrate", "status", "--json"))
 	require.Equal(t, "undone", status[len(status)-1]["adoption"])
 	writeAs(t, conn, "account-1")
