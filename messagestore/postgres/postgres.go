@@ -123,7 +123,7 @@ type DB = pglink.DB
 var _ messagestore.AtomicDriver = (*Driver)(nil)
 
 // schemaVersion is the version of the schema whose functions this driver calls.
-const schemaVersion = 8
+const schemaVersion = 9
 
 // Driver is a [messagestore.AtomicDriver]. It is safe for concurrent use, unless it is over a
 // transaction. Over a connection its calls take turns.

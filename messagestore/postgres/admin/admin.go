@@ -52,7 +52,7 @@ type queries struct {
 }
 
 // schemaVersion is the version of the schema whose functions this package calls.
-const schemaVersion = 8
+const schemaVersion = 9
 
 // New returns an administrator of the store in db, which the caller keeps and closes. An
 // invalid schema name is the error of every call. Of the configuration NoNotify is not used.
