@@ -1,5 +1,5 @@
 // Package prose takes the sentences out of comments and Markdown, and finds
-// those with a free "who" or "what": one that asks no question and so stands
+// those with a free pronoun: a "who" or "what" that asks no question and so stands
 // for something that a plain sentence names. It counts every such word, good
 // uses too, because it has no grammar; as it does so for every project alike,
 // shares can be compared.
@@ -25,7 +25,7 @@ const MinWords = 5
 type Sentence struct {
 	Line int // where it starts
 	Text string
-	Free bool   // has a free who or what
+	Free bool   // has a free pronoun
 	Old  string // a phrase that docs/naming.md has a word for, and that word; "" if none
 }
 
@@ -81,14 +81,14 @@ type Found struct {
 
 func (f Found) String() string { return fmt.Sprintf("%s:%d: %s", f.Path, f.Line, f.Text) }
 
-// Share is the number of sentences, and those with a free who or what.
+// Share is the number of sentences, and those with a free pronoun.
 type Share struct {
 	Sentences int
 	Free      []Found
 	Old       []Found // those with a phrase that docs/naming.md replaces
 }
 
-// Percent is the share of sentences with a free who or what.
+// Percent is the share of sentences with a free pronoun.
 func (s Share) Percent() float64 {
 	if s.Sentences == 0 {
 		return 0

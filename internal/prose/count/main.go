@@ -1,5 +1,5 @@
 // Command count prints for each folder how many sentences its comments and
-// Markdown have, the share of those with a free who or what, and how many have a
+// Markdown have, the share of those with a free pronoun, and how many have a
 // phrase that docs/naming.md replaces.
 //
 //	go run ./internal/prose/count [-v] [-w] [-ext .go,.sql] DIR...
@@ -17,7 +17,7 @@ import (
 )
 
 func main() {
-	list := flag.Bool("v", false, "list the sentences with a free who or what")
+	list := flag.Bool("v", false, "list the sentences with a free pronoun")
 	words := flag.Bool("w", false, "list the sentences with a phrase that docs/naming.md replaces, and its word")
 	ends := flag.String("ext", "", "only files whose names end so, as in .go,.sql")
 	flag.Parse()
