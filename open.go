@@ -62,7 +62,7 @@ func open(ctx context.Context, storeURL string, config *messagestore.Config) (me
 
 // invalid does not show the URL, which may hold a password.
 func invalid(rule string) error {
-	return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "store URL", nil, rule)
+	return messagestore.NewInvalidError("store URL", nil, rule)
 }
 
 func openPostgres(ctx context.Context, storeURL string, config *messagestore.Config) (messagestore.Driver, error) {

@@ -24,7 +24,7 @@ func FuzzTheSchemaIsCutOutOfAURL(f *testing.F) {
 	f.Fuzz(func(t *testing.T, storeURL string) {
 		without, schema, err := cutSchema(storeURL)
 		if err != nil {
-			require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
+			require.ErrorIs(t, err, messagestore.ErrInvalid)
 			require.Less(t, len(err.Error()), 100, "the URL is not in it")
 			return
 		}
@@ -65,7 +65,7 @@ func FuzzThePathOfASQLiteURL(f *testing.F) {
 	f.Fuzz(func(t *testing.T, rest string) {
 		found, err := sqlitePath(rest)
 		if err != nil {
-			require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
+			require.ErrorIs(t, err, messagestore.ErrInvalid)
 			require.Less(t, len(err.Error()), 200)
 			require.Empty(t, found)
 			return
@@ -102,7 +102,7 @@ func FuzzWhatIsNoStoreURLOpensNothing(f *testing.F) {
 			return
 		}
 		require.Nil(t, store)
-		require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		require.NotContains(t, err.Error(), "canary")
 		require.Less(t, len(err.Error()), 200)
 	})

@@ -80,7 +80,7 @@ func TestWhatIsNoStoreURLIsRefused(t *testing.T) {
 	} {
 		store, err := dibs.Open(t.Context(), storeURL, nil)
 
-		require.ErrorIs(t, err, messagestore.ErrInvalidConfig, "%q", storeURL)
+		require.ErrorIs(t, err, messagestore.ErrInvalid, "%q", storeURL)
 		require.Nil(t, store)
 		requireNoCanary(t, err)
 	}

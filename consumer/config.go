@@ -231,5 +231,5 @@ func (p *ErrorPolicy) backoff(failures int) time.Duration {
 }
 
 func invalid(field string, value any, rule string) error {
-	return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, field, value, rule)
+	return messagestore.NewInvalidError(field, value, rule)
 }

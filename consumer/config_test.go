@@ -98,7 +98,7 @@ func TestNewRefusesNames(t *testing.T) {
 	} {
 		_, err := consumer.New(newStore(), account, name, &journal{}, nil)
 
-		require.ErrorIs(t, err, messagestore.ErrInvalidConfig, "%q", name)
+		require.ErrorIs(t, err, messagestore.ErrInvalid, "%q", name)
 		require.ErrorContains(t, err, rule, "%q", name)
 		require.Less(t, len(err.Error()), 400)
 	}
@@ -144,12 +144,12 @@ func TestNewRefusesNothing(t *testing.T) {
 		"NilInPointer": {newStore(), noPtr, "invalid handler: there is none"},
 	} {
 		_, err := consumer.New(test.store, account, "ledger", test.handler, nil)
-		require.ErrorIs(t, err, messagestore.ErrInvalidConfig, name)
+		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
 		require.ErrorContains(t, err, test.text, name)
 	}
 	for _, category := range []messagestore.Category{"", "account-1", "a b", "account:"} {
 		_, err := consumer.New(newStore(), category, "ledger", &journal{}, nil)
-		require.ErrorIs(t, err, messagestore.ErrInvalidCategory)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
 	}
 }
 

@@ -214,7 +214,7 @@ func FuzzAConfigurationHasItsBounds(f *testing.F) {
 		require.Equal(t, ok, err == nil, "%v", err)
 		if err != nil {
 			require.Nil(t, c)
-			require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
+			require.ErrorIs(t, err, messagestore.ErrInvalid)
 			requireTold(t, err)
 			return
 		}

@@ -409,7 +409,7 @@ func Reset(ctx context.Context, store Store, category messagestore.Category, nam
 	}
 	if position < 0 {
 		return 0, c.wrap(fmt.Errorf("reset: %w",
-			messagestore.NewInvalidError(messagestore.ErrInvalidPosition, "position", int64(position), "it is at least 0")))
+			messagestore.NewInvalidError("position", int64(position), "it is at least 0")))
 	}
 	generation, err := c.reset(ctx, position)
 	if err != nil {

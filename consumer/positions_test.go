@@ -471,7 +471,7 @@ func TestResetRefusesWhatCannotBe(t *testing.T) {
 			require.ErrorContains(t, err, fmt.Sprintf("position %d is ahead of the store: category %s ends before %d", beyond, category, end))
 		}
 		_, err := consumer.Reset(t.Context(), store, category, "c", -1)
-		require.ErrorIs(t, err, messagestore.ErrInvalidPosition)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		_, err = consumer.Reset(t.Context(), store, category, "d", 0)
 		require.ErrorIs(t, err, consumer.ErrUnknownConsumer)
 		require.ErrorContains(t, err, "unknown consumer d of "+string(category)+": there is c")

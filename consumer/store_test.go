@@ -74,7 +74,7 @@ func TestRunStopsAtAnErrorThatDoesNotHeal(t *testing.T) {
 	for _, lasting := range []error{
 		lastingError{},
 		messagestore.ErrNotSupported,
-		messagestore.NewInvalidError(messagestore.ErrInvalidCategory, "category", "x", "no"),
+		messagestore.NewInvalidError("category", "x", "no"),
 	} {
 		for _, spoil := range []func(*tap){
 			func(s *tap) {

@@ -421,7 +421,7 @@ func TestADeletedDeadLetterIsNotParkedAnyMore(t *testing.T) {
 		for p, err := range c.Parked(t.Context()) {
 			require.NoError(t, err)
 			err := r.trim(t.Context(), p.DeadLetter, 1)
-			require.ErrorIs(t, err, messagestore.ErrInvalidStreamName, "what is parked is not trimmed away")
+			require.ErrorIs(t, err, messagestore.ErrInvalid, "what is parked is not trimmed away")
 			r.delete(t, p.DeadLetter, erase)
 		}
 

@@ -104,7 +104,7 @@ func (s *Store[T]) Validate() error { return s.wrong }
 func (s *Store[T]) validate() error {
 	var wrong []error
 	invalid := func(field string, value any, rule string) {
-		wrong = append(wrong, messagestore.NewInvalidError(messagestore.ErrInvalid, field, value, rule))
+		wrong = append(wrong, messagestore.NewInvalidError(field, value, rule))
 	}
 	if v := reflect.ValueOf(s.messages); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		invalid("store", nil, "it is nil")

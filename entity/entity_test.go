@@ -579,7 +579,7 @@ func TestAnIdThatIsNoneIsRefused(t *testing.T) {
 
 	_, _, err := s.Get(t.Context(), "")
 
-	require.ErrorIs(t, err, messagestore.ErrInvalidStreamName)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 }
 
 func TestRegistrationEndsWithUse(t *testing.T) {

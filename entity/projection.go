@@ -91,7 +91,7 @@ func invalid(name, rule string) error {
 	if name != "" {
 		value = name
 	}
-	return messagestore.NewInvalidError(messagestore.ErrInvalid, "projection", value, rule)
+	return messagestore.NewInvalidError("projection", value, rule)
 }
 
 // mistake keeps err. The caller holds p.mu.

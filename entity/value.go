@@ -36,7 +36,7 @@ func checkType[T any](cached bool) error {
 }
 
 func invalidEntity(path, rule string) error {
-	return messagestore.NewInvalidError(messagestore.ErrInvalid, "entity", path, rule)
+	return messagestore.NewInvalidError("entity", path, rule)
 }
 
 // shared returns the first field of t that a plain copy has in common with the original,

@@ -16,7 +16,7 @@ func invalid(name, rule string) error {
 	if name != "" {
 		value = name
 	}
-	return messagestore.NewInvalidError(messagestore.ErrInvalid, "registration", value, rule)
+	return messagestore.NewInvalidError("registration", value, rule)
 }
 
 // A DecodeError says why the body of a message does not fit the Go type that its function

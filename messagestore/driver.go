@@ -206,7 +206,7 @@ func (f Filter) Validate() error {
 		}
 	}
 	if len(f.Types) > MaxFilterTypes {
-		return NewInvalidError(ErrInvalidType, "filter types", len(f.Types), fmt.Sprintf("at most %d", MaxFilterTypes))
+		return NewInvalidError("filter types", len(f.Types), fmt.Sprintf("at most %d", MaxFilterTypes))
 	}
 	for _, t := range f.Types {
 		if err := validateKnownType(t); err != nil {
@@ -215,13 +215,13 @@ func (f Filter) Validate() error {
 	}
 	switch {
 	case f.GroupSize < 0 || f.GroupSize > MaxGroupSize:
-		return NewInvalidError(ErrInvalidGroup, "group size", f.GroupSize, fmt.Sprintf("it is between 1 and %d, or 0 for no group", MaxGroupSize))
+		return NewInvalidError("group size", f.GroupSize, fmt.Sprintf("it is between 1 and %d, or 0 for no group", MaxGroupSize))
 	case f.GroupMember < 0:
-		return NewInvalidError(ErrInvalidGroup, "group member", f.GroupMember, "it is less than 0")
+		return NewInvalidError("group member", f.GroupMember, "it is less than 0")
 	case f.GroupSize == 0 && f.GroupMember != 0:
-		return NewInvalidError(ErrInvalidGroup, "group member", f.GroupMember, "it needs a group size")
+		return NewInvalidError("group member", f.GroupMember, "it needs a group size")
 	case f.GroupSize > 0 && f.GroupMember >= f.GroupSize:
-		return NewInvalidError(ErrInvalidGroup, "group member", f.GroupMember, fmt.Sprintf("it is less than the group size, %d", f.GroupSize))
+		return NewInvalidError("group member", f.GroupMember, fmt.Sprintf("it is less than the group size, %d", f.GroupSize))
 	}
 	return nil
 }

@@ -48,46 +48,28 @@ var (
 	ErrNotSupported = errors.New("not supported by this driver")
 )
 
-// Input that is refused before any round trip, to match with [errors.Is]. Every
-// one of these matches ErrInvalid too, and comes as an [*InvalidError].
-var (
-	ErrInvalid = errors.New("invalid")
+// ErrInvalid is matched by the error of input that is refused before any round trip. It
+// comes as an [*InvalidError], whose Field tells which input it is.
+var ErrInvalid = errors.New("invalid")
 
-	ErrInvalidStreamName      = errors.New("invalid stream name")
-	ErrNotAStream             = fmt.Errorf("not a stream: %w", ErrInvalidStreamName)
-	ErrInvalidCategory        = errors.New("invalid category")
-	ErrNotACategory           = fmt.Errorf("not a category: %w", ErrInvalidCategory)
-	ErrInvalidID              = errors.New("invalid message id")
-	ErrInvalidType            = errors.New("invalid message type")
-	ErrInvalidData            = errors.New("invalid data")
-	ErrInvalidMetadata        = errors.New("invalid metadata")
-	ErrInvalidExpectedVersion = errors.New("invalid expected version")
-	ErrInvalidPosition        = errors.New("invalid position")
-	ErrInvalidLimit           = errors.New("invalid limit")
-	ErrInvalidGroup           = errors.New("invalid consumer group")
-	ErrInvalidBatch           = errors.New("invalid batch")
-	ErrEmptyBatch             = fmt.Errorf("empty: %w", ErrInvalidBatch)
-	ErrInvalidReport          = errors.New("invalid report")
-	ErrInvalidConfig          = errors.New("invalid configuration")
-)
-
-// An InvalidError says which input was refused, by which rule. Nothing was sent
-// or written.
+// An InvalidError says which input was refused, and by which rule. Nothing was sent or
+// written.
 type InvalidError struct {
-	Field string // what was refused: "stream name", "data"
-	Rule  string // what it breaks, in words
+	Field string // which input: "stream name", "data"
+	Rule  string // the rule that it breaks, in words
 	Value string // the value, shortened and quoted
 	Index int    // the message of a batch, from 0, or -1
 
-	kind error
+	// Kind is a sentinel of the package that refused, which the error matches besides
+	// ErrInvalid. Nil is none.
+	Kind error
 }
 
-// NewInvalidError returns an error that matches kind, one of the sentinels of
-// this package or of a package built on it, and [ErrInvalid]. The value is kept
-// shortened and quoted, whatever its type; an int, an int64 and a bool as they are, and
-// nil as nothing.
-func NewInvalidError(kind error, field string, value any, rule string) *InvalidError {
-	return &InvalidError{Field: field, Rule: rule, Value: quote(value), Index: -1, kind: kind}
+// NewInvalidError returns an error that matches [ErrInvalid]. The value is kept shortened
+// and quoted, whatever its type; an int, an int64 and a bool as they are, and nil as
+// nothing.
+func NewInvalidError(field string, value any, rule string) *InvalidError {
+	return &InvalidError{Field: field, Rule: rule, Value: quote(value), Index: -1}
 }
 
 // Error returns "stream name "cat-": the identifier is empty".
@@ -104,8 +86,11 @@ func (e *InvalidError) Error() string {
 	return b.String() + ": " + e.Rule
 }
 
-// Unwrap returns the sentinel that says what kind of input was refused.
-func (e *InvalidError) Unwrap() []error { return []error{ErrInvalid, e.kind} }
+// Is reports whether target is [ErrInvalid].
+func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
+
+// Unwrap returns the sentinel of the package that refused, or nil.
+func (e *InvalidError) Unwrap() error { return e.Kind }
 
 // at returns err with the index of the message that it speaks of.
 func at(index int, err error) error {

@@ -24,7 +24,7 @@ const maxDepth = 512
 // nested at most 512 deep.
 //
 // A key that an object has twice is kept; readers see the last, as jsonb does.
-func validateJSON(kind error, field string, raw []byte) error {
+func validateJSON(field string, raw []byte) error {
 	if !json.Valid(raw) && utf8.Valid(raw) {
 		var whole json.RawMessage
 		err := json.Unmarshal(raw, &whole) // which says where
@@ -32,22 +32,22 @@ func validateJSON(kind error, field string, raw []byte) error {
 		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok && len(bytes.TrimSpace(raw)) > 0 {
 			rule = fmt.Sprintf("not valid JSON at byte %d: %v", syntax.Offset, syntax)
 		}
-		return NewInvalidError(kind, field, raw, rule)
+		return NewInvalidError(field, raw, rule)
 	}
-	return validateEncoded(kind, field, raw)
+	return validateEncoded(field, raw)
 }
 
 // validateEncoded is [validateJSON] for what encoding/json has encoded. That is valid JSON
 // in any case: it checks what a body has encoded by itself.
-func validateEncoded(kind error, field string, raw []byte) error {
+func validateEncoded(field string, raw []byte) error {
 	if i := invalidUTF8(raw); i >= 0 {
-		return NewInvalidError(kind, field, raw, fmt.Sprintf("not valid UTF-8 at byte %d", i))
+		return NewInvalidError(field, raw, fmt.Sprintf("not valid UTF-8 at byte %d", i))
 	}
 	if first := bytes.TrimLeft(raw, " \t\r\n"); first[0] != '{' {
-		return NewInvalidError(kind, field, raw, "it is not a JSON object")
+		return NewInvalidError(field, raw, "it is not a JSON object")
 	}
 	if i, rule := unstorable(raw); rule != "" {
-		return NewInvalidError(kind, field, raw, fmt.Sprintf("%s at %s", rule, jsonPath(raw, i)))
+		return NewInvalidError(field, raw, fmt.Sprintf("%s at %s", rule, jsonPath(raw, i)))
 	}
 	return nil
 }

@@ -268,7 +268,7 @@ func ParseMetadata[T string | []byte | json.RawMessage](raw T) Metadata {
 
 func (m Metadata) validate() error {
 	fail := func(name string, value any, rule string) error {
-		return NewInvalidError(ErrInvalidMetadata, "metadata "+name, value, rule)
+		return NewInvalidError("metadata "+name, value, rule)
 	}
 	if m.CausationStream == "" && (m.CausationPosition != 0 || m.CausationGlobalPosition != 0) {
 		return fail(causationPositionField, int64(m.CausationPosition), "a causation has a stream too")
@@ -329,10 +329,10 @@ func (m *Metadata) SetTrace(parent, state string) error {
 	}
 	if !traceParentForm.MatchString(parent) || strings.HasPrefix(parent, "ff") ||
 		strings.Contains(parent, "-"+strings.Repeat("0", 32)+"-") || strings.Contains(parent, "-"+strings.Repeat("0", 16)+"-") {
-		return NewInvalidError(ErrInvalidMetadata, "metadata properties.traceparent", parent, "it is not a W3C traceparent")
+		return NewInvalidError("metadata properties.traceparent", parent, "it is not a W3C traceparent")
 	}
 	if len(state) > 512 {
-		return NewInvalidError(ErrInvalidMetadata, "metadata properties.tracestate", state, "it is longer than 512 bytes")
+		return NewInvalidError("metadata properties.tracestate", state, "it is longer than 512 bytes")
 	}
 	m.Properties = merge(m.Properties, Properties{traceParent: parent})
 	delete(m.Properties, traceState)

@@ -105,9 +105,9 @@ func TestHostileTracesAreRefused(t *testing.T) {
 	} {
 		var m messagestore.Metadata
 		err := m.SetTrace(parent, "")
-		require.ErrorIs(t, err, messagestore.ErrInvalidMetadata, "%q", parent)
+		require.ErrorIs(t, err, messagestore.ErrInvalid, "%q", parent)
 		require.True(t, m.IsZero())
 	}
 	var m messagestore.Metadata
-	require.ErrorIs(t, m.SetTrace("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", strings.Repeat("x", 513)), messagestore.ErrInvalidMetadata)
+	require.ErrorIs(t, m.SetTrace("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", strings.Repeat("x", 513)), messagestore.ErrInvalid)
 }

@@ -63,31 +63,30 @@ func (c Category) WithType(name string) Category {
 	return c + Category(":"+name)
 }
 
-// Validate returns nil or an [*InvalidError] that matches [ErrInvalidCategory],
-// and [ErrNotACategory] if c is the name of a stream.
+// Validate returns nil or an [*InvalidError].
 func (c Category) Validate() error {
 	if strings.Contains(string(c), "-") {
-		return NewInvalidError(ErrNotACategory, "category", string(c), "it is the name of a stream: a category has no dash")
+		return NewInvalidError("category", string(c), "it is the name of a stream: a category has no dash")
 	}
-	return c.validate(ErrInvalidCategory, "category", string(c))
+	return c.validate("category", string(c))
 }
 
-func (c Category) validate(kind error, field, whole string) error {
+func (c Category) validate(field, whole string) error {
 	if rule := textRule(whole, MaxNameBytes); rule != "" {
-		return NewInvalidError(kind, field, whole, rule)
+		return NewInvalidError(field, whole, rule)
 	}
 	part, types, more := strings.Cut(string(c), ":")
 	if part == "" {
-		return NewInvalidError(kind, field, whole, "the category is empty")
+		return NewInvalidError(field, whole, "the category is empty")
 	}
 	for {
 		switch {
 		case part == "":
-			return NewInvalidError(kind, field, whole, "a type of the category is empty")
+			return NewInvalidError(field, whole, "a type of the category is empty")
 		case strings.ContainsAny(part, ":+"):
-			return NewInvalidError(kind, field, whole, "the category holds a colon or plus sign out of place")
+			return NewInvalidError(field, whole, "the category holds a colon or plus sign out of place")
 		case strings.ContainsFunc(part, isSpace):
-			return NewInvalidError(kind, field, whole, "the category holds white space")
+			return NewInvalidError(field, whole, "the category holds white space")
 		case !more:
 			return nil
 		}
@@ -139,26 +138,25 @@ func (n StreamName) CardinalID() string {
 // "account:command-123" with "AAA" is "account:command-123+AAA".
 func (n StreamName) With(id string) StreamName { return n + StreamName("+"+id) }
 
-// Validate returns nil or an [*InvalidError] that matches [ErrInvalidStreamName],
-// and [ErrNotAStream] if n is a category.
+// Validate returns nil or an [*InvalidError].
 //
 // A name is valid UTF-8 of at most [MaxNameBytes] bytes, without control or
 // format characters and without white space at either end. Its category is one by
 // [Category.Validate], and no part of its identifier is empty.
 func (n StreamName) Validate() error {
 	category, id, ok := strings.Cut(string(n), "-")
-	if err := Category(category).validate(ErrInvalidStreamName, "stream name", string(n)); err != nil {
+	if err := Category(category).validate("stream name", string(n)); err != nil {
 		return err
 	}
 	switch {
 	case !ok:
-		return NewInvalidError(ErrNotAStream, "stream name", string(n), "it is a category: a stream has a dash and an identifier")
+		return NewInvalidError("stream name", string(n), "it is a category: a stream has a dash and an identifier")
 	case id == "":
-		return NewInvalidError(ErrInvalidStreamName, "stream name", string(n), "the identifier is empty")
+		return NewInvalidError("stream name", string(n), "the identifier is empty")
 	case strings.HasPrefix(id, "+"):
-		return NewInvalidError(ErrInvalidStreamName, "stream name", string(n), "the cardinal identifier is empty")
+		return NewInvalidError("stream name", string(n), "the cardinal identifier is empty")
 	case strings.HasSuffix(id, "+"), strings.Contains(id, "++"):
-		return NewInvalidError(ErrInvalidStreamName, "stream name", string(n), "a part of the identifier is empty")
+		return NewInvalidError("stream name", string(n), "a part of the identifier is empty")
 	}
 	return nil
 }
@@ -257,33 +255,33 @@ func isSpace(r rune) bool {
 	return r >= 0x09 && r <= 0x0D || r >= 0x2000 && r <= 0x200A
 }
 
-// ValidateType returns nil or an [*InvalidError] that matches [ErrInvalidType].
+// ValidateType returns nil or an [*InvalidError].
 // A message type is bound as a stream's name is, but may hold any visible
 // character. Types that begin with "dibs:" are the store's own, and refused.
 func ValidateType(name string) error {
 	if rule := typeRule(name); rule != "" {
-		return NewInvalidError(ErrInvalidType, "message type", name, rule)
+		return NewInvalidError("message type", name, rule)
 	}
 	return nil
 }
 
 func validateExpected(v Version) error {
 	if v < AnyVersion {
-		return NewInvalidError(ErrInvalidExpectedVersion, "expected version", int64(v), "it is a position from 0, NoStream (-1) or AnyVersion (-2)")
+		return NewInvalidError("expected version", int64(v), "it is a position from 0, NoStream (-1) or AnyVersion (-2)")
 	}
 	return nil
 }
 
 func validateLimit(limit int) error {
 	if limit < 1 || limit > MaxReadMessages {
-		return NewInvalidError(ErrInvalidLimit, "limit", limit, fmt.Sprintf("it is between 1 and %d", MaxReadMessages))
+		return NewInvalidError("limit", limit, fmt.Sprintf("it is between 1 and %d", MaxReadMessages))
 	}
 	return nil
 }
 
 func validateFrom[P ~int64](from P) error {
 	if from < 0 {
-		return NewInvalidError(ErrInvalidPosition, "position", int64(from), fmt.Sprintf("it is between 0 and %d", int64(math.MaxInt64)))
+		return NewInvalidError("position", int64(from), fmt.Sprintf("it is between 0 and %d", int64(math.MaxInt64)))
 	}
 	return nil
 }

@@ -71,42 +71,42 @@ func TestHostileStreamNamesAreRefused(t *testing.T) {
 		kind        error
 		value, rule string
 	}{
-		"":                        {messagestore.ErrInvalidStreamName, `""`, "it is empty"},
-		"account":                 {messagestore.ErrNotAStream, `"account"`, "it is a category: a stream has a dash and an identifier"},
-		"-":                       {messagestore.ErrInvalidStreamName, `"-"`, "the category is empty"},
-		"-x":                      {messagestore.ErrInvalidStreamName, `"-x"`, "the category is empty"},
-		"cat-":                    {messagestore.ErrInvalidStreamName, `"cat-"`, "the identifier is empty"},
-		"cat-\n\t\x01":            {messagestore.ErrInvalidStreamName, `"cat-\n\t\x01"`, "control or format character U+000A at byte 4"},
-		"cat-\x00":                {messagestore.ErrInvalidStreamName, `"cat-\x00"`, "control or format character U+0000 at byte 4"},
-		"cat-\xff":                {messagestore.ErrInvalidStreamName, `"cat-\xff"`, "not valid UTF-8 at byte 4"},
-		"cat-\xc0\x80":            {messagestore.ErrInvalidStreamName, `"cat-\xc0\x80"`, "not valid UTF-8 at byte 4"},
-		"cat-\xed\xa0\x80":        {messagestore.ErrInvalidStreamName, `"cat-\xed\xa0\x80"`, "not valid UTF-8 at byte 4"},
-		long:                      {messagestore.ErrInvalidStreamName, `"` + long[:48] + `"… (3004 bytes)`, "3004 bytes are too long: at most 255"},
-		huge:                      {messagestore.ErrInvalidStreamName, `"` + huge[:48] + `"… (10485764 bytes)`, "10485764 bytes are too long: at most 255"},
-		"cat-a\u202eb":            {messagestore.ErrInvalidStreamName, `"cat-a\u202eb"`, "control or format character U+202E at byte 5"},
-		"cat-a\u200db":            {messagestore.ErrInvalidStreamName, `"cat-a\u200db"`, "control or format character U+200D at byte 5"},
-		"\ufeffcat-1":             {messagestore.ErrInvalidStreamName, `"\ufeffcat-1"`, "control or format character U+FEFF at byte 0"},
-		"cat-a\u2028":             {messagestore.ErrInvalidStreamName, `"cat-a\u2028"`, "control or format character U+2028 at byte 5"},
-		"cat-+x":                  {messagestore.ErrInvalidStreamName, `"cat-+x"`, "the cardinal identifier is empty"},
-		"cat-x+":                  {messagestore.ErrInvalidStreamName, `"cat-x+"`, "a part of the identifier is empty"},
-		"cat-x++y":                {messagestore.ErrInvalidStreamName, `"cat-x++y"`, "a part of the identifier is empty"},
-		" cat-1":                  {messagestore.ErrInvalidStreamName, `" cat-1"`, "white space at its start or end"},
-		"cat-1 ":                  {messagestore.ErrInvalidStreamName, `"cat-1 "`, "white space at its start or end"},
-		"cat-1\u3000":             {messagestore.ErrInvalidStreamName, "\"cat-1\u3000\"", "white space at its start or end"},
-		"ca t-1":                  {messagestore.ErrInvalidStreamName, `"ca t-1"`, "the category holds white space"},
-		"cat:-1":                  {messagestore.ErrInvalidStreamName, `"cat:-1"`, "a type of the category is empty"},
-		"cat:a+-1":                {messagestore.ErrInvalidStreamName, `"cat:a+-1"`, "a type of the category is empty"},
-		"cat:a:b-1":               {messagestore.ErrInvalidStreamName, `"cat:a:b-1"`, "the category holds a colon or plus sign out of place"},
-		"cat+a-1":                 {messagestore.ErrInvalidStreamName, `"cat+a-1"`, "the category holds a colon or plus sign out of place"},
-		":command-1":              {messagestore.ErrInvalidStreamName, `":command-1"`, "the category is empty"},
-		strings.Repeat("x", 256):  {messagestore.ErrInvalidStreamName, `"` + strings.Repeat("x", 48) + `"… (256 bytes)`, "256 bytes are too long: at most 255"},
-		"cat-" + "\u00ad" + "shy": {messagestore.ErrInvalidStreamName, `"cat-\u00adshy"`, "control or format character U+00AD at byte 4"},
+		"":                        {messagestore.ErrInvalid, `""`, "it is empty"},
+		"account":                 {messagestore.ErrInvalid, `"account"`, "it is a category: a stream has a dash and an identifier"},
+		"-":                       {messagestore.ErrInvalid, `"-"`, "the category is empty"},
+		"-x":                      {messagestore.ErrInvalid, `"-x"`, "the category is empty"},
+		"cat-":                    {messagestore.ErrInvalid, `"cat-"`, "the identifier is empty"},
+		"cat-\n\t\x01":            {messagestore.ErrInvalid, `"cat-\n\t\x01"`, "control or format character U+000A at byte 4"},
+		"cat-\x00":                {messagestore.ErrInvalid, `"cat-\x00"`, "control or format character U+0000 at byte 4"},
+		"cat-\xff":                {messagestore.ErrInvalid, `"cat-\xff"`, "not valid UTF-8 at byte 4"},
+		"cat-\xc0\x80":            {messagestore.ErrInvalid, `"cat-\xc0\x80"`, "not valid UTF-8 at byte 4"},
+		"cat-\xed\xa0\x80":        {messagestore.ErrInvalid, `"cat-\xed\xa0\x80"`, "not valid UTF-8 at byte 4"},
+		long:                      {messagestore.ErrInvalid, `"` + long[:48] + `"… (3004 bytes)`, "3004 bytes are too long: at most 255"},
+		huge:                      {messagestore.ErrInvalid, `"` + huge[:48] + `"… (10485764 bytes)`, "10485764 bytes are too long: at most 255"},
+		"cat-a\u202eb":            {messagestore.ErrInvalid, `"cat-a\u202eb"`, "control or format character U+202E at byte 5"},
+		"cat-a\u200db":            {messagestore.ErrInvalid, `"cat-a\u200db"`, "control or format character U+200D at byte 5"},
+		"\ufeffcat-1":             {messagestore.ErrInvalid, `"\ufeffcat-1"`, "control or format character U+FEFF at byte 0"},
+		"cat-a\u2028":             {messagestore.ErrInvalid, `"cat-a\u2028"`, "control or format character U+2028 at byte 5"},
+		"cat-+x":                  {messagestore.ErrInvalid, `"cat-+x"`, "the cardinal identifier is empty"},
+		"cat-x+":                  {messagestore.ErrInvalid, `"cat-x+"`, "a part of the identifier is empty"},
+		"cat-x++y":                {messagestore.ErrInvalid, `"cat-x++y"`, "a part of the identifier is empty"},
+		" cat-1":                  {messagestore.ErrInvalid, `" cat-1"`, "white space at its start or end"},
+		"cat-1 ":                  {messagestore.ErrInvalid, `"cat-1 "`, "white space at its start or end"},
+		"cat-1\u3000":             {messagestore.ErrInvalid, "\"cat-1\u3000\"", "white space at its start or end"},
+		"ca t-1":                  {messagestore.ErrInvalid, `"ca t-1"`, "the category holds white space"},
+		"cat:-1":                  {messagestore.ErrInvalid, `"cat:-1"`, "a type of the category is empty"},
+		"cat:a+-1":                {messagestore.ErrInvalid, `"cat:a+-1"`, "a type of the category is empty"},
+		"cat:a:b-1":               {messagestore.ErrInvalid, `"cat:a:b-1"`, "the category holds a colon or plus sign out of place"},
+		"cat+a-1":                 {messagestore.ErrInvalid, `"cat+a-1"`, "the category holds a colon or plus sign out of place"},
+		":command-1":              {messagestore.ErrInvalid, `":command-1"`, "the category is empty"},
+		strings.Repeat("x", 256):  {messagestore.ErrInvalid, `"` + strings.Repeat("x", 48) + `"… (256 bytes)`, "256 bytes are too long: at most 255"},
+		"cat-" + "\u00ad" + "shy": {messagestore.ErrInvalid, `"cat-\u00adshy"`, "control or format character U+00AD at byte 4"},
 	} {
 		stream := messagestore.StreamName(name)
 		refused := func(err error) {
 			t.Helper()
 			requireInvalid(t, err, want.kind, "stream name", want.value, want.rule)
-			require.ErrorIs(t, err, messagestore.ErrInvalidStreamName)
+			require.ErrorIs(t, err, messagestore.ErrInvalid)
 		}
 		refused(stream.Validate())
 		_, err := messagestore.ParseStreamName(name)
@@ -140,23 +140,23 @@ func TestHostileCategoriesAreRefused(t *testing.T) {
 		kind        error
 		value, rule string
 	}{
-		"a-1":       {messagestore.ErrNotACategory, `"a-1"`, "it is the name of a stream: a category has no dash"},
-		"":          {messagestore.ErrInvalidCategory, `""`, "it is empty"},
-		"-":         {messagestore.ErrNotACategory, `"-"`, "it is the name of a stream: a category has no dash"},
-		"a\x00":     {messagestore.ErrInvalidCategory, `"a\x00"`, "control or format character U+0000 at byte 1"},
-		"a\xff":     {messagestore.ErrInvalidCategory, `"a\xff"`, "not valid UTF-8 at byte 1"},
-		"a:":        {messagestore.ErrInvalidCategory, `"a:"`, "a type of the category is empty"},
-		"a b":       {messagestore.ErrInvalidCategory, `"a b"`, "the category holds white space"},
-		"a\u00a0b":  {messagestore.ErrInvalidCategory, `"a` + "\u00a0" + `b"`, "the category holds white space"},
-		":a":        {messagestore.ErrInvalidCategory, `":a"`, "the category is empty"},
-		"a+b":       {messagestore.ErrInvalidCategory, `"a+b"`, "the category holds a colon or plus sign out of place"},
-		"a:b:c":     {messagestore.ErrInvalidCategory, `"a:b:c"`, "the category holds a colon or plus sign out of place"},
-		" a":        {messagestore.ErrInvalidCategory, `" a"`, "white space at its start or end"},
-		"a\u2069bc": {messagestore.ErrInvalidCategory, `"a\u2069bc"`, "control or format character U+2069 at byte 1"},
+		"a-1":       {messagestore.ErrInvalid, `"a-1"`, "it is the name of a stream: a category has no dash"},
+		"":          {messagestore.ErrInvalid, `""`, "it is empty"},
+		"-":         {messagestore.ErrInvalid, `"-"`, "it is the name of a stream: a category has no dash"},
+		"a\x00":     {messagestore.ErrInvalid, `"a\x00"`, "control or format character U+0000 at byte 1"},
+		"a\xff":     {messagestore.ErrInvalid, `"a\xff"`, "not valid UTF-8 at byte 1"},
+		"a:":        {messagestore.ErrInvalid, `"a:"`, "a type of the category is empty"},
+		"a b":       {messagestore.ErrInvalid, `"a b"`, "the category holds white space"},
+		"a\u00a0b":  {messagestore.ErrInvalid, `"a` + "\u00a0" + `b"`, "the category holds white space"},
+		":a":        {messagestore.ErrInvalid, `":a"`, "the category is empty"},
+		"a+b":       {messagestore.ErrInvalid, `"a+b"`, "the category holds a colon or plus sign out of place"},
+		"a:b:c":     {messagestore.ErrInvalid, `"a:b:c"`, "the category holds a colon or plus sign out of place"},
+		" a":        {messagestore.ErrInvalid, `" a"`, "white space at its start or end"},
+		"a\u2069bc": {messagestore.ErrInvalid, `"a\u2069bc"`, "control or format character U+2069 at byte 1"},
 	} {
 		_, err := messagestore.ParseCategory(name)
 		requireInvalid(t, err, want.kind, "category", want.value, want.rule)
-		require.ErrorIs(t, err, messagestore.ErrInvalidCategory)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		_, err = store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: messagestore.Category(name), Limit: 1})
 		requireInvalid(t, err, want.kind, "category", want.value, want.rule)
 		for m, err := range store.ReadCategory(t.Context(), messagestore.Category(name), 0, messagestore.Filter{}) {
@@ -191,7 +191,7 @@ func TestAnyValidNameComesBackWhole(t *testing.T) {
 		stream, err := messagestore.ParseStreamName(string(category.Stream(ids...)))
 
 		if len(category.Stream(ids...)) > messagestore.MaxNameBytes {
-			require.ErrorIs(t, err, messagestore.ErrInvalidStreamName)
+			require.ErrorIs(t, err, messagestore.ErrInvalid)
 			return
 		}
 		require.NoError(t, err)

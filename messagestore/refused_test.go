@@ -36,15 +36,15 @@ func TestHostileTypesAreRefused(t *testing.T) {
 		" Opened":                  {`" Opened"`, "white space at its start or end"},
 		"Opened ":                  {`"Opened "`, "white space at its start or end"},
 	} {
-		requireInvalid(t, messagestore.ValidateType(name), messagestore.ErrInvalidType, "message type", want.value, want.rule)
+		requireInvalid(t, messagestore.ValidateType(name), messagestore.ErrInvalid, "message type", want.value, want.rule)
 		err := refused(t, messagestore.Raw{Type: name, Data: json.RawMessage(`{}`)})
-		requireInvalid(t, err, messagestore.ErrInvalidType, "message type", want.value, want.rule)
+		requireInvalid(t, err, messagestore.ErrInvalid, "message type", want.value, want.rule)
 
 		store := untouchedStore(t)
 		_, err = store.LastOfType(t.Context(), stream, name)
-		requireInvalid(t, err, messagestore.ErrInvalidType, "message type", want.value, want.rule)
+		requireInvalid(t, err, messagestore.ErrInvalid, "message type", want.value, want.rule)
 		_, err = store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{Types: []string{"Opened", name}}})
-		requireInvalid(t, err, messagestore.ErrInvalidType, "message type", want.value, want.rule)
+		requireInvalid(t, err, messagestore.ErrInvalid, "message type", want.value, want.rule)
 	}
 	for _, name := range []string{"Opened", "Opened Again", "a-b+c:d", "dibs", "Dibs:Opened", "x dibs:", "é", "%", "'", strings.Repeat("x", 255)} {
 		require.NoError(t, messagestore.ValidateType(name))
@@ -55,13 +55,13 @@ func TestHostileTypesAreRefused(t *testing.T) {
 func TestTypesOfTheStoreItselfAreReadAndNotWritten(t *testing.T) {
 	const rule = "types that begin with dibs: are the store's own"
 	for _, name := range []string{messagestore.TombstoneType, "dibs:", "dibs:Opened"} {
-		requireInvalid(t, messagestore.ValidateType(name), messagestore.ErrInvalidType, "message type", strconv.Quote(name), rule)
+		requireInvalid(t, messagestore.ValidateType(name), messagestore.ErrInvalid, "message type", strconv.Quote(name), rule)
 		err := refused(t, messagestore.Raw{Type: name, Data: json.RawMessage(`{}`)})
-		requireInvalid(t, err, messagestore.ErrInvalidType, "message type", strconv.Quote(name), rule)
+		requireInvalid(t, err, messagestore.ErrInvalid, "message type", strconv.Quote(name), rule)
 	}
-	require.ErrorIs(t, refused(t, messagestore.Tombstone{}), messagestore.ErrInvalidType)
+	require.ErrorIs(t, refused(t, messagestore.Tombstone{}), messagestore.ErrInvalid)
 	_, err := messagestore.TypeOf[messagestore.Tombstone]()
-	require.ErrorIs(t, err, messagestore.ErrInvalidType)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 
 	store := messagestore.New(memory.New(), nil)
 	_, err = store.LastOfType(t.Context(), stream, messagestore.TombstoneType)
@@ -87,7 +87,7 @@ func TestIDTwiceInABatchIsRefusedWithItsIndex(t *testing.T) {
 	id := uuid.MustParse("0199a7a0-0000-7000-8000-000000000001")
 	err := refused(t, opened{}, messagestore.Envelope{ID: id, Body: opened{}}, opened{}, messagestore.Envelope{ID: id, Body: opened{"x"}})
 
-	index := requireInvalid(t, err, messagestore.ErrInvalidID, "message id", `"0199a7a0-0000-7000-8000-000000000001"`, "message 1 of the batch has it too")
+	index := requireInvalid(t, err, messagestore.ErrInvalid, "message id", `"0199a7a0-0000-7000-8000-000000000001"`, "message 1 of the batch has it too")
 	require.Equal(t, 3, index)
 	require.EqualError(t, err, `write account-1: invalid message 3: message id "0199a7a0-0000-7000-8000-000000000001": message 1 of the batch has it too`)
 }
@@ -122,7 +122,7 @@ func TestHostileDataAreRefused(t *testing.T) {
 		`{"a":"` + strings.Repeat("x", 1<<20) + `"}`: {`"{\"a\":\"` + strings.Repeat("x", 42) + `"… (1048584 bytes)`, "too long: at most 983040 bytes"},
 	} {
 		err := refused(t, raw(data))
-		requireInvalid(t, err, messagestore.ErrInvalidData, "data", want.value, want.rule)
+		requireInvalid(t, err, messagestore.ErrInvalid, "data", want.value, want.rule)
 	}
 }
 
@@ -194,7 +194,7 @@ func TestBodiesThatDoNotEncodeAreRefused(t *testing.T) {
 		"a pair of them":     {&messagestore.Envelope{Body: &messagestore.Envelope{Body: opened{}}}, `"Opened"`, "a message in a message"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			requireInvalid(t, refused(t, test.body), messagestore.ErrInvalidData, "data", test.value, test.rule)
+			requireInvalid(t, refused(t, test.body), messagestore.ErrInvalid, "data", test.value, test.rule)
 		})
 	}
 	require.Contains(t, refused(t, circle).Error(), "it does not encode: json: unsupported value: encountered a cycle")
@@ -267,11 +267,11 @@ func TestHostileMetadataAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := refused(t, messagestore.Envelope{Body: opened{}, Metadata: test.metadata})
-			requireInvalid(t, err, messagestore.ErrInvalidMetadata, test.field, test.value, test.rule)
+			requireInvalid(t, err, messagestore.ErrInvalid, test.field, test.value, test.rule)
 		})
 	}
 	err := refused(t, messagestore.Envelope{Body: raw(`{}`), Metadata: messagestore.Metadata{SchemaVersion: "1", Properties: messagestore.Properties{"a": strings.Repeat("x", 1<<20)}}})
-	requireInvalid(t, err, messagestore.ErrInvalidData, "data", `"Opened"`, "1048621 bytes with its metadata are too many: at most 983040")
+	requireInvalid(t, err, messagestore.ErrInvalid, "data", `"Opened"`, "1048621 bytes with its metadata are too many: at most 983040")
 }
 
 // A message may come from, and go to, streams that another client named by rules of
@@ -291,14 +291,14 @@ func TestHostileVersionsAreRefused(t *testing.T) {
 	const rule = "it is a position from 0, NoStream (-1) or AnyVersion (-2)"
 	for expected, value := range map[messagestore.Version]string{-3: "-3", math.MinInt64: "-9223372036854775808"} {
 		_, err := store.Write(t.Context(), stream, expected, opened{})
-		requireInvalid(t, err, messagestore.ErrInvalidExpectedVersion, "expected version", value, rule)
+		requireInvalid(t, err, messagestore.ErrInvalid, "expected version", value, rule)
 		_, err = store.WriteStreams(t.Context(), messagestore.StreamWrite{Stream: stream, Expected: expected, Bodies: []messagestore.Body{opened{}}})
-		requireInvalid(t, err, messagestore.ErrInvalidExpectedVersion, "expected version", value, rule)
+		requireInvalid(t, err, messagestore.ErrInvalid, "expected version", value, rule)
 	}
 	_, err := store.WriteStreams(t.Context(),
 		messagestore.StreamWrite{Stream: "account-2", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{}}},
 		messagestore.StreamWrite{Stream: stream, Expected: messagestore.AnyVersion})
-	requireInvalid(t, err, messagestore.ErrInvalidExpectedVersion, "expected version", `"any version"`, "a write without messages checks a version, so it names one")
+	requireInvalid(t, err, messagestore.ErrInvalid, "expected version", `"any version"`, "a write without messages checks a version, so it names one")
 }
 
 func TestGreatestExpectedVersionIsAConflict(t *testing.T) {
@@ -312,27 +312,27 @@ func TestHostilePositionsAndLimitsAreRefused(t *testing.T) {
 	const positionRule = "it is between 0 and 9223372036854775807"
 	for position, value := range map[int64]string{-1: "-1", -5: "-5", math.MinInt64: "-9223372036854775808"} {
 		for _, err := range store.ReadStream(t.Context(), stream, messagestore.Version(position)) {
-			requireInvalid(t, err, messagestore.ErrInvalidPosition, "position", value, positionRule)
+			requireInvalid(t, err, messagestore.ErrInvalid, "position", value, positionRule)
 		}
 		for _, err := range store.ReadStreamBackwards(t.Context(), stream, messagestore.Version(position)) {
-			requireInvalid(t, err, messagestore.ErrInvalidPosition, "position", value, positionRule)
+			requireInvalid(t, err, messagestore.ErrInvalid, "position", value, positionRule)
 		}
 		_, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", From: messagestore.GlobalPosition(position), Limit: 1})
-		requireInvalid(t, err, messagestore.ErrInvalidPosition, "position", value, positionRule)
+		requireInvalid(t, err, messagestore.ErrInvalid, "position", value, positionRule)
 	}
 	const limitRule = "it is between 1 and 10000"
 	for limit, value := range map[int]string{0: "0", -1: "-1", -2: "-2", 10_001: "10001", math.MaxInt64: "9223372036854775807"} {
 		_, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: limit})
-		requireInvalid(t, err, messagestore.ErrInvalidLimit, "limit", value, limitRule)
+		requireInvalid(t, err, messagestore.ErrInvalid, "limit", value, limitRule)
 		if limit == 0 {
 			continue // a configuration's default
 		}
 		odd := messagestore.New(untouched{t}, &messagestore.Config{BatchSize: limit})
 		for _, err := range odd.ReadStream(t.Context(), stream, 0) {
-			requireInvalid(t, err, messagestore.ErrInvalidLimit, "limit", value, limitRule)
+			requireInvalid(t, err, messagestore.ErrInvalid, "limit", value, limitRule)
 		}
 		for _, err := range odd.ReadCategory(t.Context(), "account", 0, messagestore.Filter{}) {
-			requireInvalid(t, err, messagestore.ErrInvalidLimit, "limit", value, limitRule)
+			requireInvalid(t, err, messagestore.ErrInvalid, "limit", value, limitRule)
 		}
 	}
 }
@@ -347,13 +347,13 @@ func TestHostileFiltersAreRefused(t *testing.T) {
 		kind               error
 		field, value, rule string
 	}{
-		"a member without a size": {messagestore.Filter{GroupMember: 1}, messagestore.ErrInvalidGroup, "group member", "1", "it needs a group size"},
-		"a member below 0":        {messagestore.Filter{GroupSize: 2, GroupMember: -1}, messagestore.ErrInvalidGroup, "group member", "-1", "it is less than 0"},
-		"a member of the size":    {messagestore.Filter{GroupSize: 2, GroupMember: 2}, messagestore.ErrInvalidGroup, "group member", "2", "it is less than the group size, 2"},
-		"a size below 0":          {messagestore.Filter{GroupSize: -1}, messagestore.ErrInvalidGroup, "group size", "-1", "it is between 1 and 1024, or 0 for no group"},
-		"a size of 32768":         {messagestore.Filter{GroupSize: 32768}, messagestore.ErrInvalidGroup, "group size", "32768", "it is between 1 and 1024, or 0 for no group"},
-		"a correlated stream":     {messagestore.Filter{Correlation: "x-1"}, messagestore.ErrNotACategory, "category", `"x-1"`, "it is the name of a stream: a category has no dash"},
-		"too many types":          {messagestore.Filter{Types: types}, messagestore.ErrInvalidType, "filter types", "101", "at most 100"},
+		"a member without a size": {messagestore.Filter{GroupMember: 1}, messagestore.ErrInvalid, "group member", "1", "it needs a group size"},
+		"a member below 0":        {messagestore.Filter{GroupSize: 2, GroupMember: -1}, messagestore.ErrInvalid, "group member", "-1", "it is less than 0"},
+		"a member of the size":    {messagestore.Filter{GroupSize: 2, GroupMember: 2}, messagestore.ErrInvalid, "group member", "2", "it is less than the group size, 2"},
+		"a size below 0":          {messagestore.Filter{GroupSize: -1}, messagestore.ErrInvalid, "group size", "-1", "it is between 1 and 1024, or 0 for no group"},
+		"a size of 32768":         {messagestore.Filter{GroupSize: 32768}, messagestore.ErrInvalid, "group size", "32768", "it is between 1 and 1024, or 0 for no group"},
+		"a correlated stream":     {messagestore.Filter{Correlation: "x-1"}, messagestore.ErrInvalid, "category", `"x-1"`, "it is the name of a stream: a category has no dash"},
+		"too many types":          {messagestore.Filter{Types: types}, messagestore.ErrInvalid, "filter types", "101", "at most 100"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			requireInvalid(t, test.filter.Validate(), test.kind, test.field, test.value, test.rule)
@@ -371,23 +371,23 @@ func TestHostileBatchesAreRefused(t *testing.T) {
 	for i := range many {
 		many[i] = opened{}
 	}
-	requireInvalid(t, refused(t), messagestore.ErrEmptyBatch, "batch", "", "there is no message in it")
-	require.ErrorIs(t, refused(t), messagestore.ErrInvalidBatch)
-	requireInvalid(t, refused(t, []messagestore.Body(nil)...), messagestore.ErrEmptyBatch, "batch", "", "there is no message in it")
-	requireInvalid(t, refused(t, many...), messagestore.ErrInvalidBatch, "batch", "1001", "at most 1000 messages")
+	requireInvalid(t, refused(t), messagestore.ErrInvalid, "batch", "", "there is no message in it")
+	require.ErrorIs(t, refused(t), messagestore.ErrInvalid)
+	requireInvalid(t, refused(t, []messagestore.Body(nil)...), messagestore.ErrInvalid, "batch", "", "there is no message in it")
+	requireInvalid(t, refused(t, many...), messagestore.ErrInvalid, "batch", "1001", "at most 1000 messages")
 
 	large := make([]messagestore.Body, 18)
 	for i := range large {
 		large[i] = raw(`{"a":"` + strings.Repeat("x", messagestore.MaxMessageBytes-100) + `"}`)
 	}
-	requireInvalid(t, refused(t, large...), messagestore.ErrInvalidBatch, "batch", "17693064", "at most 16777216 bytes")
+	requireInvalid(t, refused(t, large...), messagestore.ErrInvalid, "batch", "17693064", "at most 16777216 bytes")
 }
 
 func TestBatchWithOneBadMessageIsRefusedWholeWithItsIndex(t *testing.T) {
 	for i := range 4 {
 		bodies := []messagestore.Body{opened{}, opened{}, opened{}, opened{}}
 		bodies[i] = raw(`[]`)
-		index := requireInvalid(t, refused(t, bodies...), messagestore.ErrInvalidData, "data", `"[]"`, "it is not a JSON object")
+		index := requireInvalid(t, refused(t, bodies...), messagestore.ErrInvalid, "data", `"[]"`, "it is not a JSON object")
 		require.Equal(t, i, index)
 	}
 	require.EqualError(t, refused(t, opened{}, raw(`[]`)), `write account-1: invalid message 1: data "[]": it is not a JSON object`)
@@ -411,14 +411,14 @@ func TestHostileBatchesOfStreamsAreRefused(t *testing.T) {
 		kind               error
 		field, value, rule string
 	}{
-		"none":              {nil, messagestore.ErrEmptyBatch, "batch", "", "there is no message in it"},
-		"checks only":       {[]messagestore.StreamWrite{{stream, 3, nil}}, messagestore.ErrEmptyBatch, "batch", "", "there is no message in it"},
-		"a stream twice":    {[]messagestore.StreamWrite{{stream, messagestore.NoStream, one}, {stream, 0, one}}, messagestore.ErrInvalidBatch, "batch", `"account-1"`, "the stream is in it twice"},
-		"too many":          {streams, messagestore.ErrInvalidBatch, "batch", "101", "at most 100 streams"},
-		"too many messages": {[]messagestore.StreamWrite{{stream, 0, half}, {"account-2", 0, half}}, messagestore.ErrInvalidBatch, "batch", "1002", "at most 1000 messages"},
+		"none":              {nil, messagestore.ErrInvalid, "batch", "", "there is no message in it"},
+		"checks only":       {[]messagestore.StreamWrite{{stream, 3, nil}}, messagestore.ErrInvalid, "batch", "", "there is no message in it"},
+		"a stream twice":    {[]messagestore.StreamWrite{{stream, messagestore.NoStream, one}, {stream, 0, one}}, messagestore.ErrInvalid, "batch", `"account-1"`, "the stream is in it twice"},
+		"too many":          {streams, messagestore.ErrInvalid, "batch", "101", "at most 100 streams"},
+		"too many messages": {[]messagestore.StreamWrite{{stream, 0, half}, {"account-2", 0, half}}, messagestore.ErrInvalid, "batch", "1002", "at most 1000 messages"},
 		"an id twice": {
 			[]messagestore.StreamWrite{{stream, 0, []messagestore.Body{messagestore.Envelope{ID: id, Body: opened{}}}}, {"account-2", 0, []messagestore.Body{messagestore.Envelope{ID: id, Body: opened{}}}}},
-			messagestore.ErrInvalidID, "message id", `"` + id.String() + `"`, "message 0 of the batch has it too",
+			messagestore.ErrInvalid, "message id", `"` + id.String() + `"`, "message 0 of the batch has it too",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -77,23 +77,23 @@ type ReportQuery struct {
 
 func (q ReportQuery) validate() error {
 	if len(q.By) == 0 {
-		return NewInvalidError(ErrInvalidReport, "report by", nil, "it is by something: stream, type or category")
+		return NewInvalidError("report by", nil, "it is by something: stream, type or category")
 	}
 	for i, key := range q.By {
 		switch {
 		case key != ReportStream && key != ReportType && key != ReportCategory:
-			return NewInvalidError(ErrInvalidReport, "report by", string(key), "it is stream, type or category")
+			return NewInvalidError("report by", string(key), "it is stream, type or category")
 		case slices.Contains(q.By[:i], key):
-			return NewInvalidError(ErrInvalidReport, "report by", string(key), "it is there twice")
+			return NewInvalidError("report by", string(key), "it is there twice")
 		}
 	}
 	switch q.Sort {
 	case "", SortByName, SortByMessages, SortByBytes, SortByLast:
 	default:
-		return NewInvalidError(ErrInvalidReport, "report order", string(q.Sort), "it is name, messages, bytes or last")
+		return NewInvalidError("report order", string(q.Sort), "it is name, messages, bytes or last")
 	}
 	if q.Limit < 0 {
-		return NewInvalidError(ErrInvalidLimit, "limit", q.Limit, "it is less than 0")
+		return NewInvalidError("limit", q.Limit, "it is less than 0")
 	}
 	return errors.Join(validateText("category", string(q.Category)), validateText("containing", q.Containing))
 }
@@ -103,11 +103,11 @@ func (q ReportQuery) validate() error {
 func validateText(field, text string) error {
 	switch {
 	case !utf8.ValidString(text):
-		return NewInvalidError(ErrInvalidReport, field, text, "it is not valid UTF-8")
+		return NewInvalidError(field, text, "it is not valid UTF-8")
 	case strings.ContainsRune(text, 0):
-		return NewInvalidError(ErrInvalidReport, field, text, "it holds U+0000")
+		return NewInvalidError(field, text, "it holds U+0000")
 	case len(text) > maxReportText:
-		return NewInvalidError(ErrInvalidReport, field, text, fmt.Sprintf("%d bytes are too long: at most %d", len(text), maxReportText))
+		return NewInvalidError(field, text, fmt.Sprintf("%d bytes are too long: at most %d", len(text), maxReportText))
 	}
 	return nil
 }
@@ -206,7 +206,7 @@ func (s *Store) Count(ctx context.Context, q CategoryQuery) (int64, error) {
 		err = errors.Join(q.Category.Validate(), validateFrom(q.From), q.Filter.Validate())
 	}
 	if err == nil && q.Limit < 1 {
-		err = NewInvalidError(ErrInvalidLimit, "limit", q.Limit, "it is less than 1")
+		err = NewInvalidError("limit", q.Limit, "it is less than 1")
 	}
 	var n int64
 	if err == nil {

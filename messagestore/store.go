@@ -73,7 +73,7 @@ func (s *Store) Close() error {
 func (s *Store) Write(ctx context.Context, stream StreamName, expected Version, bodies ...Body) (Written, error) {
 	a, err := encode(StreamWrite{stream, expected, bodies})
 	if err == nil && len(a.Records) == 0 {
-		err = NewInvalidError(ErrEmptyBatch, "batch", nil, "there is no message in it")
+		err = NewInvalidError("batch", nil, "there is no message in it")
 	}
 	if err == nil {
 		err = validateBatch([]Append{a})
@@ -429,7 +429,7 @@ func streamsError(doing string, err error) error {
 
 func encodeAll(writes []StreamWrite) ([]Append, error) {
 	if len(writes) > MaxWriteStreams {
-		return nil, NewInvalidError(ErrInvalidBatch, "batch", len(writes), fmt.Sprintf("at most %d streams", MaxWriteStreams))
+		return nil, NewInvalidError("batch", len(writes), fmt.Sprintf("at most %d streams", MaxWriteStreams))
 	}
 	var appends []Append
 	seen := map[StreamName]bool{}
@@ -440,17 +440,17 @@ func encodeAll(writes []StreamWrite) ([]Append, error) {
 			return nil, fmt.Errorf("%s: %w", quoteName(w.Stream), err)
 		}
 		if seen[w.Stream] {
-			return nil, NewInvalidError(ErrInvalidBatch, "batch", string(w.Stream), "the stream is in it twice")
+			return nil, NewInvalidError("batch", string(w.Stream), "the stream is in it twice")
 		}
 		seen[w.Stream] = true
 		if len(w.Bodies) == 0 && w.Expected == AnyVersion {
-			return nil, NewInvalidError(ErrInvalidExpectedVersion, "expected version", w.Expected, "a write without messages checks a version, so it names one")
+			return nil, NewInvalidError("expected version", w.Expected, "a write without messages checks a version, so it names one")
 		}
 		records += len(a.Records)
 		appends = append(appends, a)
 	}
 	if records == 0 {
-		return nil, NewInvalidError(ErrEmptyBatch, "batch", nil, "there is no message in it")
+		return nil, NewInvalidError("batch", nil, "there is no message in it")
 	}
 	return appends, validateBatch(appends)
 }
@@ -475,7 +475,7 @@ func encode(w StreamWrite) (Append, error) {
 }
 
 func tooMany(messages int) error {
-	return NewInvalidError(ErrInvalidBatch, "batch", messages, fmt.Sprintf("at most %d messages", MaxWriteMessages))
+	return NewInvalidError("batch", messages, fmt.Sprintf("at most %d messages", MaxWriteMessages))
 }
 
 // validateBatch checks what holds for a write as a whole.
@@ -488,7 +488,7 @@ func validateBatch(appends []Append) error {
 	for _, a := range appends {
 		for _, r := range a.Records {
 			if first, twice := ids[r.ID]; twice {
-				return at(messages, NewInvalidError(ErrInvalidID, "message id", r.ID, fmt.Sprintf("message %d of the batch has it too", first)))
+				return at(messages, NewInvalidError("message id", r.ID, fmt.Sprintf("message %d of the batch has it too", first)))
 			}
 			ids[r.ID] = messages
 			messages++
@@ -499,7 +499,7 @@ func validateBatch(appends []Append) error {
 		return tooMany(messages)
 	}
 	if size > MaxWriteBytes {
-		return NewInvalidError(ErrInvalidBatch, "batch", size, fmt.Sprintf("at most %d bytes", MaxWriteBytes))
+		return NewInvalidError("batch", size, fmt.Sprintf("at most %d bytes", MaxWriteBytes))
 	}
 	return nil
 }
@@ -507,10 +507,10 @@ func validateBatch(appends []Append) error {
 func encodeMessage(body Body) (Encoded, error) {
 	m := envelope(body)
 	if nested, ok := isMessage(m.Body); ok {
-		return Encoded{}, NewInvalidError(ErrInvalidData, "data", nested.MessageType(), "a message in a message")
+		return Encoded{}, NewInvalidError("data", nested.MessageType(), "a message in a message")
 	}
 	if isNil(m.Body) {
-		return Encoded{}, NewInvalidError(ErrInvalidData, "data", nil, "there is no body")
+		return Encoded{}, NewInvalidError("data", nil, "there is no body")
 	}
 	r := Encoded{ID: m.ID, Type: m.Body.MessageType()}
 	if err := ValidateType(r.Type); err != nil {
@@ -531,7 +531,7 @@ func encodeMessage(body Body) (Encoded, error) {
 		return Encoded{}, err
 	}
 	if size := len(r.Data) + len(r.Metadata); size > MaxMessageBytes {
-		return Encoded{}, NewInvalidError(ErrInvalidData, "data", r.Type, fmt.Sprintf("%d bytes with its metadata are too many: at most %d", size, MaxMessageBytes))
+		return Encoded{}, NewInvalidError("data", r.Type, fmt.Sprintf("%d bytes with its metadata are too many: at most %d", size, MaxMessageBytes))
 	}
 	return r, nil
 }
@@ -557,23 +557,23 @@ func encodeData(body Body) (json.RawMessage, error) {
 		validate = validateEncoded
 		encoded, err := marshal(body)
 		if err != nil {
-			return nil, NewInvalidError(ErrInvalidData, "data", body.MessageType(), fmt.Sprintf("it does not encode: %v", err))
+			return nil, NewInvalidError("data", body.MessageType(), fmt.Sprintf("it does not encode: %v", err))
 		}
 		if coerced(encoded, body) {
-			return nil, NewInvalidError(ErrInvalidData, "data", body.MessageType(), "a string in it is not valid UTF-8")
+			return nil, NewInvalidError("data", body.MessageType(), "a string in it is not valid UTF-8")
 		}
 		data = encoded
 	}
 	if len(data) > MaxMessageBytes {
-		return nil, NewInvalidError(ErrInvalidData, "data", []byte(data), fmt.Sprintf("too long: at most %d bytes", MaxMessageBytes))
+		return nil, NewInvalidError("data", []byte(data), fmt.Sprintf("too long: at most %d bytes", MaxMessageBytes))
 	}
 	if len(data) == 0 {
-		return nil, NewInvalidError(ErrInvalidData, "data", nil, "it is empty")
+		return nil, NewInvalidError("data", nil, "it is empty")
 	}
 	if _, raw := body.(Raw); raw {
 		data = slices.Clone(data) // the caller may use its buffer again while a driver still writes
 	}
-	return data, validate(ErrInvalidData, "data", data)
+	return data, validate("data", data)
 }
 
 func encodeMetadata(m Metadata) (json.RawMessage, error) {
@@ -585,15 +585,15 @@ func encodeMetadata(m Metadata) (json.RawMessage, error) {
 	}
 	encoded, err := m.MarshalJSON() // as marshal would, which reads it once more
 	if err != nil {
-		return nil, NewInvalidError(ErrInvalidMetadata, "metadata", nil, fmt.Sprintf("it does not encode: %v", err))
+		return nil, NewInvalidError("metadata", nil, fmt.Sprintf("it does not encode: %v", err))
 	}
 	if len(m.Properties)+len(m.Local)+len(m.Extra) == 0 {
 		return encoded, nil // of numbers and checked text alone
 	}
 	if coerced(encoded, m.Properties, m.Local, m.Extra) {
-		return nil, NewInvalidError(ErrInvalidMetadata, "metadata", nil, "a string in it is not valid UTF-8")
+		return nil, NewInvalidError("metadata", nil, "a string in it is not valid UTF-8")
 	}
-	return encoded, validateEncoded(ErrInvalidMetadata, "metadata", encoded)
+	return encoded, validateEncoded("metadata", encoded)
 }
 
 // quoteName returns a name as error texts show it: as it is, unless it is one

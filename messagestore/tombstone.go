@@ -42,7 +42,7 @@ func typeRule(name string) string {
 // validateKnownType is [ValidateType] for who reads: it lets the store's own through.
 func validateKnownType(name string) error {
 	if rule := textRule(name, MaxNameBytes); rule != "" {
-		return NewInvalidError(ErrInvalidType, "message type", name, rule)
+		return NewInvalidError("message type", name, rule)
 	}
 	return nil
 }

@@ -9,21 +9,21 @@ import (
 // for messages of type T is registered under.
 //
 // A T that cannot tell is refused with an [*InvalidError] that matches
-// [ErrInvalidType] and names T: an interface, a pointer whose MessageType looks at
+// [ErrInvalid] and names T: an interface, a pointer whose MessageType looks at
 // what it points to, or a type whose zero value's message type is not a valid one, as
 // that of [Raw].
 func TypeOf[T Body]() (messageType string, err error) {
 	goType := reflect.TypeFor[T]().String()
 	defer func() {
 		if recover() != nil {
-			messageType, err = "", NewInvalidError(ErrInvalidType, "message type of", goType,
+			messageType, err = "", NewInvalidError("message type of", goType,
 				"its zero value cannot tell its message type: handle a struct, or let MessageType not look into the pointer")
 		}
 	}()
 	var zero T
 	messageType = zero.MessageType()
 	if ValidateType(messageType) != nil {
-		return "", NewInvalidError(ErrInvalidType, "message type of", goType,
+		return "", NewInvalidError("message type of", goType,
 			fmt.Sprintf("its zero value's message type, %.48q, is not a valid one", messageType))
 	}
 	return messageType, nil

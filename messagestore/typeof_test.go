@@ -54,7 +54,7 @@ func TestTypeOfRefusesATypeThatCannotTell(t *testing.T) {
 		name, err := test.of()
 
 		require.Empty(t, name)
-		require.ErrorIs(t, err, messagestore.ErrInvalidType)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		require.EqualError(t, err, `invalid message type of "`+test.goType+`": `+test.rule)
 	}

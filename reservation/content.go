@@ -115,8 +115,10 @@ func sumOf(messageType string, content any, narrowed bool) ([sha256.Size]byte, e
 	if narrowed {
 		switch empty := string(canonical); empty {
 		case "null", "{}", "[]", `""`:
-			return [sha256.Size]byte{}, messagestore.NewInvalidError(ErrEmptyContent, "reservation content of "+messageType, empty,
+			e := messagestore.NewInvalidError("reservation content of "+messageType, empty,
 				"nothing is in it: any two of the type with one key would be duplicates")
+			e.Kind = ErrEmptyContent
+			return [sha256.Size]byte{}, e
 		}
 	}
 	return sha256.Sum256(append(append([]byte(messageType), 0), canonical...)), nil

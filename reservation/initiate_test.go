@@ -106,7 +106,7 @@ func TestAStreamWithoutAnIdentifierIsRefused(t *testing.T) {
 
 		err := mux.Handle(t.Context(), send(t, store, command, Deposit{"", 10}))
 
-		require.ErrorIs(t, err, messagestore.ErrInvalidStreamName, "%q", ids)
+		require.ErrorIs(t, err, messagestore.ErrInvalid, "%q", ids)
 		require.Empty(t, told.all)
 	}
 }
@@ -121,7 +121,7 @@ func TestAnAnswerThatIsNoneIsRefused(t *testing.T) {
 
 	err := mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10}))
 
-	require.ErrorIs(t, err, messagestore.ErrInvalidData)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 }
 
 var noWrites = func(context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) { return nil, nil }

@@ -187,7 +187,7 @@ func TestADecisionMayNotWriteToItsOwnReservation(t *testing.T) {
 
 	err := mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10}))
 
-	require.ErrorIs(t, err, messagestore.ErrInvalidBatch)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.Empty(t, all(t, store, command.With("accounts").With("AAA")))
 }
 

@@ -39,7 +39,9 @@ func validateKey(key string) error {
 func visible(r rune) bool { return unicode.IsGraphic(r) && !unicode.IsSpace(r) }
 
 func invalidKey(key, rule string) error {
-	return messagestore.NewInvalidError(ErrInvalidKey, "idempotence key", key, rule)
+	e := messagestore.NewInvalidError("idempotence key", key, rule)
+	e.Kind = ErrInvalidKey
+	return e
 }
 
 // hashed begins a part that stands for a key too long to be in a name. No encoded

@@ -94,7 +94,7 @@ func TestASourceThatIsNoStreamIsRefused(t *testing.T) {
 	r := newReserver(t, newStore(), nil)
 	for _, source := range []messagestore.StreamName{"", "account:command", "-", "account:command-", "account:command-\n"} {
 		_, err := r.Stream(source, "AAA")
-		require.ErrorIs(t, err, messagestore.ErrInvalidStreamName, "%q", source)
+		require.ErrorIs(t, err, messagestore.ErrInvalid, "%q", source)
 	}
 }
 

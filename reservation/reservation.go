@@ -86,10 +86,10 @@ func (r *Reserver) Validate() error { return r.wrong }
 func (r *Reserver) validate() error {
 	var wrong []error
 	if isNil(r.store) {
-		wrong = append(wrong, messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "store", nil, "it is nil"))
+		wrong = append(wrong, messagestore.NewInvalidError("store", nil, "it is nil"))
 	}
 	if rule := nameRule(r.name); rule != "" {
-		wrong = append(wrong, messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "reserver name", r.name, rule))
+		wrong = append(wrong, messagestore.NewInvalidError("reserver name", r.name, rule))
 	}
 	if r.config.Category != "" {
 		wrong = append(wrong, r.config.Category.Validate())
@@ -143,7 +143,7 @@ func (r *Reserver) Stream(source messagestore.StreamName, key string) (messagest
 // loop refuses a reservation in the category of its command, where a consumer would take
 // the reservation for a command again.
 func loop(category messagestore.Category) error {
-	return messagestore.NewInvalidError(messagestore.ErrInvalidStreamName, "reservation category", string(category), "it is the category that is consumed: the consumer would take each reservation for a command again")
+	return messagestore.NewInvalidError("reservation category", string(category), "it is the category that is consumed: the consumer would take each reservation for a command again")
 }
 
 // join names the reservation of an encoded key.

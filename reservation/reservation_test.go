@@ -195,7 +195,7 @@ func TestACommandAtTheLimitOfSizeIsNotCopied(t *testing.T) {
 			require.NoError(t, err)
 			continue
 		}
-		require.ErrorIs(t, err, messagestore.ErrInvalidData)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		require.Empty(t, told.all)
 	}
 }

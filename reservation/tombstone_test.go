@@ -74,7 +74,9 @@ func TestAKeyStaysTakenWhateverIsRemoved(t *testing.T) {
 				handler.On(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string))))
 				return mux
 			},
-			func(category messagestore.Category) messagestore.StreamName { return category.Stream("123", "accounts", "AAA") },
+			func(category messagestore.Category) messagestore.StreamName {
+				return category.Stream("123", "accounts", "AAA")
+			},
 		},
 		"inline": {
 			func(t *testing.T, store *messagestore.Store, told *outcomes, _ messagestore.Category) *handler.Mux {

@@ -75,26 +75,7 @@ func (d *Driver) failed(err error) error {
 	case ok && e.Code == "DB002":
 		return fmt.Errorf("%w: whether it had been written to is no longer known", messagestore.ErrDeleted)
 	case ok && e.Code == "DB001":
-		return messagestore.NewInvalidError(kinds[e.ColumnName], strings.TrimPrefix(e.Message, "invalid "), nil, "the database refuses it")
+		return messagestore.NewInvalidError(strings.TrimPrefix(e.Message, "invalid "), nil, "the database refuses it")
 	}
 	return pglink.Failed(err)
-}
-
-// kinds maps the parameters of the SQL functions to the errors of this library.
-var kinds = map[string]error{
-	"streams":       messagestore.ErrInvalidStreamName,
-	"expected":      messagestore.ErrInvalidExpectedVersion,
-	"counts":        messagestore.ErrInvalidBatch,
-	"ids":           messagestore.ErrInvalidID,
-	"types":         messagestore.ErrInvalidType,
-	"data":          messagestore.ErrInvalidData,
-	"metadata":      messagestore.ErrInvalidMetadata,
-	"from_position": messagestore.ErrInvalidPosition,
-	"max_messages":  messagestore.ErrInvalidLimit,
-	"group_member":  messagestore.ErrInvalidGroup,
-	"by":            messagestore.ErrInvalidReport,
-	"sort":          messagestore.ErrInvalidReport,
-	"max_rows":      messagestore.ErrInvalidLimit,
-	"stream":        messagestore.ErrInvalidStreamName,
-	"id":            messagestore.ErrInvalidID,
 }

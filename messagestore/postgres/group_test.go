@@ -166,7 +166,7 @@ func TestAWriteThatTheDatabaseRefusesHarmsNoOther(t *testing.T) {
 		version, versionErr := c.driver.Version(t.Context(), c.category.Stream(fmt.Sprint(i)))
 		require.NoError(t, versionErr)
 		if i == 2 {
-			require.ErrorIs(t, err, messagestore.ErrInvalidData)
+			require.ErrorIs(t, err, messagestore.ErrInvalid)
 			require.Equal(t, messagestore.NoStream, version)
 			continue
 		}

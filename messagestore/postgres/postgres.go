@@ -171,7 +171,7 @@ func New(db DB, config *Config) *Driver {
 	}
 	d := &Driver{schema: cmp.Or(config.Schema, pgschema.Default), notify: !config.NoNotify, log: config.Logger, close: func() {}}
 	if rule := pgschema.Check(d.schema); rule != "" {
-		d.invalid = messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "schema", d.schema, rule)
+		d.invalid = messagestore.NewInvalidError("schema", d.schema, rule)
 		return d
 	}
 	d.link = pglink.New(db, pglink.Config{Schema: d.schema, Version: schemaVersion, Logger: d.log})
@@ -198,7 +198,7 @@ func Open(ctx context.Context, url string, config *Config) (*Driver, error) {
 	pool, clear, err := pglink.Open(ctx, url)
 	switch {
 	case errors.Is(err, pglink.ErrInvalidURL):
-		return nil, fmt.Errorf("open: %w", messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "database URL", nil, err.Error()))
+		return nil, fmt.Errorf("open: %w", messagestore.NewInvalidError("database URL", nil, err.Error()))
 	case err != nil:
 		return nil, fmt.Errorf("open: %w", err)
 	}

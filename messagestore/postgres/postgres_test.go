@@ -178,11 +178,11 @@ func TestSchemaThatIsNoneIsTheErrorOfEveryCall(t *testing.T) {
 	driver := postgres.New(pgtest.Pool(t), &postgres.Config{Schema: `a"; drop schema dibs; --`})
 
 	_, err := driver.Append(t.Context(), appendOne("account-1", messagestore.NoStream))
-	require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, err = driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: "account-1", Limit: 1})
-	require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, err = postgres.Open(t.Context(), pgtest.URL(t), &postgres.Config{Schema: "pg_catalog"})
-	require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 }
 
 func TestOpenedDriverOwnsItsPool(t *testing.T) {
@@ -233,7 +233,7 @@ func TestAURLWithAZeroIsRefused(t *testing.T) {
 		"postgres://u@127.0.0.1:1/d?search%00_path=a",
 	} {
 		_, err := postgres.Open(t.Context(), u, nil)
-		require.ErrorIs(t, err, messagestore.ErrInvalidConfig, u)
+		require.ErrorIs(t, err, messagestore.ErrInvalid, u)
 	}
 }
 

@@ -158,7 +158,7 @@ func TestTheRecordOfATrimIsNeitherForgedNorTrimmedAway(t *testing.T) {
 	forged := messagestore.Raw{Type: "dibs:Trimmed", Data: a.read(t, records)[0].Data}
 
 	_, err = a.Write(t.Context(), records, messagestore.AnyVersion, forged)
-	require.ErrorIs(t, err, messagestore.ErrInvalidType)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, err = a.pool.Exec(t.Context(), "select dibs.append(array[$1], array[-2::bigint], array[1], array[gen_random_uuid()], array['dibs:Trimmed'], array['{}'::json], array[null::json])", string(records))
 	requireRefused(t, err, "types")
 	a.fill(t, records, 3)

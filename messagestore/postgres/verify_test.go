@@ -501,11 +501,11 @@ func TestVerifyRefusesWhatItCannotWorkWith(t *testing.T) {
 	defer tx.Rollback(contextOf(t)) //nolint:errcheck // nothing was done in it
 
 	_, err = admin.New(tx, nil).Verify(t.Context(), nil)
-	require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, err = admin.New(pool, nil).Verify(t.Context(), &admin.VerifyConfig{MaxViolations: 100_001})
-	require.ErrorIs(t, err, messagestore.ErrInvalidLimit)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, err = admin.New(pool, nil).Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{"account-1"}})
-	require.ErrorIs(t, err, messagestore.ErrInvalidCategory)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, err = admin.New(pool, nil).Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{storetest.Category(t)}})
 	require.ErrorIs(t, err, messagestore.ErrNotFound, "a category without a message was not looked at")
 	_, err = admin.New(pgtest.Connect(t, pgtest.Database(t)), nil).Verify(t.Context(), nil)

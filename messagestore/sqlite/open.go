@@ -78,7 +78,7 @@ func open(ctx context.Context, driverName, path string, config *Config) (*Driver
 // locks are the process's, and closing any descriptor of the file drops them.
 func checkPath(path string) (string, error) {
 	refuse := func(rule string) (string, error) {
-		return "", messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "path", path, rule)
+		return "", messagestore.NewInvalidError("path", path, rule)
 	}
 	switch {
 	case path == "":

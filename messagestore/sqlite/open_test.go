@@ -18,12 +18,12 @@ func TestBadPathsAndConfigsAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"", "a\x00b", ":memory:"} {
 		_, err := sqlite.Open(t.Context(), path, nil)
-		require.ErrorIs(t, err, messagestore.ErrInvalidConfig, "%q", path)
+		require.ErrorIs(t, err, messagestore.ErrInvalid, "%q", path)
 		require.ErrorContains(t, err, "path")
 	}
 	for _, config := range []sqlite.Config{{BusyTimeout: -1}, {MaxGroup: -1}, {Readers: -1}} {
 		_, err := sqlite.Open(t.Context(), newFile(t), &config)
-		require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
 	}
 }
 

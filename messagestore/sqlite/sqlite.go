@@ -71,11 +71,11 @@ func (c *Config) withDefaults() (Config, error) {
 	}
 	switch {
 	case full.BusyTimeout < 0:
-		return full, messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "busy timeout", full.BusyTimeout, "it is less than 0")
+		return full, messagestore.NewInvalidError("busy timeout", full.BusyTimeout, "it is less than 0")
 	case full.MaxGroup < 0:
-		return full, messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "maximal group", full.MaxGroup, "it is less than 0")
+		return full, messagestore.NewInvalidError("maximal group", full.MaxGroup, "it is less than 0")
 	case full.Readers < 0:
-		return full, messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "readers", full.Readers, "it is less than 0")
+		return full, messagestore.NewInvalidError("readers", full.Readers, "it is less than 0")
 	}
 	if full.BusyTimeout == 0 {
 		full.BusyTimeout = 10 * time.Second

@@ -62,7 +62,7 @@ func New(db postgres.DB, config *postgres.Config) *Admin {
 	}
 	a := &Admin{schema: cmp.Or(config.Schema, pgschema.Default), log: config.Logger}
 	if rule := pgschema.Check(a.schema); rule != "" {
-		a.invalid = messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "schema", a.schema, rule)
+		a.invalid = messagestore.NewInvalidError("schema", a.schema, rule)
 		return a
 	}
 	a.link = pglink.New(db, pglink.Config{Schema: a.schema, Version: schemaVersion, Logger: a.log})
@@ -89,11 +89,7 @@ func (a *Admin) query(ctx context.Context, sql string, args []any, each func(pgx
 // failed makes an error one that callers can match and a log may show.
 func failed(err error) error {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "DB001" {
-		kind := messagestore.ErrInvalidConfig
-		if e.ColumnName == "stream" {
-			kind = messagestore.ErrInvalidStreamName
-		}
-		return messagestore.NewInvalidError(kind, strings.TrimPrefix(e.Message, "invalid "), nil, "the database refuses it")
+		return messagestore.NewInvalidError(strings.TrimPrefix(e.Message, "invalid "), nil, "the database refuses it")
 	}
 	return pglink.Failed(err)
 }
@@ -184,13 +180,13 @@ func checkName(stream messagestore.StreamName) error {
 	default:
 		return nil
 	}
-	return messagestore.NewInvalidError(messagestore.ErrInvalidStreamName, "stream name", string(stream), rule)
+	return messagestore.NewInvalidError("stream name", string(stream), rule)
 }
 
 func checkReason(reason string) error {
 	if reason != "" && messagestore.ValidateType("x"+reason+"x") != nil || len(reason) > maxReasonBytes ||
 		strings.TrimSpace(reason) != reason {
-		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "reason", reason, "it is at most 255 bytes of visible text, without white space at either end")
+		return messagestore.NewInvalidError("reason", reason, "it is at most 255 bytes of visible text, without white space at either end")
 	}
 	return nil
 }

@@ -69,7 +69,7 @@ func (a *Admin) Delete(ctx context.Context, stream messagestore.StreamName, expe
 	}
 	err := checkName(stream)
 	if err == nil && expected < 0 && expected != messagestore.AnyVersion {
-		err = messagestore.NewInvalidError(messagestore.ErrInvalidExpectedVersion, "expected version", int64(expected), "it is a position from 0, or AnyVersion (-2)")
+		err = messagestore.NewInvalidError("expected version", int64(expected), "it is a position from 0, or AnyVersion (-2)")
 	}
 	if err == nil {
 		err = checkReason(options.Reason)

@@ -25,7 +25,7 @@ func FuzzARemovalIsRefusedBeforeItIsSentOrCanBe(f *testing.F) {
 	f.Fuzz(func(t *testing.T, stream, category, reason string, keep, before, minAge int64) {
 		o := TrimOptions{Keep: keep, Before: time.Unix(before, 0).UTC(), MinAge: time.Duration(minAge), Reason: reason}
 		if err := o.validate(); err != nil {
-			requireRefusal(t, err, messagestore.ErrInvalidConfig)
+			requireRefusal(t, err, messagestore.ErrInvalid)
 		} else {
 			require.True(t, o.Keep > 0 || !o.Before.IsZero())
 			require.GreaterOrEqual(t, o.Before.Year(), 1)
@@ -39,14 +39,14 @@ func FuzzARemovalIsRefusedBeforeItIsSentOrCanBe(f *testing.F) {
 			}
 		}
 		if err := checkName(messagestore.StreamName(stream)); err != nil {
-			requireRefusal(t, err, messagestore.ErrInvalidStreamName)
+			requireRefusal(t, err, messagestore.ErrInvalid)
 		} else {
 			requireText(t, stream)
 			require.NotEmpty(t, messagestore.StreamName(stream).Category())
 		}
 		v := verifier{config: VerifyConfig{Categories: []messagestore.Category{messagestore.Category(category)}}}
 		if err := v.validate(); err != nil {
-			requireRefusal(t, err, messagestore.ErrInvalidCategory)
+			requireRefusal(t, err, messagestore.ErrInvalid)
 		} else {
 			requireText(t, category)
 			require.Equal(t, category, string(messagestore.StreamName(category).Category()))

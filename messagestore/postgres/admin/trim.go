@@ -62,15 +62,15 @@ type TrimOptions struct {
 func (o *TrimOptions) validate() error {
 	switch {
 	case o == nil || o.Keep == 0 && o.Before.IsZero():
-		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "trim", nil, "it says how many messages to keep, or a time before which they go")
+		return messagestore.NewInvalidError("trim", nil, "it says how many messages to keep, or a time before which they go")
 	case o.Keep < 0:
-		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "keep", o.Keep, "it is at least 1")
+		return messagestore.NewInvalidError("keep", o.Keep, "it is at least 1")
 	case o.MinAge < 0 && o.MinAge != AnyAge:
-		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "minimum age", o.MinAge, "it is not negative")
+		return messagestore.NewInvalidError("minimum age", o.MinAge, "it is not negative")
 	case o.MinAge > 100*365*24*time.Hour:
-		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "minimum age", o.MinAge, "it is at most 100 years")
+		return messagestore.NewInvalidError("minimum age", o.MinAge, "it is at most 100 years")
 	case o.Before.Year() < 1 || o.Before.Year() > 9999:
-		return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "before", o.Before, "it is of a year from 1 to 9999")
+		return messagestore.NewInvalidError("before", o.Before, "it is of a year from 1 to 9999")
 	}
 	return checkReason(o.Reason)
 }
@@ -103,7 +103,7 @@ func (a *Admin) Trim(ctx context.Context, stream messagestore.StreamName, option
 	trimmed := Trimmed{Stream: stream, First: messagestore.NoStream, Version: messagestore.NoStream}
 	err := checkName(stream)
 	if types := stream.Category().Types(); err == nil && len(types) > 0 && types[len(types)-1] == "deadLetter" {
-		err = messagestore.NewInvalidError(messagestore.ErrInvalidStreamName, "stream name", string(stream), "what is parked in it could be lost: dead letters are deleted, not trimmed")
+		err = messagestore.NewInvalidError("stream name", string(stream), "what is parked in it could be lost: dead letters are deleted, not trimmed")
 	}
 	if err == nil {
 		err = options.validate()

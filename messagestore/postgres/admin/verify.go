@@ -159,7 +159,7 @@ func (a *Admin) Verify(ctx context.Context, config *VerifyConfig) (*Verification
 			BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 		})
 		if !ok || a.link.InTransaction(db) {
-			return messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "database", nil, "it is in a transaction, and this takes one of its own")
+			return messagestore.NewInvalidError("database", nil, "it is in a transaction, and this takes one of its own")
 		}
 		tx, err := b.BeginTx(ctx, options)
 		if err != nil {
@@ -194,11 +194,11 @@ func (v *verifier) validate() error {
 	for _, category := range v.config.Categories {
 		// Clients of message-db may give names that ours may not.
 		if category == "" || strings.ContainsAny(string(category), "-\x00") || !utf8.ValidString(string(category)) {
-			return messagestore.NewInvalidError(messagestore.ErrInvalidCategory, "category", string(category), "it is not empty, valid UTF-8, and has no dash")
+			return messagestore.NewInvalidError("category", string(category), "it is not empty, valid UTF-8, and has no dash")
 		}
 	}
 	if v.config.MaxViolations < 0 || v.config.MaxViolations > 100_000 {
-		return messagestore.NewInvalidError(messagestore.ErrInvalidLimit, "max violations", fmt.Sprint(v.config.MaxViolations), "it is between 1 and 100000")
+		return messagestore.NewInvalidError("max violations", fmt.Sprint(v.config.MaxViolations), "it is between 1 and 100000")
 	}
 	if v.config.MaxViolations > 0 {
 		v.max = v.config.MaxViolations

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -102,7 +103,7 @@ func (a *app) describe(err error) problem {
 	p := problem{Error: err.Error(), Kind: "failure", Exit: exitFailure}
 	if _, ok := errors.AsType[*pgconn.ParseConfigError](err); ok {
 		// Its own text may hold all of the URL.
-		err = messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "store URL", nil, "it is not one that PostgreSQL's clients know")
+		err = messagestore.NewInvalidError("store URL", nil, "it is not one that PostgreSQL's clients know")
 		p.Error = err.Error()
 	}
 	if why, ok := strings.CutPrefix(p.Error[max(0, strings.Index(p.Error, notConnected)):], notConnected); ok {
@@ -155,7 +156,7 @@ func (a *app) describe(err error) problem {
 	if kind, hint := adoptionHint(err); kind != "" {
 		p.Kind, p.Hint = kind, hint
 	}
-	if errors.Is(err, messagestore.ErrInvalidConfig) {
+	if e, ok := errors.AsType[*messagestore.InvalidError](err); ok && slices.Contains([]string{"store URL", "database URL", "schema", "path"}, e.Field) {
 		p.Hint = "the store's URL is from " + a.origin
 	}
 	if server, ok := errors.AsType[*pgconn.PgError](err); ok {

@@ -157,14 +157,14 @@ func FuzzArgumentsAreReadAsTheyArePrinted(f *testing.F) {
 		n, overflow := strconv.ParseInt(s, 10, 64)
 		require.Equal(t, s == "any" || s == "no-stream" || number.MatchString(s) && overflow == nil, err == nil, "%v", err)
 		if err != nil {
-			requireInvalid(t, err, messagestore.ErrInvalidExpectedVersion)
+			requireInvalid(t, err, messagestore.ErrInvalid)
 		} else if s != "any" && s != "no-stream" {
 			require.Equal(t, n, int64(version))
 		}
 		id, err := parseID(s)
 		require.Equal(t, idForm.MatchString(s) && s != uuid.Nil.String(), err == nil, "%v", err)
 		if err != nil {
-			requireInvalid(t, err, messagestore.ErrInvalidID)
+			requireInvalid(t, err, messagestore.ErrInvalid)
 		} else {
 			require.Equal(t, s, id.String())
 		}
@@ -183,7 +183,7 @@ func FuzzTextIsRefusedIfItWouldChange(f *testing.F) {
 		err := checkText(raw)
 		_, wrong := parseMetadata(raw)
 		if wrong != nil {
-			requireInvalid(t, wrong, messagestore.ErrInvalidMetadata)
+			requireInvalid(t, wrong, messagestore.ErrInvalid)
 		}
 		var text string
 		if !json.Valid(raw) || json.Unmarshal(raw, &text) != nil {

@@ -165,7 +165,7 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	for {
 		part, err := r.ReadSlice('\n')
 		if len(line)+len(part) > maxLineBytes {
-			return nil, messagestore.NewInvalidError(messagestore.ErrInvalidData, "line", line, fmt.Sprintf("too long: at most %d bytes", maxLineBytes))
+			return nil, messagestore.NewInvalidError("line", line, fmt.Sprintf("too long: at most %d bytes", maxLineBytes))
 		}
 		line = append(line, part...)
 		switch {
@@ -296,9 +296,9 @@ func fieldsOf(raw []byte) (map[string]json.RawMessage, error) {
 		}
 		switch {
 		case !slices.Contains(lineFields, name) && !slices.Contains(otherFields, name):
-			return nil, messagestore.NewInvalidError(messagestore.ErrInvalidData, "field", name, "a line has stream, type, data, metadata, id and expected")
+			return nil, messagestore.NewInvalidError("field", name, "a line has stream, type, data, metadata, id and expected")
 		case fields[name] != nil:
-			return nil, messagestore.NewInvalidError(messagestore.ErrInvalidData, "field", name, "the line has it twice")
+			return nil, messagestore.NewInvalidError("field", name, "the line has it twice")
 		}
 		fields[name] = value
 	}
@@ -318,7 +318,7 @@ func invalidUTF8(raw []byte) int {
 }
 
 func invalidLine(raw []byte, rule string) error {
-	return messagestore.NewInvalidError(messagestore.ErrInvalidData, "line", raw, rule)
+	return messagestore.NewInvalidError("line", raw, rule)
 }
 
 func textField(fields map[string]json.RawMessage, name string) (string, error) {
@@ -331,7 +331,7 @@ func textField(fields map[string]json.RawMessage, name string) (string, error) {
 		rule = "it is not a string"
 	}
 	if rule != "" {
-		return "", messagestore.NewInvalidError(messagestore.ErrInvalidData, name, []byte(raw), rule)
+		return "", messagestore.NewInvalidError(name, []byte(raw), rule)
 	}
 	return text, nil
 }

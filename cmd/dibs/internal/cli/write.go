@@ -152,7 +152,7 @@ func parseExpected(s string) (messagestore.Version, error) {
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 || strconv.FormatInt(n, 10) != s {
-		return 0, messagestore.NewInvalidError(messagestore.ErrInvalidExpectedVersion, "expected version", s,
+		return 0, messagestore.NewInvalidError("expected version", s,
 			fmt.Sprintf("it is no-stream, any, or a position from 0 to %d", int64(math.MaxInt64)))
 	}
 	return messagestore.Version(n), nil
@@ -162,10 +162,10 @@ func parseExpected(s string) (messagestore.Version, error) {
 func parseID(s string) (uuid.UUID, error) {
 	id, err := uuid.Parse(s)
 	if err != nil || id.String() != s {
-		return uuid.Nil, messagestore.NewInvalidError(messagestore.ErrInvalidID, "message id", s, "it is not a UUID in lower case, like 0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f")
+		return uuid.Nil, messagestore.NewInvalidError("message id", s, "it is not a UUID in lower case, like 0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f")
 	}
 	if id == uuid.Nil {
-		return uuid.Nil, messagestore.NewInvalidError(messagestore.ErrInvalidID, "message id", s, "the nil UUID is the id of nothing")
+		return uuid.Nil, messagestore.NewInvalidError("message id", s, "the nil UUID is the id of nothing")
 	}
 	return id, nil
 }
@@ -204,13 +204,13 @@ func messageAt(ctx context.Context, store *messagestore.Store, stream messagesto
 func parseMetadata(raw json.RawMessage) (messagestore.Metadata, error) {
 	var m messagestore.Metadata
 	if err := checkText(raw); err != nil {
-		return m, messagestore.NewInvalidError(messagestore.ErrInvalidMetadata, "metadata", []byte(raw), err.Error())
+		return m, messagestore.NewInvalidError("metadata", []byte(raw), err.Error())
 	}
 	if !json.Valid(raw) || bytes.TrimLeft(raw, " \t\r\n")[0] != '{' {
-		return m, messagestore.NewInvalidError(messagestore.ErrInvalidMetadata, "metadata", []byte(raw), "it is not a JSON object")
+		return m, messagestore.NewInvalidError("metadata", []byte(raw), "it is not a JSON object")
 	}
 	if err := json.Unmarshal(raw, &m); err != nil {
-		return m, messagestore.NewInvalidError(messagestore.ErrInvalidMetadata, "metadata", []byte(raw), err.Error())
+		return m, messagestore.NewInvalidError("metadata", []byte(raw), err.Error())
 	}
 	return m, nil
 }

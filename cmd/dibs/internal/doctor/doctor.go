@@ -113,7 +113,7 @@ func (c *Config) orDefaults() (Config, error) {
 	r.LongTransaction = cmp.Or(r.LongTransaction, time.Minute)
 	r.ManyPositions = cmp.Or(r.ManyPositions, 1_000_000)
 	if rule := pgschema.Check(r.Schema); rule != "" {
-		return r, messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "schema", r.Schema, rule)
+		return r, messagestore.NewInvalidError("schema", r.Schema, rule)
 	}
 	for _, field := range []struct {
 		name, value string
@@ -124,7 +124,7 @@ func (c *Config) orDefaults() (Config, error) {
 		{"long transaction", r.LongTransaction.String(), r.LongTransaction < 0},
 	} {
 		if field.negative {
-			return r, messagestore.NewInvalidError(messagestore.ErrInvalidConfig, field.name, field.value, "it is not negative")
+			return r, messagestore.NewInvalidError(field.name, field.value, "it is not negative")
 		}
 	}
 	return r, nil
@@ -144,7 +144,7 @@ func Examine(ctx context.Context, conn *pgx.Conn, config *Config) ([]Finding, er
 		return nil, fmt.Errorf("doctor: %w", err)
 	}
 	if conn.PgConn().TxStatus() != 'I' {
-		return nil, fmt.Errorf("doctor: %w", messagestore.NewInvalidError(messagestore.ErrInvalidConfig, "connection", nil, "it is in a transaction, which an error would abort"))
+		return nil, fmt.Errorf("doctor: %w", messagestore.NewInvalidError("connection", nil, "it is in a transaction, which an error would abort"))
 	}
 	e := examination{conn: conn, config: c}
 	if err := e.run(ctx); err != nil {

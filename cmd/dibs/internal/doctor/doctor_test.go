@@ -640,9 +640,9 @@ func TestDoctorRefusesWhatItCannotWorkWith(t *testing.T) {
 	conn := connect(t, pgtest.URL(t))
 	for _, config := range []doctor.Config{{LongLock: -1}, {LongTransaction: -1}, {ManyPositions: -1}, {Schema: "pg_catalog"}} {
 		_, err := doctor.Examine(t.Context(), conn, &config)
-		require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
 	}
 	execute(t, conn, "begin")
 	_, err := doctor.Examine(t.Context(), conn, nil)
-	require.ErrorIs(t, err, messagestore.ErrInvalidConfig)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 }
