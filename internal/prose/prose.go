@@ -151,7 +151,7 @@ type word struct {
 }
 
 func (p paragraph) with(line int, text string) paragraph {
-	for _, field := range strings.Fields(text) {
+	for field := range strings.FieldsSeq(text) {
 		p = append(p, word{field, line})
 	}
 	return p
@@ -164,7 +164,7 @@ func sentences(paragraphs []paragraph) []Sentence {
 	for _, words := range paragraphs {
 		from := 0
 		for i := range words {
-			if i+1 < len(words) && !(ends(words[i].text) && starts(words[i+1].text)) {
+			if i+1 < len(words) && (!ends(words[i].text) || !starts(words[i+1].text)) {
 				continue
 			}
 			if sentence, counts := newSentence(words[from : i+1]); counts {
