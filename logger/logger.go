@@ -59,7 +59,7 @@ func (l Logger) begin(level zerolog.Level) *zerolog.Event {
 	case l.handler != nil && !l.handler.Enabled(context.Background(), slogLevel(level)):
 		return nil
 	}
-	return l.zero.WithLevel(level)
+	return l.zero.WithLevel(level) //nolint:zerologlint // the caller sends it
 }
 
 func slogLevel(level zerolog.Level) slog.Level {

@@ -29,7 +29,7 @@ func TestEachFunctionFileMakesTheFunctionOrViewOfItsName(t *testing.T) {
 		made := makes.FindAllStringSubmatch(f.SQL, -1)
 		require.Len(t, made, 1, f.Name)
 		require.Equal(t, f.Object, made[0][2], f.Name)
-		for _, line := range strings.Split(f.SQL, "\n") {
+		for line := range strings.SplitSeq(f.SQL, "\n") {
 			require.NotRegexp(t, `^(create (function|view|trigger|table)|grant|revoke|drop) `, line, "%s can be applied again", f.Name)
 		}
 		for _, g := range f.Grants {

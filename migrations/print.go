@@ -21,16 +21,16 @@ const printHead = `-- Makes a message store in the schema %[1]s, or brings the o
 // hand. It may be run on an empty database and on one that an older release made. On a database
 // with message-db the script leaves the schema message_store out, and says so.
 func Print(w io.Writer, config *Config) error {
-	return print(w, config, printHead+"\\set ON_ERROR_STOP on\n\\o /dev/null\nbegin;\n", "\ncommit;\n\\o\n")
+	return write(w, config, printHead+"\\set ON_ERROR_STOP on\n\\o /dev/null\nbegin;\n", "\ncommit;\n\\o\n")
 }
 
 // PrintGoose writes the SQL that [Up] runs as a migration for goose. An upgrade of the
 // library takes another, under the next number.
 func PrintGoose(w io.Writer, config *Config) error {
-	return print(w, config, "-- +goose Up\n-- +goose StatementBegin\n", "-- +goose StatementEnd\n")
+	return write(w, config, "-- +goose Up\n-- +goose StatementBegin\n", "-- +goose StatementEnd\n")
 }
 
-func print(w io.Writer, config *Config, head, tail string) error {
+func write(w io.Writer, config *Config, head, tail string) error {
 	schema, err := config.schema()
 	if err != nil {
 		return fmt.Errorf("print migrations: %w", err)

@@ -2,6 +2,7 @@ package reservation_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -78,7 +79,8 @@ func TestAReusedKeyIsATypedError(t *testing.T) {
 
 	err := mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 11}))
 
-	reused := requireKeyReused(t, err)
+	reused, ok := errors.AsType[*reservation.KeyReusedError](err)
+	require.True(t, ok)
 	require.True(t, reused.Park())
 	require.Equal(t, "AAA", reused.Key)
 	require.Equal(t, command.With("accounts").With("AAA"), reused.Stream)

@@ -50,7 +50,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // Parked is what an error unwraps to if its message is to be parked:
 //
 //	func (e *KeyReusedError) Unwrap() error { return steer.Parked }
-var Parked error = &Error{Verdict: Park}
+var Parked error = &Error{Verdict: Park} //nolint:errname // it is a verdict, which errors unwrap to
 
 // Of returns the verdict in err, nil if there is none. The methods of a handler's
 // error are the handler's code: one that panics gives no verdict.

@@ -69,7 +69,7 @@ func (t *transactions) run(
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close() //nolint:errcheck // the pool has it
+	defer conn.Close()
 	var guard *guarded
 	if err := conn.Raw(func(c any) error { guard = c.(*guarded); return nil }); err != nil { //nolint:errcheck // the connector makes no other
 		return nil, err
@@ -223,7 +223,7 @@ func (g *guarded) exec(ctx context.Context, statement string) error {
 	if err != nil {
 		return err
 	}
-	defer s.Close() //nolint:errcheck // it has run
+	defer s.Close()
 	run, ok := s.(driver.StmtExecContext)
 	if !ok {
 		return fmt.Errorf("%T executes nothing", s)
@@ -237,7 +237,7 @@ func (g *guarded) PrepareContext(ctx context.Context, statement string) (driver.
 	if c, ok := g.Conn.(driver.ConnPrepareContext); ok {
 		return c.PrepareContext(ctx, statement)
 	}
-	return g.Conn.Prepare(statement)
+	return g.Prepare(statement)
 }
 
 // ExecContext implements [driver.ExecerContext].

@@ -3,7 +3,6 @@ package sqlite_test
 import (
 	"context"
 	"database/sql"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -145,7 +144,7 @@ func TestWritersWaitForAFunction(t *testing.T) {
 	_, err := store.Transact(t.Context(), "", func(ctx context.Context, _ *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
 		_, err := store.Write(ctx, "account-1", messagestore.NoStream, storetest.Opened{}) // waits for this function
 		require.ErrorIs(t, err, sqlite.ErrBusy)
-		require.True(t, strings.Contains(err.Error(), "busy"), err)
+		require.ErrorContains(t, err, "busy")
 		_, err = store.Transact(ctx, "", func(context.Context, *sql.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
 			return nil, nil
 		})

@@ -400,7 +400,7 @@ func (u unknown) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 	if len(args) == 0 || args[0] != pgx.QueryExecModeExec {
 		args = append([]any{pgx.QueryExecModeExec}, args...)
 	}
-	return u.tx.Query(ctx, sql, args...)
+	return u.tx.Query(ctx, sql, args...) //nolint:rowserrcheck // the caller reads the rows
 }
 
 func (e *examination) add(group, name string, v Verdict, says, advice string) {
