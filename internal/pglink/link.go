@@ -11,6 +11,7 @@ package pglink
 
 import (
 	"context"
+	"database/sql"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -50,6 +51,7 @@ type Config struct {
 type Link struct {
 	db     DB
 	pool   *pgxpool.Pool // db, if it is one
+	sql    *sql.DB       // in place of db
 	tx     bool          // db is a transaction
 	turn   chan struct{} // holds one token, which a call over anything but a pool takes
 	config Config
@@ -86,6 +88,39 @@ func New(db DB, config Config) *Link {
 	return l
 }
 
+// ErrNotPgx is returned for a *sql.DB whose connections are not those of pgx's package stdlib.
+var ErrNotPgx = errors.New("the connections of the *sql.DB are not pgx's")
+
+// NewSQL returns a link over a *sql.DB of pgx's package stdlib. The caller keeps and closes it.
+func NewSQL(db *sql.DB, config Config) *Link {
+	l := New(nil, config)
+	l.sql = db
+	return l
+}
+
+// Raw calls f with the connection of pgx's below conn, also while a *sql.Tx is open on it.
+func Raw(conn *sql.Conn, f func(conn *pgx.Conn) error) error {
+	var result error
+	err := conn.Raw(func(c any) error {
+		below, ok := c.(interface{ Conn() *pgx.Conn })
+		if !ok {
+			result = ErrNotPgx
+			return nil
+		}
+		result = f(below.Conn())
+		return nil
+	})
+	if result != nil {
+		return result
+	}
+	return err
+}
+
+// Check checks the server of a connection, as [Link.With] does before it calls a function.
+func (l *Link) Check(ctx context.Context, db DB) error {
+	return l.safely(ctx, db, func(DB) error { return nil })
+}
+
 // Pool returns the pool that l is over, or nil.
 func (l *Link) Pool() *pgxpool.Pool { return l.pool }
 
@@ -115,6 +150,14 @@ func (l *Link) AsIs(ctx context.Context, f func(db DB) error) error {
 		defer conn.Release()
 		return f(conn)
 	}
+	if l.sql != nil {
+		conn, err := l.sql.Conn(ctx)
+		if err != nil {
+			return fmt.Errorf("acquire a connection: %w", Safe(err))
+		}
+		defer conn.Close()
+		return Raw(conn, func(conn *pgx.Conn) error { return f(conn) })
+	}
 	select {
 	case <-l.turn:
 	case <-ctx.Done():
@@ -123,6 +166,9 @@ func (l *Link) AsIs(ctx context.Context, f func(db DB) error) error {
 	defer func() { l.turn <- struct{}{} }()
 	return f(l.db)
 }
+
+// OverTransaction reports whether l is over a transaction of the caller's.
+func (l *Link) OverTransaction() bool { return l.tx }
 
 // InTransaction reports whether db is in a transaction of the caller's, who may have begun
 // it on a connection by hand.

@@ -52,6 +52,48 @@ func (l *Link) Exec(ctx context.Context, conn *pgx.Conn, sql string, oids []uint
 	return err
 }
 
+// A Statement is one of a [Link.Pipeline].
+type Statement struct {
+	SQL        string
+	OIDs       []uint32
+	Parameters [][]byte                     // in binary format
+	Read       func(columns [][]byte) error // called with each row, in binary format; may be nil
+}
+
+// Pipeline runs statements in one round trip and returns the tag of the last. If one fails,
+// the server skips those behind it. Nothing is prepared by name.
+func (l *Link) Pipeline(ctx context.Context, conn *pgx.Conn, statements ...Statement) (tag string, err error) {
+	if m := l.markOf(conn); m != nil && m.tracer != nil {
+		ctx = m.tracer.TraceQueryStart(ctx, conn, pgx.TraceQueryStartData{SQL: statements[len(statements)-1].SQL})
+		defer func() { m.tracer.TraceQueryEnd(ctx, conn, pgx.TraceQueryEndData{Err: err}) }()
+	}
+	batch := &pgconn.Batch{}
+	for _, s := range statements {
+		batch.ExecParams(s.SQL, s.Parameters, s.OIDs, binaryFormat, binaryFormat)
+	}
+	results := conn.PgConn().ExecBatch(ctx, batch)
+	for _, s := range statements {
+		if !results.NextResult() {
+			break
+		}
+		result := results.ResultReader()
+		for result.NextRow() {
+			if s.Read != nil && err == nil {
+				err = s.Read(result.Values())
+			}
+		}
+		done, closeErr := result.Close()
+		if err == nil {
+			err = closeErr
+		}
+		tag = done.String()
+	}
+	if closeErr := results.Close(); closeErr != nil {
+		return "", closeErr
+	}
+	return tag, err
+}
+
 // An Encoder lays parameters out one after the other in one buffer.
 type Encoder struct {
 	Buffer []byte

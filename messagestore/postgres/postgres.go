@@ -256,22 +256,23 @@ var (
 )
 
 type queries struct {
-	append, appendOne, appendEach, readStream, readCategory, last, version, find, heads, listen string
+	append, appendOne, appendEach, readStream, readCategory, last, version, find, heads, listen, transactAppend string
 	reportQueries
 }
 
 func queriesFor(schema string) queries {
 	return queries{
-		append:       pgschema.Rename(appendSQL, schema),
-		appendOne:    pgschema.Rename(appendOneSQL, schema),
-		appendEach:   pgschema.Rename(appendEachSQL, schema),
-		readStream:   pgschema.Rename(readStreamSQL, schema),
-		readCategory: pgschema.Rename(readCategorySQL, schema),
-		last:         pgschema.Rename(lastSQL, schema),
-		version:      pgschema.Rename(versionSQL, schema),
-		find:         pgschema.Rename(findSQL, schema),
-		heads:        pgschema.Rename(headsSQL, schema),
-		listen:       pgschema.Rename(listenSQL, schema),
+		append:         pgschema.Rename(appendSQL, schema),
+		appendOne:      pgschema.Rename(appendOneSQL, schema),
+		appendEach:     pgschema.Rename(appendEachSQL, schema),
+		readStream:     pgschema.Rename(readStreamSQL, schema),
+		readCategory:   pgschema.Rename(readCategorySQL, schema),
+		last:           pgschema.Rename(lastSQL, schema),
+		version:        pgschema.Rename(versionSQL, schema),
+		find:           pgschema.Rename(findSQL, schema),
+		heads:          pgschema.Rename(headsSQL, schema),
+		listen:         pgschema.Rename(listenSQL, schema),
+		transactAppend: pgschema.Rename(transactAppendSQL, schema),
 
 		reportQueries: reportQueriesFor(schema),
 	}

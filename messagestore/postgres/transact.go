@@ -1,0 +1,297 @@
+package postgres
+
+import (
+	"context"
+	_ "embed"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+var _ messagestore.TransactDriver[pgx.Tx] = (*Driver)(nil)
+
+var (
+	//go:embed sql/transact_append.sql
+	transactAppendSQL string
+	//go:embed sql/transact_end.sql
+	transactEndSQL string
+)
+
+// The parameters of the statement that appends.
+var transactOIDs = []uint32{
+	pgtype.TextArrayOID, pgtype.Int8ArrayOID, pgtype.Int4ArrayOID, pgtype.UUIDArrayOID, pgtype.TextArrayOID,
+	pgtype.JSONArrayOID, pgtype.JSONArrayOID, pgtype.Int8ArrayOID, pgtype.BoolOID,
+}
+
+// Transact implements [messagestore.TransactDriver] over a pool or a connection. BEGIN and the
+// look at first are one round trip, and so are the append and COMMIT. The transaction is at
+// READ COMMITTED. If first is "", f may begin with SET TRANSACTION. Commit and Rollback of tx
+// are refused and make the call fail; a savepoint is set by its Begin. Over a transaction the
+// error matches [messagestore.ErrNotSupported].
+func (d *Driver) Transact(
+	ctx context.Context, first messagestore.StreamName,
+	f func(ctx context.Context, tx pgx.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
+) (written []messagestore.Written, err error) {
+	if d.invalid != nil {
+		return nil, d.invalid
+	}
+	if d.link.OverTransaction() {
+		return nil, fmt.Errorf("transact: %w", messagestore.ErrNotSupported)
+	}
+	if f == nil {
+		return nil, nil
+	}
+	err = d.with(ctx, func(db DB) error {
+		conn := pglink.Conn(db)
+		if conn == nil || d.link.InTransaction(db) {
+			return fmt.Errorf("transact: %w", messagestore.ErrNotSupported)
+		}
+		t := &transaction{driver: d, conn: conn}
+		defer t.rollBack(ctx)
+		begun, err := t.begin(ctx, "begin isolation level read committed", first)
+		if err != nil {
+			return d.failed(err)
+		}
+		tx := pglink.Begun(ctx, conn, messagestore.ErrTransactionEnded)
+		defer tx.Close()
+		appends, err := f(ctx, tx, begun)
+		written, err = t.end(ctx, appends, err, tx.Refused())
+		return err
+	})
+	return written, err
+}
+
+// A transaction is one of [Driver.Transact].
+type transaction struct {
+	driver *Driver
+	conn   *pgx.Conn
+}
+
+// markSQL sets a setting that lasts as long as the transaction. By it the database tells this
+// transaction from another that f has begun in its place. It takes no snapshot, so that f may
+// still choose the isolation level.
+const markSQL = "set local dibs.transaction = 'begun'"
+
+// begin runs a statement that begins the transaction, unless that has been done, marks the
+// transaction and reads the first message of a stream.
+func (t *transaction) begin(ctx context.Context, sql string, first messagestore.StreamName) (*messagestore.Message, error) {
+	var statements []pglink.Statement
+	if sql != "" {
+		statements = append(statements, pglink.Statement{SQL: sql})
+	}
+	statements = append(statements, pglink.Statement{SQL: markSQL})
+	r := &reading{}
+	if first != "" {
+		statements = append(statements, pglink.Statement{
+			SQL: t.driver.queries.readStream, Parameters: binaryParameters([]any{string(first), int64(0), 1, false}), Read: r.take,
+		})
+	}
+	_, err := t.driver.link.Pipeline(ctx, t.conn, statements...)
+	if err != nil || len(r.found.Messages) == 0 {
+		return nil, err
+	}
+	return r.found.Messages[0], nil
+}
+
+var (
+	errLeftOpen = errors.New("transact: the function left rows of a query open")
+	errLost     = errors.New("transact: the connection was lost before COMMIT")
+	errAborted  = errors.New("transact: a statement of the function failed, which aborts the transaction, and the function returned no error")
+)
+
+// end commits what f did and appends, or says why not. failed is the error of f, and refused
+// whether f called Commit or Rollback. The caller rolls back.
+func (t *transaction) end(ctx context.Context, appends []messagestore.Append, failed error, refused bool) ([]messagestore.Written, error) {
+	lost, status := t.conn.IsClosed(), t.conn.PgConn().TxStatus()
+	ended := !lost && status == 'I'
+	switch {
+	case ended && failed != nil:
+		return nil, fmt.Errorf("%w: %w", messagestore.ErrTransactionEnded, failed)
+	case failed != nil && pglink.Retryable(failed):
+		return nil, &messagestore.RetryableError{Cause: failed}
+	case failed != nil:
+		return nil, failed
+	case ended || refused:
+		return nil, messagestore.ErrTransactionEnded
+	case lost:
+		return nil, errLost
+	case t.conn.PgConn().IsBusy():
+		return nil, errLeftOpen
+	case status == 'E':
+		return nil, errAborted
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	}
+	return t.commit(ctx, appends)
+}
+
+// commit appends and commits in one round trip. If the append fails, the server skips COMMIT.
+func (t *transaction) commit(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
+	d := t.driver
+	var raw []byte
+	statement := pglink.Statement{SQL: transactEndSQL}
+	if len(appends) > 0 {
+		statement = pglink.Statement{
+			SQL: d.queries.transactAppend, OIDs: transactOIDs, Parameters: transactParameters(appends, d.fences.of(appends), d.notify),
+			Read: func(columns [][]byte) error {
+				raw = append(raw, columns[0]...)
+				return nil
+			},
+		}
+	}
+	var tag string
+	err := pglink.Replicated(t.conn, func() (err error) {
+		tag, err = d.link.Pipeline(ctx, t.conn, statement, pglink.Statement{SQL: "commit"})
+		return err
+	})
+	switch {
+	case err != nil && !pglink.Definite(err):
+		return nil, unknownOutcome(pglink.Safe(err), appends)
+	case err != nil:
+		return t.refused(err, appends)
+	case tag != "COMMIT":
+		return nil, errAborted
+	case len(appends) == 0:
+		return nil, nil
+	}
+	answers, err := readAnswers(raw)
+	if err == nil {
+		return outcome(answers, appends)
+	}
+	return nil, unknownOutcome(err, appends)
+}
+
+// refused returns the outcome of an append and COMMIT that failed for certain.
+func (t *transaction) refused(err error, appends []messagestore.Append) ([]messagestore.Written, error) {
+	d := t.driver
+	kind, text := saidByCast(err)
+	if kind == "ended" {
+		return nil, messagestore.ErrTransactionEnded
+	}
+	if kind == "answer" {
+		raw, decodeErr := hex.DecodeString(text)
+		if decodeErr != nil {
+			return nil, fmt.Errorf("transact: %w", decodeErr)
+		}
+		answers, err := readAnswers(raw)
+		if err != nil {
+			return nil, err
+		}
+		if d.fences.raised(answers) {
+			return nil, &messagestore.RetryableError{Cause: errors.New("transact: a fence was raised")}
+		}
+		return outcome(answers, appends)
+	}
+	if pglink.Retryable(err) {
+		return nil, &messagestore.RetryableError{Cause: d.failed(err)}
+	}
+	return nil, d.failed(err)
+}
+
+// saidByCast returns the text by which a statement of Transact failed on purpose.
+func saidByCast(err error) (kind, text string) {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || e.Code != "22P02" {
+		return "", ""
+	}
+	_, rest, found := strings.Cut(e.Message, "dibs:")
+	if !found {
+		return "", ""
+	}
+	kind, rest, _ = strings.Cut(rest, ":")
+	text, _, _ = strings.Cut(rest, ":")
+	return kind, text
+}
+
+func readAnswers(raw []byte) ([]answer, error) {
+	var rows []struct {
+		Outcome        string
+		Stream         string
+		Version        messagestore.Version
+		GlobalPosition messagestore.GlobalPosition
+		ID             uuid.UUID
+	}
+	if err := json.Unmarshal(raw, &rows); err != nil {
+		return nil, errNoAnswer
+	}
+	answers := make([]answer, len(rows))
+	for i, r := range rows {
+		answers[i] = answer{outcome: r.Outcome, stream: r.Stream, version: r.Version, globalPosition: r.GlobalPosition, id: r.ID}
+	}
+	return answers, nil
+}
+
+// rollBack ends a transaction that is still open. If the server does not answer within a
+// second, the connection is closed, and the server rolls back by itself.
+func (t *transaction) rollBack(ctx context.Context) {
+	if t.conn.IsClosed() || t.conn.PgConn().TxStatus() == 'I' && !t.conn.PgConn().IsBusy() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if t.conn.PgConn().IsBusy() {
+		t.conn.Close(ctx)
+		return
+	}
+	if _, err := t.conn.Exec(ctx, "rollback"); err != nil {
+		t.conn.Close(ctx)
+	}
+}
+
+func transactParameters(appends []messagestore.Append, fences []int64, notify bool) [][]byte {
+	messages := 0
+	for _, a := range appends {
+		messages += len(a.Records)
+	}
+	var e pglink.Encoder
+	each := func(oid uint32, add func(r *messagestore.Encoded)) {
+		e.Array(oid, messages)
+		for _, a := range appends {
+			for i := range a.Records {
+				add(&a.Records[i])
+			}
+		}
+	}
+	e.Array(pgtype.TextOID, len(appends))
+	for _, a := range appends {
+		pglink.Element(&e, a.Stream)
+	}
+	e.Array(pgtype.Int8OID, len(appends))
+	for _, a := range appends {
+		e.Int8Element(int64(a.Expected))
+	}
+	e.Array(pgtype.Int4OID, len(appends))
+	for _, a := range appends {
+		e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, 4)
+		e.Int4(len(a.Records))
+	}
+	each(pgtype.UUIDOID, func(r *messagestore.Encoded) { pglink.Element(&e, r.ID[:]) })
+	each(pgtype.TextOID, func(r *messagestore.Encoded) { pglink.Element(&e, r.Type) })
+	each(pgtype.JSONOID, func(r *messagestore.Encoded) { pglink.Element(&e, r.Data) })
+	each(pgtype.JSONOID, func(r *messagestore.Encoded) {
+		if len(r.Metadata) > 0 {
+			pglink.Element(&e, r.Metadata)
+		} else {
+			e.Null()
+		}
+	})
+	e.Array(pgtype.Int8OID, len(fences))
+	for _, fence := range fences {
+		e.Int8Element(fence)
+	}
+	e.Next()
+	e.Bool(notify)
+	return e.Parameters()
+}
