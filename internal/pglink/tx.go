@@ -9,8 +9,10 @@ import (
 )
 
 // A Tx is the transaction on a connection, for a function that may not end it: Commit and
-// Rollback return an error. Savepoints are the function's own.
+// Rollback return an error. Savepoints are the function's own. Through a pooler its statements
+// are sent as [Link.Mode] has it, unless they name a mode.
 type Tx struct {
+	link       *Link
 	conn       *pgx.Conn
 	ctx        context.Context //nolint:containedctx // for LargeObjects, which takes none
 	refusal    error
@@ -22,8 +24,23 @@ type Tx struct {
 var _ pgx.Tx = (*Tx)(nil)
 
 // Begun returns the transaction that was begun on conn. Commit and Rollback return refusal.
-func Begun(ctx context.Context, conn *pgx.Conn, refusal error) *Tx {
-	return &Tx{conn: conn, ctx: ctx, refusal: refusal}
+func (l *Link) Begun(ctx context.Context, conn *pgx.Conn, refusal error) *Tx {
+	return &Tx{link: l, conn: conn, ctx: ctx, refusal: refusal}
+}
+
+func (t *Tx) arguments(args []any) []any {
+	if m := t.link.markOf(t.conn); m == nil || !m.pooled {
+		return args
+	}
+	if len(args) > 0 {
+		if _, named := args[0].(pgx.QueryExecMode); named {
+			return args
+		}
+		if _, named := args[0].(pgx.QueryResultFormats); named {
+			return args
+		}
+	}
+	return t.link.Arguments(t.conn, args)
 }
 
 // Close makes every later call fail with [pgx.ErrTxClosed].
@@ -61,7 +78,7 @@ func (t *Tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandT
 	if t.closed {
 		return pgconn.CommandTag{}, pgx.ErrTxClosed
 	}
-	return t.conn.Exec(ctx, sql, args...)
+	return t.conn.Exec(ctx, sql, t.arguments(args)...)
 }
 
 // Query implements [pgx.Tx].
@@ -69,7 +86,7 @@ func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 	if t.closed {
 		return nil, pgx.ErrTxClosed
 	}
-	return t.conn.Query(ctx, sql, args...)
+	return t.conn.Query(ctx, sql, t.arguments(args)...)
 }
 
 // QueryRow implements [pgx.Tx].
@@ -77,7 +94,7 @@ func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	if t.closed {
 		return closedRow{}
 	}
-	return t.conn.QueryRow(ctx, sql, args...)
+	return t.conn.QueryRow(ctx, sql, t.arguments(args)...)
 }
 
 type closedRow struct{}

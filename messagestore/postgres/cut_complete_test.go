@@ -38,6 +38,7 @@ var calls = map[string]called{
 	"Driver.Epoch":        {scenes: []string{"epoch"}},
 	"Driver.Now":          {scenes: []string{"now"}},
 	"Driver.Listen":       {scenes: []string{"listen"}},
+	"Driver.Transact":     {scenes: []string{"transact", "transact that conflicts", "transact with *sql.Tx"}},
 	"Driver.Close":        {why: "it asks nothing; open calls it"},
 	"Admin.Trim":          {scenes: []string{"trim"}},
 	"Admin.TrimCategory":  {scenes: []string{"trim a category"}},

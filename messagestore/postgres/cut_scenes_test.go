@@ -47,6 +47,8 @@ func scenes(ways []way) (all []scene) {
 			writes("append to streams", w, appendToStreams),
 			writes("append each", w, appendGroup),
 			transaction(w),
+			transacts("transact", w, false, overPgx),
+			transacts("transact with *sql.Tx", w, false, overSQL),
 		)
 	}
 	for _, w := range ways {
@@ -115,6 +117,7 @@ func scenes(ways []way) (all []scene) {
 			_, err := c.driver.Append(ctx, a)
 			return []ended{{appends: []messagestore.Append{a}, refused: true, err: err}}
 		}),
+		transacts("transact that conflicts", prepared, true, overPgx),
 		writes("append one twice", prepared, appendTwice),
 		writes("Write", prepared, write1),
 		writes("WriteStreams", prepared, writeStreams),

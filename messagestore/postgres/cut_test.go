@@ -377,6 +377,8 @@ func (m *matrix) table() string {
 // is told the truth.
 func TestEveryCutEndsInOneRightAnswer(t *testing.T) {
 	t.Parallel()
+	_, err := pgtest.Pool(t).Exec(t.Context(), cutTableSQL)
+	require.NoError(t, err)
 	t.Run("prepared and exec", func(t *testing.T) {
 		t.Parallel()
 		cutAll(t, everyChange)

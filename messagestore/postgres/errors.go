@@ -77,5 +77,8 @@ func (d *Driver) failed(err error) error {
 	case ok && e.Code == "DB001":
 		return messagestore.NewInvalidError(strings.TrimPrefix(e.Message, "invalid "), nil, "the database refuses it")
 	}
+	if errors.Is(err, pglink.ErrNotPgx) {
+		return fmt.Errorf("%w: %w", pglink.ErrNotPgx, messagestore.ErrNotSupported)
+	}
 	return pglink.Failed(err)
 }

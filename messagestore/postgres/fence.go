@@ -2,29 +2,33 @@ package postgres
 
 import (
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// fences are where this driver believes the fences of categories to be, those that
-// were raised at all.
+// fences are the positions of the categories' fences as this driver believes them to be: those
+// that were raised at all.
 //
-// A write whose answer is lost may be on its way to the server still when somebody
-// asks what became of it. So a Find that does not find raises the category's fence,
-// and a write says where it believed that to be when its caller came: sent before,
-// it comes too late, and sent after, it is turned away once and tried again.
+// A write whose answer is lost may still be on its way to the server when its caller resolves
+// it. So a Find that does not find raises the category's fence, and each write carries the
+// fence that the driver believed in when the caller came. A write that was sent before the
+// Find is then refused. A write that was sent after it is refused once, and tried again with
+// the fence that the refusal names.
 //
-// A store that went back, by a restore or a failover, may have its fences where they were
-// before. So what the store says is believed, lower or not; and a fence is raised to the
-// time, so that it is nowhere that any history of the store had it.
+// After a rollback of the store, by a restore or a failover, fences may be lower again. So the
+// driver believes the store whether its fence is lower or not. A fence is raised to the
+// current time, so that no history of the store has had it before.
 type fences struct {
 	mu sync.Mutex
 	by map[messagestore.Category]int64
+
+	doubtful map[messagestore.Category]bool // a Find of this driver has raised it since
 }
 
-// errUnwanted answers a write whose caller is gone.
-var errUnwanted = errors.New("nobody waits for it")
+// errUnwanted is the error of a write whose caller has left.
+var errUnwanted = errors.New("its caller has left")
 
 // of returns the fences for a write to appends.
 func (f *fences) of(appends []messagestore.Append) []int64 {
@@ -37,8 +41,7 @@ func (f *fences) of(appends []messagestore.Append) []int64 {
 	return at
 }
 
-// raised reports whether a write was turned away by a fence, and remembers where
-// that is now.
+// raised reports whether a write was refused by a fence, and learns the fence.
 func (f *fences) raised(answers []answer) bool {
 	if len(answers) != 1 || answers[0].outcome != "fenced" {
 		return false
@@ -54,4 +57,31 @@ func (f *fences) learn(category messagestore.Category, fence int64) {
 		f.by = map[messagestore.Category]int64{}
 	}
 	f.by[category] = fence
+	delete(f.doubtful, category)
+}
+
+// doubt records that a fence was raised to an unknown position.
+func (f *fences) doubt(category messagestore.Category) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.doubtful == nil {
+		f.doubtful = map[messagestore.Category]bool{}
+	}
+	f.doubtful[category] = true
+}
+
+// inDoubt reports whether the fence of one of the categories is in doubt.
+func (f *fences) inDoubt(appends []messagestore.Append) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.ContainsFunc(appends, func(a messagestore.Append) bool { return f.doubtful[a.Stream.Category()] })
+}
+
+// trust ends the doubt: a write with these fences was not refused by one.
+func (f *fences) trust(appends []messagestore.Append) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, a := range appends {
+		delete(f.doubtful, a.Stream.Category())
+	}
 }

@@ -35,6 +35,21 @@
 // connection tells, and pgconn.SafeToRetry does not: it calls a COMMIT whose answer
 // was lost safe to repeat.
 //
+// # A transaction of the driver's
+//
+// [messagestore.Transactional] gives a transaction whose lost COMMIT is resolved, by the ids of
+// the messages in it:
+//
+//	txs, err := messagestore.Transactional[pgx.Tx](store)
+//	...
+//	written, err := txs.Transact(ctx, "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+//		_, err := tx.Exec(ctx, "update invoices set ...")
+//		return []messagestore.StreamWrite{messagestore.To(stream, version, Paid{})}, err
+//	})
+//
+// The messages are appended in the round trip of COMMIT, so the category is locked no longer
+// than that. [NewSQL] gives a *sql.Tx in place of the pgx.Tx.
+//
 // # Groups
 //
 // Over a pool, writes that come while another is under way are committed together:
@@ -256,7 +271,7 @@ var (
 )
 
 type queries struct {
-	append, appendOne, appendEach, readStream, readCategory, last, version, find, heads, listen, transactAppend string
+	append, appendOne, appendEach, readStream, readCategory, last, version, find, heads, listen, transactAppend, transactLearn string
 	reportQueries
 }
 
@@ -273,6 +288,7 @@ func queriesFor(schema string) queries {
 		heads:          pgschema.Rename(headsSQL, schema),
 		listen:         pgschema.Rename(listenSQL, schema),
 		transactAppend: pgschema.Rename(transactAppendSQL, schema),
+		transactLearn:  pgschema.Rename(transactLearnSQL, schema),
 
 		reportQueries: reportQueriesFor(schema),
 	}
@@ -284,5 +300,9 @@ func (d *Driver) with(ctx context.Context, f func(db DB) error) error {
 	if d.invalid != nil {
 		return d.invalid
 	}
-	return d.link.With(ctx, f)
+	err := d.link.With(ctx, f)
+	if errors.Is(err, pglink.ErrNotPgx) {
+		return d.failed(err)
+	}
+	return err
 }

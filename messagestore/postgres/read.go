@@ -104,6 +104,9 @@ func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids [
 	if err != nil {
 		return nil, err
 	}
+	if len(found) < len(ids) {
+		d.fences.doubt(stream.Category())
+	}
 	return found, nil
 }
 

@@ -3,10 +3,9 @@ package postgres
 import (
 	"context"
 	"database/sql"
-	"errors"
+	"database/sql/driver"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -40,14 +39,14 @@ func NewSQL(db *sql.DB, config *Config) *SQLDriver {
 	return &SQLDriver{d, db}
 }
 
-// Transact implements [messagestore.TransactDriver]. It is [Driver.Transact] with a *sql.Tx,
-// and differs in two ways. The look at first is a round trip of its own. And a *sql.Tx cannot
-// be kept from Commit and Rollback: if f calls them, no message is written and the error
-// matches [messagestore.ErrTransactionEnded], but SQL that f committed is committed.
+// Transact implements [messagestore.TransactDriver] as [Driver.Transact] does. The *sql.Tx is
+// on a connection of the *sql.DB that the driver was given. If f sends COMMIT or ROLLBACK as
+// text, no message is written and the error matches [messagestore.ErrTransactionEnded], but
+// the SQL that f committed so is committed.
 func (d *SQLDriver) Transact(
 	ctx context.Context, first messagestore.StreamName,
 	f func(ctx context.Context, tx *sql.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
-) ([]messagestore.Written, error) {
+) (written []messagestore.Written, err error) {
 	if d.invalid != nil {
 		return nil, d.invalid
 	}
@@ -59,114 +58,90 @@ func (d *SQLDriver) Transact(
 		return nil, fmt.Errorf("acquire a connection: %w", pglink.Safe(err))
 	}
 	defer conn.Close()
-	t := &transaction{driver: d.Driver}
-	err = pglink.Raw(conn, func(c *pgx.Conn) error {
-		t.conn = c
-		return d.link.Check(ctx, c)
+	called := false
+	rawErr := conn.Raw(func(c any) error {
+		called = true
+		std, ok := c.(stdConn)
+		if !ok {
+			err = d.failed(pglink.ErrNotPgx)
+			return nil
+		}
+		if err = d.link.Check(ctx, std.Conn()); err == nil {
+			written, err = d.transact(ctx, std, first, f)
+		}
+		return nil // the connection is good, or closed
 	})
-	if err != nil {
-		return nil, d.failed(err)
+	if !called {
+		return nil, d.failed(rawErr)
 	}
-
-	hold, tx, err := beginSQL(ctx, conn)
-	if err != nil {
-		return nil, d.failed(err)
-	}
-	defer t.finish(hold, conn, tx)
-	var begun *messagestore.Message
-	err = pglink.Raw(conn, func(*pgx.Conn) (err error) {
-		begun, err = t.begin(ctx, "", first)
-		return err
-	})
-	if err != nil {
-		return nil, d.failed(err)
-	}
-	appends, failed := f(ctx, tx, begun)
-	var written []messagestore.Written
-	err = errors.Join(failed, errLost) // if the connection cannot be had any more
-	_ = pglink.Raw(conn, func(*pgx.Conn) error {
-		written, err = t.end(ctx, appends, failed, false)
-		return nil
-	})
 	return written, err
 }
 
-// failed makes an error one that callers can match and a log may show.
-func (d *SQLDriver) failed(err error) error {
-	if errors.Is(err, pglink.ErrNotPgx) {
-		return fmt.Errorf("%w: %w", pglink.ErrNotPgx, messagestore.ErrNotSupported)
-	}
-	return d.Driver.failed(err)
-}
-
-// A held is the context of a *sql.Tx. Package database/sql rolls a transaction back when its
-// context ends, and discards the connection. So it is not the caller's context.
-type held struct {
-	context.Context
-	cancel context.CancelFunc
-	over   atomic.Bool
-}
-
-var ended = func() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()
-
-// Done returns a closed channel once the transaction is over.
-func (h *held) Done() <-chan struct{} {
-	if h.over.Load() {
-		return ended
-	}
-	return h.Context.Done()
-}
-
-// Err returns an error once the transaction is over.
-func (h *held) Err() error {
-	if h.over.Load() {
-		return context.Canceled
-	}
-	return h.Context.Err()
-}
-
-func beginSQL(ctx context.Context, conn *sql.Conn) (*held, *sql.Tx, error) {
-	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	hold := &held{Context: inner, cancel: cancel}
-	stop := context.AfterFunc(ctx, cancel) // while BEGIN is under way
-	tx, err := conn.BeginTx(hold, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	stop()
+func (d *SQLDriver) transact(
+	ctx context.Context, std stdConn, first messagestore.StreamName,
+	f func(ctx context.Context, tx *sql.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
+) ([]messagestore.Written, error) {
+	t := &transaction{driver: d.Driver, conn: std.Conn()}
+	defer t.rollBack(ctx)
+	begun, err := t.begin(ctx, first)
 	if err != nil {
-		cancel()
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		return nil, nil, err
+		return nil, d.failed(err)
 	}
-	return hold, tx, nil
+	lent := &lentConn{stdConn: std}
+	db := sql.OpenDB(lent)
+	defer db.Close()
+	db.SetMaxOpenConns(1)
+	tx, err := db.BeginTx(context.WithoutCancel(ctx), nil) // it sends nothing
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		lent.over.Store(true)
+		_ = tx.Rollback() // it sends nothing: the caller rolls back
+	}()
+	appends, err := f(ctx, tx, begun)
+	return t.end(ctx, appends, err, lent.refused.Load())
 }
 
-// finish rolls back a transaction that is still open, and lets package database/sql know that
-// it is over.
-func (t *transaction) finish(hold *held, conn *sql.Conn, tx *sql.Tx) {
-	defer hold.cancel()
-	open := true
-	_ = pglink.Raw(conn, func(c *pgx.Conn) error {
-		if c.PgConn().IsBusy() { // rows that f left open
-			ctx, cancel := context.WithTimeout(hold, time.Second)
-			defer cancel()
-			return c.Close(ctx)
-		}
-		open = !c.IsClosed() && c.PgConn().TxStatus() != 'I'
+// A stdConn is a connection of pgx's package stdlib.
+type stdConn interface {
+	driver.Conn
+	driver.ConnPrepareContext
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.NamedValueChecker
+	Conn() *pgx.Conn
+}
+
+// A lentConn is a connection on which a transaction has begun, as the one connection of a
+// *sql.DB. Its transaction cannot be ended.
+type lentConn struct {
+	stdConn
+	refused, over atomic.Bool
+}
+
+// Connect returns the connection.
+func (c *lentConn) Connect(context.Context) (driver.Conn, error) { return c, nil }
+
+// Driver is not called by the transaction's user.
+func (c *lentConn) Driver() driver.Driver { return nil }
+
+// Close leaves the connection to its owner.
+func (c *lentConn) Close() error { return nil }
+
+// BeginTx returns the transaction that has begun.
+func (c *lentConn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { return c, nil }
+
+// Commit is refused.
+func (c *lentConn) Commit() error { return c.end() }
+
+// Rollback is refused until the transaction is over.
+func (c *lentConn) Rollback() error { return c.end() }
+
+func (c *lentConn) end() error {
+	if c.over.Load() {
 		return nil
-	})
-	if open {
-		timer := time.AfterFunc(time.Second, hold.cancel)
-		defer timer.Stop()
-		_ = tx.Rollback() // or f has ended it
-		return
 	}
-	// It is over in the database. With a context that has ended pgx sends no COMMIT, which
-	// the server would log as a warning.
-	hold.over.Store(true)
-	_ = tx.Commit()
+	c.refused.Store(true)
+	return messagestore.ErrTransactionEnded
 }

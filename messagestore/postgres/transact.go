@@ -25,6 +25,8 @@ var _ messagestore.TransactDriver[pgx.Tx] = (*Driver)(nil)
 var (
 	//go:embed sql/transact_append.sql
 	transactAppendSQL string
+	//go:embed sql/transact_learn.sql
+	transactLearnSQL string
 	//go:embed sql/transact_end.sql
 	transactEndSQL string
 )
@@ -60,11 +62,11 @@ func (d *Driver) Transact(
 		}
 		t := &transaction{driver: d, conn: conn}
 		defer t.rollBack(ctx)
-		begun, err := t.begin(ctx, "begin isolation level read committed", first)
+		begun, err := t.begin(ctx, first)
 		if err != nil {
 			return d.failed(err)
 		}
-		tx := pglink.Begun(ctx, conn, messagestore.ErrTransactionEnded)
+		tx := d.link.Begun(ctx, conn, messagestore.ErrTransactionEnded)
 		defer tx.Close()
 		appends, err := f(ctx, tx, begun)
 		written, err = t.end(ctx, appends, err, tx.Refused())
@@ -84,14 +86,10 @@ type transaction struct {
 // still choose the isolation level.
 const markSQL = "set local dibs.transaction = 'begun'"
 
-// begin runs a statement that begins the transaction, unless that has been done, marks the
-// transaction and reads the first message of a stream.
-func (t *transaction) begin(ctx context.Context, sql string, first messagestore.StreamName) (*messagestore.Message, error) {
-	var statements []pglink.Statement
-	if sql != "" {
-		statements = append(statements, pglink.Statement{SQL: sql})
-	}
-	statements = append(statements, pglink.Statement{SQL: markSQL})
+// begin begins the transaction, marks it and reads the first message of a stream, in one round
+// trip.
+func (t *transaction) begin(ctx context.Context, first messagestore.StreamName) (*messagestore.Message, error) {
+	statements := []pglink.Statement{{SQL: "begin isolation level read committed"}, {SQL: markSQL}}
 	r := &reading{}
 	if first != "" {
 		statements = append(statements, pglink.Statement{
@@ -115,7 +113,7 @@ var (
 // whether f called Commit or Rollback. The caller rolls back.
 func (t *transaction) end(ctx context.Context, appends []messagestore.Append, failed error, refused bool) ([]messagestore.Written, error) {
 	lost, status := t.conn.IsClosed(), t.conn.PgConn().TxStatus()
-	ended := !lost && status == 'I'
+	ended := refused || !lost && status == 'I'
 	switch {
 	case ended && failed != nil:
 		return nil, fmt.Errorf("%w: %w", messagestore.ErrTransactionEnded, failed)
@@ -123,7 +121,7 @@ func (t *transaction) end(ctx context.Context, appends []messagestore.Append, fa
 		return nil, &messagestore.RetryableError{Cause: failed}
 	case failed != nil:
 		return nil, failed
-	case ended || refused:
+	case ended:
 		return nil, messagestore.ErrTransactionEnded
 	case lost:
 		return nil, errLost
@@ -140,6 +138,11 @@ func (t *transaction) end(ctx context.Context, appends []messagestore.Append, fa
 // commit appends and commits in one round trip. If the append fails, the server skips COMMIT.
 func (t *transaction) commit(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
 	d := t.driver
+	for d.fences.inDoubt(appends) {
+		if err := t.learn(ctx, appends); err != nil {
+			return nil, err
+		}
+	}
 	var raw []byte
 	statement := pglink.Statement{SQL: transactEndSQL}
 	if len(appends) > 0 {
@@ -171,6 +174,35 @@ func (t *transaction) commit(ctx context.Context, appends []messagestore.Append)
 		return outcome(answers, appends)
 	}
 	return nil, unknownOutcome(err, appends)
+}
+
+// learn asks for a fence that a Find of this driver has raised, by an append that it undoes. An
+// append that carries another fence would be refused behind f, and f would run again.
+func (t *transaction) learn(ctx context.Context, appends []messagestore.Append) error {
+	fences := &t.driver.fences
+	var refused []answer
+	_, err := t.driver.link.Pipeline(ctx, t.conn,
+		pglink.Statement{SQL: "savepoint dibs_fence"},
+		pglink.Statement{
+			SQL: t.driver.queries.transactLearn, OIDs: transactOIDs, Parameters: transactParameters(appends, fences.of(appends), false),
+			Read: func(columns [][]byte) error {
+				if len(columns) == 2 && len(columns[1]) == 8 {
+					version := messagestore.Version(binary.BigEndian.Uint64(columns[1])) //nolint:gosec // the same bits
+					refused = append(refused, answer{outcome: "fenced", stream: string(columns[0]), version: version})
+				}
+				return nil
+			},
+		},
+		pglink.Statement{SQL: "rollback to savepoint dibs_fence"},
+	)
+	switch {
+	case err == nil && !fences.raised(refused):
+		fences.trust(appends)
+		return nil
+	case pglink.Retryable(err):
+		return &messagestore.RetryableError{Cause: t.driver.failed(err)}
+	}
+	return t.driver.failed(err)
 }
 
 // refused returns the outcome of an append and COMMIT that failed for certain.

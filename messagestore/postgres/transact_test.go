@@ -1,0 +1,253 @@
+package postgres_test
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+const (
+	addSQL  = "insert into public.transact_counters values ($1, 1) on conflict (name) do update set n = transact_counters.n + 1"
+	failSQL = "do $$ begin raise exception 'as a serialization failure' using errcode = '40001'; end $$"
+)
+
+func newCounters(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	_, err := pool.Exec(t.Context(), "select pg_advisory_xact_lock(7); create table if not exists public.transact_counters (name text primary key, n bigint)")
+	require.NoError(t, err)
+}
+
+func counted(pool *pgxpool.Pool) func(*testing.T, messagestore.Driver, string) int {
+	return func(t *testing.T, _ messagestore.Driver, counter string) (n int) {
+		t.Helper()
+		require.NoError(t, pool.QueryRow(t.Context(), "select coalesce(sum(n), 0) from public.transact_counters where name = $1", counter).Scan(&n))
+		return n
+	}
+}
+
+func ofPgx(open func(t *testing.T) messagestore.Driver, pool *pgxpool.Pool) storetest.TransactOptions[pgx.Tx] {
+	return storetest.TransactOptions[pgx.Tx]{
+		Open: open,
+		Add: func(ctx context.Context, tx pgx.Tx, counter string) error {
+			_, err := tx.Exec(ctx, addSQL, counter)
+			return err
+		},
+		Count:    counted(pool),
+		Commit:   func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
+		Rollback: func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
+		Fail: func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, failSQL)
+			return err
+		},
+	}
+}
+
+func TestConformanceOfTransactions(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	newCounters(t, pool)
+	storetest.RunTransact(t, ofPgx(func(*testing.T) messagestore.Driver { return postgres.New(pool, nil) }, pool))
+}
+
+func TestConformanceOfTransactionsThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	newCounters(t, pool)
+	bouncer := pgtest.PgBouncer(t, pgtest.URL(t))
+	through := pgtest.Connect(t, bouncer.URL)
+	storetest.RunTransact(t, ofPgx(func(*testing.T) messagestore.Driver { return postgres.New(through, nil) }, pool))
+}
+
+func openSQL(t *testing.T, url string) *sql.DB {
+	t.Helper()
+	config, err := pgx.ParseConfig(url)
+	require.NoError(t, err)
+	db := stdlib.OpenDB(*config)
+	db.SetMaxOpenConns(8)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+func TestConformanceOfTransactionsOfASQLDatabase(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	newCounters(t, pool)
+	db := openSQL(t, pgtest.URL(t))
+	storetest.RunTransact(t, storetest.TransactOptions[*sql.Tx]{
+		Open: func(*testing.T) messagestore.Driver { return postgres.NewSQL(db, nil) },
+		Add: func(ctx context.Context, tx *sql.Tx, counter string) error {
+			_, err := tx.ExecContext(ctx, addSQL, counter)
+			return err
+		},
+		Count:    counted(pool),
+		Commit:   func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
+		Rollback: func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() },
+		Fail: func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, failSQL)
+			return err
+		},
+	})
+}
+
+func TestConformanceOverASQLDatabase(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	db := openSQL(t, pgtest.URL(t))
+	storetest.Run(t, func(*testing.T) messagestore.Driver { return postgres.NewSQL(db, nil) })
+}
+
+// requireUndone runs f in a transaction over a pool of one connection, and requires that nothing of it
+// is committed and that the connection is good for the next.
+func requireUndone(t *testing.T, want error, f func(ctx context.Context, tx pgx.Tx) error) error {
+	t.Helper()
+	all := pgtest.Pool(t)
+	newCounters(t, all)
+	config := all.Config()
+	config.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	driver, stream := postgres.New(pool, nil), storetest.Category(t).Stream("1")
+	a := appendOne(stream, messagestore.NoStream)
+	transact := func(f func(ctx context.Context, tx pgx.Tx) error) error {
+		_, err := driver.Transact(t.Context(), stream, func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
+			_, err := tx.Exec(ctx, addSQL, string(stream))
+			require.NoError(t, err)
+			return []messagestore.Append{a}, f(ctx, tx)
+		})
+		return err
+	}
+
+	err = transact(f)
+
+	require.Error(t, err)
+	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+	if want != nil {
+		require.ErrorIs(t, err, want)
+	}
+	require.Zero(t, counted(all)(t, nil, string(stream)))
+	version, versionErr := driver.Version(t.Context(), stream)
+	require.NoError(t, versionErr)
+	require.Equal(t, messagestore.NoStream, version)
+	require.NoError(t, transact(func(context.Context, pgx.Tx) error { return nil }))
+	require.Equal(t, 1, counted(all)(t, nil, string(stream)))
+	return err
+}
+
+func TestTransactionWithRowsLeftOpenIsRolledBack(t *testing.T) {
+	t.Parallel()
+	err := requireUndone(t, nil, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Query(ctx, "select generate_series(1, 100000)") //nolint:sqlclosecheck // so it is left
+		return err
+	})
+	require.ErrorContains(t, err, "left rows of a query open")
+}
+
+func TestTransactionThatAStatementAbortedIsRolledBack(t *testing.T) {
+	t.Parallel()
+	err := requireUndone(t, nil, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "select 1/0")
+		require.Error(t, err)
+		return nil
+	})
+	require.ErrorContains(t, err, "aborts the transaction")
+}
+
+func TestTransactionThatIsRolledBackByItsTextWritesNothing(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"rollback", "rollback; begin", "rollback and chain"} {
+		_ = requireUndone(t, messagestore.ErrTransactionEnded, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, text)
+			return err
+		})
+	}
+}
+
+func TestTransactionThatIsCommittedByItsTextWritesNoMessage(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	driver := postgres.New(pool, nil)
+	for _, text := range []string{"commit", "commit; begin", "commit and chain"} {
+		stream := storetest.Category(t).Stream("1")
+		_, err := driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
+			_, err := tx.Exec(ctx, text)
+			return []messagestore.Append{appendOne(stream, messagestore.NoStream)}, err
+		})
+		require.ErrorIs(t, err, messagestore.ErrTransactionEnded, text)
+		version, err := driver.Version(t.Context(), stream)
+		require.NoError(t, err)
+		require.Equal(t, messagestore.NoStream, version, text)
+	}
+}
+
+func TestTransactionHasSavepointsAndChoosesItsLevel(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	newCounters(t, pool)
+	driver, stream := postgres.New(pool, nil), storetest.Category(t).Stream("1")
+	_, err := driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
+		_, err := tx.Exec(ctx, "set transaction isolation level serializable")
+		require.NoError(t, err)
+		require.ErrorContains(t, pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) error {
+			_, err := inner.Exec(ctx, addSQL, string(stream))
+			require.NoError(t, err)
+			_, err = inner.Exec(ctx, "select 1/0")
+			return err
+		}), "division by zero")
+		require.NoError(t, pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) error {
+			_, err := inner.Exec(ctx, addSQL, string(stream))
+			return err
+		}))
+		objects := tx.LargeObjects()
+		_, err = objects.Create(ctx, 0)
+		require.NoError(t, err)
+		return []messagestore.Append{appendOne(stream, messagestore.NoStream)}, nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, 1, counted(pool)(t, nil, string(stream)))
+}
+
+func TestTransactIsNotSupportedInATransaction(t *testing.T) {
+	t.Parallel()
+	tx, err := connect(t, pgtest.URL(t)).Begin(t.Context())
+	require.NoError(t, err)
+	_, err = messagestore.Transactional[pgx.Tx](messagestore.New(postgres.New(tx, nil), nil))
+	require.ErrorIs(t, err, messagestore.ErrNotSupported)
+	_, err = messagestore.Transactional[*sql.Tx](messagestore.New(postgres.New(pgtest.Pool(t), nil), nil))
+	require.ErrorIs(t, err, messagestore.ErrNotSupported)
+}
+
+// A foreign driver is any but pgx's.
+type foreign struct{}
+
+func (foreign) Connect(context.Context) (sqldriver.Conn, error) { return foreignConn{}, nil }
+func (foreign) Driver() sqldriver.Driver                        { return nil }
+
+type foreignConn struct{ sqldriver.Conn }
+
+func (foreignConn) Close() error { return nil }
+
+func TestASQLDatabaseOfAnotherDriverIsNotSupported(t *testing.T) {
+	t.Parallel()
+	db := sql.OpenDB(foreign{})
+	defer db.Close()
+	driver := postgres.NewSQL(db, nil)
+	_, err := driver.Version(t.Context(), "account-1")
+	require.ErrorIs(t, err, messagestore.ErrNotSupported)
+	_, err = driver.Transact(t.Context(), "", func(context.Context, *sql.Tx, *messagestore.Message) ([]messagestore.Append, error) {
+		t.Error("it was called")
+		return nil, nil
+	})
+	require.ErrorIs(t, err, messagestore.ErrNotSupported)
+}
