@@ -19,7 +19,7 @@ import (
 )
 
 // A Logger receives events of names and numbers, never of messages' content. The zero value
-// drops them all. It is safe for concurrent use if what it was made of is.
+// drops them all. It is safe for concurrent use if the logger or the handler in it is.
 type Logger struct {
 	zero    *zerolog.Logger
 	handler slog.Handler // nil where events stay with zero
@@ -39,7 +39,7 @@ func Slog(h slog.Handler) Logger {
 	return Logger{&z, h}
 }
 
-// Debug begins an event for someone who looks for the cause of something.
+// Debug begins an event that helps to find the cause of a failure.
 func (l Logger) Debug() *zerolog.Event { return l.begin(zerolog.DebugLevel) }
 
 // Info begins an event that is expected and rare.

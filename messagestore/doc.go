@@ -29,17 +29,15 @@
 // was lost. The store asks again by itself while the context lasts, and
 // [Store.Resolve] does so later.
 //
-// Every message has an id, and a message is written once for its id: writing it
-// again, with the same id, stream, type, data and metadata, returns the position
-// of the first time and says so, whatever the version is by then. So any write
-// may be repeated, and [ErrIDConflict] tells when an id is used for something
-// else.
+// Every message has an id, and a message is written once for its id: writing it again, with the
+// same id, stream, type, data and metadata, returns the position of the first time and says so,
+// at any version that the stream has by then. So any write may be repeated, and [ErrIDConflict]
+// tells when an id is used for something else.
 //
 // # Limits
 //
-// A write has at most [MaxWriteMessages] messages and [MaxWriteBytes] bytes, a
-// message at most [MaxMessageBytes], a name at most [MaxNameBytes]. Data is one
-// JSON object without U+0000. It is kept byte for byte by the drivers in this
-// module; what is promised is that it reads back equal as JSON, with exact
-// numbers. Times are in microseconds.
+// A write has at most [MaxWriteMessages] messages and [MaxWriteBytes] bytes, a message at most
+// [MaxMessageBytes], a name at most [MaxNameBytes]. Data is one JSON object without U+0000. The
+// drivers in this module keep it byte for byte; the promise is that it reads back equal as
+// JSON, with exact numbers. Times are in microseconds.
 package messagestore

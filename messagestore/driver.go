@@ -15,16 +15,15 @@ import (
 // only an author of a driver needs this page. Package storetest says, as tests,
 // everything a driver promises.
 //
-// What reaches a driver has been validated by the store. A driver is safe for
-// concurrent use, unless it is opened over a transaction, which has one user.
+// The store has validated all arguments of a driver. A driver is safe for concurrent use,
+// unless it is opened over a transaction, which has one user.
 type Driver interface {
 	// Append adds records to the end of one stream as one atomic step.
 	//
-	// Before all else it looks the records' ids up. If all are recorded, in this
-	// stream, one after the other, with equal type, data and metadata (as
-	// [EqualJSON] has it), it returns where, with Duplicate set, whatever the
-	// stream's version is. If only some are, or with a difference, it returns an
-	// [*IDConflictError].
+	// Before all else it looks the records' ids up. If all are recorded, in this stream, one
+	// after the other, with equal type, data and metadata (as [EqualJSON] has it), it returns
+	// their positions, with Duplicate set, at any version of the stream. If only some are, or
+	// with a difference, it returns an [*IDConflictError].
 	//
 	// Then, if the stream is not at the expected version, it adds nothing and
 	// returns a [*VersionConflictError].
@@ -52,11 +51,10 @@ type Driver interface {
 	// Version returns the version of a stream, [NoStream] for an empty one.
 	Version(ctx context.Context, stream StreamName) (Version, error)
 
-	// Find returns those messages of a stream that have one of the ids, in order
-	// of position. It first waits for every append to the stream's category that
-	// is under way, also one whose caller is gone, so that what it does not find
-	// was not and will not be written. In a transaction of the caller's that holds
-	// once it is committed.
+	// Find returns those messages of a stream that have one of the ids, in order of position.
+	// It first waits for every append to the stream's category that is under way, also one
+	// whose caller is gone, so that a message that it does not find was not and will not be
+	// written. In a transaction of the caller's that holds once it is committed.
 	Find(ctx context.Context, stream StreamName, ids []uuid.UUID) ([]*Message, error)
 
 	// Now returns the time of the clock that stamps messages: the database server's,
@@ -89,32 +87,31 @@ type HeadsDriver interface {
 	Heads(ctx context.Context, categories []Category) ([]GlobalPosition, error)
 }
 
-// An EpochDriver can tell that its database may have gone back, by a restored backup or a
-// failover, to whom no message tells: who has only written what is lost.
+// An EpochDriver can tell that its database may have rolled back, by a restored backup or a
+// failover, also a client that cannot see it by the messages, since only its own writes were
+// lost.
 type EpochDriver interface {
 	Driver
 
-	// Epoch returns what stays the same for as long as nothing that was committed is lost.
-	// It may be another though nothing was. An error that matches [ErrNotSupported] is for
-	// good.
+	// Epoch returns a text that stays the same for as long as no committed message is lost. It
+	// may be another though nothing was. An error that matches [ErrNotSupported] is for good.
 	Epoch(ctx context.Context) (string, error)
 }
 
-// A ListeningDriver hears of what other processes write, as soon as it can be read.
+// A ListeningDriver hears of the writes of other processes, as soon as they can be read.
 type ListeningDriver interface {
 	Driver
 
-	// Listen calls heard for what is written, by whomever, until ctx is done or it can
-	// go on no longer, and returns why. What it calls is a hint: a call may be missing
-	// or come twice. Each tells a category and the position of a message in it that is
-	// there by then, or 0 for one that is not known. It first calls heard with the
-	// category "", once it listens, for everything that was written before. An error
-	// that matches [ErrNotSupported] is for good; after any other it may be called
-	// again.
+	// Listen calls heard for the writes of all processes, until ctx is done or it can go on no
+	// longer, and returns why. A call is a hint: it may be missing or come twice. Each tells a
+	// category and the position of a message in it that is there by then, or 0 for one that is
+	// not known. It first calls heard with the category "", once it listens, for everything
+	// that was written before. An error that matches [ErrNotSupported] is for good; after any
+	// other it may be called again.
 	Listen(ctx context.Context, heard func(category Category, head GlobalPosition)) error
 }
 
-// An Append is what a driver adds to one stream.
+// An Append is one stream's part of a write, as a driver gets it.
 type Append struct {
 	Stream   StreamName
 	Expected Version
@@ -165,13 +162,13 @@ type CategoryQuery struct {
 	Filter   Filter
 }
 
-// A Filter narrows a category. The zero value lets everything through; what is
-// set must all hold.
+// A Filter narrows a category. The zero value lets everything through; all fields that are set
+// must hold.
 type Filter struct {
 	// Types are the message types to let through. None lets all.
 	Types []string
 
-	// Correlation lets through what has a correlation stream of this category.
+	// Correlation lets messages through that have a correlation stream of this category.
 	Correlation Category
 
 	// GroupSize splits the category among so many members of a consumer group, by
@@ -262,7 +259,7 @@ type Mark struct {
 // IsZero reports whether m marks no message.
 func (m Mark) IsZero() bool { return m.ID == uuid.Nil }
 
-// Limits, the same for every driver, so that what one accepts another does.
+// Limits, the same for every driver, so that messages can be moved from one to another.
 const (
 	// MaxWriteMessages bounds the messages of one write.
 	MaxWriteMessages = 1000
@@ -292,8 +289,8 @@ func NextAfter(p GlobalPosition) GlobalPosition {
 	return p + 1
 }
 
-// SameRecord reports whether r is what m holds: the same id, type, data and
-// metadata. Drivers whose database cannot compare JSON use it.
+// SameRecord reports whether m holds r: the same id, type, data and metadata. Drivers whose
+// database cannot compare JSON use it.
 func SameRecord(m *Message, metadata json.RawMessage, r Encoded) bool {
 	return m.ID == r.ID && m.Type == r.Type && EqualJSON(m.Data, r.Data) && EqualJSON(metadata, r.Metadata)
 }

@@ -44,7 +44,7 @@ var (
 	// ErrWrongType is returned by [Decode] for a message of another type.
 	ErrWrongType = errors.New("wrong message type")
 
-	// ErrNotSupported is returned for what a store's driver cannot do.
+	// ErrNotSupported is matched by the error of a call that a store's driver cannot do.
 	ErrNotSupported = errors.New("not supported by this driver")
 )
 
@@ -65,9 +65,8 @@ type InvalidError struct {
 	Kind error
 }
 
-// NewInvalidError returns an error that matches [ErrInvalid]. The value is kept shortened
-// and quoted, whatever its type; an int, an int64 and a bool as they are, and nil as
-// nothing.
+// NewInvalidError returns an error that matches [ErrInvalid]. The value is kept shortened and
+// quoted; an int, an int64 and a bool as they are, and nil as nothing.
 func NewInvalidError(field string, value any, rule string) *InvalidError {
 	return &InvalidError{Field: field, Rule: rule, Value: quote(value), Index: -1}
 }
@@ -131,8 +130,8 @@ func quote(value any) string {
 	return fmt.Sprintf("%s… (%d bytes)", strconv.QuoteToGraphic(s[:cut]), len(s))
 }
 
-// A VersionConflictError says what a refused write expected and what it found.
-// Another writer was first: read the stream again and decide again.
+// A VersionConflictError has the version that a refused write expected and the one that it
+// found. Another writer was first: read the stream again and decide again.
 type VersionConflictError struct {
 	Stream   StreamName
 	Expected Version
@@ -167,11 +166,11 @@ func (e *IDConflictError) Error() string {
 // Is reports whether target is [ErrIDConflict].
 func (e *IDConflictError) Is(target error) bool { return target == ErrIDConflict }
 
-// An OutcomeUnknownError carries what is needed to find out whether a write
-// happened. Give it to [Store.Resolve], or write the same messages again.
+// An OutcomeUnknownError carries the ids by which to find out whether a write happened. Give it
+// to [Store.Resolve], or write the same messages again.
 type OutcomeUnknownError struct {
 	Writes []UnknownWrite // one for each stream of the write; the store fills them in
-	Cause  error          // what went wrong after the write was sent
+	Cause  error          // the failure after the write was sent
 }
 
 // An UnknownWrite is one stream's part of a write of unknown outcome.
@@ -183,7 +182,7 @@ type UnknownWrite struct {
 	records []Encoded // that were to be written, if the store knows
 }
 
-// Error says what went wrong.
+// Error names the cause.
 func (e *OutcomeUnknownError) Error() string {
 	return fmt.Sprintf("outcome unknown: %v", e.Cause)
 }

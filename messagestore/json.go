@@ -17,11 +17,10 @@ import (
 // maxDepth bounds how deep objects and arrays may be nested in each other.
 const maxDepth = 512
 
-// validateJSON reports why raw may not be stored as field, or nil. What passes is
-// one JSON object that PostgreSQL stores as json and can cast to jsonb, and that
-// any driver returns as it is: valid UTF-8, without U+0000 and lone surrogates
-// (which jsonb cannot hold), with numbers in the range of PostgreSQL's numeric,
-// nested at most 512 deep.
+// validateJSON reports why raw may not be stored as field, or nil. It lets one JSON object pass
+// that PostgreSQL stores as json and can cast to jsonb, and that any driver returns as it is:
+// valid UTF-8, without U+0000 and lone surrogates (which jsonb cannot hold), with numbers in
+// the range of PostgreSQL's numeric, nested at most 512 deep.
 //
 // A key that an object has twice is kept; readers see the last, as jsonb does.
 func validateJSON(field string, raw []byte) error {
@@ -37,8 +36,8 @@ func validateJSON(field string, raw []byte) error {
 	return validateEncoded(field, raw)
 }
 
-// validateEncoded is [validateJSON] for what encoding/json has encoded. That is valid JSON
-// in any case: it checks what a body has encoded by itself.
+// validateEncoded is [validateJSON] for the output of encoding/json. That is valid JSON in any
+// case; the checks are for bodies that encode themselves.
 func validateEncoded(field string, raw []byte) error {
 	if i := invalidUTF8(raw); i >= 0 {
 		return NewInvalidError(field, raw, fmt.Sprintf("not valid UTF-8 at byte %d", i))
@@ -236,10 +235,10 @@ func jsonPath(raw []byte, offset int) string {
 	return strings.Trim(quote(path.String()), `"`)
 }
 
-// CanonicalJSON returns raw in the one spelling that all JSON equal to it shares:
-// no white space, keys sorted by their bytes and the last of equal keys kept,
-// strings with the fewest escapes, and numbers compared by value, so that 1.0 and
-// 1e0 are 1 and no digit is lost. It is what content is hashed and compared by.
+// CanonicalJSON returns raw in the one spelling that all JSON equal to it shares: no white
+// space, keys sorted by their bytes and the last of equal keys kept, strings with the fewest
+// escapes, and numbers compared by value, so that 1.0 and 1e0 are 1 and no digit is lost.
+// Content is hashed and compared in this form.
 func CanonicalJSON(raw json.RawMessage) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
@@ -345,8 +344,8 @@ func EqualJSON(a, b json.RawMessage) bool {
 	return err == nil && bytes.Equal(left, right)
 }
 
-// A jsonBuffer is a buffer, and an encoder into it, that are used again: they are most of
-// what encoding a message would allocate.
+// A jsonBuffer is a buffer, and an encoder into it, that are used again: without that they
+// would be most of the memory that encoding a message allocates.
 type jsonBuffer struct {
 	buffer  bytes.Buffer
 	encoder *json.Encoder

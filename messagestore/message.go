@@ -23,9 +23,9 @@ type Body interface {
 // A Envelope is a body in an envelope. Most writes need none: [Store.Write] takes
 // a bare body and makes one. A Envelope is itself a Body, so the two mix.
 type Envelope struct {
-	// ID makes a repeated write recognisable: writing the same message with the
-	// same id again changes nothing and returns what the first write returned.
-	// The zero value asks for a new version 7 identifier.
+	// ID makes a repeated write recognisable: writing the same message with the same id again
+	// changes nothing and returns the result of the first write. The zero value asks for a new
+	// version 7 identifier.
 	ID uuid.UUID
 
 	Body     Body
@@ -69,8 +69,7 @@ type Raw struct {
 // MessageType returns r.Type.
 func (r Raw) MessageType() string { return r.Type }
 
-// A Message message is one the store has accepted. It is read-only: what a store
-// returns may be shared.
+// A Message message is one the store has accepted. It is read-only: other readers may share it.
 type Message struct {
 	ID             uuid.UUID
 	Stream         StreamName
@@ -151,12 +150,11 @@ func (e *unfitError) Unwrap() error { return e.cause }
 
 // Follow puts body in an envelope that records prev as its cause.
 //
-// What follows: the causation (prev's stream, position and global position), the
-// correlation stream and the reply stream if prev has them, so that a process goes
-// on, and else those of body's own envelope, which begins one; and, deeply copied,
-// every property, but one that body's envelope sets stands. What does not: the id, local
-// properties, the schema version, prev's own causation, and metadata of other
-// clients that this package does not know.
+// The new message gets: the causation (prev's stream, position and global position), the
+// correlation stream and the reply stream if prev has them, so that a process goes on, and else
+// those of body's own envelope, which begins one; and, deeply copied, every property, but one
+// that body's envelope sets stands. It does not get: the id, local properties, the schema
+// version, prev's own causation, and metadata of other clients that this package does not know.
 func Follow(prev *Message, body Body) Envelope {
 	m := envelope(body)
 	m.Metadata.CausationStream = prev.Stream

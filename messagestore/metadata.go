@@ -11,9 +11,8 @@ import (
 	"strings"
 )
 
-// Properties are free values that travel with a message, by name. A value is
-// what encoding/json makes of JSON, but numbers are [json.Number], so that none
-// is rounded.
+// Properties are free values that travel with a message, by name. A value has the types that
+// encoding/json gives it, but numbers are [json.Number], so that none is rounded.
 type Properties map[string]any
 
 // Get returns the property as a string, or "" if it is not there or not one.
@@ -75,8 +74,8 @@ type Metadata struct {
 	CausationPosition       Version
 	CausationGlobalPosition GlobalPosition
 
-	// CorrelationStream is the stream of the process that started it all, and
-	// what [Filter.Correlation] selects by. It may be a category.
+	// CorrelationStream is the stream of the process that began the chain of messages.
+	// [Filter.Correlation] selects by it. It may be a category.
 	CorrelationStream StreamName
 
 	// ReplyStream is where the sender wants its answer. It may be a category.
@@ -130,7 +129,7 @@ func (m Metadata) Correlated(name string) bool {
 	return string(m.CorrelationStream.Category()) == name
 }
 
-// MarshalJSON leaves out what is not set, but never a position 0.
+// MarshalJSON leaves out fields that are not set, but never a position 0.
 func (m Metadata) MarshalJSON() ([]byte, error) {
 	const names = 192 // of the fields, with two numbers
 	o := objectEncoder{text: make([]byte, 0, names+len(m.CausationStream)+len(m.CorrelationStream)+len(m.ReplyStream))}
@@ -207,8 +206,8 @@ func (o *objectEncoder) add(name string, value any) {
 	o.text = append(o.text, text...)
 }
 
-// UnmarshalJSON reads what any client wrote. A field that does not fit is kept in
-// Extra: what a foreign client wrote must not stop a reader.
+// UnmarshalJSON reads the metadata of any client. A field that does not fit is kept in Extra:
+// the metadata of a foreign client must not stop a reader.
 func (m *Metadata) UnmarshalJSON(raw []byte) error {
 	*m = Metadata{}
 	var fields map[string]json.RawMessage
@@ -249,9 +248,9 @@ func isWhole(raw json.RawMessage) bool {
 	return len(raw) > 0 && raw[0] != 'n' && json.Unmarshal(raw, &n) == nil
 }
 
-// ParseMetadata returns what a driver stored. Nothing is the zero Metadata, and so
-// is what is not a JSON object: message-db's clients may have written anything. Of a
-// string it may keep parts; bytes it copies.
+// ParseMetadata returns metadata as a driver stored it. Nothing is the zero Metadata, and so is
+// a text that is not a JSON object: message-db's clients may have written anything. Of a string
+// it may keep parts; bytes it copies.
 func ParseMetadata[T string | []byte | json.RawMessage](raw T) Metadata {
 	if len(raw) == 0 {
 		return Metadata{}

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// MaxNameBytes bounds the name of a stream or category, in bytes. It is the same
-// for every driver, so that what one accepts can be moved to another.
+// MaxNameBytes bounds the name of a stream or category, in bytes. It is the same for every
+// driver, so that streams can be moved from one to another.
 const MaxNameBytes = 255
 
 // MaxGroupSize bounds how many members share a category.

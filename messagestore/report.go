@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// A ReportDriver can tell what a store holds without handing its messages out. Every
-// driver of this module can.
+// A ReportDriver can count the messages of a store without reading them out. Every driver of
+// this module can.
 type ReportDriver interface {
 	Driver
 
@@ -29,10 +29,10 @@ type ReportDriver interface {
 	Count(ctx context.Context, q CategoryQuery) (int64, error)
 }
 
-// A ReportKey is what a report has a row for.
+// A ReportKey names a property of messages for each value of which a report has a row.
 type ReportKey string
 
-// What a report can have rows for.
+// The keys of a report.
 const (
 	ReportStream   ReportKey = "stream"
 	ReportType     ReportKey = "type"
@@ -51,11 +51,10 @@ const (
 	SortByLast     ReportOrder = "last"     // the latest first
 )
 
-// A ReportQuery says what to count.
+// A ReportQuery selects the messages to count.
 type ReportQuery struct {
-	// By is what each row is of: one to three keys, each once. With stream and type
-	// there is a row for each type in each stream. Rows are named and sorted in the
-	// order of the keys.
+	// By has the keys of a row: one to three, each once. With stream and type there is a row
+	// for each type in each stream. Rows are named and sorted in the order of the keys.
 	By []ReportKey
 
 	// Category counts the messages of this category only, which reads no others. ""
@@ -98,8 +97,8 @@ func (q ReportQuery) validate() error {
 	return errors.Join(validateText("category", string(q.Category)), validateText("containing", q.Containing))
 }
 
-// validateText refuses what no name in any store holds, since databases could not be
-// asked for it.
+// validateText refuses texts that no name in any store holds, since databases could not be
+// asked for them.
 func validateText(field, text string) error {
 	switch {
 	case !utf8.ValidString(text):
@@ -115,7 +114,7 @@ func validateText(field, text string) error {
 // maxReportText is above [MaxNameBytes]: other clients may have written longer names.
 const maxReportText = 8 << 10
 
-// A Report is what a store holds, counted.
+// A Report has the counts of a store's messages.
 type Report struct {
 	Rows []ReportRow
 
@@ -130,15 +129,15 @@ type Report struct {
 // A ReportRow is about the messages of one stream, type or category, or of a
 // combination.
 type ReportRow struct {
-	// Names are what the row is of, one for each key of [ReportQuery.By], in its
-	// order. Other clients may have written names that ours may not.
+	// Names has a value for each key of [ReportQuery.By], in its order. Other clients may have
+	// written names that ours may not.
 	Names []string
 
 	Messages int64
 	Percent  float64 // of [Report.Messages], with two decimals
 
-	// Bytes is about what data and metadata take up in the database, after the
-	// compression it may have, and without indexes.
+	// Bytes is about the size of data and metadata in the database, after its compression, and
+	// without indexes.
 	Bytes int64
 
 	First, Last time.Time // when the earliest and the latest were written
@@ -149,9 +148,8 @@ type ReportRow struct {
 	LastGlobalPosition GlobalPosition
 }
 
-// Report counts what the store holds, at one moment. It reads every message of the
-// store, or of the query's category, so it may take as long as that; ctx ends it. It
-// holds up no writer.
+// Report counts the store's messages, at one moment. It reads every message of the store, or of
+// the query's category, so it may take as long as that; ctx ends it. It holds up no writer.
 //
 // The error matches [ErrNotSupported] if the driver cannot, and [ErrInvalid] for a
 // query that makes no sense.

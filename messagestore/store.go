@@ -53,8 +53,8 @@ func New(driver Driver, config *Config) *Store {
 	return s
 }
 
-// Close closes the driver if the driver owns what it works with, as one does that
-// was opened by URL or path. What a driver was given, its giver closes.
+// Close closes the driver if the driver owns its database handle, as one does that was opened
+// by URL or path. A handle that the caller gave to the driver stays the caller's to close.
 func (s *Store) Close() error {
 	if c, ok := s.driver.(io.Closer); ok {
 		return c.Close()
@@ -65,11 +65,10 @@ func (s *Store) Close() error {
 // Write adds bodies to the end of stream, all or none and nothing between them,
 // if the stream is at the expected version.
 //
-// If it is not, the error matches [ErrVersionConflict] and nothing was written. A
-// message whose id is recorded already is not written again: see [Written] and
-// [ErrIDConflict]. An error that matches [ErrOutcomeUnknown] says that nobody
-// knows; any other that nothing was written. What is invalid is refused, whole,
-// before anything is sent, with an [*InvalidError].
+// If it is not, the error matches [ErrVersionConflict] and nothing was written. A message whose
+// id is recorded already is not written again: see [Written] and [ErrIDConflict]. An error that
+// matches [ErrOutcomeUnknown] says that the outcome is not known; any other that nothing was
+// written. Invalid input is refused, whole, before anything is sent, with an [*InvalidError].
 func (s *Store) Write(ctx context.Context, stream StreamName, expected Version, bodies ...Body) (Written, error) {
 	a, err := encode(StreamWrite{stream, expected, bodies})
 	if err == nil && len(a.Records) == 0 {
@@ -91,8 +90,8 @@ func (s *Store) Write(ctx context.Context, stream StreamName, expected Version, 
 	return written[0], nil
 }
 
-// A writeError puts the stream in front of what went wrong. Its text is made when it is
-// read: most conflicts are an answer that nobody reads.
+// A writeError puts the stream in front of the cause. Its text is made when it is read: most
+// conflicts are an answer, and never printed.
 type writeError struct {
 	stream StreamName
 	err    error
@@ -105,8 +104,8 @@ func (e *writeError) Unwrap() error { return e.err }
 // WriteInitial writes body as the first message of stream and reports whether it
 // did. That another writer was first is an answer, not an error.
 //
-// Who may call it again for the same message, after an unknown outcome say, gives
-// the message an id: then a first write of its own is still its own.
+// A caller that may call it again for the same message, say after an unknown outcome, gives the
+// message an id: then it recognises its own first write.
 func (s *Store) WriteInitial(ctx context.Context, stream StreamName, body Body) (wrote bool, err error) {
 	written, err := s.Write(ctx, stream, NoStream, body)
 	if errors.Is(err, ErrVersionConflict) {
@@ -170,17 +169,16 @@ func (s *Store) wrote(written []Written) {
 	}
 }
 
-// Resolve finds out what became of a write whose error matches
-// [ErrOutcomeUnknown]. It returns what the write would have returned, or
-// [ErrNotWritten] if it did not happen and never will, or [ErrIDConflict] if it did
-// not because an id was used before for something else; any other error means that
-// the outcome is still unknown. It works on any store over the same database. In a
-// transaction of yours the answer holds once that is committed; above READ COMMITTED,
+// Resolve finds out whether a write happened whose error matches [ErrOutcomeUnknown]. It
+// returns the result of the write, or [ErrNotWritten] if it did not happen and never will, or
+// [ErrIDConflict] if it did not because an id was used before for something else; any other
+// error means that the outcome is still unknown. It works on any store over the same database.
+// In a transaction of yours the answer holds once that is committed; above READ COMMITTED,
 // PostgreSQL refuses to say that something was not written.
 //
-// What was removed is forgotten. A message that has been trimmed is not found, so
-// ask within the time that trimming spares, of which the default is 15 minutes; about
-// a stream that was deleted the error matches [ErrDeleted].
+// Removed messages are forgotten. A message that has been trimmed is not found, so ask within
+// the time that trimming spares, of which the default is 15 minutes; about a stream that was
+// deleted the error matches [ErrDeleted].
 func (s *Store) Resolve(ctx context.Context, err error) ([]Written, error) {
 	unknown, ok := errors.AsType[*OutcomeUnknownError](err)
 	if !ok {
@@ -210,8 +208,8 @@ func (s *Store) Resolve(ctx context.Context, err error) ([]Written, error) {
 	return all, nil
 }
 
-// conflict returns nil if found is what w wrote. Ids that were used before, for
-// something else, are there as well, and are not this write's success.
+// conflict returns nil if w wrote found. Ids that were used before, for something else, are
+// there as well, and are not this write's success.
 func (w UnknownWrite) conflict(found []*Message) error {
 	for i, r := range w.records {
 		m := found[i]
@@ -316,8 +314,8 @@ func (s *Store) ReadCategoryPage(ctx context.Context, q CategoryQuery) (Category
 	return page, nil
 }
 
-// Epoch returns what is another once the store may have lost what was committed: after a
-// failover, one that lost nothing too, or the restore of a backup to a moment, or once an
+// Epoch returns a text that changes once the store may have lost committed messages: after a
+// failover, also one that lost nothing, after the restore of a backup to a moment, or once an
 // operator says so. It is "" if the driver cannot tell (see [EpochDriver]).
 func (s *Store) Epoch(ctx context.Context) (string, error) {
 	driver, ok := s.driver.(EpochDriver)
@@ -382,9 +380,8 @@ func (s *Store) Now(ctx context.Context) (time.Time, error) {
 	return now.UTC().Truncate(time.Microsecond), nil
 }
 
-// A StreamWrite is what [Store.WriteStreams] writes to one stream. Without bodies it
-// only checks that the stream is at the expected version, which then may not be
-// [AnyVersion].
+// A StreamWrite is one stream's part of a [Store.WriteStreams]. Without bodies it only checks
+// that the stream is at the expected version, which then may not be [AnyVersion].
 type StreamWrite struct {
 	Stream   StreamName
 	Expected Version
@@ -419,7 +416,7 @@ func (s *Store) WriteStreams(ctx context.Context, writes ...StreamWrite) ([]Writ
 	return written, nil
 }
 
-// streamsError says what was done and, of a conflict, in which stream.
+// streamsError puts the call in front of the cause and, of a conflict, the stream.
 func streamsError(doing string, err error) error {
 	if conflict, ok := errors.AsType[*VersionConflictError](err); ok {
 		return fmt.Errorf("%s: %s: %w", doing, quoteName(conflict.Stream), err)
@@ -478,7 +475,7 @@ func tooMany(messages int) error {
 	return NewInvalidError("batch", messages, fmt.Sprintf("at most %d messages", MaxWriteMessages))
 }
 
-// validateBatch checks what holds for a write as a whole.
+// validateBatch checks the rules for a write as a whole.
 func validateBatch(appends []Append) error {
 	if len(appends) == 1 && len(appends[0].Records) == 1 {
 		return nil // it is within the bounds of a message, and alone

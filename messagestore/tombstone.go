@@ -8,9 +8,9 @@ const TombstoneType = ownTypes + "Tombstone"
 // ownTypes begins the types of the messages that a store writes by itself.
 const ownTypes = "dibs:"
 
-// A Tombstone is what is left of a stream that was deleted. It has the position after
-// the last message that was deleted, so the stream's version goes on from there: an
-// initial write conflicts for ever, and what is written later comes after it.
+// A Tombstone is the one message that is left of a stream that was deleted. It has the position
+// after the last message that was deleted, so the stream's version goes on from there: an
+// initial write conflicts for ever, and later messages come after it.
 //
 // Only a store writes one. A consumer passes it as handled, without a handler.
 type Tombstone struct {
@@ -24,7 +24,7 @@ type Tombstone struct {
 // MessageType returns [TombstoneType].
 func (Tombstone) MessageType() string { return TombstoneType }
 
-// IsTombstone reports whether r is what is left of a stream that was deleted.
+// IsTombstone reports whether r is the tombstone of a deleted stream.
 func (r *Message) IsTombstone() bool { return r.Type == TombstoneType }
 
 // typeRule returns the rule that name breaks as the type of a message that is written,
@@ -39,7 +39,7 @@ func typeRule(name string) string {
 	return ""
 }
 
-// validateKnownType is [ValidateType] for who reads: it lets the store's own through.
+// validateKnownType is [ValidateType] for readers: it lets the store's own types through.
 func validateKnownType(name string) error {
 	if rule := textRule(name, MaxNameBytes); rule != "" {
 		return NewInvalidError("message type", name, rule)

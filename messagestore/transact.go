@@ -15,10 +15,10 @@ import (
 type TransactDriver[Tx any] interface {
 	Driver
 
-	// Transact begins a transaction, reads the first message of the stream first in it,
-	// calls f once, appends what f returns as AppendAll does, and commits. The message is
-	// nil if the stream is empty or first is "". Append and COMMIT are one round trip where
-	// the database has round trips.
+	// Transact begins a transaction, reads the first message of the stream first in it, calls f
+	// once, adds the appends of f as AppendAll does, and commits. The message is nil if the
+	// stream is empty or first is "". Append and COMMIT are one round trip where the database
+	// has round trips.
 	//
 	//   - If f returns an error, Transact rolls back and returns that error; in a
 	//     [*RetryableError] if it is a failure of the database that running f again may not
@@ -86,16 +86,16 @@ func Transactional[Tx any](store *Store) (*TxStore[Tx], error) {
 // transactAttempts bounds how often [TxStore.Transact] calls its function.
 const transactAttempts = 5
 
-// Transact begins a transaction, calls f in it, writes what f returns as
-// [Store.WriteStreams] does, and commits: f's own SQL and the messages happen together, or
-// neither does. The argument begun is the first message of the stream first, read in the
-// same transaction: nil if there is none, or if first is "".
+// Transact begins a transaction, calls f in it, writes the result of f as [Store.WriteStreams]
+// does, and commits: f's own SQL and the messages happen together, or neither does. The
+// argument begun is the first message of the stream first, read in the same transaction: nil if
+// there is none, or if first is "".
 //
 // After a definite failure that may not come again, which is a version conflict, a
-// serialization failure or a deadlock, Transact calls f again in a new transaction, up to
-// five times and a little later each time, and then returns the last error. So f may run
-// more than once, and what it does besides tx may happen more than once. An error of f rolls
-// back and is returned as it is.
+// serialization failure or a deadlock, Transact calls f again in a new transaction, up to five
+// times and a little later each time, and then returns the last error. So f may run more than
+// once, and its effects outside tx may happen more than once. An error of f rolls back and is
+// returned as it is.
 //
 // The transaction is not f's to commit or roll back: see [ErrTransactionEnded]. Savepoints
 // are. A write by f through the store, and not through its result, is another transaction,
@@ -134,7 +134,7 @@ func (s *TxStore[Tx]) transactOnce(
 	f func(ctx context.Context, tx Tx, begun *Message) ([]StreamWrite, error),
 ) (written []Written, again bool, err error) {
 	var appends []Append
-	var refused error // by f, or for what it returned
+	var refused error // by f, or because of its result
 	written, err = s.driver.Transact(ctx, first, func(ctx context.Context, tx Tx, begun *Message) ([]Append, error) {
 		var writes []StreamWrite
 		if writes, refused = f(ctx, tx, begun); refused == nil && len(writes) > 0 {

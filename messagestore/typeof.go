@@ -5,13 +5,12 @@ import (
 	"reflect"
 )
 
-// TypeOf returns the message type of T, as its zero value tells it: what a function
-// for messages of type T is registered under.
+// TypeOf returns the message type of T, as its zero value tells it. A function for messages of
+// type T is registered under it.
 //
-// A T that cannot tell is refused with an [*InvalidError] that matches
-// [ErrInvalid] and names T: an interface, a pointer whose MessageType looks at
-// what it points to, or a type whose zero value's message type is not a valid one, as
-// that of [Raw].
+// A T that cannot tell is refused with an [*InvalidError] that matches [ErrInvalid] and names
+// T: an interface, a pointer whose MessageType dereferences it, or a type whose zero value's
+// message type is not a valid one, as that of [Raw].
 func TypeOf[T Body]() (messageType string, err error) {
 	goType := reflect.TypeFor[T]().String()
 	defer func() {

@@ -9,9 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// coerced reports whether encoding/json has put U+FFFD in the place of something
-// that is not valid UTF-8 when it encoded values as encoded. It does so without a
-// word, and then what is stored is not what was given.
+// coerced reports whether encoding/json has put U+FFFD in the place of something that is not
+// valid UTF-8 when it encoded values as encoded. It does so silently, and then the stored text
+// is another than the given one.
 //
 // Where there is no U+FFFD, nothing was replaced. Where there is one it may be
 // meant, and only the values tell.
@@ -32,8 +32,8 @@ var (
 	textMarshaler = reflect.TypeFor[encoding.TextMarshaler]()
 )
 
-// invalidText reports whether there is a string that is not valid UTF-8 in what
-// encoding/json would encode of v. It ends, because encoding v has.
+// invalidText reports whether encoding/json would encode a string of v that is not valid UTF-8.
+// It ends, because encoding v has.
 func invalidText(v reflect.Value) bool {
 	if !v.IsValid() {
 		return false

@@ -10,8 +10,8 @@ import (
 type Version int64
 
 const (
-	// NoStream is the version of a stream with no messages. Writing with it is
-	// an initial write: it succeeds once, whoever tries and however often.
+	// NoStream is the version of a stream with no messages. Writing with it is an initial
+	// write: of any number of writers one succeeds, once.
 	NoStream Version = -1
 
 	// AnyVersion turns the check off. The zero Version is not it: a version left

@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	// headsTimeout bounds one look at the heads, so that a connection whose other end
-	// is gone does not hold up those who wait for minutes.
+	// headsTimeout bounds one look at the heads, so that a connection whose other end is gone
+	// does not hold up the waiters for minutes.
 	headsTimeout = 15 * time.Second
 
-	// What fails is tried again after a wait that doubles. A look is one query for all
-	// who wait, so it may be tried often; to listen takes a connection.
+	// A failure is tried again after a wait that doubles. A look is one query for all waiters,
+	// so it may be tried often; listening takes a connection.
 	minWatchBackoff  = 50 * time.Millisecond
 	maxLookBackoff   = time.Second
 	maxListenBackoff = 10 * time.Second
@@ -25,12 +25,11 @@ const (
 	seldom = time.Hour
 )
 
-// Watch returns a bell that rings when there may be messages in category to read: at
-// once after a write through this store, and at most interval after any other; at once
-// after that too, if the driver hears of it (see [ListeningDriver]). Several writes may
-// ring once, and it may ring for none. What the bell receives is the position of a
-// message that is there, for one who has read past it to wait on, or 0 if none is
-// known.
+// Watch returns a bell that rings when there may be messages in category to read: at once after
+// a write through this store, and at most interval after any other; at once after that too, if
+// the driver hears of it (see [ListeningDriver]). Several writes may ring once, and it may ring
+// for none. The channel receives the position of a message that is there, so that a reader that
+// has read past it waits on, or 0 if none is known.
 //
 // While at least one category is watched, the store has one or two goroutines. They
 // look at the heads of all watched categories together, if the driver can tell them
@@ -66,16 +65,16 @@ func (s *Store) Watch(category Category, interval time.Duration) (bell <-chan Gl
 	return b.bell, sync.OnceFunc(func() { w.leave(c, b) })
 }
 
-// watches are those who wait for writes to a store.
+// watches are the waiters for writes to a store.
 type watches struct {
 	mu    sync.Mutex
 	by    map[Category]*watched
-	all   []*watched    // the same, for who goes through them ten times a second
+	all   []*watched    // the same as a list, which is walked ten times a second
 	end   func()        // ends the goroutines, while there are any
 	again chan struct{} // receives when a category may be due sooner than it was
 }
 
-// A watched category is one that somebody waits for.
+// A watched category is one that has waiters.
 type watched struct {
 	category Category
 	watchers []*watcher     // none if nobody does any more
@@ -116,7 +115,7 @@ func (c *watched) setInterval() {
 	}
 }
 
-// ring tells all who wait that there is a message at head, 0 for unknown.
+// ring wakes all waiters: there is a message at head, 0 for unknown.
 func (c *watched) ring(head GlobalPosition) {
 	for _, b := range c.watchers {
 		told := head
@@ -131,11 +130,12 @@ func (c *watched) ring(head GlobalPosition) {
 	}
 }
 
-// heard rings for what was written, or heard of by the driver, if it is news.
+// heard wakes the waiters for a write of this store, or one that the driver heard of, if it is
+// news.
 func (w *watches) heard(category Category, head GlobalPosition) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if category == "" { // nobody knows what was missed
+	if category == "" { // writes may have been missed
 		now := time.Now()
 		for _, c := range w.all {
 			c.due = now
@@ -172,8 +172,8 @@ func (w *watches) begin(s *Store) {
 	}
 }
 
-// lookOut looks at the heads of all watched categories, each as often as it has to be,
-// until ctx is done. What it cannot find out it lets those who wait find out.
+// lookOut looks at the heads of all watched categories, each as often as it has to be, until
+// ctx is done. If the heads cannot be read, it wakes every waiter to poll for itself.
 func (s *Store) lookOut(ctx context.Context, again <-chan struct{}) {
 	driver, canTell := s.driver.(HeadsDriver)
 	timer := time.NewTimer(seldom)
@@ -216,8 +216,8 @@ type look struct {
 	categories []Category // of asked
 }
 
-// ask fills l with what to look at, if something is due: with it what will be soon, so
-// that one look is enough for all.
+// ask fills l with the categories to look at, if one is due, and with those that will be due
+// soon, so that one look is enough for all.
 func (w *watches) ask(l *look, now time.Time) {
 	l.asked, l.categories = l.asked[:0], l.categories[:0]
 	w.mu.Lock()
@@ -257,7 +257,7 @@ func (w *watches) answer(l *look, heads []GlobalPosition) {
 	}
 }
 
-// ringAll rings for what l could not find out.
+// ringAll wakes the waiters of all categories that l could not look at.
 func (w *watches) ringAll(l *look) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -292,7 +292,7 @@ func headsOf(ctx context.Context, driver HeadsDriver, categories []Category) ([]
 	return heads, nil
 }
 
-// listen rings for what the driver hears, until ctx is done.
+// listen wakes waiters for the writes that the driver hears of, until ctx is done.
 func (s *Store) listen(ctx context.Context, driver ListeningDriver) {
 	for failures := 1; ; failures++ {
 		err := driver.Listen(ctx, func(category Category, head GlobalPosition) {

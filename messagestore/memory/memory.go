@@ -14,8 +14,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Driver is a [messagestore.AtomicDriver]. It is safe for concurrent use. What it
-// keeps is gone when it is.
+// Driver is a [messagestore.AtomicDriver]. It is safe for concurrent use. Its messages end with
+// it.
 type Driver struct {
 	mu         sync.RWMutex
 	last       messagestore.GlobalPosition
@@ -80,8 +80,7 @@ func (d *Driver) Now(ctx context.Context) (time.Time, error) {
 	return time.Now(), ctx.Err()
 }
 
-// again returns what an earlier write with the same ids returned, or nil if there
-// was none.
+// again returns the result of an earlier write with the same ids, or nil if there was none.
 func (d *Driver) again(appends []messagestore.Append) ([]messagestore.Written, error) {
 	var seen, fresh int
 	var conflict *messagestore.IDConflictError
@@ -263,8 +262,8 @@ func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids [
 	return found, nil
 }
 
-// copy returns a message of the reader's own, so that one who writes to it harms
-// nobody else.
+// copy returns a message of the reader's own, so that a reader that writes to it harms no
+// other.
 func (m *message) copy() *messagestore.Message {
 	c := *m.recorded
 	c.Data = slices.Clone(c.Data)

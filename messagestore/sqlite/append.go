@@ -11,8 +11,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A batch is what one call appends, as it goes into the database. It is prepared
-// by the caller, so that the one writer need not.
+// A batch has the appends of one call as they go into the database. It is prepared by the
+// caller, so that the one writer need not.
 type batch struct {
 	appends []messagestore.Append
 	rows    [][]row // of each append
@@ -44,7 +44,8 @@ func newBatch(appends []messagestore.Append) *batch {
 	return b
 }
 
-// groupHash is what [messagestore.StreamName.GroupMember] takes the remainder of.
+// groupHash returns the hash of which [messagestore.StreamName.GroupMember] takes the
+// remainder.
 func groupHash(stream messagestore.StreamName) int64 {
 	key := stream.CardinalID()
 	if key == "" {
@@ -75,8 +76,8 @@ func (b *batch) unknown(cause error) error {
 	return e
 }
 
-// errRefused is what the database says to a message that it does not take, before
-// anybody looked why.
+// errRefused is the error of a message that the database does not take, before its cause is
+// looked up.
 var errRefused = errors.New("the database refused a message although its stream is at the expected version and its id is new")
 
 // write adds the batch to the transaction of db, or nothing. Unless the error is an
@@ -172,8 +173,8 @@ func (b *batch) refusal(ctx context.Context, db queryer) ([]messagestore.Written
 	return nil, errRefused
 }
 
-// earlier returns what an earlier write of the same messages returned, nil if none
-// of the ids is recorded, and an [*messagestore.IDConflictError] for all between.
+// earlier returns the result of an earlier write of the same messages, nil if none of the ids
+// is recorded, and an [*messagestore.IDConflictError] for all between.
 func (b *batch) earlier(ctx context.Context, db queryer) ([]messagestore.Written, error) {
 	all := make([]messagestore.Written, len(b.appends))
 	var first, differs *messagestore.IDConflictError

@@ -7,13 +7,12 @@
 //	store := messagestore.New(driver, nil)
 //	defer store.Close()
 //
-// # What is acknowledged is kept
+// # Acknowledged writes are kept
 //
-// The file is in write-ahead logging mode with synchronous=FULL (and fullfsync,
-// which macOS needs): a write that returned is on the disk, whatever happens to the
-// process or the machine. One goroutine writes, and all that was asked for while
-// the last commit was under way goes into the next, so that many callers share one
-// flush. Each is checked against what the others before it wrote, and none is
+// The file is in write-ahead logging mode with synchronous=FULL (and fullfsync, which macOS
+// needs): a write that returned is on the disk, also if the process or the machine ends then.
+// One goroutine writes. All writes that come while a commit is under way go into the next, so
+// that many callers share one flush. Each is checked against the writes before it, and none is
 // harmed by another that is refused or fails.
 //
 // A write whose context ends before its commit has begun returns the context's

@@ -30,11 +30,11 @@ var (
 	ErrNoSchema = errors.New("the message store's tables are not in this database: create them with sqlite.Schema")
 )
 
-// An OpenError says which file could not be opened, why, and what to do.
+// An OpenError names the file that could not be opened, the cause and the remedy.
 type OpenError struct {
 	Path  string
-	Rule  string // why, in words, and what to do
-	Cause error  // what SQLite or the operating system said; may be nil
+	Rule  string // the cause in words, and the remedy
+	Cause error  // of SQLite or the operating system; may be nil
 }
 
 // Error returns "open /var/lib/app: it is a directory: ...".
@@ -55,7 +55,7 @@ type BusyError struct {
 	Cause  error
 }
 
-// Error says what to do about it if a transaction was opened the wrong way.
+// Error names the remedy if a transaction was opened the wrong way.
 func (e *BusyError) Error() string {
 	if code(e.Cause) == codeBusySnapshot {
 		return fmt.Sprintf("%v: the transaction has read what another has changed since: begin it with BEGIN IMMEDIATE", ErrBusy)
@@ -66,7 +66,7 @@ func (e *BusyError) Error() string {
 // Is reports whether target is [ErrBusy].
 func (e *BusyError) Is(target error) bool { return target == ErrBusy }
 
-// Unwrap returns what SQLite said.
+// Unwrap returns SQLite's error.
 func (e *BusyError) Unwrap() error { return e.Cause }
 
 // A SchemaError says which version of the tables was found, and the newest that

@@ -23,10 +23,9 @@ import (
 // at a time, also a new one. The caller closes it.
 //
 // An empty path, one with a NUL in it and ":memory:" are refused with an
-// [*messagestore.InvalidError]. What else cannot be opened is an [*OpenError]: it
-// matches [ErrNotAStore] if the file is something else, [ErrNewerSchema] if a newer
-// version of this package wrote it, and [ErrBusy] if another process would not let
-// go of it in time.
+// [*messagestore.InvalidError]. Every other failure is an [*OpenError]: it matches
+// [ErrNotAStore] if the file is something else, [ErrNewerSchema] if a newer version of this
+// package wrote it, and [ErrBusy] if another process would not let go of it in time.
 //
 // A database of the application's own can be opened if it has the tables that
 // [Schema] creates. It is set to write-ahead logging, as every store is.
@@ -177,8 +176,8 @@ func upgradeFile(ctx context.Context, conn *sql.Conn) error {
 	}
 	err := upgrade(ctx, conn)
 	if err == nil {
-		// A process that was killed may have left what it never flushed, and SQLite reads that as
-		// written. This flushes it, before anybody is told that it is there.
+		// A process that was killed may have left messages that it never flushed, and SQLite
+		// reads those as written. This flushes it, before anybody is told that it is there.
 		_, err = conn.ExecContext(ctx, settleSQL)
 	}
 	if err == nil {
@@ -191,7 +190,7 @@ func upgradeFile(ctx context.Context, conn *sql.Conn) error {
 	return nil
 }
 
-// openError says what to do about an error that opening met.
+// openError adds the remedy to an error of opening.
 func openError(path string, err error) error {
 	rule := "it cannot be opened"
 	switch primary(err) {

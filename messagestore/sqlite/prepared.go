@@ -5,8 +5,7 @@ import (
 	"database/sql"
 )
 
-// queryer is what a statement is run on: a [*sql.Tx], a [*sql.Conn], or one of them
-// with prepared statements.
+// queryer runs statements: a [*sql.Tx], a [*sql.Conn], or one of them with prepared statements.
 type queryer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)

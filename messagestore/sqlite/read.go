@@ -14,7 +14,7 @@ import (
 // a read takes a bounded time however few it finds.
 const scanLimit = messagestore.MaxReadMessages
 
-// reader runs what does not write.
+// reader runs functions that do not write.
 type reader interface {
 	read(ctx context.Context, f func(context.Context, queryer) error) error
 }

@@ -40,8 +40,8 @@ func upgrade(ctx context.Context, db queryer) error {
 
 // schemaVersion returns the version of the tables, 0 for none.
 //
-// It is kept in a table and not in PRAGMA user_version, which belongs to whoever
-// owns the file: that may be an application that keeps its own tables there.
+// It is kept in a table and not in PRAGMA user_version, which belongs to the owner of the file:
+// that may be an application that keeps its own tables there.
 func schemaVersion(ctx context.Context, db queryer) (int, error) {
 	var version int
 	found, err := scanOne(ctx, db, "SELECT version FROM dibs_store", nil, &version)

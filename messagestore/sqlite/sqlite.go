@@ -10,9 +10,9 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Driver is a [messagestore.AtomicDriver]. One that [Open] returned is safe for
-// concurrent use and is closed by who opened it. One over a transaction has one
-// user, as the transaction does, and lives as long.
+// Driver is a [messagestore.AtomicDriver]. One that [Open] returned is safe for concurrent use,
+// and its opener closes it. One over a transaction has one user, as the transaction does, and
+// lives as long.
 type Driver struct {
 	reads  reader
 	writes writes
@@ -37,7 +37,7 @@ type writes interface {
 type job struct {
 	run func(ctx context.Context, db queryer) error
 
-	// unknown is what the call returns if nobody knows whether the transaction was
+	// unknown makes the call's error where it is not known whether the transaction was
 	// committed.
 	unknown func(cause error) error
 
@@ -46,8 +46,8 @@ type job struct {
 
 // Config changes how a [Driver] works. A nil *Config is a good one.
 type Config struct {
-	// BusyTimeout is how long a call waits, at most, for connections of other
-	// processes to finish what they are writing.
+	// BusyTimeout is how long a call waits, at most, for other processes, and for functions of
+	// Transact in this one, to finish their writes.
 	//
 	// Defaults to 10 seconds.
 	BusyTimeout time.Duration
@@ -140,10 +140,9 @@ func (d *Driver) Now(ctx context.Context) (time.Time, error) {
 	return time.Now(), ctx.Err()
 }
 
-// Close lets the commit under way finish, refuses what still waits, with
-// [ErrClosed], and closes the file. Calls after it return ErrClosed. It may be
-// called more than once. Over a transaction it does nothing: what a driver was
-// given, its giver closes.
+// Close waits for the commit or the Transact that is under way, refuses the calls that wait,
+// with [ErrClosed], and closes the file. Calls after it return ErrClosed. It may be called more
+// than once. Over a transaction it does nothing: the transaction is its caller's.
 func (d *Driver) Close() error {
 	if d.close == nil {
 		return nil

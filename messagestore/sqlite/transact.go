@@ -132,7 +132,7 @@ func (g *guarded) run(
 			return nil, err
 		}
 		if written[0].Duplicate {
-			return written, nil // what was committed with them before is not done again
+			return written, nil // the SQL that was committed with them is not committed again
 		}
 	}
 	g.ours = true
@@ -178,8 +178,8 @@ type guarded struct {
 
 func (g *guarded) begun() { g.ours, g.ended, g.over = false, false, false }
 
-// end rolls back what is neither committed nor rolled back, as after a Commit that was
-// refused.
+// end rolls back a transaction that is neither committed nor rolled back, as after a Commit
+// that was refused.
 func (g *guarded) end() {
 	if !g.over {
 		_ = g.Rollback()

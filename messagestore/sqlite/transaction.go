@@ -7,12 +7,12 @@ import (
 	"sync/atomic"
 )
 
-// New returns a driver over the caller's transaction: what it writes is committed
-// or rolled back with the caller's own tables, and what it reads is what the
-// transaction sees. The caller's database needs the tables that [Schema] creates.
-// The transaction may be of any driver for SQLite. Where another one than modernc.org/sqlite
-// has the file open, do not [Open] it in the same process too: two copies of SQLite in
-// one process undo each other's locks (https://www.sqlite.org/howtocorrupt.html, 2.2.1).
+// New returns a driver over the caller's transaction: its writes are committed or rolled back
+// with those to the caller's own tables, and it reads as the transaction does. The caller's
+// database needs the tables that [Schema] creates. The transaction may be of any driver for
+// SQLite. Where another one than modernc.org/sqlite has the file open, do not [Open] it in the
+// same process too: two copies of SQLite in one process undo each other's locks
+// (https://www.sqlite.org/howtocorrupt.html, 2.2.1).
 //
 //	tx, err := db.BeginTx(ctx, nil) // of a database opened with _txlock=immediate
 //	...
@@ -23,15 +23,15 @@ import (
 //	...
 //	err = tx.Commit()
 //
-// A write that is refused, as by a version conflict, leaves the transaction as it
-// was before that write, and usable. After one that failed, as on a full disk, the
-// driver writes no more and returns that error: SQLite may have rolled the whole
-// transaction back, and what followed would be committed by itself.
+// A write that is refused, as by a version conflict, leaves the transaction as it was before
+// that write, and usable. After one that failed, as on a full disk, the driver writes no more
+// and returns that error: SQLite may have rolled the whole transaction back, and later
+// statements would be committed one by one.
 //
-// Begin the transaction with BEGIN IMMEDIATE, which is what _txlock=immediate does
-// in the drivers modernc.org/sqlite and mattn/go-sqlite3. One that begins without,
-// and reads before it writes, is refused with [ErrBusy] if anybody has written in
-// between, however long the busy timeout is.
+// Begin the transaction with BEGIN IMMEDIATE, as the drivers modernc.org/sqlite and
+// mattn/go-sqlite3 do with _txlock=immediate. One that begins without, and reads before it
+// writes, is refused with [ErrBusy] if anybody has written in between, however long the busy
+// timeout is.
 //
 // A context that ends stops a write before it starts, never within: SQLite would
 // roll the whole transaction back.
@@ -40,8 +40,8 @@ func New(tx *sql.Tx) *Driver {
 	return &Driver{reads: t, writes: t}
 }
 
-// transaction has prepared what the caller's transaction was asked for; database/sql
-// closes that with it.
+// transaction keeps the statements that it prepared in the caller's transaction; database/sql
+// closes them with it.
 type transaction struct {
 	*prepared
 	failed *atomic.Pointer[error] // why it may be over

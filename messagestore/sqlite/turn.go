@@ -6,22 +6,21 @@ import (
 	"time"
 )
 
-// SQLite gives the write lock to whoever asks at the right moment: there is no
-// queue, and one who has just let go of it is the first to ask again. So each
-// writer asks often while it waits, and one who had the lock twice in a row leaves
-// it alone for longer than the others' pauses between two questions, if there are
-// others. Measured with one busy process beside a caller alone: that caller's
-// longest wait fell from 40-70 ms to 7-10 ms.
+// SQLite gives the write lock to the first writer that asks once it is free: there is no queue,
+// and the writer that has just released it is the first to ask again. So each writer asks often
+// while it waits, and a writer that had the lock twice in a row leaves it alone for longer than
+// the others' pauses between two questions, if there are others. Measured with one busy process
+// beside a caller alone: that caller's longest wait fell from 40-70 ms to 7-10 ms.
 const (
 	askEvery     = time.Millisecond       // on average, while waiting
 	turnPause    = 2 * time.Millisecond   // for the others
-	lookEvery    = 100 * time.Millisecond // how often to leave a pause just to see who is there
+	lookEvery    = 100 * time.Millisecond // how often to leave a pause just to see whether there are others
 	othersRemain = time.Second            // how long others count as there once seen
 )
 
 // turns tells how long to leave the lock alone.
 type turns struct {
-	commits  int64 // SQLite's count of what others have committed
+	commits  int64 // SQLite's count of the others' commits
 	again    bool  // nobody else has had a turn since the last of ours
 	others   time.Time
 	looked   time.Time
@@ -59,8 +58,8 @@ func jitter(mean time.Duration) time.Duration {
 	return mean/2 + rand.N(mean)
 }
 
-// retry repeats f while it finds the database locked, until limit or the end of
-// ctx. What f does must be without effect when it is refused.
+// retry repeats f while it finds the database locked, until limit or the end of ctx. A refused
+// f must have had no effect.
 func retry(ctx context.Context, limit time.Duration, f func() error) error {
 	begun := time.Now()
 	for {

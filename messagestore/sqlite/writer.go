@@ -53,10 +53,10 @@ func (w *writer) stop() {
 	<-w.done
 }
 
-// A ticket is a job in the queue. Until it is taken its caller may leave, and then
-// it never runs. Once it is taken, its caller may only abandon it, and does not know
-// what comes of it: it does not run any more where the write lock was let go meanwhile,
-// since somebody may have looked for it then.
+// A ticket is a job in the queue. Until it is taken its caller may leave, and then it never
+// runs. Once it is taken, its caller may only abandon it, and the outcome is unknown: an
+// abandoned ticket does not run after the write lock was released, since Find may have looked
+// for its messages then.
 type ticket struct {
 	*job
 	since time.Time
@@ -124,14 +124,14 @@ func (w *writer) loop() {
 	for {
 		select {
 		case <-w.quit:
-			return // who is in the queue sees w.done
+			return // callers in the queue see w.done
 		case first := <-w.queue:
 			w.turn(first)
 		}
 	}
 }
 
-// turn commits first, and what is queued behind it by then, as one group.
+// turn commits first and the tickets queued behind it by then as one group.
 func (w *writer) turn(first *ticket) {
 	if pause := w.turns.pause(time.Now()); pause > 0 && !w.sleep(pause) {
 		w.refuse(first, ErrClosed)
@@ -231,7 +231,7 @@ func (w *writer) begin(t *ticket) error {
 	}
 }
 
-// dataVersion scans what PRAGMA data_version returns.
+// dataVersion scans the result of PRAGMA data_version.
 type dataVersion struct {
 	turns *turns
 	now   time.Time
@@ -247,9 +247,9 @@ func (d dataVersion) Scan(value any) error {
 	return nil
 }
 
-// gather takes what is queued, up to the bounds of a group.
+// gather takes tickets from the queue, up to the bounds of a group.
 func (w *writer) gather(first *ticket) []*ticket {
-	runtime.Gosched() // those whom the last commit has answered may be about to ask again
+	runtime.Gosched() // callers of the last group may be about to ask again
 	var group []*ticket
 	size := 0
 	add := func(t *ticket) {
@@ -316,7 +316,7 @@ func (w *writer) commitOneByOne(group []*ticket) {
 		case t.state.Load() == abandoned:
 			w.rollback()
 			t.answer(context.Canceled) // nobody hears it
-		default: // who abandons it from here on cannot look for it before it is committed
+		default: // a caller that abandons it from here on cannot look for it before it is committed
 			w.commit([]*ticket{t})
 		}
 	}
@@ -326,9 +326,9 @@ func (w *writer) commitOneByOne(group []*ticket) {
 // and may be committed again (https://www.sqlite.org/lang_transaction.html); in the
 // end it is rolled back, and nothing was written.
 //
-// Any other failure leaves the outcome unknown, although the transaction is rolled
-// back: what reached the log before the failure can be all of it, and would be
-// found there after a crash. [Driver.Find] settles it.
+// Any other failure leaves the outcome unknown, although the transaction is rolled back: all of
+// it may have reached the log before the failure, and would be found there after a crash.
+// [Driver.Find] settles it.
 func (w *writer) commitNow() error {
 	err := retry(context.Background(), w.timeout, func() error { return w.exec(commitSQL) })
 	if err != nil {

@@ -116,7 +116,7 @@ func sameAtomicWriteAgain(t *testing.T, f *fixture) {
 	require.NoError(t, err)
 	f.fill(t, a, 2)
 	f.fill(t, b, 1)
-	f.fill(t, c, 1) // what was checked has changed, and need not be as it was
+	f.fill(t, c, 1) // the checked stream has changed, and need not be as it was
 
 	for _, expected := range anyExpectation {
 		again, err := f.store.WriteStreams(t.Context(), messagestore.To(b, expected, m, n), messagestore.To(a, messagestore.NoStream, o), messagestore.To(c, messagestore.NoStream))
@@ -175,7 +175,7 @@ func oppositeOrdersDoNotDeadlock(t *testing.T, f *fixture) {
 	}
 }
 
-// Of several who want the same two streams, in any order, one gets both.
+// Of several writers that want the same two streams, in any order, one gets both.
 func oneInitialWriterWinsAll(t *testing.T, f *fixture) {
 	const rounds = 25
 	for round := range rounds {

@@ -118,8 +118,8 @@ func filterTypes(t *testing.T, f *fixture) {
 	require.Len(t, f.readCategory(t, f.category, messagestore.Filter{Types: []string{"Opened", "Open"}}), 8)
 }
 
-// requireFiltered holds what a category lets through, in pages of any size, to
-// what [messagestore.Filter.Matches] says.
+// requireFiltered compares a filtered category, in pages of any size, with
+// [messagestore.Filter.Matches].
 func (f *fixture) requireFiltered(t *testing.T, filter messagestore.Filter) int {
 	t.Helper()
 	var want []*messagestore.Message
@@ -175,8 +175,8 @@ func filtersCombine(t *testing.T, f *fixture) {
 	require.Equal(t, 60+60/3+2*60/3+30+30/3+2*30/3, matched, "each message is one member's")
 }
 
-// A reader that remembers one number must get past what it did not want, or it
-// looks at the same messages for ever.
+// A reader that remembers one number must get past messages that it did not want, or it looks
+// at the same ones for ever.
 func nextPassesUnmatched(t *testing.T, f *fixture) {
 	f.spread(t, 3, 20)
 	all := f.readCategory(t, f.category, messagestore.Filter{})
@@ -204,7 +204,7 @@ func filteredReaderReachesTheEnd(t *testing.T, f *fixture) {
 		messages, next := f.readFrom(t, messagestore.CategoryQuery{Category: f.category, Limit: limit, Filter: filter})
 		require.Len(t, messages, 2)
 
-		// What comes later is found from there.
+		// Later messages are found from there.
 		late := f.write(t, f.stream("0"), messagestore.AnyVersion, Opened{}, Deposited{3})
 		more, _ := f.readFrom(t, messagestore.CategoryQuery{Category: f.category, From: next, Limit: limit, Filter: filter})
 		require.Equal(t, late.IDs[1:], ids(more))

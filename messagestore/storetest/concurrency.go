@@ -59,8 +59,8 @@ func (f *fixture) initialRace(t *testing.T, stores []*messagestore.Store) {
 	}
 }
 
-// Each writer adds one to the number it has read. If the last number is the number
-// of writes, nobody wrote over what he had not read.
+// Each writer adds one to the number it has read. If the last number is the number of writes,
+// no writer wrote over a message that it had not read.
 func noUpdateIsLost(t *testing.T, f *fixture) {
 	const each = 12
 	stream := f.stream()

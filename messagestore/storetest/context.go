@@ -59,8 +59,8 @@ func cancelledContextReadsNothing(t *testing.T, f *fixture) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// Whenever a write is cut off, it says what became of it, or that it does not know;
-// and what it does not know, Resolve does, and stays true.
+// A write that is cut off returns its outcome, or that the outcome is unknown; Resolve then
+// knows it, and that answer stays true.
 func cancelledWriteTellsTheTruth(t *testing.T, f *fixture) {
 	const writers, rounds = 64, 3
 	type attempt struct {

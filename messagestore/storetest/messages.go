@@ -48,13 +48,12 @@ func raw(messageType, data string) messagestore.Envelope {
 	}
 }
 
-// record is a message as a driver gets it, for what the store would not let
-// through.
+// record is a message as a driver gets it, also one that the store would not let through.
 func record(messageType, data string) messagestore.Encoded {
 	return messagestore.Encoded{ID: uuid.Must(uuid.NewV7()), Type: messageType, Data: json.RawMessage(data)}
 }
 
-// write writes what must succeed.
+// write is a write that must succeed.
 func (f *fixture) write(t *testing.T, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) messagestore.Written {
 	t.Helper()
 	written, err := f.store.Write(t.Context(), stream, expected, bodies...)
@@ -90,8 +89,8 @@ func (f *fixture) readCategory(t *testing.T, category messagestore.Category, fil
 	return all
 }
 
-// readFrom returns what a category has from q on, page by page, and where the last
-// page says to go on.
+// readFrom returns a category's messages from q on, page by page, and the position at which the
+// last page ends.
 func (f *fixture) readFrom(t *testing.T, q messagestore.CategoryQuery) ([]*messagestore.Message, messagestore.GlobalPosition) {
 	t.Helper()
 	var all []*messagestore.Message
@@ -107,7 +106,7 @@ func (f *fixture) readFrom(t *testing.T, q messagestore.CategoryQuery) ([]*messa
 	}
 }
 
-// requireHonest holds a page to what every page promises.
+// requireHonest checks the promises of every page.
 func requireHonest(t *testing.T, q messagestore.CategoryQuery, page messagestore.CategoryPage) {
 	t.Helper()
 	require.NoError(t, honest(q, page))

@@ -23,8 +23,8 @@ var orderTests = []test{
 	{"S6/ReaderOfSeveralCategoriesMissesNothing", readerOfSeveralCategories, manyUsers | atomicity},
 }
 
-// A write that was answered before another was asked for is before it in their
-// category, whatever their streams.
+// A write that was answered before another was asked for is before it in their category, in
+// every two streams.
 func orderFollowsTime(t *testing.T, f *fixture) {
 	const each = 20
 	type span struct {
@@ -67,8 +67,8 @@ func orderFollowsTime(t *testing.T, f *fixture) {
 	}
 }
 
-// This is what consumers stand on: a reader that remembers one number sees every
-// message once, in an order that does not change, while others write.
+// Consumers stand on this: a reader that remembers one number sees every message once, in an
+// order that does not change, while others write.
 func readerMissesNothing(t *testing.T, f *fixture) {
 	f.pollWhileWriting(t, []messagestore.Category{f.category}, func(ctx context.Context, writer, n int) error {
 		stream := f.stream(fmt.Sprint((writer + n) % 6))
@@ -155,7 +155,7 @@ func (f *fixture) pollWhileWriting(t *testing.T, categories []messagestore.Categ
 				}
 				select {
 				case <-written:
-					over = true // one pass more, of what was written before it began
+					over = true // one pass more, of the messages written before it began
 				default:
 					runtime.Gosched()
 				}

@@ -1,6 +1,5 @@
-// Package storetest is the conformance suite of [messagestore.Driver]: what a
-// driver promises, as tests. The test file of a driver calls [Run] and needs
-// little else:
+// Package storetest is the conformance suite of [messagestore.Driver]: a driver's promises, as
+// tests. The test file of a driver calls [Run] and needs little else:
 //
 //	func TestConformance(t *testing.T) {
 //		storetest.Run(t, func(t *testing.T) messagestore.Driver { return memory.New() })
@@ -20,11 +19,11 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Options say what a suite is run on.
+// Options are the subject of a suite.
 type Options struct {
-	// Open returns a driver. It is called once for each sub-test, and the
-	// sub-tests run in parallel, each in categories of its own, so all drivers may
-	// work on one database. What Open opens it closes with t.Cleanup.
+	// Open returns a driver. It is called once for each sub-test, and the sub-tests run in
+	// parallel, each in categories of its own, so all drivers may work on one database. Open
+	// closes its driver with t.Cleanup.
 	Open func(t *testing.T) messagestore.Driver
 
 	// Reopen closes a driver that Open returned and opens another on the same
@@ -52,8 +51,8 @@ func Run(t *testing.T, open func(t *testing.T) messagestore.Driver) {
 	RunWith(t, Options{Open: open})
 }
 
-// RunWith is [Run] for drivers that can do more, or less, than be opened. What is
-// left out is skipped with the reason.
+// RunWith is [Run] for drivers that can do more, or less, than be opened. Sub-tests that are
+// left out are skipped with the reason.
 func RunWith(t *testing.T, options Options) {
 	t.Helper()
 	for _, test := range tests() {
@@ -71,7 +70,7 @@ type test struct {
 	needs need
 }
 
-// A need is what a sub-test cannot do without.
+// A need is an ability of a driver without which a sub-test is skipped.
 type need uint8
 
 const (
@@ -94,7 +93,7 @@ func tests() []test {
 	return all
 }
 
-// A fixture is what a sub-test works with.
+// A fixture is the driver, store and category of a sub-test.
 type fixture struct {
 	driver messagestore.Driver
 	store  *messagestore.Store // over driver, with pages of three messages

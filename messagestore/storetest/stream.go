@@ -102,8 +102,8 @@ func tenThousandMessages(t *testing.T, f *fixture) {
 	require.Equal(t, numbers(0, messages-1), collect(t, store.ReadCategory(t.Context(), f.category, 0, messagestore.Filter{})))
 }
 
-// requireApart writes to each of the streams and demands that each has what was
-// written to it and nothing else.
+// requireApart writes to each of the streams and demands that each has the messages written to
+// it and no other.
 func (f *fixture) requireApart(t *testing.T, streams []messagestore.StreamName) {
 	t.Helper()
 	for _, stream := range streams {

@@ -13,8 +13,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// TransactOptions say what [RunTransact] is run on: a driver with transactions of type Tx,
-// and SQL for such a transaction over a table of counters that the options make.
+// TransactOptions are the subject of [RunTransact]: a driver with transactions of type Tx, and
+// SQL for such a transaction over a table of counters that the options make.
 type TransactOptions[Tx any] struct {
 	// Open returns a driver that is a [messagestore.TransactDriver] of Tx, as
 	// [Options.Open] does.
@@ -36,7 +36,7 @@ type TransactOptions[Tx any] struct {
 	Fail func(ctx context.Context, tx Tx) error
 }
 
-// RunTransact tests what [messagestore.TransactDriver] promises, beside what [RunWith] tests.
+// RunTransact tests the promises of [messagestore.TransactDriver], beside those of [RunWith].
 // The promises hold for [messagestore.TxStore] over the driver.
 func RunTransact[Tx any](t *testing.T, options TransactOptions[Tx]) {
 	t.Helper()
@@ -85,7 +85,7 @@ func transactTests[Tx any]() []transactTest[Tx] {
 	}
 }
 
-// transacting is what a sub-test works with.
+// transacting is the driver, store and counter of a sub-test.
 type transacting[Tx any] struct {
 	TransactOptions[Tx]
 	*fixture
@@ -326,7 +326,7 @@ func lastRetryableFailureIsReturned[Tx any](t *testing.T, f *transacting[Tx]) {
 	require.Equal(t, 5, calls)
 }
 
-// Each caller decides by what it has read in the transaction, so none may overwrite another.
+// Each caller decides by its own reads in the transaction, so none may overwrite another.
 func concurrentTransacts[Tx any](t *testing.T, f *transacting[Tx]) {
 	const callers, each = 4, 5
 	var group sync.WaitGroup

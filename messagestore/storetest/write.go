@@ -126,7 +126,7 @@ func streamsHaveVersionsOfTheirOwn(t *testing.T, f *fixture) {
 	require.Equal(t, messagestore.Version(0), elsewhere.Version)
 }
 
-// Whatever a refused write was refused for, no way of reading shows a trace of it.
+// No way of reading shows a trace of a refused write.
 func refusedWriteIsNeverSeen(t *testing.T, f *fixture) {
 	stream := f.stream()
 	first := raw("Opened", `{"name":"first"}`)
