@@ -24,8 +24,8 @@ var (
 	// table is the store, because its messages are being adopted or were given back.
 	ErrAdopting error = lastingError("message-db's messages are not adopted yet: see dibs migrate status")
 
-	// ErrUnsafeSettings is matched by the error of a call on a server that might lose or
-	// change what it has acknowledged. See [UnsafeSettingsError].
+	// ErrUnsafeSettings is matched by the error of a call on a server that might lose or change
+	// acknowledged writes. See [UnsafeSettingsError].
 	ErrUnsafeSettings = errors.New("unsafe server settings")
 
 	// ErrInvalidURL does not show the URL, which may hold a password.
@@ -96,8 +96,8 @@ func Failed(err error) error {
 	return Safe(err)
 }
 
-// Safe returns err without what a log must not have: the values of rows, which a server
-// puts into the details of an error, and the password, which pgx keeps in the errors of a
+// Safe returns err without the secrets that a log must not have: the values of rows, which a
+// server puts into the details of an error, and the password, which pgx keeps in the errors of a
 // connection that could not be made.
 func Safe(err error) error {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {

@@ -39,7 +39,7 @@ var (
 	_ DB = pgx.Tx(nil)
 )
 
-// Config says what a [Link] expects.
+// Config changes a [Link].
 type Config struct {
 	Schema  string        // a valid name: see package pgschema
 	Version int           // of the schema that the caller's statements need
@@ -170,8 +170,8 @@ func (l *Link) AsIs(ctx context.Context, f func(db DB) error) error {
 // OverTransaction reports whether l is over a transaction of the caller's.
 func (l *Link) OverTransaction() bool { return l.tx }
 
-// InTransaction reports whether db is in a transaction of the caller's, who may have begun
-// it on a connection by hand.
+// InTransaction reports whether db is in a transaction of the caller's. It may have been begun
+// on a connection by hand.
 func (l *Link) InTransaction(db DB) bool {
 	if l.tx {
 		return true

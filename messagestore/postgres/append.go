@@ -38,8 +38,8 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 // new ones for as long as the caller does: for one that is gone, the fence may have been
 // raised so that it does not.
 func (d *Driver) appendAll(ctx context.Context, appends []messagestore.Append, fences []int64, wanted func() bool) ([]messagestore.Written, error) {
-	// A transaction is tried once: what it saw before would have to be tried again
-	// too.
+	// A transaction of the caller's is tried once: its earlier statements would have to be
+	// repeated too.
 	const attempts = 5
 
 	for attempt := 1; ; {
@@ -66,7 +66,7 @@ func (d *Driver) appendAll(ctx context.Context, appends []messagestore.Append, f
 		})
 		switch {
 		case err == nil && d.fences.raised(answers):
-			fences = d.fences.of(appends) // before it is asked who still wants it
+			fences = d.fences.of(appends) // before its caller is asked
 			if !wanted() {
 				return nil, errUnwanted
 			}
@@ -154,7 +154,7 @@ func text(raw []byte) *string {
 	return &s
 }
 
-// outcome says in the library's words what the function answered.
+// outcome translates the answers of the function.
 func outcome(answers []answer, appends []messagestore.Append) ([]messagestore.Written, error) {
 	if len(answers) == 1 {
 		switch a := answers[0]; a.outcome {

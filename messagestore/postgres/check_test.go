@@ -241,7 +241,7 @@ func TestEncodingThatCannotHoldEveryMessageIsRefused(t *testing.T) {
 	requireUnsafe(t, tryOpen(t, with(t, pgtest.URL(t), override, "on", "client_encoding", "LATIN1")), postgres.UnsafeSetting{Name: "client_encoding", Value: "LATIN1", Need: "UTF8"})
 
 	for _, encoding := range []string{"SQL_ASCII", "LATIN1"} {
-		// What messages are in no override mends.
+		// No override changes the encoding of messages.
 		err := tryOpen(t, with(t, pgtest.DatabaseIn(t, encoding), override, "on"))
 		unsafe, ok := errors.AsType[*postgres.UnsafeSettingsError](err)
 		require.True(t, ok, "%v", err)
@@ -330,7 +330,7 @@ func TestRefusalLeavesTheTransactionUsable(t *testing.T) {
 	}
 }
 
-// A user who was granted functions one by one, and not all of them.
+// A user with single grants, and not of all functions.
 func TestAMissingRightLeavesTheTransactionUsable(t *testing.T) {
 	t.Parallel()
 	url := ownDatabase(t)
@@ -358,7 +358,7 @@ func TestAMissingRightLeavesTheTransactionUsable(t *testing.T) {
 	}
 }
 
-// A spy counts what is sent over connections, and the questions for settings in it.
+// A spy counts the statements sent over connections, and the checks among them.
 type spy struct {
 	sent, checks atomic.Int64
 }
@@ -408,7 +408,7 @@ func TestServerIsAskedOnceForEachConnection(t *testing.T) {
 	require.Equal(t, int64(2), asked.checks.Load())
 }
 
-// What nobody asks for in a transaction is asked for after it.
+// The part of the check that a transaction leaves out is made after it.
 func TestServerIsAskedOnceMoreAfterTheTransactionThatAConnectionWasFirstUsedIn(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
@@ -481,7 +481,7 @@ func TestServerIsAskedInOneRoundTrip(t *testing.T) {
 	require.Equal(t, []int64{2, 1}, trips)
 }
 
-// What a standby says to a writer: the server may not be the one that was asked.
+// The error of a standby to a writer: the server may not be the one that was checked.
 func TestServerThatRefusesToWriteIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
@@ -560,7 +560,7 @@ func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 	_, err = driver.Version(t.Context(), stream)
 	requireUnsafe(t, err, recovering)
 
-	// The override is for those who only read.
+	// The override is for readers.
 	reader := messagestore.New(open(t, with(t, url, override, "on")), nil)
 	version, err := reader.Version(t.Context(), stream)
 	require.NoError(t, err)

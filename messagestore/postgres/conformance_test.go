@@ -34,7 +34,7 @@ func TestConformanceOverAConnection(t *testing.T) {
 	pgtest.Pool(t)
 	storetest.RunWith(t, storetest.Options{
 		Open:    func(t *testing.T) messagestore.Driver { return postgres.New(connect(t, pgtest.URL(t)), nil) },
-		OneUser: true, // who leaves a call early leaves the connection closed to all
+		OneUser: true, // a caller that leaves early leaves the connection closed
 	})
 }
 
@@ -51,8 +51,7 @@ func TestConformanceInATransaction(t *testing.T) {
 	})
 }
 
-// connect returns a connection that is closed when the test ends, and with it
-// whatever transaction it is in.
+// connect returns a connection that is closed when the test ends, and with it its transaction.
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)

@@ -22,7 +22,7 @@ type called struct {
 	why    string
 }
 
-// calls are all there are. Whoever adds one says of it here how it is cut.
+// calls are all there are. A new call needs a line here.
 var calls = map[string]called{
 	"Driver.Append":       {scenes: []string{"append one", "append several", "append each", "append one that conflicts", "append one twice", "in a transaction"}},
 	"Driver.AppendAll":    {scenes: []string{"append to streams", "WriteStreams"}},
@@ -71,8 +71,8 @@ func TestEveryCallIsCutOrSaysWhyNot(t *testing.T) {
 	require.Empty(t, unaccounted(there, played, calls))
 }
 
-// unaccounted says what is wrong with a list of calls, if these are there and scenes of
-// these names are played.
+// unaccounted returns the errors in a list of calls, given the calls that exist and the names of
+// the scenes.
 func unaccounted(there, played map[string]bool, list map[string]called) (wrong []string) {
 	for _, name := range slices.Sorted(maps.Keys(there)) {
 		if _, ok := list[name]; !ok {

@@ -153,7 +153,7 @@ func writes(name string, w way, call func(ctx context.Context, c *attempt, key s
 	}
 }
 
-// ping has the driver ask the server what it has to know of it.
+// ping makes the driver check the server.
 func ping(ctx context.Context, c *attempt) error {
 	conn, err := c.pool.Acquire(ctx)
 	if err != nil {
@@ -198,7 +198,7 @@ func appendGroup(ctx context.Context, c *attempt, key string) (list []ended) {
 	return list
 }
 
-// appendTwice writes what is there already.
+// appendTwice repeats a write.
 func appendTwice(ctx context.Context, c *attempt, key string) []ended {
 	a := messages(c, key, messagestore.AnyVersion, 1)
 	if _, err := postgres.New(c.direct, nil).Append(ctx, a); err != nil {
@@ -233,7 +233,7 @@ func bodiesOf(a messagestore.Append) (bodies []messagestore.Body) {
 	return bodies
 }
 
-// transaction writes in one that is its caller's, who commits.
+// transaction writes in a transaction of the caller's, which the caller commits.
 func transaction(w way) scene {
 	s := writes("in a transaction", w, func(ctx context.Context, c *attempt, key string) []ended {
 		a := messages(c, key, messagestore.NoStream, 1)
@@ -425,8 +425,7 @@ func deletes(w way, erase bool) scene {
 	})
 }
 
-// raises raises the epoch, in a schema of its own: who asks for it elsewhere is to see no
-// other.
+// raises raises the epoch, in a schema of its own: the epoch of the others stays.
 func raises(w way) scene {
 	raise := func(ctx context.Context, c *attempt, db postgres.DB) (string, error) {
 		return admin.New(db, &postgres.Config{Schema: c.schema}).RaiseEpoch(ctx)

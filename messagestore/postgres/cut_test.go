@@ -24,7 +24,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
 
-// A fault is what happens at a boundary of the protocol.
+// A fault is an event at a boundary of the protocol.
 type fault struct {
 	name   string
 	fault  pgproxy.Fault
@@ -50,34 +50,35 @@ var faults = []fault{
 	{name: "dripped", fault: pgproxy.Drip, every: true, at: func(_ scene, _, next pgproxy.Side) bool { return next == nobody }},
 }
 
-// A scene is a call of the driver's, and what is true of it however it ends.
+// A scene is a call of the driver's, and the conditions that hold however it ends.
 type scene struct {
 	name     string
 	mode     pgx.QueryExecMode
 	thorough bool // all faults happen to it
 	own      bool // it has a schema of its own meanwhile
 
-	// before puts there what the call needs, past the proxy, and warm does what the call
-	// is not to be the first to do on its connection. Both may be nil.
+	// before prepares the data of the call, past the proxy, and warm uses its connection once.
+	// Both may be nil.
 	before, warm func(ctx context.Context, c *attempt) error
 
-	// call is what is cut. It returns the ends of the writes in it, or none.
+	// call is the call that is cut. It returns the ends of the writes in it, or none.
 	call func(ctx context.Context, c *attempt) ([]ended, error)
 
-	// again is what one may do who was told an error, on a connection that is good. It is
-	// done while what was held is still on its way.
+	// again is a retry after an error, on a good connection, while the held message is still on
+	// its way.
 	again func(ctx context.Context, c *attempt, db postgres.DB) error
 
-	// judge refuses what must not be: it is called when nothing is on its way any more.
+	// judge returns an error for a wrong result: it is called when no message is on its way any
+	// more.
 	judge func(ctx context.Context, c *attempt) error
 }
 
-// An ended is a write that is there whole or not at all, and what its caller was told.
+// An ended is a write that is there whole or not at all, and the outcome that its caller got.
 type ended struct {
 	appends []messagestore.Append
 	refused bool // it meets a conflict
 	err     error
-	found   error // what asking told, if the outcome was unknown
+	found   error // the result of Resolve, if the outcome was unknown
 }
 
 // An attempt is one time that a scene is played.
@@ -105,8 +106,8 @@ type matrix struct {
 	count map[string]map[string]int // endings of each fault
 }
 
-// play plays a scene, has its message number at, from 1 on, meet f, and returns what
-// was said. Nothing happens to message 0.
+// play plays a scene, has its message number at, from 1 on, meet f, and returns the messages of
+// the protocol. Nothing happens to message 0.
 func (m *matrix) play(ctx context.Context, s scene, at int, f fault) (_ []pgproxy.Message, err error) {
 	c := &attempt{direct: m.direct, category: messagestore.Category("cut" + strings.ReplaceAll(uuid.NewString(), "-", ""))}
 	if s.own {
@@ -139,7 +140,7 @@ func (m *matrix) play(ctx context.Context, s scene, at int, f fault) (_ []pgprox
 	c.proxy.SetRule(func(message pgproxy.Message) pgproxy.Fault {
 		switch {
 		case message.Name == "CancelRequest":
-			return pgproxy.Drop // or what arrives late would be cancelled, sometimes
+			return pgproxy.Drop // or a late statement would be cancelled, sometimes
 		case message.Name == "Terminate", // it is after the call, sometimes
 			message.Name == "NotificationResponse" && !strings.Contains(string(message.Body), string(c.category)):
 			return pgproxy.Pass
@@ -197,8 +198,8 @@ func (m *matrix) play(ctx context.Context, s scene, at int, f fault) (_ []pgprox
 	return whole, m.judge(ctx, s, c, f)
 }
 
-// goOn does what callers do who were told an error, and has arrive what was held: when
-// they know, or if they wait for it.
+// goOn acts as a caller does after an error, and then releases the held message: once the caller
+// knows, or when it waits for it.
 func (m *matrix) goOn(ctx context.Context, s scene, c *attempt) error {
 	conn, err := m.direct.Acquire(ctx)
 	if err != nil {
@@ -240,7 +241,7 @@ func (m *matrix) goOn(ctx context.Context, s scene, c *attempt) error {
 	}
 }
 
-// awaitEnd returns when the server is through with what it was sent.
+// awaitEnd returns when the server has finished all that it was sent.
 func (m *matrix) awaitEnd(ctx context.Context, name messagestore.Category) error {
 	ticker := time.NewTicker(2 * time.Millisecond)
 	defer ticker.Stop()
@@ -254,7 +255,7 @@ func (m *matrix) awaitEnd(ctx context.Context, name messagestore.Category) error
 	}
 }
 
-// judge compares what was told with what is there.
+// judge compares the outcome with the store.
 func (m *matrix) judge(ctx context.Context, s scene, c *attempt, f fault) error {
 	for _, w := range c.writes {
 		ending, err := m.ending(ctx, w)
@@ -372,9 +373,8 @@ func (m *matrix) table() string {
 	return b.String()
 }
 
-// Whatever happens between two messages of a call, or within one, it ends in one right
-// thing: it is done, or it is not and never will be, or nobody knows; and who then asks
-// is told the truth.
+// A fault at any boundary of a call leaves one right outcome: written, definitely not written,
+// or unknown and resolved truly.
 func TestEveryCutEndsInOneRightAnswer(t *testing.T) {
 	t.Parallel()
 	_, err := pgtest.Pool(t).Exec(t.Context(), cutTableSQL)

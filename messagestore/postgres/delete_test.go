@@ -85,7 +85,7 @@ func TestAnErasedStreamHasNoNameAnyMore(t *testing.T) {
 	}
 	require.Equal(t, []messagestore.StreamName{digestStream(stream)}, there)
 
-	// Who knows the name is told what became of it, in every way of asking.
+	// A reader that knows the name learns of the deletion by every call.
 	for _, m := range [][]*messagestore.Message{a.read(t, stream), last(t, a, stream)} {
 		require.Len(t, m, 1)
 		require.True(t, m[0].IsTombstone())
@@ -321,7 +321,7 @@ func TestADeletionOutlivesItsSessions(t *testing.T) {
 	require.Len(t, a.read(t, stream), 1)
 }
 
-// Who writes to a stream while it is deleted in parts keeps what they write.
+// A write to a stream that is being deleted in parts stays.
 func TestAWriteBetweenThePartsOfADeletionStays(t *testing.T) {
 	t.Parallel()
 	for name, options := range map[string]*admin.DeleteOptions{"name kept": {}, "name erased": {EraseName: true}} {
@@ -382,7 +382,7 @@ func TestATombstoneKeepsWhatAReservationNeeds(t *testing.T) {
 	}
 }
 
-// Whatever is lost with a stream, "not written" is not said of what may have been.
+// Of a write to a deleted stream "not written" is never said.
 func TestADeletedStreamDoesNotTellWhatWasWritten(t *testing.T) {
 	t.Parallel()
 	for name, options := range map[string]*admin.DeleteOptions{"name kept": nil, "name erased": erase} {
@@ -415,7 +415,7 @@ func TestADeletedStreamDoesNotTellWhatWasWritten(t *testing.T) {
 	}
 }
 
-// Nor while it is being deleted, by somebody who was killed half way.
+// Nor while a deletion that was killed half way is incomplete.
 func TestAStreamThatIsBeingDeletedDoesNotTellWhatWasWritten(t *testing.T) {
 	t.Parallel()
 	a := newArchive(t)
@@ -450,7 +450,7 @@ func TestATombstoneThatStandsForAnotherStreamStays(t *testing.T) {
 		deleted, err := a.admin.Delete(t.Context(), stream, 1, erase)
 		require.NoError(t, err)
 		if others > 0 {
-			a.fill(t, deleted.Tombstone, others) // somebody who has no business there
+			a.fill(t, deleted.Tombstone, others) // another client
 		}
 		before := a.read(t, deleted.Tombstone)
 
@@ -531,8 +531,8 @@ func TestTheRecordsOfAnErasedStreamGoInParts(t *testing.T) {
 	require.Zero(t, traces)
 }
 
-// Two who write and one who deletes: a write is either before the tombstone, and gone,
-// or after it, and there.
+// Two writers and one deletion: a write is either before the tombstone and gone, or after it and
+// there.
 func TestWritersAndADeletion(t *testing.T) {
 	t.Parallel()
 	const writers, writes = 3, 60 // each, or more, until there were two deletions
@@ -635,8 +635,8 @@ func TestOnlyAdministratorsRemove(t *testing.T) {
 	requireDenied(t, err)
 }
 
-// Who was given the right to delete from the table, by mistake or as part of all rights,
-// does not delete by saying that it is a removal.
+// A role with the right to delete from the table, granted by mistake, cannot delete by calling
+// it a removal.
 func TestTheSettingOfRemovalsHelpsNobodyElse(t *testing.T) {
 	t.Parallel()
 	_, schema := pgtest.Schema(t)

@@ -58,7 +58,7 @@ func keep(e *pglink.Encoder) {
 // in. It would else be doubled until they do, and that anew for each group.
 type room int
 
-// Encode grows dst, also for what goes with the parameters.
+// Encode grows dst, with room for the rest of the message.
 func (r room) Encode(dst []byte) ([]byte, error) { return slices.Grow(dst, int(r)+1024), nil }
 
 // Decode is for the other side, which never sees it.
@@ -76,7 +76,7 @@ func eachParameters(e *pglink.Encoder, group []*ticket, notify bool) [][]byte {
 			size += len(t.append.Records[i].Type)
 		}
 	}
-	const most = 8 + 12 + 8 + 12 + 20 + 4 + 4 + 4 // of what is not text, for a write of one message
+	const most = 8 + 12 + 8 + 12 + 20 + 4 + 4 + 4 // bytes that are not text, for a write of one message
 	e.Reset(size + most*(len(group)+messages) + 9*20)
 
 	e.Array(pgtype.TextOID, len(group))

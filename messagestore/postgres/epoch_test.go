@@ -30,7 +30,7 @@ func TestAnEpochIsOfTheServerAndItsTimeline(t *testing.T) {
 	}
 }
 
-// A server that does not let everybody ask is known by what an operator says.
+// A server that refuses the question has the number alone as its epoch.
 func TestWhoMayNotAskTheServerHasTheEpochThatWasRaised(t *testing.T) {
 	t.Parallel()
 	url := ownDatabase(t)
@@ -52,7 +52,7 @@ func TestWhoMayNotAskTheServerHasTheEpochThatWasRaised(t *testing.T) {
 	}
 }
 
-// Who was granted functions one by one need not know of epochs.
+// A role with single grants works without the epoch.
 func TestWhoMayNotAskForTheEpochHasNone(t *testing.T) {
 	t.Parallel()
 	tx, err := connect(t, ownDatabase(t)).Begin(t.Context())
@@ -113,7 +113,7 @@ func TestAnEpochThatIsRaisedIsAnotherThanAllBefore(t *testing.T) {
 	require.Regexp(t, `/9\.[^/]+$`, epoch())
 }
 
-// By the same id it is raised once, so who has lost the answer may ask again.
+// By the same id it is raised once, so a caller that lost the answer may repeat the call.
 func TestAnEpochIsRaisedOnceByOneID(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)

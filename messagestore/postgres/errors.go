@@ -26,8 +26,8 @@ var (
 	// is the store, because its messages are being adopted or were given back.
 	ErrAdopting = pglink.ErrAdopting
 
-	// ErrUnsafeSettings is matched by the error of a call on a server that might lose or
-	// change what it has acknowledged. See [UnsafeSettingsError].
+	// ErrUnsafeSettings is matched by the error of a call on a server that might lose or change
+	// acknowledged writes. See [UnsafeSettingsError].
 	ErrUnsafeSettings = pglink.ErrUnsafeSettings
 )
 

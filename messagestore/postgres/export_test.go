@@ -15,13 +15,13 @@ func (d *Driver) Mode(conn *pgx.Conn) pgx.QueryExecMode { return d.link.Mode(con
 
 // Busy reports whether a write to the category is under way.
 func (d *Driver) Busy(category messagestore.Category) bool {
-	l := d.groups.line(category)
+	l := d.groups.shard(category)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.busy
 }
 
-// Within has a line wait for what is under way for no longer than that.
+// Within bounds the time that a shard waits for a write.
 func (d *Driver) Within(limit time.Duration) *Driver {
 	d.groups.timeout = limit
 	return d
@@ -35,7 +35,7 @@ func (d *Driver) Learn(category messagestore.Category, fence int64) {
 // Waiting returns how many writes wait for their turn.
 func (d *Driver) Waiting() int {
 	n := 0
-	for _, l := range d.groups.lines {
+	for _, l := range d.groups.shards {
 		l.mu.Lock()
 		n += len(l.waiting)
 		l.mu.Unlock()
@@ -49,23 +49,23 @@ func (d *Driver) Flushes() (flushes, writes int64) {
 	return d.groups.flushes.Load(), d.groups.flushed.Load()
 }
 
-// TogetherWith returns a category that is in a line with another, so that writes to
-// both may be in one group.
+// TogetherWith returns a category in the same shard as another, so that writes to both may be in
+// one group.
 func (d *Driver) TogetherWith(category messagestore.Category) messagestore.Category {
 	for n := 0; ; n++ {
 		other := messagestore.Category(fmt.Sprintf("%s%d", category, n))
-		if d.groups.line(other) == d.groups.line(category) {
+		if d.groups.shard(other) == d.groups.shard(category) {
 			return other
 		}
 	}
 }
 
-// InOneLine reports whether writes to two categories may be in one group.
-func (d *Driver) InOneLine(a, b messagestore.Category) bool {
-	return d.groups.line(a) == d.groups.line(b)
+// InOneShard reports whether writes to two categories may be in one group.
+func (d *Driver) InOneShard(a, b messagestore.Category) bool {
+	return d.groups.shard(a) == d.groups.shard(b)
 }
 
-// An Answer is what became of a write in a group.
+// An Answer is the outcome of a write in a group.
 type Answer struct {
 	Written messagestore.Written
 	Err     error
@@ -78,7 +78,7 @@ func (d *Driver) AppendEach(ctx context.Context, appends []messagestore.Append) 
 		group[i] = d.newTicket(a)
 		group[i].state.Store(taken)
 	}
-	l := d.groups.lines[0]
+	l := d.groups.shards[0]
 	d.commit(ctx, l, group)
 	d.flush(l) // what was put back
 	answers := make([]Answer, len(group))

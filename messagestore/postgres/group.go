@@ -16,20 +16,19 @@ import (
 )
 
 const (
-	// maxGroup bounds how many writes are committed together, and so how long the
-	// last of them waits for the others; maxGroupMessages their messages, unless one
-	// alone has more.
+	// maxGroup bounds the writes of a group, and so how long the last of them waits for the
+	// others. maxGroupMessages bounds their messages, unless one write alone has more.
 	maxGroup         = 512
 	maxGroupMessages = 1000
 
-	// maxGroupBytes bounds what they carry, unless one alone carries more.
+	// maxGroupBytes bounds their data, unless one write alone has more.
 	maxGroupBytes = 4 << 20
 
-	// maxWaiting bounds the writes that wait in a line; more wait to be let in.
+	// maxWaiting bounds the writes that wait in a shard; more wait to be let in.
 	maxWaiting = 1024
 
-	// groupTimeout bounds what a line waits for: a flush has no caller whose context could,
-	// and a write that goes straight through may have one without a deadline.
+	// groupTimeout bounds a flush, which has no caller's context, and a write that goes straight
+	// through, whose context may have no deadline.
 	groupTimeout = 30 * time.Second
 
 	// outcomeGrace is how long a caller whose context has ended waits for a flush
@@ -37,21 +36,20 @@ const (
 	outcomeGrace = 500 * time.Millisecond
 )
 
-// groups commit writes to one database together. A write that finds its line empty
-// goes straight through, on its caller's goroutine and context. What comes while it
-// is under way waits, and then goes in one transaction, in one round trip: the
-// category is locked once, and the log is synced once.
+// groups commit writes to one database together. A write that finds its shard idle goes straight
+// through, on its caller's goroutine and context. Writes that come meanwhile wait and then go in
+// one transaction, in one round trip: the category is locked once, and the log is synced once.
 type groups struct {
 	seed    maphash.Seed
-	lines   []*line
+	shards  []*shard
 	timeout time.Duration // groupTimeout, but for the tests
 
 	flushes, flushed atomic.Int64 // for the tests: transactions of more than one write, and the writes in them
 }
 
-// A line is where the writes to some categories wait for each other. All writes to
-// a category are in one line, so that one process does not hold up itself.
-type line struct {
+// A shard is where the writes to some categories wait for each other. All writes to a category
+// are in one shard, so that a process does not hold up itself.
+type shard struct {
 	room chan struct{} // a token for each write that waits
 
 	mu      sync.Mutex
@@ -60,26 +58,26 @@ type line struct {
 }
 
 func newGroups() *groups {
-	g := &groups{seed: maphash.MakeSeed(), lines: make([]*line, min(runtime.GOMAXPROCS(0), 4)), timeout: groupTimeout}
-	for i := range g.lines {
-		g.lines[i] = &line{room: make(chan struct{}, maxWaiting)}
+	g := &groups{seed: maphash.MakeSeed(), shards: make([]*shard, min(runtime.GOMAXPROCS(0), 4)), timeout: groupTimeout}
+	for i := range g.shards {
+		g.shards[i] = &shard{room: make(chan struct{}, maxWaiting)}
 	}
 	return g
 }
 
-func (g *groups) line(category messagestore.Category) *line {
-	return g.lines[maphash.String(g.seed, string(category))%uint64(len(g.lines))]
+func (g *groups) shard(category messagestore.Category) *shard {
+	return g.shards[maphash.String(g.seed, string(category))%uint64(len(g.shards))]
 }
 
-// A ticket is a write in a line. Until it is taken its caller may leave, and then it
-// never happens; after that nobody can say that it did not, but for the fence that
-// asking raises.
+// A ticket is a write in a shard. Until it is taken its caller may leave, and then it never
+// happens. After that its outcome is unknown to a caller that leaves, until Find resolves it by
+// a fence.
 type ticket struct {
 	append messagestore.Append
 	fences []int64 // as they were when the caller came
 	size   int
 	state  atomic.Int32
-	token  bool // whether it has one of the line's
+	token  bool // it has one of the shard's
 	done   chan struct{}
 
 	written messagestore.Written // once done
@@ -100,9 +98,9 @@ func (d *Driver) newTicket(a messagestore.Append) *ticket {
 	return t
 }
 
-// begin reports whether the caller waits, who cannot leave any more then. It is asked when
-// there is a connection to send by, and not before: who has left until then was told that
-// nothing is written.
+// begin reports whether the caller still waits. From then on the caller cannot leave with a
+// definite answer. It is called once there is a connection to send by: a caller that left before
+// was told that nothing is written.
 func (t *ticket) begin() bool {
 	return t.state.CompareAndSwap(waiting, taken) || t.state.Load() == taken
 }
@@ -114,7 +112,7 @@ func (t *ticket) answer(written messagestore.Written, err error) {
 
 // appendInGroup writes a, together with others if there are any.
 func (d *Driver) appendInGroup(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
-	l := d.groups.line(a.Stream.Category())
+	l := d.groups.shard(a.Stream.Category())
 	l.mu.Lock()
 	if !l.busy {
 		l.busy = true
@@ -160,8 +158,8 @@ func (d *Driver) appendInGroup(ctx context.Context, a messagestore.Append) (mess
 	}
 }
 
-// next lets those go on who came to the line in the meantime.
-func (d *Driver) next(l *line) {
+// next flushes the writes that came to the shard meanwhile, if there are any.
+func (d *Driver) next(l *shard) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.busy = len(l.waiting) > 0; l.busy {
@@ -169,12 +167,12 @@ func (d *Driver) next(l *line) {
 	}
 }
 
-// flush commits what waits in a line, group by group, until nothing does.
-func (d *Driver) flush(l *line) {
+// flush commits the writes that wait in a shard, group by group, until none waits.
+func (d *Driver) flush(l *shard) {
 	for {
-		// Those who were just answered, and have more to write, come before the next group
-		// is taken: or else it would be the few who came while theirs was under way, and
-		// every other group would be small.
+		// Callers that were just answered may write again. They get to run before the next group is
+		// taken; else it would hold only the writes that came meanwhile, and every other group would
+		// be small.
 		runtime.Gosched()
 		group := l.take()
 		if group == nil {
@@ -188,7 +186,7 @@ func (d *Driver) flush(l *line) {
 
 // take returns the next group, in the order in which they came; empty if they have
 // left, or nil if none waits.
-func (l *line) take() []*ticket {
+func (l *shard) take() []*ticket {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting) == 0 {
@@ -216,14 +214,14 @@ func (l *line) take() []*ticket {
 }
 
 // putBack has tickets wait again, before all others, but those whose callers have left.
-func (l *line) putBack(tickets []*ticket) {
+func (l *shard) putBack(tickets []*ticket) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting = slices.Concat(waitAgain(tickets), l.waiting)
 }
 
 // putLast is putBack behind all others.
-func (l *line) putLast(tickets []*ticket) {
+func (l *shard) putLast(tickets []*ticket) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting = append(l.waiting, waitAgain(tickets)...)
@@ -234,7 +232,7 @@ func waitAgain(tickets []*ticket) []*ticket {
 }
 
 // commit writes a group, and answers all of it or puts it back.
-func (d *Driver) commit(ctx context.Context, l *line, group []*ticket) {
+func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
 	if len(group) == 1 {
 		_ = d.alone(ctx, group[0])
 		return
@@ -288,7 +286,7 @@ func (d *Driver) commit(ctx context.Context, l *line, group []*ticket) {
 
 // slowly writes a group that was cancelled, one by one. It may have waited for its first category all the time,
 // which its first write shows: then the others need not wait for those to that category.
-func (d *Driver) slowly(ctx context.Context, l *line, group []*ticket) {
+func (d *Driver) slowly(ctx context.Context, l *shard, group []*ticket) {
 	first, others := partFirst(group)
 	switch err := d.alone(ctx, first[0]); {
 	case pglink.IsCancelled(err):
@@ -318,9 +316,8 @@ func partFirst(group []*ticket) (first, others []*ticket) {
 	return first, others
 }
 
-// answer says to each caller of a group what became of its write, once that has been
-// committed.
-func (d *Driver) answer(ctx context.Context, l *line, group []*ticket, a eachAnswer) {
+// answer gives each caller of a committed group its outcome.
+func (d *Driver) answer(ctx context.Context, l *shard, group []*ticket, a eachAnswer) {
 	var apart, again []*ticket
 	for i, t := range group {
 		version := a.versions[i]
@@ -342,7 +339,7 @@ func (d *Driver) answer(ctx context.Context, l *line, group []*ticket, a eachAns
 			again = append(again, t)
 		case 'f':
 			d.fences.learn(t.append.Stream.Category(), version)
-			t.fences = d.fences.of([]messagestore.Append{t.append}) // before it is asked, by putBack, who still wants it
+			t.fences = d.fences.of([]messagestore.Append{t.append}) // before putBack asks whether the caller still waits
 			again = append(again, t)
 		default:
 			apart = append(apart, t)
@@ -352,10 +349,10 @@ func (d *Driver) answer(ctx context.Context, l *line, group []*ticket, a eachAns
 	d.oneByOne(ctx, l, apart)
 }
 
-// oneByOne writes each by itself. A category that somebody keeps is waited for once. What
-// took too long may have waited for one, or is slow itself: so the next to that category is
-// tried too, but behind all others.
-func (d *Driver) oneByOne(ctx context.Context, l *line, tickets []*ticket) {
+// oneByOne writes each by itself. A category whose lock is held is waited for once. A write that
+// was cancelled may have waited for a lock or be slow itself, so the next write to its category
+// is tried too, but behind all others.
+func (d *Driver) oneByOne(ctx context.Context, l *shard, tickets []*ticket) {
 	kept := map[messagestore.Category]error{}
 	var later []*ticket
 	for _, t := range tickets {
@@ -375,7 +372,7 @@ func (d *Driver) oneByOne(ctx context.Context, l *line, tickets []*ticket) {
 	l.putLast(later)
 }
 
-// alone writes what was in a group, or would have been, by itself, in a time of its own.
+// alone writes a ticket by itself, with a timeout of its own.
 func (d *Driver) alone(ctx context.Context, t *ticket) error {
 	ctx, cancel := context.WithTimeout(ctx, d.groups.timeout)
 	defer cancel()

@@ -59,8 +59,8 @@ func gatherOver(t *testing.T, driver *postgres.Driver) *crowd {
 	return c
 }
 
-// lockCategory takes a category's lock in a transaction of its own, and returns
-// what ends that.
+// lockCategory takes a category's lock in a transaction of its own, and returns the function
+// that ends it.
 func lockCategory(ctx context.Context, pool *pgxpool.Pool, category messagestore.Category) (release func() error, err error) {
 	tx, err := pool.Begin(ctx)
 	if err != nil {
@@ -145,8 +145,8 @@ func TestAConflictInAGroupIsItsOwn(t *testing.T) {
 	}
 }
 
-// The store would refuse this one before it got here; whatever the database
-// refuses, the others are written all the same.
+// The store would refuse this one earlier. The database refuses it too, and the others are
+// written.
 func TestAWriteThatTheDatabaseRefusesHarmsNoOther(t *testing.T) {
 	t.Parallel()
 	c := gather(t)
@@ -243,7 +243,7 @@ func lockCategoryWhenFree(t *testing.T, pool *pgxpool.Pool, c *crowd) (release f
 	return release
 }
 
-// Each write of a group sees what those before it did.
+// Each write of a group sees the writes before it.
 func TestWritesOfAGroupFollowEachOther(t *testing.T) {
 	t.Parallel()
 	c := gather(t)
@@ -321,7 +321,7 @@ func TestABusyCategoryHoldsUpNoOther(t *testing.T) {
 	c := gather(t)
 	pool := pgtest.Pool(t)
 	free, busy := c.driver.TogetherWith(c.category), c.driver.TogetherWith(c.category+"x")
-	for n := 0; !c.driver.InOneLine(free, busy); n++ {
+	for n := 0; !c.driver.InOneShard(free, busy); n++ {
 		busy = messagestore.Category(fmt.Sprintf("%sy%d", c.category, n))
 	}
 	holder, err := lockCategory(t.Context(), pool, busy)
@@ -370,7 +370,7 @@ func TestAGroupTakesItsCategoriesForWhatTheyAreInEveryLanguage(t *testing.T) {
 	require.Equal(t, int64(2), writes)
 }
 
-// Who has a category for too long is waited for once, by those who write to it.
+// A category that is locked for too long is waited for once, by the writes to it.
 func TestAStuckPeerFailsTheWritesToItsCategoryAndNoOther(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
@@ -397,8 +397,8 @@ func TestAStuckPeerFailsTheWritesToItsCategoryAndNoOther(t *testing.T) {
 	}
 }
 
-// Where transactions are too old to share, each write is by itself: but what waits for one
-// category is told so by one wait, and others are written.
+// Where transactions are too old to share, each write is by itself: but writes to one locked
+// category fail after one wait, and others are written.
 func TestOneByOneACategoryIsWaitedForOnce(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
@@ -422,7 +422,7 @@ func TestOneByOneACategoryIsWaitedForOnce(t *testing.T) {
 	}
 }
 
-// A role may have less time for a statement than a write may wait for its category: who
+// A role may have less time for a statement than a write may wait for its category: a write that
 // runs out of it fails no other.
 func TestAWriteThatTakesTooLongFailsNoOther(t *testing.T) {
 	t.Parallel()
@@ -478,7 +478,7 @@ func TestAStuckPeerHoldsNobodyElseUpForEachWriteToItsCategory(t *testing.T) {
 	require.Less(t, failed, writes/2, "before the other was written")
 }
 
-// What was not kept from its category is not in the way of the others again.
+// A write whose category is free does not hold up the others again.
 func TestASlowWriteCostsItsGroupOneTimeout(t *testing.T) {
 	t.Parallel()
 	everything, schema := pgtest.Schema(t)
@@ -517,7 +517,7 @@ func limitedPool(t *testing.T, setting, value string) *pgxpool.Pool {
 	return pool
 }
 
-// refusal is what the server has said, and it is definite.
+// refusal is a definite error of the server's.
 func refusal(t *testing.T, err error) *pgconn.PgError {
 	t.Helper()
 	if errors.Is(err, messagestore.ErrOutcomeUnknown) {
@@ -619,7 +619,7 @@ func goesOnWithTheFence(t *testing.T, streams int) {
 	require.Equal(t, int64(4), writes)
 }
 
-// What append has to be asked about leaves the others in their group.
+// A write that append has to resolve leaves the others in their group.
 func TestOnlyWhatWasRecordedOrErasedLeavesAGroup(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -664,7 +664,7 @@ func TestOnlyWhatWasRecordedOrErasedLeavesAGroup(t *testing.T) {
 	}
 }
 
-// Where transactions are too old to see what they wait for, each write is by itself.
+// Where transactions do not see the writes that they wait for, each write is by itself.
 func TestGroupsAreNotMadeAboveReadCommitted(t *testing.T) {
 	t.Parallel()
 	c := gatherOver(t, postgres.New(limitedPool(t, "default_transaction_isolation", "repeatable read"), nil))
@@ -683,7 +683,7 @@ func TestGroupsAreNotMadeAboveReadCommitted(t *testing.T) {
 	require.Zero(t, writes)
 }
 
-// Whatever is in a group, each answer is the one that it would have been by itself.
+// Each write of a group has the outcome that it would have by itself.
 func TestAGroupAnswersAsItsWritesWouldOneByOne(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)

@@ -26,9 +26,9 @@ import (
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
-// A driver that is called past the store's validators, whichever way it sends a write,
-// refuses it, writes none of it, and is as good as before. What is inside data and
-// metadata only the store looks at.
+// A driver that is called past the store's validators, whichever way it sends a write, refuses
+// it, writes none of it, and is as good as before. Only the store validates the contents of data
+// and metadata.
 func TestHostileCallsLeaveThePoolUsable(t *testing.T) {
 	t.Parallel()
 	record := func(change func(*messagestore.Encoded)) func(*messagestore.Append) {
@@ -47,7 +47,7 @@ func TestHostileCallsLeaveThePoolUsable(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		spoil func(*messagestore.Append)
-		kind  error // nil for what the server cannot even read
+		kind  error // nil if the server cannot even read it
 	}{
 		"a stream without a name":              {func(a *messagestore.Append) { a.Stream = "" }, messagestore.ErrInvalid},
 		"a category for a stream":              {named("%s"), messagestore.ErrInvalid},
@@ -175,7 +175,8 @@ func TestHostileReadsAreRefusedByTheDatabase(t *testing.T) {
 	require.NoError(t, category(messagestore.CategoryQuery{Category: "nobody", From: math.MaxInt64, Limit: 10_000}))
 }
 
-// Whoever may connect may notify on the channel. That wakes, and never keeps a message back.
+// Every role that can connect can notify on the channel. That wakes, and never keeps a message
+// back.
 func TestForgedNotificationsLoseNothing(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -207,8 +208,8 @@ func TestForgedNotificationsLoseNothing(t *testing.T) {
 	}
 }
 
-// What a client of message-db wrote by its rules, which are nearly none, is read by ours,
-// handled or refused one by one, and breaks no log.
+// Messages that a client of message-db wrote by its loose rules are read, handled or refused one
+// by one, and break no log.
 func TestWhatOtherClientsWriteNeverStopsAReader(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)

@@ -25,7 +25,7 @@ func contextOf(t *testing.T) context.Context { return context.WithoutCancel(t.Co
 type rawAppend struct {
 	stream, messageType, data, metadata string
 	twice                               bool // two messages, which go another way
-	trusted                             bool // by the functions that only drivers call, which get what the library has looked at
+	trusted                             bool // by the functions that only drivers call, after the library's validation
 }
 
 type querier interface {

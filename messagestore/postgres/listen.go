@@ -30,8 +30,8 @@ var (
 // The parameter of heads.
 var headsOIDs = []uint32{pgtype.TextArrayOID}
 
-// Heads implements [messagestore.HeadsDriver]. It is supported over a pool: what else a
-// driver may be over has a user who did not ask for it.
+// Heads implements [messagestore.HeadsDriver]. It is supported over a pool only: a connection or
+// a transaction has another user.
 func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
 	if d.invalid != nil {
 		return nil, d.invalid
@@ -65,10 +65,10 @@ func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) 
 	return heads, nil
 }
 
-// Listen implements [messagestore.ListeningDriver], over a pool, by LISTEN on a
-// connection of its own, made as the pool's are, and not one of them. It is not
-// supported with [Config.NoNotify], nor through a pooler such as PgBouncer, which may
-// have another client hear what was meant for this one.
+// Listen implements [messagestore.ListeningDriver], over a pool, by LISTEN on a connection of
+// its own, made as the pool's are, and not one of them. It is not supported with
+// [Config.NoNotify], nor through a pooler such as PgBouncer, which may give the notification to
+// another client.
 func (d *Driver) Listen(ctx context.Context, heard func(category messagestore.Category, head messagestore.GlobalPosition)) error {
 	if d.invalid != nil {
 		return d.invalid
@@ -112,12 +112,12 @@ func (d *Driver) listener(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// notificationPrefix begins what is notified of messages in a schema. The channel is
-// one for all schemas: its name has no room for theirs.
+// notificationPrefix begins the payload of a notification of messages in a schema. The channel
+// is one for all schemas: its name has no room for theirs.
 func notificationPrefix(schema string) string { return pgschema.Rename("dibs.", schema) }
 
-// parseNotification takes apart what comes after the prefix: a category, and after a
-// dash, which no category has, the position of a message in it.
+// parseNotification parses the rest of the payload: a category, a dash, which no category has,
+// and the position of a message in it.
 func parseNotification(text string) (messagestore.Category, messagestore.GlobalPosition) {
 	category, position, _ := strings.Cut(text, "-")
 	head, err := strconv.ParseInt(position, 10, 64)

@@ -34,7 +34,7 @@ func listeners(t *testing.T, pool *pgxpool.Pool) (pids []uint32) {
 	return pids
 }
 
-// awaitListener returns once somebody listens who is not one of those.
+// awaitListener returns once a session listens that is not one of those.
 func awaitListener(t *testing.T, pool *pgxpool.Pool, before ...uint32) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -67,7 +67,7 @@ func requireRing(t *testing.T, bell <-chan messagestore.GlobalPosition, head mes
 	}
 }
 
-// A heard is what a driver that listens was told.
+// A heard is one call of a listener's function.
 type heard struct {
 	category messagestore.Category
 	head     messagestore.GlobalPosition
@@ -148,7 +148,7 @@ func TestWhatACompatibleClientWritesIsFoundByPolling(t *testing.T) {
 	requireRing(t, bell, 1)
 }
 
-// A standby that is read from does not listen, and is told what it gets all the same.
+// A driver on a standby does not listen, and its polls find new messages.
 func TestOnAStandbyMessagesAreFoundByPolling(t *testing.T) {
 	t.Parallel()
 	primary := ownServer(t)
@@ -164,7 +164,7 @@ func TestOnAStandbyMessagesAreFoundByPolling(t *testing.T) {
 	require.NotErrorIs(t, err, messagestore.ErrNotSupported, "it may be promoted")
 }
 
-// What a driver was given by somebody who uses it is not used behind his back.
+// A driver does not listen on a connection that has another user.
 func TestOverAnythingButAPoolAWatchLeavesTheDriverAlone(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -196,8 +196,7 @@ func TestTheLastWatchEndsListening(t *testing.T) {
 	require.Eventually(t, func() bool { return len(listeners(t, elsewhere)) == 0 }, patience, tick)
 }
 
-// However many messages there are, and whatever the server believes of them, a head
-// costs a few pages.
+// A head costs a few pages for any number of messages and any statistics.
 func TestHeadsAreFoundByAnIndex(t *testing.T) {
 	t.Parallel()
 	_, elsewhere := listeningDatabase(t)

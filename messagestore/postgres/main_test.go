@@ -9,7 +9,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// What a test waits for takes no time; how long it waits before it fails.
+// patience is how long a test waits before it fails.
 const (
 	patience = 20 * time.Second
 	tick     = 5 * time.Millisecond

@@ -60,7 +60,7 @@ func TestASchemaOfAnotherNameIsHeard(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
-// What is written while nobody listens is looked for when somebody does again.
+// Messages written while no session listens are found when one listens again.
 func TestAListenerThatIsKilledMissesNothing(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)
@@ -181,7 +181,7 @@ func TestNobodyIsNotifiedWhereNobodyListens(t *testing.T) {
 	require.Len(t, hears(), 2, "one is left")
 }
 
-// What was being written when somebody began to listen is there when he looks.
+// A write that was under way when a listener began is there when the listener reads.
 func TestWhoBeginsToListenWaitsForWritersThatHaveLooked(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)
@@ -205,7 +205,7 @@ func TestWhoBeginsToListenWaitsForWritersThatHaveLooked(t *testing.T) {
 	require.Zero(t, head)
 }
 
-// Who writes through one wakes those who listen beside it.
+// A write through one wakes the listeners beside it.
 func TestWritesThroughPgBouncerAreHeard(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)
@@ -218,8 +218,8 @@ func TestWritesThroughPgBouncerAreHeard(t *testing.T) {
 	requireRing(t, bell, written.GlobalPosition)
 }
 
-// The pool keeps all of its connections, and what it has for them is done for this one
-// too: a role that may read comes from there.
+// The pool keeps all of its connections, and its hooks run for this one too: the role comes from
+// them.
 func TestListeningTakesNoConnectionOfThePool(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)

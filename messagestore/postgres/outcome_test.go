@@ -94,7 +94,7 @@ func TestResolveWaitsForAWriteWhoseCallerIsGone(t *testing.T) {
 	message := opened()
 	write(t, messagestore.New(postgres.New(holder, nil), nil), stream, messagestore.NoStream, message)
 	asking, pid := poolOf(t, func(c *pgxpool.Config) {
-		// A transaction at this level would not see what it has waited for.
+		// A transaction at this level would not see the writes that it waited for.
 		c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
 	})
 	lost := &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{{Stream: stream, IDs: []uuid.UUID{message.ID}}}}
@@ -180,8 +180,8 @@ func TestWaitingForAStuckPeerEndsDefinitely(t *testing.T) {
 	require.Equal(t, "55P03", refused.Code)
 }
 
-// What is in the way and is neither an id nor a position stays there: to write again, and again,
-// does not help. A repeat is one all the same, whatever finds it first.
+// A conflict that is neither of an id nor of a position stays, and a retry does not help. A
+// repeat is recognized, whichever index finds it first.
 func TestWhatIsNoneOfOurConstraintsIsRefusedOnce(t *testing.T) {
 	t.Parallel()
 	for name, statements := range map[string][]string{
@@ -304,7 +304,7 @@ func through(proxy *pgproxy.Proxy, base *pgxpool.Config) *pgxpool.Config {
 	return config
 }
 
-// whenSent has what sends a canary meet a fault, and closes met.
+// whenSent makes the message that holds a canary meet a fault, and closes met.
 func whenSent(proxy *pgproxy.Proxy, fault pgproxy.Fault) (met chan struct{}) {
 	met = make(chan struct{})
 	sent := false
@@ -422,8 +422,8 @@ func TestLostAnswerIsAnUnknownOutcome(t *testing.T) {
 	}
 }
 
-// The network swallows the answer, and the caller has no deadline: who is in its line waits for a
-// while, and not until the system gives the connection up.
+// The network swallows the answer, and the caller has no deadline: writes in its shard wait for
+// the timeout, and not until the system closes the connection.
 func TestAWriteThatIsNeverAnsweredDoesNotKeepItsLine(t *testing.T) {
 	t.Parallel()
 	proxy, pool := proxied(t)
@@ -476,8 +476,8 @@ func TestStoreWritesOnceThoughTheAnswerIsLost(t *testing.T) {
 	}
 }
 
-// The lock holds off a write that has begun. One that has not is met by the fence:
-// what was found missing never comes.
+// The lock holds off a write that has begun. One that has not arrived is refused by the fence: a
+// write that was found missing never comes.
 func TestWriteThatArrivesAfterItWasFoundMissingIsTurnedAway(t *testing.T) {
 	t.Parallel()
 	proxy, pool := proxied(t)
@@ -509,7 +509,7 @@ func TestWriteThatArrivesAfterItWasFoundMissingIsTurnedAway(t *testing.T) {
 	version, err := store.Version(t.Context(), stream)
 	require.NoError(t, err)
 	require.Equal(t, messagestore.NoStream, version)
-	written := write(t, store, stream, messagestore.NoStream, message) // who writes it again means it
+	written := write(t, store, stream, messagestore.NoStream, message) // a new write is meant
 	require.False(t, written.Duplicate)
 }
 
@@ -589,7 +589,7 @@ func TestAFenceThatWasLearnedOfALostHistoryHoldsNobodyUp(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// What is on its way with such a fence is turned away too, wherever that was.
+// A write on its way with such a fence is refused too.
 func TestAFenceIsRaisedToWhereItNeverWas(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -651,7 +651,7 @@ func TestGroupThatIsSentAfterItsCallerLeftGoesWithoutIt(t *testing.T) {
 	require.Equal(t, messagestore.NoStream, version)
 }
 
-// pgx takes its time to leave a server that says nothing, and whoever opens has none.
+// pgx waits for a silent server when it closes, and the caller of Open does not.
 func TestOpeningEndsWithItsContextThoughTheServerIsSilent(t *testing.T) {
 	t.Parallel()
 	proxy, pool := proxied(t)
@@ -686,7 +686,7 @@ func TestOpeningEndsWithItsContextThoughTheServerIsSilent(t *testing.T) {
 	}
 }
 
-// What was refused is rolled back, and the network may be gone by then.
+// A refused write is rolled back, and the network may be gone by then.
 func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 	t.Parallel()
 	direct := pgtest.Pool(t)

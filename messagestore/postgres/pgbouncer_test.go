@@ -78,8 +78,8 @@ func TestConformanceThroughPgBouncerInSessionMode(t *testing.T) {
 	})
 }
 
-// Statement mode is not for us: it knows no transactions but of one statement, and
-// says so. What the driver writes by itself is one.
+// Statement mode is not for us: it knows no transactions but of one statement, and says so. The
+// driver's own writes are one statement each.
 func TestPgBouncerInStatementModeRefusesTransactions(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
@@ -126,7 +126,7 @@ func mode(t *testing.T, conn *pgx.Conn) pgx.QueryExecMode {
 	return driver.Mode(conn)
 }
 
-// What is prepared by name stays on the server, and is in the way of who gets it next.
+// A statement prepared by name stays on the server and collides with the next client's.
 func TestVerifyPreparesNothingThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	through := pgtest.PgBouncer(t, ownDatabase(t), "default_pool_size = 1")
@@ -169,8 +169,7 @@ func TestWritesThatWaitAreCommittedTogetherThroughPgBouncer(t *testing.T) {
 	}
 }
 
-// The server goes on when the pooler is gone: what it writes then, whoever asks is
-// told.
+// The server goes on when the pooler is gone: a write that it finishes then is found by Resolve.
 func TestKilledPgBouncerLeavesAnUnknownOutcomeThatCanBeResolved(t *testing.T) {
 	t.Parallel()
 	shared := pgtest.Pool(t)

@@ -10,10 +10,10 @@
 // migrations. The user needs no more than to be a member of the role dibs_writer,
 // or of dibs_reader to read only: all access is by functions.
 //
-// # In a transaction of yours
+// # In a transaction of the caller's
 //
-// A driver over a transaction writes in it. What it writes commits and rolls back
-// with everything else in it, and a conflict leaves it usable:
+// A driver over a transaction writes in it. Its writes commit and roll back with everything else
+// in the transaction, and a conflict leaves it usable:
 //
 //	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 //		if _, err := tx.Exec(ctx, "update invoices set ..."); err != nil {
@@ -24,16 +24,14 @@
 //		return err
 //	})
 //
-// From its first write to a category to its end it holds off other writers of that
-// category, so it had better be short. A transaction that writes to two
-// categories with two calls may deadlock with one that does so in the other order;
-// PostgreSQL then refuses one of them.
+// From its first write to a category to its end the transaction keeps other writers of that
+// category waiting, so it should be short. Two transactions that write to two categories in two
+// calls each may deadlock; PostgreSQL then refuses one of them.
 // [messagestore.Store.WriteStreams] does not.
 //
-// Whether a transaction was committed is between the caller and the database: if
-// the connection is lost during COMMIT, nobody knows. [Driver.Find] on another
-// connection tells, and pgconn.SafeToRetry does not: it calls a COMMIT whose answer
-// was lost safe to repeat.
+// If the connection is lost during COMMIT, the outcome of the transaction is unknown.
+// [Driver.Find] on another connection resolves it. pgconn.SafeToRetry does not: it calls a COMMIT
+// whose answer was lost safe to repeat.
 //
 // # A transaction of the driver's
 //
@@ -52,68 +50,61 @@
 //
 // # Groups
 //
-// Over a pool, writes that come while another is under way are committed together:
-// one round trip, one statement and one sync for all of them, and an outcome for
-// each. One writer alone goes straight through. A group waits for the category of its
-// first write; those to others that somebody has just then go with the next. A driver has as many
-// such lines as there are processors, up to four, and uses a connection for each;
-// to get the most of it, share one driver in a process.
+// Over a pool, writes that come while another is under way are committed together: one round
+// trip, one statement and one sync for all of them, and an outcome for each. A single writer goes
+// straight through. A group waits for the lock of its first write's category; writes to other
+// locked categories go with the next group. A driver has as many shards of such writes as there
+// are processors, up to four, and uses a connection for each. Share one driver in a process.
 //
 // # Wake-ups
 //
-// A write tells other processes of it, by NOTIFY in its transaction, and a driver over a
-// pool hears of their writes while somebody watches ([messagestore.Store.Watch]), by
-// LISTEN on a connection of its own beside the pool. See [Config.NoNotify].
+// A write notifies other processes, by NOTIFY in its transaction. A driver over a pool listens
+// while a consumer or another caller watches ([messagestore.Store.Watch]), on a connection of its
+// own beside the pool. See [Config.NoNotify].
 //
 // # Outcomes
 //
-// Over a pool or a connection every write is one statement. If its answer is lost,
-// the error matches [messagestore.ErrOutcomeUnknown]; every other error means that
-// nothing was written. A write that waits for another for more than 10 seconds
-// gives up, with an error of SQLSTATE 55P03. To one stream over a pool it gives up after 30
-// seconds whatever its context allows, since others wait behind it: its outcome is unknown
-// if it was sent by then.
+// Over a pool or a connection every write is one statement. If its answer is lost, the error
+// matches [messagestore.ErrOutcomeUnknown]; every other error means that nothing was written. A
+// write that waits more than 10 seconds for a lock ends with an error of SQLSTATE 55P03. Over a
+// pool a write to one stream ends after 30 seconds even if its context allows more, since others
+// wait behind it; its outcome is unknown if it was sent by then.
 //
 // # The server
 //
-// The promises are as good as the server's. When a connection is used first, over a
-// transaction of yours too, the driver asks once for its settings, in a way that
-// leaves a transaction usable; and once more after that transaction, for what nobody can
-// ask in one. It refuses with [ErrUnsafeSettings] a server with fsync,
-// full_page_writes or synchronous_commit off (local is enough on one machine), one in
-// recovery, one that another was promoted in place of, to which the driver has been
-// connected, and an encoding other than UTF-8, and with [ErrNotMigrated] or
-// [ErrSchemaTooNew] a schema that does not fit. The setting
+// The promises are as good as the server's. The driver checks the server of each connection
+// before its first use, in a way that leaves a transaction of the caller's usable; the timeline is
+// checked after that transaction. It refuses with [ErrUnsafeSettings] a server with fsync,
+// full_page_writes or synchronous_commit off (local is enough on one machine), one in recovery, an
+// old primary in place of which another was promoted, if the driver has been connected to that
+// one, and an encoding other than UTF-8. It refuses with [ErrNotMigrated] or [ErrSchemaTooNew] a
+// schema that does not fit. The setting
 //
 //	dibs.allow_unsafe_settings = on
 //
-// of the server, the database or the role, or in the URL, takes all but the encodings
-// and the schema as they are: for tests, for services whose storage is safe without
-// these settings, and to read from a standby, which refuses writes by itself.
+// of the server, the database or the role, or in the URL, allows all of these but encodings and
+// schema: for tests, for services whose storage is safe without these settings, and to read from
+// a standby, which refuses writes by itself.
 //
-// What changes later is seen by connections made later; a pool makes new ones once an
-// hour, unless told otherwise. A statement that sets synchronous_commit in a session
-// that was asked before is not seen. A server that refuses to write, as one does that has
-// become a standby behind a pooler, is asked again.
+// Later changes are seen by later connections; a pool makes new ones once an hour by default. A
+// statement that sets synchronous_commit in a checked session is not seen. A server that refuses
+// to write, such as a standby behind a pooler, is checked again.
 //
-// A server that waits for a standby when it commits reports success, with a warning,
-// if that wait is cancelled. [Open] makes this an unknown outcome; with a pool of
-// your own, call [WatchReplication] before it is made. Such a connection is refused, with
-// [ErrUnsafeSettings], where client_min_messages = error withholds the warning.
+// If the wait of a COMMIT for a standby is cancelled, the server reports success with a warning.
+// [Open] makes this an unknown outcome. For a pool of the caller's, call [WatchReplication] on its
+// configuration. Such a connection is refused with [ErrUnsafeSettings] if
+// client_min_messages = error withholds the warning.
 //
 // # PgBouncer
 //
-// A pooler in transaction mode is found by itself: the process that serves a
-// statement is not the one that greeted the client. Nothing is then prepared by name,
-// every call is one statement or one transaction, and nothing is kept in a
-// session. The URL needs no parameter for it, and may have none that PgBouncer does not
-// know: settings belong to the role or the database there. What is asked about the server
-// is then true of the one that answered; let all that PgBouncer may choose from be alike,
-// and no other client SET what outlives its transaction. A pooler in session mode is taken
-// for one too, which costs a little; one in statement mode refuses transactions, and so
-// Verify of package admin. Who wants a way of sending
-// statements all the same names it in the URL, as pgx has it:
-// default_query_exec_mode=exec.
+// The driver detects a pooler in transaction mode: the process that serves a statement is not the
+// one that greeted the client. Then it prepares nothing by name, sends every call as one statement
+// or one transaction, and keeps nothing in a session. The URL needs no parameter for it, and may
+// have none that PgBouncer does not know: settings belong to the role or the database. The check
+// of the server is true of the one that answered, so all servers behind PgBouncer should be alike,
+// and no other client should SET a value that outlives its transaction. A pooler in session mode
+// is treated the same, which costs a little. One in statement mode refuses transactions. The URL
+// may choose a way of sending statements, as pgx has it: default_query_exec_mode=exec.
 package postgres
 
 import (
@@ -162,9 +153,8 @@ type Config struct {
 	// Defaults to dibs.
 	Schema string
 
-	// NoNotify has writes send no NOTIFY, and the driver no LISTEN: consumers of other
-	// processes then find what is written when they poll. It is for a server that
-	// notifies a lot already.
+	// NoNotify turns NOTIFY and LISTEN off: consumers in other processes then find new
+	// messages when they poll. It is for a server that notifies a lot already.
 	//
 	// Defaults to false.
 	NoNotify bool

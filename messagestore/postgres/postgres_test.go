@@ -25,8 +25,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
-// However a pool is configured to send what it sends: a proxy that pools
-// transactions needs one that prepares nothing.
+// In every mode of sending statements that a pool has: a proxy that pools transactions needs one
+// that prepares nothing.
 func TestEveryModeOfSendingMeansTheSame(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
@@ -68,7 +68,7 @@ func TestEveryModeOfSendingMeansTheSame(t *testing.T) {
 	}
 }
 
-// What is sent undescribed comes back as text, and a time in it as the session has it.
+// The result of an undescribed statement is text, and its times have the session's DateStyle.
 func TestTimesAreTheSameInEveryDateStyle(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t) // migrates
@@ -244,7 +244,7 @@ func TestAConnectionInTheClearIsLogged(t *testing.T) {
 	cancel()
 	for u, host := range map[string]string{
 		"postgres://u@db.example/d?sslmode=disable":                 "db.example",
-		"postgres://u@192.0.2.1/d":                                  "192.0.2.1", // prefer: what does not encrypt is taken too
+		"postgres://u@192.0.2.1/d":                                  "192.0.2.1", // prefer: an unencrypted connection is taken too
 		"postgres://u@localhost,192.0.2.2/d?sslmode=disable":        "192.0.2.2",
 		"postgres://u@db.example/d?sslmode=require":                 "",
 		"postgres://u@127.0.0.1/d?sslmode=disable":                  "",
@@ -312,7 +312,7 @@ func TestNothingReadsTheWholeTable(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	pool.Close() // its session reports what it did
+	pool.Close() // its session reports its work
 	require.Eventually(t, func() bool {
 		var scans, reads int64
 		err := everything.QueryRow(t.Context(), "select seq_scan, idx_scan from pg_stat_user_tables where schemaname = $1 and relname = 'messages'", strings.Trim(schema, `"`)).Scan(&scans, &reads)

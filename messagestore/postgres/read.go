@@ -20,8 +20,8 @@ func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]
 	return r.found.Messages, nil
 }
 
-// maxPageBytes is about how much data a page holds, unless one message has more: who
-// asks for many messages that are small may meet some that are not.
+// maxPageBytes is about how much data a page holds, unless one message has more. The limit of a
+// query counts messages, and some may be large.
 const maxPageBytes = 16 << 20
 
 // ReadCategory implements [messagestore.Driver]. With a filter, one call looks at
@@ -39,8 +39,8 @@ func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery)
 	return r.found, nil
 }
 
-// filterArgs returns f as the functions take it, null for what is not set. A group of
-// one filters nothing, and a read without a filter is shorter.
+// filterArgs returns f as the functions take it, with null for an unset field. A group of one
+// filters nothing, and a read without a filter is shorter.
 func filterArgs(f messagestore.Filter) (types []string, correlation *string, size, member *int) {
 	if len(f.Types) > 0 {
 		types = f.Types
@@ -88,8 +88,8 @@ func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids [
 		if d.link.InTransaction(db) {
 			return d.failed(d.link.Read(ctx, db, d.queries.find, []any{string(stream), wanted}, into(&found)))
 		}
-		// Whatever level the user's transactions have by default: at a higher one
-		// this would not see what it has waited for.
+		// READ COMMITTED, also if the user's transactions have another level by default: at a higher
+		// one Find would not see the writes that it waited for.
 		tx, err := pglink.Begin(ctx, db)
 		if err != nil {
 			return d.failed(err)

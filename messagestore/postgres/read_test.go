@@ -20,8 +20,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
-// A session keeps the plans that it made when the table had nothing in it. By itself,
-// because what others create and drop meanwhile may make it plan anew.
+// A session keeps the plans that it made when the table had nothing in it. By itself, because
+// tables that other tests create and drop may make it plan anew.
 func TestAPlanThatWasMadeForAnEmptyTableReadsNoMoreThanItHasTo(t *testing.T) {
 	pool, schema := pgtest.Schema(t)
 	conn, err := pool.Acquire(t.Context())
@@ -138,7 +138,7 @@ func TestAFilteredPageSaysHowFarItHasLooked(t *testing.T) {
 	}
 }
 
-// Clients in other languages call the function with what they like.
+// Clients in other languages may call the function with any arguments.
 func TestWhatFiltersNothingIsNoFilter(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
@@ -172,7 +172,7 @@ func TestMessagesAreTheSameInWhateverFormatTheyCome(t *testing.T) {
 	}}
 	_, err := store.Write(t.Context(), "a-1", messagestore.NoStream, full, messagestore.Raw{Type: "Closed", Data: json.RawMessage(`{}`)})
 	require.NoError(t, err)
-	// What clients of message-db may have written.
+	// Messages that clients of message-db may have written.
 	odd := uuid.New()
 	_, err = pool.Exec(t.Context(), "insert into "+schema+`.messages (id, category, group_hash, stream_name, position, type, data, metadata, time) values
 		($1, 'a', 0, 'a-1', 2, '', null, null, 'infinity'), (gen_random_uuid(), 'a', 0, 'a-2', 0, 'Opened', '[]', 'null', '-infinity'),
@@ -278,8 +278,7 @@ func TestLimitThatIsNoneIsRefused(t *testing.T) {
 	}
 }
 
-// Who keeps a message keeps it as it is, whatever others do with theirs and whatever
-// the connection is used for next.
+// A message stays as it is while other messages change and the connection is used again.
 func TestMessagesShareNothing(t *testing.T) {
 	t.Parallel()
 	pool, err := pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1")

@@ -94,8 +94,8 @@ func TestCancelledWaitOfAGroupIsAnUnknownOutcomeForAllOfIt(t *testing.T) {
 	}
 }
 
-// What is asked about is on this server, and so is found. It is said to be written
-// only once the standby has it.
+// The write is on this server, and so is found. It is said to be written only once the standby
+// has it.
 func TestWhatNoStandbyHasIsNotSaidToBeWritten(t *testing.T) {
 	t.Parallel()
 	url := ownServer(t)
@@ -139,8 +139,8 @@ func TestWhatNoStandbyHasIsNotSaidToBeWritten(t *testing.T) {
 	require.NoError(t, again())
 }
 
-// A removal whose wait is cancelled is asked for again, and what is asked for then was done
-// before. Whoever asks is told so once the standby has it.
+// A removal whose wait is cancelled is repeated, and the repetition finds it done. The
+// repetition returns once the standby has it.
 func TestWhatNoStandbyHasIsNotSaidToBeRemoved(t *testing.T) {
 	t.Parallel()
 	url := ownServer(t)
@@ -230,7 +230,7 @@ func TestUnwatchedConnectionsAreNamedInTheLog(t *testing.T) {
 	require.Contains(t, log.String(), "WatchReplication")
 }
 
-// What a group conflicts with may be on this server only.
+// A write that a group conflicts with may be on this server only.
 func TestConflictsOfAGroupAreToldOnceTheStandbyHasWhatIsInTheirWay(t *testing.T) {
 	t.Parallel()
 	url := ownServer(t)

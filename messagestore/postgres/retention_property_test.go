@@ -16,14 +16,14 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 )
 
-// A removedStream is what has to be true of a stream, whatever was removed of it.
+// A removedStream is the expected state of a stream after removals.
 type removedStream struct {
 	name    messagestore.StreamName
 	version int64 // -1 before there was anything
 	deleted int64 // the least position that is readable: a tombstone's, or 0
 	ids     map[uuid.UUID]int64
 	trimmed int64 // ids below are not asked for
-	digest  bool  // it is named as what is left of another
+	digest  bool  // it has the name of another stream's remains
 }
 
 // Streams are written to, trimmed, deleted and erased in every order, in parts that are
@@ -160,7 +160,7 @@ func (h *removing) delete(t *testing.T, r *rapid.T, name messagestore.StreamName
 	h.check(t, r, s)
 }
 
-// foresee takes note of what a removal has written elsewhere.
+// foresee notes the records that a removal has written elsewhere.
 func (h *removing) foresee(t *testing.T) {
 	t.Helper()
 	for _, s := range h.streams {

@@ -18,8 +18,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
-// poolAs returns a pool of a user who can log in and is a member of role and no
-// other.
+// poolAs returns a pool of a login user that is a member of role and no other.
 func poolAs(t *testing.T, role string) *pgxpool.Pool {
 	t.Helper()
 	admin := pgtest.Pool(t)
@@ -93,8 +92,8 @@ func TestNobodyHasRightsOnTables(t *testing.T) {
 	}
 }
 
-// A function that runs as its owner resolves every name itself, and no setting of
-// the caller's changes what it does.
+// A function that runs as its owner resolves every name itself, and no setting of the caller's
+// changes its behaviour.
 func TestSessionOfTheCallerHijacksNothing(t *testing.T) {
 	t.Parallel()
 	pool := poolAs(t, "dibs_writer")

@@ -31,9 +31,9 @@ var messageColumns = []struct {
 	{pgtype.BoolOID, false}, // of a category only: whether there is more
 }
 
-// A rowReader makes messages of the rows of one result. What it returns has no part in
-// the buffers of the connection, and messages have none in each other, so that who
-// keeps one keeps no more than that.
+// A rowReader makes messages of the rows of one result. The messages share no memory with the
+// connection's buffers or with each other, so that a caller that keeps one keeps no more than
+// that.
 type rowReader struct {
 	seen   bool // a row, and so the columns' formats
 	direct bool // the formats are those that decode reads
@@ -68,7 +68,7 @@ func isDirect(fields []pgconn.FieldDescription) bool {
 	return true
 }
 
-// decode reads what a row mostly is, and leaves the rest to scan.
+// decode reads a row in the usual formats, and leaves others to scan.
 func (r *rowReader) decode(values [][]byte) (m *messagestore.Message, more, ok bool) {
 	if len(values) < len(messageColumns)-1 { // fewer than the server has announced
 		return nil, false, false
@@ -137,8 +137,7 @@ func (r *rowReader) typeName(name []byte) string {
 	return s
 }
 
-// scan reads a row in whatever formats it comes in: where the connection cannot be had,
-// all may be text.
+// scan reads a row in any format. Where the connection cannot be had, all columns may be text.
 func scan(rows pgx.Rows) (*messagestore.Message, bool, error) {
 	var m messagestore.Message
 	var id pgtype.UUID

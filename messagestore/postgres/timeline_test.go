@@ -43,8 +43,8 @@ func requireLeft(t *testing.T, err error) {
 	require.False(t, unsafe.Permanent(), "the next connection may reach the one that was promoted")
 }
 
-// What a primary takes that another was promoted in place of is lost. It may still be there
-// for who has a connection, or come back for who makes one.
+// Writes to an old primary are lost. It may still be reached by an open connection, or by a new
+// one.
 func TestAPrimaryThatWasLeftIsRefused(t *testing.T) {
 	t.Parallel()
 	old := ownServer(t)

@@ -109,8 +109,8 @@ var (
 	errAborted  = errors.New("transact: a statement of the function failed, which aborts the transaction, and the function returned no error")
 )
 
-// end commits what f did and appends, or says why not. failed is the error of f, and refused
-// whether f called Commit or Rollback. The caller rolls back.
+// end appends and commits f's work, or returns the reason against it. failed is the error of f,
+// and refused whether f called Commit or Rollback. The caller rolls back.
 func (t *transaction) end(ctx context.Context, appends []messagestore.Append, failed error, refused bool) ([]messagestore.Written, error) {
 	lost, status := t.conn.IsClosed(), t.conn.PgConn().TxStatus()
 	ended := refused || !lost && status == 'I'

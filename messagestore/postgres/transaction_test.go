@@ -21,9 +21,8 @@ var levels = []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Seriali
 // serializable is held by the test that has a serializable transaction.
 var serializable sync.Mutex
 
-// alone waits, before a serializable transaction begins, until no other test has one:
-// PostgreSQL may refuse one for what others do on the same pages, and a test is about
-// what its own does.
+// alone waits, before a serializable transaction begins, until no other test has one: PostgreSQL
+// may refuse one because of others on the same pages.
 func alone(t *testing.T, level pgx.TxIsoLevel) {
 	t.Helper()
 	if level == pgx.Serializable {
@@ -119,9 +118,8 @@ func TestConflictLeavesTheTransactionUsable(t *testing.T) {
 	})
 }
 
-// What was committed after the transaction's snapshot, a unique index knows. Only
-// at READ COMMITTED does a statement see it; a serializable transaction may be told
-// to try again.
+// A unique index knows the rows that were committed after the transaction's snapshot. Only at
+// READ COMMITTED does a statement see it; a serializable transaction may be told to try again.
 func TestConflictWithWhatTheTransactionCannotSee(t *testing.T) {
 	t.Parallel()
 	eachLevel(t, func(t *testing.T, level pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
@@ -233,7 +231,7 @@ func TestIDTakenInAnotherCategoryMeanwhileIsARow(t *testing.T) {
 	}
 }
 
-// A snapshot is from before what was waited for, so nobody can say that it was not written.
+// The snapshot is older than the write that was waited for, so "not written" cannot be said.
 func TestWhatATransactionCannotSeeIsNotSaidToBeNotWritten(t *testing.T) {
 	t.Parallel()
 	eachLevel(t, func(t *testing.T, level pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
@@ -259,7 +257,7 @@ func TestWhatATransactionCannotSeeIsNotSaidToBeNotWritten(t *testing.T) {
 	})
 }
 
-// What is found is there, whatever else a transaction does not see.
+// A message that is found is there, although a transaction may not see others.
 func TestWhatATransactionSeesIsFoundAtEveryLevel(t *testing.T) {
 	t.Parallel()
 	eachLevel(t, func(t *testing.T, _ pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
@@ -295,8 +293,8 @@ func waitUntilBlocked(t *testing.T, db postgres.DB, pid uint32) {
 	}, patience, tick)
 }
 
-// Other languages' clients may call append_one in a transaction of theirs, which may be
-// too old to see what is in its way.
+// Other languages' clients may call append_one in a transaction of theirs, which may be too old
+// to see a conflicting row.
 func TestOneMessageOfATransactionThatIsTooOldMeetsAConflict(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)

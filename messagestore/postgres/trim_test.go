@@ -25,7 +25,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
-// An archive is a store, a category in it, and who may remove messages of that.
+// An archive is a store, a category in it, and its administrator.
 type archive struct {
 	*messagestore.Store
 	pool     *pgxpool.Pool
@@ -69,7 +69,7 @@ func (a *archive) positions(t *testing.T, stream messagestore.StreamName) (posit
 	return positions
 }
 
-// age makes the messages of a stream up to a position older. It is what no client can do.
+// age makes the messages of a stream up to a position older. No client can do this.
 func (a *archive) age(t *testing.T, stream messagestore.StreamName, upTo messagestore.Version, by time.Duration) {
 	t.Helper()
 	tx, err := a.pool.Begin(t.Context())
@@ -145,8 +145,7 @@ func TestATrimIsRecorded(t *testing.T) {
 	require.Empty(t, a.read(t, records.Category().WithType("retention").Stream("1")))
 }
 
-// Only the store writes what it says of itself, also to those who look at a category
-// that ends in retention.
+// Only the store writes its own records, also for readers of a category that ends in retention.
 func TestTheRecordOfATrimIsNeitherForgedNorTrimmedAway(t *testing.T) {
 	t.Parallel()
 	a := newArchive(t)
@@ -171,7 +170,7 @@ func TestTheRecordOfATrimIsNeitherForgedNorTrimmedAway(t *testing.T) {
 	require.Empty(t, found.Violations)
 }
 
-// The ids of what is removed are forgotten, so what is young stays.
+// The ids of removed messages are forgotten, so young messages stay.
 func TestTrimSparesWhatIsYoung(t *testing.T) {
 	t.Parallel()
 	a := newArchive(t)
@@ -214,7 +213,7 @@ func TestTrimBeforeATime(t *testing.T) {
 	require.Equal(t, []int{4, 5}, a.positions(t, stream))
 }
 
-// A clock that was put back makes no hole: what goes is a beginning of the stream.
+// A clock that was set back makes no hole: the removed messages are a beginning of the stream.
 func TestTrimRemovesABeginningWhateverTheTimes(t *testing.T) {
 	t.Parallel()
 	a := newArchive(t)
@@ -295,8 +294,8 @@ func TestTrimOfACategoryIsOfEachStream(t *testing.T) {
 	}
 }
 
-// Writers, one who trims and one who reads the category: nothing is lost, and no
-// position twice or left out.
+// Writers, a trimmer and a reader of the category: no message is lost, and no position is read
+// twice or left out.
 func TestWritersDoNotNoticeThatTheirStreamIsTrimmed(t *testing.T) {
 	t.Parallel()
 	const writers, writes = 4, 100
@@ -332,7 +331,7 @@ func TestWritersDoNotNoticeThatTheirStreamIsTrimmed(t *testing.T) {
 	}
 	done, trimmed := make(chan struct{}), make(chan error, 2)
 	var removed atomic.Int64
-	for range 2 { // two who trim do not get into each other's way either
+	for range 2 { // two trimmers do not disturb each other either
 		go func() {
 			for {
 				t2, err := a.admin.Trim(t.Context(), stream, anyAge)
@@ -519,7 +518,7 @@ func second[T any](_ T, err error) error { return err }
 // unreachable is a database that must not be asked anything.
 type unreachable struct{ postgres.DB }
 
-// The functions refuse what Go does, for clients in other languages.
+// The functions refuse the same arguments as Go, for clients in other languages.
 func TestDatabaseRefusesInvalidRemovals(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -563,7 +562,7 @@ func TestDatabaseRefusesInvalidRemovals(t *testing.T) {
 	}
 }
 
-// Whatever the answer to it is lost on, a removal happens once, and is told as it was.
+// A removal whose answer is lost happens once, and its repetition returns the first answer.
 func TestARemovalWhoseAnswerIsLostIsToldAsItWas(t *testing.T) {
 	t.Parallel()
 	a := newArchive(t)

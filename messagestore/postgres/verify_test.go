@@ -34,7 +34,7 @@ func newVerified(t *testing.T) *verified {
 	return &verified{pool, schema, messagestore.New(postgres.New(pool, config), nil), admin.New(pool, config)}
 }
 
-// damage does what only a superuser can: no trigger fires.
+// damage changes tables as a superuser: no trigger fires.
 func (v *verified) damage(t *testing.T, statements ...string) {
 	t.Helper()
 	err := pgx.BeginFunc(t.Context(), v.pool, func(tx pgx.Tx) error {
@@ -320,7 +320,7 @@ func TestVerifyFindsEveryViolation(t *testing.T) {
 	}
 }
 
-// Another client may write what it likes where a consumer keeps what it parked.
+// Another client may write any message to a stream of dead letters.
 func TestVerifyLeavesDeadLettersOfOtherClientsAlone(t *testing.T) {
 	t.Parallel()
 	v := newVerified(t)
@@ -372,7 +372,7 @@ func texts(found *admin.Verification) []string {
 	return all
 }
 
-// What was removed on record is missing rightly; what was removed besides is not.
+// Messages that were removed on record are missing rightly; others are not.
 func TestVerifyKnowsWhatWasRemovedOnRecord(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Connect(t, pgtest.Migrated(t))

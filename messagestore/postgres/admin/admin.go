@@ -95,7 +95,7 @@ func failed(err error) error {
 }
 
 const (
-	// maxRemoved bounds what one transaction removes, and so how long it lasts.
+	// maxRemoved bounds the messages that one transaction removes, and so its duration.
 	maxRemoved = 10_000
 
 	// maxReasonBytes bounds a reason.

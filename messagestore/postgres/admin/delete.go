@@ -18,13 +18,13 @@ type DeleteOptions struct {
 	// Defaults to false.
 	EraseName bool
 
-	// Reason is recorded in the tombstone: up to 255 bytes of visible text. It stays, so
-	// it does not say what is to be forgotten.
+	// Reason is recorded in the tombstone: up to 255 bytes of visible text. It stays, so it must
+	// not contain the data that is to be forgotten.
 	//
 	// Defaults to none.
 	Reason string
 
-	// DryRun deletes nothing, and tells what would be.
+	// DryRun deletes nothing, and returns the result that a deletion would have.
 	//
 	// Defaults to false.
 	DryRun bool
@@ -36,7 +36,7 @@ type DeleteOptions struct {
 	OnProgress func()
 }
 
-// Deleted is what became of a stream that was to be deleted.
+// Deleted is the result of a deletion.
 type Deleted struct {
 	Stream   messagestore.StreamName
 	Messages int64                // how many there were

@@ -21,8 +21,8 @@ const (
 	AnyAge time.Duration = -1
 )
 
-// TrimOptions say what goes and what stays. Keep or Before is needed; with both, what
-// goes is neither among the last nor from later.
+// TrimOptions choose the messages that are removed. Keep or Before is needed; with both, a
+// message is removed only if both allow it.
 type TrimOptions struct {
 	// Keep is how many messages stay, those at the end: at least 1.
 	//
@@ -34,10 +34,9 @@ type TrimOptions struct {
 	// Defaults to none.
 	Before time.Time
 
-	// MinAge spares what is younger, up to 100 years: the ids of what is removed are
-	// forgotten, so a write of unknown outcome that is asked about, or made again, after
-	// its message was removed is taken for one that did not happen. [AnyAge] spares
-	// nothing; it is for streams that nobody writes to, and for positions.
+	// MinAge spares younger messages, up to 100 years. The id of a removed message is forgotten: a
+	// write of unknown outcome that is resolved, or repeated, after that counts as not written.
+	// [AnyAge] spares nothing; it is for streams that nobody writes to, and for positions.
 	//
 	// Defaults to [DefaultMinAge].
 	MinAge time.Duration
@@ -47,13 +46,13 @@ type TrimOptions struct {
 	// Defaults to none.
 	Reason string
 
-	// DryRun removes nothing, and tells what would be.
+	// DryRun removes nothing, and returns the result that a trim would have.
 	//
 	// Defaults to false.
 	DryRun bool
 
-	// OnProgress is called after each transaction of a stream with what it removed: at
-	// most 10,000 messages.
+	// OnProgress is called after each transaction of a stream with the number of messages that it
+	// removed, at most 10,000.
 	//
 	// Defaults to nothing.
 	OnProgress func(removed int64)
@@ -75,7 +74,7 @@ func (o *TrimOptions) validate() error {
 	return checkReason(o.Reason)
 }
 
-// Trimmed is what became of a stream that was to be trimmed.
+// Trimmed is the result of a trim of one stream.
 type Trimmed struct {
 	Stream  messagestore.StreamName
 	Removed int64 // how many messages went, or would go
@@ -92,13 +91,13 @@ type Trimmed struct {
 	Reservation bool
 }
 
-// Trim removes the first messages of a stream. The last one always stays, so the
-// version does, and what is left keeps its positions, without a gap. It is recorded by
+// Trim removes the first messages of a stream. The last one always stays, and so does the
+// version. The remaining messages keep their positions, without a gap. It is recorded by
 // messages of type dibs:Trimmed in account:retention-123 for account-123.
 //
-// It removes at most 10,000 messages in one transaction, and holds up no writer. If it
-// ends with an error, some of it may be done; to call it again is safe. What is invalid
-// is refused with a [*messagestore.InvalidError] before anything is sent.
+// It removes at most 10,000 messages in one transaction, and holds up no writer. If it ends with
+// an error, some of it may be done; to call it again is safe. Invalid options are refused with a
+// [*messagestore.InvalidError] before anything is sent.
 func (a *Admin) Trim(ctx context.Context, stream messagestore.StreamName, options *TrimOptions) (Trimmed, error) {
 	trimmed := Trimmed{Stream: stream, First: messagestore.NoStream, Version: messagestore.NoStream}
 	err := checkName(stream)
@@ -148,9 +147,9 @@ func (a *Admin) trim(ctx context.Context, o *TrimOptions, trimmed *Trimmed) (mor
 	return more, nil
 }
 
-// TrimCategory trims every stream that a category has when it gets there, in order of
-// their names, each as [Admin.Trim] does, and yields what became of each. After an
-// error it yields nothing more.
+// TrimCategory trims every stream that a category has when it gets there, in order of their
+// names, each as [Admin.Trim] does, and yields each result. After an error it yields nothing
+// more.
 func (a *Admin) TrimCategory(ctx context.Context, category messagestore.Category, options *TrimOptions) iter.Seq2[Trimmed, error] {
 	return func(yield func(Trimmed, error) bool) {
 		if err := options.validate(); err != nil {

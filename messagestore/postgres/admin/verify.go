@@ -33,9 +33,9 @@ var (
 // errNoAmcheck matches ErrNotSupported.
 var errNoAmcheck = fmt.Errorf("amcheck is not installed in this database, or not granted to this user: %w", messagestore.ErrNotSupported)
 
-// VerifyConfig changes what [Admin.Verify] looks at. A nil *VerifyConfig is a good one.
+// VerifyConfig changes the work of [Admin.Verify]. A nil *VerifyConfig is a good one.
 type VerifyConfig struct {
-	// Categories are what is looked at. One that has no message is refused.
+	// Categories are the categories to verify. One that has no message is refused.
 	//
 	// Defaults to all of them.
 	Categories []messagestore.Category
@@ -68,17 +68,17 @@ type VerifyProgress struct {
 	Done, Total int64
 }
 
-// A Verification is what [Admin.Verify] found.
+// A Verification is the result of [Admin.Verify].
 type Verification struct {
 	Checked    Checked
 	Violations []Violation
 	More       bool // whether there are more violations of some rule than are listed
 
-	// NotChecked says, in sentences, what was not looked at.
+	// NotChecked lists, in sentences, the checks that were not made.
 	NotChecked []string
 }
 
-// Checked is how many there were to look at. What is 0 was not shown to be right.
+// Checked is how many there were to look at. A count of 0 shows nothing.
 type Checked struct {
 	Categories   int64 `json:"categories"`
 	Streams      int64 `json:"streams"`
@@ -92,7 +92,7 @@ type Checked struct {
 
 // A Violation is something that is not as it should be.
 type Violation struct {
-	// Rule is the name of what is violated:
+	// Rule is the name of the violated rule:
 	//
 	//	dense        the positions of a stream are 0, 1, 2 …, or go on from what was removed
 	//	order        later positions of a stream have later global positions
@@ -107,15 +107,15 @@ type Violation struct {
 	//	deadLetter   a message that was parked is where it was, or was removed
 	Rule string
 
-	Category       messagestore.Category       // empty for what is the store's
-	Stream         messagestore.StreamName     // empty for what is the category's
+	Category       messagestore.Category       // empty for a violation of the whole store
+	Stream         messagestore.StreamName     // empty for a violation of the category
 	Position       messagestore.Version        // in Stream
 	GlobalPosition messagestore.GlobalPosition // 0 if it is of no message
 	Expected       string
 	Found          string
 }
 
-// String says what is wrong where.
+// String returns the violation and its place.
 func (v Violation) String() string {
 	var where string
 	switch {
@@ -133,12 +133,11 @@ func (v Violation) String() string {
 	return fmt.Sprintf("%s: %sexpected %s, found %s", v.Rule, where, v.Expected, v.Found)
 }
 
-// Verify looks at what is in the store and reports what should not be. It is for a
-// store in use: everything is seen as it was at one moment, no lock is taken that a
-// writer waits for, and what is written meanwhile raises no false alarm. It works on a
-// replica too. It reads the whole table three to four times, sorts streams on disk if
-// they are many, and holds its snapshot meanwhile, so that vacuum removes nothing
-// that was deleted since.
+// Verify checks the whole store and reports violations. It is for a store in use: it sees
+// everything as of one moment, takes no lock that a writer waits for, and gives no false alarm
+// for concurrent writes. It works on a replica too. It reads the whole table three to four
+// times, sorts streams on disk if they are many, and holds its snapshot meanwhile, so that
+// vacuum removes nothing that was deleted since.
 //
 // It takes a pool or a connection, not in a transaction, of a member of dibs_admin.
 // A category that has no message is an error that matches [messagestore.ErrNotFound].
@@ -275,7 +274,7 @@ func (v *verifier) has(category messagestore.Category) bool {
 	return false
 }
 
-// rows reads what one of the functions answers.
+// rows reads the answer of one of the functions.
 func (v *verifier) rows(ctx context.Context, tx pgx.Tx, sql string, args ...any) error {
 	listed := map[string]int{}
 	return v.query(ctx, tx, sql, args, func(rows pgx.Rows) error {
@@ -323,8 +322,8 @@ func (v *verifier) count(what string, category messagestore.Category, n int64) {
 	}
 }
 
-// amcheck runs as the user, to whom the extension's functions are granted, and not as
-// the owner of the schema.
+// amcheck runs as the user, not as the owner of the schema: the user needs a grant of the
+// extension's functions.
 func (v *verifier) amcheck(ctx context.Context, tx pgx.Tx) error {
 	type index struct {
 		check, name string

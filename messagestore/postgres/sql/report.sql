@@ -1,5 +1,4 @@
--- Times are in microseconds since 1970, which no setting of the session's changes; what is
--- infinite is null.
+-- Times are in microseconds since 1970 in every session. An infinite time is null.
 select r.names, r.messages, r.bytes,
   case when pg_catalog.isfinite(r.first_time) then (extract(epoch from r.first_time) operator(pg_catalog.*) 1000000::numeric)::bigint end,
   case when pg_catalog.isfinite(r.last_time) then (extract(epoch from r.last_time) operator(pg_catalog.*) 1000000::numeric)::bigint end,

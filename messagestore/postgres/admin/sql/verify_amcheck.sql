@@ -1,4 +1,4 @@
--- The function is in whatever schema the extension was made in, and takes one argument
+-- The function is in the schema of the extension, and takes one argument
 -- more from PostgreSQL 17 on. It raises an error for an index that is broken.
 select p.oid::regproc::text, c.relname::text, c.oid::bigint
 from pg_catalog.pg_extension e
