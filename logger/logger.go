@@ -45,13 +45,14 @@ func (l Logger) Debug() *zerolog.Event { return l.begin(zerolog.DebugLevel) }
 // Info begins an event that is expected and rare.
 func (l Logger) Info() *zerolog.Event { return l.begin(zerolog.InfoLevel) }
 
-// Warn begins an event that somebody should know of and that the program has dealt with.
+// Warn begins an event that an operator should know of and that the program has dealt with.
 func (l Logger) Warn() *zerolog.Event { return l.begin(zerolog.WarnLevel) }
 
 // Error begins an event that needs an operator.
 func (l Logger) Error() *zerolog.Event { return l.begin(zerolog.ErrorLevel) }
 
-// begin returns nil, on which every method of an event does nothing, if nobody receives it.
+// begin returns nil, on which every method of an event does nothing, if the event would be
+// dropped.
 func (l Logger) begin(level zerolog.Level) *zerolog.Event {
 	switch {
 	case l.zero == nil || level < l.zero.GetLevel():

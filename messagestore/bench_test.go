@@ -25,8 +25,8 @@ type moved struct {
 
 func (moved) MessageType() string { return "Moved" }
 
-// BenchmarkWrite is what a write costs before it comes to the driver: a message is
-// checked and encoded.
+// BenchmarkWrite measures a write before it comes to the driver: a message is checked and
+// encoded.
 func BenchmarkWrite(b *testing.B) {
 	store := messagestore.New(nowhere{}, nil)
 	m := messagestore.Envelope{

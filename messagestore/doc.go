@@ -24,10 +24,10 @@
 //
 // # Outcomes
 //
-// Every write ends in exactly one of three ways: it was written; it was not, and
-// nothing changed; or nobody knows yet, [ErrOutcomeUnknown], because the answer
-// was lost. The store asks again by itself while the context lasts, and
-// [Store.Resolve] does so later.
+// Every write ends in exactly one of three ways: it was written; it was not, and nothing
+// changed; or the outcome is not known yet, [ErrOutcomeUnknown], because the answer was
+// lost. The store asks again by itself while the context lasts, and [Store.Resolve] does so
+// later.
 //
 // Every message has an id, and a message is written once for its id: writing it again, with the
 // same id, stream, type, data and metadata, returns the position of the first time and says so,

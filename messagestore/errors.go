@@ -33,9 +33,9 @@ var (
 	// that turns out not to have happened, and never will.
 	ErrNotWritten = errors.New("not written")
 
-	// ErrDeleted is matched by the error of [Store.Resolve] for a write to a stream that
-	// was deleted since: nobody can say any more whether it happened. To write the same
-	// messages again, at the version expected then, is safe.
+	// ErrDeleted is matched by the error of [Store.Resolve] for a write to a stream that was
+	// deleted since: whether it happened is no longer known. To write the same messages again,
+	// at the version expected then, is safe.
 	ErrDeleted = errors.New("the stream was deleted")
 
 	// ErrNotFound is returned by [Store.Last] if there is no such message.

@@ -132,7 +132,7 @@ func ExampleStore_ReadCategory() {
 	// Deposited account-123@2
 }
 
-// After a write of unknown outcome, somebody asks again, later and elsewhere.
+// After a write of unknown outcome, another process asks again later.
 func ExampleStore_Resolve() {
 	ctx := context.Background()
 	store := messagestore.New(memory.New(), nil)

@@ -25,8 +25,8 @@ func raw(data string) messagestore.Raw {
 	return messagestore.Raw{Type: "Opened", Data: json.RawMessage(data)}
 }
 
-// An untouched driver fails the test when it is called: what is refused is refused
-// before that.
+// An untouched driver fails the test when it is called: invalid input is refused before
+// that.
 type untouched struct{ t *testing.T }
 
 func (d untouched) called() { d.t.Error("the driver was called") }

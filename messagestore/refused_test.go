@@ -51,7 +51,7 @@ func TestHostileTypesAreRefused(t *testing.T) {
 	}
 }
 
-// Who could write a tombstone could have a consumer pass a stream over.
+// A caller that could write a tombstone could have a consumer pass a stream over.
 func TestTypesOfTheStoreItselfAreReadAndNotWritten(t *testing.T) {
 	const rule = "types that begin with dibs: are the store's own"
 	for _, name := range []string{messagestore.TombstoneType, "dibs:", "dibs:Opened"} {

@@ -31,7 +31,7 @@ type scripted struct {
 
 type step struct {
 	writes bool
-	err    error // nil says what was written
+	err    error // nil: the result of the write
 }
 
 func (d *scripted) next() (step, error) {
@@ -426,8 +426,8 @@ func TestWriteInitialOfTheFirstMessageAgainIsTrue(t *testing.T) {
 	}
 }
 
-// keeping is a driver that keeps what it was given for later, as one does whose
-// caller has left.
+// keeping is a driver that keeps its arguments for later, as one does whose caller has
+// left.
 type keeping struct {
 	messagestore.Driver
 	kept []messagestore.Append

@@ -59,7 +59,7 @@ func FuzzNamesHaveTheirGrammar(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		bounded := utf8.ValidString(s) && len(s) <= MaxNameBytes
-		// Unassigned characters and those of private use are \p{C} to nobody here.
+		// Unassigned characters and those of private use do not count as \p{C} here.
 		category, id, _ := strings.Cut(s, "-")
 		isCategory := func(s string) bool { return categoryForm.MatchString(strings.Map(assigned, s)) }
 

@@ -25,17 +25,18 @@ const (
 	seldom = time.Hour
 )
 
-// Watch returns a bell that rings when there may be messages in category to read: at once after
-// a write through this store, and at most interval after any other; at once after that too, if
-// the driver hears of it (see [ListeningDriver]). Several writes may ring once, and it may ring
-// for none. The channel receives the position of a message that is there, so that a reader that
-// has read past it waits on, or 0 if none is known.
+// Watch returns a channel of wake-ups. It receives when there may be messages in category
+// to read: at once after a write through this store, and at most interval after any other;
+// at once after that too, if the driver hears of it (see [ListeningDriver]). Several writes
+// may be one wake-up, and a wake-up may come without a write. The channel receives the
+// position of a message that is there, so that a reader that has read past it waits on, or
+// 0 if none is known.
 //
-// While at least one category is watched, the store has one or two goroutines. They
-// look at the heads of all watched categories together, if the driver can tell them
-// (see [HeadsDriver]); else they ring every interval. They look as often where the driver
-// listens: a notification may be lost, and not every writer sends one. An interval of 0
-// waits for no other process.
+// While at least one category is watched, the store has one or two goroutines. They look at
+// the heads of all watched categories together, if the driver can tell them (see
+// [HeadsDriver]); else they send a wake-up every interval. They look as often where the
+// driver listens: a notification may be lost, and not every writer sends one. An interval
+// of 0 waits for no other process.
 //
 // Stop ends it, and with the last one the goroutines; it may be called twice. The
 // channel is never closed. Stop is called before the driver is closed.
@@ -77,8 +78,8 @@ type watches struct {
 // A watched category is one that has waiters.
 type watched struct {
 	category Category
-	watchers []*watcher     // none if nobody does any more
-	interval time.Duration  // how long the most impatient may wait, 0 if nobody cares
+	watchers []*watcher     // none once the last watcher has left
+	interval time.Duration  // the shortest interval of its watchers, 0 for none
 	head     GlobalPosition // the highest position that is known
 	asked    GlobalPosition // the same, when it was looked at last
 	due      time.Time      // when to look at its head, zero for never
@@ -120,13 +121,13 @@ func (c *watched) ring(head GlobalPosition) {
 	for _, b := range c.watchers {
 		told := head
 		select {
-		case earlier := <-b.bell: // nobody has heard it yet
+		case earlier := <-b.bell: // the wake-up before was not received yet
 			if told = max(told, earlier); head == 0 || earlier == 0 {
 				told = 0
 			}
 		default:
 		}
-		b.bell <- told // there is room: nobody else sends
+		b.bell <- told // there is room: no other goroutine sends
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 
 var errAway = errors.New("the database is away")
 
-// A telling driver tells the heads that a test sets, and counts who asks.
+// A telling driver tells the heads that a test sets, and counts the calls.
 type telling struct {
 	messagestore.Driver
 
@@ -72,7 +72,7 @@ func (d *telling) counts() (looks int, asked map[messagestore.Category]int) {
 	return d.looks, maps.Clone(d.asked)
 }
 
-// A listening driver hears what a test tells it.
+// A listening driver hears the writes that a test makes up.
 type listening struct {
 	*telling
 	calls chan func(heard func(messagestore.Category, messagestore.GlobalPosition)) error
@@ -129,7 +129,7 @@ func (d *listening) lose() {
 	synctest.Wait()
 }
 
-// rang returns what a bell received, and -1 if it did not ring.
+// rang returns the position that a wake-up channel received, and -1 for none.
 func rang(bell <-chan messagestore.GlobalPosition) messagestore.GlobalPosition {
 	synctest.Wait()
 	select {
@@ -244,7 +244,7 @@ func TestAWriteThatIsHeardOfTwiceRingsOnce(t *testing.T) {
 	})
 }
 
-// Nobody hears of every write of a burst, but of the last.
+// A watcher hears of the last write of a burst, and not of every one.
 func TestABurstRingsOnceForItsHighest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -286,7 +286,7 @@ func TestAStoreThatWasPutBackRings(t *testing.T) {
 	})
 }
 
-// What was written while the answer was on its way is not taken for lost.
+// A write that came while the answer was on its way is not taken for lost.
 func TestAnOldAnswerIsNoNews(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -308,7 +308,7 @@ func TestAnOldAnswerIsNoNews(t *testing.T) {
 	})
 }
 
-// Such a driver is not asked, and who watches looks for himself.
+// Such a driver is not asked, and the watchers poll for themselves.
 func TestAWatchOnADriverThatCannotTellRingsEveryInterval(t *testing.T) {
 	t.Parallel()
 	unable := newTelling()
@@ -388,8 +388,7 @@ func TestWhatIsHeardRingsAtOnce(t *testing.T) {
 	})
 }
 
-// What was written while nobody listened is looked for at once, and not after an
-// hour.
+// Writes of the time without a listener are looked for at once, and not after an hour.
 func TestListeningIsTakenUpAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

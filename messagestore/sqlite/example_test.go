@@ -55,7 +55,7 @@ func ExampleNew() {
 	}
 	defer db.Close()
 
-	// transaction commits what f does, or nothing of it.
+	// transaction commits all effects of f, or none.
 	transaction := func(f func(tx *sql.Tx) error) {
 		tx, err := db.BeginTx(ctx, nil)
 		if err != nil {

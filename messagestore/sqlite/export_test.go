@@ -56,7 +56,7 @@ func (d *Driver) Settings(ctx context.Context) (map[string]string, error) {
 // DataSource is the URI that SQLite is given for a path.
 var DataSource = dataSource
 
-// WriteOnReader tries what the connections that read must refuse.
+// WriteOnReader tries a write that the connections for reading must refuse.
 func (d *Driver) WriteOnReader(ctx context.Context) error {
 	return d.reads.read(ctx, func(ctx context.Context, db queryer) error {
 		_, err := db.ExecContext(ctx, settleSQL)

@@ -13,9 +13,9 @@ import (
 	modernc "modernc.org/sqlite"
 )
 
-// A fault sees each statement before it is executed, and its first argument, in the
-// form "INSERT ... [account-1]". An error that it returns is what the statement
-// returns, without being executed, unless the fault has done that itself.
+// A fault sees each statement before it is executed, and its first argument, in the form
+// "INSERT ... [account-1]". An error that it returns is the statement's, which is not
+// executed then, unless the fault has done that itself.
 type fault func(statement string, on faultyConn) error
 
 var faultyDrivers atomic.Int64

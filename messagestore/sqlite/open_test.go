@@ -138,7 +138,7 @@ func TestManyOpenANewFileAtOnce(t *testing.T) {
 	}
 }
 
-// Whatever one process has looked at when another creates the tables, it finds them.
+// A process finds the tables that another creates at any moment of its opening.
 func TestTablesMayAppearWhileOpening(t *testing.T) {
 	t.Parallel()
 	statements := []string{

@@ -25,9 +25,9 @@ import (
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
-// What a child process is told by its environment. It opens the file, says what it
-// was acknowledged on its standard output, a line each, and works until it is
-// killed or its standard input ends.
+// The variables that a child process reads from its environment. It opens the file, prints
+// its acknowledged writes on its standard output, a line each, and works until it is killed
+// or its standard input ends.
 const (
 	roleVariable     = "DIBS_TEST_ROLE"
 	pathVariable     = "DIBS_TEST_PATH"
@@ -193,7 +193,7 @@ func await(t testing.TB, done <-chan struct{}, children ...*process) {
 	}
 }
 
-// kill ends the process in the middle of whatever it does.
+// kill ends the process in the middle of its work.
 func (p *process) kill(t testing.TB) {
 	t.Helper()
 	require.NoError(t, p.cmd.Process.Kill())
@@ -268,7 +268,7 @@ func TestKilledWritersLoseNothingThatWasAcknowledged(t *testing.T) {
 		require.NoError(t, json.Unmarshal(m.Data, &in))
 		batches[in.Batch] = append(batches[in.Batch], m)
 	}
-	delete(batches, uuid.Nil) // what was written by itself
+	delete(batches, uuid.Nil) // messages written one by one
 	for _, messages := range batches {
 		var in batch
 		require.NoError(t, json.Unmarshal(messages[0].Data, &in))

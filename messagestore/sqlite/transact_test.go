@@ -136,7 +136,7 @@ func TestAFailedCommitOfATransactionIsResolved(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown, "no message shows it")
 }
 
-// Nobody waits for a function for longer than for another process.
+// Writers wait for a function as long as for another process, and no longer.
 func TestWritersWaitForAFunction(t *testing.T) {
 	t.Parallel()
 	driver := open(t, newFile(t), &sqlite.Config{BusyTimeout: 50 * time.Millisecond})

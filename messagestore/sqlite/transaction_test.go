@@ -153,8 +153,8 @@ func TestDatabaseWithoutTablesSaysHowToCreateThem(t *testing.T) {
 	require.NoError(t, tx.Commit())
 }
 
-// An application keeps its tables and its messages in one file; a consumer opens the
-// file as a store and relays what was written there.
+// An application keeps its tables and its messages in one file; a consumer opens the file
+// as a store and relays the messages there.
 func TestApplicationsDatabaseOpensAsAStore(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
@@ -183,8 +183,8 @@ func TestApplicationsDatabaseOpensAsAStore(t *testing.T) {
 	require.Equal(t, 41, version)
 }
 
-// SQLite may roll a whole transaction back by itself where a statement fails. What is
-// written after that would be committed at once, by nobody's will.
+// SQLite may roll a whole transaction back by itself where a statement fails. A later write
+// would be committed at once, although no caller commits.
 func TestAfterAWriteThatFailedATransactionWritesNoMore(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)

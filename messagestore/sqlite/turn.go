@@ -21,7 +21,7 @@ const (
 // turns tells how long to leave the lock alone.
 type turns struct {
 	commits  int64 // SQLite's count of the others' commits
-	again    bool  // nobody else has had a turn since the last of ours
+	again    bool  // no other writer has had a turn since the last of ours
 	others   time.Time
 	looked   time.Time
 	released time.Time

@@ -272,7 +272,7 @@ func (w *writer) gather(first *ticket) []*ticket {
 
 // commit runs a group in the transaction that was begun, and answers all of it.
 func (w *writer) commit(group []*ticket) {
-	ctx := context.Background() // of nobody: one caller's end must not stop the others
+	ctx := context.Background() // of no caller: the end of one must not stop the others
 	outcomes := make([]error, len(group))
 	for i, t := range group {
 		if outcomes[i] = t.run(ctx, w.on); isAnswer(outcomes[i]) {
@@ -305,8 +305,8 @@ func (w *writer) commit(group []*ticket) {
 	}
 }
 
-// commitOneByOne gives each job of a group a transaction of its own, so that the
-// one that failed harms no other. If somebody keeps the lock, they wait for it together.
+// commitOneByOne gives each job of a group a transaction of its own, so that the one that
+// failed harms no other. If another process keeps the lock, they wait for it together.
 func (w *writer) commitOneByOne(group []*ticket) {
 	since := time.Now()
 	for _, t := range group {

@@ -18,8 +18,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
 
-// hold takes the write lock of a file, as another process may, and returns what lets
-// go of it.
+// hold takes the write lock of a file, as another process may, and returns a function that
+// releases it.
 func hold(t testing.TB, path string) (release func()) {
 	t.Helper()
 	tx := begin(t, database(t, path))
@@ -209,7 +209,7 @@ func TestWhatWasFoundMissingIsNotWrittenThoughItsGroupWas(t *testing.T) {
 	}()
 	until(t, func() bool { return driver.Queued() == 2 })
 	release()
-	<-begun // the group has fallen apart, and nobody has the lock
+	<-begun // the group has fallen apart, and the lock is free
 	leave()
 	err = <-result
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)

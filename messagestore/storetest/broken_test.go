@@ -49,7 +49,7 @@ func TestSuite(t *testing.T) {
 	RunWith(t, broken.options())
 }
 
-// A suite is worth what it has been seen to catch.
+// A suite is worth as much as the bugs that it has been seen to catch.
 func TestEveryBugIsFound(t *testing.T) {
 	for _, b := range bugs {
 		t.Run(b.name, func(t *testing.T) {
@@ -81,7 +81,8 @@ func TestEverySubTestHasFoundABug(t *testing.T) {
 	require.Equal(t, all, slices.Compact(found))
 }
 
-// What a driver cannot do is said, and is no failure.
+// Sub-tests of abilities that a driver does not have are skipped with the reason, and do
+// not fail.
 func TestWhatIsNotApplicableIsSkippedWithTheReason(t *testing.T) {
 	for name, reason := range map[string]string{
 		"S1/AcknowledgedIsThereAfterReopening":      "the suite is not told how to reopen the driver",

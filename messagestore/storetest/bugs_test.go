@@ -819,7 +819,7 @@ var atomicBugs = []bug{
 // database does.
 func yieldAWhile() { <-time.After(100 * time.Microsecond) }
 
-// checkFirst appends as one does who reads the version and then takes the lock.
+// checkFirst appends as a driver does that reads the version and then takes the lock.
 func (d *driver) checkFirst(ctx context.Context, a messagestore.Append) (written, error) {
 	if err := d.conflict(ctx, []messagestore.Append{a}); err != nil {
 		return written{}, err
@@ -871,7 +871,7 @@ func (d *driver) appends(f func(context.Context, []messagestore.Append) ([]writt
 	}
 }
 
-// writes changes what writes say.
+// writes changes the results of writes.
 func (d *driver) writes(change func(*written)) {
 	d.appends(func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
 		all, err := d.AtomicDriver.AppendAll(ctx, appends)
@@ -882,7 +882,7 @@ func (d *driver) writes(change func(*written)) {
 	})
 }
 
-// stores changes what is written.
+// stores changes the messages that are written.
 func (d *driver) stores(change func(*messagestore.Encoded)) {
 	d.appends(func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
 		appends = slices.Clone(appends)
@@ -909,8 +909,8 @@ func (d *driver) forgives(change func(*recorded, *messagestore.Encoded)) {
 	}
 }
 
-// behind appends after the caller with a context that is done was told what tell
-// says.
+// behind appends after it has answered a caller whose context is done with the error of
+// tell.
 func (d *driver) behind(tell func(context.Context, messagestore.Append) error) {
 	d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 		type result struct {
@@ -932,7 +932,7 @@ func (d *driver) behind(tell func(context.Context, messagestore.Append) error) {
 	}
 }
 
-// reads changes what every way of reading returns.
+// reads changes the result of every way of reading.
 func (d *driver) reads(change func(*recorded)) {
 	all := func(messages []*recorded) {
 		for _, m := range messages {
@@ -1040,7 +1040,7 @@ func (h *hider) readCategory(ctx context.Context, q messagestore.CategoryQuery) 
 	return page, err
 }
 
-// floats returns JSON as one has it who decodes numbers into float64.
+// floats returns JSON as it is after its numbers were decoded into float64.
 func floats(data json.RawMessage) json.RawMessage {
 	var value any
 	if err := json.Unmarshal(data, &value); err != nil {

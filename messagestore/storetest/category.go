@@ -215,8 +215,8 @@ func filteredReaderReachesTheEnd(t *testing.T, f *fixture) {
 	}
 }
 
-// A reader that is to find out whether a store went back has to know the message that it
-// is behind, and which one is in that place, also if neither is for it.
+// A reader that is to find out a rollback of the store has to know the message that it is
+// behind, and which one is in that place, also if neither is for it.
 func endsAreMarked(t *testing.T, f *fixture) {
 	f.spread(t, 3, 10)
 	f.write(t, f.stream("0"), messagestore.AnyVersion, Deposited{1})

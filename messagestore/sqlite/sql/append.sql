@@ -1,5 +1,4 @@
--- Adds one message if its stream is at the expected version (-2: whatever it is
--- at). No row back says that it is not, or that the id is recorded: which of them
+-- Adds one message if its stream is at the expected version (-2: at any). No row back says that it is not, or that the id is recorded: which of them
 -- is looked up then, so that the usual case is one statement.
 --
 -- The version is the last entry of the index. max(position) would be the same, but

@@ -1,5 +1,5 @@
--- ?1 to ?3: what a row is of, each stream, type, category or NULL; ?4: category or
--- NULL; ?5: what the first name holds; ?6: the order; ?7: most rows, -1 for all.
+-- ?1 to ?3: the keys of a row, each stream, type, category or NULL; ?4: category or
+-- NULL; ?5: a text in the first name; ?6: the order; ?7: most rows, -1 for all.
 --
 -- The last row is about them all: how many messages were counted, and how many rows
 -- there would be without ?7.
