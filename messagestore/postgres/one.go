@@ -17,7 +17,9 @@ var oneOIDs = []uint32{
 	pgtype.TextOID, pgtype.Int8OID, pgtype.UUIDOID, pgtype.TextOID, pgtype.JSONOID, pgtype.JSONOID, pgtype.Int8OID, pgtype.BoolOID,
 }
 
-// callOne writes one message.
+// callOne writes one message. It has a function of its own because append_each of one message
+// takes 1.4 times as long: a median of 313 us in place of 218, calls in turn on a server that
+// does not sync.
 func (d *Driver) callOne(ctx context.Context, conn *pgx.Conn, w messagestore.Append, fence int64) (answers []answer, err error) {
 	r := &w.Records[0]
 	e := pglink.Encoder{Buffer: make([]byte, 0, 40)}
