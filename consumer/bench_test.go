@@ -24,11 +24,8 @@ func BenchmarkConsumer(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			c, err := consumer.New(store, account, "ledger", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }),
+			c := consumer.New(store, account, "ledger", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }),
 				&consumer.Config{Concurrency: concurrency})
-			if err != nil {
-				b.Fatal(err)
-			}
 			b.ReportAllocs()
 			b.ResetTimer()
 			if err := c.CatchUp(b.Context()); err != nil {

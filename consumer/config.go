@@ -3,15 +3,17 @@ package consumer
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Config changes how a [Consumer] works. A nil *Config is a good one. [New] refuses
-// what is out of bounds.
+// Config changes how a [Consumer] works. Nil means all defaults. [Consumer.Validate]
+// reports values that are out of bounds.
 type Config struct {
 	// Types are the message types to read. A type that is added later is read from
 	// where the consumer is by then, not from the start.
@@ -19,9 +21,9 @@ type Config struct {
 	// Defaults to all.
 	Types []string
 
-	// Correlation reads only what has a correlation stream of this category.
+	// Correlation reads only messages with a correlation stream of this category.
 	//
-	// Defaults to everything.
+	// Defaults to all messages.
 	Correlation messagestore.Category
 
 	// GroupSize splits the category among so many members of a group, up to
@@ -38,8 +40,8 @@ type Config struct {
 	// Defaults to 0.
 	GroupMember int
 
-	// Concurrency is how many messages may be in hand at a time: 1 to 1024. Messages
-	// with one cardinal id never are together.
+	// Concurrency is how many messages may be in flight at a time: 1 to 1024. Messages
+	// of one cardinal id never are at the same time.
 	//
 	// Defaults to 1, which handles the category in order.
 	Concurrency int
@@ -54,42 +56,43 @@ type Config struct {
 
 	// PollInterval is the longest wait for a message that another process wrote: 1 ms
 	// to 1 h. A message that was written through the same store wakes the consumer at
-	// once, and so does one of another process that the store's driver hears of. The
-	// consumers of a store that wait are polled for together.
+	// once, and so does a notification of the store's driver about another process. One
+	// poll serves all consumers of a store that wait.
 	//
 	// Defaults to 100 ms.
 	PollInterval time.Duration
 
-	// PositionInterval is after how many messages the position is recorded: at least
-	// 1. It is recorded too when the consumer has nothing to do, and when it stops.
-	// After a crash, at most PositionInterval and BatchSize together are handed over
-	// again: less of them is less to do twice, and costs a write more often.
+	// CheckpointMessages is the number of finished messages after which the consumer
+	// writes a checkpoint: 1 to 1,000,000. It also writes one when it becomes idle and
+	// when it stops. After a crash, at most CheckpointMessages plus BatchSize messages
+	// are redelivered: a lower number redelivers fewer and writes more often.
 	//
 	// Defaults to 1000.
-	PositionInterval int
+	CheckpointMessages int
 
-	// PositionEvery is the longest that a position waits to be recorded: 1 ms to 1 h.
+	// CheckpointInterval is the longest time between a finished message and the
+	// checkpoint that covers it: 1 ms to 1 h.
 	//
 	// Defaults to 1 s.
-	PositionEvery time.Duration
+	CheckpointInterval time.Duration
 
-	// RedriveInterval is the longest wait until the consumer finds that it was asked,
-	// with [RequestRedrive], to redrive what it has parked: 1 ms to 1 h. It looks too
+	// RedriveInterval is the longest time until the consumer finds a request to redrive
+	// a parked message ([deadletter.Letters.RequestRedrive]): 1 ms to 1 h. It also looks
 	// when it starts.
 	//
 	// Defaults to 5 s.
 	RedriveInterval time.Duration
 
-	// Grace is how long the messages in hand may go on after the consumer is told to
-	// stop: 1 ms to 1 h. Then their context is cancelled, and they have 1 s more to
-	// notice.
+	// Grace is how long the handlers of messages in flight may go on after the consumer
+	// is told to stop: 1 ms to 1 h. Then their context is cancelled, and they have 1 s
+	// more to return.
 	//
 	// Defaults to 10 s.
 	Grace time.Duration
 
 	// Errors decides what becomes of a message whose handler fails.
 	//
-	// Defaults to three retries, and then to stop.
+	// Defaults to retries for five minutes, and then to stop.
 	Errors ErrorPolicy
 
 	// Logger receives the start, the stop, every failure and every parked message,
@@ -99,63 +102,71 @@ type Config struct {
 	Logger logger.Logger
 }
 
-// An ErrorPolicy decides what becomes of a message whose handler fails.
+// An ErrorPolicy decides what becomes of a message whose handler fails. The zero value
+// is the default: retry for five minutes, then stop.
+//
+// An error of the handler can decide otherwise for its message: see [RetryAfter],
+// [Park] and [Skip].
 type ErrorPolicy struct {
-	// Retries is how often a message is tried again, after the first time: up to
-	// 1000, or -1 for never.
-	//
-	// Defaults to 3.
-	Retries int
-
-	// MinBackoff is about the wait before the first retry, 1 ms to 1 h. It doubles
-	// from one to the next and varies by up to a half, so that what failed together
-	// does not come back together.
-	//
-	// Defaults to 100 ms.
-	MinBackoff time.Duration
-
-	// MaxBackoff bounds the wait: MinBackoff to 24 h.
-	//
-	// Defaults to 10 s, or to MinBackoff if that is longer.
-	MaxBackoff time.Duration
-
-	// Then is what happens when there are no retries left.
-	//
-	// Defaults to Stop.
-	Then Action
+	Retry Retry
+	Then  FailureAction // Defaults to StopConsumer.
 }
 
-// An Action is what an [ErrorPolicy] ends with.
-type Action int
+// Retry says for how long a message is delivered again after its handler failed. The
+// pause before the first retry is about 100 ms. It doubles from one to the next, up to
+// MaxBackoff, and each is shortened by a random part of up to a half, so that messages
+// that failed together are not retried together. A failure is logged and counted from
+// the first on.
+type Retry struct {
+	// For is the time from the first failure to the last retry, up to 24 h, or
+	// [NoRetry], or [Forever]. A consumer that is started again counts anew.
+	//
+	// Defaults to 5 min.
+	For time.Duration
+
+	// MaxBackoff bounds the pause between two retries: 1 ms to 24 h.
+	//
+	// Defaults to 10 s.
+	MaxBackoff time.Duration
+}
 
 const (
-	// Stop ends Run and CatchUp with a [*MessageError]. The position stays before
-	// the message.
-	Stop Action = iota
+	// NoRetry as [Retry].For delivers a message once.
+	NoRetry time.Duration = -1
 
-	// Park writes the message to a dead-letter stream, where [Consumer.Parked] lists
-	// it and [Consumer.Redrive] takes it up again, and goes on.
+	// Forever as [Retry].For retries until the handler returns nil.
+	Forever time.Duration = math.MaxInt64
+)
+
+// A FailureAction is what happens to a message when its retries are over.
+type FailureAction int
+
+const (
+	// StopConsumer ends Run and CatchUp with a [*MessageError]. The checkpoint stays
+	// before the message.
+	StopConsumer FailureAction = iota
+
+	// ParkMessage writes a dead letter that refers to the message, and moves on.
+	// Package deadletter lists dead letters and requests redrives.
 	//
-	// The message gives up its place: later ones of its stream are handled before it.
-	// A handler that knows an old message by its position, which is not above the
-	// highest that it has seen, takes a redriven one for old and ignores it. Such a
-	// handler stops instead, or writes what it does under an id derived from the
-	// message's, as reservation.DeriveID makes one.
-	Park
+	// A parked message gives up its place: later messages of its stream are handled
+	// before it. A handler that recognizes an old message by its position, which is not
+	// above the highest that it has seen, ignores a redriven one. Such a handler needs
+	// StopConsumer instead, or writes under an id derived from the message's, as
+	// reservation.DeriveID makes one.
+	ParkMessage
 )
 
 // String returns the action's name.
-func (a Action) String() string {
+func (a FailureAction) String() string {
 	switch a {
-	case Stop:
+	case StopConsumer:
 		return "stop"
-	case Park:
+	case ParkMessage:
 		return "park"
 	}
 	return fmt.Sprintf("action %d", int(a))
 }
-
-const maxRetries = 1000
 
 func (c *Config) withDefaults() Config {
 	var d Config
@@ -166,19 +177,19 @@ func (c *Config) withDefaults() Config {
 	d.Concurrency = cmp.Or(d.Concurrency, 1)
 	d.BatchSize = cmp.Or(d.BatchSize, 1000)
 	d.PollInterval = cmp.Or(d.PollInterval, 100*time.Millisecond)
-	d.PositionInterval = cmp.Or(d.PositionInterval, 1000)
-	d.PositionEvery = cmp.Or(d.PositionEvery, time.Second)
+	d.CheckpointMessages = cmp.Or(d.CheckpointMessages, 1000)
+	d.CheckpointInterval = cmp.Or(d.CheckpointInterval, time.Second)
 	d.RedriveInterval = cmp.Or(d.RedriveInterval, 5*time.Second)
 	d.Grace = cmp.Or(d.Grace, 10*time.Second)
-	d.Errors.Retries = cmp.Or(d.Errors.Retries, 3)
-	d.Errors.MinBackoff = cmp.Or(d.Errors.MinBackoff, 100*time.Millisecond)
-	d.Errors.MaxBackoff = cmp.Or(d.Errors.MaxBackoff, max(10*time.Second, d.Errors.MinBackoff))
+	d.Errors.Retry.For = cmp.Or(d.Errors.Retry.For, 5*time.Minute)
+	d.Errors.Retry.MaxBackoff = cmp.Or(d.Errors.Retry.MaxBackoff, 10*time.Second)
 	return d
 }
 
-func (c *Config) validate() error {
+// mistakes returns an error for each field that is out of bounds.
+func (c *Config) mistakes() (all []error) {
 	if err := c.filter().Validate(); err != nil {
-		return err
+		all = append(all, err)
 	}
 	for _, n := range []struct {
 		field        string
@@ -187,11 +198,10 @@ func (c *Config) validate() error {
 	}{
 		{"concurrency", c.Concurrency, 1, 1024},
 		{"batch size", c.BatchSize, 1, messagestore.MaxReadMessages},
-		{"position interval", c.PositionInterval, 1, 1_000_000},
-		{"retries", c.Errors.Retries, -1, maxRetries},
+		{"checkpoint messages", c.CheckpointMessages, 1, 1_000_000},
 	} {
 		if n.value < n.least || n.value > n.most {
-			return invalid(n.field, n.value, fmt.Sprintf("it is between %d and %d", n.least, n.most))
+			all = append(all, invalid(n.field, n.value, fmt.Sprintf("it is between %d and %d", n.least, n.most)))
 		}
 	}
 	for _, d := range []struct {
@@ -200,20 +210,22 @@ func (c *Config) validate() error {
 		least, most time.Duration
 	}{
 		{"poll interval", c.PollInterval, time.Millisecond, time.Hour},
-		{"position every", c.PositionEvery, time.Millisecond, time.Hour},
+		{"checkpoint interval", c.CheckpointInterval, time.Millisecond, time.Hour},
 		{"redrive interval", c.RedriveInterval, time.Millisecond, time.Hour},
 		{"grace", c.Grace, time.Millisecond, time.Hour},
-		{"minimum back-off", c.Errors.MinBackoff, time.Millisecond, time.Hour},
-		{"maximum back-off", c.Errors.MaxBackoff, c.Errors.MinBackoff, 24 * time.Hour},
+		{"maximum back-off", c.Errors.Retry.MaxBackoff, time.Millisecond, 24 * time.Hour},
 	} {
 		if d.value < d.least || d.value > d.most {
-			return invalid(d.field, d.value, fmt.Sprintf("it is between %v and %v", d.least, d.most))
+			all = append(all, invalid(d.field, d.value, fmt.Sprintf("it is between %v and %v", d.least, d.most)))
 		}
 	}
-	if c.Errors.Then != Stop && c.Errors.Then != Park {
-		return invalid("errors then", int(c.Errors.Then), "it is Stop or Park")
+	if d := c.Errors.Retry.For; d != NoRetry && d != Forever && (d < 0 || d > 24*time.Hour) {
+		all = append(all, invalid("retry for", d, "it is between 0 and 24h0m0s, or NoRetry, or Forever"))
 	}
-	return nil
+	if c.Errors.Then != StopConsumer && c.Errors.Then != ParkMessage {
+		all = append(all, invalid("errors then", int(c.Errors.Then), "it is StopConsumer or ParkMessage"))
+	}
+	return all
 }
 
 // filter returns what the consumer reads of its category. A group of 1 reads like
@@ -225,9 +237,20 @@ func (c *Config) filter() messagestore.Filter {
 // groupSize is the size under which positions are kept.
 func (c *Config) groupSize() int { return max(c.GroupSize, 1) }
 
-// backoff returns how long to wait before a message's next attempt.
-func (p *ErrorPolicy) backoff(failures int) time.Duration {
-	return backoff(p.MinBackoff, p.MaxBackoff, failures)
+// minRetryBackoff is about the pause before a message's first retry.
+const minRetryBackoff = 100 * time.Millisecond
+
+// pause returns how long to wait before the next retry of a message that has been failing
+// since a time, and false if its retries are over. The last retry is at the end of For.
+func (r *Retry) pause(failures int, since, now time.Time) (time.Duration, bool) {
+	if r.For == NoRetry {
+		return 0, false
+	}
+	left := r.For - now.Sub(since)
+	if left <= 0 {
+		return 0, false
+	}
+	return min(backoff.After(failures, min(minRetryBackoff, r.MaxBackoff), r.MaxBackoff), left), true
 }
 
 func invalid(field string, value any, rule string) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-func TestNewRefusesWhatIsOutOfBounds(t *testing.T) {
+func TestValidateRefusesWhatIsOutOfBounds(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		config consumer.Config
@@ -26,18 +26,17 @@ func TestNewRefusesWhatIsOutOfBounds(t *testing.T) {
 		{consumer.Config{BatchSize: 10_001}, "batch size"},
 		{consumer.Config{Concurrency: -1}, "concurrency -1: it is between 1 and 1024"},
 		{consumer.Config{Concurrency: 1025}, "concurrency"},
-		{consumer.Config{PositionInterval: -1}, "position interval"},
-		{consumer.Config{PositionInterval: 1_000_001}, "position interval"},
-		{consumer.Config{PositionEvery: time.Microsecond}, "position every"},
-		{consumer.Config{PositionEvery: 2 * time.Hour}, "position every"},
+		{consumer.Config{CheckpointMessages: -1}, "checkpoint messages"},
+		{consumer.Config{CheckpointMessages: 1_000_001}, "checkpoint messages"},
+		{consumer.Config{CheckpointInterval: time.Microsecond}, "checkpoint interval"},
+		{consumer.Config{CheckpointInterval: 2 * time.Hour}, "checkpoint interval"},
 		{consumer.Config{Grace: -time.Second}, "grace"},
 		{consumer.Config{Grace: 2 * time.Hour}, "grace"},
-		{consumer.Config{Errors: consumer.ErrorPolicy{Retries: -2}}, "retries -2: it is between -1 and 1000"},
-		{consumer.Config{Errors: consumer.ErrorPolicy{Retries: 1001}}, "retries"},
-		{consumer.Config{Errors: consumer.ErrorPolicy{MinBackoff: 1}}, "minimum back-off"},
-		{consumer.Config{Errors: consumer.ErrorPolicy{MinBackoff: time.Minute, MaxBackoff: time.Second}}, `maximum back-off "1s": it is between 1m0s and 24h0m0s`},
-		{consumer.Config{Errors: consumer.ErrorPolicy{MaxBackoff: 25 * time.Hour}}, "maximum back-off"},
-		{consumer.Config{Errors: consumer.ErrorPolicy{Then: 7}}, "errors then 7: it is Stop or Park"},
+		{consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: -2}}}, "retry for \"-2ns\": it is between 0 and 24h0m0s, or NoRetry, or Forever"},
+		{consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: 25 * time.Hour}}}, "retry for"},
+		{consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: 1}}}, `maximum back-off "1ns": it is between 1ms and 24h0m0s`},
+		{consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: 25 * time.Hour}}}, "maximum back-off"},
+		{consumer.Config{Errors: consumer.ErrorPolicy{Then: 7}}, "errors then 7: it is StopConsumer or ParkMessage"},
 		{consumer.Config{GroupMember: 1}, "group member 1: it needs a group size"},
 		{consumer.Config{GroupSize: 2, GroupMember: 2}, "group member 2: it is less than the group size, 2"},
 		{consumer.Config{GroupSize: 2, GroupMember: -1}, "group member"},
@@ -47,9 +46,9 @@ func TestNewRefusesWhatIsOutOfBounds(t *testing.T) {
 		{consumer.Config{Types: []string{""}}, "message type"},
 		{consumer.Config{Types: make([]string, messagestore.MaxFilterTypes+1)}, "filter types"},
 	} {
-		_, err := consumer.New(newStore(), account, "ledger", &journal{}, &test.config)
+		err := consumer.New(newStore(), account, "ledger", &journal{}, &test.config).Validate()
 
-		require.ErrorContains(t, err, "new consumer: ", "%+v", test.config)
+		require.ErrorContains(t, err, "invalid consumer: ", "%+v", test.config)
 		require.ErrorContains(t, err, test.text)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		invalid, ok := errors.AsType[*messagestore.InvalidError](err)
@@ -59,27 +58,27 @@ func TestNewRefusesWhatIsOutOfBounds(t *testing.T) {
 	}
 }
 
-func TestNewAcceptsTheBounds(t *testing.T) {
+func TestValidateAcceptsTheBounds(t *testing.T) {
 	t.Parallel()
 	for _, config := range []*consumer.Config{
 		nil,
 		{},
 		{
-			PollInterval: time.Millisecond, BatchSize: 1, Concurrency: 1, PositionInterval: 1, PositionEvery: time.Millisecond, Grace: time.Millisecond,
-			Errors: consumer.ErrorPolicy{Retries: -1, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond}, GroupSize: 1,
+			PollInterval: time.Millisecond, BatchSize: 1, Concurrency: 1, CheckpointMessages: 1, CheckpointInterval: time.Millisecond, Grace: time.Millisecond,
+			Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry, MaxBackoff: time.Millisecond}}, GroupSize: 1,
 		},
 		{
-			PollInterval: time.Hour, BatchSize: messagestore.MaxReadMessages, Concurrency: 1024, PositionInterval: 1_000_000, PositionEvery: time.Hour, Grace: time.Hour,
-			Errors: consumer.ErrorPolicy{Retries: 1000, MinBackoff: time.Hour, MaxBackoff: 24 * time.Hour, Then: consumer.Park}, GroupSize: messagestore.MaxGroupSize, GroupMember: messagestore.MaxGroupSize - 1,
+			PollInterval: time.Hour, BatchSize: messagestore.MaxReadMessages, Concurrency: 1024, CheckpointMessages: 1_000_000, CheckpointInterval: time.Hour, Grace: time.Hour,
+			Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: 24 * time.Hour, MaxBackoff: 24 * time.Hour}, Then: consumer.ParkMessage}, GroupSize: messagestore.MaxGroupSize, GroupMember: messagestore.MaxGroupSize - 1,
 		},
-		{Errors: consumer.ErrorPolicy{MinBackoff: time.Hour}},
+		{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}}},
 	} {
-		_, err := consumer.New(newStore(), account, "ledger", &journal{}, config)
+		err := consumer.New(newStore(), account, "ledger", &journal{}, config).Validate()
 		require.NoError(t, err)
 	}
 }
 
-func TestNewRefusesNames(t *testing.T) {
+func TestValidateRefusesNames(t *testing.T) {
 	t.Parallel()
 	for name, rule := range map[string]string{
 		"":                         "it is empty",
@@ -96,7 +95,7 @@ func TestNewRefusesNames(t *testing.T) {
 		strings.Repeat("n", 200):   "bytes too long for the streams of category account that are named after it",
 		strings.Repeat("n", 10240): "too long",
 	} {
-		_, err := consumer.New(newStore(), account, name, &journal{}, nil)
+		err := consumer.New(newStore(), account, name, &journal{}, nil).Validate()
 
 		require.ErrorIs(t, err, messagestore.ErrInvalid, "%q", name)
 		require.ErrorContains(t, err, rule, "%q", name)
@@ -111,8 +110,8 @@ func TestTheLongestNameWorks(t *testing.T) {
 	write(t, store, "account-1", Deposited{1})
 	accepted := 0
 	for n := range messagestore.MaxNameBytes {
-		c, err := consumer.New(store, account, strings.Repeat("n", n), always(parkError{}), nil)
-		if err != nil {
+		c := consumer.New(store, account, strings.Repeat("n", n), always(errHopeless), nil)
+		if c.Validate() != nil {
 			continue
 		}
 		accepted++
@@ -125,7 +124,7 @@ func TestTheLongestNameWorks(t *testing.T) {
 	require.Greater(t, accepted, 190)
 }
 
-func TestNewRefusesNothing(t *testing.T) {
+func TestValidateRefusesNil(t *testing.T) {
 	t.Parallel()
 	var (
 		noStore *messagestore.Store
@@ -143,12 +142,12 @@ func TestNewRefusesNothing(t *testing.T) {
 		"NilFunc":      {newStore(), noFunc, "invalid handler: there is none"},
 		"NilInPointer": {newStore(), noPtr, "invalid handler: there is none"},
 	} {
-		_, err := consumer.New(test.store, account, "ledger", test.handler, nil)
+		err := consumer.New(test.store, account, "ledger", test.handler, nil).Validate()
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
 		require.ErrorContains(t, err, test.text, name)
 	}
 	for _, category := range []messagestore.Category{"", "account-1", "a b", "account:"} {
-		_, err := consumer.New(newStore(), category, "ledger", &journal{}, nil)
+		err := consumer.New(newStore(), category, "ledger", &journal{}, nil).Validate()
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 	}
 }
@@ -157,11 +156,11 @@ type invalidHandler struct{ journal }
 
 func (*invalidHandler) Validate() error { return errBroken }
 
-func TestNewAsksTheHandler(t *testing.T) {
+func TestValidateAsksTheHandler(t *testing.T) {
 	t.Parallel()
-	_, err := consumer.New(newStore(), account, "ledger", &invalidHandler{}, nil)
+	err := consumer.New(newStore(), account, "ledger", &invalidHandler{}, nil).Validate()
 	require.ErrorIs(t, err, errBroken)
-	require.EqualError(t, err, "new consumer: handler: broken")
+	require.EqualError(t, err, "invalid consumer: handler: broken")
 }
 
 func TestNewKeepsACopyOfTheConfig(t *testing.T) {
@@ -184,11 +183,29 @@ func TestRunRefusesNoContext(t *testing.T) {
 	var none context.Context
 	require.ErrorIs(t, c.Run(none), messagestore.ErrInvalid)
 	require.ErrorIs(t, c.CatchUp(none), messagestore.ErrInvalid)
-	_, err := c.Redrive(none)
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
 }
 
 // always returns a handler that fails with err.
 func always(err error) consumer.Handler {
 	return consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return err })
+}
+
+// A mistake costs no round trip, and all are reported together.
+func TestRunReportsAllMistakesBeforeARoundTrip(t *testing.T) {
+	t.Parallel()
+	store := &tap{
+		Store: newStore(),
+		write: func(messagestore.StreamName) error { return errStore },
+		look:  func(messagestore.StreamName) error { return errStore },
+		read:  func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) { return nil, errStore },
+	}
+	c := consumer.New(store, account, "a-b", &invalidHandler{}, &consumer.Config{Grace: -1, BatchSize: -1})
+
+	for _, err := range []error{c.Validate(), c.Run(t.Context()), c.CatchUp(t.Context())} {
+		require.ErrorIs(t, err, errBroken)
+		for _, text := range []string{"grace", "batch size", "consumer name"} {
+			require.ErrorContains(t, err, text)
+		}
+		require.NotErrorIs(t, err, errStore)
+	}
 }

@@ -60,9 +60,7 @@ func write(t *testing.T, store *messagestore.Store, stream messagestore.StreamNa
 
 func newConsumer(t *testing.T, store consumer.Store, h consumer.Handler, config *consumer.Config) *consumer.Consumer {
 	t.Helper()
-	c, err := consumer.New(store, account, "ledger", h, config)
-	require.NoError(t, err)
-	return c
+	return consumer.New(store, account, "ledger", h, config)
 }
 
 // running starts c in a bubble and returns what stops it and returns its error.
@@ -149,7 +147,7 @@ func TestAFailingHandlerStopsTheConsumerBeforeItsMessage(t *testing.T) {
 				return errBroken
 			}
 			return nil
-		}), nil)
+		}), &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: 10 * time.Millisecond, MaxBackoff: time.Hour}}})
 
 		err := runForAWhile(t, c)
 
@@ -157,8 +155,8 @@ func TestAFailingHandlerStopsTheConsumerBeforeItsMessage(t *testing.T) {
 		failed, ok := errors.AsType[*consumer.MessageError](err)
 		require.True(t, ok)
 		require.Equal(t, messagestore.Version(1), failed.Position)
-		require.Equal(t, 4, calls)
-		require.Equal(t, "consumer ledger of account: handle Deposited account-1@1, tried 4 times: broken", err.Error())
+		require.Equal(t, 2, calls)
+		require.Equal(t, "consumer ledger of account: handle Deposited account-1@1, tried 2 times: broken", err.Error())
 
 		j := &journal{}
 		require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
@@ -178,15 +176,15 @@ func TestParkGoesOnWithTheNextMessage(t *testing.T) {
 				return errBroken
 			}
 			return nil
-		}), &consumer.Config{Errors: consumer.ErrorPolicy{Then: consumer.Park}})
+		}), &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: 10 * time.Millisecond}, Then: consumer.ParkMessage}})
 
 		require.NoError(t, c.CatchUp(t.Context()))
 
 		stats := c.Stats()
 		require.Equal(t, int64(2), stats.Handled)
 		require.Equal(t, int64(1), stats.Parked)
-		require.Equal(t, int64(4), stats.Failed)
-		require.Equal(t, int64(3), stats.Retried)
+		require.Equal(t, int64(2), stats.Failed)
+		require.Equal(t, int64(1), stats.Retried)
 	})
 }
 
@@ -196,14 +194,28 @@ func TestAHandlerKnowsWhoseItIs(t *testing.T) {
 	_, err := store.Write(t.Context(), "account-1", messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte("{}")})
 	require.NoError(t, err)
 	var name string
-	c, err := consumer.New(store, "account", "ledger", consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+	c := consumer.New(store, "account", "ledger", consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 		name = consumer.Name(ctx)
 		return nil
 	}), nil)
-	require.NoError(t, err)
 
 	require.NoError(t, c.CatchUp(t.Context()))
 
 	require.Equal(t, "ledger", name)
 	require.Empty(t, consumer.Name(t.Context()))
+}
+
+// parkAtOnce and stopAtOnce are policies without a retry.
+var (
+	parkAtOnce = consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}
+	stopAtOnce = consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}
+)
+
+// errHopeless asks to be parked.
+var errHopeless = consumer.Park(errors.New("hopeless"))
+
+func requireGraceExceeded(t *testing.T, err error) {
+	t.Helper()
+	_, is := errors.AsType[*consumer.GraceExceededError](err)
+	require.True(t, is, "%v", err)
 }

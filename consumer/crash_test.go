@@ -27,7 +27,7 @@ const (
 	crashCategory = "DIBS_TEST_CRASH_CATEGORY"
 )
 
-var crashConfig = &consumer.Config{Concurrency: 3, BatchSize: 10, PositionInterval: 15, PollInterval: 5 * time.Millisecond}
+var crashConfig = &consumer.Config{Concurrency: 3, BatchSize: 10, CheckpointMessages: 15, PollInterval: 5 * time.Millisecond}
 
 // done is where the handler of the child writes which messages it has handled.
 func done(category messagestore.Category) messagestore.Category { return category.WithType("done") }
@@ -55,12 +55,10 @@ func crashChild(storeURL string, category messagestore.Category) int {
 	}()
 	store, err := dibs.Open(context.Background(), storeURL, nil)
 	if err == nil {
-		var c *consumer.Consumer
-		if c, err = consumer.New(store, category, "crash", doneHandler(store), crashConfig); err == nil {
-			// A killed client's last write may still be under way, and fence this one.
-			for err = c.Run(context.Background()); errors.Is(err, consumer.ErrConsumerFenced); {
-				err = c.Run(context.Background())
-			}
+		c := consumer.New(store, category, "crash", doneHandler(store), crashConfig)
+		// A killed client's last write may still be under way, and fence this one.
+		for err = c.Run(context.Background()); errors.Is(err, consumer.ErrConsumerFenced); {
+			err = c.Run(context.Background())
 		}
 	}
 	fmt.Fprintln(os.Stderr, err)
@@ -113,8 +111,7 @@ func testCrashes(t *testing.T, storeURL string) {
 	}
 	require.Less(t, len(allDone(t, store, category)), messages, "every kill came too late")
 	// A killed client's last write may still be under way, and fence the next.
-	c, err := consumer.New(store, category, "crash", doneHandler(store), crashConfig)
-	require.NoError(t, err)
+	c := consumer.New(store, category, "crash", doneHandler(store), crashConfig)
 	for err = c.CatchUp(ctx); errors.Is(err, consumer.ErrConsumerFenced); {
 		err = c.CatchUp(ctx)
 	}
@@ -135,7 +132,7 @@ func testCrashes(t *testing.T, storeURL string) {
 	}
 	require.Len(t, first, messages)
 	require.NotZero(t, again, "no kill hit anything")
-	require.LessOrEqual(t, again, killed*(crashConfig.PositionInterval+crashConfig.BatchSize))
+	require.LessOrEqual(t, again, killed*(crashConfig.CheckpointMessages+crashConfig.BatchSize))
 }
 
 func startCrashChild(t *testing.T, storeURL string, category messagestore.Category) *exec.Cmd {

@@ -7,6 +7,7 @@ import (
 	"log"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -30,10 +31,7 @@ func ExampleNew() {
 		if _, err := store.Write(ctx, "account-123", messagestore.AnyVersion, Deposited{amount}); err != nil {
 			log.Fatal(err)
 		}
-		c, err := consumer.New(store, "account", "balances", h, nil)
-		if err != nil {
-			log.Fatal(err)
-		}
+		c := consumer.New(store, "account", "balances", h, nil)
 		if err := c.CatchUp(ctx); err != nil {
 			log.Fatal(err)
 		}
@@ -65,33 +63,34 @@ func Example_parkAndRedrive() {
 		fmt.Println("deposited", deposited.Amount)
 		return nil
 	})
-	c, err := consumer.New(store, "account", "balances", h, &consumer.Config{
-		Errors: consumer.ErrorPolicy{Retries: -1, Then: consumer.Park},
+	c := consumer.New(store, "account", "balances", h, &consumer.Config{
+		Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage},
 	})
-	if err != nil {
-		log.Fatal(err)
-	}
 	if err := c.CatchUp(ctx); err != nil {
 		log.Fatal(err)
 	}
-	for parked, err := range c.Parked(ctx) {
+	letters := deadletter.Of(store, "account", "balances")
+	for letter, err := range letters.All(ctx) {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Printf("parked %s: %s\n", parked, parked.Error)
+		fmt.Printf("parked %s %s@%d: %s\n", letter.Type, letter.Stream, letter.Position, letter.Error)
 	}
 
 	mended = true
-	succeeded, err := c.Redrive(ctx)
+	requests, err := letters.RequestRedrive(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("redriven", succeeded)
+	fmt.Println("requested", len(requests.Requested))
+	if err := c.CatchUp(ctx); err != nil {
+		log.Fatal(err)
+	}
 
 	// Output:
 	// deposited 10
 	// deposited 20
 	// parked Deposited account-123@1: negative deposit
+	// requested 1
 	// deposited -1
-	// redriven 1
 }

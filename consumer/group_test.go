@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -93,7 +94,7 @@ func TestAMemberOfAnOldSizeIsFencedAtItsNextPosition(t *testing.T) {
 		err := <-errs
 
 		require.ErrorIs(t, err, consumer.ErrConsumerFenced)
-		fenced, ok := errors.AsType[*consumer.FencedError](err)
+		fenced, ok := errors.AsType[*checkpoint.FencedError](err)
 		require.True(t, ok)
 		require.Equal(t, messagestore.StreamName("account:position-ledger"), fenced.Stream)
 	})

@@ -19,6 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -216,7 +218,7 @@ func TestAStoreThatWentBackAndGrewPastStopsAConsumerThatRuns(t *testing.T) {
 
 					require.ErrorIs(t, err, consumer.ErrPositionAhead)
 					require.LessOrEqual(t, time.Since(start), 11*time.Second)
-					ahead, ok := errors.AsType[*consumer.PositionAheadError](err)
+					ahead, ok := errors.AsType[*checkpoint.AheadError](err)
 					require.True(t, ok)
 					require.Equal(t, lost.ID, ahead.Behind)
 					require.Equal(t, lost.GlobalPosition+1, ahead.Position)
@@ -363,9 +365,9 @@ func TestAPositionOfAnotherHistoryStopsTheConsumer(t *testing.T) {
 		requireAhead := func(name string, stream messagestore.StreamName, err error) {
 			t.Helper()
 			require.ErrorIs(t, err, consumer.ErrPositionAhead)
-			ahead, ok := errors.AsType[*consumer.PositionAheadError](err)
+			ahead, ok := errors.AsType[*checkpoint.AheadError](err)
 			require.True(t, ok)
-			require.Equal(t, consumer.PositionAheadError{Stream: stream, Position: position, Behind: lost, Found: last.ID}, *ahead)
+			require.Equal(t, checkpoint.AheadError{Stream: stream, Position: position, Behind: lost, Found: last.ID}, *ahead)
 			require.ErrorContains(t, err, fmt.Sprintf("it was right behind message %s, and the store has %s there", lost, last.ID))
 			for _, s := range positionsNow(t, store, category) {
 				if s.Name == name {
@@ -394,7 +396,7 @@ func TestAPositionOfAnotherHistoryStopsTheConsumer(t *testing.T) {
 			err := newIn(t, store, category, "a", &journal{}, member(size+1, 0)).CatchUp(t.Context())
 			requireAhead("a", streams.Stream("a", fmt.Sprint(size), "0"), err)
 		}
-		_, err = consumer.Reset(t.Context(), store, category, "a", last.GlobalPosition)
+		_, err = operate.Consumer(store, category, "a").Reset(t.Context(), last.GlobalPosition)
 		require.NoError(t, err)
 		j = &journal{}
 		require.NoError(t, newIn(t, store, category, "a", j, member(3, 0)).CatchUp(t.Context()))
@@ -420,7 +422,7 @@ func TestNoPositionIsRecordedInAStoreThatWentBack(t *testing.T) {
 				d := &replaced{now: newHistory()}
 				elsewhere := messagestore.New(d, nil)
 				entered, release := make(chan struct{}), make(chan struct{})
-				config.PositionInterval = 1
+				config.CheckpointMessages = 1
 				c := newConsumer(t, messagestore.New(d, nil), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 					close(entered)
 					<-release
@@ -462,7 +464,7 @@ func effects(store *messagestore.Store, handled *atomic.Int64) consumer.Handler 
 func TestWhatAHandlerWroteAndTheStoreLostIsWrittenAgain(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]*consumer.Config{
-		"NotRecorded": {PollInterval: time.Minute, PositionEvery: time.Minute}, "Recorded": {}, "InParallel": {Concurrency: 4}, "Types": {Types: []string{"Deposited"}},
+		"NotRecorded": {PollInterval: time.Minute, CheckpointInterval: time.Minute}, "Recorded": {}, "InParallel": {Concurrency: 4}, "Types": {Types: []string{"Deposited"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -500,7 +502,7 @@ func TestAnotherEpochHandsOverAgainWhatWasNotRecorded(t *testing.T) {
 		config *consumer.Config
 		want   int64
 	}{
-		"Recorded": {&consumer.Config{}, 1}, "NotRecorded": {&consumer.Config{PollInterval: time.Minute, PositionEvery: time.Minute}, 2},
+		"Recorded": {&consumer.Config{}, 1}, "NotRecorded": {&consumer.Config{PollInterval: time.Minute, CheckpointInterval: time.Minute}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -624,14 +626,14 @@ func TestNoPositionIsRecordedInAnotherEpoch(t *testing.T) {
 		d.now.epoch = "1"
 		store := messagestore.New(d, nil)
 		var handled atomic.Int64
-		stop := running(t, newConsumer(t, store, effects(store, &handled), &consumer.Config{PollInterval: time.Minute, PositionEvery: time.Minute}))
+		stop := running(t, newConsumer(t, store, effects(store, &handled), &consumer.Config{PollInterval: time.Minute, CheckpointInterval: time.Minute}))
 		write(t, store, "account-1", Deposited{1})
 		time.Sleep(time.Second)
 		restored := d.restoreBefore(t, d.messages(t, "other")[0].GlobalPosition)
 		restored.epoch = "2"
 		d.by(restored)
 
-		require.ErrorContains(t, stop(), "is handed over again")
+		require.ErrorContains(t, stop(), "are redelivered")
 		_, err := store.Last(t.Context(), positions.Stream("ledger", "0", "0"))
 		require.ErrorIs(t, err, messagestore.ErrNotFound)
 	})
@@ -659,7 +661,7 @@ func TestARunDoesNotBeginAgainBesideAHandlerThatDoesNotStop(t *testing.T) {
 		d.by(restored)
 
 		err := <-errs
-		require.ErrorIs(t, err, consumer.ErrGraceExceeded)
+		requireGraceExceeded(t, err)
 		require.ErrorContains(t, err, "another epoch")
 		require.NotErrorIs(t, err, consumer.ErrRunning)
 		exceeded, ok := errors.AsType[*consumer.GraceExceededError](err)
@@ -673,9 +675,9 @@ func TestARunDoesNotBeginAgainBesideAHandlerThatDoesNotStop(t *testing.T) {
 
 // readers are the ways in which a consumer reads its category.
 var readers = map[string]*consumer.Config{
-	"Whole":  {PositionEvery: 10 * time.Millisecond},
-	"Types":  {PositionEvery: 10 * time.Millisecond, Types: []string{"Deposited"}},
-	"Member": {PositionEvery: 10 * time.Millisecond, GroupSize: 2},
+	"Whole":  {CheckpointInterval: 10 * time.Millisecond},
+	"Types":  {CheckpointInterval: 10 * time.Millisecond, Types: []string{"Deposited"}},
+	"Member": {CheckpointInterval: 10 * time.Millisecond, GroupSize: 2},
 }
 
 func TestAHistoryThatPostgreSQLLostStopsAConsumerThatRuns(t *testing.T) {
@@ -730,7 +732,7 @@ func TestWhatAnOperatorSaysIsLostIsHandledAgain(t *testing.T) {
 	config := &postgres.Config{Schema: schema}
 	store := messagestore.New(postgres.New(pool, config), nil)
 	var handled atomic.Int64
-	stop := running(t, newConsumer(t, store, effects(store, &handled), &consumer.Config{PositionEvery: 10 * time.Millisecond}))
+	stop := running(t, newConsumer(t, store, effects(store, &handled), &consumer.Config{CheckpointInterval: 10 * time.Millisecond}))
 	write(t, store, "account-1", Deposited{1}, Deposited{2})
 	done := func(n int64) func() bool {
 		return func() bool {
@@ -741,7 +743,7 @@ func TestWhatAnOperatorSaysIsLostIsHandledAgain(t *testing.T) {
 	require.Eventually(t, done(2), time.Minute, time.Millisecond)
 	end := endOf(t, store, account)
 	require.Eventually(t, func() bool { // or what is recorded just now would be missing below
-		all, err := consumer.Positions(t.Context(), store, account)
+		all, err := operate.Consumers(t.Context(), store, account)
 		return err == nil && len(all) == 1 && len(all[0].Members) == 1 && all[0].Members[0].Position == end
 	}, time.Minute, time.Millisecond)
 

@@ -7,9 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,38 +19,24 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var parkAtOnce = consumer.ErrorPolicy{Retries: -1, Then: consumer.Park}
-
-// parkedNow returns what is parked.
-func parkedNow(t *testing.T, c *consumer.Consumer) []*consumer.ParkedMessage {
-	t.Helper()
-	var all []*consumer.ParkedMessage
-	for p, err := range c.Parked(t.Context()) {
-		require.NoError(t, err)
-		all = append(all, p)
-	}
-	return all
-}
-
-func TestAParkedMessageKeepsWhatItWas(t *testing.T) {
+func TestADeadLetterRefersToItsMessage(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	id := uuid.Must(uuid.NewV7())
 	write(t, store, "account-1", Deposited{1}, messagestore.Envelope{
 		ID:   id,
-		Body: raw("Deposited", `{"amount": 12345678901234567890.10, "note": "<&>"}`),
+		Body: raw("Deposited", `{"note": "canary"}`),
 		Metadata: messagestore.Metadata{
 			CausationStream: "order-7", CausationPosition: 3, CausationGlobalPosition: 9,
 			CorrelationStream: "transfer-5",
-			ReplyStream:       "reply-6",
-			Properties:        messagestore.Properties{"tenant": "t1"},
-			Local:             messagestore.Properties{"key": "k"},
-			SchemaVersion:     "2",
-			Extra:             map[string]json.RawMessage{"other": json.RawMessage(`[1]`)},
+			Properties:        messagestore.Properties{"tenant": "canary"},
+			Local:             messagestore.Properties{"key": "canary"},
 		},
 	})
 	original, err := store.Last(t.Context(), "account-1")
@@ -70,41 +56,38 @@ func TestAParkedMessageKeepsWhatItWas(t *testing.T) {
 	require.Equal(t, "Parked", m.Type)
 	require.Equal(t, messagestore.Version(0), m.Position)
 	require.True(t, m.Metadata.Follows(original))
-	require.Equal(t, "t1", m.Metadata.Properties.Get("tenant"))
+	require.Equal(t, original.Metadata.CorrelationStream, m.Metadata.CorrelationStream)
+	metadata, err := json.Marshal(m.Metadata)
+	require.NoError(t, err)
+	require.NotContains(t, string(m.Data)+string(metadata), "canary", "it has no data, so it outlives no erasure")
 	var fields map[string]any
 	require.NoError(t, json.Unmarshal(m.Data, &fields))
 	require.ElementsMatch(t, []string{
-		"consumer", "messageId", "type", "stream", "position", "globalPosition", "time", "data", "metadata", "error", "attempts", "firstFailedAt",
+		"consumer", "messageId", "type", "stream", "position", "globalPosition", "error", "attempts", "firstFailedAt",
 	}, slices.Collect(maps.Keys(fields)))
-	require.Equal(t, "broken", fields["error"])
-	require.Equal(t, "ledger", fields["consumer"])
-	require.Contains(t, string(m.Data), "12345678901234567890.10")
 
-	parked := parkedNow(t, c)
+	parked := parkedOf(t, store, account, "ledger")
 	require.Len(t, parked, 1)
-	require.JSONEq(t, string(original.Data), string(parked[0].Data))
-	require.Equal(t, original.Metadata, parked[0].Metadata)
-	require.Equal(t, original.Time, parked[0].Time)
-	require.Equal(t, original.String(), parked[0].String())
-	require.Equal(t, original.GlobalPosition, parked[0].GlobalPosition)
-	require.Equal(t, letter, parked[0].DeadLetter)
-	require.Equal(t, 1, parked[0].Attempts)
-	require.Equal(t, m.Time, parked[0].ParkedAt)
-	require.False(t, parked[0].Omitted)
-	require.False(t, parked[0].FirstFailedAt.IsZero())
+	p := *parked[0]
+	require.Equal(t, []any{id, "Deposited", original.Stream, original.Position, original.GlobalPosition}, []any{p.ID, p.Type, p.Stream, p.Position, p.GlobalPosition})
+	require.Equal(t, []any{letter, "broken", 1, m.Time}, []any{p.DeadLetter, p.Error, p.Attempts, p.ParkedAt})
+	require.False(t, p.FirstFailedAt.IsZero())
+	read, err := deadletter.Of(store, account, "ledger").Message(t.Context(), &p)
+	require.NoError(t, err)
+	require.Equal(t, original, read)
 }
 
 func TestAnErrorThatAsksForItIsParkedAtOnceUnderEveryPolicy(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	write(t, store, "account-1", Deposited{1}, Deposited{2})
-	c := newConsumer(t, store, always(fmt.Errorf("wrapped: %w", parkError{})), nil)
+	c := newConsumer(t, store, always(fmt.Errorf("wrapped: %w", errHopeless)), nil)
 
 	require.NoError(t, c.CatchUp(t.Context()))
 
 	require.Equal(t, int64(2), c.Stats().Parked)
 	require.Equal(t, int64(2), c.Stats().Failed)
-	require.Equal(t, "wrapped: hopeless", parkedNow(t, c)[0].Error)
+	require.Equal(t, "wrapped: hopeless", parkedOf(t, store, account, "ledger")[0].Error)
 }
 
 // The process is killed between parking a message and recording the position.
@@ -121,48 +104,51 @@ func TestAMessageIsParkedOnce(t *testing.T) {
 	config := &consumer.Config{Errors: parkAtOnce}
 	c := newConsumer(t, store, always(errBroken), config)
 	require.ErrorIs(t, c.CatchUp(t.Context()), errStore)
-	require.Len(t, parkedNow(t, c), 1)
+	require.Len(t, parkedOf(t, store, account, "ledger"), 1)
 	store.write = nil
 
 	require.NoError(t, newConsumer(t, store, always(errBroken), config).CatchUp(t.Context()))
 
-	version, err := store.Version(t.Context(), parkedNow(t, c)[0].DeadLetter)
+	version, err := store.Version(t.Context(), parkedOf(t, store, account, "ledger")[0].DeadLetter)
 	require.NoError(t, err)
 	require.Equal(t, messagestore.Version(0), version)
 }
 
-// The position is put back by hand, so a message that was redriven is handed over
-// again, and fails again.
+// The checkpoint is set back by hand, so a message that was redriven is redelivered, and
+// fails again.
 func TestAMessageThatFailsAfterItWasRedrivenIsParkedAgain(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	write(t, store, "account-1", Deposited{1})
 	var log bytes.Buffer
 	config := &consumer.Config{Errors: parkAtOnce, Logger: logger.Zerolog(zerolog.New(&log))}
-	broken := newConsumer(t, store, always(errBroken), config)
-	require.NoError(t, broken.CatchUp(t.Context()))
-	first := parkedNow(t, broken)[0]
+	require.NoError(t, newConsumer(t, store, always(errBroken), config).CatchUp(t.Context()))
+	first := parkedOf(t, store, account, "ledger")[0]
 	for again := range 2 {
-		n, err := newConsumer(t, store, &journal{}, nil).Redrive(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, 1, n)
-		require.Empty(t, parkedNow(t, broken))
+		require.Equal(t, 1, redrive(t, store, &journal{}))
 		write(t, store, "account:position-ledger+0+0", raw("Recorded", `{"position": 0}`))
 		log.Reset()
 
 		require.NoError(t, newConsumer(t, store, always(errBroken), config).CatchUp(t.Context()))
 
-		parked := parkedNow(t, broken)
+		parked := parkedOf(t, store, account, "ledger")
 		require.Len(t, parked, 1)
 		require.Equal(t, 3+2*again, parked[0].Attempts) // two failed and one succeeded, and so on
 		require.Equal(t, first.FirstFailedAt, parked[0].FirstFailedAt)
-		require.Equal(t, first.String(), parked[0].String())
+		require.Equal(t, first.ID, parked[0].ID)
 		require.Contains(t, log.String(), "message parked")
 	}
+	require.Equal(t, 1, redrive(t, store, &journal{}))
+}
 
-	n, err := newConsumer(t, store, &journal{}, nil).Redrive(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
+// redrive requests the redrive of all that ledger has parked, has a consumer with h catch
+// up, and returns how many messages are no longer parked.
+func redrive(t *testing.T, store consumer.Store, h consumer.Handler) int {
+	t.Helper()
+	before := len(parkedOf(t, store, account, "ledger"))
+	request(t, store, account, "ledger")
+	require.NoError(t, newConsumer(t, store, h, nil).CatchUp(t.Context()))
+	return before - len(parkedOf(t, store, account, "ledger"))
 }
 
 // What a consumer gives up on that was told to go on from elsewhere is for who does.
@@ -171,14 +157,14 @@ func TestAConsumerThatWasResetParksNothing(t *testing.T) {
 	store := newStore()
 	write(t, store, "account-1", Deposited{1})
 	c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
-		_, err := consumer.Reset(ctx, store, account, "ledger", 0)
-		return errors.Join(err, parkError{})
+		_, err := operate.Consumer(store, account, "ledger").Reset(ctx, 0)
+		return errors.Join(err, errHopeless)
 	}), nil)
 
 	require.ErrorIs(t, c.CatchUp(t.Context()), consumer.ErrConsumerFenced)
 
 	require.Zero(t, c.Stats().Parked)
-	require.Empty(t, parkedNow(t, c))
+	require.Empty(t, parkedOf(t, store, account, "ledger"))
 }
 
 // Nor is anything parked in a store that does not have it.
@@ -189,13 +175,13 @@ func TestAMessageThatTheStoreHasLostIsNotParked(t *testing.T) {
 	write(t, store, "account-1", Deposited{1})
 	c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 		d.by(d.restore(t, 1))
-		return parkError{}
+		return errHopeless
 	}), nil)
 
 	require.ErrorIs(t, c.CatchUp(t.Context()), consumer.ErrPositionAhead)
 
 	require.Zero(t, c.Stats().Parked)
-	require.Empty(t, parkedNow(t, c))
+	require.Empty(t, parkedOf(t, store, account, "ledger"))
 }
 
 // The version that the store answers is no higher than the one expected, so nothing
@@ -257,14 +243,12 @@ func TestAMessageThatCannotBeParkedIsNotPassed(t *testing.T) {
 	})
 }
 
-// What does not fit into a dead letter is left where it is.
-func TestWhatIsTooLargeOrTooDeepIsReferredTo(t *testing.T) {
+// However large or deep a message is, its dead letter is small.
+func TestALargeMessageIsParkedAndRedriven(t *testing.T) {
 	t.Parallel()
-	properties := messagestore.Properties{"large": strings.Repeat("p", messagestore.MaxMessageBytes/2)}
 	for name, message := range map[string]messagestore.Envelope{
-		"LargeData":     {Body: raw("Deposited", `{"large": "`+strings.Repeat("d", messagestore.MaxMessageBytes-20)+`"}`)},
-		"LargeMetadata": {Body: Deposited{1}, Metadata: messagestore.Metadata{Properties: properties}},
-		"LargestMetadata": {Body: Deposited{1}, Metadata: messagestore.Metadata{Properties: messagestore.Properties{
+		"LargeData": {Body: raw("Deposited", `{"large": "`+strings.Repeat("d", messagestore.MaxMessageBytes-20)+`"}`)},
+		"LargeMetadata": {Body: Deposited{1}, Metadata: messagestore.Metadata{Properties: messagestore.Properties{
 			"large": strings.Repeat("p", messagestore.MaxMessageBytes-100),
 		}}},
 		"DeepData": {Body: raw("Deposited", strings.Repeat(`{"a":`, 512)+"1"+strings.Repeat("}", 512))},
@@ -275,84 +259,22 @@ func TestWhatIsTooLargeOrTooDeepIsReferredTo(t *testing.T) {
 			write(t, store, "account-1", message)
 			original, err := store.Last(t.Context(), "account-1")
 			require.NoError(t, err)
-			var given *messagestore.Message
-			failing := true
-			c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
-				given = m
-				if failing {
-					return errBroken
-				}
-				return nil
-			}), &consumer.Config{Errors: parkAtOnce})
-			require.NoError(t, c.CatchUp(t.Context()))
-
-			parked := parkedNow(t, c)
-			require.Len(t, parked, 1)
-			require.True(t, parked[0].Omitted)
-			require.Empty(t, parked[0].Data)
-			require.Equal(t, original.String(), parked[0].String())
-			letter, err := store.Last(t.Context(), parked[0].DeadLetter)
+			require.NoError(t, newConsumer(t, store, always(errHopeless), nil).CatchUp(t.Context()))
+			letter, err := store.Last(t.Context(), parkedOf(t, store, account, "ledger")[0].DeadLetter)
 			require.NoError(t, err)
+			require.Less(t, len(letter.Data), 1000)
 			require.Equal(t, messagestore.StreamName("account-1"), letter.Metadata.CausationStream)
 
-			failing = false
-			n, err := c.Redrive(t.Context())
-			require.NoError(t, err)
+			var given *messagestore.Message
+			n := redrive(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+				given = m
+				return nil
+			}))
+
 			require.Equal(t, 1, n)
 			require.Equal(t, original, given)
 		})
 	}
-}
-
-// A message that fits into its dead letter with a short error does not with a long one.
-func TestWhatWasParkedWithItsDataKeepsThemWhenItFailsAgain(t *testing.T) {
-	t.Parallel()
-	store := &tap{Store: newStore()}
-	var c *consumer.Consumer
-	var given []*messagestore.Message
-	failure := errors.New("no")
-	for size := messagestore.MaxMessageBytes - 500; ; size -= 100 { // the largest that fits, or nearly
-		store.Store = newStore()
-		write(t, store.Store, "account-1", raw("Deposited", `{"large":"`+strings.Repeat("d", size)+`"}`))
-		c = newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
-			given = append(given, m)
-			return failure
-		}), &consumer.Config{Errors: parkAtOnce})
-		require.NoError(t, c.CatchUp(t.Context()))
-		parked := parkedNow(t, c)
-		require.Len(t, parked, 1)
-		if !parked[0].Omitted {
-			break
-		}
-		require.Greater(t, size, messagestore.MaxMessageBytes/2)
-	}
-	original, err := store.Last(t.Context(), "account-1")
-	require.NoError(t, err)
-	failure = errors.New(strings.Repeat("e", 1024))
-	n, err := c.Redrive(t.Context())
-	require.NoError(t, err)
-	require.Zero(t, n)
-	letter := parkedNow(t, c)[0]
-	last, err := store.Last(t.Context(), letter.DeadLetter)
-	require.NoError(t, err)
-	require.Contains(t, string(last.Data), `"omitted":true`)
-
-	require.Equal(t, failure.Error(), letter.Error)
-	require.Equal(t, 2, letter.Attempts)
-	require.False(t, letter.Omitted)
-	require.Equal(t, original.Data, letter.Data)
-	require.Equal(t, original.Metadata, letter.Metadata)
-	store.read = func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) { // its stream was trimmed
-		if q.Category == account {
-			return &messagestore.CategoryPage{Next: q.From}, nil
-		}
-		return nil, nil
-	}
-	failure, given = nil, nil
-	n, err = c.Redrive(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	require.Equal(t, []*messagestore.Message{original}, given)
 }
 
 func TestTheTextOfAnErrorIsBoundedAndClean(t *testing.T) {
@@ -368,11 +290,11 @@ func TestTheTextOfAnErrorIsBoundedAndClean(t *testing.T) {
 		write(t, store, "account-1", Deposited{1})
 		c := newConsumer(t, store, always(errors.New(text)), &consumer.Config{Errors: parkAtOnce})
 		require.NoError(t, c.CatchUp(t.Context()))
-		require.Equal(t, want, parkedNow(t, c)[0].Error)
+		require.Equal(t, want, parkedOf(t, store, account, "ledger")[0].Error)
 	}
 }
 
-func TestRedriveHandsTheOriginalOverAgainInOrder(t *testing.T) {
+func TestRedriveDeliversTheOriginalsInOrder(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	for i := range 6 {
@@ -380,234 +302,96 @@ func TestRedriveHandsTheOriginalOverAgainInOrder(t *testing.T) {
 	}
 	var seen []messagestore.Message
 	broken := true
-	c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	h := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		if broken {
 			return errBroken
 		}
 		seen = append(seen, *m)
 		return nil
-	}), &consumer.Config{Errors: parkAtOnce})
-	require.NoError(t, c.CatchUp(t.Context()))
-	require.Len(t, parkedNow(t, c), 6)
+	})
+	require.NoError(t, newConsumer(t, store, h, &consumer.Config{Errors: parkAtOnce}).CatchUp(t.Context()))
+	require.Len(t, parkedOf(t, store, account, "ledger"), 6)
 
-	n, err := c.Redrive(t.Context())
-	require.NoError(t, err)
-	require.Zero(t, n)
-	parked := parkedNow(t, c)
+	require.Zero(t, redrive(t, store, h))
+	parked := parkedOf(t, store, account, "ledger")
 	require.Len(t, parked, 6)
 	require.Equal(t, 2, parked[0].Attempts)
 
 	broken = false
-	n, err = c.Redrive(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, 6, n)
-	require.Empty(t, parkedNow(t, c))
+	require.Equal(t, 6, redrive(t, store, h))
 	i := 0
 	for m, err := range store.ReadCategory(t.Context(), account, 0, messagestore.Filter{}) {
 		require.NoError(t, err)
 		require.Equal(t, *m, seen[i])
 		i++
 	}
-	n, err = c.Redrive(t.Context())
-	require.NoError(t, err)
-	require.Zero(t, n)
+	require.Zero(t, redrive(t, store, h))
 	require.Len(t, seen, 6)
 
 	last, err := store.Last(t.Context(), parked[0].DeadLetter)
 	require.NoError(t, err)
 	require.Equal(t, "Redriven", last.Type)
-	require.True(t, last.Metadata.Follows(parked[0].Message))
+	require.Equal(t, parked[0].Stream, last.Metadata.CausationStream)
 }
 
 func TestDeadLettersOfOthersAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	write(t, store, "account-1", Deposited{1})
-	other, err := consumer.New(store, account, "other", always(errBroken), &consumer.Config{Errors: parkAtOnce})
-	require.NoError(t, err)
-	require.NoError(t, other.CatchUp(t.Context()))
+	park(t, store, account, "other")
 	j := &journal{}
-	c := newConsumer(t, store, j, nil)
+	request(t, store, account, "other")
 
-	n, err := c.Redrive(t.Context())
+	require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
 
-	require.NoError(t, err)
-	require.Zero(t, n)
-	require.Empty(t, j.all())
-	require.Empty(t, parkedNow(t, c))
-	require.Len(t, parkedNow(t, other), 1)
+	require.Len(t, j.all(), 1, "its own delivery")
+	require.Empty(t, parkedOf(t, store, account, "ledger"))
+	require.Len(t, parkedOf(t, store, account, "other"), 1)
 }
 
-func TestOfTwoRedrivesAtOnceOneHandlesTheMessage(t *testing.T) {
+func TestARedriveFailsAsADeliveryDoes(t *testing.T) {
 	t.Parallel()
-	store := newStore()
-	for i := range 20 {
-		write(t, store, "account-1", Deposited{i})
-	}
-	require.NoError(t, newConsumer(t, store, always(errBroken), &consumer.Config{Errors: parkAtOnce}).CatchUp(t.Context()))
-	var mu sync.Mutex
-	handled := map[messagestore.Version]int{}
-	h := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
-		mu.Lock()
-		defer mu.Unlock()
-		handled[m.Position]++
-		return nil
-	})
-	var wg sync.WaitGroup
-	counts, errs := make([]int, 4), make([]error, 4)
-	for i := range counts {
-		c := newConsumer(t, store, h, nil)
-		wg.Go(func() { counts[i], errs[i] = c.Redrive(context.WithoutCancel(t.Context())) })
-	}
-	wg.Wait()
-
-	require.NoError(t, errors.Join(errs...))
-	require.Equal(t, 20, counts[0]+counts[1]+counts[2]+counts[3])
-	require.Len(t, handled, 20)
-	for position, n := range handled {
-		require.Equal(t, 1, n, position)
-	}
-}
-
-// A redrive that was killed leaves a claim behind, which ends.
-func TestAClaimEnds(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	for _, test := range []struct {
+		handler consumer.HandlerFunc
+		text    string
+	}{
+		{func(context.Context, *messagestore.Message) error { panic("poison") }, "panic: poison"},
+		{func(context.Context, *messagestore.Message) error { runtime.Goexit(); return nil }, "the handler ended its goroutine"},
+		{func(context.Context, *messagestore.Message) error { return consumer.RetryAfter(time.Hour, errBroken) }, "broken"},
+		{func(context.Context, *messagestore.Message) error { return consumer.Park(errBroken) }, "broken"},
+	} {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1})
-		c := newConsumer(t, store, always(parkError{}), nil)
+		park(t, store, account, "ledger")
+		request(t, store, account, "ledger")
+		c := newConsumer(t, store, test.handler, nil)
+
 		require.NoError(t, c.CatchUp(t.Context()))
-		letter := parkedNow(t, c)[0].DeadLetter
-		write(t, store, letter, raw("Redriving", `{"attempts": 2}`))
-		j := &journal{}
-		c = newConsumer(t, store, j, nil)
 
-		time.Sleep(59 * time.Second)
-		n, err := c.Redrive(t.Context())
-		require.NoError(t, err)
-		require.Zero(t, n)
-		require.Len(t, parkedNow(t, c), 1)
-
-		time.Sleep(time.Second)
-		n, err = c.Redrive(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, 1, n)
-		require.Len(t, j.all(), 1)
-	})
-}
-
-// A skewed driver's clock differs from this process'.
-type skewed struct {
-	messagestore.Driver
-	by time.Duration
-}
-
-func (d skewed) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
-	messages, err := d.Driver.ReadStream(ctx, q)
-	for _, m := range messages {
-		m.Time = m.Time.Add(d.by)
-	}
-	return messages, err
-}
-
-func TestAClaimEndsByTheStoresClock(t *testing.T) {
-	t.Parallel()
-	for _, by := range []time.Duration{-time.Hour, time.Hour} {
-		t.Run(by.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				store := messagestore.New(skewed{newDriver(), by}, nil)
-				write(t, store, "account-1", Deposited{1})
-				c := newConsumer(t, store, always(parkError{}), nil)
-				require.NoError(t, c.CatchUp(t.Context()))
-				write(t, store, parkedNow(t, c)[0].DeadLetter, raw("Redriving", `{"attempts": 2}`))
-				j := &journal{}
-				c = newConsumer(t, store, j, nil)
-
-				time.Sleep(59 * time.Second)
-				n, err := c.Redrive(t.Context())
-				require.NoError(t, err)
-				require.Zero(t, n)
-
-				time.Sleep(time.Second)
-				n, err = c.Redrive(t.Context())
-				require.NoError(t, err)
-				require.Equal(t, 1, n)
-				require.Len(t, j.all(), 1)
-			})
-		})
+		require.Equal(t, test.text, parkedOf(t, store, account, "ledger")[0].Error)
+		require.Equal(t, int64(1), c.Stats().Failed)
 	}
 }
 
-func TestARedriveThatIsStoppedGivesItsClaimBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newStore()
-		write(t, store, "account-1", Deposited{1}, Deposited{2})
-		require.NoError(t, newConsumer(t, store, always(parkError{}), nil).CatchUp(t.Context()))
-		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
-			<-ctx.Done()
-			return ctx.Err()
-		}), nil)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-
-		_, err := c.Redrive(ctx)
-
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		parked := parkedNow(t, c)
-		require.Len(t, parked, 2)
-		require.Equal(t, 1, parked[0].Attempts)
-		require.Equal(t, "hopeless", parked[0].Error)
-		n, err := newConsumer(t, store, &journal{}, nil).Redrive(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, 2, n)
-	})
-}
-
-func TestARedriveOutlivesNoHandlerThatWillNotStop(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newStore()
-		write(t, store, "account-1", Deposited{1})
-		require.NoError(t, newConsumer(t, store, always(parkError{}), nil).CatchUp(t.Context()))
-		release := make(chan struct{})
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
-			<-release
-			return nil
-		}), nil)
-		start := time.Now()
-
-		_, err := c.Redrive(t.Context())
-
-		require.ErrorIs(t, err, consumer.ErrGraceExceeded)
-		require.Equal(t, 70*time.Second, time.Since(start))
-		require.Len(t, parkedNow(t, c), 1)
-		close(release)
-	})
-}
-
-func TestRedriveFailsAsTheConsumerDoes(t *testing.T) {
+func TestARedriveThatIsSkippedClosesItsLetter(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	write(t, store, "account-1", Deposited{1})
-	require.NoError(t, newConsumer(t, store, always(parkError{}), nil).CatchUp(t.Context()))
-	c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { panic("poison") }), nil)
+	park(t, store, account, "ledger")
+	letter := parkedOf(t, store, account, "ledger")[0].DeadLetter
+	require.Equal(t, 1, redrive(t, store, always(consumer.Skip("a test account"))))
 
-	n, err := c.Redrive(t.Context())
-
+	last, err := store.Last(t.Context(), letter)
 	require.NoError(t, err)
-	require.Zero(t, n)
-	require.Equal(t, "panic: poison", parkedNow(t, c)[0].Error)
-	require.Equal(t, int64(1), c.Stats().Failed)
+	require.JSONEq(t, `{"attempts": 2, "skipped": "a test account"}`, string(last.Data))
 }
 
-// The message was too large to be parked with its data, and is gone from its stream.
-func TestAnOriginalThatIsGoneStaysParkedAndHoldsUpNoOther(t *testing.T) {
+// Something other than Dibs has removed the message, without a tombstone.
+func TestAParkedMessageThatIsGoneStaysParkedAndHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	store := &tap{Store: newStore()}
-	write(t, store.Store, "account-1", messagestore.Envelope{Body: raw("Deposited", `{"large": "`+strings.Repeat("d", messagestore.MaxMessageBytes-20)+`"}`)}, Deposited{2})
-	require.NoError(t, newConsumer(t, store, always(parkError{}), nil).CatchUp(t.Context()))
+	write(t, store.Store, "account-1", Deposited{1}, Deposited{2})
+	park(t, store.Store, account, "ledger")
 	store.read = func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
 		if q.Category == account && q.From == 1 {
 			q.From = 2
@@ -617,41 +401,34 @@ func TestAnOriginalThatIsGoneStaysParkedAndHoldsUpNoOther(t *testing.T) {
 		return nil, nil
 	}
 	j := &journal{}
-	c := newConsumer(t, store, j, nil)
 
-	n, err := c.Redrive(t.Context())
+	require.Equal(t, 1, redrive(t, store, j))
 
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
 	require.Equal(t, []string{"account-1@1"}, j.all())
-	parked := parkedNow(t, c)
+	parked := parkedOf(t, store, account, "ledger")
 	require.Len(t, parked, 1)
 	require.Contains(t, parked[0].Error, "no such message")
-	require.True(t, parked[0].Omitted)
 }
 
-// Between the look of one redrive and its claim, another does the whole.
-func TestARedriveThatComesSecondLeavesTheMessageAlone(t *testing.T) {
+// A process with the same identity settles the request while the handler runs: the message
+// is handled twice, and the first outcome stands.
+func TestTheFirstOutcomeOfARedriveStands(t *testing.T) {
 	t.Parallel()
-	store := &tap{Store: newStore()}
-	write(t, store.Store, "account-1", Deposited{1})
-	require.NoError(t, newConsumer(t, store, always(parkError{}), nil).CatchUp(t.Context()))
-	j := &journal{}
-	other := newConsumer(t, store.Store, j, nil)
-	first := -1
-	store.write = func(messagestore.StreamName) error {
-		if first >= 0 {
-			return nil
-		}
-		var err error
-		first, err = other.Redrive(t.Context())
-		return err
-	}
+	store := newStore()
+	write(t, store, "account-1", Deposited{1})
+	park(t, store, account, "ledger")
+	letter := parkedOf(t, store, account, "ledger")[0].DeadLetter
+	request(t, store, account, "ledger")
+	twin := newConsumer(t, store, &journal{}, nil)
 
-	second, err := newConsumer(t, store, j, nil).Redrive(t.Context())
+	err := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+		require.NoError(t, twin.CatchUp(ctx))
+		return errBroken
+	}), nil).CatchUp(t.Context())
 
 	require.NoError(t, err)
-	require.Equal(t, 1, first)
-	require.Zero(t, second)
-	require.Len(t, j.all(), 1)
+	require.Empty(t, parkedOf(t, store, account, "ledger"))
+	version, err := store.Version(t.Context(), letter)
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(1), version)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -26,7 +27,7 @@ func TestOfTwoProcessesWithOneIdentityTheSecondToRecordIsFenced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
 		write(t, messagestore.New(driver, nil), "account-1", Deposited{1})
-		config := &consumer.Config{PositionInterval: 1}
+		config := &consumer.Config{CheckpointMessages: 1}
 		entered, release := make(chan struct{}), make(chan struct{})
 		late := newConsumer(t, messagestore.New(driver, nil), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			close(entered)
@@ -42,7 +43,7 @@ func TestOfTwoProcessesWithOneIdentityTheSecondToRecordIsFenced(t *testing.T) {
 		err := <-errs
 
 		require.ErrorIs(t, err, consumer.ErrConsumerFenced)
-		fenced, ok := errors.AsType[*consumer.FencedError](err)
+		fenced, ok := errors.AsType[*checkpoint.FencedError](err)
 		require.True(t, ok)
 		require.Equal(t, positions.Stream("ledger", "0", "0"), fenced.Stream)
 		require.Equal(t, messagestore.NoStream, fenced.Expected)
@@ -75,12 +76,11 @@ func TestACategoryWithATypeKeepsItsPositionsBesideIt(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	write(t, store, "account:command-1", Deposited{1})
-	c, err := consumer.New(store, "account:command", "accounts", &journal{}, nil)
-	require.NoError(t, err)
+	c := consumer.New(store, "account:command", "accounts", &journal{}, nil)
 
 	require.NoError(t, c.CatchUp(t.Context()))
 
-	_, err = store.Last(t.Context(), "account:command+position-accounts+0+0")
+	_, err := store.Last(t.Context(), "account:command+position-accounts+0+0")
 	require.NoError(t, err)
 }
 
@@ -116,7 +116,7 @@ func TestACorruptPositionStopsTheConsumer(t *testing.T) {
 
 		for _, err := range []error{runForAWhile(t, c), c.CatchUp(t.Context())} {
 			require.ErrorIs(t, err, consumer.ErrPositionCorrupt)
-			corrupt, ok := errors.AsType[*consumer.PositionCorruptError](err)
+			corrupt, ok := errors.AsType[*checkpoint.CorruptError](err)
 			require.True(t, ok)
 			require.Equal(t, test.stream, corrupt.Stream)
 			require.ErrorContains(t, err, test.reason)
@@ -136,7 +136,7 @@ func TestAPositionAheadOfTheStoreStopsTheConsumer(t *testing.T) {
 	err := runForAWhile(t, c)
 
 	require.ErrorIs(t, err, consumer.ErrPositionAhead)
-	ahead, ok := errors.AsType[*consumer.PositionAheadError](err)
+	ahead, ok := errors.AsType[*checkpoint.AheadError](err)
 	require.True(t, ok)
 	require.Equal(t, messagestore.GlobalPosition(3), ahead.Position)
 	require.ErrorContains(t, err, "position 3 in account:position-ledger+0+0 is ahead of the store")
@@ -202,9 +202,9 @@ func TestAPositionThatTheStoreLostStopsTheConsumer(t *testing.T) {
 
 	require.ErrorIs(t, err, consumer.ErrPositionAhead)
 	require.NotErrorIs(t, err, consumer.ErrConsumerFenced)
-	ahead, ok := errors.AsType[*consumer.PositionAheadError](err)
+	ahead, ok := errors.AsType[*checkpoint.AheadError](err)
 	require.True(t, ok)
-	require.Equal(t, consumer.PositionAheadError{Stream: "account:position-ledger+0+0", Position: 0, Expected: 5, Actual: 4}, *ahead)
+	require.Equal(t, checkpoint.AheadError{Stream: "account:position-ledger+0+0", Position: 0, Expected: 5, Actual: 4}, *ahead)
 	require.ErrorContains(t, err, "position 0 is ahead of the store, which has lost messages of account:position-ledger+0+0: expected version 5, found 4")
 }
 
@@ -212,7 +212,7 @@ func TestAPositionThatTheStoreLostStopsTheConsumer(t *testing.T) {
 // position.
 func TestAHandlersErrorDoesNotKeepThePositionFromBeingRecorded(t *testing.T) {
 	t.Parallel()
-	for _, failure := range []error{consumer.ErrConsumerFenced, consumer.ErrPositionAhead, &consumer.PositionCorruptError{}} {
+	for _, failure := range []error{consumer.ErrConsumerFenced, consumer.ErrPositionAhead, &checkpoint.CorruptError{}} {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1}, Deposited{2})
 		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
@@ -220,7 +220,7 @@ func TestAHandlersErrorDoesNotKeepThePositionFromBeingRecorded(t *testing.T) {
 				return failure
 			}
 			return nil
-		}), &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1}})
+		}), &consumer.Config{Errors: stopAtOnce})
 
 		err := c.CatchUp(t.Context())
 
@@ -254,7 +254,7 @@ func TestAPositionOfUnknownOutcomeDoesNotFenceItsOwnWriter(t *testing.T) {
 						s.write = lose(2)
 					}
 				})
-				c := newConsumer(t, store, &journal{}, &consumer.Config{PositionInterval: 1})
+				c := newConsumer(t, store, &journal{}, &consumer.Config{CheckpointMessages: 1})
 				stop := running(t, c)
 				for range 5 {
 					write(t, store.Store, "account-1", Deposited{1})
@@ -311,7 +311,7 @@ func TestAConsumerThatCannotRecordDoesNotRunAhead(t *testing.T) {
 			return nil
 		}
 		store.set(func(s *tap) { s.write = away })
-		c := newConsumer(t, store, &journal{}, &consumer.Config{PositionInterval: 10, BatchSize: 7})
+		c := newConsumer(t, store, &journal{}, &consumer.Config{CheckpointMessages: 10, BatchSize: 7})
 		stop := running(t, c)
 		time.Sleep(time.Hour)
 		require.Equal(t, int64(17), c.Stats().Handled)

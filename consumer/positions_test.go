@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -24,7 +26,7 @@ func everyStore(t *testing.T, test func(t *testing.T, store *messagestore.Store,
 	t.Helper()
 	for name, open := range map[string]func(t *testing.T) messagestore.Driver{
 		"Memory":      func(*testing.T) messagestore.Driver { return newDriver() },
-		"CannotCount": func(*testing.T) messagestore.Driver { return skewed{newDriver(), 0} },
+		"CannotCount": func(*testing.T) messagestore.Driver { return bare{newDriver()} },
 		"SQLite": func(t *testing.T) messagestore.Driver {
 			t.Helper()
 			driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil)
@@ -46,22 +48,20 @@ func everyStore(t *testing.T, test func(t *testing.T, store *messagestore.Store,
 
 func newIn(t *testing.T, store consumer.Store, category messagestore.Category, name string, h consumer.Handler, config *consumer.Config) *consumer.Consumer {
 	t.Helper()
-	c, err := consumer.New(store, category, name, h, config)
-	require.NoError(t, err)
-	return c
+	return consumer.New(store, category, name, h, config)
 }
 
-func positionsNow(t *testing.T, store consumer.Store, category messagestore.Category) []consumer.Status {
+func positionsNow(t *testing.T, store *messagestore.Store, category messagestore.Category) []operate.Status {
 	t.Helper()
-	all, err := consumer.Positions(t.Context(), store, category)
+	all, err := operate.Consumers(t.Context(), store, category)
 	require.NoError(t, err)
 	return all
 }
 
 // endOf returns the position behind a category.
-func endOf(t *testing.T, store consumer.Store, category messagestore.Category) messagestore.GlobalPosition {
+func endOf(t *testing.T, store *messagestore.Store, category messagestore.Category) messagestore.GlobalPosition {
 	t.Helper()
-	end, err := consumer.End(t.Context(), store, category)
+	end, err := store.End(t.Context(), category)
 	require.NoError(t, err)
 	return end
 }
@@ -71,7 +71,7 @@ func TestPositionsTellWhereConsumersAre(t *testing.T) {
 	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
 		require.Empty(t, positionsNow(t, store, category))
 		write(t, store, category.Stream("1"), Deposited{1}, Deposited{2}, Deposited{3})
-		require.NoError(t, newIn(t, store, category, "b", always(parkError{}), nil).CatchUp(t.Context()))
+		require.NoError(t, newIn(t, store, category, "b", always(errHopeless), nil).CatchUp(t.Context()))
 		end := endOf(t, store, category)
 		write(t, store, category.Stream("2"), Deposited{4}, Deposited{5})
 		oldest, err := store.Last(t.Context(), category.Stream("2"))
@@ -148,17 +148,17 @@ func TestLagIsCountedUpToABound(t *testing.T) {
 	for i := range batch {
 		batch[i] = Deposited{i}
 	}
-	for range consumer.MaxLag / len(batch) {
+	for range operate.MaxLag / len(batch) {
 		write(t, store, "account-1", batch...)
 	}
 	m := positionsNow(t, store, account)[0].Members[0]
-	require.Equal(t, int64(consumer.MaxLag), m.Lag)
+	require.Equal(t, int64(operate.MaxLag), m.Lag)
 	require.False(t, m.AtLeast)
 
 	write(t, store, "account-1", Deposited{1})
 
 	m = positionsNow(t, store, account)[0].Members[0]
-	require.Equal(t, int64(consumer.MaxLag), m.Lag)
+	require.Equal(t, int64(operate.MaxLag), m.Lag)
 	require.True(t, m.AtLeast)
 }
 
@@ -235,7 +235,7 @@ func TestAfterAResetTheConsumerGoesOnFromThere(t *testing.T) {
 			want int
 		}{{0, 6}, {at[4], 2}, {at[5] + 1, 0}, {at[0] + 1, 5}, {at[2], 4}} {
 			before := positionsNow(t, store, category)[0].Generation
-			generation, err := consumer.Reset(t.Context(), store, category, "c", r.to)
+			generation, err := operate.Consumer(store, category, "c").Reset(t.Context(), r.to)
 			require.NoError(t, err)
 			require.Equal(t, before+1, generation)
 			status := positionsNow(t, store, category)[0]
@@ -271,7 +271,7 @@ func TestAConsumerThatRunsNeverGoesOnAtTheOldPositionAfterAReset(t *testing.T) {
 			}
 			written <- n
 		}()
-		config := &consumer.Config{PositionInterval: 3, BatchSize: 10, PollInterval: time.Millisecond}
+		config := &consumer.Config{CheckpointMessages: 3, BatchSize: 10, PollInterval: time.Millisecond}
 		for range 3 {
 			j := &journal{}
 			ended := make(chan error, 1)
@@ -281,7 +281,7 @@ func TestAConsumerThatRunsNeverGoesOnAtTheOldPositionAfterAReset(t *testing.T) {
 			go func() { ended <- c.Run(ctx) }()
 			require.Eventually(t, func() bool { return c.Stats().Position > 0 }, 20*time.Second, time.Millisecond)
 
-			generation, err := consumer.Reset(t.Context(), store, category, "c", 0)
+			generation, err := operate.Consumer(store, category, "c").Reset(t.Context(), 0)
 
 			require.NoError(t, err)
 			require.ErrorIs(t, <-ended, consumer.ErrConsumerFenced)
@@ -320,7 +320,7 @@ func TestAnIdleConsumerFindsOutThatItWasReset(t *testing.T) {
 					require.Len(t, j.all(), 1)
 					start := time.Now()
 
-					_, err := consumer.Reset(t.Context(), store, account, "ledger", 0)
+					_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 0)
 
 					require.NoError(t, err)
 					require.ErrorIs(t, <-ended, consumer.ErrConsumerFenced)
@@ -350,7 +350,7 @@ func TestAConsumerThatRetriesFindsOutThatItWasReset(t *testing.T) {
 				time.Sleep(time.Minute)
 				start := time.Now()
 
-				_, err := consumer.Reset(t.Context(), store, account, "ledger", 0)
+				_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 0)
 
 				require.NoError(t, err)
 				require.ErrorIs(t, <-ended, consumer.ErrConsumerFenced)
@@ -382,7 +382,7 @@ func TestAConsumerThatRedrivesFindsOutThatItWasReset(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		start := time.Now()
 
-		_, err := consumer.Reset(t.Context(), store, account, "ledger", 0)
+		_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 0)
 
 		require.NoError(t, err)
 		require.ErrorIs(t, <-ended, consumer.ErrConsumerFenced)
@@ -390,8 +390,8 @@ func TestAConsumerThatRedrivesFindsOutThatItWasReset(t *testing.T) {
 	})
 }
 
-// againAndAgain has a message tried for a quarter of an hour.
-var againAndAgain = consumer.ErrorPolicy{Retries: 1000, MinBackoff: time.Second, MaxBackoff: time.Second}
+// againAndAgain has a message retried until the consumer stops.
+var againAndAgain = consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever, MaxBackoff: time.Second}}
 
 // Each recording makes sure by itself that the run may go on.
 func TestAConsumerThatRecordsMakesSureByNothingElse(t *testing.T) {
@@ -410,7 +410,7 @@ func TestAConsumerThatRecordsMakesSureByNothingElse(t *testing.T) {
 		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			time.Sleep(time.Second)
 			return nil
-		}), &consumer.Config{PositionEvery: 5 * time.Second})
+		}), &consumer.Config{CheckpointInterval: 5 * time.Second})
 		stop := running(t, c)
 		time.Sleep(61*time.Second + time.Millisecond)
 		synctest.Wait()
@@ -432,23 +432,31 @@ func (s *asked) Epoch(context.Context) (string, error) {
 	return "", nil
 }
 
+// A hooked driver calls a function before the next append.
+type hooked struct {
+	messagestore.Driver
+	before func()
+}
+
+func (d *hooked) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
+	if before := d.before; before != nil {
+		d.before = nil
+		before()
+	}
+	return d.Driver.Append(ctx, a)
+}
+
 func TestAResetAndAResizeAtOnceBothCount(t *testing.T) {
 	t.Parallel()
-	store := &tap{Store: newStore()}
-	write(t, store.Store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
+	driver := &hooked{Driver: newDriver()}
+	store := messagestore.New(driver, nil)
+	write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
 	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
-	resized := false
-	store.set(func(s *tap) {
-		s.write = func(messagestore.StreamName) error {
-			if !resized {
-				resized = true
-				require.NoError(t, newConsumer(t, store.Store, &journal{}, &consumer.Config{GroupSize: 2}).CatchUp(t.Context()))
-			}
-			return nil
-		}
-	})
+	driver.before = func() {
+		require.NoError(t, newConsumer(t, store, &journal{}, &consumer.Config{GroupSize: 2}).CatchUp(t.Context()))
+	}
 
-	_, err := consumer.Reset(t.Context(), store, account, "ledger", 2)
+	_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 2)
 
 	require.NoError(t, err)
 	s := positionsNow(t, store, account)[0]
@@ -466,20 +474,21 @@ func TestResetRefusesWhatCannotBe(t *testing.T) {
 		before := positionsNow(t, store, category)
 
 		for _, beyond := range []messagestore.GlobalPosition{end + 1, 1 << 62} {
-			_, err := consumer.Reset(t.Context(), store, category, "c", beyond)
+			_, err := operate.Consumer(store, category, "c").Reset(t.Context(), beyond)
 			require.ErrorIs(t, err, consumer.ErrPositionAhead)
 			require.ErrorContains(t, err, fmt.Sprintf("position %d is ahead of the store: category %s ends before %d", beyond, category, end))
 		}
-		_, err := consumer.Reset(t.Context(), store, category, "c", -1)
+		_, err := operate.Consumer(store, category, "c").Reset(t.Context(), -1)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
-		_, err = consumer.Reset(t.Context(), store, category, "d", 0)
-		require.ErrorIs(t, err, consumer.ErrUnknownConsumer)
+		_, err = operate.Consumer(store, category, "d").Reset(t.Context(), 0)
+		_, unknown := errors.AsType[*operate.UnknownConsumerError](err)
+		require.True(t, unknown)
 		require.ErrorContains(t, err, "unknown consumer d of "+string(category)+": there is c")
 		for _, name := range []string{"", "a-b", "a+b", "a b", "a\x1b"} {
-			_, err = consumer.Reset(t.Context(), store, category, name, 0)
+			_, err = operate.Consumer(store, category, name).Reset(t.Context(), 0)
 			require.ErrorIs(t, err, messagestore.ErrInvalid)
 		}
-		_, err = consumer.Reset(t.Context(), store, "not-a-category", "c", 0)
+		_, err = operate.Consumer(store, "not-a-category", "c").Reset(t.Context(), 0)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		require.Equal(t, before, positionsNow(t, store, category))
 	})
@@ -494,7 +503,7 @@ func TestAResetMendsAPositionThatIsAhead(t *testing.T) {
 	write(t, store, positions.Stream("ledger", "0", "0"), raw("Recorded", `{"position": 1000}`))
 	require.ErrorIs(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()), consumer.ErrPositionAhead)
 
-	_, err := consumer.Reset(t.Context(), store, account, "ledger", 2)
+	_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 2)
 
 	require.NoError(t, err)
 	j := &journal{}
@@ -535,7 +544,7 @@ func TestATimeIsFoundAmongMessages(t *testing.T) {
 	}
 	at := func(when time.Time) messagestore.Version {
 		reads = 0
-		position, err := consumer.At(t.Context(), store, account, when)
+		position, err := store.PositionAt(t.Context(), account, when)
 		require.NoError(t, err)
 		require.Less(t, reads, 200)
 		page, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: account, From: position, Limit: 1})
@@ -566,7 +575,10 @@ func TestATimeIsFoundAmongMessages(t *testing.T) {
 			}
 		}
 	}
-	none, err := consumer.At(t.Context(), store, "nothing", zero)
+	none, err := store.PositionAt(t.Context(), "nothing", zero)
 	require.NoError(t, err)
 	require.Zero(t, none)
 }
+
+// A bare driver has none of the methods that a driver may have.
+type bare struct{ messagestore.Driver }

@@ -199,7 +199,12 @@ func (w *world) Handle(_ context.Context, m *messagestore.Message) error {
 	case trouble == "exit":
 		runtime.Goexit()
 	case trouble == "park":
-		return parkError{}
+		return errHopeless
+	case trouble == "later":
+		return consumer.RetryAfter(time.Millisecond, errBroken)
+	case trouble == "skip":
+		w.handled[m.GlobalPosition] = true
+		return consumer.Skip("as the test says")
 	}
 	if w.handled[m.GlobalPosition] {
 		w.again++
@@ -208,18 +213,12 @@ func (w *world) Handle(_ context.Context, m *messagestore.Message) error {
 	return nil
 }
 
-// A parkError asks to be parked.
-type parkError struct{}
-
-func (parkError) Error() string { return "hopeless" }
-func (parkError) Park() bool    { return true }
-
 func (w *world) writeSome(t *rapid.T, label string) {
 	streams := []messagestore.StreamName{"account-1", "account-1+a", "account-2", "account-3", "account-3+b", "account-4"}
 	for range rapid.IntRange(0, 25).Draw(t, label) {
 		stream := rapid.SampledFrom(streams).Draw(t, "stream")
 		body := rapid.SampledFrom([]messagestore.Body{Deposited{1}, Deposited{2}, Deposited{3}, Withdrawn{}}).Draw(t, "body")
-		trouble := rapid.SampledFrom([]string{"", "", "", "", "error", "panic", "exit", "park"}).Draw(t, "trouble")
+		trouble := rapid.SampledFrom([]string{"", "", "", "", "error", "panic", "exit", "park", "later", "skip"}).Draw(t, "trouble")
 		failures := rapid.SampledFrom([]int{1, 2, 100}).Draw(t, "failures")
 		if _, err := w.store.Write(context.Background(), stream, messagestore.AnyVersion, body); err != nil {
 			t.Fatal(err)
@@ -261,17 +260,15 @@ func TestNoMessageIsSkippedWhateverIsKilled(t *testing.T) {
 		w := newWorld()
 		w.most = rapid.IntRange(1, 4).Draw(t, "concurrency")
 		config := &consumer.Config{
-			Types:            []string{Deposited{}.MessageType()},
-			Concurrency:      w.most,
-			BatchSize:        rapid.IntRange(1, 8).Draw(t, "batch size"),
-			PositionInterval: rapid.IntRange(1, 8).Draw(t, "position interval"),
-			PositionEvery:    time.Hour,
-			PollInterval:     time.Hour,
+			Types:              []string{Deposited{}.MessageType()},
+			Concurrency:        w.most,
+			BatchSize:          rapid.IntRange(1, 8).Draw(t, "batch size"),
+			CheckpointMessages: rapid.IntRange(1, 8).Draw(t, "position interval"),
+			CheckpointInterval: time.Hour,
+			PollInterval:       time.Hour,
 			Errors: consumer.ErrorPolicy{
-				Retries:    rapid.SampledFrom([]int{-1, 1, 2}).Draw(t, "retries"),
-				MinBackoff: time.Millisecond,
-				MaxBackoff: time.Millisecond,
-				Then:       consumer.Park,
+				Retry: consumer.Retry{For: rapid.SampledFrom([]time.Duration{consumer.NoRetry, time.Nanosecond, 3 * time.Millisecond}).Draw(t, "retry for"), MaxBackoff: time.Millisecond},
+				Then:  consumer.ParkMessage,
 			},
 		}
 		lives := rapid.IntRange(1, 6).Draw(t, "lives")
@@ -282,18 +279,14 @@ func TestNoMessageIsSkippedWhateverIsKilled(t *testing.T) {
 				killAt = rapid.IntRange(0, 40).Draw(t, "kill at")
 			}
 			w.born(killAt)
-			c, err := consumer.New(w.tap, account, "ledger", w, config)
-			if err != nil {
-				t.Fatal(err)
-			}
 
-			err = c.CatchUp(t.Context())
+			err := consumer.New(w.tap, account, "ledger", w, config).CatchUp(t.Context())
 
 			w.check(t)
 			if (err != nil) != w.dead || err != nil && !errors.As(err, &lastingError{}) {
 				t.Fatalf("dead %v: %v", w.dead, err)
 			}
-			if most := config.PositionInterval + config.BatchSize; w.again > most {
+			if most := config.CheckpointMessages + config.BatchSize; w.again > most {
 				t.Fatalf("%d messages were handled again, more than %d", w.again, most)
 			}
 		}
@@ -308,18 +301,15 @@ func TestNoMessageIsSkippedWhenAGroupIsResized(t *testing.T) {
 		w.most = 1
 		run := func(size, member, killAt int) {
 			w.born(killAt)
-			c, err := consumer.New(w.tap, account, "ledger", w, &consumer.Config{
-				Types:            []string{Deposited{}.MessageType()},
-				GroupSize:        size,
-				GroupMember:      member,
-				BatchSize:        rapid.IntRange(1, 8).Draw(t, "batch size"),
-				PositionInterval: rapid.IntRange(1, 8).Draw(t, "position interval"),
-				Errors:           consumer.ErrorPolicy{Retries: -1, Then: consumer.Park},
+			c := consumer.New(w.tap, account, "ledger", w, &consumer.Config{
+				Types:              []string{Deposited{}.MessageType()},
+				GroupSize:          size,
+				GroupMember:        member,
+				BatchSize:          rapid.IntRange(1, 8).Draw(t, "batch size"),
+				CheckpointMessages: rapid.IntRange(1, 8).Draw(t, "position interval"),
+				Errors:             parkAtOnce,
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			err = c.CatchUp(t.Context())
+			err := c.CatchUp(t.Context())
 			w.check(t)
 			if (err != nil) != w.dead {
 				t.Fatalf("dead %v: %v", w.dead, err)

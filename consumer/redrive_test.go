@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -121,125 +120,54 @@ func TestWhatWasRedrivenIsNotHandedOverAgainWhenTheStoreIsBack(t *testing.T) {
 		"UnknownWritten":    func(s *tap, spoilt func(error) func(messagestore.StreamName) error) { s.lost = spoilt(unknown) },
 	} {
 		for _, failure := range []error{nil, errBroken} {
-			for _, byHand := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s/%v/ByHand%v", name, failure, byHand), func(t *testing.T) {
-					t.Parallel()
-					synctest.Test(t, func(t *testing.T) {
-						store, letter := oneParked(t)
-						calls, back := 0, time.Time{}
-						store.set(func(s *tap) {
-							spoil(s, func(err error) func(messagestore.StreamName) error {
-								return func(stream messagestore.StreamName) error {
-									if stream == letter && time.Now().Before(back) {
-										return err
-									}
-									return nil
+			t.Run(fmt.Sprintf("%s/%v", name, failure), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					store, letter := oneParked(t)
+					calls, back := 0, time.Time{}
+					store.set(func(s *tap) {
+						spoil(s, func(err error) func(messagestore.StreamName) error {
+							return func(stream messagestore.StreamName) error {
+								if stream == letter && time.Now().Before(back) {
+									return err
 								}
-							})
+								return nil
+							}
 						})
-						c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
-							calls++
-							store.set(func(*tap) { back = time.Now().Add(30 * time.Second) })
-							return failure
-						}), nil)
-						if byHand {
-							n, err := c.Redrive(t.Context())
-							require.NoError(t, err)
-							require.Equal(t, failure == nil, n == 1)
-						} else {
-							request(t, store.Store, account, "ledger")
-							stop := running(t, c)
-							time.Sleep(time.Hour)
-							require.NoError(t, stop())
-						}
-
-						require.Equal(t, 1, calls)
-						require.Equal(t, int64(1), c.Stats().Retried)
-						version, err := store.Version(t.Context(), letter)
-						require.NoError(t, err)
-						require.Equal(t, messagestore.Version(2), version, "parked, claimed, and one outcome")
-						parked := parkedOf(t, store.Store, account, "ledger")
-						if failure == nil {
-							require.Empty(t, parked)
-						} else {
-							require.Len(t, parked, 1)
-							require.Equal(t, 2, parked[0].Attempts)
-						}
 					})
+					c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+						calls++
+						store.set(func(*tap) { back = time.Now().Add(30 * time.Second) })
+						return failure
+					}), nil)
+					request(t, store.Store, account, "ledger")
+					stop := running(t, c)
+					time.Sleep(time.Hour)
+					require.NoError(t, stop())
+
+					require.Equal(t, 1, calls)
+					require.Equal(t, int64(1), c.Stats().Retried)
+					version, err := store.Version(t.Context(), letter)
+					require.NoError(t, err)
+					require.Equal(t, messagestore.Version(1), version, "parked, and one outcome")
+					parked := parkedOf(t, store.Store, account, "ledger")
+					if failure == nil {
+						require.Empty(t, parked)
+					} else {
+						require.Len(t, parked, 1)
+						require.Equal(t, 2, parked[0].Attempts)
+					}
 				})
-			}
+			})
 		}
 	}
 }
 
-// The store is away right behind the claim, when it is to tell whether the message's stream was deleted.
-func TestARedriveThatDoesNotComeToTheHandlerGivesItsClaimBack(t *testing.T) {
+// A store that stays away delays a stop by no more than the grace, and ends CatchUp.
+func TestAnOutcomeThatCannotBeStoredHoldsUpNoStop(t *testing.T) {
 	t.Parallel()
-	store, _ := oneParked(t)
-	away := true
-	store.set(func(s *tap) {
-		s.look = func(stream messagestore.StreamName) error {
-			if stream == "account-1" && away {
-				away = false
-				return errStore
-			}
-			return nil
-		}
-	})
-	j := &journal{}
-	c := newConsumer(t, store, j, nil)
-
-	_, err := c.Redrive(t.Context())
-
-	require.ErrorIs(t, err, errStore)
-	require.Empty(t, j.all())
-	parked := parkedOf(t, store.Store, account, "ledger")
-	require.Len(t, parked, 1)
-	require.Zero(t, parked[0].Redriving)
-	require.Equal(t, 1, parked[0].Attempts)
-	require.Equal(t, "hopeless", parked[0].Error)
-	n, err := c.Redrive(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-}
-
-// A handler that returns after its claim has ended has handled its message, if nobody
-// else has claimed it.
-func TestWhatWasRedrivenTooLateIsRecordedThoughTheStoreIsAway(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store, letter := oneParked(t)
-		request(t, store.Store, account, "ledger")
-		calls, back := 0, time.Time{}
-		store.set(func(s *tap) {
-			s.write = func(stream messagestore.StreamName) error {
-				if stream == letter && time.Now().Before(back) {
-					return errStore
-				}
-				return nil
-			}
-		})
-		stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
-			calls++
-			time.Sleep(61 * time.Second)
-			store.set(func(*tap) { back = time.Now().Add(3 * time.Second) })
-			return nil
-		}), nil))
-		time.Sleep(time.Hour)
-		synctest.Wait()
-
-		require.Equal(t, 1, calls)
-		require.Empty(t, parkedOf(t, store.Store, account, "ledger"))
-		require.NoError(t, stop())
-	})
-}
-
-// A store that stays away holds up no stop: by hand no longer than it takes to record
-// something, and a run no longer than its grace.
-func TestAnOutcomeThatCannotBeRecordedHoldsUpNoStop(t *testing.T) {
-	t.Parallel()
-	for _, byHand := range []bool{false, true} {
-		t.Run(fmt.Sprint("ByHand", byHand), func(t *testing.T) {
+	for _, catchUp := range []bool{false, true} {
+		t.Run(fmt.Sprint("CatchUp", catchUp), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store, letter := oneParked(t)
@@ -258,94 +186,50 @@ func TestAnOutcomeThatCannotBeRecordedHoldsUpNoStop(t *testing.T) {
 					return nil
 				}), &consumer.Config{Grace: 2 * time.Second})
 				start := time.Now()
-				if byHand {
-					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-					defer cancel()
-					_, err := c.Redrive(ctx)
-					require.ErrorIs(t, err, errStore)
-					require.Equal(t, 15*time.Second, time.Since(start))
+				if catchUp {
+					require.ErrorIs(t, c.CatchUp(t.Context()), errStore)
+					require.Less(t, time.Since(start), time.Second)
 					return
 				}
 				stop := running(t, c)
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
 				require.NoError(t, stop())
-				require.LessOrEqual(t, time.Since(start), 12500*time.Millisecond)
+				require.LessOrEqual(t, time.Since(start), 12600*time.Millisecond)
 				require.True(t, away)
 			})
 		})
 	}
 }
 
-// A handler that would not stop has its message in hand until it returns, also when its
-// redrive is over.
+// A handler that did not return is in flight until it does, also in a redrive.
 func TestAHandlerThatARedriveLeftBehindKeepsTheConsumerFromRunning(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		stopped bool // before the claim ends
-		away    bool // the store, when the outcome is to be recorded
-		byHand  bool
-	}{
-		"Stopped":   {stopped: true},
-		"ClaimEnds": {},
-		"StoreAway": {away: true},
-		"ByHand":    {byHand: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				store, letter := oneParked(t)
-				request(t, store.Store, account, "ledger")
-				blocked := make(chan struct{})
-				release := sync.OnceFunc(func() { close(blocked) })
-				defer release()
-				var mu sync.Mutex
-				calls, away := 0, false
-				store.set(func(s *tap) {
-					s.write = func(stream messagestore.StreamName) error {
-						mu.Lock()
-						defer mu.Unlock()
-						if stream == letter && away {
-							return errStore
-						}
-						return nil
-					}
-				})
-				c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
-					mu.Lock()
-					calls++
-					away = test.away && calls == 1
-					mu.Unlock()
-					<-blocked
-					return nil
-				}), &consumer.Config{Grace: 2 * time.Second})
+	synctest.Test(t, func(t *testing.T) {
+		store, _ := oneParked(t)
+		request(t, store.Store, account, "ledger")
+		blocked := make(chan struct{})
+		release := sync.OnceFunc(func() { close(blocked) })
+		defer release()
+		calls := 0
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+			calls++
+			<-blocked
+			return nil
+		}), &consumer.Config{Grace: 2 * time.Second})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
 
-				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-				if test.stopped {
-					cancel()
-					ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
-				}
-				defer cancel()
-				var err error
-				if test.byHand {
-					_, err = c.Redrive(ctx)
-				} else {
-					err = c.Run(ctx)
-				}
-				require.ErrorIs(t, err, consumer.ErrGraceExceeded)
-				time.Sleep(time.Minute)
+		requireGraceExceeded(t, c.Run(ctx))
 
-				require.ErrorIs(t, runForAWhile(t, c), consumer.ErrRunning)
-				require.Equal(t, 1, calls)
-				mu.Lock()
-				away = false
-				mu.Unlock()
-				release()
-				synctest.Wait()
-				require.NoError(t, c.CatchUp(t.Context()))
-			})
-		})
-	}
+		time.Sleep(time.Minute)
+		require.ErrorIs(t, runForAWhile(t, c), consumer.ErrRunning)
+		require.Equal(t, 1, calls)
+		release()
+		synctest.Wait()
+		require.NoError(t, c.CatchUp(t.Context()))
+		require.Empty(t, parkedOf(t, store.Store, account, "ledger"))
+	})
 }
 
 // What the handler returned says nothing of whether it has: not of another consumer, in
@@ -356,7 +240,7 @@ func TestARequestWhoseHandlerReturnsIsSettledWhateverItReturns(t *testing.T) {
 		failure error
 		text    string
 	}{
-		"GraceExceeded": {fmt.Errorf("catch up: %w", consumer.ErrGraceExceeded), "catch up: grace exceeded"},
+		"GraceExceeded": {fmt.Errorf("catch up: %w", &consumer.GraceExceededError{}), "catch up: grace of 0s exceeded: the handler goes on with "},
 		"Panics":        {&nastyError{}, "*consumer_test.nastyError, whose text panics"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -459,7 +343,7 @@ func newMute(t *testing.T, silent int) *mute {
 }
 
 // The calls of a redrive that was asked for, in their order.
-var callsOfARedrive = []string{"Look", "Read", "Claim", "Deleted", "StillThere", "Outcome", "Left"}
+var callsOfARedrive = []string{"Look", "Letter", "Message", "Outcome"}
 
 func TestARedriveWhoseStoreDoesNotAnswerIsGivenUp(t *testing.T) {
 	t.Parallel()
@@ -495,15 +379,14 @@ func TestARedriveReadsOneMessageOfAStream(t *testing.T) {
 		write(t, store, "account-1", Deposited{i})
 	}
 	j := &journal{}
-	c := newConsumer(t, store, j, nil)
+	require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
+	request(t, store, account, "ledger")
 	before := driver.read.Load()
 
-	n, err := c.Redrive(t.Context())
+	require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
 
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	require.Equal(t, []string{"account-1@0"}, j.all())
-	require.Less(t, driver.read.Load()-before, int64(10))
+	require.Equal(t, "account-1@0", j.all()[1000])
+	require.Less(t, driver.read.Load()-before, int64(20))
 }
 
 // A counting driver counts the messages that are read.
@@ -538,57 +421,6 @@ func TestARedriveWhoseStoreDoesNotAnswerHoldsUpNoStop(t *testing.T) {
 				require.NoError(t, stop())
 				require.LessOrEqual(t, time.Since(start), 2500*time.Millisecond)
 			})
-		})
-	}
-}
-
-// A lane whose handler was left behind opens to no other message of the run, however
-// busy its workers are.
-func TestBehindAHandlerThatARedriveLeftBehindNoMessageIsBegun(t *testing.T) {
-	t.Parallel()
-	const grace = 2 * time.Second
-	for range 100 {
-		synctest.Test(t, func(t *testing.T) {
-			store := newStore()
-			write(t, store, "account-1", Deposited{1})
-			park(t, store, account, "ledger")
-			request(t, store, account, "ledger")
-			blocked := make(chan struct{})
-			release := sync.OnceFunc(func() { close(blocked) })
-			defer release()
-			leftBehind := time.Now().Add(time.Minute + grace)
-			var behind atomic.Int32
-			var recorded atomic.Bool
-			tapped := &tap{Store: store, wrote: func(_ messagestore.StreamName, body messagestore.Body) {
-				if body.MessageType() == "Parked" {
-					recorded.Store(true)
-				}
-			}}
-			c := newConsumer(t, tapped, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
-				switch {
-				case m.Stream != "account-1":
-					time.Sleep(time.Until(leftBehind))
-					for !recorded.Load() {
-						runtime.Gosched()
-					}
-				case m.Position == 0:
-					<-blocked
-				default:
-					behind.Add(1)
-				}
-				return nil
-			}), &consumer.Config{Concurrency: 9, Grace: grace})
-			time.AfterFunc(time.Second, func() {
-				write(t, store, "account-1", Deposited{2})
-				for i := range 300 {
-					write(t, store, account.Stream(fmt.Sprint(i+2)), Deposited{i})
-				}
-			})
-
-			require.ErrorIs(t, c.Run(t.Context()), consumer.ErrGraceExceeded)
-
-			require.Zero(t, behind.Load())
-			release()
 		})
 	}
 }

@@ -2,7 +2,6 @@ package consumer_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/migrations"
@@ -28,20 +28,20 @@ import (
 // park has the consumer of a name park all of a category.
 func park(t *testing.T, store consumer.Store, category messagestore.Category, name string) {
 	t.Helper()
-	require.NoError(t, newIn(t, store, category, name, always(parkError{}), nil).CatchUp(t.Context()))
+	require.NoError(t, newIn(t, store, category, name, always(errHopeless), nil).CatchUp(t.Context()))
 }
 
 func request(t *testing.T, store consumer.Store, category messagestore.Category, name string, ids ...uuid.UUID) (requested, before int) {
 	t.Helper()
-	r, err := consumer.RequestRedrive(t.Context(), store, category, name, ids...)
+	r, err := deadletter.Of(store, category, name).RequestRedrive(t.Context(), ids...)
 	require.NoError(t, err)
 	return len(r.Requested), len(r.Before)
 }
 
-func parkedOf(t *testing.T, store consumer.Store, category messagestore.Category, name string) []*consumer.ParkedMessage {
+func parkedOf(t *testing.T, store consumer.Store, category messagestore.Category, name string) []*deadletter.Letter {
 	t.Helper()
-	var all []*consumer.ParkedMessage
-	for p, err := range consumer.Parked(t.Context(), store, category, name) {
+	var all []*deadletter.Letter
+	for p, err := range deadletter.Of(store, category, name).All(t.Context()) {
 		require.NoError(t, err)
 		all = append(all, p)
 	}
@@ -78,7 +78,7 @@ func TestWhatIsAskedForIsRedrivenByTheConsumer(t *testing.T) {
 		// Nothing is asked for any more.
 		require.NoError(t, newIn(t, store, category, "c", j, nil).CatchUp(t.Context()))
 		require.Len(t, j.all(), 3)
-		counts, err := consumer.ParkedBy(t.Context(), store, category)
+		counts, err := deadletter.Counts(t.Context(), store, category)
 		require.NoError(t, err)
 		require.Equal(t, map[string]int{"other": 3}, counts)
 	})
@@ -106,7 +106,7 @@ func TestARunningConsumerFindsARequest(t *testing.T) {
 	})
 }
 
-// Four operators and four processes: each message is redriven once.
+// Four operators, and four members of a group: each message is redriven once.
 func TestOfManyRequestsAndConsumersAMessageIsRedrivenOnce(t *testing.T) {
 	t.Parallel()
 	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
@@ -121,8 +121,8 @@ func TestOfManyRequestsAndConsumersAMessageIsRedrivenOnce(t *testing.T) {
 		counts := make([]int, 4)
 		for i := range errs {
 			wg.Go(func() {
-				var r *consumer.RedriveRequests
-				if r, errs[i] = consumer.RequestRedrive(t.Context(), store, category, "c"); errs[i] == nil {
+				var r *deadletter.Requests
+				if r, errs[i] = deadletter.Of(store, category, "c").RequestRedrive(t.Context()); errs[i] == nil {
 					counts[i] = len(r.Requested)
 				}
 			})
@@ -133,12 +133,12 @@ func TestOfManyRequestsAndConsumersAMessageIsRedrivenOnce(t *testing.T) {
 
 		j := &journal{}
 		for i := range errs {
-			c := newIn(t, store, category, "c", j, &consumer.Config{Concurrency: 3})
+			c := newIn(t, store, category, "c", j, &consumer.Config{Concurrency: 3, GroupSize: len(errs), GroupMember: i})
 			wg.Go(func() { errs[i] = c.CatchUp(t.Context()) })
 		}
 		wg.Wait()
 		require.NoError(t, errors.Join(errs...))
-		require.NoError(t, newIn(t, store, category, "c", j, nil).CatchUp(t.Context()))
+		require.NoError(t, newIn(t, store, category, "c", j, &consumer.Config{GroupSize: len(errs)}).CatchUp(t.Context()))
 		require.Len(t, j.all(), messages)
 		require.ElementsMatch(t, j.all(), unique(j.all()))
 		require.Empty(t, parkedOf(t, store, category, "c"))
@@ -178,7 +178,6 @@ func TestWhatFailsAgainStaysParkedUntilItIsAskedForAgain(t *testing.T) {
 		require.Equal(t, "broken", parked[0].Error)
 		require.Equal(t, 2, parked[0].Attempts)
 		require.False(t, parked[0].Requested)
-		require.Zero(t, parked[0].Redriving)
 
 		requested, _ := request(t, store, account, "ledger")
 		require.Equal(t, 1, requested)
@@ -204,84 +203,15 @@ func TestARequestOutlivesTheConsumerThatTookItUp(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		parked := parkedOf(t, store, account, "ledger")
 		require.True(t, parked[0].Requested)
-		require.NotZero(t, parked[0].Redriving)
 		require.NoError(t, stop())
 
 		parked = parkedOf(t, store, account, "ledger")
 		require.Equal(t, 1, parked[0].Attempts)
 		require.True(t, parked[0].Requested)
-		require.Zero(t, parked[0].Redriving)
 		j := &journal{}
 		require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
 		require.Len(t, j.all(), 1)
 	})
-}
-
-// What a process claimed that was killed is redriven when the claim has ended.
-func TestARequestOutlivesAClaim(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newStore()
-		write(t, store, "account-1", Deposited{1})
-		park(t, store, account, "ledger")
-		letter := parkedOf(t, store, account, "ledger")[0].DeadLetter
-		request(t, store, account, "ledger")
-		write(t, store, letter, raw("Redriving", `{"attempts": 2}`))
-		_, before := request(t, store, account, "ledger")
-		require.Equal(t, 1, before)
-		j := &journal{}
-		stop := running(t, newConsumer(t, store, j, nil))
-
-		time.Sleep(59 * time.Second)
-		require.Empty(t, j.all())
-		time.Sleep(21 * time.Second)
-		require.Len(t, j.all(), 1)
-		require.NoError(t, stop())
-		version, err := store.Version(t.Context(), deadLetters.Stream("ledger"))
-		require.NoError(t, err)
-		require.Less(t, version, messagestore.Version(8), "it does not ask for the time at every look")
-	})
-}
-
-// Who claimed it by hand and was killed had not been asked.
-func TestAClaimThatNobodyHoldsKeepsNoRequestOut(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newStore()
-		write(t, store, "account-1", Deposited{1})
-		park(t, store, account, "ledger")
-		write(t, store, parkedOf(t, store, account, "ledger")[0].DeadLetter, raw("Redriving", `{"attempts": 2}`))
-
-		requested, before := request(t, store, account, "ledger")
-		require.Equal(t, []int{1, 0}, []int{requested, before})
-		requested, before = request(t, store, account, "ledger")
-		require.Equal(t, []int{0, 1}, []int{requested, before})
-		j := &journal{}
-		stop := running(t, newConsumer(t, store, j, nil))
-		time.Sleep(59 * time.Second)
-		require.Empty(t, j.all())
-		time.Sleep(21 * time.Second)
-
-		require.Len(t, j.all(), 1)
-		require.Empty(t, parkedOf(t, store, account, "ledger"))
-		require.NoError(t, stop())
-	})
-}
-
-func TestARequestIsSettledByARedriveByHand(t *testing.T) {
-	t.Parallel()
-	store := newStore()
-	write(t, store, "account-1", Deposited{1})
-	park(t, store, account, "ledger")
-	request(t, store, account, "ledger")
-	n, err := newConsumer(t, store, &journal{}, nil).Redrive(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	j := &journal{}
-
-	require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
-
-	require.Empty(t, j.all())
 }
 
 // What is redriven is not together in hand with another of its cardinal id.
@@ -378,24 +308,24 @@ func TestOnlyWhatIsParkedCanBeAskedFor(t *testing.T) {
 		is := parkedOf(t, store, category, "c")[0]
 		none := uuid.New()
 
-		_, err := consumer.RequestRedrive(t.Context(), store, category, "c", is.ID, none)
-		require.ErrorIs(t, err, consumer.ErrNotParked)
+		_, err := deadletter.Of(store, category, "c").RequestRedrive(t.Context(), is.ID, none)
+		requireNotParked(t, err)
 		require.ErrorContains(t, err, none.String())
-		_, err = consumer.RequestRedrive(t.Context(), store, category, "d", is.ID)
-		require.ErrorIs(t, err, consumer.ErrNotParked)
-		_, err = consumer.RequestRedrive(t.Context(), store, category, "a b")
+		_, err = deadletter.Of(store, category, "d").RequestRedrive(t.Context(), is.ID)
+		requireNotParked(t, err)
+		_, err = deadletter.Of(store, category, "a b").RequestRedrive(t.Context())
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
-		preview, err := consumer.PreviewRedrive(t.Context(), store, category, "c")
+		preview, err := deadletter.Of(store, category, "c").PreviewRedrive(t.Context())
 		require.NoError(t, err)
 		require.Len(t, preview.Requested, 2)
 		_, err = store.Last(t.Context(), category.WithType("deadLetter").Stream("c", "requests"))
 		require.ErrorIs(t, err, messagestore.ErrNotFound, "nothing was asked for")
 
-		p, err := consumer.ParkedMessageOf(t.Context(), store, category, "c", is.ID)
+		p, err := deadletter.Of(store, category, "c").Get(t.Context(), is.ID)
 		require.NoError(t, err)
 		require.Equal(t, is, p)
-		_, err = consumer.ParkedMessageOf(t.Context(), store, category, "c", none)
-		require.ErrorIs(t, err, consumer.ErrNotParked)
+		_, err = deadletter.Of(store, category, "c").Get(t.Context(), none)
+		requireNotParked(t, err)
 	})
 }
 
@@ -410,7 +340,7 @@ func TestWhatAnotherClientCallsParkedIsNotOurs(t *testing.T) {
 			write(t, store, messagestore.StreamName(letters+stream), raw("Parked", `{"messageId": 3}`))
 		}
 
-		counts, err := consumer.ParkedBy(t.Context(), store, category)
+		counts, err := deadletter.Counts(t.Context(), store, category)
 		require.NoError(t, err)
 		require.Equal(t, map[string]int{"c": 1}, counts)
 		require.Len(t, parkedOf(t, store, category, "c"), 1)
@@ -436,35 +366,27 @@ func redriveChild(storeURL string, category messagestore.Category, hangs bool) i
 		handler := doneHandler(store)
 		if hangs {
 			handler = consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+				if _, err := store.Write(ctx, begun(category), messagestore.AnyVersion, raw("Hangs", `{}`)); err != nil {
+					return err
+				}
 				<-ctx.Done()
 				return ctx.Err()
 			})
 		}
-		var c *consumer.Consumer
-		if c, err = consumer.New(store, category, "c", handler, &consumer.Config{RedriveInterval: 5 * time.Millisecond}); err == nil {
-			err = c.Run(ctx)
-		}
+		err = consumer.New(store, category, "c", handler, &consumer.Config{RedriveInterval: 5 * time.Millisecond}).Run(ctx)
 	}
 	fmt.Fprintln(os.Stderr, err)
 	return 2
 }
 
-// An operator asks, while no consumer runs; one that starts takes it up and is killed
-// with the message in hand; the next one handles it. Each is a process of its own.
+// A redrive is requested while no consumer runs. A consumer that starts is killed while it
+// delivers the message, and the next one handles it. Each is a process of its own.
 func TestARequestIsDoneThoughTheProcessThatTookItUpIsKilled(t *testing.T) {
 	t.Parallel()
 	t.Run("SQLite", func(t *testing.T) {
 		t.Parallel()
 		file := filepath.Join(t.TempDir(), "store.db")
-		testKilledRedrive(t, "sqlite:"+file, func() error {
-			db, err := sql.Open("sqlite", file)
-			if err != nil {
-				return err
-			}
-			defer db.Close()
-			_, err = db.ExecContext(t.Context(), "PRAGMA busy_timeout = 5000; UPDATE dibs_messages SET time = time - 120000000 WHERE type = 'Redriving'")
-			return err
-		})
+		testKilledRedrive(t, "sqlite:"+file)
 	})
 	t.Run("Postgres", func(t *testing.T) {
 		t.Parallel()
@@ -473,15 +395,16 @@ func TestARequestIsDoneThoughTheProcessThatTookItUpIsKilled(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, conn.Close(context.WithoutCancel(t.Context()))) })
 		require.NoError(t, migrations.Up(t.Context(), conn, nil))
-		testKilledRedrive(t, url, func() error {
-			// Messages are only ever added, but by the replica of a test.
-			_, err := conn.Exec(t.Context(), `set session_replication_role = replica; update dibs.messages set time = time - interval '2 minutes' where type = 'Redriving'`)
-			return err
-		})
+		testKilledRedrive(t, url)
 	})
 }
 
-func testKilledRedrive(t *testing.T, storeURL string, endClaims func() error) {
+// begun is the stream in which a child says that its handler has begun.
+func begun(category messagestore.Category) messagestore.StreamName {
+	return messagestore.Category("hanging").Stream(string(category))
+}
+
+func testKilledRedrive(t *testing.T, storeURL string) {
 	t.Helper()
 	category := "account" + messagestore.Category(strings.ReplaceAll(uuid.NewString(), "-", ""))
 	store, err := dibs.Open(t.Context(), storeURL, nil)
@@ -496,18 +419,13 @@ func testKilledRedrive(t *testing.T, storeURL string, endClaims func() error) {
 
 	hangs := startRedriveChild(t, storeURL, category, "yes")
 	require.Eventually(t, func() bool {
-		for _, p := range parkedOf(t, store, category, "c") {
-			if !p.Redriving.IsZero() {
-				return true
-			}
-		}
-		return false
+		_, err := store.Last(t.Context(), begun(category))
+		return err == nil
 	}, 30*time.Second, 5*time.Millisecond)
 	require.NoError(t, hangs.Kill())
 	_, err = hangs.Wait()
 	require.NoError(t, err)
 	require.Len(t, parkedOf(t, store, category, "c"), 3)
-	require.NoError(t, endClaims())
 
 	startRedriveChild(t, storeURL, category, "")
 	require.Eventually(t, func() bool { return len(parkedOf(t, store, category, "c")) == 0 }, 30*time.Second, 5*time.Millisecond)
@@ -522,4 +440,10 @@ func testKilledRedrive(t *testing.T, storeURL string, endClaims func() error) {
 func startRedriveChild(t *testing.T, storeURL string, category messagestore.Category, hangs string) *os.Process {
 	t.Helper()
 	return startChild(t, redriveStore+"="+storeURL, redriveCategory+"="+string(category), redriveHangs+"="+hangs).Process
+}
+
+func requireNotParked(t *testing.T, err error) {
+	t.Helper()
+	_, is := errors.AsType[*deadletter.NotParkedError](err)
+	require.True(t, is, "%v", err)
 }

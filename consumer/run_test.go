@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,9 +13,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -145,7 +148,7 @@ func TestAnIdleConsumerDoesNotWrite(t *testing.T) {
 
 func TestThePositionIsRecordedByCountByTimeWhenIdleAndAtTheEnd(t *testing.T) {
 	t.Parallel()
-	config := consumer.Config{PositionInterval: 10, PositionEvery: time.Minute, PollInterval: 8 * time.Second, Grace: time.Minute}
+	config := consumer.Config{CheckpointMessages: 10, CheckpointInterval: time.Minute, PollInterval: 8 * time.Second, Grace: time.Minute}
 	slow := func(pause time.Duration) consumer.Handler {
 		return consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			time.Sleep(pause)
@@ -242,7 +245,7 @@ func TestPastTheGraceTheContextEndsAndTheMessageIsNotAtFault(t *testing.T) {
 		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 			<-ctx.Done()
 			return fmt.Errorf("deposit: %w", ctx.Err())
-		}), &consumer.Config{Grace: 2 * time.Second, Errors: consumer.ErrorPolicy{Retries: -1, Then: consumer.Park}})
+		}), &consumer.Config{Grace: 2 * time.Second, Errors: parkAtOnce})
 		stop := running(t, c)
 		time.Sleep(time.Second)
 		before := time.Now()
@@ -270,7 +273,7 @@ func TestAHandlerThatIgnoresItsContextIsNamed(t *testing.T) {
 
 		err := stop()
 
-		require.ErrorIs(t, err, consumer.ErrGraceExceeded)
+		requireGraceExceeded(t, err)
 		exceeded, ok := errors.AsType[*consumer.GraceExceededError](err)
 		require.True(t, ok)
 		require.Equal(t, []string{"Deposited account-1@0"}, exceeded.Messages)
@@ -303,14 +306,14 @@ func TestAHandlerThatIgnoresItsContextIsNamedThoughAnotherFailed(t *testing.T) {
 				return errBroken
 			}
 			return nil
-		}), &consumer.Config{Concurrency: 2, Grace: 2 * time.Second, Errors: consumer.ErrorPolicy{Retries: -1}})
+		}), &consumer.Config{Concurrency: 2, Grace: 2 * time.Second, Errors: stopAtOnce})
 
 		err := runForAWhile(t, c)
 
 		failed, ok := errors.AsType[*consumer.MessageError](err)
 		require.True(t, ok)
 		require.Equal(t, messagestore.StreamName("account-2"), failed.Stream)
-		require.ErrorIs(t, err, consumer.ErrGraceExceeded)
+		requireGraceExceeded(t, err)
 		exceeded, ok := errors.AsType[*consumer.GraceExceededError](err)
 		require.True(t, ok)
 		require.Equal(t, []string{"Deposited account-1@0"}, exceeded.Messages)
@@ -327,7 +330,7 @@ func TestStoppingDoesNotWaitForARetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1})
-		c := newConsumer(t, store, always(errBroken), &consumer.Config{Errors: consumer.ErrorPolicy{MinBackoff: time.Hour}})
+		c := newConsumer(t, store, always(consumer.RetryAfter(time.Hour, errBroken)), nil)
 		stop := running(t, c)
 		time.Sleep(time.Second)
 		before := time.Now()
@@ -340,32 +343,98 @@ func TestStoppingDoesNotWaitForARetry(t *testing.T) {
 	})
 }
 
-func TestRetriesBackOffWithJitter(t *testing.T) {
+func TestRetriesBackOffWithJitterForFiveMinutesByDefault(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1})
 		var calls []time.Time
+		var log bytes.Buffer
 		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			calls = append(calls, time.Now())
 			return errBroken
-		}), &consumer.Config{Errors: consumer.ErrorPolicy{Retries: 5, MinBackoff: time.Second, MaxBackoff: 4 * time.Second}})
+		}), &consumer.Config{Logger: logger.Zerolog(zerolog.New(&log))})
 
-		require.ErrorIs(t, runForAWhile(t, c), errBroken)
+		require.ErrorIs(t, c.Run(t.Context()), errBroken)
 
-		require.Len(t, calls, 6)
+		require.Equal(t, 5*time.Minute, calls[len(calls)-1].Sub(calls[0]), "the last retry is at the end")
 		whole := 0
-		for i, most := range []time.Duration{1, 2, 4, 4, 4} {
-			most *= time.Second
+		for i, most := range []time.Duration{100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000, 10_000} {
+			most *= time.Millisecond
 			wait := calls[i+1].Sub(calls[i])
 			require.LessOrEqual(t, wait, most)
 			require.GreaterOrEqual(t, wait, most/2)
-			if wait%(time.Second/2) == 0 {
+			if wait%(50*time.Millisecond) == 0 {
 				whole++
 			}
 		}
-		require.Less(t, whole, 5)
+		require.Less(t, whole, 10)
+		require.Equal(t, int64(len(calls)), c.Stats().Failed)
+		require.Equal(t, int64(len(calls)-1), c.Stats().Retried)
+		require.Contains(t, log.String(), `"level":"warn","consumer":"ledger","type":"Deposited","stream":"account-1","position":0,"attempt":1,"wait":`)
 	})
+}
+
+func TestRetryForeverOutlivesADay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		until := time.Now().Add(30 * time.Hour)
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+			if time.Now().Before(until) {
+				return errBroken
+			}
+			return nil
+		}), &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever, MaxBackoff: time.Hour}}})
+
+		require.NoError(t, c.CatchUp(t.Context()))
+	})
+}
+
+// RetryAfter is the handler's word: the policy, which would stop, does not count it.
+func TestRetryAfterIsNotCountedByThePolicy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1}, Deposited{2})
+		var calls []time.Time
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+			if calls = append(calls, time.Now()); len(calls) <= 3 {
+				return fmt.Errorf("wrapped: %w", consumer.RetryAfter(time.Hour, errBroken))
+			}
+			return nil
+		}), &consumer.Config{Errors: stopAtOnce})
+
+		require.NoError(t, c.CatchUp(t.Context()))
+
+		require.Len(t, calls, 5)
+		for i := range 3 {
+			require.Equal(t, time.Hour, calls[i+1].Sub(calls[i]))
+		}
+		require.Equal(t, consumer.Stats{Handled: 2, Failed: 3, Retried: 3, Position: 3, Head: 2}, c.Stats())
+	})
+}
+
+func TestSkipMovesOnIsCountedAndLogged(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
+	var log bytes.Buffer
+	j := &journal{}
+	c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+		if m.Position == 1 {
+			return fmt.Errorf("wrapped: %w", consumer.Skip("a test account"))
+		}
+		return j.Handle(ctx, m)
+	}), &consumer.Config{Logger: logger.Zerolog(zerolog.New(&log))})
+
+	require.NoError(t, c.CatchUp(t.Context()))
+
+	require.Equal(t, []string{"account-1@0", "account-1@2"}, j.all())
+	require.Equal(t, consumer.Stats{Handled: 2, Skipped: 1, Position: 4, Head: 3}, c.Stats())
+	require.Contains(t, log.String(), `"stream":"account-1","position":1,"reason":"wrapped: a test account","message":"message skipped"`)
+	require.Empty(t, parkedOf(t, store, account, "ledger"))
 }
 
 func TestAStopFinishesWhatIsInHandAndRecordsThePositionBeforeTheMessage(t *testing.T) {
@@ -386,7 +455,7 @@ func TestAStopFinishesWhatIsInHandAndRecordsThePositionBeforeTheMessage(t *testi
 			defer mu.Unlock()
 			finished = append(finished, m.Stream)
 			return nil
-		}), &consumer.Config{Concurrency: 3, Errors: consumer.ErrorPolicy{Retries: -1}})
+		}), &consumer.Config{Concurrency: 3, Errors: stopAtOnce})
 
 		err := runForAWhile(t, c)
 
@@ -415,7 +484,7 @@ func TestEveryWayOfFailingFails(t *testing.T) {
 			c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 				test.fail()
 				return nil
-			}), &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1}})
+			}), &consumer.Config{Errors: stopAtOnce})
 
 			err := c.CatchUp(t.Context())
 
@@ -436,14 +505,13 @@ func TestEveryWayOfFailingFails(t *testing.T) {
 type nastyError struct{}
 
 func (*nastyError) Error() string { panic("no text") }
-func (*nastyError) Park() bool    { panic("no answer") }
 func (*nastyError) Unwrap() error { panic("no cause") }
 
 func TestAnErrorThatPanicsIsOneMoreFailure(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	write(t, store, "account-1", Deposited{1})
-	c := newConsumer(t, store, always(&nastyError{}), &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1}})
+	c := newConsumer(t, store, always(&nastyError{}), &consumer.Config{Errors: stopAtOnce})
 
 	err := c.CatchUp(t.Context())
 
@@ -513,10 +581,10 @@ func TestAMessageThatWaitsForItsRetryHoldsUpOnlyItsOwnID(t *testing.T) {
 			c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 				if m.GlobalPosition == 1 && !failed {
 					failed = true
-					return errBroken
+					return consumer.RetryAfter(time.Minute, errBroken)
 				}
 				return j.Handle(ctx, m)
-			}), &consumer.Config{Concurrency: concurrency, Errors: consumer.ErrorPolicy{MinBackoff: time.Minute}})
+			}), &consumer.Config{Concurrency: concurrency})
 
 			require.NoError(t, c.CatchUp(t.Context()))
 
@@ -552,7 +620,7 @@ func TestReadAheadIsBounded(t *testing.T) {
 			}
 			handled.Add(1)
 			return nil
-		}), &consumer.Config{Concurrency: 2, BatchSize: 10, PositionInterval: 5})
+		}), &consumer.Config{Concurrency: 2, BatchSize: 10, CheckpointMessages: 5})
 		stop := running(t, c)
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -609,7 +677,7 @@ func TestStatsCount(t *testing.T) {
 				return errBroken
 			}
 			if m.Position == 2 {
-				return parkError{}
+				return errHopeless
 			}
 			return nil
 		}), nil)
@@ -671,7 +739,7 @@ func TestAMessageThatIsDueWaitsForAFreeHand(t *testing.T) {
 			if m.Stream == "account-0" {
 				if !failed {
 					failed = true
-					return errBroken
+					return consumer.RetryAfter(time.Minute, errBroken)
 				}
 				return nil
 			}
@@ -683,31 +751,6 @@ func TestAMessageThatIsDueWaitsForAFreeHand(t *testing.T) {
 		require.NoError(t, c.CatchUp(t.Context()))
 
 		require.Equal(t, time.Hour, time.Since(start))
-	})
-}
-
-func TestARunMayBeginWhileARedriveGoesOn(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newStore()
-		write(t, store, "account-1", Deposited{1})
-		require.NoError(t, newConsumer(t, store, always(parkError{}), nil).CatchUp(t.Context()))
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
-			time.Sleep(time.Second)
-			return nil
-		}), nil)
-		redriven := make(chan int)
-		go func() {
-			n, err := c.Redrive(t.Context())
-			if err != nil {
-				n = -1
-			}
-			redriven <- n
-		}()
-		synctest.Wait()
-
-		require.NoError(t, c.CatchUp(t.Context()))
-		require.Equal(t, 1, <-redriven)
 	})
 }
 

@@ -245,7 +245,7 @@ func TestLogsHoldNoContent(t *testing.T) {
 		var log bytes.Buffer
 		c := newConsumer(t, store, always(errBroken), &consumer.Config{
 			Logger: logger.Zerolog(zerolog.New(&log)),
-			Errors: consumer.ErrorPolicy{Then: consumer.Park},
+			Errors: consumer.ErrorPolicy{Then: consumer.ParkMessage},
 		})
 
 		require.NoError(t, c.CatchUp(t.Context()))

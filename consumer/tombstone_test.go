@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
@@ -37,9 +39,7 @@ func newRemovals(t *testing.T) *removals {
 
 func (r *removals) consumer(t *testing.T, h consumer.Handler, config *consumer.Config) *consumer.Consumer {
 	t.Helper()
-	c, err := consumer.New(r.Store, r.category, "accounts", h, config)
-	require.NoError(t, err)
-	return c
+	return consumer.New(r.Store, r.category, "accounts", h, config)
 }
 
 func (r *removals) trim(ctx context.Context, stream messagestore.StreamName, keep int64) error {
@@ -96,7 +96,7 @@ func TestATombstoneWaitsInItsPlaceForWhatIsBeforeIt(t *testing.T) {
 	r.delete(t, r.category.Stream("2"), false)
 	failing := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("not yet") })
 
-	c := r.consumer(t, failing, &consumer.Config{Concurrency: 4, Errors: consumer.ErrorPolicy{Retries: -1}})
+	c := r.consumer(t, failing, &consumer.Config{Concurrency: 4, Errors: stopAtOnce})
 	require.Error(t, c.CatchUp(t.Context()))
 
 	require.Zero(t, c.Stats().Position)
@@ -152,7 +152,7 @@ func TestPositionsAreTrimmedUnderARunningConsumer(t *testing.T) {
 
 	r := newRemovals(t)
 	j := &journal{}
-	c := r.consumer(t, j, &consumer.Config{PositionInterval: 1, PollInterval: time.Millisecond})
+	c := r.consumer(t, j, &consumer.Config{CheckpointMessages: 1, PollInterval: time.Millisecond})
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error, 1)
@@ -214,7 +214,7 @@ func TestAGroupWhosePositionsWereTrimmedIsResizedWithoutASkip(t *testing.T) {
 		}
 		for m := range run.members {
 			config := member(run.size, m)
-			config.PositionInterval = 1
+			config.CheckpointMessages = 1
 			require.NoError(t, r.consumer(t, j, config).CatchUp(t.Context()))
 		}
 		for _, err := range r.admin.TrimCategory(t.Context(), positions, &admin.TrimOptions{Keep: 1, MinAge: admin.AnyAge}) {
@@ -292,7 +292,7 @@ func TestAConsumerReadsWhatIsRemovedUnderIt(t *testing.T) {
 		handled[m.ID.String()] = true
 		return nil
 	})
-	c := r.consumer(t, h, &consumer.Config{BatchSize: 7, PositionInterval: 5, PollInterval: time.Millisecond, Concurrency: 3, Errors: consumer.ErrorPolicy{Retries: -1}})
+	c := r.consumer(t, h, &consumer.Config{BatchSize: 7, CheckpointMessages: 5, PollInterval: time.Millisecond, Concurrency: 3, Errors: stopAtOnce})
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error, 1)
@@ -384,7 +384,7 @@ func TestAParkedMessageOfADeletedStreamIsNotRedriven(t *testing.T) {
 	for _, id := range []string{"kept", "deleted", "erased", "again", "trimmed"} {
 		write(t, r.Store, r.category.Stream(id), Deposited{1})
 	}
-	c := r.consumer(t, h, &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1, Then: consumer.Park}})
+	c := r.consumer(t, h, &consumer.Config{Errors: parkAtOnce})
 	require.NoError(t, c.CatchUp(t.Context()))
 	require.Equal(t, int64(5), c.Stats().Parked)
 	fails = false
@@ -395,19 +395,12 @@ func TestAParkedMessageOfADeletedStreamIsNotRedriven(t *testing.T) {
 	write(t, r.Store, r.category.Stream("trimmed"), Deposited{2})
 	require.NoError(t, r.trim(t.Context(), r.category.Stream("trimmed"), 1))
 
-	succeeded, err := c.Redrive(t.Context())
+	request(t, r.Store, r.category, "accounts")
+	require.NoError(t, c.CatchUp(t.Context()))
 
-	require.NoError(t, err)
-	require.Equal(t, 2, succeeded)
-	require.Len(t, j.all(), 2)
 	require.Equal(t, int64(3), c.Stats().Tombstones)
-	for p, err := range c.Parked(t.Context()) {
-		require.NoError(t, err)
-		require.Fail(t, "still parked", "%s", p.Message)
-	}
-	succeeded, err = c.Redrive(t.Context())
-	require.NoError(t, err)
-	require.Zero(t, succeeded)
+	require.ElementsMatch(t, []string{string(r.category) + "-kept@0", string(r.category) + "-again@1"}, j.all()[:2])
+	require.Empty(t, parkedOf(t, r.Store, r.category, "accounts"))
 }
 
 func TestADeletedDeadLetterIsNotParkedAnyMore(t *testing.T) {
@@ -416,25 +409,25 @@ func TestADeletedDeadLetterIsNotParkedAnyMore(t *testing.T) {
 		r := newRemovals(t)
 		write(t, r.Store, r.category.Stream("1"), Deposited{1})
 		failing := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("no") })
-		c := r.consumer(t, failing, &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1, Then: consumer.Park}})
+		c := r.consumer(t, failing, &consumer.Config{Errors: parkAtOnce})
 		require.NoError(t, c.CatchUp(t.Context()))
-		for p, err := range c.Parked(t.Context()) {
+		for p, err := range deadletter.Of(r.Store, r.category, "accounts").All(t.Context()) {
 			require.NoError(t, err)
 			err := r.trim(t.Context(), p.DeadLetter, 1)
 			require.ErrorIs(t, err, messagestore.ErrInvalid, "what is parked is not trimmed away")
 			r.delete(t, p.DeadLetter, erase)
 		}
 
-		for p, err := range c.Parked(t.Context()) {
+		for p, err := range deadletter.Of(r.Store, r.category, "accounts").All(t.Context()) {
 			require.NoError(t, err)
-			require.Fail(t, "still parked", "%s", p.Message)
+			require.Fail(t, "still parked", "%s", p.ID)
 		}
 		// The same message is parked anew if it is handed over anew.
-		_, err := consumer.Reset(t.Context(), r.Store, r.category, "accounts", 0)
+		_, err := operate.Consumer(r.Store, r.category, "accounts").Reset(t.Context(), 0)
 		require.NoError(t, err)
 		require.NoError(t, c.CatchUp(t.Context()))
 		n := 0
-		for _, err := range c.Parked(t.Context()) {
+		for _, err := range deadletter.Of(r.Store, r.category, "accounts").All(t.Context()) {
 			require.NoError(t, err)
 			n++
 		}

@@ -130,7 +130,7 @@ func TestParkingDoesNotHaveRequestsLookedForMoreOften(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &countingStore{Store: newStore()}
-		c := newConsumer(t, store, always(errBroken), &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1, Then: consumer.Park}})
+		c := newConsumer(t, store, always(errBroken), &consumer.Config{Errors: parkAtOnce})
 		stop := running(t, c)
 		for n := range 600 {
 			write(t, store.Store, account.Stream(fmt.Sprint(n)), Deposited{n})

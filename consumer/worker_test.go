@@ -27,13 +27,12 @@ func TestNoMessageIsBegunOnceTheContextIsDone(t *testing.T) {
 	for i, stopAt := range []int64{1, 100, 1000} {
 		ctx, cancel := context.WithCancel(t.Context())
 		var calls int64
-		c, err := consumer.New(store, account, fmt.Sprintf("ledger%d", i), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		c := consumer.New(store, account, fmt.Sprintf("ledger%d", i), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			if calls++; calls == stopAt {
 				cancel()
 			}
 			return nil
 		}), nil)
-		require.NoError(t, err)
 
 		require.NoError(t, c.Run(ctx))
 
@@ -87,7 +86,7 @@ func TestWhatFailsForGoodWhileTheRunStopsIsParked(t *testing.T) {
 			write(t, store, "account-1", Deposited{1}, Deposited{2})
 			c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 				time.Sleep(2 * time.Second)
-				return parkError{}
+				return errHopeless
 			}), &consumer.Config{Concurrency: concurrency})
 			stop := running(t, c)
 			time.Sleep(time.Second)
@@ -208,7 +207,7 @@ func TestAMessageThatIsBeingParkedCounts(t *testing.T) {
 		var inHand, most atomic.Int64
 		c := newConsumer(t, slowToPark{store}, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Stream == "account-0" {
-				return parkError{}
+				return errHopeless
 			}
 			if n := inHand.Add(1); n > most.Load() {
 				most.Store(n)

@@ -36,6 +36,3 @@ func (e *DeletedError) Error() string {
 // Unwrap has a consumer park the message that needed the entity: a retry would not bring the
 // entity back.
 func (e *DeletedError) Unwrap() error { return steer.Parked }
-
-// Park has a consumer park the message that needed the entity.
-func (e *DeletedError) Park() bool { return true }

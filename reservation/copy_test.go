@@ -8,7 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -52,20 +54,18 @@ func TestACommandWithAReusedKeyIsParked(t *testing.T) {
 	send(t, store, command, Deposit{"AAA", 10})
 	loser := send(t, store, command, Deposit{"AAA", 11})
 	send(t, store, command, Deposit{"BBB", 12})
-	c, err := consumer.New(store, commands, "accounts", mux, nil) // whose policy is to stop
-	require.NoError(t, err)
+	c := consumer.New(store, commands, "accounts", mux, nil) // whose policy is to stop
 
 	require.NoError(t, c.CatchUp(t.Context()))
 
 	require.Equal(t, []string{"Deposit account:command-123+accounts+AAA@0", "Deposit account:command-123+accounts+BBB@0"}, handled)
-	var parked []*consumer.ParkedMessage
-	for p, err := range c.Parked(t.Context()) {
+	var parked []*deadletter.Letter
+	for p, err := range deadletter.Of(store, commands, "accounts").All(t.Context()) {
 		require.NoError(t, err)
 		parked = append(parked, p)
 	}
 	require.Len(t, parked, 1)
 	require.Equal(t, loser.ID, parked[0].ID)
-	require.JSONEq(t, string(loser.Data), string(parked[0].Data))
 	require.Equal(t, 1, parked[0].Attempts)
 	require.Contains(t, parked[0].Error, `idempotence key reused: "AAA" was first used with other content, by Deposit account:command-123+accounts+AAA@0`)
 }
@@ -81,7 +81,7 @@ func TestAReusedKeyIsATypedError(t *testing.T) {
 
 	reused, ok := errors.AsType[*reservation.KeyReusedError](err)
 	require.True(t, ok)
-	require.True(t, reused.Park())
+	require.Equal(t, steer.Park, steer.Of(reused).Verdict)
 	require.Equal(t, "AAA", reused.Key)
 	require.Equal(t, command.With("accounts").With("AAA"), reused.Stream)
 	require.Equal(t, messagestore.Version(0), reused.Winner.Metadata.CausationPosition)
@@ -101,7 +101,7 @@ func TestAnEmptyKeyStopsAndLosesNothing(t *testing.T) {
 	require.ErrorIs(t, err, reservation.ErrInvalidKey)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.ErrorContains(t, err, `handle Deposit account:command-123@0: reserve for Deposit account:command-123@0: invalid idempotence key "": it is empty`)
-	require.ErrorIs(t, catchUp(t, store, mux, &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1}}), reservation.ErrInvalidKey)
+	require.ErrorIs(t, catchUp(t, store, mux, &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}}), reservation.ErrInvalidKey)
 	require.Empty(t, handled)
 }
 
@@ -113,7 +113,7 @@ func TestAKeyFunctionThatPanicsIsAnErrorThatNamesTheMessage(t *testing.T) {
 
 	send(t, store, command, Deposit{"AAA", 10})
 
-	err := catchUp(t, store, mux, &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1}})
+	err := catchUp(t, store, mux, &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}})
 
 	require.ErrorContains(t, err, "Deposit account:command-123@0")
 	require.ErrorContains(t, err, "panic: no key")

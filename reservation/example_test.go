@@ -38,11 +38,7 @@ func issue(ctx context.Context, store *messagestore.Store, times int, body messa
 
 // consume has one consumer handle all commands.
 func consume(ctx context.Context, store *messagestore.Store, mux *handler.Mux) {
-	c, err := consumer.New(store, commands, "accounts", mux, nil)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	c := consumer.New(store, commands, "accounts", mux, nil)
 	if err := c.CatchUp(ctx); err != nil {
 		fmt.Println(err)
 	}
@@ -170,11 +166,7 @@ func ExampleConfig_category() {
 	issue(ctx, store, 3, Deposit{"AAA", 10})
 
 	for _, category := range []messagestore.Category{commands, reserved} {
-		c, err := consumer.New(store, category, "accounts", mux, nil)
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
+		c := consumer.New(store, category, "accounts", mux, nil)
 		fmt.Println(c.CatchUp(ctx)) // a service runs both with Run, each in a goroutine
 	}
 	// Output:

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
@@ -246,13 +247,12 @@ func TestOfTwoDifferentCommandsWithOneKeyNoneIsLost(t *testing.T) {
 		}
 		group.Wait()
 
-		c, err := consumer.New(store, commands, "accounts", mux, nil)
-		require.NoError(t, err)
+		c := consumer.New(store, commands, "accounts", mux, nil)
 		require.NoError(t, c.CatchUp(t.Context()))
 
 		require.Len(t, handled, 10)
 		parked := 0
-		for p, err := range c.Parked(t.Context()) {
+		for p, err := range deadletter.Of(store, commands, "accounts").All(t.Context()) {
 			require.NoError(t, err)
 			require.Contains(t, p.Error, "idempotence key reused")
 			parked++

@@ -71,8 +71,7 @@ func isKeyReused(err error) bool {
 // catchUp has a new consumer handle all of the account's commands.
 func catchUp(t testing.TB, store *messagestore.Store, mux *handler.Mux, config *consumer.Config) error {
 	t.Helper()
-	c, err := consumer.New(store, commands, "accounts", mux, config)
-	require.NoError(t, err)
+	c := consumer.New(store, commands, "accounts", mux, config)
 	return c.CatchUp(t.Context())
 }
 
@@ -80,8 +79,7 @@ func catchUp(t testing.TB, store *messagestore.Store, mux *handler.Mux, config *
 func catchUpAll(t testing.TB, store *messagestore.Store, mux *handler.Mux, categories ...messagestore.Category) {
 	t.Helper()
 	for _, category := range categories {
-		c, err := consumer.New(store, category, "accounts", mux, nil)
-		require.NoError(t, err)
+		c := consumer.New(store, category, "accounts", mux, nil)
 		require.NoError(t, c.CatchUp(t.Context()))
 	}
 }

@@ -51,8 +51,7 @@ func (p party) mux(t testing.TB, store *messagestore.Store) *handler.Mux {
 
 func (p party) catchUp(t testing.TB, store *messagestore.Store) {
 	t.Helper()
-	c, err := consumer.New(store, commands, p.name, p.mux(t, store), nil)
-	require.NoError(t, err)
+	c := consumer.New(store, commands, p.name, p.mux(t, store), nil)
 	require.NoError(t, c.CatchUp(t.Context()))
 	require.Zero(t, c.Stats().Parked)
 }
@@ -124,8 +123,7 @@ func TestReserversWithNamesShareACategoryOfTheirOwn(t *testing.T) {
 			mux := handler.New()
 			handler.On(mux, reservation.Copy(named(t, store, name, &reservation.Config{Category: apart}), Deposit.Key, counting[Deposit](handled[name])))
 			for _, category := range []messagestore.Category{commands, apart} {
-				c, err := consumer.New(store, category, name+"X", mux, nil)
-				require.NoError(t, err)
+				c := consumer.New(store, category, name+"X", mux, nil)
 				require.NoError(t, c.CatchUp(t.Context()))
 			}
 		}

@@ -75,6 +75,3 @@ func (e *KeyReusedError) Error() string {
 
 // Unwrap has a consumer park the message at once.
 func (e *KeyReusedError) Unwrap() error { return steer.Parked }
-
-// Park has a consumer park the message at once.
-func (e *KeyReusedError) Park() bool { return true }

@@ -56,10 +56,7 @@ func (r *rows) consumer(concurrency int) func(context.Context, *measure.Cell) er
 		}
 		defer store.close()
 		order := newOrder(r.streams)
-		c, err := consumer.New(store, rowsCategory, consumerName(fmt.Sprint("c", concurrency), cell), order, &consumer.Config{Concurrency: concurrency})
-		if err != nil {
-			return err
-		}
+		c := consumer.New(store, rowsCategory, consumerName(fmt.Sprint("c", concurrency), cell), order, &consumer.Config{Concurrency: concurrency})
 		err = cell.Once(ctx, func(ctx context.Context) (int64, error) {
 			err := c.CatchUp(ctx)
 			return c.Stats().Handled, err

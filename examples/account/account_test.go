@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/examples/account"
 	"github.com/dibs-go/dibs/handler"
@@ -51,7 +52,7 @@ func (f fixture) handle() {
 // parked returns how many commands were put aside for a person to look at.
 func (f fixture) parked() (n int) {
 	f.t.Helper()
-	for _, err := range f.consumer(f.Store).Parked(f.t.Context()) {
+	for _, err := range deadletter.Of(f.Store, account.Commands, "accounts").All(f.t.Context()) {
 		require.NoError(f.t, err)
 		n++
 	}
@@ -61,9 +62,7 @@ func (f fixture) parked() (n int) {
 func (f fixture) consumer(store *messagestore.Store) *consumer.Consumer {
 	f.t.Helper()
 	mux := account.Handlers(store, &account.Config{Now: func() time.Time { return now }})
-	c, err := consumer.New(store, account.Commands, "accounts", mux, nil)
-	require.NoError(f.t, err)
-	return c
+	return consumer.New(store, account.Commands, "accounts", mux, nil)
 }
 
 // events returns the types of an account's events, and the account they add up to.
@@ -115,8 +114,7 @@ func TestCommandsHandedOverAgainChangeNothing(t *testing.T) {
 	require.Equal(t, []string{"Opened", "Deposited", "Withdrawn", "WithdrawalRejected"}, types)
 
 	mux := account.Handlers(f.Store, nil)
-	again, err := consumer.New(f.Store, account.Commands, "again", mux, nil)
-	require.NoError(t, err)
+	again := consumer.New(f.Store, account.Commands, "again", mux, nil)
 	require.NoError(t, again.CatchUp(t.Context()))
 
 	typesAgain, accountAgain := f.events("1")
@@ -233,10 +231,9 @@ func TestTwoConsumersAtOnceDecideOnce(t *testing.T) {
 	errs := make(chan error, 2)
 	for _, name := range []string{"left", "right"} {
 		mux := account.Handlers(f.Store, nil)
-		c, err := consumer.New(f.Store, account.Commands, name, mux, &consumer.Config{
-			Errors: consumer.ErrorPolicy{Retries: 100, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
+		c := consumer.New(f.Store, account.Commands, name, mux, &consumer.Config{
+			Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: time.Minute, MaxBackoff: time.Millisecond}},
 		})
-		require.NoError(t, err)
 		go func() { errs <- c.CatchUp(t.Context()) }()
 	}
 	require.NoError(t, errors.Join(<-errs, <-errs))

@@ -2,8 +2,10 @@ package account
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/logger"
@@ -68,7 +70,7 @@ func (c *component) open(ctx context.Context, m handler.Message[Open]) error {
 // deposit is idempotent by the command's place in the category.
 func (c *component) deposit(ctx context.Context, m handler.Message[Deposit]) error {
 	if m.Body.Amount <= 0 {
-		return invalidError("amount not positive")
+		return errAmount
 	}
 	account, version, err := c.accounts.Get(ctx, m.Body.AccountID)
 	if err != nil {
@@ -130,14 +132,9 @@ func (c *component) close(ctx context.Context, m handler.Message[Close]) error {
 	return c.write(ctx, m.Message, m.Body.AccountID, version, Closed{AccountID: m.Body.AccountID, Processed: c.now()})
 }
 
-// An invalidError is why a command can never be handled. The consumer parks it at
-// once, for a person to look at, and goes on with the others.
-type invalidError string
-
-func (e invalidError) Error() string { return string(e) }
-
-// Park tells the consumer that trying again will not help.
-func (invalidError) Park() bool { return true }
+// errAmount has the consumer park a command that can never be handled, for a person to
+// look at, and move on.
+var errAmount = consumer.Park(errors.New("amount not positive"))
 
 // write adds the event at the version that the decision was made on. If another
 // writer was first it fails, and the consumer redelivers the command.

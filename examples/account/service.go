@@ -17,11 +17,8 @@ func Serve(ctx context.Context, store *messagestore.Store, config *consumer.Conf
 	}
 	// Another consumer may have handled the account since it was read, as may be while
 	// one takes over from another: the handler reads and decides again.
-	c.Errors = consumer.ErrorPolicy{Retries: 5, MinBackoff: 10 * time.Millisecond, MaxBackoff: time.Second}
+	c.Errors = consumer.ErrorPolicy{Retry: consumer.Retry{For: 10 * time.Second, MaxBackoff: time.Second}}
 	mux := Handlers(store, &Config{Logger: c.Logger})
-	accounts, err := consumer.New(store, Commands, "accounts", mux, &c)
-	if err != nil {
-		return err
-	}
+	accounts := consumer.New(store, Commands, "accounts", mux, &c)
 	return accounts.Run(ctx)
 }

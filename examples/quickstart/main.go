@@ -55,7 +55,7 @@ func main() {
 				Stream: account.Stream(m.Body.AccountID), Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{event},
 			}}, nil
 		}))
-	accounts := must(consumer.New(store, commands, "accounts", mux, nil))
+	accounts := consumer.New(store, commands, "accounts", mux, nil)
 	if err := accounts.CatchUp(ctx); err != nil { // a service calls Run
 		log.Fatal(err)
 	}

@@ -83,8 +83,7 @@ func settled(t *testing.T) (*demo, *bytes.Buffer) {
 		}
 	}
 	mux := account.Handlers(d.store, nil)
-	c, err := consumer.New(d.store, account.Commands, "accounts", mux, nil)
-	require.NoError(t, err)
+	c := consumer.New(d.store, account.Commands, "accounts", mux, nil)
 	require.NoError(t, c.CatchUp(t.Context()))
 	return d, out
 }

@@ -534,8 +534,7 @@ func TestConsumerStopsAtAServerThatMayLoseMessages(t *testing.T) {
 	pgtest.Pool(t)
 	store := messagestore.New(postgres.New(pgtest.Connect(t, with(t, pgtest.URL(t), "synchronous_commit", "off", override, "off")), nil), nil)
 	handler := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
-	c, err := consumer.New(store, storetest.Category(t), "test", handler, nil)
-	require.NoError(t, err)
+	c := consumer.New(store, storetest.Category(t), "test", handler, nil)
 
 	require.ErrorIs(t, c.Run(t.Context()), postgres.ErrUnsafeSettings)
 }
@@ -572,11 +571,10 @@ func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 	require.Equal(t, "25006", refused.Code)
 
 	handled := make(chan *messagestore.Message, 1)
-	c, err := consumer.New(messagestore.New(driver, nil), category, "test", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	c := consumer.New(messagestore.New(driver, nil), category, "test", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		handled <- m
 		return nil
 	}), nil)
-	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ran := make(chan error, 1)
 	go func() { ran <- c.Run(ctx) }()

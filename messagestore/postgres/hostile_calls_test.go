@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
@@ -242,9 +243,8 @@ func TestWhatOtherClientsWriteNeverStopsAReader(t *testing.T) {
 		return nil
 	})
 	var log bytes.Buffer
-	config := &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1, Then: consumer.Park}, Logger: logger.Zerolog(zerolog.New(&log))}
-	c, err := consumer.New(store, category, "ledger", mux, config)
-	require.NoError(t, err)
+	config := &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}, Logger: logger.Zerolog(zerolog.New(&log))}
+	c := consumer.New(store, category, "ledger", mux, config)
 
 	require.NoError(t, c.CatchUp(t.Context()))
 
@@ -259,7 +259,7 @@ func TestWhatOtherClientsWriteNeverStopsAReader(t *testing.T) {
 		require.NotContains(t, string(line), strings.Repeat("7", 1000))
 	}
 	parked := 0
-	for p, err := range c.Parked(t.Context()) {
+	for p, err := range deadletter.Of(store, category, "ledger").All(t.Context()) {
 		require.NoError(t, err)
 		require.Less(t, len(p.Error), 1100)
 		require.False(t, strings.ContainsFunc(p.Error, unicode.IsControl), "%q", p.Error)

@@ -95,17 +95,19 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 		}
 		return nil
 	})
-	watcher, err := consumer.New(store, "account", "watcher", handled, &consumer.Config{
-		PositionInterval: 5, Errors: consumer.ErrorPolicy{Retries: -1, Then: consumer.Park},
+	watcher := consumer.New(store, "account", "watcher", handled, &consumer.Config{
+		CheckpointMessages: 5, Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage},
 	})
-	require.NoError(t, err)
 	load.Go(func() {
 		if err := watcher.Run(ctx); err != nil {
 			failures <- fmt.Errorf("consume: %w", err)
 		}
 	})
 
-	var found *admin.Verification
+	var (
+		found *admin.Verification
+		err   error
+	)
 	for range rounds {
 		found, err = adm.Verify(t.Context(), nil)
 		require.NoError(t, err)

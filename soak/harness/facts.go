@@ -18,7 +18,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/work"
@@ -70,7 +70,7 @@ func resident(pid int) int64 {
 func (r *run) facts(ctx context.Context, store *messagestore.Store) (*check.Facts, error) {
 	f := &check.Facts{Lag: map[string]int64{}, Usable: map[string]bool{}, Memory: r.memory.memory()}
 	for category := range r.wanted {
-		statuses, err := consumer.Positions(ctx, store, category)
+		statuses, err := operate.Consumers(ctx, store, category)
 		if err != nil {
 			return nil, err
 		}

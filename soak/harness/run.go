@@ -20,7 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
 
-	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -549,7 +549,7 @@ func (r *run) catchUp(ctx context.Context) (behind string, err error) {
 	for told := time.Now(); ; {
 		behind = ""
 		for _, category := range slices.Sorted(maps.Keys(r.wanted)) {
-			statuses, err := consumer.Positions(ctx, store, category)
+			statuses, err := operate.Consumers(ctx, store, category)
 			if err != nil {
 				return "", err
 			}
@@ -573,7 +573,7 @@ func (r *run) catchUp(ctx context.Context) (behind string, err error) {
 	}
 }
 
-func lag(category messagestore.Category, statuses []consumer.Status) string {
+func lag(category messagestore.Category, statuses []operate.Status) string {
 	var b strings.Builder
 	for _, s := range statuses {
 		if s.Err != nil {

@@ -175,32 +175,32 @@ func consumers() []*Mutant {
 		{
 			"early-checkpoint", "a consumer's checkpoint is the last message read, and not the last handled",
 			code(edit("consumer",
-				"next, read := recordedPosition{recorded: r.window.position,",
-				"next, read := recordedPosition{recorded: recorded{Position: r.reader.next, After: r.reader.mark.ID},")), groups,
+				"next, read := checked{saved: r.progress.position(),",
+				"next, read := checked{saved: saved{checkpoint.Checkpoint{Position: r.reader.next, After: r.reader.mark.ID}, r.progress.position().passed},")), groups,
 			[]check.Invariant{check.NoSkip},
 		},
 		{
 			"unfenced", "a consumer checkpoints over the checkpoint of another",
 			code(
-				edit("consumer", "c.store.Write(ctx, p.stream, p.version,", "c.store.Write(ctx, p.stream, messagestore.AnyVersion,"),
-				edit("consumer", "case actual > expected:", "case true: case actual > expected:"),
+				edit("consumer/internal/checkpoint", "p.log.Store.Write(ctx, p.Stream, p.version,", "p.log.Store.Write(ctx, p.Stream, messagestore.AnyVersion,"),
+				edit("consumer/internal/checkpoint", "case actual > expected:", "case true: case actual > expected:"),
 			), twins,
 			[]check.Invariant{check.Positions},
 		},
 		{"resize-from-the-top", "a resized group begins at the checkpoint of its first member, and not of its last", code(
-			edit("consumer", "at.Position < lowest.Position", "at.Position >= lowest.Position"),
+			edit("consumer/internal/checkpoint", "at.Position < lowest.Position", "at.Position >= lowest.Position"),
 		), resizes, skips},
 		{"panic-is-success", "a message whose handler panics counts as handled", code(
-			edit("consumer", "w.res.err = recovered(v)", "w.res.err = nil"),
+			edit("consumer", "*err = recovered(v)", "*err = nil; _ = recovered"),
 		), groups, skips},
 		{"park-nothing", "a message is given up on, and not parked", code(
 			edit("consumer", "park(ctx context.Context, it *item) error {", "park(ctx context.Context, it *item) error { return nil"),
 		), groups, skips},
 		{"one-epoch", "a consumer continues in another epoch of the store", code(
-			edit("consumer", "now != p.epoch", "now != p.epoch && false"),
+			edit("consumer/internal/checkpoint", "now != p.epoch", "now != p.epoch && false"),
 		), backups, []check.Invariant{check.Rewind}},
 		{"no-lanes", "messages of one stream are handled concurrently", code(
-			edit("consumer", "return it.message.Stream.CardinalID()", "return it.message.ID.String()"),
+			edit("consumer", "return d.message.Stream.CardinalID()", "return d.message.ID.String()"),
 		), groups, []check.Invariant{check.Order}},
 	}
 }

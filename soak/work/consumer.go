@@ -70,17 +70,14 @@ func (w *watched) event(f history.Func) *history.Event {
 func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
 	config := &consumer.Config{
 		GroupSize: w.task.Size, GroupMember: w.task.Member, Concurrency: 1 + w.random.IntN(w.task.Load.Lanes),
-		BatchSize: w.task.Load.Batch, PositionInterval: w.task.Load.Interval,
-		PollInterval: 50 * time.Millisecond, PositionEvery: 200 * time.Millisecond, Grace: 5 * time.Second,
+		BatchSize: w.task.Load.Batch, CheckpointMessages: w.task.Load.Interval,
+		PollInterval: 50 * time.Millisecond, CheckpointInterval: 200 * time.Millisecond, Grace: 5 * time.Second,
 		Logger: logger.Zerolog(w.log),
-		Errors: consumer.ErrorPolicy{Retries: 1000, MinBackoff: 100 * time.Millisecond, MaxBackoff: 500 * time.Millisecond},
+		Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever, MaxBackoff: 500 * time.Millisecond}},
 	}
-	c, err := consumer.New(&watchedStore{recorder: w.store, watched: w}, w.task.Category, w.task.Consumer, doomedHandler{w.doom, &watchedHandler{w, h}}, config)
-	if err != nil {
-		return err
-	}
+	c := consumer.New(&watchedStore{recorder: w.store, watched: w}, w.task.Category, w.task.Consumer, doomedHandler{w.doom, &watchedHandler{w, h}}, config)
 	w.begin()
-	err = c.Run(ctx)
+	err := c.Run(ctx)
 	end, kind := w.event(history.Run), history.OK
 	end.Run = 0
 	if err != nil {
@@ -163,7 +160,7 @@ func (h *watchedHandler) Handle(ctx context.Context, m *messagestore.Message) er
 	switch {
 	case fails && panics:
 		panic(err)
-	case !fails && err != nil && !errors.Is(err, poison{}) && h.gate != nil:
+	case !fails && err != nil && !errors.Is(err, errPoison) && h.gate != nil:
 		h.gate.wait(ctx, time.Now()) // and then it is redelivered
 	}
 	return err
@@ -195,17 +192,14 @@ func EffectCategory(consumerName string) messagestore.Category {
 	return messagestore.Category("done:" + consumerName)
 }
 
-type poison struct{}
-
-func (poison) Error() string { return "poison" }
-func (poison) Park() bool    { return true }
+var errPoison = consumer.Park(errors.New("poison"))
 
 // effect writes to the store, at the expected version, and to a file. In a store that may go back the version
 // proves nothing: the effect of a message that was undone is there, if it was in flight. Then the id alone tells
 // whether the message is done.
 func (w *watched) effect(ctx context.Context, m *messagestore.Message) error {
 	if w.task.Parks && m.Type == PoisonType {
-		return poison{}
+		return errPoison
 	}
 	var err error
 	switch {

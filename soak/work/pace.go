@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -30,7 +30,7 @@ func (c *client) keepPace(ctx context.Context) {
 		limited, cancel := context.WithTimeout(ctx, paceEvery)
 		behind := false
 		for _, category := range categories {
-			statuses, err := consumer.Positions(limited, c.store.Store, category) // or else it is tried again
+			statuses, err := operate.Consumers(limited, c.store.Store, category) // or else it is tried again
 			for _, s := range statuses {
 				for _, m := range s.Members {
 					behind = behind || err == nil && m.Lag > farBehind

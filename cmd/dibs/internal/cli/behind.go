@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -20,7 +20,7 @@ func (a *app) warnOfReaders(ctx context.Context, conn *pgx.Conn, category messag
 		return
 	}
 	store := messagestore.New(postgres.New(conn, a.postgresConfig()), nil)
-	all, err := consumer.Positions(ctx, store, category)
+	all, err := operate.Consumers(ctx, store, category)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		a.warn("dibs: the positions of consumers of %s cannot be read: %s\n", category, visible(err.Error()))
 	}

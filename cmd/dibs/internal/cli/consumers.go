@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -52,7 +53,7 @@ func (c *consumersListCommand) Run(ctx context.Context, a *app) error {
 		}
 		printed := false
 		for _, category := range categories {
-			all, err := consumer.Positions(ctx, store, category)
+			all, err := operate.Consumers(ctx, store, category)
 			if err != nil {
 				return err
 			}
@@ -137,7 +138,7 @@ type memberLine struct {
 	Error      string                       `json:"error,omitempty"`
 }
 
-func toConsumerLine(s consumer.Status, now time.Time) consumerLine {
+func toConsumerLine(s operate.Status, now time.Time) consumerLine {
 	l := consumerLine{
 		Category: s.Category, Consumer: s.Name, Foreign: s.Foreign, Size: s.Size, Parked: s.Parked, Members: []memberLine{},
 		StartedAt: timeOrNone(s.StartedAt, ""), Error: errorText(s.Err),
@@ -162,7 +163,7 @@ func toConsumerLine(s consumer.Status, now time.Time) consumerLine {
 	return l
 }
 
-func (a *app) printConsumer(s consumer.Status, now time.Time) error {
+func (a *app) printConsumer(s operate.Status, now time.Time) error {
 	if a.JSON {
 		return a.out.object(toConsumerLine(s, now))
 	}
@@ -206,7 +207,7 @@ func (a *app) printConsumer(s consumer.Status, now time.Time) error {
 }
 
 // behind returns how long the oldest message has waited, by two clocks.
-func behind(m consumer.Member, now time.Time) time.Duration {
+func behind(m operate.Member, now time.Time) time.Duration {
 	if m.Oldest.IsZero() {
 		return 0
 	}
@@ -270,16 +271,16 @@ func (c *consumersResetCommand) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		end, err := consumer.End(ctx, store, category)
+		end, err := store.End(ctx, category)
 		if err != nil {
 			return err
 		}
 		if to > end { // which a dry run has to say too
-			return &consumer.BeyondEndError{Category: category, Position: to, End: end}
+			return &operate.BeyondEndError{Category: category, Position: to, End: end}
 		}
 		r := resetLine{Category: category, Consumer: c.Name, Position: to, DryRun: !c.Yes || c.DryRun}
 		if !r.DryRun {
-			generation, err := consumer.Reset(ctx, store, category, c.Name, to)
+			generation, err := operate.Consumer(store, category, c.Name).Reset(ctx, to)
 			if err != nil {
 				return err
 			}
@@ -325,12 +326,12 @@ func (c *consumersResetCommand) where() (func(context.Context, *messagestore.Sto
 			return nil, usage("--time=%s: it is like 2026-11-21T10:00:00Z, or 2026-11-21T11:00:00+01:00", visible(c.Time))
 		}
 		return func(ctx context.Context, store *messagestore.Store, category messagestore.Category) (messagestore.GlobalPosition, error) {
-			return consumer.At(ctx, store, category, at)
+			return store.PositionAt(ctx, category, at)
 		}, nil
 	}
 	if c.End {
 		return func(ctx context.Context, store *messagestore.Store, category messagestore.Category) (messagestore.GlobalPosition, error) {
-			return consumer.End(ctx, store, category)
+			return store.End(ctx, category)
 		}, nil
 	}
 	return func(context.Context, *messagestore.Store, messagestore.Category) (messagestore.GlobalPosition, error) {
@@ -339,12 +340,12 @@ func (c *consumersResetCommand) where() (func(context.Context, *messagestore.Sto
 }
 
 // statusOf returns where one consumer is.
-func statusOf(ctx context.Context, store *messagestore.Store, category messagestore.Category, name string) (consumer.Status, error) {
-	all, err := consumer.Positions(ctx, store, category)
+func statusOf(ctx context.Context, store *messagestore.Store, category messagestore.Category, name string) (operate.Status, error) {
+	all, err := operate.Consumers(ctx, store, category)
 	if err != nil {
-		return consumer.Status{}, err
+		return operate.Status{}, err
 	}
-	unknown, foreign := &consumer.UnknownConsumerError{Category: category, Name: name}, false
+	unknown, foreign := &operate.UnknownConsumerError{Category: category, Name: name}, false
 	for _, s := range all {
 		switch {
 		case s.Foreign && s.Name == name:
@@ -357,9 +358,9 @@ func statusOf(ctx context.Context, store *messagestore.Store, category messagest
 		}
 	}
 	if foreign {
-		return consumer.Status{}, usage("consumer %s of %s is another client's, which writes its positions by itself: reset it there", visible(name), visible(string(category)))
+		return operate.Status{}, usage("consumer %s of %s is another client's, which writes its positions by itself: reset it there", visible(name), visible(string(category)))
 	}
-	return consumer.Status{}, unknown
+	return operate.Status{}, unknown
 }
 
 // A resetLine is how a reset is printed as JSON.
@@ -384,14 +385,14 @@ type resetMember struct {
 // movedMember tells the messages that a member at another position handles again, or not at
 // all.
 func movedMember(
-	ctx context.Context, store *messagestore.Store, category messagestore.Category, size int, m consumer.Member, to messagestore.GlobalPosition,
+	ctx context.Context, store *messagestore.Store, category messagestore.Category, size int, m operate.Member, to messagestore.GlobalPosition,
 ) (resetMember, error) {
 	r := resetMember{Member: m.Member, From: m.Position, Error: errorText(m.Err)}
 	if m.Err != nil {
 		return r, nil //nolint:nilerr // it is in the row
 	}
 	q := messagestore.CategoryQuery{
-		Category: category, From: min(m.Position, to), Limit: consumer.MaxLag + 1,
+		Category: category, From: min(m.Position, to), Limit: operate.MaxLag + 1,
 		Filter: messagestore.Filter{GroupSize: size, GroupMember: m.Member},
 	}
 	all, err := store.Count(ctx, q)
@@ -404,7 +405,7 @@ func movedMember(
 		return r, err
 	}
 	between := all - rest
-	r.AtLeast = all > consumer.MaxLag
+	r.AtLeast = all > operate.MaxLag
 	if to < m.Position {
 		r.Again = between
 	} else {

@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
@@ -131,11 +133,11 @@ func (a *app) describe(err error) problem {
 		p.Hint = "run it again with the same id: messages that are written already are not written again"
 	case errors.Is(err, messagestore.ErrNotFound):
 		p.Kind = "notFound"
-	case errors.Is(err, consumer.ErrUnknownConsumer):
+	case isUnknownConsumer(err):
 		p.Kind = "unknownConsumer"
 	case errors.Is(err, consumer.ErrPositionAhead):
 		p.Kind = "positionAhead"
-	case errors.Is(err, consumer.ErrNotParked):
+	case isNotParked(err):
 		p.Kind = "notParked"
 		p.Hint = "see the parked messages with: dibs parked list"
 	case errors.Is(err, postgres.ErrNotMigrated):
@@ -231,4 +233,14 @@ func (a *app) refused(p *problem, e *pgconn.PgError) {
 		return
 	}
 	p.Error, p.Hint, p.Kind = fmt.Sprintf("cannot connect to %s: %s", a.where(), e.Message), hint, "refused"
+}
+
+func isUnknownConsumer(err error) bool {
+	_, is := errors.AsType[*operate.UnknownConsumerError](err)
+	return is
+}
+
+func isNotParked(err error) bool {
+	_, is := errors.AsType[*deadletter.NotParkedError](err)
+	return is
 }

@@ -71,8 +71,7 @@ func bank(t *testing.T, send func(store *messagestore.Store)) *shell {
 		_, err = store.Write(ctx, messagestore.Category("mail").Stream(fmt.Sprint(written.Version)), messagestore.NoStream, messagestore.Follow(event, notified{}))
 		return err
 	}))
-	c, err := consumer.New(store, commands, "accounts", mux, &consumer.Config{Errors: consumer.ErrorPolicy{Retries: -1, Then: consumer.Park}})
-	require.NoError(t, err)
+	c := consumer.New(store, commands, "accounts", mux, &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}})
 	require.NoError(t, c.CatchUp(t.Context()))
 	require.NoError(t, store.Close())
 	return &shell{env: map[string]string{"DIBS_STORE": "sqlite:" + file}}

@@ -6,12 +6,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
 // EndOf is the read that tail begins with, to count its reads.
-var EndOf = consumer.End
+var EndOf = (*messagestore.Store).End
 
 // RunOver is Run with another way to open a store.
 func RunOver(

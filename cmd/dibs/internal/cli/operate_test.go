@@ -46,19 +46,15 @@ func onEveryStore(t *testing.T, test func(t *testing.T, dibs *shell, store *mess
 	}
 }
 
-// parking is a handler that has everything parked.
-type unwanted struct{}
-
-func (unwanted) Error() string { return "nobody wants it" }
-func (unwanted) Park() bool    { return true }
+// errUnwanted has a message parked.
+var errUnwanted = consumer.Park(errors.New("nobody wants it"))
 
 func catchUp(t *testing.T, store *messagestore.Store, category messagestore.Category, name string, failure error) (handled []string) {
 	t.Helper()
-	c, err := consumer.New(store, category, name, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	c := consumer.New(store, category, name, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		handled = append(handled, m.String())
 		return failure
 	}), nil)
-	require.NoError(t, err)
 	require.NoError(t, c.CatchUp(t.Context()))
 	return handled
 }
@@ -159,7 +155,7 @@ func TestHostileNamesAreShownAsTheyAreSpelt(t *testing.T) {
 	store := messagestore.New(driver, nil)
 	_, err = store.Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "Opened", Data: []byte(`{}`)})
 	require.NoError(t, err)
-	catchUp(t, store, "account", "mail", unwanted{})
+	catchUp(t, store, "account", "mail", errUnwanted)
 	id := uuid.NewString()
 	for stream, record := range map[messagestore.StreamName]messagestore.Encoded{
 		bad + "-1":                {Type: bad, Data: []byte(`{}`)},
@@ -208,7 +204,7 @@ func TestConsumersAreListed(t *testing.T) {
 		for _, stream := range []string{"account:command-1", "account:command-2", "account-1"} {
 			dibs.ok(t, "write", stream, "T")
 		}
-		catchUp(t, store, "account:command", "accounts", unwanted{})
+		catchUp(t, store, "account:command", "accounts", errUnwanted)
 		catchUp(t, store, "account", "mail", nil)
 		dibs.ok(t, "write", "account:command-3", "T")
 
@@ -276,7 +272,7 @@ func TestAConsumerIsReset(t *testing.T) {
 		}
 		third, err := store.Last(t.Context(), "account-2")
 		require.NoError(t, err)
-		end, err := consumer.End(t.Context(), store, "account")
+		end, err := store.End(t.Context(), "account")
 		require.NoError(t, err)
 
 		for _, args := range [][]string{
@@ -319,8 +315,8 @@ func TestParkedMessagesAreListedShownAndRedriven(t *testing.T) {
 		require.Equal(t, result{0, "", "dibs: nothing is parked\n"}, dibs.run(t, "parked", "list"))
 		dibs.ok(t, "write", "account:command-1", "Deposit", `{"secret":"canary"}`)
 		dibs.ok(t, "write", "account:command-2", "Deposit", `{"secret":"canary"}`)
-		catchUp(t, store, "account:command", "accounts", unwanted{})
-		catchUp(t, store, "account:command", "audit", unwanted{})
+		catchUp(t, store, "account:command", "accounts", errUnwanted)
+		catchUp(t, store, "account:command", "audit", errUnwanted)
 
 		require.Equal(t, 4, strings.Count(dibs.ok(t, "parked", "list"), "\n"))
 		require.Equal(t, 4, strings.Count(dibs.ok(t, "parked", "list", "account:command"), "\n"))

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -54,14 +54,14 @@ func (c *parkedListCommand) Run(ctx context.Context, a *app) error {
 		for _, category := range categories {
 			names := []string{c.Name}
 			if c.Name == "" {
-				counts, err := consumer.ParkedBy(ctx, store, category)
+				counts, err := deadletter.Counts(ctx, store, category)
 				if err != nil {
 					return err
 				}
 				names = slices.Sorted(maps.Keys(counts))
 			}
 			for _, name := range names {
-				for p, err := range consumer.Parked(ctx, store, category, name) {
+				for p, err := range deadletter.Of(store, category, name).All(ctx) {
 					if err == nil {
 						printed = true
 						err = a.printParked(category, name, p)
@@ -85,7 +85,7 @@ func (a *app) nothingParked(ctx context.Context, store *messagestore.Store, cate
 	by := ""
 	switch {
 	case name != "":
-		if _, err := statusOf(ctx, store, category, name); errors.Is(err, consumer.ErrUnknownConsumer) {
+		if _, err := statusOf(ctx, store, category, name); isUnknownConsumer(err) {
 			return err
 		}
 		by = fmt.Sprintf(" by %s of %s", visible(name), visible(string(category)))
@@ -102,7 +102,6 @@ func (a *app) nothingParked(ctx context.Context, store *messagestore.Store, cate
 const (
 	stateParked    = "parked"
 	stateRequested = "requested" // to be redriven
-	stateRedriving = "redriving" // in the hand of a consumer, or of one that was killed
 )
 
 // A parkedLine is how a parked message is printed as JSON.
@@ -112,39 +111,30 @@ type parkedLine struct {
 	State         string                  `json:"state"`
 	ParkedAt      string                  `json:"parkedAt"`
 	FirstFailedAt string                  `json:"firstFailedAt,omitempty"`
-	Redriving     string                  `json:"redrivingSince,omitempty"`
 	Attempts      int                     `json:"attempts"`
 	Error         string                  `json:"error"`
 	DeadLetter    messagestore.StreamName `json:"deadLetter"`
-	Omitted       bool                    `json:"omitted,omitempty"` // data and metadata are in the message's own stream only
 	Message       record                  `json:"message"`
 }
 
-func toParkedLine(category messagestore.Category, name string, p *consumer.ParkedMessage, data bool) parkedLine {
-	l := parkedLine{
+func toParkedLine(category messagestore.Category, name string, p *deadletter.Letter) parkedLine {
+	return parkedLine{
 		Category: category, Consumer: name, State: stateOf(p), ParkedAt: timeText(p.ParkedAt), FirstFailedAt: timeOrNone(p.FirstFailedAt, ""),
-		Redriving: timeOrNone(p.Redriving, ""), Attempts: p.Attempts, Error: p.Error, DeadLetter: p.DeadLetter, Omitted: p.Omitted,
-		Message: toRecord(p.Message),
+		Attempts: p.Attempts, Error: p.Error, DeadLetter: p.DeadLetter,
+		Message: record{Stream: p.Stream, Position: p.Position, GlobalPosition: p.GlobalPosition, Type: p.Type, ID: p.ID.String()},
 	}
-	if !data {
-		l.Message.Data, l.Message.Metadata = nil, nil
-	}
-	return l
 }
 
-func stateOf(p *consumer.ParkedMessage) string {
-	switch {
-	case !p.Redriving.IsZero():
-		return stateRedriving
-	case p.Requested:
+func stateOf(p *deadletter.Letter) string {
+	if p.Requested {
 		return stateRequested
 	}
 	return stateParked
 }
 
-func (a *app) printParked(category messagestore.Category, name string, p *consumer.ParkedMessage) error {
+func (a *app) printParked(category messagestore.Category, name string, p *deadletter.Letter) error {
 	if a.JSON {
-		return a.out.object(toParkedLine(category, name, p, false))
+		return a.out.object(toParkedLine(category, name, p))
 	}
 	return a.out.row(
 		cell{text: timeText(p.ParkedAt), style: dim},
@@ -184,42 +174,54 @@ func (c *parkedShowCommand) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	return a.withStore(ctx, 100, func(store *messagestore.Store) error {
-		p, err := consumer.ParkedMessageOf(ctx, store, category, c.Name, id)
+		letters := deadletter.Of(store, category, c.Name)
+		p, err := letters.Get(ctx, id)
 		if err != nil {
 			return err
 		}
-		if a.JSON {
-			return a.out.object(toParkedLine(category, c.Name, p, c.Data))
+		m, err := letters.Message(ctx, p)
+		if err != nil && !errors.Is(err, messagestore.ErrNotFound) {
+			return err
 		}
-		return a.showParked(category, c.Name, p, c.Data)
+		if a.JSON {
+			l := toParkedLine(category, c.Name, p)
+			if m != nil {
+				l.Message = toRecord(m)
+			}
+			if !c.Data {
+				l.Message.Data, l.Message.Metadata = nil, nil
+			}
+			return a.out.object(l)
+		}
+		return a.showParked(category, c.Name, p, m, c.Data)
 	})
 }
 
-func (a *app) showParked(category messagestore.Category, name string, p *consumer.ParkedMessage, data bool) error {
+func (a *app) showParked(category messagestore.Category, name string, p *deadletter.Letter, m *messagestore.Message, data bool) error {
 	lines := [][2]string{
 		{"message", placeOf(p.Stream, p.Position) + fmt.Sprintf(", at %d of %s", p.GlobalPosition, visible(string(category)))},
 		{"type", visible(p.Type)},
 		{"id", p.ID.String()},
-		{"written", timeText(p.Time)},
 		{"consumer", visible(name)},
 		{"state", stateOf(p)},
-		{"redriving", timeOrNone(p.Redriving, "")},
 		{"attempts", strconv.Itoa(p.Attempts)},
 		{"first failed", timeOrNone(p.FirstFailedAt, "")},
 		{"parked", timeText(p.ParkedAt)},
 		{"error", visible(p.Error)},
 		{"dead letter", visible(string(p.DeadLetter))},
 	}
-	if cause := p.Metadata.CausationStream; cause != "" {
-		lines = append(lines, [2]string{"caused by", placeOf(cause, p.Metadata.CausationPosition)})
+	if m == nil {
+		lines = append(lines, [2]string{"data", "the message was removed"})
+	} else {
+		lines = append(lines, [2]string{"written", timeText(m.Time)})
+		if cause := m.Metadata.CausationStream; cause != "" {
+			lines = append(lines, [2]string{"caused by", placeOf(cause, m.Metadata.CausationPosition)})
+		}
 	}
-	switch {
-	case p.Omitted:
-		lines = append(lines, [2]string{"data", "too large to be parked with it; it is in its own stream: dibs stream '" + visible(string(p.Stream)) + "' --from " + fmt.Sprint(int64(p.Position)) + " --limit 1"})
-	case data:
-		lines = append(lines, [2]string{"data", cmp.Or(visible(string(p.Data)), "none")})
-		if !p.Metadata.IsZero() {
-			text, err := oneLine(p.Metadata)
+	if m != nil && data {
+		lines = append(lines, [2]string{"data", cmp.Or(visible(string(m.Data)), "none")})
+		if !m.Metadata.IsZero() {
+			text, err := oneLine(m.Metadata)
 			if err != nil {
 				return err
 			}
@@ -278,11 +280,12 @@ func (c *parkedRedriveCommand) Run(ctx context.Context, a *app) error {
 		ids = append(ids, id)
 	}
 	return a.withStore(ctx, 100, func(store *messagestore.Store) error {
-		ask := consumer.RequestRedrive
+		letters := deadletter.Of(store, category, c.Name)
+		ask := letters.RequestRedrive
 		if c.DryRun {
-			ask = consumer.PreviewRedrive
+			ask = letters.PreviewRedrive
 		}
-		requests, err := ask(ctx, store, category, c.Name, ids...)
+		requests, err := ask(ctx, ids...)
 		if err != nil {
 			return err
 		}
@@ -305,9 +308,9 @@ func (c *parkedRedriveCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-func (a *app) redriveLines(category messagestore.Category, name string, requests *consumer.RedriveRequests, dryRun bool) error {
+func (a *app) redriveLines(category messagestore.Category, name string, requests *deadletter.Requests, dryRun bool) error {
 	for i, p := range slices.Concat(requests.Requested, requests.Before) {
-		l := redriveLine{toParkedLine(category, name, p, false), i < len(requests.Requested), dryRun}
+		l := redriveLine{toParkedLine(category, name, p), i < len(requests.Requested), dryRun}
 		if err := a.out.object(l); err != nil {
 			return err
 		}

@@ -153,7 +153,7 @@ type record struct {
 	Stream         messagestore.StreamName     `json:"stream"`
 	Position       messagestore.Version        `json:"position"`
 	GlobalPosition messagestore.GlobalPosition `json:"globalPosition"`
-	Time           string                      `json:"time"`
+	Time           string                      `json:"time,omitempty"`
 	Type           string                      `json:"type"`
 	ID             string                      `json:"id"`
 	Data           json.RawMessage             `json:"data,omitempty"`

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -222,7 +221,7 @@ func (c *tailCommand) Run(ctx context.Context, a *app) error {
 		q := messagestore.CategoryQuery{Category: category, Limit: limit.batch(), Filter: filter}
 		if c.From != nil {
 			q.From = messagestore.GlobalPosition(*c.From)
-		} else if q.From, err = consumer.End(ctx, store, category); err != nil {
+		} else if q.From, err = store.End(ctx, category); err != nil {
 			return err
 		}
 		err := a.follow(ctx, store, &q, limit, c.Interval)

@@ -30,7 +30,7 @@ func TestEndOfACategoryIsFoundInFewReads(t *testing.T) {
 	want := messagestore.GlobalPosition(0)
 	for range 3000 {
 		c.pages = 0
-		end, err := cli.EndOf(t.Context(), store, "account")
+		end, err := cli.EndOf(store, t.Context(), "account")
 		require.NoError(t, err)
 		require.Equal(t, want, end)
 		require.Less(t, c.pages, 100)

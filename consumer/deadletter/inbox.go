@@ -1,0 +1,197 @@
+package deadletter
+
+import (
+	"context"
+	"errors"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/consumer/internal/text"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// An Inbox follows the requests to redrive, for one member of a consumer. It is not safe
+// for concurrent use.
+type Inbox struct {
+	letters *Letters
+	mine    func(messagestore.StreamName) bool
+
+	known   bool
+	version messagestore.Version // of the stream of requests, when it was read
+	next    messagestore.Version // all requests before it are settled, and that is stored
+	end     messagestore.Version // the position after the last request that was read
+	open    []Request            // from next on, not known to be settled
+}
+
+// Inbox returns the requests about messages of the streams that mine reports true for.
+func (l *Letters) Inbox(mine func(messagestore.StreamName) bool) *Inbox {
+	return &Inbox{letters: l, mine: mine}
+}
+
+// Empty reports whether the last look found no request that is not settled.
+func (in *Inbox) Empty() bool { return len(in.open) == 0 }
+
+// Look returns up to room requests that are not settled, except those for the messages in
+// busy, and stores how far the requests are settled.
+func (in *Inbox) Look(ctx context.Context, busy map[uuid.UUID]struct{}, room int) ([]Request, error) {
+	l := in.letters
+	version, err := l.store.Version(ctx, l.consumer.Requests())
+	if err != nil || version == messagestore.NoStream {
+		return nil, err
+	}
+	if !in.known || version > in.version {
+		noted, err := l.settledBefore(ctx) // possibly by another member
+		if err != nil {
+			return nil, err
+		}
+		if in.next = max(in.next, noted); !in.known {
+			in.known, in.version = true, in.next-1
+		}
+	}
+	if version > in.version {
+		more, version, err := l.readRequests(ctx, in.version+1)
+		if err != nil {
+			return nil, err
+		}
+		in.open, in.version = append(in.open, more...), version
+		if n := len(more); n > 0 {
+			in.end = more[n-1].position + 1
+		}
+	}
+
+	var due, open []Request
+	for i, q := range in.open {
+		mine := in.mine(q.Stream)
+		_, isBusy := busy[q.MessageID]
+		// A request of another member is looked at only if no open one is before it.
+		if isBusy && mine || !mine && len(open) > 0 || mine && len(due) == room {
+			open = append(open, q)
+			continue
+		}
+		redrive, err := l.Begin(ctx, q)
+		if err != nil {
+			in.open = append(open, in.open[i:]...)
+			return due, err
+		}
+		if redrive == nil {
+			continue
+		}
+		open = append(open, q)
+		if mine {
+			due = append(due, q)
+			busy[q.MessageID] = struct{}{} // there may be a second request for it
+		}
+	}
+	in.open = open
+	settled := in.version + 1
+	if len(open) > 0 {
+		settled = open[0].position
+	}
+	if settled > in.next && in.end > in.next { // otherwise only notes follow the last request
+		err = in.noteSettled(ctx, settled)
+	}
+	return due, err
+}
+
+// noteSettled stores how far the requests are settled, for the next start. After a write of
+// another process the next look does it.
+func (in *Inbox) noteSettled(ctx context.Context, settled messagestore.Version) error {
+	written, err := in.letters.store.Write(ctx, in.letters.consumer.Requests(), in.version, redrivesSettled{settled})
+	if errors.Is(err, messagestore.ErrVersionConflict) {
+		return nil
+	}
+	if err == nil {
+		in.next, in.version = settled, written.Version
+	}
+	return err
+}
+
+// A Redrive is the delivery that a request asks for.
+type Redrive struct {
+	*Letter
+	letters *Letters
+	version messagestore.Version
+	outcome *messagestore.Envelope // with one id, however often it is written
+}
+
+// Begin returns the redrive that a request asks for, or nil if the request is settled.
+func (l *Letters) Begin(ctx context.Context, q Request) (*Redrive, error) {
+	s, err := l.read(ctx, l.consumer.DeadLetter(q.MessageID))
+	if err != nil || !s.open || s.outcome != q.Parked {
+		return nil, err
+	}
+	return &Redrive{Letter: &s.Letter, letters: l, version: s.version}, nil
+}
+
+// Message reads the message. It is nil, without an error, if its stream was deleted since:
+// then it is not to be delivered.
+func (r *Redrive) Message(ctx context.Context) (*messagestore.Message, error) {
+	m, err := r.letters.Message(ctx, r.Letter)
+	if errors.Is(err, messagestore.ErrNotFound) {
+		deleted, readErr := r.deleted(ctx)
+		if deleted || readErr != nil {
+			return nil, readErr
+		}
+	}
+	return m, err
+}
+
+// deleted reports whether the stream of a message that is not in its place was deleted, not
+// trimmed.
+func (r *Redrive) deleted(ctx context.Context) (bool, error) {
+	last, err := r.letters.store.Last(ctx, r.Stream)
+	switch {
+	case errors.Is(err, messagestore.ErrNotFound), errors.Is(err, messagestore.ErrInvalid):
+		return false, nil // ErrInvalid: another client gave the stream its name
+	case err != nil:
+		return false, err
+	case last.IsTombstone():
+		return last.Position > r.Position, nil
+	}
+	// The stream may have been written to again after the tombstone.
+	for next, err := range r.letters.store.ReadStream(ctx, r.Stream, r.Position) {
+		return err == nil && next.IsTombstone(), err
+	}
+	return false, nil
+}
+
+// Succeeded closes the letter.
+func (r *Redrive) Succeeded() { r.settle(redriven{Attempts: r.Attempts + 1}) }
+
+// Skipped closes the letter of a message that the handler skipped.
+func (r *Redrive) Skipped(reason string) {
+	r.settle(redriven{Attempts: r.Attempts + 1, Skipped: text.Shorten(reason)})
+}
+
+// Deleted closes the letter of a message whose stream was deleted.
+func (r *Redrive) Deleted() { r.settle(redriven{Attempts: r.Attempts, Deleted: true}) }
+
+// Failed leaves the letter open, with one attempt more and another error.
+func (r *Redrive) Failed(err error) {
+	r.settle(parked{
+		Consumer: r.letters.consumer.Name, MessageID: r.ID, Type: r.Type, Stream: r.Stream, Position: r.Position, GlobalPosition: r.GlobalPosition,
+		Error: text.Of(err), Attempts: r.Attempts + 1, FirstFailedAt: r.FirstFailedAt,
+	})
+}
+
+func (r *Redrive) settle(body messagestore.Body) {
+	e := about(&messagestore.Message{Stream: r.Stream, Position: r.Position, GlobalPosition: r.GlobalPosition}, body)
+	r.outcome = &e
+}
+
+// Settle stores the outcome that was chosen. It may be repeated after an error. If another
+// process has settled the request meanwhile, that outcome stands.
+func (r *Redrive) Settle(ctx context.Context) error {
+	if r.outcome.ID == uuid.Nil {
+		id, err := uuid.NewV7()
+		if err != nil {
+			return err
+		}
+		r.outcome.ID = id
+	}
+	err := r.letters.write(ctx, r.DeadLetter, r.version, *r.outcome)
+	if errors.Is(err, messagestore.ErrVersionConflict) {
+		return nil
+	}
+	return err
+}

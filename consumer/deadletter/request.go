@@ -1,0 +1,185 @@
+package deadletter
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// redriveRequested asks the consumer to deliver one parked message again. It is about the
+// letter at one position of its stream: once that has a later outcome, the request is
+// settled.
+type redriveRequested struct {
+	MessageID uuid.UUID               `json:"messageId"`
+	Stream    messagestore.StreamName `json:"stream"` // of the parked message
+	Parked    messagestore.Version    `json:"parked"` // the position in the dead letter's stream
+}
+
+func (redriveRequested) MessageType() string { return "RedriveRequested" }
+
+// redrivesSettled says that all requests before Next are settled.
+type redrivesSettled struct {
+	Next messagestore.Version `json:"next"`
+}
+
+func (redrivesSettled) MessageType() string { return "RedrivesSettled" }
+
+// Requests are the letters that [Letters.RequestRedrive] chose, in order of their
+// messages' positions.
+type Requests struct {
+	Requested []*Letter // by this call
+	Before    []*Letter // by an earlier one
+}
+
+// RequestRedrive asks the consumer to deliver parked messages again: those with the ids, or
+// all if there are none.
+//
+// The request is stored beside the dead letters. The consumer finds it within its
+// RedriveInterval, wherever it runs, or when it is started next; in a group the member that
+// the message's stream belongs to. It delivers the message in its turn: never together with
+// another of its cardinal id. A request is for one delivery of a message as it is parked
+// now, however often it is made. It is settled by success, by a failure, after which the
+// message stays parked with the new error, or by a redrive of another process. A consumer
+// that is killed during the delivery redrives the message when it is started again, and two
+// processes with one identity may both redrive it.
+//
+// The message is not written to its category a second time: other consumers of the category
+// would get it again, and the stream would have two events where one happened.
+//
+// For an id that is not parked the error is a [*NotParkedError], and nothing is requested.
+func (l *Letters) RequestRedrive(ctx context.Context, ids ...uuid.UUID) (*Requests, error) {
+	requests, err := l.request(ctx, ids)
+	if err != nil {
+		return nil, l.consumer.Wrap(fmt.Errorf("request redrive: %w", err))
+	}
+	return requests, nil
+}
+
+// PreviewRedrive returns what [Letters.RequestRedrive] would request, and requests nothing.
+func (l *Letters) PreviewRedrive(ctx context.Context, ids ...uuid.UUID) (*Requests, error) {
+	requests, err := l.choose(ctx, ids)
+	if err != nil {
+		return nil, l.consumer.Wrap(fmt.Errorf("preview redrive: %w", err))
+	}
+	return requests, nil
+}
+
+func (l *Letters) request(ctx context.Context, ids []uuid.UUID) (*Requests, error) {
+	if err := l.consumer.Validate(); err != nil {
+		return nil, err
+	}
+	for {
+		// After another request between this read and the write, both are repeated.
+		_, version, err := l.asked(ctx)
+		if err != nil {
+			return nil, err
+		}
+		requests, err := l.choose(ctx, ids)
+		if err != nil {
+			return nil, err
+		}
+		bodies := make([]messagestore.Body, len(requests.Requested))
+		for i, p := range requests.Requested {
+			bodies[i] = redriveRequested{MessageID: p.ID, Stream: p.Stream, Parked: p.outcome}
+		}
+		for batch := range slices.Chunk(bodies, messagestore.MaxWriteMessages) {
+			var written messagestore.Written
+			if written, err = l.store.Write(ctx, l.consumer.Requests(), version, batch...); err != nil {
+				break
+			}
+			version = written.Version
+		}
+		if !errors.Is(err, messagestore.ErrVersionConflict) {
+			return requests, err
+		}
+	}
+}
+
+// choose divides the open letters, or those of them with one of the ids.
+func (l *Letters) choose(ctx context.Context, ids []uuid.UUID) (*Requests, error) {
+	open, err := l.open(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	requests, found := &Requests{}, map[uuid.UUID]bool{}
+	for _, p := range open {
+		found[p.ID] = true
+		if p.Requested {
+			requests.Before = append(requests.Before, p)
+		} else {
+			requests.Requested = append(requests.Requested, p)
+		}
+	}
+	for _, id := range ids {
+		if !found[id] {
+			return nil, l.notParked(id)
+		}
+	}
+	return requests, nil
+}
+
+// A Request asks for the redrive of one message.
+type Request struct {
+	redriveRequested
+	position messagestore.Version // in the stream of requests
+}
+
+// readRequests returns the requests from a position of their stream on, and the stream's version.
+func (l *Letters) readRequests(ctx context.Context, from messagestore.Version) ([]Request, messagestore.Version, error) {
+	var all []Request
+	version := from - 1
+	for m, err := range l.store.ReadStream(ctx, l.consumer.Requests(), from) {
+		if err != nil {
+			return nil, 0, err
+		}
+		version = m.Position
+		if m.Type != (redriveRequested{}).MessageType() {
+			continue
+		}
+		r := Request{position: m.Position}
+		if err := json.Unmarshal(m.Data, &r.redriveRequested); err != nil {
+			return nil, 0, fmt.Errorf("decode %s: %w", m, err)
+		}
+		all = append(all, r)
+	}
+	return all, version, nil
+}
+
+// settledBefore returns the position before which all requests are settled.
+func (l *Letters) settledBefore(ctx context.Context) (messagestore.Version, error) {
+	m, err := l.store.LastOfType(ctx, l.consumer.Requests(), redrivesSettled{}.MessageType())
+	if errors.Is(err, messagestore.ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	var settled redrivesSettled
+	if err := json.Unmarshal(m.Data, &settled); err != nil {
+		return 0, fmt.Errorf("decode %s: %w", m, err)
+	}
+	return max(settled.Next, 0), nil
+}
+
+// asked returns the requests that may not be settled, and the version of their stream.
+func (l *Letters) asked(ctx context.Context) (map[uuid.UUID]messagestore.Version, messagestore.Version, error) {
+	from, err := l.settledBefore(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	all, version, err := l.readRequests(ctx, from)
+	if err != nil {
+		return nil, 0, err
+	}
+	asked := map[uuid.UUID]messagestore.Version{}
+	for _, r := range all {
+		asked[r.MessageID] = max(r.Parked, asked[r.MessageID])
+	}
+	return asked, version, nil
+}

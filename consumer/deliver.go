@@ -1,0 +1,267 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/consumer/internal/text"
+	"github.com/dibs-go/dibs/internal/steer"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A failure is an item that a worker could not finish, for the run's loop to decide on.
+type failure struct {
+	item *item
+	err  error // of the handler, or of the store that did not take a dead letter
+}
+
+// Failures go from the workers to the run's loop.
+type failures struct {
+	mu     sync.Mutex
+	all    []failure
+	closed bool // the run no longer waits for what is in flight
+}
+
+func (f *failures) add(failed failure) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.closed {
+		f.all = append(f.all, failed)
+	}
+}
+
+func (f *failures) take() []failure {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := f.all
+	f.all = nil
+	return all
+}
+
+func (f *failures) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+}
+
+// work delivers, parks or redrives an item, in a worker's goroutine. The handler may end
+// the goroutine.
+func (r *run) work(ctx context.Context, it *item) (finished bool) {
+	err := errHandlerExited
+	defer func() { finished = r.worked(it, err) }()
+	switch {
+	case it.Value.request != nil:
+		err = r.redrive(ctx, it.Value.request)
+	case it.Value.parking:
+		err = r.park(ctx, it)
+	default:
+		r.deliver(ctx, it.Value.message, &err)
+	}
+	return finished
+}
+
+// deliver calls the handler. A panic of the handler is recovered here, and nowhere else. A
+// handler may panic and end its goroutine, so the error is not a result.
+func (c *Consumer) deliver(ctx context.Context, m *messagestore.Message, err *error) {
+	defer func() {
+		if v := recover(); v != nil {
+			*err = recovered(v)
+		}
+	}()
+	*err = c.handler.Handle(ctx, m)
+}
+
+// worked takes in the result of an item. A failure is left to the loop.
+func (r *run) worked(it *item, err error) (finished bool) {
+	if err == nil && it.Value.request == nil {
+		r.finished(it)
+		return true
+	}
+	r.failures.add(failure{it, err})
+	r.wake()
+	return false
+}
+
+// finished moves the position over a message, and wakes the loop if it has something to do
+// because of that.
+func (r *run) finished(it *item) {
+	wake, counts := r.progress.finish(it)
+	if counts {
+		switch {
+		case it.Value.parking:
+			r.counts.parked.Add(1)
+		default:
+			r.counts.handled.Add(1)
+			if it.Value.attempts > 0 {
+				r.counts.retried.Add(1)
+			}
+		}
+	}
+	if wake {
+		r.wake()
+	}
+}
+
+// wake has the loop look for something to do.
+func (r *run) wake() {
+	select {
+	case r.wakes <- struct{}{}:
+	default: // it is awake
+	}
+}
+
+// decide decides on the items that workers could not finish.
+func (r *run) decide(work context.Context) {
+	for _, f := range r.failures.take() {
+		it := f.item
+		switch {
+		case it.Value.request != nil:
+			r.redriven(work, f)
+		case it.Value.parking:
+			r.parkFailed(work, it, f.err)
+		default:
+			r.handlerFailed(work, it, f.err)
+		}
+	}
+}
+
+// handlerFailed decides on a message whose handler failed.
+func (r *run) handlerFailed(work context.Context, it *item, err error) {
+	verdict := steer.Of(err)
+	if work.Err() != nil && (verdict == nil || verdict.Verdict == steer.Retry) {
+		r.logFailure(it, err, 0, "handler interrupted") // its context was cancelled: the message is not at fault
+		r.lanes.Drop(it)
+		return
+	}
+	d, now := &it.Value, time.Now()
+	if verdict != nil && verdict.Verdict == steer.Skip {
+		r.skip(it, err)
+		return
+	}
+	if d.attempts == 0 {
+		d.firstFailed = now
+	}
+	d.lastErr = err
+	d.attempts++
+	r.counts.failed.Add(1)
+	if d.attempts > 1 {
+		r.counts.retried.Add(1)
+	}
+	if verdict != nil && verdict.Verdict == steer.Retry {
+		d.failingSince = time.Time{}
+		r.logFailure(it, err, verdict.After, "handler failed")
+		r.lanes.Retry(it, now.Add(verdict.After))
+		return
+	}
+	if d.failingSince.IsZero() {
+		d.failingSince = now
+	}
+	policy := &r.config.Errors
+	wait, again := policy.Retry.pause(d.attempts, d.failingSince, now)
+	asked := verdict != nil && verdict.Verdict == steer.Park
+	r.logFailure(it, err, wait, "handler failed")
+	switch {
+	case again && !asked:
+		r.lanes.Retry(it, now.Add(wait))
+	case asked || policy.Then == ParkMessage:
+		r.parkNow(work, it)
+	default:
+		r.fail(newMessageError(it, err))
+		r.lanes.Drop(it)
+	}
+}
+
+// skip moves on from a message that the handler has skipped.
+func (r *run) skip(it *item, err error) {
+	m := it.Value.message
+	r.config.Logger.Warn().Str("consumer", r.id.Name).Str("type", m.Type).Str("stream", string(m.Stream)).
+		Int64("position", int64(m.Position)).Str("reason", text.Of(err)).Msg("message skipped")
+	if _, counts := r.progress.finish(it); counts {
+		r.counts.skipped.Add(1)
+	}
+	r.lanes.Finish(it)
+	r.wake()
+}
+
+// parkNow parks a message that is in flight, and so also while the run stops.
+func (r *run) parkNow(work context.Context, it *item) {
+	it.Value.parking = true
+	r.wg.Go(func() {
+		err := r.park(work, it)
+		if r.worked(it, err) {
+			r.lanes.Finish(it)
+			r.wake() // no worker takes the next item of the lane by itself
+		}
+	})
+}
+
+// park writes a dead letter, unless the store has lost the message or the run is fenced.
+func (r *run) park(ctx context.Context, it *item) error {
+	d := &it.Value
+	ctx, cancel := context.WithTimeout(ctx, checkpoint.CallTimeout)
+	defer cancel()
+	if err := r.checkpoints.place.Check(ctx, d.message.Mark()); err != nil {
+		return fmt.Errorf("park: %w", err)
+	}
+	letter, err := r.letters.Park(ctx, deadletter.Failure{
+		Message: d.message, Err: d.lastErr, Attempts: d.attempts, FirstFailedAt: d.firstFailed,
+	})
+	if err != nil || letter == nil {
+		return err
+	}
+	r.config.Logger.Error().Str("consumer", r.id.Name).Str("type", letter.Type).Str("stream", string(letter.Stream)).
+		Int64("position", int64(letter.Position)).Int("attempts", letter.Attempts).Str("error", letter.Error).Msg("message parked")
+	return nil
+}
+
+// parkFailed has a message parked later. The position stays before it.
+func (r *run) parkFailed(work context.Context, it *item, err error) {
+	d := &it.Value
+	err = fmt.Errorf("%s: %w", d.message, err)
+	switch {
+	case work.Err() != nil:
+		r.logFailure(it, err, 0, "parking interrupted")
+		r.lanes.Drop(it)
+	case r.catchUp || !heals(err):
+		r.fail(err)
+		r.lanes.Drop(it)
+	default:
+		d.parkFailures++
+		r.lanes.Retry(it, time.Now().Add(r.storeFailed(err, d.parkFailures)))
+	}
+}
+
+func (r *run) logFailure(it *item, err error, wait time.Duration, what string) {
+	m := it.Value.message
+	event := r.config.Logger.Warn().Str("consumer", r.id.Name).Str("type", m.Type).Str("stream", string(m.Stream)).
+		Int64("position", int64(m.Position)).Int("attempt", it.Value.attempts)
+	if wait > 0 {
+		event.Dur("wait", wait)
+	}
+	event.Str("error", text.Of(err)).Msg(what)
+}
+
+// leave stops waiting for the messages in flight, and returns an error that names them, if
+// there are any.
+func (r *run) leave() error {
+	r.progress.close()
+	r.failures.close()
+	left := r.lanes.Items()
+	if len(left) == 0 {
+		return nil
+	}
+	exceeded := &GraceExceededError{Grace: r.config.Grace}
+	for _, it := range left {
+		switch d := &it.Value; {
+		case d.request != nil:
+			exceeded.Messages = append(exceeded.Messages, fmt.Sprintf("%s of %s, which is being redriven", d.request.MessageID, d.request.Stream))
+		case d.message != nil: // its handler has not returned nil just now
+			exceeded.Messages = append(exceeded.Messages, d.message.String())
+		}
+	}
+	return exceeded
+}

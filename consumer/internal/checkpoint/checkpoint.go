@@ -1,0 +1,108 @@
+// Package checkpoint stores how far a consumer is, and finds out whether that still
+// holds: whether another process has taken over, an operator has reset the consumer, or
+// the store was rolled back.
+//
+// A consumer has a ledger of generations, each with a group size and a start. Each member
+// of a generation has a stream of checkpoints, written at expected versions.
+package checkpoint
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/consumer/internal/names"
+	"github.com/dibs-go/dibs/consumer/internal/text"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// CallTimeout bounds one call of the store, so that a connection whose other end is gone
+// does not block a consumer for as long as TCP waits.
+const CallTimeout = 15 * time.Second
+
+// A Store is what this package needs of a [messagestore.Store]. A method Epoch, if it has
+// one, tells the store's epoch.
+type Store interface {
+	Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error)
+	ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
+	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
+	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error)
+	Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error)
+}
+
+// A Log is what is stored of one consumer's positions.
+type Log struct {
+	Store
+	names.Consumer
+}
+
+// A Checkpoint is a stored position: the messages before it are handled, parked or
+// skipped.
+type Checkpoint struct {
+	Position messagestore.GlobalPosition `json:"position"`
+
+	// After is the id of the last message before the position. It shows whether the store
+	// still has that message. It is missing at position 0, and in the checkpoints of other
+	// clients.
+	After uuid.UUID `json:"after,omitzero"`
+}
+
+// MessageType is the type that other clients of message-db use, too.
+func (Checkpoint) MessageType() string { return "Recorded" }
+
+// Decode returns the checkpoint in a message, or a [*CorruptError].
+func Decode(m *messagestore.Message) (Checkpoint, error) {
+	var body struct {
+		Position *messagestore.GlobalPosition `json:"position"`
+		After    uuid.UUID                    `json:"after"`
+	}
+	var wrong *CorruptError
+	switch err := decode(m, Checkpoint{}.MessageType(), &body); {
+	case errors.As(err, &wrong) && m.Type == (Checkpoint{}).MessageType():
+		return Checkpoint{}, corrupt(m, `it is not like {"position": 3}`) // an operator has no use for the names of Go's types
+	case err != nil:
+		return Checkpoint{}, err
+	case body.Position == nil:
+		return Checkpoint{}, corrupt(m, "it has no position")
+	case *body.Position < 0:
+		return Checkpoint{}, corrupt(m, fmt.Sprintf("position %d is less than 0", *body.Position))
+	}
+	return Checkpoint{*body.Position, body.After}, nil
+}
+
+func decode(m *messagestore.Message, messageType string, into any) error {
+	if m.IsTombstone() {
+		return corrupt(m, "the stream was deleted")
+	}
+	if m.Type != messageType {
+		return corrupt(m, fmt.Sprintf("its type is %s, not %s", text.Shorten(m.Type), messageType))
+	}
+	if err := json.Unmarshal(m.Data, into); err != nil {
+		return corrupt(m, text.Shorten(err.Error()))
+	}
+	return nil
+}
+
+func corrupt(m *messagestore.Message, reason string) error {
+	return &CorruptError{Stream: m.Stream, Position: m.Position, Reason: reason}
+}
+
+// last returns the last checkpoint in stream, or start if there is none.
+func (l Log) last(ctx context.Context, stream messagestore.StreamName, start Checkpoint) (Checkpoint, messagestore.Version, error) {
+	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
+	defer cancel()
+	m, err := l.Store.Last(ctx, stream)
+	if errors.Is(err, messagestore.ErrNotFound) {
+		return start, messagestore.NoStream, nil
+	}
+	if err != nil {
+		return Checkpoint{}, 0, fmt.Errorf("read checkpoint: %w", err)
+	}
+	at, err := Decode(m)
+	return at, m.Position, err
+}

@@ -1,0 +1,83 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// The errors of this package match these with [errors.Is]. Package consumer documents them.
+var (
+	ErrFenced  = errors.New("consumer fenced")
+	ErrAhead   = errors.New("position is ahead of the store")
+	ErrCorrupt = errors.New("position is corrupt")
+)
+
+// ErrEpoch ends a run whose store may have lost the writes of its handlers. The next run
+// goes on from the last checkpoint.
+var ErrEpoch = errors.New("the store has another epoch: messages since the last checkpoint are redelivered")
+
+// A FencedError names the stream that another process wrote to.
+type FencedError struct {
+	Stream   messagestore.StreamName // of checkpoints, or the ledger of generations
+	Expected messagestore.Version    // the last version that this process wrote or read
+	Actual   messagestore.Version    // the version that another process wrote since
+}
+
+// Error names the stream and the versions.
+func (e *FencedError) Error() string {
+	return fmt.Sprintf("consumer fenced: another process wrote to %s: expected version %v, found %v", e.Stream, e.Expected, e.Actual)
+}
+
+// Is reports whether target is [ErrFenced].
+func (e *FencedError) Is(target error) bool { return target == ErrFenced }
+
+// An AheadError names the message or the checkpoint that the store has lost.
+type AheadError struct {
+	Stream   messagestore.StreamName     // of checkpoints, or the ledger of generations
+	Position messagestore.GlobalPosition // the checkpoint, as this process knows it
+	Expected messagestore.Version        // of the stream: the last that this process wrote or read
+	Actual   messagestore.Version        // of the stream
+
+	// Behind is the id of the last message before the position, and Found that of the
+	// message now in its place. They are zero if not known, or not there.
+	Behind uuid.UUID
+	Found  uuid.UUID
+}
+
+// Error names the stream, the position and the versions.
+func (e *AheadError) Error() string {
+	if e.Actual < e.Expected {
+		return fmt.Sprintf("position %d is ahead of the store, which has lost messages of %s: expected version %v, found %v",
+			e.Position, e.Stream, e.Expected, e.Actual)
+	}
+	text := fmt.Sprintf("position %d in %s is ahead of the store, which has lost messages", e.Position, e.Stream)
+	switch {
+	case e.Behind != uuid.Nil && e.Found != uuid.Nil:
+		return fmt.Sprintf("%s: it was right behind message %s, and the store has %s there", text, e.Behind, e.Found)
+	case e.Behind != uuid.Nil:
+		return fmt.Sprintf("%s: it was right behind message %s", text, e.Behind)
+	}
+	return text
+}
+
+// Is reports whether target is [ErrAhead].
+func (e *AheadError) Is(target error) bool { return target == ErrAhead }
+
+// A CorruptError names a stored message that is not a checkpoint, or not a generation.
+type CorruptError struct {
+	Stream   messagestore.StreamName
+	Position messagestore.Version // of the message in the stream
+	Reason   string
+}
+
+// Error names the message and what is wrong with it.
+func (e *CorruptError) Error() string {
+	return fmt.Sprintf("position is corrupt: %s@%d: %s", e.Stream, e.Position, e.Reason)
+}
+
+// Is reports whether target is [ErrCorrupt].
+func (e *CorruptError) Is(target error) bool { return target == ErrCorrupt }

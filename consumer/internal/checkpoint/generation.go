@@ -1,0 +1,111 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// Resized starts a generation: a group size, and where members begin that have no
+// checkpoint in it. Checkpoints of one size mean nothing to another, which splits the
+// category differently. So each generation has streams of its own, and a size that
+// returns does not find its old ones.
+type Resized struct {
+	Size  int                         `json:"size"`
+	Start messagestore.GlobalPosition `json:"start"`
+
+	// After is the id of the last message before Start, if it is known.
+	After uuid.UUID `json:"after,omitzero"`
+
+	// Reset says that an operator moved the consumer.
+	Reset bool `json:"reset,omitempty"`
+}
+
+// MessageType is Resized.
+func (Resized) MessageType() string { return "Resized" }
+
+// A Generation is an entry of the ledger. Its number is the version of the ledger.
+type Generation struct {
+	Resized
+	Version messagestore.Version
+	At      time.Time // when it began
+}
+
+// Begin is where members begin that have no checkpoint in g.
+func (g *Generation) Begin() Checkpoint { return Checkpoint{g.Start, g.After} }
+
+// join returns the current generation. It starts one if there is none, or if the group has
+// another size.
+func (l Log) join(ctx context.Context, size int) (Generation, error) {
+	for {
+		current, err := l.Generation(ctx)
+		if err != nil || current.Size == size {
+			return current, err
+		}
+		lowest, err := l.lowest(ctx, current)
+		if err != nil {
+			return Generation{}, err
+		}
+		next := Resized{Size: size, Start: lowest.Position, After: lowest.After}
+		writing, cancel := context.WithTimeout(ctx, CallTimeout)
+		written, err := l.Store.Write(writing, l.Ledger(), current.Version, next)
+		cancel()
+		if errors.Is(err, messagestore.ErrVersionConflict) {
+			continue // another member was first: read its entry
+		}
+		if err != nil {
+			return Generation{}, fmt.Errorf("write generation: %w", err)
+		}
+		return Generation{Resized: next, Version: written.Version}, nil
+	}
+}
+
+// Generation returns the current generation, of size 0 if there is none.
+func (l Log) Generation(ctx context.Context) (Generation, error) {
+	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
+	defer cancel()
+	m, err := l.Store.Last(ctx, l.Ledger())
+	if errors.Is(err, messagestore.ErrNotFound) {
+		return Generation{Version: messagestore.NoStream}, nil
+	}
+	if err != nil {
+		return Generation{}, fmt.Errorf("read generation: %w", err)
+	}
+	var body struct {
+		Size  int                          `json:"size"`
+		Start *messagestore.GlobalPosition `json:"start"`
+		After uuid.UUID                    `json:"after"`
+	}
+	if err := decode(m, Resized{}.MessageType(), &body); err != nil {
+		return Generation{}, err
+	}
+	switch {
+	case body.Size < 1 || body.Size > messagestore.MaxGroupSize:
+		return Generation{}, corrupt(m, fmt.Sprintf("group size %d is not between 1 and %d", body.Size, messagestore.MaxGroupSize))
+	case body.Start == nil:
+		return Generation{}, corrupt(m, "it has no start")
+	case *body.Start < 0:
+		return Generation{}, corrupt(m, fmt.Sprintf("start %d is less than 0", *body.Start))
+	}
+	return Generation{Resized{Size: body.Size, Start: *body.Start, After: body.After}, m.Position, m.Time}, nil
+}
+
+// lowest returns the checkpoint of the member of a generation that is furthest behind:
+// all members have finished the messages before it.
+func (l Log) lowest(ctx context.Context, of Generation) (lowest Checkpoint, err error) {
+	for member := range of.Size {
+		at, _, err := l.last(ctx, l.Checkpoints(of.Version, member), of.Begin())
+		if err != nil {
+			return Checkpoint{}, err
+		}
+		if member == 0 || at.Position < lowest.Position {
+			lowest = at
+		}
+	}
+	return lowest, nil
+}

@@ -1,0 +1,151 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A Place is where one run keeps its checkpoints.
+type Place struct {
+	Stream     messagestore.StreamName
+	Checkpoint                   // the last one
+	Mark       messagestore.Mark // of the message before it, zero if that is not known
+
+	log        Log
+	generation messagestore.Version // of the ledger
+	epoch      string               // of the store, before the checkpoint was read
+	version    messagestore.Version // of Stream, as this run knows it
+
+	// unsettled is a write of unknown outcome. It is repeated with its id before any other
+	// write: otherwise its success would look like another process.
+	unsettled *messagestore.Envelope
+}
+
+// Resume returns the place at which a member of a group goes on. Each call of the store has
+// a timeout of its own: when a group is resized there is one call for each member.
+//
+// Before is where a run before this one had checkpointed, and read the last message that
+// it had read; they are zero if there was none. That run may have looked for the message
+// before the store was rolled back, and for the epoch after that.
+func (l Log) Resume(ctx context.Context, size, member int, before messagestore.StreamName, read messagestore.Mark) (*Place, error) {
+	p := &Place{log: l}
+	var err error
+	if p.epoch, err = l.epoch(ctx); err != nil {
+		return nil, err
+	}
+	if !read.IsZero() {
+		ctx, cancel := context.WithTimeout(ctx, CallTimeout)
+		err := l.checkMark(ctx, before, read)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+	}
+	current, err := l.join(ctx, size)
+	if err != nil {
+		return nil, err
+	}
+	p.generation = current.Version
+	p.Stream = l.Checkpoints(current.Version, member)
+	if p.Checkpoint, p.version, err = l.last(ctx, p.Stream, current.Begin()); err != nil {
+		return nil, err
+	}
+	p.Mark, err = l.Recall(ctx, p.Stream, p.Checkpoint)
+	return p, err
+}
+
+// Unsettled reports whether the outcome of the last write is not known.
+func (p *Place) Unsettled() bool { return p.unsettled != nil }
+
+// CheckGeneration returns a [*FencedError] if a later generation has started.
+func (p *Place) CheckGeneration(ctx context.Context) error {
+	ledger := p.log.Ledger()
+	version, err := p.log.Version(ctx, ledger)
+	if err == nil && version > p.generation {
+		err = &FencedError{Stream: ledger, Expected: p.generation, Actual: version}
+	}
+	return err
+}
+
+// CheckEpoch returns [ErrEpoch] if the store has another epoch than when the place was found.
+func (p *Place) CheckEpoch(ctx context.Context) error {
+	now, err := p.log.epoch(ctx)
+	if err == nil && now != p.epoch {
+		err = ErrEpoch
+	}
+	return err
+}
+
+// Check returns an error if the store has lost the message that was read last, if a later
+// generation has started, or if the epoch has changed. It uses only fields of p that never
+// change, so it may be called during a Write.
+func (p *Place) Check(ctx context.Context, read messagestore.Mark) error {
+	if err := p.log.checkMark(ctx, p.Stream, read); err != nil {
+		return err
+	}
+	if err := p.CheckGeneration(ctx); err != nil {
+		return err
+	}
+	return p.CheckEpoch(ctx)
+}
+
+// Write writes a checkpoint at the version that this run wrote or read last, so that of two
+// processes with one identity the second to write is fenced. It writes nothing if the store
+// has lost the message that was read last, or has another epoch.
+func (p *Place) Write(ctx context.Context, at Checkpoint, read messagestore.Mark) error {
+	if err := p.log.checkMark(ctx, p.Stream, read); err != nil {
+		return err
+	}
+	if err := p.CheckEpoch(ctx); err != nil {
+		return err
+	}
+	// The next write finds a resize that comes after this read. No message is skipped by
+	// it: the new generation starts at a position no higher than this member's.
+	ledger := p.log.Ledger()
+	generation, err := p.log.Version(ctx, ledger)
+	if err != nil {
+		return fmt.Errorf("read generation: %w", err)
+	}
+	if err := p.fence(ledger, p.generation, generation); err != nil {
+		return err
+	}
+	for p.Position != at.Position || p.unsettled != nil {
+		if p.unsettled == nil {
+			id, err := uuid.NewV7()
+			if err != nil {
+				return fmt.Errorf("new message id: %w", err)
+			}
+			p.unsettled = &messagestore.Envelope{ID: id, Body: at}
+		}
+		written, err := p.log.Store.Write(ctx, p.Stream, p.version, *p.unsettled)
+		if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
+			return p.fence(p.Stream, conflict.Expected, conflict.Actual)
+		}
+		if err != nil {
+			if !errors.Is(err, messagestore.ErrOutcomeUnknown) {
+				p.unsettled = nil
+			}
+			return fmt.Errorf("write checkpoint: %w", err)
+		}
+		p.version = written.Version
+		p.Checkpoint = p.unsettled.Body.(Checkpoint) //nolint:errcheck // it was made above
+		p.unsettled = nil
+	}
+	return nil
+}
+
+// fence compares the version of a stream that only this process should write to.
+func (p *Place) fence(stream messagestore.StreamName, expected, actual messagestore.Version) error {
+	switch {
+	case actual > expected:
+		return &FencedError{Stream: stream, Expected: expected, Actual: actual}
+	case actual < expected:
+		return &AheadError{Stream: stream, Position: p.Position, Expected: expected, Actual: actual}
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+// Package names derives the streams of a consumer from its category and name, and checks
+// that they have room.
+package names
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A Consumer is the identity of a consumer: the category that it reads, and its name.
+type Consumer struct {
+	Category messagestore.Category
+	Name     string
+}
+
+// Ledger returns the stream of the consumer's generations.
+func (c Consumer) Ledger() messagestore.StreamName {
+	return Positions(c.Category).Stream(c.Name)
+}
+
+// Checkpoints returns the stream of a member's checkpoints in one generation.
+func (c Consumer) Checkpoints(generation messagestore.Version, member int) messagestore.StreamName {
+	return c.Ledger().With(strconv.FormatInt(int64(generation), 10)).With(strconv.Itoa(member))
+}
+
+// DeadLetter returns the stream of the dead letter for the message with an id.
+func (c Consumer) DeadLetter(id uuid.UUID) messagestore.StreamName {
+	return DeadLetters(c.Category).Stream(c.Name).With(id.String())
+}
+
+// Requests returns the stream of the requests to redrive.
+func (c Consumer) Requests() messagestore.StreamName {
+	return DeadLetters(c.Category).Stream(c.Name).With("requests")
+}
+
+// Positions returns the category in which the consumers of category keep their positions.
+func Positions(category messagestore.Category) messagestore.Category {
+	return category.WithType("position")
+}
+
+// DeadLetters returns the category of the dead letters of the consumers of category.
+func DeadLetters(category messagestore.Category) messagestore.Category {
+	return category.WithType("deadLetter")
+}
+
+// Wrap names the consumer in an error.
+func (c Consumer) Wrap(err error) error {
+	return fmt.Errorf("consumer %s of %s: %w", c.Name, c.Category, err)
+}
+
+// Validate returns an error that matches [messagestore.ErrInvalid] for each rule that the
+// category or the name breaks.
+func (c Consumer) Validate() error {
+	if err := c.Category.Validate(); err != nil {
+		return err
+	}
+	if rule := c.nameRule(); rule != "" {
+		return messagestore.NewInvalidError("consumer name", c.Name, rule)
+	}
+	return nil
+}
+
+// nameRule returns the rule that the name breaks, or "".
+func (c Consumer) nameRule() string {
+	if c.Name == "" {
+		return "it is empty"
+	}
+	if strings.ContainsAny(c.Name, "-+:") {
+		return "it holds a dash, plus sign or colon"
+	}
+	// A name without those characters follows the rules of a category.
+	if err := messagestore.Category(c.Name).Validate(); err != nil {
+		if wrong, ok := errors.AsType[*messagestore.InvalidError](err); ok {
+			return strings.Replace(wrong.Rule, "the category holds", "it holds", 1)
+		}
+		return err.Error()
+	}
+	for _, longest := range []messagestore.StreamName{
+		c.DeadLetter(uuid.Max),
+		c.Checkpoints(messagestore.EndOfStream, messagestore.MaxGroupSize-1),
+	} {
+		if n := len(longest) - messagestore.MaxNameBytes; n > 0 {
+			return fmt.Sprintf("%d bytes too long for the streams of category %s that are named after it", n, c.Category)
+		}
+	}
+	return ""
+}

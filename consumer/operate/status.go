@@ -1,0 +1,217 @@
+package operate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/consumer/internal/names"
+	"github.com/dibs-go/dibs/consumer/internal/tails"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// MaxLag is the highest lag that is counted.
+const MaxLag = 100_000
+
+// A Status is where a consumer is.
+type Status struct {
+	Category messagestore.Category
+	Name     string
+
+	// Foreign marks a consumer of another client of message-db, such as Eventide: a stream
+	// of the position category with messages of type Recorded. Its Name is the identifier
+	// of that stream, "" for none. It has one member, no generation, and nothing parked.
+	Foreign bool
+
+	// Generation is the position, in the ledger, of the entry that has the group size and
+	// the start. [Target.Reset] adds one.
+	Generation messagestore.Version
+	Size       int       // the number of members
+	StartedAt  time.Time // when the generation began
+
+	Members []Member
+	Parked  int // open dead letters
+
+	// Err says why the rest is missing: the ledger is corrupt.
+	Err error
+}
+
+// A Member is where one member of a group is, or a consumer without a group.
+type Member struct {
+	Member int // from 0
+
+	// Position is the checkpoint: the next message to read.
+	Position messagestore.GlobalPosition
+
+	// RecordedAt is when the checkpoint was written. It is zero if this member has written
+	// none in the generation, whose start is then its Position.
+	RecordedAt time.Time
+
+	// Lag is the number of messages of the category from Position on that are this
+	// member's. If there are more than [MaxLag], AtLeast is set. A consumer that reads only
+	// some types may have fewer: its types are not stored.
+	Lag     int64
+	AtLeast bool
+
+	// Oldest is when the first of them was written, by the store's clock, and zero for
+	// none.
+	Oldest time.Time
+
+	// Err matches consumer.ErrPositionAhead or consumer.ErrPositionCorrupt, or is nil.
+	Err error
+}
+
+// Consumers returns where the consumers of category are that have ever started, by name,
+// those of other clients last. It counts the messages before them and does not read them.
+// It may be called while the consumers run: each number is of the moment at which it was
+// read. A store whose driver cannot count reads the whole category of positions.
+func Consumers(ctx context.Context, store *messagestore.Store, category messagestore.Category) ([]Status, error) {
+	if err := category.Validate(); err != nil {
+		return nil, fmt.Errorf("consumers: %w", err)
+	}
+	all, err := consumers(ctx, store, category)
+	if err != nil {
+		return nil, fmt.Errorf("consumers of %s: %w", category, err)
+	}
+	return all, nil
+}
+
+func consumers(ctx context.Context, store *messagestore.Store, category messagestore.Category) ([]Status, error) {
+	positions := names.Positions(category)
+	if positions.Validate() != nil {
+		return nil, nil //nolint:nilerr // the name is too long for any
+	}
+	streams, err := tails.Of(ctx, store, positions, nil)
+	if err != nil {
+		return nil, err
+	}
+	parked, err := deadletter.Counts(ctx, store, category)
+	if err != nil {
+		return nil, err
+	}
+	var ours, foreign []Status
+	for stream, types := range streams {
+		ids := stream.IDs()
+		if len(ids) == 1 && types.Has(checkpoint.Resized{}) {
+			s, err := Consumer(store, category, ids[0]).status(ctx)
+			if err != nil {
+				return nil, err
+			}
+			s.Parked = parked[ids[0]]
+			ours = append(ours, s)
+			continue
+		}
+		ofOurs := len(ids) == 3 && streams[positions.Stream(ids[0])].Has(checkpoint.Resized{})
+		if ofOurs || !types.Has(checkpoint.Checkpoint{}) {
+			continue
+		}
+		s, err := foreignStatus(ctx, store, category, stream, types[checkpoint.Checkpoint{}.MessageType()])
+		if err != nil {
+			return nil, err
+		}
+		foreign = append(foreign, s)
+	}
+	byName := func(a, b Status) int { return cmp.Compare(a.Name, b.Name) }
+	slices.SortFunc(ours, byName)
+	slices.SortFunc(foreign, byName)
+	return append(ours, foreign...), nil
+}
+
+func (t *Target) status(ctx context.Context) (Status, error) {
+	s := Status{Category: t.log.Category, Name: t.log.Name, Generation: messagestore.NoStream}
+	if err := t.validate(); err != nil { // the stream was not written by Dibs
+		s.Err = err
+		return s, nil //nolint:nilerr // it is in the status
+	}
+	current, err := t.log.Generation(ctx)
+	if errors.Is(err, checkpoint.ErrCorrupt) {
+		s.Err = err
+		return s, nil
+	}
+	if err != nil {
+		return s, err
+	}
+	s.Generation, s.Size, s.StartedAt = current.Version, current.Size, current.At
+	for member := range current.Size {
+		m, err := t.member(ctx, current, member)
+		if err != nil {
+			return s, err
+		}
+		s.Members = append(s.Members, m)
+	}
+	return s, nil
+}
+
+func (t *Target) member(ctx context.Context, of checkpoint.Generation, member int) (Member, error) {
+	stream := t.log.Checkpoints(of.Version, member)
+	m, at := Member{Member: member, Position: of.Start}, of.Begin()
+	last, err := t.store.Last(ctx, stream)
+	switch {
+	case errors.Is(err, messagestore.ErrNotFound):
+	case err != nil:
+		return m, err
+	default:
+		m.RecordedAt = last.Time
+		if at, m.Err = checkpoint.Decode(last); m.Err != nil {
+			return m, nil //nolint:nilerr // it is in the status
+		}
+		m.Position = at.Position
+	}
+	return m, t.measure(ctx, &m, stream, at.After, messagestore.Filter{GroupSize: of.Size, GroupMember: member})
+}
+
+// measure fills in the lag of m.
+func (t *Target) measure(ctx context.Context, m *Member, stream messagestore.StreamName, after uuid.UUID, filter messagestore.Filter) error {
+	_, err := t.log.Recall(ctx, stream, checkpoint.Checkpoint{Position: m.Position, After: after})
+	if errors.Is(err, checkpoint.ErrAhead) {
+		m.Err = err
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	q := messagestore.CategoryQuery{Category: t.log.Category, From: m.Position, Filter: filter}
+	oldest, err := tails.First(ctx, t.store, q)
+	if err != nil || oldest == nil {
+		return err
+	}
+	m.Oldest = oldest.Time
+	q.Limit = MaxLag + 1
+	if m.Lag, err = tails.Count(ctx, t.store, q); err != nil {
+		return err
+	}
+	if m.AtLeast = m.Lag > MaxLag; m.AtLeast {
+		m.Lag = MaxLag
+	}
+	return nil
+}
+
+// foreignStatus returns where a consumer of another client is. By Eventide's rule its
+// stored position is that of the last message that it handled.
+func foreignStatus(ctx context.Context, store *messagestore.Store, category messagestore.Category, stream messagestore.StreamName, last tails.Tail) (Status, error) {
+	s := Status{Category: category, Name: stream.ID(), Foreign: true, Generation: messagestore.NoStream, Size: 1, StartedAt: last.At}
+	m := Member{RecordedAt: last.At}
+	// The stream may have a name that Dibs does not read, so it is read in its category.
+	page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: stream.Category(), From: last.Global, Limit: 1})
+	if err != nil {
+		return s, err
+	}
+	if len(page.Messages) == 1 && page.Messages[0].Stream == stream {
+		var handled checkpoint.Checkpoint
+		if handled, m.Err = checkpoint.Decode(page.Messages[0]); m.Err == nil {
+			m.Position = messagestore.NextAfter(handled.Position)
+			if err := Consumer(store, category, "").measure(ctx, &m, stream, uuid.Nil, messagestore.Filter{}); err != nil {
+				return s, err
+			}
+		}
+	}
+	s.Members = []Member{m}
+	return s, nil
+}

@@ -1,0 +1,218 @@
+package consumer
+
+import (
+	"sync"
+	"time"
+
+	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/internal/lanes"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A delivery is a message from when it is read until it is behind the position.
+type delivery struct {
+	message  *messagestore.Message
+	next     checkpoint.Checkpoint // once this message and all before it are finished
+	finished bool                  // under the lock of progress
+
+	// What follows belongs to the worker that has the item, and otherwise to the run's loop.
+
+	attempts     int
+	firstFailed  time.Time
+	failingSince time.Time // by the error policy: since a failure that was not a RetryAfter
+	lastErr      error
+	parking      bool // it is to be parked, not delivered
+	parkFailures int
+
+	// request is set for a parked message whose redrive is requested. It is before all
+	// other items, and not in the window.
+	request *deadletter.Request
+}
+
+type item = lanes.Item[delivery]
+
+// cardinalID is the key of a delivery's lane.
+func cardinalID(d *delivery) string { return d.message.Stream.CardinalID() }
+
+// A window holds, in order, the messages that are read and not yet behind the position.
+type window struct {
+	pages    [][]item // as they were read, none of them empty
+	length   int
+	passed   int64                 // the number of messages behind the position, and so of the first item
+	position checkpoint.Checkpoint // of the first message that is not finished
+}
+
+// add takes a page of messages and returns their items, which stay where they are.
+func (w *window) add(page messagestore.CategoryPage) []item {
+	items := make([]item, len(page.Messages))
+	for i, m := range page.Messages {
+		items[i].Value.message = m
+		items[i].Value.next = checkpoint.Checkpoint{Position: messagestore.NextAfter(m.GlobalPosition), After: m.ID}
+		items[i].Number = w.passed + int64(w.length+i)
+	}
+	if len(items) > 0 {
+		w.pages = append(w.pages, items)
+		w.length += len(items)
+	}
+	// Messages that the filter left out are behind the message before them.
+	end := &w.position
+	if n := len(w.pages); n > 0 {
+		last := w.pages[n-1]
+		end = &last[len(last)-1].Value.next
+	}
+	if end.Position != page.Next {
+		*end = checkpoint.Checkpoint{Position: page.Next, After: page.Last.ID}
+	}
+	return items
+}
+
+// finish marks an item and moves the position over all that are finished.
+func (w *window) finish(it *item) {
+	it.Value.finished = true
+	it.Value.message = nil
+	for w.length > 0 && w.pages[0][0].Value.finished {
+		w.position = w.pages[0][0].Value.next
+		w.length--
+		w.passed++
+		if w.pages[0] = w.pages[0][1:]; len(w.pages[0]) == 0 {
+			w.pages[0] = nil
+			w.pages = w.pages[1:]
+		}
+	}
+}
+
+// A progress is how far the messages of a run are finished, and how far that is
+// checkpointed. Workers report to it by themselves. Its methods are safe for concurrent
+// use.
+type progress struct {
+	checkpointMessages int
+
+	mu       sync.Mutex
+	window   window
+	room     int // how many messages there may be in the window when the next are read
+	saved    saved
+	movedAt  time.Time // when the position moved away from the checkpoint, zero for not
+	workedAt time.Time // when the last message in the window was finished
+	closed   bool      // the run no longer waits for what is in flight
+}
+
+// A saved is a position, and how many messages are behind it.
+type saved struct {
+	checkpoint.Checkpoint
+	passed int64
+}
+
+func newProgress(at checkpoint.Checkpoint, config *Config) *progress {
+	return &progress{
+		checkpointMessages: config.CheckpointMessages,
+		window:             window{position: at},
+		room:               config.BatchSize,
+		saved:              saved{Checkpoint: at},
+	}
+}
+
+// add takes a page of messages, and sets how many there may be when the next are read.
+func (p *progress) add(page messagestore.CategoryPage, room int) (items []item, tombstones int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.room = room
+	items = p.window.add(page)
+	for i := range items {
+		if items[i].Value.message.IsTombstone() { // which no handler knows
+			tombstones++
+			p.window.finish(&items[i])
+		}
+	}
+	p.moved()
+	return items, tombstones
+}
+
+// finish marks an item as finished. It reports whether the run's loop has something to do
+// because of that, and counts false if the run no longer waits for it.
+func (p *progress) finish(it *item) (wake, counts bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false, false
+	}
+	before := p.window.length
+	p.window.finish(it)
+	after := p.window.length
+	if after == 0 {
+		p.workedAt = time.Now()
+	}
+	moved := p.moved()
+	due := int(p.window.passed-p.saved.passed) - p.checkpointMessages
+	return moved || after == 0 ||
+		before > p.room && after <= p.room || // there is room to read on
+		due >= 0 && due < before-after, true // a checkpoint is due
+}
+
+// moved notes that the position is not the checkpoint, and reports whether it was until
+// now. The caller holds mu.
+func (p *progress) moved() bool {
+	if !p.movedAt.IsZero() || p.window.position.Position == p.saved.Position {
+		return false
+	}
+	p.movedAt = time.Now()
+	return true
+}
+
+// worked notes that a message was redriven.
+func (p *progress) worked() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.workedAt = time.Now()
+}
+
+// length returns the number of messages in the window, and whether there is room for more.
+func (p *progress) length() (n int, room bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.window.length, p.window.length <= p.room
+}
+
+// position returns the position now.
+func (p *progress) position() saved {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return saved{p.window.position, p.window.passed}
+}
+
+// save notes a checkpoint.
+func (p *progress) save(s saved) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.saved = s
+	p.movedAt = time.Time{}
+	p.moved()
+}
+
+// due returns when a checkpoint is due, if the position has moved: after an interval, after
+// a number of messages, or when the consumer has been idle for a while.
+func (p *progress) due(interval, idle time.Duration) (due time.Time, moved bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.movedAt.IsZero() {
+		return time.Time{}, false
+	}
+	due = p.movedAt.Add(interval)
+	finished := p.window.passed - p.saved.passed
+	switch {
+	case finished >= int64(p.checkpointMessages):
+		due = p.movedAt
+	case finished > 0 && p.window.length == 0:
+		if at := p.workedAt.Add(idle); at.Before(due) {
+			due = at
+		}
+	}
+	return due, true
+}
+
+// close has every later finish ignored.
+func (p *progress) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+}

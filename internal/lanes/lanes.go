@@ -1,0 +1,348 @@
+// Package lanes dispatches items to workers by key: items of one key form a lane, and are
+// worked on one after the other, in order. Items of other lanes do not wait for them.
+//
+// The owner of the lanes adds items, calls [Lanes.Dispatch] when something may have become
+// due, and decides about the items that a worker could not finish. Workers take items by
+// themselves, so an item that is finished costs the owner nothing.
+package lanes
+
+import (
+	"container/heap"
+	"context"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// An Item is a value in a lane.
+type Item[T any] struct {
+	Value  T
+	Number int64 // items that are ready are taken in the order of their numbers
+
+	key    string
+	behind *Item[T] // the next of its lane
+	due    time.Time
+}
+
+// A Config says how lanes work.
+type Config[T any] struct {
+	// Workers is how many items may be in flight.
+	Workers int
+
+	// Key returns the lane of a value. Nil makes one lane of all.
+	Key func(*T) string
+
+	// Work is called by a worker, and reports whether the item is finished. If not, the
+	// item stays in flight until the owner calls Finish, Retry or Drop. Work may end its
+	// goroutine, which means false: a new goroutine takes the worker's place.
+	Work func(ctx context.Context, it *Item[T]) (finished bool)
+
+	// Wake tells the owner that the workers run out of items, or that the lanes are
+	// stopped and nothing is in flight. It must not block, nor call the lanes.
+	Wake func()
+}
+
+// Lanes hold the items that are not finished. The methods are safe for concurrent use.
+type Lanes[T any] struct {
+	config Config[T]
+	wg     sync.WaitGroup
+
+	mu       sync.Mutex
+	given    sync.Cond           // a worker can take an item
+	last     map[string]*Item[T] // of each lane
+	ready    itemHeap[T]         // the first of each lane that can be taken: the lowest number first
+	waiting  itemHeap[T]         // the first of each lane that waits for a retry: the next due first
+	kept     map[*Item[T]]struct{}
+	workers  []*worker[T]
+	limit    int64
+	unended  int  // items that are not finished
+	inFlight int  // items that a worker has, or that are kept
+	working  int  // calls of Work that have not returned
+	idle     int  // workers that wait
+	enough   bool // the owner knows that the workers have enough
+	stopped  bool
+}
+
+// New returns empty lanes. Their limit is 0: no item is taken before a call of [Lanes.Limit].
+func New[T any](config Config[T]) *Lanes[T] {
+	l := &Lanes[T]{
+		config:  config,
+		last:    map[string]*Item[T]{},
+		ready:   itemHeap[T]{less: func(a, b *Item[T]) bool { return a.Number < b.Number }},
+		waiting: itemHeap[T]{less: func(a, b *Item[T]) bool { return a.due.Before(b.due) }},
+		kept:    map[*Item[T]]struct{}{},
+	}
+	l.given.L = &l.mu
+	return l
+}
+
+// Add puts items at the ends of their lanes.
+func (l *Lanes[T]) Add(items iter.Seq[*Item[T]]) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for it := range items {
+		if l.config.Key != nil {
+			it.key = l.config.Key(&it.Value)
+		}
+		if last, ok := l.last[it.key]; ok {
+			last.behind = it
+		} else {
+			heap.Push(&l.ready, it)
+		}
+		l.last[it.key] = it
+		l.unended++
+	}
+}
+
+// Limit keeps items with a number of at least limit from being taken.
+func (l *Lanes[T]) Limit(limit int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.limit = limit
+}
+
+// Dispatch gives the items that are ready or due to workers. A worker calls Work with work,
+// and takes no further item once told is done.
+func (l *Lanes[T]) Dispatch(told, work context.Context, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.waiting.items) > 0 && !l.waiting.items[0].due.After(now) {
+		heap.Push(&l.ready, heap.Pop(&l.waiting))
+	}
+	if !l.canTake() {
+		return
+	}
+	idle := l.idle
+	for range min(len(l.ready.items), l.config.Workers-l.inFlight) {
+		switch {
+		case idle > 0:
+			idle--
+			l.given.Signal()
+		case len(l.workers) < l.config.Workers:
+			w := &worker[T]{Lanes: l}
+			l.workers = append(l.workers, w)
+			l.wg.Go(func() { w.serve(told, work) })
+		default:
+			return
+		}
+	}
+}
+
+// canTake reports whether an item is ready with a number below the limit.
+func (l *Lanes[T]) canTake() bool {
+	return len(l.ready.items) > 0 && l.ready.items[0].Number < l.limit
+}
+
+// Finish ends an item that Work did not finish, and opens its lane to the next.
+func (l *Lanes[T]) Finish(it *Item[T]) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.release(it)
+	l.finish(it)
+}
+
+// Retry keeps an item that Work did not finish first in its lane until it is due.
+func (l *Lanes[T]) Retry(it *Item[T], due time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.release(it)
+	it.due = due
+	heap.Push(&l.waiting, it)
+}
+
+// Drop leaves an item that Work did not finish as it is. Its lane stays closed.
+func (l *Lanes[T]) Drop(it *Item[T]) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.release(it)
+}
+
+// release takes an item out of flight. A worker may still have it, if Work has told the
+// owner of it and not yet returned.
+func (l *Lanes[T]) release(it *Item[T]) {
+	delete(l.kept, it)
+	l.inFlight--
+	for _, w := range l.workers {
+		if w.item == it {
+			w.item = nil
+		}
+	}
+	l.wakeIfStopped()
+}
+
+func (l *Lanes[T]) finish(it *Item[T]) {
+	l.unended--
+	if it.behind != nil {
+		heap.Push(&l.ready, it.behind)
+		it.behind = nil
+		return
+	}
+	delete(l.last, it.key)
+}
+
+func (l *Lanes[T]) wakeIfStopped() {
+	if l.stopped && l.inFlight == 0 {
+		l.config.Wake()
+	}
+}
+
+// NextDue returns when the next item is due for a retry.
+func (l *Lanes[T]) NextDue() (due time.Time, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.waiting.items) == 0 {
+		return time.Time{}, false
+	}
+	return l.waiting.items[0].due, true
+}
+
+// Enough reports whether there is an item for each worker to take next. If there is, the
+// owner is woken when there no longer is.
+func (l *Lanes[T]) Enough() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.enough = l.hasEnough()
+	return l.enough
+}
+
+func (l *Lanes[T]) hasEnough() bool {
+	waiting := len(l.ready.items)
+	if l.config.Key == nil {
+		waiting = l.unended - l.inFlight
+	}
+	return waiting >= l.config.Workers
+}
+
+// InFlight returns the number of items that are in flight.
+func (l *Lanes[T]) InFlight() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.inFlight
+}
+
+// Items returns the items that are in flight, the lowest number first.
+func (l *Lanes[T]) Items() []*Item[T] {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := slices.Collect(maps.Keys(l.kept))
+	for _, w := range l.workers {
+		if w.item != nil {
+			all = append(all, w.item)
+		}
+	}
+	slices.SortFunc(all, func(a, b *Item[T]) int { return int(a.Number - b.Number) })
+	return all
+}
+
+// Working returns the number of calls of Work that have not returned.
+func (l *Lanes[T]) Working() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.working
+}
+
+// Stop keeps the workers from taking further items. It does not wait for those in flight.
+func (l *Lanes[T]) Stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopped = true
+	l.given.Broadcast()
+}
+
+// Wait waits for the workers to end, after Stop.
+func (l *Lanes[T]) Wait() { l.wg.Wait() }
+
+// A worker works on one item after the other, each as soon as it has finished the one
+// before. It lives until the lanes are stopped, in one goroutine after the other if Work
+// ends them.
+type worker[T any] struct {
+	*Lanes[T]
+	busy bool     // in Work
+	item *Item[T] // nil also if the owner has decided on it
+}
+
+func (w *worker[T]) serve(told, work context.Context) {
+	defer w.end(told, work)
+	finished := false
+	for {
+		it := w.next(told, finished)
+		if it == nil {
+			return
+		}
+		finished = w.config.Work(work, it)
+	}
+}
+
+// end starts another goroutine if Work has ended this one.
+func (w *worker[T]) end(told, work context.Context) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.busy {
+		w.putDown(false)
+		w.wg.Go(func() { w.serve(told, work) })
+	}
+}
+
+// next puts down the worker's item, and waits for the next. It returns nil when the lanes
+// are stopped.
+func (w *worker[T]) next(told context.Context, finished bool) *Item[T] {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.busy {
+		w.putDown(finished)
+	}
+	for {
+		switch {
+		case w.stopped || told.Err() != nil:
+			return nil
+		case w.inFlight < w.config.Workers && w.canTake():
+			w.item = heap.Pop(&w.ready).(*Item[T]) //nolint:errcheck // only items are pushed
+			w.busy = true
+			w.inFlight++
+			w.working++
+			if w.enough && !w.hasEnough() {
+				w.enough = false
+				w.config.Wake()
+			}
+			return w.item
+		}
+		w.idle++
+		w.given.Wait()
+		w.idle--
+	}
+}
+
+func (w *worker[T]) putDown(finished bool) {
+	it := w.item
+	w.item, w.busy = nil, false
+	w.working--
+	switch {
+	case it == nil: // the owner was faster
+	case finished:
+		w.inFlight--
+		w.finish(it)
+		w.wakeIfStopped()
+	default:
+		w.kept[it] = struct{}{}
+	}
+}
+
+type itemHeap[T any] struct {
+	items []*Item[T]
+	less  func(a, b *Item[T]) bool
+}
+
+func (h *itemHeap[T]) Len() int           { return len(h.items) }
+func (h *itemHeap[T]) Less(i, j int) bool { return h.less(h.items[i], h.items[j]) }
+func (h *itemHeap[T]) Swap(i, j int)      { h.items[i], h.items[j] = h.items[j], h.items[i] }
+func (h *itemHeap[T]) Push(x any)         { h.items = append(h.items, x.(*Item[T])) } //nolint:errcheck // only items are pushed
+
+func (h *itemHeap[T]) Pop() any {
+	last := len(h.items) - 1
+	it := h.items[last]
+	h.items[last] = nil
+	h.items = h.items[:last]
+	return it
+}
