@@ -38,7 +38,7 @@ type HandlerFunc func(ctx context.Context, m *messagestore.Message) error
 // Handle calls f.
 func (f HandlerFunc) Handle(ctx context.Context, m *messagestore.Message) error { return f(ctx, m) }
 
-// A Store is what a consumer needs of a [messagestore.Store]. It is safe for
+// A Store has the methods of a [messagestore.Store] that a consumer needs. It is safe for
 // concurrent use.
 type Store interface {
 	Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error)

@@ -23,7 +23,7 @@ type failure struct {
 type failures struct {
 	mu     sync.Mutex
 	all    []failure
-	closed bool // the run no longer waits for what is in flight
+	closed bool // the run no longer waits for messages in flight
 }
 
 func (f *failures) add(failed failure) {

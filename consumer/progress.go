@@ -16,7 +16,7 @@ type delivery struct {
 	next     checkpoint.Checkpoint // once this message and all before it are finished
 	finished bool                  // under the lock of progress
 
-	// What follows belongs to the worker that has the item, and otherwise to the run's loop.
+	// The fields below belong to the worker that has the item, and otherwise to the run's loop.
 
 	attempts     int
 	firstFailed  time.Time
@@ -94,7 +94,7 @@ type progress struct {
 	saved    saved
 	movedAt  time.Time // when the position moved away from the checkpoint, zero for not
 	workedAt time.Time // when the last message in the window was finished
-	closed   bool      // the run no longer waits for what is in flight
+	closed   bool      // the run no longer waits for messages in flight
 }
 
 // A saved is a position, and how many messages are behind it.

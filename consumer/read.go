@@ -51,7 +51,7 @@ type reader struct {
 	quiet    bool                        // the next read is not expected to find anything
 	pause    time.Duration               // between reads that find nothing
 	failures int                         // in a row
-	headAt   time.Time                   // when the store was last seen to have what was read
+	headAt   time.Time                   // when the store was last seen to have the last message read
 }
 
 func newReader(c *Consumer, place *checkpoint.Place) *reader {
@@ -108,7 +108,7 @@ func (r *reader) learn(messages []*messagestore.Message) {
 type page struct {
 	messagestore.CategoryPage
 	idle    bool // nothing was left to handle when the read began
-	checked bool // the store has what was read before
+	checked bool // the store has the last message read before
 	err     error
 }
 

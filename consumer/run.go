@@ -138,7 +138,7 @@ func (r *run) loop(ctx context.Context) error {
 		}
 	}
 	if err := r.leave(); err != nil {
-		r.fatal = errors.Join(r.fatal, err) // whatever ended the run, a handler goes on
+		r.fatal = errors.Join(r.fatal, err) // a handler goes on, besides the error that ended the run
 	} else {
 		r.lanes.Wait()
 		r.wg.Wait()
@@ -146,7 +146,7 @@ func (r *run) loop(ctx context.Context) error {
 	return r.finish(ctx)
 }
 
-// begin begins what is due, and returns when something is due next.
+// begin begins everything that is due, and returns when something is due next.
 func (r *run) begin(reads, work context.Context, now time.Time) time.Time {
 	r.lanes.Dispatch(reads, work, now)
 	length, room := r.progress.length()
@@ -161,7 +161,7 @@ func (r *run) begin(reads, work context.Context, now time.Time) time.Time {
 }
 
 // wantsMore reports whether there is room for another batch, and a use. At the end of the
-// category a batch is what was written since the last read. There the workers have to be
+// category a batch is the messages written since the last read. There the workers have to be
 // about to run out: the batch grows as long as they are busy, and otherwise each message
 // would be read by itself.
 func (r *run) wantsMore(length int, room bool) bool {

@@ -16,7 +16,7 @@ func RetryAfter(d time.Duration, err error) error {
 }
 
 // Park is the error of a handler whose message can never be handled, such as one that
-// breaks a rule: the message is parked at once, whatever the [ErrorPolicy]. The error may
+// breaks a rule: the message is parked at once under every [ErrorPolicy]. The error may
 // be wrapped. See [ParkMessage].
 func Park(err error) error {
 	return &steer.Error{Verdict: steer.Park, Err: err}

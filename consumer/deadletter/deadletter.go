@@ -34,7 +34,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Store is what dead letters need of a [messagestore.Store].
+// A Store has the methods of a [messagestore.Store] that dead letters need.
 type Store interface {
 	Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error)
 	ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
@@ -258,7 +258,7 @@ func (l *Letters) open(ctx context.Context, ids []uuid.UUID) ([]*Letter, error) 
 	return slices.CompactFunc(open, func(a, b *Letter) bool { return a.DeadLetter == b.DeadLetter }), nil
 }
 
-// A state is what was read of a dead letter's stream.
+// A state is a dead letter's stream as it was read.
 type state struct {
 	Letter
 	open    bool                 // the message is parked, not redriven

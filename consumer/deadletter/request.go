@@ -61,7 +61,7 @@ func (l *Letters) RequestRedrive(ctx context.Context, ids ...uuid.UUID) (*Reques
 	return requests, nil
 }
 
-// PreviewRedrive returns what [Letters.RequestRedrive] would request, and requests nothing.
+// PreviewRedrive returns the result of [Letters.RequestRedrive], and requests nothing.
 func (l *Letters) PreviewRedrive(ctx context.Context, ids ...uuid.UUID) (*Requests, error) {
 	requests, err := l.choose(ctx, ids)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 // does not block a consumer for as long as TCP waits.
 const CallTimeout = 15 * time.Second
 
-// A Store is what this package needs of a [messagestore.Store]. A method Epoch, if it has
+// A Store has the methods of a [messagestore.Store] that this package needs. A method Epoch, if it has
 // one, tells the store's epoch.
 type Store interface {
 	Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error)
@@ -35,7 +35,7 @@ type Store interface {
 	Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error)
 }
 
-// A Log is what is stored of one consumer's positions.
+// A Log is the stored positions of one consumer.
 type Log struct {
 	Store
 	names.Consumer

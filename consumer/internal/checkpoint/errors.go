@@ -74,7 +74,7 @@ type CorruptError struct {
 	Reason   string
 }
 
-// Error names the message and what is wrong with it.
+// Error names the message and its fault.
 func (e *CorruptError) Error() string {
 	return fmt.Sprintf("position is corrupt: %s@%d: %s", e.Stream, e.Position, e.Reason)
 }

@@ -95,6 +95,9 @@ type Trimmed struct {
 // version. The remaining messages keep their positions, without a gap. It is recorded by
 // messages of type dibs:Trimmed in account:retention-123 for account-123.
 //
+// Trim does not look for parked messages. A dead letter refers to its message, so after the
+// message is trimmed a redrive leaves the letter open, with an error.
+//
 // It removes at most 10,000 messages in one transaction, and holds up no writer. If it ends with
 // an error, some of it may be done; to call it again is safe. Invalid options are refused with a
 // [*messagestore.InvalidError] before anything is sent.
