@@ -63,6 +63,41 @@ func TestReadmeShowsTheQuickstart(t *testing.T) {
 	}
 }
 
+// The README's program is short, and the tutorial shows each file of its service, whole.
+func TestQuickstartHasAtMost45Lines(t *testing.T) {
+	src, err := os.ReadFile("examples/quickstart/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := bytes.Count(src, []byte("\n")); lines > 45 {
+		t.Errorf("examples/quickstart/main.go: %d lines are more than 45", lines)
+	}
+}
+
+func TestTutorialShowsTheFirstService(t *testing.T) {
+	const page, dir = "docs/first-service.md", "examples/firstservice"
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string]string{}
+	for _, block := range regexp.MustCompile("(?ms)^`([a-z_]+\\.go)`:\n\n```go\n(.*?)\n```$").FindAllSubmatch(text, -1) {
+		shown[string(block[1])] = string(block[2])
+	}
+	for path, src := range files(t, ".go") {
+		if filepath.Dir(path) != dir || filepath.Base(path) == "service_test.go" { // which tests the tutorial
+			continue
+		}
+		if shown[filepath.Base(path)] != strings.TrimSpace(string(src)) {
+			t.Errorf("%s: does not show %s as it is", page, path)
+		}
+		delete(shown, filepath.Base(path))
+	}
+	for file := range shown {
+		t.Errorf("%s: shows %s, which is not in %s", page, file, dir)
+	}
+}
+
 var (
 	codeBlock = regexp.MustCompile("(?ms)^ *```.*?^ *```")
 	codeSpan  = regexp.MustCompile("`[^`\n]*`")
@@ -188,9 +223,6 @@ func isApart(path, name string) bool {
 	return err == nil || strings.HasPrefix(name, ".") || name == "testdata" || name == "node_modules"
 }
 
-// unfolded pages keep the layout that they have until they are written anew.
-var unfolded = []string{"README.md"}
-
 func TestPagesHaveOneSentenceALineAndShortCells(t *testing.T) {
 	pages := files(t, ".md")
 	for _, path := range []string{"bench/RESULTS.md", "soak/RESULTS.md"} { // in modules of their own
@@ -201,9 +233,6 @@ func TestPagesHaveOneSentenceALineAndShortCells(t *testing.T) {
 		pages[path] = src
 	}
 	for path, src := range pages {
-		if slices.Contains(unfolded, filepath.ToSlash(path)) {
-			continue
-		}
 		for _, problem := range prose.Layout(src) {
 			t.Errorf("%s:%d: %s", path, problem.Line, problem.Text)
 		}

@@ -1,0 +1,26 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/entity"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+)
+
+func TestADepositThatIsSentTwiceIsBookedOnce(t *testing.T) {
+	store := messagestore.New(memory.New(), nil)
+	for range 2 {
+		_, err := store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, Deposit{"d1", "123", 1000})
+		require.NoError(t, err)
+	}
+
+	require.NoError(t, consumer.New(store, commands, "accounts", handlers(store), nil).CatchUp(t.Context()))
+
+	account, _, err := entity.New(store, accounts, projection(), nil).Get(t.Context(), "123")
+	require.NoError(t, err)
+	require.Equal(t, 1000, account.Balance)
+}

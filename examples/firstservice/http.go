@@ -1,0 +1,44 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/dibs-go/dibs/entity"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+func routes(store *messagestore.Store) http.Handler {
+	balances := entity.New(store, accounts, projection(), nil)
+	mux := http.NewServeMux()
+
+	// A client that gets no answer sends the request again, under the same id.
+	mux.HandleFunc("PUT /deposits/{id}", func(w http.ResponseWriter, r *http.Request) {
+		d := Deposit{ID: r.PathValue("id")}
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16)).Decode(&d); err != nil || d.ID != r.PathValue("id") {
+			http.Error(w, "a deposit is JSON with an account and an amount", http.StatusBadRequest)
+			return
+		}
+		_, err := store.Write(r.Context(), commands.Stream(d.Account), messagestore.AnyVersion, d)
+		switch {
+		case errors.Is(err, messagestore.ErrInvalid): // an account that can be no stream's name, say
+			http.Error(w, err.Error(), http.StatusBadRequest)
+		case err != nil:
+			http.Error(w, "try again", http.StatusServiceUnavailable)
+		default:
+			w.WriteHeader(http.StatusAccepted)
+		}
+	})
+
+	mux.HandleFunc("GET /accounts/{id}", func(w http.ResponseWriter, r *http.Request) {
+		account, _, err := balances.Get(r.Context(), r.PathValue("id"))
+		if err != nil {
+			http.Error(w, "try again", http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(account)
+	})
+	return mux
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+)
+
+// The service of the tutorial, on PostgreSQL, through its front door: a deposit that is sent
+// three times is booked once, and the service ends when it is told to.
+func TestTheServiceBooksADepositOnce(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	listener, err := net.Listen("tcp", "localhost:0")
+	require.NoError(t, err)
+	url := "http://" + listener.Addr().String()
+	database := pgtest.Migrated(t)
+	done := make(chan error, 1)
+	go func() { done <- serve(ctx, database, listener) }()
+
+	for range 3 {
+		require.Equal(t, http.StatusAccepted, request(t, http.MethodPut, url+"/deposits/d1", `{"account":"123","amount":1000}`, nil))
+	}
+	require.Equal(t, http.StatusAccepted, request(t, http.MethodPut, url+"/deposits/d2", `{"account":"123","amount":1}`, nil))
+
+	var account Account
+	require.Eventually(t, func() bool {
+		return request(t, http.MethodGet, url+"/accounts/123", "", &account) == http.StatusOK && account.Balance == 1001
+	}, time.Minute, 10*time.Millisecond)
+	require.Equal(t, http.StatusBadRequest, request(t, http.MethodPut, url+"/deposits/d3", `{"amount":"ten"}`, nil))
+	require.Equal(t, http.StatusBadRequest, request(t, http.MethodPut, url+"/deposits/d3", `{"account":"","amount":1}`, nil))
+	cancel()
+	require.NoError(t, <-done)
+}
+
+func request(t *testing.T, method, url, body string, into any) (status int) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	require.NoError(t, err)
+	answer, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	if into != nil && answer.StatusCode == http.StatusOK {
+		require.NoError(t, json.NewDecoder(answer.Body).Decode(into))
+	}
+	_, err = io.Copy(io.Discard, answer.Body)
+	require.NoError(t, err)
+	return answer.StatusCode
+}
