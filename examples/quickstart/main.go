@@ -1,12 +1,10 @@
-// Quickstart pays ten crowns into an account once, though it is told to three times.
+// Quickstart books a deposit once, though its sender sends it three times.
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log"
-	"os"
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
@@ -15,54 +13,28 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
-const (
-	account  messagestore.Category = "account"
-	commands messagestore.Category = "account:command"
-)
-
-type Deposit struct {
-	AccountID string `json:"accountId"`
-	DepositID string `json:"depositId"`
-	Amount    int    `json:"amount"`
-}
+type Deposit struct{ ID, Amount string }
 
 func (Deposit) MessageType() string { return "Deposit" }
-func (d Deposit) Key() string       { return d.DepositID } // of all with this key, one is handled
+func (d Deposit) Key() string       { return d.ID } // of all deposits with one key, one is booked
 
-type Deposited struct {
-	Amount int `json:"amount"`
-}
+type Deposited struct{ Amount string }
 
 func (Deposited) MessageType() string { return "Deposited" }
 
 func main() {
 	ctx := context.Background()
-	store := must(dibs.Open(ctx, cmp.Or(os.Getenv("DIBS_STORE"), "memory:"), nil)) // or sqlite:FILE, postgres://...
-	defer store.Close()
-
-	// Its sender does not know whether a message arrived, and sends it again.
-	for range 3 {
-		must(store.Write(ctx, commands.Stream("123"), messagestore.AnyVersion, Deposit{"123", "AAA", 10}))
+	store := must(dibs.Open(ctx, "memory:", nil)) // or sqlite:FILE, or postgres://...
+	for range 3 {                                 // the sender gets no answer, and sends it again
+		must(store.Write(ctx, "account:command-123", messagestore.AnyVersion, Deposit{"AAA", "10.00"}))
 	}
-
-	// Its receiver reserves the key and writes what it decides in one transaction: first write wins.
-	once := reservation.New(store, "accounts", nil)
-	mux := handler.New()
-	handler.On(mux, reservation.Inline(once, Deposit.Key,
-		func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
-			event := messagestore.Follow(m.Message, Deposited{m.Body.Amount})
-			return []messagestore.StreamWrite{{
-				Stream: account.Stream(m.Body.AccountID), Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{event},
-			}}, nil
-		}))
-	accounts := consumer.New(store, commands, "accounts", mux, nil)
-	if err := accounts.CatchUp(ctx); err != nil { // a service calls Run
-		log.Fatal(err)
-	}
-
-	for m, err := range store.ReadStream(ctx, account.Stream("123"), 0) {
-		fmt.Println(must(m, err), string(m.Data))
-	}
+	mux, once := handler.New(), reservation.New(store, "accounts", nil)
+	handler.On(mux, reservation.Inline(once, Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+		event := messagestore.Follow(m.Message, Deposited{m.Body.Amount})
+		return []messagestore.StreamWrite{messagestore.To("account-123", messagestore.AnyVersion, event)}, nil
+	}))
+	fmt.Println(consumer.New(store, "account:command", "accounts", mux, nil).CatchUp(ctx)) // a service calls Run
+	fmt.Println(store.Last(ctx, "account-123"))
 }
 
 func must[T any](value T, err error) T {

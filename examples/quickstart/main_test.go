@@ -3,5 +3,6 @@ package main
 func Example() {
 	main()
 	// Output:
-	// Deposited account-123@0 {"amount":10}
+	// <nil>
+	// Deposited account-123@0 <nil>
 }
