@@ -211,9 +211,9 @@ func TestAHandlerThatARedriveLeftBehindKeepsTheConsumerFromRunning(t *testing.T)
 		blocked := make(chan struct{})
 		release := sync.OnceFunc(func() { close(blocked) })
 		defer release()
-		calls := 0
+		var calls atomic.Int64
 		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
-			calls++
+			calls.Add(1)
 			<-blocked
 			return nil
 		}), &consumer.Config{Grace: 2 * time.Second})
@@ -224,7 +224,7 @@ func TestAHandlerThatARedriveLeftBehindKeepsTheConsumerFromRunning(t *testing.T)
 
 		time.Sleep(time.Minute)
 		require.ErrorIs(t, runForAWhile(t, c), consumer.ErrRunning)
-		require.Equal(t, 1, calls)
+		require.Equal(t, int64(1), calls.Load())
 		release()
 		synctest.Wait()
 		require.NoError(t, c.CatchUp(t.Context()))
