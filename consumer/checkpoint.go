@@ -57,7 +57,7 @@ func later(a, b time.Time) time.Time {
 
 // start writes a checkpoint or checks, if one is due. A write goes on when the run stops; a
 // check ends with reads.
-func (c *checkpointer) start(r *run, reads, work context.Context, atWork bool, now time.Time) {
+func (c *checkpointer) start(reads, work context.Context, r *run, atWork bool, now time.Time) {
 	due, moved := c.writeDue(r.progress)
 	check, isDue := c.checkDue(atWork)
 	write := moved && !now.Before(due)

@@ -202,7 +202,7 @@ func (c *Consumer) start(ctx context.Context, catchUp bool, before *run) (*check
 			break
 		}
 	}
-	return nil, nil
+	return nil, nil //nolint:nilerr // the context is done, and to be stopped is not an error
 }
 
 // The pauses after errors of the store. A server that was killed is back within a second,

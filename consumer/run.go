@@ -156,7 +156,7 @@ func (r *run) begin(reads, work context.Context, now time.Time) time.Time {
 	}
 	r.redrives.start(reads, r.wg.Go, now)
 	atWork := length+len(r.redrives.ids) > 0
-	r.checkpoints.start(r, reads, work, atWork, now)
+	r.checkpoints.start(reads, work, r, atWork, now)
 	return r.nextWake(now, more, atWork)
 }
 

@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"io"
-	"log/slog" //nolint:depguard // River logs to it, here to nobody
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"

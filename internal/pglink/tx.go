@@ -86,7 +86,7 @@ func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 	if t.closed {
 		return nil, pgx.ErrTxClosed
 	}
-	return t.conn.Query(ctx, sql, t.arguments(args)...)
+	return t.conn.Query(ctx, sql, t.arguments(args)...) //nolint:rowserrcheck // the caller reads the rows
 }
 
 // QueryRow implements [pgx.Tx].

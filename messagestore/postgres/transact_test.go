@@ -148,7 +148,7 @@ func requireUndone(t *testing.T, want error, f func(ctx context.Context, tx pgx.
 func TestTransactionWithRowsLeftOpenIsRolledBack(t *testing.T) {
 	t.Parallel()
 	err := requireUndone(t, nil, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Query(ctx, "select generate_series(1, 100000)") //nolint:sqlclosecheck // so it is left
+		_, err := tx.Query(ctx, "select generate_series(1, 100000)") //nolint:rowserrcheck // the rows are left open
 		return err
 	})
 	require.ErrorContains(t, err, "left rows of a query open")

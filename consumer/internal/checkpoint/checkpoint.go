@@ -96,7 +96,7 @@ func corrupt(m *messagestore.Message, reason string) error {
 func (l Log) last(ctx context.Context, stream messagestore.StreamName, start Checkpoint) (Checkpoint, messagestore.Version, error) {
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	m, err := l.Store.Last(ctx, stream)
+	m, err := l.Last(ctx, stream)
 	if errors.Is(err, messagestore.ErrNotFound) {
 		return start, messagestore.NoStream, nil
 	}

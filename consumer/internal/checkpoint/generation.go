@@ -53,7 +53,7 @@ func (l Log) join(ctx context.Context, size int) (Generation, error) {
 		}
 		next := Resized{Size: size, Start: lowest.Position, After: lowest.After}
 		writing, cancel := context.WithTimeout(ctx, CallTimeout)
-		written, err := l.Store.Write(writing, l.Ledger(), current.Version, next)
+		written, err := l.Write(writing, l.Ledger(), current.Version, next)
 		cancel()
 		if errors.Is(err, messagestore.ErrVersionConflict) {
 			continue // another member was first: read its entry
@@ -69,7 +69,7 @@ func (l Log) join(ctx context.Context, size int) (Generation, error) {
 func (l Log) Generation(ctx context.Context) (Generation, error) {
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	m, err := l.Store.Last(ctx, l.Ledger())
+	m, err := l.Last(ctx, l.Ledger())
 	if errors.Is(err, messagestore.ErrNotFound) {
 		return Generation{Version: messagestore.NoStream}, nil
 	}

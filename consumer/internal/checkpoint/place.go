@@ -122,7 +122,7 @@ func (p *Place) Write(ctx context.Context, at Checkpoint, read messagestore.Mark
 			}
 			p.unsettled = &messagestore.Envelope{ID: id, Body: at}
 		}
-		written, err := p.log.Store.Write(ctx, p.Stream, p.version, *p.unsettled)
+		written, err := p.log.Write(ctx, p.Stream, p.version, *p.unsettled)
 		if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
 			return p.fence(p.Stream, conflict.Expected, conflict.Actual)
 		}
