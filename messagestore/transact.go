@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"reflect"
 	"time"
+
+	"github.com/dibs-go/dibs/internal/backoff"
 )
 
 // A TransactDriver can run a function in a transaction of its own, of the type Tx of its
@@ -86,6 +87,12 @@ func Transactional[Tx any](store *Store) (*TxStore[Tx], error) {
 // transactAttempts bounds how often [TxStore.Transact] calls its function.
 const transactAttempts = 5
 
+// The pauses of [TxStore.Transact] before it calls its function again.
+const (
+	minTransactBackoff = 10 * time.Millisecond
+	maxTransactBackoff = 100 * time.Millisecond
+)
+
 // Transact begins a transaction, calls f in it, writes the result of f as [Store.WriteStreams]
 // does, and commits: f's own SQL and the messages happen together, or neither does. The
 // argument begun is the first message of the stream first, read in the same transaction: nil if
@@ -122,7 +129,7 @@ func (s *TxStore[Tx]) Transact(
 			return written, err
 		}
 		s.config.Logger.Debug().Err(err).Str("stream", string(first)).Int("attempt", attempt).Msg("transact again")
-		if ended := pause(ctx, attempt); ended != nil {
+		if ended := backoff.Wait(ctx, backoff.After(attempt, minTransactBackoff, maxTransactBackoff)); ended != nil {
 			return nil, errors.Join(ended, err)
 		}
 	}
@@ -181,18 +188,5 @@ func (s *Store) resolveTransaction(ctx context.Context, unknown *OutcomeUnknownE
 		return nil, true, fmt.Errorf("transact: %w: %w", ErrNotWritten, unknown.Cause)
 	default:
 		return nil, false, err
-	}
-}
-
-// pause waits before another attempt: for a random time, so that two callers do not meet
-// again, and for longer after each attempt.
-func pause(ctx context.Context, attempt int) error {
-	timer := time.NewTimer(rand.N(5 * time.Millisecond << attempt))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

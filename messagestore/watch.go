@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/dibs-go/dibs/internal/backoff"
 )
 
 const (
@@ -207,7 +208,7 @@ func (s *Store) lookOut(ctx context.Context, again <-chan struct{}) {
 		} else {
 			s.config.Logger.Warn().Err(err).Int("categories", len(l.asked)).Int("failures", failures).Msg("look at heads")
 		}
-		timer.Reset(max(time.Until(s.watches.nextDue()), watchBackoff(failures, maxLookBackoff)))
+		timer.Reset(max(time.Until(s.watches.nextDue()), backoff.After(failures, minWatchBackoff, maxLookBackoff)))
 	}
 }
 
@@ -303,23 +304,10 @@ func (s *Store) listen(ctx context.Context, driver ListeningDriver) {
 		if ctx.Err() != nil || errors.Is(err, ErrNotSupported) {
 			return
 		}
-		wait := watchBackoff(failures, maxListenBackoff)
+		wait := backoff.After(failures, minWatchBackoff, maxListenBackoff)
 		s.config.Logger.Warn().Err(err).Int("failures", failures).Dur("wait", wait).Msg("listen")
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
+		if backoff.Wait(ctx, wait) != nil {
+			return
 		}
-		timer.Stop()
 	}
-}
-
-// watchBackoff returns how long to wait after so many failures in a row, about, so
-// that those that failed together do not come back together.
-func watchBackoff(failures int, most time.Duration) time.Duration {
-	if failures == 0 {
-		return 0
-	}
-	wait := min(minWatchBackoff<<min(failures-1, 10), most)
-	return wait/2 + rand.N(wait)
 }

@@ -8,11 +8,14 @@ import (
 	"time"
 )
 
-// After returns the pause after a number of failures in a row: least after the first,
-// twice as long after each further one, most at the longest. Each pause is shortened by a
-// random part of up to a half, so that operations that failed together are not repeated
-// together.
+// After returns the pause after a number of failures in a row: none without a failure,
+// least after the first, twice as long after each further one, most at the longest. Each
+// pause is shortened by a random part of up to a half, so that operations that failed
+// together are not repeated together.
 func After(failures int, least, most time.Duration) time.Duration {
+	if failures <= 0 {
+		return 0
+	}
 	d := least
 	for i := 1; i < failures && d < most; i++ {
 		d *= 2

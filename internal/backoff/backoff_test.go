@@ -28,6 +28,11 @@ func TestPauseDoublesUpToTheMostAndVaries(t *testing.T) {
 	})
 }
 
+func TestThereIsNoPauseWithoutAFailure(t *testing.T) {
+	t.Parallel()
+	require.Zero(t, backoff.After(0, time.Second, time.Minute))
+}
+
 func TestWaitEndsWithTheContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,13 +15,13 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/logger"
 )
@@ -243,18 +243,15 @@ func (l *Link) Epoch(ctx context.Context) (epoch string, err error) {
 	return epoch, err
 }
 
-// Pause waits before an attempt is repeated: longer after each, and for a random time, so
-// that two writers do not meet again.
-func Pause(ctx context.Context, attempt int) error {
-	most := 10 * time.Millisecond << attempt
-	timer := time.NewTimer(rand.N(most))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+// The pauses of [Pause].
+const (
+	minBackoff = 20 * time.Millisecond
+	maxBackoff = time.Second
+)
+
+// Pause waits before a call is repeated that has failed so many times in a row.
+func Pause(ctx context.Context, failures int) error {
+	return backoff.Wait(ctx, backoff.After(failures, minBackoff, maxBackoff))
 }
 
 // OrNull returns an argument that is null for an empty text.
