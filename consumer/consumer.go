@@ -222,18 +222,6 @@ func (c *Consumer) storeFailed(err error, failures int) time.Duration {
 	return wait
 }
 
-type nameKey struct{}
-
-func (c *Consumer) named(ctx context.Context) context.Context {
-	return context.WithValue(ctx, nameKey{}, c.id.Name)
-}
-
-// Name returns the name of the consumer that called a handler with ctx, or "".
-func Name(ctx context.Context) string {
-	name, _ := ctx.Value(nameKey{}).(string)
-	return name
-}
-
 // Stats are a consumer's counts since [New].
 type Stats struct {
 	Handled     int64 // messages whose handler returned nil

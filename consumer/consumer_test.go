@@ -188,23 +188,6 @@ func TestParkGoesOnWithTheNextMessage(t *testing.T) {
 	})
 }
 
-func TestAHandlerKnowsWhoseItIs(t *testing.T) {
-	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
-	_, err := store.Write(t.Context(), "account-1", messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte("{}")})
-	require.NoError(t, err)
-	var name string
-	c := consumer.New(store, "account", "ledger", consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
-		name = consumer.Name(ctx)
-		return nil
-	}), nil)
-
-	require.NoError(t, c.CatchUp(t.Context()))
-
-	require.Equal(t, "ledger", name)
-	require.Empty(t, consumer.Name(t.Context()))
-}
-
 // parkAtOnce and stopAtOnce are policies without a retry.
 var (
 	parkAtOnce = consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}

@@ -89,7 +89,7 @@ func (r *run) loop(ctx context.Context) error {
 	defer unwatch()
 	reads, cancelReads := context.WithCancel(ctx)
 	defer cancelReads()
-	work, cancelWork := context.WithCancel(r.named(context.WithoutCancel(ctx)))
+	work, cancelWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelWork()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
