@@ -9,8 +9,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// One operation is one message, from memory, with a handler that does nothing: what
-// a consumer costs by itself.
+// One operation is one message, from memory, with a handler that does nothing: the cost of
+// a consumer by itself.
 func BenchmarkConsumer(b *testing.B) {
 	for _, concurrency := range []int{1, 16} {
 		b.Run(fmt.Sprintf("Concurrency%d", concurrency), func(b *testing.B) {

@@ -90,7 +90,7 @@ type Config struct {
 	// Defaults to 10 s.
 	Grace time.Duration
 
-	// Errors decides what becomes of a message whose handler fails.
+	// Errors decides the fate of a message whose handler fails.
 	//
 	// Defaults to retries for five minutes, and then to stop.
 	Errors ErrorPolicy
@@ -102,7 +102,7 @@ type Config struct {
 	Logger logger.Logger
 }
 
-// An ErrorPolicy decides what becomes of a message whose handler fails. The zero value
+// An ErrorPolicy decides the fate of a message whose handler fails. The zero value
 // is the default: retry for five minutes, then stop.
 //
 // An error of the handler can decide otherwise for its message: see [RetryAfter],
@@ -138,7 +138,7 @@ const (
 	Forever time.Duration = math.MaxInt64
 )
 
-// A FailureAction is what happens to a message when its retries are over.
+// A FailureAction is the fate of a message whose retries are over.
 type FailureAction int
 
 const (
@@ -228,8 +228,8 @@ func (c *Config) mistakes() (all []error) {
 	return all
 }
 
-// filter returns what the consumer reads of its category. A group of 1 reads like
-// none.
+// filter returns the filter by which the consumer reads its category. A group of 1 reads
+// like none.
 func (c *Config) filter() messagestore.Filter {
 	return messagestore.Filter{Types: c.Types, Correlation: c.Correlation, GroupSize: c.GroupSize, GroupMember: c.GroupMember}
 }

@@ -18,7 +18,7 @@ import (
 
 const account messagestore.Category = "account"
 
-// Deposited is what the tests write.
+// Deposited is the event that the tests write.
 type Deposited struct {
 	Amount int `json:"amount"`
 }
@@ -29,7 +29,7 @@ type Withdrawn struct{}
 
 func (Withdrawn) MessageType() string { return "Withdrawn" }
 
-// A journal is a handler that keeps what it was given.
+// A journal is a handler that notes its messages.
 type journal struct {
 	mu   sync.Mutex
 	seen []string
@@ -63,7 +63,7 @@ func newConsumer(t *testing.T, store consumer.Store, h consumer.Handler, config 
 	return consumer.New(store, account, "ledger", h, config)
 }
 
-// running starts c in a bubble and returns what stops it and returns its error.
+// running starts c in a bubble. The function stop ends the run and returns its error.
 func running(t *testing.T, c *consumer.Consumer) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -30,7 +30,7 @@ func (c *counted) Handle(_ context.Context, m *messagestore.Message) error {
 func writeRaw(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, messageType, data string) bool {
 	t.Helper()
 	_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: messageType, Data: json.RawMessage(data)})
-	return err == nil // else the store refuses it, and so nobody can have written it
+	return err == nil // else the store refuses it, so no writer can have written it
 }
 
 // Any content of the stream of group sizes is read as a size and a start, or is an error: no message is

@@ -30,7 +30,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
-// A history is a store, or a copy of one, whose messages are as old as what was copied.
+// A history is a store, or a copy of one that keeps the times of its messages.
 type history struct {
 	*memory.Driver
 	times map[messagestore.GlobalPosition]time.Time
@@ -163,8 +163,8 @@ func ofMember(member, n int) (streams []messagestore.StreamName) {
 	return streams
 }
 
-// The head of the store that went back is beyond what the consumer has read, so nothing
-// but the message that it read last tells.
+// After the rollback of the store its head is beyond the consumer's position. Only the
+// message that the consumer read last shows the rollback.
 func TestAStoreThatWentBackAndGrewPastStopsAConsumerThatRuns(t *testing.T) {
 	t.Parallel()
 	streams := ofMember(0, 4)
@@ -226,7 +226,7 @@ func TestAStoreThatWentBackAndGrewPastStopsAConsumerThatRuns(t *testing.T) {
 					require.ErrorContains(t, err, lost.ID.String())
 					require.Equal(t, handled, j.all(), "nothing of the other history was handled")
 
-					// Started again it goes on from what the store has.
+					// A new run goes on from the messages that the store has.
 					again := &journal{}
 					require.NoError(t, newConsumer(t, messagestore.New(d, nil), again, reads.config).CatchUp(t.Context()))
 					for _, stream := range streams[:2] {
@@ -238,8 +238,8 @@ func TestAStoreThatWentBackAndGrewPastStopsAConsumerThatRuns(t *testing.T) {
 	}
 }
 
-// Of a writer that tries again after the store went back, a message may get the id, the
-// version and the position that it had, and another message the place of one before it.
+// A writer that repeats its writes after a rollback of the store may give a message the id,
+// the version and the position that it had, and another message the place of one before it.
 func TestAMessageThatIsWrittenAgainIsNotTheOneThatWasLost(t *testing.T) {
 	t.Parallel()
 	streams := ofMember(0, 3)
@@ -275,8 +275,8 @@ func TestAMessageThatIsWrittenAgainIsNotTheOneThatWasLost(t *testing.T) {
 	}
 }
 
-// What nobody rang for is read without the message before it, which is looked for if there
-// is anything.
+// A poll without a wake-up reads behind its position, and looks for the message at it only
+// if it finds one.
 func TestAPollOfAStoreThatWentBackHandlesNothing(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]*consumer.Config{"Whole": {PollInterval: time.Second}, "Types": {PollInterval: time.Second, Types: []string{"Deposited"}}} {
@@ -345,8 +345,8 @@ func TestAFailoverThatLostNothingIsNotNoticed(t *testing.T) {
 	}
 }
 
-// What is recorded names the message it is right behind, so that who starts later finds
-// out too.
+// A checkpoint names the message it is right behind, so that a later run finds a rollback
+// of the store too.
 func TestAPositionOfAnotherHistoryStopsTheConsumer(t *testing.T) {
 	t.Parallel()
 	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
@@ -376,7 +376,7 @@ func TestAPositionOfAnotherHistoryStopsTheConsumer(t *testing.T) {
 			}
 		}
 
-		// What is recorded, and the start of a generation.
+		// The checkpoint, and the start of a generation.
 		require.NoError(t, newIn(t, store, category, "a", &journal{}, nil).CatchUp(t.Context()))
 		recorded, err := store.Last(t.Context(), streams.Stream("a", "0", "0"))
 		require.NoError(t, err)
@@ -404,14 +404,14 @@ func TestAPositionOfAnotherHistoryStopsTheConsumer(t *testing.T) {
 		require.NoError(t, newIn(t, store, category, "a", j, member(3, 2)).CatchUp(t.Context()))
 		require.Len(t, j.all(), 1)
 
-		// What was recorded without it is taken as it is.
+		// A checkpoint without the name of a message is valid.
 		j, err = start("c", raw("Resized", fmt.Sprintf(`{"size": 1, "start": %d}`, last.GlobalPosition)))
 		require.NoError(t, err)
 		require.Len(t, j.all(), 1)
 	})
 }
 
-// Who records a position in the store that went back would have its next run go on from
+// A run that checkpoints after a rollback of the store would have the next run go on from
 // there.
 func TestNoPositionIsRecordedInAStoreThatWentBack(t *testing.T) {
 	t.Parallel()
@@ -459,8 +459,8 @@ func effects(store *messagestore.Store, handled *atomic.Int64) consumer.Handler 
 	})
 }
 
-// What was read is all there, so the consumer is not ahead, and what its handler made of it
-// is not.
+// The messages that the consumer read are all there, so it is not ahead of the store. The
+// messages that its handler wrote are lost.
 func TestWhatAHandlerWroteAndTheStoreLostIsWrittenAgain(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]*consumer.Config{
@@ -495,7 +495,8 @@ func TestWhatAHandlerWroteAndTheStoreLostIsWrittenAgain(t *testing.T) {
 	}
 }
 
-// A failover that lost nothing hands over again what was not recorded, as a crash does.
+// After a failover that lost no message the consumer redelivers from its checkpoint, as
+// after a crash.
 func TestAnotherEpochHandsOverAgainWhatWasNotRecorded(t *testing.T) {
 	t.Parallel()
 	for name, again := range map[string]struct {
@@ -530,7 +531,7 @@ func TestAnotherEpochHandsOverAgainWhatWasNotRecorded(t *testing.T) {
 	}
 }
 
-// What fails again and again is neither read past nor recorded.
+// A consumer that retries one message neither reads on nor checkpoints.
 func TestAConsumerThatRetriesFindsOutThatTheStoreIsAnother(t *testing.T) {
 	t.Parallel()
 	retrying := func(t *testing.T, lost int, epoch string) (errs <-chan error, log *bytes.Buffer, stop func()) {
@@ -574,8 +575,8 @@ func TestAConsumerThatRetriesFindsOutThatTheStoreIsAnother(t *testing.T) {
 	})
 }
 
-// A goingBack driver is one whose store goes back just before it is asked for its epoch, once what was written was
-// handled.
+// A goingBack driver rolls its store back just before it is asked for its epoch, once all
+// messages were handled.
 type goingBack struct {
 	*replaced
 	handled *atomic.Int64
@@ -589,7 +590,8 @@ func (g *goingBack) Epoch(ctx context.Context) (string, error) {
 	return g.replaced.Epoch(ctx)
 }
 
-// A run may have looked for what it has read before the store went back, and for the epoch after.
+// A run may look for its last message before a rollback of the store, and for the epoch
+// after it.
 func TestARunThatBeginsAgainLooksForWhatTheOneBeforeHasRead(t *testing.T) {
 	t.Parallel()
 	for lost, again := range []bool{true, false} {
@@ -639,7 +641,7 @@ func TestNoPositionIsRecordedInAnotherEpoch(t *testing.T) {
 	})
 }
 
-// What a handler has in hand is not given to a second one.
+// A message in flight is not delivered to a second handler.
 func TestARunDoesNotBeginAgainBesideAHandlerThatDoesNotStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -725,7 +727,8 @@ func TestAHistoryThatPostgreSQLLostStopsAConsumerThatRuns(t *testing.T) {
 	}
 }
 
-// Files were put back, of which no timeline tells, and what the consumer has read is in them.
+// The server got older files back, which no timeline shows, and all messages that the
+// consumer has read are in them.
 func TestWhatAnOperatorSaysIsLostIsHandledAgain(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
@@ -742,7 +745,7 @@ func TestWhatAnOperatorSaysIsLostIsHandledAgain(t *testing.T) {
 	}
 	require.Eventually(t, done(2), time.Minute, time.Millisecond)
 	end := endOf(t, store, account)
-	require.Eventually(t, func() bool { // or what is recorded just now would be missing below
+	require.Eventually(t, func() bool { // or the last checkpoint would be missing below
 		all, err := operate.Consumers(t.Context(), store, account)
 		return err == nil && len(all) == 1 && len(all[0].Members) == 1 && all[0].Members[0].Position == end
 	}, time.Minute, time.Millisecond)

@@ -90,7 +90,7 @@ func TestAnErrorThatAsksForItIsParkedAtOnceUnderEveryPolicy(t *testing.T) {
 	require.Equal(t, "wrapped: hopeless", parkedOf(t, store, account, "ledger")[0].Error)
 }
 
-// The process is killed between parking a message and recording the position.
+// The process is killed between parking a message and its checkpoint.
 func TestAMessageIsParkedOnce(t *testing.T) {
 	t.Parallel()
 	store := &tap{Store: newStore()}
@@ -151,7 +151,7 @@ func redrive(t *testing.T, store consumer.Store, h consumer.Handler) int {
 	return before - len(parkedOf(t, store, account, "ledger"))
 }
 
-// What a consumer gives up on that was told to go on from elsewhere is for who does.
+// A consumer that was reset leaves a failing message to the new generation.
 func TestAConsumerThatWasResetParksNothing(t *testing.T) {
 	t.Parallel()
 	store := newStore()

@@ -84,8 +84,7 @@ func TestACategoryWithATypeKeepsItsPositionsBesideIt(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// What was recorded is not a position, so the consumer neither guesses nor starts
-// from 0.
+// The consumer neither guesses nor starts from 0 if its stored checkpoint is no position.
 func TestACorruptPositionStopsTheConsumer(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -208,7 +207,7 @@ func TestAPositionThatTheStoreLostStopsTheConsumer(t *testing.T) {
 	require.ErrorContains(t, err, "position 0 is ahead of the store, which has lost messages of account:position-ledger+0+0: expected version 5, found 4")
 }
 
-// What a handler fails with may be another consumer's: it says nothing of this one's
+// A handler may return the error of another consumer, which says nothing of this one's
 // position.
 func TestAHandlersErrorDoesNotKeepThePositionFromBeingRecorded(t *testing.T) {
 	t.Parallel()
@@ -295,8 +294,8 @@ func TestAPositionThatCannotBeRecordedAtTheEndIsSaid(t *testing.T) {
 	})
 }
 
-// While positions cannot be recorded, a consumer does not run ahead of what a crash
-// may hand over again.
+// While it cannot checkpoint, a consumer delivers no more messages than a crash may
+// redeliver.
 func TestAConsumerThatCannotRecordDoesNotRunAhead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

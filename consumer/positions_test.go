@@ -78,7 +78,7 @@ func TestPositionsTellWhereConsumersAre(t *testing.T) {
 		require.NoError(t, err)
 		a := newIn(t, store, category, "a", always(nil), nil)
 		require.NoError(t, a.CatchUp(t.Context()))
-		// What is near in the store and not meant.
+		// Consumers of other categories in the same store.
 		require.NoError(t, newIn(t, store, category.WithType("command"), "other", always(nil), nil).CatchUp(t.Context()))
 
 		all := positionsNow(t, store, category)
@@ -360,7 +360,8 @@ func TestAConsumerThatRetriesFindsOutThatItWasReset(t *testing.T) {
 	}
 }
 
-// What is redriven moves no position, and with enough of it nothing is read.
+// A redriven message moves no position, and a consumer with enough of them reads no
+// further messages.
 func TestAConsumerThatRedrivesFindsOutThatItWasReset(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -494,7 +495,7 @@ func TestResetRefusesWhatCannotBe(t *testing.T) {
 	})
 }
 
-// What a position ahead of the store stops is mended by a reset.
+// A reset mends a consumer that a position ahead of the store stops.
 func TestAResetMendsAPositionThatIsAhead(t *testing.T) {
 	t.Parallel()
 	store := newStore()

@@ -16,8 +16,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A world is a category with the consumers that read it, and what it has seen of
-// them. It checks, while they run, what no consumer may do.
+// A world is a category with the consumers that read it, and a record of their deliveries
+// and checkpoints. It checks the rules of a consumer while they run.
 type world struct {
 	store *messagestore.Store
 	tap   *tap
@@ -70,7 +70,7 @@ func (w *world) wrongly(format string, args ...any) {
 	w.wrong = append(w.wrong, fmt.Sprintf(format, args...))
 }
 
-// step counts what the process does and reports whether it is dead.
+// step counts a call of the process and reports whether the process is dead.
 func (w *world) step() bool {
 	w.calls++
 	if w.killAt > 0 && w.calls >= w.killAt {

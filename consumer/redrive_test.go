@@ -16,8 +16,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// What consumers note of requests is no reason to note more: not for themselves, for
-// another member or name, or for the next that starts.
+// Consumers write notes of settled requests. Such a note leads to no further note: not by
+// the same consumer, by another member or name, or by the next run.
 func TestWhatIsSettledIsNotedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -232,8 +232,8 @@ func TestAHandlerThatARedriveLeftBehindKeepsTheConsumerFromRunning(t *testing.T)
 	})
 }
 
-// What the handler returned says nothing of whether it has: not of another consumer, in
-// the handler, that left one behind, and least of all by a method that panics.
+// A request is settled when its handler returns, with any error: also with that of another
+// consumer that left a handler behind, and with one whose text panics.
 func TestARequestWhoseHandlerReturnsIsSettledWhateverItReturns(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -368,7 +368,7 @@ func TestARedriveWhoseStoreDoesNotAnswerIsGivenUp(t *testing.T) {
 	}
 }
 
-// Whether its message is still there is not told by what is behind that.
+// A redrive looks for its message alone, and reads none behind it.
 func TestARedriveReadsOneMessageOfAStream(t *testing.T) {
 	t.Parallel()
 	driver := &counting{Driver: newDriver()}

@@ -214,7 +214,7 @@ func TestARequestOutlivesTheConsumerThatTookItUp(t *testing.T) {
 	})
 }
 
-// What is redriven is not together in hand with another of its cardinal id.
+// A redriven message is not in flight beside another of its cardinal id.
 func TestWhatIsAskedForWaitsForItsTurn(t *testing.T) {
 	t.Parallel()
 	for _, concurrency := range []int{1, 8} {
@@ -329,7 +329,7 @@ func TestOnlyWhatIsParkedCanBeAskedFor(t *testing.T) {
 	})
 }
 
-// Another client may write what it likes where consumers keep what they parked.
+// Another client may write any message to the streams of dead letters.
 func TestWhatAnotherClientCallsParkedIsNotOurs(t *testing.T) {
 	t.Parallel()
 	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {

@@ -21,7 +21,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// elsewhere writes to s's database as another process does: no bell rings.
+// elsewhere writes as another process does: without a wake-up of the store under test.
 func elsewhere(t *testing.T, driver messagestore.Driver, stream messagestore.StreamName) {
 	t.Helper()
 	write(t, messagestore.New(driver, nil), stream, Deposited{1})
@@ -114,7 +114,7 @@ func TestAWriteInThisProcessWakesTheConsumer(t *testing.T) {
 	})
 }
 
-// An idle consumer reads, but does not write, and is not woken by what it wrote.
+// An idle consumer reads, but does not write, and its own writes do not wake it.
 func TestAnIdleConsumerDoesNotWrite(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]consumer.Config{
@@ -190,8 +190,8 @@ func TestThePositionIsRecordedByCountByTimeWhenIdleAndAtTheEnd(t *testing.T) {
 	}
 }
 
-// A filtered reader's position moves over what it does not want, so that the next
-// start does not look at it again; but that is not worth a write for each message.
+// A filtered reader's position moves over the messages that the filter keeps back, so that
+// the next run does not read them again, but not by a write for each of them.
 func TestAFilteredPositionMovesButSeldom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -280,7 +280,7 @@ func TestAHandlerThatIgnoresItsContextIsNamed(t *testing.T) {
 		require.Equal(t, 3*time.Second, time.Since(before)) // a second to notice
 		require.Zero(t, c.Stats().Position)
 
-		// It may not be handed over to it again while it still works on it.
+		// The message may not be redelivered while the handler still works on it.
 		require.ErrorIs(t, runForAWhile(t, c), consumer.ErrRunning)
 		close(release)
 		synctest.Wait()
@@ -288,7 +288,7 @@ func TestAHandlerThatIgnoresItsContextIsNamed(t *testing.T) {
 	})
 }
 
-// What ended the run does not hide what it left behind.
+// The error that ended the run does not hide the handler that it left behind.
 func TestAHandlerThatIgnoresItsContextIsNamedThoughAnotherFailed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -593,8 +593,8 @@ func TestAMessageThatWaitsForItsRetryHoldsUpOnlyItsOwnID(t *testing.T) {
 	}
 }
 
-// With one slow message, the consumer reads no more than two batches and goes no
-// further ahead than what a crash may hand over again.
+// With one slow message, the consumer reads no more than two batches, and delivers no more
+// messages than a crash may redeliver.
 func TestReadAheadIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -754,8 +754,8 @@ func TestAMessageThatIsDueWaitsForAFreeHand(t *testing.T) {
 	})
 }
 
-// The position moves over what the filter kept back behind a message, together with
-// the message.
+// The position moves over a message and over those behind it that the filter kept back,
+// together.
 func TestWhatIsKeptBackBehindAMessageIsPassedWithIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -806,7 +806,8 @@ func (s *silent) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQu
 	return s.Store.ReadCategoryPage(ctx, q)
 }
 
-// Who stops has nothing in hand and nothing to record, only asks whether it may go on.
+// A run that stops, with nothing in flight and no checkpoint to store, only asks whether
+// it may go on.
 func TestAStopDoesNotWaitToSeeWhetherTheRunMayGoOn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -100,8 +100,7 @@ func TestAPageThatLeadsNowhereIsAnError(t *testing.T) {
 	}
 }
 
-// A read that hangs is given up, and what may have been too much is asked for in
-// smaller parts.
+// A consumer gives up a read that hangs, and asks for smaller batches.
 func TestAReadThatHangsIsGivenUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -118,7 +117,7 @@ func TestAReadThatHangsIsGivenUp(t *testing.T) {
 	})
 }
 
-// A hanging store does not answer who asks for too much.
+// A hanging store does not answer a read of too many messages.
 type hanging struct {
 	*messagestore.Store
 	most int

@@ -270,7 +270,7 @@ func TestATombstoneIsPassedByOneMemberOfAGroup(t *testing.T) {
 }
 
 // Streams are trimmed and deleted while others write to them and a consumer reads them.
-// What is there is handled, in order, and the consumer goes on.
+// The consumer handles the messages that are left, in order, and goes on.
 func TestAConsumerReadsWhatIsRemovedUnderIt(t *testing.T) {
 	t.Parallel()
 	const writers, writes = 4, 150
@@ -422,7 +422,7 @@ func TestADeletedDeadLetterIsNotParkedAnyMore(t *testing.T) {
 			require.NoError(t, err)
 			require.Fail(t, "still parked", "%s", p.ID)
 		}
-		// The same message is parked anew if it is handed over anew.
+		// The same message is parked anew if it is redelivered.
 		_, err := operate.Consumer(r.Store, r.category, "accounts").Reset(t.Context(), 0)
 		require.NoError(t, err)
 		require.NoError(t, c.CatchUp(t.Context()))

@@ -32,7 +32,7 @@ func openTwo(t *testing.T, url string) (store, elsewhere *messagestore.Store) {
 	return store, elsewhere
 }
 
-// Nobody polls within the hour: what wakes it is the database.
+// The poll interval is an hour: a notification of the database wakes the consumer.
 func TestAWriteInAnotherProcessWakesTheConsumerAtOnce(t *testing.T) {
 	t.Parallel()
 	shared := pgtest.Pool(t)
@@ -79,7 +79,7 @@ func TestAWriteInAnotherProcessIsFoundInAFile(t *testing.T) {
 	require.NoError(t, stop())
 }
 
-// A countingStore counts what a consumer asks it for.
+// A countingStore counts the calls of a consumer.
 type countingStore struct {
 	*messagestore.Store
 	asked, looks, watches atomic.Int64
@@ -118,8 +118,8 @@ func TestAConsumerAtRestAsksSeldom(t *testing.T) {
 		before := store.asked.Load()
 		time.Sleep(time.Hour)
 
-		// Every ten seconds what it read and who else reads, and every minute what to
-		// redrive.
+		// Every ten seconds the consumer looks for its last message and for a superseding
+		// run, and every minute for requests to redrive.
 		require.InDelta(t, 360+360+60, store.asked.Load()-before, 3)
 		require.NoError(t, stop())
 	})
@@ -142,7 +142,7 @@ func TestParkingDoesNotHaveRequestsLookedForMoreOften(t *testing.T) {
 	})
 }
 
-// Where a request is found out by a bell, it still waits no longer than it may.
+// A request that a wake-up announces waits no longer than the interval either.
 func TestARequestIsFoundWithinItsInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -195,8 +195,8 @@ func TestABellForWhatWasReadReadsNothing(t *testing.T) {
 	})
 }
 
-// A store that is away rings for all, who would all ask it again at once. One that takes
-// writes and fails to be read rings with each of them.
+// A store that is away wakes all its waiters, which would all read again at once. One that
+// takes writes and fails to be read sends a wake-up with each of them.
 func TestABellDoesNotCutAWaitAfterAFailureShort(t *testing.T) {
 	t.Parallel()
 	for name, head := range map[string]messagestore.GlobalPosition{"NoHead": 0, "AHead": 4} {
@@ -230,7 +230,7 @@ func TestABellDoesNotCutAWaitAfterAFailureShort(t *testing.T) {
 				require.LessOrEqual(t, reads.Load()-before, int64(1+2*10), "at most twice a second")
 				require.LessOrEqual(t, c.Stats().StoreErrors, int64(2*60*60+40))
 
-				// What the bell rang for is not missed.
+				// No message is missed whose wake-up came during the back-off.
 				write(t, store.Store, "account-1", Deposited{1}, Deposited{2}, Deposited{3}, Deposited{4})
 				store.bell <- head
 				healed.Store(true)

@@ -42,8 +42,8 @@ func TestNoMessageIsBegunOnceTheContextIsDone(t *testing.T) {
 	}
 }
 
-// What is slow is in the hands of one worker, and nothing waits behind it that is not
-// of its own cardinal id.
+// A slow message occupies one worker, and only messages of its own cardinal id wait
+// behind it.
 func TestSlowMessagesHoldUpNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestSlowMessagesHoldUpNoOther(t *testing.T) {
 	})
 }
 
-// A run that is to stop does not leave behind what its handler has given up on.
+// A run that stops still parks a message whose handler failed for good.
 func TestWhatFailsForGoodWhileTheRunStopsIsParked(t *testing.T) {
 	t.Parallel()
 	for _, concurrency := range []int{1, 4} {
@@ -98,7 +98,7 @@ func TestWhatFailsForGoodWhileTheRunStopsIsParked(t *testing.T) {
 	}
 }
 
-// The data of what a consumer holds is bounded, whatever the size of its messages.
+// The data that a consumer holds is bounded, for messages of any size.
 func TestLargeMessagesAreReadInSmallBatches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestLargeMessagesAreReadInSmallBatches(t *testing.T) {
 	})
 }
 
-// A read that is under way may be too early for what the bell rings for.
+// A read that is under way may be too early for the message of a wake-up.
 func TestABellThatRingsDuringAReadIsHeard(t *testing.T) {
 	t.Parallel()
 	for name, elsewhere := range map[string]bool{"Here": false, "WhoKnowsWhere": true} {
@@ -183,7 +183,7 @@ func TestABellThatRingsDuringAReadIsHeard(t *testing.T) {
 	}
 }
 
-// A rungStore is watched by a bell that the test rings.
+// A rungStore gets its wake-ups from the test.
 type rungStore struct {
 	*tap
 	bell chan messagestore.GlobalPosition
@@ -196,7 +196,7 @@ func (s *rungStore) Watch(category messagestore.Category, _ time.Duration) (<-ch
 	return s.bell, func() {}
 }
 
-// What is being parked is in hand too.
+// A message that is being parked is in flight too.
 func TestAMessageThatIsBeingParkedCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -233,9 +233,9 @@ func (s slowToPark) Write(ctx context.Context, stream messagestore.StreamName, e
 	return s.Store.Write(ctx, stream, expected, bodies...)
 }
 
-// What is written while the workers are busy is read together, and before they run out.
-// A page holds a message at least, and a driver that bounds what it holds no more than one,
-// if that is large enough.
+// Messages that are written while the workers are busy are read together, and before the
+// workers run out of them. A page holds one message at least, and no second one if the first
+// is as large as the driver's bound of a page.
 func TestAPageThatHoldsNoSecondMessageIsNoEnd(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]*consumer.Config{"Whole": {}, "Types": {Types: []string{"Deposited"}}, "Member": {GroupSize: 1}} {
