@@ -62,7 +62,8 @@ func (f fixture) parked() (n int) {
 func (f fixture) consumer(store *messagestore.Store) *consumer.Consumer {
 	f.t.Helper()
 	mux := account.Handlers(store, &account.Config{Now: func() time.Time { return now }})
-	return consumer.New(store, account.Commands, "accounts", mux, nil)
+	once := consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}
+	return consumer.New(store, account.Commands, "accounts", mux, &consumer.Config{Errors: once})
 }
 
 // events returns the types of an account's events, and the account they add up to.
