@@ -131,7 +131,7 @@ elsif not exists (select from pg_attribute where attrelid = to_regclass('dibs.mi
   where m.name = f.name and m.sha256 = f.sha256 and f.now is not null;
   delete from dibs.migrations where name in ('0003_validation.sql', '0006_retention.sql', '0007_report.sql', '0008_rights.sql');
   drop view if exists dibs.stored_messages, dibs.erased;
-  drop function if exists dibs.begin_migration(text, text), dibs.erased_tombstone(text);
+  drop function if exists dibs.begin_migration(text, text), dibs.erased_tombstone(text), dibs.trim(text, bigint, timestamptz, text, interval, integer, boolean, uuid);
 end if;
 end
 $schema$;

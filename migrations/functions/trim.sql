@@ -2,7 +2,7 @@ create or replace function dibs.trim(
   stream text, keep bigint default null, before timestamptz default null, reason text default null,
   min_age interval default '15 minutes', max_messages integer default 10000, dry_run boolean default false, id uuid default null
 )
-returns table (outcome text, removed bigint, first_position bigint, version bigint, recent boolean, more boolean)
+returns table (outcome text, removed bigint, first_position bigint, version bigint, recent boolean, more boolean, dead_letter text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '10s'
@@ -14,6 +14,7 @@ declare
   records text;
   head record;
   found_at record;
+  parked record;
   cut bigint; -- all below it may go
   upto bigint; -- all below it goes now
 begin
@@ -41,14 +42,14 @@ begin
         raise exception 'invalid id: it is another message''s' using errcode = 'DB001', column = 'id';
       end if;
       return query select 'trimmed', (found_at.data ->> 'removed')::bigint, (found_at.data ->> 'upTo')::bigint + 1,
-        dibs.stream_version(stream), false, true;
+        dibs.stream_version(stream), false, true, null::text;
       return;
     end if;
   end if;
 
   select m.position, m.metadata into head from dibs.messages m where m.stream_name = stream order by m.position limit 1;
   if not found then
-    return query select 'no_stream', 0::bigint, null::bigint, dibs.stream_version(stream), false, false;
+    return query select 'no_stream', 0::bigint, null::bigint, dibs.stream_version(stream), false, false, null::text;
     return;
   end if;
   first_position := head.position;
@@ -77,6 +78,15 @@ begin
   else
     recent := false;
     more := upto < cut;
+  end if;
+  if dibs.reservation_of(head.metadata, true) is null then
+    select l.position, l.letter into parked from dibs.open_letter(stream, head.position, upto) l;
+    if parked.letter is not null then
+      upto := parked.position;
+      dead_letter := parked.letter;
+      recent := false;
+      more := false;
+    end if;
   end if;
 
   removed := upto - head.position;
@@ -112,6 +122,10 @@ message always stays, and so do the stream''s version and the positions of the r
 The ids of the removed messages are forgotten: a message that is written again would not be found to be there, and a write
 whose answer was lost would be found not to have happened. So messages younger than min_age stay, however many they are;
 recent says that a message stayed for that only.
+
+A message that an open dead letter refers to stays, with all behind it, until it is redriven or the letter is deleted.
+dead_letter is then the stream of the letter, and first_position that of the parked message. A message may be parked after its trim:
+consumers do not wait for it.
 
 A call removes at most max_messages, so that it is short; more says that there are more to remove. With dry_run nothing is
 removed, and removed is how many would be by all calls together. A call again with the same id, after its answer was
