@@ -89,14 +89,19 @@ type Trimmed struct {
 	// Reservation says that nothing was removed because the stream's first message makes
 	// a reservation, which would be free again. Delete the stream instead.
 	Reservation bool
+
+	// DeadLetter is the stream of the open dead letter that refers to the message at First:
+	// the messages from there on stay. It is empty if no letter held anything back.
+	DeadLetter messagestore.StreamName
 }
 
 // Trim removes the first messages of a stream. The last one always stays, and so does the
 // version. The remaining messages keep their positions, without a gap. It is recorded by
 // messages of type dibs:Trimmed in account:retention-123 for account-123.
 //
-// Trim does not look for parked messages. A dead letter refers to its message, so after the
-// message is trimmed a redrive leaves the letter open, with an error.
+// A message that an open dead letter refers to stays, with all behind it, until the letter
+// is closed by a redrive, or deleted. A message that a consumer parks after it was
+// trimmed is gone: its redrive leaves the letter open, with an error.
 //
 // It removes at most 10,000 messages in one transaction, and holds up no writer. If it ends with
 // an error, some of it may be done; to call it again is safe. Invalid options are refused with a
@@ -134,8 +139,9 @@ func (a *Admin) trim(ctx context.Context, o *TrimOptions, trimmed *Trimmed) (mor
 	var outcome string
 	var removed int64
 	var first pgtype.Int8
+	var letter pgtype.Text
 	args := []any{string(trimmed.Stream), keep, before, pglink.OrNull(o.Reason), age, maxRemoved, o.DryRun}
-	err = a.change(ctx, a.queries.trim, args, &outcome, &removed, &first, (*int64)(&trimmed.Version), &trimmed.Recent, &more)
+	err = a.change(ctx, a.queries.trim, args, &outcome, &removed, &first, (*int64)(&trimmed.Version), &trimmed.Recent, &more, &letter)
 	if err != nil {
 		return false, err
 	}
@@ -144,6 +150,7 @@ func (a *Admin) trim(ctx context.Context, o *TrimOptions, trimmed *Trimmed) (mor
 		trimmed.First = messagestore.Version(first.Int64)
 	}
 	trimmed.Reservation = outcome == "reservation"
+	trimmed.DeadLetter = messagestore.StreamName(letter.String)
 	if o.OnProgress != nil && removed > 0 && !o.DryRun {
 		o.OnProgress(removed)
 	}

@@ -1,0 +1,139 @@
+package postgres_test
+
+import (
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+)
+
+func (a *archive) park(t *testing.T, consumer string, m *messagestore.Message) *deadletter.Letter {
+	t.Helper()
+	letter, err := deadletter.Of(a.Store, m.Stream.Category(), consumer).
+		Park(t.Context(), deadletter.Failure{Message: m, Err: errors.New("no"), Attempts: 1, FirstFailedAt: time.Now()})
+	require.NoError(t, err)
+	require.NotNil(t, letter)
+	return letter
+}
+
+// redrive settles one parked message, as a consumer does.
+func (a *archive) redrive(t *testing.T, consumer string, m *messagestore.Message, failure error) {
+	t.Helper()
+	letters := deadletter.Of(a.Store, m.Stream.Category(), consumer)
+	_, err := letters.RequestRedrive(t.Context(), m.ID)
+	require.NoError(t, err)
+	requests, err := letters.Inbox(func(messagestore.StreamName) bool { return true }).Look(t.Context(), map[uuid.UUID]struct{}{}, 10)
+	require.NoError(t, err)
+	require.Len(t, requests, 1)
+	redrive, err := letters.Begin(t.Context(), requests[0])
+	require.NoError(t, err)
+	if redrive.Succeeded(); failure != nil {
+		redrive.Failed(failure)
+	}
+	require.NoError(t, redrive.Settle(t.Context()))
+}
+
+func TestAMessageThatIsParkedIsNotTrimmed(t *testing.T) {
+	t.Parallel()
+	for _, types := range []string{"", "command"} {
+		t.Run("type "+types, func(t *testing.T) {
+			t.Parallel()
+			a := newArchive(t)
+			if types != "" {
+				a.category = a.category.WithType(types)
+			}
+			stream := a.category.Stream("1")
+			a.fill(t, stream, 6)
+			messages := a.read(t, stream)
+			low, high := a.park(t, "one", messages[2]), a.park(t, "other", messages[3])
+			dry := *anyAge
+			dry.DryRun = true
+			trim := func(want admin.Trimmed) {
+				t.Helper()
+				planned, err := a.admin.Trim(t.Context(), stream, &dry)
+				require.NoError(t, err)
+				require.Equal(t, want, planned, "dry run")
+				trimmed, err := a.admin.Trim(t.Context(), stream, anyAge)
+				require.NoError(t, err)
+				require.Equal(t, want, trimmed)
+			}
+
+			trim(admin.Trimmed{Stream: stream, Removed: 2, First: 2, Version: 5, DeadLetter: low.DeadLetter})
+			require.Equal(t, []int{2, 3, 4, 5}, a.positions(t, stream))
+			a.redrive(t, "one", messages[2], errors.New("still no"))
+			trim(admin.Trimmed{Stream: stream, First: 2, Version: 5, DeadLetter: low.DeadLetter})
+			a.redrive(t, "one", messages[2], nil)
+			trim(admin.Trimmed{Stream: stream, Removed: 1, First: 3, Version: 5, DeadLetter: high.DeadLetter})
+			a.redrive(t, "other", messages[3], errors.New("no"))
+			// The deletion has removed one of two messages, and goes on later.
+			_, err := a.pool.Exec(t.Context(), "select dibs.delete_stream($1, max_messages => 1)", string(high.DeadLetter))
+			require.NoError(t, err)
+			trim(admin.Trimmed{Stream: stream, Removed: 1, First: 4, Version: 5})
+			require.Equal(t, []int{4, 5}, a.positions(t, stream))
+		})
+	}
+}
+
+func TestATrimOfACategoryPassesParkedMessages(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	for n := range 3 {
+		a.fill(t, a.category.Stream(strconv.Itoa(n)), 5)
+	}
+	letter := a.park(t, "one", a.read(t, a.category.Stream("1"))[1])
+
+	var found []admin.Trimmed
+	for trimmed, err := range a.admin.TrimCategory(t.Context(), a.category, anyAge) {
+		require.NoError(t, err)
+		found = append(found, trimmed)
+	}
+
+	require.Equal(t, []admin.Trimmed{
+		{Stream: a.category.Stream("0"), Removed: 3, First: 3, Version: 4},
+		{Stream: a.category.Stream("1"), Removed: 1, First: 1, Version: 4, DeadLetter: letter.DeadLetter},
+		{Stream: a.category.Stream("2"), Removed: 3, First: 3, Version: 4},
+	}, found)
+}
+
+// Letters of other messages, and streams that other clients wrote beside the letters, hold
+// nothing back, and hide no letter; a trim in parts comes as far as one in one part.
+func TestATrimLooksAtOpenLettersOfItsMessagesOnly(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream, letters := a.category.Stream("1"), a.category.WithType("deadLetter")
+	a.fill(t, stream, 6)
+	a.fill(t, a.category.Stream("2"), 2)
+	messages := a.read(t, stream)
+	a.park(t, "one", a.read(t, a.category.Stream("2"))[0])
+	a.park(t, "one", messages[5]) // stays for keep
+	for _, name := range []messagestore.StreamName{letters.Stream("a"), letters.Stream("one"), letters.Stream("two").With("x"), letters.Stream("two!")} {
+		a.fill(t, name, 1)
+	}
+	trimmed, err := a.admin.Trim(t.Context(), stream, &admin.TrimOptions{Keep: 5, MinAge: admin.AnyAge})
+	require.NoError(t, err)
+	require.Equal(t, admin.Trimmed{Stream: stream, Removed: 1, First: 1, Version: 5}, trimmed)
+
+	letter := a.park(t, "two", messages[3])
+	for _, want := range []struct {
+		removed, first int64
+		more           bool
+	}{{1, 2, true}, {1, 3, true}, {0, 3, false}} {
+		var removed, first int64
+		var more bool
+		var held *string
+		err = a.pool.QueryRow(t.Context(), "select removed, first_position, more, dead_letter from dibs.trim($1, 1, min_age => '0', max_messages => 1)", string(stream)).
+			Scan(&removed, &first, &more, &held)
+		require.NoError(t, err)
+		require.Equal(t, want.removed, removed)
+		require.Equal(t, want.first, first)
+		require.Equal(t, want.more, more)
+		require.Equal(t, !more, held != nil && *held == string(letter.DeadLetter))
+	}
+}
