@@ -59,6 +59,22 @@ func TestTrimPrintsWhatWentAndWhatStays(t *testing.T) {
 	require.Contains(t, dibs.ok(t, "verify"), "looked at")
 }
 
+func TestTrimNamesTheLetterOfAParkedMessage(t *testing.T) {
+	t.Parallel()
+	dibs := newServer(t)
+	dibs.fill(t, "account-1", 5)
+	id, _ := objects(t, dibs.ok(t, "stream", "account-1", "--json"))[2]["id"].(string)
+	letter := "account:deadLetter-accounts+" + id
+	dibs.ok(t, "write", letter, "Parked", `{}`)
+
+	require.Contains(t, dibs.ok(t, "trim", "--category", "account", "--keep", "1", "--min-age", "0", "--dry-run"),
+		"would remove 2, it begins at 2; messages from 2 on stay: that one is parked, in "+letter)
+	require.Equal(t, letter, objects(t, dibs.ok(t, "trim", "account-1", "--keep", "1", "--min-age", "0", "--json"))[0]["deadLetter"])
+	require.Contains(t, dibs.ok(t, "trim", "account-1", "--keep", "1", "--min-age", "0"), "\nremoved 0 messages of 1 stream")
+	dibs.ok(t, "write", letter, "Redriven", `{}`)
+	require.Contains(t, dibs.ok(t, "trim", "account-1", "--keep", "1", "--min-age", "0"), "removed 2, it begins at 4")
+}
+
 func TestDeleteLeavesATombstone(t *testing.T) {
 	t.Parallel()
 	dibs := newServer(t)

@@ -26,7 +26,7 @@ type trimCommand struct {
 
 // Help is printed below the command's usage.
 func (trimCommand) Help() string {
-	return `The last message of a stream always stays, and all that stay keep their positions. The ids of removed messages are forgotten, so do not set --min-age below the time for which a writer may still resolve or repeat a write. The user, the messages removed and the reason are recorded, in account:retention-123 for account-123. A stream whose first message makes a reservation is left as it is.
+	return `The last message of a stream always stays, and all that stay keep their positions. The ids of removed messages are forgotten, so do not set --min-age below the time for which a writer may still resolve or repeat a write. The user, the messages removed and the reason are recorded, in account:retention-123 for account-123. A stream whose first message makes a reservation is left as it is. A message that an open dead letter refers to stays, with all behind it.
 
 With --json there is a line for each stream; without, for each stream with messages that go or are held back.
 
@@ -103,6 +103,7 @@ type trimLine struct {
 	Version     messagestore.Version    `json:"version"`
 	Recent      bool                    `json:"recent,omitempty"`
 	Reservation bool                    `json:"reservation,omitempty"`
+	DeadLetter  messagestore.StreamName `json:"deadLetter,omitempty"`
 	DryRun      bool                    `json:"dryRun,omitempty"`
 }
 
@@ -136,7 +137,7 @@ func (c *trimCommand) print(a *app, each iter.Seq2[admin.Trimmed, error]) error 
 
 func (c *trimCommand) printStream(a *app, t admin.Trimmed) error {
 	if a.JSON {
-		return a.out.object(trimLine{t.Stream, t.Removed, t.First, t.Version, t.Recent, t.Reservation, c.DryRun})
+		return a.out.object(trimLine{t.Stream, t.Removed, t.First, t.Version, t.Recent, t.Reservation, t.DeadLetter, c.DryRun})
 	}
 	var notes []string
 	if t.Removed > 0 {
@@ -149,6 +150,8 @@ func (c *trimCommand) printStream(a *app, t admin.Trimmed) error {
 	switch {
 	case t.Reservation:
 		notes = append(notes, "left as it is: its first message makes a reservation")
+	case t.DeadLetter != "":
+		notes = append(notes, fmt.Sprintf("messages from %d on stay: that one is parked, in %s", t.First, visible(string(t.DeadLetter))))
 	case t.Recent:
 		notes = append(notes, fmt.Sprintf("messages younger than %s stay", c.MinAge))
 	case t.Version == messagestore.NoStream && c.Stream != "":
