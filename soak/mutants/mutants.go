@@ -182,7 +182,7 @@ func consumers() []*Mutant {
 		{
 			"unfenced", "a consumer checkpoints over the checkpoint of another",
 			code(
-				edit("consumer/internal/checkpoint", "p.log.Store.Write(ctx, p.Stream, p.version,", "p.log.Store.Write(ctx, p.Stream, messagestore.AnyVersion,"),
+				edit("consumer/internal/checkpoint", "p.log.Write(ctx, p.Stream, p.version,", "p.log.Write(ctx, p.Stream, messagestore.AnyVersion,"),
 				edit("consumer/internal/checkpoint", "case actual > expected:", "case true: case actual > expected:"),
 			), twins,
 			[]check.Invariant{check.Positions},
