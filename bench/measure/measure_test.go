@@ -109,7 +109,7 @@ func TestCellHasToMeasureAndToCheck(t *testing.T) {
 		return cell.Once(t.Context(), func(context.Context) (int64, error) { return 1, nil })
 	}}
 	_, err = runOne(t, Case{Contenders: []Contender{unchecked}}, brief)
-	require.ErrorContains(t, err, "or not checked what it did")
+	require.ErrorContains(t, err, "or not checked its work")
 
 	less := Contender{Name: "A", Run: func(_ context.Context, cell *Cell) error { return cell.Check("rows", 9, 10) }}
 	_, err = runOne(t, Case{Contenders: []Contender{less}}, brief)
