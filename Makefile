@@ -120,7 +120,7 @@ CI_BOTH := tidy vet lint test/race test/versions test/bench test/soak mutants de
 ci: export CI := true
 ci: VERSIONS := turn
 ci: MUTANTS := 2
-ci: $(CI_BOTH) ## Run all that a change must pass, in a quarter of an hour
+ci: $(CI_BOTH) ## Run all that a change must pass
 	$(MAKE) soak SOAK='--duration 60s'
 
 .PHONY: ci/long
