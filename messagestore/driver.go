@@ -75,6 +75,31 @@ type AtomicDriver interface {
 	AppendAll(ctx context.Context, appends []Append) ([]Written, error)
 }
 
+// A MeetingDriver can tell what a write met in place of the versions that it expected, in the
+// step of that write.
+type MeetingDriver interface {
+	AtomicDriver
+
+	// AppendOrMeet is AppendAll, but where that returns a [*VersionConflictError] it adds
+	// nothing and returns what was met. Of two calls for one new stream the second meets the
+	// first, however they reach the database.
+	//
+	// In a transaction of the caller's above READ COMMITTED, whose snapshot is too old to show
+	// what was met, it returns the conflict.
+	AppendOrMeet(ctx context.Context, appends []Append) ([]Written, *Meeting, error)
+}
+
+// A Meeting is what a write met in place of the versions that it expected. All of it is of one
+// moment, at which no other write to these streams is under way.
+type Meeting struct {
+	// Time is that moment by the store's clock, in UTC and microseconds.
+	Time time.Time
+
+	// Last are the last messages of the write's streams, in the order of the write; nil for a
+	// stream without messages.
+	Last []*Message
+}
+
 // A HeadsDriver can tell at once where many categories end, so that a process with
 // many readers that wait asks once for them all.
 type HeadsDriver interface {
@@ -116,6 +141,11 @@ type Append struct {
 	Stream   StreamName
 	Expected Version
 	Records  []Encoded
+
+	// Past are the types of messages that may have come since the expected version. If all
+	// that came are there and of these types, the stream counts as at the expected version,
+	// and the records go to its end. One of another type, or a removed one, is the conflict.
+	Past []string
 }
 
 // A Encoded is an encoded message that a driver has yet to place.
@@ -136,6 +166,9 @@ type Written struct {
 
 	// GlobalPosition is the last message's. It is 0 if there was only a check.
 	GlobalPosition GlobalPosition
+
+	// Time is the last message's, by the store's clock. It is zero if there was only a check.
+	Time time.Time
 
 	// IDs are the messages', in order.
 	IDs []uuid.UUID

@@ -41,6 +41,11 @@ func (d untouched) AppendAll(context.Context, []messagestore.Append) ([]messages
 	return nil, nil
 }
 
+func (d untouched) AppendOrMeet(context.Context, []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+	d.called()
+	return nil, nil, nil
+}
+
 func (d untouched) ReadStream(context.Context, messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	d.called()
 	return nil, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -412,17 +413,32 @@ func TestHostileBatchesOfStreamsAreRefused(t *testing.T) {
 		field, value, rule string
 	}{
 		"none":              {nil, messagestore.ErrInvalid, "batch", "", "there is no message in it"},
-		"checks only":       {[]messagestore.StreamWrite{{stream, 3, nil}}, messagestore.ErrInvalid, "batch", "", "there is no message in it"},
-		"a stream twice":    {[]messagestore.StreamWrite{{stream, messagestore.NoStream, one}, {stream, 0, one}}, messagestore.ErrInvalid, "batch", `"account-1"`, "the stream is in it twice"},
+		"checks only":       {[]messagestore.StreamWrite{{Stream: stream, Expected: 3}}, messagestore.ErrInvalid, "batch", "", "there is no message in it"},
+		"a stream twice":    {[]messagestore.StreamWrite{messagestore.To(stream, messagestore.NoStream, one...), messagestore.To(stream, 0, one...)}, messagestore.ErrInvalid, "batch", `"account-1"`, "the stream is in it twice"},
 		"too many":          {streams, messagestore.ErrInvalid, "batch", "101", "at most 100 streams"},
-		"too many messages": {[]messagestore.StreamWrite{{stream, 0, half}, {"account-2", 0, half}}, messagestore.ErrInvalid, "batch", "1002", "at most 1000 messages"},
+		"too many messages": {[]messagestore.StreamWrite{messagestore.To(stream, 0, half...), messagestore.To("account-2", 0, half...)}, messagestore.ErrInvalid, "batch", "1002", "at most 1000 messages"},
 		"an id twice": {
-			[]messagestore.StreamWrite{{stream, 0, []messagestore.Body{messagestore.Envelope{ID: id, Body: opened{}}}}, {"account-2", 0, []messagestore.Body{messagestore.Envelope{ID: id, Body: opened{}}}}},
+			[]messagestore.StreamWrite{messagestore.To(stream, 0, messagestore.Envelope{ID: id, Body: opened{}}), messagestore.To("account-2", 0, messagestore.Envelope{ID: id, Body: opened{}})},
 			messagestore.ErrInvalid, "message id", `"` + id.String() + `"`, "message 0 of the batch has it too",
+		},
+		"past types at any version": {
+			[]messagestore.StreamWrite{{Stream: stream, Expected: messagestore.AnyVersion, Bodies: one, Past: []string{"Seen"}}},
+			messagestore.ErrInvalid, "expected version", `"any version"`, "a write past messages of some types names the version that they came after",
+		},
+		"too many past types": {
+			[]messagestore.StreamWrite{{Stream: stream, Expected: 0, Bodies: one, Past: slices.Repeat([]string{"Seen"}, 101)}},
+			messagestore.ErrInvalid, "past types", "101", "at most 100",
+		},
+		"an empty past type": {
+			[]messagestore.StreamWrite{{Stream: stream, Expected: 0, Bodies: one, Past: []string{""}}},
+			messagestore.ErrInvalid, "message type", `""`, "it is empty",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := store.WriteStreams(t.Context(), test.writes...)
+			requireInvalid(t, err, test.kind, test.field, test.value, test.rule)
+			_, met, err := store.WriteStreamsOrLast(t.Context(), test.writes...)
+			require.Nil(t, met)
 			requireInvalid(t, err, test.kind, test.field, test.value, test.rule)
 		})
 	}

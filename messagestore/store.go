@@ -70,7 +70,7 @@ func (s *Store) Close() error {
 // matches [ErrOutcomeUnknown] says that the outcome is not known; any other that nothing was
 // written. Invalid input is refused, whole, before anything is sent, with an [*InvalidError].
 func (s *Store) Write(ctx context.Context, stream StreamName, expected Version, bodies ...Body) (Written, error) {
-	a, err := encode(StreamWrite{stream, expected, bodies})
+	a, err := encode(To(stream, expected, bodies...))
 	if err == nil && len(a.Records) == 0 {
 		err = NewInvalidError("batch", nil, "there is no message in it")
 	}
@@ -201,7 +201,7 @@ func (s *Store) Resolve(ctx context.Context, err error) ([]Written, error) {
 		}
 		written := Written{Stream: w.Stream, Version: w.Expected, IDs: w.IDs}
 		if n := len(found); n > 0 {
-			written.Version, written.GlobalPosition = found[n-1].Position, found[n-1].GlobalPosition
+			written.Version, written.GlobalPosition, written.Time = found[n-1].Position, found[n-1].GlobalPosition, found[n-1].Time
 		}
 		all = append(all, written)
 	}
@@ -386,6 +386,14 @@ type StreamWrite struct {
 	Stream   StreamName
 	Expected Version
 	Bodies   []Body
+
+	// Past are types of messages that may have come since the expected version, at most
+	// [MaxFilterTypes]. If every message that came is of one of them and still there, the
+	// bodies are written behind them; one of another type, or a removed one, is the version
+	// conflict. It needs an expected version.
+	//
+	// Defaults to none: nothing may have come.
+	Past []string
 }
 
 // To returns the write of bodies to stream at the expected version.
@@ -404,6 +412,9 @@ func (s *Store) WriteStreams(ctx context.Context, writes ...StreamWrite) ([]Writ
 		return nil, fmt.Errorf("write streams: %w", ErrNotSupported)
 	}
 	appends, err := encodeAll(writes)
+	if err == nil {
+		err = requireMessage(appends)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("write streams: %w", err)
 	}
@@ -414,6 +425,49 @@ func (s *Store) WriteStreams(ctx context.Context, writes ...StreamWrite) ([]Writ
 		return nil, streamsError("write streams", err)
 	}
 	return written, nil
+}
+
+// WriteOrLast is [Store.Write], but a write that is not at its version is answered with what it
+// met: the stream's last message and the time, in the same round trip. Then the result is not nil,
+// nothing was written, and there is no error.
+//
+// The error matches [ErrNotSupported] if the driver is no [MeetingDriver]. In a transaction of
+// yours above READ COMMITTED a conflict is an error, as in Write.
+func (s *Store) WriteOrLast(ctx context.Context, stream StreamName, expected Version, bodies ...Body) (Written, *Meeting, error) {
+	written, met, err := s.WriteStreamsOrLast(ctx, To(stream, expected, bodies...))
+	if err != nil || met != nil {
+		return Written{}, met, err
+	}
+	return written[0], nil, nil
+}
+
+// WriteStreamsOrLast is [Store.WriteStreams] with the answer of [Store.WriteOrLast]: where one
+// stream is not at its version, the last messages of all of them.
+func (s *Store) WriteStreamsOrLast(ctx context.Context, writes ...StreamWrite) ([]Written, *Meeting, error) {
+	driver, ok := s.driver.(MeetingDriver)
+	if !ok {
+		return nil, nil, fmt.Errorf("write or last: %w", ErrNotSupported)
+	}
+	appends, err := encodeAll(writes)
+	if err == nil {
+		err = requireMessage(appends)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("write or last: %w", err)
+	}
+	var met *Meeting
+	written, err := settle(ctx, s, appends, func(ctx context.Context) (written []Written, err error) {
+		written, met, err = driver.AppendOrMeet(ctx, appends)
+		return written, err
+	})
+	if err != nil {
+		return nil, nil, streamsError("write or last", err)
+	}
+	if met != nil {
+		s.config.Logger.Debug().Str("stream", string(writes[0].Stream)).Msg("write met another version")
+		return nil, met, nil
+	}
+	return written, nil, nil
 }
 
 // streamsError puts the call in front of the cause and, of a conflict, the stream.
@@ -430,7 +484,6 @@ func encodeAll(writes []StreamWrite) ([]Append, error) {
 	}
 	var appends []Append
 	seen := map[StreamName]bool{}
-	records := 0
 	for _, w := range writes {
 		a, err := encode(w)
 		if err != nil {
@@ -443,13 +496,16 @@ func encodeAll(writes []StreamWrite) ([]Append, error) {
 		if len(w.Bodies) == 0 && w.Expected == AnyVersion {
 			return nil, NewInvalidError("expected version", w.Expected, "a write without messages checks a version, so it names one")
 		}
-		records += len(a.Records)
 		appends = append(appends, a)
 	}
-	if records == 0 {
-		return nil, NewInvalidError("batch", nil, "there is no message in it")
-	}
 	return appends, validateBatch(appends)
+}
+
+func requireMessage(appends []Append) error {
+	if slices.ContainsFunc(appends, func(a Append) bool { return len(a.Records) > 0 }) {
+		return nil
+	}
+	return NewInvalidError("batch", nil, "there is no message in it")
 }
 
 // encode validates and encodes one stream's part of a write.
@@ -460,7 +516,10 @@ func encode(w StreamWrite) (Append, error) {
 	if len(w.Bodies) > MaxWriteMessages {
 		return Append{}, tooMany(len(w.Bodies))
 	}
-	a := Append{Stream: w.Stream, Expected: w.Expected, Records: make([]Encoded, 0, len(w.Bodies))}
+	if err := validatePast(w); err != nil {
+		return Append{}, err
+	}
+	a := Append{Stream: w.Stream, Expected: w.Expected, Records: make([]Encoded, 0, len(w.Bodies)), Past: slices.Clone(w.Past)}
 	for i, body := range w.Bodies {
 		record, err := encodeMessage(body)
 		if err != nil {
@@ -469,6 +528,21 @@ func encode(w StreamWrite) (Append, error) {
 		a.Records = append(a.Records, record)
 	}
 	return a, nil
+}
+
+func validatePast(w StreamWrite) error {
+	if len(w.Past) > MaxFilterTypes {
+		return NewInvalidError("past types", len(w.Past), fmt.Sprintf("at most %d", MaxFilterTypes))
+	}
+	if len(w.Past) > 0 && w.Expected == AnyVersion {
+		return NewInvalidError("expected version", w.Expected, "a write past messages of some types names the version that they came after")
+	}
+	for _, t := range w.Past {
+		if err := validateKnownType(t); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func tooMany(messages int) error {

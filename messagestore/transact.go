@@ -111,7 +111,8 @@ const (
 // If the answer to COMMIT is lost, Transact finds out by the ids of the messages whether it
 // happened, and calls f again only if it did not. If f returns no writes, its SQL is
 // committed alone, and a lost answer stays unknown: nothing shows whether it was committed,
-// and [Store.Resolve] cannot tell either. If all messages that f returns are recorded
+// and [Store.Resolve] cannot tell either. The same holds if f returns only checks, writes without
+// bodies, which need no message beside them here. If all messages that f returns are recorded
 // already, by their ids, an earlier call has committed them: Transact rolls back and
 // returns where they are, with [Written.Duplicate] set.
 func (s *TxStore[Tx]) Transact(

@@ -4,6 +4,7 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sort"
 	"sync"
@@ -14,7 +15,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Driver is a [messagestore.AtomicDriver]. It is safe for concurrent use. Its messages end with
+// Driver is a [messagestore.MeetingDriver]. It is safe for concurrent use. Its messages end with
 // it.
 type Driver struct {
 	mu         sync.RWMutex
@@ -22,6 +23,7 @@ type Driver struct {
 	streams    map[messagestore.StreamName][]*message
 	categories map[messagestore.Category][]*message
 	ids        map[uuid.UUID]*message
+	clock      func() time.Time
 }
 
 type message struct {
@@ -30,13 +32,18 @@ type message struct {
 }
 
 var (
-	_ messagestore.AtomicDriver = (*Driver)(nil)
-	_ messagestore.HeadsDriver  = (*Driver)(nil)
+	_ messagestore.MeetingDriver = (*Driver)(nil)
+	_ messagestore.HeadsDriver   = (*Driver)(nil)
 )
 
 // New returns an empty driver.
-func New() *Driver {
+func New() *Driver { return NewWithClock(time.Now) }
+
+// NewWithClock returns an empty driver that reads its time from clock, which it calls once for
+// each write and each question, one at a time. A test can so show what holds when a clock jumps.
+func NewWithClock(clock func() time.Time) *Driver {
 	return &Driver{
+		clock:      clock,
 		streams:    map[messagestore.StreamName][]*message{},
 		categories: map[messagestore.Category][]*message{},
 		ids:        map[uuid.UUID]*message{},
@@ -60,12 +67,36 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
+	return d.append(appends)
+}
+
+// AppendOrMeet implements [messagestore.MeetingDriver].
+func (d *Driver) AppendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	written, err := d.append(appends)
+	if !errors.Is(err, messagestore.ErrVersionConflict) {
+		return written, nil, err
+	}
+	met := &messagestore.Meeting{Time: d.now(), Last: make([]*messagestore.Message, len(appends))}
+	for i, a := range appends {
+		if all := d.streams[a.Stream]; len(all) > 0 {
+			met.Last[i] = all[len(all)-1].copy()
+		}
+	}
+	return nil, met, nil
+}
+
+func (d *Driver) append(appends []messagestore.Append) ([]messagestore.Written, error) {
 	if written, err := d.again(appends); written != nil || err != nil {
 		return written, err
 	}
 	for _, a := range appends {
-		if actual := d.version(a.Stream); a.Expected != messagestore.AnyVersion && a.Expected != actual {
-			return nil, &messagestore.VersionConflictError{Stream: a.Stream, Expected: a.Expected, Actual: actual}
+		if !d.expects(a) {
+			return nil, &messagestore.VersionConflictError{Stream: a.Stream, Expected: a.Expected, Actual: d.version(a.Stream)}
 		}
 	}
 	written := make([]messagestore.Written, len(appends))
@@ -75,10 +106,32 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 	return written, nil
 }
 
+// expects reports whether a's stream is at the version that a expects, or past it by messages
+// of the types that it lets come.
+func (d *Driver) expects(a messagestore.Append) bool {
+	actual := d.version(a.Stream)
+	if a.Expected == actual || a.Expected == messagestore.AnyVersion {
+		return true
+	}
+	if len(a.Past) == 0 || a.Expected > actual {
+		return false
+	}
+	return !slices.ContainsFunc(d.streams[a.Stream][a.Expected+1:], func(m *message) bool {
+		return !slices.Contains(a.Past, m.recorded.Type)
+	})
+}
+
 // Now implements [messagestore.Driver] with the process's clock.
 func (d *Driver) Now(ctx context.Context) (time.Time, error) {
-	return time.Now(), ctx.Err()
+	if err := ctx.Err(); err != nil {
+		return time.Time{}, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.now(), nil
 }
+
+func (d *Driver) now() time.Time { return d.clock().UTC().Truncate(time.Microsecond) }
 
 // again returns the result of an earlier write with the same ids, or nil if there was none.
 func (d *Driver) again(appends []messagestore.Append) ([]messagestore.Written, error) {
@@ -99,7 +152,7 @@ func (d *Driver) again(appends []messagestore.Append) ([]messagestore.Written, e
 			if conflict == nil && (gap || at.Stream != a.Stream || !messagestore.SameRecord(at, m.metadata, r)) {
 				conflict = &messagestore.IDConflictError{ID: r.ID, Stream: at.Stream, Position: at.Position}
 			}
-			written[i].Version, written[i].GlobalPosition = at.Position, at.GlobalPosition
+			written[i].Version, written[i].GlobalPosition, written[i].Time = at.Position, at.GlobalPosition, at.Time
 			written[i].IDs = append(written[i].IDs, r.ID)
 		}
 	}
@@ -132,7 +185,7 @@ func (d *Driver) version(stream messagestore.StreamName) messagestore.Version {
 func (d *Driver) add(a messagestore.Append) messagestore.Written {
 	written := messagestore.Written{Stream: a.Stream, Version: d.version(a.Stream)}
 	category := a.Stream.Category()
-	now := time.Now().UTC().Truncate(time.Microsecond)
+	now := d.now()
 	for _, r := range a.Records {
 		d.last++
 		written.Version++
@@ -146,7 +199,7 @@ func (d *Driver) add(a messagestore.Append) messagestore.Written {
 		d.streams[a.Stream] = append(d.streams[a.Stream], m)
 		d.categories[category] = append(d.categories[category], m)
 		d.ids[r.ID] = m
-		written.GlobalPosition = d.last
+		written.GlobalPosition, written.Time = d.last, now
 		written.IDs = append(written.IDs, r.ID)
 	}
 	return written

@@ -46,7 +46,7 @@ func allIsWritten(t *testing.T, f *fixture) {
 		require.Equal(t, want.names, names(t, messages))
 		last := messages[len(messages)-1]
 		require.Equal(t, messagestore.Written{
-			Stream: want.stream, Version: want.version, GlobalPosition: last.GlobalPosition, IDs: ids(messages[len(messages)-len(written[i].IDs):]),
+			Stream: want.stream, Version: want.version, GlobalPosition: last.GlobalPosition, Time: last.Time, IDs: ids(messages[len(messages)-len(written[i].IDs):]),
 		}, written[i])
 		require.Equal(t, messages, f.readCategory(t, want.stream.Category(), messagestore.Filter{}))
 	}

@@ -80,13 +80,14 @@ const (
 	atomicity
 	reporting
 	telling
+	meeting
 )
 
 func tests() []test {
 	var all []test
 	for _, subject := range [][]test{
 		writeTests, batchTests, idempotenceTests, fidelityTests, streamTests, categoryTests, groupTests,
-		lastTests, findTests, concurrencyTests, orderTests, contextTests, atomicTests, modelTests, reportTests, headsTests, clockTests,
+		lastTests, findTests, concurrencyTests, orderTests, contextTests, atomicTests, meetTests, pastTests, modelTests, reportTests, headsTests, clockTests,
 	} {
 		all = append(all, subject...)
 	}
@@ -116,6 +117,9 @@ func newFixture(t *testing.T, options Options, needs need) *fixture {
 	f.store = messagestore.New(f.driver, &messagestore.Config{BatchSize: 3})
 	if needs&atomicity != 0 && !f.writesStreams() {
 		t.Skipf("not applicable: write several streams at once: %v", messagestore.ErrNotSupported)
+	}
+	if _, ok := f.driver.(messagestore.MeetingDriver); needs&meeting != 0 && !ok {
+		t.Skipf("not applicable: tell what a write met: %v", messagestore.ErrNotSupported)
 	}
 	if _, ok := f.driver.(messagestore.ReportDriver); needs&reporting != 0 && !ok {
 		t.Skipf("not applicable: report: %v", messagestore.ErrNotSupported)

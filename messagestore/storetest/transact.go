@@ -122,7 +122,7 @@ func commitsBoth[Tx any](t *testing.T, f *transacting[Tx]) {
 	require.Len(t, f.read(t, other), 1)
 	require.Len(t, written, 2)
 	require.Equal(t, messagestore.Written{
-		Stream: f.stream(), Version: 1, GlobalPosition: messages[1].GlobalPosition, IDs: ids(messages),
+		Stream: f.stream(), Version: 1, GlobalPosition: messages[1].GlobalPosition, Time: messages[1].Time, IDs: ids(messages),
 	}, written[0])
 }
 

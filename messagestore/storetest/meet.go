@@ -1,0 +1,282 @@
+package storetest
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+var meetTests = []test{
+	{"Meet/WritesAsAppendDoes", writesAsAppendDoes, meeting},
+	{"Meet/ConflictTellsTheLastMessageAndTheTime", conflictTellsTheLastMessage, meeting},
+	{"Meet/EmptyStreamHasNoLastMessage", emptyStreamHasNoLastMessage, meeting},
+	{"Meet/EachStreamHasItsLastMessage", eachStreamHasItsLastMessage, meeting},
+	{"Meet/LargeMessageIsMet", largeMessageIsMet, meeting},
+	{"Meet/RepeatMeetsNothing", repeatMeetsNothing, meeting},
+	{"Meet/TakenIDConflicts", takenIDConflictsWithoutMeeting, meeting},
+	{"Meet/LoserMeetsTheWinner", loserMeetsTheWinner, meeting | manyUsers},
+}
+
+func (f *fixture) writeOrLast(t *testing.T, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Meeting) {
+	t.Helper()
+	written, met, err := f.store.WriteOrLast(t.Context(), stream, expected, bodies...)
+	require.NoError(t, err)
+	return written, met
+}
+
+func writesAsAppendDoes(t *testing.T, f *fixture) {
+	first, met := f.writeOrLast(t, f.stream(), messagestore.NoStream, opened(2)...)
+	require.Nil(t, met)
+	second, met := f.writeOrLast(t, f.stream(), 1, opened(1)...)
+	require.Nil(t, met)
+
+	messages := f.read(t, f.stream())
+	requireDense(t, messages)
+	require.Equal(t, []string{"0", "1", "0"}, names(t, messages))
+	require.Equal(t, messagestore.Written{
+		Stream: f.stream(), Version: 1, GlobalPosition: messages[1].GlobalPosition, Time: messages[1].Time, IDs: ids(messages[:2]),
+	}, first)
+	require.Equal(t, messagestore.Written{
+		Stream: f.stream(), Version: 2, GlobalPosition: messages[2].GlobalPosition, Time: messages[2].Time, IDs: ids(messages[2:]),
+	}, second)
+}
+
+func conflictTellsTheLastMessage(t *testing.T, f *fixture) {
+	f.fill(t, f.stream(), 3)
+	messages := f.read(t, f.stream())
+
+	for _, expected := range []messagestore.Version{messagestore.NoStream, 0, 1, 3, 10} {
+		before, err := f.store.Now(t.Context())
+		require.NoError(t, err)
+		written, met := f.writeOrLast(t, f.stream(), expected, opened(1)...)
+		after, err := f.store.Now(t.Context())
+		require.NoError(t, err)
+
+		require.Zero(t, written)
+		require.NotNil(t, met)
+		require.Equal(t, messages[2:], met.Last)
+		require.False(t, met.Time.Before(before), "met at %v, before the call at %v", met.Time, before)
+		require.False(t, met.Time.After(after), "met at %v, after the answer at %v", met.Time, after)
+		require.Equal(t, time.UTC, met.Time.Location())
+	}
+	require.Equal(t, messages, f.read(t, f.stream()))
+}
+
+func emptyStreamHasNoLastMessage(t *testing.T, f *fixture) {
+	_, met := f.writeOrLast(t, f.stream(), 3, opened(1)...)
+	require.NotNil(t, met)
+	require.Equal(t, []*messagestore.Message{nil}, met.Last)
+	require.NotZero(t, met.Time)
+	require.Empty(t, f.read(t, f.stream()))
+}
+
+func eachStreamHasItsLastMessage(t *testing.T, f *fixture) {
+	b, a, c := f.streams()
+	f.fill(t, b, 2)
+	f.fill(t, c, 1)
+
+	written, met, err := f.store.WriteStreamsOrLast(t.Context(),
+		messagestore.To(c, 0, opened(1)...), messagestore.To(a, messagestore.NoStream, opened(1)...), messagestore.To(b, 0))
+
+	require.NoError(t, err)
+	require.Nil(t, written)
+	require.NotNil(t, met)
+	require.Equal(t, []*messagestore.Message{f.read(t, c)[0], nil, f.read(t, b)[1]}, met.Last)
+	require.Empty(t, f.read(t, a))
+	require.Len(t, f.read(t, c), 1)
+
+	written, met, err = f.store.WriteStreamsOrLast(t.Context(),
+		messagestore.To(c, 0, opened(1)...), messagestore.To(a, messagestore.NoStream, opened(1)...), messagestore.To(b, 1))
+	require.NoError(t, err)
+	require.Nil(t, met)
+	require.Len(t, written, 3)
+	require.Equal(t, f.read(t, c)[1].Time, written[0].Time)
+	require.Equal(t, messagestore.Written{Stream: b, Version: 1}, written[2])
+}
+
+// largeMessageIsMet has a body that a driver may rather read by itself than send along.
+func largeMessageIsMet(t *testing.T, f *fixture) {
+	for i, size := range []int{10_000, 16_384, 100_000, 800_000} {
+		stream := f.category.Stream(strings.Repeat("x", i+1))
+		_, err := f.store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Envelope{
+			Body: Opened{Name: incompressible(size)}, Metadata: messagestore.Metadata{Properties: map[string]any{"page": "large"}},
+		})
+		require.NoError(t, err)
+
+		_, met := f.writeOrLast(t, stream, messagestore.NoStream, opened(1)...)
+
+		require.NotNil(t, met)
+		require.Equal(t, f.read(t, stream), met.Last)
+	}
+}
+
+func incompressible(size int) string {
+	var b strings.Builder
+	for b.Len() < size {
+		b.WriteString(uuid.NewString())
+	}
+	return b.String()[:size]
+}
+
+func repeatMeetsNothing(t *testing.T, f *fixture) {
+	bodies := identified(opened(2))
+	first, met := f.writeOrLast(t, f.stream(), messagestore.NoStream, bodies...)
+	require.Nil(t, met)
+	f.fill(t, f.stream(), 1)
+
+	again, met := f.writeOrLast(t, f.stream(), messagestore.NoStream, bodies...)
+
+	require.Nil(t, met)
+	first.Duplicate = true
+	require.Equal(t, first, again)
+}
+
+func takenIDConflictsWithoutMeeting(t *testing.T, f *fixture) {
+	bodies := identified(opened(1))
+	f.writeOrLast(t, f.stream(), messagestore.NoStream, bodies...)
+
+	_, met, err := f.store.WriteOrLast(t.Context(), f.category.Stream("other"), 7, bodies...)
+
+	require.ErrorIs(t, err, messagestore.ErrIDConflict)
+	require.Nil(t, met)
+}
+
+func identified(bodies []messagestore.Body) []messagestore.Body {
+	for i, body := range bodies {
+		bodies[i] = messagestore.Envelope{ID: uuid.New(), Body: body}
+	}
+	return bodies
+}
+
+// loserMeetsTheWinner has many writers try for each of several new streams at once, beside plain
+// writes to the same category: of a driver that writes together what waits, some losers share a
+// step with their winner, and have to meet it all the same.
+func loserMeetsTheWinner(t *testing.T, f *fixture) {
+	const streams, writers, rounds = 8, 6, 10
+	for round := range rounds {
+		type outcome struct {
+			written messagestore.Written
+			met     *messagestore.Meeting
+			err     error
+		}
+		outcomes := make([][writers]outcome, streams)
+		var all sync.WaitGroup
+		name := func(i int) messagestore.StreamName {
+			return f.category.Stream(strings.Repeat("r", round+1) + strings.Repeat("s", i+1))
+		}
+		for i := range streams {
+			for w := range writers {
+				all.Go(func() {
+					o := &outcomes[i][w]
+					o.written, o.met, o.err = f.store.WriteOrLast(t.Context(), name(i), messagestore.NoStream, Opened{Name: string(name(i))})
+				})
+			}
+			all.Go(func() {
+				if _, err := f.store.Write(t.Context(), f.category.Stream("plain"), messagestore.AnyVersion, opened(1)...); err != nil {
+					t.Errorf("write beside them: %v", err)
+				}
+			})
+		}
+		all.Wait()
+
+		for i := range streams {
+			messages := f.read(t, name(i))
+			require.Len(t, messages, 1)
+			winners := 0
+			for _, o := range outcomes[i] {
+				require.NoError(t, o.err)
+				if o.met == nil {
+					winners++
+					require.Equal(t, messages[0].Time, o.written.Time)
+					continue
+				}
+				require.Equal(t, messages, o.met.Last)
+				require.False(t, o.met.Time.Before(messages[0].Time), "met at %v, a message of %v", o.met.Time, messages[0].Time)
+			}
+			require.Equal(t, 1, winners)
+		}
+	}
+}
+
+var pastTests = []test{
+	{"Past/WritesBehindTheseTypes", writesBehindTheseTypes, atomicity},
+	{"Past/AnotherTypeConflicts", anotherTypeConflicts, atomicity},
+	{"Past/VersionAheadConflicts", versionAheadConflicts, atomicity},
+	{"Past/CheckHasIt", checkPast, atomicity},
+}
+
+func goingPast(w messagestore.StreamWrite, types ...string) messagestore.StreamWrite {
+	w.Past = types
+	return w
+}
+
+// typed returns messages of the types given.
+func typed(types ...string) []messagestore.Body {
+	var bodies []messagestore.Body
+	for _, t := range types {
+		bodies = append(bodies, messagestore.Raw{Type: t, Data: []byte(`{}`)})
+	}
+	return bodies
+}
+
+func writesBehindTheseTypes(t *testing.T, f *fixture) {
+	_, err := f.store.Write(t.Context(), f.stream(), messagestore.NoStream, typed("Reserved", "Extended", "Waiting", "Extended")...)
+	require.NoError(t, err)
+
+	for i, expected := range []messagestore.Version{0, 1, 3} {
+		written, err := f.store.WriteStreams(t.Context(), goingPast(messagestore.To(f.stream(), expected, typed("Extended", "Waiting")...), "Waiting", "Extended"))
+		require.NoError(t, err)
+		require.Equal(t, messagestore.Version(5+2*i), written[0].Version)
+	}
+	requireDense(t, f.read(t, f.stream()))
+	require.Len(t, f.read(t, f.stream()), 10)
+}
+
+func anotherTypeConflicts(t *testing.T, f *fixture) {
+	b, a, _ := f.streams()
+	_, err := f.store.Write(t.Context(), b, messagestore.NoStream, typed("Reserved", "Extended", "Released", "Extended")...)
+	require.NoError(t, err)
+
+	_, err = f.store.WriteStreams(t.Context(), messagestore.To(a, messagestore.NoStream, opened(1)...),
+		goingPast(messagestore.To(b, 0, typed("Confirmed")...), "Extended", "Waiting"))
+	require.Equal(t, messagestore.VersionConflictError{Stream: b, Expected: 0, Actual: 3}, conflict(t, err))
+	require.Empty(t, f.read(t, a))
+
+	_, err = f.store.WriteStreams(t.Context(), goingPast(messagestore.To(b, 2, typed("Confirmed")...), "Extended", "Waiting"))
+	require.NoError(t, err)
+	_, err = f.store.WriteStreams(t.Context(), goingPast(messagestore.To(a, messagestore.NoStream, typed("Confirmed")...), "Extended"))
+	require.NoError(t, err)
+	_, err = f.store.WriteStreams(t.Context(), goingPast(messagestore.To(a, messagestore.NoStream, typed("Confirmed")...), "Confirmed"))
+	require.NoError(t, err, "NoStream is a version like any other")
+}
+
+func versionAheadConflicts(t *testing.T, f *fixture) {
+	_, err := f.store.Write(t.Context(), f.stream(), messagestore.NoStream, typed("Reserved", "Extended")...)
+	require.NoError(t, err)
+	for _, expected := range []messagestore.Version{2, 9} {
+		_, err = f.store.WriteStreams(t.Context(), goingPast(messagestore.To(f.stream(), expected, typed("Confirmed")...), "Extended"))
+		require.Equal(t, messagestore.VersionConflictError{Stream: f.stream(), Expected: expected, Actual: 1}, conflict(t, err))
+	}
+	require.Len(t, f.read(t, f.stream()), 2)
+}
+
+func checkPast(t *testing.T, f *fixture) {
+	b, a, _ := f.streams()
+	_, err := f.store.Write(t.Context(), b, messagestore.NoStream, typed("Reserved", "Extended")...)
+	require.NoError(t, err)
+
+	written, err := f.store.WriteStreams(t.Context(), goingPast(messagestore.To(b, 0), "Extended"), messagestore.To(a, messagestore.NoStream, opened(1)...))
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Written{Stream: b, Version: 1}, written[0])
+
+	_, err = f.store.WriteStreams(t.Context(), goingPast(messagestore.To(b, 0), "Waiting"), messagestore.To(a, 0, opened(1)...))
+	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	require.Len(t, f.read(t, a), 1)
+	require.Len(t, f.read(t, b), 2)
+}
