@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"time"
@@ -115,28 +116,32 @@ func (b *batch) write(ctx context.Context, db queryer) ([]messagestore.Written, 
 
 // insert adds the messages in order until one is refused.
 func (b *batch) insert(ctx context.Context, db queryer) ([]messagestore.Written, error) {
-	now := time.Now().UnixMicro()
+	now := clock()
 	all := make([]messagestore.Written, len(b.appends))
 	for i, a := range b.appends {
 		w := &all[i]
 		w.Stream = a.Stream
-		if len(a.Records) == 0 {
-			var err error
-			if w.Version, err = version(ctx, db, a.Stream); err != nil {
+		expected := a.Expected
+		if len(a.Records) == 0 || len(a.Past) > 0 {
+			actual, ok, err := expects(ctx, db, a)
+			if err != nil {
 				return nil, err
 			}
-			if a.Expected != messagestore.AnyVersion && a.Expected != w.Version {
+			if !ok {
 				return nil, errRefused
 			}
+			w.Version, expected = actual, actual
+		}
+		if len(a.Records) == 0 {
 			continue
 		}
+		w.Time = now
 		category := string(a.Stream.Category())
-		expected := a.Expected
 		w.IDs = make([]uuid.UUID, 0, len(a.Records))
 		for n, r := range a.Records {
 			in := b.rows[i][n]
 			ok, err := scanOne(ctx, db, appendSQL, []any{
-				string(a.Stream), category, int64(expected), r.Type, in.data, in.metadata, in.id, in.groupHash, in.correlation, now,
+				string(a.Stream), category, int64(expected), r.Type, in.data, in.metadata, in.id, in.groupHash, in.correlation, now.UnixMicro(),
 			}, &w.Version, &w.GlobalPosition)
 			if err != nil {
 				return nil, err
@@ -159,19 +164,53 @@ func (b *batch) refusal(ctx context.Context, db queryer) ([]messagestore.Written
 		return written, err
 	}
 	for _, a := range b.appends {
-		if a.Expected == messagestore.AnyVersion {
-			continue
-		}
-		actual, err := version(ctx, db, a.Stream)
+		actual, ok, err := expects(ctx, db, a)
 		if err != nil {
 			return nil, err
 		}
-		if actual != a.Expected {
+		if !ok {
 			return nil, &messagestore.VersionConflictError{Stream: a.Stream, Expected: a.Expected, Actual: actual}
 		}
 	}
 	return nil, errRefused
 }
+
+// expects returns the version of a's stream, and whether it is the one that a expects, or past
+// it by messages of the types that a lets come. Of those none may be missing.
+func expects(ctx context.Context, db queryer, a messagestore.Append) (actual messagestore.Version, ok bool, err error) {
+	actual, err = version(ctx, db, a.Stream)
+	if err != nil || a.Expected == actual || a.Expected == messagestore.AnyVersion {
+		return actual, err == nil, err
+	}
+	if len(a.Past) == 0 || a.Expected > actual {
+		return actual, false, nil
+	}
+	types, err := json.Marshal(a.Past)
+	if err != nil {
+		return actual, false, err
+	}
+	_, err = scanOne(ctx, db, pastSQL, []any{string(a.Stream), int64(a.Expected), string(types)}, &ok)
+	return actual, ok, err
+}
+
+// meet returns the last messages of the batch's streams and the time. The transaction of db holds
+// the write lock.
+func (b *batch) meet(ctx context.Context, db queryer) (*messagestore.Meeting, error) {
+	met := &messagestore.Meeting{Time: clock(), Last: make([]*messagestore.Message, len(b.appends))}
+	for i, a := range b.appends {
+		found, err := query(ctx, db, streamBackwardsSQL, string(a.Stream), int64(messagestore.EndOfStream), 1)
+		if err != nil {
+			return nil, err
+		}
+		if len(found) > 0 {
+			met.Last[i] = found[0].Message
+		}
+	}
+	return met, nil
+}
+
+// clock returns the time as messages have it.
+func clock() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
 // earlier returns the result of an earlier write of the same messages, nil if none of the ids
 // is recorded, and an [*messagestore.IDConflictError] for all between.
@@ -200,7 +239,7 @@ func (b *batch) earlier(ctx context.Context, db queryer) ([]messagestore.Written
 			if differs == nil && (!follows || m.Stream != a.Stream || !messagestore.SameRecord(m.Message, m.metadata, r)) {
 				differs = conflict
 			}
-			w.Version, w.GlobalPosition = m.Position, m.GlobalPosition
+			w.Version, w.GlobalPosition, w.Time = m.Position, m.GlobalPosition, m.Time
 			w.IDs = append(w.IDs, r.ID)
 		}
 	}

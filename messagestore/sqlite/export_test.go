@@ -66,7 +66,7 @@ func (d *Driver) WriteOnReader(ctx context.Context) error {
 
 // Statements are all that work on messages, by the name of their file.
 var Statements = map[string]string{
-	"append": appendSQL, "by_id": byIDSQL, "version": versionSQL, "stream": streamSQL, "stream_backwards": streamBackwardsSQL,
+	"append": appendSQL, "past": pastSQL, "by_id": byIDSQL, "version": versionSQL, "stream": streamSQL, "stream_backwards": streamBackwardsSQL,
 	"last_of_type": lastOfTypeSQL, "category": categorySQL, "category_horizon": categoryHorizonSQL,
 	"category_filtered": categoryFilteredSQL, "lock": lockSQL, "heads": headsSQL,
 }

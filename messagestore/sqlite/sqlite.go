@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,7 +11,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Driver is a [messagestore.AtomicDriver]. One that [Open] returned is safe for concurrent use,
+// Driver is a [messagestore.MeetingDriver]. One that [Open] returned is safe for concurrent use,
 // and its opener closes it. One over a transaction has one user, as the transaction does, and
 // lives as long.
 type Driver struct {
@@ -22,8 +23,8 @@ type Driver struct {
 }
 
 var (
-	_ messagestore.AtomicDriver = (*Driver)(nil)
-	_ messagestore.HeadsDriver  = (*Driver)(nil)
+	_ messagestore.MeetingDriver = (*Driver)(nil)
+	_ messagestore.HeadsDriver   = (*Driver)(nil)
 )
 
 // writes runs a job where it can write: in the next transaction of the writer, or
@@ -102,19 +103,39 @@ func (d *Driver) Append(ctx context.Context, a messagestore.Append) (messagestor
 func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
 	b := newBatch(appends)
 	var written []messagestore.Written
-	err := d.writes.do(ctx, &job{
-		run: func(ctx context.Context, db queryer) error {
-			var err error
-			written, err = b.write(ctx, db)
-			return err
-		},
-		unknown: b.unknown,
-		size:    b.size,
+	err := d.write(ctx, b, func(ctx context.Context, db queryer) error {
+		var err error
+		written, err = b.write(ctx, db)
+		return err
 	})
 	if err != nil {
-		return nil, explain(err)
+		return nil, err
 	}
 	return written, nil
+}
+
+// AppendOrMeet implements [messagestore.MeetingDriver]. It reads the last messages, and the time,
+// while it holds the write lock.
+func (d *Driver) AppendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+	b := newBatch(appends)
+	var written []messagestore.Written
+	var met *messagestore.Meeting
+	err := d.write(ctx, b, func(ctx context.Context, db queryer) error {
+		var err error
+		met = nil // of a transaction that did not happen
+		if written, err = b.write(ctx, db); errors.Is(err, messagestore.ErrVersionConflict) {
+			met, err = b.meet(ctx, db)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return written, met, nil
+}
+
+func (d *Driver) write(ctx context.Context, b *batch, run func(context.Context, queryer) error) error {
+	return explain(d.writes.do(ctx, &job{run: run, unknown: b.unknown, size: b.size}))
 }
 
 // Find implements [messagestore.Driver].

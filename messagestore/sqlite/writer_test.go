@@ -35,26 +35,43 @@ func until(t testing.TB, condition func() bool) {
 	}
 }
 
-// together runs appends so that one commit takes them all, in order, and returns
-// their errors. Two calls that write nothing go before them: when one is in the
-// queue, the writer has the other and asks for the lock.
+// together runs appends so that one commit takes them all, in order, and returns their errors.
 func together(t *testing.T, driver *sqlite.Driver, path string, appends ...messagestore.Append) []error {
 	t.Helper()
+	calls := make([]func() error, len(appends))
+	for i, a := range appends {
+		calls[i] = func() error {
+			_, err := driver.Append(t.Context(), a)
+			return err
+		}
+	}
+	return calledTogether(t, driver, path, nil, calls...)
+}
+
+// calledTogether makes calls that write so that one commit takes them all, in order, and
+// returns their errors. Two calls that write nothing go before them: when one is in the
+// queue, the writer has the other and asks for the lock. It calls before, if that is not nil,
+// when all are in the queue and the lock is about to be free.
+func calledTogether(t *testing.T, driver *sqlite.Driver, path string, before func(), calls ...func() error) []error {
+	t.Helper()
 	release := hold(t, path)
-	errs := make([]error, len(appends)+2)
+	errs := make([]error, len(calls)+2)
 	var done sync.WaitGroup
 	for i := range 2 {
-		done.Go(func() { _, errs[len(appends)+i] = driver.Find(t.Context(), "filler-1", nil) })
+		done.Go(func() { _, errs[len(calls)+i] = driver.Find(t.Context(), "filler-1", nil) })
 	}
 	until(t, func() bool { return driver.Queued() == 1 })
-	for i, a := range appends {
-		done.Go(func() { _, errs[i] = driver.Append(t.Context(), a) })
+	for i, call := range calls {
+		done.Go(func() { errs[i] = call() })
 		until(t, func() bool { return driver.Queued() == i+2 })
+	}
+	if before != nil {
+		before()
 	}
 	release()
 	done.Wait()
-	require.NoError(t, errors.Join(errs[len(appends):]...))
-	return errs[:len(appends)]
+	require.NoError(t, errors.Join(errs[len(calls):]...))
+	return errs[:len(calls)]
 }
 
 func TestCallersShareACommit(t *testing.T) {
