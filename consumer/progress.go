@@ -48,7 +48,7 @@ func (w *window) add(page messagestore.CategoryPage) []item {
 	items := make([]item, len(page.Messages))
 	for i, m := range page.Messages {
 		items[i].Value.message = m
-		items[i].Value.next = checkpoint.Checkpoint{Position: messagestore.NextAfter(m.GlobalPosition), After: m.ID}
+		items[i].Value.next = checkpoint.Checkpoint{Position: m.GlobalPosition.Next(), After: m.ID}
 		items[i].Number = w.passed + int64(w.length+i)
 	}
 	if len(items) > 0 {

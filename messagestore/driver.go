@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -313,14 +312,6 @@ const (
 	// MaxWriteStreams bounds the streams of one [Store.WriteStreams].
 	MaxWriteStreams = 100
 )
-
-// NextAfter returns the position from which to go on after p.
-func NextAfter(p GlobalPosition) GlobalPosition {
-	if p == math.MaxInt64 {
-		return p
-	}
-	return p + 1
-}
 
 // SameRecord reports whether m holds r: the same id, type, data and metadata. Drivers whose
 // database cannot compare JSON use it.

@@ -29,7 +29,7 @@ func (s *Store) PositionAt(ctx context.Context, category Category, t time.Time) 
 		case m == nil || !m.Time.Before(t):
 			high = middle
 		default:
-			low = NextAfter(m.GlobalPosition)
+			low = m.GlobalPosition.Next()
 		}
 	}
 	at, err := s.stepBack(ctx, category, low, t)

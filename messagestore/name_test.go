@@ -231,6 +231,6 @@ func TestStreamWithoutIdentifierGoesByItsCategory(t *testing.T) {
 }
 
 func TestPositionAfterTheLastDoesNotWrap(t *testing.T) {
-	require.Equal(t, messagestore.GlobalPosition(1), messagestore.NextAfter(0))
-	require.Equal(t, messagestore.GlobalPosition(math.MaxInt64), messagestore.NextAfter(math.MaxInt64))
+	require.Equal(t, messagestore.GlobalPosition(1), messagestore.GlobalPosition(0).Next())
+	require.Equal(t, messagestore.GlobalPosition(math.MaxInt64), messagestore.GlobalPosition(math.MaxInt64).Next())
 }

@@ -305,7 +305,7 @@ func (s *Store) ReadCategoryPage(ctx context.Context, q CategoryQuery) (Category
 		if page.First.IsZero() {
 			page.First = page.Messages[0].Mark()
 		}
-		if last := page.Messages[n-1]; page.Last.IsZero() && page.Next == NextAfter(last.GlobalPosition) {
+		if last := page.Messages[n-1]; page.Last.IsZero() && page.Next == last.GlobalPosition.Next() {
 			page.Last = last.Mark()
 		}
 	}

@@ -38,3 +38,11 @@ func (v Version) String() string {
 // dense, and two of them from different categories say nothing about each other.
 // The first is at least 1, so 0 reads from the start.
 type GlobalPosition int64
+
+// Next returns the position from which to go on after p.
+func (p GlobalPosition) Next() GlobalPosition {
+	if p == math.MaxInt64 {
+		return p
+	}
+	return p + 1
+}

@@ -206,7 +206,7 @@ func foreignStatus(ctx context.Context, store *messagestore.Store, category mess
 	if len(page.Messages) == 1 && page.Messages[0].Stream == stream {
 		var handled checkpoint.Checkpoint
 		if handled, m.Err = checkpoint.Decode(page.Messages[0]); m.Err == nil {
-			m.Position = messagestore.NextAfter(handled.Position)
+			m.Position = handled.Position.Next()
 			if err := Consumer(store, category, "").measure(ctx, &m, stream, uuid.Nil, messagestore.Filter{}); err != nil {
 				return s, err
 			}

@@ -53,7 +53,7 @@ func (w *watcher) look(ctx context.Context) error {
 				return err
 			}
 			w.messages++
-			w.next[category] = messagestore.NextAfter(m.GlobalPosition)
+			w.next[category] = m.GlobalPosition.Next()
 		}
 	}
 	passed := w.passed()

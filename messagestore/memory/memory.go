@@ -252,7 +252,7 @@ func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery)
 		}
 	}
 	if !page.Last.IsZero() {
-		page.Next = messagestore.NextAfter(page.Last.GlobalPosition)
+		page.Next = page.Last.GlobalPosition.Next()
 	}
 	return page, nil
 }

@@ -51,7 +51,7 @@ func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery)
 			page.Last = found[len(found)-1].Mark()
 			page.More = beyond || page.Last.GlobalPosition < horizon.GlobalPosition
 		}
-		page.Next = messagestore.NextAfter(page.Last.GlobalPosition)
+		page.Next = page.Last.GlobalPosition.Next()
 		return nil
 	})
 	return page, explain(err)
@@ -97,7 +97,7 @@ func (d *Driver) readWholeCategory(ctx context.Context, q messagestore.CategoryQ
 		page.Messages, page.More = page.Messages[:q.Limit], true
 	}
 	if n := len(page.Messages); n > 0 {
-		page.Next = messagestore.NextAfter(page.Messages[n-1].GlobalPosition)
+		page.Next = page.Messages[n-1].GlobalPosition.Next()
 	}
 	return page, nil
 }

@@ -553,7 +553,7 @@ var categoryBugs = []bug{
 	{"a category is read from after the position", []string{"Category/FromIsInclusive", "Model/AnyHistoryIsAsTheModelHasIt"}, func(d *driver) {
 		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
 			if q.From > 0 {
-				q.From = messagestore.NextAfter(q.From)
+				q.From = q.From.Next()
 			}
 			return d.AtomicDriver.ReadCategory(ctx, q)
 		}
@@ -612,7 +612,7 @@ var categoryBugs = []bug{
 		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
 			page, err := d.AtomicDriver.ReadCategory(ctx, q)
 			if page.Next = q.From; len(page.Messages) > 0 {
-				page.Next = messagestore.NextAfter(page.Messages[len(page.Messages)-1].GlobalPosition)
+				page.Next = page.Messages[len(page.Messages)-1].GlobalPosition.Next()
 			}
 			return page, err
 		}
@@ -1034,7 +1034,7 @@ func (h *hider) readCategory(ctx context.Context, q messagestore.CategoryQuery) 
 	page, err := h.driver.AtomicDriver.ReadCategory(ctx, q)
 	page.Messages = slices.DeleteFunc(page.Messages, func(m *recorded) bool { return h.hidden[m.ID] })
 	if page.More = false; err == nil && len(page.Messages) > 0 {
-		page.Next = messagestore.NextAfter(page.Messages[len(page.Messages)-1].GlobalPosition)
+		page.Next = page.Messages[len(page.Messages)-1].GlobalPosition.Next()
 		page.More = true
 	}
 	return page, err

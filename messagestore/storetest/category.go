@@ -48,7 +48,7 @@ func categoryFromIsInclusive(t *testing.T, f *fixture) {
 		for _, limit := range batchSizes {
 			from, _ := f.readFrom(t, messagestore.CategoryQuery{Category: f.category, From: m.GlobalPosition, Limit: limit})
 			require.Equal(t, all[i:], from)
-			after, _ := f.readFrom(t, messagestore.CategoryQuery{Category: f.category, From: messagestore.NextAfter(m.GlobalPosition), Limit: limit})
+			after, _ := f.readFrom(t, messagestore.CategoryQuery{Category: f.category, From: m.GlobalPosition.Next(), Limit: limit})
 			require.Equal(t, ids(all[i+1:]), ids(after))
 		}
 	}
@@ -87,7 +87,7 @@ func categoryHasItsOwnStreams(t *testing.T, f *fixture) {
 func moreSaysWhetherThereIs(t *testing.T, f *fixture) {
 	f.spread(t, 2, 6)
 	all := f.readCategory(t, f.category, messagestore.Filter{})
-	end := messagestore.NextAfter(all[5].GlobalPosition)
+	end := all[5].GlobalPosition.Next()
 	for limit := 1; limit <= 8; limit++ {
 		q := messagestore.CategoryQuery{Category: f.category, Limit: limit}
 		page, err := f.driver.ReadCategory(t.Context(), q)
@@ -180,7 +180,7 @@ func filtersCombine(t *testing.T, f *fixture) {
 func nextPassesUnmatched(t *testing.T, f *fixture) {
 	f.spread(t, 3, 20)
 	all := f.readCategory(t, f.category, messagestore.Filter{})
-	end := messagestore.NextAfter(all[19].GlobalPosition)
+	end := all[19].GlobalPosition.Next()
 	for _, filter := range []messagestore.Filter{
 		{Types: []string{"none"}}, {Correlation: "none"}, {Types: []string{"none"}, GroupSize: 2, GroupMember: 1},
 	} {
@@ -239,7 +239,7 @@ func endsAreMarked(t *testing.T, f *fixture) {
 			for more := true; more; {
 				page, err := f.store.ReadCategoryPage(t.Context(), q)
 				require.NoError(t, err)
-				last := slices.IndexFunc(all, func(m *messagestore.Message) bool { return messagestore.NextAfter(m.GlobalPosition) == page.Next })
+				last := slices.IndexFunc(all, func(m *messagestore.Message) bool { return m.GlobalPosition.Next() == page.Next })
 				require.GreaterOrEqual(t, last, 0, "next is right behind a message")
 				if page.Next > q.From {
 					require.Equal(t, all[first].Mark(), page.First, "filter %+v in pages of %d, from %d", filter, limit, q.From)

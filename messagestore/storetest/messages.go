@@ -127,7 +127,7 @@ func honest(q messagestore.CategoryQuery, page messagestore.CategoryPage) error 
 		if m.GlobalPosition < from {
 			return fmt.Errorf("%s has global position %d, after %d was due", m, m.GlobalPosition, from)
 		}
-		from = messagestore.NextAfter(m.GlobalPosition)
+		from = m.GlobalPosition.Next()
 	}
 	if page.Next < from {
 		return fmt.Errorf("the last message is at %d and the next page from %d", from-1, page.Next)

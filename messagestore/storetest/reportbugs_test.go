@@ -87,7 +87,7 @@ var reportBugs = []bug{
 	}, nil},
 	{"a count leaves out the one it starts with", []string{"Count/IsWhatIsRead"}, func(d *driver) {
 		d.count = func(ctx context.Context, q messagestore.CategoryQuery) (int64, error) {
-			q.From = messagestore.NextAfter(q.From)
+			q.From = q.From.Next()
 			return d.sound().Count(ctx, q)
 		}
 	}, nil},

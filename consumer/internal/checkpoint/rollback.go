@@ -72,7 +72,7 @@ func (l Log) judge(ctx context.Context, stream messagestore.StreamName, mark, fi
 	if first == mark {
 		return nil
 	}
-	ahead := &AheadError{Stream: stream, Position: messagestore.NextAfter(mark.GlobalPosition), Behind: mark.ID}
+	ahead := &AheadError{Stream: stream, Position: mark.GlobalPosition.Next(), Behind: mark.ID}
 	if first.GlobalPosition == mark.GlobalPosition {
 		ahead.Found = first.ID
 		return ahead

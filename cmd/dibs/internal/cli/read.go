@@ -245,7 +245,7 @@ func (a *app) follow(ctx context.Context, store *messagestore.Store, q *messages
 			if err := a.print(m, a.inCategory); err != nil {
 				return err
 			}
-			q.From = messagestore.NextAfter(m.GlobalPosition)
+			q.From = m.GlobalPosition.Next()
 			if limit.reached() {
 				return nil
 			}
