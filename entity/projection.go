@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/dibs-go/dibs/internal/messagetype"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -61,7 +62,7 @@ func On[T any, E messagestore.Body](p *Projection[T], f func(entity T, event E) 
 // time, position or metadata.
 func OnMessage[T any, E messagestore.Body](p *Projection[T], f func(entity T, event E, m *messagestore.Message) T) {
 	goType := reflect.TypeFor[E]().String()
-	name, err := messagestore.TypeOf[E]()
+	name, err := messagetype.Of[E]()
 	wrong, _ := errors.AsType[*messagestore.InvalidError](err)
 
 	p.mu.Lock()

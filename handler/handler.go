@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/dibs-go/dibs/internal/messagetype"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -71,7 +72,7 @@ func (mux *Mux) IgnoreUnknown() {
 // and a registration after the first message.
 func On[T messagestore.Body](mux *Mux, f Func[T]) {
 	goType := reflect.TypeFor[T]().String()
-	name, err := messagestore.TypeOf[T]()
+	name, err := messagetype.Of[T]()
 	wrong, _ := errors.AsType[*messagestore.InvalidError](err)
 
 	mux.mu.Lock()

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/internal/exactjson"
 )
 
 // A Driver keeps messages in one kind of database. Applications use a [Store];
@@ -20,7 +22,7 @@ type Driver interface {
 	// Append adds records to the end of one stream as one atomic step.
 	//
 	// Before all else it looks the records' ids up. If all are recorded, in this stream, one
-	// after the other, with equal type, data and metadata (as [EqualJSON] has it), it returns
+	// after the other, with equal type, data and metadata (as [Encoded.Same] has it), it returns
 	// their positions, with Duplicate set, at any version of the stream. If only some are, or
 	// with a difference, it returns an [*IDConflictError].
 	//
@@ -153,6 +155,12 @@ type Encoded struct {
 	Type     string
 	Data     json.RawMessage
 	Metadata json.RawMessage // nil for none
+}
+
+// Same reports whether m, with metadata as it is stored, is r: the same id, type, data and
+// metadata, as JSON with exact numbers. A driver whose database cannot compare JSON calls it.
+func (r Encoded) Same(m *Message, metadata json.RawMessage) bool {
+	return m.ID == r.ID && m.Type == r.Type && exactjson.Equal(m.Data, r.Data) && exactjson.Equal(metadata, r.Metadata)
 }
 
 // Written says where a write put its messages.
@@ -312,9 +320,3 @@ const (
 	// MaxWriteStreams bounds the streams of one [Store.WriteStreams].
 	MaxWriteStreams = 100
 )
-
-// SameRecord reports whether m holds r: the same id, type, data and metadata. Drivers whose
-// database cannot compare JSON use it.
-func SameRecord(m *Message, metadata json.RawMessage, r Encoded) bool {
-	return m.ID == r.ID && m.Type == r.Type && EqualJSON(m.Data, r.Data) && EqualJSON(metadata, r.Metadata)
-}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/seeds"
 )
 
@@ -101,7 +102,7 @@ func FuzzABodyIsKeptOrRefused(f *testing.F) {
 		require.Equal(t, math.Float64bits(number), math.Float64bits(got.Number))
 		require.True(t, bytes.Equal(raw, got.Bytes))
 		if len(own) > 0 {
-			require.True(t, EqualJSON(own, got.Raw), "%s became %s", own, got.Raw)
+			require.True(t, exactjson.Equal(own, got.Raw), "%s became %s", own, got.Raw)
 		}
 	})
 }
@@ -117,7 +118,7 @@ func requireRefusal(t *testing.T, err, kind error) {
 
 // JSON that comes as it is: every byte is kept, and the caller's buffer is the caller's.
 func FuzzRawIsKeptByteForByte(f *testing.F) {
-	for _, seed := range jsonSeeds {
+	for _, seed := range seeds.JSONTexts() {
 		f.Add("Opened", []byte(seed))
 	}
 	for _, data := range seeds.JSON("a") {
@@ -136,7 +137,7 @@ func FuzzRawIsKeptByteForByte(f *testing.F) {
 			given[i] = 'x'
 		}
 		require.Equal(t, string(data), string(record.Data))
-		require.True(t, SameRecord(&Message{ID: record.ID, Type: record.Type, Data: data}, nil, record))
+		require.True(t, record.Same(&Message{ID: record.ID, Type: record.Type, Data: data}, nil))
 	})
 }
 
@@ -168,7 +169,7 @@ func FuzzMetadataIsReadAsItWasWritten(f *testing.F) {
 		read := ParseMetadata(encoded)
 		require.Equal(t, read, ParseMetadata(string(encoded)))
 		if extra != "" {
-			require.True(t, EqualJSON(raw, read.Extra[extra]), "%s", encoded)
+			require.True(t, exactjson.Equal(raw, read.Extra[extra]), "%s", encoded)
 		}
 		read.Extra, m.Extra = nil, nil
 		require.Equal(t, m, read)
@@ -189,7 +190,7 @@ func (target) MessageType() string { return "Target" }
 
 // Data of any client decodes as encoding/json decodes it, or is a short error that shows no content.
 func FuzzDecodeAgreesWithEncodingJSON(f *testing.F) {
-	for _, seed := range append(jsonSeeds,
+	for _, seed := range append(seeds.JSONTexts(),
 		`{"amount":1,"text":"x","list":"AQI=","when":"0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f","any":{"a":1e308},"raw":[1],"self":{}}`,
 		`{"amount":9223372036854775808}`, `{"amount":1.5}`, `{"amount":"1"}`, `{"when":"nope"}`, `{"list":[256]}`, `{"any":{"a":1e400}}`, `{"AMOUNT":3}`,
 		`{"amount":`+strings.Repeat("7", 2000)+`}`,
@@ -227,7 +228,7 @@ func requireOneShortLine(t *testing.T, text string) {
 
 // The path to any byte of any JSON is short.
 func FuzzThePathToAByteOfJSON(f *testing.F) {
-	for _, seed := range jsonSeeds {
+	for _, seed := range seeds.JSONTexts() {
 		f.Add([]byte(seed), 6)
 	}
 	f.Add([]byte(`{"a":{"b":[1,{"c":2}]},"":[[[[[[[[[[1]]]]]]]]]]}`), 20)
@@ -257,14 +258,14 @@ func FuzzAFoundWriteIsTheOneThatWasLost(f *testing.F) {
 		m := &Message{ID: id, Stream: "account-1", Type: "T", Position: Version(position), Data: json.RawMessage(foundData), Metadata: ParseMetadata(foundMetadata)}
 		err := w.conflict([]*Message{m})
 		if err == nil {
-			require.True(t, EqualJSON(w.records[0].Data, m.Data))
+			require.True(t, exactjson.Equal(w.records[0].Data, m.Data))
 			return
 		}
 		conflict, ok := errors.AsType[*IDConflictError](err)
 		require.True(t, ok)
 		require.Equal(t, strconv.FormatInt(position, 10), strconv.FormatInt(int64(conflict.Position), 10))
 		if ours, err := encodeMetadata(m.Metadata); err == nil {
-			require.False(t, EqualJSON(w.records[0].Data, m.Data) && EqualJSON(w.records[0].Metadata, ours))
+			require.False(t, exactjson.Equal(w.records[0].Data, m.Data) && exactjson.Equal(w.records[0].Metadata, ours))
 		}
 	})
 }

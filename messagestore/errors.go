@@ -65,8 +65,9 @@ type InvalidError struct {
 	Kind error
 }
 
-// NewInvalidError returns an error that matches [ErrInvalid]. The value is kept shortened and
-// quoted; an int, an int64 and a bool as they are, and nil as nothing.
+// NewInvalidError returns an error that matches [ErrInvalid], with which a driver, or a package
+// over a store, refuses its own input. The value is kept shortened and quoted; an int, an int64
+// and a bool as they are, and nil as nothing.
 func NewInvalidError(field string, value any, rule string) *InvalidError {
 	return &InvalidError{Field: field, Rule: rule, Value: quote(value), Index: -1}
 }

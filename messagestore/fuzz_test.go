@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/seeds"
 )
 
@@ -60,16 +61,9 @@ func FuzzStreamName(f *testing.F) {
 	})
 }
 
-var jsonSeeds = []string{
-	`{}`, `[]`, `null`, `1`, `"x"`, ``, ` {"a" : [1, -0.10e+2, null, true, "\u00e9\ud83d\ude00\/\\"]} `, `{"a":"\u0000"}`, `{"a":"\ud800"}`, `{"a":"\udc00x"}`, `{"a":"\ud800\u0041"}`,
-	`{"a":1e400}`, `{"a":1e200000}`, `{"a":1e-16384}`, `{"a":0e99999999999}`, `{"a":1,"a":2}`, `{"a":1}{}`, "{\"a\":\"\xff\"}", "\ufeff{}", `{"a":"\\u0000"}`, `{"\u0000":1}`,
-	`{"a":"\ud991/1800"}`, `{"a":9990e99999999999}`, `"\u0000"0`, `nul`, `{"a":1}10`, `{"a":"x`, `{"a":}`, "\u200a{}",
-	`{"n":12345678901234567890.123456789}`, strings.Repeat(`{"a":`, 513) + "1" + strings.Repeat("}", 513),
-}
-
 // Accepted data is valid JSON, and every function of this package works on it.
 func FuzzValidateJSON(f *testing.F) {
-	for _, seed := range jsonSeeds {
+	for _, seed := range seeds.JSONTexts() {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
@@ -85,11 +79,11 @@ func FuzzValidateJSON(f *testing.F) {
 		require.True(t, utf8.Valid(raw))
 		var object map[string]any
 		require.NoError(t, unmarshalExact(raw, &object))
-		canonical, err := CanonicalJSON(raw)
+		canonical, err := exactjson.Canonical(raw)
 		require.NoError(t, err)
 		require.NotContains(t, string(canonical), `\u0000`+"\x00")
 		require.NoError(t, validateJSON("data", canonical), "%s", canonical)
-		require.True(t, EqualJSON(raw, canonical))
+		require.True(t, exactjson.Equal(raw, canonical))
 	})
 }
 
@@ -104,14 +98,14 @@ func TestNumbersOfTooManyDigitsAreRefused(t *testing.T) {
 // A body that encodes itself may return anything to encoding/json. The fast validator judges the output as the
 // full one does.
 func FuzzEncodedJSONIsValidatedAsAnyIs(f *testing.F) {
-	for _, seed := range jsonSeeds {
+	for _, seed := range seeds.JSONTexts() {
 		f.Add([]byte(seed))
 	}
 	f.Add([]byte("{\"a\":\"<>&\\u2028\xe2\x80\xa9\"}"))  // escapes
 	f.Add([]byte(`{"\ud800":"\u0000"}`))                 // half a pair
 	f.Add([]byte(`{"n":-1E+131072,"n":[1e400,0.1e-3]}`)) // numbers
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		encoded, err := marshal(json.RawMessage(raw))
+		encoded, err := exactjson.Marshal(json.RawMessage(raw))
 		if err != nil {
 			require.False(t, json.Valid(raw))
 			return
@@ -124,42 +118,9 @@ func FuzzEncodedJSONIsValidatedAsAnyIs(f *testing.F) {
 	})
 }
 
-func FuzzCanonicalJSON(f *testing.F) {
-	for _, seed := range jsonSeeds {
-		f.Add([]byte(seed), []byte(`{}`))
-		f.Add([]byte(seed), []byte(" "+seed+"\n"))
-	}
-	f.Fuzz(func(t *testing.T, a, b []byte) {
-		one, err := CanonicalJSON(a)
-		if err != nil {
-			return
-		}
-		require.True(t, json.Valid(one))
-		again, err := CanonicalJSON(one)
-		require.NoError(t, err)
-		require.Equal(t, string(one), string(again), "what is canonical stays as it is")
-		require.True(t, EqualJSON(a, one))
-
-		var compact, indented strings.Builder
-		var value any
-		require.NoError(t, unmarshalExact(a, &value))
-		require.NoError(t, json.NewEncoder(&compact).Encode(value))
-		e := json.NewEncoder(&indented)
-		e.SetIndent(" ", "\t")
-		require.NoError(t, e.Encode(value))
-		require.True(t, EqualJSON(a, json.RawMessage(compact.String())))
-		require.True(t, EqualJSON(a, json.RawMessage(indented.String())))
-
-		if other, err := CanonicalJSON(b); err == nil {
-			require.Equal(t, string(one) == string(other), EqualJSON(a, b))
-			require.Equal(t, EqualJSON(a, b), EqualJSON(b, a))
-		}
-	})
-}
-
 // Metadata of any client can be read, and is written back as it was read.
 func FuzzMetadata(f *testing.F) {
-	for _, seed := range append(jsonSeeds,
+	for _, seed := range append(seeds.JSONTexts(),
 		`{"causationMessageStreamName":"a-1","causationMessagePosition":0,"causationMessageGlobalPosition":7,"correlationStreamName":"b-1","replyStreamName":"c","properties":{"a":1.10},"localProperties":{"b":null},"schemaVersion":"1","x":{}}`,
 		`{"causationMessageStreamName":"a-1","causationMessagePosition":"0"}`, `{"causationMessagePosition":1e30,"properties":[],"localProperties":null,"schemaVersion":1}`,
 		`{"causationMessageStreamName":"","causationMessagePosition":1,"causationMessageGlobalPosition":-1}`, `{"schemaVersion":"","properties":{}}`, `{"SCHEMAVERSION":"1"}`,
@@ -189,8 +150,8 @@ func FuzzMetadata(f *testing.F) {
 		require.NoError(t, json.Unmarshal(encoded, &kept))
 		for name, value := range object {
 			if utf8.ValidString(name) && string(value) != `""` && string(value) != `{}` && string(value) != "null" {
-				if _, err := CanonicalJSON(value); err == nil && utf8.Valid(raw) {
-					require.True(t, EqualJSON(value, kept[name]), "%q: %s became %s", name, value, kept[name])
+				if _, err := exactjson.Canonical(value); err == nil && utf8.Valid(raw) {
+					require.True(t, exactjson.Equal(value, kept[name]), "%q: %s became %s", name, value, kept[name])
 				}
 			}
 			delete(kept, name)
@@ -201,10 +162,10 @@ func FuzzMetadata(f *testing.F) {
 
 // The short way of reading metadata ends where the long one does, or does not go there.
 func FuzzMetadataIsScannedAsEncodingJSONReadsIt(f *testing.F) {
-	for _, seed := range append(jsonSeeds, scannedMetadata...) {
+	for _, seed := range append(seeds.JSONTexts(), scannedMetadata...) {
 		f.Add([]byte(seed))
 	}
-	for _, seed := range append(jsonSeeds, unscannedMetadata...) {
+	for _, seed := range append(seeds.JSONTexts(), unscannedMetadata...) {
 		f.Add([]byte(seed))
 	}
 	for _, data := range seeds.JSON("a") {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/dibs-go/dibs/internal/exactjson"
 )
 
 // Properties are free values that travel with a message, by name. A value has the types that
@@ -156,7 +158,7 @@ func (m Metadata) MarshalJSON() ([]byte, error) {
 	}
 	if len(m.Extra) > 0 {
 		for _, name := range slices.Sorted(maps.Keys(m.Extra)) {
-			quoted, err := marshal(name)
+			quoted, err := exactjson.Marshal(name)
 			if err != nil {
 				return nil, err
 			}
@@ -198,7 +200,7 @@ func (o *objectEncoder) addText(name, value string) {
 }
 
 func (o *objectEncoder) add(name string, value any) {
-	text, err := marshal(value)
+	text, err := exactjson.Marshal(value)
 	if err != nil && o.err == nil {
 		o.err = fmt.Errorf("%s: %w", name, err)
 	}
@@ -248,7 +250,7 @@ func isWhole(raw json.RawMessage) bool {
 	return len(raw) > 0 && raw[0] != 'n' && json.Unmarshal(raw, &n) == nil
 }
 
-// ParseMetadata returns metadata as a driver stored it. Nothing is the zero Metadata, and so is
+// ParseMetadata is for authors of drivers: it returns metadata as a driver stored it. Nothing is the zero Metadata, and so is
 // a text that is not a JSON object: message-db's clients may have written anything. Of a string
 // it may keep parts; bytes it copies.
 func ParseMetadata[T string | []byte | json.RawMessage](raw T) Metadata {

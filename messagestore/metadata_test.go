@@ -111,3 +111,21 @@ func TestHostileTracesAreRefused(t *testing.T) {
 	var m messagestore.Metadata
 	require.ErrorIs(t, m.SetTrace("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", strings.Repeat("x", 513)), messagestore.ErrInvalid)
 }
+
+func TestNamesInMetadataAreEncodedWhateverIsInThem(t *testing.T) {
+	names := []messagestore.StreamName{"account-é", "account-\u2603", "account-\U0001F600", "account-\u00a0x"}
+	for c := byte(' ') + 1; c <= '~'; c++ {
+		names = append(names, messagestore.StreamName("account-"+string(c)+"x"))
+	}
+	for _, name := range names {
+		raw, err := messagestore.Metadata{CorrelationStream: name, CausationStream: name, CausationGlobalPosition: 1 << 60}.MarshalJSON()
+
+		require.NoError(t, err)
+		var fields map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal(raw, &fields), "%s", raw)
+		var decoded messagestore.StreamName
+		require.NoError(t, json.Unmarshal(fields["correlationStreamName"], &decoded))
+		require.Equal(t, name, decoded)
+		require.Equal(t, "1152921504606846976", string(fields["causationMessageGlobalPosition"]))
+	}
+}

@@ -1,13 +1,13 @@
 package messagestore
 
 import (
-	"crypto/md5" // the hash that message-db divides consumer groups by; nothing is kept secret with it
-	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/dibs-go/dibs/internal/hash64"
 )
 
 // MaxNameBytes bounds the name of a stream or category, in bytes. It is the same for every
@@ -169,7 +169,7 @@ func (n StreamName) GroupMember(size int) int {
 	if key == "" {
 		key = string(n.Category())
 	}
-	return groupMember(Hash64(key), size)
+	return groupMember(hash64.Of(key), size)
 }
 
 // groupMember is message-db's rule, |hash| mod size, without its overflow: the
@@ -180,12 +180,6 @@ func groupMember(hash int64, size int) int {
 		return -remainder
 	}
 	return remainder
-}
-
-// Hash64 is message-db's hash_64: the first 8 bytes of the MD5 of s, big-endian.
-func Hash64(s string) int64 {
-	sum := md5.Sum([]byte(s))
-	return int64(binary.BigEndian.Uint64(sum[:8])) // the same 64 bits, signed
 }
 
 // textRule returns the rule that s breaks as a name or a type, or "".

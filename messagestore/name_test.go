@@ -202,15 +202,6 @@ func TestAnyValidNameComesBackWhole(t *testing.T) {
 	})
 }
 
-func TestHashIsMessageDBs(t *testing.T) {
-	for value, want := range map[string]int64{
-		"someStream": 2053039834977696644, "account": -2132379389342958165, "account:command": 4331363904667975395, "": -3162216497309240828,
-		"123": 2318431741638412123, "abc": -8070080442485551184, "1": -4266524885998034046, "2": -4026655064267673757, "é": 7412306613632936882,
-	} {
-		require.Equal(t, want, messagestore.Hash64(value), "%q", value)
-	}
-}
-
 func TestGroupMembersAreMessageDBs(t *testing.T) {
 	for id, want := range map[string][3]int{
 		"1": {0, 0, 1}, "2": {1, 1, 2}, "3": {0, 2, 4}, "4": {1, 0, 4}, "5": {1, 0, 2},

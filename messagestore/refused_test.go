@@ -61,11 +61,9 @@ func TestTypesOfTheStoreItselfAreReadAndNotWritten(t *testing.T) {
 		requireInvalid(t, err, messagestore.ErrInvalid, "message type", strconv.Quote(name), rule)
 	}
 	require.ErrorIs(t, refused(t, messagestore.Tombstone{}), messagestore.ErrInvalid)
-	_, err := messagestore.TypeOf[messagestore.Tombstone]()
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
 
 	store := messagestore.New(memory.New(), nil)
-	_, err = store.LastOfType(t.Context(), stream, messagestore.TombstoneType)
+	_, err := store.LastOfType(t.Context(), stream, messagestore.TombstoneType)
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
 	_, err = store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{Types: []string{messagestore.TombstoneType}}})
 	require.NoError(t, err)

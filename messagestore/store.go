@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/logger"
 )
 
@@ -214,7 +215,7 @@ func (w UnknownWrite) conflict(found []*Message) error {
 	for i, r := range w.records {
 		m := found[i]
 		metadata, err := encodeMetadata(m.Metadata)
-		if err != nil || m.Position != found[0].Position+Version(i) || !SameRecord(m, metadata, r) {
+		if err != nil || m.Position != found[0].Position+Version(i) || !r.Same(m, metadata) {
 			return &IDConflictError{ID: m.ID, Stream: m.Stream, Position: m.Position}
 		}
 	}
@@ -626,7 +627,7 @@ func encodeData(body Body) (json.RawMessage, error) {
 		body = *b
 	default:
 		validate = validateEncoded
-		encoded, err := marshal(body)
+		encoded, err := exactjson.Marshal(body)
 		if err != nil {
 			return nil, NewInvalidError("data", body.MessageType(), fmt.Sprintf("it does not encode: %v", err))
 		}

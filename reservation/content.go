@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -108,7 +109,7 @@ func sumOf(messageType string, content any, narrowed bool) ([sha256.Size]byte, e
 			return [sha256.Size]byte{}, err
 		}
 	}
-	canonical, err := messagestore.CanonicalJSON(raw)
+	canonical, err := exactjson.Canonical(raw)
 	if err != nil {
 		return [sha256.Size]byte{}, err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
@@ -57,7 +58,7 @@ func FuzzContentsHaveOneKeyIfTheyAreEqual(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b string) {
 		one, two := reservation.ContentKey(content{json.RawMessage(a)}), reservation.ContentKey(content{json.RawMessage(b)})
 		for raw, key := range map[string]string{a: one, b: two} {
-			canonical, err := messagestore.CanonicalJSON(json.RawMessage(raw))
+			canonical, err := exactjson.Canonical(json.RawMessage(raw))
 			empty := map[string]bool{"null": true, "{}": true, "[]": true, `""`: true}[string(canonical)]
 			require.Equal(t, err != nil || empty, key == "", "%q", raw)
 			if key != "" {
@@ -65,7 +66,7 @@ func FuzzContentsHaveOneKeyIfTheyAreEqual(f *testing.F) {
 			}
 		}
 		if one != "" && two != "" {
-			require.Equal(t, messagestore.EqualJSON(json.RawMessage(a), json.RawMessage(b)), one == two)
+			require.Equal(t, exactjson.Equal(json.RawMessage(a), json.RawMessage(b)), one == two)
 		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dibs-go/dibs/bench/server"
+	"github.com/dibs-go/dibs/internal/hash64"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -164,7 +165,7 @@ func copyRows(ctx context.Context, conn *pgconn.PgConn, template string, rows []
 		text([]byte(messageType))
 		if template != server.MessageDB {
 			text([]byte(r.stream.Category()))
-			bigint(messagestore.Hash64(r.stream.CardinalID()))
+			bigint(hash64.Of(r.stream.CardinalID()))
 		}
 	}
 	b = binary.BigEndian.AppendUint16(b, 0xffff)

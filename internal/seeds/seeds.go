@@ -49,3 +49,13 @@ func JSON(name string) []string {
 		strings.Repeat(member, 12) + "1" + strings.Repeat("}", 12),
 	}
 }
+
+// JSONTexts returns texts of every kind of JSON, and such as are nearly JSON.
+func JSONTexts() []string {
+	return []string{
+		`{}`, `[]`, `null`, `1`, `"x"`, ``, ` {"a" : [1, -0.10e+2, null, true, "\u00e9\ud83d\ude00\/\\"]} `, `{"a":"\u0000"}`, `{"a":"\ud800"}`, `{"a":"\udc00x"}`, `{"a":"\ud800\u0041"}`,
+		`{"a":1e400}`, `{"a":1e200000}`, `{"a":1e-16384}`, `{"a":0e99999999999}`, `{"a":1,"a":2}`, `{"a":1}{}`, "{\"a\":\"\xff\"}", "\ufeff{}", `{"a":"\\u0000"}`, `{"\u0000":1}`,
+		`{"a":"\ud991/1800"}`, `{"a":9990e99999999999}`, `"\u0000"0`, `nul`, `{"a":1}10`, `{"a":"x`, `{"a":}`, "\u200a{}",
+		`{"n":12345678901234567890.123456789}`, strings.Repeat(`{"a":`, 513) + "1" + strings.Repeat("}", 513),
+	}
+}

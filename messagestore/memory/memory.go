@@ -149,7 +149,7 @@ func (d *Driver) again(appends []messagestore.Append) ([]messagestore.Written, e
 			seen++
 			at := m.recorded
 			gap := n > 0 && at.Position != written[i].Version+1
-			if conflict == nil && (gap || at.Stream != a.Stream || !messagestore.SameRecord(at, m.metadata, r)) {
+			if conflict == nil && (gap || at.Stream != a.Stream || !r.Same(at, m.metadata)) {
 				conflict = &messagestore.IDConflictError{ID: r.ID, Stream: at.Stream, Position: at.Position}
 			}
 			written[i].Version, written[i].GlobalPosition, written[i].Time = at.Position, at.GlobalPosition, at.Time

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/hash64"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -52,7 +53,7 @@ func groupHash(stream messagestore.StreamName) int64 {
 	if key == "" {
 		key = string(stream.Category())
 	}
-	return messagestore.Hash64(key)
+	return hash64.Of(key)
 }
 
 func text[T ~string | ~[]byte](t T) any {
@@ -236,7 +237,7 @@ func (b *batch) earlier(ctx context.Context, db queryer) ([]messagestore.Written
 				first = conflict
 			}
 			follows := len(w.IDs) == 0 || m.Position == w.Version+1
-			if differs == nil && (!follows || m.Stream != a.Stream || !messagestore.SameRecord(m.Message, m.metadata, r)) {
+			if differs == nil && (!follows || m.Stream != a.Stream || !r.Same(m.Message, m.metadata)) {
 				differs = conflict
 			}
 			w.Version, w.GlobalPosition, w.Time = m.Position, m.GlobalPosition, m.Time

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -37,7 +38,7 @@ func (f *fixture) survive(t *testing.T, data ...string) {
 	messages := f.read(t, stream)
 	require.Len(t, messages, len(data))
 	for i, m := range messages {
-		require.True(t, messagestore.EqualJSON(json.RawMessage(data[i]), m.Data), "%.200s came back as %.200s", data[i], m.Data)
+		require.True(t, exactjson.Equal(json.RawMessage(data[i]), m.Data), "%.200s came back as %.200s", data[i], m.Data)
 	}
 }
 
@@ -151,7 +152,7 @@ func metadataOfOtherClients(t *testing.T, f *fixture) {
 	m := f.read(t, f.stream())[0].Metadata
 	require.Equal(t, messagestore.StreamName("process-1"), m.CorrelationStream)
 	for name, want := range map[string]string{"userId": `7`, "schemaVersion": `3`, "nested": `{"a":[1.5]}`} {
-		require.True(t, messagestore.EqualJSON(json.RawMessage(want), m.Extra[name]), "%s came back as %s", name, m.Extra[name])
+		require.True(t, exactjson.Equal(json.RawMessage(want), m.Extra[name]), "%s came back as %s", name, m.Extra[name])
 	}
 	require.Len(t, f.readCategory(t, f.category, messagestore.Filter{Correlation: "process"}), 1)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -259,7 +260,7 @@ func same(t *rapid.T, want []entry, got []*messagestore.Message) {
 		require.Equal(t, e.stream, got[i].Stream)
 		require.Equal(t, e.message.MessageType(), got[i].Type)
 		require.Equal(t, e.message.Metadata, got[i].Metadata)
-		require.True(t, messagestore.EqualJSON(e.message.Body.(messagestore.Raw).Data, got[i].Data)) //nolint:errcheck // as drawn
+		require.True(t, exactjson.Equal(e.message.Body.(messagestore.Raw).Data, got[i].Data)) //nolint:errcheck // as drawn
 	}
 }
 

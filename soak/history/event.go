@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -199,7 +200,7 @@ func Hash(messageType string, data, metadata json.RawMessage) (uint64, error) {
 	h.Write(data)
 	h.Write([]byte{0})
 	if len(metadata) > 0 {
-		canonical, err := messagestore.CanonicalJSON(metadata)
+		canonical, err := exactjson.Canonical(metadata)
 		if err != nil {
 			return 0, fmt.Errorf("hashing a message of type %q: %w", messageType, err)
 		}

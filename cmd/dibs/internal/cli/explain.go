@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -262,7 +263,7 @@ func (e *explainer) seconds(ctx context.Context, s *story, source *messagestore.
 		if err != nil {
 			return err
 		}
-		same := m.Type == source.Type && messagestore.EqualJSON(m.Data, source.Data)
+		same := m.Type == source.Type && exactjson.Equal(m.Data, source.Data)
 		switch {
 		case m.Position == source.Position || m.Stream == s.of:
 		case same:

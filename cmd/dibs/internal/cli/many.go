@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -389,7 +390,7 @@ type deriver struct {
 func (d *deriver) derive(l line) uuid.UUID {
 	var content []byte
 	for _, part := range l.content {
-		canonical, err := messagestore.CanonicalJSON(part)
+		canonical, err := exactjson.Canonical(part)
 		if err != nil {
 			canonical = part // missing, or about to be refused
 		}

@@ -1,4 +1,4 @@
-package messagestore_test
+package exactjson_test
 
 import (
 	"encoding/json"
@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/internal/exactjson"
 )
 
-func TestCanonicalJSONIsOneSpelling(t *testing.T) {
+func TestCanonicalIsOneSpelling(t *testing.T) {
 	for raw, want := range map[string]string{
 		`{}`: `{}`, ` [ ] `: `[]`, ` null `: `null`, `true`: `true`, `false`: `false`,
 		`{"b":1,"a":2}`: `{"a":2,"b":1}`, `{"a":1,"a":2}`: `{"a":2}`, `{"é":1,"z":2,"Z":3}`: `{"Z":3,"z":2,"é":1}`,
@@ -23,25 +23,25 @@ func TestCanonicalJSONIsOneSpelling(t *testing.T) {
 		`0.001`: `1e-3`, `-1.50`: `-15e-1`, `0.1e-3`: `1e-4`, `1e400`: `1e400`, `12345678901234567890.123456789`: `12345678901234567890123456789e-9`,
 		`9223372036854775808`: `9223372036854775808`, `[1,[2,{"a":null}]]`: `[1,[2,{"a":null}]]`,
 	} {
-		got, err := messagestore.CanonicalJSON(json.RawMessage(raw))
+		got, err := exactjson.Canonical(json.RawMessage(raw))
 		require.NoError(t, err, raw)
 		require.Equal(t, want, string(got), raw)
-		again, err := messagestore.CanonicalJSON(got)
+		again, err := exactjson.Canonical(got)
 		require.NoError(t, err)
 		require.Equal(t, got, again)
 	}
 }
 
-func TestCanonicalJSONIsOfOneValue(t *testing.T) {
+func TestCanonicalIsOfOneValue(t *testing.T) {
 	for _, raw := range []string{``, ` `, `{`, `{}{}`, `{} x`, `nope`, `1 2`, `{"a":1e99999999999999999999}`} {
-		_, err := messagestore.CanonicalJSON(json.RawMessage(raw))
+		_, err := exactjson.Canonical(json.RawMessage(raw))
 		require.ErrorContains(t, err, "canonical JSON: ", "%q", raw)
 	}
 }
 
-func TestEqualJSONComparesValues(t *testing.T) {
+func TestEqualComparesValues(t *testing.T) {
 	for _, equal := range [][2]string{{`{}`, ` { } `}, {``, ``}, {`{"a":1.0,"b":"\u00e9"}`, `{"b":"é","a":1}`}, {`nope`, `nope`}} {
-		require.True(t, messagestore.EqualJSON(json.RawMessage(equal[0]), json.RawMessage(equal[1])), "%v", equal)
+		require.True(t, exactjson.Equal(json.RawMessage(equal[0]), json.RawMessage(equal[1])), "%v", equal)
 	}
 	for _, unequal := range [][2]string{
 		{``, `{}`},
@@ -62,28 +62,28 @@ func TestEqualJSONComparesValues(t *testing.T) {
 		{`"é"`, `"e\u0301"`},
 		{`"a"`, `"A"`},
 	} {
-		require.False(t, messagestore.EqualJSON(json.RawMessage(unequal[0]), json.RawMessage(unequal[1])), "%v", unequal)
+		require.False(t, exactjson.Equal(json.RawMessage(unequal[0]), json.RawMessage(unequal[1])), "%v", unequal)
 	}
 }
 
 // A value is drawn, spelled in one way and in another, and changed in one place.
-func TestCanonicalJSONIsAsTheValueIs(t *testing.T) {
+func TestCanonicalIsAsTheValueIs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := drawValue(t, 3)
 		one, other := spell(t, v), spell(t, v)
 
-		a, err := messagestore.CanonicalJSON(json.RawMessage(one))
+		a, err := exactjson.Canonical(json.RawMessage(one))
 		require.NoError(t, err, one)
-		b, err := messagestore.CanonicalJSON(json.RawMessage(other))
+		b, err := exactjson.Canonical(json.RawMessage(other))
 		require.NoError(t, err, other)
 		require.Equal(t, string(a), string(b), "%s and %s", one, other)
-		again, err := messagestore.CanonicalJSON(a)
+		again, err := exactjson.Canonical(a)
 		require.NoError(t, err)
 		require.Equal(t, string(a), string(again))
 		require.True(t, json.Valid(a))
 
 		changed := spell(t, change(t, v))
-		require.False(t, messagestore.EqualJSON(json.RawMessage(one), json.RawMessage(changed)), "%s and %s", one, changed)
+		require.False(t, exactjson.Equal(json.RawMessage(one), json.RawMessage(changed)), "%s and %s", one, changed)
 	})
 }
 
@@ -215,22 +215,4 @@ func change(t *rapid.T, value any) any {
 		return changed
 	}
 	return false
-}
-
-func TestNamesInMetadataAreEncodedWhateverIsInThem(t *testing.T) {
-	names := []messagestore.StreamName{"account-é", "account-\u2603", "account-\U0001F600", "account-\u00a0x"}
-	for c := byte(' ') + 1; c <= '~'; c++ {
-		names = append(names, messagestore.StreamName("account-"+string(c)+"x"))
-	}
-	for _, name := range names {
-		raw, err := messagestore.Metadata{CorrelationStream: name, CausationStream: name, CausationGlobalPosition: 1 << 60}.MarshalJSON()
-
-		require.NoError(t, err)
-		var fields map[string]json.RawMessage
-		require.NoError(t, json.Unmarshal(raw, &fields), "%s", raw)
-		var decoded messagestore.StreamName
-		require.NoError(t, json.Unmarshal(fields["correlationStreamName"], &decoded))
-		require.Equal(t, name, decoded)
-		require.Equal(t, "1152921504606846976", string(fields["causationMessageGlobalPosition"]))
-	}
 }

@@ -1,10 +1,11 @@
-package messagestore_test
+package messagetype_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/messagetype"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -23,18 +24,22 @@ type nameless struct{ Name string }
 
 func (b nameless) MessageType() string { return b.Name }
 
-func TestTypeOfIsWhatTheZeroValueTells(t *testing.T) {
+type opened struct{}
+
+func (opened) MessageType() string { return "Opened" }
+
+func TestMessageTypeIsWhatTheZeroValueTells(t *testing.T) {
 	t.Parallel()
 
-	name, err := messagestore.TypeOf[opened]()
+	name, err := messagetype.Of[opened]()
 	require.NoError(t, err)
 	require.Equal(t, "Opened", name)
-	name, err = messagestore.TypeOf[*constant]()
+	name, err = messagetype.Of[*constant]()
 	require.NoError(t, err)
 	require.Equal(t, "Constant", name)
 }
 
-func TestTypeOfRefusesATypeThatCannotTell(t *testing.T) {
+func TestTypeThatCannotTellItsMessageTypeIsRefused(t *testing.T) {
 	t.Parallel()
 	const (
 		silent  = "its zero value cannot tell its message type: handle a struct, or let MessageType not look into the pointer"
@@ -45,16 +50,16 @@ func TestTypeOfRefusesATypeThatCannotTell(t *testing.T) {
 		goType string
 		rule   string
 	}{
-		{messagestore.TypeOf[messagestore.Body], "messagestore.Body", silent},
-		{messagestore.TypeOf[*looksInside], "*messagestore_test.looksInside", silent},
-		{messagestore.TypeOf[*opened], "*messagestore_test.opened", silent},
-		{messagestore.TypeOf[nameless], "messagestore_test.nameless", invalid},
-		{messagestore.TypeOf[messagestore.Raw], "messagestore.Raw", invalid},
+		{messagetype.Of[messagestore.Body], "messagestore.Body", silent},
+		{messagetype.Of[*looksInside], "*messagetype_test.looksInside", silent},
+		{messagetype.Of[*opened], "*messagetype_test.opened", silent},
+		{messagetype.Of[nameless], "messagetype_test.nameless", invalid},
+		{messagetype.Of[messagestore.Raw], "messagestore.Raw", invalid},
+		{messagetype.Of[messagestore.Tombstone], "messagestore.Tombstone", `its zero value's message type, "dibs:Tombstone", is not a valid one`},
 	} {
 		name, err := test.of()
 
 		require.Empty(t, name)
-		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		require.EqualError(t, err, `invalid message type of "`+test.goType+`": `+test.rule)
 	}
