@@ -88,6 +88,8 @@ func TestWhatIsNotApplicableIsSkippedWithTheReason(t *testing.T) {
 		"S1/AcknowledgedIsThereAfterReopening":      "the suite is not told how to reopen the driver",
 		"S3/OneInitialWriterOfTwoDriversWins":       "the suite is not told how to open a second driver beside the first",
 		"Atomic/AllIsWritten":                       "not supported by this driver",
+		"Meet/WritesAsAppendDoes":                   "not supported by this driver",
+		"Past/CheckHasIt":                           "not supported by this driver",
 		"Report/CountsByStream":                     "not supported by this driver",
 		"Heads/AreWhereCategoriesEnd":               "not supported by this driver",
 		"Group/StreamWithoutIdentifierHasOneMember": "invalid stream name",
@@ -164,6 +166,7 @@ type driver struct {
 	messagestore.AtomicDriver
 	append       func(context.Context, messagestore.Append) (messagestore.Written, error)
 	appendAll    func(context.Context, []messagestore.Append) ([]messagestore.Written, error)
+	appendOrMeet func(context.Context, []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error)
 	readStream   func(context.Context, messagestore.StreamQuery) ([]*messagestore.Message, error)
 	readCategory func(context.Context, messagestore.CategoryQuery) (messagestore.CategoryPage, error)
 	last         func(context.Context, messagestore.StreamName, string) (*messagestore.Message, error)
@@ -188,6 +191,17 @@ func (d *driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 		return d.appendAll(ctx, appends)
 	}
 	return d.AtomicDriver.AppendAll(ctx, appends)
+}
+
+func (d *driver) AppendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+	if d.appendOrMeet != nil {
+		return d.appendOrMeet(ctx, appends)
+	}
+	return d.soundMeeting(ctx, appends)
+}
+
+func (d *driver) soundMeeting(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+	return d.AtomicDriver.(messagestore.MeetingDriver).AppendOrMeet(ctx, appends) //nolint:errcheck // as opened
 }
 
 func (d *driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {

@@ -39,6 +39,9 @@ func anyHistoryIsAsTheModelHasIt(t *testing.T, f *fixture) {
 		if m.atomic {
 			actions["write streams"] = m.writeStreams
 		}
+		if m.meets {
+			actions["write or last"] = m.writeOrLast
+		}
 		t.Repeat(actions)
 	})
 }
@@ -48,6 +51,7 @@ type model struct {
 	driver messagestore.Driver
 	store  *messagestore.Store
 	atomic bool // whether it can write several streams at once
+	meets  bool // whether it can tell what a write met
 
 	names      []messagestore.StreamName
 	streams    map[messagestore.StreamName][]entry
@@ -69,10 +73,12 @@ type past struct {
 }
 
 func newModel(f *fixture) *model {
+	_, meets := f.driver.(messagestore.MeetingDriver)
 	m := &model{
 		driver:     f.driver,
 		store:      f.store,
 		atomic:     f.writesStreams(),
+		meets:      meets,
 		streams:    map[messagestore.StreamName][]entry{},
 		categories: map[messagestore.Category][]entry{},
 	}
@@ -110,11 +116,21 @@ func drawMessages(t *rapid.T, least int) []messagestore.Body {
 // conflicts returns the version conflict that the writes have to meet, or nil.
 func (m *model) conflicts(writes []messagestore.StreamWrite) *messagestore.VersionConflictError {
 	for _, w := range writes {
-		if actual := m.version(w.Stream); w.Expected != messagestore.AnyVersion && w.Expected != actual {
+		if actual := m.version(w.Stream); w.Expected != messagestore.AnyVersion && w.Expected != actual && !m.goesPast(w) {
 			return &messagestore.VersionConflictError{Stream: w.Stream, Expected: w.Expected, Actual: actual}
 		}
 	}
 	return nil
+}
+
+// goesPast reports whether the write names the types of all that came since its version.
+func (m *model) goesPast(w messagestore.StreamWrite) bool {
+	if len(w.Past) == 0 || w.Expected > m.version(w.Stream) {
+		return false
+	}
+	return !slices.ContainsFunc(m.streams[w.Stream][w.Expected+1:], func(e entry) bool {
+		return !slices.Contains(w.Past, e.message.MessageType())
+	})
 }
 
 // settle compares a write's result with the model's and writes to the model.
@@ -175,6 +191,35 @@ func (m *model) writeInitial(t *rapid.T) {
 }
 
 func (m *model) writeStreams(t *rapid.T) {
+	writes := m.drawWrites(t)
+	result, err := m.do(t.Context(), writes)
+	m.settle(t, writes, result, err)
+}
+
+func (m *model) writeOrLast(t *rapid.T) {
+	writes := m.drawWrites(t)
+	result, met, err := m.store.WriteStreamsOrLast(t.Context(), writes...)
+	if m.conflicts(writes) == nil {
+		require.Nil(t, met)
+		m.settle(t, writes, result, err)
+		return
+	}
+	require.NoError(t, err)
+	require.NotNil(t, met)
+	require.Len(t, met.Last, len(writes))
+	for i, w := range writes {
+		if m.version(w.Stream) == messagestore.NoStream {
+			require.Nil(t, met.Last[i])
+			continue
+		}
+		require.NotNil(t, met.Last[i])
+		require.Equal(t, m.version(w.Stream), met.Last[i].Position)
+		same(t, m.streams[w.Stream][m.version(w.Stream):], met.Last[i:i+1])
+	}
+}
+
+// drawWrites draws a write of two streams or three, the second and the third perhaps checks.
+func (m *model) drawWrites(t *rapid.T) []messagestore.StreamWrite {
 	var writes []messagestore.StreamWrite
 	names := rapid.Permutation(m.names).Draw(t, "streams")[:rapid.IntRange(2, 3).Draw(t, "n")]
 	for i, stream := range names {
@@ -186,10 +231,12 @@ func (m *model) writeStreams(t *rapid.T) {
 		if len(w.Bodies) == 0 && w.Expected == messagestore.AnyVersion {
 			w.Expected = m.version(stream)
 		}
+		if w.Expected != messagestore.AnyVersion {
+			w.Past = rapid.SampledFrom([][]string{nil, {"Opened"}, {"opened", "Deposited", "Opened"}}).Draw(t, "past")
+		}
 		writes = append(writes, w)
 	}
-	result, err := m.do(t.Context(), writes)
-	m.settle(t, writes, result, err)
+	return writes
 }
 
 func (m *model) drawPast(t *rapid.T) past {
@@ -200,7 +247,7 @@ func (m *model) drawPast(t *rapid.T) past {
 	writes := slices.Clone(p.writes)
 	for i := range writes {
 		if len(writes[i].Bodies) > 0 {
-			writes[i].Expected = m.drawExpected(t, writes[i].Stream)
+			writes[i].Expected, writes[i].Past = m.drawExpected(t, writes[i].Stream), nil
 		}
 	}
 	return past{writes, p.result}

@@ -74,6 +74,7 @@ func transactTests[Tx any]() []transactTest[Tx] {
 		{"Transact/LastConflictIsReturned", lastConflictIsReturned[Tx], false},
 		{"Transact/IDConflictRollsBack", idConflictRollsBack[Tx], false},
 		{"Transact/DuplicateIsDoneOnce", duplicateIsDoneOnce[Tx], false},
+		{"Transact/WritesPastTypes", transactsPastTypes[Tx], false},
 		{"Transact/FirstMessageIsSeen", firstMessageIsSeen[Tx], false},
 		{"Transact/CommitIsRefused", commitIsRefused[Tx], false},
 		{"Transact/RollbackIsRefused", rollbackIsRefused[Tx], false},
@@ -252,6 +253,29 @@ func duplicateIsDoneOnce[Tx any](t *testing.T, f *transacting[Tx]) {
 	require.Equal(t, first, second)
 	require.Equal(t, 1, f.count(t))
 	require.Len(t, f.read(t, f.stream()), 2)
+}
+
+func transactsPastTypes[Tx any](t *testing.T, f *transacting[Tx]) {
+	_, err := f.store.Write(t.Context(), f.stream(), messagestore.NoStream, typed("Reserved", "Extended", "Waiting")...)
+	require.NoError(t, err)
+	calls := 0
+
+	written, err := f.tx.Transact(t.Context(), "", f.adding(&calls, goingPast(messagestore.To(f.stream(), 0, typed("Confirmed")...), "Waiting", "Extended")))
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(3), written[0].Version)
+
+	written, err = f.tx.Transact(t.Context(), "", f.adding(&calls, goingPast(messagestore.To(f.stream(), 2), "Confirmed")))
+	require.NoError(t, err, "a check alone")
+	require.Equal(t, []messagestore.Written{{Stream: f.stream(), Version: 3}}, written)
+	require.Equal(t, 2, calls)
+	require.Equal(t, 2, f.count(t))
+
+	for _, w := range []messagestore.StreamWrite{messagestore.To(f.stream(), 1), messagestore.To(f.stream(), 1, opened(1)...)} {
+		_, err = f.tx.Transact(t.Context(), "", f.adding(&calls, goingPast(w, "Waiting")))
+		require.Equal(t, messagestore.VersionConflictError{Stream: f.stream(), Expected: 1, Actual: 3}, conflict(t, err))
+		require.Equal(t, 2, f.count(t))
+	}
+	require.Len(t, f.read(t, f.stream()), 4)
 }
 
 func firstMessageIsSeen[Tx any](t *testing.T, f *transacting[Tx]) {

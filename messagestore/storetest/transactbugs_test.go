@@ -59,6 +59,8 @@ type faults struct {
 	hidesRetry      bool // an error that may be retried comes as any other
 	overlaps        bool // runs functions at the same time, on the same counters
 	messagesFirst   bool // are written although f fails
+	dropsPast       bool // types that may come in between
+	anyPast         bool // the same, and nothing else is looked at either
 	conflictIsBlind bool // says that any conflict is of another kind
 }
 
@@ -105,6 +107,14 @@ func (d *transactor) Transact(
 		d.commit(tx)
 	}
 	var written []messagestore.Written
+	for i, a := range appends {
+		if d.dropsPast {
+			appends[i].Past = nil
+		}
+		if d.anyPast && len(a.Past) > 0 {
+			appends[i].Expected, appends[i].Past = messagestore.AnyVersion, nil
+		}
+	}
 	if len(appends) > 0 {
 		if written, err = d.AppendAll(context.WithoutCancel(ctx), appends); err != nil {
 			if d.conflictIsBlind && errors.Is(err, messagestore.ErrVersionConflict) {
@@ -193,6 +203,8 @@ var transactBugs = []transactBug{
 	{"the SQL is committed before the messages", []string{"ConflictRunsAgain", "LastConflictIsReturned", "IDConflictRollsBack"}, faults{writesFirst: true}},
 	{"a conflict is an error like any other", []string{"ConflictRunsAgain", "LastConflictIsReturned"}, faults{conflictIsBlind: true}},
 	{"the SQL of a duplicate is committed again", []string{"DuplicateIsDoneOnce"}, faults{repeats: true}},
+	{"the types that may come in between are lost on the way", []string{"WritesPastTypes"}, faults{dropsPast: true}},
+	{"messages of any type may come in between", []string{"WritesPastTypes"}, faults{anyPast: true}},
 	{"the last message is taken for the first", []string{"FirstMessageIsSeen"}, faults{begunIsLast: true}},
 	{"Commit and Rollback work", []string{"CommitIsRefused", "RollbackIsRefused"}, faults{commitWorks: true}},
 	{"a refused Commit is forgotten", []string{"CommitIsRefused", "RollbackIsRefused"}, faults{hidesEnd: true}},
