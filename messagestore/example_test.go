@@ -73,6 +73,28 @@ func ExampleStore_WriteInitial() {
 	// first: false <nil>
 }
 
+// The loser of a race learns in the same round trip what it lost to, and the time.
+func ExampleStore_WriteOrLast() {
+	ctx := context.Background()
+	store := messagestore.New(memory.New(), nil)
+
+	for _, amount := range []int{10, 20} {
+		written, met, err := store.WriteOrLast(ctx, "deposit-4711", messagestore.NoStream, Deposited{amount})
+		switch {
+		case err != nil:
+			fmt.Println(err)
+		case met != nil:
+			fmt.Printf("met %s %s\n", met.Last[0].Type, met.Last[0].Data)
+		default:
+			fmt.Println("at version", written.Version)
+		}
+	}
+
+	// Output:
+	// at version 0
+	// met Deposited {"amount":10}
+}
+
 func ExampleStore_ReadStream() {
 	ctx := context.Background()
 	store := messagestore.New(memory.New(), nil)

@@ -63,6 +63,18 @@ func (d *scripted) AppendAll(ctx context.Context, appends []messagestore.Append)
 	return written, nil
 }
 
+func (d *scripted) AppendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+	s, answer := d.next()
+	if !s.writes {
+		return nil, nil, answer
+	}
+	written, met, err := d.Driver.AppendOrMeet(context.WithoutCancel(ctx), appends)
+	if answer != nil || err != nil {
+		return nil, nil, errors.Join(answer, err)
+	}
+	return written, met, nil
+}
+
 func (d *scripted) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Message, error) {
 	d.finds++
 	if d.find != nil {
