@@ -55,6 +55,8 @@ var imports = map[string][]string{
 	"internal/messagedbtest": {"internal/pgtest"},
 	"internal/prose":         {},
 	"internal/prose/count":   {"internal/prose"},
+	"internal/reach":         {},
+	"internal/reach/args":    {"internal/reach"},
 	"internal/demo":          {"logger", "examples/account", "consumer", "messagestore", "migrations"},
 	"examples/...":           {"..."},
 	"cmd/...":                {"..."},
