@@ -29,6 +29,9 @@ const (
 	V1_1   = "1.1.6"
 )
 
+// programs are those that install message-db.
+var programs = []string{"npm", "psql"}
+
 // patience is for npm, which fetches the package once for each user of a machine.
 const patience = 2 * time.Minute
 
@@ -68,6 +71,7 @@ func install(version string) (string, error) {
 // when the test ends; the role message_store is the server's, and stays.
 func Database(t testing.TB) string {
 	t.Helper()
+	pgtest.Needs(t, programs...) // before a database is made for nothing
 	return pgtest.Copy(t, "message_db_"+strings.ReplaceAll(Newest, ".", "_"), func(url string) { Install(t, url, Newest) })
 }
 
@@ -126,7 +130,7 @@ func Run(t testing.TB, database, tool string, env ...string) string {
 
 func runTool(t testing.TB, database, version, tool string, env ...string) string {
 	t.Helper()
-	pgtest.Needs(t, "npm", "psql")
+	pgtest.Needs(t, programs...)
 	scripts, err := installed[version]()
 	if err != nil {
 		pgtest.Missing(t, fmt.Sprintf("no message-db, which npm did not install: %v", err))
