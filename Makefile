@@ -30,9 +30,9 @@ test/quick: ## Run the tests that need no PostgreSQL; the others say that they s
 	env -u TEST_DATABASE_URL go test ./...
 
 .PHONY: test/bare
-test/bare: ## Run the demo and every test with no program in reach but Go, git, make, bash and apt
+test/bare: ## Run the demo and every test with no program in reach but Go, git, make, bash and apt (BARE=reach: the tests that may run one)
 	scripts/bare -- $(MAKE) demo
-	scripts/bare -- $(MAKE) test
+	scripts/bare -- $(if $(filter reach,$(BARE)),scripts/with-postgres -- go test $$(go run ./internal/reach/args),$(MAKE) test)
 
 .PHONY: test/versions
 test/versions: ## Run the tests that depend on it on PostgreSQL 14 to 18 (VERSIONS=16; VERSIONS=turn: another each day)
@@ -114,13 +114,19 @@ tidy: ## Check that every go.mod is tidy
 build: ## Build bin/dibs
 	go build -o bin/dibs ./cmd/dibs
 
+# Enough payment orders for each part of the demo.
+bin/orders.csv: internal/demo/testdata/payment-orders.csv
+	@mkdir -p bin && head -n 501 $< >$@
+
 CI_BOTH := tidy vet lint test/race test/versions test/bench test/soak mutants demo/postgres test/bare
 
 .PHONY: ci
 ci: export CI := true
 ci: VERSIONS := turn
 ci: MUTANTS := 2
-ci: $(CI_BOTH) ## Run all that a change must pass
+ci: BARE := reach
+ci: export ORDERS := bin/orders.csv
+ci: bin/orders.csv $(CI_BOTH) ## Run all that a change must pass
 	$(MAKE) soak SOAK='--duration 60s'
 
 .PHONY: ci/long
