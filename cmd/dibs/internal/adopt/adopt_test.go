@@ -229,11 +229,13 @@ func TestAdoptionLosesNoAcknowledgedWrite(t *testing.T) {
 		client := connect(t, messagedbtest.As(t, url, "message_store"))
 		all.Go(func() {
 			version := int64(-1)
-			for n := 0; ; n++ {
+			next := time.NewTicker(pause)
+			defer next.Stop()
+			for {
 				select {
 				case <-stop:
 					return
-				default:
+				case <-next.C:
 				}
 				var id string
 				var position int64
@@ -249,7 +251,6 @@ func TestAdoptionLosesNoAcknowledgedWrite(t *testing.T) {
 				}
 				version = position
 				acknowledged[i] = append(acknowledged[i], id)
-				time.Sleep(pause)
 				if switched.Load() {
 					after[i].Add(1)
 				}
