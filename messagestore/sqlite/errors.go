@@ -14,7 +14,7 @@ var (
 	ErrClosed = errors.New("the SQLite store is closed")
 
 	// ErrBusy is matched by the error of a call that waited too long for another
-	// connection to finish. Nothing was written. See [BusyError].
+	// connection to finish. Nothing was written.
 	ErrBusy = errors.New("the SQLite database is busy")
 
 	// ErrNotAStore is matched by the error of opening a file that is not a
@@ -22,7 +22,7 @@ var (
 	ErrNotAStore = errors.New("not a message store")
 
 	// ErrNewerSchema is matched by the error of opening a file that was written by
-	// a newer version of this package. See [SchemaError].
+	// a newer version of this package.
 	ErrNewerSchema = errors.New("the schema is newer than this program")
 
 	// ErrNoSchema is returned over a transaction whose database does not have the
@@ -30,58 +30,44 @@ var (
 	ErrNoSchema = errors.New("the message store's tables are not in this database: create them with sqlite.Schema")
 )
 
-// An OpenError names the file that could not be opened, the cause and the remedy.
-type OpenError struct {
-	Path  string
-	Rule  string // the cause in words, and the remedy
-	Cause error  // of SQLite or the operating system; may be nil
+// An openError names the file that could not be opened, the cause and the remedy.
+type openError struct {
+	path  string
+	rule  string // the cause in words, and the remedy
+	cause error  // of SQLite or the operating system; may be nil
 }
 
 // Error returns "open /var/lib/app: it is a directory: ...".
-func (e *OpenError) Error() string {
-	if e.Cause == nil {
-		return fmt.Sprintf("open %q: %s", e.Path, e.Rule)
+func (e *openError) Error() string {
+	if e.cause == nil {
+		return fmt.Sprintf("open %q: %s", e.path, e.rule)
 	}
-	return fmt.Sprintf("open %q: %s: %v", e.Path, e.Rule, e.Cause)
+	return fmt.Sprintf("open %q: %s: %v", e.path, e.rule, e.cause)
 }
 
 // Unwrap returns the cause.
-func (e *OpenError) Unwrap() error { return e.Cause }
+func (e *openError) Unwrap() error { return e.cause }
 
-// A BusyError says how long a call waited for another connection, which may be
+// A busyError says how long a call waited for another connection, which may be
 // one in another process, to finish its transaction.
-type BusyError struct {
-	Waited time.Duration
-	Cause  error
+type busyError struct {
+	waited time.Duration
+	cause  error
 }
 
 // Error names the remedy if a transaction was opened the wrong way.
-func (e *BusyError) Error() string {
-	if code(e.Cause) == codeBusySnapshot {
+func (e *busyError) Error() string {
+	if code(e.cause) == codeBusySnapshot {
 		return fmt.Sprintf("%v: the transaction has read what another has changed since: begin it with BEGIN IMMEDIATE", ErrBusy)
 	}
-	return fmt.Sprintf("%v: another connection held it for %v", ErrBusy, e.Waited.Round(time.Millisecond))
+	return fmt.Sprintf("%v: another connection held it for %v", ErrBusy, e.waited.Round(time.Millisecond))
 }
 
 // Is reports whether target is [ErrBusy].
-func (e *BusyError) Is(target error) bool { return target == ErrBusy }
+func (e *busyError) Is(target error) bool { return target == ErrBusy }
 
 // Unwrap returns SQLite's error.
-func (e *BusyError) Unwrap() error { return e.Cause }
-
-// A SchemaError says which version of the tables was found, and the newest that
-// this program knows.
-type SchemaError struct {
-	Found, Known int
-}
-
-// Error names both versions.
-func (e *SchemaError) Error() string {
-	return fmt.Sprintf("%v: found version %d, this program knows up to %d: upgrade it", ErrNewerSchema, e.Found, e.Known)
-}
-
-// Is reports whether target is [ErrNewerSchema].
-func (e *SchemaError) Is(target error) bool { return target == ErrNewerSchema }
+func (e *busyError) Unwrap() error { return e.cause }
 
 // SQLite's result codes (https://www.sqlite.org/rescode.html), the same in every
 // driver for it.

@@ -23,9 +23,9 @@ import (
 // at a time, also a new one. The caller closes it.
 //
 // An empty path, one with a NUL in it and ":memory:" are refused with an
-// [*messagestore.InvalidError]. Every other failure is an [*OpenError]: it matches
-// [ErrNotAStore] if the file is something else, [ErrNewerSchema] if a newer version of this
-// package wrote it, and [ErrBusy] if another process would not let go of it in time.
+// [*messagestore.InvalidError]. Every other error names the file, the cause and the remedy: it
+// matches [ErrNotAStore] if the file is something else, [ErrNewerSchema] if a newer version of
+// this package wrote it, and [ErrBusy] if another process would not let go of it in time.
 //
 // A database of the application's own can be opened if it has the tables that
 // [Schema] creates. It is set to write-ahead logging, as every store is.
@@ -44,17 +44,17 @@ func open(ctx context.Context, driverName, path string, config *Config) (*Driver
 	source := dataSource(path, "busy_timeout(0)", "synchronous(full)", "fullfsync(1)", "checkpoint_fullfsync(1)", "journal_size_limit(67108864)")
 	writing, err := sql.Open(driverName, source)
 	if err != nil {
-		return nil, &OpenError{Path: path, Rule: "no driver", Cause: err}
+		return nil, &openError{path: path, rule: "no driver", cause: err}
 	}
 	writing.SetMaxOpenConns(1)
 	if err := prepareFile(ctx, writing, full.BusyTimeout); err != nil {
 		_ = writing.Close()
-		return nil, openError(path, err)
+		return nil, openFailed(path, err)
 	}
 	reading, err := sql.Open(driverName, dataSource(path, "busy_timeout(100)", "query_only(1)"))
 	if err != nil {
 		_ = writing.Close()
-		return nil, &OpenError{Path: path, Rule: "no driver", Cause: err}
+		return nil, &openError{path: path, rule: "no driver", cause: err}
 	}
 	reading.SetMaxOpenConns(full.Readers)
 	reading.SetMaxIdleConns(full.Readers)
@@ -62,7 +62,7 @@ func open(ctx context.Context, driverName, path string, config *Config) (*Driver
 	if err != nil {
 		_ = reading.Close()
 		_ = writing.Close()
-		return nil, openError(path, err)
+		return nil, openFailed(path, err)
 	}
 	w := &writer{db: writing, timeout: full.BusyTimeout, most: full.MaxGroup}
 	w.start()
@@ -89,20 +89,20 @@ func checkPath(path string) (string, error) {
 	}
 	absolute, err := filepath.Abs(path)
 	if err != nil {
-		return "", &OpenError{Path: path, Rule: "the working folder is not known", Cause: err}
+		return "", &openError{path: path, rule: "the working folder is not known", cause: err}
 	}
 	info, err := os.Stat(absolute)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err := os.Stat(filepath.Dir(absolute)); err != nil {
-			return "", &OpenError{Path: absolute, Rule: "its folder cannot be used: create it first", Cause: err}
+			return "", &openError{path: absolute, rule: "its folder cannot be used: create it first", cause: err}
 		}
 	case err != nil:
-		return "", &OpenError{Path: absolute, Rule: "it cannot be looked at", Cause: err}
+		return "", &openError{path: absolute, rule: "it cannot be looked at", cause: err}
 	case info.IsDir():
-		return "", &OpenError{Path: absolute, Rule: "it is a folder: give the path of a file in it"}
+		return "", &openError{path: absolute, rule: "it is a folder: give the path of a file in it"}
 	case !info.Mode().IsRegular():
-		return "", &OpenError{Path: absolute, Rule: "it is not a regular file"}
+		return "", &openError{path: absolute, rule: "it is not a regular file"}
 	}
 	return absolute, nil
 }
@@ -190,12 +190,12 @@ func upgradeFile(ctx context.Context, conn *sql.Conn) error {
 	return nil
 }
 
-// openError adds the remedy to an error of opening.
-func openError(path string, err error) error {
+// openFailed adds the remedy to an error of opening.
+func openFailed(path string, err error) error {
 	rule := "it cannot be opened"
 	switch primary(err) {
 	case codeNotADB:
-		return &OpenError{Path: path, Rule: "it is not an SQLite database", Cause: fmt.Errorf("%w: %w", ErrNotAStore, err)}
+		return &openError{path: path, rule: "it is not an SQLite database", cause: fmt.Errorf("%w: %w", ErrNotAStore, err)}
 	case codeCorrupt:
 		rule = "it is damaged: restore it from a backup, or try SQLite's .recover"
 	case codeReadOnly, codePerm:
@@ -209,5 +209,5 @@ func openError(path string, err error) error {
 	case errors.Is(err, ErrNewerSchema):
 		rule = "it belongs to a newer program"
 	}
-	return &OpenError{Path: path, Rule: rule, Cause: err}
+	return &openError{path: path, rule: rule, cause: err}
 }

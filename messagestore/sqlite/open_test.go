@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -47,9 +48,7 @@ func TestWhatIsNoStoreIsNotOpened(t *testing.T) {
 		{foreign, "give another path", sqlite.ErrNotAStore},
 	} {
 		_, err := sqlite.Open(t.Context(), c.path, nil)
-		var refused *sqlite.OpenError
-		require.ErrorAs(t, err, &refused)
-		require.Equal(t, c.path, refused.Path)
+		require.ErrorContains(t, err, "open "+strconv.Quote(c.path)+": ")
 		require.ErrorContains(t, err, c.says)
 		if c.is != nil {
 			require.ErrorIs(t, err, c.is)
@@ -73,9 +72,7 @@ func TestNewerSchemaIsLeftAlone(t *testing.T) {
 
 	_, err := sqlite.Open(t.Context(), path, nil)
 	require.ErrorIs(t, err, sqlite.ErrNewerSchema)
-	var newer *sqlite.SchemaError
-	require.ErrorAs(t, err, &newer)
-	require.Equal(t, 99, newer.Found)
+	require.ErrorContains(t, err, "found version 99, this program knows up to 1: upgrade it")
 	tx := begin(t, db)
 	require.ErrorIs(t, sqlite.Schema(t.Context(), tx), sqlite.ErrNewerSchema)
 	require.NoError(t, tx.Rollback())

@@ -28,7 +28,7 @@ func upgrade(ctx context.Context, db queryer) error {
 		return err
 	}
 	if found > len(schemas) {
-		return &SchemaError{Found: found, Known: len(schemas)}
+		return fmt.Errorf("%w: found version %d, this program knows up to %d: upgrade it", ErrNewerSchema, found, len(schemas))
 	}
 	for _, step := range schemas[found:] {
 		if _, err := db.ExecContext(ctx, step); err != nil {

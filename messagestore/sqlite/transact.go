@@ -140,7 +140,7 @@ func (g *guarded) run(
 	case err == nil:
 		return written, nil
 	case isBusy(err):
-		return nil, &BusyError{Waited: g.timeout, Cause: err}
+		return nil, &busyError{waited: g.timeout, cause: err}
 	default:
 		return nil, b.unknown(err)
 	}

@@ -61,7 +61,7 @@ func (t transaction) do(ctx context.Context, j *job) error {
 	ctx = context.WithoutCancel(ctx)
 	_, err := t.ExecContext(ctx, lockSQL)
 	if isBusy(err) {
-		return &BusyError{Cause: err}
+		return &busyError{cause: err}
 	}
 	if err == nil {
 		err = j.run(ctx, t.prepared)

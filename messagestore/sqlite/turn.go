@@ -68,7 +68,7 @@ func retry(ctx context.Context, limit time.Duration, f func() error) error {
 			return err
 		}
 		if waited := time.Since(begun); waited >= limit {
-			return &BusyError{Waited: waited, Cause: err}
+			return &busyError{waited: waited, cause: err}
 		}
 		select {
 		case <-ctx.Done():

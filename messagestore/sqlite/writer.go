@@ -180,7 +180,7 @@ func (w *writer) lock(ctx context.Context, since time.Time) error {
 	case w.held <- struct{}{}:
 		return nil
 	case <-timer.C:
-		return &BusyError{Waited: time.Since(since), Cause: errTransacting}
+		return &busyError{waited: time.Since(since), cause: errTransacting}
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-w.quit:
@@ -220,7 +220,7 @@ func (w *writer) begin(t *ticket) error {
 		}
 		w.turns.saw(now)
 		if waited := now.Sub(t.since); waited >= w.timeout {
-			return &BusyError{Waited: waited, Cause: err}
+			return &busyError{waited: waited, cause: err}
 		}
 		if t.state.Load() == left {
 			return context.Canceled // nobody hears it
@@ -298,7 +298,7 @@ func (w *writer) commit(group []*ticket) {
 		case err == nil:
 			t.answer(outcomes[i])
 		case isBusy(err):
-			t.answer(&BusyError{Waited: w.timeout, Cause: err})
+			t.answer(&busyError{waited: w.timeout, cause: err})
 		default:
 			t.answer(t.unknown(err))
 		}
