@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -284,9 +285,9 @@ func TestSchemaThatDoesNotFitIsRefused(t *testing.T) {
 		}
 		require.ErrorIs(t, err, test.err)
 		require.ErrorContains(t, err, test.says)
-		versions, ok := errors.AsType[*postgres.SchemaVersionError](err)
+		versions, ok := errors.AsType[*pglink.SchemaVersionError](err)
 		require.True(t, ok)
-		require.Equal(t, &postgres.SchemaVersionError{Schema: schema, Version: test.version, Serves: test.serves, Need: made}, versions)
+		require.Equal(t, &pglink.SchemaVersionError{Schema: schema, Version: test.version, Serves: test.serves, Need: made}, versions)
 		require.True(t, versions.Permanent())
 		for _, other := range []error{postgres.ErrNotMigrated, postgres.ErrSchemaTooNew} {
 			require.Equal(t, errors.Is(test.err, other), errors.Is(err, other))

@@ -15,11 +15,11 @@ import (
 // Failures to match with [errors.Is]. Nothing was read or written.
 var (
 	// ErrNotMigrated is matched by the error of a call on a database that does not have the
-	// schema, or only an older one. See [SchemaVersionError] and package migrations.
+	// schema, or only an older one. See package migrations.
 	ErrNotMigrated = pglink.ErrNotMigrated
 
 	// ErrSchemaTooNew is matched by the error of a call on a database whose schema no longer
-	// works with this release of the library. See [SchemaVersionError].
+	// works with this release of the library.
 	ErrSchemaTooNew = pglink.ErrSchemaTooNew
 
 	// ErrAdopting is matched by the error of a call on a database in which message-db's table
@@ -40,11 +40,6 @@ type UnsafeSettingsError = pglink.UnsafeSettingsError
 // An UnsafeSetting is a setting with a value that is refused: its Name, its Value, and the
 // value that it Needs. The name "timeline" stands for an old primary.
 type UnsafeSetting = pglink.UnsafeSetting
-
-// A SchemaVersionError says that the Version of a Schema and this release, which Needs
-// another, do not fit. It matches [ErrNotMigrated] if the schema is missing or too old, and
-// [ErrSchemaTooNew] if it is too new.
-type SchemaVersionError = pglink.SchemaVersionError
 
 // writeFailed returns the outcome of a write that was one statement and failed. Nothing was
 // written if the server refused the statement and keeps the session. Otherwise the outcome
