@@ -6,6 +6,7 @@ package tier
 import (
 	"os"
 	"testing"
+	"time"
 )
 
 // Long reports whether the long tier runs.
@@ -17,4 +18,10 @@ func NeedsLong(t testing.TB) {
 	if !Long() {
 		t.Skip("a test of the long tier: it runs with DIBS_LONG=1, as in make ci/long")
 	}
+}
+
+// Turn returns the number of today's turn out of so many, from 0 on: another each day, for a test
+// that has too many cases for every change. The long tier has them all.
+func Turn(turns int) int {
+	return int(time.Now().Unix() / (24 * 60 * 60) % int64(turns))
 }
