@@ -35,6 +35,7 @@ var imports = map[string][]string{
 	"messagestore/storetest":      {"messagestore", "internal/exactjson"},
 	"internal/backoff":            {},
 	"internal/lanes":              {},
+	"internal/keys":               {"messagestore", "internal/exactjson"},
 
 	"consumer":                     {"logger", "messagestore", "consumer/deadletter", "consumer/internal/...", "internal/lanes", "internal/backoff", "internal/steer"},
 	"consumer/deadletter":          {"messagestore", "consumer/internal/names", "consumer/internal/tails", "consumer/internal/text"},
@@ -46,7 +47,7 @@ var imports = map[string][]string{
 
 	"handler":                {"logger", "messagestore", "internal/messagetype"},
 	"handler/handlertest":    {"handler", "messagestore", "messagestore/memory"},
-	"reservation":            {"logger", "messagestore", "handler", "internal/steer", "internal/exactjson", "consumer"},
+	"reservation":            {"logger", "messagestore", "handler", "internal/steer", "internal/keys", "consumer"},
 	"entity":                 {"logger", "messagestore", "internal/steer", "internal/messagetype"},
 	"internal/pgtest":        {"migrations"},
 	"internal/pgproxy":       {},

@@ -4,13 +4,12 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -102,27 +101,17 @@ func contentOf[T messagestore.Body](body T) (content any, ok bool) {
 // that a body was narrowed to may not be empty; a body may: some commands are all
 // said by their type.
 func sumOf(messageType string, content any, narrowed bool) ([sha256.Size]byte, error) {
-	raw, ok := content.(json.RawMessage)
-	if !ok {
-		var err error
-		if raw, err = json.Marshal(content); err != nil {
-			return [sha256.Size]byte{}, err
-		}
-	}
-	canonical, err := exactjson.Canonical(raw)
+	c, err := keys.Canonical(content)
 	if err != nil {
 		return [sha256.Size]byte{}, err
 	}
-	if narrowed {
-		switch empty := string(canonical); empty {
-		case "null", "{}", "[]", `""`:
-			e := messagestore.NewInvalidError("reservation content of "+messageType, empty,
-				"nothing is in it: any two of the type with one key would be duplicates")
-			e.Kind = ErrEmptyContent
-			return [sha256.Size]byte{}, e
-		}
+	if narrowed && c.Empty() {
+		e := messagestore.NewInvalidError("reservation content of "+messageType, c.Canonical,
+			"nothing is in it: any two of the type with one key would be duplicates")
+		e.Kind = ErrEmptyContent
+		return [sha256.Size]byte{}, e
 	}
-	return sha256.Sum256(append(append([]byte(messageType), 0), canonical...)), nil
+	return sha256.Sum256(append(append([]byte(messageType), 0), c.Canonical...)), nil
 }
 
 // DeriveID returns an id for a message that follows m, under the given name: the same for
