@@ -61,6 +61,9 @@ var imports = map[string][]string{
 	"internal/demo":          {"logger", "examples/account", "consumer", "messagestore", "migrations"},
 	"examples/...":           {"..."},
 	"cmd/...":                {"..."},
+
+	"reservation/intent":            {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/keys"},
+	"reservation/intent/intenttest": {"messagestore", "reservation/intent"},
 }
 
 // A program that imports the store and its PostgreSQL driver links these

@@ -1,0 +1,223 @@
+package intent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// finishTimeout bounds how long Do tries to confirm or release, whatever has become of its
+// context.
+const finishTimeout = 5 * time.Second
+
+const (
+	minFinishBackoff = 20 * time.Millisecond
+	maxFinishBackoff = time.Second
+)
+
+// Do carries an intent out: it reserves it, calls f under a lease that it keeps, and confirms the
+// result of f for ever. The answer is [Reserved] if it was this call that confirmed it, and then
+// [Result] returns the result; with every other outcome f was not called.
+//
+// The context of f ends when ctx does, and, with an error that matches [ErrLeaseLost] as its
+// cause, as that of [Lease.Keep] does. Work that heeds its context within that tenth of the TTL
+// does not overlap with the next holder's, as long as the rates of the clocks differ by less than
+// that and the store's clock does not jump. Any other work is refused by the version, and by a
+// resource that looks at the token.
+//
+// Do returns when f has returned, and at most [Config.Grace] after the end of the lease: then
+// with an error that matches [ErrGraceExceeded], and f goes on. If f returns an error, panics or
+// calls [runtime.Goexit], the lease is released, and Do does the same. It may confirm or release
+// by itself: then its result counts only for that. What it confirmed through a transaction of its
+// own, by [Lease.Confirmation], stands, also if f returned an error that matches
+// [messagestore.ErrOutcomeUnknown]: Do asks the intent.
+//
+// The result is confirmed though ctx is done, and though the lease's time is over: the version
+// decides. For that, and for a release, Do takes up to five seconds. With an error that matches
+// ErrLeaseLost the answer's Intent is what came after.
+func (m *Manager) Do(ctx context.Context, request Request, f func(ctx context.Context, lease *Lease) (result any, err error)) (Answer, error) {
+	if f == nil {
+		return Answer{}, fmt.Errorf("do intent: %w", messagestore.NewInvalidError("function", nil, "it is nil"))
+	}
+	answer, err := m.Reserve(ctx, request)
+	if err != nil || answer.Outcome != Reserved {
+		return answer, err
+	}
+	l := answer.Lease
+	work, stop := l.Keep(ctx)
+	defer stop()
+	done := call(work, l, f)
+	var r returned
+	if err := l.await(ctx, work, done, &r); err != nil {
+		answer.Intent = l.intent(err)
+		return answer, err
+	}
+	lost := context.Cause(work)
+	if !errors.Is(lost, ErrLeaseLost) {
+		lost = nil
+	}
+	stop()
+	finish, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+	defer cancel()
+	if r.err == nil && !r.left {
+		if err = l.finish(finish, r.result); err == nil || l.endedByItself() {
+			answer.Intent = l.intent(nil)
+			return answer, nil
+		}
+		if errors.Is(err, ErrLeaseLost) || !errors.Is(err, messagestore.ErrInvalid) {
+			answer.Intent = l.intent(err)
+			return answer, err
+		}
+		r.err = err // the result is refused, and the lease lives on
+	}
+	reason := r.reason()
+	released := l.giveUp(finish, reason)
+	answer.Intent = l.intent(released)
+	switch {
+	case r.panicked:
+		panic(r.value)
+	case r.left:
+		runtime.Goexit()
+	case errors.Is(r.err, messagestore.ErrOutcomeUnknown) && l.isConfirmed():
+		return answer, nil
+	case lost != nil && !errors.Is(r.err, ErrLeaseLost):
+		return answer, fmt.Errorf("%w: %w", lost, r.err)
+	}
+	return answer, r.err
+}
+
+// A returned is how a function ended.
+type returned struct {
+	result   any
+	err      error
+	left     bool // it did not return: it panicked, or ended its goroutine
+	panicked bool
+	value    any // of the panic
+}
+
+// call runs f in a goroutine of its own, so that one that does not stop can be left.
+func call(ctx context.Context, l *Lease, f func(context.Context, *Lease) (any, error)) <-chan returned {
+	done := make(chan returned, 1)
+	go func() {
+		r := returned{left: true}
+		defer func() {
+			if r.left {
+				if value := recover(); value != nil {
+					r.panicked, r.value = true, value
+				}
+			}
+			done <- r
+		}()
+		r.result, r.err = f(ctx, l)
+		r.left = false
+	}()
+	return done
+}
+
+// await waits for the work, after its lease's end for no longer than the grace.
+func (l *Lease) await(ctx, work context.Context, done <-chan returned, r *returned) error {
+	select {
+	case *r = <-done:
+		return nil
+	case <-work.Done():
+	}
+	// Without extensions the lease ends by itself.
+	lost := context.Cause(work)
+	grace := l.m.config.Grace
+	wait := grace
+	if !errors.Is(lost, ErrLeaseLost) {
+		lost = fmt.Errorf("%w: %w", &LeaseLostError{Stream: l.Stream(), Session: l.Session(), Token: l.Token(), cause: "it is no longer extended"}, ctx.Err())
+		wait += l.Left()
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case *r = <-done:
+		return nil
+	case <-timer.C:
+		return &graceExceededError{Stream: l.Stream(), Token: l.Token(), Grace: grace, Lost: lost}
+	}
+}
+
+// finish confirms the result, unless f has done so, or released the lease.
+func (l *Lease) finish(ctx context.Context, result any) error {
+	raw, err := encodeResult(result)
+	if err != nil {
+		return fmt.Errorf("confirm lease: %w", err)
+	}
+	err = retry(ctx, func() error { return l.confirm(ctx, raw, nil) })
+	if err != nil {
+		return fmt.Errorf("confirm lease: %w", err)
+	}
+	return nil
+}
+
+// giveUp releases the lease. It returns an error if the lease was lost before, or confirmed.
+func (l *Lease) giveUp(ctx context.Context, reason string) error {
+	err := retry(ctx, func() error { return l.Release(ctx, reason) })
+	if err != nil && !errors.Is(err, ErrLeaseLost) {
+		l.m.config.Logger.Warn().Err(err).Str("stream", string(l.Stream())).Msg("release lease")
+	}
+	return err
+}
+
+// retry repeats a step until it is decided or ctx is done.
+func retry(ctx context.Context, step func() error) error {
+	for failures := 1; ; failures++ {
+		err := step()
+		if err == nil || errors.Is(err, ErrLeaseLost) || errors.Is(err, messagestore.ErrInvalid) || errors.Is(err, ErrCorrupt) {
+			return err
+		}
+		if backoff.Wait(ctx, backoff.After(failures, minFinishBackoff, maxFinishBackoff)) != nil {
+			return err
+		}
+	}
+}
+
+// isConfirmed reports whether this lease was confirmed, by whichever of its copies.
+func (l *Lease) isConfirmed() bool { return l.endedByItself() && l.intent(nil).Status == Done }
+
+// intent returns the intent as the lease knows it, after an error that may name its successor.
+func (l *Lease) intent(err error) Intent {
+	if lost, ok := errors.AsType[*LeaseLostError](err); ok && lost.By != nil {
+		return *lost.By
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over != nil && l.over.By != nil {
+		return *l.over.By
+	}
+	s := l.parts[0].state
+	return s.intent(s.since, l.m.config.Turn)
+}
+
+// reason returns what operators read of work that failed.
+func (r returned) reason() string {
+	switch {
+	case r.panicked:
+		return "the work panicked"
+	case r.left:
+		return "the work ended its goroutine"
+	}
+	text := strings.Map(func(c rune) rune {
+		if textRule(string(c)) != "" {
+			return ' '
+		}
+		return c
+	}, strings.ToValidUTF8(r.err.Error(), "?"))
+	if len(text) <= maxReason {
+		return text
+	}
+	cut := maxReason - len("…")
+	for !utf8.RuneStart(text[cut]) {
+		cut--
+	}
+	return text[:cut] + "…"
+}

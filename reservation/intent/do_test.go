@@ -1,0 +1,255 @@
+package intent_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/reservation/intent"
+)
+
+var errWork = errors.New("the bank is closed")
+
+func lookup(t *testing.T, m *intent.Manager) intent.Intent {
+	t.Helper()
+	i, err := m.Lookup(t.Context(), "", "k")
+	require.NoError(t, err)
+	return i
+}
+
+func TestDoConfirmsTheResultOnce(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, store *messagestore.Store) {
+		work := func(context.Context, *intent.Lease) (any, error) {
+			time.Sleep(58 * time.Second)
+			return receipt{"R1"}, nil
+		}
+
+		first, err := m.Do(t.Context(), request(""), work)
+		require.NoError(t, err)
+		second, err := m.Do(t.Context(), request(""), func(context.Context, *intent.Lease) (any, error) {
+			t.Error("done twice")
+			return nil, nil
+		})
+		require.NoError(t, err)
+
+		require.Equal(t, intent.Reserved, first.Outcome)
+		require.Equal(t, intent.Done, second.Outcome)
+		for _, a := range []intent.Answer{first, second} {
+			require.Equal(t, intent.Done, a.Intent.Status)
+			r, err := intent.Result[receipt](a)
+			require.NoError(t, err)
+			require.Equal(t, receipt{"R1"}, r)
+		}
+		all := types(t, store, first.Intent.Stream)
+		require.Equal(t, "Confirmed", all[len(all)-1])
+		require.Len(t, all, 1+11+1, "a beat every 5 seconds")
+	})
+}
+
+func TestFailedWorkReleases(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+		a, err := m.Do(t.Context(), request("A"), func(context.Context, *intent.Lease) (any, error) { return nil, errWork })
+
+		require.ErrorIs(t, err, errWork)
+		require.Equal(t, intent.Free, a.Intent.Status)
+		require.Equal(t, errWork.Error(), lookup(t, m).Reason)
+
+		require.PanicsWithValue(t, "oh", func() {
+			_, _ = m.Do(t.Context(), request("A"), func(context.Context, *intent.Lease) (any, error) { panic("oh") })
+		})
+		require.Equal(t, "the work panicked", lookup(t, m).Reason)
+
+		left := make(chan struct{})
+		go func() {
+			defer close(left)
+			_, _ = m.Do(t.Context(), request("A"), func(context.Context, *intent.Lease) (any, error) {
+				runtime.Goexit()
+				return nil, nil
+			})
+			t.Error("Goexit did not go on")
+		}()
+		<-left
+		require.Equal(t, "the work ended its goroutine", lookup(t, m).Reason)
+
+		_, err = m.Do(t.Context(), request("A"), func(context.Context, *intent.Lease) (any, error) { return math.NaN(), nil })
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.Equal(t, intent.Free, lookup(t, m).Status, "a result that does not encode is a failure")
+	})
+}
+
+func TestResultIsConfirmedThoughTheCallerHasGone(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+		ctx, cancel := context.WithCancel(t.Context())
+
+		a, err := m.Do(ctx, request("A"), func(ctx context.Context, _ *intent.Lease) (any, error) {
+			cancel()
+			<-ctx.Done()
+			return receipt{"R1"}, nil
+		})
+
+		require.NoError(t, err)
+		require.Equal(t, intent.Done, a.Intent.Status)
+		require.Equal(t, intent.Done, lookup(t, m).Status)
+	})
+}
+
+// A brokenStore fails the steps after the first while it is told to.
+type brokenStore struct {
+	*messagestore.Store
+	broken atomic.Bool
+	calls  atomic.Int64
+}
+
+var errBroken = errors.New("the database is away")
+
+func (s *brokenStore) WriteOrLast(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Meeting, error) {
+	s.calls.Add(1)
+	if s.broken.Load() {
+		return messagestore.Written{}, nil, errBroken
+	}
+	return s.Store.WriteOrLast(ctx, stream, expected, bodies...)
+}
+
+func TestContextEndsATenthBeforeAnybodyMayTakeTheLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &brokenStore{Store: messagestore.New(memory.New(), nil)}
+		m := manager(t, store, nil)
+		began := time.Now()
+
+		a, err := m.Do(t.Context(), request("A"), func(ctx context.Context, l *intent.Lease) (any, error) {
+			time.Sleep(time.Second)
+			store.broken.Store(true)
+			<-ctx.Done()
+			require.Equal(t, 13500*time.Millisecond, time.Since(began))
+			require.ErrorIs(t, context.Cause(ctx), intent.ErrLeaseLost)
+			require.ErrorIs(t, l.Err(), intent.ErrLeaseLost)
+			require.Zero(t, l.Left())
+			require.Greater(t, store.calls.Load(), int64(4), "extensions that fail are tried again")
+			store.broken.Store(false)
+			return receipt{"R1"}, nil
+		})
+
+		require.NoError(t, err, "the version decides")
+		require.Equal(t, intent.Done, a.Intent.Status)
+	})
+}
+
+func TestExtensionThatFailsIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &brokenStore{Store: messagestore.New(memory.New(), nil)}
+		m := manager(t, store, nil)
+
+		_, err := m.Do(t.Context(), request("A"), func(ctx context.Context, _ *intent.Lease) (any, error) {
+			for range 10 {
+				store.broken.Store(true)
+				time.Sleep(6 * time.Second)
+				store.broken.Store(false)
+				time.Sleep(6 * time.Second)
+				require.NoError(t, ctx.Err())
+			}
+			return nil, nil
+		})
+
+		require.NoError(t, err)
+	})
+}
+
+func TestContextEndsAtOnceWhenTheLeaseIsTaken(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+		began := time.Now()
+		a, err := m.Do(t.Context(), request("A"), func(ctx context.Context, l *intent.Lease) (any, error) {
+			require.NoError(t, m.ForceRelease(ctx, "", "k", "it hangs"))
+			next := lease(t, m, request("B"))
+			<-ctx.Done()
+			require.Equal(t, 5*time.Second, time.Since(began), "at the next beat")
+			require.ErrorIs(t, context.Cause(ctx), intent.ErrLeaseLost)
+			require.NoError(t, next.Confirm(t.Context(), receipt{"B's"}))
+			return receipt{"A's"}, nil
+		})
+
+		require.ErrorIs(t, err, intent.ErrLeaseLost)
+		r, err := intent.Result[receipt](a)
+		require.NoError(t, err)
+		require.Equal(t, receipt{"B's"}, r)
+		require.Equal(t, "B", a.Intent.Session)
+	})
+}
+
+func TestWorkThatDoesNotStopIsLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &brokenStore{Store: messagestore.New(memory.New(), nil)}
+		m := manager(t, store, nil)
+		began := time.Now()
+		stop := make(chan struct{})
+		defer close(stop)
+
+		_, err := m.Do(t.Context(), request("A"), func(context.Context, *intent.Lease) (any, error) {
+			store.broken.Store(true)
+			<-stop
+			return nil, nil
+		})
+
+		require.ErrorIs(t, err, intent.ErrGraceExceeded)
+		require.ErrorIs(t, err, intent.ErrLeaseLost)
+		require.Equal(t, 13500*time.Millisecond+5*time.Second, time.Since(began))
+	})
+}
+
+func TestALeaseIsNotKeptForACallerThatHasGone(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, store *messagestore.Store) {
+		began := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		stop := make(chan struct{})
+		defer close(stop)
+
+		_, err := m.Do(ctx, request("A"), func(context.Context, *intent.Lease) (any, error) {
+			time.Sleep(6 * time.Second) // it was extended at 5 s
+			cancel()
+			<-stop
+			return nil, nil
+		})
+
+		require.ErrorIs(t, err, intent.ErrGraceExceeded)
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, (5+13+5)*time.Second+500*time.Millisecond, time.Since(began))
+		require.Equal(t, []string{"Reserved", "Extended"}, types(t, store, "payment:intent-k"))
+	})
+}
+
+func TestWorkMayConfirmOrReleaseByItself(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, store *messagestore.Store) {
+		a, err := m.Do(t.Context(), request("A"), func(ctx context.Context, l *intent.Lease) (any, error) {
+			return receipt{"other"}, l.Release(ctx, "not today")
+		})
+		require.NoError(t, err)
+		require.Equal(t, intent.Free, a.Intent.Status)
+
+		a, err = m.Do(t.Context(), request("A"), func(ctx context.Context, l *intent.Lease) (any, error) {
+			_, err := store.WriteStreams(ctx, l.Confirmation(receipt{"R1"})...)
+			return nil, errors.Join(err, messagestore.ErrOutcomeUnknown)
+		})
+		require.NoError(t, err, "the intent says that it was committed")
+		require.Equal(t, intent.Reserved, a.Outcome)
+		r, err := intent.Result[receipt](a)
+		require.NoError(t, err)
+		require.Equal(t, receipt{"R1"}, r)
+	})
+}

@@ -1,0 +1,37 @@
+// Package intent carries a request out once, by one worker at a time that others can rely on,
+// and keeps its result for ever.
+//
+//	intents, err := intent.New(store, "payment:intent", nil)
+//	...
+//	answer, err := intents.Do(ctx, intent.Request{Key: "29401/1998-12", Content: order},
+//		func(ctx context.Context, lease *intent.Lease) (any, error) {
+//			return bank.Pay(ctx, order, lease.Token())
+//		})
+//	receipt, err := intent.Result[Receipt](answer)
+//
+// An intent is a key: the data that identifies a request. A session reserves it, works under a
+// lease, and confirms it with a result, or releases it. A request for it gets one of four
+// answers: the lease is the caller's ([Reserved]); another session has it ([Held]); it was
+// carried out, and this is the result ([Done]); or the key was first used for something else
+// ([KeyReused]).
+//
+// # What holds without a clock
+//
+// An intent is a stream, and its state is the stream's last message. Every step is an append at
+// the version that it was decided on, and nothing is ever appended to a confirmed intent. So of
+// several who try to take it, confirm it or release it, one succeeds, and a holder that was slow
+// is refused, whatever any clock says: a result is confirmed once, and is never lost.
+//
+// The store's clock says when a lease that is not extended may be taken, and nothing else. A
+// holder counts its own time from before each request, and compares no clock with another.
+//
+// # The fencing token
+//
+// Each grant has a token that is greater than all before it for that key: the microseconds of the
+// grant's time, or one more than the token before, if that is greater. A resource outside the
+// store keeps the greatest that it has seen, and refuses a smaller one. That, and not the lease,
+// keeps two workers apart: package intent does not promise that one works at a time.
+//
+// After a failover or restore that lost messages, tokens go on rising as long as the new server's
+// clock is not behind the old one's by more than the time since the lost grant.
+package intent

@@ -1,0 +1,127 @@
+package intent
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// Failures, to match with [errors.Is].
+var (
+	// ErrLeaseLost is matched by the error of a step on a lease that has ended: it was taken
+	// over, released or confirmed. Nothing was written. See [LeaseLostError].
+	ErrLeaseLost = errors.New("lease lost")
+
+	// ErrGraceExceeded is matched by the error of [Manager.Do] for work that did not stop in
+	// time after its lease had ended. It may still be under way.
+	ErrGraceExceeded = errors.New("the work goes on without its lease")
+
+	// ErrDone is matched by the error of [Manager.ForceRelease] for an intent that is
+	// confirmed: nothing releases it any more.
+	ErrDone = errors.New("the intent is confirmed")
+
+	// ErrCorrupt is matched by the error for a stream whose last message is none of an
+	// intent's. The error names its place.
+	ErrCorrupt = errors.New("corrupt intent")
+)
+
+// Sentinels of refused input. Each comes as a [*messagestore.InvalidError], which matches
+// [messagestore.ErrInvalid] too, and nothing was sent.
+var (
+	// ErrInvalidKey is matched by the error for a key or scope that is empty, in which there is
+	// nothing to see, or that is not valid UTF-8.
+	ErrInvalidKey = keys.ErrInvalid
+
+	// ErrInvalidConfig is matched by the error for a duration that is out of its bounds.
+	ErrInvalidConfig = errors.New("invalid intent configuration")
+
+	// ErrInvalidToken is matched by the error for a number that cannot be a fencing token.
+	ErrInvalidToken = errors.New("invalid fencing token")
+)
+
+// A LeaseLostError tells what ended a lease.
+type LeaseLostError struct {
+	Stream  messagestore.StreamName
+	Session string // of the lease that was lost
+	Token   int64  // of the lease that was lost
+
+	// By is what the intent says now: another session's lease, a release, a result. It is nil if
+	// only the time is over, and where the store has no such intent.
+	By *Intent
+
+	cause string // where By is nil
+}
+
+// Error names the lease and what came after it.
+func (e *LeaseLostError) Error() string {
+	cause := e.cause
+	if by := e.By; by != nil {
+		switch {
+		case by.Forgotten:
+			cause = "the intent is done, and was deleted"
+		case by.Status == Done && by.Token == e.Token:
+			cause = "it was confirmed"
+		case by.Status == Done:
+			cause = fmt.Sprintf("session %.80q confirmed with token %d", by.Session, by.Token)
+		case by.Status == Free && by.Token == e.Token && by.By != "":
+			cause = fmt.Sprintf("it was released by %.80q: %.80q", by.By, by.Reason)
+		case by.Status == Free && by.Token == e.Token:
+			cause = "it was released"
+		default:
+			cause = fmt.Sprintf("session %.80q came after it, with token %d", by.Session, by.Token)
+		}
+	}
+	return fmt.Sprintf("lease lost: token %d of session %.80q on %s: %s", e.Token, e.Session, e.Stream, cause)
+}
+
+// byItself reports whether the holder ended the lease: it was confirmed, or released by no
+// operator.
+func (e *LeaseLostError) byItself() bool {
+	return e.By != nil && e.By.Token == e.Token && e.By.Status != Held && e.By.By == ""
+}
+
+// Is reports whether target is [ErrLeaseLost].
+func (e *LeaseLostError) Is(target error) bool { return target == ErrLeaseLost }
+
+// A graceExceededError names the work that does not stop.
+type graceExceededError struct {
+	Stream messagestore.StreamName
+	Token  int64
+	Grace  time.Duration
+	Lost   error // what ended the lease
+}
+
+// Error names the intent and the grace.
+func (e *graceExceededError) Error() string {
+	return fmt.Sprintf("the work on %s with token %d goes on %v after its lease: %v", e.Stream, e.Token, e.Grace, e.Lost)
+}
+
+// Is reports whether target is [ErrGraceExceeded].
+func (e *graceExceededError) Is(target error) bool { return target == ErrGraceExceeded }
+
+// Unwrap returns what ended the lease.
+func (e *graceExceededError) Unwrap() error { return e.Lost }
+
+// A corruptError names a message that no intent has, and the rule that it breaks.
+type corruptError struct {
+	Stream   messagestore.StreamName
+	Position messagestore.Version
+	Rule     string
+}
+
+// Error names the message's place and the rule.
+func (e *corruptError) Error() string {
+	return fmt.Sprintf("corrupt intent: %s@%d: %s", e.Stream, e.Position, e.Rule)
+}
+
+// Is reports whether target is [ErrCorrupt].
+func (e *corruptError) Is(target error) bool { return target == ErrCorrupt }
+
+func invalid(field string, value any, rule string, kind error) error {
+	e := messagestore.NewInvalidError(field, value, rule)
+	e.Kind = kind
+	return e
+}

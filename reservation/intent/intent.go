@@ -1,0 +1,273 @@
+package intent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// Bounds and defaults of [Config] and [Request].
+const (
+	defaultTTL = 15 * time.Second
+	minTTL     = 100 * time.Millisecond
+	maxTTL     = 24 * time.Hour
+
+	defaultGrace = 5 * time.Second
+	minGrace     = time.Millisecond
+	maxGrace     = time.Hour
+
+	defaultTurn = time.Second
+	minTurn     = 10 * time.Millisecond
+	maxTurn     = time.Minute
+
+	minHeartbeat = 10 * time.Millisecond
+
+	minKeyLife = time.Minute
+	maxKeyLife = 100 * 365 * 24 * time.Hour
+
+	minMargin = 10 * time.Millisecond
+
+	maxName = maxSession - 1 - 36 // a session is the name, a slash and a UUID
+)
+
+// Config changes how a [Manager] works. A nil *Config is a good one.
+type Config struct {
+	// TTL is how long a lease lasts without an extension: between 100 ms and 24 h, in whole
+	// milliseconds.
+	//
+	// Defaults to 15 seconds.
+	TTL time.Duration
+
+	// Heartbeat is how often [Manager.Do] and [Lease.Keep] extend a lease: at most half of its
+	// TTL, at least 10 ms.
+	//
+	// Defaults to a third of the lease's TTL.
+	Heartbeat time.Duration
+
+	// Grace is how long Do waits, after its lease has ended, for work to return: between 1 ms
+	// and 1 h.
+	//
+	// Defaults to 5 seconds.
+	Grace time.Duration
+
+	// Turn is how long the first in the line of waiters has the intent to itself before the
+	// second may take it, and so on: between 10 ms and 1 minute. A waiter that died in the line
+	// costs as much. All processes have the same.
+	//
+	// Defaults to 1 second.
+	Turn time.Duration
+
+	// Name begins the sessions that the manager makes, with a slash behind it, and tells
+	// operators which program holds a lease: at most 91 bytes.
+	//
+	// Defaults to none.
+	Name string
+
+	// KeyLife declares how long a finished intent is kept in this category, between 1 minute and
+	// 100 years: an operator may remove it after that, key and all, and the key is free again.
+	// The first manager of the category writes it down. Another value is refused later, and so
+	// is any in a category that has intents already.
+	//
+	// Defaults to for ever, or to the value that is written down.
+	KeyLife time.Duration
+
+	// OnAnswer is called with each answer of [Manager.Reserve], before it returns.
+	//
+	// Defaults to nothing.
+	OnAnswer func(ctx context.Context, request Request, answer Answer)
+
+	// Logger receives a debug event for each answer and each step of a lease, and a warning for
+	// each key that is reused, each lease that is lost and each extension that fails, of names
+	// and numbers, never of content.
+	//
+	// Defaults to silence.
+	Logger logger.Logger
+}
+
+// A Manager grants leases on the intents of one category. It is safe for concurrent use. It
+// needs no closing: it has a goroutine only while a call waits or a lease is kept.
+type Manager struct {
+	store    Store
+	category messagestore.Category
+	config   Config
+	wakeups  wakeups
+
+	declaring sync.Mutex
+	declared  bool // KeyLife is written down, or there is none
+}
+
+// New returns a manager of the intents in category, whose streams it alone writes to:
+// payment:intent-KEY, or payment:intent-SCOPE+KEY. The error names all mistakes in the
+// arguments, and matches [messagestore.ErrInvalid]. Nothing is sent yet.
+func New(store Store, category messagestore.Category, config *Config) (*Manager, error) {
+	m := &Manager{store: store, category: category}
+	if config != nil {
+		m.config = *config
+	}
+	c := &m.config
+	setDefault(&c.TTL, defaultTTL)
+	setDefault(&c.Grace, defaultGrace)
+	setDefault(&c.Turn, defaultTurn)
+	if err := m.validate(); err != nil {
+		return nil, fmt.Errorf("intents of %.80q: %w", category, err)
+	}
+	c.TTL = c.TTL.Truncate(time.Millisecond)
+	m.declared = c.KeyLife == 0
+	m.wakeups.m = m
+	return m, nil
+}
+
+func setDefault(d *time.Duration, value time.Duration) {
+	if *d == 0 {
+		*d = value
+	}
+}
+
+func (m *Manager) validate() error {
+	var wrong []error
+	if isNil(m.store) {
+		wrong = append(wrong, messagestore.NewInvalidError("store", nil, "it is nil"))
+	}
+	if err := m.category.Validate(); err != nil {
+		wrong = append(wrong, err)
+	} else if room := messagestore.MaxNameBytes - len("-+") - 2*keys.HashedBytes; len(m.category) > room {
+		wrong = append(wrong, messagestore.NewInvalidError("category", string(m.category), fmt.Sprintf("at most %d bytes leave room for scopes and keys", room)))
+	}
+	c := m.config
+	wrong = append(wrong,
+		bounded("TTL", c.TTL, minTTL, maxTTL),
+		bounded("Grace", c.Grace, minGrace, maxGrace),
+		bounded("Turn", c.Turn, minTurn, maxTurn),
+	)
+	if c.Heartbeat != 0 {
+		wrong = append(wrong, validateHeartbeat(c.Heartbeat, c.TTL))
+	}
+	if c.KeyLife != 0 {
+		wrong = append(wrong, bounded("KeyLife", c.KeyLife, minKeyLife, maxKeyLife))
+	}
+	if c.Name != "" {
+		if rule := textRule(c.Name); rule != "" {
+			wrong = append(wrong, invalid("Name", c.Name, rule, ErrInvalidConfig))
+		} else if len(c.Name) > maxName {
+			wrong = append(wrong, invalid("Name", c.Name, fmt.Sprintf("at most %d bytes", maxName), ErrInvalidConfig))
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+func bounded(field string, value, least, most time.Duration) error {
+	if value < least || value > most {
+		return invalid(field, value, fmt.Sprintf("it is between %v and %v", least, most), ErrInvalidConfig)
+	}
+	return nil
+}
+
+func validateHeartbeat(heartbeat, ttl time.Duration) error {
+	if heartbeat < minHeartbeat || heartbeat > ttl/2 {
+		return invalid("Heartbeat", heartbeat, fmt.Sprintf("it is between %v and half of the TTL, %v", minHeartbeat, ttl/2), ErrInvalidConfig)
+	}
+	return nil
+}
+
+func isNil(v any) bool {
+	value := reflect.ValueOf(v)
+	return !value.IsValid() || value.Kind() == reflect.Pointer && value.IsNil()
+}
+
+// Category returns the category of the manager's intents.
+func (m *Manager) Category() messagestore.Category { return m.category }
+
+// Stream returns the name of the stream of an intent. The error matches [ErrInvalidKey].
+func (m *Manager) Stream(scope, key string) (messagestore.StreamName, error) {
+	used := len(m.category) + len("-")
+	var parts []string
+	if scope != "" {
+		part, err := encode("scope", scope, messagestore.MaxNameBytes-used-len("+")-keys.HashedBytes)
+		if err != nil {
+			return "", err
+		}
+		parts, used = append(parts, part), used+len(part)+len("+")
+	}
+	part, err := encode("key", key, messagestore.MaxNameBytes-used)
+	if err != nil {
+		return "", err
+	}
+	return m.category.Stream(append(parts, part)...), nil
+}
+
+func encode(field, key string, room int) (string, error) {
+	if rule := keys.Rule(key); rule != "" {
+		return "", keys.Invalid(field, key, rule)
+	}
+	part, ok := keys.Encode(key, room)
+	if !ok {
+		return "", keys.Invalid(field, key, keys.TooLong(room))
+	}
+	return part, nil
+}
+
+// scopeAndKey returns the scope and the key of a stream. A key that was too long for a name
+// comes as the hash that is in its place.
+func scopeAndKey(stream messagestore.StreamName) (scope, key string) {
+	readable := func(part string) string {
+		if key, ok := keys.Decode(part); ok {
+			return key
+		}
+		return part
+	}
+	first, second, scoped := strings.Cut(stream.ID(), "+")
+	if !scoped {
+		return "", readable(first)
+	}
+	return readable(first), readable(second)
+}
+
+func (m *Manager) newSession() string {
+	session := uuid.Must(uuid.NewV7()).String()
+	if m.config.Name != "" {
+		return m.config.Name + "/" + session
+	}
+	return session
+}
+
+// margin is how long before the end of a lease its holder stops.
+func margin(ttl time.Duration) time.Duration { return max(ttl/10, minMargin) }
+
+// heartbeat returns how often a lease is extended.
+func (m *Manager) heartbeat(ttl time.Duration) time.Duration {
+	if m.config.Heartbeat != 0 {
+		return m.config.Heartbeat
+	}
+	return ttl / 3
+}
+
+// write sends the writes of one step. What it met is not nil if one of them is not at its
+// version; then nothing was written.
+func write(ctx context.Context, store Store, writes []messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Meeting, error) {
+	if len(writes) > 1 || len(writes[0].Past) > 0 || len(writes[0].Bodies) == 0 {
+		return store.WriteStreamsOrLast(ctx, writes...)
+	}
+	w := writes[0]
+	written, met, err := store.WriteOrLast(ctx, w.Stream, w.Expected, w.Bodies...)
+	if err != nil || met != nil {
+		return nil, met, err
+	}
+	return []messagestore.Written{written}, nil, nil
+}
+
+func checkContext(ctx context.Context) error {
+	if ctx == nil {
+		return messagestore.NewInvalidError("context", nil, "it is nil")
+	}
+	return ctx.Err()
+}

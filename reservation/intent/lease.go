@@ -1,0 +1,615 @@
+package intent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A Lease is the right to carry out an intent, for a time. It is safe for concurrent use.
+//
+// Whether a step on it succeeds, only the store decides, by the version of the intent's stream.
+// The lease's own clock says when its holder should stop.
+type Lease struct {
+	m     *Manager
+	store Store // that the steps are written through
+	cause *messagestore.Message
+
+	granted []part // as they were granted: what of them never changes
+
+	mu       sync.Mutex
+	parts    []part
+	assured  time.Time       // until when the lease is the holder's, by its own clock
+	over     *LeaseLostError // what ended it, once that is known
+	extended chan struct{}   // closed when assured has moved, if anything waits for that
+}
+
+// A part is the lease on one key.
+type part struct{ state }
+
+// newLease returns a lease on parts, granted by a step that was sent at the given time.
+func (m *Manager) newLease(parts []part, sent time.Time) *Lease {
+	l := &Lease{m: m, store: m.store, cause: parts[0].message(), granted: parts, parts: slices.Clone(parts)}
+	l.counted(sent)
+	return l
+}
+
+// message returns the message that granted the lease, or that it was met by.
+func (p *part) message() *messagestore.Message {
+	return &messagestore.Message{
+		ID: p.at.ID, Stream: p.at.Stream, Position: p.at.Position, GlobalPosition: p.at.GlobalPosition, Time: p.at.Time,
+		Type: p.kind, Metadata: p.metadata,
+	}
+}
+
+// counted sets how long the lease is the holder's after a step that was sent at the given time.
+func (l *Lease) counted(sent time.Time) {
+	ttl := l.ttl()
+	if assured := sent.Add(ttl - margin(ttl)); assured.After(l.assured) {
+		l.assured = assured
+		if l.extended != nil {
+			close(l.extended)
+			l.extended = nil
+		}
+	}
+}
+
+func (l *Lease) ttl() time.Duration {
+	ttl := l.granted[0].ttl()
+	for _, p := range l.granted[1:] {
+		ttl = min(ttl, p.ttl())
+	}
+	return ttl
+}
+
+// Stream returns the name of the intent's stream.
+func (l *Lease) Stream() messagestore.StreamName { return l.granted[0].at.Stream }
+
+// Session returns the lease's holder.
+func (l *Lease) Session() string { return l.granted[0].Session }
+
+// Token returns the lease's fencing token: greater than that of every lease before it on this
+// key, and 16 digits long. A resource outside the store keeps the greatest that it has seen, and
+// refuses a smaller one.
+func (l *Lease) Token() int64 { return l.granted[0].token }
+
+// Tokens returns the tokens of all keys, in the order of the request: [Request.Key], and then
+// [Request.With].
+func (l *Lease) Tokens() []int64 {
+	tokens := make([]int64, len(l.granted))
+	for i, p := range l.granted {
+		tokens[i] = p.token
+	}
+	return tokens
+}
+
+// Attempt counts the leases on this key, from 1. From the second on an earlier holder may have
+// done a part of the work, so look before you act. Of several keys it is the highest.
+func (l *Lease) Attempt() int {
+	attempt := 0
+	for _, p := range l.granted {
+		attempt = max(attempt, p.Attempt)
+	}
+	return attempt
+}
+
+// Left returns how long the holder may still work, by this process's clock: until a tenth of the
+// TTL before anybody else may take the intent, counted from before the request for it was sent.
+func (l *Lease) Left() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over != nil {
+		return 0
+	}
+	return max(time.Until(l.assured), 0)
+}
+
+// Until returns when the lease is over, by the store's clock.
+func (l *Lease) Until() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	until := l.parts[0].free()
+	for _, p := range l.parts[1:] {
+		if free := p.free(); free.Before(until) {
+			until = free
+		}
+	}
+	return until
+}
+
+// Cause returns the message that granted the lease, without its data, for
+// [messagestore.Follow]: events of the work then tell to which lease they belong.
+func (l *Lease) Cause() *messagestore.Message {
+	cause := *l.cause
+	return &cause
+}
+
+// Err returns nil as long as the holder may work, and after that an error that matches
+// [ErrLeaseLost]. It sends nothing. Ask it before each effect outside the store: a process that
+// was suspended finds out by it.
+func (l *Lease) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.over != nil:
+		return l.over
+	case time.Until(l.assured) <= 0:
+		return l.lost(nil, "its time is over, and no extension has reached the store")
+	}
+	return nil
+}
+
+// lost returns the error for a lease that another state came after.
+func (l *Lease) lost(by *state, cause string) *LeaseLostError {
+	e := &LeaseLostError{Stream: l.Stream(), Session: l.Session(), Token: l.Token(), cause: cause}
+	if by != nil {
+		i := by.intent(by.at.Time, l.m.config.Turn)
+		e.By = &i
+		for _, p := range l.granted {
+			if p.at.Stream == by.at.Stream {
+				e.Stream, e.Token = p.at.Stream, p.token
+			}
+		}
+	}
+	return e
+}
+
+// Extend has the lease last its TTL from now on.
+//
+// If the lease is lost, the error matches [ErrLeaseLost], as of all steps, and says by its type
+// what came after. After any other error it may or may not be extended.
+func (l *Lease) Extend(ctx context.Context) error {
+	err := l.step(ctx, func(p *part) messagestore.Body { return Extended{p.Grant, p.token} }, nil)
+	if err != nil {
+		return fmt.Errorf("extend lease: %w", err)
+	}
+	return nil
+}
+
+// Release ends the lease without a result: the intent is free, at once for the first in the line.
+// The reason is for operators, at most 500 bytes, and may be "". To release it again is no error.
+//
+// A commit of the work that is still under way fails after it.
+func (l *Lease) Release(ctx context.Context, reason string) error {
+	err := validateReason(reason)
+	if err == nil {
+		err = l.step(ctx, func(p *part) messagestore.Body {
+			return Released{Grant: p.Grant, Token: p.token, Reason: reason}
+		}, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("release lease: %w", err)
+	}
+	return nil
+}
+
+func validateReason(reason string) error {
+	rule := textRule(reason)
+	if len(reason) > maxReason {
+		rule = fmt.Sprintf("at most %d bytes", maxReason)
+	}
+	if rule != "" {
+		return messagestore.NewInvalidError("reason", reason, rule)
+	}
+	return nil
+}
+
+// Confirm ends the lease with a result, for ever: every later request for the intent is answered
+// with it. The result is encoded with encoding/json, and has at most 512 KiB; nil is none. The
+// writes are appended in the same step, or nothing is. To confirm again with the same result is
+// no error, and writes nothing.
+//
+// It is right to confirm a lease whose time is over: if no session has taken the intent since,
+// Confirm succeeds. A conflict of one of the writes matches [messagestore.ErrVersionConflict], and the
+// lease lives on, as it does where the result is refused.
+func (l *Lease) Confirm(ctx context.Context, result any, writes ...messagestore.StreamWrite) error {
+	raw, err := encodeResult(result)
+	if err == nil {
+		err = l.confirm(ctx, raw, writes)
+	}
+	if err != nil {
+		return fmt.Errorf("confirm lease: %w", err)
+	}
+	return nil
+}
+
+func (l *Lease) confirm(ctx context.Context, result json.RawMessage, writes []messagestore.StreamWrite) error {
+	return l.step(ctx, func(p *part) messagestore.Body { return p.confirmed(result) }, writes)
+}
+
+func (p *part) confirmed(result json.RawMessage) Confirmed {
+	c := Confirmed{p.Grant, p.token, result}
+	c.Line = nil
+	return c
+}
+
+// confirmationID returns the id of the message that confirms a part with result: the same
+// whenever it is asked for, so that a transaction that was committed is recognised.
+func (p *part) confirmationID(result json.RawMessage) uuid.UUID {
+	h := sha256.New()
+	for _, field := range []string{string(p.at.Stream), p.Session, string(result)} {
+		_ = binary.Write(h, binary.BigEndian, int64(len(field))) // a hash takes every write
+		h.Write([]byte(field))
+	}
+	_ = binary.Write(h, binary.BigEndian, p.token)
+	var id uuid.UUID
+	copy(id[6:], h.Sum(nil))
+	ms := uint64(p.token / 1000)
+	for i := range 6 {
+		id[i] = byte(ms >> (8 * (5 - i)))
+	}
+	id[6] = id[6]&0x0F | 0x70
+	id[8] = id[8]&0x3F | 0x80
+	return id
+}
+
+// past are the messages that do not change a lease.
+var past = []string{TypeExtended, TypeWaiting}
+
+// Confirmation returns Confirm as writes, one for each key and then the given ones, for the
+// caller to append in a transaction of its own: see [messagestore.TxStore.Transact]. They succeed
+// past extensions and waiters that came since. Whether a transaction failed because the lease is
+// lost, [Lease.Lost] tells.
+//
+// A result that does not encode makes every use of the writes fail, with an error that matches
+// [messagestore.ErrInvalid].
+func (l *Lease) Confirmation(result any, writes ...messagestore.StreamWrite) []messagestore.StreamWrite {
+	raw, err := encodeResult(result)
+	all := make([]messagestore.StreamWrite, 0, len(l.parts)+len(writes))
+	for _, p := range l.snapshot() {
+		var body messagestore.Body = refused{err}
+		if err == nil {
+			body = p.confirmed(raw)
+		}
+		all = append(all, messagestore.StreamWrite{
+			Stream: p.at.Stream, Expected: p.at.Position, Past: past,
+			Bodies: []messagestore.Body{messagestore.Envelope{ID: p.confirmationID(raw), Body: body, Metadata: p.metadata}},
+		})
+	}
+	return append(all, writes...)
+}
+
+// refused is the body of a confirmation whose result does not encode.
+type refused struct{ err error }
+
+// MessageType returns the type of the message that it stands for.
+func (refused) MessageType() string { return TypeConfirmed }
+
+// MarshalJSON returns the reason.
+func (r refused) MarshalJSON() ([]byte, error) { return nil, r.err }
+
+// Guarded returns writes without messages, one for each key, that fail unless the lease is still
+// the holder's: for a transaction that does a part of the work, and may have them alone.
+func (l *Lease) Guarded() []messagestore.StreamWrite {
+	parts := l.snapshot()
+	checks := make([]messagestore.StreamWrite, len(parts))
+	for i, p := range parts {
+		checks[i] = messagestore.StreamWrite{Stream: p.at.Stream, Expected: p.at.Position, Past: past}
+	}
+	return checks
+}
+
+// Lost reports whether err says that the lease is lost: a step's error, or that of a transaction
+// which had its [Lease.Confirmation] or its [Lease.Guarded]. Nothing of that transaction was
+// committed.
+func (l *Lease) Lost(err error) bool {
+	if errors.Is(err, ErrLeaseLost) {
+		return true
+	}
+	ours := func(stream messagestore.StreamName) bool {
+		return slices.ContainsFunc(l.granted, func(p part) bool { return p.at.Stream == stream })
+	}
+	if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
+		return ours(conflict.Stream)
+	}
+	return false
+}
+
+// In returns the lease for a transaction that was begun elsewhere, over which store was opened:
+// its steps are written at once, in that transaction, and take effect when it is committed. They
+// hold the category's lock until then, so no other lease of the category moves meanwhile: commit
+// soon, or use [Lease.Confirmation], which takes the lock in the round trip of the commit alone.
+//
+// In looks whether the store has the lease. If it has another or none, the error matches
+// [ErrLeaseLost] or [messagestore.ErrNotFound].
+func (l *Lease) In(ctx context.Context, store Store) (*Lease, error) {
+	if err := checkContext(ctx); err != nil {
+		return nil, fmt.Errorf("lease in a transaction: %w", err)
+	}
+	if isNil(store) {
+		return nil, fmt.Errorf("lease in a transaction: %w", messagestore.NewInvalidError("store", nil, "it is nil"))
+	}
+	in := &Lease{m: l.m, store: store, cause: l.cause, granted: l.granted, parts: l.snapshot()}
+	l.mu.Lock()
+	in.assured = l.assured
+	l.mu.Unlock()
+	for i := range in.parts {
+		p := &in.parts[i]
+		m, err := store.Last(ctx, p.at.Stream)
+		if err != nil {
+			return nil, fmt.Errorf("lease in a transaction: %w", err)
+		}
+		s, err := read(m)
+		if err != nil {
+			return nil, fmt.Errorf("lease in a transaction: %w", err)
+		}
+		if lost := l.compare(p, s); lost != nil {
+			return nil, fmt.Errorf("lease in a transaction: %w", lost)
+		}
+		p.state = *s
+	}
+	return in, nil
+}
+
+// snapshot returns the parts as they are now.
+func (l *Lease) snapshot() []part {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.parts)
+}
+
+// compare returns an error if s, which was met in place of p, is not p's own lease any more.
+func (l *Lease) compare(p *part, s *state) *LeaseLostError {
+	if s.gone || s.token != p.token || s.Session != p.Session || s.done() || s.released {
+		return l.lost(s, "")
+	}
+	return nil
+}
+
+// step appends one message to each key's stream, at the version at which the lease is known, and
+// the writes. A lease that meets itself at a later version, since a waiter came or an answer was
+// lost, goes again there.
+func (l *Lease) step(ctx context.Context, body func(p *part) messagestore.Body, writes []messagestore.StreamWrite) error {
+	if err := checkContext(ctx); err != nil {
+		return err
+	}
+	for {
+		parts := l.snapshot()
+		all := make([]messagestore.StreamWrite, 0, len(parts)+len(writes))
+		bodies := make([]messagestore.Body, len(parts))
+		for i := range parts {
+			p := &parts[i]
+			bodies[i] = body(p)
+			m := messagestore.Envelope{Body: bodies[i], Metadata: p.metadata}
+			if c, ok := bodies[i].(Confirmed); ok {
+				m.ID = p.confirmationID(c.Result)
+			}
+			all = append(all, messagestore.To(p.at.Stream, p.at.Position, m))
+		}
+		all = append(all, writes...)
+		sent := time.Now()
+		written, met, err := write(ctx, l.store, all)
+		switch {
+		case err != nil:
+			return l.failed(err)
+		case met == nil:
+			l.took(parts, bodies, written, sent)
+			return nil
+		}
+		if again, err := l.meet(parts, bodies, all, met.Last); err != nil || !again {
+			return err
+		}
+	}
+}
+
+// failed returns the error of a step that the store refused. In a transaction above READ
+// COMMITTED what was met cannot be seen, and the conflict is all that is known.
+func (l *Lease) failed(err error) error {
+	if !errors.Is(err, ErrLeaseLost) && l.Lost(err) {
+		return errors.Join(l.ended(l.lost(nil, "another message came after it")), err)
+	}
+	return err
+}
+
+// took keeps what a step has made of the lease. The version of a lease that the step ended stays
+// as it was, so that the store refuses further steps.
+func (l *Lease) took(parts []part, bodies []messagestore.Body, written []messagestore.Written, sent time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range parts {
+		s := granted(bodies[i], written[i], parts[i].metadata)
+		if i == 0 {
+			l.log(s)
+		}
+		switch {
+		case s.kind == TypeExtended:
+			if s.at.Position > l.parts[i].at.Position {
+				l.parts[i].state = *s
+			}
+		case i == 0:
+			l.over = l.lost(s, "")
+		}
+	}
+	if bodies[0].MessageType() == TypeExtended {
+		l.counted(sent)
+	}
+}
+
+func (l *Lease) log(s *state) {
+	l.m.config.Logger.Debug().Str("step", s.kind).Str("stream", string(s.at.Stream)).Str("session", s.Session).
+		Int64("token", s.token).Int64("version", int64(s.at.Position)).Msg("intent")
+}
+
+// meet decides what becomes of a step that met other versions: it goes again, it was done before,
+// or the lease is lost.
+func (l *Lease) meet(parts []part, bodies []messagestore.Body, writes []messagestore.StreamWrite, last []*messagestore.Message) (again bool, err error) {
+	before := 0 // parts of which this very step was written before
+	for i := range parts {
+		p := &parts[i]
+		if last[i] == nil {
+			return false, l.ended(l.lost(nil, "the store has no such intent"))
+		}
+		s, err := read(last[i])
+		switch {
+		case err != nil:
+			return false, err
+		case p.isStep(s, bodies[i]):
+			before++
+			if i == 0 {
+				_ = l.ended(l.lost(s, "")) // by itself
+			}
+			continue
+		}
+		if lost := l.compare(p, s); lost != nil {
+			return false, l.ended(lost)
+		}
+		if s.at.Position < p.at.Position {
+			return false, l.ended(l.lost(nil, "the store lost messages that it had"))
+		}
+		if s.at.Position > p.at.Position {
+			again = true
+			l.mu.Lock()
+			if s.at.Position > l.parts[i].at.Position {
+				l.parts[i].state = *s
+			}
+			l.mu.Unlock()
+		}
+	}
+	if before == len(parts) {
+		return false, nil
+	}
+	if again {
+		return true, nil
+	}
+	return false, conflictOf(writes[len(parts):], last[len(parts):])
+}
+
+// isStep reports whether s is what the step itself leaves: an answer was lost, or it is repeated.
+func (p *part) isStep(s *state, body messagestore.Body) bool {
+	if s.token != p.token || s.Session != p.Session {
+		return false
+	}
+	switch b := body.(type) {
+	case Confirmed:
+		return s.kind == TypeConfirmed && (len(s.result) == 0 && len(b.Result) == 0 || exactjson.Equal(s.result, b.Result))
+	case Released:
+		return s.released && s.by == ""
+	}
+	return false
+}
+
+// conflictOf returns the conflict of the caller's own writes, of which one was not at its version.
+func conflictOf(writes []messagestore.StreamWrite, last []*messagestore.Message) error {
+	for i, w := range writes {
+		actual := messagestore.NoStream
+		if last[i] != nil {
+			actual = last[i].Position
+		}
+		if w.Expected != actual && w.Expected != messagestore.AnyVersion {
+			return &messagestore.VersionConflictError{Stream: w.Stream, Expected: w.Expected, Actual: actual}
+		}
+	}
+	return fmt.Errorf("%w: the store names no stream", messagestore.ErrVersionConflict)
+}
+
+// ended keeps what ended the lease, and returns it.
+func (l *Lease) ended(lost *LeaseLostError) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over == nil {
+		l.over = lost
+	}
+	if !lost.byItself() {
+		l.m.config.Logger.Warn().Err(lost).Str("stream", string(l.Stream())).Msg("lease lost")
+	}
+	return lost
+}
+
+// Keep extends the lease again and again until stop is called, and returns a context for the
+// work: it ends when ctx does, when stop is called, and with an error that matches [ErrLeaseLost]
+// as its cause ([context.Cause]) when the lease is lost, or a tenth of the TTL before anybody may
+// take the intent. That time is counted by this process's clock, from before each extension was
+// sent. An extension that fails is tried again until then.
+//
+// Stop waits for an extension that is under way, and may be called twice. It leaves the lease as
+// it is.
+func (l *Lease) Keep(ctx context.Context) (work context.Context, stop func()) {
+	work, cancel := context.WithCancelCause(ctx)
+	beating, stopBeating := context.WithCancel(work)
+	var running sync.WaitGroup
+	running.Go(func() { l.beat(beating, cancel) })
+	running.Go(func() { l.expire(beating, cancel) })
+	return work, func() {
+		stopBeating()
+		running.Wait()
+		cancel(nil)
+	}
+}
+
+// expire ends the work when the holder's time is over.
+func (l *Lease) expire(ctx context.Context, end context.CancelCauseFunc) {
+	for {
+		l.mu.Lock()
+		if l.extended == nil {
+			l.extended = make(chan struct{})
+		}
+		extended, left := l.extended, time.Until(l.assured)
+		l.mu.Unlock()
+		if left <= 0 {
+			if lost := l.Err(); lost != nil {
+				end(lost)
+				return
+			}
+			continue
+		}
+		timer := time.NewTimer(left)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-extended:
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+// beat extends the lease until ctx is done or the lease is lost.
+func (l *Lease) beat(ctx context.Context, end context.CancelCauseFunc) {
+	every := l.m.heartbeat(l.ttl())
+	for failures := 0; ; {
+		pause := every
+		if failures > 0 {
+			pause = backoff.After(failures, every/16, every)
+		}
+		if backoff.Wait(ctx, pause) != nil {
+			return
+		}
+		bounded, cancel := context.WithTimeout(ctx, every)
+		err := l.Extend(bounded)
+		cancel()
+		switch {
+		case err == nil:
+			failures = 0
+		case errors.Is(err, ErrLeaseLost):
+			if !l.endedByItself() {
+				end(err)
+			}
+			return
+		case ctx.Err() != nil:
+			return
+		default:
+			failures++
+			l.m.config.Logger.Warn().Err(err).Str("stream", string(l.Stream())).Int("failures", failures).Msg("extend lease")
+		}
+	}
+}
+
+// endedByItself reports whether the holder itself released or confirmed the lease.
+func (l *Lease) endedByItself() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.over != nil && l.over.byItself()
+}

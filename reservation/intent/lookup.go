@@ -1,0 +1,344 @@
+package intent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// Lookup returns an intent as it is now. One that was never reserved is an error that matches
+// [messagestore.ErrNotFound].
+func (m *Manager) Lookup(ctx context.Context, scope, key string) (Intent, error) {
+	s, now, err := m.look(ctx, scope, key)
+	if err != nil {
+		return Intent{}, fmt.Errorf("look up intent: %w", err)
+	}
+	return s.intent(now, m.config.Turn), nil
+}
+
+// look returns the state of an intent and, of one with a lease, the store's time.
+func (m *Manager) look(ctx context.Context, scope, key string) (*state, time.Time, error) {
+	if err := checkContext(ctx); err != nil {
+		return nil, time.Time{}, err
+	}
+	stream, err := m.Stream(scope, key)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	last, err := m.store.Last(ctx, stream)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	s, err := read(last)
+	if err != nil || s.done() || s.released && len(s.Line) == 0 {
+		return s, last.Time, err
+	}
+	now, err := m.store.Now(ctx)
+	return s, now, err
+}
+
+// Await waits until an intent is not held, and returns its state then: done, or free. Await
+// stands in no line. One that was never reserved is an error that matches
+// [messagestore.ErrNotFound].
+func (m *Manager) Await(ctx context.Context, scope, key string) (Intent, error) {
+	w := m.newWaiter()
+	defer w.leave()
+	k := wanted{}
+	for {
+		s, now, err := m.look(ctx, scope, key)
+		if err != nil {
+			return Intent{}, fmt.Errorf("await intent: %w", err)
+		}
+		k.meet(s)
+		over := s.ttl() + m.config.Turn - time.Since(k.watch)
+		if !s.held(now) || over <= 0 {
+			i := s.intent(now, m.config.Turn)
+			if i.Status == Held {
+				i.Status = Free // by the clock of this process
+			}
+			return i, nil
+		}
+		if w.on(s.at.Stream) { // what ended before it listened would be missed
+			continue
+		}
+		w.from(s.at.GlobalPosition)
+		if _, err := w.sleep(ctx, max(min(s.free().Sub(now), over), leastSleep)); err != nil {
+			return Intent{}, fmt.Errorf("await %s: %w", s.at.Stream, err)
+		}
+	}
+}
+
+// Resume returns the lease of a session that was granted in another process, or by an earlier
+// run of this one: one process reserves, and another carries out. It extends the lease.
+//
+// If the session with that token does not have the intent any more, the error matches
+// [ErrLeaseLost]; an intent that was never reserved is one that matches
+// [messagestore.ErrNotFound], and a number that cannot be a token, [ErrInvalidToken]. The lease
+// of a request of several keys cannot be resumed as a whole.
+func (m *Manager) Resume(ctx context.Context, scope, key, session string, token int64) (*Lease, error) {
+	l, err := m.resume(ctx, scope, key, session, token)
+	if err != nil {
+		return nil, fmt.Errorf("resume lease: %w", err)
+	}
+	return l, nil
+}
+
+func (m *Manager) resume(ctx context.Context, scope, key, session string, token int64) (*Lease, error) {
+	if err := checkContext(ctx); err != nil {
+		return nil, err
+	}
+	if token < 1 || token > maxToken {
+		return nil, invalid("fencing token", token, "it is the microseconds of a time between 1970 and 9999", ErrInvalidToken)
+	}
+	if rule := sessionRule(session); rule != "" {
+		return nil, messagestore.NewInvalidError("session", session, rule)
+	}
+	stream, err := m.Stream(scope, key)
+	if err != nil {
+		return nil, err
+	}
+	sent := time.Now()
+	last, err := m.store.Last(ctx, stream)
+	if err != nil {
+		return nil, err
+	}
+	s, err := read(last)
+	if err != nil {
+		return nil, err
+	}
+	asked := part{*s}
+	asked.Session, asked.token = session, token
+	// The time of the lease is not known to this process before the extension.
+	l := m.newLease([]part{asked}, sent.Add(-s.ttl()))
+	if err := l.compare(&asked, s); err != nil {
+		return nil, err
+	}
+	if err := l.Extend(ctx); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	l.cause = l.parts[0].message()
+	l.mu.Unlock()
+	return l, nil
+}
+
+// ForceRelease ends the lease of an intent, whoever holds it: an operator's last resort. Every
+// step of that lease fails after it. The reason is kept, so it is not empty, and has at most 500
+// bytes. That the intent is free already is no error, and one whose lease is only over by time is
+// released all the same. One that is confirmed is an error that matches [ErrDone], and one that
+// was never reserved one that matches [messagestore.ErrNotFound].
+func (m *Manager) ForceRelease(ctx context.Context, scope, key, reason string) error {
+	if err := m.forceRelease(ctx, scope, key, reason); err != nil {
+		return fmt.Errorf("release intent: %w", err)
+	}
+	return nil
+}
+
+func (m *Manager) forceRelease(ctx context.Context, scope, key, reason string) error {
+	if err := checkContext(ctx); err != nil {
+		return err
+	}
+	if reason == "" {
+		return messagestore.NewInvalidError("reason", reason, "it is empty")
+	}
+	if err := validateReason(reason); err != nil {
+		return err
+	}
+	stream, err := m.Stream(scope, key)
+	if err != nil {
+		return err
+	}
+	last, err := m.store.Last(ctx, stream)
+	for err == nil {
+		var s *state
+		if s, err = read(last); err != nil {
+			return err
+		}
+		switch {
+		case s.done():
+			return fmt.Errorf("%s: %w", stream, ErrDone)
+		case s.released:
+			return nil
+		}
+		by := m.config.Name
+		if by == "" {
+			by = "operator"
+		}
+		var met *messagestore.Meeting
+		_, met, err = m.store.WriteOrLast(ctx, stream, s.at.Position,
+			messagestore.Envelope{Body: Released{s.Grant, s.token, by, reason}, Metadata: s.metadata})
+		if met == nil {
+			return err
+		}
+		if last = met.Last[0]; last == nil {
+			return fmt.Errorf("%s: %w", stream, messagestore.ErrNotFound)
+		}
+	}
+	return err
+}
+
+// A Filter chooses intents for [Manager.List].
+type Filter struct {
+	// Status are those of the intents: [Held], [Done] and [Free].
+	//
+	// Defaults to Held.
+	Status []Outcome
+
+	// Scope and Session choose those of a scope and of a session.
+	//
+	// Default to any.
+	Scope, Session string
+
+	// Since chooses those that have had a message since then, by the store's clock. A lease that
+	// lives has one within its TTL.
+	//
+	// Defaults to a day before now.
+	Since time.Time
+
+	// Limit bounds the answer, which has the first that were granted: 1 to 10,000.
+	//
+	// Defaults to 1000.
+	Limit int
+}
+
+// List returns the intents that filter chooses, in the order of their grants. It reads the
+// messages of the category from [Filter.Since] on. The error matches
+// [messagestore.ErrNotSupported] if the store is no [CategoryStore].
+func (m *Manager) List(ctx context.Context, filter Filter) ([]Intent, error) {
+	all, err := m.list(ctx, filter)
+	if err != nil {
+		return nil, fmt.Errorf("list intents of %s: %w", m.category, err)
+	}
+	return all, nil
+}
+
+func (m *Manager) list(ctx context.Context, filter Filter) ([]Intent, error) {
+	if err := checkContext(ctx); err != nil {
+		return nil, err
+	}
+	if filter.Limit == 0 {
+		filter.Limit = 1000
+	}
+	if filter.Limit < 1 || filter.Limit > messagestore.MaxReadMessages {
+		return nil, messagestore.NewInvalidError("limit", filter.Limit, fmt.Sprintf("it is between 1 and %d", messagestore.MaxReadMessages))
+	}
+	if len(filter.Status) == 0 {
+		filter.Status = []Outcome{Held}
+	}
+	for _, status := range filter.Status {
+		if status != Held && status != Done && status != Free {
+			return nil, messagestore.NewInvalidError("status", status.String(), "it is held, done or free")
+		}
+	}
+	store, ok := m.store.(CategoryStore)
+	if !ok {
+		return nil, messagestore.ErrNotSupported
+	}
+	if filter.Since.IsZero() {
+		now, err := m.store.Now(ctx)
+		if err != nil {
+			return nil, err
+		}
+		filter.Since = now.Add(-maxTTL)
+	}
+	from, err := store.PositionAt(ctx, m.category, filter.Since)
+	if err != nil {
+		return nil, err
+	}
+	last := map[messagestore.StreamName]*messagestore.Message{}
+	for more := true; more; {
+		page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: m.category, From: from, Limit: 1000})
+		if err != nil {
+			return nil, err
+		}
+		for _, message := range page.Messages {
+			last[message.Stream] = message
+		}
+		from, more = page.Next, page.More
+	}
+	now, err := m.store.Now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []Intent
+	for _, message := range last {
+		s, err := read(message)
+		if err != nil {
+			return nil, err
+		}
+		i := s.intent(now, m.config.Turn)
+		if slices.Contains(filter.Status, i.Status) && (filter.Scope == "" || i.Scope == filter.Scope) && (filter.Session == "" || i.Session == filter.Session) {
+			all = append(all, i)
+		}
+	}
+	slices.SortFunc(all, func(a, b Intent) int { return a.Since.Compare(b.Since) })
+	return all[:min(len(all), filter.Limit)], nil
+}
+
+// KeyLifeDeclared is the one message of the stream CATEGORY+life-1, in a category whose first
+// manager had [Config.KeyLife].
+type KeyLifeDeclared struct {
+	Seconds int64 `json:"seconds"`
+}
+
+// MessageType returns "KeyLifeDeclared".
+func (KeyLifeDeclared) MessageType() string { return "KeyLifeDeclared" }
+
+// LifeStream returns the stream in which the life of a category's keys is declared.
+func LifeStream(category messagestore.Category) messagestore.StreamName {
+	return category.WithType("life").Stream("1")
+}
+
+// declare writes down the life of keys, once, before the manager's first write.
+func (m *Manager) declare(ctx context.Context) error {
+	m.declaring.Lock()
+	defer m.declaring.Unlock()
+	if m.declared {
+		return nil
+	}
+	stream := LifeStream(m.category)
+	last, err := m.store.Last(ctx, stream)
+	if errors.Is(err, messagestore.ErrNotFound) {
+		if last, err = m.declareFirst(ctx, stream); err == nil && last == nil {
+			m.declared = true
+			return nil
+		}
+	}
+	if err != nil {
+		return err
+	}
+	d, err := messagestore.Decode[KeyLifeDeclared](last)
+	if err != nil {
+		return &corruptError{stream, last.Position, err.Error()}
+	}
+	if declared := time.Duration(d.Seconds) * time.Second; declared != m.keyLife() {
+		return invalid("KeyLife", m.config.KeyLife, fmt.Sprintf("%s has %v", stream, declared), ErrInvalidConfig)
+	}
+	m.declared = true
+	return nil
+}
+
+func (m *Manager) keyLife() time.Duration { return m.config.KeyLife.Truncate(time.Second) }
+
+// declareFirst declares the life of keys in a category without intents. It returns the message
+// that another manager wrote first.
+func (m *Manager) declareFirst(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
+	if store, ok := m.store.(CategoryStore); ok {
+		page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: m.category, Limit: 1})
+		if err != nil {
+			return nil, err
+		}
+		if len(page.Messages) > 0 {
+			return nil, invalid("KeyLife", m.config.KeyLife, fmt.Sprintf("%s has intents whose keys were promised for ever", m.category), ErrInvalidConfig)
+		}
+	}
+	_, met, err := m.store.WriteOrLast(ctx, stream, messagestore.NoStream, KeyLifeDeclared{int64(m.keyLife() / time.Second)})
+	if err != nil || met == nil {
+		return nil, err
+	}
+	return met.Last[0], nil
+}

@@ -1,0 +1,281 @@
+package intent
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// The types of an intent's messages. Its state is its last message: every message carries all
+// of it.
+const (
+	TypeReserved  = "Reserved"
+	TypeExtended  = "Extended"
+	TypeWaiting   = "Waiting"
+	TypeReleased  = "Released"
+	TypeConfirmed = "Confirmed"
+)
+
+// A Grant is the part that all messages of an intent have: the lease that was granted last.
+type Grant struct {
+	Session string   `json:"session"`        // the holder
+	Attempt int      `json:"attempt"`        // counts the grants, from 1
+	TTL     int64    `json:"ttl"`            // of the lease, in milliseconds
+	Content string   `json:"content"`        // a digest of the request's content
+	Line    []string `json:"line,omitempty"` // the sessions that wait, in their order
+}
+
+// A ReservedMessage is the message Reserved: a session is granted the lease. It has the long
+// name since [Reserved] is the outcome. Its fencing token is not in it: [Token] computes it from
+// the message and the time at which the store wrote it.
+type ReservedMessage struct {
+	Grant
+	After int64 `json:"after"` // the token of the grant before, 0 for none
+}
+
+// MessageType returns "Reserved".
+func (ReservedMessage) MessageType() string { return TypeReserved }
+
+// Extended says that the holder still works: the lease ends its TTL after this message.
+type Extended struct {
+	Grant
+	Token int64 `json:"token"`
+}
+
+// MessageType returns "Extended".
+func (Extended) MessageType() string { return TypeExtended }
+
+// Waiting says that a session has entered the line, or left it. The lease is as it was.
+type Waiting struct {
+	Grant
+	Token int64 `json:"token"`
+
+	// At is the time from which the lease counts, in microseconds since 1970: that of the last
+	// Reserved, Extended or Released.
+	At int64 `json:"at"`
+
+	// Released says that the lease is released, and only the line keeps others from the intent.
+	Released bool   `json:"released,omitempty"`
+	By       string `json:"by,omitempty"`     // as in Released
+	Reason   string `json:"reason,omitempty"` // as in Released
+}
+
+// MessageType returns "Waiting".
+func (Waiting) MessageType() string { return TypeWaiting }
+
+// Released says that the lease ended without a result.
+type Released struct {
+	Grant
+	Token  int64  `json:"token"`
+	By     string `json:"by,omitempty"` // the operator, or "" for the holder
+	Reason string `json:"reason,omitempty"`
+}
+
+// MessageType returns "Released".
+func (Released) MessageType() string { return TypeReleased }
+
+// Confirmed says that the intent was carried out, for ever: no message follows it.
+type Confirmed struct {
+	Grant
+	Token  int64           `json:"token"`
+	Result json.RawMessage `json:"result,omitempty"`
+}
+
+// MessageType returns "Confirmed".
+func (Confirmed) MessageType() string { return TypeConfirmed }
+
+// Token returns the fencing token that the grant has which the store wrote at the given time:
+// greater than the token before it whatever the clock said, and for the rest the microseconds of
+// that time since 1970.
+func (r ReservedMessage) Token(written time.Time) int64 { return max(r.After+1, written.UnixMicro()) }
+
+// Bounds of what a message says. No clock gives a token beyond the year 9999.
+const (
+	maxToken   = 253_402_300_799_999_999
+	maxSession = 128
+	maxLine    = 100
+	maxReason  = 500
+	maxResult  = 512 << 10
+)
+
+// A state is an intent as its last message has it.
+type state struct {
+	Grant
+	kind     string
+	token    int64
+	since    time.Time // from when the lease counts; if it is released, from when it is free
+	released bool
+	by       string
+	reason   string
+	result   json.RawMessage
+	gone     bool // there is only a tombstone
+	lapsed   bool // it is not held, or no longer; set where that was asked
+
+	at messagestore.Mark // the message
+
+	// metadata goes from message to message of a grant.
+	metadata messagestore.Metadata
+}
+
+func (s *state) done() bool { return s.gone || s.kind == TypeConfirmed }
+
+func (s *state) ttl() time.Duration { return time.Duration(s.TTL) * time.Millisecond }
+
+// free returns when the lease is over, by the store's clock.
+func (s *state) free() time.Time {
+	if s.released {
+		return s.since
+	}
+	return s.since.Add(s.ttl())
+}
+
+// held reports whether the lease lives at now, by the store's clock.
+func (s *state) held(now time.Time) bool {
+	return !s.done() && !s.released && now.Before(s.free())
+}
+
+// mayTake returns when session may take the intent: after the turns of all who stand before it
+// in the line.
+func (s *state) mayTake(session string, turn time.Duration) time.Time {
+	return s.free().Add(time.Duration(s.before(session)) * turn)
+}
+
+// before returns how many sessions in the line come before session.
+func (s *state) before(session string) int {
+	if i := slices.Index(s.Line, session); i >= 0 {
+		return i
+	}
+	return len(s.Line)
+}
+
+// granted returns the state right after body was written.
+func granted(body messagestore.Body, written messagestore.Written, metadata messagestore.Metadata) *state {
+	s := &state{kind: body.MessageType(), since: written.Time, metadata: metadata, at: messagestore.Mark{
+		Stream: written.Stream, Position: written.Version, GlobalPosition: written.GlobalPosition, Time: written.Time,
+	}}
+	if len(written.IDs) > 0 {
+		s.at.ID = written.IDs[0]
+	}
+	switch b := body.(type) {
+	case ReservedMessage:
+		s.Grant, s.token = b.Grant, b.Token(written.Time)
+	case Extended:
+		s.Grant, s.token = b.Grant, b.Token
+	case Waiting:
+		s.Grant, s.token, s.since = b.Grant, b.Token, time.UnixMicro(b.At).UTC()
+		s.released, s.by, s.reason = b.Released, b.By, b.Reason
+	case Released:
+		s.Grant, s.token, s.released, s.by, s.reason = b.Grant, b.Token, true, b.By, b.Reason
+	case Confirmed:
+		s.Grant, s.token, s.result = b.Grant, b.Token, b.Result
+	}
+	return s
+}
+
+// read returns the state that m is the last message of.
+func read(m *messagestore.Message) (*state, error) {
+	corrupt := func(rule string, args ...any) error {
+		return &corruptError{m.Stream, m.Position, fmt.Sprintf(rule, args...)}
+	}
+	written := messagestore.Written{Stream: m.Stream, Version: m.Position, GlobalPosition: m.GlobalPosition, Time: m.Time}
+	if m.IsTombstone() {
+		return &state{kind: m.Type, gone: true, since: m.Time, at: m.Mark()}, nil
+	}
+	var body messagestore.Body
+	var err error
+	switch m.Type {
+	case TypeReserved:
+		body, err = decode[ReservedMessage](m)
+	case TypeExtended:
+		body, err = decode[Extended](m)
+	case TypeWaiting:
+		body, err = decode[Waiting](m)
+	case TypeReleased:
+		body, err = decode[Released](m)
+	case TypeConfirmed:
+		body, err = decode[Confirmed](m)
+	default:
+		return nil, corrupt("a message of the type %.80q is none of an intent's", m.Type)
+	}
+	if err != nil {
+		return nil, corrupt("%v", err)
+	}
+	if r, ok := body.(ReservedMessage); ok && (r.After < 0 || r.After >= maxToken) {
+		return nil, corrupt("after: %d is no fencing token", r.After)
+	}
+	if w, ok := body.(Waiting); ok && (w.At > maxToken || w.At < -maxToken) {
+		return nil, corrupt("at: %d is no time", w.At)
+	}
+	s := granted(body, written, m.Metadata)
+	s.at.ID = m.ID
+	switch {
+	case sessionRule(s.Session) != "":
+		return nil, corrupt("session: %s", sessionRule(s.Session))
+	case s.token < 1 || s.token > maxToken:
+		return nil, corrupt("token: %d is no fencing token", s.token)
+	case s.Attempt < 1:
+		return nil, corrupt("attempt: %d is less than 1", s.Attempt)
+	case s.TTL < minTTL.Milliseconds() || s.TTL > maxTTL.Milliseconds():
+		return nil, corrupt("ttl: %d ms is not between %v and %v", s.TTL, minTTL, maxTTL)
+	case s.Content == "":
+		return nil, corrupt("content: there is none")
+	case len(s.Line) > maxLine:
+		return nil, corrupt("line: %d sessions are more than %d", len(s.Line), maxLine)
+	}
+	return s, nil
+}
+
+func decode[T messagestore.Body](m *messagestore.Message) (messagestore.Body, error) {
+	body, err := messagestore.Decode[T](m)
+	return body, err
+}
+
+// sessionRule returns the rule that a session breaks, or "".
+func sessionRule(session string) string {
+	switch {
+	case session == "":
+		return "it is empty"
+	case len(session) > maxSession:
+		return fmt.Sprintf("%d bytes are too long: at most %d", len(session), maxSession)
+	}
+	return textRule(session)
+}
+
+// textRule returns the rule that a text breaks which operators will read, or "".
+func textRule(text string) string {
+	if !utf8.ValidString(text) {
+		return "not valid UTF-8"
+	}
+	for i, r := range text {
+		if r < ' ' || r >= 0x7F && r < 0xA0 || r == '\u2028' || r == '\u2029' {
+			return fmt.Sprintf("control character %U at byte %d", r, i)
+		}
+	}
+	return ""
+}
+
+// encodeResult returns result as JSON, nil for none.
+func encodeResult(result any) (json.RawMessage, error) {
+	if result == nil {
+		return nil, nil
+	}
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(result); err != nil {
+		return nil, messagestore.NewInvalidError("result", nil, fmt.Sprintf("it does not encode: %v", err))
+	}
+	raw := bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+	if len(raw) > maxResult {
+		return nil, messagestore.NewInvalidError("result", raw, fmt.Sprintf("at most %d bytes", maxResult))
+	}
+	if string(raw) == "null" {
+		return nil, nil
+	}
+	return raw, nil
+}

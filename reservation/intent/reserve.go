@@ -1,0 +1,471 @@
+package intent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A Request asks for a lease.
+type Request struct {
+	// Scope is the part of the system in which the key means something, such as an account, a
+	// tenant, or a client of an API. Intents of one scope have one cardinal id. Two scopes never
+	// share an intent.
+	//
+	// Defaults to none.
+	Scope string
+
+	// Key names the intent: the data that identifies the request. It is any text in which there
+	// is something to see. Keys are equal if their bytes are.
+	Key string
+
+	// With are further keys of the same scope. All are reserved, or none, and each has a token of
+	// its own. There are at most 99, none twice, and none holds a plus sign, as if it named a
+	// scope.
+	//
+	// Defaults to none.
+	With []string
+
+	// Session is the holder: at most 128 bytes without control characters. A request with the
+	// session that holds the lease is answered with that lease, so a caller whose answer was lost
+	// asks again with the same session.
+	//
+	// Defaults to a new one.
+	Session string
+
+	// Content is what is asked for. It is encoded with encoding/json, and only a digest of it is
+	// kept. A request with other content under the same key is [KeyReused]. Content that encodes
+	// as null, {}, [] or "", or in which an object has a key twice, is refused. A lease that is
+	// for no request, such as a nightly run's, has its key as content.
+	Content any
+
+	// TTL is that of this lease: see [Config]. The request of the session that holds a lease does
+	// not change the lease's TTL.
+	//
+	// Defaults to the manager's.
+	TTL time.Duration
+
+	// Wait is how long to wait at most for an intent that is held. The session stands in a line
+	// meanwhile, which the intent itself keeps, and takes its turn. A request of several keys
+	// waits in no line, and holds nothing meanwhile.
+	//
+	// Defaults to no time: the answer is [Held] at once.
+	Wait time.Duration
+
+	// Metadata goes with the messages of the lease, so that the chain of messages goes on: that
+	// of a [messagestore.Follow], for one.
+	//
+	// Defaults to none.
+	Metadata messagestore.Metadata
+}
+
+// An Outcome is the answer to a request.
+type Outcome int
+
+const (
+	// Reserved says that the lease is the caller's.
+	Reserved Outcome = iota + 1
+
+	// Held says that another session has the lease, or that the line's turns are not over.
+	Held
+
+	// Done says that the intent is confirmed, with a result, for ever.
+	Done
+
+	// KeyReused says that the key was first used with other content, and is held or done. One of
+	// the two callers is wrong, and it is not known which.
+	KeyReused
+)
+
+// String returns the outcome in words.
+func (o Outcome) String() string {
+	switch o {
+	case Free:
+		return "free"
+	case Reserved:
+		return "reserved"
+	case Held:
+		return "held"
+	case Done:
+		return "done"
+	case KeyReused:
+		return "key reused"
+	}
+	return fmt.Sprintf("outcome %d", int(o))
+}
+
+// Free is the [Intent.Status] of an intent that is not held: it was released, or its lease is
+// over.
+const Free Outcome = 0
+
+// An Answer is the answer to a [Request].
+type Answer struct {
+	Outcome Outcome
+
+	// Lease is set with [Reserved].
+	Lease *Lease
+
+	// Intent is the intent as it is: of [Reserved], with the caller's lease; of the others, as the
+	// request met it. With several keys it is the first that is not free.
+	Intent Intent
+}
+
+// Result returns the result that a was confirmed with. It is T's zero value if there is none:
+// nil was confirmed, or the intent is not done, or its result was deleted.
+func Result[T any](a Answer) (T, error) {
+	var result T
+	if len(a.Intent.Result) == 0 {
+		return result, nil
+	}
+	if err := json.Unmarshal(a.Intent.Result, &result); err != nil {
+		return result, fmt.Errorf("result of %s: %w", a.Intent.Stream, err)
+	}
+	return result, nil
+}
+
+// An Intent is the state of an intent at one moment.
+type Intent struct {
+	Stream messagestore.StreamName
+	Scope  string
+	Key    string // of a key that was too long for a name, the hash in its place
+
+	// Status is [Held], [Done] or [Free].
+	Status Outcome
+
+	Session string // the session of the last grant
+	Token   int64  // of the last grant
+	Attempt int    // how many grants there have been
+
+	Since time.Time     // of the last grant, by the store's clock
+	Until time.Time     // of a lease: when it ends, by the store's clock
+	Left  time.Duration // of a lease: how long still, or until the turns of the line are over
+	Line  []string      // the sessions that wait
+
+	Result    json.RawMessage // what it was confirmed with
+	Forgotten bool            // it is done, and an operator deleted the result
+	By        string          // the operator who released it
+	Reason    string          // for which it was released
+}
+
+// intent returns s at now, by the store's clock, for a session that does not stand in the line.
+func (s *state) intent(now time.Time, turn time.Duration) Intent {
+	i := Intent{
+		Stream: s.at.Stream, Session: s.Session, Token: s.token, Attempt: s.Attempt, Since: time.UnixMicro(s.token).UTC(),
+		Line: slices.Clone(s.Line), Result: s.result, Forgotten: s.gone, By: s.by, Reason: s.reason,
+	}
+	i.Scope, i.Key = scopeAndKey(s.at.Stream)
+	switch {
+	case s.done():
+		i.Status = Done
+	case s.held(now):
+		i.Status = Held
+	}
+	if s.gone {
+		i.Since = time.Time{}
+	}
+	if !s.done() {
+		i.Until = s.free()
+		i.Left = max(s.mayTake("", turn).Sub(now), 0)
+	}
+	return i
+}
+
+// A wanted key is one of a request.
+type wanted struct {
+	stream messagestore.StreamName
+	met    *state // nil for an empty stream
+
+	// A lease that shows no sign of life is watched by the process's own clock.
+	sign  sign
+	watch time.Time
+}
+
+// A sign of life is what changes when a lease is granted, extended or released.
+type sign struct {
+	token    int64
+	since    int64
+	released bool
+}
+
+// An attempt is a request on its way.
+type attempt struct {
+	m       *Manager
+	request Request
+	content string
+	keys    []wanted
+	blocked int // of keys, the one that is held
+	ttl     time.Duration
+}
+
+// Reserve asks for a lease. The answer is one of four, and none of them is an error: [Reserved],
+// [Held], [Done], [KeyReused].
+//
+// After an error that matches [messagestore.ErrOutcomeUnknown] the lease may have been granted:
+// to ask again with the same [Request.Session] finds out. Otherwise nothing was written. While it
+// waits, Reserve returns ctx's error once ctx is done.
+func (m *Manager) Reserve(ctx context.Context, request Request) (Answer, error) {
+	a, err := m.attempt(ctx, request)
+	if err != nil {
+		return Answer{}, fmt.Errorf("reserve intent: %w", err)
+	}
+	answer, err := a.run(ctx)
+	if err != nil {
+		return Answer{}, fmt.Errorf("reserve %s: %w", a.keys[0].stream, err)
+	}
+	m.tell(ctx, a.request, answer)
+	return answer, nil
+}
+
+func (m *Manager) tell(ctx context.Context, request Request, answer Answer) {
+	begin := m.config.Logger.Debug
+	if answer.Outcome == KeyReused {
+		begin = m.config.Logger.Warn
+	}
+	i := answer.Intent
+	begin().Str("outcome", answer.Outcome.String()).Str("stream", string(i.Stream)).Str("session", i.Session).
+		Int64("token", i.Token).Int("attempt", i.Attempt).Msg("reserve intent")
+	if m.config.OnAnswer != nil {
+		m.config.OnAnswer(ctx, request, answer)
+	}
+}
+
+// attempt validates a request.
+func (m *Manager) attempt(ctx context.Context, request Request) (*attempt, error) {
+	if err := checkContext(ctx); err != nil {
+		return nil, err
+	}
+	a := &attempt{m: m, request: request, ttl: m.config.TTL}
+	all := append([]string{request.Key}, request.With...)
+	if len(all) > messagestore.MaxWriteStreams {
+		return nil, messagestore.NewInvalidError("With", len(request.With), fmt.Sprintf("at most %d keys beside the first", messagestore.MaxWriteStreams-1))
+	}
+	for i, key := range all {
+		stream, err := m.Stream(request.Scope, key)
+		switch {
+		case err != nil:
+			return nil, err
+		case i > 0 && strings.Contains(key, "+"):
+			return nil, keys.Invalid("With", key, "a plus sign would name another scope")
+		case slices.ContainsFunc(a.keys, func(w wanted) bool { return w.stream == stream }):
+			return nil, keys.Invalid("With", key, "the key is in the request twice")
+		}
+		a.keys = append(a.keys, wanted{stream: stream})
+	}
+	if request.Session == "" {
+		a.request.Session = m.newSession()
+	} else if rule := sessionRule(request.Session); rule != "" {
+		return nil, messagestore.NewInvalidError("session", request.Session, rule)
+	}
+	if request.TTL != 0 {
+		if err := bounded("TTL", request.TTL, minTTL, maxTTL); err != nil {
+			return nil, err
+		}
+		if m.config.Heartbeat != 0 {
+			if err := validateHeartbeat(m.config.Heartbeat, request.TTL); err != nil {
+				return nil, err
+			}
+		}
+		a.ttl = request.TTL.Truncate(time.Millisecond)
+	}
+	if request.Wait < 0 {
+		return nil, messagestore.NewInvalidError("Wait", request.Wait, "it is less than 0")
+	}
+	var err error
+	a.content, err = digest(request.Content)
+	return a, err
+}
+
+// digest returns the form of content in which it is kept and compared.
+func digest(content any) (string, error) {
+	c, err := keys.Canonical(content)
+	rule := ""
+	switch {
+	case err != nil:
+		rule = fmt.Sprintf("it does not encode: %v", err)
+	case c.Empty():
+		rule = "nothing is in it: any two requests with one key would be the same"
+	case c.Twice:
+		rule = "an object in it has a key twice"
+	}
+	if rule != "" {
+		return "", messagestore.NewInvalidError("content", nil, rule)
+	}
+	sum := sha256.Sum256(c.Canonical)
+	return base64.RawURLEncoding.EncodeToString(sum[:]), nil
+}
+
+// run tries until the request has its answer.
+func (a *attempt) run(ctx context.Context) (Answer, error) {
+	if err := a.m.declare(ctx); err != nil {
+		return Answer{}, err
+	}
+	var w *waiter
+	if a.request.Wait > 0 {
+		w = a.m.newWaiter()
+		defer w.leave()
+	}
+	end := time.Now().Add(a.request.Wait)
+	var known time.Time
+	for over := false; ; {
+		answer, now, err := a.try(ctx, known)
+		if err != nil || answer.Outcome != Held || w == nil {
+			return answer, err
+		}
+		if over {
+			a.leaveLine(ctx)
+			return answer, nil
+		}
+		if known, over, err = a.wait(ctx, w, now, end); err != nil {
+			return Answer{}, err
+		}
+	}
+}
+
+// try makes one attempt: it writes as if the keys were free, and where they are not and may be
+// taken, writes again at the versions that it met. If their states are known, as of a time by the
+// store's clock, it begins with these. The time returned is the store's, with [Held].
+func (a *attempt) try(ctx context.Context, known time.Time) (Answer, time.Time, error) {
+	if known.IsZero() {
+		for i := range a.keys {
+			a.keys[i].met = nil
+		}
+	} else if answer, final := a.answer(known); final {
+		return answer, known, nil
+	}
+	for {
+		writes := make([]messagestore.StreamWrite, len(a.keys))
+		bodies := make([]messagestore.Body, len(a.keys))
+		metadata := make([]messagestore.Metadata, len(a.keys))
+		for i, k := range a.keys {
+			expected := messagestore.NoStream
+			if k.met != nil {
+				expected = k.met.at.Position
+			}
+			bodies[i], metadata[i] = a.step(k.met)
+			writes[i] = messagestore.To(k.stream, expected, messagestore.Envelope{Body: bodies[i], Metadata: metadata[i]})
+		}
+		sent := time.Now()
+		written, met, err := write(ctx, a.m.store, writes)
+		switch {
+		case err != nil:
+			return Answer{}, time.Time{}, err
+		case met == nil:
+			return a.reserved(sent, bodies, metadata, written), time.Time{}, nil
+		}
+		if err := a.meet(met.Last); err != nil {
+			return Answer{}, time.Time{}, err
+		}
+		if answer, final := a.answer(met.Time); final {
+			return answer, met.Time, nil
+		}
+	}
+}
+
+// meet keeps the states that a write met.
+func (a *attempt) meet(last []*messagestore.Message) error {
+	for i := range a.keys {
+		k := &a.keys[i]
+		k.met = nil
+		if last[i] == nil {
+			continue
+		}
+		s, err := read(last[i])
+		if err != nil {
+			return err
+		}
+		k.meet(s)
+	}
+	return nil
+}
+
+func (k *wanted) meet(s *state) {
+	k.met = s
+	if now := (sign{s.token, s.since.UnixMicro(), s.released}); k.watch.IsZero() || now != k.sign {
+		k.sign, k.watch = now, time.Now()
+	}
+}
+
+// step returns the message that a adds to an intent that it met, of which it may take every one
+// that is not its own.
+func (a *attempt) step(met *state) (messagestore.Body, messagestore.Metadata) {
+	grant := Grant{Session: a.request.Session, Attempt: 1, TTL: a.ttl.Milliseconds(), Content: a.content}
+	switch {
+	case met == nil:
+		return ReservedMessage{Grant: grant}, a.request.Metadata
+	case a.owns(met):
+		return Extended{met.Grant, met.token}, met.metadata
+	}
+	grant.Attempt = met.Attempt + 1
+	if i := slices.Index(met.Line, a.request.Session); i >= 0 {
+		grant.Line = met.Line[i+1:]
+	}
+	return ReservedMessage{grant, met.token}, a.request.Metadata
+}
+
+// owns reports whether the lease met is the session's own. Only one that lives is extended: see
+// answer.
+func (a *attempt) owns(met *state) bool {
+	return met.Session == a.request.Session && !met.released && !met.lapsed
+}
+
+// answer returns the answer to what was met at now, by the store's clock, or false if every key
+// may be taken.
+func (a *attempt) answer(now time.Time) (Answer, bool) {
+	for i := range a.keys {
+		k := &a.keys[i]
+		s := k.met
+		if s == nil {
+			continue
+		}
+		s.lapsed = !s.held(now)
+		var outcome Outcome
+		switch {
+		case s.gone:
+			outcome = Done
+		case s.Content != a.content && !s.released:
+			outcome = KeyReused
+		case s.done():
+			outcome = Done
+		case a.owns(s), !now.Before(s.mayTake(a.request.Session, a.m.config.Turn)), k.watchedOut(a):
+			continue
+		default:
+			outcome = Held
+		}
+		a.blocked = i
+		return Answer{Outcome: outcome, Intent: s.intent(now, a.m.config.Turn)}, true
+	}
+	return Answer{}, false
+}
+
+// watchedOut reports whether a waiter has seen no sign of life for so long, by its own clock,
+// that the lease is over whatever the store's clock says. A lease that is extended shows one
+// three times in its TTL.
+func (k *wanted) watchedOut(a *attempt) bool {
+	return a.request.Wait > 0 && !time.Now().Before(k.watch.Add(k.silence(a)))
+}
+
+func (k *wanted) silence(a *attempt) time.Duration {
+	turns := time.Duration(1+k.met.before(a.request.Session)) * a.m.config.Turn
+	if k.met.released {
+		return turns
+	}
+	return k.met.ttl() + turns
+}
+
+// reserved returns the answer to a request that was granted.
+func (a *attempt) reserved(sent time.Time, bodies []messagestore.Body, metadata []messagestore.Metadata, written []messagestore.Written) Answer {
+	parts := make([]part, len(a.keys))
+	for i := range a.keys {
+		parts[i] = part{*granted(bodies[i], written[i], metadata[i])}
+	}
+	l := a.m.newLease(parts, sent)
+	return Answer{Outcome: Reserved, Lease: l, Intent: parts[0].intent(parts[0].since, a.m.config.Turn)}
+}
