@@ -29,6 +29,10 @@ func onEachDriver(t *testing.T, test func(t *testing.T, driver messagestore.Atom
 		t.Parallel()
 		test(t, memory.New())
 	})
+	t.Run("memory without meetings", func(t *testing.T) {
+		t.Parallel()
+		test(t, unmeeting{memory.New()})
+	})
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
 		driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "dibs.db"), nil)
@@ -53,7 +57,7 @@ func TestOneOfManyAttemptsReserves(t *testing.T) {
 		var random sync.Mutex
 		chance := rand.New(rand.NewPCG(1, 2))
 		plain := messagestore.New(driver, nil)
-		broken := messagestore.New(&faulty{
+		broken := newFaulty(&faulty{
 			AtomicDriver: driver,
 			next: func() fault {
 				random.Lock()
@@ -68,7 +72,7 @@ func TestOneOfManyAttemptsReserves(t *testing.T) {
 				}
 				return nil
 			},
-		}, nil)
+		})
 
 		type attempt struct {
 			source  *messagestore.Message
@@ -159,14 +163,14 @@ func TestAnEffectIsWrittenOnceForItsKey(t *testing.T) {
 				var random sync.Mutex
 				chance := rand.New(rand.NewPCG(3, 4))
 				plain := messagestore.New(driver, nil)
-				broken := messagestore.New(&faulty{AtomicDriver: driver, next: func() fault {
+				broken := newFaulty(&faulty{AtomicDriver: driver, next: func() fault {
 					random.Lock()
 					defer random.Unlock()
 					if chance.IntN(5) == 0 {
 						return losesReply
 					}
 					return works
-				}}, nil)
+				}})
 				mux := handler.New()
 				handler.On(mux, build(t, broken, newReserver(t, broken, nil)))
 				for range issues {

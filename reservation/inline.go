@@ -66,8 +66,17 @@ func (r *Reserver) inline(ctx context.Context, c claim, decide func() ([]message
 			}
 			return Result{}, err
 		}
-		written, err := r.store.WriteStreams(ctx, append([]messagestore.StreamWrite{reserve}, writes...)...)
-		if err == nil {
+		write := r.write
+		if attempt == attempts {
+			write = r.writeStreams // whose conflict is returned
+		}
+		written, met, err := write(ctx, append([]messagestore.StreamWrite{reserve}, writes...)...)
+		switch {
+		case met != nil && met.Last[0] != nil:
+			return r.lost(ctx, c, met.Last[0])
+		case met != nil:
+			continue // another stream has moved on
+		case err == nil:
 			return r.won(ctx, c, written[0]), nil
 		}
 		conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)

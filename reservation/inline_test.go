@@ -9,7 +9,6 @@ import (
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation"
 )
 
@@ -194,11 +193,10 @@ func TestADecisionMayNotWriteToItsOwnReservation(t *testing.T) {
 func TestNoFaultWritesAnEffectTwiceOrHalf(t *testing.T) {
 	t.Parallel()
 	for name, what := range map[string]fault{"refused": refuses, "timed out": timesOut, "not written": losesWrite, "reply is lost": losesReply} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		forEachDriver(t, name, func(t *testing.T, driver messagestore.AtomicDriver) {
 			var told outcomes
-			d := &faulty{AtomicDriver: memory.New()}
-			store := messagestore.New(d, nil)
+			d := &faulty{AtomicDriver: driver}
+			store := newFaulty(d)
 			mux := inlining(t, store, &reservation.Config{OnOutcome: told.on}, depositing(store))
 			source := send(t, store, command, Deposit{"AAA", 10})
 			d.next = func() fault { return what }

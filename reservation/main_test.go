@@ -140,6 +140,19 @@ func (f *faulty) Append(ctx context.Context, a messagestore.Append) (messagestor
 }
 
 func (f *faulty) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
+	var written []messagestore.Written
+	err := f.fate(appends, func() (err error) {
+		written, err = f.AtomicDriver.AppendAll(ctx, appends)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return written, nil
+}
+
+// fate calls write, or does not, and returns the answer.
+func (f *faulty) fate(appends []messagestore.Append, write func() error) error {
 	unknown := &messagestore.OutcomeUnknownError{Cause: errLost}
 	for _, a := range appends {
 		w := messagestore.UnknownWrite{Stream: a.Stream}
@@ -154,19 +167,58 @@ func (f *faulty) AppendAll(ctx context.Context, appends []messagestore.Append) (
 	}
 	switch what {
 	case refuses:
-		return nil, errRefused
+		return errRefused
 	case timesOut:
-		return nil, context.DeadlineExceeded
+		return context.DeadlineExceeded
 	case losesWrite:
-		return nil, unknown
+		return unknown
 	case losesReply:
-		if _, err := f.AtomicDriver.AppendAll(ctx, appends); err != nil {
-			return nil, err
+		if err := write(); err != nil {
+			return err
 		}
-		return nil, unknown
+		return unknown
 	}
-	return f.AtomicDriver.AppendAll(ctx, appends)
+	return write()
 }
+
+// A faultyMeeting is a faulty [messagestore.MeetingDriver].
+type faultyMeeting struct{ *faulty }
+
+func (f faultyMeeting) AppendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+	var written []messagestore.Written
+	var met *messagestore.Meeting
+	err := f.fate(appends, func() (err error) {
+		written, met, err = f.AtomicDriver.(messagestore.MeetingDriver).AppendOrMeet(ctx, appends) //nolint:errcheck // as newFaulty has it
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return written, met, nil
+}
+
+// newFaulty returns a store over a faulty driver, which returns meetings if the driver
+// beneath does.
+func newFaulty(f *faulty) *messagestore.Store {
+	if _, meets := f.AtomicDriver.(messagestore.MeetingDriver); meets {
+		return messagestore.New(faultyMeeting{f}, nil)
+	}
+	return messagestore.New(f, nil)
+}
+
+// forEachDriver runs a test over a driver that returns meetings, and over one that does not.
+func forEachDriver(t *testing.T, name string, test func(t *testing.T, driver messagestore.AtomicDriver)) {
+	t.Helper()
+	for ability, driver := range map[string]messagestore.AtomicDriver{"meets": memory.New(), "cannot meet": unmeeting{memory.New()}} {
+		t.Run(name+", "+ability, func(t *testing.T) {
+			t.Parallel()
+			test(t, driver)
+		})
+	}
+}
+
+// An unmeeting driver returns no meetings.
+type unmeeting struct{ messagestore.AtomicDriver }
 
 func (f *faulty) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	if f.reads != nil {

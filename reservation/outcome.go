@@ -44,8 +44,7 @@ type Result struct {
 	Stream  messagestore.StreamName
 
 	// Winner is the message that has the reservation, the first of Stream. Its
-	// metadata names the command that it follows. If it was written just now, the Time
-	// is zero, for only the store knows it.
+	// metadata names the command that it follows.
 	Winner *messagestore.Message
 
 	// Deleted says that the stream was deleted since. Winner is then the tombstone, which

@@ -21,8 +21,10 @@ const (
 	handledProperty = "reservedHandled" // true if Inline wrote the command's effect with it
 )
 
-// A Store is the part of [messagestore.Store] that reservations use.
+// A Store is the part of [messagestore.Store] that reservations use. WriteStreamsOrLast may return
+// [messagestore.ErrNotSupported]: a reservation that another command made first then costs a read.
 type Store interface {
+	WriteStreamsOrLast(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Meeting, error)
 	WriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, error)
 	Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error)
 	ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
@@ -281,11 +283,48 @@ func isHandled(m *messagestore.Message) bool {
 
 // initial makes the claim by an initial write.
 func (r *Reserver) initial(ctx context.Context, c claim) (Result, error) {
-	written, err := r.store.Write(ctx, c.stream, messagestore.NoStream, c.body)
-	if err != nil {
+	written, met, err := r.write(ctx, messagestore.To(c.stream, messagestore.NoStream, c.body))
+	switch {
+	case err != nil:
 		return r.refused(ctx, c, err)
+	case met != nil:
+		return r.lost(ctx, c, met.Last[0])
 	}
-	return r.won(ctx, c, written), nil
+	return r.won(ctx, c, written[0]), nil
+}
+
+// write writes, and returns the meeting of a write that conflicts if the store can tell it.
+func (r *Reserver) write(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Meeting, error) {
+	written, met, err := r.store.WriteStreamsOrLast(ctx, writes...)
+	if !errors.Is(err, messagestore.ErrNotSupported) {
+		return written, met, err
+	}
+	if len(writes) > 1 {
+		return r.writeStreams(ctx, writes...)
+	}
+	one, err := r.store.Write(ctx, writes[0].Stream, writes[0].Expected, writes[0].Bodies...)
+	return []messagestore.Written{one}, nil, err
+}
+
+func (r *Reserver) writeStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Meeting, error) {
+	written, err := r.store.WriteStreams(ctx, writes...)
+	return written, nil, err
+}
+
+// lost returns the outcome of a claim on a stream whose last message was met. That is the winner
+// only where it is the first.
+func (r *Reserver) lost(ctx context.Context, c claim, last *messagestore.Message) (Result, error) {
+	winner := last
+	if last == nil || last.Position != 0 {
+		var err error
+		if winner, err = r.first(ctx, c.stream); err == nil && winner == nil {
+			err = ErrWinnerUnseen
+		}
+		if err != nil {
+			return Result{}, fmt.Errorf("reserve %s: %w", c.stream, err)
+		}
+	}
+	return r.compare(ctx, c, winner), nil
 }
 
 // refused returns the outcome of a write that failed. A version conflict is an answer. So is an
@@ -330,7 +369,7 @@ func (r *Reserver) begin(ctx context.Context, stream messagestore.StreamName) (*
 // won returns the result of a claim that was written.
 func (r *Reserver) won(ctx context.Context, c claim, written messagestore.Written) Result {
 	record := &messagestore.Message{
-		Stream: c.stream, GlobalPosition: written.GlobalPosition, Type: c.body.MessageType(), Metadata: c.body.Metadata,
+		Stream: c.stream, GlobalPosition: written.GlobalPosition, Time: written.Time, Type: c.body.MessageType(), Metadata: c.body.Metadata,
 	}
 	if len(written.IDs) > 0 {
 		record.ID = written.IDs[0]

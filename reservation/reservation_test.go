@@ -3,6 +3,7 @@ package reservation_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -349,11 +350,10 @@ func TestNoOtherErrorIsTakenForADuplicate(t *testing.T) {
 			if taken && test.fault == losesReply {
 				continue // the driver answers with the conflict
 			}
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
+			forEachDriver(t, name, func(t *testing.T, driver messagestore.AtomicDriver) {
 				var told outcomes
-				d := &faulty{AtomicDriver: memory.New()}
-				store := messagestore.New(d, nil)
+				d := &faulty{AtomicDriver: driver}
+				store := newFaulty(d)
 				r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
 				source := send(t, store, command, Deposit{"AAA", 10})
 				if taken {
@@ -378,16 +378,22 @@ func TestNoOtherErrorIsTakenForADuplicate(t *testing.T) {
 // R2: a duplicate is one when its winner was seen, and not before.
 func TestAWinnerThatCannotBeReadIsNoAnswer(t *testing.T) {
 	t.Parallel()
-	d := &faulty{AtomicDriver: memory.New()}
-	store := messagestore.New(d, nil)
-	r := newReserver(t, store, nil)
-	source := send(t, store, command, Deposit{"AAA", 10})
-	send(t, store, command.With("accounts").With("AAA"), Deposit{"AAA", 10})
-	d.reads = func() error { return errRefused }
+	forEachDriver(t, "read", func(t *testing.T, driver messagestore.AtomicDriver) {
+		var told outcomes
+		d := &faulty{AtomicDriver: driver}
+		store := newFaulty(d)
+		r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
+		source := send(t, store, command, Deposit{"AAA", 10})
+		for range 2 { // so that the last message is not the winner
+			send(t, store, command.With("accounts").With("AAA"), Deposit{"AAA", 10})
+		}
+		d.reads = func() error { return errRefused }
 
-	_, err := r.Reserve(t.Context(), source, "AAA")
+		_, err := r.Reserve(t.Context(), source, "AAA")
 
-	require.ErrorIs(t, err, errRefused)
+		require.ErrorIs(t, err, errRefused)
+		require.Empty(t, told.all)
+	})
 }
 
 // blind is a driver whose transaction does not see the writes of others.
@@ -397,6 +403,20 @@ func (blind) ReadStream(context.Context, messagestore.StreamQuery) ([]*messagest
 	return nil, nil
 }
 
+// blindMeeting is a blind [messagestore.MeetingDriver].
+type blindMeeting struct {
+	blind
+	met *messagestore.Meeting // nil: a conflict
+}
+
+func (d blindMeeting) AppendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+	written, err := d.AppendAll(ctx, appends)
+	if errors.Is(err, messagestore.ErrVersionConflict) && d.met != nil {
+		return nil, d.met, nil
+	}
+	return written, nil, err
+}
+
 func TestAWinnerThatCannotBeSeenIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	d := memory.New()
@@ -404,10 +424,15 @@ func TestAWinnerThatCannotBeSeenIsNoAnswer(t *testing.T) {
 	source := send(t, store, command, Deposit{"AAA", 10})
 	send(t, store, command.With("accounts").With("AAA"), Deposit{"AAA", 10})
 
-	_, err := newReserver(t, messagestore.New(blind{d}, nil), nil).Reserve(t.Context(), source, "AAA")
+	for _, driver := range []messagestore.Driver{blind{d}, blindMeeting{blind{d}, nil}} {
+		_, err := newReserver(t, messagestore.New(driver, nil), nil).Reserve(t.Context(), source, "AAA")
 
+		require.ErrorIs(t, err, reservation.ErrWinnerUnseen)
+		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	}
+	met := &messagestore.Meeting{Last: []*messagestore.Message{nil}}
+	_, err := newReserver(t, messagestore.New(blindMeeting{blind{d}, met}, nil), nil).Reserve(t.Context(), source, "AAA")
 	require.ErrorIs(t, err, reservation.ErrWinnerUnseen)
-	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 }
 
 func TestAnOutcomeHasAName(t *testing.T) {
