@@ -55,3 +55,9 @@ func (d sqliteDriver) AppendAll(ctx context.Context, all []messagestore.Append) 
 	noteLost(ctx, err)
 	return written, err
 }
+
+func (d sqliteDriver) AppendOrMeet(ctx context.Context, all []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+	written, met, err := d.Driver.AppendOrMeet(ctx, all)
+	noteLost(ctx, err)
+	return written, met, err
+}

@@ -64,6 +64,46 @@ func (r *recorder) WriteStreams(ctx context.Context, writes ...messagestore.Stre
 	return written, r.end(op, history.Write, written, err)
 }
 
+// WriteStreamsOrLast is messagestore.Store's. A meeting is a conflict in the history.
+func (r *recorder) WriteStreamsOrLast(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Meeting, error) {
+	if _, ok := r.driver.(messagestore.MeetingDriver); !ok {
+		return nil, nil, messagestore.ErrNotSupported
+	}
+	for i := range writes {
+		writes[i].Bodies = identified(writes[i].Bodies)
+	}
+	op, err := r.begin(history.Write, writes...)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, lost := withLost(ctx)
+	written, met, err := r.Store.WriteStreamsOrLast(ctx, writes...)
+	switch {
+	case met != nil:
+		_ = r.end(op, history.Write, nil, conflictOf(writes, met))
+		return nil, met, nil
+	case err == nil && lost.Load():
+		r.found(op, written, writes...)
+		return written, nil, nil
+	}
+	return written, nil, r.end(op, history.Write, written, err)
+}
+
+// conflictOf returns the conflict that a write of no past types met. A meeting without one is a
+// conflict with the expected version, which the checker finds.
+func conflictOf(writes []messagestore.StreamWrite, met *messagestore.Meeting) *messagestore.VersionConflictError {
+	for i, w := range writes {
+		actual := messagestore.NoStream
+		if met.Last[i] != nil {
+			actual = met.Last[i].Position
+		}
+		if w.Expected != messagestore.AnyVersion && w.Expected != actual {
+			return &messagestore.VersionConflictError{Stream: w.Stream, Expected: w.Expected, Actual: actual}
+		}
+	}
+	return &messagestore.VersionConflictError{Stream: writes[0].Stream, Expected: writes[0].Expected, Actual: writes[0].Expected}
+}
+
 // Version is messagestore.Store's. A handler, or a consumer, that decides by a version witnesses it.
 func (r *recorder) Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
 	op := r.history.begin(&history.Event{Func: history.Version, Appends: []history.Append{{Stream: stream}}})

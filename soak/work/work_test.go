@@ -58,31 +58,82 @@ func (d lossy) Append(ctx context.Context, a messagestore.Append) (messagestore.
 	return messagestore.Written{}, err
 }
 
-func TestAnAnswerThatWasLostIsNoAnswerInTheHistory(t *testing.T) {
-	t.Parallel()
+func (d lossy) AppendOrMeet(ctx context.Context, all []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+	_, met, err := d.AtomicDriver.(messagestore.MeetingDriver).AppendOrMeet(ctx, all) //nolint:errcheck // as the test has it
+	if err != nil || met != nil {
+		return nil, met, err
+	}
+	err = &messagestore.OutcomeUnknownError{Cause: context.DeadlineExceeded}
+	noteLost(ctx, err)
+	return nil, nil, err
+}
+
+// operations has a process do its work and returns the history of it.
+func operations(t *testing.T, driver messagestore.Driver, do func(r *recorder)) (all []*history.Operation) {
+	t.Helper()
 	dir := t.TempDir()
 	w, err := history.Create(dir, "writer-1")
 	require.NoError(t, err)
-	driver := lossy{memory.New()}
-	r := newRecorder(messagestore.New(driver, nil), driver, journal{w}, "writer-1")
-
-	_, err = r.Write(t.Context(), "account0-1", messagestore.NoStream, messagestore.Raw{Type: "Happened", Data: []byte(`{"value":5}`)})
-	require.NoError(t, err)
+	do(newRecorder(messagestore.New(driver, nil), driver, journal{w}, "writer-1"))
 	require.NoError(t, w.Close())
 
 	files, err := history.Files(dir)
 	require.NoError(t, err)
-	var all []*history.Operation
 	for o, err := range history.Operations(files[0]) {
 		require.NoError(t, err)
 		all = append(all, o)
 	}
+	return all
+}
+
+func happened() messagestore.Body {
+	return messagestore.Raw{Type: "Happened", Data: []byte(`{"value":5}`)}
+}
+
+func TestAnAnswerThatWasLostIsNoAnswerInTheHistory(t *testing.T) {
+	t.Parallel()
+	for name, write := range map[string]func(r *recorder) error{
+		"Write": func(r *recorder) error {
+			_, err := r.Write(t.Context(), "account0-1", messagestore.NoStream, happened())
+			return err
+		},
+		"WriteStreamsOrLast": func(r *recorder) error {
+			_, met, err := r.WriteStreamsOrLast(t.Context(), messagestore.To("account0-1", messagestore.NoStream, happened()))
+			require.Nil(t, met)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			all := operations(t, lossy{memory.New()}, func(r *recorder) { require.NoError(t, write(r)) })
+
+			require.Len(t, all, 2)
+			require.Equal(t, history.Write, all[0].Func)
+			require.Equal(t, history.Info, all[0].Kind)
+			require.Equal(t, history.Resolve, all[1].Func)
+			require.Equal(t, history.Written, all[1].Class)
+			require.Equal(t, history.Ref{Proc: "writer-1", Op: all[0].Op}, all[1].Ref)
+		})
+	}
+}
+
+func TestAMeetingIsAConflictInTheHistory(t *testing.T) {
+	t.Parallel()
+	all := operations(t, memory.New(), func(r *recorder) {
+		for range 2 {
+			_, _, err := r.WriteStreamsOrLast(t.Context(),
+				messagestore.To("account0-2", messagestore.NoStream), messagestore.To("account0-1", messagestore.NoStream, happened(), happened()))
+			require.NoError(t, err)
+		}
+	})
+
 	require.Len(t, all, 2)
-	require.Equal(t, history.Write, all[0].Func)
-	require.Equal(t, history.Info, all[0].Kind)
-	require.Equal(t, history.Resolve, all[1].Func)
-	require.Equal(t, history.Written, all[1].Class)
-	require.Equal(t, history.Ref{Proc: "writer-1", Op: all[0].Op}, all[1].Ref)
+	require.Equal(t, history.OK, all[0].Kind)
+	require.Equal(t, history.Write, all[1].Func)
+	require.Equal(t, history.Fail, all[1].Kind)
+	require.Equal(t, history.Conflict, all[1].Class)
+	require.Equal(t, messagestore.Version(1), all[1].Actual)
+	require.Equal(t, messagestore.StreamName("account0-1"), all[1].Answer[0].Stream)
 }
 
 func TestEffectsAreKnownByTheirKey(t *testing.T) {
