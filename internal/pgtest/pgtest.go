@@ -191,11 +191,47 @@ func database(t testing.TB, template, options string) string {
 // Connect returns a pool on the database, which is closed when the test ends.
 func Connect(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
+	return configured(t, url, func(*pgxpool.Config) {})
+}
+
+// PoolAs returns a pool on the shared database of a login user that is a member of role and no
+// other. The user is dropped when the test ends.
+func PoolAs(t testing.TB, role string) *pgxpool.Pool {
+	t.Helper()
+	Pool(t) // roles are made by the migrations
+	url := URL(t)
+	user, password := "test_"+unique(), unique()
+	run(t, url, fmt.Sprintf("create role %s login password '%s' in role %s", user, password, role))
+	t.Cleanup(func() { run(t, url, "drop owned by "+user+"; drop role "+user) })
+	return configured(t, url, func(c *pgxpool.Config) { c.ConnConfig.User, c.ConnConfig.Password = user, password })
+}
+
+// PoolOfOne returns a pool of one connection on the shared database, with its configuration
+// changed if change is not nil, and the process id of the connection's backend.
+func PoolOfOne(t testing.TB, change func(*pgxpool.Config)) (*pgxpool.Pool, uint32) {
+	t.Helper()
+	pool := configured(t, URL(t), func(c *pgxpool.Config) {
+		c.MaxConns = 1
+		if change != nil {
+			change(c)
+		}
+	})
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatalf("connect to the test database: %v", err)
+	}
+	defer conn.Release()
+	return pool, conn.Conn().PgConn().PID()
+}
+
+func configured(t testing.TB, url string, change func(*pgxpool.Config)) *pgxpool.Pool {
+	t.Helper()
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		t.Fatalf("TEST_DATABASE_URL: %v", err)
 	}
 	config.MaxConns = connections
+	change(config)
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatalf("connect to the test database: %v", err)

@@ -390,7 +390,7 @@ func TestServerIsAskedOnceForEachConnection(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
 	var asked spy
-	pool, _ := poolOf(t, func(c *pgxpool.Config) { asked.listen(c.ConnConfig) })
+	pool, _ := pgtest.PoolOfOne(t, func(c *pgxpool.Config) { asked.listen(c.ConnConfig) })
 	stream := storetest.Category(t).Stream("1")
 
 	for range 3 {
@@ -414,7 +414,7 @@ func TestServerIsAskedOnceMoreAfterTheTransactionThatAConnectionWasFirstUsedIn(t
 	t.Parallel()
 	pgtest.Pool(t)
 	var asked spy
-	pool, _ := poolOf(t, func(c *pgxpool.Config) { asked.listen(c.ConnConfig) })
+	pool, _ := pgtest.PoolOfOne(t, func(c *pgxpool.Config) { asked.listen(c.ConnConfig) })
 	stream := storetest.Category(t).Stream("1")
 
 	for _, checks := range []int64{1, 2, 2} {
@@ -487,7 +487,7 @@ func TestServerThatRefusesToWriteIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
 	var asked spy
-	pool, _ := poolOf(t, func(c *pgxpool.Config) {
+	pool, _ := pgtest.PoolOfOne(t, func(c *pgxpool.Config) {
 		asked.listen(c.ConnConfig)
 		c.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
 	})
@@ -509,7 +509,7 @@ func TestServerThatRefusesToWriteIsAskedAgain(t *testing.T) {
 func TestWritesOfAGroupToARefusedServerAreRefused(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
-	pool, _ := poolOf(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["client_encoding"] = "LATIN1" })
+	pool, _ := pgtest.PoolOfOne(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["client_encoding"] = "LATIN1" })
 	driver := postgres.New(pool, nil)
 	category := storetest.Category(t)
 	only, err := pool.Acquire(t.Context())

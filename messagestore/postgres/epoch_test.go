@@ -2,23 +2,18 @@ package postgres_test
 
 import (
 	"context"
-	"errors"
-	"sync"
 	"testing"
 
-	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
-	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 )
 
 func TestAnEpochIsOfTheServerAndItsTimeline(t *testing.T) {
 	t.Parallel()
-	adm, writer := postgres.New(pgtest.Pool(t), nil), postgres.New(poolAs(t, "dibs_writer"), nil)
+	adm, writer := postgres.New(pgtest.Pool(t), nil), postgres.New(pgtest.PoolAs(t, "dibs_writer"), nil)
 
 	epoch, err := adm.Epoch(t.Context())
 	require.NoError(t, err)
@@ -64,79 +59,4 @@ func TestWhoMayNotAskForTheEpochHasNone(t *testing.T) {
 	epoch, err := messagestore.New(postgres.New(tx, nil), nil).Epoch(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, epoch)
-}
-
-func TestAnEpochThatIsRaisedIsAnotherThanAllBefore(t *testing.T) {
-	t.Parallel()
-	pool, schema := pgtest.Schema(t)
-	config := &postgres.Config{Schema: schema}
-	store, adm := messagestore.New(postgres.New(pool, config), nil), admin.New(pool, config)
-	seen := map[string]bool{}
-	epoch := func() string {
-		t.Helper()
-		epoch, err := store.Epoch(t.Context())
-		require.NoError(t, err)
-		return epoch
-	}
-	seen[epoch()] = true
-	raise := func() string {
-		t.Helper()
-		raised, err := adm.RaiseEpoch(t.Context())
-		require.NoError(t, err)
-		return raised
-	}
-	for range 3 {
-		raised := raise()
-		require.Equal(t, raised, epoch())
-		require.False(t, seen[raised])
-		seen[raised] = true
-	}
-
-	// A backup has the number that was given out since, and not the id.
-	_, err := pool.Exec(t.Context(), "update "+schema+".epochs set number = 1, id = gen_random_uuid()")
-	require.NoError(t, err)
-	require.False(t, seen[raise()])
-
-	// Somebody has removed the row.
-	_, err = pool.Exec(t.Context(), "delete from "+schema+".epochs")
-	require.NoError(t, err)
-	without := epoch()
-	require.NotEqual(t, without, raise())
-
-	errs := make([]error, 8)
-	var all sync.WaitGroup
-	for i := range errs {
-		all.Go(func() { _, errs[i] = adm.RaiseEpoch(t.Context()) })
-	}
-	all.Wait()
-	require.NoError(t, errors.Join(errs...))
-	require.Regexp(t, `/9\.[^/]+$`, epoch())
-}
-
-// By the same id it is raised once, so a caller that lost the answer may repeat the call.
-func TestAnEpochIsRaisedOnceByOneID(t *testing.T) {
-	t.Parallel()
-	pool, schema := pgtest.Schema(t)
-	raise := func(id *uuid.UUID) (epoch string) {
-		t.Helper()
-		require.NoError(t, pool.QueryRow(t.Context(), "select "+schema+".raise_epoch($1)", id).Scan(&epoch))
-		return epoch
-	}
-	id := uuid.New()
-	first := raise(&id)
-	require.Contains(t, first, "/1."+id.String())
-	require.Equal(t, first, raise(&id))
-	require.Regexp(t, `/2\.`, raise(nil))
-}
-
-func TestWhoMayNotRaiseTheEpochIsTold(t *testing.T) {
-	t.Parallel()
-	for _, role := range []string{"dibs_reader", "dibs_writer"} {
-		_, err := admin.New(poolAs(t, role), nil).RaiseEpoch(t.Context())
-		require.ErrorContains(t, err, "raise epoch: ")
-		require.ErrorContains(t, err, "permission denied for function raise_epoch")
-	}
-	var none *pgxpool.Pool
-	_, err := admin.New(none, &postgres.Config{Schema: "no-schema"}).RaiseEpoch(t.Context())
-	require.Error(t, err)
 }

@@ -40,30 +40,12 @@ func appendOne(stream messagestore.StreamName, expected messagestore.Version) me
 	}}
 }
 
-// poolOf returns a pool of one connection, and the connection's backend.
-func poolOf(t *testing.T, change func(*pgxpool.Config)) (*pgxpool.Pool, uint32) {
-	t.Helper()
-	config, err := pgxpool.ParseConfig(pgtest.URL(t))
-	require.NoError(t, err)
-	config.MaxConns = 1
-	if change != nil {
-		change(config)
-	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
-	t.Cleanup(pool.Close)
-	conn, err := pool.Acquire(t.Context())
-	require.NoError(t, err)
-	defer conn.Release()
-	return pool, conn.Conn().PgConn().PID()
-}
-
 func TestKilledBackendLeavesAnUnknownOutcomeThatCanBeResolved(t *testing.T) {
 	t.Parallel()
 	shared := pgtest.Pool(t)
 	category := storetest.Category(t)
 	holder := holdCategory(t, category.Stream("held"))
-	pool, pid := poolOf(t, nil)
+	pool, pid := pgtest.PoolOfOne(t, nil)
 	driver := postgres.New(pool, nil)
 	a := appendOne(category.Stream("1"), messagestore.NoStream)
 	done := make(chan error, 1)
@@ -93,7 +75,7 @@ func TestResolveWaitsForAWriteWhoseCallerIsGone(t *testing.T) {
 	holder := begin(t, pgx.ReadCommitted)
 	message := opened()
 	write(t, messagestore.New(postgres.New(holder, nil), nil), stream, messagestore.NoStream, message)
-	asking, pid := poolOf(t, func(c *pgxpool.Config) {
+	asking, pid := pgtest.PoolOfOne(t, func(c *pgxpool.Config) {
 		// A transaction at this level would not see the writes that it waited for.
 		c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
 	})
@@ -122,7 +104,7 @@ func TestContextThatEndsWhileWaitingLeavesAnUnknownOutcome(t *testing.T) {
 	shared := pgtest.Pool(t)
 	category := storetest.Category(t)
 	holder := holdCategory(t, category.Stream("held"))
-	pool, pid := poolOf(t, nil)
+	pool, pid := pgtest.PoolOfOne(t, nil)
 	driver := postgres.New(pool, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -262,7 +244,7 @@ func TestSerializationFailureIsTriedAgain(t *testing.T) {
 	shared := pgtest.Pool(t)
 	stream := storetest.Category(t).Stream("1")
 	holder := holdCategory(t, stream)
-	pool, pid := poolOf(t, func(c *pgxpool.Config) {
+	pool, pid := pgtest.PoolOfOne(t, func(c *pgxpool.Config) {
 		c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
 	})
 	done := make(chan error, 1)
@@ -611,7 +593,7 @@ func TestAFenceIsRaisedToWhereItNeverWas(t *testing.T) {
 func TestGroupThatIsSentAfterItsCallerLeftGoesWithoutIt(t *testing.T) {
 	t.Parallel()
 	category := storetest.Category(t)
-	pool, _ := poolOf(t, nil)
+	pool, _ := pgtest.PoolOfOne(t, nil)
 	driver := postgres.New(pool, nil)
 	only, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
@@ -696,7 +678,7 @@ func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 	_, err := adm.Delete(t.Context(), category.Stream("1"), 0, nil)
 	require.NoError(t, err)
 	write(t, store, category.Stream("2"), messagestore.NoStream, opened())
-	erased, err := adm.Delete(t.Context(), category.Stream("2"), 0, erase)
+	erased, err := adm.Delete(t.Context(), category.Stream("2"), 0, &admin.DeleteOptions{EraseName: true})
 	require.NoError(t, err)
 	for name, call := range map[string]struct {
 		ends func(db postgres.DB) error
@@ -707,7 +689,7 @@ func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 			return err
 		}, messagestore.ErrDeleted},
 		"delete": {func(db postgres.DB) error {
-			_, err := admin.New(db, nil).Delete(t.Context(), erased.Tombstone, messagestore.AnyVersion, erase)
+			_, err := admin.New(db, nil).Delete(t.Context(), erased.Tombstone, messagestore.AnyVersion, &admin.DeleteOptions{EraseName: true})
 			return err
 		}, messagestore.ErrInvalid},
 		"verify": {func(db postgres.DB) error {

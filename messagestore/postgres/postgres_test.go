@@ -35,7 +35,7 @@ func TestEveryModeOfSendingMeansTheSame(t *testing.T) {
 	} {
 		t.Run(mode.String(), func(t *testing.T) {
 			t.Parallel()
-			pool, _ := poolOf(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
+			pool, _ := pgtest.PoolOfOne(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
 			store := messagestore.New(postgres.New(pool, nil), nil)
 			category := storetest.Category(t)
 			stream := category.Stream("1")

@@ -284,12 +284,15 @@ func TestMessagesShareNothing(t *testing.T) {
 	pool, err := pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1")
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	a := newArchive(t)
-	driver := postgres.New(pool, nil)
+	category, driver := storetest.Category(t), postgres.New(pool, nil)
 	for i := range 3 {
-		a.fill(t, a.category.Stream(fmt.Sprint(i)), 100)
+		bodies := make([]messagestore.Body, 100)
+		for n := range bodies {
+			bodies[n] = opened()
+		}
+		write(t, messagestore.New(driver, nil), category.Stream(fmt.Sprint(i)), messagestore.NoStream, bodies...)
 	}
-	page, err := driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: a.category, Limit: 1000})
+	page, err := driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 1000})
 	require.NoError(t, err)
 	require.Len(t, page.Messages, 300)
 	before := fmt.Sprintf("%+v", values(page.Messages))
@@ -298,7 +301,7 @@ func TestMessagesShareNothing(t *testing.T) {
 		_ = append(m.Data, "overwritten"...)
 	}
 	for i := range 3 {
-		_, err := driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: a.category.Stream(fmt.Sprint(i)), Limit: 100})
+		_, err := driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: category.Stream(fmt.Sprint(i)), Limit: 100})
 		require.NoError(t, err)
 	}
 	require.Equal(t, before, fmt.Sprintf("%+v", values(page.Messages)))

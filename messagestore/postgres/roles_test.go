@@ -1,15 +1,12 @@
 package postgres_test
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -18,31 +15,10 @@ import (
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
-// poolAs returns a pool of a login user that is a member of role and no other.
-func poolAs(t *testing.T, role string) *pgxpool.Pool {
-	t.Helper()
-	admin := pgtest.Pool(t)
-	user, password := "test_"+strings.ToLower(rand.Text()), rand.Text()
-	_, err := admin.Exec(t.Context(), fmt.Sprintf("create role %s login password '%s' in role %s", user, password, role))
-	require.NoError(t, err)
-	drop := connect(t, pgtest.URL(t))
-	t.Cleanup(func() {
-		_, err := drop.Exec(contextOf(t), "drop owned by "+user+"; drop role "+user)
-		require.NoError(t, err)
-	})
-	config, err := pgxpool.ParseConfig(pgtest.URL(t))
-	require.NoError(t, err)
-	config.ConnConfig.User, config.ConnConfig.Password = user, password
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
-	t.Cleanup(pool.Close)
-	return pool
-}
-
 func TestConformanceAsAWriterInAnotherSchema(t *testing.T) {
 	t.Parallel()
 	_, schema := pgtest.Schema(t)
-	pool := poolAs(t, "dibs_writer")
+	pool := pgtest.PoolAs(t, "dibs_writer")
 	storetest.Run(t, func(*testing.T) messagestore.Driver { return postgres.New(pool, &postgres.Config{Schema: schema}) })
 }
 
@@ -50,7 +26,7 @@ func TestReaderReadsAndCannotWrite(t *testing.T) {
 	t.Parallel()
 	stream := storetest.Category(t).Stream("1")
 	write(t, messagestore.New(postgres.New(pgtest.Pool(t), nil), nil), stream, messagestore.NoStream, opened())
-	reader := messagestore.New(postgres.New(poolAs(t, "dibs_reader"), nil), nil)
+	reader := messagestore.New(postgres.New(pgtest.PoolAs(t, "dibs_reader"), nil), nil)
 
 	_, err := reader.Write(t.Context(), stream, messagestore.AnyVersion, opened())
 	requireDenied(t, err)
@@ -73,7 +49,7 @@ func TestReaderReadsAndCannotWrite(t *testing.T) {
 func TestNobodyHasRightsOnTables(t *testing.T) {
 	t.Parallel()
 	for _, role := range []string{"dibs_writer", "dibs_reader", "dibs_admin", "message_store"} {
-		pool := poolAs(t, role)
+		pool := pgtest.PoolAs(t, role)
 		for _, statement := range []string{
 			"select from dibs.messages", "select id from dibs.messages limit 1", "table dibs.migrations",
 			"insert into dibs.messages (category, group_hash, stream_name, position, type, id) values ('a', 0, 'a-1', 0, 'T', gen_random_uuid())",
@@ -96,7 +72,7 @@ func TestNobodyHasRightsOnTables(t *testing.T) {
 // changes its behaviour.
 func TestSessionOfTheCallerHijacksNothing(t *testing.T) {
 	t.Parallel()
-	pool := poolAs(t, "dibs_writer")
+	pool := pgtest.PoolAs(t, "dibs_writer")
 	conn, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer conn.Release()

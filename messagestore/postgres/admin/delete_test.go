@@ -1,4 +1,4 @@
-package postgres_test
+package admin_test
 
 import (
 	"context"
@@ -217,7 +217,7 @@ func TestDeletionAtAnotherVersionIsAConflict(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
 
 	// It is a row: the transaction goes on.
-	tx := begin(t, pgx.ReadCommitted)
+	tx := begin(t, pgtest.URL(t), pgx.ReadCommitted)
 	_, err = admin.New(tx, nil).Delete(t.Context(), stream, 1, nil)
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 	_, err = admin.New(tx, nil).Delete(t.Context(), stream, 2, nil)
@@ -284,7 +284,7 @@ func TestADeletionOutlivesItsSessions(t *testing.T) {
 		a.fill(t, stream, 1000)
 	}
 	name := "deleting " + string(a.category)
-	pool, _ := poolOf(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = name })
+	pool, _ := pgtest.PoolOfOne(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = name })
 	end := func() (ended int) {
 		require.NoError(t, a.pool.QueryRow(t.Context(),
 			"select count(*) filter (where pg_terminate_backend(pid, 10000)) from pg_stat_activity where application_name = $1", name).Scan(&ended))
@@ -609,15 +609,15 @@ func TestOnlyAdministratorsRemove(t *testing.T) {
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 3)
 	for _, role := range []string{"dibs_writer", "dibs_reader"} {
-		adm := admin.New(poolAs(t, role), nil)
+		adm := admin.New(pgtest.PoolAs(t, role), nil)
 		_, err := adm.Trim(t.Context(), stream, anyAge)
 		requireDenied(t, err)
 		_, err = adm.Delete(t.Context(), stream, 2, nil)
 		requireDenied(t, err)
-		_, err = poolAs(t, role).Exec(t.Context(), "set dibs.retention = on; select dibs.remove_messages('a-1', 1)")
+		_, err = pgtest.PoolAs(t, role).Exec(t.Context(), "set dibs.retention = on; select dibs.remove_messages('a-1', 1)")
 		requireDenied(t, err)
 	}
-	pool := poolAs(t, "dibs_admin")
+	pool := pgtest.PoolAs(t, "dibs_admin")
 	var user string
 	require.NoError(t, pool.QueryRow(t.Context(), "select session_user").Scan(&user))
 	adm := admin.New(pool, nil)
@@ -658,7 +658,7 @@ func TestTheSettingOfRemovalsHelpsNobodyElse(t *testing.T) {
 		"select %s.remove_messages('a-1', 1)":               false,
 		"select %s.trim('a-1', 1, min_age => '0')":          true, // that was granted
 	} {
-		tx := begin(t, pgx.ReadCommitted)
+		tx := begin(t, pgtest.URL(t), pgx.ReadCommitted)
 		_, err := tx.Exec(t.Context(), "select from "+schema+".append(array['a-1'], array[-2::bigint], array[2], array[gen_random_uuid(), gen_random_uuid()], array['T', 'T'], array['{}'::json, '{}'], array[null::json, null])")
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), "set local role "+role+"; set local dibs.retention = on")
@@ -692,7 +692,7 @@ func TestARemovalLeavesNoDoorOpen(t *testing.T) {
 		a := newArchive(t)
 		stream := a.category.Stream("1")
 		a.fill(t, stream, 3)
-		tx := begin(t, pgx.ReadCommitted)
+		tx := begin(t, pgtest.URL(t), pgx.ReadCommitted)
 		require.NoError(t, remove(admin.New(tx, nil), stream))
 
 		_, err := tx.Exec(t.Context(), "delete from dibs.messages where stream_name = $1", string(stream))

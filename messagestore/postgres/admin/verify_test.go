@@ -1,4 +1,4 @@
-package postgres_test
+package admin_test
 
 import (
 	"encoding/json"
@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/messagestore/storetest"
+	"github.com/dibs-go/dibs/migrations"
 	"github.com/dibs-go/dibs/reservation"
 )
 
@@ -445,10 +446,10 @@ func TestVerifyListsNoMoreViolationsThanAsked(t *testing.T) {
 func TestVerifyIsForMembersOfDibsAdmin(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
-	_, err := admin.New(poolAs(t, "dibs_admin"), nil).Verify(t.Context(), nil)
+	_, err := admin.New(pgtest.PoolAs(t, "dibs_admin"), nil).Verify(t.Context(), nil)
 	require.NoError(t, err)
 	for _, role := range []string{"dibs_reader", "dibs_writer"} {
-		_, err := admin.New(poolAs(t, role), nil).Verify(t.Context(), nil)
+		_, err := admin.New(pgtest.PoolAs(t, role), nil).Verify(t.Context(), nil)
 		requireDenied(t, err)
 	}
 }
@@ -478,11 +479,13 @@ func TestVerifyReadsThroughAPoolerAndFromAStandby(t *testing.T) {
 	t.Parallel()
 	t.Run("pooler", func(t *testing.T) {
 		t.Parallel()
-		requireNoViolation(t, pgtest.Connect(t, pgtest.PgBouncer(t, ownDatabase(t)).URL))
+		requireNoViolation(t, pgtest.Connect(t, pgtest.PgBouncer(t, pgtest.Migrated(t)).URL))
 	})
 	t.Run("standby", func(t *testing.T) {
 		t.Parallel()
-		requireNoViolation(t, connect(t, pgtest.Standby(t, ownServer(t))))
+		url := pgtest.Server(t)
+		require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
+		requireNoViolation(t, connect(t, pgtest.Standby(t, url)))
 	})
 }
 
@@ -510,6 +513,6 @@ func TestVerifyRefusesWhatItCannotWorkWith(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrNotFound, "a category without a message was not looked at")
 	_, err = admin.New(pgtest.Connect(t, pgtest.Database(t)), nil).Verify(t.Context(), nil)
 	require.ErrorIs(t, err, postgres.ErrNotMigrated)
-	_, err = admin.New(poolAs(t, "dibs_reader"), nil).Verify(t.Context(), nil)
+	_, err = admin.New(pgtest.PoolAs(t, "dibs_reader"), nil).Verify(t.Context(), nil)
 	requireDenied(t, err)
 }

@@ -1,4 +1,4 @@
-package postgres_test
+package admin_test
 
 import (
 	"context"

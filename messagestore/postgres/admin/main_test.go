@@ -1,0 +1,74 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits before it fails.
+const (
+	patience = 20 * time.Second
+	tick     = 5 * time.Millisecond
+)
+
+// errCut is why outcomes are unknown that nothing was cut for.
+var errCut = errors.New("cut")
+
+// contextOf returns a context for a cleanup, when the test's own is over.
+func contextOf(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close(contextOf(t))) })
+	return conn
+}
+
+func begin(t *testing.T, url string, level pgx.TxIsoLevel) pgx.Tx {
+	t.Helper()
+	tx, err := connect(t, url).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+	require.NoError(t, err)
+	return tx
+}
+
+func opened() messagestore.Envelope {
+	return messagestore.Envelope{ID: uuid.Must(uuid.NewV7()), Body: messagestore.Raw{Type: "Opened", Data: []byte(`{"name":"Ann"}`)}}
+}
+
+func write(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) messagestore.Written {
+	t.Helper()
+	written, err := store.Write(t.Context(), stream, expected, bodies...)
+	require.NoError(t, err)
+	return written
+}
+
+// requireRefused demands the code and the column by which a client in any language
+// can tell, and that the value is not shown.
+func requireRefused(t *testing.T, err error, column string) {
+	t.Helper()
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, "DB001", refused.Code, refused.Message)
+	require.Equal(t, column, refused.ColumnName)
+	require.NotContains(t, refused.Message+refused.Detail+refused.Hint, "canary")
+}
+
+func requireDenied(t *testing.T, err error) {
+	t.Helper()
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, "42501", refused.Code)
+}
