@@ -56,6 +56,21 @@ func TestDoConfirmsTheResultOnce(t *testing.T) {
 	})
 }
 
+// Work that has confirmed by itself may go on, to send its answer for one.
+func TestWorkThatConfirmedByItselfIsNotEnded(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+		answer, err := m.Do(t.Context(), request(""), func(ctx context.Context, l *intent.Lease) (any, error) {
+			require.NoError(t, l.Confirm(ctx, receipt{"R1"}))
+			time.Sleep(time.Minute)
+			return nil, context.Cause(ctx)
+		})
+
+		require.NoError(t, err)
+		require.Equal(t, intent.Done, answer.Intent.Status)
+	})
+}
+
 func TestFailedWorkReleases(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {

@@ -558,11 +558,14 @@ func (l *Lease) expire(ctx context.Context, end context.CancelCauseFunc) {
 		extended, left := l.extended, time.Until(l.assured)
 		l.mu.Unlock()
 		if left <= 0 {
-			if lost := l.Err(); lost != nil {
-				end(lost)
-				return
+			lost := l.Err()
+			if lost == nil {
+				continue
 			}
-			continue
+			if !l.endedByItself() {
+				end(lost)
+			}
+			return
 		}
 		timer := time.NewTimer(left)
 		select {
