@@ -64,6 +64,7 @@ var imports = map[string][]string{
 
 	"reservation/intent":            {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/keys"},
 	"reservation/intent/intenttest": {"messagestore", "reservation/intent"},
+	"reservation/idempotency":       {"logger", "messagestore", "internal/exactjson", "internal/keys", "reservation/intent"},
 }
 
 // A program that imports the store and its PostgreSQL driver links these

@@ -1,0 +1,335 @@
+package idempotency
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation/intent"
+)
+
+var (
+	errTimeout  = errors.New("the handler's time is over")
+	errNotKept  = errors.New("the response is not kept")
+	errNone     = errors.New("the transaction with the response was not committed")
+	errPrepared = errors.New("the response was given to a transaction")
+	errLost     = errors.New("the lease of this request was lost")
+)
+
+// confirming bounds the steps of a call whose context may have ended.
+const confirming = 5 * time.Second
+
+// A call is one request with a key, on its way.
+type call struct {
+	m    *Middleware
+	id   identity
+	w    http.ResponseWriter
+	r    *http.Request
+	body []byte
+	same string // the fingerprint
+	next http.Handler
+	lost bool // the lease of this very request: it may not be handled again
+
+	lease *intent.Lease // since the handler was called
+
+	mu       sync.Mutex
+	recorder *recorder
+	response Response        // of the handler, whole
+	own      json.RawMessage // its form, if it is kept
+	prepared bool            // the handler has given a response to a transaction
+	forget   bool
+	sent     bool // more than the recorder holds
+}
+
+// serve gives the request to the handler, or answers it.
+func (c *call) serve() {
+	request := intent.Request{Scope: c.id.scope, Key: c.id.key, Content: c.same}
+	var patience time.Time
+	for {
+		answer, err := c.do(request)
+		if c.began() && !c.lost {
+			if !c.finish(answer.Intent, err) {
+				return
+			}
+			c.lost = true // the answer is that of the request which came after
+			continue
+		}
+		switch {
+		case errors.Is(err, errLost): // and it was free again
+			c.inProgress(0)
+		case err != nil:
+			c.unavailable(err)
+		case answer.Outcome == intent.KeyReused:
+			refuse(c.w, http.StatusUnprocessableEntity, ProblemKeyReused, "the key was first used with another method, path, query, content type or body")
+		case answer.Outcome == intent.Done:
+			c.send(answer.Intent, true)
+		default:
+			if patience.IsZero() {
+				patience = time.Now().Add(c.m.config.Wait)
+			}
+			if c.wait(answer.Intent, patience) {
+				continue
+			}
+		}
+		return
+	}
+}
+
+func (c *call) do(request intent.Request) (intent.Answer, error) {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(c.r.Context()), c.m.config.Timeout, errTimeout)
+	defer cancel()
+	return c.m.intents.Do(ctx, request, c.handle)
+}
+
+func (c *call) began() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.recorder != nil
+}
+
+// handle calls the handler under a lease, and returns the form of its response.
+func (c *call) handle(ctx context.Context, lease *intent.Lease) (any, error) {
+	if c.lost {
+		return nil, errLost
+	}
+	recorder := newRecorder(c.w.Header(), c.m.config.MaxResponse, c.overflow)
+	c.mu.Lock()
+	c.recorder, c.lease = recorder, lease
+	c.mu.Unlock()
+	c.next.ServeHTTP(recorder, withBody(context.WithValue(ctx, callKey{}, c), c.r, c.body))
+	wrote := recorder.began()
+	response, spilled, err := recorder.end()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// The intent knows whether the handler's COMMIT happened, though the handler may not: a
+	// Confirm or a Release meets the confirmation, or keeps it from happening.
+	inDoubt := func(err error) error {
+		if c.prepared {
+			return errors.Join(err, messagestore.ErrOutcomeUnknown)
+		}
+		return err
+	}
+	switch {
+	case c.prepared && !wrote:
+		return nil, inDoubt(errNone)
+	case err != nil && !spilled:
+		return nil, inDoubt(err)
+	case spilled && c.kept(response.Status):
+		return c.large(response.Status), nil // confirmed already: the same again is nothing
+	case spilled:
+		return nil, errNotKept
+	}
+	c.response = response
+	if !c.kept(response.Status) {
+		return nil, inDoubt(errNotKept)
+	}
+	raw, ok := c.encode(response)
+	if !ok {
+		c.m.config.Logger.Warn().Str("stream", string(lease.Stream())).Int("status", response.Status).Msg("response too large to keep")
+		raw = c.large(response.Status)
+	}
+	c.own = raw
+	return raw, nil
+}
+
+// kept reports whether a response is stored. The caller holds the mutex.
+func (c *call) kept(status int) bool { return !c.forget && c.m.config.Keep(status) }
+
+// overflow is called by the recorder with the beginning of a response that is too large to hold
+// back. It confirms the intent, and the rest of the response is sent as it comes.
+func (c *call) overflow(response Response) (http.ResponseWriter, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.prepared:
+		return nil, errPrepared
+	case !c.kept(response.Status):
+		if err := c.lease.Err(); err != nil {
+			return nil, err
+		}
+	default:
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), confirming)
+		defer cancel()
+		if err := c.lease.Confirm(ctx, c.large(response.Status)); err != nil {
+			return nil, err
+		}
+		c.m.config.Logger.Warn().Str("stream", string(c.lease.Stream())).Int("status", response.Status).Msg("response too large to keep")
+	}
+	c.sent = true
+	clear(c.w.Header())
+	response.begin(c.w)
+	return c.w, nil
+}
+
+// encode returns the stored form of a response, or false if it is too large.
+func (c *call) encode(r Response) (json.RawMessage, bool) {
+	size := len(r.Body)
+	for name, values := range r.Header {
+		for _, value := range values {
+			if c.m.kept[http.CanonicalHeaderKey(name)] {
+				size += len(name) + len(value)
+			}
+		}
+	}
+	if size > c.m.config.MaxResponse {
+		return nil, false
+	}
+	raw := marshal(encode(c.id, r, c.m.kept))
+	return raw, len(raw) <= maxStored
+}
+
+func (c *call) large(status int) json.RawMessage { return marshal(tooLarge(c.id, status)) }
+
+func marshal(f form) json.RawMessage {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(f); err != nil {
+		return nil // cannot be: these are texts, bytes and numbers
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// finish answers a request that the handler has had. The intent and err are those of Do. It
+// reports whether the lease was lost, and the answer is with the request that came after.
+func (c *call) finish(i intent.Intent, err error) (lost bool) {
+	_, _, _ = c.recorder.end() // of a handler that goes on
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// A response that is not kept may be sent if it was this request that released the lease.
+	mine := i.Token == c.lease.Token() && i.By == "" && !errors.Is(err, intent.ErrLeaseLost)
+	switch {
+	case errors.Is(err, intent.ErrGraceExceeded):
+		c.warn(err, "the handler did not stop")
+		if c.sent {
+			panic(http.ErrAbortHandler) // half of it: the client has to see that
+		}
+		refuseFor(c.w, http.StatusServiceUnavailable, ProblemUnavailable, "the request did not end in time", i.Left)
+	case c.sent:
+	case err == nil && i.Status == intent.Done && !exactjson.Equal(i.Result, c.own):
+		c.send(i, false)
+	case err == nil, errors.Is(err, errNotKept) && mine:
+		clear(c.w.Header()) // the recorder began with a copy of it
+		c.response.send(c.w)
+	case !mine:
+		return true
+	case errors.Is(err, errShort):
+		c.warn(err, "no whole response")
+		refuse(c.w, http.StatusInternalServerError, ProblemHandler, "the handler gave less than it had declared")
+	default:
+		c.warn(err, "no response stored")
+		refuseFor(c.w, http.StatusServiceUnavailable, ProblemUnavailable, "the outcome of the request is not stored", i.Left)
+	}
+	return false
+}
+
+// wait waits for the end of the lease of another request with the key, until patience is over. It
+// reports whether that has come; otherwise the request is answered, or its client is gone.
+func (c *call) wait(held intent.Intent, patience time.Time) bool {
+	if c.m.config.Wait < 0 || !time.Now().Before(patience) {
+		c.inProgress(held.Left)
+		return false
+	}
+	select {
+	case c.m.waiting <- struct{}{}:
+		defer func() { <-c.m.waiting }()
+	default:
+		c.inProgress(held.Left)
+		return false
+	}
+	ctx, cancel := context.WithDeadline(c.r.Context(), patience)
+	defer cancel()
+	_, err := c.m.intents.Await(ctx, c.id.scope, c.id.key)
+	switch {
+	case err == nil, errors.Is(err, messagestore.ErrNotFound):
+		return true
+	case c.r.Context().Err() != nil: // nobody hears the answer
+	case ctx.Err() != nil:
+		c.inProgress(held.Left)
+	default:
+		c.unavailable(err)
+	}
+	return false
+}
+
+func (c *call) inProgress(left time.Duration) {
+	refuseFor(c.w, http.StatusConflict, ProblemInProgress, "another request with this key is at work; send it again later", left)
+}
+
+// send answers with the stored response, of another request if it is replayed.
+func (c *call) send(i intent.Intent, replayed bool) {
+	if i.Forgotten {
+		refuse(c.w, http.StatusConflict, ProblemNotKept, "the request is done, and its response was removed")
+		return
+	}
+	response, ok, err := decode(c.id, i.Result)
+	switch {
+	case err != nil:
+		c.m.config.Logger.Error().Err(err).Str("stream", string(i.Stream)).Msg("stored response")
+		refuse(c.w, http.StatusInternalServerError, ProblemCorrupt, "")
+	case !ok:
+		refuse(c.w, http.StatusConflict, ProblemNotKept, "the request is done; its response was too large to keep, and was sent once")
+	default:
+		if replayed {
+			c.w.Header().Set(Replayed, "true")
+		}
+		response.send(c.w)
+	}
+}
+
+// unavailable answers a request that the handler has not had, because of an error.
+func (c *call) unavailable(err error) {
+	c.warn(err, "no lease")
+	invalid, isInvalid := errors.AsType[*messagestore.InvalidError](err)
+	switch {
+	case isInvalid && invalid.Field == "scope":
+		refuse(c.w, http.StatusUnauthorized, ProblemScope, "")
+	case isInvalid, errors.Is(err, intent.ErrCorrupt):
+		refuse(c.w, http.StatusInternalServerError, ProblemCorrupt, "")
+	default:
+		refuseFor(c.w, http.StatusServiceUnavailable, ProblemUnavailable, "the store does not answer; the request was not handled", time.Second)
+	}
+}
+
+func (c *call) warn(err error, text string) {
+	c.m.config.Logger.Warn().Err(err).Str("category", string(c.m.intents.Category())).Msg(text)
+}
+
+// Write returns the writes that store r as the response to the request of ctx, for the handler to
+// append in the transaction of its effect: see [messagestore.TxStore.Transact]. Effect and
+// response happen together or not at all. The middleware then sends r, with the headers that are
+// stored, in place of anything that the handler writes; if the transaction was not committed, it
+// sends the handler's response.
+//
+// The error matches [messagestore.ErrInvalid] outside a handler behind a [Middleware], for a
+// status that is not stored, and for a response that is too large.
+func (r Response) Write(ctx context.Context) ([]messagestore.StreamWrite, error) {
+	c := callOf(ctx)
+	if c == nil {
+		return nil, messagestore.NewInvalidError("context", nil, "it is not that of a request with an idempotence key")
+	}
+	if r.Status == 0 {
+		r.Status = http.StatusOK
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r.Status < 200 || r.Status > 999 || !c.m.config.Keep(r.Status) {
+		return nil, messagestore.NewInvalidError("status", r.Status, "responses with it are not stored")
+	}
+	if !hasBody(r.Status) && len(r.Body) > 0 {
+		return nil, messagestore.NewInvalidError("body", r.Body, "responses with this status have none")
+	}
+	r.Header = typed(r.Header, r.Body)
+	raw, ok := c.encode(r)
+	if !ok {
+		return nil, messagestore.NewInvalidError("body", r.Body, "the response is too large to be stored")
+	}
+	c.prepared = true
+	return c.lease.Confirmation(raw), nil
+}

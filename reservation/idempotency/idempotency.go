@@ -1,0 +1,322 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation/intent"
+)
+
+// Replayed is the name of the response header that says "true" of a stored response.
+const Replayed = "Idempotent-Replayed"
+
+// ErrInvalidConfig is matched by the error for a [Config] that is out of bounds.
+var ErrInvalidConfig = errors.New("invalid idempotency configuration")
+
+// Bounds and defaults of [Config].
+const (
+	defaultWait = 5 * time.Second
+	maxWait     = 10 * time.Minute
+
+	defaultTimeout = time.Minute
+	minTimeout     = 10 * time.Millisecond
+	maxTimeout     = time.Hour
+
+	defaultMaxBody = 1 << 20
+	maxMaxBody     = 64 << 20
+
+	defaultMaxResponse = 256 << 10
+	minMaxResponse     = 1 << 10
+	maxMaxResponse     = 380 << 10 // in Base64 it fits into a result
+
+	// maxStored is the greatest size of an intent's result.
+	maxStored = 512 << 10
+
+	// waiting is how many requests wait at once for the response of another.
+	waiting = 256
+)
+
+// Config changes how a [Middleware] works. Scope is required.
+type Config struct {
+	// Scope returns the client that a request is from: an account, a tenant, the owner of a
+	// credential. Two clients never share a key, nor each other's responses. Without a client, or
+	// with an error, the answer is 401. An API without clients says so: [Public].
+	Scope func(*http.Request) (string, error)
+
+	// Wait is how long a request waits for the response of another with its key, before it is
+	// answered with 409: at most 10 minutes. At most 256 requests wait at once; more are answered
+	// at once, as all are if it is negative.
+	//
+	// Defaults to 5 seconds.
+	Wait time.Duration
+
+	// Timeout is how long the handler has before its context ends: between 10 ms and 1 hour. The
+	// client's hanging up does not end it.
+	//
+	// Defaults to 1 minute.
+	Timeout time.Duration
+
+	// MaxBody is the greatest size of a request's body, which is read whole: between 1 byte and
+	// 64 MiB.
+	//
+	// Defaults to 1 MiB.
+	MaxBody int64
+
+	// MaxResponse is the greatest size of a response that is stored, with its header: between 1 KiB
+	// and 380 KiB. Of a larger one is stored that it was sent; see [Middleware.Handler].
+	//
+	// Defaults to 256 KiB.
+	MaxResponse int
+
+	// Headers are the names of further response header fields that are stored, beside
+	// [KeptHeaders]. Set-Cookie, WWW-Authenticate, Date and those of the connection never are.
+	//
+	// Defaults to none.
+	Headers []string
+
+	// Keep reports whether a response with a status is stored.
+	//
+	// Defaults to 2xx, 3xx, and 4xx but for 401, 403, 407, 408, 425 and 429.
+	Keep func(status int) bool
+
+	// Fingerprint returns the part of a request that is the same in all requests with one key. An
+	// error is answered with 400.
+	//
+	// Defaults to the method, path, query, content type and body, and JSON by its value.
+	Fingerprint func(r *http.Request, body []byte) (string, error)
+
+	// Methods are those that need a key. Requests of others pass.
+	//
+	// Defaults to POST and PATCH.
+	Methods []string
+
+	// Optional lets requests without the header pass, unprotected.
+	//
+	// Defaults to 400 for them.
+	Optional bool
+
+	// Logger receives a warning for each request that the store or a stored response kept from its
+	// answer, and for each response that is not kept for its size, of names and numbers.
+	//
+	// Defaults to silence.
+	Logger logger.Logger
+}
+
+// Public is a [Config.Scope] for an API whose clients share their keys and see each other's
+// responses.
+func Public(*http.Request) (string, error) { return "public", nil }
+
+// A Middleware has the handlers behind it handle each request once. It is safe for concurrent
+// use, and needs no closing.
+type Middleware struct {
+	intents *intent.Manager
+	config  Config
+	kept    map[string]bool
+	methods map[string]bool
+	waiting chan struct{}
+}
+
+// New returns middleware whose responses are the results of intents, which it alone confirms. The
+// error names all mistakes in the configuration, and matches [ErrInvalidConfig] and
+// [messagestore.ErrInvalid].
+func New(intents *intent.Manager, config *Config) (*Middleware, error) {
+	m := &Middleware{intents: intents, kept: map[string]bool{}, methods: map[string]bool{}, waiting: make(chan struct{}, waiting)}
+	if config != nil {
+		m.config = *config
+	}
+	c := &m.config
+	setDefault(&c.Wait, defaultWait)
+	setDefault(&c.Timeout, defaultTimeout)
+	setDefault(&c.MaxBody, defaultMaxBody)
+	setDefault(&c.MaxResponse, defaultMaxResponse)
+	if c.Keep == nil {
+		c.Keep = keep
+	}
+	if c.Fingerprint == nil {
+		c.Fingerprint = fingerprint
+	}
+	if c.Methods == nil {
+		c.Methods = []string{http.MethodPost, http.MethodPatch}
+	}
+	if err := m.validate(); err != nil {
+		return nil, fmt.Errorf("idempotency: %w", err)
+	}
+	return m, nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// keep reports whether the next request would have the same response: not after a failure, or
+// for want of a credential, of time or of patience.
+func keep(status int) bool {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusRequestTimeout,
+		http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return status >= 200 && status < 500
+}
+
+func (m *Middleware) validate() error {
+	var wrong []error
+	mistake := func(field string, value any, rule string) {
+		e := messagestore.NewInvalidError(field, value, rule)
+		e.Kind = ErrInvalidConfig
+		wrong = append(wrong, e)
+	}
+	c := m.config
+	if m.intents == nil {
+		mistake("intents", nil, "they are nil")
+	}
+	if c.Scope == nil {
+		mistake("Scope", nil, "it is required; of an API without clients it is Public")
+	}
+	if c.Wait > maxWait {
+		mistake("Wait", c.Wait, fmt.Sprintf("at most %v", maxWait))
+	}
+	if c.Timeout < minTimeout || c.Timeout > maxTimeout {
+		mistake("Timeout", c.Timeout, fmt.Sprintf("it is between %v and %v", minTimeout, maxTimeout))
+	}
+	if c.MaxBody < 1 || c.MaxBody > maxMaxBody {
+		mistake("MaxBody", c.MaxBody, fmt.Sprintf("it is between 1 and %d bytes", maxMaxBody))
+	}
+	if c.MaxResponse < minMaxResponse || c.MaxResponse > maxMaxResponse {
+		mistake("MaxResponse", c.MaxResponse, fmt.Sprintf("it is between %d and %d bytes", minMaxResponse, maxMaxResponse))
+	}
+	for _, name := range append(KeptHeaders(), c.Headers...) {
+		m.kept[http.CanonicalHeaderKey(name)] = true
+	}
+	for _, name := range c.Headers {
+		if !isToken(name) {
+			mistake("Headers", name, "it is no name of a header field")
+		}
+	}
+	for _, name := range neverKept {
+		if m.kept[http.CanonicalHeaderKey(name)] {
+			mistake("Headers", name, "it belongs to one client or one connection, and is never stored")
+		}
+	}
+	if len(c.Methods) == 0 {
+		mistake("Methods", nil, "there are none")
+	}
+	for _, method := range c.Methods {
+		switch {
+		case !isToken(method):
+			mistake("Methods", method, "it is no method")
+		case method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions || method == http.MethodTrace || method == http.MethodConnect:
+			mistake("Methods", method, "its requests have no effect that a key keeps from happening twice")
+		}
+		m.methods[method] = true
+	}
+	return errors.Join(wrong...)
+}
+
+// isToken reports whether s is a token of RFC 9110.
+func isToken(s string) bool {
+	return s != "" && strings.IndexFunc(s, func(c rune) bool {
+		return c <= ' ' || c > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c)
+	}) < 0
+}
+
+// Handler returns a handler that has next handle each request once.
+//
+// Next gets the request with its body, read whole, and a context that does not end when the
+// client hangs up: it ends after [Config.Timeout], or with an error that matches
+// [intent.ErrLeaseLost] as its cause ([context.Cause]) if the lease is lost. Its response is held
+// back until it is stored. The [http.ResponseWriter] neither flushes nor hijacks: these are
+// [http.ErrNotSupported]. Informational statuses and trailers are dropped.
+//
+// A response that grows beyond [Config.MaxResponse] is not held back: the intent is confirmed as
+// done at that moment, the response is sent whole as next writes it, and later requests are
+// answered with 409. The effect of a handler comes before such a response.
+//
+// If the lease is lost, the response is not sent: the answer is that of the request which came
+// after. A panic goes on, after the intent is released.
+func (m *Middleware) Handler(next http.Handler) http.Handler {
+	if next == nil {
+		panic("idempotency: nil handler") // as net/http does
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !m.methods[r.Method] || m.config.Optional && r.Header.Values(Header) == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if c := m.call(w, r); c != nil {
+			c.next = next
+			c.serve()
+		}
+	})
+}
+
+// call reads a request, and answers it if it is refused.
+func (m *Middleware) call(w http.ResponseWriter, r *http.Request) *call {
+	key, err := keyOf(r.Header)
+	switch {
+	case errors.Is(err, errNoKey):
+		refuse(w, http.StatusBadRequest, ProblemKeyMissing, "the header Idempotency-Key is required")
+		return nil
+	case err != nil:
+		refuse(w, http.StatusBadRequest, ProblemKeyInvalid, err.Error())
+		return nil
+	}
+	scope, err := m.config.Scope(r)
+	if err != nil || scope == "" {
+		refuse(w, http.StatusUnauthorized, ProblemScope, "") // the error is not the client's to see
+		return nil
+	}
+	body, err := readBody(w, r, m.config.MaxBody)
+	switch {
+	case isTooLarge(err):
+		refuse(w, http.StatusRequestEntityTooLarge, ProblemBodyTooLarge, fmt.Sprintf("at most %d bytes", m.config.MaxBody))
+		return nil
+	case err != nil:
+		refuse(w, http.StatusBadRequest, ProblemBody, "the body ended before its length")
+		return nil
+	}
+	same, err := m.config.Fingerprint(r, body)
+	if err != nil || same == "" {
+		m.config.Logger.Warn().Err(err).Str("path", r.URL.Path).Msg("no fingerprint")
+		refuse(w, http.StatusBadRequest, ProblemBody, "the request has no fingerprint")
+		return nil
+	}
+	return &call{m: m, id: identity{scope, key}, w: w, r: r, body: body, same: same}
+}
+
+// A Call is the request that a handler is at work on.
+type callKey struct{}
+
+func callOf(ctx context.Context) *call {
+	c, _ := ctx.Value(callKey{}).(*call)
+	return c
+}
+
+// Lease returns the lease under which the request of ctx is handled, or nil outside a handler
+// behind a [Middleware], as for a request without a key.
+func Lease(ctx context.Context) *intent.Lease {
+	if c := callOf(ctx); c != nil {
+		return c.lease
+	}
+	return nil
+}
+
+// Forget keeps the response to the request of ctx from being stored, with any status: it is sent,
+// and the next request with the key is handled again. Outside a handler behind a [Middleware] it
+// does nothing.
+func Forget(ctx context.Context) {
+	if c := callOf(ctx); c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.forget = true
+	}
+}

@@ -1,0 +1,85 @@
+package idempotency
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// Header is the name of the request header that carries the idempotence key.
+const Header = "Idempotency-Key"
+
+// MaxKey is the greatest number of bytes of a key.
+const MaxKey = 255
+
+// errNoKey is returned for a request without the header.
+var errNoKey = errors.New("no key")
+
+// keyOf returns the key of a request. Two lines of the header are no key, even if they are
+// equal: a proxy in between may have added one.
+func keyOf(header http.Header) (string, error) {
+	switch values := header.Values(Header); len(values) {
+	case 0:
+		return "", errNoKey
+	case 1:
+		return parseKey(values[0])
+	default:
+		return "", invalidKey(strings.Join(values, ", "), "it is there more than once")
+	}
+}
+
+// parseKey reads a key as the draft has it, a string of RFC 8941 in quotes, or bare, as the
+// clients of Stripe send it. Both spellings are one key.
+func parseKey(value string) (string, error) {
+	value = strings.Trim(value, " \t")
+	key := value
+	if strings.HasPrefix(value, `"`) {
+		var rule string
+		if key, rule = unquote(value); rule != "" {
+			return "", invalidKey(value, rule)
+		}
+	} else if i := strings.IndexAny(value, `",;\`); i >= 0 {
+		return "", invalidKey(value, "a bare key has no quote, comma, semicolon or backslash")
+	}
+	if key == "" {
+		return "", invalidKey(value, "it is empty")
+	}
+	for i := range len(key) {
+		if key[i] <= ' ' || key[i] > '~' {
+			return "", invalidKey(value, "it has a character that is not visible ASCII")
+		}
+	}
+	if len(key) > MaxKey {
+		return "", invalidKey(value, "it has more than 255 bytes")
+	}
+	return key, nil
+}
+
+// unquote reads a string of RFC 8941 (4.2.5), of which nothing may follow.
+func unquote(value string) (key, rule string) {
+	var b strings.Builder
+	for i := 1; i < len(value); i++ {
+		switch c := value[i]; c {
+		case '"':
+			if i+1 < len(value) {
+				return "", "something follows the closing quote"
+			}
+			return b.String(), ""
+		case '\\':
+			i++
+			if i == len(value) || value[i] != '"' && value[i] != '\\' {
+				return "", "a backslash stands before a quote or a backslash only"
+			}
+			b.WriteByte(value[i])
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return "", "the closing quote is missing"
+}
+
+func invalidKey(value, rule string) error {
+	return messagestore.NewInvalidError(Header, value, rule)
+}

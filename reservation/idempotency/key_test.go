@@ -1,0 +1,107 @@
+package idempotency
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+func TestAKeyIsAStringOfRFC8941OrBare(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("k", MaxKey)
+	for value, want := range map[string]string{
+		`"8e03978e-40d5-43dd-bc93-6894a57f9324"`: "8e03978e-40d5-43dd-bc93-6894a57f9324",
+		`8e03978e-40d5-43dd-bc93-6894a57f9324`:   "8e03978e-40d5-43dd-bc93-6894a57f9324",
+		`"abc"`:                                  "abc",
+		"abc":                                    "abc",
+		" \"abc\" \t":                            "abc",
+		`"a\"b"`:                                 `a"b`,
+		`"a\\b"`:                                 `a\b`,
+		`"a,b;c"`:                                "a,b;c",
+		"a+b/c=":                                 "a+b/c=",
+		":YWJj:":                                 ":YWJj:", // a byte sequence of RFC 8941, and a bare key
+		"?1":                                     "?1",
+		"29401/1998-12":                          "29401/1998-12",
+		"~!#$%&'()*+-./":                         "~!#$%&'()*+-./",
+		long:                                     long,
+		`"` + long + `"`:                         long,
+	} {
+		key, err := parseKey(value)
+
+		require.NoError(t, err, value)
+		require.Equal(t, want, key, value)
+	}
+}
+
+func TestAValueThatIsNoKeyIsRefusedWithItsRule(t *testing.T) {
+	t.Parallel()
+	for value, rule := range map[string]string{
+		"":                             "it is empty",
+		" ":                            "it is empty",
+		`""`:                           "it is empty",
+		`"a`:                           "the closing quote is missing",
+		`"`:                            "the closing quote is missing",
+		`"a\`:                          "a backslash stands before a quote or a backslash only",
+		`"a\b"`:                        "a backslash stands before a quote or a backslash only",
+		`"a"b`:                         "something follows the closing quote",
+		`"a";b=1`:                      "something follows the closing quote",
+		`"a", "b"`:                     "something follows the closing quote",
+		"a, b":                         "a bare key has no quote, comma, semicolon or backslash",
+		"a,b":                          "a bare key has no quote, comma, semicolon or backslash",
+		"a;b=1":                        "a bare key has no quote, comma, semicolon or backslash",
+		`a"b`:                          "a bare key has no quote, comma, semicolon or backslash",
+		`a\b`:                          "a bare key has no quote, comma, semicolon or backslash",
+		"a b":                          "it has a character that is not visible ASCII",
+		`"a b"`:                        "it has a character that is not visible ASCII",
+		"a\tb":                         "it has a character that is not visible ASCII",
+		"a\x00b":                       "it has a character that is not visible ASCII",
+		"a\x7fb":                       "it has a character that is not visible ASCII",
+		"é":                            "it has a character that is not visible ASCII",
+		"a\xff":                        "it has a character that is not visible ASCII",
+		"\u200b":                       "it has a character that is not visible ASCII",
+		strings.Repeat("k", MaxKey+1):  "it has more than 255 bytes",
+		strings.Repeat("k", 1<<20):     "it has more than 255 bytes",
+		`"` + strings.Repeat("k", 256): "the closing quote is missing",
+	} {
+		_, err := parseKey(value)
+
+		require.ErrorIs(t, err, messagestore.ErrInvalid, value)
+		require.ErrorContains(t, err, rule, value)
+		require.Less(t, len(err.Error()), 300)
+	}
+}
+
+func TestTwoKeysAreNone(t *testing.T) {
+	t.Parallel()
+	_, err := keyOf(http.Header{Header: {"a", "a"}})
+
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.EqualError(t, err, `invalid Idempotency-Key "a, a": it is there more than once`)
+}
+
+func FuzzAKeyIsVisibleOrRefused(f *testing.F) {
+	for _, seed := range []string{"abc", `"abc"`, `"a\"b"`, `"a`, "a,b", "a\x00", strings.Repeat("k", 256), `"";a`, ` "x" `} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		key, err := parseKey(value)
+		if err != nil {
+			require.ErrorIs(t, err, messagestore.ErrInvalid)
+			return
+		}
+		require.NotEmpty(t, key)
+		require.LessOrEqual(t, len(key), MaxKey)
+		for i := range len(key) {
+			require.True(t, key[i] > ' ' && key[i] <= '~')
+		}
+		// Every key has a spelling in quotes, and that is the same key.
+		quoted := `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"`
+		again, err := parseKey(quoted)
+		require.NoError(t, err)
+		require.Equal(t, key, again)
+	})
+}

@@ -1,0 +1,270 @@
+package idempotency
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// record runs a handler against a recorder and sends the response that it recorded.
+func record(limit int, h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		rec := newRecorder(w.Header(), limit, func(response Response) (http.ResponseWriter, error) {
+			response.begin(w)
+			return w, nil
+		})
+		h(rec, r)
+		response, spilled, err := rec.end()
+		switch {
+		case err != nil:
+			panic(http.ErrAbortHandler)
+		case !spilled:
+			response.send(w)
+		}
+	}
+}
+
+func get(t *testing.T, h http.HandlerFunc) (*http.Response, []byte, error) {
+	t.Helper()
+	server := httptest.NewServer(h)
+	defer server.Close()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+	require.NoError(t, err)
+	response, err := server.Client().Do(request)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	response.Header.Del("Date")
+	return response, body, err
+}
+
+// The handlers that the recorder and net/http have to agree on.
+var handlers = map[string]http.HandlerFunc{
+	"nothing":            func(http.ResponseWriter, *http.Request) {},
+	"a status alone":     func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) },
+	"a body alone":       func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") },
+	"an empty write":     func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(nil) },
+	"a text as a string": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") },
+	"HTML":               func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html><body>") },
+	"HTML in two writes": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<ht"); fmt.Fprint(w, "ml>") },
+	"bytes":              func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte{0, 1, 0xff, 0xfe}) },
+	"a status twice": func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusCreated)
+		w.WriteHeader(http.StatusInternalServerError)
+	},
+	"a status too late": func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, "a")
+		w.WriteHeader(http.StatusInternalServerError)
+	},
+	"early hints": func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(http.StatusCreated)
+	},
+	"204 with a body": func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNoContent)
+		fmt.Fprint(w, "hello")
+	},
+	"304 with a body": func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNotModified)
+		fmt.Fprint(w, "hello")
+	},
+	"204 with a length": func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "5")
+		w.WriteHeader(http.StatusNoContent)
+	},
+	"a header too late":  func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "a"); w.Header().Set("X-Late", "1") },
+	"a header twice":     func(w http.ResponseWriter, _ *http.Request) { w.Header()["X-Two"] = []string{"1", "2"} },
+	"a header of a line": func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Line", "a\r\nX-Split: b") },
+	"no content type": func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["Content-Type"] = nil
+		fmt.Fprint(w, "<html>")
+	},
+	"an own content type": func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "a/b")
+		fmt.Fprint(w, "<html>")
+	},
+	"a content encoding": func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Encoding", "gzip")
+		fmt.Fprint(w, "x")
+	},
+	"the length it has": func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "5")
+		fmt.Fprint(w, "hello")
+	},
+	"more than its length": func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "1")
+		fmt.Fprint(w, "a")
+		fmt.Fprint(w, "b")
+	},
+	"less than its length": func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "9")
+		fmt.Fprint(w, "hello")
+	},
+	"a length of letters": func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "x")
+		fmt.Fprint(w, "hello")
+	},
+	"a cookie":     func(w http.ResponseWriter, _ *http.Request) { http.SetCookie(w, &http.Cookie{Name: "a", Value: "b"}) },
+	"an error":     func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusTeapot) },
+	"a redirect":   func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/there", http.StatusSeeOther) },
+	"a large body": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, strings.Repeat("0123456789", 10_000)) },
+	"a file": func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "a.css", time.Time{}, strings.NewReader("body {}"))
+	},
+}
+
+func TestAResponseIsRecordedAsNetHTTPSendsIt(t *testing.T) {
+	t.Parallel()
+	for name, h := range handlers {
+		for _, limit := range []int{256 << 10, 4} {
+			t.Run(fmt.Sprintf("%s, above %d bytes", name, limit), func(t *testing.T) {
+				t.Parallel()
+				want, wantBody, wantErr := get(t, h)
+				got, gotBody, gotErr := get(t, record(limit, h))
+
+				require.Equal(t, wantErr == nil, gotErr == nil, "%v, %v", wantErr, gotErr)
+				if wantErr != nil && (want == nil || got == nil) {
+					return // both ended the connection in mid-air
+				}
+				require.Equal(t, want.StatusCode, got.StatusCode)
+				require.Equal(t, string(wantBody), string(gotBody))
+				want.Header.Del("Content-Length") // which net/http knows of short bodies
+				got.Header.Del("Content-Length")
+				require.Equal(t, want.Header, got.Header)
+			})
+		}
+	}
+}
+
+func TestAWriteReturnsWhatNetHTTPReturns(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		h    http.HandlerFunc
+		want error
+	}{
+		"no body":   {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }, http.ErrBodyNotAllowed},
+		"no length": {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "1") }, http.ErrContentLength},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rec := newRecorder(http.Header{}, 100, nil)
+			test.h(rec, nil)
+
+			n, err := rec.Write([]byte("ab"))
+
+			require.Zero(t, n)
+			require.ErrorIs(t, err, test.want)
+		})
+	}
+}
+
+func TestFlushAndHijackAreNotSupported(t *testing.T) {
+	t.Parallel()
+	control := http.NewResponseController(newRecorder(http.Header{}, 100, nil))
+
+	require.ErrorIs(t, control.Flush(), http.ErrNotSupported)
+	_, _, err := control.Hijack()
+	require.ErrorIs(t, err, http.ErrNotSupported)
+}
+
+func TestAWriteAfterTheEndFails(t *testing.T) {
+	t.Parallel()
+	rec := newRecorder(http.Header{}, 100, nil)
+	fmt.Fprint(rec, "a")
+	response, _, err := rec.end()
+	require.NoError(t, err)
+
+	_, err = rec.Write([]byte("b"))
+	rec.WriteHeader(http.StatusInternalServerError)
+
+	require.ErrorIs(t, err, errEnded)
+	require.Equal(t, "a", string(response.Body))
+	require.Equal(t, 200, response.Status)
+}
+
+func TestAStatusThatIsNonePanicsAsInNetHTTP(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{-1, 0, 99, 1000} {
+		require.PanicsWithValue(t, fmt.Sprintf("invalid WriteHeader code %v", status), func() {
+			newRecorder(http.Header{}, 100, nil).WriteHeader(status)
+		})
+	}
+}
+
+func TestATrailerIsNotSent(t *testing.T) {
+	t.Parallel()
+	response, _, err := get(t, record(100, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Trailer", "X-Sum")
+		w.Header().Set(http.TrailerPrefix+"X-Other", "1")
+		fmt.Fprint(w, "a")
+		w.Header().Set("X-Sum", "1")
+	}))
+
+	require.NoError(t, err)
+	require.Empty(t, response.Trailer)
+	require.Empty(t, response.Header.Get("X-Sum"))
+}
+
+// Of two gigabytes the recorder holds no more than its limit.
+func TestALargeResponseIsNotHeldInMemory(t *testing.T) {
+	const limit, chunk, chunks = 256 << 10, 1 << 20, 2 << 10
+	sink := &discard{header: http.Header{}}
+	var first Response
+	rec := newRecorder(http.Header{}, limit, func(r Response) (http.ResponseWriter, error) {
+		first = r
+		return sink, nil
+	})
+	part := bytes.Repeat([]byte("x"), chunk)
+	before, after := runtime.MemStats{}, runtime.MemStats{}
+	runtime.ReadMemStats(&before)
+
+	for range chunks {
+		n, err := rec.Write(part)
+		require.NoError(t, err)
+		require.Equal(t, chunk, n)
+	}
+
+	runtime.ReadMemStats(&after)
+	require.Equal(t, int64(chunk)*chunks, sink.length)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8<<20))
+	require.Equal(t, "text/plain; charset=utf-8", first.Header.Get("Content-Type"))
+}
+
+func TestWritesFailAfterAnOverflowThatFails(t *testing.T) {
+	t.Parallel()
+	lost := errors.New("lost")
+	rec := newRecorder(http.Header{}, 4, func(Response) (http.ResponseWriter, error) { return nil, lost })
+
+	_, err := bufio.NewWriterSize(rec, 1).WriteString("hello")
+
+	require.ErrorIs(t, err, lost)
+	_, err = rec.Write([]byte("a"))
+	require.ErrorIs(t, err, lost)
+	_, spilled, err := rec.end()
+	require.ErrorIs(t, err, lost)
+	require.False(t, spilled)
+}
+
+type discard struct {
+	header http.Header
+	length int64
+}
+
+func (d *discard) Header() http.Header { return d.header }
+func (d *discard) WriteHeader(int)     {}
+func (d *discard) Write(p []byte) (int, error) {
+	d.length += int64(len(p))
+	return len(p), nil
+}
