@@ -127,6 +127,10 @@ func TestLeaseThatIsOverIsTaken(t *testing.T) {
 		time.Sleep(15*time.Second - time.Microsecond)
 		require.Equal(t, intent.Held, reserve(t, m, request("B")).Outcome)
 		time.Sleep(time.Microsecond)
+		i, err := m.Lookup(t.Context(), "", "k")
+		require.NoError(t, err)
+		require.Equal(t, intent.Free, i.Status)
+		require.False(t, i.Released, "by time alone")
 
 		next := lease(t, m, request("B"))
 
@@ -159,6 +163,7 @@ func TestReleasedIntentIsFreeAtOnceAndForOtherContentToo(t *testing.T) {
 		i, err := m.Lookup(t.Context(), "", "k")
 		require.NoError(t, err)
 		require.Equal(t, intent.Free, i.Status)
+		require.True(t, i.Released)
 		require.Equal(t, "no money", i.Reason)
 		require.NoError(t, first.Release(t.Context(), "no money"), "again")
 		require.ErrorIs(t, first.Extend(t.Context()), intent.ErrLeaseLost)

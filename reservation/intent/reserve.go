@@ -151,6 +151,7 @@ type Intent struct {
 
 	Result    json.RawMessage // what it was confirmed with
 	Forgotten bool            // it is done, and an operator deleted the result
+	Released  bool            // it is free since it was released, and not by time
 	By        string          // the operator who released it
 	Reason    string          // for which it was released
 }
@@ -159,7 +160,7 @@ type Intent struct {
 func (s *state) intent(now time.Time, turn time.Duration) Intent {
 	i := Intent{
 		Stream: s.at.Stream, Session: s.Session, Token: s.token, Attempt: s.Attempt, Since: time.UnixMicro(s.token).UTC(),
-		Line: slices.Clone(s.Line), Result: s.result, Forgotten: s.gone, By: s.by, Reason: s.reason,
+		Line: slices.Clone(s.Line), Result: s.result, Forgotten: s.gone, Released: s.released, By: s.by, Reason: s.reason,
 	}
 	i.Scope, i.Key = scopeAndKey(s.at.Stream)
 	switch {
