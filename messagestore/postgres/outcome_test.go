@@ -259,9 +259,6 @@ func TestSerializationFailureIsTriedAgain(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// errCut is why outcomes are unknown that nothing was cut for.
-var errCut = errors.New("cut")
-
 // proxied returns a proxy, and a pool whose connections pass it.
 func proxied(t *testing.T) (*pgproxy.Proxy, *pgxpool.Pool) {
 	t.Helper()
