@@ -163,8 +163,43 @@ func (e *Encoder) Parameters() [][]byte {
 	return values
 }
 
-// ErrNoList is returned for a column that is no list of numbers.
-var ErrNoList = errors.New("the database answered with a column that is no list of numbers")
+// ErrNoList is returned for a column that is no list of the type that was asked for.
+var ErrNoList = errors.New("the database answered with a column that is no such list")
+
+// Elements reads a list of one dimension with elements of the type oid, as slices of value; nil for
+// an element that is null. It returns nil for a list that is null or has none.
+func Elements(value []byte, oid uint32) ([][]byte, error) {
+	const header = 20
+	if len(value) == 0 || len(value) == 12 && binary.BigEndian.Uint32(value) == 0 {
+		return nil, nil
+	}
+	if len(value) < header || binary.BigEndian.Uint32(value) != 1 || binary.BigEndian.Uint32(value[8:]) != oid {
+		return nil, ErrNoList
+	}
+	n, rest := int64(binary.BigEndian.Uint32(value[12:])), value[header:]
+	if n*4 > int64(len(rest)) {
+		return nil, ErrNoList
+	}
+	list := make([][]byte, n)
+	for i := range list {
+		if len(rest) < 4 {
+			return nil, ErrNoList
+		}
+		size := int32(binary.BigEndian.Uint32(rest)) //nolint:gosec // -1 for null
+		rest = rest[4:]
+		if size == -1 {
+			continue
+		}
+		if size < 0 || int(size) > len(rest) {
+			return nil, ErrNoList
+		}
+		list[i], rest = rest[:size:size], rest[size:]
+	}
+	if len(rest) > 0 {
+		return nil, ErrNoList
+	}
+	return list, nil
+}
 
 // Int8s reads a list of bigints without nulls. It returns nil for null.
 func Int8s(value []byte) ([]int64, error) {
