@@ -2,7 +2,10 @@ package postgres
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -13,31 +16,43 @@ import (
 
 // Append implements [messagestore.Driver].
 func (d *Driver) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
-	if d.groups != nil {
-		return d.appendInGroup(ctx, a)
-	}
-	return d.appendAlone(ctx, a)
+	written, _, err := d.appendEither(ctx, a, false)
+	return written, err
 }
 
-func (d *Driver) appendAlone(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
-	written, err := d.AppendAll(ctx, []messagestore.Append{a})
-	if err != nil {
-		return messagestore.Written{}, err
+// appendEither writes a, together with others if it may. If it meets another version, that is the
+// answer to a caller that asks for the meeting, and a conflict to another.
+func (d *Driver) appendEither(ctx context.Context, a messagestore.Append, meet bool) (messagestore.Written, *messagestore.Meeting, error) {
+	if d.groups != nil && len(a.Records) > 0 && len(a.Past) == 0 {
+		return d.appendInGroup(ctx, a, meet)
 	}
-	return written[0], nil
+	return d.appendAlone(ctx, a, meet)
+}
+
+func (d *Driver) appendAlone(ctx context.Context, a messagestore.Append, meet bool) (messagestore.Written, *messagestore.Meeting, error) {
+	appends := []messagestore.Append{a}
+	written, met, err := d.appendAll(ctx, appends, d.fences.of(appends), meet, always)
+	if err != nil || met != nil {
+		return messagestore.Written{}, met, err
+	}
+	return written[0], nil, nil
 }
 
 // AppendAll implements [messagestore.AtomicDriver].
 func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
-	always := func() bool { return true }
-	return d.appendAll(ctx, appends, d.fences.of(appends), always)
+	written, _, err := d.appendAll(ctx, appends, d.fences.of(appends), false, always)
+	return written, err
 }
+
+func always() bool { return true }
 
 // appendAll writes with the category's fences as they were when the caller came, if the
 // caller wants it when there is a connection. If they have been raised, it goes on with the
 // new ones for as long as the caller does: for one that is gone, the fence may have been
 // raised so that it does not.
-func (d *Driver) appendAll(ctx context.Context, appends []messagestore.Append, fences []int64, wanted func() bool) ([]messagestore.Written, error) {
+func (d *Driver) appendAll(
+	ctx context.Context, appends []messagestore.Append, fences []int64, meet bool, wanted func() bool,
+) ([]messagestore.Written, *messagestore.Meeting, error) {
 	// A transaction of the caller's is tried once: its earlier statements would have to be
 	// repeated too.
 	const attempts = 5
@@ -53,7 +68,7 @@ func (d *Driver) appendAll(ctx context.Context, appends []messagestore.Append, f
 				fences = nil // it cannot commit once its caller is gone
 			}
 			call := func() (err error) {
-				answers, err = d.call(ctx, db, appends, fences)
+				answers, err = d.call(ctx, db, appends, fences, meet)
 				return err
 			}
 			if !own {
@@ -68,16 +83,16 @@ func (d *Driver) appendAll(ctx context.Context, appends []messagestore.Append, f
 		case err == nil && d.fences.raised(answers):
 			fences = d.fences.of(appends) // before its caller is asked
 			if !wanted() {
-				return nil, errUnwanted
+				return nil, nil, errUnwanted
 			}
 		case err == nil:
 			return outcome(answers, appends)
 		case !own || attempt == attempts || !pglink.Retryable(err):
-			return nil, err
+			return nil, nil, err
 		default:
 			d.log.Warn().Err(err).Str("stream", string(appends[0].Stream)).Int("attempt", attempt).Msg("write again")
 			if err := pglink.Pause(ctx, attempt); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			attempt++
 		}
@@ -91,20 +106,23 @@ type answer struct {
 	version        messagestore.Version
 	globalPosition messagestore.GlobalPosition
 	id             uuid.UUID
+	time           time.Time
+	met            *messagestore.Message // its type, data and metadata, of the outcome met; nil for none
+	metAt          time.Time
 }
 
 // call has the database write. One message, as most writes have, goes by a function of
 // its own. It fails for an id that is there already, and a transaction does not survive
 // that: in one it is not asked. Nor does it say in which stream such an id is: append does.
-func (d *Driver) call(ctx context.Context, db DB, appends []messagestore.Append, fences []int64) ([]answer, error) {
-	if conn := pglink.Conn(db); conn != nil && len(appends) == 1 && len(appends[0].Records) == 1 && !d.link.InTransaction(db) {
-		answers, err := d.callOne(ctx, conn, appends[0], fences[0])
+func (d *Driver) call(ctx context.Context, db DB, appends []messagestore.Append, fences []int64, meet bool) ([]answer, error) {
+	if conn := pglink.Conn(db); conn != nil && isOne(appends) && !d.link.InTransaction(db) {
+		answers, err := d.callOne(ctx, conn, appends[0], fences[0], meet)
 		taken := pglink.IsUniqueViolation(err) || err == nil && len(answers) == 1 && answers[0].outcome == "id_conflict"
 		if !taken {
 			return answers, err
 		}
 	}
-	rows, err := db.Query(ctx, d.queries.append, d.link.Arguments(db, d.appendArguments(appends, fences))...)
+	rows, err := db.Query(ctx, d.queries.append, d.link.Arguments(db, d.appendArguments(appends, fences, meet))...)
 	if err != nil {
 		return nil, err
 	}
@@ -114,19 +132,37 @@ func (d *Driver) call(ctx context.Context, db DB, appends []messagestore.Append,
 		var a answer
 		var id pgtype.UUID
 		var globalPosition pgtype.Int8
-		if err := rows.Scan(&a.outcome, &a.stream, (*int64)(&a.version), &globalPosition, &id); err != nil {
+		var at, metAt pgtype.Timestamptz
+		var metType pgtype.Text
+		var data, metadata []byte
+		if err := rows.Scan(&a.outcome, &a.stream, (*int64)(&a.version), &globalPosition, &id, &at, &metType, &data, &metadata, &metAt); err != nil {
 			return nil, err
 		}
-		a.globalPosition, a.id = messagestore.GlobalPosition(globalPosition.Int64), id.Bytes
+		a.globalPosition, a.id, a.time, a.metAt = messagestore.GlobalPosition(globalPosition.Int64), id.Bytes, finite(at), finite(metAt)
+		if metType.Valid {
+			a.met = metOf([]byte(metType.String), data, metadata)
+		}
 		answers = append(answers, a)
 	}
 	rows.Close() // the outcome is known only when all has been read
 	return answers, rows.Err()
 }
 
+func isOne(appends []messagestore.Append) bool {
+	return len(appends) == 1 && len(appends[0].Records) == 1 && len(appends[0].Past) == 0
+}
+
+// finite returns the time, and the zero time for null and for one that is infinite.
+func finite(t pgtype.Timestamptz) time.Time {
+	if !t.Valid || t.InfinityModifier != pgtype.Finite {
+		return time.Time{}
+	}
+	return t.Time.UTC().Truncate(time.Microsecond)
+}
+
 // appendArguments lays appends out as the arrays that the function takes. Their
 // types are such that every way pgx has to send them means the same.
-func (d *Driver) appendArguments(appends []messagestore.Append, fences []int64) []any {
+func (d *Driver) appendArguments(appends []messagestore.Append, fences []int64, meet bool) []any {
 	n := 0
 	for _, a := range appends {
 		n += len(a.Records)
@@ -142,7 +178,7 @@ func (d *Driver) appendArguments(appends []messagestore.Append, fences []int64) 
 			metadata = append(metadata, text(r.Metadata))
 		}
 	}
-	return []any{streams, expected, counts, ids, types, data, metadata, fences, d.notify}
+	return []any{streams, expected, counts, ids, types, data, metadata, fences, d.notify, meet, past(appends)}
 }
 
 // text is null for nothing.
@@ -154,8 +190,23 @@ func text(raw []byte) *string {
 	return &s
 }
 
+// past returns the types that may have come to each stream, as JSON; nil if there are none.
+func past(appends []messagestore.Append) *string {
+	if !slices.ContainsFunc(appends, func(a messagestore.Append) bool { return len(a.Past) > 0 }) {
+		return nil
+	}
+	types := make([][]string, len(appends))
+	for i, a := range appends {
+		if len(a.Past) > 0 {
+			types[i] = a.Past
+		}
+	}
+	raw, _ := json.Marshal(types) // strings can be
+	return text(raw)
+}
+
 // outcome translates the answers of the function.
-func outcome(answers []answer, appends []messagestore.Append) ([]messagestore.Written, error) {
+func outcome(answers []answer, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
 	if len(answers) == 1 {
 		switch a := answers[0]; a.outcome {
 		case "version_conflict":
@@ -165,13 +216,16 @@ func outcome(answers []answer, appends []messagestore.Append) ([]messagestore.Wr
 					conflict.Expected = w.Expected
 				}
 			}
-			return nil, conflict
+			return nil, nil, conflict
 		case "id_conflict":
-			return nil, &messagestore.IDConflictError{ID: a.id, Stream: messagestore.StreamName(a.stream), Position: a.version}
+			return nil, nil, &messagestore.IDConflictError{ID: a.id, Stream: messagestore.StreamName(a.stream), Position: a.version}
 		}
 	}
 	if len(answers) != len(appends) {
-		return nil, fmt.Errorf("append %d streams: the database answered for %d", len(appends), len(answers))
+		return nil, nil, fmt.Errorf("append %d streams: the database answered for %d", len(appends), len(answers))
+	}
+	if len(answers) > 0 && answers[0].outcome == "met" {
+		return nil, meeting(answers), nil
 	}
 	written := make([]messagestore.Written, len(appends))
 	for i, a := range answers {
@@ -179,11 +233,12 @@ func outcome(answers []answer, appends []messagestore.Append) ([]messagestore.Wr
 			Stream:         messagestore.StreamName(a.stream),
 			Version:        a.version,
 			GlobalPosition: a.globalPosition,
+			Time:           a.time,
 			Duplicate:      a.outcome == "duplicate",
 		}
 		for _, r := range appends[i].Records {
 			written[i].IDs = append(written[i].IDs, r.ID)
 		}
 	}
-	return written, nil
+	return written, nil, nil
 }

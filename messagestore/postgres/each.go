@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/messagestore"
 )
 
 // An eachAnswer is the row that the function append_each returns.
@@ -18,12 +20,18 @@ type eachAnswer struct {
 	outcomes        string
 	versions        []int64
 	globalPositions []int64
+	times           []time.Time // of the messages at these positions
+
+	// The last messages, by the stream, of the writes that conflict and ask for the meeting; nil for
+	// a stream without messages.
+	met   []*messagestore.Message
+	metAt time.Time
 }
 
 // The parameters of append_each.
 var eachOIDs = []uint32{
 	pgtype.TextArrayOID, pgtype.Int8ArrayOID, pgtype.Int4ArrayOID, pgtype.Int8ArrayOID,
-	pgtype.UUIDArrayOID, pgtype.TextArrayOID, pgtype.JSONArrayOID, pgtype.JSONArrayOID, pgtype.BoolOID,
+	pgtype.UUIDArrayOID, pgtype.TextArrayOID, pgtype.JSONArrayOID, pgtype.JSONArrayOID, pgtype.BoolOID, pgtype.BoolArrayOID,
 }
 
 func (d *Driver) callEach(ctx context.Context, conn *pgx.Conn, group []*ticket) (a eachAnswer, err error) {
@@ -76,8 +84,8 @@ func eachParameters(e *pglink.Encoder, group []*ticket, notify bool) [][]byte {
 			size += len(t.append.Records[i].Type)
 		}
 	}
-	const most = 8 + 12 + 8 + 12 + 20 + 4 + 4 + 4 // bytes that are not text, for a write of one message
-	e.Reset(size + most*(len(group)+messages) + 9*20)
+	const most = 8 + 12 + 8 + 12 + 20 + 4 + 4 + 4 + 5 // bytes that are not text, for a write of one message
+	e.Reset(size + most*(len(group)+messages) + 10*20)
 
 	e.Array(pgtype.TextOID, len(group))
 	for _, t := range group {
@@ -126,32 +134,109 @@ func eachParameters(e *pglink.Encoder, group []*ticket, notify bool) [][]byte {
 	}
 	e.Next()
 	e.Bool(notify)
+	if !slices.ContainsFunc(group, func(t *ticket) bool { return t.meet }) {
+		return append(e.Parameters(), nil)
+	}
+	e.Array(pgtype.BoolOID, len(group))
+	for _, t := range group {
+		e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, 1)
+		e.Bool(t.meet)
+	}
 	return e.Parameters()
 }
 
 func readEach(columns [][]byte) (a eachAnswer, err error) {
-	if len(columns) != 3 {
+	if len(columns) != 12 {
 		return a, fmt.Errorf("append writes: the database answered with %d columns", len(columns))
 	}
 	a.outcomes = string(columns[0])
 	if a.versions, err = pglink.Int8s(columns[1]); err != nil {
 		return a, err
 	}
-	a.globalPositions, err = pglink.Int8s(columns[2])
+	if a.globalPositions, err = pglink.Int8s(columns[2]); err != nil {
+		return a, err
+	}
+	if a.times, err = readTimes(columns[3]); err != nil {
+		return a, err
+	}
+	if a.metAt, err = readTime(columns[11]); err != nil {
+		return a, err
+	}
+	a.met, err = readMet(columns[4:11])
 	return a, err
+}
+
+func readTimes(column []byte) ([]time.Time, error) {
+	list, err := pglink.Elements(column, pgtype.TimestamptzOID)
+	if err != nil || list == nil {
+		return nil, err
+	}
+	times := make([]time.Time, len(list))
+	for i, raw := range list {
+		if times[i], err = readTime(raw); err != nil {
+			return nil, err
+		}
+	}
+	return times, nil
+}
+
+// The columns of the messages that a group met, each a list.
+var metOIDs = [...]uint32{
+	pgtype.Int8OID, pgtype.Int8OID, pgtype.UUIDOID, pgtype.TimestamptzOID, pgtype.TextOID, pgtype.JSONOID, pgtype.JSONOID,
+}
+
+// readMet reads the lists of positions, global positions, ids, times, types, data and metadata.
+func readMet(columns [][]byte) ([]*messagestore.Message, error) {
+	var lists [len(metOIDs)][][]byte
+	for i, oid := range metOIDs {
+		list, err := pglink.Elements(columns[i], oid)
+		if err != nil {
+			return nil, err
+		}
+		if lists[i] = list; len(list) != len(lists[0]) {
+			return nil, errNoAnswer
+		}
+	}
+	if lists[0] == nil {
+		return nil, nil
+	}
+	all := make([]*messagestore.Message, len(lists[0]))
+	for i := range all {
+		position, global, id, at, messageType := lists[0][i], lists[1][i], lists[2][i], lists[3][i], lists[4][i]
+		if messageType == nil {
+			continue
+		}
+		if len(position) != 8 || len(global) != 8 || len(id) != 16 {
+			return nil, errNoAnswer
+		}
+		m := metOf(messageType, lists[5][i], lists[6][i])
+		m.ID = [16]byte(id)
+		m.Position = messagestore.Version(binary.BigEndian.Uint64(position))            //nolint:gosec // the same bits
+		m.GlobalPosition = messagestore.GlobalPosition(binary.BigEndian.Uint64(global)) //nolint:gosec // the same bits
+		var err error
+		if m.Time, err = readTime(at); err != nil {
+			return nil, err
+		}
+		all[i] = m
+	}
+	return all, nil
 }
 
 // check reports an answer that is none.
 func (a eachAnswer) check(group []*ticket) error {
-	written := 0
-	for i, outcome := range a.outcomes {
-		if outcome == 'w' && i < len(group) {
+	written, met := 0, 0
+	for i, outcome := range []byte(a.outcomes) {
+		switch {
+		case i >= len(group):
+		case outcome == 'w':
 			written += len(group[i].append.Records)
+		case outcome == 'c' && group[i].meet:
+			met++
 		}
 	}
-	if len(a.outcomes) != len(group) || len(a.versions) != len(group) || len(a.globalPositions) != written {
-		return fmt.Errorf("append %d writes: the database answered for %d, with %d versions and %d of %d global positions",
-			len(group), len(a.outcomes), len(a.versions), len(a.globalPositions), written)
+	if len(a.outcomes) != len(group) || len(a.versions) != len(group) || len(a.globalPositions) != written || len(a.times) != written || len(a.met) != met {
+		return fmt.Errorf("append %d writes: the database answered for %d, with %d versions, %d of %d global positions, %d times and %d of %d meetings",
+			len(group), len(a.outcomes), len(a.versions), len(a.globalPositions), written, len(a.times), len(a.met), met)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -68,14 +69,20 @@ func (d *Driver) InOneShard(a, b messagestore.Category) bool {
 // An Answer is the outcome of a write in a group.
 type Answer struct {
 	Written messagestore.Written
+	Met     *messagestore.Meeting
 	Err     error
 }
 
 // AppendEach writes a group.
 func (d *Driver) AppendEach(ctx context.Context, appends []messagestore.Append) []Answer {
+	return d.AppendOrMeetEach(ctx, appends)
+}
+
+// AppendOrMeetEach writes a group, of which the writes with these numbers are told what they met.
+func (d *Driver) AppendOrMeetEach(ctx context.Context, appends []messagestore.Append, meets ...int) []Answer {
 	group := make([]*ticket, len(appends))
 	for i, a := range appends {
-		group[i] = d.newTicket(a)
+		group[i] = d.newTicket(a, slices.Contains(meets, i))
 		group[i].state.Store(taken)
 	}
 	l := d.groups.shards[0]
@@ -84,7 +91,7 @@ func (d *Driver) AppendEach(ctx context.Context, appends []messagestore.Append) 
 	answers := make([]Answer, len(group))
 	for i, t := range group {
 		<-t.done
-		answers[i] = Answer{t.written, t.err}
+		answers[i] = Answer{t.written, t.met, t.err}
 	}
 	return answers
 }

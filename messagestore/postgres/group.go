@@ -74,6 +74,7 @@ func (g *groups) shard(category messagestore.Category) *shard {
 // a fence.
 type ticket struct {
 	append messagestore.Append
+	meet   bool    // a conflict is answered with what the write met
 	fences []int64 // as they were when the caller came
 	size   int
 	state  atomic.Int32
@@ -81,6 +82,7 @@ type ticket struct {
 	done   chan struct{}
 
 	written messagestore.Written // once done
+	met     *messagestore.Meeting
 	err     error
 }
 
@@ -90,8 +92,8 @@ const (
 	left
 )
 
-func (d *Driver) newTicket(a messagestore.Append) *ticket {
-	t := &ticket{append: a, fences: d.fences.of([]messagestore.Append{a}), done: make(chan struct{})}
+func (d *Driver) newTicket(a messagestore.Append, meet bool) *ticket {
+	t := &ticket{append: a, meet: meet, fences: d.fences.of([]messagestore.Append{a}), done: make(chan struct{})}
 	for _, r := range a.Records {
 		t.size += len(r.Data) + len(r.Metadata)
 	}
@@ -110,8 +112,13 @@ func (t *ticket) answer(written messagestore.Written, err error) {
 	close(t.done)
 }
 
+func (t *ticket) answerMeeting(met *messagestore.Meeting) {
+	t.met = met
+	close(t.done)
+}
+
 // appendInGroup writes a, together with others if there are any.
-func (d *Driver) appendInGroup(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
+func (d *Driver) appendInGroup(ctx context.Context, a messagestore.Append, meet bool) (messagestore.Written, *messagestore.Meeting, error) {
 	l := d.groups.shard(a.Stream.Category())
 	l.mu.Lock()
 	if !l.busy {
@@ -120,16 +127,16 @@ func (d *Driver) appendInGroup(ctx context.Context, a messagestore.Append) (mess
 		defer d.next(l)
 		limited, cancel := context.WithTimeout(ctx, d.groups.timeout)
 		defer cancel()
-		return d.appendAlone(limited, a)
+		return d.appendAlone(limited, a, meet)
 	}
 	l.mu.Unlock()
 
 	select {
 	case l.room <- struct{}{}:
 	case <-ctx.Done():
-		return messagestore.Written{}, ctx.Err()
+		return messagestore.Written{}, nil, ctx.Err()
 	}
-	t := d.newTicket(a)
+	t := d.newTicket(a, meet)
 	t.token = true
 	l.mu.Lock()
 	l.waiting = append(l.waiting, t)
@@ -141,20 +148,20 @@ func (d *Driver) appendInGroup(ctx context.Context, a messagestore.Append) (mess
 
 	select {
 	case <-t.done:
-		return t.written, t.err
+		return t.written, t.met, t.err
 	case <-ctx.Done():
 	}
 	if t.state.CompareAndSwap(waiting, left) {
-		return messagestore.Written{}, ctx.Err()
+		return messagestore.Written{}, nil, ctx.Err()
 	}
 	grace := time.NewTimer(outcomeGrace)
 	defer grace.Stop()
 	select {
 	case <-t.done:
-		return t.written, t.err
+		return t.written, t.met, t.err
 	case <-grace.C:
 		t.state.Store(left)
-		return messagestore.Written{}, unknownOutcome(ctx.Err(), []messagestore.Append{a})
+		return messagestore.Written{}, nil, unknownOutcome(ctx.Err(), []messagestore.Append{a})
 	}
 }
 
@@ -327,11 +334,20 @@ func (d *Driver) answer(ctx context.Context, l *shard, group []*ticket, a eachAn
 			for n, r := range t.append.Records {
 				w.IDs[n] = r.ID
 			}
-			w.GlobalPosition = messagestore.GlobalPosition(a.globalPositions[len(w.IDs)-1])
-			a.globalPositions = a.globalPositions[len(w.IDs):]
+			last := len(w.IDs) - 1
+			w.GlobalPosition, w.Time = messagestore.GlobalPosition(a.globalPositions[last]), a.times[last]
+			a.globalPositions, a.times = a.globalPositions[last+1:], a.times[last+1:]
 			d.groups.flushed.Add(1)
 			t.answer(w, nil)
 		case 'c':
+			if t.meet {
+				met := a.met[0]
+				if a.met = a.met[1:]; met != nil {
+					met.Stream = t.append.Stream
+				}
+				t.answerMeeting(&messagestore.Meeting{Time: a.metAt, Last: []*messagestore.Message{met}})
+				continue
+			}
 			t.answer(messagestore.Written{}, &messagestore.VersionConflictError{
 				Stream: t.append.Stream, Expected: t.append.Expected, Actual: messagestore.Version(version),
 			})
@@ -376,11 +392,14 @@ func (d *Driver) oneByOne(ctx context.Context, l *shard, tickets []*ticket) {
 func (d *Driver) alone(ctx context.Context, t *ticket) error {
 	ctx, cancel := context.WithTimeout(ctx, d.groups.timeout)
 	defer cancel()
-	written, err := d.appendAll(ctx, []messagestore.Append{t.append}, t.fences, t.begin)
-	if err != nil {
+	written, met, err := d.appendAll(ctx, []messagestore.Append{t.append}, t.fences, t.meet, t.begin)
+	switch {
+	case err != nil:
 		t.answer(messagestore.Written{}, err)
-		return err
+	case met != nil:
+		t.answerMeeting(met)
+	default:
+		t.answer(written[0], nil)
 	}
-	t.answer(written[0], nil)
-	return nil
+	return err
 }

@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	_ messagestore.AtomicDriver            = (*SQLDriver)(nil)
+	_ messagestore.MeetingDriver           = (*SQLDriver)(nil)
 	_ messagestore.TransactDriver[*sql.Tx] = (*SQLDriver)(nil)
 )
 

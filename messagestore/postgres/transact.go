@@ -34,7 +34,7 @@ var (
 // The parameters of the statement that appends.
 var transactOIDs = []uint32{
 	pgtype.TextArrayOID, pgtype.Int8ArrayOID, pgtype.Int4ArrayOID, pgtype.UUIDArrayOID, pgtype.TextArrayOID,
-	pgtype.JSONArrayOID, pgtype.JSONArrayOID, pgtype.Int8ArrayOID, pgtype.BoolOID,
+	pgtype.JSONArrayOID, pgtype.JSONArrayOID, pgtype.Int8ArrayOID, pgtype.BoolOID, pgtype.TextOID,
 }
 
 // Transact implements [messagestore.TransactDriver] over a pool or a connection. BEGIN and the
@@ -170,10 +170,11 @@ func (t *transaction) commit(ctx context.Context, appends []messagestore.Append)
 		return nil, nil
 	}
 	answers, err := readAnswers(raw)
-	if err == nil {
-		return outcome(answers, appends)
+	if err != nil {
+		return nil, unknownOutcome(err, appends)
 	}
-	return nil, unknownOutcome(err, appends)
+	written, _, err := outcome(answers, appends)
+	return written, err
 }
 
 // learn asks for a fence that a Find of this driver has raised, by an append that it undoes. An
@@ -224,7 +225,8 @@ func (t *transaction) refused(err error, appends []messagestore.Append) ([]messa
 		if d.fences.raised(answers) {
 			return nil, &messagestore.RetryableError{Cause: errors.New("transact: a fence was raised")}
 		}
-		return outcome(answers, appends)
+		written, _, err := outcome(answers, appends)
+		return written, err
 	}
 	if pglink.Retryable(err) {
 		return nil, &messagestore.RetryableError{Cause: d.failed(err)}
@@ -254,6 +256,7 @@ func readAnswers(raw []byte) ([]answer, error) {
 		Version        messagestore.Version
 		GlobalPosition messagestore.GlobalPosition
 		ID             uuid.UUID
+		Time           *int64
 	}
 	if err := json.Unmarshal(raw, &rows); err != nil {
 		return nil, errNoAnswer
@@ -261,6 +264,9 @@ func readAnswers(raw []byte) ([]answer, error) {
 	answers := make([]answer, len(rows))
 	for i, r := range rows {
 		answers[i] = answer{outcome: r.Outcome, stream: r.Stream, version: r.Version, globalPosition: r.GlobalPosition, id: r.ID}
+		if r.Time != nil {
+			answers[i].time = time.UnixMicro(*r.Time).UTC()
+		}
 	}
 	return answers, nil
 }
@@ -325,5 +331,9 @@ func transactParameters(appends []messagestore.Append, fences []int64, notify bo
 	}
 	e.Next()
 	e.Bool(notify)
-	return e.Parameters()
+	parameters := e.Parameters()
+	if types := past(appends); types != nil {
+		return append(parameters, []byte(*types))
+	}
+	return append(parameters, nil)
 }

@@ -29,7 +29,10 @@ func FuzzAnswerOfOneIsReadAsPgxReadsIt(f *testing.F) {
 	answer := func(fields ...[]byte) []byte {
 		b := binary.BigEndian.AppendUint32(nil, uint32(len(fields)))
 		for i, field := range fields {
-			b = binary.BigEndian.AppendUint32(b, []uint32{pgtype.TextOID, pgtype.Int8OID, pgtype.Int8OID, pgtype.UUIDOID}[i%4])
+			b = binary.BigEndian.AppendUint32(b, []uint32{
+				pgtype.TextOID, pgtype.Int8OID, pgtype.Int8OID, pgtype.UUIDOID, pgtype.TimestamptzOID,
+				pgtype.TextOID, pgtype.JSONOID, pgtype.JSONOID, pgtype.TimestamptzOID,
+			}[i%9])
 			if field == nil {
 				b = binary.BigEndian.AppendUint32(b, math.MaxUint32)
 				continue
@@ -39,18 +42,29 @@ func FuzzAnswerOfOneIsReadAsPgxReadsIt(f *testing.F) {
 		return b
 	}
 	eight, sixteen := make([]byte, 8), make([]byte, 16)
-	good := answer([]byte("written"), eight, eight, nil)
+	written := func(first ...[]byte) []byte { return answer(append(first, make([][]byte, 9-len(first))...)...) }
+	met := func(data, metadata, at []byte) []byte {
+		return answer([]byte("met"), eight, eight, sixteen, at, []byte("Opened"), data, metadata, at)
+	}
+	good := written([]byte("written"), eight, eight, nil, eight)
 	f.Add(good)
-	f.Add(answer([]byte("id_conflict"), eight, nil, sixteen))
-	f.Add(answer([]byte("written"), eight, eight, nil, nil))
-	f.Add(answer(nil, eight, eight, nil))
-	f.Add(answer([]byte(""), eight, eight, nil))
-	f.Add(answer([]byte("written"), nil, nil, nil))
-	f.Add(answer([]byte("written"), eight[:7], eight, nil))
-	f.Add(answer([]byte("written"), eight, eight, sixteen[:15]))
+	f.Add(written([]byte("id_conflict"), eight, nil, sixteen))
+	f.Add(answer([]byte("written"), eight, eight, nil))
+	f.Add(written(nil, eight, eight))
+	f.Add(written([]byte(""), eight, eight))
+	f.Add(written([]byte("written"), nil, nil))
+	f.Add(written([]byte("written"), eight[:7], eight))
+	f.Add(written([]byte("written"), eight, eight, sixteen[:15]))
+	f.Add(written([]byte("written"), eight, eight, nil, eight[:7]))
+	f.Add(written([]byte("met"), eight, nil, nil, nil, nil, nil, nil, eight))
+	f.Add(met([]byte(`{}`), []byte(`{"correlationStreamName":"a-1"}`), eight))
+	f.Add(met(nil, nil, eight))
+	f.Add(met([]byte("\xff"), []byte("["), []byte("\xef0000000"))) // before all times
+	f.Add(met([]byte(""), []byte(""), []byte("\x7f\xff\xff\xff\xff\xff\xff\xff")))
 	f.Add(append(slices.Clip(good), 0))
-	for cut := range good {
-		f.Add(good[:cut])
+	whole := met([]byte(`{}`), []byte(`{}`), eight)
+	for cut := range whole {
+		f.Add(whole[:cut])
 	}
 	// a negative length
 	f.Add([]byte("\x00\x00\x00\x040000\x00\x00\x00\v000000000000000\x00\x00\x00\b000000000000\xff0000000\x90000"))
@@ -65,7 +79,7 @@ func FuzzAnswerOfOneIsReadAsPgxReadsIt(f *testing.F) {
 			return
 		}
 		scanner := pgtype.NewCompositeBinaryScanner(pgtype.NewMap(), raw)
-		var fields [4][]byte
+		var fields [9][]byte
 		for i := range fields {
 			require.True(t, scanner.Next(), "field %d of %x: %v", i, raw, scanner.Err())
 			fields[i] = scanner.Bytes()
@@ -79,6 +93,22 @@ func FuzzAnswerOfOneIsReadAsPgxReadsIt(f *testing.F) {
 		require.Equal(t, version.Int64, int64(got.version))
 		require.Equal(t, global.Int64, int64(got.globalPosition))
 		require.Equal(t, uuid.UUID(id.Bytes), got.id)
+		for i, read := range map[int]time.Time{4: got.time, 8: got.metAt} {
+			var at pgtype.Timestamptz
+			require.NoError(t, pgtype.NewMap().Scan(pgtype.TimestamptzOID, pgx.BinaryFormatCode, fields[i], &at))
+			require.True(t, finite(at).Equal(read), "%v, not %v", read, at)
+		}
+		require.Equal(t, fields[5] == nil, got.met == nil)
+		if got.met == nil {
+			return
+		}
+		want := &messagestore.Message{Type: string(fields[5]), Data: json.RawMessage(fields[6]), Metadata: messagestore.ParseMetadata(fields[7])}
+		require.Equal(t, want, got.met)
+		data := string(fields[6])
+		for i := range raw { // The message shares no memory with the connection.
+			raw[i] ^= 0xff
+		}
+		require.Equal(t, data, string(got.met.Data))
 	})
 }
 
@@ -125,37 +155,83 @@ func FuzzListOfNumbersIsReadAsPgxReadsIt(f *testing.F) {
 	})
 }
 
-// A reply of append_each has an outcome for each write of the group, or is refused: code that uses an accepted
-// reply never indexes out of range.
+// A reply of append_each has an outcome for each write of the group, and what it met for each that asks and
+// conflicts, or is refused: code that uses an accepted reply never indexes out of range.
 func FuzzAnswerOfAGroupIsAboutEachOfItsWrites(f *testing.F) {
-	list := func(n int) []byte {
+	list := func(oid uint32, elements ...[]byte) []byte {
 		e := pglink.Encoder{}
-		e.Array(pgtype.Int8OID, n)
-		for i := range n {
-			e.Int8Element(int64(i))
+		e.Array(oid, len(elements))
+		for _, element := range elements {
+			if element == nil {
+				e.Null()
+			} else {
+				pglink.Element(&e, element)
+			}
 		}
 		return e.Buffer
 	}
-	f.Add([]byte("ww"), list(2), list(3), uint8(1), uint8(2))
-	f.Add([]byte("wc"), list(2), list(1), uint8(1), uint8(2))
-	f.Add([]byte("www"), list(3), list(3), uint8(1), uint8(2))
-	f.Add([]byte("\xffw"), list(2), list(2), uint8(1), uint8(2))
-	f.Add([]byte{}, []byte{}, []byte{}, uint8(0), uint8(0))
-	f.Add([]byte("w\x00"), []byte(""), []byte(""), byte(1), byte(1)) // other letters
-	f.Fuzz(func(t *testing.T, outcomes, versions, positions []byte, one, two uint8) {
-		for n := range 5 {
-			if n != 3 {
+	eight, id, text := make([]byte, 8), make([]byte, 16), []byte("{}")
+	numbers := func(n int) []byte { return list(pgtype.Int8OID, slices.Repeat([][]byte{eight}, n)...) }
+	times := func(n int) []byte { return list(pgtype.TimestamptzOID, slices.Repeat([][]byte{eight}, n)...) }
+	none := make([][]byte, 8)
+	// Positions, global positions, ids, times, types, data, metadata and the time of a meeting.
+	met := func(messages ...bool) [][]byte {
+		var columns [7][][]byte
+		for _, there := range messages {
+			row := [][]byte{eight, eight, nil, nil, nil, nil, nil}
+			if there {
+				row = [][]byte{eight, eight, id, eight, []byte("T"), text, nil}
+			}
+			for i := range columns {
+				columns[i] = append(columns[i], row[i])
+			}
+		}
+		all := make([][]byte, 0, 8)
+		for i, oid := range metOIDs {
+			all = append(all, list(oid, columns[i]...))
+		}
+		return append(all, eight)
+	}
+	add := func(outcomes string, versions, positions, times []byte, met [][]byte, one, two uint8, meet bool) {
+		f.Add([]byte(outcomes), versions, positions, times, met[0], met[1], met[2], met[3], met[4], met[5], met[6], met[7], one, two, meet)
+	}
+	add("ww", numbers(2), numbers(3), times(3), none, 1, 2, false)
+	add("wc", numbers(2), numbers(1), times(1), none, 1, 2, false)
+	add("www", numbers(3), numbers(3), times(3), none, 1, 2, false)
+	add("\xffw", numbers(2), numbers(2), times(2), none, 1, 2, false)
+	add("", nil, nil, nil, none, 0, 0, false)
+	add("w\x00", nil, nil, nil, none, 1, 1, false)                 // other letters
+	add("ww", numbers(2), numbers(2), times(1), none, 1, 1, false) // fewer times than messages
+	add("ww", numbers(2), numbers(2), numbers(2), none, 1, 1, false)
+	add("cc", numbers(2), nil, nil, met(true, false), 1, 1, true)
+	add("cc", numbers(2), nil, nil, met(true), 1, 1, true)              // fewer meetings than conflicts
+	add("wc", numbers(2), numbers(1), times(1), met(true), 1, 1, false) // that nobody asked for
+	for spoilt := range 7 {
+		columns := met(true, true)
+		columns[spoilt] = columns[spoilt][:len(columns[spoilt])-1]
+		add("cc", numbers(2), nil, nil, columns, 1, 1, true)
+		columns = met(true, true)
+		columns[spoilt] = met(true)[spoilt]
+		add("cc", numbers(2), nil, nil, columns, 1, 1, true)
+	}
+	f.Fuzz(func(t *testing.T, outcomes, versions, positions, times, m0, m1, m2, m3, m4, m5, m6, m7 []byte, one, two uint8, meet bool) {
+		for n := range 15 {
+			if n != 12 {
 				_, err := readEach(make([][]byte, n))
 				require.Error(t, err)
 			}
 		}
-		a, err := readEach([][]byte{outcomes, versions, positions})
+		columns := [][]byte{outcomes, versions, positions, times, m0, m1, m2, m3, m4, m5, m6, m7}
+		if len(m7) == 0 {
+			columns[11] = nil
+		}
+		a, err := readEach(columns)
 		if err != nil {
-			require.ErrorIs(t, err, pglink.ErrNoList)
+			require.True(t, errors.Is(err, pglink.ErrNoList) || errors.Is(err, errNoAnswer), "%v", err)
 			return
 		}
 		group := []*ticket{
-			{append: messagestore.Append{Records: make([]messagestore.Encoded, one)}},
+			{append: messagestore.Append{Records: make([]messagestore.Encoded, one)}, meet: meet},
 			{append: messagestore.Append{Records: make([]messagestore.Encoded, two)}},
 		}
 		if a.check(group) != nil {
@@ -163,13 +239,54 @@ func FuzzAnswerOfAGroupIsAboutEachOfItsWrites(f *testing.F) {
 		}
 		require.Len(t, a.outcomes, 2)
 		require.Len(t, a.versions, 2)
-		positionsOf := 0
+		positionsOf, meetings := 0, 0
 		for i := range 2 {
 			if a.outcomes[i] == 'w' {
 				positionsOf += len(group[i].append.Records)
 			}
+			if a.outcomes[i] == 'c' && group[i].meet {
+				meetings++
+			}
 		}
 		require.Len(t, a.globalPositions, positionsOf)
+		require.Len(t, a.times, positionsOf)
+		require.Len(t, a.met, meetings)
+	})
+}
+
+// A list is read as pgx reads it, or refused.
+func FuzzListIsReadAsPgxReadsIt(f *testing.F) {
+	e := pglink.Encoder{}
+	e.Array(pgtype.TextOID, 3)
+	pglink.Element(&e, "a")
+	e.Null()
+	pglink.Element(&e, "")
+	for cut := range e.Buffer {
+		f.Add(e.Buffer[:cut])
+	}
+	f.Add(e.Buffer)
+	f.Add(append(slices.Clip(e.Buffer), 0))
+	f.Add(make([]byte, 12))
+	f.Add([]byte("\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x19\x7f\xff\xff\xff\x00\x00\x00\x01"))                 // of very many
+	f.Add([]byte("\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x01\x00\x00\x00\x01\xff\xff\xff\xfe")) // of less than none
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		got, err := pglink.Elements(raw, pgtype.TextOID)
+		if err != nil {
+			require.ErrorIs(t, err, pglink.ErrNoList)
+			return
+		}
+		require.LessOrEqual(t, len(got)*4, len(raw), "the list is bounded by what came")
+		if len(raw) == 0 {
+			require.Empty(t, got)
+			return
+		}
+		var want [][]byte
+		require.NoError(t, pgtype.NewMap().Scan(pgtype.ByteaArrayOID, pgx.BinaryFormatCode, raw, &want), "%x", raw)
+		require.Len(t, got, len(want))
+		for i := range got {
+			require.Equal(t, want[i] == nil, got[i] == nil)
+			require.Equal(t, string(want[i]), string(got[i]))
+		}
 	})
 }
 
@@ -188,6 +305,10 @@ func FuzzParametersOfAGroupAreReadByPgx(f *testing.F) {
 		group := []*ticket{write(one, record(1, type1, metadata), record(2, type2, nil)), write(two, record(3, type2, metadata))}
 		parameters := eachParameters(&pglink.Encoder{}, group, notify)
 		require.Len(t, parameters, len(eachOIDs))
+		require.Nil(t, parameters[9], "no write asks for what it meets")
+		group[1].meet = true
+		parameters = eachParameters(&pglink.Encoder{}, group, notify)
+		var meets []bool
 		var streams, types []string
 		var versions, fences []int64
 		var counts []int32
@@ -195,7 +316,7 @@ func FuzzParametersOfAGroupAreReadByPgx(f *testing.F) {
 		var datas, metadatas [][]byte
 		var told bool
 		types3 := []uint32{pgtype.ByteaArrayOID, pgtype.ByteaArrayOID} // JSON as the bytes it is
-		for i, into := range []any{&streams, &versions, &counts, &fences, &ids, &types, &datas, &metadatas, &told} {
+		for i, into := range []any{&streams, &versions, &counts, &fences, &ids, &types, &datas, &metadatas, &told, &meets} {
 			oid := eachOIDs[i]
 			if i == 6 || i == 7 {
 				oid = types3[i-6]
@@ -219,6 +340,7 @@ func FuzzParametersOfAGroupAreReadByPgx(f *testing.F) {
 		require.Nil(t, metadatas[1])
 		require.Equal(t, string(metadata), string(metadatas[2]))
 		require.Equal(t, notify, told)
+		require.Equal(t, []bool{false, true}, meets)
 	})
 }
 

@@ -1,8 +1,9 @@
 create or replace function dibs.append(
   streams text[], expected bigint[], counts integer[],
   ids uuid[], types text[], data json[], metadata json[],
-  fences bigint[] default null, notify boolean default false,
-  out outcome text, out stream text, out version bigint, out global_position bigint, out id uuid
+  fences bigint[] default null, notify boolean default false, meet boolean default false, past jsonb default null,
+  out outcome text, out stream text, out version bigint, out global_position bigint, out id uuid, out "time" timestamptz,
+  out met_type text, out met_data json, out met_metadata json, out met_at timestamptz
 ) returns setof record
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -18,7 +19,7 @@ declare
   at record;
   violated text; -- the constraint that was in the way, if one was
 begin
-  perform dibs.refuse_invalid(streams, expected, counts, ids, types, data, metadata);
+  perform dibs.refuse_invalid(streams, expected, counts, ids, types, data, metadata, past);
 
   -- A statement of its own: the snapshots of those that follow are younger than
   -- the locks.
@@ -55,7 +56,10 @@ begin
     order by s.n
     limit 1;
     if found then
-      return query select 'fenced', at.name, at.fence, null::bigint, null::uuid;
+      outcome := 'fenced';
+      stream := at.name;
+      version := at.fence;
+      return next;
       return;
     end if;
   end if;
@@ -76,17 +80,30 @@ begin
       ) as position
     ) m
     where s.expected <> -2 and s.expected <> m.position
+      and (past is null or not (
+        select count(*) = m.position - s.expected -- all are there, and may have come
+        from dibs.messages f
+        where f.stream_name = s.name and f.position > s.expected and (past -> (s.n - 1)::integer) ? f.type
+      ))
     order by s.n
     limit 1;
 
     if not found and not current then
       -- Nothing will be added to a stream that is only checked, so no index would
-      -- tell.
-      select s.name, s.expected + 1 as version into at
-      from unnest(streams, expected, counts) with ordinality s (name, expected, count, n)
-      where s.count = 0 and dibs.taken(s.name, s.expected + 1, gen_random_uuid())
-      order by s.n
+      -- tell. Whether a message that this transaction is too old to see is of a type that may have
+      -- come, a younger one can tell.
+      select s.name, s.expected + 1 as version, s.passes into at
+      from (
+        select u.*, past -> (u.n - 1)::integer <> 'null' as passes
+        from unnest(streams, expected, counts) with ordinality u (name, expected, count, n)
+      ) s
+      where s.count = 0 and dibs.taken(s.name, case when s.passes then dibs.stream_version(s.name) else s.expected end + 1, gen_random_uuid())
+      order by s.passes nulls first, s.n
       limit 1;
+      if found and at.passes then
+        raise exception 'could not serialize access due to messages added since the transaction began'
+          using errcode = 'serialization_failure';
+      end if;
     end if;
 
     if not found then
@@ -111,9 +128,18 @@ begin
           join unnest(ids, types, data, metadata) with ordinality r (id, type, data, metadata, n)
             on r.n > s.upto - s.count and r.n <= s.upto
           order by r.n
-          returning m.stream_name, m.position, m.global_position
+          returning m.stream_name, m.position, m.global_position, m.time
         )
-        select 'written', s.name, coalesce(max(a.position), s.expected), coalesce(max(a.global_position), 0), null::uuid
+        select 'written', s.name,
+          coalesce(
+            max(a.position),
+            case when past is not null then (
+              select m.position from dibs.messages m where m.stream_name = s.name order by m.position desc limit 1
+            ) end,
+            s.expected
+          ),
+          coalesce(max(a.global_position), 0), null::uuid, (array_agg(a.time order by a.position desc))[1],
+          null::text, null::json, null::json, null::timestamptz
         from unnest(streams, expected) with ordinality s (name, expected, n)
         left join added a on a.stream_name = s.name
         group by s.n, s.name, s.expected
@@ -141,14 +167,31 @@ begin
     end if;
 
     -- It could not be written: because it was before, or else for the version.
-    return query select r.* from dibs.find_recorded(streams, expected, counts, ids, types, data, metadata) r;
+    return query
+    select r.outcome, r.stream, r.version, r.global_position, r.id, r.time, null::text, null::json, null::json, null::timestamptz
+    from dibs.find_recorded(streams, expected, counts, ids, types, data, metadata) r;
     if found then
       perform dibs.await_standby();
       return;
     end if;
     if violated is null then
       perform dibs.await_standby();
-      return query select 'version_conflict', at.name, at.version, null::bigint, null::uuid;
+      if meet and current then
+        met_at := clock_timestamp();
+        return query
+        select 'met', s.name, coalesce(l.position, dibs.stream_version(s.name)), coalesce(l.global_position, t.global_position),
+          coalesce(l.id, t.id), coalesce(l.time, t.time), coalesce(l.type, t.type),
+          case when l.id is null then t.data else l.data end, case when l.id is null then t.metadata else l.metadata end, met_at
+        from unnest(streams) with ordinality s (name, n)
+        left join lateral dibs.last_met(s.name) l on true
+        left join lateral (select e.* from dibs.erased_tombstone(s.name) e where l.id is null) t on true
+        order by s.n;
+        return;
+      end if;
+      outcome := 'version_conflict';
+      stream := at.name;
+      version := at.version;
+      return next;
       return;
     end if;
     exit when not current;
@@ -160,11 +203,15 @@ begin
   if not found then
     select s.name, s.expected + 1 as version into at
     from unnest(streams, expected) with ordinality s (name, expected, n)
-    where s.expected <> -2 and dibs.taken(s.name, s.expected + 1, gen_random_uuid())
+    where s.expected <> -2 and (past -> (s.n - 1)::integer <> 'null') is not true
+      and dibs.taken(s.name, s.expected + 1, gen_random_uuid())
     order by s.n
     limit 1;
     if found then
-      return query select 'version_conflict', at.name, at.version, null::bigint, null::uuid;
+      outcome := 'version_conflict';
+      stream := at.name;
+      version := at.version;
+      return next;
       return;
     end if;
   end if;
@@ -173,7 +220,7 @@ begin
 end
 $$;
 
-comment on function dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[], bigint[], boolean) is
+comment on function dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[], bigint[], boolean, boolean, jsonb) is
 'Adds messages to the ends of streams: all of it or nothing. Each stream is named once, with the version it is expected to be at
 (the position of its last message, -1 for no stream, -2 for any version) and how many of the messages are its; the messages come
 in the order of the streams. No message only checks the version. With fences, one for each stream, a client that may ask
@@ -181,12 +228,19 @@ find_messages later says where it believes the fence of the stream''s category t
 that has called dibs.listen hears on the channel dibs_messages of each category that was written to, as ''dibs.'', its name, a
 dash and the global position of its last message.
 
+With past, a list of types or null for each stream, messages of these types may have come since the expected version: if all that
+came are there and of these types, the messages go behind them. With meet, a write that is not at its version is answered, at READ
+COMMITTED, with the last messages of all its streams and the time at which that was so.
+
 Answers with rows, never with an exception, so that the transaction goes on:
-  written           for each stream: the position and the global position of its last message
+  written           for each stream: the position, the global position and the time of its last message; of one that was only
+                    checked, its version
   duplicate         for each stream: the same, of when the messages were written before, with the same ids and content
   id_conflict       once: the stream, position and id of a message that has one of the ids, with other content or elsewhere
   version_conflict  once: the first stream that is not at its version, and the version it is at (at REPEATABLE READ and
                     above, the least that it can be)
+  met               with meet, in place of version_conflict, for each stream: its version, and its last message; data and metadata of
+                    more than 16 KiB are null, to be read by the position
   fenced            once: the first stream whose category''s fence is elsewhere, and, as its version, where; to be tried again with it
 Raises DB001 for an argument that may not be written, 55P03 after 10 seconds of waiting for another transaction, 23505 for a
 row that an index or a trigger that is not of Dibs refuses, or for a sequence that is behind, and, at REPEATABLE READ and

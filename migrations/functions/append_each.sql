@@ -4,8 +4,10 @@
 -- costs about a tenth of a call of append.
 create or replace function dibs.append_each(
   streams text[], expected bigint[], counts integer[], fences bigint[],
-  ids uuid[], types text[], data json[], metadata json[], notify boolean default false,
-  out outcomes text, out versions bigint[], out global_positions bigint[]
+  ids uuid[], types text[], data json[], metadata json[], notify boolean default false, meets boolean[] default null,
+  out outcomes text, out versions bigint[], out global_positions bigint[], out times timestamptz[],
+  out met_positions bigint[], out met_global_positions bigint[], out met_ids uuid[], out met_times timestamptz[],
+  out met_types text[], out met_data json[], out met_metadata json[], out met_at timestamptz
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -37,14 +39,14 @@ begin
     and array_dims(data) = of_messages and array_dims(metadata) = of_messages
     and pg_column_size(data) + pg_column_size(metadata) <= 16777216
     and '' <> all (streams) and -2 <= all (expected) and 1 <= all (counts) and 0 <= all (fences)
-    and dibs.valid_type(types[1])
+    and dibs.valid_type(types[1]) and (meets is null or array_dims(meets) = of_writes)
   ) is not true
   then
-    perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata);
+    perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata, meets);
   end if;
   single := cardinality(ids) = cardinality(streams) and 1 = all (counts);
   if not single and (select sum(c) from unnest(counts) c) <> cardinality(ids) then
-    perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata);
+    perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata, meets);
   end if;
   if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     outcomes := repeat('a', cardinality(streams));
@@ -106,7 +108,7 @@ begin
   names := streams;
   if not single or (select count(distinct s.name) from unnest(streams) s (name)) < cardinality(streams) then
     select f.* into outcomes, versions, names, positions, writes
-    from dibs.follow_each(streams, expected, counts, fences, ids, versions_found, fences_found, taken) f;
+    from dibs.follow_each(streams, expected, counts, fences, ids, versions_found, fences_found, taken, meets) f;
     hashes := null;
   end if;
 
@@ -123,9 +125,9 @@ begin
           and (p.position > 0 or dibs.valid_stream_name(names[p.n])) -- one that is there has its name
           and (types[p.n] = types[1] or dibs.valid_type(types[p.n]))
           and dibs.valid_content(data[p.n], metadata[p.n])
-        returning m.global_position
+        returning m.global_position, m.time
       )
-      select array_agg(a.global_position) into global_positions from added a;
+      select array_agg(a.global_position), array_agg(a.time) into global_positions, times from added a;
       exit;
     exception
       when unique_violation then
@@ -142,12 +144,12 @@ begin
           raise;
         end if;
         select f.* into outcomes, versions, names, positions, writes
-        from dibs.follow_each(streams, expected, counts, fences, ids, versions_found, fences_found, taken) f;
+        from dibs.follow_each(streams, expected, counts, fences, ids, versions_found, fences_found, taken, meets) f;
         hashes := null;
     end;
   end loop;
   if coalesce(cardinality(global_positions), 0) <> cardinality(array_remove(positions, null)) then
-    perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata);
+    perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata, meets);
   end if;
 
   -- A write that met a version conflict may have been written before, by itself: append tells.
@@ -162,6 +164,16 @@ begin
     end loop;
     perform dibs.await_standby();
   end if;
+  -- A statement behind the one that added: its snapshot has what this group added too.
+  if meets is not null and strpos(outcomes, 'c') > 0 then
+    met_at := clock_timestamp();
+    select array_agg(coalesce(l.position, -1)), array_agg(coalesce(l.global_position, 0)), array_agg(l.id), array_agg(l.time),
+      array_agg(l.type), array_agg(l.data), array_agg(l.metadata)
+    into met_positions, met_global_positions, met_ids, met_times, met_types, met_data, met_metadata
+    from unnest(streams, meets, string_to_array(outcomes, null)) w (name, meet, outcome) -- in its order, as above
+    left join lateral dibs.last_met(w.name) l on true
+    where w.meet and w.outcome = 'c';
+  end if;
   notify := notify and global_positions is not null and dibs.listened();
   if notify and cardinality(free) = 1 then
     perform pg_notify('dibs_messages', 'dibs.' || free[1] || '-' || global_positions[cardinality(global_positions)]);
@@ -174,16 +186,18 @@ begin
 end
 $$;
 
-comment on function dibs.append_each(text[], bigint[], integer[], bigint[], uuid[], text[], json[], json[], boolean) is
+comment on function dibs.append_each(text[], bigint[], integer[], bigint[], uuid[], text[], json[], json[], boolean, boolean[]) is
 'Adds messages to the ends of streams in many writes, each all or nothing by itself, one after the other. A write is to a
 stream, at an expected version, with so many of the messages, and a fence; it and notify are as in append.
 
 Answers with a letter for each write: w for written, c for a version conflict, f for fenced, b for one whose category is
 busy and not that of the first stream, which is waited for, and a for one that append has to be asked about: its stream was
-erased, or one of its ids is recorded already. With it comes the version of its last
-message, or that its stream is at, or the fence that there is; and in the end the global positions of all messages that
-were written, in order. At REPEATABLE READ and above each is for append. Raises DB001 for an argument that may not be written, 55P03
-after 10 seconds of waiting for another transaction, and 23505 after a write without the lock: then nothing of it
-was written, and each is for append. As with append_one, the client validates the content of the messages.';
+erased, or one of its ids is recorded already, or a later write has brought the stream to its version. With it comes the version of
+its last message, or that its stream is at, or the fence that there is; and in the end the global positions and times of all
+messages that were written, in order. With meets, one for each write, those that conflict and have true are told, in order, the
+last message that their stream has in the end, as last_met has it, or the position -1 for none, and the time of that. At REPEATABLE
+READ and above each is for append. Raises DB001 for an argument that may not be written, 55P03 after 10 seconds of waiting for
+another transaction, and 23505 after a write without the lock: then nothing of it was written, and each is for append. As with
+append_one, the client validates the content of the messages.';
 
 grant execute on function dibs.append_each to dibs_writer;

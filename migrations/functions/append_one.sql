@@ -2,8 +2,9 @@
 -- message that does not fit is left to append, which finds out why.
 create or replace function dibs.append_one(
   stream text, expected bigint, message_id uuid, type text, data json, metadata json,
-  fence bigint default null, notify boolean default false,
-  out outcome text, out version bigint, out global_position bigint, out id uuid
+  fence bigint default null, notify boolean default false, meet boolean default false,
+  out outcome text, out version bigint, out global_position bigint, out id uuid, out "time" timestamptz,
+  out met_type text, out met_data json, out met_metadata json, out met_at timestamptz
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -34,7 +35,7 @@ begin
         insert into dibs.messages as m (category, group_hash, correlation_category, stream_name, position, type, id, data, metadata)
         values (stream_category, dibs.group_hash(append_one.stream), dibs.correlation_category(append_one.metadata),
           append_one.stream, append_one.version + 1, append_one.type, message_id, append_one.data, append_one.metadata)
-        returning m.position, m.global_position into version, global_position;
+        returning m.position, m.global_position, m.time into version, global_position, time;
         if notify and dibs.listened() then
           perform pg_notify('dibs_messages', 'dibs.' || stream_category || '-' || global_position);
         end if;
@@ -44,17 +45,25 @@ begin
     elsif not exists (select from dibs.messages m where m.id = message_id) then
       perform dibs.await_standby();
       outcome := 'version_conflict';
+      if meet then
+        outcome := 'met';
+        met_at := clock_timestamp();
+        select l.global_position, l.id, l.time, l.type, l.data, l.metadata
+        into global_position, id, time, met_type, met_data, met_metadata
+        from dibs.last_met(stream) l;
+      end if;
       return;
     end if;
   end if;
 
-  select a.outcome, a.version, a.global_position, a.id into outcome, version, global_position, id
+  select a.outcome, a.version, a.global_position, a.id, a.time, a.met_type, a.met_data, a.met_metadata, a.met_at
+  into outcome, version, global_position, id, time, met_type, met_data, met_metadata, met_at
   from dibs.append(array[stream], array[expected], array[1], array[message_id], array[type], array[data], array[metadata],
-    case when fence is not null then array[fence] end, notify) a;
+    case when fence is not null then array[fence] end, notify, meet) a;
 end
 $$;
 
-comment on function dibs.append_one(text, bigint, uuid, text, json, json, bigint, boolean) is
+comment on function dibs.append_one(text, bigint, uuid, text, json, json, bigint, boolean, boolean) is
 'Adds one message to the end of a stream: append for the arguments as arrays of one, and answers as it does. A version conflict
 is of the stream; id is the message that an id conflict is with. Raises 23505 where append would find out by trying that the id
 is recorded already: append tells the outcome then. For clients that validate the content of messages: it looks at names and

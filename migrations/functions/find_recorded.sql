@@ -3,7 +3,7 @@
 create or replace function dibs.find_recorded(
   streams text[], expected bigint[], counts integer[],
   ids uuid[], types text[], data json[], metadata json[],
-  out outcome text, out stream text, out version bigint, out global_position bigint, out id uuid
+  out outcome text, out stream text, out version bigint, out global_position bigint, out id uuid, out "time" timestamptz
 ) returns setof record
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -39,14 +39,14 @@ begin
   order by f.differs desc, f.n
   limit 1;
   if found then
-    return query select 'id_conflict', at.stream_name, at.position, null::bigint, at.id;
+    return query select 'id_conflict', at.stream_name, at.position, null::bigint, at.id, null::timestamptz;
     return;
   end if;
 
   -- A message that was there just now may have been trimmed since: then it is new.
   return query
   with asked as (
-    select s.n, s.name, s.expected, s.count, m.position, m.global_position
+    select s.n, s.name, s.expected, s.count, m.position, m.global_position, m.time
     from (
       select u.*, sum(u.count) over (order by u.n) as upto
       from unnest(streams, expected, counts) with ordinality u (name, expected, count, n)
@@ -54,7 +54,7 @@ begin
     left join unnest(ids) with ordinality r (id, n) on s.count > 0 and r.n = s.upto
     left join lateral (select * from dibs.messages m where m.id = r.id limit 1) m on true
   )
-  select 'duplicate', a.name, coalesce(a.position, a.expected), coalesce(a.global_position, 0), null::uuid
+  select 'duplicate', a.name, coalesce(a.position, a.expected), coalesce(a.global_position, 0), null::uuid, a.time
   from asked a
   where not exists (select from asked gone where gone.count > 0 and gone.position is null)
   order by a.n;

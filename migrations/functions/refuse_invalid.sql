@@ -1,7 +1,7 @@
 -- Raises DB001 for a call of append that Go's validators would refuse.
 create or replace function dibs.refuse_invalid(
   streams text[], expected bigint[], counts integer[],
-  ids uuid[], types text[], data json[], metadata json[]
+  ids uuid[], types text[], data json[], metadata json[], past jsonb default null
 ) returns void
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
@@ -19,14 +19,16 @@ begin
     field := 'expected'; rule := 'there is one expected version for each stream';
   elsif cardinality(counts) is distinct from asked then
     field := 'counts'; rule := 'there is one count for each stream';
-  elsif messages not between 1 and 1000 then
-    field := 'ids'; rule := 'there are 1 to 1000 messages';
+  elsif ids is null or messages > 1000 then
+    field := 'ids'; rule := 'there are at most 1000 messages';
   elsif cardinality(types) is distinct from messages then
     field := 'types'; rule := 'there is one type for each message';
   elsif cardinality(data) is distinct from messages then
     field := 'data'; rule := 'there is one for each message';
   elsif cardinality(metadata) is distinct from messages then
     field := 'metadata'; rule := 'there is one, or null, for each message';
+  elsif past is not null and (jsonb_typeof(past) <> 'array' or jsonb_array_length(past) <> asked) then
+    field := 'past'; rule := 'there is one list, or null, for each stream';
   elsif (select count(*) from unnest(counts) c where c >= 0) <> asked
     or (select sum(c) from unnest(counts) c) <> messages
   then
@@ -59,6 +61,21 @@ begin
     limit 1;
     if found then
       field := 'expected'; rule := 'it is a position from 0, -1 for no stream, or, with messages, -2 for any version';
+    end if;
+  end if;
+
+  if field is null and past is not null then
+    select s.n into at
+    from unnest(expected) with ordinality s (version, n)
+    cross join lateral (select past -> (s.n - 1)::integer as types) p
+    where jsonb_typeof(p.types) <> 'null' and not (
+      jsonb_typeof(p.types) = 'array' and jsonb_array_length(p.types) between 1 and 100 and s.version >= -1
+      and not jsonb_path_exists(p.types, 'strict $[*] ? (@.type() != "string")')
+    )
+    order by s.n
+    limit 1;
+    if found then
+      field := 'past'; rule := 'it is null, or, with an expected version, a list of 1 to 100 message types';
     end if;
   end if;
 
@@ -105,5 +122,5 @@ begin
 end
 $$;
 
-comment on function dibs.refuse_invalid(text[], bigint[], integer[], uuid[], text[], json[], json[]) is
+comment on function dibs.refuse_invalid(text[], bigint[], integer[], uuid[], text[], json[], json[], jsonb) is
 'Raises DB001, with the parameter as the column, if append may not be called with these arguments.';

@@ -1,7 +1,7 @@
 -- Names the mistake in a call of append_each.
 create or replace function dibs.refuse_invalid_each(
   streams text[], expected bigint[], counts integer[], fences bigint[],
-  ids uuid[], types text[], data json[], metadata json[]
+  ids uuid[], types text[], data json[], metadata json[], meets boolean[]
 ) returns void
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
@@ -34,6 +34,8 @@ begin
     field := 'data'; rule := 'there is one for each message';
   elsif array_dims(metadata) is distinct from of_messages then
     field := 'metadata'; rule := 'there is one, or null, for each message';
+  elsif meets is not null and array_dims(meets) is distinct from of_writes then
+    field := 'meets'; rule := 'there is one for each write';
   elsif pg_column_size(data) + pg_column_size(metadata) > 16777216 then
     field := 'data'; rule := 'the arrays of data and metadata together are at most 16777216 bytes';
   elsif exists (
@@ -50,5 +52,5 @@ begin
 end
 $$;
 
-comment on function dibs.refuse_invalid_each(text[], bigint[], integer[], bigint[], uuid[], text[], json[], json[]) is
+comment on function dibs.refuse_invalid_each(text[], bigint[], integer[], bigint[], uuid[], text[], json[], json[], boolean[]) is
 'Raises DB001, with the parameter as the column, for arguments that append_each has found to be wrong.';

@@ -2,7 +2,7 @@
 -- after a release, and the second number with a change that stops clients of before.
 create or replace function dibs.schema_version(out version integer, out serves integer)
 language sql immutable parallel safe
-return (9, 8);
+return (9, 9);
 
 comment on function dibs.schema_version() is
 'The version of this schema, and the oldest version that a client may have been made for and still work with it.';

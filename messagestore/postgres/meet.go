@@ -1,0 +1,76 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+var _ messagestore.MeetingDriver = (*Driver)(nil)
+
+// AppendOrMeet implements [messagestore.MeetingDriver]. The answer comes in the round trip of the
+// write, also for writes that are committed together. A last message of more than 16 KiB takes
+// another.
+func (d *Driver) AppendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+	for {
+		written, met, err := d.appendOrMeet(ctx, appends)
+		if met == nil {
+			return written, nil, err
+		}
+		err = d.complete(ctx, met)
+		if !errors.Is(err, errRemoved) {
+			return nil, met, err
+		}
+		// It is not the last message any more.
+	}
+}
+
+func (d *Driver) appendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+	if len(appends) != 1 {
+		return d.appendAll(ctx, appends, d.fences.of(appends), true, always)
+	}
+	written, met, err := d.appendEither(ctx, appends[0], true)
+	if met != nil || err != nil {
+		return nil, met, err
+	}
+	return []messagestore.Written{written}, nil, nil
+}
+
+// errRemoved is returned for a message that was removed after it was met.
+var errRemoved = errors.New("the message that the write met was removed")
+
+// complete reads the data and metadata that were too large to be sent along, or that are null.
+func (d *Driver) complete(ctx context.Context, met *messagestore.Meeting) error {
+	for i, m := range met.Last {
+		if m == nil || m.Data != nil {
+			continue
+		}
+		found, err := d.ReadStream(ctx, messagestore.StreamQuery{Stream: m.Stream, From: m.Position, Limit: 1})
+		if err != nil {
+			return err
+		}
+		if len(found) == 0 || found[0].ID != m.ID || found[0].GlobalPosition != m.GlobalPosition {
+			return errRemoved
+		}
+		met.Last[i] = found[0]
+	}
+	return nil
+}
+
+// metIn returns the message that an answer tells of; nil for a stream without messages.
+func (a *answer) metIn() *messagestore.Message {
+	if m := a.met; m != nil {
+		m.ID, m.Stream, m.Position, m.GlobalPosition, m.Time = a.id, messagestore.StreamName(a.stream), a.version, a.globalPosition, a.time
+	}
+	return a.met
+}
+
+// meeting returns what a write met, by the answers for its streams.
+func meeting(answers []answer) *messagestore.Meeting {
+	met := &messagestore.Meeting{Time: answers[0].metAt, Last: make([]*messagestore.Message, len(answers))}
+	for i := range answers {
+		met.Last[i] = answers[i].metIn()
+	}
+	return met
+}
