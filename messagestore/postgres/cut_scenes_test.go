@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -46,6 +48,9 @@ func scenes(ways []way) (all []scene) {
 			writes("append several", w, appendSeveral),
 			writes("append to streams", w, appendToStreams),
 			writes("append each", w, appendGroup),
+			writes("append or meet", w, appendOrMeet),
+			meets("append or meet that meets", w, 1),
+			writes("append or meet each", w, appendOrMeetGroup),
 			transaction(w),
 			transacts("transact", w, false, overPgx),
 			transacts("transact with *sql.Tx", w, false, overSQL),
@@ -117,6 +122,7 @@ func scenes(ways []way) (all []scene) {
 			_, err := c.driver.Append(ctx, a)
 			return []ended{{appends: []messagestore.Append{a}, refused: true, err: err}}
 		}),
+		meets("append or meet a large message", prepared, 20_000),
 		transacts("transact that conflicts", prepared, true, overPgx),
 		writes("append one twice", prepared, appendTwice),
 		writes("Write", prepared, write1),
@@ -196,6 +202,67 @@ func appendGroup(ctx context.Context, c *attempt, key string) (list []ended) {
 		list = append(list, ended{appends: group[i : i+1], refused: i == 1, err: answer.Err})
 	}
 	return list
+}
+
+func appendOrMeet(ctx context.Context, c *attempt, key string) []ended {
+	a := messages(c, key, messagestore.NoStream, 1)
+	_, met, err := c.driver.AppendOrMeet(ctx, []messagestore.Append{a})
+	if met != nil {
+		err = metWrongly(met.Last)
+	}
+	return []ended{{appends: []messagestore.Append{a}, err: err}}
+}
+
+// appendOrMeetGroup writes a group in which the second write to a new stream meets the first.
+func appendOrMeetGroup(ctx context.Context, c *attempt, key string) (list []ended) {
+	group := []messagestore.Append{
+		messages(c, key+"a", messagestore.NoStream, 1),
+		messages(c, key+"a", messagestore.NoStream, 1),
+		messages(c, key+"b", messagestore.NoStream, 1),
+	}
+	for i, answer := range c.driver.AppendOrMeetEach(ctx, group, 0, 1) {
+		e := ended{appends: group[i : i+1], refused: i == 1, err: answer.Err}
+		switch met := answer.Met; {
+		case met != nil && (i != 1 || met.Last[0] == nil || met.Last[0].ID != group[0].Records[0].ID):
+			e.err = metWrongly(met.Last)
+		case met != nil:
+			e.err = errMet
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+// errMet stands for a meeting, which is a conflict that tells more.
+var errMet = &messagestore.VersionConflictError{}
+
+// metWrongly fails the scene, with any outcome.
+func metWrongly(last []*messagestore.Message) error {
+	return &messagestore.OutcomeUnknownError{Cause: fmt.Errorf("it met %v", last)}
+}
+
+// meets is a scene of a write that meets a message with so much data: one that is met is whole.
+func meets(name string, w way, size int) scene {
+	s := writes(name, w, func(ctx context.Context, c *attempt, key string) []ended {
+		a := messages(c, key, 7, 1)
+		before := messages(c, key, messagestore.NoStream, 1)
+		before.Records[0].Data = []byte(`{"n":"` + strings.Repeat("x", size) + `"}`)
+		if _, err := postgres.New(c.direct, nil).Append(context.WithoutCancel(ctx), before); err != nil {
+			return []ended{{err: err}}
+		}
+		e := ended{appends: []messagestore.Append{a}, refused: true}
+		_, met, err := c.driver.AppendOrMeet(ctx, []messagestore.Append{a})
+		switch {
+		case met == nil:
+			e.err = err
+		case len(met.Last) != 1 || met.Last[0] == nil || met.Last[0].ID != before.Records[0].ID || !bytes.Equal(met.Last[0].Data, before.Records[0].Data):
+			e.err = metWrongly(met.Last)
+		default:
+			e.err = errMet
+		}
+		return []ended{e}
+	})
+	return s
 }
 
 // appendTwice repeats a write.

@@ -18,11 +18,13 @@ func (d *Driver) AppendOrMeet(ctx context.Context, appends []messagestore.Append
 		if met == nil {
 			return written, nil, err
 		}
-		err = d.complete(ctx, met)
-		if !errors.Is(err, errRemoved) {
-			return nil, met, err
+		switch err := d.complete(ctx, met); {
+		case errors.Is(err, errRemoved): // it is not the last message any more
+		case err != nil:
+			return nil, nil, err
+		default:
+			return nil, met, nil
 		}
-		// It is not the last message any more.
 	}
 }
 
