@@ -42,6 +42,12 @@ func (d postgresDriver) AppendAll(ctx context.Context, all []messagestore.Append
 	return written, err
 }
 
+func (d postgresDriver) AppendOrMeet(ctx context.Context, all []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+	written, met, err := d.Driver.AppendOrMeet(ctx, all)
+	noteLost(ctx, err)
+	return written, met, err
+}
+
 type sqliteDriver struct{ *sqlite.Driver }
 
 func (d sqliteDriver) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
