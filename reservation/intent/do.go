@@ -13,8 +13,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// finishTimeout bounds how long Do tries to confirm or release, whatever has become of its
-// context.
+// finishTimeout bounds how long Do tries to confirm or release, though its context is done.
 const finishTimeout = 5 * time.Second
 
 const (
@@ -35,13 +34,13 @@ const (
 // Do returns when f has returned, and at most [Config.Grace] after the end of the lease: then
 // with an error that matches [ErrGraceExceeded], and f goes on. If f returns an error, panics or
 // calls [runtime.Goexit], the lease is released, and Do does the same. It may confirm or release
-// by itself: then its result counts only for that. What it confirmed through a transaction of its
-// own, by [Lease.Confirmation], stands, also if f returned an error that matches
+// by itself: then the result that it returns is dropped. A result that was confirmed by a
+// transaction of f, with [Lease.Confirmation], stands, also if f returned an error that matches
 // [messagestore.ErrOutcomeUnknown]: Do asks the intent.
 //
 // The result is confirmed though ctx is done, and though the lease's time is over: the version
 // decides. For that, and for a release, Do takes up to five seconds. With an error that matches
-// ErrLeaseLost the answer's Intent is what came after.
+// ErrLeaseLost the answer's Intent is the one that came after the lease.
 func (m *Manager) Do(ctx context.Context, request Request, f func(ctx context.Context, lease *Lease) (result any, err error)) (Answer, error) {
 	if f == nil {
 		return Answer{}, fmt.Errorf("do intent: %w", messagestore.NewInvalidError("function", nil, "it is nil"))
@@ -198,7 +197,7 @@ func (l *Lease) intent(err error) Intent {
 	return s.intent(s.since, l.m.config.Turn)
 }
 
-// reason returns what operators read of work that failed.
+// reason returns a text for operators on work that failed.
 func (r returned) reason() string {
 	switch {
 	case r.panicked:

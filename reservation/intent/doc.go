@@ -15,12 +15,12 @@
 // carried out, and this is the result ([Done]); or the key was first used for something else
 // ([KeyReused]).
 //
-// # What holds without a clock
+// # Without a clock
 //
 // An intent is a stream, and its state is the stream's last message. Every step is an append at
 // the version that it was decided on, and nothing is ever appended to a confirmed intent. So of
-// several who try to take it, confirm it or release it, one succeeds, and a holder that was slow
-// is refused, whatever any clock says: a result is confirmed once, and is never lost.
+// several sessions that take, confirm or release it at once, one succeeds, and a holder that was
+// slow is refused, also where a clock lies: a result is confirmed once, and is never lost.
 //
 // The store's clock says when a lease that is not extended may be taken, and nothing else. A
 // holder counts its own time from before each request, and compares no clock with another.

@@ -42,20 +42,20 @@ var (
 	ErrInvalidToken = errors.New("invalid fencing token")
 )
 
-// A LeaseLostError tells what ended a lease.
+// A LeaseLostError tells the end of a lease.
 type LeaseLostError struct {
 	Stream  messagestore.StreamName
 	Session string // of the lease that was lost
 	Token   int64  // of the lease that was lost
 
-	// By is what the intent says now: another session's lease, a release, a result. It is nil if
+	// By is the intent as it is now: another session's lease, a release, a result. It is nil if
 	// only the time is over, and where the store has no such intent.
 	By *Intent
 
 	cause string // where By is nil
 }
 
-// Error names the lease and what came after it.
+// Error names the lease and its successor.
 func (e *LeaseLostError) Error() string {
 	cause := e.cause
 	if by := e.By; by != nil {
@@ -91,7 +91,7 @@ type graceExceededError struct {
 	Stream messagestore.StreamName
 	Token  int64
 	Grace  time.Duration
-	Lost   error // what ended the lease
+	Lost   error // why the lease ended
 }
 
 // Error names the intent and the grace.
@@ -102,7 +102,7 @@ func (e *graceExceededError) Error() string {
 // Is reports whether target is [ErrGraceExceeded].
 func (e *graceExceededError) Is(target error) bool { return target == ErrGraceExceeded }
 
-// Unwrap returns what ended the lease.
+// Unwrap returns the reason for which the lease ended.
 func (e *graceExceededError) Unwrap() error { return e.Lost }
 
 // A corruptError names a message that no intent has, and the rule that it breaks.

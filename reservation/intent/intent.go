@@ -251,7 +251,7 @@ func (m *Manager) heartbeat(ttl time.Duration) time.Duration {
 	return ttl / 3
 }
 
-// write sends the writes of one step. What it met is not nil if one of them is not at its
+// write sends the writes of one step. The meeting is not nil if one of them is not at its
 // version; then nothing was written.
 func write(ctx context.Context, store Store, writes []messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Meeting, error) {
 	if len(writes) > 1 || len(writes[0].Past) > 0 || len(writes[0].Bodies) == 0 {

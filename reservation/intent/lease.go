@@ -27,12 +27,12 @@ type Lease struct {
 	store Store // that the steps are written through
 	cause *messagestore.Message
 
-	granted []part // as they were granted: what of them never changes
+	granted []part // as they were granted, for the fields that never change
 
 	mu       sync.Mutex
 	parts    []part
 	assured  time.Time       // until when the lease is the holder's, by its own clock
-	over     *LeaseLostError // what ended it, once that is known
+	over     *LeaseLostError // why it ended, once that is known
 	extended chan struct{}   // closed when assured has moved, if anything waits for that
 }
 
@@ -168,8 +168,8 @@ func (l *Lease) lost(by *state, cause string) *LeaseLostError {
 
 // Extend has the lease last its TTL from now on.
 //
-// If the lease is lost, the error matches [ErrLeaseLost], as of all steps, and says by its type
-// what came after. After any other error it may or may not be extended.
+// If the lease is lost, the error matches [ErrLeaseLost], as of all steps, and is a
+// [*LeaseLostError], which names the successor. After any other error it may or may not be extended.
 func (l *Lease) Extend(ctx context.Context) error {
 	err := l.step(ctx, func(p *part) messagestore.Body { return Extended{p.Grant, p.token} }, nil)
 	if err != nil {
@@ -405,7 +405,7 @@ func (l *Lease) step(ctx context.Context, body func(p *part) messagestore.Body, 
 }
 
 // failed returns the error of a step that the store refused. In a transaction above READ
-// COMMITTED what was met cannot be seen, and the conflict is all that is known.
+// COMMITTED the successor cannot be seen, and there is only the conflict.
 func (l *Lease) failed(err error) error {
 	if !errors.Is(err, ErrLeaseLost) && l.Lost(err) {
 		return errors.Join(l.ended(l.lost(nil, "another message came after it")), err)
@@ -413,8 +413,8 @@ func (l *Lease) failed(err error) error {
 	return err
 }
 
-// took keeps what a step has made of the lease. The version of a lease that the step ended stays
-// as it was, so that the store refuses further steps.
+// took keeps the lease as a step has left it. A step that ended the lease leaves its version as it
+// was, so that the store refuses further steps.
 func (l *Lease) took(parts []part, bodies []messagestore.Body, written []messagestore.Written, sent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -442,8 +442,8 @@ func (l *Lease) log(s *state) {
 		Int64("token", s.token).Int64("version", int64(s.at.Position)).Msg("intent")
 }
 
-// meet decides what becomes of a step that met other versions: it goes again, it was done before,
-// or the lease is lost.
+// meet decides on a step that met other versions: it goes again, it was done before, or the lease
+// is lost.
 func (l *Lease) meet(parts []part, bodies []messagestore.Body, writes []messagestore.StreamWrite, last []*messagestore.Message) (again bool, err error) {
 	before := 0 // parts of which this very step was written before
 	for i := range parts {
@@ -486,7 +486,8 @@ func (l *Lease) meet(parts []part, bodies []messagestore.Body, writes []messages
 	return false, conflictOf(writes[len(parts):], last[len(parts):])
 }
 
-// isStep reports whether s is what the step itself leaves: an answer was lost, or it is repeated.
+// isStep reports whether s is the state after the step itself: its answer was lost, or it is
+// repeated.
 func (p *part) isStep(s *state, body messagestore.Body) bool {
 	if s.token != p.token || s.Session != p.Session {
 		return false
@@ -514,7 +515,7 @@ func conflictOf(writes []messagestore.StreamWrite, last []*messagestore.Message)
 	return fmt.Errorf("%w: the store names no stream", messagestore.ErrVersionConflict)
 }
 
-// ended keeps what ended the lease, and returns it.
+// ended keeps the reason for which the lease ended, and returns it.
 func (l *Lease) ended(lost *LeaseLostError) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -585,12 +586,12 @@ func (l *Lease) beat(ctx context.Context, end context.CancelCauseFunc) {
 	for failures := 0; ; {
 		pause := every
 		if failures > 0 {
-			pause = backoff.After(failures, every/16, every)
+			pause = backoff.After(failures, every/16, every/4)
 		}
 		if backoff.Wait(ctx, pause) != nil {
 			return
 		}
-		bounded, cancel := context.WithTimeout(ctx, every)
+		bounded, cancel := context.WithTimeout(ctx, every/2)
 		err := l.Extend(bounded)
 		cancel()
 		switch {

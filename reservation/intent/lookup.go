@@ -1,6 +1,7 @@
 package intent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,7 +63,7 @@ func (m *Manager) Await(ctx context.Context, scope, key string) (Intent, error) 
 			}
 			return i, nil
 		}
-		if w.on(s.at.Stream) { // what ended before it listened would be missed
+		if w.on(s.at.Stream) { // an end before it listened would be missed
 			continue
 		}
 		w.from(s.at.GlobalPosition)
@@ -126,7 +127,7 @@ func (m *Manager) resume(ctx context.Context, scope, key, session string, token 
 	return l, nil
 }
 
-// ForceRelease ends the lease of an intent, whoever holds it: an operator's last resort. Every
+// ForceRelease ends the lease of an intent for its holder: an operator's last resort. Every
 // step of that lease fails after it. The reason is kept, so it is not empty, and has at most 500
 // bytes. That the intent is free already is no error, and one whose lease is only over by time is
 // released all the same. One that is confirmed is an error that matches [ErrDone], and one that
@@ -275,7 +276,7 @@ func (m *Manager) list(ctx context.Context, filter Filter) ([]Intent, error) {
 			all = append(all, i)
 		}
 	}
-	slices.SortFunc(all, func(a, b Intent) int { return a.Since.Compare(b.Since) })
+	slices.SortFunc(all, func(a, b Intent) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Stream, b.Stream)) })
 	return all[:min(len(all), filter.Limit)], nil
 }
 

@@ -59,6 +59,9 @@ type Waiting struct {
 	// Reserved, Extended or Released.
 	At int64 `json:"at"`
 
+	// Of is the position of that message.
+	Of messagestore.Version `json:"of"`
+
 	// Released says that the lease is released, and only the line keeps others from the intent.
 	Released bool   `json:"released,omitempty"`
 	By       string `json:"by,omitempty"`     // as in Released
@@ -89,12 +92,11 @@ type Confirmed struct {
 // MessageType returns "Confirmed".
 func (Confirmed) MessageType() string { return TypeConfirmed }
 
-// Token returns the fencing token that the grant has which the store wrote at the given time:
-// greater than the token before it whatever the clock said, and for the rest the microseconds of
-// that time since 1970.
+// Token returns the fencing token of the grant, which the store wrote at the given time: the
+// microseconds of that time since 1970, or one more than the token before, if that is greater.
 func (r ReservedMessage) Token(written time.Time) int64 { return max(r.After+1, written.UnixMicro()) }
 
-// Bounds of what a message says. No clock gives a token beyond the year 9999.
+// Bounds of the fields of a message. No clock gives a token beyond the year 9999.
 const (
 	maxToken   = 253_402_300_799_999_999
 	maxSession = 128
@@ -108,7 +110,9 @@ type state struct {
 	Grant
 	kind     string
 	token    int64
-	since    time.Time // from when the lease counts; if it is released, from when it is free
+	after    int64                // of Reserved: the token before
+	since    time.Time            // from when the lease counts; if it is released, from when it is free
+	of       messagestore.Version // of the message of that time
 	released bool
 	by       string
 	reason   string
@@ -139,10 +143,16 @@ func (s *state) held(now time.Time) bool {
 	return !s.done() && !s.released && now.Before(s.free())
 }
 
-// mayTake returns when session may take the intent: after the turns of all who stand before it
-// in the line.
+// mayTake returns when session may take the intent: after the turns of all sessions before it in
+// the line.
 func (s *state) mayTake(session string, turn time.Duration) time.Time {
 	return s.free().Add(time.Duration(s.before(session)) * turn)
+}
+
+// mayBeTaken reports whether session may take the intent at now. For the first in the line of one
+// that was released, it is free though the clock was put back since.
+func (s *state) mayBeTaken(session string, now time.Time, turn time.Duration) bool {
+	return s.released && s.before(session) == 0 || !now.Before(s.mayTake(session, turn))
 }
 
 // before returns how many sessions in the line come before session.
@@ -155,7 +165,7 @@ func (s *state) before(session string) int {
 
 // granted returns the state right after body was written.
 func granted(body messagestore.Body, written messagestore.Written, metadata messagestore.Metadata) *state {
-	s := &state{kind: body.MessageType(), since: written.Time, metadata: metadata, at: messagestore.Mark{
+	s := &state{kind: body.MessageType(), since: written.Time, of: written.Version, metadata: metadata, at: messagestore.Mark{
 		Stream: written.Stream, Position: written.Version, GlobalPosition: written.GlobalPosition, Time: written.Time,
 	}}
 	if len(written.IDs) > 0 {
@@ -163,12 +173,12 @@ func granted(body messagestore.Body, written messagestore.Written, metadata mess
 	}
 	switch b := body.(type) {
 	case ReservedMessage:
-		s.Grant, s.token = b.Grant, b.Token(written.Time)
+		s.Grant, s.token, s.after = b.Grant, b.Token(written.Time), b.After
 	case Extended:
 		s.Grant, s.token = b.Grant, b.Token
 	case Waiting:
 		s.Grant, s.token, s.since = b.Grant, b.Token, time.UnixMicro(b.At).UTC()
-		s.released, s.by, s.reason = b.Released, b.By, b.Reason
+		s.of, s.released, s.by, s.reason = b.Of, b.Released, b.By, b.Reason
 	case Released:
 		s.Grant, s.token, s.released, s.by, s.reason = b.Grant, b.Token, true, b.By, b.Reason
 	case Confirmed:
@@ -208,8 +218,13 @@ func read(m *messagestore.Message) (*state, error) {
 	if r, ok := body.(ReservedMessage); ok && (r.After < 0 || r.After >= maxToken) {
 		return nil, corrupt("after: %d is no fencing token", r.After)
 	}
-	if w, ok := body.(Waiting); ok && (w.At > maxToken || w.At < -maxToken) {
-		return nil, corrupt("at: %d is no time", w.At)
+	if w, ok := body.(Waiting); ok {
+		if w.At > maxToken || w.At < -maxToken {
+			return nil, corrupt("at: %d is no time", w.At)
+		}
+		if w.Of < 0 || w.Of >= m.Position {
+			return nil, corrupt("of: %d is no position before it", int64(w.Of))
+		}
 	}
 	s := granted(body, written, m.Metadata)
 	s.at.ID = m.ID

@@ -41,7 +41,7 @@ type Request struct {
 	// Defaults to a new one.
 	Session string
 
-	// Content is what is asked for. It is encoded with encoding/json, and only a digest of it is
+	// Content is the request itself. It is encoded with encoding/json, and only a digest of it is
 	// kept. A request with other content under the same key is [KeyReused]. Content that encodes
 	// as null, {}, [] or "", or in which an object has a key twice, is refused. A lease that is
 	// for no request, such as a nightly run's, has its key as content.
@@ -149,10 +149,10 @@ type Intent struct {
 	Left  time.Duration // of a lease: how long still, or until the turns of the line are over
 	Line  []string      // the sessions that wait
 
-	Result    json.RawMessage // what it was confirmed with
+	Result    json.RawMessage // of the one that confirmed it
 	Forgotten bool            // it is done, and an operator deleted the result
 	Released  bool            // it is free since it was released, and not by time
-	By        string          // the operator who released it
+	By        string          // the operator, if one released it
 	Reason    string          // for which it was released
 }
 
@@ -189,11 +189,10 @@ type wanted struct {
 	watch time.Time
 }
 
-// A sign of life is what changes when a lease is granted, extended or released.
+// A sign of life is the message by which a lease was granted, extended or released last.
 type sign struct {
-	token    int64
-	since    int64
-	released bool
+	token int64
+	of    messagestore.Version
 }
 
 // An attempt is a request on its way.
@@ -389,7 +388,7 @@ func (a *attempt) meet(last []*messagestore.Message) error {
 
 func (k *wanted) meet(s *state) {
 	k.met = s
-	if now := (sign{s.token, s.since.UnixMicro(), s.released}); k.watch.IsZero() || now != k.sign {
+	if now := (sign{s.token, s.of}); k.watch.IsZero() || now != k.sign {
 		k.sign, k.watch = now, time.Now()
 	}
 }
@@ -417,8 +416,8 @@ func (a *attempt) owns(met *state) bool {
 	return met.Session == a.request.Session && !met.released && !met.lapsed
 }
 
-// answer returns the answer to what was met at now, by the store's clock, or false if every key
-// may be taken.
+// answer returns the answer to the states that were met at now, by the store's clock, or false if
+// every key may be taken.
 func (a *attempt) answer(now time.Time) (Answer, bool) {
 	for i := range a.keys {
 		k := &a.keys[i]
@@ -435,7 +434,7 @@ func (a *attempt) answer(now time.Time) (Answer, bool) {
 			outcome = KeyReused
 		case s.done():
 			outcome = Done
-		case a.owns(s), !now.Before(s.mayTake(a.request.Session, a.m.config.Turn)), k.watchedOut(a):
+		case a.owns(s), s.mayBeTaken(a.request.Session, now, a.m.config.Turn), k.watchedOut(a):
 			continue
 		default:
 			outcome = Held
@@ -447,7 +446,7 @@ func (a *attempt) answer(now time.Time) (Answer, bool) {
 }
 
 // watchedOut reports whether a waiter has seen no sign of life for so long, by its own clock,
-// that the lease is over whatever the store's clock says. A lease that is extended shows one
+// that the lease is over although the store's clock says that it is not. A lease that is extended shows one
 // three times in its TTL.
 func (k *wanted) watchedOut(a *attempt) bool {
 	return a.request.Wait > 0 && !time.Now().Before(k.watch.Add(k.silence(a)))

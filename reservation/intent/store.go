@@ -15,8 +15,7 @@ import (
 // other streams in [Lease.Confirm], are refused with it.
 type Store interface {
 	// WriteOrLast appends bodies to stream if it is at the expected version. If it is not, it
-	// writes nothing and returns what it met: the stream's last message and the store's time, of
-	// one moment.
+	// writes nothing and returns the stream's last message and the store's time, of one moment.
 	WriteOrLast(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Meeting, error)
 
 	// WriteStreamsOrLast does the same for several streams: all of it is written, or nothing.

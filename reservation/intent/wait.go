@@ -29,7 +29,7 @@ func (a *attempt) wait(ctx context.Context, w *waiter, now, end time.Time) (know
 	k := &a.keys[a.blocked]
 	fresh := w.on(k.stream)
 	if len(a.keys) > 1 {
-		if fresh { // what ended before it listened would be missed
+		if fresh { // an end before it listened would be missed
 			return time.Time{}, false, nil
 		}
 	} else if now, err = a.stand(ctx, now); err != nil || k.met == nil || now.IsZero() {
@@ -59,7 +59,7 @@ func (a *attempt) wait(ctx context.Context, w *waiter, now, end time.Time) (know
 }
 
 // stand puts the session at the end of the line, if it is not in it, and returns the store's time
-// of what a has met by then. A line that is full stays as it is.
+// of the state that a has met by then. A line that is full stays as it is.
 func (a *attempt) stand(ctx context.Context, now time.Time) (time.Time, error) {
 	k := &a.keys[0]
 	for {
@@ -88,7 +88,7 @@ func (a *attempt) stand(ctx context.Context, now time.Time) (time.Time, error) {
 func (a *attempt) line(ctx context.Context, line []string) (*messagestore.Meeting, error) {
 	k := &a.keys[0]
 	s := k.met
-	body := Waiting{s.Grant, s.token, s.since.UnixMicro(), s.released, s.by, s.reason}
+	body := Waiting{s.Grant, s.token, s.since.UnixMicro(), s.of, s.released, s.by, s.reason}
 	body.Line = line
 	written, met, err := a.m.store.WriteOrLast(ctx, k.stream, s.at.Position, messagestore.Envelope{Body: body, Metadata: s.metadata})
 	if err != nil {
@@ -287,7 +287,7 @@ func (w *wakeups) read(ctx context.Context, store CategoryStore, r *tail) {
 	}
 }
 
-// deliver wakes those who wait for a message of the page, and reports whether there is more to
+// deliver wakes the waiters for the messages of the page, and reports whether there is more to
 // read.
 func (w *wakeups) deliver(r *tail, from messagestore.GlobalPosition, page messagestore.CategoryPage) bool {
 	w.mu.Lock()
