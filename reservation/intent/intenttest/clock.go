@@ -1,0 +1,189 @@
+package intenttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/reservation/intent"
+)
+
+var clockTests = []test{
+	{"L1/TokensRiseThoughTheClockGoesBack", tokensRiseBackwards, clock},
+	{"L7/AnyClockIsSafe", anyClockIsSafe, clock | busy},
+	{"L7/WaiterOutlastsAClockThatWentBack", waiterOutlastsTheClock, clock},
+	{"L7/WaiterOutlastsAClockThatStands", waiterOutlastsAStoppedClock, clock},
+}
+
+func tokensRiseBackwards(t *testing.T, f *fixture) {
+	now := time.Now()
+	f.use(t, f.options.OpenWithClock(t, func() time.Time { return now }))
+	var last int64
+	for i := range 10 {
+		l := lease(t, f.m, request(fmt.Sprint(i)))
+		require.Greater(t, l.Token(), last)
+		require.Equal(t, l.Token(), f.lookup(t).Token)
+		last = l.Token()
+		require.NoError(t, l.Release(t.Context(), ""))
+		now = now.Add(-time.Hour)
+	}
+	now = now.Add(1000 * time.Hour)
+	l := lease(t, f.m, request("A"))
+	require.Equal(t, now.UnixMicro(), l.Token(), "it is the clock's again")
+}
+
+// waiterOutlastsTheClock puts the clock back by an hour while a lease lives: a waiter that has
+// seen no sign of life for the TTL takes it all the same.
+func waiterOutlastsTheClock(t *testing.T, f *fixture) {
+	var off atomic.Int64
+	f.use(t, f.options.OpenWithClock(t, func() time.Time { return time.Now().Add(time.Duration(off.Load())) }))
+	late := lease(t, f.short, request("late"))
+	off.Store(int64(-time.Hour))
+	began := time.Now()
+	r := request("W")
+	r.Wait = time.Minute
+
+	next := lease(t, f.m, r)
+
+	require.GreaterOrEqual(t, time.Since(began), shortTTL+turn)
+	require.Less(t, time.Since(began), 10*(shortTTL+turn))
+	require.Greater(t, next.Token(), late.Token())
+	require.ErrorIs(t, late.Confirm(t.Context(), nil), intent.ErrLeaseLost)
+}
+
+func waiterOutlastsAStoppedClock(t *testing.T, f *fixture) {
+	now := time.Now()
+	f.use(t, f.options.OpenWithClock(t, func() time.Time { return now }))
+	late := lease(t, f.short, request("late"))
+	var q queue
+	began := time.Now()
+	q.join(t, f, f.m, "w0")
+	q.join(t, f, f.m, "w1")
+	_, stop := late.Keep(t.Context())
+	for range 3 { // the holder shows signs of life, and so a waiter waits
+		pause(t, shortTTL+turn)
+		require.Equal(t, "late", f.lookup(t).Session)
+	}
+	stop()
+
+	q.all.Wait()
+
+	require.Equal(t, []string{"w0", "w1"}, q.served)
+	require.Less(t, time.Since(began), 20*(shortTTL+turn))
+	i, err := f.m.Await(t.Context(), "", key)
+	require.NoError(t, err)
+	require.Equal(t, intent.Free, i.Status)
+}
+
+// anyClockIsSafe has sessions reserve, extend, confirm and release at random, on a clock that says
+// something else each time. All the same an intent is confirmed once, a confirmed one stays
+// confirmed, and tokens rise along each stream.
+func anyClockIsSafe(t *testing.T, f *fixture) {
+	histories, workers := uint64(30), 8
+	var lates, grants atomic.Int64
+	for seed := range histories {
+		var mu sync.Mutex
+		r := rand.New(rand.NewPCG(seed, 1))
+		f.category = Category(t)
+		f.use(t, f.options.OpenWithClock(t, func() time.Time {
+			mu.Lock()
+			defer mu.Unlock()
+			return time.Unix(1_700_000_000+r.Int64N(200_000)-100_000, r.Int64N(1e9))
+		}))
+		h := &history{confirmed: make([]atomic.Pointer[string], 20)}
+		var all sync.WaitGroup
+		for w := range workers {
+			all.Go(func() { h.work(t, f.m, rand.New(rand.NewPCG(seed, uint64(w+10))), w) })
+		}
+		all.Wait()
+		f.verify(t, f.category)
+		for k := range h.confirmed {
+			i, err := f.m.Lookup(t.Context(), "", fmt.Sprint(k))
+			if err != nil {
+				continue
+			}
+			told := h.confirmed[k].Load()
+			require.Equal(t, told != nil, i.Status == intent.Done, "a confirmation was lost, or made up: %v", i)
+			if told != nil {
+				require.Equal(t, *told, i.Session)
+			}
+		}
+		lates.Add(h.late.Load())
+		grants.Add(h.grants.Load())
+	}
+	t.Logf("%d grants, %d late confirmations refused", grants.Load(), lates.Load())
+	require.Greater(t, lates.Load(), int64(histories), "the test is worth nothing without late holders")
+}
+
+// A history is one of many sessions at once.
+type history struct {
+	confirmed    []atomic.Pointer[string] // the session that was told that it confirmed
+	late, grants atomic.Int64
+}
+
+func (h *history) work(t *testing.T, m *intent.Manager, r *rand.Rand, worker int) {
+	ctx := t.Context()
+	for i := range 150 {
+		k := r.IntN(len(h.confirmed))
+		session := fmt.Sprintf("s%d-%d", worker, i)
+		done := h.confirmed[k].Load() != nil
+		a, err := m.Reserve(ctx, intent.Request{Key: fmt.Sprint(k), Session: session, Content: content})
+		switch {
+		case err != nil:
+			t.Errorf("reserve: %v", err)
+			return
+		case done && a.Outcome != intent.Done:
+			t.Errorf("key %d was confirmed, and is %v", k, a.Outcome)
+			return
+		case a.Outcome != intent.Reserved:
+			continue
+		}
+		h.grants.Add(1)
+		if err := h.hold(ctx, r, a.Lease, k, session); err != nil {
+			t.Error(err)
+			return
+		}
+	}
+}
+
+func (h *history) hold(ctx context.Context, r *rand.Rand, l *intent.Lease, k int, session string) error {
+	for range r.IntN(8) {
+		runtime.Gosched()
+		if err := l.Extend(ctx); errors.Is(err, intent.ErrLeaseLost) {
+			break
+		} else if err != nil {
+			return err
+		}
+	}
+	runtime.Gosched()
+	switch r.IntN(20) {
+	case 0, 4:
+		err := l.Confirm(ctx, session)
+		if err == nil {
+			if earlier := h.confirmed[k].Swap(&session); earlier != nil {
+				return fmt.Errorf("key %d was confirmed by %s and by %s", k, *earlier, session)
+			}
+			return nil
+		}
+		h.late.Add(1)
+		return notLost(err)
+	case 1, 2, 3:
+		return notLost(l.Release(ctx, ""))
+	}
+	return nil
+}
+
+func notLost(err error) error {
+	if errors.Is(err, intent.ErrLeaseLost) {
+		return nil
+	}
+	return err
+}

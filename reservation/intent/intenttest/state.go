@@ -1,0 +1,339 @@
+package intenttest
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation/intent"
+)
+
+var stateTests = []test{
+	{"State/EveryStepFromEveryState", everyStepFromEveryState, 0},
+	{"State/LineOutlivesTheRelease", lineOutlivesTheRelease, 0},
+	{"State/TombstoneIsDone", tombstoneIsDone, 0},
+	{"State/OtherMessagesAreCorrupt", otherMessagesAreCorrupt, 0},
+	{"Answer/SameSessionHasTheSameLease", sameSession, 0},
+	{"Answer/OtherContentIsKeyReused", otherContent, 0},
+	{"Answer/LostAnswerIsNoConflict", lostAnswers, 0},
+	{"Answer/MetadataGoesWithTheLease", metadataGoes, 0},
+}
+
+// outcomes of steps, as everyStepFromEveryState has them.
+const (
+	granted  = "granted"  // a new lease
+	extended = "extended" // the same lease
+	held     = "held"
+	done     = "done"
+	ok       = "ok"
+	lost     = "lost"
+)
+
+// everyStepFromEveryState brings an intent into each state, and takes each step from it: of
+// session A, which the lease is or was of, and of another session.
+func everyStepFromEveryState(t *testing.T, f *fixture) {
+	states := []struct {
+		name  string
+		bring func(t *testing.T, m *intent.Manager, r intent.Request) *intent.Lease
+		// of A: Reserve, Extend, Release, Confirm; and Reserve of another
+		a, extend, release, confirm, other string
+	}{
+		{"reserved", func(t *testing.T, m *intent.Manager, r intent.Request) *intent.Lease {
+			return lease(t, m, r)
+		}, extended, ok, ok, ok, held},
+		{"extended", func(t *testing.T, m *intent.Manager, r intent.Request) *intent.Lease {
+			l := lease(t, m, r)
+			require.NoError(t, l.Extend(t.Context()))
+			return l
+		}, extended, ok, ok, ok, held},
+		{"waiting", func(t *testing.T, m *intent.Manager, r intent.Request) *intent.Lease {
+			l := lease(t, m, r)
+			f.leaveInLine(t, m, r.Key, "W")
+			return l
+		}, extended, ok, ok, ok, held},
+		{"released", func(t *testing.T, m *intent.Manager, r intent.Request) *intent.Lease {
+			l := lease(t, m, r)
+			require.NoError(t, l.Release(t.Context(), ""))
+			return l
+		}, granted, lost, ok, lost, granted},
+		{"released by an operator", func(t *testing.T, m *intent.Manager, r intent.Request) *intent.Lease {
+			l := lease(t, m, r)
+			require.NoError(t, m.ForceRelease(t.Context(), "", r.Key, "it hangs"))
+			return l
+		}, granted, lost, lost, lost, granted},
+		{"taken over", func(t *testing.T, m *intent.Manager, r intent.Request) *intent.Lease {
+			l := lease(t, m, r)
+			require.NoError(t, m.ForceRelease(t.Context(), "", r.Key, "it hangs"))
+			r.Session = "B"
+			lease(t, m, r)
+			return l
+		}, held, lost, lost, lost, held},
+		{"confirmed", func(t *testing.T, m *intent.Manager, r intent.Request) *intent.Lease {
+			l := lease(t, m, r)
+			require.NoError(t, l.Confirm(t.Context(), "result"))
+			return l
+		}, done, lost, lost, ok, done},
+		{"confirmed as another", func(t *testing.T, m *intent.Manager, r intent.Request) *intent.Lease {
+			l := lease(t, m, r)
+			require.NoError(t, l.Confirm(t.Context(), "another result"))
+			return l
+		}, done, lost, lost, lost, done},
+	}
+	for _, s := range states {
+		for step, want := range map[string]string{"a": s.a, "extend": s.extend, "release": s.release, "confirm": s.confirm, "other": s.other} {
+			r := request("A")
+			r.Key = s.name + " " + step
+			l := s.bring(t, f.m, r)
+			var got string
+			switch step {
+			case "a":
+				got = answered(t, f.m, r, l.Token())
+			case "other":
+				r.Session = "C"
+				got = answered(t, f.m, r, l.Token())
+			case "extend":
+				got = stepped(t, l.Extend(t.Context()))
+			case "release":
+				got = stepped(t, l.Release(t.Context(), "reason"))
+			case "confirm":
+				got = stepped(t, l.Confirm(t.Context(), "result"))
+			}
+			require.Equal(t, want, got, "%s: %s", s.name, step)
+		}
+	}
+}
+
+func answered(t *testing.T, m *intent.Manager, r intent.Request, token int64) string {
+	t.Helper()
+	a := reserve(t, m, r)
+	switch {
+	case a.Outcome != intent.Reserved:
+		return a.Outcome.String()
+	case a.Lease.Token() == token:
+		return extended
+	}
+	require.Greater(t, a.Lease.Token(), token)
+	return granted
+}
+
+func stepped(t *testing.T, err error) string {
+	t.Helper()
+	if err == nil {
+		return ok
+	}
+	require.ErrorIs(t, err, intent.ErrLeaseLost)
+	return lost
+}
+
+// leaveInLine leaves a session in the line of key that never takes its turn.
+func (f *fixture) leaveInLine(t *testing.T, m *intent.Manager, key, session string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		_, _ = m.Reserve(ctx, intent.Request{Key: key, Session: session, Content: content, Wait: time.Hour})
+	}()
+	f.untilInLine(t, m, key, session)
+	cancel()
+	<-gone
+}
+
+// untilInLine waits until session is the last in the line.
+func (f *fixture) untilInLine(t *testing.T, m *intent.Manager, key, session string) {
+	t.Helper()
+	for {
+		i, err := m.Lookup(t.Context(), "", key)
+		require.NoError(t, err)
+		if n := len(i.Line); n > 0 && i.Line[n-1] == session {
+			return
+		}
+		pause(t, time.Millisecond)
+	}
+}
+
+func lineOutlivesTheRelease(t *testing.T, f *fixture) {
+	l := lease(t, f.m, request("A"))
+	f.leaveInLine(t, f.m, key, "W")
+	require.NoError(t, l.Extend(t.Context()))
+	require.Equal(t, []string{"W"}, f.lookup(t).Line)
+	require.NoError(t, l.Release(t.Context(), ""))
+
+	a := reserve(t, f.m, request("B"))
+	require.Equal(t, intent.Held, a.Outcome, "it is the turn of W")
+	require.Equal(t, intent.Free, a.Intent.Status)
+	require.Equal(t, []string{"W"}, a.Intent.Line)
+	require.LessOrEqual(t, a.Intent.Left, turn)
+	f.leaveInLine(t, f.m, key, "V")
+	require.ErrorIs(t, l.Extend(t.Context()), intent.ErrLeaseLost, "a waiter does not bring the lease back")
+	require.ErrorIs(t, l.Confirm(t.Context(), nil), intent.ErrLeaseLost)
+	require.NoError(t, l.Release(t.Context(), ""), "again")
+
+	r := request("B")
+	r.Wait = time.Minute
+	lease(t, f.m, r)
+	require.Empty(t, f.lookup(t).Line, "they did not come")
+}
+
+func tombstoneIsDone(t *testing.T, f *fixture) {
+	f.m = f.managerOver(t, tombstones{f.store})
+	a := reserve(t, f.m, request("A"))
+	require.Equal(t, intent.Done, a.Outcome)
+	require.True(t, a.Intent.Forgotten)
+	result, err := intent.Result[string](a)
+	require.NoError(t, err)
+	require.Empty(t, result)
+	i := f.lookup(t)
+	require.Equal(t, intent.Done, i.Status)
+	require.True(t, i.Forgotten)
+}
+
+func (f *fixture) managerOver(t *testing.T, store intent.Store) *intent.Manager {
+	t.Helper()
+	m, err := intent.New(store, f.category, nil)
+	require.NoError(t, err)
+	return m
+}
+
+// tombstones is a store in which every stream was deleted.
+type tombstones struct{ intent.Store }
+
+func (s tombstones) WriteOrLast(ctx context.Context, stream messagestore.StreamName, _ messagestore.Version, _ ...messagestore.Body) (messagestore.Written, *messagestore.Meeting, error) {
+	now, err := s.Now(ctx)
+	last, _ := s.Last(ctx, stream)
+	return messagestore.Written{}, &messagestore.Meeting{Time: now, Last: []*messagestore.Message{last}}, err
+}
+
+func (s tombstones) Last(_ context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
+	return &messagestore.Message{Stream: stream, Position: 7, Type: messagestore.TombstoneType, Data: []byte(`{}`)}, nil
+}
+
+func otherMessagesAreCorrupt(t *testing.T, f *fixture) {
+	const good = `"session":"A","attempt":1,"ttl":15000,"content":"c"`
+	for kind, data := range map[string][]string{
+		"Paid":                {`{}`},
+		intent.TypeReserved:   {`{}`, `{"session":1}`, `{"session":"A","attempt":1,"ttl":3155760000000,"content":"c"}`, `{` + good + `,"after":-1}`, `{` + good + `,"after":9007199254740993000}`},
+		intent.TypeExtended:   {`{` + good + `}`, `{` + good + `,"token":253402300800000000}`, `{"session":"A","attempt":0,"ttl":15000,"content":"c","token":1}`, `{"session":"A","attempt":1,"ttl":15000,"token":1}`},
+		intent.TypeWaiting:    {`{` + good + `,"token":1,"at":9007199254740993000}`, `{` + good + `,"token":0,"at":1}`, `{` + good + `,"token":1,"at":1,"of":0}`},
+		intent.TypeReleased:   {`{` + good + `,"token":-1}`, `{"session":"a\nb","attempt":1,"ttl":15000,"content":"c","token":1}`},
+		intent.TypeConfirmed:  {`{` + good + `}`},
+		"dibs:SomethingOther": nil,
+	} {
+		for i, d := range data {
+			k := kind + string(rune('a'+i))
+			stream, err := f.m.Stream("", k)
+			require.NoError(t, err)
+			_, met, err := f.store.WriteOrLast(t.Context(), stream, messagestore.NoStream, messagestore.Raw{Type: kind, Data: []byte(d)})
+			require.NoError(t, err)
+			require.Nil(t, met)
+
+			_, err = f.m.Reserve(t.Context(), intent.Request{Key: k, Content: content})
+			require.ErrorIs(t, err, intent.ErrCorrupt, d)
+			require.ErrorContains(t, err, string(stream)+"@0")
+			_, err = f.m.Lookup(t.Context(), "", k)
+			require.ErrorIs(t, err, intent.ErrCorrupt, d)
+			_, err = f.m.Resume(t.Context(), "", k, "A", 1)
+			require.ErrorIs(t, err, intent.ErrCorrupt, d)
+			require.ErrorIs(t, f.m.ForceRelease(t.Context(), "", k, "because"), intent.ErrCorrupt, d)
+		}
+	}
+	f.category = Category(t) // these streams are no intents'
+}
+
+func sameSession(t *testing.T, f *fixture) {
+	first := lease(t, f.m, request("A"))
+	for range 3 {
+		r := request("A")
+		r.TTL = shortTTL // a lease keeps its own
+		again := lease(t, f.m, r)
+		require.Equal(t, first.Token(), again.Token())
+		require.Equal(t, 1, again.Attempt())
+		require.Greater(t, again.Until(), first.Until().Add(-time.Millisecond))
+		require.Greater(t, again.Left(), shortTTL)
+	}
+	require.Equal(t, intent.Held, reserve(t, f.m, request("B")).Outcome)
+	require.NoError(t, first.Confirm(t.Context(), nil))
+	f.requireTypes(t, intent.TypeReserved, intent.TypeExtended, intent.TypeExtended, intent.TypeExtended, intent.TypeConfirmed)
+}
+
+func otherContent(t *testing.T, f *fixture) {
+	other := request("A")
+	other.Content = "pay 200"
+	l := lease(t, f.short, request("A"))
+	require.Equal(t, intent.KeyReused, reserve(t, f.m, other).Outcome, "of the same session too")
+	f.lapse(t, f.short)
+	require.Equal(t, intent.KeyReused, reserve(t, f.m, other).Outcome, "a part of the work may be done")
+	require.NoError(t, l.Release(t.Context(), ""))
+	l = lease(t, f.m, other)
+	require.Equal(t, intent.KeyReused, reserve(t, f.m, request("A")).Outcome)
+	require.NoError(t, l.Confirm(t.Context(), nil))
+	require.Equal(t, intent.KeyReused, reserve(t, f.m, request("A")).Outcome)
+	require.Equal(t, intent.Done, reserve(t, f.m, other).Outcome)
+}
+
+// A forgetfulStore loses the answers of writes that succeeded.
+type forgetfulStore struct {
+	intent.Store
+	lose atomic.Bool
+}
+
+func (s *forgetfulStore) WriteOrLast(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Meeting, error) {
+	written, met, err := s.Store.WriteOrLast(ctx, stream, expected, bodies...)
+	if err == nil && met == nil && s.lose.Swap(false) {
+		return messagestore.Written{}, nil, &messagestore.OutcomeUnknownError{Cause: context.DeadlineExceeded}
+	}
+	return written, met, err
+}
+
+func lostAnswers(t *testing.T, f *fixture) {
+	store := &forgetfulStore{Store: f.store}
+	m := f.managerOver(t, store)
+	losing := func(do func() error) {
+		t.Helper()
+		store.lose.Store(true)
+		require.ErrorIs(t, do(), messagestore.ErrOutcomeUnknown)
+		require.NoError(t, do())
+	}
+	var l *intent.Lease
+	losing(func() error {
+		a, err := m.Reserve(t.Context(), request("A"))
+		if err == nil {
+			require.Equal(t, intent.Reserved, a.Outcome)
+			require.Equal(t, 1, a.Lease.Attempt())
+			l = a.Lease
+		}
+		return err
+	})
+	losing(func() error { return l.Extend(t.Context()) })
+	losing(func() error { return l.Release(t.Context(), "") })
+	l = lease(t, m, request("A"))
+	losing(func() error { return l.Confirm(t.Context(), "result") })
+	require.ErrorIs(t, l.Confirm(t.Context(), "another"), intent.ErrLeaseLost)
+	require.JSONEq(t, `"result"`, string(f.lookup(t).Result))
+}
+
+func metadataGoes(t *testing.T, f *fixture) {
+	r := request("A")
+	r.Metadata.CorrelationStream = "saga-1"
+	r.Metadata.Properties = messagestore.Properties{"who": "me"}
+	l := lease(t, f.m, r)
+	require.Equal(t, messagestore.StreamName("saga-1"), l.Cause().Metadata.CorrelationStream)
+	require.Equal(t, l.Stream(), l.Cause().Stream)
+	require.NoError(t, l.Extend(t.Context()))
+	f.leaveInLine(t, f.m, key, "W")
+	resumed, err := f.m.Resume(t.Context(), "", key, "A", l.Token())
+	require.NoError(t, err)
+	require.NoError(t, resumed.Confirm(t.Context(), nil))
+	last, err := f.store.Last(t.Context(), l.Stream())
+	require.NoError(t, err)
+	require.Equal(t, intent.TypeConfirmed, last.Type)
+	for _, m := range append(f.messages(t, f.category), last) {
+		require.Equal(t, messagestore.StreamName("saga-1"), m.Metadata.CorrelationStream, m.Type)
+		require.Equal(t, "me", m.Metadata.Properties.Get("who"))
+	}
+}
