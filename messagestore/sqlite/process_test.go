@@ -279,7 +279,7 @@ func TestKilledWritersLoseNothingThatWasAcknowledged(t *testing.T) {
 	}
 	require.Greater(t, len(acked), kills*acksBetween)
 	for id := range acked {
-		require.Contains(t, recorded, id, "acknowledged and lost")
+		require.NotNil(t, recorded[id], "acknowledged and lost: %s", id)
 	}
 	require.NotEmpty(t, won)
 	for stream, winners := range won {
