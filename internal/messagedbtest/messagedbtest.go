@@ -71,8 +71,14 @@ func install(version string) (string, error) {
 // when the test ends; the role message_store is the server's, and stays.
 func Database(t testing.TB) string {
 	t.Helper()
+	return DatabaseOf(t, Newest)
+}
+
+// DatabaseOf is [Database] with that version of message-db.
+func DatabaseOf(t testing.TB, version string) string {
+	t.Helper()
 	pgtest.Needs(t, programs...) // before a database is made for nothing
-	return pgtest.Copy(t, "message_db_"+strings.ReplaceAll(Newest, ".", "_"), func(url string) { Install(t, url, Newest) })
+	return pgtest.Copy(t, "message_db_"+strings.ReplaceAll(version, ".", "_"), func(url string) { Install(t, url, version) })
 }
 
 func parse(t testing.TB, database string) *pgx.ConnConfig {

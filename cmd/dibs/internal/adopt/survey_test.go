@@ -28,8 +28,7 @@ func TestOlderMessageDBIsAdopted(t *testing.T) {
 		{messagedbtest.V1_2, "1.2.6", ""},
 		{messagedbtest.Newest, "1.3.0", "drop view message_store.stream_summary, message_store.type_summary, message_store.stream_type_summary, message_store.type_stream_summary, message_store.category_type_summary, message_store.type_category_summary; drop index message_store.messages_category; alter table message_store.messages alter type type varchar(255), alter stream_name type varchar(3000)"},
 	} {
-		url := pgtest.Database(t)
-		messagedbtest.Install(t, url, c.version)
+		url := messagedbtest.DatabaseOf(t, c.version)
 		conn := connect(t, url)
 		if c.change != "" {
 			do(t, conn, c.change)
