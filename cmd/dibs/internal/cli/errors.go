@@ -18,6 +18,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
+	"github.com/dibs-go/dibs/reservation/intent"
 )
 
 // A usageError is one of the command line.
@@ -140,6 +141,12 @@ func (a *app) describe(err error) problem {
 	case isNotParked(err):
 		p.Kind = "notParked"
 		p.Hint = "see the parked messages with: dibs parked list"
+	case errors.Is(err, intent.ErrDone):
+		p.Kind = "done"
+		p.Hint = "nothing releases a result; see it with: dibs intents show"
+	case errors.Is(err, intent.ErrCorrupt):
+		p.Kind = "corrupt"
+		p.Hint = "is this a category of intents? Check it with: dibs intents verify"
 	case errors.Is(err, postgres.ErrNotMigrated):
 		p.Kind = "notMigrated" // its text names the command to run
 	case errors.Is(err, postgres.ErrSchemaTooNew):

@@ -17,7 +17,8 @@ import (
 
 type explainCommand struct {
 	Target   string   `arg:"" name:"stream" help:"Name of a stream, or with --category an idempotence key."`
-	Category string   `placeholder:"CATEGORY" help:"Search all of this category for streams reserved with the key."`
+	Category string   `placeholder:"CATEGORY" help:"Search all of this category for streams reserved with the key. In a category of intents, the one with the key."`
+	Scope    string   `placeholder:"SCOPE" help:"The scope of an intent's key. Defaults to none."`
 	In       []string `sep:"none" placeholder:"CATEGORY" help:"Search all of this category too for messages that followed. May be repeated."`
 }
 
@@ -25,10 +26,13 @@ type explainCommand struct {
 func (explainCommand) Help() string {
 	return `It shows the writer of the first message, the duplicates with the same content, those that reuse the key with other content, the ones that consumers parked, and the messages that followed in the entity's own stream: those with the first message, or one that follows it, as their cause.
 
+An intent is told from its grant to its end: each lease, how often it was extended and until when, the line, leases that lapsed (no message says so) and were taken over, the release or the result, and the messages that followed. Requests that were refused wrote nothing.
+
 Examples:
 
     dibs explain account:command-123+AAA
-    dibs explain AAA --category account:command --in account:transaction`
+    dibs explain AAA --category account:command --in account:transaction
+    dibs explain 29401/1998-12 --category payment:intent --scope acme`
 }
 
 // Run tells the story.
@@ -46,9 +50,17 @@ func (c *explainCommand) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
+		if c.Scope != "" {
+			if _, err := intentStream(category, c.Scope, c.Target); err != nil {
+				return err
+			}
+		}
 		return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
 			return c.explainKey(ctx, &explainer{app: a, store: store, in: in}, category)
 		})
+	}
+	if c.Scope != "" {
+		return usage("--scope is of an intent's key: give its --category too")
 	}
 	stream, err := messagestore.ParseStreamName(c.Target)
 	if err != nil {
@@ -62,6 +74,12 @@ func (c *explainCommand) Run(ctx context.Context, a *app) error {
 // explainKey looks for the streams that are reserved with the key, and explains
 // each: a key means something within one entity.
 func (c *explainCommand) explainKey(ctx context.Context, e *explainer, category messagestore.Category) error {
+	if yes, err := c.isIntents(ctx, e.store, category); err != nil || yes {
+		if err == nil {
+			err = c.explainIntent(ctx, e, category)
+		}
+		return err
+	}
 	e.key = c.Target
 	var streams []messagestore.StreamName
 	var refused error
@@ -166,6 +184,15 @@ const (
 	deadLetter = "deadLetter" // was parked by a consumer
 	deleted    = "deleted"    // the tombstone that stands for the stream's messages
 	followed   = "followed"   // has one of the first two, or a message that follows them, as its cause
+
+	// Of an intent.
+	reserved  = "reserved"  // a session was granted the lease
+	takenOver = "takenOver" // another session was granted the lease that was over
+	extended  = "extended"  // the holder extended the lease, several times in a row
+	waiting   = "waiting"   // a session came to the line, or left it
+	lapsed    = "lapsed"    // the lease was over by time; no message says so
+	released  = "released"  // the lease ended without a result
+	confirmed = "confirmed" // the intent was carried out
 )
 
 var roles = map[string]struct {
@@ -180,6 +207,14 @@ var roles = map[string]struct {
 	deadLetter: {"dead letter", red},
 	deleted:    {"deleted", red},
 	followed:   {"followed", plain},
+
+	reserved:  {"reserved", green},
+	takenOver: {"taken over", yellow},
+	extended:  {"extended", plain},
+	waiting:   {"waiting", plain},
+	lapsed:    {"lapsed", red},
+	released:  {"released", yellow},
+	confirmed: {"confirmed", green},
 }
 
 // An event is how a part of the story is printed as JSON.
@@ -197,6 +232,9 @@ func (e *explainer) explain(ctx context.Context, stream messagestore.StreamName)
 	}
 	if err != nil {
 		return err
+	}
+	if isStep(first) {
+		return e.intent(ctx, stream)
 	}
 	s := story{app: e.app, of: stream, key: e.keyOf(first)}
 	if err := s.begin(first); err != nil {
@@ -239,6 +277,9 @@ func (e *explainer) removed(ctx context.Context, stream messagestore.StreamName)
 			return err
 		}
 		s := story{app: e.app, of: stream}
+		if isStep(m) {
+			return e.intent(ctx, stream)
+		}
 		if !m.IsTombstone() {
 			return fmt.Errorf("%s begins at position %d: its first message was trimmed: %w", visible(string(stream)), m.Position, messagestore.ErrNotFound)
 		}

@@ -96,8 +96,13 @@ func (a *app) printVerification(found *admin.Verification) error {
 	} else if err := a.printChecked(found); err != nil {
 		return err
 	}
-	switch n := len(found.Violations); {
-	case found.More:
+	return violations(len(found.Violations), found.More)
+}
+
+// violations returns the error that n violations are.
+func violations(n int, more bool) error {
+	switch {
+	case more:
 		return fmt.Errorf("%d violations, and more that are not listed", n)
 	case n == 1:
 		return fmt.Errorf("1 violation")

@@ -1,0 +1,293 @@
+package cli_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation/intent"
+)
+
+const payments messagestore.Category = "payment:intent"
+
+// manager returns a manager of payments.
+func manager(t *testing.T, store *messagestore.Store, config *intent.Config) *intent.Manager {
+	t.Helper()
+	m, err := intent.New(store, payments, config)
+	require.NoError(t, err)
+	return m
+}
+
+// onEveryIntentStore is onEveryStore, of the stores that answer a conflict with the last message.
+func onEveryIntentStore(t *testing.T, test func(t *testing.T, dibs *shell, store *messagestore.Store)) {
+	t.Helper()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		if _, _, err := store.WriteOrLast(t.Context(), "probe-1", messagestore.NoStream, messagestore.Raw{Type: "T"}); errors.Is(err, messagestore.ErrNotSupported) {
+			t.Skip(err)
+		}
+		test(t, dibs, store)
+	})
+}
+
+func hold(t *testing.T, m *intent.Manager, r intent.Request) *intent.Lease {
+	t.Helper()
+	if r.Content == nil {
+		r.Content = r.Key
+	}
+	a, err := m.Reserve(t.Context(), r)
+	require.NoError(t, err)
+	require.Equal(t, intent.Reserved, a.Outcome)
+	return a.Lease
+}
+
+// lapse waits until the intent is held no more, by the store's clock.
+func lapse(t *testing.T, m *intent.Manager, scope, key string) {
+	t.Helper()
+	_, err := m.Await(t.Context(), scope, key)
+	require.NoError(t, err)
+}
+
+func TestListPrintsTheHoldersOfIntents(t *testing.T) {
+	t.Parallel()
+	onEveryIntentStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		m := manager(t, store, nil)
+		hold(t, m, intent.Request{Key: "a+1", Scope: "acme", Session: "A", TTL: time.Hour})
+		hold(t, m, intent.Request{Key: "b", Session: "B", TTL: 100 * time.Millisecond})
+		require.NoError(t, hold(t, m, intent.Request{Key: "c", Session: "C"}).Release(t.Context(), "no money"))
+		require.NoError(t, hold(t, m, intent.Request{Key: "d", Session: "D"}).Confirm(t.Context(), map[string]int{"n": 1}))
+		lapse(t, m, "", "b")
+		listed := func(flags ...string) (all []string) {
+			for _, line := range objects(t, dibs.ok(t, append([]string{"intents", "list", "payment:intent", "--json"}, flags...)...)) {
+				all = append(all, fmt.Sprint(line["state"], " ", line["key"], " by ", line["session"]))
+			}
+			return all
+		}
+
+		require.Equal(t, []string{"held a+1 by A", "lapsed b by B"}, listed())
+		require.Equal(t, []string{"held a+1 by A"}, listed("--held"))
+		require.Equal(t, []string{"lapsed b by B"}, listed("--lapsed"))
+		require.Equal(t, []string{"released c by C"}, listed("--released"))
+		require.Equal(t, []string{"done d by D"}, listed("--done"))
+		require.Equal(t, []string{"held a+1 by A"}, listed("--scope", "acme"))
+		require.Equal(t, []string{"held a+1 by A", "lapsed b by B", "released c by C"}, listed("--held", "--lapsed", "--released", "--done", "--limit", "3"))
+		require.Empty(t, listed("--since", "2999-01-01T00:00:00Z"))
+
+		text := dibs.ok(t, "intents", "list", "payment:intent")
+		require.Regexp(t, `^state +key +scope +session +attempt +since +until +left +line\n`, text)
+		require.Regexp(t, `\nheld +a\+1 +acme +A +1 +\S+Z  \S+Z  +59m59\.\ds +0\n`, text)
+		require.Regexp(t, `\nlapsed +b +- +B +1 +\S+Z  \S+Z  +- +0\n$`, text)
+		line := objects(t, dibs.ok(t, "intents", "list", "payment:intent", "--held", "--json"))[0]
+		require.InDelta(t, 3600, line["leftSeconds"], 60)
+		require.Equal(t, "payment:intent-acme+a%2B1", line["stream"])
+		cut := dibs.run(t, "intents", "list", "payment:intent", "--limit", "1")
+		require.Equal(t, "dibs: 1 of 2 intents; --limit prints more\n", cut.stderr)
+		none := dibs.run(t, "intents", "list", "refund:intent")
+		require.Equal(t, result{0, "", "dibs: refund:intent has no such intent with a message since a day ago\n"}, none)
+	})
+}
+
+// story is an intent with all that may happen to one, and a payment that followed.
+func story(t *testing.T, store *messagestore.Store) {
+	t.Helper()
+	m := manager(t, store, &intent.Config{TTL: 100 * time.Millisecond, Turn: 10 * time.Millisecond})
+	r := intent.Request{Key: "29401/1998-12", Scope: "acme", Content: "pay"}
+	order := messagestore.Follow(&messagestore.Message{Stream: "order-1", Position: 3, GlobalPosition: 9}, messagestore.Raw{Type: "T"})
+	r.Session, r.Metadata = "A", order.Metadata
+	first := hold(t, m, r)
+	require.NoError(t, first.Extend(t.Context()))
+	require.NoError(t, first.Extend(t.Context()))
+	lapse(t, m, r.Scope, r.Key)
+	r.Session, r.TTL = "B", time.Hour
+	second := hold(t, m, r)
+	waits, cancel := context.WithCancel(t.Context())
+	waited := make(chan error, 1)
+	w := r
+	w.Session, w.Wait = "C", time.Hour
+	go func() {
+		_, err := m.Reserve(waits, w)
+		waited <- err
+	}()
+	require.Eventually(t, func() bool {
+		i, err := m.Lookup(t.Context(), r.Scope, r.Key)
+		return err == nil && len(i.Line) == 1
+	}, time.Minute, time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-waited, context.Canceled)
+	require.NoError(t, second.Extend(t.Context()))
+	_, err := store.Write(t.Context(), "payment-acme", messagestore.AnyVersion, messagestore.Follow(second.Cause(), messagestore.Raw{Type: "Paid", Data: []byte(`{"amount":100}`)}))
+	require.NoError(t, err)
+	operator := manager(t, store, &intent.Config{Name: "ann"})
+	require.NoError(t, operator.ForceRelease(t.Context(), r.Scope, r.Key, "the server is gone"))
+	r.Session = "C"
+	require.NoError(t, hold(t, m, r).Confirm(t.Context(), map[string]string{"receipt": "R1"}))
+}
+
+var aToken = regexp.MustCompile(`\b\d{16}\b`)
+
+// steadyTokens replaces times, ids and tokens.
+func steadyTokens(output string) string {
+	return aToken.ReplaceAllString(steady(output), "1136214245000000")
+}
+
+func TestStoryOfAnIntent(t *testing.T) {
+	t.Parallel()
+	onEveryIntentStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		story(t, store)
+
+		told := steadyTokens(dibs.ok(t, "explain", "29401/1998-12", "--category", "payment:intent", "--scope", "acme"))
+
+		golden(t, "explain-intent", told)
+		require.Equal(t, told, steadyTokens(dibs.ok(t, "explain", "payment:intent-acme+29401/1998-12")))
+		var events []string
+		for _, e := range objects(t, dibs.ok(t, "explain", "29401/1998-12", "--category", "payment:intent", "--scope", "acme", "--json")) {
+			events = append(events, fmt.Sprint(e["event"]))
+			if e["event"] == "extended" && e["session"] == "A" {
+				require.InDelta(t, 2, e["times"], 0)
+			}
+			if e["event"] == "takenOver" {
+				require.Equal(t, []any{"B", 2.0, "acme"}, []any{e["session"], e["attempt"], e["scope"]})
+			}
+		}
+		require.Equal(t, []string{"reserved", "extended", "lapsed", "takenOver", "waiting", "extended", "released", "reserved", "confirmed", "followed"}, events)
+	})
+}
+
+func TestShowPrintsStateAndHistoryOfAnIntent(t *testing.T) {
+	t.Parallel()
+	onEveryIntentStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		story(t, store)
+		m := manager(t, store, nil)
+		hold(t, m, intent.Request{Key: "k", Session: "A", TTL: time.Hour})
+
+		golden(t, "show-intent", steadyTokens(dibs.ok(t, "intents", "show", "payment:intent", "29401/1998-12", "--scope", "acme")))
+
+		require.Regexp(t, `\nuntil +\S+Z\nleft +59m59\.\ds\n\n`, dibs.ok(t, "intents", "show", "payment:intent", "k"))
+		lines := objects(t, dibs.ok(t, "intents", "show", "payment:intent", "29401/1998-12", "--scope", "acme", "--json"))
+		require.Len(t, lines, 1+9)
+		require.Equal(t, []any{"done", "C", 3.0, map[string]any{"receipt": "R1"}}, []any{lines[0]["state"], lines[0]["session"], lines[0]["attempt"], lines[0]["result"]})
+		require.Equal(t, []any{"Confirmed", 8.0}, []any{lines[9]["type"], lines[9]["position"]})
+		none := dibs.run(t, "intents", "show", "payment:intent", "29401/1998-12")
+		require.Equal(t, result{1, "", "dibs: payment:intent has no intent with the key 29401/1998-12: no such message\n"}, none)
+		none = dibs.run(t, "explain", "none", "--category", "payment:intent")
+		require.Equal(t, result{1, "", "dibs: payment:intent has no intent with the key none: no such message\n"}, none)
+	})
+}
+
+func TestOperatorReleasesALeaseAndNoResult(t *testing.T) {
+	t.Parallel()
+	onEveryIntentStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		m := manager(t, store, nil)
+		l := hold(t, m, intent.Request{Key: "k", Session: "A", TTL: time.Hour})
+		hold(t, m, intent.Request{Key: "old", Session: "A", TTL: 100 * time.Millisecond})
+		require.NoError(t, hold(t, m, intent.Request{Key: "done"}).Confirm(t.Context(), nil))
+		lapse(t, m, "", "old")
+		release := func(args ...string) result {
+			return dibs.run(t, append([]string{"intents", "release", "payment:intent"}, args...)...)
+		}
+
+		r := release("k", "--reason", "the server is gone", "--by", "ann")
+
+		require.Equal(t, result{0, fmt.Sprintf("released payment:intent-k: it was session A's, with token %d\n", l.Token()), ""}, r)
+		require.ErrorIs(t, l.Extend(t.Context()), intent.ErrLeaseLost)
+		i, err := m.Lookup(t.Context(), "", "k")
+		require.NoError(t, err)
+		require.Equal(t, []string{"ann", "the server is gone"}, []string{i.By, i.Reason})
+		require.Equal(t, "payment:intent-k was released already, and nothing was done\n", release("k", "--reason", "again").stdout)
+		require.Contains(t, release("old", "--reason", "dead").stdout, ", whose time was over\n")
+		done := release("done", "--reason", "because")
+		require.Equal(t, result{1, "", "dibs: release intent: payment:intent-done: the intent is confirmed\n      nothing releases a result; see it with: dibs intents show\n"}, done)
+		require.Equal(t, "done", objects(t, release("done", "--reason", "because", "--json").stderr)[0]["kind"])
+		require.Equal(t, result{1, "", "dibs: payment:intent has no intent with the key none in the scope x: no such message\n"}, release("none", "--scope", "x", "--reason", "because"))
+		hold(t, m, intent.Request{Key: "k", Session: "B", TTL: time.Hour})
+		require.Equal(t, []any{"payment:intent-k", "B", "held"}, func() []any {
+			o := objects(t, release("k", "--reason", "because", "--json").stdout)[0]
+			return []any{o["stream"], o["session"], o["was"]}
+		}())
+	})
+}
+
+// A bad argument is found before a connection is made: at this address no server answers.
+func TestBadIntentArgumentsAreRefusedWithoutAConnection(t *testing.T) {
+	t.Parallel()
+	dibs := &shell{env: map[string]string{"DIBS_STORE": "postgres://ann@" + closedPort(t) + "/bank"}}
+	long := strings.Repeat("x", 501)
+	for name, args := range map[string][]string{
+		"list, a stream":             {"list", "payment:intent-1"},
+		"list, no category":          {"list", ""},
+		"list, limit 0":              {"list", "payment:intent", "--limit", "0"},
+		"list, limit above":          {"list", "payment:intent", "--limit", "10001"},
+		"list, no time":              {"list", "payment:intent", "--since", "yesterday"},
+		"show, no key":               {"show", "payment:intent", ""},
+		"show, hidden key":           {"show", "payment:intent", "\u200b"},
+		"show, hidden scope":         {"show", "payment:intent", "k", "--scope", "\u200b"},
+		"show, no category":          {"show", "-", "k"},
+		"release, no reason":         {"release", "payment:intent", "k"},
+		"release, an empty reason":   {"release", "payment:intent", "k", "--reason", ""},
+		"release, a long reason":     {"release", "payment:intent", "k", "--reason", long},
+		"release, a hidden reason":   {"release", "payment:intent", "k", "--reason", "a\x1b[2J"},
+		"release, a hidden operator": {"release", "payment:intent", "k", "--reason", "x", "--by", "a\nb"},
+		"release, a long operator":   {"release", "payment:intent", "k", "--reason", "x", "--by", long},
+		"release, no key":            {"release", "payment:intent", "", "--reason", "x"},
+		"release, a long category":   {"release", strings.Repeat("x", 255), "k", "--reason", "x"},
+		"verify, a stream":           {"verify", "payment:intent-1"},
+		"verify, no violations":      {"verify", "payment:intent", "--max-violations", "0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, args := range [][]string{args, append([]string{"--json"}, args...)} {
+				r := dibs.run(t, append([]string{"intents"}, args...)...)
+				require.Equal(t, 2, r.code, r.stderr)
+				require.Empty(t, r.stdout)
+				requireShort(t, r.stderr, "")
+			}
+		})
+	}
+	for _, args := range [][]string{{"explain", "", "--category", "payment:intent", "--scope", "x"}, {"explain", "payment:intent-k", "--scope", "x"}} {
+		require.Equal(t, 2, dibs.run(t, args...).code, args)
+	}
+	require.Equal(t, 1, dibs.run(t, "intents", "list", "payment:intent").code, "and this one is right")
+}
+
+func TestIntentsOfAnotherCategoryAreNone(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, _ *messagestore.Store) {
+		dibs.ok(t, "write", "account-1", "Opened", `{"name":"Ann"}`)
+		for _, args := range [][]string{{"list", "account"}, {"show", "account", "1"}, {"release", "account", "1", "--reason", "x"}} {
+			r := dibs.run(t, append([]string{"intents"}, args...)...)
+			require.Equal(t, 1, r.code)
+			require.Contains(t, r.stderr, `corrupt intent: account-1@0: a message of the type "Opened" is none of an intent's`)
+			require.Contains(t, r.stderr, "dibs intents verify")
+		}
+		require.Equal(t, 1, dibs.run(t, "explain", "1", "--category", "account").code)
+		require.Equal(t, 1, strings.Count(dibs.ok(t, "stream", "account-1"), "\n"))
+	})
+}
+
+func TestVerifyFindsIntentsThatBreakARule(t *testing.T) {
+	t.Parallel()
+	onEveryIntentStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		story(t, store)
+		require.Equal(t, "looked at 1 intent, 1 of them done, in 9 messages\nno violation\n", dibs.ok(t, "intents", "verify", "payment:intent"))
+
+		dibs.ok(t, "write", "payment:intent-acme+29401/1998-12", "Released", `{"session":"C","attempt":3,"ttl":3600000,"content":"x","token":1136214245000000}`)
+
+		r := dibs.run(t, "intents", "verify", "payment:intent")
+		require.Equal(t, 1, r.code)
+		require.Equal(t, "dibs: 1 violation\n", r.stderr)
+		require.Regexp(t, `^transition  \d+  payment:intent-acme\+29401/1998-12@9  expected nothing after the result, found Released\nlooked at 1 intent, 1 of them done, in 10 messages\n$`, r.stdout)
+		lines := objects(t, dibs.run(t, "intents", "verify", "payment:intent", "--json").stdout)
+		require.Equal(t, []any{"transition", 9.0, "payment:intent"}, []any{lines[0]["violation"], lines[0]["position"], lines[0]["category"]})
+		require.Equal(t, []any{1.0, 0.0, map[string]any{"intents": 1.0, "done": 1.0, "messages": 10.0}}, []any{lines[1]["violations"], lines[1]["takenEarly"], lines[1]["checked"]})
+		for range 3 {
+			dibs.ok(t, "write", "payment:intent-acme+29401/1998-12", "Released", `{}`)
+		}
+		require.Equal(t, "dibs: 2 violations, and more that are not listed\n", dibs.run(t, "intents", "verify", "payment:intent", "--max-violations", "2").stderr)
+		require.Equal(t, 1, dibs.run(t, "intents", "verify", "none:intent").code)
+	})
+}
