@@ -4,7 +4,9 @@
 LINT := go tool -modfile=tools/go.mod golangci-lint
 ACCOUNT := go run ./examples/account/cmd/account demo $(if $(ORDERS),--orders "$$ORDERS")
 FUZZTIME ?= 30s
-BENCH_LINT := go tool -modfile=../tools/go.mod golangci-lint
+# Modules of their own: what they need, a program that imports Dibs does not.
+MODULES := bench soak reservation/intent/redisintent
+MODULE_LINT := go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 BENCHED := postgresql redis-server npm gcc
 # Packages in which no two goroutines share anything: SQL does their work, and tests of it.
 UNRACED := /migrations(/|$$)|/internal/messagedbtest$$
@@ -12,6 +14,8 @@ UNRACED := /migrations(/|$$)|/internal/messagedbtest$$
 FIRST := ./messagestore/postgres
 # SQLite is C that was translated to Go: to watch each of its loads and stores took half the time.
 RACE := -race '-gcflags=modernc.org/...=-race=false'
+
+in_modules = for dir in $(MODULES); do echo "cd $$dir && $(1)" && (cd "$$dir" && $(1)) || exit; done
 
 .PHONY: help
 help: ## Print this list
@@ -70,6 +74,11 @@ bench: ## Measure beside others, on servers of its own (BENCH=--long: longer; BE
 bench/docs: ## Put the figures of the last run of the bench into bench/RESULTS.md
 	cd bench && go run . docs
 
+.PHONY: test/redis
+test/redis: ## Run the tests of intents over Redis
+	scripts/setup redis-server
+	cd reservation/intent/redisintent && go test ./...
+
 .PHONY: test/soak
 test/soak: ## Run the tests of the soak: its checker, and runs of some seconds
 	scripts/setup postgresql pgbouncer strace libfaketime
@@ -93,26 +102,23 @@ mutants: ## Plant bugs and see that the soak finds each (MUTANTS=4: so many, oth
 .PHONY: lint
 lint: ## Check formatting and lint
 	$(LINT) run ./...
-	cd bench && $(BENCH_LINT) run ./...
-	cd soak && $(BENCH_LINT) run ./...
+	@$(call in_modules,$(MODULE_LINT) run ./...)
 
 .PHONY: fix
 fix: ## Do what lint can do by itself
 	$(LINT) run --fix ./...
-	cd bench && $(BENCH_LINT) run --fix ./...
-	cd soak && $(BENCH_LINT) run --fix ./...
+	@$(call in_modules,$(MODULE_LINT) run --fix ./...)
 
 .PHONY: vet
 vet: ## Run go vet
 	go vet ./...
-	cd bench && go vet ./...
-	cd soak && go vet ./...
+	@$(call in_modules,go vet ./...)
 
 .PHONY: tidy
 tidy: ## Check that every go.mod is tidy
-	@for dir in $(dir $(wildcard go.mod */go.mod)); do \
-		echo "cd $$dir && go mod tidy -diff" && (cd "$$dir" && go mod tidy -diff) || exit; \
-	done
+	go mod tidy -diff
+	@$(call in_modules,go mod tidy -diff)
+	cd tools && go mod tidy -diff
 
 .PHONY: build
 build: ## Build bin/dibs
@@ -122,7 +128,7 @@ build: ## Build bin/dibs
 bin/orders.csv: internal/demo/testdata/payment-orders.csv
 	@mkdir -p bin && head -n 501 $< >$@
 
-CI_BOTH := tidy vet lint test/race test/versions test/bench test/soak mutants demo/postgres test/bare
+CI_BOTH := tidy vet lint test/race test/versions test/bench test/soak test/redis mutants demo/postgres test/bare
 
 .PHONY: ci
 ci: export CI := true
