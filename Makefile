@@ -3,6 +3,7 @@
 
 LINT := go tool -modfile=tools/go.mod golangci-lint
 ACCOUNT := go run ./examples/account/cmd/account demo $(if $(ORDERS),--orders "$$ORDERS")
+PAYMENTS := go run ./examples/payments/cmd/payments demo $(if $(ORDERS),--orders "$$ORDERS")
 FUZZTIME ?= 30s
 # Modules of their own: what they need, a program that imports Dibs does not.
 MODULES := bench soak reservation/intent/redisintent
@@ -28,6 +29,14 @@ demo: ## Run the account example on SQLite (ORDERS=file.csv: with payment orders
 .PHONY: demo/postgres
 demo/postgres: ## Run it on PostgreSQL: DATABASE_URL, or a throwaway server that syncs
 	@scripts/with-postgres --durable DATABASE_URL -- sh -c 'DIBS_STORE="$$DATABASE_URL" $(ACCOUNT)'
+
+.PHONY: demo/intents
+demo/intents: ## Run the payments API on SQLite, under kills and with impatient clients
+	@env -u DIBS_STORE $(PAYMENTS)
+
+.PHONY: demo/intents/postgres
+demo/intents/postgres: ## Run it on PostgreSQL: DATABASE_URL, or a throwaway server that syncs
+	@scripts/with-postgres --durable DATABASE_URL -- sh -c 'DIBS_STORE="$$DATABASE_URL" $(PAYMENTS)'
 
 .PHONY: test
 test: ## Run every test, on TEST_DATABASE_URL or a throwaway server

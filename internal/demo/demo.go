@@ -193,14 +193,33 @@ type process struct {
 	killed bool
 }
 
+// end kills a process that has not ended.
+func (p *process) end() {
+	if p == nil {
+		return
+	}
+	select {
+	case <-p.ended:
+	default:
+		p.killed = true
+		_ = p.Process.Kill() // it may have ended in the meantime
+		<-p.ended
+	}
+}
+
 func (d *demo) start(name string, cancel context.CancelCauseFunc, prepare func(*exec.Cmd) error, args ...string) (*process, error) {
+	return startProcess(name, d.url, cancel, prepare, args...)
+}
+
+// startProcess starts this program again, on the store of a URL. If the process fails, ctx ends.
+func startProcess(name, storeURL string, cancel context.CancelCauseFunc, prepare func(*exec.Cmd) error, args ...string) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	p := &process{Cmd: exec.Command(self, args...), ended: make(chan struct{})} //nolint:noctx // itself; stopped by signal
 	p.Stderr = &p.stderr
-	p.Env = append(os.Environ(), storeVariable+"="+d.url) // not an argument: it may hold a password
+	p.Env = append(os.Environ(), storeVariable+"="+storeURL) // not an argument: it may hold a password
 	// A group of its own, so that Ctrl-C reaches the children through this process only.
 	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if prepare != nil {
@@ -316,16 +335,7 @@ func (d *demo) killAll() {
 		all = append(all, s.process)
 	}
 	for _, p := range all {
-		if p == nil {
-			continue
-		}
-		select {
-		case <-p.ended:
-		default:
-			p.killed = true
-			_ = p.Process.Kill() // it may have ended in the meantime
-			<-p.ended
-		}
+		p.end()
 	}
 }
 

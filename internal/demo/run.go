@@ -36,15 +36,20 @@ type output struct{ stdout, stderr io.Writer }
 // Run runs the command of args and returns the exit code: 0 for success, 1 for a failure,
 // 2 for a wrong call.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	var g grammar
+	return run(ctx, &grammar{}, "account",
+		"The account component, which keeps accounts by handling commands, each once, however often it is sent. A store is postgres://... or sqlite:FILE.",
+		args, stdout, stderr)
+}
+
+func run(ctx context.Context, commands any, name, description string, args []string, stdout, stderr io.Writer) int {
 	helped := false
-	parser, err := kong.New(&g,
-		kong.Name("account"), kong.Description("The account component, which keeps accounts by handling commands, each once, however often it is sent. A store is postgres://... or sqlite:FILE."),
+	parser, err := kong.New(commands,
+		kong.Name(name), kong.Description(description),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 80}),
 		kong.Writers(stdout, stderr), kong.Exit(func(int) { helped = true }),
 		kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(&output{stdout, stderr}))
 	if err != nil {
-		fmt.Fprintf(stderr, "account: %v\n", err)
+		fmt.Fprintf(stderr, "%s: %v\n", name, err)
 		return 1
 	}
 	if len(args) == 0 {
@@ -55,11 +60,11 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "account: %v\n", err)
+		fmt.Fprintf(stderr, "%s: %v\n", name, err)
 		return 2
 	}
 	if err := command.Run(); err != nil {
-		fmt.Fprintf(stderr, "account %s: %v\n", command.Command(), err)
+		fmt.Fprintf(stderr, "%s %s: %v\n", name, command.Command(), err)
 		if errors.Is(err, errUsage) {
 			return 2
 		}

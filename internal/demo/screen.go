@@ -16,6 +16,8 @@ type progress struct {
 	Lag        int // commands that the consumers have yet to see
 	Written    int // messages in the store
 	Elapsed    time.Duration
+
+	Tail string // in place of duplicates and lag
 }
 
 // A screen shows progress: one line that changes where there is a terminal, a
@@ -60,6 +62,11 @@ func (s *screen) show(p progress) {
 func (s *screen) line(p progress) string {
 	const cells = 10
 	filled := min(cells, p.Done*cells/max(p.Of, 1))
+	if p.Tail != "" {
+		return fmt.Sprintf("%3d%% %s%s %s/%s, %s req/s, %s, %ds",
+			p.Done*100/max(p.Of, 1), strings.Repeat("█", filled), strings.Repeat("░", cells-filled),
+			count(p.Done), count(p.Of), count(int(s.rate)), p.Tail, int(p.Elapsed.Seconds()))
+	}
 	return fmt.Sprintf("%3d%% %s%s %s/%s, %s msg/s, %s duplicates, lag %s, %ds",
 		p.Done*100/max(p.Of, 1), strings.Repeat("█", filled), strings.Repeat("░", cells-filled),
 		count(p.Done), count(p.Of), count(int(s.rate)), count(p.Duplicates), count(p.Lag), int(p.Elapsed.Seconds()))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -133,18 +134,7 @@ func (d *demo) verdict(ctx context.Context) error {
 	}
 	sent, _ := d.senderState(0)
 	rows := d.table(l, sent)
-	same := true
-	fmt.Fprintf(d.out, "\n%-38s %14s %14s\n", "", "the file says", "the store says")
-	for _, r := range rows {
-		mark := "ok"
-		switch {
-		case r.detail:
-			mark = ""
-		case !r.same:
-			mark, same = "DIFFERS", false
-		}
-		fmt.Fprintln(d.out, strings.TrimRight(fmt.Sprintf("%-38s %14s %14s  %s", r.name, r.file, r.store, mark), " "))
-	}
+	same := printTable(d.out, "the file says", "the store says", rows)
 	for _, strange := range l.Strange[:min(len(l.Strange), 5)] {
 		fmt.Fprintln(d.out, "should not be there:", strange)
 	}
@@ -158,6 +148,23 @@ func (d *demo) verdict(ctx context.Context) error {
 	}
 	fmt.Fprintf(d.out, "\nEvery command was handled exactly once, through a kill -9 (%.1f s, seed %d).\n", elapsed.Seconds(), d.seed)
 	return nil
+}
+
+// printTable prints rows, and reports whether all agree.
+func printTable(out io.Writer, file, store string, rows []row) bool {
+	same := true
+	fmt.Fprintf(out, "\n%-38s %14s %14s\n", "", file, store)
+	for _, r := range rows {
+		mark := "ok"
+		switch {
+		case r.detail:
+			mark = ""
+		case !r.same:
+			mark, same = "DIFFERS", false
+		}
+		fmt.Fprintln(out, strings.TrimRight(fmt.Sprintf("%-38s %14s %14s  %s", r.name, r.file, r.store, mark), " "))
+	}
+	return same
 }
 
 func (d *demo) table(l *ledger, sent report) []row {

@@ -1,0 +1,443 @@
+package demo
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs"
+	"github.com/dibs-go/dibs/examples/payments"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+const (
+	apiServers = 3
+	apiClients = 4
+
+	review    = 25 * time.Millisecond // of a payment, before it is ordered
+	bankDelay = 5 * time.Millisecond
+
+	// leaseTTL is short, so that a killed server's payments do not wait for long.
+	leaseTTL = 2 * time.Second
+)
+
+type paymentsGrammar struct {
+	Demo   paymentsDemoCommand   `cmd:"" help:"Run the API under fire and compare the books."`
+	Serve  paymentsServeCommand  `cmd:"" hidden:""`
+	Bank   paymentsBankCommand   `cmd:"" hidden:""`
+	Client paymentsClientCommand `cmd:"" hidden:""`
+}
+
+// RunPayments is [Run] for the program of examples/payments.
+func RunPayments(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return run(ctx, &paymentsGrammar{}, "payments",
+		"The payments API, which pays once, however often it is asked to. A store is postgres://... or sqlite:FILE.",
+		args, stdout, stderr)
+}
+
+type paymentsDemoCommand struct {
+	Store     string        `env:"DIBS_STORE" placeholder:"URL" help:"The store. Defaults to SQLite in a throwaway folder."`
+	Orders    string        `placeholder:"FILE" help:"Payment orders, as CSV. Defaults to 4,334 orders of a Czech bank."`
+	Seed      uint64        `placeholder:"N" help:"Draw repeats, servers and patience from this. Defaults to the time."`
+	KillEvery time.Duration `default:"3s" placeholder:"TIME" help:"Kill a server this often. Defaults to ${default}."`
+	Limit     time.Duration `default:"5m" placeholder:"TIME" help:"Give up after this time. Defaults to ${default}."`
+}
+
+// Run runs the API in processes, has it asked for every payment several times, kills servers,
+// stops one, and compares the books.
+func (c *paymentsDemoCommand) Run(ctx context.Context, o *output) (err error) {
+	orders, err := readOrders(c.Orders)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, c.Limit, fmt.Errorf("not done after %v", c.Limit))
+	defer cancel()
+
+	dir, err := os.MkdirTemp("", "dibs-demo-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	where, cleanUp, err := prepareStore(ctx, c.Store, dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cleanUp()) }()
+
+	seed := cmp.Or(c.Seed, uint64(time.Now().UnixNano())) // any bits will do
+	d := &paymentsDemo{
+		url: where, file: c.Orders, seed: seed, dir: dir, out: o.stdout, killEvery: c.KillEvery,
+		plan: newPaymentPlan(orders, seed), started: time.Now(),
+	}
+	return d.run(ctx)
+}
+
+// A paymentsDemo is one run.
+type paymentsDemo struct {
+	url, file, dir string
+	seed           uint64
+	killEvery      time.Duration
+	out            io.Writer
+	plan           *paymentPlan
+	started        time.Time
+
+	books     books
+	screen    *screen
+	listeners []*os.File // of the servers, and then of the bank
+	addresses []string
+	servers   [apiServers]*process
+	bank      *process
+	clients   [apiClients]*process
+	kills     int
+	stopped   bool
+	lost      int // leases, by the servers' logs
+
+	mu      sync.Mutex
+	reports [apiClients]clientReport
+}
+
+func (d *paymentsDemo) run(ctx context.Context) (err error) {
+	fmt.Fprintf(d.out, "%s payments over HTTP, each sent 1 to 6 times by %d clients to any of %d servers,\n%s with another amount once more: %s requests, and the repeats of those cut off (seed %d)\n",
+		count(len(d.plan.Payments)), apiClients, apiServers, count(d.plan.Planted), count(d.plan.Sent+d.plan.Planted), d.seed)
+	if d.books, err = openBooks(ctx, d.url); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.books.close()) }()
+	if err := d.books.prepare(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	d.screen = newScreen(d.out)
+	defer d.screen.done()
+	defer d.closeListeners()
+	defer d.killAll()
+	if err := d.startAll(cancel); err != nil {
+		return err
+	}
+	if err := d.watch(ctx, cancel); err != nil {
+		return err
+	}
+	if err := d.stopAll(); err != nil {
+		return err
+	}
+	d.screen.done()
+	return d.verdict(ctx)
+}
+
+// startAll starts the bank, the servers and the clients. The sockets are this process's, so that
+// a server that was killed keeps its address.
+func (d *paymentsDemo) startAll(cancel context.CancelCauseFunc) error {
+	for range apiServers + 1 {
+		listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed below
+		if err != nil {
+			return err
+		}
+		tcp, ok := listener.(*net.TCPListener)
+		if !ok {
+			return errors.New("a listener that is none of TCP")
+		}
+		file, err := tcp.File()
+		if err := errors.Join(err, listener.Close()); err != nil {
+			return err
+		}
+		d.listeners = append(d.listeners, file)
+		d.addresses = append(d.addresses, "http://"+listener.Addr().String())
+	}
+	var err error
+	if d.bank, err = startProcess("the bank", d.url, cancel, func(c *exec.Cmd) error {
+		c.ExtraFiles = d.listeners[apiServers:]
+		return nil
+	}, "bank", "--log", d.bankLog()); err != nil {
+		return err
+	}
+	for i := range d.servers {
+		if err := d.startServer(i, cancel); err != nil {
+			return err
+		}
+	}
+	for i := range d.clients {
+		if err := d.startClient(i, cancel); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *paymentsDemo) bankLog() string { return filepath.Join(d.dir, "bank.jsonl") }
+
+func (d *paymentsDemo) startServer(i int, cancel context.CancelCauseFunc) (err error) {
+	d.servers[i], err = startProcess(fmt.Sprintf("server %d", i+1), d.url, cancel, func(c *exec.Cmd) error {
+		c.ExtraFiles = d.listeners[i : i+1]
+		return nil
+	}, "serve", "--bank", d.addresses[apiServers], "--name", fmt.Sprintf("server-%d", i+1))
+	return err
+}
+
+func (d *paymentsDemo) startClient(i int, cancel context.CancelCauseFunc) error {
+	stdout, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	d.clients[i], err = startProcess(fmt.Sprintf("client %d", i+1), d.url, cancel, func(c *exec.Cmd) error {
+		c.Stdout = w
+		return nil
+	}, "client", "--orders", d.file, "--seed", strconv.FormatUint(d.seed, 10), "--client", strconv.Itoa(i),
+		"--servers", strings.Join(d.addresses[:apiServers], ","), "--answers", d.answers(i))
+	if err := errors.Join(err, w.Close()); err != nil { // the child has it now
+		return errors.Join(err, stdout.Close())
+	}
+	go func() {
+		defer stdout.Close()
+		lines := bufio.NewScanner(stdout)
+		for lines.Scan() {
+			var r clientReport
+			if json.Unmarshal(lines.Bytes(), &r) != nil {
+				continue
+			}
+			d.mu.Lock()
+			d.reports[i] = r
+			d.mu.Unlock()
+		}
+	}()
+	return nil
+}
+
+func (d *paymentsDemo) answers(client int) string {
+	return filepath.Join(d.dir, fmt.Sprintf("client-%d.jsonl", client+1))
+}
+
+// watch shows the progress, kills a server now and then, and stops one for three leases, until
+// all clients have all answers.
+func (d *paymentsDemo) watch(ctx context.Context, cancel context.CancelCauseFunc) error {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	kill := time.NewTicker(d.killEvery)
+	defer kill.Stop()
+	var goOn <-chan time.Time // the stopped server, if there is one
+	paused := 0
+	for {
+		sum, running := d.clientState()
+		if running {
+			d.screen.show(progress{
+				Done: sum.Done, Of: d.plan.Tasks, Elapsed: time.Since(d.started), Written: sum.Sent,
+				Tail: fmt.Sprintf("%s replays, %s cut off, %d killed", count(sum.Replayed), count(sum.Cut), d.kills),
+			})
+		}
+		if !running && goOn == nil {
+			return nil
+		}
+		if !d.stopped && sum.Done > d.plan.Tasks/3 {
+			d.stopped = true
+			paused = 1
+			if err := d.servers[paused].Process.Signal(syscall.SIGSTOP); err != nil {
+				return fmt.Errorf("stop server %d: %w", paused+1, err)
+			}
+			d.screen.say(fmt.Sprintf("server %d stopped with SIGSTOP, for three leases", paused+1))
+			goOn = time.After(3 * leaseTTL)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		case <-goOn:
+			goOn = nil
+			if err := d.servers[paused].Process.Signal(syscall.SIGCONT); err != nil {
+				return fmt.Errorf("continue server %d: %w", paused+1, err)
+			}
+			d.screen.say(fmt.Sprintf("server %d goes on", paused+1))
+		case <-kill.C:
+			i := d.kills % apiServers
+			if goOn != nil && i == paused {
+				i = (i + 1) % apiServers
+			}
+			if err := d.killServer(i, cancel); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// killServer ends a server as a power cut would, and starts another in its place.
+func (d *paymentsDemo) killServer(i int, cancel context.CancelCauseFunc) error {
+	p := d.servers[i]
+	p.killed = true
+	if err := p.Process.Kill(); err != nil {
+		return fmt.Errorf("kill server %d: %w", i+1, err)
+	}
+	<-p.ended
+	d.kills++
+	d.lost += p.lost()
+	return d.startServer(i, cancel)
+}
+
+// clientState adds the clients' reports up, and tells whether one is still running.
+func (d *paymentsDemo) clientState() (sum clientReport, running bool) {
+	for _, c := range d.clients {
+		select {
+		case <-c.ended:
+		default:
+			running = true
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, r := range d.reports {
+		sum.Done += r.Done
+		sum.Sent += r.Sent
+		sum.Cut += r.Cut
+		sum.Replayed += r.Replayed
+		sum.Busy += r.Busy
+		sum.Failed += r.Failed
+	}
+	return sum, running
+}
+
+// stopAll ends servers and bank as a deployment would: they finish the requests in flight.
+func (d *paymentsDemo) stopAll() error {
+	names, all := []string{"the bank"}, []*process{d.bank}
+	for i, p := range d.servers {
+		names, all = append([]string{fmt.Sprintf("server %d", i+1)}, names...), append([]*process{p}, all...)
+	}
+	for i, p := range all {
+		if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+			return fmt.Errorf("end %s: %w", names[i], err)
+		}
+		select {
+		case <-p.ended:
+		case <-time.After(15 * time.Second):
+			return fmt.Errorf("%s did not end", names[i])
+		}
+		if code := p.ProcessState.ExitCode(); code != 0 {
+			return fmt.Errorf("%s ended with status %d: %s", names[i], code, strings.TrimSpace(p.stderr.String()))
+		}
+		d.lost += p.lost()
+	}
+	return nil
+}
+
+// lost counts the leases that a server that has ended found lost.
+func (p *process) lost() int { return strings.Count(p.stderr.String(), `"message":"lease lost"`) }
+
+func (d *paymentsDemo) killAll() {
+	for _, p := range append(append(d.clients[:], d.servers[:]...), d.bank) {
+		p.end()
+	}
+}
+
+func (d *paymentsDemo) closeListeners() {
+	for _, f := range d.listeners {
+		_ = f.Close() // the processes that had them are gone
+	}
+}
+
+type paymentsServeCommand struct {
+	Store string `env:"DIBS_STORE"`
+	Bank  string
+	Name  string
+}
+
+// Run serves the API on the socket that it was started with.
+func (c *paymentsServeCommand) Run(ctx context.Context, o *output) error {
+	store, err := dibs.Open(ctx, c.Store, nil)
+	if err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
+	defer store.Close()
+	log := logger.Zerolog(zerolog.New(o.stderr).Level(zerolog.WarnLevel))
+	api, err := newAPI(store, c.Store, payments.Config{Bank: c.Bank, Name: c.Name, TTL: leaseTTL, Review: review, Logger: log})
+	if err != nil {
+		return err
+	}
+	return serve(ctx, api)
+}
+
+// An api is the payments API over either database.
+type api interface {
+	http.Handler
+	CreateTable(ctx context.Context) error
+}
+
+func newAPI(store *messagestore.Store, storeURL string, config payments.Config) (api, error) {
+	if strings.HasPrefix(storeURL, "sqlite:") {
+		txs, err := messagestore.Transactional[*sql.Tx](store)
+		if err != nil {
+			return nil, err
+		}
+		return payments.New(txs, func(ctx context.Context, tx *sql.Tx, statement string, args ...any) error {
+			_, err := tx.ExecContext(ctx, statement, args...)
+			return err
+		}, config)
+	}
+	txs, err := messagestore.Transactional[pgx.Tx](store)
+	if err != nil {
+		return nil, err
+	}
+	config.Table = paymentsTable(storeURL)
+	return payments.New(txs, func(ctx context.Context, tx pgx.Tx, statement string, args ...any) error {
+		_, err := tx.Exec(ctx, statement, args...)
+		return err
+	}, config)
+}
+
+// paymentsTable returns the name of the payments table: on PostgreSQL in the schema of the run.
+func paymentsTable(storeURL string) string {
+	if u, err := url.Parse(storeURL); err == nil && u.Query().Get("schema") != "" {
+		return pgx.Identifier{u.Query().Get("schema"), "payments"}.Sanitize()
+	}
+	return "payments"
+}
+
+// serve serves on the socket that the process was started with, until ctx ends.
+func serve(ctx context.Context, h http.Handler) error {
+	const inherited = 3
+	listener, err := net.FileListener(os.NewFile(inherited, "listener"))
+	if err != nil {
+		return fmt.Errorf("the socket of the demo: %w", err)
+	}
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	return server.Shutdown(ending)
+}
+
+type paymentsBankCommand struct {
+	Log string
+}
+
+// Run serves the bank on the socket that it was started with.
+func (c *paymentsBankCommand) Run(ctx context.Context) (err error) {
+	log, err := os.OpenFile(c.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	return serve(ctx, payments.NewBank(log, bankDelay))
+}

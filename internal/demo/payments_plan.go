@@ -1,0 +1,72 @@
+package demo
+
+import (
+	"math/rand/v2"
+
+	"github.com/dibs-go/dibs/examples/payments"
+)
+
+const (
+	maxCopies = 6
+	// plantEvery is one in how many keys comes with another amount once more.
+	plantEvery = 100
+)
+
+// A paymentPlan lists the requests of each client, in their order. It follows from the file and
+// the seed, so every process computes the same plan.
+type paymentPlan struct {
+	Payments map[string]payments.Payment
+	Sum      int64
+	Sent     int // requests, but for repeats of those that were cut off
+	Planted  int // requests with another amount
+	Tasks    int
+
+	tasks [apiClients][]paymentTask
+	order []string // of the keys, drawn
+}
+
+// A paymentTask is one client's share of one payment: so many requests at once, then until there
+// is an answer one after the other.
+type paymentTask struct {
+	payments.Payment
+	Copies int
+	Plant  bool // and then one with another amount
+}
+
+// newPaymentPlan sends every payment one to six times, each time from any client. All clients
+// have the payments in the same order, so that the copies of one are on their way together.
+func newPaymentPlan(orders []order, seed uint64) *paymentPlan {
+	p := &paymentPlan{Payments: map[string]payments.Payment{}}
+	random := rand.New(rand.NewPCG(seed, 0)) // it has to be repeatable, not secret
+	var all []payments.Payment
+	for _, o := range orders {
+		for _, month := range months {
+			all = append(all, payments.Payment{ID: o.ID + "/" + month, Account: o.Account, To: o.To, Amount: int64(o.Amount)})
+		}
+	}
+	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	for n, payment := range all {
+		p.Payments[payment.ID] = payment
+		p.order = append(p.order, payment.ID)
+		p.Sum += payment.Amount
+		var copies [apiClients]int
+		times := 1 + random.IntN(maxCopies)
+		p.Sent += times
+		for range times {
+			copies[random.IntN(apiClients)]++
+		}
+		plant := n%plantEvery == 0
+		for i, c := range copies {
+			if c == 0 {
+				continue
+			}
+			p.tasks[i] = append(p.tasks[i], paymentTask{payment, c, plant})
+			p.Tasks++
+			if plant {
+				p.Planted++
+				plant = false
+			}
+		}
+	}
+	return p
+}

@@ -1,0 +1,182 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dibs-go/dibs/examples/account"
+	"github.com/dibs-go/dibs/examples/payments"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation/intent"
+)
+
+// verdict compares the file with the payments table, the bank's log, the intents and the answers,
+// prints the table and the story of one payment.
+func (d *paymentsDemo) verdict(ctx context.Context) error {
+	o, err := d.readOutcome(ctx)
+	if err != nil {
+		return err
+	}
+	sent, _ := d.clientState()
+	same := printTable(d.out, "the file says", "the books say", d.table(o, sent))
+	for _, strange := range o.Strange[:min(len(o.Strange), 5)] {
+		fmt.Fprintln(d.out, "should not be there:", strange)
+	}
+	if err := d.story(ctx, o); err != nil {
+		return err
+	}
+	elapsed := time.Since(d.started)
+	if !same || len(o.Strange) > 0 {
+		fmt.Fprintf(d.out, "\nThe books differ (%.1f s, seed %d).\n", elapsed.Seconds(), d.seed)
+		return errBooksDiffer
+	}
+	fmt.Fprintf(d.out, "\nEvery payment was made once, and all its requests got one response, through %d kills and a stop (%.1f s, seed %d).\n",
+		d.kills, elapsed.Seconds(), d.seed)
+	return nil
+}
+
+func (d *paymentsDemo) table(o *outcome, sent clientReport) []row {
+	all := len(d.plan.Payments)
+	sum := account.Money(d.plan.Sum)
+	repeated, beyond := o.repeated()
+	stops := 0
+	if d.stopped {
+		stops = 1
+	}
+	return []row{
+		compare("payments in the table", all, o.Rows),
+		compare("rows that differ from the file", 0, o.Wrong),
+		{name: "sum of the table", file: sum.String(), store: o.Sum.String(), same: sum == o.Sum},
+		compare("keys with exactly one Confirmed", all, once(o.Confirmed)),
+		compare("keys of the bank's transfers", all, len(o.Calls)),
+		{name: "sum of the bank's transfers, each once", file: sum.String(), store: o.BankPaid.String(), same: sum == o.BankPaid},
+		compare("transfers with a token that fell", 0, o.Fell),
+		compare("calls that the bank was wrong about", 0, o.Untrue),
+		compare("keys with more transfers than attempts", 0, beyond),
+		detail("late calls that the bank refused", o.TooLate),
+		detail("leases that servers found lost", d.lost),
+		{name: "transfers repeated, at most takeovers", file: "<= " + count(o.Takeovers), store: count(repeated), same: repeated <= o.Takeovers},
+		compare("payments without one response for all", 0, o.differing(d.plan)),
+		compare("reused keys refused with 422", d.plan.Planted, o.Refused),
+		compare("answers of another kind", 0, o.Mistaken),
+		compare("leases held in the end", 0, o.Held),
+		detail("requests sent", sent.Sent),
+		detail("replays among the answers", sent.Replayed),
+		detail("requests cut off by the client", sent.Cut),
+		detail("told that it is in progress, 409", sent.Busy),
+		detail("failed, or the server was killed", sent.Failed),
+		detail("servers killed and started again", d.kills),
+		compare("servers stopped for three leases", 1, stops),
+	}
+}
+
+// story tells, from the store and the bank's log, of one payment that was taken over.
+func (d *paymentsDemo) story(ctx context.Context, o *outcome) error {
+	key := d.interesting(o)
+	if key == "" {
+		return nil
+	}
+	manager, err := intent.New(d.books.store, payments.Intents, nil)
+	if err != nil {
+		return err
+	}
+	stream, err := manager.Stream(payments.Client, key)
+	if err != nil {
+		return err
+	}
+	p := d.plan.Payments[key]
+	fmt.Fprintf(d.out, "\nWhat became of payment %s, of %s from account %s?\n", key, account.Money(p.Amount), p.Account)
+	var lines []line
+	var token int64
+	for m, err := range d.books.store.ReadStream(ctx, stream, 0) {
+		if err != nil {
+			return err
+		}
+		var text string
+		if text, token, err = told(m, token); err != nil {
+			return err
+		}
+		lines = append(lines, line{m.Time, text})
+	}
+	err = readLines(d.bankLog(), func(c payments.Call) {
+		switch {
+		case c.Payment != key:
+		case c.Number == 0:
+			lines = append(lines, line{c.At, fmt.Sprintf("the bank refuses the order of %s: token %d is too late", c.Session, c.Token)})
+		default:
+			lines = append(lines, line{c.At, fmt.Sprintf("the bank makes transfer %d, for token %d", c.Number, c.Token)})
+		}
+	})
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(lines, func(a, b line) int { return a.at.Compare(b.at) })
+	for _, l := range lines {
+		fmt.Fprintf(d.out, "  %s  %s\n", l.at.Format("15:04:05.000000"), l.text)
+	}
+	answers := 0
+	for _, n := range o.Answers[key] {
+		answers += n
+	}
+	fmt.Fprintf(d.out, "  %d requests got that response, byte for byte\n", answers)
+	return nil
+}
+
+// told returns a message of an intent in words, and the token of its lease.
+func told(m *messagestore.Message, before int64) (text string, token int64, err error) {
+	var f struct {
+		Session string          `json:"session"`
+		Attempt int             `json:"attempt"`
+		TTL     int64           `json:"ttl"`
+		Token   int64           `json:"token"`
+		Reason  string          `json:"reason"`
+		Result  json.RawMessage `json:"result"`
+	}
+	if err := json.Unmarshal(m.Data, &f); err != nil {
+		return "", 0, fmt.Errorf("%s: %w", m, err)
+	}
+	session := f.Session
+	if name, id, ok := strings.Cut(session, "/"); ok {
+		session = name + "/…" + id[max(0, len(id)-4):]
+	}
+	at := fmt.Sprintf("%s@%d", m.Stream, m.Position)
+	switch m.Type {
+	case intent.TypeReserved:
+		reserved, err := messagestore.Decode[intent.ReservedMessage](m)
+		if err != nil {
+			return "", 0, err
+		}
+		token = reserved.Token(m.Time)
+		doing := "reserved"
+		if f.Attempt > 1 {
+			doing = fmt.Sprintf("taken over, attempt %d,", f.Attempt)
+		}
+		return fmt.Sprintf("%s by %s with token %d, for %v, %s", doing, session, token, time.Duration(f.TTL)*time.Millisecond, at), token, nil
+	case intent.TypeReleased:
+		return fmt.Sprintf("released by %s: %s, %s", session, f.Reason, at), f.Token, nil
+	case intent.TypeConfirmed:
+		return fmt.Sprintf("confirmed by %s with its response, %s", session, at), f.Token, nil
+	case intent.TypeExtended:
+		return fmt.Sprintf("extended by %s, %s", session, at), f.Token, nil
+	}
+	return fmt.Sprintf("%s by %s, %s", strings.ToLower(m.Type), session, at), before, nil
+}
+
+// interesting returns a key that was taken over and paid for twice, or else the nearest to it.
+func (d *paymentsDemo) interesting(o *outcome) (best string) {
+	most := -1
+	for _, key := range d.plan.order {
+		rank := min(o.Calls[key], 2)*4 + min(o.Attempts[key], 2)*2
+		if len(o.Answers[key]) == 1 {
+			rank++
+		}
+		if rank > most {
+			best, most = key, rank
+		}
+	}
+	return best
+}
