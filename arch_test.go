@@ -63,7 +63,7 @@ var imports = map[string][]string{
 	"cmd/...":                {"..."},
 
 	"reservation/intent":            {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/keys"},
-	"reservation/intent/intenttest": {"messagestore", "reservation/intent"},
+	"reservation/intent/intenttest": {"messagestore", "messagestore/storetest", "reservation/intent"},
 	"reservation/idempotency":       {"logger", "messagestore", "internal/exactjson", "internal/keys", "reservation/intent"},
 }
 
