@@ -81,7 +81,7 @@ func New(client redis.UniversalClient, config *Config) (*Store, error) {
 	if config == nil {
 		config = &Config{}
 	}
-	return &Store{messagestore.New(&driver{client}, &messagestore.Config{Logger: config.Logger})}, nil
+	return &Store{messagestore.New(&driver{client, appendScript}, &messagestore.Config{Logger: config.Logger})}, nil
 }
 
 // WriteOrLast implements [intent.Store], for one message.
@@ -118,7 +118,10 @@ var appendLua string
 var appendScript = redis.NewScript(appendLua)
 
 // A driver has the calls of a message store that a Store makes.
-type driver struct{ client redis.UniversalClient }
+type driver struct {
+	client redis.UniversalClient
+	script *redis.Script
+}
 
 // AppendOrMeet implements [messagestore.MeetingDriver], for one message of one stream.
 func (d *driver) AppendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
@@ -142,8 +145,8 @@ func (d *driver) AppendOrMeet(ctx context.Context, appends []messagestore.Append
 		if err == nil {
 			break
 		}
-		if ended := ended(ctx); attempt == attempts || ended != nil {
-			return nil, nil, &messagestore.OutcomeUnknownError{Cause: errors.Join(err, ended)}
+		if attempt == attempts || ended(ctx) != nil {
+			return nil, nil, &messagestore.OutcomeUnknownError{Cause: err}
 		}
 	}
 	written := messagestore.Written{Stream: a.Stream, Version: reply.version, Time: reply.now, IDs: []uuid.UUID{r.ID}}
@@ -182,10 +185,10 @@ func (d *driver) run(ctx context.Context, stream messagestore.StreamName, expect
 	if r.ID != uuid.Nil {
 		id = r.ID.String()
 	}
-	said, err := appendScript.Run(ctx, d.client, []string{string(stream)},
+	said, err := d.script.Run(ctx, d.client, []string{string(stream)},
 		int64(expected), id, r.Type, []byte(r.Data), []byte(r.Metadata)).StringSlice()
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, ended(ctx))
 	}
 	return read(stream, said)
 }

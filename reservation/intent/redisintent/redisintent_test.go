@@ -37,15 +37,21 @@ type receipt struct {
 	Number string `json:"number"`
 }
 
-// A server is a Redis of the test's own, as durable as it can be, on a socket in a folder of its
-// own.
+// A server is a Redis of the test's own, on a socket in a folder of its own.
 type server struct {
 	*localserver.Process
-	dir string
+	dir     string
+	durable bool
 }
 
-// newServer starts one. Without redis-server the test skips; in CI it fails.
+// newServer starts one that is as durable as Redis can be. Without redis-server the test skips; in
+// CI it fails.
 func newServer(t *testing.T) *server {
+	t.Helper()
+	return startServer(t, true)
+}
+
+func startServer(t *testing.T, durable bool) *server {
 	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		if os.Getenv("CI") != "" {
@@ -56,15 +62,18 @@ func newServer(t *testing.T) *server {
 	dir, err := os.MkdirTemp("", "redisintent.") //nolint:usetesting // the path of a socket has at most 107 bytes
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	s := &server{dir: dir}
+	s := &server{dir: dir, durable: durable}
 	s.start(t)
 	return s
 }
 
 func (s *server) start(t *testing.T) {
 	t.Helper()
-	cmd := exec.Command("redis-server", "--port", "0", "--unixsocket", s.socket(), "--dir", s.dir,
-		"--save", "", "--appendonly", "yes", "--appendfsync", "always")
+	args := []string{"--port", "0", "--unixsocket", s.socket(), "--dir", s.dir, "--save", "", "--appendonly", "no"}
+	if s.durable {
+		args = append(args, "--appendonly", "yes", "--appendfsync", "always")
+	}
+	cmd := exec.Command("redis-server", args...)
 	var err error
 	s.Process, err = localserver.Start(cmd, nil, syscall.SIGKILL)
 	require.NoError(t, err)
