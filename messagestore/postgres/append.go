@@ -69,6 +69,9 @@ func (d *Driver) appendAll(
 			}
 			call := func() (err error) {
 				answers, err = d.call(ctx, db, appends, fences, meet)
+				if err == nil && own && meet && len(answers) == 1 && answers[0].outcome == "version_conflict" {
+					answers, err = d.callAtReadCommitted(ctx, db, appends, fences)
+				}
 				return err
 			}
 			if !own {
@@ -146,6 +149,21 @@ func (d *Driver) call(ctx context.Context, db DB, appends []messagestore.Append,
 	}
 	rows.Close() // the outcome is known only when all has been read
 	return answers, rows.Err()
+}
+
+// callAtReadCommitted has the database write in a transaction of that level. Where another is the
+// default, nothing is met.
+func (d *Driver) callAtReadCommitted(ctx context.Context, db DB, appends []messagestore.Append, fences []int64) ([]answer, error) {
+	tx, err := pglink.Begin(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	defer pglink.RollBack(ctx, tx)
+	answers, err := d.call(ctx, tx, appends, fences, true)
+	if err != nil {
+		return nil, err
+	}
+	return answers, tx.Commit(ctx)
 }
 
 func isOne(appends []messagestore.Append) bool {

@@ -31,6 +31,9 @@ func FuzzFunctionsAnswerOrRefuse(f *testing.F) {
 	for _, data := range []string{`[]`, `{"a":"\u0000"}`, `{`, `null`, "\ufeff{}", `{"a":1e200000}`} {
 		f.Add("account-1", "Opened", data, int64(-2), 1000)
 	}
+	for _, past := range []string{`[null,["T"]]`, `[["T","\ufffd"],null]`, `[["T"],[]]`, `[["\u0000"],null]`, `{"0":["T"]}`, `[[["T"]],null]`} {
+		f.Add("account-1", "account-2", past, int64(-1), 1)
+	}
 	pool := pgtest.Pool(f)
 	for _, name := range seeds.Names() {
 		f.Add(name, "T", `{}`, int64(-2), 1)
@@ -48,6 +51,10 @@ func FuzzFunctionsAnswerOrRefuse(f *testing.F) {
 			{"dibs.append_one($1, $2, gen_random_uuid(), $3, $4::text::json, null)", []any{name, n, other, data}, 1},
 			{"dibs.append(array[$1, $2]::text[], array[$3, -2]::bigint[], '{1,0}', array[gen_random_uuid()], '{T}', array[$4::text::json], '{null}')", []any{name, other, n, data}, 2},
 			{"dibs.append_each(array[$1]::text[], array[$2]::bigint[], '{1}', array[$2]::bigint[], array[gen_random_uuid()], array[$3]::text[], array[$4::text::json], '{null}')", []any{name, n, other, data}, 1},
+			{"dibs.append_one($1, $2, gen_random_uuid(), $3, $4::text::json, null, meet => true)", []any{name, n, other, data}, 1},
+			{"dibs.append(array[$1, $2]::text[], array[$3, 0]::bigint[], '{0,0}', '{}', '{}', '{}', '{}', meet => true, past => $4::text::jsonb)", []any{name, other, n, data}, 2},
+			{"dibs.append(array[$1]::text[], array[$3]::bigint[], '{1}', array[gen_random_uuid()], '{T}', '{\"{}\"}', '{null}', past => jsonb_build_array(jsonb_build_array($2::text)))", []any{name, other, n}, 1},
+			{"dibs.append_each(array[$1]::text[], array[$2]::bigint[], '{1}', '{0}', array[gen_random_uuid()], array[$3]::text[], array[$4::text::json], '{null}', meets => '{true}')", []any{name, n, other, data}, 1},
 			{"dibs.read_stream($1, $2, $3::int)", []any{name, n, size}, 10_000},
 			{"dibs.read_stream($1, $2, $3::int, true)", []any{name, n, size}, 10_000},
 			{"dibs.read_category($1, $2, 10, array[$3]::text[], $3, $4::int, ($4::int / 2)::int)", []any{name, n, other, size}, 11},
