@@ -39,7 +39,7 @@ func start(t testing.TB, options ...string) string {
 	URL(t) // a test that may not use a server starts none
 	const variable = "DIBS_OWN_SERVER"
 	script := filepath.Join(root(t), "scripts", "with-postgres")
-	args := append([]string{script}, options...)
+	args := append([]string{script, "--in-memory"}, options...)
 	args = append(args, variable, "--", "sh", "-c", `echo "$`+variable+`"; exec cat >/dev/null`)
 	return keep(t, exec.Command("bash", args...)) //nolint:noctx // a script of ours, which ends with its input
 }
