@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/soak/history"
 )
 
@@ -41,6 +42,7 @@ func failovers(t *testing.T, dir string) (all []*history.Operation) {
 }
 
 func TestConsumersAreToldOfAFailoverThatLostWhatTheyHaveRead(t *testing.T) {
+	tier.TakesTurns(t, 2, turns)
 	r, dir := lose(t, failover{Sync: 1, Async: 1, Restores: 1, PutBacks: 1})
 	require.Equal(t, map[string]int{"failover-sync": 1, "failover-async": 1, "restore": 1, "put-back": 1}, r.Result.Faults)
 	found := failovers(t, dir)
@@ -52,6 +54,7 @@ func TestConsumersAreToldOfAFailoverThatLostWhatTheyHaveRead(t *testing.T) {
 }
 
 func TestARunThroughPgBouncer(t *testing.T) {
+	tier.TakesTurns(t, 0, turns)
 	dir, err := short(t, func(f *run) {
 		f.PgBouncer, f.Duration = true, 6*time.Second
 		f.Faults = []string{"kill-pgbouncer", "kill-backend", "cut"}
@@ -61,6 +64,7 @@ func TestARunThroughPgBouncer(t *testing.T) {
 }
 
 func TestARunWithMigrationsAndNewIndexes(t *testing.T) {
+	tier.TakesTurns(t, 3, turns)
 	dir, err := short(t, func(f *run) {
 		f.Duration, f.Faults = 10*time.Second, []string{"migrate", "release", "reindex", "raise-epoch"}
 	})

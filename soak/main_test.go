@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/soak/harness"
 	"github.com/dibs-go/dibs/soak/mutants"
 	"github.com/dibs-go/dibs/soak/server"
@@ -22,6 +23,9 @@ func TestMain(m *testing.M) {
 	work.RunClient()
 	goleak.VerifyTestMain(m)
 }
+
+// turns are the days on which each run that needs settings of its own has its turn.
+const turns = 4
 
 // short is a run that is as small as one can be, and its files.
 func short(t *testing.T, change func(*run)) (dir string, err error) {
@@ -87,6 +91,7 @@ func TestARunOnSQLite(t *testing.T) {
 }
 
 func TestARunOnADiskThatFillsUp(t *testing.T) {
+	tier.TakesTurns(t, 0, turns)
 	dir, err := short(t, func(f *run) { f.FullDisk, f.Faults, f.Duration = true, []string{"disk-full"}, 6*time.Second })
 	if os.Getuid() != 0 {
 		require.ErrorContains(t, err, "root")
@@ -100,6 +105,7 @@ func TestARunOnADiskThatFillsUp(t *testing.T) {
 }
 
 func TestARunWithAClockThatJumpsAndSyncsThatFail(t *testing.T) {
+	tier.TakesTurns(t, 1, turns)
 	dir, err := short(t, func(f *run) {
 		f.Clock, f.Faults, f.Duration = true, []string{"clock", "sync-error"}, 10*time.Second
 	})
@@ -148,8 +154,10 @@ func TestUnknownFaultIsRefused(t *testing.T) {
 	require.EqualError(t, err, `there is no fault "earthquake"`)
 }
 
-// One bug is in SQL, one in Go. Without a bug the run passes.
+// One bug is in SQL, one in Go. Without a bug the run passes. For every change make mutants does
+// the same, with other bugs each day.
 func TestAPlantedBugIsFound(t *testing.T) {
+	tier.NeedsLong(t)
 	f := mutantsRun{Only: []string{"one-any-version", "panic-is-success"}, Seconds: 60, Seed: 5, Out: t.TempDir(), Dir: "/var/tmp"}
 	require.NoError(t, f.Run(t.Context()))
 }

@@ -25,3 +25,12 @@ func NeedsLong(t testing.TB) {
 func Turn(turns int) int {
 	return int(time.Now().Unix() / (24 * 60 * 60) % int64(turns))
 }
+
+// TakesTurns skips the test unless it is its turn today, one out of so many, from 0 on. The long
+// tier runs it each day.
+func TakesTurns(t testing.TB, turn, turns int) {
+	t.Helper()
+	if today := Turn(turns); !Long() && today != turn {
+		t.Skipf("it is the turn of others today: %d of %d; this one is %d, and runs with DIBS_LONG=1, too", today, turns, turn)
+	}
+}
