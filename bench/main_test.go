@@ -14,12 +14,16 @@ import (
 	"github.com/dibs-go/dibs/bench/measure"
 	"github.com/dibs-go/dibs/bench/report"
 	"github.com/dibs-go/dibs/bench/server"
+	"github.com/dibs-go/dibs/internal/tier"
 )
 
 func TestMain(m *testing.M) {
 	measure.RunChild() // cells start this program
 	goleak.VerifyTestMain(m)
 }
+
+// turns are the days on which each case has its turn.
+const turns = 3
 
 // A cell checks its work against the stored rows, and fails if they differ.
 func TestEveryContenderDoesItsWork(t *testing.T) {
@@ -29,8 +33,9 @@ func TestEveryContenderDoesItsWork(t *testing.T) {
 	all := cases.All()
 	require.NoError(t, measure.Validate(all))
 
-	for _, c := range all {
+	for i, c := range all {
 		t.Run(c.Name, func(t *testing.T) {
+			tier.TakesTurns(t, i%turns, turns)
 			measure.Run(t.Context(), []measure.Case{c}, options, func(_ measure.Case, r measure.Result, err error) {
 				require.NoError(t, err)
 				for _, contender := range r.Contenders {
