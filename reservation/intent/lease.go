@@ -314,7 +314,8 @@ func (l *Lease) Lost(err error) bool {
 	if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
 		return ours(conflict.Stream)
 	}
-	return false
+	used, ok := errors.AsType[*messagestore.IDConflictError](err) // it is confirmed
+	return ok && ours(used.Stream)
 }
 
 // In returns the lease for a transaction that was begun elsewhere, over which store was opened:
@@ -392,6 +393,8 @@ func (l *Lease) step(ctx context.Context, body func(p *part) messagestore.Body, 
 		sent := time.Now()
 		written, met, err := write(ctx, l.store, all)
 		switch {
+		case err != nil && l.isConfirmation(bodies[0], err):
+			return nil
 		case err != nil:
 			return l.failed(err)
 		case met == nil:
@@ -402,6 +405,14 @@ func (l *Lease) step(ctx context.Context, body func(p *part) messagestore.Body, 
 			return err
 		}
 	}
+}
+
+// isConfirmation reports whether a step failed since the same lease was confirmed with the same
+// result before: its message is there, and the writes beside it are not the same again.
+func (l *Lease) isConfirmation(body messagestore.Body, err error) bool {
+	conflict, ok := errors.AsType[*messagestore.IDConflictError](err)
+	c, confirms := body.(Confirmed)
+	return ok && confirms && conflict.Stream == l.Stream() && conflict.ID == l.granted[0].confirmationID(c.Result)
 }
 
 // failed returns the error of a step that the store refused. In a transaction above READ

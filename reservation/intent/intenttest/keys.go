@@ -3,7 +3,6 @@ package intenttest
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,7 +15,6 @@ var keyTests = []test{
 	{"Keys/DifferentBytesAreDifferentIntents", differentKeys, 0},
 	{"Keys/AllOrNone", allOrNone, several},
 	{"Keys/EachIsTakenOverAtItsVersion", keysTakenOver, several},
-	{"Keys/OppositeOrdersDoNotBlock", oppositeOrders, several},
 	{"Confirm/AppendsOtherWrites", confirmAppends, several},
 }
 
@@ -106,36 +104,6 @@ func keysTakenOver(t *testing.T, f *fixture) {
 	require.NoError(t, next.Confirm(t.Context(), nil))
 }
 
-func oppositeOrders(t *testing.T, f *fixture) {
-	var all sync.WaitGroup
-	for i := range 2 {
-		all.Go(func() {
-			for round := range 10 {
-				keys := []string{fmt.Sprint("x", round), fmt.Sprint("y", round)}
-				if i == 1 {
-					keys[0], keys[1] = keys[1], keys[0]
-				}
-				for {
-					r := with(fmt.Sprint("s", i), keys...)
-					r.Wait = shortTTL
-					a, err := f.m.Reserve(t.Context(), r)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					if a.Outcome == intent.Reserved {
-						if err := a.Lease.Release(t.Context(), ""); err != nil {
-							t.Error(err)
-						}
-						break
-					}
-				}
-			}
-		})
-	}
-	all.Wait()
-}
-
 func confirmAppends(t *testing.T, f *fixture) {
 	other := f.category.WithType("other").Stream("1")
 	l := lease(t, f.m, request("A"))
@@ -148,6 +116,8 @@ func confirmAppends(t *testing.T, f *fixture) {
 
 	f.leaveInLine(t, f.m, key, "W") // the version is another now
 	require.NoError(t, l.Confirm(t.Context(), nil, messagestore.To(other, messagestore.NoStream, effect())))
+	require.NoError(t, l.Confirm(t.Context(), nil, messagestore.To(other, messagestore.NoStream, effect())), "again")
+	require.NoError(t, l.Confirm(t.Context(), nil, messagestore.To(other, 0, effect())), "again")
 	last, err := f.store.Last(t.Context(), other)
 	require.NoError(t, err)
 	require.Equal(t, messagestore.Version(0), last.Position)

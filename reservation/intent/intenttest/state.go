@@ -2,6 +2,7 @@ package intenttest
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -314,6 +315,7 @@ func lostAnswers(t *testing.T, f *fixture) {
 	losing(func() error { return l.Release(t.Context(), "") })
 	l = lease(t, m, request("A"))
 	losing(func() error { return l.Confirm(t.Context(), "result") })
+	require.NoError(t, l.Confirm(t.Context(), json.RawMessage(`"r\u0065sult"`)), "the same in another spelling")
 	require.ErrorIs(t, l.Confirm(t.Context(), "another"), intent.ErrLeaseLost)
 	require.JSONEq(t, `"result"`, string(f.lookup(t).Result))
 }
