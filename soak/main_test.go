@@ -163,6 +163,7 @@ func TestAPlantedBugIsFound(t *testing.T) {
 }
 
 func TestABugThatIsNotFoundFails(t *testing.T) {
+	tier.TakesTurns(t, 1, turns)
 	known, err := mutants.Named("one-any-version")
 	require.NoError(t, err)
 	sound := &mutants.Mutant{Name: "sound", Scene: known[0].Scene, Breaks: known[0].Breaks}
