@@ -14,7 +14,7 @@ UNRACED := /migrations(/|$$)|/internal/messagedbtest$$
 # The package that takes longest begins first: alone in the end it would leave a core idle.
 FIRST := ./messagestore/postgres
 # SQLite is C that was translated to Go: to watch each of its loads and stores took half the time.
-RACE := -race '-gcflags=modernc.org/...=-race=false'
+RACE := -vet=off -race '-gcflags=modernc.org/...=-race=false'
 
 in_modules = for dir in $(MODULES); do echo "cd $$dir && $(1)" && (cd "$$dir" && $(1)) || exit; done
 
@@ -59,7 +59,7 @@ test/versions: ## Run the tests that depend on it on PostgreSQL 14 to 18 (VERSIO
 .PHONY: test/race
 test/race: ## Run every test in random order, with the race detector where Go code runs side by side
 	scripts/setup gcc
-	scripts/with-postgres -- sh -c "go test $(RACE) -shuffle=on -count=1 \$$(go list $(FIRST) ./... | grep -Ev '$(UNRACED)') && go test -shuffle=on -count=1 \$$(go list ./... | grep -E '$(UNRACED)')"
+	scripts/with-postgres -- sh -c "go test $(RACE) -shuffle=on -count=1 \$$(go list $(FIRST) ./... | grep -Ev '$(UNRACED)') && go test -vet=off -shuffle=on -count=1 \$$(go list ./... | grep -E '$(UNRACED)')"
 
 .PHONY: test/cuts
 test/cuts: ## Cut every call at every boundary of the protocol (PGX="v5.11.0 v5.12.0": of pgx)
