@@ -17,7 +17,7 @@ var (
 
 	// The underscore is part of a word, so that dibs_owner is not one. Settings and message types are the same for
 	// every schema and keep their names.
-	word = regexp.MustCompile(`\b` + Default + `\b(:|\.(?:allow_unsafe_settings|lock_timeout|caller_path|caller_role|retention|statement_timeout)\b)?`)
+	word = regexp.MustCompile(`\b` + Default + `\b(:|\.(?:allow_unsafe_settings|lock_timeout|caller_path|caller_role|retention|statement_timeout|transaction)\b)?`)
 )
 
 // Check returns the rule that name breaks as a schema's, or "". An empty name

@@ -20,7 +20,7 @@ func TestOnlyTheWholeWordIsRenamed(t *testing.T) {
 // A setting with a name in quotes would be another setting.
 func TestSettingsAndTypesAreNotRenamed(t *testing.T) {
 	t.Parallel()
-	const sql = `set dibs.retention = 'on'; current_setting('dibs.caller_role', true), 'dibs:Tombstone'`
+	const sql = `set dibs.retention = 'on'; current_setting('dibs.caller_role', true), current_setting('dibs.transaction', true), 'dibs:Tombstone'`
 
 	require.Equal(t, sql, pgschema.Rename(sql, "other"))
 	require.Equal(t, `"other".migrations, "other".retention_of`, pgschema.Rename("dibs.migrations, dibs.retention_of", "other"))

@@ -60,6 +60,13 @@ func TestConformanceOfTransactions(t *testing.T) {
 	storetest.RunTransact(t, ofPgx(func(*testing.T) messagestore.Driver { return postgres.New(pool, nil) }, pool))
 }
 
+func TestConformanceOfTransactionsInAnotherSchema(t *testing.T) {
+	t.Parallel()
+	pool, schema := pgtest.Schema(t)
+	newCounters(t, pool)
+	storetest.RunTransact(t, ofPgx(func(*testing.T) messagestore.Driver { return postgres.New(pool, &postgres.Config{Schema: schema}) }, pool))
+}
+
 func TestConformanceOfTransactionsThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
