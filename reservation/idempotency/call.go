@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -127,7 +128,7 @@ func (c *call) handle(ctx context.Context, lease *intent.Lease) (any, error) {
 	}
 	c.response = response
 	if !c.kept(response.Status) {
-		return nil, inDoubt(errNotKept)
+		return nil, inDoubt(fmt.Errorf("%w: status %d", errNotKept, response.Status))
 	}
 	raw, ok := c.encode(response)
 	if !ok {
