@@ -30,6 +30,10 @@ func (m *Manager) look(ctx context.Context, scope, key string) (*state, time.Tim
 	if err != nil {
 		return nil, time.Time{}, err
 	}
+	return m.lookAt(ctx, stream)
+}
+
+func (m *Manager) lookAt(ctx context.Context, stream messagestore.StreamName) (*state, time.Time, error) {
 	last, err := m.store.Last(ctx, stream)
 	if err != nil {
 		return nil, time.Time{}, err
@@ -45,14 +49,25 @@ func (m *Manager) look(ctx context.Context, scope, key string) (*state, time.Tim
 // Await waits until an intent is not held, and returns its state then: done, or free. Await
 // stands in no line. One that was never reserved is an error that matches
 // [messagestore.ErrNotFound].
+//
+// The end of ctx ends the wait. It does not break off a query, which would cost the connection:
+// callers that lose their patience are many.
 func (m *Manager) Await(ctx context.Context, scope, key string) (Intent, error) {
+	if err := checkContext(ctx); err != nil {
+		return Intent{}, fmt.Errorf("await intent: %w", err)
+	}
+	stream, err := m.Stream(scope, key)
+	if err != nil {
+		return Intent{}, fmt.Errorf("await intent: %w", err)
+	}
 	w := m.newWaiter()
 	defer w.leave()
+	w.on(stream) // an end between the first look and this would be missed
 	k := wanted{}
+	s, now, err := m.lookDetached(ctx, stream)
 	for {
-		s, now, err := m.look(ctx, scope, key)
 		if err != nil {
-			return Intent{}, fmt.Errorf("await intent: %w", err)
+			return Intent{}, fmt.Errorf("await %s: %w", stream, err)
 		}
 		k.meet(s)
 		over := s.ttl() + m.config.Turn - time.Since(k.watch)
@@ -63,14 +78,24 @@ func (m *Manager) Await(ctx context.Context, scope, key string) (Intent, error) 
 			}
 			return i, nil
 		}
-		if w.on(s.at.Stream) { // an end before it listened would be missed
-			continue
-		}
 		w.from(s.at.GlobalPosition)
-		if _, err := w.sleep(ctx, max(min(s.free().Sub(now), over), leastSleep)); err != nil {
-			return Intent{}, fmt.Errorf("await %s: %w", s.at.Stream, err)
+		message, ended := w.sleep(ctx, max(min(s.free().Sub(now), over), leastSleep))
+		switch {
+		case ended != nil:
+			return Intent{}, fmt.Errorf("await %s: %w", stream, ended)
+		case message != nil && message.Position > s.at.Position:
+			now = message.Time
+			s, err = read(message)
+		default:
+			s, now, err = m.lookDetached(ctx, stream)
 		}
 	}
+}
+
+func (m *Manager) lookDetached(ctx context.Context, stream messagestore.StreamName) (*state, time.Time, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+	defer cancel()
+	return m.lookAt(ctx, stream)
 }
 
 // Resume returns the lease of a session that was granted in another process, or by an earlier

@@ -1,0 +1,59 @@
+package intent_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/reservation/intent"
+)
+
+// A slow store takes a second for each read, and counts those that were broken off.
+type slowStore struct {
+	*messagestore.Store
+	reads, broken int
+}
+
+func (s *slowStore) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
+	s.reads++
+	time.Sleep(time.Second)
+	if ctx.Err() != nil {
+		s.broken++
+	}
+	return s.Store.Last(context.WithoutCancel(ctx), stream)
+}
+
+// A broken query costs a connection, and callers of HTTP hang up all the time.
+func TestAnAwaitThatIsGivenUpBreaksNoQueryOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &slowStore{Store: messagestore.New(memory.New(), nil)}
+		m, err := intent.New(store, "payment:intent", nil)
+		require.NoError(t, err)
+		held, err := m.Reserve(t.Context(), intent.Request{Key: "k", Content: "c"})
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+		defer cancel()
+
+		_, err = m.Await(ctx, "", "k")
+
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Zero(t, store.broken)
+		require.Equal(t, 1, store.reads)
+		_, err = m.Await(ctx, "", "k")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, 1, store.reads, "nothing is asked for a caller that is gone already")
+
+		time.AfterFunc(5*time.Second, func() { _ = held.Lease.Confirm(t.Context(), "paid") })
+		done, err := m.Await(t.Context(), "", "k")
+		require.NoError(t, err)
+		require.Equal(t, intent.Done, done.Status)
+		require.JSONEq(t, `"paid"`, string(done.Result))
+		require.Equal(t, 2, store.reads, "the message that woke it up is the answer")
+	})
+}
