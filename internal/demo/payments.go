@@ -83,6 +83,7 @@ func (c *paymentsDemoCommand) Run(ctx context.Context, o *output) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cleanUp()) }()
+	where = withConnections(where)
 
 	seed := cmp.Or(c.Seed, uint64(time.Now().UnixNano())) // any bits will do
 	d := &paymentsDemo{
@@ -90,6 +91,19 @@ func (c *paymentsDemoCommand) Run(ctx context.Context, o *output) (err error) {
 		plan: newPaymentPlan(orders, seed), started: time.Now(),
 	}
 	return d.run(ctx)
+}
+
+// withConnections gives each server enough of them for its transactions and heartbeats.
+func withConnections(storeURL string) string {
+	const parameter = "pool_max_conns"
+	u, err := url.Parse(storeURL)
+	if err != nil || u.Scheme == "sqlite" || u.Query().Has(parameter) {
+		return storeURL
+	}
+	query := u.Query()
+	query.Set(parameter, "12")
+	u.RawQuery = query.Encode()
+	return u.String()
 }
 
 // A paymentsDemo is one run.
