@@ -46,7 +46,7 @@ type paymentsClientCommand struct {
 	Client      int
 	Servers     string
 	Answers     string
-	Concurrency int `default:"12"`
+	Concurrency int `default:"8"`
 }
 
 // Run has one client send its part of the plan.
