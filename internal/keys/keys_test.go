@@ -2,7 +2,6 @@ package keys_test
 
 import (
 	"encoding/json"
-	"errors"
 	"strings"
 	"testing"
 
@@ -113,5 +112,5 @@ func TestEmptyContentIsSeen(t *testing.T) {
 	}
 	_, err := keys.Canonical(func() {})
 	require.Error(t, err)
-	require.False(t, errors.Is(err, keys.ErrInvalid))
+	require.NotErrorIs(t, err, keys.ErrInvalid)
 }

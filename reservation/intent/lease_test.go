@@ -108,7 +108,7 @@ func TestHeartbeatIsHalfOfTheLeaseAtMost(t *testing.T) {
 	lease(t, m, r)
 }
 
-// A store that went back, after a restore for one, has less of a lease than its holder.
+// After a rollback of the store it has less of a lease than the holder.
 func TestHolderOfALeaseThatTheStoreLostIsTold(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *intent.Manager, store *messagestore.Store) {
@@ -160,7 +160,7 @@ func TestAReleasedIntentIsTakenAtOnceByItsWaiter(t *testing.T) {
 		next := <-got
 
 		require.Equal(t, released, time.Now())
-		require.EqualValues(t, calls+1, counted.calls.Load(), "the wake-up tells the state")
+		require.Equal(t, calls+1, counted.calls.Load(), "the wake-up tells the state")
 		require.Equal(t, "W", next.Session())
 	})
 }
