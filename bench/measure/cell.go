@@ -143,7 +143,7 @@ func (c *Cell) Callers(ctx context.Context, n int, op func(ctx context.Context, 
 						return
 					}
 					t.All += int64(units)
-					if phase.Load() == counting {
+					if phase.Load() == counting && units > 0 {
 						t.Units += int64(units)
 						t.Latency.Add(time.Since(began))
 						some.Store(true)
