@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -12,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/bench/measure"
 	"github.com/dibs-go/dibs/bench/server"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation"
 )
 
 const (
@@ -27,6 +30,8 @@ const (
 // The names of the ways to reserve.
 const (
 	dibsAndWinner  = "Dibs, and read the winner"
+	reserver       = "Dibs, a reserver"
+	reserverReads  = "Dibs, a reserver that reads the winner"
 	redisDurable   = "Redis, appendfsync always"
 	redisMemory    = "Redis, no persistence"
 	redisSetAndGet = "Redis, SET NX and GET"
@@ -51,11 +56,16 @@ func Reserve() []measure.Case {
 		Contenders: []measure.Contender{
 			{Name: dibs, Run: refuseTaken(openDibsTaker)},
 			{Name: dibsAndWinner, Run: refuseTaken(openDibsWinnerTaker)},
+			{Name: reserver, Run: refuseTaken(openReserverTaker(true))},
+			{Name: reserverReads, Run: refuseTaken(openReserverTaker(false))},
 			{Name: redisSetAndGet, Run: refuseTaken(openRedisTaker("", redisSetThenGet))},
 			{Name: redisScript, Run: refuseTaken(openRedisTaker("", redisSetOrGet))},
 			{Name: messageDB, Run: refuseTaken(openMessageDBTaker)},
 		},
-		Goals: []measure.Goal{{Metric: measure.Rate, Of: dibs, To: redisSetAndGet, AtLeast: 1.8}},
+		Goals: []measure.Goal{
+			{Metric: measure.Rate, Of: dibs, To: redisSetAndGet, AtLeast: 1.8},
+			{Metric: measure.Rate, Of: reserver, To: reserverReads, AtLeast: 2.2},
+		},
 	}}
 }
 
@@ -173,6 +183,59 @@ func (t dibsWinnerTaker) take(ctx context.Context, key messagestore.StreamName) 
 	return false, err
 }
 
+// A reserverTaker takes keys by package reservation, which tells the winner too.
+type reserverTaker struct {
+	dibsTaker
+	*reservation.Reserver
+	commands *atomic.Int64
+}
+
+func openReserverTaker(meets bool) openTaker {
+	return func(ctx context.Context, cell *measure.Cell) (taker, error) {
+		opened, err := openDibsTaker(ctx, cell)
+		if err != nil {
+			return nil, err
+		}
+		t := opened.(dibsTaker) //nolint:errcheck,forcetypeassert // it is one
+		var store reservation.Store = t.Store
+		if !meets {
+			store = blind{t.Store}
+		}
+		r := reservation.New(store, "bench", nil)
+		return reserverTaker{t, r, &atomic.Int64{}}, r.Validate()
+	}
+}
+
+// A blind store does not return the message that a write met, as no store did before: the winner
+// is read after the conflict.
+type blind struct{ *messagestore.Store }
+
+// WriteStreamsOrLast implements [reservation.Store].
+func (blind) WriteStreamsOrLast(context.Context, ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Meeting, error) {
+	return nil, nil, messagestore.ErrNotSupported
+}
+
+func (t reserverTaker) take(ctx context.Context, key messagestore.StreamName) (bool, error) {
+	m := command(key)
+	r, err := encode(key, messagestore.NoStream, m)
+	if err != nil {
+		return false, err
+	}
+	n := t.commands.Add(1)
+	source := &messagestore.Message{
+		ID: m.ID, Stream: reservedCategory.Stream(key.CardinalID()), Position: messagestore.Version(n), GlobalPosition: messagestore.GlobalPosition(n),
+		Time: time.Now(), Type: messageType, Data: r.data,
+	}
+	result, err := t.Reserve(ctx, source, strings.TrimPrefix(key.ID(), key.CardinalID()+"+"))
+	switch {
+	case err != nil:
+		return false, err
+	case result.Winner == nil || result.Outcome == reservation.KeyReused:
+		return false, fmt.Errorf("%s: %v, and the winner is %v", key, result.Outcome, result.Winner)
+	}
+	return result.Outcome == reservation.Reserved, nil
+}
+
 // A messageDBTaker writes at expected version -1.
 type messageDBTaker struct{ *messageDBStore }
 
@@ -199,33 +262,38 @@ type redisTaker struct {
 
 func openRedisTaker(appendFsync string, set func(context.Context, *redis.Client, string, []byte) (bool, error)) openTaker {
 	return func(ctx context.Context, cell *measure.Cell) (taker, error) {
-		r, err := cell.Servers.Redis(ctx, appendFsync)
-		if err != nil {
-			return nil, err
-		}
-		cell.MeasureServer(r)
-		t := &redisTaker{redis.NewClient(&redis.Options{
-			Network: "unix", Addr: r.Socket(), PoolSize: reserveCallers, MinIdleConns: reserveCallers,
-		}), set}
-		// It has keys of the cell before, and an append-only file that is long by now.
-		if err := errors.Join(t.FlushAll(ctx).Err(), t.rewrite(ctx, appendFsync)); err != nil {
-			t.close()
-			return nil, err
-		}
-		return t, nil
+		client, err := openRedis(ctx, cell, appendFsync)
+		return &redisTaker{client, set}, err
 	}
 }
 
+// openRedis returns a client of a Redis that is empty, with a connection for each caller.
+func openRedis(ctx context.Context, cell *measure.Cell, appendFsync string) (*redis.Client, error) {
+	r, err := cell.Servers.Redis(ctx, appendFsync)
+	if err != nil {
+		return nil, err
+	}
+	cell.MeasureServer(r)
+	client := redis.NewClient(&redis.Options{
+		Network: "unix", Addr: r.Socket(), PoolSize: reserveCallers, MinIdleConns: reserveCallers, ContextTimeoutEnabled: true,
+	})
+	// It has keys of the cell before, and an append-only file that is long by now.
+	if err := errors.Join(client.FlushAll(ctx).Err(), rewrite(ctx, client, appendFsync)); err != nil {
+		return nil, errors.Join(err, client.Close())
+	}
+	return client, nil
+}
+
 // rewrite makes the append-only file short again, and waits for it.
-func (t *redisTaker) rewrite(ctx context.Context, appendFsync string) error {
+func rewrite(ctx context.Context, client *redis.Client, appendFsync string) error {
 	if appendFsync == "" {
 		return nil
 	}
-	if err := t.BgRewriteAOF(ctx).Err(); err != nil {
+	if err := client.BgRewriteAOF(ctx).Err(); err != nil {
 		return err
 	}
 	return until(ctx, func() (bool, error) {
-		info, err := t.InfoMap(ctx, "persistence").Result()
+		info, err := client.InfoMap(ctx, "persistence").Result()
 		state := info["Persistence"]
 		return state["aof_rewrite_in_progress"] == "0" && state["aof_rewrite_scheduled"] == "0", err
 	})
