@@ -7,6 +7,7 @@ require (
 	github.com/ThreeDotsLabs/watermill-sql/v3 v3.1.0
 	github.com/alecthomas/kong v1.17.0
 	github.com/dibs-go/dibs v0.0.0
+	github.com/dibs-go/dibs/reservation/intent/redisintent v0.0.0
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/redis/go-redis/v9 v9.23.0
@@ -49,3 +50,5 @@ require (
 )
 
 replace github.com/dibs-go/dibs => ../
+
+replace github.com/dibs-go/dibs/reservation/intent/redisintent => ../reservation/intent/redisintent
