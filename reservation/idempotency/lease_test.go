@@ -462,7 +462,7 @@ func TestNothingIsHandledWithoutTheStore(t *testing.T) {
 			},
 		} {
 			store := &failing{Store: newStore()}
-			b := newBubble(t, store, nil, until(nil))
+			b := newBubble(t, store, nil, status(201))
 			store.set(fail)
 
 			got := b.do(t.Context(), "AAA")
