@@ -24,7 +24,7 @@ func TestPaymentsDemoAgreesWithTheFileThroughKillsAndAStop(t *testing.T) {
 			t.Setenv(storeVariable, "")
 			var stdout, stderr bytes.Buffer
 
-			code := RunPayments(t.Context(), []string{"demo", "--store", test.store(t), "--orders", writeOrders(t, 120), "--kill-every", "700ms", "--limit", "2m"}, &stdout, &stderr)
+			code := RunPayments(t.Context(), []string{"demo", "--store", test.store(t), "--orders", writeOrders(t, 60), "--kill-every", "1500ms", "--limit", "2m"}, &stdout, &stderr)
 
 			require.Zero(t, code, "%s\n%s", &stdout, &stderr)
 			out := stdout.String()

@@ -2,11 +2,13 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dibs-go/dibs/migrations"
 )
@@ -34,16 +36,30 @@ func preparePostgres(ctx context.Context, where string) (string, func() error, e
 	return own.String(), func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
-		conn, err := connect(ctx, where)
-		if err != nil {
-			return fmt.Errorf("remove schema %s: %w", schema, err)
-		}
-		defer conn.Close(ctx)
-		if _, err := conn.Exec(ctx, "drop schema "+pgx.Identifier{schema}.Sanitize()+" cascade"); err != nil {
+		if err := removeSchema(ctx, where, schema); err != nil {
 			return fmt.Errorf("remove schema %s: %w", schema, err)
 		}
 		return nil
 	}, nil
+}
+
+const deadlockDetected = "40P01"
+
+// removeSchema tries again after a deadlock with a statement of a process that was killed, which
+// its session finishes.
+func removeSchema(ctx context.Context, where, schema string) error {
+	conn, err := connect(ctx, where)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	for {
+		_, err := conn.Exec(ctx, "drop schema "+pgx.Identifier{schema}.Sanitize()+" cascade")
+		refused, ok := errors.AsType[*pgconn.PgError](err)
+		if !ok || refused.Code != deadlockDetected {
+			return err
+		}
+	}
 }
 
 // connect prepares nothing by name, so that it works through PgBouncer too.
