@@ -2,7 +2,6 @@ package cli_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -25,17 +24,6 @@ func manager(t *testing.T, store *messagestore.Store, config *intent.Config) *in
 	return m
 }
 
-// onEveryIntentStore is onEveryStore, of the stores that answer a conflict with the last message.
-func onEveryIntentStore(t *testing.T, test func(t *testing.T, dibs *shell, store *messagestore.Store)) {
-	t.Helper()
-	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		if _, _, err := store.WriteOrLast(t.Context(), "probe-1", messagestore.NoStream, messagestore.Raw{Type: "T"}); errors.Is(err, messagestore.ErrNotSupported) {
-			t.Skip(err)
-		}
-		test(t, dibs, store)
-	})
-}
-
 func hold(t *testing.T, m *intent.Manager, r intent.Request) *intent.Lease {
 	t.Helper()
 	if r.Content == nil {
@@ -56,7 +44,7 @@ func lapse(t *testing.T, m *intent.Manager, scope, key string) {
 
 func TestListPrintsTheHoldersOfIntents(t *testing.T) {
 	t.Parallel()
-	onEveryIntentStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		m := manager(t, store, nil)
 		hold(t, m, intent.Request{Key: "a+1", Scope: "acme", Session: "A", TTL: time.Hour})
 		hold(t, m, intent.Request{Key: "b", Session: "B", TTL: 100 * time.Millisecond})
@@ -138,7 +126,7 @@ func steadyTokens(output string) string {
 
 func TestStoryOfAnIntent(t *testing.T) {
 	t.Parallel()
-	onEveryIntentStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		story(t, store)
 
 		told := steadyTokens(dibs.ok(t, "explain", "29401/1998-12", "--category", "payment:intent", "--scope", "acme"))
@@ -161,7 +149,7 @@ func TestStoryOfAnIntent(t *testing.T) {
 
 func TestShowPrintsStateAndHistoryOfAnIntent(t *testing.T) {
 	t.Parallel()
-	onEveryIntentStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		story(t, store)
 		m := manager(t, store, nil)
 		hold(t, m, intent.Request{Key: "k", Session: "A", TTL: time.Hour})
@@ -182,7 +170,7 @@ func TestShowPrintsStateAndHistoryOfAnIntent(t *testing.T) {
 
 func TestOperatorReleasesALeaseAndNoResult(t *testing.T) {
 	t.Parallel()
-	onEveryIntentStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		m := manager(t, store, nil)
 		l := hold(t, m, intent.Request{Key: "k", Session: "A", TTL: time.Hour})
 		hold(t, m, intent.Request{Key: "old", Session: "A", TTL: 100 * time.Millisecond})
@@ -271,7 +259,7 @@ func TestIntentsOfAnotherCategoryAreNone(t *testing.T) {
 
 func TestVerifyFindsIntentsThatBreakARule(t *testing.T) {
 	t.Parallel()
-	onEveryIntentStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		story(t, store)
 		require.Equal(t, "looked at 1 intent, 1 of them done, in 9 messages\nno violation\n", dibs.ok(t, "intents", "verify", "payment:intent"))
 

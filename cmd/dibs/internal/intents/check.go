@@ -153,7 +153,7 @@ func (c *Checker) same(before, s *Step) {
 	}
 	switch s.Type {
 	case intent.TypeWaiting:
-		if s.Free != before.Free || !s.Since.Equal(before.Since.Truncate(time.Microsecond)) {
+		if s.Free != before.Free || s.Of != before.Of || !s.Since.Equal(before.Since.Truncate(time.Microsecond)) {
 			c.violation(RuleTransition, s.Place, leaseText(before), leaseText(s))
 		}
 		if !stood(before.Line, s.Line) {
@@ -179,7 +179,7 @@ func leaseText(s *Step) string {
 	if s.Free {
 		text = "released at "
 	}
-	return text + s.Since.UTC().Format("2006-01-02T15:04:05.000000Z")
+	return fmt.Sprintf("%s%s, position %d", text, s.Since.UTC().Format("2006-01-02T15:04:05.000000Z"), s.Of)
 }
 
 // stood reports whether a session came to the end of a line, or one left it.

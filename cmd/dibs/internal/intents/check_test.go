@@ -40,14 +40,14 @@ func whole() history {
 	a, b := token(0), token(30)
 	h.add(0, intent.ReservedMessage{Grant: grant("A", 1)})
 	h.add(5, intent.Extended{Grant: grant("A", 1), Token: a})
-	h.add(6, intent.Waiting{Grant: grant("A", 1, "B"), Token: a, At: token(5)})
-	h.add(7, intent.Waiting{Grant: grant("A", 1, "B", "C"), Token: a, At: token(5)})
+	h.add(6, intent.Waiting{Grant: grant("A", 1, "B"), Token: a, At: token(5), Of: 1})
+	h.add(7, intent.Waiting{Grant: grant("A", 1, "B", "C"), Token: a, At: token(5), Of: 1})
 	h.add(8, intent.Extended{Grant: grant("A", 1, "B", "C"), Token: a})
 	h.add(30, intent.ReservedMessage{Grant: grant("B", 2, "C"), After: a}) // lapsed
-	h.add(31, intent.Waiting{Grant: grant("B", 2, "C", "D"), Token: b, At: token(30)})
-	h.add(32, intent.Waiting{Grant: grant("B", 2, "D"), Token: b, At: token(30)})
+	h.add(31, intent.Waiting{Grant: grant("B", 2, "C", "D"), Token: b, At: token(30), Of: 5})
+	h.add(32, intent.Waiting{Grant: grant("B", 2, "D"), Token: b, At: token(30), Of: 5})
 	h.add(33, intent.Released{Grant: grant("B", 2, "D"), Token: b, By: "ann", Reason: "r"})
-	h.add(34, intent.Waiting{Grant: grant("B", 2, "D", "E"), Token: b, At: token(33), Released: true, By: "ann", Reason: "r"})
+	h.add(34, intent.Waiting{Grant: grant("B", 2, "D", "E"), Token: b, At: token(33), Of: 8, Released: true, By: "ann", Reason: "r"})
 	other := grant("F", 3)
 	other.Content = "other" // of a released intent it may be
 	h.add(40, intent.ReservedMessage{Grant: other, After: b})
@@ -122,40 +122,42 @@ func TestEachRuleIsFoundBroken(t *testing.T) {
 		kind     string // in place of its type
 		found    string
 	}{
-		"an attempt that begins at 2":         {0, `"attempt":1`, `"attempt":2`, "", "attempt@0 attempt@1"},
-		"a token before the first":            {0, `"after":0`, `"after":7`, "", "token@0"},
-		"a line at the beginning":             {0, `"content"`, `"line":["X"],"content"`, "", "line@0 line@1"},
-		"an extension at the beginning":       {0, `"after":0`, fmt.Sprintf(`"token":%d`, token(0)), "Extended", "transition@0"},
-		"another token":                       {1, `"token":17`, `"token":16`, "", "token@1 token@2"},
-		"another session":                     {1, `"session":"A"`, `"session":"B"`, "", "grant@1 grant@2"},
-		"another content":                     {1, `"content":"c"`, `"content":"d"`, "", "grant@1 grant@2"},
-		"another TTL":                         {1, `"ttl":15000`, `"ttl":15001`, "", "grant@1 grant@2"},
-		"another attempt":                     {1, `"attempt":1`, `"attempt":3`, "", "attempt@1 attempt@2"},
-		"a line that grows by an extension":   {4, `["B","C"]`, `["B","C","D"]`, "", "line@4 line@5"},
-		"a session that pushes in":            {3, `["B","C"]`, `["C","B"]`, "", "line@3 line@4"},
-		"two sessions at once":                {2, `["B"]`, `["X","Y","Z"]`, "", "line@2 line@3"},
-		"a wait that extends":                 {2, `"at":17`, `"at":18`, "", "transition@2 transition@3"},
-		"a wait that releases":                {2, `"at"`, `"released":true,"at"`, "", "transition@2 transition@3"},
-		"a wait that takes":                   {9, `"released":true`, `"released":false`, "", "transition@9 grant@10"},
-		"an attempt that is not counted":      {5, `"attempt":2`, `"attempt":1`, "", "attempt@5 attempt@6"},
-		"another content after a lapse":       {5, `"content":"c"`, `"content":"d"`, "", "grant@5 grant@6"},
-		"a token that is another's":           {5, `"after":17`, `"after":16`, "", "token@5"},
-		"a line that the taker stays in":      {5, `["C"]`, `["B","C"]`, "", "line@5 line@6"},
-		"an outsider who keeps the line":      {10, `"content"`, `"line":["D"],"content"`, "", "line@10"},
-		"an extension after a release":        {9, `"released":true,`, ``, "Extended", "transition@9 line@9 grant@10"},
-		"a release after a release":           {9, `"released":true,`, ``, "Released", "transition@9 line@9"},
-		"a result after a release":            {9, `"released":true,`, ``, "Confirmed", "transition@9 line@9 transition@10 transition@11"},
-		"a result and a line":                 {11, `"content"`, `"line":["D"],"content"`, "", "line@11"},
-		"a message that is no intent's":       {1, ``, ``, "Opened", "message@1"},
-		"a message that does not decode":      {1, `"attempt":1`, `"attempt":"1"`, "", "message@1"},
-		"a message without a session":         {1, `"session":"A"`, `"session":""`, "", "message@1"},
-		"a session that is too long":          {1, `"session":"A"`, `"session":"` + strings.Repeat("A", 129) + `"`, "", "message@1"},
-		"a message without content":           {1, `"content":"c"`, `"content":""`, "", "message@1"},
-		"a TTL of a century":                  {1, `"ttl":15000`, `"ttl":3155760000000`, "", "message@1"},
-		"a token beyond the year 9999":        {1, `"token":17`, `"token":99917`, "", "message@1"},
-		"attempt 0":                           {1, `"attempt":1`, `"attempt":0`, "", "message@1"},
-		"a token before that is none":         {5, `"after":17`, `"after":-17`, "", "message@5"},
-		"a wait from before there were years": {2, `"at":17`, `"at":-17`, "", "message@2"},
+		"an attempt that begins at 2":       {0, `"attempt":1`, `"attempt":2`, "", "attempt@0 attempt@1"},
+		"a token before the first":          {0, `"after":0`, `"after":7`, "", "token@0"},
+		"a line at the beginning":           {0, `"content"`, `"line":["X"],"content"`, "", "line@0 line@1"},
+		"an extension at the beginning":     {0, `"after":0`, fmt.Sprintf(`"token":%d`, token(0)), "Extended", "transition@0"},
+		"another token":                     {1, `"token":17`, `"token":16`, "", "token@1 token@2"},
+		"another session":                   {1, `"session":"A"`, `"session":"B"`, "", "grant@1 grant@2"},
+		"another content":                   {1, `"content":"c"`, `"content":"d"`, "", "grant@1 grant@2"},
+		"another TTL":                       {1, `"ttl":15000`, `"ttl":15001`, "", "grant@1 grant@2"},
+		"another attempt":                   {1, `"attempt":1`, `"attempt":3`, "", "attempt@1 attempt@2"},
+		"a line that grows by an extension": {4, `["B","C"]`, `["B","C","D"]`, "", "line@4 line@5"},
+		"a session that pushes in":          {3, `["B","C"]`, `["C","B"]`, "", "line@3 line@4"},
+		"two sessions at once":              {2, `["B"]`, `["X","Y","Z"]`, "", "line@2 line@3"},
+		"a wait that extends":               {2, `"at":17`, `"at":18`, "", "transition@2 transition@3"},
+		"a wait that counts from another":   {2, `"of":1`, `"of":0`, "", "transition@2 transition@3"},
+		"a wait that counts from itself":    {2, `"of":1`, `"of":2`, "", "message@2"},
+		"a wait that releases":              {2, `"at"`, `"released":true,"at"`, "", "transition@2 transition@3"},
+		"a wait that takes":                 {9, `"released":true`, `"released":false`, "", "transition@9 grant@10"},
+		"an attempt that is not counted":    {5, `"attempt":2`, `"attempt":1`, "", "attempt@5 attempt@6"},
+		"another content after a lapse":     {5, `"content":"c"`, `"content":"d"`, "", "grant@5 grant@6"},
+		"a token that is another's":         {5, `"after":17`, `"after":16`, "", "token@5"},
+		"a line that the taker stays in":    {5, `["C"]`, `["B","C"]`, "", "line@5 line@6"},
+		"an outsider who keeps the line":    {10, `"content"`, `"line":["D"],"content"`, "", "line@10"},
+		"an extension after a release":      {9, `"released":true,`, ``, "Extended", "transition@9 line@9 grant@10"},
+		"a release after a release":         {9, `"released":true,`, ``, "Released", "transition@9 line@9"},
+		"a result after a release":          {9, `"released":true,`, ``, "Confirmed", "transition@9 line@9 transition@10 transition@11"},
+		"a result and a line":               {11, `"content"`, `"line":["D"],"content"`, "", "line@11"},
+		"a message that is no intent's":     {1, ``, ``, "Opened", "message@1"},
+		"a message that does not decode":    {1, `"attempt":1`, `"attempt":"1"`, "", "message@1"},
+		"a message without a session":       {1, `"session":"A"`, `"session":""`, "", "message@1"},
+		"a session that is too long":        {1, `"session":"A"`, `"session":"` + strings.Repeat("A", 129) + `"`, "", "message@1"},
+		"a message without content":         {1, `"content":"c"`, `"content":""`, "", "message@1"},
+		"a TTL of a century":                {1, `"ttl":15000`, `"ttl":3155760000000`, "", "message@1"},
+		"a token beyond the year 9999":      {1, `"token":17`, `"token":99917`, "", "message@1"},
+		"attempt 0":                         {1, `"attempt":1`, `"attempt":0`, "", "message@1"},
+		"a token before that is none":       {5, `"after":17`, `"after":-17`, "", "message@5"},
+		"a wait beyond the year 9999":       {2, `"at":17`, `"at":99917`, "", "message@2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -20,13 +20,14 @@ type Step struct {
 	Type    string
 	Place   messagestore.Mark
 	Token   int64
-	After   int64           // of Reserved: the token before
-	Since   time.Time       // from when the lease counts; of one that was released, from when it is free
-	Free    bool            // it was released, and not taken since
-	By      string          // the operator who released it
-	Reason  string          // for which it was released
-	Result  json.RawMessage // that it was confirmed with
-	Deleted bool            // the message is the tombstone of a stream
+	After   int64                // of Reserved: the token before
+	Since   time.Time            // from when the lease counts; of one that was released, from when it is free
+	Of      messagestore.Version // the message of that time
+	Free    bool                 // it was released, and not taken since
+	By      string               // the operator who released it
+	Reason  string               // for which it was released
+	Result  json.RawMessage      // that it was confirmed with
+	Deleted bool                 // the message is the tombstone of a stream
 }
 
 // Bounds of an intent's messages.
@@ -40,7 +41,7 @@ const (
 
 // Read returns the step that m is. The error says why it is none.
 func Read(m *messagestore.Message) (Step, error) {
-	s := Step{Type: m.Type, Place: m.Mark(), Since: m.Time}
+	s := Step{Type: m.Type, Place: m.Mark(), Since: m.Time, Of: m.Position}
 	if m.IsTombstone() {
 		s.Deleted = true
 		return s, nil
@@ -82,9 +83,12 @@ func (s *Step) decode(m *messagestore.Message) error {
 		return err
 	case intent.TypeWaiting:
 		b, err := messagestore.Decode[intent.Waiting](m)
-		s.Grant, s.Token, s.Free, s.By, s.Reason = b.Grant, b.Token, b.Released, b.By, b.Reason
-		if b.At < 0 || b.At > maxToken {
+		s.Grant, s.Token, s.Of, s.Free, s.By, s.Reason = b.Grant, b.Token, b.Of, b.Released, b.By, b.Reason
+		if b.At < -maxToken || b.At > maxToken {
 			return fmt.Errorf("a lease from %d µs on", b.At)
+		}
+		if b.Of < 0 || b.Of >= m.Position {
+			return fmt.Errorf("a lease from position %d on", b.Of)
 		}
 		s.Since = time.UnixMicro(b.At).UTC()
 		return err
