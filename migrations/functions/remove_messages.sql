@@ -1,6 +1,6 @@
--- The only place from which messages are removed: those of a stream below a position, or all. Told
--- the first position, it does not look at the rows that were removed just before, which the index
--- has until vacuum comes.
+-- Messages are removed here, and whole streams by dibs.remove_streams: those of a stream below a
+-- position, or all. Told the first position, it does not look at the rows that were removed just
+-- before, which the index has until vacuum comes.
 create or replace function dibs.remove_messages(stream text, below bigint, first bigint default 0) returns bigint
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
