@@ -44,6 +44,7 @@ var calls = map[string]called{
 	"Admin.Trim":          {scenes: []string{"trim"}},
 	"Admin.TrimCategory":  {scenes: []string{"trim a category"}},
 	"Admin.Delete":        {scenes: []string{"delete", "erase"}},
+	"Admin.ForgetIntents": {scenes: []string{"forget intents"}},
 	"Admin.RaiseEpoch":    {scenes: []string{"raise epoch"}},
 	"Admin.Verify":        {why: "it only reads, in a transaction that cannot write"},
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -99,7 +100,7 @@ func scenes(ways []way) (all []scene) {
 		if w != prepared && w != first {
 			continue
 		}
-		all = append(all, trims(w), trimsAll(w), deletes(w, false), deletes(w, true), raises(w))
+		all = append(all, trims(w), trimsAll(w), deletes(w, false), deletes(w, true), forgets(w), raises(w))
 	}
 	if !slices.Contains(ways, prepared) {
 		return all
@@ -490,6 +491,54 @@ func deletes(w way, erase bool) scene {
 		}
 		return err
 	})
+}
+
+// forgets is a scene of an intent that was confirmed two hours ago, in a category whose keys live
+// for a minute.
+func forgets(w way) scene {
+	s := removes("forget intents", w, func(ctx context.Context, a *admin.Admin, c *attempt, key string) error {
+		category := c.category
+		if key != "cut" {
+			category += "x"
+		}
+		forgotten, err := a.ForgetIntents(ctx, category, time.Now().Add(-time.Hour), nil)
+		c.got = forgotten.Messages
+		return err
+	}, func(ctx context.Context, c *attempt) error {
+		var left, records int
+		err := c.direct.QueryRow(ctx, `select count(*) filter (where stream_name = $1), count(*) filter (where type = 'dibs:Forgotten')
+			from dibs.messages where stream_name in ($1, $2)`, string(c.category.Stream("cut")), string(c.category.WithType("life").Stream("forgotten"))).Scan(&left, &records)
+		if err == nil && (left != 0 || records != 1) {
+			err = fmt.Errorf("%d messages are left, and %d are on record", left, records)
+		}
+		return err
+	})
+	s.before = func(ctx context.Context, c *attempt) error {
+		var all []messagestore.Append
+		for _, category := range []messagestore.Category{c.category, c.category + "x"} {
+			for _, m := range []struct {
+				stream messagestore.StreamName
+				types  []string
+			}{
+				{category.WithType("life").Stream("1"), []string{"KeyLifeDeclared"}},
+				{category.Stream("cut"), []string{"Reserved", "Confirmed"}},
+				{category.Stream("last"), []string{"Reserved"}},
+			} {
+				a := messagestore.Append{Stream: m.stream, Expected: messagestore.NoStream}
+				for _, messageType := range m.types {
+					a.Records = append(a.Records, messagestore.Encoded{ID: uuid.New(), Type: messageType, Data: []byte(`{"seconds":60}`)})
+				}
+				all = append(all, a)
+			}
+		}
+		if _, err := postgres.New(c.direct, nil).AppendAll(ctx, all); err != nil {
+			return err
+		}
+		_, err := c.direct.Exec(ctx, fmt.Sprintf(`begin; set local session_replication_role = replica;
+			update dibs.messages set time = time - interval '2 hours' where stream_name in ('%s', '%s'); commit`, c.category.Stream("cut"), (c.category+"x").Stream("cut")))
+		return err
+	}
+	return s
 }
 
 // raises raises the epoch, in a schema of its own: the epoch of the others stays.

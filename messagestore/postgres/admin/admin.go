@@ -1,5 +1,5 @@
-// Package admin trims and deletes streams of a store on PostgreSQL, raises its epoch and
-// verifies it. Its user is a member of the role dibs_admin.
+// Package admin trims and deletes streams of a store on PostgreSQL, forgets finished intents,
+// raises its epoch and verifies it. Its user is a member of the role dibs_admin.
 //
 //	a := admin.New(pool, nil)
 //	trimmed, err := a.Trim(ctx, "account-123", &admin.TrimOptions{Keep: 1})
@@ -41,6 +41,8 @@ var (
 	trimSQL string
 	//go:embed sql/delete.sql
 	deleteSQL string
+	//go:embed sql/forget_intents.sql
+	forgetIntentsSQL string
 	//go:embed sql/category_streams.sql
 	categoryStreamsSQL string
 	//go:embed sql/raise_epoch.sql
@@ -48,7 +50,7 @@ var (
 )
 
 type queries struct {
-	trim, delete, categoryStreams, raiseEpoch string
+	trim, delete, forgetIntents, categoryStreams, raiseEpoch string
 }
 
 // schemaVersion is the version of the schema whose functions this package calls.
@@ -69,6 +71,7 @@ func New(db postgres.DB, config *postgres.Config) *Admin {
 	a.queries = queries{
 		trim:            pgschema.Rename(trimSQL, a.schema),
 		delete:          pgschema.Rename(deleteSQL, a.schema),
+		forgetIntents:   pgschema.Rename(forgetIntentsSQL, a.schema),
 		categoryStreams: pgschema.Rename(categoryStreamsSQL, a.schema),
 		raiseEpoch:      pgschema.Rename(raiseEpochSQL, a.schema),
 	}

@@ -1,0 +1,315 @@
+package admin_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/reservation/intent"
+)
+
+// promises is an archive of intents.
+type promises struct {
+	*archive
+	intents *intent.Manager
+}
+
+// newPromises returns an archive whose keys live for a minute, or for ever.
+func newPromises(t *testing.T, life time.Duration) *promises {
+	t.Helper()
+	a := newArchive(t)
+	m, err := intent.New(a.Store, a.category, &intent.Config{KeyLife: life})
+	require.NoError(t, err)
+	return &promises{a, m}
+}
+
+func (p *promises) hold(t *testing.T, scope, key string) *intent.Lease {
+	t.Helper()
+	answer, err := p.intents.Reserve(t.Context(), intent.Request{Scope: scope, Key: key, Content: key, TTL: 24 * time.Hour})
+	require.NoError(t, err)
+	require.Equal(t, intent.Reserved, answer.Outcome)
+	return answer.Lease
+}
+
+// done makes an intent that was confirmed some time ago, with as many extensions.
+func (p *promises) done(t *testing.T, scope, key string, extensions int, ago time.Duration) *intent.Lease {
+	t.Helper()
+	l := p.hold(t, scope, key)
+	for range extensions {
+		require.NoError(t, l.Extend(t.Context()))
+	}
+	require.NoError(t, l.Confirm(t.Context(), "done"))
+	p.age(t, l.Stream(), 1000, ago)
+	return l
+}
+
+func (p *promises) forget(t *testing.T, ago time.Duration, options *admin.ForgetOptions) admin.Forgotten {
+	t.Helper()
+	forgotten, err := p.admin.ForgetIntents(t.Context(), p.category, time.Now().Add(-ago), options)
+	require.NoError(t, err)
+	return forgotten
+}
+
+func (p *promises) records(t *testing.T) []*messagestore.Message {
+	t.Helper()
+	return p.read(t, p.category.WithType("life").Stream("forgotten"))
+}
+
+func TestFinishedIntentsAreForgottenKeyAndAll(t *testing.T) {
+	t.Parallel()
+	p := newPromises(t, time.Minute)
+	first := p.done(t, "", "first", 0, 2*time.Hour)
+	trimmed := p.done(t, "acme", "trimmed", 3, 2*time.Hour)
+	_, err := p.admin.Trim(t.Context(), trimmed.Stream(), &admin.TrimOptions{Keep: 2, MinAge: admin.AnyAge})
+	require.NoError(t, err)
+	kept := map[messagestore.StreamName]int{p.done(t, "", "young", 0, 0).Stream(): 2}
+	held := p.hold(t, "", "held")
+	released := p.hold(t, "", "released")
+	require.NoError(t, released.Release(t.Context(), ""))
+	kept[held.Stream()], kept[released.Stream()] = 1, 2
+	deleted := p.done(t, "", "deleted", 0, 2*time.Hour)
+	_, err = p.admin.Delete(t.Context(), deleted.Stream(), messagestore.AnyVersion, nil)
+	require.NoError(t, err)
+	kept[deleted.Stream()] = 1
+	for stream := range kept {
+		p.age(t, stream, 1000, 2*time.Hour)
+	}
+	p.age(t, p.category.Stream("young"), 1000, -2*time.Hour)
+	p.hold(t, "", "last")
+
+	planned := p.forget(t, time.Hour, &admin.ForgetOptions{DryRun: true})
+	require.Equal(t, admin.Forgotten{Intents: 2, Messages: 4}, planned)
+	require.Empty(t, p.records(t))
+	var removed []int64
+	forgotten := p.forget(t, time.Hour, &admin.ForgetOptions{Reason: "ticket 1", OnProgress: func(n int64) { removed = append(removed, n) }})
+
+	require.Equal(t, planned, forgotten)
+	require.Equal(t, []int64{4}, removed)
+	for stream, messages := range kept {
+		require.Len(t, p.read(t, stream), messages, stream)
+	}
+	for _, l := range []*intent.Lease{first, trimmed} {
+		version, err := p.Version(t.Context(), l.Stream())
+		require.NoError(t, err)
+		require.Equal(t, messagestore.NoStream, version, "no tombstone")
+	}
+	var names int
+	require.NoError(t, p.pool.QueryRow(t.Context(), "select count(*) from dibs.messages where category like $1 || '%' and (stream_name || data::text) like '%trimmed%'",
+		string(p.category)).Scan(&names))
+	require.Zero(t, names, "nor a record of a trim")
+	require.Len(t, p.records(t), 1)
+	record := p.records(t)[0]
+	require.Equal(t, "dibs:Forgotten", record.Type)
+	for _, part := range []string{`"intents":2`, `"messages":4`, `"keyLifeSeconds":60`, `"reason":"ticket 1"`, `"by":"`, `"before":"2`} {
+		require.Contains(t, strings.ReplaceAll(string(record.Data), " ", ""), strings.ReplaceAll(part, " ", ""))
+	}
+	require.Equal(t, admin.Forgotten{}, p.forget(t, time.Hour, nil))
+	require.Len(t, p.records(t), 1, "of something that was done")
+
+	again := p.hold(t, "", "first")
+	require.Equal(t, 1, again.Attempt())
+	require.Greater(t, again.Token(), first.Token())
+	found, err := p.admin.Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{p.category, p.category.WithType("life")}})
+	require.NoError(t, err)
+	require.Empty(t, found.Violations)
+}
+
+func TestKeysAreForgottenOnlyWhereAndWhenThatWasDeclared(t *testing.T) {
+	t.Parallel()
+	p := newPromises(t, time.Hour)
+	p.done(t, "", "k", 0, 59*time.Minute)
+	p.hold(t, "", "last")
+	ever := newPromises(t, 0)
+	ever.done(t, "", "k", 0, 1000*time.Hour)
+	ever.hold(t, "", "last")
+
+	_, err := p.admin.ForgetIntents(t.Context(), p.category, time.Now().Add(-59*time.Minute), nil)
+	requireInvalid(t, err, "before", "the keys live 1h0m0s, so it is at least that long ago")
+	_, err = ever.admin.ForgetIntents(t.Context(), ever.category, time.Now().Add(-999*time.Hour), nil)
+	requireInvalid(t, err, "category", "its first manager declared no life of the keys, so they stay for ever")
+	for _, forged := range []string{`{"seconds":0}`, `{"seconds":-1}`, `{"seconds":"x"}`, `{}`, `{"seconds":1e3}`} {
+		_, err := ever.Write(t.Context(), intent.LifeStream(ever.category), messagestore.AnyVersion, messagestore.Raw{Type: "KeyLifeDeclared", Data: []byte(forged)})
+		require.NoError(t, err)
+		_, err = ever.admin.ForgetIntents(t.Context(), ever.category, time.Now().Add(-999*time.Hour), nil)
+		requireInvalid(t, err, "category", "its first manager declared no life")
+	}
+	other := newPromises(t, 0)
+	write(t, other.Store, intent.LifeStream(other.category), messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte(`{"seconds":60}`)})
+	_, err = other.admin.ForgetIntents(t.Context(), other.category, time.Now().Add(-time.Hour), nil)
+	requireInvalid(t, err, "category", "its first manager declared no life")
+	require.Len(t, p.read(t, p.category.Stream("k")), 2)
+	require.Len(t, ever.read(t, ever.category.Stream("k")), 2)
+	require.Equal(t, admin.Forgotten{}, p.forget(t, time.Hour, nil), "confirmed 59 minutes ago")
+}
+
+func requireInvalid(t *testing.T, err error, field, rule string) {
+	t.Helper()
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.ErrorContains(t, err, "invalid "+field)
+	require.ErrorContains(t, err, rule)
+}
+
+func TestBadArgumentsOfForgetAreNotSent(t *testing.T) {
+	t.Parallel()
+	a := admin.New(unreachable{}, nil)
+	hourAgo := time.Now().Add(-time.Hour)
+	for name, forget := range map[string]func() error{
+		"category": func() error { return second(a.ForgetIntents(t.Context(), "a-1", hourAgo, nil)) },
+		"empty":    func() error { return second(a.ForgetIntents(t.Context(), "", hourAgo, nil)) },
+		"no time":  func() error { return second(a.ForgetIntents(t.Context(), "a", time.Time{}, nil)) },
+		"too late": func() error {
+			return second(a.ForgetIntents(t.Context(), "a", time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), nil))
+		},
+		"reason": func() error {
+			return second(a.ForgetIntents(t.Context(), "a", hourAgo, &admin.ForgetOptions{Reason: "a\nb"}))
+		},
+	} {
+		require.ErrorIs(t, forget(), messagestore.ErrInvalid, name)
+	}
+}
+
+// A consumer that has read a category to its end is not ahead of it afterwards.
+func TestTheLastMessageOfACategoryIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	p := newPromises(t, time.Minute)
+	p.done(t, "", "a", 0, 2*time.Hour)
+	p.done(t, "", "b", 0, 2*time.Hour)
+	before, err := p.End(t.Context(), p.category)
+	require.NoError(t, err)
+
+	require.Equal(t, admin.Forgotten{Intents: 1, Messages: 2}, p.forget(t, time.Hour, nil))
+
+	after, err := p.End(t.Context(), p.category)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+	require.Len(t, p.read(t, p.category.Stream("b")), 2)
+}
+
+// Batches are bounded by their messages, a longer intent is a batch of its own, and each has a
+// record.
+func TestIntentsAreForgottenInBatches(t *testing.T) {
+	t.Parallel()
+	p := newPromises(t, time.Minute)
+	for _, key := range []string{"a", "b", "c"} {
+		p.done(t, "", key, 0, 2*time.Hour)
+	}
+	p.done(t, "", "long", 10, 2*time.Hour)
+	p.done(t, "", "d", 0, 2*time.Hour)
+	p.hold(t, "", "last")
+
+	var next int64
+	var batches []string
+	for more := true; more; {
+		var outcome string
+		var intents, messages int64
+		err := p.pool.QueryRow(t.Context(), "select outcome, intents, messages, next_position, more from dibs.forget_intents($1, now() - interval '1 h', null, $2, 5)", string(p.category), next).
+			Scan(&outcome, &intents, &messages, &next, &more)
+		require.NoError(t, err)
+		if messages > 0 {
+			batches = append(batches, fmt.Sprintf("%d of %d", messages, intents))
+		}
+		require.Less(t, len(batches), 10)
+	}
+
+	require.Contains(t, batches, "12 of 1")
+	require.Len(t, p.records(t), len(batches))
+	for _, key := range []string{"a", "b", "c", "long", "d"} {
+		require.Empty(t, p.read(t, p.category.Stream(key)), key)
+	}
+	require.Len(t, p.read(t, p.category.Stream("last")), 1)
+}
+
+// One whose answer is lost happens once, and the repetition returns the first answer.
+func TestForgetWhoseAnswerIsLostIsToldAsItWas(t *testing.T) {
+	t.Parallel()
+	p := newPromises(t, time.Minute)
+	var cuts atomic.Int32
+	pool, _ := pgtest.PoolOfOne(t, func(c *pgxpool.Config) {
+		dial := c.ConnConfig.DialFunc
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dial(ctx, network, address)
+			return &deafConn{conn, &cuts}, err
+		}
+	})
+	p.done(t, "", "a", 0, 2*time.Hour)
+	p.hold(t, "", "last")
+
+	cuts.Store(1)
+	forgotten, err := admin.New(pool, nil).ForgetIntents(t.Context(), p.category, time.Now().Add(-time.Hour), nil)
+
+	require.NoError(t, err)
+	require.Zero(t, cuts.Load())
+	require.Equal(t, admin.Forgotten{Intents: 1, Messages: 2}, forgotten)
+	require.Len(t, p.records(t), 1)
+}
+
+// A client that appends to a result, as none should, keeps the intent.
+func TestAnIntentWithAMessageAfterItsResultStays(t *testing.T) {
+	t.Parallel()
+	p := newPromises(t, time.Minute)
+	l := p.done(t, "", "a", 0, 2*time.Hour)
+	write(t, p.Store, l.Stream(), messagestore.AnyVersion, opened())
+	p.age(t, l.Stream(), 1000, 2*time.Hour)
+	p.hold(t, "", "last")
+
+	require.Equal(t, admin.Forgotten{}, p.forget(t, time.Hour, nil))
+	require.Len(t, p.read(t, l.Stream()), 3)
+}
+
+// While intents are forgotten, requests for their keys have one winner each, and every answer is
+// one that there was.
+func TestKeysAreReservedWhileTheyAreForgotten(t *testing.T) {
+	t.Parallel()
+	p := newPromises(t, time.Minute)
+	const keys = 50
+	tokens := map[string]int64{}
+	for n := range keys {
+		key := fmt.Sprint(n)
+		tokens[key] = p.done(t, "", key, 0, 2*time.Hour).Token()
+	}
+	p.hold(t, "", "last")
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.admin.ForgetIntents(t.Context(), p.category, time.Now().Add(-time.Hour), nil)
+		done <- err
+	}()
+	for n := range keys {
+		key := fmt.Sprint(n)
+		require.Eventually(t, func() bool {
+			answer, err := p.intents.Reserve(t.Context(), intent.Request{Key: key, Content: key})
+			require.NoError(t, err)
+			if answer.Outcome == intent.Done {
+				return false
+			}
+			require.Equal(t, intent.Reserved, answer.Outcome)
+			require.Greater(t, answer.Lease.Token(), tokens[key])
+			return true
+		}, time.Minute, time.Millisecond)
+	}
+	require.NoError(t, <-done)
+}
+
+func TestOnlyAnAdminForgets(t *testing.T) {
+	t.Parallel()
+	p := newPromises(t, time.Minute)
+	p.done(t, "", "a", 0, 2*time.Hour)
+	p.hold(t, "", "last")
+	for _, role := range []string{"dibs_writer", "dibs_reader"} {
+		_, err := admin.New(pgtest.PoolAs(t, role), &postgres.Config{}).ForgetIntents(t.Context(), p.category, time.Now().Add(-time.Hour), nil)
+		require.ErrorContains(t, err, "permission denied", role)
+	}
+	forgotten, err := admin.New(pgtest.PoolAs(t, "dibs_admin"), nil).ForgetIntents(t.Context(), p.category, time.Now().Add(-time.Hour), nil)
+	require.NoError(t, err)
+	require.Equal(t, int64(1), forgotten.Intents)
+}
