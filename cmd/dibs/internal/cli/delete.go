@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"time"
@@ -62,7 +63,12 @@ func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 			return c.print(a, planned, err)
 		}
 		if !c.Yes {
-			if err := c.confirm(ctx, a, planned); err != nil {
+			name := ""
+			if c.EraseName {
+				name = " and its name,"
+			}
+			question := fmt.Sprintf("delete %s%s with %s? They do not come back. Type yes: ", visible(c.Stream), name, number(planned.Messages, "message", "messages"))
+			if err := a.confirm(ctx, question, "nothing was deleted"); err != nil {
 				return err
 			}
 			if expected == messagestore.AnyVersion {
@@ -85,13 +91,9 @@ func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// confirm asks the operator, and takes only a full answer.
-func (c *deleteCommand) confirm(ctx context.Context, a *app, planned admin.Deleted) error {
-	name := ""
-	if c.EraseName {
-		name = " and its name,"
-	}
-	a.warn("delete %s%s with %s? They do not come back. Type yes: ", visible(c.Stream), name, number(planned.Messages, "message", "messages"))
+// confirm asks the operator, and takes only a full answer; any other is the refusal.
+func (a *app) confirm(ctx context.Context, question, refusal string) error {
+	a.warn("%s", question)
 	type answer struct {
 		text string
 		err  error
@@ -109,7 +111,7 @@ func (c *deleteCommand) confirm(ctx context.Context, a *app, planned admin.Delet
 			return given.err
 		}
 		if strings.TrimSpace(given.text) != "yes" {
-			return errors.New("nothing was deleted")
+			return errors.New(refusal)
 		}
 		return nil
 	}

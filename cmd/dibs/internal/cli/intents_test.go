@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	library "github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation/intent"
 )
@@ -224,6 +226,11 @@ func TestBadIntentArgumentsAreRefusedWithoutAConnection(t *testing.T) {
 		"release, a long operator":   {"release", "payment:intent", "k", "--reason", "x", "--by", long},
 		"release, no key":            {"release", "payment:intent", "", "--reason", "x"},
 		"release, a long category":   {"release", strings.Repeat("x", 255), "k", "--reason", "x"},
+		"forget, no time":            {"forget", "payment:intent", "--yes"},
+		"forget, another time":       {"forget", "payment:intent", "--before", "yesterday", "--yes"},
+		"forget, no such day":        {"forget", "payment:intent", "--before", "2026-02-30", "--yes"},
+		"forget, a stream":           {"forget", "payment:intent-1", "--before", "2026-01-01", "--yes"},
+		"forget, unasked":            {"forget", "payment:intent", "--before", "2026-01-01"},
 		"verify, a stream":           {"verify", "payment:intent-1"},
 		"verify, no violations":      {"verify", "payment:intent", "--max-violations", "0"},
 	} {
@@ -278,4 +285,56 @@ func TestVerifyFindsIntentsThatBreakARule(t *testing.T) {
 		require.Equal(t, "dibs: 2 violations, and more that are not listed\n", dibs.run(t, "intents", "verify", "payment:intent", "--max-violations", "2").stderr)
 		require.Equal(t, 1, dibs.run(t, "intents", "verify", "none:intent").code)
 	})
+}
+
+func TestForgetRemovesFinishedIntentsWhereKeysHaveALife(t *testing.T) {
+	t.Parallel()
+	dibs := newServer(t)
+	store, err := library.Open(t.Context(), dibs.env["DIBS_STORE"], nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	m := manager(t, store, &intent.Config{KeyLife: time.Minute})
+	for _, key := range []string{"a", "b"} {
+		require.NoError(t, hold(t, m, intent.Request{Key: key}).Confirm(t.Context(), key))
+	}
+	hold(t, m, intent.Request{Key: "c", TTL: time.Hour})
+	agedBy(t, dibs, "2 hours")
+	before := []string{"--before", time.Now().Add(-time.Hour).Format(time.RFC3339)}
+	forget := func(args ...string) result {
+		return dibs.run(t, append([]string{"intents", "forget", "payment:intent"}, args...)...)
+	}
+
+	require.Equal(t, result{0, "would forget 2 intents of payment:intent, with 4 messages\n", ""}, forget(append(before, "--dry-run")...))
+	asked := (&shell{env: dibs.env, stdin: person{strings.NewReader("no\n")}}).run(t, append([]string{"intents", "forget", "payment:intent"}, before...)...)
+	require.Equal(t, result{1, "", "forget 2 intents of payment:intent, keys and results? They do not come back. Type yes: dibs: nothing was removed\n"}, asked)
+	require.Contains(t, dibs.ok(t, "intents", "show", "payment:intent", "a"), "result")
+	asked = (&shell{env: dibs.env, stdin: person{strings.NewReader("yes\n")}}).run(t, append([]string{"intents", "forget", "payment:intent", "--reason", "a year"}, before...)...)
+	require.Equal(t, "forgot 2 intents of payment:intent, with 4 messages\n", asked.stdout)
+	require.Equal(t, 1, dibs.run(t, "intents", "show", "payment:intent", "a").code)
+	require.Contains(t, dibs.ok(t, "category", "payment:intent+life", "--json"), `"reason":"a year"`)
+	require.Equal(t, map[string]any{"category": "payment:intent", "intents": 0.0, "messages": 0.0}, objects(t, forget(append(before, "--yes", "--json")...).stdout)[0])
+	require.Contains(t, dibs.ok(t, "intents", "verify", "payment:intent"), "no violation")
+
+	early := forget("--before", "2999-01-01", "--yes")
+	require.Equal(t, 2, early.code)
+	require.Contains(t, early.stderr, "the keys live 1m0s, so it is at least that long ago")
+	dibs.ok(t, "write", "refund:intent-1", "T")
+	ever := dibs.run(t, "intents", "forget", "refund:intent", "--before", "2026-01-01", "--yes")
+	require.Equal(t, 2, ever.code)
+	require.Contains(t, ever.stderr, "its first manager declared no life of the keys, so they stay for ever")
+	file := newShell(t).run(t, "intents", "forget", "payment:intent", "--before", "2026-01-01", "--yes")
+	require.Equal(t, 2, file.code)
+	require.Contains(t, file.stderr, "dibs intents forget is for a store in PostgreSQL")
+}
+
+// agedBy makes all messages older. No client can do this.
+func agedBy(t *testing.T, dibs *shell, by string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dibs.env["DIBS_STORE"])
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close(t.Context())) }()
+	for _, statement := range []string{"set session_replication_role = replica", "update dibs.messages set time = time - interval '" + by + "'"} {
+		_, err = conn.Exec(t.Context(), statement)
+		require.NoError(t, err)
+	}
 }

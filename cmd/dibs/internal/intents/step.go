@@ -24,7 +24,7 @@ type Step struct {
 	Since   time.Time            // from when the lease counts; of one that was released, from when it is free
 	Of      messagestore.Version // the message of that time
 	Free    bool                 // it was released, and not taken since
-	By      string               // the operator who released it
+	By      string               // the operator that released it
 	Reason  string               // for which it was released
 	Result  json.RawMessage      // that it was confirmed with
 	Deleted bool                 // the message is the tombstone of a stream
