@@ -32,6 +32,21 @@
 // store keeps the greatest that it has seen, and refuses a smaller one. That, and not the lease,
 // keeps two workers apart: package intent does not promise that one works at a time.
 //
+// A resource in the store needs no token: [Lease.Confirm] appends to other streams in its own step,
+// and [Lease.Confirmation] and [Lease.Guarded] are for the caller's transaction.
+//
 // After a failover or restore that lost messages, tokens go on rising as long as the new server's
 // clock is not behind the old one's by more than the time since the lost grant.
+//
+// # Give the intents connections of their own
+//
+// The heartbeat that extends a lease needs a connection. Handlers that hold every connection of a
+// pool starve the leases that they work under: their contexts end. A store over a small pool of its
+// own (pool_max_conns=2) knows nothing of that.
+//
+// # Waiting
+//
+// With [Request.Wait] a session stands in a line, which is in the intent itself: the first may take
+// it as soon as it is free, and each further one a [Config.Turn] later, so a waiter that died holds
+// the others up for no longer. A waiter is woken by the message that ends the lease.
 package intent
