@@ -87,7 +87,7 @@ func Intent() []measure.Case {
 			all = append(all, work.measured(callers))
 		}
 	}
-	return append(all, intentMixed(), intentTransaction())
+	return append(append(all, intentMixed(), intentTransaction()), intentWaiting()...)
 }
 
 // An intentWork is done by callers again and again.
@@ -141,7 +141,10 @@ var intentWorks = []intentWork{{
 	},
 }, {
 	name: "cycle", shows: "Reserve an intent and confirm it with a result",
-	many: []measure.Goal{{Metric: measure.Rate, Of: dibs, To: redisOneScript, AtLeast: 0.5}},
+	many: []measure.Goal{
+		{Metric: measure.Rate, Of: dibs, To: redisOneScript, AtLeast: 0.5},
+		{Metric: measure.Stored, Of: dibs, AtMost: 1300},
+	},
 	turn: func(ctx context.Context, s intentStore, session string, _ intentKey) error {
 		granted, err := s.reserve(ctx, newID().String(), session)
 		if err != nil {
@@ -273,9 +276,15 @@ func (w intentWork) check(ctx context.Context, cell *measure.Cell, s intentStore
 		want = done
 	}
 	err = cell.Check("intents", intents, want)
-	if d, ok := s.(*dibsIntents); ok && w.name == "extend" {
+	d, ok := s.(*dibsIntents)
+	switch {
+	case ok && w.name == "extend":
 		messages, countErr := d.count(ctx)
 		err = errors.Join(err, countErr, cell.Check("messages", messages, before+done))
+	case ok && w.name == "cycle":
+		stored, sizeErr := d.size(ctx)
+		err = errors.Join(err, sizeErr)
+		cell.Set(measure.Stored, float64(stored)/float64(done))
 	}
 	return err
 }

@@ -88,6 +88,11 @@ func countIntents(ctx context.Context, s *dibsStore, confirmed bool) (n int64, e
 	return n, s.pool.QueryRow(ctx, "select count(*) from dibs.messages where position = 0 and type = $1", intent.TypeReserved).Scan(&n)
 }
 
+// size returns how many bytes the messages take with their indexes.
+func (s *dibsIntents) size(ctx context.Context) (n int64, err error) {
+	return n, s.pool.QueryRow(ctx, "select pg_total_relation_size('dibs.messages')").Scan(&n)
+}
+
 // A dibsOnRedisStore is package intent over Redis.
 type dibsOnRedisStore struct {
 	managed

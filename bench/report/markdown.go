@@ -162,7 +162,7 @@ func value(m measure.Metric, v float64) string {
 		default:
 			return number(v*1e6) + " µs"
 		}
-	case measure.WAL:
+	case measure.WAL, measure.Stored:
 		return thousands(v) + " B"
 	case measure.Resident:
 		return number(v/(1<<20)) + " MiB"
