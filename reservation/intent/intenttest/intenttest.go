@@ -100,6 +100,9 @@ const (
 	turn     = 200 * time.Millisecond
 )
 
+// steadyTTL is that of leases whose holder has to be in time, on a busy machine too.
+const steadyTTL = 2 * time.Second
+
 // A fixture is the store and category of a sub-test.
 type fixture struct {
 	options  Options

@@ -105,12 +105,12 @@ func requireDone(t *testing.T, f *fixture, late *intent.Lease) {
 }
 
 func heldAsLongAsExtended(t *testing.T, f *fixture) {
-	l := lease(t, f.short, request("holder"))
+	l := lease(t, f.manager(t, &intent.Config{TTL: steadyTTL}), request("holder"))
 	work, stop := l.Keep(t.Context())
 	defer stop()
-	for end := time.Now().Add(3 * shortTTL); time.Now().Before(end); {
+	for end := time.Now().Add(steadyTTL + steadyTTL/2); time.Now().Before(end); {
 		require.Equal(t, intent.Held, reserve(t, f.m, request("other")).Outcome)
-		pause(t, shortTTL/10)
+		pause(t, steadyTTL/20)
 	}
 	require.NoError(t, work.Err())
 	require.NoError(t, l.Err())
@@ -347,7 +347,7 @@ func countsFromBefore(t *testing.T, f *fixture) {
 }
 
 func stopsBefore(t *testing.T, f *fixture) {
-	l := lease(t, f.short, request("A"))
+	l := lease(t, f.manager(t, &intent.Config{TTL: steadyTTL}), request("A"))
 	until := l.Until()
 	for l.Err() == nil {
 		pause(t, time.Millisecond)

@@ -21,7 +21,7 @@ var operateTests = []test{
 }
 
 func resume(t *testing.T, f *fixture) {
-	first := lease(t, f.short, request("A"))
+	first := lease(t, f.m, request("A"))
 	elsewhere := f.manager(t, &intent.Config{Turn: turn})
 
 	l, err := elsewhere.Resume(t.Context(), "", key, "A", first.Token())

@@ -89,11 +89,14 @@ func deadWaiter(t *testing.T, f *fixture) {
 	q.all.Wait()
 
 	require.Equal(t, []string{"w0", "w1", "w2"}, q.served)
-	require.Less(t, q.at[0].Sub(l.Until()), turn)
+	most := turn + turn/10
+	if !f.options.Bubble {
+		most = promptly // of a busy machine
+	}
 	gap := q.at[1].Sub(q.at[0])
 	require.GreaterOrEqual(t, gap, turn-turn/10)
-	require.Less(t, gap, 2*turn)
-	require.Less(t, q.at[2].Sub(q.at[1]), turn)
+	require.Less(t, gap, most)
+	require.Less(t, q.at[2].Sub(q.at[1]), most)
 }
 
 func waitEnds(t *testing.T, f *fixture) {
