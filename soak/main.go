@@ -6,6 +6,7 @@
 //	make soak SOAK=--long            an hour, or until greater goals are
 //	make soak SOAK='--seed 7'        the faults and the load of another run
 //	make soak SOAK=failover          the primary is lost to standbys and to a backup
+//	make soak SOAK=intents           holders of leases that are killed, stopped and too late
 //	make mutants                     with a bug, one of many at a time, that has to be found
 package main
 
@@ -29,14 +30,16 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/intents"
 	"github.com/dibs-go/dibs/soak/server"
 	"github.com/dibs-go/dibs/soak/work"
 )
 
 type commands struct {
-	Run      run      `cmd:"" default:"withargs" help:"Torment a store, and check its history."`
-	Failover failover `cmd:"" help:"Lose the primary again and again, and check the history."`
-	Check    checkRun `cmd:"" help:"Check the files of a run."`
+	Run      run        `cmd:"" default:"withargs" help:"Torment a store, and check its history."`
+	Failover failover   `cmd:"" help:"Lose the primary again and again, and check the history."`
+	Check    checkRun   `cmd:"" help:"Check the files of a run."`
+	Intents  intentsRun `cmd:"" help:"Torment holders of intents, and check what they did."`
 
 	Mutants mutantsRun `cmd:"" help:"Plant bugs, one after the other, and see that each is found."`
 }
@@ -67,6 +70,7 @@ type checkRun struct {
 func main() {
 	server.RunKeeper()
 	work.RunClient()
+	intents.RunProcess()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once, and the keeper the rest
 	var c commands

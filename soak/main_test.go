@@ -13,6 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/intents"
 	"github.com/dibs-go/dibs/soak/mutants"
 	"github.com/dibs-go/dibs/soak/server"
 	"github.com/dibs-go/dibs/soak/work"
@@ -21,6 +22,7 @@ import (
 func TestMain(m *testing.M) {
 	server.RunKeeper() // runs start this program
 	work.RunClient()
+	intents.RunProcess()
 	goleak.VerifyTestMain(m)
 }
 

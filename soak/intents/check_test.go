@@ -1,0 +1,248 @@
+package intents
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/reservation/intent"
+)
+
+// A world is the history of one key: a holder that dies, one that takes over while another waits, and the
+// last one, that confirms in a transaction.
+type world struct{ Inputs }
+
+const (
+	key     = "payment:intent-1.1"
+	second  = int64(1_000_000)
+	started = 1_700_000_000 * second
+)
+
+// at is a moment of the world, in milliseconds from its beginning.
+func at(ms int64) int64 { return started + ms*1000 }
+
+func grantOf(session string, attempt int, line ...string) intent.Grant {
+	return intent.Grant{Session: session, Attempt: attempt, TTL: ttl.Milliseconds(), Content: "content", Line: line}
+}
+
+// say adds a message.
+func (w *world) say(ms int64, b interface{ MessageType() string }) {
+	data, err := json.Marshal(b)
+	if err != nil {
+		panic(err)
+	}
+	w.Messages = append(w.Messages, &Message{key, int64(len(w.Messages)), b.MessageType(), at(ms), data})
+}
+
+// call adds a call with its answer, 2 ms around a moment.
+func (w *world) call(ms int64, process string, c, answer Record) {
+	c.Stream, c.At = key, at(ms)-2000
+	w.Calls = append(w.Calls, &Call{Record: c, Process: process, End: at(ms) + 2000, Answer: answer})
+}
+
+func (w *world) write(ms, token int64, accepted bool) {
+	w.Writes = append(w.Writes, &Write{At: at(ms), Key: key, Token: token, From: "a-1", Accepted: accepted})
+}
+
+// The tokens and sessions of the world.
+var token1, token2, token3 = at(0), at(600), at(1200)
+
+const (
+	first, other, last = "a-1/1", "b-1/1", "c-1/1"
+	result             = "c-1/9"
+)
+
+func good() *world {
+	w := &world{}
+	ask := func(session string) Record { return Record{Call: Reserve, Session: session} }
+	step := func(call, session string, token int64) Record {
+		return Record{Call: call, Session: session, Token: token}
+	}
+	w.say(0, intent.ReservedMessage{Grant: grantOf(first, 1)})
+	w.call(0, "a-1", ask(first), Record{Answer: Reserved, Token: token1})
+	w.call(10, "b-1", ask(other), Record{Answer: Held, By: first, ByToken: token1})
+	w.call(20, "a-1", step(Work, first, token1), Record{Answer: OK})
+	w.write(30, token1, true)
+	w.say(50, intent.Extended{Grant: grantOf(first, 1), Token: token1})
+	w.call(50, "a-1", step(Extend, first, token1), Record{Answer: OK})
+
+	w.say(600, intent.ReservedMessage{Grant: grantOf(other, 2), After: token1})
+	w.call(600, "b-1", ask(other), Record{Answer: Reserved, Token: token2})
+	w.write(610, token2, true)
+	w.write(620, token1, false)
+	w.call(630, "a-1", Record{Call: Confirm, Session: first, Token: token1, Result: "a-1/8"}, Record{Answer: Lost, By: other, ByToken: token2})
+	w.say(650, intent.Waiting{Grant: grantOf(other, 2, last), Token: token2, At: at(600), Of: 2})
+	w.say(700, intent.Released{Grant: grantOf(other, 2, last), Token: token2})
+	w.call(700, "b-1", step(Release, other, token2), Record{Answer: OK})
+
+	w.say(1200, intent.ReservedMessage{Grant: grantOf(last, 3), After: token2})
+	w.call(1200, "c-1", ask(last), Record{Answer: Reserved, Token: token3})
+	w.call(1210, "c-1", step(Work, last, token3), Record{Answer: OK})
+	w.write(1220, token3, true)
+	w.say(1300, intent.Confirmed{Grant: grantOf(last, 3), Token: token3, Result: json.RawMessage(`"` + result + `"`)})
+	w.call(1300, "c-1", Record{Call: Transact, Session: last, Token: token3, Result: result}, Record{Answer: OK})
+	w.Rows = []Row{{key, token3, result}}
+	w.call(1400, "d-1", ask("d-1/1"), Record{Answer: Done, By: last, ByToken: token3, Result: result})
+	w.call(1500, nemesis, Record{Call: Heal}, Record{Answer: OK})
+	return w
+}
+
+// find returns the first call of a kind by a session.
+func (w *world) find(call, session string) *Call {
+	i := slices.IndexFunc(w.Calls, func(c *Call) bool { return c.Call == call && c.Session == session })
+	return w.Calls[i]
+}
+
+// change edits a message.
+func (w *world) change(position int, field string, value any) {
+	m := w.Messages[position]
+	var data map[string]any
+	if err := json.Unmarshal(m.Data, &data); err != nil {
+		panic(err)
+	}
+	data[field] = value
+	m.Data, _ = json.Marshal(data) // it was JSON before
+}
+
+func TestAGoodHistoryPasses(t *testing.T) {
+	t.Parallel()
+	v := Check(&good().Inputs)
+
+	require.Empty(t, v.Findings)
+	require.Equal(t, Counts{Takeovers: 1, LateConfirms: 1, LateWrites: 1, Held: 1, Done: 1, Turns: 1, Work: 2}, v.Counts)
+}
+
+func TestEachRuleIsBrokenByAPlantedHistory(t *testing.T) {
+	t.Parallel()
+	for _, planted := range []struct {
+		name  string
+		rule  Rule
+		plant func(w *world)
+	}{
+		{"a token that is not after the one before", Tokens, func(w *world) { w.change(2, "after", 0) }},
+		{"a token that falls, since a clock was put back", Tokens, func(w *world) { w.Messages[2].At = at(-100); w.change(2, "after", 0) }},
+		{"an attempt that is counted twice", Tokens, func(w *world) { w.change(2, "attempt", 1) }},
+
+		{"a message is missing", Steps, func(w *world) { w.Messages = slices.Delete(w.Messages, 1, 2) }},
+		{"a step of a lease that was taken", Steps, func(w *world) {
+			w.Messages = slices.Insert(w.Messages, 3, &Message{key, 3, intent.TypeExtended, at(605), w.Messages[1].Data})
+		}},
+		{"another session in a lease", Steps, func(w *world) { w.change(1, "session", other) }},
+		{"another content in a lease", Steps, func(w *world) { w.change(1, "content", "other") }},
+		{"another content in a takeover", Steps, func(w *world) { w.change(2, "content", "other") }},
+		{"a step after a release", Steps, func(w *world) {
+			w.say(710, intent.Extended{Grant: grantOf(other, 2, last), Token: token2})
+			w.Messages = slices.Insert(w.Messages[:7], 5, w.Messages[7])
+		}},
+		{"a step after a confirmation", Steps, func(w *world) { w.say(1310, intent.Extended{Grant: grantOf(last, 3), Token: token3}) }},
+		{"a step before a grant", Steps, func(w *world) { w.Messages = w.Messages[1:] }},
+
+		{"a lease that is taken before it was over", Early, func(w *world) { w.Messages[2].At = at(540) }},
+
+		{"a token that was never granted", Answers, func(w *world) { w.find(Reserve, first).Answer.Token++ }},
+		{"a grant of another moment", Answers, func(w *world) { w.Messages[0].At = at(-100) }},
+		{"a grant that no call has asked for", Answers, func(w *world) { w.find(Reserve, last).Answer.Answer = Failed }},
+		{"held by a session that has nothing", Answers, func(w *world) { w.find(Reserve, other).Answer.By = last }},
+		{"held by a lease that was taken before", Answers, func(w *world) {
+			w.call(800, "d-1", Record{Call: Reserve, Session: "d-1/2"}, Record{Answer: Held, By: first, ByToken: token1})
+		}},
+		{"held, with other content", Answers, func(w *world) { w.find(Reserve, other).Other = true }},
+		{"reused, with the same content", Answers, func(w *world) { w.find(Reserve, other).Answer.Answer = Reused }},
+		{"done before it was", Answers, func(w *world) { w.find(Reserve, "d-1/1").End = at(1200) }},
+		{"done with another result", Answers, func(w *world) { w.find(Reserve, "d-1/1").Answer.Result = "nothing" }},
+		{"done, with other content", Answers, func(w *world) { w.find(Reserve, "d-1/1").Other = true }},
+		{"extended, and is not", Answers, func(w *world) { w.find(Extend, first).At, w.find(Extend, first).End = at(100), at(110) }},
+		{"released, and is not", Answers, func(w *world) {
+			w.call(60, "a-1", Record{Call: Release, Session: first, Token: token1}, Record{Answer: OK})
+		}},
+
+		{"confirmed, and is not", Confirmed, func(w *world) { w.find(Confirm, first).Answer.Answer = OK }},
+		{"confirmed by nobody", Confirmed, func(w *world) { w.find(Transact, last).Answer.Answer = Failed }},
+		{"reserved after it was told done", Confirmed, func(w *world) {
+			w.call(400, "d-1", Record{Call: Reserve, Session: "d-1/3"}, Record{Answer: Done})
+		}},
+		{"reserved after it was done", Confirmed, func(w *world) {
+			w.say(1900, intent.ReservedMessage{Grant: grantOf("d-1/1", 4), After: token3})
+		}},
+
+		{"lost, and nothing came after it", LostTrue, func(w *world) { w.find(Extend, first).Answer.Answer = Lost }},
+		{"lost to nobody", LostTrue, func(w *world) { w.find(Confirm, first).Answer.ByToken = 7 }},
+		{"lost, and confirmed", LostTrue, func(w *world) { w.find(Transact, last).Answer.Answer = Lost }},
+
+		{"a token that falls at the resource", Fence, func(w *world) { w.Writes[2].Accepted = true }},
+		{"the highest token refused", Fence, func(w *world) { w.Writes[1].Accepted = false }},
+		{"a token of no grant at the resource", Fence, func(w *world) { w.Writes[1].Token++ }},
+
+		{"a row that is not confirmed", Rows, func(w *world) { w.Rows = append(w.Rows, Row{key, token1, "a-1/8"}) }},
+		{"a confirmation without its row", Rows, func(w *world) { w.Rows = nil }},
+		{"a row that is there twice", Rows, func(w *world) { w.Rows = append(w.Rows, w.Rows[0]) }},
+
+		{"work after its lease", Heeded, func(w *world) {
+			w.call(510, "a-1", Record{Call: Work, Session: first, Token: token1}, Record{Answer: OK})
+		}},
+
+		{"a line that loses a session", Line, func(w *world) { w.change(4, "line", nil) }},
+		{"a line that is overtaken", Line, func(w *world) { w.change(3, "line", []string{"e-1/1", "f-1/1", last}) }},
+		{"out of turn", Line, func(w *world) {
+			w.change(5, "session", "z-1/1")
+			w.Messages[5].At = at(760)
+		}},
+
+		{"something is held in the end", Healed, func(w *world) { w.find(Heal, "").Answer.Answer = Failed }},
+		{"the end comes late", Healed, func(w *world) { w.find(Heal, "").End += healTime.Microseconds() }},
+		{"a key that cannot be had in the end", Healed, func(w *world) {
+			w.call(1600, healer, Record{Call: Reserve, Session: "healer/1"}, Record{Answer: Held, By: last, ByToken: token3})
+		}},
+	} {
+		t.Run(planted.name, func(t *testing.T) {
+			t.Parallel()
+			w := good()
+
+			planted.plant(w)
+
+			v := Check(&w.Inputs)
+			require.NotZero(t, v.Broken[planted.rule], v.String())
+		})
+	}
+}
+
+// Where the clock was moved, its times say nothing.
+func TestAMovedClockIsComparedWithNothing(t *testing.T) {
+	t.Parallel()
+	w := good()
+	w.Moved = true
+	w.Messages[2].At = at(540)
+	w.call(510, "a-1", Record{Call: Work, Session: first, Token: token1}, Record{Answer: OK})
+
+	v := Check(&w.Inputs)
+	require.Zero(t, v.Broken[Early])
+	require.Zero(t, v.Broken[Heeded])
+}
+
+func TestAGoalThatIsMissedIsNamed(t *testing.T) {
+	t.Parallel()
+	n := Counts{Takeovers: 4, Held: 3}
+
+	require.Equal(t, []string{"takeovers"}, n.Missed(&Counts{Takeovers: 5, Held: 3}))
+	require.Contains(t, n.Table(&Counts{Takeovers: 5}), "missed")
+}
+
+func TestARunLeavesAHistoryThatPasses(t *testing.T) {
+	dir := t.TempDir()
+	o := Options{Seed: 1, Duration: 4 * time.Second, Processes: 3, Goroutines: 4, Out: dir + "/run", Dir: "/var/tmp"}
+
+	complaints, err := Run(t.Context(), o, zerolog.Nop())
+
+	require.NoError(t, err)
+	require.Empty(t, complaints)
+	in, err := Read(o.Out, false)
+	require.NoError(t, err)
+	v := Check(in)
+	require.Empty(t, v.Findings)
+	require.NotZero(t, v.Counts.Done)
+	require.NotZero(t, v.Counts.Work)
+}

@@ -1,0 +1,40 @@
+// Package intents is the soak of package reservation/intent: clients that reserve, extend, confirm and
+// release intents while they, and the server, are killed and stopped, a resource outside the store that looks
+// at fencing tokens, and a checker of what they wrote down.
+//
+// [Run] leaves a folder: the calls of each process, the messages of all intents, the rows of the transactions
+// that confirmed some, and the log of the resource. [Check] needs nothing else, and runs none of the code
+// that the clients run.
+//
+// All times are microseconds of the machine's clock, which is the server's too, unless a run moves that one:
+// then the rules that compare the two are left out.
+package intents
+
+import (
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// The load, the same for each run.
+const (
+	ttl      = 500 * time.Millisecond
+	turn     = 100 * time.Millisecond
+	margin   = ttl / 10 // that a holder stops before its lease ends
+	keys     = 200
+	skew     = 1.2             // of Zipf's law
+	keyTime  = 4 * time.Second // after which clients turn to fresh keys
+	maxWait  = time.Second     // of a request that stands in a line
+	soonest  = ttl / 5         // the shortest stop of a process
+	longest  = 3 * ttl         // the longest
+	healTime = ttl + 2*time.Second
+)
+
+// Category has the intents.
+const Category messagestore.Category = "payment:intent"
+
+// Database has the store, and the table Table the rows that are written in the transactions of confirmations.
+const (
+	database = "soak"
+	table    = "payments"
+)
