@@ -49,7 +49,7 @@ test/quick: ## Run the tests that need no PostgreSQL; the others say that they s
 .PHONY: test/bare
 test/bare: ## Run the demo and every test with no program in reach but Go, git, make, bash and apt (BARE=reach: the tests that may run one)
 	scripts/bare -- $(MAKE) demo
-	scripts/bare -- $(if $(filter reach,$(BARE)),scripts/with-postgres -- go test $$(go run ./internal/reach/args),$(MAKE) test)
+	scripts/bare -- $(if $(filter reach,$(BARE)),scripts/with-postgres -- go test -vet=off $$(go run ./internal/reach/args),$(MAKE) test)
 
 .PHONY: test/versions
 test/versions: ## Run the tests that depend on it on PostgreSQL 14 to 18 (VERSIONS=16; VERSIONS=turn: another each day)
