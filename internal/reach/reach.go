@@ -1,6 +1,8 @@
-// Package reach finds the tests that may run a program of the machine: those that come to os/exec
-// through functions of the module. make test/bare runs them where no optional program is in reach.
-// A function that names os.Args or os.Executable runs its own program, and does not count.
+// Package reach finds the tests that may call a function, through functions of the module.
+//
+// make test/bare runs those that may start a program of the machine, where no optional one is in
+// reach. A function that names os.Args or os.Executable starts its own program, and does not count.
+// A version's turn in make ci runs those that may use PostgreSQL.
 //
 // Functions are told apart by folder and name alone, methods by name. So a few tests are found that
 // run nothing.
@@ -19,27 +21,29 @@ import (
 	"strings"
 )
 
-// A node is a declaration of a package, by the package and its name. Packages of the module are
-// named by their folders. The name of a method begins with a dot.
-type node struct{ folder, name string }
+// A Function is a function of a package, or another declaration. Packages of the module are named
+// by their folders, and others by their paths. The name of a method begins with a dot.
+type Function struct{ Package, Name string }
 
-// The functions that find and start programs, and those that name the program itself.
-var (
-	starts = []node{{"os/exec", "Command"}, {"os/exec", "CommandContext"}, {"os/exec", "LookPath"}}
-	itself = []node{{"os", "Args"}, {"os", "Executable"}}
-)
-
-// A graph has the nodes that name each node.
-type graph struct {
-	module string
-	users  map[node][]node
-	tests  []node
+// Programs returns the functions that find and start programs.
+func Programs() []Function {
+	return []Function{{"os/exec", "Command"}, {"os/exec", "CommandContext"}, {"os/exec", "LookPath"}}
 }
 
-// Tests returns the names of the tests below dir, by folder, that may run a program. dir has a
-// module of that path; folders with a go.mod of their own are left out.
-func Tests(dir, module string) (map[string][]string, error) {
-	g := &graph{module: module, users: map[node][]node{}}
+// itself has the names of the program of the process.
+var itself = []Function{{"os", "Args"}, {"os", "Executable"}}
+
+// A graph has the functions that name each function.
+type graph struct {
+	module string
+	users  map[Function][]Function
+	tests  []Function
+}
+
+// Tests returns the names of the tests below dir, by folder, that may call one of the functions.
+// dir has a module of that path; folders with a go.mod of their own are left out.
+func Tests(dir, module string, to []Function) (map[string][]string, error) {
+	g := &graph{module: module, users: map[Function][]Function{}}
 	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -58,7 +62,7 @@ func Tests(dir, module string) (map[string][]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return g.reaching(), nil
+	return g.reaching(to), nil
 }
 
 func hasModule(dir, name string) bool {
@@ -66,7 +70,7 @@ func hasModule(dir, name string) bool {
 	return err == nil
 }
 
-// add notes the nodes that each declaration of a file names.
+// add notes the functions that each declaration of a file names.
 func (g *graph) add(name string, file *ast.File) {
 	folder := path.Dir(name)
 	imported := map[string]string{} // folders by their names in the file
@@ -82,14 +86,14 @@ func (g *graph) add(name string, file *ast.File) {
 		imported[local] = strings.TrimPrefix(from, g.module+"/")
 	}
 	for _, decl := range file.Decls {
-		var declared []node
+		var declared []Function
 		switch decl := decl.(type) {
 		case *ast.FuncDecl:
 			if decl.Recv != nil {
-				declared = []node{{folder, "." + decl.Name.Name}}
+				declared = []Function{{folder, "." + decl.Name.Name}}
 				break
 			}
-			declared = []node{{folder, decl.Name.Name}}
+			declared = []Function{{folder, decl.Name.Name}}
 			if strings.HasSuffix(name, "_test.go") && isTest(decl.Name.Name) {
 				g.tests = append(g.tests, declared[0])
 			}
@@ -98,16 +102,16 @@ func (g *graph) add(name string, file *ast.File) {
 				switch spec := spec.(type) {
 				case *ast.ValueSpec:
 					for _, ident := range spec.Names {
-						declared = append(declared, node{folder, ident.Name})
+						declared = append(declared, Function{folder, ident.Name})
 					}
 				case *ast.TypeSpec:
-					declared = append(declared, node{folder, spec.Name.Name})
+					declared = append(declared, Function{folder, spec.Name.Name})
 				}
 			}
 		}
 		used := uses(folder, imported, decl)
-		if slices.ContainsFunc(itself, func(n node) bool { return used[n] }) {
-			for _, n := range starts {
+		if slices.ContainsFunc(itself, func(n Function) bool { return used[n] }) {
+			for _, n := range Programs() {
 				delete(used, n)
 			}
 		}
@@ -121,29 +125,29 @@ func isTest(name string) bool {
 	return name != "TestMain" && (strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Fuzz") || strings.HasPrefix(name, "Example"))
 }
 
-// uses returns the nodes that a declaration names.
-func uses(folder string, imported map[string]string, decl ast.Decl) map[node]bool {
-	used := map[node]bool{}
+// uses returns the functions that a declaration names.
+func uses(folder string, imported map[string]string, decl ast.Decl) map[Function]bool {
+	used := map[Function]bool{}
 	ast.Inspect(decl, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.SelectorExpr:
 			if from, ok := n.X.(*ast.Ident); ok && imported[from.Name] != "" {
-				used[node{imported[from.Name], n.Sel.Name}] = true
+				used[Function{imported[from.Name], n.Sel.Name}] = true
 				return false
 			}
-			used[node{folder, "." + n.Sel.Name}] = true
+			used[Function{folder, "." + n.Sel.Name}] = true
 		case *ast.Ident:
-			used[node{folder, n.Name}] = true
+			used[Function{folder, n.Name}] = true
 		}
 		return true
 	})
 	return used
 }
 
-// reaching returns the tests from which a path leads to the functions that start programs.
-func (g *graph) reaching() map[string][]string {
-	reached := map[node]bool{}
-	next := slices.Clone(starts)
+// reaching returns the tests from which a path leads to one of the functions.
+func (g *graph) reaching(to []Function) map[string][]string {
+	reached := map[Function]bool{}
+	next := slices.Clone(to)
 	for len(next) > 0 {
 		last := next[len(next)-1]
 		next = next[:len(next)-1]
@@ -159,10 +163,10 @@ func (g *graph) reaching() map[string][]string {
 		if !reached[test] {
 			continue
 		}
-		if found[test.folder] == nil {
-			found[test.folder] = map[string]bool{}
+		if found[test.Package] == nil {
+			found[test.Package] = map[string]bool{}
 		}
-		found[test.folder][test.name] = true
+		found[test.Package][test.Name] = true
 	}
 	tests := map[string][]string{}
 	for folder, names := range found {

@@ -47,18 +47,23 @@ func TestTestsThatRunProgramsAreFound(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 
-	found, err := reach.Tests(dir, "example.org/m")
+	found, err := reach.Tests(dir, "example.org/m", reach.Programs())
 
 	require.NoError(t, err)
 	require.Equal(t, map[string][]string{
 		".":      {"ExampleRuns", "FuzzRuns", "TestLooks", "TestRuns", "TestRunsByAMethod", "TestRunsByAVariable", "TestRunsFarAway"},
 		"helper": {"TestRunsFromOutside"},
 	}, found)
+
+	found, err = reach.Tests(dir, "example.org/m", []reach.Function{{"helper", "Quiet"}})
+
+	require.NoError(t, err)
+	require.Equal(t, map[string][]string{".": {"TestCallsAnother"}}, found)
 }
 
 func TestThisModulesTestsWithProgramsAreFound(t *testing.T) {
 	t.Parallel()
-	found, err := reach.Tests("../..", "github.com/dibs-go/dibs")
+	found, err := reach.Tests("../..", "github.com/dibs-go/dibs", reach.Programs())
 
 	require.NoError(t, err)
 	for folder, name := range map[string]string{
@@ -72,4 +77,16 @@ func TestThisModulesTestsWithProgramsAreFound(t *testing.T) {
 	}
 	require.NotContains(t, found, "entity")
 	require.NotContains(t, found["messagestore/postgres"], "TestConformanceOverAPool")
+}
+
+func TestThisModulesTestsOfPostgreSQLAreFound(t *testing.T) {
+	t.Parallel()
+	found, err := reach.Tests("../..", "github.com/dibs-go/dibs", []reach.Function{{"internal/pgtest", "URL"}})
+
+	require.NoError(t, err)
+	require.Contains(t, found["messagestore/postgres"], "TestConformanceOverAPool")
+	require.Contains(t, found["messagestore/postgres"], "TestStandbyIsRefusedUntilItIsPromoted")
+	require.Contains(t, found["consumer"], "TestAConsumerThatIsKilledLosesNothing")
+	require.NotContains(t, found["consumer"], "TestEveryWayOfFailingFails")
+	require.NotContains(t, found, "messagestore/sqlite")
 }

@@ -1,10 +1,11 @@
-// Command args prints the arguments with which go test runs the tests of this module that may run
-// a program.
+// Command args prints the arguments with which go test runs the tests of this module that may call
+// one of some functions. By default these are the functions that start programs.
 //
-//	go test $(go run ./internal/reach/args)
+//	go test $(go run ./internal/reach/args [-to FOLDER.FUNCTION] [FOLDER...])
 package main
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -15,9 +16,21 @@ import (
 )
 
 func main() {
-	tests, err := reach.Tests(".", "github.com/dibs-go/dibs")
+	to := flag.String("to", "", "the function, as in internal/pgtest.URL")
+	flag.Parse()
+
+	functions := reach.Programs()
+	if folder, name, ok := strings.Cut(*to, "."); ok {
+		functions = []reach.Function{{Package: folder, Name: name}}
+	}
+	tests, err := reach.Tests(".", "github.com/dibs-go/dibs", functions)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	maps.DeleteFunc(tests, func(folder string, _ []string) bool { return !wanted(folder, flag.Args()) })
+	if len(tests) == 0 {
+		fmt.Fprintln(os.Stderr, "args: there is no such test")
 		os.Exit(1)
 	}
 	var names []string
@@ -30,4 +43,11 @@ func main() {
 		fmt.Print(" ./", folder)
 	}
 	fmt.Println()
+}
+
+// wanted reports whether a folder is in one of these trees; without any all are wanted.
+func wanted(folder string, trees []string) bool {
+	return len(trees) == 0 || slices.ContainsFunc(trees, func(tree string) bool {
+		return folder == tree || strings.HasPrefix(folder, tree+"/")
+	})
 }
