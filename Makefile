@@ -105,7 +105,7 @@ soak/ci: ## Torment a store to the goals of make ci/long, and have it fail over 
 
 .PHONY: mutants
 mutants: ## Plant bugs and see that the soak finds each (MUTANTS=4: so many, others each day)
-	scripts/setup postgresql
+	scripts/setup postgresql libfaketime
 	cd soak && go build -buildvcs=auto -o ../bin/soak . && exec ../bin/soak mutants $(if $(MUTANTS),--some $(MUTANTS))
 
 .PHONY: lint

@@ -17,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/harness"
 	"github.com/dibs-go/dibs/soak/history"
+	"github.com/dibs-go/dibs/soak/intents"
 	"github.com/dibs-go/dibs/soak/mutants"
 	"github.com/dibs-go/dibs/soak/work"
 )
@@ -88,6 +89,9 @@ func (f mutantsRun) control(ctx context.Context, chosen []*mutants.Mutant) error
 
 // pass runs a scene without a bug, longer each time, until enough was done: a machine may be slow.
 func (f mutantsRun) pass(ctx context.Context, s *mutants.Scene) error {
+	if s.OfIntents() {
+		return f.passIntents(ctx, s)
+	}
 	tormented := time.Duration(0)
 	for round := 0; ; round++ {
 		options := s.Options(nil, f.Seed, round)
@@ -143,17 +147,15 @@ func (f mutantsRun) hunt(ctx context.Context, m *mutants.Mutant) (by []string, e
 		return nil, err
 	}
 	for round := 0; round == 0 || tormented < f.limit(); round++ {
-		options := m.Scene.Options(m, f.Seed, round)
-		options.Program = program
-		tormented += options.Duration
 		dir := filepath.Join(f.Out, fmt.Sprintf("%s-%d", m.Name, round))
-		verdict, _, err := f.once(ctx, options, dir)
+		broken, duration, err := f.broken(ctx, m, program, round, dir)
 		if err != nil {
 			return nil, err
 		}
-		for _, invariant := range m.Breaks {
-			if verdict.Broken[invariant] > 0 {
-				by = append(by, invariant.String())
+		tormented += duration
+		for _, promise := range m.Breaks {
+			if slices.Contains(broken, promise) {
+				by = append(by, promise.String())
 			}
 		}
 		if len(by) > 0 {
@@ -161,6 +163,70 @@ func (f mutantsRun) hunt(ctx context.Context, m *mutants.Mutant) (by []string, e
 		}
 	}
 	return nil, nil
+}
+
+// broken does one run with a bug, and returns the promises that were broken.
+func (f mutantsRun) broken(ctx context.Context, m *mutants.Mutant, program string, round int, dir string) (broken []mutants.Promise, tormented time.Duration, err error) {
+	if m.Scene.OfIntents() {
+		options := m.Scene.IntentOptions(m, f.Seed, round)
+		options.Program = program
+		verdict, _, err := f.onceIntents(ctx, options, dir)
+		if err != nil {
+			return nil, 0, err
+		}
+		for rule := range verdict.Broken {
+			broken = append(broken, rule)
+		}
+		return broken, options.Duration, nil
+	}
+	options := m.Scene.Options(m, f.Seed, round)
+	options.Program = program
+	verdict, _, err := f.once(ctx, options, dir)
+	if err != nil {
+		return nil, 0, err
+	}
+	for invariant, times := range verdict.Broken {
+		if times > 0 {
+			broken = append(broken, invariant)
+		}
+	}
+	return broken, options.Duration, nil
+}
+
+// passIntents is pass for a scene of intents.
+func (f mutantsRun) passIntents(ctx context.Context, s *mutants.Scene) error {
+	tormented := time.Duration(0)
+	for round := 0; ; round++ {
+		options := s.IntentOptions(nil, f.Seed, round)
+		tormented += options.Duration
+		dir := filepath.Join(f.Out, fmt.Sprintf("control-%s-%d", s.Name, round))
+		verdict, complaints, err := f.onceIntents(ctx, options, dir)
+		if err != nil {
+			return err
+		}
+		enough := len(verdict.Counts.Missed(&intents.Counts{Takeovers: 5, Held: 10, Done: 10, Work: 10})) == 0
+		if enough && verdict.Passed() && len(complaints) == 0 {
+			fmt.Fprintf(os.Stdout, "without a bug, %s: passed, with %d takeovers\n", s.Name, verdict.Counts.Takeovers)
+			return os.RemoveAll(dir)
+		}
+		if !verdict.Passed() || len(complaints) > 0 || tormented > f.limit() {
+			fmt.Fprintln(os.Stdout, verdict, strings.Join(complaints, "\n"))
+			return fmt.Errorf("%w: %s", errNoControl, dir)
+		}
+	}
+}
+
+func (f mutantsRun) onceIntents(ctx context.Context, options intents.Options, dir string) (*intents.Verdict, []string, error) {
+	options.Out, options.Dir = dir, f.Dir
+	complaints, err := intents.Run(ctx, options, zerolog.Nop())
+	if err != nil {
+		return nil, nil, err
+	}
+	in, err := intents.Read(dir, options.Clock)
+	if err != nil {
+		return nil, nil, err
+	}
+	return intents.Check(in), complaints, nil
 }
 
 // build returns the program of clients that have the bug, "" for this one if the bug is not in Go.

@@ -15,6 +15,9 @@ import (
 // A Rule is an invariant of intents.
 type Rule string
 
+// String returns the rule.
+func (r Rule) String() string { return string(r) }
+
 // The invariants.
 const (
 	Tokens    Rule = "17a tokens rise, attempts count up"
@@ -394,7 +397,7 @@ func (c *checker) request(s *stream, call *Call, at func() string) {
 		if !slices.ContainsFunc(g.signs, func(at int64) bool { return c.within(at, call) }) {
 			c.broke(Answers, "%s: it was neither granted nor extended meanwhile", at())
 		}
-		if !c.Moved && g.signs[0] < call.At {
+		if slices.ContainsFunc(c.requests[call.Session], func(one *Call) bool { return one.Answer.Token == a.Token && one.End < call.At }) {
 			c.Counts.Reentrant++
 		}
 		if end, ok := c.told[call.Stream]; ok && end < call.At {

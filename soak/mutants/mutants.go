@@ -16,8 +16,11 @@ type Mutant struct {
 	Says   string // what is wrong
 	Plant  harness.Mutant
 	Scene  *Scene // that provokes it
-	Breaks []check.Invariant
+	Breaks []Promise
 }
+
+// A Promise is an invariant that a run is checked for: a [check.Invariant], or an intents.Rule.
+type Promise interface{ String() string }
 
 // Where says where the bug is.
 func (m *Mutant) Where() string {
@@ -34,11 +37,11 @@ func (m *Mutant) Where() string {
 }
 
 // Consumers that miss something, or are given it too early.
-var skips = []check.Invariant{check.NoSkip, check.Order, check.Complete}
+var skips = []Promise{check.NoSkip, check.Order, check.Complete}
 
 // All returns every bug there is, always in the same order.
 func All() []*Mutant {
-	return slices.Concat(order(), writes(), outcomes(), consumers(), reservations())
+	return slices.Concat(order(), writes(), outcomes(), consumers(), reservations(), leases())
 }
 
 func sql(edits ...harness.Edit) harness.Mutant { return harness.Mutant{SQL: edits} }
@@ -68,7 +71,7 @@ var (
 
 // The order of a category, which the locks protect.
 func order() []*Mutant {
-	disorder := append([]check.Invariant{check.Monotone}, skips...)
+	disorder := append([]Promise{check.Monotone}, skips...)
 	return []*Mutant{
 		{
 			"no-lock", "no write locks its category, so a read advances past writes in flight",
@@ -99,7 +102,7 @@ func order() []*Mutant {
 
 // Written messages.
 func writes() []*Mutant {
-	version := []check.Invariant{check.Linearizable}
+	version := []Promise{check.Linearizable}
 	return []*Mutant{
 		{"one-any-version", "a write by itself is done at any version", sql(
 			edit("append_one", "elsif expected = version or expected = -2 then", "elsif true then"),
@@ -113,25 +116,25 @@ func writes() []*Mutant {
 		), groups, version},
 		{"repeat-is-conflict", "a write by itself that is tried again, when its stream is beyond its version, has met a conflict", sql(
 			edit("append_one", "elsif not exists (select from dibs.messages m where m.id = message_id) then", "else"),
-		), alone, []check.Invariant{check.Reported}},
+		), alone, []Promise{check.Reported}},
 		{"id-any-content", "other content with an id that is taken is a duplicate", sql(
 			edit("find_recorded", `
 				or m.type <> r.type
 				or m.data::jsonb is distinct from r.data::jsonb
 				or m.metadata::jsonb is distinct from r.metadata::jsonb`, ""),
-		), alone, []check.Invariant{check.Reported}},
+		), alone, []Promise{check.Reported}},
 		{
 			"no-sync", "a commit is answered before it is on the disk",
 			harness.Mutant{Settings: []string{"synchronous_commit=off", "wal_writer_delay=10s", "dibs.allow_unsafe_settings=on"}},
 			crashes,
-			[]check.Invariant{check.Lost},
+			[]Promise{check.Lost},
 		},
 	}
 }
 
 // The reported outcomes of writes.
 func outcomes() []*Mutant {
-	phantom := []check.Invariant{check.Phantom}
+	phantom := []Promise{check.Phantom}
 	return []*Mutant{
 		{
 			"group-neighbour", "a write in a group gets the outcome of its neighbour",
@@ -139,7 +142,7 @@ func outcomes() []*Mutant {
 				if len(group) > 1 && len(group[0].append.Records) == len(group[1].append.Records) {
 					group[0], group[1] = group[1], group[0]
 				}`)), groups,
-			[]check.Invariant{check.Reported, check.Phantom},
+			[]Promise{check.Reported, check.Phantom},
 		},
 		{"group-left", "a write is done with its group though its caller has left and was told that it is not", code(
 			edit("messagestore/postgres", "|| t.state.Load() == taken", "|| true"),
@@ -148,7 +151,7 @@ func outcomes() []*Mutant {
 		{
 			"definite", "a write whose reply was lost is reported as failed, and in a group is done again",
 			code(edit("internal/pglink", "func Definite(err error) bool {", "func Definite(err error) bool { return true")), cuts,
-			[]check.Invariant{check.Phantom, check.Reported},
+			[]Promise{check.Phantom, check.Reported},
 		},
 		{"find-no-lock", "resolving a write does not wait for it", sql(lockOfFind), pauses, phantom},
 		{"find-no-fence", "resolving a write does not raise the fence, so it is accepted if it comes later", sql(
@@ -177,7 +180,7 @@ func consumers() []*Mutant {
 			code(edit("consumer",
 				"next, read := checked{saved: r.progress.position(),",
 				"next, read := checked{saved: saved{checkpoint.Checkpoint{Position: r.reader.next, After: r.reader.mark.ID}, r.progress.position().passed},")), groups,
-			[]check.Invariant{check.NoSkip},
+			[]Promise{check.NoSkip},
 		},
 		{
 			"unfenced", "a consumer checkpoints over the checkpoint of another",
@@ -185,7 +188,7 @@ func consumers() []*Mutant {
 				edit("consumer/internal/checkpoint", "p.log.Write(ctx, p.Stream, p.version,", "p.log.Write(ctx, p.Stream, messagestore.AnyVersion,"),
 				edit("consumer/internal/checkpoint", "case actual > expected:", "case true: case actual > expected:"),
 			), twins,
-			[]check.Invariant{check.Positions},
+			[]Promise{check.Positions},
 		},
 		{"resize-from-the-top", "a resized group begins at the checkpoint of its first member, and not of its last", code(
 			edit("consumer/internal/checkpoint", "at.Position < lowest.Position", "at.Position >= lowest.Position"),
@@ -198,15 +201,15 @@ func consumers() []*Mutant {
 		), groups, skips},
 		{"one-epoch", "a consumer continues in another epoch of the store", code(
 			edit("consumer/internal/checkpoint", "now != p.epoch", "now != p.epoch && false"),
-		), backups, []check.Invariant{check.Rewind}},
+		), backups, []Promise{check.Rewind}},
 		{"no-lanes", "messages of one stream are handled concurrently", code(
 			edit("consumer", "return d.message.Stream.CardinalID()", "return d.message.ID.String()"),
-		), groups, []check.Invariant{check.Order}},
+		), groups, []Promise{check.Order}},
 	}
 }
 
 func reservations() []*Mutant {
-	broken := []check.Invariant{check.Reservation}
+	broken := []Promise{check.Reservation}
 	return []*Mutant{
 		{"key-any-content", "another command with a key that is taken is a duplicate", code(
 			edit("reservation", "same := sum == c.digest", "same := true"),

@@ -19,23 +19,24 @@ type Scene struct {
 	categories  int
 	connections int32 // of each client
 	failovers   harness.Failovers
+	holders     *holders // of intents, nil for another
 }
 
 var none harness.Failovers
 
 // Where the server is killed there is time to do something before it is killed again.
 var (
-	alone   = &Scene{"alone", 6, 1, 3, 0, 4 * time.Second, nil, 3, 4, none}   // most writes go by themselves
-	groups  = &Scene{"groups", 4, 10, 2, 0, 4 * time.Second, nil, 3, 4, none} // most go in groups
-	crashes = &Scene{"crashes", 3, 3, 5, 4 * time.Second, 8 * time.Second, []string{"kill-server", "kill-backend"}, 3, 4, none}
-	lonely  = &Scene{"lonely pauses", 6, 1, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 3, 4, none}
-	cuts    = &Scene{"cuts", 4, 3, 5, 2 * time.Second, 4 * time.Second, []string{"cut"}, 3, 4, none}
+	alone   = &Scene{"alone", 6, 1, 3, 0, 4 * time.Second, nil, 3, 4, none, nil}   // most writes go by themselves
+	groups  = &Scene{"groups", 4, 10, 2, 0, 4 * time.Second, nil, 3, 4, none, nil} // most go in groups
+	crashes = &Scene{"crashes", 3, 3, 5, 4 * time.Second, 8 * time.Second, []string{"kill-server", "kill-backend"}, 3, 4, none, nil}
+	lonely  = &Scene{"lonely pauses", 6, 1, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 3, 4, none, nil}
+	cuts    = &Scene{"cuts", 4, 3, 5, 2 * time.Second, 4 * time.Second, []string{"cut"}, 3, 4, none, nil}
 	// A question about a write waits for a stopped writer that holds the category's lock. So there are many
 	// categories, most of them without a stopped writer, and each client has connections to spare.
-	pauses  = &Scene{"pauses", 4, 4, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 24, 12, none}
-	twins   = &Scene{"twins", 3, 3, 5, time.Second, 4 * time.Second, []string{"twin"}, 3, 4, none}
-	resizes = &Scene{"resizes", 3, 3, 5, time.Second, 4 * time.Second, []string{"resize"}, 3, 4, none}
-	backups = &Scene{"backups", 3, 3, 5, 0, 4 * time.Second, nil, 3, 4, harness.Failovers{PutBacks: 1}}
+	pauses  = &Scene{"pauses", 4, 4, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 24, 12, none, nil}
+	twins   = &Scene{"twins", 3, 3, 5, time.Second, 4 * time.Second, []string{"twin"}, 3, 4, none, nil}
+	resizes = &Scene{"resizes", 3, 3, 5, time.Second, 4 * time.Second, []string{"resize"}, 3, 4, none, nil}
+	backups = &Scene{"backups", 3, 3, 5, 0, 4 * time.Second, nil, 3, 4, harness.Failovers{PutBacks: 1}, nil}
 )
 
 // Options are those of a run of the scene, with a bug unless m is nil. Each round is twice as long
