@@ -107,7 +107,7 @@ func checkIntents(dir string) error {
 	for _, complaint := range r.Complaints {
 		fmt.Fprintln(&b, "harness:", complaint)
 	}
-	fmt.Print(b.String())
+	fmt.Fprint(os.Stdout, b.String())
 	if err := os.WriteFile(filepath.Join(dir, "verdict.txt"), []byte(b.String()), 0o600); err != nil {
 		return err
 	}

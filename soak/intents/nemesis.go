@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -37,7 +38,7 @@ func (r *run) torment(ctx context.Context) error {
 		chosen = nil
 	}
 	if r.Clock {
-		chosen = append(chosen[:len(chosen):len(chosen)], jumps)
+		chosen = append(slices.Clip(chosen), jumps)
 	}
 	var all sync.WaitGroup
 	var mu sync.Mutex
