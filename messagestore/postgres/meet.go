@@ -68,7 +68,7 @@ func (a *answer) metIn() *messagestore.Message {
 	return a.met
 }
 
-// meeting returns what a write met, by the answers for its streams.
+// meeting returns the meeting of a write, by the answers for its streams.
 func meeting(answers []answer) *messagestore.Meeting {
 	met := &messagestore.Meeting{Time: answers[0].metAt, Last: make([]*messagestore.Message, len(answers))}
 	for i := range answers {

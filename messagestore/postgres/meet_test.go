@@ -94,8 +94,7 @@ func TestLoserMeetsItsWinnerOfTheSameGroup(t *testing.T) {
 	require.Nil(t, answers[5].Met)
 }
 
-// What a write is told that it met is of the end of its group. It cannot be told of the very
-// version that it expects.
+// A meeting is of the end of its group. A write is never told of the very version that it expects.
 func TestWriteWhoseVersionComesLaterInItsGroupIsWritten(t *testing.T) {
 	t.Parallel()
 	driver := postgres.New(pgtest.Pool(t), nil)
@@ -361,7 +360,7 @@ func TestRemovedStreamMeetsItsTombstone(t *testing.T) {
 	}
 }
 
-// The bound is of what is sent, be it stored compressed.
+// The bound is of the text that is sent, be it stored compressed.
 func TestLargeMessageIsNotSentAlong(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -637,7 +636,7 @@ func TestPastOfATransactionThatIsTooOldIsASerializationFailure(t *testing.T) {
 	}
 }
 
-// What the transaction sees is a conflict at every level, and leaves it usable.
+// Another type that the transaction sees is a conflict at every level, and leaves it usable.
 func TestPastAnotherTypeIsAConflictAtEveryLevel(t *testing.T) {
 	t.Parallel()
 	eachLevelAfter(t, func(outside *postgres.Driver, stream messagestore.StreamName) {
@@ -676,7 +675,8 @@ func eachLevelAfter(
 	}
 }
 
-// A transaction that chose its level is run again by the store, and not committed on what it saw.
+// A transaction that chose its level is run again by the store, and not committed on an old
+// snapshot.
 func TestTransactDoesNotPassACheckOnAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	driver := postgres.New(pgtest.Pool(t), nil)
