@@ -97,6 +97,11 @@ var mutants = []mutant{
 		[]string{transactTests + "GoesPastExtensionsAndWaiters", transactTests + "GuardedIsACheckAlone"},
 	},
 	{
+		"a confirmation past another", "lease.go",
+		"var past = []string{TypeExtended, TypeWaiting}", "var past = []string{TypeExtended, TypeWaiting, TypeConfirmed}",
+		[]string{transactTests + "OneOfManyResultsIsCommitted"},
+	},
+	{
 		"a confirmation with another id each time", "lease.go",
 		"	id[6] = id[6]&0x0F | 0x70", "	id = uuid.New()\n	id[6] = id[6]&0x0F | 0x70",
 		[]string{transactTests + "AgainIsOnce"},
@@ -104,7 +109,7 @@ var mutants = []mutant{
 	{
 		"a confirmation with one id for all results", "lease.go",
 		"p.Session, string(result)}", "p.Session}",
-		[]string{transactTests + "OneOfManyResultsIsCommitted"},
+		[]string{"State/EveryStepFromEveryState"},
 	},
 	{
 		"a confirmation without the caller's writes", "lease.go",
