@@ -147,7 +147,14 @@ type Append struct {
 	// that came are there and of these types, the stream counts as at the expected version,
 	// and the records go to its end. One of another type, or a removed one, is the conflict.
 	Past []string
+
+	// After is the id that the message at the expected version has; if another message is there,
+	// or none, that is the conflict. With [uuid.Nil] any message may be.
+	After uuid.UUID
 }
+
+// Conditional reports whether the append has a condition beside the expected version.
+func (a Append) Conditional() bool { return len(a.Past) > 0 || a.After != uuid.Nil }
 
 // A Encoded is an encoded message that a driver has yet to place.
 type Encoded struct {

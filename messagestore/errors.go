@@ -139,12 +139,16 @@ type VersionConflictError struct {
 
 	// Actual is the version the stream was at. In a PostgreSQL transaction at
 	// REPEATABLE READ or above, whose snapshot cannot see the other writer's
-	// messages, it is the least that the version can be.
+	// messages, it is the least that the version can be. It is Expected where
+	// another message is there than StreamWrite.After names.
 	Actual Version
 }
 
 // Error names the versions; the store puts the stream in front.
 func (e *VersionConflictError) Error() string {
+	if e.Expected == e.Actual {
+		return fmt.Sprintf("version conflict: another message than the one expected is at %v", e.Actual)
+	}
 	return fmt.Sprintf("version conflict: expected %v, found %v", e.Expected, e.Actual)
 }
 

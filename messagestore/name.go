@@ -3,7 +3,6 @@ package messagestore
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -32,12 +31,21 @@ func ParseCategory(s string) (Category, error) {
 	return c, c.Validate()
 }
 
-// Stream returns the name of the category's stream with the given identifiers.
-// Two or more form a compound identifier, whose first part is the cardinal one.
-// The name is checked where it is used; [StreamName.Validate] checks it at once.
-func (c Category) Stream(ids ...string) StreamName {
-	return StreamName(string(c) + "-" + strings.Join(ids, "+"))
+// Stream returns the name of the category's stream with the identifier id, which may come from
+// outside: it is one part of the name whatever is in it, by [EscapeID]. [StreamName.With] makes
+// a compound identifier.
+//
+// The name is checked where it is used; [StreamName.Validate] checks it at once. It is invalid if
+// the category is, or if id is empty, not valid UTF-8 or too long.
+func (c Category) Stream(id string) StreamName {
+	if strings.Contains(string(c), "-") { // else it would be a stream of the category before the dash
+		return StreamName(ofNoCategory + string(c))
+	}
+	return StreamName(string(c) + "-" + EscapeID(id))
 }
+
+// ofNoCategory begins the invalid name of a stream of a category with a dash.
+const ofNoCategory = "\x00no category: "
 
 // Entity returns the part of the category before the colon.
 func (c Category) Entity() string {
@@ -119,24 +127,38 @@ func (n StreamName) ID() string {
 	return id
 }
 
-// IDs returns the parts of the identifier, none if there is no identifier.
+// IDs returns the parts of the identifier as they were given to [Category.Stream] and
+// [StreamName.With], none if there is no identifier. A part that another client wrote, and that
+// [EscapeID] does not make, is returned as it is.
 func (n StreamName) IDs() []string {
 	if n.ID() == "" {
 		return nil
 	}
-	return strings.Split(n.ID(), "+")
+	ids := strings.Split(n.ID(), "+")
+	for i, part := range ids {
+		ids[i] = unescaped(part)
+	}
+	return ids
 }
 
-// CardinalID returns the first part of a compound identifier, the one that
-// consumer groups are divided by. For a plain identifier it is the same as ID.
-func (n StreamName) CardinalID() string {
-	id, _, _ := strings.Cut(n.ID(), "+")
-	return id
+// CardinalID returns the first of [StreamName.IDs], or "": the id of the entity. Consumer groups
+// are divided by it, as it is in the name.
+func (n StreamName) CardinalID() string { return unescaped(n.cardinalPart()) }
+
+// cardinalPart is the cardinal identifier as it is in the name.
+func (n StreamName) cardinalPart() string {
+	part, _, _ := strings.Cut(n.ID(), "+")
+	return part
 }
 
-// With returns the name with id added to its compound identifier, so that
-// "account:command-123" with "AAA" is "account:command-123+AAA".
-func (n StreamName) With(id string) StreamName { return n + StreamName("+"+id) }
+// With returns the name with ids added to its identifier, which is then compound, so that
+// "account:command-123" with "AAA" is "account:command-123+AAA". Each is one part, by [EscapeID].
+func (n StreamName) With(ids ...string) StreamName {
+	for _, id := range ids {
+		n += StreamName("+" + EscapeID(id))
+	}
+	return n
+}
 
 // Validate returns nil or an [*InvalidError].
 //
@@ -144,6 +166,11 @@ func (n StreamName) With(id string) StreamName { return n + StreamName("+"+id) }
 // format characters and without white space at either end. Its category is one by
 // [Category.Validate], and no part of its identifier is empty.
 func (n StreamName) Validate() error {
+	if category, ok := strings.CutPrefix(string(n), ofNoCategory); ok {
+		if err := Category(category).Validate(); err != nil {
+			return err
+		}
+	}
 	category, id, ok := strings.Cut(string(n), "-")
 	if err := Category(category).validate("stream name", string(n)); err != nil {
 		return err
@@ -165,11 +192,17 @@ func (n StreamName) Validate() error {
 // the stream, from 0. All streams with one cardinal identifier have one member;
 // a stream without an identifier goes by its category.
 func (n StreamName) GroupMember(size int) int {
-	key := n.CardinalID()
+	return groupMember(n.GroupHash(), size)
+}
+
+// GroupHash returns the hash of which [StreamName.GroupMember] takes the remainder: message-db's
+// hash of the cardinal identifier as it is in the name.
+func (n StreamName) GroupHash() int64 {
+	key := n.cardinalPart()
 	if key == "" {
 		key = string(n.Category())
 	}
-	return groupMember(hash64.Of(key), size)
+	return hash64.Of(key)
 }
 
 // groupMember is message-db's rule, |hash| mod size, without its overflow: the
@@ -199,7 +232,7 @@ func textRule(s string, limit int) string {
 				return fmt.Sprintf("not valid UTF-8 at byte %d", i)
 			}
 		}
-		if slices.ContainsFunc(hidden, func(h [2]rune) bool { return h[0] <= r && r <= h[1] }) {
+		if isHidden(r) {
 			return fmt.Sprintf("control or format character %U at byte %d", r, i)
 		}
 	}

@@ -47,7 +47,7 @@ func TestStreamNameIsSplitAtItsFirstDash(t *testing.T) {
 		require.Equal(t, want.id, name.ID())
 		require.Equal(t, want.ids, name.IDs())
 		require.Equal(t, want.cardinal, name.CardinalID())
-		require.Equal(t, name, name.Category().Stream(name.IDs()...), "it is put together as it was taken apart")
+		require.Equal(t, name == "cat-%s%d%n", name != name.Category().Stream(name.IDs()[0]).With(name.IDs()[1:]...), "it is put together as it was taken apart, but for another client's percent sign")
 	}
 }
 
@@ -171,10 +171,63 @@ func TestCategoryIsBuiltFromItsTypes(t *testing.T) {
 	require.Equal(t, messagestore.Category("account:command"), c.WithType("command"))
 	require.Equal(t, messagestore.Category("account:command+position"), c.WithType("command").WithType("position"))
 	require.Equal(t, messagestore.StreamName("account-1"), c.Stream("1"))
-	require.Equal(t, messagestore.StreamName("account-1+2"), c.Stream("1", "2"))
-	require.Equal(t, messagestore.StreamName("account-1+2"), c.Stream("1").With("2"))
-	require.Error(t, c.Stream().Validate())
-	require.Empty(t, c.Stream().IDs())
+	require.Equal(t, messagestore.StreamName("account-1+2+3"), c.Stream("1").With("2", "3"))
+	require.Error(t, c.Stream("").Validate())
+	require.Empty(t, c.Stream("").IDs())
+}
+
+// B2 of the first week: a user chooses the id, and it may neither reach the place of another's key
+// nor act on another entity.
+func TestAnIdentifierFromOutsideIsOnePartOfTheName(t *testing.T) {
+	commands := messagestore.Category("seat:command")
+	for id, want := range map[string]messagestore.StreamName{
+		"12D+seats+k99": "seat:command-12D%2Bseats%2Bk99",
+		"ann+x@y.cz":    "seat:command-ann%2Bx@y.cz",
+		"%2B":           "seat:command-%252B",
+		"a b":           "seat:command-a b",
+		" a":            "seat:command-%20a",
+		"a\n":           "seat:command-a%0A",
+		"\u00e9":        "seat:command-\u00e9",
+		"a\u202eb":      "seat:command-a%E2%80%AEb",
+		"-:/":           "seat:command--:/",
+	} {
+		stream := commands.Stream(id)
+		require.NoError(t, stream.Validate())
+		require.Equal(t, want, stream)
+		require.Equal(t, id, stream.CardinalID())
+		require.Equal(t, messagestore.Category("seat").Stream(id), messagestore.Category("seat").Stream(stream.CardinalID()))
+	}
+	requireInvalid(t, commands.Stream("").Validate(), messagestore.ErrInvalid, "stream name", `"seat:command-"`, "the identifier is empty")
+	requireInvalid(t, commands.Stream("a+\xff").Validate(), messagestore.ErrInvalid, "stream name", `"seat:command-a+\xff"`, "not valid UTF-8 at byte 15")
+	requireInvalid(t, commands.Stream("1").With("").Validate(), messagestore.ErrInvalid, "stream name", `"seat:command-1+"`, "a part of the identifier is empty")
+}
+
+// The names of other clients are read as they are, and the ids of nearly all are the same here.
+func TestANameOfAnotherClientStaysAsItIs(t *testing.T) {
+	for _, id := range []string{"123", "018f4e0c-2b1e-7000-8000-000000000000", "ann b", "\u017eofie", "a/b:c@d.e"} {
+		require.Equal(t, messagestore.StreamName("account-"+id), messagestore.Category("account").Stream(id))
+	}
+	for name, ids := range map[messagestore.StreamName][]string{
+		"account-50%":     {"50%"},
+		"account-%41":     {"%41"},
+		"account-1+ a +%": {"1", " a ", "%"},
+	} {
+		require.NoError(t, name.Validate())
+		require.Equal(t, ids, name.IDs())
+	}
+}
+
+// M5 of the first week: a store is never asked for a stream of the category before the dash.
+func TestAStreamOfACategoryWithADashIsRefused(t *testing.T) {
+	store := untouchedStore(t)
+	stream := messagestore.Category("my-seat").Stream("1")
+	const rule = "it is the name of a stream: a category has no dash"
+	_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, opened{})
+	requireInvalid(t, err, messagestore.ErrInvalid, "category", `"my-seat"`, rule)
+	_, err = store.Last(t.Context(), stream.With("2"))
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.ErrorIs(t, messagestore.StreamName("\x00no category: account").Validate(), messagestore.ErrInvalid)
+	require.NotEqual(t, messagestore.Category("my"), stream.Category())
 }
 
 func TestAnyValidNameComesBackWhole(t *testing.T) {
@@ -188,9 +241,9 @@ func TestAnyValidNameComesBackWhole(t *testing.T) {
 		}
 		ids := rapid.SliceOfN(id, 1, 3).Draw(t, "ids")
 
-		stream, err := messagestore.ParseStreamName(string(category.Stream(ids...)))
+		stream, err := messagestore.ParseStreamName(string(category.Stream(ids[0]).With(ids[1:]...)))
 
-		if len(category.Stream(ids...)) > messagestore.MaxNameBytes {
+		if len(category.Stream(ids[0]).With(ids[1:]...)) > messagestore.MaxNameBytes {
 			require.ErrorIs(t, err, messagestore.ErrInvalid)
 			return
 		}
@@ -209,7 +262,7 @@ func TestGroupMembersAreMessageDBs(t *testing.T) {
 	} {
 		for i, size := range []int{2, 3, 5} {
 			require.Equal(t, want[i], messagestore.Category("account").Stream(id).GroupMember(size), "id %s of %d", id, size)
-			require.Equal(t, want[i], messagestore.Category("account:command").Stream(id, "other").GroupMember(size), "the cardinal identifier decides")
+			require.Equal(t, want[i], messagestore.Category("account:command").Stream(id).With("other").GroupMember(size), "the cardinal identifier decides")
 		}
 	}
 }

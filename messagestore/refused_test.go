@@ -423,6 +423,10 @@ func TestHostileBatchesOfStreamsAreRefused(t *testing.T) {
 			[]messagestore.StreamWrite{{Stream: stream, Expected: messagestore.AnyVersion, Bodies: one, Past: []string{"Seen"}}},
 			messagestore.ErrInvalid, "expected version", `"any version"`, "a write past messages of some types names the version that they came after",
 		},
+		"after a message at no version": {
+			[]messagestore.StreamWrite{{Stream: stream, Expected: messagestore.NoStream, Bodies: one, After: id}},
+			messagestore.ErrInvalid, "expected version", `"no stream"`, "a write after a message names the version of that message",
+		},
 		"too many past types": {
 			[]messagestore.StreamWrite{{Stream: stream, Expected: 0, Bodies: one, Past: slices.Repeat([]string{"Seen"}, 101)}},
 			messagestore.ErrInvalid, "past types", "101", "at most 100",

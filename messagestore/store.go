@@ -57,6 +57,7 @@ func New(driver Driver, config *Config) *Store {
 // Close closes the driver if the driver owns its database handle, as one does that was opened
 // by URL or path. A handle that the caller gave to the driver stays the caller's to close.
 func (s *Store) Close() error {
+	s.watches.endLinger(0)
 	if c, ok := s.driver.(io.Closer); ok {
 		return c.Close()
 	}
@@ -395,6 +396,19 @@ type StreamWrite struct {
 	//
 	// Defaults to none: nothing may have come.
 	Past []string
+
+	// After is the id of the message at the expected version. If another message is there, as
+	// in another database or in one that lost messages, that is the version conflict, whose two
+	// versions may be equal. It needs an expected version of at least 0.
+	//
+	// Defaults to [uuid.Nil]: the version alone decides.
+	After uuid.UUID
+
+	// Final says that a conflict of this write is one that no other attempt resolves:
+	// [TxStore.Transact] then returns it, and calls its function no more.
+	//
+	// Defaults to false.
+	Final bool
 }
 
 // To returns the write of bodies to stream at the expected version.
@@ -483,8 +497,11 @@ func encodeAll(writes []StreamWrite) ([]Append, error) {
 	if len(writes) > MaxWriteStreams {
 		return nil, NewInvalidError("batch", len(writes), fmt.Sprintf("at most %d streams", MaxWriteStreams))
 	}
-	var appends []Append
-	seen := map[StreamName]bool{}
+	appends := make([]Append, 0, len(writes))
+	seen := map[StreamName]bool(nil)
+	if len(writes) > 1 {
+		seen = make(map[StreamName]bool, len(writes))
+	}
 	for _, w := range writes {
 		a, err := encode(w)
 		if err != nil {
@@ -493,7 +510,9 @@ func encodeAll(writes []StreamWrite) ([]Append, error) {
 		if seen[w.Stream] {
 			return nil, NewInvalidError("batch", string(w.Stream), "the stream is in it twice")
 		}
-		seen[w.Stream] = true
+		if seen != nil {
+			seen[w.Stream] = true
+		}
 		if len(w.Bodies) == 0 && w.Expected == AnyVersion {
 			return nil, NewInvalidError("expected version", w.Expected, "a write without messages checks a version, so it names one")
 		}
@@ -520,7 +539,7 @@ func encode(w StreamWrite) (Append, error) {
 	if err := validatePast(w); err != nil {
 		return Append{}, err
 	}
-	a := Append{Stream: w.Stream, Expected: w.Expected, Records: make([]Encoded, 0, len(w.Bodies)), Past: slices.Clone(w.Past)}
+	a := Append{Stream: w.Stream, Expected: w.Expected, Records: make([]Encoded, 0, len(w.Bodies)), Past: slices.Clone(w.Past), After: w.After}
 	for i, body := range w.Bodies {
 		record, err := encodeMessage(body)
 		if err != nil {
@@ -537,6 +556,9 @@ func validatePast(w StreamWrite) error {
 	}
 	if len(w.Past) > 0 && w.Expected == AnyVersion {
 		return NewInvalidError("expected version", w.Expected, "a write past messages of some types names the version that they came after")
+	}
+	if w.After != uuid.Nil && w.Expected < 0 {
+		return NewInvalidError("expected version", w.Expected, "a write after a message names the version of that message")
 	}
 	for _, t := range w.Past {
 		if err := validateKnownType(t); err != nil {

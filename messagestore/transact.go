@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/dibs-go/dibs/internal/backoff"
@@ -100,7 +101,8 @@ const (
 //
 // After a definite failure that may not come again, which is a version conflict, a
 // serialization failure or a deadlock, Transact calls f again in a new transaction, up to five
-// times and a little later each time, and then returns the last error. So f may run more than
+// times and a little later each time, and then returns the last error; the conflict of a write that
+// is [StreamWrite.Final] it returns at once. So f may run more than
 // once, and its effects outside tx may happen more than once. An error of f rolls back and is
 // returned as it is.
 //
@@ -142,9 +144,9 @@ func (s *TxStore[Tx]) transactOnce(
 	f func(ctx context.Context, tx Tx, begun *Message) ([]StreamWrite, error),
 ) (written []Written, again bool, err error) {
 	var appends []Append
+	var writes []StreamWrite
 	var refused error // by f, or because of its result
 	written, err = s.driver.Transact(ctx, first, func(ctx context.Context, tx Tx, begun *Message) ([]Append, error) {
-		var writes []StreamWrite
 		if writes, refused = f(ctx, tx, begun); refused == nil && len(writes) > 0 {
 			if appends, refused = encodeAll(writes); refused != nil {
 				refused = fmt.Errorf("transact: %w", refused)
@@ -166,8 +168,14 @@ func (s *TxStore[Tx]) transactOnce(
 	case lost:
 		return s.resolveTransaction(ctx, &OutcomeUnknownError{Writes: unknownWrites(appends), Cause: unknown.Cause})
 	default:
-		return nil, retryable || errors.Is(err, ErrVersionConflict), streamsError("transact", err)
+		return nil, retryable || errors.Is(err, ErrVersionConflict) && !isFinal(writes, err), streamsError("transact", err)
 	}
+}
+
+// isFinal reports whether err is the conflict of a write that is final.
+func isFinal(writes []StreamWrite, err error) bool {
+	conflict, ok := errors.AsType[*VersionConflictError](err)
+	return ok && slices.ContainsFunc(writes, func(w StreamWrite) bool { return w.Final && w.Stream == conflict.Stream })
 }
 
 // resolveTransaction finds out by the messages of a transaction whether it was committed.

@@ -22,6 +22,10 @@ const (
 	maxLookBackoff   = time.Second
 	maxListenBackoff = 10 * time.Second
 
+	// listenLinger is how long a driver listens on after the last waiter has left: to listen takes a
+	// connection, and waits that are short and many would make one each.
+	listenLinger = 250 * time.Millisecond
+
 	// seldom is how often nothing happens where nothing is to be looked at.
 	seldom = time.Hour
 )
@@ -39,7 +43,8 @@ const (
 // driver listens: a notification may be lost, and not every writer sends one. An interval
 // of 0 waits for no other process.
 //
-// Stop ends it, and with the last one the goroutines; it may be called twice. The
+// Stop ends it, and with the last one the goroutines; it may be called twice. Where the driver
+// listens, they end a second later, if no other watch begins meanwhile, or with [Store.Close]. The
 // channel is never closed. Stop is called before the driver is closed.
 func (s *Store) Watch(category Category, interval time.Duration) (bell <-chan GlobalPosition, stop func()) {
 	w := &s.watches
@@ -63,17 +68,25 @@ func (s *Store) Watch(category Category, interval time.Duration) (bell <-chan Gl
 	if w.end == nil {
 		w.begin(s)
 	}
+	if w.linger != nil {
+		w.linger.Stop()
+		w.linger = nil
+	}
 	w.lookAgain()
 	return b.bell, sync.OnceFunc(func() { w.leave(c, b) })
 }
 
 // watches are the waiters for writes to a store.
 type watches struct {
-	mu    sync.Mutex
-	by    map[Category]*watched
-	all   []*watched    // the same as a list, which is walked ten times a second
-	end   func()        // ends the goroutines, while there are any
-	again chan struct{} // receives when a category may be due sooner than it was
+	mu  sync.Mutex
+	by  map[Category]*watched
+	all []*watched // the same as a list, which is walked ten times a second
+	end func()     // ends the goroutines, while there are any
+
+	listens bool          // one of them listens
+	linger  *time.Timer   // until their end, while they have no waiter
+	left    int           // how often the last waiter has left
+	again   chan struct{} // receives when a category may be due sooner than it was
 }
 
 // A watched category is one that has waiters.
@@ -101,8 +114,27 @@ func (w *watches) leave(c *watched, b *watcher) {
 		w.all = slices.DeleteFunc(w.all, func(other *watched) bool { return other == c })
 	}
 	end := func() {}
-	if len(w.all) == 0 {
+	switch {
+	case len(w.all) > 0:
+	case w.listens:
+		w.left++
+		last := w.left
+		w.linger = time.AfterFunc(listenLinger, func() { w.endLinger(last) })
+	default:
 		end, w.end = w.end, nil
+	}
+	w.mu.Unlock()
+	end()
+}
+
+// endLinger ends the goroutines if they linger: since the last waiter left for the given time, or,
+// if that is 0, since any.
+func (w *watches) endLinger(left int) {
+	w.mu.Lock()
+	end := func() {}
+	if w.linger != nil && (left == 0 || left == w.left) {
+		w.linger.Stop()
+		end, w.end, w.linger = w.end, nil, nil
 	}
 	w.mu.Unlock()
 	end()
@@ -164,10 +196,11 @@ func (w *watches) begin(s *Store) {
 	again := make(chan struct{}, 1)
 	var wg sync.WaitGroup
 	wg.Go(func() { s.lookOut(ctx, again) })
-	if driver, ok := s.driver.(ListeningDriver); ok {
+	driver, ok := s.driver.(ListeningDriver)
+	if ok {
 		wg.Go(func() { s.listen(ctx, driver) })
 	}
-	w.again = again
+	w.again, w.listens = again, ok
 	w.end = func() {
 		cancel()
 		wg.Wait()

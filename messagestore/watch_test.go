@@ -72,6 +72,15 @@ func (d *telling) counts() (looks int, asked map[messagestore.Category]int) {
 	return d.looks, maps.Clone(d.asked)
 }
 
+// listenLinger is how long the store listens after the last watch.
+const listenLinger = 250 * time.Millisecond
+
+// endListening stops a watch and waits for the end of the goroutines.
+func endListening(stop func()) {
+	stop()
+	time.Sleep(2 * listenLinger)
+}
+
 // A listening driver hears the writes that a test makes up.
 type listening struct {
 	*telling
@@ -227,7 +236,7 @@ func TestAWriteThatIsHeardOfTwiceRingsOnce(t *testing.T) {
 		driver := newListening()
 		store := messagestore.New(driver, nil)
 		bell, stop := store.Watch("account", time.Second)
-		defer stop()
+		defer endListening(stop)
 
 		synctest.Wait()
 		written, err := store.Write(t.Context(), stream, messagestore.NoStream, opened{})
@@ -250,7 +259,7 @@ func TestABurstRingsOnceForItsHighest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := newListening()
 		bell, stop := messagestore.New(driver, nil).Watch("account", 0)
-		defer stop()
+		defer endListening(stop)
 
 		for head := range messagestore.GlobalPosition(10) {
 			driver.hear("account", 1+head)
@@ -294,7 +303,7 @@ func TestAnOldAnswerIsNoNews(t *testing.T) {
 		driver.move("account", 1)
 		driver.delay = 300 * time.Millisecond
 		bell, stop := messagestore.New(driver, nil).Watch("account", time.Second)
-		defer stop()
+		defer endListening(stop)
 		time.Sleep(1400 * time.Millisecond)
 		require.Equal(t, messagestore.GlobalPosition(1), rang(bell))
 		time.Sleep(700 * time.Millisecond) // a look is under way
@@ -376,9 +385,9 @@ func TestWhatIsHeardRingsAtOnce(t *testing.T) {
 		driver := newListening()
 		store := messagestore.New(driver, nil)
 		bell, stop := store.Watch("account", time.Hour)
-		defer stop()
+		defer endListening(stop)
 		other, stopOther := store.Watch("order", time.Hour)
-		defer stopOther()
+		defer endListening(stopOther)
 
 		driver.hear("account", 5)
 		driver.hear("nobody", 6)
@@ -394,7 +403,7 @@ func TestListeningIsTakenUpAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := newListening()
 		bell, stop := messagestore.New(driver, nil).Watch("account", time.Hour)
-		defer stop()
+		defer endListening(stop)
 		synctest.Wait()
 
 		driver.lose()
@@ -422,7 +431,7 @@ func TestListeningThatDoesNotLastIsNotTakenUpInALoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := newListening()
 		_, stop := messagestore.New(driver, nil).Watch("account", 0)
-		defer stop()
+		defer endListening(stop)
 		start := time.Now()
 		for range 100 {
 			driver.lose()
@@ -437,7 +446,7 @@ func TestADriverThatCannotListenIsAskedOnce(t *testing.T) {
 		driver := newListening()
 		driver.err = messagestore.ErrNotSupported
 		_, stop := messagestore.New(driver, nil).Watch("account", time.Second)
-		defer stop()
+		defer endListening(stop)
 		time.Sleep(time.Hour)
 		times, _ := driver.listened()
 		require.Equal(t, 1, times)
@@ -468,11 +477,44 @@ func TestNoGoroutineOutlivesTheLastWatch(t *testing.T) {
 			stopLast()
 			stopLast()
 
+			time.Sleep(listenLinger - time.Millisecond)
+			_, live = driver.listened()
+			require.True(t, live)
+			time.Sleep(2 * time.Millisecond)
 			_, live = driver.listened()
 			require.False(t, live)
 			time.Sleep(time.Minute)
 			last, _ := driver.counts()
 			require.Equal(t, after, last)
 		}
+	})
+}
+
+// A connection that listens is not made for each of many short waits.
+func TestShortWatchesShareOneListening(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := newListening()
+		store := messagestore.New(driver, nil)
+		for range 100 {
+			bell, stop := store.Watch("account", 0)
+			time.Sleep(10 * time.Millisecond)
+			_ = rang(bell)
+			driver.hear("account", driver.heads["account"]+1)
+			require.NotEqual(t, silent, rang(bell))
+			stop()
+			time.Sleep(listenLinger / 2)
+		}
+		times, _ := driver.listened()
+		require.Equal(t, 1, times)
+
+		require.NoError(t, store.Close())
+
+		times, live := driver.listened()
+		require.Equal(t, 1, times)
+		require.False(t, live, "not after Close")
+		_, stop := store.Watch("account", 0)
+		stop()
+		time.Sleep(2 * listenLinger)
 	})
 }

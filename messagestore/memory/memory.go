@@ -107,9 +107,15 @@ func (d *Driver) append(appends []messagestore.Append) ([]messagestore.Written, 
 }
 
 // expects reports whether a's stream is at the version that a expects, or past it by messages
-// of the types that it lets come.
+// of the types that it lets come, and has the message that a expects there.
 func (d *Driver) expects(a messagestore.Append) bool {
 	actual := d.version(a.Stream)
+	if a.After != uuid.Nil {
+		all := d.streams[a.Stream]
+		if a.Expected > actual || all[a.Expected].recorded.ID != a.After {
+			return false
+		}
+	}
 	if a.Expected == actual || a.Expected == messagestore.AnyVersion {
 		return true
 	}

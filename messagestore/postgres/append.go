@@ -23,7 +23,7 @@ func (d *Driver) Append(ctx context.Context, a messagestore.Append) (messagestor
 // appendEither writes a, together with others if it may. If it meets another version, that is the
 // answer to a caller that asks for the meeting, and a conflict to another.
 func (d *Driver) appendEither(ctx context.Context, a messagestore.Append, meet bool) (messagestore.Written, *messagestore.Meeting, error) {
-	if d.groups != nil && len(a.Records) > 0 && len(a.Past) == 0 {
+	if d.groups != nil && len(a.Records) > 0 && !a.Conditional() {
 		return d.appendInGroup(ctx, a, meet)
 	}
 	return d.appendAlone(ctx, a, meet)
@@ -167,7 +167,7 @@ func (d *Driver) callAtReadCommitted(ctx context.Context, db DB, appends []messa
 }
 
 func isOne(appends []messagestore.Append) bool {
-	return len(appends) == 1 && len(appends[0].Records) == 1 && len(appends[0].Past) == 0
+	return len(appends) == 1 && len(appends[0].Records) == 1 && !appends[0].Conditional()
 }
 
 // finite returns the time, and the zero time for null and for one that is infinite.
@@ -196,7 +196,7 @@ func (d *Driver) appendArguments(appends []messagestore.Append, fences []int64, 
 			metadata = append(metadata, text(r.Metadata))
 		}
 	}
-	return []any{streams, expected, counts, ids, types, data, metadata, fences, d.notify, meet, past(appends)}
+	return []any{streams, expected, counts, ids, types, data, metadata, fences, d.notify, meet, past(appends), after(appends)}
 }
 
 // text is null for nothing.
@@ -221,6 +221,18 @@ func past(appends []messagestore.Append) *string {
 	}
 	raw, _ := json.Marshal(types) // strings can be
 	return text(raw)
+}
+
+// after returns the ids of the messages at the expected versions; nil if none is named.
+func after(appends []messagestore.Append) []pgtype.UUID {
+	if !slices.ContainsFunc(appends, func(a messagestore.Append) bool { return a.After != uuid.Nil }) {
+		return nil
+	}
+	ids := make([]pgtype.UUID, len(appends))
+	for i, a := range appends {
+		ids[i] = pgtype.UUID{Bytes: a.After, Valid: a.After != uuid.Nil}
+	}
+	return ids
 }
 
 // outcome translates the answers of the function.

@@ -331,9 +331,21 @@ func transactParameters(appends []messagestore.Append, fences []int64, notify bo
 	}
 	e.Next()
 	e.Bool(notify)
-	parameters := e.Parameters()
+	parameters := append(e.Parameters(), nil, nil)
 	if types := past(appends); types != nil {
-		return append(parameters, []byte(*types))
+		parameters[len(parameters)-2] = []byte(*types)
 	}
-	return append(parameters, nil)
+	if ids := after(appends); ids != nil {
+		var e pglink.Encoder
+		e.Array(pgtype.UUIDOID, len(ids))
+		for _, id := range ids {
+			if id.Valid {
+				pglink.Element(&e, id.Bytes[:])
+			} else {
+				e.Null()
+			}
+		}
+		parameters[len(parameters)-1] = e.Parameters()[0]
+	}
+	return parameters
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/hash64"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -32,7 +31,7 @@ type row struct {
 func newBatch(appends []messagestore.Append) *batch {
 	b := &batch{appends: appends, rows: make([][]row, len(appends))}
 	for i, a := range appends {
-		hash := groupHash(a.Stream)
+		hash := a.Stream.GroupHash()
 		b.rows[i] = make([]row, len(a.Records))
 		for n, r := range a.Records {
 			b.rows[i][n] = row{
@@ -44,16 +43,6 @@ func newBatch(appends []messagestore.Append) *batch {
 		b.records += len(a.Records)
 	}
 	return b
-}
-
-// groupHash returns the hash of which [messagestore.StreamName.GroupMember] takes the
-// remainder.
-func groupHash(stream messagestore.StreamName) int64 {
-	key := stream.CardinalID()
-	if key == "" {
-		key = string(stream.Category())
-	}
-	return hash64.Of(key)
 }
 
 func text[T ~string | ~[]byte](t T) any {
@@ -123,7 +112,7 @@ func (b *batch) insert(ctx context.Context, db queryer) ([]messagestore.Written,
 		w := &all[i]
 		w.Stream = a.Stream
 		expected := a.Expected
-		if len(a.Records) == 0 || len(a.Past) > 0 {
+		if len(a.Records) == 0 || a.Conditional() {
 			actual, ok, err := expects(ctx, db, a)
 			if err != nil {
 				return nil, err
@@ -177,9 +166,16 @@ func (b *batch) refusal(ctx context.Context, db queryer) ([]messagestore.Written
 }
 
 // expects returns the version of a's stream, and whether it is the one that a expects, or past
-// it by messages of the types that a lets come. Of those none may be missing.
+// it by messages of the types that a lets come, and has the message that a expects there. Of those
+// that came none may be missing.
 func expects(ctx context.Context, db queryer, a messagestore.Append) (actual messagestore.Version, ok bool, err error) {
 	actual, err = version(ctx, db, a.Stream)
+	if err == nil && a.After != uuid.Nil {
+		_, err = scanOne(ctx, db, isAtSQL, []any{string(a.Stream), int64(a.Expected), a.After[:]}, &ok)
+		if err == nil && !ok {
+			return actual, false, nil
+		}
+	}
 	if err != nil || a.Expected == actual || a.Expected == messagestore.AnyVersion {
 		return actual, err == nil, err
 	}

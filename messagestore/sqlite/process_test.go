@@ -106,7 +106,7 @@ func mix(ctx context.Context, driver *sqlite.Driver, category messagestore.Categ
 	var race atomic.Int64
 	return each(callers, func(int) error {
 		for {
-			a := appendOf(category.Stream("hot", strconv.Itoa(rand.IntN(3))), messagestore.AnyVersion, 1+rand.IntN(4))
+			a := appendOf(category.Stream("hot").With(strconv.Itoa(rand.IntN(3))), messagestore.AnyVersion, 1+rand.IntN(4))
 			for i := range a.Records {
 				a.Records[i].Data = fmt.Appendf(nil, `{"batch": %q, "of": %d}`, a.Records[0].ID, len(a.Records))
 			}
@@ -119,7 +119,7 @@ func mix(ctx context.Context, driver *sqlite.Driver, category messagestore.Categ
 			}
 			say(line)
 
-			a = appendOf(category.Stream("race", strconv.FormatInt(race.Add(1), 10)), messagestore.NoStream, 1)
+			a = appendOf(category.Stream("race").With(strconv.FormatInt(race.Add(1), 10)), messagestore.NoStream, 1)
 			switch _, err := driver.Append(ctx, a); {
 			case err == nil:
 				say("won " + string(a.Stream) + " " + a.Records[0].ID.String())

@@ -10,6 +10,8 @@ var (
 	lockSQL string
 	//go:embed sql/append.sql
 	appendSQL string
+	//go:embed sql/is_at.sql
+	isAtSQL string
 	//go:embed sql/past.sql
 	pastSQL string
 	//go:embed sql/by_id.sql

@@ -46,7 +46,7 @@ func groupGoesByCardinalID(t *testing.T, f *fixture) {
 		f.write(t, f.stream(id), messagestore.NoStream, Opened{Name: id})
 		for n := range streams - 1 {
 			f.write(t, f.stream(id, fmt.Sprint(n)), messagestore.NoStream, Opened{Name: id})
-			f.write(t, f.category.WithType("command").Stream(id, fmt.Sprint(n), "x"), messagestore.NoStream, Opened{Name: id})
+			f.write(t, f.category.WithType("command").Stream(id).With(fmt.Sprint(n), "x"), messagestore.NoStream, Opened{Name: id})
 		}
 	}
 	for _, size := range []int{2, 3, 5} {

@@ -209,6 +209,64 @@ var pastTests = []test{
 	{"Past/AnotherTypeConflicts", anotherTypeConflicts, atomicity},
 	{"Past/VersionAheadConflicts", versionAheadConflicts, atomicity},
 	{"Past/CheckHasIt", checkPast, atomicity},
+	{"After/AnotherMessageConflicts", anotherMessageConflicts, atomicity},
+	{"After/GoesWithTypesThatMayCome", afterGoesWithPast, atomicity},
+	{"After/CheckHasIt", checkAfter, atomicity},
+}
+
+func follows(id uuid.UUID, w messagestore.StreamWrite) messagestore.StreamWrite {
+	w.After = id
+	return w
+}
+
+func anotherMessageConflicts(t *testing.T, f *fixture) {
+	b, a, _ := f.streams()
+	first, err := f.store.Write(t.Context(), b, messagestore.NoStream, typed("Reserved", "Extended")...)
+	require.NoError(t, err)
+	for _, id := range []uuid.UUID{first.IDs[0], uuid.New()} {
+		_, err = f.store.WriteStreams(t.Context(), messagestore.To(a, messagestore.NoStream, opened(1)...), follows(id, messagestore.To(b, 1, typed("Confirmed")...)))
+		require.Equal(t, messagestore.VersionConflictError{Stream: b, Expected: 1, Actual: 1}, conflict(t, err))
+	}
+	for _, expected := range []messagestore.Version{0, 2} {
+		_, err = f.store.WriteStreams(t.Context(), follows(first.IDs[0], messagestore.To(b, expected, typed("Confirmed")...)))
+		require.Equal(t, messagestore.VersionConflictError{Stream: b, Expected: expected, Actual: 1}, conflict(t, err))
+	}
+	require.Empty(t, f.read(t, a))
+
+	write := follows(first.IDs[1], messagestore.To(b, 1, messagestore.Envelope{ID: uuid.New(), Body: typed("Confirmed")[0]}))
+	for _, duplicate := range []bool{false, true} {
+		written, err := f.store.WriteStreams(t.Context(), write)
+		require.NoError(t, err)
+		require.Equal(t, messagestore.Version(2), written[0].Version)
+		require.Equal(t, duplicate, written[0].Duplicate)
+	}
+	require.Len(t, f.read(t, b), 3)
+}
+
+func afterGoesWithPast(t *testing.T, f *fixture) {
+	first, err := f.store.Write(t.Context(), f.stream(), messagestore.NoStream, typed("Reserved", "Extended")...)
+	require.NoError(t, err)
+	_, err = f.store.WriteStreams(t.Context(), follows(first.IDs[1], goingPast(messagestore.To(f.stream(), 0, typed("Confirmed")...), "Extended")))
+	require.Equal(t, messagestore.VersionConflictError{Stream: f.stream(), Expected: 0, Actual: 1}, conflict(t, err))
+	_, err = f.store.WriteStreams(t.Context(), follows(first.IDs[0], goingPast(messagestore.To(f.stream(), 0, typed("Confirmed")...), "Waiting")))
+	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+
+	written, err := f.store.WriteStreams(t.Context(), follows(first.IDs[0], goingPast(messagestore.To(f.stream(), 0, typed("Confirmed")...), "Extended")))
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(2), written[0].Version)
+}
+
+func checkAfter(t *testing.T, f *fixture) {
+	b, a, _ := f.streams()
+	first, err := f.store.Write(t.Context(), b, messagestore.NoStream, typed("Reserved")...)
+	require.NoError(t, err)
+
+	_, err = f.store.WriteStreams(t.Context(), follows(uuid.New(), messagestore.To(b, 0)), messagestore.To(a, messagestore.NoStream, opened(1)...))
+	require.Equal(t, messagestore.VersionConflictError{Stream: b, Expected: 0, Actual: 0}, conflict(t, err))
+	require.Empty(t, f.read(t, a))
+
+	_, err = f.store.WriteStreams(t.Context(), follows(first.IDs[0], messagestore.To(b, 0)), messagestore.To(a, messagestore.NoStream, opened(1)...))
+	require.NoError(t, err)
 }
 
 func goingPast(w messagestore.StreamWrite, types ...string) messagestore.StreamWrite {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -211,6 +213,34 @@ var pastBugs = []bug{
 				}
 			}
 			return all, err
+		}
+	}, nil},
+}
+
+var afterBugs = []bug{
+	{"the message at the expected version is not looked at", []string{
+		"After/AnotherMessageConflicts", "After/GoesWithTypesThatMayCome", "After/CheckHasIt",
+	}, func(d *driver) {
+		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
+			appends = slices.Clone(appends)
+			for i := range appends {
+				appends[i].After = uuid.Nil
+			}
+			return d.AtomicDriver.AppendAll(ctx, appends)
+		}
+	}, nil},
+	{"the message at the expected version is looked for anywhere", []string{"After/AnotherMessageConflicts", "After/GoesWithTypesThatMayCome"}, func(d *driver) {
+		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
+			appends = slices.Clone(appends)
+			for i, a := range appends {
+				if a.After == uuid.Nil {
+					continue
+				}
+				if found, err := d.AtomicDriver.Find(ctx, a.Stream, []uuid.UUID{a.After}); err != nil || len(found) > 0 {
+					appends[i].After = uuid.Nil
+				}
+			}
+			return d.AtomicDriver.AppendAll(ctx, appends)
 		}
 	}, nil},
 }

@@ -83,7 +83,7 @@ func newModel(f *fixture) *model {
 		categories: map[messagestore.Category][]entry{},
 	}
 	c := freshCategory()
-	m.names = []messagestore.StreamName{c.Stream("1"), c.Stream("1", "x"), c.Stream("2"), c.WithType("command").Stream("1")}
+	m.names = []messagestore.StreamName{c.Stream("1"), c.Stream("1").With("x"), c.Stream("2"), c.WithType("command").Stream("1")}
 	return m
 }
 

@@ -147,7 +147,7 @@ func reportCountsTheWholeStore(t *testing.T, f *fixture) {
 
 func reportKeepsWhatContains(t *testing.T, f *fixture) {
 	for _, id := range []string{"10%", "100", "a_b", "aXb", "ABC", "abc"} {
-		f.fill(t, f.stream(id), 1)
+		f.fill(t, named(f.category, id), 1)
 	}
 	for text, want := range map[string][]string{
 		"0%": {"10%"}, "a_b": {"a_b"}, "-10": {"10%", "100"}, "-abc": {"abc"}, string(f.category) + "-A": {"ABC"}, "no such": nil,
@@ -254,7 +254,7 @@ func categoriesAreNamedOnceInOrder(t *testing.T, f *fixture) {
 func countIsWhatIsRead(t *testing.T, f *fixture) {
 	for i, id := range []string{"1", "2", "3", "2", "1", "4", "5"} {
 		if i%2 == 0 {
-			f.fill(t, f.stream(id), 1)
+			f.fill(t, named(f.category, id), 1)
 			continue
 		}
 		m := raw("Deposited", `{"amount": 1}`)

@@ -141,7 +141,12 @@ func (f *fixture) stream(ids ...string) messagestore.StreamName {
 	if len(ids) == 0 {
 		ids = []string{"1"}
 	}
-	return f.category.Stream(ids...)
+	return f.category.Stream(ids[0]).With(ids[1:]...)
+}
+
+// named returns a stream of c with an identifier as it is, as other clients may name it.
+func named(c messagestore.Category, id string) messagestore.StreamName {
+	return messagestore.StreamName(string(c) + "-" + id)
 }
 
 // Category returns a category that no other test uses, so that tests share a

@@ -134,10 +134,10 @@ func (f *fixture) requireApart(t *testing.T, streams []messagestore.StreamName) 
 func namesAreExact(t *testing.T, f *fixture) {
 	c := f.category
 	f.requireApart(t, []messagestore.StreamName{
-		c.Stream("1"), c.Stream("11"), c.Stream("1", "1"), c.Stream("1", "1", "1"), c.Stream("-1"), c.Stream("1-"), c.Stream("1-1"),
-		c.Stream("%"), c.Stream("_"), c.Stream("%%"), c.Stream("1%"), c.Stream(`\`), c.Stream(`\\`), c.Stream(`\%`), c.Stream("*"), c.Stream(">"), c.Stream("."),
-		c.Stream(`'`), c.Stream(`''`), c.Stream(`"`), c.Stream("`"), c.Stream("1'; DROP TABLE messages;--"), c.Stream("%s%d%n"), c.Stream("${x}"), c.Stream("$1"), c.Stream("?"),
-		c.Stream("a b"), c.Stream("a/b"), c.Stream("a:b"), c.Stream("a,b"), c.Stream("{a}"), c.Stream("[a]"), c.Stream("NULL"), c.Stream("0"), c.Stream("01"),
+		named(c, "1"), named(c, "11"), named(c, "1+1"), named(c, "1+1+1"), named(c, "-1"), named(c, "1-"), named(c, "1-1"),
+		named(c, "%"), named(c, "_"), named(c, "%%"), named(c, "1%"), named(c, `\`), named(c, `\\`), named(c, `\%`), named(c, "*"), named(c, ">"), named(c, "."),
+		named(c, `'`), named(c, `''`), named(c, `"`), named(c, "`"), named(c, "1'; DROP TABLE messages;--"), named(c, "%s%d%n"), named(c, "${x}"), named(c, "$1"), named(c, "?"),
+		named(c, "a b"), named(c, "a/b"), named(c, "a:b"), named(c, "a,b"), named(c, "{a}"), named(c, "[a]"), named(c, "NULL"), named(c, "0"), named(c, "01"),
 		c.WithType("command").Stream("1"), c.WithType("commands").Stream("1"), c.WithType("command").WithType("position").Stream("1"),
 		(c + "x").Stream("1"), (c + "%").Stream("1"), (c + "_").Stream("1"), (c + "'").Stream("1"), c[:len(c)-1].Stream("1"),
 		c.Stream(strings.Repeat("l", messagestore.MaxNameBytes-len(c)-1)), c.Stream(strings.Repeat("l", messagestore.MaxNameBytes-len(c)-2)),

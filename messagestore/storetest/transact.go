@@ -75,6 +75,7 @@ func transactTests[Tx any]() []transactTest[Tx] {
 		{"Transact/IDConflictRollsBack", idConflictRollsBack[Tx], false},
 		{"Transact/DuplicateIsDoneOnce", duplicateIsDoneOnce[Tx], false},
 		{"Transact/WritesPastTypes", transactsPastTypes[Tx], false},
+		{"Transact/WritesAfterAMessage", transactsAfter[Tx], false},
 		{"Transact/FirstMessageIsSeen", firstMessageIsSeen[Tx], false},
 		{"Transact/CommitIsRefused", commitIsRefused[Tx], false},
 		{"Transact/RollbackIsRefused", rollbackIsRefused[Tx], false},
@@ -276,6 +277,22 @@ func transactsPastTypes[Tx any](t *testing.T, f *transacting[Tx]) {
 		require.Equal(t, 2, f.count(t))
 	}
 	require.Len(t, f.read(t, f.stream()), 4)
+}
+
+func transactsAfter[Tx any](t *testing.T, f *transacting[Tx]) {
+	first, err := f.store.Write(t.Context(), f.stream(), messagestore.NoStream, typed("Reserved", "Extended")...)
+	require.NoError(t, err)
+	calls := 0
+	for _, w := range []messagestore.StreamWrite{messagestore.To(f.stream(), 1, opened(1)...), messagestore.To(f.stream(), 1)} {
+		_, err := f.tx.Transact(t.Context(), "", f.adding(&calls, follows(first.IDs[0], w)))
+		require.Equal(t, messagestore.VersionConflictError{Stream: f.stream(), Expected: 1, Actual: 1}, conflict(t, err))
+		require.Zero(t, f.count(t))
+	}
+
+	written, err := f.tx.Transact(t.Context(), "", f.adding(&calls, follows(first.IDs[1], messagestore.To(f.stream(), 1, opened(1)...)), messagestore.To(f.stream("other"), messagestore.NoStream, opened(1)...)))
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(2), written[0].Version)
+	require.Equal(t, 1, f.count(t))
 }
 
 func firstMessageIsSeen[Tx any](t *testing.T, f *transacting[Tx]) {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/messagestore"
@@ -60,6 +61,7 @@ type faults struct {
 	overlaps        bool // runs functions at the same time, on the same counters
 	messagesFirst   bool // are written although f fails
 	dropsPast       bool // types that may come in between
+	dropsAfter      bool // the id of the message at the expected version
 	anyPast         bool // the same, and nothing else is looked at either
 	conflictIsBlind bool // says that any conflict is of another kind
 }
@@ -110,6 +112,9 @@ func (d *transactor) Transact(
 	for i, a := range appends {
 		if d.dropsPast {
 			appends[i].Past = nil
+		}
+		if d.dropsAfter {
+			appends[i].After = uuid.Nil
 		}
 		if d.anyPast && len(a.Past) > 0 {
 			appends[i].Expected, appends[i].Past = messagestore.AnyVersion, nil
@@ -205,6 +210,7 @@ var transactBugs = []transactBug{
 	{"the SQL of a duplicate is committed again", []string{"DuplicateIsDoneOnce"}, faults{repeats: true}},
 	{"the types that may come in between are lost on the way", []string{"WritesPastTypes"}, faults{dropsPast: true}},
 	{"messages of any type may come in between", []string{"WritesPastTypes"}, faults{anyPast: true}},
+	{"the message at the expected version is lost on the way", []string{"WritesAfterAMessage"}, faults{dropsAfter: true}},
 	{"the last message is taken for the first", []string{"FirstMessageIsSeen"}, faults{begunIsLast: true}},
 	{"Commit and Rollback work", []string{"CommitIsRefused", "RollbackIsRefused"}, faults{commitWorks: true}},
 	{"a refused Commit is forgotten", []string{"CommitIsRefused", "RollbackIsRefused"}, faults{hidesEnd: true}},

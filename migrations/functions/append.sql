@@ -2,6 +2,7 @@ create or replace function dibs.append(
   streams text[], expected bigint[], counts integer[],
   ids uuid[], types text[], data json[], metadata json[],
   fences bigint[] default null, notify boolean default false, meet boolean default false, past jsonb default null,
+  after uuid[] default null,
   out outcome text, out stream text, out version bigint, out global_position bigint, out id uuid, out "time" timestamptz,
   out met_type text, out met_data json, out met_metadata json, out met_at timestamptz
 ) returns setof record
@@ -19,7 +20,7 @@ declare
   at record;
   violated text; -- the constraint that was in the way, if one was
 begin
-  perform dibs.refuse_invalid(streams, expected, counts, ids, types, data, metadata, past);
+  perform dibs.refuse_invalid(streams, expected, counts, ids, types, data, metadata, past, after);
 
   -- A statement of its own: the snapshots of those that follow are younger than
   -- the locks.
@@ -85,6 +86,9 @@ begin
         from dibs.messages f
         where f.stream_name = s.name and f.position > s.expected and (past -> (s.n - 1)::integer) ? f.type
       ))
+      or after[s.n] is not null and not exists (
+        select from dibs.messages b where b.stream_name = s.name and b.position = s.expected and b.id = after[s.n]
+      )
     order by s.n
     limit 1;
 
@@ -220,7 +224,7 @@ begin
 end
 $$;
 
-comment on function dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[], bigint[], boolean, boolean, jsonb) is
+comment on function dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[], bigint[], boolean, boolean, jsonb, uuid[]) is
 'Adds messages to the ends of streams: all of it or nothing. Each stream is named once, with the version it is expected to be at
 (the position of its last message, -1 for no stream, -2 for any version) and how many of the messages are its; the messages come
 in the order of the streams. No message only checks the version. With fences, one for each stream, a client that may ask
@@ -229,7 +233,8 @@ that has called dibs.listen hears on the channel dibs_messages of each category 
 dash and the global position of its last message.
 
 With past, a list of types or null for each stream, messages of these types may have come since the expected version: if all that
-came are there and of these types, the messages go behind them. With meet, a write that is not at its version is answered, at READ
+came are there and of these types, the messages go behind them. With after, an id or null for each stream, the message at the
+expected version has this id, or it is a version conflict, whose version may be the expected one. With meet, a write that is not at its version is answered, at READ
 COMMITTED, with the last messages of all its streams and the time at which that was so.
 
 Answers with rows, never with an exception, so that the transaction goes on:

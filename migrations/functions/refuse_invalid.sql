@@ -1,7 +1,7 @@
 -- Raises DB001 for a call of append that Go's validators would refuse.
 create or replace function dibs.refuse_invalid(
   streams text[], expected bigint[], counts integer[],
-  ids uuid[], types text[], data json[], metadata json[], past jsonb default null
+  ids uuid[], types text[], data json[], metadata json[], past jsonb default null, after uuid[] default null
 ) returns void
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
@@ -29,6 +29,8 @@ begin
     field := 'metadata'; rule := 'there is one, or null, for each message';
   elsif past is not null and (jsonb_typeof(past) <> 'array' or jsonb_array_length(past) <> asked) then
     field := 'past'; rule := 'there is one list, or null, for each stream';
+  elsif after is not null and array_dims(after) is distinct from '[1:' || asked || ']' then
+    field := 'after'; rule := 'there is one id, or null, for each stream';
   elsif (select count(*) from unnest(counts) c where c >= 0) <> asked
     or (select sum(c) from unnest(counts) c) <> messages
   then
@@ -79,6 +81,13 @@ begin
     end if;
   end if;
 
+  if field is null and after is not null then
+    select s.n into at from unnest(expected, after) with ordinality s (version, id, n) where s.id is not null and s.version < 0 order by s.n limit 1;
+    if found then
+      field := 'after'; rule := 'it is null, or, with an expected version from 0 on, the id of the message there';
+    end if;
+  end if;
+
   if field is null then
     select r.n, case
         when r.id is null or r.id = '00000000-0000-0000-0000-000000000000' or r.nth > 1 then 'ids'
@@ -122,5 +131,5 @@ begin
 end
 $$;
 
-comment on function dibs.refuse_invalid(text[], bigint[], integer[], uuid[], text[], json[], json[], jsonb) is
+comment on function dibs.refuse_invalid(text[], bigint[], integer[], uuid[], text[], json[], json[], jsonb, uuid[]) is
 'Raises DB001, with the parameter as the column, if append may not be called with these arguments.';

@@ -34,4 +34,22 @@ as $$
       and substr(d.id, 7) <> set_byte(set_byte(substr(d.h, 1, 10), 0, get_byte(d.h, 0) & 15 | 112), 2, get_byte(d.h, 2) & 63 | 128)
     limit max_violations
   )
+  union all
+  (
+    -- what a reserver answers with NoReservationError: its place is taken, and not by a copy
+    select 'reservation', of_category, s.stream_name, s.position, s.global_position,
+      'a reservation by ' || s.ids[cardinality(s.ids) - 1], 'a message that is none', null::bigint
+    from (
+      select m.*, m.metadata ->> 'causationMessageStreamName' as cause,
+        string_to_array(substr(m.stream_name, strpos(m.stream_name, '-') + 1), '+') as ids
+      from dibs.messages m
+      where m.category = of_category and m.position = 0 and m.stream_name like '%+%+%' and m.type not like 'dibs:%'
+    ) s
+    cross join lateral (select '+' || s.ids[cardinality(s.ids) - 1] || '+' || s.ids[cardinality(s.ids)] as name) suffix
+    where cardinality(s.ids) > 2
+      and s.ids[cardinality(s.ids) - 1] in (select c.reserver from dibs.copies(of_category) c where c.leads)
+      and coalesce(s.cause || suffix.name <> s.stream_name
+        and of_category || '-' || split_part(substr(s.cause, strpos(s.cause, '-') + 1), '+', 1) || suffix.name <> s.stream_name, true)
+    limit max_violations
+  )
 $$;

@@ -362,7 +362,7 @@ func TestATombstoneKeepsWhatAReservationNeeds(t *testing.T) {
 		"reservedDigest": "abc", "reservedKey": "secret", "reservedFor": "receipts", "reservedBy": "accounts", "reservedHandled": true, "other": "secret",
 	}
 	for _, again := range []bool{false, true} {
-		stream := a.category.Stream(fmt.Sprint("1+", again))
+		stream := a.category.Stream("1").With(fmt.Sprint(again))
 		write(t, a.Store, stream, messagestore.NoStream, messagestore.Envelope{Body: opened().Body, Metadata: messagestore.Metadata{Local: local}}, opened())
 		_, err := a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil)
 		require.NoError(t, err)

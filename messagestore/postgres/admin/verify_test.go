@@ -230,6 +230,10 @@ func TestVerifyFindsEveryViolation(t *testing.T) {
 			},
 			"reservation: account:command-9@0 (17): expected one winner for the key AAA of accounts, at position 0, found one in another stream", "",
 		},
+		"another message in a reservation's place": {
+			[]string{insert("account:command-9+accounts+AAA", 0, 17, "Open", `{}`), insert("account:command-9+others+AAA", 0, 18, "Open", `{}`), "select setval('dibs.messages_global_position_seq', 18)"},
+			"reservation: account:command-9+accounts+AAA@0 (17): expected a reservation by accounts, found a message that is none", "",
+		},
 		"a copy of something else": {
 			[]string{"update dibs.messages set id = gen_random_uuid() where stream_name = 'account:command-1+accounts+AAA'"},
 			"reservation: account:command-1+accounts+AAA@0 (7): expected an id derived from account:command-1@1, found ", "",

@@ -13,6 +13,6 @@ from (
       'time', (extract(epoch from a.time) operator(pg_catalog.*) 1000000::numeric)::bigint
     ) order by a.n)::text as answer,
     pg_catalog.bool_and(a.outcome operator(pg_catalog.=) 'written') as written
-  from dibs.append($1::text[], $2::bigint[], $3::integer[], $4::uuid[], $5::text[], $6::json[], $7::json[], $8::bigint[], $9::boolean, past => $10::text::jsonb)
+  from dibs.append($1::text[], $2::bigint[], $3::integer[], $4::uuid[], $5::text[], $6::json[], $7::json[], $8::bigint[], $9::boolean, past => $10::text::jsonb, after => $11::uuid[])
     with ordinality a (outcome, stream, version, global_position, id, time, met_type, met_data, met_metadata, met_at, n)
 ) s
