@@ -25,8 +25,8 @@ func Copy[T messagestore.Body](r *Reserver, key func(T) string, next handler.Fun
 		return nil // a mistake that the mux reports
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
-		if r.wrong != nil || r.passesOver(m.Message) {
-			return r.wrong
+		if err := r.serves(ctx); err != nil || r.passesOver(m.Message) {
+			return err
 		}
 		if r.isCopy(m.Message) {
 			if isHandled(m.Message) { // by Inline, before Copy took its place
@@ -38,6 +38,6 @@ func Copy[T messagestore.Body](r *Reserver, key func(T) string, next handler.Fun
 		if err != nil {
 			return err
 		}
-		return result.err()
+		return result.Err()
 	}
 }

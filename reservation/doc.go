@@ -33,10 +33,15 @@
 // arrives. The handler may do anything, and the copy keeps the command's data byte
 // for byte. [Initiate] starts another stream with an answer to the command, for
 // another consumer to go on with. [Inline] writes the reservation and the handler's
-// own events as one, without a second hop. They are made of [Reserver.Reserve], which
-// serves everything else, such as a transaction of the caller's own:
+// own events as one, without a second hop. Package unit does as [Inline] does, with the
+// caller's own SQL in the same transaction. [Reserver.Reserve] is for commands that no
+// handler gets from a consumer: it reserves, and the effect is the caller's.
 //
-//	once := reservation.New(messagestore.New(postgres.New(tx, nil), nil), "accounts", nil)
+// # The outcome
+//
+// A handler of [Inline] records an answer with the reservation, by [Answer]. Every copy of the
+// command is told it ([Result.Answer]), and [Reserver.Outcome] returns it to any caller that has the
+// key, with the events that followed; [Reserver.Await] waits until it is there.
 //
 // # Names of reservation streams
 //
@@ -57,7 +62,8 @@
 //
 // The name tells the reservations of two consumers of one category apart, so that each
 // of them handles every key's command once. Reservers with one name share their
-// reservations.
+// reservations. In one process a [Reserver] serves one consumer, and refuses another with an
+// [*OtherConsumerError].
 //
 // # Deleted reservations
 //
@@ -80,8 +86,8 @@
 // # Limits
 //
 // A copy has a few hundred bytes of metadata more than its command: its cause, the
-// key, the name and a digest. A command that is closer than that to
+// key, the name, a digest, the streams that were written to with it, and an answer. A command that is closer than that to
 // [messagestore.MaxMessageBytes] can be written, but not copied: [Copy], [Inline] and
 // [Reserver.Reserve] return an error that matches [messagestore.ErrInvalid], however
-// often they are tried. Keep two kilobytes free.
+// often they are tried. Keep two kilobytes free, and room for the answer.
 package reservation

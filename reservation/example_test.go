@@ -75,7 +75,7 @@ func ExampleInitiate() {
 
 	mux := handler.New()
 	handler.On(mux, reservation.Initiate(once, func(m handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
-		return transaction.Stream(m.Stream.CardinalID(), m.Body.DepositID), Initiated{Amount: m.Body.Amount}
+		return transaction.Stream(m.Stream.CardinalID()).With(m.Body.DepositID), Initiated{Amount: m.Body.Amount}
 	}))
 	issue(ctx, store, 3, Deposit{"AAA", 10})
 	consume(ctx, store, mux)
@@ -175,9 +175,9 @@ func ExampleConfig_category() {
 	// <nil>
 }
 
-func ExampleDecodeKey() {
+func ExampleKeyOf() {
 	stream := messagestore.StreamName("account:command-123+accounts+a%2Bb")
-	fmt.Println(reservation.DecodeKey(stream.IDs()[2]))
+	fmt.Println(reservation.KeyOf(stream))
 	// Output:
 	// a+b true
 }

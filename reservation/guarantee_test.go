@@ -107,7 +107,7 @@ func TestOneOfManyAttemptsReserves(t *testing.T) {
 		winners := map[string]*messagestore.Message{}
 		require.NotEmpty(t, acked)
 		for _, a := range acked {
-			reserved := all(t, plain, commands.Stream("123", "accounts", "key%20"+a.key[len("key "):]))
+			reserved := all(t, plain, commands.Stream("123").With("accounts", a.key))
 			require.Len(t, reserved, 1, "acknowledged, so there, and once")
 			require.Equal(t, messagestore.Version(0), reserved[0].Position)
 			wins := reserved[0].Metadata.CausationPosition == a.source.Position

@@ -15,25 +15,25 @@ import (
 // command's key, so it is one that the sender chose:
 //
 //	handler.On(mux, reservation.Initiate(once, func(m handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
-//		return transaction.Stream(m.Body.AccountID, m.Body.DepositID), Initiated{Amount: m.Body.Amount}
+//		return transaction.Stream(m.Body.AccountID).With(m.Body.DepositID), Initiated{Amount: m.Body.Amount}
 //	}))
 //
 // The message follows the command. A command that comes second is a duplicate, and
 // one with other content a [*KeyReusedError], as for [Copy]: it is the commands that
 // are compared, not the answers, so start may look at the clock. A stream that began
-// in another way counts as other content.
+// in another way is a [*NoReservationError].
 //
 // The copies of reservers with other names are passed over.
 //
 // A started stream in the category of the command would be consumed by the same
-// consumer: that is a [*LoopError].
+// consumer: that matches [messagestore.ErrInvalid].
 func Initiate[T messagestore.Body](r *Reserver, start func(handler.Message[T]) (messagestore.StreamName, messagestore.Body)) handler.Func[T] {
 	if r == nil || start == nil {
 		return nil // a mistake that the mux reports
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
-		if r.wrong != nil || r.passesOver(m.Message) {
-			return r.wrong
+		if err := r.serves(ctx); err != nil || r.passesOver(m.Message) {
+			return err
 		}
 		stream, body := start(m)
 		c, err := answerTo(m, stream, body)
@@ -44,7 +44,7 @@ func Initiate[T messagestore.Body](r *Reserver, start func(handler.Message[T]) (
 		if err != nil {
 			return err
 		}
-		return result.err()
+		return result.Err()
 	}
 }
 

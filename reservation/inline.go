@@ -20,7 +20,8 @@ const attempts = 5
 // moved on, decide is called again, up to five times, and reads anew; then the version
 // conflict is returned. An error of decide is returned, unless another command has taken
 // the reservation by then: its outcome is returned instead. Other effects of decide may
-// happen more than once. A decide that returns no writes is done with the command.
+// happen more than once. A decide that returns no writes is done with the command. One of the
+// writes may be an [Answer].
 //
 // The reservation is a copy of the command as [Copy] makes it, and passed over when
 // it arrives. A handler may change from one to the other while commands are under
@@ -34,34 +35,30 @@ func Inline[T messagestore.Body](
 		return nil // a mistake that the mux reports
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
-		if r.wrong != nil || r.passesOver(m.Message) {
-			return r.wrong
+		c, err := NewClaim(ctx, r, m, key)
+		if c == nil || err != nil {
+			return err
 		}
-		if r.isCopy(m.Message) && isHandled(m.Message) {
-			return nil
-		}
-		c, err := r.copyOf(m.Message, key(m.Body), digestOf[T])
-		if err != nil {
-			return fmt.Errorf("reserve for %s: %w", m, err)
-		}
-		c.body.Metadata.Local[handledProperty] = true
-		result, err := r.inline(ctx, c, func() ([]messagestore.StreamWrite, error) { return decide(ctx, m) })
+		result, err := c.inline(ctx, func() ([]messagestore.StreamWrite, error) { return decide(ctx, m) })
 		if err != nil {
 			return err
 		}
-		return result.err()
+		return result.Err()
 	}
 }
 
-func (r *Reserver) inline(ctx context.Context, c claim, decide func() ([]messagestore.StreamWrite, error)) (Result, error) {
-	reserve := messagestore.StreamWrite{Stream: c.stream, Expected: messagestore.NoStream, Bodies: []messagestore.Body{c.body}}
+func (c *Claim) inline(ctx context.Context, decide func() ([]messagestore.StreamWrite, error)) (Result, error) {
+	r := c.reserver
 	for attempt := 1; ; attempt++ {
-		if result, taken, err := r.taken(ctx, c); taken || err != nil {
+		if result, taken, err := c.Look(ctx); taken || err != nil {
 			return result, err
 		}
 		writes, err := decide()
+		if err == nil {
+			writes, err = c.With(writes...)
+		}
 		if err != nil {
-			if result, taken, lookErr := r.taken(ctx, c); taken && lookErr == nil {
+			if result, taken, lookErr := c.Look(ctx); taken && lookErr == nil {
 				return result, nil
 			}
 			return Result{}, err
@@ -70,18 +67,18 @@ func (r *Reserver) inline(ctx context.Context, c claim, decide func() ([]message
 		if attempt == attempts {
 			write = r.writeStreams // whose conflict is returned
 		}
-		written, met, err := write(ctx, append([]messagestore.StreamWrite{reserve}, writes...)...)
+		written, met, err := write(ctx, writes...)
 		switch {
 		case met != nil && met.Last[0] != nil:
-			return r.lost(ctx, c, met.Last[0])
+			return r.lost(ctx, c.claim, met.Last[0])
 		case met != nil:
 			continue // another stream has moved on
 		case err == nil:
-			return r.won(ctx, c, written[0]), nil
+			return c.Won(ctx, written[0]), nil
 		}
 		conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)
 		if !ok || conflict.Stream == c.stream {
-			return r.refused(ctx, c, err)
+			return r.refused(ctx, c.claim, err)
 		}
 		if attempt == attempts {
 			return Result{}, fmt.Errorf("reserve %s: decided %d times: %w", c.stream, attempts, err)
@@ -98,5 +95,6 @@ func (r *Reserver) taken(ctx context.Context, c claim) (result Result, taken boo
 	if winner == nil {
 		return Result{}, false, nil
 	}
-	return r.compare(ctx, c, winner), true, nil
+	result, err = r.compare(ctx, c, winner)
+	return result, err == nil, err
 }

@@ -1,9 +1,12 @@
 package reservation
 
 import (
+	"strings"
+
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/messagestore"
 )
 
 // ErrInvalidKey is matched by the error for an idempotence key that is empty, or in
@@ -36,7 +39,11 @@ func encodeKey(key string, room int) (string, error) {
 
 func invalidKey(key, rule string) error { return keys.Invalid("idempotence key", key, rule) }
 
-// DecodeKey returns the key that part, the last part of a reservation stream's
-// identifier, stands for. It is not ok for a part that stands for no key, and for a key
-// that was too long, of which the name has only a hash.
-func DecodeKey(part string) (key string, ok bool) { return keys.Decode(part) }
+// KeyOf returns the key that a reservation stream is named after, the last part of its
+// identifier. It is not ok for a part that stands for no key, and for a key that was too
+// long, of which the name has only a hash.
+func KeyOf(stream messagestore.StreamName) (key string, ok bool) {
+	id := stream.ID()
+	key, ok = messagestore.UnescapeID(id[strings.LastIndexByte(id, '+')+1:])
+	return key, ok && keys.Rule(key) == ""
+}

@@ -68,6 +68,15 @@ func isKeyReused(err error) bool {
 	return reused
 }
 
+// requireNoReservation finds the error for a stream that begins otherwise.
+func requireNoReservation(t testing.TB, err error, stream messagestore.StreamName) {
+	t.Helper()
+	wrong, ok := errors.AsType[*reservation.NoReservationError](err)
+	require.Truef(t, ok, "%v", err)
+	require.Equal(t, stream, wrong.Stream)
+	require.Equal(t, stream, wrong.First.Stream)
+}
+
 // catchUp has a new consumer handle all of the account's commands.
 func catchUp(t testing.TB, store *messagestore.Store, mux *handler.Mux, config *consumer.Config) error {
 	t.Helper()

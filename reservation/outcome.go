@@ -12,8 +12,8 @@ import (
 type Outcome int
 
 const (
-	// Reserved says that the reservation is this message's: it made it now, or has
-	// made it before.
+	// Reserved says that the reservation is this message's: it made it now, or, with
+	// [Result.Again], has made it before.
 	Reserved Outcome = iota + 1
 
 	// Duplicate says that another message with the same key and content was first.
@@ -47,6 +47,10 @@ type Result struct {
 	// metadata names the command that it follows.
 	Winner *messagestore.Message
 
+	// Again says that this message had made the reservation before: it was delivered again.
+	// The effect may be there already.
+	Again bool
+
 	// Deleted says that the stream was deleted since. Winner is then the tombstone, which
 	// keeps the digest of the command.
 	Deleted bool
@@ -74,3 +78,54 @@ func (e *KeyReusedError) Error() string {
 
 // Unwrap has a consumer park the message at once.
 func (e *KeyReusedError) Unwrap() error { return steer.Parked }
+
+// A NoReservationError says that the stream which is named after the key of a command begins with
+// a message that is no reservation: it was written there by itself, or by another client. So there
+// is no winner, and the command is neither reserved nor a duplicate. A consumer parks the command at
+// once, under every policy.
+type NoReservationError struct {
+	Stream messagestore.StreamName
+	First  *messagestore.Message // that the stream begins with
+}
+
+// Error names the message.
+func (e *NoReservationError) Error() string {
+	if e.First.IsTombstone() {
+		return fmt.Sprintf("no reservation: %s was deleted, and did not begin with one", e.Stream)
+	}
+	return fmt.Sprintf("no reservation: %s is in its place", e.First)
+}
+
+// Unwrap has a consumer park the message at once.
+func (e *NoReservationError) Unwrap() error { return steer.Parked }
+
+// A CopyError says that a message is itself a reservation, by this reserver or another, and no
+// command: to reserve it would make a copy of the copy, for ever. A consumer of the category of
+// its own commands meets such copies. It skips one, under every policy, if the handler
+// returns this error.
+type CopyError struct {
+	Copy *messagestore.Message
+}
+
+// Error names the copy.
+func (e *CopyError) Error() string {
+	return fmt.Sprintf("%s is a reservation and no command", e.Copy)
+}
+
+// Unwrap has a consumer skip the message.
+func (e *CopyError) Unwrap() error { return &steer.Error{Verdict: steer.Skip} }
+
+// An OtherConsumerError says that one [Reserver] was handed to the handlers of two consumers. The
+// second would find each key taken by the first, and have no effect. Make a reserver for
+// each of them, with a name of its own.
+type OtherConsumerError struct {
+	Reserver string // its name
+	Consumer string // that it serves
+	Other    string // that it was handed to too
+}
+
+// Error names the consumers.
+func (e *OtherConsumerError) Error() string {
+	return fmt.Sprintf("reserver %q serves consumer %s, and was handed to consumer %s too: each consumer has a reserver with a name of its own",
+		e.Reserver, e.Consumer, e.Other)
+}

@@ -7,7 +7,9 @@ import (
 	"iter"
 	"reflect"
 	"strings"
+	"sync/atomic"
 
+	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -18,7 +20,9 @@ const (
 	keyProperty     = "reservedKey"     // the key, as it is in the stream's name
 	digestProperty  = "reservedDigest"  // a hash of the content that is compared
 	nameProperty    = "reservedFor"     // the reserver's name
-	handledProperty = "reservedHandled" // true if Inline wrote the command's effect with it
+	handledProperty = "reservedHandled" // true if the command's effect was written with it
+	answerProperty  = "reservedAnswer"  // the handler's answer, as JSON in a string
+	eventsProperty  = "reservedEvents"  // the names of the streams that were written to with it
 )
 
 // A Store is the part of [messagestore.Store] that reservations use. WriteStreamsOrLast may return
@@ -58,13 +62,16 @@ type Reserver struct {
 	name   string
 	config Config
 	wrong  error // the constructor's mistakes
+
+	consumer atomic.Pointer[string] // that it serves, once one has delivered to it
 }
 
 // New returns a reserver that writes to store. Its name stands for the purpose of its
 // reservations; the consumer's name is a good one. The key AAA of a command in account:command-123 is
 // reserved in account:command-123+name+AAA, so reservers with different names have each
-// key once. Two consumers of one category give their reservers different names. A name
-// has no dash, plus sign, colon, white space or hidden character.
+// key once. Two consumers of one category have a reserver each, with different names; one that
+// is handed to the handlers of two consumers returns an [*OtherConsumerError] to the second,
+// whatever the names are. A name has no dash, plus sign, colon, white space or hidden character.
 //
 // A new name makes every key free again, and copies under the old name that were not
 // handled yet are passed over: change it only after all commands are done.
@@ -153,23 +160,54 @@ func (r *Reserver) join(source messagestore.StreamName, part string) messagestor
 	return join(r.config.Category, source, r.name, part)
 }
 
+// join puts the parts together as they are: the source's may be another client's, and part is
+// encoded.
 func join(category messagestore.Category, source messagestore.StreamName, name, part string) messagestore.StreamName {
 	if category != "" {
-		source = category.Stream(source.CardinalID())
+		cardinal, _, _ := strings.Cut(source.ID(), "+")
+		source = messagestore.StreamName(string(category) + "-" + cardinal)
 	}
-	return source.With(name).With(part)
+	return source + messagestore.StreamName("+"+name+"+"+part)
 }
 
 // Reserve copies source to the stream of its key, if it is the first to: the same
 // type, the data byte for byte, the metadata as [messagestore.Follow] has it. The id of
-// the copy is derived from source's, so reserving again is the same write, and still
-// [Reserved].
+// the copy is derived from source's, so reserving again is the same write: [Reserved], with
+// [Result.Again].
 //
 // Commands are compared whole, by type and data. A reservation that another command
 // made first is an outcome and no error. After an error the source is to be tried again:
 // nothing was written, or nobody knows. Only a version conflict is taken for a duplicate.
+// A source that is a copy itself is a [*CopyError], and a stream that begins
+// with another message is a [*NoReservationError].
+//
+// The reservation is one write and the effect another: a handler that is killed between them is
+// delivered its message again, and finds it reserved. [Copy] and [Inline] know the way on
+// from there, and so does package unit, for an effect in SQL.
 func (r *Reserver) Reserve(ctx context.Context, source *messagestore.Message, key string) (Result, error) {
+	if err := r.serves(ctx); err != nil {
+		return Result{}, err
+	}
+	if isCopyIn("", source) || isCopyIn(r.config.Category, source) {
+		return Result{}, fmt.Errorf("reserve: %w", &CopyError{source})
+	}
 	return r.reserve(ctx, source, key, wholeDigest)
+}
+
+// serves returns the mistakes of the constructor, or an error if another consumer than the first
+// one delivers to the reserver.
+func (r *Reserver) serves(ctx context.Context) error {
+	if r.wrong != nil {
+		return r.wrong
+	}
+	name := steer.Consumer(ctx)
+	if name == "" || r.consumer.CompareAndSwap(nil, &name) {
+		return nil
+	}
+	if first := *r.consumer.Load(); first != name {
+		return &OtherConsumerError{Reserver: r.name, Consumer: first, Other: name}
+	}
+	return nil
 }
 
 func (r *Reserver) reserve(ctx context.Context, source *messagestore.Message, key string, d digest) (Result, error) {
@@ -195,7 +233,22 @@ func (r *Reserver) Lookup(ctx context.Context, source messagestore.StreamName, k
 	if err != nil {
 		return Result{}, fmt.Errorf("look up reservation %s: %w", stream, err)
 	}
-	return Result{Reserved, key, stream, winner, winner.IsTombstone()}, nil
+	if !r.isReservation(winner, stream) {
+		return Result{}, fmt.Errorf("look up reservation: %w", &NoReservationError{stream, winner})
+	}
+	return Result{Outcome: Reserved, Key: key, Stream: stream, Winner: winner, Deleted: winner.IsTombstone()}, nil
+}
+
+// isReservation reports whether first, with which stream begins, made a reservation there, or
+// stands for one that did: it has a digest, and its cause leads to the stream. Without a digest the
+// cause will do, for other clients copy commands too.
+func (r *Reserver) isReservation(first *messagestore.Message, stream messagestore.StreamName) bool {
+	if first.IsTombstone() {
+		return first.Metadata.Local.Get(digestProperty) != ""
+	}
+	part := string(stream[strings.LastIndexByte(string(stream), '+')+1:])
+	cause := first.Metadata.CausationStream
+	return first.Position == 0 && cause != "" && join(r.config.Category, cause, r.name, part) == stream
 }
 
 // A claim is an attempt to write the first message of a stream.
@@ -206,9 +259,17 @@ type claim struct {
 	body   messagestore.Envelope
 	digest string // of the source's content
 
-	// digestOf computes the digest of a winner that carries none. It is nil if such a
-	// winner is no command.
+	// digestOf computes the digest of a winner that carries none. It is nil if the winner is no
+	// command: the claim of Initiate.
 	digestOf digest
+}
+
+// begunBy reports whether first, with which the stream begins, is a reservation.
+func (c claim) begunBy(r *Reserver, first *messagestore.Message) bool {
+	if c.digestOf == nil {
+		return first.Metadata.Local.Get(digestProperty) != ""
+	}
+	return r.isReservation(first, c.stream)
 }
 
 // copyOf returns the claim that Copy, Inline and Reserve make.
@@ -225,8 +286,8 @@ func (r *Reserver) copyOf(source *messagestore.Message, key string, d digest) (c
 	body := messagestore.Follow(source, source.Body())
 	body.ID = DeriveID(source, string(stream))
 	body.Metadata.SchemaVersion = source.Metadata.SchemaVersion // it is the same body
-	ids := stream.IDs()
-	body.Metadata.Local = messagestore.Properties{keyProperty: ids[len(ids)-1], digestProperty: sum, nameProperty: r.name}
+	part := stream[strings.LastIndexByte(string(stream), '+')+1:]
+	body.Metadata.Local = messagestore.Properties{keyProperty: string(part), digestProperty: sum, nameProperty: r.name}
 	return claim{source, key, stream, body, sum, d}, nil
 }
 
@@ -324,7 +385,7 @@ func (r *Reserver) lost(ctx context.Context, c claim, last *messagestore.Message
 			return Result{}, fmt.Errorf("reserve %s: %w", c.stream, err)
 		}
 	}
-	return r.compare(ctx, c, winner), nil
+	return r.compare(ctx, c, winner)
 }
 
 // refused returns the outcome of a write that failed. A version conflict is an answer. So is an
@@ -346,7 +407,7 @@ func (r *Reserver) refused(ctx context.Context, c claim, failure error) (Result,
 	case winner == nil:
 		return fail(failure)
 	}
-	return r.compare(ctx, c, winner), nil
+	return r.compare(ctx, c, winner)
 }
 
 // first returns the first message of stream, or nil. A stream that was deleted begins
@@ -377,42 +438,36 @@ func (r *Reserver) won(ctx context.Context, c claim, written messagestore.Writte
 	if raw, ok := c.body.Body.(messagestore.Raw); ok {
 		record.Data = raw.Data
 	}
-	return r.tell(ctx, c, Result{Reserved, c.key, c.stream, record, false})
+	return r.tell(ctx, c, Result{Outcome: Reserved, Key: c.key, Stream: c.stream, Winner: record, Again: written.Duplicate})
 }
 
-// compare returns the outcome of a claim on a stream that begins with winner.
-func (r *Reserver) compare(ctx context.Context, c claim, winner *messagestore.Message) Result {
-	if winner.IsTombstone() {
-		return r.tell(ctx, c, Result{r.compareDeleted(c, winner), c.key, c.stream, winner, true})
+// compare returns the outcome of a claim on a stream that begins with first. The error is a
+// [*NoReservationError].
+func (r *Reserver) compare(ctx context.Context, c claim, first *messagestore.Message) (Result, error) {
+	if !c.begunBy(r, first) {
+		r.config.Logger.Warn().Str("type", c.source.Type).Str("stream", string(c.source.Stream)).Int64("position", int64(c.source.Position)).
+			Str("reservation", string(c.stream)).Msg("no reservation in its place")
+		return Result{}, fmt.Errorf("reserve %s: %w", c.stream, &NoReservationError{c.stream, first})
 	}
-	sum := winner.Metadata.Local.Get(digestProperty)
-	if sum == "" && c.digestOf != nil && winner.Type == c.source.Type {
-		if computed, err := c.digestOf(winner); err == nil { // else it counts as other content
+	result := Result{Outcome: KeyReused, Key: c.key, Stream: c.stream, Winner: first, Deleted: first.IsTombstone()}
+	sum := first.Metadata.Local.Get(digestProperty)
+	if sum == "" && first.Type == c.source.Type {
+		if computed, err := c.digestOf(first); err == nil { // else it counts as other content
 			sum = computed
 		}
 	}
 	same := sum == c.digest
-	causedBySource := winner.Metadata.CausationStream == c.source.Stream && winner.Metadata.CausationPosition == c.source.Position
-	result := Result{KeyReused, c.key, c.stream, winner, false}
+	causedBySource := first.Metadata.CausationStream == c.source.Stream && first.Metadata.CausationPosition == c.source.Position
 	switch {
-	case winner.ID == DeriveID(c.source, string(c.stream)), same && causedBySource:
-		result.Outcome = Reserved
+	case result.Deleted && same: // the tombstone keeps the winner's digest
+		result.Outcome = Duplicate
+	case result.Deleted:
+	case first.ID == DeriveID(c.source, string(c.stream)), same && causedBySource:
+		result.Outcome, result.Again = Reserved, true
 	case same:
 		result.Outcome = Duplicate
 	}
-	return r.tell(ctx, c, result)
-}
-
-// compareDeleted returns the outcome of a claim whose winner was deleted. The tombstone
-// keeps the winner's digest. A tombstone without one is of another client's message, which
-// cannot be compared any more: where it can be a copy, the claim is a duplicate, so that
-// its effect does not happen a second time.
-func (r *Reserver) compareDeleted(c claim, tombstone *messagestore.Message) Outcome {
-	sum := tombstone.Metadata.Local.Get(digestProperty)
-	if sum == "" && c.digestOf != nil || sum == c.digest {
-		return Duplicate
-	}
-	return KeyReused
+	return r.tell(ctx, c, result), nil
 }
 
 func (r *Reserver) tell(ctx context.Context, c claim, result Result) Result {
@@ -429,10 +484,5 @@ func (r *Reserver) tell(ctx context.Context, c claim, result Result) Result {
 	return result
 }
 
-// err returns the error of a handler: nil for a reservation and a duplicate.
-func (r Result) err() error {
-	if r.Outcome == KeyReused {
-		return &KeyReusedError{r.Key, r.Stream, r.Winner}
-	}
-	return nil
-}
+// Over reports whether r reserves in store.
+func (r *Reserver) Over(store Store) bool { return r.store == store }

@@ -152,12 +152,12 @@ func TestAKeyThatIsUsedForSomethingElseIsNoDuplicate(t *testing.T) {
 	}
 }
 
-// A stream can begin without a reserver: the content tells.
+// Another client may make reservations without a digest: the content tells.
 func TestAWinnerWithoutADigestIsComparedByItsContent(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	r := newReserver(t, store, nil)
-	send(t, store, command.With("accounts").With("AAA"), Deposit{"AAA", 10})
+	send(t, store, command.With("accounts").With("AAA"), messagestore.Follow(send(t, store, command, Deposit{"AAA", 10}), Deposit{"AAA", 10}))
 
 	same, err := r.Reserve(t.Context(), send(t, store, command, Deposit{"AAA", 10}), "AAA")
 	require.NoError(t, err)
@@ -357,7 +357,7 @@ func TestNoOtherErrorIsTakenForADuplicate(t *testing.T) {
 				r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
 				source := send(t, store, command, Deposit{"AAA", 10})
 				if taken {
-					send(t, store, command.With("accounts").With("AAA"), Deposit{"AAA", 10})
+					send(t, store, command.With("accounts").With("AAA"), messagestore.Follow(send(t, store, command, Deposit{"AAA", 10}), Deposit{"AAA", 10}))
 				}
 				d.next = func() fault { return test.fault }
 

@@ -4,7 +4,6 @@
 package keys
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -50,7 +49,7 @@ func Invalid(field, key, rule string) error {
 	return e
 }
 
-// hashed begins a part that stands for a key too long to be in a name. No encoded
+// hashed begins a part that stands for a key too long to be in a name. No escaped
 // key begins so: after its percent signs come hexadecimal digits.
 const hashed = "%sha256:"
 
@@ -61,13 +60,10 @@ const HashedBytes = len(hashed) + 2*sha256.Size
 // room bytes. Different keys have different parts. It is not ok if the room is too little for
 // the key and for a hash of it.
 //
-// Visible ASCII stands for itself, but for the percent sign and the plus sign,
-// which divides the parts. Every other byte is a percent sign and two digits. The
-// rule knows no Unicode, so that no later version of it can move a key to another
-// stream, and clients in any language can follow it.
+// A key is written as every identifier is, by messagestore.EscapeID.
 func Encode(key string, room int) (part string, ok bool) {
 	if len(key) <= room {
-		if part := Escape(key); len(part) <= room {
+		if part := messagestore.EscapeID(key); len(part) <= room {
 			return part, true
 		}
 	}
@@ -76,46 +72,6 @@ func Encode(key string, room int) (part string, ok bool) {
 	}
 	sum := sha256.Sum256([]byte(key))
 	return hashed + hex.EncodeToString(sum[:]), true
-}
-
-// Escape returns key as a part of an identifier, however long it is.
-func Escape(key string) string {
-	const digits = "0123456789ABCDEF"
-	var b strings.Builder
-	b.Grow(len(key))
-	for _, c := range []byte(key) {
-		if c > ' ' && c < 0x7F && c != '%' && c != '+' {
-			b.WriteByte(c)
-			continue
-		}
-		b.WriteByte('%')
-		b.WriteByte(digits[c>>4])
-		b.WriteByte(digits[c&15])
-	}
-	return b.String()
-}
-
-// Decode returns the key that part stands for. It is not ok for a part that stands for no key,
-// and for a key that was too long, of which the name has only a hash.
-func Decode(part string) (key string, ok bool) {
-	var b strings.Builder
-	for i := 0; i < len(part); i++ {
-		if part[i] != '%' {
-			b.WriteByte(part[i])
-			continue
-		}
-		if len(part) < i+3 {
-			return "", false
-		}
-		c, err := hex.DecodeString(part[i+1 : i+3])
-		if err != nil {
-			return "", false
-		}
-		b.WriteByte(c[0])
-		i += 2
-	}
-	key = b.String()
-	return key, Escape(key) == part && Rule(key) == ""
 }
 
 // Content is content in the form in which it is compared.
@@ -127,18 +83,16 @@ type Content struct {
 // Canonical encodes content with encoding/json and returns the one spelling that all JSON equal
 // to it shares.
 func Canonical(content any) (Content, error) {
-	raw, ok := content.(json.RawMessage)
-	if !ok {
-		var err error
-		if raw, err = json.Marshal(content); err != nil {
-			return Content{}, err
-		}
+	if raw, ok := content.(json.RawMessage); ok {
+		canonical, twice, err := exactjson.AppendCanonical(nil, raw)
+		return Content{canonical, twice}, err
 	}
-	canonical, err := exactjson.Canonical(raw)
+	raw, err := exactjson.Marshal(content)
 	if err != nil {
 		return Content{}, err
 	}
-	return Content{canonical, members(raw) > members(canonical)}, nil
+	canonical, twice, err := exactjson.AppendCanonicalOf(nil, raw)
+	return Content{canonical, twice}, err
 }
 
 // Empty reports whether nothing is in it.
@@ -148,25 +102,6 @@ func (c Content) Empty() bool {
 		return true
 	}
 	return false
-}
-
-// members returns how many members the objects in valid JSON have together.
-func members(raw []byte) int {
-	if bytes.IndexByte(raw, '"') < 0 {
-		return 0
-	}
-	n, text := 0, false
-	for i := 0; i < len(raw); i++ {
-		switch c := raw[i]; {
-		case text && c == '\\':
-			i++
-		case c == '"':
-			text = !text
-		case c == ':' && !text:
-			n++
-		}
-	}
-	return n
 }
 
 // TooLong returns the rule that a key breaks if the rest of the stream's name is too long.

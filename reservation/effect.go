@@ -1,0 +1,157 @@
+package reservation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// awaitInterval is how often Await looks for the writes of other processes that its store did not
+// hear of.
+const awaitInterval = 100 * time.Millisecond
+
+// An Effect is the result of a command.
+type Effect struct {
+	// Done says that the command was handled: by [Inline] or package unit, as soon as the
+	// reservation is there; by [Copy], once a message has the copy as its cause.
+	Done bool
+
+	// Result has the reservation. Its Winner is nil if no command with the key was reserved yet,
+	// or none was sent.
+	Result
+
+	// Events are the messages that have the command or its copy as their cause, by stream, in
+	// their order.
+	Events []*messagestore.Message
+}
+
+// Outcome returns the result of the command with a key in the stream source: the answer that its
+// handler recorded, and its events. It does not wait: a command that was
+// not handled yet has an effect that is not Done, and no error.
+//
+// Events are looked for in the streams that [Inline], or package unit, wrote to with the
+// reservation, and in those of in, which [Copy] needs. Of each it reads the messages that
+// are later than the command.
+func (r *Reserver) Outcome(ctx context.Context, source messagestore.StreamName, key string, in ...messagestore.StreamName) (Effect, error) {
+	stream, err := r.Stream(source, key)
+	if err != nil {
+		return Effect{}, fmt.Errorf("outcome: %w", err)
+	}
+	effect := Effect{Result: Result{Key: key, Stream: stream}}
+	result, err := r.Lookup(ctx, source, key)
+	switch {
+	case errors.Is(err, messagestore.ErrNotFound):
+		return effect, nil
+	case err != nil:
+		return Effect{}, fmt.Errorf("outcome: %w", err)
+	}
+	effect.Result, effect.Done = result, result.Deleted || isHandled(result.Winner)
+	if result.Deleted {
+		return effect, nil
+	}
+	streams := slices.Clone(in)
+	for _, name := range writtenWith(result.Winner) {
+		if !slices.Contains(streams, name) {
+			streams = append(streams, name)
+		}
+	}
+	for _, name := range streams {
+		events, err := r.followers(ctx, name, result.Winner)
+		if err != nil {
+			return Effect{}, fmt.Errorf("outcome of %s: %w", stream, err)
+		}
+		effect.Events = append(effect.Events, events...)
+	}
+	effect.Done = effect.Done || len(effect.Events) > 0
+	return effect, nil
+}
+
+// Await is [Reserver.Outcome] of a command that is Done. It waits until then, and reads again when
+// something was written to the category of the reservation, or to those of in. If ctx ends first,
+// the effect as it was last comes with the error of ctx. The error matches
+// [messagestore.ErrNotSupported] if the store cannot be watched: it is no [messagestore.Store].
+func (r *Reserver) Await(ctx context.Context, source messagestore.StreamName, key string, in ...messagestore.StreamName) (Effect, error) {
+	stream, err := r.Stream(source, key)
+	if err != nil {
+		return Effect{}, fmt.Errorf("await: %w", err)
+	}
+	store, ok := r.store.(interface {
+		Watch(category messagestore.Category, interval time.Duration) (<-chan messagestore.GlobalPosition, func())
+	})
+	if !ok {
+		return Effect{}, fmt.Errorf("await %s: %w", stream, messagestore.ErrNotSupported)
+	}
+	changed := make(chan struct{}, 1)
+	left := make(chan struct{})
+	defer close(left)
+	var watched []messagestore.Category
+	for _, name := range append([]messagestore.StreamName{stream}, in...) {
+		if slices.Contains(watched, name.Category()) {
+			continue
+		}
+		watched = append(watched, name.Category())
+		bell, stop := store.Watch(name.Category(), awaitInterval)
+		defer stop()
+		go func() {
+			for {
+				select {
+				case <-bell:
+				case <-left:
+					return
+				}
+				select {
+				case changed <- struct{}{}:
+				default: // it is about to be read
+				}
+			}
+		}()
+	}
+	for {
+		effect, err := r.Outcome(ctx, source, key, in...)
+		if err != nil || effect.Done {
+			return effect, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return effect, fmt.Errorf("await %s: %w", stream, ctx.Err())
+		}
+	}
+}
+
+// writtenWith returns the streams that were written to with a reservation.
+func writtenWith(winner *messagestore.Message) []messagestore.StreamName {
+	names, _ := winner.Metadata.Local[eventsProperty].([]any)
+	var streams []messagestore.StreamName
+	for _, name := range names {
+		if text, ok := name.(string); ok && messagestore.StreamName(text).Validate() == nil {
+			streams = append(streams, messagestore.StreamName(text))
+		}
+	}
+	return streams
+}
+
+// followers returns the messages of a stream that have the winner or its command as their cause.
+// They were written after the command, and so have greater global positions.
+func (r *Reserver) followers(ctx context.Context, stream messagestore.StreamName, winner *messagestore.Message) ([]*messagestore.Message, error) {
+	var found []*messagestore.Message
+	command := winner.Metadata
+	for m, err := range r.store.ReadStreamBackwards(ctx, stream, messagestore.EndOfStream) {
+		if err != nil {
+			return nil, err
+		}
+		if m.GlobalPosition <= command.CausationGlobalPosition {
+			break
+		}
+		cause, at := m.Metadata.CausationStream, m.Metadata.CausationPosition
+		if cause == winner.Stream && at == winner.Position || cause == command.CausationStream && at == command.CausationPosition && m.Stream != winner.Stream {
+			found = append(found, m)
+		}
+	}
+	slices.Reverse(found)
+	return found, nil
+}

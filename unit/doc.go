@@ -1,0 +1,28 @@
+// Package unit carries out a command or a request once, together with the caller's own SQL: key,
+// rows and messages are one transaction.
+//
+//	txs, err := messagestore.Transactional[pgx.Tx](store)
+//	u, err := unit.New(txs, "payments", nil)
+//	...
+//	handler.On(mux, unit.Handle(u, once, Deposit.Key,
+//		func(ctx context.Context, tx pgx.Tx, m handler.Message[Deposit]) (unit.Done, error) {
+//			_, err := tx.Exec(ctx, "insert into deposits values ($1, $2)", m.Body.DepositID, m.Body.Amount)
+//			return unit.Done{Answer: Accepted{m.Body.DepositID}}, err
+//		}))
+//
+// [Handle] is for the commands of a category: it reserves as [reservation.Inline] does. [Receive] is for
+// a request from outside, such as one over HTTP: its key is reserved in a category of its own, the
+// inbox.
+//
+// # Once
+//
+// The function's SQL, the reservation of the key and the messages that the function returns are
+// committed together, or nothing is. So of any number of copies, redeliveries and concurrent
+// attempts one is committed, and each of the others is told the answer of that one: see
+// [reservation.Result]. A process that is killed before COMMIT has done nothing, and one that is
+// killed after it finds the key reserved. If the answer to COMMIT is lost, the id of the
+// reservation tells whether it happened.
+//
+// The function may be called more than once, each time in a new transaction: another stream or a
+// row may have moved on. So its effects outside of tx may happen more than once.
+package unit

@@ -1,0 +1,92 @@
+package unit_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+	"github.com/dibs-go/dibs/reservation"
+	"github.com/dibs-go/dibs/unit"
+)
+
+// A transfer over HTTP: the row, the event and the answer are one transaction.
+func ExampleUnit_Receive() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "unit")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	driver, err := sqlite.Open(ctx, filepath.Join(dir, "bank.db"), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer driver.Close()
+	txs, err := messagestore.Transactional[*sql.Tx](messagestore.New(driver, nil))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	u, err := unit.New(txs, "payments", nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = txs.Transact(ctx, "", func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err := tx.ExecContext(ctx, "create table transfers (id text primary key, amount int)")
+		return nil, err
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	transfer := func(w http.ResponseWriter, r *http.Request) {
+		var body struct {
+			Amount int `json:"amount"`
+		}
+		var data json.RawMessage
+		if json.NewDecoder(r.Body).Decode(&data) != nil || json.Unmarshal(data, &body) != nil {
+			http.Error(w, "a transfer is JSON with an amount", http.StatusBadRequest)
+			return
+		}
+		key := r.Header.Get("Idempotency-Key")
+		result, err := u.Receive(r.Context(), unit.Message{ID: key, Source: "POST /transfers", Data: data},
+			func(ctx context.Context, tx *sql.Tx) (unit.Done, error) {
+				_, err := tx.ExecContext(ctx, "insert into transfers values (?, ?)", key, body.Amount)
+				return unit.Done{
+					Answer: map[string]string{"transfer": key},
+					Writes: []messagestore.StreamWrite{messagestore.To(messagestore.Category("payment").Stream(key), messagestore.NoStream, Deposited{body.Amount})},
+				}, err
+			})
+		switch {
+		case err != nil:
+			http.Error(w, "try again", http.StatusServiceUnavailable)
+		case result.Outcome == reservation.KeyReused:
+			http.Error(w, "the key is another transfer's", http.StatusUnprocessableEntity)
+		default:
+			fmt.Fprintln(w, string(result.Answer))
+		}
+	}
+	for _, amount := range []int{10, 10, 11} {
+		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/transfers", strings.NewReader(fmt.Sprintf(`{"amount":%d}`, amount)))
+		r.Header.Set("Idempotency-Key", "k1")
+		w := httptest.NewRecorder()
+		transfer(w, r)
+		fmt.Print(w.Code, " ", w.Body)
+	}
+	// Output:
+	// 200 {"transfer":"k1"}
+	// 200 {"transfer":"k1"}
+	// 422 the key is another transfer's
+}

@@ -1,0 +1,383 @@
+package unit_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/reservation"
+	"github.com/dibs-go/dibs/unit"
+)
+
+func TestACommandIsHandledOnceWithItsRow(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		once := reservation.New(d.store, "accounts", nil)
+		first, again, other := d.send(t, Deposit{"AAA", 10}), d.send(t, Deposit{"AAA", 10}), d.send(t, Deposit{"AAA", 11})
+		mux := d.handle(once, d.deposited)
+		for _, test := range []struct {
+			m     *messagestore.Message
+			want  reservation.Outcome
+			again bool
+		}{{first, reservation.Reserved, false}, {first, reservation.Reserved, true}, {again, reservation.Duplicate, false}, {first, reservation.Reserved, true}} {
+			require.NoError(t, mux.Handle(t.Context(), test.m))
+
+			result := <-d.results
+			require.Equal(t, test.want, result.Outcome)
+			require.Equal(t, test.again, result.Again)
+			require.JSONEq(t, `{"row":"AAA"}`, string(result.Answer()), "the recorded answer")
+		}
+		err := mux.Handle(t.Context(), other)
+		reused, ok := errors.AsType[*reservation.KeyReusedError](err)
+		require.Truef(t, ok, "%v", err)
+		require.Equal(t, "AAA", reused.Key)
+		d.requireRows(t, "AAA", 1)
+
+		effect, err := once.Outcome(t.Context(), first.Stream, "AAA")
+		require.NoError(t, err)
+		require.True(t, effect.Done)
+		require.Len(t, effect.Events, 1)
+		require.True(t, effect.Events[0].Metadata.Follows(first))
+	})
+}
+
+// The consumer meets the reservation that it made, and a handler may have been Copy before.
+func TestAUnitOfAConsumerHandlesNoReservation(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		d.send(t, Deposit{"AAA", 10})
+		d.send(t, Deposit{"AAA", 10})
+		d.send(t, Deposit{"BBB", 10})
+		c := consumer.New(d.store, d.commands(), "accounts", d.handle(reservation.New(d.store, "accounts", nil), d.deposited), nil)
+
+		require.NoError(t, c.CatchUp(t.Context()))
+		again := consumer.New(d.store, d.commands(), "later", d.handle(reservation.New(d.store, "accounts", nil), d.deposited), nil)
+		require.NoError(t, again.CatchUp(t.Context()))
+
+		d.requireRows(t, "", 2)
+		require.Zero(t, c.Stats().Parked)
+	})
+}
+
+func TestARequestIsCarriedOutOnceWithItsRow(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		calls := 0
+		work := func() (unit.Done, error) {
+			calls++
+			return unit.Done{Answer: accepted{fmt.Sprint(calls)}}, nil
+		}
+		m := unit.Message{ID: "a+b %/", Source: "POST /transfers", Data: []byte(`{"amount": 10}`)}
+		for i, want := range []reservation.Outcome{reservation.Reserved, reservation.Duplicate, reservation.Duplicate} {
+			m.Data = [][]byte{[]byte(`{"amount": 10}`), []byte(`{"amount":10.0}`), []byte(` {"amount":1e1}`)}[i]
+			result, err := d.receive(t.Context(), m, work)
+
+			require.NoError(t, err)
+			require.Equal(t, want, result.Outcome)
+			require.JSONEq(t, `{"row":"1"}`, string(result.Answer), "the same answer to all")
+			require.False(t, result.Winner.Time.IsZero())
+		}
+		for _, other := range []unit.Message{
+			{ID: m.ID, Source: m.Source, Data: []byte(`{"amount": 11}`)},
+			{ID: m.ID, Source: "POST /refunds", Data: m.Data},
+		} {
+			result, err := d.receive(t.Context(), other, work)
+
+			require.NoError(t, err)
+			require.Equal(t, reservation.KeyReused, result.Outcome)
+			require.Nil(t, result.Answer)
+		}
+		require.Equal(t, 1, calls)
+		d.requireRows(t, m.ID, 1)
+	})
+}
+
+func TestAFunctionThatFailsLeavesNothing(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		boom := errors.New("boom")
+		m := unit.Message{ID: "AAA"}
+		_, err := d.receive(t.Context(), m, func() (unit.Done, error) { return unit.Done{}, boom })
+		require.ErrorIs(t, err, boom)
+		_, err = d.receive(t.Context(), m, func() (unit.Done, error) { return unit.Done{Answer: make(chan int)}, nil })
+		require.Error(t, err)
+		once := reservation.New(d.store, "accounts", nil)
+		mux := d.handle(once, func(handler.Message[Deposit]) (unit.Done, error) { return unit.Done{}, boom })
+		require.ErrorIs(t, mux.Handle(t.Context(), d.send(t, Deposit{"AAA", 10})), boom)
+		d.requireRows(t, "AAA", 0)
+
+		result, err := d.receive(t.Context(), m, func() (unit.Done, error) { return unit.Done{}, nil })
+		require.NoError(t, err)
+		require.Equal(t, reservation.Reserved, result.Outcome, "the key is free")
+		require.Nil(t, result.Answer)
+		d.requireRows(t, "AAA", 1)
+	})
+}
+
+func TestAStaleRowRunsAgain(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		calls := 0
+		result, err := d.receive(t.Context(), unit.Message{ID: "AAA"}, func() (unit.Done, error) {
+			if calls++; calls < 3 {
+				return unit.Done{}, fmt.Errorf("accounts: %w", unit.ErrStale)
+			}
+			return unit.Done{}, nil
+		})
+
+		require.NoError(t, err)
+		require.Equal(t, reservation.Reserved, result.Outcome)
+		require.Equal(t, 3, calls)
+		d.requireRows(t, "AAA", 1)
+
+		_, err = d.receive(t.Context(), unit.Message{ID: "BBB"}, func() (unit.Done, error) { return unit.Done{}, unit.ErrStale })
+		require.ErrorIs(t, err, unit.ErrStale)
+		d.requireRows(t, "BBB", 0)
+	})
+}
+
+// Another copy commits while the function of this one is under way.
+func TestATwinThatCommitsFirstWins(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		if !strings.Contains(t.Name(), "SQLite") { // where the second would wait for the first
+			m := unit.Message{ID: "AAA", Data: []byte(`{"amount":10}`)}
+			result, err := d.receive(t.Context(), m, func() (unit.Done, error) {
+				twin, err := d.receive(t.Context(), m, func() (unit.Done, error) { return unit.Done{Answer: accepted{"twin"}}, nil })
+				require.NoError(t, err)
+				require.Equal(t, reservation.Reserved, twin.Outcome)
+				return unit.Done{Answer: accepted{"late"}}, nil
+			})
+
+			require.NoError(t, err)
+			require.Equal(t, reservation.Duplicate, result.Outcome)
+			require.JSONEq(t, `{"row":"twin"}`, string(result.Answer))
+			d.requireRows(t, "AAA", 1)
+
+			// The late one fails by itself.
+			m.ID = "BBB"
+			result, err = d.receive(t.Context(), m, func() (unit.Done, error) {
+				_, err := d.receive(t.Context(), m, func() (unit.Done, error) { return unit.Done{}, nil })
+				require.NoError(t, err)
+				return unit.Done{}, errors.New("boom")
+			})
+			require.NoError(t, err)
+			require.Equal(t, reservation.Duplicate, result.Outcome)
+			d.requireRows(t, "BBB", 1)
+
+			// The same message, delivered by two consumers at once.
+			once := reservation.New(d.store, "accounts", nil)
+			command := d.send(t, Deposit{"CCC", 10})
+			err = d.handle(once, func(m handler.Message[Deposit]) (unit.Done, error) {
+				require.NoError(t, d.handle(once, d.deposited).Handle(t.Context(), command))
+				return unit.Done{Answer: accepted{"late"}}, nil
+			}).Handle(t.Context(), command)
+			require.NoError(t, err)
+			d.requireRows(t, "CCC", 1)
+		}
+
+		// And by many at once.
+		const callers = 8
+		var wg sync.WaitGroup
+		outcomes := make(chan reservation.Outcome, callers)
+		for range callers {
+			wg.Go(func() {
+				result, err := d.receive(t.Context(), unit.Message{ID: "DDD"}, func() (unit.Done, error) { return unit.Done{Answer: accepted{"x"}}, nil })
+				if err == nil && string(result.Answer) == `{"row":"x"}` {
+					outcomes <- result.Outcome
+				}
+			})
+		}
+		wg.Wait()
+		close(outcomes)
+		count := map[reservation.Outcome]int{}
+		for outcome := range outcomes {
+			count[outcome]++
+		}
+		require.Equal(t, map[reservation.Outcome]int{reservation.Reserved: 1, reservation.Duplicate: callers - 1}, count)
+		d.requireRows(t, "DDD", 1)
+	})
+}
+
+func TestALostAnswerToCommitIsFoundOut(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		for name, test := range map[string]struct {
+			fate   fate
+			noFind bool
+			calls  int
+			ok     bool
+		}{
+			"committed":                      {losesReply, false, 1, true},
+			"not committed":                  {losesWrite, false, 2, true},
+			"committed, and not found out":   {losesReply, true, 1, true}, // the key's stream tells
+			"not committed, nor to be found": {losesWrite, true, 1, false},
+		} {
+			for _, handles := range []bool{false, true} {
+				key := fmt.Sprint(name, handles)
+				fates := []fate{test.fate}
+				d.faults.noFind = test.noFind
+				d.faults.next = func() (f fate) {
+					if len(fates) > 0 {
+						f, fates = fates[0], fates[1:]
+					}
+					return f
+				}
+				calls := 0
+				done := func() unit.Done {
+					calls++
+					return unit.Done{Answer: accepted{key}}
+				}
+				var carryOut func() (reservation.Outcome, string, error)
+				if handles {
+					mux := d.handle(reservation.New(d.store, "accounts", nil), func(handler.Message[Deposit]) (unit.Done, error) { return done(), nil })
+					command := d.send(t, Deposit{key, 10})
+					carryOut = func() (reservation.Outcome, string, error) {
+						if err := mux.Handle(t.Context(), command); err != nil {
+							return 0, "", err
+						}
+						result := <-d.results
+						return result.Outcome, string(result.Answer()), nil
+					}
+				} else {
+					carryOut = func() (reservation.Outcome, string, error) {
+						result, err := d.receive(t.Context(), unit.Message{ID: key}, func() (unit.Done, error) { return done(), nil })
+						if err == nil {
+							<-d.results
+						}
+						return result.Outcome, string(result.Answer), err
+					}
+				}
+				answer := `{"row":"` + key + `"}`
+
+				outcome, told, err := carryOut()
+
+				if !test.ok {
+					require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown, key)
+					d.requireRows(t, key, 0)
+				} else {
+					require.NoError(t, err, key)
+					require.Equal(t, reservation.Reserved, outcome, key)
+					require.Equal(t, answer, told, key)
+					d.requireRows(t, key, 1)
+				}
+				require.Equal(t, test.calls, calls, key)
+				d.faults.noFind = false
+
+				outcome, told, err = carryOut() // delivered again
+
+				require.NoError(t, err, key)
+				require.Equal(t, answer, told, key)
+				require.Equal(t, handles || !test.ok, outcome == reservation.Reserved, key)
+				d.requireRows(t, key, 1)
+			}
+		}
+	})
+}
+
+// A process is killed again and again while it carries out requests, of which each is sent until it
+// is answered. Each has one row.
+func TestEachRequestHasOneRowThroughKills(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"SQLite", "pgx", "database/sql"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			name := newName()
+			place := prepare(t, kind, name)
+			const requests, batch = 120, 7
+			answered, killed := 0, 0
+			for answered < requests {
+				cmd := exec.CommandContext(t.Context(), os.Args[0])
+				cmd.Env = append(os.Environ(), kindVariable+"="+kind, placeVariable+"="+place, tableVariable+"="+name)
+				cmd.Stderr = os.Stderr
+				var keys strings.Builder
+				for i := answered; i < requests; i++ {
+					fmt.Fprintf(&keys, "key %d\n", i)
+				}
+				cmd.Stdin = strings.NewReader(keys.String())
+				out, err := cmd.StdoutPipe()
+				require.NoError(t, err)
+				require.NoError(t, cmd.Start())
+				lines := bufio.NewScanner(out)
+				for n := 0; n < batch+killed && lines.Scan(); n++ {
+					require.Contains(t, lines.Text(), fmt.Sprintf(`key %d `, answered))
+					require.Contains(t, lines.Text(), fmt.Sprintf(`{"row":"key %d"}`, answered))
+					answered++
+				}
+				if answered < requests {
+					require.NoError(t, cmd.Process.Kill()) // it is in the middle of the next one, or behind it
+					killed++
+				}
+				_ = cmd.Wait()
+			}
+
+			require.Greater(t, killed, 4)
+			d, end, err := openDesk(t.Context(), kind, place, name)
+			require.NoError(t, err)
+			t.Cleanup(end)
+			for i := range requests {
+				d.requireRows(t, fmt.Sprintf("key %d", i), 1)
+			}
+			d.requireRows(t, "", requests)
+		})
+	}
+}
+
+func TestARequestThatCannotBeIsRefused(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		never := func() (unit.Done, error) {
+			t.Error("the function was called")
+			return unit.Done{}, nil
+		}
+		for _, id := range []string{"", " ", "\u200b", "\xff"} {
+			_, err := d.receive(t.Context(), unit.Message{ID: id}, never)
+			require.ErrorIs(t, err, reservation.ErrInvalidKey, "%q", id)
+		}
+		_, err := d.receive(t.Context(), unit.Message{ID: "AAA", Data: []byte(`{`)}, never)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+
+		_, err = d.store.Write(t.Context(), messagestore.Category(d.name+":inbox").Stream("BBB"), messagestore.NoStream, Deposited{1})
+		require.NoError(t, err)
+		_, err = d.receive(t.Context(), unit.Message{ID: "BBB"}, never)
+		none, ok := errors.AsType[*reservation.NoReservationError](err)
+		require.Truef(t, ok, "%v", err)
+		require.Equal(t, "Deposited", none.First.Type)
+
+		long, err := d.receive(t.Context(), unit.Message{ID: strings.Repeat("k", 1<<20)}, func() (unit.Done, error) { return unit.Done{}, nil })
+		require.NoError(t, err)
+		require.Equal(t, reservation.Reserved, long.Outcome)
+	})
+}
+
+func TestAUnitOfAnotherStoreIsRefused(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		elsewhere := reservation.New(messagestore.New(memory.New(), nil), "accounts", nil)
+
+		err := d.handle(elsewhere, d.deposited).Handle(t.Context(), d.send(t, Deposit{"AAA", 10}))
+
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		d.requireRows(t, "AAA", 0)
+	})
+}
+
+func TestWhatIsNoUnitIsRefused(t *testing.T) {
+	t.Parallel()
+	_, err := unit.New[context.Context](nil, "payments", nil)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	_, err = unit.New(&messagestore.TxStore[context.Context]{}, "my-payments", nil)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+}
