@@ -5,14 +5,13 @@ package exactjson
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"unicode/utf8"
 )
 
 // Canonical returns raw in the one spelling that all JSON equal to it shares: no white
@@ -20,74 +19,201 @@ import (
 // escapes, and numbers compared by value, so that 1.0 and 1e0 are 1 and no digit is lost.
 // Content is hashed and compared in this form.
 func Canonical(raw json.RawMessage) ([]byte, error) {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	var value any
-	if err := d.Decode(&value); err != nil {
-		return nil, fmt.Errorf("canonical JSON: %w", err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("canonical JSON: more than one value")
-	}
-	return appendCanonical(nil, value)
+	canonical, _, err := AppendCanonical(nil, raw)
+	return canonical, err
 }
 
-func appendCanonical(b []byte, value any) ([]byte, error) {
-	var err error
-	switch v := value.(type) {
-	case map[string]any:
-		keys := make([]string, 0, len(v))
-		for key := range v {
-			keys = append(keys, key)
-		}
-		slices.Sort(keys)
-		b = append(b, '{')
-		for i, key := range keys {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			if b, err = appendString(b, key); err != nil {
-				return nil, err
-			}
-			b = append(b, ':')
-			if b, err = appendCanonical(b, v[key]); err != nil {
-				return nil, err
-			}
-		}
-		return append(b, '}'), nil
-	case []any:
-		b = append(b, '[')
-		for i, element := range v {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			if b, err = appendCanonical(b, element); err != nil {
-				return nil, err
-			}
-		}
-		return append(b, ']'), nil
-	case string:
-		return appendString(b, v)
-	case json.Number:
-		return appendNumber(b, string(v))
-	case bool:
-		return strconv.AppendBool(b, v), nil
-	case nil:
-		return append(b, "null"...), nil
+// AppendCanonical appends the canonical form of raw to b. Twice reports whether an object in raw
+// has a key twice.
+func AppendCanonical(b []byte, raw json.RawMessage) (canonical []byte, twice bool, err error) {
+	if !json.Valid(raw) {
+		var whole json.RawMessage
+		return nil, false, fmt.Errorf("canonical JSON: %w", json.Unmarshal(raw, &whole)) // which says where
 	}
-	return nil, fmt.Errorf("canonical JSON: unexpected %T", value)
+	return AppendCanonicalOf(b, raw)
 }
 
-func appendString(b []byte, s string) ([]byte, error) {
-	text, err := Marshal(s)
-	return append(b, text...), err
+// AppendCanonicalOf is [AppendCanonical] for raw that is valid JSON, as encoding/json has just made
+// it. It is not asked for anything else.
+func AppendCanonicalOf(b []byte, raw json.RawMessage) (canonical []byte, twice bool, err error) {
+	w := writer{raw: raw, b: slices.Grow(b, len(raw))}
+	if err := w.value(); err != nil {
+		return nil, false, fmt.Errorf("canonical JSON: %w", err)
+	}
+	return w.b, w.twice, nil
+}
+
+// A writer writes the canonical form of valid JSON while it reads it.
+type writer struct {
+	raw   []byte
+	at    int // the next byte of raw to read
+	b     []byte
+	twice bool
+}
+
+// next passes over white space, and returns the byte behind it.
+func (w *writer) next() byte {
+	for {
+		switch c := w.raw[w.at]; c {
+		case ' ', '\t', '\r', '\n':
+			w.at++
+		default:
+			return c
+		}
+	}
+}
+
+func (w *writer) value() error {
+	switch w.next() {
+	case '{':
+		return w.object()
+	case '[':
+		return w.array()
+	case '"':
+		_, err := w.text()
+		return err
+	case 't', 'n':
+		w.b = append(w.b, w.raw[w.at:w.at+4]...)
+		w.at += 4
+	case 'f':
+		w.b = append(w.b, "false"...)
+		w.at += 5
+	default:
+		return w.number()
+	}
+	return nil
+}
+
+func (w *writer) array() error {
+	w.at++
+	w.b = append(w.b, '[')
+	for first := true; w.next() != ']'; first = false {
+		if !first {
+			w.at++ // a comma
+			w.b = append(w.b, ',')
+		}
+		if err := w.value(); err != nil {
+			return err
+		}
+	}
+	w.at++
+	w.b = append(w.b, ']')
+	return nil
+}
+
+// A member of an object is at its place in what is written so far.
+type member struct {
+	key        []byte // decoded
+	start, end int
+}
+
+func (w *writer) object() error {
+	w.at++
+	w.b = append(w.b, '{')
+	var few [8]member
+	members, sorted := few[:0], true
+	for w.next() != '}' {
+		if len(members) > 0 {
+			w.at++ // a comma
+			w.next()
+			w.b = append(w.b, ',')
+		}
+		m := member{start: len(w.b)}
+		var err error
+		if m.key, err = w.text(); err != nil {
+			return err
+		}
+		w.next()
+		w.at++ // a colon
+		w.b = append(w.b, ':')
+		if err := w.value(); err != nil {
+			return err
+		}
+		m.end = len(w.b)
+		sorted = sorted && (len(members) == 0 || bytes.Compare(members[len(members)-1].key, m.key) < 0)
+		members = append(members, m)
+	}
+	w.at++
+	if !sorted {
+		w.sort(members)
+	}
+	w.b = append(w.b, '}')
+	return nil
+}
+
+// sort writes the members of the object that was written last by their keys, of equal ones the
+// last.
+func (w *writer) sort(members []member) {
+	start := members[0].start
+	written := bytes.Clone(w.b[start:])
+	slices.SortStableFunc(members, func(a, b member) int { return bytes.Compare(a.key, b.key) })
+	w.b = w.b[:start]
+	for i, m := range members {
+		if i+1 < len(members) && bytes.Equal(members[i+1].key, m.key) {
+			w.twice = true
+			continue
+		}
+		if len(w.b) > start {
+			w.b = append(w.b, ',')
+		}
+		w.b = append(w.b, written[m.start-start:m.end-start]...)
+	}
+}
+
+// text writes a string, and returns it decoded.
+func (w *writer) text() ([]byte, error) {
+	start, asItIs, ascii := w.at, true, true
+	for w.at++; w.raw[w.at] != '"'; w.at++ {
+		switch c := w.raw[w.at]; {
+		case c == '\\':
+			asItIs = false
+			w.at++
+		case c == 0xE2: // U+2028 begins so, which is escaped
+			asItIs = false
+		case c >= utf8.RuneSelf:
+			ascii = false
+		}
+	}
+	w.at++
+	quoted := w.raw[start:w.at]
+	if asItIs && (ascii || utf8.Valid(quoted)) {
+		w.b = append(w.b, quoted...)
+		return quoted[1 : len(quoted)-1], nil
+	}
+	var decoded string
+	if err := json.Unmarshal(quoted, &decoded); err != nil {
+		return nil, err
+	}
+	encoded, err := Marshal(decoded)
+	w.b = append(w.b, encoded...)
+	return []byte(decoded), err
+}
+
+func (w *writer) number() (err error) {
+	start := w.at
+	whole := true
+	for ; w.at < len(w.raw); w.at++ {
+		c := w.raw[w.at]
+		if c == '.' || c == 'e' || c == 'E' {
+			whole = false
+		} else if c != '-' && c != '+' && (c < '0' || c > '9') {
+			break
+		}
+	}
+	literal := w.raw[start:w.at]
+	if whole && literal[len(literal)-1] != '0' {
+		w.b = append(w.b, literal...)
+		return nil
+	}
+	w.b, err = appendNumber(w.b, string(literal))
+	return err
 }
 
 // appendNumber appends the value as its significant digits and a power of ten.
 func appendNumber(b []byte, literal string) ([]byte, error) {
 	digits, exponent, ok := SplitNumber(literal)
 	if !ok {
-		return nil, fmt.Errorf("canonical JSON: number out of range: %.48q", literal)
+		return nil, fmt.Errorf("number out of range: %.48q", literal)
 	}
 	whole, fraction, _ := strings.Cut(digits, ".")
 	exponent -= len(fraction)

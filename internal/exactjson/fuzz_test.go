@@ -2,6 +2,10 @@ package exactjson_test
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,9 +22,16 @@ func FuzzCanonical(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		one, err := exactjson.Canonical(a)
+		want, twice, wantErr := slowly(a)
+		require.Equal(t, wantErr == nil, err == nil, "%v and %v", wantErr, err)
 		if err != nil {
 			return
 		}
+		require.Equal(t, string(want), string(one))
+		written, foundTwice, err := exactjson.AppendCanonical([]byte("x"), a)
+		require.NoError(t, err)
+		require.Equal(t, "x"+string(want), string(written))
+		require.Equal(t, twice, foundTwice)
 		require.True(t, json.Valid(one))
 		again, err := exactjson.Canonical(one)
 		require.NoError(t, err)
@@ -42,6 +53,89 @@ func FuzzCanonical(f *testing.F) {
 			require.Equal(t, exactjson.Equal(a, b), exactjson.Equal(b, a))
 		}
 	})
+}
+
+// slowly is the canonical form by way of Go values, as it is defined.
+func slowly(raw []byte) (canonical []byte, twice bool, err error) {
+	if !json.Valid(raw) {
+		return nil, false, errors.New("not valid JSON")
+	}
+	var value any
+	if err := unmarshalExact(raw, &value); err != nil {
+		return nil, false, err
+	}
+	canonical, err = appendSlowly(nil, value)
+	return canonical, members(raw) > members(canonical), err
+}
+
+func appendSlowly(b []byte, value any) ([]byte, error) {
+	var err error
+	switch v := value.(type) {
+	case map[string]any:
+		b = append(b, '{')
+		for i, key := range slices.Sorted(maps.Keys(v)) {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			if b, err = appendSlowly(b, key); err != nil {
+				return nil, err
+			}
+			if b, err = appendSlowly(append(b, ':'), v[key]); err != nil {
+				return nil, err
+			}
+		}
+		return append(b, '}'), nil
+	case []any:
+		b = append(b, '[')
+		for i, element := range v {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			if b, err = appendSlowly(b, element); err != nil {
+				return nil, err
+			}
+		}
+		return append(b, ']'), nil
+	case json.Number:
+		digits, exponent, ok := exactjson.SplitNumber(string(v))
+		if !ok {
+			return nil, errors.New("number out of range")
+		}
+		whole, fraction, _ := strings.Cut(digits, ".")
+		digits, exponent = strings.TrimLeft(whole+fraction, "0"), exponent-len(fraction)
+		for strings.HasSuffix(digits, "0") {
+			digits, exponent = digits[:len(digits)-1], exponent+1
+		}
+		switch {
+		case digits == "":
+			return append(b, '0'), nil
+		case v[0] == '-':
+			b = append(b, '-')
+		}
+		if b = append(b, digits...); exponent != 0 {
+			b = fmt.Appendf(b, "e%d", exponent)
+		}
+		return b, nil
+	default:
+		text, err := exactjson.Marshal(v)
+		return append(b, text...), err
+	}
+}
+
+// members returns how many members the objects in valid JSON have together.
+func members(raw []byte) int {
+	n, text := 0, false
+	for i := 0; i < len(raw); i++ {
+		switch c := raw[i]; {
+		case text && c == '\\':
+			i++
+		case c == '"':
+			text = !text
+		case c == ':' && !text:
+			n++
+		}
+	}
+	return n
 }
 
 func unmarshalExact(raw []byte, into any) error {

@@ -16,15 +16,11 @@ import (
 )
 
 var (
-	errTimeout  = errors.New("the handler's time is over")
-	errNotKept  = errors.New("the response is not kept")
-	errNone     = errors.New("the transaction with the response was not committed")
-	errPrepared = errors.New("the response was given to a transaction")
-	errLost     = errors.New("the lease of this request was lost")
+	errTimeout = errors.New("the handler's time is over")
+	errNotKept = errors.New("the response is not kept")
+	errNone    = errors.New("the transaction with the response was not committed")
+	errLost    = errors.New("the lease of this request was lost")
 )
-
-// confirming bounds the steps of a call whose context may have ended.
-const confirming = 5 * time.Second
 
 // A call is one request with a key, on its way.
 type call struct {
@@ -41,15 +37,14 @@ type call struct {
 
 	mu       sync.Mutex
 	recorder *recorder
-	response Response        // of the handler, whole
 	own      json.RawMessage // its form, if it is kept
 	prepared bool            // the handler has given a response to a transaction
 	forget   bool
-	sent     bool // more than the recorder holds
 }
 
 // serve gives the request to the handler, or answers it.
 func (c *call) serve() {
+	defer c.close()
 	request := intent.Request{Scope: c.id.scope, Key: c.id.key, Content: c.same}
 	var patience time.Time
 	for {
@@ -88,6 +83,15 @@ func (c *call) do(request intent.Request) (intent.Answer, error) {
 	return c.m.intents.Do(ctx, request, c.handle)
 }
 
+// close drops a response that is held back, of a handler that panics or goes on, too.
+func (c *call) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.recorder != nil {
+		c.recorder.close()
+	}
+}
+
 func (c *call) began() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,13 +103,13 @@ func (c *call) handle(ctx context.Context, lease *intent.Lease) (any, error) {
 	if c.lost {
 		return nil, errLost
 	}
-	recorder := newRecorder(c.w.Header(), c.m.config.MaxResponse, c.overflow)
+	recorder := newRecorder(c.w.Header(), &c.m.config, c.m.create)
 	c.mu.Lock()
 	c.recorder, c.lease = recorder, lease
 	c.mu.Unlock()
 	c.next.ServeHTTP(recorder, withBody(context.WithValue(ctx, callKey{}, c), c.r, c.body))
 	wrote := recorder.began()
-	response, spilled, err := recorder.end()
+	response, inFile, err := recorder.end()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// The intent knows whether the handler's COMMIT happened, though the handler may not: a
@@ -119,21 +123,15 @@ func (c *call) handle(ctx context.Context, lease *intent.Lease) (any, error) {
 	switch {
 	case c.prepared && !wrote:
 		return nil, inDoubt(errNone)
-	case err != nil && !spilled:
+	case err != nil:
 		return nil, inDoubt(err)
-	case spilled && c.kept(response.Status):
-		return c.large(response.Status), nil // confirmed already: the same again is nothing
-	case spilled:
-		return nil, errNotKept
-	}
-	c.response = response
-	if !c.kept(response.Status) {
+	case !c.kept(response.Status):
 		return nil, inDoubt(fmt.Errorf("%w: status %d", errNotKept, response.Status))
 	}
 	raw, ok := c.encode(response)
-	if !ok {
+	if inFile || !ok {
 		c.m.config.Logger.Warn().Str("stream", string(lease.Stream())).Int("status", response.Status).Msg("response too large to keep")
-		raw = c.large(response.Status)
+		raw = marshal(tooLarge(c.id, response.Status))
 	}
 	c.own = raw
 	return raw, nil
@@ -141,32 +139,6 @@ func (c *call) handle(ctx context.Context, lease *intent.Lease) (any, error) {
 
 // kept reports whether a response is stored. The caller holds the mutex.
 func (c *call) kept(status int) bool { return !c.forget && c.m.config.Keep(status) }
-
-// overflow is called by the recorder with the beginning of a response that is too large to hold
-// back. It confirms the intent, and the rest of the response is sent as it comes.
-func (c *call) overflow(response Response) (http.ResponseWriter, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.prepared:
-		return nil, errPrepared
-	case !c.kept(response.Status):
-		if err := c.lease.Err(); err != nil {
-			return nil, err
-		}
-	default:
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), confirming)
-		defer cancel()
-		if err := c.lease.Confirm(ctx, c.large(response.Status)); err != nil {
-			return nil, err
-		}
-		c.m.config.Logger.Warn().Str("stream", string(c.lease.Stream())).Int("status", response.Status).Msg("response too large to keep")
-	}
-	c.sent = true
-	clear(c.w.Header())
-	response.begin(c.w)
-	return c.w, nil
-}
 
 // encode returns the stored form of a response, or false if it is too large.
 func (c *call) encode(r Response) (json.RawMessage, bool) {
@@ -184,8 +156,6 @@ func (c *call) encode(r Response) (json.RawMessage, bool) {
 	raw := marshal(encode(c.id, r, c.m.kept))
 	return raw, len(raw) <= maxStored
 }
-
-func (c *call) large(status int) json.RawMessage { return marshal(tooLarge(c.id, status)) }
 
 func marshal(f form) json.RawMessage {
 	var b bytes.Buffer
@@ -208,21 +178,22 @@ func (c *call) finish(i intent.Intent, err error) (lost bool) {
 	switch {
 	case errors.Is(err, intent.ErrGraceExceeded):
 		c.warn(err, "the handler did not stop")
-		if c.sent {
-			panic(http.ErrAbortHandler) // half of it: the client has to see that
-		}
 		refuseFor(c.w, http.StatusServiceUnavailable, ProblemUnavailable, "the request did not end in time", i.Left)
-	case c.sent:
 	case err == nil && i.Status == intent.Done && !exactjson.Equal(i.Result, c.own):
 		c.send(i, false)
 	case err == nil, errors.Is(err, errNotKept) && mine:
 		clear(c.w.Header()) // the recorder began with a copy of it
-		c.response.send(c.w)
+		if err := c.recorder.send(c.w); err != nil {
+			c.warn(err, "a large response was not sent whole")
+		}
 	case !mine:
 		return true
 	case errors.Is(err, errShort):
 		c.warn(err, "no whole response")
 		refuse(c.w, http.StatusInternalServerError, ProblemHandler, "the handler gave less than it had declared")
+	case errors.Is(err, ErrNotHeldBack):
+		c.warn(err, "no whole response")
+		refuse(c.w, http.StatusInternalServerError, ProblemHandler, "the response could not be held back until it was stored")
 	default:
 		c.warn(err, "no response stored")
 		refuseFor(c.w, http.StatusServiceUnavailable, ProblemUnavailable, "the outcome of the request is not stored", i.Left)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -18,6 +19,11 @@ const Replayed = "Idempotent-Replayed"
 
 // ErrInvalidConfig is matched by the error for a [Config] that is out of bounds.
 var ErrInvalidConfig = errors.New("invalid idempotency configuration")
+
+// ErrNotHeldBack is matched by the error of a handler's write whose response cannot be held back: the
+// temporary file failed, as on a full disk, or would outgrow [Config.MaxFile]. The error of the file
+// matches too.
+var ErrNotHeldBack = errors.New("the response cannot be held back")
 
 // Bounds and defaults of [Config].
 const (
@@ -34,6 +40,9 @@ const (
 	defaultMaxResponse = 256 << 10
 	minMaxResponse     = 1 << 10
 	maxMaxResponse     = 380 << 10 // in Base64 it fits into a result
+
+	defaultMaxFile = 4 << 30
+	maxMaxFile     = 1 << 40
 
 	// maxStored is the greatest size of an intent's result.
 	maxStored = 512 << 10
@@ -69,10 +78,23 @@ type Config struct {
 	MaxBody int64
 
 	// MaxResponse is the greatest size of a response that is stored, with its header: between 1 KiB
-	// and 380 KiB. Of a larger one is stored that it was sent; see [Middleware.Handler].
+	// and 380 KiB. Of a larger one is stored that it was too large; see [Middleware.Handler]. It is
+	// the memory that a response takes while it is held back, beside one write of the handler.
 	//
 	// Defaults to 256 KiB.
 	MaxResponse int
+
+	// MaxFile is the greatest size in bytes of a body that is held back in a temporary file, since it
+	// is above MaxResponse: from MaxResponse to 1 TiB. Each request at work may have such a file.
+	//
+	// Defaults to 4 GiB.
+	MaxFile int64
+
+	// Dir is the directory of the temporary files. They have no names, so a process that dies leaves
+	// none.
+	//
+	// Defaults to [os.TempDir], which is memory on some systems.
+	Dir string
 
 	// Headers are the names of further response header fields that are stored, beside
 	// [KeptHeaders]. Set-Cookie, WWW-Authenticate, Date and those of the connection never are.
@@ -120,6 +142,7 @@ type Middleware struct {
 	kept    map[string]bool
 	methods map[string]bool
 	waiting chan struct{}
+	create  func() (*os.File, error) // of temporary files
 }
 
 // New returns middleware whose responses are the results of intents, which it alone confirms. The
@@ -135,6 +158,8 @@ func New(intents *intent.Manager, config *Config) (*Middleware, error) {
 	setDefault(&c.Timeout, defaultTimeout)
 	setDefault(&c.MaxBody, defaultMaxBody)
 	setDefault(&c.MaxResponse, defaultMaxResponse)
+	setDefault(&c.MaxFile, defaultMaxFile)
+	m.create = temporary(c.Dir)
 	if c.Keep == nil {
 		c.Keep = keep
 	}
@@ -194,6 +219,14 @@ func (m *Middleware) validate() error {
 	if c.MaxResponse < minMaxResponse || c.MaxResponse > maxMaxResponse {
 		mistake("MaxResponse", c.MaxResponse, fmt.Sprintf("it is between %d and %d bytes", minMaxResponse, maxMaxResponse))
 	}
+	if c.MaxFile < int64(c.MaxResponse) || c.MaxFile > maxMaxFile {
+		mistake("MaxFile", c.MaxFile, fmt.Sprintf("it is between MaxResponse and %d bytes", int64(maxMaxFile)))
+	}
+	if c.Dir != "" {
+		if info, err := os.Stat(c.Dir); err != nil || !info.IsDir() {
+			mistake("Dir", c.Dir, "it is no directory")
+		}
+	}
 	for _, name := range append(KeptHeaders(), c.Headers...) {
 		m.kept[http.CanonicalHeaderKey(name)] = true
 	}
@@ -237,9 +270,10 @@ func isToken(s string) bool {
 // back until it is stored. The [http.ResponseWriter] neither flushes nor hijacks: these are
 // [http.ErrNotSupported]. Informational statuses and trailers are dropped.
 //
-// A response that grows beyond [Config.MaxResponse] is not held back: the intent is confirmed as
-// done at that moment, the response is sent whole as next writes it, and later requests are
-// answered with 409. The effect of a handler comes before such a response.
+// A response above [Config.MaxResponse] is held back in a temporary file. Once next has returned,
+// the intent is confirmed as done, and the response is sent whole, this once: later requests are
+// answered with 409. A body that the file cannot take is not sent: next's writes fail with an error
+// that matches [ErrNotHeldBack], the intent is released, and the answer is 500.
 //
 // If the lease is lost, the response is not sent: the answer is that of the request which came
 // after. A panic goes on, after the intent is released.

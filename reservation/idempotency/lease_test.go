@@ -9,15 +9,20 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation/idempotency"
 	"github.com/dibs-go/dibs/reservation/intent"
@@ -26,6 +31,7 @@ import (
 // bubble serves requests without connections, for tests in a bubble.
 type bubble struct {
 	intents *intent.Manager
+	once    *idempotency.Middleware
 	handler http.Handler
 	handled atomic.Int32
 }
@@ -37,9 +43,10 @@ func newBubble(t *testing.T, store intent.Store, config *idempotency.Config, han
 		config = &idempotency.Config{}
 	}
 	config.Scope = idempotency.Public
-	once, err := idempotency.New(b.intents, config)
+	var err error
+	b.once, err = idempotency.New(b.intents, config)
 	require.NoError(t, err)
-	b.handler = once.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	b.handler = b.once.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b.handled.Add(1)
 		handler(w, r)
 	}))
@@ -476,6 +483,28 @@ func TestNothingIsHandledWithoutTheStore(t *testing.T) {
 	})
 }
 
+// deleted is a store in which every stream was deleted.
+type deleted struct{ *messagestore.Store }
+
+func (d deleted) WriteOrLast(_ context.Context, stream messagestore.StreamName, _ messagestore.Version, _ ...messagestore.Body) (messagestore.Written, *messagestore.Meeting, error) {
+	tombstone := &messagestore.Message{Stream: stream, Position: 2, Type: messagestore.TombstoneType, Data: []byte(`{}`)}
+	return messagestore.Written{}, &messagestore.Meeting{Last: []*messagestore.Message{tombstone}}, nil
+}
+
+// The key of a response that an operator deleted stays taken: the request was handled.
+func TestARequestWhoseResponseWasDeletedIsNotHandledAgain(t *testing.T) {
+	t.Parallel()
+	b := newBubble(t, deleted{newStore()}, nil, status(201))
+
+	got := b.do(t.Context(), "AAA")
+
+	require.Equal(t, 409, got.status)
+	require.Equal(t, idempotency.ProblemNotKept, got.problem(t))
+	require.Contains(t, got.body, "the request is done, and its response was removed")
+	require.Empty(t, got.header.Get("Retry-After"), "it will never be another")
+	require.Zero(t, b.handled.Load())
+}
+
 func TestAResponseThatCannotBeStoredIsNotSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -543,8 +572,10 @@ func (s sending) Write(p []byte) (int, error) {
 
 func TestAResponseIsStoredBeforeItsFirstByteIsSent(t *testing.T) {
 	t.Parallel()
-	for _, size := range []int{0, 100, 10 << 10} { // held back, and not
+	for _, size := range []int{0, 100, 10 << 10} { // in memory, and in a file
+		var returned atomic.Bool
 		b := newBubble(t, newStore(), &idempotency.Config{MaxResponse: 1 << 10}, func(w http.ResponseWriter, _ *http.Request) {
+			defer returned.Store(true)
 			w.WriteHeader(http.StatusCreated)
 			for range size {
 				_, _ = w.Write([]byte("x"))
@@ -554,6 +585,7 @@ func TestAResponseIsStoredBeforeItsFirstByteIsSent(t *testing.T) {
 			i, err := b.intents.Lookup(t.Context(), "public", "AAA")
 			require.NoError(t, err)
 			require.Equal(t, intent.Done, i.Status)
+			require.True(t, returned.Load(), "the handler has returned")
 		})}
 		r := httptest.NewRequestWithContext(t.Context(), "POST", "/", nil)
 		r.Header.Set(idempotency.Header, "AAA")
@@ -565,7 +597,7 @@ func TestAResponseIsStoredBeforeItsFirstByteIsSent(t *testing.T) {
 	}
 }
 
-// A large response may take longer than a lease, which it does not need any more.
+// A large response may take longer than a lease, which is extended meanwhile.
 func TestALargeResponseMayTakeItsTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -647,22 +679,177 @@ func TestALargeFailureIsSentAndHandledAgain(t *testing.T) {
 	require.EqualValues(t, 2, a.handled.Load())
 }
 
-// Once its first byte is sent it is done, though the rest may fail: never a second run.
-func TestALargeResponseThatBreaksOffIsDone(t *testing.T) {
-	t.Parallel()
-	a := newAPI(t, newStore(), nil, func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprint(w, strings.Repeat("x", 1<<20))
-		panic("broken")
+// Of two gigabytes the middleware holds no more than its limit. For every change it is less, since a
+// disk is not to be filled by tests.
+func TestALargeResponseIsNotHeldInMemory(t *testing.T) {
+	const chunk = 1 << 20
+	chunks := 64
+	if tier.Long() {
+		chunks = 2 << 10
+	}
+	dir := t.TempDir()
+	part := bytes.Repeat([]byte("x"), chunk)
+	var names []os.DirEntry
+	b := newBubble(t, newStore(), &idempotency.Config{Dir: dir}, func(w http.ResponseWriter, _ *http.Request) {
+		for range chunks {
+			if n, err := w.Write(part); n < chunk || err != nil {
+				panic(err)
+			}
+		}
+		names, _ = os.ReadDir(dir)
 	})
-	quiet(a)
+	w := &discard{header: http.Header{}}
+	before, after := runtime.MemStats{}, runtime.MemStats{}
+	runtime.ReadMemStats(&before)
 
-	_, err := a.try(t.Context(), ask{key: "AAA"})
-	second := a.do(t, ask{key: "AAA"})
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
+	r.Header.Set(idempotency.Header, "AAA")
+	b.handler.ServeHTTP(w, r)
 
-	require.Error(t, err, "the client sees that it is half")
-	require.Equal(t, 409, second.status)
-	require.Equal(t, idempotency.ProblemNotKept, second.problem(t))
-	require.EqualValues(t, 1, a.handled.Load())
+	runtime.ReadMemStats(&after)
+	require.Equal(t, int64(chunk)*int64(chunks), w.length)
+	require.Equal(t, "text/plain; charset=utf-8", w.header.Get("Content-Type"))
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8<<20))
+	require.Empty(t, names, "the file has no name: a kill leaves none")
+	require.Equal(t, idempotency.ProblemNotKept, b.do(t.Context(), "AAA").problem(t))
+}
+
+type discard struct {
+	header http.Header
+	length int64
+}
+
+func (d *discard) Header() http.Header { return d.header }
+func (d *discard) WriteHeader(int)     {}
+func (d *discard) Write(p []byte) (int, error) {
+	d.length += int64(len(p))
+	return len(p), nil
+}
+
+// It is as any panic: nothing was sent.
+func TestAPanicAfterALargeBodyReleasesTheKey(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(){"panic": func() { panic("broken") }, "exit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var broken atomic.Bool
+			broken.Store(true)
+			a := newAPI(t, newStore(), nil, func(w http.ResponseWriter, _ *http.Request) {
+				fmt.Fprint(w, strings.Repeat("x", 1<<20))
+				if broken.Load() {
+					end()
+				}
+			})
+			quiet(a)
+
+			got, err := a.try(t.Context(), ask{key: "AAA"})
+
+			require.Error(t, err)
+			require.Zero(t, got.status, "not even a header was sent")
+			i, err := a.intents.Lookup(t.Context(), "client-1", "AAA")
+			require.NoError(t, err)
+			require.Equal(t, intent.Free, i.Status)
+			broken.Store(false)
+			require.Len(t, a.do(t, ask{key: "AAA"}).body, 1<<20)
+			require.Equal(t, 409, a.do(t, ask{key: "AAA"}).status)
+			require.EqualValues(t, 2, a.handled.Load())
+		})
+	}
+}
+
+// The disk of the temporary files is full, is not there, or is kept from filling up.
+func TestAResponseThatCannotBeHeldBackIsNoOutcome(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		file func() (*os.File, error)
+		want error
+	}{
+		"full":     {func() (*os.File, error) { return os.OpenFile("/dev/full", os.O_RDWR, 0) }, syscall.ENOSPC},
+		"not open": {idempotency.TemporaryFile(filepath.Join(t.TempDir(), "none")), os.ErrNotExist},
+		"too long": {idempotency.TemporaryFile(t.TempDir()), idempotency.ErrNotHeldBack},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var written error
+			b := newBubble(t, newStore(), &idempotency.Config{MaxFile: 1 << 20}, func(w http.ResponseWriter, _ *http.Request) {
+				for range 2 {
+					_, written = w.Write(make([]byte, 1<<20))
+				}
+			})
+			b.once.SetFile(test.file)
+
+			for range 2 {
+				got := b.do(t.Context(), "AAA")
+
+				require.Equal(t, 500, got.status)
+				require.Equal(t, idempotency.ProblemHandler, got.problem(t))
+				require.ErrorIs(t, written, idempotency.ErrNotHeldBack)
+				require.ErrorIs(t, written, test.want)
+			}
+			i, err := b.intents.Lookup(t.Context(), "public", "AAA")
+			require.NoError(t, err)
+			require.Equal(t, intent.Free, i.Status)
+			require.EqualValues(t, 2, b.handled.Load())
+		})
+	}
+}
+
+func TestATemporaryFileIsClosedWhateverTheHandlerDoes(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(http.ResponseWriter){
+		"returns":           func(http.ResponseWriter) {},
+		"panics":            func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+		"writes too little": func(w http.ResponseWriter) { w.Header().Set("Content-Length", "2000000") },
+		"writes too much":   func(w http.ResponseWriter) { _, _ = w.Write(make([]byte, 2<<20)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var file *os.File
+			b := newBubble(t, newStore(), &idempotency.Config{MaxFile: 2 << 20}, func(w http.ResponseWriter, _ *http.Request) {
+				if name == "writes too little" {
+					end(w)
+				}
+				_, _ = w.Write(make([]byte, 1<<20))
+				end(w)
+			})
+			create := idempotency.TemporaryFile(t.TempDir())
+			b.once.SetFile(func() (_ *os.File, err error) { file, err = create(); return file, err })
+
+			func() {
+				defer func() { _ = recover() }()
+				b.do(t.Context(), "AAA")
+			}()
+
+			require.NotNil(t, file)
+			_, err := file.Stat()
+			require.ErrorIs(t, err, os.ErrClosed)
+		})
+	}
+}
+
+// Its file is gone, and its writes fail.
+func TestALargeResponseOfAHandlerThatDoesNotStopIsDropped(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		goOn, written := make(chan struct{}), make(chan error)
+		b := newBubble(t, newStore(), &idempotency.Config{Timeout: time.Second}, func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write(make([]byte, 1<<20))
+			<-goOn
+			_, err := w.Write(make([]byte, 1<<20))
+			written <- err
+		})
+		var file *os.File
+		create := idempotency.TemporaryFile(t.TempDir())
+		b.once.SetFile(func() (_ *os.File, err error) { file, err = create(); return file, err })
+
+		got := b.do(t.Context(), "AAA")
+
+		require.Equal(t, 503, got.status)
+		_, err := file.Stat()
+		require.ErrorIs(t, err, os.ErrClosed)
+		close(goOn)
+		require.ErrorContains(t, <-written, "the handler has returned")
+	})
 }
 
 func TestALargeResponseAfterALostLeaseIsNotSent(t *testing.T) {
@@ -670,7 +857,6 @@ func TestALargeResponseAfterALostLeaseIsNotSent(t *testing.T) {
 	for _, code := range []int{200, 500} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
 			t.Parallel()
-			var written error
 			var a *api
 			a = newAPI(t, newStore(), nil, func(w http.ResponseWriter, r *http.Request) {
 				if err := a.intents.ForceRelease(r.Context(), "client-1", "AAA", "a test"); err != nil {
@@ -678,13 +864,13 @@ func TestALargeResponseAfterALostLeaseIsNotSent(t *testing.T) {
 				}
 				_ = idempotency.Lease(r.Context()).Extend(r.Context()) // it hears of it
 				w.WriteHeader(code)
-				_, written = w.Write(make([]byte, 1<<20))
+				_, _ = w.Write(make([]byte, 1<<20))
 			})
 
 			got := a.do(t, ask{key: "AAA"})
 
 			require.Equal(t, 409, got.status)
-			require.ErrorIs(t, written, intent.ErrLeaseLost)
+			require.Equal(t, idempotency.ProblemInProgress, got.problem(t))
 		})
 	}
 }

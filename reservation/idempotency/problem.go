@@ -44,7 +44,8 @@ const (
 	// ProblemUnavailable is the type of 503: the request cannot be told from a repeat now, or
 	// its outcome cannot be stored. Retry-After says when to send it again.
 	ProblemUnavailable = problems + "unavailable"
-	// ProblemHandler is the type of 500: the handler did not give a whole response.
+	// ProblemHandler is the type of 500: the handler did not give a whole response, or it could not
+	// be held back.
 	ProblemHandler = problems + "handler-failed"
 )
 

@@ -3,9 +3,10 @@ package idempotency
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
-	"slices"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,27 +22,26 @@ var (
 // its outcome is stored, and treats it as net/http would have done. It has no Flush and no
 // Hijack, so that [http.ResponseController] answers [http.ErrNotSupported].
 //
-// A response that grows beyond its limit is not held back any longer: see overflow. Its methods
-// may be called from another goroutine than end.
+// A body that grows beyond the limit is in a temporary file, and is nowhere in memory. The methods
+// may be called from another goroutine than end, send and close.
 type recorder struct {
-	limit int
-	// overflow is called once, with the response so far, when it outgrows the limit. It returns
-	// the writer that takes it from there; with an error the handler's writes fail.
-	overflow func(Response) (http.ResponseWriter, error)
+	limit   int
+	maxFile int64
+	create  func() (*os.File, error) // of a temporary file
 
 	mu       sync.Mutex
 	header   http.Header
-	declared int64 // the Content-Length that the handler has set, or -1
-	length   int64 // of the body so far
-	response Response
-	wrote    bool // the status stands
+	declared int64    // the Content-Length that the handler has set, or -1
+	length   int64    // of the body so far
+	response Response // with the part of the body that is not in the file
+	file     *os.File // of a body beyond the limit
+	wrote    bool     // the status stands
 	ended    bool
-	to       http.ResponseWriter // since the overflow
-	failed   error               // of the overflow
+	failed   error // of the file, or of the response as a whole
 }
 
-func newRecorder(header http.Header, limit int, overflow func(Response) (http.ResponseWriter, error)) *recorder {
-	return &recorder{limit: limit, overflow: overflow, header: header.Clone(), declared: -1}
+func newRecorder(header http.Header, c *Config, create func() (*os.File, error)) *recorder {
+	return &recorder{limit: c.MaxResponse, maxFile: c.MaxFile, create: create, header: header.Clone(), declared: -1}
 }
 
 // Header returns the header that WriteHeader takes its copy of. As with net/http it may not be
@@ -112,35 +112,60 @@ func write[T []byte | string](r *recorder, p T) (int, error) {
 	if r.declared >= 0 && r.length+int64(len(p)) > r.declared {
 		return 0, http.ErrContentLength
 	}
-	if r.to == nil && r.failed == nil && r.size()+len(p) > r.limit {
-		r.spill([]byte(p[:min(len(p), sniffed)]))
-	}
-	switch {
-	case r.failed != nil:
+	if r.failed != nil {
 		return 0, r.failed
-	case r.to != nil:
-		n, err := r.to.Write([]byte(p))
-		r.length += int64(n)
-		return n, err
-	default:
-		r.length += int64(len(p))
+	}
+	if r.size()+len(p) > r.limit {
+		if err := r.spill(len(p)); err != nil {
+			return 0, err
+		}
+	}
+	if r.size()+len(p) <= r.limit {
 		r.response.Body = append(r.response.Body, p...)
+		r.length += int64(len(p))
 		return len(p), nil
 	}
+	n, err := r.file.Write([]byte(p))
+	r.length += int64(n)
+	if err != nil {
+		return n, r.fail(err)
+	}
+	return n, nil
 }
 
-// spill gives the response so far away, and its body free. Its content type may only be seen from
-// the bytes that come next.
-func (r *recorder) spill(next []byte) {
-	response := r.response
-	if len(response.Body) < sniffed {
-		next = append(slices.Clone(response.Body), next...)
-	} else {
-		next = response.Body
+// spill moves the body from memory to the file, before more bytes come.
+func (r *recorder) spill(more int) error {
+	if r.length+int64(more) > r.maxFile {
+		return r.fail(fmt.Errorf("it has more than %d bytes", r.maxFile))
 	}
-	response.Header = typed(response.Header, next)
+	if r.file == nil {
+		file, err := r.create()
+		if err != nil {
+			return r.fail(err)
+		}
+		r.file = file
+	}
+	if _, err := r.file.Write(r.response.Body); err != nil {
+		return r.fail(err)
+	}
+	r.response.Body = r.response.Body[:0]
+	return nil
+}
+
+// fail gives the body up: this and all later writes fail.
+func (r *recorder) fail(err error) error {
+	r.failed = fmt.Errorf("%w: %w", ErrNotHeldBack, err)
+	r.drop()
+	return r.failed
+}
+
+// drop frees the memory and the room on the disk that the body takes.
+func (r *recorder) drop() {
 	r.response.Body = nil
-	r.to, r.failed = r.overflow(response)
+	if r.file != nil {
+		_ = r.file.Close() // its name is gone already
+		r.file = nil
+	}
 }
 
 // size is about that of the stored response.
@@ -161,23 +186,82 @@ func (r *recorder) began() bool {
 	return r.wrote
 }
 
-// end makes every later write fail, and returns the response: whole, unless it was given away.
-// The error tells of a handler that wrote less than it declared.
-func (r *recorder) end() (response Response, spilled bool, err error) {
+// end makes every later write fail, and returns the response, of which the body is missing if it
+// is in a file. The error tells of a handler that wrote less than it declared, and of a body that
+// could not be held back.
+func (r *recorder) end() (response Response, inFile bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !r.ended {
+		r.finish()
+	}
+	return r.response, r.file != nil, r.failed
+}
+
+func (r *recorder) finish() {
 	if !r.wrote {
 		r.writeHeader(http.StatusOK)
 	}
 	r.ended = true
-	if r.declared > r.length && hasBody(r.response.Status) {
-		return Response{}, r.to != nil, fmt.Errorf("%w: %d of %d bytes", errShort, r.length, r.declared)
+	first := r.response.Body
+	switch {
+	case r.failed != nil:
+		return
+	case r.declared > r.length && hasBody(r.response.Status):
+		r.failed = fmt.Errorf("%w: %d of %d bytes", errShort, r.length, r.declared)
+		r.drop()
+		return
+	case r.file != nil:
+		if r.spill(0) != nil {
+			return
+		}
+		r.response.Body = nil
+		first = make([]byte, min(sniffed, r.length))
+		if _, err := r.file.ReadAt(first, 0); err != nil {
+			_ = r.fail(err)
+			return
+		}
 	}
-	if r.failed != nil {
-		return Response{}, false, r.failed
+	r.response.Header = typed(r.response.Header, first)
+}
+
+// send sends the response, which has ended without an error.
+func (r *recorder) send(w http.ResponseWriter) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.file == nil {
+		r.response.send(w)
+		return nil
 	}
-	r.response.Header = typed(r.response.Header, r.response.Body)
-	return r.response, r.to != nil, nil
+	r.response.begin(w, r.length)
+	if _, err := r.file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	_, err := io.Copy(w, r.file)
+	return err
+}
+
+// close makes every later write fail, and drops the body.
+func (r *recorder) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+	r.drop()
+}
+
+// temporary returns a function that creates a file without a name, which is gone when it is closed or
+// its process ends, however that ends.
+func temporary(dir string) func() (*os.File, error) {
+	return func() (*os.File, error) {
+		file, err := os.CreateTemp(dir, "dibs-response-*")
+		if err != nil {
+			return nil, err
+		}
+		if err := os.Remove(file.Name()); err != nil {
+			return nil, errors.Join(err, file.Close())
+		}
+		return file, nil
+	}
 }
 
 // sniffed is how much of a body tells its content type.

@@ -8,7 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -16,20 +16,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// recording returns a recorder with a limit.
+func recording(header http.Header, limit int) *recorder {
+	return newRecorder(header, &Config{MaxResponse: limit, MaxFile: defaultMaxFile}, temporary(""))
+}
+
 // record runs a handler against a recorder and sends the response that it recorded.
 func record(limit int, h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		rec := newRecorder(w.Header(), limit, func(response Response) (http.ResponseWriter, error) {
-			response.begin(w)
-			return w, nil
-		})
+		rec := recording(w.Header(), limit)
+		defer rec.close()
 		h(rec, r)
-		response, spilled, err := rec.end()
-		switch {
-		case err != nil:
+		if _, _, err := rec.end(); err != nil {
 			panic(http.ErrAbortHandler)
-		case !spilled:
-			response.send(w)
+		}
+		if err := rec.send(w); err != nil {
+			panic(err)
 		}
 	}
 }
@@ -159,7 +161,7 @@ func TestAWriteReturnsWhatNetHTTPReturns(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rec := newRecorder(http.Header{}, 100, nil)
+			rec := recording(http.Header{}, 100)
 			test.h(rec, nil)
 
 			n, err := rec.Write([]byte("ab"))
@@ -172,7 +174,7 @@ func TestAWriteReturnsWhatNetHTTPReturns(t *testing.T) {
 
 func TestFlushAndHijackAreNotSupported(t *testing.T) {
 	t.Parallel()
-	control := http.NewResponseController(newRecorder(http.Header{}, 100, nil))
+	control := http.NewResponseController(recording(http.Header{}, 100))
 
 	require.ErrorIs(t, control.Flush(), http.ErrNotSupported)
 	_, _, err := control.Hijack()
@@ -181,7 +183,7 @@ func TestFlushAndHijackAreNotSupported(t *testing.T) {
 
 func TestAWriteAfterTheEndFails(t *testing.T) {
 	t.Parallel()
-	rec := newRecorder(http.Header{}, 100, nil)
+	rec := recording(http.Header{}, 100)
 	fmt.Fprint(rec, "a")
 	response, _, err := rec.end()
 	require.NoError(t, err)
@@ -198,7 +200,7 @@ func TestAStatusThatIsNonePanicsAsInNetHTTP(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{-1, 0, 99, 1000} {
 		require.PanicsWithValue(t, fmt.Sprintf("invalid WriteHeader code %v", status), func() {
-			newRecorder(http.Header{}, 100, nil).WriteHeader(status)
+			recording(http.Header{}, 100).WriteHeader(status)
 		})
 	}
 }
@@ -217,54 +219,71 @@ func TestATrailerIsNotSent(t *testing.T) {
 	require.Empty(t, response.Header.Get("X-Sum"))
 }
 
-// Of two gigabytes the recorder holds no more than its limit.
-func TestALargeResponseIsNotHeldInMemory(t *testing.T) {
-	const limit, chunk, chunks = 256 << 10, 1 << 20, 2 << 10
-	sink := &discard{header: http.Header{}}
-	var first Response
-	rec := newRecorder(http.Header{}, limit, func(r Response) (http.ResponseWriter, error) {
-		first = r
-		return sink, nil
-	})
-	part := bytes.Repeat([]byte("x"), chunk)
-	before, after := runtime.MemStats{}, runtime.MemStats{}
-	runtime.ReadMemStats(&before)
+// For any sizes of the writes, and any limit.
+func TestABodyIsTheSameInMemoryAndInAFile(t *testing.T) {
+	t.Parallel()
+	parts := []int{1, 0, 900, 123, 1, 1024, 1025, 3, 4096, 1, 1, 7000, 5}
+	for limit := range 2000 {
+		rec, want := recording(http.Header{}, limit), []byte(nil)
+		for i, n := range parts {
+			part := bytes.Repeat([]byte{byte('a' + i)}, n)
+			want = append(want, part...)
 
-	for range chunks {
-		n, err := rec.Write(part)
+			got, err := rec.Write(part)
+
+			require.NoError(t, err)
+			require.Equal(t, n, got)
+			require.LessOrEqual(t, cap(rec.response.Body), max(8, 2*limit))
+		}
+		_, inFile, err := rec.end()
 		require.NoError(t, err)
-		require.Equal(t, chunk, n)
+		require.True(t, inFile)
+		w := httptest.NewRecorder()
+		require.NoError(t, rec.send(w))
+		require.Equal(t, string(want), w.Body.String(), limit)
+		require.Equal(t, fmt.Sprint(len(want)), w.Header().Get("Content-Length"))
+		require.Equal(t, "text/plain; charset=utf-8", w.Header().Get("Content-Type"))
+		rec.close()
 	}
-
-	runtime.ReadMemStats(&after)
-	require.Equal(t, int64(chunk)*chunks, sink.length)
-	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8<<20))
-	require.Equal(t, "text/plain; charset=utf-8", first.Header.Get("Content-Type"))
 }
 
-func TestWritesFailAfterAnOverflowThatFails(t *testing.T) {
+func TestWritesFailAfterAFileThatFails(t *testing.T) {
 	t.Parallel()
 	lost := errors.New("lost")
-	rec := newRecorder(http.Header{}, 4, func(Response) (http.ResponseWriter, error) { return nil, lost })
+	rec := newRecorder(http.Header{}, &Config{MaxResponse: 4, MaxFile: 100}, func() (*os.File, error) { return nil, lost })
 
 	_, err := bufio.NewWriterSize(rec, 1).WriteString("hello")
 
 	require.ErrorIs(t, err, lost)
+	require.ErrorIs(t, err, ErrNotHeldBack)
 	_, err = rec.Write([]byte("a"))
 	require.ErrorIs(t, err, lost)
-	_, spilled, err := rec.end()
-	require.ErrorIs(t, err, lost)
-	require.False(t, spilled)
+	for range 2 { // the end stays
+		_, _, err = rec.end()
+		require.ErrorIs(t, err, lost)
+	}
 }
 
-type discard struct {
-	header http.Header
-	length int64
-}
+func TestABodyStopsAtMaxFile(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		writes []int
+		ok     bool
+	}{
+		"at it":                   {[]int{100, 900, 100}, true},
+		"above it, in one write":  {[]int{1101}, false},
+		"above it, in the file":   {[]int{1090, 1090}, false},
+		"above it, in the memory": {[]int{1000, 90, 11}, false}, // seen when the body ends
+	} {
+		rec := newRecorder(http.Header{}, &Config{MaxResponse: 1000, MaxFile: 1100}, temporary(t.TempDir()))
+		for _, n := range test.writes {
+			_, _ = rec.Write(make([]byte, n))
+		}
 
-func (d *discard) Header() http.Header { return d.header }
-func (d *discard) WriteHeader(int)     {}
-func (d *discard) Write(p []byte) (int, error) {
-	d.length += int64(len(p))
-	return len(p), nil
+		_, _, err := rec.end()
+
+		require.Equal(t, test.ok, err == nil, "%s: %v", name, err)
+		require.Equal(t, !test.ok, errors.Is(err, ErrNotHeldBack), name)
+		rec.close()
+	}
 }

@@ -63,7 +63,7 @@ type form struct {
 	Header  []field `json:"header,omitempty"`
 	Text    string  `json:"text,omitempty"`  // the body, where that is the shorter form of it
 	Bytes   []byte  `json:"bytes,omitempty"` // the body otherwise
-	// Length is that of a body that was too large to keep.
+	// TooLarge is true of a response that was too large to keep. The form has its status alone.
 	TooLarge bool   `json:"tooLarge,omitempty"`
 	Sum      string `json:"sum"`
 }
@@ -194,23 +194,23 @@ func (f form) sum(id identity) string {
 // An identity is that of an intent.
 type identity struct{ scope, key string }
 
-// send writes a whole response.
+// send sends a whole response.
 func (r Response) send(w http.ResponseWriter) {
-	if hasBody(r.Status) {
-		w.Header().Set("Content-Length", strconv.Itoa(len(r.Body)))
+	r.begin(w, int64(len(r.Body)))
+	if hasBody(r.Status) && len(r.Body) > 0 {
+		_, _ = w.Write(r.Body) // the client may be gone
 	}
-	r.begin(w)
 }
 
-// begin writes a response of which more may follow.
-func (r Response) begin(w http.ResponseWriter) {
+// begin sends a response up to its body, which has length bytes.
+func (r Response) begin(w http.ResponseWriter, length int64) {
 	header := w.Header()
 	if _, has := r.Header["Content-Type"]; !has {
 		header["Content-Type"] = nil // otherwise net/http looks for one
 	}
 	maps.Copy(header, r.Header)
-	w.WriteHeader(r.Status)
-	if hasBody(r.Status) && len(r.Body) > 0 {
-		_, _ = w.Write(r.Body) // the client may be gone
+	if hasBody(r.Status) {
+		header.Set("Content-Length", strconv.FormatInt(length, 10))
 	}
+	w.WriteHeader(r.Status)
 }

@@ -3,6 +3,9 @@ package intent
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/dibs-go/dibs/internal/keys"
@@ -119,6 +122,37 @@ func (e *corruptError) Error() string {
 
 // Is reports whether target is [ErrCorrupt].
 func (e *corruptError) Is(target error) bool { return target == ErrCorrupt }
+
+// A corruptStreamsError names the first streams of a category that are none of intents.
+type corruptStreamsError struct {
+	first []error
+	more  int
+}
+
+const namedStreams = 10
+
+func newCorruptStreams(all map[messagestore.StreamName]error) *corruptStreamsError {
+	e := &corruptStreamsError{more: max(0, len(all)-namedStreams)}
+	for _, stream := range slices.Sorted(maps.Keys(all))[:len(all)-e.more] {
+		e.first = append(e.first, all[stream])
+	}
+	return e
+}
+
+// Error names each stream and the broken rule.
+func (e *corruptStreamsError) Error() string {
+	texts := make([]string, len(e.first), len(e.first)+1)
+	for i, err := range e.first {
+		texts[i] = err.Error()
+	}
+	if e.more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", e.more))
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Unwrap returns the errors of the streams that are named.
+func (e *corruptStreamsError) Unwrap() []error { return e.first }
 
 func invalid(field string, value any, rule string, kind error) error {
 	e := messagestore.NewInvalidError(field, value, rule)

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -103,7 +103,7 @@ type Manager struct {
 	wakeups  wakeups
 
 	declaring sync.Mutex
-	declared  bool // KeyLife is written down, or there is none
+	declared  atomic.Bool // KeyLife is written down, or there is none
 }
 
 // New returns a manager of the intents in category, whose streams it alone writes to:
@@ -122,7 +122,7 @@ func New(store Store, category messagestore.Category, config *Config) (*Manager,
 		return nil, fmt.Errorf("intents of %.80q: %w", category, err)
 	}
 	c.TTL = c.TTL.Truncate(time.Millisecond)
-	m.declared = c.KeyLife == 0
+	m.declared.Store(c.KeyLife == 0)
 	m.wakeups.m = m
 	return m, nil
 }
@@ -190,19 +190,26 @@ func (m *Manager) Category() messagestore.Category { return m.category }
 // Stream returns the name of the stream of an intent. The error matches [ErrInvalidKey].
 func (m *Manager) Stream(scope, key string) (messagestore.StreamName, error) {
 	used := len(m.category) + len("-")
-	var parts []string
-	if scope != "" {
-		part, err := encode("scope", scope, messagestore.MaxNameBytes-used-len("+")-keys.HashedBytes)
+	if scope == "" {
+		part, err := encode("key", key, messagestore.MaxNameBytes-used)
 		if err != nil {
 			return "", err
 		}
-		parts, used = append(parts, part), used+len(part)+len("+")
+		return m.named(part), nil
 	}
-	part, err := encode("key", key, messagestore.MaxNameBytes-used)
+	first, err := encode("scope", scope, messagestore.MaxNameBytes-used-len("+")-keys.HashedBytes)
 	if err != nil {
 		return "", err
 	}
-	return m.category.Stream(append(parts, part)...), nil
+	second, err := encode("key", key, messagestore.MaxNameBytes-used-len(first)-len("+"))
+	if err != nil {
+		return "", err
+	}
+	return m.named(first + "+" + second), nil
+}
+
+func (m *Manager) named(id string) messagestore.StreamName {
+	return messagestore.StreamName(string(m.category) + "-" + id)
 }
 
 func encode(field, key string, room int) (string, error) {
@@ -216,20 +223,17 @@ func encode(field, key string, room int) (string, error) {
 	return part, nil
 }
 
-// scopeAndKey returns the scope and the key of a stream. A key that was too long for a name
-// comes as the hash that is in its place.
-func scopeAndKey(stream messagestore.StreamName) (scope, key string) {
-	readable := func(part string) string {
-		if key, ok := keys.Decode(part); ok {
-			return key
-		}
-		return part
+// ScopeAndKey returns the scope and the key that the intent in stream has. Instead of one that was
+// too long for a name it returns the hash that is in its place.
+func ScopeAndKey(stream messagestore.StreamName) (scope, key string) {
+	switch ids := stream.IDs(); len(ids) {
+	case 0:
+		return "", ""
+	case 1:
+		return "", ids[0]
+	default:
+		return ids[0], ids[1]
 	}
-	first, second, scoped := strings.Cut(stream.ID(), "+")
-	if !scoped {
-		return "", readable(first)
-	}
-	return readable(first), readable(second)
 }
 
 func (m *Manager) newSession() string {

@@ -24,13 +24,13 @@ import (
 // The lease's own clock says when its holder should stop.
 type Lease struct {
 	m     *Manager
-	store Store // that the steps are written through
-	cause *messagestore.Message
+	store Store                 // that the steps are written through
+	cause *messagestore.Message // of one that was resumed; else its grant
 
 	granted []part // as they were granted, for the fields that never change
 
 	mu       sync.Mutex
-	parts    []part
+	parts    []part          // never changed in place, so that a step may keep them
 	assured  time.Time       // until when the lease is the holder's, by its own clock
 	over     *LeaseLostError // why it ended, once that is known
 	extended chan struct{}   // closed when assured has moved, if anything waits for that
@@ -41,7 +41,7 @@ type part struct{ state }
 
 // newLease returns a lease on parts, granted by a step that was sent at the given time.
 func (m *Manager) newLease(parts []part, sent time.Time) *Lease {
-	l := &Lease{m: m, store: m.store, cause: parts[0].message(), granted: parts, parts: slices.Clone(parts)}
+	l := &Lease{m: m, store: m.store, granted: parts, parts: parts}
 	l.counted(sent)
 	return l
 }
@@ -132,6 +132,9 @@ func (l *Lease) Until() time.Time {
 // Cause returns the message that granted the lease, without its data, for
 // [messagestore.Follow]: events of the work then tell to which lease they belong.
 func (l *Lease) Cause() *messagestore.Message {
+	if l.cause == nil {
+		return l.granted[0].message()
+	}
 	cause := *l.cause
 	return &cause
 }
@@ -274,7 +277,7 @@ func (l *Lease) Confirmation(result any, writes ...messagestore.StreamWrite) []m
 			body = p.confirmed(raw)
 		}
 		all = append(all, messagestore.StreamWrite{
-			Stream: p.at.Stream, Expected: p.at.Position, Past: past,
+			Stream: p.at.Stream, Expected: p.at.Position, Past: past, After: p.at.ID, Final: true,
 			Bodies: []messagestore.Body{messagestore.Envelope{ID: p.confirmationID(raw), Body: body, Metadata: p.metadata}},
 		})
 	}
@@ -296,7 +299,7 @@ func (l *Lease) Guarded() []messagestore.StreamWrite {
 	parts := l.snapshot()
 	checks := make([]messagestore.StreamWrite, len(parts))
 	for i, p := range parts {
-		checks[i] = messagestore.StreamWrite{Stream: p.at.Stream, Expected: p.at.Position, Past: past}
+		checks[i] = messagestore.StreamWrite{Stream: p.at.Stream, Expected: p.at.Position, Past: past, After: p.at.ID, Final: true}
 	}
 	return checks
 }
@@ -332,7 +335,7 @@ func (l *Lease) In(ctx context.Context, store Store) (*Lease, error) {
 	if isNil(store) {
 		return nil, fmt.Errorf("lease in a transaction: %w", messagestore.NewInvalidError("store", nil, "it is nil"))
 	}
-	in := &Lease{m: l.m, store: store, cause: l.cause, granted: l.granted, parts: l.snapshot()}
+	in := &Lease{m: l.m, store: store, cause: l.cause, granted: l.granted, parts: slices.Clone(l.snapshot())}
 	l.mu.Lock()
 	in.assured = l.assured
 	l.mu.Unlock()
@@ -358,7 +361,13 @@ func (l *Lease) In(ctx context.Context, store Store) (*Lease, error) {
 func (l *Lease) snapshot() []part {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Clone(l.parts)
+	return l.parts
+}
+
+// moved keeps another state of a part. The caller has locked the lease.
+func (l *Lease) moved(i int, s *state) {
+	l.parts = slices.Clone(l.parts)
+	l.parts[i].state = *s
 }
 
 // compare returns an error if s, which was met in place of p, is not p's own lease any more.
@@ -430,14 +439,15 @@ func (l *Lease) took(parts []part, bodies []messagestore.Body, written []message
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range parts {
-		s := granted(bodies[i], written[i], parts[i].metadata)
+		next := granted(bodies[i], written[i], parts[i].metadata)
+		s := &next
 		if i == 0 {
 			l.log(s)
 		}
 		switch {
 		case s.kind == TypeExtended:
 			if s.at.Position > l.parts[i].at.Position {
-				l.parts[i].state = *s
+				l.moved(i, s)
 			}
 		case i == 0:
 			l.over = l.lost(s, "")
@@ -483,7 +493,7 @@ func (l *Lease) meet(parts []part, bodies []messagestore.Body, writes []messages
 			again = true
 			l.mu.Lock()
 			if s.at.Position > l.parts[i].at.Position {
-				l.parts[i].state = *s
+				l.moved(i, s)
 			}
 			l.mu.Unlock()
 		}

@@ -224,20 +224,18 @@ type Filter struct {
 	//
 	// Defaults to a day before now.
 	Since time.Time
-
-	// Limit bounds the answer, which has the first that were granted: 1 to 10,000.
-	//
-	// Defaults to 1000.
-	Limit int
 }
 
-// List returns the intents that filter chooses, in the order of their grants. It reads the
-// messages of the category from [Filter.Since] on. The error matches
-// [messagestore.ErrNotSupported] if the store is no [CategoryStore].
+// List returns the intents that filter chooses, in the order of their grants. It reads the messages
+// of the category from [Filter.Since] on, and keeps the last of each intent that filter may choose.
+// The error matches [messagestore.ErrNotSupported] if the store is no [CategoryStore].
+//
+// A stream whose last message is none of an intent's keeps no other from the answer: the intents
+// come with an error that matches [ErrCorrupt] and names the first ten of such streams.
 func (m *Manager) List(ctx context.Context, filter Filter) ([]Intent, error) {
 	all, err := m.list(ctx, filter)
 	if err != nil {
-		return nil, fmt.Errorf("list intents of %s: %w", m.category, err)
+		return all, fmt.Errorf("list intents of %s: %w", m.category, err)
 	}
 	return all, nil
 }
@@ -245,12 +243,6 @@ func (m *Manager) List(ctx context.Context, filter Filter) ([]Intent, error) {
 func (m *Manager) list(ctx context.Context, filter Filter) ([]Intent, error) {
 	if err := checkContext(ctx); err != nil {
 		return nil, err
-	}
-	if filter.Limit == 0 {
-		filter.Limit = 1000
-	}
-	if filter.Limit < 1 || filter.Limit > messagestore.MaxReadMessages {
-		return nil, messagestore.NewInvalidError("limit", filter.Limit, fmt.Sprintf("it is between 1 and %d", messagestore.MaxReadMessages))
 	}
 	if len(filter.Status) == 0 {
 		filter.Status = []Outcome{Held}
@@ -271,38 +263,58 @@ func (m *Manager) list(ctx context.Context, filter Filter) ([]Intent, error) {
 		}
 		filter.Since = now.Add(-maxTTL)
 	}
-	from, err := store.PositionAt(ctx, m.category, filter.Since)
+	states, corrupt, err := m.statesSince(ctx, store, filter)
 	if err != nil {
 		return nil, err
-	}
-	last := map[messagestore.StreamName]*messagestore.Message{}
-	for more := true; more; {
-		page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: m.category, From: from, Limit: 1000})
-		if err != nil {
-			return nil, err
-		}
-		for _, message := range page.Messages {
-			last[message.Stream] = message
-		}
-		from, more = page.Next, page.More
 	}
 	now, err := m.store.Now(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var all []Intent
-	for _, message := range last {
-		s, err := read(message)
-		if err != nil {
-			return nil, err
-		}
-		i := s.intent(now, m.config.Turn)
-		if slices.Contains(filter.Status, i.Status) && (filter.Scope == "" || i.Scope == filter.Scope) && (filter.Session == "" || i.Session == filter.Session) {
+	for _, s := range states {
+		if i := s.intent(now, m.config.Turn); slices.Contains(filter.Status, i.Status) && (filter.Session == "" || i.Session == filter.Session) {
 			all = append(all, i)
 		}
 	}
 	slices.SortFunc(all, func(a, b Intent) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Stream, b.Stream)) })
-	return all[:min(len(all), filter.Limit)], nil
+	if len(corrupt) > 0 {
+		return all, newCorruptStreams(corrupt)
+	}
+	return all, nil
+}
+
+// statesSince returns the last states of the intents with a message since [Filter.Since], without
+// those that are done unless filter chooses them, and the errors of the streams that are corrupt.
+func (m *Manager) statesSince(ctx context.Context, store CategoryStore, filter Filter) (states map[messagestore.StreamName]*state, corrupt map[messagestore.StreamName]error, err error) {
+	from, err := store.PositionAt(ctx, m.category, filter.Since)
+	if err != nil {
+		return nil, nil, err
+	}
+	done := slices.Contains(filter.Status, Done)
+	states, corrupt = map[messagestore.StreamName]*state{}, map[messagestore.StreamName]error{}
+	for more := true; more; {
+		page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: m.category, From: from, Limit: 1000})
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, message := range page.Messages {
+			if scope, _ := ScopeAndKey(message.Stream); filter.Scope != "" && scope != filter.Scope {
+				continue
+			}
+			delete(states, message.Stream)
+			delete(corrupt, message.Stream)
+			s, err := read(message)
+			switch {
+			case err != nil:
+				corrupt[message.Stream] = err
+			case done || !s.done():
+				states[message.Stream] = s
+			}
+		}
+		from, more = page.Next, page.More
+	}
+	return states, corrupt, nil
 }
 
 // KeyLifeDeclared is the one message of the stream CATEGORY+life-1, in a category whose first
@@ -321,16 +333,19 @@ func LifeStream(category messagestore.Category) messagestore.StreamName {
 
 // declare writes down the life of keys, once, before the manager's first write.
 func (m *Manager) declare(ctx context.Context) error {
+	if m.declared.Load() {
+		return nil
+	}
 	m.declaring.Lock()
 	defer m.declaring.Unlock()
-	if m.declared {
+	if m.declared.Load() {
 		return nil
 	}
 	stream := LifeStream(m.category)
 	last, err := m.store.Last(ctx, stream)
 	if errors.Is(err, messagestore.ErrNotFound) {
 		if last, err = m.declareFirst(ctx, stream); err == nil && last == nil {
-			m.declared = true
+			m.declared.Store(true)
 			return nil
 		}
 	}
@@ -344,7 +359,7 @@ func (m *Manager) declare(ctx context.Context) error {
 	if declared := time.Duration(d.Seconds) * time.Second; declared != m.keyLife() {
 		return invalid("KeyLife", m.config.KeyLife, fmt.Sprintf("%s has %v", stream, declared), ErrInvalidConfig)
 	}
-	m.declared = true
+	m.declared.Store(true)
 	return nil
 }
 

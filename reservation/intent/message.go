@@ -164,8 +164,8 @@ func (s *state) before(session string) int {
 }
 
 // granted returns the state right after body was written.
-func granted(body messagestore.Body, written messagestore.Written, metadata messagestore.Metadata) *state {
-	s := &state{kind: body.MessageType(), since: written.Time, of: written.Version, metadata: metadata, at: messagestore.Mark{
+func granted(body messagestore.Body, written messagestore.Written, metadata messagestore.Metadata) state {
+	s := state{kind: body.MessageType(), since: written.Time, of: written.Version, metadata: metadata, at: messagestore.Mark{
 		Stream: written.Stream, Position: written.Version, GlobalPosition: written.GlobalPosition, Time: written.Time,
 	}}
 	if len(written.IDs) > 0 {
@@ -196,24 +196,26 @@ func read(m *messagestore.Message) (*state, error) {
 	if m.IsTombstone() {
 		return &state{kind: m.Type, gone: true, since: m.Time, at: m.Mark()}, nil
 	}
-	var body messagestore.Body
-	var err error
-	switch m.Type {
-	case TypeReserved:
-		body, err = decode[ReservedMessage](m)
-	case TypeExtended:
-		body, err = decode[Extended](m)
-	case TypeWaiting:
-		body, err = decode[Waiting](m)
-	case TypeReleased:
-		body, err = decode[Released](m)
-	case TypeConfirmed:
-		body, err = decode[Confirmed](m)
-	default:
-		return nil, corrupt("a message of the type %.80q is none of an intent's", m.Type)
-	}
-	if err != nil {
-		return nil, corrupt("%v", err)
+	body, ok := quickly(m)
+	if !ok {
+		var err error
+		switch m.Type {
+		case TypeReserved:
+			body, err = decode[ReservedMessage](m)
+		case TypeExtended:
+			body, err = decode[Extended](m)
+		case TypeWaiting:
+			body, err = decode[Waiting](m)
+		case TypeReleased:
+			body, err = decode[Released](m)
+		case TypeConfirmed:
+			body, err = decode[Confirmed](m)
+		default:
+			return nil, corrupt("a message of the type %.80q is none of an intent's", m.Type)
+		}
+		if err != nil {
+			return nil, corrupt("%v", err)
+		}
 	}
 	if r, ok := body.(ReservedMessage); ok && (r.After < 0 || r.After >= maxToken) {
 		return nil, corrupt("after: %d is no fencing token", r.After)
@@ -242,7 +244,7 @@ func read(m *messagestore.Message) (*state, error) {
 	case len(s.Line) > maxLine:
 		return nil, corrupt("line: %d sessions are more than %d", len(s.Line), maxLine)
 	}
-	return s, nil
+	return &s, nil
 }
 
 func decode[T messagestore.Body](m *messagestore.Message) (messagestore.Body, error) {

@@ -162,7 +162,7 @@ func (s *state) intent(now time.Time, turn time.Duration) Intent {
 		Stream: s.at.Stream, Session: s.Session, Token: s.token, Attempt: s.Attempt, Since: time.UnixMicro(s.token).UTC(),
 		Line: slices.Clone(s.Line), Result: s.result, Forgotten: s.gone, Released: s.released, By: s.by, Reason: s.reason,
 	}
-	i.Scope, i.Key = scopeAndKey(s.at.Stream)
+	i.Scope, i.Key = ScopeAndKey(s.at.Stream)
 	switch {
 	case s.done():
 		i.Status = Done
@@ -243,11 +243,16 @@ func (m *Manager) attempt(ctx context.Context, request Request) (*attempt, error
 		return nil, err
 	}
 	a := &attempt{m: m, request: request, ttl: m.config.TTL}
-	all := append([]string{request.Key}, request.With...)
-	if len(all) > messagestore.MaxWriteStreams {
+	n := 1 + len(request.With)
+	if n > messagestore.MaxWriteStreams {
 		return nil, messagestore.NewInvalidError("With", len(request.With), fmt.Sprintf("at most %d keys beside the first", messagestore.MaxWriteStreams-1))
 	}
-	for i, key := range all {
+	a.keys = make([]wanted, 0, n)
+	for i := range n {
+		key := request.Key
+		if i > 0 {
+			key = request.With[i-1]
+		}
 		stream, err := m.Stream(request.Scope, key)
 		switch {
 		case err != nil:
@@ -464,7 +469,7 @@ func (k *wanted) silence(a *attempt) time.Duration {
 func (a *attempt) reserved(sent time.Time, bodies []messagestore.Body, metadata []messagestore.Metadata, written []messagestore.Written) Answer {
 	parts := make([]part, len(a.keys))
 	for i := range a.keys {
-		parts[i] = part{*granted(bodies[i], written[i], metadata[i])}
+		parts[i].state = granted(bodies[i], written[i], metadata[i])
 	}
 	l := a.m.newLease(parts, sent)
 	return Answer{Outcome: Reserved, Lease: l, Intent: parts[0].intent(parts[0].since, a.m.config.Turn)}

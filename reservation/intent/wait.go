@@ -97,7 +97,8 @@ func (a *attempt) line(ctx context.Context, line []string) (*messagestore.Meetin
 	if met != nil {
 		return met, a.meet(met.Last)
 	}
-	k.meet(granted(body, written, s.metadata))
+	next := granted(body, written, s.metadata)
+	k.meet(&next)
 	return nil, nil
 }
 

@@ -234,10 +234,12 @@ func (f *fixture) messages(t *testing.T, category messagestore.Category) []*mess
 // verify requires that each stream of the category is an intent's.
 func (f *fixture) verify(t *testing.T, category messagestore.Category) {
 	t.Helper()
-	last := map[messagestore.StreamName]*messagestore.Message{}
+	last := map[messagestore.StreamName]*intent.Step{}
 	for _, m := range f.messages(t, category) {
-		require.NoError(t, intent.Transition(last[m.Stream], m))
-		last[m.Stream] = m
+		step, err := intent.ReadStep(m)
+		require.NoError(t, err)
+		require.Empty(t, step.Violations(last[m.Stream]), "%v", m)
+		last[m.Stream] = &step
 	}
 }
 

@@ -120,7 +120,11 @@ func heldAsLongAsExtended(t *testing.T, f *fixture) {
 	f.lapse(t, f.short)
 	lease(t, f.m, request("other"))
 	for before, m := range pairs(f.messages(t, f.category)) {
-		require.False(t, intent.TakenEarly(before, m), "%v after %v", m, before)
+		was, err := intent.ReadStep(before)
+		require.NoError(t, err)
+		step, err := intent.ReadStep(m)
+		require.NoError(t, err)
+		require.False(t, step.TookEarly(&was), "%v after %v", m, before)
 	}
 }
 

@@ -173,7 +173,7 @@ var mutants = []mutant{
 	},
 	{
 		"a scope that is in no name", "intent.go",
-		`if scope != "" {`, `if false {`,
+		`if scope == "" {`, `if true {`,
 		[]string{"Keys/DifferentBytesAreDifferentIntents"},
 	},
 	{
@@ -243,7 +243,7 @@ var mutants = []mutant{
 	},
 	{
 		"a list of everything", "lookup.go",
-		"if slices.Contains(filter.Status, i.Status) && ", "if true && ",
+		"slices.Contains(filter.Status, i.Status) && (", "true && (",
 		[]string{"List/ChoosesByStatusScopeAndSession"},
 	},
 	{

@@ -111,12 +111,9 @@ func list(t *testing.T, f *fixture) {
 	require.Equal(t, []string{"k1"}, keys(intent.Filter{Session: "S1"}))
 	require.Equal(t, []string{"k3"}, keys(intent.Filter{Status: []intent.Outcome{intent.Free}}))
 	require.Equal(t, []string{"k3", "k4"}, keys(intent.Filter{Status: []intent.Outcome{intent.Free, intent.Done}}))
-	require.Equal(t, []string{"k0", "k1"}, keys(intent.Filter{Limit: 2}))
 	now, err := f.store.Now(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, keys(intent.Filter{Since: now.Add(time.Hour)}))
-	_, err = f.m.List(t.Context(), intent.Filter{Limit: -1})
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, err = f.m.List(t.Context(), intent.Filter{Status: []intent.Outcome{intent.KeyReused}})
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 	"github.com/dibs-go/dibs/reservation/intent"
 )
@@ -27,6 +28,7 @@ func RunTransact[Tx any](t *testing.T, options storetest.TransactOptions[Tx]) {
 		{"Transact/ConfirmsWithTheRows", confirmsWithRows[Tx]},
 		{"Transact/GoesPastExtensionsAndWaiters", goesPast[Tx]},
 		{"Transact/LostLeaseCommitsNothing", lostCommitsNothing[Tx]},
+		{"Transact/AnotherDatabaseIsRefused", anotherDatabaseIsRefused[Tx]},
 		{"Transact/AgainIsOnce", againIsOnce[Tx]},
 		{"Transact/OneOfManyResultsIsCommitted", oneResultIsCommitted[Tx]},
 		{"Transact/FailureConfirmsNothing", failureConfirmsNothing[Tx]},
@@ -118,8 +120,10 @@ func lostCommitsNothing[Tx any](t *testing.T, f *transacting[Tx]) {
 	refused := func(state string) {
 		t.Helper()
 		for _, writes := range [][]messagestore.StreamWrite{confirmation, guarded} {
+			before := f.calls.Load()
 			err := f.transact(t.Context(), late, writes)
 			require.ErrorIs(t, err, messagestore.ErrVersionConflict, state)
+			require.Equal(t, before+1, f.calls.Load(), "the caller's SQL ran again, for a lease that is lost: %s", state)
 			require.True(t, late.Lost(err), state)
 			require.Zero(t, f.count(t), state)
 		}
@@ -132,6 +136,23 @@ func lostCommitsNothing[Tx any](t *testing.T, f *transacting[Tx]) {
 	require.NoError(t, next.Confirm(t.Context(), "next's"))
 	refused("confirmed by another")
 	require.JSONEq(t, `"next's"`, string(f.lookup(t).Result))
+}
+
+// The stream is there in the other database too, at the same version and with the same holder's
+// name: only the message differs.
+func anotherDatabaseIsRefused[Tx any](t *testing.T, f *transacting[Tx]) {
+	elsewhere, err := intent.New(messagestore.New(memory.New(), nil), f.category, nil)
+	require.NoError(t, err)
+	stranger := lease(t, elsewhere, request("A"))
+	l := lease(t, f.m, request("A"))
+
+	for _, writes := range [][]messagestore.StreamWrite{stranger.Confirmation("paid"), stranger.Guarded()} {
+		err := f.transact(t.Context(), stranger, writes)
+		require.True(t, stranger.Lost(err), "%v", err)
+		require.Zero(t, f.count(t))
+	}
+	require.NoError(t, f.transact(t.Context(), l, l.Confirmation("paid")))
+	require.Equal(t, 1, f.count(t))
 }
 
 func againIsOnce[Tx any](t *testing.T, f *transacting[Tx]) {

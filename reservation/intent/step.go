@@ -1,0 +1,202 @@
+package intent
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A Step is one message of an intent, as programs read it that show or check histories. Since each
+// message carries the whole state, a stream is right if each pair of its messages is: see
+// [Step.Violations].
+type Step struct {
+	Grant // zero of a tombstone
+
+	Type     string
+	Place    messagestore.Mark
+	Token    int64                // the fencing token of the lease
+	After    int64                // of Reserved: the token before, 0 for none
+	Since    time.Time            // from when the lease counts; of one that was released, from when it is free
+	Of       messagestore.Version // the message of that time
+	Released bool                 // the lease was released, and not taken since
+	By       string               // the operator that released it, or "" for the holder
+	Reason   string               // for which it was released
+	Result   json.RawMessage      // that it was confirmed with
+	Deleted  bool                 // the message is the tombstone of a stream
+}
+
+// ReadStep returns the step that m is. If it is none of an intent's, the error matches [ErrCorrupt]
+// and names its place and the broken rule; the step then has its type and its place.
+func ReadStep(m *messagestore.Message) (Step, error) {
+	s, err := read(m)
+	if err != nil {
+		return Step{Type: m.Type, Place: m.Mark(), Since: m.Time, Of: m.Position}, err
+	}
+	return Step{
+		Grant: s.Grant, Type: m.Type, Place: m.Mark(), Token: s.token, After: s.after, Since: s.since, Of: s.of, Released: s.released,
+		By: s.by, Reason: s.reason, Result: s.result, Deleted: s.gone,
+	}, nil
+}
+
+// Done reports whether nothing may follow the step.
+func (s *Step) Done() bool { return s.Deleted || s.Type == TypeConfirmed }
+
+// Lasts returns how long the lease lasts without an extension.
+func (s *Step) Lasts() time.Duration { return time.Duration(s.TTL) * time.Millisecond }
+
+// Until returns when the lease is over, by the store's clock.
+func (s *Step) Until() time.Time {
+	if s.Released {
+		return s.Since
+	}
+	return s.Since.Add(s.Lasts())
+}
+
+// TookEarly reports whether the step grants an intent before the lease in before was over, by the
+// times at which the store wrote them. That is no fault where the store's clock was put back, and
+// where a waiter had seen no sign of the holder for the whole TTL.
+func (s *Step) TookEarly(before *Step) bool {
+	return s.Type == TypeReserved && !before.Done() && s.Place.Time.Before(before.Until())
+}
+
+// The rules of a history.
+const (
+	RuleMessage    = "message"    // a message is an intent's: see [ReadStep]
+	RuleTransition = "transition" // a step may follow the one before it; nothing follows a result
+	RuleToken      = "token"      // the tokens of a key rise, and a grant keeps its own
+	RuleAttempt    = "attempt"    // grants are counted from 1
+	RuleGrant      = "grant"      // session, content and TTL are the same from a grant to its end
+	RuleLine       = "line"       // a lease that is taken leaves the rest of the line in its order
+)
+
+// A Violation is a rule that a step breaks.
+type Violation struct{ Rule, Expected, Found string }
+
+// Violations returns the rules that s breaks as the next step after before. Before is nil for the
+// first message that the stream has: of one whose beginning was trimmed there is nothing to
+// compare. Violations looks at no clock: see [Step.TookEarly].
+func (s *Step) Violations(before *Step) []Violation {
+	c := comparison{before: before, step: s}
+	switch {
+	case before != nil && before.Done() && !s.Deleted:
+		c.broken(RuleTransition, "nothing after the result", s.Type)
+	case s.Deleted || before == nil && s.Place.Position != 0:
+	case before == nil:
+		c.first()
+	case s.Type == TypeReserved:
+		c.granted()
+	default:
+		c.continued()
+	}
+	return c.found
+}
+
+// A comparison finds the rules that a step breaks.
+type comparison struct {
+	before, step *Step
+	found        []Violation
+}
+
+func (c *comparison) broken(rule, expected, found string) {
+	c.found = append(c.found, Violation{rule, expected, found})
+}
+
+func (c *comparison) first() {
+	s := c.step
+	switch {
+	case s.Type != TypeReserved:
+		c.broken(RuleTransition, "Reserved at the beginning", s.Type)
+	case s.Attempt != 1:
+		c.broken(RuleAttempt, "attempt 1", fmt.Sprint(s.Attempt))
+	case s.After != 0:
+		c.broken(RuleToken, "no token before the first", fmt.Sprint(s.After))
+	case len(s.Line) > 0:
+		c.broken(RuleLine, "no line", fmt.Sprintf("%q", s.Line))
+	}
+}
+
+// granted compares a lease that came after another.
+func (c *comparison) granted() {
+	before, s := c.before, c.step
+	if s.Token <= before.Token || s.After != before.Token {
+		c.broken(RuleToken, fmt.Sprintf("a token above %d, and granted after it", before.Token), fmt.Sprintf("%d, granted after %d", s.Token, s.After))
+	}
+	if s.Attempt != before.Attempt+1 {
+		c.broken(RuleAttempt, fmt.Sprintf("attempt %d", before.Attempt+1), fmt.Sprint(s.Attempt))
+	}
+	if !before.Released && s.Content != before.Content {
+		c.broken(RuleGrant, "the content of a lease that was not released, "+before.Content, s.Content)
+	}
+	var rest []string
+	if i := slices.Index(before.Line, s.Session); i >= 0 {
+		rest = before.Line[i+1:]
+	}
+	if !slices.Equal(s.Line, rest) {
+		c.broken(RuleLine, fmt.Sprintf("the line after %.80q, %q", s.Session, rest), fmt.Sprintf("%q", s.Line))
+	}
+}
+
+// continued compares a step of the lease that was there.
+func (c *comparison) continued() {
+	before, s := c.before, c.step
+	if before.Released && s.Type != TypeWaiting {
+		c.broken(RuleTransition, "Reserved or Waiting after a release", s.Type)
+	}
+	if s.Token != before.Token {
+		c.broken(RuleToken, fmt.Sprint(before.Token), fmt.Sprint(s.Token))
+	}
+	if s.Attempt != before.Attempt {
+		c.broken(RuleAttempt, fmt.Sprintf("attempt %d", before.Attempt), fmt.Sprint(s.Attempt))
+	}
+	if s.Session != before.Session || s.Content != before.Content || s.TTL != before.TTL {
+		c.broken(RuleGrant, grantText(before), grantText(s))
+	}
+	switch s.Type {
+	case TypeWaiting:
+		if s.Released != before.Released || s.Of != before.Of || !s.Since.Equal(before.Since.Truncate(time.Microsecond)) {
+			c.broken(RuleTransition, leaseText(before), leaseText(s))
+		}
+		if !stood(before.Line, s.Line) {
+			c.broken(RuleLine, fmt.Sprintf("one session more at the end of %q, or one less", before.Line), fmt.Sprintf("%q", s.Line))
+		}
+	case TypeConfirmed:
+		if len(s.Line) > 0 {
+			c.broken(RuleLine, "no line", fmt.Sprintf("%q", s.Line))
+		}
+	default:
+		if !slices.Equal(s.Line, before.Line) {
+			c.broken(RuleLine, fmt.Sprintf("%q", before.Line), fmt.Sprintf("%q", s.Line))
+		}
+	}
+}
+
+func grantText(s *Step) string {
+	return fmt.Sprintf("session %.80q, content %s, TTL %v", s.Session, s.Content, s.Lasts())
+}
+
+func leaseText(s *Step) string {
+	text := "a lease from "
+	if s.Released {
+		text = "released at "
+	}
+	return fmt.Sprintf("%s%s, position %d", text, s.Since.UTC().Format("2006-01-02T15:04:05.000000Z"), s.Of)
+}
+
+// stood reports whether a session came to the end of a line, or one left it.
+func stood(before, after []string) bool {
+	if len(after) == len(before)+1 {
+		return slices.Equal(before, after[:len(before)])
+	}
+	if len(after) != len(before)-1 {
+		return false
+	}
+	for i := range before {
+		if i == len(after) || before[i] != after[i] {
+			return slices.Equal(before[i+1:], after[i:])
+		}
+	}
+	return false
+}
