@@ -19,26 +19,65 @@ type checkpointer struct {
 	checkedAt time.Time // when the run was last seen to be the owner
 	failures  int       // in a row
 	retryAt   time.Time // after a failure
+
+	group    checkpoint.View             // as it is known
+	heard    messagestore.GlobalPosition // of a message that another member may have written
+	deaf     bool                        // the store's driver cannot tell of one
+	lookedAt time.Time
 }
 
-// A checked is the result of a write or a check.
+// lookInterval is the shortest time between two looks at the group's state.
+const lookInterval = time.Second
+
+// A checked is the result of a write, a look or a check.
 type checked struct {
 	saved
-	onlyChecked bool
-	err         error
+	action action
+	group  checkpoint.View
+	err    error
 }
+
+// An action is what a checkpointer does at the store.
+type action int
+
+const (
+	writes action = iota + 1 // a checkpoint
+	looks                    // at the group
+	checks                   // that the run may go on
+)
 
 func newCheckpointer(place *checkpoint.Place, config *Config) *checkpointer {
-	return &checkpointer{config: config, place: place, results: make(chan checked, 1), checkedAt: time.Now()}
+	now := time.Now()
+	return &checkpointer{config: config, place: place, results: make(chan checked, 1), checkedAt: now, group: place.View(now), lookedAt: now}
 }
 
-// writeDue returns when a checkpoint is due, if the position has moved.
-func (c *checkpointer) writeDue(p *progress) (due time.Time, moved bool) {
+// writeDue returns when a checkpoint is due: the position has moved, or the group is to be
+// told that the member is alive, or that another is gone.
+func (c *checkpointer) writeDue(p *progress) (due time.Time, is bool) {
 	if c.busy {
 		return time.Time{}, false
 	}
-	due, moved = p.due(c.config.CheckpointInterval, c.config.PollInterval)
-	return later(due, c.retryAt), moved
+	due, is = p.due(c.config.CheckpointInterval, c.config.PollInterval)
+	if at := c.group.Next(); !at.IsZero() && (!is || at.Before(due)) {
+		due, is = at, true
+	}
+	return later(due, c.retryAt), is
+}
+
+// wake has the checkpointer look at the group's state, if no write of its own turns out to be behind the wake-up. A driver that cannot tell positions wakes again and again,
+// and the checkpointer looks a few times in a lease.
+func (c *checkpointer) wake(head messagestore.GlobalPosition) {
+	c.heard = max(c.heard, head)
+	c.deaf = head == 0
+}
+
+// lookDue returns when a look at the group is due.
+func (c *checkpointer) lookDue() (due time.Time, is bool) {
+	after, is := lookInterval, c.heard > c.group.Written
+	if !is && c.deaf {
+		after, is = max(lookInterval, c.config.Lease/4), true
+	}
+	return later(c.lookedAt.Add(after), c.retryAt), is && !c.busy && c.place.Leased()
 }
 
 // checkDue returns when a check is due, if the run is at work: a message whose handler
@@ -58,20 +97,26 @@ func later(a, b time.Time) time.Time {
 // start writes a checkpoint or checks, if one is due. A write goes on when the run stops; a
 // check ends with reads.
 func (c *checkpointer) start(reads, work context.Context, r *run, atWork bool, now time.Time) {
-	due, moved := c.writeDue(r.progress)
-	check, isDue := c.checkDue(atWork)
-	write := moved && !now.Before(due)
-	if !write && (!isDue || now.Before(check)) {
+	isDue := func(due time.Time, is bool) bool { return is && !now.Before(due) }
+	next, read := checked{saved: r.progress.position()}, r.reader.mark
+	ctx := reads
+	switch {
+	case isDue(c.writeDue(r.progress)):
+		next.action, ctx = writes, work
+	case isDue(c.lookDue()):
+		next.action = looks
+	case isDue(c.checkDue(atWork)):
+		next.action = checks
+	default:
 		return
 	}
-	c.busy = true
-	next, read := checked{saved: r.progress.position(), onlyChecked: !write}, r.reader.mark
-	ctx := reads
-	if write {
-		ctx = work
+	if next.action != checks {
+		c.heard, c.lookedAt = 0, now
 	}
+	c.busy = true
 	r.wg.Go(func() {
 		next.err = c.run(ctx, next, read)
+		next.group = c.place.View(time.Now())
 		c.results <- next
 	})
 }
@@ -79,17 +124,24 @@ func (c *checkpointer) start(reads, work context.Context, r *run, atWork bool, n
 func (c *checkpointer) run(ctx context.Context, next checked, read messagestore.Mark) error {
 	ctx, cancel := context.WithTimeout(ctx, checkpoint.CallTimeout)
 	defer cancel()
-	if next.onlyChecked {
+	switch next.action {
+	case looks:
+		return c.place.Look(ctx)
+	case checks:
 		return c.place.Check(ctx, read)
 	}
-	return c.place.Write(ctx, next.Checkpoint, read)
+	return c.place.Write(ctx, next.Checkpoint, read, false)
 }
 
 // took takes a result in.
 func (c *checkpointer) took(result checked) {
 	c.busy = false
+	c.group = result.group
 	if result.err == nil {
-		c.checkedAt, c.failures, c.retryAt = time.Now(), 0, time.Time{}
+		c.failures, c.retryAt = 0, time.Time{}
+		if result.action != looks {
+			c.checkedAt = time.Now()
+		}
 	}
 }
 

@@ -26,13 +26,13 @@ type Config struct {
 	// Defaults to all messages.
 	Correlation messagestore.Category
 
-	// GroupSize splits the category among so many members of a group, up to
+	// GroupSize splits the category among a fixed number of members, up to
 	// [messagestore.MaxGroupSize], by cardinal id. All members have one name and one
-	// size, and each its own GroupMember, from 0. When the size changes, the members
-	// go on from the position of the one that was furthest behind, and those that
-	// still run with the old size stop with [ErrConsumerFenced].
+	// size, and each its own GroupMember, from 0. No member stands in for another. When
+	// the size changes, the members go on from the position of the one that was furthest
+	// behind, and those that still run with the old size stop with [ErrConsumerFenced].
 	//
-	// Defaults to 0, no group, which is the same as a group of 1.
+	// Defaults to 0: replicas join and leave, and need no number. See the package comment.
 	GroupSize int
 
 	// GroupMember is which member of the group this is, from 0.
@@ -40,8 +40,18 @@ type Config struct {
 	// Defaults to 0.
 	GroupMember int
 
+	// Lease is how long a replica may be silent before the others take its work over: 1 s
+	// to 1 h. While there are others, a replica writes at least every third of it. It has no
+	// meaning with GroupSize.
+	//
+	// Defaults to 10 s.
+	Lease time.Duration
+
 	// Concurrency is how many messages may be in flight at a time: 1 to 1024. Messages
 	// of one cardinal id never are at the same time.
+	//
+	// With 1, one of several replicas handles messages, and the others stand by. With more,
+	// they share the category.
 	//
 	// Defaults to 1, which handles the category in order.
 	Concurrency int
@@ -174,6 +184,7 @@ func (c *Config) withDefaults() Config {
 		d = *c
 	}
 	d.Types = slices.Clone(d.Types)
+	d.Lease = cmp.Or(d.Lease, 10*time.Second)
 	d.Concurrency = cmp.Or(d.Concurrency, 1)
 	d.BatchSize = cmp.Or(d.BatchSize, 1000)
 	d.PollInterval = cmp.Or(d.PollInterval, 100*time.Millisecond)
@@ -209,6 +220,7 @@ func (c *Config) mistakes() (all []error) {
 		value       time.Duration
 		least, most time.Duration
 	}{
+		{"lease", c.Lease, time.Second, time.Hour},
 		{"poll interval", c.PollInterval, time.Millisecond, time.Hour},
 		{"checkpoint interval", c.CheckpointInterval, time.Millisecond, time.Hour},
 		{"redrive interval", c.RedriveInterval, time.Millisecond, time.Hour},

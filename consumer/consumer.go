@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"os"
 	"reflect"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,6 +49,7 @@ type Store interface {
 	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error)
 	LastOfType(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Message, error)
 	Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error)
+	Now(ctx context.Context) (time.Time, error)
 	Watch(category messagestore.Category, interval time.Duration) (wakeups <-chan messagestore.GlobalPosition, stop func())
 }
 
@@ -141,13 +144,22 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 	}
 	defer c.running.Store(false)
 
-	r, err := c.runOnce(ctx, catchUp, nil)
-	for !ofHandler(err) && errors.Is(err, checkpoint.ErrEpoch) && ctx.Err() == nil && !graceExceeded(err) {
-		c.config.Logger.Warn().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("error", text.Of(err)).Msg("consumer starts again")
-		r, err = c.runOnce(ctx, catchUp, r)
+	me := c.newMember(catchUp)
+	r, err := c.runOnce(ctx, catchUp, nil, me)
+	for c.goesOn(ctx, err) {
+		if !errors.Is(err, errUnfair) {
+			c.config.Logger.Warn().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("error", text.Of(err)).Msg("consumer starts again")
+		}
+		if takenOver(err) {
+			me = c.newMember(catchUp) // the group has gone on without the one that it was
+		}
+		r, err = c.runOnce(ctx, catchUp, r, me)
 	}
-	if err == nil && catchUp {
+	switch {
+	case err == nil && catchUp:
 		err = ctx.Err()
+	case !catchUp && ctx.Err() != nil && takenOver(err):
+		err = nil // it was told to stop
 	}
 	if err != nil {
 		c.config.Logger.Error().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("error", text.Of(err)).Msg("consumer stopped")
@@ -157,6 +169,43 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 	return nil
 }
 
+// newMember returns a member that has not joined its group.
+func (c *Consumer) newMember(catchUp bool) checkpoint.Member {
+	return checkpoint.NewMember(process(), c.config.Lease, catchUp || c.config.Concurrency == 1)
+}
+
+// process names this process for operators.
+var process = sync.OnceValue(func() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	return text.Shorten(fmt.Sprintf("%s/%d", host, os.Getpid()))
+})
+
+// takenOver reports whether a run has ended because its lease was over, and another member has
+// its slots now.
+func takenOver(err error) bool {
+	if ofHandler(err) || graceExceeded(err) {
+		return false
+	}
+	fenced, is := errors.AsType[*checkpoint.FencedError](err)
+	return is && fenced.TakenOver
+}
+
+// goesOn reports whether the consumer begins again after a run that ended with err.
+func (c *Consumer) goesOn(ctx context.Context, err error) bool {
+	switch {
+	case err == nil || ofHandler(err) || graceExceeded(err):
+		return false
+	case errors.Is(err, errUnfair):
+		return true // also to leave the group
+	case ctx.Err() != nil:
+		return false
+	}
+	return errors.Is(err, checkpoint.ErrEpoch) || takenOver(err)
+}
+
 func graceExceeded(err error) bool {
 	_, is := errors.AsType[*GraceExceededError](err)
 	return is
@@ -164,11 +213,11 @@ func graceExceeded(err error) bool {
 
 // runOnce runs in one epoch of the store. Before is the run in the epoch before, nil for
 // none.
-func (c *Consumer) runOnce(ctx context.Context, catchUp bool, before *run) (*run, error) {
+func (c *Consumer) runOnce(ctx context.Context, catchUp bool, before *run, me checkpoint.Member) (*run, error) {
 	if c.lanes != nil && c.lanes.Working() > 0 {
 		return nil, fmt.Errorf("%w: a handler of an earlier run has not returned", ErrRunning)
 	}
-	p, err := c.start(ctx, catchUp, before)
+	p, err := c.start(ctx, catchUp, before, me)
 	if err != nil || p == nil {
 		return nil, err
 	}
@@ -177,24 +226,37 @@ func (c *Consumer) runOnce(ctx context.Context, catchUp bool, before *run) (*run
 	return r, r.loop(ctx)
 }
 
-// start finds the place to go on from. It returns none if ctx is done first.
-func (c *Consumer) start(ctx context.Context, catchUp bool, before *run) (*checkpoint.Place, error) {
+// start finds the place to go on from, and waits until there is something to handle. It
+// returns none if ctx is done first.
+func (c *Consumer) start(ctx context.Context, catchUp bool, before *run, me checkpoint.Member) (*checkpoint.Place, error) {
 	var stream messagestore.StreamName
 	var read messagestore.Mark
 	if before != nil {
 		stream, read = before.checkpoints.place.Stream, before.reader.mark
 	}
 	log := checkpoint.Log{Store: c.store, Consumer: c.id}
+	standby := standby{Consumer: c}
+	defer standby.stop()
 	for failures := 1; ctx.Err() == nil; failures++ {
-		p, err := log.Resume(ctx, c.config.groupSize(), c.config.GroupMember, stream, read)
+		var p *checkpoint.Place
+		var err error
+		if c.config.GroupSize == 0 {
+			p, err = log.Join(ctx, me, catchUp, stream, read)
+		} else {
+			p, err = log.Resume(ctx, c.config.GroupSize, c.config.GroupMember, stream, read)
+		}
 		switch {
+		case err == nil && !p.Ready():
+			failures = 0
+			standby.wait(ctx, p)
+			continue
 		case err == nil:
 			c.config.Logger.Info().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).
 				Str("positions", string(p.Stream)).Int64("position", int64(p.Position)).Msg("consumer started")
 			c.counts.position.Store(int64(p.Position))
 			return p, nil
 		case ctx.Err() != nil:
-			return nil, nil //nolint:nilerr // to be stopped is not an error
+			continue
 		case catchUp || !heals(err):
 			return nil, err
 		}
@@ -202,7 +264,13 @@ func (c *Consumer) start(ctx context.Context, catchUp bool, before *run) (*check
 			break
 		}
 	}
-	return nil, nil //nolint:nilerr // the context is done, and to be stopped is not an error
+	switch { // the context is done, and to be stopped is not an error
+	case standby.place != nil:
+		c.leaveGroup(ctx, standby.place)
+	case before != nil:
+		c.leaveGroup(ctx, before.checkpoints.place)
+	}
+	return nil, nil //nolint:nilnil // there is nothing to go on from
 }
 
 // The pauses after errors of the store. A server that was killed is back within a second,

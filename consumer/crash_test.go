@@ -2,12 +2,14 @@ package consumer_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,9 +27,10 @@ import (
 const (
 	crashStore    = "DIBS_TEST_CRASH_STORE"
 	crashCategory = "DIBS_TEST_CRASH_CATEGORY"
+	crashLanes    = "DIBS_TEST_CRASH_LANES" // the concurrency, if it is another
 )
 
-var crashConfig = &consumer.Config{Concurrency: 3, BatchSize: 10, CheckpointMessages: 15, PollInterval: 5 * time.Millisecond}
+var crashConfig = &consumer.Config{Concurrency: 3, BatchSize: 10, CheckpointMessages: 15, PollInterval: 5 * time.Millisecond, Lease: time.Second}
 
 // done is where the handler of the child writes which messages it has handled.
 func done(category messagestore.Category) messagestore.Category { return category.WithType("done") }
@@ -47,22 +50,27 @@ func doneHandler(store *messagestore.Store) consumer.Handler {
 	})
 }
 
-// crashChild runs a consumer until it is killed, or its parent is gone.
+// crashChild runs a consumer until it is killed or told to stop, or its parent is gone.
 func crashChild(storeURL string, category messagestore.Category) int {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin) // ends when the parent does
 		os.Exit(3)
 	}()
-	store, err := dibs.Open(context.Background(), storeURL, nil)
-	if err == nil {
-		c := consumer.New(store, category, "crash", doneHandler(store), crashConfig)
-		// A killed client's last write may still be under way, and fence this one.
-		for err = c.Run(context.Background()); errors.Is(err, consumer.ErrConsumerFenced); {
-			err = c.Run(context.Background())
-		}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	config := *crashConfig
+	if lanes := os.Getenv(crashLanes); lanes != "" {
+		config.Concurrency, _ = strconv.Atoi(lanes)
 	}
-	fmt.Fprintln(os.Stderr, err)
-	return 2
+	store, err := dibs.Open(ctx, storeURL, nil)
+	if err == nil {
+		err = consumer.New(store, category, "crash", doneHandler(store), &config).Run(ctx)
+	}
+	if err != nil && ctx.Err() == nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	return 0
 }
 
 // Promise C4 with real processes: kill -9 loses nothing, keeps the order, and hands
@@ -110,12 +118,7 @@ func testCrashes(t *testing.T, storeURL string) {
 		killed++
 	}
 	require.Less(t, len(allDone(t, store, category)), messages, "every kill came too late")
-	// A killed client's last write may still be under way, and fence the next.
-	c := consumer.New(store, category, "crash", doneHandler(store), crashConfig)
-	for err = c.CatchUp(ctx); errors.Is(err, consumer.ErrConsumerFenced); {
-		err = c.CatchUp(ctx)
-	}
-	require.NoError(t, err)
+	require.NoError(t, consumer.New(store, category, "crash", doneHandler(store), crashConfig).CatchUp(ctx))
 
 	first := map[messagestore.GlobalPosition]bool{}
 	next := map[messagestore.StreamName]messagestore.Version{}

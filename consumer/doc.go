@@ -15,14 +15,35 @@
 // after the other, in order. With [Config.Concurrency] above 1, messages of different
 // cardinal ids are delivered at the same time; with 1, the whole category is in order.
 //
+// # Replicas
+//
+// Several processes may run one consumer. They join it as the members of a group, without a
+// number or a size:
+//
+//   - With a [Config.Concurrency] of 1, the default, one handles the category in order, and
+//     the others stand by.
+//   - With more, each has about as many cardinal ids as the others. A newcomer gets its
+//     share as soon as the messages in flight of the others are finished.
+//
+// A member that stops frees its slots at once. One that is killed, paused or cut off is replaced
+// when it has been silent for [Config.Lease]. If it comes back, its next write is refused,
+// and it starts over as a newcomer while Run goes on. A process that is started alone after
+// one that was killed waits for that one's lease, too.
+//
+// Replicas have the same Types, and all a Concurrency of 1 or none. CatchUp wants the whole
+// category, and waits until no other member has any.
+//
+// With [Config.GroupSize] the sizes are static instead: see there.
+//
 // # Where positions are stored
 //
 // Consumer accounts of category account:command keeps its positions in category
 // account:command+position: a ledger of generations in the stream of its name, and a
-// stream of checkpoints for each member and generation. Its dead letters are in category
+// stream of checkpoints for each generation, or for each member of a static group. A
+// checkpoint has the state of the group with it. The dead letters are in category
 // account:command+deadLetter, a stream for each. All of it is written at expected versions.
-// So of two processes with one identity the second to write a checkpoint is fenced, and
-// stops with [ErrConsumerFenced].
+// So of two processes with one number in a static group the second to write a checkpoint is
+// fenced, and stops with [ErrConsumerFenced].
 //
 // # What an operator does
 //

@@ -20,10 +20,10 @@ var (
 	// handler of an earlier run has not returned.
 	ErrRunning = errors.New("the consumer is running")
 
-	// ErrConsumerFenced says that another process wrote a checkpoint under the same
-	// identity, that the group has a new size, or that an operator reset the consumer.
-	// After a reset, start the consumer again. Otherwise run one process for each identity
-	// (category, name and group member), and all members with one group size.
+	// ErrConsumerFenced says that another process wrote a checkpoint as the same member of
+	// a static group, that the group has a new size, or that an operator reset the consumer.
+	// After a reset, start the consumer again. Otherwise run one process for each GroupMember,
+	// and all with one GroupSize, or leave both out.
 	ErrConsumerFenced = checkpoint.ErrFenced
 
 	// ErrPositionAhead says that the store was rolled back, by a failover or a restore:

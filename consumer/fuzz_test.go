@@ -105,7 +105,7 @@ func FuzzADeadLetterIsReadOrRefused(f *testing.F) {
 		store := messagestore.New(memory.New(), nil)
 		require.True(t, writeRaw(t, store, "account-1", "Opened", `{}`))
 		id := uuid.MustParse("0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f")
-		letter := messagestore.Category("account:deadLetter").Stream("ledger", id.String())
+		letter := messagestore.Category("account:deadLetter").Stream("ledger").With(id.String())
 		if !writeRaw(t, store, letter, firstType, first) || !writeRaw(t, store, letter, secondType, second) {
 			return
 		}

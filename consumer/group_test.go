@@ -97,6 +97,7 @@ func TestAMemberOfAnOldSizeIsFencedAtItsNextPosition(t *testing.T) {
 		fenced, ok := errors.AsType[*checkpoint.FencedError](err)
 		require.True(t, ok)
 		require.Equal(t, messagestore.StreamName("account:position-ledger"), fenced.Stream)
+		require.ErrorContains(t, err, "the group was resized to 3: start all members with one size")
 	})
 }
 

@@ -378,23 +378,23 @@ func TestAPositionOfAnotherHistoryStopsTheConsumer(t *testing.T) {
 
 		// The checkpoint, and the start of a generation.
 		require.NoError(t, newIn(t, store, category, "a", &journal{}, nil).CatchUp(t.Context()))
-		recorded, err := store.Last(t.Context(), streams.Stream("a", "0", "0"))
+		recorded, err := store.Last(t.Context(), streams.Stream("a").With("0", "0"))
 		require.NoError(t, err)
 		require.JSONEq(t, fmt.Sprintf(`{"position": %d, "after": %q}`, position, last.ID), string(recorded.Data))
-		write(t, store, streams.Stream("a", "0", "0"), raw("Recorded", fmt.Sprintf(`{"position": %d, `, position)+wrong))
+		write(t, store, streams.Stream("a").With("0", "0"), raw("Recorded", fmt.Sprintf(`{"position": %d, `, position)+wrong))
 		for range 2 {
 			j := &journal{}
-			requireAhead("a", streams.Stream("a", "0", "0"), newIn(t, store, category, "a", j, nil).CatchUp(t.Context()))
+			requireAhead("a", streams.Stream("a").With("0", "0"), newIn(t, store, category, "a", j, nil).CatchUp(t.Context()))
 			require.Empty(t, j.all())
 		}
 		j, err := start("b", raw("Resized", fmt.Sprintf(`{"size": 1, "start": %d, `, position)+wrong))
-		requireAhead("b", streams.Stream("b", "0", "0"), err)
+		requireAhead("b", streams.Stream("b").With("0", "0"), err)
 		require.Empty(t, j.all())
 
 		// A resize takes it along, and a reset takes it away.
 		for size := range 3 {
 			err := newIn(t, store, category, "a", &journal{}, member(size+1, 0)).CatchUp(t.Context())
-			requireAhead("a", streams.Stream("a", fmt.Sprint(size), "0"), err)
+			requireAhead("a", streams.Stream("a").With(fmt.Sprint(size), "0"), err)
 		}
 		_, err = operate.Consumer(store, category, "a").Reset(t.Context(), last.GlobalPosition)
 		require.NoError(t, err)
@@ -415,7 +415,7 @@ func TestAPositionOfAnotherHistoryStopsTheConsumer(t *testing.T) {
 // there.
 func TestNoPositionIsRecordedInAStoreThatWentBack(t *testing.T) {
 	t.Parallel()
-	for name, config := range map[string]*consumer.Config{"Whole": {}, "Types": {Types: []string{"Deposited"}}} {
+	for name, config := range map[string]*consumer.Config{"Whole": {GroupSize: 1}, "Types": {GroupSize: 1, Types: []string{"Deposited"}}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -440,7 +440,7 @@ func TestNoPositionIsRecordedInAStoreThatWentBack(t *testing.T) {
 				close(release)
 
 				require.ErrorIs(t, <-errs, consumer.ErrPositionAhead)
-				_, err := elsewhere.Last(t.Context(), positions.Stream("ledger", "0", "0"))
+				_, err := elsewhere.Last(t.Context(), positions.Stream("ledger").With("0", "0"))
 				require.ErrorIs(t, err, messagestore.ErrNotFound)
 				j := &journal{}
 				require.NoError(t, newConsumer(t, messagestore.New(d, nil), j, config).CatchUp(t.Context()))
@@ -628,7 +628,7 @@ func TestNoPositionIsRecordedInAnotherEpoch(t *testing.T) {
 		d.now.epoch = "1"
 		store := messagestore.New(d, nil)
 		var handled atomic.Int64
-		stop := running(t, newConsumer(t, store, effects(store, &handled), &consumer.Config{PollInterval: time.Minute, CheckpointInterval: time.Minute}))
+		stop := running(t, newConsumer(t, store, effects(store, &handled), &consumer.Config{GroupSize: 1, PollInterval: time.Minute, CheckpointInterval: time.Minute}))
 		write(t, store, "account-1", Deposited{1})
 		time.Sleep(time.Second)
 		restored := d.restoreBefore(t, d.messages(t, "other")[0].GlobalPosition)
@@ -636,7 +636,7 @@ func TestNoPositionIsRecordedInAnotherEpoch(t *testing.T) {
 		d.by(restored)
 
 		require.ErrorContains(t, stop(), "are redelivered")
-		_, err := store.Last(t.Context(), positions.Stream("ledger", "0", "0"))
+		_, err := store.Last(t.Context(), positions.Stream("ledger").With("0", "0"))
 		require.ErrorIs(t, err, messagestore.ErrNotFound)
 	})
 }

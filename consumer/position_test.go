@@ -27,7 +27,7 @@ func TestOfTwoProcessesWithOneIdentityTheSecondToRecordIsFenced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
 		write(t, messagestore.New(driver, nil), "account-1", Deposited{1})
-		config := &consumer.Config{CheckpointMessages: 1}
+		config := &consumer.Config{GroupSize: 1, CheckpointMessages: 1}
 		entered, release := make(chan struct{}), make(chan struct{})
 		late := newConsumer(t, messagestore.New(driver, nil), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			close(entered)
@@ -45,11 +45,11 @@ func TestOfTwoProcessesWithOneIdentityTheSecondToRecordIsFenced(t *testing.T) {
 		require.ErrorIs(t, err, consumer.ErrConsumerFenced)
 		fenced, ok := errors.AsType[*checkpoint.FencedError](err)
 		require.True(t, ok)
-		require.Equal(t, positions.Stream("ledger", "0", "0"), fenced.Stream)
+		require.Equal(t, positions.Stream("ledger").With("0", "0"), fenced.Stream)
 		require.Equal(t, messagestore.NoStream, fenced.Expected)
 		require.Equal(t, messagestore.Version(0), fenced.Actual)
 		require.Zero(t, late.Stats().Position)
-		require.ErrorContains(t, err, "another process wrote to account:position-ledger+0+0: expected version no stream, found 0")
+		require.ErrorContains(t, err, "consumer fenced: another process wrote to it as the same member: run each member of a static group once, or leave the group size out, in account:position-ledger+0+0: expected version no stream, found 0")
 	})
 }
 
@@ -274,7 +274,7 @@ func TestAPositionThatCannotBeRecordedAtTheEndIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &tap{Store: newStore()}
 		write(t, store.Store, "account-1", Deposited{1})
-		c := newConsumer(t, store, &journal{}, nil)
+		c := newConsumer(t, store, &journal{}, &consumer.Config{GroupSize: 1})
 		store.set(func(s *tap) {
 			s.write = func(stream messagestore.StreamName) error {
 				if stream.ID() == "ledger+0+0" {
@@ -310,7 +310,7 @@ func TestAConsumerThatCannotRecordDoesNotRunAhead(t *testing.T) {
 			return nil
 		}
 		store.set(func(s *tap) { s.write = away })
-		c := newConsumer(t, store, &journal{}, &consumer.Config{CheckpointMessages: 10, BatchSize: 7})
+		c := newConsumer(t, store, &journal{}, &consumer.Config{GroupSize: 1, CheckpointMessages: 10, BatchSize: 7})
 		stop := running(t, c)
 		time.Sleep(time.Hour)
 		require.Equal(t, int64(17), c.Stats().Handled)

@@ -37,6 +37,7 @@ type reader struct {
 	category messagestore.Category
 	config   *Config
 	place    *checkpoint.Place
+	filter   messagestore.Filter
 	pages    chan page
 
 	next     messagestore.GlobalPosition
@@ -55,8 +56,13 @@ type reader struct {
 }
 
 func newReader(c *Consumer, place *checkpoint.Place) *reader {
+	filter := c.config.filter()
+	if place.Leased() {
+		filter.GroupSize, filter.GroupMember = place.Class()
+	}
 	return &reader{
-		store: c.store, category: c.id.Category, config: &c.config, place: place, pages: make(chan page, 1),
+		filter: filter,
+		store:  c.store, category: c.id.Category, config: &c.config, place: place, pages: make(chan page, 1),
 		next: place.Position, mark: place.Mark, limit: c.config.BatchSize, fit: firstBatch,
 	}
 }
@@ -116,7 +122,7 @@ type page struct {
 func (r *reader) start(ctx context.Context, run func(func()), idle bool, now time.Time) {
 	r.busy = true
 	mark := r.mark
-	q := messagestore.CategoryQuery{Category: r.category, From: r.next, Limit: r.batch(), Filter: r.config.filter()}
+	q := messagestore.CategoryQuery{Category: r.category, From: r.next, Limit: r.batch(), Filter: r.filter}
 	check := r.needsCheck(now)
 	quiet := r.quiet && !check
 	run(func() {
@@ -138,6 +144,7 @@ func (r *reader) read(ctx context.Context, q messagestore.CategoryQuery, mark me
 		return p
 	}
 	p.checked = check || len(p.Messages) > 0
+	p.Messages = slices.DeleteFunc(p.Messages, func(m *messagestore.Message) bool { return !r.place.Mine(m.Stream, m.GlobalPosition) })
 	if check && len(p.Messages) == 0 {
 		if p.err = r.place.CheckGeneration(ctx); p.err == nil {
 			p.err = r.place.CheckEpoch(ctx)

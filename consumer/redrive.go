@@ -42,10 +42,10 @@ type look struct {
 	err error
 }
 
-func newRedrives(c *Consumer) *redrives {
+func newRedrives(c *Consumer, place *checkpoint.Place) *redrives {
 	return &redrives{
 		inbox: c.letters.Inbox(func(stream messagestore.StreamName) bool {
-			return stream.GroupMember(c.config.groupSize()) == c.config.GroupMember
+			return place.MySlot(stream) && stream.GroupMember(c.config.groupSize()) == c.config.GroupMember
 		}),
 		looks:  make(chan look, 1),
 		ids:    map[uuid.UUID]struct{}{},

@@ -40,7 +40,7 @@ func TestWhatIsSettledIsNotedOnce(t *testing.T) {
 		}
 		versions := func() (all []messagestore.Version) {
 			for _, name := range []string{"ledger", "other"} {
-				last, err := store.Last(t.Context(), deadLetters.Stream(name, "requests"))
+				last, err := store.Last(t.Context(), deadLetters.Stream(name).With("requests"))
 				require.NoError(t, err)
 				require.Equal(t, "RedrivesSettled", last.Type)
 				require.JSONEq(t, fmt.Sprintf(`{"next": %d}`, last.Position), string(last.Data))
@@ -79,7 +79,7 @@ func TestWhatIsSettledIsNotedThoughTheStoreWasAway(t *testing.T) {
 		write(t, store.Store, "account-1", Deposited{1})
 		park(t, store.Store, account, "ledger")
 		request(t, store.Store, account, "ledger")
-		requests := deadLetters.Stream("ledger", "requests")
+		requests := deadLetters.Stream("ledger").With("requests")
 		failed := false
 		store.set(func(s *tap) {
 			s.write = func(stream messagestore.StreamName) error {

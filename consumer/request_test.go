@@ -294,7 +294,7 @@ func TestSettledRequestsAreNotReadAgain(t *testing.T) {
 	require.Len(t, unique(j.all()), messages)
 	require.NoError(t, newConsumer(t, store.Store, j, nil).CatchUp(t.Context()))
 
-	last, err := store.Store.Last(t.Context(), deadLetters.Stream("ledger", "requests"))
+	last, err := store.Store.Last(t.Context(), deadLetters.Stream("ledger").With("requests"))
 	require.NoError(t, err)
 	require.Equal(t, "RedrivesSettled", last.Type)
 	require.Contains(t, string(last.Data), fmt.Sprint(last.Position))
@@ -318,7 +318,7 @@ func TestOnlyWhatIsParkedCanBeAskedFor(t *testing.T) {
 		preview, err := deadletter.Of(store, category, "c").PreviewRedrive(t.Context())
 		require.NoError(t, err)
 		require.Len(t, preview.Requested, 2)
-		_, err = store.Last(t.Context(), category.WithType("deadLetter").Stream("c", "requests"))
+		_, err = store.Last(t.Context(), category.WithType("deadLetter").Stream("c").With("requests"))
 		require.ErrorIs(t, err, messagestore.ErrNotFound, "nothing was asked for")
 
 		p, err := deadletter.Of(store, category, "c").Get(t.Context(), is.ID)

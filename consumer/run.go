@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/lanes"
+	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -39,6 +41,8 @@ type run struct {
 	reader      *reader
 	checkpoints *checkpointer
 	redrives    *redrives
+	handover    handover
+	stays       bool // in its group after its end
 	stopping    bool
 	fatal       error
 }
@@ -51,7 +55,7 @@ func newRun(c *Consumer, p *checkpoint.Place, catchUp bool) *run {
 		progress:    newProgress(p.Checkpoint, &c.config),
 		reader:      newReader(c, p),
 		checkpoints: newCheckpointer(p, &c.config),
-		redrives:    newRedrives(c),
+		redrives:    newRedrives(c, p),
 	}
 	config := lanes.Config[delivery]{Workers: c.config.Concurrency, Key: cardinalID, Work: r.work, Wake: r.wake}
 	if c.config.Concurrency == 1 {
@@ -69,27 +73,32 @@ func (r *run) setLimit(passed int64) {
 	r.lanes.Limit(passed + int64(r.config.CheckpointMessages) + int64(r.config.BatchSize))
 }
 
-// watch subscribes to wake-ups for messages and for requests to redrive. A run that catches
-// up does not wait, and needs none.
-func (r *run) watch() (messages, requests <-chan messagestore.GlobalPosition, stop func()) {
+// watch subscribes to wake-ups for messages, for requests to redrive, and for the
+// checkpoints of other members. A run that catches up does not wait, and needs none.
+func (r *run) watch() (messages, requests, group <-chan messagestore.GlobalPosition, stop func()) {
 	if r.catchUp {
-		return nil, nil, func() {}
+		return nil, nil, nil, func() {}
 	}
 	messages, stopMessages := r.store.Watch(r.id.Category, r.config.PollInterval)
 	requests, stopRequests := r.store.Watch(r.id.Requests().Category(), r.config.RedriveInterval)
-	return messages, requests, func() {
+	stopGroup := func() {}
+	if r.checkpoints.place.Leased() {
+		group, stopGroup = r.store.Watch(names.Positions(r.id.Category), lookInterval)
+	}
+	return messages, requests, group, func() {
 		stopMessages()
 		stopRequests()
+		stopGroup()
 	}
 }
 
 // loop runs until ctx is done, an error is fatal or, when catching up, nothing is left.
 func (r *run) loop(ctx context.Context) error {
-	messages, requests, unwatch := r.watch()
+	messages, requests, group, unwatch := r.watch()
 	defer unwatch()
 	reads, cancelReads := context.WithCancel(ctx)
 	defer cancelReads()
-	work, cancelWork := context.WithCancel(context.WithoutCancel(ctx))
+	work, cancelWork := context.WithCancel(steer.WithConsumer(context.WithoutCancel(ctx), r.id.Name))
 	defer cancelWork()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -132,12 +141,15 @@ func (r *run) loop(ctx context.Context) error {
 			r.checkpointed(reads, result)
 		case head := <-messages:
 			r.reader.wake(head)
+		case head := <-group:
+			r.checkpoints.wake(head)
 		case <-requests:
 			r.redrives.wake(r.config.RedriveInterval)
 		case <-timer.C:
 		}
 	}
 	if err := r.leave(); err != nil {
+		r.stays = true                      // others wait until the lease is over
 		r.fatal = errors.Join(r.fatal, err) // a handler goes on, besides the error that ended the run
 	} else {
 		r.lanes.Wait()
@@ -148,13 +160,18 @@ func (r *run) loop(ctx context.Context) error {
 
 // begin begins everything that is due, and returns when something is due next.
 func (r *run) begin(reads, work context.Context, now time.Time) time.Time {
+	if r.handOver(now) {
+		return now // the run stops
+	}
 	r.lanes.Dispatch(reads, work, now)
 	length, room := r.progress.length()
 	more := r.wantsMore(length, room)
 	if !r.reader.busy && more && !now.Before(r.reader.at) {
 		r.reader.start(reads, r.wg.Go, length == 0 && r.redrives.quiet(now), now)
 	}
-	r.redrives.start(reads, r.wg.Go, now)
+	if !r.handover.paused {
+		r.redrives.start(reads, r.wg.Go, now)
+	}
 	atWork := length+len(r.redrives.ids) > 0
 	r.checkpoints.start(reads, work, r, atWork, now)
 	return r.nextWake(now, more, atWork)
@@ -182,7 +199,9 @@ func (r *run) nextWake(now time.Time, more, atWork bool) time.Time {
 	}
 	sooner(r.lanes.NextDue())
 	sooner(r.reader.at, !r.reader.busy && more)
-	sooner(r.redrives.at, !r.redrives.busy)
+	sooner(r.redrives.at, !r.redrives.busy && !r.handover.paused)
+	sooner(r.checkpoints.lookDue())
+	sooner(r.nextStep())
 	sooner(r.checkpoints.writeDue(r.progress))
 	sooner(r.checkpoints.checkDue(atWork))
 	return wake
@@ -248,8 +267,8 @@ func (r *run) takeIn(page messagestore.CategoryPage) {
 func (r *run) checkpointed(reads context.Context, result checked) {
 	r.checkpoints.took(result)
 	switch {
-	case result.err == nil && result.onlyChecked:
-	case result.onlyChecked && reads.Err() != nil && heals(result.err): // the run stops
+	case result.err == nil && result.action != writes:
+	case result.action != writes && reads.Err() != nil && heals(result.err): // the run stops
 	case result.err == nil:
 		r.save(result.saved)
 	case r.stopping && heals(result.err):
@@ -311,13 +330,19 @@ func (r *run) finish(ctx context.Context) error {
 		return r.fatal
 	}
 	place, at := r.checkpoints.place, r.progress.position()
-	if r.checkpoints.busy || at.Position == r.progress.saved.Position && !place.Unsettled() {
+	if r.checkpoints.busy {
+		return r.fatal
+	}
+	if at.Position == r.progress.saved.Position && !place.Unsettled() {
+		if !r.stays {
+			r.leaveGroup(ctx, place)
+		}
 		return r.fatal
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	for failures := 1; ; failures++ {
-		err := place.Write(ctx, at.Checkpoint, r.reader.mark)
+		err := place.Write(ctx, at.Checkpoint, r.reader.mark, !r.stays)
 		if err == nil {
 			r.save(at)
 			return r.fatal

@@ -37,7 +37,13 @@ type Status struct {
 	StartedAt  time.Time // when the generation began
 
 	Members []Member
-	Parked  int // open dead letters
+
+	// Replicas are the processes that have joined the consumer, in their order, of a group
+	// that is not static: then Members has one, with the lowest position of all.
+	Replicas []Replica
+	Free     int // of [Slots]: how many no replica holds
+
+	Parked int // open dead letters
 
 	// Err says why the rest is missing: the ledger is corrupt.
 	Err error
@@ -66,6 +72,29 @@ type Member struct {
 
 	// Err matches consumer.ErrPositionAhead or consumer.ErrPositionCorrupt, or is nil.
 	Err error
+}
+
+// Slots is the number of slots that the replicas of a consumer hold together.
+const Slots = checkpoint.Slots
+
+// A Replica is a process that has joined a consumer.
+type Replica struct {
+	ID      uuid.UUID
+	Process string // host and process id
+	Slots   int    // of [Slots]; one without any stands by
+
+	// Position is the lowest of its slots, and Lag the number of messages that it has left,
+	// as [Member] has them.
+	Position messagestore.GlobalPosition
+	Lag      int64
+	AtLeast  bool
+
+	// Silent is how long ago it has written, by the store's clock, and Gone says that this
+	// is longer than its lease: the others take its slots. Resting says that it is alone, and
+	// need not write.
+	Silent  time.Duration
+	Gone    bool
+	Resting bool
 }
 
 // Consumers returns where the consumers of category are that have ever started, by name,
@@ -146,7 +175,68 @@ func (t *Target) status(ctx context.Context) (Status, error) {
 		}
 		s.Members = append(s.Members, m)
 	}
+	if current.Size == 1 && s.Members[0].Err == nil {
+		return s, t.replicas(ctx, &s)
+	}
 	return s, nil
+}
+
+// replicas fills in the replicas of s.
+func (t *Target) replicas(ctx context.Context, s *Status) error {
+	last, err := t.store.Last(ctx, t.log.Checkpoints(s.Generation, 0))
+	if errors.Is(err, messagestore.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	group, err := checkpoint.DecodeGroup(last)
+	if err != nil || len(group.Members) == 0 {
+		return nil //nolint:nilerr // the stream was deleted just now
+	}
+	now, err := t.store.Now(ctx)
+	if err != nil {
+		return err
+	}
+	s.Free = group.Held(uuid.Nil).Len()
+	for _, m := range group.Members {
+		end, ends := m.Ends(last.Time)
+		r := Replica{
+			ID: m.ID, Process: m.Process, Slots: group.Held(m.ID).Len(), Silent: max(0, now.Sub(end.Add(-m.Patience()))),
+			Resting: m.Resting, Gone: ends && !now.Before(end),
+		}
+		for i, part := range group.Of(m.ID) {
+			if i == 0 || part.Position < r.Position {
+				r.Position = part.Position
+			}
+			n, err := t.left(ctx, part)
+			if err != nil {
+				return err
+			}
+			r.Lag += n
+		}
+		if r.AtLeast = r.Lag > MaxLag; r.AtLeast {
+			r.Lag = MaxLag
+		}
+		s.Replicas = append(s.Replicas, r)
+	}
+	return nil
+}
+
+// left counts the messages of slots from their position on.
+func (t *Target) left(ctx context.Context, part checkpoint.Part) (total int64, err error) {
+	for size, members := range part.Slots.Classes() {
+		for _, member := range members {
+			n, err := tails.Count(ctx, t.store, messagestore.CategoryQuery{
+				Category: t.log.Category, From: part.Position, Limit: MaxLag + 1, Filter: messagestore.Filter{GroupSize: size, GroupMember: member},
+			})
+			if err != nil {
+				return 0, err
+			}
+			total += n
+		}
+	}
+	return total, nil
 }
 
 func (t *Target) member(ctx context.Context, of checkpoint.Generation, member int) (Member, error) {

@@ -40,7 +40,7 @@ type Config[T any] struct {
 	Work func(ctx context.Context, it *Item[T]) (finished bool)
 
 	// Wake tells the owner that the workers run out of items, or that the lanes are
-	// stopped and nothing is in flight. It must not block, nor call the lanes.
+	// stopped or paused and nothing is in flight. It must not block, nor call the lanes.
 	Wake func()
 }
 
@@ -63,6 +63,7 @@ type Lanes[T any] struct {
 	idle     int  // workers that wait
 	enough   bool // the owner knows that the workers have enough
 	stopped  bool
+	paused   bool
 }
 
 // New returns empty lanes. Their limit is 0: no item is taken before a call of [Lanes.Limit].
@@ -132,7 +133,7 @@ func (l *Lanes[T]) Dispatch(told, work context.Context, now time.Time) {
 
 // canTake reports whether an item is ready with a number below the limit.
 func (l *Lanes[T]) canTake() bool {
-	return len(l.ready.items) > 0 && l.ready.items[0].Number < l.limit
+	return !l.paused && len(l.ready.items) > 0 && l.ready.items[0].Number < l.limit
 }
 
 // Finish ends an item that Work did not finish, and opens its lane to the next.
@@ -183,7 +184,7 @@ func (l *Lanes[T]) finish(it *Item[T]) {
 }
 
 func (l *Lanes[T]) wakeIfStopped() {
-	if l.stopped && l.inFlight == 0 {
+	if (l.stopped || l.paused) && l.inFlight == 0 {
 		l.config.Wake()
 	}
 }
@@ -249,6 +250,14 @@ func (l *Lanes[T]) Stop() {
 	defer l.mu.Unlock()
 	l.stopped = true
 	l.given.Broadcast()
+}
+
+// Pause keeps the workers from taking further items until it is called with false. It does not
+// wait for those in flight.
+func (l *Lanes[T]) Pause(paused bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.paused = paused
 }
 
 // Wait waits for the workers to end, after Stop.

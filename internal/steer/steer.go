@@ -5,6 +5,7 @@
 package steer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -62,4 +63,17 @@ func Of(err error) (verdict *Error) {
 	}()
 	verdict, _ = errors.AsType[*Error](err)
 	return verdict
+}
+
+type consumerKey struct{}
+
+// WithConsumer returns a context for handlers that tells the name of the consumer.
+func WithConsumer(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, consumerKey{}, name)
+}
+
+// Consumer returns the name of the consumer that delivers the message, or "".
+func Consumer(ctx context.Context) string {
+	name, _ := ctx.Value(consumerKey{}).(string)
+	return name
 }

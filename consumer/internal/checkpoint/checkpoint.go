@@ -33,6 +33,7 @@ type Store interface {
 	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
 	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error)
 	Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error)
+	Now(ctx context.Context) (time.Time, error)
 }
 
 // A Log is the stored positions of one consumer.
@@ -52,27 +53,53 @@ type Checkpoint struct {
 	After uuid.UUID `json:"after,omitzero"`
 }
 
+// recorded is the message that stores a checkpoint, with the group whose lowest it is.
+type recorded struct {
+	Checkpoint
+	Group *Group `json:"group,omitempty"`
+}
+
 // MessageType is the type that other clients of message-db use, too.
 func (Checkpoint) MessageType() string { return "Recorded" }
 
 // Decode returns the checkpoint in a message, or a [*CorruptError].
 func Decode(m *messagestore.Message) (Checkpoint, error) {
+	r, err := decodeRecorded(m)
+	return r.Checkpoint, err
+}
+
+// DecodeGroup returns the group that is stored with a checkpoint, or a [*CorruptError].
+func DecodeGroup(m *messagestore.Message) (Group, error) {
+	r, err := decodeRecorded(m)
+	if err != nil || r.Group == nil {
+		return single(r.Checkpoint), err
+	}
+	return *r.Group, nil
+}
+
+func decodeRecorded(m *messagestore.Message) (recorded, error) {
 	var body struct {
 		Position *messagestore.GlobalPosition `json:"position"`
 		After    uuid.UUID                    `json:"after"`
+		Group    *Group                       `json:"group"`
 	}
 	var wrong *CorruptError
 	switch err := decode(m, Checkpoint{}.MessageType(), &body); {
 	case errors.As(err, &wrong) && m.Type == (Checkpoint{}).MessageType():
-		return Checkpoint{}, corrupt(m, `it is not like {"position": 3}`) // an operator has no use for the names of Go's types
+		return recorded{}, corrupt(m, `it is not like {"position": 3}`) // an operator has no use for the names of Go's types
 	case err != nil:
-		return Checkpoint{}, err
+		return recorded{}, err
 	case body.Position == nil:
-		return Checkpoint{}, corrupt(m, "it has no position")
+		return recorded{}, corrupt(m, "it has no position")
 	case *body.Position < 0:
-		return Checkpoint{}, corrupt(m, fmt.Sprintf("position %d is less than 0", *body.Position))
+		return recorded{}, corrupt(m, fmt.Sprintf("position %d is less than 0", *body.Position))
 	}
-	return Checkpoint{*body.Position, body.After}, nil
+	if body.Group != nil {
+		if rule := body.Group.mistake(*body.Position); rule != "" {
+			return recorded{}, corrupt(m, rule)
+		}
+	}
+	return recorded{Checkpoint{*body.Position, body.After}, body.Group}, nil
 }
 
 func decode(m *messagestore.Message, messageType string, into any) error {

@@ -25,11 +25,26 @@ type FencedError struct {
 	Stream   messagestore.StreamName // of checkpoints, or the ledger of generations
 	Expected messagestore.Version    // the last version that this process wrote or read
 	Actual   messagestore.Version    // the version that another process wrote since
+
+	// TakenOver says that the lease of the process was over, and others have its slots now.
+	TakenOver bool
+
+	// Generation is that which has begun since, nil if none has, or if it could not be read.
+	Generation *Resized
 }
 
-// Error names the stream and the versions.
+// Error names the reason, what to do, the stream and the versions.
 func (e *FencedError) Error() string {
-	return fmt.Sprintf("consumer fenced: another process wrote to %s: expected version %v, found %v", e.Stream, e.Expected, e.Actual)
+	reason, step := "another process wrote to it as the same member", "run each member of a static group once, or leave the group size out"
+	switch g := e.Generation; {
+	case e.TakenOver:
+		reason, step = "the lease was over, and other replicas go on", "it starts over as a newcomer"
+	case g != nil && g.Reset:
+		reason, step = fmt.Sprintf("an operator reset the consumer to position %d", g.Start), "start it again"
+	case g != nil:
+		reason, step = fmt.Sprintf("the group was resized to %d", g.Size), "start all members with one size"
+	}
+	return fmt.Sprintf("consumer fenced: %s: %s, in %s: expected version %v, found %v", reason, step, e.Stream, e.Expected, e.Actual)
 }
 
 // Is reports whether target is [ErrFenced].

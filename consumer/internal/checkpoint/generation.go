@@ -80,6 +80,7 @@ func (l Log) Generation(ctx context.Context) (Generation, error) {
 		Size  int                          `json:"size"`
 		Start *messagestore.GlobalPosition `json:"start"`
 		After uuid.UUID                    `json:"after"`
+		Reset bool                         `json:"reset"`
 	}
 	if err := decode(m, Resized{}.MessageType(), &body); err != nil {
 		return Generation{}, err
@@ -92,7 +93,7 @@ func (l Log) Generation(ctx context.Context) (Generation, error) {
 	case *body.Start < 0:
 		return Generation{}, corrupt(m, fmt.Sprintf("start %d is less than 0", *body.Start))
 	}
-	return Generation{Resized{Size: body.Size, Start: *body.Start, After: body.After}, m.Position, m.Time}, nil
+	return Generation{Resized{Size: body.Size, Start: *body.Start, After: body.After, Reset: body.Reset}, m.Position, m.Time}, nil
 }
 
 // lowest returns the checkpoint of the member of a generation that is furthest behind:

@@ -24,6 +24,8 @@ type Place struct {
 	// unsettled is a write of unknown outcome. It is repeated with its id before any other
 	// write: otherwise its success would look like another process.
 	unsettled *messagestore.Envelope
+
+	*seat // nil without a lease
 }
 
 // Resume returns the place at which a member of a group goes on. Each call of the store has
@@ -33,30 +35,40 @@ type Place struct {
 // it had read; they are zero if there was none. That run may have looked for the message
 // before the store was rolled back, and for the epoch after that.
 func (l Log) Resume(ctx context.Context, size, member int, before messagestore.StreamName, read messagestore.Mark) (*Place, error) {
+	p, start, err := l.place(ctx, size, member, before, read)
+	if err != nil {
+		return nil, err
+	}
+	if p.Checkpoint, p.version, err = l.last(ctx, p.Stream, start); err != nil {
+		return nil, err
+	}
+	p.Mark, err = l.Recall(ctx, p.Stream, p.Checkpoint)
+	return p, err
+}
+
+// place returns the place of a member in the current generation, without its checkpoint, and
+// where the generation starts.
+func (l Log) place(ctx context.Context, size, member int, before messagestore.StreamName, read messagestore.Mark) (*Place, Checkpoint, error) {
 	p := &Place{log: l}
 	var err error
 	if p.epoch, err = l.epoch(ctx); err != nil {
-		return nil, err
+		return nil, Checkpoint{}, err
 	}
 	if !read.IsZero() {
 		ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 		err := l.checkMark(ctx, before, read)
 		cancel()
 		if err != nil {
-			return nil, err
+			return nil, Checkpoint{}, err
 		}
 	}
 	current, err := l.join(ctx, size)
 	if err != nil {
-		return nil, err
+		return nil, Checkpoint{}, err
 	}
 	p.generation = current.Version
 	p.Stream = l.Checkpoints(current.Version, member)
-	if p.Checkpoint, p.version, err = l.last(ctx, p.Stream, current.Begin()); err != nil {
-		return nil, err
-	}
-	p.Mark, err = l.Recall(ctx, p.Stream, p.Checkpoint)
-	return p, err
+	return p, current.Begin(), nil
 }
 
 // Unsettled reports whether the outcome of the last write is not known.
@@ -67,9 +79,18 @@ func (p *Place) CheckGeneration(ctx context.Context) error {
 	ledger := p.log.Ledger()
 	version, err := p.log.Version(ctx, ledger)
 	if err == nil && version > p.generation {
-		err = &FencedError{Stream: ledger, Expected: p.generation, Actual: version}
+		err = p.superseded(ctx, version)
 	}
 	return err
+}
+
+// superseded returns the error of a run that finds a later generation.
+func (p *Place) superseded(ctx context.Context, version messagestore.Version) error {
+	fenced := &FencedError{Stream: p.log.Ledger(), Expected: p.generation, Actual: version}
+	if now, err := p.log.Generation(ctx); err == nil {
+		fenced.Generation = &now.Resized
+	}
+	return fenced
 }
 
 // CheckEpoch returns [ErrEpoch] if the store has another epoch than when the place was found.
@@ -96,8 +117,9 @@ func (p *Place) Check(ctx context.Context, read messagestore.Mark) error {
 
 // Write writes a checkpoint at the version that this run wrote or read last, so that of two
 // processes with one identity the second to write is fenced. It writes nothing if the store
-// has lost the message that was read last, or has another epoch.
-func (p *Place) Write(ctx context.Context, at Checkpoint, read messagestore.Mark) error {
+// has lost the message that was read last, or has another epoch. A member of a group extends its
+// lease with it, or leaves.
+func (p *Place) Write(ctx context.Context, at Checkpoint, read messagestore.Mark, leave bool) error {
 	if err := p.log.checkMark(ctx, p.Stream, read); err != nil {
 		return err
 	}
@@ -111,32 +133,47 @@ func (p *Place) Write(ctx context.Context, at Checkpoint, read messagestore.Mark
 	if err != nil {
 		return fmt.Errorf("read generation: %w", err)
 	}
+	if generation > p.generation {
+		return p.superseded(ctx, generation)
+	}
 	if err := p.fence(ledger, p.generation, generation); err != nil {
 		return err
 	}
+	if p.seat != nil {
+		return p.step(ctx, at, leave)
+	}
 	for p.Position != at.Position || p.unsettled != nil {
-		if p.unsettled == nil {
-			id, err := uuid.NewV7()
-			if err != nil {
-				return fmt.Errorf("new message id: %w", err)
-			}
-			p.unsettled = &messagestore.Envelope{ID: id, Body: at}
-		}
-		written, err := p.log.Write(ctx, p.Stream, p.version, *p.unsettled)
+		body, _, err := p.append(ctx, func() recorded { return recorded{Checkpoint: at} })
 		if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
 			return p.fence(p.Stream, conflict.Expected, conflict.Actual)
 		}
 		if err != nil {
-			if !errors.Is(err, messagestore.ErrOutcomeUnknown) {
-				p.unsettled = nil
-			}
 			return fmt.Errorf("write checkpoint: %w", err)
 		}
-		p.version = written.Version
-		p.Checkpoint = p.unsettled.Body.(Checkpoint) //nolint:errcheck // it was made above
-		p.unsettled = nil
+		p.Checkpoint = body.Checkpoint
 	}
 	return nil
+}
+
+// append appends a message to the stream of checkpoints at the version that this run knows,
+// and returns it. A write of unknown outcome goes again, in place of the next.
+func (p *Place) append(ctx context.Context, next func() recorded) (recorded, messagestore.Written, error) {
+	if p.unsettled == nil {
+		id, err := uuid.NewV7()
+		if err != nil {
+			return recorded{}, messagestore.Written{}, fmt.Errorf("new message id: %w", err)
+		}
+		p.unsettled = &messagestore.Envelope{ID: id, Body: next()}
+	}
+	body := p.unsettled.Body.(recorded) //nolint:errcheck // it was made above
+	written, err := p.log.Write(ctx, p.Stream, p.version, *p.unsettled)
+	if err == nil {
+		p.version = written.Version
+	}
+	if !errors.Is(err, messagestore.ErrOutcomeUnknown) {
+		p.unsettled = nil
+	}
+	return body, written, err
 }
 
 // fence compares the version of a stream that only this process should write to.

@@ -1,0 +1,307 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A seat is the place of a member in its group: the state that it met or wrote last. The
+// fields belong to the goroutine that writes.
+type seat struct {
+	me    Member
+	group Group     // at the version that the place knows
+	at    time.Time // when that was written, by the store's clock
+
+	clock   reading   // of the store's clock
+	sent    time.Time // when this member's last message was sent, by the process's clock
+	written messagestore.GlobalPosition
+
+	// Slots are handled by the run, from the position where each begins. They are taken
+	// before the run, and given up after it.
+	slots  SlotSet
+	begins [Slots]messagestore.GlobalPosition
+	ahead  messagestore.GlobalPosition // the highest of them
+}
+
+// A reading of the store's clock is a time of it, and when it was surely reached here.
+type reading struct{ store, here time.Time }
+
+// now is a time that the store's clock has reached, as far as both clocks are as fast.
+func (r reading) now(here time.Time) time.Time { return r.store.Add(here.Sub(r.here)) }
+
+// read takes in a time that the store's clock has reached.
+func (s *seat) read(store time.Time) {
+	if here := time.Now(); s.clock.store.IsZero() || s.clock.now(here).Before(store) {
+		s.clock = reading{store, here}
+	}
+}
+
+// Join takes a seat in the group for a member, or takes it again between two runs: it frees
+// the slots above the member's share, or takes free ones up to it. No message of its slots may
+// be in flight.
+//
+// A guest takes a seat only if the group has members. Otherwise it goes on without a lease,
+// and the next member that joins fences it.
+func (l Log) Join(ctx context.Context, me Member, guest bool, before messagestore.StreamName, read messagestore.Mark) (*Place, error) {
+	p, start, err := l.place(ctx, 1, 0, before, read)
+	if err != nil {
+		return nil, err
+	}
+	p.seat = &seat{me: me}
+	for {
+		if err := p.meet(ctx, start); err != nil {
+			return nil, err
+		}
+		if guest && len(p.group.Members) == 0 {
+			p.seat, p.Checkpoint = nil, p.group.Lowest()
+			break
+		}
+		if len(p.group.Members) > 0 {
+			if err := p.ask(ctx); err != nil {
+				return nil, err
+			}
+		}
+		sent := time.Now()
+		body, written, err := p.append(ctx, func() recorded {
+			next := p.group.clone()
+			if next.member(me.ID) == nil {
+				next.Members = append(next.Members, me)
+			}
+			next.begin(me.ID, p.at, p.clock.now(time.Now()))
+			next.settle(me.ID)
+			return next.body()
+		})
+		if errors.Is(err, messagestore.ErrVersionConflict) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("join: %w", err)
+		}
+		p.took(body, written, sent)
+		break
+	}
+	if p.seat != nil {
+		p.sit()
+	}
+	if p.Ready() {
+		p.Mark, err = l.Recall(ctx, p.Stream, p.Checkpoint)
+	}
+	return p, err
+}
+
+// ask asks for the time of the store's clock.
+func (p *Place) ask(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
+	defer cancel()
+	now, err := p.log.Now(ctx)
+	if err == nil {
+		p.read(now)
+	}
+	return err
+}
+
+// meet reads the state. Start is where the generation starts.
+func (p *Place) meet(ctx context.Context, start Checkpoint) error {
+	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
+	defer cancel()
+	m, err := p.log.Last(ctx, p.Stream)
+	switch {
+	case errors.Is(err, messagestore.ErrNotFound):
+		p.group, p.version = single(start), messagestore.NoStream
+		return nil
+	case err != nil:
+		return fmt.Errorf("read checkpoint: %w", err)
+	}
+	if p.group, err = DecodeGroup(m); err != nil {
+		return err
+	}
+	p.version, p.at, p.written = m.Position, m.Time, m.GlobalPosition
+	p.read(m.Time)
+	return nil
+}
+
+// took keeps the state as the member has written it.
+func (p *Place) took(body recorded, written messagestore.Written, sent time.Time) {
+	p.group = single(body.Checkpoint)
+	if body.Group != nil {
+		p.group = *body.Group
+	}
+	p.at, p.written, p.sent = written.Time, written.GlobalPosition, sent
+	p.read(written.Time)
+}
+
+// sit notes which slots the run handles from where.
+func (p *Place) sit() {
+	p.Checkpoint = p.group.begins(p.me.ID)
+	p.slots = p.group.Held(p.me.ID)
+	for _, part := range p.group.Parts {
+		for slot := range Slots {
+			if part.Holder == p.me.ID && part.Slots.Has(slot) {
+				p.begins[slot] = part.Position
+				p.ahead = max(p.ahead, part.Position)
+			}
+		}
+	}
+}
+
+// Ready reports whether there is something to handle: the member has slots.
+func (p *Place) Ready() bool { return p.seat == nil || p.slots != 0 }
+
+// Leased reports whether the place is a member's of a group.
+func (p *Place) Leased() bool { return p.seat != nil }
+
+// Class returns the filter for the store's reads: see [SlotSet.Class].
+func (p *Place) Class() (size, member int) {
+	if p.seat == nil {
+		return 0, 0
+	}
+	if size, member = p.slots.Class(); size == 1 {
+		size = 0
+	}
+	return size, member
+}
+
+// Mine reports whether a message that the store did not filter out is the run's: its slot is,
+// and the member that had the slot before has not finished it.
+func (p *Place) Mine(stream messagestore.StreamName, at messagestore.GlobalPosition) bool {
+	if p.seat == nil || p.slots == AllSlots && at >= p.ahead {
+		return true
+	}
+	slot := stream.GroupMember(Slots)
+	return p.slots.Has(slot) && at >= p.begins[slot]
+}
+
+// MySlot is Mine for a message at any position.
+func (p *Place) MySlot(stream messagestore.StreamName) bool {
+	return p.seat == nil || p.slots.Has(stream.GroupMember(Slots))
+}
+
+// Leave frees the member's slots and gives up its seat, if it has one.
+func (p *Place) Leave(ctx context.Context) error {
+	if p.seat == nil {
+		return nil
+	}
+	return p.step(ctx, p.Checkpoint, true)
+}
+
+// step appends the next state of the group: the member is at a position, and its lease counts
+// anew, or it leaves. A state that another member has written since is
+// met, and the step goes again from there: as long as the member is in it, its slots and their
+// positions are as it left them.
+func (p *Place) step(ctx context.Context, at Checkpoint, leave bool) error {
+	for p.group.member(p.me.ID) != nil {
+		again := p.unsettled != nil
+		sent := time.Now()
+		body, written, err := p.append(ctx, func() recorded {
+			next := p.group.clone()
+			next.begin(p.me.ID, p.at, p.clock.now(time.Now()))
+			next.advance(p.me.ID, at)
+			if leave {
+				next.remove(p.me.ID)
+			}
+			return next.body()
+		})
+		if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
+			if conflict.Actual < conflict.Expected {
+				return p.fence(p.Stream, conflict.Expected, conflict.Actual)
+			}
+			if err := p.remeet(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("write checkpoint: %w", err)
+		}
+		p.took(body, written, sent)
+		if !again {
+			p.Checkpoint = at
+			return nil
+		}
+	}
+	return nil // it has left
+}
+
+// remeet reads the state that another member has written. It returns a [*FencedError] if this
+// member is not in it.
+func (p *Place) remeet(ctx context.Context) error {
+	known := p.version
+	err := p.meet(ctx, Checkpoint{})
+	switch {
+	case err == nil && p.version < known:
+		return p.fence(p.Stream, known, p.version)
+	case errors.Is(err, ErrCorrupt): // also if the stream was deleted
+		return &FencedError{Stream: p.Stream, Expected: known, Actual: known + 1}
+	case err == nil && p.group.member(p.me.ID) == nil:
+		return &FencedError{Stream: p.Stream, Expected: known, Actual: p.version, TakenOver: true}
+	}
+	return err
+}
+
+// Look reads the state, which another member may have written. A write of unknown outcome has
+// to go first.
+func (p *Place) Look(ctx context.Context) error {
+	if p.unsettled != nil {
+		return nil
+	}
+	if err := p.CheckEpoch(ctx); err != nil {
+		return err
+	}
+	return p.remeet(ctx)
+}
+
+// A View is the group as the run's loop needs it.
+type View struct {
+	Unfair    bool      // the member has to give slots up, or can take free ones
+	Extend    time.Time // when the lease is to be extended, zero for not
+	Over      time.Time // when the lease may be over, zero for not
+	Gone      time.Time // when the lease of another member may be over, zero for none
+	Written   messagestore.GlobalPosition
+	Members   int
+	Positions messagestore.StreamName
+}
+
+// View returns the group as it is known at a time. The times are of the process's clock.
+func (p *Place) View(here time.Time) (v View) {
+	if p.seat == nil {
+		return v
+	}
+	next := p.group.clone()
+	next.begin(p.me.ID, p.at, p.clock.now(here))
+	v = View{Unfair: next.unfair(p.me.ID) != 0, Written: p.written, Members: len(next.Members), Positions: p.Stream}
+	for _, m := range p.group.Members {
+		end, ends := m.Ends(p.at)
+		switch {
+		case !ends:
+		case m.ID == p.me.ID:
+			v.Extend = p.sent.Add(m.Patience() / 3)
+			v.Over = p.sent.Add(m.Patience() * 9 / 10)
+		default:
+			if gone := here.Add(end.Sub(p.clock.now(here))); v.Gone.IsZero() || gone.Before(v.Gone) {
+				v.Gone = gone
+			}
+		}
+	}
+	return v
+}
+
+// Next returns when the member is to write next, zero for never.
+func (v View) Next() (at time.Time) {
+	for _, t := range []time.Time{v.Extend, v.Gone} {
+		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
+	}
+	return at
+}
+
+// NewMember returns a member that has not joined.
+func NewMember(process string, lease time.Duration, whole bool) Member {
+	return Member{ID: uuid.New(), Process: process, Lease: lease.Milliseconds(), Whole: whole}
+}

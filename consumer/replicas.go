@@ -1,0 +1,116 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/consumer/internal/names"
+	"github.com/dibs-go/dibs/consumer/internal/text"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// errUnfair ends a run whose member has slots to give up, or free ones to take. The next run
+// begins with its share.
+var errUnfair = errors.New("the member's share of the category is another")
+
+// A handover is how a run comes to an end at which no message is in flight: it takes no further
+// ones, and if those in flight take long, it goes on and tries again later. So a handler that
+// runs for long holds up the handover, and not the messages behind it.
+type handover struct {
+	paused bool
+	draws  bool      // to an end
+	until  time.Time // when it changes its mind
+}
+
+// handOver pauses the run while its lease may be over, and ends it when its share of the slots
+// is another. It reports whether the run has ended.
+func (r *run) handOver(now time.Time) (ended bool) {
+	h, group := &r.handover, &r.checkpoints.group
+	switch {
+	case !group.Unfair:
+		*h = handover{paused: h.paused}
+	case !now.Before(h.until):
+		h.draws, h.until = !h.draws, now.Add(r.config.Grace)
+	}
+	over := !group.Over.IsZero() && !now.Before(group.Over)
+	if pause := h.draws || over; pause != h.paused {
+		h.paused = pause
+		r.lanes.Pause(pause)
+	}
+	if h.draws && r.lanes.InFlight() == 0 && !r.checkpoints.busy {
+		r.stays = true
+		r.fail(errUnfair)
+		return true
+	}
+	return false
+}
+
+// nextStep returns when handOver has something to do.
+func (r *run) nextStep() (at time.Time, is bool) {
+	at = r.checkpoints.group.Over
+	if r.checkpoints.group.Unfair && (at.IsZero() || r.handover.until.Before(at)) {
+		at = r.handover.until
+	}
+	return at, !at.IsZero() && time.Now().Before(at)
+}
+
+// leaveGroup gives up the seat of a member that has nothing to checkpoint, so that others take
+// its slots at once. If that fails, they do after the lease.
+func (c *Consumer) leaveGroup(ctx context.Context, p *checkpoint.Place) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	if err := p.Leave(ctx); err != nil && !errors.Is(err, ErrConsumerFenced) {
+		c.config.Logger.Warn().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("error", text.Of(err)).Msg("replica could not leave")
+	}
+}
+
+// A standby is a member that waits for something to handle.
+type standby struct {
+	*Consumer
+	bell  <-chan messagestore.GlobalPosition
+	end   func()
+	place *checkpoint.Place // the last that was joined
+}
+
+// wait waits until p's group may have something to handle.
+func (s *standby) wait(ctx context.Context, p *checkpoint.Place) {
+	if s.bell == nil {
+		s.bell, s.end = s.store.Watch(names.Positions(s.id.Category), lookInterval)
+		s.config.Logger.Info().Str("consumer", s.id.Name).Str("category", string(s.id.Category)).Msg("consumer stands by")
+	}
+	s.place = p
+	for {
+		group := p.View(time.Now())
+		if group.Unfair {
+			return
+		}
+		timer := time.NewTimer(min(time.Until(group.Next()), headInterval))
+		var head messagestore.GlobalPosition
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+			return
+		case head = <-s.bell:
+			timer.Stop()
+		}
+		if head == 0 || head > group.Written {
+			look, cancel := context.WithTimeout(ctx, checkpoint.CallTimeout)
+			err := p.Look(look)
+			cancel()
+			if err != nil {
+				return // to join again
+			}
+		}
+	}
+}
+
+// stop ends the watch.
+func (s *standby) stop() {
+	if s.end != nil {
+		s.end()
+	}
+}

@@ -1,0 +1,375 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A replica is a consumer that a test runs beside others, over a store of its own, as in
+// another process.
+type replica struct {
+	*consumer.Consumer
+	*journal
+	store *frozen
+	stop  func() error
+}
+
+// A frozen store is that of a process that can be paused: its calls wait.
+type frozen struct {
+	*messagestore.Store
+
+	mu     sync.Mutex
+	thawed *sync.Cond
+	is     bool
+	dead   bool
+}
+
+var errDead = errors.New("the process is dead")
+
+func (s *frozen) wait() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.is {
+		s.thawed.Wait()
+	}
+	if s.dead {
+		return errDead
+	}
+	return nil
+}
+
+// pause stops the process, and has it go on.
+func (s *frozen) pause(is bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.is = is
+	s.thawed.Broadcast()
+}
+
+// kill has the process have no effect any more.
+func (s *frozen) kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dead, s.is = true, false
+	s.thawed.Broadcast()
+}
+
+func (s *frozen) Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error) {
+	if err := s.wait(); err != nil {
+		return messagestore.Written{}, err
+	}
+	return s.Store.Write(ctx, stream, expected, bodies...)
+}
+
+func (s *frozen) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	if err := s.wait(); err != nil {
+		return messagestore.CategoryPage{}, err
+	}
+	return s.Store.ReadCategoryPage(ctx, q)
+}
+
+func (s *frozen) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
+	if err := s.wait(); err != nil {
+		return nil, err
+	}
+	return s.Store.Last(ctx, stream)
+}
+
+func newReplica(t *testing.T, driver messagestore.Driver, config *consumer.Config) *replica {
+	t.Helper()
+	s := &frozen{Store: messagestore.New(driver, nil)}
+	s.thawed = sync.NewCond(&s.mu)
+	r := &replica{store: s, journal: &journal{}}
+	r.Consumer = newConsumer(t, s, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+		if err := s.wait(); err != nil {
+			return err
+		}
+		return r.Handle(ctx, m)
+	}), config)
+	r.stop = running(t, r.Consumer)
+	return r
+}
+
+// writeEach writes a message to each of n streams, and returns them as a journal has them.
+func writeEach(t *testing.T, driver messagestore.Driver, n, position int) (all []string) {
+	t.Helper()
+	store := messagestore.New(driver, nil)
+	for i := range n {
+		stream := account.Stream(fmt.Sprint(i))
+		write(t, store, stream, Deposited{i})
+		all = append(all, fmt.Sprintf("%s@%d", stream, position))
+	}
+	return all
+}
+
+func TestASecondReplicaStandsByAndTakesOverWhenTheFirstStops(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := newDriver()
+		first := newReplica(t, driver, nil)
+		time.Sleep(time.Second)
+		second := newReplica(t, driver, nil)
+		written := writeEach(t, driver, 10, 0)
+		time.Sleep(time.Hour)
+		require.Equal(t, written, first.all())
+		require.Empty(t, second.all())
+
+		require.NoError(t, first.stop())
+		more := writeEach(t, driver, 10, 1)
+		time.Sleep(2 * time.Second)
+
+		require.Equal(t, written, first.all())
+		require.Equal(t, more, second.all())
+		require.NoError(t, second.stop())
+	})
+}
+
+func TestAReplicaThatIsKilledIsReplacedWithinItsLease(t *testing.T) {
+	t.Parallel()
+	for name, together := range map[string]bool{"StandsBy": true, "ComesLater": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				driver := newDriver()
+				first := newReplica(t, driver, nil)
+				written := writeEach(t, driver, 10, 0)
+				time.Sleep(time.Minute)
+				var second *replica
+				if together {
+					second = newReplica(t, driver, nil)
+					time.Sleep(time.Minute)
+				}
+
+				first.store.kill()
+				more := writeEach(t, driver, 10, 1)
+				if !together {
+					time.Sleep(time.Hour)
+					second = newReplica(t, driver, nil)
+				}
+				time.Sleep(6 * time.Second)
+				require.Empty(t, second.all(), "the lease is not over")
+				time.Sleep(5 * time.Second)
+
+				require.Equal(t, written, first.all())
+				require.Equal(t, more, second.all())
+				require.NoError(t, second.stop())
+			})
+		})
+	}
+}
+
+func TestAReplicaThatWasPausedPastItsLeaseStartsOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := newDriver()
+		first := newReplica(t, driver, nil)
+		time.Sleep(time.Second)
+		second := newReplica(t, driver, nil)
+		written := writeEach(t, driver, 10, 0)
+		time.Sleep(time.Minute)
+		require.Equal(t, written, first.all())
+
+		first.store.pause(true)
+		more := writeEach(t, driver, 10, 1)
+		time.Sleep(30 * time.Second)
+		require.Equal(t, more, second.all())
+		first.store.pause(false)
+		time.Sleep(30 * time.Second)
+		last := writeEach(t, driver, 10, 2)
+		time.Sleep(30 * time.Second)
+
+		require.Equal(t, append(more, last...), second.all())
+		require.Subset(t, append(written, more[0]), first.all(), "at most the message in flight is handled twice")
+		require.NoError(t, second.stop())
+		again := writeEach(t, driver, 10, 3)
+		time.Sleep(2 * time.Second)
+		require.Equal(t, again, first.all()[len(first.all())-10:], "it stands by, and takes over")
+		require.NoError(t, first.stop())
+	})
+}
+
+func TestReplicasShareACategoryThatNeedsNoOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := newDriver()
+		config := &consumer.Config{Concurrency: 4}
+		var all []*replica
+		position := 0
+		round := func() {
+			seen := map[string]int{}
+			for _, r := range all {
+				for _, m := range r.all() {
+					seen[m]--
+				}
+			}
+			written := writeEach(t, driver, 200, position)
+			position++
+			time.Sleep(5 * time.Second)
+			for _, r := range all {
+				for _, m := range r.all() {
+					seen[m]++
+				}
+			}
+			for _, m := range written {
+				require.Equal(t, 1, seen[m], m)
+			}
+		}
+		for n := range 5 {
+			all = append(all, newReplica(t, driver, config))
+			time.Sleep(5 * time.Second)
+			before := len(all[n].all())
+			round()
+			require.Greater(t, len(all[n].all()), before, "replica %d has a share", n)
+		}
+		for _, r := range all[:4] {
+			require.NoError(t, r.stop())
+			time.Sleep(5 * time.Second)
+			round()
+		}
+		require.NoError(t, all[4].stop())
+	})
+}
+
+// Promises C1 and C2 while members join, leave, are killed and paused at random moments, also in
+// the middle of a handler.
+func TestNoMessageIsSkippedWhicheverReplicasComeAndGo(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(12) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { comeAndGo(t, rand.New(rand.NewPCG(seed, 1))) })
+		})
+	}
+}
+
+func comeAndGo(t *testing.T, random *rand.Rand) {
+	t.Helper()
+	driver := newDriver()
+	store := messagestore.New(driver, nil)
+	var mu sync.Mutex
+	next := map[messagestore.StreamName]messagestore.Version{} // to be handled for the first time
+	calls, written := 0, 0
+	var wrong []string
+	handle := func(s *frozen) consumer.HandlerFunc {
+		return func(ctx context.Context, m *messagestore.Message) error {
+			time.Sleep(time.Duration(m.GlobalPosition%7) * 20 * time.Millisecond)
+			if err := s.wait(); err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			calls++
+			switch {
+			case m.Position > next[m.Stream]:
+				wrong = append(wrong, fmt.Sprintf("%s before %d", m, next[m.Stream]))
+			case m.Position == next[m.Stream]:
+				next[m.Stream]++
+			}
+			return nil
+		}
+	}
+	config := &consumer.Config{
+		Concurrency: 1 + random.IntN(2)*7, BatchSize: 20, CheckpointMessages: 30, Lease: 2 * time.Second, Grace: time.Second,
+		Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}},
+	}
+	var alive []*replica
+	start := func() {
+		s := &frozen{Store: messagestore.New(driver, nil)}
+		s.thawed = sync.NewCond(&s.mu)
+		r := &replica{store: s, Consumer: newConsumer(t, s, handle(s), config)}
+		r.stop = running(t, r.Consumer)
+		alive = append(alive, r)
+	}
+	ended := 0
+	for range 90 {
+		for range random.IntN(40) {
+			write(t, store, account.Stream(fmt.Sprint(random.IntN(40))), Deposited{written})
+			written++
+		}
+		switch i := random.IntN(max(len(alive), 1)); {
+		case len(alive) == 0 || len(alive) < 8 && random.IntN(3) == 0:
+			start()
+		case random.IntN(4) > 0:
+			pause := random.IntN(2) == 0
+			alive[i].store.pause(pause)
+		default:
+			r := alive[i]
+			alive = append(alive[:i:i], alive[i+1:]...)
+			ended++
+			if random.IntN(2) == 0 {
+				r.store.kill()
+				go func() { _ = r.stop() }()
+				continue
+			}
+			r.store.pause(false)
+			require.NoError(t, r.stop())
+		}
+		time.Sleep(time.Duration(random.IntN(2000)) * time.Millisecond)
+	}
+	for _, r := range alive {
+		r.store.pause(false)
+	}
+	start()
+	time.Sleep(5 * time.Minute)
+
+	mu.Lock()
+	defer mu.Unlock()
+	require.Empty(t, wrong)
+	handled := 0
+	for _, n := range next {
+		handled += int(n)
+	}
+	require.Equal(t, written, handled)
+	require.LessOrEqual(t, calls-written, (90+ended)*(config.CheckpointMessages+config.BatchSize+config.Concurrency))
+	for _, r := range alive {
+		require.NoError(t, r.stop())
+	}
+}
+
+func TestReplicasAreListed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := newDriver()
+		store := messagestore.New(driver, nil)
+		config := &consumer.Config{Concurrency: 2}
+		first := newReplica(t, driver, config)
+		time.Sleep(time.Second)
+		alone := positionsNow(t, store, account)[0]
+		require.Len(t, alone.Replicas, 1)
+		require.True(t, alone.Replicas[0].Resting)
+		require.Equal(t, operate.Slots, alone.Replicas[0].Slots)
+		require.Regexp(t, `^.+/\d+$`, alone.Replicas[0].Process)
+
+		second := newReplica(t, driver, config)
+		time.Sleep(10 * time.Second)
+		second.store.pause(true)
+		writeEach(t, driver, 64, 0)
+		time.Sleep(4 * time.Second)
+		both := positionsNow(t, store, account)[0].Replicas
+		require.Len(t, both, 2)
+		require.Equal(t, []int{16, 16}, []int{both[0].Slots, both[1].Slots})
+		require.Zero(t, both[0].Lag)
+		require.Positive(t, both[1].Lag)
+		require.Less(t, both[0].Silent, 4*time.Second)
+		require.GreaterOrEqual(t, both[1].Silent, 4*time.Second)
+		require.False(t, both[1].Gone)
+		first.store.pause(true) // nobody removes the other
+		time.Sleep(10 * time.Second)
+		require.True(t, positionsNow(t, store, account)[0].Replicas[1].Gone)
+
+		first.store.kill()
+		second.store.kill()
+	})
+}
