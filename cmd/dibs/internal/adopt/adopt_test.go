@@ -583,10 +583,16 @@ func TestTwoDoNotAdoptAtOnce(t *testing.T) {
 	url, conn := adopting(t)
 	done := make(chan error, 4)
 	for range cap(done) {
-		go func() { _, err := run(t, url, nil); done <- err }()
+		go func() {
+			_, err := run(t, url, nil)
+			for errors.Is(err, adopt.ErrRunning) { // the others are slower than this one's patience
+				_, err = run(t, url, nil)
+			}
+			done <- err
+		}()
 	}
 	for range cap(done) {
-		require.NoError(t, <-done, "who waits finds it done")
+		require.NoError(t, <-done, "a process that waits finds it done")
 	}
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
 }

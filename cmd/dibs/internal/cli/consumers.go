@@ -25,7 +25,7 @@ type consumersListCommand struct {
 
 // Help is printed below the command's usage.
 func (consumersListCommand) Help() string {
-	return `A line for each member of each consumer: its position, its lag in messages of the category (above 100000 it says so), the age of the oldest of these, the time of the checkpoint, and the number of parked messages. A consumer that reads only some types may have less to do. Positions of Eventide's consumers are printed too, as foreign.
+	return `A line for each consumer, or each member of a static group, and for each replica: its position, its lag in messages of the category (above 100000 it says so), the age of the oldest of these, the time of the checkpoint, and the number of parked messages. A consumer that reads only some types may have less to do. A replica has its slots of 32 at the end of the line, and is gone if it has been silent for longer than its lease. Positions of Eventide's consumers are printed too, as foreign.
 
 Examples:
 
@@ -124,7 +124,21 @@ type consumerLine struct {
 	StartedAt  string                `json:"startedAt,omitempty"`
 	Parked     int                   `json:"parked"`
 	Members    []memberLine          `json:"members"`
+	Replicas   []replicaLine         `json:"replicas,omitempty"`
+	FreeSlots  int                   `json:"freeSlots,omitempty"`
 	Error      string                `json:"error,omitempty"`
+}
+
+type replicaLine struct {
+	ID            string                      `json:"id"`
+	Process       string                      `json:"process"`
+	Slots         int                         `json:"slots"` // of 32
+	Position      messagestore.GlobalPosition `json:"position"`
+	Lag           int64                       `json:"lag"`
+	AtLeast       bool                        `json:"lagIsAtLeast,omitempty"`
+	SilentSeconds float64                     `json:"silentSeconds"`
+	Gone          bool                        `json:"gone,omitempty"`
+	Alone         bool                        `json:"alone,omitempty"`
 }
 
 type memberLine struct {
@@ -160,7 +174,42 @@ func toConsumerLine(s operate.Status, now time.Time) consumerLine {
 		}
 		l.Members = append(l.Members, line)
 	}
+	l.FreeSlots = s.Free
+	for _, r := range s.Replicas {
+		l.Replicas = append(l.Replicas, replicaLine{
+			ID: r.ID.String(), Process: r.Process, Slots: r.Slots, Position: r.Position, Lag: r.Lag, AtLeast: r.AtLeast,
+			SilentSeconds: r.Silent.Truncate(time.Millisecond).Seconds(), Gone: r.Gone, Alone: r.Resting,
+		})
+	}
 	return l
+}
+
+// printReplicas prints a line for each process of a consumer.
+func (a *app) printReplicas(s operate.Status, name cell) error {
+	for _, r := range s.Replicas {
+		position, lag := strconv.FormatInt(int64(r.Position), 10), strconv.FormatInt(r.Lag, 10)
+		if r.AtLeast {
+			lag = ">" + lag
+		}
+		if r.Slots == 0 {
+			position, lag = "-", "-"
+		}
+		note := cell{text: fmt.Sprintf("%d of %d slots, silent for %s", r.Slots, operate.Slots, ageText(r.Silent))}
+		switch {
+		case r.Gone:
+			note.text, note.style = "gone: "+note.text, red
+		case r.Resting:
+			note.text = "alone"
+		case r.Slots == 0:
+			note.text = "stands by, silent for " + ageText(r.Silent)
+		}
+		err := a.out.row(cell{text: visible(string(s.Category))}, name, cell{text: visible(r.Process)},
+			cell{text: position, right: true}, cell{text: lag, right: true}, cell{text: "-", right: true}, cell{text: "-", style: dim}, cell{right: true}, note)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (a *app) printConsumer(s operate.Status, now time.Time) error {
@@ -203,7 +252,7 @@ func (a *app) printConsumer(s operate.Status, now time.Time) error {
 			return err
 		}
 	}
-	return nil
+	return a.printReplicas(s, name)
 }
 
 // behind returns how long the oldest message has waited, by two clocks.

@@ -5,33 +5,79 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	library "github.com/dibs-go/dibs"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation/intent"
 )
 
 var transcript = regexp.MustCompile("(?ms)^```console\n(.*?)^```")
 
-// Every transcript in docs/cli.md is run, one after the other in one store.
+// Every transcript in docs/cli.md is run, one after the other in one store. Those of intents are run
+// in a second one, which has intents.
 func TestTranscriptsInTheDocumentationAreTrue(t *testing.T) {
 	t.Parallel()
 	const file = "../../../../docs/cli.md"
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
-	dibs := newShell(t)
+	dibs, withIntents := newShell(t), newShell(t)
+	documented(t, withIntents)
 	var said, got strings.Builder
+	intents := 0
 	for _, block := range transcript.FindAllStringSubmatch(string(text), -1) {
-		said.WriteString(block[1])
+		shell, same := dibs, steady
+		if strings.Contains(block[1], " payment:intent") {
+			shell, same = withIntents, steadyLeases
+			intents++
+		}
+		said.WriteString(same(block[1]))
 		for line := range strings.Lines(block[1]) {
 			command, ok := strings.CutPrefix(line, "$ ")
 			if !ok {
 				continue
 			}
-			got.WriteString(line)
-			got.WriteString(shellOut(t, dibs, strings.TrimSpace(command)))
+			got.WriteString(same(line))
+			got.WriteString(same(shellOut(t, shell, strings.TrimSpace(command))))
 		}
 	}
-	require.NotEmpty(t, said.String())
-	require.Equal(t, steady(said.String()), steady(got.String()))
+	require.Equal(t, 2, intents)
+	require.Equal(t, said.String(), got.String())
+}
+
+// documented makes the intents that the documentation shows.
+func documented(t *testing.T, dibs *shell) {
+	t.Helper()
+	store, err := library.Open(t.Context(), dibs.env["DIBS_STORE"], nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	m := manager(t, store, nil)
+	request := func(session, key string, ttl time.Duration) intent.Request {
+		return intent.Request{Scope: "acme", Key: key, Session: session, TTL: ttl}
+	}
+	first := hold(t, m, request("api-1", "29401/1998-12", 100*time.Millisecond))
+	require.NoError(t, first.Extend(t.Context()))
+	require.NoError(t, first.Extend(t.Context()))
+	lapse(t, m, "acme", "29401/1998-12")
+	second := hold(t, m, request("api-2", "29401/1998-12", time.Hour))
+	_, err = store.Write(t.Context(), "payment-acme", messagestore.AnyVersion, messagestore.Follow(second.Cause(), messagestore.Raw{Type: "Paid", Data: []byte(`{"amount":100}`)}))
+	require.NoError(t, err)
+	require.NoError(t, second.Confirm(t.Context(), map[string]string{"receipt": "R1"}))
+	hold(t, m, request("api-2", "29402/1998-12", time.Hour))
+	hold(t, m, request("api-1", "29403/1998-12", 100*time.Millisecond))
+	lapse(t, m, "acme", "29403/1998-12")
+}
+
+var (
+	aLength = regexp.MustCompile(`\b(\d+h)?(\d+m)?\d+(\.\d+)?m?s\b`)
+	aGap    = regexp.MustCompile(` {2,}`)
+)
+
+// steadyLeases replaces also durations, and the columns whose width depends on them.
+func steadyLeases(output string) string {
+	return aGap.ReplaceAllString(aLength.ReplaceAllString(steadyTokens(output), "15s"), "  ")
 }
 
 // shellOut runs a typed line, with the few things of a shell that the transcripts use.

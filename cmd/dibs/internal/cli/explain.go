@@ -129,8 +129,7 @@ const (
 func (e *explainer) reservedWith(m *messagestore.Message, key string) (bool, error) {
 	cause := m.Metadata.CausationStream
 	if m.IsTombstone() && m.Metadata.Local.Get(digestProperty) != "" {
-		ids := m.Stream.IDs()
-		reserved, ok := reservation.DecodeKey(ids[len(ids)-1])
+		reserved, ok := reservation.KeyOf(m.Stream)
 		return ok && reserved == key, nil
 	}
 	if m.Position != 0 || cause == "" {
@@ -165,7 +164,7 @@ func (e *explainer) keyOf(first *messagestore.Message) string {
 			part = ""
 		}
 	}
-	if key, ok := reservation.DecodeKey(part); ok {
+	if key, ok := reservation.KeyOf(first.Stream); part != "" && ok {
 		return key
 	}
 	if local.Get(digestProperty) != "" && part == "" {

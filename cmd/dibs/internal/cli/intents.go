@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dibs-go/dibs/cmd/dibs/internal/intents"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation/intent"
 )
@@ -77,9 +76,9 @@ type intentsListCommand struct {
 
 // Help is printed below the command's usage.
 func (intentsListCommand) Help() string {
-	return `A line for each intent: its state, its key, its scope if it has one, the session that holds it or did last, the attempt, the time of the grant, the time until which the lease lasts and how long that is, and the number of sessions in its line. Times are the store's.
+	return `A line for each intent, in the order of the grants: its state, its key, its scope if it has one, the session that holds it or did last, the attempt, the time of the grant, the time until which the lease lasts and how long that is, and the number of sessions in its line. Times are the store's.
 
-It reads the messages of the last day: a lease that lives has one within its TTL. An older one that is released or done takes --since.
+It reads the messages of the last day: a lease that lives has one within its TTL. An older one that is released or done takes --since. A stream that is none of an intent's is named on the standard error after the others, and the exit code is 1.
 
 Examples:
 
@@ -89,7 +88,7 @@ Examples:
 
 // Run prints them.
 func (c *intentsListCommand) Run(ctx context.Context, a *app) error {
-	filter := intent.Filter{Scope: c.Scope, Limit: messagestore.MaxReadMessages}
+	filter := intent.Filter{Scope: c.Scope}
 	if !c.Held && !c.Lapsed && !c.Released && !c.Done {
 		c.Held, c.Lapsed = true, true
 	}
@@ -98,8 +97,8 @@ func (c *intentsListCommand) Run(ctx context.Context, a *app) error {
 			filter.Status = append(filter.Status, status)
 		}
 	}
-	if c.Limit < 1 || c.Limit > messagestore.MaxReadMessages {
-		return usage("--limit=%d: it is between 1 and %d", c.Limit, messagestore.MaxReadMessages)
+	if c.Limit < 1 {
+		return usage("--limit=%d: it is at least 1", c.Limit)
 	}
 	if c.Since != "" {
 		var err error
@@ -108,9 +107,9 @@ func (c *intentsListCommand) Run(ctx context.Context, a *app) error {
 		}
 	}
 	return a.withIntents(ctx, c.Category, nil, func(m *intent.Manager, store *messagestore.Store) error {
-		all, err := m.List(ctx, filter)
-		if err != nil {
-			return err
+		all, corrupt := m.List(ctx, filter)
+		if corrupt != nil && !errors.Is(corrupt, intent.ErrCorrupt) {
+			return corrupt
 		}
 		all = slices.DeleteFunc(all, func(i intent.Intent) bool {
 			return i.Status == intent.Free && (i.Released && !c.Released || !i.Released && !c.Lapsed)
@@ -119,11 +118,11 @@ func (c *intentsListCommand) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		return c.print(a, all, now)
+		return errors.Join(c.print(a, all, now, corrupt), corrupt)
 	})
 }
 
-func (c *intentsListCommand) print(a *app, all []intent.Intent, now time.Time) error {
+func (c *intentsListCommand) print(a *app, all []intent.Intent, now time.Time, corrupt error) error {
 	for n, i := range all[:min(len(all), c.Limit)] {
 		if a.JSON {
 			if err := a.out.object(toIntentLine(i, now)); err != nil {
@@ -144,7 +143,7 @@ func (c *intentsListCommand) print(a *app, all []intent.Intent, now time.Time) e
 	case a.JSON:
 	case len(all) > c.Limit:
 		a.warn("dibs: %d of %s; --limit prints more\n", c.Limit, counted(int64(len(all)), "intent"))
-	case len(all) == 0:
+	case len(all) == 0 && corrupt == nil:
 		a.warn("dibs: %s has no such intent with a message since %s\n", visible(c.Category), cmp.Or(visible(c.Since), "a day ago"))
 	}
 	return nil
@@ -346,7 +345,7 @@ func (c *intentsShowCommand) printStep(a *app, m *messagestore.Message) error {
 	if a.JSON {
 		return a.out.object(toRecord(m))
 	}
-	s, err := intents.Read(m)
+	s, err := intent.ReadStep(m)
 	note := stepText(&s, nil)
 	if err != nil {
 		note = "none of an intent's: " + err.Error()
@@ -356,11 +355,11 @@ func (c *intentsShowCommand) printStep(a *app, m *messagestore.Message) error {
 }
 
 // stepText returns the content of a step in words; before is the step before it, if that is known.
-func stepText(s, before *intents.Step) string {
+func stepText(s, before *intent.Step) string {
 	holder := fmt.Sprintf("session %s, token %d", s.Session, s.Token)
 	switch s.Type {
 	case intent.TypeReserved:
-		return fmt.Sprintf("%s, attempt %d, TTL %v", holder, s.Attempt, s.Lease())
+		return fmt.Sprintf("%s, attempt %d, TTL %v", holder, s.Attempt, s.Lasts())
 	case intent.TypeExtended:
 		return fmt.Sprintf("%s, until %s", holder, timeText(s.Until()))
 	case intent.TypeWaiting:
@@ -384,7 +383,7 @@ func stepText(s, before *intents.Step) string {
 }
 
 // lineText says how the line changed.
-func lineText(s, before *intents.Step) string {
+func lineText(s, before *intent.Step) string {
 	line := number(int64(len(s.Line)), "session", "sessions") + " in the line"
 	if before == nil {
 		if len(s.Line) > 0 {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dibs-go/dibs/cmd/dibs/internal/intents"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation/intent"
 )
@@ -22,7 +21,7 @@ func intentStream(category messagestore.Category, scope, key string) (messagesto
 
 // isStep reports whether m is a message of an intent.
 func isStep(m *messagestore.Message) bool {
-	_, err := intents.Read(m)
+	_, err := intent.ReadStep(m)
 	return err == nil && !m.IsTombstone()
 }
 
@@ -77,7 +76,7 @@ type intentStory struct {
 	story
 
 	scope string
-	last  *intents.Step           // that was told, or is being counted
+	last  *intent.Step            // that was told, or is being counted
 	times int                     // extensions that are not told yet
 	beat  *messagestore.Message   // the last of them
 	roots []*messagestore.Message // that others may have as their cause
@@ -86,7 +85,7 @@ type intentStory struct {
 // intent tells the story of an intent.
 func (e *explainer) intent(ctx context.Context, stream messagestore.StreamName) error {
 	s := &intentStory{story: story{app: e.app, of: stream, told: map[ref]bool{}}}
-	s.scope, s.key = intents.ScopeAndKey(stream)
+	s.scope, s.key = intent.ScopeAndKey(stream)
 	if e.key != "" {
 		s.key = e.key
 	}
@@ -127,7 +126,7 @@ func (s *intentStory) intentTitle() error {
 
 // step tells a message. Extensions in a row are told as one, with the last of them.
 func (s *intentStory) step(ctx context.Context, e *explainer, m *messagestore.Message) error {
-	step, err := intents.Read(m)
+	step, err := intent.ReadStep(m)
 	if err != nil {
 		return fmt.Errorf("%w: %s: %w", intent.ErrCorrupt, place(m), err)
 	}
@@ -158,10 +157,10 @@ func (s *intentStory) step(ctx context.Context, e *explainer, m *messagestore.Me
 }
 
 // roleOf returns the role of a step.
-func roleOf(s, before *intents.Step) string {
+func roleOf(s, before *intent.Step) string {
 	switch s.Type {
 	case intent.TypeReserved:
-		if before != nil && !before.Free {
+		if before != nil && !before.Released {
 			return takenOver
 		}
 		return reserved
@@ -214,14 +213,14 @@ func (s *intentStory) beats() error {
 }
 
 // lapse tells that the lease of a step was over by time.
-func (s *intentStory) lapse(of *intents.Step) error {
+func (s *intentStory) lapse(of *intent.Step) error {
 	if s.app.JSON {
 		e := s.event(lapsed, of)
 		return s.app.out.object(e)
 	}
 	r := roles[lapsed]
 	return s.app.out.row(cell{text: r.label, style: r.style}, cell{text: timeText(of.Until()), style: dim}, cell{text: "computed"}, cell{},
-		cell{text: visible(fmt.Sprintf("session %s, token %d, %v after its last sign of life", of.Session, of.Token, of.Lease()))})
+		cell{text: visible(fmt.Sprintf("session %s, token %d, %v after its last sign of life", of.Session, of.Token, of.Lasts()))})
 }
 
 // ended tells of a lease that is over at now by time.
@@ -230,21 +229,21 @@ func (s *intentStory) ended(now time.Time) error {
 		return err
 	}
 	last := s.last
-	if last == nil || last.Done() || last.Free || now.Before(last.Until()) {
+	if last == nil || last.Done() || last.Released || now.Before(last.Until()) {
 		return nil
 	}
 	return s.lapse(last)
 }
 
-func (s *intentStory) event(role string, step *intents.Step) intentEvent {
+func (s *intentStory) event(role string, step *intent.Step) intentEvent {
 	e := intentEvent{Event: role, Of: s.of, Scope: s.scope, Key: s.key, Session: step.Session, Token: step.Token, Attempt: step.Attempt}
-	if !step.Done() && !step.Free {
+	if !step.Done() && !step.Released {
 		e.Until = timeText(step.Until())
 	}
 	return e
 }
 
-func (s *intentStory) tellStep(role string, step *intents.Step, m *messagestore.Message, note string) error {
+func (s *intentStory) tellStep(role string, step *intent.Step, m *messagestore.Message, note string) error {
 	if !s.app.JSON {
 		return s.tell(role, m, visible(note))
 	}

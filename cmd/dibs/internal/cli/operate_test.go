@@ -229,6 +229,34 @@ func TestConsumersAreListed(t *testing.T) {
 	})
 }
 
+func TestReplicasOfAConsumerAreListed(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		dibs.ok(t, "write", "account-1", "T")
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 2)
+		for range 2 {
+			c := consumer.New(store, "account", "mail", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil)
+			go func() { ended <- c.Run(ctx) }()
+		}
+		var lines []string
+		require.Eventually(t, func() bool {
+			lines = strings.Split(strings.TrimSpace(dibs.ok(t, "consumers")), "\n")
+			return len(lines) == 4 && strings.Contains(lines[2]+lines[3], "32 of 32 slots")
+		}, 20*time.Second, 20*time.Millisecond)
+
+		require.Regexp(t, `^account +mail +0 of 1 +`, lines[1])
+		require.Regexp(t, `^account +mail +\S+/\d+ +\d+ +\d+ +- +- +32 of 32 slots, silent for \d+s$`, lines[2])
+		require.Regexp(t, `^account +mail +\S+/\d+ +- +- +- +- +stands by, silent for \d+s$`, lines[3])
+		replicas, ok := objects(t, dibs.ok(t, "consumers", "--json"))[0]["replicas"].([]any)
+		require.True(t, ok)
+		require.Len(t, replicas, 2)
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, <-ended)
+	})
+}
+
 // A lag that is not known is not a lag of none.
 func TestAConsumerOfAnotherClientIsToldOfAndLeftAlone(t *testing.T) {
 	t.Parallel()
