@@ -7,6 +7,7 @@
 //	make soak SOAK='--seed 7'        the faults and the load of another run
 //	make soak SOAK=failover          the primary is lost to standbys and to a backup
 //	make soak SOAK=intents           holders of leases that are killed, stopped and too late
+//	make soak SOAK='intents --ci'    the same until its goals are reached, and through failovers
 //	make mutants                     with a bug, one of many at a time, that has to be found
 package main
 

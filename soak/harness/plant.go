@@ -132,19 +132,6 @@ func (m *Mutant) Build(ctx context.Context, root, dir string) (program string, e
 	return program, goBuild(ctx, filepath.Join(root, "soak"), "-overlay", overlay, "-o", program, ".")
 }
 
-// Compile only compiles the packages that the bug is in.
-func (m *Mutant) Compile(ctx context.Context, root, dir string) error {
-	overlay, err := m.writeOverlay(root, dir)
-	if err != nil {
-		return err
-	}
-	args := []string{"-overlay", overlay}
-	for _, e := range m.Go {
-		args = append(args, "./"+e.In)
-	}
-	return goBuild(ctx, root, args...)
-}
-
 func goBuild(ctx context.Context, dir string, args ...string) error {
 	build := exec.CommandContext(ctx, "go", append([]string{"build"}, args...)...)
 	build.Dir = dir

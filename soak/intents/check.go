@@ -30,12 +30,14 @@ const (
 	Rows      Rule = "18b rows are those of the confirmations"
 	Heeded    Rule = "18c no work is begun after its lease"
 	Line      Rule = "18d the line keeps its order"
+	Several   Rule = "18e several keys are had together"
+	Above     Rule = "L6 tokens rise past the lost ones"
 	Healed    Rule = "22 nothing is held in the end"
 )
 
 // Rules are all of them.
 func Rules() []Rule {
-	return []Rule{Tokens, Steps, Early, Answers, Confirmed, LostTrue, Fence, Rows, Heeded, Line, Healed}
+	return []Rule{Tokens, Steps, Early, Answers, Confirmed, LostTrue, Fence, Rows, Heeded, Line, Several, Above, Healed}
 }
 
 // A Message is one of an intent's stream.
@@ -62,6 +64,11 @@ type Inputs struct {
 	Rows     []Row
 	Moved    bool // the server's clock was moved: no rule compares it with another
 }
+
+// A span is one of time.
+type span struct{ from, to int64 }
+
+func (s span) meets(from, to int64) bool { return s.from <= to && from <= s.to }
 
 // The files of a run, beside the histories.
 const (
@@ -96,6 +103,15 @@ type Verdict struct {
 // Passed reports whether no rule was broken.
 func (v *Verdict) Passed() bool { return len(v.Broken) == 0 }
 
+// findings is how often a rule was broken.
+func (v *Verdict) findings() int {
+	n := 0
+	for _, times := range v.Broken {
+		n += times
+	}
+	return n
+}
+
 const findingsEach = 5
 
 func (v *Verdict) broke(r Rule, format string, args ...any) {
@@ -105,35 +121,103 @@ func (v *Verdict) broke(r Rule, format string, args ...any) {
 	}
 }
 
-// Check folds the streams, and holds each call against them.
-func Check(in *Inputs) *Verdict {
-	c := &checker{
+func newChecker(in *Inputs) *checker {
+	return &checker{
 		Inputs: in, Verdict: &Verdict{Broken: map[Rule]int{}}, streams: map[string]*stream{}, others: map[string]bool{},
 		attempts: map[confirmation][]*Call{}, requests: map[string][]*Call{}, leases: map[string][]*grant{}, told: map[string]int64{},
+		forced: map[string][]*Call{}, strayed: map[string]bool{}, stops: map[string][]span{}, undone: map[Key]bool{},
 	}
+}
+
+// Check folds the streams, and holds each call against them.
+func Check(in *Inputs) *Verdict {
+	c := newChecker(in)
 	for _, call := range in.Calls {
-		if call.Call == Reserve {
+		switch {
+		case call.Call == Reserve:
 			c.others[call.Session] = call.Other
+		case call.Call == Stop:
+			c.stops[call.Target] = append(c.stops[call.Target], span{call.At, call.End})
+		case call.Call == Failover && call.Target == Async:
+			c.losses = append(c.losses, span{call.At, call.End})
 		}
 	}
+	c.findStrays()
 	for _, m := range in.Messages {
-		s := c.streams[m.Stream]
-		if s == nil {
-			s = &stream{name: m.Stream}
-			c.streams[m.Stream] = s
+		if !c.strayed[m.Stream] {
+			c.add(m)
 		}
-		c.fold(s, m)
 	}
 	for _, call := range in.Calls {
 		c.collect(call)
 	}
 	for _, call := range in.Calls {
-		c.hold(call)
+		if !c.strays(call) {
+			c.hold(call)
+		}
 	}
 	c.confirmations()
+	c.together()
 	c.resource()
+	c.above()
 	c.rows()
 	return c.Verdict
+}
+
+// strays reports whether a call was about such a stream.
+func (c *checker) strays(call *Call) bool {
+	return slices.ContainsFunc(call.keys(), func(k Key) bool { return c.strayed[k.Stream] })
+}
+
+// findStrays finds the streams that a session has written to which had met what was undone, at a version that was
+// there again: a lossy failover gives versions out twice, and the version is all that the store compares. They
+// are counted, and nothing else is said of them.
+func (c *checker) findStrays() {
+	if len(c.losses) == 0 {
+		return
+	}
+	began := map[string]int64{}
+	for _, call := range c.Calls {
+		if at, ok := began[call.Session]; call.Call == Reserve && (!ok || call.At < at) {
+			began[call.Session] = call.At
+		}
+	}
+	fold := newChecker(&Inputs{})
+	for _, m := range c.Messages {
+		before := fold.findings()
+		line := []string(nil)
+		if s := fold.streams[m.Stream]; s != nil && s.last() != nil {
+			line = s.last().Line
+		}
+		fold.add(m)
+		if fold.findings() == before || c.strayed[m.Stream] {
+			continue
+		}
+		var b body
+		if json.Unmarshal(m.Data, &b) != nil {
+			continue
+		}
+		writers := []string{b.Session}
+		if m.Type == intent.TypeWaiting {
+			writers = append(line, b.Line...)
+		}
+		if slices.ContainsFunc(c.losses, func(l span) bool {
+			return l.to < m.At && slices.ContainsFunc(writers, func(w string) bool { return began[w] <= l.to })
+		}) {
+			c.strayed[m.Stream] = true
+			c.Counts.Strayed++
+		}
+	}
+}
+
+// add folds a message into its stream.
+func (c *checker) add(m *Message) {
+	s := c.streams[m.Stream]
+	if s == nil {
+		s = &stream{name: m.Stream, own: map[string]int{}}
+		c.streams[m.Stream] = s
+	}
+	c.fold(s, m)
 }
 
 type confirmation struct {
@@ -151,12 +235,49 @@ type checker struct {
 	requests map[string][]*Call       // by session
 	leases   map[string][]*grant      // by process
 	told     map[string]int64         // by stream: when a request was first told that it is done
+	forced   map[string][]*Call       // by stream: releases by operators
+	stops    map[string][]span        // by process
+	losses   []span                   // in which writes may be undone
+	strayed  map[string]bool          // streams that are left out
+	undone   map[Key]bool             // tokens that were
+}
+
+// lossy reports whether a call's writes, or its answer, may have been undone.
+func (c *checker) lossy(from, to int64) bool {
+	return slices.ContainsFunc(c.losses, func(s span) bool { return s.meets(from, to) })
+}
+
+// lost reports whether a token that no grant has may be of one that was undone, and if so keeps it: it is
+// about the time of its grant.
+func (c *checker) lost(k Key) bool {
+	if !c.lossy(k.Token, k.Token) {
+		return false
+	}
+	c.undone[k] = true
+	return true
+}
+
+// broken counts what a call breaks, unless a failover explains it.
+func (c *checker) broken(call *Call, r Rule, format string, args ...any) {
+	if c.lossy(call.At, call.End) {
+		c.Counts.Undone++
+		return
+	}
+	c.broke(r, "%s %s of %s by %s: %s", call.Call, call.Stream, call.Session, call.Process, fmt.Sprintf(format, args...))
+}
+
+// paused reports whether a process was stopped at some time between two moments, or had been just before.
+func (c *checker) paused(process string, from, to int64) bool {
+	const waking = 100 * time.Millisecond
+	return slices.ContainsFunc(c.stops[process], func(s span) bool { return s.meets(from-waking.Microseconds(), to) })
 }
 
 // A stream is the fold of an intent's messages.
 type stream struct {
 	name   string
 	length int64
+	at     int64          // of the last message
+	own    map[string]int // by session: its messages, but of the line and of operators
 	grants []*grant
 	done   *grant
 	result string
@@ -223,6 +344,13 @@ func (c *checker) fold(s *stream, m *Message) {
 		c.broke(Steps, "%s: it follows %d messages", at, s.length)
 	}
 	s.length++
+	if !c.Moved && m.At < s.at {
+		c.broke(Steps, "%s: it is %v before the message that it follows", at, micros(s.at-m.At))
+	}
+	s.at = m.At
+	if m.Type != intent.TypeWaiting && b.By == "" {
+		s.own[b.Session]++
+	}
 	if s.done != nil {
 		c.broke(Steps, "%s: it follows a confirmation", at)
 		if m.Type == intent.TypeReserved {
@@ -336,38 +464,45 @@ func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond 
 func (c *checker) collect(call *Call) {
 	switch call.Call {
 	case Confirm, Transact:
-		k := confirmation{call.Stream, call.Token, call.Result}
-		c.attempts[k] = append(c.attempts[k], call)
+		for _, k := range call.keys() {
+			made := confirmation{k.Stream, k.Token, call.Result}
+			c.attempts[made] = append(c.attempts[made], call)
+		}
+	case Force:
+		c.forced[call.Stream] = append(c.forced[call.Stream], call)
 	case Reserve:
 		c.requests[call.Session] = append(c.requests[call.Session], call)
-		if end, ok := c.told[call.Stream]; call.Answer.Answer == Done && (!ok || call.End < end) {
-			c.told[call.Stream] = call.End
+		on := call.on()
+		if end, ok := c.told[on]; call.Answer.Answer == Done && (!ok || call.End < end) && !c.lossy(call.At, call.End) {
+			c.told[on] = call.End
 		}
 	}
 }
 
-// hold holds a call against the stream that it was about.
-func (c *checker) hold(call *Call) {
-	s := c.streams[call.Stream]
-	c.Counts.count(call)
-	at := func() string {
-		return fmt.Sprintf("%s %s of %s by %s", call.Call, call.Stream, call.Session, call.Process)
+// on is the stream that an answer is about.
+func (call *Call) on() string {
+	if call.Answer.On != "" {
+		return call.Answer.On
 	}
+	return call.Stream
+}
+
+// hold holds a call against the streams that it was about.
+func (c *checker) hold(call *Call) {
+	c.Counts.count(call)
 	switch call.Call {
 	case Reserve:
-		c.request(s, call, at)
+		c.request(call)
 	case Extend, Resume, Release, Confirm, Transact:
-		c.step(s, call, at)
+		c.step(call)
+	case Await:
+		c.await(call)
+	case Force:
+		c.force(call)
 	case Work:
-		c.work(s, call, at)
+		c.work(call)
 	case Kill:
 		c.kill(call)
-	case Stop:
-		if call.End-call.At > ttl.Microseconds() {
-			c.Counts.Stops++
-		}
-	case Jump:
-		c.Counts.Jumps++
 	case Heal:
 		if call.End-call.At > healTime.Microseconds() || call.Answer.Answer != OK {
 			c.broke(Healed, "after %v: %q", micros(call.End-call.At), call.Answer.Note)
@@ -385,101 +520,217 @@ func (c *checker) live(g *grant, call *Call) bool {
 	return c.Moved || g.signs[0] <= call.End && g.ended >= call.At
 }
 
-func (c *checker) request(s *stream, call *Call, at func() string) {
+func (c *checker) request(call *Call) {
 	a := call.Answer
+	s := c.streams[call.on()]
 	switch a.Answer {
 	case Reserved:
-		g := s.grant(a.Token)
-		if g == nil || g.Session != call.Session {
-			c.broke(Answers, "%s: no grant has token %d", at(), a.Token)
-			return
+		if len(a.With) > 0 {
+			c.Counts.Several++
 		}
-		if !slices.ContainsFunc(g.signs, func(at int64) bool { return c.within(at, call) }) {
-			c.broke(Answers, "%s: it was neither granted nor extended meanwhile", at())
+		for _, k := range call.granted() {
+			c.granted(call, k)
 		}
 		if slices.ContainsFunc(c.requests[call.Session], func(one *Call) bool { return one.Answer.Token == a.Token && one.End < call.At }) {
 			c.Counts.Reentrant++
 		}
-		if end, ok := c.told[call.Stream]; ok && end < call.At {
-			c.broke(Confirmed, "%s: it was told done before", at())
-		}
 	case Held, Reused:
 		g := s.grant(a.ByToken)
 		switch {
+		case g == nil && c.lost(Key{call.on(), a.ByToken}):
+			c.Counts.Undone++
 		case g == nil || g.Session != a.By || !c.live(g, call) && (a.Answer == Held || g.why != "confirmed"):
-			c.broke(Answers, "%s: it is said to be %s by %s with token %d", at(), a.Answer, a.By, a.ByToken)
+			c.broken(call, Answers, "%s is said to be %s by %s with token %d", call.on(), a.Answer, a.By, a.ByToken)
 		case a.Answer == Held && g.released == 0 && c.others[g.Session] != call.Other:
-			c.broke(Answers, "%s: the holder %s has other content", at(), a.By)
+			c.broken(call, Answers, "the holder %s has other content", a.By)
 		case a.Answer == Reused && c.others[g.Session] == call.Other:
-			c.broke(Answers, "%s: the holder %s has the same content", at(), a.By)
+			c.broken(call, Answers, "the holder %s has the same content", a.By)
 		}
 	case Done:
-		if s == nil || s.done == nil || s.done.ended > call.End && !c.Moved {
-			c.broke(Answers, "%s: it is not done", at())
-			return
-		}
-		if a.Result != s.result || a.ByToken != s.done.token {
-			c.broke(Answers, "%s: the result %q of token %d is %q of %d", at(), a.Result, a.ByToken, s.result, s.done.token)
-		}
-		if c.others[s.done.Session] != call.Other {
-			c.broke(Answers, "%s: what is done has other content", at())
+		if c.done(s, call) && c.others[s.done.Session] != call.Other {
+			c.broken(call, Answers, "what is done has other content")
 		}
 	}
 	if call.Process == healer && a.Answer != Reserved && a.Answer != Done && a.Answer != Reused {
-		c.broke(Healed, "%s: %s %s", at(), a.Answer, a.Note)
+		c.broke(Healed, "%s: %s %s", call.Stream, a.Answer, a.Note)
 	}
 }
 
-func (c *checker) step(s *stream, call *Call, at func() string) {
-	g := s.grant(call.Token)
-	if g == nil {
-		c.broke(Answers, "%s: no grant has token %d", at(), call.Token)
+// granted looks at one key of a request that was granted.
+func (c *checker) granted(call *Call, k Key) {
+	g := c.streams[k.Stream].grant(k.Token)
+	if g == nil && c.lost(k) {
+		c.Counts.Undone++
 		return
 	}
-	confirmed := s.done == g && s.result == call.Result
+	if g == nil || g.Session != call.Session {
+		c.broken(call, Answers, "no grant of %s has token %d", k.Stream, k.Token)
+		return
+	}
+	if !slices.ContainsFunc(g.signs, func(at int64) bool { return c.within(at, call) }) {
+		c.broken(call, Answers, "%s was neither granted nor extended meanwhile", k.Stream)
+	}
+	if end, ok := c.told[k.Stream]; ok && end < call.At {
+		c.broke(Confirmed, "%s of %s: %s was told done before", call.Session, call.Process, k.Stream)
+	}
+}
+
+// done looks at an answer that says so, and reports whether it is.
+func (c *checker) done(s *stream, call *Call) bool {
+	if s == nil || s.done == nil || s.done.ended > call.End && !c.Moved {
+		c.broken(call, Answers, "%s is not done", call.on())
+		return false
+	}
+	if a := call.Answer; a.Result != s.result || a.ByToken != s.done.token {
+		c.broken(call, Answers, "the result %q of token %d is %q of %d", a.Result, a.ByToken, s.result, s.done.token)
+	}
+	return true
+}
+
+// await looks at an answer to one that waited.
+func (c *checker) await(call *Call) {
+	s := c.streams[call.Stream]
 	switch call.Answer.Answer {
-	case OK:
-		switch call.Call {
-		case Confirm, Transact:
-			if !confirmed {
-				c.broke(Confirmed, "%s: %q with token %d is not there", at(), call.Result, call.Token)
-			}
-		case Release:
-			if g.released == 0 {
-				c.broke(Answers, "%s: it is not released", at())
-			}
-		default:
-			if !slices.ContainsFunc(g.signs, func(at int64) bool { return c.within(at, call) }) {
-				c.broke(Answers, "%s: it was not extended meanwhile", at())
+	case Done:
+		c.Counts.Awaits++
+		c.done(s, call)
+	case Free:
+		c.Counts.Awaits++
+		if s == nil || !c.Moved && !c.free(s, call) {
+			c.broken(call, Answers, "it was not free meanwhile")
+		}
+	case Held:
+		c.broken(call, Answers, "it ended with a lease")
+	}
+}
+
+// free reports whether nothing was held at some moment of a call that reads. A read takes no lock: a message
+// has the time of its lock, and is there for it when its transaction has committed.
+func (c *checker) free(s *stream, call *Call) bool {
+	for i, g := range s.grants {
+		ended := g.ended
+		if g.why == "taken" {
+			for _, request := range c.requests[s.grants[i+1].Session] {
+				if request.At <= ended && ended <= request.End {
+					ended = request.End
+				}
 			}
 		}
-	case Lost:
+		if g.freeIn(call, ended) {
+			return true
+		}
+	}
+	return false
+}
+
+// freeIn reports whether nothing was held at some moment of a call, since g was over, and before it ended.
+func (g *grant) freeIn(call *Call, ended int64) bool {
+	const commit = time.Second / 2
+	lasts := (time.Duration(g.TTL) * time.Millisecond).Microseconds()
+	signs := g.signs
+	if g.released > 0 {
+		signs = append(slices.Clone(signs), g.released)
+	}
+	for i, sign := range signs[1:] { // it was extended, or released, and that was not there yet
+		if over, there := signs[i]+lasts, sign+commit.Microseconds(); over <= there && (span{over, there}).meets(call.At, call.End) {
+			return true
+		}
+	}
+	return g.free() <= ended && span{g.free(), ended}.meets(call.At, call.End)
+}
+
+// force looks at a release by an operator.
+func (c *checker) force(call *Call) {
+	s := c.streams[call.Stream]
+	switch call.Answer.Answer {
+	case OK:
+		c.Counts.Forced++
+		if s == nil || !slices.ContainsFunc(s.grants, func(g *grant) bool {
+			return g.released > 0 && (c.Moved || g.released <= call.End && g.ended >= call.At)
+		}) {
+			c.broken(call, Answers, "it was not released")
+		}
+	case Done:
+		if s == nil || s.done == nil || s.done.ended > call.End && !c.Moved {
+			c.broken(call, Answers, "it is not done")
+		}
+	}
+}
+
+// step looks at a step on a lease, of all of its keys.
+func (c *checker) step(call *Call) {
+	isLost, confirmed := false, 0
+	for _, k := range call.keys() {
+		s := c.streams[k.Stream]
+		g := s.grant(k.Token)
+		switch {
+		case g == nil && c.lost(k):
+			c.Counts.Undone++
+			return
+		case g == nil:
+			c.broken(call, Answers, "no grant of %s has token %d", k.Stream, k.Token)
+			return
+		case s.done == g && s.result == call.Result:
+			confirmed++
+		}
+		if call.Answer.Answer == OK {
+			c.did(call, s, g)
+		}
 		over := g.ended
 		if g.released > 0 {
 			over = min(over, g.released)
 		}
-		if over == Never || over > call.End && !c.Moved {
-			c.broke(LostTrue, "%s: nothing came after token %d", at(), call.Token)
+		// A holder that has seen an undone message is told so.
+		isLost = isLost || over != Never && (over <= call.End || c.Moved) || c.lossy(g.signs[0], call.End)
+	}
+	if call.Answer.Answer != Lost {
+		return
+	}
+	if !isLost {
+		c.broken(call, LostTrue, "nothing came after token %d", call.Token)
+	}
+	if confirmed > 0 && (call.Call == Confirm || call.Call == Transact) {
+		c.broken(call, LostTrue, "%q is confirmed with token %d", call.Result, call.Token)
+	}
+	by := Key{call.on(), call.Answer.ByToken}
+	if by.Token != 0 && c.streams[by.Stream].grant(by.Token) == nil && !c.lost(by) {
+		c.broken(call, LostTrue, "token %d, that came after it, is nowhere", by.Token)
+	}
+}
+
+// did looks at a step that was taken.
+func (c *checker) did(call *Call, s *stream, g *grant) {
+	switch call.Call {
+	case Confirm, Transact:
+		if s.done != g || s.result != call.Result {
+			c.broken(call, Confirmed, "%q with token %d of %s is not there", call.Result, g.token, s.name)
 		}
-		if confirmed && (call.Call == Confirm || call.Call == Transact) {
-			c.broke(LostTrue, "%s: %q is confirmed with token %d", at(), call.Result, call.Token)
+	case Release:
+		if g.released == 0 {
+			c.broken(call, Answers, "%s is not released", s.name)
 		}
-		if by := call.Answer.ByToken; by != 0 && s.grant(by) == nil {
-			c.broke(LostTrue, "%s: token %d, that came after it, is nowhere", at(), by)
+	default:
+		if !slices.ContainsFunc(g.signs, func(at int64) bool { return c.within(at, call) }) {
+			c.broken(call, Answers, "%s was not extended meanwhile", s.name)
 		}
 	}
 }
 
-// work looks at work that looked at its lease: its holder must have known of a sign of life that was not over
-// then, less the margin.
-func (c *checker) work(s *stream, call *Call, at func() string) {
+// work looks at work that looked at its lease, or at its context, and began. Its holder must have known of a
+// sign of life that was not over by then, less the margin. Between the look and the beginning it may be
+// stopped, and its context ends when it wakes: so work of a process that was stopped may begin late.
+func (c *checker) work(call *Call) {
 	if call.Answer.Answer != OK {
 		return
 	}
 	c.Counts.Work++
-	g := s.grant(call.Token)
+	g := c.streams[call.Stream].grant(call.Token)
+	lost := g == nil && c.lost(Key{call.Stream, call.Token})
+	if lost || c.Moved || c.lossy(call.At-2*ttl.Microseconds(), call.End) {
+		return
+	}
 	if g == nil {
-		c.broke(Answers, "%s: no grant has token %d", at(), call.Token)
+		c.broken(call, Answers, "no grant has token %d", call.Token)
 		return
 	}
 	last := int64(0)
@@ -489,15 +740,22 @@ func (c *checker) work(s *stream, call *Call, at func() string) {
 		}
 	}
 	const drift = 2 * time.Millisecond // of two clocks within a lease
-	if over := last + (ttl - margin + drift).Microseconds(); !c.Moved && call.At > over {
-		c.broke(Heeded, "%s: %v too late", at(), micros(call.At-over))
+	over := last + ttl.Microseconds()
+	if known := over - (margin - drift).Microseconds(); call.Answer.Note != ofContext && call.At > known {
+		c.broken(call, Heeded, "%v after its lease was to be left", micros(call.At-known))
+	}
+	switch {
+	case call.End <= over:
+	case c.paused(call.Process, last, call.End):
+		c.Counts.Paused++
+	default:
+		c.broken(call, Heeded, "%v after its lease, and nothing was stopped", micros(call.End-over))
 	}
 }
 
 // kill counts a kill of the server, or of a process that had a lease then.
 func (c *checker) kill(call *Call) {
-	if call.Target == Server {
-		c.Counts.ServerKills++
+	if call.Target == Server || call.Target == Bouncer {
 		return
 	}
 	if slices.ContainsFunc(c.leases[call.Target], func(g *grant) bool {
@@ -515,8 +773,14 @@ func (c *checker) confirmations() {
 	}
 	for _, s := range c.streams {
 		for _, g := range s.grants {
-			if !slices.ContainsFunc(c.requests[g.Session], func(call *Call) bool { return call.Stream == s.name && could(call, Reserved) }) {
+			asked := func(call *Call) bool {
+				return could(call, Reserved) && slices.ContainsFunc(call.keys(), func(k Key) bool { return k.Stream == s.name })
+			}
+			if !slices.ContainsFunc(c.requests[g.Session], asked) {
 				c.broke(Answers, "%s: token %d was granted to %s, and no call may have done that", s.name, g.token, g.Session)
+			}
+			if g.by != "" && !slices.ContainsFunc(c.forced[s.name], func(call *Call) bool { return call.Process == g.by && could(call, OK) }) {
+				c.broke(Answers, "%s: %s released token %d, and no call may have done that", s.name, g.by, g.token)
 			}
 		}
 		if s.done == nil {
@@ -533,10 +797,15 @@ func (c *checker) confirmations() {
 func (c *checker) resource() {
 	highest := map[string]int64{}
 	for _, w := range c.Writes {
+		if c.strayed[w.Key] {
+			continue
+		}
 		before := highest[w.Key]
-		switch {
-		case c.streams[w.Key].grant(w.Token) == nil:
+		g := c.streams[w.Key].grant(w.Token)
+		if g == nil && !c.lost(Key{w.Key, w.Token}) {
 			c.broke(Fence, "%s: token %d of %s is of no grant", w.Key, w.Token, w.From)
+		}
+		switch {
 		case w.Accepted && w.Token < before:
 			c.broke(Fence, "%s: token %d of %s is accepted after %d", w.Key, w.Token, w.From, before)
 		case !w.Accepted && w.Token >= before:
@@ -546,17 +815,79 @@ func (c *checker) resource() {
 		case !w.Accepted:
 			c.Counts.LateWrites++
 		}
-		// A holder that comes later has the greater token, also if nothing was accepted.
-		if g := c.streams[w.Key].grant(w.Token); w.Accepted && g != nil && !c.Moved && g.signs[0] > w.At {
+		if w.Accepted && g != nil && !c.Moved && g.signs[0] > w.At {
 			c.broke(Fence, "%s: token %d of %s is there before it was granted", w.Key, w.Token, w.From)
 		}
 	}
+}
+
+// together looks at requests of several keys: each of their steps was taken on all or on none.
+func (c *checker) together() {
+	seen := map[string]bool{}
+	for session, calls := range c.requests {
+		for _, call := range calls {
+			if len(call.With) == 0 || seen[session] || c.strays(call) {
+				continue
+			}
+			seen[session] = true
+			first := c.own(call.Stream, session)
+			for _, k := range call.With {
+				if n := c.own(k.Stream, session); n != first {
+					c.broke(Several, "%s has %d messages in %s, and %d in %s", session, first, call.Stream, n, k.Stream)
+				}
+			}
+		}
+	}
+}
+
+func (c *checker) own(name, session string) int {
+	if s := c.streams[name]; s != nil {
+		return s.own[session]
+	}
+	return 0
+}
+
+// above compares the tokens that a failover has undone with those that were asked for and granted after it.
+func (c *checker) above() {
+	undone := map[string][]int64{}
+	for k := range c.undone {
+		undone[k.Stream] = append(undone[k.Stream], k.Token)
+	}
+	for _, call := range c.Calls {
+		if call.Call != Reserve || call.Answer.Answer != Reserved {
+			continue
+		}
+		for _, k := range call.granted() {
+			for _, lost := range undone[k.Stream] {
+				if !slices.ContainsFunc(c.losses, func(l span) bool { return l.meets(lost, lost) && l.to < call.At }) {
+					continue
+				}
+				c.Counts.Above++
+				if k.Token <= lost {
+					c.broke(Above, "%s: token %d is granted after %d, which is lost", k.Stream, k.Token, lost)
+				}
+			}
+		}
+	}
+}
+
+// granted returns the keys of a request with their tokens.
+func (call *Call) granted() []Key {
+	keys := call.keys()
+	keys[0].Token = call.Answer.Token
+	for i, k := range call.Answer.With {
+		keys[i+1].Token = k.Token
+	}
+	return keys
 }
 
 // rows compares the rows with the confirmations that were made in transactions.
 func (c *checker) rows() {
 	there := map[confirmation]int{}
 	for _, r := range c.Rows {
+		if c.strayed[r.Stream] {
+			continue
+		}
 		k := confirmation{r.Stream, r.Token, r.Result}
 		there[k]++
 		s := c.streams[r.Stream]
@@ -572,7 +903,7 @@ func (c *checker) rows() {
 			continue
 		}
 		k := confirmation{s.name, s.done.token, s.result}
-		inTx := slices.ContainsFunc(c.attempts[k], func(call *Call) bool { return call.Call == Transact })
+		inTx := slices.ContainsFunc(c.attempts[k], func(call *Call) bool { return call.Call == Transact && call.Stream == s.name })
 		if inTx && there[k] == 0 {
 			c.broke(Rows, "%s: %q of token %d was confirmed in a transaction, and has no row", s.name, s.result, s.done.token)
 		}

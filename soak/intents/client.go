@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +38,9 @@ type task struct {
 	Point      string // the failpoint at which the process dies, "" for none
 	Turn       int64  // when it passes the point for this time
 }
+
+// connections of each process: to make one again costs the server some 20 ms.
+const connections = 4
 
 // The failpoints of a client.
 const (
@@ -92,7 +96,7 @@ func runProcess(encoded string) error {
 	if err != nil {
 		return err
 	}
-	config.MaxConns = int32(t.Goroutines) //nolint:gosec // a few
+	config.MaxConns = connections
 	config.ConnConfig.ConnectTimeout = 2 * time.Second
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
@@ -171,27 +175,53 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// key draws one of those of the time.
+func (h *hand) key() string {
+	age := now() - h.task.Began
+	return fmt.Sprintf("%d.%d", age/keyTime.Microseconds(), h.zipf.Uint64())
+}
+
+func (h *hand) stream(key string) string {
+	stream, err := h.intents.Stream("", key)
+	if err != nil {
+		panic(err)
+	}
+	return string(stream)
+}
+
+// contentOf is that of a request for any key: several are asked for by one request.
+func contentOf(other bool) any { return map[string]any{"pay": 1, "other": other} }
+
+// job draws a request.
+func (h *hand) job() *job {
+	j := &job{hand: h, other: h.often(2)}
+	j.request = intent.Request{Key: h.key(), Session: fmt.Sprintf("%s/%d", h.task.Process, h.sessions.Add(1)), Content: contentOf(j.other)}
+	if h.often(10) {
+		for range 1 + h.random.IntN(2) {
+			if key := h.key(); key != j.request.Key && !slices.Contains(j.request.With, key) {
+				j.request.With = append(j.request.With, key)
+			}
+		}
+	}
+	if h.often(30) {
+		j.request.Wait = h.sooner(maxWait)
+	}
+	j.named()
+	return j
+}
+
 // work carries out one intent after the other.
 func (h *hand) work(ctx context.Context) {
 	defer h.customer.Close()
 	for pause(ctx, h.sooner(20*time.Millisecond)) {
-		age := now() - h.task.Began
-		key := fmt.Sprintf("%d.%d", age/keyTime.Microseconds(), h.zipf.Uint64())
-		stream, err := h.intents.Stream("", key)
-		if err != nil {
-			panic(err)
-		}
-		j := &job{hand: h, stream: string(stream), other: h.often(2)}
-		j.request = intent.Request{
-			Key: key, Session: fmt.Sprintf("%s/%d", h.task.Process, h.sessions.Add(1)),
-			Content: map[string]any{"key": key, "other": j.other},
-		}
-		if h.often(30) {
-			j.request.Wait = h.sooner(maxWait)
-		}
-		if h.often(30) {
+		switch j, what := h.job(), h.random.IntN(100); {
+		case what < 30:
 			j.do(ctx)
-		} else {
+		case what < 34:
+			j.await(ctx)
+		case what < 36:
+			j.force(ctx)
+		default:
 			j.steps(ctx)
 		}
 	}
@@ -201,13 +231,61 @@ func (h *hand) work(ctx context.Context) {
 type job struct {
 	*hand
 	request intent.Request
-	stream  string
+	keys    []Key // with the tokens, once there are some
 	other   bool
-	token   int64
+}
+
+// named gives the job the streams of its request.
+func (j *job) named() {
+	j.keys = nil
+	for _, key := range append([]string{j.request.Key}, j.request.With...) {
+		j.keys = append(j.keys, Key{Stream: j.stream(key)})
+	}
+}
+
+// has gives it the tokens of a lease.
+func (j *job) has(l *intent.Lease) Record {
+	for i, token := range l.Tokens() {
+		j.keys[i].Token = token
+	}
+	return Record{Answer: Reserved, Token: j.keys[0].Token, With: slices.Clone(j.keys[1:])}
 }
 
 func (j *job) begin(call, result string) Record {
-	return j.recorder.begin(Record{Call: call, Stream: j.stream, Session: j.request.Session, Token: j.token, Other: j.other, Result: result})
+	first := j.keys[0]
+	return j.recorder.begin(Record{
+		Call: call, Stream: first.Stream, Session: j.request.Session, Token: first.Token, With: slices.Clone(j.keys[1:]), Other: j.other, Result: result,
+	})
+}
+
+// await waits for an end of the first key's lease.
+func (j *job) await(ctx context.Context) {
+	call := j.begin(Await, "")
+	limited, cancel := context.WithTimeout(ctx, 2*longest)
+	defer cancel()
+	i, err := j.intents.Await(limited, "", j.request.Key)
+	r := answerOf(err)
+	switch {
+	case err != nil:
+	case i.Status == intent.Done:
+		r = answerTo(intent.Answer{Outcome: intent.Done, Intent: i}, nil)
+	case i.Status == intent.Free:
+		r.Answer = Free
+	default:
+		r.Answer = Held
+	}
+	j.recorder.end(call, r)
+}
+
+// force is an operator.
+func (j *job) force(ctx context.Context) {
+	call := j.begin(Force, "")
+	err := j.intents.ForceRelease(ctx, "", j.request.Key, "an operator has had enough")
+	r := answerOf(err)
+	if errors.Is(err, intent.ErrDone) {
+		r.Answer = Done
+	}
+	j.recorder.end(call, r)
 }
 
 // answerOf is the answer to a step that returned err.
@@ -220,7 +298,7 @@ func answerOf(err error) Record {
 	case err == nil:
 		r.Answer = OK
 	case ok:
-		r.Answer = Lost
+		r.Answer, r.On = Lost, string(lost.Stream)
 		if lost.By != nil {
 			r.By, r.ByToken = lost.By.Session, lost.By.Token
 		}
@@ -232,15 +310,13 @@ func answerOf(err error) Record {
 	return r
 }
 
-// answerTo is the answer to a request.
+// answerTo is the answer to a request that was not granted.
 func answerTo(a intent.Answer, err error) Record {
 	if err != nil {
 		return answerOf(err)
 	}
-	r := Record{By: a.Intent.Session, ByToken: a.Intent.Token}
+	r := Record{By: a.Intent.Session, ByToken: a.Intent.Token, On: string(a.Intent.Stream)}
 	switch a.Outcome {
-	case intent.Reserved:
-		return Record{Answer: Reserved, Token: a.Lease.Token()}
 	case intent.Held:
 		r.Answer = Held
 	case intent.KeyReused:
@@ -263,12 +339,13 @@ func (j *job) reserve(ctx context.Context) *intent.Lease {
 	for {
 		call := j.begin(Reserve, "")
 		a, err := j.intents.Reserve(ctx, j.request)
+		if err == nil && a.Outcome == intent.Reserved {
+			j.recorder.end(call, j.has(a.Lease))
+			return a.Lease
+		}
 		answer := answerTo(a, err)
 		j.recorder.end(call, answer)
 		switch answer.Answer {
-		case Reserved:
-			j.token = a.Lease.Token()
-			return a.Lease
 		case Unknown, Failed:
 			if !pause(ctx, 20*time.Millisecond+j.sooner(100*time.Millisecond)) {
 				return nil
@@ -282,17 +359,26 @@ func (j *job) reserve(ctx context.Context) *intent.Lease {
 // newResult returns a result that no other call has.
 func (j *job) newResult() string { return fmt.Sprintf("%s/%d", j.task.Process, j.sessions.Add(1)) }
 
-// effect has the resource do something. Work that heeds its lease looks at it first.
-func (j *job) effect(lease *intent.Lease, heeds bool) error {
-	if heeds {
-		call := j.begin(Work, "")
-		err := lease.Err()
-		j.recorder.end(call, answerOf(err))
-		if err != nil {
+// look looks whether work may begin, before it does.
+func (j *job) look(at string, look func() error) error {
+	call := j.begin(Work, "")
+	err := look()
+	r := answerOf(err)
+	if err == nil {
+		r.Note = at
+	}
+	j.recorder.end(call, r)
+	return err
+}
+
+// effect has the resource do something.
+func (j *job) effect() error {
+	for _, k := range j.keys {
+		if err := j.customer.write(Write{Key: k.Stream, Token: k.Token, From: j.task.Process}); err != nil {
 			return err
 		}
 	}
-	return j.customer.write(Write{Key: j.stream, Token: lease.Token(), From: j.task.Process})
+	return nil
 }
 
 // do carries the intent out by [intent.Manager.Do], and heeds the context.
@@ -300,12 +386,11 @@ func (j *job) do(ctx context.Context) {
 	reserve := j.begin(Reserve, "")
 	called := make(chan Record, 1) // the step that Do is to take
 	answer, err := j.intents.Do(ctx, j.request, func(ctx context.Context, lease *intent.Lease) (any, error) {
-		j.recorder.end(reserve, Record{Answer: Reserved, Token: lease.Token()})
-		j.token = lease.Token()
+		j.recorder.end(reserve, j.has(lease))
 		j.pass(atReserved)
 		err := j.beats(ctx, lease)
 		j.pass(atWorked)
-		if err == nil && j.often(30) {
+		if err == nil && j.often(55) {
 			err = errors.New("the work failed")
 		}
 		if err != nil {
@@ -342,7 +427,16 @@ func (j *job) beats(ctx context.Context, lease *intent.Lease) error {
 		if !pause(ctx, d) {
 			return context.Cause(ctx)
 		}
-		if err := j.effect(lease, true); err != nil {
+		var err error
+		if j.often(50) {
+			err = j.look(ofContext, func() error { return context.Cause(ctx) })
+		} else {
+			err = j.look("", lease.Err)
+		}
+		if err == nil {
+			err = j.effect()
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -361,10 +455,13 @@ func (j *job) steps(ctx context.Context) {
 			return
 		}
 	}
-	if j.often(15) {
+	if len(j.keys) == 1 && j.often(15) { // one of several is not resumed
 		if lease = j.resume(ctx, lease); lease == nil {
 			return
 		}
+	}
+	if j.look("", lease.Err) != nil || j.effect() != nil {
+		return
 	}
 	late := j.often(50)
 	for range j.random.IntN(3) {
@@ -373,23 +470,34 @@ func (j *job) steps(ctx context.Context) {
 		}
 	}
 	if late { // and looks at nothing
-		pause(ctx, j.sooner(longest))
+		pause(ctx, ttl*3/4+j.sooner(ttl))
 	} else {
 		pause(ctx, j.sooner(ttl/3))
+		if j.look("", lease.Err) != nil {
+			return
+		}
 	}
-	if err := j.effect(lease, !late); err != nil {
+	if j.effect() != nil {
 		return
 	}
 	j.pass(atWorked)
+	// A key that is done ends the contention for it. So a late client confirms, and another mostly releases.
+	confirms := 25
+	if late {
+		confirms = 90
+	}
 	switch what := j.random.IntN(100); {
-	case what < 30:
+	case what < confirms/2:
 		j.confirm(ctx, Confirm, func(result string) error { return lease.Confirm(ctx, result) })
-	case what < 60:
+	case what < confirms:
 		j.confirm(ctx, Transact, func(result string) error { return j.transact(ctx, lease, result) })
 	case what < 85:
 		j.step(Release, func() error { return lease.Release(ctx, "enough") })
 		j.pass(atReleased)
 	default: // and leaves
+	}
+	if late && pause(ctx, j.sooner(ttl)) { // and goes on
+		_ = j.effect()
 	}
 }
 
@@ -432,7 +540,10 @@ func (j *job) confirm(ctx context.Context, call string, f func(result string) er
 // transact confirms with a row of its own.
 func (j *job) transact(ctx context.Context, lease *intent.Lease, result string) error {
 	_, err := j.txs.Transact(ctx, "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
-		_, err := tx.Exec(ctx, "insert into "+table+" (stream, token, result) values ($1, $2, $3)", j.stream, lease.Token(), result)
+		_, err := tx.Exec(ctx, "insert into "+table+" (stream, token, result) values ($1, $2, $3)", j.keys[0].Stream, lease.Token(), result)
+		if j.often(30) { // and has more to do
+			pause(ctx, j.sooner(ttl/10))
+		}
 		return lease.Confirmation(result), err
 	})
 	if err != nil && lease.Lost(err) {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -35,8 +36,10 @@ type Options struct {
 	Goals      *Counts       // with which they end earlier; nil for none
 	Processes  int
 	Goroutines int  // of each process
-	Clock      bool // the server's is moved, by up to an hour
+	Clock      bool // the server's is moved, by up to an hour, and stands
+	PgBouncer  bool // between the processes and the server, and is killed
 	Calm       bool // nothing is killed, stopped or cut
+	Failovers  Failovers
 	Plant      *harness.Mutant
 	Program    string // of the processes, "" for this one
 	Out        string // the folder of the run, which is made
@@ -49,14 +52,17 @@ type run struct {
 	log      zerolog.Logger
 	dir      string // of the keeper
 	postgres *server.Postgres
-	recorder *recorder // of the nemesis
+	bouncer  *server.PgBouncer // nil for none
+	recorder *recorder         // of the nemesis
 	began    int64
+	counted  atomic.Pointer[Counts] // so far
+	answers  atomic.Int64           // of the server
+	commits  chan struct{}          // receives when a process is about to commit
 
 	mu         sync.Mutex
 	random     *rand.Rand // for the processes
 	numbers    int
 	healed     bool
-	counts     Counts // as far as they are known meanwhile
 	complaints []string
 	slots      []*slot
 }
@@ -76,7 +82,7 @@ func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []strin
 	if o.Out, err = filepath.Abs(o.Out); err != nil {
 		return nil, err
 	}
-	r := &run{Options: o, log: log, random: rand.New(rand.NewPCG(o.Seed, 0xc11e))}
+	r := &run{Options: o, log: log, random: rand.New(rand.NewPCG(o.Seed, 0xc11e)), commits: make(chan struct{})}
 	if r.recorder, err = newRecorder(o.Out, nemesis); err != nil {
 		return nil, err
 	}
@@ -146,7 +152,12 @@ func (r *run) open(ctx context.Context) error {
 		}
 	}
 	// Nothing is unique: the checker sees each row that was committed.
-	_, err = conn.Exec(ctx, "create table "+table+" (stream text not null, token bigint not null, result text not null)")
+	if _, err = conn.Exec(ctx, "create table "+table+" (stream text not null, token bigint not null, result text not null)"); err != nil {
+		return err
+	}
+	if r.PgBouncer {
+		r.bouncer, err = server.NewPgBouncer(ctx, r.postgres, "pgbouncer")
+	}
 	return err
 }
 
@@ -197,6 +208,7 @@ type slot struct {
 	*run
 	name  string
 	proxy *pgproxy.Proxy
+	rule  atomic.Pointer[pgproxy.Rule] // of a fault
 	said  io.Writer
 	over  chan struct{}
 
@@ -208,11 +220,16 @@ type slot struct {
 }
 
 func (r *run) add(name string, said io.Writer) error {
-	proxy, err := pgproxy.New("unix", r.postgres.Socket())
+	socket := r.postgres.Socket()
+	if r.bouncer != nil {
+		socket = r.bouncer.Socket()
+	}
+	proxy, err := pgproxy.New("unix", socket)
 	if err != nil {
 		return err
 	}
 	s := &slot{run: r, name: name, proxy: proxy, said: said, over: make(chan struct{})}
+	proxy.SetRule(s.ask)
 	if err := s.start(); err != nil {
 		return errors.Join(err, proxy.Close())
 	}
@@ -229,8 +246,8 @@ func (s *slot) start() error {
 		Process: fmt.Sprintf("%s-%d", s.name, r.numbers), Seed: r.random.Uint64(), Dir: r.Out, Socket: r.socket(), Began: r.began,
 		Goroutines: r.Goroutines, URL: fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", s.proxy.Port(), database),
 	}
-	if !r.healed && !r.Calm {
-		t.Point, t.Turn = points[r.random.IntN(len(points))], turnOf(r.random, 60)
+	if !r.healed && !r.Calm && !r.enough(kills) {
+		t.Point, t.Turn = points[r.random.IntN(len(points))], turnOf(r.random, 15)
 	}
 	r.mu.Unlock()
 	cmd, err := r.command(t)
@@ -263,9 +280,6 @@ func (s *slot) supervise() {
 		err := child.Ended()
 		if child.Killed() {
 			s.recorder.begin(Record{Call: Kill, Target: process})
-			s.run.mu.Lock()
-			s.counts.Kills++
-			s.run.mu.Unlock()
 		} else if err != nil {
 			s.complain(fmt.Sprintf("%s: %v", process, err))
 		}
@@ -335,6 +349,11 @@ func (r *run) heal(ctx context.Context) error {
 	if err := errors.Join(r.postgres.Start(ctx), r.postgres.Await(ctx)); err != nil {
 		return err
 	}
+	if r.bouncer != nil {
+		if err := r.bouncer.Start(ctx); err != nil {
+			return err
+		}
+	}
 	r.mu.Lock()
 	r.healed = true
 	r.mu.Unlock()
@@ -343,7 +362,7 @@ func (r *run) heal(ctx context.Context) error {
 		s.child.Signal(syscall.SIGCONT)
 		_, _ = s.stdin.Write([]byte("\n")) // it may have ended
 		s.mu.Unlock()
-		s.proxy.SetRule(nil)
+		s.rule.Store(nil)
 		s.proxy.Release()
 	}
 	r.log.Info().Msg("no more faults: the processes end")
@@ -416,7 +435,7 @@ func (r *run) reserveAll(ctx context.Context, store *messagestore.Store, intents
 	if err != nil {
 		return err
 	}
-	c := &client{task: task{Process: healer}, recorder: recorder, intents: intents}
+	c := &client{task: task{Process: healer, Goroutines: r.Processes * r.Goroutines}, recorder: recorder, intents: intents}
 	var all sync.WaitGroup
 	const hands = 4
 	for i := range hands {
@@ -433,18 +452,24 @@ func (r *run) reserveAll(ctx context.Context, store *messagestore.Store, intents
 	return recorder.Close()
 }
 
+// line is how long the longest line takes if each of its waiters is gone, and costs a turn.
+func (t task) line() time.Duration { return time.Duration(t.Goroutines) * turn }
+
 // reserveOne asks with either content, and releases.
 func (h *hand) reserveOne(ctx context.Context, key string) {
 	for i, other := range []bool{false, true} {
-		j := &job{hand: h, stream: string(Category.Stream(key)), other: other}
-		j.request = intent.Request{
-			Key: key, Session: fmt.Sprintf("%s/%s-%d", healer, key, i), Wait: healTime, Content: map[string]any{"key": key, "other": other},
-		}
+		j := &job{hand: h, other: other}
+		j.request = intent.Request{Key: key, Session: fmt.Sprintf("%s/%s-%d", healer, key, i), Wait: healTime + h.task.line(), Content: contentOf(other)}
+		j.named()
 		if lease := j.reserve(ctx); lease != nil {
 			j.step(Release, func() error { return lease.Release(ctx, "healed") })
 			return
 		}
 	}
+}
+
+func message(m *messagestore.Message) *Message {
+	return &Message{string(m.Stream), int64(m.Position), m.Type, m.Time.UnixMicro(), m.Data}
 }
 
 // dump writes the contents of the store.
@@ -459,7 +484,7 @@ func (r *run) dump(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if err := write(Message{string(m.Stream), int64(m.Position), m.Type, m.Time.UnixMicro(), m.Data}); err != nil {
+			if err := write(message(m)); err != nil {
 				return err
 			}
 		}

@@ -8,13 +8,16 @@ import (
 
 // holders are clients of intents, in runs of package intents.
 type holders struct {
-	clock bool // of the server, that jumps
+	processes, goroutines int
+	clock                 bool // of the server, that jumps
+	calm                  bool // nothing is killed
 }
 
 // Scenes of intents.
 var (
-	leased = &Scene{Name: "holders", holders: &holders{}}
-	jumped = &Scene{Name: "holders and jumps", holders: &holders{clock: true}}
+	leased  = &Scene{Name: "holders", holders: &holders{4, 6, false, false}}
+	jumped  = &Scene{Name: "holders and jumps", holders: &holders{4, 6, true, false}}
+	crowded = &Scene{Name: "a crowd of holders", holders: &holders{2, 40, false, true}} // most of their writes go in groups
 )
 
 // OfIntents reports whether runs of the scene are those of package intents.
@@ -25,7 +28,8 @@ const leaseTime = 8 * time.Second
 
 // IntentOptions are those of a run of a scene of intents.
 func (s *Scene) IntentOptions(m *Mutant, seed uint64, round int) intents.Options {
-	o := intents.Options{Seed: seed + uint64(round), Duration: leaseTime << round, Processes: 4, Goroutines: 5, Clock: s.holders.clock}
+	h := s.holders
+	o := intents.Options{Seed: seed + uint64(round), Duration: leaseTime << round, Processes: h.processes, Goroutines: h.goroutines, Clock: h.clock, Calm: h.calm}
 	if m != nil {
 		o.Plant = &m.Plant
 	}
@@ -72,5 +76,38 @@ func leases() []*Mutant {
 			case met == nil:
 				l.took(`),
 		), Scene: leased, Breaks: broken(intents.Confirmed)},
+		{Name: "beats-leave-context", Says: "work goes on though no extension has reached the store", Plant: code(
+			edit(in, "running.Go(func() { l.expire(beating, cancel) })", ""),
+		), Scene: leased, Breaks: broken(intents.Heeded)},
+		{Name: "first-key-only", Says: "of a lease of several keys, only the first is extended, confirmed and released", Plant: code(
+			edit(in, "parts := l.snapshot() all := make([]messagestore.StreamWrite, 0, len(parts)+len(writes)) bodies", `parts := l.snapshot()[:1]
+				all := make([]messagestore.StreamWrite, 0, len(parts)+len(writes))
+				bodies`),
+		), Scene: leased, Breaks: broken(intents.Several)},
+		{Name: "time-of-transaction", Says: "a message has the time at which its transaction began, and not that of its lock", Plant: sql(
+			edit("append_one", "into dibs.messages as m (category,", `into dibs.messages as m ("time", category,`),
+			edit("append_one", "values (stream_category,", "values (now(), stream_category,"),
+			edit("append_each", "into dibs.messages as m (category,", `into dibs.messages as m ("time", category,`),
+			edit("append_each", "select split_part(names[p.n], '-', 1), coalesce(", "select now(), split_part(names[p.n], '-', 1), coalesce("),
+			edit("append", "into dibs.messages as m (category,", `into dibs.messages as m ("time", category,`),
+			edit("append", "select dibs.category(s.name), dibs.group_hash", "select now(), dibs.category(s.name), dibs.group_hash"),
+		), Scene: leased, Breaks: broken(intents.Steps, intents.Answers)},
+		// The moment in which it matters is made longer.
+		{Name: "met-before-lock", Says: "a write by itself is told what was there before it had its lock", Plant: sql(
+			edit("append_one", "fence_found bigint;", "fence_found bigint; early record;"),
+			edit("append_one", "if not pg_try_advisory_xact_lock(", `
+				select l.* into early from dibs.last_met(stream) l;
+				perform pg_sleep(0.02);
+				if not pg_try_advisory_xact_lock(`),
+			edit("append_one", `select l.global_position, l.id, l.time, l.type, l.data, l.metadata
+				into global_position, id, time, met_type, met_data, met_metadata
+				from dibs.last_met(stream) l;`, `
+				global_position := early.global_position; id := early.id; time := early.time;
+				met_type := early.type; met_data := early.data; met_metadata := early.metadata;`),
+		), Scene: leased, Breaks: broken(intents.Steps, intents.Tokens, intents.Answers, intents.LostTrue)},
+		{Name: "met-not-in-group", Says: "a write is not told of what another of its group has written", Plant: sql(
+			edit("append_each", "left join lateral dibs.last_met(w.name) l on true", `
+				left join lateral dibs.last_met(w.name) l on l.global_position <> all (coalesce(global_positions, '{}'))`),
+		), Scene: crowded, Breaks: broken(intents.LostTrue, intents.Answers)},
 	}
 }

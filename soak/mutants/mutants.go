@@ -178,8 +178,8 @@ func consumers() []*Mutant {
 		{
 			"early-checkpoint", "a consumer's checkpoint is the last message read, and not the last handled",
 			code(edit("consumer",
-				"next, read := checked{saved: r.progress.position(),",
-				"next, read := checked{saved: saved{checkpoint.Checkpoint{Position: r.reader.next, After: r.reader.mark.ID}, r.progress.position().passed},")), groups,
+				"next, read := checked{saved: r.progress.position()},",
+				"next, read := checked{saved: saved{checkpoint.Checkpoint{Position: r.reader.next, After: r.reader.mark.ID}, r.progress.position().passed}},")), groups,
 			[]Promise{check.NoSkip},
 		},
 		{

@@ -44,12 +44,14 @@ func TestEachMutantInGoCanBePlanted(t *testing.T) {
 	t.Parallel()
 	root, err := harness.Root(t.Context())
 	require.NoError(t, err)
+	types, err := harness.LoadTypes(t.Context(), root)
+	require.NoError(t, err)
 	for _, m := range mutants.All() {
-		if len(m.Plant.Go) == 0 {
-			continue
-		}
-		require.NoError(t, m.Plant.Compile(t.Context(), root, t.TempDir()), m.Name)
+		require.NoError(t, types.Check(&m.Plant), m.Name)
 	}
+
+	none := harness.Mutant{Go: []harness.Edit{{In: "consumer", Old: "*err = recovered(v)", New: "*err = sunspots"}}}
+	require.ErrorContains(t, types.Check(&none), "undefined: sunspots")
 }
 
 func TestAnEditThatDoesNotMatchOnceIsRefused(t *testing.T) {
@@ -57,7 +59,7 @@ func TestAnEditThatDoesNotMatchOnceIsRefused(t *testing.T) {
 	root, err := harness.Root(t.Context())
 	require.NoError(t, err)
 	for _, e := range []harness.Edit{{In: "consumer", Old: "return nil"}, {In: "consumer", Old: "sunspots"}, {In: "nowhere", Old: "return nil"}} {
-		err := (&harness.Mutant{Go: []harness.Edit{e}}).Compile(t.Context(), root, t.TempDir())
+		_, err := (&harness.Mutant{Go: []harness.Edit{e}}).Overlay(root)
 		require.ErrorContains(t, err, "plant a bug in "+e.In)
 		require.ErrorContains(t, err, "not once")
 	}

@@ -31,8 +31,18 @@ func (p *Postgres) clock() string { return filepath.Join(p.dir, "clock") }
 // processes, but not the clock that they measure durations by. The server was made with
 // [PostgresConfig.Clock].
 func (p *Postgres) SetClock(off time.Duration) error {
+	return p.writeClock(fmt.Sprintf("%+d\n", int64(off.Seconds())))
+}
+
+// FreezeClock has the clock of a server stand at a second, until it is set. The server was made with
+// [PostgresConfig.Clock].
+func (p *Postgres) FreezeClock(at time.Time) error {
+	return p.writeClock(at.Local().Format(time.DateTime) + "\n") //nolint:gosmopolitan // it is read so
+}
+
+func (p *Postgres) writeClock(says string) error {
 	next := p.clock() + ".next"
-	if err := os.WriteFile(next, fmt.Appendf(nil, "%+d\n", int64(off.Seconds())), 0o644); err != nil { //nolint:gosec // the server reads it
+	if err := os.WriteFile(next, []byte(says), 0o644); err != nil { //nolint:gosec // the server reads it
 		return err
 	}
 	return os.Rename(next, p.clock())

@@ -24,3 +24,19 @@ func TestTheClockOfAServerJumpsAndBack(t *testing.T) {
 		require.WithinDuration(t, time.Now().Add(off), now, time.Minute)
 	}
 }
+
+func TestTheClockOfAServerStands(t *testing.T) {
+	keeper, _ := start(t)
+	p, err := NewPostgres(t.Context(), keeper.Dir(), "frozen", &PostgresConfig{Clock: true})
+	require.NoError(t, err)
+	conn, err := pgx.Connect(t.Context(), p.URL("postgres"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close(t.Context())) }()
+	at := time.Now().Add(-time.Hour).Truncate(time.Second)
+	require.NoError(t, p.FreezeClock(at))
+	for range 3 {
+		var now time.Time
+		require.NoError(t, conn.QueryRow(t.Context(), "select clock_timestamp() from pg_sleep(0.01)").Scan(&now))
+		require.True(t, at.Equal(now), "%v is not %v", now, at)
+	}
+}

@@ -69,7 +69,7 @@ func (w *watched) event(f history.Func) *history.Event {
 
 func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
 	config := &consumer.Config{
-		GroupSize: w.task.Size, GroupMember: w.task.Member, Concurrency: 1 + w.random.IntN(w.task.Load.Lanes),
+		GroupSize: max(1, w.task.Size), GroupMember: w.task.Member, Concurrency: 1 + w.random.IntN(w.task.Load.Lanes),
 		BatchSize: w.task.Load.Batch, CheckpointMessages: w.task.Load.Interval,
 		PollInterval: 50 * time.Millisecond, CheckpointInterval: 200 * time.Millisecond, Grace: 5 * time.Second,
 		Logger: logger.Zerolog(w.log),
@@ -243,7 +243,12 @@ func (w *watched) writeEffect(ctx context.Context, m *messagestore.Message, expe
 
 // effects is the stream of the effects of a message's stream.
 func (w *watched) effects(m *messagestore.Message) messagestore.StreamName {
-	return EffectCategory(w.task.Consumer).Stream(m.Stream.IDs()...)
+	return effectsOf(w.task.Consumer, m.Stream)
+}
+
+// effectsOf is the stream of a consumer's effects that has the whole identifier of another.
+func effectsOf(consumer string, stream messagestore.StreamName) messagestore.StreamName {
+	return messagestore.StreamName(string(EffectCategory(consumer)) + "-" + stream.ID())
 }
 
 // done is the effect that is written for each key, to a stream that is named as the reservation is.
@@ -256,7 +261,7 @@ func (w *watched) done(m handler.Message[Do]) (messagestore.StreamWrite, error) 
 		}
 	}
 	return messagestore.StreamWrite{
-		Stream:   EffectCategory(w.task.Consumer).Stream(stream.IDs()...),
+		Stream:   effectsOf(w.task.Consumer, stream),
 		Expected: messagestore.AnyVersion,
 		Bodies:   []messagestore.Body{messagestore.Envelope{ID: reservation.DeriveID(m.Message, "done"), Body: effect{m.ID, m.Body.Key}}},
 	}, nil

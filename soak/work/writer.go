@@ -171,7 +171,7 @@ func (w *caller) freshStream() messagestore.StreamName {
 
 func (w *caller) freshIn(category int) messagestore.StreamName {
 	w.fresh++
-	return Events(category).Stream("fresh", strconv.FormatUint(w.content.prefix|w.fresh, 10))
+	return Events(category).Stream("fresh").With(strconv.FormatUint(w.content.prefix|w.fresh, 10))
 }
 
 // some chooses a stream, an expected version and messages: 30 in 90 at the version that
