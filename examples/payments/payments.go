@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"net/http"
 	"time"
 
@@ -15,13 +16,36 @@ import (
 	"github.com/dibs-go/dibs/reservation/intent"
 )
 
-// Intents is the category of the requests' intents.
-const Intents messagestore.Category = "payment:intent"
+// Shards is how many categories the requests' intents are in.
+//
+// A transaction that confirms an intent holds the lock of the intent's category while it commits, so
+// payments of one category are committed one after the other, and those of several side by side. A
+// service splits its intents so by its clients, whose keys never meet.
+const Shards = 8
 
-// Client is the scope of the one client that this API has. Another API asks its credentials.
-const Client = "standing-orders"
+// IntentsOf returns the category of the intents of an account's requests: payment1:intent to
+// payment8:intent.
+func IntentsOf(account string) messagestore.Category {
+	h := fnv.New32a()
+	h.Write([]byte(account)) // a hash takes every write
+	return intentsOf(int(h.Sum32() % Shards))
+}
 
-// A Payment is the body of POST /payments. Its ID is the request's idempotence key too.
+func intentsOf(shard int) messagestore.Category {
+	return messagestore.Category(fmt.Sprintf("payment%d:intent", shard+1))
+}
+
+// Intents returns all categories of intents.
+func Intents() []messagestore.Category {
+	all := make([]messagestore.Category, Shards)
+	for i := range all {
+		all[i] = intentsOf(i)
+	}
+	return all
+}
+
+// A Payment is the body of POST /accounts/ACCOUNT/payments. Its ID is the request's idempotence key
+// too.
 type Payment struct {
 	ID      string `json:"id"`
 	Account string `json:"account"`
@@ -48,10 +72,11 @@ type Config struct {
 	// Name begins the sessions of this server. See [intent.Config].
 	Name string
 
-	// Review is how long a payment is looked at before it is ordered.
+	// Review looks at a payment before it is ordered, under the lease of its request. An error is
+	// answered with 502, and the next request with the key tries again.
 	//
-	// Defaults to no time.
-	Review time.Duration
+	// Defaults to no look.
+	Review func(ctx context.Context, p Payment) error
 
 	// TTL is that of leases.
 	//
@@ -62,7 +87,8 @@ type Config struct {
 	Logger logger.Logger
 }
 
-// API is the handler of POST /payments. Tx is the type of the store's transactions.
+// API is the handler of POST /accounts/ACCOUNT/payments. The account is that of the client, and the
+// scope of its keys; another API asks the client's credentials. Tx is the type of the store's transactions.
 type API[Tx any] struct {
 	txs    *messagestore.TxStore[Tx]
 	exec   Exec[Tx]
@@ -79,23 +105,29 @@ func New[Tx any](txs *messagestore.TxStore[Tx], exec Exec[Tx], config Config) (*
 	if config.Table == "" {
 		config.Table = "payments"
 	}
-	intents, err := intent.New(txs.Store, Intents, &intent.Config{Name: config.Name, TTL: config.TTL, Logger: config.Logger})
-	if err != nil {
-		return nil, err
-	}
-	once, err := idempotency.New(intents, &idempotency.Config{
-		Scope:  func(*http.Request) (string, error) { return Client, nil },
-		Logger: config.Logger,
-	})
-	if err != nil {
-		return nil, err
-	}
 	a := &API[Tx]{txs: txs, exec: exec, config: config, bank: &http.Client{
 		Timeout:   10 * time.Second,
 		Transport: &http.Transport{MaxConnsPerHost: bankConnections, MaxIdleConnsPerHost: bankConnections},
 	}}
+	handlers := map[messagestore.Category]http.Handler{}
+	for _, category := range Intents() {
+		intents, err := intent.New(txs.Store, category, &intent.Config{Name: config.Name, TTL: config.TTL, Logger: config.Logger})
+		if err != nil {
+			return nil, err
+		}
+		once, err := idempotency.New(intents, &idempotency.Config{
+			Scope:  func(r *http.Request) (string, error) { return r.PathValue("account"), nil },
+			Logger: config.Logger,
+		})
+		if err != nil {
+			return nil, err
+		}
+		handlers[category] = once.Handler(http.HandlerFunc(a.pay))
+	}
 	mux := http.NewServeMux()
-	mux.Handle("POST /payments", once.Handler(http.HandlerFunc(a.pay)))
+	mux.HandleFunc("POST /accounts/{account}/payments", func(w http.ResponseWriter, r *http.Request) {
+		handlers[IntentsOf(r.PathValue("account"))].ServeHTTP(w, r)
+	})
 	a.once = mux
 	return a, nil
 }
@@ -115,7 +147,7 @@ func (a *API[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.once.Ser
 // far as clocks go.
 func (a *API[Tx]) pay(w http.ResponseWriter, r *http.Request) {
 	var p Payment
-	if err := json.NewDecoder(r.Body).Decode(&p); err != nil || p.ID == "" || p.Amount <= 0 {
+	if err := json.NewDecoder(r.Body).Decode(&p); err != nil || p.ID == "" || p.Amount <= 0 || p.Account != r.PathValue("account") {
 		http.Error(w, "no payment", http.StatusBadRequest)
 		return
 	}
@@ -127,7 +159,12 @@ func (a *API[Tx]) pay(w http.ResponseWriter, r *http.Request) {
 	}
 	// Between the look at the lease and the order there is always some time, in which a process may
 	// be stopped: the token is for that.
-	time.Sleep(a.config.Review)
+	if a.config.Review != nil {
+		if err := a.config.Review(ctx, p); err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+	}
 	number, err := a.order(ctx, Order{p.ID, p.Account, p.To, p.Amount, lease.Token(), lease.Session()})
 	if err != nil { // not stored: the next request with the key tries again
 		http.Error(w, err.Error(), http.StatusBadGateway)
@@ -145,7 +182,7 @@ func (a *API[Tx]) pay(w http.ResponseWriter, r *http.Request) {
 		}
 		return idempotency.Response{
 			Status: http.StatusCreated,
-			Header: http.Header{"Content-Type": {"application/json"}, "Location": {"/payments/" + p.ID}},
+			Header: http.Header{"Content-Type": {"application/json"}, "Location": {"/accounts/" + p.Account + "/payments/" + p.ID}},
 			Body:   body,
 		}.Write(ctx)
 	})

@@ -67,7 +67,7 @@ func newAPI(t *testing.T, bank http.Handler) http.Handler {
 
 func pay(t *testing.T, api http.Handler, body string) *httptest.ResponseRecorder {
 	t.Helper()
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/payments", strings.NewReader(body))
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/accounts/1/payments", strings.NewReader(body))
 	r.Header.Set("Idempotency-Key", "29401/1998-12")
 	w := httptest.NewRecorder()
 	api.ServeHTTP(w, r)
@@ -86,7 +86,7 @@ func TestAPaymentIsMadeOnce(t *testing.T) {
 
 	require.Equal(t, 201, first.Code, first.Body)
 	require.JSONEq(t, `{"id":"29401/1998-12","number":1}`, first.Body.String())
-	require.Equal(t, "/payments/29401/1998-12", first.Header().Get("Location"))
+	require.Equal(t, "/accounts/1/payments/29401/1998-12", first.Header().Get("Location"))
 	require.Equal(t, first.Body.String(), second.Body.String())
 	require.Equal(t, 422, other.Code)
 	require.Equal(t, 1, strings.Count(log.String(), "\n"))

@@ -63,6 +63,13 @@ type paymentsDemoCommand struct {
 	Limit     time.Duration `default:"5m" placeholder:"TIME" help:"Give up after this time. Defaults to ${default}."`
 }
 
+// Help is printed below the command's usage.
+func (paymentsDemoCommand) Help() string {
+	return `It starts three servers of the API, a bank and four clients as processes on this machine. The clients send each payment one to six times, to any server, and hang up early. A server is killed with SIGKILL now and then and started again; one is stopped with SIGSTOP for three leases, just before it calls the bank, and goes on.
+
+Then it compares the file with the payments table, the bank's log, the intents in the store and the answers that the clients got, and tells what became of one payment. The exit code is 0 if all agree, and 1 if not.`
+}
+
 // Run runs the API in processes, has it asked for every payment several times, kills servers,
 // stops one, and compares the books.
 func (c *paymentsDemoCommand) Run(ctx context.Context, o *output) (err error) {
@@ -93,7 +100,8 @@ func (c *paymentsDemoCommand) Run(ctx context.Context, o *output) (err error) {
 	return d.run(ctx)
 }
 
-// withConnections gives each server enough of them for its transactions and heartbeats.
+// withConnections gives each server as many as it keeps busy: more wait for each other in the database,
+// and each costs a process there whenever a server was killed.
 func withConnections(storeURL string) string {
 	const parameter = "pool_max_conns"
 	u, err := url.Parse(storeURL)
@@ -101,7 +109,7 @@ func withConnections(storeURL string) string {
 		return storeURL
 	}
 	query := u.Query()
-	query.Set(parameter, "12")
+	query.Set(parameter, "5")
 	u.RawQuery = query.Encode()
 	return u.String()
 }
@@ -249,7 +257,7 @@ func (d *paymentsDemo) watch(ctx context.Context, cancel context.CancelCauseFunc
 	kill := time.NewTicker(d.killEvery)
 	defer kill.Stop()
 	var goOn <-chan time.Time // the stopped server, if there is one
-	paused := 0
+	paused, spared := 0, false
 	for {
 		sum, running := d.clientState()
 		if running {
@@ -263,11 +271,12 @@ func (d *paymentsDemo) watch(ctx context.Context, cancel context.CancelCauseFunc
 		}
 		if !d.stopped && sum.Done > d.plan.Tasks/3 {
 			d.stopped = true
-			paused = 1
-			if err := d.servers[paused].Process.Signal(syscall.SIGSTOP); err != nil {
-				return fmt.Errorf("stop server %d: %w", paused+1, err)
+			paused = (d.kills + 1) % apiServers // neither the last one started nor the next to be killed
+			about, err := d.stopServer(ctx, paused)
+			if err != nil {
+				return err
 			}
-			d.screen.say(fmt.Sprintf("server %d stopped with SIGSTOP, for three leases", paused+1))
+			d.screen.say(fmt.Sprintf("server %d stopped with SIGSTOP for three leases, about to make %s to the bank", paused+1, calls(about)))
 			goOn = time.After(3 * leaseTTL)
 		}
 		select {
@@ -279,17 +288,58 @@ func (d *paymentsDemo) watch(ctx context.Context, cancel context.CancelCauseFunc
 			if err := d.servers[paused].Process.Signal(syscall.SIGCONT); err != nil {
 				return fmt.Errorf("continue server %d: %w", paused+1, err)
 			}
-			d.screen.say(fmt.Sprintf("server %d goes on", paused+1))
+			d.screen.say(fmt.Sprintf("server %d goes on, and makes its calls", paused+1))
+			spared = true
 		case <-kill.C:
 			i := d.kills % apiServers
-			if goOn != nil && i == paused {
+			if (goOn != nil || spared) && i == paused {
 				i = (i + 1) % apiServers
 			}
+			spared = false // it has had the time to make its late calls
 			if err := d.killServer(i, cancel); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// stopServer stops a server that has looked at the leases of some payments, and has not ordered them
+// yet: the calls that a token is for. It returns how many they are.
+func (d *paymentsDemo) stopServer(ctx context.Context, i int) (about int, err error) {
+	for about == 0 && err == nil { // clients ask all the time
+		about, err = d.holdReviews(ctx, i)
+	}
+	if err == nil {
+		err = d.books.alone(ctx, func() error { return d.servers[i].Process.Signal(syscall.SIGSTOP) })
+	}
+	if err != nil {
+		return 0, fmt.Errorf("stop server %d: %w", i+1, err)
+	}
+	return about, nil
+}
+
+func calls(n int) string {
+	if n == 1 {
+		return "1 call"
+	}
+	return count(n) + " calls"
+}
+
+// holdReviews has a server stay with the payments that it has under review, until it is stopped. It
+// returns how many they are.
+func (d *paymentsDemo) holdReviews(ctx context.Context, i int) (n int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // it may have been started just now
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, d.addresses[i]+reviewsPath, http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	return n, json.NewDecoder(response.Body).Decode(&n)
 }
 
 // killServer ends a server as a power cut would, and starts another in its place.
@@ -379,11 +429,52 @@ func (c *paymentsServeCommand) Run(ctx context.Context, o *output) error {
 	}
 	defer store.Close()
 	log := logger.Zerolog(zerolog.New(o.stderr).Level(zerolog.WarnLevel))
-	api, err := newAPI(store, c.Store, payments.Config{Bank: c.Bank, Name: c.Name, TTL: leaseTTL, Review: review, Logger: log})
+	under := &reviews{ends: map[*time.Time]bool{}}
+	api, err := newAPI(store, c.Store, payments.Config{Bank: c.Bank, Name: c.Name, TTL: leaseTTL, Review: under.review, Logger: log})
 	if err != nil {
 		return err
 	}
-	return serve(ctx, api)
+	mux := http.NewServeMux()
+	mux.Handle("/", api)
+	mux.Handle("POST "+reviewsPath, under)
+	return serve(ctx, mux)
+}
+
+// reviewsPath is the demo's own: a request to it holds the reviews of a server.
+const reviewsPath = "/demo/reviews"
+
+// holding is how long reviews are held at least: the server is stopped meanwhile.
+const holding = leaseTTL
+
+// reviews are those of a server, so that the demo can stop it in the middle of one.
+type reviews struct {
+	mu   sync.Mutex
+	ends map[*time.Time]bool
+}
+
+// review takes its time, be the lease lost meanwhile or not.
+func (r *reviews) review(context.Context, payments.Payment) error {
+	end := time.Now().Add(review)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ends[&end] = true
+	for left := time.Until(end); left > 0; left = time.Until(end) {
+		r.mu.Unlock()
+		<-time.After(left)
+		r.mu.Lock()
+	}
+	delete(r.ends, &end)
+	return nil
+}
+
+// ServeHTTP holds the reviews that are under way, and answers with their number.
+func (r *reviews) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for end := range r.ends {
+		*end = time.Now().Add(holding)
+	}
+	fmt.Fprintln(w, len(r.ends))
 }
 
 // An api is the payments API over either database.

@@ -40,12 +40,14 @@ func (b books) close() error { return b.store.Close() }
 
 // prepare creates the payments table.
 func (b books) prepare(ctx context.Context) error {
-	page, err := b.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: payments.Intents, Limit: 1})
-	if err != nil {
-		return err
-	}
-	if len(page.Messages) > 0 {
-		return fmt.Errorf("%w: %w", errUsage, errNotEmpty)
+	for _, category := range payments.Intents() {
+		page, err := b.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: category, Limit: 1})
+		if err != nil {
+			return err
+		}
+		if len(page.Messages) > 0 {
+			return fmt.Errorf("%w: %w", errUsage, errNotEmpty)
+		}
 	}
 	api, err := newAPI(b.store, b.url, payments.Config{})
 	if err != nil {
@@ -62,6 +64,19 @@ type tableRow struct {
 }
 
 const selectRows = "select id, account, amount, receipt, fencing_token from "
+
+// alone calls f while no process writes to a store in a file: one that is stopped then does not keep
+// the others from writing. In PostgreSQL no transaction does.
+func (b books) alone(ctx context.Context, f func() error) error {
+	txs, err := messagestore.Transactional[*sql.Tx](b.store)
+	if err != nil {
+		return f()
+	}
+	_, err = txs.Transact(ctx, "", func(context.Context, *sql.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		return nil, f()
+	})
+	return err
+}
 
 // rows reads the payments table.
 func (b books) rows(ctx context.Context) (all []tableRow, err error) {
@@ -113,9 +128,10 @@ type outcome struct {
 	// The bank's log.
 	Calls    map[string]int // transfers, by payment
 	Tokens   map[string]int64
-	Fell     int // transfers with a smaller token than one before
-	TooLate  int // orders refused
-	Untrue   int // refused though no greater token was seen, or to an order that is in no file
+	Fell     int             // transfers with a smaller token than one before
+	TooLate  int             // orders refused
+	Late     map[string]bool // the payments of which one was
+	Untrue   int             // refused though no greater token was seen, or to an order that is in no file
 	BankPaid account.Money
 
 	// The intents.
@@ -134,7 +150,7 @@ type outcome struct {
 func (d *paymentsDemo) readOutcome(ctx context.Context) (*outcome, error) {
 	o := &outcome{
 		Calls: map[string]int{}, Tokens: map[string]int64{}, Confirmed: map[string]int{}, Attempts: map[string]int{},
-		Answers: map[string]map[string]int{},
+		Answers: map[string]map[string]int{}, Late: map[string]bool{},
 	}
 	rows, err := d.books.rows(ctx)
 	if err != nil {
@@ -149,19 +165,24 @@ func (d *paymentsDemo) readOutcome(ctx context.Context) (*outcome, error) {
 			return nil, err
 		}
 	}
-	for m, err := range d.books.store.ReadCategory(ctx, payments.Intents, 0, messagestore.Filter{}) {
+	for _, category := range payments.Intents() {
+		for m, err := range d.books.store.ReadCategory(ctx, category, 0, messagestore.Filter{}) {
+			if err != nil {
+				return nil, err
+			}
+			o.addMessage(m)
+		}
+		manager, err := intent.New(d.books.store, category, nil)
 		if err != nil {
 			return nil, err
 		}
-		o.addMessage(m)
+		held, err := manager.List(ctx, intent.Filter{})
+		if err != nil {
+			return nil, err
+		}
+		o.Held += len(held)
 	}
-	manager, err := intent.New(d.books.store, payments.Intents, nil)
-	if err != nil {
-		return nil, err
-	}
-	held, err := manager.List(ctx, intent.Filter{})
-	o.Held = len(held)
-	return o, err
+	return o, nil
 }
 
 func readLines[T any](path string, add func(T)) error {
@@ -205,6 +226,7 @@ func (o *outcome) addCall(p *paymentPlan, c payments.Call) {
 		o.Untrue++
 	case c.Number == 0:
 		o.TooLate++
+		o.Late[c.Payment] = true
 	case c.Token < highest:
 		o.Fell++
 	}

@@ -12,6 +12,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -202,7 +203,7 @@ func (p *paymentClient) post(ctx context.Context, server string, payment payment
 	if err != nil {
 		return a, false, err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server+"/payments", bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server+"/accounts/"+url.PathEscape(payment.Account)+"/payments", bytes.NewReader(body))
 	if err != nil {
 		return a, false, err
 	}

@@ -28,7 +28,8 @@ func TestPaymentsDemoAgreesWithTheFileThroughKillsAndAStop(t *testing.T) {
 
 			require.Zero(t, code, "%s\n%s", &stdout, &stderr)
 			out := stdout.String()
-			require.Contains(t, out, "stopped with SIGSTOP")
+			require.Regexp(t, `server \d stopped with SIGSTOP for three leases, about to make \d+ calls? to the bank`, out)
+			require.Regexp(t, `late calls that the bank refused +[1-9]`, out)
 			require.Contains(t, out, "Every payment was made once")
 			require.Contains(t, out, "byte for byte")
 			require.NotContains(t, out, "DIFFERS")
@@ -44,7 +45,7 @@ func right(t *testing.T) (*paymentsDemo, *outcome) {
 	d := &paymentsDemo{plan: newPaymentPlan(orders, 7), stopped: true}
 	o := &outcome{
 		Calls: map[string]int{}, Tokens: map[string]int64{}, Confirmed: map[string]int{}, Attempts: map[string]int{},
-		Answers: map[string]map[string]int{},
+		Answers: map[string]map[string]int{}, Late: map[string]bool{},
 	}
 	var rows []tableRow
 	for _, key := range d.plan.order {
@@ -68,7 +69,7 @@ func (d *paymentsDemo) call(key string, token, number int64) payments.Call {
 }
 
 func message(kind, key, data string) *messagestore.Message {
-	return &messagestore.Message{Stream: payments.Intents.Stream(payments.Client, key), Type: kind, Data: []byte(data)}
+	return &messagestore.Message{Stream: payments.IntentsOf("1").Stream("1").With(key), Type: kind, Data: []byte(data)}
 }
 
 func TestPaymentsVerdictSeesAllThatIsWrong(t *testing.T) {
@@ -141,6 +142,7 @@ func TestALateCallIsCountedAndIsNotWrong(t *testing.T) {
 	o.addCall(d.plan, d.call(d.plan.order[0], 9, 0))
 
 	require.Equal(t, 1, o.TooLate)
+	require.Equal(t, d.plan.order[0], d.interesting(o), "its story is told")
 	require.True(t, printTable(&bytes.Buffer{}, "", "", d.table(o, clientReport{})))
 }
 

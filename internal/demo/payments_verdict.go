@@ -80,15 +80,15 @@ func (d *paymentsDemo) story(ctx context.Context, o *outcome) error {
 	if key == "" {
 		return nil
 	}
-	manager, err := intent.New(d.books.store, payments.Intents, nil)
-	if err != nil {
-		return err
-	}
-	stream, err := manager.Stream(payments.Client, key)
-	if err != nil {
-		return err
-	}
 	p := d.plan.Payments[key]
+	manager, err := intent.New(d.books.store, payments.IntentsOf(p.Account), nil)
+	if err != nil {
+		return err
+	}
+	stream, err := manager.Stream(p.Account, key)
+	if err != nil {
+		return err
+	}
 	fmt.Fprintf(d.out, "\nWhat became of payment %s, of %s from account %s?\n", key, account.Money(p.Amount), p.Account)
 	var lines []line
 	var token int64
@@ -166,13 +166,17 @@ func told(m *messagestore.Message, before int64) (text string, token int64, err 
 	return fmt.Sprintf("%s by %s, %s", strings.ToLower(m.Type), session, at), before, nil
 }
 
-// interesting returns a key that was taken over and paid for twice, or else the nearest to it.
+// interesting returns a key of which the bank refused a late order, or that was taken over and paid for
+// twice, or else the nearest to it.
 func (d *paymentsDemo) interesting(o *outcome) (best string) {
 	most := -1
 	for _, key := range d.plan.order {
 		rank := min(o.Calls[key], 2)*4 + min(o.Attempts[key], 2)*2
 		if len(o.Answers[key]) == 1 {
 			rank++
+		}
+		if o.Late[key] {
+			rank += 100
 		}
 		if rank > most {
 			best, most = key, rank
