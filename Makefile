@@ -100,9 +100,11 @@ soak: ## Torment a store for three minutes and check its history (SOAK=--ci: to 
 	cd soak && go build -buildvcs=auto -o ../bin/soak . && exec ../bin/soak $(SOAK)
 
 .PHONY: soak/ci
-soak/ci: ## Torment a store to the goals of make ci/long, and have it fail over 3 + 3 times: some ten minutes
+soak/ci: ## Torment a store and holders of intents to the goals of make ci/long, and have both fail over: some twenty minutes
+	scripts/setup postgresql pgbouncer libfaketime
 	$(MAKE) soak SOAK=--ci
 	$(MAKE) soak SOAK=failover
+	$(MAKE) soak SOAK='intents --ci'
 
 .PHONY: mutants
 mutants: ## Plant bugs and see that the soak finds each (MUTANTS=4: so many, others each day)

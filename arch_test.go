@@ -47,7 +47,8 @@ var imports = map[string][]string{
 
 	"handler":                {"logger", "messagestore", "internal/messagetype"},
 	"handler/handlertest":    {"handler", "messagestore", "messagestore/memory"},
-	"reservation":            {"logger", "messagestore", "handler", "internal/steer", "internal/keys", "consumer"},
+	"reservation":            {"logger", "messagestore", "handler", "internal/steer", "internal/keys"},
+	"unit":                   {"logger", "messagestore", "handler", "reservation", "internal/keys"},
 	"entity":                 {"logger", "messagestore", "internal/steer", "internal/messagetype"},
 	"internal/pgtest":        {"migrations"},
 	"internal/pgproxy":       {},
@@ -63,7 +64,7 @@ var imports = map[string][]string{
 	"cmd/...":                {"..."},
 
 	"reservation/intent":            {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/keys"},
-	"reservation/intent/intenttest": {"messagestore", "messagestore/storetest", "reservation/intent"},
+	"reservation/intent/intenttest": {"messagestore", "messagestore/memory", "messagestore/storetest", "reservation/intent"},
 	"reservation/idempotency":       {"logger", "messagestore", "internal/exactjson", "internal/keys", "reservation/intent"},
 }
 

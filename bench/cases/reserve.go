@@ -79,7 +79,7 @@ type taker interface {
 type openTaker func(ctx context.Context, cell *measure.Cell) (taker, error)
 
 // newKey returns a key that is not taken, as package reservation would name it.
-func newKey() messagestore.StreamName { return reservedCategory.Stream("5108", newID().String()) }
+func newKey() messagestore.StreamName { return reservedCategory.Stream("5108").With(newID().String()) }
 
 // newKeyOf returns a stream of the category that is empty.
 func newKeyOf(category messagestore.Category) messagestore.StreamName {

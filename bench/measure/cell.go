@@ -118,7 +118,8 @@ func (c *Cell) MeasureServer(s interface{ PID() int }) { c.servers = append(c.se
 
 // Callers has n callers at once do op again and again, and measures. An op returns how
 // many operations it was: 1, or the rows of a batch. Callers returns how many were done,
-// those of the warm-up too; the first error ends it.
+// those of the warm-up too; the first error ends it. The warm-up lasts until each caller has
+// done op once: to begin a connection may take longer than a short turn.
 func (c *Cell) Callers(ctx context.Context, n int, op func(ctx context.Context, caller int) (units int, err error)) (int64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -129,18 +130,23 @@ func (c *Cell) Callers(ctx context.Context, n int, op func(ctx context.Context, 
 	)
 	var phase atomic.Int32
 	var some atomic.Bool
+	var warm atomic.Int64 // callers that have done an operation
 	tallies := make([]Tally, n)
 	var callers sync.WaitGroup
 	begin := func() {
 		for i := range n {
 			callers.Go(func() {
-				t := &tallies[i]
+				t, first := &tallies[i], true
 				for phase.Load() != over && ctx.Err() == nil {
 					began := time.Now()
 					units, err := op(ctx, i)
 					if err != nil {
 						cancel(fmt.Errorf("caller %d: %w", i, err))
 						return
+					}
+					if first {
+						first = false
+						warm.Add(1)
 					}
 					t.All += int64(units)
 					if phase.Load() == counting && units > 0 {
@@ -154,7 +160,11 @@ func (c *Cell) Callers(ctx context.Context, n int, op func(ctx context.Context, 
 	}
 	err := c.window(ctx, func() error {
 		begin()
-		return wait(ctx, c.Warmup)
+		err := wait(ctx, c.Warmup)
+		for err == nil && warm.Load() < int64(n) {
+			err = wait(ctx, time.Millisecond)
+		}
+		return err
 	}, func() error {
 		phase.Store(counting)
 		err := wait(ctx, c.Time)

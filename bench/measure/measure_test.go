@@ -84,6 +84,30 @@ func TestWhatIsMeasuredIsThere(t *testing.T) {
 	}
 }
 
+func TestCallersAreWarmBeforeItCounts(t *testing.T) {
+	const before = 200_000 // longer than a warm-up
+	c := Contender{Name: "A", Run: func(ctx context.Context, cell *Cell) error {
+		var done atomic.Int64
+		enough := make(chan struct{})
+		_, err := cell.Callers(ctx, 2, func(_ context.Context, caller int) (int, error) {
+			if caller == 1 { // it begins its connection
+				select {
+				case <-enough:
+				case <-time.After(5 * time.Second): // the other has ended
+				}
+			} else if done.Add(1) == before {
+				close(enough)
+			}
+			return 1, nil
+		})
+		tally := cell.Tally()
+		require.GreaterOrEqual(t, tally.All-tally.Units, int64(before))
+		return errors.Join(err, cell.Check("operations", 1, 1))
+	}}
+	_, err := runOne(t, Case{Contenders: []Contender{c}}, brief)
+	require.NoError(t, err)
+}
+
 func TestProfileIsOfTheFirstRound(t *testing.T) {
 	options := brief
 	options.Profiles = t.TempDir()
