@@ -107,8 +107,10 @@ const (
 // returned as it is.
 //
 // The transaction is not f's to commit or roll back: see [ErrTransactionEnded]. Savepoints
-// are. A write by f through the store, and not through its result, is another transaction,
-// which waits for this one.
+// are. A write by f through the store, and not through its result, is another transaction: on
+// SQLite it waits for this one, and on PostgreSQL it takes another connection of the pool. A read
+// through the store with f's context is of committed messages; on PostgreSQL it goes by the
+// transaction's connection.
 //
 // If the answer to COMMIT is lost, Transact finds out by the ids of the messages whether it
 // happened, and calls f again only if it did not. If f returns no writes, its SQL is

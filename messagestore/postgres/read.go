@@ -120,7 +120,7 @@ func into(found *[]*messagestore.Message) func(pgx.Rows) error {
 }
 
 func (d *Driver) query(ctx context.Context, sql string, args []any, each func(pgx.Rows) error) error {
-	return d.with(ctx, func(db DB) error {
+	return d.reads(ctx, func(db DB) error {
 		return d.failed(d.link.Read(ctx, db, sql, args, each))
 	})
 }

@@ -30,7 +30,7 @@ type reading struct {
 // connection's buffers. In one pgx reads them, since only pgx knows whether the transaction
 // has ended.
 func (d *Driver) readMessages(ctx context.Context, r *reading) error {
-	return d.with(ctx, func(db DB) error {
+	return d.reads(ctx, func(db DB) error {
 		conn := pglink.Conn(db)
 		if conn != nil && !d.link.InTransaction(db) {
 			return d.failed(d.link.Exec(ctx, conn, r.sql, nil, binaryParameters(r.args), r.take))

@@ -99,7 +99,7 @@ func (d *SQLDriver) transact(
 		lent.over.Store(true)
 		_ = tx.Rollback() // it sends nothing: the caller rolls back
 	}()
-	appends, err := f(ctx, tx, begun)
+	appends, err := t.call(ctx, func(ctx context.Context) ([]messagestore.Append, error) { return f(ctx, tx, begun) })
 	return t.end(ctx, appends, err, lent.refused.Load())
 }
 

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -40,8 +41,9 @@ var transactOIDs = []uint32{
 // Transact implements [messagestore.TransactDriver] over a pool or a connection. BEGIN and the
 // look at first are one round trip, and so are the append and COMMIT. The transaction is at
 // READ COMMITTED. If first is "", f may begin with SET TRANSACTION. Commit and Rollback of tx
-// are refused and make the call fail; a savepoint is set by its Begin. Over a transaction the
-// error matches [messagestore.ErrNotSupported].
+// are refused and make the call fail; a savepoint is set by its Begin. A read through the store with
+// the context of f is on the transaction's connection, so f has to have read the rows of its own
+// queries by then. Over a transaction the error matches [messagestore.ErrNotSupported].
 func (d *Driver) Transact(
 	ctx context.Context, first messagestore.StreamName,
 	f func(ctx context.Context, tx pgx.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
@@ -68,7 +70,7 @@ func (d *Driver) Transact(
 		}
 		tx := d.link.Begun(ctx, conn, messagestore.ErrTransactionEnded)
 		defer tx.Close()
-		appends, err := f(ctx, tx, begun)
+		appends, err := t.call(ctx, func(ctx context.Context) ([]messagestore.Append, error) { return f(ctx, tx, begun) })
 		written, err = t.end(ctx, appends, err, tx.Refused())
 		return err
 	})
@@ -79,6 +81,39 @@ func (d *Driver) Transact(
 type transaction struct {
 	driver *Driver
 	conn   *pgx.Conn
+
+	turn sync.Mutex // of those that use the connection
+	over bool       // f has returned
+}
+
+// transactionKey is the key of a driver's transaction in the context of f.
+type transactionKey struct{ driver *Driver }
+
+// call calls f with a context in which the driver reads on the transaction's connection. Otherwise
+// each function would need a second one: as many as the pool has would wait for each other, for ever.
+func (t *transaction) call(ctx context.Context, f func(ctx context.Context) ([]messagestore.Append, error)) ([]messagestore.Append, error) {
+	defer func() {
+		t.turn.Lock()
+		defer t.turn.Unlock()
+		t.over = true
+	}()
+	return f(context.WithValue(ctx, transactionKey{t.driver}, t))
+}
+
+// reads calls f with a connection to read on: that of the transaction whose function ctx is from, if it
+// is from one that goes on.
+func (d *Driver) reads(ctx context.Context, f func(db DB) error) error {
+	t, is := ctx.Value(transactionKey{d}).(*transaction)
+	if !is {
+		return d.with(ctx, f)
+	}
+	t.turn.Lock()
+	if t.over {
+		t.turn.Unlock()
+		return d.with(ctx, f)
+	}
+	defer t.turn.Unlock()
+	return f(t.conn)
 }
 
 // markSQL sets a setting that lasts as long as the transaction. By it the database tells this

@@ -4,7 +4,9 @@ import (
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -150,6 +152,68 @@ func requireUndone(t *testing.T, want error, f func(ctx context.Context, tx pgx.
 	require.NoError(t, transact(func(context.Context, pgx.Tx) error { return nil }))
 	require.Equal(t, 1, counted(all)(t, nil, string(stream)))
 	return err
+}
+
+// As many functions as the pool has connections read at a time, each beside its open transaction.
+func TestReadsOfAFunctionTakeNoSecondConnection(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	for name, open := range map[string]func(t *testing.T) (store *messagestore.Store, transact func(f func(ctx context.Context) error) error){
+		"pgx": func(t *testing.T) (*messagestore.Store, func(f func(ctx context.Context) error) error) {
+			t.Helper()
+			pool, err := pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1")
+			require.NoError(t, err)
+			t.Cleanup(pool.Close)
+			store := messagestore.New(postgres.New(pool, nil), nil)
+			return store, transactOf[pgx.Tx](t, store)
+		},
+		"database/sql": func(t *testing.T) (*messagestore.Store, func(f func(ctx context.Context) error) error) {
+			t.Helper()
+			db := openSQL(t, pgtest.URL(t))
+			db.SetMaxOpenConns(1)
+			store := messagestore.New(postgres.NewSQL(db, nil), nil)
+			return store, transactOf[*sql.Tx](t, store)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store, transact := open(t)
+			stream := storetest.Category(t).Stream("1")
+			_, err := store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Raw{Type: "T", Data: []byte("{}")})
+			require.NoError(t, err)
+			var kept context.Context
+
+			err = transact(func(ctx context.Context) error {
+				kept = ctx
+				ctx, cancel := context.WithTimeout(ctx, time.Minute)
+				defer cancel()
+				version, err := store.Version(ctx, stream)
+				require.Zero(t, version)
+				_, lastErr := store.Last(ctx, stream)
+				for m, readErr := range store.ReadStream(ctx, stream, 0) {
+					require.NoError(t, readErr)
+					require.Equal(t, stream, m.Stream)
+				}
+				return errors.Join(err, lastErr)
+			})
+
+			require.NoError(t, err)
+			_, err = store.Version(kept, stream) // the connection is another's by now
+			require.NoError(t, err)
+		})
+	}
+}
+
+func transactOf[Tx any](t *testing.T, store *messagestore.Store) func(f func(ctx context.Context) error) error {
+	t.Helper()
+	txs, err := messagestore.Transactional[Tx](store)
+	require.NoError(t, err)
+	return func(f func(ctx context.Context) error) error {
+		_, err := txs.Transact(t.Context(), "", func(ctx context.Context, _ Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+			return nil, f(ctx)
+		})
+		return err
+	}
 }
 
 func TestTransactionWithRowsLeftOpenIsRolledBack(t *testing.T) {
