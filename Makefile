@@ -4,6 +4,7 @@
 LINT := go tool -modfile=tools/go.mod golangci-lint
 ACCOUNT = go run ./examples/account/cmd/account demo $(if $(ORDERS),--orders "$$ORDERS")
 PAYMENTS = go run ./examples/payments/cmd/payments demo $(if $(ORDERS),--orders "$$ORDERS")
+TICKETING = go run ./examples/ticketing/cmd/ticketing demo $(if $(FOR),--for "$$FOR")
 FUZZTIME ?= 30s
 # Modules of their own: what they need, a program that imports Dibs does not.
 MODULES := bench soak reservation/intent/redisintent
@@ -38,6 +39,10 @@ demo/intents: ## Run the payments API on SQLite, under kills and with impatient 
 .PHONY: demo/intents/postgres
 demo/intents/postgres: ## Run it on PostgreSQL: DATABASE_URL, or a throwaway server that syncs
 	@scripts/with-postgres --durable DATABASE_URL -- sh -c 'DIBS_STORE="$$DATABASE_URL" $(PAYMENTS)'
+
+.PHONY: demo/replicas
+demo/replicas: ## Run the ticketing service in three replicas that come and go: DATABASE_URL, or a throwaway server
+	@scripts/with-postgres --durable DATABASE_URL -- sh -c 'DIBS_STORE="$$DATABASE_URL" $(TICKETING)'
 
 .PHONY: test
 test: ## Run every test, on TEST_DATABASE_URL or a throwaway server

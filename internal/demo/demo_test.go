@@ -35,6 +35,11 @@ func TestMain(m *testing.M) {
 		defer stop()
 		os.Exit(RunPayments(ctx, os.Args[1:], os.Stdout, os.Stderr))
 	}
+	if len(os.Args) > 1 && os.Args[1] == "replica" {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		os.Exit(RunTicketing(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	}
 	goleak.VerifyTestMain(m)
 }
 

@@ -171,20 +171,12 @@ func (d *paymentsDemo) run(ctx context.Context) (err error) {
 // a server that was killed keeps its address.
 func (d *paymentsDemo) startAll(cancel context.CancelCauseFunc) error {
 	for range apiServers + 1 {
-		listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed below
+		file, address, err := listen()
 		if err != nil {
 			return err
 		}
-		tcp, ok := listener.(*net.TCPListener)
-		if !ok {
-			return errors.New("a listener that is none of TCP")
-		}
-		file, err := tcp.File()
-		if err := errors.Join(err, listener.Close()); err != nil {
-			return err
-		}
 		d.listeners = append(d.listeners, file)
-		d.addresses = append(d.addresses, "http://"+listener.Addr().String())
+		d.addresses = append(d.addresses, address)
 	}
 	var err error
 	if d.bank, err = startProcess("the bank", d.url, cancel, func(c *exec.Cmd) error {
@@ -204,6 +196,33 @@ func (d *paymentsDemo) startAll(cancel context.CancelCauseFunc) error {
 		}
 	}
 	return nil
+}
+
+// listen returns a socket for processes to inherit, and its URL.
+func listen() (*os.File, string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed below
+	if err != nil {
+		return nil, "", err
+	}
+	tcp, ok := listener.(*net.TCPListener)
+	if !ok {
+		return nil, "", errors.New("a listener that is none of TCP")
+	}
+	file, err := tcp.File()
+	if err := errors.Join(err, listener.Close()); err != nil {
+		return nil, "", err
+	}
+	return file, "http://" + listener.Addr().String(), nil
+}
+
+// inherited returns the socket that the process was started with.
+func inherited() (net.Listener, error) {
+	const first = 3
+	listener, err := net.FileListener(os.NewFile(first, "listener"))
+	if err != nil {
+		return nil, fmt.Errorf("the socket of the demo: %w", err)
+	}
+	return listener, nil
 }
 
 func (d *paymentsDemo) bankLog() string { return filepath.Join(d.dir, "bank.jsonl") }
@@ -515,10 +534,9 @@ func paymentsTable(storeURL string) string {
 
 // serve serves on the socket that the process was started with, until ctx ends.
 func serve(ctx context.Context, h http.Handler) error {
-	const inherited = 3
-	listener, err := net.FileListener(os.NewFile(inherited, "listener"))
+	listener, err := inherited()
 	if err != nil {
-		return fmt.Errorf("the socket of the demo: %w", err)
+		return err
 	}
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
 	ended := make(chan error, 1)

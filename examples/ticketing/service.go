@@ -1,0 +1,64 @@
+package ticketing
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/dibs-go/dibs"
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// Schema makes the box office's table.
+const Schema = `create table if not exists holds (
+	seat text, key text, email text not null, held boolean not null, primary key (seat, key)
+)`
+
+// Config is what one replica is told.
+type Config struct {
+	Database string        // URL
+	Mail     string        // URL of the mail service
+	Lease    time.Duration // of the consumers: see consumer.Config
+	Logger   logger.Logger
+}
+
+// Run serves on listener and runs both consumers until ctx ends: then it takes no more requests,
+// finishes those in flight, and hands its share of the messages over to the other replicas.
+func Run(ctx context.Context, listener net.Listener, config Config) error {
+	store, err := dibs.Open(ctx, config.Database, &messagestore.Config{Logger: config.Logger})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	txs, err := messagestore.Transactional[pgx.Tx](store)
+	if err != nil {
+		return err
+	}
+	holds, err := boxOffice(txs)
+	if err != nil {
+		return err
+	}
+	settings := &consumer.Config{Concurrency: 8, Lease: config.Lease, Logger: config.Logger}
+
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return consumer.New(store, commands, "seats", holds, settings).Run(ctx) })
+	group.Go(func() error { return consumer.New(store, seats, "mailer", mailer(config.Mail), settings).Run(ctx) })
+	server := &http.Server{Handler: routes(txs), ReadHeaderTimeout: 5 * time.Second}
+	group.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	<-ctx.Done()
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	return errors.Join(server.Shutdown(ending), group.Wait())
+}

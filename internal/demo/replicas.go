@@ -1,0 +1,531 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs"
+	"github.com/dibs-go/dibs/examples/ticketing"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+const (
+	replicas  = 3
+	audience  = 16 // clients
+	attempt   = 3 * time.Second
+	someSeats = 400
+)
+
+type ticketingGrammar struct {
+	Demo    replicasDemoCommand  `cmd:"" help:"Run the service in replicas under a rolling restart, and compare the books."`
+	Replica replicasServeCommand `cmd:"" hidden:""`
+}
+
+// RunTicketing is [Run] for the program of examples/ticketing.
+func RunTicketing(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return run(ctx, &ticketingGrammar{}, "ticketing",
+		"The ticketing service, which sells each seat once and carries out each request once. A store is postgres://...",
+		args, stdout, stderr)
+}
+
+type replicasDemoCommand struct {
+	Store   string        `env:"DIBS_STORE" required:"" placeholder:"URL" help:"The store, on PostgreSQL."`
+	For     time.Duration `default:"30s" placeholder:"TIME" help:"How long clients send requests. Defaults to ${default}."`
+	Restart time.Duration `default:"3s" placeholder:"TIME" help:"Replace a replica this often. Defaults to ${default}."`
+	Lease   time.Duration `default:"2s" placeholder:"TIME" help:"The lease of the replicas. Defaults to ${default}."`
+	Rate    int           `default:"100" placeholder:"N" help:"Requests in a second. Defaults to ${default}."`
+}
+
+// Help is printed below the command's usage.
+func (replicasDemoCommand) Help() string {
+	return `It starts three replicas of the service on one socket, and clients that ask for seats at a steady rate, some of them several times under one key. Every few seconds a replica is replaced as a deployment does it: a new one starts, and the old one is told to stop. Once a replica is killed with SIGKILL, and once one is stopped with SIGSTOP for three leases, and goes on.
+
+Then it compares the clients' answers with the box office's table, the events and the mails. The exit code is 0 if all agree, no request was refused and no command waited for two leases, and 1 if not.`
+}
+
+// Run runs the service in processes under load, and compares the books.
+func (c *replicasDemoCommand) Run(ctx context.Context, o *output) (err error) {
+	if c.Rate < 1 || c.Lease < time.Second || c.For < 4*c.Lease {
+		return fmt.Errorf("%w: the rate is at least 1, the lease at least 1s, and the time at least four leases", errUsage)
+	}
+	if !strings.HasPrefix(c.Store, "postgres") {
+		return fmt.Errorf("%w: the service has a table in PostgreSQL", errUsage)
+	}
+	where, cleanUp, err := prepareStore(ctx, c.Store, "")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cleanUp()) }()
+	d := &replicasDemo{replicasDemoCommand: *c, url: withSearchPath(where), out: o.stdout, mails: map[string]int{}, asked: map[string]*asked{}}
+	return d.run(ctx)
+}
+
+// withSearchPath has the box office's table in the schema of the run.
+func withSearchPath(storeURL string) string {
+	u, err := url.Parse(storeURL)
+	if err != nil || u.Query().Get("schema") == "" {
+		return storeURL
+	}
+	query := u.Query()
+	query.Set("search_path", query.Get("schema"))
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
+// A replicasDemo is one run.
+type replicasDemo struct {
+	replicasDemoCommand
+	url    string
+	out    io.Writer
+	screen *screen
+
+	socket   *os.File
+	address  string
+	mail     string // URL of the mail service, which is this process
+	replicas [replicas]*process
+	replaced int
+
+	mu    sync.Mutex
+	asked map[string]*asked // by seat and key
+	mails map[string]int    // times that each was sent, by id
+	sent  int
+	again int // attempts after one that was cut off
+	done  int
+	odd   []string // answers that a client should not get
+}
+
+// An asked is a request, however often it was sent.
+type asked struct {
+	seat, key string
+	answer    string
+}
+
+func (d *replicasDemo) run(ctx context.Context) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	began := time.Now()
+	fmt.Fprintf(d.out, "%d replicas with a lease of %v; %d clients, %d requests/s for %v; a replica is replaced every %v\n",
+		replicas, d.Lease, audience, d.Rate, d.For, d.Restart)
+	if err := d.prepare(ctx); err != nil {
+		return err
+	}
+	service := &http.Server{Handler: http.HandlerFunc(d.takeMail), ReadHeaderTimeout: 10 * time.Second}
+	mailbox, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed by Close
+	if err != nil {
+		return err
+	}
+	d.mail = "http://" + mailbox.Addr().String()
+	go func() { _ = service.Serve(mailbox) }() // until Close
+	defer service.Close()
+	if d.socket, d.address, err = listen(); err != nil {
+		return err
+	}
+	defer d.socket.Close()
+	defer func() {
+		for _, p := range d.replicas {
+			p.end()
+		}
+	}()
+	for i := range d.replicas {
+		if d.replicas[i], err = d.start(i, cancel); err != nil {
+			return err
+		}
+	}
+	d.screen = newScreen(d.out)
+	defer d.screen.done()
+	load := make(chan error, 1)
+	go func() { load <- d.load(ctx) }()
+	if err := d.disturb(ctx, cancel, began, load); err != nil {
+		return cause(ctx, err)
+	}
+	if err := d.settle(ctx); err != nil {
+		return cause(ctx, err)
+	}
+	for i := range d.replicas {
+		if err := d.stop(i); err != nil {
+			return err
+		}
+	}
+	d.screen.done()
+	return d.verdict(ctx, began)
+}
+
+func (d *replicasDemo) prepare(ctx context.Context) error {
+	conn, err := d.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, ticketing.Schema)
+	return err
+}
+
+// connect returns a connection for the demo's own SQL.
+func (d *replicasDemo) connect(ctx context.Context) (*pgx.Conn, error) {
+	u, err := url.Parse(d.url)
+	if err != nil {
+		return nil, err
+	}
+	query := u.Query()
+	query.Del("schema")
+	u.RawQuery = query.Encode()
+	return connect(ctx, u.String())
+}
+
+func (d *replicasDemo) start(i int, cancel context.CancelCauseFunc) (*process, error) {
+	return startProcess(fmt.Sprintf("replica %d", i+1), d.url, cancel, func(c *exec.Cmd) error {
+		c.ExtraFiles = []*os.File{d.socket}
+		return nil
+	}, "replica", "--mail", d.mail, "--lease", d.Lease.String())
+}
+
+// stop ends a replica as a deployment does.
+func (d *replicasDemo) stop(i int) error {
+	p := d.replicas[i]
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop replica %d: %w", i+1, err)
+	}
+	select {
+	case <-p.ended:
+	case <-time.After(30 * time.Second):
+		return fmt.Errorf("replica %d did not end", i+1)
+	}
+	if code := p.ProcessState.ExitCode(); code != 0 {
+		return fmt.Errorf("replica %d ended with status %d: %s", i+1, code, strings.TrimSpace(p.stderr.String()))
+	}
+	return nil
+}
+
+// replace starts a replica and then ends the one in whose place it is.
+func (d *replicasDemo) replace(i int, cancel context.CancelCauseFunc) error {
+	next, err := d.start(i, cancel)
+	if err != nil {
+		return err
+	}
+	if err := d.stop(i); err != nil {
+		next.end()
+		return err
+	}
+	d.replicas[i] = next
+	d.replaced++
+	return nil
+}
+
+// disturb replaces replicas, kills one and stops one, until the clients are done.
+func (d *replicasDemo) disturb(ctx context.Context, cancel context.CancelCauseFunc, began time.Time, load <-chan error) error {
+	restart := time.NewTicker(d.Restart)
+	defer restart.Stop()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	kill, freeze := time.After(d.For/3), time.After(d.For*2/3)
+	var thaw <-chan time.Time
+	next, frozen := 0, -1
+	for {
+		select {
+		case err := <-load:
+			if thaw != nil {
+				return errors.Join(err, d.replicas[frozen].Process.Signal(syscall.SIGCONT))
+			}
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+			d.show(began)
+		case <-restart.C:
+			if next++; next%replicas == frozen {
+				next++
+			}
+			if err := d.replace(next%replicas, cancel); err != nil {
+				return err
+			}
+		case <-kill:
+			i := (next + 2) % replicas
+			p := d.replicas[i]
+			p.killed = true
+			if err := p.Process.Kill(); err != nil {
+				return fmt.Errorf("kill replica %d: %w", i+1, err)
+			}
+			<-p.ended
+			d.screen.say(fmt.Sprintf("replica %d killed with SIGKILL, and started again", i+1))
+			var err error
+			if d.replicas[i], err = d.start(i, cancel); err != nil {
+				return err
+			}
+		case <-freeze:
+			frozen = (next + 2) % replicas
+			if err := d.replicas[frozen].Process.Signal(syscall.SIGSTOP); err != nil {
+				return fmt.Errorf("stop replica %d: %w", frozen+1, err)
+			}
+			d.screen.say(fmt.Sprintf("replica %d stopped with SIGSTOP for three leases", frozen+1))
+			thaw = time.After(3 * d.Lease)
+		case <-thaw:
+			if err := d.replicas[frozen].Process.Signal(syscall.SIGCONT); err != nil {
+				return fmt.Errorf("continue replica %d: %w", frozen+1, err)
+			}
+			d.screen.say(fmt.Sprintf("replica %d goes on", frozen+1))
+			thaw, frozen = nil, -1
+		}
+	}
+}
+
+func (d *replicasDemo) show(began time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.screen.show(progress{
+		Done: d.done, Of: int(d.For.Seconds()) * d.Rate, Elapsed: time.Since(began), Written: d.sent,
+		Tail: fmt.Sprintf("%d replaced, %s sent again", d.replaced, count(d.again)),
+	})
+}
+
+// load sends requests at the rate, whatever becomes of those before.
+func (d *replicasDemo) load(ctx context.Context) error {
+	orders := make(chan *asked)
+	var clients sync.WaitGroup
+	for range audience {
+		clients.Go(func() {
+			for a := range orders {
+				d.ask(ctx, a)
+			}
+		})
+	}
+	tick := time.NewTicker(time.Second / time.Duration(d.Rate))
+	defer tick.Stop()
+	end := time.After(d.For)
+	for n := 1; ; n++ {
+		a := &asked{seat: fmt.Sprintf("%d%c", 1+rand.IntN(someSeats/10), 'A'+rand.IntN(10)), key: fmt.Sprintf("k%d", n)} //nolint:gosec // any seat will do
+		d.mu.Lock()
+		d.asked[a.seat+" "+a.key] = a
+		d.mu.Unlock()
+		select {
+		case orders <- a:
+		case <-ctx.Done():
+			close(orders)
+			clients.Wait()
+			return ctx.Err()
+		}
+		select {
+		case <-tick.C:
+		case <-end:
+			close(orders)
+			clients.Wait()
+			return nil
+		}
+	}
+}
+
+// ask sends a request, some of them several times, and asks for the answer. An attempt that is cut
+// off is made again.
+func (d *replicasDemo) ask(ctx context.Context, a *asked) {
+	location := "/seats/" + a.seat + "/holds/" + a.key
+	for range 1 + rand.IntN(2) { //nolint:gosec // any number will do
+		d.until(ctx, http.StatusAccepted, http.MethodPost, "/seats/"+a.seat+"/holds", a.key, `{"email":"`+a.key+`@example.com"}`)
+	}
+	answer := d.until(ctx, http.StatusOK, http.MethodGet, location, "", "")
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	a.answer = answer
+	d.done++
+}
+
+func (d *replicasDemo) until(ctx context.Context, want int, method, path, key, body string) (answer string) {
+	for tries := 0; ctx.Err() == nil; tries++ {
+		status, answer, err := d.call(ctx, method, path, key, body)
+		d.mu.Lock()
+		d.sent++
+		switch {
+		case err != nil:
+			d.again++ // the replica was killed or stopped
+		case status != want && (want != http.StatusOK || status != http.StatusAccepted):
+			d.odd = append(d.odd, fmt.Sprintf("%s %s: %d %s", method, path, status, strings.TrimSpace(answer)))
+		}
+		d.mu.Unlock()
+		if err == nil && status == want {
+			return answer
+		}
+	}
+	return ""
+}
+
+func (d *replicasDemo) call(ctx context.Context, method, path, key, body string) (int, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, attempt+d.Lease)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, d.address+path, strings.NewReader(body))
+	if err != nil {
+		return 0, "", err
+	}
+	if key != "" {
+		r.Header.Set("Idempotency-Key", key)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(text), err
+}
+
+// takeMail is the mail service. It shows a mail once, however often that is sent.
+func (d *replicasDemo) takeMail(w http.ResponseWriter, r *http.Request) {
+	var m ticketing.Mail
+	if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mails[m.ID+" "+m.To]++
+}
+
+// settle waits until every request has its mail.
+func (d *replicasDemo) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 10*d.Lease, errors.New("the mailer did not catch up"))
+	defer cancel()
+	for {
+		d.mu.Lock()
+		behind := len(d.asked) - len(d.mails)
+		d.mu.Unlock()
+		if behind <= 0 {
+			return nil
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// A delay is the time from a command to the event that came of it.
+type delay struct {
+	stream messagestore.StreamName
+	time.Duration
+}
+
+func (d *replicasDemo) verdict(ctx context.Context, began time.Time) error {
+	conn, err := d.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	var rows, seats, sold, twice int
+	err = conn.QueryRow(ctx, `
+		select count(*), count(distinct seat), count(*) filter (where held),
+		  count(*) filter (where held) - count(distinct seat) filter (where held)
+		from holds`).Scan(&rows, &seats, &sold, &twice)
+	if err != nil {
+		return err
+	}
+	differing := 0
+	for _, a := range d.asked {
+		var held bool
+		if err := conn.QueryRow(ctx, "select held from holds where seat = $1 and key = $2", a.seat, a.key).Scan(&held); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		var answer ticketing.Answer
+		if json.Unmarshal([]byte(a.answer), &answer) != nil || answer != (ticketing.Answer{Seat: a.seat, Held: held}) {
+			differing++
+		}
+	}
+	events, longest, err := d.waits(ctx)
+	if err != nil {
+		return err
+	}
+	repeated := 0
+	for _, n := range d.mails {
+		repeated += n - 1
+	}
+	bound := 2 * d.Lease
+	same := printTable(d.out, "expected", "found", []row{
+		compare("rows of the box office, one for each request", len(d.asked), rows),
+		compare("seats sold, of those asked for", seats, sold),
+		compare("seats sold twice", 0, twice),
+		compare("events, one for each request", len(d.asked), events),
+		compare("answers that differ from the table", 0, differing),
+		compare("requests that were refused", 0, len(d.odd)),
+		compare("mails, one for each request", len(d.asked), len(d.mails)),
+		{
+			name: "longest wait for a decision, below two leases", file: "< " + bound.String(),
+			store: longest.Round(time.Millisecond).String(), same: longest.Duration < bound,
+		},
+		detail("mails sent again, and shown once", repeated),
+		detail("requests sent", d.sent),
+		detail("sent again, after a kill or a stop", d.again),
+		detail("replicas replaced", d.replaced),
+	})
+	for _, odd := range d.odd[:min(len(d.odd), 5)] {
+		fmt.Fprintln(d.out, "refused:", odd)
+	}
+	if !same {
+		fmt.Fprintf(d.out, "\nThe books differ (%.1f s); the longest wait was in %s.\n", time.Since(began).Seconds(), longest.stream)
+		return errBooksDiffer
+	}
+	fmt.Fprintf(d.out, "\nEvery request was carried out once, through %d replacements, a kill and a stop (%.1f s).\n", d.replaced, time.Since(began).Seconds())
+	return nil
+}
+
+// waits returns the number of events, and the longest time between the first command with a key
+// and its event.
+func (d *replicasDemo) waits(ctx context.Context) (events int, longest delay, err error) {
+	store, err := dibs.Open(ctx, d.url, nil)
+	if err != nil {
+		return 0, delay{}, err
+	}
+	defer store.Close()
+	commands := map[string]time.Time{}
+	for m, err := range store.ReadCategory(ctx, "seat:command", 0, messagestore.Filter{Types: []string{ticketing.HoldSeat{}.MessageType()}}) {
+		if err != nil {
+			return 0, delay{}, err
+		}
+		commands[place(m.Stream, m.Position)] = m.Time
+	}
+	for m, err := range store.ReadCategory(ctx, "seat", 0, messagestore.Filter{}) {
+		if err != nil {
+			return 0, delay{}, err
+		}
+		events++
+		if at, ok := commands[place(m.Metadata.CausationStream, m.Metadata.CausationPosition)]; ok && m.Time.Sub(at) > longest.Duration {
+			longest = delay{m.Stream, m.Time.Sub(at)}
+		}
+	}
+	return events, longest, nil
+}
+
+func place(stream messagestore.StreamName, position messagestore.Version) string {
+	return fmt.Sprint(stream, " ", position)
+}
+
+type replicasServeCommand struct {
+	Store string `env:"DIBS_STORE"`
+	Mail  string
+	Lease time.Duration
+}
+
+// Run serves on the socket that it was started with.
+func (c *replicasServeCommand) Run(ctx context.Context, o *output) error {
+	listener, err := inherited()
+	if err != nil {
+		return err
+	}
+	return ticketing.Run(ctx, listener, ticketing.Config{
+		Database: c.Store, Mail: c.Mail, Lease: c.Lease,
+		Logger: logger.Zerolog(zerolog.New(o.stderr).Level(zerolog.WarnLevel)),
+	})
+}
