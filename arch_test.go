@@ -59,7 +59,7 @@ var imports = map[string][]string{
 	"internal/prose/count":   {"internal/prose"},
 	"internal/reach":         {},
 	"internal/reach/args":    {"internal/reach"},
-	"internal/demo":          {"logger", "examples/account", "examples/payments", "consumer", "messagestore", "migrations", "reservation/idempotency", "reservation/intent"},
+	"internal/demo":          {"logger", "examples/account", "examples/payments", "examples/ticketing", "consumer", "messagestore", "migrations", "reservation/idempotency", "reservation/intent"},
 	"examples/...":           {"..."},
 	"cmd/...":                {"..."},
 

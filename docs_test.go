@@ -98,6 +98,28 @@ func TestTutorialShowsTheFirstService(t *testing.T) {
 	}
 }
 
+// A page shows a file of the tree under its path: `examples/ticketing/http.go`: and then a block.
+func TestPagesShowFilesAsTheyAre(t *testing.T) {
+	const least = 2
+	shown := 0
+	for page, text := range files(t, ".md") {
+		for _, block := range regexp.MustCompile("(?ms)^`([a-z_/]+/[a-z_]+\\.go)`:\n\n```go\n(.*?)\n```$").FindAllSubmatch(text, -1) {
+			shown++
+			src, err := os.ReadFile(string(block[1]))
+			if err != nil {
+				t.Errorf("%s: %v", page, err)
+				continue
+			}
+			if strings.TrimSpace(string(src)) != string(block[2]) {
+				t.Errorf("%s: does not show %s as it is", page, block[1])
+			}
+		}
+	}
+	if shown < least {
+		t.Errorf("%d files are shown, at least %d were", shown, least)
+	}
+}
+
 var (
 	codeBlock = regexp.MustCompile("(?ms)^ *```.*?^ *```")
 	codeSpan  = regexp.MustCompile("`[^`\n]*`")
