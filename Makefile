@@ -7,7 +7,7 @@ PAYMENTS = go run ./examples/payments/cmd/payments demo $(if $(ORDERS),--orders 
 TICKETING = go run ./examples/ticketing/cmd/ticketing demo $(if $(FOR),--for "$$FOR")
 FUZZTIME ?= 30s
 # Modules of their own: what they need, a program that imports Dibs does not.
-MODULES := bench soak reservation/intent/redisintent
+MODULES := bench soak reservation/intent/redisintent observe
 MODULE_LINT := go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 BENCHED := postgresql redis-server npm gcc
 # Packages in which no two goroutines share anything: SQL does their work, and tests of it. The suite of
@@ -94,6 +94,10 @@ test/redis: ## Run the tests of intents over Redis
 	scripts/setup redis-server
 	cd reservation/intent/redisintent && go test ./...
 
+.PHONY: test/observe
+test/observe: ## Run the tests of the OpenTelemetry and Prometheus module
+	cd observe && go test ./...
+
 .PHONY: test/soak
 test/soak: ## Run the tests of the soak: its checker, and runs of some seconds
 	scripts/setup postgresql pgbouncer strace libfaketime
@@ -145,7 +149,7 @@ build: ## Build bin/dibs
 bin/orders.csv: internal/demo/testdata/payment-orders.csv
 	@mkdir -p bin && head -n 501 $< >$@
 
-CI_BOTH := tidy vet lint test/race test/versions test/bench test/soak test/redis mutants demo/postgres test/bare
+CI_BOTH := tidy vet lint test/race test/versions test/bench test/soak test/redis test/observe mutants demo/postgres test/bare
 
 .PHONY: ci
 ci: export CI := true

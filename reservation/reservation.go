@@ -336,6 +336,14 @@ func isCopyIn(category messagestore.Category, m *messagestore.Message) bool {
 		join(category, cause, name, part) == m.Stream
 }
 
+// IsCopy reports whether m is a copy of a command, by a reserver of any name: the reservation of
+// its key. A consumer that reads the commands of a category reads their copies too, so a count of
+// commands leaves them out. The copies of a reserver with a category of its own are all messages of
+// that category.
+func IsCopy(m *messagestore.Message) bool {
+	return m != nil && (isCopyIn("", m) || isCopyIn(m.Stream.Category(), m))
+}
+
 // isHandled reports whether the command's effect was written with the copy m.
 func isHandled(m *messagestore.Message) bool {
 	handled, _ := m.Metadata.Local[handledProperty].(bool)

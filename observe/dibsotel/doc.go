@@ -1,0 +1,29 @@
+// Package dibsotel has OpenTelemetry spans and metrics for consumers.
+//
+//	handler := dibsotel.Handler(mux, nil)
+//	c := consumer.New(store, "account:command", "accounts", handler, nil)
+//	stop, err := dibsotel.Observe(store, nil, c)
+//	defer stop()
+//
+// [Handler] makes a span for each delivery. Its parent is the span in which the message, or the command
+// that it follows, was written: the trace travels in the message's metadata, as W3C Trace Context.
+// [Trace] puts it there, where a message begins a chain; [Follow] where a handler writes another.
+//
+// # Spans
+//
+// A span is named after the message's type and the category, "deliver HoldSeat seat:command". It has the
+// attributes of the semantic conventions for messaging (messaging.system is dibs), and dibs.stream,
+// dibs.position, dibs.global_position, dibs.consumer and dibs.copy.
+//
+// # Metrics
+//
+// Of [Handler]: dibs.consumer.duration, a histogram in seconds, with dibs.category, dibs.consumer,
+// dibs.type, dibs.copy, which is true for the copy of a command that a reserver has made, and
+// dibs.outcome, which is handled or failed. A sum of those with dibs.copy false counts each
+// command once.
+//
+// Of [Observe], with dibs.category and dibs.consumer: the counters dibs.consumer.handled, failed, retried,
+// parked, skipped and store_errors, of this process; and the gauges dibs.consumer.lag (messages),
+// dibs.consumer.lag_seconds, dibs.consumer.dead_letters, dibs.consumer.members and
+// dibs.consumer.members_gone, of the whole group.
+package dibsotel

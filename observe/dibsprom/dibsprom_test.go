@@ -1,0 +1,95 @@
+package dibsprom_test
+
+import (
+	"context"
+	"errors"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/observe/dibsprom"
+)
+
+const seats messagestore.Category = "seat"
+
+type held struct{}
+
+func (held) MessageType() string { return "Held" }
+
+func TestAScrapeShowsConsumers(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	for range 3 {
+		_, err := store.Write(t.Context(), seats.Stream("1"), messagestore.AnyVersion, held{})
+		require.NoError(t, err)
+	}
+	metrics := dibsprom.New(store)
+	n := 0
+	c := consumer.New(store, seats, "mailer", metrics.Handler(consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		if n++; n == 2 {
+			return errors.New("no mail")
+		}
+		return nil
+	})), &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}})
+	metrics.Add(c, nil)
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(metrics))
+	require.NoError(t, c.CatchUp(t.Context()))
+
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
+		# HELP dibs_dead_letters Parked messages.
+		# TYPE dibs_dead_letters gauge
+		dibs_dead_letters{category="seat",consumer="mailer"} 1
+		# HELP dibs_handled_total Messages whose handler returned nil.
+		# TYPE dibs_handled_total counter
+		dibs_handled_total{category="seat",consumer="mailer"} 2
+		# HELP dibs_lag_messages Messages from the checkpoint to the head, of the whole group.
+		# TYPE dibs_lag_messages gauge
+		dibs_lag_messages{category="seat",consumer="mailer"} 0
+		# HELP dibs_parked_total Messages that were parked.
+		# TYPE dibs_parked_total counter
+		dibs_parked_total{category="seat",consumer="mailer"} 1
+		# HELP dibs_store_up 1 if the store could be asked for the lag.
+		# TYPE dibs_store_up gauge
+		dibs_store_up 1
+	`), "dibs_dead_letters", "dibs_handled_total", "dibs_lag_messages", "dibs_parked_total", "dibs_store_up"))
+	page := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(page, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
+	require.Contains(t, page.Body.String(), `dibs_delivery_seconds_count{category="seat",consumer="mailer",copy="false",outcome="handled",type="Held"} 2`)
+	require.Contains(t, page.Body.String(), `dibs_delivery_seconds_count{category="seat",consumer="mailer",copy="false",outcome="failed",type="Held"} 1`)
+	problems, err := testutil.GatherAndLint(registry)
+	require.NoError(t, err)
+	require.Empty(t, problems)
+}
+
+// A store that is away costs the gauges, and not the scrape.
+func TestAScrapeGoesOnWithoutTheStore(t *testing.T) {
+	t.Parallel()
+	away := messagestore.New(&gone{memory.New()}, nil)
+	c := consumer.New(away, seats, "mailer", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil)
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(dibsprom.New(away, c)))
+
+	count, err := testutil.GatherAndCount(registry, "dibs_handled_total", "dibs_lag_messages")
+	require.NoError(t, err)
+	require.Equal(t, 1, count)
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
+		# HELP dibs_store_up 1 if the store could be asked for the lag.
+		# TYPE dibs_store_up gauge
+		dibs_store_up 0
+	`), "dibs_store_up"))
+}
+
+// A gone driver cannot tell the time.
+type gone struct{ *memory.Driver }
+
+func (*gone) Now(context.Context) (time.Time, error) { return time.Time{}, errors.New("no store") }

@@ -1,0 +1,73 @@
+// Package lag reads, for both exporters, how far behind the consumers of a process are.
+package lag
+
+import (
+	"context"
+	"time"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A Lag is how far a consumer is behind, with all of its group.
+type Lag struct {
+	Consumer *consumer.Consumer
+	Messages int64   // up to operate.MaxLag
+	Seconds  float64 // the age of the oldest of them, by the store's clock
+	Parked   int     // open dead letters
+	Members  int     // replicas that have joined, or the size of a static group; 0 before the first start
+	Gone     int     // replicas that have been silent for longer than their lease
+}
+
+// Of reads the lag of consumers. It asks the store once for each category.
+func Of(ctx context.Context, store *messagestore.Store, consumers []*consumer.Consumer) ([]Lag, error) {
+	now, err := store.Now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	read := map[messagestore.Category][]operate.Status{}
+	var all []Lag
+	for _, c := range consumers {
+		states, ok := read[c.Category()]
+		if !ok {
+			if states, err = operate.Consumers(ctx, store, c.Category()); err != nil {
+				return nil, err
+			}
+			read[c.Category()] = states
+		}
+		l := Lag{Consumer: c}
+		for _, s := range states {
+			if s.Name == c.Name() && !s.Foreign {
+				l.add(s, now)
+			}
+		}
+		all = append(all, l)
+	}
+	return all, nil
+}
+
+func (l *Lag) add(s operate.Status, now time.Time) {
+	l.Parked, l.Members = s.Parked, s.Size
+	for _, m := range s.Members {
+		l.Messages += m.Lag
+		if !m.Oldest.IsZero() {
+			l.Seconds = max(l.Seconds, now.Sub(m.Oldest).Seconds())
+		}
+	}
+	if len(s.Replicas) == 0 {
+		return
+	}
+	l.Members, l.Messages = len(s.Replicas), 0
+	for _, r := range s.Replicas {
+		l.Messages += r.Lag
+		if r.Gone {
+			l.Gone++
+		}
+	}
+	if s.Free > 0 { // their messages are no replica's
+		for _, m := range s.Members {
+			l.Messages = max(l.Messages, m.Lag)
+		}
+	}
+}
