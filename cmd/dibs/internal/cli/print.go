@@ -17,11 +17,12 @@ import (
 
 // A printer prints rows of aligned cells, or objects of JSON.
 type printer struct {
-	w      *bufio.Writer
-	json   bool
-	colour bool
-	rows   [][]cell
-	widths []int
+	w       *bufio.Writer
+	json    bool
+	colour  bool
+	inPlace bool // a terminal: see clear
+	rows    [][]cell
+	widths  []int
 }
 
 type cell struct {
@@ -47,9 +48,11 @@ const (
 const alignedRows = 200
 
 func newPrinter(w io.Writer, getenv func(string) string) *printer {
+	inPlace := isTerminal(w) && getenv("TERM") != "dumb"
 	return &printer{
-		w:      bufio.NewWriter(w),
-		colour: isTerminal(w) && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb",
+		w:       bufio.NewWriter(w),
+		colour:  inPlace && getenv("NO_COLOR") == "",
+		inPlace: inPlace,
 	}
 }
 
@@ -69,6 +72,15 @@ func (p *printer) Write(text []byte) (int, error) {
 		return 0, err
 	}
 	return p.w.Write(text)
+}
+
+// clear begins a screen: what follows is drawn over what was printed. Where there is no terminal
+// it follows what was printed.
+func (p *printer) clear() {
+	p.widths = nil
+	if p.inPlace {
+		_, _ = p.Write([]byte("\x1b[H\x1b[2J")) // flush returns the error
+	}
 }
 
 // line prints one line of text.

@@ -1,0 +1,266 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+type topCommand struct {
+	Category string        `arg:"" optional:"" help:"The category that the consumers read. Defaults to all."`
+	Every    time.Duration `default:"2s" placeholder:"TIME" help:"Look this often, at least every 100ms. Defaults to ${default}."`
+	Times    int           `placeholder:"N" help:"End after so many looks. Defaults to none: until it is interrupted."`
+	Lines    int           `default:"40" placeholder:"N" help:"Print the N consumers that are furthest behind. Defaults to ${default}."`
+}
+
+// Help is printed below the command's usage.
+func (topCommand) Help() string {
+	return `A line for each consumer, those that are furthest behind first: its lag in messages, how the lag changed since the last look, the age of the oldest of these messages, the number of parked messages, and the processes that run it. Ctrl-C ends it.
+
+On a terminal the lines are drawn in place; otherwise one look follows the other.
+
+Examples:
+
+    dibs top
+    dibs top account:command --every 500ms
+    dibs top --times 1 --json`
+}
+
+// A standing is a consumer at a look.
+type standing struct {
+	operate.Status
+
+	lag     int64
+	atLeast bool
+	behind  time.Duration
+	change  *float64 // of the lag in a second, since the last look
+	gone    int      // replicas
+}
+
+// A topLine is how a consumer is printed as JSON.
+type topLine struct {
+	Time       string                `json:"time"`
+	Category   messagestore.Category `json:"category"`
+	Consumer   string                `json:"consumer"`
+	Lag        int64                 `json:"lag"`
+	AtLeast    bool                  `json:"lagIsAtLeast,omitempty"`
+	Change     *float64              `json:"lagChangePerSecond,omitempty"`
+	LagSeconds float64               `json:"lagSeconds"`
+	Parked     int                   `json:"parked"`
+	Processes  int                   `json:"processes"`
+	Gone       int                   `json:"gone,omitempty"`
+	Error      string                `json:"error,omitempty"`
+}
+
+// Run looks until it is interrupted.
+func (c *topCommand) Run(ctx context.Context, a *app) error {
+	var category messagestore.Category
+	if c.Category != "" {
+		var err error
+		if category, err = messagestore.ParseCategory(c.Category); err != nil {
+			return err
+		}
+	}
+	switch {
+	case c.Every < 100*time.Millisecond:
+		return usage("--every %v: it is at least 100ms", c.Every)
+	case c.Times < 0:
+		return usage("--times %d: it is at least 1", c.Times)
+	case c.Lines < 1:
+		return usage("--lines %d: it is at least 1", c.Lines)
+	}
+	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
+		var last map[string]standing
+		var lastAt time.Time
+		for look := 1; ; look++ {
+			all, err := standings(ctx, store, category)
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			known := map[string]standing{}
+			for i := range all {
+				s := &all[i]
+				key := string(s.Category) + "\n" + s.Name
+				if before, ok := last[key]; ok && now.After(lastAt) {
+					change := float64(s.lag-before.lag) / now.Sub(lastAt).Seconds()
+					s.change = &change
+				}
+				known[key] = *s
+			}
+			if err := c.print(a, all, now); err != nil {
+				return err
+			}
+			if look == c.Times {
+				return nil
+			}
+			last, lastAt = known, now
+			select {
+			case <-time.After(c.Every):
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
+}
+
+// standings returns all consumers, those that are furthest behind first.
+func standings(ctx context.Context, store *messagestore.Store, category messagestore.Category) (all []standing, err error) {
+	categories := []messagestore.Category{category}
+	if category == "" {
+		if categories, err = withSideCategory(ctx, store, "position"); err != nil {
+			return nil, err
+		}
+	}
+	for _, category := range categories {
+		consumers, err := operate.Consumers(ctx, store, category)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range consumers {
+			all = append(all, standingOf(s, time.Now()))
+		}
+	}
+	slices.SortStableFunc(all, func(a, b standing) int {
+		return cmp.Or(cmp.Compare(b.behind, a.behind), cmp.Compare(b.lag, a.lag), cmp.Compare(b.Parked, a.Parked))
+	})
+	return all, nil
+}
+
+func standingOf(s operate.Status, now time.Time) standing {
+	st := standing{Status: s}
+	for _, m := range s.Members {
+		st.lag += m.Lag
+		st.atLeast = st.atLeast || m.AtLeast
+		st.behind = max(st.behind, behind(m, now))
+		if st.Err == nil {
+			st.Err = m.Err
+		}
+	}
+	for _, r := range s.Replicas {
+		if r.Gone {
+			st.gone++
+		}
+	}
+	return st
+}
+
+// processes returns how many processes are known to run the consumer. Of a static group the size is
+// known, and not its processes.
+func (s *standing) processes() int {
+	if s.Size > 1 {
+		return s.Size
+	}
+	return len(s.Replicas) - s.gone
+}
+
+func (s *standing) processText() string {
+	switch {
+	case s.Foreign:
+		return "foreign"
+	case s.Size > 1:
+		return fmt.Sprintf("a static group of %d", s.Size)
+	case s.gone > 0:
+		return fmt.Sprintf("%d, and %d gone", s.processes(), s.gone)
+	case s.processes() == 0:
+		return "none"
+	}
+	return strconv.Itoa(s.processes())
+}
+
+func (c *topCommand) print(a *app, all []standing, now time.Time) error {
+	if a.JSON {
+		for _, s := range all[:min(c.Lines, len(all))] {
+			err := a.out.object(topLine{
+				Time: timeText(now), Category: s.Category, Consumer: s.Name, Lag: s.lag, AtLeast: s.atLeast, Change: s.change,
+				LagSeconds: s.behind.Seconds(), Parked: s.Parked, Processes: s.processes(), Gone: s.gone, Error: errorText(s.Err),
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return a.out.flush()
+	}
+	a.out.clear()
+	parked := 0
+	for _, s := range all {
+		parked += s.Parked
+	}
+	if err := a.out.line("%s  %s, %s parked", timeText(now)[:19]+"Z", count(len(all), "consumer"), count(parked, "message")); err != nil {
+		return err
+	}
+	if err := a.out.row(topHeader...); err != nil {
+		return err
+	}
+	for i, s := range all {
+		if i == c.Lines {
+			if err := a.out.line("and %d more, which are less behind: --lines", len(all)-c.Lines); err != nil {
+				return err
+			}
+			break
+		}
+		if err := a.out.row(s.cells()...); err != nil {
+			return err
+		}
+	}
+	return a.out.flush()
+}
+
+var topHeader = []cell{
+	{text: "category"},
+	{text: "consumer"},
+	{text: "lag", right: true},
+	{text: "change/s", right: true},
+	{text: "behind", right: true},
+	{text: "parked", right: true},
+	{text: "processes"},
+}
+
+func (s *standing) cells() []cell {
+	lag, change := cell{text: strconv.FormatInt(s.lag, 10), right: true}, cell{text: "-", right: true}
+	if s.atLeast {
+		lag.text = ">" + lag.text
+	}
+	if s.change != nil {
+		change.text = fmt.Sprintf("%+.0f", *s.change)
+		switch {
+		case *s.change >= 0.5:
+			change.style = yellow
+		case *s.change <= -0.5:
+			change.style = green
+		default:
+			change.text = "0"
+		}
+	}
+	parked := cell{text: strconv.Itoa(s.Parked), right: true}
+	if s.Parked > 0 {
+		parked.style = red
+	}
+	note := cell{text: s.processText()}
+	if s.gone > 0 {
+		note.style = red
+	}
+	if s.Err != nil {
+		note = cell{text: visible(s.Err.Error()), style: red}
+	}
+	return []cell{
+		{text: visible(string(s.Category))},
+		{text: visible(s.Name), style: bold},
+		lag, change,
+		{text: ageText(s.behind), right: true},
+		parked, note,
+	}
+}
+
+func count(n int, of string) string {
+	if n == 1 {
+		return "1 " + of
+	}
+	return fmt.Sprintf("%d %ss", n, of)
+}
