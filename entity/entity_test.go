@@ -23,6 +23,7 @@ import (
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/upcast"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -38,11 +39,13 @@ type (
 	added   struct{ N int }
 	changed struct{ N int } // changes the first item in place
 	refused struct{}        // cannot be applied
+	viewed  struct{}        // changes nothing
 )
 
 func (added) MessageType() string   { return "Added" }
 func (changed) MessageType() string { return "Changed" }
 func (refused) MessageType() string { return "Refused" }
+func (viewed) MessageType() string  { return "Viewed" }
 
 func lists() *entity.Projection[list] {
 	p := entity.NewProjection[list]()
@@ -56,6 +59,7 @@ func lists() *entity.Projection[list] {
 		}
 		return l
 	})
+	entity.Ignore[viewed](p)
 	return p
 }
 
@@ -193,26 +197,10 @@ func TestAMessageThatCannotBeAppliedIsNamed(t *testing.T) {
 	require.ErrorContains(t, err, "get list-2: apply Added list-2@0: decode into entity_test.added: json: ")
 }
 
-func TestAnUnknownTypeDoesNothing(t *testing.T) {
+func TestAnUnknownTypeIsAnError(t *testing.T) {
 	t.Parallel()
 	store := messagestore.New(memory.New(), nil)
 	s := newLists(t, store, nil)
-	write(t, store, "list-1", added{1}, refused{})
-
-	l, version, err := s.Get(t.Context(), "1")
-
-	require.NoError(t, err)
-	require.Equal(t, []int{1}, l.Items)
-	require.Equal(t, messagestore.Version(1), version)
-}
-
-func TestAStrictProjectionRefusesAnUnknownType(t *testing.T) {
-	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
-	p := entity.NewStrictProjection[list]()
-	entity.On(p, func(l list, _ added) list { return l })
-	s := entity.New(store, "list", p, nil)
-	require.NoError(t, s.Validate())
 	write(t, store, "list-1", added{1}, refused{})
 
 	_, _, err := s.Get(t.Context(), "1")
@@ -220,6 +208,115 @@ func TestAStrictProjectionRefusesAnUnknownType(t *testing.T) {
 	require.ErrorIs(t, err, entity.ErrUnknownType)
 	require.EqualError(t, err, "get list-1: apply Refused list-1@1: unknown message type")
 }
+
+func TestATypeThatIsIgnoredDoesNotChangeTheEntity(t *testing.T) {
+	t.Parallel()
+	for name, ignore := range map[string]func(p *entity.Projection[list]){
+		"by type": func(p *entity.Projection[list]) { entity.Ignore[refused](p) },
+		"by name": func(p *entity.Projection[list]) { entity.Ignore[other](p, "Refused") },
+		"unknown": func(p *entity.Projection[list]) { p.IgnoreUnknown() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := messagestore.New(memory.New(), nil)
+			p := lists()
+			ignore(p)
+			s := entity.New(store, "list", p, nil)
+			require.NoError(t, s.Validate())
+			write(t, store, "list-1", added{1}, refused{})
+
+			l, version, err := s.Get(t.Context(), "1")
+
+			require.NoError(t, err)
+			require.Equal(t, []int{1}, l.Items)
+			require.Equal(t, messagestore.Version(1), version)
+		})
+	}
+}
+
+func TestIgnoringOneTypeIgnoresNoOther(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	p := lists()
+	entity.Ignore[other](p)
+	write(t, store, "list-1", refused{})
+
+	_, _, err := entity.New(store, "list", p, nil).Get(t.Context(), "1")
+
+	require.ErrorIs(t, err, entity.ErrUnknownType)
+}
+
+func TestMistakesOfIgnoringAreKept(t *testing.T) {
+	t.Parallel()
+	p := lists()
+	entity.Ignore[added](p)
+	entity.Ignore[messagestore.Raw](p)
+	entity.Ignore[refused](p, "")
+
+	err := p.Validate()
+
+	require.ErrorContains(t, err, `invalid projection "Added": the type is registered twice`)
+	require.ErrorContains(t, err, `invalid projection "messagestore.Raw": its zero value's message type, "", is not a valid one`)
+	require.ErrorContains(t, err, "invalid projection: it is empty")
+
+	p = lists()
+	_, err = p.Apply(list{}, &messagestore.Message{Type: "Added"})
+	require.NoError(t, err)
+	p.IgnoreUnknown()
+	require.ErrorContains(t, p.Validate(), "they are ignored only after the projection was used")
+}
+
+// An event that was renamed is missing from no entity: not silently, and not at all once its
+// older name is given.
+func TestAnEventThatWasRenamedIsReadUnderItsOlderName(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	write(t, store, "list-1", added{1}, messagestore.Raw{Type: "Put", Data: []byte(`{"N":2}`)}, one{3})
+	p := entity.NewProjection[list]()
+	entity.On(p, func(l list, e added) list {
+		l.Items = append(l.Items, e.N)
+		return l
+	}, upcast.Named[added]("Put"), upcast.From(func(old one) added { return added{N: 10 * old.One} }))
+
+	l, _, err := entity.New(store, "list", p, nil).Get(t.Context(), "1")
+
+	require.NoError(t, err)
+	require.Equal(t, []int{1, 2, 30}, l.Items)
+}
+
+func TestAnOlderFormThatDoesNotFitNamesItsGoType(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	write(t, store, "list-1", messagestore.Raw{Type: "One", Data: []byte(`{"One":"x"}`)})
+	p := entity.NewProjection[list]()
+	entity.On(p, func(l list, _ added) list { return l }, upcast.From(func(old one) added { return added{N: old.One} }))
+
+	_, _, err := entity.New(store, "list", p, nil).Get(t.Context(), "1")
+
+	require.ErrorContains(t, err, "get list-1: apply One list-1@0: decode into entity_test.one: json: ")
+}
+
+func TestMistakesOfOlderFormsAreKept(t *testing.T) {
+	t.Parallel()
+	p := lists()
+	entity.On(p, func(l list, _ other) list { return l }, upcast.Named[other]("Added"), upcast.Named[other]("Former"))
+	entity.On(p, func(l list, _ refused) list { return l }, upcast.Named[refused](""))
+
+	err := p.Validate()
+
+	require.ErrorContains(t, err, `invalid projection "Added": the type is registered twice`)
+	require.ErrorContains(t, err, `invalid projection "entity_test.refused": invalid older form`)
+}
+
+// other is an event that no entity of these tests has.
+type other struct{}
+
+func (other) MessageType() string { return "Other" }
+
+// one is the form that an item was added in before.
+type one struct{ One int }
+
+func (one) MessageType() string { return "One" }
 
 func TestAFunctionMaySeeTheEnvelope(t *testing.T) {
 	t.Parallel()
@@ -659,7 +756,7 @@ func TestALoadedEntityIsItsStreamFolded(t *testing.T) {
 			"write": func(t *rapid.T) {
 				bodies := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) messagestore.Body {
 					n := rapid.IntRange(0, 9).Draw(t, "n")
-					return rapid.SampledFrom([]messagestore.Body{added{n}, changed{n}, refused{}}).Draw(t, "body")
+					return rapid.SampledFrom([]messagestore.Body{added{n}, changed{n}, viewed{}}).Draw(t, "body")
 				}), 1, 5).Draw(t, "bodies")
 				write(t, store, s.Stream(ids.Draw(t, "id")), bodies...)
 			},

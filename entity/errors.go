@@ -20,6 +20,10 @@ func (e *TrimmedError) Error() string {
 	return fmt.Sprintf("the entity's stream was trimmed: it begins at position %d, and no snapshot has the messages before", e.First)
 }
 
+// Unwrap has a consumer park the message that needed the entity: a retry would not bring the
+// messages back.
+func (e *TrimmedError) Unwrap() error { return steer.Parked }
+
 // A DeletedError is the error for a stream that was deleted: it holds a tombstone and no
 // more. To begin the entity anew on purpose, write at Version: it is then folded from the
 // messages after the tombstone.

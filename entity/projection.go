@@ -9,82 +9,137 @@ import (
 
 	"github.com/dibs-go/dibs/internal/messagetype"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/upcast"
 )
 
-// ErrUnknownType is matched by the error of a strict projection for a message of a type
-// that no function is registered for.
+// ErrUnknownType is matched by the error of a projection for a message of a type that no
+// function is registered for, and that is not ignored.
 var ErrUnknownType = errors.New("unknown message type")
 
-// A Projection has a function for each type of message, which applies the message to a T.
+// A Projection has a function for each type of message, which applies the message to a T. A
+// message of another type is an error, unless the type is ignored.
+//
 // Register before use; afterwards it is safe for concurrent use.
 type Projection[T any] struct {
-	strict bool
-
-	mu       sync.Mutex
-	routes   map[string]func(T, *messagestore.Message) (T, error) // not written to once sealed
-	mistakes []error
+	mu            sync.Mutex
+	routes        map[string]func(T, *messagestore.Message) (T, error) // not written to once sealed
+	ignoreUnknown bool
+	mistakes      []error
 
 	sealed atomic.Bool
 	wrong  atomic.Bool // there are mistakes
 }
 
-// NewProjection returns a projection with nothing registered. A message of a type that it
-// has no function for does not change the entity.
+// NewProjection returns a projection with nothing registered. A message of a type that it has no
+// function for is an error that matches [ErrUnknownType]: an event that was renamed, or one of a
+// later version of the service, would otherwise be missing from the entity, and a decision on
+// that entity would be written at a version that fits. [Ignore] has it pass over events that do
+// not change the entity, by their type, and [Projection.IgnoreUnknown] all that it has no
+// function for.
 func NewProjection[T any]() *Projection[T] {
 	return &Projection[T]{routes: map[string]func(T, *messagestore.Message) (T, error){}}
 }
 
-// NewStrictProjection returns a projection with nothing registered. A message of a type
-// that it has no function for is an error that matches [ErrUnknownType].
-func NewStrictProjection[T any]() *Projection[T] {
-	p := NewProjection[T]()
-	p.strict = true
-	return p
-}
-
-// On registers the function for messages of type E. The function returns the entity as it
-// is after the message. Its result depends on its arguments alone, and it changes nothing
-// else: it is called again for the same message, whenever the entity is loaded.
+// On registers the function for messages of type E, and for those in an older form of it, if any
+// are given. The function returns the entity as it is after the message. Its result depends on
+// its arguments alone, and it changes nothing else: it is called again for the same message,
+// whenever the entity is loaded.
 //
 // Mistakes in registering are kept, as a [handler.Mux] keeps them:
 // [Projection.Validate] returns them.
 //
 // [handler.Mux]: https://pkg.go.dev/github.com/dibs-go/dibs/handler#Mux
-func On[T any, E messagestore.Body](p *Projection[T], f func(entity T, event E) T) {
+func On[T any, E messagestore.Body](p *Projection[T], f func(entity T, event E) T, older ...upcast.Form[E]) {
 	if f == nil {
-		OnMessage[T, E](p, nil)
+		OnMessage[T, E](p, nil, older...)
 		return
 	}
-	OnMessage(p, func(entity T, event E, _ *messagestore.Message) T { return f(entity, event) })
+	OnMessage(p, func(entity T, event E, _ *messagestore.Message) T { return f(entity, event) }, older...)
 }
 
 // OnMessage is [On] for a function that looks at the message's envelope too: its
 // time, position or metadata.
-func OnMessage[T any, E messagestore.Body](p *Projection[T], f func(entity T, event E, m *messagestore.Message) T) {
-	goType := reflect.TypeFor[E]().String()
-	name, err := messagetype.Of[E]()
-	wrong, _ := errors.AsType[*messagestore.InvalidError](err)
+func OnMessage[T any, E messagestore.Body](p *Projection[T], f func(entity T, event E, m *messagestore.Message) T, older ...upcast.Form[E]) {
+	forms, err := upcast.Forms(older...)
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if err != nil {
+		p.mistake(unregistered(reflect.TypeFor[E]().String(), err))
+		return
+	}
+	if f == nil {
+		p.mistake(invalid(forms[0].Type(), "its function is nil"))
+		return
+	}
+	for _, form := range forms {
+		p.register(form.Type(), func(entity T, m *messagestore.Message) (T, error) {
+			event, err := form.Decode(m)
+			if err != nil {
+				return entity, fmt.Errorf("decode into %s: %w", form.GoType(), err)
+			}
+			return f(entity, event, m), nil
+		})
+	}
+}
+
+// Ignore has p pass over messages of type E, and of the other types that are named, if any: those
+// of events that have no Go type any more.
+//
+//	entity.Ignore[SeatViewed](seat, "SeatWatched")
+func Ignore[E messagestore.Body, T any](p *Projection[T], others ...string) {
+	name, err := messagetype.Of[E]()
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err != nil {
+		p.mistake(unregistered(reflect.TypeFor[E]().String(), err))
+		return
+	}
+	for _, name := range append([]string{name}, others...) {
+		if err := messagestore.ValidateType(name); err != nil {
+			p.mistake(unregistered(name, err))
+			continue
+		}
+		p.register(name, func(entity T, _ *messagestore.Message) (T, error) { return entity, nil })
+	}
+}
+
+// IgnoreUnknown has p pass over messages of all types that it has no function for: for an entity
+// that is a view of some of another service's events. An event that is renamed, or new, is then
+// missing from the entity, and no error says so.
+func (p *Projection[T]) IgnoreUnknown() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sealed.Load() {
+		p.mistake(invalid("unknown types", "they are ignored only after the projection was used"))
+		return
+	}
+	p.ignoreUnknown = true
+}
+
+// register keeps the function for a type. The caller holds p.mu.
+func (p *Projection[T]) register(name string, apply func(T, *messagestore.Message) (T, error)) {
 	switch {
-	case wrong != nil:
-		p.mistake(invalid(goType, wrong.Rule))
-	case f == nil:
-		p.mistake(invalid(name, "its function is nil"))
 	case p.sealed.Load():
 		p.mistake(invalid(name, "it is registered after the projection was used"))
 	case p.routes[name] != nil:
 		p.mistake(invalid(name, "the type is registered twice"))
 	default:
-		p.routes[name] = func(entity T, m *messagestore.Message) (T, error) {
-			event, err := messagestore.Decode[E](m)
-			if err != nil {
-				return entity, fmt.Errorf("decode into %s: %w", goType, errors.Unwrap(err))
-			}
-			return f(entity, event, m), nil
-		}
+		p.routes[name] = apply
 	}
+}
+
+// unregistered says why no message of the Go type can be applied.
+func unregistered(goType string, err error) error {
+	wrong, ok := errors.AsType[*messagestore.InvalidError](err)
+	switch {
+	case !ok:
+		return err
+	case wrong.Field == "older form":
+		return invalid(goType, wrong.Error())
+	}
+	return invalid(goType, wrong.Rule)
 }
 
 func invalid(name, rule string) error {
@@ -121,10 +176,10 @@ func (p *Projection[T]) Apply(entity T, m *messagestore.Message) (T, error) {
 	}
 	apply, ok := p.routes[m.Type]
 	if !ok {
-		if p.strict {
-			return entity, fmt.Errorf("apply %s: %w", m, ErrUnknownType)
+		if p.ignoreUnknown {
+			return entity, nil
 		}
-		return entity, nil
+		return entity, fmt.Errorf("apply %s: %w", m, ErrUnknownType)
 	}
 	applied, err := apply(entity, m)
 	if err != nil {

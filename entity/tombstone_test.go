@@ -87,6 +87,7 @@ func TestATrimmedStreamIsNoEntity(t *testing.T) {
 	requireTrimmed(t, err)
 	var trimmed *entity.TrimmedError
 	require.ErrorAs(t, err, &trimmed)
+	require.Equal(t, steer.Park, steer.Of(err).Verdict)
 	require.Equal(t, entity.TrimmedError{Stream: r.category.Stream("1"), First: 2}, *trimmed)
 
 	// A store that has the entity in its cache goes on, as long as the stream has the last

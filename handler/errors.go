@@ -19,6 +19,18 @@ func invalid(name, rule string) error {
 	return messagestore.NewInvalidError("registration", value, rule)
 }
 
+// unregistered says why no message of the Go type can be handled.
+func unregistered(goType string, err error) error {
+	wrong, ok := errors.AsType[*messagestore.InvalidError](err)
+	if !ok {
+		return err
+	}
+	if wrong.Field == "older form" {
+		return invalid(goType, wrong.Error())
+	}
+	return invalid(goType, wrong.Rule)
+}
+
 // A DecodeError says why the body of a message does not fit the Go type that its function
 // takes. Handling the message again does not help.
 type DecodeError struct {

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/dibs-go/dibs/internal/messagetype"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/upcast"
 )
 
 // A Message is a stored message together with its decoded body.
@@ -64,35 +64,40 @@ func (mux *Mux) IgnoreUnknown() {
 	mux.ignore = true
 }
 
-// On registers f for the messages of type T.
+// On registers f for the messages of type T, and for those in an older form of it, if any are
+// given: messages under a name that the type had before, or with other fields.
 //
 // [Mux.Validate] and [Mux.Handle] return these mistakes: a type that is registered already,
 // a name that no message type can have, a T whose zero value does not know its type (an
-// interface, or a pointer whose MessageType looks into its target), an f that is nil,
-// and a registration after the first message.
-func On[T messagestore.Body](mux *Mux, f Func[T]) {
-	goType := reflect.TypeFor[T]().String()
-	name, err := messagetype.Of[T]()
-	wrong, _ := errors.AsType[*messagestore.InvalidError](err)
+// interface, or a pointer whose MessageType looks into its target), an f that is nil, an older
+// form that is none, and a registration after the first message.
+func On[T messagestore.Body](mux *Mux, f Func[T], older ...upcast.Form[T]) {
+	forms, err := upcast.Forms(older...)
 
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
-	switch {
-	case wrong != nil:
-		mux.mistake(invalid(goType, wrong.Rule))
-	case f == nil:
-		mux.mistake(invalid(name, "its function is nil"))
-	case mux.sealed:
-		mux.mistake(invalid(name, "it is registered after a message has been handled"))
-	case mux.routes[name] != nil:
-		mux.mistake(invalid(name, "the type is registered twice"))
-	default:
-		mux.routes[name] = func(ctx context.Context, r *messagestore.Message) error {
-			body, err := messagestore.Decode[T](r)
-			if err != nil {
-				return &DecodeError{GoType: goType, Cause: errors.Unwrap(err)}
+	if err != nil {
+		mux.mistake(unregistered(reflect.TypeFor[T]().String(), err))
+		return
+	}
+	for i, form := range forms {
+		name := form.Type()
+		switch {
+		case f == nil && i > 0: // it is told once
+		case f == nil:
+			mux.mistake(invalid(name, "its function is nil"))
+		case mux.sealed:
+			mux.mistake(invalid(name, "it is registered after a message has been handled"))
+		case mux.routes[name] != nil:
+			mux.mistake(invalid(name, "the type is registered twice"))
+		default:
+			mux.routes[name] = func(ctx context.Context, m *messagestore.Message) error {
+				body, err := form.Decode(m)
+				if err != nil {
+					return &DecodeError{GoType: form.GoType(), Cause: err}
+				}
+				return f(ctx, Message[T]{body, m})
 			}
-			return f(ctx, Message[T]{body, r})
 		}
 	}
 }

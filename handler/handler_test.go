@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/handler/handlertest"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/upcast"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -140,6 +141,49 @@ func TestAnUndecodableBodyIsAnError(t *testing.T) {
 	_, ok = errors.AsType[*json.UnmarshalTypeError](err)
 	require.True(t, ok)
 	require.True(t, strings.HasPrefix(err.Error(), "handle Deposit account:command-123@0: decode into handler_test.Deposit: json: "), err.Error())
+}
+
+// A command that a sender wrote before its type was renamed, or had other fields, is handled.
+func TestAnOlderFormGoesToTheFunctionForThePresentType(t *testing.T) {
+	t.Parallel()
+	var amounts []int
+	mux := handler.New()
+	handler.On(mux, func(_ context.Context, m handler.Message[withdraw]) error {
+		amounts = append(amounts, m.Body.Amount)
+		return nil
+	}, upcast.Named[withdraw]("TakeOut"), upcast.From(func(named) withdraw { return withdraw{} }))
+	require.ErrorContains(t, mux.Validate(), `invalid registration "handler_test.withdraw": its zero value's message type, "", is not a valid one`)
+
+	mux = handler.New()
+	handler.On(mux, func(_ context.Context, m handler.Message[withdraw]) error {
+		amounts = append(amounts, m.Body.Amount)
+		return nil
+	}, upcast.Named[withdraw]("TakeOut"), upcast.From(func(*byPointer) withdraw { return withdraw{7} }))
+	require.NoError(t, mux.Validate())
+	require.Equal(t, []string{"ByPointer", "TakeOut", "Withdraw"}, mux.Types())
+	for _, body := range []messagestore.Body{withdraw{1}, messagestore.Raw{Type: "TakeOut", Data: []byte(`{"amount":2}`)}, &byPointer{}} {
+		require.NoError(t, mux.Handle(t.Context(), handlertest.Stored(t, body, nil)))
+	}
+	require.Equal(t, []int{1, 2, 7}, amounts)
+
+	err := mux.Handle(t.Context(), handlertest.Stored(t, messagestore.Raw{Type: "TakeOut", Data: []byte(`{"amount":"x"}`)}, nil))
+	failed, ok := errors.AsType[*handler.DecodeError](err)
+	require.True(t, ok)
+	require.Equal(t, "handler_test.withdraw", failed.GoType)
+	require.ErrorContains(t, err, "handle TakeOut test-1@0: decode into handler_test.withdraw: json: ")
+}
+
+func TestAnOlderFormOfARegisteredTypeIsAMistake(t *testing.T) {
+	t.Parallel()
+	mux := handler.New()
+	handler.On(mux, func(context.Context, handler.Message[withdraw]) error { return nil })
+	handler.On(mux, func(context.Context, handler.Message[Deposit]) error { return nil }, upcast.Named[Deposit]("Withdraw"))
+	handler.On(mux, func(context.Context, handler.Message[*byPointer]) error { return nil }, upcast.Named[*byPointer](""))
+
+	err := mux.Validate()
+
+	require.ErrorContains(t, err, `invalid registration "Withdraw": the type is registered twice`)
+	require.ErrorContains(t, err, `invalid registration "*handler_test.byPointer": invalid older form`)
 }
 
 func TestMistakesAreKept(t *testing.T) {

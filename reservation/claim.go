@@ -29,7 +29,7 @@ func NewClaim[T messagestore.Body](ctx context.Context, r *Reserver, m handler.M
 	if r.isCopy(m.Message) && isHandled(m.Message) {
 		return nil, nil
 	}
-	c, err := r.copyOf(m.Message, key(m.Body), digestOf[T])
+	c, err := r.copyOf(m.Message, key(m.Body), digestOf(m))
 	if err != nil {
 		return nil, fmt.Errorf("reserve for %s: %w", m, err)
 	}

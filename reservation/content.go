@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -64,26 +65,32 @@ func wholeDigest(m *messagestore.Message) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// digestOf compares the part that T chooses, or all of it.
-func digestOf[T messagestore.Body](m *messagestore.Message) (string, error) {
+// digestOf compares the part that T chooses, or all of it. The body of m may have been in an older
+// form than T.
+func digestOf[T messagestore.Body](m handler.Message[T]) digest {
 	var none T
 	_, narrows := any(none).(Contenter)
 	if _, byPointer := any(&none).(Contenter); !narrows && !byPointer {
-		return wholeDigest(m)
+		return wholeDigest
 	}
-	body, err := messagestore.Decode[T](m)
-	if err != nil {
-		return "", err
+	return func(other *messagestore.Message) (string, error) {
+		body := m.Body
+		if other != m.Message {
+			var err error
+			if body, err = messagestore.Decode[T](other); err != nil {
+				return "", err
+			}
+		}
+		content, ok := contentOf(body)
+		if !ok {
+			return wholeDigest(other)
+		}
+		sum, err := sumOf(other.Type, content, true)
+		if err != nil {
+			return "", fmt.Errorf("digest of %s: %w", other, err)
+		}
+		return hex.EncodeToString(sum[:]), nil
 	}
-	content, ok := contentOf(body)
-	if !ok {
-		return wholeDigest(m)
-	}
-	sum, err := sumOf(m.Type, content, true)
-	if err != nil {
-		return "", fmt.Errorf("digest of %s: %w", m, err)
-	}
-	return hex.EncodeToString(sum[:]), nil
 }
 
 func contentOf[T messagestore.Body](body T) (content any, ok bool) {

@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
+	"github.com/dibs-go/dibs/upcast"
 )
 
 type note struct {
@@ -171,3 +172,48 @@ func TestABodyWithNothingInItIsACommand(t *testing.T) {
 
 	require.Len(t, handled, 1)
 }
+
+// What is compared of a command in an older form is what its body, as the handler has it, chooses.
+func TestACommandInAnOlderFormIsComparedByItsContent(t *testing.T) {
+	t.Parallel()
+	for name, f := range map[string]func(*reservation.Reserver, *[]string) handler.Func[Transfer]{
+		"Copy": func(r *reservation.Reserver, handled *[]string) handler.Func[Transfer] {
+			return reservation.Copy(r, Transfer.Key, counting[Transfer](handled))
+		},
+		"Inline": func(r *reservation.Reserver, handled *[]string) handler.Func[Transfer] {
+			return reservation.Inline(r, Transfer.Key, func(_ context.Context, m handler.Message[Transfer]) ([]messagestore.StreamWrite, error) {
+				*handled = append(*handled, m.String())
+				return nil, nil
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var told outcomes
+			var handled []string
+			store := newStore()
+			mux := handler.New()
+			handler.On(mux, f(newReserver(t, store, &reservation.Config{OnOutcome: told.on}), &handled),
+				upcast.From(func(old Payout) Transfer { return Transfer{To: old.Whom, Amount: old.Sum, SentAt: old.SentAt} }))
+			send(t, store, command, Payout{"Ann", 10, "Monday"})
+			send(t, store, command, Payout{"Ann", 10, "Tuesday"})
+			send(t, store, command, Payout{"Ann", 11, "Tuesday"})
+
+			require.NoError(t, catchUp(t, store, mux, nil))
+
+			require.Len(t, handled, 1)
+			require.Equal(t, 1, told.count(reservation.Reserved))
+			require.Equal(t, 1, told.count(reservation.Duplicate))
+			require.Equal(t, 1, told.count(reservation.KeyReused))
+		})
+	}
+}
+
+// Payout is the form that a Transfer had before.
+type Payout struct {
+	Whom   string
+	Sum    int
+	SentAt string
+}
+
+func (Payout) MessageType() string { return "Payout" }

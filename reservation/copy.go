@@ -34,7 +34,7 @@ func Copy[T messagestore.Body](r *Reserver, key func(T) string, next handler.Fun
 			}
 			return next(ctx, m)
 		}
-		result, err := r.reserve(ctx, m.Message, key(m.Body), digestOf[T])
+		result, err := r.reserve(ctx, m.Message, key(m.Body), digestOf(m))
 		if err != nil {
 			return err
 		}

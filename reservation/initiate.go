@@ -55,7 +55,7 @@ func answerTo[T messagestore.Body](m handler.Message[T], stream messagestore.Str
 	if stream.Category() == m.Stream.Category() {
 		return claim{}, loop(stream.Category())
 	}
-	sum, err := digestOf[T](m.Message)
+	sum, err := digestOf(m)(m.Message)
 	if err != nil {
 		return claim{}, err
 	}

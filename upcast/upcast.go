@@ -1,0 +1,146 @@
+// Package upcast reads messages that were written in an older form of a body: under a name that
+// the type had before, or with other fields. Stored messages are never changed; the older form is
+// turned into the present one whenever a message is read.
+//
+//	handler.On(mux, seats.hold,
+//		upcast.Named[HoldSeat]("ReserveSeat"),
+//		upcast.From(func(old HoldSeatV1) HoldSeat { return HoldSeat{Seat: old.Row + old.Number} }))
+//
+//	entity.On(seat, func(s Seat, e SeatHeld) Seat { ... }, upcast.Named[SeatHeld]("SeatReserved"))
+//
+// Handlers and projections take the same forms, registered beside the function of the present
+// type: package handler and package entity.
+package upcast
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/dibs-go/dibs/internal/messagetype"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A Form is a form that messages of the body T have, or had. It is a value: safe for concurrent
+// use if its function is.
+type Form[T messagestore.Body] struct {
+	name   string
+	goType string // that the data is decoded into
+	decode func(*messagestore.Message) (T, error)
+	err    error // the constructor's mistake
+	raw    bool
+}
+
+// Named returns the form of T under an older message type. The fields are those of T.
+func Named[T messagestore.Body](messageType string) Form[T] {
+	form := Form[T]{name: messageType, goType: reflect.TypeFor[T]().String()}
+	present, err := messagetype.Of[T]()
+	if form.err = err; err == nil {
+		form.err = checkName(messageType)
+	}
+	form.decode = func(m *messagestore.Message) (T, error) {
+		renamed := *m
+		renamed.Type = present
+		body, err := messagestore.Decode[T](&renamed)
+		return body, fit(err)
+	}
+	return form
+}
+
+// From returns the form of T that has the message type and the fields of Old, which f turns into
+// a T. The result of f depends on its argument alone: f is called again for the same message,
+// whenever that is read.
+func From[Old, T messagestore.Body](f func(old Old) T) Form[T] {
+	form := Form[T]{goType: reflect.TypeFor[Old]().String()}
+	if form.name, form.err = messagetype.Of[Old](); form.err == nil && f == nil {
+		form.err = invalid(form.name, "its function is nil")
+	}
+	form.decode = func(m *messagestore.Message) (T, error) {
+		old, err := messagestore.Decode[Old](m)
+		if err != nil {
+			var none T
+			return none, fit(err)
+		}
+		return f(old), nil
+	}
+	return form
+}
+
+// Raw returns the form of T that f makes of the stored message: of its data as JSON, or of its
+// metadata. An error of f is one of decoding. The message type may be T's own: f then reads all
+// messages of T, and may tell their forms apart by [messagestore.Metadata.SchemaVersion].
+func Raw[T messagestore.Body](messageType string, f func(m *messagestore.Message) (T, error)) Form[T] {
+	form := Form[T]{name: messageType, goType: reflect.TypeFor[T]().String(), decode: f, raw: true}
+	if form.err = checkName(messageType); form.err == nil && f == nil {
+		form.err = invalid(messageType, "its function is nil")
+	}
+	return form
+}
+
+// Forms returns the present form of T and the older ones: all that a reader of T registers. The
+// error is an [*messagestore.InvalidError] that names the form. A type is in it once; the present
+// one is older[i] if that is [Raw] under T's own type.
+func Forms[T messagestore.Body](older ...Form[T]) ([]Form[T], error) {
+	goType := reflect.TypeFor[T]().String()
+	present, err := messagetype.Of[T]()
+	if err != nil {
+		return nil, err
+	}
+	forms := []Form[T]{{name: present, goType: goType, decode: func(m *messagestore.Message) (T, error) {
+		body, err := messagestore.Decode[T](m)
+		return body, fit(err)
+	}}}
+	seen := map[string]bool{}
+	for _, form := range older {
+		switch {
+		case form.err != nil:
+			return nil, form.err
+		case form.decode == nil:
+			return nil, invalid("", fmt.Sprintf("it is the zero Form: use Named, From or Raw to make one of %s", goType))
+		case seen[form.name]:
+			return nil, invalid(form.name, "the older form is given twice")
+		case form.name != present:
+			forms = append(forms, form)
+		case form.raw:
+			forms[0] = form
+		default:
+			return nil, invalid(form.name, fmt.Sprintf("it is the type of %s itself: Raw may read all of its messages", goType))
+		}
+		seen[form.name] = true
+	}
+	return forms, nil
+}
+
+// Type returns the message type that the form has.
+func (f Form[T]) Type() string { return f.name }
+
+// GoType returns the name of the Go type that the data of the message is decoded into.
+func (f Form[T]) GoType() string { return f.goType }
+
+// Decode returns the body of m, which is of the form's type, as a T. The error says why the data
+// does not fit, and does not name m.
+func (f Form[T]) Decode(m *messagestore.Message) (T, error) { return f.decode(m) }
+
+// fit returns why a body does not fit, without the message's name, which the reader puts in front.
+func fit(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.Unwrap(err)
+}
+
+func checkName(messageType string) error {
+	err := messagestore.ValidateType(messageType)
+	if wrong, ok := errors.AsType[*messagestore.InvalidError](err); ok {
+		return invalid(messageType, wrong.Rule)
+	}
+	return err
+}
+
+func invalid(messageType, rule string) error {
+	var value any
+	if messageType != "" {
+		value = messageType
+	}
+	return messagestore.NewInvalidError("older form", value, rule)
+}
