@@ -73,6 +73,7 @@ func (mux *Mux) IgnoreUnknown() {
 // form that is none, and a registration after the first message.
 func On[T messagestore.Body](mux *Mux, f Func[T], older ...upcast.Form[T]) {
 	forms, err := upcast.Forms(older...)
+	wrong := invalidity(f)
 
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
@@ -83,9 +84,11 @@ func On[T messagestore.Body](mux *Mux, f Func[T], older ...upcast.Form[T]) {
 	for i, form := range forms {
 		name := form.Type()
 		switch {
-		case f == nil && i > 0: // it is told once
+		case i > 0 && (f == nil || wrong != nil): // it is told once
 		case f == nil:
 			mux.mistake(invalid(name, "its function is nil"))
+		case wrong != nil:
+			mux.mistake(invalid(name, wrong.Error()))
 		case mux.sealed:
 			mux.mistake(invalid(name, "it is registered after a message has been handled"))
 		case mux.routes[name] != nil:

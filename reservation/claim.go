@@ -23,7 +23,7 @@ type Claim struct {
 // reservation of which the effect is written already, or a copy for a reserver of another
 // name.
 func NewClaim[T messagestore.Body](ctx context.Context, r *Reserver, m handler.Message[T], key func(T) string) (*Claim, error) {
-	if err := r.serves(ctx); err != nil || r.passesOver(m.Message) {
+	if err := r.serves(ctx, m.Message); err != nil || r.passesOver(m.Message) {
 		return nil, err
 	}
 	if r.isCopy(m.Message) && isHandled(m.Message) {

@@ -2,6 +2,7 @@ package reservation
 
 import (
 	"context"
+	"errors"
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
@@ -21,11 +22,11 @@ import (
 // The copies of reservers with other names are passed over. With [Config.Category], the
 // copies arrive at the consumer of that category, which has the same mux.
 func Copy[T messagestore.Body](r *Reserver, key func(T) string, next handler.Func[T]) handler.Func[T] {
-	if r == nil || key == nil || next == nil {
-		return nil // a mistake that the mux reports
+	if err := missing("Copy", r, key == nil, "function", next == nil); err != nil {
+		return handler.Invalid[T](err) // a mistake that the mux reports
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
-		if err := r.serves(ctx); err != nil || r.passesOver(m.Message) {
+		if err := r.serves(ctx, m.Message); err != nil || r.passesOver(m.Message) {
 			return err
 		}
 		if r.isCopy(m.Message) {
@@ -40,4 +41,22 @@ func Copy[T messagestore.Body](r *Reserver, key func(T) string, next handler.Fun
 		}
 		return result.Err()
 	}
+}
+
+// missing returns which argument of a function that makes handlers is nil or wrong, or nil.
+func missing(name string, r *Reserver, noKey bool, function string, noFunction bool) error {
+	var wrong []error
+	add := func(field string) { wrong = append(wrong, messagestore.NewInvalidError(field, nil, "it is nil")) }
+	if r == nil {
+		add(name + "'s reserver")
+	} else if r.wrong != nil {
+		wrong = append(wrong, r.wrong)
+	}
+	if noKey {
+		add(name + "'s key")
+	}
+	if noFunction {
+		add(name + "'s " + function)
+	}
+	return errors.Join(wrong...)
 }

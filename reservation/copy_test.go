@@ -220,20 +220,57 @@ func TestTheMarkDoesNotPassToWhatFollows(t *testing.T) {
 func TestAMissingPartIsAMistakeOfTheMux(t *testing.T) {
 	t.Parallel()
 	r := newReserver(t, newStore(), nil)
+	nameless := reservation.New(newStore(), "", nil)
 	next := counting[Deposit](new([]string))
-	for name, f := range map[string]handler.Func[Deposit]{
-		"copy without a reserver":     reservation.Copy(nil, Deposit.Key, next),
-		"copy without a key":          reservation.Copy(r, nil, next),
-		"copy without a handler":      reservation.Copy(r, Deposit.Key, nil),
-		"initiate without a reserver": reservation.Initiate(nil, func(handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) { return "", nil }),
-		"initiate without a start":    reservation.Initiate[Deposit](r, nil),
-		"inline without a reserver":   reservation.Inline(nil, Deposit.Key, noWrites),
-		"inline without a key":        reservation.Inline(r, nil, noWrites),
-		"inline without a decision":   reservation.Inline(r, Deposit.Key, nil),
+	start := func(handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) { return "", nil }
+	for want, f := range map[string]handler.Func[Deposit]{
+		"Copy's reserver: it is nil":                                reservation.Copy(nil, Deposit.Key, next),
+		"Copy's key: it is nil":                                     reservation.Copy(r, nil, next),
+		"Copy's function: it is nil":                                reservation.Copy(r, Deposit.Key, nil),
+		"Copy's reserver: it is nil\ninvalid Copy's key: it is nil": reservation.Copy(nil, nil, next),
+		"Initiate's reserver: it is nil":                            reservation.Initiate(nil, start),
+		"Initiate's function: it is nil":                            reservation.Initiate[Deposit](r, nil),
+		"Inline's reserver: it is nil":                              reservation.Inline(nil, Deposit.Key, noWrites),
+		"Inline's key: it is nil":                                   reservation.Inline(r, nil, noWrites),
+		"Inline's function: it is nil":                              reservation.Inline(r, Deposit.Key, nil),
 	} {
 		mux := handler.New()
 		handler.On(mux, f)
-		require.EqualError(t, mux.Validate(), `invalid registration "Deposit": its function is nil`, name)
+		require.EqualError(t, mux.Validate(), `invalid registration "Deposit": invalid `+want)
+		require.ErrorContains(t, f(t.Context(), handler.Message[Deposit]{}), "it is nil")
+	}
+	mux := handler.New()
+	handler.On(mux, reservation.Inline(nameless, Deposit.Key, noWrites))
+	require.ErrorContains(t, mux.Validate(), `invalid registration "Deposit": reserver "": invalid reserver name`)
+}
+
+// A reserver over another store would reserve where the consumer's store does not see it.
+func TestAReserverOverAnotherStoreThanTheConsumersIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, f := range map[string]func(r *reservation.Reserver) handler.Func[Deposit]{
+		"Copy": func(r *reservation.Reserver) handler.Func[Deposit] {
+			return reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string)))
+		},
+		"Inline": func(r *reservation.Reserver) handler.Func[Deposit] {
+			return reservation.Inline(r, Deposit.Key, noWrites)
+		},
+		"Initiate": func(r *reservation.Reserver) handler.Func[Deposit] {
+			return reservation.Initiate(r, func(handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
+				return "accountTransaction-1", Deposited{1}
+			})
+		},
+	} {
+		store, other := newStore(), newStore()
+		mux := handler.New()
+		handler.On(mux, f(newReserver(t, other, nil)))
+		m := send(t, store, command, Deposit{"AAA", 10})
+
+		err := mux.Handle(steer.WithConsumer(t.Context(), "accounts"), m)
+
+		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
+		require.ErrorContains(t, err, `reserver "accounts": invalid store: it is another store than that of consumer accounts: Deposit account:command-123@0 is not there`)
+		require.Empty(t, all(t, other, command.With("accounts").With("AAA")))
+		require.Empty(t, all(t, other, "accountTransaction-1"))
 	}
 }
 

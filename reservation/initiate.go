@@ -28,11 +28,11 @@ import (
 // A started stream in the category of the command would be consumed by the same
 // consumer: that matches [messagestore.ErrInvalid].
 func Initiate[T messagestore.Body](r *Reserver, start func(handler.Message[T]) (messagestore.StreamName, messagestore.Body)) handler.Func[T] {
-	if r == nil || start == nil {
-		return nil // a mistake that the mux reports
+	if err := missing("Initiate", r, false, "function", start == nil); err != nil {
+		return handler.Invalid[T](err) // a mistake that the mux reports
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
-		if err := r.serves(ctx); err != nil || r.passesOver(m.Message) {
+		if err := r.serves(ctx, m.Message); err != nil || r.passesOver(m.Message) {
 			return err
 		}
 		stream, body := start(m)

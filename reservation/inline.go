@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/conflict"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -31,8 +32,8 @@ func Inline[T messagestore.Body](
 	r *Reserver, key func(T) string,
 	decide func(ctx context.Context, m handler.Message[T]) ([]messagestore.StreamWrite, error),
 ) handler.Func[T] {
-	if r == nil || key == nil || decide == nil {
-		return nil // a mistake that the mux reports
+	if err := missing("Inline", r, key == nil, "function", decide == nil); err != nil {
+		return handler.Invalid[T](err) // a mistake that the mux reports
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
 		c, err := NewClaim(ctx, r, m, key)
@@ -76,12 +77,12 @@ func (c *Claim) inline(ctx context.Context, decide func() ([]messagestore.Stream
 		case err == nil:
 			return c.Won(ctx, written[0]), nil
 		}
-		conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)
-		if !ok || conflict.Stream == c.stream {
+		moved, ok := errors.AsType[*messagestore.VersionConflictError](err)
+		if !ok || moved.Stream == c.stream {
 			return r.refused(ctx, c.claim, err)
 		}
 		if attempt == attempts {
-			return Result{}, fmt.Errorf("reserve %s: decided %d times: %w", c.stream, attempts, err)
+			return Result{}, fmt.Errorf("reserve %s: decided %d times: %w", c.stream, attempts, conflict.Explain(err))
 		}
 	}
 }

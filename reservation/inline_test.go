@@ -114,6 +114,19 @@ func TestAStreamThatNeverRestsIsAVersionConflictAndNoDuplicate(t *testing.T) {
 	require.Empty(t, all(t, store, command.With("accounts").With("AAA")))
 }
 
+func TestAForgottenExpectedVersionIsAskedAboutByInline(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	mux := inlining(t, store, nil, func(context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+		return []messagestore.StreamWrite{{Stream: "account-123", Bodies: []messagestore.Body{Deposited{1}}}}, nil
+	})
+
+	err := mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10}))
+
+	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	require.ErrorContains(t, err, "account-123: version conflict: expected 0, found no stream (0 is what a forgotten Expected is: is AnyVersion or NoStream meant?)")
+}
+
 func TestAnErrorOfTheDecisionIsReturnedAndNothingIsReserved(t *testing.T) {
 	t.Parallel()
 	poor := errors.New("insufficient funds")

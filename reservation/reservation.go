@@ -64,6 +64,7 @@ type Reserver struct {
 	wrong  error // the constructor's mistakes
 
 	consumer atomic.Pointer[string] // that it serves, once one has delivered to it
+	known    atomic.Bool            // a message that the consumer delivered is in the store
 }
 
 // New returns a reserver that writes to store. Its name stands for the purpose of its
@@ -77,7 +78,8 @@ type Reserver struct {
 // handled yet are passed over: change it only after all commands are done.
 //
 // Mistakes in the arguments are returned by [Reserver.Validate] and by each method,
-// before it reads or writes. They match [messagestore.ErrInvalid].
+// before it reads or writes. They match [messagestore.ErrInvalid]. So does the error for a
+// message that a consumer of another store delivers.
 func New(store Store, name string, config *Config) *Reserver {
 	r := &Reserver{store: store, name: name}
 	if config != nil {
@@ -185,7 +187,7 @@ func join(category messagestore.Category, source messagestore.StreamName, name, 
 // delivered its message again, and finds it reserved. [Copy] and [Inline] know the way on
 // from there, and so does package unit, for an effect in SQL.
 func (r *Reserver) Reserve(ctx context.Context, source *messagestore.Message, key string) (Result, error) {
-	if err := r.serves(ctx); err != nil {
+	if err := r.serves(ctx, source); err != nil {
 		return Result{}, err
 	}
 	if isCopyIn("", source) || isCopyIn(r.config.Category, source) {
@@ -195,19 +197,44 @@ func (r *Reserver) Reserve(ctx context.Context, source *messagestore.Message, ke
 }
 
 // serves returns the mistakes of the constructor, or an error if another consumer than the first
-// one delivers to the reserver.
-func (r *Reserver) serves(ctx context.Context) error {
+// one delivers to the reserver, or one of another store.
+func (r *Reserver) serves(ctx context.Context, m *messagestore.Message) error {
 	if r.wrong != nil {
 		return r.wrong
 	}
 	name := steer.Consumer(ctx)
-	if name == "" || r.consumer.CompareAndSwap(nil, &name) {
+	if name == "" {
 		return nil
 	}
-	if first := *r.consumer.Load(); first != name {
-		return &OtherConsumerError{Reserver: r.name, Consumer: first, Other: name}
+	if !r.consumer.CompareAndSwap(nil, &name) {
+		if first := *r.consumer.Load(); first != name {
+			return &OtherConsumerError{Reserver: r.name, Consumer: first, Other: name}
+		}
 	}
-	return nil
+	return r.holds(ctx, m, name)
+}
+
+// holds returns an error if the store of the reserver does not have the stream of m, which a
+// consumer delivers. Reservations in another store are neither in one write with the events nor
+// seen by the consumer. One look at a message that is there is enough.
+func (r *Reserver) holds(ctx context.Context, m *messagestore.Message, consumer string) error {
+	if r.known.Load() {
+		return nil
+	}
+	for found, err := range r.store.ReadStream(ctx, m.Stream, m.Position) {
+		switch {
+		case err != nil:
+			return fmt.Errorf("look for %s in the store of reserver %q: %w", m, r.name, err)
+		case found.Position == m.Position && found.ID == m.ID:
+			r.known.Store(true)
+			return nil
+		case found.Position > m.Position: // m was removed meanwhile
+			return nil
+		}
+		break
+	}
+	return fmt.Errorf("reserver %q: %w", r.name, messagestore.NewInvalidError("store", nil,
+		fmt.Sprintf("it is another store than that of consumer %s: %s is not there", consumer, m)))
 }
 
 func (r *Reserver) reserve(ctx context.Context, source *messagestore.Message, key string, d digest) (Result, error) {

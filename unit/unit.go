@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/conflict"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -82,13 +83,10 @@ func Handle[Tx any, T messagestore.Body](
 	u *Unit[Tx], once *reservation.Reserver, key func(T) string,
 	f func(ctx context.Context, tx Tx, m handler.Message[T]) (Done, error),
 ) handler.Func[T] {
-	if u == nil || once == nil || key == nil || f == nil {
-		return nil // a mistake that the mux reports
+	if err := missing(u, once, key == nil, f == nil); err != nil {
+		return handler.Invalid[T](err) // a mistake that the mux reports
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
-		if !once.Over(u.txs.Store) && !once.Over(u.txs) {
-			return messagestore.NewInvalidError("reserver", nil, "it is over another store than the unit")
-		}
 		c, err := reservation.NewClaim(ctx, once, m, key)
 		if c == nil || err != nil {
 			return err
@@ -110,6 +108,30 @@ func Handle[Tx any, T messagestore.Body](
 		}
 		return u.tell(ctx, result).Err()
 	}
+}
+
+// missing returns which argument of Handle is nil or wrong, or nil.
+func missing[Tx any](u *Unit[Tx], once *reservation.Reserver, noKey, noFunction bool) error {
+	var wrong []error
+	add := func(field, rule string) { wrong = append(wrong, messagestore.NewInvalidError(field, nil, rule)) }
+	if u == nil {
+		add("Handle's unit", "it is nil")
+	}
+	switch {
+	case once == nil:
+		add("Handle's reserver", "it is nil")
+	case once.Validate() != nil:
+		wrong = append(wrong, once.Validate())
+	case u != nil && !once.Over(u.txs.Store) && !once.Over(u.txs):
+		add("Handle's reserver", "it is over another store than the unit")
+	}
+	if noKey {
+		add("Handle's key", "it is nil")
+	}
+	if noFunction {
+		add("Handle's function", "it is nil")
+	}
+	return errors.Join(wrong...)
 }
 
 // A Message is a request from outside.
@@ -279,7 +301,7 @@ func transact[Tx any](
 		}
 	}
 	if taken == nil {
-		return reservation.Result{}, err
+		return reservation.Result{}, conflict.Explain(err)
 	}
 	return a.met(taken)
 }

@@ -374,6 +374,42 @@ func TestAUnitOfAnotherStoreIsRefused(t *testing.T) {
 	})
 }
 
+// A mistake is found at registration, and names what is missing.
+func TestAMissingPartOfAUnitIsAMistakeOfTheMux(t *testing.T) {
+	t.Parallel()
+	u, err := unit.New(&messagestore.TxStore[context.Context]{}, "payments", nil)
+	require.NoError(t, err)
+	once := reservation.New(messagestore.New(memory.New(), nil), "accounts", nil)
+	work := func(context.Context, context.Context, handler.Message[Deposit]) (unit.Done, error) {
+		return unit.Done{}, nil
+	}
+	key := func(d Deposit) string { return d.Key }
+	for want, f := range map[string]handler.Func[Deposit]{
+		"Handle's unit: it is nil":                             unit.Handle(nil, once, key, work),
+		"Handle's reserver: it is nil":                         unit.Handle(u, nil, key, work),
+		"Handle's reserver: it is over another store than the": unit.Handle(u, once, key, work),
+		"Handle's key: it is nil":                              unit.Handle(u, once, nil, work),
+		"Handle's function: it is nil":                         unit.Handle[context.Context, Deposit](u, once, key, nil),
+	} {
+		mux := handler.New()
+		handler.On(mux, f)
+		require.ErrorContains(t, mux.Validate(), "invalid "+want)
+	}
+}
+
+func TestAForgottenExpectedVersionIsAskedAboutByAUnit(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		forgotten := messagestore.StreamWrite{Stream: messagestore.Category(d.name).Stream("1"), Bodies: []messagestore.Body{Deposited{1}}}
+		_, err := d.receive(t.Context(), unit.Message{ID: "AAA"}, func() (unit.Done, error) {
+			return unit.Done{Writes: []messagestore.StreamWrite{forgotten}}, nil
+		})
+
+		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+		require.ErrorContains(t, err, "is AnyVersion or NoStream meant?")
+	})
+}
+
 func TestWhatIsNoUnitIsRefused(t *testing.T) {
 	t.Parallel()
 	_, err := unit.New[context.Context](nil, "payments", nil)
