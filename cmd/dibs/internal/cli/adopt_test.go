@@ -171,7 +171,7 @@ the old schema is message_store_before_dibs; until it is dropped, dibs migrate a
 
 	dibs.ok(t, "write", "account-1", "Opened")
 	writeAs(t, conn, "account-1")
-	dibs.ok(t, "trim", "account-2", "--keep", "1", "--min-age", "0s")
+	dibs.ok(t, "trim", "account-2", "--yes", "--keep", "1", "--min-age", "0s")
 	require.Regexp(t, `^would be undone: messages copied back that were written since the switch: 3; deleted there too, since they were trimmed or deleted: 59; writers would wait for that\n$`,
 		dibs.ok(t, "migrate", "adopt", "--undo", "--dry-run"))
 	plan := objects(t, dibs.ok(t, "migrate", "adopt", "--undo", "--dry-run", "--json"))[0]

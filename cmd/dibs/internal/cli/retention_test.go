@@ -45,10 +45,10 @@ func TestTrimPrintsWhatWentAndWhatStays(t *testing.T) {
 	require.Equal(t, []map[string]any{
 		{"stream": "account-1", "removed": 2.0, "first": 2.0, "version": 4.0},
 		{"stream": "account-2", "removed": 0.0, "first": 0.0, "version": 1.0},
-	}, objects(t, dibs.ok(t, "trim", "--category", "account", "--keep", "3", "--min-age", "0s", "--reason", "too many", "--json")))
+	}, objects(t, dibs.ok(t, "trim", "--category", "account", "--yes", "--keep", "3", "--min-age", "0s", "--reason", "too many", "--json")))
 	require.Contains(t, dibs.ok(t, "category", "account:retention", "--json"), `"reason":"too many"`)
 	require.Equal(t, "account-1  removed 2, it begins at 4\nremoved 2 messages of 1 stream\n",
-		dibs.ok(t, "trim", "account-1", "--before", "2999-01-01T00:00:00+01:00", "--min-age", "0"))
+		dibs.ok(t, "trim", "account-1", "--yes", "--before", "2999-01-01T00:00:00+01:00", "--min-age", "0"))
 	require.Equal(t, "account-9  it has no messages\nremoved 0 messages of 1 stream\n", dibs.ok(t, "trim", "account-9", "--keep", "1"))
 
 	none := dibs.run(t, "trim", "--category", "acount", "--keep", "1")
@@ -69,10 +69,46 @@ func TestTrimNamesTheLetterOfAParkedMessage(t *testing.T) {
 
 	require.Contains(t, dibs.ok(t, "trim", "--category", "account", "--keep", "1", "--min-age", "0", "--dry-run"),
 		"would remove 2, it begins at 2; messages from 2 on stay: that one is parked, in "+letter)
-	require.Equal(t, letter, objects(t, dibs.ok(t, "trim", "account-1", "--keep", "1", "--min-age", "0", "--json"))[0]["deadLetter"])
-	require.Contains(t, dibs.ok(t, "trim", "account-1", "--keep", "1", "--min-age", "0"), "\nremoved 0 messages of 1 stream")
+	require.Equal(t, letter, objects(t, dibs.ok(t, "trim", "account-1", "--yes", "--keep", "1", "--min-age", "0", "--json"))[0]["deadLetter"])
+	require.Contains(t, dibs.ok(t, "trim", "account-1", "--yes", "--keep", "1", "--min-age", "0"), "\nremoved 0 messages of 1 stream")
 	dibs.ok(t, "write", letter, "Redriven", `{}`)
-	require.Contains(t, dibs.ok(t, "trim", "account-1", "--keep", "1", "--min-age", "0"), "removed 2, it begins at 4")
+	require.Contains(t, dibs.ok(t, "trim", "account-1", "--yes", "--keep", "1", "--min-age", "0"), "removed 2, it begins at 4")
+}
+
+// An entity is folded from its whole stream, or from a snapshot: without one, a trim would break it.
+func TestTrimRefusesAnEntityThatNoSnapshotCovers(t *testing.T) {
+	t.Parallel()
+	dibs := newServer(t)
+	for _, stream := range []string{"account-1", "account-2", "account-3", "account:command-1", "account:ledger-1"} {
+		dibs.fill(t, stream, 5)
+	}
+	snapshot := func(stream string, version int) {
+		dibs.ok(t, "write", stream, "Snapshot", `{"entity":{},"version":`+strconv.Itoa(version)+`,"last":"00000000-0000-0000-0000-000000000000","tag":""}`)
+	}
+	trim := func(args ...string) []string { return append([]string{"trim", "--keep", "2", "--min-age", "0"}, args...) }
+	snapshot("account:snapshot-1", 2)
+	snapshot("account:snapshot-2", 1)
+
+	refused := dibs.run(t, trim("account-3")...)
+	require.Equal(t, 1, refused.code)
+	require.Equal(t, "dibs: no snapshot has the messages of account-3 that would go: an entity of that stream could not be loaded any more. "+
+		"Nothing was removed. Have the service write snapshots first (entity.Config.Snapshot), or give --yes if no entity is folded from it\n", refused.stderr)
+	refused = dibs.run(t, trim("--category", "account")...)
+	require.Equal(t, 1, refused.code)
+	require.Contains(t, refused.stderr, "the messages of account-2 that would go, nor those of 1 stream more: an entity")
+	dry := dibs.run(t, trim("--category", "account", "--dry-run")...)
+	require.Equal(t, 0, dry.code)
+	require.Contains(t, dry.stderr, "dibs: no snapshot has the messages of account-2 that would go")
+	require.Equal(t, 15, strings.Count(dibs.ok(t, "category", "account"), "\n"), "nothing was removed")
+
+	// A snapshot of position 2 has the three that go; commands are no entities; a category with
+	// snapshots has entities, whatever its type is.
+	require.Contains(t, dibs.ok(t, trim("account-1")...), "removed 3, it begins at 3")
+	require.Contains(t, dibs.ok(t, trim("account:command-1")...), "removed 3, it begins at 3")
+	require.Contains(t, dibs.ok(t, trim("account:ledger-1", "--dry-run")...), "would remove 3, it begins at 3")
+	snapshot("account:ledger+snapshot-2", 2)
+	require.Equal(t, 1, dibs.run(t, trim("account:ledger-1")...).code)
+	require.Contains(t, dibs.ok(t, trim("account-3", "--yes")...), "removed 3, it begins at 3")
 }
 
 func TestDeleteLeavesATombstone(t *testing.T) {
@@ -112,7 +148,7 @@ func TestWhoHasNotReadWhatIsToBeRemovedIsNamed(t *testing.T) {
 	dibs.fill(t, "account-1", 5)
 	dibs.ok(t, "write", "account:position-quick", "Resized", `{"size":1,"start":0}`)
 	dibs.ok(t, "write", "account:position-quick+0+0", "Recorded", `{"position":6}`)
-	require.Empty(t, dibs.run(t, "trim", "account-1", "--keep", "4", "--min-age", "0").stderr)
+	require.Empty(t, dibs.run(t, "trim", "account-1", "--yes", "--keep", "4", "--min-age", "0").stderr)
 	dibs.ok(t, "write", "account:position-slow", "Resized", `{"size":1,"start":0}`)
 	dibs.ok(t, "write", "account:position-slow+0+0", "Recorded", `{"position":3}`)
 	const slow = "dibs: consumer slow of account has not read 3 messages yet, from 3 on, and misses messages removed before it reads them\n"
@@ -125,7 +161,7 @@ func TestWhoHasNotReadWhatIsToBeRemovedIsNamed(t *testing.T) {
 		require.Equal(t, slow, r.stderr, args)
 	}
 	require.Empty(t, dibs.run(t, "delete", "account-1", "--yes").stderr, "there is nothing left to be warned of")
-	require.Empty(t, dibs.run(t, "trim", "account-1", "--keep", "3", "--json").stderr)
+	require.Empty(t, dibs.run(t, "trim", "account-1", "--yes", "--keep", "3", "--json").stderr)
 }
 
 func TestAPersonIsAskedBeforeAStreamIsDeleted(t *testing.T) {

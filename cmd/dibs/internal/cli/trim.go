@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"strings"
@@ -10,7 +11,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 )
 
@@ -22,11 +25,14 @@ type trimCommand struct {
 	MinAge   time.Duration `default:"15m" placeholder:"AGE" help:"Keep younger messages. Defaults to 15m."`
 	Reason   string        `placeholder:"TEXT" help:"The reason, which is recorded."`
 	DryRun   bool          `help:"Remove nothing, and print the effect."`
+	Yes      bool          `help:"Trim streams of entities too that no snapshot covers."`
 }
 
 // Help is printed below the command's usage.
 func (trimCommand) Help() string {
 	return `The last message of a stream always stays, and all that stay keep their positions. The ids of removed messages are forgotten, so do not set --min-age below the time for which a writer may still resolve or repeat a write. The user, the messages removed and the reason are recorded, in account:retention-123 for account-123. A stream whose first message makes a reservation is left as it is. A message that an open dead letter refers to stays, with all behind it.
+
+An entity is folded from all messages of its stream, or from a snapshot and those after it. So a trim of a category without a type, such as account, or of one with snapshots, looks for the snapshots first: in account:snapshot-123 for account-123. If messages would go that no snapshot has, nothing is removed without --yes.
 
 With --json there is a line for each stream; without, for each stream with messages that go or are held back.
 
@@ -54,12 +60,94 @@ func (c *trimCommand) Run(ctx context.Context, a *app) error {
 		options.OnProgress = meter.removed
 		adm := admin.New(conn, a.postgresConfig())
 		a.warnOfReaders(ctx, conn, cmp.Or(category, messagestore.StreamName(c.Stream).Category()))
-		each := adm.TrimCategory(ctx, category, options)
-		if c.Category == "" {
-			each = only(adm.Trim(ctx, messagestore.StreamName(c.Stream), options))
+		trim := func(options *admin.TrimOptions) iter.Seq2[admin.Trimmed, error] {
+			if c.Category == "" {
+				return only(adm.Trim(ctx, messagestore.StreamName(c.Stream), options))
+			}
+			return adm.TrimCategory(ctx, category, options)
 		}
-		return c.print(a, each)
+		if !c.Yes {
+			dry := *options
+			dry.DryRun = true
+			bare, err := bareStreams(ctx, messagestore.New(postgres.New(conn, a.postgresConfig()), nil), trim(&dry))
+			if err == nil {
+				err = c.refuse(a, bare)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return c.print(a, trim(options))
 	})
+}
+
+// bareStreams returns the streams of which messages would go that an entity needs, for no snapshot
+// has them: in order.
+func bareStreams(ctx context.Context, store *messagestore.Store, each iter.Seq2[admin.Trimmed, error]) ([]messagestore.StreamName, error) {
+	entities := map[messagestore.Category]bool{}
+	var bare []messagestore.StreamName
+	for t, err := range each {
+		if err != nil {
+			return bare, nil //nolint:nilerr // the trim itself returns it
+		}
+		if t.Removed == 0 {
+			continue
+		}
+		category := t.Stream.Category()
+		if _, known := entities[category]; !known {
+			var err error
+			if entities[category], err = hasEntities(ctx, store, category); err != nil {
+				return nil, err
+			}
+		}
+		if !entities[category] {
+			continue
+		}
+		snapshot, err := store.Last(ctx, entity.SnapshotStream(t.Stream))
+		if err != nil && !errors.Is(err, messagestore.ErrNotFound) && !errors.Is(err, messagestore.ErrInvalid) {
+			return nil, err
+		}
+		if err == nil {
+			if version, ok := entity.SnapshotVersion(snapshot); ok && version >= t.First-1 {
+				continue
+			}
+		}
+		bare = append(bare, t.Stream)
+	}
+	return bare, nil
+}
+
+// hasEntities reports whether the streams of a category may be those of entities: it has no type,
+// as commands and positions have, or it has snapshots.
+func hasEntities(ctx context.Context, store *messagestore.Store, category messagestore.Category) (bool, error) {
+	if len(category.Types()) == 0 {
+		return true, nil
+	}
+	snapshots := category.WithType("snapshot")
+	if snapshots.Validate() != nil {
+		return false, nil
+	}
+	for _, err := range store.ReadCategory(ctx, snapshots, 0, messagestore.Filter{}) {
+		return err == nil, err
+	}
+	return false, nil
+}
+
+// refuse returns an error if there are bare streams, or warns of them before a dry run.
+func (c *trimCommand) refuse(a *app, bare []messagestore.StreamName) error {
+	if len(bare) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("no snapshot has the messages of %s that would go", visible(string(bare[0])))
+	if more := len(bare) - 1; more > 0 {
+		text += fmt.Sprintf(", nor those of %s more", number(int64(more), "stream", "streams"))
+	}
+	text += ": an entity of that stream could not be loaded any more"
+	if c.DryRun {
+		a.warn("dibs: %s\n", text)
+		return nil
+	}
+	return fmt.Errorf("%s. Nothing was removed. Have the service write snapshots first (entity.Config.Snapshot), or give --yes if no entity is folded from it", text)
 }
 
 func only(trimmed admin.Trimmed, err error) iter.Seq2[admin.Trimmed, error] {
