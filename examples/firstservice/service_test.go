@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore/postgres/postgrestest"
 )
 
 // The service of the tutorial, on PostgreSQL, through its front door: a deposit that is sent
@@ -24,7 +24,7 @@ func TestTheServiceBooksADepositOnce(t *testing.T) {
 	listener, err := net.Listen("tcp", "localhost:0")
 	require.NoError(t, err)
 	url := "http://" + listener.Addr().String()
-	database := pgtest.Migrated(t)
+	database := postgrestest.URL(t, nil)
 	done := make(chan error, 1)
 	go func() { done <- serve(ctx, database, listener) }()
 

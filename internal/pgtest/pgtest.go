@@ -89,7 +89,13 @@ func Schema(t testing.TB) (*pgxpool.Pool, string) {
 // takes a fifth of the time that the migrations take.
 func Migrated(t testing.TB) string {
 	t.Helper()
-	return Copy(t, "migrated_"+migrationsHash(), func(url string) {
+	return MigratedOn(t, URL(t))
+}
+
+// MigratedOn is [Migrated] on the server of another URL.
+func MigratedOn(t testing.TB, server string) string {
+	t.Helper()
+	return copyOn(t, server, "migrated_"+migrationsHash(), func(url string) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		if err := migrate(ctx, url, nil); err != nil {
@@ -110,13 +116,17 @@ var migrationsHash = sync.OnceValue(func() string {
 // dropped when the test ends.
 func Copy(t testing.TB, template string, fill func(url string)) string {
 	t.Helper()
-	server := URL(t)
+	return copyOn(t, URL(t), template, fill)
+}
+
+func copyOn(t testing.TB, server, template string, fill func(url string)) string {
+	t.Helper()
 	template = "dibs_test_" + template
 	if _, there := templates.Load(server + " " + template); !there {
 		makeTemplate(t, server, template, fill)
 		templates.Store(server+" "+template, true)
 	}
-	return database(t, template, "")
+	return database(t, server, template, "")
 }
 
 // templates has the servers and templates that this process has seen.
@@ -158,13 +168,13 @@ func makeTemplate(t testing.TB, server, template string, fill func(url string)) 
 // even if clients are still connected.
 func Database(t testing.TB) string {
 	t.Helper()
-	return database(t, "template0", "")
+	return database(t, URL(t), "template0", "")
 }
 
 // DatabaseIn is [Database] with another encoding than the server's.
 func DatabaseIn(t testing.TB, encoding string) string {
 	t.Helper()
-	return database(t, "template0", " encoding '"+encoding+"' lc_collate 'C' lc_ctype 'C'")
+	return database(t, URL(t), "template0", " encoding '"+encoding+"' lc_collate 'C' lc_ctype 'C'")
 }
 
 // DatabaseInEnglish is [Database] with texts compared as in English, where no column says
@@ -172,12 +182,12 @@ func DatabaseIn(t testing.TB, encoding string) string {
 func DatabaseInEnglish(t testing.TB) string {
 	t.Helper()
 	NeedsServer(t, 15, "a database's locale_provider")
-	return database(t, "template0", " locale_provider icu icu_locale 'en' locale 'C'")
+	return database(t, URL(t), "template0", " locale_provider icu icu_locale 'en' locale 'C'")
 }
 
-func database(t testing.TB, template, options string) string {
+func database(t testing.TB, server, template, options string) string {
 	t.Helper()
-	server, name := URL(t), unique()
+	name := unique()
 	run(t, server, "create database "+name+" template "+template+options)
 	t.Cleanup(func() { run(t, server, "drop database if exists "+name+" with (force)") })
 
