@@ -44,6 +44,16 @@ var (
 	// ErrWrongType is returned by [Decode] for a message of another type.
 	ErrWrongType = errors.New("wrong message type")
 
+	// ErrClosed is matched by the error of a call on a store whose database handle was closed: by
+	// [Store.Close], or by its owner, as by Close of a pool, or by the end of a transaction. It
+	// stays so. Nothing was written.
+	ErrClosed = errors.New("the store is closed")
+
+	// ErrNotPermitted is matched by the error of a call to which the database's user has no
+	// right. Nothing was read or written. It stays so until an operator grants the right, and the
+	// error names the role to grant.
+	ErrNotPermitted = errors.New("not permitted")
+
 	// ErrNotSupported is matched by the error of a call that a store's driver cannot do.
 	ErrNotSupported = errors.New("not supported by this driver")
 )

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -27,6 +28,13 @@ var (
 	// ErrUnsafeSettings is matched by the error of a call on a server that might lose or change
 	// acknowledged writes. See [UnsafeSettingsError].
 	ErrUnsafeSettings = errors.New("unsafe server settings")
+
+	// ErrClosed is matched by the error of a call on a pool, a connection or a *sql.DB that was
+	// closed, or on a transaction that has ended.
+	ErrClosed = errors.New("the database handle is closed")
+
+	// ErrDenied is matched by the error of a call to which the user has no right.
+	ErrDenied = errors.New("not permitted")
 
 	// ErrInvalidURL does not show the URL, which may hold a password.
 	ErrInvalidURL = errors.New("it is not a URL that PostgreSQL's clients know: postgres://user@host:5432/database")
@@ -88,18 +96,112 @@ func IsCancelled(err error) bool { return code(err) == queryCanceled && Definite
 func IsUniqueViolation(err error) bool { return code(err) == "23505" && Definite(err) }
 
 // Failed makes an error one that callers can match and a log may show. A missing schema
-// matches [ErrNotMigrated].
+// matches [ErrNotMigrated], a missing right [ErrDenied], and a handle that is closed [ErrClosed].
+// Where the server's text does not say what to do, the error does.
 func Failed(err error) error {
-	if err != nil && slices.Contains(noSchema, code(err)) {
+	if _, explained := errors.AsType[*explainedError](err); explained || err == nil {
+		return err
+	}
+	if errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, pgx.ErrTxCommitRollback) {
+		return closedError(err)
+	}
+	c := code(err)
+	if slices.Contains(noSchema, c) {
 		return fmt.Errorf("%w: %w", ErrNotMigrated, Safe(err))
 	}
-	return Safe(err)
+	e := &explainedError{cause: Safe(err)}
+	switch c {
+	case Denied:
+		e.kind, e.hint = ErrDenied, "grant "+roleFor(err)+" to the user of this connection"
+	case lockNotAvailable:
+		e.hint = "another transaction held a lock for too long, and nothing was done: dibs doctor names it"
+	case queryCanceled:
+		e.hint = "the server cancelled it and rolled it back, for the statement_timeout of this user or database, or because somebody asked it to"
+	case readOnly:
+		e.hint = "the server or this transaction is read-only: it is a standby, or default_transaction_read_only is on for this user or database"
+	default:
+		return e.cause
+	}
+	return e
+}
+
+// An explainedError is one of the server's with the next step.
+type explainedError struct {
+	kind  error // a sentinel, or nil
+	cause error
+	hint  string
+}
+
+func (e *explainedError) Error() string {
+	if e.kind != nil {
+		return fmt.Sprintf("%v: %v: %s", e.kind, e.cause, e.hint)
+	}
+	return fmt.Sprintf("%v: %s", e.cause, e.hint)
+}
+
+func (e *explainedError) Unwrap() []error {
+	if e.kind != nil {
+		return []error{e.kind, e.cause}
+	}
+	return []error{e.cause}
+}
+
+// Explained reports whether err says what to do about it.
+func Explained(err error) bool {
+	_, explained := errors.AsType[*explainedError](err)
+	return explained
+}
+
+// WithHint returns err, which [Failed] has explained, with another next step.
+func WithHint(err error, hint string) error {
+	if e, ok := errors.AsType[*explainedError](err); ok {
+		return &explainedError{kind: e.kind, cause: e.cause, hint: hint}
+	}
+	return err
+}
+
+// Roles that the migrations grant rights to, and the functions that only these may call.
+var roles = []struct {
+	name      string
+	functions []string
+}{
+	{"dibs_admin", []string{"trim", "delete_stream", "forget_intents", "raise_epoch", "category_streams", "verify_table", "verify_store", "verify_category"}},
+	{"dibs_writer", []string{"append", "append_one", "append_each", "find_messages"}},
+}
+
+// roleFor names the role that has the right that is missing. The object is the last word of the
+// server's text, in every language of it that puts names last.
+func roleFor(err error) string {
+	e, _ := errors.AsType[*pgconn.PgError](err)
+	for _, role := range roles {
+		for _, f := range role.functions {
+			if strings.HasSuffix(e.Message, " "+f) {
+				return role.name
+			}
+		}
+	}
+	return "dibs_reader to read, or dibs_writer to write too,"
+}
+
+// closedError makes an error of a handle that was closed match [ErrClosed].
+func closedError(cause error) error { return fmt.Errorf("%w: %w", ErrClosed, cause) }
+
+// AcquireFailed returns the error of a pool or a *sql.DB that gave no connection. The packages
+// do not export the errors of one that is closed, so their texts are looked at.
+func AcquireFailed(err error) error {
+	if text := err.Error(); text == "closed pool" || text == "sql: database is closed" {
+		return closedError(err)
+	}
+	return fmt.Errorf("acquire a connection: %w", Safe(err))
 }
 
 // Safe returns err without the secrets that a log must not have: the values of rows, which a
 // server puts into the details of an error, and the password, which pgx keeps in the errors of a
 // connection that could not be made.
 func Safe(err error) error {
+	if Explained(err) {
+		return err
+	}
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return &pgconn.PgError{
 			Severity: e.Severity, SeverityUnlocalized: e.SeverityUnlocalized, Code: e.Code, Message: e.Message,

@@ -145,7 +145,7 @@ func (l *Link) AsIs(ctx context.Context, f func(db DB) error) error {
 	if l.pool != nil {
 		conn, err := l.pool.Acquire(ctx)
 		if err != nil {
-			return fmt.Errorf("acquire a connection: %w", Safe(err))
+			return AcquireFailed(err)
 		}
 		defer conn.Release()
 		return f(conn)
@@ -153,7 +153,7 @@ func (l *Link) AsIs(ctx context.Context, f func(db DB) error) error {
 	if l.sql != nil {
 		conn, err := l.sql.Conn(ctx)
 		if err != nil {
-			return fmt.Errorf("acquire a connection: %w", Safe(err))
+			return AcquireFailed(err)
 		}
 		defer conn.Close()
 		return Raw(conn, func(conn *pgx.Conn) error { return f(conn) })
@@ -164,6 +164,9 @@ func (l *Link) AsIs(ctx context.Context, f func(db DB) error) error {
 		return ctx.Err()
 	}
 	defer func() { l.turn <- struct{}{} }()
+	if conn := Conn(l.db); conn != nil && conn.IsClosed() {
+		return fmt.Errorf("%w: the connection is closed", ErrClosed)
+	}
 	return f(l.db)
 }
 

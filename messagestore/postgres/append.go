@@ -75,7 +75,7 @@ func (d *Driver) appendAll(
 				return err
 			}
 			if !own {
-				return d.failed(call())
+				return d.refused(call(), appends)
 			}
 			if err := pglink.Replicated(db, call); err != nil {
 				return d.writeFailed(err, appends)

@@ -46,9 +46,24 @@ type UnsafeSetting = pglink.UnsafeSetting
 // is unknown.
 func (d *Driver) writeFailed(err error, appends []messagestore.Append) error {
 	if pglink.Definite(err) {
-		return d.failed(err)
+		return d.refused(err, appends)
 	}
 	return unknownOutcome(pglink.Safe(err), appends)
+}
+
+// refused is failed for a write that is not written.
+func (d *Driver) refused(err error, appends []messagestore.Append) error {
+	if err = d.failed(err); pglink.IsLockTimeout(err) && len(appends) > 0 {
+		return lockHint(err, appends)
+	}
+	return err
+}
+
+// lockHint says which writes were held. The most frequent holder is a transaction of the caller's
+// own, in which this write is made by a store over the pool.
+func lockHint(err error, appends []messagestore.Append) error {
+	return pglink.WithHint(err, fmt.Sprintf("another transaction held the writes of category %s for too long (10 s, or the session's lock_timeout), and nothing was written; "+
+		"if it is your own, write with a store over it (postgres.New(tx, nil)); else dibs doctor names it", appends[0].Stream.Category()))
 }
 
 func unknownOutcome(cause error, appends []messagestore.Append) error {
@@ -72,8 +87,24 @@ func (d *Driver) failed(err error) error {
 	case ok && e.Code == "DB001":
 		return messagestore.NewInvalidError(strings.TrimPrefix(e.Message, "invalid "), nil, "the database refuses it")
 	}
-	if errors.Is(err, pglink.ErrNotPgx) {
-		return fmt.Errorf("%w: %w", pglink.ErrNotPgx, messagestore.ErrNotSupported)
-	}
-	return pglink.Failed(err)
+	return matched(pglink.Failed(err))
 }
+
+// matched makes an error of package pglink match that of package messagestore.
+func matched(err error) error {
+	for _, same := range []struct{ ours, kind error }{
+		{pglink.ErrNotPgx, messagestore.ErrNotSupported},
+		{pglink.ErrClosed, messagestore.ErrClosed},
+		{pglink.ErrDenied, messagestore.ErrNotPermitted},
+	} {
+		if errors.Is(err, same.ours) && !errors.Is(err, same.kind) {
+			return &matchedError{err, same.kind}
+		}
+	}
+	return err
+}
+
+type matchedError struct{ err, kind error }
+
+func (e *matchedError) Error() string   { return e.err.Error() }
+func (e *matchedError) Unwrap() []error { return []error{e.err, e.kind} }

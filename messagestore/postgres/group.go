@@ -272,7 +272,7 @@ func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
 		// They have waited for as long as one may. The others have not.
 		first, others := partFirst(group)
 		for _, t := range first {
-			t.answer(messagestore.Written{}, d.failed(err))
+			t.answer(messagestore.Written{}, d.writeFailed(err, []messagestore.Append{t.append}))
 		}
 		l.putBack(others)
 	case pglink.Definite(err):

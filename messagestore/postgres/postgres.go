@@ -290,9 +290,5 @@ func (d *Driver) with(ctx context.Context, f func(db DB) error) error {
 	if d.invalid != nil {
 		return d.invalid
 	}
-	err := d.link.With(ctx, f)
-	if errors.Is(err, pglink.ErrNotPgx) {
-		return d.failed(err)
-	}
-	return err
+	return matched(d.link.With(ctx, f))
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"fmt"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -55,7 +54,7 @@ func (d *SQLDriver) Transact(
 	}
 	conn, err := d.db.Conn(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("acquire a connection: %w", pglink.Safe(err))
+		return nil, matched(pglink.AcquireFailed(err))
 	}
 	defer conn.Close()
 	called := false
@@ -66,7 +65,7 @@ func (d *SQLDriver) Transact(
 			err = d.failed(pglink.ErrNotPgx)
 			return nil
 		}
-		if err = d.link.Check(ctx, std.Conn()); err == nil {
+		if err = matched(d.link.Check(ctx, std.Conn())); err == nil {
 			written, err = d.transact(ctx, std, first, f)
 		}
 		return nil // the connection is good, or closed

@@ -266,7 +266,7 @@ func (t *transaction) refused(err error, appends []messagestore.Append) ([]messa
 	if pglink.Retryable(err) {
 		return nil, &messagestore.RetryableError{Cause: d.failed(err)}
 	}
-	return nil, d.failed(err)
+	return nil, d.refused(err, appends)
 }
 
 // saidByCast returns the text by which a statement of Transact failed on purpose.

@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
 )
 
 // Failures of this driver, to match with [errors.Is].
 var (
-	// ErrClosed is returned by every call after [Driver.Close]. Nothing was
-	// written.
-	ErrClosed = errors.New("the SQLite store is closed")
-
 	// ErrBusy is matched by the error of a call that waited too long for another
 	// connection to finish. Nothing was written.
 	ErrBusy = errors.New("the SQLite database is busy")
@@ -123,6 +121,9 @@ func mayEndTransaction(err error) bool {
 
 // explain returns the error as a caller should see it.
 func explain(err error) error {
+	if c := primary(err); c == codeReadOnly || c == codePerm {
+		return fmt.Errorf("%w: %w: check the rights of the file and of its folder", messagestore.ErrNotPermitted, err)
+	}
 	if err != nil && primary(err) <= 1 && strings.Contains(err.Error(), "no such table: dibs_") {
 		return fmt.Errorf("%w (%w)", ErrNoSchema, err)
 	}

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"sync/atomic"
 	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
 )
 
 // pool reads on connections that cannot write. Readers do not wait for the writer,
@@ -38,7 +40,7 @@ func newPool(ctx context.Context, db *sql.DB, timeout time.Duration) (*pool, err
 func (p *pool) read(ctx context.Context, f func(context.Context, queryer) error) error {
 	err := retry(ctx, p.timeout, func() error { return f(ctx, p) })
 	if err != nil && p.closed.Load() {
-		return ErrClosed
+		return messagestore.ErrClosed
 	}
 	return err
 }

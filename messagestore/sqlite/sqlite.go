@@ -162,8 +162,8 @@ func (d *Driver) Now(ctx context.Context) (time.Time, error) {
 }
 
 // Close waits for the commit or the Transact that is under way, refuses the calls that wait,
-// with [ErrClosed], and closes the file. Calls after it return ErrClosed. It may be called more
-// than once. Over a transaction it does nothing: the transaction is its caller's.
+// with [messagestore.ErrClosed], and closes the file, as it does those that come after. It may be
+// called more than once. Over a transaction it does nothing: the transaction is its caller's.
 func (d *Driver) Close() error {
 	if d.close == nil {
 		return nil

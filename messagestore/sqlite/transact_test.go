@@ -171,5 +171,5 @@ func TestACloseWaitsForTheFunction(t *testing.T) {
 	_, err = store.Transact(t.Context(), "", func(context.Context, *sql.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
 		return nil, nil
 	})
-	require.ErrorIs(t, err, sqlite.ErrClosed)
+	require.ErrorIs(t, err, messagestore.ErrClosed)
 }

@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
 )
 
 const (
@@ -93,7 +95,7 @@ func (w *writer) do(ctx context.Context, j *job) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-w.quit:
-		return ErrClosed
+		return messagestore.ErrClosed
 	}
 	select {
 	case <-t.done:
@@ -104,7 +106,7 @@ func (w *writer) do(ctx context.Context, j *job) error {
 		}
 	case <-w.done:
 		if t.leave() {
-			return ErrClosed
+			return messagestore.ErrClosed
 		}
 	}
 	grace := time.NewTimer(outcomeGrace)
@@ -134,7 +136,7 @@ func (w *writer) loop() {
 // turn commits first and the tickets queued behind it by then as one group.
 func (w *writer) turn(first *ticket) {
 	if pause := w.turns.pause(time.Now()); pause > 0 && !w.sleep(pause) {
-		w.refuse(first, ErrClosed)
+		w.refuse(first, messagestore.ErrClosed)
 		return
 	}
 	if err := w.lock(context.Background(), first.since); err != nil {
@@ -166,7 +168,7 @@ func (w *writer) lock(ctx context.Context, since time.Time) error {
 	}
 	select {
 	case <-w.quit:
-		return ErrClosed
+		return messagestore.ErrClosed
 	default:
 	}
 	select {
@@ -184,7 +186,7 @@ func (w *writer) lock(ctx context.Context, since time.Time) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-w.quit:
-		return ErrClosed
+		return messagestore.ErrClosed
 	}
 }
 
@@ -226,7 +228,7 @@ func (w *writer) begin(t *ticket) error {
 			return context.Canceled // nobody hears it
 		}
 		if !w.sleep(jitter(askEvery)) {
-			return ErrClosed
+			return messagestore.ErrClosed
 		}
 	}
 }

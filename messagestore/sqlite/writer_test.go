@@ -494,7 +494,7 @@ func TestCloseDuringLoadLosesNothingThatWasAcknowledged(t *testing.T) {
 	close(failures)
 
 	for err := range failures {
-		require.ErrorIs(t, err, sqlite.ErrClosed)
+		require.ErrorIs(t, err, messagestore.ErrClosed)
 	}
 	recorded := map[any]bool{}
 	for m, err := range messagestore.New(open(t, path, nil), nil).ReadStream(t.Context(), "account-1", 0) {
@@ -522,7 +522,7 @@ func TestCloseDoesNotWaitForAnothersLock(t *testing.T) {
 	require.NoError(t, driver.Close())
 
 	for range 3 {
-		require.ErrorIs(t, <-results, sqlite.ErrClosed)
+		require.ErrorIs(t, <-results, messagestore.ErrClosed)
 	}
 	release()
 }
@@ -535,17 +535,17 @@ func TestClosedDriverRefusesEveryCall(t *testing.T) {
 
 	ctx := t.Context()
 	_, err := driver.Append(ctx, appendOf("account-1", messagestore.NoStream, 1))
-	require.ErrorIs(t, err, sqlite.ErrClosed)
+	require.ErrorIs(t, err, messagestore.ErrClosed)
 	_, err = driver.Find(ctx, "account-1", []uuid.UUID{uuid.New()})
-	require.ErrorIs(t, err, sqlite.ErrClosed)
+	require.ErrorIs(t, err, messagestore.ErrClosed)
 	_, err = driver.ReadStream(ctx, messagestore.StreamQuery{Stream: "account-1", Limit: 1})
-	require.ErrorIs(t, err, sqlite.ErrClosed)
+	require.ErrorIs(t, err, messagestore.ErrClosed)
 	_, err = driver.ReadCategory(ctx, messagestore.CategoryQuery{Category: "account", Limit: 1})
-	require.ErrorIs(t, err, sqlite.ErrClosed)
+	require.ErrorIs(t, err, messagestore.ErrClosed)
 	_, err = driver.ReadCategory(ctx, messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{GroupSize: 2}})
-	require.ErrorIs(t, err, sqlite.ErrClosed)
+	require.ErrorIs(t, err, messagestore.ErrClosed)
 	_, err = driver.Last(ctx, "account-1", "")
-	require.ErrorIs(t, err, sqlite.ErrClosed)
+	require.ErrorIs(t, err, messagestore.ErrClosed)
 	_, err = driver.Version(ctx, "account-1")
-	require.ErrorIs(t, err, sqlite.ErrClosed)
+	require.ErrorIs(t, err, messagestore.ErrClosed)
 }
