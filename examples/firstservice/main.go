@@ -42,6 +42,9 @@ func serve(ctx context.Context, url string, listener net.Listener) error {
 	}
 	store := messagestore.New(driver, &messagestore.Config{Logger: events})
 	defer store.Close()
+	if err := store.Check(ctx); err != nil {
+		return err
+	}
 
 	server := &http.Server{Handler: routes(store), ReadHeaderTimeout: 5 * time.Second}
 	failed := make(chan error, 1)

@@ -6,12 +6,15 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/postgrestest"
 )
 
@@ -39,8 +42,28 @@ func TestTheServiceBooksADepositOnce(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 	require.Equal(t, http.StatusBadRequest, request(t, http.MethodPut, url+"/deposits/d3", `{"amount":"ten"}`, nil))
 	require.Equal(t, http.StatusBadRequest, request(t, http.MethodPut, url+"/deposits/d3", `{"account":"","amount":1}`, nil))
+	require.Equal(t, http.StatusOK, request(t, http.MethodGet, url+"/ready", "", nil))
 	cancel()
 	require.NoError(t, <-done)
+}
+
+// The probe says why it fails, and the service does not start without the right to write.
+func TestTheServiceChecksItsRights(t *testing.T) {
+	t.Parallel()
+	database := postgrestest.URL(t, nil)
+	reader := database + "&options=-c%20role%3Ddibs_reader"
+	listener, err := net.Listen("tcp", "localhost:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	require.ErrorIs(t, serve(t.Context(), reader, listener), messagestore.ErrNotPermitted)
+
+	driver, err := postgres.Open(t.Context(), reader, nil)
+	require.NoError(t, err)
+	defer driver.Close()
+	answer := httptest.NewRecorder()
+	routes(messagestore.New(driver, nil)).ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/ready", nil))
+	require.Equal(t, http.StatusServiceUnavailable, answer.Code)
+	require.Contains(t, answer.Body.String(), "grant dibs_writer")
 }
 
 func request(t *testing.T, method, url, body string, into any) (status int) {

@@ -291,7 +291,7 @@ func (l *Link) askAll(ctx context.Context, db DB) (*server, *schemaVersion, erro
 		case err != nil:
 			return nil, nil, err
 		case s.denied != "": // the error that the server would answer with
-			version.err = &pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: Denied, Message: "permission denied for " + s.denied}
+			version.err = PermissionDenied(s.denied)
 		case s.hasVersion:
 			version.err = one(ctx, db, l.checks.schemaVersion, nil, &version.found.Version, &version.found.Serves)
 		}
@@ -330,6 +330,11 @@ func (l *Link) askAll(ctx context.Context, db DB) (*server, *schemaVersion, erro
 		return nil, nil, err
 	}
 	return &s, version, nil
+}
+
+// PermissionDenied returns the error of a server that refuses the use of an object.
+func PermissionDenied(object string) error {
+	return &pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: Denied, Message: "permission denied for " + object}
 }
 
 // ask asks for the settings.

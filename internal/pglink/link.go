@@ -121,6 +121,12 @@ func (l *Link) Check(ctx context.Context, db DB) error {
 	return l.safely(ctx, db, func(DB) error { return nil })
 }
 
+// CheckAnew is [Link.Check] on a connection that may have been checked before.
+func (l *Link) CheckAnew(ctx context.Context, db DB) error {
+	l.setMark(Conn(db), nil)
+	return l.Check(ctx, db)
+}
+
 // Pool returns the pool that l is over, or nil.
 func (l *Link) Pool() *pgxpool.Pool { return l.pool }
 

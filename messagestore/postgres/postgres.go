@@ -261,7 +261,7 @@ var (
 )
 
 type queries struct {
-	append, appendOne, appendEach, readStream, readCategory, last, version, find, heads, listen, transactAppend, transactLearn string
+	append, appendOne, appendEach, readStream, readCategory, last, version, find, heads, listen, transactAppend, transactLearn, rights string
 	reportQueries
 }
 
@@ -279,6 +279,7 @@ func queriesFor(schema string) queries {
 		listen:         pgschema.Rename(listenSQL, schema),
 		transactAppend: pgschema.Rename(transactAppendSQL, schema),
 		transactLearn:  pgschema.Rename(transactLearnSQL, schema),
+		rights:         pgschema.Rename(rightsSQL, schema),
 
 		reportQueries: reportQueriesFor(schema),
 	}

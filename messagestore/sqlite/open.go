@@ -64,10 +64,16 @@ func open(ctx context.Context, driverName, path string, config *Config) (*Driver
 		_ = writing.Close()
 		return nil, openFailed(path, err)
 	}
+	info, err := os.Stat(path)
+	if err != nil {
+		_ = reading.Close()
+		_ = writing.Close()
+		return nil, openFailed(path, err)
+	}
 	w := &writer{db: writing, timeout: full.BusyTimeout, most: full.MaxGroup}
 	w.start()
 	t := newTransactions(writing.Driver(), source, w)
-	return &Driver{reads: p, writes: w, transactions: t, close: sync.OnceValue(func() error {
+	return &Driver{reads: p, writes: w, transactions: t, file: &file{path, info}, close: sync.OnceValue(func() error {
 		w.stop()
 		return errors.Join(p.close(), t.close(), writing.Close())
 	})}, nil

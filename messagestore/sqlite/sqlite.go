@@ -20,6 +20,7 @@ type Driver struct {
 	close  func() error
 
 	transactions *transactions // nil over a transaction of the caller's
+	file         *file         // nil over a transaction of the caller's
 }
 
 var (

@@ -92,6 +92,7 @@ func TestWhatIsNotApplicableIsSkippedWithTheReason(t *testing.T) {
 		"Past/CheckHasIt":                           "not supported by this driver",
 		"Report/CountsByStream":                     "not supported by this driver",
 		"Heads/AreWhereCategoriesEnd":               "not supported by this driver",
+		"Check/PassesWhereWritesDo":                 "not supported by this driver",
 		"Group/StreamWithoutIdentifierHasOneMember": "invalid stream name",
 	} {
 		output, err := bug{name: unable}.suite(t, []string{name})
@@ -177,6 +178,7 @@ type driver struct {
 	count        func(context.Context, messagestore.CategoryQuery) (int64, error)
 	heads        func(context.Context, []messagestore.Category) ([]messagestore.GlobalPosition, error)
 	now          func(context.Context) (time.Time, error)
+	check        func(context.Context, bool) error
 }
 
 func (d *driver) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {

@@ -81,13 +81,14 @@ const (
 	reporting
 	telling
 	meeting
+	checking
 )
 
 func tests() []test {
 	var all []test
 	for _, subject := range [][]test{
 		writeTests, batchTests, idempotenceTests, fidelityTests, streamTests, categoryTests, groupTests,
-		lastTests, findTests, concurrencyTests, orderTests, contextTests, atomicTests, meetTests, pastTests, modelTests, reportTests, headsTests, clockTests,
+		lastTests, findTests, concurrencyTests, orderTests, contextTests, atomicTests, meetTests, pastTests, modelTests, reportTests, headsTests, clockTests, checkTests,
 	} {
 		all = append(all, subject...)
 	}
@@ -123,6 +124,9 @@ func newFixture(t *testing.T, options Options, needs need) *fixture {
 	}
 	if _, ok := f.driver.(messagestore.ReportDriver); needs&reporting != 0 && !ok {
 		t.Skipf("not applicable: report: %v", messagestore.ErrNotSupported)
+	}
+	if _, ok := f.driver.(messagestore.CheckingDriver); needs&checking != 0 && !ok {
+		t.Skipf("not applicable: check: %v", messagestore.ErrNotSupported)
 	}
 	if needs&telling != 0 && !tellsHeads(t, f.driver) {
 		t.Skipf("not applicable: heads: %v", messagestore.ErrNotSupported)

@@ -1,0 +1,55 @@
+package postgres
+
+import (
+	"context"
+	_ "embed"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+var _ messagestore.CheckingDriver = (*Driver)(nil)
+
+//go:embed sql/rights.sql
+var rightsSQL string
+
+// The functions that a reader and a writer call.
+var (
+	readingFunctions = []string{"read_stream", "read_category", "last_message", "stream_version"}
+	writingFunctions = append([]string{"append", "append_each", "append_one", "find_messages"}, readingFunctions...)
+)
+
+// Check implements [messagestore.CheckingDriver]. It checks the settings, the role of the server
+// and the schema's version anew on one connection, and then the rights of the user. A server or
+// user whose transactions are read-only is refused for writing with [ErrUnsafeSettings].
+func (d *Driver) Check(ctx context.Context, write bool) error {
+	functions := readingFunctions
+	if write {
+		functions = writingFunctions
+	}
+	return d.withAnew(ctx, func(db DB) error {
+		var denied, readOnly string
+		err := d.link.Read(ctx, db, d.queries.rights, []any{functions}, func(rows pgx.Rows) error { return rows.Scan(&denied, &readOnly) })
+		switch {
+		case err != nil:
+			return d.failed(err)
+		case denied != "":
+			return d.failed(pglink.PermissionDenied("function " + denied))
+		case write && readOnly == "on":
+			return &UnsafeSettingsError{Settings: []UnsafeSetting{{Name: "transaction_read_only", Value: readOnly, Need: "off"}}}
+		}
+		return nil
+	})
+}
+
+// withAnew is with on a connection whose server is checked again.
+func (d *Driver) withAnew(ctx context.Context, f func(db DB) error) error {
+	return d.with(ctx, func(db DB) error {
+		if err := d.link.CheckAnew(ctx, db); err != nil {
+			return matched(err)
+		}
+		return f(db)
+	})
+}

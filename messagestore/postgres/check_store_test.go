@@ -1,0 +1,176 @@
+package postgres_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+func storeOver(db postgres.DB) *messagestore.Store {
+	return messagestore.New(postgres.New(db, nil), nil)
+}
+
+func TestCheckNamesTheMissingRight(t *testing.T) {
+	t.Parallel()
+	writer := storeOver(pgtest.PoolAs(t, "dibs_writer"))
+	require.NoError(t, writer.Check(t.Context()))
+	require.NoError(t, writer.CheckReading(t.Context()))
+
+	reader := storeOver(pgtest.PoolAs(t, "dibs_reader"))
+	require.NoError(t, reader.CheckReading(t.Context()))
+	err := reader.Check(t.Context())
+	require.ErrorIs(t, err, messagestore.ErrNotPermitted)
+	require.ErrorContains(t, err, "check the store: not permitted: ERROR: permission denied for function append (SQLSTATE 42501): grant dibs_writer to the user of this connection")
+
+	none := storeOver(pgtest.PoolAs(t, "message_store"))
+	err = none.CheckReading(t.Context())
+	require.ErrorIs(t, err, messagestore.ErrNotPermitted)
+	require.ErrorContains(t, err, "grant dibs_reader to read, or dibs_writer to write too, to the user of this connection")
+}
+
+// A connection that was good before is asked again.
+func TestCheckSeesWhatHasChangedSinceTheConnectionWasMade(t *testing.T) {
+	t.Parallel()
+	pool, schema := pgtest.Schema(t)
+	one, _ := pgtest.PoolOfOne(t, nil)
+	store := messagestore.New(postgres.New(one, &postgres.Config{Schema: schema}), nil)
+	require.NoError(t, store.Check(t.Context()))
+
+	_, err := one.Exec(t.Context(), "set default_transaction_read_only = on")
+	require.NoError(t, err)
+	require.NoError(t, store.CheckReading(t.Context()))
+	err = store.Check(t.Context())
+	require.ErrorIs(t, err, postgres.ErrUnsafeSettings)
+	require.ErrorContains(t, err, "transaction_read_only is on and has to be off")
+	_, err = one.Exec(t.Context(), "reset default_transaction_read_only")
+	require.NoError(t, err)
+
+	_, err = one.Exec(t.Context(), "set client_encoding = 'LATIN1'")
+	require.NoError(t, err)
+	require.ErrorIs(t, store.Check(t.Context()), postgres.ErrUnsafeSettings)
+	_, err = one.Exec(t.Context(), "reset client_encoding")
+	require.NoError(t, err)
+	require.NoError(t, store.Check(t.Context()))
+
+	_, err = pool.Exec(t.Context(), "drop schema "+schema+" cascade")
+	require.NoError(t, err)
+	require.ErrorIs(t, store.Check(t.Context()), postgres.ErrNotMigrated)
+	require.ErrorIs(t, store.CheckReading(t.Context()), postgres.ErrNotMigrated)
+}
+
+func TestCheckInATransactionLeavesItUsable(t *testing.T) {
+	t.Parallel()
+	tx, err := pgtest.PoolAs(t, "dibs_reader").Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, tx.Rollback(context.WithoutCancel(t.Context()))) }()
+	store := storeOver(tx)
+	require.ErrorIs(t, store.Check(t.Context()), messagestore.ErrNotPermitted)
+	_, err = store.Version(t.Context(), storetest.Category(t).Stream("1"))
+	require.NoError(t, err)
+}
+
+func TestClosedHandleIsRecognised(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	pgtest.Pool(t)
+	stores := map[string]*messagestore.Store{}
+
+	pool, err := pgxpool.New(t.Context(), url)
+	require.NoError(t, err)
+	stores["pool"] = storeOver(pool)
+	require.NoError(t, stores["pool"].Check(t.Context()))
+	pool.Close()
+
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	stores["connection"] = storeOver(conn)
+	require.NoError(t, conn.Close(t.Context()))
+
+	other, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	defer other.Close(context.WithoutCancel(t.Context()))
+	tx, err := other.Begin(t.Context())
+	require.NoError(t, err)
+	stores["transaction"] = storeOver(tx)
+	require.NoError(t, tx.Commit(t.Context()))
+
+	db, err := sql.Open("pgx", url)
+	require.NoError(t, err)
+	stores["sql.DB"] = messagestore.New(postgres.NewSQL(db, nil), nil)
+	require.NoError(t, db.Close())
+
+	ours, err := postgres.Open(t.Context(), url, nil)
+	require.NoError(t, err)
+	stores["opened"] = messagestore.New(ours, nil)
+	require.NoError(t, stores["opened"].Close())
+
+	for name, store := range stores {
+		stream := storetest.Category(t).Stream("1")
+		_, err := store.Write(t.Context(), stream, messagestore.NoStream, opened())
+		require.ErrorIs(t, err, messagestore.ErrClosed, name)
+		require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown, name)
+		_, err = store.Last(t.Context(), stream)
+		require.ErrorIs(t, err, messagestore.ErrClosed, name)
+		require.ErrorIs(t, store.Check(t.Context()), messagestore.ErrClosed, name)
+	}
+}
+
+
+// The write that everybody makes first: with the pool's store, within a transaction of one's own.
+func TestWriteThatIsHeldNamesTheCategoryAndTheLikelyHolder(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Connect(t, pgtest.URL(t)+"&lock_timeout=50")
+	category := storetest.Category(t)
+	stream := category.Stream("1")
+	tx, err := pgtest.Pool(t).Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, tx.Rollback(context.WithoutCancel(t.Context()))) }()
+	write(t, storeOver(tx), stream, messagestore.NoStream, opened())
+
+	_, err = storeOver(pool).Write(t.Context(), category.Stream("2"), messagestore.NoStream, opened())
+	require.ErrorContains(t, err, "another transaction held the writes of category "+string(category)+" for too long")
+	require.ErrorContains(t, err, "nothing was written; if it is your own, write with a store over it (postgres.New(tx, nil)); else dibs doctor names it")
+
+	held := storeOver(connect(t, pgtest.URL(t)+"&lock_timeout=50"))
+	_, err = held.WriteStreams(t.Context(), messagestore.To(category.Stream("3"), messagestore.NoStream, opened()), messagestore.To("other-1", messagestore.AnyVersion, opened()))
+	require.ErrorContains(t, err, "another transaction held the writes of category ")
+	require.ErrorContains(t, err, "nothing was written")
+}
+
+func TestErrorsOfTheServerSayWhatTheyMean(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	one, _ := pgtest.PoolOfOne(t, nil)
+	store := storeOver(one)
+	require.NoError(t, store.Check(t.Context()))
+	_, err := one.Exec(t.Context(), "set default_transaction_read_only = on")
+	require.NoError(t, err)
+	_, err = store.Write(t.Context(), storetest.Category(t).Stream("1"), messagestore.NoStream, opened())
+	require.ErrorContains(t, err, "(SQLSTATE 25006): the server or this transaction is read-only: it is a standby, or default_transaction_read_only is on for this user or database")
+	_, err = one.Exec(t.Context(), "reset default_transaction_read_only")
+	require.NoError(t, err)
+
+	category := storetest.Category(t)
+	tx, err := pgtest.Pool(t).Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, tx.Rollback(context.WithoutCancel(t.Context()))) }()
+	write(t, storeOver(tx), category.Stream("1"), messagestore.NoStream, opened())
+	_, err = one.Exec(t.Context(), "set statement_timeout = 50")
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_, err = store.Write(ctx, category.Stream("2"), messagestore.NoStream, opened())
+	require.ErrorContains(t, err, "(SQLSTATE 57014): the server cancelled it and rolled it back, for the statement_timeout of this user or database")
+	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+}
