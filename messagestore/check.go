@@ -30,11 +30,11 @@ func (s *Store) Check(ctx context.Context) error { return s.check(ctx, true) }
 func (s *Store) CheckReading(ctx context.Context) error { return s.check(ctx, false) }
 
 func (s *Store) check(ctx context.Context, write bool) error {
-	var err error
-	if driver, ok := s.driver.(CheckingDriver); ok {
-		err = driver.Check(ctx, write)
-	} else {
-		_, err = s.driver.Now(ctx)
+	driver, err := s.use(ctx)
+	if checking, ok := driver.(CheckingDriver); ok {
+		err = checking.Check(ctx, write)
+	} else if err == nil {
+		_, err = driver.Now(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("check the store: %w", err)

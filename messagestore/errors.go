@@ -159,7 +159,11 @@ func (e *VersionConflictError) Error() string {
 	if e.Expected == e.Actual {
 		return fmt.Sprintf("version conflict: another message than the one expected is at %v", e.Actual)
 	}
-	return fmt.Sprintf("version conflict: expected %v, found %v", e.Expected, e.Actual)
+	text := fmt.Sprintf("version conflict: expected %v, found %v", e.Expected, e.Actual)
+	if e.Expected == 0 && e.Actual == NoStream {
+		text += " (version 0 expects one message: is NoStream meant, or AnyVersion?)"
+	}
+	return text
 }
 
 // Is reports whether target is [ErrVersionConflict].

@@ -155,7 +155,11 @@ func (e *unfitError) Unwrap() error { return e.cause }
 // those of body's own envelope, which begins one; and, deeply copied, every property, but one
 // that body's envelope sets stands. It does not get: the id, local properties, the schema
 // version, prev's own causation, and metadata of other clients that this package does not know.
+// Where prev is nil, the envelope is refused by the write.
 func Follow(prev *Message, body Body) Envelope {
+	if prev == nil {
+		return Envelope{Body: refusedBody{body, NewInvalidError("cause", nil, "Follow was given a message that is nil")}}
+	}
 	m := envelope(body)
 	m.Metadata.CausationStream = prev.Stream
 	m.Metadata.CausationPosition = prev.Position
@@ -164,6 +168,12 @@ func Follow(prev *Message, body Body) Envelope {
 	m.Metadata.ReplyStream = cmp.Or(prev.Metadata.ReplyStream, m.Metadata.ReplyStream)
 	m.Metadata.Properties = merge(prev.Metadata.Properties, m.Metadata.Properties)
 	return m
+}
+
+// A refusedBody is not written.
+type refusedBody struct {
+	Body
+	err error
 }
 
 // Follows reports whether m records prev as its cause and carries on its

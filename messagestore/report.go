@@ -154,7 +154,7 @@ type ReportRow struct {
 // The error matches [ErrNotSupported] if the driver cannot, and [ErrInvalid] for a
 // query that makes no sense.
 func (s *Store) Report(ctx context.Context, q ReportQuery) (Report, error) {
-	driver, err := s.reporter()
+	driver, err := s.reporter(ctx)
 	if err == nil {
 		err = q.validate()
 	}
@@ -181,7 +181,7 @@ func (s *Store) Report(ctx context.Context, q ReportQuery) (Report, error) {
 // have written names that ours may not. The error matches [ErrNotSupported] if the
 // driver cannot.
 func (s *Store) Categories(ctx context.Context, containing string) ([]Category, error) {
-	driver, err := s.reporter()
+	driver, err := s.reporter(ctx)
 	if err == nil {
 		err = validateText("containing", containing)
 	}
@@ -199,7 +199,7 @@ func (s *Store) Categories(ctx context.Context, containing string) ([]Category, 
 // filter lets through, and stops at q.Limit, which is at least 1 and may be as high
 // as you like. The error matches [ErrNotSupported] if the driver cannot.
 func (s *Store) Count(ctx context.Context, q CategoryQuery) (int64, error) {
-	driver, err := s.reporter()
+	driver, err := s.reporter(ctx)
 	if err == nil {
 		err = errors.Join(q.Category.Validate(), validateFrom(q.From), q.Filter.Validate())
 	}
@@ -216,8 +216,12 @@ func (s *Store) Count(ctx context.Context, q CategoryQuery) (int64, error) {
 	return n, nil
 }
 
-func (s *Store) reporter() (ReportDriver, error) {
-	driver, ok := s.driver.(ReportDriver)
+func (s *Store) reporter(ctx context.Context) (ReportDriver, error) {
+	used, err := s.use(ctx)
+	if err != nil {
+		return nil, err
+	}
+	driver, ok := used.(ReportDriver)
 	if !ok {
 		return nil, ErrNotSupported
 	}

@@ -42,9 +42,12 @@ type Config struct {
 }
 
 // New returns a store that keeps its messages with driver. A batch size that is
-// out of bounds is the error of every read.
+// out of bounds is the error of every read, and a driver that is nil the error of every call.
 func New(driver Driver, config *Config) *Store {
 	s := &Store{driver: driver}
+	if v := reflect.ValueOf(driver); v.Kind() == reflect.Pointer && v.IsNil() {
+		s.driver = nil
+	}
 	if config != nil {
 		s.config = *config
 	}
@@ -52,6 +55,18 @@ func New(driver Driver, config *Config) *Store {
 		s.config.BatchSize = 1000
 	}
 	return s
+}
+
+// use returns the driver, or an [*InvalidError] for a store without one or for a context that is
+// nil.
+func (s *Store) use(ctx context.Context) (Driver, error) {
+	switch {
+	case s.driver == nil:
+		return nil, NewInvalidError("store", nil, "it has no driver: it is the zero Store, or New was given nil")
+	case ctx == nil:
+		return nil, NewInvalidError("context", nil, "it is nil")
+	}
+	return s.driver, nil
 }
 
 // Close closes the driver if the driver owns its database handle, as one does that was opened
@@ -72,7 +87,11 @@ func (s *Store) Close() error {
 // matches [ErrOutcomeUnknown] says that the outcome is not known; any other that nothing was
 // written. Invalid input is refused, whole, before anything is sent, with an [*InvalidError].
 func (s *Store) Write(ctx context.Context, stream StreamName, expected Version, bodies ...Body) (Written, error) {
-	a, err := encode(To(stream, expected, bodies...))
+	driver, err := s.use(ctx)
+	var a Append
+	if err == nil {
+		a, err = encode(To(stream, expected, bodies...))
+	}
 	if err == nil && len(a.Records) == 0 {
 		err = NewInvalidError("batch", nil, "there is no message in it")
 	}
@@ -83,7 +102,7 @@ func (s *Store) Write(ctx context.Context, stream StreamName, expected Version, 
 		return Written{}, fmt.Errorf("write %s: %w", quoteName(stream), err)
 	}
 	written, err := settle(ctx, s, []Append{a}, func(ctx context.Context) ([]Written, error) {
-		w, err := s.driver.Append(ctx, a)
+		w, err := driver.Append(ctx, a)
 		return []Written{w}, err
 	})
 	if err != nil {
@@ -182,6 +201,10 @@ func (s *Store) wrote(written []Written) {
 // the time that trimming spares, of which the default is 15 minutes; about a stream that was
 // deleted the error matches [ErrDeleted].
 func (s *Store) Resolve(ctx context.Context, err error) ([]Written, error) {
+	driver, useErr := s.use(ctx)
+	if useErr != nil {
+		return nil, fmt.Errorf("resolve: %w", useErr)
+	}
 	unknown, ok := errors.AsType[*OutcomeUnknownError](err)
 	if !ok {
 		return nil, fmt.Errorf("resolve: not an unknown outcome: %w", err)
@@ -191,7 +214,7 @@ func (s *Store) Resolve(ctx context.Context, err error) ([]Written, error) {
 	}
 	var all []Written
 	for _, w := range unknown.Writes {
-		found, err := s.driver.Find(ctx, w.Stream, w.IDs)
+		found, err := driver.Find(ctx, w.Stream, w.IDs)
 		if err != nil {
 			return nil, fmt.Errorf("resolve %s: %w", quoteName(w.Stream), err)
 		}
@@ -238,12 +261,16 @@ func (s *Store) ReadStreamBackwards(ctx context.Context, stream StreamName, from
 
 func (s *Store) stream(ctx context.Context, q StreamQuery) iter.Seq2[*Message, error] {
 	return func(yield func(*Message, error) bool) {
-		if err := errors.Join(q.Stream.Validate(), validateFrom(q.From), validateLimit(q.Limit)); err != nil {
+		driver, err := s.use(ctx)
+		if err == nil {
+			err = errors.Join(q.Stream.Validate(), validateFrom(q.From), validateLimit(q.Limit))
+		}
+		if err != nil {
 			yield(nil, fmt.Errorf("read %s: %w", quoteName(q.Stream), err))
 			return
 		}
 		for {
-			batch, err := s.driver.ReadStream(ctx, q)
+			batch, err := driver.ReadStream(ctx, q)
 			if err != nil {
 				yield(nil, fmt.Errorf("read %s: %w", quoteName(q.Stream), err))
 				return
@@ -296,10 +323,14 @@ func (s *Store) ReadCategory(ctx context.Context, category Category, from Global
 // reader that remembers one number goes on, even if the filter let nothing
 // through.
 func (s *Store) ReadCategoryPage(ctx context.Context, q CategoryQuery) (CategoryPage, error) {
-	if err := errors.Join(q.Category.Validate(), validateFrom(q.From), validateLimit(q.Limit), q.Filter.Validate()); err != nil {
+	driver, err := s.use(ctx)
+	if err == nil {
+		err = errors.Join(q.Category.Validate(), validateFrom(q.From), validateLimit(q.Limit), q.Filter.Validate())
+	}
+	if err != nil {
 		return CategoryPage{}, fmt.Errorf("read category %s: %w", quoteName(q.Category), err)
 	}
-	page, err := s.driver.ReadCategory(ctx, q)
+	page, err := driver.ReadCategory(ctx, q)
 	if err != nil {
 		return CategoryPage{}, fmt.Errorf("read category %s: %w", quoteName(q.Category), err)
 	}
@@ -320,7 +351,11 @@ func (s *Store) ReadCategoryPage(ctx context.Context, q CategoryQuery) (Category
 // failover, also one that lost nothing, after the restore of a backup to a moment, or once an
 // operator says so. It is "" if the driver cannot tell (see [EpochDriver]).
 func (s *Store) Epoch(ctx context.Context) (string, error) {
-	driver, ok := s.driver.(EpochDriver)
+	used, err := s.use(ctx)
+	if err != nil {
+		return "", fmt.Errorf("read epoch: %w", err)
+	}
+	driver, ok := used.(EpochDriver)
 	if !ok {
 		return "", nil
 	}
@@ -349,10 +384,13 @@ func (s *Store) LastOfType(ctx context.Context, stream StreamName, messageType s
 }
 
 func (s *Store) last(ctx context.Context, stream StreamName, messageType string) (*Message, error) {
-	err := stream.Validate()
+	driver, err := s.use(ctx)
+	if err == nil {
+		err = stream.Validate()
+	}
 	if err == nil {
 		var m *Message
-		if m, err = s.driver.Last(ctx, stream, messageType); err == nil {
+		if m, err = driver.Last(ctx, stream, messageType); err == nil {
 			return m, nil
 		}
 	}
@@ -362,10 +400,13 @@ func (s *Store) last(ctx context.Context, stream StreamName, messageType string)
 // Version returns the version of stream: the position of its last message, or
 // [NoStream] if it has none.
 func (s *Store) Version(ctx context.Context, stream StreamName) (Version, error) {
-	err := stream.Validate()
+	driver, err := s.use(ctx)
+	if err == nil {
+		err = stream.Validate()
+	}
 	if err == nil {
 		var version Version
-		if version, err = s.driver.Version(ctx, stream); err == nil {
+		if version, err = driver.Version(ctx, stream); err == nil {
 			return version, nil
 		}
 	}
@@ -375,7 +416,11 @@ func (s *Store) Version(ctx context.Context, stream StreamName) (Version, error)
 // Now returns the time of the store's clock, in UTC and microseconds: the clock that
 // stamps the messages. See [Driver].
 func (s *Store) Now(ctx context.Context) (time.Time, error) {
-	now, err := s.driver.Now(ctx)
+	driver, err := s.use(ctx)
+	var now time.Time
+	if err == nil {
+		now, err = driver.Now(ctx)
+	}
 	if err != nil {
 		return time.Time{}, fmt.Errorf("read the store's clock: %w", err)
 	}
@@ -422,7 +467,11 @@ func To(stream StreamName, expected Version, bodies ...Body) StreamWrite {
 // The error matches [ErrNotSupported] if the driver cannot write several streams at
 // once.
 func (s *Store) WriteStreams(ctx context.Context, writes ...StreamWrite) ([]Written, error) {
-	driver, ok := s.driver.(AtomicDriver)
+	used, err := s.use(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("write streams: %w", err)
+	}
+	driver, ok := used.(AtomicDriver)
 	if !ok {
 		return nil, fmt.Errorf("write streams: %w", ErrNotSupported)
 	}
@@ -459,7 +508,11 @@ func (s *Store) WriteOrLast(ctx context.Context, stream StreamName, expected Ver
 // WriteStreamsOrLast is [Store.WriteStreams] with the answer of [Store.WriteOrLast]: where one
 // stream is not at its version, the last messages of all of them.
 func (s *Store) WriteStreamsOrLast(ctx context.Context, writes ...StreamWrite) ([]Written, *Meeting, error) {
-	driver, ok := s.driver.(MeetingDriver)
+	used, err := s.use(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("write or last: %w", err)
+	}
+	driver, ok := used.(MeetingDriver)
 	if !ok {
 		return nil, nil, fmt.Errorf("write or last: %w", ErrNotSupported)
 	}
@@ -603,6 +656,9 @@ func encodeMessage(body Body) (Encoded, error) {
 	if nested, ok := isMessage(m.Body); ok {
 		return Encoded{}, NewInvalidError("data", nested.MessageType(), "a message in a message")
 	}
+	if r, refused := m.Body.(refusedBody); refused {
+		return Encoded{}, r.err
+	}
 	if isNil(m.Body) {
 		return Encoded{}, NewInvalidError("data", nil, "there is no body")
 	}
@@ -656,6 +712,9 @@ func encodeData(body Body) (json.RawMessage, error) {
 		if coerced(encoded, body) {
 			return nil, NewInvalidError("data", body.MessageType(), "a string in it is not valid UTF-8")
 		}
+		if string(encoded) == "{}" && hidesAll(reflect.TypeOf(body)) {
+			return nil, NewInvalidError("data", body.MessageType(), "all fields of the body are unexported, so nothing of it would be written: begin their names with a capital letter")
+		}
 		data = encoded
 	}
 	if len(data) > MaxMessageBytes {
@@ -669,6 +728,30 @@ func encodeData(body Body) (json.RawMessage, error) {
 	}
 	return data, validate("data", data)
 }
+
+// hidesAll reports whether a type is a struct with fields, none of which encoding/json can see.
+func hidesAll(t reflect.Type) bool {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct || t.Implements(marshaler) || reflect.PointerTo(t).Implements(marshaler) {
+		return false
+	}
+	fields := 0
+	for i := range t.NumField() {
+		f := t.Field(i)
+		switch {
+		case f.Name == "_":
+			continue
+		case f.IsExported() || f.Anonymous && !hidesAll(f.Type):
+			return false
+		}
+		fields++
+	}
+	return fields > 0
+}
+
+var marshaler = reflect.TypeFor[json.Marshaler]()
 
 func encodeMetadata(m Metadata) (json.RawMessage, error) {
 	if m.IsZero() {

@@ -75,7 +75,11 @@ type TxStore[Tx any] struct {
 // [ErrNotSupported] if its driver has none of that type, or is opened over a transaction
 // itself.
 func Transactional[Tx any](store *Store) (*TxStore[Tx], error) {
-	driver, ok := store.driver.(TransactDriver[Tx])
+	used, err := store.use(context.Background())
+	if err != nil {
+		return nil, fmt.Errorf("transactions of type %v: %w", reflect.TypeFor[Tx](), err)
+	}
+	driver, ok := used.(TransactDriver[Tx])
 	if !ok {
 		return nil, fmt.Errorf("transactions of type %v: %w", reflect.TypeFor[Tx](), ErrNotSupported)
 	}
@@ -123,6 +127,12 @@ func (s *TxStore[Tx]) Transact(
 	ctx context.Context, first StreamName,
 	f func(ctx context.Context, tx Tx, begun *Message) ([]StreamWrite, error),
 ) ([]Written, error) {
+	if ctx == nil {
+		return nil, fmt.Errorf("transact: %w", NewInvalidError("context", nil, "it is nil"))
+	}
+	if f == nil {
+		return nil, fmt.Errorf("transact: %w", NewInvalidError("function", nil, "it is nil"))
+	}
 	if first != "" {
 		if err := first.Validate(); err != nil {
 			return nil, fmt.Errorf("transact: %w", err)

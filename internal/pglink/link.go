@@ -15,6 +15,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync/atomic"
 	"time"
 
@@ -73,6 +74,15 @@ var (
 )
 
 type queries struct{ check, schemaVersion, epoch string }
+
+// IsNil reports whether db is nil, or an interface of a nil pointer.
+func IsNil(db DB) bool {
+	if db == nil {
+		return true
+	}
+	v := reflect.ValueOf(db)
+	return v.Kind() == reflect.Pointer && v.IsNil()
+}
 
 // New returns a link over db, which the caller keeps and closes.
 func New(db DB, config Config) *Link {

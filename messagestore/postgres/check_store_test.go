@@ -126,7 +126,6 @@ func TestClosedHandleIsRecognised(t *testing.T) {
 	}
 }
 
-
 // The write that everybody makes first: with the pool's store, within a transaction of one's own.
 func TestWriteThatIsHeldNamesTheCategoryAndTheLikelyHolder(t *testing.T) {
 	t.Parallel()

@@ -168,9 +168,27 @@ type Config struct {
 	Logger logger.Logger
 }
 
-// New returns a driver over db, which the caller keeps and closes. An invalid schema name
-// is the error of every call.
+// New returns a driver over db, which the caller keeps and closes. An invalid schema name, and
+// a db that is nil, are the error of every call.
 func New(db DB, config *Config) *Driver {
+	d := configured(config)
+	if d.invalid == nil && pglink.IsNil(db) {
+		d.invalid = errNoDatabase
+	}
+	if d.invalid != nil {
+		return d
+	}
+	d.link = pglink.New(db, pglink.Config{Schema: d.schema, Version: schemaVersion, Logger: d.log})
+	if d.link.Pool() != nil {
+		d.groups = newGroups()
+	}
+	return d
+}
+
+var errNoDatabase = messagestore.NewInvalidError("database", nil, "it is nil: give a pool, a connection or a transaction")
+
+// configured returns a driver that has no database yet.
+func configured(config *Config) *Driver {
 	if config == nil {
 		config = &Config{}
 	}
@@ -178,10 +196,6 @@ func New(db DB, config *Config) *Driver {
 	if rule := pgschema.Check(d.schema); rule != "" {
 		d.invalid = messagestore.NewInvalidError("schema", d.schema, rule)
 		return d
-	}
-	d.link = pglink.New(db, pglink.Config{Schema: d.schema, Version: schemaVersion, Logger: d.log})
-	if d.link.Pool() != nil {
-		d.groups = newGroups()
 	}
 	d.queries = queriesFor(d.schema)
 	return d

@@ -31,7 +31,10 @@ type SQLDriver struct {
 // It is for services whose own SQL goes by database/sql, GORM, sqlx or Bun. Each write is by
 // itself, and the driver does not listen: of those New over a pool is faster.
 func NewSQL(db *sql.DB, config *Config) *SQLDriver {
-	d := New(nil, config)
+	d := configured(config)
+	if d.invalid == nil && db == nil {
+		d.invalid = errNoDatabase
+	}
 	if d.invalid == nil {
 		d.link = pglink.NewSQL(db, pglink.Config{Schema: d.schema, Version: schemaVersion, Logger: d.log})
 	}

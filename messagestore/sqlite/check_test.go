@@ -56,3 +56,12 @@ func TestCheckOverATransactionNeedsTheTables(t *testing.T) {
 	require.NoError(t, sqlite.Schema(context.WithoutCancel(t.Context()), tx))
 	require.NoError(t, store.Check(t.Context()))
 }
+
+func TestNilTransactionIsRefused(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(sqlite.New(nil), nil)
+	require.ErrorContains(t, store.Check(t.Context()), "invalid transaction: it is nil")
+	_, err := store.Version(t.Context(), "account-1")
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.NoError(t, store.Close())
+}

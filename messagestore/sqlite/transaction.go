@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 	"sync/atomic"
+
+	"github.com/dibs-go/dibs/messagestore"
 )
 
 // New returns a driver over the caller's transaction: its writes are committed or rolled back
@@ -35,7 +37,12 @@ import (
 //
 // A context that ends stops a write before it starts, never within: SQLite would
 // roll the whole transaction back.
+//
+// A transaction that is nil is the error of every call.
 func New(tx *sql.Tx) *Driver {
+	if tx == nil {
+		return &Driver{reads: noTransaction{}, writes: noTransaction{}}
+	}
 	t := transaction{newPrepared(tx), &atomic.Pointer[error]{}}
 	return &Driver{reads: t, writes: t}
 }
@@ -70,4 +77,15 @@ func (t transaction) do(ctx context.Context, j *job) error {
 		t.failed.CompareAndSwap(nil, &err)
 	}
 	return err
+}
+
+// noTransaction refuses every call of a driver over nil.
+type noTransaction struct{}
+
+func (noTransaction) read(context.Context, func(context.Context, queryer) error) error {
+	return messagestore.NewInvalidError("transaction", nil, "it is nil")
+}
+
+func (noTransaction) do(context.Context, *job) error {
+	return messagestore.NewInvalidError("transaction", nil, "it is nil")
 }

@@ -57,7 +57,7 @@ type queries struct {
 const schemaVersion = 9
 
 // New returns an administrator of the store in db, which the caller keeps and closes. An
-// invalid schema name is the error of every call. Of the configuration NoNotify is not used.
+// invalid schema name, and a db that is nil, are the error of every call. Of the configuration NoNotify is not used.
 func New(db postgres.DB, config *postgres.Config) *Admin {
 	if config == nil {
 		config = &postgres.Config{}
@@ -65,6 +65,10 @@ func New(db postgres.DB, config *postgres.Config) *Admin {
 	a := &Admin{schema: cmp.Or(config.Schema, pgschema.Default), log: config.Logger}
 	if rule := pgschema.Check(a.schema); rule != "" {
 		a.invalid = messagestore.NewInvalidError("schema", a.schema, rule)
+		return a
+	}
+	if pglink.IsNil(db) {
+		a.invalid = messagestore.NewInvalidError("database", nil, "it is nil: give a pool, a connection or a transaction")
 		return a
 	}
 	a.link = pglink.New(db, pglink.Config{Schema: a.schema, Version: schemaVersion, Logger: a.log})
