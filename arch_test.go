@@ -36,7 +36,6 @@ var imports = map[string][]string{
 	"messagestore/storetest":             {"messagestore", "internal/exactjson"},
 	"internal/backoff":                   {},
 	"internal/lanes":                     {},
-	"internal/conflict":                  {"messagestore"},
 	"internal/keys":                      {"messagestore", "internal/exactjson"},
 
 	"consumer":                     {"logger", "messagestore", "consumer/deadletter", "consumer/internal/...", "internal/lanes", "internal/backoff", "internal/steer"},
@@ -50,8 +49,8 @@ var imports = map[string][]string{
 	"upcast":                 {"messagestore", "internal/messagetype"},
 	"handler":                {"logger", "messagestore", "upcast"},
 	"handler/handlertest":    {"handler", "messagestore", "messagestore/memory"},
-	"reservation":            {"logger", "messagestore", "handler", "internal/conflict", "internal/steer", "internal/keys"},
-	"unit":                   {"logger", "messagestore", "handler", "reservation", "internal/conflict", "internal/keys"},
+	"reservation":            {"logger", "messagestore", "handler", "internal/steer", "internal/keys"},
+	"unit":                   {"logger", "messagestore", "handler", "reservation", "internal/keys"},
 	"entity":                 {"logger", "messagestore", "internal/steer", "internal/messagetype", "upcast"},
 	"internal/pgtest":        {"migrations"},
 	"internal/pgproxy":       {},

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/conflict"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -82,7 +81,7 @@ func (c *Claim) inline(ctx context.Context, decide func() ([]messagestore.Stream
 			return r.refused(ctx, c.claim, err)
 		}
 		if attempt == attempts {
-			return Result{}, fmt.Errorf("reserve %s: decided %d times: %w", c.stream, attempts, conflict.Explain(err))
+			return Result{}, fmt.Errorf("reserve %s: decided %d times: %w", c.stream, attempts, err)
 		}
 	}
 }

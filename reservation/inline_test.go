@@ -124,7 +124,7 @@ func TestAForgottenExpectedVersionIsAskedAboutByInline(t *testing.T) {
 	err := mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10}))
 
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-	require.ErrorContains(t, err, "account-123: version conflict: expected 0, found no stream (0 is what a forgotten Expected is: is AnyVersion or NoStream meant?)")
+	require.ErrorContains(t, err, "account-123: version conflict: expected 0, found no stream (version 0 expects one message: is NoStream meant, or AnyVersion?)")
 }
 
 func TestAnErrorOfTheDecisionIsReturnedAndNothingIsReserved(t *testing.T) {

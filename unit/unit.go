@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/conflict"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -301,7 +300,7 @@ func transact[Tx any](
 		}
 	}
 	if taken == nil {
-		return reservation.Result{}, conflict.Explain(err)
+		return reservation.Result{}, err
 	}
 	return a.met(taken)
 }

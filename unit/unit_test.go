@@ -406,7 +406,7 @@ func TestAForgottenExpectedVersionIsAskedAboutByAUnit(t *testing.T) {
 		})
 
 		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-		require.ErrorContains(t, err, "is AnyVersion or NoStream meant?")
+		require.ErrorContains(t, err, "is NoStream meant, or AnyVersion?")
 	})
 }
 
