@@ -4,7 +4,9 @@
 //	messagestore.Config{Logger: logger.Zerolog(log.Logger)}
 //	messagestore.Config{Logger: logger.Slog(slog.Default().Handler())}
 //
-// The zero value is silent and costs nothing.
+// The zero value costs nothing. It is silent everywhere but in a consumer: one without a Logger
+// writes its warnings and errors to standard error, as [StandardError] does. [Silent] has a
+// consumer say nothing.
 package logger
 
 import (
@@ -13,13 +15,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"os"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 )
 
 // A Logger receives events of names and numbers, never of messages' content. The zero value
-// drops them all. It is safe for concurrent use if the logger or the handler in it is.
+// drops them all, unless the field that it is in says otherwise. It is safe for concurrent use if the logger or the handler in it is.
 type Logger struct {
 	zero    *zerolog.Logger
 	handler slog.Handler // nil where events stay with zero
@@ -33,11 +38,44 @@ func Zerolog(z zerolog.Logger) Logger { return Logger{zero: &z} }
 // h has not enabled is not made. A nil handler is silent.
 func Slog(h slog.Handler) Logger {
 	if h == nil {
-		return Logger{}
+		return Silent()
 	}
 	z := zerolog.New(records{h}).Level(zerolog.TraceLevel)
 	return Logger{&z, h}
 }
+
+// Silent returns a Logger that drops all events, also where the zero value does not.
+func Silent() Logger { return Logger{zero: &silent} }
+
+var silent = zerolog.Nop()
+
+// StandardError returns a Logger for a person: it writes warnings and errors to standard error,
+// a line each, with the time, and no colour. A stack follows on lines of its own. It is the Logger of a consumer that is given none.
+func StandardError() Logger { return standardError() }
+
+var standardError = sync.OnceValue(func() Logger {
+	return Zerolog(zerolog.New(zerolog.ConsoleWriter{
+		Out: stderr{}, NoColor: true, TimeFormat: time.RFC3339,
+		FieldsExclude: []string{Stack},
+		FormatExtra: func(event map[string]any, line *bytes.Buffer) error {
+			if stack, ok := event[Stack].(string); ok {
+				line.WriteString("\n    " + strings.ReplaceAll(stack, "\n", "\n    "))
+			}
+			return nil
+		},
+	}).Level(zerolog.WarnLevel).With().Timestamp().Logger())
+})
+
+// stderr is [os.Stderr] at the time of each write.
+type stderr struct{}
+
+func (stderr) Write(line []byte) (int, error) { return os.Stderr.Write(line) }
+
+// Stack is the name of the field that has the stack of a panic.
+const Stack = "stack"
+
+// IsZero reports whether l is the zero value.
+func (l Logger) IsZero() bool { return l.zero == nil && l.handler == nil }
 
 // Debug begins an event that helps to find the cause of a failure.
 func (l Logger) Debug() *zerolog.Event { return l.begin(zerolog.DebugLevel) }
