@@ -26,7 +26,7 @@ var imports = map[string][]string{
 	"internal/exactjson":                 {},
 	"internal/hash64":                    {},
 	"internal/messagetype":               {"messagestore"},
-	"messagestore":                       {"logger", "internal/backoff", "internal/exactjson", "internal/hash64"},
+	"messagestore":                       {"logger", "internal/backoff", "internal/exactjson", "internal/hash64", "internal/steer"},
 	"messagestore/memory":                {"messagestore"},
 	"internal/pglink":                    {"logger", "internal/backoff", "internal/pgschema"},
 	"messagestore/postgres":              {"logger", "messagestore", "internal/pglink", "internal/pgschema"},
@@ -47,7 +47,7 @@ var imports = map[string][]string{
 	"consumer/internal/text":       {},
 
 	"upcast":                 {"messagestore", "internal/messagetype"},
-	"handler":                {"logger", "messagestore", "upcast"},
+	"handler":                {"logger", "messagestore", "upcast", "internal/steer"},
 	"handler/handlertest":    {"handler", "messagestore", "messagestore/memory"},
 	"reservation":            {"logger", "messagestore", "handler", "internal/steer", "internal/keys"},
 	"unit":                   {"logger", "messagestore", "handler", "reservation", "internal/keys"},

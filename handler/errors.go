@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
 // ErrUnknownType is matched by the error of [Mux.Handle] for a message of a type that no
-// function is registered for, unless [Mux.IgnoreUnknown] was called.
-var ErrUnknownType = errors.New("unknown message type")
+// function is registered for, unless [Mux.IgnoreUnknown] was called. A consumer does not retry
+// such a message: it stops, or parks it, at once.
+var ErrUnknownType error = &steer.Error{Verdict: steer.NoRetry, Err: errors.New("unknown message type")} //nolint:errname // it is a sentinel
 
 func invalid(name, rule string) error {
 	var value any
@@ -32,7 +34,8 @@ func unregistered(goType string, err error) error {
 }
 
 // A DecodeError says why the body of a message does not fit the Go type that its function
-// takes. Handling the message again does not help.
+// takes. Handling the message again does not help, so a consumer does not retry it: it stops, or
+// parks the message, at once.
 type DecodeError struct {
 	GoType string
 	Cause  error // of encoding/json, or of the type's own UnmarshalJSON
@@ -41,5 +44,5 @@ type DecodeError struct {
 // Error names the Go type and the cause; the mux puts the message in front.
 func (e *DecodeError) Error() string { return fmt.Sprintf("decode into %s: %v", e.GoType, e.Cause) }
 
-// Unwrap returns the cause.
-func (e *DecodeError) Unwrap() error { return e.Cause }
+// Unwrap returns the cause, and that the message is not retried.
+func (e *DecodeError) Unwrap() []error { return []error{e.Cause, steer.Hopeless} }

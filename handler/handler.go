@@ -29,7 +29,8 @@ type HandlerFunc func(ctx context.Context, m *messagestore.Message) error //noli
 // A Mux passes each message to the function registered for its type. A message of another
 // type is an error, unless [Mux.IgnoreUnknown] was called.
 //
-// Register before use. Handle, Ignored, Types and Validate are safe for concurrent use.
+// Register before use. Handle, Ignored, Types and Validate are safe for concurrent use. The zero
+// value is a mux as [New] returns one.
 type Mux struct {
 	ignored atomic.Int64
 
@@ -49,7 +50,7 @@ type Mux struct {
 // an error that matches [ErrUnknownType]: in a category of a service's own commands it
 // comes from a sender that is ahead, and passing it over would lose it.
 func New() *Mux {
-	return &Mux{routes: map[string]HandlerFunc{}}
+	return &Mux{}
 }
 
 // IgnoreUnknown has the mux pass over messages of types that have no function, and count
@@ -94,6 +95,9 @@ func On[T messagestore.Body](mux *Mux, f Func[T], older ...upcast.Form[T]) {
 		case mux.routes[name] != nil:
 			mux.mistake(invalid(name, "the type is registered twice"))
 		default:
+			if mux.routes == nil {
+				mux.routes = map[string]HandlerFunc{}
+			}
 			mux.routes[name] = func(ctx context.Context, m *messagestore.Message) error {
 				body, err := form.Decode(m)
 				if err != nil {

@@ -397,3 +397,22 @@ func TestAMuxIsSafeForConcurrentUse(t *testing.T) {
 
 	require.EqualValues(t, 800, mux.Ignored())
 }
+
+// The zero value is a mux as any other.
+func TestAMuxThatWasNotMadeByNewWorks(t *testing.T) {
+	t.Parallel()
+	var mux handler.Mux
+	require.ErrorIs(t, mux.Validate(), messagestore.ErrInvalid)
+	require.Empty(t, mux.Types())
+	handled := 0
+	handler.On(&mux, func(context.Context, handler.Message[Deposit]) error {
+		handled++
+		return nil
+	})
+	require.NoError(t, mux.Validate())
+	require.NoError(t, mux.Handle(t.Context(), command(t, Deposit{Amount: 1})))
+	require.Equal(t, 1, handled)
+
+	var empty handler.Mux
+	require.ErrorIs(t, empty.Handle(t.Context(), command(t, Deposit{Amount: 1})), messagestore.ErrInvalid)
+}

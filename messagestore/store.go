@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/logger"
 )
 
@@ -149,7 +150,7 @@ func settle(ctx context.Context, s *Store, appends []Append, write func(context.
 		}
 		if !ok || ctx.Err() != nil {
 			if err == nil {
-				s.wrote(written)
+				s.wrote(ctx, written)
 			}
 			return written, err
 		}
@@ -158,7 +159,7 @@ func settle(ctx context.Context, s *Store, appends []Append, write func(context.
 		conflict, used := errors.AsType[*IDConflictError](resolveErr)
 		switch {
 		case resolveErr == nil:
-			s.wrote(found)
+			s.wrote(ctx, found)
 			return found, nil
 		case used:
 			return nil, conflict
@@ -181,11 +182,12 @@ func unknownWrites(appends []Append) []UnknownWrite {
 	return writes
 }
 
-func (s *Store) wrote(written []Written) {
+func (s *Store) wrote(ctx context.Context, written []Written) {
 	for _, w := range written {
 		s.config.Logger.Debug().Str("stream", string(w.Stream)).Int64("version", int64(w.Version)).Bool("duplicate", w.Duplicate).Msg("write")
 		if w.GlobalPosition > 0 { // else it was a check
 			s.watches.heard(w.Stream.Category(), w.GlobalPosition)
+			steer.Wrote(ctx, string(w.Stream))
 		}
 	}
 }

@@ -1,5 +1,5 @@
 // Package steer is how the error of a handler tells a consumer what becomes of the
-// message: parked, retried after a given time, or skipped. Package consumer exports
+// message: parked, retried after a given time, skipped, or not retried. Package consumer exports
 // the constructors; packages that a consumer must not be imported by, such as
 // reservation and entity, use this one.
 package steer
@@ -23,6 +23,10 @@ const (
 
 	// Skip counts and logs the message, and moves on.
 	Skip
+
+	// NoRetry leaves out the retries: the policy decides at once whether the consumer stops or
+	// parks the message.
+	NoRetry
 )
 
 // An Error carries a verdict. [Of] finds it in whatever wraps it.
@@ -41,6 +45,8 @@ func (e *Error) Error() string {
 		return "parked"
 	case e.Verdict == Skip:
 		return "skipped"
+	case e.Verdict == NoRetry:
+		return "not retried"
 	}
 	return fmt.Sprintf("retried after %v", e.After)
 }
@@ -52,6 +58,11 @@ func (e *Error) Unwrap() error { return e.Err }
 //
 //	func (e *KeyReusedError) Unwrap() error { return steer.Parked }
 var Parked error = &Error{Verdict: Park} //nolint:errname // it is a verdict, which errors unwrap to
+
+// Hopeless is what an error unwraps to if the same message will fail in the same way again:
+//
+//	func (e *DecodeError) Unwrap() []error { return []error{e.Cause, steer.Hopeless} }
+var Hopeless error = &Error{Verdict: NoRetry} //nolint:errname // it is a verdict, which errors unwrap to
 
 // Of returns the verdict in err, nil if there is none. The methods of a handler's
 // error are the handler's code: one that panics gives no verdict.
@@ -65,15 +76,33 @@ func Of(err error) (verdict *Error) {
 	return verdict
 }
 
-type consumerKey struct{}
+type deliveryKey struct{}
 
-// WithConsumer returns a context for handlers that tells the name of the consumer.
-func WithConsumer(ctx context.Context, name string) context.Context {
-	return context.WithValue(ctx, consumerKey{}, name)
+// A Delivery is the consumer that calls a handler.
+type Delivery struct {
+	Consumer string
+
+	// Wrote is told of each stream that the handler has written to. It may be called from
+	// several goroutines at once.
+	Wrote func(stream string)
+}
+
+// WithDelivery returns a context for handlers.
+func WithDelivery(ctx context.Context, d *Delivery) context.Context {
+	return context.WithValue(ctx, deliveryKey{}, d)
 }
 
 // Consumer returns the name of the consumer that delivers the message, or "".
 func Consumer(ctx context.Context) string {
-	name, _ := ctx.Value(consumerKey{}).(string)
-	return name
+	if d, ok := ctx.Value(deliveryKey{}).(*Delivery); ok {
+		return d.Consumer
+	}
+	return ""
+}
+
+// Wrote tells the consumer whose handler has the context that a stream was written to.
+func Wrote(ctx context.Context, stream string) {
+	if d, ok := ctx.Value(deliveryKey{}).(*Delivery); ok && d.Wrote != nil {
+		d.Wrote(stream)
+	}
 }
