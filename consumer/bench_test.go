@@ -24,7 +24,7 @@ func BenchmarkConsumer(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			c := consumer.New(store, account, "ledger", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }),
+			c := newNamed(store, account, "ledger", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }),
 				&consumer.Config{Concurrency: concurrency})
 			b.ReportAllocs()
 			b.ResetTimer()

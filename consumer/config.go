@@ -105,15 +105,30 @@ type Config struct {
 	// Defaults to retries for five minutes, and then to stop.
 	Errors ErrorPolicy
 
-	// Logger receives the start, the stop, every failure and every parked message,
-	// with names and numbers and the text of errors, never with content.
+	// Start is where a consumer begins that has no checkpoint yet: see [FromStart], [FromEnd]
+	// and [From]. Of the replicas or the members of a group that start at the same time, one
+	// decides for all. A consumer that has a checkpoint goes on from there, whatever Start is.
 	//
-	// Defaults to silence.
+	// Defaults to FromStart, with a warning that names the number of messages.
+	Start Start
+
+	// Logger receives the start, the stop, every failure and every parked message, the
+	// beginning and the end of an outage of the store, and a handler that does not return for
+	// a minute: with names and numbers, the text of errors and the stack of a panic, never
+	// with content.
+	//
+	// Defaults to warnings and errors on standard error ([logger.StandardError]).
+	// [logger.Silent] is silent.
 	Logger logger.Logger
 }
 
 // An ErrorPolicy decides the fate of a message whose handler fails. The zero value
 // is the default: retry for five minutes, then stop.
+//
+// A failure that a retry cannot help is not retried. Data that cannot be decoded, and a type that
+// no function is registered for, lead to Then at once. The consumer stops at once, whatever Then
+// is, if the failure is not the message's: a missing right (SQLSTATE 42501), a closed pool, or an
+// error whose method Permanent() bool returns true.
 //
 // An error of the handler can decide otherwise for its message: see [RetryAfter],
 // [Park] and [Skip].
@@ -184,6 +199,9 @@ func (c *Config) withDefaults() Config {
 		d = *c
 	}
 	d.Types = slices.Clone(d.Types)
+	if d.Logger.IsZero() {
+		d.Logger = logger.StandardError()
+	}
 	d.Lease = cmp.Or(d.Lease, 10*time.Second)
 	d.Concurrency = cmp.Or(d.Concurrency, 1)
 	d.BatchSize = cmp.Or(d.BatchSize, 1000)
@@ -233,6 +251,9 @@ func (c *Config) mistakes() (all []error) {
 	}
 	if d := c.Errors.Retry.For; d != NoRetry && d != Forever && (d < 0 || d > 24*time.Hour) {
 		all = append(all, invalid("retry for", d, "it is between 0 and 24h0m0s, or NoRetry, or Forever"))
+	}
+	if err := c.Start.mistake(); err != nil {
+		all = append(all, err)
 	}
 	if c.Errors.Then != StopConsumer && c.Errors.Then != ParkMessage {
 		all = append(all, invalid("errors then", int(c.Errors.Then), "it is StopConsumer or ParkMessage"))

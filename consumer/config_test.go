@@ -46,7 +46,7 @@ func TestValidateRefusesWhatIsOutOfBounds(t *testing.T) {
 		{consumer.Config{Types: []string{""}}, "message type"},
 		{consumer.Config{Types: make([]string, messagestore.MaxFilterTypes+1)}, "filter types"},
 	} {
-		err := consumer.New(newStore(), account, "ledger", &journal{}, &test.config).Validate()
+		err := newNamed(newStore(), account, "ledger", &journal{}, &test.config).Validate()
 
 		require.ErrorContains(t, err, "invalid consumer: ", "%+v", test.config)
 		require.ErrorContains(t, err, test.text)
@@ -73,7 +73,7 @@ func TestValidateAcceptsTheBounds(t *testing.T) {
 		},
 		{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}}},
 	} {
-		err := consumer.New(newStore(), account, "ledger", &journal{}, config).Validate()
+		err := newNamed(newStore(), account, "ledger", &journal{}, config).Validate()
 		require.NoError(t, err)
 	}
 }
@@ -95,7 +95,7 @@ func TestValidateRefusesNames(t *testing.T) {
 		strings.Repeat("n", 200):   "bytes too long for the streams of category account that are named after it",
 		strings.Repeat("n", 10240): "too long",
 	} {
-		err := consumer.New(newStore(), account, name, &journal{}, nil).Validate()
+		err := newNamed(newStore(), account, name, &journal{}, nil).Validate()
 
 		require.ErrorIs(t, err, messagestore.ErrInvalid, "%q", name)
 		require.ErrorContains(t, err, rule, "%q", name)
@@ -110,7 +110,7 @@ func TestTheLongestNameWorks(t *testing.T) {
 	write(t, store, "account-1", Deposited{1})
 	accepted := 0
 	for n := range messagestore.MaxNameBytes {
-		c := consumer.New(store, account, strings.Repeat("n", n), always(errHopeless), nil)
+		c := newNamed(store, account, strings.Repeat("n", n), always(errHopeless), nil)
 		if c.Validate() != nil {
 			continue
 		}
@@ -142,12 +142,12 @@ func TestValidateRefusesNil(t *testing.T) {
 		"NilFunc":      {newStore(), noFunc, "invalid handler: there is none"},
 		"NilInPointer": {newStore(), noPtr, "invalid handler: there is none"},
 	} {
-		err := consumer.New(test.store, account, "ledger", test.handler, nil).Validate()
+		err := newNamed(test.store, account, "ledger", test.handler, nil).Validate()
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
 		require.ErrorContains(t, err, test.text, name)
 	}
 	for _, category := range []messagestore.Category{"", "account-1", "a b", "account:"} {
-		err := consumer.New(newStore(), category, "ledger", &journal{}, nil).Validate()
+		err := newNamed(newStore(), category, "ledger", &journal{}, nil).Validate()
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 	}
 }
@@ -158,7 +158,7 @@ func (*invalidHandler) Validate() error { return errBroken }
 
 func TestValidateAsksTheHandler(t *testing.T) {
 	t.Parallel()
-	err := consumer.New(newStore(), account, "ledger", &invalidHandler{}, nil).Validate()
+	err := newNamed(newStore(), account, "ledger", &invalidHandler{}, nil).Validate()
 	require.ErrorIs(t, err, errBroken)
 	require.EqualError(t, err, "invalid consumer: handler: broken")
 }
@@ -199,7 +199,7 @@ func TestRunReportsAllMistakesBeforeARoundTrip(t *testing.T) {
 		look:  func(messagestore.StreamName) error { return errStore },
 		read:  func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) { return nil, errStore },
 	}
-	c := consumer.New(store, account, "a-b", &invalidHandler{}, &consumer.Config{Grace: -1, BatchSize: -1})
+	c := newNamed(store, account, "a-b", &invalidHandler{}, &consumer.Config{Grace: -1, BatchSize: -1})
 
 	for _, err := range []error{c.Validate(), c.Run(t.Context()), c.CatchUp(t.Context())} {
 		require.ErrorIs(t, err, errBroken)

@@ -50,6 +50,8 @@ type Store interface {
 	LastOfType(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Message, error)
 	Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error)
 	Now(ctx context.Context) (time.Time, error)
+	End(ctx context.Context, category messagestore.Category) (messagestore.GlobalPosition, error)
+	PositionAt(ctx context.Context, category messagestore.Category, t time.Time) (messagestore.GlobalPosition, error)
 	Watch(category messagestore.Category, interval time.Duration) (wakeups <-chan messagestore.GlobalPosition, stop func())
 }
 
@@ -65,6 +67,8 @@ type Consumer struct {
 	running atomic.Bool
 	lanes   *lanes.Lanes[delivery] // of the last run
 	counts  counts
+	outage  outage
+	said    said
 }
 
 // New returns a consumer that reads category of store. The name is its identity: it goes on
@@ -143,6 +147,7 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 		return c.id.Wrap(ErrRunning)
 	}
 	defer c.running.Store(false)
+	defer c.outage.ends()
 
 	me := c.newMember(catchUp)
 	r, err := c.runOnce(ctx, catchUp, nil, me)
@@ -162,7 +167,12 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 		err = nil // it was told to stop
 	}
 	if err != nil {
-		c.config.Logger.Error().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("error", text.Of(err)).Msg("consumer stopped")
+		event := c.config.Logger.Error().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("error", text.Of(err))
+		if e, is := errors.AsType[*MessageError](err); is {
+			event.Str("id", e.ID.String()).Int64("globalPosition", int64(e.GlobalPosition))
+			logStack(event, e.Err)
+		}
+		event.Msg("consumer stopped")
 		return c.id.Wrap(err)
 	}
 	c.config.Logger.Info().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Msg("consumer stopped")
@@ -234,9 +244,10 @@ func (c *Consumer) start(ctx context.Context, catchUp bool, before *run, me chec
 	if before != nil {
 		stream, read = before.checkpoints.place.Stream, before.reader.mark
 	}
-	log := checkpoint.Log{Store: c.store, Consumer: c.id}
+	log := checkpoint.Log{Store: c.store, Consumer: c.id, First: c.locate}
 	standby := standby{Consumer: c}
 	defer standby.stop()
+	met := before != nil // the store has answered
 	for failures := 1; ctx.Err() == nil; failures++ {
 		var p *checkpoint.Place
 		var err error
@@ -245,22 +256,28 @@ func (c *Consumer) start(ctx context.Context, catchUp bool, before *run, me chec
 		} else {
 			p, err = log.Resume(ctx, c.config.GroupSize, c.config.GroupMember, stream, read)
 		}
+		if err == nil {
+			c.storeWorks(starting)
+			met = true
+			if p.First {
+				c.sayNew(ctx, p, catchUp)
+			}
+		}
 		switch {
 		case err == nil && !p.Ready():
 			failures = 0
 			standby.wait(ctx, p)
 			continue
 		case err == nil:
-			c.config.Logger.Info().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).
-				Str("positions", string(p.Stream)).Int64("position", int64(p.Position)).Msg("consumer started")
+			c.logStarted(p)
 			c.counts.position.Store(int64(p.Position))
 			return p, nil
 		case ctx.Err() != nil:
 			continue
-		case catchUp || !heals(err):
+		case catchUp || !heals(err) || !met && refused(err):
 			return nil, err
 		}
-		if backoff.Wait(ctx, c.storeFailed(err, failures)) != nil {
+		if backoff.Wait(ctx, c.storeFailed(starting, err, failures)) != nil {
 			break
 		}
 	}
@@ -273,21 +290,15 @@ func (c *Consumer) start(ctx context.Context, catchUp bool, before *run, me chec
 	return nil, nil //nolint:nilnil // there is nothing to go on from
 }
 
-// The pauses after errors of the store. A server that was killed is back within a second,
-// so a consumer is idle for at most maxStoreBackoff longer. A server that stays away gets
-// at most two calls a second from each consumer.
-const (
-	minStoreBackoff = 50 * time.Millisecond
-	maxStoreBackoff = time.Second
-)
-
-// storeFailed logs and counts an error that may heal, and returns how long to wait.
-func (c *Consumer) storeFailed(err error, failures int) time.Duration {
-	wait := backoff.After(failures, minStoreBackoff, maxStoreBackoff)
-	c.counts.storeErrors.Add(1)
-	c.config.Logger.Warn().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).
-		Int("failures", failures).Dur("wait", wait).Str("error", text.Of(err)).Msg("store failed")
-	return wait
+func (c *Consumer) logStarted(p *checkpoint.Place) {
+	event := c.config.Logger.Info().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).
+		Str("positions", string(p.Stream)).Int64("position", int64(p.Position))
+	if c.config.GroupSize > 0 {
+		event.Int("size", c.config.GroupSize).Int("member", c.config.GroupMember)
+	} else if p.Leased() {
+		event.Int("size", p.View(time.Now()).Members).Str("member", p.Member().String()).Int("slots", p.SlotCount())
+	}
+	event.Msg("consumer started")
 }
 
 // Stats are a consumer's counts since [New].

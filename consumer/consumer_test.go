@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -60,7 +61,7 @@ func write(t *testing.T, store *messagestore.Store, stream messagestore.StreamNa
 
 func newConsumer(t *testing.T, store consumer.Store, h consumer.Handler, config *consumer.Config) *consumer.Consumer {
 	t.Helper()
-	return consumer.New(store, account, "ledger", h, config)
+	return newNamed(store, account, "ledger", h, config)
 }
 
 // running starts c in a bubble. The function stop ends the run and returns its error.
@@ -201,4 +202,16 @@ func requireGraceExceeded(t *testing.T, err error) {
 	t.Helper()
 	_, is := errors.AsType[*consumer.GraceExceededError](err)
 	require.True(t, is, "%v", err)
+}
+
+// newNamed is [consumer.New] without a word on standard error.
+func newNamed(store consumer.Store, category messagestore.Category, name string, h consumer.Handler, config *consumer.Config) *consumer.Consumer {
+	var quiet consumer.Config
+	if config != nil {
+		quiet = *config
+	}
+	if quiet.Logger.IsZero() {
+		quiet.Logger = logger.Silent()
+	}
+	return consumer.New(store, category, name, h, &quiet)
 }

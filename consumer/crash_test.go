@@ -64,7 +64,7 @@ func crashChild(storeURL string, category messagestore.Category) int {
 	}
 	store, err := dibs.Open(ctx, storeURL, nil)
 	if err == nil {
-		err = consumer.New(store, category, "crash", doneHandler(store), &config).Run(ctx)
+		err = newNamed(store, category, "crash", doneHandler(store), &config).Run(ctx)
 	}
 	if err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -118,7 +118,7 @@ func testCrashes(t *testing.T, storeURL string) {
 		killed++
 	}
 	require.Less(t, len(allDone(t, store, category)), messages, "every kill came too late")
-	require.NoError(t, consumer.New(store, category, "crash", doneHandler(store), crashConfig).CatchUp(ctx))
+	require.NoError(t, newNamed(store, category, "crash", doneHandler(store), crashConfig).CatchUp(ctx))
 
 	first := map[messagestore.GlobalPosition]bool{}
 	next := map[messagestore.StreamName]messagestore.Version{}

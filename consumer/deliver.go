@@ -6,10 +6,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/text"
 	"github.com/dibs-go/dibs/internal/steer"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -151,6 +154,7 @@ func (r *run) handlerFailed(work context.Context, it *item, err error) {
 	if d.attempts > 1 {
 		r.counts.retried.Add(1)
 	}
+	lasting := verdict == nil && lasts(err) // it is not the message's failure
 	if verdict != nil && verdict.Verdict == steer.Retry {
 		d.failingSince = time.Time{}
 		r.logFailure(it, err, verdict.After, "handler failed")
@@ -163,11 +167,14 @@ func (r *run) handlerFailed(work context.Context, it *item, err error) {
 	policy := &r.config.Errors
 	wait, again := policy.Retry.pause(d.attempts, d.failingSince, now)
 	asked := verdict != nil && verdict.Verdict == steer.Park
+	if lasting || verdict != nil {
+		wait, again = 0, false
+	}
 	r.logFailure(it, err, wait, "handler failed")
 	switch {
-	case again && !asked:
+	case again:
 		r.lanes.Retry(it, now.Add(wait))
-	case asked || policy.Then == ParkMessage:
+	case asked || policy.Then == ParkMessage && !lasting:
 		r.parkNow(work, it)
 	default:
 		r.fail(newMessageError(it, err))
@@ -177,9 +184,7 @@ func (r *run) handlerFailed(work context.Context, it *item, err error) {
 
 // skip moves on from a message that the handler has skipped.
 func (r *run) skip(it *item, err error) {
-	m := it.Value.message
-	r.config.Logger.Warn().Str("consumer", r.id.Name).Str("type", m.Type).Str("stream", string(m.Stream)).
-		Int64("position", int64(m.Position)).Str("reason", text.Of(err)).Msg("message skipped")
+	r.about(r.config.Logger.Warn(), it.Value.message).Str("reason", text.Of(err)).Msg("message skipped")
 	if _, counts := r.progress.finish(it); counts {
 		r.counts.skipped.Add(1)
 	}
@@ -208,13 +213,16 @@ func (r *run) park(ctx context.Context, it *item) error {
 		return fmt.Errorf("park: %w", err)
 	}
 	letter, err := r.letters.Park(ctx, deadletter.Failure{
-		Message: d.message, Err: d.lastErr, Attempts: d.attempts, FirstFailedAt: d.firstFailed,
+		Message: d.message, Err: d.lastErr, Stack: stackOf(d.lastErr), Attempts: d.attempts, FirstFailedAt: d.firstFailed,
 	})
-	if err != nil || letter == nil {
+	if err != nil {
 		return err
 	}
-	r.config.Logger.Error().Str("consumer", r.id.Name).Str("type", letter.Type).Str("stream", string(letter.Stream)).
-		Int64("position", int64(letter.Position)).Int("attempts", letter.Attempts).Str("error", letter.Error).Msg("message parked")
+	r.storeWorks(parking)
+	if letter != nil {
+		r.about(r.config.Logger.Error(), d.message).Int("attempts", letter.Attempts).Str("deadLetter", string(letter.DeadLetter)).
+			Str("error", letter.Error).Msg("message parked")
+	}
 	return nil
 }
 
@@ -231,18 +239,39 @@ func (r *run) parkFailed(work context.Context, it *item, err error) {
 		r.lanes.Drop(it)
 	default:
 		d.parkFailures++
-		r.lanes.Retry(it, time.Now().Add(r.storeFailed(err, d.parkFailures)))
+		r.lanes.Retry(it, time.Now().Add(r.storeFailed(parking, err, d.parkFailures)))
 	}
 }
 
 func (r *run) logFailure(it *item, err error, wait time.Duration, what string) {
-	m := it.Value.message
-	event := r.config.Logger.Warn().Str("consumer", r.id.Name).Str("type", m.Type).Str("stream", string(m.Stream)).
-		Int64("position", int64(m.Position)).Int("attempt", it.Value.attempts)
+	event := r.about(r.config.Logger.Warn(), it.Value.message).Int("attempt", it.Value.attempts)
 	if wait > 0 {
 		event.Dur("wait", wait)
 	}
+	if it.Value.attempts <= 1 {
+		logStack(event, err)
+	}
 	event.Str("error", text.Of(err)).Msg(what)
+}
+
+// about adds the consumer and a message to an event.
+func (c *Consumer) about(event *zerolog.Event, m *messagestore.Message) *zerolog.Event {
+	return event.Str("consumer", c.id.Name).Str("type", m.Type).Str("stream", string(m.Stream)).Int64("position", int64(m.Position)).
+		Str("id", m.ID.String()).Int64("globalPosition", int64(m.GlobalPosition))
+}
+
+// stackOf returns the stack of a handler that panicked, shortened, "" for any other failure.
+func stackOf(err error) string {
+	if e, is := err.(*PanicError); is { //nolint:errorlint // a consumer makes it, and nothing wraps it
+		return text.Stack(e.Stack)
+	}
+	return ""
+}
+
+func logStack(event *zerolog.Event, err error) {
+	if stack := stackOf(err); stack != "" {
+		event.Str(logger.Stack, stack)
+	}
 }
 
 // leave stops waiting for the messages in flight, and returns an error that names them, if

@@ -100,6 +100,54 @@ func (e *GraceExceededError) Error() string {
 	return fmt.Sprintf("grace of %v exceeded: the handler goes on with %s", e.Grace, strings.Join(e.Messages, ", "))
 }
 
+// denied is the SQLSTATE of a right that the user lacks.
+const denied = "42501"
+
+// sqlState returns the SQLSTATE of an error of a database, "" for none. The method is that of
+// the errors of pgx, and of other drivers.
+func sqlState(err error) string {
+	if e, ok := errors.AsType[interface {
+		error
+		SQLState() string
+	}](err); ok {
+		return e.SQLState()
+	}
+	return ""
+}
+
+// lasts reports whether an error says itself that it stays until somebody acts. The methods of a
+// handler's error are the handler's code: one that panics does not say so.
+func lasts(err error) (is bool) {
+	defer func() {
+		if recover() != nil {
+			is = false
+		}
+	}()
+	if e, ok := errors.AsType[interface {
+		error
+		Permanent() bool
+	}](err); ok && e.Permanent() {
+		return true
+	}
+	return sqlState(err) == denied
+}
+
+// refused reports whether a database has answered the first call of a consumer with an error
+// that a wrong setting has: a user, a password or a database that does not exist. An answer that
+// speaks of the server's state is none, and neither is a server that did not answer.
+func refused(err error) bool {
+	state := sqlState(err)
+	if state == "" {
+		return false
+	}
+	for _, class := range []string{"08", "25", "40", "53", "55", "57", "58", "XX"} {
+		if strings.HasPrefix(state, class) {
+			return false
+		}
+	}
+	return true
+}
+
 // heals reports whether an error of the store may be gone the next time.
 func heals(err error) bool {
 	for _, lasting := range []error{
@@ -110,8 +158,7 @@ func heals(err error) bool {
 			return false
 		}
 	}
-	var lasting interface{ Permanent() bool }
-	return !errors.As(err, &lasting) || !lasting.Permanent()
+	return !lasts(err)
 }
 
 // recovered returns the failure of a handler that panicked with value.

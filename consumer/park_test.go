@@ -402,12 +402,17 @@ func TestAParkedMessageThatIsGoneStaysParkedAndHoldsUpNoOther(t *testing.T) {
 	}
 	j := &journal{}
 
-	require.Equal(t, 1, redrive(t, store, j))
+	var log logbook
+	request(t, store.Store, account, "ledger")
+	require.NoError(t, newConsumer(t, store, j, &consumer.Config{Logger: log.logger()}).CatchUp(t.Context()))
 
 	require.Equal(t, []string{"account-1@1"}, j.all())
 	parked := parkedOf(t, store, account, "ledger")
 	require.Len(t, parked, 1)
 	require.Contains(t, parked[0].Error, "no such message")
+	failed := log.of(t, "redrive failed")
+	require.Len(t, failed, 1)
+	require.Contains(t, failed[0]["error"], "no such message")
 }
 
 // A process with the same identity settles the request while the handler runs: the message

@@ -76,7 +76,7 @@ func TestACategoryWithATypeKeepsItsPositionsBesideIt(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	write(t, store, "account:command-1", Deposited{1})
-	c := consumer.New(store, "account:command", "accounts", &journal{}, nil)
+	c := newNamed(store, "account:command", "accounts", &journal{}, nil)
 
 	require.NoError(t, c.CatchUp(t.Context()))
 

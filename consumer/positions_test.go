@@ -48,7 +48,7 @@ func everyStore(t *testing.T, test func(t *testing.T, store *messagestore.Store,
 
 func newIn(t *testing.T, store consumer.Store, category messagestore.Category, name string, h consumer.Handler, config *consumer.Config) *consumer.Consumer {
 	t.Helper()
-	return consumer.New(store, category, name, h, config)
+	return newNamed(store, category, name, h, config)
 }
 
 func positionsNow(t *testing.T, store *messagestore.Store, category messagestore.Category) []operate.Status {

@@ -166,6 +166,13 @@ func (p *progress) worked() {
 	p.workedAt = time.Now()
 }
 
+// message returns the message of an item, nil if it is finished.
+func (p *progress) message(it *item) *messagestore.Message {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return it.Value.message
+}
+
 // length returns the number of messages in the window, and whether there is room for more.
 func (p *progress) length() (n int, room bool) {
 	p.mu.Lock()

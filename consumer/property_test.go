@@ -280,7 +280,7 @@ func TestNoMessageIsSkippedWhateverIsKilled(t *testing.T) {
 			}
 			w.born(killAt)
 
-			err := consumer.New(w.tap, account, "ledger", w, config).CatchUp(t.Context())
+			err := newNamed(w.tap, account, "ledger", w, config).CatchUp(t.Context())
 
 			w.check(t)
 			if (err != nil) != w.dead || err != nil && !errors.As(err, &lastingError{}) {
@@ -301,7 +301,7 @@ func TestNoMessageIsSkippedWhenAGroupIsResized(t *testing.T) {
 		w.most = 1
 		run := func(size, member, killAt int) {
 			w.born(killAt)
-			c := consumer.New(w.tap, account, "ledger", w, &consumer.Config{
+			c := newNamed(w.tap, account, "ledger", w, &consumer.Config{
 				Types:              []string{Deposited{}.MessageType()},
 				GroupSize:          size,
 				GroupMember:        member,

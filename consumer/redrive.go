@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
@@ -102,12 +103,13 @@ func (r *run) endLook(ctx context.Context, found look) {
 		return
 	case found.err == nil:
 		r.redrives.failures = 0
+		r.storeWorks(looking)
 	case r.catchUp || !heals(found.err):
 		r.fail(found.err)
 		return
 	default:
 		r.redrives.failures++
-		r.redrives.at = now.Add(r.storeFailed(found.err, r.redrives.failures))
+		r.redrives.at = now.Add(r.storeFailed(looking, found.err, r.redrives.failures))
 	}
 	r.lanes.Add(func(yield func(*item) bool) {
 		for _, q := range found.due {
@@ -141,7 +143,7 @@ func (r *run) redrive(work context.Context, q *deadletter.Request) error {
 	case work.Err() != nil && (verdict == nil || verdict.Verdict == steer.Retry):
 		return work.Err() // the request stays open
 	default:
-		redrive.Failed(failure)
+		redrive.Failed(failure, stackOf(failure))
 	}
 	if err := r.settle(work, redrive); err != nil {
 		return err
@@ -165,8 +167,12 @@ func (r *run) beginRedrive(work context.Context, q *deadletter.Request) (*deadle
 	}
 	m, err := redrive.Message(ctx)
 	if isNotFound(err) {
-		redrive.Failed(err)
-		return nil, nil, r.settle(work, redrive)
+		redrive.Failed(err, "")
+		if err := r.settle(work, redrive); err != nil {
+			return nil, nil, err
+		}
+		r.logRedrive(r.config.Logger.Warn().Str("error", text.Of(err)), redrive, "redrive failed")
+		return nil, nil, nil
 	}
 	return redrive, m, err
 }
@@ -196,7 +202,7 @@ func (r *run) settle(work context.Context, redrive *deadletter.Redrive) error {
 		if err == nil || r.catchUp || !heals(err) || tries.Err() != nil {
 			return err
 		}
-		if backoff.Wait(tries, r.storeFailed(err, failures)) != nil {
+		if backoff.Wait(tries, r.storeFailed(redriving, err, failures)) != nil {
 			return err
 		}
 	}
@@ -205,6 +211,7 @@ func (r *run) settle(work context.Context, redrive *deadletter.Redrive) error {
 func (r *run) countRedrive(redrive *deadletter.Redrive, m *messagestore.Message, failure error, verdict *steer.Error) {
 	if m == nil {
 		r.counts.tombstones.Add(1)
+		r.logRedrive(r.config.Logger.Warn(), redrive, "not redriven: the stream was deleted")
 		return
 	}
 	r.counts.retried.Add(1)
@@ -218,9 +225,15 @@ func (r *run) countRedrive(redrive *deadletter.Redrive, m *messagestore.Message,
 	default:
 		r.counts.failed.Add(1)
 		log, what = r.config.Logger.Warn().Str("error", text.Of(failure)), "redrive failed"
+		logStack(log, failure)
 	}
-	log.Str("consumer", r.id.Name).Str("type", redrive.Type).Str("stream", string(redrive.Stream)).
-		Int64("position", int64(redrive.Position)).Int("attempt", redrive.Attempts+1).Msg(what)
+	r.logRedrive(log, redrive, what)
+}
+
+func (r *run) logRedrive(event *zerolog.Event, redrive *deadletter.Redrive, what string) {
+	r.about(event, &messagestore.Message{
+		ID: redrive.ID, Type: redrive.Type, Stream: redrive.Stream, Position: redrive.Position, GlobalPosition: redrive.GlobalPosition,
+	}).Int("attempt", redrive.Attempts+1).Str("deadLetter", string(redrive.DeadLetter)).Msg(what)
 }
 
 // redriven takes in the result of a redrive.
@@ -235,12 +248,13 @@ func (r *run) redriven(work context.Context, f failure) {
 	}
 	switch {
 	case f.err == nil:
+		r.storeWorks(redriving)
 		r.redrives.at = now // to store that it is settled
 	case work.Err() != nil: // the run stops
 	case r.catchUp || !heals(f.err):
 		r.fail(f.err)
 	default:
 		r.redrives.failures++
-		r.redrives.failed[id] = now.Add(r.storeFailed(f.err, r.redrives.failures))
+		r.redrives.failed[id] = now.Add(r.storeFailed(redriving, f.err, r.redrives.failures))
 	}
 }

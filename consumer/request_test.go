@@ -373,7 +373,7 @@ func redriveChild(storeURL string, category messagestore.Category, hangs bool) i
 				return ctx.Err()
 			})
 		}
-		err = consumer.New(store, category, "c", handler, &consumer.Config{RedriveInterval: 5 * time.Millisecond}).Run(ctx)
+		err = newNamed(store, category, "c", handler, &consumer.Config{RedriveInterval: 5 * time.Millisecond}).Run(ctx)
 	}
 	fmt.Fprintln(os.Stderr, err)
 	return 2

@@ -42,7 +42,10 @@ type run struct {
 	checkpoints *checkpointer
 	redrives    *redrives
 	handover    handover
-	stays       bool // in its group after its end
+	slow        slowWatch
+	from        messagestore.GlobalPosition // where it began
+	took        bool                        // a message, in this run
+	stays       bool                        // in its group after its end
 	stopping    bool
 	fatal       error
 }
@@ -54,6 +57,7 @@ func newRun(c *Consumer, p *checkpoint.Place, catchUp bool) *run {
 		wakes:       make(chan struct{}, 1),
 		progress:    newProgress(p.Checkpoint, &c.config),
 		reader:      newReader(c, p),
+		from:        p.Position,
 		checkpoints: newCheckpointer(p, &c.config),
 		redrives:    newRedrives(c, p),
 	}
@@ -98,7 +102,7 @@ func (r *run) loop(ctx context.Context) error {
 	defer unwatch()
 	reads, cancelReads := context.WithCancel(ctx)
 	defer cancelReads()
-	work, cancelWork := context.WithCancel(steer.WithConsumer(context.WithoutCancel(ctx), r.id.Name))
+	work, cancelWork := context.WithCancel(steer.WithDelivery(context.WithoutCancel(ctx), &steer.Delivery{Consumer: r.id.Name, Wrote: r.wrote}))
 	defer cancelWork()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -174,6 +178,9 @@ func (r *run) begin(reads, work context.Context, now time.Time) time.Time {
 	}
 	atWork := length+len(r.redrives.ids) > 0
 	r.checkpoints.start(reads, work, r, atWork, now)
+	if atWork {
+		r.lookAtHandlers(now)
+	}
 	return r.nextWake(now, more, atWork)
 }
 
@@ -204,6 +211,7 @@ func (r *run) nextWake(now time.Time, more, atWork bool) time.Time {
 	sooner(r.nextStep())
 	sooner(r.checkpoints.writeDue(r.progress))
 	sooner(r.checkpoints.checkDue(atWork))
+	sooner(r.slow.at, atWork)
 	return wake
 }
 
@@ -219,11 +227,13 @@ func (r *run) readPage(ctx context.Context, p page) {
 		r.fail(p.err)
 		return
 	default:
-		r.reader.failed(p.err, now, func(failures int) time.Duration { return r.storeFailed(p.err, failures) })
+		r.reader.failed(p.err, now, func(failures int) time.Duration { return r.storeFailed(reading, p.err, failures) })
 		return
 	}
+	r.storeWorks(reading)
 	missed := r.reader.took(p, now)
 	r.takeIn(p.CategoryPage)
+	r.sayNothing(p.CategoryPage)
 
 	switch {
 	case p.More:
@@ -247,6 +257,7 @@ func (r *run) readPage(ctx context.Context, p page) {
 
 // takeIn puts a page of messages into the lanes.
 func (r *run) takeIn(page messagestore.CategoryPage) {
+	r.took = r.took || len(page.Messages) > 0
 	items, tombstones := r.progress.add(page, r.reader.batch())
 	r.counts.tombstones.Add(int64(tombstones))
 	r.lanes.Add(func(yield func(*item) bool) {
@@ -266,6 +277,9 @@ func (r *run) takeIn(page messagestore.CategoryPage) {
 // checkpointed takes in the result of a write or a check.
 func (r *run) checkpointed(reads context.Context, result checked) {
 	r.checkpoints.took(result)
+	if result.err == nil {
+		r.storeWorks(checkpointing)
+	}
 	switch {
 	case result.err == nil && result.action != writes:
 	case result.action != writes && reads.Err() != nil && heals(result.err): // the run stops
@@ -276,7 +290,7 @@ func (r *run) checkpointed(reads context.Context, result checked) {
 	case r.catchUp || !heals(result.err):
 		r.fail(result.err)
 	default:
-		r.checkpoints.failed(func(failures int) time.Duration { return r.storeFailed(result.err, failures) })
+		r.checkpoints.failed(func(failures int) time.Duration { return r.storeFailed(checkpointing, result.err, failures) })
 	}
 }
 
@@ -345,12 +359,13 @@ func (r *run) finish(ctx context.Context) error {
 		err := place.Write(ctx, at.Checkpoint, r.reader.mark, !r.stays)
 		if err == nil {
 			r.save(at)
+			r.storeWorks(checkpointing)
 			return r.fatal
 		}
 		if ctx.Err() != nil || !heals(err) || r.catchUp {
 			return errors.Join(r.fatal, err)
 		}
-		if backoff.Wait(ctx, r.storeFailed(err, failures)) != nil {
+		if backoff.Wait(ctx, r.storeFailed(checkpointing, err, failures)) != nil {
 			return errors.Join(r.fatal, fmt.Errorf("%w; tried for %v", err, stopTimeout))
 		}
 	}

@@ -39,7 +39,7 @@ func newRemovals(t *testing.T) *removals {
 
 func (r *removals) consumer(t *testing.T, h consumer.Handler, config *consumer.Config) *consumer.Consumer {
 	t.Helper()
-	return consumer.New(r.Store, r.category, "accounts", h, config)
+	return newNamed(r.Store, r.category, "accounts", h, config)
 }
 
 func (r *removals) trim(ctx context.Context, stream messagestore.StreamName, keep int64) error {

@@ -27,7 +27,7 @@ func TestNoMessageIsBegunOnceTheContextIsDone(t *testing.T) {
 	for i, stopAt := range []int64{1, 100, 1000} {
 		ctx, cancel := context.WithCancel(t.Context())
 		var calls int64
-		c := consumer.New(store, account, fmt.Sprintf("ledger%d", i), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		c := newNamed(store, account, fmt.Sprintf("ledger%d", i), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			if calls++; calls == stopAt {
 				cancel()
 			}

@@ -65,6 +65,7 @@ type Letter struct {
 	GlobalPosition messagestore.GlobalPosition
 
 	Error         string    // the last failure, shortened
+	Stack         string    // of the last failure, if it was a panic, shortened
 	Attempts      int       // how often the message was delivered
 	FirstFailedAt time.Time // by the consumer's clock
 	ParkedAt      time.Time // for the last time, by the store's clock
@@ -87,6 +88,7 @@ type parked struct {
 	Error          string                      `json:"error"`
 	Attempts       int                         `json:"attempts"`
 	FirstFailedAt  time.Time                   `json:"firstFailedAt"`
+	Stack          string                      `json:"stack,omitempty"`
 }
 
 func (parked) MessageType() string { return "Parked" }
@@ -281,7 +283,7 @@ func (l *Letters) read(ctx context.Context, stream messagestore.StreamName) (*st
 			s.open = true
 			s.Letter = Letter{
 				ID: p.MessageID, Type: p.Type, Stream: p.Stream, Position: p.Position, GlobalPosition: p.GlobalPosition,
-				Error: p.Error, Attempts: p.Attempts, FirstFailedAt: p.FirstFailedAt, ParkedAt: m.Time,
+				Error: p.Error, Stack: p.Stack, Attempts: p.Attempts, FirstFailedAt: p.FirstFailedAt, ParkedAt: m.Time,
 				DeadLetter: stream, outcome: m.Position,
 			}
 		case redriven{}.MessageType():
@@ -298,6 +300,7 @@ func (l *Letters) read(ctx context.Context, stream messagestore.StreamName) (*st
 type Failure struct {
 	Message       *messagestore.Message
 	Err           error
+	Stack         string // of a panic, shortened
 	Attempts      int
 	FirstFailedAt time.Time
 }
@@ -309,7 +312,7 @@ func (l *Letters) Park(ctx context.Context, f Failure) (*Letter, error) {
 	m := f.Message
 	p := parked{
 		Consumer: l.consumer.Name, MessageID: m.ID, Type: m.Type, Stream: m.Stream, Position: m.Position, GlobalPosition: m.GlobalPosition,
-		Error: text.Of(f.Err), Attempts: f.Attempts, FirstFailedAt: f.FirstFailedAt.UTC(),
+		Error: text.Of(f.Err), Stack: f.Stack, Attempts: f.Attempts, FirstFailedAt: f.FirstFailedAt.UTC(),
 	}
 	stream := l.consumer.DeadLetter(m.ID)
 	for version := messagestore.NoStream; ; {
@@ -317,7 +320,7 @@ func (l *Letters) Park(ctx context.Context, f Failure) (*Letter, error) {
 		if err == nil {
 			return &Letter{
 				ID: m.ID, Type: p.Type, Stream: p.Stream, Position: p.Position, GlobalPosition: p.GlobalPosition,
-				Error: p.Error, Attempts: p.Attempts, FirstFailedAt: p.FirstFailedAt, DeadLetter: stream,
+				Error: p.Error, Stack: p.Stack, Attempts: p.Attempts, FirstFailedAt: p.FirstFailedAt, DeadLetter: stream,
 			}, nil
 		}
 		if !errors.Is(err, messagestore.ErrVersionConflict) {

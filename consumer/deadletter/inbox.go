@@ -166,11 +166,12 @@ func (r *Redrive) Skipped(reason string) {
 // Deleted closes the letter of a message whose stream was deleted.
 func (r *Redrive) Deleted() { r.settle(redriven{Attempts: r.Attempts, Deleted: true}) }
 
-// Failed leaves the letter open, with one attempt more and another error.
-func (r *Redrive) Failed(err error) {
+// Failed leaves the letter open, with one attempt more, another error, and the stack if it was a
+// panic.
+func (r *Redrive) Failed(err error, stack string) {
 	r.settle(parked{
 		Consumer: r.letters.consumer.Name, MessageID: r.ID, Type: r.Type, Stream: r.Stream, Position: r.Position, GlobalPosition: r.GlobalPosition,
-		Error: text.Of(err), Attempts: r.Attempts + 1, FirstFailedAt: r.FirstFailedAt,
+		Error: text.Of(err), Stack: stack, Attempts: r.Attempts + 1, FirstFailedAt: r.FirstFailedAt,
 	})
 }
 

@@ -40,6 +40,9 @@ type Store interface {
 type Log struct {
 	Store
 	names.Consumer
+
+	// First finds where a consumer begins that has no generation. Nil is position 0.
+	First func(ctx context.Context) (messagestore.GlobalPosition, error)
 }
 
 // A Checkpoint is a stored position: the messages before it are handled, parked or

@@ -34,6 +34,7 @@ type Generation struct {
 	Resized
 	Version messagestore.Version
 	At      time.Time // when it began
+	First   bool      // of a consumer that had none, and begun by this call
 }
 
 // Begin is where members begin that have no checkpoint in g.
@@ -52,6 +53,11 @@ func (l Log) join(ctx context.Context, size int) (Generation, error) {
 			return Generation{}, err
 		}
 		next := Resized{Size: size, Start: lowest.Position, After: lowest.After}
+		if current.Size == 0 && l.First != nil {
+			if next.Start, err = l.First(ctx); err != nil {
+				return Generation{}, fmt.Errorf("find where to start: %w", err)
+			}
+		}
 		writing, cancel := context.WithTimeout(ctx, CallTimeout)
 		written, err := l.Write(writing, l.Ledger(), current.Version, next)
 		cancel()
@@ -61,7 +67,7 @@ func (l Log) join(ctx context.Context, size int) (Generation, error) {
 		if err != nil {
 			return Generation{}, fmt.Errorf("write generation: %w", err)
 		}
-		return Generation{Resized: next, Version: written.Version}, nil
+		return Generation{Resized: next, Version: written.Version, First: current.Size == 0}, nil
 	}
 }
 
@@ -93,7 +99,7 @@ func (l Log) Generation(ctx context.Context) (Generation, error) {
 	case *body.Start < 0:
 		return Generation{}, corrupt(m, fmt.Sprintf("start %d is less than 0", *body.Start))
 	}
-	return Generation{Resized{Size: body.Size, Start: *body.Start, After: body.After, Reset: body.Reset}, m.Position, m.Time}, nil
+	return Generation{Resized: Resized{Size: body.Size, Start: *body.Start, After: body.After, Reset: body.Reset}, Version: m.Position, At: m.Time}, nil
 }
 
 // lowest returns the checkpoint of the member of a generation that is furthest behind:

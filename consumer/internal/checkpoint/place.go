@@ -15,6 +15,7 @@ type Place struct {
 	Stream     messagestore.StreamName
 	Checkpoint                   // the last one
 	Mark       messagestore.Mark // of the message before it, zero if that is not known
+	First      bool              // the consumer had no checkpoint before this one
 
 	log        Log
 	generation messagestore.Version // of the ledger
@@ -66,7 +67,7 @@ func (l Log) place(ctx context.Context, size, member int, before messagestore.St
 	if err != nil {
 		return nil, Checkpoint{}, err
 	}
-	p.generation = current.Version
+	p.generation, p.First = current.Version, current.First
 	p.Stream = l.Checkpoints(current.Version, member)
 	return p, current.Begin(), nil
 }

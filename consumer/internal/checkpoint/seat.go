@@ -153,6 +153,12 @@ func (p *Place) sit() {
 // Ready reports whether there is something to handle: the member has slots.
 func (p *Place) Ready() bool { return p.seat == nil || p.slots != 0 }
 
+// Member returns the id of the member that has the place, for a place that is leased.
+func (p *Place) Member() uuid.UUID { return p.me.ID }
+
+// SlotCount returns how many slots the member has, for a place that is leased.
+func (p *Place) SlotCount() int { return p.slots.Len() }
+
 // Leased reports whether the place is a member's of a group.
 func (p *Place) Leased() bool { return p.seat != nil }
 

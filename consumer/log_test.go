@@ -1,0 +1,390 @@
+package consumer_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A logbook is the log of a consumer.
+type logbook struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logbook) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+func (l *logbook) logger() logger.Logger { return logger.Zerolog(zerolog.New(l)) }
+
+// of returns the events with a message that begins so.
+func (l *logbook) of(t *testing.T, message string) (events []map[string]any) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.text.String()) {
+		var event map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &event))
+		if strings.HasPrefix(fmt.Sprint(event["message"]), message) {
+			events = append(events, event)
+		}
+	}
+	return events
+}
+
+// A consumer that was given no logger is heard on standard error, without ceremony.
+//
+//nolint:paralleltest // it replaces standard error
+func TestAConsumerWithoutALoggerWarnsOnStandardError(t *testing.T) {
+	read, write, err := os.Pipe()
+	require.NoError(t, err)
+	before := os.Stderr
+	os.Stderr = write
+	defer func() { os.Stderr = before }()
+	store := newStore()
+	_, err = store.Write(t.Context(), "account-1", messagestore.NoStream, Deposited{1})
+	require.NoError(t, err)
+	panics := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { panic("no such seat") })
+
+	err = consumer.New(store, account, "ledger", panics, &consumer.Config{Errors: stopAtOnce}).CatchUp(t.Context())
+	require.NoError(t, consumer.New(store, account, "silent", panics, &consumer.Config{Errors: parkAtOnce, Logger: logger.Silent()}).CatchUp(t.Context()))
+
+	os.Stderr = before
+	require.NoError(t, write.Close())
+	require.Error(t, err)
+	var text bytes.Buffer
+	_, err = text.ReadFrom(read)
+	require.NoError(t, err)
+	require.Regexp(t, `^20\S+ WRN handler failed error="panic: no such seat" attempt=1 consumer=ledger `, text.String())
+	require.Contains(t, text.String(), "\n    github.com/dibs-go/dibs/consumer_test.TestAConsumerWithoutALoggerWarnsOnStandardError.func")
+	require.Contains(t, text.String(), "ERR consumer stopped error=")
+	require.NotContains(t, text.String(), "silent")
+	require.NotContains(t, text.String(), "INF")
+}
+
+func TestAFailureThatNoRetryHelpsIsNotRetried(t *testing.T) {
+	t.Parallel()
+	mux := handler.New()
+	handler.On(mux, func(context.Context, handler.Message[Deposited]) error { return nil })
+	for name, body := range map[string]messagestore.Body{
+		"Undecodable": raw("Deposited", `{"amount":"ten"}`),
+		"UnknownType": Withdrawn{},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newStore()
+				write(t, store, "account-1", body)
+				before := time.Now()
+
+				err := runForAWhile(t, newConsumer(t, store, mux, nil))
+
+				failed, is := errors.AsType[*consumer.MessageError](err)
+				require.True(t, is, "%v", err)
+				require.Equal(t, 1, failed.Attempts)
+				require.Zero(t, time.Since(before))
+
+				c := newNamed(store, account, "parking", mux, &consumer.Config{Errors: consumer.ErrorPolicy{Then: consumer.ParkMessage}})
+				require.NoError(t, c.CatchUp(t.Context()))
+				require.Equal(t, int64(1), c.Stats().Parked)
+				require.Zero(t, c.Stats().Retried)
+			})
+		})
+	}
+}
+
+// A stateError is an error of a database.
+type stateError string
+
+func (e stateError) Error() string    { return "SQLSTATE " + string(e) }
+func (e stateError) SQLState() string { return string(e) }
+
+// A failure that every message will meet parks none: the consumer stops before the first.
+func TestAFailureThatIsNotTheMessagesStopsUnderEveryPolicy(t *testing.T) {
+	t.Parallel()
+	for _, failure := range []error{stateError("42501"), lastingError{}} {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1}, Deposited{2})
+		c := newConsumer(t, store, always(fmt.Errorf("write: %w", failure)), &consumer.Config{Errors: consumer.ErrorPolicy{
+			Retry: consumer.Retry{For: consumer.Forever}, Then: consumer.ParkMessage,
+		}})
+
+		require.ErrorIs(t, c.CatchUp(t.Context()), failure)
+
+		require.Equal(t, int64(1), c.Stats().Failed)
+		require.Zero(t, c.Stats().Parked)
+	}
+}
+
+func TestAWrongSettingIsReturnedByTheFirstContact(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		err   error
+		first bool // Run returns it if it is the first answer
+		later bool // Run returns it at any time
+	}{
+		{stateError("42501"), true, true},  // a right
+		{stateError("28P01"), true, false}, // a password: it may be rotated later
+		{stateError("3D000"), true, false}, // a database
+		{stateError("57P03"), false, false},
+		{stateError("53300"), false, false},
+		{errStore, false, false}, // no answer
+	} {
+		t.Run(test.err.Error(), func(t *testing.T) {
+			t.Parallel()
+			for _, first := range []bool{true, false} {
+				synctest.Test(t, func(t *testing.T) {
+					store := &tap{Store: newStore()}
+					fails := func(s *tap) {
+						s.look = func(messagestore.StreamName) error { return test.err }
+						s.read = func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) { return nil, test.err }
+					}
+					if first {
+						store.set(fails)
+					}
+					done := make(chan error, 1)
+					ctx, cancel := context.WithCancel(t.Context())
+					go func() { done <- newConsumer(t, store, &journal{}, nil).Run(ctx) }()
+					time.Sleep(time.Minute)
+					store.set(fails)
+					time.Sleep(time.Minute)
+					cancel()
+
+					if err := <-done; first && test.first || test.later {
+						require.ErrorIs(t, err, test.err)
+					} else {
+						require.NoError(t, err)
+					}
+				})
+			}
+		})
+	}
+}
+
+func TestAnOutageIsOneLineAtItsBeginningAndOneAtItsEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &tap{Store: newStore()}
+		var log logbook
+		stop := running(t, newConsumer(t, store, &journal{}, &consumer.Config{Logger: log.logger()}))
+		time.Sleep(time.Minute)
+		require.Empty(t, log.of(t, "store"))
+
+		// Reads go on; no checkpoint is taken.
+		store.set(func(s *tap) { s.write = func(messagestore.StreamName) error { return errStore } })
+		write(t, store.Store, "account-1", Deposited{1})
+		time.Sleep(30 * time.Second)
+
+		require.Len(t, log.of(t, "store failed: trying again"), 1)
+		require.Empty(t, log.of(t, "store is back"))
+
+		store.set(func(s *tap) { s.write = nil })
+		time.Sleep(5 * time.Second)
+
+		back := log.of(t, "store is back")
+		require.Len(t, back, 1)
+		require.Regexp(t, `^(2\d|3\d)(\.\d)?s$`, back[0]["after"])
+		require.Greater(t, back[0]["errors"], 20.0)
+		require.Empty(t, log.of(t, "store still fails"))
+
+		store.set(func(s *tap) {
+			s.read = func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) { return nil, errStore }
+		})
+		time.Sleep(time.Hour)
+
+		require.Len(t, log.of(t, "store failed: trying again"), 2)
+		require.Len(t, log.of(t, "store still fails"), 6) // after 1, 2, 4, 8, 16 and 32 minutes
+		require.NoError(t, stop())
+	})
+}
+
+func TestAHandlerThatDoesNotReturnIsLoggedAtGrowingIntervals(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		write(t, store, "account-2", Deposited{1})
+		var log logbook
+		hangs := make(chan struct{})
+		stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+			if m.Stream == "account-1" {
+				<-hangs
+			}
+			return nil
+		}), &consumer.Config{Logger: log.logger(), Concurrency: 2}))
+		time.Sleep(50 * time.Second)
+		require.Empty(t, log.of(t, "handler has not returned"))
+
+		time.Sleep(time.Hour)
+
+		slow := log.of(t, "handler has not returned")
+		require.Len(t, slow, 6) // after 1, 2, 4, 8, 16 and 32 minutes
+		require.Equal(t, "1m0s", slow[0]["for"])
+		require.Equal(t, "32m0s", slow[5]["for"])
+		for _, event := range slow {
+			require.Equal(t, "account-1", event["stream"])
+			require.NotEmpty(t, event["id"])
+		}
+		close(hangs)
+		require.NoError(t, stop())
+	})
+}
+
+// The stack of a panic is in the log once, and in the dead letter.
+func TestAPanicHasItsStack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		var log logbook
+		var deep func(n int)
+		deep = func(n int) {
+			if n == 0 {
+				panic("no such seat")
+			}
+			deep(n - 1)
+		}
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+			deep(90)
+			return nil
+		}), &consumer.Config{Logger: log.logger(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: 10 * time.Millisecond}, Then: consumer.ParkMessage}})
+
+		require.NoError(t, c.CatchUp(t.Context()))
+
+		failed := log.of(t, "handler failed")
+		require.Len(t, failed, 2)
+		require.Regexp(t, `^github.com/dibs-go/dibs/consumer_test.TestAPanicHasItsStack`, failed[0]["stack"])
+		require.Nil(t, failed[1]["stack"])
+		for letter, err := range deadletter.Of(store, account, "ledger").All(t.Context()) {
+			require.NoError(t, err)
+			require.Equal(t, failed[0]["stack"], letter.Stack)
+			require.LessOrEqual(t, len(letter.Stack), 4100)
+			require.True(t, strings.HasSuffix(letter.Stack, "\n…"))
+		}
+
+		parked := log.of(t, "message parked")
+		require.Len(t, parked, 1)
+		require.Equal(t, 1.0, parked[0]["globalPosition"])
+		require.Equal(t, "account:deadLetter-ledger+"+parked[0]["id"].(string), parked[0]["deadLetter"])
+
+		_, err := deadletter.Of(store, account, "ledger").RequestRedrive(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, c.CatchUp(t.Context()))
+		redriven := log.of(t, "redrive failed")
+		require.Len(t, redriven, 1)
+		require.NotEmpty(t, redriven[0]["stack"])
+		require.Equal(t, parked[0]["deadLetter"], redriven[0]["deadLetter"])
+	})
+}
+
+func TestTheStartSaysWhichMemberItIs(t *testing.T) {
+	t.Parallel()
+	var log logbook
+	store := newStore()
+	require.NoError(t, newConsumer(t, store, &journal{}, &consumer.Config{Logger: log.logger(), GroupSize: 3, GroupMember: 1}).CatchUp(t.Context()))
+	started := log.of(t, "consumer started")
+	require.Len(t, started, 1)
+	require.Equal(t, 3.0, started[0]["size"])
+	require.Equal(t, 1.0, started[0]["member"])
+}
+
+func TestAHandlerThatWritesToItsOwnCategoryIsNamedOnce(t *testing.T) {
+	t.Parallel()
+	for name, to := range map[string]func(m *messagestore.Message) messagestore.StreamName{
+		"TheSameStream": func(m *messagestore.Message) messagestore.StreamName { return m.Stream },
+		"AnotherStream": func(*messagestore.Message) messagestore.StreamName { return "account-2" },
+		"Elsewhere":     func(*messagestore.Message) messagestore.StreamName { return "account:command-2" },
+		"AReservation":  func(m *messagestore.Message) messagestore.StreamName { return m.Stream.With("key") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := newStore()
+			write(t, store, "account-1", Deposited{1})
+			var log logbook
+			n := 0
+			c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+				if n++; n > 5 {
+					return nil
+				}
+				_, err := store.Write(ctx, to(m), messagestore.AnyVersion, Deposited{1})
+				return err
+			}), &consumer.Config{Logger: log.logger()})
+
+			require.NoError(t, c.CatchUp(t.Context()))
+
+			own := log.of(t, "the handler writes to the category that its consumer reads")
+			if name == "Elsewhere" || name == "AReservation" {
+				require.Empty(t, own)
+				return
+			}
+			require.Len(t, own, 1)
+			require.Equal(t, "warn", own[0]["level"])
+		})
+	}
+}
+
+func TestACategoryWithoutAMessageIsNamedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log logbook
+		store := newStore()
+		stop := running(t, newConsumer(t, store, &journal{}, &consumer.Config{Logger: log.logger(), Types: []string{"Deposited"}}))
+		time.Sleep(time.Hour)
+		write(t, store, "account-1", Deposited{1})
+		time.Sleep(time.Hour)
+
+		empty := log.of(t, "the category has no message yet: is its name right?")
+		require.Len(t, empty, 1)
+		require.Equal(t, "warn", empty[0]["level"])
+		require.Empty(t, log.of(t, "the category has messages, and none"))
+		require.NoError(t, stop())
+	})
+}
+
+func TestAFilterThatNoMessagePassesIsNamedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		for _, test := range []struct {
+			name   string
+			config consumer.Config
+			named  int
+		}{
+			{"misspelt", consumer.Config{Types: []string{"Deposit"}}, 1},
+			{"correlated", consumer.Config{Correlation: "transfer"}, 1},
+			{"right", consumer.Config{Types: []string{"Deposited"}}, 0},
+			{"member", consumer.Config{Types: []string{"Deposited"}, GroupSize: 2}, 0},
+		} {
+			var log logbook
+			test.config.Logger = log.logger()
+			stop := running(t, newNamed(store, account, test.name, &journal{}, &test.config))
+			time.Sleep(time.Minute)
+			write(t, store, "account-1", Withdrawn{})
+			time.Sleep(time.Minute)
+			require.Len(t, log.of(t, "the category has messages, and none passes the consumer's filter"), test.named, test.name)
+			require.Empty(t, log.of(t, "the category has no message yet"))
+			require.NoError(t, stop())
+		}
+	})
+}

@@ -1,0 +1,54 @@
+package consumer
+
+import (
+	"strings"
+	"sync/atomic"
+
+	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// Said is what a consumer has warned of. Each is said once.
+type said struct {
+	empty  bool // the category has no message
+	filter bool // no message passes the filter
+	own    atomic.Bool
+}
+
+// sayNothing warns, at the end of the category, of a category without a message, and of a filter
+// that no message of the category passes: a name may be misspelt.
+func (r *run) sayNothing(page messagestore.CategoryPage) {
+	whole := r.config.groupSize() == 1 && (!r.checkpoints.place.Leased() || r.checkpoints.place.SlotCount() == checkpoint.Slots)
+	switch filtered := len(r.config.Types) > 0 || r.config.Correlation != ""; {
+	case page.More || r.from > 0 || r.took:
+	case page.Next == 0:
+		if !r.said.empty {
+			r.said.empty = true
+			r.config.Logger.Warn().Str("consumer", r.id.Name).Str("category", string(r.id.Category)).
+				Msg("the category has no message yet: is its name right?")
+		}
+	case filtered && whole && !r.said.filter:
+		r.said.filter = true
+		event := r.config.Logger.Warn().Str("consumer", r.id.Name).Str("category", string(r.id.Category))
+		if len(r.config.Types) > 0 {
+			event.Strs("types", r.config.Types[:min(len(r.config.Types), 10)])
+		}
+		if r.config.Correlation != "" {
+			event.Str("correlation", string(r.config.Correlation))
+		}
+		event.Msg("the category has messages, and none passes the consumer's filter: are its names right?")
+	}
+}
+
+// wrote warns of a handler that writes to the category that its consumer reads: each such
+// message is delivered to it, too, and it may go on for ever. The streams of reservations, which
+// have a key behind the identifier, are meant to be met.
+func (c *Consumer) wrote(stream string) {
+	if id, is := strings.CutPrefix(stream, string(c.id.Category)+"-"); !is || strings.Contains(id, "+") {
+		return
+	}
+	if c.said.own.CompareAndSwap(false, true) {
+		c.config.Logger.Warn().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("stream", stream).
+			Msg("the handler writes to the category that its consumer reads: each message that it writes there is delivered to it, too")
+	}
+}

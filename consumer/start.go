@@ -1,0 +1,105 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A Start says where a consumer begins that has no checkpoint. The zero value is that of
+// [FromStart], but the consumer warns of the messages that it finds there.
+type Start struct {
+	kind startKind
+	at   time.Time
+}
+
+type startKind int
+
+const (
+	startUnset startKind = iota
+	startFirst
+	startEnd
+	startAt
+)
+
+// FromStart begins at the first message of the category.
+func FromStart() Start { return Start{kind: startFirst} }
+
+// FromEnd begins with the messages that are written after the consumer's first start. It is for
+// a consumer whose handler must not be called for the past, such as one that sends mail.
+func FromEnd() Start { return Start{kind: startEnd} }
+
+// From begins at the first message that was written at t or later, by the store's clock: see
+// [messagestore.Store.PositionAt]. It finds the place by halving and reads few messages.
+func From(t time.Time) Start { return Start{kind: startAt, at: t} }
+
+// String returns "the beginning", "the end" or the time.
+func (s Start) String() string {
+	switch s.kind {
+	case startEnd:
+		return "the end"
+	case startAt:
+		return s.at.UTC().Format(time.RFC3339Nano)
+	default:
+		return "the beginning"
+	}
+}
+
+// mistake returns an error for a time that cannot be one of a message.
+func (s Start) mistake() error {
+	if s.kind == startAt && s.at.IsZero() {
+		return invalid("start", s.at, "it is a time, or FromStart")
+	}
+	return nil
+}
+
+// maxStartCount bounds the messages of a category that are counted for the log.
+const maxStartCount = 1000
+
+// locate finds the position of a consumer that has no checkpoint. The first member that writes
+// it decides for all.
+func (c *Consumer) locate(ctx context.Context) (messagestore.GlobalPosition, error) {
+	switch c.config.Start.kind {
+	case startEnd:
+		return c.store.End(ctx, c.id.Category)
+	case startAt:
+		return c.store.PositionAt(ctx, c.id.Category, c.config.Start.at)
+	default:
+		return 0, nil
+	}
+}
+
+// sayNew logs where a new consumer begins. An error of the store is met again by the run.
+func (c *Consumer) sayNew(ctx context.Context, p *checkpoint.Place, catchUp bool) {
+	ctx, cancel := context.WithTimeout(ctx, checkpoint.CallTimeout)
+	defer cancel()
+	counter, ok := c.store.(interface {
+		Count(ctx context.Context, q messagestore.CategoryQuery) (int64, error)
+	})
+	if !ok {
+		return
+	}
+	left, err := counter.Count(ctx, messagestore.CategoryQuery{Category: c.id.Category, From: p.Position, Limit: maxStartCount + 1})
+	if err != nil {
+		return
+	}
+	event := c.config.Logger.Info()
+	if left > 0 && c.config.Start.kind == startUnset && !catchUp {
+		event = c.config.Logger.Warn() // it may be one that sends mail
+	}
+	messages := "1 message"
+	if left != 1 {
+		messages = fmt.Sprintf("%d messages", left)
+	}
+	if left > maxStartCount {
+		messages = fmt.Sprintf("more than %d messages", maxStartCount)
+		if end, err := c.store.End(ctx, c.id.Category); err == nil {
+			event.Int64("head", int64(end-1))
+		}
+	}
+	event.Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Int64("position", int64(p.Position)).
+		Msgf("new consumer starts from %s, with %s to handle: see Config.Start", c.config.Start, messages)
+}
