@@ -115,7 +115,7 @@ func sqlState(err error) string {
 	return ""
 }
 
-// lasts reports whether an error says itself that it stays until somebody acts. The methods of a
+// lasts reports whether an error says itself that it stays until an operator acts. The methods of a
 // handler's error are the handler's code: one that panics does not say so.
 func lasts(err error) (is bool) {
 	defer func() {
@@ -129,7 +129,7 @@ func lasts(err error) (is bool) {
 	}](err); ok && e.Permanent() {
 		return true
 	}
-	return sqlState(err) == denied
+	return errors.Is(err, messagestore.ErrClosed) || errors.Is(err, messagestore.ErrNotPermitted) || sqlState(err) == denied
 }
 
 // refused reports whether a database has answered the first call of a consumer with an error

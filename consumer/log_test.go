@@ -143,7 +143,9 @@ func TestAWrongSettingIsReturnedByTheFirstContact(t *testing.T) {
 		first bool // Run returns it if it is the first answer
 		later bool // Run returns it at any time
 	}{
-		{stateError("42501"), true, true},  // a right
+		{stateError("42501"), true, true}, // a right
+		{messagestore.ErrNotPermitted, true, true},
+		{messagestore.ErrClosed, true, true},
 		{stateError("28P01"), true, false}, // a password: it may be rotated later
 		{stateError("3D000"), true, false}, // a database
 		{stateError("57P03"), false, false},

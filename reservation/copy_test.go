@@ -265,7 +265,7 @@ func TestAReserverOverAnotherStoreThanTheConsumersIsRefused(t *testing.T) {
 		handler.On(mux, f(newReserver(t, other, nil)))
 		m := send(t, store, command, Deposit{"AAA", 10})
 
-		err := mux.Handle(steer.WithConsumer(t.Context(), "accounts"), m)
+		err := mux.Handle(steer.WithDelivery(t.Context(), &steer.Delivery{Consumer: "accounts"}), m)
 
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
 		require.ErrorContains(t, err, `reserver "accounts": invalid store: it is another store than that of consumer accounts: Deposit account:command-123@0 is not there`)

@@ -25,9 +25,6 @@ var (
 	// table is the store, because its messages are being adopted or were given back.
 	ErrAdopting error = lastingError("message-db's messages are not adopted yet: see dibs migrate status")
 
-	// ErrClosed is matched by the error of a call over a pool that was closed.
-	ErrClosed error = lastingError("closed pool")
-
 	// ErrUnsafeSettings is matched by the error of a call on a server that might lose or change
 	// acknowledged writes. See [UnsafeSettingsError].
 	ErrUnsafeSettings = errors.New("unsafe server settings")
@@ -198,16 +195,6 @@ func AcquireFailed(err error) error {
 	return fmt.Errorf("acquire a connection: %w", Safe(err))
 }
 
-// isClosed reports whether err is that of a pool, or of a *sql.DB, that was closed. Neither exports
-// the error: puddle, below the pool, has it.
-func isClosed(err error) bool {
-	if err == nil {
-		return false
-	}
-	text := err.Error()
-	return text == "closed pool" || text == "sql: database is closed"
-}
-
 // Safe returns err without the secrets that a log must not have: the values of rows, which a
 // server puts into the details of an error, and the password, which pgx keeps in the errors of a
 // connection that could not be made.
@@ -223,9 +210,6 @@ func Safe(err error) error {
 	}
 	if _, ok := errors.AsType[*pgconn.ParseConfigError](err); ok {
 		return ErrInvalidURL
-	}
-	if isClosed(err) {
-		return ErrClosed
 	}
 	if e, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		for _, cause := range []error{context.Canceled, context.DeadlineExceeded} {

@@ -27,7 +27,7 @@ func (s *shell) fill(t *testing.T, stream string, messages int) {
 	require.Equal(t, 0, s.feed(t, lines.String(), "write").code)
 }
 
-// A person is a terminal at which somebody types.
+// A person is a terminal.
 type person struct{ io.Reader }
 
 func (person) Stat() (os.FileInfo, error) { return device{}, nil }
