@@ -92,6 +92,10 @@ func IsLockTimeout(err error) bool { return code(err) == lockNotAvailable && Def
 // cancel it.
 func IsCancelled(err error) bool { return code(err) == queryCanceled && Definite(err) }
 
+// IsUnsupported reports whether a statement was refused as a feature that there is not, as one
+// that removes messages is above READ COMMITTED.
+func IsUnsupported(err error) bool { return code(err) == "0A000" && Definite(err) }
+
 // IsUniqueViolation reports whether a statement was refused because of a row that exists.
 func IsUniqueViolation(err error) bool { return code(err) == "23505" && Definite(err) }
 
@@ -166,7 +170,7 @@ var roles = []struct {
 	functions []string
 }{
 	{"dibs_admin", []string{"trim", "delete_stream", "forget_intents", "raise_epoch", "category_streams", "verify_table", "verify_store", "verify_category"}},
-	{"dibs_writer", []string{"append", "append_one", "append_each", "find_messages"}},
+	{"dibs_writer", []string{"append", "append_one", "append_each", "find_messages", "trim_checkpoints"}},
 }
 
 // roleFor names the role that has the right that is missing. The object is the last word of the

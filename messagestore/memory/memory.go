@@ -112,7 +112,7 @@ func (d *Driver) expects(a messagestore.Append) bool {
 	actual := d.version(a.Stream)
 	if a.After != uuid.Nil {
 		all := d.streams[a.Stream]
-		if a.Expected > actual || all[a.Expected].recorded.ID != a.After {
+		if i := at(all, a.Expected); a.Expected > actual || all[i].recorded.Position != a.Expected || all[i].recorded.ID != a.After {
 			return false
 		}
 	}
@@ -122,7 +122,9 @@ func (d *Driver) expects(a messagestore.Append) bool {
 	if len(a.Past) == 0 || a.Expected > actual {
 		return false
 	}
-	return !slices.ContainsFunc(d.streams[a.Stream][a.Expected+1:], func(m *message) bool {
+	all := d.streams[a.Stream]
+	since := all[at(all, a.Expected+1):]
+	return since[0].recorded.Position == a.Expected+1 && !slices.ContainsFunc(since, func(m *message) bool {
 		return !slices.Contains(a.Past, m.recorded.Type)
 	})
 }
@@ -185,7 +187,11 @@ func (d *Driver) firstRecorded(appends []messagestore.Append) error {
 }
 
 func (d *Driver) version(stream messagestore.StreamName) messagestore.Version {
-	return messagestore.Version(len(d.streams[stream]) - 1)
+	all := d.streams[stream]
+	if len(all) == 0 {
+		return messagestore.NoStream
+	}
+	return all[len(all)-1].recorded.Position
 }
 
 func (d *Driver) add(a messagestore.Append) messagestore.Written {
@@ -222,12 +228,12 @@ func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]
 	all := d.streams[q.Stream]
 	var found []*messagestore.Message
 	if q.Backwards {
-		for i := min(q.From, messagestore.Version(len(all)-1)); i >= 0 && len(found) < q.Limit; i-- {
+		for i := at(all, min(q.From, messagestore.EndOfStream-1)+1) - 1; i >= 0 && len(found) < q.Limit; i-- {
 			found = append(found, all[i].copy())
 		}
 		return found, nil
 	}
-	for i := q.From; i < messagestore.Version(len(all)) && len(found) < q.Limit; i++ {
+	for i := at(all, q.From); i < len(all) && len(found) < q.Limit; i++ {
 		found = append(found, all[i].copy())
 	}
 	return found, nil

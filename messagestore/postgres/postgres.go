@@ -275,7 +275,7 @@ var (
 )
 
 type queries struct {
-	append, appendOne, appendEach, readStream, readCategory, last, version, find, heads, listen, transactAppend, transactLearn, rights string
+	append, appendOne, appendEach, readStream, readCategory, last, version, find, heads, listen, transactAppend, transactLearn, rights, trimCheckpoints string
 	reportQueries
 }
 
@@ -294,6 +294,8 @@ func queriesFor(schema string) queries {
 		transactAppend: pgschema.Rename(transactAppendSQL, schema),
 		transactLearn:  pgschema.Rename(transactLearnSQL, schema),
 		rights:         pgschema.Rename(rightsSQL, schema),
+
+		trimCheckpoints: pgschema.Rename(trimCheckpointsSQL, schema),
 
 		reportQueries: reportQueriesFor(schema),
 	}

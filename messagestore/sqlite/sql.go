@@ -38,6 +38,12 @@ var (
 	reportSQL string
 	//go:embed sql/categories.sql
 	categoriesSQL string
+	//go:embed sql/ends.sql
+	endsSQL string
+	//go:embed sql/other_type.sql
+	otherTypeSQL string
+	//go:embed sql/remove.sql
+	removeSQL string
 	//go:embed sql/count.sql
 	countSQL string
 )

@@ -71,7 +71,7 @@ type test struct {
 }
 
 // A need is an ability of a driver without which a sub-test is skipped.
-type need uint8
+type need uint16
 
 const (
 	manyUsers need = 1 << iota
@@ -82,13 +82,14 @@ const (
 	telling
 	meeting
 	checking
+	trimming
 )
 
 func tests() []test {
 	var all []test
 	for _, subject := range [][]test{
 		writeTests, batchTests, idempotenceTests, fidelityTests, streamTests, categoryTests, groupTests,
-		lastTests, findTests, concurrencyTests, orderTests, contextTests, atomicTests, meetTests, pastTests, modelTests, reportTests, headsTests, clockTests, checkTests,
+		lastTests, findTests, concurrencyTests, orderTests, contextTests, atomicTests, meetTests, pastTests, modelTests, reportTests, headsTests, clockTests, checkTests, trimTests,
 	} {
 		all = append(all, subject...)
 	}
@@ -127,6 +128,9 @@ func newFixture(t *testing.T, options Options, needs need) *fixture {
 	}
 	if _, ok := f.driver.(messagestore.CheckingDriver); needs&checking != 0 && !ok {
 		t.Skipf("not applicable: check: %v", messagestore.ErrNotSupported)
+	}
+	if _, ok := f.driver.(messagestore.TrimmingDriver); needs&trimming != 0 && !ok {
+		t.Skipf("not applicable: trim checkpoints: %v", messagestore.ErrNotSupported)
 	}
 	if needs&telling != 0 && !tellsHeads(t, f.driver) {
 		t.Skipf("not applicable: heads: %v", messagestore.ErrNotSupported)

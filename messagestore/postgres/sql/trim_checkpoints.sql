@@ -1,0 +1,1 @@
+select dibs.trim_checkpoints($1::text, $2::bigint)

@@ -1,0 +1,51 @@
+package postgres
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+var _ messagestore.TrimmingDriver = (*Driver)(nil)
+
+//go:embed sql/trim_checkpoints.sql
+var trimCheckpointsSQL string
+
+// TrimCheckpoints implements [messagestore.TrimmingDriver], at READ COMMITTED. It records what it
+// removed, as a trim does. In a transaction of the caller's above that level it is not supported.
+// If the answer is lost, some may be removed: to call it again is safe.
+func (d *Driver) TrimCheckpoints(ctx context.Context, stream messagestore.StreamName, keep int) (removed int64, err error) {
+	call := func(db DB) error {
+		return d.link.Read(ctx, db, d.queries.trimCheckpoints, []any{string(stream), int64(keep)}, func(rows pgx.Rows) error { return rows.Scan(&removed) })
+	}
+	err = d.with(ctx, func(db DB) error {
+		if d.link.InTransaction(db) {
+			return d.failedTrim(call(db))
+		}
+		tx, err := pglink.Begin(ctx, db)
+		if err != nil {
+			return d.failed(err)
+		}
+		defer pglink.RollBack(ctx, tx)
+		if err := call(tx); err != nil {
+			return d.failedTrim(err)
+		}
+		return d.failed(tx.Commit(ctx))
+	})
+	if err != nil {
+		return 0, err
+	}
+	return removed, nil
+}
+
+func (d *Driver) failedTrim(err error) error {
+	if pglink.IsUnsupported(err) {
+		return fmt.Errorf("%w: %w", messagestore.ErrNotSupported, d.failed(err))
+	}
+	return d.failed(err)
+}

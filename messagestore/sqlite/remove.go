@@ -1,0 +1,142 @@
+package sqlite
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+var _ messagestore.TrimmingDriver = (*Driver)(nil)
+
+const (
+	// maxRemoved bounds the messages that one transaction removes, and so its duration.
+	maxRemoved = 10_000
+
+	trimmedType = "dibs:Trimmed"
+)
+
+// TrimCheckpoints implements [messagestore.TrimmingDriver]. It records what it removed, as a trim
+// does.
+func (d *Driver) TrimCheckpoints(ctx context.Context, stream messagestore.StreamName, keep int) (removed int64, err error) {
+	err = d.change(ctx, "trim checkpoints", func(ctx context.Context, db queryer) error {
+		removed = 0
+		first, last, there, err := endsOf(ctx, db, stream)
+		if err != nil || !there {
+			return err
+		}
+		below := min(last-messagestore.Version(keep)+1, first+maxRemoved)
+		if below <= first {
+			return nil
+		}
+		var other bool
+		if _, err := scanOne(ctx, db, otherTypeSQL, []any{string(stream), int64(below), messagestore.CheckpointType}, &other); err != nil {
+			return err
+		}
+		if other {
+			return messagestore.NotCheckpoints(stream)
+		}
+		if removed, err = removeBelow(ctx, db, stream, below); err != nil {
+			return err
+		}
+		records, err := recordTrim(ctx, db, stream, trimRecord{Stream: stream, Removed: removed, From: first, UpTo: below - 1, Reason: "checkpoints"})
+		if err != nil {
+			return err
+		}
+		// The records of earlier trims tell nothing that the last does not.
+		_, last, _, err = endsOf(ctx, db, records)
+		if err == nil {
+			_, err = removeBelow(ctx, db, records, last)
+		}
+		return err
+	})
+	return removed, err
+}
+
+// change runs f in a transaction that can write.
+func (d *Driver) change(ctx context.Context, what string, f func(context.Context, queryer) error) error {
+	return explain(d.writes.do(ctx, &job{
+		run: f,
+		unknown: func(cause error) error {
+			return fmt.Errorf("%s: it may have happened, and to call it again is safe: %w", what, cause)
+		},
+	}))
+}
+
+// endsOf returns the positions of the first and the last message of a stream, and whether it has
+// one.
+func endsOf(ctx context.Context, db queryer, stream messagestore.StreamName) (first, last messagestore.Version, there bool, err error) {
+	there, err = scanOne(ctx, db, endsSQL, []any{string(stream)}, &first, &last)
+	return first, last, there, err
+}
+
+func removeBelow(ctx context.Context, db queryer, stream messagestore.StreamName, below messagestore.Version) (int64, error) {
+	result, err := db.ExecContext(ctx, removeSQL, string(stream), int64(below))
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+// A trimRecord is the data of a message of type dibs:Trimmed.
+type trimRecord struct {
+	Stream  messagestore.StreamName `json:"stream"`
+	Removed int64                   `json:"removed"`
+	From    messagestore.Version    `json:"from"`
+	UpTo    messagestore.Version    `json:"upTo"`
+	Reason  string                  `json:"reason,omitempty"`
+}
+
+// recordTrim writes the record of a trim, and returns its stream, "" for a stream of such records,
+// of whose trims there is none.
+func recordTrim(ctx context.Context, db queryer, stream messagestore.StreamName, r trimRecord) (messagestore.StreamName, error) {
+	records := retentionStream(stream)
+	if records == "" {
+		return "", nil
+	}
+	data, err := json.Marshal(r)
+	if err != nil {
+		return "", err
+	}
+	return records, appendOwn(ctx, db, records, trimmedType, data, nil)
+}
+
+// appendOwn appends a message of one of the store's own types.
+func appendOwn(ctx context.Context, db queryer, stream messagestore.StreamName, messageType string, data, metadata []byte) error {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return err
+	}
+	_, err = newBatch([]messagestore.Append{{
+		Stream: stream, Expected: messagestore.AnyVersion,
+		Records: []messagestore.Encoded{{ID: id, Type: messageType, Data: data, Metadata: metadata}},
+	}}).write(ctx, db)
+	return err
+}
+
+// retentionStream returns where it is recorded that a stream was trimmed, as in PostgreSQL:
+// account:retention-123 for account-123. It is "" for a stream of such records.
+func retentionStream(stream messagestore.StreamName) messagestore.StreamName {
+	category := stream.Category()
+	if isOfType(category, "retention") {
+		return ""
+	}
+	records := category.WithType("retention")
+	name := messagestore.StreamName(string(records) + "-" + stream.ID())
+	if len(name) > messagestore.MaxNameBytes || !strings.Contains(string(stream), "-") {
+		digest := sha256.Sum256([]byte(stream))
+		name = messagestore.StreamName(string(records) + "-" + hex.EncodeToString(digest[:]))
+	}
+	return name
+}
+
+// isOfType reports whether the last type of a category is this.
+func isOfType(category messagestore.Category, name string) bool {
+	return strings.HasSuffix(string(category), ":"+name) || strings.HasSuffix(string(category), "+"+name)
+}

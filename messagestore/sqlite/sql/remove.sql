@@ -1,0 +1,1 @@
+DELETE FROM dibs_messages WHERE stream_name = ?1 AND position < ?2

@@ -1,0 +1,85 @@
+package messagestore
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// MinCheckpoints is how many checkpoints [Store.TrimCheckpoints] keeps at least.
+const MinCheckpoints = 100
+
+// A TrimmingDriver can remove the old checkpoints of a consumer, as a user that may remove nothing
+// else. Every driver of this module can.
+type TrimmingDriver interface {
+	Driver
+
+	// TrimCheckpoints removes the first messages of a stream of checkpoints but the last keep, and
+	// some 10,000 in one call at most, and returns how many. The version of the stream stays, and so
+	// do the positions of the messages that are left. If one of the messages to remove is not of the
+	// type Recorded, it removes nothing and the error matches [ErrInvalid].
+	TrimCheckpoints(ctx context.Context, stream StreamName, keep int) (removed int64, err error)
+}
+
+// TrimCheckpoints removes old checkpoints of a consumer: the first messages of the stream, but the
+// last keep, which is at least [MinCheckpoints]. It removes some 10,000 in one call at most, and
+// returns how many. The version of the stream stays, and so do the positions of the messages that
+// are left, without a gap. Their ids are forgotten.
+//
+// Consumers call it for themselves, so their users need no right but that to write. The stream is
+// one in which a consumer keeps its checkpoints, as account:position-accounts+0+0; any other is
+// refused with [ErrInvalid]. The error matches [ErrNotSupported] if the driver is no
+// [TrimmingDriver], or is over a transaction that cannot see the latest messages.
+func (s *Store) TrimCheckpoints(ctx context.Context, stream StreamName, keep int) (removed int64, err error) {
+	used, err := s.use(ctx)
+	if err == nil {
+		err = validateCheckpoints(stream, keep)
+	}
+	if err == nil {
+		driver, ok := used.(TrimmingDriver)
+		if !ok {
+			err = ErrNotSupported
+		} else {
+			removed, err = driver.TrimCheckpoints(ctx, stream, keep)
+		}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("trim checkpoints %s: %w", quoteName(stream), err)
+	}
+	return removed, nil
+}
+
+// validateCheckpoints refuses a stream that has not the name of one of checkpoints: category,
+// consumer, generation and member.
+func validateCheckpoints(stream StreamName, keep int) error {
+	if err := stream.Validate(); err != nil {
+		return err
+	}
+	types := stream.Category().Types()
+	ids := strings.Split(stream.ID(), "+")
+	if len(types) == 0 || types[len(types)-1] != "position" || len(ids) != 3 || strings.Contains(ids[0], "-") || !isNumber(ids[1], 18) || !isNumber(ids[2], 9) {
+		return NewInvalidError("stream name", string(stream), "it is not one of a consumer's checkpoints, as account:position-accounts+0+0")
+	}
+	if keep < MinCheckpoints {
+		return NewInvalidError("keep", keep, fmt.Sprintf("it is at least %d", MinCheckpoints))
+	}
+	return nil
+}
+
+func isNumber(s string, digits int) bool {
+	if s == "" || len(s) > digits || strings.Trim(s, "0123456789") != "" {
+		return false
+	}
+	_, err := strconv.ParseInt(s, 10, 64)
+	return err == nil
+}
+
+// CheckpointType is the type of the messages that TrimCheckpoints removes, and of no other.
+const CheckpointType = "Recorded"
+
+// NotCheckpoints is the error of a driver for a stream that has a message of another type among
+// those to remove.
+func NotCheckpoints(stream StreamName) error {
+	return NewInvalidError("stream", string(stream), "it has messages that are no checkpoints")
+}
