@@ -35,7 +35,7 @@ func (a *archive) redrive(t *testing.T, consumer string, m *messagestore.Message
 	redrive, err := letters.Begin(t.Context(), requests[0])
 	require.NoError(t, err)
 	if redrive.Succeeded(); failure != nil {
-		redrive.Failed(failure)
+		redrive.Failed(failure, "")
 	}
 	require.NoError(t, redrive.Settle(t.Context()))
 }

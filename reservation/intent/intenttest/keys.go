@@ -94,6 +94,8 @@ func allOrNone(t *testing.T, f *fixture) {
 func keysTakenOver(t *testing.T, f *fixture) {
 	late := lease(t, f.short, with("late", key, "b"))
 	f.lapse(t, f.short)
+	_, err := f.short.Await(t.Context(), "", "b") // it was granted some microseconds later
+	require.NoError(t, err)
 
 	next := lease(t, f.m, with("next", "b", key, "c"))
 
