@@ -59,12 +59,28 @@ func (r *run) work(ctx context.Context, it *item) (finished bool) {
 	switch {
 	case it.Value.request != nil:
 		err = r.redrive(ctx, it.Value.request)
-	case it.Value.parking:
+	case it.Value.parking || r.askedToPark(it):
 		err = r.park(ctx, it)
 	default:
 		r.deliver(ctx, it.Value.message, &err)
 	}
 	return finished
+}
+
+// askedToPark reports whether an operator has asked for an item to be parked, and notes it.
+func (r *run) askedToPark(it *item) bool {
+	parks := r.parks.Load()
+	if parks == nil || len(*parks) == 0 {
+		return false
+	}
+	asked, is := (*parks)[it.Value.message.ID]
+	if is {
+		it.Value.parking, it.Value.reason = true, asked.Reason
+		if it.Value.firstFailed.IsZero() {
+			it.Value.firstFailed = time.Now()
+		}
+	}
+	return is
 }
 
 // deliver calls the handler. A panic of the handler is recovered here, and nowhere else. A
@@ -213,15 +229,18 @@ func (r *run) park(ctx context.Context, it *item) error {
 		return fmt.Errorf("park: %w", err)
 	}
 	letter, err := r.letters.Park(ctx, deadletter.Failure{
-		Message: d.message, Err: d.lastErr, Stack: stackOf(d.lastErr), Attempts: d.attempts, FirstFailedAt: d.firstFailed,
+		Message: d.message, Err: d.lastErr, Stack: stackOf(d.lastErr), Reason: d.reason, Attempts: d.attempts, FirstFailedAt: d.firstFailed,
 	})
 	if err != nil {
 		return err
 	}
 	r.storeWorks(parking)
 	if letter != nil {
-		r.about(r.config.Logger.Error(), d.message).Int("attempts", letter.Attempts).Str("deadLetter", string(letter.DeadLetter)).
-			Str("error", letter.Error).Msg("message parked")
+		event := r.about(r.config.Logger.Error(), d.message).Int("attempts", letter.Attempts).Str("deadLetter", string(letter.DeadLetter))
+		if d.reason != "" {
+			event.Str("reason", text.Shorten(d.reason))
+		}
+		event.Str("error", letter.Error).Msg("message parked")
 	}
 	return nil
 }

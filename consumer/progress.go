@@ -22,7 +22,8 @@ type delivery struct {
 	firstFailed  time.Time
 	failingSince time.Time // by the error policy: since a failure that was not a RetryAfter
 	lastErr      error
-	parking      bool // it is to be parked, not delivered
+	parking      bool   // it is to be parked, not delivered
+	reason       string // of an operator, to park it
 	parkFailures int
 
 	// request is set for a parked message whose redrive is requested. It is before all
@@ -185,6 +186,13 @@ func (p *progress) position() saved {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return saved{p.window.position, p.window.passed}
+}
+
+// checkpoint returns the position that is stored.
+func (p *progress) checkpoint() messagestore.GlobalPosition {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.saved.Position
 }
 
 // save notes a checkpoint.

@@ -29,6 +29,7 @@ const never = 10_000 * time.Hour
 type redrives struct {
 	inbox    *deadletter.Inbox // belongs to the goroutine that looks, while there is one
 	looks    chan look
+	looked   bool      // the first look has ended, so a message that is to be parked is known
 	at       time.Time // when to look for requests
 	lookedAt time.Time
 	busy     bool
@@ -39,14 +40,25 @@ type redrives struct {
 
 // A look is the result of a look for requests.
 type look struct {
-	due []deadletter.Request
-	err error
+	due   []deadletter.Request
+	parks map[uuid.UUID]deadletter.Asked
+	err   error
 }
 
-func newRedrives(c *Consumer, place *checkpoint.Place) *redrives {
+func newRedrives(c *Consumer, place *checkpoint.Place, progress *progress) *redrives {
 	return &redrives{
-		inbox: c.letters.Inbox(func(stream messagestore.StreamName) bool {
-			return place.MySlot(stream) && stream.GroupMember(c.config.groupSize()) == c.config.GroupMember
+		inbox: c.letters.Inbox(deadletter.InboxConfig{
+			Mine: func(stream messagestore.StreamName) bool {
+				return place.MySlot(stream) && stream.GroupMember(c.config.groupSize()) == c.config.GroupMember
+			},
+			Passed: func(stream messagestore.StreamName, at messagestore.GlobalPosition) bool {
+				return !place.Mine(stream, at) || at < progress.checkpoint()
+			},
+			Void: func(asked deadletter.Asked) {
+				c.config.Logger.Warn().Str("consumer", c.id.Name).Str("stream", string(asked.Stream)).Int64("position", int64(asked.Position)).
+					Str("id", asked.ID.String()).Str("reason", text.Shorten(asked.Reason)).
+					Msg("not parked, as an operator has asked: the message was finished before")
+			},
 		}),
 		looks:  make(chan look, 1),
 		ids:    map[uuid.UUID]struct{}{},
@@ -80,15 +92,15 @@ func (r *redrives) start(ctx context.Context, run func(func()), now time.Time) {
 	run(func() {
 		ctx, cancel := context.WithTimeout(ctx, checkpoint.CallTimeout)
 		defer cancel()
-		due, err := r.inbox.Look(ctx, busy, room)
-		r.looks <- look{due, err}
+		due, parks, err := r.inbox.Look(ctx, busy, room)
+		r.looks <- look{due, parks, err}
 	})
 }
 
 // endLook takes in the result of a look.
 func (r *run) endLook(ctx context.Context, found look) {
 	now := time.Now()
-	r.redrives.busy = false
+	r.redrives.busy, r.redrives.looked = false, true
 	r.redrives.lookedAt = now
 	r.redrives.at = now.Add(r.config.RedriveInterval)
 	if r.redrives.inbox.Empty() {
@@ -104,6 +116,7 @@ func (r *run) endLook(ctx context.Context, found look) {
 	case found.err == nil:
 		r.redrives.failures = 0
 		r.storeWorks(looking)
+		r.parks.Store(&found.parks)
 	case r.catchUp || !heals(found.err):
 		r.fail(found.err)
 		return

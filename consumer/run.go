@@ -5,8 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/internal/backoff"
@@ -37,6 +41,7 @@ type run struct {
 	lanes    *lanes.Lanes[delivery]
 	progress *progress
 	failures failures
+	parks    atomic.Pointer[map[uuid.UUID]deadletter.Asked] // messages that an operator has parked
 
 	reader      *reader
 	checkpoints *checkpointer
@@ -51,15 +56,16 @@ type run struct {
 }
 
 func newRun(c *Consumer, p *checkpoint.Place, catchUp bool) *run {
+	progress := newProgress(p.Checkpoint, &c.config)
 	r := &run{
 		Consumer:    c,
 		catchUp:     catchUp,
 		wakes:       make(chan struct{}, 1),
-		progress:    newProgress(p.Checkpoint, &c.config),
+		progress:    progress,
 		reader:      newReader(c, p),
 		from:        p.Position,
 		checkpoints: newCheckpointer(p, &c.config),
-		redrives:    newRedrives(c, p),
+		redrives:    newRedrives(c, p, progress),
 	}
 	config := lanes.Config[delivery]{Workers: c.config.Concurrency, Key: cardinalID, Work: r.work, Wake: r.wake}
 	if c.config.Concurrency == 1 {
@@ -170,7 +176,7 @@ func (r *run) begin(reads, work context.Context, now time.Time) time.Time {
 	r.lanes.Dispatch(reads, work, now)
 	length, room := r.progress.length()
 	more := r.wantsMore(length, room)
-	if !r.reader.busy && more && !now.Before(r.reader.at) {
+	if !r.reader.busy && more && r.redrives.looked && !now.Before(r.reader.at) {
 		r.reader.start(reads, r.wg.Go, length == 0 && r.redrives.quiet(now), now)
 	}
 	if !r.handover.paused {
@@ -205,7 +211,7 @@ func (r *run) nextWake(now time.Time, more, atWork bool) time.Time {
 		}
 	}
 	sooner(r.lanes.NextDue())
-	sooner(r.reader.at, !r.reader.busy && more)
+	sooner(r.reader.at, !r.reader.busy && more && r.redrives.looked)
 	sooner(r.redrives.at, !r.redrives.busy && !r.handover.paused)
 	sooner(r.checkpoints.lookDue())
 	sooner(r.nextStep())

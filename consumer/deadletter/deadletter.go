@@ -1,5 +1,5 @@
-// Package deadletter lists the messages that a consumer has parked, and asks for their
-// redrive. A dead letter refers to a message: it has the message's id, type and place, and
+// Package deadletter lists the messages that a consumer has parked, asks for their redrive,
+// drops them, and asks for a message to be parked. A dead letter refers to a message: it has the message's id, type and place, and
 // the last error, but no data.
 //
 //	letters := deadletter.Of(store, "account:command", "accounts")
@@ -66,6 +66,7 @@ type Letter struct {
 
 	Error         string    // the last failure, shortened
 	Stack         string    // of the last failure, if it was a panic, shortened
+	Reason        string    // of the operator that had the message parked ([Letters.RequestPark])
 	Attempts      int       // how often the message was delivered
 	FirstFailedAt time.Time // by the consumer's clock
 	ParkedAt      time.Time // for the last time, by the store's clock
@@ -89,6 +90,7 @@ type parked struct {
 	Attempts       int                         `json:"attempts"`
 	FirstFailedAt  time.Time                   `json:"firstFailedAt"`
 	Stack          string                      `json:"stack,omitempty"`
+	Reason         string                      `json:"reason,omitempty"`
 }
 
 func (parked) MessageType() string { return "Parked" }
@@ -98,6 +100,7 @@ type redriven struct {
 	Attempts int    `json:"attempts"`
 	Deleted  bool   `json:"deleted,omitempty"` // the stream of the message was: it was not delivered
 	Skipped  string `json:"skipped,omitempty"` // the handler's reason to skip the message
+	Dropped  string `json:"dropped,omitempty"` // the operator's reason to drop the letter: the message was not handled
 }
 
 func (redriven) MessageType() string { return "Redriven" }
@@ -283,13 +286,19 @@ func (l *Letters) read(ctx context.Context, stream messagestore.StreamName) (*st
 			s.open = true
 			s.Letter = Letter{
 				ID: p.MessageID, Type: p.Type, Stream: p.Stream, Position: p.Position, GlobalPosition: p.GlobalPosition,
-				Error: p.Error, Stack: p.Stack, Attempts: p.Attempts, FirstFailedAt: p.FirstFailedAt, ParkedAt: m.Time,
+				Error: p.Error, Stack: p.Stack, Reason: p.Reason, Attempts: p.Attempts, FirstFailedAt: p.FirstFailedAt, ParkedAt: m.Time,
 				DeadLetter: stream, outcome: m.Position,
 			}
 		case redriven{}.MessageType():
 			s.open = false
 			s.outcome = m.Position
-			s.Attempts++ // the one that succeeded
+			var out redriven
+			if err := json.Unmarshal(m.Data, &out); err != nil {
+				return nil, fmt.Errorf("decode %s: %w", m, err)
+			}
+			if out.Dropped == "" {
+				s.Attempts++ // the one that succeeded
+			}
 		}
 		s.version = m.Position
 	}
@@ -301,6 +310,7 @@ type Failure struct {
 	Message       *messagestore.Message
 	Err           error
 	Stack         string // of a panic, shortened
+	Reason        string // of an operator; then there may be no Err
 	Attempts      int
 	FirstFailedAt time.Time
 }
@@ -310,9 +320,12 @@ type Failure struct {
 // message and its next checkpoint. A message that was redriven since is parked anew.
 func (l *Letters) Park(ctx context.Context, f Failure) (*Letter, error) {
 	m := f.Message
+	if f.Err == nil {
+		f.Err = errors.New("parked by an operator: " + f.Reason)
+	}
 	p := parked{
 		Consumer: l.consumer.Name, MessageID: m.ID, Type: m.Type, Stream: m.Stream, Position: m.Position, GlobalPosition: m.GlobalPosition,
-		Error: text.Of(f.Err), Stack: f.Stack, Attempts: f.Attempts, FirstFailedAt: f.FirstFailedAt.UTC(),
+		Error: text.Of(f.Err), Stack: f.Stack, Reason: f.Reason, Attempts: f.Attempts, FirstFailedAt: f.FirstFailedAt.UTC(),
 	}
 	stream := l.consumer.DeadLetter(m.ID)
 	for version := messagestore.NoStream; ; {
@@ -320,7 +333,7 @@ func (l *Letters) Park(ctx context.Context, f Failure) (*Letter, error) {
 		if err == nil {
 			return &Letter{
 				ID: m.ID, Type: p.Type, Stream: p.Stream, Position: p.Position, GlobalPosition: p.GlobalPosition,
-				Error: p.Error, Stack: p.Stack, Attempts: p.Attempts, FirstFailedAt: p.FirstFailedAt, DeadLetter: stream,
+				Error: p.Error, Stack: p.Stack, Reason: p.Reason, Attempts: p.Attempts, FirstFailedAt: p.FirstFailedAt, DeadLetter: stream,
 			}, nil
 		}
 		if !errors.Is(err, messagestore.ErrVersionConflict) {

@@ -3,6 +3,7 @@ package deadletter
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -10,11 +11,11 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// An Inbox follows the requests to redrive, for one member of a consumer. It is not safe
-// for concurrent use.
+// An Inbox follows the requests to redrive and to park, for one member of a consumer. It is not
+// safe for concurrent use.
 type Inbox struct {
 	letters *Letters
-	mine    func(messagestore.StreamName) bool
+	config  InboxConfig
 
 	known   bool
 	version messagestore.Version // of the stream of requests, when it was read
@@ -23,35 +24,50 @@ type Inbox struct {
 	open    []Request            // from next on, not known to be settled
 }
 
-// Inbox returns the requests about messages of the streams that mine reports true for.
-func (l *Letters) Inbox(mine func(messagestore.StreamName) bool) *Inbox {
-	return &Inbox{letters: l, mine: mine}
+// An InboxConfig is what a member of a consumer knows of itself.
+type InboxConfig struct {
+	Mine   func(messagestore.StreamName) bool                              // the member has the stream
+	Passed func(messagestore.StreamName, messagestore.GlobalPosition) bool // a message of its own is behind its checkpoint
+	Void   func(Asked)                                                     // a message that was to be parked is finished
 }
+
+// An Asked is a message that is to be parked.
+type Asked struct {
+	ID             uuid.UUID
+	Stream         messagestore.StreamName
+	Position       messagestore.Version
+	GlobalPosition messagestore.GlobalPosition
+	Reason         string
+}
+
+// Inbox returns the requests that a member carries out.
+func (l *Letters) Inbox(config InboxConfig) *Inbox { return &Inbox{letters: l, config: config} }
 
 // Empty reports whether the last look found no request that is not settled.
 func (in *Inbox) Empty() bool { return len(in.open) == 0 }
 
-// Look returns up to room requests that are not settled, except those for the messages in
-// busy, and stores how far the requests are settled.
-func (in *Inbox) Look(ctx context.Context, busy map[uuid.UUID]struct{}, room int) ([]Request, error) {
+// Look returns up to room redrives that are not settled, except those for the messages in
+// busy, and all messages that are to be parked, and stores how far the requests are settled.
+func (in *Inbox) Look(ctx context.Context, busy map[uuid.UUID]struct{}, room int) (due []Request, parks map[uuid.UUID]Asked, err error) {
 	l := in.letters
 	version, err := l.store.Version(ctx, l.consumer.Requests())
 	if err != nil || version == messagestore.NoStream {
-		return nil, err
+		return nil, nil, err
 	}
 	if !in.known || version > in.version {
 		noted, err := l.settledBefore(ctx) // possibly by another member
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if in.next = max(in.next, noted); !in.known {
 			in.known, in.version = true, in.next-1
 		}
+		in.open = slices.DeleteFunc(in.open, func(q Request) bool { return q.position < in.next })
 	}
 	if version > in.version {
 		more, version, err := l.readRequests(ctx, in.version+1)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		in.open, in.version = append(in.open, more...), version
 		if n := len(more); n > 0 {
@@ -59,9 +75,28 @@ func (in *Inbox) Look(ctx context.Context, busy map[uuid.UUID]struct{}, room int
 		}
 	}
 
-	var due, open []Request
+	var open []Request
 	for i, q := range in.open {
-		mine := in.mine(q.Stream)
+		mine := in.config.Mine(q.Stream)
+		if q.park != nil {
+			passed := false
+			if mine { // and otherwise its member stores that it is settled
+				if passed, err = in.passed(ctx, q.park); err != nil {
+					in.open = append(open, in.open[i:]...)
+					return due, nil, err
+				}
+			}
+			if mine && !passed {
+				if parks == nil {
+					parks = map[uuid.UUID]Asked{}
+				}
+				parks[q.MessageID] = q.park.asked()
+			}
+			if !passed {
+				open = append(open, q)
+			}
+			continue
+		}
 		_, isBusy := busy[q.MessageID]
 		// A request of another member is looked at only if no open one is before it.
 		if isBusy && mine || !mine && len(open) > 0 || mine && len(due) == room {
@@ -71,7 +106,7 @@ func (in *Inbox) Look(ctx context.Context, busy map[uuid.UUID]struct{}, room int
 		redrive, err := l.Begin(ctx, q)
 		if err != nil {
 			in.open = append(open, in.open[i:]...)
-			return due, err
+			return due, nil, err
 		}
 		if redrive == nil {
 			continue
@@ -90,7 +125,24 @@ func (in *Inbox) Look(ctx context.Context, busy map[uuid.UUID]struct{}, room int
 	if settled > in.next && in.end > in.next { // otherwise only notes follow the last request
 		err = in.noteSettled(ctx, settled)
 	}
-	return due, err
+	return due, parks, err
+}
+
+// passed reports whether a message that is to be parked is behind the checkpoint. Until then the
+// request counts, also if the message is parked: after a crash it is read again.
+func (in *Inbox) passed(ctx context.Context, q *parkRequested) (bool, error) {
+	if !in.config.Passed(q.Stream, q.GlobalPosition) {
+		return false, nil
+	}
+	version, err := in.letters.store.Version(ctx, in.letters.consumer.DeadLetter(q.MessageID))
+	if err == nil && version <= q.Letter {
+		in.config.Void(q.asked())
+	}
+	return err == nil, err
+}
+
+func (q *parkRequested) asked() Asked {
+	return Asked{ID: q.MessageID, Stream: q.Stream, Position: q.Position, GlobalPosition: q.GlobalPosition, Reason: q.Reason}
 }
 
 // noteSettled stores how far the requests are settled, for the next start. After a write of

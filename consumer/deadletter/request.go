@@ -124,9 +124,10 @@ func (l *Letters) choose(ctx context.Context, ids []uuid.UUID) (*Requests, error
 	return requests, nil
 }
 
-// A Request asks for the redrive of one message.
+// A Request asks for the redrive of one message, or for it to be parked.
 type Request struct {
 	redriveRequested
+	park     *parkRequested       // nil for a redrive
 	position messagestore.Version // in the stream of requests
 }
 
@@ -139,11 +140,23 @@ func (l *Letters) readRequests(ctx context.Context, from messagestore.Version) (
 			return nil, 0, err
 		}
 		version = m.Position
-		if m.Type != (redriveRequested{}).MessageType() {
+		r := Request{position: m.Position}
+		var err error
+		switch m.Type {
+		case (redriveRequested{}).MessageType():
+			err = json.Unmarshal(m.Data, &r.redriveRequested)
+		case (parkRequested{}).MessageType():
+			err = json.Unmarshal(m.Data, &r.park)
+			if err == nil && r.park == nil {
+				err = errors.New("it is null")
+			}
+			if err == nil {
+				r.MessageID, r.Stream = r.park.MessageID, r.park.Stream
+			}
+		default:
 			continue
 		}
-		r := Request{position: m.Position}
-		if err := json.Unmarshal(m.Data, &r.redriveRequested); err != nil {
+		if err != nil {
 			return nil, 0, fmt.Errorf("decode %s: %w", m, err)
 		}
 		all = append(all, r)
@@ -179,6 +192,9 @@ func (l *Letters) asked(ctx context.Context) (map[uuid.UUID]messagestore.Version
 	}
 	asked := map[uuid.UUID]messagestore.Version{}
 	for _, r := range all {
+		if r.park != nil {
+			continue
+		}
 		asked[r.MessageID] = max(r.Parked, asked[r.MessageID])
 	}
 	return asked, version, nil

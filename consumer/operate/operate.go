@@ -9,11 +9,15 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+
+	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/names"
@@ -106,19 +110,24 @@ func (t *Target) validate() error {
 	return t.log.Validate()
 }
 
-func (t *Target) reset(ctx context.Context, position messagestore.GlobalPosition) (messagestore.Version, error) {
+// checkPosition returns an error for a position that no consumer can be moved to.
+func (t *Target) checkPosition(ctx context.Context, position messagestore.GlobalPosition) error {
 	if position < 0 {
-		return 0, messagestore.NewInvalidError("position", int64(position), "it is at least 0")
+		return messagestore.NewInvalidError("position", int64(position), "it is at least 0")
 	}
 	_, err := t.log.Recall(ctx, t.log.Ledger(), checkpoint.Checkpoint{Position: position})
 	if errors.Is(err, checkpoint.ErrAhead) {
 		end, err := t.store.End(ctx, t.log.Category)
 		if err != nil {
-			return 0, err
+			return err
 		}
-		return 0, &BeyondEndError{Category: t.log.Category, Position: position, End: end}
+		return &BeyondEndError{Category: t.log.Category, Position: position, End: end}
 	}
-	if err != nil {
+	return err
+}
+
+func (t *Target) reset(ctx context.Context, position messagestore.GlobalPosition) (messagestore.Version, error) {
+	if err := t.checkPosition(ctx, position); err != nil {
 		return 0, err
 	}
 	for {
@@ -135,6 +144,120 @@ func (t *Target) reset(ctx context.Context, position messagestore.GlobalPosition
 		}
 		return written.Version, err
 	}
+}
+
+// Create has the consumer, which has never started, begin at a position. It is [Target.Reset] for
+// a name that is not known, and returns its errors but for the [*UnknownConsumerError].
+//
+// The error is a [*KnownConsumerError] if a consumer of the name has started, or starts meanwhile:
+// then nothing is changed.
+func (t *Target) Create(ctx context.Context, position messagestore.GlobalPosition) error {
+	if err := t.validate(); err != nil {
+		return fmt.Errorf("create: %w", err)
+	}
+	err := t.checkPosition(ctx, position)
+	if err == nil {
+		_, err = t.store.Write(ctx, t.log.Ledger(), messagestore.NoStream, checkpoint.Resized{Size: 1, Start: position, Reset: true})
+	}
+	if errors.Is(err, messagestore.ErrVersionConflict) {
+		err = &KnownConsumerError{Category: t.log.Category, Name: t.log.Name}
+	}
+	if err != nil {
+		return t.log.Wrap(fmt.Errorf("create: %w", err))
+	}
+	return nil
+}
+
+// A KnownConsumerError says that a consumer that was to be created has started before.
+type KnownConsumerError struct {
+	Category messagestore.Category
+	Name     string
+}
+
+// Error names the consumer.
+func (e *KnownConsumerError) Error() string {
+	return fmt.Sprintf("consumer %s of %s has started before: reset it", text.Shorten(e.Name), text.Shorten(string(e.Category)))
+}
+
+// Next returns the messages at which the consumer is: for each member, and each replica that holds
+// slots, the first message that is not finished, as the checkpoints have it. A consumer that is
+// stuck is stuck at one of them. It does not know the types that a consumer reads: a message that
+// the consumer's filter leaves out is returned like any other.
+func (t *Target) Next(ctx context.Context) ([]*messagestore.Message, error) {
+	if err := t.validate(); err != nil {
+		return nil, fmt.Errorf("next: %w", err)
+	}
+	next, err := t.next(ctx)
+	if err != nil {
+		return nil, t.log.Wrap(fmt.Errorf("next: %w", err))
+	}
+	return next, nil
+}
+
+func (t *Target) next(ctx context.Context) (all []*messagestore.Message, err error) {
+	current, err := t.log.Generation(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if current.Size == 0 {
+		return nil, t.unknown(ctx)
+	}
+	first := map[uuid.UUID]*messagestore.Message{}
+	for member := range current.Size {
+		parts := map[uuid.UUID][]checkpoint.Part{}
+		last, err := t.store.Last(ctx, t.log.Checkpoints(current.Version, member))
+		switch {
+		case errors.Is(err, messagestore.ErrNotFound):
+			parts[uuid.Nil] = []checkpoint.Part{{Slots: checkpoint.AllSlots, Checkpoint: current.Begin()}}
+		case err != nil:
+			return nil, err
+		default:
+			group, err := checkpoint.DecodeGroup(last)
+			if err != nil {
+				return nil, err
+			}
+			for _, p := range group.Parts {
+				parts[p.Holder] = append(parts[p.Holder], p)
+			}
+		}
+		clear(first)
+		for holder, held := range parts {
+			for _, part := range held {
+				m, err := t.firstOf(ctx, part, current.Size, member)
+				if err != nil {
+					return nil, err
+				}
+				if before := first[holder]; m != nil && (before == nil || m.GlobalPosition < before.GlobalPosition) {
+					first[holder] = m
+				}
+			}
+		}
+		all = append(all, slices.Collect(maps.Values(first))...)
+	}
+	slices.SortFunc(all, func(a, b *messagestore.Message) int { return cmp.Compare(a.GlobalPosition, b.GlobalPosition) })
+	return all, nil
+}
+
+// firstOf returns the first message of a part, of a member of a static group if the size is above 1.
+func (t *Target) firstOf(ctx context.Context, part checkpoint.Part, size, member int) (first *messagestore.Message, err error) {
+	classes := part.Slots.Classes()
+	if size > 1 {
+		classes = map[int][]int{size: {member}}
+	}
+	for size, members := range classes {
+		for _, member := range members {
+			m, err := tails.First(ctx, t.store, messagestore.CategoryQuery{
+				Category: t.log.Category, From: part.Position, Filter: messagestore.Filter{GroupSize: size, GroupMember: member},
+			})
+			if err != nil {
+				return nil, err
+			}
+			if m != nil && (first == nil || m.GlobalPosition < first.GlobalPosition) {
+				first = m
+			}
+		}
+	}
+	return first, nil
 }
 
 func (t *Target) unknown(ctx context.Context) error {

@@ -61,7 +61,7 @@ type grammar struct {
 	Report    reportCommand    `cmd:"" help:"Count messages by stream, type or category."`
 	Consumers consumersCommand `cmd:"" help:"Show consumer positions and lag; reset a position."`
 	Top       topCommand       `cmd:"" help:"Watch the lag of consumers, those furthest behind first."`
-	Parked    parkedCommand    `cmd:"" help:"List parked messages; redrive them."`
+	Parked    parkedCommand    `cmd:"" help:"List parked messages; redrive or drop them."`
 	Intents   intentsCommand   `cmd:"" help:"List, show and check intents; release a lease; forget finished ones."`
 	Trim      trimCommand      `cmd:"" help:"Remove the first messages of a stream, or of each stream of a category."`
 	Delete    deleteCommand    `cmd:"" help:"Delete a stream and leave a tombstone; erase its name on request."`

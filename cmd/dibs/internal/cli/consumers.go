@@ -17,6 +17,7 @@ import (
 type consumersCommand struct {
 	List  consumersListCommand  `cmd:"" default:"withargs" help:"Print the position and the lag of each consumer."`
 	Reset consumersResetCommand `cmd:"" help:"Move a consumer to another position."`
+	Park  consumersParkCommand  `cmd:"" help:"Have a consumer park the message that it is stuck at."`
 }
 
 type consumersListCommand struct {
@@ -287,6 +288,7 @@ type consumersResetCommand struct {
 	Time     string `placeholder:"TIME" help:"Read from the first message written then or later, like 2026-11-21T10:00:00Z."`
 	Start    bool   `help:"Handle everything again."`
 	End      bool   `help:"Handle only messages written from now on."`
+	New      bool   `help:"The consumer has never started: let it begin there."`
 	DryRun   bool   `help:"Print the effect, and do nothing."`
 	Yes      bool   `help:"Do it."`
 }
@@ -295,7 +297,11 @@ type consumersResetCommand struct {
 func (consumersResetCommand) Help() string {
 	return `All members of the consumer's group move to the same position. Running members are superseded: each stops with an error at its next checkpoint, at most 10 s later if it is idle, and reads from the new position when it is started again. A checkpoint that it writes in between does not count, but until it stops it handles messages. Stop the consumer first, and no message is handled from the old position after the reset.
 
+With --new a consumer that has never started begins at the position, whatever its Config.Start says.
+
 Examples:
+
+    dibs consumers reset account mail --end --new --yes
 
     dibs consumers reset account:command accounts --time 2026-11-21T10:00:00Z
     dibs consumers reset account:command accounts --position 1200 --yes`
@@ -317,7 +323,14 @@ func (c *consumersResetCommand) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		before, err := statusOf(ctx, store, category, c.Name)
-		if err != nil {
+		switch {
+		case c.New && err == nil:
+			return &operate.KnownConsumerError{Category: category, Name: c.Name}
+		case c.New && isUnknownConsumer(err):
+			before = operate.Status{Size: 1, Members: []operate.Member{{}}}
+		case isUnknownConsumer(err):
+			return fmt.Errorf("%w; --new lets one begin that has never started", err)
+		case err != nil:
 			return err
 		}
 		end, err := store.End(ctx, category)
@@ -328,8 +341,13 @@ func (c *consumersResetCommand) Run(ctx context.Context, a *app) error {
 			return &operate.BeyondEndError{Category: category, Position: to, End: end}
 		}
 		r := resetLine{Category: category, Consumer: c.Name, Position: to, DryRun: !c.Yes || c.DryRun}
-		if !r.DryRun {
-			generation, err := operate.Consumer(store, category, c.Name).Reset(ctx, to)
+		if target := operate.Consumer(store, category, c.Name); !r.DryRun {
+			var generation messagestore.Version // of a new consumer the first
+			if c.New {
+				err = target.Create(ctx, to)
+			} else {
+				generation, err = target.Reset(ctx, to)
+			}
 			if err != nil {
 				return err
 			}

@@ -181,6 +181,7 @@ const (
 	duplicate  = "duplicate"  // came second, with the same content
 	sameKey    = "sameKey"    // has the key in it, and other content; the handler knows which fields count
 	deadLetter = "deadLetter" // was parked by a consumer
+	dropped    = "dropped"    // an operator closed its dead letter without handling it
 	deleted    = "deleted"    // the tombstone that stands for the stream's messages
 	followed   = "followed"   // has one of the first two, or a message that follows them, as its cause
 
@@ -204,6 +205,7 @@ var roles = map[string]struct {
 	duplicate:  {"duplicate", yellow},
 	sameKey:    {"same key", red},
 	deadLetter: {"dead letter", red},
+	dropped:    {"dropped", yellow},
 	deleted:    {"deleted", red},
 	followed:   {"followed", plain},
 
@@ -348,12 +350,13 @@ func holds(data json.RawMessage, key string) bool {
 	return walk(value)
 }
 
-// A parked message is the content of a consumer's dead letter.
+// A parked message is the content of a consumer's dead letter, or of its end.
 type parked struct {
 	Stream   messagestore.StreamName `json:"stream"`
 	Position messagestore.Version    `json:"position"`
 	Consumer string                  `json:"consumer"`
 	Error    string                  `json:"error"`
+	Dropped  string                  `json:"dropped"` // of one that an operator has closed
 }
 
 // deadLetters tells which messages of the story consumers parked.
@@ -370,9 +373,17 @@ func (e *explainer) deadLetters(ctx context.Context, s *story, roots []*messages
 			continue // so no consumer could have written there
 		}
 		var told error
-		err := e.scan(ctx, letters, messagestore.Filter{Types: []string{"Parked"}}, func(m *messagestore.Message) {
+		err := e.scan(ctx, letters, messagestore.Filter{Types: []string{"Parked", "Redriven"}}, func(m *messagestore.Message) {
 			var p parked
-			if json.Unmarshal(m.Data, &p) != nil || !s.knows(p.Stream, p.Position) || told != nil {
+			if json.Unmarshal(m.Data, &p) != nil || told != nil {
+				return
+			}
+			if cause := m.Metadata; p.Dropped != "" && s.knows(cause.CausationStream, cause.CausationPosition) {
+				told = s.tellAt(dropped, m, placeOf(cause.CausationStream, cause.CausationPosition),
+					visible(fmt.Sprintf("by an operator, of %s: %s", m.Stream.CardinalID(), p.Dropped)))
+				return
+			}
+			if m.Type != "Parked" || !s.knows(p.Stream, p.Position) {
 				return
 			}
 			// Its own name is long, and says nothing that these do not.

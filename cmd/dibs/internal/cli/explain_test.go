@@ -12,6 +12,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/reservation"
@@ -71,7 +72,7 @@ func bank(t *testing.T, send func(store *messagestore.Store)) *shell {
 		_, err = store.Write(ctx, messagestore.Category("mail").Stream(fmt.Sprint(written.Version)), messagestore.NoStream, messagestore.Follow(event, notified{}))
 		return err
 	}))
-	c := consumer.New(store, commands, "accounts", mux, &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}})
+	c := consumer.New(store, commands, "accounts", mux, &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}})
 	require.NoError(t, c.CatchUp(t.Context()))
 	require.NoError(t, store.Close())
 	return &shell{env: map[string]string{"DIBS_STORE": "sqlite:" + file}}

@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -54,7 +55,7 @@ func catchUp(t *testing.T, store *messagestore.Store, category messagestore.Cate
 	c := consumer.New(store, category, name, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		handled = append(handled, m.String())
 		return failure
-	}), nil)
+	}), &consumer.Config{Logger: logger.Silent()})
 	require.NoError(t, c.CatchUp(t.Context()))
 	return handled
 }
@@ -236,7 +237,7 @@ func TestReplicasOfAConsumerAreListed(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 2)
 		for range 2 {
-			c := consumer.New(store, "account", "mail", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil)
+			c := consumer.New(store, "account", "mail", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), &consumer.Config{Logger: logger.Silent()})
 			go func() { ended <- c.Run(ctx) }()
 		}
 		var lines []string

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -19,6 +20,7 @@ type parkedCommand struct {
 	List    parkedListCommand    `cmd:"" help:"Print parked messages and their errors."`
 	Show    parkedShowCommand    `cmd:"" help:"Print one parked message in full."`
 	Redrive parkedRedriveCommand `cmd:"" help:"Ask the consumer to deliver parked messages again."`
+	Drop    parkedDropCommand    `cmd:"" help:"Close a dead letter without handling its message."`
 }
 
 type parkedListCommand struct {
@@ -113,6 +115,8 @@ type parkedLine struct {
 	FirstFailedAt string                  `json:"firstFailedAt,omitempty"`
 	Attempts      int                     `json:"attempts"`
 	Error         string                  `json:"error"`
+	Stack         string                  `json:"stack,omitempty"`
+	Reason        string                  `json:"reason,omitempty"`
 	DeadLetter    messagestore.StreamName `json:"deadLetter"`
 	Message       record                  `json:"message"`
 }
@@ -120,7 +124,7 @@ type parkedLine struct {
 func toParkedLine(category messagestore.Category, name string, p *deadletter.Letter) parkedLine {
 	return parkedLine{
 		Category: category, Consumer: name, State: stateOf(p), ParkedAt: timeText(p.ParkedAt), FirstFailedAt: timeOrNone(p.FirstFailedAt, ""),
-		Attempts: p.Attempts, Error: p.Error, DeadLetter: p.DeadLetter,
+		Attempts: p.Attempts, Error: p.Error, Stack: p.Stack, Reason: p.Reason, DeadLetter: p.DeadLetter,
 		Message: record{Stream: p.Stream, Position: p.Position, GlobalPosition: p.GlobalPosition, Type: p.Type, ID: p.ID.String()},
 	}
 }
@@ -208,6 +212,7 @@ func (a *app) showParked(category messagestore.Category, name string, p *deadlet
 		{"first failed", timeOrNone(p.FirstFailedAt, "")},
 		{"parked", timeText(p.ParkedAt)},
 		{"error", visible(p.Error)},
+		{"reason", visible(p.Reason)},
 		{"dead letter", visible(string(p.DeadLetter))},
 	}
 	if m == nil {
@@ -217,6 +222,13 @@ func (a *app) showParked(category messagestore.Category, name string, p *deadlet
 		if cause := m.Metadata.CausationStream; cause != "" {
 			lines = append(lines, [2]string{"caused by", placeOf(cause, m.Metadata.CausationPosition)})
 		}
+	}
+	for i, line := range strings.Split(p.Stack, "\n") {
+		name := "stack"
+		if i > 0 {
+			name = " "
+		}
+		lines = append(lines, [2]string{name, visible(strings.ReplaceAll(line, "\t", "    "))})
 	}
 	if m != nil && data {
 		lines = append(lines, [2]string{"data", cmp.Or(visible(string(m.Data)), "none")})
@@ -237,6 +249,63 @@ func (a *app) showParked(category messagestore.Category, name string, p *deadlet
 		}
 	}
 	return nil
+}
+
+type parkedDropCommand struct {
+	Category string `arg:"" help:"The category that the consumer reads."`
+	Name     string `arg:"" help:"The consumer's name."`
+	ID       string `arg:"" help:"The message's id."`
+	Reason   string `required:"" placeholder:"TEXT" help:"The reason, which the dead letter keeps: one line, up to 1024 bytes."`
+	DryRun   bool   `help:"Print the dead letter, and do nothing."`
+}
+
+// Help is printed below the command's usage.
+func (parkedDropCommand) Help() string {
+	return `The message is not handled, and can no longer be redriven. It stays in its stream, and its dead letter stays with the reason: dibs explain and dibs stream show both. A trim may then remove them.
+
+Example:
+
+    dibs parked drop account mail 01a1fd9c-f797-77be-b0e5-a936700dfa27 \
+        --reason 'refunded by hand'`
+}
+
+// A dropLine is how a drop is printed as JSON.
+type dropLine struct {
+	parkedLine
+	Dropped string `json:"dropped"`
+	DryRun  bool   `json:"dryRun,omitempty"`
+}
+
+// Run drops it.
+func (c *parkedDropCommand) Run(ctx context.Context, a *app) error {
+	category, err := messagestore.ParseCategory(c.Category)
+	if err != nil {
+		return err
+	}
+	id, err := parseID(c.ID)
+	if err != nil {
+		return err
+	}
+	return a.withStore(ctx, 100, func(store *messagestore.Store) error {
+		letters := deadletter.Of(store, category, c.Name)
+		p, err := letters.Get(ctx, id)
+		if err == nil && !c.DryRun {
+			p, err = letters.Drop(ctx, id, c.Reason)
+		}
+		if err != nil {
+			return err
+		}
+		if a.JSON {
+			return a.out.object(dropLine{toParkedLine(category, c.Name, p), c.Reason, c.DryRun})
+		}
+		if err := a.printParked(category, c.Name, p); err != nil {
+			return err
+		}
+		if c.DryRun {
+			return a.out.line("would be dropped: %s", visible(c.Reason))
+		}
+		return a.out.line("dropped: %s", visible(c.Reason))
+	})
 }
 
 type parkedRedriveCommand struct {
