@@ -48,7 +48,7 @@ var imports = map[string][]string{
 
 	"upcast":                 {"messagestore", "internal/messagetype"},
 	"handler":                {"logger", "messagestore", "upcast", "internal/steer"},
-	"handler/handlertest":    {"handler", "messagestore", "messagestore/memory"},
+	"handler/handlertest":    {"handler", "messagestore", "messagestore/memory", "internal/exactjson"},
 	"reservation":            {"logger", "messagestore", "handler", "internal/steer", "internal/keys"},
 	"unit":                   {"logger", "messagestore", "handler", "reservation", "internal/keys"},
 	"entity":                 {"logger", "messagestore", "internal/steer", "internal/messagetype", "upcast"},

@@ -1,4 +1,6 @@
-// Package handlertest makes messages for the unit test of a handler.
+// Package handlertest tests handlers without a database: it makes messages for a function that a
+// test calls by itself, and it runs scenarios, given events, when a command, then events, over a
+// store in memory.
 //
 //	err := accounts.deposit(t.Context(), handlertest.Message(t, Deposit{Amount: 10}, nil))
 package handlertest

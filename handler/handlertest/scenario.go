@@ -1,0 +1,251 @@
+package handlertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+)
+
+// A Scenario is a test of handlers in three steps: given these events, when this command, then
+// these events. Each step fails the test where it does not hold, and returns the scenario. It is
+// of one goroutine.
+//
+//	handlertest.New(t, handlers).
+//		Given(accounts.Stream("123"), Deposited{Amount: 1000}).
+//		When(commands.Stream("123"), Withdraw{ID: "w1", Amount: 300}).
+//		Then(accounts.Stream("123"), Withdrawn{Amount: 300})
+type Scenario struct {
+	t     testing.TB
+	store *messagestore.Store
+	mux   *handler.Mux
+
+	mark    messagestore.GlobalPosition // of the last message before When
+	command *messagestore.Message       // the last one
+	err     error                       // of its handler, not asked for yet
+	asked   bool                        // err was
+}
+
+// New returns a scenario over an empty store in memory. The function makes the handlers, as the
+// service does; their mistakes fail the test. An error of a handler that no
+// [Scenario.ThenError] asks for fails the test, at its end.
+func New(t testing.TB, handlers func(store *messagestore.Store) *handler.Mux) *Scenario {
+	t.Helper()
+	s := &Scenario{t: t, store: messagestore.New(memory.New(), nil)}
+	s.mux = handlers(s.store)
+	if err := s.mux.Validate(); err != nil {
+		t.Fatalf("handlers: %v", err)
+	}
+	t.Cleanup(func() {
+		if s.err != nil && !s.asked {
+			t.Errorf("the handler returned an error that no ThenError asks for: %v", s.err)
+		}
+	})
+	return s
+}
+
+// Store returns the store of the scenario: for a look at entities, for instance.
+func (s *Scenario) Store() *messagestore.Store { return s.store }
+
+// Given writes events to a stream.
+func (s *Scenario) Given(stream messagestore.StreamName, events ...messagestore.Body) *Scenario {
+	s.t.Helper()
+	if _, err := s.store.Write(context.Background(), stream, messagestore.AnyVersion, events...); err != nil {
+		s.t.Fatalf("given: %v", err)
+	}
+	return s
+}
+
+// When writes a command to a stream and has it handled, and then, until there is no more, each
+// message that the handlers have written to the command's category, such as the copies of package
+// reservation. It ends with the first error.
+func (s *Scenario) When(stream messagestore.StreamName, command messagestore.Body) *Scenario {
+	s.t.Helper()
+	s.demand()
+	s.mark = s.last()
+	if _, err := s.store.Write(context.Background(), stream, messagestore.AnyVersion, command); err != nil {
+		s.t.Fatalf("when: %v", err)
+	}
+	m, err := s.store.Last(context.Background(), stream)
+	if err != nil {
+		s.t.Fatalf("when: %v", err)
+	}
+	s.command = m
+	s.deliver()
+	return s
+}
+
+// Redelivered has the command of the last When handled once more, with all that followed it in its
+// category, as a consumer does after a crash. What has to be true then is as after When: Then
+// looks at all that was written since.
+func (s *Scenario) Redelivered() *Scenario {
+	s.t.Helper()
+	if s.command == nil {
+		s.t.Fatalf("redelivered: there is no command yet: call When first")
+	}
+	s.demand()
+	s.deliver()
+	return s
+}
+
+// Then compares the messages of a stream that were written since the last When began with the
+// given ones, in their order: by type and by data, as JSON. No event is none.
+func (s *Scenario) Then(stream messagestore.StreamName, events ...messagestore.Body) *Scenario {
+	s.t.Helper()
+	s.demand()
+	var got, want []string
+	var differ bool
+	written := s.written(func(m *messagestore.Message) bool { return m.Stream == stream })
+	for i, event := range events {
+		m := Stored(s.t, event, nil)
+		want = append(want, text(m))
+		differ = differ || i >= len(written) || m.Type != written[i].Type || !exactjson.Equal(m.Data, written[i].Data)
+	}
+	for _, m := range written {
+		got = append(got, text(m))
+	}
+	if !differ && len(written) == len(events) {
+		return s
+	}
+	message := fmt.Sprintf("then: %s has not the expected events\nwant:%s\ngot:%s", stream, list(want), list(got))
+	if others := s.written(func(m *messagestore.Message) bool { return m.Stream != stream && m.Stream.Category() != s.commands() }); len(others) > 0 {
+		var elsewhere []string
+		for _, m := range others {
+			elsewhere = append(elsewhere, fmt.Sprintf("%s in %s", text(m), m.Stream))
+		}
+		message += "\nelsewhere:" + list(elsewhere)
+	}
+	s.t.Errorf("%s", message)
+	return s
+}
+
+// ThenNothing compares with nothing: no message was written since the last When began, but for
+// those in the category of its command.
+func (s *Scenario) ThenNothing() *Scenario {
+	s.t.Helper()
+	s.demand()
+	var got []string
+	for _, m := range s.written(func(m *messagestore.Message) bool { return m.Stream.Category() != s.commands() }) {
+		got = append(got, fmt.Sprintf("%s in %s", text(m), m.Stream))
+	}
+	if len(got) > 0 {
+		s.t.Errorf("then: expected no events\ngot:%s", list(got))
+	}
+	return s
+}
+
+// ThenError takes the error of the last command's handler, which matches target. A nil target is
+// any error.
+func (s *Scenario) ThenError(target error) *Scenario {
+	s.t.Helper()
+	switch {
+	case s.command == nil:
+		s.t.Fatalf("then: there is no command yet: call When first")
+	case s.err == nil:
+		s.t.Errorf("then: expected an error of %s, and there is none", s.command)
+	case target != nil && !errors.Is(s.err, target):
+		s.t.Errorf("then: expected another error\nwant: %v\ngot:  %v", target, s.err)
+	}
+	s.asked = true
+	return s
+}
+
+// demand fails the test for an error that was not asked for, before the next step hides it.
+func (s *Scenario) demand() {
+	s.t.Helper()
+	if s.err != nil && !s.asked {
+		s.asked = true // it is told once
+		s.t.Errorf("the handler returned an error that no ThenError asks for: %v", s.err)
+	}
+}
+
+// most bounds how many messages one command leads to in its category.
+const most = 1000
+
+// deliver has all messages of the command's category handled, from the command on.
+func (s *Scenario) deliver() {
+	s.t.Helper()
+	s.err, s.asked = nil, false
+	delivered := 0
+	for from := s.command.GlobalPosition; ; {
+		next := from
+		for m, err := range s.store.ReadCategory(context.Background(), s.commands(), from, messagestore.Filter{}) {
+			if delivered++; delivered > most {
+				s.t.Fatalf("when: %s has led to more than %d messages in %s: a handler writes to its own category, for ever", s.command, most, s.commands())
+			}
+			if err == nil {
+				err = s.mux.Handle(s.t.Context(), m)
+			}
+			if err != nil {
+				s.err = err
+				return
+			}
+			next = m.GlobalPosition + 1
+		}
+		if next == from {
+			return
+		}
+		from = next
+	}
+}
+
+func (s *Scenario) commands() messagestore.Category {
+	if s.command == nil {
+		return ""
+	}
+	return s.command.Stream.Category()
+}
+
+// written returns the messages that were written since the last When began.
+func (s *Scenario) written(only func(*messagestore.Message) bool) (found []*messagestore.Message) {
+	s.t.Helper()
+	for m := range s.all() {
+		if m.GlobalPosition > s.mark && only(m) {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+func (s *Scenario) last() (last messagestore.GlobalPosition) {
+	s.t.Helper()
+	for m := range s.all() {
+		last = max(last, m.GlobalPosition)
+	}
+	return last
+}
+
+// all yields all messages. The store in memory has one sequence of global positions.
+func (s *Scenario) all() func(yield func(*messagestore.Message) bool) {
+	return func(yield func(*messagestore.Message) bool) {
+		categories, err := s.store.Categories(context.Background(), "")
+		if err != nil {
+			s.t.Fatalf("then: %v", err)
+		}
+		for _, category := range categories {
+			for m, err := range s.store.ReadCategory(context.Background(), category, 0, messagestore.Filter{}) {
+				if err != nil {
+					s.t.Fatalf("then: %v", err)
+				}
+				if !yield(m) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func text(m *messagestore.Message) string { return m.Type + " " + string(m.Data) }
+
+func list(lines []string) string {
+	if len(lines) == 0 {
+		return " none"
+	}
+	return "\n\t" + strings.Join(lines, "\n\t")
+}

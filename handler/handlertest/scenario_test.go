@@ -1,0 +1,224 @@
+package handlertest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/entity"
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/handler/handlertest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation"
+)
+
+const (
+	book     messagestore.Category = "account"
+	commands messagestore.Category = "account:command"
+)
+
+type withdraw struct {
+	ID     string `json:"id"`
+	Amount int    `json:"amount"`
+}
+
+func (withdraw) MessageType() string { return "Withdraw" }
+func (w withdraw) Key() string       { return w.ID }
+
+type deposited struct {
+	Amount int `json:"amount"`
+}
+
+func (deposited) MessageType() string { return "Deposited" }
+
+type withdrawn struct {
+	Amount int `json:"amount"`
+}
+
+func (withdrawn) MessageType() string { return "Withdrawn" }
+
+type balance struct{ Amount int }
+
+func balances(store *messagestore.Store) *entity.Store[balance] {
+	p := entity.NewProjection[balance]()
+	entity.On(p, func(b balance, e deposited) balance { return balance{b.Amount + e.Amount} })
+	entity.On(p, func(b balance, e withdrawn) balance { return balance{b.Amount - e.Amount} })
+	return entity.New(store, book, p, nil)
+}
+
+var errPoor = errors.New("insufficient funds")
+
+// handlers are those of a service.
+func handlers(store *messagestore.Store) *handler.Mux {
+	once := reservation.New(store, "accounts", nil)
+	all := balances(store)
+	mux := handler.New()
+	handler.On(mux, reservation.Inline(once, withdraw.Key, func(ctx context.Context, m handler.Message[withdraw]) ([]messagestore.StreamWrite, error) {
+		id := m.Stream.CardinalID()
+		b, version, err := all.Get(ctx, id)
+		if err != nil || b.Amount < m.Body.Amount {
+			return nil, errors.Join(err, errPoor)
+		}
+		return []messagestore.StreamWrite{messagestore.To(all.Stream(id), version, messagestore.Follow(m.Message, withdrawn{m.Body.Amount}))}, nil
+	}))
+	return mux
+}
+
+func TestAScenarioOfAReservingHandler(t *testing.T) {
+	t.Parallel()
+
+	s := handlertest.New(t, handlers).
+		Given(book.Stream("123"), deposited{1000}).
+		When(commands.Stream("123"), withdraw{"w1", 300}).
+		Then(book.Stream("123"), withdrawn{300}).
+		Redelivered().
+		Then(book.Stream("123"), withdrawn{300})
+	b, _, err := balances(s.Store()).Get(t.Context(), "123")
+	require.NoError(t, err)
+	require.Equal(t, balance{700}, b)
+
+	s.When(commands.Stream("123"), withdraw{"w1", 300}). // sent again
+								ThenNothing().
+								When(commands.Stream("123"), withdraw{"w2", 701}).
+								ThenError(errPoor).
+								ThenNothing()
+}
+
+// The copies of package reservation come back, as they do from a consumer.
+func TestAScenarioDeliversCopies(t *testing.T) {
+	t.Parallel()
+
+	handlertest.New(t, copying).
+		When(commands.Stream("123"), withdraw{"w1", 300}).
+		Then(book.Stream("123"), withdrawn{300}).
+		Then(commands.Stream("123").With("accounts").With("w1"), withdraw{"w1", 300})
+}
+
+func copying(store *messagestore.Store) *handler.Mux {
+	mux := handler.New()
+	handler.On(mux, reservation.Copy(reservation.New(store, "accounts", nil), withdraw.Key, func(ctx context.Context, m handler.Message[withdraw]) error {
+		_, err := store.Write(ctx, book.Stream(m.Stream.CardinalID()), messagestore.AnyVersion, withdrawn{m.Body.Amount})
+		return err
+	}))
+	return mux
+}
+
+// told is a testing.TB that remembers how it was failed.
+type told struct {
+	testing.TB
+	errors   []string
+	cleanups []func()
+}
+
+func (f *told) Helper()                      {}
+func (f *told) Cleanup(c func())             { f.cleanups = append(f.cleanups, c) }
+func (f *told) Errorf(text string, a ...any) { f.errors = append(f.errors, fmt.Sprintf(text, a...)) }
+func (f *told) Fatalf(text string, a ...any) {
+	f.Errorf(text, a...)
+	panic(f)
+}
+
+func (f *told) end() {
+	for _, c := range f.cleanups {
+		c()
+	}
+}
+
+func TestAScenarioThatDoesNotHoldSaysWhatCame(t *testing.T) {
+	t.Parallel()
+	given := func(t testing.TB) *handlertest.Scenario {
+		return handlertest.New(t, handlers).Given(book.Stream("123"), deposited{1000}).When(commands.Stream("123"), withdraw{"w1", 300})
+	}
+	for name, test := range map[string]struct {
+		run  func(t testing.TB)
+		want []string
+	}{
+		"another event": {
+			func(t testing.TB) { given(t).Then(book.Stream("123"), withdrawn{299}) },
+			[]string{"then: account-123 has not the expected events\nwant:\n\tWithdrawn {\"amount\":299}\ngot:\n\tWithdrawn {\"amount\":300}"},
+		},
+		"another stream": {
+			func(t testing.TB) { given(t).Then(book.Stream("124"), withdrawn{300}) },
+			[]string{"then: account-124 has not the expected events\nwant:\n\tWithdrawn {\"amount\":300}\ngot: none\nelsewhere:\n\tWithdrawn {\"amount\":300} in account-123"},
+		},
+		"an event too few": {
+			func(t testing.TB) { given(t).Then(book.Stream("123")) },
+			[]string{"then: account-123 has not the expected events\nwant: none\ngot:\n\tWithdrawn {\"amount\":300}"},
+		},
+		"an event too many": {
+			func(t testing.TB) { given(t).Then(book.Stream("123"), withdrawn{300}, withdrawn{300}) },
+			[]string{"then: account-123 has not the expected events\nwant:\n\tWithdrawn {\"amount\":300}\n\tWithdrawn {\"amount\":300}\ngot:\n\tWithdrawn {\"amount\":300}"},
+		},
+		"something": {
+			func(t testing.TB) { given(t).ThenNothing() },
+			[]string{"then: expected no events\ngot:\n\tWithdrawn {\"amount\":300} in account-123"},
+		},
+		"no error": {
+			func(t testing.TB) { given(t).ThenError(nil) },
+			[]string{"then: expected an error of Withdraw account:command-123@0, and there is none"},
+		},
+		"another error": {
+			func(t testing.TB) {
+				given(t).When(commands.Stream("123"), withdraw{"w2", 800}).ThenError(context.Canceled)
+			},
+			[]string{"then: expected another error\nwant: context canceled\ngot:  handle Withdraw account:command-123@1: insufficient funds"},
+		},
+		"an error that nobody asks for": {
+			func(t testing.TB) { given(t).When(commands.Stream("123"), withdraw{"w2", 800}) },
+			[]string{"the handler returned an error that no ThenError asks for: handle Withdraw account:command-123@1: insufficient funds"},
+		},
+		"an error where events were expected": {
+			func(t testing.TB) {
+				given(t).When(commands.Stream("123"), withdraw{"w2", 800}).Then(book.Stream("123"))
+			},
+			[]string{"the handler returned an error that no ThenError asks for: handle Withdraw account:command-123@1: insufficient funds"},
+		},
+		"a mistake of the mux": {
+			func(t testing.TB) {
+				handlertest.New(t, func(*messagestore.Store) *handler.Mux { return handler.New() })
+			},
+			[]string{"handlers: invalid registration: no function is registered"},
+		},
+		"an event that cannot be": {
+			func(t testing.TB) { given(t).Given("account", deposited{1}) },
+			[]string{`given: write account: invalid stream name "account": it is a category: a stream has a dash and an identifier`},
+		},
+		"a command that is missing": {
+			func(t testing.TB) { handlertest.New(t, handlers).Redelivered() },
+			[]string{"redelivered: there is no command yet: call When first"},
+		},
+		"a handler that feeds on itself": {
+			func(t testing.TB) {
+				handlertest.New(t, func(store *messagestore.Store) *handler.Mux {
+					mux := handler.New()
+					handler.On(mux, func(ctx context.Context, m handler.Message[withdraw]) error {
+						_, err := store.Write(ctx, m.Stream, messagestore.AnyVersion, m.Body)
+						return err
+					})
+					return mux
+				}).When(commands.Stream("123"), withdraw{})
+			},
+			[]string{"when: Withdraw account:command-123@0 has led to more than 1000 messages in account:command: a handler writes to its own category, for ever"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := &told{TB: t}
+
+			func() {
+				defer func() {
+					if r := recover(); r != nil && r != any(f) {
+						panic(r)
+					}
+				}()
+				test.run(f)
+			}()
+			f.end()
+
+			require.Equal(t, test.want, f.errors)
+		})
+	}
+}
