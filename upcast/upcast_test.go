@@ -94,7 +94,7 @@ func TestFormThatIsNoneIsRefused(t *testing.T) {
 		`invalid older form "HoldV0": its function is nil`:                                                       {upcast.Raw[hold]("HoldV0", nil)},
 		`invalid older form "HoldV1": the older form is given twice`:                                             {upcast.From(v1), upcast.Named[hold]("HoldV1")},
 		`invalid message type of "messagestore.Raw": its zero value's message type, "", is not a valid one`:      {upcast.From(func(messagestore.Raw) hold { return hold{} })},
-		`invalid older form "dibs:Trimmed": types that begin with dibs: are the store's own`:         {upcast.Named[hold]("dibs:Trimmed")},
+		`invalid older form "dibs:Trimmed": types that begin with dibs: are the store's own`:                     {upcast.Named[hold]("dibs:Trimmed")},
 	} {
 		forms, err := upcast.Forms(older...)
 

@@ -29,7 +29,7 @@ func (a *archive) redrive(t *testing.T, consumer string, m *messagestore.Message
 	letters := deadletter.Of(a.Store, m.Stream.Category(), consumer)
 	_, err := letters.RequestRedrive(t.Context(), m.ID)
 	require.NoError(t, err)
-	requests, err := letters.Inbox(deadletter.InboxConfig{Mine: func(messagestore.StreamName) bool { return true }}).Look(t.Context(), map[uuid.UUID]struct{}{}, 10)
+	requests, _, err := letters.Inbox(deadletter.InboxConfig{Mine: func(messagestore.StreamName) bool { return true }}).Look(t.Context(), map[uuid.UUID]struct{}{}, 10)
 	require.NoError(t, err)
 	require.Len(t, requests, 1)
 	redrive, err := letters.Begin(t.Context(), requests[0])

@@ -85,7 +85,9 @@ func TestTrimRefusesAnEntityThatNoSnapshotCovers(t *testing.T) {
 	snapshot := func(stream string, version int) {
 		dibs.ok(t, "write", stream, "Snapshot", `{"entity":{},"version":`+strconv.Itoa(version)+`,"last":"00000000-0000-0000-0000-000000000000","tag":""}`)
 	}
-	trim := func(args ...string) []string { return append([]string{"trim", "--keep", "2", "--min-age", "0"}, args...) }
+	trim := func(args ...string) []string {
+		return append([]string{"trim", "--keep", "2", "--min-age", "0"}, args...)
+	}
 	snapshot("account:snapshot-1", 2)
 	snapshot("account:snapshot-2", 1)
 
