@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
 
 // A logbook is the log of a consumer.
@@ -389,4 +391,25 @@ func TestAFilterThatNoMessagePassesIsNamedOnce(t *testing.T) {
 			require.NoError(t, stop())
 		}
 	})
+}
+
+func TestAConsumerOverAClosedFileStops(t *testing.T) {
+	t.Parallel()
+	driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "dibs.db"), nil)
+	require.NoError(t, err)
+	store := messagestore.New(driver, nil)
+	ended := make(chan error, 2)
+	started := make(chan struct{})
+	c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		close(started)
+		return nil
+	}), nil)
+	write(t, store, "account-1", Deposited{1})
+	go func() { ended <- c.Run(t.Context()) }()
+	<-started
+
+	require.NoError(t, store.Close())
+
+	require.ErrorIs(t, <-ended, messagestore.ErrClosed)
+	require.ErrorIs(t, c.Run(t.Context()), messagestore.ErrClosed)
 }

@@ -257,3 +257,42 @@ func TestAMessageThatIsToBeParkedIsNotDeliveredFirst(t *testing.T) {
 		require.NoError(t, stop())
 	})
 }
+
+// Replicas leave slots at several positions: the consumer is at the lowest message of all.
+func TestNextIsTheFirstMessageOfSeveralParts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, j := newStore(), &journal{}
+		write(t, store, "account-0", Deposited{1})
+		broken := consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+			if m.Stream == "account-0" {
+				return errBroken
+			}
+			return j.Handle(ctx, m)
+		})
+		var stops []func() error
+		for range 2 {
+			stops = append(stops, running(t, newConsumer(t, store, broken, &consumer.Config{Concurrency: 2, Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}}})))
+			time.Sleep(time.Minute)
+		}
+		for i := range 10 {
+			write(t, store, messagestore.StreamName(fmt.Sprintf("account-%d", i)), Deposited{2})
+			time.Sleep(time.Minute)
+		}
+		for _, stop := range stops {
+			require.NoError(t, stop())
+		}
+		for i := range 10 {
+			write(t, store, messagestore.StreamName(fmt.Sprintf("account-%d", i)), Deposited{3})
+		}
+
+		next, err := operate.Consumer(store, account, "ledger").Next(t.Context())
+
+		require.NoError(t, err)
+		require.Len(t, next, 1)
+		require.Equal(t, "account-0@0", fmt.Sprintf("%s@%d", next[0].Stream, next[0].Position))
+		_, err = operate.Consumer(store, account, "male").Next(t.Context())
+		_, is := errors.AsType[*operate.UnknownConsumerError](err)
+		require.True(t, is, "%v", err)
+	})
+}

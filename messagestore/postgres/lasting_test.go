@@ -1,0 +1,77 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+// A consumer over what no retry mends returns, and says why.
+func TestAConsumerReturnsWhatNoRetryMends(t *testing.T) {
+	t.Parallel()
+	closed := func(t *testing.T) *pgxpool.Pool {
+		t.Helper()
+		pool, err := pgxpool.New(t.Context(), pgtest.URL(t))
+		require.NoError(t, err)
+		return pool
+	}
+	run := func(pool *pgxpool.Pool) <-chan error {
+		ended := make(chan error, 1)
+		handler := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
+		c := consumer.New(messagestore.New(postgres.New(pool, nil), nil), storetest.Category(t), "test", handler, &consumer.Config{Logger: logger.Silent()})
+		go func() { ended <- c.Run(t.Context()) }()
+		return ended
+	}
+	within := func(ended <-chan error) error {
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(patience):
+			return errors.New("it goes on")
+		}
+	}
+	pgtest.Pool(t) // which is migrated
+
+	t.Run("NoRight", func(t *testing.T) {
+		t.Parallel()
+		denied, is := errors.AsType[*pgconn.PgError](within(run(pgtest.PoolAs(t, "dibs_reader"))))
+		require.True(t, is)
+		require.Equal(t, "42501", denied.Code)
+	})
+	t.Run("ClosedBefore", func(t *testing.T) {
+		t.Parallel()
+		pool := closed(t)
+		pool.Close()
+		require.ErrorContains(t, within(run(pool)), "closed pool")
+	})
+	t.Run("ClosedMeanwhile", func(t *testing.T) {
+		t.Parallel()
+		pool := closed(t)
+		ended := run(pool)
+		require.Eventually(t, func() bool { return pool.Stat().AcquireCount() > 3 }, patience, tick)
+		pool.Close()
+		require.ErrorContains(t, within(ended), "closed pool")
+	})
+	t.Run("NoSuchDatabase", func(t *testing.T) {
+		t.Parallel()
+		config, err := pgxpool.ParseConfig(pgtest.URL(t))
+		require.NoError(t, err)
+		config.ConnConfig.Database = "no_such_database"
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
+		require.NoError(t, err)
+		defer pool.Close()
+		require.ErrorContains(t, within(run(pool)), "no_such_database")
+	})
+}
