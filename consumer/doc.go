@@ -49,14 +49,16 @@
 //
 // Package operate shows where the consumers of a category are, and their lag; it resets a
 // consumer to another position by a new generation, which fences members that run. Package
-// deadletter lists parked messages and requests their redrive. Neither needs a handler.
+// deadletter lists parked messages, requests their redrive or drops them, and asks a consumer
+// to park the message that it is stuck at. Neither needs a handler.
 //
 // # Failures
 //
 // A handler that returns an error, panics or calls runtime.Goexit has failed. The message is
 // retried with back-off, for five minutes by default, and then [ErrorPolicy] decides: the
-// consumer stops with a [*MessageError], or parks the message and moves on. A handler
-// decides otherwise by its error: [RetryAfter], [Park] or [Skip].
+// consumer stops with a [*MessageError], or parks the message and moves on. What no retry
+// helps is not retried: see there. A handler decides otherwise by its error: [RetryAfter],
+// [Park] or [Skip].
 //
 // A message whose handler returns nil is handled, also if a handler.Mux ignored it because
 // of its type: see IgnoreUnknown there.
@@ -93,9 +95,12 @@
 //
 // # Errors of the store
 //
-// Run continues after errors of the store: it logs and counts them, and retries at most 1 s
-// later. Only lasting errors end it: [ErrConsumerFenced], [ErrPositionAhead],
-// [ErrPositionCorrupt], an error that matches [messagestore.ErrInvalid],
-// [messagestore.ErrNotSupported] or [messagestore.ErrIDConflict], or one whose method
-// Permanent() bool returns true. CatchUp returns every error.
+// Run continues after errors of the store: it counts them, logs the first and the end of an
+// outage, and retries at most 1 s later. Only lasting errors end it: [ErrConsumerFenced],
+// [ErrPositionAhead], [ErrPositionCorrupt], an error that matches [messagestore.ErrInvalid],
+// [messagestore.ErrNotSupported] or [messagestore.ErrIDConflict], a missing right (SQLSTATE
+// 42501), or one whose method Permanent() bool returns true, such as that of a closed pool or a
+// missing schema. The first contact of Run also returns what a database answers to a wrong
+// password, user or name; a server that does not answer is asked again. CatchUp returns every
+// error.
 package consumer
