@@ -107,7 +107,7 @@ type Config struct {
 
 	// Start is where a consumer begins that has no checkpoint yet: see [FromStart], [FromEnd]
 	// and [From]. Of the replicas or the members of a group that start at the same time, one
-	// decides for all. A consumer that has a checkpoint goes on from there, whatever Start is.
+	// decides for all. A consumer that has a checkpoint goes on from there, and Start has no meaning.
 	//
 	// Defaults to FromStart, with a warning that names the number of messages.
 	Start Start
@@ -126,9 +126,9 @@ type Config struct {
 // is the default: retry for five minutes, then stop.
 //
 // A failure that a retry cannot help is not retried. Data that cannot be decoded, and a type that
-// no function is registered for, lead to Then at once. The consumer stops at once, whatever Then
-// is, if the failure is not the message's: a missing right (SQLSTATE 42501), a closed pool, or an
-// error whose method Permanent() bool returns true.
+// no function is registered for, lead to Then at once. If the failure is not the message's, the
+// consumer stops at once, also where Then is ParkMessage: a missing right (SQLSTATE 42501), a closed
+// pool, or an error whose method Permanent() bool returns true.
 //
 // An error of the handler can decide otherwise for its message: see [RetryAfter],
 // [Park] and [Skip].

@@ -56,8 +56,8 @@
 //
 // A handler that returns an error, panics or calls runtime.Goexit has failed. The message is
 // retried with back-off, for five minutes by default, and then [ErrorPolicy] decides: the
-// consumer stops with a [*MessageError], or parks the message and moves on. What no retry
-// helps is not retried: see there. A handler decides otherwise by its error: [RetryAfter],
+// consumer stops with a [*MessageError], or parks the message and moves on. A failure that no
+// retry helps is not retried: see there. A handler decides otherwise by its error: [RetryAfter],
 // [Park] or [Skip].
 //
 // A message whose handler returns nil is handled, also if a handler.Mux ignored it because
@@ -100,7 +100,7 @@
 // [ErrPositionAhead], [ErrPositionCorrupt], an error that matches [messagestore.ErrInvalid],
 // [messagestore.ErrNotSupported] or [messagestore.ErrIDConflict], a missing right (SQLSTATE
 // 42501), or one whose method Permanent() bool returns true, such as that of a closed pool or a
-// missing schema. The first contact of Run also returns what a database answers to a wrong
+// missing schema. The first contact of Run also returns the answer of a database to a wrong
 // password, user or name; a server that does not answer is asked again. CatchUp returns every
 // error.
 package consumer

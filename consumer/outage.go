@@ -54,7 +54,7 @@ func (o *outage) fails(at activity, now time.Time) (say bool, lasted time.Durati
 }
 
 // works takes in a success, and reports whether the outage is over by it. A start is that of a
-// run, so what failed in the run before does not count any more.
+// run, so a failure in the run before does not count any more.
 func (o *outage) works(at activity, now time.Time) (over bool, lasted time.Duration, errors int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

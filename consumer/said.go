@@ -8,7 +8,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Said is what a consumer has warned of. Each is said once.
+// Said has the warnings that a consumer has given. Each is given once.
 type said struct {
 	empty  bool // the category has no message
 	filter bool // no message passes the filter

@@ -24,7 +24,7 @@ type Inbox struct {
 	open    []Request            // from next on, not known to be settled
 }
 
-// An InboxConfig is what a member of a consumer knows of itself.
+// An InboxConfig tells which messages are a member's, and which of them are finished.
 type InboxConfig struct {
 	Mine   func(messagestore.StreamName) bool                              // the member has the stream
 	Passed func(messagestore.StreamName, messagestore.GlobalPosition) bool // a message of its own is behind its checkpoint

@@ -130,7 +130,7 @@ func TestTheStoryTellsWhatWasDropped(t *testing.T) {
 	require.Regexp(t, `(?m)^dropped +\S+Z  account-1@0  Redriven +by an operator, of mail: refunded$`, story)
 }
 
-// What was dropped holds up no trim.
+// A dropped letter holds up no trim.
 func TestATrimGoesPastWhatWasDropped(t *testing.T) {
 	t.Parallel()
 	dibs := newServer(t)
