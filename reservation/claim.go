@@ -3,6 +3,7 @@ package reservation
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -69,7 +70,7 @@ func (c *Claim) With(writes ...messagestore.StreamWrite) ([]messagestore.StreamW
 		local[eventsProperty] = streams
 	}
 	c.body.Metadata.Local = local
-	all[0] = messagestore.To(c.stream, messagestore.NoStream, c.body)
+	all[0] = c.write()
 	return all, nil
 }
 
@@ -79,14 +80,22 @@ func (c *Claim) Won(ctx context.Context, written messagestore.Written) Result {
 }
 
 // Met returns the result of the claim on a stream that begins with first. The error is a
-// [*NoReservationError].
+// [*NoReservationError], or an [*ExpiredError] where keys expire.
 func (c *Claim) Met(ctx context.Context, first *messagestore.Message) (Result, error) {
 	return c.reserver.compare(ctx, c.claim, first)
 }
 
-// Look returns the result of the claim if its stream has begun.
+// Look returns the result of the claim if its stream has begun. A reservation that has expired is
+// none: the claim is then to the place behind it.
 func (c *Claim) Look(ctx context.Context) (result Result, taken bool, err error) {
-	return c.reserver.taken(ctx, c.claim)
+	result, taken, err = c.reserver.taken(ctx, c.claim)
+	if expired, ok := errors.AsType[*ExpiredError](err); ok {
+		c.claim = c.behind(expired.Reservation)
+		c.plain = maps.Clone(c.plain)
+		c.plain[expiredProperty] = c.body.Metadata.Local[expiredProperty]
+		return Result{}, false, nil
+	}
+	return result, taken, err
 }
 
 // Answer returns a value among the writes of a handler that [Inline] calls, or package unit: v is

@@ -65,6 +65,23 @@
 // reservations. In one process a [Reserver] serves one consumer, and refuses another with an
 // [*OtherConsumerError].
 //
+// # Keys that expire
+//
+// A key is taken for ever, unless [Config.Retention] says for how long. That takes a category of
+// its own. After the retention the key is free: the next command with it makes a reservation behind
+// the one that has expired, at the version of that one, so of all that race for it one wins. The
+// new reservation has the time of the expired one on record, [Result.Expired] is true, an info
+// event is logged, and dibs explain tells both.
+//
+// A command that is sent again after the retention is handled again: choose one that is longer
+// than any sender tries, and than a consumer may be stopped or behind. A command that is redelivered
+// meets its own reservation at any age. [Reserver.Lookup] of an expired key is an [*ExpiredError],
+// and [Reserver.Outcome] is that of a key that is free, with Expired set. [Initiate] and package unit
+// take no reserver whose keys expire.
+//
+// The expired messages stay in the store: dibs trim leaves reservations as they are, and dibs
+// delete removes one stream, whose tombstone keeps the key taken for the retention once more.
+//
 // # Deleted reservations
 //
 // A reservation stream that an administrator deletes stays taken. A second command is a

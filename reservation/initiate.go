@@ -28,7 +28,11 @@ import (
 // A started stream in the category of the command would be consumed by the same
 // consumer: that matches [messagestore.ErrInvalid].
 func Initiate[T messagestore.Body](r *Reserver, start func(handler.Message[T]) (messagestore.StreamName, messagestore.Body)) handler.Func[T] {
-	if err := missing("Initiate", r, false, "function", start == nil); err != nil {
+	err := missing("Initiate", r, false, "function", start == nil)
+	if err == nil && r.Expires() {
+		err = messagestore.NewInvalidError("Initiate's reserver", nil, "its keys expire, and a stream that was started does not")
+	}
+	if err != nil {
 		return handler.Invalid[T](err) // a mistake that the mux reports
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
@@ -70,5 +74,5 @@ func answerTo[T messagestore.Body](m handler.Message[T], stream messagestore.Str
 		}
 	}
 	answer.Metadata.Local = local
-	return claim{m.Message, stream.ID(), stream, answer, sum, nil}, nil
+	return claim{source: m.Message, key: stream.ID(), stream: stream, body: answer, digest: sum}, nil
 }

@@ -70,7 +70,11 @@ func (c *Claim) inline(ctx context.Context, decide func() ([]messagestore.Stream
 		written, met, err := write(ctx, writes...)
 		switch {
 		case met != nil && met.Last[0] != nil:
-			return r.lost(ctx, c.claim, met.Last[0])
+			result, err := r.lost(ctx, c.claim, met.Last[0])
+			if _, expired := errors.AsType[*ExpiredError](err); expired && attempt < attempts {
+				continue
+			}
+			return result, err
 		case met != nil:
 			continue // another stream has moved on
 		case err == nil:

@@ -3,6 +3,7 @@ package reservation
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/messagestore"
@@ -51,6 +52,11 @@ type Result struct {
 	// The effect may be there already.
 	Again bool
 
+	// Expired says that an earlier reservation of the key had expired: Winner was made behind it,
+	// and its metadata has the time of the earlier one as reservedExpired. Without a Winner,
+	// as [Reserver.Outcome] returns it, the key is free again.
+	Expired bool
+
 	// Deleted says that the stream was deleted since. Winner is then the tombstone, which
 	// keeps the digest of the command.
 	Deleted bool
@@ -98,6 +104,21 @@ func (e *NoReservationError) Error() string {
 
 // Unwrap has a consumer park the message at once.
 func (e *NoReservationError) Unwrap() error { return steer.Parked }
+
+// An ExpiredError says that the reservation of a key is older than [Config.Retention], so the key
+// is free. It matches [messagestore.ErrNotFound].
+type ExpiredError struct {
+	Reservation *messagestore.Message // the last one
+	Retention   time.Duration
+}
+
+// Error names the reservation.
+func (e *ExpiredError) Error() string {
+	return fmt.Sprintf("the reservation %s of %s has expired after %s", e.Reservation, e.Reservation.Time.UTC().Format(time.RFC3339), e.Retention)
+}
+
+// Is reports whether target is [messagestore.ErrNotFound].
+func (e *ExpiredError) Is(target error) bool { return target == messagestore.ErrNotFound }
 
 // A CopyError says that a message is itself a reservation, by this reserver or another, and no
 // command: to reserve it would make a copy of the copy, for ever. A consumer of the category of

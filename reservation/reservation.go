@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"reflect"
 	"strings"
 	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/logger"
@@ -23,6 +27,7 @@ const (
 	handledProperty = "reservedHandled" // true if the command's effect was written with it
 	answerProperty  = "reservedAnswer"  // the handler's answer, as JSON in a string
 	eventsProperty  = "reservedEvents"  // the names of the streams that were written to with it
+	expiredProperty = "reservedExpired" // the time of the reservation before it, which had expired
 )
 
 // A Store is the part of [messagestore.Store] that reservations use. WriteStreamsOrLast may return
@@ -43,6 +48,18 @@ type Config struct {
 	//
 	// Defaults to the command's own category, and its whole identifier.
 	Category messagestore.Category
+
+	// Retention is how long a key stays taken, by the store's clock, from the time of its
+	// reservation. After it the key is free: the next command with the key makes a reservation
+	// behind the one that has expired, and [Result.Expired] says so. It takes a Category,
+	// and is the same for all reservers of that category and name.
+	//
+	// A command that is sent again later than that is handled again. So the retention is longer than
+	// any sender tries, and than a consumer may be stopped or behind. A command that is redelivered
+	// meets its own reservation, however old that is.
+	//
+	// Defaults to 0, for ever.
+	Retention time.Duration
 
 	// OnOutcome is called with the outcome of each attempt, before the outcome is acted on.
 	//
@@ -104,6 +121,15 @@ func (r *Reserver) validate() error {
 	}
 	if r.config.Category != "" {
 		wrong = append(wrong, r.config.Category.Validate())
+	}
+	_, tellsTime := r.store.(clock)
+	switch {
+	case r.config.Retention < 0:
+		wrong = append(wrong, messagestore.NewInvalidError("retention", r.config.Retention, "it is not negative"))
+	case r.config.Retention > 0 && r.config.Category == "":
+		wrong = append(wrong, messagestore.NewInvalidError("retention", r.config.Retention, "it takes a Category: keys that expire have one of their own"))
+	case r.config.Retention > 0 && !isNil(r.store) && !tellsTime:
+		wrong = append(wrong, messagestore.NewInvalidError("store", nil, "it does not tell the time, by which keys expire"))
 	}
 	return errors.Join(wrong...)
 }
@@ -247,7 +273,8 @@ func (r *Reserver) reserve(ctx context.Context, source *messagestore.Message, ke
 
 // Lookup returns the reservation of key for commands in the stream source, also one
 // that was deleted since. A key that is free gives an error that matches
-// [messagestore.ErrNotFound].
+// [messagestore.ErrNotFound]; one whose reservation has expired, an [*ExpiredError], which matches
+// that too.
 func (r *Reserver) Lookup(ctx context.Context, source messagestore.StreamName, key string) (Result, error) {
 	stream, err := r.Stream(source, key)
 	if err != nil {
@@ -263,7 +290,13 @@ func (r *Reserver) Lookup(ctx context.Context, source messagestore.StreamName, k
 	if !r.isReservation(winner, stream) {
 		return Result{}, fmt.Errorf("look up reservation: %w", &NoReservationError{stream, winner})
 	}
-	return Result{Outcome: Reserved, Key: key, Stream: stream, Winner: winner, Deleted: winner.IsTombstone()}, nil
+	if err := r.expired(ctx, winner); err != nil {
+		return Result{}, fmt.Errorf("look up reservation %s: %w", stream, err)
+	}
+	return Result{
+		Outcome: Reserved, Key: key, Stream: stream, Winner: winner,
+		Deleted: winner.IsTombstone(), Expired: winner.Metadata.Local.Get(expiredProperty) != "",
+	}, nil
 }
 
 // isReservation reports whether first, with which stream begins, made a reservation there, or
@@ -275,16 +308,60 @@ func (r *Reserver) isReservation(first *messagestore.Message, stream messagestor
 	}
 	part := string(stream[strings.LastIndexByte(string(stream), '+')+1:])
 	cause := first.Metadata.CausationStream
-	return first.Position == 0 && cause != "" && join(r.config.Category, cause, r.name, part) == stream
+	return (first.Position == 0 || r.config.Retention > 0 && isLater(first)) && cause != "" && join(r.config.Category, cause, r.name, part) == stream
 }
 
-// A claim is an attempt to write the first message of a stream.
+// isLater reports whether m was written behind a reservation that had expired.
+func isLater(m *messagestore.Message) bool {
+	return m.Position > 0 && m.Metadata.Local.Get(expiredProperty) != ""
+}
+
+// A clock is a store that tells the time.
+type clock interface {
+	Now(ctx context.Context) (time.Time, error)
+}
+
+// own returns the reservation that the source of c has made before the one at a position, or nil.
+func (r *Reserver) own(ctx context.Context, c claim, before messagestore.Version) (*messagestore.Message, error) {
+	if before == 0 {
+		return nil, nil
+	}
+	for m, err := range r.store.ReadStream(ctx, c.stream, 0) {
+		if err != nil || m.Position >= before {
+			return nil, err
+		}
+		if m.ID == idOf(c.source, c.stream, m.Position) {
+			return m, nil
+		}
+	}
+	return nil, nil
+}
+
+// expired returns an [*ExpiredError] if the reservation m has expired.
+func (r *Reserver) expired(ctx context.Context, m *messagestore.Message) error {
+	if r.config.Retention == 0 {
+		return nil
+	}
+	now, err := r.store.(clock).Now(ctx) //nolint:errcheck // New has looked
+	if err == nil && now.Sub(m.Time) >= r.config.Retention {
+		err = &ExpiredError{Reservation: m, Retention: r.config.Retention}
+	}
+	return err
+}
+
+// Expires reports whether the keys of r have a [Config.Retention].
+func (r *Reserver) Expires() bool { return r.config.Retention > 0 }
+
+// A claim is an attempt to write the first message of a stream, or the one behind a reservation
+// that has expired.
 type claim struct {
 	source *messagestore.Message
 	key    string
 	stream messagestore.StreamName
 	body   messagestore.Envelope
 	digest string // of the source's content
+
+	after *messagestore.Message // the reservation that has expired, or nil
 
 	// digestOf computes the digest of a winner that carries none. It is nil if the winner is no
 	// command: the claim of Initiate.
@@ -315,7 +392,35 @@ func (r *Reserver) copyOf(source *messagestore.Message, key string, d digest) (c
 	body.Metadata.SchemaVersion = source.Metadata.SchemaVersion // it is the same body
 	part := stream[strings.LastIndexByte(string(stream), '+')+1:]
 	body.Metadata.Local = messagestore.Properties{keyProperty: string(part), digestProperty: sum, nameProperty: r.name}
-	return claim{source, key, stream, body, sum, d}, nil
+	return claim{source: source, key: key, stream: stream, body: body, digest: sum, digestOf: d}, nil
+}
+
+// behind returns the claim to the place behind a reservation that has expired. The message there
+// has an id of its own, so that a command that had the key before can have it again.
+func (c claim) behind(expired *messagestore.Message) claim {
+	c.after = expired
+	c.body.ID = idOf(c.source, c.stream, expired.Position+1)
+	c.body.Metadata.Local = maps.Clone(c.body.Metadata.Local)
+	c.body.Metadata.Local[expiredProperty] = expired.Time.UTC().Format(time.RFC3339Nano)
+	return c
+}
+
+// idOf returns the id of the reservation that source makes at a position of stream.
+func idOf(source *messagestore.Message, stream messagestore.StreamName, position messagestore.Version) uuid.UUID {
+	if position == 0 {
+		return DeriveID(source, string(stream))
+	}
+	return DeriveID(source, fmt.Sprintf("%s@%d", stream, position))
+}
+
+// write returns the write that makes the claim. Of those that race for the place behind a
+// reservation that has expired, the expected version lets one win.
+func (c claim) write() messagestore.StreamWrite {
+	w := messagestore.To(c.stream, messagestore.NoStream, c.body)
+	if c.after != nil {
+		w.Expected, w.After = c.after.Position, c.after.ID
+	}
+	return w
 }
 
 // within returns d for this reserver. In a category of its own, commands of several
@@ -359,7 +464,7 @@ func (r *Reserver) passesOver(m *messagestore.Message) bool {
 func isCopyIn(category messagestore.Category, m *messagestore.Message) bool {
 	local, cause := m.Metadata.Local, m.Metadata.CausationStream
 	part, name := local.Get(keyProperty), local.Get(nameProperty)
-	return m.Position == 0 && part != "" && cause != "" && !strings.Contains(part, "+") && nameRule(name) == "" &&
+	return (m.Position == 0 || isLater(m)) && part != "" && cause != "" && !strings.Contains(part, "+") && nameRule(name) == "" &&
 		join(category, cause, name, part) == m.Stream
 }
 
@@ -377,16 +482,25 @@ func isHandled(m *messagestore.Message) bool {
 	return handled
 }
 
-// initial makes the claim by an initial write.
+// initial makes the claim by an initial write, or by one behind a reservation that has expired.
 func (r *Reserver) initial(ctx context.Context, c claim) (Result, error) {
-	written, met, err := r.write(ctx, messagestore.To(c.stream, messagestore.NoStream, c.body))
-	switch {
-	case err != nil:
-		return r.refused(ctx, c, err)
-	case met != nil:
-		return r.lost(ctx, c, met.Last[0])
+	for attempt := 1; ; attempt++ {
+		written, met, err := r.write(ctx, c.write())
+		var result Result
+		switch {
+		case err != nil:
+			result, err = r.refused(ctx, c, err)
+		case met != nil:
+			result, err = r.lost(ctx, c, met.Last[0])
+		default:
+			return r.won(ctx, c, written[0]), nil
+		}
+		expired, ok := errors.AsType[*ExpiredError](err)
+		if !ok || attempt == attempts {
+			return result, err
+		}
+		c = c.behind(expired.Reservation)
 	}
-	return r.won(ctx, c, written[0]), nil
 }
 
 // write writes, and returns the meeting of a write that conflicts if the store can tell it.
@@ -411,7 +525,7 @@ func (r *Reserver) writeStreams(ctx context.Context, writes ...messagestore.Stre
 // only where it is the first.
 func (r *Reserver) lost(ctx context.Context, c claim, last *messagestore.Message) (Result, error) {
 	winner := last
-	if last == nil || last.Position != 0 {
+	if last == nil || last.Position != 0 && !r.Expires() {
 		var err error
 		if winner, err = r.first(ctx, c.stream); err == nil && winner == nil {
 			err = ErrWinnerUnseen
@@ -445,9 +559,12 @@ func (r *Reserver) refused(ctx context.Context, c claim, failure error) (Result,
 	return r.compare(ctx, c, winner)
 }
 
-// first returns the first message of stream, or nil. A stream that was deleted begins
-// with its tombstone, at any position.
+// first returns the first message of stream, or nil; where keys expire, the last one. A stream
+// that was deleted begins with its tombstone, at any position.
 func (r *Reserver) first(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
+	if r.Expires() {
+		return r.begin(ctx, stream)
+	}
 	// This way it reads one message, however long the stream is.
 	for m, err := range r.store.ReadStreamBackwards(ctx, stream, 0) {
 		return m, err
@@ -456,6 +573,12 @@ func (r *Reserver) first(ctx context.Context, stream messagestore.StreamName) (*
 }
 
 func (r *Reserver) begin(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
+	if r.Expires() {
+		for m, err := range r.store.ReadStreamBackwards(ctx, stream, messagestore.EndOfStream) {
+			return m, err
+		}
+		return nil, nil
+	}
 	for m, err := range r.store.ReadStream(ctx, stream, 0) {
 		return m, err
 	}
@@ -470,21 +593,24 @@ func (r *Reserver) won(ctx context.Context, c claim, written messagestore.Writte
 	if len(written.IDs) > 0 {
 		record.ID = written.IDs[0]
 	}
+	if c.after != nil {
+		record.Position = c.after.Position + 1
+	}
 	if raw, ok := c.body.Body.(messagestore.Raw); ok {
 		record.Data = raw.Data
 	}
-	return r.tell(ctx, c, Result{Outcome: Reserved, Key: c.key, Stream: c.stream, Winner: record, Again: written.Duplicate})
+	return r.tell(ctx, c, Result{Outcome: Reserved, Key: c.key, Stream: c.stream, Winner: record, Again: written.Duplicate, Expired: c.after != nil})
 }
 
-// compare returns the outcome of a claim on a stream that begins with first. The error is a
-// [*NoReservationError].
+// compare returns the outcome of a claim on a stream that begins with first, or, where keys
+// expire, ends with it. The error is a [*NoReservationError] or an [*ExpiredError].
 func (r *Reserver) compare(ctx context.Context, c claim, first *messagestore.Message) (Result, error) {
 	if !c.begunBy(r, first) {
 		r.config.Logger.Warn().Str("type", c.source.Type).Str("stream", string(c.source.Stream)).Int64("position", int64(c.source.Position)).
 			Str("reservation", string(c.stream)).Msg("no reservation in its place")
 		return Result{}, fmt.Errorf("reserve %s: %w", c.stream, &NoReservationError{c.stream, first})
 	}
-	result := Result{Outcome: KeyReused, Key: c.key, Stream: c.stream, Winner: first, Deleted: first.IsTombstone()}
+	result := Result{Outcome: KeyReused, Key: c.key, Stream: c.stream, Winner: first, Deleted: first.IsTombstone(), Expired: isLater(first)}
 	sum := first.Metadata.Local.Get(digestProperty)
 	if sum == "" && first.Type == c.source.Type {
 		if computed, err := c.digestOf(first); err == nil { // else it counts as other content
@@ -497,18 +623,34 @@ func (r *Reserver) compare(ctx context.Context, c claim, first *messagestore.Mes
 	case result.Deleted && same: // the tombstone keeps the winner's digest
 		result.Outcome = Duplicate
 	case result.Deleted:
-	case first.ID == DeriveID(c.source, string(c.stream)), same && causedBySource:
+	case first.ID == idOf(c.source, c.stream, first.Position), same && causedBySource:
 		result.Outcome, result.Again = Reserved, true
 	case same:
 		result.Outcome = Duplicate
+	}
+	if r.Expires() && !result.Again { // its own reservation counts, however old it is
+		own, err := r.own(ctx, c, first.Position)
+		if err == nil && own == nil {
+			err = r.expired(ctx, first)
+		}
+		if err != nil {
+			return Result{}, fmt.Errorf("reserve %s: %w", c.stream, err)
+		}
+		if own != nil {
+			result = Result{Outcome: Reserved, Key: c.key, Stream: c.stream, Winner: own, Again: true, Expired: isLater(own)}
+		}
 	}
 	return r.tell(ctx, c, result), nil
 }
 
 func (r *Reserver) tell(ctx context.Context, c claim, result Result) Result {
 	begin := r.config.Logger.Debug
-	if result.Outcome == KeyReused {
+	switch {
+	case result.Outcome == KeyReused:
 		begin = r.config.Logger.Warn
+	case result.Outcome == Reserved && result.Expired && !result.Again:
+		r.config.Logger.Info().Str("reservation", string(result.Stream)).Int64("position", int64(result.Winner.Position)).
+			Msg("the key was free: its reservation had expired")
 	}
 	begin().Str("outcome", result.Outcome.String()).
 		Str("type", c.source.Type).Str("stream", string(c.source.Stream)).Int64("position", int64(c.source.Position)).

@@ -4,9 +4,14 @@ returns table (
 )
 language sql stable
 as $$
+  -- A key that expires has one winner after another in its stream: each but the first says that the
+  -- one before it had expired.
   select 'reservations', of_category, null::text, null::bigint, null::bigint, null::text, null::text, count(*)
   from dibs.copies(of_category) c
-  where c.leads and c.position = 0
+  where c.leads and (c.position = 0 or exists (
+    select from dibs.messages m
+    where m.stream_name = c.stream_name and m.position = c.position and m.metadata #>> '{localProperties,reservedExpired}' <> ''
+  ))
   having count(*) > 0
   union all
   (
@@ -17,7 +22,10 @@ as $$
       select c.*, row_number() over (partition by c.cause, c.reserver, c.key order by c.leads desc, c.global_position) as nth
       from dibs.copies(of_category) c
     ) c
-    where c.leads and c.position > 0 or c.nth > 1
+    where (c.leads and c.position > 0 or c.nth > 1) and not (c.leads and c.position > 0 and exists (
+        select from dibs.messages m
+        where m.stream_name = c.stream_name and m.position = c.position and m.metadata #>> '{localProperties,reservedExpired}' <> ''
+      ))
     limit max_violations
   )
   union all

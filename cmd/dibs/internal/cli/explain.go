@@ -122,6 +122,8 @@ const (
 	keyProperty    = "reservedKey"    // of a copy: the key, as it is in the stream's name
 	digestProperty = "reservedDigest" // of a copy, and of the first message of a stream that was initiated
 	nameProperty   = "reservedFor"    // of a copy: the name of the reserver
+
+	expiredProperty = "reservedExpired" // of a copy: the time of the reservation before it, which had expired
 )
 
 // reservedWith reports whether m is the first message of a stream that is reserved
@@ -177,6 +179,7 @@ func (e *explainer) keyOf(first *messagestore.Message) string {
 const (
 	firstWrite = "firstWrite" // the stream's first message
 	winner     = "winner"     // the message that made the reservation, ahead of the others
+	expired    = "expired"    // the reservation that came after one that had expired
 	cause      = "cause"      // the message that a stream without a key was begun for
 	duplicate  = "duplicate"  // came second, with the same content
 	sameKey    = "sameKey"    // has the key in it, and other content; the handler knows which fields count
@@ -201,6 +204,7 @@ var roles = map[string]struct {
 }{
 	firstWrite: {"first write", green},
 	winner:     {"winner", green},
+	expired:    {"reserved anew", yellow},
 	cause:      {"caused by", plain},
 	duplicate:  {"duplicate", yellow},
 	sameKey:    {"same key", red},
@@ -259,6 +263,11 @@ func (e *explainer) explain(ctx context.Context, stream messagestore.StreamName)
 			if err := s.tell(role, source, "id "+source.ID.String()); err != nil {
 				return err
 			}
+			later, err := e.later(ctx, &s)
+			if err != nil {
+				return err
+			}
+			roots = append(roots, later...)
 			if err := e.seconds(ctx, &s, source); err != nil {
 				return err
 			}
@@ -299,6 +308,40 @@ func (e *explainer) removed(ctx context.Context, stream messagestore.StreamName)
 	return fmt.Errorf("%s has no messages, so it is not reserved: %w", visible(string(stream)), messagestore.ErrNotFound)
 }
 
+// later tells the reservations that came after those that had expired, and their winners, and
+// returns them.
+func (e *explainer) later(ctx context.Context, s *story) (roots []*messagestore.Message, err error) {
+	for m, err := range e.store.ReadStream(ctx, s.of, 1) {
+		if err != nil {
+			return nil, err
+		}
+		before := m.Metadata.Local.Get(expiredProperty)
+		if before == "" {
+			continue
+		}
+		if err := s.tell(expired, m, "the reservation of "+visible(before)+" had expired"); err != nil {
+			return nil, err
+		}
+		roots = append(roots, m)
+		if m.Metadata.CausationStream == "" {
+			continue
+		}
+		source, err := messageAt(ctx, e.store, m.Metadata.CausationStream, m.Metadata.CausationPosition)
+		switch {
+		case errors.Is(err, messagestore.ErrNotFound) || errors.Is(err, messagestore.ErrInvalid):
+			s.note(roles[winner].label, placeOf(m.Metadata.CausationStream, m.Metadata.CausationPosition), "not in this store")
+			continue
+		case err != nil:
+			return nil, err
+		}
+		roots = append(roots, source)
+		if err := s.tell(winner, source, "id "+source.ID.String()); err != nil {
+			return nil, err
+		}
+	}
+	return roots, nil
+}
+
 // seconds tells which messages of the winner's stream came second.
 func (e *explainer) seconds(ctx context.Context, s *story, source *messagestore.Message) error {
 	for m, err := range e.store.ReadStream(ctx, source.Stream, 0) {
@@ -307,7 +350,7 @@ func (e *explainer) seconds(ctx context.Context, s *story, source *messagestore.
 		}
 		same := m.Type == source.Type && exactjson.Equal(m.Data, source.Data)
 		switch {
-		case m.Position == source.Position || m.Stream == s.of:
+		case m.Position == source.Position || m.Stream == s.of || s.knows(m.Stream, m.Position):
 		case same:
 			err = s.tell(duplicate, m, "the same content, id "+m.ID.String())
 			s.duplicates++

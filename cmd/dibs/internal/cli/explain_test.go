@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -244,4 +245,37 @@ func TestWhatFollowedIsFoundInAnyOrder(t *testing.T) {
 	require.Equal(t, 2, strings.Count(story, "followed "), story)
 	require.Contains(t, story, "First")
 	require.Contains(t, story, "Second")
+}
+
+// A key that had expired has a winner after another, and each is told.
+func TestExplainTellsAReservationThatCameAfterOneThatHadExpired(t *testing.T) {
+	t.Parallel()
+	dibs := bank(t, func(store *messagestore.Store) {
+		once := reservation.New(store, "transfers", &reservation.Config{Category: "transfer", Retention: time.Millisecond})
+		for range 2 {
+			written, err := store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, deposit{"AAA", 10})
+			require.NoError(t, err)
+			m, err := store.Last(t.Context(), commands.Stream("123"))
+			require.NoError(t, err)
+			require.Equal(t, written.IDs[0], m.ID)
+			require.Eventually(t, func() bool {
+				result, err := once.Reserve(t.Context(), m, "AAA")
+				require.NoError(t, err)
+				return result.Outcome == reservation.Reserved
+			}, time.Minute, time.Millisecond)
+		}
+	})
+	told := dibs.ok(t, "explain", "transfer-123+transfers+AAA")
+
+	require.Regexp(t, `(?m)^first write .* transfer-123\+transfers\+AAA@0 `, told)
+	require.Regexp(t, `(?m)^winner .* account:command-123@0 `, told)
+	require.Regexp(t, `(?m)^reserved anew .* transfer-123\+transfers\+AAA@1 .* the reservation of \S+Z had expired$`, told)
+	require.Regexp(t, `(?m)^winner .* account:command-123@1 `, told)
+	require.NotContains(t, told, "duplicate")
+	var events []string
+	for _, object := range objects(t, dibs.ok(t, "explain", "AAA", "--category", "transfer", "--json")) {
+		event, _ := object["event"].(string)
+		events = append(events, event)
+	}
+	require.Equal(t, []string{"firstWrite", "winner", "expired", "winner"}, events)
 }
