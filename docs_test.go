@@ -85,7 +85,7 @@ func TestTutorialShowsTheFirstService(t *testing.T) {
 		shown[string(block[1])] = string(block[2])
 	}
 	for path, src := range files(t, ".go") {
-		if filepath.Dir(path) != dir || filepath.Base(path) == "service_test.go" { // which tests the tutorial
+		if filepath.Dir(path) != dir || filepath.Base(path) == "service_test.go" || filepath.Base(path) == "testing_test.go" { // of the tutorial, and of docs/testing.md
 			continue
 		}
 		if shown[filepath.Base(path)] != strings.TrimSpace(string(src)) {
@@ -117,6 +117,32 @@ func TestPagesShowFilesAsTheyAre(t *testing.T) {
 	}
 	if shown < least {
 		t.Errorf("%d files are shown, at least %d were", shown, least)
+	}
+}
+
+// The Go of these pages is part of a program that is tested, word for word.
+func TestPagesShowCodeThatIsTested(t *testing.T) {
+	block := regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
+	for page, dir := range map[string]string{"docs/evolving.md": "examples/evolving", "docs/testing.md": "examples/firstservice"} {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var program []byte
+		for path, src := range files(t, ".go") {
+			if filepath.Dir(path) == dir {
+				program = append(program, src...)
+			}
+		}
+		blocks := block.FindAllSubmatch(text, -1)
+		if len(blocks) < 4 {
+			t.Errorf("%s: %d blocks of Go are few", page, len(blocks))
+		}
+		for _, found := range blocks {
+			if !bytes.Contains(program, found[1]) {
+				t.Errorf("%s: this is not in %s:\n%s", page, dir, found[1])
+			}
+		}
 	}
 }
 

@@ -13,6 +13,10 @@
 // empty stream is the zero entity at [messagestore.NoStream]. If another writer was first,
 // the write conflicts; get again, decide again.
 //
+// A projection is strict: an event of a type that it has no function for is an error, for the
+// entity would be without it. [Ignore] names the events that do not change the entity. An event that
+// was renamed, or had other fields, is read in its older form: see package upcast.
+//
 // # Cache
 //
 // A [Store] keeps the entities it has loaded, with their versions, and reads only the
@@ -28,7 +32,7 @@
 //
 // A trimmed stream does not show the entity's state. Get returns a [*TrimmedError], unless a
 // snapshot has the removed messages: one from the message before the first that is left, or
-// a later one. So keep at least [Snapshot.Every] messages and one when trimming, and have a
+// a later one. A consumer parks the message that needed the entity. So keep at least [Snapshot.Every] messages and one when trimming, and have a
 // snapshot first.
 //
 // A deleted stream is a [*DeletedError] until a message is written to it again; then the

@@ -53,7 +53,7 @@ type Snapshot struct {
 	// Defaults to 0, for never.
 	Every int
 
-	// Tag is the version of the copies. Change it whenever the entity's type or its
+	// Tag is the version of the copies, their schema version. Change it whenever the entity's type or its
 	// projection changes: copies with another tag are passed over.
 	//
 	// Defaults to "".

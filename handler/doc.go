@@ -8,6 +8,9 @@
 // a type that no function takes is an error, which stops the consumer and loses nothing;
 // a service that follows another's events calls [Mux.IgnoreUnknown].
 //
+// A message in an older form of a type, under another name or with other fields, reaches the
+// function of the present type if the form is registered beside it: see package upcast.
+//
 // # Mistakes
 //
 // A mistake in the registration, such as one type registered twice, does not

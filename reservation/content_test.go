@@ -173,7 +173,7 @@ func TestABodyWithNothingInItIsACommand(t *testing.T) {
 	require.Len(t, handled, 1)
 }
 
-// What is compared of a command in an older form is what its body, as the handler has it, chooses.
+// A command in an older form is compared by the content that its body in the present form chooses.
 func TestACommandInAnOlderFormIsComparedByItsContent(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]func(*reservation.Reserver, *[]string) handler.Func[Transfer]{

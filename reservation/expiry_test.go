@@ -82,8 +82,7 @@ func TestAKeyIsFreeAfterItsRetentionAndNotBefore(t *testing.T) {
 	}
 }
 
-// A retention says nothing about what is compared: other content within it is a reused key, and
-// after it a command like any other.
+// A command with other content reuses the key within the retention, and is like any other after it.
 func TestAReusedKeyIsParkedUntilItsRetentionIsOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -107,7 +106,7 @@ func TestAReusedKeyIsParkedUntilItsRetentionIsOver(t *testing.T) {
 	})
 }
 
-// The reservation of a command itself is its own, however old it is, and whatever is behind it.
+// The reservation of a command itself is its own, at any age, and behind others too.
 func TestACommandThatIsRedeliveredLateMeetsItsOwnReservation(t *testing.T) {
 	t.Parallel()
 	for name, f := range expiring {
@@ -261,7 +260,7 @@ func TestARetentionThatCannotBeIsRefused(t *testing.T) {
 	require.ErrorContains(t, mux.Validate(), "invalid Initiate's reserver: its keys expire, and a stream that was started does not")
 }
 
-// A driver without meetings reads what it conflicted with.
+// A reserver on a driver without meetings reads the reservation that it has conflicted with.
 func TestAKeyExpiresOnADriverThatTellsNoMeeting(t *testing.T) {
 	t.Parallel()
 	for name, f := range expiring {

@@ -374,7 +374,7 @@ func TestAUnitOfAnotherStoreIsRefused(t *testing.T) {
 	})
 }
 
-// A mistake is found at registration, and names what is missing.
+// A mistake is found at registration, and names the argument.
 func TestAMissingPartOfAUnitIsAMistakeOfTheMux(t *testing.T) {
 	t.Parallel()
 	u, err := unit.New(&messagestore.TxStore[context.Context]{}, "payments", nil)

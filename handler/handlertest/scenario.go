@@ -82,8 +82,8 @@ func (s *Scenario) When(stream messagestore.StreamName, command messagestore.Bod
 }
 
 // Redelivered has the command of the last When handled once more, with all that followed it in its
-// category, as a consumer does after a crash. What has to be true then is as after When: Then
-// looks at all that was written since.
+// category, as a consumer does after a crash. Then still looks at all messages since When, so the
+// same holds as before if nothing was done twice.
 func (s *Scenario) Redelivered() *Scenario {
 	s.t.Helper()
 	if s.command == nil {

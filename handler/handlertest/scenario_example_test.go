@@ -8,7 +8,7 @@ import (
 	"github.com/dibs-go/dibs/handler/handlertest"
 )
 
-// printer stands for the *testing.T of a test, and prints what that would.
+// printer stands for the *testing.T of a test, and prints its failures.
 type printer struct{ testing.TB }
 
 func (printer) Helper()                      {}
@@ -30,7 +30,7 @@ func ExampleScenario() {
 		When(commands.Stream("123"), withdraw{ID: "w2", Amount: 800}).
 		ThenError(errPoor)
 
-	// What a test says that does not hold:
+	// A test that does not hold says so:
 	handlertest.New(t, handlers).
 		Given(book.Stream("123"), deposited{Amount: 1000}).
 		When(commands.Stream("123"), withdraw{ID: "w1", Amount: 300}).

@@ -10,10 +10,10 @@
 //	export TEST_DATABASE_URL=postgres://postgres:postgres@localhost/postgres
 //
 // It takes a role that may create databases, and roles, or with the roles dibs_owner, dibs_writer,
-// dibs_reader, dibs_admin and message_store made before. The server need not keep what it
-// acknowledged: fsync, full_page_writes and synchronous_commit may be off.
+// dibs_reader, dibs_admin and message_store made before. The server need not be
+// durable: fsync, full_page_writes and synchronous_commit may be off.
 //
-// Without a URL the test is skipped, and the message says what to set; where the variable CI is
+// Without a URL the test is skipped, and the message names the variable; where the variable CI is
 // set, the test fails, so that a green run has run it.
 //
 // The first test on a server migrates a database and leaves it there as a template, with a name
@@ -95,7 +95,7 @@ func URL(t testing.TB, config *Config) string {
 	return database
 }
 
-// take has the driver take the database whatever the server's settings are: it is gone after the
+// take has the driver take the database under any settings of the server: it is gone after the
 // test, so nothing in it has to outlive a crash.
 func take(t testing.TB, database string) {
 	t.Helper()

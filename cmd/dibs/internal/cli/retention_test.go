@@ -104,7 +104,7 @@ func TestTrimRefusesAnEntityThatNoSnapshotCovers(t *testing.T) {
 	require.Equal(t, 15, strings.Count(dibs.ok(t, "category", "account"), "\n"), "nothing was removed")
 
 	// A snapshot of position 2 has the three that go; commands are no entities; a category with
-	// snapshots has entities, whatever its type is.
+	// snapshots has entities, of any type.
 	require.Contains(t, dibs.ok(t, trim("account-1")...), "removed 3, it begins at 3")
 	require.Contains(t, dibs.ok(t, trim("account:command-1")...), "removed 3, it begins at 3")
 	require.Contains(t, dibs.ok(t, trim("account:ledger-1", "--dry-run")...), "would remove 3, it begins at 3")

@@ -1,0 +1,137 @@
+// Package evolving is a service whose messages have changed since it was first deployed. The page
+// docs/evolving.md goes through it.
+package evolving
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/dibs-go/dibs/entity"
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation"
+	"github.com/dibs-go/dibs/upcast"
+)
+
+const (
+	seats    messagestore.Category = "seat"
+	commands messagestore.Category = "seat:command"
+)
+
+// HoldSeat is a command.
+type HoldSeat struct {
+	ID    string `json:"id"`
+	Guest string `json:"guest"`
+	Note  string `json:"note,omitempty"` // came later: "" in commands from before
+}
+
+func (HoldSeat) MessageType() string { return "HoldSeat" }
+
+// Key is the idempotence key.
+func (h HoldSeat) Key() string { return h.ID }
+
+// SeatHeld is an event. Its type was SeatReserved once.
+type SeatHeld struct {
+	Guest string `json:"guest"`
+}
+
+func (SeatHeld) MessageType() string { return "SeatHeld" }
+
+// SeatPriced is an event, in cents. It was in euros once.
+type SeatPriced struct {
+	Cents int `json:"cents"`
+}
+
+func (SeatPriced) MessageType() string { return "SeatPriced" }
+
+// HoldSeatV1 is the form of HoldSeat that named the guest in two fields.
+type HoldSeatV1 struct {
+	ID    string `json:"id"`
+	First string `json:"first"`
+	Last  string `json:"last"`
+}
+
+func (HoldSeatV1) MessageType() string { return "ReserveSeat" }
+
+func fromV1(old HoldSeatV1) HoldSeat {
+	return HoldSeat{ID: old.ID, Guest: old.First + " " + old.Last}
+}
+
+func handlers(store *messagestore.Store) *handler.Mux {
+	once := reservation.New(store, "seats", nil)
+	mux := handler.New()
+	handler.On(mux, reservation.Inline(once, HoldSeat.Key, hold), upcast.From(fromV1))
+	return mux
+}
+
+func hold(_ context.Context, m handler.Message[HoldSeat]) ([]messagestore.StreamWrite, error) {
+	held := messagestore.Follow(m.Message, SeatHeld{Guest: m.Body.Guest})
+	return []messagestore.StreamWrite{messagestore.To(seats.Stream(m.Stream.CardinalID()), messagestore.AnyVersion, held)}, nil
+}
+
+// Seat is folded from its events.
+type Seat struct {
+	Guest string `json:"guest"`
+	Cents int    `json:"cents"`
+}
+
+// SeatSold was one event. Now it is two: SeatHeld and SeatPriced.
+type SeatSold struct {
+	Guest string `json:"guest"`
+	Cents int    `json:"cents"`
+}
+
+func (SeatSold) MessageType() string { return "SeatSold" }
+
+// SeatViewed is still written, and changes no seat.
+type SeatViewed struct{}
+
+func (SeatViewed) MessageType() string { return "SeatViewed" }
+
+func projection() *entity.Projection[Seat] {
+	p := entity.NewProjection[Seat]()
+	entity.On(p, held, upcast.Named[SeatHeld]("SeatReserved"))
+	entity.On(p, priced, upcast.Raw("SeatPriced", pricedInAnyUnit))
+	entity.On(p, func(s Seat, e SeatSold) Seat { // the two that it is now
+		return priced(held(s, SeatHeld{Guest: e.Guest}), SeatPriced{Cents: e.Cents})
+	})
+	entity.Ignore[SeatViewed](p, "SeatPrinted") // SeatPrinted has no Go type any more
+	return p
+}
+
+func held(s Seat, e SeatHeld) Seat {
+	s.Guest = e.Guest
+	return s
+}
+
+func priced(s Seat, e SeatPriced) Seat {
+	s.Cents = e.Cents
+	return s
+}
+
+// priceSchema is the version that SeatPriced is written with.
+const priceSchema = "cents"
+
+func price(cents int) messagestore.Envelope {
+	return messagestore.Envelope{
+		Body:     SeatPriced{Cents: cents},
+		Metadata: messagestore.Metadata{SchemaVersion: priceSchema},
+	}
+}
+
+func pricedInAnyUnit(m *messagestore.Message) (SeatPriced, error) {
+	if m.Metadata.SchemaVersion == priceSchema {
+		return messagestore.Decode[SeatPriced](m)
+	}
+	var old struct {
+		Euros int `json:"euros"`
+	}
+	err := json.Unmarshal(m.Data, &old)
+	return SeatPriced{Cents: 100 * old.Euros}, err
+}
+
+func newSeats(store *messagestore.Store) *entity.Store[Seat] {
+	return entity.New(store, seats, projection(), &entity.Config{
+		Snapshot: entity.Snapshot{Every: 100, Tag: "2"}, // "1" was without Cents
+	})
+}

@@ -1,0 +1,83 @@
+package evolving
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler/handlertest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// as is a message as an earlier version of the service wrote it.
+func as(messageType, data string) messagestore.Raw {
+	return messagestore.Raw{Type: messageType, Data: json.RawMessage(data)}
+}
+
+func TestEventsOfAllVersionsAreRead(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		events []messagestore.Body
+		want   Seat
+	}{
+		"the present ones":   {[]messagestore.Body{SeatHeld{"Ann"}, price(1250)}, Seat{"Ann", 1250}},
+		"a renamed type":     {[]messagestore.Body{as("SeatReserved", `{"guest":"Ann"}`)}, Seat{"Ann", 0}},
+		"another unit":       {[]messagestore.Body{as("SeatPriced", `{"euros":12}`)}, Seat{"", 1200}},
+		"an event for two":   {[]messagestore.Body{as("SeatSold", `{"guest":"Ann","cents":900}`)}, Seat{"Ann", 900}},
+		"events passed over": {[]messagestore.Body{SeatHeld{"Ann"}, SeatViewed{}, as("SeatPrinted", `{}`)}, Seat{"Ann", 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := messagestore.New(memory.New(), nil)
+			_, err := store.Write(t.Context(), seats.Stream("12A"), messagestore.NoStream, test.events...)
+			require.NoError(t, err)
+
+			seat, _, err := newSeats(store).Get(t.Context(), "12A")
+
+			require.NoError(t, err)
+			require.Equal(t, test.want, seat)
+		})
+	}
+}
+
+func TestCommandsOfAllVersionsAreHandled(t *testing.T) {
+	t.Parallel()
+	for name, command := range map[string]messagestore.Body{
+		"the present one":   HoldSeat{ID: "h1", Guest: "Ann Lee", Note: "by the window"},
+		"without the field": as("HoldSeat", `{"id":"h1","guest":"Ann Lee"}`),
+		"the first version": as("ReserveSeat", `{"id":"h1","first":"Ann","last":"Lee"}`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			handlertest.New(t, handlers).
+				When(commands.Stream("12A"), command).
+				Then(seats.Stream("12A"), SeatHeld{"Ann Lee"}).
+				Redelivered().
+				Then(seats.Stream("12A"), SeatHeld{"Ann Lee"})
+		})
+	}
+}
+
+// A command that is sent again under its new name is another one, and parked: no seat is held
+// twice, and nothing is lost.
+func TestACommandThatIsSentAgainUnderItsNewNameIsParked(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	_, err := store.Write(t.Context(), commands.Stream("12A"), messagestore.NoStream,
+		as("ReserveSeat", `{"id":"h1","first":"Ann","last":"Lee"}`), HoldSeat{ID: "h1", Guest: "Ann Lee"})
+	require.NoError(t, err)
+	c := consumer.New(store, commands, "seats", handlers(store), nil)
+
+	require.NoError(t, c.CatchUp(t.Context()))
+
+	require.EqualValues(t, 1, c.Stats().Parked)
+	version, err := store.Version(t.Context(), seats.Stream("12A"))
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(0), version)
+}
