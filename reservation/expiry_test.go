@@ -256,7 +256,9 @@ func TestARetentionThatCannotBeIsRefused(t *testing.T) {
 	}
 	mux := handler.New()
 	handler.On(mux, reservation.Initiate(newReserver(t, newStore(), &reservation.Config{Category: kept, Retention: daily}),
-		func(handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) { return "other-1", Deposited{1} }))
+		func(handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
+			return "other-1", Deposited{1}
+		}))
 	require.ErrorContains(t, mux.Validate(), "invalid Initiate's reserver: its keys expire, and a stream that was started does not")
 }
 

@@ -25,6 +25,7 @@ type HoldSeat struct {
 	Note  string `json:"note,omitempty"` // came later: "" in commands from before
 }
 
+// MessageType returns the name that is stored.
 func (HoldSeat) MessageType() string { return "HoldSeat" }
 
 // Key is the idempotence key.
@@ -35,6 +36,7 @@ type SeatHeld struct {
 	Guest string `json:"guest"`
 }
 
+// MessageType returns the name that is stored.
 func (SeatHeld) MessageType() string { return "SeatHeld" }
 
 // SeatPriced is an event, in cents. It was in euros once.
@@ -42,6 +44,7 @@ type SeatPriced struct {
 	Cents int `json:"cents"`
 }
 
+// MessageType returns the name that is stored.
 func (SeatPriced) MessageType() string { return "SeatPriced" }
 
 // HoldSeatV1 is the form of HoldSeat that named the guest in two fields.
@@ -51,6 +54,7 @@ type HoldSeatV1 struct {
 	Last  string `json:"last"`
 }
 
+// MessageType returns the name that is stored.
 func (HoldSeatV1) MessageType() string { return "ReserveSeat" }
 
 func fromV1(old HoldSeatV1) HoldSeat {
@@ -81,11 +85,13 @@ type SeatSold struct {
 	Cents int    `json:"cents"`
 }
 
+// MessageType returns the name that is stored.
 func (SeatSold) MessageType() string { return "SeatSold" }
 
 // SeatViewed is still written, and changes no seat.
 type SeatViewed struct{}
 
+// MessageType returns the name that is stored.
 func (SeatViewed) MessageType() string { return "SeatViewed" }
 
 func projection() *entity.Projection[Seat] {

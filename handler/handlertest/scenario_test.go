@@ -116,6 +116,7 @@ type told struct {
 func (f *told) Helper()                      {}
 func (f *told) Cleanup(c func())             { f.cleanups = append(f.cleanups, c) }
 func (f *told) Errorf(text string, a ...any) { f.errors = append(f.errors, fmt.Sprintf(text, a...)) }
+
 func (f *told) Fatalf(text string, a ...any) {
 	f.Errorf(text, a...)
 	panic(f)

@@ -81,6 +81,7 @@ func (r *recorder) Skip(why ...any) {
 	r.skipped, _ = why[0].(string)
 	panic(r)
 }
+
 func (r *recorder) Fatal(why ...any) {
 	r.failed, _ = why[0].(string)
 	panic(r)

@@ -88,7 +88,7 @@ func bareStreams(ctx context.Context, store *messagestore.Store, each iter.Seq2[
 	var bare []messagestore.StreamName
 	for t, err := range each {
 		if err != nil {
-			return bare, nil //nolint:nilerr // the trim itself returns it
+			return bare, nil // the trim itself returns err
 		}
 		if t.Removed == 0 {
 			continue
