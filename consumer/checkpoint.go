@@ -117,7 +117,11 @@ func (c *checkpointer) start(reads, work context.Context, r *run, atWork bool, n
 	r.wg.Go(func() {
 		next.err = c.run(ctx, next, read)
 		next.group = c.place.View(time.Now())
+		stream, version := c.place.Stream, c.place.Version()
 		c.results <- next
+		if next.action == writes && next.err == nil {
+			r.trim(reads, stream, version)
+		}
 	})
 }
 

@@ -1,0 +1,37 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+
+	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A consumer removes its own old checkpoints: after every trimEvery of them all but the last
+// keptCheckpoints. Replicas write to one stream, and the one whose checkpoint is the
+// trimEvery-th trims it.
+const (
+	trimEvery       = 1000
+	keptCheckpoints = 1000
+)
+
+// trim removes old checkpoints of a stream that is at a version, if it is time to. A failure does no harm:
+// there is another time.
+func (r *run) trim(ctx context.Context, stream messagestore.StreamName, version messagestore.Version) {
+	store, can := r.store.(interface {
+		TrimCheckpoints(ctx context.Context, stream messagestore.StreamName, keep int) (int64, error)
+	})
+	if !can || version < keptCheckpoints || version%trimEvery != 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkpoint.CallTimeout)
+	defer cancel()
+	removed, err := store.TrimCheckpoints(ctx, stream, keptCheckpoints)
+	switch {
+	case err != nil && !errors.Is(err, messagestore.ErrNotSupported) && ctx.Err() == nil:
+		r.config.Logger.Debug().Err(err).Str("stream", string(stream)).Msg("old checkpoints stay")
+	case removed > 0:
+		r.config.Logger.Debug().Str("stream", string(stream)).Int64("removed", removed).Msg("old checkpoints removed")
+	}
+}

@@ -1,0 +1,91 @@
+package admin_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+// A writer removes checkpoints and nothing else, what it removed is recorded in one message, and
+// the store verifies.
+func TestWriterTrimsCheckpointsAndNothingElse(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Migrated(t)
+	owner := pgtest.Connect(t, url)
+	writer := pgtest.Connect(t, url+"&options=-c%20role%3Ddibs_writer")
+	store := messagestore.New(postgres.New(writer, nil), nil)
+	category := storetest.Category(t)
+	_, err := store.Write(t.Context(), category.Stream("1"), messagestore.NoStream, messagestore.Raw{Type: "T", Data: []byte(`{}`)})
+	require.NoError(t, err)
+	positions := category.WithType("position")
+	_, err = store.Write(t.Context(), positions.Stream("accounts"), messagestore.NoStream, messagestore.Raw{Type: "Resized", Data: []byte(`{"size":1,"start":0}`)})
+	require.NoError(t, err)
+	stream := positions.Stream("accounts").With("0", "0")
+	for range 3 {
+		bodies := make([]messagestore.Body, 150)
+		for i := range bodies {
+			bodies[i] = messagestore.Raw{Type: "Recorded", Data: []byte(`{"position":1}`)}
+		}
+		_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...)
+		require.NoError(t, err)
+		_, err = store.TrimCheckpoints(t.Context(), stream, 100)
+		require.NoError(t, err)
+	}
+	var first, records, upTo int64
+	require.NoError(t, owner.QueryRow(t.Context(), "select min(position) from dibs.messages where stream_name = $1", string(stream)).Scan(&first))
+	require.Equal(t, int64(350), first)
+	require.NoError(t, owner.QueryRow(t.Context(), "select count(*), max((data ->> 'upTo')::bigint) from dibs.messages where stream_name = $1",
+		string(category)+":position+retention-accounts+0+0").Scan(&records, &upTo))
+	require.Equal(t, int64(1), records)
+	require.Equal(t, int64(349), upTo)
+
+	found, err := admin.New(owner, nil).Verify(t.Context(), nil)
+	require.NoError(t, err)
+	require.Empty(t, found.Violations)
+
+	for name, refused := range map[string]string{
+		string(category.Stream("1")):                    "DB001",
+		string(positions.Stream("accounts")):            "DB001",
+		string(positions.Stream("accounts")) + "+0":     "DB001",
+		string(positions.Stream("accounts")) + "+a+0":   "DB001",
+		string(category) + ":positions-accounts+0+0":    "DB001",
+		string(category) + "-a:position-accounts+0+0":   "DB001",
+		string(category) + ":position-acc-ounts+0+0":    "DB001",
+		string(category) + ":position-accounts+0+0\n":   "DB001",
+		string(category) + ":position-accounts+0+0+0":   "DB001",
+		string(category) + ":position-accounts+0+0+key": "DB001",
+	} {
+		_, err := writer.Exec(t.Context(), "select dibs.trim_checkpoints($1, 100)", name)
+		require.ErrorContains(t, err, refused, fmt.Sprintf("%q", name))
+	}
+	for _, keep := range []string{"99", "0", "-1", "null"} {
+		_, err := writer.Exec(t.Context(), "select dibs.trim_checkpoints($1, "+keep+")", string(stream))
+		require.ErrorContains(t, err, "invalid keep")
+	}
+	_, err = writer.Exec(t.Context(), "select from dibs.trim($1, 1)", string(stream))
+	require.ErrorContains(t, err, "42501")
+	reader := messagestore.New(postgres.New(pgtest.Connect(t, url+"&options=-c%20role%3Ddibs_reader"), nil), nil)
+	_, err = reader.TrimCheckpoints(t.Context(), stream, 100)
+	require.ErrorIs(t, err, messagestore.ErrNotPermitted)
+	require.ErrorContains(t, err, "grant dibs_writer")
+}
+
+// Streams that hold no checkpoints are refused before anything is sent.
+func TestTrimCheckpointsOfAnotherStreamIsRefused(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(postgres.New(pgtest.Pool(t), nil), nil)
+	for _, stream := range []messagestore.StreamName{"account-1", "account:position-a", "account:position-a+0", "account:position-a+x+0", "account:position-a-b+0+0", "account:position-a+0+0+0", "account:position-a+0+1234567890"} {
+		_, err := store.TrimCheckpoints(t.Context(), stream, 100)
+		require.ErrorIs(t, err, messagestore.ErrInvalid, stream)
+		require.ErrorContains(t, err, "it is not one of a consumer's checkpoints, as account:position-accounts+0+0")
+	}
+	_, err := store.TrimCheckpoints(t.Context(), "account:position-a+0+0", 99)
+	require.ErrorContains(t, err, "invalid keep 99: it is at least 100")
+}
