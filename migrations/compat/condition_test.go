@@ -283,3 +283,22 @@ func TestStrictNamesRefuseWhatAppendWould(t *testing.T) {
 	}
 	require.Equal(t, "ERROR P0001 invalid stream_name: it is no stream name", s.do(t, step{sql: "insert into messages (stream_name, type) values ('a', 'T')"}, modes[0], "").Error)
 }
+
+// The owner opens conditions for all; a session may close them for itself, as in message-db.
+func TestSessionClosesConditionsForItself(t *testing.T) {
+	t.Parallel()
+	ours := migrate(t, pgtest.Database(t))
+	exec(t, connect(t, ours), "update dibs.settings set sql_condition = true")
+	s := open(t, ours, "message_store", "")
+	for _, call := range []string{"select from get_stream_messages('a-1', condition => 'true')", "select from get_category_messages('a', condition => 'true')"} {
+		require.Empty(t, s.do(t, step{sql: call}, modes[0], "").Error)
+		for _, value := range []string{"off", "false", "no"} {
+			s.do(t, step{sql: "set message_store.sql_condition = '" + value + "'"}, modes[0], "")
+			require.Contains(t, s.do(t, step{sql: call}, modes[0], "").Error, "Retrieval with SQL condition is not activated", value)
+		}
+		for _, open := range []string{"set message_store.sql_condition = 'on'", "set message_store.sql_condition = ''", "reset message_store.sql_condition"} {
+			s.do(t, step{sql: open}, modes[0], "")
+			require.Empty(t, s.do(t, step{sql: call}, modes[0], "").Error, open)
+		}
+	}
+}

@@ -49,6 +49,8 @@ begin
       and (v.rule <> 'dense' or s.stream_name !~ '^[^-]+-[0-9a-f]{64}$' or not exists (
         select from dibs.messages m where m.stream_name = s.stream_name and m.position = s.position and m.type = 'dibs:Tombstone'
       ))
+    -- The latest first: the gaps that an adoption took over may be more than are listed.
+    order by s.global_position desc
     limit max_violations;
   end if;
 
@@ -58,6 +60,7 @@ begin
       'position ' || s.position, null::bigint
     from dibs.steps(of_category) s
     where s.previous is null and s.position <> 0 and not dibs.begins_rightly(s.stream_name, s.position)
+    order by s.global_position desc
     limit max_violations;
   end if;
 

@@ -52,6 +52,14 @@ begin
   end if;
 
   return query
+  select 'json', m.category, m.stream_name, m.position, m.global_position,
+    'data and metadata that jsonb can hold',
+    case when dibs.fits_jsonb(m.data) then 'metadata' else 'data' end || ' that cannot be cast to it', null::bigint
+  from dibs.messages m
+  where (categories is null or m.category = any (categories)) and not (dibs.fits_jsonb(m.data) and dibs.fits_jsonb(m.metadata))
+  limit max_violations;
+
+  return query
   select 'unique', null::text, null::text, null::bigint, null::bigint,
     'one message with the id ' || m.id, count(*) || ' messages', null::bigint
   from dibs.messages m
@@ -84,7 +92,7 @@ end
 $$;
 
 comment on function dibs.verify_table(text[], integer) is
-'How many messages each category has, where ids and global positions are not unique or columns differ from the results of the
+'How many messages each category has, where data does not fit jsonb, ids and global positions are not unique or columns differ from the results of the
 functions of their names, and the erased streams without a tombstone. Reads the whole table, without an index, also where
 categories are named.';
 

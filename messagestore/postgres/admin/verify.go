@@ -96,6 +96,7 @@ type Violation struct {
 	//
 	//	dense        the positions of a stream are 0, 1, 2 …, or go on from what was removed
 	//	order        later positions of a stream have later global positions
+	//	json         data and metadata can be cast to jsonb, as message-db's clients read them
 	//	unique       ids, global positions and positions in a stream are of one message
 	//	indexes      the unique indexes are there, and have what the table has
 	//	derived      category, group hash and correlation are what they are derived from

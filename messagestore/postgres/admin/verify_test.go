@@ -264,7 +264,7 @@ func TestVerifyFindsEveryViolation(t *testing.T) {
 		},
 		"a position is none": {
 			[]string{`update dibs.messages set data = '{"position":"\u0000"}' where stream_name = 'account:position-accounts+1+1'`},
-			"consumer: account:position-accounts+1+1@0 (13): expected a Recorded with a position, found Recorded", "",
+			"consumer: account:position-accounts+1+1@0 (13): expected a Recorded with a position, found Recorded", "json: ",
 		},
 		"a ledger has no size": {
 			[]string{`update dibs.messages set data = '{"start":2}' where stream_name = 'account:position-accounts' and position = 1`},
@@ -519,4 +519,47 @@ func TestVerifyRefusesWhatItCannotWorkWith(t *testing.T) {
 	require.ErrorIs(t, err, postgres.ErrNotMigrated)
 	_, err = admin.New(pgtest.PoolAs(t, "dibs_reader"), nil).Verify(t.Context(), nil)
 	requireDenied(t, err)
+}
+
+// A writer that calls append_one or append_each itself can store JSON that jsonb cannot hold. Then
+// the view of message-db's clients fails, and verify names the message.
+func TestVerifyNamesDataThatJsonbCannotHold(t *testing.T) {
+	t.Parallel()
+	v := newVerified(t)
+	v.write(t, "fit-1", body{"T", fields{"a": "\u00e9", "b": strings.Repeat("x", 2000), "c": 1e300}})
+	for i, data := range []string{`{"a":"\u0000"}`, `{"a":"\ud800"}`, `{"a":1e200000}`, `{"a":"` + strings.Repeat("x", 2000) + `","b":1` + strings.Repeat("0", 140_000) + `}`} {
+		_, err := v.pool.Exec(t.Context(), "select "+v.schema+".append_one($1, -1, gen_random_uuid(), 'T', $2::text::json, null)", fmt.Sprintf("unfit-%d", i), data)
+		require.NoError(t, err)
+	}
+	_, err := v.pool.Exec(t.Context(), "select "+v.schema+`.append_one('unfit-5', -1, gen_random_uuid(), 'T', '{}', '{"properties":{"a":1e200000}}')`)
+	require.NoError(t, err)
+
+	var found []string
+	for _, violation := range v.verify(t).Violations {
+		require.Equal(t, "json", violation.Rule)
+		require.Equal(t, messagestore.Category("unfit"), violation.Category)
+		found = append(found, fmt.Sprintf("%s@%d %s", violation.Stream, violation.Position, violation.Found))
+	}
+	require.ElementsMatch(t, []string{
+		"unfit-0@0 data that cannot be cast to it", "unfit-1@0 data that cannot be cast to it", "unfit-2@0 data that cannot be cast to it",
+		"unfit-3@0 data that cannot be cast to it", "unfit-5@0 metadata that cannot be cast to it",
+	}, found)
+}
+
+// An adoption takes gaps over, and there may be more of them than are listed.
+func TestVerifyListsTheLatestViolationsFirst(t *testing.T) {
+	t.Parallel()
+	v := newVerified(t)
+	for i := range 8 {
+		v.write(t, messagestore.StreamName(fmt.Sprintf("gap-%d", i)), body{"T", fields{}}, body{"T", fields{}}, body{"T", fields{}})
+	}
+	v.damage(t, "delete from dibs.messages where position = 1", "delete from dibs.messages where stream_name in ('gap-0', 'gap-7') and position = 0")
+	found, err := v.admin.Verify(t.Context(), &admin.VerifyConfig{MaxViolations: 1})
+	require.NoError(t, err)
+	require.True(t, found.More)
+	var streams []messagestore.StreamName
+	for _, violation := range found.Violations {
+		streams = append(streams, violation.Stream)
+	}
+	require.Equal(t, []messagestore.StreamName{"gap-6", "gap-7"}, streams)
 }

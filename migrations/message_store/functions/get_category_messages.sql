@@ -56,7 +56,10 @@ begin
     command := command || ' and abs(member_hash % $6) = $5';
   end if;
   if condition is not null then
-    if (select s.sql_condition from message_store.settings s) is not true then
+    -- A session may close for itself what the owner has opened.
+    if (select s.sql_condition from message_store.settings s) is not true
+      or coalesce(nullif(current_setting('message_store.sql_condition', true), ''), 'on') <> 'on'
+    then
       raise exception 'Retrieval with SQL condition is not activated';
     end if;
     command := command || ' and exists (select from (select stored.global_position, stored.position, stored.time,

@@ -986,6 +986,32 @@ func TestChangedReturnIsNotSwitchedTo(t *testing.T) {
 }
 
 // Writers of both kinds: ours are refused, and message-db's are not.
+// A writer that calls append_one itself may store what jsonb cannot hold, and so message-db's table
+// cannot.
+func TestUndoNamesMessagesThatCannotBeGivenBack(t *testing.T) {
+	t.Parallel()
+	url, conn := adopting(t)
+	_, err := run(t, url, nil)
+	require.NoError(t, err)
+	do(t, conn, `select dibs.append_one('unfit-1', -1, gen_random_uuid(), 'T', '{"a":"\u0000"}', null)`)
+	do(t, conn, `select dibs.append_one('unfit-1', 0, gen_random_uuid(), 'T', '{}', '{"properties":{"a":1e200000}}')`)
+	do(t, conn, `select dibs.append_one('unfit-2', -1, gen_random_uuid(), 'T', '{"a":"\ud800"}', null)`)
+	do(t, conn, `select dibs.append_one('fit-1', -1, gen_random_uuid(), 'T', '{"a":"\u00e9 1e200000"}', null)`)
+
+	plan, err := adopt.NewUndoPlan(t.Context(), connector(url), nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"unfit-1@0", "unfit-1@1", "unfit-2@0"}, plan.Unfit)
+	require.Equal(t, adopt.ObstacleMessages, plan.Obstacles()[0].Kind)
+	_, err = adopt.Undo(t.Context(), connector(url), &adopt.Config{LeaveDependents: true})
+	require.ErrorContains(t, err, "unfit-1@0 has data that jsonb cannot hold")
+	require.Equal(t, "v", one[string](t, conn, "select relkind::text from pg_class where oid = 'message_store.messages'::regclass"), "nothing was done")
+
+	do(t, conn, "select dibs.delete_stream('unfit-1')")
+	do(t, conn, "select dibs.delete_stream('unfit-2')")
+	_, err = adopt.Undo(t.Context(), connector(url), nil)
+	require.NoError(t, err)
+}
+
 func TestUndoLosesNoAcknowledgedWrite(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)

@@ -18,11 +18,16 @@ type UndoPlan struct {
 	Abandons   bool          // before the switch: the copy is thrown away
 	Held       time.Duration // how long writers were held off, once it is done
 	Dependents []string      // others' objects that would go on with the schema that is put aside
+	Unfit      []string      // messages written since that message-db's table cannot hold, as account-1@3; some of many
 }
 
-// Obstacles are the dependents for which [Undo] refuses, unless it is told to leave them.
+// Obstacles are the reasons for which [Undo] refuses: messages, and the dependents unless it is told
+// to leave them.
 func (p *UndoPlan) Obstacles() []Obstacle {
-	all := make([]Obstacle, 0, len(p.Dependents))
+	all := make([]Obstacle, 0, len(p.Unfit)+len(p.Dependents))
+	for _, m := range p.Unfit {
+		all = append(all, Obstacle{ObstacleMessages, m + " has data that jsonb cannot hold: U+0000, half a surrogate pair or a number out of range; delete its stream, or trim it up to there"})
+	}
 	for _, d := range p.Dependents {
 		all = append(all, Obstacle{ObstacleDependents, d + " would go on with the schema that is put aside"})
 	}
@@ -58,6 +63,13 @@ func (a *adopter) planUndo(ctx context.Context) (*UndoPlan, error) {
 		return nil, err
 	}
 	if err := a.main.QueryRow(ctx, "select count(*) from dibs_adoption.removed").Scan(&plan.Removed); err != nil {
+		return nil, err
+	}
+	unfit, err := a.main.Query(ctx, statements["unfit"], state.lastPosition)
+	if err != nil {
+		return nil, err
+	}
+	if plan.Unfit, err = pgx.CollectRows(unfit, pgx.RowTo[string]); err != nil {
 		return nil, err
 	}
 	rows, err := a.main.Query(ctx, statements["dependents"], "message_store", true)
@@ -99,7 +111,7 @@ func (a *adopter) undo(ctx context.Context) (*UndoPlan, error) {
 	if plan.Abandons {
 		return plan, a.abandon(ctx)
 	}
-	if len(plan.Dependents) > 0 && !a.LeaveDependents {
+	if len(plan.Unfit) > 0 || len(plan.Dependents) > 0 && !a.LeaveDependents {
 		return nil, &CannotAdoptError{plan.Obstacles()}
 	}
 	if err := a.compareBefore(ctx, plan.State.lastPosition); err != nil {
