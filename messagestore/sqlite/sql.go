@@ -44,6 +44,16 @@ var (
 	otherTypeSQL string
 	//go:embed sql/remove.sql
 	removeSQL string
+	//go:embed sql/young.sql
+	youngSQL string
+	//go:embed sql/letters.sql
+	lettersSQL string
+	//go:embed sql/streams.sql
+	streamsSQL string
+	//go:embed sql/own_last.sql
+	ownLastSQL string
+	//go:embed sql/all.sql
+	allSQL string
 	//go:embed sql/count.sql
 	countSQL string
 )

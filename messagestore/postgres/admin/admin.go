@@ -11,7 +11,6 @@ import (
 	_ "embed"
 	"errors"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -104,9 +103,6 @@ func failed(err error) error {
 const (
 	// maxRemoved bounds the messages that one transaction removes, and so its duration.
 	maxRemoved = 10_000
-
-	// maxReasonBytes bounds a reason.
-	maxReasonBytes = 255
 )
 
 // change calls an SQL function that changes the store and scans its one row into row. It uses
@@ -171,29 +167,4 @@ func (a *Admin) one(ctx context.Context, db pglink.DB, sql string, args, row []a
 		return errors.New("the database answered with no row")
 	}
 	return err
-}
-
-// checkName refuses an impossible stream name. It accepts names that other clients may have
-// written and that [messagestore.StreamName.Validate] refuses.
-func checkName(stream messagestore.StreamName) error {
-	var rule string
-	switch {
-	case stream == "":
-		rule = "it is empty"
-	case strings.HasPrefix(string(stream), "-"):
-		rule = "the category is empty"
-	case !utf8.ValidString(string(stream)) || strings.ContainsRune(string(stream), 0):
-		rule = "not valid UTF-8, or with a character U+0000"
-	default:
-		return nil
-	}
-	return messagestore.NewInvalidError("stream name", string(stream), rule)
-}
-
-func checkReason(reason string) error {
-	if reason != "" && messagestore.ValidateType("x"+reason+"x") != nil || len(reason) > maxReasonBytes ||
-		strings.TrimSpace(reason) != reason {
-		return messagestore.NewInvalidError("reason", reason, "it is at most 255 bytes of visible text, without white space at either end")
-	}
-	return nil
 }

@@ -8,47 +8,8 @@ import (
 
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/retention"
 )
-
-// DeleteOptions change how a stream is deleted. A nil *DeleteOptions is a good one.
-type DeleteOptions struct {
-	// EraseName removes the stream's name too: where it was there is a hash. Names may be
-	// personal data as well. The records of its trimming go with it.
-	//
-	// Defaults to false.
-	EraseName bool
-
-	// Reason is recorded in the tombstone: up to 255 bytes of visible text. It stays, so it must
-	// not contain the data that is to be forgotten.
-	//
-	// Defaults to none.
-	Reason string
-
-	// DryRun deletes nothing, and returns the result that a deletion would have.
-	//
-	// Defaults to false.
-	DryRun bool
-
-	// OnProgress is called after each transaction but the last, which have removed at
-	// most 10,000 messages each.
-	//
-	// Defaults to nothing.
-	OnProgress func()
-}
-
-// Deleted is the result of a deletion.
-type Deleted struct {
-	Stream   messagestore.StreamName
-	Messages int64                // how many there were
-	Version  messagestore.Version // of the tombstone, and so of the stream
-
-	// Tombstone is the stream that the tombstone is in: Stream, or one of the same
-	// category that is named by the SHA-256 of its name.
-	Tombstone messagestore.StreamName
-
-	// Already says that it had been deleted before, and that nothing was changed.
-	Already bool
-}
 
 // Delete puts a tombstone at the end of a stream, if the stream is at the expected
 // version, and removes all before it. See [messagestore.Tombstone]. Other streams that
@@ -67,12 +28,12 @@ func (a *Admin) Delete(ctx context.Context, stream messagestore.StreamName, expe
 	if options == nil {
 		options = &DeleteOptions{}
 	}
-	err := checkName(stream)
+	err := retention.CheckName(stream)
 	if err == nil && expected < 0 && expected != messagestore.AnyVersion {
 		err = messagestore.NewInvalidError("expected version", int64(expected), "it is a position from 0, or AnyVersion (-2)")
 	}
 	if err == nil {
-		err = checkReason(options.Reason)
+		err = retention.CheckReason(options.Reason)
 	}
 	deleted := Deleted{Stream: stream}
 	for more, first := true, true; more && err == nil; first = false {

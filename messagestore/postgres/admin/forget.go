@@ -9,6 +9,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
 // ForgetOptions change how intents are forgotten. A nil *ForgetOptions is a good one.
@@ -71,7 +72,7 @@ func validateForget(category messagestore.Category, before time.Time, o *ForgetO
 	if before.Year() < 1 || before.Year() > 9999 || before.IsZero() {
 		return messagestore.NewInvalidError("before", before, "it is of a year from 1 to 9999")
 	}
-	return checkReason(o.Reason)
+	return retention.CheckReason(o.Reason)
 }
 
 // forget is one transaction of ForgetIntents. It begins at a global position, and sets the one to

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
 // PostgreSQL takes every accepted removal; a refusal is one line, with the value cut short.
@@ -24,7 +25,7 @@ func FuzzARemovalIsRefusedBeforeItIsSentOrCanBe(f *testing.F) {
 	f.Add("account-1", "account", "GDPR 17, ticket 4711", int64(100), int64(0), int64(0))    // plain
 	f.Fuzz(func(t *testing.T, stream, category, reason string, keep, before, minAge int64) {
 		o := TrimOptions{Keep: keep, Before: time.Unix(before, 0).UTC(), MinAge: time.Duration(minAge), Reason: reason}
-		if err := o.validate(); err != nil {
+		if err := o.Validate(); err != nil {
 			requireRefusal(t, err, messagestore.ErrInvalid)
 		} else {
 			require.True(t, o.Keep > 0 || !o.Before.IsZero())
@@ -38,7 +39,7 @@ func FuzzARemovalIsRefusedBeforeItIsSentOrCanBe(f *testing.F) {
 				require.False(t, unicode.IsControl(r), "%q", reason)
 			}
 		}
-		if err := checkName(messagestore.StreamName(stream)); err != nil {
+		if err := retention.CheckName(messagestore.StreamName(stream)); err != nil {
 			requireRefusal(t, err, messagestore.ErrInvalid)
 		} else {
 			requireText(t, stream)

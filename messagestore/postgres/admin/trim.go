@@ -4,96 +4,14 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/retention"
 )
-
-const (
-	// DefaultMinAge is how old a message is at least that [Admin.Trim] removes.
-	DefaultMinAge = 15 * time.Minute
-
-	// AnyAge is a [TrimOptions.MinAge] that spares nothing.
-	AnyAge time.Duration = -1
-)
-
-// TrimOptions choose the messages that are removed. Keep or Before is needed; with both, a
-// message is removed only if both allow it.
-type TrimOptions struct {
-	// Keep is how many messages stay, those at the end: at least 1.
-	//
-	// Defaults to 1, if there is a Before.
-	Keep int64
-
-	// Before is a time from which on messages stay.
-	//
-	// Defaults to none.
-	Before time.Time
-
-	// MinAge spares younger messages, up to 100 years. The id of a removed message is forgotten: a
-	// write of unknown outcome that is resolved, or repeated, after that counts as not written.
-	// [AnyAge] spares nothing; it is for streams that nobody writes to, and for positions.
-	//
-	// Defaults to [DefaultMinAge].
-	MinAge time.Duration
-
-	// Reason is recorded: up to 255 bytes of visible text.
-	//
-	// Defaults to none.
-	Reason string
-
-	// DryRun removes nothing, and returns the result that a trim would have.
-	//
-	// Defaults to false.
-	DryRun bool
-
-	// OnProgress is called after each transaction of a stream with the number of messages that it
-	// removed, at most 10,000.
-	//
-	// Defaults to nothing.
-	OnProgress func(removed int64)
-}
-
-func (o *TrimOptions) validate() error {
-	switch {
-	case o == nil || o.Keep == 0 && o.Before.IsZero():
-		return messagestore.NewInvalidError("trim", nil, "it says how many messages to keep, or a time before which they go")
-	case o.Keep < 0:
-		return messagestore.NewInvalidError("keep", o.Keep, "it is at least 1")
-	case o.MinAge < 0 && o.MinAge != AnyAge:
-		return messagestore.NewInvalidError("minimum age", o.MinAge, "it is not negative")
-	case o.MinAge > 100*365*24*time.Hour:
-		return messagestore.NewInvalidError("minimum age", o.MinAge, "it is at most 100 years")
-	case o.Before.Year() < 1 || o.Before.Year() > 9999:
-		return messagestore.NewInvalidError("before", o.Before, "it is of a year from 1 to 9999")
-	}
-	return checkReason(o.Reason)
-}
-
-// Trimmed is the result of a trim of one stream.
-type Trimmed struct {
-	Stream  messagestore.StreamName
-	Removed int64 // how many messages went, or would go
-
-	// First is the position of the first message now, and Version of the last, as it
-	// was. Both are NoStream for a stream that has none.
-	First, Version messagestore.Version
-
-	// Recent says that messages stayed only because they are younger than MinAge.
-	Recent bool
-
-	// Reservation says that nothing was removed because the stream's first message makes
-	// a reservation, which would be free again. Delete the stream instead.
-	Reservation bool
-
-	// DeadLetter is the stream of the open dead letter that refers to the message at First:
-	// the messages from there on stay. It is empty if no letter held anything back.
-	DeadLetter messagestore.StreamName
-}
 
 // Trim removes the first messages of a stream. The last one always stays, and so does the
 // version. The remaining messages keep their positions, without a gap. It is recorded by
@@ -108,12 +26,12 @@ type Trimmed struct {
 // [*messagestore.InvalidError] before anything is sent.
 func (a *Admin) Trim(ctx context.Context, stream messagestore.StreamName, options *TrimOptions) (Trimmed, error) {
 	trimmed := Trimmed{Stream: stream, First: messagestore.NoStream, Version: messagestore.NoStream}
-	err := checkName(stream)
+	err := retention.CheckName(stream)
 	if types := stream.Category().Types(); err == nil && len(types) > 0 && types[len(types)-1] == "deadLetter" {
 		err = messagestore.NewInvalidError("stream name", string(stream), "what is parked in it could be lost: dead letters are deleted, not trimmed")
 	}
 	if err == nil {
-		err = options.validate()
+		err = options.Validate()
 	}
 	for more := true; more && err == nil; {
 		more, err = a.trim(ctx, options, &trimmed)
@@ -162,7 +80,7 @@ func (a *Admin) trim(ctx context.Context, o *TrimOptions, trimmed *Trimmed) (mor
 // more.
 func (a *Admin) TrimCategory(ctx context.Context, category messagestore.Category, options *TrimOptions) iter.Seq2[Trimmed, error] {
 	return func(yield func(Trimmed, error) bool) {
-		if err := options.validate(); err != nil {
+		if err := options.Validate(); err != nil {
 			yield(Trimmed{}, fmt.Errorf("trim category %.80q: %w", string(category), err))
 			return
 		}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -32,107 +31,6 @@ var (
 
 // errNoAmcheck matches ErrNotSupported.
 var errNoAmcheck = fmt.Errorf("amcheck is not installed in this database, or not granted to this user: %w", messagestore.ErrNotSupported)
-
-// VerifyConfig changes the work of [Admin.Verify]. A nil *VerifyConfig is a good one.
-type VerifyConfig struct {
-	// Categories are the categories to verify. One that has no message is refused.
-	//
-	// Defaults to all of them.
-	Categories []messagestore.Category
-
-	// MaxViolations is how many violations of one rule are listed, of each category:
-	// 1 to 100,000.
-	//
-	// Defaults to 100.
-	MaxViolations int
-
-	// Amcheck checks the indexes too, with PostgreSQL's extension of that name: that
-	// each is in order and has every row of the table.
-	//
-	// Defaults to false.
-	Amcheck bool
-
-	// OnProgress is called before each part of the work.
-	//
-	// Defaults to nothing.
-	OnProgress func(VerifyProgress)
-}
-
-// A VerifyProgress says how far [Admin.Verify] is. Every message is looked at twice:
-// in the table, and in its category.
-type VerifyProgress struct {
-	Category messagestore.Category // that comes next; empty for the table
-
-	// Done and Total are numbers of messages to look at. The total is an estimate of
-	// PostgreSQL's until the table was read.
-	Done, Total int64
-}
-
-// A Verification is the result of [Admin.Verify].
-type Verification struct {
-	Checked    Checked
-	Violations []Violation
-	More       bool // whether there are more violations of some rule than are listed
-
-	// NotChecked lists, in sentences, the checks that were not made.
-	NotChecked []string
-}
-
-// Checked is how many there were to look at. A count of 0 shows nothing.
-type Checked struct {
-	Categories   int64 `json:"categories"`
-	Streams      int64 `json:"streams"`
-	Messages     int64 `json:"messages"`
-	Consumers    int64 `json:"consumers"`    // that have a ledger of generations
-	Positions    int64 `json:"positions"`    // that consumers recorded
-	Reservations int64 `json:"reservations"` // copies of commands, made for a key
-	DeadLetters  int64 `json:"deadLetters"`  // that consumers parked
-	Erased       int64 `json:"erased"`       // streams that were deleted with their names
-}
-
-// A Violation is something that is not as it should be.
-type Violation struct {
-	// Rule is the name of the violated rule:
-	//
-	//	dense        the positions of a stream are 0, 1, 2 …, or go on from what was removed
-	//	order        later positions of a stream have later global positions
-	//	json         data and metadata can be cast to jsonb, as message-db's clients read them
-	//	unique       ids, global positions and positions in a stream are of one message
-	//	indexes      the unique indexes are there, and have what the table has
-	//	derived      category, group hash and correlation are what they are derived from
-	//	sequence     the sequence is ahead of every global position, and goes on by 1
-	//	erased       a stream that was erased has no message, and a tombstone
-	//	reservation  a key has one winner: the first in its stream, with the id of its command
-	//	ledger       a consumer's generations skip nothing, and positions are of one of them
-	//	consumer     a consumer's positions are not ahead of its category, and only grow
-	//	deadLetter   a message that was parked is where it was, or was removed
-	Rule string
-
-	Category       messagestore.Category       // empty for a violation of the whole store
-	Stream         messagestore.StreamName     // empty for a violation of the category
-	Position       messagestore.Version        // in Stream
-	GlobalPosition messagestore.GlobalPosition // 0 if it is of no message
-	Expected       string
-	Found          string
-}
-
-// String returns the violation and its place.
-func (v Violation) String() string {
-	var where string
-	switch {
-	case v.Stream != "":
-		where = fmt.Sprintf("%s@%d ", v.Stream, v.Position)
-	case v.Category != "":
-		where = string(v.Category) + " "
-	}
-	if v.GlobalPosition > 0 {
-		where += fmt.Sprintf("(%d)", v.GlobalPosition)
-	}
-	if where = strings.TrimSuffix(where, " "); where != "" {
-		where += ": "
-	}
-	return fmt.Sprintf("%s: %sexpected %s, found %s", v.Rule, where, v.Expected, v.Found)
-}
 
 // Verify checks the whole store and reports violations. It is for a store in use: it sees
 // everything as of one moment, takes no lock that a writer waits for, and gives no false alarm
@@ -191,19 +89,8 @@ type counted struct {
 }
 
 func (v *verifier) validate() error {
-	for _, category := range v.config.Categories {
-		// Clients of message-db may give names that ours may not.
-		if category == "" || strings.ContainsAny(string(category), "-\x00") || !utf8.ValidString(string(category)) {
-			return messagestore.NewInvalidError("category", string(category), "it is not empty, valid UTF-8, and has no dash")
-		}
-	}
-	if v.config.MaxViolations < 0 || v.config.MaxViolations > 100_000 {
-		return messagestore.NewInvalidError("max violations", fmt.Sprint(v.config.MaxViolations), "it is between 1 and 100000")
-	}
-	if v.config.MaxViolations > 0 {
-		v.max = v.config.MaxViolations
-	}
-	return nil
+	v.max = v.config.Most()
+	return v.config.Validate()
 }
 
 func (v *verifier) run(ctx context.Context, tx pgx.Tx) error {

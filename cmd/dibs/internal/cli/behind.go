@@ -5,21 +5,17 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres"
 )
 
 // warnOfReaders names the consumers that have not read all of a category from which
 // messages are to be removed. These messages may be older than the consumers' positions, so
 // nothing is refused.
-func (a *app) warnOfReaders(ctx context.Context, conn *pgx.Conn, category messagestore.Category) {
+func (a *app) warnOfReaders(ctx context.Context, store *messagestore.Store, category messagestore.Category) {
 	if a.JSON || category.Validate() != nil {
 		return
 	}
-	store := messagestore.New(postgres.New(conn, a.postgresConfig()), nil)
 	all, err := operate.Consumers(ctx, store, category)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		a.warn("dibs: the positions of consumers of %s cannot be read: %s\n", category, visible(err.Error()))

@@ -81,6 +81,8 @@ type app struct {
 	getenv func(string) string
 	open   func(ctx context.Context, url string, config *messagestore.Config) (*messagestore.Store, error)
 
+	mayCreate bool // the command may make a file for a store on SQLite
+
 	patience time.Duration // between two notes that a report goes on; 0 is 10 s
 	warning  sync.Mutex    // held while stderr is written to
 

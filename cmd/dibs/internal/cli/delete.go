@@ -9,10 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
 type deleteCommand struct {
@@ -51,13 +49,12 @@ func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 	if !c.Yes && !c.DryRun && !isTerminal(a.stdin) {
 		return usage("there is no terminal to confirm on: give --yes to delete %s, or --dry-run", visible(c.Stream))
 	}
-	return a.withPostgres(ctx, "delete", func(conn *pgx.Conn) error {
-		adm := admin.New(conn, a.postgresConfig())
+	return a.withKeeper(ctx, "delete", func(k keeper, store *messagestore.Store) error {
 		stream := messagestore.StreamName(c.Stream)
-		options := &admin.DeleteOptions{EraseName: c.EraseName, Reason: c.Reason, DryRun: true}
-		planned, err := adm.Delete(ctx, stream, expected, options)
+		options := &retention.DeleteOptions{EraseName: c.EraseName, Reason: c.Reason, DryRun: true}
+		planned, err := k.Delete(ctx, stream, expected, options)
 		if err == nil && !planned.Already {
-			a.warnOfReaders(ctx, conn, stream.Category())
+			a.warnOfReaders(ctx, store, stream.Category())
 		}
 		if err != nil || c.DryRun || planned.Already {
 			return c.print(a, planned, err)
@@ -83,7 +80,7 @@ func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 				a.warn("dibs: %s is deleted, and its messages are being removed\n", visible(c.Stream))
 			}
 		}
-		deleted, err := adm.Delete(ctx, stream, expected, options)
+		deleted, err := k.Delete(ctx, stream, expected, options)
 		if err != nil && deleted.Tombstone != "" && !a.JSON {
 			a.warn("dibs: %s is deleted, and not all of its messages are removed yet: run it again to go on\n", visible(c.Stream))
 		}
@@ -128,7 +125,7 @@ type deleteLine struct {
 	DryRun     bool                    `json:"dryRun,omitempty"`
 }
 
-func (c *deleteCommand) print(a *app, d admin.Deleted, err error) error {
+func (c *deleteCommand) print(a *app, d retention.Deleted, err error) error {
 	if err != nil {
 		return err
 	}

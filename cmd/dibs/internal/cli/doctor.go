@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
 	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -36,7 +37,20 @@ Example:
 
 // Run examines.
 func (c *doctorCommand) Run(ctx context.Context, a *app) error {
-	return a.withPostgres(ctx, "doctor", func(conn *pgx.Conn) error {
+	u, err := a.storeURL()
+	if err != nil {
+		return err
+	}
+	if !isPostgres(u) {
+		return a.withFile(ctx, u, "doctor", func(d *sqlite.Driver) error {
+			state, err := d.Examine(ctx)
+			if err != nil {
+				return err
+			}
+			return a.printFindings(aboutFile(state), c.Quiet)
+		})
+	}
+	return a.withConn(ctx, func(conn *pgx.Conn) error {
 		findings, err := doctor.Examine(ctx, conn, &doctor.Config{
 			Schema: a.Schema, LongLock: c.LongLock, LongTransaction: c.LongTransaction,
 		})
@@ -49,6 +63,28 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 		}
 		return a.printFindings(append(schema, findings...), c.Quiet)
 	})
+}
+
+// aboutFile reports on a store on SQLite.
+func aboutFile(s sqlite.State) []doctor.Finding {
+	file := doctor.Finding{Group: "file", Name: "file", Verdict: doctor.OK, Says: fmt.Sprintf("%s has %s, %s, and %s of free pages", s.Path, number(s.Messages, "message", "messages"), sizeText(s.Bytes), sizeText(s.FreeBytes))}
+	if s.FreeBytes > s.Bytes/2 && s.FreeBytes > 1<<20 {
+		file.Verdict, file.Advice = doctor.Warn, "new messages take the free pages first; VACUUM of sqlite3 makes the file smaller, while no process has it open"
+	}
+	log := doctor.Finding{Group: "file", Name: "log", Verdict: doctor.OK, Says: fmt.Sprintf("the write-ahead log is %s", sizeText(s.LogBytes))}
+	if s.LogBytes > 256<<20 {
+		log.Verdict, log.Advice = doctor.Warn, "a process reads for a long time and keeps SQLite from moving the log into the file: find it, and end it"
+	}
+	settings := doctor.Finding{Group: "settings", Name: "journal_mode", Verdict: doctor.OK, Says: fmt.Sprintf("journal_mode is %s, and synchronous %d", s.JournalMode, s.Synchronous)}
+	if s.JournalMode != "wal" || s.Synchronous < 2 {
+		settings.Verdict, settings.Advice = doctor.Fail, "acknowledged messages may be lost: journal_mode has to be wal, and synchronous 2"
+	}
+	schema := doctor.Finding{Group: "schema", Name: "tables", Verdict: doctor.OK, Says: fmt.Sprintf("the tables have version %d of %d", s.Schema, s.Newest)}
+	lock := doctor.Finding{Group: "locks", Name: "write lock", Verdict: doctor.OK, Says: fmt.Sprintf("the write lock was free within %s", s.LockWait.Round(time.Millisecond))}
+	if s.LockWait > time.Second {
+		lock.Verdict, lock.Advice = doctor.Warn, "another process or transaction holds it for long: a write waits for it up to the busy timeout"
+	}
+	return []doctor.Finding{file, log, schema, settings, lock}
 }
 
 // examineSchema reports migrations, and changes made by hand since.

@@ -166,12 +166,13 @@ func TestDoctorWorksForWhoMayOnlyConnect(t *testing.T) {
 	require.Contains(t, denied.stderr, "dibs_admin")
 }
 
-func TestDoctorAndVerifyAreForPostgreSQL(t *testing.T) {
+func TestDoctorAndVerifyAreForDatabases(t *testing.T) {
 	t.Parallel()
-	for _, command := range []string{"doctor", "verify"} {
-		r := newShell(t).run(t, command)
+	s := &shell{env: map[string]string{"DIBS_STORE": "memory:"}}
+	for _, args := range [][]string{{"doctor"}, {"verify"}, {"trim", "account-1", "--keep", "1"}, {"delete", "account-1", "--yes"}} {
+		r := s.run(t, args...)
 		require.Equal(t, 2, r.code)
-		require.Contains(t, r.stderr, "dibs "+command+" is for a store in PostgreSQL")
+		require.Contains(t, r.stderr, "dibs "+args[0]+" is for a store in PostgreSQL or SQLite, and the store of $DIBS_STORE is another")
 	}
 }
 

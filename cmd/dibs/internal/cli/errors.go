@@ -132,6 +132,9 @@ func (a *app) describe(err error) problem {
 	case errors.Is(err, messagestore.ErrOutcomeUnknown):
 		p.Kind = "outcomeUnknown"
 		p.Hint = "run it again with the same id: messages that are written already are not written again"
+	case isMissingFile(err):
+		p.Kind = "notFound"
+		p.Hint = "is the name right? dibs write makes a new one"
 	case errors.Is(err, messagestore.ErrNotFound):
 		p.Kind = "notFound"
 	case isUnknownConsumer(err):
@@ -240,6 +243,11 @@ func (a *app) refused(p *problem, e *pgconn.PgError) {
 		return
 	}
 	p.Error, p.Hint, p.Kind = fmt.Sprintf("cannot connect to %s: %s", a.where(), e.Message), hint, "refused"
+}
+
+func isMissingFile(err error) bool {
+	_, is := errors.AsType[*missingFileError](err)
+	return is
 }
 
 func isUnknownConsumer(err error) bool {

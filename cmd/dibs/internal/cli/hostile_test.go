@@ -102,7 +102,7 @@ func TestHostileOperationsAreRefused(t *testing.T) {
 		"an export from below 0":          {"stream", "account-1", "--from=-1"},
 		"a category from below 0":         {"category", "account", "--from=-5"},
 		"a tail from below 0":             {"tail", "account", "--from=-1"},
-		"a trim of a file":                {"trim", "account-1", "--keep", "1"},
+		"a trim that keeps nothing":       {"trim", "account-1", "--keep", "0"},
 		"a deletion in a file":            {"delete", "account-1", "--expected", "0"},
 		"a story about a hidden key":      {"explain", "\u200b", "--category", "account"},
 		"a story about no key":            {"explain", "", "--category", "account"},

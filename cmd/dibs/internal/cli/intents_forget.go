@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 )
 
@@ -55,7 +56,7 @@ func (c *intentsForgetCommand) Run(ctx context.Context, a *app) error {
 				return c.print(a, planned, err)
 			}
 		}
-		a.warnOfReaders(ctx, conn, category)
+		a.warnOfReaders(ctx, messagestore.New(postgres.New(conn, a.postgresConfig()), nil), category)
 		if !c.Yes {
 			question := fmt.Sprintf("forget %s of %s, keys and results? They do not come back. Type yes: ", number(planned.Intents, "intent", "intents"), visible(c.Category))
 			if err := a.confirm(ctx, question, "nothing was removed"); err != nil {

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,7 +28,11 @@ type shell struct {
 // newShell returns a shell whose store is a new file.
 func newShell(t *testing.T) *shell {
 	t.Helper()
-	return &shell{env: map[string]string{"DIBS_STORE": "sqlite:" + filepath.Join(t.TempDir(), "dibs.db")}}
+	path := filepath.Join(t.TempDir(), "dibs.db")
+	driver, err := sqlite.Open(t.Context(), path, nil)
+	require.NoError(t, err)
+	require.NoError(t, driver.Close())
+	return &shell{env: map[string]string{"DIBS_STORE": "sqlite:" + path}}
 }
 
 type result struct {

@@ -95,6 +95,9 @@ func (a *app) withStore(ctx context.Context, batchSize int, f func(*messagestore
 	if err != nil {
 		return err
 	}
+	if err := a.requireFile(u); err != nil {
+		return err
+	}
 	if a.Schema != "" {
 		separator := "?"
 		if strings.Contains(u, "?") {

@@ -189,15 +189,13 @@ func TestRemovalsThatCannotBeAreRefused(t *testing.T) {
 	for _, args := range []string{
 		"trim", "trim account-1", "trim --keep 1", "trim account-1 --category account --keep 1", "trim account-1 --keep 0",
 		"trim account-1 --keep -1", "trim account-1 --keep x", "trim account-1 --before yesterday", "trim account-1 --keep 1 --min-age -1s",
-		"trim --category account-1 --keep 1", "trim account-1 --keep 1", // not PostgreSQL
-		"delete", "delete account-1", "delete account-1 --yes", "delete account-1 --yes --expect no-stream", "delete account-1 --yes --expect -1",
+		"trim --category account-1 --keep 1",
+		"delete", "delete account-1", "delete account-1 --yes --expect no-stream", "delete account-1 --yes --expect -1",
 	} {
 		r := embedded.run(t, strings.Fields(args)...)
 		require.Equal(t, 2, r.code, "%s: %s", args, r.stderr)
 		require.Empty(t, r.stdout)
 	}
-	require.Contains(t, embedded.run(t, "trim", "account-1", "--keep", "1").stderr, "dibs trim is for a store in PostgreSQL")
-	require.Contains(t, embedded.run(t, "delete", "account-1", "--yes").stderr, "dibs delete is for a store in PostgreSQL")
 	require.Contains(t, embedded.run(t, "delete", "account-1").stderr, "give --yes")
 
 	dibs := newServer(t)

@@ -9,12 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres"
-	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
 type trimCommand struct {
@@ -54,22 +51,21 @@ func (c *trimCommand) Run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
-	return a.withPostgres(ctx, "trim", func(conn *pgx.Conn) error {
+	return a.withKeeper(ctx, "trim", func(k keeper, store *messagestore.Store) error {
 		meter := &removalMeter{app: a, progress: progress{every: 2 * time.Second, now: time.Now}}
 		meter.start()
 		options.OnProgress = meter.removed
-		adm := admin.New(conn, a.postgresConfig())
-		a.warnOfReaders(ctx, conn, cmp.Or(category, messagestore.StreamName(c.Stream).Category()))
-		trim := func(options *admin.TrimOptions) iter.Seq2[admin.Trimmed, error] {
+		a.warnOfReaders(ctx, store, cmp.Or(category, messagestore.StreamName(c.Stream).Category()))
+		trim := func(options *retention.TrimOptions) iter.Seq2[retention.Trimmed, error] {
 			if c.Category == "" {
-				return only(adm.Trim(ctx, messagestore.StreamName(c.Stream), options))
+				return only(k.Trim(ctx, messagestore.StreamName(c.Stream), options))
 			}
-			return adm.TrimCategory(ctx, category, options)
+			return k.TrimCategory(ctx, category, options)
 		}
 		if !c.Yes {
 			dry := *options
 			dry.DryRun = true
-			bare, err := bareStreams(ctx, messagestore.New(postgres.New(conn, a.postgresConfig()), nil), trim(&dry))
+			bare, err := bareStreams(ctx, store, trim(&dry))
 			if err == nil {
 				err = c.refuse(a, bare)
 			}
@@ -83,7 +79,7 @@ func (c *trimCommand) Run(ctx context.Context, a *app) error {
 
 // bareStreams returns the streams of which messages would go that an entity needs, for no snapshot
 // has them: in order.
-func bareStreams(ctx context.Context, store *messagestore.Store, each iter.Seq2[admin.Trimmed, error]) ([]messagestore.StreamName, error) {
+func bareStreams(ctx context.Context, store *messagestore.Store, each iter.Seq2[retention.Trimmed, error]) ([]messagestore.StreamName, error) {
 	entities := map[messagestore.Category]bool{}
 	var bare []messagestore.StreamName
 	for t, err := range each {
@@ -150,18 +146,18 @@ func (c *trimCommand) refuse(a *app, bare []messagestore.StreamName) error {
 	return fmt.Errorf("%s. Nothing was removed. Have the service write snapshots first (entity.Config.Snapshot), or give --yes if no entity is folded from it", text)
 }
 
-func only(trimmed admin.Trimmed, err error) iter.Seq2[admin.Trimmed, error] {
-	return func(yield func(admin.Trimmed, error) bool) { yield(trimmed, err) }
+func only(trimmed retention.Trimmed, err error) iter.Seq2[retention.Trimmed, error] {
+	return func(yield func(retention.Trimmed, error) bool) { yield(trimmed, err) }
 }
 
-func (c *trimCommand) options() (*admin.TrimOptions, error) {
+func (c *trimCommand) options() (*retention.TrimOptions, error) {
 	if (c.Stream == "") == (c.Category == "") {
 		return nil, usage("give either STREAM or --category")
 	}
 	if c.Keep == nil && c.Before == "" {
 		return nil, usage("give --keep, --before or both")
 	}
-	options := &admin.TrimOptions{MinAge: c.MinAge, Reason: c.Reason, DryRun: c.DryRun}
+	options := &retention.TrimOptions{MinAge: c.MinAge, Reason: c.Reason, DryRun: c.DryRun}
 	if c.Keep != nil {
 		if options.Keep = *c.Keep; options.Keep < 1 {
 			return nil, usage("--keep=%d: it is at least 1", options.Keep)
@@ -178,7 +174,7 @@ func (c *trimCommand) options() (*admin.TrimOptions, error) {
 	case c.MinAge < 0:
 		return nil, usage("--min-age=%s: it is not negative", c.MinAge)
 	case c.MinAge == 0:
-		options.MinAge = admin.AnyAge
+		options.MinAge = retention.AnyAge
 	}
 	return options, nil
 }
@@ -196,7 +192,7 @@ type trimLine struct {
 }
 
 // print prints each stream's result; after an error, those before it.
-func (c *trimCommand) print(a *app, each iter.Seq2[admin.Trimmed, error]) error {
+func (c *trimCommand) print(a *app, each iter.Seq2[retention.Trimmed, error]) error {
 	var streams, removed int64
 	for trimmed, err := range each {
 		if err != nil && trimmed.Removed == 0 {
@@ -223,7 +219,7 @@ func (c *trimCommand) print(a *app, each iter.Seq2[admin.Trimmed, error]) error 
 	return a.out.line("%s %s of %s", verb, number(removed, "message", "messages"), number(streams, "stream", "streams"))
 }
 
-func (c *trimCommand) printStream(a *app, t admin.Trimmed) error {
+func (c *trimCommand) printStream(a *app, t retention.Trimmed) error {
 	if a.JSON {
 		return a.out.object(trimLine{t.Stream, t.Removed, t.First, t.Version, t.Recent, t.Reservation, t.DeadLetter, c.DryRun})
 	}

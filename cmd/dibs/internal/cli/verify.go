@@ -6,10 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
 type verifyCommand struct {
@@ -31,16 +29,16 @@ Example:
 
 // Run verifies.
 func (c *verifyCommand) Run(ctx context.Context, a *app) error {
-	return a.withPostgres(ctx, "verify", func(conn *pgx.Conn) error {
-		config := &admin.VerifyConfig{Categories: c.Categories, MaxViolations: c.MaxViolations, Amcheck: c.Amcheck}
+	return a.withKeeper(ctx, "verify", func(k keeper, _ *messagestore.Store) error {
+		config := &retention.VerifyConfig{Categories: c.Categories, MaxViolations: c.MaxViolations, Amcheck: c.Amcheck}
 		if c.Progress || isTerminal(a.stderr) {
 			began := time.Now()
-			config.OnProgress = func(p admin.VerifyProgress) { a.warn("%s\n", progressText(p, time.Since(began))) }
+			config.OnProgress = func(p retention.VerifyProgress) { a.warn("%s\n", progressText(p, time.Since(began))) }
 		}
-		var found *admin.Verification
+		var found *retention.Verification
 		err := a.patiently("verifying", func() error {
 			var err error
-			found, err = admin.New(conn, a.postgresConfig()).Verify(ctx, config)
+			found, err = k.Verify(ctx, config)
 			return err
 		})
 		if err != nil {
@@ -52,7 +50,7 @@ func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 
 // progressText names the next part of the work, the share done, and the time that the rest
 // may take.
-func progressText(p admin.VerifyProgress, elapsed time.Duration) string {
+func progressText(p retention.VerifyProgress, elapsed time.Duration) string {
 	if p.Category == "" {
 		return fmt.Sprintf("verify: the table, of about %s", counted(p.Total/2, "message"))
 	}
@@ -77,13 +75,13 @@ type violationLine struct {
 
 // A verificationLine is the last line of JSON.
 type verificationLine struct {
-	Checked    admin.Checked `json:"checked"`
-	Violations int           `json:"violations"`
-	More       bool          `json:"more,omitempty"`
-	NotChecked []string      `json:"notChecked"`
+	Checked    retention.Checked `json:"checked"`
+	Violations int               `json:"violations"`
+	More       bool              `json:"more,omitempty"`
+	NotChecked []string          `json:"notChecked"`
 }
 
-func (a *app) printVerification(found *admin.Verification) error {
+func (a *app) printVerification(found *retention.Verification) error {
 	for _, v := range found.Violations {
 		if err := a.printViolation(v); err != nil {
 			return err
@@ -112,7 +110,7 @@ func violations(n int, more bool) error {
 	return nil
 }
 
-func (a *app) printViolation(v admin.Violation) error {
+func (a *app) printViolation(v retention.Violation) error {
 	if a.JSON {
 		l := violationLine{
 			Violation: v.Rule, Category: v.Category, Stream: v.Stream, GlobalPosition: v.GlobalPosition, Expected: v.Expected, Found: v.Found,
@@ -135,7 +133,7 @@ func (a *app) printViolation(v admin.Violation) error {
 }
 
 // printChecked says how much there was to look at: of nothing, nothing is wrong.
-func (a *app) printChecked(found *admin.Verification) error {
+func (a *app) printChecked(found *retention.Verification) error {
 	c := found.Checked
 	if err := a.out.line("looked at %s", strings.Join([]string{
 		number(c.Categories, "category", "categories"), number(c.Streams, "stream", "streams"), number(c.Messages, "message", "messages"),

@@ -33,6 +33,8 @@ type writeCommand struct {
 func (writeCommand) Help() string {
 	return `Without STREAM it writes many: each line is an object {"stream", "type", "data", "metadata", "id", "expected"}, and the first two are required. Position, globalPosition and time are passed over, so that the output of dibs stream --json can be written to another store.
 
+A store on SQLite whose file is not there is made. No other command makes one.
+
 Writing many stops at the first line that fails and says how many were written. The same input may be given again: an id is written once, and a line without one gets an id made of its content and the number of equal lines before it.
 
 Examples:
@@ -43,6 +45,7 @@ Examples:
 
 // Run writes one message or many.
 func (c *writeCommand) Run(ctx context.Context, a *app) error {
+	a.mayCreate = true
 	if c.Stream == nil || c.From != "" {
 		return c.many(ctx, a)
 	}

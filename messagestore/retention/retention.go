@@ -1,0 +1,290 @@
+// Package retention has the types of what is removed from a store, and of a check of the rest: how
+// messagestore/postgres/admin and messagestore/sqlite are asked, and how they answer.
+package retention
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+const (
+	// DefaultMinAge is how old a message is at least that a trim removes.
+	DefaultMinAge = 15 * time.Minute
+
+	// AnyAge is a [TrimOptions.MinAge] that spares nothing.
+	AnyAge time.Duration = -1
+)
+
+// TrimOptions choose the messages that are removed. Keep or Before is needed; with both, a
+// message is removed only if both allow it.
+type TrimOptions struct {
+	// Keep is how many messages stay, those at the end: at least 1.
+	//
+	// Defaults to 1, if there is a Before.
+	Keep int64
+
+	// Before is a time from which on messages stay.
+	//
+	// Defaults to none.
+	Before time.Time
+
+	// MinAge spares younger messages, up to 100 years. The id of a removed message is forgotten: a
+	// write of unknown outcome that is resolved, or repeated, after that counts as not written.
+	// [AnyAge] spares nothing; it is for streams that nobody writes to, and for positions.
+	//
+	// Defaults to [DefaultMinAge].
+	MinAge time.Duration
+
+	// Reason is recorded: up to 255 bytes of visible text.
+	//
+	// Defaults to none.
+	Reason string
+
+	// DryRun removes nothing, and returns the result that a trim would have.
+	//
+	// Defaults to false.
+	DryRun bool
+
+	// OnProgress is called after each transaction of a stream with the number of messages that it
+	// removed, at most 10,000.
+	//
+	// Defaults to nothing.
+	OnProgress func(removed int64)
+}
+
+// Validate returns nil or an [*messagestore.InvalidError].
+func (o *TrimOptions) Validate() error {
+	switch {
+	case o == nil || o.Keep == 0 && o.Before.IsZero():
+		return messagestore.NewInvalidError("trim", nil, "it says how many messages to keep, or a time before which they go")
+	case o.Keep < 0:
+		return messagestore.NewInvalidError("keep", o.Keep, "it is at least 1")
+	case o.MinAge < 0 && o.MinAge != AnyAge:
+		return messagestore.NewInvalidError("minimum age", o.MinAge, "it is not negative")
+	case o.MinAge > 100*365*24*time.Hour:
+		return messagestore.NewInvalidError("minimum age", o.MinAge, "it is at most 100 years")
+	case o.Before.Year() < 1 || o.Before.Year() > 9999:
+		return messagestore.NewInvalidError("before", o.Before, "it is of a year from 1 to 9999")
+	}
+	return CheckReason(o.Reason)
+}
+
+// Trimmed is the result of a trim of one stream.
+type Trimmed struct {
+	Stream  messagestore.StreamName
+	Removed int64 // how many messages went, or would go
+
+	// First is the position of the first message now, and Version of the last, as it
+	// was. Both are NoStream for a stream that has none.
+	First, Version messagestore.Version
+
+	// Recent says that messages stayed only because they are younger than MinAge.
+	Recent bool
+
+	// Reservation says that nothing was removed because the stream's first message makes
+	// a reservation, which would be free again. Delete the stream instead.
+	Reservation bool
+
+	// DeadLetter is the stream of the open dead letter that refers to the message at First:
+	// the messages from there on stay. It is empty if no letter held anything back.
+	DeadLetter messagestore.StreamName
+}
+
+// DeleteOptions change how a stream is deleted. A nil *DeleteOptions is a good one.
+type DeleteOptions struct {
+	// EraseName removes the stream's name too: where it was there is a hash. Names may be
+	// personal data as well. The records of its trimming go with it.
+	//
+	// Defaults to false.
+	EraseName bool
+
+	// Reason is recorded in the tombstone: up to 255 bytes of visible text. It stays, so it must
+	// not contain the data that is to be forgotten.
+	//
+	// Defaults to none.
+	Reason string
+
+	// DryRun deletes nothing, and returns the result that a deletion would have.
+	//
+	// Defaults to false.
+	DryRun bool
+
+	// OnProgress is called after each transaction but the last, which have removed at
+	// most 10,000 messages each.
+	//
+	// Defaults to nothing.
+	OnProgress func()
+}
+
+// Deleted is the result of a deletion.
+type Deleted struct {
+	Stream   messagestore.StreamName
+	Messages int64                // how many there were
+	Version  messagestore.Version // of the tombstone, and so of the stream
+
+	// Tombstone is the stream that the tombstone is in: Stream, or one of the same
+	// category that is named by the SHA-256 of its name.
+	Tombstone messagestore.StreamName
+
+	// Already says that it had been deleted before, and that nothing was changed.
+	Already bool
+}
+
+// VerifyConfig changes the work of a verification. A nil *VerifyConfig is a good one.
+type VerifyConfig struct {
+	// Categories are the categories to verify. One that has no message is refused.
+	//
+	// Defaults to all of them.
+	Categories []messagestore.Category
+
+	// MaxViolations is how many violations of one rule are listed, of each category:
+	// 1 to 100,000.
+	//
+	// Defaults to 100.
+	MaxViolations int
+
+	// Amcheck checks the indexes too, with PostgreSQL's extension of that name: that
+	// each is in order and has every row of the table.
+	//
+	// Defaults to false.
+	Amcheck bool
+
+	// OnProgress is called before each part of the work.
+	//
+	// Defaults to nothing.
+	OnProgress func(VerifyProgress)
+}
+
+// A VerifyProgress says how far a verification is. Every message is looked at twice:
+// in the table, and in its category.
+type VerifyProgress struct {
+	Category messagestore.Category // that comes next; empty for the table
+
+	// Done and Total are numbers of messages to look at. The total is an estimate of
+	// PostgreSQL's until the table was read.
+	Done, Total int64
+}
+
+// A Verification is the result of a verification.
+type Verification struct {
+	Checked    Checked
+	Violations []Violation
+	More       bool // whether there are more violations of some rule than are listed
+
+	// NotChecked lists, in sentences, the checks that were not made.
+	NotChecked []string
+}
+
+// Checked is how many there were to look at. A count of 0 shows nothing.
+type Checked struct {
+	Categories   int64 `json:"categories"`
+	Streams      int64 `json:"streams"`
+	Messages     int64 `json:"messages"`
+	Consumers    int64 `json:"consumers"`    // that have a ledger of generations
+	Positions    int64 `json:"positions"`    // that consumers recorded
+	Reservations int64 `json:"reservations"` // copies of commands, made for a key
+	DeadLetters  int64 `json:"deadLetters"`  // that consumers parked
+	Erased       int64 `json:"erased"`       // streams that were deleted with their names
+}
+
+// A Violation is something that is not as it should be.
+type Violation struct {
+	// Rule is the name of the violated rule:
+	//
+	//	dense        the positions of a stream are 0, 1, 2 …, or go on from what was removed
+	//	order        later positions of a stream have later global positions
+	//	json         data and metadata can be cast to jsonb, as message-db's clients read them
+	//	unique       ids, global positions and positions in a stream are of one message
+	//	indexes      the unique indexes are there, and have what the table has
+	//	derived      category, group hash and correlation are what they are derived from
+	//	sequence     the sequence is ahead of every global position, and goes on by 1
+	//	erased       a stream that was erased has no message, and a tombstone
+	//	reservation  a key has one winner: the first in its stream, with the id of its command
+	//	ledger       a consumer's generations skip nothing, and positions are of one of them
+	//	consumer     a consumer's positions are not ahead of its category, and only grow
+	//	deadLetter   a message that was parked is where it was, or was removed
+	Rule string
+
+	Category       messagestore.Category       // empty for a violation of the whole store
+	Stream         messagestore.StreamName     // empty for a violation of the category
+	Position       messagestore.Version        // in Stream
+	GlobalPosition messagestore.GlobalPosition // 0 if it is of no message
+	Expected       string
+	Found          string
+}
+
+// String returns the violation and its place.
+func (v Violation) String() string {
+	var where string
+	switch {
+	case v.Stream != "":
+		where = fmt.Sprintf("%s@%d ", v.Stream, v.Position)
+	case v.Category != "":
+		where = string(v.Category) + " "
+	}
+	if v.GlobalPosition > 0 {
+		where += fmt.Sprintf("(%d)", v.GlobalPosition)
+	}
+	if where = strings.TrimSuffix(where, " "); where != "" {
+		where += ": "
+	}
+	return fmt.Sprintf("%s: %sexpected %s, found %s", v.Rule, where, v.Expected, v.Found)
+}
+
+// Validate returns nil or an [*messagestore.InvalidError].
+func (c *VerifyConfig) Validate() error {
+	if c == nil {
+		return nil
+	}
+	for _, category := range c.Categories {
+		// Clients of message-db may give names that ours may not.
+		if category == "" || strings.ContainsAny(string(category), "-\x00") || !utf8.ValidString(string(category)) {
+			return messagestore.NewInvalidError("category", string(category), "it is not empty, valid UTF-8, and has no dash")
+		}
+	}
+	if c.MaxViolations < 0 || c.MaxViolations > 100_000 {
+		return messagestore.NewInvalidError("max violations", fmt.Sprint(c.MaxViolations), "it is between 1 and 100000")
+	}
+	return nil
+}
+
+// Most is MaxViolations or its default.
+func (c *VerifyConfig) Most() int {
+	if c == nil || c.MaxViolations == 0 {
+		return 100
+	}
+	return c.MaxViolations
+}
+
+// MaxReasonBytes bounds a reason.
+const MaxReasonBytes = 255
+
+// CheckName refuses an impossible stream name. It accepts names that other clients may have
+// written and that [messagestore.StreamName.Validate] refuses.
+func CheckName(stream messagestore.StreamName) error {
+	var rule string
+	switch {
+	case stream == "":
+		rule = "it is empty"
+	case strings.HasPrefix(string(stream), "-"):
+		rule = "the category is empty"
+	case !utf8.ValidString(string(stream)) || strings.ContainsRune(string(stream), 0):
+		rule = "not valid UTF-8, or with a character U+0000"
+	default:
+		return nil
+	}
+	return messagestore.NewInvalidError("stream name", string(stream), rule)
+}
+
+// CheckReason refuses a reason that is not recorded.
+func CheckReason(reason string) error {
+	if reason != "" && messagestore.ValidateType("x"+reason+"x") != nil || len(reason) > MaxReasonBytes ||
+		strings.TrimSpace(reason) != reason {
+		return messagestore.NewInvalidError("reason", reason, "it is at most 255 bytes of visible text, without white space at either end")
+	}
+	return nil
+}

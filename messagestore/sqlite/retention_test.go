@@ -1,0 +1,249 @@
+package sqlite_test
+
+import (
+	"database/sql"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/retention"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+)
+
+// A kept is a store in a file, and a connection beside it that does damage.
+type kept struct {
+	*sqlite.Driver
+	store *messagestore.Store
+	db    *sql.DB
+}
+
+func newKept(t *testing.T) *kept {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "store.db")
+	driver, err := sqlite.Open(t.Context(), path, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, driver.Close()) })
+	db, err := sql.Open("sqlite", path)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return &kept{driver, messagestore.New(driver, nil), db}
+}
+
+func (k *kept) fill(t *testing.T, stream messagestore.StreamName, n int) {
+	t.Helper()
+	for range n {
+		k.write(t, stream, messagestore.Raw{Type: "T", Data: []byte(`{}`)})
+	}
+}
+
+func (k *kept) write(t *testing.T, stream messagestore.StreamName, bodies ...messagestore.Body) messagestore.Written {
+	t.Helper()
+	written, err := k.store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...)
+	require.NoError(t, err)
+	return written
+}
+
+func (k *kept) damage(t *testing.T, statements ...string) {
+	t.Helper()
+	for _, statement := range statements {
+		_, err := k.db.ExecContext(t.Context(), statement)
+		require.NoError(t, err, statement)
+	}
+}
+
+func (k *kept) rules(t *testing.T) (rules []string) {
+	t.Helper()
+	found, err := k.Verify(t.Context(), nil)
+	require.NoError(t, err)
+	for _, v := range found.Violations {
+		rules = append(rules, v.Rule+" "+string(v.Stream))
+	}
+	return rules
+}
+
+var atOnce = retention.AnyAge
+
+func TestTrimKeepsTheLastAndTheVersion(t *testing.T) {
+	t.Parallel()
+	k := newKept(t)
+	k.fill(t, "account-1", 10)
+	trimmed, err := k.Trim(t.Context(), "account-1", &retention.TrimOptions{Keep: 3})
+	require.NoError(t, err)
+	require.Equal(t, retention.Trimmed{Stream: "account-1", First: 0, Version: 9, Recent: true}, trimmed)
+
+	options := &retention.TrimOptions{Keep: 3, MinAge: atOnce, Reason: "old", DryRun: true}
+	want := retention.Trimmed{Stream: "account-1", Removed: 7, First: 7, Version: 9}
+	trimmed, err = k.Trim(t.Context(), "account-1", options)
+	require.NoError(t, err)
+	require.Equal(t, want, trimmed)
+	options.DryRun = false
+	trimmed, err = k.Trim(t.Context(), "account-1", options)
+	require.NoError(t, err)
+	require.Equal(t, want, trimmed)
+	m, err := k.store.Last(t.Context(), "account:retention-1")
+	require.NoError(t, err)
+	require.JSONEq(t, `{"stream":"account-1","removed":7,"from":0,"upTo":6,"reason":"old"}`, string(m.Data))
+
+	written := k.write(t, "account-1", messagestore.Raw{Type: "T", Data: []byte(`{}`)})
+	require.Equal(t, messagestore.Version(10), written.Version)
+	trimmed, err = k.Trim(t.Context(), "account-1", &retention.TrimOptions{Before: time.Now().Add(time.Hour), MinAge: atOnce})
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(10), trimmed.First, "the last stays")
+	require.Empty(t, k.rules(t))
+	trimmed, err = k.Trim(t.Context(), "none-1", options)
+	require.NoError(t, err)
+	require.Equal(t, messagestore.NoStream, trimmed.Version)
+}
+
+func TestTrimOfMoreThanOneTransactionHolds(t *testing.T) {
+	t.Parallel()
+	k := newKept(t)
+	bodies := make([]messagestore.Body, 1000)
+	for i := range bodies {
+		bodies[i] = messagestore.Raw{Type: "T", Data: []byte(`{}`)}
+	}
+	for range 21 {
+		k.write(t, "log-1", bodies...)
+	}
+	var steps []int64
+	trimmed, err := k.Trim(t.Context(), "log-1", &retention.TrimOptions{Keep: 1, MinAge: atOnce, OnProgress: func(n int64) { steps = append(steps, n) }})
+	require.NoError(t, err)
+	require.Equal(t, []int64{10_000, 10_000, 999}, steps)
+	require.Equal(t, int64(20_999), trimmed.Removed)
+	require.Empty(t, k.rules(t))
+}
+
+func TestTrimLeavesReservationsAndParkedMessages(t *testing.T) {
+	t.Parallel()
+	k := newKept(t)
+	mark := messagestore.Properties{"reservedKey": "AAA", "reservedDigest": "x", "other": "y"}
+	k.write(t, "account:command-1+AAA", messagestore.Envelope{Body: messagestore.Raw{Type: "T", Data: []byte(`{}`)}, Metadata: messagestore.Metadata{Local: mark}})
+	k.fill(t, "account:command-1+AAA", 3)
+	trimmed, err := k.Trim(t.Context(), "account:command-1+AAA", &retention.TrimOptions{Keep: 1, MinAge: atOnce})
+	require.NoError(t, err)
+	require.True(t, trimmed.Reservation)
+	require.Zero(t, trimmed.Removed)
+
+	k.fill(t, "account-1", 2)
+	parked := k.write(t, "account-1", messagestore.Envelope{ID: uuid.New(), Body: messagestore.Raw{Type: "T", Data: []byte(`{}`)}})
+	k.fill(t, "account-1", 3)
+	letter := messagestore.Category("account:deadLetter").Stream("accounts").With(parked.IDs[0].String())
+	k.write(t, letter, messagestore.Raw{Type: "Parked", Data: []byte(`{}`)})
+	options := &retention.TrimOptions{Keep: 1, MinAge: atOnce}
+	trimmed, err = k.Trim(t.Context(), "account-1", options)
+	require.NoError(t, err)
+	require.Equal(t, retention.Trimmed{Stream: "account-1", Removed: 2, First: 2, Version: 5, DeadLetter: letter}, trimmed)
+	k.write(t, letter, messagestore.Raw{Type: "Redriven", Data: []byte(`{}`)})
+	trimmed, err = k.Trim(t.Context(), "account-1", options)
+	require.NoError(t, err)
+	require.Equal(t, int64(3), trimmed.Removed)
+	_, err = k.Trim(t.Context(), letter, options)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+}
+
+// The version goes on, and the digest by which a reservation tells a duplicate stays.
+func TestDeleteLeavesATombstone(t *testing.T) {
+	t.Parallel()
+	k := newKept(t)
+	mark := messagestore.Properties{"reservedKey": "AAA", "reservedDigest": "x", "other": "y"}
+	k.write(t, "account:command-1+AAA", messagestore.Envelope{Body: messagestore.Raw{Type: "T", Data: []byte(`{}`)}, Metadata: messagestore.Metadata{Local: mark}})
+	k.fill(t, "account:command-1+AAA", 2)
+	_, err := k.Delete(t.Context(), "account:command-1+AAA", 5, nil)
+	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	deleted, err := k.Delete(t.Context(), "account:command-1+AAA", 2, &retention.DeleteOptions{Reason: "asked"})
+	require.NoError(t, err)
+	want := retention.Deleted{Stream: "account:command-1+AAA", Messages: 3, Version: 3, Tombstone: "account:command-1+AAA"}
+	require.Equal(t, want, deleted)
+	again, err := k.Delete(t.Context(), "account:command-1+AAA", 2, nil)
+	require.NoError(t, err)
+	want.Already = true
+	require.Equal(t, want, again)
+
+	m, err := k.store.Last(t.Context(), "account:command-1+AAA")
+	require.NoError(t, err)
+	require.True(t, m.IsTombstone())
+	require.Equal(t, messagestore.Properties{"reservedKey": "AAA", "reservedDigest": "x"}, m.Metadata.Local)
+	wrote, err := k.store.WriteInitial(t.Context(), "account:command-1+AAA", messagestore.Raw{Type: "T", Data: []byte(`{}`)})
+	require.NoError(t, err)
+	require.False(t, wrote)
+	require.Equal(t, messagestore.Version(4), k.write(t, "account:command-1+AAA", messagestore.Raw{Type: "T", Data: []byte(`{}`)}).Version)
+	deleted, err = k.Delete(t.Context(), "account:command-1+AAA", messagestore.AnyVersion, nil)
+	require.NoError(t, err)
+	require.Equal(t, int64(1), deleted.Messages)
+	require.Equal(t, messagestore.Version(5), deleted.Version)
+	require.Empty(t, k.rules(t))
+
+	_, err = k.Delete(t.Context(), "none-1", messagestore.AnyVersion, nil)
+	require.ErrorIs(t, err, messagestore.ErrNotFound)
+	_, err = k.Delete(t.Context(), "account:command-1+AAA", messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true})
+	require.ErrorIs(t, err, messagestore.ErrNotSupported)
+}
+
+func TestVerifyFindsDamage(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		damage string
+		want   []string
+	}{
+		"a message in the middle is gone":    {"DELETE FROM dibs_messages WHERE stream_name = 'account-1' AND position = 1", []string{"dense account-1"}},
+		"the first is gone without a record": {"DELETE FROM dibs_messages WHERE stream_name = 'account-1' AND position = 0", []string{"dense account-1"}},
+		"messages changed their places":      {"UPDATE dibs_messages SET global_position = 1000 WHERE stream_name = 'account-1' AND position = 1", []string{"order account-1", "sequence "}},
+		"a category is another":              {"UPDATE dibs_messages SET category = 'other' WHERE stream_name = 'account-2'", []string{"derived account-2"}},
+		"a hash is another":                  {"UPDATE dibs_messages SET group_hash = 1 WHERE stream_name = 'account-2'", []string{"derived account-2"}},
+		"a correlation is another":           {"UPDATE dibs_messages SET correlation_category = 'x' WHERE stream_name = 'account-2'", []string{"derived account-2"}},
+		"data is no JSON":                    {"UPDATE dibs_messages SET data = '{' WHERE stream_name = 'account-2'", []string{"json account-2"}},
+		"the sequence was put back":          {"UPDATE sqlite_sequence SET seq = 1 WHERE name = 'dibs_messages'", []string{"sequence "}},
+		"a consumer is ahead":                {`UPDATE dibs_messages SET data = '{"position":99}' WHERE category = 'account:position'`, []string{"consumer account:position-accounts+0+0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := newKept(t)
+			k.fill(t, "account-1", 3)
+			k.fill(t, "account-2", 1)
+			k.write(t, "account:position-accounts+0+0", messagestore.Raw{Type: "Recorded", Data: []byte(`{"position":3}`)})
+			require.Empty(t, k.rules(t))
+			k.damage(t, c.damage)
+			require.ElementsMatch(t, c.want, k.rules(t))
+		})
+	}
+}
+
+func TestVerifyCountsAndBounds(t *testing.T) {
+	t.Parallel()
+	k := newKept(t)
+	for i := range 5 {
+		k.fill(t, messagestore.StreamName(fmt.Sprintf("account-%d", i)), 2)
+	}
+	k.fill(t, "other-1", 1)
+	found, err := k.Verify(t.Context(), nil)
+	require.NoError(t, err)
+	require.Equal(t, retention.Checked{Categories: 2, Streams: 6, Messages: 11}, found.Checked)
+	require.NotEmpty(t, found.NotChecked)
+	k.damage(t, "UPDATE dibs_messages SET group_hash = 1 WHERE category = 'account'")
+	found, err = k.Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 3, Categories: []messagestore.Category{"account"}})
+	require.NoError(t, err)
+	require.Len(t, found.Violations, 3)
+	require.True(t, found.More)
+	require.Equal(t, int64(10), found.Checked.Messages)
+	_, err = k.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{"none"}})
+	require.ErrorIs(t, err, messagestore.ErrNotFound)
+}
+
+func TestExamineTellsOfTheFile(t *testing.T) {
+	t.Parallel()
+	k := newKept(t)
+	k.fill(t, "account-1", 3)
+	state, err := k.Examine(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, int64(3), state.Messages)
+	require.Equal(t, "wal", state.JournalMode)
+	require.Equal(t, 2, state.Synchronous)
+	require.Equal(t, state.Newest, state.Schema)
+	require.Positive(t, state.Bytes)
+	require.NotEmpty(t, state.Path)
+}
