@@ -40,6 +40,9 @@ func (c checkRun) Run(ctx context.Context) error {
 		delete(guards.Done, history.WriteTx)
 		guards.Written, guards.NotWritten, guards.RolledBack = 0, 0, 0
 	}
+	if r.Options.Replicas.Only {
+		guards = replicaGuards(r.Options.Duration)
+	}
 	failovers := r.Options.Failovers
 	if r.Options.Duration >= whole || failovers.Total() > 0 {
 		guards.Faults = r.Options.Chosen()
@@ -75,7 +78,10 @@ func (c checkRun) Run(ctx context.Context) error {
 	if failovers.Total() > 0 {
 		all = failoverFigures(failovers, r.Result, verdict)
 	}
-	b.WriteString(table(all))
+	if r.Options.Replicas.Only {
+		all = nil
+	}
+	b.WriteString(table(append(all, replicaFigures(verdict)...)))
 	for _, fault := range r.Options.NotDone() {
 		fmt.Fprintln(&b, "not done here:", fault)
 	}

@@ -6,6 +6,7 @@
 //	make soak SOAK=--long            an hour, or until greater goals are
 //	make soak SOAK='--seed 7'        the faults and the load of another run
 //	make soak SOAK=failover          the primary is lost to standbys and to a backup
+//	make soak SOAK=replicas          members of groups that join by name come and go
 //	make soak SOAK=intents           holders of leases that are killed, stopped and too late
 //	make soak SOAK='intents --ci'    the same until its goals are reached, and through failovers
 //	make mutants                     with a bug, one of many at a time, that has to be found
@@ -37,10 +38,11 @@ import (
 )
 
 type commands struct {
-	Run      run        `cmd:"" default:"withargs" help:"Torment a store, and check its history."`
-	Failover failover   `cmd:"" help:"Lose the primary again and again, and check the history."`
-	Check    checkRun   `cmd:"" help:"Check the files of a run."`
-	Intents  intentsRun `cmd:"" help:"Torment holders of intents, and check what they did."`
+	Run      run         `cmd:"" default:"withargs" help:"Torment a store, and check its history."`
+	Failover failover    `cmd:"" help:"Lose the primary again and again, and check the history."`
+	Check    checkRun    `cmd:"" help:"Check the files of a run."`
+	Replicas replicasRun `cmd:"" help:"Have members of groups come and go, and check what they did."`
+	Intents  intentsRun  `cmd:"" help:"Torment holders of intents, and check what they did."`
 
 	Mutants mutantsRun `cmd:"" help:"Plant bugs, one after the other, and see that each is found."`
 }
@@ -157,6 +159,7 @@ func (f run) options() harness.Options {
 		o.Seed = rand.Uint64()
 	}
 	o.Draw()
+	o.Replicas = harness.Replicas{Shares: o.Seed%2 == 0, InOrder: o.Seed%2 == 1, Most: 3}
 	if f.Long {
 		o.Press()
 	}

@@ -36,6 +36,9 @@ type Row struct {
 	// Effect is the idempotence key whose effect in the store this message is, "" for a
 	// message that is no effect.
 	Effect string
+
+	// State is what a checkpoint says, nil for any other message.
+	State *State
 }
 
 // Config changes the set of checks. A nil *Config is a good one.
@@ -150,6 +153,8 @@ type run struct {
 	parks      []delivery
 	reads      []reading
 	reserves   []reserve
+	states     []stored
+	seatWrites []seatWrite
 	effects    []int32 // how many outside the store, by key
 	acked      []ack
 
@@ -314,6 +319,7 @@ type ack struct {
 type fault struct {
 	ref       history.Ref
 	name      string
+	target    string
 	time, end int64
 	kind      kind
 }

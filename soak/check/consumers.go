@@ -61,11 +61,20 @@ func checkConsumers(r *run) {
 	for i := range groups {
 		groups[i].fill()
 		groups[i].checkComplete()
-		groups[i].checkSkips()
 		groups[i].checkOrder()
+		if groups[i].joined() {
+			groups[i].checkReplicas()
+			continue
+		}
+		groups[i].checkSkips()
 		groups[i].checkPuts()
 		groups[i].checkRedeliveries()
 	}
+}
+
+// joined reports whether processes join the group by its name.
+func (g *group) joined() bool {
+	return len(g.lives) > 0 && g.r.lives[g.lives[0]].size == history.Joined
 }
 
 // index returns which of the group's rows a row is, or -1.

@@ -23,14 +23,17 @@
 //	8   linearizable      each stream's version, as appends, conflicts and questions saw it
 //	9   conflict truth    the version of a conflict is not the one expected, and the stream had it
 //	10  complete          a consumer handled or parked all from its start position on
-//	11  no skip           before it recorded a position, it had handled or parked all before that
+//	11  no skip           before it recorded a position, it had handled or parked all before that; of a group
+//	                      that processes join, before one wrote the position of a slot, they all together had
 //	12  order             a stream's messages are first delivered in order and without a gap; in one
 //	                      run too; and a run begins with a stream where what is before was done
 //	13  position          checkpoints do not go back, are not beyond what was answered, and of
-//	                      two runs with one identity only the second goes on to record
+//	                      two runs with one identity only the second goes on to record; the position of a
+//	                      slot is moved by the member that holds it alone
 //	14  redelivery bound  each run of a member is redelivered at most an interval and a batch, and as
 //	                      much of each that was at work beside it; the first of another size
-//	                      nothing from before the lowest position of those before
+//	                      nothing from before the lowest position of those before; where slots are given up
+//	                      in order, nothing that was handled before the first that was not
 //	15  read honesty      every message read or delivered is in F, as it was
 //	16  reservation       a key is reserved once by one who tried, and its effect is in the store once, and
 //	                      outside at least once; who wanted the key for something else is told so
@@ -38,6 +41,9 @@
 //	                      transactions or goroutines left over
 //	23  hygiene           nothing unexpected in the log of PostgreSQL, pg_amcheck is content, memory does
 //	                      not grow, no secret in any log
+//	25  seats             of a group that processes join, each stored state has every slot once; a member takes
+//	                      free slots, and no other member's but after its lease; what was removed writes no
+//	                      more; and a run is delivered messages of its slots alone, from where they were left
 //	C6  rewind            a consumer that is beyond what a failover kept is told so, though the store has
 //	                      grown past it since, and nobody else is; one that is not beyond, and whose
 //	                      work since a backup is undone, begins again

@@ -48,6 +48,10 @@ type Guards struct {
 	// how many of these nothing else can have told of the rollback.
 	Epochs, ByEpoch int
 
+	// Joins, Leaves, Kills, Stops and TakenOver are how many members of groups that processes join must have
+	// joined, left, been killed, been stopped beyond their lease, and been removed.
+	Joins, Leaves, Kills, Stops, TakenOver int
+
 	// Reused is how many reservations must have met their key used for something else.
 	Reused int
 
@@ -163,6 +167,15 @@ func checkGuards(r *run, f *Facts) {
 		}
 	}
 	atLeast("reservations met a key used for something else", reused, g.Reused)
+	replicas := v.Replicas
+	if replicas == nil {
+		replicas = &Replicas{}
+	}
+	atLeast("members joined", replicas.Joins, g.Joins)
+	atLeast("members left", replicas.Leaves, g.Leaves)
+	atLeast("members were killed", replicas.Kills, g.Kills)
+	atLeast("members were stopped", replicas.Stops, g.Stops)
+	atLeast("members were removed", replicas.Takeovers, g.TakenOver)
 	r.countStruck()
 	guardFaults(r, short)
 	if g.Facts {

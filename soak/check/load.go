@@ -52,6 +52,9 @@ func (r *run) loadRows(ctx context.Context, in Inputs) error {
 		if err := cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}
+		if x.State != nil {
+			r.states = append(r.states, stored{State: *x.State, id: x.ID, stream: r.stream(x.Stream), at: int64(x.Position)})
+		}
 		r.rows = append(r.rows, row{
 			id: x.ID, stream: r.stream(x.Stream), effect: r.key(x.Effect), position: int64(x.Position),
 			global: int64(x.Global), value: x.Value, hash: x.Hash,
@@ -183,6 +186,7 @@ func (r *run) add(o *history.Operation) error {
 			r.fetches = append(r.fetches, p)
 		} else {
 			r.puts = append(r.puts, p)
+			r.addSeatWrite(o, &p)
 		}
 	case history.Reserve:
 		if len(o.Appends) != 1 || len(o.Appends[0].Messages) != 1 || o.Key == "" {
@@ -195,7 +199,7 @@ func (r *run) add(o *history.Operation) error {
 	case history.Effect:
 		r.effects[r.key(o.Key)]++
 	case history.Fault:
-		r.faults = append(r.faults, fault{ref: ref, name: o.Class, time: o.Time, end: o.End, kind: kindOf(o.Kind)})
+		r.faults = append(r.faults, fault{ref: ref, name: o.Class, target: o.Target, time: o.Time, end: o.End, kind: kindOf(o.Kind)})
 	case history.Heal:
 		r.heals = append(r.heals, fault{ref: ref, name: o.Class, time: o.Time, end: o.End, kind: kindOf(o.Kind)})
 	case history.Failover:

@@ -33,13 +33,14 @@ const (
 	Liveness        Invariant = 22
 	Hygiene         Invariant = 23
 	Rewind          Invariant = 24 // promise C6
+	Seats           Invariant = 25
 )
 
 var invariants = map[Invariant]string{
 	Lost: "lost", Phantom: "phantom", Atomic: "atomic batch", Dense: "dense", Reported: "as reported", Unique: "unique", Monotone: "monotone",
 	Linearizable: "linearizable", ConflictTruth: "conflict truth", Complete: "complete", NoSkip: "no skip", Order: "order",
 	Positions: "position", RedeliveryBound: "redelivery bound", ReadHonesty: "read honesty", Reservation: "reservation",
-	Liveness: "liveness", Hygiene: "hygiene", Rewind: "rewind",
+	Liveness: "liveness", Hygiene: "hygiene", Rewind: "rewind", Seats: "seats",
 }
 
 // String returns the number and the name, as in "1 lost".
@@ -86,6 +87,9 @@ type Verdict struct {
 	// Unknown is how many writes had no known outcome, and ResolvedWritten and
 	// ResolvedNotWritten how many were found out about.
 	Unknown, ResolvedWritten, ResolvedNotWritten int64
+
+	// Replicas counts what happened to groups that processes join, nil for none.
+	Replicas *Replicas
 
 	stories int
 }
@@ -153,6 +157,9 @@ func (v *Verdict) String() string {
 	if v.LostByFailover > 0 {
 		fmt.Fprintf(&b, "undone by failovers that lose the last acknowledged messages: %d; consumers ahead of the store then: %d, of a store that had grown past them: %d, silently: %d\n",
 			v.LostByFailover, v.Checked[Rewind], v.Overtaken, v.Silent)
+	}
+	if v.Replicas != nil {
+		b.WriteString(v.Replicas.String())
 	}
 	for _, guard := range v.Vacuous {
 		fmt.Fprintf(&b, "\ntoo little: %s", guard)

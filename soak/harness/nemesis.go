@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dibs-go/dibs/internal/pgproxy"
+	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/history"
 	"github.com/dibs-go/dibs/soak/server"
 	"github.com/dibs-go/dibs/soak/work"
@@ -45,6 +46,9 @@ var faults = []fault{
 	{1, "past-deadline", "SIGSTOP to every process that serves a client, for longer than any deadline of a write", true, (*nemesis).pastDeadline},
 	{4, "twin", "a second process with the identity of a consumer", false, (*nemesis).twin},
 	{4, "resize", "another size for the group", false, (*nemesis).resize},
+	{4, check.JoinLeave, "a member more of a group that processes join by its name, or one that ends in order", false, (*nemesis).joinLeave},
+	{2, check.KillMember, "SIGKILL to such a member, which is not replaced", false, (*nemesis).killMember},
+	{2, check.StopMember, "SIGSTOP to such a member for longer than its lease", false, (*nemesis).stopMember},
 	{4, "deadlock", "transactions that write to two categories in opposite order", true, (*nemesis).deadlock},
 	{2, "connections", "no connection left for anybody", true, (*nemesis).connections},
 	{2, reindex, "REINDEX CONCURRENTLY of each index of messages, or VACUUM, or ANALYZE", true, (*nemesis).reindex},
@@ -73,7 +77,7 @@ type nemesis struct {
 
 	mu      sync.Mutex
 	counts  map[string]int
-	turns   map[string]*sync.Mutex // a fault is there once at a time
+	turns   map[string]*sync.Mutex // most faults are there once at a time
 	failed  []error
 	crashes []crash        // of the server
 	ready   int            // how often it had been there by the last of them
@@ -86,7 +90,9 @@ type nemesis struct {
 func newNemesis(r *run, phases []phase) *nemesis {
 	n := &nemesis{run: r, phases: phases, seed: r.options.Seed, counts: map[string]int{}, done: map[string]int{}, turns: map[string]*sync.Mutex{}}
 	for _, f := range faults {
-		n.turns[f.name] = &sync.Mutex{}
+		if !slices.Contains(memberFaults, f.name) { // several members may come and go at a time
+			n.turns[f.name] = &sync.Mutex{}
+		}
 	}
 	n.turns[release] = n.turns[migrate] // as releases do, by a lock
 	return n
@@ -149,11 +155,12 @@ func (n *nemesis) count() (counts map[string]int, crashes int) {
 }
 
 func (n *nemesis) one(ctx context.Context, f fault, random *rand.Rand) {
-	turn := n.turns[f.name]
-	if !turn.TryLock() {
-		return
+	if turn, once := n.turns[f.name]; once {
+		if !turn.TryLock() {
+			return
+		}
+		defer turn.Unlock()
 	}
-	defer turn.Unlock()
 	begin := func(target string) func() { return n.begin(f.name, target) }
 	if err := f.run(n, ctx, random, begin); err != nil {
 		n.note(fmt.Errorf("%s: %w", f.name, err))

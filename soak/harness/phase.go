@@ -23,6 +23,7 @@ type phase struct {
 const (
 	Mixed = "mixed" // every fault, two at a time
 	Kills = "kills" // the server killed, one time after the other, and no clients but those that die at failpoints
+	Crowd = "crowd" // members of groups that come and go each second, and nothing else
 	Calm  = "calm"  // the server left as it is, so that much is done; clients die, are cut off, have doubles
 )
 
@@ -73,6 +74,8 @@ func (o *Options) phases(chosen []fault) ([]phase, error) {
 			if !last {
 				p.crashes, p.atMost = o.Goals.ServerKills, 0
 			}
+		case Crowd:
+			p.faults, p.lanes, p.least, p.most = pick(chosen, memberFaults), 3, 500*time.Millisecond, 1500*time.Millisecond
 		case Calm:
 			p.faults = pick(chosen, sparing)
 		default:

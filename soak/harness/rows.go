@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"strings"
 
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/work"
 )
 
@@ -26,6 +28,24 @@ type Row struct {
 	Value    uint64                      `json:"value"`
 	Hash     uint64                      `json:"hash"`
 	Effect   string                      `json:"effect,omitempty"`
+	State    *check.State                `json:"state,omitempty"`
+}
+
+// stateOf returns the state of a group that a checkpoint is, nil for any other message.
+func stateOf(m *messagestore.Message) *check.State {
+	if m.Type != "Recorded" || !strings.HasSuffix(string(m.Stream.Category()), ":position") {
+		return nil
+	}
+	var body struct {
+		Position messagestore.GlobalPosition `json:"position"`
+		Group    check.State                 `json:"group"`
+	}
+	if err := json.Unmarshal(m.Data, &body); err != nil {
+		return nil // and so the message is none that its writer knows
+	}
+	s := body.Group
+	s.Time, s.Position = m.Time, body.Position
+	return &s
 }
 
 // writeRows reads everything that is in the store, and returns how much there was.
@@ -52,7 +72,7 @@ func writeRows(ctx context.Context, store *messagestore.Store, path string) (cou
 			}
 			row := Row{
 				Stream: m.Stream, Position: m.Position, Global: m.GlobalPosition,
-				ID: m.ID, Value: known.Value, Hash: known.Hash, Effect: work.EffectOf(m),
+				ID: m.ID, Value: known.Value, Hash: known.Hash, Effect: work.EffectOf(m), State: stateOf(m),
 			}
 			if err := encoder.Encode(row); err != nil {
 				return 0, err

@@ -58,6 +58,7 @@ type Options struct {
 	PgBouncer bool // between the proxies and the server
 	Clock     bool // the server\'s can be set
 	Failovers Failovers
+	Replicas  Replicas
 	Out       string   // the folder for histories, which is made
 	Dir       string   // where the servers keep their data
 	Phases    []string // names; none for the first
@@ -108,6 +109,12 @@ func (o *Options) Press() {
 	o.Load.Mix, o.Load.Interval, o.Load.Batch = work.Usual, 50, 100
 }
 
+// Crowded sets the load of a run in which members come and go: a little for each, with many checkpoints.
+func (o *Options) Crowded() {
+	o.Life, o.Load.Goroutines, o.Load.Categories, o.Load.Streams, o.Load.Pause = 5000, 2, 1, 60, 20
+	o.Load.MaxBytes, o.Load.Interval, o.Load.Batch, o.Load.Lanes = 16<<10, 20, 40, 6
+}
+
 // Faults returns the names of all faults, with the effect of each.
 func Faults() []string {
 	all := make([]string, len(faults))
@@ -121,6 +128,9 @@ func Faults() []string {
 func (o *Options) choose() ([]fault, error) {
 	var chosen []fault
 	for _, f := range faults {
+		if slices.Contains(memberFaults, f.name) && !o.Replicas.Shares && !o.Replicas.InOrder {
+			continue
+		}
 		if f.server && o.SQLite || f.name == diskFull && !o.FullDisk || f.name == killPgBouncer && !o.PgBouncer || f.name == clockJump && !o.Clock || o.Missing[f.name] != "" {
 			continue
 		}
@@ -152,6 +162,7 @@ type run struct {
 	proxies  map[work.Role]*proxy
 	clients  *clients
 	group    *group
+	crowds   []*crowd
 	memory   *sampler
 	quiet    held                             // when all was done, and the clients were there
 	wanted   map[messagestore.Category]bool   // that consumers read
@@ -382,6 +393,9 @@ func (r *run) populate() error {
 		if _, err := r.clients.add(task.Name, task); err != nil {
 			return err
 		}
+	}
+	if err := r.startCrowds(); err != nil || r.options.Replicas.Only {
+		return err
 	}
 	task := r.task(work.Consumer, work.Consumer)
 	task.Consumer, task.Category = groupName, work.Events(0)

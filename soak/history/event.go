@@ -57,7 +57,8 @@ const (
 	// Run is one life of a consumer, from before Run is called until it has returned:
 	// Size and Member of its group if it has one, Generation, Interval, Batch, and as
 	// Position the start position of a new consumer; a fail of class Fenced, Ahead or
-	// another. Its number is the Run of the consumer's other events.
+	// another. Its number is the Run of the consumer's other events. A consumer that joins
+	// its group has the Size [Joined], and a run for each set of slots that it takes.
 	Run Func = "run"
 
 	// Fetch is a page that a consumer was answered, an OK without an invoke: Position is
@@ -72,7 +73,9 @@ const (
 	// Park gives up on a message: one append with Stream and the Message.
 	Park Func = "park"
 
-	// Position records a consumer's position: Position, the first that is not done with.
+	// Position records a consumer's position: Position, the first that is not done with. One that
+	// joins its group names the message of the state that it writes, in one append with
+	// Stream and ID, and as Target the member, unless none is left.
 	Position Func = "position"
 
 	// Reserve tries to reserve a key: Key, Value of the command, one append with the
@@ -83,6 +86,9 @@ const (
 	// Effect is an effect outside the store, an OK without an invoke: Key.
 	Effect Func = "effect"
 )
+
+// Joined is the Size of a group that processes join by its name.
+const Joined = -1
 
 // What the harness does.
 const (

@@ -41,7 +41,7 @@ var skips = []Promise{check.NoSkip, check.Order, check.Complete}
 
 // All returns every bug there is, always in the same order.
 func All() []*Mutant {
-	return slices.Concat(order(), writes(), outcomes(), consumers(), reservations(), leases())
+	return slices.Concat(order(), writes(), outcomes(), consumers(), replicas(), reservations(), leases())
 }
 
 func sql(edits ...harness.Edit) harness.Mutant { return harness.Mutant{SQL: edits} }

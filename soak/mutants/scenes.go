@@ -3,6 +3,7 @@ package mutants
 import (
 	"time"
 
+	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/harness"
 	"github.com/dibs-go/dibs/soak/work"
 )
@@ -19,24 +20,29 @@ type Scene struct {
 	categories  int
 	connections int32 // of each client
 	failovers   harness.Failovers
-	holders     *holders // of intents, nil for another
+	replicas    harness.Replicas // that come and go
+	holders     *holders         // of intents, nil for another
 }
 
 var none harness.Failovers
 
 // Where the server is killed there is time to do something before it is killed again.
 var (
-	alone   = &Scene{"alone", 6, 1, 3, 0, 4 * time.Second, nil, 3, 4, none, nil}   // most writes go by themselves
-	groups  = &Scene{"groups", 4, 10, 2, 0, 4 * time.Second, nil, 3, 4, none, nil} // most go in groups
-	crashes = &Scene{"crashes", 3, 3, 5, 4 * time.Second, 8 * time.Second, []string{"kill-server", "kill-backend"}, 3, 4, none, nil}
-	lonely  = &Scene{"lonely pauses", 6, 1, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 3, 4, none, nil}
-	cuts    = &Scene{"cuts", 4, 3, 5, 2 * time.Second, 4 * time.Second, []string{"cut"}, 3, 4, none, nil}
+	alone   = &Scene{"alone", 6, 1, 3, 0, 4 * time.Second, nil, 3, 4, none, harness.Replicas{}, nil}   // most writes go by themselves
+	groups  = &Scene{"groups", 4, 10, 2, 0, 4 * time.Second, nil, 3, 4, none, harness.Replicas{}, nil} // most go in groups
+	crashes = &Scene{"crashes", 3, 3, 5, 4 * time.Second, 8 * time.Second, []string{"kill-server", "kill-backend"}, 3, 4, none, harness.Replicas{}, nil}
+	lonely  = &Scene{"lonely pauses", 6, 1, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 3, 4, none, harness.Replicas{}, nil}
+	cuts    = &Scene{"cuts", 4, 3, 5, 2 * time.Second, 4 * time.Second, []string{"cut"}, 3, 4, none, harness.Replicas{}, nil}
 	// A question about a write waits for a stopped writer that holds the category's lock. So there are many
 	// categories, most of them without a stopped writer, and each client has connections to spare.
-	pauses  = &Scene{"pauses", 4, 4, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 24, 12, none, nil}
-	twins   = &Scene{"twins", 3, 3, 5, time.Second, 4 * time.Second, []string{"twin"}, 3, 4, none, nil}
-	resizes = &Scene{"resizes", 3, 3, 5, time.Second, 4 * time.Second, []string{"resize"}, 3, 4, none, nil}
-	backups = &Scene{"backups", 3, 3, 5, 0, 4 * time.Second, nil, 3, 4, harness.Failovers{PutBacks: 1}, nil}
+	pauses  = &Scene{"pauses", 4, 4, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 24, 12, none, harness.Replicas{}, nil}
+	twins   = &Scene{"twins", 3, 3, 5, time.Second, 4 * time.Second, []string{"twin"}, 3, 4, none, harness.Replicas{}, nil}
+	resizes = &Scene{"resizes", 3, 3, 5, time.Second, 4 * time.Second, []string{"resize"}, 3, 4, none, harness.Replicas{}, nil}
+	backups = &Scene{"backups", 3, 3, 5, 0, 4 * time.Second, nil, 3, 4, harness.Failovers{PutBacks: 1}, harness.Replicas{}, nil}
+	crowds  = &Scene{
+		"crowds", 2, 2, 20, 0, 10 * time.Second, []string{check.JoinLeave, check.KillMember, check.StopMember}, 1, 4, none,
+		harness.Replicas{Shares: true, InOrder: true, Most: 4, Only: true}, nil,
+	}
 )
 
 // Options are those of a run of the scene, with a bug unless m is nil. Each round is twice as long
@@ -51,6 +57,10 @@ func (s *Scene) Options(m *Mutant, seed uint64, round int) harness.Options {
 	o.Load = work.Load{
 		Goroutines: s.goroutines, Categories: s.categories, Streams: 30, Skew: 1.1, MaxBytes: 16 << 10, Pause: s.pause, Lanes: 8, Connections: s.connections,
 		Mix: work.Usual, Interval: 50, Batch: 100,
+	}
+	if o.Replicas = s.replicas; o.Replicas.Only {
+		o.Consumers, o.Handlers, o.Phases = 0, 0, []string{harness.Crowd}
+		o.Load.Interval, o.Load.Batch = 20, 40
 	}
 	if m != nil {
 		o.Mutant = &m.Plant

@@ -75,6 +75,12 @@ func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
 		Logger: logger.Zerolog(w.log),
 		Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever, MaxBackoff: 500 * time.Millisecond}},
 	}
+	if w.task.Joins {
+		config.GroupSize, config.Lease, config.Grace = 0, w.task.Lease, 2*time.Second
+		if config.Concurrency = max(2, config.Concurrency); w.task.InOrder {
+			config.Concurrency = 1
+		}
+	}
 	c := consumer.New(&watchedStore{recorder: w.store, watched: w}, w.task.Category, w.task.Consumer, doomedHandler{w.doom, &watchedHandler{w, h}}, config)
 	w.begin()
 	err := c.Run(ctx)
@@ -100,16 +106,19 @@ func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
 func (w *watched) begin() {
 	begin := w.event(history.Run)
 	begin.Size, begin.Member, begin.Generation, begin.Interval, begin.Batch = w.task.Size, w.task.Member, w.task.Generation, w.task.Load.Interval, w.task.Load.Batch
+	if w.task.Joins {
+		begin.Size = history.Joined
+	}
 	begin.Run = 0
 	w.run.Store(w.history.begin(begin))
 }
 
 // again ends one run and begins the next, as the consumer does by itself in another epoch of
-// the store.
-func (w *watched) again() {
+// the store, and, if it joins, each time that its slots change.
+func (w *watched) again(kind history.Kind, class string) {
 	end := w.event(history.Run)
-	end.Run, end.Class = 0, history.Epoch
-	w.history.end(w.run.Load(), history.Fail, end)
+	end.Run, end.Class = 0, class
+	w.history.end(w.run.Load(), kind, end)
 	w.begin()
 }
 
@@ -347,6 +356,7 @@ type watchedStore struct {
 	mu    sync.Mutex
 	epoch string // of the run that is under way
 	told  string // last, by which a run ends if it is another
+	runs  bool   // one that joins has begun a run
 }
 
 // Epoch tells the consumer the store's. It asks when it begins, and while it runs.
@@ -360,14 +370,21 @@ func (s *watchedStore) Epoch(ctx context.Context) (string, error) {
 	return now, err
 }
 
-// Last implements [consumer.Store]. Only a run that begins asks for the last message of a stream of positions.
+// Last implements [consumer.Store]. Only a run that begins asks for the last message of a stream of positions; of
+// one that joins, for that of the ledger.
 func (s *watchedStore) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
 	if stream.Category() == s.watched.task.Category.WithType("position") {
 		s.mu.Lock()
-		if s.epoch != "" && s.epoch != s.told {
-			s.watched.again()
+		begins := !s.watched.task.Joins || !strings.Contains(string(stream), "+")
+		switch another := s.epoch != "" && s.epoch != s.told; {
+		case begins && another:
+			s.watched.again(history.Fail, history.Epoch)
+		case begins && s.runs:
+			s.watched.again(history.OK, "")
 		}
-		s.epoch = s.told
+		if begins {
+			s.epoch, s.runs = s.told, s.watched.task.Joins
+		}
 		s.mu.Unlock()
 	}
 	return s.recorder.Last(ctx, stream)
@@ -420,9 +437,16 @@ func (s *watchedStore) eventOf(stream messagestore.StreamName, bodies []messages
 		e := s.watched.event(history.Position)
 		var recorded struct {
 			Position messagestore.GlobalPosition `json:"position"`
+			Group    struct {
+				By string `json:"by"`
+			} `json:"group"`
 		}
 		err := json.Unmarshal(data, &recorded)
 		e.Position = recorded.Position
+		if m, ok := bodies[0].(messagestore.Envelope); ok && s.watched.task.Joins {
+			e.Target = recorded.Group.By
+			e.Appends = []history.Append{{Stream: stream, Messages: []history.Message{{ID: m.ID}}}}
+		}
 		return e, err
 	case stream.Category() == s.watched.task.Category.WithType("deadLetter") && body.MessageType() == "Parked":
 		e := s.watched.event(history.Park)

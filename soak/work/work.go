@@ -69,9 +69,12 @@ type Task struct {
 	Size       int // of the group, 0 for none
 	Member     int
 	Generation int
-	Parks      bool // some messages, and has no effects that need their order
-	Inline     bool // reserves by Inline, and else by Copy
-	Rewinds    bool // the store may go back
+	Joins      bool          // its group by its name, without a size
+	Lease      time.Duration // of one that joins
+	InOrder    bool          // one that joins: the whole category, so that the others stand by
+	Parks      bool          // some messages, and has no effects that need their order
+	Inline     bool          // reserves by Inline, and else by Copy
+	Rewinds    bool          // the store may go back
 }
 
 // Load is the load on the store, the same for all clients of a run.
