@@ -175,3 +175,14 @@ func TestABugThatIsNotFoundFails(t *testing.T) {
 
 	require.FileExists(t, filepath.Join(out, "sound-0", harness.RowsFile))
 }
+
+func TestMembersOfGroupsThatComeAndGo(t *testing.T) {
+	out := t.TempDir()
+	err := replicasRun{Seed: 3, Duration: 8 * time.Second, Most: 5, Writers: 1, Out: out, Dir: "/var/tmp"}.Run(t.Context())
+	dir, err := left(t, out, err)
+	told(t, dir, err)
+	verdict, err := os.ReadFile(filepath.Join(dir, "verdict.txt"))
+	require.NoError(t, err)
+	require.Regexp(t, `members that joined +[1-9]`, string(verdict))
+	require.Regexp(t, `25 seats +[1-9]\d+ +0\n`, string(verdict))
+}

@@ -33,6 +33,7 @@ type Member struct {
 	ID      string `json:"id"`
 	Lease   int64  `json:"lease"` // in milliseconds
 	Resting bool   `json:"resting,omitempty"`
+	Whole   bool   `json:"whole,omitempty"` // it handles the category in order
 }
 
 // A Part is slots, as bits, of one holder at one position.
@@ -518,6 +519,7 @@ func (c *replicas) checkDeliveries(allowed map[int32]int64) {
 	seen := map[int32]bool{}
 	again := map[int32]int64{}
 	told := map[int32]bool{}
+	last := map[int32]int64{} // the message that was delivered last to a run
 	for _, n := range c.deliveries {
 		d := &r.deliveries[n]
 		if d.kind == ok {
@@ -533,14 +535,20 @@ func (c *replicas) checkDeliveries(allowed map[int32]int64) {
 		slot := r.streamName(x.stream).GroupMember(slots)
 		r.verdict.checked(Seats, 1)
 		switch {
-		case told[d.life]:
+		case told[d.life]: // one is enough
 		case s == nil:
+			told[d.life] = true
 			r.verdict.broken(Seats, about, "a run of %s was delivered %s@%d and had joined no group", c.name, r.streamName(x.stream), x.position)
 		case s.holder[slot] != s.by || x.global < s.at[slot]:
+			told[d.life] = true
 			r.verdict.broken(Seats, about, "a run of %s was delivered %s@%d at %d; of slot %d, which %q held at %d when it began in state %d",
 				c.name, r.streamName(x.stream), x.position, x.global, slot, s.holder[slot], s.at[slot], s.stored.at)
-		default:
-			told[d.life] = false
+		}
+		if s != nil && s.members[s.by].Whole && !d.again {
+			if x.global <= last[d.life] {
+				r.verdict.broken(Order, about, "in one run %s was delivered the message at %d after %d, and handles the category in order", c.name, x.global, last[d.life])
+			}
+			last[d.life] = x.global
 		}
 		if me := c.seats[c.memberOf[d.life]]; me != nil && me.removed != nil && d.time > me.removed.end {
 			c.counts.Late++

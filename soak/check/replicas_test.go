@@ -1,0 +1,343 @@
+package check_test
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/soak/check"
+	"github.com/dibs-go/dibs/soak/history"
+)
+
+// A seated life is a run of a member of a group that processes join.
+type seated struct {
+	*life
+	id string
+}
+
+const ms = int64(time.Millisecond)
+
+// seat is a run of a member from one time to another, in milliseconds.
+func (w *world) seat(id string, from, to int64) *seated {
+	l := w.consume("replica-"+id, "audit", from*ms, to*ms, 2, 2)
+	l.run.invoke.Size = history.Joined
+	return &seated{l, id}
+}
+
+// handles has the member handle a message.
+func (l *seated) handles(from, to int64, r *check.Row) { l.handle(from*ms, to*ms, r) }
+
+// state has the member store the state of its group.
+func (l *seated) state(from, to int64, s check.State) *act {
+	m := l.w.message()
+	stream := messagestore.StreamName("account:position-audit+0+0")
+	l.w.commit(stream, m)
+	s.Time = time.Unix(0, from*ms)
+	if s.By == "" && len(s.Members) > 0 {
+		s.By = l.id
+	}
+	l.w.byID[m.ID].State = &s
+	a := l.record(from*ms, to*ms, s.Position)
+	a.invoke.Target = s.By
+	a.invoke.Appends = []history.Append{{Stream: stream, Messages: []history.Message{m}}}
+	return a
+}
+
+// members are some that have a lease of a second, and rest if one is alone.
+func members(ids ...string) (all []check.Member) {
+	for _, id := range ids {
+		all = append(all, check.Member{ID: id, Lease: 1000, Resting: len(ids) == 1})
+	}
+	return all
+}
+
+const (
+	all  uint32 = 1<<32 - 1
+	even uint32 = 0x55555555
+	odd  uint32 = even << 1
+)
+
+func parts(parts ...check.Part) []check.Part { return parts }
+
+// inSlots returns a stream of an even slot and one of an odd one.
+func inSlots() (ofEven, ofOdd messagestore.StreamName) {
+	for _, name := range []messagestore.StreamName{"account-1", "account-2", "account-3", "account-4", "account-5", "account-6"} {
+		if name.GroupMember(32)%2 == 0 {
+			ofEven = name
+		} else {
+			ofOdd = name
+		}
+	}
+	return ofEven, ofOdd
+}
+
+var groupConfig = &check.Config{Unrecorded: []messagestore.Category{"account:position"}}
+
+func TestAGroupWhoseMembersComeAndGoKeepsItsPromises(t *testing.T) {
+	t.Parallel()
+	w := &world{}
+	e, o := inSlots()
+	one, two := w.write(10, 20, e, anyVersion, 2), w.write(30, 40, o, anyVersion, 2)
+
+	// A is alone, then B joins, and A gives half of the slots up.
+	a := w.seat("a", 1, 100)
+	a.state(2, 3, check.State{Members: members("a"), Parts: parts(check.Part{Holder: "a", Slots: all})})
+	a.handles(5, 6, w.row(one, 0))
+	b := w.seat("b", 10, 150)
+	b.state(11, 12, check.State{Members: members("a", "b"), Parts: parts(check.Part{Holder: "a", Slots: all})})
+	at := w.row(one, 0).Global + 1
+	a.state(20, 21, check.State{Position: at, Members: members("a", "b"), Parts: parts(check.Part{Holder: "a", Slots: all, Position: at})})
+	again := w.seat("a", 101, 5000) // its next run
+	again.state(110, 111, check.State{Position: at, Members: members("a", "b"), Parts: parts(
+		check.Part{Holder: "a", Slots: even, Position: at}, check.Part{Slots: odd, Position: at},
+	)})
+	b2 := w.seat("b", 151, 900)
+	b2.state(160, 161, check.State{Position: at, Members: members("a", "b"), Parts: parts(
+		check.Part{Holder: "a", Slots: even, Position: at}, check.Part{Holder: "b", Slots: odd, Position: at},
+	)})
+	again.handles(170, 180, w.row(one, 1))
+	b2.handles(171, 175, w.row(two, 0))
+	b2.handles(176, 179, w.row(two, 1))
+
+	// B leaves in order, and A is stopped beyond its lease.
+	end := w.row(two, 1).Global + 1
+	b2.state(200, 201, check.State{By: "b", Position: at, Members: members("a"), Parts: parts(
+		check.Part{Holder: "a", Slots: even, Position: at}, check.Part{Slots: odd, Position: end},
+	)})
+	w.byID[w.acts[len(w.acts)-1].invoke.Appends[0].Messages[0].ID].State.Members[0].Resting = false
+	w.do("nemesis", 210*ms, 4000*ms, history.OK, history.Event{Func: history.Fault, Class: check.StopMember, Target: "replica-a"}, history.Event{})
+	c := w.seat("c", 205, 5000)
+	c.state(310, 311, check.State{Position: at, Members: members("a", "c"), Parts: parts(
+		check.Part{Holder: "a", Slots: even, Position: at}, check.Part{Holder: "c", Slots: odd, Position: end},
+	)})
+	c2 := w.seat("c", 1200, 5000)
+	c2.state(1210, 1211, check.State{Position: at, Members: members("c"), Parts: parts(
+		check.Part{Holder: "c", Slots: even, Position: at}, check.Part{Holder: "c", Slots: odd, Position: end},
+	)})
+	c2.handles(1220, 1225, w.row(one, 1))
+	refused := again.record(4100*ms, 4101*ms, end)
+	refused.end.Kind, refused.end.Class = history.Fail, history.Fenced
+
+	v := w.verdict(t, groupConfig)
+	require.True(t, v.Passed(), "%v", v)
+	require.Equal(t, 3, v.Replicas.Joins)
+	require.Equal(t, 1, v.Replicas.Leaves)
+	require.Equal(t, 1, v.Replicas.Takeovers)
+	require.Equal(t, 1, v.Replicas.Stops)
+	require.Equal(t, []time.Duration{1001 * time.Millisecond}, v.Replicas.Gaps)
+	require.EqualValues(t, 5, v.Replicas.Handled)
+	require.EqualValues(t, 1, v.Replicas.Again)
+}
+
+func TestEachPlantedBugOfAGroupBreaksExactlyItsInvariant(t *testing.T) {
+	t.Parallel()
+	e, o := inSlots()
+	whole := func(id string, at messagestore.GlobalPosition) check.State {
+		return check.State{Position: at, Members: members(id), Parts: parts(check.Part{Holder: id, Slots: all, Position: at})}
+	}
+	two := func(by string, p ...check.Part) check.State {
+		lowest := p[0].Position
+		for _, part := range p {
+			lowest = min(lowest, part.Position)
+		}
+		return check.State{By: by, Position: lowest, Members: members("a", "b"), Parts: p}
+	}
+	for _, planted := range []struct {
+		name   string
+		broken check.Invariant
+		plant  func(w *world)
+	}{
+		{"a slot of two holders", check.Seats, func(w *world) {
+			a := w.seat("a", 1, 100)
+			s := whole("a", 0)
+			s.Parts = append(s.Parts, check.Part{Holder: "a", Slots: 1})
+			a.state(2, 3, s)
+		}},
+		{"a slot of none of the members", check.Seats, func(w *world) {
+			a := w.seat("a", 1, 100)
+			a.state(2, 3, check.State{Members: members("a"), Parts: parts(check.Part{Holder: "b", Slots: even}, check.Part{Holder: "a", Slots: odd})})
+		}},
+		{"a slot that is gone", check.Seats, func(w *world) {
+			a := w.seat("a", 1, 100)
+			a.state(2, 3, check.State{Members: members("a"), Parts: parts(check.Part{Holder: "a", Slots: even})})
+		}},
+		{"a slot that is taken from a member", check.Seats, func(w *world) {
+			w.seat("a", 1, 100).state(2, 3, whole("a", 0))
+			w.seat("b", 10, 100).state(11, 12, two("b", check.Part{Holder: "a", Slots: even}, check.Part{Holder: "b", Slots: odd}))
+		}},
+		{"a slot that is given to another", check.Seats, func(w *world) {
+			a := w.seat("a", 1, 100)
+			a.state(2, 3, whole("a", 0))
+			w.seat("b", 10, 100).state(11, 12, two("b", check.Part{Holder: "a", Slots: all}))
+			a.state(20, 21, two("a", check.Part{Holder: "a", Slots: even}, check.Part{Holder: "b", Slots: odd}))
+		}},
+		{"a member that another adds", check.Seats, func(w *world) {
+			s := whole("a", 0)
+			s.Members = members("a", "b")
+			w.seat("a", 1, 100).state(2, 3, s)
+		}},
+		{"two processes that write as one member", check.Seats, func(w *world) {
+			w.seat("a", 1, 100).state(2, 3, whole("a", 0))
+			s := whole("a", 0)
+			s.By = "a"
+			w.seat("b", 10, 100).state(11, 12, s)
+		}},
+		{"a lease that was not over", check.Seats, func(w *world) {
+			w.seat("a", 1, 100).state(2, 3, whole("a", 0))
+			b := w.seat("b", 10, 2000)
+			b.state(11, 12, two("b", check.Part{Holder: "a", Slots: all})) // from here on it counts
+			b.state(900, 901, whole("b", 0))
+		}},
+		{"a member that rests, and is removed", check.Seats, func(w *world) {
+			w.seat("a", 1, 100).state(2, 3, whole("a", 0))
+			w.seat("b", 10, 9000).state(8000, 8001, whole("b", 0))
+		}},
+		{"a member that goes on though it was removed", check.Seats, func(w *world) {
+			a := w.seat("a", 1, 100)
+			a.state(2, 3, whole("a", 0))
+			b := w.seat("b", 10, 2000)
+			b.state(11, 12, two("b", check.Part{Holder: "a", Slots: all}))
+			b.state(1100, 1101, whole("b", 0))
+			a.state(1200, 1201, two("a", check.Part{Holder: "b", Slots: all}))
+		}},
+		{"a message of a slot of another", check.Seats, func(w *world) {
+			one := w.write(10, 20, o, anyVersion, 1)
+			a := w.seat("a", 1, 100)
+			a.state(2, 3, whole("a", 0))
+			b := w.seat("b", 10, 100)
+			b.state(11, 12, two("b", check.Part{Holder: "a", Slots: all}))
+			b.handles(20, 30, w.row(one, 0))
+		}},
+		{"a message before the position of its slot", check.Seats, func(w *world) {
+			one := w.write(10, 20, o, anyVersion, 1)
+			a := w.seat("a", 1, 50)
+			a.state(2, 3, whole("a", 0))
+			a.handles(10, 20, w.row(one, 0))
+			a.state(30, 31, whole("a", 2))
+			again := w.seat("a", 51, 100)
+			again.state(60, 61, whole("a", 2))
+			again.handles(70, 80, w.row(one, 0))
+		}},
+		{"a message to a run that has joined nothing", check.Seats, func(w *world) {
+			one := w.write(10, 20, o, anyVersion, 1)
+			w.seat("a", 1, 50).handles(10, 20, w.row(one, 0))
+		}},
+		{"a position that another moves", check.Positions, func(w *world) {
+			one := w.write(10, 20, o, anyVersion, 1)
+			a := w.seat("a", 1, 100)
+			a.state(2, 3, whole("a", 0))
+			a.handles(5, 6, w.row(one, 0))
+			w.seat("b", 10, 100).state(11, 12, two("b", check.Part{Holder: "a", Slots: all, Position: 2}))
+		}},
+		{"a position of a slot that goes back", check.Positions, func(w *world) {
+			one := w.write(10, 20, o, anyVersion, 1)
+			a := w.seat("a", 1, 100)
+			a.state(2, 3, whole("a", 0))
+			a.handles(5, 6, w.row(one, 0))
+			a.state(11, 12, whole("a", 2))
+			a.state(21, 22, check.State{Members: members("a"), Position: 1, Parts: parts(
+				check.Part{Holder: "a", Slots: even, Position: 1}, check.Part{Holder: "a", Slots: odd, Position: 2},
+			)})
+		}},
+		{"a position that is not the lowest of the slots", check.Positions, func(w *world) {
+			one := w.write(10, 20, o, anyVersion, 1)
+			a := w.seat("a", 1, 100)
+			a.state(2, 3, whole("a", 0))
+			a.handles(5, 6, w.row(one, 0))
+			s := whole("a", 2)
+			s.Position = 1
+			a.state(11, 12, s)
+		}},
+		{"a position of a slot beyond what was answered", check.Positions, func(w *world) {
+			one := w.write(10, 20, o, anyVersion, 1)
+			a := w.seat("a", 1, 100)
+			a.state(2, 3, whole("a", 0))
+			a.fetch(4*ms, 2)
+			a.handles(5, 6, w.row(one, 0))
+			a.state(11, 12, whole("a", 9))
+		}},
+		{"a position of a slot before its messages were handled", check.NoSkip, func(w *world) {
+			one := w.write(10, 20, o, anyVersion, 1)
+			a := w.seat("a", 1, 100)
+			a.state(2, 3, whole("a", 0))
+			a.state(11, 12, whole("a", 2))
+			a.handles(5, 15, w.row(one, 0))
+		}},
+		{"a message that no member handled", check.Complete, func(w *world) {
+			w.write(10, 20, o, anyVersion, 1)
+			w.seat("a", 1, 100).state(2, 3, whole("a", 0))
+		}},
+		{"a member that leaves without its position", check.RedeliveryBound, func(w *world) {
+			one, other := w.write(10, 20, e, anyVersion, 1), w.write(10, 20, o, anyVersion, 1)
+			a := w.seat("a", 1, 100)
+			a.state(2, 3, whole("a", 0))
+			a.handles(5, 6, w.row(one, 0))
+			a.handles(7, 8, w.row(other, 0))
+			a.state(11, 12, whole("a", 2))
+			s := check.State{Position: 2} // and the other is behind it
+			a.state(21, 22, s).invoke.Target = "a"
+		}},
+		{"more again than the holders of its slots may leave", check.RedeliveryBound, func(w *world) {
+			one := w.write(10, 20, o, anyVersion, 10) // of whom one may leave four, and a run be redelivered as many
+			a := w.seat("a", 1, 50)
+			a.state(2, 3, whole("a", 0))
+			for n := range 10 {
+				a.handles(5+2*int64(n), 6+2*int64(n), w.row(one, n))
+			}
+			again := w.seat("a", 51, 100)
+			again.state(60, 61, whole("a", 0))
+			for n := range 10 {
+				again.handles(65+2*int64(n), 66+2*int64(n), w.row(one, n))
+			}
+		}},
+		{"a category that is not handled in order", check.Order, func(w *world) {
+			one, other := w.write(10, 20, e, anyVersion, 1), w.write(30, 40, o, anyVersion, 1)
+			a := w.seat("a", 1, 100)
+			s := whole("a", 0)
+			s.Members[0].Whole = true
+			a.state(2, 3, s)
+			a.handles(5, 6, w.row(other, 0))
+			a.handles(7, 8, w.row(one, 0))
+		}},
+	} {
+		t.Run(planted.name, func(t *testing.T) {
+			t.Parallel()
+			w := &world{}
+			planted.plant(w)
+			v := w.verdict(t, groupConfig)
+			require.False(t, v.Passed())
+			require.Equal(t, []check.Invariant{planted.broken}, slices.Sorted(maps.Keys(v.Broken)), "%v", v)
+		})
+	}
+}
+
+// A member that was killed between two checkpoints leaves messages that come again: as many as it may.
+func TestAMemberThatIsKilledLeavesAsMuchAsItMay(t *testing.T) {
+	t.Parallel()
+	_, o := inSlots()
+	w := &world{}
+	one := w.write(10, 20, o, anyVersion, 4)
+	a := w.seat("a", 1, 50)
+	a.state(2, 3, check.State{Members: members("a"), Parts: parts(check.Part{Holder: "a", Slots: all})})
+	for n := range 4 {
+		a.handles(5+2*int64(n), 6+2*int64(n), w.row(one, n))
+	}
+	a.run.end = nil
+	w.do("nemesis", 40*ms, 41*ms, history.OK, history.Event{Func: history.Fault, Class: check.KillMember, Target: "replica-a"}, history.Event{})
+	b := w.seat("b", 30, 3000)
+	b.state(31, 32, check.State{By: "b", Members: members("a", "b"), Parts: parts(check.Part{Holder: "a", Slots: all})})
+	b2 := w.seat("b", 1040, 3000)
+	b2.state(1050, 1051, check.State{Members: members("b"), Parts: parts(check.Part{Holder: "b", Slots: all})})
+	for n := range 4 {
+		b2.handles(1100+2*int64(n), 1101+2*int64(n), w.row(one, n))
+	}
+	v := w.verdict(t, groupConfig)
+	require.True(t, v.Passed(), "%v", v)
+	require.EqualValues(t, 4, v.Replicas.Again)
+	require.Equal(t, 1, v.Replicas.Kills)
+	require.Equal(t, []time.Duration{1011 * time.Millisecond}, v.Replicas.Gaps)
+}
