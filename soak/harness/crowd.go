@@ -36,7 +36,7 @@ type crowd struct {
 	members []*slot
 }
 
-// startCrowds starts the groups, with a member each.
+// startCrowds starts the groups, with two members each.
 func (r *run) startCrowds() error {
 	var names []string
 	if r.options.Replicas.Shares {
@@ -51,10 +51,25 @@ func (r *run) startCrowds() error {
 		task.Joins, task.Lease, task.InOrder = true, replicaLease, name == inOrder
 		r.effects[task.Consumer] = task.Category
 		c := &crowd{clients: r.clients, task: task, most: r.options.Replicas.Most}
+		r.crowds = append(r.crowds, c)
+		for range 2 {
+			if err := c.join(func(string) {}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// healCrowds sees to it that each group has a member.
+func (r *run) healCrowds() error {
+	for _, c := range r.crowds {
+		if c.size() > 0 {
+			continue
+		}
 		if err := c.join(func(string) {}); err != nil {
 			return err
 		}
-		r.crowds = append(r.crowds, c)
 	}
 	return nil
 }
@@ -77,11 +92,11 @@ func (c *crowd) join(began func(target string)) error {
 	return nil
 }
 
-// take takes a member out of the crowd, nil if there are not more than some.
-func (c *crowd) take(random *rand.Rand, more int) *slot {
+// take takes a member out of the crowd, nil if there is none.
+func (c *crowd) take(random *rand.Rand) *slot {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.members) <= more {
+	if len(c.members) == 0 {
 		return nil
 	}
 	i := random.IntN(len(c.members))
@@ -112,7 +127,7 @@ func (n *nemesis) joinLeave(_ context.Context, random *rand.Rand, begin func(str
 		defer func() { end() }()
 		return c.join(func(target string) { end = begin(target) })
 	}
-	s := c.take(random, 1)
+	s := c.take(random)
 	if s == nil {
 		return nil
 	}
@@ -124,7 +139,7 @@ func (n *nemesis) joinLeave(_ context.Context, random *rand.Rand, begin func(str
 
 // killMember kills a member, which is not replaced.
 func (n *nemesis) killMember(_ context.Context, random *rand.Rand, begin func(string) func()) error {
-	s := n.anyCrowd(random).take(random, 1)
+	s := n.anyCrowd(random).take(random)
 	if s == nil {
 		return nil
 	}
@@ -137,7 +152,7 @@ func (n *nemesis) killMember(_ context.Context, random *rand.Rand, begin func(st
 // stopMember stops a member for longer than its lease.
 func (n *nemesis) stopMember(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
 	c := n.anyCrowd(random)
-	s := c.take(random, 1)
+	s := c.take(random)
 	if s == nil {
 		return nil
 	}

@@ -479,6 +479,9 @@ func (r *run) heal(ctx context.Context, result *Result) error {
 		}
 	}
 	r.clients.heal()
+	if err := r.healCrowds(); err != nil {
+		return err
+	}
 	r.log.Info().Msg("no more faults: the writers resolve their writes")
 	for _, name := range r.clients.stopAll(work.Reader, stopGrace) {
 		result.Complaints = append(result.Complaints, name+" does not end: a question has no answer")

@@ -188,12 +188,13 @@ func (p *Place) MySlot(stream messagestore.StreamName) bool {
 	return p.seat == nil || p.slots.Has(stream.GroupMember(Slots))
 }
 
-// Leave frees the member's slots and gives up its seat, if it has one.
+// Leave frees the member's slots, where they are, and gives up its seat, if it has one. The member
+// may have taken other slots than those of this place since.
 func (p *Place) Leave(ctx context.Context) error {
 	if p.seat == nil {
 		return nil
 	}
-	return p.step(ctx, p.Checkpoint, true)
+	return p.step(ctx, Checkpoint{}, true)
 }
 
 // step appends the next state of the group: the member is at a position, and its lease counts
