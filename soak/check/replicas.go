@@ -54,7 +54,7 @@ type Replicas struct {
 	Handled   int64
 	Again     int64         // deliveries of a message that had been delivered
 	Late      int64         // deliveries by a member that had been removed
-	Latest    time.Duration // after its removal
+	Latest    time.Duration // after its removal, or after its process went on
 	Lease     time.Duration // the longest
 
 	// Gaps are the times from the kill or the stop of a member that had slots to the state in which
@@ -552,7 +552,7 @@ func (c *replicas) checkDeliveries(allowed map[int32]int64) {
 		}
 		if me := c.seats[c.memberOf[d.life]]; me != nil && me.removed != nil && d.time > me.removed.end {
 			c.counts.Late++
-			c.counts.Latest = max(c.counts.Latest, time.Duration(d.time-me.removed.end))
+			c.counts.Latest = max(c.counts.Latest, time.Duration(d.time-c.knew(me, d.time)))
 		}
 		if !d.again && seen[d.row] {
 			again[d.life]++
@@ -567,6 +567,18 @@ func (c *replicas) checkDeliveries(allowed map[int32]int64) {
 				"a run of %s was handed %d messages again, and may be %d", c.name, again[life], most)
 		}
 	}
+}
+
+// knew returns when a member could know at a time that it was removed: when it was, or, if its process was
+// stopped, when that went on.
+func (c *replicas) knew(x *seat, now int64) int64 {
+	at := x.removed.end
+	for _, f := range c.r.faults {
+		if f.name == StopMember && f.target == x.proc && f.time < now {
+			at = max(at, min(f.end, now))
+		}
+	}
+	return at
 }
 
 // The faults of members. Each has the process as its target.
@@ -660,7 +672,7 @@ func (c *Replicas) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "replicas: %d joins, %d leaves, %d kills, %d stops beyond the lease, %d takeovers, in %d states\n",
 		c.Joins, c.Leaves, c.Kills, c.Stops, c.Takeovers, c.States)
-	fmt.Fprintf(&b, "  handled %d, delivered again %d; begun by a member that had been removed: %d, the last %v after it\n",
+	fmt.Fprintf(&b, "  handled %d, delivered again %d; begun by a member that had been removed: %d, the last %v after it was, or went on\n",
 		c.Handled, c.Again, c.Late, c.Latest.Round(time.Millisecond))
 	return b.String()
 }

@@ -40,8 +40,11 @@ var (
 	resizes = &Scene{"resizes", 3, 3, 5, time.Second, 4 * time.Second, []string{"resize"}, 3, 4, none, harness.Replicas{}, nil}
 	backups = &Scene{"backups", 3, 3, 5, 0, 4 * time.Second, nil, 3, 4, harness.Failovers{PutBacks: 1}, harness.Replicas{}, nil}
 	crowds  = &Scene{
-		"crowds", 2, 2, 20, 0, 10 * time.Second, []string{check.JoinLeave, check.KillMember, check.StopMember}, 1, 4, none,
-		harness.Replicas{Shares: true, InOrder: true, Most: 4, Only: true}, nil,
+		"crowds", 2, 2, 20, 0, 10 * time.Second,
+		[]string{check.JoinLeave, check.KillMember, check.StopMember},
+		1, 4, none,
+		harness.Replicas{Shares: true, InOrder: true, Most: 4, Only: true},
+		nil,
 	}
 )
 
