@@ -99,6 +99,7 @@ type seatStep struct {
 	*stored
 	by      string // the member that wrote it
 	write   *seatWrite
+	ran     int32 // the run of the member that wrote before it, -1 for none
 	end     int64 // when it was there at the latest
 	holder  [slots]string
 	at      [slots]int64
@@ -123,7 +124,8 @@ type replicas struct {
 	bySlot   [slots][]int32 // of the group's rows
 	latest   [slots][]int32 // for each of them, of those up to it, that which was done last
 	memberOf map[int32]string
-	doneBy   map[string]map[int32]int64 // by member: when it had handled each row first
+	answered func(*put) int64
+	doneBy   map[int32]map[int32]int64 // by life: when it had handled each row
 	first    map[int32]*seatStep        // of each life: the state with which it begins
 	counts   *Replicas
 }
@@ -135,7 +137,8 @@ func (g *group) checkReplicas() {
 	if r.verdict.Replicas == nil {
 		r.verdict.Replicas = &Replicas{}
 	}
-	c := &replicas{group: g, seats: map[string]*seat{}, memberOf: map[int32]string{}, doneBy: map[string]map[int32]int64{}, first: map[int32]*seatStep{}, counts: r.verdict.Replicas}
+	c := &replicas{group: g, seats: map[string]*seat{}, memberOf: map[int32]string{}, doneBy: map[int32]map[int32]int64{}, first: map[int32]*seatStep{}, counts: r.verdict.Replicas}
+	c.answered = g.answered()
 	c.index()
 	c.load()
 	before := c.start()
@@ -237,14 +240,11 @@ func (c *replicas) load() {
 	}
 	for _, n := range c.deliveries {
 		d := &r.deliveries[n]
-		by := c.memberOf[d.life]
-		if i := c.group.index(d.row); i >= 0 && d.kind == ok && by != "" {
-			if c.doneBy[by] == nil {
-				c.doneBy[by] = map[int32]int64{}
+		if i := c.group.index(d.row); i >= 0 && d.kind == ok {
+			if c.doneBy[d.life] == nil {
+				c.doneBy[d.life] = map[int32]int64{}
 			}
-			if at, known := c.doneBy[by][int32(i)]; !known || d.end < at {
-				c.doneBy[by][int32(i)] = d.end
-			}
+			c.doneBy[d.life][int32(i)] = d.end
 		}
 	}
 	c.counts.States += len(c.chain)
@@ -319,7 +319,7 @@ func (c *replicas) checkMembers(before, s *seatStep) {
 	case s.by == "":
 		return // its writer is invariant 2's
 	case me == nil, me.gone && s.write != nil && s.write.life != me.life: // with no slots, as any newcomer
-		me = &seat{}
+		me = &seat{life: -1}
 		c.seats[s.by] = me
 		if s.write != nil {
 			me.proc = s.write.proc
@@ -330,6 +330,7 @@ func (c *replicas) checkMembers(before, s *seatStep) {
 	case s.write != nil && s.write.proc != me.proc:
 		c.broken(Seats, s, "%s and %s write as one member", me.proc, s.write.proc)
 	}
+	s.ran = me.life
 	if s.write != nil {
 		me.life = s.write.life
 	}
@@ -437,22 +438,11 @@ func (c *replicas) answeredTo(s, before *seatStep) (most int64) {
 			most = max(most, before.at[i])
 		}
 	}
-	pages := 0
-	for i := range c.r.fetches {
-		if f := &c.r.fetches[i]; f.life == s.write.life {
-			if pages++; f.time < s.write.time {
-				most = max(most, f.position)
-			}
-		}
-	}
-	if pages == 0 {
-		return history.Never // the histories have no pages
-	}
-	return most
+	return max(most, c.answered(&s.write.put))
 }
 
 // checkDone checks that a member that frees slots in order, or leaves, has stored how far it was: where all
-// messages of its slots up to one were handled, they are not given to the next again.
+// messages of its slots up to one were handled in its last run, they are not given to the next again.
 func (c *replicas) checkDone(before, s *seatStep) {
 	frees := false
 	for i := range slots {
@@ -461,7 +451,7 @@ func (c *replicas) checkDone(before, s *seatStep) {
 	if s.write == nil || s.by == "" || !frees || c.failing(s.write) {
 		return
 	}
-	mine := c.doneBy[s.by]
+	mine := c.doneBy[s.ran]
 	var all []int32
 	for slot := range slots {
 		if before.holder[slot] != s.by {

@@ -159,7 +159,7 @@ func TestEachPlantedBugOfAGroupBreaksExactlyItsInvariant(t *testing.T) {
 		}},
 		{"a slot of none of the members", check.Seats, func(w *world) {
 			a := w.seat("a", 1, 100)
-			a.state(2, 3, check.State{Members: members("a"), Parts: parts(check.Part{Holder: "b", Slots: even}, check.Part{Holder: "a", Slots: odd})})
+			a.state(2, 3, check.State{By: "a", Parts: parts(check.Part{Holder: "a", Slots: all})})
 		}},
 		{"a slot that is gone", check.Seats, func(w *world) {
 			a := w.seat("a", 1, 100)
