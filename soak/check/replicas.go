@@ -126,7 +126,7 @@ type replicas struct {
 	memberOf map[int32]string
 	answered func(*put) int64
 	doneBy   map[int32]map[int32]int64 // by life: when it had handled each row
-	first    map[int32]*seatStep        // of each life: the state with which it begins
+	first    map[int32]*seatStep       // of each life: the state with which it begins
 	counts   *Replicas
 }
 
