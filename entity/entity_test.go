@@ -206,7 +206,7 @@ func TestAnUnknownTypeIsAnError(t *testing.T) {
 	_, _, err := s.Get(t.Context(), "1")
 
 	require.ErrorIs(t, err, entity.ErrUnknownType)
-	require.EqualError(t, err, "get list-1: apply Refused list-1@1: unknown message type")
+	require.EqualError(t, err, "get list-1: apply Refused list-1@1: unknown message type: no function is registered for it (On), and the projection does not ignore it (Ignore, IgnoreUnknown)")
 }
 
 func TestATypeThatIsIgnoredDoesNotChangeTheEntity(t *testing.T) {

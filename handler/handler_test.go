@@ -107,7 +107,7 @@ func TestAnUnknownTypeIsAnError(t *testing.T) {
 	err := mux.Handle(t.Context(), command(t, withdraw{1}))
 
 	require.ErrorIs(t, err, handler.ErrUnknownType)
-	require.EqualError(t, err, "handle Withdraw account:command-123@0: unknown message type")
+	require.EqualError(t, err, "handle Withdraw account:command-123@0: unknown message type: no function is registered for it (On), and the mux does not ignore it (IgnoreUnknown)")
 	require.Zero(t, mux.Ignored())
 }
 

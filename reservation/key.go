@@ -6,12 +6,14 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
 // ErrInvalidKey is matched by the error for an idempotence key that is empty, or in
 // which there is nothing to see, or that is not valid UTF-8. It comes as a
-// [*messagestore.InvalidError].
+// [*messagestore.InvalidError]. A consumer does not retry a command with such a key: it stops, or
+// parks the command, at once.
 var ErrInvalidKey = keys.ErrInvalid
 
 // NewKey returns a key that nobody else has, for a sender whose commands have none
@@ -37,7 +39,15 @@ func encodeKey(key string, room int) (string, error) {
 	return part, nil
 }
 
-func invalidKey(key, rule string) error { return keys.Invalid("idempotence key", key, rule) }
+func invalidKey(key, rule string) error {
+	return &keyError{keys.Invalid("idempotence key", key, rule)}
+}
+
+// A keyError is of a key that is the same in each delivery of its message.
+type keyError struct{ error }
+
+// Unwrap has a consumer stop, or park the message, without a retry.
+func (e *keyError) Unwrap() []error { return []error{e.error, steer.Hopeless} }
 
 // KeyOf returns the key that a reservation stream is named after, the last part of its
 // identifier. It is not ok for a part that stands for no key, and for a key that was too

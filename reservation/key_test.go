@@ -1,6 +1,7 @@
 package reservation_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -73,7 +74,7 @@ func TestAKeyThatWouldStandForAllIsRefused(t *testing.T) {
 		_, err := r.Stream(command, key)
 		require.ErrorIs(t, err, reservation.ErrInvalidKey)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
-		invalid, ok := err.(*messagestore.InvalidError) //nolint:errorlint // it is what Stream returns
+		invalid, ok := errors.AsType[*messagestore.InvalidError](err)
 		require.True(t, ok)
 		require.Equal(t, rule, invalid.Rule)
 	}

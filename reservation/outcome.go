@@ -150,3 +150,6 @@ func (e *OtherConsumerError) Error() string {
 	return fmt.Sprintf("reserver %q serves consumer %s, and was handed to consumer %s too: each consumer has a reserver with a name of its own",
 		e.Reserver, e.Consumer, e.Other)
 }
+
+// Permanent has a consumer stop at once, under every policy: each message would fail so.
+func (*OtherConsumerError) Permanent() bool { return true }
