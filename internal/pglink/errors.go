@@ -184,7 +184,7 @@ func roleFor(err error) string {
 			}
 		}
 	}
-	return "dibs_reader to read, or dibs_writer to write too,"
+	return "dibs_reader to read, dibs_writer to write, or dibs_admin to trim, delete and verify,"
 }
 
 // closedError makes an error of a handle that was closed match [ErrClosed].

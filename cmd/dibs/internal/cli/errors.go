@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
@@ -173,6 +174,9 @@ func (a *app) describe(err error) problem {
 	}
 	if server, ok := errors.AsType[*pgconn.PgError](err); ok {
 		a.refused(&p, server)
+		if pglink.Explained(err) && server.Code != "57014" {
+			p.Hint = "" // the error says it
+		}
 	}
 	if at, ok := errors.AsType[*lineError](err); ok {
 		p.Line, p.Written, p.WrittenBefore = at.Line, &at.Written, &at.Before
