@@ -740,8 +740,7 @@ func hidesAll(t reflect.Type) bool {
 		return false
 	}
 	fields := 0
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		switch {
 		case f.Name == "_":
 			continue
