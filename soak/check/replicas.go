@@ -481,10 +481,10 @@ func (c *replicas) failing(w *seatWrite) bool {
 		switch {
 		case f.time >= w.time || f.end < w.time-int64(10*time.Second):
 			return false
-		case f.name == KillMember || f.name == JoinLeave || f.name == StopMember:
-			return f.target == w.proc
+		case f.name == JoinLeave || f.name == KillMember:
+			return false // and this one leaves by it
 		}
-		return true
+		return f.name != StopMember || f.target == w.proc
 	})
 }
 

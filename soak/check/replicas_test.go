@@ -280,6 +280,7 @@ func TestEachPlantedBugOfAGroupBreaksExactlyItsInvariant(t *testing.T) {
 			a.state(11, 12, whole("a", 2))
 			s := check.State{Position: 2} // and the other is behind it
 			a.state(21, 22, s).invoke.Target = "a"
+			w.do("nemesis", 15*ms, 40*ms, history.OK, history.Event{Func: history.Fault, Class: check.JoinLeave, Target: "replica-a"}, history.Event{})
 		}},
 		{"more again than the holders of its slots may leave", check.RedeliveryBound, func(w *world) {
 			one := w.write(10, 20, o, anyVersion, 10) // of whom one may leave four, and a run be redelivered as many
