@@ -15,7 +15,7 @@ import (
 
 // ErrUnknownType is matched by the error of a projection for a message of a type that no
 // function is registered for, and that is not ignored. A consumer does not retry the message that it was handling: it stops, or parks it.
-var ErrUnknownType error = &steer.Error{Verdict: steer.NoRetry, Err: errors.New("unknown message type: no function is registered for it (On), and the projection does not ignore it (Ignore, IgnoreUnknown)")} //nolint:errname // it is a sentinel
+var ErrUnknownType error = &steer.Error{Verdict: steer.NoRetry, Err: errors.New("unknown message type: no function is registered for it (On), and the projection does not ignore it (Ignore, IgnoreUnknown)")}
 
 // A Projection has a function for each type of message, which applies the message to a T. A
 // message of another type is an error, unless the type is ignored.

@@ -74,7 +74,7 @@ func open(t *testing.T) *theatre {
 	t.Cleanup(th.pool.Close)
 	_, err = th.pool.Exec(t.Context(), ticketing.Schema)
 	require.NoError(t, err)
-	th.listener, err = net.Listen("tcp", "localhost:0") //nolint:noctx // it returns at once
+	th.listener, err = net.Listen("tcp", "localhost:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = th.listener.Close() })
 	th.url = "http://" + th.listener.Addr().String()

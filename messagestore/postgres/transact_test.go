@@ -184,7 +184,7 @@ func TestReadsOfAFunctionTakeNoSecondConnection(t *testing.T) {
 			var kept context.Context
 
 			err = transact(func(ctx context.Context) error {
-				kept = ctx
+				kept = ctx //nolint:fatcontext // one that outlives its function is what is tested
 				ctx, cancel := context.WithTimeout(ctx, time.Minute)
 				defer cancel()
 				version, err := store.Version(ctx, stream)

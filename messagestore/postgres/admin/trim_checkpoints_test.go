@@ -1,7 +1,6 @@
 package admin_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -63,7 +62,7 @@ func TestWriterTrimsCheckpointsAndNothingElse(t *testing.T) {
 		string(category) + ":position-accounts+0+0+key": "DB001",
 	} {
 		_, err := writer.Exec(t.Context(), "select dibs.trim_checkpoints($1, 100)", name)
-		require.ErrorContains(t, err, refused, fmt.Sprintf("%q", name))
+		require.ErrorContains(t, err, refused, "%q", name)
 	}
 	for _, keep := range []string{"99", "0", "-1", "null"} {
 		_, err := writer.Exec(t.Context(), "select dibs.trim_checkpoints($1, "+keep+")", string(stream))
