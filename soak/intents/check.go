@@ -609,7 +609,10 @@ func (c *checker) await(call *Call) {
 func (c *checker) free(s *stream, call *Call) bool {
 	for i, g := range s.grants {
 		ended := g.ended
-		if g.why == "taken" {
+		switch g.why {
+		case "confirmed": // after its time, which nothing refuses if no other had taken it
+			ended += commit.Microseconds()
+		case "taken":
 			for _, request := range c.requests[s.grants[i+1].Session] {
 				if request.At <= ended && ended <= request.End {
 					ended = request.End
@@ -623,9 +626,12 @@ func (c *checker) free(s *stream, call *Call) bool {
 	return false
 }
 
+// commit is how long a message may be on its way from its time, which it has under the lock, to where a
+// read meets it.
+const commit = time.Second / 2
+
 // freeIn reports whether nothing was held at some moment of a call, since g was over, and before it ended.
 func (g *grant) freeIn(call *Call, ended int64) bool {
-	const commit = time.Second / 2
 	lasts := (time.Duration(g.TTL) * time.Millisecond).Microseconds()
 	signs := g.signs
 	if g.released > 0 {
@@ -646,7 +652,7 @@ func (c *checker) force(call *Call) {
 	case OK:
 		c.Counts.Forced++
 		if s == nil || !slices.ContainsFunc(s.grants, func(g *grant) bool {
-			return g.released > 0 && (c.Moved || g.released <= call.End && g.ended >= call.At)
+			return g.released > 0 && (c.Moved || g.released <= call.End && g.ended+commit.Microseconds() >= call.At)
 		}) {
 			c.broken(call, Answers, "it was not released")
 		}

@@ -455,3 +455,30 @@ func TestARunLosesThePrimary(t *testing.T) {
 	require.Equal(t, 1, v.Counts.SyncFailovers)
 	require.Equal(t, 1, v.Counts.AsyncFailovers)
 }
+
+// A read may see the state before a confirmation that is not committed yet, though the lease was over.
+func TestALeaseThatIsOverIsFreeUntilItsConfirmationIsCommitted(t *testing.T) {
+	t.Parallel()
+	w := &world{}
+	w.say(0, intent.ReservedMessage{Grant: grantOf(first, 1)})
+	w.call(0, "a-1", Record{Call: Reserve, Session: first}, Record{Answer: Reserved, Token: token1})
+	w.say(900, intent.Confirmed{Grant: grantOf(first, 1), Token: token1, Result: json.RawMessage(`"a-1/8"`)})
+	w.call(900, "a-1", Record{Call: Confirm, Session: first, Token: token1, Result: "a-1/8"}, Record{Answer: OK})
+	w.call(905, "b-1", Record{Call: Await}, Record{Answer: Free})
+	require.Zero(t, Check(&w.Inputs).Broken[Answers])
+
+	w.find(Await, "").At, w.find(Await, "").End = at(1900), at(1910)
+	require.NotZero(t, Check(&w.Inputs).Broken[Answers])
+}
+
+// An operator finds a lease released until the next grant is committed.
+func TestALeaseIsReleasedUntilTheNextGrantIsCommitted(t *testing.T) {
+	t.Parallel()
+	w := good()
+	w.call(1205, "d-1", Record{Call: Force}, Record{Answer: OK}) // the next was granted at 1200
+	require.Empty(t, Check(&w.Inputs).Findings)
+
+	force := w.Calls[len(w.Calls)-1]
+	force.At, force.End = at(1900), at(1910)
+	require.NotZero(t, Check(&w.Inputs).Broken[Answers])
+}
