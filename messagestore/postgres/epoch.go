@@ -26,5 +26,5 @@ func (d *Driver) Epoch(ctx context.Context) (string, error) {
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == pglink.Denied {
 		return "", messagestore.ErrNotSupported
 	}
-	return epoch, err
+	return epoch, matched(err)
 }

@@ -74,8 +74,7 @@ func overLines(t *testing.T, url string, afterConnect func(context.Context, *pgx
 
 func TestWhoListensNoMoreSaysGoodbye(t *testing.T) {
 	t.Parallel()
-	pgtest.Pool(t) // migrates
-	driver, lines := overLines(t, pgtest.URL(t), nil)
+	driver, lines := overLines(t, pgtest.Migrated(t), nil) // where no other transaction has notified, which listening waits for
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 

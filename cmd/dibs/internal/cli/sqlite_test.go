@@ -39,9 +39,9 @@ func TestFileIsTrimmedDeletedVerifiedAndExamined(t *testing.T) {
 	for range 5 {
 		dibs.ok(t, "write", "account-1", "Opened")
 	}
-	require.Contains(t, dibs.ok(t, "trim", "account-1", "--keep", "2"), "messages younger than 15m0s stay")
+	require.Contains(t, dibs.ok(t, "trim", "account-1", "--keep", "2", "--yes"), "messages younger than 15m0s stay")
 	require.Contains(t, dibs.ok(t, "trim", "account-1", "--keep", "2", "--min-age", "0s", "--dry-run"), "would remove 3, it begins at 3")
-	require.Contains(t, dibs.ok(t, "trim", "--category", "account", "--keep", "2", "--min-age", "0s", "--reason", "old"), "removed 3 messages of 1 stream")
+	require.Contains(t, dibs.ok(t, "trim", "--category", "account", "--keep", "2", "--min-age", "0s", "--reason", "old", "--yes"), "removed 3 messages of 1 stream")
 	require.Contains(t, dibs.ok(t, "stream", "account:retention-1"), "dibs:Trimmed")
 
 	dibs.ok(t, "write", "account:command-1", "Deposit", `{"n":1}`)
