@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"syscall"
 	"testing"
@@ -29,7 +28,6 @@ const (
 	crashStore    = "DIBS_TEST_CRASH_STORE"
 	crashCategory = "DIBS_TEST_CRASH_CATEGORY"
 	crashLanes    = "DIBS_TEST_CRASH_LANES" // the concurrency, if it is another
-	crashLease    = "DIBS_TEST_CRASH_LEASE" // the lease, if it is another
 )
 
 var crashConfig = &consumer.Config{Concurrency: 3, BatchSize: 10, CheckpointMessages: 15, PollInterval: 5 * time.Millisecond, Lease: time.Second}
@@ -61,9 +59,6 @@ func crashChild(storeURL string, category messagestore.Category) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	config := *crashConfig
-	if text := os.Getenv(crashLease); text != "" {
-		config.Lease, _ = time.ParseDuration(text)
-	}
 	if lanes := os.Getenv(crashLanes); lanes != "" {
 		config.Concurrency, _ = strconv.Atoi(lanes)
 	}
@@ -176,56 +171,4 @@ func TestRunStopsAtADatabaseThatIsNotMigrated(t *testing.T) {
 	store := messagestore.New(postgres.New(pgtest.Connect(t, pgtest.Database(t)), nil), nil)
 
 	require.ErrorIs(t, runForAWhile(t, newConsumer(t, store, &journal{}, nil)), postgres.ErrNotMigrated)
-}
-
-// A process that is killed, alone or beside others, is missed at once by one that is started on the
-// same machine: nothing waits for its lease, which is an hour here.
-func TestAProcessThatIsKilledIsMissedAtOnceOnItsMachine(t *testing.T) {
-	t.Parallel()
-	if runtime.GOOS != "linux" {
-		t.Skip("no other system tells that a process is gone")
-	}
-	for _, lanes := range []string{"1", "3"} {
-		t.Run(lanes, func(t *testing.T) {
-			t.Parallel()
-			storeURL, category := "sqlite:"+filepath.Join(t.TempDir(), "store.db"), storetest.Category(t)
-			store, err := dibs.Open(t.Context(), storeURL, nil)
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, store.Close()) })
-			handled := func(n int) {
-				t.Helper()
-				require.Eventually(t, func() bool { return len(allDone(t, store, category)) >= n }, 30*time.Second, 5*time.Millisecond)
-			}
-			start := func() *exec.Cmd {
-				return startChild(t, crashStore+"="+storeURL, crashCategory+"="+string(category), crashLease+"=1h", crashLanes+"="+lanes)
-			}
-			for round := range 3 {
-				write(t, store, category.Stream("1"), Deposited{round})
-				child := start()
-				handled(round + 1)
-				require.NoError(t, child.Process.Kill())
-				require.ErrorContains(t, child.Wait(), "killed")
-			}
-
-			// Two that run: the one that is left takes the other's slots when it looks next.
-			first := start()
-			for i := range 20 {
-				write(t, store, category.Stream(fmt.Sprintf("a%d", i)), Deposited{i})
-			}
-			handled(23)
-			start()
-			require.NoError(t, first.Process.Kill())
-			require.ErrorContains(t, first.Wait(), "killed")
-			for i := range 20 {
-				write(t, store, category.Stream(fmt.Sprintf("b%d", i)), Deposited{i})
-			}
-			seen := map[messagestore.GlobalPosition]bool{}
-			require.Eventually(t, func() bool {
-				for _, m := range allDone(t, store, category) {
-					seen[m.Metadata.CausationGlobalPosition] = true
-				}
-				return len(seen) == 43
-			}, 30*time.Second, 5*time.Millisecond)
-		})
-	}
 }

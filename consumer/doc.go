@@ -27,9 +27,8 @@
 //
 // A member that stops frees its slots at once. One that is killed, paused or cut off is replaced
 // when it has been silent for [Config.Lease]. If it comes back, its next write is refused,
-// and it starts over as a newcomer while Run goes on. On one Linux machine, within one
-// namespace of process ids, a process that is gone is missed at once; elsewhere a process that is
-// started alone after one that was killed waits for that one's lease, too.
+// and it starts over as a newcomer while Run goes on. A process that is started alone after
+// one that was killed waits for that one's lease, too.
 //
 // Replicas have the same Types, and all a Concurrency of 1 or none. CatchUp wants the whole
 // category, and waits until no other member has any.

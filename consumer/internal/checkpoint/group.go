@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/consumer/internal/origin"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -96,10 +95,6 @@ type Member struct {
 	ID      uuid.UUID `json:"id"`
 	Process string    `json:"process"` // for operators
 	Lease   int64     `json:"lease"`   // in milliseconds
-
-	// Origin is the process, where that is known. Another process of the same machine removes a
-	// member whose process is gone, and does not wait for its lease.
-	Origin origin.Origin `json:"origin,omitzero"`
 
 	// At is when the lease began to count last, by the store's clock. If it is missing, the
 	// lease counts from the time of the message.
@@ -213,11 +208,11 @@ func (g *Group) unfair(id uuid.UUID) int {
 
 // begin begins the next message of a member, after one that was written at a time: the leases
 // of the others count on, those that rest count from now on, and a member whose lease is over
-// is removed, as is one whose process is gone. The member itself extends its lease, and rests if it is alone.
+// is removed. The member itself extends its lease, and rests if it is alone.
 func (g *Group) begin(by uuid.UUID, written, now time.Time) {
 	g.By = by
 	for _, m := range slices.Clone(g.Members) {
-		if end, ends := m.Ends(written); m.ID != by && (ends && !now.Before(end) || m.Origin.Gone()) {
+		if end, ends := m.Ends(written); m.ID != by && ends && !now.Before(end) {
 			g.remove(m.ID)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/consumer/internal/origin"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -311,5 +310,5 @@ func (v View) Next() (at time.Time) {
 
 // NewMember returns a member that has not joined.
 func NewMember(process string, lease time.Duration, whole bool) Member {
-	return Member{ID: uuid.New(), Process: process, Lease: lease.Milliseconds(), Origin: origin.Self(), Whole: whole}
+	return Member{ID: uuid.New(), Process: process, Lease: lease.Milliseconds(), Whole: whole}
 }
