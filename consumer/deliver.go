@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/text"
@@ -274,7 +272,7 @@ func (r *run) logFailure(it *item, err error, wait time.Duration, what string) {
 }
 
 // about adds the consumer and a message to an event.
-func (c *Consumer) about(event *zerolog.Event, m *messagestore.Message) *zerolog.Event {
+func (c *Consumer) about(event *logger.Event, m *messagestore.Message) *logger.Event {
 	return event.Str("consumer", c.id.Name).Str("type", m.Type).Str("stream", string(m.Stream)).Int64("position", int64(m.Position)).
 		Str("id", m.ID.String()).Int64("globalPosition", int64(m.GlobalPosition))
 }
@@ -287,7 +285,7 @@ func stackOf(err error) string {
 	return ""
 }
 
-func logStack(event *zerolog.Event, err error) {
+func logStack(event *logger.Event, err error) {
 	if stack := stackOf(err); stack != "" {
 		event.Str(logger.Stack, stack)
 	}

@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/text"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/steer"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -243,7 +243,7 @@ func (r *run) countRedrive(redrive *deadletter.Redrive, m *messagestore.Message,
 	r.logRedrive(log, redrive, what)
 }
 
-func (r *run) logRedrive(event *zerolog.Event, redrive *deadletter.Redrive, what string) {
+func (r *run) logRedrive(event *logger.Event, redrive *deadletter.Redrive, what string) {
 	r.about(event, &messagestore.Message{
 		ID: redrive.ID, Type: redrive.Type, Stream: redrive.Stream, Position: redrive.Position, GlobalPosition: redrive.GlobalPosition,
 	}).Int("attempt", redrive.Attempts+1).Str("deadLetter", string(redrive.DeadLetter)).Msg(what)

@@ -77,6 +77,9 @@ const Stack = "stack"
 // IsZero reports whether l is the zero value.
 func (l Logger) IsZero() bool { return l.zero == nil && l.handler == nil }
 
+// An Event is one that has begun: it is sent by its method Msg.
+type Event = zerolog.Event
+
 // Debug begins an event that helps to find the cause of a failure.
 func (l Logger) Debug() *zerolog.Event { return l.begin(zerolog.DebugLevel) }
 
