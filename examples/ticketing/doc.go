@@ -1,5 +1,5 @@
 // Package ticketing sells the seats of a theatre over HTTP: each request once, however often it is
-// sent, and each seat once, whoever asks.
+// sent, and each seat to one customer.
 //
 //	POST /seats/12A/holds                Idempotency-Key: k1     {"email":"ann@example.com"}
 //	202 Accepted                         Location: /seats/12A/holds/k1

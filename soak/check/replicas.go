@@ -312,7 +312,7 @@ func holderOf(p Part) string {
 	return p.Holder
 }
 
-// checkMembers checks who came and went, and that a member that was removed had been silent for its lease.
+// checkMembers checks the members that came and went, and that a member that was removed had been silent for its lease.
 func (c *replicas) checkMembers(before, s *seatStep) {
 	me := c.seats[s.by]
 	switch {
