@@ -1,4 +1,4 @@
--- A consumer removes its own old checkpoints, as a writer, who may remove nothing else. The last
+-- A consumer removes its own old checkpoints. It is a writer, and a writer removes nothing else. The last
 -- 100 stay at least: no write of a checkpoint is resolved, and nothing is looked for, further back.
 create or replace function dibs.trim_checkpoints(stream text, keep bigint) returns bigint
 language plpgsql volatile security definer
