@@ -270,8 +270,9 @@ var past = []string{TypeExtended, TypeWaiting}
 // [messagestore.ErrInvalid].
 func (l *Lease) Confirmation(result any, writes ...messagestore.StreamWrite) []messagestore.StreamWrite {
 	raw, err := encodeResult(result)
-	all := make([]messagestore.StreamWrite, 0, len(l.parts)+len(writes))
-	for _, p := range l.snapshot() {
+	parts := l.snapshot()
+	all := make([]messagestore.StreamWrite, 0, len(parts)+len(writes))
+	for _, p := range parts {
 		var body messagestore.Body = refused{err}
 		if err == nil {
 			body = p.confirmed(raw)

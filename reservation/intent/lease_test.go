@@ -191,3 +191,38 @@ func TestALineHasAnEnd(t *testing.T) {
 		require.NoError(t, l.Confirm(t.Context(), nil), "it leaves the line away")
 	})
 }
+
+// A handler asks its lease for writes while the heartbeat extends it. Only the race detector sees
+// a failure.
+func TestAHandlerUsesItsLeaseBesideTheHeartbeat(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	l := lease(t, manager(t, store, nil), request("A"))
+	extended := make(chan error)
+	go func() {
+		var err error
+		for range 100 {
+			err = errors.Join(err, l.Extend(t.Context()))
+		}
+		extended <- err
+	}()
+	for running := true; running; {
+		select {
+		case err := <-extended:
+			require.NoError(t, err)
+			running = false
+		default:
+			require.Len(t, l.Guarded(), 1)
+			require.Len(t, l.Confirmation("paid"), 1)
+			require.Positive(t, l.Left())
+			require.NotZero(t, l.Until())
+			require.NoError(t, l.Err())
+			require.NotZero(t, l.Token())
+			require.Equal(t, 1, l.Attempt())
+			require.NotEmpty(t, l.Stream())
+			l.Cause()
+		}
+	}
+	_, err := store.WriteStreams(t.Context(), l.Confirmation("paid")...)
+	require.NoError(t, err)
+}
