@@ -16,7 +16,7 @@ import (
 // A slow store takes a second for each read, and counts those that were broken off.
 type slowStore struct {
 	*messagestore.Store
-	reads, broken int
+	reads, pages, broken int
 }
 
 func (s *slowStore) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
@@ -26,6 +26,15 @@ func (s *slowStore) Last(ctx context.Context, stream messagestore.StreamName) (*
 		s.broken++
 	}
 	return s.Store.Last(context.WithoutCancel(ctx), stream)
+}
+
+func (s *slowStore) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	s.pages++
+	time.Sleep(time.Second)
+	if ctx.Err() != nil {
+		s.broken++
+	}
+	return s.Store.ReadCategoryPage(context.WithoutCancel(ctx), q)
 }
 
 // A broken query costs a connection, and callers of HTTP hang up all the time.
@@ -49,11 +58,20 @@ func TestAnAwaitThatIsGivenUpBreaksNoQueryOff(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Equal(t, 1, store.reads, "nothing is asked for a caller that is gone already")
 
+		ctx, cancel = context.WithTimeout(t.Context(), 3*time.Second/2)
+		defer cancel()
+		_, err = m.Await(ctx, "", "k")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		time.Sleep(time.Second) // it was the last waiter, and the category was being read
+		synctest.Wait()
+		require.Equal(t, 1, store.pages)
+		require.Zero(t, store.broken)
+
 		time.AfterFunc(5*time.Second, func() { _ = held.Lease.Confirm(t.Context(), "paid") })
 		done, err := m.Await(t.Context(), "", "k")
 		require.NoError(t, err)
 		require.Equal(t, intent.Done, done.Status)
 		require.JSONEq(t, `"paid"`, string(done.Result))
-		require.Equal(t, 2, store.reads, "the message that woke it up is the answer")
+		require.Equal(t, 3, store.reads, "the message that woke it up is the answer")
 	})
 }

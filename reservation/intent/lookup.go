@@ -78,7 +78,9 @@ func (m *Manager) Await(ctx context.Context, scope, key string) (Intent, error) 
 			}
 			return i, nil
 		}
-		w.from(s.at.GlobalPosition)
+		if ctx.Err() == nil {
+			w.from(s.at.GlobalPosition)
+		}
 		message, ended := w.sleep(ctx, max(min(s.free().Sub(now), over), leastSleep))
 		switch {
 		case ended != nil:

@@ -190,10 +190,16 @@ type wakeups struct {
 
 // A tail is a goroutine that reads the category.
 type tail struct {
-	next   messagestore.GlobalPosition
-	again  chan struct{} // receives when next has become less
-	cancel context.CancelFunc
-	ended  chan struct{}
+	next  messagestore.GlobalPosition
+	again chan struct{} // receives when next has become less, and when the last waiter has left
+}
+
+// wake has the goroutine look what has changed.
+func (t *tail) wake() {
+	select {
+	case t.again <- struct{}{}:
+	default:
+	}
 }
 
 // listen adds a waiter, and reports whether the category is read already.
@@ -218,61 +224,44 @@ func (w *wakeups) tail(position messagestore.GlobalPosition) {
 	if r := w.reader; r != nil {
 		if position < r.next {
 			r.next = position
-			select {
-			case r.again <- struct{}{}:
-			default:
-			}
+			r.wake()
 		}
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	r := &tail{position, make(chan struct{}, 1), cancel, make(chan struct{})}
-	w.reader = r
-	go func() {
-		defer close(r.ended)
-		w.read(ctx, store, r)
-	}()
+	w.reader = &tail{position, make(chan struct{}, 1)}
+	go w.read(store, w.reader)
 }
 
-// leave removes a waiter, and with the last one ends the goroutine.
+// leave removes a waiter, and with the last one ends the goroutine. A read that is under way is not
+// broken off: that would cost the connection, and the last waiter of a category leaves often.
 func (w *wakeups) leave(one *waiter) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	rest := slices.DeleteFunc(w.waiters[one.stream], func(other *waiter) bool { return other == one })
 	w.waiters[one.stream] = rest
 	if len(rest) == 0 {
 		delete(w.waiters, one.stream)
 	}
-	r := w.reader
-	if len(w.waiters) > 0 || r == nil {
-		w.mu.Unlock()
-		return
+	if len(w.waiters) == 0 && w.reader != nil {
+		w.reader.wake()
 	}
-	w.reader = nil
-	w.mu.Unlock()
-	r.cancel()
-	<-r.ended
 }
 
-// read reads the category until ctx is done.
-func (w *wakeups) read(ctx context.Context, store CategoryStore, r *tail) {
+// read reads the category for as long as there are waiters.
+func (w *wakeups) read(store CategoryStore, r *tail) {
 	bell, stop := store.Watch(w.m.category, tailInterval)
 	defer stop()
 	q := messagestore.CategoryQuery{
 		Category: w.m.category, Limit: 1000, Filter: messagestore.Filter{Types: []string{TypeReleased, TypeConfirmed}},
 	}
-	for failures := 0; ctx.Err() == nil; {
-		w.mu.Lock()
-		q.From = r.next
-		w.mu.Unlock()
-		page, err := store.ReadCategoryPage(ctx, q)
+	for failures := 0; w.wanted(r, &q); {
+		page, err := readPage(store, q)
 		if err != nil {
-			if ctx.Err() != nil {
-				return
-			}
 			failures++
 			w.m.config.Logger.Warn().Err(err).Str("category", string(w.m.category)).Int("failures", failures).Msg("wait for intents")
-			if backoff.Wait(ctx, backoff.After(failures, minTailBackoff, maxTailBackoff)) != nil {
-				return
+			select {
+			case <-r.again:
+			case <-time.After(backoff.After(failures, minTailBackoff, maxTailBackoff)):
 			}
 			continue
 		}
@@ -281,11 +270,28 @@ func (w *wakeups) read(ctx context.Context, store CategoryStore, r *tail) {
 			continue
 		}
 		select {
-		case <-ctx.Done():
 		case <-r.again:
 		case <-bell:
 		}
 	}
+}
+
+// wanted tells whether there are waiters still, and from where on the category is to be read. If there
+// are none, the next one starts another goroutine.
+func (w *wakeups) wanted(r *tail, q *messagestore.CategoryQuery) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	q.From = r.next
+	if len(w.waiters) == 0 {
+		w.reader = nil
+	}
+	return w.reader != nil
+}
+
+func readPage(store CategoryStore, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), finishTimeout)
+	defer cancel()
+	return store.ReadCategoryPage(ctx, q)
 }
 
 // deliver wakes the waiters for the messages of the page, and reports whether there is more to
