@@ -105,3 +105,23 @@ func appendOf(stream messagestore.StreamName, expected messagestore.Version, mes
 	}
 	return a
 }
+
+// BenchmarkReadShort reads the last message of a stream, and ten messages of a category.
+func BenchmarkReadShort(b *testing.B) {
+	driver := open(b, newFile(b), nil)
+	category := storetest.Category(b)
+	_, err := driver.Append(b.Context(), appendOf(category.Stream("1"), messagestore.NoStream, 10))
+	require.NoError(b, err)
+	b.Run("last", func(b *testing.B) {
+		for b.Loop() {
+			_, err := driver.Last(b.Context(), category.Stream("1"), "")
+			require.NoError(b, err)
+		}
+	})
+	b.Run("page", func(b *testing.B) {
+		for b.Loop() {
+			_, err := driver.ReadCategory(b.Context(), messagestore.CategoryQuery{Category: category, Limit: 10})
+			require.NoError(b, err)
+		}
+	})
+}

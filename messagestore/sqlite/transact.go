@@ -40,20 +40,33 @@ func (d *Driver) Transact(
 
 // transactions run callers' functions, one at a time, on a connection beside the writer's.
 type transactions struct {
-	db *sql.DB // of guarded connections
-	w  *writer
+	db   *sql.DB // of guarded connections
+	w    *writer
+	conn *sql.Conn // nil before the first use and after a failure
+	on   *prepared // the same
 }
 
 func newTransactions(d driver.Driver, name string, w *writer) *transactions {
 	db := sql.OpenDB(guardedConnector{d, name, w.timeout})
 	db.SetMaxOpenConns(1)
-	return &transactions{db, w}
+	return &transactions{db: db, w: w}
 }
 
 // close waits for the function that runs.
 func (t *transactions) close() error {
 	t.w.held <- struct{}{}
+	t.drop()
 	return t.db.Close()
+}
+
+// drop closes the connection, which ends any transaction that it is in. The next use opens
+// another.
+func (t *transactions) drop() {
+	if t.conn == nil {
+		return
+	}
+	discard(t.conn)
+	t.conn, t.on = nil, nil
 }
 
 func (t *transactions) run(
@@ -65,20 +78,26 @@ func (t *transactions) run(
 		return nil, err
 	}
 	defer t.w.unlock()
-	conn, err := connect(ctx, t.db, t.w.timeout)
-	if err != nil {
-		return nil, err
+	if t.conn == nil {
+		conn, err := connect(ctx, t.db, t.w.timeout)
+		if err != nil {
+			return nil, err
+		}
+		t.conn, t.on = conn, newPrepared(conn)
 	}
-	defer conn.Close()
 	var guard *guarded
-	if err := conn.Raw(func(c any) error { guard = c.(*guarded); return nil }); err != nil { //nolint:errcheck // the connector makes no other
+	if err := t.conn.Raw(func(c any) error { guard = c.(*guarded); return nil }); err != nil { //nolint:errcheck // the connector makes no other
+		t.drop()
 		return nil, err
 	}
 	var tx *sql.Tx
 	if err := retry(ctx, t.w.timeout, func() (err error) {
-		tx, err = conn.BeginTx(context.WithoutCancel(ctx), nil)
+		tx, err = t.conn.BeginTx(context.WithoutCancel(ctx), nil)
 		return err
 	}); err != nil {
+		if !isBusy(err) {
+			t.drop()
+		}
 		return nil, err
 	}
 	guard.begun()
@@ -86,17 +105,20 @@ func (t *transactions) run(
 		guard.ours = true
 		_ = tx.Rollback()
 		guard.end()
+		if guard.broken {
+			t.drop()
+		}
 	}()
-	return guard.run(ctx, tx, first, f)
+	return guard.run(ctx, tx, t.on, first, f)
 }
 
-// run does all that happens in the transaction.
+// run does all that happens in the transaction. Its statements are prepared on the connection, for the
+// transactions to come too.
 func (g *guarded) run(
-	ctx context.Context, tx *sql.Tx, first messagestore.StreamName,
+	ctx context.Context, tx *sql.Tx, db *prepared, first messagestore.StreamName,
 	f func(ctx context.Context, tx *sql.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
 ) ([]messagestore.Written, error) {
 	whole := context.WithoutCancel(ctx) // a cancelled statement may roll the transaction back
-	db := newPrepared(tx)
 	var begun *messagestore.Message
 	if first != "" {
 		found, err := query(whole, db, streamSQL, string(first), int64(0), 1)
@@ -107,12 +129,12 @@ func (g *guarded) run(
 			begun = found[0].Message
 		}
 	}
-	if _, err := tx.ExecContext(whole, beginTransactSQL); err != nil {
+	if _, err := db.ExecContext(whole, beginTransactSQL); err != nil {
 		return nil, err
 	}
 	appends, err := f(ctx, tx, begun)
 	if err == nil && !g.ended {
-		_, err = tx.ExecContext(whole, releaseTransactSQL)
+		_, err = db.ExecContext(whole, releaseTransactSQL)
 		g.ended = err != nil // SQLite has rolled back or committed, and forgotten the savepoint
 	}
 	switch {

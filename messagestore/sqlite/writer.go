@@ -365,9 +365,14 @@ func (w *writer) drop() {
 	if w.conn == nil {
 		return
 	}
-	_ = w.conn.Raw(func(any) error { return driver.ErrBadConn }) // so that the pool does not keep it
-	_ = w.conn.Close()                                           // which Raw has done
+	discard(w.conn)
 	w.conn, w.on = nil, nil
+}
+
+// discard closes a connection, so that the pool does not keep it.
+func discard(conn *sql.Conn) {
+	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	_ = conn.Close() // which Raw has done
 }
 
 // sleep returns false if the writer is to stop.

@@ -8,4 +8,4 @@ WHERE category = ?1 AND global_position BETWEEN ?2 AND ?3
   AND (?5 IS NULL OR correlation_category = ?5)
   AND (?6 IS NULL OR abs(group_hash % ?6) = ?7)
 ORDER BY global_position
-LIMIT ?8
+LIMIT ?8 + 0

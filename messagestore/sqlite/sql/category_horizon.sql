@@ -8,7 +8,7 @@ FROM (
     SELECT global_position FROM dibs_messages
     WHERE category = ?1 AND global_position >= ?2
     ORDER BY global_position
-    LIMIT ?3
+    LIMIT ?3 + 0
   )
 )
 JOIN dibs_messages m ON m.global_position IN (first, last)

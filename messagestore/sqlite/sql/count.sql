@@ -7,5 +7,5 @@ SELECT count(*) FROM (
     AND (?3 IS NULL OR type IN (SELECT value FROM json_each(?3)))
     AND (?4 IS NULL OR correlation_category = ?4)
     AND (?5 IS NULL OR abs(group_hash % ?5) = ?6)
-  LIMIT ?7
+  LIMIT ?7 + 0
 )

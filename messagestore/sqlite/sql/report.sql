@@ -25,7 +25,7 @@ SELECT * FROM (
   ORDER BY
     CASE ?6 WHEN 'messages' THEN messages WHEN 'bytes' THEN bytes WHEN 'last' THEN last_time END DESC,
     name1, name2, name3
-  LIMIT ?7
+  LIMIT ?7 + 0
 )
 UNION ALL
 SELECT

@@ -2,4 +2,4 @@ SELECT global_position, stream_name, position, type, data, metadata, id, time
 FROM dibs_messages
 WHERE stream_name = ?1 AND position >= ?2
 ORDER BY position
-LIMIT ?3
+LIMIT ?3 + 0
