@@ -55,9 +55,9 @@ func (d *SQLDriver) Transact(
 	if f == nil {
 		return nil, nil
 	}
-	conn, err := d.db.Conn(ctx)
+	conn, err := pglink.SQLConn(ctx, d.db)
 	if err != nil {
-		return nil, matched(pglink.AcquireFailed(err))
+		return nil, matched(err)
 	}
 	defer conn.Close()
 	called := false

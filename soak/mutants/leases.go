@@ -11,13 +11,17 @@ type holders struct {
 	processes, goroutines int
 	clock                 bool // of the server, that jumps
 	calm                  bool // nothing is killed
+	silent                bool // nor here, and no extension arrives for longer than a lease, again and again
+	long                  bool // transactions take long, while others ask for their keys
 }
 
 // Scenes of intents.
 var (
-	leased  = &Scene{Name: "holders", holders: &holders{4, 6, false, false}}
-	jumped  = &Scene{Name: "holders and jumps", holders: &holders{4, 6, true, false}}
-	crowded = &Scene{Name: "a crowd of holders", holders: &holders{2, 40, false, true}} // most of their writes go in groups
+	leased  = &Scene{Name: "holders", holders: &holders{processes: 4, goroutines: 6}}
+	jumped  = &Scene{Name: "holders and jumps", holders: &holders{processes: 4, goroutines: 6, clock: true}}
+	crowded = &Scene{Name: "a crowd of holders", holders: &holders{processes: 2, goroutines: 40, calm: true}} // most of their writes go in groups
+	silent  = &Scene{Name: "holders in silence", holders: &holders{processes: 4, goroutines: 12, silent: true}}
+	slow    = &Scene{Name: "long transactions", holders: &holders{processes: 4, goroutines: 6, calm: true, long: true}}
 )
 
 // OfIntents reports whether runs of the scene are those of package intents.
@@ -29,7 +33,10 @@ const leaseTime = 8 * time.Second
 // IntentOptions are those of a run of a scene of intents.
 func (s *Scene) IntentOptions(m *Mutant, seed uint64, round int) intents.Options {
 	h := s.holders
-	o := intents.Options{Seed: seed + uint64(round), Duration: leaseTime << round, Processes: h.processes, Goroutines: h.goroutines, Clock: h.clock, Calm: h.calm}
+	o := intents.Options{
+		Seed: seed + uint64(round), Duration: leaseTime << round, Processes: h.processes, Goroutines: h.goroutines,
+		Clock: h.clock, Calm: h.calm, Silent: h.silent, Long: h.long,
+	}
 	if m != nil {
 		o.Plant = &m.Plant
 	}
@@ -78,7 +85,7 @@ func leases() []*Mutant {
 		), Scene: leased, Breaks: broken(intents.Confirmed)},
 		{Name: "beats-leave-context", Says: "work goes on though no extension has reached the store", Plant: code(
 			edit(in, "running.Go(func() { l.expire(beating, cancel) })", ""),
-		), Scene: leased, Breaks: broken(intents.Heeded)},
+		), Scene: silent, Breaks: broken(intents.Heeded)},
 		{Name: "first-key-only", Says: "of a lease of several keys, only the first is extended, confirmed and released", Plant: code(
 			edit(in, "parts := l.snapshot() all := make([]messagestore.StreamWrite, 0, len(parts)+len(writes)) bodies", `parts := l.snapshot()[:1]
 				all := make([]messagestore.StreamWrite, 0, len(parts)+len(writes))
@@ -89,9 +96,9 @@ func leases() []*Mutant {
 			edit("append_one", "values (stream_category,", "values (now(), stream_category,"),
 			edit("append_each", "into dibs.messages as m (category,", `into dibs.messages as m ("time", category,`),
 			edit("append_each", "select split_part(names[p.n], '-', 1), coalesce(", "select now(), split_part(names[p.n], '-', 1), coalesce("),
-			edit("append", "into dibs.messages as m (category,", `into dibs.messages as m ("time", category,`),
-			edit("append", "select dibs.category(s.name), dibs.group_hash", "select now(), dibs.category(s.name), dibs.group_hash"),
-		), Scene: leased, Breaks: broken(intents.Steps, intents.Answers)},
+			edit("append", "into dibs.messages as m "+columns+" values (one_category,", `into dibs.messages as m ("time", `+columns[1:]+" values (now(), one_category,"),
+			edit("append", "into dibs.messages as m "+columns+" select dibs.category(s.name),", `into dibs.messages as m ("time", `+columns[1:]+" select now(), dibs.category(s.name),"),
+		), Scene: slow, Breaks: broken(intents.Steps, intents.Answers)},
 		// The moment in which it matters is made longer.
 		{Name: "met-before-lock", Says: "a write by itself is told what was there before it had its lock", Plant: sql(
 			edit("append_one", "fence_found bigint;", "fence_found bigint; early record;"),

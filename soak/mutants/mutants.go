@@ -59,6 +59,10 @@ var (
 	lockOfSeveral = edit("append", `
 		perform pg_advisory_xact_lock(1684628083, k.key)
 		from (select distinct dibs.lock_key(split_part(s.name, '-', 1)) as key from unnest(streams) s (name) order by 1) k;`, "")
+	lockOfOneInTransaction = edit("append", "perform pg_advisory_xact_lock(1684628083, dibs.lock_key(one_category));", "")
+
+	// columns are those that dibs.append puts into, in both of its ways.
+	columns     = "(category, group_hash, correlation_category, stream_name, position, type, id, data, metadata)"
 	lockOfGroup = edit("append_each", `
 		if not pg_try_advisory_xact_lock(1684628083, dibs.lock_key(first_category)) then
 			perform dibs.wait_for_category(first_category);
@@ -75,10 +79,10 @@ func order() []*Mutant {
 	return []*Mutant{
 		{
 			"no-lock", "no write locks its category, so a read advances past writes in flight",
-			sql(lockOfOne, lockOfSeveral, lockOfGroup, otherLocksOfGroup), groups, disorder,
+			sql(lockOfOne, lockOfSeveral, lockOfOneInTransaction, lockOfGroup, otherLocksOfGroup), groups, disorder,
 		},
 		{"one-no-lock", "a write by itself does not lock its category", sql(lockOfOne), alone, disorder},
-		{"several-no-lock", "a write to several streams, or in a transaction, does not lock its categories", sql(lockOfSeveral), alone, disorder},
+		{"several-no-lock", "a write to several streams, or in a transaction, does not lock its categories", sql(lockOfSeveral, lockOfOneInTransaction), alone, disorder},
 		{"group-no-lock", "a group does not lock the category of its first write", sql(lockOfGroup), groups, disorder},
 		{"group-second-lock", "a group locks the category of its first write, and no other", sql(otherLocksOfGroup), groups, disorder},
 		{"one-early-position", "a write by itself takes its global position before the lock", sql(
