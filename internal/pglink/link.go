@@ -12,6 +12,7 @@ package pglink
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -167,9 +168,9 @@ func (l *Link) AsIs(ctx context.Context, f func(db DB) error) error {
 		return f(conn)
 	}
 	if l.sql != nil {
-		conn, err := l.sql.Conn(ctx)
+		conn, err := SQLConn(ctx, l.sql)
 		if err != nil {
-			return AcquireFailed(err)
+			return err
 		}
 		defer conn.Close()
 		return Raw(conn, func(conn *pgx.Conn) error { return f(conn) })
@@ -184,6 +185,21 @@ func (l *Link) AsIs(ctx context.Context, f func(db DB) error) error {
 		return fmt.Errorf("%w: the connection is closed", ErrClosed)
 	}
 	return f(l.db)
+}
+
+// SQLConn returns a connection of db. Where callers wait for one, database/sql gives up after three in a
+// row that a cancelled call before them has closed: each of those is gone then, and the next is asked for.
+func SQLConn(ctx context.Context, db *sql.DB) (conn *sql.Conn, err error) {
+	const most = 100
+	for range most {
+		if conn, err = db.Conn(ctx); !errors.Is(err, driver.ErrBadConn) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, AcquireFailed(err)
+	}
+	return conn, nil
 }
 
 // OverTransaction reports whether l is over a transaction of the caller's.
