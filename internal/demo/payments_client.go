@@ -47,7 +47,7 @@ type paymentsClientCommand struct {
 	Client      int
 	Servers     string
 	Answers     string
-	Concurrency int `default:"8"`
+	Concurrency int
 }
 
 // Run has one client send its part of the plan.
