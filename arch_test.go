@@ -52,6 +52,7 @@ var imports = map[string][]string{
 	"handler/handlertest":    {"handler", "messagestore", "messagestore/memory", "internal/exactjson"},
 	"reservation":            {"logger", "messagestore", "handler", "internal/steer", "internal/keys"},
 	"unit":                   {"logger", "messagestore", "handler", "reservation", "internal/keys"},
+	"alarm":                  {"logger", "messagestore", "consumer", "reservation", "internal/backoff"},
 	"entity":                 {"logger", "messagestore", "internal/steer", "internal/messagetype", "upcast"},
 	"internal/pgtest":        {"migrations"},
 	"internal/pgproxy":       {},
