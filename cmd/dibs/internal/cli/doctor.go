@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/cmd/dibs/internal/adopt"
 	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
 	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/migrations"
@@ -28,7 +29,7 @@ type doctorCommand struct {
 
 // Help is printed below the command's usage.
 func (doctorCommand) Help() string {
-	return `Examines the server and the schema, changes nothing, and prints findings with their remedies: ok, warn, fail, or hidden where this user lacks the right to look. It covers settings, migrations and drift, roles and rights, locks held long and the sessions that wait, slots, and sizes. Any user may run it; a member of pg_monitor sees all sessions, and the user that migrates sees the schema. Ends with 1 if a finding fails.
+	return `Examines the server and the schema, changes nothing, and prints findings with their remedies: ok, warn, fail, or hidden where this user lacks the right to look. It covers settings, migrations and drift, roles and rights, locks held long and the sessions that wait, slots, sizes, and whether a service with this URL can read and write messages. Any user may run it; a member of pg_monitor sees all sessions, and the user that migrates sees the schema. Ends with 1 if a finding fails.
 
 Example:
 
@@ -47,7 +48,7 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 			if err != nil {
 				return err
 			}
-			return a.printFindings(aboutFile(state), c.Quiet)
+			return a.printFindings(append(aboutFile(state), aboutCheck(ctx, messagestore.New(d, nil))), c.Quiet)
 		})
 	}
 	return a.withConn(ctx, func(conn *pgx.Conn) error {
@@ -61,8 +62,50 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		return a.printFindings(append(schema, findings...), c.Quiet)
+		return a.printFindings(append(append(schema, findings...), a.examineAccess(ctx)), c.Quiet)
 	})
+}
+
+// checkTimeout bounds how long a store may take to say whether it serves.
+const checkTimeout = 5 * time.Second
+
+// examineAccess reports whether a service could start with the store's URL.
+func (a *app) examineAccess(ctx context.Context) doctor.Finding {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	var f doctor.Finding
+	err := a.withStore(ctx, 1, func(store *messagestore.Store) error {
+		f = aboutCheck(ctx, store)
+		return nil
+	})
+	if err != nil { // what refuses to open refuses a service too
+		f = aboutAccess(err, err)
+	}
+	return f
+}
+
+func aboutCheck(ctx context.Context, store *messagestore.Store) doctor.Finding {
+	err := store.Check(ctx)
+	if !errors.Is(err, messagestore.ErrNotPermitted) {
+		return aboutAccess(err, err)
+	}
+	return aboutAccess(err, store.CheckReading(ctx))
+}
+
+// aboutAccess reports the answers of [messagestore.Store.Check] and of its CheckReading. A user without any right
+// to messages may look at the server, and is no service's.
+func aboutAccess(writing, reading error) doctor.Finding {
+	f := doctor.Finding{Group: "access", Name: "check", Verdict: doctor.OK, Says: "a service with this URL can read and write messages"}
+	switch {
+	case writing == nil:
+	case reading == nil:
+		f.Says = "a service with this URL can read messages, and may not write them"
+	case errors.Is(reading, messagestore.ErrNotPermitted):
+		f.Verdict, f.Says, f.Advice = doctor.Hidden, "this user may neither read nor write messages", "run dibs doctor with the URL of the service too"
+	default:
+		f.Verdict, f.Says, f.Advice = doctor.Fail, fmt.Sprintf("a service with this URL cannot write messages: %v", writing), "its readiness probe, Store.Check, says the same until this is mended"
+	}
+	return f
 }
 
 // aboutFile reports on a store on SQLite.

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net/url"
 	"os/exec"
 	"strings"
@@ -34,13 +35,15 @@ func TestDoctorFindsWhatWasNotMigratedOrWasChangedByHand(t *testing.T) {
 	before := dibs.run(t, "doctor")
 	require.Equal(t, 1, before.code)
 	require.Regexp(t, `(?m)^  fail    0 of \d+ files are applied\n          run dibs migrate up$`, before.stdout)
-	require.Equal(t, "dibs: 1 finding fails\n", before.stderr)
+	require.Regexp(t, `(?m)^access\n  fail    a service with this URL cannot write messages: .*\n          its readiness probe, `, before.stdout)
+	require.Equal(t, "dibs: 2 findings fail\n", before.stderr)
 
 	dibs.ok(t, "migrate", "up")
 	healthy := dibs.ok(t, "doctor")
 	for _, text := range []string{
 		"schema\n", "files are applied\n", "ok      objects and rights are as the migrations made them\n",
 		"server\n", "settings\n", "roles\n", "locks\n", "sessions\n", "storage\n",
+		"access\n", "ok      a service with this URL can read and write messages\n",
 	} {
 		require.Contains(t, healthy, text)
 	}
@@ -164,6 +167,43 @@ func TestDoctorWorksForWhoMayOnlyConnect(t *testing.T) {
 	denied := dibs.run(t, "verify")
 	require.Equal(t, 1, denied.code)
 	require.Contains(t, denied.stderr, "dibs_admin")
+}
+
+func TestDoctorTellsWhetherAServiceCouldStart(t *testing.T) {
+	t.Parallel()
+	where := pgtest.Migrated(t)
+	theirs := asUser(t, where)
+	u, err := url.Parse(theirs)
+	require.NoError(t, err)
+	says := func(store string) (verdict, text string) {
+		t.Helper()
+		for _, finding := range objects(t, (&shell{}).run(t, "doctor", "--json", "--store", store).stdout) {
+			if finding["group"] == "access" {
+				return fmt.Sprint(finding["verdict"]), fmt.Sprint(finding["says"])
+			}
+		}
+		return "", ""
+	}
+	expect := func(store, verdict, text string) {
+		t.Helper()
+		gotVerdict, gotText := says(store)
+		require.Equal(t, verdict, gotVerdict, gotText)
+		require.Contains(t, gotText, text)
+	}
+
+	expect(theirs, "hidden", "this user may neither read nor write messages")
+	execute(t, where, "grant dibs_reader to "+u.User.Username())
+	expect(theirs, "ok", "a service with this URL can read messages, and may not write them")
+	execute(t, where, "grant dibs_writer to "+u.User.Username())
+	expect(theirs, "ok", "a service with this URL can read and write messages")
+	query := u.Query()
+	query.Set("client_encoding", "LATIN1")
+	u.RawQuery = query.Encode()
+	expect(u.String(), "fail", "client_encoding is LATIN1")
+	query.Set("client_encoding", "UTF8")
+	query.Set("schema", "other")
+	u.RawQuery = query.Encode()
+	expect(u.String(), "fail", "a service with this URL cannot write messages")
 }
 
 func TestDoctorAndVerifyAreForDatabases(t *testing.T) {

@@ -133,20 +133,18 @@ func TestTheStoryTellsWhatWasDropped(t *testing.T) {
 // A dropped letter holds up no trim.
 func TestATrimGoesPastWhatWasDropped(t *testing.T) {
 	t.Parallel()
-	dibs := newServer(t)
-	dibs.fill(t, "account-1", 4)
-	store, err := library.Open(t.Context(), dibs.env["DIBS_STORE"], nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, store.Close()) })
-	catchUp(t, store, "account", "mail", errUnwanted)
-	trim := []string{"trim", "account-1", "--keep", "1", "--dry-run", "--min-age", "0"}
-	require.Contains(t, dibs.ok(t, trim...), "that one is parked")
-	for _, p := range objects(t, dibs.ok(t, "parked", "list", "account", "mail", "--json")) {
-		message, ok := p["message"].(map[string]any)
-		require.True(t, ok)
-		dibs.ok(t, "parked", "drop", "account", "mail", message["id"].(string), "--reason", "all of them are void") //nolint:errcheck // it is a text
-	}
-	require.Contains(t, dibs.ok(t, trim...), "would remove 3")
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		dibs.fill(t, "account-1", 4)
+		catchUp(t, store, "account", "mail", errUnwanted)
+		trim := []string{"trim", "account-1", "--keep", "1", "--dry-run", "--min-age", "0"}
+		require.Contains(t, dibs.ok(t, trim...), "that one is parked")
+		for _, p := range objects(t, dibs.ok(t, "parked", "list", "account", "mail", "--json")) {
+			message, ok := p["message"].(map[string]any)
+			require.True(t, ok)
+			dibs.ok(t, "parked", "drop", "account", "mail", message["id"].(string), "--reason", "all of them are void") //nolint:errcheck // it is a text
+		}
+		require.Contains(t, dibs.ok(t, trim...), "would remove 3")
+	})
 }
 
 func TestAConsumerThatNeverStartedBeginsWhereItIsTold(t *testing.T) {
@@ -171,5 +169,8 @@ func TestAConsumerThatNeverStartedBeginsWhereItIsTold(t *testing.T) {
 		known := dibs.run(t, "consumers", "reset", "account", "mail", "--end", "--new", "--yes")
 		require.NotZero(t, known.code)
 		require.Contains(t, known.stderr, "has started before")
+		again := dibs.run(t, "consumers", "reset", "account", "mail", "--end", "--new", "--dry-run")
+		require.Equal(t, 1, again.code)
+		require.Contains(t, again.stderr, "has started before")
 	})
 }
