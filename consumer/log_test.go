@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -183,6 +184,35 @@ func TestAWrongSettingIsReturnedByTheFirstContact(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A member that stands by has met the store before: a password that is refused then may be rotated later.
+func TestAMemberThatStandsByOutlivesARefusal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var looks atomic.Int64
+		tapped := &tap{Store: newStore(), look: func(messagestore.StreamName) error { looks.Add(1); return nil }}
+		stop := running(t, newConsumer(t, tapped.Store, &journal{}, nil))
+		time.Sleep(time.Minute)
+		standsBy := newConsumer(t, tapped, &journal{}, nil)
+		done := make(chan error, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { done <- standsBy.Run(ctx) }()
+		time.Sleep(time.Millisecond) // it has met the store, and nobody has freed slots for it
+
+		require.Positive(t, looks.Load())
+		tapped.set(func(s *tap) {
+			s.look = func(messagestore.StreamName) error { return stateError("28P01") }
+		})
+		time.Sleep(time.Minute)
+		require.Positive(t, standsBy.Stats().StoreErrors)
+		tapped.set(func(s *tap) { s.look = nil })
+		time.Sleep(time.Minute)
+
+		cancel()
+		require.NoError(t, <-done)
+		require.NoError(t, stop())
+	})
 }
 
 func TestAnOutageIsOneLineAtItsBeginningAndOneAtItsEnd(t *testing.T) {

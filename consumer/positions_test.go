@@ -250,6 +250,32 @@ func TestAfterAResetTheConsumerGoesOnFromThere(t *testing.T) {
 	})
 }
 
+func TestAConsumerIsCreatedOnceWhereItIsToBegin(t *testing.T) {
+	t.Parallel()
+	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
+		for range 3 {
+			write(t, store, category.Stream("1"), Deposited{1})
+		}
+		end := endOf(t, store, category)
+		target := operate.Consumer(store, category, "c")
+		require.ErrorIs(t, target.Create(t.Context(), -1), messagestore.ErrInvalid)
+		beyond, is := errors.AsType[*operate.BeyondEndError](target.Create(t.Context(), end+1))
+		require.True(t, is)
+		require.Equal(t, end, beyond.End)
+		require.Empty(t, positionsNow(t, store, category))
+
+		require.NoError(t, target.Create(t.Context(), end))
+
+		known, is := errors.AsType[*operate.KnownConsumerError](target.Create(t.Context(), 0))
+		require.True(t, is)
+		require.Equal(t, operate.KnownConsumerError{Category: category, Name: "c"}, *known)
+		write(t, store, category.Stream("2"), Deposited{1})
+		c := newIn(t, store, category, "c", always(nil), nil)
+		require.NoError(t, c.CatchUp(t.Context()))
+		require.Equal(t, int64(1), c.Stats().Handled)
+	})
+}
+
 // The consumer runs, and is never idle; the reset comes in between.
 func TestAConsumerThatRunsNeverGoesOnAtTheOldPositionAfterAReset(t *testing.T) {
 	t.Parallel()

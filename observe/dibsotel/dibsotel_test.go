@@ -206,10 +206,75 @@ func TestTheLagIsThatOfTheStore(t *testing.T) {
 	require.Positive(t, d.sums(t, "dibs.consumer.lag_seconds")[of])
 }
 
+func TestEachCountIsItsOwn(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	write := func(messages int) {
+		for range messages {
+			_, err := d.store.Write(t.Context(), seats.Stream("1"), messagestore.AnyVersion, held{})
+			require.NoError(t, err)
+		}
+	}
+	tried := false
+	c := d.consumer(seats, "mailer", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		switch { // five are handled, one of them at the second try, two skipped, three parked
+		case m.Position == 4 && !tried:
+			tried = true
+			return errors.New("not yet")
+		case m.Position == 5 || m.Position == 6:
+			return consumer.Skip("no seat")
+		case m.Position > 6:
+			return consumer.Park(errors.New("no such seat"))
+		}
+		return nil
+	}), &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: time.Millisecond}}})
+	stop, err := dibsotel.Observe(d.store, d.config, c)
+	require.NoError(t, err)
+	defer stop()
+	write(10)
+	require.NoError(t, c.CatchUp(t.Context()))
+	write(6)
+
+	of := key(attribute.String("dibs.category", "seat"), attribute.String("dibs.consumer", "mailer"))
+	for name, want := range map[string]float64{
+		"handled": 5, "failed": 4, "retried": 1, "skipped": 2, "parked": 3, "store_errors": 0,
+		"lag": 6, "dead_letters": 3, "members": 1, "members_gone": 0,
+	} {
+		sums := d.sums(t, "dibs.consumer."+name)
+		require.Contains(t, sums, of, name)
+		require.InDelta(t, want, sums[of], 0, name)
+	}
+}
+
+// A handler that is called within a span, by a test or another consumer, is a part of that trace.
+func TestADeliveryWithinASpanStaysInItsTrace(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	ctx, writing := d.tracer.Tracer("test").Start(t.Context(), "writing")
+	_, err := d.store.Write(ctx, seats.Stream("1"), messagestore.AnyVersion, dibsotel.Trace(ctx, held{}))
+	require.NoError(t, err)
+	writing.End()
+	m, err := d.store.Last(t.Context(), seats.Stream("1"))
+	require.NoError(t, err)
+	h := dibsotel.Handler(consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), d.config)
+
+	ctx, calling := d.tracer.Tracer("test").Start(t.Context(), "calling")
+	require.NoError(t, h.Handle(ctx, m))
+	require.NoError(t, h.Handle(t.Context(), m))
+
+	spans := d.spans.GetSpans()
+	require.Len(t, spans, 3)
+	require.Equal(t, calling.SpanContext().SpanID(), spans[1].Parent.SpanID())
+	require.Equal(t, writing.SpanContext().SpanID(), spans[2].Parent.SpanID())
+}
+
 func TestMistakesAreTold(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	_, err := dibsotel.Observe(nil, d.config)
+	c := d.consumer(seats, "mailer", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil)
+	_, err := dibsotel.Observe(nil, d.config, c)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	_, err = dibsotel.Observe(d.store, d.config)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, err = dibsotel.Observe(d.store, d.config, nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)

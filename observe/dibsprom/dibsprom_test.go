@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/observe/dibsprom"
@@ -69,6 +71,63 @@ func TestAScrapeShowsConsumers(t *testing.T) {
 	problems, err := testutil.GatherAndLint(registry)
 	require.NoError(t, err)
 	require.Empty(t, problems)
+}
+
+func TestEachCountIsItsOwn(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	write := func(messages int) {
+		for range messages {
+			_, err := store.Write(t.Context(), seats.Stream("1"), messagestore.AnyVersion, held{})
+			require.NoError(t, err)
+		}
+	}
+	tried := false
+	c := consumer.New(store, seats, "mailer", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		switch { // five are handled, one of them at the second try, two skipped, three parked
+		case m.Position == 4 && !tried:
+			tried = true
+			return errors.New("not yet")
+		case m.Position == 5 || m.Position == 6:
+			return consumer.Skip("no seat")
+		case m.Position > 6:
+			return consumer.Park(errors.New("no such seat"))
+		}
+		return nil
+	}), &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: time.Millisecond}}})
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(dibsprom.New(store, c)))
+	write(10)
+	require.NoError(t, c.CatchUp(t.Context()))
+	write(6)
+
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	values := map[string]float64{}
+	for _, f := range families {
+		if m := f.GetMetric()[0]; m.GetCounter() != nil {
+			values[f.GetName()] = m.GetCounter().GetValue()
+		} else {
+			values[f.GetName()] = m.GetGauge().GetValue()
+		}
+	}
+	require.Positive(t, values["dibs_lag_seconds"])
+	require.Less(t, values["dibs_lag_seconds"], 60.0)
+	delete(values, "dibs_lag_seconds")
+	require.Equal(t, map[string]float64{
+		"dibs_handled_total": 5, "dibs_failed_total": 4, "dibs_retried_total": 1, "dibs_skipped_total": 2, "dibs_parked_total": 3,
+		"dibs_store_errors_total": 0, "dibs_lag_messages": 6, "dibs_dead_letters": 3, "dibs_members": 1, "dibs_members_gone": 0, "dibs_store_up": 1,
+	}, values)
+}
+
+func TestAHandlerThatIsNoneIsSaidSo(t *testing.T) {
+	t.Parallel()
+	metrics := dibsprom.New(messagestore.New(memory.New(), nil))
+	for _, h := range []consumer.Handler{nil, handler.New()} { // a mux without handlers
+		validator, is := metrics.Handler(h).(interface{ Validate() error })
+		require.True(t, is)
+		require.ErrorIs(t, validator.Validate(), messagestore.ErrInvalid)
+	}
 }
 
 // A store that is away costs the gauges, and not the scrape.
