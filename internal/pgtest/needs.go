@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -72,13 +73,25 @@ func NeedsServer(t testing.TB, major int, why string) {
 // ServerVersion returns the major version of the server that the tests share.
 func ServerVersion(t testing.TB) int {
 	t.Helper()
-	url := URL(t)
-	conn := dial(t, url)
+	return versionOf(t, URL(t))
+}
+
+// versions has the major versions of the servers that this process has seen.
+var versions sync.Map
+
+func versionOf(t testing.TB, server string) int {
+	t.Helper()
+	known, _ := versions.Load(server)
+	if major, is := known.(int); is {
+		return major
+	}
+	conn := dial(t, server)
 	defer conn.Close(t.Context())
 	said := conn.PgConn().ParameterStatus("server_version") // 15.18 (Debian 15.18-0+deb12u1), 19beta1
 	major, err := strconv.Atoi(said[:len(said)-len(strings.TrimLeft(said, "0123456789"))])
 	if err != nil {
 		t.Fatalf("the server says that it is PostgreSQL %q", said)
 	}
+	versions.Store(server, major)
 	return major
 }

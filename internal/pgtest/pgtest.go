@@ -188,7 +188,7 @@ func DatabaseInEnglish(t testing.TB) string {
 func database(t testing.TB, server, template, options string) string {
 	t.Helper()
 	name := unique()
-	run(t, server, "create database "+name+" template "+template+options)
+	run(t, server, "create database "+name+" template "+template+options+strategy(t, server))
 	t.Cleanup(func() { run(t, server, "drop database if exists "+name+" with (force)") })
 
 	database, err := withDatabase(server, name)
@@ -196,6 +196,16 @@ func database(t testing.TB, server, template, options string) string {
 		t.Fatal(err)
 	}
 	return database
+}
+
+// strategy has a database made as a copy of files, as PostgreSQL 14 does. Others write each page to
+// the log by default, which takes longer, and so does dropping it.
+func strategy(t testing.TB, server string) string {
+	t.Helper()
+	if major := versionOf(t, server); major < 15 {
+		return ""
+	}
+	return " strategy file_copy"
 }
 
 // Connect returns a pool on the database, which is closed when the test ends.

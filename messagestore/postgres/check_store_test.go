@@ -129,10 +129,13 @@ func TestClosedHandleIsRecognised(t *testing.T) {
 // The write that everybody makes first: with the pool's store, within a transaction of one's own.
 func TestWriteThatIsHeldNamesTheCategoryAndTheLikelyHolder(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Connect(t, pgtest.URL(t)+"&lock_timeout=50")
+	url := pgtest.Migrated(t)
+	pool := pgtest.Connect(t, url)
+	_, err := pool.Exec(t.Context(), "alter function dibs.wait_for_category set lock_timeout = '50ms'; alter function dibs.append set lock_timeout = '50ms'")
+	require.NoError(t, err)
 	category := storetest.Category(t)
 	stream := category.Stream("1")
-	tx, err := pgtest.Pool(t).Begin(t.Context())
+	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer func() { require.NoError(t, tx.Rollback(context.WithoutCancel(t.Context()))) }()
 	write(t, storeOver(tx), stream, messagestore.NoStream, opened())
@@ -141,7 +144,7 @@ func TestWriteThatIsHeldNamesTheCategoryAndTheLikelyHolder(t *testing.T) {
 	require.ErrorContains(t, err, "another transaction held the writes of category "+string(category)+" for too long")
 	require.ErrorContains(t, err, "nothing was written; if it is your own, write with a store over it (postgres.New(tx, nil)); else dibs doctor names it")
 
-	held := storeOver(connect(t, pgtest.URL(t)+"&lock_timeout=50"))
+	held := storeOver(connect(t, url))
 	_, err = held.WriteStreams(t.Context(), messagestore.To(category.Stream("3"), messagestore.NoStream, opened()), messagestore.To("other-1", messagestore.AnyVersion, opened()))
 	require.ErrorContains(t, err, "another transaction held the writes of category ")
 	require.ErrorContains(t, err, "nothing was written")

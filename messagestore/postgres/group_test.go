@@ -402,7 +402,7 @@ func TestAStuckPeerFailsTheWritesToItsCategoryAndNoOther(t *testing.T) {
 func TestOneByOneACategoryIsWaitedForOnce(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	_, err := pool.Exec(t.Context(), "alter function "+schema+`.wait_for_category set lock_timeout = '1s'`)
+	_, err := pool.Exec(t.Context(), "alter function "+schema+".append set lock_timeout = '1s'")
 	require.NoError(t, err)
 	holder, err := pool.Begin(t.Context())
 	require.NoError(t, err)

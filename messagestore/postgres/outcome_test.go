@@ -590,6 +590,7 @@ func TestAFenceIsRaisedToWhereItNeverWas(t *testing.T) {
 func TestGroupThatIsSentAfterItsCallerLeftGoesWithoutIt(t *testing.T) {
 	t.Parallel()
 	category := storetest.Category(t)
+	pgtest.Pool(t)
 	pool, _ := pgtest.PoolOfOne(t, nil)
 	driver := postgres.New(pool, nil)
 	only, err := pool.Acquire(t.Context())

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -17,6 +18,7 @@ import (
 
 func TestConformanceAsAWriterInAnotherSchema(t *testing.T) {
 	t.Parallel()
+	tier.TakesTurns(t, 2, 3)
 	_, schema := pgtest.Schema(t)
 	pool := pgtest.PoolAs(t, "dibs_writer")
 	storetest.Run(t, func(*testing.T) messagestore.Driver { return postgres.New(pool, &postgres.Config{Schema: schema}) })

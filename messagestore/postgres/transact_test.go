@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -111,6 +112,7 @@ func TestConformanceOfTransactionsOfASQLDatabase(t *testing.T) {
 
 func TestConformanceOverASQLDatabase(t *testing.T) {
 	t.Parallel()
+	tier.TakesTurns(t, 0, 3)
 	pgtest.Pool(t)
 	db := openSQL(t, pgtest.URL(t))
 	storetest.Run(t, func(*testing.T) messagestore.Driver { return postgres.NewSQL(db, nil) })
