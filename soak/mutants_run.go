@@ -120,8 +120,12 @@ func (f mutantsRun) find(ctx context.Context, chosen []*mutants.Mutant) error {
 	fmt.Fprintf(os.Stdout, "\n"+line, "bug", "where", "found by", "after")
 	survivors := 0
 	for _, m := range chosen {
+		program, err := f.build(ctx, m) // which takes as long as the machine likes, and finds nothing
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.Name, err)
+		}
 		began := time.Now()
-		by, err := f.hunt(ctx, m)
+		by, err := f.hunt(ctx, m, program)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.Name, err)
 		}
@@ -140,12 +144,8 @@ func (f mutantsRun) find(ctx context.Context, chosen []*mutants.Mutant) error {
 
 // hunt runs with a bug, longer each time, until one of the invariants is broken that it breaks. Another one
 // says nothing: a bug that is none, but nonsense, breaks the log of the server.
-func (f mutantsRun) hunt(ctx context.Context, m *mutants.Mutant) (by []string, err error) {
+func (f mutantsRun) hunt(ctx context.Context, m *mutants.Mutant, program string) (by []string, err error) {
 	tormented := time.Duration(0) // a machine that is slow has as many rounds
-	program, err := f.build(ctx, m)
-	if err != nil {
-		return nil, err
-	}
 	for round := 0; round == 0 || tormented < f.limit(); round++ {
 		dir := filepath.Join(f.Out, fmt.Sprintf("%s-%d", m.Name, round))
 		broken, duration, err := f.broken(ctx, m, program, round, dir)

@@ -37,6 +37,7 @@ type task struct {
 	Goroutines int
 	Point      string // the failpoint at which the process dies, "" for none
 	Turn       int64  // when it passes the point for this time
+	Long       bool   // transactions take long, while others ask for their keys
 }
 
 // connections of each process: to make one again costs the server some 20 ms.
@@ -177,8 +178,11 @@ func pause(ctx context.Context, d time.Duration) bool {
 
 // key draws one of those of the time.
 func (h *hand) key() string {
-	age := now() - h.task.Began
-	return fmt.Sprintf("%d.%d", age/keyTime.Microseconds(), h.zipf.Uint64())
+	age, lasts := now()-h.task.Began, keyTime
+	if h.task.Long { // one that is done ends the contention for it
+		lasts /= 8
+	}
+	return fmt.Sprintf("%d.%d", age/lasts.Microseconds(), h.zipf.Uint64())
 }
 
 func (h *hand) stream(key string) string {
@@ -221,6 +225,8 @@ func (h *hand) work(ctx context.Context) {
 			j.await(ctx)
 		case what < 36:
 			j.force(ctx)
+		case h.task.Long && what < 70:
+			j.inTransaction(ctx)
 		default:
 			j.steps(ctx)
 		}
@@ -501,6 +507,15 @@ func (j *job) steps(ctx context.Context) {
 	}
 }
 
+// inTransaction confirms at once, in a transaction that takes its time.
+func (j *job) inTransaction(ctx context.Context) {
+	lease := j.reserve(ctx)
+	if lease == nil || j.look("", lease.Err) != nil || j.effect() != nil {
+		return
+	}
+	j.confirm(ctx, Transact, func(result string) error { return j.transact(ctx, lease, result) })
+}
+
 func (j *job) step(call string, f func() error) (answer string) {
 	c := j.begin(call, "")
 	r := answerOf(f())
@@ -541,7 +556,10 @@ func (j *job) confirm(ctx context.Context, call string, f func(result string) er
 func (j *job) transact(ctx context.Context, lease *intent.Lease, result string) error {
 	_, err := j.txs.Transact(ctx, "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
 		_, err := tx.Exec(ctx, "insert into "+table+" (stream, token, result) values ($1, $2, $3)", j.keys[0].Stream, lease.Token(), result)
-		if j.often(30) { // and has more to do
+		switch { // and has more to do
+		case j.task.Long:
+			pause(ctx, j.sooner(ttl/4))
+		case j.often(30):
 			pause(ctx, j.sooner(ttl/10))
 		}
 		return lease.Confirmation(result), err

@@ -32,6 +32,7 @@ var (
 	cutCommit   = fault{200 * time.Millisecond, time.Second, commits, nil, 0, (*run).cutCommit}
 	jump        = fault{200 * time.Millisecond, 1500 * time.Millisecond, nil, nil, 0, (*run).jump}
 	killBouncer = fault{2 * time.Second, 5 * time.Second, nil, nil, 150, (*run).killBouncer}
+	silence     = fault{ttl, 2 * ttl, nil, nil, 150, (*run).silence}
 )
 
 func kills(n *Counts) *int       { return &n.Kills }
@@ -76,6 +77,8 @@ func (r *run) faults() []fault {
 	switch {
 	case r.Calm:
 		return nil
+	case r.Silent:
+		return []fault{silence}
 	case r.Failovers.total() > 0: // there is one server at a time, and no other may end it
 		return []fault{killProcess, stopProcess, cut}
 	}
@@ -264,6 +267,18 @@ func (r *run) cut(ctx context.Context, random *rand.Rand) error {
 	default:
 		s.under(ctx, func(pgproxy.Message) pgproxy.Fault { return pgproxy.Hold }, time.Duration(random.Int64N(int64(2*ttl))))
 	}
+	return nil
+}
+
+// silence holds all that goes over the connections of every process, for longer than a lease: no extension comes
+// to the server, and the processes, which nothing has stopped, have no excuse for work that begins late.
+func (r *run) silence(ctx context.Context, random *rand.Rand) error {
+	d := ttl + time.Duration(random.Int64N(int64(ttl)))
+	var all sync.WaitGroup
+	for _, s := range r.slots {
+		all.Go(func() { s.under(ctx, func(pgproxy.Message) pgproxy.Fault { return pgproxy.Hold }, d) })
+	}
+	all.Wait()
 	return nil
 }
 

@@ -39,6 +39,8 @@ type Options struct {
 	Clock      bool // the server's is moved, by up to an hour, and stands
 	PgBouncer  bool // between the processes and the server, and is killed
 	Calm       bool // nothing is killed, stopped or cut
+	Silent     bool // nor here: the server is out of reach now and then, for longer than a lease
+	Long       bool // transactions take long, while others ask for their keys
 	Failovers  Failovers
 	Plant      *harness.Mutant
 	Program    string // of the processes, "" for this one
@@ -244,9 +246,9 @@ func (s *slot) start() error {
 	r.numbers++
 	t := task{
 		Process: fmt.Sprintf("%s-%d", s.name, r.numbers), Seed: r.random.Uint64(), Dir: r.Out, Socket: r.socket(), Began: r.began,
-		Goroutines: r.Goroutines, URL: fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", s.proxy.Port(), database),
+		Goroutines: r.Goroutines, Long: r.Long, URL: fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", s.proxy.Port(), database),
 	}
-	if !r.healed && !r.Calm && !r.enough(kills) {
+	if !r.healed && !r.Calm && !r.Silent && !r.enough(kills) {
 		t.Point, t.Turn = points[r.random.IntN(len(points))], turnOf(r.random, 15)
 	}
 	r.mu.Unlock()
