@@ -204,7 +204,10 @@ var mistakes = []struct {
 		}},
 		{"a write through the pool, beside an open transaction of the caller's that wrote", func(t *testing.T) error {
 			t.Helper()
-			pool := pgtest.Pool(t)
+			pool := pgtest.Connect(t, pgtest.Migrated(t))
+			if _, err := pool.Exec(t.Context(), "alter function dibs.wait_for_category set lock_timeout = '50ms'"); err != nil {
+				return err
+			}
 			tx, err := pool.Begin(t.Context())
 			if err != nil {
 				return err
