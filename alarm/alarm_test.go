@@ -214,7 +214,7 @@ func TestEachAlarmRingsOnceWhicheverReplicasComeAndGo(t *testing.T) {
 	t.Parallel()
 	checks := 25
 	if tier.Long() {
-		checks = 500
+		checks = 100 // with 500 the race detector runs out of epochs
 	}
 	seed := rand.Int()
 	for i := range checks {
