@@ -119,7 +119,7 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 		require.Empty(t, found.Violations)
 		c := found.Checked
 		return c.Messages > 1000 && c.Consumers > 0 && c.Positions > 0 && c.Reservations > 0 && c.DeadLetters > 0 && c.Erased > 0 || len(failures) > 0
-	}, patience, tick)
+	}, 6*patience, tick) // the load takes what it verifies with
 	stop()
 	load.Wait()
 	close(failures)
