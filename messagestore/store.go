@@ -182,11 +182,19 @@ func unknownWrites(appends []Append) []UnknownWrite {
 	return writes
 }
 
-func (s *Store) wrote(ctx context.Context, written []Written) {
+func (s *Store) wrote(ctx context.Context, written []Written) { s.wake(ctx, written, true) }
+
+// wake tells of messages that were written. If other transactions that began before may still add
+// messages before them, a reader that has been here looks again.
+func (s *Store) wake(ctx context.Context, written []Written, inOrder bool) {
 	for _, w := range written {
 		s.config.Logger.Debug().Str("stream", string(w.Stream)).Int64("version", int64(w.Version)).Bool("duplicate", w.Duplicate).Msg("write")
 		if w.GlobalPosition > 0 { // else it was a check
-			s.watches.heard(w.Stream.Category(), w.GlobalPosition)
+			var head GlobalPosition // not known
+			if inOrder {
+				head = w.GlobalPosition
+			}
+			s.watches.heard(w.Stream.Category(), head)
 			steer.Wrote(ctx, string(w.Stream))
 		}
 	}

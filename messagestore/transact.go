@@ -167,7 +167,7 @@ func (s *TxStore[Tx]) transactOnce(
 		return appends, refused
 	})
 	if err == nil {
-		s.wrote(ctx, written)
+		s.wake(ctx, written, false)
 		return written, false, nil
 	}
 	_, retryable := errors.AsType[*RetryableError](err)
@@ -201,7 +201,7 @@ func (s *Store) resolveTransaction(ctx context.Context, unknown *OutcomeUnknownE
 	conflict, used := errors.AsType[*IDConflictError](resolveErr)
 	switch {
 	case resolveErr == nil:
-		s.wrote(ctx, found)
+		s.wake(ctx, found, false)
 		return found, false, nil
 	case used:
 		return nil, false, fmt.Errorf("transact: %w", conflict)

@@ -60,9 +60,9 @@ type Statement struct {
 	Read       func(columns [][]byte) error // called with each row, in binary format; may be nil
 }
 
-// Pipeline runs statements in one round trip and returns the tag of the last. If one fails,
-// the server skips those behind it. Nothing is prepared by name.
-func (l *Link) Pipeline(ctx context.Context, conn *pgx.Conn, statements ...Statement) (tag string, err error) {
+// Pipeline runs statements in one round trip and returns the tags of those that are done, also
+// beside an error. If one fails, the server skips those behind it. Nothing is prepared by name.
+func (l *Link) Pipeline(ctx context.Context, conn *pgx.Conn, statements ...Statement) (tags []string, err error) {
 	if m := l.markOf(conn); m != nil && m.tracer != nil {
 		ctx = m.tracer.TraceQueryStart(ctx, conn, pgx.TraceQueryStartData{SQL: statements[len(statements)-1].SQL})
 		defer func() { m.tracer.TraceQueryEnd(ctx, conn, pgx.TraceQueryEndData{Err: err}) }()
@@ -86,12 +86,14 @@ func (l *Link) Pipeline(ctx context.Context, conn *pgx.Conn, statements ...State
 		if err == nil {
 			err = closeErr
 		}
-		tag = done.String()
+		if closeErr == nil {
+			tags = append(tags, done.String())
+		}
 	}
 	if closeErr := results.Close(); closeErr != nil {
-		return "", closeErr
+		return tags, closeErr
 	}
-	return tag, err
+	return tags, err
 }
 
 // An Encoder lays parameters out one after the other in one buffer.

@@ -68,7 +68,7 @@ func (d *Driver) appendAll(
 				fences = nil // it cannot commit once its caller is gone
 			}
 			call := func() (err error) {
-				answers, err = d.call(ctx, db, appends, fences, meet)
+				answers, err = d.call(ctx, db, appends, fences, meet, !own)
 				if err == nil && own && meet && len(answers) == 1 && answers[0].outcome == "version_conflict" {
 					answers, err = d.callAtReadCommitted(ctx, db, appends, fences)
 				}
@@ -117,7 +117,7 @@ type answer struct {
 // call has the database write. One message, as most writes have, goes by a function of
 // its own. It fails for an id that is there already, and a transaction does not survive
 // that: in one it is not asked. Nor does it say in which stream such an id is: append does.
-func (d *Driver) call(ctx context.Context, db DB, appends []messagestore.Append, fences []int64, meet bool) ([]answer, error) {
+func (d *Driver) call(ctx context.Context, db DB, appends []messagestore.Append, fences []int64, meet, shared bool) ([]answer, error) {
 	if conn := pglink.Conn(db); conn != nil && isOne(appends) && !d.link.InTransaction(db) {
 		answers, err := d.callOne(ctx, conn, appends[0], fences[0], meet)
 		taken := pglink.IsUniqueViolation(err) || err == nil && len(answers) == 1 && answers[0].outcome == "id_conflict"
@@ -125,7 +125,7 @@ func (d *Driver) call(ctx context.Context, db DB, appends []messagestore.Append,
 			return answers, err
 		}
 	}
-	rows, err := db.Query(ctx, d.queries.append, d.link.Arguments(db, d.appendArguments(appends, fences, meet))...)
+	rows, err := db.Query(ctx, d.queries.append, d.link.Arguments(db, d.appendArguments(appends, fences, meet, shared))...)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func (d *Driver) callAtReadCommitted(ctx context.Context, db DB, appends []messa
 		return nil, err
 	}
 	defer pglink.RollBack(ctx, tx)
-	answers, err := d.call(ctx, tx, appends, fences, true)
+	answers, err := d.call(ctx, tx, appends, fences, true, false)
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +180,7 @@ func finite(t pgtype.Timestamptz) time.Time {
 
 // appendArguments lays appends out as the arrays that the function takes. Their
 // types are such that every way pgx has to send them means the same.
-func (d *Driver) appendArguments(appends []messagestore.Append, fences []int64, meet bool) []any {
+func (d *Driver) appendArguments(appends []messagestore.Append, fences []int64, meet, shared bool) []any {
 	n := 0
 	for _, a := range appends {
 		n += len(a.Records)
@@ -196,7 +196,7 @@ func (d *Driver) appendArguments(appends []messagestore.Append, fences []int64, 
 			metadata = append(metadata, text(r.Metadata))
 		}
 	}
-	return []any{streams, expected, counts, ids, types, data, metadata, fences, d.notify, meet, past(appends), after(appends)}
+	return []any{streams, expected, counts, ids, types, data, metadata, fences, d.notify, meet, past(appends), after(appends), shared}
 }
 
 // text is null for nothing.

@@ -275,7 +275,7 @@ var (
 )
 
 type queries struct {
-	append, appendOne, appendEach, readStream, readCategory, last, version, find, heads, listen, transactAppend, transactLearn, rights, trimCheckpoints string
+	append, appendOne, appendEach, readStream, readCategory, last, version, find, heads, listen, ring, transactAppend, transactLearn, rights, trimCheckpoints string
 	reportQueries
 }
 
@@ -291,6 +291,7 @@ func queriesFor(schema string) queries {
 		find:           pgschema.Rename(findSQL, schema),
 		heads:          pgschema.Rename(headsSQL, schema),
 		listen:         pgschema.Rename(listenSQL, schema),
+		ring:           pgschema.Rename(ringSQL, schema),
 		transactAppend: pgschema.Rename(transactAppendSQL, schema),
 		transactLearn:  pgschema.Rename(transactLearnSQL, schema),
 		rights:         pgschema.Rename(rightsSQL, schema),

@@ -4,10 +4,10 @@ import (
 	"context"
 	_ "embed"
 	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,12 +30,14 @@ var (
 	transactLearnSQL string
 	//go:embed sql/transact_end.sql
 	transactEndSQL string
+	//go:embed sql/ring.sql
+	ringSQL string
 )
 
 // The parameters of the statement that appends.
 var transactOIDs = []uint32{
 	pgtype.TextArrayOID, pgtype.Int8ArrayOID, pgtype.Int4ArrayOID, pgtype.UUIDArrayOID, pgtype.TextArrayOID,
-	pgtype.JSONArrayOID, pgtype.JSONArrayOID, pgtype.Int8ArrayOID, pgtype.BoolOID, pgtype.TextOID,
+	pgtype.JSONArrayOID, pgtype.JSONArrayOID, pgtype.Int8ArrayOID, pgtype.TextOID, pgtype.UUIDArrayOID,
 }
 
 // Transact implements [messagestore.TransactDriver] over a pool or a connection. BEGIN and the
@@ -178,20 +180,22 @@ func (t *transaction) commit(ctx context.Context, appends []messagestore.Append)
 			return nil, err
 		}
 	}
-	var raw []byte
-	statement := pglink.Statement{SQL: transactEndSQL}
+	var at placed
+	statements := []pglink.Statement{{SQL: transactEndSQL}, {SQL: "commit"}}
 	if len(appends) > 0 {
-		statement = pglink.Statement{
-			SQL: d.queries.transactAppend, OIDs: transactOIDs, Parameters: transactParameters(appends, d.fences.of(appends), d.notify),
-			Read: func(columns [][]byte) error {
-				raw = append(raw, columns[0]...)
-				return nil
-			},
+		statements[0] = pglink.Statement{
+			SQL: d.queries.transactAppend, OIDs: transactOIDs, Parameters: transactParameters(appends, d.fences.of(appends)), Read: at.read,
+		}
+		if d.notify {
+			statements = append(statements, pglink.Statement{SQL: d.queries.ring, OIDs: headsOIDs, Parameters: categoriesOf(appends)})
 		}
 	}
-	var tag string
+	var tags []string
 	err := pglink.Replicated(t.conn, func() (err error) {
-		tag, err = d.link.Pipeline(ctx, t.conn, statement, pglink.Statement{SQL: "commit"})
+		tags, err = d.link.Pipeline(ctx, t.conn, statements...)
+		if len(tags) > 1 {
+			return nil // the server has answered to COMMIT; a reader that is not rung for polls
+		}
 		return err
 	})
 	switch {
@@ -199,17 +203,68 @@ func (t *transaction) commit(ctx context.Context, appends []messagestore.Append)
 		return nil, unknownOutcome(pglink.Safe(err), appends)
 	case err != nil:
 		return t.refused(err, appends)
-	case tag != "COMMIT":
+	case tags[1] != "COMMIT":
 		return nil, errAborted
 	case len(appends) == 0:
 		return nil, nil
 	}
-	answers, err := readAnswers(raw)
+	written, err := at.written(appends)
 	if err != nil {
 		return nil, unknownOutcome(err, appends)
 	}
+	return written, nil
+}
+
+// placed is where append_unit has put messages: a version, a global position and a time for each
+// stream.
+type placed struct {
+	versions, globalPositions []int64
+	times                     []time.Time
+}
+
+func (p *placed) read(columns [][]byte) (err error) {
+	if len(columns) != 3 {
+		return errNoAnswer
+	}
+	if p.versions, err = pglink.Int8s(columns[0]); err != nil {
+		return err
+	}
+	if p.globalPositions, err = pglink.Int8s(columns[1]); err != nil {
+		return err
+	}
+	p.times, err = readTimes(columns[2])
+	return err
+}
+
+func (p *placed) written(appends []messagestore.Append) ([]messagestore.Written, error) {
+	if len(p.versions) != len(appends) || len(p.globalPositions) != len(appends) || len(p.times) != len(appends) {
+		return nil, errNoAnswer
+	}
+	answers := make([]answer, len(appends))
+	for i := range appends {
+		answers[i] = answer{
+			outcome: "written", stream: string(appends[i].Stream), version: messagestore.Version(p.versions[i]),
+			globalPosition: messagestore.GlobalPosition(p.globalPositions[i]), time: p.times[i],
+		}
+	}
 	written, _, err := outcome(answers, appends)
 	return written, err
+}
+
+// categoriesOf lays out the categories to which appends write.
+func categoriesOf(appends []messagestore.Append) [][]byte {
+	var categories []messagestore.Category
+	for _, a := range appends {
+		if c := a.Stream.Category(); len(a.Records) > 0 && !slices.Contains(categories, c) {
+			categories = append(categories, c)
+		}
+	}
+	var e pglink.Encoder
+	e.Array(pgtype.TextOID, len(categories))
+	for _, c := range categories {
+		pglink.Element(&e, c)
+	}
+	return e.Parameters()
 }
 
 // learn asks for a fence that a Find of this driver has raised, by an append that it undoes. An
@@ -220,7 +275,7 @@ func (t *transaction) learn(ctx context.Context, appends []messagestore.Append) 
 	_, err := t.driver.link.Pipeline(ctx, t.conn,
 		pglink.Statement{SQL: "savepoint dibs_fence"},
 		pglink.Statement{
-			SQL: t.driver.queries.transactLearn, OIDs: transactOIDs, Parameters: transactParameters(appends, fences.of(appends), false),
+			SQL: t.driver.queries.transactLearn, OIDs: transactOIDs, Parameters: transactParameters(appends, fences.of(appends)),
 			Read: func(columns [][]byte) error {
 				if len(columns) == 2 && len(columns[1]) == 8 {
 					version := messagestore.Version(binary.BigEndian.Uint64(columns[1])) //nolint:gosec // the same bits
@@ -244,16 +299,13 @@ func (t *transaction) learn(ctx context.Context, appends []messagestore.Append) 
 // refused returns the outcome of an append and COMMIT that failed for certain.
 func (t *transaction) refused(err error, appends []messagestore.Append) ([]messagestore.Written, error) {
 	d := t.driver
-	kind, text := saidByCast(err)
-	if kind == "ended" {
+	e, _ := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case e == nil:
+	case e.Code == "DB004" || e.Code == "22P02" && strings.Contains(e.Message, "dibs:ended"): // in every language
 		return nil, messagestore.ErrTransactionEnded
-	}
-	if kind == "answer" {
-		raw, decodeErr := hex.DecodeString(text)
-		if decodeErr != nil {
-			return nil, fmt.Errorf("transact: %w", decodeErr)
-		}
-		answers, err := readAnswers(raw)
+	case e.Code == "DB003":
+		answers, err := readAnswers([]byte(e.Detail))
 		if err != nil {
 			return nil, err
 		}
@@ -262,26 +314,10 @@ func (t *transaction) refused(err error, appends []messagestore.Append) ([]messa
 		}
 		written, _, err := outcome(answers, appends)
 		return written, err
-	}
-	if pglink.Retryable(err) {
+	case pglink.Retryable(err) || pglink.IsUniqueViolation(err): // by a message that was under way
 		return nil, &messagestore.RetryableError{Cause: d.failed(err)}
 	}
 	return nil, d.refused(err, appends)
-}
-
-// saidByCast returns the text by which a statement of Transact failed on purpose.
-func saidByCast(err error) (kind, text string) {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok || e.Code != "22P02" {
-		return "", ""
-	}
-	_, rest, found := strings.Cut(e.Message, "dibs:")
-	if !found {
-		return "", ""
-	}
-	kind, rest, _ = strings.Cut(rest, ":")
-	text, _, _ = strings.Cut(rest, ":")
-	return kind, text
 }
 
 func readAnswers(raw []byte) ([]answer, error) {
@@ -323,7 +359,7 @@ func (t *transaction) rollBack(ctx context.Context) {
 	}
 }
 
-func transactParameters(appends []messagestore.Append, fences []int64, notify bool) [][]byte {
+func transactParameters(appends []messagestore.Append, fences []int64) [][]byte {
 	messages := 0
 	for _, a := range appends {
 		messages += len(a.Records)
@@ -364,8 +400,6 @@ func transactParameters(appends []messagestore.Append, fences []int64, notify bo
 	for _, fence := range fences {
 		e.Int8Element(fence)
 	}
-	e.Next()
-	e.Bool(notify)
 	parameters := append(e.Parameters(), nil, nil)
 	if types := past(appends); types != nil {
 		parameters[len(parameters)-2] = []byte(*types)

@@ -118,6 +118,7 @@ func TestFunctionsHaveAPathOfTheirOwn(t *testing.T) {
 		"get_category_messages false pg_catalog, message_store, pg_temp",
 		"get_last_stream_message false pg_catalog, message_store, pg_temp",
 		"get_stream_messages false pg_catalog, message_store, pg_temp",
+		"readable true pg_catalog, pg_temp",
 		"stream_version true pg_catalog, pg_temp",
 		"write_message true pg_catalog, pg_temp",
 	}, all(t, conn, `

@@ -2,7 +2,7 @@ create or replace function dibs.append(
   streams text[], expected bigint[], counts integer[],
   ids uuid[], types text[], data json[], metadata json[],
   fences bigint[] default null, notify boolean default false, meet boolean default false, past jsonb default null,
-  after uuid[] default null,
+  after uuid[] default null, shared boolean default false,
   out outcome text, out stream text, out version bigint, out global_position bigint, out id uuid, out "time" timestamptz,
   out met_type text, out met_data json, out met_metadata json, out met_at timestamptz
 ) returns setof record
@@ -36,7 +36,11 @@ begin
     and dibs.valid_data(data[1]) and dibs.valid_metadata(metadata[1])
     and octet_length(data[1]::text) + coalesce(octet_length(metadata[1]::text), 0) <= 983040
   then
-    perform pg_advisory_xact_lock(1684628083, dibs.lock_key(one_category));
+    if shared then
+      perform dibs.lock_shared(streams);
+    else
+      perform pg_advisory_xact_lock(1684628083, dibs.lock_key(one_category));
+    end if;
     -- A statement of its own: its snapshot is younger than the lock. A stream of a category of which one
     -- was erased may be that one.
     select m.position = expected[1] and m.id is not distinct from coalesce(after[1], m.id)
@@ -72,8 +76,12 @@ begin
 
   -- A statement of its own: the snapshots of those that follow are younger than
   -- the locks.
-  perform pg_advisory_xact_lock(1684628083, k.key)
-  from (select distinct dibs.lock_key(split_part(s.name, '-', 1)) as key from unnest(streams) s (name) order by 1) k;
+  if shared and current then
+    perform dibs.lock_shared(streams);
+  else
+    perform pg_advisory_xact_lock(1684628083, k.key)
+    from (select distinct dibs.lock_key(split_part(s.name, '-', 1)) as key from unnest(streams) s (name) order by 1) k;
+  end if;
 
   if not current then
     -- 40001 if a message was removed since this transaction began: its snapshot is too old then.
@@ -272,7 +280,7 @@ begin
 end
 $$;
 
-comment on function dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[], bigint[], boolean, boolean, jsonb, uuid[]) is
+comment on function dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[], bigint[], boolean, boolean, jsonb, uuid[], boolean) is
 'Adds messages to the ends of streams: all of it or nothing. Each stream is named once, with the version it is expected to be at
 (the position of its last message, -1 for no stream, -2 for any version) and how many of the messages are its; the messages come
 in the order of the streams. No message only checks the version. With fences, one for each stream, a client that may ask
@@ -284,6 +292,9 @@ With past, a list of types or null for each stream, messages of these types may 
 came are there and of these types, the messages go behind them. With after, an id or null for each stream, the message at the
 expected version has this id, or it is a version conflict, whose version may be the expected one. With meet, a write that is not at its version is answered, at READ
 COMMITTED, with the last messages of all its streams and the time at which that was so.
+
+With shared, for a transaction that goes on: at READ COMMITTED it does not keep others that write so from the categories, but
+from its streams, until it ends. Readers wait for it. The first such write of a category keeps all others from it.
 
 Answers with rows, never with an exception, so that the transaction goes on:
   written           for each stream: the position, the global position and the time of its last message; of one that was only

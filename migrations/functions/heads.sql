@@ -9,7 +9,13 @@ set jit = off
 as $$
 begin
   return array(
-    select coalesce((select m.global_position from dibs.messages m where m.category = c.name order by m.global_position desc limit 1), 0)
+    select coalesce(
+      case
+        when (select f.shared from dibs.fences f where f.category = c.name) then dibs.shared_head(c.name)
+        else (select m.global_position from dibs.messages m where m.category = c.name order by m.global_position desc limit 1)
+      end,
+      0
+    )
     from unnest(categories) with ordinality c (name, number)
     order by c.number
   );
@@ -17,6 +23,6 @@ end
 $$;
 
 comment on function dibs.heads(text[]) is
-'The global position of the last message of each category, in the order given; 0 for a category without messages.';
+'The global position of the last message of each category that readers may read, in the order given; 0 for none.';
 
 grant execute on function dibs.heads to dibs_reader, dibs_writer, dibs_admin;

@@ -1,6 +1,7 @@
 create or replace function dibs.read_category(
   category text, from_position bigint default 0, max_messages integer default 1000,
-  types text[] default null, correlation text default null, group_size integer default null, group_member integer default null
+  types text[] default null, correlation text default null, group_size integer default null, group_member integer default null,
+  up_to bigint default null
 )
 returns table (
   id uuid, stream_name text, type text, "position" bigint, global_position bigint, data json, metadata json, "time" timestamptz,
@@ -26,11 +27,16 @@ begin
     return query
     select m.id, m.stream_name, m.type, m.position, m.global_position, m.data, m.metadata, m.time, null::boolean
     from dibs.messages m
-    where m.category = read_category.category and m.global_position >= from_position
+    where m.category = read_category.category and m.global_position >= from_position and m.global_position <= coalesce(up_to, 9223372036854775807)
+      and (up_to is not null or not exists (select from dibs.fences f where f.category = read_category.category and f.shared))
     order by m.global_position
     limit max_messages;
     get diagnostics found_messages = row_count;
     if found_messages = 0 then
+      if up_to is null and exists (select from dibs.fences f where f.category = read_category.category and f.shared) then
+        return query select * from dibs.read_shared_category(category, from_position, max_messages, types, correlation, group_size, group_member);
+        return;
+      end if;
       global_position := from_position;
       more := false;
     else
@@ -39,7 +45,7 @@ begin
       from (
         select w.global_position
         from dibs.messages w
-        where w.category = read_category.category and w.global_position >= from_position
+        where w.category = read_category.category and w.global_position >= from_position and w.global_position <= coalesce(up_to, 9223372036854775807)
         order by w.global_position
         offset found_messages - 1
         limit 2
@@ -57,12 +63,18 @@ begin
       using errcode = 'DB001', column = 'group_member';
   end if;
 
+  if up_to is null and exists (select from dibs.fences f where f.category = read_category.category and f.shared) then
+    return query select * from dibs.read_shared_category(category, from_position, max_messages, types, correlation, group_size, group_member);
+    return;
+  end if;
+  up_to := coalesce(up_to, 9223372036854775807);
+
   -- At most 10000 messages are looked at, however few of them are wanted.
   for id, stream_name, type, position, global_position, data, metadata, time in
     select m.id, m.stream_name, m.type, m.position, m.global_position, m.data, m.metadata, m.time
     from (
       select * from dibs.messages w
-      where w.category = read_category.category and w.global_position >= from_position
+      where w.category = read_category.category and w.global_position >= from_position and w.global_position <= up_to
       order by w.global_position
       limit 10000
     ) m
@@ -79,13 +91,13 @@ begin
   if found_messages = max_messages then
     last := global_position;
     more := exists (
-      select from dibs.messages w where w.category = read_category.category and w.global_position > last
+      select from dibs.messages w where w.category = read_category.category and w.global_position > last and w.global_position <= up_to
     );
   else
     -- It has looked at 10000, or at all there are, of which no two have one position.
     select w.global_position into newest
     from dibs.messages w
-    where w.category = read_category.category and w.global_position >= from_position
+    where w.category = read_category.category and w.global_position >= from_position and w.global_position <= up_to
     order by w.global_position desc
     limit 1;
     last := newest;
@@ -131,8 +143,10 @@ begin
 end
 $$;
 
-comment on function dibs.read_category(text, bigint, integer, text[], text, integer, integer) is
+comment on function dibs.read_category(text, bigint, integer, text[], text, integer, integer, bigint) is
 'Messages of one category from a global position on, that one included, in order: at most max_messages, which is 1 to 10000.
+No message comes later at a position below one of these: a message behind one that is under way waits for that. up_to is for
+the owner''s functions.
 
 With types, only those of one of these; with correlation, only those with a correlation stream of this category; with a
 group, only the member''s, by |group_hash| mod size. A call then looks at no more than 10000 messages.

@@ -126,6 +126,9 @@ func asMigrated(ctx context.Context, url string) (complaints []string, err error
 		return nil, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+	if err := keepNoMore(ctx, conn); err != nil {
+		return nil, err
+	}
 	if err := migrations.Up(ctx, conn, nil); err != nil {
 		return nil, err
 	}

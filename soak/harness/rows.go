@@ -6,11 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/migrations"
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/work"
 )
@@ -48,15 +52,59 @@ func stateOf(m *messagestore.Message) *check.State {
 	return &s
 }
 
-// writeRows reads everything that is in the store, and returns how much there was.
-func writeRows(ctx context.Context, store *messagestore.Store, path string) (count int64, err error) {
-	file, err := os.Create(path)
+// removed is the schema to which the checkpoints go that consumers remove, so that their histories
+// are checked to the end. It is no part of what is checked.
+const removed = "soak_removed"
+
+// keepRemoved keeps the checkpoints that will be removed.
+func keepRemoved(ctx context.Context, conn *pgx.Conn) error {
+	if err := migrations.Up(ctx, conn, &migrations.Config{Schema: removed}); err != nil {
+		return err
+	}
+	_, err := conn.Exec(ctx, `
+		create function soak_removed.keep() returns trigger language plpgsql security definer as $$
+		begin
+			insert into soak_removed.messages select old.*;
+			return old;
+		end $$;
+		create trigger soak_removed before delete on dibs.messages
+		for each row when (old.category ~ '[:+]position$') execute function soak_removed.keep()`)
+	return err
+}
+
+// keepNoMore leaves the table of messages as it is migrated.
+func keepNoMore(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, "drop trigger soak_removed on dibs.messages")
+	return err
+}
+
+// writeRows writes down everything that is in the store, and the checkpoints that were removed, and
+// returns how much there is.
+func (r *run) writeRows(ctx context.Context, store *messagestore.Store) (count int64, err error) {
+	file, err := os.Create(filepath.Join(r.options.Out, RowsFile))
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	buffer := bufio.NewWriter(file)
 	encoder := json.NewEncoder(buffer)
+	if count, err = encodeRows(ctx, store, encoder); err != nil {
+		return 0, err
+	}
+	if r.postgres != nil {
+		driver, err := postgres.Open(ctx, r.url, &postgres.Config{Schema: removed})
+		if err != nil {
+			return 0, err
+		}
+		defer driver.Close()
+		if _, err := encodeRows(ctx, messagestore.New(driver, nil), encoder); err != nil {
+			return 0, err
+		}
+	}
+	return count, buffer.Flush()
+}
+
+func encodeRows(ctx context.Context, store *messagestore.Store, encoder *json.Encoder) (count int64, err error) {
 	categories, err := store.Categories(ctx, "")
 	if err != nil {
 		return 0, err
@@ -65,6 +113,9 @@ func writeRows(ctx context.Context, store *messagestore.Store, path string) (cou
 		for m, err := range store.ReadCategory(ctx, category, 0, messagestore.Filter{}) {
 			if err != nil {
 				return 0, err
+			}
+			if count++; m.Type == "dibs:Trimmed" { // by the store, which keeps no history
+				continue
 			}
 			known, err := work.Known(m)
 			if err != nil {
@@ -77,8 +128,7 @@ func writeRows(ctx context.Context, store *messagestore.Store, path string) (cou
 			if err := encoder.Encode(row); err != nil {
 				return 0, err
 			}
-			count++
 		}
 	}
-	return count, buffer.Flush()
+	return count, nil
 }

@@ -312,6 +312,9 @@ func (r *run) open(ctx context.Context, dir string) error {
 	if err := migrations.Up(ctx, conn, nil); err != nil {
 		return err
 	}
+	if err := keepRemoved(ctx, conn); err != nil {
+		return err
+	}
 	if err := planted.Plant(ctx, conn); err != nil {
 		return err
 	}
@@ -612,7 +615,7 @@ func (r *run) look(ctx context.Context, result *Result) error {
 		return err
 	}
 	defer store.Close()
-	if result.Messages, err = writeRows(ctx, store, filepath.Join(r.options.Out, RowsFile)); err != nil {
+	if result.Messages, err = r.writeRows(ctx, store); err != nil {
 		return err
 	}
 	if r.postgres != nil {

@@ -11,8 +11,9 @@ set jit = off
 as $$
 declare
   debug constant boolean := coalesce('on' in (current_setting('message_store.debug_get', true), current_setting('message_store.debug', true)), false);
-  command text := 'select (message).* from message_store.stored_messages stored where category = $1 and global_position >= $2';
+  command text := 'select (message).* from message_store.stored_messages stored where category = $1 and global_position >= $2 and global_position <= $7';
   size smallint;
+  up_to bigint;
   parsed refcursor;
   wrong text;
 begin
@@ -36,12 +37,17 @@ begin
     raise exception '% (Consumer Group Member: %, Consumer Group Size: %)', wrong, consumer_group_member, consumer_group_size;
   end if;
 
+  -- Messages that are visible may be behind one that is under way: see dibs.readable.
+  if exists (select from message_store.stored_messages m where m.category = get_category_messages.category and m.global_position >= get_category_messages.position) then
+    up_to := message_store.readable(category);
+  end if;
+
   if condition is null and not debug then
     size := consumer_group_size;
     return query
     select (m.message).*
     from message_store.stored_messages m
-    where m.category = get_category_messages.category and m.global_position >= get_category_messages.position
+    where m.category = get_category_messages.category and m.global_position >= get_category_messages.position and m.global_position <= up_to
       and (correlation is null or m.correlation_category = correlation)
       and (size is null or abs(m.member_hash % size) = consumer_group_member)
     order by m.global_position
@@ -82,16 +88,16 @@ begin
 
   if condition is not null then
     open parsed for execute command
-      using category, position, batch_size, correlation, consumer_group_member, consumer_group_size::smallint;
+      using category, position, batch_size, correlation, consumer_group_member, consumer_group_size::smallint, up_to;
     close parsed;
     open parsed for execute 'select case when
 ' || condition || '
 then true end from message_store.messages'
-      using category, position, batch_size, correlation, consumer_group_member, consumer_group_size::smallint;
+      using category, position, batch_size, correlation, consumer_group_member, consumer_group_size::smallint, up_to;
     close parsed;
   end if;
   return query execute command
-    using category, position, batch_size, correlation, consumer_group_member, consumer_group_size::smallint;
+    using category, position, batch_size, correlation, consumer_group_member, consumer_group_size::smallint, up_to;
 end
 $$;
 

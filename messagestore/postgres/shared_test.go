@@ -1,0 +1,384 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+// shares writes to a category in a transaction, after which others share its lock.
+func shares(t *testing.T, pool *pgxpool.Pool, category messagestore.Category) {
+	t.Helper()
+	tx, store := begun(t, pool)
+	write(t, store, category.Stream("first"), messagestore.NoStream, opened())
+	require.NoError(t, tx.Commit(t.Context()))
+}
+
+// begun returns a transaction and a store over it.
+func begun(t *testing.T, pool *pgxpool.Pool) (pgx.Tx, *messagestore.Store) {
+	t.Helper()
+	tx, err := connect(t, pool.Config().ConnString()).Begin(t.Context())
+	require.NoError(t, err)
+	return tx, messagestore.New(postgres.New(tx, nil), nil)
+}
+
+// blocks reports whether a session waits for the one with the given process.
+func blocks(t *testing.T, pool *pgxpool.Pool, process uint32) (waits bool) {
+	t.Helper()
+	err := pool.QueryRow(t.Context(), "select exists (select from pg_stat_activity a where $1 = any (pg_blocking_pids(a.pid)))", int32(process)).Scan(&waits) //nolint:gosec // as PostgreSQL has it
+	require.NoError(t, err)
+	return waits
+}
+
+// streamsOf returns the streams of a category's messages, as a reader finds them.
+func streamsOf(t *testing.T, store *messagestore.Store, category messagestore.Category) []messagestore.StreamName {
+	t.Helper()
+	var streams []messagestore.StreamName
+	for m, err := range store.ReadCategory(t.Context(), category, 0, messagestore.Filter{}) {
+		require.NoError(t, err)
+		streams = append(streams, m.Stream)
+	}
+	return streams
+}
+
+// Each way to read a category, for tests of where it ends.
+func categoryReaders(t *testing.T, pool *pgxpool.Pool) map[string]func(category messagestore.Category) []messagestore.StreamName {
+	t.Helper()
+	store := messagestore.New(postgres.New(pool, nil), nil)
+	rows := func(sql string, args ...any) []messagestore.StreamName {
+		found, err := pool.Query(t.Context(), sql, args...)
+		require.NoError(t, err)
+		streams, err := pgx.CollectRows(found, pgx.RowTo[messagestore.StreamName])
+		require.NoError(t, err)
+		return streams
+	}
+	return map[string]func(category messagestore.Category) []messagestore.StreamName{
+		"a page": func(category messagestore.Category) []messagestore.StreamName { return streamsOf(t, store, category) },
+		"a page with a filter": func(category messagestore.Category) []messagestore.StreamName {
+			page, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100, Filter: messagestore.Filter{Types: []string{"Opened"}}})
+			require.NoError(t, err)
+			streams := make([]messagestore.StreamName, len(page.Messages))
+			for i, m := range page.Messages {
+				streams[i] = m.Stream
+				require.Less(t, m.GlobalPosition, page.Next)
+			}
+			require.Equal(t, page.Messages[len(page.Messages)-1].GlobalPosition+1, page.Next)
+			require.False(t, page.More)
+			return streams
+		},
+		"get_category_messages": func(category messagestore.Category) []messagestore.StreamName {
+			return rows("select stream_name::text from message_store.get_category_messages($1)", string(category))
+		},
+		"get_category_messages for a member": func(category messagestore.Category) []messagestore.StreamName {
+			return rows("select stream_name::text from message_store.get_category_messages($1, consumer_group_member => 0, consumer_group_size => 1)", string(category))
+		},
+	}
+}
+
+func TestReadersStopBelowATransactionThatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	for name, read := range categoryReaders(t, pool) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, end := range []string{"commit", "rollback"} {
+				category := storetest.Category(t) + messagestore.Category(end)
+				shares(t, pool, category)
+				slow, slowStore := begun(t, pool)
+				write(t, slowStore, category.Stream("slow"), messagestore.NoStream, opened())
+
+				// It does not wait for the one before it.
+				fast, fastStore := begun(t, pool)
+				write(t, fastStore, category.Stream("fast"), messagestore.NoStream, opened())
+				require.NoError(t, fast.Commit(t.Context()))
+
+				require.Equal(t, []messagestore.StreamName{category.Stream("first")}, read(category))
+				want := []messagestore.StreamName{category.Stream("first"), category.Stream("slow"), category.Stream("fast")}
+				if end == "rollback" {
+					want = []messagestore.StreamName{category.Stream("first"), category.Stream("fast")}
+					require.NoError(t, slow.Rollback(t.Context()))
+				} else {
+					require.NoError(t, slow.Commit(t.Context()))
+				}
+				require.Equal(t, want, read(category))
+			}
+		})
+	}
+}
+
+func TestAPreparedTransactionHoldsReadersBack(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	var most int
+	require.NoError(t, pool.QueryRow(t.Context(), "select current_setting('max_prepared_transactions')::int").Scan(&most))
+	if most == 0 {
+		t.Skip("the server has max_prepared_transactions = 0")
+	}
+	category := storetest.Category(t)
+	shares(t, pool, category)
+	conn := connect(t, pgtest.URL(t))
+	tx, err := conn.Begin(t.Context())
+	require.NoError(t, err)
+	write(t, messagestore.New(postgres.New(tx, &postgres.Config{NoNotify: true}), nil), category.Stream("slow"), messagestore.NoStream, opened())
+	_, err = conn.Exec(t.Context(), fmt.Sprintf("prepare transaction '%s'", category))
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = pool.Exec(context.Background(), fmt.Sprintf("rollback prepared '%s'", category)) })
+
+	fast, fastStore := begun(t, pool)
+	write(t, fastStore, category.Stream("fast"), messagestore.NoStream, opened())
+	require.NoError(t, fast.Commit(t.Context()))
+	store := messagestore.New(postgres.New(pool, nil), nil)
+	require.Len(t, streamsOf(t, store, category), 1)
+
+	_, err = conn.Exec(t.Context(), fmt.Sprintf("commit prepared '%s'", category))
+	require.NoError(t, err)
+	require.Equal(t, []messagestore.StreamName{category.Stream("first"), category.Stream("slow"), category.Stream("fast")}, streamsOf(t, store, category))
+}
+
+func TestATransactionReadsItsOwnMessages(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	category := storetest.Category(t)
+	shares(t, pool, category)
+	tx, store := begun(t, pool)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	write(t, store, category.Stream("own"), messagestore.NoStream, opened())
+	require.Equal(t, []messagestore.StreamName{category.Stream("first"), category.Stream("own")}, streamsOf(t, store, category))
+}
+
+// Locks of transactions that write to one stream, or hold the category for themselves.
+func TestWhichWritersWaitForATransaction(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	outside := messagestore.New(postgres.New(pool, nil), nil)
+	for name, c := range map[string]struct {
+		waits bool
+		write func(t *testing.T, category messagestore.Category) error
+	}{
+		"another stream in a transaction": {false, func(t *testing.T, category messagestore.Category) error {
+			_, store := begun(t, pool)
+			_, err := store.Write(t.Context(), category.Stream("another"), messagestore.NoStream, opened())
+			return err
+		}},
+		"the same stream in a transaction": {true, func(t *testing.T, category messagestore.Category) error {
+			_, store := begun(t, pool)
+			_, err := store.Write(t.Context(), category.Stream("slow"), messagestore.NoStream, opened())
+			if errors.Is(err, messagestore.ErrVersionConflict) {
+				return nil
+			}
+			return errors.Join(errors.New("no conflict"), err)
+		}},
+		"a transaction at REPEATABLE READ": {true, func(t *testing.T, category messagestore.Category) error {
+			tx, err := connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+			require.NoError(t, err)
+			_, err = messagestore.New(postgres.New(tx, nil), nil).Write(t.Context(), category.Stream("another"), messagestore.NoStream, opened())
+			return err
+		}},
+		"a write by itself": {true, func(t *testing.T, category messagestore.Category) error {
+			_, err := outside.Write(t.Context(), category.Stream("another"), messagestore.NoStream, opened())
+			return err
+		}},
+		"a write of two streams": {true, func(t *testing.T, category messagestore.Category) error {
+			_, err := outside.WriteStreams(t.Context(),
+				messagestore.To(category.Stream("another"), messagestore.NoStream, opened()), messagestore.To(category.Stream("third"), messagestore.NoStream, opened()))
+			return err
+		}},
+		"the question what became of a write": {true, func(t *testing.T, category messagestore.Category) error {
+			found, err := postgres.New(pool, nil).Find(t.Context(), category.Stream("slow"), nil)
+			require.Empty(t, found)
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			category := storetest.Category(t)
+			shares(t, pool, category)
+			slow, slowStore := begun(t, pool)
+			write(t, slowStore, category.Stream("slow"), messagestore.NoStream, opened())
+
+			done := make(chan error, 1)
+			go func() { done <- c.write(t, category) }()
+			if c.waits {
+				require.Eventually(t, func() bool { return blocks(t, pool, slow.Conn().PgConn().PID()) }, 20*time.Second, 10*time.Millisecond)
+				require.Empty(t, done)
+			} else {
+				require.NoError(t, <-done)
+				done <- nil
+			}
+			require.NoError(t, slow.Commit(t.Context()))
+			require.NoError(t, <-done)
+		})
+	}
+}
+
+func TestASharedCategoryIsNotReadAboveReadCommitted(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	category := storetest.Category(t)
+	shares(t, pool, category)
+	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
+		alone(t, level)
+		tx, err := connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+		require.NoError(t, err)
+		_, err = messagestore.New(postgres.New(tx, nil), nil).ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100})
+		require.ErrorContains(t, err, "read at READ COMMITTED", level)
+		require.NoError(t, tx.Rollback(t.Context()))
+	}
+}
+
+// A transaction that rolls back, or whose process is killed, rings for nobody. The message that it
+// held back is found by the poll.
+func TestAMessageBehindATransactionThatRollsBackIsFound(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	category := storetest.Category(t)
+	shares(t, pool, category)
+	txs, err := messagestore.Transactional[pgx.Tx](messagestore.New(postgres.New(pool, nil), nil))
+	require.NoError(t, err)
+	page, err := txs.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100})
+	require.NoError(t, err)
+	bell, stop := txs.Watch(category, 10*time.Millisecond)
+	defer stop()
+
+	slow, slowStore := begun(t, pool)
+	write(t, slowStore, category.Stream("slow"), messagestore.NoStream, opened())
+	_, err = txs.Transact(t.Context(), "", func(context.Context, pgx.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		return []messagestore.StreamWrite{messagestore.To(category.Stream("fast"), messagestore.NoStream, opened())}, nil
+	})
+	require.NoError(t, err)
+
+	// Its own ring, with which there is nothing to read yet.
+	require.Zero(t, <-bell)
+	heads, err := postgres.New(pool, nil).Heads(t.Context(), []messagestore.Category{category})
+	require.NoError(t, err)
+	require.Equal(t, page.Next-1, heads[0])
+	held, err := txs.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100, From: page.Next})
+	require.NoError(t, err)
+	require.Empty(t, held.Messages)
+	require.Equal(t, page.Next, held.Next)
+
+	require.NoError(t, slow.Rollback(t.Context()))
+	for found := 0; found == 0; {
+		at := <-bell
+		if at > 0 && at < held.Next {
+			continue
+		}
+		held, err = txs.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100, From: held.Next})
+		require.NoError(t, err)
+		found = len(held.Messages)
+	}
+	require.Equal(t, category.Stream("fast"), held.Messages[0].Stream)
+}
+
+// Transactions of all kinds write to a few streams of two categories, and readers follow both.
+// Every message comes once, in the order of its stream.
+func TestReadersOfTransactionsThatOverlapSkipNothing(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	store := messagestore.New(postgres.New(pool, nil), nil)
+	txs, err := messagestore.Transactional[pgx.Tx](store)
+	require.NoError(t, err)
+	categories := []messagestore.Category{storetest.Category(t) + "a", storetest.Category(t) + "b"}
+	const writers, rounds, streams = 6, 40, 5
+	stream := func() messagestore.StreamName {
+		return categories[rand.IntN(len(categories))].Stream(fmt.Sprint(rand.IntN(streams)))
+	}
+	var written, ended atomic.Int64
+	var wg sync.WaitGroup
+	for range writers {
+		wg.Go(func() {
+			defer ended.Add(1)
+			for range rounds {
+				one, two := stream(), stream()
+				all := []messagestore.StreamWrite{messagestore.To(one, messagestore.AnyVersion, opened())}
+				if two != one {
+					all = append(all, messagestore.To(two, messagestore.AnyVersion, opened()))
+				}
+				var err error
+				switch rand.IntN(4) {
+				case 0: // it goes on for a while after its write
+					tx, over := begunOnce(t, pool)
+					if _, err = over.WriteStreams(t.Context(), all...); err == nil {
+						_, err = tx.Exec(t.Context(), "select pg_sleep(0.002)")
+					}
+					if err == nil && rand.IntN(4) == 0 {
+						all, err = nil, tx.Rollback(t.Context())
+					} else if err == nil {
+						err = tx.Commit(t.Context())
+					}
+					_ = tx.Conn().Close(t.Context())
+				case 1:
+					_, err = store.WriteStreams(t.Context(), all...)
+				default:
+					_, err = txs.Transact(t.Context(), "", func(context.Context, pgx.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
+						return all, nil
+					})
+				}
+				if err == nil {
+					written.Add(int64(len(all)))
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+
+	seen := make([][]*messagestore.Message, len(categories))
+	var readers sync.WaitGroup
+	for i, category := range categories {
+		readers.Go(func() {
+			q := messagestore.CategoryQuery{Category: category, Limit: 7}
+			for last := false; ; {
+				page, err := store.ReadCategoryPage(t.Context(), q)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				seen[i] = append(seen[i], page.Messages...)
+				if q.From = page.Next; len(page.Messages) > 0 {
+					continue
+				}
+				if last {
+					return
+				}
+				last = ended.Load() == writers
+			}
+		})
+	}
+	wg.Wait()
+	readers.Wait()
+	found := 0
+	for _, messages := range seen {
+		found += len(messages)
+		next := map[messagestore.StreamName]messagestore.Version{}
+		for _, m := range messages {
+			require.Equal(t, next[m.Stream], m.Position, m.Stream)
+			next[m.Stream]++
+		}
+	}
+	require.EqualValues(t, written.Load(), found)
+}
+
+func begunOnce(t *testing.T, pool *pgxpool.Pool) (pgx.Tx, *messagestore.Store) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), pool.Config().ConnString())
+	require.NoError(t, err)
+	tx, err := conn.Begin(t.Context())
+	require.NoError(t, err)
+	return tx, messagestore.New(postgres.New(tx, nil), nil)
+}

@@ -1,0 +1,1 @@
+select dibs.ring($1::text[])
