@@ -91,11 +91,14 @@ func (s *Store) stepBack(ctx context.Context, category Category, at GlobalPositi
 // the gap between the last message that it found and the first position without one after it.
 func (s *Store) End(ctx context.Context, category Category) (GlobalPosition, error) {
 	next := func(from GlobalPosition) (GlobalPosition, bool, error) {
-		page, err := s.ReadCategoryPage(ctx, CategoryQuery{Category: category, From: from, Limit: 1})
-		if err != nil || len(page.Messages) == 0 {
-			return 0, false, err
+		// A message right at From may be before one that is under way.
+		page, err := s.ReadCategoryPage(ctx, CategoryQuery{Category: category, From: max(0, from-1), Limit: 2})
+		for _, m := range page.Messages {
+			if m.GlobalPosition >= from {
+				return m.GlobalPosition, true, err
+			}
 		}
-		return page.Messages[0].GlobalPosition, true, nil
+		return 0, false, err
 	}
 	last, found, err := next(0)
 	if err != nil || !found {

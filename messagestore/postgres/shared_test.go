@@ -182,6 +182,11 @@ func TestWhichWritersWaitForATransaction(t *testing.T) {
 			}
 			return errors.Join(errors.New("no conflict"), err)
 		}},
+		"a stream that it checks, in a transaction": {true, func(t *testing.T, category messagestore.Category) error {
+			_, store := begun(t, pool)
+			_, err := store.Write(t.Context(), category.Stream("first"), 0, opened())
+			return err
+		}},
 		"a transaction at REPEATABLE READ": {true, func(t *testing.T, category messagestore.Category) error {
 			tx, err := connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 			require.NoError(t, err)
@@ -208,7 +213,9 @@ func TestWhichWritersWaitForATransaction(t *testing.T) {
 			category := storetest.Category(t)
 			shares(t, pool, category)
 			slow, slowStore := begun(t, pool)
-			write(t, slowStore, category.Stream("slow"), messagestore.NoStream, opened())
+			_, err := slowStore.WriteStreams(t.Context(),
+				messagestore.To(category.Stream("slow"), messagestore.NoStream, opened()), messagestore.StreamWrite{Stream: category.Stream("first"), Expected: 0})
+			require.NoError(t, err)
 
 			done := make(chan error, 1)
 			go func() { done <- c.write(t, category) }()
@@ -238,6 +245,32 @@ func TestASharedCategoryIsNotReadAboveReadCommitted(t *testing.T) {
 		require.ErrorContains(t, err, "read at READ COMMITTED", level)
 		require.NoError(t, tx.Rollback(t.Context()))
 	}
+}
+
+// A transaction that has written to another category before goes on from where this one is: a reader
+// still finds the last message that it has read.
+func TestATransactionHoldsNoReaderBackFromAMessageThatWasThereBefore(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	store := messagestore.New(postgres.New(pool, nil), nil)
+	category, other := storetest.Category(t)+"a", storetest.Category(t)+"b"
+	shares(t, pool, category)
+	shares(t, pool, other)
+	slow, slowStore := begun(t, pool)
+	write(t, slowStore, other.Stream("slow"), messagestore.NoStream, opened())
+	write(t, store, category.Stream("read"), messagestore.NoStream, opened())
+	page, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100})
+	require.NoError(t, err)
+	require.Len(t, page.Messages, 2)
+
+	write(t, slowStore, category.Stream("slow"), messagestore.NoStream, opened())
+
+	require.Equal(t, []messagestore.StreamName{category.Stream("first"), category.Stream("read")}, streamsOf(t, store, category))
+	end, err := store.End(t.Context(), category)
+	require.NoError(t, err)
+	require.Equal(t, page.Next, end)
+	require.NoError(t, slow.Commit(t.Context()))
+	require.Len(t, streamsOf(t, store, category), 3)
 }
 
 // A transaction that rolls back, or whose process is killed, rings for nobody. The message that it

@@ -1,12 +1,10 @@
 -- The locks of a write in a caller's transaction, which may take long to commit. Those of one
 -- category overlap: each shares the category's lock, and has its streams for itself. So positions
 -- do not become visible in order, and a reader has to know which may still come. That is told by
--- a lock too, whose key has the last position that was drawn when it was taken: the holder draws
--- none up to that. All other writers take the category's lock for themselves, so they exclude
--- these, and find every message there is.
+-- a lock too, of dibs.floor_class. All other writers take the category's lock for themselves, so
+-- they exclude these, and find every message there is.
 --
--- The class of a stream's lock is "dibt" in ASCII. The key of the last lock is of 64 bits: 16 that
--- tell it from locks of others, and the position.
+-- The class of a stream's lock is "dibt" in ASCII.
 create or replace function dibs.lock_shared(streams text[]) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -22,7 +20,11 @@ begin
     perform pg_advisory_xact_lock(1684628084, k.key)
     from (select distinct hashtext(s.name) as key from unnest(streams) s (name) order by 1) k;
     -- Behind the category's lock, and before a position is drawn.
-    perform pg_advisory_xact_lock_shared(dibs.floor_key(d.position)) from dibs.drawn() d (position);
+    perform pg_advisory_xact_lock_shared(dibs.floor_class(k.category), k.drawn)
+    from (
+      select distinct split_part(s.name, '-', 1) as category, (d.position & 4294967295)::bit(32)::integer as drawn
+      from unnest(streams) s (name), dibs.drawn() d (position)
+    ) k;
     return;
   end if;
 

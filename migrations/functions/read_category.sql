@@ -145,7 +145,8 @@ $$;
 
 comment on function dibs.read_category(text, bigint, integer, text[], text, integer, integer, bigint) is
 'Messages of one category from a global position on, that one included, in order: at most max_messages, which is 1 to 10000.
-No message comes later at a position below one of these: a message behind one that is under way waits for that. up_to is for
+from_position is 0, or from the page before. No message comes later at a position below one of these: a message behind one
+that is under way waits for that. up_to is for
 the owner''s functions.
 
 With types, only those of one of these; with correlation, only those with a correlation stream of this category; with a

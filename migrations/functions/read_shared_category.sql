@@ -16,7 +16,9 @@ declare
   up_to bigint := from_position - 1; -- unless there is something to read
 begin
   if exists (select from dibs.messages m where m.category = read_shared_category.category and m.global_position >= from_position) then
-    up_to := dibs.readable(category);
+    -- A reader has a position from the page before: all below is settled, and so it may look at the
+    -- message there again.
+    up_to := greatest(dibs.readable(category), from_position);
   end if;
   return query select * from dibs.read_category(category, from_position, max_messages, types, correlation, group_size, group_member, up_to);
 end
