@@ -389,12 +389,13 @@ func TestDoctorNamesWhoHoldsWhichLock(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	conn, holder := connect(t, url), connect(t, url)
-	for class, text := range map[int][2]string{
-		1684628083: {"writes of the category with key 7 are held by ", "no other session writes to the category meanwhile"},
-		1684628082: {"removals of the category with key 7 are held by ", "no other session removes from the category meanwhile"},
-		1684628077: {"migrations are held by ", "no other session migrates meanwhile"},
+	for lock, text := range map[string][2]string{
+		"lock(1684628083, 7)":        {"writes of the category with key 7 are held by ", "no other session writes to the category meanwhile"},
+		"lock_shared(1684628083, 7)": {"writes of the category with key 7 are held by ", "and readers stop below its messages, meanwhile"},
+		"lock(1684628082, 7)":        {"removals of the category with key 7 are held by ", "no other session removes from the category meanwhile"},
+		"lock(1684628077, 7)":        {"migrations are held by ", "no other session migrates meanwhile"},
 	} {
-		execute(t, holder, "begin", fmt.Sprintf("select pg_advisory_xact_lock(%d, 7)", class))
+		execute(t, holder, "begin", "select pg_advisory_xact_"+lock)
 		f := finding(t, examine(t, conn, &doctor.Config{LongLock: 1}), text[0]+fmt.Sprintf("process %d", holder.PgConn().PID()))
 		require.Equal(t, doctor.Warn, f.Verdict)
 		require.Contains(t, f.Advice, text[1])

@@ -1,7 +1,7 @@
 -- The locks by which writers of a category, and removals, wait for each other: those
 -- that are held for longer than $1 seconds, or that others wait for so long.
 with locks as (
-  select l.pid, l.granted, l.objid::bigint as key, l.waitstart, l.virtualtransaction,
+  select l.pid, l.granted, l.objid::bigint as key, l.waitstart, l.mode = 'ShareLock' as shared,
     case l.classid when 1684628083 then 'writes' when 1684628082 then 'removals' else 'migrations' end as holds
   from pg_locks l
   where l.locktype = 'advisory' and l.objsubid = 2 and l.classid in (1684628083, 1684628082, 1684628077)
@@ -40,7 +40,8 @@ select 'category lock', t.verdict,
     when t.pid is null then 'commit prepared or rollback prepared: see pg_prepared_xacts'
     when t.verdict = 'hidden' then 'grant pg_monitor to this user'
     else format('no other session %s meanwhile; to end it: select pg_terminate_backend(%s)',
-      case t.holds when 'writes' then 'writes to the category' when 'removals' then 'removes from the category' else 'migrates' end, t.pid)
+      case when t.holds = 'writes' and t.shared then 'writes to the category but in a transaction, and readers stop below its messages,'
+        when t.holds = 'writes' then 'writes to the category' when t.holds = 'removals' then 'removes from the category' else 'migrates' end, t.pid)
   end
 from told t
 where t.verdict <> 'ok'
