@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +20,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/observe/dibsprom"
+	"github.com/dibs-go/dibs/reservation"
 )
 
 const seats messagestore.Category = "seat"
@@ -146,6 +148,106 @@ func TestAScrapeGoesOnWithoutTheStore(t *testing.T) {
 		# TYPE dibs_store_up gauge
 		dibs_store_up 0
 	`), "dibs_store_up"))
+}
+
+// A delivery takes two seconds of a bubble's time.
+func TestADeliveryIsMeasuredWhateverItsEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := messagestore.New(memory.New(), nil)
+		once := reservation.New(store, "seats", nil)
+		metrics := dibsprom.New(store)
+		mux := handler.New()
+		handler.On(mux, reservation.Copy(once, func(reserve) string { return "K" }, func(context.Context, handler.Message[reserve]) error {
+			time.Sleep(2 * time.Second)
+			panic("no seat")
+		}))
+		measured := metrics.Handler(mux)
+		registry := prometheus.NewPedanticRegistry()
+		require.NoError(t, registry.Register(metrics))
+		command, err := store.Write(t.Context(), seats.Stream("1"), messagestore.AnyVersion, reserve{})
+		require.NoError(t, err)
+		for m, err := range store.ReadStream(t.Context(), command.Stream, 0) {
+			require.NoError(t, err)
+			require.NoError(t, measured.Handle(t.Context(), m))
+		}
+		c := consumer.New(store, seats, "mailer", measured, &consumer.Config{
+			Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage},
+		})
+		require.NoError(t, c.CatchUp(t.Context()))
+
+		page := httptest.NewRecorder()
+		promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(page, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
+		failed := `{category="seat",consumer="mailer",copy="true",outcome="failed",type="Reserve"`
+		for _, line := range []string{
+			"dibs_delivery_seconds_count" + failed + "} 1",
+			"dibs_delivery_seconds_sum" + failed + "} 2",
+			"dibs_delivery_seconds_bucket" + failed + `,le="0.0005"} 0`,
+			"dibs_delivery_seconds_bucket" + failed + `,le="1.9073486328125"} 0`,
+			"dibs_delivery_seconds_bucket" + failed + `,le="11.920928955078125"} 1`,
+			`dibs_delivery_seconds_count{category="seat",consumer="mailer",copy="false",outcome="handled",type="Reserve"} 1`,
+			`dibs_delivery_seconds_count{category="seat",consumer="",copy="false",outcome="handled",type="Reserve"} 1`,
+		} {
+			require.Contains(t, page.Body.String(), line+"\n")
+		}
+	})
+}
+
+type reserve struct{}
+
+func (reserve) MessageType() string { return "Reserve" }
+
+// A collector is one: a second of its kind is refused, and nothing of one that was unregistered is left.
+func TestACollectorIsUnregistered(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	newConsumer := func(name string) *consumer.Consumer {
+		return consumer.New(store, seats, name, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil)
+	}
+	metrics := dibsprom.New(store, newConsumer("mailer"), newConsumer("printer"))
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(metrics))
+	require.ErrorAs(t, registry.Register(dibsprom.New(store)), &prometheus.AlreadyRegisteredError{})
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
+		# HELP dibs_handled_total Messages whose handler returned nil.
+		# TYPE dibs_handled_total counter
+		dibs_handled_total{category="seat",consumer="mailer"} 0
+		dibs_handled_total{category="seat",consumer="printer"} 0
+		# HELP dibs_members Processes of the group.
+		# TYPE dibs_members gauge
+		dibs_members{category="seat",consumer="mailer"} 0
+		dibs_members{category="seat",consumer="printer"} 0
+	`), "dibs_handled_total", "dibs_members"))
+
+	require.True(t, registry.Unregister(metrics))
+
+	count, err := testutil.GatherAndCount(registry)
+	require.NoError(t, err)
+	require.Zero(t, count)
+	require.NoError(t, registry.Register(dibsprom.New(store)))
+}
+
+// A scrape of a store that does not answer ends after five seconds.
+func TestAScrapeDoesNotWaitForTheStore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewPedanticRegistry()
+		require.NoError(t, registry.Register(dibsprom.New(messagestore.New(&silent{memory.New()}, nil))))
+		start := time.Now()
+
+		_, err := registry.Gather()
+
+		require.NoError(t, err)
+		require.Equal(t, 5*time.Second, time.Since(start))
+	})
+}
+
+// A silent driver does not tell the time.
+type silent struct{ *memory.Driver }
+
+func (*silent) Now(ctx context.Context) (time.Time, error) {
+	<-ctx.Done()
+	return time.Time{}, ctx.Err()
 }
 
 // A gone driver cannot tell the time.

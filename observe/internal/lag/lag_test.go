@@ -2,6 +2,7 @@ package lag
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -49,6 +50,92 @@ func TestEachConsumerHasItsOwnLag(t *testing.T) {
 	require.Positive(t, all[0].Seconds)
 }
 
+// Consumers of two categories, and of another client.
+func TestACategoryIsAskedForOnce(t *testing.T) {
+	t.Parallel()
+	driver := &counting{Driver: memory.New(), reads: map[messagestore.Category]int{}}
+	store := messagestore.New(driver, nil)
+	for category, messages := range map[messagestore.Category]int{seats: 2, "row": 5} {
+		for range messages {
+			_, err := store.Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, held{})
+			require.NoError(t, err)
+		}
+	}
+	newConsumer := func(category messagestore.Category, name string) *consumer.Consumer {
+		return consumer.New(store, category, name, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil)
+	}
+	join := func(c *consumer.Consumer) *consumer.Consumer {
+		require.NoError(t, c.CatchUp(t.Context()))
+		return c
+	}
+	all := []*consumer.Consumer{join(newConsumer(seats, "a")), join(newConsumer("row", "a")), join(newConsumer(seats, "b"))}
+	for category, messages := range map[messagestore.Category]int{seats: 2, "row": 5} {
+		for range messages {
+			_, err := store.Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, held{})
+			require.NoError(t, err)
+		}
+	}
+	// A consumer of Eventide, of the name of one that never started.
+	_, err := store.Write(t.Context(), seats.WithType("position").Stream("never"), messagestore.AnyVersion, eventides{Position: 1})
+	require.NoError(t, err)
+	clear(driver.reads)
+	_, err = Of(t.Context(), store, all[:1])
+	require.NoError(t, err)
+	once := driver.total()
+	clear(driver.reads)
+
+	never := newConsumer(seats, "never")
+	lags, err := Of(t.Context(), store, append(all, never))
+
+	require.NoError(t, err)
+	require.Equal(t, Lag{Consumer: never}, lags[3])
+	require.Equal(t, []int64{2, 5, 2}, []int64{lags[0].Messages, lags[1].Messages, lags[2].Messages})
+	require.Equal(t, []int{1, 1, 1}, []int{lags[0].Members, lags[1].Members, lags[2].Members})
+	require.LessOrEqual(t, driver.total(), 2*once, "each category once")
+
+	for _, failing := range []*counting{{Driver: driver.Driver, noTime: true}, {Driver: driver.Driver, noReads: true}} {
+		_, err := Of(t.Context(), messagestore.New(failing, nil), all)
+		require.ErrorIs(t, err, errAway)
+	}
+}
+
+type eventides struct {
+	Position int64 `json:"position"`
+}
+
+func (eventides) MessageType() string { return "Recorded" }
+
+var errAway = errors.New("the store is away")
+
+// A counting driver counts the pages that are read of each category, or fails.
+type counting struct {
+	*memory.Driver
+	reads           map[messagestore.Category]int
+	noTime, noReads bool
+}
+
+func (d *counting) total() (n int) {
+	for _, reads := range d.reads {
+		n += reads
+	}
+	return n
+}
+
+func (d *counting) Now(ctx context.Context) (time.Time, error) {
+	if d.noTime {
+		return time.Time{}, errAway
+	}
+	return d.Driver.Now(ctx)
+}
+
+func (d *counting) ReadCategory(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	if d.noReads {
+		return messagestore.CategoryPage{}, errAway
+	}
+	d.reads[q.Category]++
+	return d.Driver.ReadCategory(ctx, q)
+}
+
 func TestTheLagOfAGroupIsThatOfAllItsMembers(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -57,8 +144,10 @@ func TestTheLagOfAGroupIsThatOfAllItsMembers(t *testing.T) {
 		want   Lag
 	}{
 		"static": {
-			operate.Status{Size: 2, Parked: 4, Members: []operate.Member{{Lag: 3, Oldest: now.Add(-time.Second)}, {Lag: 2, Oldest: now.Add(-3 * time.Second)}}},
-			Lag{Messages: 5, Seconds: 3, Parked: 4, Members: 2},
+			operate.Status{Size: 3, Parked: 4, Members: []operate.Member{
+				{Lag: 3, Oldest: now.Add(-time.Second)}, {Lag: 2, Oldest: now.Add(-3 * time.Second)}, {Lag: 1, Oldest: now.Add(-2 * time.Second)}, {},
+			}},
+			Lag{Messages: 6, Seconds: 3, Parked: 4, Members: 3},
 		},
 		"replicas that hold all": {
 			operate.Status{Size: 1, Members: []operate.Member{{Lag: 9}}, Replicas: []operate.Replica{{Lag: 1}, {Lag: 2, Gone: true}, {Lag: 0}}},
@@ -67,6 +156,10 @@ func TestTheLagOfAGroupIsThatOfAllItsMembers(t *testing.T) {
 		"replicas, and free slots": {
 			operate.Status{Size: 1, Free: 1, Members: []operate.Member{{Lag: 9}}, Replicas: []operate.Replica{{Lag: 1}, {Lag: 2}}},
 			Lag{Messages: 9, Members: 2},
+		},
+		"replicas, free slots, and more messages since": {
+			operate.Status{Size: 1, Free: 1, Members: []operate.Member{{Lag: 2}}, Replicas: []operate.Replica{{Lag: 1}, {Lag: 2}}},
+			Lag{Messages: 3, Members: 2},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
