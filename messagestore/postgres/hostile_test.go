@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -206,6 +207,34 @@ func TestDatabaseRefusesGroupsThatAreNone(t *testing.T) {
 		require.True(t, ok, "%s: %v", arguments, err)
 		require.Equal(t, "DB001", refused.Code, "%s: %s", arguments, refused.Message)
 		require.Equal(t, column, refused.ColumnName, arguments)
+	}
+}
+
+// The write of one message at the version of its stream takes a path of its own, which refuses the same
+// types that may have come.
+func TestDatabaseRefusesTypesThatAreNoneForAWriteOfOneMessage(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	category := storetest.Category(t)
+	append1 := func(stream messagestore.StreamName, past string) error {
+		_, err := pool.Exec(t.Context(), `select * from dibs.append(array[$1], '{-1}', '{1}', array[gen_random_uuid()], '{T}', '{"{}"}', '{null}', past => $2::jsonb)`, string(stream), past)
+		return err
+	}
+	for i, past := range []string{
+		`null`, `{}`, `{"0": ["T"]}`, `"T"`, `1`, `[]`, `["T"]`, `[1]`, `[{}]`, `[[]]`, `[["T", 1]]`, `[["T", ["T"]]]`, `[["T", null]]`, `[null, null]`, `[["T"], ["T"]]`, `[["T"], null]`,
+		`[[` + strings.Repeat(`"T",`, 100) + `"T"]]`,
+	} {
+		stream := category.Stream(strconv.Itoa(i))
+
+		refused, ok := errors.AsType[*pgconn.PgError](append1(stream, past))
+
+		require.True(t, ok, past)
+		require.Equal(t, "DB001", refused.Code, "%s: %s", past, refused.Message)
+		require.Equal(t, "past", refused.ColumnName, past)
+		require.Nil(t, lastOf(t, postgres.New(pool, nil), stream), past)
+	}
+	for i, past := range []string{`[null]`, `[["T"]]`, `[[` + strings.Repeat(`"T",`, 99) + `"T"]]`} {
+		require.NoError(t, append1(category.Stream("good"+strconv.Itoa(i)), past))
 	}
 }
 
