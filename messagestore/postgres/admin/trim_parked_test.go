@@ -81,6 +81,26 @@ func TestAMessageThatIsParkedIsNotTrimmed(t *testing.T) {
 	}
 }
 
+// Whichever consumer parked it, and however many it has parked.
+func TestATrimEndsAtTheLowestParkedMessage(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream := a.category.Stream("1")
+	a.fill(t, stream, 8)
+	messages := a.read(t, stream)
+	consumers, letters := map[int]string{2: "other", 3: "other", 4: "one", 5: "one"}, map[int]*deadletter.Letter{}
+	for at, consumer := range consumers {
+		letters[at] = a.park(t, consumer, messages[at])
+	}
+	for at := 2; at <= 5; at++ {
+		trimmed, err := a.admin.Trim(t.Context(), stream, anyAge)
+		require.NoError(t, err)
+		require.Equal(t, messagestore.Version(at), trimmed.First)
+		require.Equal(t, letters[at].DeadLetter, trimmed.DeadLetter)
+		a.redrive(t, consumers[at], messages[at], nil)
+	}
+}
+
 func TestATrimOfACategoryPassesParkedMessages(t *testing.T) {
 	t.Parallel()
 	a := newArchive(t)
