@@ -56,7 +56,7 @@ func (c *Claim) With(writes ...messagestore.StreamWrite) ([]messagestore.StreamW
 		case ok:
 			data, err := json.Marshal(value)
 			if err != nil {
-				return nil, fmt.Errorf("reserve %s: encode answer: %w", c.stream, err)
+				return nil, fmt.Errorf("reserve %s: %w", c.stream, messagestore.NewInvalidError("answer", nil, fmt.Sprintf("it does not encode: %v", err)))
 			}
 			local[answerProperty] = string(data)
 		default:

@@ -23,6 +23,10 @@ const (
 	// KeyReused says that another message was first, with the same key and other
 	// content. One of the two senders is wrong, and it is not known which.
 	KeyReused
+
+	// Undone says that the request was undone, or, of an undo, that it was made now. Only package
+	// unit returns it.
+	Undone
 )
 
 // String returns the outcome in words.
@@ -34,6 +38,8 @@ func (o Outcome) String() string {
 		return "duplicate"
 	case KeyReused:
 		return "key reused"
+	case Undone:
+		return "undone"
 	}
 	return fmt.Sprintf("outcome %d", int(o))
 }
