@@ -23,6 +23,14 @@
 // killed after it finds the key reserved. If the answer to COMMIT is lost, the id of the
 // reservation tells whether it happened.
 //
+// [Unit.Undo] gives a request back, once. The first write wins here too: a request that comes after
+// its undo is not carried out, and its outcome is [reservation.Undone]. So a sender that does not know
+// whether its request arrived may undo it.
+//
+// A key is taken for ever, or until dibs forget removes the request: then a copy of it is carried out
+// again. A request whose key was used for another is recorded as [Refused], and told as
+// [reservation.KeyReused]: it is settled, and a broker that got it back would send it for ever.
+//
 // The function may be called more than once, each time in a new transaction: another stream or a
 // row may have moved on. So its effects outside of tx may happen more than once.
 package unit

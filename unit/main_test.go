@@ -71,6 +71,10 @@ type desk struct {
 	// receive carries out a request whose function inserts a row for its key. The function then
 	// calls work.
 	receive func(ctx context.Context, m unit.Message, work func() (unit.Done, error)) (unit.Result, error)
+	// undo undoes a request, by a function that inserts a row for "undone" and its key.
+	undo func(ctx context.Context, m unit.Message, work func() (unit.Done, error)) (unit.Result, error)
+	// carry calls Receive with a function that is given the transaction, or nil for none.
+	carry func(ctx context.Context, m unit.Message, f func(ctx context.Context, tx any) (unit.Done, error)) (unit.Result, error)
 	// handle returns the handler of deposits, whose function inserts a row and calls work.
 	handle  func(once *reservation.Reserver, work func(m handler.Message[Deposit]) (unit.Done, error)) *handler.Mux
 	results chan reservation.Result
@@ -80,8 +84,9 @@ type desk struct {
 
 // Faults are the fates of transactions, by turns.
 type faults struct {
-	next   func() fate
-	noFind bool
+	next     func() fate
+	noFind   bool
+	noAppend bool
 }
 
 type fate int
@@ -132,6 +137,13 @@ func (d faulty[Tx]) Find(ctx context.Context, stream messagestore.StreamName, id
 	return d.TransactDriver.Find(ctx, stream, ids)
 }
 
+func (d faulty[Tx]) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
+	if d.noAppend {
+		return messagestore.Written{}, errLost
+	}
+	return d.TransactDriver.Append(ctx, a)
+}
+
 func newDesk[Tx any](
 	driver messagestore.TransactDriver[Tx], name string, insert func(ctx context.Context, tx Tx, key string) error,
 	count func(ctx context.Context, tx Tx, key string) (int, error),
@@ -152,6 +164,27 @@ func newDesk[Tx any](
 				return unit.Done{}, err
 			}
 			return work()
+		})
+	}
+	d.undo = func(ctx context.Context, m unit.Message, work func() (unit.Done, error)) (unit.Result, error) {
+		return u.Undo(ctx, m, func(ctx context.Context, tx Tx) (unit.Done, error) {
+			if err := insert(ctx, tx, "undone "+m.ID); err != nil {
+				return unit.Done{}, err
+			}
+			return work()
+		})
+	}
+	d.carry = func(ctx context.Context, m unit.Message, f func(ctx context.Context, tx any) (unit.Done, error)) (unit.Result, error) {
+		if f == nil {
+			result, err := u.Receive(ctx, m, nil)
+			_, undoErr := u.Undo(ctx, m, nil)
+			return result, errors.Join(err, undoErr)
+		}
+		return u.Receive(ctx, m, func(ctx context.Context, tx Tx) (unit.Done, error) {
+			if err := insert(ctx, tx, m.ID); err != nil {
+				return unit.Done{}, err
+			}
+			return f(ctx, tx)
 		})
 	}
 	d.handle = func(once *reservation.Reserver, work func(m handler.Message[Deposit]) (unit.Done, error)) *handler.Mux {

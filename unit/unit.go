@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -52,7 +54,7 @@ func New[Tx any](txs *messagestore.TxStore[Tx], name messagestore.Category, conf
 	if config != nil {
 		u.config = *config
 	}
-	if txs == nil {
+	if txs == nil || txs.Store == nil {
 		return nil, fmt.Errorf("unit: %w", messagestore.NewInvalidError("store", nil, "it is nil"))
 	}
 	if err := u.inbox.Validate(); err != nil {
@@ -67,7 +69,7 @@ type Done struct {
 	// command or request. Nil is none.
 	Answer any
 
-	// Writes are committed with the function's SQL.
+	// Writes are committed with the function's SQL. None is to the inbox of the unit.
 	Writes []messagestore.StreamWrite
 }
 
@@ -92,7 +94,8 @@ func Handle[Tx any, T messagestore.Body](
 		}
 		result, err := transact(ctx, u, attempt{
 			stream: c.Stream(),
-			met:    func(first *messagestore.Message) (reservation.Result, error) { return c.Met(ctx, first) },
+			begin:  free,
+			met:    c.Met,
 			won:    func(w messagestore.Written) reservation.Result { return c.Won(ctx, w) },
 			with: func(done Done) ([]messagestore.StreamWrite, error) {
 				writes := done.Writes
@@ -140,15 +143,19 @@ type Message struct {
 	// ID is the idempotence key, which the sender chose. It may hold any text.
 	ID string
 
-	// Source is the purpose of the request, such as "POST /transfers". A key is reused if
-	// it comes with another.
+	// Source is the purpose of the request, such as "POST /transfers": up to [MaxSourceBytes] of text.
+	// A key is reused if it comes with another.
 	Source string
 
-	// Data is compared, as JSON, and not kept.
+	// Data is compared, as JSON, up to [messagestore.MaxMessageBytes]. It is kept only if the key was
+	// reused, with the record of that.
 	Data json.RawMessage
 }
 
-// Received is the message of a request in the inbox.
+// MaxSourceBytes bounds [Message.Source].
+const MaxSourceBytes = 255
+
+// Received is the message of a request in the inbox: the first of its stream.
 type Received struct {
 	Source string          `json:"source"`
 	Digest string          `json:"digest"` // of source and data
@@ -158,153 +165,373 @@ type Received struct {
 // MessageType returns "Received".
 func (Received) MessageType() string { return "Received" }
 
+// Undone is the message of an undo in the inbox: the first of its stream, or behind Received.
+type Undone struct {
+	Source string          `json:"source"`           // of the undo
+	Answer json.RawMessage `json:"answer,omitempty"` // of the undo
+}
+
+// MessageType returns "Undone".
+func (Undone) MessageType() string { return "Undone" }
+
+// Refused records a request whose key was used for another. It is in the category name:inbox+refused,
+// in the stream of the key, once for all requests with the same source and data.
+type Refused struct {
+	Source string          `json:"source"`
+	Digest string          `json:"digest"`
+	Error  string          `json:"error"`
+	Data   json.RawMessage `json:"data,omitempty"` // none if a message could not hold it
+}
+
+// MessageType returns "Refused".
+func (Refused) MessageType() string { return "Refused" }
+
 // A Result is the answer to a request.
 type Result struct {
 	Outcome reservation.Outcome
 
 	// Answer is what f returned, or had returned for the request that was first: the
-	// same to all copies. It is nil if the key was reused.
+	// same to all copies. It is nil if the key was reused, and if nothing was done.
 	Answer json.RawMessage
 
-	// Winner is the message in the inbox; of a request that was carried out now, without its data.
+	// Winner is the message in the inbox that decided; of a request that was carried out now, without
+	// its data.
 	Winner *messagestore.Message
 }
 
-// Receive carries out a request once, with f in a transaction. The outcome is Reserved if f was
-// committed now, Duplicate if the request was carried out before, and KeyReused if its key was
-// used for another.
+// Receive carries out a request once, with f in a transaction. The outcome is
+//
+//   - Reserved if f was committed now,
+//   - Duplicate if the request was carried out before,
+//   - KeyReused if its key was used for another request, which is recorded as [Refused],
+//   - Undone if the request was undone: before it came, and then f is not called and never
+//     was, or after it was carried out.
+//
+// With each of them the request is settled and may be acknowledged; with an error it may not.
 //
 // The key is reserved by the first message of the stream name:inbox-ID. An error of f rolls
-// back and is returned, unless the request was carried out meanwhile. An error that matches
+// back and is returned, unless the request was settled meanwhile. An error that matches
 // [messagestore.ErrOutcomeUnknown] says that the store did not answer; Receive again tells. A
 // request that cannot be is refused with an error that matches [messagestore.ErrInvalid].
 // A stream that begins with another message is a [*reservation.NoReservationError].
 func (u *Unit[Tx]) Receive(ctx context.Context, m Message, f func(ctx context.Context, tx Tx) (Done, error)) (Result, error) {
 	fail := func(err error) (Result, error) { return Result{}, fmt.Errorf("receive: %w", err) }
-	stream, err := u.Stream(m.ID)
+	stream, content, err := u.check(m, f == nil)
 	if err != nil {
 		return fail(err)
 	}
-	digest, err := digestOf(m)
-	if err != nil {
-		return fail(messagestore.NewInvalidError("data", m.Data, "it is no JSON"))
-	}
+	digest := digestOf(m.Source, content)
 	id := uuid.Must(uuid.NewV7()) // of this attempt: a lost COMMIT is found by it
 	var answer json.RawMessage
 	result, err := transact(ctx, u, attempt{
 		stream: stream,
-		met: func(first *messagestore.Message) (reservation.Result, error) {
+		begin:  free,
+		met: func(ctx context.Context, first *messagestore.Message) (reservation.Result, error) {
+			answer = nil // not that of a transaction that was rolled back
+			result := reservation.Result{Key: m.ID, Stream: stream, Winner: first}
+			if first.Type == (Undone{}).MessageType() {
+				result.Outcome = reservation.Undone
+				return result, nil
+			}
 			var r Received
 			if first.Type != r.MessageType() || json.Unmarshal(first.Data, &r) != nil || r.Digest == "" {
 				return reservation.Result{}, &reservation.NoReservationError{Stream: stream, First: first}
 			}
-			outcome := reservation.KeyReused
+			if r.Digest != digest {
+				result.Outcome = reservation.KeyReused
+				return result, nil
+			}
+			if answer = r.Answer; first.ID == id {
+				result.Outcome = reservation.Reserved
+				return result, nil
+			}
+			undone, err := u.undone(ctx, stream)
 			switch {
-			case first.ID == id:
-				outcome = reservation.Reserved
-			case r.Digest == digest:
-				outcome = reservation.Duplicate
+			case err != nil:
+				return reservation.Result{}, err
+			case undone != nil:
+				result.Outcome, result.Winner = reservation.Undone, undone
+			default:
+				result.Outcome = reservation.Duplicate
 			}
-			if outcome != reservation.KeyReused {
-				answer = r.Answer
-			}
-			return reservation.Result{Outcome: outcome, Key: m.ID, Stream: stream, Winner: first}, nil
+			return result, nil
 		},
-		won: func(w messagestore.Written) reservation.Result {
-			winner := &messagestore.Message{
-				ID: id, Stream: stream, GlobalPosition: w.GlobalPosition, Time: w.Time, Type: Received{}.MessageType(),
+		won: won(m.ID, stream, id, Received{}.MessageType(), reservation.Reserved),
+		with: func(done Done) (_ []messagestore.StreamWrite, err error) {
+			if answer, err = encode(done.Answer); err != nil {
+				return nil, err
 			}
-			return reservation.Result{Outcome: reservation.Reserved, Key: m.ID, Stream: stream, Winner: winner}
-		},
-		with: func(done Done) ([]messagestore.StreamWrite, error) {
-			answer = nil
-			if done.Answer != nil {
-				if answer, err = json.Marshal(done.Answer); err != nil {
-					return nil, fmt.Errorf("receive: encode answer: %w", err)
-				}
-			}
-			received := messagestore.Envelope{ID: id, Body: Received{m.Source, digest, answer}}
-			return append([]messagestore.StreamWrite{messagestore.To(stream, messagestore.NoStream, received)}, done.Writes...), nil
+			return inFront(stream, messagestore.NoStream, id, Received{m.Source, digest, answer}, done), nil
 		},
 	}, f)
+	if err == nil && result.Outcome == reservation.KeyReused {
+		err = u.refuse(ctx, m, digest)
+	}
 	if err != nil {
-		return Result{}, err
+		return fail(err)
 	}
 	u.tell(ctx, result)
 	return Result{result.Outcome, answer, result.Winner}, nil
 }
 
-// Stream returns the stream of the inbox that a request's key is reserved in. The error matches
-// [reservation.ErrInvalidKey].
-func (u *Unit[Tx]) Stream(id string) (messagestore.StreamName, error) {
-	if rule := keys.Rule(id); rule != "" {
-		return "", keys.Invalid("idempotence key", id, rule)
+// Undo gives back the effect of the request with m's ID, once, with f in a transaction. If the request
+// was carried out, f is called, and [Undone] is committed with its SQL and writes. If it has not come
+// yet, Undone is written without a call of f, and a request that comes later is not carried out.
+//
+// The outcome is Undone if that happened now, and Duplicate, with the first answer, if it happened
+// before. The Source of m is recorded, and its Data is not looked at: an undo names a key. Errors are
+// those of [Unit.Receive].
+func (u *Unit[Tx]) Undo(ctx context.Context, m Message, f func(ctx context.Context, tx Tx) (Done, error)) (Result, error) {
+	fail := func(err error) (Result, error) { return Result{}, fmt.Errorf("undo: %w", err) }
+	stream, _, err := u.check(Message{ID: m.ID, Source: m.Source}, f == nil)
+	if err != nil {
+		return fail(err)
 	}
-	room := messagestore.MaxNameBytes - len(u.inbox) - len("-")
-	part, ok := keys.Encode(id, room)
-	if !ok {
-		return "", keys.Invalid("idempotence key", id, keys.TooLong(room))
+	id := uuid.Must(uuid.NewV7())
+	version := messagestore.NoStream // at which Undone is written
+	var answer json.RawMessage
+	result, err := transact(ctx, u, attempt{
+		stream: stream,
+		begin: func(ctx context.Context, first *messagestore.Message) (calls bool, err error) {
+			if version = messagestore.NoStream; first == nil {
+				return false, nil
+			}
+			if first.Type != (Received{}).MessageType() {
+				return false, errTaken
+			}
+			undone, err := u.undone(ctx, stream)
+			if undone != nil {
+				return false, errTaken
+			}
+			version = 0
+			return true, err
+		},
+		met: func(ctx context.Context, first *messagestore.Message) (reservation.Result, error) {
+			undone := first
+			switch first.Type {
+			case Received{}.MessageType():
+				var err error
+				if undone, err = u.undone(ctx, stream); undone == nil {
+					return reservation.Result{}, err
+				}
+			case Undone{}.MessageType():
+			default:
+				return reservation.Result{}, &reservation.NoReservationError{Stream: stream, First: first}
+			}
+			var body Undone
+			if err := json.Unmarshal(undone.Data, &body); err != nil {
+				return reservation.Result{}, fmt.Errorf("read %s: %w", undone, err)
+			}
+			answer = body.Answer
+			outcome := reservation.Duplicate
+			if undone.ID == id {
+				outcome = reservation.Undone
+			}
+			return reservation.Result{Outcome: outcome, Key: m.ID, Stream: stream, Winner: undone}, nil
+		},
+		won: won(m.ID, stream, id, Undone{}.MessageType(), reservation.Undone),
+		with: func(done Done) (_ []messagestore.StreamWrite, err error) {
+			if answer, err = encode(done.Answer); err != nil {
+				return nil, err
+			}
+			return inFront(stream, version, id, Undone{m.Source, answer}, done), nil
+		},
+	}, f)
+	if err != nil {
+		return fail(err)
 	}
-	return messagestore.StreamName(string(u.inbox) + "-" + part), nil
+	u.tell(ctx, result)
+	return Result{result.Outcome, answer, result.Winner}, nil
 }
 
-func digestOf(m Message) (string, error) {
+// undone returns the message behind the first of a stream of the inbox, if it is an undo.
+func (u *Unit[Tx]) undone(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
+	for m, err := range u.txs.ReadStream(ctx, stream, 1) {
+		if err != nil || m.Type != (Undone{}).MessageType() {
+			return nil, err
+		}
+		return m, nil
+	}
+	return nil, nil
+}
+
+// refuse records a request whose key was used for another.
+func (u *Unit[Tx]) refuse(ctx context.Context, m Message, digest string) error {
+	stream, err := streamOf(u.inbox.WithType("refused"), m.ID)
+	if err != nil {
+		return err
+	}
+	body := Refused{m.Source, digest, "the key was first used for another request", m.Data}
+	envelope := messagestore.Envelope{ID: uuid.NewSHA1(uuid.NameSpaceOID, []byte("dibs refused "+string(stream)+" "+digest)), Body: body}
+	_, err = u.txs.Write(ctx, stream, messagestore.AnyVersion, envelope)
+	if errors.Is(err, messagestore.ErrInvalid) { // such as U+0000 in the data
+		body.Data = nil
+		envelope.Body = body
+		_, err = u.txs.Write(ctx, stream, messagestore.AnyVersion, envelope)
+	}
+	if err != nil {
+		return fmt.Errorf("record the reuse of a key: %w", err)
+	}
+	return nil
+}
+
+// check returns the stream of a request and the canonical form of its data.
+func (u *Unit[Tx]) check(m Message, noFunction bool) (stream messagestore.StreamName, content []byte, err error) {
+	if noFunction {
+		return "", nil, messagestore.NewInvalidError("function", nil, "it is nil")
+	}
+	if stream, err = u.Stream(m.ID); err != nil {
+		return "", nil, err
+	}
+	switch {
+	case len(m.Source) > MaxSourceBytes:
+		return "", nil, messagestore.NewInvalidError("source", m.Source, fmt.Sprintf("at most %d bytes", MaxSourceBytes))
+	case !utf8.ValidString(m.Source) || strings.ContainsRune(m.Source, 0):
+		return "", nil, messagestore.NewInvalidError("source", m.Source, "not valid UTF-8, or with a character U+0000")
+	case len(m.Data) > messagestore.MaxMessageBytes:
+		return "", nil, messagestore.NewInvalidError("data", []byte(m.Data), fmt.Sprintf("too long: at most %d bytes", messagestore.MaxMessageBytes))
+	case !utf8.Valid(m.Data):
+		return "", nil, messagestore.NewInvalidError("data", []byte(m.Data), "not valid UTF-8")
+	}
 	data := m.Data
 	if len(data) == 0 {
 		data = json.RawMessage("null")
 	}
 	c, err := keys.Canonical(data)
 	if err != nil {
-		return "", err
+		return "", nil, messagestore.NewInvalidError("data", []byte(m.Data), fmt.Sprintf("it is no JSON: %v", err))
 	}
-	source := sha256.Sum256([]byte(m.Source))
-	sum := sha256.Sum256(append(source[:], c.Canonical...))
-	return hex.EncodeToString(sum[:]), nil
+	return stream, c.Canonical, nil
 }
 
-// An attempt says how a key is reserved, and how its reservation is read.
+// Stream returns the stream of the inbox that a request's key is reserved in. The error matches
+// [reservation.ErrInvalidKey].
+func (u *Unit[Tx]) Stream(id string) (messagestore.StreamName, error) { return streamOf(u.inbox, id) }
+
+func streamOf(category messagestore.Category, id string) (messagestore.StreamName, error) {
+	if rule := keys.Rule(id); rule != "" {
+		return "", keys.Invalid("idempotence key", id, rule)
+	}
+	room := messagestore.MaxNameBytes - len(category) - len("-")
+	part, ok := keys.Encode(id, room)
+	if !ok {
+		return "", keys.Invalid("idempotence key", id, keys.TooLong(room))
+	}
+	return messagestore.StreamName(string(category) + "-" + part), nil
+}
+
+func digestOf(purpose string, content []byte) string {
+	source := sha256.Sum256([]byte(purpose))
+	sum := sha256.Sum256(append(source[:], content...))
+	return hex.EncodeToString(sum[:])
+}
+
+// encode returns an answer as JSON, nil for none.
+func encode(answer any) (json.RawMessage, error) {
+	if answer == nil {
+		return nil, nil
+	}
+	data, err := json.Marshal(answer)
+	if err != nil {
+		return nil, messagestore.NewInvalidError("answer", nil, fmt.Sprintf("it does not encode: %v", err))
+	}
+	return data, nil
+}
+
+// inFront returns the writes of a function behind the message of the inbox.
+func inFront(
+	stream messagestore.StreamName, version messagestore.Version, id uuid.UUID, body messagestore.Body, done Done,
+) []messagestore.StreamWrite {
+	write := messagestore.To(stream, version, messagestore.Envelope{ID: id, Body: body})
+	return append([]messagestore.StreamWrite{write}, done.Writes...)
+}
+
+// won returns the function that says what was committed now.
+func won(
+	key string, stream messagestore.StreamName, id uuid.UUID, messageType string, outcome reservation.Outcome,
+) func(messagestore.Written) reservation.Result {
+	return func(w messagestore.Written) reservation.Result {
+		winner := &messagestore.Message{ID: id, Stream: stream, Position: w.Version, GlobalPosition: w.GlobalPosition, Time: w.Time, Type: messageType}
+		return reservation.Result{Outcome: outcome, Key: key, Stream: stream, Winner: winner}
+	}
+}
+
+// An attempt says how a key is reserved or undone, and how its stream is read.
 type attempt struct {
 	stream messagestore.StreamName
-	met    func(first *messagestore.Message) (reservation.Result, error)
-	won    func(written messagestore.Written) reservation.Result
-	with   func(done Done) ([]messagestore.StreamWrite, error)
+
+	// begin is told the first message of the stream, nil for none, and says whether the function is
+	// to be called. It returns errTaken if there is nothing to do.
+	begin func(ctx context.Context, first *messagestore.Message) (calls bool, err error)
+
+	// met returns the result of a stream that begins with first. An outcome of 0 says that the
+	// stream decides nothing.
+	met  func(ctx context.Context, first *messagestore.Message) (reservation.Result, error)
+	won  func(written messagestore.Written) reservation.Result
+	with func(done Done) ([]messagestore.StreamWrite, error)
 }
 
 // errTaken ends a transaction whose key is taken.
 var errTaken = errors.New("the key is taken")
 
-// transact calls f in a transaction and commits it with the reservation, if the key is free. The
+// free has the function called if the key is free.
+func free(_ context.Context, first *messagestore.Message) (calls bool, err error) {
+	if first != nil {
+		return false, errTaken
+	}
+	return true, nil
+}
+
+// transact calls f in a transaction and commits it with the message of the key, if begin says so. The
 // stream of the key decides, whatever the error is: another transaction may have been first
 // while this one failed.
 func transact[Tx any](
 	ctx context.Context, u *Unit[Tx], a attempt, f func(ctx context.Context, tx Tx) (Done, error),
 ) (reservation.Result, error) {
-	var taken *messagestore.Message
+	var first *messagestore.Message
 	written, err := u.txs.Transact(ctx, a.stream, func(ctx context.Context, tx Tx, begun *messagestore.Message) ([]messagestore.StreamWrite, error) {
-		if taken = begun; begun != nil {
-			return nil, errTaken
-		}
-		done, err := f(ctx, tx)
+		first = begun
+		calls, err := a.begin(ctx, begun)
 		if err != nil {
 			return nil, err
+		}
+		var done Done
+		if calls {
+			if done, err = f(ctx, tx); err != nil {
+				return nil, err
+			}
+		}
+		for _, w := range done.Writes {
+			if w.Stream.Category() == u.inbox {
+				return nil, messagestore.NewInvalidError("writes", string(w.Stream), "the stream is in the inbox of the unit")
+			}
 		}
 		return a.with(done)
 	})
 	switch {
 	case err == nil && !written[0].Duplicate:
 		return a.won(written[0]), nil
-	case taken == nil:
-		for first, readErr := range u.txs.ReadStream(ctx, a.stream, 0) {
+	case first == nil:
+		for m, readErr := range u.txs.ReadStream(ctx, a.stream, 0) {
 			if readErr == nil {
-				taken = first
+				first = m
 			}
 			break
 		}
 	}
-	if taken == nil {
+	if first == nil {
 		return reservation.Result{}, err
 	}
-	return a.met(taken)
+	result, metErr := a.met(ctx, first)
+	switch {
+	case metErr != nil && errors.Is(err, messagestore.ErrOutcomeUnknown):
+		return reservation.Result{}, errors.Join(err, metErr)
+	case metErr != nil:
+		return reservation.Result{}, metErr
+	case result.Outcome == 0:
+		return reservation.Result{}, err
+	}
+	return result, nil
 }
 
 // tell reports a result.

@@ -377,7 +377,7 @@ func TestAUnitOfAnotherStoreIsRefused(t *testing.T) {
 // A mistake is found at registration, and names the argument.
 func TestAMissingPartOfAUnitIsAMistakeOfTheMux(t *testing.T) {
 	t.Parallel()
-	u, err := unit.New(&messagestore.TxStore[context.Context]{}, "payments", nil)
+	u, err := unit.New(&messagestore.TxStore[context.Context]{Store: messagestore.New(memory.New(), nil)}, "payments", nil)
 	require.NoError(t, err)
 	once := reservation.New(messagestore.New(memory.New(), nil), "accounts", nil)
 	work := func(context.Context, context.Context, handler.Message[Deposit]) (unit.Done, error) {
@@ -414,6 +414,11 @@ func TestWhatIsNoUnitIsRefused(t *testing.T) {
 	t.Parallel()
 	_, err := unit.New[context.Context](nil, "payments", nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = unit.New(&messagestore.TxStore[context.Context]{}, "my-payments", nil)
+	_, err = unit.New(&messagestore.TxStore[context.Context]{}, "payments", nil) // not of Transactional
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	store := messagestore.New(memory.New(), nil)
+	_, err = messagestore.Transactional[context.Context](store)
+	require.ErrorIs(t, err, messagestore.ErrNotSupported)
+	_, err = unit.New(&messagestore.TxStore[context.Context]{Store: store}, "my-payments", nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 }

@@ -1,0 +1,195 @@
+package unit_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation"
+	"github.com/dibs-go/dibs/unit"
+)
+
+var digestless = regexp.MustCompile(`"digest":"[0-9a-f]{64}",`)
+
+// Each error is found before a round trip, and names the field.
+func TestARequestThatBreaksARuleIsRefused(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		const limit = messagestore.MaxMessageBytes
+		for name, test := range map[string]struct {
+			m     unit.Message
+			field string
+		}{
+			"empty":                {unit.Message{}, "idempotence key"},
+			"invisible":            {unit.Message{ID: "\u200b\u2060"}, "idempotence key"},
+			"white space":          {unit.Message{ID: " \t\u00a0"}, "idempotence key"},
+			"not UTF-8":            {unit.Message{ID: "a\xff"}, "idempotence key"},
+			"long source":          {unit.Message{ID: "k", Source: strings.Repeat("s", unit.MaxSourceBytes+1)}, "source"},
+			"source not UTF-8":     {unit.Message{ID: "k", Source: "a\xff"}, "source"},
+			"source with U+0000":   {unit.Message{ID: "k", Source: "a\x00"}, "source"},
+			"long data":            {unit.Message{ID: "k", Data: []byte(`"` + strings.Repeat("x", limit-1) + `"`)}, "data"},
+			"data not UTF-8":       {unit.Message{ID: "k", Data: []byte("\"\xff\"")}, "data"},
+			"data that is binary":  {unit.Message{ID: "k", Data: []byte{0, 1, 2}}, "data"},
+			"data that ends early": {unit.Message{ID: "k", Data: []byte(`{`)}, "data"},
+			"two values":           {unit.Message{ID: "k", Data: []byte(`{} {}`)}, "data"},
+			"white space for data": {unit.Message{ID: "k", Data: []byte(` `)}, "data"},
+		} {
+			_, err := d.receive(t.Context(), test.m, notCalled(t))
+
+			requireInvalid(t, err, test.field, name)
+			require.Less(t, len(err.Error()), 500, name)
+			if test.field != "data" {
+				_, err = d.undo(t.Context(), test.m, notCalled(t))
+				requireInvalid(t, err, test.field, name)
+			}
+		}
+		_, err := d.carry(t.Context(), unit.Message{ID: "k"}, nil)
+		requireInvalid(t, err, "function", "nil")
+		_, err = d.receive(nil, unit.Message{ID: "k"}, notCalled(t))
+		requireInvalid(t, err, "context", "nil")
+		d.requireRows(t, "", 0)
+
+		for _, m := range []unit.Message{
+			{ID: strings.Repeat("k", 1<<20)},
+			{ID: "\x00\x01a"},
+			{ID: "a/b+c-d:e%"},
+			{ID: "data", Data: []byte(`"` + strings.Repeat("x", limit-2) + `"`)},
+			{ID: "source", Source: strings.Repeat("s", unit.MaxSourceBytes)},
+		} {
+			result, err := d.carry(t.Context(), m, func(context.Context, any) (unit.Done, error) { return unit.Done{}, nil })
+			if err != nil && strings.ContainsRune(m.ID, 0) { // PostgreSQL's text, of the test's own insert
+				require.Contains(t, err.Error(), "0x00")
+				continue
+			}
+			require.NoError(t, err)
+			require.Equal(t, reservation.Reserved, result.Outcome)
+		}
+	})
+}
+
+func requireInvalid(t *testing.T, err error, field, name string) {
+	t.Helper()
+	require.ErrorIs(t, err, messagestore.ErrInvalid, name)
+	invalid, ok := errors.AsType[*messagestore.InvalidError](err)
+	require.Truef(t, ok, "%s: %v", name, err)
+	require.Equal(t, field, invalid.Field, name)
+}
+
+// A function whose result cannot be committed leaves nothing, and the key free.
+func TestAFunctionThatBreaksARuleLeavesNothing(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		event := func(stream messagestore.StreamName) messagestore.StreamWrite {
+			return messagestore.To(stream, messagestore.AnyVersion, Deposited{1})
+		}
+		account := messagestore.Category(d.name).Stream("1")
+		for name, test := range map[string]struct {
+			done  unit.Done
+			field string
+		}{
+			"an answer that is no JSON": {unit.Done{Answer: make(chan int)}, "answer"},
+			"NaN":                       {unit.Done{Answer: math.NaN()}, "answer"},
+			"a large answer":            {unit.Done{Answer: strings.Repeat("x", messagestore.MaxMessageBytes)}, "data"},
+			"an answer with U+0000":     {unit.Done{Answer: "\x00"}, "data"},
+			"a stream twice":            {unit.Done{Writes: []messagestore.StreamWrite{event(account), event(account)}}, "batch"},
+			"no stream":                 {unit.Done{Writes: []messagestore.StreamWrite{event("")}}, "stream name"},
+			"its own place":             {unit.Done{Writes: []messagestore.StreamWrite{event(d.inboxes().Stream("AAA"))}}, "writes"},
+			"another place":             {unit.Done{Writes: []messagestore.StreamWrite{event(account), event(d.inboxes().Stream("B"))}}, "writes"},
+		} {
+			_, err := d.receive(t.Context(), unit.Message{ID: "AAA"}, func() (unit.Done, error) { return test.done, nil })
+			requireInvalid(t, err, test.field, name)
+			d.requireRows(t, "", 0)
+		}
+		require.Empty(t, d.inbox(t, d.inboxes(), "AAA"))
+		require.Empty(t, d.inbox(t, messagestore.Category(d.name), "1"))
+	})
+}
+
+func TestAFunctionThatDoesNotReturnLeavesNothing(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		m := unit.Message{ID: "AAA"}
+		require.PanicsWithValue(t, "boom", func() {
+			_, _ = d.receive(t.Context(), m, func() (unit.Done, error) { panic("boom") })
+		})
+		gone := make(chan bool)
+		go func() {
+			defer close(gone)
+			_, _ = d.receive(t.Context(), m, func() (unit.Done, error) {
+				runtime.Goexit()
+				return unit.Done{}, nil
+			})
+			gone <- true
+		}()
+		require.False(t, <-gone, "it returned")
+		d.requireRows(t, "", 0)
+		require.Empty(t, d.inbox(t, d.inboxes(), "AAA"))
+
+		result, err := d.receive(t.Context(), m, answering("done"))
+		require.NoError(t, err)
+		require.Equal(t, reservation.Reserved, result.Outcome, "the key is free, and so is the connection")
+	})
+}
+
+func TestAFunctionDoesNotEndOrKeepItsTransaction(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		for _, how := range []string{"commit", "rollback"} {
+			_, err := d.carry(t.Context(), unit.Message{ID: how}, func(ctx context.Context, tx any) (unit.Done, error) {
+				return unit.Done{}, map[string]func(context.Context, any) error{"commit": commit, "rollback": rollback}[how](ctx, tx)
+			})
+			require.ErrorIs(t, err, messagestore.ErrTransactionEnded, how)
+			d.requireRows(t, how, 0)
+			require.Empty(t, d.inbox(t, d.inboxes(), how))
+		}
+		var kept any
+		_, err := d.carry(t.Context(), unit.Message{ID: "kept"}, func(_ context.Context, tx any) (unit.Done, error) {
+			kept = tx
+			return unit.Done{}, nil
+		})
+		require.NoError(t, err)
+		require.Error(t, d.insertIn(t.Context(), kept))
+		d.requireRows(t, "", 1)
+	})
+}
+
+func commit(ctx context.Context, tx any) error {
+	switch tx := tx.(type) {
+	case pgx.Tx:
+		return tx.Commit(ctx)
+	case *sql.Tx:
+		return tx.Commit()
+	}
+	return errors.New("no transaction")
+}
+
+func rollback(ctx context.Context, tx any) error {
+	switch tx := tx.(type) {
+	case pgx.Tx:
+		return tx.Rollback(ctx)
+	case *sql.Tx:
+		return tx.Rollback()
+	}
+	return errors.New("no transaction")
+}
+
+// insertIn inserts a row in a transaction that is over.
+func (d *desk) insertIn(ctx context.Context, tx any) (err error) {
+	statement := "insert into " + d.name + " values ('late')"
+	switch tx := tx.(type) {
+	case pgx.Tx:
+		_, err = tx.Exec(ctx, statement)
+	case *sql.Tx:
+		_, err = tx.ExecContext(ctx, statement)
+	}
+	return err
+}
