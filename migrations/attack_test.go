@@ -240,6 +240,7 @@ func TestPlantedNamesChangeNothing(t *testing.T) {
 		{`select pg_catalog.split_part(pg_catalog.split_part(dibs.raise_epoch(), '/', 3), '.', 1)`, "2"},
 		{`select outcome from dibs.trim('a-1', 1)`, "nothing"},
 		{`select outcome from dibs.forget_intents('a', '2000-01-01')`, "no_key_life"},
+		{`select outcome from dibs.forget_inbox('a:inbox', '1 day')`, "nothing"},
 		{`select message_store.write_message('00000000-0000-0000-0000-000000000005', 'c-1', 'T', '{}', null, -1)::pg_catalog.text`, "0"},
 		{`select message_store.acquire_lock('c-1')::pg_catalog.text`, one[string](t, superuser, "select ('x' || left(md5('c'), 16))::bit(64)::bigint::text")},
 		{`select stream_name from message_store.get_stream_messages('c-1', 0, 10)`, "c-1"},

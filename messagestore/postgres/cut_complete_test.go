@@ -47,6 +47,7 @@ var calls = map[string]called{
 	"Admin.TrimCategory":     {scenes: []string{"trim a category"}},
 	"Admin.Delete":           {scenes: []string{"delete", "erase"}},
 	"Admin.ForgetIntents":    {scenes: []string{"forget intents"}},
+	"Admin.ForgetInbox":      {why: "it is the removal of forget intents, by the same function, and is made again after each lost answer"},
 	"Admin.RaiseEpoch":       {scenes: []string{"raise epoch"}},
 	"Admin.Verify":           {why: "it only reads, in a transaction that cannot write"},
 }

@@ -134,6 +134,53 @@ type Deleted struct {
 	Already bool
 }
 
+// ForgetOptions change how intents, or the requests of an inbox, are forgotten. A nil *ForgetOptions is a good one.
+type ForgetOptions struct {
+	// Reason is recorded: up to 255 bytes of visible text. It stays, so it must not contain the
+	// data that is to be forgotten.
+	//
+	// Defaults to none.
+	Reason string
+
+	// DryRun removes nothing, and returns the result that a removal would have.
+	//
+	// Defaults to false.
+	DryRun bool
+
+	// OnProgress is called after each transaction with the number of messages that it removed, at
+	// most 10,000, or those of one intent.
+	//
+	// Defaults to nothing.
+	OnProgress func(removed int64)
+}
+
+// MinForgetAge is how old a request is at least that is forgotten.
+const MinForgetAge = 24 * time.Hour
+
+// ValidateInbox returns nil or an [*messagestore.InvalidError]: whether requests of that age may be
+// forgotten in a category.
+func (o *ForgetOptions) ValidateInbox(category messagestore.Category, age time.Duration) error {
+	if err := category.Validate(); err != nil {
+		return err
+	}
+	types := category.Types()
+	switch {
+	case len(types) == 0 || types[len(types)-1] != "inbox":
+		return messagestore.NewInvalidError("category", string(category), "its last type is not inbox, so its keys stay taken")
+	case age < MinForgetAge:
+		return messagestore.NewInvalidError("age", age, fmt.Sprintf("it is at least %v: a copy of a request that comes later is carried out again", MinForgetAge))
+	case age > 100*365*24*time.Hour:
+		return messagestore.NewInvalidError("age", age, "it is at most 100 years")
+	}
+	return CheckReason(o.Reason)
+}
+
+// ForgottenRequests is the result of a removal of the requests of an inbox.
+type ForgottenRequests struct {
+	Requests int64 // how many went, or would go
+	Messages int64 // how many messages they had
+}
+
 // VerifyConfig changes the work of a verification. A nil *VerifyConfig is a good one.
 type VerifyConfig struct {
 	// Categories are the categories to verify. One that has no message is refused.

@@ -247,3 +247,57 @@ func TestExamineTellsOfTheFile(t *testing.T) {
 	require.Positive(t, state.Bytes)
 	require.NotEmpty(t, state.Path)
 }
+
+func TestOldRequestsAreForgotten(t *testing.T) {
+	t.Parallel()
+	k := newKept(t)
+	const inbox messagestore.Category = "payments:inbox"
+	received, undone := messagestore.Raw{Type: "Received", Data: []byte(`{}`)}, messagestore.Raw{Type: "Undone", Data: []byte(`{}`)}
+	for _, key := range []string{"old", "young", "undone", "undone just now", "other", "last"} {
+		k.write(t, inbox.Stream(key), received)
+	}
+	k.write(t, inbox.Stream("undone"), undone)
+	k.write(t, inbox.Stream("other"), messagestore.Raw{Type: "Other", Data: []byte(`{}`)})
+	k.write(t, "payments-1", received)
+	k.damage(t, fmt.Sprintf("UPDATE dibs_messages SET time = time - %d WHERE stream_name <> 'payments:inbox-young'", (48*time.Hour).Microseconds()))
+	k.write(t, inbox.Stream("undone just now"), undone)
+	k.write(t, inbox.Stream("last"), undone)
+	k.damage(t, fmt.Sprintf("UPDATE dibs_messages SET time = time - %d WHERE stream_name = 'payments:inbox-last'", (48*time.Hour).Microseconds()))
+
+	for _, category := range []messagestore.Category{"payments", "payments:inbox+refused", "inbox"} {
+		_, err := k.ForgetInbox(t.Context(), category, 24*time.Hour, nil)
+		invalid := (*messagestore.InvalidError)(nil)
+		require.ErrorAs(t, err, &invalid)
+		require.Equal(t, "category", invalid.Field)
+	}
+	_, err := k.ForgetInbox(t.Context(), inbox, 24*time.Hour-1, nil)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.ErrorContains(t, err, "at least 24h0m0s")
+	_, err = k.ForgetInbox(t.Context(), inbox, 24*time.Hour, &retention.ForgetOptions{Reason: " "})
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	planned, err := k.ForgetInbox(t.Context(), inbox, 24*time.Hour, &retention.ForgetOptions{DryRun: true})
+	require.NoError(t, err)
+	require.Equal(t, retention.ForgottenRequests{Requests: 2, Messages: 3}, planned)
+	var removed []int64
+	forgotten, err := k.ForgetInbox(t.Context(), inbox, 24*time.Hour, &retention.ForgetOptions{Reason: "age", OnProgress: func(n int64) { removed = append(removed, n) }})
+
+	require.NoError(t, err)
+	require.Equal(t, planned, forgotten)
+	require.Equal(t, []int64{3}, removed)
+	for key, version := range map[string]messagestore.Version{"old": -1, "young": 0, "undone": -1, "undone just now": 1, "other": 1, "last": 1} {
+		there, err := k.store.Version(t.Context(), inbox.Stream(key))
+		require.NoError(t, err)
+		require.Equal(t, version, there, key)
+	}
+	record, err := k.store.Last(t.Context(), "payments:inbox+forgotten-1")
+	require.NoError(t, err)
+	require.Equal(t, "dibs:Forgotten", record.Type)
+	require.Contains(t, string(record.Data), `"requests":2,"messages":3,"reason":"age"`)
+	again, err := k.ForgetInbox(t.Context(), inbox, 24*time.Hour, nil)
+	require.NoError(t, err)
+	require.Zero(t, again)
+	version, err := k.store.Version(t.Context(), "payments:inbox+forgotten-1")
+	require.NoError(t, err)
+	require.Zero(t, version)
+	require.Empty(t, k.rules(t))
+}

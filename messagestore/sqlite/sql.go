@@ -50,6 +50,8 @@ var (
 	lettersSQL string
 	//go:embed sql/streams.sql
 	streamsSQL string
+	//go:embed sql/forgettable.sql
+	forgettableSQL string
 	//go:embed sql/own_last.sql
 	ownLastSQL string
 	//go:embed sql/all.sql

@@ -42,6 +42,8 @@ var (
 	deleteSQL string
 	//go:embed sql/forget_intents.sql
 	forgetIntentsSQL string
+	//go:embed sql/forget_inbox.sql
+	forgetInboxSQL string
 	//go:embed sql/category_streams.sql
 	categoryStreamsSQL string
 	//go:embed sql/raise_epoch.sql
@@ -49,7 +51,7 @@ var (
 )
 
 type queries struct {
-	trim, delete, forgetIntents, categoryStreams, raiseEpoch string
+	trim, delete, forgetIntents, forgetInbox, categoryStreams, raiseEpoch string
 }
 
 // schemaVersion is the version of the schema whose functions this package calls.
@@ -75,6 +77,7 @@ func New(db postgres.DB, config *postgres.Config) *Admin {
 		trim:            pgschema.Rename(trimSQL, a.schema),
 		delete:          pgschema.Rename(deleteSQL, a.schema),
 		forgetIntents:   pgschema.Rename(forgetIntentsSQL, a.schema),
+		forgetInbox:     pgschema.Rename(forgetInboxSQL, a.schema),
 		categoryStreams: pgschema.Rename(categoryStreamsSQL, a.schema),
 		raiseEpoch:      pgschema.Rename(raiseEpochSQL, a.schema),
 	}

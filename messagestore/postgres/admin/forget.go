@@ -12,26 +12,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
-// ForgetOptions change how intents are forgotten. A nil *ForgetOptions is a good one.
-type ForgetOptions struct {
-	// Reason is recorded: up to 255 bytes of visible text. It stays, so it must not contain the
-	// data that is to be forgotten.
-	//
-	// Defaults to none.
-	Reason string
-
-	// DryRun removes nothing, and returns the result that a removal would have.
-	//
-	// Defaults to false.
-	DryRun bool
-
-	// OnProgress is called after each transaction with the number of messages that it removed, at
-	// most 10,000, or those of one intent.
-	//
-	// Defaults to nothing.
-	OnProgress func(removed int64)
-}
-
 // Forgotten is the result of [Admin.ForgetIntents].
 type Forgotten struct {
 	Intents  int64 // how many went, or would go
@@ -55,7 +35,13 @@ func (a *Admin) ForgetIntents(ctx context.Context, category messagestore.Categor
 		options = &ForgetOptions{}
 	}
 	var forgotten Forgotten
-	err := validateForget(category, before, options)
+	err := category.Validate()
+	if err == nil && (before.Year() < 1 || before.Year() > 9999 || before.IsZero()) {
+		err = messagestore.NewInvalidError("before", before, "it is of a year from 1 to 9999")
+	}
+	if err == nil {
+		err = retention.CheckReason(options.Reason)
+	}
 	for more, next := true, int64(0); more && err == nil; {
 		more, err = a.forget(ctx, category, before, options, &forgotten, &next)
 	}
@@ -63,16 +49,6 @@ func (a *Admin) ForgetIntents(ctx context.Context, category messagestore.Categor
 		return forgotten, fmt.Errorf("forget intents of %.80q: %w", string(category), err)
 	}
 	return forgotten, nil
-}
-
-func validateForget(category messagestore.Category, before time.Time, o *ForgetOptions) error {
-	if err := category.Validate(); err != nil {
-		return err
-	}
-	if before.Year() < 1 || before.Year() > 9999 || before.IsZero() {
-		return messagestore.NewInvalidError("before", before, "it is of a year from 1 to 9999")
-	}
-	return retention.CheckReason(o.Reason)
 }
 
 // forget is one transaction of ForgetIntents. It begins at a global position, and sets the one to
@@ -98,4 +74,43 @@ func (a *Admin) forget(ctx context.Context, category messagestore.Category, befo
 		o.OnProgress(messages)
 	}
 	return more, nil
+}
+
+// ForgetInbox removes the requests of an inbox, such as payments:inbox, that were received and undone
+// longer ago than an age, by the server's clock, key and all: no tombstone is left, and their keys are
+// free. So the age is the window of deduplication: a copy of a request that comes later is carried
+// out again. A category whose last type is not inbox is refused, and so is an age of less than
+// [retention.MinForgetAge]: with a [*messagestore.InvalidError], before anything is sent.
+//
+// The request that has the last message of its category stays, since a consumer that has read it
+// would be ahead of the category. Streams that were deleted, or that end with another message, stay too.
+//
+// It removes at most 10,000 messages in one transaction, and holds up the writers of the inbox no
+// longer than that. Each is recorded by a message of type dibs:Forgotten in payments:inbox+forgotten-1,
+// with numbers and no names. If it ends with an error, some of it may be done; to call it again is safe.
+func (a *Admin) ForgetInbox(ctx context.Context, category messagestore.Category, age time.Duration, options *ForgetOptions) (retention.ForgottenRequests, error) {
+	if options == nil {
+		options = &ForgetOptions{}
+	}
+	var forgotten retention.ForgottenRequests
+	err := options.ValidateInbox(category, age)
+	for more, next := true, int64(0); more && err == nil; {
+		var outcome string
+		var requests, messages int64
+		args := []any{
+			string(category), pgtype.Interval{Microseconds: age.Microseconds(), Valid: true}, pglink.OrNull(options.Reason), next, maxRemoved, options.DryRun,
+		}
+		if err = a.change(ctx, a.queries.forgetInbox, args, &outcome, &requests, &messages, &next, &more); err != nil {
+			break
+		}
+		forgotten.Requests += requests
+		forgotten.Messages += messages
+		if options.OnProgress != nil && messages > 0 && !options.DryRun {
+			options.OnProgress(messages)
+		}
+	}
+	if err != nil {
+		return forgotten, fmt.Errorf("forget requests of %.80q: %w", string(category), err)
+	}
+	return forgotten, nil
 }

@@ -10,6 +10,8 @@ type (
 	Trimmed = retention.Trimmed
 	// DeleteOptions change how a stream is deleted. A nil *DeleteOptions is a good one.
 	DeleteOptions = retention.DeleteOptions
+	// ForgetOptions change how intents, or the requests of an inbox, are forgotten.
+	ForgetOptions = retention.ForgetOptions
 	// Deleted is the result of a deletion.
 	Deleted = retention.Deleted
 	// VerifyConfig changes the work of [Admin.Verify]. A nil *VerifyConfig is a good one.
