@@ -65,6 +65,7 @@ type grammar struct {
 	Intents   intentsCommand   `cmd:"" help:"List, show and check intents; release a lease; forget finished ones."`
 	Trim      trimCommand      `cmd:"" help:"Remove the first messages of a stream, or of each stream of a category."`
 	Delete    deleteCommand    `cmd:"" help:"Delete a stream and leave a tombstone; erase its name on request."`
+	Forget    forgetCommand    `cmd:"" help:"Forget old requests of an inbox, keys and all."`
 	Epoch     epochCommand     `cmd:"" help:"Show the epoch; raise it after a rollback of the store."`
 	Doctor    doctorCommand    `cmd:"" help:"Examine server, schema, roles, locks and sizes, with a remedy for each finding."`
 	Verify    verifyCommand    `cmd:"" help:"Check the invariants of a store in use."`

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
 )
 
 // newServer returns a shell whose store is a new database.
@@ -218,4 +219,26 @@ func TestExplainTellsOfAWinnerThatWasDeleted(t *testing.T) {
 		require.Contains(t, told, "it stays taken")
 		require.Equal(t, "deleted", objects(t, dibs.ok(t, "explain", "account:command-1+AAA", "--json"))[0]["event"])
 	}
+}
+
+func TestForgetRemovesOldRequestsOfAnInbox(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, _ *messagestore.Store) {
+		dibs.ok(t, "write", "payments:inbox-k", "Received", `{"digest":"x"}`)
+		dibs.ok(t, "write", "payments:inbox-l", "Received", `{"digest":"x"}`)
+		require.Equal(t, "would forget 0 requests of payments:inbox, with 0 messages\n", dibs.ok(t, "forget", "payments:inbox", "--older-than", "24h", "--dry-run"))
+		require.Equal(t, []map[string]any{{"category": "payments:inbox", "requests": 0.0, "messages": 0.0}},
+			objects(t, dibs.ok(t, "forget", "payments:inbox", "--older-than", "24h", "--yes", "--json")))
+		for text, args := range map[string][]string{
+			"its last type is not inbox":         {"payments", "--older-than", "24h", "--yes"},
+			"it is at least 24h0m0s":             {"payments:inbox", "--older-than", "23h59m", "--yes"},
+			"--older-than":                       {"payments:inbox", "--yes"},
+			"there is no terminal to confirm on": {"payments:inbox", "--older-than", "24h"},
+			"at most 255 bytes of visible text":  {"payments:inbox", "--older-than", "24h", "--yes", "--reason", " "},
+		} {
+			refused := dibs.run(t, append([]string{"forget"}, args...)...)
+			require.Equal(t, 2, refused.code, text)
+			require.Contains(t, refused.stderr, text)
+		}
+	})
 }
