@@ -334,7 +334,8 @@ func work(kind string) error {
 	for in.Scan() {
 		key := in.Text()
 		result, err := d.receive(ctx, unit.Message{ID: key, Source: "test", Data: []byte(`{}`)}, func() (unit.Done, error) {
-			return unit.Done{Answer: accepted{key}}, nil
+			event := messagestore.To(messagestore.Category(d.name).Stream(key), messagestore.NoStream, Deposited{1})
+			return unit.Done{Answer: accepted{key}, Writes: []messagestore.StreamWrite{event}}, nil
 		})
 		if err != nil {
 			return err

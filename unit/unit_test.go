@@ -288,7 +288,8 @@ func TestALostAnswerToCommitIsFoundOut(t *testing.T) {
 }
 
 // A process is killed again and again while it carries out requests, of which each is sent until it
-// is answered. Each has one row.
+// is answered. Each has one row, one message in
+// the inbox and one event.
 func TestEachRequestHasOneRowThroughKills(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"SQLite", "pgx", "database/sql"} {
@@ -329,6 +330,8 @@ func TestEachRequestHasOneRowThroughKills(t *testing.T) {
 			t.Cleanup(end)
 			for i := range requests {
 				d.requireRows(t, fmt.Sprintf("key %d", i), 1)
+				require.Len(t, d.inbox(t, d.inboxes(), fmt.Sprintf("key %d", i)), 1)
+				require.Len(t, d.inbox(t, messagestore.Category(d.name), fmt.Sprintf("key %d", i)), 1)
 			}
 			d.requireRows(t, "", requests)
 		})
