@@ -127,7 +127,7 @@ type Config struct {
 //
 // A failure that a retry cannot help is not retried. Data that cannot be decoded, and a type that
 // no function is registered for, lead to Then at once. If the failure is not the message's, the
-// consumer stops at once, also where Then is ParkMessage: a missing right (SQLSTATE 42501), a closed
+// consumer stops at once, also where Then parks: a missing right (SQLSTATE 42501), a closed
 // pool, or an error whose method Permanent() bool returns true.
 //
 // An error of the handler can decide otherwise for its message: see [RetryAfter],
@@ -180,6 +180,11 @@ const (
 	// StopConsumer instead, or writes under an id derived from the message's, as
 	// reservation.DeriveID makes one.
 	ParkMessage
+
+	// ParkInOrder parks a message as ParkMessage does, and keeps the order of its cardinal id: as
+	// long as the message is parked, later messages of its cardinal id are parked behind it, without
+	// being delivered. It applies to [Park], too. See the package comment.
+	ParkInOrder
 )
 
 // String returns the action's name.
@@ -189,6 +194,8 @@ func (a FailureAction) String() string {
 		return "stop"
 	case ParkMessage:
 		return "park"
+	case ParkInOrder:
+		return "park in order"
 	}
 	return fmt.Sprintf("action %d", int(a))
 }
@@ -255,8 +262,8 @@ func (c *Config) mistakes() (all []error) {
 	if err := c.Start.mistake(); err != nil {
 		all = append(all, err)
 	}
-	if c.Errors.Then != StopConsumer && c.Errors.Then != ParkMessage {
-		all = append(all, invalid("errors then", int(c.Errors.Then), "it is StopConsumer or ParkMessage"))
+	if a := c.Errors.Then; a < StopConsumer || a > ParkInOrder {
+		all = append(all, invalid("errors then", int(a), "it is StopConsumer, ParkMessage or ParkInOrder"))
 	}
 	return all
 }

@@ -36,7 +36,7 @@ func TestValidateRefusesWhatIsOutOfBounds(t *testing.T) {
 		{consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: 25 * time.Hour}}}, "retry for"},
 		{consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: 1}}}, `maximum back-off "1ns": it is between 1ms and 24h0m0s`},
 		{consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: 25 * time.Hour}}}, "maximum back-off"},
-		{consumer.Config{Errors: consumer.ErrorPolicy{Then: 7}}, "errors then 7: it is StopConsumer or ParkMessage"},
+		{consumer.Config{Errors: consumer.ErrorPolicy{Then: 7}}, "errors then 7: it is StopConsumer, ParkMessage or ParkInOrder"},
 		{consumer.Config{GroupMember: 1}, "group member 1: it needs a group size"},
 		{consumer.Config{GroupSize: 2, GroupMember: 2}, "group member 2: it is less than the group size, 2"},
 		{consumer.Config{GroupSize: 2, GroupMember: -1}, "group member"},

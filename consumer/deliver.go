@@ -55,9 +55,11 @@ func (r *run) work(ctx context.Context, it *item) (finished bool) {
 	err := errHandlerExited
 	defer func() { finished = r.worked(it, err) }()
 	switch {
+	case it.Value.request != nil && r.blocked != nil:
+		err = r.redriveInOrder(ctx, it)
 	case it.Value.request != nil:
-		err = r.redrive(ctx, it.Value.request)
-	case it.Value.parking || r.askedToPark(it):
+		err = r.redrive(ctx, it.Value.request, nil)
+	case it.Value.parking || r.askedToPark(it) || r.isBlocked(it):
 		err = r.park(ctx, it)
 	default:
 		r.deliver(ctx, it.Value.message, &err)
@@ -188,7 +190,7 @@ func (r *run) handlerFailed(work context.Context, it *item, err error) {
 	switch {
 	case again:
 		r.lanes.Retry(it, now.Add(wait))
-	case asked || policy.Then == ParkMessage && !lasting:
+	case asked || policy.Then != StopConsumer && !lasting:
 		r.parkNow(work, it)
 	default:
 		r.fail(newMessageError(it, err))
@@ -221,20 +223,34 @@ func (r *run) parkNow(work context.Context, it *item) {
 // park writes a dead letter, unless the store has lost the message or the run is fenced.
 func (r *run) park(ctx context.Context, it *item) error {
 	d := &it.Value
+	if d.alreadyParked {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, checkpoint.CallTimeout)
 	defer cancel()
 	if err := r.checkpoints.place.Check(ctx, d.message.Mark()); err != nil {
 		return fmt.Errorf("park: %w", err)
 	}
+	if r.blocked != nil {
+		defer r.blocked.Writing(d.message.ID)()
+	}
 	letter, err := r.letters.Park(ctx, deadletter.Failure{
-		Message: d.message, Err: d.lastErr, Stack: stackOf(d.lastErr), Reason: d.reason, Attempts: d.attempts, FirstFailedAt: d.firstFailed,
+		Message: d.message, Err: d.lastErr, Stack: stackOf(d.lastErr), Reason: d.reason, Behind: d.behind,
+		Attempts: d.attempts, FirstFailedAt: d.firstFailed,
 	})
+	if err == nil {
+		err = r.block(ctx, d.message, letter)
+	}
 	if err != nil {
 		return err
 	}
 	r.storeWorks(parking)
 	if letter != nil {
-		event := r.about(r.config.Logger.Error(), d.message).Int("attempts", letter.Attempts).Str("deadLetter", string(letter.DeadLetter))
+		log := r.config.Logger.Error()
+		if letter.Behind { // the one before was logged
+			log = r.config.Logger.Info()
+		}
+		event := r.about(log, d.message).Int("attempts", letter.Attempts).Str("deadLetter", string(letter.DeadLetter))
 		if d.reason != "" {
 			event.Str("reason", text.Shorten(d.reason))
 		}

@@ -26,6 +26,11 @@ type delivery struct {
 	reason       string // of an operator, to park it
 	parkFailures int
 
+	// In a consumer that parks in order, behind is the letter because of which the message is parked
+	// without being delivered. A message that is already parked has none.
+	behind        *deadletter.Letter
+	alreadyParked bool
+
 	// request is set for a parked message whose redrive is requested. It is before all
 	// other items, and not in the window.
 	request *deadletter.Request

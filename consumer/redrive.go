@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"time"
 
@@ -36,34 +37,47 @@ type redrives struct {
 	failures int // in a row
 	ids      map[uuid.UUID]struct{}
 	failed   map[uuid.UUID]time.Time // by the store: when to try again
+
+	blocked *deadletter.Blocked // nil unless the consumer parks in order
+	mine    func(messagestore.StreamName) bool
+	keys    map[string]struct{} // cardinal ids that have an item in the lanes, if it does
 }
 
 // A look is the result of a look for requests.
 type look struct {
 	due   []deadletter.Request
 	parks map[uuid.UUID]deadletter.Asked
+	knows bool // which cardinal ids are blocked
 	err   error
 }
 
 func newRedrives(c *Consumer, place *checkpoint.Place, progress *progress) *redrives {
-	return &redrives{
-		inbox: c.letters.Inbox(deadletter.InboxConfig{
-			Mine: func(stream messagestore.StreamName) bool {
-				return place.MySlot(stream) && stream.GroupMember(c.config.groupSize()) == c.config.GroupMember
-			},
-			Passed: func(stream messagestore.StreamName, at messagestore.GlobalPosition) bool {
-				return !place.Mine(stream, at) || at < progress.checkpoint()
-			},
-			Void: func(asked deadletter.Asked) {
-				c.config.Logger.Warn().Str("consumer", c.id.Name).Str("stream", string(asked.Stream)).Int64("position", int64(asked.Position)).
-					Str("id", asked.ID.String()).Str("reason", text.Shorten(asked.Reason)).
-					Msg("not parked, as an operator has asked: the message was finished before")
-			},
-		}),
+	r := &redrives{
 		looks:  make(chan look, 1),
 		ids:    map[uuid.UUID]struct{}{},
 		failed: map[uuid.UUID]time.Time{},
+		keys:   map[string]struct{}{},
+		mine: func(stream messagestore.StreamName) bool {
+			return place.MySlot(stream) && stream.GroupMember(c.config.groupSize()) == c.config.GroupMember
+		},
 	}
+	config := deadletter.InboxConfig{
+		Mine: r.mine,
+		Passed: func(stream messagestore.StreamName, at messagestore.GlobalPosition) bool {
+			return !place.Mine(stream, at) || at < progress.checkpoint()
+		},
+		Void: func(asked deadletter.Asked) {
+			c.config.Logger.Warn().Str("consumer", c.id.Name).Str("stream", string(asked.Stream)).Int64("position", int64(asked.Position)).
+				Str("id", asked.ID.String()).Str("reason", text.Shorten(asked.Reason)).
+				Msg("not parked, as an operator has asked: the message was finished before")
+		},
+	}
+	if c.config.Errors.Then == ParkInOrder {
+		r.blocked = c.letters.Blocked()
+		config.InTurn = r.blocked.InTurn
+	}
+	r.inbox = c.letters.Inbox(config)
+	return r
 }
 
 // quiet reports whether no redrive is requested, as far as is known.
@@ -90,20 +104,25 @@ func (r *redrives) start(ctx context.Context, run func(func()), now time.Time) {
 	}
 	room := maxRedrives - len(r.ids)
 	run(func() {
+		if err := r.readBlocked(ctx); err != nil {
+			r.looks <- look{err: err}
+			return
+		}
 		ctx, cancel := context.WithTimeout(ctx, checkpoint.CallTimeout)
 		defer cancel()
 		due, parks, err := r.inbox.Look(ctx, busy, room)
-		r.looks <- look{due, parks, err}
+		r.looks <- look{due, parks, true, err}
 	})
 }
 
 // endLook takes in the result of a look.
 func (r *run) endLook(ctx context.Context, found look) {
 	now := time.Now()
-	r.redrives.busy, r.redrives.looked = false, true
+	r.redrives.busy = false
+	r.redrives.looked = r.redrives.looked || found.knows || r.blocked == nil
 	r.redrives.lookedAt = now
 	r.redrives.at = now.Add(r.config.RedriveInterval)
-	if r.redrives.inbox.Empty() {
+	if r.redrives.inbox.Empty() && (r.blocked == nil || !r.blocked.Any()) {
 		r.redrives.at = now.Add(max(r.config.RedriveInterval, redriveRest))
 	}
 	if r.catchUp { // it looks once, and again after a redrive
@@ -124,6 +143,9 @@ func (r *run) endLook(ctx context.Context, found look) {
 		r.redrives.failures++
 		r.redrives.at = now.Add(r.storeFailed(looking, found.err, r.redrives.failures))
 	}
+	if r.blocked != nil {
+		found.due = r.inOrder(found)
+	}
 	r.lanes.Add(func(yield func(*item) bool) {
 		for _, q := range found.due {
 			r.redrives.ids[q.MessageID] = struct{}{}
@@ -135,8 +157,8 @@ func (r *run) endLook(ctx context.Context, found look) {
 }
 
 // redrive delivers a parked message, unless the request is settled, and stores the outcome.
-// It runs in a worker's goroutine.
-func (r *run) redrive(work context.Context, q *deadletter.Request) error {
+// It runs in a worker's goroutine. Again, if there is one, tells of a failure whether it is to be retried.
+func (r *run) redrive(work context.Context, q *deadletter.Request, again func(failure error, verdict *steer.Error) (after time.Duration, is bool)) error {
 	redrive, m, err := r.beginRedrive(work, q)
 	if err != nil || redrive == nil {
 		return err
@@ -156,6 +178,13 @@ func (r *run) redrive(work context.Context, q *deadletter.Request) error {
 	case work.Err() != nil && (verdict == nil || verdict.Verdict == steer.Retry):
 		return work.Err() // the request stays open
 	default:
+		if again != nil {
+			if after, is := again(failure, verdict); is {
+				r.counts.failed.Add(1)
+				r.logRedrive(r.config.Logger.Warn().Dur("wait", after).Str("error", text.Of(failure)), redrive, "redrive failed")
+				return &againError{after}
+			}
+		}
 		redrive.Failed(failure, stackOf(failure))
 	}
 	if err := r.settle(work, redrive); err != nil {
@@ -253,7 +282,12 @@ func (r *run) logRedrive(event *logger.Event, redrive *deadletter.Redrive, what 
 func (r *run) redriven(work context.Context, f failure) {
 	now := time.Now()
 	id := f.item.Value.request.MessageID
+	if again, is := errors.AsType[*againError](f.err); is {
+		r.lanes.Retry(f.item, now.Add(again.after))
+		return
+	}
 	r.progress.worked()
+	delete(r.redrives.keys, cardinalID(&f.item.Value))
 	r.lanes.Finish(f.item)
 	delete(r.redrives.ids, id)
 	if r.catchUp {

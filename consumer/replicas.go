@@ -37,6 +37,7 @@ func (r *run) handOver(now time.Time) (ended bool) {
 	over := !group.Over.IsZero() && !now.Before(group.Over)
 	if pause := h.draws || over; pause != h.paused {
 		h.paused = pause
+		r.halted.Store(pause)
 		r.lanes.Pause(pause)
 	}
 	if h.draws && r.lanes.InFlight() == 0 && !r.checkpoints.busy {

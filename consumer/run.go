@@ -46,6 +46,8 @@ type run struct {
 	reader      *reader
 	checkpoints *checkpointer
 	redrives    *redrives
+	blocked     *deadletter.Blocked // nil unless the consumer parks in order
+	halted      atomic.Bool         // no further item is to be begun
 	handover    handover
 	slow        slowWatch
 	from        messagestore.GlobalPosition // where it began
@@ -67,6 +69,7 @@ func newRun(c *Consumer, p *checkpoint.Place, catchUp bool) *run {
 		checkpoints: newCheckpointer(p, &c.config),
 		redrives:    newRedrives(c, p, progress),
 	}
+	r.blocked = r.redrives.blocked
 	config := lanes.Config[delivery]{Workers: c.config.Concurrency, Key: cardinalID, Work: r.work, Wake: r.wake}
 	if c.config.Concurrency == 1 {
 		config.Key = nil // in order of the category
@@ -310,6 +313,7 @@ func (r *run) save(s saved) {
 // stop keeps the workers from taking further messages.
 func (r *run) stop() {
 	r.stopping = true
+	r.halted.Store(true)
 	r.lanes.Stop()
 }
 

@@ -19,7 +19,6 @@ package deadletter
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -67,6 +66,7 @@ type Letter struct {
 	Error         string    // the last failure, shortened
 	Stack         string    // of the last failure, if it was a panic, shortened
 	Reason        string    // of the operator that had the message parked ([Letters.RequestPark])
+	Behind        bool      // the message was not delivered, because an earlier one of its cardinal id was parked
 	Attempts      int       // how often the message was delivered
 	FirstFailedAt time.Time // by the consumer's clock
 	ParkedAt      time.Time // for the last time, by the store's clock
@@ -91,6 +91,7 @@ type parked struct {
 	FirstFailedAt  time.Time                   `json:"firstFailedAt"`
 	Stack          string                      `json:"stack,omitempty"`
 	Reason         string                      `json:"reason,omitempty"`
+	Behind         bool                        `json:"behind,omitempty"` // it was not delivered
 }
 
 func (parked) MessageType() string { return "Parked" }
@@ -277,30 +278,9 @@ func (l *Letters) read(ctx context.Context, stream messagestore.StreamName) (*st
 		if err != nil {
 			return nil, err
 		}
-		switch m.Type {
-		case parked{}.MessageType():
-			var p parked
-			if err := json.Unmarshal(m.Data, &p); err != nil {
-				return nil, fmt.Errorf("decode %s: %w", m, err)
-			}
-			s.open = true
-			s.Letter = Letter{
-				ID: p.MessageID, Type: p.Type, Stream: p.Stream, Position: p.Position, GlobalPosition: p.GlobalPosition,
-				Error: p.Error, Stack: p.Stack, Reason: p.Reason, Attempts: p.Attempts, FirstFailedAt: p.FirstFailedAt, ParkedAt: m.Time,
-				DeadLetter: stream, outcome: m.Position,
-			}
-		case redriven{}.MessageType():
-			s.open = false
-			s.outcome = m.Position
-			var out redriven
-			if err := json.Unmarshal(m.Data, &out); err != nil {
-				return nil, fmt.Errorf("decode %s: %w", m, err)
-			}
-			if out.Dropped == "" {
-				s.Attempts++ // the one that succeeded
-			}
+		if err := s.take(m); err != nil {
+			return nil, err
 		}
-		s.version = m.Position
 	}
 	return s, nil
 }
@@ -309,8 +289,9 @@ func (l *Letters) read(ctx context.Context, stream messagestore.StreamName) (*st
 type Failure struct {
 	Message       *messagestore.Message
 	Err           error
-	Stack         string // of a panic, shortened
-	Reason        string // of an operator; then there may be no Err
+	Stack         string  // of a panic, shortened
+	Reason        string  // of an operator; then there may be no Err
+	Behind        *Letter // because of which the message was not delivered; then there is no Err
 	Attempts      int
 	FirstFailedAt time.Time
 }
@@ -320,20 +301,26 @@ type Failure struct {
 // message and its next checkpoint. A message that was redriven since is parked anew.
 func (l *Letters) Park(ctx context.Context, f Failure) (*Letter, error) {
 	m := f.Message
-	if f.Err == nil {
+	switch {
+	case f.Err != nil:
+	case f.Behind != nil:
+		f.Err = errBehind(f.Behind)
+	default:
 		f.Err = errors.New("parked by an operator: " + f.Reason)
 	}
 	p := parked{
 		Consumer: l.consumer.Name, MessageID: m.ID, Type: m.Type, Stream: m.Stream, Position: m.Position, GlobalPosition: m.GlobalPosition,
-		Error: text.Of(f.Err), Stack: f.Stack, Reason: f.Reason, Attempts: f.Attempts, FirstFailedAt: f.FirstFailedAt.UTC(),
+		Error: text.Of(f.Err), Stack: f.Stack, Reason: f.Reason,
+		Behind: f.Behind != nil, Attempts: f.Attempts, FirstFailedAt: f.FirstFailedAt.UTC(),
 	}
 	stream := l.consumer.DeadLetter(m.ID)
 	for version := messagestore.NoStream; ; {
-		err := l.write(ctx, stream, version, about(m, p))
+		written, err := l.write(ctx, stream, version, about(m, p))
 		if err == nil {
 			return &Letter{
 				ID: m.ID, Type: p.Type, Stream: p.Stream, Position: p.Position, GlobalPosition: p.GlobalPosition,
-				Error: p.Error, Stack: p.Stack, Reason: p.Reason, Attempts: p.Attempts, FirstFailedAt: p.FirstFailedAt, DeadLetter: stream,
+				Error: p.Error, Stack: p.Stack, Reason: p.Reason, Behind: p.Behind, Attempts: p.Attempts, FirstFailedAt: p.FirstFailedAt,
+				DeadLetter: stream, outcome: written.Version,
 			}, nil
 		}
 		if !errors.Is(err, messagestore.ErrVersionConflict) {
@@ -369,11 +356,11 @@ func about(m *messagestore.Message, body messagestore.Body) messagestore.Envelop
 
 // write writes an envelope, without its metadata if the store refuses them: other clients
 // may have given the message names that Dibs does not write.
-func (l *Letters) write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, e messagestore.Envelope) error {
-	_, err := l.store.Write(ctx, stream, expected, e)
+func (l *Letters) write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, e messagestore.Envelope) (messagestore.Written, error) {
+	written, err := l.store.Write(ctx, stream, expected, e)
 	if errors.Is(err, messagestore.ErrInvalid) {
 		e.Metadata = messagestore.Metadata{}
-		_, err = l.store.Write(ctx, stream, expected, e)
+		written, err = l.store.Write(ctx, stream, expected, e)
 	}
-	return err
+	return written, err
 }

@@ -40,7 +40,7 @@ func (l *Letters) drop(ctx context.Context, id uuid.UUID, reason string) (*Lette
 			return nil, l.notParked(id)
 		}
 		of := &messagestore.Message{Stream: s.Stream, Position: s.Position, GlobalPosition: s.GlobalPosition}
-		err = l.write(ctx, s.DeadLetter, s.version, about(of, redriven{Attempts: s.Attempts, Dropped: reason}))
+		_, err = l.write(ctx, s.DeadLetter, s.version, about(of, redriven{Attempts: s.Attempts, Dropped: reason}))
 		if errors.Is(err, messagestore.ErrVersionConflict) {
 			continue // after a redrive, or another drop
 		}

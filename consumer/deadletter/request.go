@@ -49,6 +49,9 @@ type Requests struct {
 // that is killed during the delivery redrives the message when it is started again, and two
 // processes with one identity may both redrive it.
 //
+// A consumer that parks in order redrives a message when it is the first of its cardinal id that is
+// parked, and then those behind it without a request. A request for another waits.
+//
 // The message is not written to its category a second time: other consumers of the category
 // would get it again, and the stream would have two events where one happened.
 //
