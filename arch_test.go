@@ -53,6 +53,7 @@ var imports = map[string][]string{
 	"reservation":            {"logger", "messagestore", "handler", "internal/steer", "internal/keys"},
 	"unit":                   {"logger", "messagestore", "handler", "reservation", "internal/keys"},
 	"alarm":                  {"logger", "messagestore", "consumer", "reservation", "internal/backoff"},
+	"outbox":                 {"logger", "messagestore", "consumer", "internal/steer"},
 	"entity":                 {"logger", "messagestore", "internal/steer", "internal/messagetype", "upcast"},
 	"internal/pgtest":        {"migrations"},
 	"internal/pgproxy":       {},

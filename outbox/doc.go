@@ -1,0 +1,47 @@
+// Package outbox sends the messages of a category to a system outside: a broker, an HTTP endpoint,
+// another store.
+//
+//	sink := outbox.HTTP("https://bank.example/hooks", &outbox.HTTPConfig{Secrets: []string{secret}})
+//	relay := outbox.New(store, "payments:outgoing", "tobank", sink, nil)
+//	err := relay.Run(ctx)
+//
+// The outbox is a category. A service whose state is events relays those. Any other writes its messages,
+// in the transaction of its rows (see package unit), to streams that are named after the key that orders
+// them: payments:outgoing-42. There is no table of an outbox, and nothing is marked as sent: the relay has
+// a checkpoint.
+//
+// # What is promised
+//
+//   - A message is sent if and only if the write that has it was committed.
+//   - Each message is sent at least once, always with the id that it has in the store. After a crash at
+//     most [Config.CheckpointMessages] and those of one read are sent again; nothing else is.
+//   - The messages of one key, which is the cardinal id of their streams, are sent one after the other, in
+//     their order, none skipped: the next when the sink has taken the one before. Those of different keys
+//     are sent side by side.
+//   - With [Into] another store has each message once.
+//
+// So a receiver that drops an id that it knows, or a position that is not above the last of its stream,
+// handles each message once and in order.
+//
+// # Failures
+//
+// The sink's error decides. If it has a method Park() bool that returns true, the message can never be
+// sent: it is parked, and so are later messages of its key, behind it, without being sent. Messages of
+// other keys flow. After a redrive of the message, or when it is dropped (package deadletter, dibs parked), those
+// behind it are sent in order, by the relay itself. [consumer.ParkInOrder] tells how.
+//
+// With any other error the message is sent again, for ever: a sink that is down for a night parks nothing.
+// The pauses grow to 30 s; an error with a method RetryAfter() time.Duration sets its own, up to
+// [MaxRetryAfter]. Meanwhile messages of its key wait, and others flow, until as many as
+// [Config.CheckpointMessages] allows are ahead of the checkpoint. An error of package consumer (Park, RetryAfter, Skip) is obeyed, too.
+//
+// # Operation
+//
+// A relay is a consumer: name, checkpoint, replicas, leases, fencing, lag, reset, parked messages and their
+// commands are those of package consumer. To send everything again is a reset. Several relays of one
+// category have different names. Replicas of one relay have the same name.
+//
+// # Headers
+//
+// A message has headers that a sink passes on: see [Message.Headers].
+package outbox

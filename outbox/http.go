@@ -1,0 +1,290 @@
+package outbox
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+const (
+	// maxAnswer is how much of an answer is read, so that its connection can be used again.
+	maxAnswer = 64 << 10
+
+	// maxHeaders bounds the headers of an answer.
+	maxHeaders = 64 << 10
+
+	// maxHeaderValue bounds a header of HTTPConfig.
+	maxHeaderValue = 8 << 10
+
+	secretPrefix           = "whsec_"
+	leastSecret, mostBytes = 24, 64
+)
+
+// HTTPConfig changes how [HTTP] sends. Nil means all defaults.
+type HTTPConfig struct {
+	// Secrets sign each message, as Standard Webhooks has it: whsec_ and 24 to 64 bytes in base64. The
+	// receiver accepts a message that any one of them signs, so secrets are rotated by having both
+	// for a while.
+	//
+	// Defaults to none, and no signature.
+	Secrets []string
+
+	// Header is added to each request, such as an Authorization. It sets none of the headers that the
+	// sink sets itself. A value has at most 8 KiB and no control character.
+	Header http.Header
+
+	// Timeout bounds one attempt, from the connection to the end of the answer: 1 ms to 1 h.
+	//
+	// Defaults to 15 s.
+	Timeout time.Duration
+
+	// Transport makes the requests. It must not follow redirects, and should bound the headers of answers.
+	//
+	// Defaults to one of the sink's own, with the proxies of the environment and up to 64 KiB of
+	// headers in an answer.
+	Transport http.RoundTripper
+}
+
+// An HTTPSink posts messages to an URL. It is safe for concurrent use.
+type HTTPSink struct {
+	url       *url.URL
+	config    HTTPConfig
+	keys      [][]byte
+	client    *http.Client
+	transport *http.Transport // of its own, or nil
+	invalid   error
+}
+
+// HTTP returns a sink that posts each message to an URL of http or https: its data as the body, of type
+// application/json, and the headers of [Message.Headers].
+//
+// A request has the headers of Standard Webhooks (https://www.standardwebhooks.com): webhook-id, the
+// message's id; webhook-timestamp, the time of the attempt; and webhook-signature, if there are
+// secrets: v1 and the HMAC-SHA256 of id, timestamp and body. It has the id as Idempotency-Key, too.
+//
+// An answer of 2xx takes the message. 400, 410, 413, 414, 415, 422 and 431 refuse it for good: it is
+// parked. With any other answer, and with none, it is sent again, after the answer's Retry-After, in
+// seconds or as a date by the clock of this process, up to [MaxRetryAfter], and otherwise as the
+// relay has it. A redirect is not followed, and is such an answer: it would send the message, its
+// signature and the headers to another place. Of an answer 64 KiB are read, and none of it is logged.
+//
+// Errors name scheme and host of the URL only: user, password, path and query may be secrets. HTTP does
+// not fail: [HTTPSink.Validate] and [Relay.Validate] report mistakes.
+func HTTP(to string, config *HTTPConfig) *HTTPSink {
+	s := &HTTPSink{}
+	if config != nil {
+		s.config = *config
+	}
+	s.config.Header = s.config.Header.Clone()
+	if s.config.Timeout == 0 {
+		s.config.Timeout = 15 * time.Second
+	}
+	transport := s.config.Transport
+	if transport == nil {
+		s.transport = &http.Transport{
+			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeaders,
+			MaxIdleConnsPerHost: 1024, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second,
+		}
+		transport = s.transport
+	}
+	s.client = &http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	s.invalid = errors.Join(s.parseURL(to), s.parseSecrets(), s.checkHeader(), s.checkTimeout())
+	return s
+}
+
+// Validate returns all mistakes in the arguments of [HTTP]: errors that match [messagestore.ErrInvalid]
+// and hold no secret.
+func (s *HTTPSink) Validate() error { return s.invalid }
+
+// Close closes the connections that wait for a further message. The sink may be used again.
+func (s *HTTPSink) Close() {
+	if s.transport != nil {
+		s.transport.CloseIdleConnections()
+	}
+}
+
+func (s *HTTPSink) parseURL(to string) error {
+	u, err := url.Parse(to)
+	switch {
+	case err != nil: // whose text has the URL
+		return messagestore.NewInvalidError("URL", nil, "it cannot be parsed")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return messagestore.NewInvalidError("URL", redacted(u), "its scheme is http or https")
+	case u.Hostname() == "":
+		return messagestore.NewInvalidError("URL", redacted(u), "it has no host")
+	}
+	s.url = u
+	return nil
+}
+
+// redacted returns the parts of an URL that are not secret.
+func redacted(u *url.URL) string { return (&url.URL{Scheme: u.Scheme, Host: u.Host}).String() }
+
+func (s *HTTPSink) parseSecrets() error {
+	for i, secret := range s.config.Secrets {
+		field := fmt.Sprintf("secret %d", i)
+		encoded, is := strings.CutPrefix(secret, secretPrefix)
+		if !is {
+			return messagestore.NewInvalidError(field, nil, "it begins with "+secretPrefix)
+		}
+		key, err := base64.StdEncoding.DecodeString(encoded)
+		if err != nil || len(key) < leastSecret || len(key) > mostBytes {
+			return messagestore.NewInvalidError(field, nil, fmt.Sprintf("it has %d to %d bytes in base64", leastSecret, mostBytes))
+		}
+		s.keys = append(s.keys, key)
+	}
+	return nil
+}
+
+// own are the headers that the sink sets.
+var own = map[string]bool{
+	"Content-Type": true, "Content-Length": true, "Host": true, "Transfer-Encoding": true, "Idempotency-Key": true,
+	"Webhook-Id": true, "Webhook-Timestamp": true, "Webhook-Signature": true, "Traceparent": true, "Tracestate": true,
+}
+
+func (s *HTTPSink) checkHeader() error {
+	for name, values := range s.config.Header {
+		canonical := http.CanonicalHeaderKey(name)
+		switch {
+		case name == "" || strings.IndexFunc(name, func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c) }) >= 0:
+			return messagestore.NewInvalidError("header", name, "a name has letters, digits and !#$%&'*+-.^_`|~ only")
+		case own[canonical] || strings.HasPrefix(canonical, "Dibs-"):
+			return messagestore.NewInvalidError("header", name, "the sink sets it")
+		}
+		for _, value := range values { // which may be a secret
+			if len(value) > maxHeaderValue {
+				return messagestore.NewInvalidError("header", name, fmt.Sprintf("its value has %d bytes, of at most %d", len(value), maxHeaderValue))
+			}
+			if strings.IndexFunc(value, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) >= 0 {
+				return messagestore.NewInvalidError("header", name, "its value has a control character")
+			}
+		}
+	}
+	return nil
+}
+
+func (s *HTTPSink) checkTimeout() error {
+	if d := s.config.Timeout; d < time.Millisecond || d > time.Hour {
+		return messagestore.NewInvalidError("Timeout", d, "it is between 1ms and 1h0m0s")
+	}
+	return nil
+}
+
+// Send posts m.
+func (s *HTTPSink) Send(ctx context.Context, m *Message) error {
+	if s.invalid != nil {
+		return s.invalid
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
+	body := m.Body().Data
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url.String(), bytes.NewReader(body))
+	if err != nil {
+		return s.failed(err)
+	}
+	s.sign(request.Header, m, body)
+	answer, err := s.client.Do(request)
+	if err != nil {
+		return s.failed(err)
+	}
+	defer answer.Body.Close()
+	_, _ = io.CopyN(io.Discard, answer.Body, maxAnswer)
+	if answer.StatusCode/100 == 2 {
+		return nil
+	}
+	return &statusError{host: redacted(s.url), status: answer.StatusCode, after: retryAfter(answer.Header.Get("Retry-After"))}
+}
+
+// sign sets the headers of a request.
+func (s *HTTPSink) sign(h http.Header, m *Message, body []byte) {
+	for name, values := range s.config.Header {
+		h[http.CanonicalHeaderKey(name)] = values
+	}
+	for name, value := range m.Headers() {
+		h.Set(name, value)
+	}
+	id, now := m.ID.String(), strconv.FormatInt(time.Now().Unix(), 10)
+	h.Set("Content-Type", "application/json")
+	h.Set("Idempotency-Key", id)
+	h.Set("Webhook-Id", id)
+	h.Set("Webhook-Timestamp", now)
+	var signatures []string
+	for _, key := range s.keys {
+		mac := hmac.New(sha256.New, key)
+		mac.Write([]byte(id + "." + now + "."))
+		mac.Write(body)
+		signatures = append(signatures, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
+	}
+	if len(signatures) > 0 {
+		h.Set("Webhook-Signature", strings.Join(signatures, " "))
+	}
+}
+
+// failed returns an error without the URL that those of net/http have.
+func (s *HTTPSink) failed(err error) error {
+	if e, is := errors.AsType[*url.Error](err); is {
+		err = e.Err
+	}
+	return fmt.Errorf("post to %s: %w", redacted(s.url), err)
+}
+
+// A statusError is an answer that is not 2xx.
+type statusError struct {
+	host   string
+	status int
+	after  time.Duration
+}
+
+// Error names host and status.
+func (e *statusError) Error() string {
+	text := http.StatusText(e.status)
+	if e.status/100 == 3 {
+		text += ", a redirect, which is not followed"
+	}
+	return strings.TrimSpace(fmt.Sprintf("post to %s: the answer is %d %s", e.host, e.status, text))
+}
+
+// Park reports whether the receiver refuses the message, and not just now.
+func (e *statusError) Park() bool {
+	switch e.status {
+	case http.StatusBadRequest, http.StatusGone, http.StatusRequestEntityTooLarge, http.StatusRequestURITooLong,
+		http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusRequestHeaderFieldsTooLarge:
+		return true
+	}
+	return false
+}
+
+// RetryAfter returns the pause that the receiver asks for, 0 for none.
+func (e *statusError) RetryAfter() time.Duration { return e.after }
+
+// retryAfter reads the header of that name: seconds, or a date. It returns 0 for any other value, and for
+// a time that has passed.
+func retryAfter(value string) time.Duration {
+	if value != "" && strings.Trim(value, "0123456789") == "" {
+		seconds, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || seconds > int64(MaxRetryAfter/time.Second) {
+			return MaxRetryAfter
+		}
+		return time.Duration(seconds) * time.Second
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0
+	}
+	return min(max(time.Until(at), 0), MaxRetryAfter)
+}

@@ -1,0 +1,62 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// Into returns a sink that writes each message to another store, with its id, type, data and metadata,
+// to the stream that name returns. A nil name keeps the message's stream. The name of a message is always
+// the same.
+//
+// The other store has each message once, however often it is sent: it knows a message's id. A message
+// that the store refuses is parked: one that breaks its rules ([messagestore.ErrInvalid]), and one whose
+// id another message has ([messagestore.ErrIDConflict]). Any other error is the store's, and the message is
+// sent again.
+//
+// The store is another one than the relay's: a store has an id once. Two stores over one database are
+// one. The caller closes the store.
+func Into(store *messagestore.Store, name func(m *Message) messagestore.StreamName) Sink {
+	return &storeSink{store, name}
+}
+
+type storeSink struct {
+	store *messagestore.Store
+	name  func(m *Message) messagestore.StreamName
+}
+
+// Validate is called by [Relay.Validate].
+func (s *storeSink) Validate() error {
+	if s.store == nil {
+		return messagestore.NewInvalidError("store", nil, "there is none")
+	}
+	return nil
+}
+
+// Send writes m, unless the store has it.
+func (s *storeSink) Send(ctx context.Context, m *Message) error {
+	stream := m.Stream
+	if s.name != nil {
+		stream = s.name(m)
+	}
+	_, err := s.store.Write(ctx, stream, messagestore.AnyVersion, messagestore.Envelope{ID: m.ID, Body: m.Body(), Metadata: m.Metadata})
+	wrong, _ := errors.AsType[*messagestore.InvalidError](err)
+	switch {
+	case err == nil:
+		return nil
+	case wrong != nil && wrong.Field == "store": // the zero Store: it is not the message's fault
+	case errors.Is(err, messagestore.ErrInvalid), errors.Is(err, messagestore.ErrIDConflict):
+		return &refusedError{err}
+	}
+	return fmt.Errorf("into another store: %w", err)
+}
+
+// A refusedError says that a store will never take a message.
+type refusedError struct{ err error }
+
+func (e *refusedError) Error() string { return "into another store: " + e.err.Error() }
+func (e *refusedError) Unwrap() error { return e.err }
+func (e *refusedError) Park() bool    { return true }

@@ -1,0 +1,87 @@
+package outbox
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// The names of the headers of a message.
+const (
+	HeaderID          = "dibs-id"
+	HeaderStream      = "dibs-stream"
+	HeaderPosition    = "dibs-position"
+	HeaderType        = "dibs-type"
+	HeaderTime        = "dibs-time"
+	HeaderCorrelation = "dibs-correlation"
+	HeaderTraceParent = "traceparent"
+	HeaderTraceState  = "tracestate"
+)
+
+// maxHeaderBytes bounds the value of a header before it is escaped.
+const maxHeaderBytes = 1024
+
+// A Message is a message of the outbox on its way to a sink. It is read-only.
+type Message struct {
+	*messagestore.Message
+
+	// Topic is the answer of [Config.Topic].
+	Topic string
+}
+
+// Key returns the cardinal id of the message's stream: messages of one key are sent in order.
+func (m *Message) Key() string { return m.Stream.CardinalID() }
+
+// Headers returns the headers, of a broker or of HTTP, that a sink passes on beside the data:
+//
+//   - dibs-id, the message's id, which it keeps for ever;
+//   - dibs-stream, and dibs-position in that stream, which grows by one from message to message;
+//   - dibs-type;
+//   - dibs-time, when the store wrote it, as RFC 3339 has it, in UTC;
+//   - dibs-correlation, the stream for which the chain of messages was started, if there is one;
+//   - traceparent and tracestate of W3C Trace Context, if the metadata have a valid one.
+//
+// A value is visible ASCII: every other byte, and the percent sign, is percent-encoded, as
+// [net/url.PathUnescape] decodes it. A name of more than 1024 bytes, which other clients of the database
+// may write, is left out.
+func (m *Message) Headers() map[string]string {
+	headers := map[string]string{
+		HeaderID:       m.ID.String(),
+		HeaderPosition: strconv.FormatInt(int64(m.Position), 10),
+		HeaderTime:     m.Time.UTC().Format(time.RFC3339Nano),
+	}
+	set := func(name, value string) {
+		if value != "" && len(value) <= maxHeaderBytes {
+			headers[name] = escape(value)
+		}
+	}
+	set(HeaderStream, string(m.Stream))
+	set(HeaderType, m.Type)
+	set(HeaderCorrelation, string(m.Metadata.CorrelationStream))
+	parent, state := m.Metadata.Trace()
+	var valid messagestore.Metadata
+	if parent == "" || valid.SetTrace(parent, "") != nil {
+		return headers
+	}
+	headers[HeaderTraceParent] = parent
+	if valid.SetTrace(parent, state) == nil && state != "" && strings.IndexFunc(state, func(r rune) bool { return r < ' ' || r > '~' }) < 0 {
+		headers[HeaderTraceState] = state
+	}
+	return headers
+}
+
+// escape percent-encodes each byte that is not visible ASCII, and the percent sign.
+func escape(value string) string {
+	var b strings.Builder
+	for i := range len(value) {
+		if c := value[i]; c <= ' ' || c > '~' || c == '%' {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,275 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync/atomic"
+	"time"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/steer"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+const (
+	// MaxRetryAfter is the longest pause that a sink's RetryAfter may set.
+	MaxRetryAfter = time.Hour
+
+	// maxBackoff bounds the pauses between the attempts to send a message.
+	maxBackoff = 30 * time.Second
+)
+
+// A Sink takes messages. Send is called from up to [Config.Concurrency] goroutines, never at the same
+// time for two messages of one key. It returns nil when the sink has the message for good. The
+// package comment tells how errors are treated. The relay does not close its sink.
+//
+// The context is cancelled when the relay is told to stop and the messages in flight have not been taken
+// for [Config.Grace].
+//
+// A sink with a method Validate() error is validated by [Relay.Validate].
+type Sink interface {
+	Send(ctx context.Context, m *Message) error
+}
+
+// A BatchSink takes several messages at a time. While one call of Send or SendAll goes on, the messages
+// that come wait, and go together in the next: one alone by Send, at most [Config.Concurrency] by
+// SendAll. No call has two messages of one key, and one call is made at a time.
+//
+// SendAll returns an error, or nil, for each message, in their order. With any other number of answers it is not
+// known which message was taken: all are sent again.
+type BatchSink interface {
+	Sink
+	SendAll(ctx context.Context, messages []*Message) []error
+}
+
+// Config changes how a relay works. Nil means all defaults. Fields that [consumer.Config] has, too, are
+// as there. [Relay.Validate] reports values that are out of bounds.
+type Config struct {
+	// Topic names where in the sink a message goes, such as a subject or a topic of a broker: see
+	// [Message].Topic. It may be called several times for a message, and from several goroutines.
+	//
+	// Defaults to the category of the message's stream.
+	Topic func(m *messagestore.Message) string
+
+	// Types are the message types to send. A type that is added later is sent from where the relay
+	// is by then, not from the start.
+	//
+	// Defaults to all.
+	Types []string
+
+	// Correlation sends only messages with a correlation stream of this category.
+	//
+	// Defaults to all messages.
+	Correlation messagestore.Category
+
+	// Concurrency is how many messages may be in flight at a time, each of another key: 1 to 1024. With
+	// 1 the whole category is sent in order, and one of several replicas sends.
+	//
+	// Defaults to 64.
+	Concurrency int
+
+	// Start is where a relay begins that has no checkpoint yet.
+	//
+	// Defaults to [consumer.FromStart], with a warning that names the number of messages.
+	Start consumer.Start
+
+	// Lease is how long a replica may be silent before the others take its work over: 1 s to 1 h.
+	//
+	// Defaults to 10 s.
+	Lease time.Duration
+
+	// GroupSize and GroupMember are those of a static group.
+	//
+	// Defaults to 0: replicas join and leave.
+	GroupSize, GroupMember int
+
+	// PollInterval is the longest wait for a message that another process wrote: 1 ms to 1 h.
+	//
+	// Defaults to 100 ms.
+	PollInterval time.Duration
+
+	// CheckpointMessages is the number of sent messages after which the relay writes a checkpoint: 1 to
+	// 1,000,000. After a crash at most so many, and the messages of one read, are sent again.
+	//
+	// Defaults to 1000.
+	CheckpointMessages int
+
+	// CheckpointInterval is the longest time between a sent message and the checkpoint that covers
+	// it: 1 ms to 1 h.
+	//
+	// Defaults to 1 s.
+	CheckpointInterval time.Duration
+
+	// RedriveInterval is the longest time until the relay finds that an operator has asked for a redrive, or
+	// dropped a parked message: 1 ms to 1 h.
+	//
+	// Defaults to 5 s.
+	RedriveInterval time.Duration
+
+	// Grace is how long the messages in flight may take after the relay is told to stop: 1 ms to 1 h.
+	//
+	// Defaults to 10 s.
+	Grace time.Duration
+
+	// Logger receives the same events as a consumer's: names, numbers and errors, never content.
+	//
+	// Defaults to warnings and errors on standard error ([logger.StandardError]).
+	Logger logger.Logger
+}
+
+// A Relay sends the messages of a category to a sink. Its methods are safe for concurrent use, but it
+// runs once at a time. There is nothing to close.
+type Relay struct {
+	consumer *consumer.Consumer
+	store    consumer.Store
+	sink     Sink
+	send     func(ctx context.Context, m *Message) error
+	topic    func(m *messagestore.Message) string
+
+	calls atomic.Int64
+}
+
+// New returns a relay that sends the messages of category of store to sink. The name is its identity, as
+// [consumer.New] has it: relays and other consumers of one category have different names. New does not
+// fail: [Relay.Validate], Run and CatchUp report mistakes.
+func New(store consumer.Store, category messagestore.Category, name string, sink Sink, config *Config) *Relay {
+	var c Config
+	if config != nil {
+		c = *config
+	}
+	r := &Relay{store: store, sink: sink, topic: c.Topic}
+	r.send = r.sendAlone
+	if batches, is := sink.(BatchSink); is {
+		r.send = (&gathering{sink: batches, calls: &r.calls}).send
+	}
+	r.consumer = consumer.New(store, category, name, consumer.HandlerFunc(r.handle), &consumer.Config{
+		Types: c.Types, Correlation: c.Correlation, Concurrency: cmp.Or(c.Concurrency, 64), Start: c.Start, Lease: c.Lease,
+		GroupSize: c.GroupSize, GroupMember: c.GroupMember, PollInterval: c.PollInterval,
+		CheckpointMessages: c.CheckpointMessages, CheckpointInterval: c.CheckpointInterval, RedriveInterval: c.RedriveInterval,
+		Grace: c.Grace, Logger: c.Logger,
+		Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever, MaxBackoff: maxBackoff}, Then: consumer.ParkInOrder},
+	})
+	return r
+}
+
+// Validate returns all mistakes in the arguments of [New] together: errors that match
+// [messagestore.ErrInvalid], and the error of the sink's own Validate, if it has one. It calls no store
+// and sends nothing.
+func (r *Relay) Validate() error {
+	var all []error
+	if v := reflect.ValueOf(r.sink); r.sink == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+		all = append(all, messagestore.NewInvalidError("sink", nil, "there is none"))
+	} else if v, ok := r.sink.(interface{ Validate() error }); ok {
+		if err := v.Validate(); err != nil {
+			all = append(all, fmt.Errorf("sink: %w", err))
+		}
+	}
+	if into, is := r.sink.(*storeSink); is && into != nil {
+		if own, is := r.store.(*messagestore.Store); is && own != nil && own == into.store {
+			all = append(all, messagestore.NewInvalidError("sink", nil, "it is the store that the relay reads"))
+		}
+	}
+	if err := r.consumer.Validate(); err != nil {
+		all = append(all, err)
+	}
+	if len(all) > 0 {
+		return fmt.Errorf("invalid relay: %w", errors.Join(all...))
+	}
+	return nil
+}
+
+// Run sends messages until ctx is done. Then it takes no more, waits up to [Config.Grace] for those in
+// flight, writes a checkpoint and returns nil. It returns another error, or returns earlier, only
+// because of an error that stopped it, none of them the sink's: see [consumer.Consumer.Run].
+func (r *Relay) Run(ctx context.Context) error {
+	if err := r.Validate(); err != nil {
+		return err
+	}
+	return r.consumer.Run(ctx)
+}
+
+// CatchUp sends messages until none is left, and returns nil: see [consumer.Consumer.CatchUp]. As long
+// as the sink takes a message neither now nor never, CatchUp does not end; the caller bounds it by ctx.
+func (r *Relay) CatchUp(ctx context.Context) error {
+	if err := r.Validate(); err != nil {
+		return err
+	}
+	return r.consumer.CatchUp(ctx)
+}
+
+// Consumer returns the consumer that the relay is, for packages that observe consumers. A caller does
+// not run it.
+func (r *Relay) Consumer() *consumer.Consumer { return r.consumer }
+
+// Stats are a relay's counts since [New]. Handled are the messages that the sink has taken.
+type Stats struct {
+	consumer.Stats
+
+	Calls int64 // of Send and SendAll
+}
+
+// Stats returns the counts of this moment.
+func (r *Relay) Stats() Stats { return Stats{r.consumer.Stats(), r.calls.Load()} }
+
+// handle sends a message, as the handler of the consumer.
+func (r *Relay) handle(ctx context.Context, m *messagestore.Message) error {
+	out := &Message{Message: m, Topic: string(m.Stream.Category())}
+	if r.topic != nil {
+		out.Topic = r.topic(m)
+	}
+	return verdict(r.send(ctx, out))
+}
+
+func (r *Relay) sendAlone(ctx context.Context, m *Message) error {
+	r.calls.Add(1)
+	return r.sink.Send(ctx, m)
+}
+
+// verdict returns the error by which the consumer does with a message as the sink's error asks.
+func verdict(err error) error {
+	if err == nil || steer.Of(err) != nil {
+		return err
+	}
+	if _, panicked := err.(*consumer.PanicError); panicked { //nolint:errorlint // a gathering makes it, and nothing wraps it
+		return err // the consumer logs its stack
+	}
+	switch park, after := asks(err); {
+	case park:
+		return consumer.Park(err)
+	case after > 0:
+		return consumer.RetryAfter(min(after, MaxRetryAfter), err)
+	}
+	return &unsentError{err}
+}
+
+// asks calls the methods of a sink's error. They are the sink's code: one that panics asks for nothing.
+func asks(err error) (park bool, after time.Duration) {
+	defer func() {
+		if recover() != nil {
+			park, after = false, 0
+		}
+	}()
+	if e, ok := errors.AsType[interface {
+		error
+		Park() bool
+	}](err); ok && e.Park() {
+		return true, 0
+	}
+	if e, ok := errors.AsType[interface {
+		error
+		RetryAfter() time.Duration
+	}](err); ok {
+		after = e.RetryAfter()
+	}
+	return false, after
+}
+
+// An unsentError hides the kind of a sink's error: a consumer would stop because of a closed pool or a
+// missing right, and these are the sink's.
+type unsentError struct{ err error }
+
+func (e *unsentError) Error() string { return e.err.Error() }

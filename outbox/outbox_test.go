@@ -1,0 +1,329 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/outbox"
+)
+
+func TestMessagesOfAKeyAreSentInOrderAndThoseOfOthersBesideThem(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for i := range 20 {
+			for _, key := range keys(10) {
+				write(t, store, key, i, i+1)
+			}
+		}
+		sink := &receiver{delay: 50 * time.Millisecond}
+		relay := relayOf(store, sink, nil)
+		begun := time.Now()
+
+		require.NoError(t, relay.CatchUp(t.Context()))
+
+		requireOrder(t, store, sink.all(), nil)
+		require.Len(t, sink.all(), 200)
+		require.Zero(t, sink.overlaps, "two messages of one key were in flight")
+		require.Equal(t, 10, sink.together)
+		require.Less(t, time.Since(begun), 2*time.Second)
+		require.EqualValues(t, 200, relay.Stats().Handled)
+		require.EqualValues(t, 200, relay.Stats().Calls)
+	})
+}
+
+func TestMessagesThatComeWhileOneIsSentGoTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for i := range 5 {
+			for _, key := range keys(64) {
+				write(t, store, key, i, i+1)
+			}
+		}
+		sink := &batchReceiver{receiver: receiver{delay: time.Second}}
+		relay := relayOf(store, sink, nil)
+
+		require.NoError(t, relay.CatchUp(t.Context()))
+
+		requireOrder(t, store, sink.all(), nil)
+		require.Len(t, sink.all(), 5*64)
+		require.Zero(t, sink.overlaps)
+		require.LessOrEqual(t, relay.Stats().Calls, int64(12))
+		for _, batch := range sink.batches {
+			require.Len(t, batch, len(slices.Compact(slices.Sorted(slices.Values(batch)))), "two messages of one key in one call")
+		}
+	})
+}
+
+// The messages of two streams of one cardinal id are of one key, and those of a redrive are.
+func TestAKeyIsACardinalID(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for i := range 10 {
+			for _, stream := range []messagestore.StreamName{"payments:outgoing-7", "payments:outgoing-7+a", "payments:outgoing-7+b"} {
+				_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, Paid{i})
+				require.NoError(t, err)
+			}
+		}
+		sink := &batchReceiver{receiver: receiver{delay: time.Millisecond}}
+
+		require.NoError(t, relayOf(store, sink, nil).CatchUp(t.Context()))
+
+		requireOrder(t, store, sink.all(), nil)
+		require.Zero(t, sink.overlaps)
+	})
+}
+
+func TestASinkThatIsAwayForANightParksNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for _, key := range keys(3) {
+			write(t, store, key, 0, 3)
+		}
+		back := time.Now().Add(10 * time.Hour)
+		sink := &receiver{answer: func(*outbox.Message) error {
+			if time.Now().Before(back) {
+				return errAway
+			}
+			return nil
+		}}
+		relay := relayOf(store, sink, nil)
+		stop := running(t, relay)
+
+		time.Sleep(10*time.Hour + 31*time.Second)
+
+		requireOrder(t, store, sink.all(), nil)
+		require.Zero(t, relay.Stats().Parked)
+		require.Less(t, len(sink.tried()), 3*10*3600/15+100, "it is tried every 15 to 30 s")
+		require.Greater(t, len(sink.tried()), 3*10*3600/30)
+		stop()
+	})
+}
+
+type pausing struct{ after time.Duration }
+
+func (pausing) Error() string               { return "not now" }
+func (p pausing) RetryAfter() time.Duration { return p.after }
+
+func TestASinkSaysWhenToSendAgain(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ asks, least, most time.Duration }{
+		{90 * time.Second, 90 * time.Second, 90 * time.Second},
+		{10 * 365 * 24 * time.Hour, outbox.MaxRetryAfter, outbox.MaxRetryAfter},
+		{0, 50 * time.Millisecond, 100 * time.Millisecond},
+		{-time.Hour, 50 * time.Millisecond, 100 * time.Millisecond},
+	} {
+		t.Run(test.asks.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newStore()
+				write(t, store, "k", 0, 1)
+				var tries []time.Time
+				sink := &receiver{answer: func(*outbox.Message) error {
+					if tries = append(tries, time.Now()); len(tries) == 1 {
+						return fmt.Errorf("sink: %w", pausing{test.asks})
+					}
+					return nil
+				}}
+
+				require.NoError(t, relayOf(store, sink, nil).CatchUp(t.Context()))
+
+				require.Len(t, tries, 2)
+				require.GreaterOrEqual(t, tries[1].Sub(tries[0]), test.least)
+				require.LessOrEqual(t, tries[1].Sub(tries[0]), test.most)
+			})
+		})
+	}
+}
+
+type lasting struct{}
+
+func (lasting) Error() string   { return "closed" }
+func (lasting) Permanent() bool { return true }
+
+type wild struct{}
+
+func (wild) Error() string             { return "wild" }
+func (wild) Park() bool                { panic("Park") }
+func (wild) RetryAfter() time.Duration { panic("RetryAfter") }
+
+// No error of the sink stops a relay.
+func TestAnyOtherErrorOfTheSinkIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func() error{
+		"an error that lasts":     func() error { return lasting{} },
+		"a closed store":          func() error { return messagestore.ErrClosed },
+		"a panic":                 func() error { panic("sink") },
+		"a panic with an error":   func() error { panic(errAway) },
+		"an error that panics":    func() error { return wild{} },
+		"Goexit":                  func() error { runtime.Goexit(); return nil },
+		"a pause of the consumer": func() error { return consumer.RetryAfter(time.Second, errAway) },
+	} {
+		for _, batches := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, batches), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					store := newStore()
+					for _, key := range keys(5) {
+						write(t, store, key, 0, 2)
+					}
+					var tries atomic.Int64
+					answer := func(*outbox.Message) error {
+						if tries.Add(1) <= 6 {
+							return fail()
+						}
+						return nil
+					}
+					var sink outbox.Sink
+					var r *receiver
+					if batches {
+						b := &batchReceiver{receiver: receiver{answer: answer, delay: time.Millisecond}}
+						sink, r = b, &b.receiver
+					} else {
+						r = &receiver{answer: answer, delay: time.Millisecond}
+						sink = r
+					}
+
+					require.NoError(t, relayOf(store, sink, nil).CatchUp(t.Context()))
+
+					requireOrder(t, store, r.all(), nil)
+				})
+			})
+		}
+	}
+}
+
+// A counted sink has another number of answers than messages, at first.
+type counted struct {
+	batchReceiver
+
+	answers int
+	calls   int
+}
+
+func (c *counted) SendAll(ctx context.Context, messages []*outbox.Message) []error {
+	all := c.batchReceiver.SendAll(ctx, messages)
+	if c.calls++; c.calls <= 3 {
+		return slices.Repeat([]error{nil}, max(0, len(all)+c.answers))
+	}
+	return all
+}
+
+func TestAnswersOfAnotherNumberAreNone(t *testing.T) {
+	t.Parallel()
+	for _, answers := range []int{-1000, -1, 1} {
+		t.Run(fmt.Sprint(answers), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newStore()
+				for _, key := range keys(20) {
+					write(t, store, key, 0, 3)
+				}
+				sink := &counted{batchReceiver: batchReceiver{receiver: receiver{delay: time.Millisecond}}, answers: answers}
+				relay := relayOf(store, sink, nil)
+
+				require.NoError(t, relay.CatchUp(t.Context()))
+
+				requireOrder(t, store, sink.all(), nil)
+				require.Greater(t, len(sink.all()), 60, "those without an answer are sent again")
+				require.Positive(t, relay.Stats().Failed)
+				require.Zero(t, relay.Stats().Parked)
+			})
+		})
+	}
+}
+
+func TestTopics(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "42", 0, 1)
+		var topics []string
+		sink := &receiver{answer: func(m *outbox.Message) error { topics = append(topics, m.Topic); return nil }}
+
+		require.NoError(t, relayOf(store, sink, nil).CatchUp(t.Context()))
+		other := outbox.New(store, outgoing, "other", sink, &outbox.Config{Start: consumer.FromStart(), Topic: func(m *messagestore.Message) string { return "payments." + m.Stream.CardinalID() }})
+		require.NoError(t, other.CatchUp(t.Context()))
+
+		require.Equal(t, []string{"payments:outgoing", "payments.42"}, topics)
+	})
+}
+
+func TestHeadersAreVisibleAndBounded(t *testing.T) {
+	t.Parallel()
+	id := uuid.MustParse("01931234-5678-7abc-8def-0123456789ab")
+	at := time.Date(2026, 11, 23, 21, 0, 0, 123000, time.UTC)
+	parent := "00-" + strings.Repeat("a", 32) + "-" + strings.Repeat("b", 16) + "-01"
+	m := &outbox.Message{Message: &messagestore.Message{
+		ID: id, Stream: "a-1\r\nx: y", Position: 7, Time: at, Type: "Paid\x00 100% é",
+		Metadata: messagestore.Metadata{CorrelationStream: "transfer-5", Properties: messagestore.Properties{"traceparent": parent, "tracestate": "a=1"}},
+	}}
+
+	require.Equal(t, map[string]string{
+		"dibs-id": id.String(), "dibs-stream": "a-1%0D%0Ax:%20y", "dibs-position": "7", "dibs-type": "Paid%00%20100%25%20%C3%A9",
+		"dibs-time": "2026-11-23T21:00:00.000123Z", "dibs-correlation": "transfer-5", "traceparent": parent, "tracestate": "a=1",
+	}, m.Headers())
+
+	m.Type, m.Metadata.CorrelationStream = strings.Repeat("x", 1<<20), messagestore.StreamName(strings.Repeat("x", 1<<20))
+	for _, bad := range []messagestore.Properties{
+		{"traceparent": parent, "tracestate": "a\r\nb: c"},
+		{"traceparent": parent, "tracestate": strings.Repeat("x", 1<<20)},
+		{"traceparent": strings.Repeat("0", 1<<20)},
+		{"traceparent": parent + "\n"},
+		{"traceparent": 7, "tracestate": "a=1"},
+	} {
+		m.Metadata.Properties = bad
+		headers := m.Headers()
+		require.NotContains(t, headers, "dibs-type")
+		require.NotContains(t, headers, "dibs-correlation")
+		require.NotContains(t, headers, "tracestate")
+		if _, is := bad["tracestate"].(string); !is {
+			require.NotContains(t, headers, "traceparent")
+		}
+	}
+}
+
+func TestMistakesAreNamedTogether(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	var none *receiver
+	for _, test := range []struct {
+		relay *outbox.Relay
+		texts []string
+	}{
+		{outbox.New(store, outgoing, "a", nil, nil), []string{"invalid sink: there is none"}},
+		{outbox.New(store, outgoing, "a", none, nil), []string{"invalid sink: there is none"}},
+		{outbox.New(nil, "x-y", "a-b", nil, &outbox.Config{Concurrency: 1025}), []string{"invalid sink", "invalid store", "category", "concurrency 1025"}},
+		{outbox.New(store, outgoing, "a:b", &receiver{}, nil), []string{`consumer name "a:b"`}},
+		{outbox.New(store, outgoing, "", &receiver{}, nil), []string{"consumer name"}},
+		{outbox.New(store, outgoing, "a", &receiver{}, &outbox.Config{Lease: 1}), []string{"lease"}},
+		{outbox.New(store, outgoing, "a", outbox.Into(nil, nil), nil), []string{"sink: invalid store: there is none"}},
+		{outbox.New(store, outgoing, "a", outbox.Into(store, nil), nil), []string{"invalid sink: it is the store that the relay reads"}},
+		{outbox.New(store, outgoing, "a", outbox.HTTP("ftp://x", nil), nil), []string{`invalid URL "ftp://x": its scheme is http or https`}},
+	} {
+		for _, err := range []error{test.relay.Validate(), test.relay.Run(t.Context()), test.relay.CatchUp(t.Context())} {
+			require.ErrorIs(t, err, messagestore.ErrInvalid)
+			for _, text := range test.texts {
+				require.ErrorContains(t, err, text)
+			}
+		}
+	}
+	relay := relayOf(store, &receiver{}, nil)
+	require.NoError(t, relay.Validate())
+	require.ErrorIs(t, relay.Run(nil), messagestore.ErrInvalid) //nolint:staticcheck // on purpose
+}
