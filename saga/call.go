@@ -1,0 +1,239 @@
+package saga
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+
+	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation"
+)
+
+// A Status is how far a saga is.
+type Status[Out any] struct {
+	ID      string
+	State   State
+	Version messagestore.Version // of its stream
+	Steps   []StepStatus         // that began, in their order
+
+	// Out is what the function returned, once the saga has completed.
+	Out Out
+
+	// Reason is why the saga is compensated, "" if it is not.
+	Reason string
+
+	// Parked is why it is parked, nil if it is not.
+	Parked *Parked
+}
+
+// A StepStatus is how far a step is.
+type StepStatus struct {
+	Step     string
+	Attempts int
+	Done     bool
+	Failed   string // why, once it has failed for good
+	Undone   bool
+}
+
+// IsOver reports whether the saga has ended.
+func (s Status[Out]) IsOver() bool { return s.State == StateCompleted || s.State == StateCompensated }
+
+// Start returns the write that starts a saga, for the caller to write with what it belongs to. It is the first
+// write of the saga's stream: a saga that was started before is a version conflict. The id may be any visible
+// text. If the id or the input is invalid, the write is refused with an error that matches
+// [messagestore.ErrInvalid].
+func (s *Saga[In, Out]) Start(id string, in In) messagestore.StreamWrite {
+	started, err := s.core.start(id, in)
+	return messagestore.To(s.core.category.Stream(id), messagestore.NoStream, outsider(started, err))
+}
+
+func (c *core) start(id string, in any) (Started, error) {
+	input, err := encode("input", in)
+	if err == nil {
+		err = checkID(id)
+	}
+	return Started{Definition: c.name, Version: c.config.Version, Input: input, DeadlineMillis: c.config.Deadline.Milliseconds()}, err
+}
+
+// checkID refuses an id that cannot be seen, before it is part of a name.
+func checkID(id string) error {
+	rule := keys.Rule(id)
+	if rule == "" && strings.ContainsFunc(id, unicode.IsControl) {
+		rule = "it holds a control character"
+	}
+	if rule != "" {
+		return invalid("saga id", id, rule)
+	}
+	return nil
+}
+
+// Begin starts a saga, or attaches to the one that was started with this id and the same input. It does not
+// wait: the status is that of the moment. A saga that was started with another input is a
+// [*reservation.KeyReusedError].
+func (s *Saga[In, Out]) Begin(ctx context.Context, id string, in In) (Status[Out], error) {
+	fail := func(err error) (Status[Out], error) { return Status[Out]{}, s.core.fail("begin", id, err) }
+	started, err := s.core.start(id, in)
+	if err != nil {
+		return fail(err)
+	}
+	_, err = s.core.store.WriteStreams(ctx, s.Start(id, in))
+	if err != nil && !errors.Is(err, messagestore.ErrVersionConflict) {
+		return fail(err)
+	}
+	l, first, err := s.core.look(ctx, id)
+	if err != nil {
+		return fail(err)
+	}
+	if !exactjson.Equal(l.started.Input, started.Input) {
+		return fail(&reservation.KeyReusedError{Key: id, Stream: l.stream, Winner: first})
+	}
+	return statusOf[Out](id, l)
+}
+
+// Status returns how far a saga is. The error matches [messagestore.ErrNotFound] if there is none.
+func (s *Saga[In, Out]) Status(ctx context.Context, id string) (Status[Out], error) {
+	l, _, err := s.core.look(ctx, id)
+	if err != nil {
+		return Status[Out]{}, s.core.fail("status", id, err)
+	}
+	return statusOf[Out](id, l)
+}
+
+// Wait returns the status of a saga once it has ended or is parked. If ctx is done before, it returns the
+// context's error. The error matches [messagestore.ErrNotFound] if there is no such saga.
+func (s *Saga[In, Out]) Wait(ctx context.Context, id string) (Status[Out], error) {
+	fail := func(err error) (Status[Out], error) { return Status[Out]{}, s.core.fail("wait", id, err) }
+	if err := checkID(id); err != nil {
+		return fail(err)
+	}
+	bell, stop := s.core.store.Watch(s.core.category, s.core.config.PollInterval)
+	defer stop()
+	seen := messagestore.NoStream
+	for {
+		version, err := s.core.store.Version(ctx, s.core.category.Stream(id))
+		if err != nil {
+			return fail(err)
+		}
+		if version != seen || version == messagestore.NoStream {
+			status, err := s.Status(ctx, id)
+			if err != nil || status.IsOver() || status.State == StateParked {
+				return status, err
+			}
+			seen = status.Version
+		}
+		select {
+		case <-ctx.Done():
+			return fail(ctx.Err())
+		case <-bell:
+		}
+	}
+}
+
+// Cancel asks to undo a saga, for a reason. It is undone as soon as the attempts under way have ended, also if it
+// is parked; a saga behind a pivot goes on. To one that has ended nothing is written. The status is that of before.
+func (s *Saga[In, Out]) Cancel(ctx context.Context, id, reason string) (Status[Out], error) {
+	status, err := s.Status(ctx, id)
+	if err != nil || status.IsOver() {
+		return status, err
+	}
+	_, err = s.core.store.WriteStreams(ctx, s.core.from(id, CancelRequested{shorten(reason)}, nil))
+	if err != nil {
+		return status, s.core.fail("cancel", id, err)
+	}
+	return status, nil
+}
+
+// Resume goes on with a parked saga, for a reason. The step that failed has all its attempts again. To one
+// that is not parked nothing is written. The status is that of before.
+func (s *Saga[In, Out]) Resume(ctx context.Context, id, reason string) (Status[Out], error) {
+	status, err := s.Status(ctx, id)
+	if err != nil || status.State != StateParked {
+		return status, err
+	}
+	_, err = s.core.store.WriteStreams(ctx, s.core.from(id, Resumed{shorten(reason)}, nil))
+	if err != nil {
+		return status, s.core.fail("resume", id, err)
+	}
+	return status, nil
+}
+
+func (c *core) fail(doing, id string, err error) error {
+	return fmt.Errorf("%s saga %.80q of %s: %w", doing, id, c.name, err)
+}
+
+// look reads a saga.
+func (c *core) look(ctx context.Context, id string) (*life, *messagestore.Message, error) {
+	if err := checkID(id); err != nil {
+		return nil, nil, err
+	}
+	l := &life{core: c, state: newState(), stream: c.category.Stream(id), version: messagestore.NoStream}
+	var first *messagestore.Message
+	for m, err := range c.store.ReadStream(ctx, l.stream, 0) {
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := l.take(m); err != nil {
+			return nil, nil, err
+		}
+		if l.version = m.Position; first == nil {
+			first = m
+		}
+	}
+	if l.started == nil {
+		return nil, nil, messagestore.ErrNotFound
+	}
+	return l, first, nil
+}
+
+func statusOf[Out any](id string, l *life) (Status[Out], error) {
+	status := Status[Out]{ID: id, State: l.state.state(), Version: l.version, Parked: l.parked}
+	if l.compensating != nil {
+		status.Reason = l.compensating.Reason
+	}
+	for _, s := range l.state.steps {
+		one := StepStatus{Step: s.Step, Attempts: s.attempts, Done: s.done, Undone: s.undone}
+		if s.failed != nil {
+			one.Failed = s.failed.Error
+		}
+		status.Steps = append(status.Steps, one)
+	}
+	if l.ended == StateCompleted {
+		if err := json.Unmarshal(l.output, &status.Out); err != nil {
+			return status, l.fail("status", id, fmt.Errorf("its output: %w", err))
+		}
+	}
+	return status, nil
+}
+
+// from returns the write of a message from outside: behind whatever a saga has, if there is one.
+func (c *core) from(id string, body messagestore.Body, err error) messagestore.StreamWrite {
+	if err == nil {
+		err = checkID(id)
+	}
+	return messagestore.StreamWrite{Stream: c.category.Stream(id), Expected: 0, Past: allTypes, Bodies: []messagestore.Body{outsider(body, err)}}
+}
+
+// outsider returns body, or one that no store encodes, because of err.
+func outsider(body messagestore.Body, err error) messagestore.Body {
+	if err != nil {
+		return refused{body.MessageType(), err}
+	}
+	return body
+}
+
+// A refused is a body that cannot be written.
+type refused struct {
+	name string
+	err  error
+}
+
+// MessageType implements [messagestore.Body].
+func (r refused) MessageType() string { return r.name }
+
+// MarshalJSON implements [json.Marshaler].
+func (r refused) MarshalJSON() ([]byte, error) { return nil, r.err }

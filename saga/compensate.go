@@ -1,0 +1,62 @@
+package saga
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// compensate undoes the steps that began, the last first, by what is recorded of them. The function is not run.
+func (l *life) compensate(ctx context.Context) error {
+	for _, began := range slices.Backward(l.state.steps) {
+		if began.undone {
+			continue
+		}
+		if began.undoing {
+			l.waits = true
+			return nil
+		}
+		if err := l.undo(ctx, began); err != nil {
+			return err
+		}
+		if began == l.state.steps[0] && began.undone {
+			break // it is written with the end
+		}
+		l.waits = began.undoing
+		if err := l.write(ctx); err != nil || l.waits {
+			return err
+		}
+	}
+	return l.write(ctx, Compensated{})
+}
+
+// undo undoes a step, or notes that it failed.
+func (l *life) undo(ctx context.Context, began *step) error {
+	defined := l.defined[began.Step]
+	if defined == nil {
+		return park(WhyMissing, began.Step, fmt.Errorf("%s began, and is not among the saga's steps", began.Step))
+	}
+	of := defined.definition()
+	err := defined.undo(ctx, l, began)
+	ofStore, isStore := errors.AsType[*storeError](err)
+	_, isStuck := errors.AsType[*parking](err)
+	switch {
+	case err == nil || isStuck:
+		return err
+	case isStore:
+		return ofStore.error
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case parks(err) || permanent(err) || of.undoing.Attempts > 0 && began.undoFailures+1 >= of.undoing.Attempts:
+		return park(WhyUndo, began.Step, fmt.Errorf("undo %s: %w", began.Step, err))
+	}
+	failures := began.undoFailures + 1
+	at := of.undoing.retryAt(failures)
+	alarm, alarmErr := l.alarm(at, Rang{For: RangUndo, Step: began.Step, Attempt: failures})
+	if alarmErr != nil {
+		return alarmErr
+	}
+	l.note(UndoFailed{Step: began.Step, Attempt: failures, Error: text(err), RetryAt: micros(at)}, alarm)
+	return nil
+}

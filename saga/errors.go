@@ -1,0 +1,115 @@
+package saga
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// ErrPaused is matched by the error of a step that has to wait: for a reply, for a time, or for its
+// next attempt. The function returns it, or any other error, and is run again later. Until then each
+// further step returns it too.
+var ErrPaused = errors.New("the saga goes on later")
+
+// errStopped is the error of a step in a run that has ended for another reason than a wait.
+var errStopped = errors.New("the saga has stopped")
+
+// errMoved says that the saga's stream was not at the version that was read.
+var errMoved = errors.New("the saga has moved on")
+
+// errFenced says that another run has written to the saga.
+var errFenced = errors.New("another process has gone on with the saga")
+
+// A StepError is the error of a step that has failed for good. It is the same in every run: what
+// was recorded, and not the error of the step's function.
+type StepError struct {
+	Step    string
+	Reason  string // the text of the error, shortened
+	Refused bool   // the error was permanent; else the attempts were used up, or no reply came in time
+}
+
+// Error names the step.
+func (e *StepError) Error() string { return e.Step + ": " + e.Reason }
+
+// A parking is the error of a run that ends with the saga parked.
+type parking struct{ Parked }
+
+func (p *parking) Error() string { return "the saga is parked: " + p.Reason }
+
+// park returns the error that ends a run with the saga parked.
+func park(why, step string, reason error) error {
+	return &parking{Parked{Why: why, Step: step, Reason: text(reason)}}
+}
+
+func invalid(field string, value any, rule string) error {
+	return messagestore.NewInvalidError(field, value, rule)
+}
+
+// permanent reports whether an error says itself that no other attempt helps: it is a refusal.
+func permanent(err error) bool {
+	return says(err, func(err error) bool {
+		e, is := errors.AsType[interface {
+			error
+			Permanent() bool
+		}](err)
+		return is && e.Permanent()
+	})
+}
+
+// parks reports whether an error says itself that a person has to look.
+func parks(err error) bool {
+	return says(err, func(err error) bool {
+		e, is := errors.AsType[interface {
+			error
+			Park() bool
+		}](err)
+		return is && e.Park()
+	})
+}
+
+// says calls a method of an error, which is the caller's code: one that panics says nothing.
+func says(err error, asked func(error) bool) (is bool) {
+	defer func() {
+		if recover() != nil {
+			is = false
+		}
+	}()
+	return asked(err)
+}
+
+const maxText = 500
+
+// text returns the text of an error, fit to be stored.
+func text(err error) (s string) {
+	defer func() {
+		if recover() != nil {
+			s = fmt.Sprintf("%T, whose text panics", err)
+		}
+	}()
+	return shorten(err.Error())
+}
+
+func shorten(s string) string {
+	if len(s) > maxText {
+		s = s[:maxText] + "…"
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "\uFFFD"))
+}
+
+// minBackoff is about the pause before the second attempt.
+const minBackoff = time.Second
+
+// retryAt returns when the next attempt is after a number of failures.
+func (r Retry) retryAt(failures int) time.Time {
+	return time.Now().Add(backoff.After(failures, min(minBackoff, r.MaxBackoff), r.MaxBackoff))
+}

@@ -1,0 +1,283 @@
+package saga
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A life is one saga in the hands of one process, from a message that is a reason to go on until the saga
+// waits, is parked or ends.
+//
+// Its state is what was read and what happened since. Events are noted as they happen, and written with the
+// next event that has to be there first. All is written at the version that was read: if a message came from
+// outside meanwhile, the life takes it in and decides again; if another run has written, the life ends.
+type life struct {
+	*core
+	*state
+	stream  messagestore.StreamName
+	cause   *messagestore.Message // the reason to go on
+	version messagestore.Version  // that was read, or written
+	began   bool                  // a runner's event is stored
+	waits   bool                  // there is nothing to do now
+
+	noted  []messagestore.Body        // folded, and not written yet
+	beside []messagestore.StreamWrite // with them
+}
+
+// goOn goes on with the saga of m's stream for as long as it does not wait.
+func (c *core) goOn(ctx context.Context, m *messagestore.Message) error {
+	l := &life{core: c, state: newState(), stream: m.Stream, cause: m, version: messagestore.NoStream}
+	if _, err := l.read(ctx); err != nil {
+		return err
+	}
+	for {
+		err := l.advance(ctx)
+		if stuck, is := errors.AsType[*parking](err); is {
+			err = l.park(ctx, stuck.Parked)
+		}
+		switch {
+		case errors.Is(err, errMoved):
+			if err := l.takeIn(ctx); err != nil {
+				return err
+			}
+		case err != nil || l.waits:
+			return err
+		}
+	}
+}
+
+// read folds what is stored behind the version, and reports whether a runner wrote any of it.
+func (l *life) read(ctx context.Context) (byRunner bool, err error) {
+	for m, err := range l.store.ReadStream(ctx, l.stream, l.version+1) {
+		if err != nil {
+			return false, err
+		}
+		if err := l.take(m); err != nil {
+			return false, &malformedError{err}
+		}
+		l.version = m.Position
+		byRunner = byRunner || !slices.Contains(outside, m.Type)
+	}
+	l.began = l.began || l.acted
+	return byRunner, nil
+}
+
+// takeIn reads what came from outside since the version.
+func (l *life) takeIn(ctx context.Context) error {
+	switch byRunner, err := l.read(ctx); {
+	case err != nil:
+		return err
+	case byRunner:
+		return errFenced
+	}
+	return nil
+}
+
+// advance does what is next, and returns nil with waits set when the saga has to wait or has ended.
+func (l *life) advance(ctx context.Context) error {
+	if l.waits = false; l.started == nil {
+		return &malformedError{fmt.Errorf("%s has no saga", l.stream)}
+	}
+	if err := l.write(ctx); err != nil { // what was noted before a message came in between
+		return err
+	}
+	reason := l.back()
+	switch {
+	case l.ended != "" || l.parked != nil:
+		l.waits = true
+		return nil
+	case l.later != "" || l.started.Version > l.config.Version:
+		return l.postpone(ctx)
+	case l.compensating != nil:
+		return l.compensate(ctx)
+	case reason != "":
+		return l.write(ctx, Compensating{reason})
+	}
+	return l.forward(ctx)
+}
+
+// laterPause is how long a saga of a later release waits until a process may go on with it.
+const laterPause = time.Minute
+
+// postpone leaves a saga of a later release to a process of that release.
+func (l *life) postpone(ctx context.Context) error {
+	log := l.config.Logger
+	log.Warn().Str("saga", string(l.stream)).Int("version", l.started.Version).Str("type", l.later).Msg("a saga of a later release waits")
+	alarm, err := l.alarm(time.Now().Add(laterPause), Rang{For: RangLater})
+	if err != nil {
+		return err
+	}
+	l.waits = true
+	_, err = l.store.WriteStreams(ctx, alarm)
+	return err
+}
+
+// park records that the saga is parked. If what was noted cannot be written, it is left out: the reason tells it.
+func (l *life) park(ctx context.Context, p Parked) error {
+	log := l.config.Logger
+	log.Warn().Str("saga", string(l.stream)).Str("why", p.Why).Str("step", p.Step).Msg("a saga is parked")
+	err := l.write(ctx, p)
+	if errors.Is(err, messagestore.ErrInvalid) {
+		l.noted, l.beside = nil, nil
+		err = l.write(ctx, p)
+	}
+	return err
+}
+
+// note adds an event to the state, to be written with the next one, and what is to be written beside it.
+func (l *life) note(event messagestore.Body, beside ...messagestore.StreamWrite) {
+	l.fold(event)
+	l.noted = append(l.noted, event)
+	l.beside = append(l.beside, beside...)
+}
+
+// write stores what was noted and the events, and then adds these to the state.
+func (l *life) write(ctx context.Context, events ...messagestore.Body) error {
+	return l.writeBeside(ctx, events, nil)
+}
+
+func (l *life) writeBeside(ctx context.Context, events []messagestore.Body, beside []messagestore.StreamWrite) error {
+	if len(l.noted)+len(events) == 0 {
+		return nil
+	}
+	writes, err := l.writes(events, beside)
+	if err != nil {
+		return err
+	}
+	written, err := l.store.WriteStreams(ctx, writes...)
+	if err != nil {
+		err = l.moved(err)
+		_, isParked := last(events).(Parked)
+		if errors.Is(err, messagestore.ErrInvalid) && !isParked {
+			return park(WhyInvalid, "", err)
+		}
+		return err
+	}
+	l.wrote(written[0], events)
+	return nil
+}
+
+// writes returns the write of what was noted and of events, at the saga's version, first, and what is to
+// be written with it.
+func (l *life) writes(events []messagestore.Body, beside []messagestore.StreamWrite) ([]messagestore.StreamWrite, error) {
+	all := slices.Concat(l.noted, events)
+	_, isParked := last(events).(Parked)
+	most := MaxEvents
+	if l.compensating != nil || slices.ContainsFunc(events, func(b messagestore.Body) bool { return b.MessageType() == TypeCompensating }) {
+		most *= 2
+	}
+	if int(l.version)+1+len(all) > most && !isParked {
+		return nil, park(WhyTooLong, "", fmt.Errorf("a saga has at most %d messages", most))
+	}
+	for i, b := range all {
+		all[i] = l.follow(b)
+	}
+	writes := []messagestore.StreamWrite{{Stream: l.stream, Expected: l.version, Bodies: all, Final: true}}
+	beside = slices.Concat(l.beside, beside)
+	if !l.began && !l.deadline.IsZero() {
+		alarm, err := l.alarm(l.deadline, Rang{For: RangDeadline})
+		if err != nil {
+			return nil, err
+		}
+		beside = append(beside, alarm)
+	}
+	return merge(writes, beside)
+}
+
+// merge adds writes, those to one stream together.
+func merge(writes, more []messagestore.StreamWrite) ([]messagestore.StreamWrite, error) {
+	for _, w := range more {
+		i := slices.IndexFunc(writes, func(other messagestore.StreamWrite) bool { return other.Stream == w.Stream })
+		switch {
+		case i < 0:
+			writes = append(writes, w)
+		case writes[i].Expected == messagestore.AnyVersion && w.Expected == messagestore.AnyVersion:
+			writes[i].Bodies = slices.Concat(writes[i].Bodies, w.Bodies)
+		default:
+			return nil, park(WhyInvalid, "", invalid("command", string(w.Stream), "two commands of one write are to one stream, at expected versions"))
+		}
+	}
+	return writes, nil
+}
+
+// wrote tells that the write was stored.
+func (l *life) wrote(w messagestore.Written, events []messagestore.Body) {
+	l.version, l.began, l.noted, l.beside = w.Version, true, nil, nil
+	for _, event := range events {
+		l.fold(event)
+	}
+}
+
+// moved returns errMoved for the conflict of the saga's stream, and any other error as it is.
+func (l *life) moved(err error) error {
+	if conflict, is := errors.AsType[*messagestore.VersionConflictError](err); is && conflict.Stream == l.stream {
+		return errMoved
+	}
+	return err
+}
+
+// follow has the message that was the reason to go on as the cause of another.
+func (l *life) follow(body messagestore.Body) messagestore.Envelope {
+	e, is := body.(messagestore.Envelope)
+	if !is {
+		e = messagestore.Envelope{Body: body}
+	}
+	e.Metadata.CausationStream, e.Metadata.CausationPosition, e.Metadata.CausationGlobalPosition = l.cause.Stream, l.cause.Position, l.cause.GlobalPosition
+	return e
+}
+
+// StepProperty is the property of a command that names the step of the saga that asks for it.
+const StepProperty = "sagaStep"
+
+// correlated returns a command of a step, with the saga's stream as its correlation; none if it has no stream.
+func (l *life) correlated(command messagestore.StreamWrite, step string) []messagestore.StreamWrite {
+	if command.Stream == "" {
+		return nil
+	}
+	bodies := slices.Clone(command.Bodies)
+	for i, b := range bodies {
+		e := l.follow(b)
+		e.Metadata.CorrelationStream = l.stream
+		properties := messagestore.Properties{StepProperty: step}
+		for name, value := range e.Metadata.Properties {
+			properties[name] = value
+		}
+		e.Metadata.Properties = properties
+		bodies[i] = e
+	}
+	command.Bodies = bodies
+	return []messagestore.StreamWrite{command}
+}
+
+// alarm returns the write by which the saga gets a message at t.
+func (l *life) alarm(t time.Time, rang Rang) (messagestore.StreamWrite, error) {
+	return l.clock.At(t, l.stream, messagestore.AnyVersion, rang)
+}
+
+func (l *life) withKey(ctx context.Context, step string) context.Context {
+	return context.WithValue(ctx, keyOf{}, string(l.stream)+"+"+step)
+}
+
+// attempt calls f for a step: in its time, and with a panic as an error.
+func (l *life) attempt(ctx context.Context, of *definition, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(l.withKey(ctx, of.name), of.timeout)
+	defer cancel()
+	return safely(func() error { return f(ctx) })
+}
+
+func last(all []messagestore.Body) messagestore.Body {
+	if len(all) == 0 {
+		return nil
+	}
+	return all[len(all)-1]
+}
+
+// A malformedError says that a stream holds no saga.
+type malformedError struct{ error }
+
+func (e *malformedError) Unwrap() error { return e.error }

@@ -1,0 +1,267 @@
+package saga
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// The types of the messages in the stream of a saga. Those that a runner writes are at the version
+// before; the last five come from outside, at any version.
+const (
+	TypeStarted         = "Started"
+	TypeBegan           = "Began"
+	TypeDone            = "Done"
+	TypeFailed          = "Failed"
+	TypeWaiting         = "Waiting"
+	TypeValued          = "Valued"
+	TypeCompensating    = "Compensating"
+	TypeUndone          = "Undone"
+	TypeUndoFailed      = "UndoFailed"
+	TypeParked          = "Parked"
+	TypeCompleted       = "Completed"
+	TypeCompensated     = "Compensated"
+	TypeReplied         = "Replied"
+	TypeRang            = "Rang"
+	TypeCancelRequested = "CancelRequested"
+	TypeResumed         = "Resumed"
+)
+
+// outside are the types that come from outside of a runner: each is a reason to go on.
+var outside = []string{TypeReplied, TypeRang, TypeCancelRequested, TypeResumed}
+
+// allTypes are those that a message from outside may come behind.
+var allTypes = append([]string{
+	TypeStarted, TypeBegan, TypeDone, TypeFailed, TypeWaiting, TypeValued, TypeCompensating, TypeUndone, TypeUndoFailed,
+	TypeParked, TypeCompleted, TypeCompensated,
+}, outside...)
+
+// Started is the first message of a saga.
+type Started struct {
+	Definition string          `json:"definition"`
+	Version    int             `json:"version"` // of the definition
+	Input      json.RawMessage `json:"input"`
+
+	// DeadlineMillis is how long after this message the saga is undone, 0 for never.
+	DeadlineMillis int64 `json:"deadlineMillis,omitempty"`
+}
+
+// The kinds of a step in [Began].
+const (
+	KindCall = ""
+	KindTx   = "tx"
+	KindAsk  = "ask"
+)
+
+// Began says that a step may run from now on.
+type Began struct {
+	Step    string          `json:"step"`
+	Attempt int             `json:"attempt"`         // from 1
+	Input   json.RawMessage `json:"input,omitempty"` // of the first attempt
+	Kind    string          `json:"kind,omitempty"`
+	Pivot   bool            `json:"pivot,omitempty"`
+}
+
+// Done has the output of a step.
+type Done struct {
+	Step   string          `json:"step"`
+	Output json.RawMessage `json:"output"`
+}
+
+// Failed says that an attempt of a step failed, and the step with it unless it has a time for the next.
+type Failed struct {
+	Step    string `json:"step"`
+	Attempt int    `json:"attempt"`
+	Error   string `json:"error"`
+	Refused bool   `json:"refused,omitempty"`
+	RetryAt int64  `json:"retryAt,omitempty"` // microseconds since 1970
+}
+
+// Waiting says that the saga sleeps.
+type Waiting struct {
+	Name  string `json:"name"`
+	Until int64  `json:"until"` // microseconds since 1970
+}
+
+// Valued has a value that was computed once.
+type Valued struct {
+	Name  string          `json:"name"`
+	Value json.RawMessage `json:"value"`
+}
+
+// Compensating says that no step begins any more, and that the steps begun are undone.
+type Compensating struct {
+	Reason string `json:"reason"`
+}
+
+// Undone says that a step has been undone.
+type Undone struct {
+	Step string `json:"step"`
+
+	// Nothing says that there was nothing to undo: the step's transaction was never committed.
+	Nothing bool `json:"nothing,omitempty"`
+}
+
+// UndoFailed says that an attempt to undo a step failed.
+type UndoFailed struct {
+	Step    string `json:"step"`
+	Attempt int    `json:"attempt"`
+	Error   string `json:"error"`
+	RetryAt int64  `json:"retryAt"` // microseconds since 1970
+}
+
+// Parked says that the saga needs a person.
+type Parked struct {
+	Why    string `json:"why"` // one of WhyFailed and the others
+	Step   string `json:"step,omitempty"`
+	Reason string `json:"reason"`
+}
+
+// Reasons for which a saga is parked.
+const (
+	WhyFailed   = "failed"         // a step, or the function behind a pivot
+	WhyUndo     = "undo failed"    // an undo was refused, or failed too often
+	WhyDiverged = "diverged"       // the function does not do what it has begun
+	WhyMissing  = "step missing"   // a step that began is not in the definition
+	WhyVersion  = "no version"     // the definition has no function for the saga's version
+	WhyInvalid  = "invalid"        // the function makes a mistake, such as a step twice
+	WhyPanic    = "panic"          // the function panicked
+	WhyTooLong  = "too long"       // more than [MaxEvents]
+	WhyUnended  = "step not ended" // the function returned before a step of its had ended
+)
+
+// Completed is the end of a saga whose function returned nil.
+type Completed struct {
+	Output json.RawMessage `json:"output"`
+}
+
+// Compensated is the end of a saga whose steps are undone.
+type Compensated struct{}
+
+// Replied is the reply to an [Ask].
+type Replied struct {
+	Step   string          `json:"step"`
+	Output json.RawMessage `json:"output,omitempty"`
+	Error  string          `json:"error,omitempty"` // of a refusal
+}
+
+// The alarms of a saga.
+const (
+	RangDeadline = "deadline"
+	RangSleep    = "sleep"
+	RangRetry    = "retry"
+	RangUndo     = "undo"
+	RangTimeout  = "timeout" // of an [Ask]
+	RangLater    = "later"   // for a process of a later release
+)
+
+// Rang says that a time has come.
+type Rang struct {
+	For     string `json:"for"`
+	Step    string `json:"step,omitempty"`
+	Attempt int    `json:"attempt,omitempty"`
+}
+
+// CancelRequested asks to undo the saga.
+type CancelRequested struct {
+	Reason string `json:"reason,omitempty"`
+}
+
+// Resumed takes a parked saga up again.
+type Resumed struct {
+	Reason string `json:"reason,omitempty"`
+}
+
+// MessageType implements [messagestore.Body].
+func (Started) MessageType() string { return TypeStarted }
+
+// MessageType implements [messagestore.Body].
+func (Began) MessageType() string { return TypeBegan }
+
+// MessageType implements [messagestore.Body].
+func (Done) MessageType() string { return TypeDone }
+
+// MessageType implements [messagestore.Body].
+func (Failed) MessageType() string { return TypeFailed }
+
+// MessageType implements [messagestore.Body].
+func (Waiting) MessageType() string { return TypeWaiting }
+
+// MessageType implements [messagestore.Body].
+func (Valued) MessageType() string { return TypeValued }
+
+// MessageType implements [messagestore.Body].
+func (Compensating) MessageType() string { return TypeCompensating }
+
+// MessageType implements [messagestore.Body].
+func (Undone) MessageType() string { return TypeUndone }
+
+// MessageType implements [messagestore.Body].
+func (UndoFailed) MessageType() string { return TypeUndoFailed }
+
+// MessageType implements [messagestore.Body].
+func (Parked) MessageType() string { return TypeParked }
+
+// MessageType implements [messagestore.Body].
+func (Completed) MessageType() string { return TypeCompleted }
+
+// MessageType implements [messagestore.Body].
+func (Compensated) MessageType() string { return TypeCompensated }
+
+// MessageType implements [messagestore.Body].
+func (Replied) MessageType() string { return TypeReplied }
+
+// MessageType implements [messagestore.Body].
+func (Rang) MessageType() string { return TypeRang }
+
+// MessageType implements [messagestore.Body].
+func (CancelRequested) MessageType() string { return TypeCancelRequested }
+
+// MessageType implements [messagestore.Body].
+func (Resumed) MessageType() string { return TypeResumed }
+
+// decode returns the body of a message of a saga, nil for a type that this release does not know.
+func decode(m *messagestore.Message) (messagestore.Body, error) {
+	switch m.Type {
+	case TypeStarted:
+		return body[Started](m)
+	case TypeBegan:
+		return body[Began](m)
+	case TypeDone:
+		return body[Done](m)
+	case TypeFailed:
+		return body[Failed](m)
+	case TypeWaiting:
+		return body[Waiting](m)
+	case TypeValued:
+		return body[Valued](m)
+	case TypeCompensating:
+		return body[Compensating](m)
+	case TypeUndone:
+		return body[Undone](m)
+	case TypeUndoFailed:
+		return body[UndoFailed](m)
+	case TypeParked:
+		return body[Parked](m)
+	case TypeCompleted:
+		return body[Completed](m)
+	case TypeCompensated:
+		return body[Compensated](m)
+	case TypeReplied:
+		return body[Replied](m)
+	case TypeRang:
+		return body[Rang](m)
+	case TypeCancelRequested:
+		return body[CancelRequested](m)
+	case TypeResumed:
+		return body[Resumed](m)
+	}
+	return nil, nil //nolint:nilnil // none is known
+}
+
+func body[T messagestore.Body](m *messagestore.Message) (messagestore.Body, error) {
+	return messagestore.Decode[T](m)
+}
+
+func micros(t time.Time) int64 { return t.UnixMicro() }

@@ -1,0 +1,117 @@
+package saga
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation"
+)
+
+// Reply returns the write of a reply to an [Ask] of a saga, for the caller to write with what it belongs to. The
+// output has the type of the step's output. The first reply counts, and only until the step's timeout: one that
+// comes before the step has begun is there when it does; a second one, and one after the end, change nothing.
+//
+// The write is a version conflict if there is no such saga. If the id, the step or the output is invalid, the
+// write is refused with an error that matches [messagestore.ErrInvalid].
+func (s *Saga[In, Out]) Reply(id, step string, output any) messagestore.StreamWrite {
+	replied, err := s.core.reply(step, output)
+	return s.core.from(id, replied, err)
+}
+
+// Refuse returns the write of a refusal in place of a reply: the step has failed for good, because of reason. See
+// [Saga.Reply].
+func (s *Saga[In, Out]) Refuse(id, step, reason string) messagestore.StreamWrite {
+	_, err := s.core.ask(step)
+	if reason == "" {
+		reason = "refused"
+	}
+	return s.core.from(id, Replied{Step: step, Error: shorten(reason)}, err)
+}
+
+// An asking is an [Ask] of any type.
+type asking interface{ check(output any) error }
+
+func (c *core) ask(step string) (asking, error) {
+	ask, is := c.defined[step].(asking)
+	if !is {
+		return nil, invalid("step", step, "the saga has no Ask of this name")
+	}
+	return ask, nil
+}
+
+func (c *core) reply(step string, output any) (Replied, error) {
+	ask, err := c.ask(step)
+	if err == nil {
+		err = ask.check(output)
+	}
+	if err != nil {
+		return Replied{}, err
+	}
+	raw, err := encode("reply", output)
+	return Replied{Step: step, Output: raw}, err
+}
+
+// Answered is a [*Saga].
+type Answered interface{ answered() *core }
+
+func (s *Saga[In, Out]) answered() *core {
+	if s == nil {
+		return nil
+	}
+	return s.core
+}
+
+// Answer returns a handler that makes a reply to an [Ask] out of each message that is correlated with a saga, as are those
+// that follow its command: for a consumer of the category in which the command's handler writes, with the
+// Correlation of the saga's category. Messages of other sagas and steps are skipped. A permanent error of f is a refusal;
+// after another error the message is delivered again. A reply to a saga that is not there is parked.
+func Answer[T messagestore.Body, Out any](
+	to Answered, step string, f func(ctx context.Context, m handler.Message[T]) (Out, error),
+) handler.Func[T] {
+	var c *core
+	if to != nil {
+		c = to.answered()
+	}
+	switch {
+	case c == nil:
+		return handler.Invalid[T](invalid("Answer's saga", nil, "it is nil"))
+	case f == nil:
+		return handler.Invalid[T](invalid("Answer's function", nil, "it is nil"))
+	}
+	var zero Out
+	if _, err := c.reply(step, zero); err != nil {
+		return handler.Invalid[T](err)
+	}
+	return func(ctx context.Context, m handler.Message[T]) error {
+		stream := m.Metadata.CorrelationStream
+		named := m.Metadata.Properties.Get(StepProperty)
+		if stream.Category() != c.category || stream.ID() == "" || named != "" && named != step {
+			return consumer.Skip(fmt.Sprintf("it is no reply to %s of %s", step, c.category))
+		}
+		var replied Replied
+		out, err := f(ctx, m)
+		switch {
+		case err == nil:
+			replied, err = c.reply(step, out)
+		case permanent(err):
+			replied, err = Replied{Step: step, Error: text(err)}, nil
+		}
+		if err != nil {
+			return err
+		}
+		reply := messagestore.Follow(m.Message, replied)
+		reply.ID = reservation.DeriveID(m.Message, "saga reply to "+step)
+		_, err = c.store.WriteStreams(ctx, c.from(stream.CardinalID(), reply, nil))
+		switch {
+		case errors.Is(err, messagestore.ErrIDConflict):
+			return nil // an earlier delivery has replied
+		case errors.Is(err, messagestore.ErrVersionConflict):
+			return consumer.Park(err)
+		}
+		return err
+	}
+}

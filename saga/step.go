@@ -1,0 +1,465 @@
+package saga
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// MaxValueBytes bounds an input, an output and a value, as JSON.
+const MaxValueBytes = 512 << 10
+
+// A Then is the fate of a saga one of whose steps has failed for good.
+type Then int
+
+const (
+	// Compensate returns the error to the function, which normally returns it too: then the saga is undone.
+	Compensate Then = iota
+
+	// Park parks the saga: a person looks, and resumes or cancels it.
+	Park
+)
+
+// Retry says how often a function is called that fails. The pause before the second attempt is about
+// 1 s. It doubles, and each is shortened by a random part of up to a half. No goroutine waits meanwhile.
+type Retry struct {
+	// Attempts is how often it is called, up to 1000.
+	//
+	// Defaults to 5, and for an undo to no bound.
+	Attempts int
+
+	// MaxBackoff bounds the pause: 1 ms to 24 h.
+	//
+	// Defaults to 5 min.
+	MaxBackoff time.Duration
+}
+
+// StepConfig changes how a step works. Nil means all defaults. [New] reports values that are out of
+// bounds.
+type StepConfig struct {
+	// Timeout is after how long the context of one call is done: 1 ms to 1 min. A step that takes longer is an
+	// [Ask].
+	//
+	// Defaults to 10 s.
+	Timeout time.Duration
+
+	// Retry is for errors that are neither refusals nor ask to park.
+	Retry Retry
+
+	// Then is what becomes of the saga when the attempts are used up.
+	//
+	// Defaults to Compensate.
+	Then Then
+
+	// Undo is for the errors of the undo. When its attempts are used up, the saga is parked.
+	Undo Retry
+
+	// Pivot says that there is no way back once the step is done: the saga is not undone any more, also
+	// by no deadline and no cancel. A later step that fails for good, and an error of the function, park it.
+	Pivot bool
+}
+
+// AskConfig changes how an [Ask] works. Nil means all defaults. [New] reports values that are out of
+// bounds.
+type AskConfig struct {
+	// Timeout is how long a reply is waited for: 1 ms to 10 years.
+	//
+	// Defaults to 10 min.
+	Timeout time.Duration
+
+	// Then is what becomes of the saga if no reply comes in time.
+	//
+	// Defaults to Compensate.
+	Then Then
+
+	// Undo is for the errors of the undo. When its attempts are used up, the saga is parked.
+	Undo Retry
+
+	// Pivot says that there is no way back after the reply. See [StepConfig].
+	Pivot bool
+}
+
+const (
+	maxStepTimeout = time.Minute
+	maxWait        = 10 * 365 * 24 * time.Hour
+)
+
+// Steps are those of a saga.
+type Steps []AnyStep
+
+// AnyStep is a [*Step], a [*TxStep] or an [*Ask].
+type AnyStep interface {
+	definition() *definition
+
+	// undo undoes what began as one, and adds that to the saga's events.
+	undo(ctx context.Context, l *life, one *step) error
+}
+
+// A definition is what all steps have.
+type definition struct {
+	name    string
+	kind    string
+	timeout time.Duration // of a call
+	wait    time.Duration // for a reply
+	retry   Retry
+	then    Then
+	undoing Retry
+	pivot   bool
+	invalid error
+}
+
+func define(name, kind string, noDo, noUndo bool) definition {
+	d := definition{name: name, kind: kind}
+	switch {
+	case name == "":
+		d.invalid = invalid("step", name, "its name is empty")
+	case len(name) > 100:
+		d.invalid = invalid("step", name, "its name has at most 100 bytes")
+	case messagestore.EscapeID(name) != name || messagestore.Category("step").Stream(name).Validate() != nil:
+		d.invalid = invalid("step", name, "its name has no plus or percent sign, no space at its ends and no hidden character")
+	case noDo:
+		d.invalid = invalid("step", name, "its function is nil")
+	case noUndo:
+		d.invalid = invalid("step", name, "its undo is nil: a step with nothing to undo says so by saga.Nothing")
+	}
+	return d
+}
+
+func (d *definition) configure(c *StepConfig) {
+	if c == nil {
+		c = &StepConfig{}
+	}
+	d.timeout, d.retry, d.then, d.undoing, d.pivot = c.Timeout, c.Retry, c.Then, c.Undo, c.Pivot
+	if d.timeout == 0 {
+		d.timeout = 10 * time.Second
+	}
+	if d.retry.Attempts == 0 {
+		d.retry.Attempts = 5
+	}
+	d.bounds("Timeout", d.timeout, maxStepTimeout)
+	d.checkRetry("Retry", &d.retry)
+	d.checkRest()
+}
+
+func (d *definition) configureAsk(c *AskConfig) {
+	if c == nil {
+		c = &AskConfig{}
+	}
+	d.timeout, d.wait, d.then, d.undoing, d.pivot = 10*time.Second, c.Timeout, c.Then, c.Undo, c.Pivot
+	if d.wait == 0 {
+		d.wait = 10 * time.Minute
+	}
+	d.bounds("Timeout", d.wait, maxWait)
+	d.checkRest()
+}
+
+func (d *definition) checkRest() {
+	d.checkRetry("Undo", &d.undoing)
+	if d.then != Compensate && d.then != Park {
+		d.invalid = errors.Join(d.invalid, invalid(d.name+": Then", int(d.then), "it is Compensate or Park"))
+	}
+}
+
+func (d *definition) checkRetry(field string, r *Retry) {
+	if r.MaxBackoff == 0 {
+		r.MaxBackoff = 5 * time.Minute
+	}
+	if r.Attempts < 0 || r.Attempts > 1000 {
+		d.invalid = errors.Join(d.invalid, invalid(d.name+": "+field+".Attempts", r.Attempts, "it is from 1 to 1000"))
+	}
+	d.bounds(field+".MaxBackoff", r.MaxBackoff, 24*time.Hour)
+}
+
+func (d *definition) bounds(field string, value, most time.Duration) {
+	if value < time.Millisecond || value > most {
+		d.invalid = errors.Join(d.invalid, invalid(d.name+": "+field, value.String(), fmt.Sprintf("it is from 1ms to %v", most)))
+	}
+}
+
+// A Step calls a function outside of the store: at least once, each time with the same [Key].
+type Step[In, Out any] struct {
+	of       definition
+	do       func(ctx context.Context, in In) (Out, error)
+	undoCall func(ctx context.Context, in In, out *Out) error
+}
+
+// NewStep returns a step that calls do, and undo to undo it. A step may have run if its outcome is not
+// known: then undo is called with a nil out, and finds out by the [Key], which is that of do, what there is to
+// undo. So it is too for a step that was refused, of which an earlier attempt may have happened.
+//
+// An error with a method Permanent() bool that returns true is a refusal: no other attempt is made. One
+// with a method Park() bool that returns true parks the saga. NewStep does not fail: [New] reports mistakes.
+func NewStep[In, Out any](
+	name string, do func(ctx context.Context, in In) (Out, error), undo func(ctx context.Context, in In, out *Out) error, config *StepConfig,
+) *Step[In, Out] {
+	s := &Step[In, Out]{define(name, KindCall, do == nil, undo == nil), do, undo}
+	s.of.configure(config)
+	return s
+}
+
+// Nothing is the undo of a step that leaves nothing to undo.
+func Nothing[In, Out any](context.Context, In, *Out) error { return nil }
+
+func (s *Step[In, Out]) definition() *definition { return &s.of }
+
+// Do does the step, or returns what was recorded of it: its output, a [*StepError] if it has failed for
+// good, or an error that the function returns, such as [ErrPaused].
+func (s *Step[In, Out]) Do(r *Run, in In) (Out, error) {
+	g := s.Go(r, in)
+	err := r.Join(g)
+	return g.out, err
+}
+
+// Go returns the step as one to be done side by side with others, by [Run.Join]. Nothing is begun before.
+func (s *Step[In, Out]) Go(r *Run, in In) *Going[Out] {
+	g := reach[Out](r, &s.of, in)
+	g.one.do = func(ctx context.Context) (json.RawMessage, error) {
+		out, err := s.do(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		return encodeOutput(&s.of, out)
+	}
+	return g
+}
+
+func (s *Step[In, Out]) undo(ctx context.Context, l *life, one *step) error {
+	in, out, err := recorded[In, Out](l, one)
+	if err != nil {
+		return err
+	}
+	err = l.attempt(ctx, &s.of, func(ctx context.Context) error { return s.undoCall(ctx, in, out) })
+	if err == nil {
+		l.note(Undone{Step: one.Step})
+	}
+	return err
+}
+
+// A TxStep runs SQL in the transaction that records it: exactly once. A process that is too late with it
+// has its SQL rolled back.
+type TxStep[Tx, In, Out any] struct {
+	of     definition
+	txs    *messagestore.TxStore[Tx]
+	do     func(ctx context.Context, tx Tx, in In) (Out, error)
+	undoTx func(ctx context.Context, tx Tx, in In, out *Out) error
+}
+
+// NewTxStep returns a step that calls do in a transaction of txs, which is over the saga's store, and undo
+// in another. Each may be called more than once, and is committed once. A step that was not committed is not
+// undone, so undo always has an output. Errors are as for [NewStep].
+func NewTxStep[Tx, In, Out any](
+	name string, txs *messagestore.TxStore[Tx],
+	do func(ctx context.Context, tx Tx, in In) (Out, error), undo func(ctx context.Context, tx Tx, in In, out *Out) error, config *StepConfig,
+) *TxStep[Tx, In, Out] {
+	s := &TxStep[Tx, In, Out]{define(name, KindTx, do == nil, undo == nil), txs, do, undo}
+	s.of.configure(config)
+	if txs == nil {
+		s.of.invalid = errors.Join(s.of.invalid, invalid("step", name, "its store is nil"))
+	}
+	return s
+}
+
+// NothingTx is the undo of a [TxStep] that leaves nothing to undo.
+func NothingTx[Tx, In, Out any](context.Context, Tx, In, *Out) error { return nil }
+
+func (s *TxStep[Tx, In, Out]) definition() *definition { return &s.of }
+
+// Do does the step, or returns what was recorded of it. See [Step.Do].
+func (s *TxStep[Tx, In, Out]) Do(r *Run, in In) (Out, error) {
+	g := reach[Out](r, &s.of, in)
+	g.one.transact = func(ctx context.Context, l *life, began Began) error {
+		return transact(ctx, l, s.txs, began.Step, func(ctx context.Context, tx Tx) ([]messagestore.Body, error) {
+			out, err := s.do(ctx, tx, in)
+			if err != nil {
+				return nil, err
+			}
+			output, err := encodeOutput(&s.of, out)
+			return []messagestore.Body{began, Done{s.of.name, output}}, err
+		})
+	}
+	err := r.Join(g)
+	return g.out, err
+}
+
+func (s *TxStep[Tx, In, Out]) undo(ctx context.Context, l *life, one *step) error {
+	if !one.done {
+		l.note(Undone{Step: one.Step, Nothing: true})
+		return nil
+	}
+	in, out, err := recorded[In, Out](l, one)
+	if err != nil {
+		return err
+	}
+	return l.attempt(ctx, &s.of, func(ctx context.Context) error {
+		return transact(ctx, l, s.txs, one.Step, func(ctx context.Context, tx Tx) ([]messagestore.Body, error) {
+			return []messagestore.Body{Undone{Step: one.Step}}, s.undoTx(ctx, tx, in, out)
+		})
+	})
+}
+
+// transact runs f in a transaction that records its events at the saga's version.
+func transact[Tx any](
+	ctx context.Context, l *life, txs *messagestore.TxStore[Tx], step string,
+	f func(ctx context.Context, tx Tx) ([]messagestore.Body, error),
+) error {
+	var events []messagestore.Body
+	var refused error
+	ctx = l.withKey(ctx, step)
+	written, err := txs.Transact(ctx, "", func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		if events, refused = nil, nil; ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if refused = safely(func() (err error) { events, err = f(ctx, tx); return err }); refused != nil {
+			return nil, refused
+		}
+		return l.writes(events, nil)
+	})
+	switch {
+	case err == nil:
+		l.wrote(written[0], events)
+		return nil
+	case refused != nil && !errors.Is(err, messagestore.ErrOutcomeUnknown):
+		return refused // by f, in its last attempt
+	}
+	return &storeError{l.moved(err)}
+}
+
+// A storeError is the error of the store within the attempt of a step: it is not the step's.
+type storeError struct{ error }
+
+func (e *storeError) Unwrap() error { return e.error }
+
+// An Ask sends a command and waits for its reply, for as long as that takes.
+type Ask[In, Out any] struct {
+	of          definition
+	command     func(ctx context.Context, in In) (messagestore.StreamWrite, error)
+	undoCommand func(ctx context.Context, in In, out *Out) (messagestore.StreamWrite, error)
+}
+
+// NewAsk returns a step that writes a command, and waits for the reply of the command's handler: see
+// [Saga.Reply], [Saga.Refuse] and [Answer]. The command is written together with the record that the step
+// began, so it is there exactly if that is. Its messages have the saga's stream as their correlation, and the
+// property [StepProperty].
+//
+// The command of undo is written together with the record that the step is undone; a write without a stream is
+// none. Out is nil if no reply is known: the command may still be handled, before the undo's or after it.
+// An error of the function command parks the saga.
+func NewAsk[In, Out any](
+	name string, command func(ctx context.Context, in In) (messagestore.StreamWrite, error),
+	undo func(ctx context.Context, in In, out *Out) (messagestore.StreamWrite, error), config *AskConfig,
+) *Ask[In, Out] {
+	a := &Ask[In, Out]{define(name, KindAsk, command == nil, undo == nil), command, undo}
+	a.of.configureAsk(config)
+	return a
+}
+
+// NoCommand is the undo of an [Ask] that leaves nothing to undo.
+func NoCommand[In, Out any](context.Context, In, *Out) (messagestore.StreamWrite, error) {
+	return messagestore.StreamWrite{}, nil
+}
+
+func (a *Ask[In, Out]) definition() *definition { return &a.of }
+
+// Do sends the command, if it was not sent, and returns the output of the reply, a [*StepError] if it is a
+// refusal or did not come in time, or an error that the function returns, such as [ErrPaused].
+func (a *Ask[In, Out]) Do(r *Run, in In) (Out, error) {
+	g := a.Go(r, in)
+	err := r.Join(g)
+	return g.out, err
+}
+
+// Go returns the step as one to be done side by side with others, by [Run.Join]. Nothing is sent before.
+func (a *Ask[In, Out]) Go(r *Run, in In) *Going[Out] {
+	g := reach[Out](r, &a.of, in)
+	g.one.command = func(ctx context.Context) (messagestore.StreamWrite, error) { return a.command(ctx, in) }
+	return g
+}
+
+func (a *Ask[In, Out]) undo(ctx context.Context, l *life, one *step) error {
+	in, out, err := recorded[In, Out](l, one)
+	if err != nil {
+		return err
+	}
+	var command messagestore.StreamWrite
+	err = l.attempt(ctx, &a.of, func(ctx context.Context) (err error) {
+		command, err = a.undoCommand(ctx, in, out)
+		return err
+	})
+	if err == nil {
+		l.note(Undone{Step: one.Step}, l.correlated(command, one.Step)...)
+	}
+	return err
+}
+
+// check refuses an output that is not the reply's type.
+func (a *Ask[In, Out]) check(output any) error {
+	if _, is := output.(Out); !is {
+		var want *Out
+		return invalid("reply", fmt.Sprintf("%T", output), fmt.Sprintf("the reply to %s is a %s", a.of.name, fmt.Sprintf("%T", want)[1:]))
+	}
+	return nil
+}
+
+// recorded returns the recorded input and output of a step. If the step's types do not fit them any more, the
+// error parks the saga.
+func recorded[In, Out any](l *life, one *step) (in In, out *Out, err error) {
+	if err := json.Unmarshal(one.Input, &in); err != nil {
+		return in, nil, park(WhyInvalid, one.Step, fmt.Errorf("undo %s: its input: %w", one.Step, err))
+	}
+	if raw := l.out(one); raw != nil {
+		out = new(Out)
+		if err := json.Unmarshal(raw, out); err != nil {
+			return in, nil, park(WhyInvalid, one.Step, fmt.Errorf("undo %s: its output: %w", one.Step, err))
+		}
+	}
+	return in, out, nil
+}
+
+// encode returns a value as JSON of a bounded size.
+func encode(field string, value any) (json.RawMessage, error) {
+	raw, err := exactjson.Marshal(value)
+	if err != nil {
+		return nil, errors.Join(invalid(field, fmt.Sprintf("%T", value), "it is encoded as JSON"), err)
+	}
+	if len(raw) > MaxValueBytes {
+		return nil, invalid(field, raw, fmt.Sprintf("it has at most %d bytes as JSON", MaxValueBytes))
+	}
+	return raw, nil
+}
+
+func encodeOutput(d *definition, out any) (json.RawMessage, error) {
+	raw, err := encode("output of "+d.name, out)
+	if err != nil {
+		return nil, park(WhyInvalid, d.name, err)
+	}
+	return raw, nil
+}
+
+type keyOf struct{}
+
+// Key returns the idempotence key of the step that runs in ctx: the same for every attempt and every
+// process, and for its undo, which thereby names what it undoes. It is "" outside of a step.
+func Key(ctx context.Context) string {
+	key, _ := ctx.Value(keyOf{}).(string)
+	return key
+}
+
+// safely calls f, and returns a panic as an error.
+func safely(f func() error) (err error) {
+	returned := false
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %s", shorten(fmt.Sprint(v)))
+		} else if !returned {
+			err = errors.New("the function ended its goroutine")
+		}
+	}()
+	err = f()
+	returned = true
+	return err
+}
