@@ -86,6 +86,7 @@ type Clock struct {
 	config   Config
 	invalid  error
 	running  atomic.Bool
+	hasNote  atomic.Bool // the stream of notes is not empty
 
 	rung, late, failures atomic.Int64
 

@@ -150,6 +150,28 @@ func TestAlarmsWhoseTimePassedWhileNoProcessRanRing(t *testing.T) {
 	})
 }
 
+// The first clock of a category has nothing to note but where it began: it stops before the minute of the
+// alarm is near, and none runs in that minute.
+func TestAnAlarmRingsThoughTheFirstClockStoppedSoon(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		clock := alarm.New(store, booking, silent)
+		stop := running(t, clock)
+		set(t, store, clock, time.Now().Add(10*time.Minute), "booking:saga-7", messagestore.NoStream)
+		time.Sleep(time.Minute)
+		stop()
+		time.Sleep(20 * time.Minute)
+
+		clock = alarm.New(store, booking, silent)
+		stop = running(t, clock)
+		defer stop()
+		time.Sleep(time.Minute)
+
+		require.Len(t, read(t, store, "booking:saga-7"), 1)
+	})
+}
+
 // A broken store refuses writes while it is away.
 type broken struct {
 	*messagestore.Store

@@ -145,6 +145,20 @@ func (b *beginning) catchUp(ctx context.Context) (err error) {
 // notes is the stream in which clocks note how far they are.
 func (c *Clock) notes() messagestore.StreamName { return c.category.Stream("clock") }
 
+// noteFirst notes where the first process of a category began. An alarm is left to its minute only behind
+// such a note: a process that starts after that minute looks at the minutes since.
+func (c *Clock) noteFirst(ctx context.Context) error {
+	if c.hasNote.Load() {
+		return nil
+	}
+	_, err := c.store.Write(ctx, c.notes(), messagestore.NoStream, noted{minuteOf(time.Now()).Add(-time.Minute).UnixMicro()})
+	if err != nil && !errors.Is(err, messagestore.ErrVersionConflict) {
+		return err
+	}
+	c.hasNote.Store(true)
+	return nil
+}
+
 // lastNoted returns the last minute that was begun for certain. Before the first process there was none:
 // the consumer of sets begins the minutes of the alarms that it finds.
 func (c *Clock) lastNoted(ctx context.Context) (time.Time, error) {
@@ -208,8 +222,11 @@ func (c *Clock) see(ctx context.Context, m *messagestore.Message) error {
 		return nil
 	case known.closed != messagestore.NoStream:
 		return c.ringOne(ctx, m)
-	case known.due || begin.After(time.Now().Add(2*ahead)):
-		return nil // another minute of it, so that no process takes the minute as begun while this one does not
+	case known.due:
+		return nil
+	case begin.After(time.Now().Add(2 * ahead)):
+		// Another minute of it, so that no process takes the minute as begun while this one does not.
+		return c.noteFirst(ctx)
 	}
 	if err := c.due(ctx, m.Stream); err != nil {
 		return err
