@@ -310,7 +310,7 @@ func TestAValueIsComputedOnceAndASleepHoldsNoGoroutine(t *testing.T) {
 				if err != nil {
 					return now, err
 				}
-				if err := s.Sleep("day", 24*time.Hour); err != nil {
+				if err := s.Sleep("day", 10*time.Minute); err != nil {
 					return now, err
 				}
 				_, err = hotel.Do(s, in)
@@ -321,10 +321,10 @@ func TestAValueIsComputedOnceAndASleepHoldsNoGoroutine(t *testing.T) {
 		stop := running(t, s)
 		begin(t, s, "7", trip{"LIS"})
 		began := time.Now()
-		time.Sleep(time.Hour)
+		time.Sleep(time.Minute)
 		stop() // and nothing runs until the day is over
 		require.Equal(t, []string{"Started", "Valued now", "Waiting day"}, events(t, store, "7"))
-		time.Sleep(24 * time.Hour)
+		time.Sleep(11 * time.Minute)
 
 		s = make()
 		defer running(t, s)()
@@ -481,7 +481,7 @@ func TestAChangedFunctionIsFoundOut(t *testing.T) {
 					if _, err := steps["flight"].Do(s, in); err != nil {
 						return "", err
 					}
-					if err := s.Sleep("day", time.Hour); err != nil {
+					if err := s.Sleep("day", 2*time.Minute); err != nil {
 						return "", err
 					}
 					_, err := steps["hotel"].Do(s, in)
@@ -523,7 +523,7 @@ func TestASagaKeepsTheVersionItWasStartedWith(t *testing.T) {
 		store, w := newStore(), newWorld()
 		flight, hotel := w.step("flight", nil), w.step("hotel", nil)
 		book1 := func(s *saga.Run, in trip) (ticket, error) {
-			if err := s.Sleep("day", time.Hour); err != nil {
+			if err := s.Sleep("day", 11*time.Minute); err != nil {
 				return ticket{}, err
 			}
 			return flight.Do(s, in)

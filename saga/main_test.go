@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -199,3 +200,5 @@ func begin[In, Out any](t testing.TB, s *saga.Saga[In, Out], id string, in In) {
 }
 
 var errDown = errors.New("the server is down")
+
+func exit() { runtime.Goexit() }

@@ -1,0 +1,181 @@
+package saga_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+	"github.com/dibs-go/dibs/saga"
+)
+
+// A theatre has a table of seats in the database of its store.
+type theatre struct {
+	txs *messagestore.TxStore[*sql.Tx]
+	db  *sql.DB
+	w   *world
+}
+
+func newTheatre(t *testing.T) *theatre {
+	t.Helper()
+	db := filepath.Join(t.TempDir(), "theatre.db")
+	driver, err := sqlite.Open(t.Context(), db, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, driver.Close()) })
+	txs, err := messagestore.Transactional[*sql.Tx](messagestore.New(driver, nil))
+	require.NoError(t, err)
+	th := &theatre{txs: txs, w: newWorld()}
+	th.exec(t, "create table seats (saga text, change int)")
+	return th
+}
+
+func (th *theatre) exec(t require.TestingT, query string) {
+	_, err := th.txs.Transact(context.Background(), "", func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err := tx.ExecContext(ctx, query)
+		return nil, err
+	})
+	require.NoError(t, err)
+}
+
+// taken returns the number of rows and the seats that are taken.
+func (th *theatre) taken(t require.TestingT) (rows, seats int) {
+	_, err := th.txs.Transact(context.Background(), "", func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		return nil, tx.QueryRowContext(ctx, "select count(*), coalesce(sum(change), 0) from seats").Scan(&rows, &seats)
+	})
+	require.NoError(t, err)
+	return rows, seats
+}
+
+func (th *theatre) seats() *saga.TxStep[*sql.Tx, trip, int] {
+	return saga.NewTxStep("seats", th.txs,
+		func(ctx context.Context, tx *sql.Tx, _ trip) (int, error) {
+			if _, err := tx.ExecContext(ctx, "insert into seats values (?, 2)", saga.Key(ctx)); err != nil {
+				return 0, err
+			}
+			return 2, th.w.call(ctx, "take", "")
+		},
+		func(ctx context.Context, tx *sql.Tx, _ trip, out *int) error {
+			if _, err := tx.ExecContext(ctx, "insert into seats values (?, ?)", saga.Key(ctx), -*out); err != nil {
+				return err
+			}
+			return th.w.call(ctx, "give back", "")
+		}, &saga.StepConfig{Retry: saga.Retry{Attempts: 3, MaxBackoff: time.Millisecond}, Undo: saga.Retry{MaxBackoff: time.Millisecond}})
+}
+
+func (th *theatre) saga(t require.TestingT) *saga.Saga[trip, int] {
+	seats, flight := th.seats(), th.w.step("flight", nil)
+	return newSaga(t, th.txs.Store, func(s *saga.Run, in trip) (int, error) {
+		n, err := seats.Do(s, in)
+		if err != nil {
+			return 0, err
+		}
+		_, err = flight.Do(s, in)
+		return n, err
+	}, saga.Steps{seats, flight}, nil)
+}
+
+func TestATransactionOfAStepIsCommittedOnce(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		prepare     func(w *world)
+		state       saga.State
+		rows, seats int
+	}{
+		"done":               {func(*world) {}, saga.StateCompleted, 1, 2},
+		"fails twice":        {func(w *world) { w.fails("take", 2, errDown) }, saga.StateCompleted, 1, 2},
+		"fails for good":     {func(w *world) { w.fails("take", 99, errDown) }, saga.StateCompensated, 0, 0},
+		"is refused":         {func(w *world) { w.fails("take", 99, refusal{"sold out"}) }, saga.StateCompensated, 0, 0},
+		"undone":             {func(w *world) { w.fails("book flight", 99, refusal{"none"}) }, saga.StateCompensated, 2, 0},
+		"undone in the end":  {func(w *world) { w.fails("book flight", 99, refusal{"none"}); w.fails("give back", 3, errDown) }, saga.StateCompensated, 2, 0},
+		"asks to park, once": {func(w *world) { w.fails("take", 1, puzzle{"where?"}) }, saga.StateParked, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			th := newTheatre(t)
+			test.prepare(th.w)
+			s := th.saga(t)
+			defer running(t, s)()
+
+			begin(t, s, "7", trip{"LIS"})
+			status := waitFor(t, s, "7")
+
+			require.Equal(t, test.state, status.State)
+			rows, seats := th.taken(t)
+			require.Equal(t, []int{test.rows, test.seats}, []int{rows, seats}, events(t, th.txs.Store, "7"))
+			if test.rows == 0 {
+				require.Zero(t, th.w.calls["give back"], "what was not committed is not undone")
+			}
+		})
+	}
+}
+
+// A process that is too late with a transaction has its SQL rolled back, going on and going back.
+func TestTheTransactionOfALateProcessIsRolledBack(t *testing.T) {
+	t.Parallel()
+	for _, undo := range []bool{false, true} {
+		t.Run(fmt.Sprintf("undo %v", undo), func(t *testing.T) {
+			t.Parallel()
+			th := newTheatre(t)
+			what := "take"
+			if undo {
+				what = "give back"
+				th.w.fails("book flight", 99, refusal{"none"})
+			}
+			// The transaction writes, so on SQLite the other process waits for it. It goes on between the two.
+			paused, late := make(chan struct{}), make(chan struct{})
+			seats, flight := th.seats(), th.w.step("flight", nil)
+			gate := saga.NewTxStep("seats", th.txs,
+				func(ctx context.Context, tx *sql.Tx, _ trip) (int, error) {
+					if !undo {
+						close(paused)
+						<-late
+					}
+					_, err := tx.ExecContext(ctx, "insert into seats values (?, 2)", "late")
+					return 2, err
+				},
+				func(ctx context.Context, tx *sql.Tx, _ trip, _ *int) error {
+					close(paused)
+					<-late
+					_, err := tx.ExecContext(ctx, "insert into seats values (?, -2)", "late")
+					return err
+				}, nil)
+			book := func(step *saga.TxStep[*sql.Tx, trip, int]) func(*saga.Run, trip) (int, error) {
+				return func(s *saga.Run, in trip) (int, error) {
+					n, err := step.Do(s, in)
+					if err != nil {
+						return 0, err
+					}
+					_, err = flight.Do(s, in)
+					return n, err
+				}
+			}
+			one := newSaga(t, th.txs.Store, book(gate), saga.Steps{gate, flight}, nil)
+			two := newSaga(t, th.txs.Store, book(seats), saga.Steps{seats, flight}, nil)
+			begin(t, one, "7", trip{"LIS"})
+			started := first(t, th.txs.Store, "booking:saga-7")
+			ended := make(chan error, 1)
+			go func() { ended <- saga.GoOn(t.Context(), one, started) }()
+			<-paused
+			other := make(chan error, 1)
+			go func() { other <- saga.GoOn(t.Context(), two, started) }()
+			close(late)
+
+			errs := []error{<-ended, <-other}
+			status := waitFor(t, two, "7")
+			rows, n := th.taken(t)
+			if undo {
+				require.Equal(t, saga.StateCompensated, status.State, errs)
+				require.Equal(t, []int{2, 0}, []int{rows, n}, "%s: %v", what, errs)
+			} else {
+				require.Equal(t, saga.StateCompleted, status.State, errs)
+				require.Equal(t, []int{1, 2}, []int{rows, n}, "%s: %v", what, errs)
+			}
+		})
+	}
+}
