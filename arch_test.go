@@ -55,6 +55,7 @@ var imports = map[string][]string{
 	"alarm":                  {"logger", "messagestore", "consumer", "reservation", "internal/backoff"},
 	"outbox":                 {"logger", "messagestore", "consumer", "internal/steer"},
 	"saga":                   {"logger", "messagestore", "consumer", "handler", "reservation", "alarm", "internal/backoff", "internal/exactjson", "internal/keys", "internal/steer"},
+	"saga":                   {"logger", "messagestore", "consumer", "handler", "reservation", "alarm", "internal/backoff", "internal/exactjson", "internal/keys"},
 	"entity":                 {"logger", "messagestore", "internal/steer", "internal/messagetype", "upcast"},
 	"internal/pgtest":        {"migrations"},
 	"internal/pgproxy":       {},

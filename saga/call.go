@@ -195,7 +195,7 @@ func statusOf[Out any](id string, l *life) (Status[Out], error) {
 	if l.compensating != nil {
 		status.Reason = l.compensating.Reason
 	}
-	for _, s := range l.state.steps {
+	for _, s := range l.steps {
 		one := StepStatus{Step: s.Step, Attempts: s.attempts, Done: s.done, Undone: s.undone}
 		if s.failed != nil {
 			one.Failed = s.failed.Error

@@ -9,7 +9,7 @@ import (
 
 // compensate undoes the steps that began, the last first, by what is recorded of them. The function is not run.
 func (l *life) compensate(ctx context.Context) error {
-	for _, began := range slices.Backward(l.state.steps) {
+	for _, began := range slices.Backward(l.steps) {
 		if began.undone {
 			continue
 		}
@@ -20,7 +20,7 @@ func (l *life) compensate(ctx context.Context) error {
 		if err := l.undo(ctx, began); err != nil {
 			return err
 		}
-		if began == l.state.steps[0] && began.undone {
+		if began == l.steps[0] && began.undone {
 			break // it is written with the end
 		}
 		l.waits = began.undoing

@@ -1,2 +1,61 @@
-// Package saga runs a process over several steps, each recorded, that ends done or undone.
+// Package saga runs a process over several steps, each recorded, that ends done or undone: a trip with a flight,
+// a hotel and a car, of which the customer gets all or none.
+//
+//	flight := saga.NewStep("flight", air.Book, air.Cancel, nil)
+//	seats := saga.NewTxStep("seats", txs, take, giveBack, nil)
+//	paid := saga.NewAsk("paid", charge, refund, &saga.AskConfig{Timeout: 10 * time.Minute})
+//
+//	func book(s *saga.Run, t Trip) (Itinerary, error) {
+//		f, err := flight.Do(s, t.Flight)
+//		if err != nil {
+//			return Itinerary{}, err // an error undoes the steps that began
+//		}
+//		...
+//	}
+//
+//	booking, err := saga.New(store, "booking", book, saga.Steps{flight, seats, paid}, &saga.Config{Deadline: time.Hour})
+//	err = booking.Run(ctx) // in each replica
+//	status, err := booking.Begin(ctx, trip.ID, trip)
+//
+// # Going on
+//
+// The function is plain Go. It is run again from its start whenever the saga goes on: after a reply, after a time,
+// or in another process after a crash. Each step that is recorded answers at once, by its name, with what was recorded,
+// and the first that is not is done. So the function does nothing but call steps and compute: its time, its
+// random numbers and what it reads come from a step or from [Value].
+//
+// A step is recorded before it is done (Began, with its input) and afterwards (Done, with its output, in one write
+// with the next Began). A process that is killed in between does not know whether the step happened: it is done
+// again with the same [Key], by which the other side can tell. A [TxStep] is recorded in the transaction of its SQL,
+// and is committed once. An [Ask] writes a command together with its Began, and waits for the reply.
+//
+// A saga that waits holds no goroutine and no memory: the step returns [ErrPaused], the function returns, and is run again
+// when the message comes that was waited for.
+//
+// # Going back
+//
+// A refusal, which is an error with a method Permanent() bool that returns true, is returned to the function at once; other
+// errors when the attempts are used up. If the function returns an error, the steps that began are undone, the last
+// first, one at a time: also those of which it is not known whether they happened, for which the undo has no output. The
+// function is not run: an undo is called by the recorded name, with the recorded input. One that fails is
+// called again for ever, or parks the saga, as its [StepConfig] says. [Saga.Cancel] and [Config].Deadline undo in the
+// same way. Behind a step that is a pivot there is no way back.
+//
+// # Changed code
+//
+// A step begins only if the function has reached all that is recorded, each with the recorded input. A function that
+// was changed under a running saga so that it does something else is found out before it does anything, and the
+// saga is parked. To change it, raise [Config].Version and keep the function of the version before in Earlier.
+//
+// # Parked
+//
+// A saga that cannot go on is parked: [Saga.Status] has the reason. [Saga.Resume] goes on when that is mended, and
+// [Saga.Cancel] undoes the saga. Saga.Run logs a warning for each.
+//
+// # Streams
+//
+// The saga 7 of the name booking is the stream booking:saga-7. Runners write to it at the version before. Replies,
+// alarms, cancels and resumes come from outside at any version, and each is a reason to go on: the runner is a consumer of
+// these. So two processes with one saga are told apart by a version: the late one has its write refused, cancels the
+// contexts of its steps, and begins nothing more.
 package saga

@@ -191,7 +191,9 @@ func TestAnAskWaitsForItsReply(t *testing.T) {
 
 		write(t, store, s.Reply("7", "car", rented{"a red one"}))
 		write(t, store, s.Reply("7", "car", rented{"a blue one"}))
+		replied := time.Now()
 		require.Equal(t, "a red one", waitFor(t, s, "7").Out.Car.Reference)
+		require.Less(t, time.Since(replied), time.Second)
 
 		write(t, store, s.Refuse("7", "car", "it broke down"))
 		time.Sleep(20 * time.Minute)
@@ -254,6 +256,96 @@ func TestAnAskThatIsRefusedOrNotAnsweredIsUndone(t *testing.T) {
 			require.Len(t, commands(t, store, "LIS"), 2)
 		})
 	}
+}
+
+// A reply behind the timeout changes nothing, also for a function that goes on without it.
+func TestALateReplyChangesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newStore(), newWorld()
+		car, hotel := rental(&saga.AskConfig{Timeout: time.Minute}), w.step("hotel", nil)
+		s := newSaga(t, store, func(s *saga.Run, in trip) (string, error) {
+			reason := "there is a car"
+			if _, err := car.Do(s, in); errors.Is(err, saga.ErrPaused) {
+				return "", err
+			} else if err != nil {
+				reason = err.Error()
+			}
+			if err := s.Sleep("day", time.Hour); err != nil {
+				return "", err
+			}
+			_, err := hotel.Do(s, in)
+			return reason, err
+		}, saga.Steps{car, hotel}, nil)
+		defer running(t, s)()
+		begin(t, s, "7", trip{"LIS"})
+		time.Sleep(2 * time.Minute)
+		write(t, store, s.Reply("7", "car", rented{"a late one"}))
+
+		require.Equal(t, "car: no reply came in time", waitFor(t, s, "7").Out)
+	})
+}
+
+// What comes from outside while a step waits for its next attempt does not have it come sooner.
+func TestAnAttemptWaitsForItsTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newStore(), newWorld()
+		w.fails("book hotel", 1, errDown)
+		w.fails("cancel hotel", 1, errDown)
+		car, hotel := rental(nil), w.step("hotel", nil)
+		s := newSaga(t, store, func(s *saga.Run, in trip) (rented, error) {
+			if _, err := hotel.Do(s, in); err != nil {
+				return rented{}, err
+			}
+			return car.Do(s, in)
+		}, saga.Steps{car, hotel}, nil)
+		defer running(t, s)()
+		begin(t, s, "7", trip{"LIS"})
+		time.Sleep(300 * time.Millisecond)
+		require.Equal(t, "book hotel", w.did())
+		write(t, store, s.Refuse("7", "car", "none"))
+		time.Sleep(150 * time.Millisecond)
+		require.Equal(t, "book hotel", w.did())
+
+		for w.did() != "book hotel, book hotel, cancel hotel" {
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(100 * time.Millisecond)
+		write(t, store, s.Reply("7", "car", rented{"one"}))
+		time.Sleep(100 * time.Millisecond)
+		require.Equal(t, "book hotel, book hotel, cancel hotel", w.did())
+		require.Equal(t, saga.StateCompensated, waitFor(t, s, "7").State)
+	})
+}
+
+// A function that returns nil while one of its steps has not ended is not taken at its word.
+func TestAFunctionDoesNotEndBeforeItsSteps(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newStore(), newWorld()
+		w.fails("book hotel", 1, refusal{"no room"})
+		car, hotel := rental(nil), w.step("hotel", nil)
+		s := newSaga(t, store, func(s *saga.Run, in trip) (int, error) {
+			if err := s.Join(car.Go(s, in), hotel.Go(s, in)); errors.Is(err, saga.ErrPaused) {
+				return 0, err
+			}
+			return 1, nil
+		}, saga.Steps{car, hotel}, &saga.Config{Deadline: time.Minute})
+		defer running(t, s)()
+		begin(t, s, "7", trip{"LIS"})
+
+		status := waitFor(t, s, "7")
+		require.Equal(t, saga.WhyUnended, status.Parked.Why)
+
+		// A deadline leaves what is parked to a person, and so does a reply.
+		time.Sleep(2 * time.Minute)
+		write(t, store, s.Reply("7", "car", rented{"one"}))
+		time.Sleep(time.Second)
+		status = waitFor(t, s, "7")
+		require.Equal(t, saga.StateParked, status.State)
+		require.NotContains(t, w.did(), "cancel")
+	})
 }
 
 func TestAnAnswerMakesAReplyOfAnEvent(t *testing.T) {
@@ -453,8 +545,14 @@ func TestAChangedFunctionIsFoundOut(t *testing.T) {
 	t.Parallel()
 	for name, changed := range map[string]func(s *saga.Run, in trip, do func(string, trip) error) error{
 		"another step first": func(_ *saga.Run, in trip, do func(string, trip) error) error { return do("hotel", in) },
-		"another input": func(_ *saga.Run, _ trip, do func(string, trip) error) error {
-			return do("flight", trip{"OPO"})
+		"another input": func(s *saga.Run, in trip, do func(string, trip) error) error {
+			if err := do("flight", trip{"OPO"}); err != nil {
+				return err
+			}
+			if err := s.Sleep("day", time.Minute); err != nil {
+				return err
+			}
+			return do("taxi", in)
 		},
 		"returns at once": func(*saga.Run, trip, func(string, trip) error) error { return nil },
 		"refuses at once": func(*saga.Run, trip, func(string, trip) error) error { return errDown },
@@ -707,6 +805,7 @@ func TestAStreamThatHoldsNoSagaIsSkipped(t *testing.T) {
 		begin(t, s, "9", trip{"LIS"})
 
 		require.Equal(t, saga.StateCompleted, waitFor(t, s, "9").State)
+		synctest.Wait()
 		require.Equal(t, int64(2), s.Stats().Skipped)
 		_, err := s.Status(t.Context(), "7")
 		require.Error(t, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -243,11 +244,11 @@ func (l *life) correlated(command messagestore.StreamWrite, step string) []messa
 	for i, b := range bodies {
 		e := l.follow(b)
 		e.Metadata.CorrelationStream = l.stream
-		properties := messagestore.Properties{StepProperty: step}
-		for name, value := range e.Metadata.Properties {
-			properties[name] = value
+		e.Metadata.Properties = maps.Clone(e.Metadata.Properties)
+		if e.Metadata.Properties == nil {
+			e.Metadata.Properties = messagestore.Properties{}
 		}
-		e.Metadata.Properties = properties
+		e.Metadata.Properties[StepProperty] = step
 		bodies[i] = e
 	}
 	command.Bodies = bodies

@@ -54,6 +54,8 @@ type world struct {
 	keys   map[string]map[string]bool // those that each call came with
 	faults map[string]func(ctx context.Context, call int) error
 	calls  map[string]int
+
+	unrecorded []string // calls that came before their record
 }
 
 func newWorld() *world {

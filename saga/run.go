@@ -208,7 +208,7 @@ func (r *Run) mayBegin(wanted string) error {
 }
 
 func (r *Run) unreached() string {
-	for _, began := range r.life.state.steps {
+	for _, began := range r.life.steps {
 		if !r.reached[began.Step] {
 			return began.Step
 		}
@@ -498,7 +498,7 @@ func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err erro
 	}
 	switch {
 	case err == nil:
-		for _, began := range l.state.steps {
+		for _, began := range l.steps {
 			if !began.settled() {
 				return park(WhyUnended, began.Step, errors.New("the function returned before the step had ended"))
 			}

@@ -18,7 +18,6 @@ import (
 // A theatre has a table of seats in the database of its store.
 type theatre struct {
 	txs *messagestore.TxStore[*sql.Tx]
-	db  *sql.DB
 	w   *world
 }
 
