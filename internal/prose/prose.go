@@ -45,7 +45,7 @@ var replaced = []struct {
 	{regexp.MustCompile(`(?i)\bin hand\b|\bin the hands of\b`), "in flight"},
 	{regexp.MustCompile(`(?i)\b(store|database)( that)? (went|has gone|had gone|goes) back\b`), "rollback of the store"},
 	{regexp.MustCompile(`(?i)\bturn(s|ed|ing)? away\b`), "refused, fenced"},
-	{regexp.MustCompile(`(?i)\b(bells?|rung|rang)\b`), "wake-up"},
+	{regexp.MustCompile(`\b((?i:bells?|rung)|rang)\b`), "wake-up"},
 	{regexp.MustCompile(`(?i)\brecorded positions?\b|\brecord(s|ed|ing)? (its|a|the|his|their) positions?\b`), "checkpoint"},
 	{regexp.MustCompile(`(?i)\b(somebody|nobody)\b`), "caller, sender, handler, operator, session"},
 }
