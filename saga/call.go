@@ -21,7 +21,7 @@ type Status[Out any] struct {
 	Version messagestore.Version // of its stream
 	Steps   []StepStatus         // that began, in their order
 
-	// Out is what the function returned, once the saga has completed.
+	// Out is the value that the function returned, once the saga has completed.
 	Out Out
 
 	// Reason is why the saga is compensated, "" if it is not.
@@ -43,7 +43,7 @@ type StepStatus struct {
 // IsOver reports whether the saga has ended.
 func (s Status[Out]) IsOver() bool { return s.State == StateCompleted || s.State == StateCompensated }
 
-// Start returns the write that starts a saga, for the caller to write with what it belongs to. It is the first
+// Start returns the write that starts a saga, for the caller to write with the messages that it belongs to. It is the first
 // write of the saga's stream: a saga that was started before is a version conflict. The id may be any visible
 // text. If the id or the input is invalid, the write is refused with an error that matches
 // [messagestore.ErrInvalid].
@@ -210,7 +210,7 @@ func statusOf[Out any](id string, l *life) (Status[Out], error) {
 	return status, nil
 }
 
-// from returns the write of a message from outside: behind whatever a saga has, if there is one.
+// from returns the write of a message from outside: behind all that a saga has, if there is one.
 func (c *core) from(id string, body messagestore.Body, err error) messagestore.StreamWrite {
 	if err == nil {
 		err = checkID(id)

@@ -20,9 +20,9 @@
 // # Going on
 //
 // The function is plain Go. It is run again from its start whenever the saga goes on: after a reply, after a time,
-// or in another process after a crash. Each step that is recorded answers at once, by its name, with what was recorded,
+// or in another process after a crash. Each step that is recorded answers at once, by its name, with its recorded outcome,
 // and the first that is not is done. So the function does nothing but call steps and compute: its time, its
-// random numbers and what it reads come from a step or from [Value].
+// random numbers and its reads come from a step or from [Value].
 //
 // A step is recorded before it is done (Began, with its input) and afterwards (Done, with its output, in one write
 // with the next Began). A process that is killed in between does not know whether the step happened: it is done

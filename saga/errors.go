@@ -25,8 +25,8 @@ var errMoved = errors.New("the saga has moved on")
 // errFenced says that another run has written to the saga.
 var errFenced = errors.New("another process has gone on with the saga")
 
-// A StepError is the error of a step that has failed for good. It is the same in every run: what
-// was recorded, and not the error of the step's function.
+// A StepError is the error of a step that has failed for good. It is the same in every run: the
+// recorded one, and not the error of the step's function.
 type StepError struct {
 	Step    string
 	Reason  string // the text of the error, shortened

@@ -13,10 +13,10 @@ type Trip struct {
 	To string `json:"to"`
 }
 
-type soldOut struct{}
+type soldOutError struct{}
 
-func (soldOut) Error() string   { return "no rooms" }
-func (soldOut) Permanent() bool { return true } // to try again does not help
+func (soldOutError) Error() string   { return "no rooms" }
+func (soldOutError) Permanent() bool { return true } // to try again does not help
 
 // Two steps, of which the second is refused for one of the trips.
 func Example() {
@@ -34,7 +34,7 @@ func Example() {
 	hotel := saga.NewStep("hotel",
 		func(_ context.Context, t Trip) (int, error) {
 			if t.To == "LIS" {
-				return 0, soldOut{}
+				return 0, soldOutError{}
 			}
 			return 7, nil
 		}, saga.Nothing, nil)

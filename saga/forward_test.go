@@ -286,7 +286,7 @@ func TestALateReplyChangesNothing(t *testing.T) {
 	})
 }
 
-// What comes from outside while a step waits for its next attempt does not have it come sooner.
+// A message from outside while a step waits for its next attempt does not have it come sooner.
 func TestAnAttemptWaitsForItsTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -338,7 +338,7 @@ func TestAFunctionDoesNotEndBeforeItsSteps(t *testing.T) {
 		status := waitFor(t, s, "7")
 		require.Equal(t, saga.WhyUnended, status.Parked.Why)
 
-		// A deadline leaves what is parked to a person, and so does a reply.
+		// A deadline leaves a parked saga to a person, and so does a reply.
 		time.Sleep(2 * time.Minute)
 		write(t, store, s.Reply("7", "car", rented{"one"}))
 		time.Sleep(time.Second)

@@ -203,7 +203,7 @@ func killed(t *testing.T, prepare func(w *world), killAt int) bool {
 	return first.reached != ""
 }
 
-// checkHistory checks the promises G1 and G6 on the events of a saga that has ended, and on what its steps did.
+// checkHistory checks the promises G1 and G6 on the events of a saga that has ended, and on the calls of its steps.
 func checkHistory(t require.TestingT, all []string, w *world, when string) {
 	when += ": " + strings.Join(all, ", ") + "; " + w.did()
 	var begun, undone []string

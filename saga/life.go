@@ -11,10 +11,10 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A life is one saga in the hands of one process, from a message that is a reason to go on until the saga
+// A life is the work of one process on one saga, from a message that is a reason to go on until the saga
 // waits, is parked or ends.
 //
-// Its state is what was read and what happened since. Events are noted as they happen, and written with the
+// Its state is the messages that were read and the events since. Events are noted as they happen, and written with the
 // next event that has to be there first. All is written at the version that was read: if a message came from
 // outside meanwhile, the life takes it in and decides again; if another run has written, the life ends.
 type life struct {
@@ -52,7 +52,7 @@ func (c *core) goOn(ctx context.Context, m *messagestore.Message) error {
 	}
 }
 
-// read folds what is stored behind the version, and reports whether a runner wrote any of it.
+// read folds the messages behind the version, and reports whether a runner wrote any of it.
 func (l *life) read(ctx context.Context) (byRunner bool, err error) {
 	for m, err := range l.store.ReadStream(ctx, l.stream, l.version+1) {
 		if err != nil {
@@ -68,7 +68,7 @@ func (l *life) read(ctx context.Context) (byRunner bool, err error) {
 	return byRunner, nil
 }
 
-// takeIn reads what came from outside since the version.
+// takeIn reads the messages from outside since the version.
 func (l *life) takeIn(ctx context.Context) error {
 	switch byRunner, err := l.read(ctx); {
 	case err != nil:
@@ -79,12 +79,12 @@ func (l *life) takeIn(ctx context.Context) error {
 	return nil
 }
 
-// advance does what is next, and returns nil with waits set when the saga has to wait or has ended.
+// advance does the next thing, and returns nil with waits set when the saga has to wait or has ended.
 func (l *life) advance(ctx context.Context) error {
 	if l.waits = false; l.started == nil {
 		return &malformedError{fmt.Errorf("%s has no saga", l.stream)}
 	}
-	if err := l.write(ctx); err != nil { // what was noted before a message came in between
+	if err := l.write(ctx); err != nil { // events noted before a message came in between
 		return err
 	}
 	reason := l.back()
@@ -118,7 +118,7 @@ func (l *life) postpone(ctx context.Context) error {
 	return err
 }
 
-// park records that the saga is parked. If what was noted cannot be written, it is left out: the reason tells it.
+// park records that the saga is parked. If the noted events cannot be written, they are left out: the reason tells it.
 func (l *life) park(ctx context.Context, p Parked) error {
 	log := l.config.Logger
 	log.Warn().Str("saga", string(l.stream)).Str("why", p.Why).Str("step", p.Step).Msg("a saga is parked")
@@ -130,14 +130,14 @@ func (l *life) park(ctx context.Context, p Parked) error {
 	return err
 }
 
-// note adds an event to the state, to be written with the next one, and what is to be written beside it.
+// note adds an event to the state, to be written with the next one, and the writes beside it.
 func (l *life) note(event messagestore.Body, beside ...messagestore.StreamWrite) {
 	l.fold(event)
 	l.noted = append(l.noted, event)
 	l.beside = append(l.beside, beside...)
 }
 
-// write stores what was noted and the events, and then adds these to the state.
+// write stores the noted events and these, and then adds these to the state.
 func (l *life) write(ctx context.Context, events ...messagestore.Body) error {
 	return l.writeBeside(ctx, events, nil)
 }
@@ -163,8 +163,8 @@ func (l *life) writeBeside(ctx context.Context, events []messagestore.Body, besi
 	return nil
 }
 
-// writes returns the write of what was noted and of events, at the saga's version, first, and what is to
-// be written with it.
+// writes returns the write of the noted events and of these, at the saga's version, first, and the writes
+// beside it.
 func (l *life) writes(events []messagestore.Body, beside []messagestore.StreamWrite) ([]messagestore.StreamWrite, error) {
 	all := slices.Concat(l.noted, events)
 	_, isParked := last(events).(Parked)

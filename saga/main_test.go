@@ -126,10 +126,12 @@ var silent = logger.Silent()
 
 func newStore() *messagestore.Store { return messagestore.New(memory.New(), nil) }
 
-// running runs a saga until the returned function is called.
-func running(t testing.TB, s interface {
+type runner interface {
 	Run(ctx context.Context) error
-}) (stop func()) {
+}
+
+// running runs a saga until the returned function is called.
+func running(t testing.TB, s runner) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

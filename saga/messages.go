@@ -122,7 +122,7 @@ type Parked struct {
 const (
 	WhyFailed   = "failed"         // a step, or the function behind a pivot
 	WhyUndo     = "undo failed"    // an undo was refused, or failed too often
-	WhyDiverged = "diverged"       // the function does not do what it has begun
+	WhyDiverged = "diverged"       // the function leaves out a step that began
 	WhyMissing  = "step missing"   // a step that began is not in the definition
 	WhyVersion  = "no version"     // the definition has no function for the saga's version
 	WhyInvalid  = "invalid"        // the function makes a mistake, such as a step twice
@@ -156,7 +156,7 @@ const (
 	RangLater    = "later"   // for a process of a later release
 )
 
-// Rang says that a time has come.
+// Rang tells the saga that a time has come.
 type Rang struct {
 	For     string `json:"for"`
 	Step    string `json:"step,omitempty"`

@@ -11,7 +11,7 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
-// Reply returns the write of a reply to an [Ask] of a saga, for the caller to write with what it belongs to. The
+// Reply returns the write of a reply to an [Ask] of a saga, for the caller to write with the messages that it belongs to. The
 // output has the type of the step's output. The first reply counts, and only until the step's timeout: one that
 // comes before the step has begun is there when it does; a second one, and one after the end, change nothing.
 //

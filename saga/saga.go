@@ -72,7 +72,7 @@ type Saga[In, Out any] struct {
 	consumer *consumer.Consumer
 }
 
-// core is what a definition has whatever its types.
+// core has the parts of a definition without its types.
 type core struct {
 	store     Store
 	name      string

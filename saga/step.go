@@ -51,7 +51,7 @@ type StepConfig struct {
 	// Retry is for errors that are neither refusals nor ask to park.
 	Retry Retry
 
-	// Then is what becomes of the saga when the attempts are used up.
+	// Then is the fate of the saga when the attempts are used up.
 	//
 	// Defaults to Compensate.
 	Then Then
@@ -72,7 +72,7 @@ type AskConfig struct {
 	// Defaults to 10 min.
 	Timeout time.Duration
 
-	// Then is what becomes of the saga if no reply comes in time.
+	// Then is the fate of the saga if no reply comes in time.
 	//
 	// Defaults to Compensate.
 	Then Then
@@ -96,11 +96,11 @@ type Steps []AnyStep
 type AnyStep interface {
 	definition() *definition
 
-	// undo undoes what began as one, and adds that to the saga's events.
+	// undo undoes a step that began, and adds that to the saga's events.
 	undo(ctx context.Context, l *life, one *step) error
 }
 
-// A definition is what all steps have.
+// A definition has the parts of a step without its types.
 type definition struct {
 	name    string
 	kind    string
@@ -207,7 +207,7 @@ func Nothing[In, Out any](context.Context, In, *Out) error { return nil }
 
 func (s *Step[In, Out]) definition() *definition { return &s.of }
 
-// Do does the step, or returns what was recorded of it: its output, a [*StepError] if it has failed for
+// Do does the step, or returns its recorded outcome: its output, a [*StepError] if it has failed for
 // good, or an error that the function returns, such as [ErrPaused].
 func (s *Step[In, Out]) Do(r *Run, in In) (Out, error) {
 	g := s.Go(r, in)
@@ -269,7 +269,7 @@ func NothingTx[Tx, In, Out any](context.Context, Tx, In, *Out) error { return ni
 
 func (s *TxStep[Tx, In, Out]) definition() *definition { return &s.of }
 
-// Do does the step, or returns what was recorded of it. See [Step.Do].
+// Do does the step, or returns its recorded outcome. See [Step.Do].
 func (s *TxStep[Tx, In, Out]) Do(r *Run, in In) (Out, error) {
 	g := reach[Out](r, &s.of, in)
 	g.one.transact = func(ctx context.Context, l *life, began Began) error {
