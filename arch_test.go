@@ -54,7 +54,6 @@ var imports = map[string][]string{
 	"unit":                   {"logger", "messagestore", "handler", "reservation", "internal/keys"},
 	"alarm":                  {"logger", "messagestore", "consumer", "reservation", "internal/backoff"},
 	"outbox":                 {"logger", "messagestore", "consumer", "internal/steer"},
-	"saga":                   {"logger", "messagestore", "consumer", "handler", "reservation", "alarm", "internal/backoff", "internal/exactjson", "internal/keys", "internal/steer"},
 	"saga":                   {"logger", "messagestore", "consumer", "handler", "reservation", "alarm", "internal/backoff", "internal/exactjson", "internal/keys"},
 	"entity":                 {"logger", "messagestore", "internal/steer", "internal/messagetype", "upcast"},
 	"internal/pgtest":        {"migrations"},

@@ -273,7 +273,7 @@ func TestATransactionHoldsNoReaderBackFromAMessageThatWasThereBefore(t *testing.
 	require.Len(t, streamsOf(t, store, category), 3)
 }
 
-// A transaction that rolls back, or whose process is killed, rings for nobody. The message that it
+// A transaction that rolls back, or whose process is killed, sends no wake-up. The message that it
 // held back is found by the poll.
 func TestAMessageBehindATransactionThatRollsBackIsFound(t *testing.T) {
 	t.Parallel()

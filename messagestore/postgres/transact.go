@@ -194,7 +194,7 @@ func (t *transaction) commit(ctx context.Context, appends []messagestore.Append)
 	err := pglink.Replicated(t.conn, func() (err error) {
 		tags, err = d.link.Pipeline(ctx, t.conn, statements...)
 		if len(tags) > 1 {
-			return nil // the server has answered to COMMIT; a reader that is not rung for polls
+			return nil // the server has answered to COMMIT; a reader without a wake-up polls
 		}
 		return err
 	})

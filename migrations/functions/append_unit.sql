@@ -1,5 +1,5 @@
 -- Ends a transaction of the library's, which has run the caller's own SQL: COMMIT comes behind it in
--- one round trip, so what is not written is an exception. One message to each stream, as most have,
+-- one round trip, so a refusal is an exception. One message to each stream, as most have,
 -- takes four statements; all else goes through append, which finds out why.
 create or replace function dibs.append_unit(
   streams text[], expected bigint[], counts integer[], ids uuid[], types text[], data json[], metadata json[],

@@ -1,7 +1,7 @@
 -- A writer that shares the lock of the category is under way, and draws positions above its floor
 -- (dibs.floor_class). One that has the lock and no floor yet draws none that is drawn already. One
 -- that has ended is seen by the next statement, and so are this transaction's own messages. So the
--- order is: what is drawn, then the locks, and then, in a statement of its own, the messages.
+-- order is: the last position drawn, then the locks, and then, in a statement of its own, the messages.
 create or replace function dibs.readable(category text) returns bigint
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -25,7 +25,7 @@ begin
   if floors is null then
     return last_drawn;
   end if;
-  -- None of them is above what is drawn now, and none further below than 32 bits tell.
+  -- None of them is above the last position drawn by now, and none further below than 32 bits tell.
   return (
     select least(last_drawn, min(d.position - (d.position - f.low & 4294967295)))
     from dibs.drawn() d (position), unnest(floors) f (low)
@@ -35,4 +35,4 @@ $$;
 
 comment on function dibs.readable(text) is
 'The global position up to which a later statement of a READ COMMITTED transaction sees all messages of a category that there
-will ever be. It may be a little below one that it told before: a writer takes a moment to say what it has drawn.';
+will ever be. It may be a little below one that it told before: a writer takes its floor a moment after it has read the last position.';
