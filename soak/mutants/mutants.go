@@ -82,7 +82,7 @@ func order() []*Mutant {
 			sql(lockOfOne, lockOfSeveral, lockOfOneInTransaction, lockOfGroup, otherLocksOfGroup), groups, disorder,
 		},
 		{"one-no-lock", "a write by itself does not lock its category", sql(lockOfOne), alone, disorder},
-		{"several-no-lock", "a write to several streams, or in a transaction, does not lock its categories", sql(lockOfSeveral, lockOfOneInTransaction), alone, disorder},
+		{"several-no-lock", "a write to several streams, or one with a condition, does not lock its categories", sql(lockOfSeveral, lockOfOneInTransaction), alone, disorder},
 		{"group-no-lock", "a group does not lock the category of its first write", sql(lockOfGroup), groups, disorder},
 		{"group-second-lock", "a group locks the category of its first write, and no other", sql(otherLocksOfGroup), groups, disorder},
 		{"one-early-position", "a write by itself takes its global position before the lock", sql(
