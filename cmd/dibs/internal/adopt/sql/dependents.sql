@@ -68,5 +68,6 @@ from pg_proc p
 where p.pronamespace = to_regnamespace($1)
   and p.proname not in ('write_message', 'get_stream_messages', 'get_category_messages', 'get_last_stream_message', 'stream_version',
     'id', 'cardinal_id', 'category', 'is_category', 'hash_64', 'acquire_lock', 'message_store_version')
+  and not ($2 and p.proname = 'readable')
   and not exists (select from pg_depend e where e.classid = 'pg_proc'::regclass and e.objid = p.oid and e.deptype = 'e')
 order by 1
