@@ -99,7 +99,7 @@ func (r *run) redriveInOrder(work context.Context, it *item) error {
 		if err := r.redriveFirst(work, d, first); err != nil {
 			return err
 		}
-		d.attempts, d.failingSince = 0, time.Time{}
+		d.redriven = redriven{}
 		if r.halted.Load() {
 			return nil
 		}
@@ -112,17 +112,17 @@ func (r *run) redriveFirst(work context.Context, d *delivery, first *deadletter.
 	err := r.redrive(work, &q, func(failure error, verdict *steer.Error) (time.Duration, bool) {
 		switch {
 		case verdict != nil && verdict.Verdict == steer.Retry:
-			d.failingSince = time.Time{}
+			d.redriven.failingSince = time.Time{}
 			return verdict.After, true
 		case verdict != nil || lasts(failure):
 			return 0, false
 		}
 		now := time.Now()
-		if d.failingSince.IsZero() {
-			d.failingSince = now
+		if d.redriven.failingSince.IsZero() {
+			d.redriven.failingSince = now
 		}
-		d.attempts++
-		return r.config.Errors.Retry.pause(d.attempts, d.failingSince, now)
+		d.redriven.attempts++
+		return r.config.Errors.Retry.pause(d.redriven.attempts, d.redriven.failingSince, now)
 	})
 	if err != nil {
 		return err

@@ -33,7 +33,15 @@ type delivery struct {
 
 	// request is set for a parked message whose redrive is requested. It is before all
 	// other items, and not in the window.
-	request *deadletter.Request
+	request  *deadletter.Request
+	redriven redriven
+}
+
+// A redriven counts the failures of the redrive of a message that was parked in order. Only workers
+// use it: the run's loop looks at the attempts of all items in flight.
+type redriven struct {
+	attempts     int
+	failingSince time.Time
 }
 
 type item = lanes.Item[delivery]

@@ -48,7 +48,7 @@ func TestAnOperatorParksTheMessageThatIsRetried(t *testing.T) {
 			require.Equal(t, []string{"account-1@0"}, j.all())
 
 			require.True(t, askToPark(t, store, "account-1", 1))
-			time.Sleep(20 * time.Second)
+			time.Sleep(40 * time.Second)
 
 			require.Equal(t, []string{"account-1@0", "account-1@2"}, j.all())
 			letters := parkedOf(t, store, account, "ledger")
