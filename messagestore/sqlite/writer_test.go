@@ -274,8 +274,9 @@ func TestAGroupThatFellApartWaitsForALockOnce(t *testing.T) {
 	asked.Wait()
 
 	require.Less(t, time.Since(began), many*timeout/2)
-	for _, err := range errs {
-		if err != nil { // it was in a commit before
+	for i, err := range errs {
+		alone := i == many && err != nil && strings.Contains(err.Error(), "made to fail") // there was no group to fall apart
+		if err != nil && !alone {                                                         // it was in a commit before
 			require.ErrorIs(t, err, sqlite.ErrBusy)
 		}
 	}
