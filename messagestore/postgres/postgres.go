@@ -58,7 +58,8 @@
 //
 // # Wake-ups
 //
-// A write notifies other processes, by NOTIFY in its transaction. A driver over a pool listens
+// A write notifies other processes, by NOTIFY in its transaction; [Driver.Transact] does so behind
+// its COMMIT, in the same round trip. A driver over a pool listens
 // while a consumer or another caller watches ([messagestore.Store.Watch]), on a connection of its
 // own beside the pool. See [Config.NoNotify].
 //

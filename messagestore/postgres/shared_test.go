@@ -415,3 +415,24 @@ func begunOnce(t *testing.T, pool *pgxpool.Pool) (pgx.Tx, *messagestore.Store) {
 	require.NoError(t, err)
 	return tx, messagestore.New(postgres.New(tx, nil), nil)
 }
+
+// A constraint of the caller's own table that is checked at COMMIT is the caller's error, and no
+// reason to run the function again.
+func TestAUniqueViolationOfTheCallersIsReturnedAtOnce(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	txs, err := messagestore.Transactional[pgx.Tx](messagestore.New(postgres.New(pool, nil), nil))
+	require.NoError(t, err)
+	category := storetest.Category(t)
+	calls := 0
+
+	_, err = txs.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		calls++
+		_, err := tx.Exec(ctx, "create temp table once (id int unique deferrable initially deferred) on commit drop; insert into once values (1), (1)")
+		return []messagestore.StreamWrite{messagestore.To(category.Stream("1"), messagestore.NoStream, opened())}, err
+	})
+
+	require.ErrorContains(t, err, "once_id_key")
+	require.Equal(t, 1, calls)
+	require.Empty(t, streamsOf(t, txs.Store, category))
+}

@@ -314,7 +314,7 @@ func (t *transaction) refused(err error, appends []messagestore.Append) ([]messa
 		}
 		written, _, err := outcome(answers, appends)
 		return written, err
-	case pglink.Retryable(err) || pglink.IsUniqueViolation(err): // by a message that was under way
+	case pglink.Retryable(err) || e.Code == "23505" && (e.ConstraintName == "messages_id" || e.ConstraintName == "messages_stream"): // by a message that was under way
 		return nil, &messagestore.RetryableError{Cause: d.failed(err)}
 	}
 	return nil, d.refused(err, appends)
