@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -190,7 +191,7 @@ type process struct {
 	*exec.Cmd
 	stderr bytes.Buffer
 	ended  chan struct{}
-	killed bool
+	killed atomic.Bool
 }
 
 // end kills a process that has not ended.
@@ -201,7 +202,7 @@ func (p *process) end() {
 	select {
 	case <-p.ended:
 	default:
-		p.killed = true
+		p.killed.Store(true)
 		_ = p.Process.Kill() // it may have ended in the meantime
 		<-p.ended
 	}
@@ -233,7 +234,7 @@ func startProcess(name, storeURL string, cancel context.CancelCauseFunc, prepare
 	go func() {
 		defer close(p.ended)
 		err := p.Wait()
-		if err != nil && !p.killed {
+		if err != nil && !p.killed.Load() {
 			cancel(fmt.Errorf("%s ended: %w\n%s", name, err, strings.TrimSpace(p.stderr.String())))
 		}
 	}()
@@ -298,7 +299,7 @@ func (d *demo) startSender(i int, cancel context.CancelCauseFunc) error {
 // place.
 func (d *demo) killConsumer(i int, w *watcher, cancel context.CancelCauseFunc) error {
 	p := d.group[i]
-	p.killed = true
+	p.killed.Store(true)
 	if err := p.Process.Kill(); err != nil {
 		return fmt.Errorf("kill consumer %d: %w", i+1, err)
 	}

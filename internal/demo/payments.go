@@ -208,11 +208,32 @@ func listen() (*os.File, string, error) {
 	if !ok {
 		return nil, "", errors.New("a listener that is none of TCP")
 	}
-	file, err := tcp.File()
+	file, err := shared(tcp)
 	if err := errors.Join(err, listener.Close()); err != nil {
 		return nil, "", err
 	}
 	return file, "http://" + listener.Addr().String(), nil
+}
+
+// shared returns the socket of a listener for processes to inherit. The file that TCPListener.File
+// returns is set to block each time that a process is started with it. The processes share that
+// setting, so the accept of one that runs already would block too, and its Close would wait for the
+// next client.
+func shared(listener *net.TCPListener) (file *os.File, err error) {
+	conn, err := listener.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	failed := conn.Control(func(fd uintptr) {
+		var copied int
+		syscall.ForkLock.RLock()
+		defer syscall.ForkLock.RUnlock()
+		if copied, err = syscall.Dup(int(fd)); err == nil { //nolint:gosec // a descriptor is small
+			syscall.CloseOnExec(copied)
+			file = os.NewFile(uintptr(copied), "listener") //nolint:gosec // as above
+		}
+	})
+	return file, errors.Join(failed, err)
 }
 
 // inherited returns the socket that the process was started with.
@@ -399,7 +420,7 @@ func (d *paymentsDemo) holdReviews(ctx context.Context, i int) (n int, err error
 // killServer ends a server as a power cut would, and starts another in its place.
 func (d *paymentsDemo) killServer(i int, cancel context.CancelCauseFunc) error {
 	p := d.servers[i]
-	p.killed = true
+	p.killed.Store(true)
 	if err := p.Process.Kill(); err != nil {
 		return fmt.Errorf("kill server %d: %w", i+1, err)
 	}

@@ -73,7 +73,10 @@ func (c *replicasDemoCommand) Run(ctx context.Context, o *output) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cleanUp()) }()
-	d := &replicasDemo{replicasDemoCommand: *c, url: withSearchPath(where), out: o.stdout, mails: map[string]int{}, asked: map[string]*asked{}}
+	d := &replicasDemo{
+		replicasDemoCommand: *c, url: withSearchPath(where), out: o.stdout,
+		disturbed: make(chan struct{}), mails: map[string]int{}, asked: map[string]*asked{},
+	}
 	return d.run(ctx)
 }
 
@@ -101,6 +104,8 @@ type replicasDemo struct {
 	mail     string // URL of the mail service, which is this process
 	replicas [replicas]*process
 	replaced int
+
+	disturbed chan struct{} // closed when one was killed and one stopped
 
 	mu    sync.Mutex
 	asked map[string]*asked // by seat and key
@@ -199,18 +204,23 @@ func (d *replicasDemo) start(i int, cancel context.CancelCauseFunc) (*process, e
 // stop ends a replica as a deployment does.
 func (d *replicasDemo) stop(i int) error {
 	p := d.replicas[i]
+	p.killed.Store(true) // one that has not begun yet ends by the signal itself
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("stop replica %d: %w", i+1, err)
 	}
 	select {
 	case <-p.ended:
 	case <-time.After(30 * time.Second):
-		return fmt.Errorf("replica %d did not end", i+1)
+		// Its goroutines tell what it waits for.
+		_ = p.Process.Signal(syscall.SIGQUIT)
+		<-p.ended
+		return fmt.Errorf("replica %d did not end in 30 s after SIGTERM: %s", i+1, strings.TrimSpace(p.stderr.String()))
 	}
-	if code := p.ProcessState.ExitCode(); code != 0 {
-		return fmt.Errorf("replica %d ended with status %d: %s", i+1, code, strings.TrimSpace(p.stderr.String()))
+	status, ok := p.ProcessState.Sys().(syscall.WaitStatus)
+	if p.ProcessState.Success() || ok && status.Signaled() && status.Signal() == syscall.SIGTERM {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("replica %d ended: %v: %s", i+1, p.ProcessState, strings.TrimSpace(p.stderr.String()))
 }
 
 // replace starts a replica and then ends the one in whose place it is.
@@ -237,6 +247,12 @@ func (d *replicasDemo) disturb(ctx context.Context, cancel context.CancelCauseFu
 	kill, freeze := time.After(d.For/3), time.After(d.For*2/3)
 	var thaw <-chan time.Time
 	next, frozen := 0, -1
+	left := 2
+	disturbed := func() {
+		if left--; left == 0 {
+			close(d.disturbed)
+		}
+	}
 	for {
 		select {
 		case err := <-load:
@@ -258,7 +274,7 @@ func (d *replicasDemo) disturb(ctx context.Context, cancel context.CancelCauseFu
 		case <-kill:
 			i := (next + 2) % replicas
 			p := d.replicas[i]
-			p.killed = true
+			p.killed.Store(true)
 			if err := p.Process.Kill(); err != nil {
 				return fmt.Errorf("kill replica %d: %w", i+1, err)
 			}
@@ -268,6 +284,7 @@ func (d *replicasDemo) disturb(ctx context.Context, cancel context.CancelCauseFu
 			if d.replicas[i], err = d.start(i, cancel); err != nil {
 				return err
 			}
+			disturbed()
 		case <-freeze:
 			frozen = (next + 2) % replicas
 			if err := d.replicas[frozen].Process.Signal(syscall.SIGSTOP); err != nil {
@@ -275,6 +292,7 @@ func (d *replicasDemo) disturb(ctx context.Context, cancel context.CancelCauseFu
 			}
 			d.screen.say(fmt.Sprintf("replica %d stopped with SIGSTOP for three leases", frozen+1))
 			thaw = time.After(3 * d.Lease)
+			disturbed()
 		case <-thaw:
 			if err := d.replicas[frozen].Process.Signal(syscall.SIGCONT); err != nil {
 				return fmt.Errorf("continue replica %d: %w", frozen+1, err)
@@ -294,7 +312,8 @@ func (d *replicasDemo) show(began time.Time) {
 	})
 }
 
-// load sends requests at the rate, whatever becomes of those before.
+// load sends requests at the rate, whatever becomes of those before, for the time of the demo, and
+// longer if a replica has not been killed and another stopped by then.
 func (d *replicasDemo) load(ctx context.Context) error {
 	orders := make(chan *asked)
 	var clients sync.WaitGroup
@@ -307,7 +326,7 @@ func (d *replicasDemo) load(ctx context.Context) error {
 	}
 	tick := time.NewTicker(time.Second / time.Duration(d.Rate))
 	defer tick.Stop()
-	end := time.After(d.For)
+	end, disturbed := time.After(d.For), d.disturbed
 	for n := 1; ; n++ {
 		a := &asked{seat: fmt.Sprintf("%d%c", 1+rand.IntN(someSeats/10), 'A'+rand.IntN(10)), key: fmt.Sprintf("k%d", n)} //nolint:gosec // any seat will do
 		d.mu.Lock()
@@ -323,6 +342,11 @@ func (d *replicasDemo) load(ctx context.Context) error {
 		select {
 		case <-tick.C:
 		case <-end:
+			end = nil
+		case <-disturbed:
+			disturbed = nil
+		}
+		if end == nil && disturbed == nil {
 			close(orders)
 			clients.Wait()
 			return nil

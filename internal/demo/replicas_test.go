@@ -2,7 +2,10 @@ package demo
 
 import (
 	"bytes"
+	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,12 +26,29 @@ func TestReplicasComeAndGoUnderLoad(t *testing.T) {
 			t.Error(line)
 		}
 	}
-	require.Contains(t, out.String(), "killed with SIGKILL")
-	require.Contains(t, out.String(), "stopped with SIGSTOP")
+	require.Contains(t, out.String(), "killed with SIGKILL", failed.String())
+	require.Contains(t, out.String(), "stopped with SIGSTOP", failed.String())
 	require.Contains(t, out.String(), "seats sold twice", failed.String())
 	if !strings.Contains(out.String(), "longest wait was in") {
 		require.Zero(t, code, failed.String())
 	}
+}
+
+// A socket that blocks would keep a replica that ends, until the next client comes.
+func TestAReplicaThatStartsLeavesTheSocketOfTheOthersAsItIs(t *testing.T) {
+	file, _, err := listen()
+	require.NoError(t, err)
+	defer file.Close()
+	started := exec.Command(os.Args[0], "-test.run=^$")
+	started.ExtraFiles = []*os.File{file}
+	require.NoError(t, started.Run())
+	conn, err := file.SyscallConn()
+	require.NoError(t, err)
+	require.NoError(t, conn.Control(func(fd uintptr) {
+		flags, _, failed := syscall.Syscall(syscall.SYS_FCNTL, fd, syscall.F_GETFL, 0)
+		require.Zero(t, failed)
+		require.NotZero(t, flags&syscall.O_NONBLOCK)
+	}))
 }
 
 func TestTheReplicasDemoRefusesWrongCalls(t *testing.T) {
