@@ -84,6 +84,13 @@ func Retryable(err error) bool {
 	return (code(err) == "40001" || code(err) == "40P01") && Definite(err)
 }
 
+// Stale reports whether a statement that was prepared by name cannot be used any more: the server does
+// not have it, after DISCARD, or its result has changed, after a migration.
+func Stale(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && Definite(err) && (e.Code == "26000" || e.Code == "0A000" && e.Routine == "RevalidateCachedQuery")
+}
+
 // IsLockTimeout reports whether a statement was refused because a lock was not released in
 // time.
 func IsLockTimeout(err error) bool { return code(err) == lockNotAvailable && Definite(err) }

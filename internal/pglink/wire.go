@@ -41,9 +41,7 @@ func (l *Link) Exec(ctx context.Context, conn *pgx.Conn, sql string, oids []uint
 	}
 	// The outcome is known only when all has been read.
 	_, closeErr := result.Close()
-	if e, ok := errors.AsType[*pgconn.PgError](closeErr); ok && (e.Code == "26000" || e.Code == "0A000") {
-		// The server no longer has the statement, after DISCARD, or its result has changed,
-		// after a migration.
+	if Stale(closeErr) {
 		_ = conn.Deallocate(ctx, sql) // or the connection is broken, and closed when it goes back
 	}
 	if closeErr != nil {
@@ -58,18 +56,43 @@ type Statement struct {
 	OIDs       []uint32
 	Parameters [][]byte                     // in binary format
 	Read       func(columns [][]byte) error // called with each row, in binary format; may be nil
+	Often      bool                         // prepared by name, where that can be: see Prepare
+}
+
+// Prepare prepares statements by name, so that a [Link.Pipeline] in a transaction need not. One that
+// the connection has takes no round trip, and so does each in a mode that prepares nothing.
+func (l *Link) Prepare(ctx context.Context, conn *pgx.Conn, statements ...string) error {
+	if l.Mode(conn) != pgx.QueryExecModeCacheStatement {
+		return nil
+	}
+	for _, sql := range statements {
+		if _, err := conn.Prepare(ctx, sql, sql); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Pipeline runs statements in one round trip and returns the tags of those that are done, also
-// beside an error. If one fails, the server skips those behind it. Nothing is prepared by name.
+// beside an error. If one fails, the server skips those behind it. After an error that matches
+// [Stale] the same may be tried again in another transaction.
 func (l *Link) Pipeline(ctx context.Context, conn *pgx.Conn, statements ...Statement) (tags []string, err error) {
 	if m := l.markOf(conn); m != nil && m.tracer != nil {
 		ctx = m.tracer.TraceQueryStart(ctx, conn, pgx.TraceQueryStartData{SQL: statements[len(statements)-1].SQL})
 		defer func() { m.tracer.TraceQueryEnd(ctx, conn, pgx.TraceQueryEndData{Err: err}) }()
 	}
 	batch := &pgconn.Batch{}
+	named := l.Mode(conn) == pgx.QueryExecModeCacheStatement
 	for _, s := range statements {
-		batch.ExecParams(s.SQL, s.Parameters, s.OIDs, binaryFormat, binaryFormat)
+		if !named || !s.Often {
+			batch.ExecParams(s.SQL, s.Parameters, s.OIDs, binaryFormat, binaryFormat)
+			continue
+		}
+		statement, err := conn.Prepare(ctx, s.SQL, s.SQL)
+		if err != nil {
+			return nil, err
+		}
+		batch.ExecStatement(statement, s.Parameters, binaryFormat, binaryFormat)
 	}
 	results := conn.PgConn().ExecBatch(ctx, batch)
 	for _, s := range statements {
@@ -91,7 +114,17 @@ func (l *Link) Pipeline(ctx context.Context, conn *pgx.Conn, statements ...State
 		}
 	}
 	if closeErr := results.Close(); closeErr != nil {
-		return tags, closeErr
+		err = closeErr
+	}
+	if named && Stale(err) {
+		for _, s := range statements {
+			if s.Often {
+				_ = conn.Deallocate(ctx, s.SQL) // as in Exec
+			}
+		}
+		if m := l.markOf(conn); m != nil && code(err) != "0A000" {
+			m.mode = modeFor(conn, true) // a DISCARD of the caller's would take them away again
+		}
 	}
 	return tags, err
 }

@@ -68,7 +68,7 @@ func (d *Driver) Transact(
 		defer t.rollBack(ctx)
 		begun, err := t.begin(ctx, first)
 		if err != nil {
-			return d.failed(err)
+			return err
 		}
 		tx := d.link.Begun(ctx, conn, messagestore.ErrTransactionEnded)
 		defer tx.Close()
@@ -126,16 +126,27 @@ const markSQL = "set local dibs.transaction = 'begun'"
 // begin begins the transaction, marks it and reads the first message of a stream, in one round
 // trip.
 func (t *transaction) begin(ctx context.Context, first messagestore.StreamName) (*messagestore.Message, error) {
+	d := t.driver
+	prepared := []string{d.queries.readStream, d.queries.transactAppend, d.queries.ring}
+	if !d.notify {
+		prepared = prepared[:2]
+	}
+	if err := d.link.Prepare(ctx, t.conn, prepared...); err != nil {
+		return nil, d.failed(err)
+	}
 	statements := []pglink.Statement{{SQL: "begin isolation level read committed"}, {SQL: markSQL}}
 	r := &reading{}
 	if first != "" {
 		statements = append(statements, pglink.Statement{
-			SQL: t.driver.queries.readStream, Parameters: binaryParameters([]any{string(first), int64(0), 1, false}), Read: r.take,
+			SQL: d.queries.readStream, Parameters: binaryParameters([]any{string(first), int64(0), 1, false}), Read: r.take, Often: true,
 		})
 	}
-	_, err := t.driver.link.Pipeline(ctx, t.conn, statements...)
+	_, err := d.link.Pipeline(ctx, t.conn, statements...)
+	if pglink.Stale(err) {
+		return nil, &messagestore.RetryableError{Cause: d.failed(err)}
+	}
 	if err != nil || len(r.found.Messages) == 0 {
-		return nil, err
+		return nil, d.failed(err)
 	}
 	return r.found.Messages[0], nil
 }
@@ -184,10 +195,10 @@ func (t *transaction) commit(ctx context.Context, appends []messagestore.Append)
 	statements := []pglink.Statement{{SQL: transactEndSQL}, {SQL: "commit"}}
 	if len(appends) > 0 {
 		statements[0] = pglink.Statement{
-			SQL: d.queries.transactAppend, OIDs: transactOIDs, Parameters: transactParameters(appends, d.fences.of(appends)), Read: at.read,
+			SQL: d.queries.transactAppend, OIDs: transactOIDs, Parameters: transactParameters(appends, d.fences.of(appends)), Read: at.read, Often: true,
 		}
 		if d.notify {
-			statements = append(statements, pglink.Statement{SQL: d.queries.ring, OIDs: headsOIDs, Parameters: categoriesOf(appends)})
+			statements = append(statements, pglink.Statement{SQL: d.queries.ring, OIDs: headsOIDs, Parameters: categoriesOf(appends), Often: true})
 		}
 	}
 	var tags []string
@@ -314,7 +325,7 @@ func (t *transaction) refused(err error, appends []messagestore.Append) ([]messa
 		}
 		written, _, err := outcome(answers, appends)
 		return written, err
-	case pglink.Retryable(err) || e.Code == "23505" && (e.ConstraintName == "messages_id" || e.ConstraintName == "messages_stream"): // by a message that was under way
+	case pglink.Retryable(err) || pglink.Stale(err) || e.Code == "23505" && (e.ConstraintName == "messages_id" || e.ConstraintName == "messages_stream"): // by a message that was under way
 		return nil, &messagestore.RetryableError{Cause: d.failed(err)}
 	}
 	return nil, d.refused(err, appends)

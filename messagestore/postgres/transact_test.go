@@ -291,6 +291,51 @@ func TestTransactionHasSavepointsAndChoosesItsLevel(t *testing.T) {
 	require.Equal(t, 1, counted(pool)(t, nil, string(stream)))
 }
 
+// The caller's own DISCARD takes away what was prepared, before the transaction and within.
+func TestATransactionGoesOnWithoutWhatWasPrepared(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name            string
+		before, between string
+	}{
+		{"gone before BEGIN", "discard all", "select"},
+		{"gone before the append", "select", "deallocate all"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			pool, _ := pgtest.PoolOfOne(t, func(*pgxpool.Config) {})
+			d, stream := postgres.New(pool, nil), storetest.Category(t).Stream("1")
+			transact := func(between string) error {
+				return retried(func() error {
+					_, err := d.Transact(t.Context(), stream, func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
+						_, err := tx.Exec(ctx, between)
+						return []messagestore.Append{appendOne(stream, messagestore.AnyVersion)}, err
+					})
+					return err
+				})
+			}
+			require.NoError(t, transact("select"))
+			_, err := pool.Exec(t.Context(), test.before)
+			require.NoError(t, err)
+			require.NoError(t, transact(test.between))
+			require.NoError(t, transact(test.between))
+			version, err := d.Version(t.Context(), stream)
+			require.NoError(t, err)
+			require.EqualValues(t, 2, version)
+		})
+	}
+}
+
+// retried calls f again, as messagestore does, after an error that says so.
+func retried(f func() error) (err error) {
+	for range 3 {
+		if err = f(); !errors.As(err, new(*messagestore.RetryableError)) {
+			return err
+		}
+	}
+	return err
+}
+
 func TestTransactIsNotSupportedInATransaction(t *testing.T) {
 	t.Parallel()
 	tx, err := connect(t, pgtest.URL(t)).Begin(t.Context())
