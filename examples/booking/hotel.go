@@ -1,0 +1,61 @@
+package booking
+
+import (
+	"context"
+	"database/sql"
+)
+
+// A Stay is the input of the step hotel.
+type Stay struct {
+	Trip string `json:"trip"`
+	City string `json:"city"`
+}
+
+func makeTables(ctx context.Context, tx *sql.Tx) error {
+	for _, table := range []string{
+		`create table if not exists rooms (city text primary key, free int not null check (free >= 0))`,
+		`create table if not exists stays (trip text primary key, city text not null, room int not null)`,
+	} {
+		if _, err := tx.ExecContext(ctx, table); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AddRooms adds rooms in a city.
+func (s *Service) AddRooms(ctx context.Context, city string, rooms int) error {
+	return s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `insert into rooms values ($1, $2) on conflict (city) do update set free = rooms.free + $2`, city, rooms)
+		return err
+	})
+}
+
+// FreeRooms returns how many rooms are free in a city.
+func (s *Service) FreeRooms(ctx context.Context, city string) (free int, err error) {
+	err = s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, `select free from rooms where city = $1`, city).Scan(&free)
+	})
+	return free, err
+}
+
+// takeRoom is committed once, with the record that the step is done. So it needs no key.
+func takeRoom(ctx context.Context, tx *sql.Tx, stay Stay) (room int, err error) {
+	err = tx.QueryRowContext(ctx, `update rooms set free = free - 1 where city = $1 and free > 0 returning free + 1`, stay.City).Scan(&room)
+	if err == sql.ErrNoRows {
+		return 0, refusal("no room in " + stay.City)
+	}
+	if err == nil {
+		_, err = tx.ExecContext(ctx, `insert into stays values ($1, $2, $3)`, stay.Trip, stay.City, room)
+	}
+	return room, err
+}
+
+// giveBackRoom is called only if takeRoom was committed, so there is a room to give back.
+func giveBackRoom(ctx context.Context, tx *sql.Tx, stay Stay, _ *int) error {
+	if _, err := tx.ExecContext(ctx, `delete from stays where trip = $1`, stay.Trip); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, `update rooms set free = free + 1 where city = $1`, stay.City)
+	return err
+}
