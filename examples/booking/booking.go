@@ -50,11 +50,11 @@ type Service struct {
 	close func() error
 
 	flight *saga.Step[string, Ticket]
-	hotel  *saga.TxStep[*sql.Tx, Stay, int]
+	hotel  *saga.TxStep[*sql.Tx, string, int]
 	car    *saga.Ask[Rental, string]
 }
 
-// Open opens the database, makes the tables, and returns the service. The caller closes it.
+// Open opens the database, makes the table, and returns the service. The caller closes it.
 func Open(ctx context.Context, config Config) (*Service, error) {
 	store, closeStore, err := open(ctx, config)
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *Service) define(ctx context.Context, store *messagestore.Store, config 
 	if s.txs, err = messagestore.Transactional[*sql.Tx](store); err != nil {
 		return err
 	}
-	if err := s.transact(ctx, makeTables); err != nil {
+	if err := s.transact(ctx, makeTable); err != nil {
 		return err
 	}
 	air := &airline{config.Airline, config.Client}
@@ -120,21 +120,22 @@ func (s *Service) define(ctx context.Context, store *messagestore.Store, config 
 
 // book is the saga: it calls steps and computes, and nothing else. An error undoes the steps that began.
 func (s *Service) book(r *saga.Run, t Trip) (Itinerary, error) {
-	flight, car := s.flight.Go(r, t.City), s.car.Go(r, Rental{r.ID(), t.Car})
-	if err := r.Join(flight, car); err != nil { // side by side, begun in one write
+	room, err := s.hotel.Do(r, t.City)
+	if err != nil {
 		return Itinerary{}, err
 	}
-	room, err := s.hotel.Do(r, Stay{r.ID(), t.City})
+	flight, car := s.flight.Go(r, t.City), s.car.Go(r, Rental{r.ID(), t.Car})
+	err = r.Join(flight, car) // side by side, begun in one write
 	return Itinerary{flight.Out().Reference, room, car.Out()}, err
 }
 
-// book1 is version 1, which had no car. It is kept until no trip of it is open.
+// book1 is version 1, which had no car and took the flight first. It is kept until no trip of it is open.
 func (s *Service) book1(r *saga.Run, t Trip) (Itinerary, error) {
 	flight, err := s.flight.Do(r, t.City)
 	if err != nil {
 		return Itinerary{}, err
 	}
-	room, err := s.hotel.Do(r, Stay{r.ID(), t.City})
+	room, err := s.hotel.Do(r, t.City)
 	return Itinerary{flight.Reference, room, ""}, err
 }
 

@@ -54,6 +54,7 @@ func inBubble(t *testing.T, config booking.Config, test func(t *testing.T, w *wo
 		config.Airline, config.Client = "http://airline", &http.Client{Transport: direct{w.air}}
 		w.Service = open(t, config)
 		require.NoError(t, w.AddRooms(t.Context(), "Lisbon", 1))
+		require.NoError(t, w.AddRooms(t.Context(), "Atlantis", 1))
 		test(t, w)
 	})
 }
@@ -106,9 +107,11 @@ func (w *world) requireNothingBooked(t *testing.T) {
 	t.Helper()
 	_, valid := w.air.Tickets()
 	require.Zero(t, valid, "tickets")
-	free, err := w.FreeRooms(t.Context(), "Lisbon")
-	require.NoError(t, err)
-	require.Equal(t, 1, free, "rooms")
+	for _, city := range []string{"Lisbon", "Atlantis"} {
+		free, err := w.FreeRooms(t.Context(), city)
+		require.NoError(t, err)
+		require.Equal(t, 1, free, "rooms in "+city)
+	}
 	store, err := dibs.Open(t.Context(), w.database, nil)
 	require.NoError(t, err)
 	defer store.Close()
@@ -240,7 +243,7 @@ func TestATripThatIsCancelledIsUndone(t *testing.T) {
 }
 
 // The release before began a trip and was stopped when it had the flight. This one goes on as that would have:
-// without a car, and with the one ticket.
+// without a car, with the one ticket, and with the flight before the hotel.
 func TestATripOfTheReleaseBeforeGoesOnAsItBegan(t *testing.T) {
 	inBubble(t, booking.Config{}, func(t *testing.T, w *world) {
 		store, err := dibs.Open(t.Context(), w.database, nil)

@@ -39,10 +39,19 @@ type CarRefused struct {
 // CarReturned says that a rental has ended.
 type CarReturned struct{}
 
-func (RentCar) MessageType() string     { return "RentCar" }
-func (ReturnCar) MessageType() string   { return "ReturnCar" }
-func (CarRented) MessageType() string   { return "CarRented" }
-func (CarRefused) MessageType() string  { return "CarRefused" }
+// MessageType implements [messagestore.Body].
+func (RentCar) MessageType() string { return "RentCar" }
+
+// MessageType implements [messagestore.Body].
+func (ReturnCar) MessageType() string { return "ReturnCar" }
+
+// MessageType implements [messagestore.Body].
+func (CarRented) MessageType() string { return "CarRented" }
+
+// MessageType implements [messagestore.Body].
+func (CarRefused) MessageType() string { return "CarRefused" }
+
+// MessageType implements [messagestore.Body].
 func (CarReturned) MessageType() string { return "CarReturned" }
 
 // rentCar is the command of the step. Both commands of a trip are in one stream, so they are handled in order.

@@ -3,24 +3,12 @@ package booking
 import (
 	"context"
 	"database/sql"
+	"errors"
 )
 
-// A Stay is the input of the step hotel.
-type Stay struct {
-	Trip string `json:"trip"`
-	City string `json:"city"`
-}
-
-func makeTables(ctx context.Context, tx *sql.Tx) error {
-	for _, table := range []string{
-		`create table if not exists rooms (city text primary key, free int not null check (free >= 0))`,
-		`create table if not exists stays (trip text primary key, city text not null, room int not null)`,
-	} {
-		if _, err := tx.ExecContext(ctx, table); err != nil {
-			return err
-		}
-	}
-	return nil
+func makeTable(ctx context.Context, tx *sql.Tx) error {
+	_, err := tx.ExecContext(ctx, `create table if not exists rooms (city text primary key, free int not null check (free >= 0))`)
+	return err
 }
 
 // AddRooms adds rooms in a city.
@@ -40,22 +28,16 @@ func (s *Service) FreeRooms(ctx context.Context, city string) (free int, err err
 }
 
 // takeRoom is committed once, with the record that the step is done. So it needs no key.
-func takeRoom(ctx context.Context, tx *sql.Tx, stay Stay) (room int, err error) {
-	err = tx.QueryRowContext(ctx, `update rooms set free = free - 1 where city = $1 and free > 0 returning free + 1`, stay.City).Scan(&room)
-	if err == sql.ErrNoRows {
-		return 0, refusal("no room in " + stay.City)
-	}
-	if err == nil {
-		_, err = tx.ExecContext(ctx, `insert into stays values ($1, $2, $3)`, stay.Trip, stay.City, room)
+func takeRoom(ctx context.Context, tx *sql.Tx, city string) (room int, err error) {
+	err = tx.QueryRowContext(ctx, `update rooms set free = free - 1 where city = $1 and free > 0 returning free + 1`, city).Scan(&room)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, refusal("no room in " + city)
 	}
 	return room, err
 }
 
 // giveBackRoom is called only if takeRoom was committed, so there is a room to give back.
-func giveBackRoom(ctx context.Context, tx *sql.Tx, stay Stay, _ *int) error {
-	if _, err := tx.ExecContext(ctx, `delete from stays where trip = $1`, stay.Trip); err != nil {
-		return err
-	}
-	_, err := tx.ExecContext(ctx, `update rooms set free = free + 1 where city = $1`, stay.City)
+func giveBackRoom(ctx context.Context, tx *sql.Tx, city string, _ *int) error {
+	_, err := tx.ExecContext(ctx, `update rooms set free = free + 1 where city = $1`, city)
 	return err
 }

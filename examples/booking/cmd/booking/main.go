@@ -90,6 +90,9 @@ func show(ctx context.Context, s *booking.Service, air *fakeairline.Airline) err
 	if err := s.AddRooms(ctx, "Lisbon", 2); err != nil {
 		return err
 	}
+	if err := s.AddRooms(ctx, "Atlantis", 1); err != nil {
+		return err
+	}
 	before, err := s.FreeRooms(ctx, "Lisbon")
 	if err != nil {
 		return err
