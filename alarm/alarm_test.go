@@ -348,6 +348,7 @@ func TestWhatIsNoAlarmIsRefused(t *testing.T) {
 		field    string
 	}{
 		"no time":           {time.Time{}, "a-1", 0, expired{}, "time"},
+		"year 1969":         {time.Date(1969, 12, 31, 23, 59, 59, 0, time.UTC), "a-1", 0, expired{}, "time"},
 		"year 10000":        {time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), "a-1", 0, expired{}, "time"},
 		"no stream":         {now, "", 0, expired{}, "stream"},
 		"a category":        {now, "a", 0, expired{}, "stream"},
@@ -371,6 +372,28 @@ func TestWhatIsNoAlarmIsRefused(t *testing.T) {
 			require.Contains(t, strings.ToLower(refused.Field), test.field)
 		})
 	}
+}
+
+// The first and the last minute that there are, and many alarms of one.
+func TestTheBoundsOfTimeAndAFullMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		clock := alarm.New(store, booking, silent)
+		set(t, store, clock, time.Unix(0, 0), "trip-first", messagestore.AnyVersion)
+		set(t, store, clock, time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), "trip-last", messagestore.AnyVersion)
+		const alarms = 20_000
+		at := time.Now().Add(time.Minute)
+		for range alarms {
+			set(t, store, clock, at, "trip-full", messagestore.AnyVersion)
+		}
+		defer running(t, clock)()
+		time.Sleep(2 * time.Minute)
+
+		require.Len(t, read(t, store, "trip-first"), 1)
+		require.Empty(t, read(t, store, "trip-last"))
+		require.Len(t, read(t, store, "trip-full"), alarms)
+	})
 }
 
 type hollow struct{ X float64 }
