@@ -123,14 +123,18 @@ func TestPagesShowFilesAsTheyAre(t *testing.T) {
 // The Go of these pages is part of a program that is tested, word for word.
 func TestPagesShowCodeThatIsTested(t *testing.T) {
 	block := regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
-	for page, dir := range map[string]string{"docs/evolving.md": "examples/evolving", "docs/testing.md": "examples/firstservice"} {
+	for page, dirs := range map[string][]string{
+		"docs/evolving.md":  {"examples/evolving"},
+		"docs/testing.md":   {"examples/firstservice"},
+		"docs/messaging.md": {"examples/booking", "outbox", "unit"},
+	} {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var program []byte
 		for path, src := range files(t, ".go") {
-			if filepath.Dir(path) == dir {
+			if slices.Contains(dirs, filepath.Dir(path)) {
 				program = append(program, src...)
 			}
 		}
@@ -140,7 +144,7 @@ func TestPagesShowCodeThatIsTested(t *testing.T) {
 		}
 		for _, found := range blocks {
 			if !bytes.Contains(program, found[1]) {
-				t.Errorf("%s: this is not in %s:\n%s", page, dir, found[1])
+				t.Errorf("%s: this is not in %s:\n%s", page, strings.Join(dirs, ", "), found[1])
 			}
 		}
 	}
@@ -177,6 +181,7 @@ var (
 
 func TestGuaranteesNameTestsThatExist(t *testing.T) {
 	namesTestsThatExist(t, "docs/guarantees.md")
+	namesTestsThatExist(t, "docs/messaging.md")
 }
 
 // Each row of a table is one hostile input: none is there twice, and each has its test.

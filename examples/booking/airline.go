@@ -37,7 +37,7 @@ func (a *airline) book(ctx context.Context, city string) (ticket Ticket, err err
 	return ticket, json.Unmarshal(answer, &ticket)
 }
 
-// cancel goes by the key of the booking, since the ticket is nil if nobody knows whether there is one.
+// cancel goes by the key of the booking, since the ticket is nil if no answer came.
 func (a *airline) cancel(ctx context.Context, _ string, _ *Ticket) error {
 	_, err := a.call(ctx, http.MethodDelete, "/bookings/"+url.PathEscape(saga.Key(ctx)), "")
 	return err

@@ -110,7 +110,7 @@ func (s *Service) define(ctx context.Context, store *messagestore.Store, config 
 	}
 	settings := consumer.Config{Start: consumer.FromStart(), Logger: config.Logger}
 	answered := settings
-	answered.Correlation = s.Trips.Category() // only what a trip has asked for
+	answered.Correlation = s.Trips.Category() // only answers to trips
 	s.parts = []*consumer.Consumer{
 		consumer.New(store, carCommands, "garage", garage(store), &settings),
 		consumer.New(store, cars, "booking", answers(s.Trips), &answered),

@@ -138,7 +138,7 @@ func TestATripIsBooked(t *testing.T) {
 	})
 }
 
-// A customer who clicks twice has one trip.
+// A customer clicks twice, and has one trip.
 func TestATripThatIsBookedTwiceIsOne(t *testing.T) {
 	inBubble(t, booking.Config{}, func(t *testing.T, w *world) {
 		defer run(t, w.Service)()
@@ -195,8 +195,8 @@ func TestAnAirlineWithABadDayIssuesOneTicket(t *testing.T) {
 	}
 }
 
-// Nobody knows whether there is a ticket, so it is cancelled.
-func TestATicketOfWhichNobodyKnowsIsCancelled(t *testing.T) {
+// No answer of the airline came, so there may be a ticket: it is cancelled.
+func TestATicketOfUnknownFateIsCancelled(t *testing.T) {
 	inBubble(t, booking.Config{}, func(t *testing.T, w *world) {
 		w.air.Drop(5) // as many as there are attempts
 		defer run(t, w.Service)()

@@ -23,7 +23,7 @@ type Airline struct {
 // Away has the airline answer the next n calls with 503.
 func (a *Airline) Away(n int) { a.set(&a.away, n) }
 
-// Drop has the airline do what the next n calls ask for, and drop the answer.
+// Drop has the airline carry out the next n calls, and drop the answers.
 func (a *Airline) Drop(n int) { a.set(&a.dropped, n) }
 
 func (a *Airline) set(field *int, n int) {
