@@ -206,32 +206,7 @@ func killed(t *testing.T, prepare func(w *world), killAt int) bool {
 // checkHistory checks the promises G1 and G6 on the events of a saga that has ended, and on the calls of its steps.
 func checkHistory(t require.TestingT, all []string, w *world, when string) {
 	when += ": " + strings.Join(all, ", ") + "; " + w.did()
-	var begun, undone []string
-	ended, compensating := "", false
-	for _, event := range all {
-		kind, step, _ := strings.Cut(event, " ")
-		switch kind {
-		case "Began":
-			require.False(t, compensating, when)
-			if !slices.Contains(begun, step) {
-				begun = append(begun, step)
-			}
-		case "Compensating":
-			compensating = true
-		case "Undone":
-			require.True(t, compensating, when)
-			undone = append(undone, step)
-		case "Completed", "Compensated":
-			require.Empty(t, ended, when)
-			ended = kind
-		}
-	}
-	require.NotEmpty(t, ended, when)
-	if slices.Reverse(undone); ended == "Compensated" {
-		require.Equal(t, begun, undone, when)
-	} else {
-		require.Empty(t, undone, when)
-	}
+	begun, ended := checkEvents(t, all, when)
 
 	// In the world: nothing is done that has not begun, nothing is done behind the first undo, and the first undo of
 	// each comes in reverse.
@@ -258,6 +233,37 @@ func checkHistory(t require.TestingT, all []string, w *world, when string) {
 	for what, keys := range w.keys {
 		require.Len(t, keys, 1, "%s: the keys of %s", when, what)
 	}
+}
+
+// checkEvents checks them on the events, and returns the steps that began and the end.
+func checkEvents(t require.TestingT, all []string, when string) (begun []string, ended string) {
+	var undone []string
+	compensating := false
+	for _, event := range all {
+		kind, step, _ := strings.Cut(event, " ")
+		switch kind {
+		case "Began":
+			require.False(t, compensating, when)
+			if !slices.Contains(begun, step) {
+				begun = append(begun, step)
+			}
+		case "Compensating":
+			compensating = true
+		case "Undone":
+			require.True(t, compensating, when)
+			undone = append(undone, step)
+		case "Completed", "Compensated":
+			require.Empty(t, ended, when)
+			ended = kind
+		}
+	}
+	require.NotEmpty(t, ended, when)
+	if slices.Reverse(undone); ended == "Compensated" {
+		require.Equal(t, begun, undone, when)
+	} else {
+		require.Empty(t, undone, when)
+	}
+	return begun, ended
 }
 
 // Two processes have one saga at the same time, as after a pause: the late one meets a conflict, has the context of its

@@ -8,66 +8,107 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	_ "github.com/jackc/pgx/v5/stdlib" // database/sql
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/saga"
 )
 
 // A theatre has a table of seats in the database of its store.
-type theatre struct {
-	txs *messagestore.TxStore[*sql.Tx]
-	w   *world
+type theatre[Tx any] struct {
+	txs  *messagestore.TxStore[Tx]
+	w    *world
+	exec func(ctx context.Context, tx Tx, query string, args ...any) error
+	row  func(ctx context.Context, tx Tx, query string, to ...any) error
 }
 
-func newTheatre(t *testing.T) *theatre {
+func newTheatre[Tx any](
+	t *testing.T, driver messagestore.TransactDriver[Tx], exec, row func(ctx context.Context, tx Tx, query string, args ...any) error,
+) *theatre[Tx] {
 	t.Helper()
-	db := filepath.Join(t.TempDir(), "theatre.db")
-	driver, err := sqlite.Open(t.Context(), db, nil)
+	txs, err := messagestore.Transactional[Tx](messagestore.New(driver, nil))
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, driver.Close()) })
-	txs, err := messagestore.Transactional[*sql.Tx](messagestore.New(driver, nil))
-	require.NoError(t, err)
-	th := &theatre{txs: txs, w: newWorld()}
-	th.exec(t, "create table seats (saga text, change int)")
+	th := &theatre[Tx]{txs: txs, w: newWorld(), exec: exec, row: row}
+	th.transact(t, func(ctx context.Context, tx Tx) error {
+		return exec(ctx, tx, "create table seats (saga text, change int)")
+	})
 	return th
 }
 
-func (th *theatre) exec(t require.TestingT, query string) {
-	_, err := th.txs.Transact(context.Background(), "", func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
-		_, err := tx.ExecContext(ctx, query)
-		return nil, err
+func execSQL(ctx context.Context, tx *sql.Tx, query string, args ...any) error {
+	_, err := tx.ExecContext(ctx, query, args...)
+	return err
+}
+
+func rowSQL(ctx context.Context, tx *sql.Tx, query string, to ...any) error {
+	return tx.QueryRowContext(ctx, query).Scan(to...)
+}
+
+func onSQLite(t *testing.T) *theatre[*sql.Tx] {
+	t.Helper()
+	driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "theatre.db"), nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, driver.Close()) })
+	return newTheatre(t, driver, execSQL, rowSQL)
+}
+
+func onDatabaseSQL(t *testing.T) *theatre[*sql.Tx] {
+	t.Helper()
+	db, err := sql.Open("pgx", pgtest.Migrated(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return newTheatre(t, postgres.NewSQL(db, nil), execSQL, rowSQL)
+}
+
+func onPgx(t *testing.T) *theatre[pgx.Tx] {
+	t.Helper()
+	return newTheatre(t, postgres.New(pgtest.Connect(t, pgtest.Migrated(t)), nil),
+		func(ctx context.Context, tx pgx.Tx, query string, args ...any) error {
+			_, err := tx.Exec(ctx, query, args...)
+			return err
+		},
+		func(ctx context.Context, tx pgx.Tx, query string, to ...any) error {
+			return tx.QueryRow(ctx, query).Scan(to...)
+		})
+}
+
+func (th *theatre[Tx]) transact(t require.TestingT, f func(ctx context.Context, tx Tx) error) {
+	_, err := th.txs.Transact(context.Background(), "", func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		return nil, f(ctx, tx)
 	})
 	require.NoError(t, err)
 }
 
 // taken returns the number of rows and the seats that are taken.
-func (th *theatre) taken(t require.TestingT) (rows, seats int) {
-	_, err := th.txs.Transact(context.Background(), "", func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
-		return nil, tx.QueryRowContext(ctx, "select count(*), coalesce(sum(change), 0) from seats").Scan(&rows, &seats)
+func (th *theatre[Tx]) taken(t require.TestingT) (rows, seats int) {
+	th.transact(t, func(ctx context.Context, tx Tx) error {
+		return th.row(ctx, tx, "select count(*), coalesce(sum(change), 0) from seats", &rows, &seats)
 	})
-	require.NoError(t, err)
 	return rows, seats
 }
 
-func (th *theatre) seats() *saga.TxStep[*sql.Tx, trip, int] {
+func (th *theatre[Tx]) seats() *saga.TxStep[Tx, trip, int] {
 	return saga.NewTxStep("seats", th.txs,
-		func(ctx context.Context, tx *sql.Tx, _ trip) (int, error) {
-			if _, err := tx.ExecContext(ctx, "insert into seats values (?, 2)", saga.Key(ctx)); err != nil {
+		func(ctx context.Context, tx Tx, _ trip) (int, error) {
+			if err := th.exec(ctx, tx, "insert into seats values ($1, 2)", saga.Key(ctx)); err != nil {
 				return 0, err
 			}
 			return 2, th.w.call(ctx, "take", "")
 		},
-		func(ctx context.Context, tx *sql.Tx, _ trip, out *int) error {
-			if _, err := tx.ExecContext(ctx, "insert into seats values (?, ?)", saga.Key(ctx), -*out); err != nil {
+		func(ctx context.Context, tx Tx, _ trip, out *int) error {
+			if err := th.exec(ctx, tx, "insert into seats values ($1, $2)", saga.Key(ctx), -*out); err != nil {
 				return err
 			}
 			return th.w.call(ctx, "give back", "")
 		}, &saga.StepConfig{Retry: saga.Retry{Attempts: 3, MaxBackoff: time.Millisecond}, Undo: saga.Retry{MaxBackoff: time.Millisecond}})
 }
 
-func (th *theatre) saga(t require.TestingT) *saga.Saga[trip, int] {
+func (th *theatre[Tx]) saga(t require.TestingT) *saga.Saga[trip, int] {
 	seats, flight := th.seats(), th.w.step("flight", nil)
 	return newSaga(t, th.txs.Store, func(s *saga.Run, in trip) (int, error) {
 		n, err := seats.Do(s, in)
@@ -81,6 +122,13 @@ func (th *theatre) saga(t require.TestingT) *saga.Saga[trip, int] {
 
 func TestATransactionOfAStepIsCommittedOnce(t *testing.T) {
 	t.Parallel()
+	t.Run("SQLite", func(t *testing.T) { t.Parallel(); committedOnce(t, onSQLite) })
+	t.Run("pgx", func(t *testing.T) { t.Parallel(); committedOnce(t, onPgx) })
+	t.Run("database/sql", func(t *testing.T) { t.Parallel(); committedOnce(t, onDatabaseSQL) })
+}
+
+func committedOnce[Tx any](t *testing.T, open func(t *testing.T) *theatre[Tx]) {
+	t.Helper()
 	for name, test := range map[string]struct {
 		prepare     func(w *world)
 		state       saga.State
@@ -96,7 +144,7 @@ func TestATransactionOfAStepIsCommittedOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			th := newTheatre(t)
+			th := open(t)
 			test.prepare(th.w)
 			s := th.saga(t)
 			defer running(t, s)()
@@ -117,34 +165,39 @@ func TestATransactionOfAStepIsCommittedOnce(t *testing.T) {
 // A process that is too late with a transaction has its SQL rolled back, going on and going back.
 func TestTheTransactionOfALateProcessIsRolledBack(t *testing.T) {
 	t.Parallel()
+	t.Run("SQLite", func(t *testing.T) { t.Parallel(); lateIsRolledBack(t, onSQLite) })
+	t.Run("pgx", func(t *testing.T) { t.Parallel(); lateIsRolledBack(t, onPgx) })
+	t.Run("database/sql", func(t *testing.T) { t.Parallel(); lateIsRolledBack(t, onDatabaseSQL) })
+}
+
+func lateIsRolledBack[Tx any](t *testing.T, open func(t *testing.T) *theatre[Tx]) {
+	t.Helper()
 	for _, undo := range []bool{false, true} {
 		t.Run(fmt.Sprintf("undo %v", undo), func(t *testing.T) {
 			t.Parallel()
-			th := newTheatre(t)
+			th := open(t)
 			what := "take"
 			if undo {
 				what = "give back"
 				th.w.fails("book flight", 99, refusal{"none"})
 			}
-			// The transaction writes, so on SQLite the other process waits for it. It goes on between the two.
+			// On SQLite the other process waits for the transaction; on PostgreSQL the first to write wins.
 			paused, late := make(chan struct{}), make(chan struct{})
 			seats, flight := th.seats(), th.w.step("flight", nil)
 			gate := saga.NewTxStep("seats", th.txs,
-				func(ctx context.Context, tx *sql.Tx, _ trip) (int, error) {
+				func(ctx context.Context, tx Tx, _ trip) (int, error) {
 					if !undo {
 						close(paused)
 						<-late
 					}
-					_, err := tx.ExecContext(ctx, "insert into seats values (?, 2)", "late")
-					return 2, err
+					return 2, th.exec(ctx, tx, "insert into seats values ($1, 2)", "late")
 				},
-				func(ctx context.Context, tx *sql.Tx, _ trip, _ *int) error {
+				func(ctx context.Context, tx Tx, _ trip, _ *int) error {
 					close(paused)
 					<-late
-					_, err := tx.ExecContext(ctx, "insert into seats values (?, -2)", "late")
-					return err
+					return th.exec(ctx, tx, "insert into seats values ($1, -2)", "late")
 				}, nil)
-			book := func(step *saga.TxStep[*sql.Tx, trip, int]) func(*saga.Run, trip) (int, error) {
+			book := func(step *saga.TxStep[Tx, trip, int]) func(*saga.Run, trip) (int, error) {
 				return func(s *saga.Run, in trip) (int, error) {
 					n, err := step.Do(s, in)
 					if err != nil {

@@ -1,0 +1,186 @@
+package saga_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/saga"
+)
+
+// onPostgres returns a store in a database that no other test uses.
+func onPostgres(t *testing.T) *messagestore.Store {
+	t.Helper()
+	return messagestore.New(postgres.New(pgtest.Connect(t, pgtest.Migrated(t)), nil), nil)
+}
+
+// soon has the next attempt come at once, for tests in real time.
+var soon = &saga.StepConfig{Retry: saga.Retry{MaxBackoff: time.Millisecond}, Undo: saga.Retry{MaxBackoff: time.Millisecond}}
+
+func TestSagasEndOnPostgreSQL(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		prepare func(w *world)
+		config  *saga.Config
+		state   saga.State
+		did     string
+		events  []string // none to leave them out
+	}{
+		"completes": {
+			func(*world) {}, nil, saga.StateCompleted, "book flight, book hotel, book car",
+			[]string{"Started", "Began flight", "Done flight", "Began hotel", "Done hotel", "Began car", "Done car", "Completed"},
+		},
+		"refused": {
+			func(w *world) { w.fails("book car", 9, refusal{"no cars"}) }, nil, saga.StateCompensated,
+			"book flight, book hotel, book car, cancel car?, cancel hotel, cancel flight",
+			[]string{
+				"Started", "Began flight", "Done flight", "Began hotel", "Done hotel", "Began car", "Failed car", "Compensating",
+				"Undone car", "Undone hotel", "Undone flight", "Compensated",
+			},
+		},
+		"tried again": {
+			func(w *world) { w.fails("book hotel", 2, errDown) }, nil, saga.StateCompleted,
+			"book flight, book hotel, book hotel, book hotel, book car", nil,
+		},
+		"undo is tried again": {
+			func(w *world) { w.fails("book hotel", 9, refusal{"full"}); w.fails("cancel hotel", 2, errDown) }, nil, saga.StateCompensated,
+			"book flight, book hotel, cancel hotel?, cancel hotel?, cancel hotel?, cancel flight", nil,
+		},
+		"the deadline": {
+			func(w *world) {
+				w.on("book hotel", func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() })
+			}, &saga.Config{Deadline: 100 * time.Millisecond}, saga.StateCompensated, "book flight, book hotel, cancel hotel?, cancel flight", nil,
+		},
+		"parked": {
+			func(w *world) { w.fails("book hotel", 1, puzzle{"what hotel?"}) }, nil, saga.StateParked, "book flight, book hotel",
+			[]string{"Started", "Began flight", "Done flight", "Began hotel", "Parked hotel"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store, w := onPostgres(t), newWorld()
+			test.prepare(w)
+			of := *soon
+			of.Timeout = 500 * time.Millisecond
+			s := travelWith(t, store, w, test.config, &of)
+			defer running(t, s)()
+
+			begin(t, s, "7", trip{"LIS"})
+			status := waitFor(t, s, "7")
+
+			require.Equal(t, test.state, status.State, events(t, store, "7"))
+			require.Equal(t, test.did, w.did())
+			if test.events != nil {
+				require.Equal(t, test.events, events(t, store, "7"))
+			}
+			for what := range w.calls {
+				require.Equal(t, 1, w.keysOf(what), what)
+			}
+		})
+	}
+}
+
+func TestAParkedSagaIsResumedAndCancelledOnPostgreSQL(t *testing.T) {
+	t.Parallel()
+	store, w := onPostgres(t), newWorld()
+	w.fails("book hotel", 2, puzzle{"what hotel?"})
+	s := travelWith(t, store, w, nil, soon)
+	defer running(t, s)()
+	begin(t, s, "7", trip{"LIS"})
+	require.Equal(t, saga.StateParked, waitFor(t, s, "7").State)
+	version := waitFor(t, s, "7").Version
+
+	_, err := s.Resume(t.Context(), "7", "this one")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		status := waitFor(t, s, "7")
+		return status.State == saga.StateParked && status.Version > version+1
+	}, time.Minute, 5*time.Millisecond)
+	_, err = s.Cancel(t.Context(), "7", "never mind")
+	require.NoError(t, err)
+
+	require.Eventually(t, func() bool { return waitFor(t, s, "7").State == saga.StateCompensated }, time.Minute, 5*time.Millisecond)
+	require.Equal(t, "cancelled: never mind", waitFor(t, s, "7").Reason)
+	require.Equal(t, "book flight, book hotel, book hotel, cancel hotel?, cancel flight", w.did())
+	_, err = s.Status(t.Context(), "8")
+	require.ErrorIs(t, err, messagestore.ErrNotFound)
+}
+
+// answering runs a handler of the commands of [withCar], and the consumer that makes replies of its events.
+func answering(t *testing.T, store *messagestore.Store, s *saga.Saga[trip, itinerary]) {
+	t.Helper()
+	mux := handler.New()
+	handler.On(mux, func(ctx context.Context, m handler.Message[rent]) error {
+		_, err := store.Write(ctx, messagestore.Category("car").Stream(m.Body.City), messagestore.AnyVersion, messagestore.Follow(m.Message, rented{m.Body.City + " red"}))
+		return err
+	})
+	handler.On(mux, func(context.Context, handler.Message[giveBack]) error { return nil })
+	answers := handler.New()
+	handler.On(answers, saga.Answer(s, "car", func(_ context.Context, m handler.Message[rented]) (rented, error) {
+		if m.Body.Car == "OPO red" {
+			return rented{}, refusal{"no cars in OPO"}
+		}
+		return m.Body, nil
+	}))
+	config := func(of messagestore.Category) *consumer.Config {
+		return &consumer.Config{Logger: silent, Start: consumer.FromStart(), Correlation: of}
+	}
+	t.Cleanup(running(t, consumer.New(store, "car:command", "cars", mux, config(""))))
+	t.Cleanup(running(t, consumer.New(store, "car", "answers", answers, config(s.Category()))))
+}
+
+func TestAnAskIsAnsweredByItsHandlerOnPostgreSQL(t *testing.T) {
+	t.Parallel()
+	store, w := onPostgres(t), newWorld()
+	s := withCar(t, store, w, nil)
+	answering(t, store, s)
+	t.Cleanup(running(t, s))
+
+	begin(t, s, "7", trip{"LIS"})
+	begin(t, s, "8", trip{"OPO"})
+
+	require.Equal(t, "LIS red", waitFor(t, s, "7").Out.Car.Reference)
+	require.Equal(t, []string{`Rent{"city":"LIS"}`}, commands(t, store, "LIS"))
+	status := waitFor(t, s, "8")
+	require.Equal(t, saga.StateCompensated, status.State)
+	require.Equal(t, "car: no cars in OPO", status.Reason)
+	require.Equal(t, []string{`Rent{"city":"OPO"}`, `GiveBack{}`}, commands(t, store, "OPO"))
+}
+
+// Of two processes with one saga the late one meets a conflict and begins nothing.
+func TestTheLateProcessBeginsNothingOnPostgreSQL(t *testing.T) {
+	t.Parallel()
+	store, w := onPostgres(t), newWorld()
+	paused, late := make(chan struct{}), make(chan struct{})
+	w.on("book flight", func(_ context.Context, call int) error {
+		if call == 1 {
+			close(paused)
+			<-late
+		}
+		return nil
+	})
+	one, two := travelWith(t, store, w, nil, soon), travelWith(t, store, w, nil, soon)
+	begin(t, one, "7", trip{"LIS"})
+	started := first(t, store, "booking:saga-7")
+	fenced := make(chan error, 1)
+	go func() { fenced <- saga.GoOn(context.Background(), one, started) }()
+	<-paused
+	require.NoError(t, saga.GoOn(t.Context(), two, started))
+	before := events(t, store, "7")
+	close(late)
+
+	err := <-fenced
+
+	require.True(t, errors.Is(err, saga.ErrFenced), err)
+	require.Equal(t, before, events(t, store, "7"))
+	require.Equal(t, "book flight, book flight, book hotel, book car", w.did())
+	require.Equal(t, 1, w.keysOf("book flight"))
+}
