@@ -6,29 +6,65 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/outbox"
 )
 
-func openFile(t *testing.T, file string) *messagestore.Store {
+// eachDatabase runs a test on stores in databases of their own.
+func eachDatabase(t *testing.T, test func(t *testing.T, open func(t *testing.T) *messagestore.Store)) {
 	t.Helper()
-	driver, err := sqlite.Open(t.Context(), file, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, driver.Close()) })
-	return messagestore.New(driver, nil)
+	for _, kind := range []string{"SQLite", "PostgreSQL"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			test(t, func(t *testing.T) *messagestore.Store {
+				t.Helper()
+				store, end, err := openPlace(t.Context(), kind, newPlace(t, kind))
+				require.NoError(t, err)
+				t.Cleanup(end)
+				return store
+			})
+		})
+	}
 }
 
-func newFile(t *testing.T) *messagestore.Store {
+// newPlace returns a file or the URL of a database that no other test uses.
+func newPlace(t *testing.T, kind string) string {
 	t.Helper()
-	return openFile(t, filepath.Join(t.TempDir(), "store.db"))
+	if kind == "PostgreSQL" {
+		return pgtest.Migrated(t)
+	}
+	return filepath.Join(t.TempDir(), "store.db")
+}
+
+func openPlace(ctx context.Context, kind, place string) (_ *messagestore.Store, end func(), err error) {
+	if kind == "PostgreSQL" {
+		pool, err := pgxpool.New(ctx, place)
+		if err != nil {
+			return nil, nil, err
+		}
+		return messagestore.New(postgres.New(pool, nil), nil), pool.Close, nil
+	}
+	driver, err := sqlite.Open(ctx, place, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	return messagestore.New(driver, nil), func() { _ = driver.Close() }, nil
 }
 
 func TestAMessageIsWrittenToAnotherStoreAsItIs(t *testing.T) {
 	t.Parallel()
-	store, other := newStore(), newStore()
+	eachDatabase(t, writtenAsItIs)
+}
+
+func writtenAsItIs(t *testing.T, open func(t *testing.T) *messagestore.Store) {
+	t.Helper()
+	store, other := open(t), open(t)
 	_, err := store.Write(t.Context(), "payments:outgoing-42", messagestore.NoStream, messagestore.Envelope{
 		Body:     messagestore.Raw{Type: "Paid", Data: []byte(`{"amount":  1.50}`)},
 		Metadata: messagestore.Metadata{CorrelationStream: "transfer-5", Properties: messagestore.Properties{"tenant": "a"}},
@@ -85,7 +121,12 @@ func TestTheZeroStoreParksNothing(t *testing.T) {
 // Each third answer of the other store is lost.
 func TestOneMessageIsOneRowHoweverOftenItIsSent(t *testing.T) {
 	t.Parallel()
-	store, other := newFile(t), newFile(t)
+	eachDatabase(t, oneRow)
+}
+
+func oneRow(t *testing.T, open func(t *testing.T) *messagestore.Store) {
+	t.Helper()
+	store, other := open(t), open(t)
 	for i := range 20 {
 		for _, key := range keys(5) {
 			write(t, store, key, i, i+1)

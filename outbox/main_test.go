@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -19,7 +20,16 @@ import (
 	"github.com/dibs-go/dibs/outbox"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if place := os.Getenv(placeVariable); place != "" {
+		if err := relayToJournal(os.Getenv(kindVariable), place, os.Getenv(journalVariable)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const outgoing messagestore.Category = "payments:outgoing"
 

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer/deadletter"
@@ -116,12 +116,30 @@ func (p *process) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQ
 // O1: a message is sent if and only if its transaction was committed.
 func TestAMessageIsSentIfItsTransactionWasCommitted(t *testing.T) {
 	t.Parallel()
-	store := newFile(t)
-	txs, err := messagestore.Transactional[*sql.Tx](store)
-	require.NoError(t, err)
-	_, err = txs.Transact(t.Context(), "", func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
-		_, err := tx.ExecContext(ctx, "create table payments (amount int)")
-		return nil, err
+	eachDatabase(t, func(t *testing.T, open func(t *testing.T) *messagestore.Store) {
+		t.Helper()
+		store := open(t)
+		if txs, err := messagestore.Transactional[*sql.Tx](store); err == nil {
+			sentIfCommitted(t, txs, func(ctx context.Context, tx *sql.Tx, query string, args ...any) error {
+				_, err := tx.ExecContext(ctx, query, args...)
+				return err
+			})
+			return
+		}
+		txs, err := messagestore.Transactional[pgx.Tx](store)
+		require.NoError(t, err)
+		sentIfCommitted(t, txs, func(ctx context.Context, tx pgx.Tx, query string, args ...any) error {
+			_, err := tx.Exec(ctx, query, args...)
+			return err
+		})
+	})
+}
+
+func sentIfCommitted[Tx any](t *testing.T, txs *messagestore.TxStore[Tx], exec func(ctx context.Context, tx Tx, query string, args ...any) error) {
+	t.Helper()
+	store := txs.Store
+	_, err := txs.Transact(t.Context(), "", func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		return nil, exec(ctx, tx, "create table payments (amount int)")
 	})
 	require.NoError(t, err)
 	errUndone := errors.New("undone")
@@ -129,8 +147,8 @@ func TestAMessageIsSentIfItsTransactionWasCommitted(t *testing.T) {
 	stop := running(t, relayOf(store, sink, nil))
 	committed := 0
 	for i := range 60 {
-		_, err := txs.Transact(t.Context(), "", func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
-			if _, err := tx.ExecContext(ctx, "insert into payments values ($1)", i); err != nil {
+		_, err := txs.Transact(t.Context(), "", func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+			if err := exec(ctx, tx, "insert into payments values ($1)", i); err != nil {
 				return nil, err
 			}
 			writes := []messagestore.StreamWrite{messagestore.To(outgoing.Stream(fmt.Sprint(i%3)), messagestore.AnyVersion, Paid{i})}
@@ -252,8 +270,12 @@ func TestADeathBetweenSendAndCheckpointSendsTheSameIDsAgain(t *testing.T) {
 // O5: a store as the sink has each message exactly once, though relays are killed.
 func TestAnotherStoreHasEachMessageOnceThoughRelaysAreKilled(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	store, other := openFile(t, filepath.Join(dir, "store.db")), openFile(t, filepath.Join(dir, "other.db"))
+	eachDatabase(t, onceInAnother)
+}
+
+func onceInAnother(t *testing.T, open func(t *testing.T) *messagestore.Store) {
+	t.Helper()
+	store, other := open(t), open(t)
 	random := &dice{rand.New(rand.NewPCG(5, 5)), sync.Mutex{}}
 	into := outbox.Into(other, nil)
 	sink := sinkFunc(func(ctx context.Context, m *outbox.Message) error {
@@ -310,10 +332,13 @@ func TestParkedKeysArriveInOrderThoughRelaysAreKilled(t *testing.T) {
 }
 
 // The same on a database, in real time, with stores of their own.
-func TestParkedKeysArriveInOrderOnSQLite(t *testing.T) {
+func TestParkedKeysArriveInOrderInADatabase(t *testing.T) {
 	t.Parallel()
-	parkedInOrder(t, newFile(t), 1, 100, func(time.Duration) {}, func(is func() bool) {
-		require.Eventually(t, is, time.Minute, 20*time.Millisecond)
+	eachDatabase(t, func(t *testing.T, open func(t *testing.T) *messagestore.Store) {
+		t.Helper()
+		parkedInOrder(t, open(t), 1, 100, func(time.Duration) {}, func(is func() bool) {
+			require.Eventually(t, is, time.Minute, 20*time.Millisecond)
+		})
 	})
 }
 

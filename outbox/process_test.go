@@ -1,0 +1,144 @@
+package outbox_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/outbox"
+)
+
+// A process of the kill test is this program with these variables.
+const (
+	kindVariable    = "OUTBOX_TEST_KIND"
+	placeVariable   = "OUTBOX_TEST_PLACE"
+	journalVariable = "OUTBOX_TEST_JOURNAL"
+)
+
+// A line is an arrival in the journal.
+type line struct {
+	ID       uuid.UUID               `json:"id"`
+	Stream   messagestore.StreamName `json:"stream"`
+	Position messagestore.Version    `json:"position"`
+	Data     string                  `json:"data"`
+}
+
+// relayToJournal relays to a file until its standard input ends. A line is written whole, in one call.
+func relayToJournal(kind, place, journal string) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		defer cancel()
+		_, _ = io.Copy(io.Discard, os.Stdin) // the test has ended
+	}()
+	store, end, err := openPlace(ctx, kind, place)
+	if err != nil {
+		return err
+	}
+	defer end()
+	file, err := os.OpenFile(journal, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	sink := sinkFunc(func(_ context.Context, m *outbox.Message) error {
+		text, err := json.Marshal(line{m.ID, m.Stream, m.Position, string(m.Data)})
+		if err == nil {
+			_, err = file.Write(append(text, '\n'))
+		}
+		return err
+	})
+	return relayOf(store, sink, &outbox.Config{
+		Lease: time.Second, CheckpointMessages: 20, Concurrency: 8, PollInterval: 5 * time.Millisecond,
+	}).Run(ctx)
+}
+
+func readJournal(t *testing.T, journal string) (arrivals []arrival, ids int) {
+	t.Helper()
+	text, err := os.ReadFile(journal)
+	if !os.IsNotExist(err) {
+		require.NoError(t, err)
+	}
+	known := map[uuid.UUID]bool{}
+	for text := range bytes.Lines(text) {
+		var l line
+		require.NoError(t, json.Unmarshal(text, &l))
+		arrivals = append(arrivals, arrival{l.ID, l.Stream, l.Position, l.Data})
+		known[l.ID] = true
+	}
+	return arrivals, len(known)
+}
+
+// O2, O3 and O4 with processes: two relays write to a journal, and one or the other is killed with SIGKILL
+// again and again while messages are written. Each message arrives, under its id, and first arrivals of a key are in order.
+func TestAJournalHasEachMessageInOrderThoughItsProcessesAreKilled(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"SQLite", "PostgreSQL"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			const messages = 600
+			place, journal := newPlace(t, kind), filepath.Join(t.TempDir(), "journal")
+			store, end, err := openPlace(t.Context(), kind, place)
+			require.NoError(t, err)
+			t.Cleanup(end)
+			var writer sync.WaitGroup
+			defer writer.Wait()
+			writer.Go(func() {
+				for i := range messages {
+					write(t, store, fmt.Sprint("k", i%7), i, i+1)
+				}
+			})
+			random := rand.New(rand.NewPCG(2, 3))
+			twins := []*exec.Cmd{startRelay(t, kind, place, journal), startRelay(t, kind, place, journal)}
+			kills := 0
+			for _, ids := readJournal(t, journal); ids < messages; _, ids = readJournal(t, journal) {
+				until := min(ids+random.IntN(100), messages-1)
+				require.Eventually(t, func() bool {
+					_, ids := readJournal(t, journal)
+					return ids > until
+				}, time.Minute, 2*time.Millisecond, "the relays do not go on")
+				which := random.IntN(len(twins))
+				require.NoError(t, twins[which].Process.Kill())
+				_ = twins[which].Wait()
+				twins[which] = startRelay(t, kind, place, journal)
+				kills++
+			}
+			writer.Wait()
+
+			arrivals, _ := readJournal(t, journal)
+			require.Greater(t, kills, 5)
+			requireOrder(t, store, arrivals, nil)
+			require.LessOrEqual(t, len(arrivals), messages+kills*(20+1000), "a crash sends no more again than its checkpoint allows")
+		})
+	}
+}
+
+// startRelay starts a process, which ends with the test.
+func startRelay(t *testing.T, kind, place, journal string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), kindVariable+"="+kind, placeVariable+"="+place, journalVariable+"="+journal)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return cmd
+}
