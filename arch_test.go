@@ -65,7 +65,8 @@ var imports = map[string][]string{
 	"internal/prose/count":   {"internal/prose"},
 	"internal/reach":         {},
 	"internal/reach/args":    {"internal/reach"},
-	"internal/demo":          {"logger", "examples/account", "examples/payments", "examples/ticketing", "consumer", "messagestore", "migrations", "reservation/idempotency", "reservation/intent"},
+	"internal/demo/stage":    {"migrations"},
+	"internal/demo":          {"internal/demo/stage", "logger", "examples/account", "examples/payments", "examples/ticketing", "consumer", "messagestore", "reservation/idempotency", "reservation/intent"},
 	"examples/...":           {"..."},
 	"cmd/...":                {"..."},
 

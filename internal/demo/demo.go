@@ -2,7 +2,6 @@ package demo
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -11,16 +10,15 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/examples/account"
+	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -38,7 +36,7 @@ type demoCommand struct {
 
 // Run runs the component in processes, sends it every order several times, kills a
 // consumer, and compares the books.
-func (c *demoCommand) Run(ctx context.Context, o *output) (err error) {
+func (c *demoCommand) Run(ctx context.Context, o *stage.Output) (err error) {
 	orders, err := readOrders(c.Orders)
 	if err != nil {
 		return err
@@ -51,7 +49,7 @@ func (c *demoCommand) Run(ctx context.Context, o *output) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	where, cleanUp, err := prepareStore(ctx, c.Store, dir)
+	where, cleanUp, err := stage.PrepareStore(ctx, c.Store, dir)
 	if err != nil {
 		return err
 	}
@@ -59,7 +57,7 @@ func (c *demoCommand) Run(ctx context.Context, o *output) (err error) {
 
 	seed := cmp.Or(c.Seed, uint64(time.Now().UnixNano())) // any bits will do
 	d := &demo{
-		url: where, file: c.Orders, seed: seed, dir: dir, out: o.stdout,
+		url: where, file: c.Orders, seed: seed, dir: dir, out: o.Stdout,
 		orders: orders, plan: newPlan(orders, seed, senders), started: time.Now(),
 	}
 	return d.run(ctx)
@@ -75,9 +73,9 @@ type demo struct {
 	started        time.Time
 
 	store   *messagestore.Store
-	screen  *screen
+	screen  *stage.Screen
 	senders []*senderProcess
-	group   [consumers]*process
+	group   [consumers]*stage.Process
 	killed  bool
 
 	mu      sync.Mutex
@@ -86,7 +84,7 @@ type demo struct {
 
 func (d *demo) run(ctx context.Context) (err error) {
 	fmt.Fprintf(d.out, "%s standing orders, %d months: %s commands, each sent 1 to 5 times\nby any of %d senders: %s in all (seed %d)\n",
-		count(len(d.orders)), len(months), count(d.plan.Distinct), senders, count(d.plan.Sent), d.seed)
+		stage.Count(len(d.orders)), len(months), stage.Count(d.plan.Distinct), senders, stage.Count(d.plan.Sent), d.seed)
 	if d.store, err = dibs.Open(ctx, d.url, nil); err != nil {
 		return fmt.Errorf("open store: %w", err)
 	}
@@ -96,13 +94,13 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	if len(page.Messages) > 0 {
-		return fmt.Errorf("%w: the store holds accounts already, and the demo counts on an empty one", errUsage)
+		return fmt.Errorf("%w: the store holds accounts already, and the demo counts on an empty one", stage.ErrUsage)
 	}
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	d.screen = newScreen(d.out)
-	defer d.screen.done()
+	d.screen = stage.NewScreen(d.out)
+	defer d.screen.Done()
 	defer d.killAll()
 	for i := range d.group {
 		if err := d.startConsumer(i, cancel); err != nil {
@@ -121,7 +119,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.stopConsumers(); err != nil {
 		return err
 	}
-	d.screen.done()
+	d.screen.Done()
 	return d.verdict(ctx)
 }
 
@@ -132,7 +130,7 @@ func (d *demo) watch(ctx context.Context, w *watcher, cancel context.CancelCause
 	defer tick.Stop()
 	for phase := 1; ; {
 		if err := w.look(ctx); err != nil {
-			return cause(ctx, err)
+			return stage.Cause(ctx, err)
 		}
 		sent, done := d.senderState(phase)
 		if done && phase == 1 {
@@ -145,7 +143,7 @@ func (d *demo) watch(ctx context.Context, w *watcher, cancel context.CancelCause
 			done = false
 		}
 		withdrawals := len(d.plan.Repeats)
-		d.screen.show(progress{
+		d.screen.Show(stage.Progress{
 			Done: w.decided, Of: withdrawals, Duplicates: w.duplicates + int(sent.Refused), Lag: w.lag(),
 			Written: w.messages, Elapsed: time.Since(d.started),
 		})
@@ -166,14 +164,6 @@ func (d *demo) watch(ctx context.Context, w *watcher, cancel context.CancelCause
 	}
 }
 
-// cause prefers why the context ended to the error that its end led to.
-func cause(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return err
-}
-
 func (d *demo) senderState(phase int) (sum report, done bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -186,59 +176,8 @@ func (d *demo) senderState(phase int) (sum report, done bool) {
 	return sum, done
 }
 
-// A process is a child process and its standard error.
-type process struct {
-	*exec.Cmd
-	stderr bytes.Buffer
-	ended  chan struct{}
-	killed atomic.Bool
-}
-
-// end kills a process that has not ended.
-func (p *process) end() {
-	if p == nil {
-		return
-	}
-	select {
-	case <-p.ended:
-	default:
-		p.killed.Store(true)
-		_ = p.Process.Kill() // it may have ended in the meantime
-		<-p.ended
-	}
-}
-
-func (d *demo) start(name string, cancel context.CancelCauseFunc, prepare func(*exec.Cmd) error, args ...string) (*process, error) {
-	return startProcess(name, d.url, cancel, prepare, args...)
-}
-
-// startProcess starts this program again, on the store of a URL. If the process fails, ctx ends.
-func startProcess(name, storeURL string, cancel context.CancelCauseFunc, prepare func(*exec.Cmd) error, args ...string) (*process, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	p := &process{Cmd: exec.Command(self, args...), ended: make(chan struct{})} //nolint:noctx // itself; stopped by signal
-	p.Stderr = &p.stderr
-	p.Env = append(os.Environ(), storeVariable+"="+storeURL) // not an argument: it may hold a password
-	// A group of its own, so that Ctrl-C reaches the children through this process only.
-	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if prepare != nil {
-		if err := prepare(p.Cmd); err != nil {
-			return nil, err
-		}
-	}
-	if err := p.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
-	go func() {
-		defer close(p.ended)
-		err := p.Wait()
-		if err != nil && !p.killed.Load() {
-			cancel(fmt.Errorf("%s ended: %w\n%s", name, err, strings.TrimSpace(p.stderr.String())))
-		}
-	}()
-	return p, nil
+func (d *demo) start(name string, cancel context.CancelCauseFunc, prepare func(*exec.Cmd) error, args ...string) (*stage.Process, error) {
+	return stage.StartProcess(name, d.url, cancel, prepare, args...)
 }
 
 func (d *demo) startConsumer(i int, cancel context.CancelCauseFunc) error {
@@ -250,7 +189,7 @@ func (d *demo) startConsumer(i int, cancel context.CancelCauseFunc) error {
 
 // A senderProcess is a child that reports line by line and waits for one.
 type senderProcess struct {
-	*process
+	*stage.Process
 	stdin io.WriteCloser
 }
 
@@ -272,7 +211,7 @@ func (d *demo) startSender(i int, cancel context.CancelCauseFunc) error {
 	if err != nil {
 		return err
 	}
-	s.process = p
+	s.Process = p
 	if w, ok := p.Stdout.(*os.File); ok {
 		if err := w.Close(); err != nil { // the child has it now
 			return err
@@ -299,13 +238,13 @@ func (d *demo) startSender(i int, cancel context.CancelCauseFunc) error {
 // place.
 func (d *demo) killConsumer(i int, w *watcher, cancel context.CancelCauseFunc) error {
 	p := d.group[i]
-	p.killed.Store(true)
+	p.Killed.Store(true)
 	if err := p.Process.Kill(); err != nil {
 		return fmt.Errorf("kill consumer %d: %w", i+1, err)
 	}
-	<-p.ended
-	d.screen.say(fmt.Sprintf("consumer %d killed with SIGKILL in mid-flight, %s behind; started again",
-		i+1, count(w.lag())))
+	<-p.Ended
+	d.screen.Say(fmt.Sprintf("consumer %d killed with SIGKILL in mid-flight, %s behind; started again",
+		i+1, stage.Count(w.lag())))
 	return d.startConsumer(i, cancel)
 }
 
@@ -319,12 +258,12 @@ func (d *demo) stopConsumers() error {
 	}
 	for i, p := range d.group {
 		select {
-		case <-p.ended:
+		case <-p.Ended:
 		case <-time.After(15 * time.Second):
 			return fmt.Errorf("consumer %d did not stop", i+1)
 		}
 		if code := p.ProcessState.ExitCode(); code != 0 {
-			return fmt.Errorf("consumer %d ended with status %d: %s", i+1, code, strings.TrimSpace(p.stderr.String()))
+			return fmt.Errorf("consumer %d ended with status %d: %s", i+1, code, strings.TrimSpace(p.Errors.String()))
 		}
 	}
 	return nil
@@ -333,22 +272,9 @@ func (d *demo) stopConsumers() error {
 func (d *demo) killAll() {
 	all := d.group[:]
 	for _, s := range d.senders {
-		all = append(all, s.process)
+		all = append(all, s.Process)
 	}
 	for _, p := range all {
-		p.end()
+		p.End()
 	}
-}
-
-// prepareStore returns the URL of a store of the run's own, and a function that removes it.
-func prepareStore(ctx context.Context, url, dir string) (string, func() error, error) {
-	switch {
-	case url == "":
-		return "sqlite:" + filepath.Join(dir, "demo.db"), func() error { return nil }, nil
-	case strings.HasPrefix(url, "postgres://"), strings.HasPrefix(url, "postgresql://"):
-		return preparePostgres(ctx, url)
-	case strings.HasPrefix(url, "memory:"):
-		return "", nil, fmt.Errorf("%w: processes cannot share a store in memory", errUsage)
-	}
-	return url, func() error { return nil }, nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/examples/account"
+	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -62,7 +63,7 @@ func TestDemoAgreesWithTheFileThroughAKill(t *testing.T) {
 		{"PgBouncer", func(t *testing.T) string { t.Helper(); return pgtest.PgBouncer(t, pgtest.URL(t)).URL }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Setenv(storeVariable, "")
+			t.Setenv(stage.StoreVariable, "")
 			var stdout, stderr bytes.Buffer
 
 			code := Run(t.Context(), []string{"demo", "--store", test.store(t), "--orders", writeOrders(t, 120), "--limit", "2m"}, &stdout, &stderr)
@@ -152,7 +153,7 @@ func TestOrdersThatCannotBeRead(t *testing.T) {
 }
 
 func TestWrongCallsEndWithTwo(t *testing.T) {
-	t.Setenv(storeVariable, "")
+	t.Setenv(stage.StoreVariable, "")
 	for _, args := range [][]string{
 		{"nonsense"}, {"demo", "--nonsense"}, {"demo", "argument"}, {"demo", "--orders", "no-such-file"}, {"demo", "--store", "memory:"},
 	} {

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -26,6 +25,7 @@ import (
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/examples/payments"
+	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -50,7 +50,7 @@ type paymentsGrammar struct {
 
 // RunPayments is [Run] for the program of examples/payments.
 func RunPayments(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return run(ctx, &paymentsGrammar{}, "payments",
+	return stage.Run(ctx, &paymentsGrammar{}, "payments",
 		"The payments API, which pays once, however often it is asked to. A store is postgres://... or sqlite:FILE.",
 		args, stdout, stderr)
 }
@@ -72,7 +72,7 @@ Then it compares the file with the payments table, the bank's log, the intents i
 
 // Run runs the API in processes, has it asked for every payment several times, kills servers,
 // stops one, and compares the books.
-func (c *paymentsDemoCommand) Run(ctx context.Context, o *output) (err error) {
+func (c *paymentsDemoCommand) Run(ctx context.Context, o *stage.Output) (err error) {
 	orders, err := readOrders(c.Orders)
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func (c *paymentsDemoCommand) Run(ctx context.Context, o *output) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	where, cleanUp, err := prepareStore(ctx, c.Store, dir)
+	where, cleanUp, err := stage.PrepareStore(ctx, c.Store, dir)
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (c *paymentsDemoCommand) Run(ctx context.Context, o *output) (err error) {
 
 	seed := cmp.Or(c.Seed, uint64(time.Now().UnixNano())) // any bits will do
 	d := &paymentsDemo{
-		url: where, file: c.Orders, seed: seed, dir: dir, out: o.stdout, killEvery: c.KillEvery,
+		url: where, file: c.Orders, seed: seed, dir: dir, out: o.Stdout, killEvery: c.KillEvery,
 		plan: newPaymentPlan(orders, seed), started: time.Now(),
 	}
 	return d.run(ctx)
@@ -124,12 +124,12 @@ type paymentsDemo struct {
 	started        time.Time
 
 	books     books
-	screen    *screen
+	screen    *stage.Screen
 	listeners []*os.File // of the servers, and then of the bank
 	addresses []string
-	servers   [apiServers]*process
-	bank      *process
-	clients   [apiClients]*process
+	servers   [apiServers]*stage.Process
+	bank      *stage.Process
+	clients   [apiClients]*stage.Process
 	kills     int
 	stopped   bool
 	lost      int // leases, by the servers' logs
@@ -140,7 +140,7 @@ type paymentsDemo struct {
 
 func (d *paymentsDemo) run(ctx context.Context) (err error) {
 	fmt.Fprintf(d.out, "%s payments over HTTP, each sent 1 to 6 times by %d clients to any of %d servers,\n%s with another amount once more: %s requests, and the repeats of those cut off (seed %d)\n",
-		count(len(d.plan.Payments)), apiClients, apiServers, count(d.plan.Planted), count(d.plan.Sent+d.plan.Planted), d.seed)
+		stage.Count(len(d.plan.Payments)), apiClients, apiServers, stage.Count(d.plan.Planted), stage.Count(d.plan.Sent+d.plan.Planted), d.seed)
 	if d.books, err = openBooks(ctx, d.url); err != nil {
 		return err
 	}
@@ -150,8 +150,8 @@ func (d *paymentsDemo) run(ctx context.Context) (err error) {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	d.screen = newScreen(d.out)
-	defer d.screen.done()
+	d.screen = stage.NewScreen(d.out)
+	defer d.screen.Done()
 	defer d.closeListeners()
 	defer d.killAll()
 	if err := d.startAll(cancel); err != nil {
@@ -163,7 +163,7 @@ func (d *paymentsDemo) run(ctx context.Context) (err error) {
 	if err := d.stopAll(); err != nil {
 		return err
 	}
-	d.screen.done()
+	d.screen.Done()
 	return d.verdict(ctx)
 }
 
@@ -171,7 +171,7 @@ func (d *paymentsDemo) run(ctx context.Context) (err error) {
 // a server that was killed keeps its address.
 func (d *paymentsDemo) startAll(cancel context.CancelCauseFunc) error {
 	for range apiServers + 1 {
-		file, address, err := listen()
+		file, address, err := stage.Listen()
 		if err != nil {
 			return err
 		}
@@ -179,7 +179,7 @@ func (d *paymentsDemo) startAll(cancel context.CancelCauseFunc) error {
 		d.addresses = append(d.addresses, address)
 	}
 	var err error
-	if d.bank, err = startProcess("the bank", d.url, cancel, func(c *exec.Cmd) error {
+	if d.bank, err = stage.StartProcess("the bank", d.url, cancel, func(c *exec.Cmd) error {
 		c.ExtraFiles = d.listeners[apiServers:]
 		return nil
 	}, "bank", "--log", d.bankLog()); err != nil {
@@ -198,58 +198,10 @@ func (d *paymentsDemo) startAll(cancel context.CancelCauseFunc) error {
 	return nil
 }
 
-// listen returns a socket for processes to inherit, and its URL.
-func listen() (*os.File, string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed below
-	if err != nil {
-		return nil, "", err
-	}
-	tcp, ok := listener.(*net.TCPListener)
-	if !ok {
-		return nil, "", errors.New("a listener that is none of TCP")
-	}
-	file, err := shared(tcp)
-	if err := errors.Join(err, listener.Close()); err != nil {
-		return nil, "", err
-	}
-	return file, "http://" + listener.Addr().String(), nil
-}
-
-// shared returns the socket of a listener for processes to inherit. The file that TCPListener.File
-// returns is set to block each time that a process is started with it. The processes share that
-// setting, so the accept of one that runs already would block too, and its Close would wait for the
-// next client.
-func shared(listener *net.TCPListener) (file *os.File, err error) {
-	conn, err := listener.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	failed := conn.Control(func(fd uintptr) {
-		var copied int
-		syscall.ForkLock.RLock()
-		defer syscall.ForkLock.RUnlock()
-		if copied, err = syscall.Dup(int(fd)); err == nil { //nolint:gosec // a descriptor is small
-			syscall.CloseOnExec(copied)
-			file = os.NewFile(uintptr(copied), "listener") //nolint:gosec // as above
-		}
-	})
-	return file, errors.Join(failed, err)
-}
-
-// inherited returns the socket that the process was started with.
-func inherited() (net.Listener, error) {
-	const first = 3
-	listener, err := net.FileListener(os.NewFile(first, "listener"))
-	if err != nil {
-		return nil, fmt.Errorf("the socket of the demo: %w", err)
-	}
-	return listener, nil
-}
-
 func (d *paymentsDemo) bankLog() string { return filepath.Join(d.dir, "bank.jsonl") }
 
 func (d *paymentsDemo) startServer(i int, cancel context.CancelCauseFunc) (err error) {
-	d.servers[i], err = startProcess(fmt.Sprintf("server %d", i+1), d.url, cancel, func(c *exec.Cmd) error {
+	d.servers[i], err = stage.StartProcess(fmt.Sprintf("server %d", i+1), d.url, cancel, func(c *exec.Cmd) error {
 		c.ExtraFiles = d.listeners[i : i+1]
 		return nil
 	}, "serve", "--bank", d.addresses[apiServers], "--name", fmt.Sprintf("server-%d", i+1))
@@ -261,7 +213,7 @@ func (d *paymentsDemo) startClient(i int, cancel context.CancelCauseFunc) error 
 	if err != nil {
 		return err
 	}
-	d.clients[i], err = startProcess(fmt.Sprintf("client %d", i+1), d.url, cancel, func(c *exec.Cmd) error {
+	d.clients[i], err = stage.StartProcess(fmt.Sprintf("client %d", i+1), d.url, cancel, func(c *exec.Cmd) error {
 		c.Stdout = w
 		return nil
 	}, "client", "--orders", d.file, "--seed", strconv.FormatUint(d.seed, 10), "--client", strconv.Itoa(i),
@@ -310,9 +262,9 @@ func (d *paymentsDemo) watch(ctx context.Context, cancel context.CancelCauseFunc
 	for {
 		sum, running := d.clientState()
 		if running {
-			d.screen.show(progress{
+			d.screen.Show(stage.Progress{
 				Done: sum.Done, Of: d.plan.Tasks, Elapsed: time.Since(d.started), Written: sum.Sent,
-				Tail: fmt.Sprintf("%s replays, %s cut off, %d killed", count(sum.Replayed), count(sum.Cut), d.kills),
+				Tail: fmt.Sprintf("%s replays, %s cut off, %d killed", stage.Count(sum.Replayed), stage.Count(sum.Cut), d.kills),
 			})
 		}
 		if !running && goOn == nil {
@@ -325,7 +277,7 @@ func (d *paymentsDemo) watch(ctx context.Context, cancel context.CancelCauseFunc
 			if err != nil {
 				return err
 			}
-			d.screen.say(fmt.Sprintf("server %d stopped with SIGSTOP for three leases, about to make %s to the bank", paused+1, calls(about)))
+			d.screen.Say(fmt.Sprintf("server %d stopped with SIGSTOP for three leases, about to make %s to the bank", paused+1, calls(about)))
 			goOn = time.After(3 * leaseTTL)
 		}
 		select {
@@ -337,7 +289,7 @@ func (d *paymentsDemo) watch(ctx context.Context, cancel context.CancelCauseFunc
 			if err := d.servers[paused].Process.Signal(syscall.SIGCONT); err != nil {
 				return fmt.Errorf("continue server %d: %w", paused+1, err)
 			}
-			d.screen.say(fmt.Sprintf("server %d goes on, and makes its calls", paused+1))
+			d.screen.Say(fmt.Sprintf("server %d goes on, and makes its calls", paused+1))
 			spared = true
 		case <-kill.C:
 			i := d.kills % apiServers
@@ -397,7 +349,7 @@ func calls(n int) string {
 	if n == 1 {
 		return "1 call"
 	}
-	return count(n) + " calls"
+	return stage.Count(n) + " calls"
 }
 
 // holdReviews has a server stay with the payments that it has under review, until it is stopped. It
@@ -420,13 +372,13 @@ func (d *paymentsDemo) holdReviews(ctx context.Context, i int) (n int, err error
 // killServer ends a server as a power cut would, and starts another in its place.
 func (d *paymentsDemo) killServer(i int, cancel context.CancelCauseFunc) error {
 	p := d.servers[i]
-	p.killed.Store(true)
+	p.Killed.Store(true)
 	if err := p.Process.Kill(); err != nil {
 		return fmt.Errorf("kill server %d: %w", i+1, err)
 	}
-	<-p.ended
+	<-p.Ended
 	d.kills++
-	d.lost += p.lost()
+	d.lost += lost(p)
 	return d.startServer(i, cancel)
 }
 
@@ -434,7 +386,7 @@ func (d *paymentsDemo) killServer(i int, cancel context.CancelCauseFunc) error {
 func (d *paymentsDemo) clientState() (sum clientReport, running bool) {
 	for _, c := range d.clients {
 		select {
-		case <-c.ended:
+		case <-c.Ended:
 		default:
 			running = true
 		}
@@ -454,33 +406,33 @@ func (d *paymentsDemo) clientState() (sum clientReport, running bool) {
 
 // stopAll ends servers and bank as a deployment would: they finish the requests in flight.
 func (d *paymentsDemo) stopAll() error {
-	names, all := []string{"the bank"}, []*process{d.bank}
+	names, all := []string{"the bank"}, []*stage.Process{d.bank}
 	for i, p := range d.servers {
-		names, all = append([]string{fmt.Sprintf("server %d", i+1)}, names...), append([]*process{p}, all...)
+		names, all = append([]string{fmt.Sprintf("server %d", i+1)}, names...), append([]*stage.Process{p}, all...)
 	}
 	for i, p := range all {
 		if err := p.Process.Signal(syscall.SIGTERM); err != nil {
 			return fmt.Errorf("end %s: %w", names[i], err)
 		}
 		select {
-		case <-p.ended:
+		case <-p.Ended:
 		case <-time.After(15 * time.Second):
 			return fmt.Errorf("%s did not end", names[i])
 		}
 		if code := p.ProcessState.ExitCode(); code != 0 {
-			return fmt.Errorf("%s ended with status %d: %s", names[i], code, strings.TrimSpace(p.stderr.String()))
+			return fmt.Errorf("%s ended with status %d: %s", names[i], code, strings.TrimSpace(p.Errors.String()))
 		}
-		d.lost += p.lost()
+		d.lost += lost(p)
 	}
 	return nil
 }
 
 // lost counts the leases that a server that has ended found lost.
-func (p *process) lost() int { return strings.Count(p.stderr.String(), `"message":"lease lost"`) }
+func lost(p *stage.Process) int { return strings.Count(p.Errors.String(), `"message":"lease lost"`) }
 
 func (d *paymentsDemo) killAll() {
 	for _, p := range append(append(d.clients[:], d.servers[:]...), d.bank) {
-		p.end()
+		p.End()
 	}
 }
 
@@ -497,13 +449,13 @@ type paymentsServeCommand struct {
 }
 
 // Run serves the API on the socket that it was started with.
-func (c *paymentsServeCommand) Run(ctx context.Context, o *output) error {
+func (c *paymentsServeCommand) Run(ctx context.Context, o *stage.Output) error {
 	store, err := dibs.Open(ctx, c.Store, nil)
 	if err != nil {
 		return fmt.Errorf("open store: %w", err)
 	}
 	defer store.Close()
-	log := logger.Zerolog(zerolog.New(o.stderr).Level(zerolog.WarnLevel))
+	log := logger.Zerolog(zerolog.New(o.Stderr).Level(zerolog.WarnLevel))
 	under := &reviews{ends: map[*time.Time]bool{}}
 	api, err := newAPI(store, c.Store, payments.Config{Bank: c.Bank, Name: c.Name, TTL: leaseTTL, Review: under.review, Logger: log})
 	if err != nil {
@@ -512,7 +464,7 @@ func (c *paymentsServeCommand) Run(ctx context.Context, o *output) error {
 	mux := http.NewServeMux()
 	mux.Handle("/", api)
 	mux.Handle("POST "+reviewsPath, under)
-	return serve(ctx, mux)
+	return stage.Serve(ctx, mux)
 }
 
 // reviewsPath is the demo's own: a request to it holds the reviews of a server.
@@ -588,25 +540,6 @@ func paymentsTable(storeURL string) string {
 	return "payments"
 }
 
-// serve serves on the socket that the process was started with, until ctx ends.
-func serve(ctx context.Context, h http.Handler) error {
-	listener, err := inherited()
-	if err != nil {
-		return err
-	}
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(listener) }()
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done():
-	}
-	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
-	return server.Shutdown(ending)
-}
-
 type paymentsBankCommand struct {
 	Log string
 }
@@ -618,5 +551,5 @@ func (c *paymentsBankCommand) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	return serve(ctx, payments.NewBank(log, bankDelay))
+	return stage.Serve(ctx, payments.NewBank(log, bankDelay))
 }

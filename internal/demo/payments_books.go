@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/examples/account"
 	"github.com/dibs-go/dibs/examples/payments"
+	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation/intent"
 )
@@ -46,7 +47,7 @@ func (b books) prepare(ctx context.Context) error {
 			return err
 		}
 		if len(page.Messages) > 0 {
-			return fmt.Errorf("%w: %w", errUsage, errNotEmpty)
+			return fmt.Errorf("%w: %w", stage.ErrUsage, errNotEmpty)
 		}
 	}
 	api, err := newAPI(b.store, b.url, payments.Config{})

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/examples/payments"
+	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/reservation/idempotency"
 )
 
@@ -51,7 +52,7 @@ type paymentsClientCommand struct {
 }
 
 // Run has one client send its part of the plan.
-func (c *paymentsClientCommand) Run(ctx context.Context, o *output) (err error) {
+func (c *paymentsClientCommand) Run(ctx context.Context, o *stage.Output) (err error) {
 	orders, err := readOrders(c.Orders)
 	if err != nil {
 		return err
@@ -81,7 +82,7 @@ func (c *paymentsClientCommand) Run(ctx context.Context, o *output) (err error) 
 			}
 		})
 	}
-	report := json.NewEncoder(o.stdout)
+	report := json.NewEncoder(o.Stdout)
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	err = func() error {

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/examples/payments"
+	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -21,7 +22,7 @@ func TestPaymentsDemoAgreesWithTheFileThroughKillsAndAStop(t *testing.T) {
 		{"PostgreSQL", func(t *testing.T) string { t.Helper(); return pgtest.URL(t) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Setenv(storeVariable, "")
+			t.Setenv(stage.StoreVariable, "")
 			var stdout, stderr bytes.Buffer
 
 			code := RunPayments(t.Context(), []string{"demo", "--store", test.store(t), "--orders", writeOrders(t, 60), "--kill-every", "1500ms", "--limit", "2m"}, &stdout, &stderr)
@@ -119,13 +120,13 @@ func TestPaymentsVerdictSeesAllThatIsWrong(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d, o := right(t)
 			out := &bytes.Buffer{}
-			require.True(t, printTable(out, "", "", d.table(o, clientReport{})), "before anything is wrong:\n%s", out)
+			require.True(t, stage.PrintTable(out, "", "", d.table(o, clientReport{})), "before anything is wrong:\n%s", out)
 			require.Empty(t, o.Strange)
 			out.Reset()
 
 			test.do(d, o, d.plan.order[0])
 
-			same := printTable(out, "", "", d.table(o, clientReport{}))
+			same := stage.PrintTable(out, "", "", d.table(o, clientReport{}))
 			if test.row == "" {
 				require.NotEmpty(t, o.Strange)
 				return
@@ -143,7 +144,7 @@ func TestALateCallIsCountedAndIsNotWrong(t *testing.T) {
 
 	require.Equal(t, 1, o.TooLate)
 	require.Equal(t, d.plan.order[0], d.interesting(o), "its story is told")
-	require.True(t, printTable(&bytes.Buffer{}, "", "", d.table(o, clientReport{})))
+	require.True(t, stage.PrintTable(&bytes.Buffer{}, "", "", d.table(o, clientReport{})))
 }
 
 func TestEveryPaymentIsInThePlanOfEveryClient(t *testing.T) {
@@ -165,7 +166,7 @@ func TestEveryPaymentIsInThePlanOfEveryClient(t *testing.T) {
 }
 
 func TestWrongCallsOfThePaymentsDemoEndWithTwo(t *testing.T) {
-	t.Setenv(storeVariable, "")
+	t.Setenv(stage.StoreVariable, "")
 	for _, args := range [][]string{{"nonsense"}, {"demo", "--orders", "no-such-file"}, {"demo", "--store", "memory:"}} {
 		var stdout, stderr bytes.Buffer
 		require.Equal(t, 2, RunPayments(t.Context(), args, &stdout, &stderr), args)

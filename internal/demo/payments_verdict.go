@@ -10,6 +10,7 @@ import (
 
 	"github.com/dibs-go/dibs/examples/account"
 	"github.com/dibs-go/dibs/examples/payments"
+	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation/intent"
 )
@@ -22,7 +23,7 @@ func (d *paymentsDemo) verdict(ctx context.Context) error {
 		return err
 	}
 	sent, _ := d.clientState()
-	same := printTable(d.out, "the file says", "the books say", d.table(o, sent))
+	same := stage.PrintTable(d.out, "the file says", "the books say", d.table(o, sent))
 	for _, strange := range o.Strange[:min(len(o.Strange), 5)] {
 		fmt.Fprintln(d.out, "should not be there:", strange)
 	}
@@ -39,7 +40,7 @@ func (d *paymentsDemo) verdict(ctx context.Context) error {
 	return nil
 }
 
-func (d *paymentsDemo) table(o *outcome, sent clientReport) []row {
+func (d *paymentsDemo) table(o *outcome, sent clientReport) []stage.Row {
 	all := len(d.plan.Payments)
 	sum := account.Money(d.plan.Sum)
 	repeated, beyond := o.repeated()
@@ -47,30 +48,30 @@ func (d *paymentsDemo) table(o *outcome, sent clientReport) []row {
 	if d.stopped {
 		stops = 1
 	}
-	return []row{
-		compare("payments in the table", all, o.Rows),
-		compare("rows that differ from the file", 0, o.Wrong),
-		{name: "sum of the table", file: sum.String(), store: o.Sum.String(), same: sum == o.Sum},
-		compare("keys with exactly one Confirmed", all, once(o.Confirmed)),
-		compare("keys of the bank's transfers", all, len(o.Calls)),
-		{name: "sum of the bank's transfers, each once", file: sum.String(), store: o.BankPaid.String(), same: sum == o.BankPaid},
-		compare("transfers with a token that fell", 0, o.Fell),
-		compare("calls that the bank was wrong about", 0, o.Untrue),
-		compare("keys with more transfers than attempts", 0, beyond),
-		detail("late calls that the bank refused", o.TooLate),
-		detail("leases that servers found lost", d.lost),
-		{name: "transfers repeated, at most takeovers", file: "<= " + count(o.Takeovers), store: count(repeated), same: repeated <= o.Takeovers},
-		compare("payments without one response for all", 0, o.differing(d.plan)),
-		compare("reused keys refused with 422", d.plan.Planted, o.Refused),
-		compare("answers of another kind", 0, o.Mistaken),
-		compare("leases held in the end", 0, o.Held),
-		detail("requests sent", sent.Sent),
-		detail("replays among the answers", sent.Replayed),
-		detail("requests cut off by the client", sent.Cut),
-		detail("told that it is in progress, 409", sent.Busy),
-		detail("failed, or the server was killed", sent.Failed),
-		detail("servers killed and started again", d.kills),
-		compare("servers stopped for three leases", 1, stops),
+	return []stage.Row{
+		stage.Compare("payments in the table", all, o.Rows),
+		stage.Compare("rows that differ from the file", 0, o.Wrong),
+		{Name: "sum of the table", File: sum.String(), Store: o.Sum.String(), Same: sum == o.Sum},
+		stage.Compare("keys with exactly one Confirmed", all, once(o.Confirmed)),
+		stage.Compare("keys of the bank's transfers", all, len(o.Calls)),
+		{Name: "sum of the bank's transfers, each once", File: sum.String(), Store: o.BankPaid.String(), Same: sum == o.BankPaid},
+		stage.Compare("transfers with a token that fell", 0, o.Fell),
+		stage.Compare("calls that the bank was wrong about", 0, o.Untrue),
+		stage.Compare("keys with more transfers than attempts", 0, beyond),
+		stage.Detail("late calls that the bank refused", o.TooLate),
+		stage.Detail("leases that servers found lost", d.lost),
+		{Name: "transfers repeated, at most takeovers", File: "<= " + stage.Count(o.Takeovers), Store: stage.Count(repeated), Same: repeated <= o.Takeovers},
+		stage.Compare("payments without one response for all", 0, o.differing(d.plan)),
+		stage.Compare("reused keys refused with 422", d.plan.Planted, o.Refused),
+		stage.Compare("answers of another kind", 0, o.Mistaken),
+		stage.Compare("leases held in the end", 0, o.Held),
+		stage.Detail("requests sent", sent.Sent),
+		stage.Detail("replays among the answers", sent.Replayed),
+		stage.Detail("requests cut off by the client", sent.Cut),
+		stage.Detail("told that it is in progress, 409", sent.Busy),
+		stage.Detail("failed, or the server was killed", sent.Failed),
+		stage.Detail("servers killed and started again", d.kills),
+		stage.Compare("servers stopped for three leases", 1, stops),
 	}
 }
 

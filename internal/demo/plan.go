@@ -18,6 +18,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/examples/account"
+	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -44,12 +45,12 @@ func readOrders(path string) ([]order, error) {
 	if path != "" {
 		var err error
 		if raw, err = os.ReadFile(path); err != nil {
-			return nil, fmt.Errorf("%w: %w", errUsage, err)
+			return nil, fmt.Errorf("%w: %w", stage.ErrUsage, err)
 		}
 	}
 	orders, err := parseOrders(bytes.NewReader(raw))
 	if err != nil {
-		return nil, fmt.Errorf("%w: orders %s: %w", errUsage, cmp.Or(path, "(built in)"), err)
+		return nil, fmt.Errorf("%w: orders %s: %w", stage.ErrUsage, cmp.Or(path, "(built in)"), err)
 	}
 	return orders, nil
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/examples/ticketing"
+	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -40,7 +41,7 @@ type ticketingGrammar struct {
 
 // RunTicketing is [Run] for the program of examples/ticketing.
 func RunTicketing(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return run(ctx, &ticketingGrammar{}, "ticketing",
+	return stage.Run(ctx, &ticketingGrammar{}, "ticketing",
 		"The ticketing service, which sells each seat once and carries out each request once. A store is postgres://...",
 		args, stdout, stderr)
 }
@@ -61,35 +62,23 @@ Then it compares the clients' answers with the box office's table, the events an
 }
 
 // Run runs the service in processes under load, and compares the books.
-func (c *replicasDemoCommand) Run(ctx context.Context, o *output) (err error) {
+func (c *replicasDemoCommand) Run(ctx context.Context, o *stage.Output) (err error) {
 	if c.Rate < 1 || c.Lease < time.Second || c.For < 4*c.Lease {
-		return fmt.Errorf("%w: the rate is at least 1, the lease at least 1s, and the time at least four leases", errUsage)
+		return fmt.Errorf("%w: the rate is at least 1, the lease at least 1s, and the time at least four leases", stage.ErrUsage)
 	}
 	if !strings.HasPrefix(c.Store, "postgres") {
-		return fmt.Errorf("%w: the service has a table in PostgreSQL", errUsage)
+		return fmt.Errorf("%w: the service has a table in PostgreSQL", stage.ErrUsage)
 	}
-	where, cleanUp, err := prepareStore(ctx, c.Store, "")
+	where, cleanUp, err := stage.PrepareStore(ctx, c.Store, "")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, cleanUp()) }()
 	d := &replicasDemo{
-		replicasDemoCommand: *c, url: withSearchPath(where), out: o.stdout,
+		replicasDemoCommand: *c, url: stage.WithSearchPath(where), out: o.Stdout,
 		disturbed: make(chan struct{}), mails: map[string]int{}, asked: map[string]*asked{},
 	}
 	return d.run(ctx)
-}
-
-// withSearchPath has the box office's table in the schema of the run.
-func withSearchPath(storeURL string) string {
-	u, err := url.Parse(storeURL)
-	if err != nil || u.Query().Get("schema") == "" {
-		return storeURL
-	}
-	query := u.Query()
-	query.Set("search_path", query.Get("schema"))
-	u.RawQuery = query.Encode()
-	return u.String()
 }
 
 // A replicasDemo is one run.
@@ -97,12 +86,12 @@ type replicasDemo struct {
 	replicasDemoCommand
 	url    string
 	out    io.Writer
-	screen *screen
+	screen *stage.Screen
 
 	socket   *os.File
 	address  string
 	mail     string // URL of the mail service, which is this process
-	replicas [replicas]*process
+	replicas [replicas]*stage.Process
 	replaced int
 
 	disturbed chan struct{} // closed when one was killed and one stopped
@@ -139,13 +128,13 @@ func (d *replicasDemo) run(ctx context.Context) (err error) {
 	d.mail = "http://" + mailbox.Addr().String()
 	go func() { _ = service.Serve(mailbox) }() // until Close
 	defer service.Close()
-	if d.socket, d.address, err = listen(); err != nil {
+	if d.socket, d.address, err = stage.Listen(); err != nil {
 		return err
 	}
 	defer d.socket.Close()
 	defer func() {
 		for _, p := range d.replicas {
-			p.end()
+			p.End()
 		}
 	}()
 	for i := range d.replicas {
@@ -153,22 +142,22 @@ func (d *replicasDemo) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	d.screen = newScreen(d.out)
-	defer d.screen.done()
+	d.screen = stage.NewScreen(d.out)
+	defer d.screen.Done()
 	load := make(chan error, 1)
 	go func() { load <- d.load(ctx) }()
 	if err := d.disturb(ctx, cancel, began, load); err != nil {
-		return cause(ctx, err)
+		return stage.Cause(ctx, err)
 	}
 	if err := d.settle(ctx); err != nil {
-		return cause(ctx, err)
+		return stage.Cause(ctx, err)
 	}
 	for i := range d.replicas {
 		if err := d.stop(i); err != nil {
 			return err
 		}
 	}
-	d.screen.done()
+	d.screen.Done()
 	return d.verdict(ctx, began)
 }
 
@@ -191,11 +180,11 @@ func (d *replicasDemo) connect(ctx context.Context) (*pgx.Conn, error) {
 	query := u.Query()
 	query.Del("schema")
 	u.RawQuery = query.Encode()
-	return connect(ctx, u.String())
+	return stage.Connect(ctx, u.String())
 }
 
-func (d *replicasDemo) start(i int, cancel context.CancelCauseFunc) (*process, error) {
-	return startProcess(fmt.Sprintf("replica %d", i+1), d.url, cancel, func(c *exec.Cmd) error {
+func (d *replicasDemo) start(i int, cancel context.CancelCauseFunc) (*stage.Process, error) {
+	return stage.StartProcess(fmt.Sprintf("replica %d", i+1), d.url, cancel, func(c *exec.Cmd) error {
 		c.ExtraFiles = []*os.File{d.socket}
 		return nil
 	}, "replica", "--mail", d.mail, "--lease", d.Lease.String())
@@ -204,23 +193,23 @@ func (d *replicasDemo) start(i int, cancel context.CancelCauseFunc) (*process, e
 // stop ends a replica as a deployment does.
 func (d *replicasDemo) stop(i int) error {
 	p := d.replicas[i]
-	p.killed.Store(true) // one that has not begun yet ends by the signal itself
+	p.Killed.Store(true) // one that has not begun yet ends by the signal itself
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("stop replica %d: %w", i+1, err)
 	}
 	select {
-	case <-p.ended:
+	case <-p.Ended:
 	case <-time.After(30 * time.Second):
 		// Its goroutines tell what it waits for.
 		_ = p.Process.Signal(syscall.SIGQUIT)
-		<-p.ended
-		return fmt.Errorf("replica %d did not end in 30 s after SIGTERM: %s", i+1, strings.TrimSpace(p.stderr.String()))
+		<-p.Ended
+		return fmt.Errorf("replica %d did not end in 30 s after SIGTERM: %s", i+1, strings.TrimSpace(p.Errors.String()))
 	}
 	status, ok := p.ProcessState.Sys().(syscall.WaitStatus)
 	if p.ProcessState.Success() || ok && status.Signaled() && status.Signal() == syscall.SIGTERM {
 		return nil
 	}
-	return fmt.Errorf("replica %d ended: %v: %s", i+1, p.ProcessState, strings.TrimSpace(p.stderr.String()))
+	return fmt.Errorf("replica %d ended: %v: %s", i+1, p.ProcessState, strings.TrimSpace(p.Errors.String()))
 }
 
 // replace starts a replica and then ends the one in whose place it is.
@@ -230,7 +219,7 @@ func (d *replicasDemo) replace(i int, cancel context.CancelCauseFunc) error {
 		return err
 	}
 	if err := d.stop(i); err != nil {
-		next.end()
+		next.End()
 		return err
 	}
 	d.replicas[i] = next
@@ -274,12 +263,12 @@ func (d *replicasDemo) disturb(ctx context.Context, cancel context.CancelCauseFu
 		case <-kill:
 			i := (next + 2) % replicas
 			p := d.replicas[i]
-			p.killed.Store(true)
+			p.Killed.Store(true)
 			if err := p.Process.Kill(); err != nil {
 				return fmt.Errorf("kill replica %d: %w", i+1, err)
 			}
-			<-p.ended
-			d.screen.say(fmt.Sprintf("replica %d killed with SIGKILL, and started again", i+1))
+			<-p.Ended
+			d.screen.Say(fmt.Sprintf("replica %d killed with SIGKILL, and started again", i+1))
 			var err error
 			if d.replicas[i], err = d.start(i, cancel); err != nil {
 				return err
@@ -290,14 +279,14 @@ func (d *replicasDemo) disturb(ctx context.Context, cancel context.CancelCauseFu
 			if err := d.replicas[frozen].Process.Signal(syscall.SIGSTOP); err != nil {
 				return fmt.Errorf("stop replica %d: %w", frozen+1, err)
 			}
-			d.screen.say(fmt.Sprintf("replica %d stopped with SIGSTOP for three leases", frozen+1))
+			d.screen.Say(fmt.Sprintf("replica %d stopped with SIGSTOP for three leases", frozen+1))
 			thaw = time.After(3 * d.Lease)
 			disturbed()
 		case <-thaw:
 			if err := d.replicas[frozen].Process.Signal(syscall.SIGCONT); err != nil {
 				return fmt.Errorf("continue replica %d: %w", frozen+1, err)
 			}
-			d.screen.say(fmt.Sprintf("replica %d goes on", frozen+1))
+			d.screen.Say(fmt.Sprintf("replica %d goes on", frozen+1))
 			thaw, frozen = nil, -1
 		}
 	}
@@ -306,9 +295,9 @@ func (d *replicasDemo) disturb(ctx context.Context, cancel context.CancelCauseFu
 func (d *replicasDemo) show(began time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.screen.show(progress{
+	d.screen.Show(stage.Progress{
 		Done: d.done, Of: int(d.For.Seconds()) * d.Rate, Elapsed: time.Since(began), Written: d.sent,
-		Tail: fmt.Sprintf("%d replaced, %s sent again", d.replaced, count(d.again)),
+		Tail: fmt.Sprintf("%d replaced, %s sent again", d.replaced, stage.Count(d.again)),
 	})
 }
 
@@ -477,22 +466,22 @@ func (d *replicasDemo) verdict(ctx context.Context, began time.Time) error {
 		repeated += n - 1
 	}
 	bound := 2 * d.Lease
-	same := printTable(d.out, "expected", "found", []row{
-		compare("rows of the box office, one for each request", len(d.asked), rows),
-		compare("seats sold, of those asked for", seats, sold),
-		compare("seats sold twice", 0, twice),
-		compare("events, one for each request", len(d.asked), events),
-		compare("answers that differ from the table", 0, differing),
-		compare("requests that were refused", 0, len(d.odd)),
-		compare("mails, one for each request", len(d.asked), len(d.mails)),
+	same := stage.PrintTable(d.out, "expected", "found", []stage.Row{
+		stage.Compare("rows of the box office, one for each request", len(d.asked), rows),
+		stage.Compare("seats sold, of those asked for", seats, sold),
+		stage.Compare("seats sold twice", 0, twice),
+		stage.Compare("events, one for each request", len(d.asked), events),
+		stage.Compare("answers that differ from the table", 0, differing),
+		stage.Compare("requests that were refused", 0, len(d.odd)),
+		stage.Compare("mails, one for each request", len(d.asked), len(d.mails)),
 		{
-			name: "longest wait for a decision, below two leases", file: "< " + bound.String(),
-			store: longest.Round(time.Millisecond).String(), same: longest.Duration < bound,
+			Name: "longest wait for a decision, below two leases", File: "< " + bound.String(),
+			Store: longest.Round(time.Millisecond).String(), Same: longest.Duration < bound,
 		},
-		detail("mails sent again, and shown once", repeated),
-		detail("requests sent", d.sent),
-		detail("sent again, after a kill or a stop", d.again),
-		detail("replicas replaced", d.replaced),
+		stage.Detail("mails sent again, and shown once", repeated),
+		stage.Detail("requests sent", d.sent),
+		stage.Detail("sent again, after a kill or a stop", d.again),
+		stage.Detail("replicas replaced", d.replaced),
 	})
 	for _, odd := range d.odd[:min(len(d.odd), 5)] {
 		fmt.Fprintln(d.out, "refused:", odd)
@@ -543,13 +532,13 @@ type replicasServeCommand struct {
 }
 
 // Run serves on the socket that it was started with.
-func (c *replicasServeCommand) Run(ctx context.Context, o *output) error {
-	listener, err := inherited()
+func (c *replicasServeCommand) Run(ctx context.Context, o *stage.Output) error {
+	listener, err := stage.Inherited()
 	if err != nil {
 		return err
 	}
 	return ticketing.Run(ctx, listener, ticketing.Config{
 		Database: c.Store, Mail: c.Mail, Lease: c.Lease,
-		Logger: logger.Zerolog(zerolog.New(o.stderr).Level(zerolog.WarnLevel)),
+		Logger: logger.Zerolog(zerolog.New(o.Stderr).Level(zerolog.WarnLevel)),
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
@@ -36,7 +37,7 @@ func TestReplicasComeAndGoUnderLoad(t *testing.T) {
 
 // A socket that blocks would keep a replica that ends, until the next client comes.
 func TestAReplicaThatStartsLeavesTheSocketOfTheOthersAsItIs(t *testing.T) {
-	file, _, err := listen()
+	file, _, err := stage.Listen()
 	require.NoError(t, err)
 	defer file.Close()
 	started := exec.Command(os.Args[0], "-test.run=^$")
@@ -52,7 +53,7 @@ func TestAReplicaThatStartsLeavesTheSocketOfTheOthersAsItIs(t *testing.T) {
 }
 
 func TestTheReplicasDemoRefusesWrongCalls(t *testing.T) {
-	t.Setenv(storeVariable, "")
+	t.Setenv(stage.StoreVariable, "")
 	for _, args := range [][]string{
 		{"demo"},
 		{"demo", "--store", "sqlite:a.db"},

@@ -5,21 +5,17 @@ package demo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
-	"github.com/alecthomas/kong"
 	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/examples/account"
+	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/logger"
 )
-
-// storeVariable is the environment variable with the store's URL.
-const storeVariable = "DIBS_STORE"
 
 type grammar struct {
 	Demo demoCommand `cmd:"" help:"Run the component under fire and compare the books."`
@@ -27,50 +23,12 @@ type grammar struct {
 	Send sendCommand `cmd:"" hidden:""`
 }
 
-// errUsage is matched by the error of a call that cannot be carried out as it is.
-var errUsage = errors.New("wrong call")
-
-// output is where a command prints.
-type output struct{ stdout, stderr io.Writer }
-
 // Run runs the command of args and returns the exit code: 0 for success, 1 for a failure,
 // 2 for a wrong call.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return run(ctx, &grammar{}, "account",
+	return stage.Run(ctx, &grammar{}, "account",
 		"The account component, which keeps accounts by handling commands, each once, however often it is sent. A store is postgres://... or sqlite:FILE.",
 		args, stdout, stderr)
-}
-
-func run(ctx context.Context, commands any, name, description string, args []string, stdout, stderr io.Writer) int {
-	helped := false
-	parser, err := kong.New(commands,
-		kong.Name(name), kong.Description(description),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 80}),
-		kong.Writers(stdout, stderr), kong.Exit(func(int) { helped = true }),
-		kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(&output{stdout, stderr}))
-	if err != nil {
-		fmt.Fprintf(stderr, "%s: %v\n", name, err)
-		return 1
-	}
-	if len(args) == 0 {
-		args = []string{"--help"}
-	}
-	command, err := parser.Parse(args)
-	if helped {
-		return 0
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "%s: %v\n", name, err)
-		return 2
-	}
-	if err := command.Run(); err != nil {
-		fmt.Fprintf(stderr, "%s %s: %v\n", name, command.Command(), err)
-		if errors.Is(err, errUsage) {
-			return 2
-		}
-		return 1
-	}
-	return 0
 }
 
 type runCommand struct {
@@ -82,10 +40,10 @@ type runCommand struct {
 }
 
 // Run handles commands.
-func (c *runCommand) Run(ctx context.Context, o *output) error {
+func (c *runCommand) Run(ctx context.Context, o *stage.Output) error {
 	var log logger.Logger
 	if c.Verbose {
-		log = logger.Zerolog(zerolog.New(o.stderr).With().Timestamp().Logger())
+		log = logger.Zerolog(zerolog.New(o.Stderr).With().Timestamp().Logger())
 	}
 	store, err := dibs.Open(ctx, c.Store, nil)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs"
+	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -35,7 +36,7 @@ type sendCommand struct {
 
 // Run sends one sender's part of the plan: the first phase and, when a line comes in, the
 // second.
-func (c *sendCommand) Run(ctx context.Context, o *output) error {
+func (c *sendCommand) Run(ctx context.Context, o *stage.Output) error {
 	orders, err := readOrders(c.Orders)
 	if err != nil {
 		return err
@@ -46,7 +47,7 @@ func (c *sendCommand) Run(ctx context.Context, o *output) error {
 	}
 	defer store.Close()
 
-	s := &commandSender{store: store, name: fmt.Sprintf("sender-%d", c.Sender+1), out: json.NewEncoder(o.stdout)}
+	s := &commandSender{store: store, name: fmt.Sprintf("sender-%d", c.Sender+1), out: json.NewEncoder(o.Stdout)}
 	p := newPlan(orders, c.Seed, c.Of)
 	for phase := range p.phases {
 		if phase > 0 {

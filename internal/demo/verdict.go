@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
 	"github.com/dibs-go/dibs/examples/account"
+	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -110,21 +110,6 @@ func once(counts map[string]int) (n int) {
 	return n
 }
 
-// A row compares one figure of the file with the store's.
-type row struct {
-	name         string
-	file, store  string
-	detail, same bool // detail: of the store alone, nothing to compare
-}
-
-func compare(name string, file, store int) row {
-	return row{name: name, file: count(file), store: count(store), same: file == store}
-}
-
-func detail(name string, store int) row {
-	return row{name: "  " + name, store: count(store), detail: true, same: true}
-}
-
 // verdict compares the store with the file, prints the table and, for one withdrawal that
 // was sent often, the story of its winner.
 func (d *demo) verdict(ctx context.Context) error {
@@ -134,7 +119,7 @@ func (d *demo) verdict(ctx context.Context) error {
 	}
 	sent, _ := d.senderState(0)
 	rows := d.table(l, sent)
-	same := printTable(d.out, "the file says", "the store says", rows)
+	same := stage.PrintTable(d.out, "the file says", "the store says", rows)
 	for _, strange := range l.Strange[:min(len(l.Strange), 5)] {
 		fmt.Fprintln(d.out, "should not be there:", strange)
 	}
@@ -150,24 +135,7 @@ func (d *demo) verdict(ctx context.Context) error {
 	return nil
 }
 
-// printTable prints rows, and reports whether all agree.
-func printTable(out io.Writer, file, store string, rows []row) bool {
-	same := true
-	fmt.Fprintf(out, "\n%-38s %14s %14s\n", "", file, store)
-	for _, r := range rows {
-		mark := "ok"
-		switch {
-		case r.detail:
-			mark = ""
-		case !r.same:
-			mark, same = "DIFFERS", false
-		}
-		fmt.Fprintln(out, strings.TrimRight(fmt.Sprintf("%-38s %14s %14s  %s", r.name, r.file, r.store, mark), " "))
-	}
-	return same
-}
-
-func (d *demo) table(l *ledger, sent report) []row {
+func (d *demo) table(l *ledger, sent report) []stage.Row {
 	var paid, rejected, storePaid, storeRejected, differ int
 	var sum account.Money
 	for id, want := range d.plan.Books {
@@ -196,20 +164,20 @@ func (d *demo) table(l *ledger, sent report) []row {
 	if d.killed {
 		kills = 1
 	}
-	return []row{
-		compare("commands sent", d.plan.Sent, l.Recorded+byID),
-		compare("distinct commands", d.plan.Distinct, len(l.Sent)),
-		compare("duplicates refused", d.plan.Sent-d.plan.Distinct, byID+byState+byKey),
-		detail("by message id: the same write again", byID),
-		detail("by state: the account is open", byState),
-		detail("by reservation: the key is taken", byKey),
-		compare("reservations with exactly one winner", withdrawals, once(l.Reserved)),
-		compare("effects that happened exactly once", 2*accounts+withdrawals, effects),
-		compare("withdrawals paid", paid, storePaid),
-		compare("withdrawals rejected", rejected, storeRejected),
-		compare("accounts", accounts, len(l.Accounts)),
-		compare("accounts with another balance", 0, differ),
-		{name: "sum of all balances", file: sum.String(), store: l.Sum.String(), same: sum == l.Sum},
-		compare("consumers killed and started again", 1, kills),
+	return []stage.Row{
+		stage.Compare("commands sent", d.plan.Sent, l.Recorded+byID),
+		stage.Compare("distinct commands", d.plan.Distinct, len(l.Sent)),
+		stage.Compare("duplicates refused", d.plan.Sent-d.plan.Distinct, byID+byState+byKey),
+		stage.Detail("by message id: the same write again", byID),
+		stage.Detail("by state: the account is open", byState),
+		stage.Detail("by reservation: the key is taken", byKey),
+		stage.Compare("reservations with exactly one winner", withdrawals, once(l.Reserved)),
+		stage.Compare("effects that happened exactly once", 2*accounts+withdrawals, effects),
+		stage.Compare("withdrawals paid", paid, storePaid),
+		stage.Compare("withdrawals rejected", rejected, storeRejected),
+		stage.Compare("accounts", accounts, len(l.Accounts)),
+		stage.Compare("accounts with another balance", 0, differ),
+		{Name: "sum of all balances", File: sum.String(), Store: l.Sum.String(), Same: sum == l.Sum},
+		stage.Compare("consumers killed and started again", 1, kills),
 	}
 }

@@ -1,10 +1,12 @@
-package demo
+package stage
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"net/url"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,14 +15,39 @@ import (
 	"github.com/dibs-go/dibs/migrations"
 )
 
+// PrepareStore returns the URL of a store of the run's own, and a function that removes it.
+func PrepareStore(ctx context.Context, url, dir string) (string, func() error, error) {
+	switch {
+	case url == "":
+		return "sqlite:" + filepath.Join(dir, "demo.db"), func() error { return nil }, nil
+	case strings.HasPrefix(url, "postgres://"), strings.HasPrefix(url, "postgresql://"):
+		return preparePostgres(ctx, url)
+	case strings.HasPrefix(url, "memory:"):
+		return "", nil, fmt.Errorf("%w: processes cannot share a store in memory", ErrUsage)
+	}
+	return url, func() error { return nil }, nil
+}
+
+// WithSearchPath has the box office's table in the schema of the run.
+func WithSearchPath(storeURL string) string {
+	u, err := url.Parse(storeURL)
+	if err != nil || u.Query().Get("schema") == "" {
+		return storeURL
+	}
+	query := u.Query()
+	query.Set("search_path", query.Get("schema"))
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
 // preparePostgres makes a schema for the run, so that it neither meets nor leaves
 // anything in a database that is used for something else.
 func preparePostgres(ctx context.Context, where string) (string, func() error, error) {
 	target, err := url.Parse(where)
 	if err != nil {
-		return "", nil, fmt.Errorf("%w: the store's URL cannot be read", errUsage) // the error would show the password
+		return "", nil, fmt.Errorf("%w: the store's URL cannot be read", ErrUsage) // the error would show the password
 	}
-	conn, err := connect(ctx, where)
+	conn, err := Connect(ctx, where)
 	if err != nil {
 		return "", nil, fmt.Errorf("connect to %s: %w", target.Host, err)
 	}
@@ -48,7 +75,7 @@ const deadlockDetected = "40P01"
 // removeSchema tries again after a deadlock with a statement of a process that was killed, which
 // its session finishes.
 func removeSchema(ctx context.Context, where, schema string) error {
-	conn, err := connect(ctx, where)
+	conn, err := Connect(ctx, where)
 	if err != nil {
 		return err
 	}
@@ -62,8 +89,8 @@ func removeSchema(ctx context.Context, where, schema string) error {
 	}
 }
 
-// connect prepares nothing by name, so that it works through PgBouncer too.
-func connect(ctx context.Context, where string) (*pgx.Conn, error) {
+// Connect prepares nothing by name, so that it works through PgBouncer too.
+func Connect(ctx context.Context, where string) (*pgx.Conn, error) {
 	config, err := pgx.ParseConfig(where)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,54 @@
+// Package stage has the parts that the demos share: their processes, sockets, stores and tables.
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/alecthomas/kong"
+)
+
+// StoreVariable is the environment variable with the store's URL.
+const StoreVariable = "DIBS_STORE"
+
+// ErrUsage is matched by the error of a call that cannot be carried out as it is.
+var ErrUsage = errors.New("wrong call")
+
+// Output is where a command prints.
+type Output struct{ Stdout, Stderr io.Writer }
+
+// Run runs the command of args and returns the exit code: 0 for success, 1 for a failure, 2 for a
+// wrong call.
+func Run(ctx context.Context, commands any, name, description string, args []string, stdout, stderr io.Writer) int {
+	helped := false
+	parser, err := kong.New(commands,
+		kong.Name(name), kong.Description(description),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 80}),
+		kong.Writers(stdout, stderr), kong.Exit(func(int) { helped = true }),
+		kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(&Output{stdout, stderr}))
+	if err != nil {
+		fmt.Fprintf(stderr, "%s: %v\n", name, err)
+		return 1
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	command, err := parser.Parse(args)
+	if helped {
+		return 0
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "%s: %v\n", name, err)
+		return 2
+	}
+	if err := command.Run(); err != nil {
+		fmt.Fprintf(stderr, "%s %s: %v\n", name, command.Command(), err)
+		if errors.Is(err, ErrUsage) {
+			return 2
+		}
+		return 1
+	}
+	return 0
+}
