@@ -2,7 +2,6 @@ package saga_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -179,7 +178,7 @@ func TestTheLateProcessBeginsNothingOnPostgreSQL(t *testing.T) {
 
 	err := <-fenced
 
-	require.True(t, errors.Is(err, saga.ErrFenced), err)
+	require.ErrorIs(t, err, saga.ErrFenced)
 	require.Equal(t, before, events(t, store, "7"))
 	require.Equal(t, "book flight, book flight, book hotel, book car", w.did())
 	require.Equal(t, 1, w.keysOf("book flight"))

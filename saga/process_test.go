@@ -32,10 +32,13 @@ const databaseVariable = "SAGA_TEST_DATABASE"
 // The fates of the sagas of the kill test, by turns.
 var fates = []string{"completes", "ticket refused", "seats refused", "car refused", "flight fails once", "undo fails once"}
 
-// effect records a call of a step, in a transaction of its own or in tx.
-func effect(ctx context.Context, db interface {
+// A rower is a pool or a transaction.
+type rower interface {
 	QueryRow(ctx context.Context, query string, args ...any) pgx.Row
-}, what string) (calls int, err error) {
+}
+
+// effect records a call of a step, in a transaction of its own or in tx.
+func effect(ctx context.Context, db rower, what string) (calls int, err error) {
 	key := saga.Key(ctx)
 	stream, _, _ := strings.Cut(strings.TrimPrefix(key, "booking:saga-"), "+")
 	return calls, db.QueryRow(ctx, `with added as (insert into effects (saga, what, key) values ($1, $2, $3))
@@ -211,7 +214,7 @@ func startAgency(t *testing.T, url string) *exec.Cmd {
 // checkEffects compares the rows of a saga with its events.
 func checkEffects(t *testing.T, pool *pgxpool.Pool, all []string, id, fate string) {
 	t.Helper()
-	rows, err := pool.Query(t.Context(), "select what, key from effects where saga = $1 order by id", id)
+	rows, err := pool.Query(t.Context(), "select what, key from effects where saga = $1 order by id", id) //nolint:rowserrcheck // ForEachRow checks it
 	require.NoError(t, err)
 	times, keys := map[string]int{}, map[string]bool{}
 	var done, undone []string // each at its first time
