@@ -197,6 +197,16 @@ func roleFor(err error) string {
 // closedError makes an error of a handle that was closed match [ErrClosed].
 func closedError(cause error) error { return fmt.Errorf("%w: %w", ErrClosed, cause) }
 
+// exhausted tells a caller that has waited for a connection until its context ended why there was none. The most
+// frequent holder is a transaction of the caller's own.
+func exhausted(err error, used, most int) error {
+	if most == 0 || used < most || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("%w: all connections of the pool are in use (%d of %d); if a transaction of yours has one, use a store over it "+
+		"(postgres.New(tx, nil)), or give the pool more", err, used, most)
+}
+
 // AcquireFailed returns the error of a pool or a *sql.DB that gave no connection. The packages
 // do not export the errors of one that is closed, so their texts are looked at.
 func AcquireFailed(err error) error {

@@ -162,7 +162,8 @@ func (l *Link) AsIs(ctx context.Context, f func(db DB) error) error {
 	if l.pool != nil {
 		conn, err := l.pool.Acquire(ctx)
 		if err != nil {
-			return AcquireFailed(err)
+			stat := l.pool.Stat()
+			return exhausted(AcquireFailed(err), int(stat.AcquiredConns()), int(stat.MaxConns()))
 		}
 		defer conn.Release()
 		return f(conn)
@@ -170,7 +171,8 @@ func (l *Link) AsIs(ctx context.Context, f func(db DB) error) error {
 	if l.sql != nil {
 		conn, err := SQLConn(ctx, l.sql)
 		if err != nil {
-			return err
+			stats := l.sql.Stats()
+			return exhausted(err, stats.InUse, stats.MaxOpenConnections)
 		}
 		defer conn.Close()
 		return Raw(conn, func(conn *pgx.Conn) error { return f(conn) })

@@ -16,32 +16,26 @@ import (
 
 // Append implements [messagestore.Driver].
 func (d *Driver) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
-	written, _, err := d.appendEither(ctx, a, false)
-	return written, err
-}
-
-// appendEither writes a, together with others if it may. If it meets another version, that is the
-// answer to a caller that asks for the meeting, and a conflict to another.
-func (d *Driver) appendEither(ctx context.Context, a messagestore.Append, meet bool) (messagestore.Written, *messagestore.Meeting, error) {
-	if d.groups != nil && len(a.Records) > 0 && !a.Conditional() {
-		return d.appendInGroup(ctx, a, meet)
+	written, err := d.AppendAll(ctx, []messagestore.Append{a})
+	if err != nil {
+		return messagestore.Written{}, err
 	}
-	return d.appendAlone(ctx, a, meet)
-}
-
-func (d *Driver) appendAlone(ctx context.Context, a messagestore.Append, meet bool) (messagestore.Written, *messagestore.Meeting, error) {
-	appends := []messagestore.Append{a}
-	written, met, err := d.appendAll(ctx, appends, d.fences.of(appends), meet, always)
-	if err != nil || met != nil {
-		return messagestore.Written{}, met, err
-	}
-	return written[0], nil, nil
+	return written[0], nil
 }
 
 // AppendAll implements [messagestore.AtomicDriver].
 func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
-	written, _, err := d.appendAll(ctx, appends, d.fences.of(appends), false, always)
+	written, _, err := d.appendEither(ctx, appends, false)
 	return written, err
+}
+
+// appendEither writes appends, together with other writes if it may. If it meets another version,
+// that is the answer to a caller that asks for the meeting, and a conflict to another.
+func (d *Driver) appendEither(ctx context.Context, appends []messagestore.Append, meet bool) ([]messagestore.Written, *messagestore.Meeting, error) {
+	if d.inGroup(appends) {
+		return d.appendInGroup(ctx, appends, meet)
+	}
+	return d.appendAll(ctx, appends, d.fences.of(appends), meet, always)
 }
 
 func always() bool { return true }

@@ -189,18 +189,18 @@ func appendToStreams(ctx context.Context, c *attempt, key string) []ended {
 	return []ended{{appends: all, err: err}}
 }
 
-// appendGroup writes a group with one in it that conflicts.
+// appendGroup writes a group with one in it that conflicts, and with writes to several streams.
 func appendGroup(ctx context.Context, c *attempt, key string) (list []ended) {
 	other := *c
 	other.category += "x"
-	group := []messagestore.Append{
-		messages(c, key+"a", messagestore.NoStream, 1),
-		messages(c, key+"b", 7, 1),
-		messages(c, key+"a", 0, 3),
-		messages(&other, key, messagestore.AnyVersion, 1),
+	group := [][]messagestore.Append{
+		{messages(c, key+"a", messagestore.NoStream, 1)},
+		{messages(c, key+"c", messagestore.AnyVersion, 1), messages(c, key+"b", 7, 1)},
+		{messages(c, key+"a", 0, 3), messages(&other, key+"d", messagestore.NoStream, 1)},
+		{messages(&other, key, messagestore.AnyVersion, 1)},
 	}
-	for i, answer := range c.driver.AppendEach(ctx, group) {
-		list = append(list, ended{appends: group[i : i+1], refused: i == 1, err: answer.Err})
+	for i, answer := range c.driver.AppendAllEach(ctx, group) {
+		list = append(list, ended{appends: group[i], refused: i == 1, err: answer.Err})
 	}
 	return list
 }

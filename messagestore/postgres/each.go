@@ -5,9 +5,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -31,7 +33,7 @@ type eachAnswer struct {
 // The parameters of append_each.
 var eachOIDs = []uint32{
 	pgtype.TextArrayOID, pgtype.Int8ArrayOID, pgtype.Int4ArrayOID, pgtype.Int8ArrayOID,
-	pgtype.UUIDArrayOID, pgtype.TextArrayOID, pgtype.JSONArrayOID, pgtype.JSONArrayOID, pgtype.BoolOID, pgtype.BoolArrayOID,
+	pgtype.UUIDArrayOID, pgtype.TextArrayOID, pgtype.JSONArrayOID, pgtype.JSONArrayOID, pgtype.BoolOID, pgtype.BoolArrayOID, pgtype.BoolArrayOID,
 }
 
 func (d *Driver) callEach(ctx context.Context, conn *pgx.Conn, group []*ticket) (a eachAnswer, err error) {
@@ -76,73 +78,85 @@ func (room) Decode([]byte) error { return nil }
 func (room) Frontend() {}
 
 func eachParameters(e *pglink.Encoder, group []*ticket, notify bool) [][]byte {
-	messages, size := 0, 0
+	writes, messages, size := 0, 0, 0
 	for _, t := range group {
-		messages += len(t.append.Records)
-		size += t.size + len(t.append.Stream)
-		for i := range t.append.Records {
-			size += len(t.append.Records[i].Type)
-		}
-	}
-	const most = 8 + 12 + 8 + 12 + 20 + 4 + 4 + 4 + 5 // bytes that are not text, for a write of one message
-	e.Reset(size + most*(len(group)+messages) + 10*20)
-
-	e.Array(pgtype.TextOID, len(group))
-	for _, t := range group {
-		pglink.Element(e, t.append.Stream)
-	}
-	e.Array(pgtype.Int8OID, len(group))
-	for _, t := range group {
-		e.Int8Element(int64(t.append.Expected))
-	}
-	e.Array(pgtype.Int4OID, len(group))
-	for _, t := range group {
-		e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, 4)
-		e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, uint32(len(t.append.Records))) //nolint:gosec // at most MaxWriteMessages
-	}
-	e.Array(pgtype.Int8OID, len(group))
-	for _, t := range group {
-		e.Int8Element(t.fences[0])
-	}
-	e.Array(pgtype.UUIDOID, messages)
-	for _, t := range group {
-		for i := range t.append.Records {
-			pglink.Element(e, t.append.Records[i].ID[:])
-		}
-	}
-	e.Array(pgtype.TextOID, messages)
-	for _, t := range group {
-		for i := range t.append.Records {
-			pglink.Element(e, t.append.Records[i].Type)
-		}
-	}
-	e.Array(pgtype.JSONOID, messages)
-	for _, t := range group {
-		for i := range t.append.Records {
-			pglink.Element(e, t.append.Records[i].Data)
-		}
-	}
-	e.Array(pgtype.JSONOID, messages)
-	for _, t := range group {
-		for i := range t.append.Records {
-			if r := &t.append.Records[i]; len(r.Metadata) > 0 {
-				pglink.Element(e, r.Metadata)
-			} else {
-				e.Null()
+		writes, messages, size = writes+len(t.appends), messages+t.messages, size+t.size
+		for _, a := range t.appends {
+			size += len(a.Stream)
+			for i := range a.Records {
+				size += len(a.Records[i].Type)
 			}
 		}
 	}
+	const most = 8 + 12 + 8 + 12 + 20 + 4 + 4 + 4 + 5 + 5 // bytes that are not text, for a write of one message
+	e.Reset(size + most*(writes+messages) + 11*20)
+
+	eachWrite := func(f func(t *ticket, i int, a *messagestore.Append)) {
+		for _, t := range group {
+			for i := range t.appends {
+				f(t, i, &t.appends[i])
+			}
+		}
+	}
+	eachRecord := func(f func(r *messagestore.Encoded)) {
+		eachWrite(func(_ *ticket, _ int, a *messagestore.Append) {
+			for i := range a.Records {
+				f(&a.Records[i])
+			}
+		})
+	}
+	boolean := func(b bool) {
+		e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, 1)
+		e.Bool(b)
+	}
+
+	e.Array(pgtype.TextOID, writes)
+	eachWrite(func(_ *ticket, _ int, a *messagestore.Append) { pglink.Element(e, a.Stream) })
+	e.Array(pgtype.Int8OID, writes)
+	eachWrite(func(_ *ticket, _ int, a *messagestore.Append) { e.Int8Element(int64(a.Expected)) })
+	e.Array(pgtype.Int4OID, writes)
+	eachWrite(func(_ *ticket, _ int, a *messagestore.Append) {
+		e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, 4)
+		e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, uint32(len(a.Records))) //nolint:gosec // at most MaxWriteMessages
+	})
+	e.Array(pgtype.Int8OID, writes)
+	eachWrite(func(t *ticket, i int, _ *messagestore.Append) { e.Int8Element(t.fences[i]) })
+	e.Array(pgtype.UUIDOID, messages)
+	eachRecord(func(r *messagestore.Encoded) { pglink.Element(e, r.ID[:]) })
+	e.Array(pgtype.TextOID, messages)
+	eachRecord(func(r *messagestore.Encoded) { pglink.Element(e, r.Type) })
+	e.Array(pgtype.JSONOID, messages)
+	eachRecord(func(r *messagestore.Encoded) { pglink.Element(e, r.Data) })
+	e.Array(pgtype.JSONOID, messages)
+	eachRecord(func(r *messagestore.Encoded) {
+		if len(r.Metadata) > 0 {
+			pglink.Element(e, r.Metadata)
+		} else {
+			e.Null()
+		}
+	})
 	e.Next()
 	e.Bool(notify)
-	if !slices.ContainsFunc(group, func(t *ticket) bool { return t.meet }) {
-		return append(e.Parameters(), nil)
-	}
-	e.Array(pgtype.BoolOID, len(group))
+	meets, joined := false, writes > len(group)
 	for _, t := range group {
-		e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, 1)
-		e.Bool(t.meet)
+		meets = meets || t.meet
 	}
-	return e.Parameters()
+	if meets {
+		e.Array(pgtype.BoolOID, writes)
+		eachWrite(func(t *ticket, _ int, _ *messagestore.Append) { boolean(t.meet) })
+	}
+	if joined {
+		e.Array(pgtype.BoolOID, writes)
+		eachWrite(func(_ *ticket, i int, _ *messagestore.Append) { boolean(i > 0) })
+	}
+	parameters := e.Parameters()
+	if !meets {
+		parameters = slices.Insert(parameters, 9, nil)
+	}
+	if !joined {
+		parameters = append(parameters, nil)
+	}
+	return parameters
 }
 
 func readEach(columns [][]byte) (a eachAnswer, err error) {
@@ -224,19 +238,72 @@ func readMet(columns [][]byte) ([]*messagestore.Message, error) {
 
 // check reports an answer that is none.
 func (a eachAnswer) check(group []*ticket) error {
-	written, met := 0, 0
-	for i, outcome := range []byte(a.outcomes) {
-		switch {
-		case i >= len(group):
-		case outcome == 'w':
-			written += len(group[i].append.Records)
-		case outcome == 'c' && group[i].meet:
-			met++
+	writes, written, met := 0, 0, 0
+	for _, t := range group {
+		for i, w := range t.appends {
+			if n := writes + i; n < len(a.outcomes) {
+				switch {
+				case a.outcomes[n] == 'w':
+					written += len(w.Records)
+				case a.outcomes[n] == 'c' && t.meet:
+					met++
+				}
+				if (a.outcomes[n] == 'w') != (a.outcomes[writes] == 'w') {
+					return fmt.Errorf("append %d writes: the database answered that one was written in part", len(group))
+				}
+			}
 		}
+		writes += len(t.appends)
 	}
-	if len(a.outcomes) != len(group) || len(a.versions) != len(group) || len(a.globalPositions) != written || len(a.times) != written || len(a.met) != met {
+	if len(a.outcomes) != writes || len(a.versions) != writes || len(a.globalPositions) != written || len(a.times) != written || len(a.met) != met {
 		return fmt.Errorf("append %d writes: the database answered for %d, with %d versions, %d of %d global positions, %d times and %d of %d meetings",
-			len(group), len(a.outcomes), len(a.versions), len(a.globalPositions), written, len(a.times), len(a.met), met)
+			writes, len(a.outcomes), len(a.versions), len(a.globalPositions), written, len(a.times), len(a.met), met)
 	}
 	return nil
+}
+
+// next takes the outcome of the next write of the group, and the versions of its streams. Its parts
+// have one outcome, but for those that were written before.
+func (a *eachAnswer) next(t *ticket) (outcome byte, versions []int64) {
+	n := len(t.appends)
+	outcome, versions = a.outcomes[0], a.versions[:n]
+	before := strings.IndexByte(a.outcomes[:n], 'a') >= 0
+	if before && t.meet {
+		a.met = a.met[strings.Count(a.outcomes[:n], "c"):]
+	}
+	a.outcomes, a.versions = a.outcomes[n:], a.versions[n:]
+	if before {
+		return 'a', versions
+	}
+	return outcome, versions
+}
+
+// written takes what was written of t.
+func (a *eachAnswer) written(t *ticket, versions []int64) []messagestore.Written {
+	all := make([]messagestore.Written, len(t.appends))
+	for i, w := range t.appends {
+		ids := make([]uuid.UUID, len(w.Records))
+		for n, r := range w.Records {
+			ids[n] = r.ID
+		}
+		last := len(ids) - 1
+		all[i] = messagestore.Written{
+			Stream: w.Stream, Version: messagestore.Version(versions[i]), IDs: ids,
+			GlobalPosition: messagestore.GlobalPosition(a.globalPositions[last]), Time: a.times[last],
+		}
+		a.globalPositions, a.times = a.globalPositions[last+1:], a.times[last+1:]
+	}
+	return all
+}
+
+// meeting takes what t met.
+func (a *eachAnswer) meeting(t *ticket) *messagestore.Meeting {
+	met := &messagestore.Meeting{Time: a.metAt, Last: a.met[:len(t.appends):len(t.appends)]}
+	for i, m := range met.Last {
+		if m != nil {
+			m.Stream = t.appends[i].Stream
+		}
+	}
+	a.met = a.met[len(t.appends):]
+	return met
 }

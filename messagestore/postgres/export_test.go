@@ -68,7 +68,8 @@ func (d *Driver) InOneShard(a, b messagestore.Category) bool {
 
 // An Answer is the outcome of a write in a group.
 type Answer struct {
-	Written messagestore.Written
+	Written messagestore.Written // to its first stream
+	All     []messagestore.Written
 	Met     *messagestore.Meeting
 	Err     error
 }
@@ -80,9 +81,18 @@ func (d *Driver) AppendEach(ctx context.Context, appends []messagestore.Append) 
 
 // AppendOrMeetEach writes a group, of which the writes with these numbers are told what they met.
 func (d *Driver) AppendOrMeetEach(ctx context.Context, appends []messagestore.Append, meets ...int) []Answer {
-	group := make([]*ticket, len(appends))
+	writes := make([][]messagestore.Append, len(appends))
 	for i, a := range appends {
-		group[i] = d.newTicket(a, slices.Contains(meets, i))
+		writes[i] = []messagestore.Append{a}
+	}
+	return d.AppendAllEach(ctx, writes, meets...)
+}
+
+// AppendAllEach writes a group of writes to several streams.
+func (d *Driver) AppendAllEach(ctx context.Context, writes [][]messagestore.Append, meets ...int) []Answer {
+	group := make([]*ticket, len(writes))
+	for i, w := range writes {
+		group[i] = d.newTicket(w, slices.Contains(meets, i))
 		group[i].state.Store(taken)
 	}
 	l := d.groups.shards[0]
@@ -91,7 +101,10 @@ func (d *Driver) AppendOrMeetEach(ctx context.Context, appends []messagestore.Ap
 	answers := make([]Answer, len(group))
 	for i, t := range group {
 		<-t.done
-		answers[i] = Answer{t.written, t.met, t.err}
+		answers[i] = Answer{All: t.written, Met: t.met, Err: t.err}
+		if t.err == nil && t.met == nil {
+			answers[i].Written = t.written[0]
+		}
 	}
 	return answers
 }

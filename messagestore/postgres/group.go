@@ -5,11 +5,10 @@ import (
 	"hash/maphash"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
@@ -73,15 +72,16 @@ func (g *groups) shard(category messagestore.Category) *shard {
 // happens. After that its outcome is unknown to a caller that leaves, until Find resolves it by
 // a fence.
 type ticket struct {
-	append messagestore.Append
-	meet   bool    // a conflict is answered with what the write met
-	fences []int64 // as they were when the caller came
-	size   int
-	state  atomic.Int32
-	token  bool // it has one of the shard's
-	done   chan struct{}
+	appends  []messagestore.Append // all or nothing
+	meet     bool                  // a conflict is answered with what the write met
+	fences   []int64               // as they were when the caller came
+	size     int
+	messages int
+	state    atomic.Int32
+	token    bool // it has one of the shard's
+	done     chan struct{}
 
-	written messagestore.Written // once done
+	written []messagestore.Written // once done
 	met     *messagestore.Meeting
 	err     error
 }
@@ -92,12 +92,31 @@ const (
 	left
 )
 
-func (d *Driver) newTicket(a messagestore.Append, meet bool) *ticket {
-	t := &ticket{append: a, meet: meet, fences: d.fences.of([]messagestore.Append{a}), done: make(chan struct{})}
-	for _, r := range a.Records {
-		t.size += len(r.Data) + len(r.Metadata)
+func (d *Driver) newTicket(appends []messagestore.Append, meet bool) *ticket {
+	t := &ticket{appends: appends, meet: meet, fences: d.fences.of(appends), done: make(chan struct{})}
+	for _, a := range appends {
+		t.messages += len(a.Records)
+		for _, r := range a.Records {
+			t.size += len(r.Data) + len(r.Metadata)
+		}
 	}
 	return t
+}
+
+// first is the category by which the write has its shard, and which it waits for in a group.
+func (t *ticket) first() messagestore.Category { return t.appends[0].Stream.Category() }
+
+// categories are those that the write waits for by itself.
+func (t *ticket) categories() string {
+	if len(t.appends) == 1 {
+		return string(t.first())
+	}
+	all := make([]string, len(t.appends))
+	for i, a := range t.appends {
+		all[i] = string(a.Stream.Category())
+	}
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), "-") // which none of them has
 }
 
 // begin reports whether the caller still waits. From then on the caller cannot leave with a
@@ -107,7 +126,7 @@ func (t *ticket) begin() bool {
 	return t.state.CompareAndSwap(waiting, taken) || t.state.Load() == taken
 }
 
-func (t *ticket) answer(written messagestore.Written, err error) {
+func (t *ticket) answer(written []messagestore.Written, err error) {
 	t.written, t.err = written, err
 	close(t.done)
 }
@@ -117,9 +136,16 @@ func (t *ticket) answerMeeting(met *messagestore.Meeting) {
 	close(t.done)
 }
 
-// appendInGroup writes a, together with others if there are any.
-func (d *Driver) appendInGroup(ctx context.Context, a messagestore.Append, meet bool) (messagestore.Written, *messagestore.Meeting, error) {
-	l := d.groups.shard(a.Stream.Category())
+// inGroup reports whether a write may go together with others.
+func (d *Driver) inGroup(appends []messagestore.Append) bool {
+	return d.groups != nil && len(appends) > 0 && !slices.ContainsFunc(appends, func(a messagestore.Append) bool {
+		return len(a.Records) == 0 || a.Conditional()
+	})
+}
+
+// appendInGroup writes appends, together with other writes if there are any.
+func (d *Driver) appendInGroup(ctx context.Context, appends []messagestore.Append, meet bool) ([]messagestore.Written, *messagestore.Meeting, error) {
+	l := d.groups.shard(appends[0].Stream.Category())
 	l.mu.Lock()
 	if !l.busy {
 		l.busy = true
@@ -127,16 +153,16 @@ func (d *Driver) appendInGroup(ctx context.Context, a messagestore.Append, meet 
 		defer d.next(l)
 		limited, cancel := context.WithTimeout(ctx, d.groups.timeout)
 		defer cancel()
-		return d.appendAlone(limited, a, meet)
+		return d.appendAll(limited, appends, d.fences.of(appends), meet, always)
 	}
 	l.mu.Unlock()
 
 	select {
 	case l.room <- struct{}{}:
 	case <-ctx.Done():
-		return messagestore.Written{}, nil, ctx.Err()
+		return nil, nil, ctx.Err()
 	}
-	t := d.newTicket(a, meet)
+	t := d.newTicket(appends, meet)
 	t.token = true
 	l.mu.Lock()
 	l.waiting = append(l.waiting, t)
@@ -152,7 +178,7 @@ func (d *Driver) appendInGroup(ctx context.Context, a messagestore.Append, meet 
 	case <-ctx.Done():
 	}
 	if t.state.CompareAndSwap(waiting, left) {
-		return messagestore.Written{}, nil, ctx.Err()
+		return nil, nil, ctx.Err()
 	}
 	grace := time.NewTimer(outcomeGrace)
 	defer grace.Stop()
@@ -161,7 +187,7 @@ func (d *Driver) appendInGroup(ctx context.Context, a messagestore.Append, meet 
 		return t.written, t.met, t.err
 	case <-grace.C:
 		t.state.Store(left)
-		return messagestore.Written{}, nil, unknownOutcome(ctx.Err(), []messagestore.Append{a})
+		return nil, nil, unknownOutcome(ctx.Err(), appends)
 	}
 }
 
@@ -201,10 +227,10 @@ func (l *shard) take() []*ticket {
 		return nil
 	}
 	group := []*ticket{}
-	size, messages, n := 0, 0, 0
+	size, messages, writes, n := 0, 0, 0, 0
 	for _, t := range l.waiting {
-		size, messages = size+t.size, messages+len(t.append.Records)
-		if n > 0 && (n == maxGroup || messages > maxGroupMessages || size > maxGroupBytes) {
+		size, messages, writes = size+t.size, messages+t.messages, writes+len(t.appends)
+		if n > 0 && (writes > maxGroup || messages > maxGroupMessages || size > maxGroupBytes) {
 			break
 		}
 		n++
@@ -266,13 +292,13 @@ func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
 		d.answer(ctx, l, group, answers)
 	case !sent:
 		for _, t := range group {
-			t.answer(messagestore.Written{}, err)
+			t.answer(nil, err)
 		}
 	case pglink.IsLockTimeout(err):
 		// They have waited for as long as one may. The others have not.
 		first, others := partFirst(group)
 		for _, t := range first {
-			t.answer(messagestore.Written{}, d.writeFailed(err, []messagestore.Append{t.append}))
+			t.answer(nil, d.writeFailed(err, t.appends))
 		}
 		l.putBack(others)
 	case pglink.Definite(err):
@@ -286,7 +312,7 @@ func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
 		d.oneByOne(ctx, l, group)
 	default:
 		for _, t := range group {
-			t.answer(messagestore.Written{}, unknownOutcome(pglink.Safe(err), []messagestore.Append{t.append}))
+			t.answer(nil, unknownOutcome(pglink.Safe(err), t.appends))
 		}
 	}
 }
@@ -301,7 +327,7 @@ func (d *Driver) slowly(ctx context.Context, l *shard, group []*ticket) {
 		l.putLast(first[1:])
 	case pglink.IsLockTimeout(err):
 		for _, t := range first[1:] {
-			t.answer(messagestore.Written{}, err)
+			t.answer(nil, err)
 		}
 		l.putBack(others)
 	default:
@@ -312,9 +338,9 @@ func (d *Driver) slowly(ctx context.Context, l *shard, group []*ticket) {
 // partFirst parts the writes to the category of the first, which a group waits for, from
 // the others.
 func partFirst(group []*ticket) (first, others []*ticket) {
-	category := group[0].append.Stream.Category()
+	category := group[0].first()
 	for _, t := range group {
-		if t.append.Stream.Category() == category {
+		if t.first() == category {
 			first = append(first, t)
 		} else {
 			others = append(others, t)
@@ -326,38 +352,25 @@ func partFirst(group []*ticket) (first, others []*ticket) {
 // answer gives each caller of a committed group its outcome.
 func (d *Driver) answer(ctx context.Context, l *shard, group []*ticket, a eachAnswer) {
 	var apart, again []*ticket
-	for i, t := range group {
-		version := a.versions[i]
-		switch a.outcomes[i] {
-		case 'w':
-			w := messagestore.Written{Stream: t.append.Stream, Version: messagestore.Version(version), IDs: make([]uuid.UUID, len(t.append.Records))}
-			for n, r := range t.append.Records {
-				w.IDs[n] = r.ID
-			}
-			last := len(w.IDs) - 1
-			w.GlobalPosition, w.Time = messagestore.GlobalPosition(a.globalPositions[last]), a.times[last]
-			a.globalPositions, a.times = a.globalPositions[last+1:], a.times[last+1:]
+	for _, t := range group {
+		outcome, versions := a.next(t)
+		switch {
+		case outcome == 'w':
 			d.groups.flushed.Add(1)
-			t.answer(w, nil)
-		case 'c':
-			if t.meet {
-				met := a.met[0]
-				if a.met = a.met[1:]; met != nil {
-					met.Stream = t.append.Stream
-				}
-				t.answerMeeting(&messagestore.Meeting{Time: a.metAt, Last: []*messagestore.Message{met}})
-				continue
+			t.answer(a.written(t, versions), nil)
+		case outcome == 'c' && t.meet:
+			t.answerMeeting(a.meeting(t))
+		case outcome == 'c':
+			t.answer(nil, conflict(t.appends, versions))
+		case outcome == 'b' && len(t.appends) == 1:
+			again = append(again, t)
+		case outcome == 'f':
+			for i, w := range t.appends {
+				d.fences.learn(w.Stream.Category(), versions[i])
 			}
-			t.answer(messagestore.Written{}, &messagestore.VersionConflictError{
-				Stream: t.append.Stream, Expected: t.append.Expected, Actual: messagestore.Version(version),
-			})
-		case 'b':
+			t.fences = d.fences.of(t.appends) // before putBack asks whether the caller still waits
 			again = append(again, t)
-		case 'f':
-			d.fences.learn(t.append.Stream.Category(), version)
-			t.fences = d.fences.of([]messagestore.Append{t.append}) // before putBack asks whether the caller still waits
-			again = append(again, t)
-		default:
+		default: // also one that needs more than one category: a group waits for none but its first
 			apart = append(apart, t)
 		}
 	}
@@ -365,24 +378,34 @@ func (d *Driver) answer(ctx context.Context, l *shard, group []*ticket, a eachAn
 	d.oneByOne(ctx, l, apart)
 }
 
+// conflict names the first stream that is not at its version.
+func conflict(appends []messagestore.Append, versions []int64) error {
+	for i, a := range appends {
+		if at := messagestore.Version(versions[i]); a.Expected != messagestore.AnyVersion && a.Expected != at {
+			return &messagestore.VersionConflictError{Stream: a.Stream, Expected: a.Expected, Actual: at}
+		}
+	}
+	return errNoAnswer
+}
+
 // oneByOne writes each by itself. A category whose lock is held is waited for once. A write that
 // was cancelled may have waited for a lock or be slow itself, so the next write to its category
 // is tried too, but behind all others.
 func (d *Driver) oneByOne(ctx context.Context, l *shard, tickets []*ticket) {
-	kept := map[messagestore.Category]error{}
+	kept := map[string]error{} // by the categories
 	var later []*ticket
 	for _, t := range tickets {
-		category := t.append.Stream.Category()
-		switch err := kept[category]; {
+		categories := t.categories()
+		switch err := kept[categories]; {
 		case pglink.IsCancelled(err):
 			later = append(later, t)
 			continue
 		case err != nil:
-			t.answer(messagestore.Written{}, err)
+			t.answer(nil, err)
 			continue
 		}
 		if err := d.alone(ctx, t); pglink.IsLockTimeout(err) || pglink.IsCancelled(err) {
-			kept[category] = err
+			kept[categories] = err
 		}
 	}
 	l.putLast(later)
@@ -392,14 +415,14 @@ func (d *Driver) oneByOne(ctx context.Context, l *shard, tickets []*ticket) {
 func (d *Driver) alone(ctx context.Context, t *ticket) error {
 	ctx, cancel := context.WithTimeout(ctx, d.groups.timeout)
 	defer cancel()
-	written, met, err := d.appendAll(ctx, []messagestore.Append{t.append}, t.fences, t.meet, t.begin)
+	written, met, err := d.appendAll(ctx, t.appends, t.fences, t.meet, t.begin)
 	switch {
 	case err != nil:
-		t.answer(messagestore.Written{}, err)
+		t.answer(nil, err)
 	case met != nil:
 		t.answerMeeting(met)
 	default:
-		t.answer(written[0], nil)
+		t.answer(written, nil)
 	}
 	return err
 }

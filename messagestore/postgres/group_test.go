@@ -70,7 +70,7 @@ func lockCategory(ctx context.Context, pool *pgxpool.Pool, category messagestore
 	return func() error { return tx.Rollback(context.WithoutCancel(ctx)) }, err
 }
 
-// awaitLockWaiters returns when somebody waits for the category's lock.
+// awaitLockWaiters returns when a session waits for the category's lock.
 func awaitLockWaiters(t *testing.T, pool *pgxpool.Pool, category messagestore.Category) {
 	t.Helper()
 	require.Eventually(t, func() bool { return lockWaiters(t, pool, category) > 0 }, 10*time.Second, 5*time.Millisecond)
@@ -683,7 +683,8 @@ func TestGroupsAreNotMadeAboveReadCommitted(t *testing.T) {
 	require.Zero(t, writes)
 }
 
-// Each write of a group has the outcome that it would have by itself.
+// Each write of a group, to one stream or several of two categories, has the outcome that it would have
+// by itself.
 func TestAGroupAnswersAsItsWritesWouldOneByOne(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -697,43 +698,132 @@ func TestAGroupAnswersAsItsWritesWouldOneByOne(t *testing.T) {
 		d := postgres.New(pool, nil)
 		for range rapid.IntRange(1, 3).Draw(r, "groups") {
 			n := rapid.IntRange(2, 12).Draw(r, "writes")
-			group, want := make([]messagestore.Append, n), make([]string, n)
+			group, want := make([][]messagestore.Append, n), make([]string, n)
 			for i := range group {
-				stream := rapid.SampledFrom([]string{"1", "2", "3"}).Draw(r, "stream")
-				a := messagestore.Append{Stream: together.Stream(stream), Expected: messagestore.Version(rapid.Int64Range(-2, 5).Draw(r, "expected"))}
-				for range rapid.IntRange(1, 3).Draw(r, "messages") {
-					a.Records = append(a.Records, messagestore.Encoded{ID: uuid.New(), Type: "Tested", Data: []byte("{}")})
+				var twins []messagestore.Append
+				for _, stream := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"-1", "-2", "-3", "z-1"}), 1, 3, rapid.ID).Draw(r, "streams") {
+					a := messagestore.Append{
+						Stream:   messagestore.StreamName(together) + messagestore.StreamName(stream),
+						Expected: messagestore.Version(rapid.Int64Range(-2, 5).Draw(r, "expected")),
+					}
+					for range rapid.IntRange(1, 3).Draw(r, "messages") {
+						a.Records = append(a.Records, messagestore.Encoded{ID: uuid.New(), Type: "Tested", Data: []byte("{}")})
+					}
+					group[i] = append(group[i], a)
+					twin := a
+					twin.Stream = messagestore.StreamName(apart) + messagestore.StreamName(stream)
+					twin.Records = slices.Clone(a.Records)
+					for k := range twin.Records {
+						twin.Records[k].ID = uuid.New()
+					}
+					twins = append(twins, twin)
 				}
-				group[i] = a
-				twin := a
-				twin.Stream = apart.Stream(stream)
-				twin.Records = slices.Clone(a.Records)
-				for k := range twin.Records {
-					twin.Records[k].ID = uuid.New()
-				}
-				want[i] = told(one.Append(t.Context(), twin))
+				written, err := one.AppendAll(t.Context(), twins)
+				want[i] = told(written, err)
 			}
 
-			answers := d.AppendEach(t.Context(), group)
+			answers := d.AppendAllEach(t.Context(), group)
 
 			for i, answer := range answers {
-				require.Equal(r, want[i], told(answer.Written, answer.Err), "%d of %v", i, group)
-				if answer.Err == nil {
-					ids := answer.Written.IDs
-					found, err := one.Find(t.Context(), group[i].Stream, ids[len(ids)-1:])
-					require.NoError(r, err)
+				require.Equal(r, want[i], told(answer.All, answer.Err), "%d of %v", i, group)
+				for k, written := range answer.All {
+					found, err := one.Find(t.Context(), group[i][k].Stream, written.IDs[len(written.IDs)-1:])
+					require.NoError(t, err)
 					require.Len(r, found, 1)
-					require.Equal(r, found[0].GlobalPosition, answer.Written.GlobalPosition)
-					require.Equal(r, found[0].Position, answer.Written.Version)
+					require.Equal(r, found[0].GlobalPosition, written.GlobalPosition)
+					require.Equal(r, found[0].Position, written.Version)
+					require.Equal(r, found[0].Time, written.Time)
 				}
 			}
 		}
 	})
 }
 
-func told(w messagestore.Written, err error) string {
-	if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
-		return fmt.Sprint("conflict ", conflict.Expected, conflict.Actual)
+// A write to two categories, one of which another has, keeps no other from being written, and is
+// written once that category is free.
+func TestAWriteToTwoCategoriesWaitsForTheOtherByItself(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	d := postgres.New(pool, nil)
+	category, busy := storetest.Category(t), storetest.Category(t)+"busy"
+	release, err := lockCategory(t.Context(), pool, busy)
+	require.NoError(t, err)
+	both := func() []messagestore.Append {
+		return []messagestore.Append{record(category.Stream("both")), record(busy.Stream("both"))}
 	}
-	return fmt.Sprint(w.Version, len(w.IDs), w.Duplicate, err)
+	single := []messagestore.Append{record(category.Stream("single"))}
+	answered := make(chan []postgres.Answer, 1)
+
+	go func() { answered <- d.AppendAllEach(t.Context(), [][]messagestore.Append{both(), single, both()}) }()
+
+	store := messagestore.New(postgres.New(pool, nil), nil)
+	require.Eventually(t, func() bool {
+		version, err := store.Version(t.Context(), single[0].Stream)
+		return err == nil && version == 0
+	}, 10*time.Second, 5*time.Millisecond)
+	version, err := store.Version(t.Context(), both()[0].Stream)
+	require.NoError(t, err)
+	require.Equal(t, messagestore.NoStream, version)
+	awaitLockWaiters(t, pool, busy)
+	require.NoError(t, release())
+	for _, answer := range <-answered {
+		require.NoError(t, answer.Err)
+	}
+	version, err = store.Version(t.Context(), both()[1].Stream)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, version)
+}
+
+// Of a write to several streams one has come before by itself, or has another id's message.
+func TestAWriteToSeveralStreamsLeavesItsGroupForAnIDThatIsThere(t *testing.T) {
+	t.Parallel()
+	d := postgres.New(pgtest.Pool(t), nil)
+	category := storetest.Category(t)
+	both := func(name string) []messagestore.Append {
+		return []messagestore.Append{record(category.Stream(name + "1")), record(category.Stream(name + "2"))}
+	}
+	before, half := both("before"), both("half")
+	_, err := d.AppendAll(t.Context(), before)
+	require.NoError(t, err)
+	_, err = d.Append(t.Context(), half[1])
+	require.NoError(t, err)
+	half[0].Expected = 7
+	again := slices.Clone(before)
+	again[0].Expected = messagestore.NoStream
+	_, flushed := d.Flushes()
+
+	answers := d.AppendAllEach(t.Context(), [][]messagestore.Append{both("a"), before, half, again, both("b")}, 2)
+
+	for _, i := range []int{0, 4} {
+		require.NoError(t, answers[i].Err)
+		require.False(t, answers[i].Written.Duplicate)
+	}
+	for _, i := range []int{1, 3} {
+		require.NoError(t, answers[i].Err)
+		require.Len(t, answers[i].All, 2)
+		require.True(t, answers[i].All[0].Duplicate)
+		require.True(t, answers[i].All[1].Duplicate)
+	}
+	require.ErrorIs(t, answers[2].Err, messagestore.ErrIDConflict)
+	_, now := d.Flushes()
+	require.Equal(t, flushed+2, now)
+
+	for _, meets := range [][]int{nil, {1}} { // where no message of the group is there already
+		answers = d.AppendAllEach(t.Context(), [][]messagestore.Append{both("c"), half, both("d")}, meets...)
+		require.NoError(t, answers[0].Err)
+		require.ErrorIs(t, answers[1].Err, messagestore.ErrIDConflict)
+		require.NoError(t, answers[2].Err)
+	}
+}
+
+func told(written []messagestore.Written, err error) string {
+	if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
+		_, id, _ := strings.Cut(string(conflict.Stream), "-")
+		return fmt.Sprint("conflict ", id, conflict.Expected, conflict.Actual)
+	}
+	all := fmt.Sprint(err)
+	for _, w := range written {
+		all += fmt.Sprint(" ", w.Version, len(w.IDs), w.Duplicate)
+	}
+	return all
 }

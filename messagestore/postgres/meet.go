@@ -14,7 +14,7 @@ var _ messagestore.MeetingDriver = (*Driver)(nil)
 // another.
 func (d *Driver) AppendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
 	for {
-		written, met, err := d.appendOrMeet(ctx, appends)
+		written, met, err := d.appendEither(ctx, appends, true)
 		if met == nil {
 			return written, nil, err
 		}
@@ -26,17 +26,6 @@ func (d *Driver) AppendOrMeet(ctx context.Context, appends []messagestore.Append
 			return nil, met, nil
 		}
 	}
-}
-
-func (d *Driver) appendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
-	if len(appends) != 1 {
-		return d.appendAll(ctx, appends, d.fences.of(appends), true, always)
-	}
-	written, met, err := d.appendEither(ctx, appends[0], true)
-	if met != nil || err != nil {
-		return nil, met, err
-	}
-	return []messagestore.Written{written}, nil, nil
 }
 
 // errRemoved is returned for a message that was removed after it was met.

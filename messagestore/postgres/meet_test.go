@@ -119,41 +119,53 @@ func TestGroupMeetsTheLastMessageOrWrites(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		category := messagestore.Category("g" + strings.ReplaceAll(uuid.NewString(), "-", ""))
 		for range rapid.IntRange(1, 3).Draw(r, "groups") {
-			var group []messagestore.Append
+			var group [][]messagestore.Append
 			var meets []int
 			for i := range rapid.IntRange(2, 12).Draw(r, "writes") {
-				stream := category.Stream(rapid.SampledFrom([]string{"1", "2", "3"}).Draw(r, "stream"))
-				expected := messagestore.Version(rapid.Int64Range(-2, 5).Draw(r, "expected"))
-				group = append(group, typed(stream, expected, rapid.SliceOfN(rapid.SampledFrom([]string{"A", "B"}), 1, 3).Draw(r, "types")...))
+				var write []messagestore.Append
+				for _, id := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"1", "2", "3"}), 1, 2, rapid.ID).Draw(r, "streams") {
+					expected := messagestore.Version(rapid.Int64Range(-2, 5).Draw(r, "expected"))
+					write = append(write, typed(category.Stream(id), expected, rapid.SliceOfN(rapid.SampledFrom([]string{"A", "B"}), 1, 3).Draw(r, "types")...))
+				}
+				group = append(group, write)
 				if rapid.Bool().Draw(r, "meets") {
 					meets = append(meets, i)
 				}
 			}
 
-			answers := driver.AppendOrMeetEach(context.Background(), group, meets...)
+			answers := driver.AppendAllEach(context.Background(), group, meets...)
 
 			for i, answer := range answers {
 				switch {
 				case answer.Met != nil:
 					require.Contains(r, meets, i)
-					if last := answer.Met.Last[0]; last != nil {
-						require.NotEqual(r, group[i].Expected, last.Position, "it met what it expects")
-						there, err := driver.ReadStream(context.Background(), messagestore.StreamQuery{Stream: last.Stream, From: last.Position, Limit: 1})
-						require.NoError(r, err)
-						require.Equal(r, there[0], last)
-						require.Equal(r, group[i].Stream, last.Stream)
+					fits := true
+					require.Len(r, answer.Met.Last, len(group[i]))
+					for k, last := range answer.Met.Last {
+						at := messagestore.NoStream
+						if last != nil {
+							at = last.Position
+							there, err := driver.ReadStream(context.Background(), messagestore.StreamQuery{Stream: last.Stream, From: last.Position, Limit: 1})
+							require.NoError(r, err)
+							require.Equal(r, there[0], last)
+							require.Equal(r, group[i][k].Stream, last.Stream)
+						}
+						fits = fits && (group[i][k].Expected == at || group[i][k].Expected == messagestore.AnyVersion)
 					}
+					require.False(r, fits, "it met what it expects")
 				case answer.Err != nil:
 					require.NotContains(r, meets, i)
 					require.ErrorIs(r, answer.Err, messagestore.ErrVersionConflict)
 				default:
-					found, err := driver.Find(context.Background(), group[i].Stream, answer.Written.IDs)
-					require.NoError(r, err)
-					require.Len(r, found, len(group[i].Records))
-					last := found[len(found)-1]
-					require.Equal(r, messagestore.Written{
-						Stream: last.Stream, Version: last.Position, GlobalPosition: last.GlobalPosition, Time: last.Time, IDs: answer.Written.IDs,
-					}, answer.Written)
+					for k, written := range answer.All {
+						found, err := driver.Find(context.Background(), group[i][k].Stream, written.IDs)
+						require.NoError(r, err)
+						require.Len(r, found, len(group[i][k].Records))
+						last := found[len(found)-1]
+						require.Equal(r, messagestore.Written{
+							Stream: last.Stream, Version: last.Position, GlobalPosition: last.GlobalPosition, Time: last.Time, IDs: written.IDs,
+						}, written)
+					}
 				}
 			}
 		}

@@ -231,8 +231,8 @@ func FuzzAnswerOfAGroupIsAboutEachOfItsWrites(f *testing.F) {
 			return
 		}
 		group := []*ticket{
-			{append: messagestore.Append{Records: make([]messagestore.Encoded, one)}, meet: meet},
-			{append: messagestore.Append{Records: make([]messagestore.Encoded, two)}},
+			{appends: []messagestore.Append{{Records: make([]messagestore.Encoded, one)}}, meet: meet},
+			{appends: []messagestore.Append{{Records: make([]messagestore.Encoded, two)}}},
 		}
 		if a.check(group) != nil {
 			return
@@ -242,7 +242,7 @@ func FuzzAnswerOfAGroupIsAboutEachOfItsWrites(f *testing.F) {
 		positionsOf, meetings := 0, 0
 		for i := range 2 {
 			if a.outcomes[i] == 'w' {
-				positionsOf += len(group[i].append.Records)
+				positionsOf += len(group[i].appends[0].Records)
 			}
 			if a.outcomes[i] == 'c' && group[i].meet {
 				meetings++
@@ -297,7 +297,7 @@ func FuzzParametersOfAGroupAreReadByPgx(f *testing.F) {
 	f.Add("", "", "", "", []byte(""), []byte(""), int64(0), int64(0), false) // nothing
 	f.Fuzz(func(t *testing.T, one, two, type1, type2 string, data, metadata []byte, expected, fence int64, notify bool) {
 		write := func(stream string, records ...messagestore.Encoded) *ticket {
-			return &ticket{append: messagestore.Append{Stream: messagestore.StreamName(stream), Expected: messagestore.Version(expected), Records: records}, fences: []int64{fence}}
+			return &ticket{appends: []messagestore.Append{{Stream: messagestore.StreamName(stream), Expected: messagestore.Version(expected), Records: records}}, messages: len(records), fences: []int64{fence}}
 		}
 		record := func(n byte, messageType string, metadata []byte) messagestore.Encoded {
 			return messagestore.Encoded{ID: uuid.UUID{15: n}, Type: messageType, Data: data, Metadata: metadata}
@@ -306,9 +306,15 @@ func FuzzParametersOfAGroupAreReadByPgx(f *testing.F) {
 		parameters := eachParameters(&pglink.Encoder{}, group, notify)
 		require.Len(t, parameters, len(eachOIDs))
 		require.Nil(t, parameters[9], "no write asks for what it meets")
+		require.Nil(t, parameters[10], "each write has one stream")
+		group[1].meet = true
+		group[0].appends = append(group[0].appends, group[1].appends...)
+		group[0].messages += group[1].messages
+		group[0].fences = append(group[0].fences, fence)
+		group[1] = write(two)
 		group[1].meet = true
 		parameters = eachParameters(&pglink.Encoder{}, group, notify)
-		var meets []bool
+		var meets, joined []bool
 		var streams, types []string
 		var versions, fences []int64
 		var counts []int32
@@ -316,17 +322,17 @@ func FuzzParametersOfAGroupAreReadByPgx(f *testing.F) {
 		var datas, metadatas [][]byte
 		var told bool
 		types3 := []uint32{pgtype.ByteaArrayOID, pgtype.ByteaArrayOID} // JSON as the bytes it is
-		for i, into := range []any{&streams, &versions, &counts, &fences, &ids, &types, &datas, &metadatas, &told, &meets} {
+		for i, into := range []any{&streams, &versions, &counts, &fences, &ids, &types, &datas, &metadatas, &told, &meets, &joined} {
 			oid := eachOIDs[i]
 			if i == 6 || i == 7 {
 				oid = types3[i-6]
 			}
 			require.NoError(t, pgtype.NewMap().Scan(oid, pgx.BinaryFormatCode, parameters[i], into))
 		}
-		require.Equal(t, []string{one, two}, streams)
-		require.Equal(t, []int64{expected, expected}, versions)
-		require.Equal(t, []int32{2, 1}, counts)
-		require.Equal(t, []int64{fence, fence}, fences)
+		require.Equal(t, []string{one, two, two}, streams)
+		require.Equal(t, []int64{expected, expected, expected}, versions)
+		require.Equal(t, []int32{2, 1, 0}, counts)
+		require.Equal(t, []int64{fence, fence, fence}, fences)
 		require.Equal(t, []string{type1, type2, type2}, types)
 		for i, id := range ids {
 			require.Equal(t, [16]byte{15: byte(i + 1)}, id.Bytes)
@@ -340,7 +346,8 @@ func FuzzParametersOfAGroupAreReadByPgx(f *testing.F) {
 		require.Nil(t, metadatas[1])
 		require.Equal(t, string(metadata), string(metadatas[2]))
 		require.Equal(t, notify, told)
-		require.Equal(t, []bool{false, true}, meets)
+		require.Equal(t, []bool{false, false, true}, meets)
+		require.Equal(t, []bool{false, true, false}, joined)
 	})
 }
 

@@ -19,18 +19,23 @@ const (
 	AnyAge time.Duration = -1
 )
 
-// TrimOptions choose the messages that are removed. Keep or Before is needed; with both, a
-// message is removed only if both allow it.
+// TrimOptions choose the messages that are removed. Keep, Before or Below is needed; with several, a
+// message is removed only if all of them allow it.
 type TrimOptions struct {
 	// Keep is how many messages stay, those at the end: at least 1.
 	//
-	// Defaults to 1, if there is a Before.
+	// Defaults to 1, if there is a Before or a Below.
 	Keep int64
 
 	// Before is a time from which on messages stay.
 	//
 	// Defaults to none.
 	Before time.Time
+
+	// Below is a global position from which on messages stay, such as the checkpoint of a consumer.
+	//
+	// Defaults to 0: none.
+	Below messagestore.GlobalPosition
 
 	// MinAge spares younger messages, up to 100 years. The id of a removed message is forgotten: a
 	// write of unknown outcome that is resolved, or repeated, after that counts as not written.
@@ -59,10 +64,12 @@ type TrimOptions struct {
 // Validate returns nil or an [*messagestore.InvalidError].
 func (o *TrimOptions) Validate() error {
 	switch {
-	case o == nil || o.Keep == 0 && o.Before.IsZero():
-		return messagestore.NewInvalidError("trim", nil, "it says how many messages to keep, or a time before which they go")
+	case o == nil || o.Keep == 0 && o.Before.IsZero() && o.Below == 0:
+		return messagestore.NewInvalidError("trim", nil, "it says how many messages to keep, or a time or a position before which they go")
 	case o.Keep < 0:
 		return messagestore.NewInvalidError("keep", o.Keep, "it is at least 1")
+	case o.Below < 0:
+		return messagestore.NewInvalidError("below", int64(o.Below), "it is not negative")
 	case o.MinAge < 0 && o.MinAge != AnyAge:
 		return messagestore.NewInvalidError("minimum age", o.MinAge, "it is not negative")
 	case o.MinAge > 100*365*24*time.Hour:

@@ -1,10 +1,12 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -75,16 +77,23 @@ func trim(ctx context.Context, db queryer, stream messagestore.StreamName, o *re
 		upTo = min(upTo, first+maxRemoved)
 	}
 	more = upTo < cut
-	if spared := spare(o); !spared.IsZero() {
+	if spared := spare(o); !spared.IsZero() || o.Below > 0 {
+		micro := func(t time.Time) int64 {
+			if t.IsZero() {
+				return math.MaxInt64
+			}
+			return t.UnixMicro()
+		}
 		var position messagestore.Version
-		var micros int64
-		found, err := scanOne(ctx, db, youngSQL, []any{string(stream), int64(first), int64(upTo), spared.UnixMicro()}, &position, &micros)
+		var micros, global int64
+		below := cmp.Or(int64(o.Below), math.MaxInt64)
+		found, err := scanOne(ctx, db, youngSQL, []any{string(stream), int64(first), int64(upTo), micro(spared), below}, &position, &micros, &global)
 		if err != nil {
 			return t, false, err
 		}
 		if found {
 			upTo, more = position, false
-			t.Recent = o.Before.IsZero() || time.UnixMicro(micros).Before(o.Before)
+			t.Recent = micros < micro(o.Before) && global < below
 		}
 	}
 	head, err := query(ctx, db, streamSQL, string(stream), int64(first), 1)

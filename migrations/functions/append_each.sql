@@ -5,6 +5,7 @@
 create or replace function dibs.append_each(
   streams text[], expected bigint[], counts integer[], fences bigint[],
   ids uuid[], types text[], data json[], metadata json[], notify boolean default false, meets boolean[] default null,
+  joined boolean[] default null,
   out outcomes text, out versions bigint[], out global_positions bigint[], out times timestamptz[],
   out met_positions bigint[], out met_global_positions bigint[], out met_ids uuid[], out met_times timestamptz[],
   out met_types text[], out met_data json[], out met_metadata json[], out met_at timestamptz
@@ -40,13 +41,14 @@ begin
     and pg_column_size(data) + pg_column_size(metadata) <= 16777216
     and '' <> all (streams) and -2 <= all (expected) and 1 <= all (counts) and 0 <= all (fences)
     and dibs.valid_type(types[1]) and (meets is null or array_dims(meets) = of_writes)
+    and (joined is null or array_dims(joined) = of_writes and array_position(joined, null) is null and not joined[1])
   ) is not true
   then
-    perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata, meets);
+    perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata, meets, joined);
   end if;
   single := cardinality(ids) = cardinality(streams) and 1 = all (counts);
   if not single and (select sum(c) from unnest(counts) c) <> cardinality(ids) then
-    perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata, meets);
+    perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata, meets, joined);
   end if;
   if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     outcomes := repeat('a', cardinality(streams));
@@ -106,9 +108,9 @@ begin
     ) v
   ) r;
   names := streams;
-  if not single or (select count(distinct s.name) from unnest(streams) s (name)) < cardinality(streams) then
+  if not single or joined is not null or (select count(distinct s.name) from unnest(streams) s (name)) < cardinality(streams) then
     select f.* into outcomes, versions, names, positions, writes
-    from dibs.follow_each(streams, expected, counts, fences, ids, versions_found, fences_found, taken, meets) f;
+    from dibs.follow_each(streams, expected, counts, fences, ids, versions_found, fences_found, taken, meets, joined) f;
     hashes := null;
   end if;
 
@@ -144,12 +146,12 @@ begin
           raise;
         end if;
         select f.* into outcomes, versions, names, positions, writes
-        from dibs.follow_each(streams, expected, counts, fences, ids, versions_found, fences_found, taken, meets) f;
+        from dibs.follow_each(streams, expected, counts, fences, ids, versions_found, fences_found, taken, meets, joined) f;
         hashes := null;
     end;
   end loop;
   if coalesce(cardinality(global_positions), 0) <> cardinality(array_remove(positions, null)) then
-    perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata, meets);
+    perform dibs.refuse_invalid_each(streams, expected, counts, fences, ids, types, data, metadata, meets, joined);
   end if;
 
   -- A write that met a version conflict may have been written before, by itself: append tells.
@@ -186,7 +188,7 @@ begin
 end
 $$;
 
-comment on function dibs.append_each(text[], bigint[], integer[], bigint[], uuid[], text[], json[], json[], boolean, boolean[]) is
+comment on function dibs.append_each(text[], bigint[], integer[], bigint[], uuid[], text[], json[], json[], boolean, boolean[], boolean[]) is
 'Adds messages to the ends of streams in many writes, each all or nothing by itself, one after the other. A write is to a
 stream, at an expected version, with so many of the messages, and a fence; it and notify are as in append.
 
@@ -196,7 +198,8 @@ erased, or one of its ids is recorded already, or a later write has brought the 
 its last message, or that its stream is at, or the fence that there is; and in the end the global positions and times of all
 messages that were written, in order. With meets, one for each write, those that conflict and have true are told, in order, the
 last message that their stream has in the end, as last_met has it, or the position -1 for none, and the time of that. At REPEATABLE
-READ and above each is for append. Raises DB001 for an argument that may not be written, 55P03 after 10 seconds of waiting for
+READ and above each is for append. With joined, one for each write, one that has true is all or nothing together with the
+write before it, and all that are one have one letter, but for the a of an id that is recorded; none of them names a stream twice. Raises DB001 for an argument that may not be written, 55P03 after 10 seconds of waiting for
 another transaction, and 23505 after a write without the lock: then nothing of it was written, and each is for append. As with
 append_one, the client validates the content of the messages.';
 

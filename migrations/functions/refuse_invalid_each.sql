@@ -1,7 +1,7 @@
 -- Names the mistake in a call of append_each.
 create or replace function dibs.refuse_invalid_each(
   streams text[], expected bigint[], counts integer[], fences bigint[],
-  ids uuid[], types text[], data json[], metadata json[], meets boolean[]
+  ids uuid[], types text[], data json[], metadata json[], meets boolean[], joined boolean[]
 ) returns void
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
@@ -36,6 +36,10 @@ begin
     field := 'metadata'; rule := 'there is one, or null, for each message';
   elsif meets is not null and array_dims(meets) is distinct from of_writes then
     field := 'meets'; rule := 'there is one for each write';
+  elsif joined is not null and array_dims(joined) is distinct from of_writes then
+    field := 'joined'; rule := 'there is one for each write';
+  elsif joined is not null and (array_position(joined, null) is not null or joined[1]) then
+    field := 'joined'; rule := 'none is null, and the first write has none before it';
   elsif pg_column_size(data) + pg_column_size(metadata) > 16777216 then
     field := 'data'; rule := 'the arrays of data and metadata together are at most 16777216 bytes';
   elsif exists (
@@ -52,5 +56,5 @@ begin
 end
 $$;
 
-comment on function dibs.refuse_invalid_each(text[], bigint[], integer[], bigint[], uuid[], text[], json[], json[], boolean[]) is
+comment on function dibs.refuse_invalid_each(text[], bigint[], integer[], bigint[], uuid[], text[], json[], json[], boolean[], boolean[]) is
 'Raises DB001, with the parameter as the column, for arguments that append_each has found to be wrong.';

@@ -1,6 +1,7 @@
 create or replace function dibs.trim(
   stream text, keep bigint default null, before timestamptz default null, reason text default null,
-  min_age interval default '15 minutes', max_messages integer default 10000, dry_run boolean default false, id uuid default null
+  min_age interval default '15 minutes', max_messages integer default 10000, dry_run boolean default false, id uuid default null,
+  below bigint default null
 )
 returns table (outcome text, removed bigint, first_position bigint, version bigint, recent boolean, more boolean, dead_letter text)
 language plpgsql volatile security definer
@@ -19,12 +20,15 @@ declare
   upto bigint; -- all below it goes now
 begin
   perform dibs.refuse_invalid_removal(stream, reason, max_messages, dry_run, id);
-  if keep is null and before is null or keep < 1 then
-    raise exception 'invalid keep: it is at least 1, or a time is given' using errcode = 'DB001', column = 'keep';
+  if keep is null and before is null and below is null or keep < 1 then
+    raise exception 'invalid keep: it is at least 1, or a time or a position is given' using errcode = 'DB001', column = 'keep';
   end if;
   if split_part(stream, '-', 1) ~ '[:+]deadLetter$' then
     raise exception 'invalid stream: what is parked in it could be lost; dead letters are deleted, not trimmed'
       using errcode = 'DB001', column = 'stream';
+  end if;
+  if below < 0 then
+    raise exception 'invalid below: it is not negative' using errcode = 'DB001', column = 'below';
   end if;
   if min_age is null or min_age < '0' or min_age > '100 years' then
     raise exception 'invalid min_age: it is not negative' using errcode = 'DB001', column = 'min_age';
@@ -66,14 +70,14 @@ begin
   ));
   upto := case when dry_run then cut else least(cut, head.position + max_messages) end;
   young := clock_timestamp() - min_age;
-  select m.position, m.time into found_at
+  select m.position, m.time, m.global_position into found_at
   from dibs.messages m
-  where m.stream_name = stream and m.position < upto and m.time >= least(young, before)
+  where m.stream_name = stream and m.position < upto and (m.time >= least(young, before) or m.global_position >= below)
   order by m.position
   limit 1;
   if found then
     upto := found_at.position;
-    recent := before is null or found_at.time < before;
+    recent := (before is null or found_at.time < before) and (below is null or found_at.global_position < below);
     more := false;
   else
     recent := false;
@@ -115,8 +119,9 @@ begin
 end
 $$;
 
-comment on function dibs.trim(text, bigint, timestamptz, text, interval, integer, boolean, uuid) is
-'Removes the first messages of a stream: all but the last keep, those from before a time, or those that are both. The last
+comment on function dibs.trim(text, bigint, timestamptz, text, interval, integer, boolean, uuid, bigint) is
+'Removes the first messages of a stream: all but the last keep, those from before a time, those below a global position, or those
+that are all of it that is given. The last
 message always stays, and so do the stream''s version and the positions of the remaining messages, which are dense.
 
 The ids of the removed messages are forgotten: a message that is written again would not be found to be there, and a write

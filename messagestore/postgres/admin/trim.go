@@ -46,6 +46,7 @@ func (a *Admin) Trim(ctx context.Context, stream messagestore.StreamName, option
 func (a *Admin) trim(ctx context.Context, o *TrimOptions, trimmed *Trimmed) (more bool, err error) {
 	keep := pgtype.Int8{Int64: o.Keep, Valid: o.Keep > 0}
 	before := pgtype.Timestamptz{Time: o.Before, Valid: !o.Before.IsZero()}
+	below := pgtype.Int8{Int64: int64(o.Below), Valid: o.Below > 0}
 	minAge := o.MinAge
 	switch minAge {
 	case 0:
@@ -58,7 +59,7 @@ func (a *Admin) trim(ctx context.Context, o *TrimOptions, trimmed *Trimmed) (mor
 	var removed int64
 	var first pgtype.Int8
 	var letter pgtype.Text
-	args := []any{string(trimmed.Stream), keep, before, pglink.OrNull(o.Reason), age, maxRemoved, o.DryRun}
+	args := []any{string(trimmed.Stream), keep, before, pglink.OrNull(o.Reason), age, maxRemoved, o.DryRun, below}
 	err = a.change(ctx, a.queries.trim, args, &outcome, &removed, &first, (*int64)(&trimmed.Version), &trimmed.Recent, &more, &letter)
 	if err != nil {
 		return false, err

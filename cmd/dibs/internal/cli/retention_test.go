@@ -1,16 +1,22 @@
 package cli_test
 
 import (
+	"context"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/outbox"
 )
 
 // newServer returns a shell whose store is a new database.
@@ -240,5 +246,73 @@ func TestForgetRemovesOldRequestsOfAnInbox(t *testing.T) {
 			require.Equal(t, 2, refused.code, text)
 			require.Contains(t, refused.stderr, text)
 		}
+	})
+}
+
+type sinkFunc func(ctx context.Context, m *outbox.Message) error
+
+func (f sinkFunc) Send(ctx context.Context, m *outbox.Message) error { return f(ctx, m) }
+
+// What a relay has not sent stays, however far the others are, and so does what it has parked.
+func TestATrimStopsBehindTheRelaysThatItNames(t *testing.T) {
+	t.Parallel()
+	const category messagestore.Category = "payments:outgoing"
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		send := func(name string, until int, refused ...string) {
+			t.Helper()
+			sent := 0
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			sink := sinkFunc(func(_ context.Context, m *outbox.Message) error {
+				if sent == until {
+					stop()
+					return ctx.Err()
+				}
+				sent++
+				if slices.Contains(refused, string(m.Stream)+"@"+m.Position.String()) {
+					return errUnwanted
+				}
+				return nil
+			})
+			_ = outbox.New(store, category, name, sink, &outbox.Config{Start: consumer.FromStart(), Concurrency: 1, Logger: logger.Silent()}).CatchUp(ctx)
+		}
+		trim := func(args ...string) []string {
+			return append([]string{"trim", "--category", string(category), "--min-age", "0", "--behind"}, args...)
+		}
+		for _, key := range []string{"ann", "bob", "ann", "bob", "ann", "bob"} {
+			_, err := store.Write(t.Context(), category.Stream(key), messagestore.AnyVersion, messagestore.Raw{Type: "Paid", Data: []byte("{}")})
+			require.NoError(t, err)
+		}
+		send("tobank", 6)
+		send("tonats", 3)
+
+		before := dibs.run(t, trim("tobank,tonats", "--dry-run")...)
+		require.Equal(t, 0, before.code, before.stderr)
+		require.Equal(t, "payments:outgoing-ann  would remove 2, it begins at 2\npayments:outgoing-bob  would remove 1, it begins at 1\n"+
+			"would remove 3 messages of 2 streams\n", before.stdout)
+		require.NotContains(t, before.stderr, "tonats", "it misses nothing")
+		dibs.ok(t, trim("tobank,tonats")...)
+		send("tonats", 3, "payments:outgoing-bob@1")
+
+		require.Contains(t, dibs.ok(t, trim("tonats")...), "payments:outgoing-bob  messages from 1 on stay: that one is parked, in payments:outgoing+deadLetter-tonats+")
+		require.Equal(t, 3, strings.Count(dibs.ok(t, "category", string(category)), "\n"), "one of ann, two of bob")
+
+		unknown := dibs.run(t, trim("tobnak")...)
+		require.Equal(t, 1, unknown.code)
+		require.Contains(t, unknown.stderr, "there are")
+		require.Contains(t, unknown.stderr, "tobank")
+	})
+}
+
+// A relay that has sent nothing holds all messages.
+func TestATrimBehindARelayThatHasSentNothingRemovesNothing(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		require.NoError(t, operate.Consumer(store, "payments:outgoing", "tobank").Create(t.Context(), 0))
+		dibs.fill(t, "payments:outgoing-ann", 3)
+		require.Equal(t, "tobank has passed no message yet: nothing was removed\n",
+			dibs.ok(t, "trim", "--category", "payments:outgoing", "--min-age", "0", "--behind", "tobank"))
+		require.Empty(t, dibs.ok(t, "trim", "payments:outgoing-ann", "--min-age", "0", "--behind", "tobank", "--json"))
+		require.Equal(t, 3, strings.Count(dibs.ok(t, "stream", "payments:outgoing-ann"), "\n"))
 	})
 }

@@ -19,6 +19,7 @@ type trimCommand struct {
 	Category string        `placeholder:"CATEGORY" help:"Trim every stream of this category."`
 	Keep     *int64        `placeholder:"N" help:"Keep the last N messages, at least 1."`
 	Before   string        `placeholder:"TIME" help:"Remove messages from before this time only, like 2026-11-21T10:00:00Z."`
+	Behind   []string      `placeholder:"NAME" sep:"," help:"Remove only messages that this consumer of the category, such as a relay, has passed. Several are given with commas between them."`
 	MinAge   time.Duration `default:"15m" placeholder:"AGE" help:"Keep younger messages. Defaults to 15m."`
 	Reason   string        `placeholder:"TEXT" help:"The reason, which is recorded."`
 	DryRun   bool          `help:"Remove nothing, and print the effect."`
@@ -31,12 +32,15 @@ func (trimCommand) Help() string {
 
 An entity is folded from all messages of its stream, or from a snapshot and those after it. So a trim of a category without a type, such as account, or of one with snapshots, looks for the snapshots first: in account:snapshot-123 for account-123. If messages would go that no snapshot has, nothing is removed without --yes.
 
+With --behind, a message goes once each of the consumers has passed it, and not before: what a relay has sent, or has parked and an operator has closed. Their positions are read once, before anything is removed.
+
 With --json there is a line for each stream; without, for each stream with messages that go or are held back.
 
 Examples:
 
     dibs trim account-123 --before 2026-01-01T00:00:00Z --reason 'a year old'
-    dibs trim --category account:command+position --keep 10 --dry-run`
+    dibs trim --category account:command+position --keep 10 --dry-run
+    dibs trim --category payments:outgoing --behind tobank,tonats`
 }
 
 // Run trims.
@@ -55,7 +59,18 @@ func (c *trimCommand) Run(ctx context.Context, a *app) error {
 		meter := &removalMeter{app: a, progress: progress{every: 2 * time.Second, now: time.Now}}
 		meter.start()
 		options.OnProgress = meter.removed
-		a.warnOfReaders(ctx, store, cmp.Or(category, messagestore.StreamName(c.Stream).Category()))
+		of := cmp.Or(category, messagestore.StreamName(c.Stream).Category())
+		if options.Below, err = passed(ctx, store, of, c.Behind); err != nil {
+			return err
+		}
+		switch {
+		case len(c.Behind) == 0 || options.Below > 0:
+		case a.JSON:
+			return nil
+		default: // a bound of 0 is none
+			return a.out.line("%s has passed no message yet: nothing was removed", visible(strings.Join(c.Behind, ", ")))
+		}
+		a.warnOfReaders(ctx, store, of, c.Behind...)
 		trim := func(options *retention.TrimOptions) iter.Seq2[retention.Trimmed, error] {
 			if c.Category == "" {
 				return only(k.Trim(ctx, messagestore.StreamName(c.Stream), options))
@@ -154,8 +169,8 @@ func (c *trimCommand) options() (*retention.TrimOptions, error) {
 	if (c.Stream == "") == (c.Category == "") {
 		return nil, usage("give either STREAM or --category")
 	}
-	if c.Keep == nil && c.Before == "" {
-		return nil, usage("give --keep, --before or both")
+	if c.Keep == nil && c.Before == "" && len(c.Behind) == 0 {
+		return nil, usage("give --keep, --before, --behind or several of them")
 	}
 	options := &retention.TrimOptions{MinAge: c.MinAge, Reason: c.Reason, DryRun: c.DryRun}
 	if c.Keep != nil {
