@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
 )
 
 // A replica is a consumer that a test runs beside others, over a store of its own, as in
@@ -168,6 +170,40 @@ func TestAReplicaThatIsKilledIsReplacedWithinItsLease(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A lease that was extended while the store's clock was ahead is over as soon as any other, and no replica that
+// lives is removed for it more than once.
+func TestALeaseFromAClockThatWentBackEndsInItsTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var ahead atomic.Int64
+		driver := memory.NewWithClock(func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
+		first, second := newReplica(t, driver, nil), newReplica(t, driver, nil)
+		written := writeEach(t, driver, 10, 0)
+		time.Sleep(time.Minute)
+		ahead.Store(int64(time.Hour))
+		time.Sleep(time.Minute)
+		require.Equal(t, written, append(first.all(), second.all()...))
+
+		ahead.Store(0)
+		if len(first.all()) == 0 {
+			first, second = second, first
+		}
+		first.store.kill()
+		more := writeEach(t, driver, 10, 1)
+		time.Sleep(30 * time.Second)
+
+		require.Equal(t, written, first.all())
+		require.Equal(t, more, second.all())
+		third := newReplica(t, driver, nil)
+		time.Sleep(10 * time.Minute)
+		all, err := operate.Consumers(t.Context(), messagestore.New(driver, nil), account)
+		require.NoError(t, err)
+		require.Len(t, all[0].Replicas, 2)
+		require.NoError(t, third.stop())
+		require.NoError(t, second.stop())
+	})
 }
 
 func TestAReplicaThatWasPausedPastItsLeaseStartsOver(t *testing.T) {

@@ -208,7 +208,8 @@ func (g *Group) unfair(id uuid.UUID) int {
 
 // begin begins the next message of a member, after one that was written at a time: the leases
 // of the others count on, those that rest count from now on, and a member whose lease is over
-// is removed. The member itself extends its lease, and rests if it is alone.
+// is removed. The member itself extends its lease, and rests if it is alone. A lease that began after now, since the
+// store's clock went back, counts from now on.
 func (g *Group) begin(by uuid.UUID, written, now time.Time) {
 	g.By = by
 	for _, m := range slices.Clone(g.Members) {
@@ -223,8 +224,13 @@ func (g *Group) begin(by uuid.UUID, written, now time.Time) {
 			m.At, m.Resting = time.Time{}, len(g.Members) == 1
 		case m.Resting:
 			m.At, m.Resting = time.Time{}, false
-		case m.At.IsZero():
-			m.At = written
+		default:
+			if m.At.IsZero() {
+				m.At = written
+			}
+			if m.At.After(now) {
+				m.At = now
+			}
 		}
 	}
 }

@@ -42,6 +42,9 @@ func (s *seat) read(store time.Time) {
 	}
 }
 
+// set takes in a time that the store's clock had just now: it may have gone back.
+func (s *seat) set(store time.Time) { s.clock = reading{store, time.Now()} }
+
 // Join takes a seat in the group for a member, or takes it again between two runs: it frees
 // the slots above the member's share, or takes free ones up to it. No message of its slots may
 // be in flight.
@@ -101,7 +104,7 @@ func (p *Place) ask(ctx context.Context) error {
 	defer cancel()
 	now, err := p.log.Now(ctx)
 	if err == nil {
-		p.read(now)
+		p.set(now)
 	}
 	return err
 }
@@ -133,7 +136,7 @@ func (p *Place) took(body recorded, written messagestore.Written, sent time.Time
 		p.group = *body.Group
 	}
 	p.at, p.written, p.sent = written.Time, written.GlobalPosition, sent
-	p.read(written.Time)
+	p.set(written.Time)
 }
 
 // sit notes which slots the run handles from where.
