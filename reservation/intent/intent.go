@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -100,7 +101,7 @@ type Manager struct {
 	store    Store
 	category messagestore.Category
 	config   Config
-	wakeups  wakeups
+	wakeups  *wakeups.Wakeups
 
 	declaring sync.Mutex
 	declared  atomic.Bool // KeyLife is written down, or there is none
@@ -123,7 +124,7 @@ func New(store Store, category messagestore.Category, config *Config) (*Manager,
 	}
 	c.TTL = c.TTL.Truncate(time.Millisecond)
 	m.declared.Store(c.KeyLife == 0)
-	m.wakeups.m = m
+	m.wakeups = m.newWakeups()
 	return m, nil
 }
 

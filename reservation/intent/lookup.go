@@ -60,9 +60,9 @@ func (m *Manager) Await(ctx context.Context, scope, key string) (Intent, error) 
 	if err != nil {
 		return Intent{}, fmt.Errorf("await intent: %w", err)
 	}
-	w := m.newWaiter()
-	defer w.leave()
-	w.on(stream) // an end between the first look and this would be missed
+	w := m.wakeups.NewWaiter()
+	defer w.Leave()
+	w.On(stream) // an end between the first look and this would be missed
 	k := wanted{}
 	s, now, err := m.lookDetached(ctx, stream)
 	for {
@@ -79,9 +79,9 @@ func (m *Manager) Await(ctx context.Context, scope, key string) (Intent, error) 
 			return i, nil
 		}
 		if ctx.Err() == nil {
-			w.from(s.at.GlobalPosition)
+			w.From(s.at.GlobalPosition)
 		}
-		message, ended := w.sleep(ctx, max(min(s.free().Sub(now), over), leastSleep))
+		message, ended := m.sleep(ctx, w, max(min(s.free().Sub(now), over), leastSleep))
 		switch {
 		case ended != nil:
 			return Intent{}, fmt.Errorf("await %s: %w", stream, ended)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -312,10 +313,10 @@ func (a *attempt) run(ctx context.Context) (Answer, error) {
 	if err := a.m.declare(ctx); err != nil {
 		return Answer{}, err
 	}
-	var w *waiter
+	var w *wakeups.Waiter
 	if a.request.Wait > 0 {
-		w = a.m.newWaiter()
-		defer w.leave()
+		w = a.m.wakeups.NewWaiter()
+		defer w.Leave()
 	}
 	end := time.Now().Add(a.request.Wait)
 	var known time.Time

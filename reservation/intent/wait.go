@@ -3,10 +3,9 @@ package intent
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -15,9 +14,6 @@ const (
 	// did not hear of.
 	tailInterval = 100 * time.Millisecond
 
-	minTailBackoff = 20 * time.Millisecond
-	maxTailBackoff = time.Second
-
 	// leastSleep bounds the looks at an intent whose time is nearly over.
 	leastSleep = time.Millisecond
 )
@@ -25,9 +21,9 @@ const (
 // wait has a stand in the line of the intent that it met, and waits until there may be another
 // answer. The result known is the store's time as of which the states of a's keys are known; if
 // it is zero, they have to be looked at. It is over when the request has waited long enough.
-func (a *attempt) wait(ctx context.Context, w *waiter, now, end time.Time) (known time.Time, over bool, err error) {
+func (a *attempt) wait(ctx context.Context, w *wakeups.Waiter, now, end time.Time) (known time.Time, over bool, err error) {
 	k := &a.keys[a.blocked]
-	fresh := w.on(k.stream)
+	fresh := w.On(k.stream)
 	if len(a.keys) > 1 {
 		if fresh { // an end before it listened would be missed
 			return time.Time{}, false, nil
@@ -40,10 +36,10 @@ func (a *attempt) wait(ctx context.Context, w *waiter, now, end time.Time) (know
 	if !slices.Contains(k.met.Line, a.request.Session) && len(a.keys) == 1 {
 		return now, true, nil // the line is full
 	}
-	w.from(k.met.at.GlobalPosition)
+	w.From(k.met.at.GlobalPosition)
 	rest := time.Until(end)
 	d := min(k.met.mayTake(a.request.Session, a.m.config.Turn).Sub(now), time.Until(k.watch.Add(k.silence(a))), rest)
-	m, err := w.sleep(ctx, max(d, leastSleep))
+	m, err := a.m.sleep(ctx, w, max(d, leastSleep))
 	switch {
 	case err != nil:
 		return time.Time{}, false, err
@@ -121,41 +117,10 @@ func (a *attempt) leaveLine(ctx context.Context) {
 	}
 }
 
-// A waiter waits for the end of a lease.
-type waiter struct {
-	m       *Manager
-	stream  messagestore.StreamName
-	bell    chan *messagestore.Message
-	tailing bool // a tail was running when it began to listen, or does so by now
-}
-
-func (m *Manager) newWaiter() *waiter { return &waiter{m: m} }
-
-// on begins to listen to stream, if it does not do so already.
-func (w *waiter) on(stream messagestore.StreamName) (fresh bool) {
-	if w.stream == stream {
-		return false
-	}
-	w.leave()
-	w.stream = stream
-	w.bell = make(chan *messagestore.Message, 1)
-	w.tailing = w.m.wakeups.listen(w)
-	return true
-}
-
-// from has the category read from the message after position on, if no goroutine reads it yet.
-// Position is that of a message that was there once the waiter listened.
-func (w *waiter) from(position messagestore.GlobalPosition) {
-	if !w.tailing {
-		w.m.wakeups.tail(position.Next())
-		w.tailing = true
-	}
-}
-
 // sleep waits for d, and returns early with a message that ended the lease, or with the context's
 // error.
-func (w *waiter) sleep(ctx context.Context, d time.Duration) (*messagestore.Message, error) {
-	if _, ok := w.m.store.(CategoryStore); !ok {
+func (m *Manager) sleep(ctx context.Context, w *wakeups.Waiter, d time.Duration) (*messagestore.Message, error) {
+	if _, ok := m.store.(CategoryStore); !ok {
 		d = min(d, PollInterval)
 	}
 	timer := time.NewTimer(d)
@@ -163,154 +128,15 @@ func (w *waiter) sleep(ctx context.Context, d time.Duration) (*messagestore.Mess
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case m := <-w.bell:
-		return m, nil
+	case message := <-w.Bell():
+		return message, nil
 	case <-timer.C:
 		return nil, nil
 	}
 }
 
-// leave stops listening.
-func (w *waiter) leave() {
-	if w.bell != nil {
-		w.m.wakeups.leave(w)
-		w.bell = nil
-	}
-}
-
-// wakeups tell the waiters of a manager of messages that end leases. While there are waiters, one
-// goroutine reads the category.
-type wakeups struct {
-	m  *Manager
-	mu sync.Mutex
-
-	waiters map[messagestore.StreamName][]*waiter
-	reader  *tail // nil while the category is not read
-}
-
-// A tail is a goroutine that reads the category.
-type tail struct {
-	next  messagestore.GlobalPosition
-	again chan struct{} // receives when next has become less, and when the last waiter has left
-}
-
-// wake has the goroutine look what has changed.
-func (t *tail) wake() {
-	select {
-	case t.again <- struct{}{}:
-	default:
-	}
-}
-
-// listen adds a waiter, and reports whether the category is read already.
-func (w *wakeups) listen(one *waiter) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.waiters == nil {
-		w.waiters = map[messagestore.StreamName][]*waiter{}
-	}
-	w.waiters[one.stream] = append(w.waiters[one.stream], one)
-	return w.reader != nil
-}
-
-// tail has the category read from position on.
-func (w *wakeups) tail(position messagestore.GlobalPosition) {
-	store, ok := w.m.store.(CategoryStore)
-	if !ok {
-		return
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if r := w.reader; r != nil {
-		if position < r.next {
-			r.next = position
-			r.wake()
-		}
-		return
-	}
-	w.reader = &tail{position, make(chan struct{}, 1)}
-	go w.read(store, w.reader)
-}
-
-// leave removes a waiter, and with the last one ends the goroutine. A read that is under way is not
-// broken off: that would cost the connection, and the last waiter of a category leaves often.
-func (w *wakeups) leave(one *waiter) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	rest := slices.DeleteFunc(w.waiters[one.stream], func(other *waiter) bool { return other == one })
-	w.waiters[one.stream] = rest
-	if len(rest) == 0 {
-		delete(w.waiters, one.stream)
-	}
-	if len(w.waiters) == 0 && w.reader != nil {
-		w.reader.wake()
-	}
-}
-
-// read reads the category for as long as there are waiters.
-func (w *wakeups) read(store CategoryStore, r *tail) {
-	bell, stop := store.Watch(w.m.category, tailInterval)
-	defer stop()
-	q := messagestore.CategoryQuery{
-		Category: w.m.category, Limit: 1000, Filter: messagestore.Filter{Types: []string{TypeReleased, TypeConfirmed}},
-	}
-	for failures := 0; w.wanted(r, &q); {
-		page, err := readPage(store, q)
-		if err != nil {
-			failures++
-			w.m.config.Logger.Warn().Err(err).Str("category", string(w.m.category)).Int("failures", failures).Msg("wait for intents")
-			select {
-			case <-r.again:
-			case <-time.After(backoff.After(failures, minTailBackoff, maxTailBackoff)):
-			}
-			continue
-		}
-		failures = 0
-		if w.deliver(r, q.From, page) {
-			continue
-		}
-		select {
-		case <-r.again:
-		case <-bell:
-		}
-	}
-}
-
-// wanted tells whether there are waiters still, and from where on the category is to be read. If there
-// are none, the next one starts another goroutine.
-func (w *wakeups) wanted(r *tail, q *messagestore.CategoryQuery) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	q.From = r.next
-	if len(w.waiters) == 0 {
-		w.reader = nil
-	}
-	return w.reader != nil
-}
-
-func readPage(store CategoryStore, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), finishTimeout)
-	defer cancel()
-	return store.ReadCategoryPage(ctx, q)
-}
-
-// deliver wakes the waiters for the messages of the page, and reports whether there is more to
-// read.
-func (w *wakeups) deliver(r *tail, from messagestore.GlobalPosition, page messagestore.CategoryPage) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, m := range page.Messages {
-		for _, one := range w.waiters[m.Stream] {
-			select {
-			case <-one.bell: // the one before was not received yet
-			default:
-			}
-			one.bell <- m // there is room: no other goroutine sends
-		}
-	}
-	if r.next != from { // it was put back meanwhile
-		return true
-	}
-	r.next = page.Next
-	return page.More
+// newWakeups returns those by the messages that end leases.
+func (m *Manager) newWakeups() *wakeups.Wakeups {
+	store, _ := m.store.(CategoryStore) // one that is none is asked every PollInterval
+	return wakeups.New(store, m.category, []string{TypeReleased, TypeConfirmed}, tailInterval, m.config.Logger)
 }

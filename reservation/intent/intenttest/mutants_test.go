@@ -207,7 +207,7 @@ var mutants = []mutant{
 		[]string{"Wait/EndsWithTheContext"},
 	},
 	{
-		"waiters that nothing wakes", "wait.go",
+		"waiters that nothing wakes", "../../internal/wakeups/wakeups.go",
 		"one.bell <- m //", "_ = m //",
 		[]string{"Wait/LineIsServedInItsOrder", "Wait/IsToldTheResult", "Wait/OfSeveralKeysHoldsNothing", "Await/UntilItIsNotHeld"},
 	},
@@ -286,7 +286,7 @@ func (m mutant) build(t *testing.T) string {
 	require.NoError(t, err)
 	text, err := os.ReadFile(source)
 	require.NoError(t, err)
-	edited := filepath.Join(t.TempDir(), m.file)
+	edited := filepath.Join(t.TempDir(), filepath.Base(m.file))
 	require.NoError(t, os.WriteFile(edited, []byte(strings.Replace(string(text), m.old, m.new, 1)), 0o600))
 	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{source: edited}})
 	require.NoError(t, err)

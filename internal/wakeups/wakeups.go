@@ -1,0 +1,217 @@
+// Package wakeups tells callers that wait for something in a stream of the messages that end their wait. However
+// many wait, one goroutine reads the category, and none while no caller waits.
+package wakeups
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+const (
+	minBackoff = 20 * time.Millisecond
+	maxBackoff = time.Second
+
+	// maxPage bounds the messages of one read.
+	maxPage = 1000
+
+	// readTimeout bounds one read, which has no caller's context.
+	readTimeout = 5 * time.Second
+)
+
+// A Store is the part of [messagestore.Store] that is read.
+type Store interface {
+	Watch(category messagestore.Category, interval time.Duration) (bell <-chan messagestore.GlobalPosition, stop func())
+	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
+}
+
+// Wakeups tell waiters of messages. They are safe for concurrent use. There is nothing to close.
+type Wakeups struct {
+	store    Store
+	category messagestore.Category
+	types    []string
+	interval time.Duration
+	log      logger.Logger
+
+	mu      sync.Mutex
+	waiters map[messagestore.StreamName][]*Waiter
+	reader  *tail // nil while the category is not read
+}
+
+// New returns wake-ups by the messages of these types. The interval is the longest wait for one that another
+// process wrote. With a store that is nil, a waiter hears of nothing.
+func New(store Store, category messagestore.Category, types []string, interval time.Duration, log logger.Logger) *Wakeups {
+	return &Wakeups{
+		store: store, category: category, types: types, interval: interval, log: log, waiters: map[messagestore.StreamName][]*Waiter{},
+	}
+}
+
+// A Waiter waits for messages of one stream. It is for one goroutine.
+type Waiter struct {
+	of      *Wakeups
+	stream  messagestore.StreamName
+	bell    chan *messagestore.Message
+	tailing bool // a tail was running when it began to listen, or does so by now
+}
+
+// NewWaiter returns one that listens to nothing yet.
+func (w *Wakeups) NewWaiter() *Waiter { return &Waiter{of: w} }
+
+// On begins to listen to stream, and to no other, and reports whether it did not do so before. A message that
+// was stored before that is not told, unless From says so.
+func (w *Waiter) On(stream messagestore.StreamName) (fresh bool) {
+	if w.stream == stream {
+		return false
+	}
+	w.Leave()
+	w.stream = stream
+	w.bell = make(chan *messagestore.Message, 1)
+	w.tailing = w.of.listen(w)
+	return true
+}
+
+// From has the category read from the message after position on, if no goroutine reads it yet. Position is
+// that of a message that was there once the waiter listened.
+func (w *Waiter) From(position messagestore.GlobalPosition) {
+	if !w.tailing {
+		w.of.tail(position.Next())
+		w.tailing = true
+	}
+}
+
+// Bell returns a channel of the last of the stream's messages that the waiter has not received.
+func (w *Waiter) Bell() <-chan *messagestore.Message { return w.bell }
+
+// Leave stops listening.
+func (w *Waiter) Leave() {
+	if w.bell != nil {
+		w.of.leave(w)
+		w.bell, w.stream = nil, ""
+	}
+}
+
+// A tail is a goroutine that reads the category.
+type tail struct {
+	next  messagestore.GlobalPosition
+	again chan struct{} // receives when next has become less, and when the last waiter has left
+}
+
+// wake has the goroutine look what has changed.
+func (t *tail) wake() {
+	select {
+	case t.again <- struct{}{}:
+	default:
+	}
+}
+
+// listen adds a waiter, and reports whether the category is read already.
+func (w *Wakeups) listen(one *Waiter) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiters[one.stream] = append(w.waiters[one.stream], one)
+	return w.reader != nil
+}
+
+// tail has the category read from position on.
+func (w *Wakeups) tail(position messagestore.GlobalPosition) {
+	if w.store == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r := w.reader; r != nil {
+		if position < r.next {
+			r.next = position
+			r.wake()
+		}
+		return
+	}
+	w.reader = &tail{position, make(chan struct{}, 1)}
+	go w.read(w.reader)
+}
+
+// leave removes a waiter, and with the last one ends the goroutine. A read that is under way is not
+// broken off: that would cost the connection, and the last waiter of a category leaves often.
+func (w *Wakeups) leave(one *Waiter) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	rest := slices.DeleteFunc(w.waiters[one.stream], func(other *Waiter) bool { return other == one })
+	w.waiters[one.stream] = rest
+	if len(rest) == 0 {
+		delete(w.waiters, one.stream)
+	}
+	if len(w.waiters) == 0 && w.reader != nil {
+		w.reader.wake()
+	}
+}
+
+// read reads the category for as long as there are waiters.
+func (w *Wakeups) read(r *tail) {
+	bell, stop := w.store.Watch(w.category, w.interval)
+	defer stop()
+	q := messagestore.CategoryQuery{Category: w.category, Limit: maxPage, Filter: messagestore.Filter{Types: w.types}}
+	for failures := 0; w.wanted(r, &q); {
+		page, err := w.readPage(q)
+		if err != nil {
+			failures++
+			w.log.Warn().Err(err).Str("category", string(w.category)).Int("failures", failures).Msg("read for those that wait")
+			select {
+			case <-r.again:
+			case <-time.After(backoff.After(failures, minBackoff, maxBackoff)):
+			}
+			continue
+		}
+		failures = 0
+		if w.deliver(r, q.From, page) {
+			continue
+		}
+		select {
+		case <-r.again:
+		case <-bell:
+		}
+	}
+}
+
+// wanted tells whether there are waiters still, and from where on the category is to be read. If there
+// are none, the next one starts another goroutine.
+func (w *Wakeups) wanted(r *tail, q *messagestore.CategoryQuery) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	q.From = r.next
+	if len(w.waiters) == 0 {
+		w.reader = nil
+	}
+	return w.reader != nil
+}
+
+func (w *Wakeups) readPage(q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+	defer cancel()
+	return w.store.ReadCategoryPage(ctx, q)
+}
+
+// deliver wakes the waiters for the messages of the page, and reports whether there is more to
+// read.
+func (w *Wakeups) deliver(r *tail, from messagestore.GlobalPosition, page messagestore.CategoryPage) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range page.Messages {
+		for _, one := range w.waiters[m.Stream] {
+			select {
+			case <-one.bell: // the one before was not received yet
+			default:
+			}
+			one.bell <- m // there is room: no other goroutine sends
+		}
+	}
+	if r.next != from { // it was put back meanwhile
+		return true
+	}
+	r.next = page.Next
+	return page.More
+}
