@@ -111,25 +111,23 @@ func (s *Saga[In, Out]) Wait(ctx context.Context, id string) (Status[Out], error
 	if err := checkID(id); err != nil {
 		return fail(err)
 	}
-	bell, stop := s.core.store.Watch(s.core.category, s.core.config.PollInterval)
-	defer stop()
-	seen := messagestore.NoStream
+	w := s.core.wakeups.NewWaiter()
+	defer w.Leave()
+	w.On(s.core.category.Stream(id)) // an end between the first look and this would be missed
 	for {
-		version, err := s.core.store.Version(ctx, s.core.category.Stream(id))
+		l, first, err := s.core.look(ctx, id)
 		if err != nil {
 			return fail(err)
 		}
-		if version != seen || version == messagestore.NoStream {
-			status, err := s.Status(ctx, id)
-			if err != nil || status.IsOver() || status.State == StateParked {
-				return status, err
-			}
-			seen = status.Version
+		status, err := statusOf[Out](id, l)
+		if err != nil || status.IsOver() || status.State == StateParked {
+			return status, err
 		}
+		w.From(first.GlobalPosition)
 		select {
 		case <-ctx.Done():
 			return fail(ctx.Err())
-		case <-bell:
+		case <-w.Bell():
 		}
 	}
 }
@@ -141,7 +139,7 @@ func (s *Saga[In, Out]) Cancel(ctx context.Context, id, reason string) (Status[O
 	if err != nil || status.IsOver() {
 		return status, err
 	}
-	_, err = s.core.store.WriteStreams(ctx, s.core.from(id, CancelRequested{shorten(reason)}, nil))
+	_, err = s.core.store.WriteStreams(ctx, s.core.from(id, CancelRequested{Reason: shorten(reason)}, nil))
 	if err != nil {
 		return status, s.core.fail("cancel", id, err)
 	}
@@ -155,7 +153,7 @@ func (s *Saga[In, Out]) Resume(ctx context.Context, id, reason string) (Status[O
 	if err != nil || status.State != StateParked {
 		return status, err
 	}
-	_, err = s.core.store.WriteStreams(ctx, s.core.from(id, Resumed{shorten(reason)}, nil))
+	_, err = s.core.store.WriteStreams(ctx, s.core.from(id, Resumed{Reason: shorten(reason)}, nil))
 	if err != nil {
 		return status, s.core.fail("resume", id, err)
 	}
@@ -195,19 +193,25 @@ func statusOf[Out any](id string, l *life) (Status[Out], error) {
 	if l.compensating != nil {
 		status.Reason = l.compensating.Reason
 	}
-	for _, s := range l.steps {
-		one := StepStatus{Step: s.Step, Attempts: s.attempts, Done: s.done, Undone: s.undone}
-		if s.failed != nil {
-			one.Failed = s.failed.Error
-		}
-		status.Steps = append(status.Steps, one)
-	}
+	status.Steps = l.statuses()
 	if l.ended == StateCompleted {
 		if err := json.Unmarshal(l.output, &status.Out); err != nil {
 			return status, l.fail("status", id, fmt.Errorf("its output: %w", err))
 		}
 	}
 	return status, nil
+}
+
+func (s *state) statuses() []StepStatus {
+	var all []StepStatus
+	for _, one := range s.steps {
+		status := StepStatus{Step: one.Step, Attempts: one.attempts, Done: one.done, Undone: one.undone}
+		if one.failed != nil {
+			status.Failed = one.failed.Error
+		}
+		all = append(all, status)
+	}
+	return all
 }
 
 // from returns the write of a message from outside: behind all that a saga has, if there is one.

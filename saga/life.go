@@ -25,6 +25,7 @@ type life struct {
 	version messagestore.Version  // that was read, or written
 	began   bool                  // a runner's event is stored
 	waits   bool                  // there is nothing to do now
+	guessed bool                  // the messages behind the first were not looked for, and nothing is written yet
 
 	noted  []messagestore.Body        // folded, and not written yet
 	beside []messagestore.StreamWrite // with them
@@ -33,7 +34,7 @@ type life struct {
 // goOn goes on with the saga of m's stream for as long as it does not wait.
 func (c *core) goOn(ctx context.Context, m *messagestore.Message) error {
 	l := &life{core: c, state: newState(), stream: m.Stream, cause: m, version: messagestore.NoStream}
-	if _, err := l.read(ctx); err != nil {
+	if err := l.begin(ctx, m); err != nil {
 		return err
 	}
 	for {
@@ -42,6 +43,11 @@ func (c *core) goOn(ctx context.Context, m *messagestore.Message) error {
 			err = l.park(ctx, stuck.Parked)
 		}
 		switch {
+		case l.guessed && (errors.Is(err, errMoved) || err == nil && l.waits):
+			l = &life{core: c, state: newState(), stream: m.Stream, cause: m, version: messagestore.NoStream}
+			if _, err := l.read(ctx); err != nil {
+				return err
+			}
 		case errors.Is(err, errMoved):
 			if err := l.takeIn(ctx); err != nil {
 				return err
@@ -50,6 +56,20 @@ func (c *core) goOn(ctx context.Context, m *messagestore.Message) error {
 			return err
 		}
 	}
+}
+
+// begin learns the state of the saga. Behind the message that starts it there is most often none: the first write, before
+// which nothing is done, shows whether there is.
+func (l *life) begin(ctx context.Context, m *messagestore.Message) error {
+	if m.Type != TypeStarted || m.Position != 0 {
+		_, err := l.read(ctx)
+		return err
+	}
+	if err := l.take(m); err != nil {
+		return &malformedError{err}
+	}
+	l.version, l.guessed = m.Position, true
+	return nil
 }
 
 // read folds the messages behind the version, and reports whether a runner wrote any of it.
@@ -92,6 +112,8 @@ func (l *life) advance(ctx context.Context) error {
 	case l.ended != "" || l.parked != nil:
 		l.waits = true
 		return nil
+	case l.guessed && l.started.Version > l.config.Version:
+		return errMoved // it may have ended
 	case l.later != "" || l.started.Version > l.config.Version:
 		return l.postpone(ctx)
 	case l.compensating != nil:
@@ -208,7 +230,7 @@ func merge(writes, more []messagestore.StreamWrite) ([]messagestore.StreamWrite,
 
 // wrote tells that the write was stored.
 func (l *life) wrote(w messagestore.Written, events []messagestore.Body) {
-	l.version, l.began, l.noted, l.beside = w.Version, true, nil, nil
+	l.version, l.began, l.noted, l.beside, l.guessed = w.Version, true, nil, nil, false
 	for _, event := range events {
 		l.fold(event)
 	}

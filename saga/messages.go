@@ -116,6 +116,7 @@ type Parked struct {
 	Why    string `json:"why"` // one of WhyFailed and the others
 	Step   string `json:"step,omitempty"`
 	Reason string `json:"reason"`
+	By     string `json:"by,omitempty"` // the operator who parked it, if one did
 }
 
 // Reasons for which a saga is parked.
@@ -129,6 +130,7 @@ const (
 	WhyPanic    = "panic"          // the function panicked
 	WhyTooLong  = "too long"       // more than [MaxEvents]
 	WhyUnended  = "step not ended" // the function returned before a step of its had ended
+	WhyOperator = "operator"       // an [Operator] parked it
 )
 
 // Completed is the end of a saga whose function returned nil.
@@ -166,11 +168,13 @@ type Rang struct {
 // CancelRequested asks to undo the saga.
 type CancelRequested struct {
 	Reason string `json:"reason,omitempty"`
+	By     string `json:"by,omitempty"` // an operator
 }
 
-// Resumed takes a parked saga up again.
+// Resumed takes a parked saga up again, and has what waits for its next attempt begin now.
 type Resumed struct {
 	Reason string `json:"reason,omitempty"`
+	By     string `json:"by,omitempty"` // an operator
 }
 
 // MessageType implements [messagestore.Body].

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dibs-go/dibs/alarm"
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -78,6 +79,7 @@ type core struct {
 	name      string
 	category  messagestore.Category
 	clock     *alarm.Clock
+	wakeups   *wakeups.Wakeups // by the messages with which a saga ends or is parked
 	defined   map[string]AnyStep
 	functions map[int]func(r *Run, input json.RawMessage) (json.RawMessage, error)
 	config    Config
@@ -119,6 +121,7 @@ func New[In, Out any](store Store, name string, f func(r *Run, in In) (Out, erro
 		c.clock = alarm.New(store, c.category, &alarm.Config{
 			Concurrency: c.config.Concurrency, PollInterval: c.config.PollInterval, Lease: c.config.Lease, Logger: c.config.Logger,
 		})
+		c.wakeups = wakeups.New(store, c.category, []string{TypeCompleted, TypeCompensated, TypeParked}, c.config.PollInterval, c.config.Logger)
 		runner := consumer.New(store, c.category, "runner", consumer.HandlerFunc(c.handle), &consumer.Config{
 			Types: append([]string{TypeStarted}, outside...), Concurrency: c.config.Concurrency, BatchSize: messagestore.MaxReadMessages,
 			PollInterval: c.config.PollInterval, Lease: c.config.Lease, Start: consumer.FromStart(), Logger: c.config.Logger,

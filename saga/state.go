@@ -96,7 +96,9 @@ func (s *state) take(m *messagestore.Message) error {
 
 // fold adds a message to the state.
 func (s *state) fold(body messagestore.Body) {
-	if t := body.MessageType(); t != TypeStarted && !slices.Contains(outside, t) {
+	parked, isParked := body.(Parked)
+	byOperator := isParked && parked.Why == WhyOperator
+	if t := body.MessageType(); t != TypeStarted && !byOperator && !slices.Contains(outside, t) {
 		s.acted = true
 	}
 	switch b := body.(type) {

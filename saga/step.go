@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
@@ -251,7 +252,8 @@ type TxStep[Tx, In, Out any] struct {
 
 // NewTxStep returns a step that calls do in a transaction of txs, which is over the saga's store, and undo
 // in another. Each may be called more than once, and is committed once. A step that was not committed is not
-// undone, so undo always has an output. Errors are as for [NewStep].
+// undone, so undo always has an output. Both may add messages to their transaction: see [Write]. Errors are as for
+// [NewStep].
 func NewTxStep[Tx, In, Out any](
 	name string, txs *messagestore.TxStore[Tx],
 	do func(ctx context.Context, tx Tx, in In) (Out, error), undo func(ctx context.Context, tx Tx, in In, out *Out) error, config *StepConfig,
@@ -302,7 +304,7 @@ func (s *TxStep[Tx, In, Out]) undo(ctx context.Context, l *life, one *step) erro
 	})
 }
 
-// transact runs f in a transaction that records its events at the saga's version.
+// transact runs f in a transaction that records its events at the saga's version, with the writes that f adds by Write.
 func transact[Tx any](
 	ctx context.Context, l *life, txs *messagestore.TxStore[Tx], step string,
 	f func(ctx context.Context, tx Tx) ([]messagestore.Body, error),
@@ -314,19 +316,92 @@ func transact[Tx any](
 		if events, refused = nil, nil; ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if refused = safely(func() (err error) { events, err = f(ctx, tx); return err }); refused != nil {
+		added := &adding{own: l.stream}
+		refused = safely(func() (err error) {
+			defer added.end()
+			events, err = f(context.WithValue(ctx, addingOf{}, added), tx)
+			return err
+		})
+		if refused != nil {
 			return nil, refused
 		}
-		return l.writes(events, nil)
+		var beside []messagestore.StreamWrite
+		for _, w := range added.writes {
+			beside = append(beside, l.correlated(w, step)...)
+		}
+		return l.writes(events, beside)
 	})
+	conflict, isConflict := errors.AsType[*messagestore.VersionConflictError](err)
 	switch {
 	case err == nil:
 		l.wrote(written[0], events)
 		return nil
 	case refused != nil && !errors.Is(err, messagestore.ErrOutcomeUnknown):
 		return refused // by f, in its last attempt
+	case isConflict && conflict.Stream != l.stream, errors.Is(err, messagestore.ErrIDConflict):
+		return err // of a write that f added: the attempt has failed
+	case errors.Is(err, messagestore.ErrInvalid):
+		return park(WhyInvalid, step, err)
 	}
 	return &storeError{l.moved(err)}
+}
+
+type addingOf struct{}
+
+// An adding has the writes that the function of a TxStep adds in one call.
+type adding struct {
+	own    messagestore.StreamName
+	mu     sync.Mutex
+	writes []messagestore.StreamWrite
+	ended  bool
+}
+
+func (a *adding) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ended = true
+}
+
+// Write adds writes to the transaction of a [TxStep]: its function and its undo call it with the context that they were
+// given, and the messages are committed with their SQL, or not at all. So a step changes a row and says so in one:
+//
+//	func debit(ctx context.Context, tx pgx.Tx, t Transfer) (balance int64, err error) {
+//		err = tx.QueryRow(ctx, "update accounts set balance = balance - $2 where id = $1 returning balance", t.From, t.Amount).Scan(&balance)
+//		if err != nil {
+//			return 0, err
+//		}
+//		event := messagestore.To("account-"+t.From, messagestore.AnyVersion, Debited{t.Amount, balance})
+//		return balance, saga.Write(ctx, event)
+//	}
+//
+// The messages have the saga's stream as their correlation, and the property [StepProperty]. A write whose version conflicts
+// has the function called again, up to five times, and then the attempt has failed. A message that the store refuses as
+// invalid parks the saga.
+//
+// The error matches [messagestore.ErrInvalid], and nothing is added, if ctx is not that of a function of a TxStep that is
+// running, and if a write is to the saga's own stream or to one whose name is invalid. Write may be called several times, and
+// from several goroutines.
+func Write(ctx context.Context, writes ...messagestore.StreamWrite) error {
+	a, _ := ctx.Value(addingOf{}).(*adding)
+	if a == nil {
+		return fmt.Errorf("saga: write: %w", invalid("context", nil, "it is not that of a function of a TxStep"))
+	}
+	for _, w := range writes {
+		err := w.Stream.Validate()
+		if err == nil && w.Stream == a.own {
+			err = invalid("stream", string(w.Stream), "it is the saga's own, which the step writes by itself")
+		}
+		if err != nil {
+			return fmt.Errorf("saga: write: %w", err)
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ended {
+		return fmt.Errorf("saga: write: %w", invalid("context", nil, "the function of the TxStep has returned"))
+	}
+	a.writes = append(a.writes, writes...)
+	return nil
 }
 
 // A storeError is the error of the store within the attempt of a step: it is not the step's.

@@ -3,6 +3,7 @@ package saga_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -230,4 +231,186 @@ func lateIsRolledBack[Tx any](t *testing.T, open func(t *testing.T) *theatre[Tx]
 			}
 		})
 	}
+}
+
+type seatsTaken struct {
+	Taken int `json:"taken"`
+}
+
+func (seatsTaken) MessageType() string { return "SeatsTaken" }
+
+// Messages that the function of a step adds are committed with its SQL: those of an attempt that fails, and of one that is
+// rolled back, are nowhere.
+func TestWritesOfAStepAreCommittedWithItsSQL(t *testing.T) {
+	t.Parallel()
+	t.Run("SQLite", func(t *testing.T) { t.Parallel(); writesAreCommitted(t, onSQLite) })
+	t.Run("pgx", func(t *testing.T) { t.Parallel(); writesAreCommitted(t, onPgx) })
+	t.Run("database/sql", func(t *testing.T) { t.Parallel(); writesAreCommitted(t, onDatabaseSQL) })
+}
+
+func writesAreCommitted[Tx any](t *testing.T, open func(t *testing.T) *theatre[Tx]) {
+	t.Helper()
+	const hall = messagestore.StreamName("hall-1")
+	event := func(n int) messagestore.StreamWrite {
+		return messagestore.To(hall, messagestore.AnyVersion, seatsTaken{n})
+	}
+	for name, test := range map[string]struct {
+		prepare func(w *world)
+		state   saga.State
+		taken   []int
+	}{
+		"done":        {func(*world) {}, saga.StateCompleted, []int{2, 3}},
+		"fails twice": {func(w *world) { w.fails("take", 2, errDown) }, saga.StateCompleted, []int{2, 3}},
+		"is refused":  {func(w *world) { w.fails("take", 99, refusal{"sold out"}) }, saga.StateCompensated, nil},
+		"panics once": {func(w *world) {
+			w.on("take", func(_ context.Context, call int) error {
+				if call == 1 {
+					panic("no seats")
+				}
+				return nil
+			})
+		}, saga.StateCompleted, []int{2, 3}},
+		"undone": {func(w *world) { w.fails("book flight", 99, refusal{"none"}) }, saga.StateCompensated, []int{2, 3, -5}},
+		"undone in the end": {func(w *world) {
+			w.fails("book flight", 99, refusal{"none"})
+			w.fails("give back", 3, errDown)
+		}, saga.StateCompensated, []int{2, 3, -5}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			th := open(t)
+			test.prepare(th.w)
+			seats := saga.NewTxStep("seats", th.txs,
+				func(ctx context.Context, tx Tx, _ trip) (int, error) {
+					if err := errors.Join(saga.Write(ctx, event(2)), saga.Write(ctx, event(3))); err != nil {
+						return 0, err
+					}
+					return 5, errors.Join(th.exec(ctx, tx, "insert into seats values ($1, 5)", saga.Key(ctx)), th.w.call(ctx, "take", ""))
+				},
+				func(ctx context.Context, tx Tx, _ trip, out *int) error {
+					if err := saga.Write(ctx, event(-*out)); err != nil {
+						return err
+					}
+					return errors.Join(th.exec(ctx, tx, "insert into seats values ($1, $2)", saga.Key(ctx), -*out), th.w.call(ctx, "give back", ""))
+				}, &saga.StepConfig{Retry: saga.Retry{Attempts: 3, MaxBackoff: time.Millisecond}, Undo: saga.Retry{MaxBackoff: time.Millisecond}})
+			s := th.ofSeats(t, seats)
+			defer running(t, s)()
+
+			begin(t, s, "7", trip{"LIS"})
+			status := waitFor(t, s, "7")
+
+			require.Equal(t, test.state, status.State)
+			var taken []int
+			sum := 0
+			for m, err := range th.txs.ReadStream(t.Context(), hall, 0) {
+				require.NoError(t, err)
+				body, err := messagestore.Decode[seatsTaken](m)
+				require.NoError(t, err)
+				taken = append(taken, body.Taken)
+				sum += body.Taken
+				require.Equal(t, messagestore.StreamName("booking:saga-7"), m.Metadata.CorrelationStream)
+				require.Equal(t, "seats", m.Metadata.Properties.Get(saga.StepProperty))
+			}
+			require.Equal(t, test.taken, taken, events(t, th.txs.Store, "7"))
+			_, n := th.taken(t)
+			require.Equal(t, sum, n, "the rows and the messages are one")
+		})
+	}
+}
+
+// ofSeats returns a saga of a step of seats, and a flight.
+func (th *theatre[Tx]) ofSeats(t require.TestingT, seats *saga.TxStep[Tx, trip, int]) *saga.Saga[trip, int] {
+	flight := th.w.step("flight", nil)
+	return newSaga(t, th.txs.Store, func(s *saga.Run, in trip) (int, error) {
+		n, err := seats.Do(s, in)
+		if err != nil {
+			return 0, err
+		}
+		_, err = flight.Do(s, in)
+		return n, err
+	}, saga.Steps{seats, flight}, nil)
+}
+
+// A message that no store takes parks the saga, and a version that never fits is a failure of the step.
+func TestWritesThatAreRefusedEndTheSaga(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		write messagestore.StreamWrite
+		state saga.State
+		calls int
+	}{
+		"invalid":  {messagestore.To("hall-1", messagestore.AnyVersion, refused{}), saga.StateParked, 1},
+		"conflict": {messagestore.To("hall-1", 7, seatsTaken{2}), saga.StateCompensated, 2 * 5},
+		"conflict with another write": {
+			messagestore.To("twice-1", messagestore.NoStream, seatsTaken{2}), saga.StateParked, 1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			th := onSQLite(t)
+			seats := saga.NewTxStep("seats", th.txs,
+				func(ctx context.Context, tx *sql.Tx, _ trip) (int, error) {
+					err := errors.Join(saga.Write(ctx, test.write, messagestore.To("twice-1", messagestore.AnyVersion, seatsTaken{1})), th.w.call(ctx, "take", ""))
+					return 2, errors.Join(err, th.exec(ctx, tx, "insert into seats values ('7', 2)"))
+				}, saga.NothingTx, &saga.StepConfig{Retry: saga.Retry{Attempts: 2, MaxBackoff: time.Millisecond}})
+			s := th.ofSeats(t, seats)
+			defer running(t, s)()
+
+			begin(t, s, "7", trip{"LIS"})
+			status := waitFor(t, s, "7")
+
+			require.Equal(t, test.state, status.State)
+			require.Equal(t, test.calls, th.w.calls["take"])
+			if test.state == saga.StateParked {
+				require.Equal(t, saga.WhyInvalid, status.Parked.Why)
+			}
+			rows, _ := th.taken(t)
+			require.Zero(t, rows)
+		})
+	}
+}
+
+type refused struct{}
+
+func (refused) MessageType() string { return "" }
+
+// Write refuses what cannot be in the transaction of a step, before anything is added.
+func TestWriteRefusesWhatIsNoPartOfAStep(t *testing.T) {
+	t.Parallel()
+	good := messagestore.To("hall-1", messagestore.AnyVersion, seatsTaken{2})
+	requireRefused := func(err error, field string) {
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		invalid, is := errors.AsType[*messagestore.InvalidError](err)
+		require.True(t, is)
+		require.Equal(t, field, invalid.Field)
+	}
+	requireRefused(saga.Write(t.Context(), good), "context")
+
+	th := onSQLite(t)
+	var kept context.Context
+	seats := saga.NewTxStep("seats", th.txs,
+		func(ctx context.Context, _ *sql.Tx, _ trip) (int, error) {
+			kept = ctx //nolint:fatcontext // it is kept to see that it is of no use
+			requireRefused(saga.Write(ctx, good, messagestore.To("booking:saga-7", messagestore.AnyVersion, saga.Done{Step: "seats"})), "stream")
+			requireRefused(saga.Write(ctx, good, messagestore.To("", messagestore.AnyVersion, seatsTaken{2})), "stream name")
+			return 2, saga.Write(ctx)
+		}, saga.NothingTx, nil)
+	flight := saga.NewStep("flight", func(ctx context.Context, _ trip) (int, error) {
+		requireRefused(saga.Write(ctx, good), "context")
+		return 0, nil
+	}, saga.Nothing, nil)
+	s := newSaga(t, th.txs.Store, func(s *saga.Run, in trip) (int, error) {
+		if _, err := seats.Do(s, in); err != nil {
+			return 0, err
+		}
+		return flight.Do(s, in)
+	}, saga.Steps{seats, flight}, nil)
+	defer running(t, s)()
+	begin(t, s, "7", trip{"LIS"})
+
+	require.Equal(t, saga.StateCompleted, waitFor(t, s, "7").State)
+	requireRefused(saga.Write(kept, good), "context")
+	version, err := th.txs.Version(t.Context(), "hall-1")
+	require.NoError(t, err)
+	require.Equal(t, messagestore.NoStream, version, "nothing was added")
 }

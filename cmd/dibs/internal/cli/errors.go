@@ -20,6 +20,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
 	"github.com/dibs-go/dibs/reservation/intent"
+	"github.com/dibs-go/dibs/saga"
 )
 
 // A usageError is one of the command line.
@@ -103,6 +104,11 @@ func closed(err error) bool {
 	return !writing && (errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe))
 }
 
+func isSagaState(err error) bool {
+	_, is := errors.AsType[*saga.StateError](err)
+	return is
+}
+
 func (a *app) describe(err error) problem {
 	p := problem{Error: err.Error(), Kind: "failure", Exit: exitFailure}
 	if _, ok := errors.AsType[*pgconn.ParseConfigError](err); ok {
@@ -138,6 +144,9 @@ func (a *app) describe(err error) problem {
 		p.Hint = "is the name right? dibs write makes a new one"
 	case errors.Is(err, messagestore.ErrNotFound):
 		p.Kind = "notFound"
+	case isSagaState(err):
+		p.Kind = "sagaState"
+		p.Hint = "see its state with: dibs saga show"
 	case isUnknownConsumer(err):
 		p.Kind = "unknownConsumer"
 	case errors.Is(err, consumer.ErrPositionAhead):

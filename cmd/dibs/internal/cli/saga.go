@@ -1,0 +1,378 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/saga"
+)
+
+type sagaCommand struct {
+	Ls     sagaLsCommand     `cmd:"" help:"Print the sagas of a category that have not ended."`
+	Show   sagaShowCommand   `cmd:"" help:"Print one saga: its state, its steps, and its history."`
+	Cancel sagaCancelCommand `cmd:"" help:"Undo a saga."`
+	Resume sagaResumeCommand `cmd:"" help:"Go on with a parked saga."`
+	Retry  sagaRetryCommand  `cmd:"" help:"Have a step that waits for its next attempt be attempted now."`
+	Park   sagaParkCommand   `cmd:"" help:"Have a saga do nothing more until it is resumed or cancelled."`
+}
+
+// A drySagas lets a call be tried before there is a connection: one that gets to the store has
+// valid arguments.
+type drySagas struct{ saga.Store }
+
+func (drySagas) ReadStream(context.Context, messagestore.StreamName, messagestore.Version) iter.Seq2[*messagestore.Message, error] {
+	return func(yield func(*messagestore.Message, error) bool) { yield(nil, errDry) }
+}
+
+func (drySagas) ReadCategoryPage(context.Context, messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	return messagestore.CategoryPage{}, errDry
+}
+
+// withSagas calls f twice: with an operator over no store, where an error that is not of the
+// arguments ends it, and then over the store.
+func (a *app) withSagas(ctx context.Context, category, by string, f func(*saga.Operator, *messagestore.Store) error) error {
+	by = cmp.Or(by, a.getenv("USER"), "operator")
+	dry, err := saga.NewOperator(drySagas{}, messagestore.Category(category), by)
+	if err != nil {
+		return err
+	}
+	if err := f(dry, nil); !errors.Is(err, errDry) {
+		return err
+	}
+	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
+		o, err := saga.NewOperator(store, messagestore.Category(category), by)
+		if err != nil {
+			return err
+		}
+		return f(o, store)
+	})
+}
+
+type sagaLsCommand struct {
+	Category string `arg:"" help:"The category of the sagas, like booking:saga."`
+	Open     bool   `help:"Print those that go on. This, waiting and parked are the default."`
+	Waiting  bool   `help:"Print those that wait for a reply, a time or the next attempt of a step."`
+	Parked   bool   `help:"Print those that are parked."`
+	Ended    bool   `help:"Print those that are completed or compensated."`
+	Limit    int    `default:"1000" placeholder:"N" help:"Print at most N, those started first. Defaults to 1000."`
+}
+
+// Help is printed below the command's usage.
+func (sagaLsCommand) Help() string {
+	return `A line for each saga, in the order of the starts: its state, its id, its age by the store's clock, the step that began last, and what it waits for or why it is parked. It reads the whole category. A stream that holds no saga is named on the standard error after the others, and the exit code is 1.
+
+Examples:
+
+    dibs saga ls booking:saga
+    dibs saga ls booking:saga --parked --json`
+}
+
+// wants reports whether a saga is among those to print.
+func (c *sagaLsCommand) wants(s saga.Story) bool {
+	switch {
+	case s.State == saga.StateCompleted || s.State == saga.StateCompensated:
+		return c.Ended
+	case s.Parked != nil:
+		return c.Parked
+	case s.Waits != "":
+		return c.Waiting
+	}
+	return c.Open
+}
+
+// Run prints them.
+func (c *sagaLsCommand) Run(ctx context.Context, a *app) error {
+	if !c.Open && !c.Waiting && !c.Parked && !c.Ended {
+		c.Open, c.Waiting, c.Parked = true, true, true
+	}
+	if c.Limit < 1 {
+		return usage("--limit=%d: it is at least 1", c.Limit)
+	}
+	return a.withSagas(ctx, c.Category, "", func(o *saga.Operator, store *messagestore.Store) error {
+		all, wrong := o.List(ctx, c.wants)
+		if store == nil || wrong != nil && len(all) == 0 {
+			return wrong
+		}
+		now, err := store.Now(ctx)
+		if err != nil {
+			return err
+		}
+		return errors.Join(c.print(a, all, now, wrong), wrong)
+	})
+}
+
+func (c *sagaLsCommand) print(a *app, all []saga.Story, now time.Time, wrong error) error {
+	for n, s := range all[:min(len(all), c.Limit)] {
+		if a.JSON {
+			if err := a.out.object(toSagaLine(s, now)); err != nil {
+				return err
+			}
+			continue
+		}
+		if n == 0 {
+			if err := a.out.row(cell{text: "state"}, cell{text: "id"}, cell{text: "age", right: true}, cell{text: "step"}, cell{text: ""}); err != nil {
+				return err
+			}
+		}
+		err := a.out.row(cell{text: string(s.State), style: sagaStyles[s.State]}, cell{text: shorten(visible(s.ID)), style: bold},
+			cell{text: sagaAge(s, now).String(), right: true}, cell{text: orDash(visible(s.Step()))}, cell{text: visible(sagaNote(s))})
+		if err != nil {
+			return err
+		}
+	}
+	switch {
+	case a.JSON:
+	case len(all) > c.Limit:
+		a.warn("dibs: %d of %s; --limit prints more\n", c.Limit, counted(int64(len(all)), "saga"))
+	case len(all) == 0 && wrong == nil:
+		a.warn("dibs: %s has no such saga\n", visible(c.Category))
+	}
+	return nil
+}
+
+var sagaStyles = map[saga.State]style{saga.StateParked: red, saga.StateCompensating: yellow, saga.StateCompleted: green}
+
+func sagaAge(s saga.Story, now time.Time) time.Duration {
+	return max(now.Sub(s.Started), 0).Truncate(100 * time.Millisecond)
+}
+
+// sagaNote says why a saga is where it is.
+func sagaNote(s saga.Story) string {
+	switch {
+	case s.Parked != nil:
+		return "parked, " + s.Parked.Why + ": " + shorten(s.Parked.Reason)
+	case s.Waits != "":
+		return "waits for " + s.Waits
+	}
+	return shorten(s.Reason)
+}
+
+// A sagaLine is how a saga is printed as JSON.
+type sagaLine struct {
+	Stream     messagestore.StreamName `json:"stream"`
+	ID         string                  `json:"id"`
+	State      saga.State              `json:"state"`
+	Version    messagestore.Version    `json:"version"`
+	Definition string                  `json:"definition"`
+	Release    int                     `json:"definitionVersion"`
+	Age        float64                 `json:"ageSeconds"`
+	Started    string                  `json:"started"`
+	Deadline   string                  `json:"deadline,omitempty"`
+	Waits      string                  `json:"waits,omitempty"`
+	Reason     string                  `json:"reason,omitempty"`
+	Parked     *saga.Parked            `json:"parked,omitempty"`
+	Steps      []sagaStep              `json:"steps"`
+}
+
+type sagaStep struct {
+	Step     string `json:"step"`
+	Attempts int    `json:"attempts"`
+	State    string `json:"state"` // began, done, failed or undone
+	Error    string `json:"error,omitempty"`
+}
+
+func toSagaStep(s saga.StepStatus) sagaStep {
+	state := "began"
+	switch {
+	case s.Undone:
+		state = "undone"
+	case s.Failed != "":
+		state = "failed"
+	case s.Done:
+		state = "done"
+	}
+	return sagaStep{s.Step, s.Attempts, state, s.Failed}
+}
+
+func toSagaLine(s saga.Story, now time.Time) sagaLine {
+	steps := []sagaStep{}
+	for _, one := range s.Steps {
+		steps = append(steps, toSagaStep(one))
+	}
+	return sagaLine{
+		s.Stream, s.ID, s.State, s.Version, s.Definition, s.Release, now.Sub(s.Started).Seconds(), timeOrNone(s.Started, ""),
+		timeOrNone(s.Deadline, ""), s.Waits, s.Reason, s.Parked, steps,
+	}
+}
+
+// sagaArgs name a saga.
+type sagaArgs struct {
+	Category string `arg:"" help:"The category of the saga, like booking:saga."`
+	ID       string `arg:"" help:"The saga's id, as it was started with."`
+}
+
+type sagaShowCommand struct {
+	sagaArgs
+}
+
+// Help is printed below the command's usage.
+func (sagaShowCommand) Help() string {
+	return `It prints the state, each step with its attempts, and then each message of the saga. With --json the first line is the state with the steps, and the others are the messages, as dibs stream prints them.
+
+Example:
+
+    dibs saga show booking:saga 7`
+}
+
+// Run prints it.
+func (c *sagaShowCommand) Run(ctx context.Context, a *app) error {
+	return a.withSagas(ctx, c.Category, "", func(o *saga.Operator, store *messagestore.Store) error {
+		s, err := o.Show(ctx, c.ID)
+		if err != nil {
+			return err
+		}
+		now, err := store.Now(ctx)
+		if err == nil {
+			err = c.printState(a, s, now)
+		}
+		if err != nil {
+			return err
+		}
+		for m, err := range store.ReadStream(ctx, s.Stream, 0) {
+			if err == nil && a.JSON {
+				err = a.out.object(toRecord(m))
+			} else if err == nil {
+				err = a.out.row(cell{text: timeText(m.Time), style: dim}, cell{text: strconv.FormatInt(int64(m.Position), 10), right: true},
+					cell{text: visible(m.Type), style: bold}, cell{text: dataText(m.Data)})
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (c *sagaShowCommand) printState(a *app, s saga.Story, now time.Time) error {
+	if a.JSON {
+		return a.out.object(toSagaLine(s, now))
+	}
+	if err := a.out.line("%s", a.out.styled(visible(string(s.Stream)), bold)); err != nil {
+		return err
+	}
+	rows := [][2]string{
+		{"state", string(s.State)},
+		{"definition", fmt.Sprintf("%s, version %d", visible(s.Definition), s.Release)},
+		{"age", sagaAge(s, now).String()},
+		{"deadline", timeOrNone(s.Deadline, "")},
+		{"why", visible(sagaNote(s))},
+	}
+	if s.Parked != nil {
+		rows = append(rows, [2]string{"by", visible(s.Parked.By)})
+	}
+	for _, one := range s.Steps {
+		step := toSagaStep(one)
+		note := step.State + ", " + number(int64(step.Attempts), "attempt", "attempts")
+		if step.Error != "" {
+			note += ": " + shorten(step.Error)
+		}
+		rows = append(rows, [2]string{"step " + visible(step.Step), visible(note)})
+	}
+	for _, row := range rows {
+		if row[1] == "" {
+			continue
+		}
+		if err := a.out.row(cell{text: row[0], style: dim}, cell{text: row[1]}); err != nil {
+			return err
+		}
+	}
+	return a.out.line("")
+}
+
+// sagaChange is a change of one saga.
+type sagaChange struct {
+	sagaArgs
+
+	Reason string `required:"" placeholder:"TEXT" help:"The reason, which stays in the saga: at most 500 bytes."`
+	By     string `placeholder:"NAME" help:"The operator's name, which stays too. Defaults to $USER, or else operator."`
+}
+
+// A changedLine is how a change is printed as JSON.
+type changedLine struct {
+	Stream messagestore.StreamName `json:"stream"`
+	Did    saga.Doing              `json:"did"`
+	Was    saga.State              `json:"was"`
+}
+
+func (c *sagaChange) run(ctx context.Context, a *app, doing saga.Doing, call func(*saga.Operator) (saga.Story, error)) error {
+	return a.withSagas(ctx, c.Category, c.By, func(o *saga.Operator, _ *messagestore.Store) error {
+		was, err := call(o)
+		switch {
+		case err != nil:
+			return err
+		case a.JSON:
+			return a.out.object(changedLine{was.Stream, doing, was.State})
+		}
+		return a.out.line("%s of %s is recorded; it was %s", doing, visible(string(was.Stream)), was.State)
+	})
+}
+
+type sagaCancelCommand struct{ sagaChange }
+
+// Help is printed below the command's usage.
+func (sagaCancelCommand) Help() string {
+	return `The steps that began are undone, the last first, also those of a parked saga. A saga that has ended, or is behind a pivot, is refused.
+
+Example:
+
+    dibs saga cancel booking:saga 7 --reason 'the customer called'`
+}
+
+// Run cancels it.
+func (c *sagaCancelCommand) Run(ctx context.Context, a *app) error {
+	return c.run(ctx, a, saga.DoingCancel, func(o *saga.Operator) (saga.Story, error) { return o.Cancel(ctx, c.ID, c.Reason) })
+}
+
+type sagaResumeCommand struct{ sagaChange }
+
+// Help is printed below the command's usage.
+func (sagaResumeCommand) Help() string {
+	return `The step that failed has all its attempts again. A saga that is not parked is refused.
+
+Example:
+
+    dibs saga resume booking:saga 7 --reason 'the hotel is back'`
+}
+
+// Run resumes it.
+func (c *sagaResumeCommand) Run(ctx context.Context, a *app) error {
+	return c.run(ctx, a, saga.DoingResume, func(o *saga.Operator) (saga.Story, error) { return o.Resume(ctx, c.ID, c.Reason) })
+}
+
+type sagaRetryCommand struct{ sagaChange }
+
+// Help is printed below the command's usage.
+func (sagaRetryCommand) Help() string {
+	return `A step, or an undo, that failed and waits for its next attempt is attempted at once, and has all its attempts again. A saga in which none waits so is refused.
+
+Example:
+
+    dibs saga retry booking:saga 7 --reason 'the hotel is back'`
+}
+
+// Run retries it.
+func (c *sagaRetryCommand) Run(ctx context.Context, a *app) error {
+	return c.run(ctx, a, saga.DoingRetry, func(o *saga.Operator) (saga.Story, error) { return o.Retry(ctx, c.ID, c.Reason) })
+}
+
+type sagaParkCommand struct{ sagaChange }
+
+// Help is printed below the command's usage.
+func (sagaParkCommand) Help() string {
+	return `No step of the saga begins, and none is undone, until it is resumed or cancelled. An attempt that is under way may still have its effect outside; after a resume the step begins again, with the same key. A saga that has ended or is parked is refused.
+
+Example:
+
+    dibs saga park booking:saga 7 --reason 'the airline is on strike'`
+}
+
+// Run parks it.
+func (c *sagaParkCommand) Run(ctx context.Context, a *app) error {
+	return c.run(ctx, a, saga.DoingPark, func(o *saga.Operator) (saga.Story, error) { return o.Park(ctx, c.ID, c.Reason) })
+}

@@ -1,0 +1,104 @@
+package cli_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/saga"
+)
+
+// sagas makes sagas in each state, without a runner.
+func sagas(t *testing.T, store *messagestore.Store) {
+	t.Helper()
+	started := saga.Started{Definition: "booking", Version: 2, Input: []byte(`{"to":"LIS"}`)}
+	for id, events := range map[string][]messagestore.Body{
+		"1": {started},
+		"2": {started, saga.Began{Step: "flight", Attempt: 1}, saga.Failed{Step: "flight", Attempt: 1, Error: "down", RetryAt: 9e15}},
+		"3": {started, saga.Began{Step: "flight", Attempt: 1}, saga.Parked{Why: saga.WhyFailed, Step: "flight", Reason: "no such flight"}},
+		"4": {started, saga.Completed{Output: []byte(`{}`)}},
+	} {
+		_, err := store.Write(t.Context(), messagestore.Category("booking:saga").Stream(id), messagestore.NoStream, events...)
+		require.NoError(t, err)
+	}
+}
+
+func TestSagasAreListedAndShown(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		sagas(t, store)
+		listed := func(flags ...string) (all []string) {
+			for _, line := range objects(t, dibs.ok(t, append([]string{"saga", "ls", "booking:saga", "--json"}, flags...)...)) {
+				all = append(all, fmt.Sprint(line["id"], " ", line["state"]))
+			}
+			return all
+		}
+		require.ElementsMatch(t, []string{"1 running", "2 running", "3 parked"}, listed())
+		require.Equal(t, []string{"1 running"}, listed("--open"))
+		require.Equal(t, []string{"2 running"}, listed("--waiting"))
+		require.Equal(t, []string{"3 parked"}, listed("--parked"))
+		require.Equal(t, []string{"4 completed"}, listed("--ended"))
+		require.Len(t, listed("--limit", "2"), 2)
+		text := dibs.ok(t, "saga", "ls", "booking:saga", "--parked")
+		require.Regexp(t, `^state +id +age +step *\nparked +3 +\S+s +flight +parked, failed: no such flight\n$`, text)
+		require.Contains(t, dibs.ok(t, "saga", "ls", "booking:saga", "--waiting"), "waits for the next attempt of flight")
+		require.Equal(t, result{0, "", "dibs: other:saga has no such saga\n"}, dibs.run(t, "saga", "ls", "other:saga"))
+
+		text = dibs.ok(t, "saga", "show", "booking:saga", "3")
+		require.Regexp(t, `^booking:saga-3\nstate +parked\ndefinition +booking, version 2\n(.*\n)*step flight +began, 1 attempt\n\n`, text)
+		require.Regexp(t, ` 2  Parked +.*no such flight`, text)
+		lines := objects(t, dibs.ok(t, "saga", "show", "booking:saga", "3", "--json"))
+		require.Len(t, lines, 4)
+		require.Equal(t, "failed", field(t, lines[0], "parked")["why"])
+
+		dibs.ok(t, "write", "booking:saga-x", "Opened", `{}`)
+		dibs.ok(t, "write", "booking:saga-y", "Resumed", `{}`)
+		r := dibs.run(t, "saga", "ls", "booking:saga")
+		require.Equal(t, 1, r.code)
+		require.Contains(t, r.stdout, "parked")
+		require.Contains(t, r.stderr, "booking:saga-y")
+	})
+}
+
+func TestAnOperatorChangesASaga(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		sagas(t, store)
+		for _, change := range [][3]string{{"park", "1", "Parked"}, {"retry", "2", "Resumed"}, {"resume", "3", "Resumed"}, {"cancel", "3", "CancelRequested"}} {
+			said := dibs.ok(t, "saga", change[0], "booking:saga", change[1], "--reason", "a strike", "--by", "ann")
+			require.Contains(t, said, change[0]+" of booking:saga-"+change[1]+" is recorded; it was ")
+			last, err := store.Last(t.Context(), messagestore.Category("booking:saga").Stream(change[1]))
+			require.NoError(t, err)
+			require.Equal(t, change[2], last.Type)
+			require.Contains(t, string(last.Data), "a strike")
+			require.Contains(t, string(last.Data), "ann")
+		}
+		for _, doing := range []string{"cancel", "resume", "retry", "park"} {
+			r := dibs.run(t, "saga", doing, "booking:saga", "4", "--reason", "why", "--json")
+			require.Equal(t, 1, r.code)
+			require.Equal(t, "sagaState", objects(t, r.stderr)[0]["kind"])
+			r = dibs.run(t, "saga", doing, "booking:saga", "none", "--reason", "why", "--json")
+			require.Equal(t, "notFound", objects(t, r.stderr)[0]["kind"])
+		}
+	})
+}
+
+func TestBadSagaArgumentsMakeNoConnection(t *testing.T) {
+	t.Parallel()
+	dibs := &shell{env: map[string]string{"DIBS_STORE": "postgres://" + closedPort(t) + "/none"}}
+	for _, args := range [][]string{
+		{"ls", "booking"},
+		{"ls", "booking:saga-7"},
+		{"ls", "booking:saga", "--limit", "0"},
+		{"show", "booking:saga", ""},
+		{"show", "booking:saga", "a\nb"},
+		{"park", "booking:saga", "7"},
+		{"park", "booking:saga", "7", "--reason", ""},
+		{"cancel", "booking:saga", "7", "--reason", "a\nb"},
+		{"resume", "booking:saga", "7", "--reason", "why", "--by", "a\nb"},
+	} {
+		require.Equal(t, 2, dibs.run(t, append([]string{"saga"}, args...)...).code, args)
+	}
+}

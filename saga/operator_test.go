@@ -1,0 +1,206 @@
+package saga_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/saga"
+)
+
+func operator(t *testing.T, store saga.Store) *saga.Operator {
+	t.Helper()
+	o, err := saga.NewOperator(store, "booking:saga", "ann")
+	require.NoError(t, err)
+	return o
+}
+
+func every(saga.Story) bool { return true }
+
+func refusedBy(t *testing.T, err error, rule string) {
+	t.Helper()
+	var state *saga.StateError
+	require.ErrorAs(t, err, &state)
+	require.Contains(t, err.Error(), rule)
+}
+
+func TestAnOperatorParksAndResumes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newStore(), newWorld()
+		s, o := travel(t, store, w, &saga.Config{Deadline: time.Hour}), operator(t, store)
+		begin(t, s, "7", trip{"LIS"})
+		_, err := o.Park(t.Context(), "7", "the airline is on strike")
+		require.NoError(t, err)
+		_, err = o.Park(t.Context(), "7", "again")
+		refusedBy(t, err, "it is parked already")
+		_, err = o.Retry(t.Context(), "7", "now")
+		refusedBy(t, err, "resume it")
+		w.fails("book flight", 99, errDown)
+		defer running(t, s)()
+		time.Sleep(10 * time.Minute)
+		require.Empty(t, w.did(), "it does nothing while it is parked")
+		story, err := o.Show(t.Context(), "7")
+		require.NoError(t, err)
+		require.Equal(t, saga.Parked{Why: saga.WhyOperator, Reason: "the airline is on strike", By: "ann"}, *story.Parked)
+
+		_, err = o.Resume(t.Context(), "7", "the strike is over")
+		require.NoError(t, err)
+		require.Equal(t, saga.StateCompensated, waitFor(t, s, "7").State)
+		_, err = o.Resume(t.Context(), "7", "again")
+		refusedBy(t, err, "it has ended")
+	})
+}
+
+// A saga that is parked before a runner has seen it has its deadline all the same.
+func TestASagaThatWasParkedFirstKeepsItsDeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newStore(), newWorld()
+		o := operator(t, store)
+		d := travelWith(t, store, w, &saga.Config{Deadline: time.Hour}, &saga.StepConfig{Retry: saga.Retry{Attempts: 1000}})
+		w.fails("book flight", 10_000, errDown)
+		begin(t, d, "7", trip{"LIS"})
+		_, err := o.Park(t.Context(), "7", "wait")
+		require.NoError(t, err)
+		_, err = o.Resume(t.Context(), "7", "go")
+		require.NoError(t, err)
+		defer running(t, d)()
+		require.Equal(t, "the deadline is over", waitFor(t, d, "7").Reason)
+	})
+}
+
+func TestAnOperatorHasTheNextAttemptNow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newStore(), newWorld()
+		pause := saga.Retry{Attempts: 9, MaxBackoff: time.Hour}
+		s, o := travelWith(t, store, w, nil, &saga.StepConfig{Retry: pause}), operator(t, store)
+		w.fails("book hotel", 1, errDown)
+		begin(t, s, "7", trip{"LIS"})
+		_, err := o.Retry(t.Context(), "7", "now")
+		refusedBy(t, err, "no step of it waits for its next attempt")
+		stop := running(t, s)
+		synctest.Wait()
+		time.Sleep(time.Millisecond)
+		stop()
+		before, err := o.Show(t.Context(), "7")
+		require.NoError(t, err)
+		require.Equal(t, "the next attempt of hotel", before.Waits)
+		require.Equal(t, "hotel", before.Step())
+		_, err = o.Retry(t.Context(), "7", "the hotel is back")
+		require.NoError(t, err)
+		after, err := o.Show(t.Context(), "7")
+		require.NoError(t, err)
+		require.Empty(t, after.Waits)
+		require.Equal(t, before.Version+1, after.Version)
+		defer running(t, s)()
+		require.Equal(t, saga.StateCompleted, waitFor(t, s, "7").State)
+	})
+}
+
+func TestAnOperatorCancels(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newStore(), newWorld()
+		s, o := travel(t, store, w, nil), operator(t, store)
+		begin(t, s, "7", trip{"LIS"})
+		_, err := o.Cancel(t.Context(), "7", "not wanted")
+		require.NoError(t, err)
+		_, err = o.Cancel(t.Context(), "7", "not wanted")
+		refusedBy(t, err, "it is being undone already")
+		defer running(t, s)()
+		require.Equal(t, "cancelled: not wanted", waitFor(t, s, "7").Reason)
+		require.Empty(t, w.did())
+		last, err := store.LastOfType(t.Context(), "booking:saga-7", saga.TypeCancelRequested)
+		require.NoError(t, err)
+		require.JSONEq(t, `{"reason":"not wanted","by":"ann"}`, string(last.Data))
+	})
+}
+
+// A racing store writes a message to a saga behind each read of its stream.
+type racing struct {
+	saga.Store
+
+	behind func()
+}
+
+func (r racing) WriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, error) {
+	r.behind()
+	return r.Store.WriteStreams(ctx, writes...)
+}
+
+func TestAnOperatorChangesOnlyWhatItRead(t *testing.T) {
+	t.Parallel()
+	for doing, call := range map[string]func(o *saga.Operator) error{
+		"cancel": func(o *saga.Operator) error { _, err := o.Cancel(t.Context(), "7", "why"); return err },
+		"park":   func(o *saga.Operator) error { _, err := o.Park(t.Context(), "7", "why"); return err },
+	} {
+		t.Run(doing, func(t *testing.T) {
+			t.Parallel()
+			store := newStore()
+			begin(t, travel(t, store, newWorld(), nil), "7", trip{"LIS"})
+			o := operator(t, racing{store, func() {
+				write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, saga.Began{Step: "flight", Attempt: 1}))
+			}})
+			err := call(o)
+			require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+			require.Equal(t, []string{"Started", "Began flight"}, events(t, store, "7"))
+		})
+	}
+}
+
+func TestAnOperatorListsAllButWhatIsNoSaga(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newStore(), newWorld()
+		s, o := travel(t, store, w, nil), operator(t, store)
+		begin(t, s, "1", trip{"LIS"})
+		stop := running(t, s)
+		waitFor(t, s, "1")
+		stop()
+		write(t, store, messagestore.To("booking:saga-x", messagestore.AnyVersion, saga.Resumed{}))
+		begin(t, s, "2", trip{"LIS"})
+		begin(t, s, "3", trip{"LIS"})
+		_, err := o.Park(t.Context(), "3", "why")
+		require.NoError(t, err)
+
+		all, err := o.List(t.Context(), every)
+		require.ErrorContains(t, err, "booking:saga-x")
+		var got []string
+		for _, one := range all {
+			shown, err := o.Show(t.Context(), one.ID)
+			require.NoError(t, err)
+			require.Equal(t, shown, one, "List and Show agree")
+			got = append(got, one.ID+" "+string(one.State))
+		}
+		require.Equal(t, []string{"1 completed", "2 running", "3 parked"}, got)
+		parked, _ := o.List(t.Context(), func(s saga.Story) bool { return s.Parked != nil })
+		require.Len(t, parked, 1)
+	})
+}
+
+func TestAnOperatorRefusesBadInput(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	for _, category := range []messagestore.Category{"", "booking", "booking:saga-7", "booking:command"} {
+		_, err := saga.NewOperator(store, category, "ann")
+		require.ErrorIs(t, err, messagestore.ErrInvalid, category)
+	}
+	_, err := saga.NewOperator(nil, "booking:saga", "ann")
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	for _, text := range []string{"", " ", "a\nb", "\xff", strings.Repeat("a", 501)} {
+		_, err := saga.NewOperator(store, "booking:saga", text)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		_, err = operator(t, racing{behind: func() { t.Error("a round trip") }}).Park(t.Context(), "7", text)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+	}
+	_, err = operator(t, store).Show(t.Context(), "7")
+	require.ErrorIs(t, err, messagestore.ErrNotFound)
+	require.NotErrorIs(t, err, messagestore.ErrInvalid)
+}
