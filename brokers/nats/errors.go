@@ -1,0 +1,28 @@
+package natsbroker
+
+import "fmt"
+
+// A ForeignMessageError says that the last message of a subject is not one that a relay of the same category
+// and database has sent before. The message that was to be sent is parked: behind a message of another origin
+// the sink cannot tell whether the stream has it. A redrive sends it after that message was deleted from the
+// stream, or the topic was changed.
+type ForeignMessageError struct {
+	Subject  string
+	Sequence uint64 // of the last message, in its stream
+	Reason   string
+}
+
+// Error names the subject and the sequence.
+func (e *ForeignMessageError) Error() string {
+	return fmt.Sprintf("the last message of subject %s, at sequence %d, is foreign: %s", e.Subject, e.Sequence, e.Reason)
+}
+
+// Park returns true.
+func (*ForeignMessageError) Park() bool { return true }
+
+// A refusedError says that a message will never be taken.
+type refusedError struct{ err error }
+
+func (e *refusedError) Error() string { return e.err.Error() }
+func (e *refusedError) Unwrap() error { return e.err }
+func (e *refusedError) Park() bool    { return true }

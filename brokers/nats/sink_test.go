@@ -1,0 +1,487 @@
+package natsbroker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	natsbroker "github.com/dibs-go/dibs/brokers/nats"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+	"github.com/dibs-go/dibs/outbox"
+)
+
+func TestAStreamHasEachMessageOnceAndInOrder(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	js := b.connect()
+	stream := b.stream(js, nil)
+	store := newStore()
+	fill(t, store, 10, 0, 10)
+	sink := natsbroker.NewSink(js, nil)
+
+	catchUp(t, relayOf(store, sink, "tonats", nil))
+
+	requireOnce(t, store, js)
+	require.Equal(t, natsbroker.SinkStats{Published: 100}, sink.Stats())
+	m, err := stream.GetLastMsgForSubject(t.Context(), "payments:outgoing.k3")
+	require.NoError(t, err)
+	all := messages(t, store)
+	last := all[len(all)-1]
+	for _, m := range all {
+		if m.Stream == "payments:outgoing-k3" {
+			last = m
+		}
+	}
+	require.JSONEq(t, string(last.Data), string(m.Data))
+	require.Equal(t, last.ID.String(), m.Header.Get(jetstream.MsgIDHeader))
+	require.Equal(t, fmt.Sprint(last.GlobalPosition), m.Header.Get(natsbroker.HeaderGlobalPosition))
+	for name, value := range (&outbox.Message{Message: last}).Headers() {
+		require.Equal(t, value, m.Header.Get(name), name)
+	}
+}
+
+// A relay of another name sends all messages again, long after the server has forgotten their ids.
+func TestARelayThatSendsAllAgainAddsNothing(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	js := b.connect()
+	b.stream(js, nil)
+	store := newStore()
+	fill(t, store, 5, 0, 5)
+	old := natsbroker.NewSink(js, nil)
+	catchUp(t, relayOf(store, old, "one", nil))
+	forget(t, js)
+
+	catchUp(t, relayOf(store, old, "two", nil)) // it remembers the subjects
+	requireOnce(t, store, js)
+	fresh := natsbroker.NewSink(b.connect(), nil) // another process
+	catchUp(t, relayOf(store, fresh, "three", nil))
+	requireOnce(t, store, js)
+	require.Equal(t, natsbroker.SinkStats{Present: 25}, fresh.Stats())
+	small := natsbroker.NewSink(js, &natsbroker.SinkConfig{Remember: 1})
+	catchUp(t, relayOf(store, small, "four", nil))
+
+	requireOnce(t, store, js)
+}
+
+// The stale sink remembers a sequence from before another one went on.
+func TestAStaleSinkIsRefusedByTheServer(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	js := b.connect()
+	b.stream(js, nil)
+	store := newStore()
+	fill(t, store, 3, 0, 2)
+	stale := natsbroker.NewSink(js, nil)
+	catchUp(t, relayOf(store, stale, "stale", nil))
+	fill(t, store, 3, 2, 6)
+	catchUp(t, relayOf(store, natsbroker.NewSink(b.connect(), nil), "other", nil))
+	forget(t, js)
+
+	catchUp(t, relayOf(store, stale, "stale", nil))
+
+	requireOnce(t, store, js)
+	require.Equal(t, natsbroker.SinkStats{Published: 6, Present: 12, Conflicts: 3}, stale.Stats())
+	fill(t, store, 3, 6, 7)
+	catchUp(t, relayOf(store, stale, "stale", nil))
+	requireOnce(t, store, js)
+}
+
+// A message of the stale sink that the stream does not have is published behind those that it has.
+func TestAConflictBehindALowerMessageIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	js := b.connect()
+	b.stream(js, nil)
+	store := newStore()
+	write(t, store, "k", 0, 3)
+	all := messages(t, store)
+	one, two := natsbroker.NewSink(js, nil), natsbroker.NewSink(js, nil)
+	message := func(i int) *outbox.Message { return &outbox.Message{Message: all[i], Topic: string(outgoing)} }
+
+	require.NoError(t, one.Send(t.Context(), message(0)))
+	require.NoError(t, two.Send(t.Context(), message(1)))
+	require.NoError(t, one.Send(t.Context(), message(2)))
+
+	require.EqualValues(t, 1, one.Stats().Conflicts)
+	require.EqualValues(t, 2, one.Stats().Published)
+	requireOnce(t, store, js)
+}
+
+// Streams of one cardinal id have one subject; their positions are not comparable, and global ones are.
+func TestStreamsOfOneCardinalIDShareASubject(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	js := b.connect()
+	b.stream(js, nil)
+	store := newStore()
+	for range 5 {
+		for _, name := range []messagestore.StreamName{"payments:outgoing-7", "payments:outgoing-7+a", "payments:outgoing-7+b"} {
+			_, err := store.Write(t.Context(), name, messagestore.AnyVersion, Paid{})
+			require.NoError(t, err)
+		}
+	}
+	catchUp(t, relayOf(store, natsbroker.NewSink(js, nil), "one", nil))
+	forget(t, js)
+
+	catchUp(t, relayOf(store, natsbroker.NewSink(js, nil), "two", nil))
+
+	requireOnce(t, store, js)
+}
+
+var errCrash = errors.New("the process ended before it had the answer")
+
+// A crashing sink publishes, and then says nothing of it, or the whole relay is stopped there.
+type crashing struct {
+	outbox.BatchSink
+
+	crash func() error
+}
+
+func (c *crashing) Send(ctx context.Context, m *outbox.Message) error {
+	if err := c.BatchSink.Send(ctx, m); err != nil {
+		return err
+	}
+	return c.crash()
+}
+
+func (c *crashing) SendAll(ctx context.Context, messages []*outbox.Message) []error {
+	answers := c.BatchSink.SendAll(ctx, messages)
+	for i := range answers {
+		if answers[i] == nil {
+			answers[i] = c.crash()
+		}
+	}
+	return answers
+}
+
+func TestOnceAndInOrderOverSQLiteThroughCrashesBetweenPublishAndCheckpoint(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	js := b.connect()
+	b.stream(js, nil)
+	driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil)
+	require.NoError(t, err)
+	store := messagestore.New(driver, nil)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	fill(t, store, 4, 0, 25)
+
+	for run := range 6 {
+		ctx, cancel := context.WithCancel(t.Context())
+		var sent atomic.Int64
+		sink := &crashing{natsbroker.NewSink(js, nil), func() error {
+			if sent.Add(1) == int64(10+run) {
+				cancel()
+			}
+			if ctx.Err() != nil {
+				return errCrash
+			}
+			return nil
+		}}
+		err := relayOf(store, sink, "tonats", &outbox.Config{Concurrency: 1 + run%3, Grace: time.Millisecond}).Run(ctx)
+		require.NoError(t, err)
+		cancel()
+		forget(t, js)
+	}
+	catchUp(t, relayOf(store, natsbroker.NewSink(js, nil), "tonats", nil))
+
+	requireOnce(t, store, js)
+}
+
+func TestTwoRelaysSideBySideAddNothing(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	js := b.connect()
+	b.stream(js, nil)
+	store := newStore()
+	fill(t, store, 4, 0, 50)
+	sinks := []*natsbroker.Sink{natsbroker.NewSink(js, nil), natsbroker.NewSink(b.connect(), nil), natsbroker.NewSink(b.connect(), nil)}
+	var all sync.WaitGroup
+	for i, sink := range sinks { // each from the start, as if the others' checkpoints were lost
+		all.Go(func() { catchUp(t, relayOf(store, sink, fmt.Sprint("relay", i), nil)) })
+	}
+	all.Wait()
+
+	requireOnce(t, store, js)
+}
+
+func TestAServerThatRestartsLosesNothing(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	js := b.connect()
+	b.stream(js, nil)
+	store := newStore()
+	fill(t, store, 4, 0, 20)
+	sink := natsbroker.NewSink(js, &natsbroker.SinkConfig{Timeout: 300 * time.Millisecond})
+	running(t, relayOf(store, sink, "tonats", nil).Run)
+	for round := range 3 {
+		wait(t, func() bool { return sink.Stats().Published >= int64(20*round+10) })
+		b.stop()
+		fill(t, store, 4, 20+10*round, 30+10*round)
+		b.start()
+	}
+
+	wait(t, func() bool { return sink.Stats().Published+sink.Stats().Present >= 200 })
+
+	requireOnce(t, store, js)
+}
+
+func TestHostileKeysAndTopicsStayInTheirTokens(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	js := b.connect()
+	b.stream(js, func(c *jetstream.StreamConfig) { c.Subjects = []string{"all.*.*"} })
+	store := newStore()
+	texts := []string{"a.b", "*", ">", "a b", "%", "%2E", "ä€😀", "$JS", "-", "+", "a+b", "..", ".", "_", "a:b", strings.Repeat("ü", 100), "\"'\\"}
+	for _, text := range texts {
+		write(t, store, text, 0, 2)
+	}
+	topics := append([]string{"", "\x00\r\n\t", "\xff", "PUB x"}, texts...)
+	var next atomic.Int64
+	sink := natsbroker.NewSink(js, &natsbroker.SinkConfig{Prefix: "all", Stream: "OUT"})
+	relay := relayOf(store, sink, "tonats", &outbox.Config{Topic: func(m *messagestore.Message) string {
+		return topics[int(next.Add(1))%len(topics)]
+	}})
+
+	catchUp(t, relay)
+
+	require.EqualValues(t, 2*len(texts), sink.Stats().Published)
+	require.Zero(t, relay.Stats().Parked)
+	total := 0
+	for subject, messages := range arrived(t, js) {
+		tokens := strings.Split(subject, ".")
+		require.Len(t, tokens, 3, subject)
+		topic, err := natsbroker.Unescape(tokens[1])
+		require.NoError(t, err)
+		require.Contains(t, topics, topic)
+		key, err := natsbroker.Unescape(tokens[2])
+		require.NoError(t, err)
+		require.Contains(t, texts, key)
+		total += len(messages)
+	}
+	require.Equal(t, 2*len(texts), total)
+}
+
+func FuzzEscape(f *testing.F) {
+	for _, seed := range []string{"", "a", ".", "*", ">", " ", "%", "%41", "ä", "\x00\xff"} {
+		f.Add(seed, "b")
+	}
+	f.Fuzz(func(t *testing.T, a, b string) {
+		token := natsbroker.Escape(a)
+		require.NotEmpty(t, token)
+		require.Negative(t, strings.IndexFunc(token, func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(".*>$", c) }))
+		back, err := natsbroker.Unescape(token)
+		require.NoError(t, err)
+		require.Equal(t, a, back)
+		require.Equal(t, a == b, token == natsbroker.Escape(b))
+		if back, err := natsbroker.Unescape(a); err == nil {
+			require.Equal(t, a, natsbroker.Escape(back))
+		} else {
+			require.ErrorIs(t, err, messagestore.ErrInvalid)
+		}
+	})
+}
+
+func parks(err error) bool {
+	e, is := errors.AsType[interface {
+		error
+		Park() bool
+	}](err)
+	return is && e.Park()
+}
+
+func TestAMessageThatIsTooLargeParksAndThoseBehindItWait(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*broker, *jetstream.StreamConfig){
+		"the server": func(b *broker, _ *jetstream.StreamConfig) { b.options.MaxPayload = 2000 },
+		"the stream": func(_ *broker, c *jetstream.StreamConfig) { c.MaxMsgSize = 2000 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := startBroker(t)
+			var config jetstream.StreamConfig
+			change(b, &config)
+			b.stop()
+			b.start()
+			js := b.connect()
+			b.stream(js, func(c *jetstream.StreamConfig) { c.MaxMsgSize = config.MaxMsgSize })
+			store := newStore()
+			write(t, store, "large", 0, 2)
+			_, err := store.Write(t.Context(), outgoing.Stream("large"), messagestore.AnyVersion, Paid{Text: strings.Repeat("x", 4000)})
+			require.NoError(t, err)
+			write(t, store, "large", 3, 5)
+			write(t, store, "small", 0, 5)
+			relay := relayOf(store, natsbroker.NewSink(js, nil), "tonats", nil)
+
+			catchUp(t, relay)
+
+			require.EqualValues(t, 3, relay.Stats().Parked)
+			requireOnce(t, store, js, "payments:outgoing-large@2", "payments:outgoing-large@3", "payments:outgoing-large@4")
+		})
+	}
+}
+
+func TestASubjectThatIsTooLongParks(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	sink := natsbroker.NewSink(b.connect(), nil)
+	m := &outbox.Message{Message: &messagestore.Message{Stream: "payments:outgoing-7", ID: uuid.New()}, Topic: strings.Repeat("x", 3000)}
+
+	err := sink.Send(t.Context(), m)
+
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.True(t, parks(err))
+	require.Less(t, len(err.Error()), 400)
+}
+
+// What is not of this outbox is met before anything is published.
+func TestAForeignLastMessageParks(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	js := b.connect()
+	stream := b.stream(js, nil)
+	store := newStore()
+	write(t, store, "k", 0, 1)
+	all := messages(t, store)
+	m := &outbox.Message{Message: all[0], Topic: string(outgoing)}
+	for name, header := range map[string]nats.Header{
+		"none":             {},
+		"no number":        {natsbroker.HeaderGlobalPosition: {"x"}, outbox.HeaderStream: {"payments:outgoing-k"}},
+		"another category": {natsbroker.HeaderGlobalPosition: {"0"}, outbox.HeaderStream: {"payments:incoming-k"}},
+		"another message at the position": {
+			natsbroker.HeaderGlobalPosition: {fmt.Sprint(m.GlobalPosition)}, outbox.HeaderStream: {"payments:outgoing-k"}, outbox.HeaderID: {uuid.NewString()},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, stream.Purge(t.Context()))
+			ack, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "payments:outgoing.k", Header: header})
+			require.NoError(t, err)
+
+			err = natsbroker.NewSink(js, nil).Send(t.Context(), m)
+
+			var foreign *natsbroker.ForeignMessageError
+			require.ErrorAs(t, err, &foreign)
+			require.Equal(t, ack.Sequence, foreign.Sequence)
+			require.True(t, parks(err))
+		})
+	}
+}
+
+// Where the last message was removed, as in a work queue, the server knows the id for a while.
+func TestAnIDIsKnownWhereTheMessageIsNoMore(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	js := b.connect()
+	stream := b.stream(js, func(c *jetstream.StreamConfig) {
+		c.Retention, c.Duplicates = jetstream.WorkQueuePolicy, time.Hour
+	})
+	c, err := stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "worker", AckPolicy: jetstream.AckExplicitPolicy})
+	require.NoError(t, err)
+	store := newStore()
+	write(t, store, "k", 0, 1)
+	catchUp(t, relayOf(store, natsbroker.NewSink(js, nil), "one", nil))
+	m, err := c.Next()
+	require.NoError(t, err)
+	require.NoError(t, m.DoubleAck(t.Context()))
+	again := natsbroker.NewSink(js, nil)
+
+	catchUp(t, relayOf(store, again, "two", nil))
+
+	require.Equal(t, natsbroker.SinkStats{Present: 1}, again.Stats())
+	info, err := stream.Info(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, info.State.Msgs)
+}
+
+// After a purge and the time of the ids, a reset fills the stream again, also from a sink that remembers.
+func TestAPurgedStreamIsFilledAgain(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	js := b.connect()
+	stream := b.stream(js, nil)
+	store := newStore()
+	fill(t, store, 3, 0, 3)
+	sink := natsbroker.NewSink(js, nil)
+	catchUp(t, relayOf(store, sink, "one", nil))
+	forget(t, js)
+	require.NoError(t, stream.Purge(t.Context()))
+
+	catchUp(t, relayOf(store, sink, "two", nil))
+
+	requireOnce(t, store, js)
+}
+
+func TestWhatMayPassIsTriedAgainAndHoldsNoSecret(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	store := newStore()
+	write(t, store, "k", 0, 1)
+	all := messages(t, store)
+	m := &outbox.Message{Message: all[0], Topic: string(outgoing)}
+	js := b.connect()
+
+	t.Run("no stream", func(t *testing.T) {
+		err := natsbroker.NewSink(js, nil).Send(t.Context(), m)
+		require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
+		require.False(t, parks(err))
+	})
+	b.stream(js, nil)
+	t.Run("another stream", func(t *testing.T) {
+		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"other"}})
+		require.NoError(t, err)
+		err = natsbroker.NewSink(js, &natsbroker.SinkConfig{Stream: "OTHER"}).Send(t.Context(), m)
+		require.Error(t, err)
+		require.False(t, parks(err))
+	})
+	t.Run("no server", func(t *testing.T) {
+		conn, err := nats.Connect("nats://me:hunter2@127.0.0.1:1", nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1))
+		require.NoError(t, err)
+		defer conn.Close()
+		away, err := jetstream.New(conn)
+		require.NoError(t, err)
+		err = natsbroker.NewSink(away, &natsbroker.SinkConfig{Timeout: 50 * time.Millisecond}).Send(t.Context(), m)
+		require.Error(t, err)
+		require.False(t, parks(err))
+		require.NotContains(t, err.Error(), "hunter2")
+		conn.Close()
+		err = natsbroker.NewSink(away, nil).Send(t.Context(), m)
+		require.ErrorIs(t, err, nats.ErrConnectionClosed)
+		require.False(t, parks(err))
+	})
+}
+
+func TestMistakesOfASinkAreToldTogether(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	js := b.connect()
+	require.NoError(t, natsbroker.NewSink(js, &natsbroker.SinkConfig{Prefix: "a.b-c", Stream: "OUT", Timeout: time.Second, Remember: 1}).Validate())
+	for field, config := range map[string]natsbroker.SinkConfig{
+		"Prefix": {Prefix: "a..b"}, "Stream": {Stream: "a.b"}, "Timeout": {Timeout: -1}, "Remember": {Remember: 1<<20 + 1},
+	} {
+		err := natsbroker.NewSink(js, &config).Validate()
+		var invalid *messagestore.InvalidError
+		require.ErrorAs(t, err, &invalid)
+		require.Equal(t, field, invalid.Field)
+	}
+	for _, prefix := range []string{".", "a.", ".a", "*", "a.>", "a b", "ä", "$JS", "a\n", strings.Repeat("x", 256)} {
+		require.ErrorIs(t, natsbroker.NewSink(js, &natsbroker.SinkConfig{Prefix: prefix}).Validate(), messagestore.ErrInvalid, "%q", prefix)
+	}
+	err := natsbroker.NewSink(nil, &natsbroker.SinkConfig{Prefix: "*", Timeout: 1}).Validate()
+	require.ErrorContains(t, err, "JetStream")
+	require.ErrorContains(t, err, "Prefix")
+	require.ErrorContains(t, err, "Timeout")
+	require.ErrorIs(t, outbox.New(newStore(), outgoing, "tonats", natsbroker.NewSink(nil, nil), nil).Validate(), messagestore.ErrInvalid)
+	require.ErrorIs(t, natsbroker.NewSink(nil, nil).Send(t.Context(), nil), messagestore.ErrInvalid)
+}

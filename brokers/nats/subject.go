@@ -1,0 +1,82 @@
+package natsbroker
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/outbox"
+)
+
+// MaxSubjectBytes bounds the subject of a message. A server takes subjects of up to some 4,000 bytes. Only
+// a topic of a relay's own can be so long: a category and a key always fit.
+const MaxSubjectBytes = 2048
+
+// emptyToken stands for an empty text. It has no digits behind the percent sign, as no other token has.
+const emptyToken = "%"
+
+// Escape writes a text as one token of a subject. ASCII letters and digits, and - _ : + stay, and every
+// other byte is percent-encoded. Nothing becomes a single percent sign. Different texts have different
+// tokens.
+func Escape(text string) string {
+	if text == "" {
+		return emptyToken
+	}
+	var b strings.Builder
+	for i := range len(text) {
+		if c := text[i]; plain(c) {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}
+
+func plain(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-_:+", c) >= 0
+}
+
+// Unescape returns the text that [Escape] wrote as token. The error matches [messagestore.ErrInvalid].
+func Unescape(token string) (string, error) {
+	if token == emptyToken {
+		return "", nil
+	}
+	text, err := url.PathUnescape(token)
+	if err != nil || Escape(text) != token {
+		return "", messagestore.NewInvalidError("token", token, "Escape has not written it")
+	}
+	return text, nil
+}
+
+// subject returns the subject of a message.
+func (s *Sink) subject(m *outbox.Message) (string, error) {
+	subject := Escape(m.Topic) + "." + Escape(m.Key())
+	if s.config.Prefix != "" {
+		subject = s.config.Prefix + "." + subject
+	}
+	if len(subject) > MaxSubjectBytes {
+		return "", &refusedError{messagestore.NewInvalidError("subject", subject, fmt.Sprintf("it has %d bytes, of at most %d", len(subject), MaxSubjectBytes))}
+	}
+	return subject, nil
+}
+
+// prefixRule returns the rule that a prefix breaks, or "".
+func prefixRule(prefix string) string {
+	switch {
+	case len(prefix) > maxPrefix:
+		return fmt.Sprintf("it has %d bytes, of at most %d", len(prefix), maxPrefix)
+	case strings.HasPrefix(prefix, "$"):
+		return "a subject that begins with $ is the server's"
+	}
+	for token := range strings.SplitSeq(prefix, ".") {
+		if token == "" {
+			return "a token of it is empty"
+		}
+		if strings.IndexFunc(token, func(c rune) bool { return c <= ' ' || c > '~' || c == '*' || c == '>' }) >= 0 {
+			return "it has a wildcard, a space or a character that is not ASCII"
+		}
+	}
+	return ""
+}
