@@ -72,8 +72,12 @@ func paymentOf(key string) payment { return payment{"POST", "/payments", key, 24
 // digestOf does for the others the work that package intent does with a request's content.
 func digestOf(key string) (string, error) {
 	encoded, err := json.Marshal(paymentOf(key))
-	sum := sha256.Sum256(encoded)
-	return base64.RawURLEncoding.EncodeToString(sum[:]), err
+	return digest(encoded), err
+}
+
+func digest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
 // storedResponse is the result of a finished intent: 150 bytes of JSON.

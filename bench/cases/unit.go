@@ -1,0 +1,252 @@
+package cases
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dibs-go/dibs/bench/measure"
+	"github.com/dibs-go/dibs/bench/server"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/reservation"
+	"github.com/dibs-go/dibs/unit"
+)
+
+const (
+	unitCallers = 64
+
+	// unitAccounts is how many accounts the requests change, each drawn.
+	unitAccounts = 10_000
+
+	unitInbox  messagestore.Category = "payments:inbox"
+	unitOutbox messagestore.Category = "payments:outgoing"
+)
+
+// The names of the ways to receive a request.
+const (
+	unitWithSQL   = "Dibs, a Unit"
+	plainTables   = "Tables for inbox and outbox"
+	unitWrites    = "Dibs, messages alone"
+	unitDuplicate = "Dibs, a Unit, a request that came before"
+)
+
+// Unit returns the cases of requests from outside that are carried out once.
+func Unit() []measure.Case {
+	withSQL := func(callers int) []measure.Contender {
+		return []measure.Contender{
+			{Name: unitWithSQL, Run: receive(callers, true, (*requests).unit)},
+			{Name: plainTables, Run: receive(callers, true, (*requests).tables)},
+		}
+	}
+	return []measure.Case{{
+		Name:       "unit/sql/64-callers",
+		Shows:      "Receive a request: reserve its key, change one of 10,000 accounts, and send a message, 64 callers over 32 connections",
+		Contenders: withSQL(unitCallers),
+		Goals: []measure.Goal{
+			{Metric: measure.Rate, Of: unitWithSQL, To: plainTables, AtLeast: 0.7},
+			{Metric: measure.ServerCPU, Of: unitWithSQL, To: plainTables, AtMost: 2},
+		},
+	}, {
+		Name:       "unit/sql/1-caller",
+		Shows:      "Receive a request: reserve its key, change one of 10,000 accounts, and send a message, one caller",
+		Contenders: withSQL(1),
+		Goals:      []measure.Goal{{Metric: measure.P50, Of: unitWithSQL, To: plainTables, AtMost: 1.1}},
+	}, {
+		Name:  "unit/messages/64-callers",
+		Shows: "Receive a request that changes no row: reserve its key, and send a message, 64 callers",
+		Contenders: []measure.Contender{
+			{Name: unitWrites, Run: receive(unitCallers, false, (*requests).messages)},
+			{Name: unitWithSQL, Run: receive(unitCallers, false, (*requests).unit)},
+			{Name: plainTables, Run: receive(unitCallers, false, (*requests).tables)},
+			{Name: unitDuplicate, Run: receiveAgain},
+		},
+		Goals: []measure.Goal{
+			{Metric: measure.Rate, Of: unitWrites, To: plainTables, AtLeast: 2},
+			{Metric: measure.Rate, Of: unitDuplicate, To: unitWithSQL, AtLeast: 2},
+		},
+	}}
+}
+
+// requests come to a service with accounts in a table of its own.
+type requests struct {
+	pool     *pgxpool.Pool
+	store    *messagestore.Store
+	received *unit.Unit[pgx.Tx]
+	changes  bool // an account each
+}
+
+// A request pays into an account.
+type request struct {
+	key     string
+	account int
+}
+
+// paid is the message that a request sends.
+type paid struct {
+	Account int `json:"account"`
+	Amount  int `json:"amount"`
+}
+
+// MessageType returns "Paid".
+func (paid) MessageType() string { return "Paid" }
+
+func openRequests(ctx context.Context, cell *measure.Cell, changes bool) (*requests, error) {
+	url, err := database(ctx, cell, server.Dibs)
+	if err != nil {
+		return nil, err
+	}
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = transactionConns
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	r := &requests{pool: pool, store: messagestore.New(postgres.New(pool, nil), nil), changes: changes}
+	txs, err := messagestore.Transactional[pgx.Tx](r.store)
+	if err == nil {
+		r.received, err = unit.New(txs, "payments", nil)
+	}
+	if err == nil {
+		_, err = pool.Exec(ctx, `
+			create table accounts (id int primary key, balance bigint not null);
+			insert into accounts select n, 0 from generate_series(0, 9999) n;
+			create table inbox (key text primary key, source text not null, digest text not null, answer jsonb);
+			create table outbox (id uuid primary key, position bigint generated always as identity, account int not null, data jsonb not null)`)
+	}
+	if err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *requests) close() { r.pool.Close() }
+
+// receive measures callers whose requests are all new.
+func receive(callers int, changes bool, way func(r *requests, ctx context.Context, one request) error) func(context.Context, *measure.Cell) error {
+	return func(ctx context.Context, cell *measure.Cell) error {
+		r, err := openRequests(ctx, cell, changes)
+		if err != nil {
+			return err
+		}
+		defer r.close()
+		random := randoms(cell, callers)
+		done, err := cell.Callers(ctx, callers, func(ctx context.Context, caller int) (int, error) {
+			return 1, way(r, ctx, request{newID().String(), random[caller].IntN(unitAccounts)})
+		})
+		return errors.Join(err, r.check(ctx, cell, done))
+	}
+}
+
+// check compares what is in the database with the requests that were done: rows and messages, whichever
+// way they were written in.
+func (r *requests) check(ctx context.Context, cell *measure.Cell, done int64) error {
+	var keys, sent, balances int64
+	err := r.pool.QueryRow(ctx, `select
+		(select count(*) from inbox) + (select count(*) from dibs.messages where category = $1),
+		(select count(*) from outbox) + (select count(*) from dibs.messages where category = $2),
+		(select sum(balance) from accounts)`, string(unitInbox), string(unitOutbox)).Scan(&keys, &sent, &balances)
+	if err != nil {
+		return err
+	}
+	errs := []error{cell.Check("keys", keys, done), cell.Check("messages to send", sent, done)}
+	if r.changes {
+		errs = append(errs, cell.Check("changes of accounts", balances, done))
+	}
+	return errors.Join(errs...)
+}
+
+// receiveAgain measures requests that were carried out before the time begins.
+func receiveAgain(ctx context.Context, cell *measure.Cell) error {
+	r, err := openRequests(ctx, cell, false)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	all := make([]request, size(cell, 100, 1000, 1000))
+	for i := range all {
+		all[i] = request{newID().String(), i}
+		if err := r.unit(ctx, all[i]); err != nil {
+			return err
+		}
+	}
+	random := randoms(cell, unitCallers)
+	_, err = cell.Callers(ctx, unitCallers, func(ctx context.Context, caller int) (int, error) {
+		result, err := r.receive(ctx, all[random[caller].IntN(len(all))])
+		if err == nil && result.Outcome != reservation.Duplicate {
+			err = fmt.Errorf("a request that came before is %s", result.Outcome)
+		}
+		return 1, err
+	})
+	return errors.Join(err, r.check(ctx, cell, int64(len(all))))
+}
+
+const answer = `{"accepted":true}`
+
+func (r *requests) data(one request) json.RawMessage {
+	return fmt.Appendf(nil, `{"account":%d,"amount":1}`, one.account)
+}
+
+func (r *requests) receive(ctx context.Context, one request) (unit.Result, error) {
+	return r.received.Receive(ctx, unit.Message{ID: one.key, Source: "POST /payments", Data: r.data(one)},
+		func(ctx context.Context, tx pgx.Tx) (unit.Done, error) {
+			return unit.Done{
+				Answer: json.RawMessage(answer),
+				Writes: []messagestore.StreamWrite{messagestore.To(newKeyOf(unitOutbox), messagestore.NoStream, paid{one.account, 1})},
+			}, r.change(ctx, tx, one)
+		})
+}
+
+func (r *requests) change(ctx context.Context, tx pgx.Tx, one request) error {
+	if !r.changes {
+		return nil
+	}
+	_, err := tx.Exec(ctx, "update accounts set balance = balance + 1 where id = $1", one.account)
+	return err
+}
+
+// unit carries a request out by a Unit.
+func (r *requests) unit(ctx context.Context, one request) error {
+	result, err := r.receive(ctx, one)
+	if err == nil && result.Outcome != reservation.Reserved {
+		err = fmt.Errorf("a new request is %s", result.Outcome)
+	}
+	return err
+}
+
+// tables carries a request out as services do without Dibs, a round trip for each statement.
+func (r *requests) tables(ctx context.Context, one request) error {
+	return pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
+		data := r.data(one)
+		took, err := tx.Exec(ctx, "insert into inbox values ($1, 'POST /payments', $2, $3) on conflict do nothing", one.key, digest(data), answer)
+		if err != nil {
+			return err
+		}
+		if took.RowsAffected() == 0 {
+			return fmt.Errorf("request %s came before", one.key)
+		}
+		if err := r.change(ctx, tx, one); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, "insert into outbox (id, account, data) values ($1, $2, $3)", newID(), one.account, data)
+		return err
+	})
+}
+
+// messages carries a request out that changes no row, in one write of two streams.
+func (r *requests) messages(ctx context.Context, one request) error {
+	data := r.data(one)
+	_, err := r.store.WriteStreams(ctx,
+		messagestore.To(unitInbox.Stream(one.key), messagestore.NoStream,
+			unit.Received{Source: "POST /payments", Digest: digest(data), Answer: json.RawMessage(answer)}),
+		messagestore.To(newKeyOf(unitOutbox), messagestore.NoStream, paid{one.account, 1}))
+	return err
+}
