@@ -4,10 +4,11 @@
 LINT := go tool -modfile=tools/go.mod golangci-lint
 ACCOUNT = go run ./examples/account/cmd/account demo $(if $(ORDERS),--orders "$$ORDERS")
 PAYMENTS = go run ./examples/payments/cmd/payments demo $(if $(ORDERS),--orders "$$ORDERS")
+MESSAGING = go build -C internal/demo/messaging -o $(CURDIR)/bin/messaging . && bin/messaging demo $(if $(ORDERS),--orders "$$ORDERS")
 TICKETING = go run ./examples/ticketing/cmd/ticketing demo $(if $(FOR),--for "$$FOR")
 FUZZTIME ?= 30s
 # Modules of their own: what they need, a program that imports Dibs does not.
-MODULES := bench soak reservation/intent/redisintent observe
+MODULES := bench soak reservation/intent/redisintent observe internal/demo/messaging brokers/nats
 MODULE_LINT := go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 BENCHED := postgresql redis-server npm gcc
 # Packages in which no two goroutines share anything: SQL does their work, and tests of it. The suite of
@@ -39,6 +40,14 @@ demo/intents: ## Run the payments API on SQLite, under kills and with impatient 
 .PHONY: demo/intents/postgres
 demo/intents/postgres: ## Run it on PostgreSQL: DATABASE_URL, or a throwaway server that syncs
 	@scripts/with-postgres --durable DATABASE_URL -- sh -c 'DIBS_STORE="$$DATABASE_URL" $(PAYMENTS)'
+
+.PHONY: demo/messaging
+demo/messaging: ## Transfer money by units, sagas and relays on SQLite, with JetStream on disk, under kills
+	@env -u DIBS_STORE sh -c '$(MESSAGING)'
+
+.PHONY: demo/messaging/postgres
+demo/messaging/postgres: ## Run it on PostgreSQL: DATABASE_URL, or a throwaway server that syncs
+	@scripts/with-postgres --durable DATABASE_URL -- sh -c 'export DIBS_STORE="$$DATABASE_URL"; $(MESSAGING)'
 
 .PHONY: demo/replicas
 demo/replicas: ## Run the ticketing service in three replicas that come and go: DATABASE_URL, or a throwaway server
@@ -98,6 +107,14 @@ test/redis: ## Run the tests of intents over Redis
 test/observe: ## Run the tests of the OpenTelemetry and Prometheus module
 	cd observe && go test ./...
 
+.PHONY: test/messaging
+test/messaging: ## Run the tests of the messaging demo: its verdict, its bank, and a short run on each database
+	scripts/with-postgres -- sh -c 'cd internal/demo/messaging && go test ./...'
+
+.PHONY: test/brokers
+test/brokers: ## Run the tests of the NATS module, with a server of its own on disk
+	cd brokers/nats && go test ./...
+
 .PHONY: test/soak
 test/soak: ## Run the tests of the soak: its checker, and runs of some seconds
 	scripts/setup postgresql pgbouncer strace libfaketime
@@ -150,7 +167,7 @@ build: ## Build bin/dibs
 bin/orders.csv: internal/demo/testdata/payment-orders.csv
 	@mkdir -p bin && head -n 501 $< >$@
 
-CI_BOTH := tidy vet lint test/race test/versions test/bench test/soak test/redis test/observe mutants demo/postgres test/bare
+CI_BOTH := tidy vet lint test/race test/versions test/bench test/soak test/redis test/observe test/messaging test/brokers mutants demo/postgres test/bare
 
 .PHONY: ci
 ci: export CI := true

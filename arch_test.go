@@ -37,6 +37,7 @@ var imports = map[string][]string{
 	"messagestore/storetest":             {"messagestore", "internal/exactjson"},
 	"internal/backoff":                   {},
 	"internal/lanes":                     {},
+	"internal/wakeups":                   {"logger", "messagestore", "internal/backoff"},
 	"internal/keys":                      {"messagestore", "internal/exactjson"},
 
 	"consumer":                     {"logger", "messagestore", "consumer/deadletter", "consumer/internal/...", "internal/lanes", "internal/backoff", "internal/steer"},
@@ -54,7 +55,7 @@ var imports = map[string][]string{
 	"unit":                   {"logger", "messagestore", "handler", "reservation", "internal/keys"},
 	"alarm":                  {"logger", "messagestore", "consumer", "reservation", "internal/backoff"},
 	"outbox":                 {"logger", "messagestore", "consumer", "internal/steer"},
-	"saga":                   {"logger", "messagestore", "consumer", "handler", "reservation", "alarm", "internal/backoff", "internal/exactjson", "internal/keys"},
+	"saga":                   {"logger", "messagestore", "consumer", "handler", "reservation", "alarm", "internal/backoff", "internal/exactjson", "internal/keys", "internal/wakeups"},
 	"entity":                 {"logger", "messagestore", "internal/steer", "internal/messagetype", "upcast"},
 	"internal/pgtest":        {"migrations"},
 	"internal/pgproxy":       {},
@@ -70,7 +71,7 @@ var imports = map[string][]string{
 	"examples/...":           {"..."},
 	"cmd/...":                {"..."},
 
-	"reservation/intent":            {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/keys"},
+	"reservation/intent":            {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/keys", "internal/wakeups"},
 	"reservation/intent/intenttest": {"messagestore", "messagestore/memory", "messagestore/storetest", "reservation/intent"},
 	"reservation/idempotency":       {"logger", "messagestore", "internal/exactjson", "internal/keys", "reservation/intent"},
 }

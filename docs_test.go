@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -126,15 +127,23 @@ func TestPagesShowCodeThatIsTested(t *testing.T) {
 	for page, dirs := range map[string][]string{
 		"docs/evolving.md":  {"examples/evolving"},
 		"docs/testing.md":   {"examples/firstservice"},
-		"docs/messaging.md": {"examples/booking", "outbox", "unit"},
+		"docs/messaging.md": {"brokers/nats", "examples/booking", "examples/transfer", "outbox", "unit"},
 	} {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var program []byte
-		for path, src := range files(t, ".go") {
-			if slices.Contains(dirs, filepath.Dir(path)) {
+		for _, dir := range dirs {
+			all, err := filepath.Glob(filepath.Join(dir, "*.go"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, path := range all {
+				src, err := os.ReadFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
 				program = append(program, src...)
 			}
 		}
@@ -215,7 +224,9 @@ func namesTestsThatExist(t *testing.T, page string) {
 	}
 	sources := map[string][]byte{} // by folder
 	declared := map[string][]string{}
-	for path, src := range files(t, ".go") {
+	all := files(t, ".go")
+	maps.Copy(all, filesIn(t, "brokers/nats", ".go")) // a module of its own
+	for path, src := range all {
 		dir := filepath.Dir(path)
 		sources[dir] = append(sources[dir], src...)
 		for _, match := range function.FindAllSubmatch(src, -1) {
@@ -252,12 +263,17 @@ func says(src []byte, name string) bool {
 // their own, hidden ones and test data are other people's.
 func files(t *testing.T, suffix string) map[string][]byte {
 	t.Helper()
+	return filesIn(t, ".", suffix)
+}
+
+func filesIn(t *testing.T, root, suffix string) map[string][]byte {
+	t.Helper()
 	found := map[string][]byte{}
-	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && path != "." && isApart(path, entry.Name()):
+		case entry.IsDir() && path != root && isApart(path, entry.Name()):
 			return filepath.SkipDir
 		case entry.IsDir() || !strings.HasSuffix(path, suffix):
 			return nil

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
@@ -218,6 +219,25 @@ var mistakes = []struct {
 				return err
 			}
 			_, err = messagestore.New(postgres.New(pool, nil), nil).Write(t.Context(), category.Stream("2"), messagestore.AnyVersion, held{})
+			return err
+		}},
+		{"a write through a pool of one connection, which an open transaction of the caller's has", func(t *testing.T) error {
+			t.Helper()
+			config := pgtest.Pool(t).Config()
+			config.MaxConns = 1
+			pool, err := pgxpool.NewWithConfig(t.Context(), config)
+			if err != nil {
+				return err
+			}
+			defer pool.Close()
+			tx, err := pool.Begin(t.Context())
+			if err != nil {
+				return err
+			}
+			defer func() { _ = tx.Rollback(context.Background()) }()
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			_, err = messagestore.New(postgres.New(pool, nil), nil).Write(ctx, "mistakeInner-1", messagestore.AnyVersion, held{})
 			return err
 		}},
 	}},

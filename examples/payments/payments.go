@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"net/http"
 	"time"
 
@@ -16,33 +15,9 @@ import (
 	"github.com/dibs-go/dibs/reservation/intent"
 )
 
-// Shards is how many categories the requests' intents are in.
-//
-// A transaction that confirms an intent holds the lock of the intent's category while it commits, so
-// payments of one category are committed one after the other, and those of several side by side. A
-// service splits its intents so by its clients, whose keys never meet.
-const Shards = 8
-
-// IntentsOf returns the category of the intents of an account's requests: payment1:intent to
-// payment8:intent.
-func IntentsOf(account string) messagestore.Category {
-	h := fnv.New32a()
-	h.Write([]byte(account)) // a hash takes every write
-	return intentsOf(int(h.Sum32() % Shards))
-}
-
-func intentsOf(shard int) messagestore.Category {
-	return messagestore.Category(fmt.Sprintf("payment%d:intent", shard+1))
-}
-
-// Intents returns all categories of intents.
-func Intents() []messagestore.Category {
-	all := make([]messagestore.Category, Shards)
-	for i := range all {
-		all[i] = intentsOf(i)
-	}
-	return all
-}
+// Intents is the category of the requests' intents. Payments of one category are committed side by
+// side: their transactions share its lock.
+const Intents messagestore.Category = "payment:intent"
 
 // A Payment is the body of POST /accounts/ACCOUNT/payments. Its ID is the request's idempotence key
 // too.
@@ -109,25 +84,19 @@ func New[Tx any](txs *messagestore.TxStore[Tx], exec Exec[Tx], config Config) (*
 		Timeout:   10 * time.Second,
 		Transport: &http.Transport{MaxConnsPerHost: bankConnections, MaxIdleConnsPerHost: bankConnections},
 	}}
-	handlers := map[messagestore.Category]http.Handler{}
-	for _, category := range Intents() {
-		intents, err := intent.New(txs.Store, category, &intent.Config{Name: config.Name, TTL: config.TTL, Logger: config.Logger})
-		if err != nil {
-			return nil, err
-		}
-		once, err := idempotency.New(intents, &idempotency.Config{
-			Scope:  func(r *http.Request) (string, error) { return r.PathValue("account"), nil },
-			Logger: config.Logger,
-		})
-		if err != nil {
-			return nil, err
-		}
-		handlers[category] = once.Handler(http.HandlerFunc(a.pay))
+	intents, err := intent.New(txs.Store, Intents, &intent.Config{Name: config.Name, TTL: config.TTL, Logger: config.Logger})
+	if err != nil {
+		return nil, err
+	}
+	once, err := idempotency.New(intents, &idempotency.Config{
+		Scope:  func(r *http.Request) (string, error) { return r.PathValue("account"), nil },
+		Logger: config.Logger,
+	})
+	if err != nil {
+		return nil, err
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /accounts/{account}/payments", func(w http.ResponseWriter, r *http.Request) {
-		handlers[IntentsOf(r.PathValue("account"))].ServeHTTP(w, r)
-	})
+	mux.Handle("POST /accounts/{account}/payments", once.Handler(http.HandlerFunc(a.pay)))
 	a.once = mux
 	return a, nil
 }

@@ -11,9 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/dibs-go/dibs"
@@ -25,6 +23,8 @@ import (
 const (
 	senders   = 4
 	consumers = 2
+
+	stopLimit = 30 * time.Second // for a process that is told to end
 )
 
 type demoCommand struct {
@@ -37,7 +37,7 @@ type demoCommand struct {
 // Run runs the component in processes, sends it every order several times, kills a
 // consumer, and compares the books.
 func (c *demoCommand) Run(ctx context.Context, o *stage.Output) (err error) {
-	orders, err := readOrders(c.Orders)
+	orders, err := ReadOrders(c.Orders)
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ type demo struct {
 	url, file, dir string
 	seed           uint64
 	out            io.Writer
-	orders         []order
+	orders         []Order
 	plan           *plan
 	started        time.Time
 
@@ -249,24 +249,15 @@ func (d *demo) killConsumer(i int, w *watcher, cancel context.CancelCauseFunc) e
 }
 
 // stopConsumers ends the consumers as a deployment would: they finish the messages in
-// flight, checkpoint, and exit with 0.
+// flight, and checkpoint.
 func (d *demo) stopConsumers() error {
+	ended := make([]error, len(d.group))
+	var stopping sync.WaitGroup
 	for i, p := range d.group {
-		if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-			return fmt.Errorf("stop consumer %d: %w", i+1, err)
-		}
+		stopping.Go(func() { ended[i] = p.Stop(stopLimit) })
 	}
-	for i, p := range d.group {
-		select {
-		case <-p.Ended:
-		case <-time.After(15 * time.Second):
-			return fmt.Errorf("consumer %d did not stop", i+1)
-		}
-		if code := p.ProcessState.ExitCode(); code != 0 {
-			return fmt.Errorf("consumer %d ended with status %d: %s", i+1, code, strings.TrimSpace(p.Errors.String()))
-		}
-	}
-	return nil
+	stopping.Wait()
+	return errors.Join(ended...)
 }
 
 func (d *demo) killAll() {

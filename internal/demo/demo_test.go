@@ -83,7 +83,7 @@ func TestDemoAgreesWithTheFileThroughAKill(t *testing.T) {
 // handled.
 func settled(t *testing.T) (*demo, *bytes.Buffer) {
 	t.Helper()
-	orders, err := readOrders(writeOrders(t, 12))
+	orders, err := ReadOrders(writeOrders(t, 12))
 	require.NoError(t, err)
 	out := &bytes.Buffer{}
 	d := &demo{out: out, orders: orders, plan: newPlan(orders, 7, senders), store: messagestore.New(memory.New(), nil), killed: true}
@@ -165,7 +165,7 @@ func TestWrongCallsEndWithTwo(t *testing.T) {
 
 // Rejections follow from the amounts alone, in any order.
 func TestBooksDoNotDependOnTheOrder(t *testing.T) {
-	books := keepBooks([]order{
+	books := keepBooks([]Order{
 		{ID: "1", Account: "single", Amount: 1001},
 		{ID: "2", Account: "large", Amount: 10_000},
 		{ID: "3", Account: "large", Amount: 1000},

@@ -73,7 +73,7 @@ Then it compares the file with the payments table, the bank's log, the intents i
 // Run runs the API in processes, has it asked for every payment several times, kills servers,
 // stops one, and compares the books.
 func (c *paymentsDemoCommand) Run(ctx context.Context, o *stage.Output) (err error) {
-	orders, err := readOrders(c.Orders)
+	orders, err := ReadOrders(c.Orders)
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func withConnections(storeURL string) string {
 		return storeURL
 	}
 	query := u.Query()
-	query.Set(parameter, "5")
+	query.Set(parameter, "6")
 	u.RawQuery = query.Encode()
 	return u.String()
 }
@@ -406,21 +406,9 @@ func (d *paymentsDemo) clientState() (sum clientReport, running bool) {
 
 // stopAll ends servers and bank as a deployment would: they finish the requests in flight.
 func (d *paymentsDemo) stopAll() error {
-	names, all := []string{"the bank"}, []*stage.Process{d.bank}
-	for i, p := range d.servers {
-		names, all = append([]string{fmt.Sprintf("server %d", i+1)}, names...), append([]*stage.Process{p}, all...)
-	}
-	for i, p := range all {
-		if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-			return fmt.Errorf("end %s: %w", names[i], err)
-		}
-		select {
-		case <-p.Ended:
-		case <-time.After(15 * time.Second):
-			return fmt.Errorf("%s did not end", names[i])
-		}
-		if code := p.ProcessState.ExitCode(); code != 0 {
-			return fmt.Errorf("%s ended with status %d: %s", names[i], code, strings.TrimSpace(p.Errors.String()))
+	for _, p := range append(d.servers[:], d.bank) {
+		if err := p.Stop(stopLimit); err != nil {
+			return err
 		}
 		d.lost += lost(p)
 	}

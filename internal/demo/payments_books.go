@@ -41,14 +41,12 @@ func (b books) close() error { return b.store.Close() }
 
 // prepare creates the payments table.
 func (b books) prepare(ctx context.Context) error {
-	for _, category := range payments.Intents() {
-		page, err := b.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: category, Limit: 1})
-		if err != nil {
-			return err
-		}
-		if len(page.Messages) > 0 {
-			return fmt.Errorf("%w: %w", stage.ErrUsage, errNotEmpty)
-		}
+	page, err := b.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: payments.Intents, Limit: 1})
+	if err != nil {
+		return err
+	}
+	if len(page.Messages) > 0 {
+		return fmt.Errorf("%w: %w", stage.ErrUsage, errNotEmpty)
 	}
 	api, err := newAPI(b.store, b.url, payments.Config{})
 	if err != nil {
@@ -166,23 +164,21 @@ func (d *paymentsDemo) readOutcome(ctx context.Context) (*outcome, error) {
 			return nil, err
 		}
 	}
-	for _, category := range payments.Intents() {
-		for m, err := range d.books.store.ReadCategory(ctx, category, 0, messagestore.Filter{}) {
-			if err != nil {
-				return nil, err
-			}
-			o.addMessage(m)
-		}
-		manager, err := intent.New(d.books.store, category, nil)
+	for m, err := range d.books.store.ReadCategory(ctx, payments.Intents, 0, messagestore.Filter{}) {
 		if err != nil {
 			return nil, err
 		}
-		held, err := manager.List(ctx, intent.Filter{})
-		if err != nil {
-			return nil, err
-		}
-		o.Held += len(held)
+		o.addMessage(m)
 	}
+	manager, err := intent.New(d.books.store, payments.Intents, nil)
+	if err != nil {
+		return nil, err
+	}
+	held, err := manager.List(ctx, intent.Filter{})
+	if err != nil {
+		return nil, err
+	}
+	o.Held = len(held)
 	return o, nil
 }
 

@@ -53,7 +53,7 @@ type paymentsClientCommand struct {
 
 // Run has one client send its part of the plan.
 func (c *paymentsClientCommand) Run(ctx context.Context, o *stage.Output) (err error) {
-	orders, err := readOrders(c.Orders)
+	orders, err := ReadOrders(c.Orders)
 	if err != nil {
 		return err
 	}

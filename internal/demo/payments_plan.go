@@ -33,9 +33,9 @@ type paymentTask struct {
 	Plant  bool // and then one with another amount
 }
 
-// newPaymentPlan sends every payment one to six times, each time from any client. All clients
-// have the payments in the same order, so that the copies of one are on their way together.
-func newPaymentPlan(orders []order, seed uint64) *paymentPlan {
+// newPaymentPlan sends every payment one to six times, seldom six, each time from any client. All
+// clients have the payments in the same order, so that the copies of one are on their way together.
+func newPaymentPlan(orders []Order, seed uint64) *paymentPlan {
 	p := &paymentPlan{Payments: map[string]payments.Payment{}}
 	random := rand.New(rand.NewPCG(seed, 0)) // it has to be repeatable, not secret
 	var all []payments.Payment
@@ -50,7 +50,7 @@ func newPaymentPlan(orders []order, seed uint64) *paymentPlan {
 		p.order = append(p.order, payment.ID)
 		p.Sum += payment.Amount
 		var copies [apiClients]int
-		times := 1 + random.IntN(maxCopies)
+		times := 1 + min(random.IntN(maxCopies), random.IntN(maxCopies))
 		p.Sent += times
 		for range times {
 			copies[random.IntN(apiClients)]++

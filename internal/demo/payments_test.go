@@ -41,7 +41,7 @@ func TestPaymentsDemoAgreesWithTheFileThroughKillsAndAStop(t *testing.T) {
 // right returns the records of a run in which nothing is wrong.
 func right(t *testing.T) (*paymentsDemo, *outcome) {
 	t.Helper()
-	orders, err := readOrders(writeOrders(t, 12))
+	orders, err := ReadOrders(writeOrders(t, 12))
 	require.NoError(t, err)
 	d := &paymentsDemo{plan: newPaymentPlan(orders, 7), stopped: true}
 	o := &outcome{
@@ -70,7 +70,7 @@ func (d *paymentsDemo) call(key string, token, number int64) payments.Call {
 }
 
 func message(kind, key, data string) *messagestore.Message {
-	return &messagestore.Message{Stream: payments.IntentsOf("1").Stream("1").With(key), Type: kind, Data: []byte(data)}
+	return &messagestore.Message{Stream: payments.Intents.Stream("1").With(key), Type: kind, Data: []byte(data)}
 }
 
 func TestPaymentsVerdictSeesAllThatIsWrong(t *testing.T) {
@@ -148,7 +148,7 @@ func TestALateCallIsCountedAndIsNotWrong(t *testing.T) {
 }
 
 func TestEveryPaymentIsInThePlanOfEveryClient(t *testing.T) {
-	orders, err := readOrders("")
+	orders, err := ReadOrders("")
 	require.NoError(t, err)
 	p := newPaymentPlan(orders, 7)
 

@@ -82,7 +82,7 @@ func (d *paymentsDemo) story(ctx context.Context, o *outcome) error {
 		return nil
 	}
 	p := d.plan.Payments[key]
-	manager, err := intent.New(d.books.store, payments.IntentsOf(p.Account), nil)
+	manager, err := intent.New(d.books.store, payments.Intents, nil)
 	if err != nil {
 		return err
 	}

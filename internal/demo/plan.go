@@ -31,16 +31,16 @@ var paymentOrders []byte
 // The months for which each standing order is carried out.
 var months = []string{"1998-10", "1998-11", "1998-12"}
 
-// An order is a row of the file: pay so much, each month.
-type order struct {
+// An Order is a row of the file: pay so much, each month.
+type Order struct {
 	ID      string
 	Account string
 	Amount  account.Money
 	To      string
 }
 
-// readOrders reads standing payment orders. An error names the line.
-func readOrders(path string) ([]order, error) {
+// ReadOrders reads standing payment orders from a file, "" for those that are built in. An error names the line.
+func ReadOrders(path string) ([]Order, error) {
 	raw := paymentOrders
 	if path != "" {
 		var err error
@@ -55,7 +55,7 @@ func readOrders(path string) ([]order, error) {
 	return orders, nil
 }
 
-func parseOrders(r io.Reader) ([]order, error) {
+func parseOrders(r io.Reader) ([]Order, error) {
 	rows := csv.NewReader(r)
 	rows.FieldsPerRecord = -1
 	header, err := rows.Read()
@@ -71,7 +71,7 @@ func parseOrders(r io.Reader) ([]order, error) {
 			return nil, fmt.Errorf("there is no column %s", name)
 		}
 	}
-	var orders []order
+	var orders []Order
 	seen := map[string]int{}
 	for {
 		row, err := rows.Read()
@@ -85,7 +85,7 @@ func parseOrders(r io.Reader) ([]order, error) {
 		if len(row) != len(header) {
 			return nil, fmt.Errorf("line %d: %d fields, not %d", line, len(row), len(header))
 		}
-		o := order{
+		o := Order{
 			ID: strings.TrimSpace(row[column["order_id"]]), Account: strings.TrimSpace(row[column["account_id"]]),
 			To: row[column["bank_to"]] + "/" + row[column["account_to"]],
 		}
@@ -138,7 +138,7 @@ type book struct {
 //   - with one order, there is money for two of its three months, and a half;
 //   - with several, there is money for all, unless the largest alone is more than
 //     all the others of the three months: then for those, and half of the rest.
-func keepBooks(orders []order) map[string]book {
+func keepBooks(orders []Order) map[string]book {
 	amounts := map[string][]account.Money{}
 	for _, o := range orders {
 		amounts[o.Account] = append(amounts[o.Account], o.Amount)
@@ -190,7 +190,7 @@ type sending struct {
 // newPlan sends every command one to five times, each time from any sender. The first phase
 // opens and funds the accounts. The second has the withdrawals, and among them the
 // remaining repeats of openings and deposits.
-func newPlan(orders []order, seed uint64, senders int) *plan {
+func newPlan(orders []Order, seed uint64, senders int) *plan {
 	p := &plan{Books: keepBooks(orders), Repeats: map[string]int{}}
 	add := func(key string, first int, s sending) int {
 		random := rand.New(rand.NewPCG(seed, hash(key))) // it has to be repeatable, not secret

@@ -153,7 +153,7 @@ func (d *replicasDemo) run(ctx context.Context) (err error) {
 		return stage.Cause(ctx, err)
 	}
 	for i := range d.replicas {
-		if err := d.stop(i); err != nil {
+		if err := d.replicas[i].Stop(stopLimit); err != nil {
 			return err
 		}
 	}
@@ -190,35 +190,13 @@ func (d *replicasDemo) start(i int, cancel context.CancelCauseFunc) (*stage.Proc
 	}, "replica", "--mail", d.mail, "--lease", d.Lease.String())
 }
 
-// stop ends a replica as a deployment does.
-func (d *replicasDemo) stop(i int) error {
-	p := d.replicas[i]
-	p.Killed.Store(true) // one that has not begun yet ends by the signal itself
-	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-		return fmt.Errorf("stop replica %d: %w", i+1, err)
-	}
-	select {
-	case <-p.Ended:
-	case <-time.After(30 * time.Second):
-		// Its goroutines tell what it waits for.
-		_ = p.Process.Signal(syscall.SIGQUIT)
-		<-p.Ended
-		return fmt.Errorf("replica %d did not end in 30 s after SIGTERM: %s", i+1, strings.TrimSpace(p.Errors.String()))
-	}
-	status, ok := p.ProcessState.Sys().(syscall.WaitStatus)
-	if p.ProcessState.Success() || ok && status.Signaled() && status.Signal() == syscall.SIGTERM {
-		return nil
-	}
-	return fmt.Errorf("replica %d ended: %v: %s", i+1, p.ProcessState, strings.TrimSpace(p.Errors.String()))
-}
-
 // replace starts a replica and then ends the one in whose place it is.
 func (d *replicasDemo) replace(i int, cancel context.CancelCauseFunc) error {
 	next, err := d.start(i, cancel)
 	if err != nil {
 		return err
 	}
-	if err := d.stop(i); err != nil {
+	if err := d.replicas[i].Stop(stopLimit); err != nil {
 		next.End()
 		return err
 	}

@@ -37,7 +37,7 @@ type sendCommand struct {
 // Run sends one sender's part of the plan: the first phase and, when a line comes in, the
 // second.
 func (c *sendCommand) Run(ctx context.Context, o *stage.Output) error {
-	orders, err := readOrders(c.Orders)
+	orders, err := ReadOrders(c.Orders)
 	if err != nil {
 		return err
 	}

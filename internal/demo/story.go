@@ -73,8 +73,8 @@ type line struct {
 }
 
 // often returns a withdrawal that is sent most often, the first of the file.
-func (d *demo) often() (order, string) {
-	var best order
+func (d *demo) often() (Order, string) {
+	var best Order
 	var bestID string
 	for _, o := range d.orders {
 		for _, month := range months {

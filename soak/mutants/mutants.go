@@ -116,7 +116,7 @@ func writes() []*Mutant {
 		), alone, version},
 		{"group-any-version", "a write in a group is done at any version", sql(
 			edit("append_each", "when v.expected = v.version or v.expected = -2 then 'w'", "when true then 'w'"),
-			edit("follow_each", "when expected[w] in (versions_found[first], -2) then 'w'", "when true then 'w'"),
+			edit("follow_each", "when expected[last] in (versions_found[first], -2) then 'w'", "when true then 'w'"),
 		), groups, version},
 		{"repeat-is-conflict", "a write by itself that is tried again, when its stream is beyond its version, has met a conflict", sql(
 			edit("append_one", "elsif not exists (select from dibs.messages m where m.id = message_id) then", "else"),
@@ -143,7 +143,8 @@ func outcomes() []*Mutant {
 		{
 			"group-neighbour", "a write in a group gets the outcome of its neighbour",
 			code(edit("messagestore/postgres", "group []*ticket, a eachAnswer) {", `group []*ticket, a eachAnswer) {
-				if len(group) > 1 && len(group[0].append.Records) == len(group[1].append.Records) {
+				if len(group) > 1 && len(group[0].appends) == 1 && len(group[1].appends) == 1 &&
+					len(group[0].appends[0].Records) == len(group[1].appends[0].Records) {
 					group[0], group[1] = group[1], group[0]
 				}`)), groups,
 			[]Promise{check.Reported, check.Phantom},

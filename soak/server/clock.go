@@ -8,8 +8,10 @@ import (
 	"time"
 )
 
-// fakeClocks are where Debian has the library that fakes a clock.
-const fakeClocks = "/usr/lib/*/faketime/libfaketimeMT.so.1"
+// fakeClocks are where Debian has the library that fakes a clock. The one for threads, libfaketimeMT, reads
+// the time under a mutex. PostgreSQL has one thread, and reads the time in signal handlers too: a process whose
+// handler interrupted a reading would wait for itself, and for ever.
+const fakeClocks = "/usr/lib/*/faketime/libfaketime.so.1"
 
 // FakeClock returns the path of the library that fakes a clock, or the package to
 // install.

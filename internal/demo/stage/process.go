@@ -21,6 +21,8 @@ type Process struct {
 	Errors bytes.Buffer
 	Ended  chan struct{}
 	Killed atomic.Bool
+
+	name string
 }
 
 // End kills a process that has not ended.
@@ -37,13 +39,35 @@ func (p *Process) End() {
 	}
 }
 
+// Stop ends a process as a deployment does, within a limit. One that is told so before it has begun
+// ends by the signal itself, or interrupted.
+func (p *Process) Stop(limit time.Duration) error {
+	p.Killed.Store(true)
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop %s: %w", p.name, err)
+	}
+	select {
+	case <-p.Ended:
+	case <-time.After(limit):
+		// Its goroutines tell what it waits for.
+		_ = p.Process.Signal(syscall.SIGQUIT)
+		<-p.Ended
+		return fmt.Errorf("%s did not end in %v after SIGTERM: %s", p.name, limit, strings.TrimSpace(p.Errors.String()))
+	}
+	status, ok := p.ProcessState.Sys().(syscall.WaitStatus)
+	if p.ProcessState.Success() || p.ProcessState.ExitCode() == interrupted || ok && status.Signaled() && status.Signal() == syscall.SIGTERM {
+		return nil
+	}
+	return fmt.Errorf("%s ended: %v: %s", p.name, p.ProcessState, strings.TrimSpace(p.Errors.String()))
+}
+
 // StartProcess starts this program again, on the store of a URL. If the process fails, ctx ends.
 func StartProcess(name, storeURL string, cancel context.CancelCauseFunc, prepare func(*exec.Cmd) error, args ...string) (*Process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{Cmd: exec.Command(self, args...), Ended: make(chan struct{})} //nolint:noctx // itself; stopped by signal
+	p := &Process{Cmd: exec.Command(self, args...), Ended: make(chan struct{}), name: name} //nolint:noctx // itself; stopped by signal
 	p.Stderr = &p.Errors
 	p.Env = append(os.Environ(), StoreVariable+"="+storeURL) // not an argument: it may hold a password
 	// A group of its own, so that Ctrl-C reaches the children through this process only.

@@ -19,8 +19,12 @@ var ErrUsage = errors.New("wrong call")
 // Output is where a command prints.
 type Output struct{ Stdout, Stderr io.Writer }
 
+// interrupted is the exit code of a command that was told to end before its work was done: that of
+// shells for Ctrl-C.
+const interrupted = 130
+
 // Run runs the command of args and returns the exit code: 0 for success, 1 for a failure, 2 for a
-// wrong call.
+// wrong call, 130 for a command that failed because ctx ended.
 func Run(ctx context.Context, commands any, name, description string, args []string, stdout, stderr io.Writer) int {
 	helped := false
 	parser, err := kong.New(commands,
@@ -45,8 +49,11 @@ func Run(ctx context.Context, commands any, name, description string, args []str
 	}
 	if err := command.Run(); err != nil {
 		fmt.Fprintf(stderr, "%s %s: %v\n", name, command.Command(), err)
-		if errors.Is(err, ErrUsage) {
+		switch {
+		case errors.Is(err, ErrUsage):
 			return 2
+		case ctx.Err() != nil && errors.Is(err, context.Canceled):
+			return interrupted
 		}
 		return 1
 	}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/internal/demo"
+	"github.com/dibs-go/dibs/internal/demo/stage"
+	"github.com/dibs-go/dibs/internal/pgtest"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && slices.Contains([]string{"serve", "go", "relay", "bank", "broker"}, os.Args[1]) {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// writeOrders writes the first n orders of the demo's file to a file of its own.
+func writeOrders(t *testing.T, n int) string {
+	t.Helper()
+	raw, err := os.ReadFile("../testdata/payment-orders.csv")
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "orders.csv")
+	lines := bytes.SplitAfterN(raw, []byte("\n"), n+2)
+	require.NoError(t, os.WriteFile(path, bytes.Join(lines[:n+1], nil), 0o600))
+	return path
+}
+
+func TestTransfersAgreeThroughKills(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		store func(t *testing.T) string
+	}{
+		{"SQLite", func(*testing.T) string { return "" }},
+		{"PostgreSQL", func(t *testing.T) string { t.Helper(); return pgtest.URL(t) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Setenv(stage.StoreVariable, "")
+			var stdout, stderr bytes.Buffer
+
+			code := run(t.Context(), []string{
+				"demo", "--store", test.store(t), "--orders", writeOrders(t, 300), "--kill-every", "1s", "--away", "1s", "--limit", "2m",
+			}, &stdout, &stderr)
+
+			require.Zero(t, code, "%s\n%s", &stdout, &stderr)
+			out := stdout.String()
+			require.Contains(t, out, "JetStream is stopped")
+			require.Contains(t, out, "Every order was carried out once or undone")
+			require.Contains(t, out, "What became of order")
+			require.Regexp(t, `cancelled before the bank had paid +[1-9]`, out)
+			require.NotContains(t, out, "DIFFERS")
+		})
+	}
+}
+
+func TestEveryOrderIsInThePlan(t *testing.T) {
+	orders, err := demo.ReadOrders("")
+	require.NoError(t, err)
+	p := newPlan(orders, 7)
+
+	require.Len(t, p.Orders, 4334)
+	require.Equal(t, 44, p.Planted)
+	require.Equal(t, p, newPlan(orders, 7), "it follows from the seed")
+	copies, planted := map[string]int{}, 0
+	for _, s := range p.sendings {
+		if s.Planted {
+			require.Positive(t, copies[s.ID], "there was an order to reuse the key of")
+			require.NotEqual(t, p.Orders[s.ID], s.Transfer)
+			planted++
+			continue
+		}
+		require.Equal(t, p.Orders[s.ID], s.Transfer)
+		copies[s.ID]++
+	}
+	require.Len(t, copies, 4334)
+	require.Equal(t, p.Sent, len(p.sendings)-planted)
+	for id, n := range copies {
+		require.True(t, n >= 1 && n <= maxCopies, id)
+	}
+	money, poor := int64(0), 0
+	for id, balance := range p.Balances {
+		require.GreaterOrEqual(t, balance, int64(0), id)
+		money += balance
+		if hash(id)%poorEvery == 0 {
+			poor++
+		}
+	}
+	require.Equal(t, p.Money, money)
+	require.Greater(t, poor, 100)
+}
+
+func TestWrongCallsEndWithTwo(t *testing.T) {
+	t.Setenv(stage.StoreVariable, "")
+	for _, args := range [][]string{{"nonsense"}, {"demo", "--orders", "no-such-file"}, {"demo", "--store", "memory:"}} {
+		var stdout, stderr bytes.Buffer
+		require.Equal(t, 2, run(t.Context(), args, &stdout, &stderr), args)
+		require.NotEmpty(t, stderr.String())
+	}
+}

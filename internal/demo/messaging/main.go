@@ -1,0 +1,36 @@
+// Messaging shows units, relays and sagas under fire: the service of examples/transfer, a bank of another company, and
+// JetStream, whose processes are killed, and the books compared.
+//
+//	messaging demo        on SQLite, or on the PostgreSQL of DIBS_STORE
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/dibs-go/dibs/internal/demo/stage"
+)
+
+type grammar struct {
+	Demo   demoCommand   `cmd:"" help:"Transfer money under fire and compare the books."`
+	Serve  serveCommand  `cmd:"" hidden:""`
+	Go     goCommand     `cmd:"" hidden:""`
+	Relay  relayCommand  `cmd:"" hidden:""`
+	Bank   bankCommand   `cmd:"" hidden:""`
+	Broker brokerCommand `cmd:"" hidden:""`
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return stage.Run(ctx, &grammar{}, "messaging",
+		"Transfers to a bank, each made once or undone, whichever process is killed. A store is postgres://... or sqlite:FILE.",
+		args, stdout, stderr)
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}

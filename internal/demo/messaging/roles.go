@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/dibs-go/dibs"
+	natsbroker "github.com/dibs-go/dibs/brokers/nats"
+	"github.com/dibs-go/dibs/examples/transfer"
+	"github.com/dibs-go/dibs/internal/demo/messaging/bank"
+	"github.com/dibs-go/dibs/internal/demo/stage"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/outbox"
+)
+
+const (
+	// lease is short, so that the work of a process that was killed does not wait for long.
+	lease = time.Second
+
+	// patience is how long the bank may take. It is longer than a takeover, and shorter than the bank's worst.
+	patience = 4 * time.Second
+
+	// deadline is that of a transfer.
+	deadline = time.Minute
+
+	// bankTimeout is how long one post to the bank may take.
+	bankTimeout = time.Second
+
+	// stream is the one of JetStream that has the events of accounts.
+	stream = "ACCOUNTS"
+)
+
+// A service is a [transfer.Service] over either database.
+type service interface {
+	CreateTable(ctx context.Context) error
+	OpenAccounts(ctx context.Context, balances map[string]int64) error
+	Handler() http.Handler
+	Run(ctx context.Context) error
+	ToBank(url string, config *outbox.HTTPConfig) *outbox.Relay
+	ToSink(name string, sink outbox.Sink) *outbox.Relay
+}
+
+// open returns the service over the store of a URL. The caller closes the store.
+func open(ctx context.Context, storeURL string, log io.Writer) (service, *messagestore.Store, error) {
+	to := logger.Zerolog(zerolog.New(log).With().Timestamp().Logger().Level(zerolog.WarnLevel))
+	store, err := dibs.Open(ctx, storeURL, &messagestore.Config{Logger: to})
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := over(store, storeURL, &transfer.Config{Answer: patience, Deadline: deadline, Lease: lease, Logger: to})
+	if err != nil {
+		return nil, nil, errors.Join(err, store.Close())
+	}
+	return s, store, nil
+}
+
+func over(store *messagestore.Store, storeURL string, config *transfer.Config) (service, error) {
+	if strings.HasPrefix(storeURL, "sqlite:") {
+		txs, err := messagestore.Transactional[*sql.Tx](store)
+		if err != nil {
+			return nil, err
+		}
+		return transfer.New(txs, transfer.OnSQLite, config)
+	}
+	txs, err := messagestore.Transactional[pgx.Tx](store)
+	if err != nil {
+		return nil, err
+	}
+	return transfer.New(txs, transfer.OnPostgres, config)
+}
+
+type serveCommand struct {
+	Store string `env:"DIBS_STORE"`
+}
+
+// Run is the receiver: it takes orders and webhooks on the socket that it was started with.
+func (c *serveCommand) Run(ctx context.Context, o *stage.Output) error {
+	s, store, err := open(ctx, c.Store, o.Stderr)
+	if err != nil {
+		return err
+	}
+	return errors.Join(stage.Serve(ctx, s.Handler()), store.Close())
+}
+
+type goCommand struct {
+	Store string `env:"DIBS_STORE"`
+}
+
+// Run is a runner of sagas.
+func (c *goCommand) Run(ctx context.Context, o *stage.Output) error {
+	s, store, err := open(ctx, c.Store, o.Stderr)
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.Run(ctx), store.Close())
+}
+
+type relayCommand struct {
+	Store  string `env:"DIBS_STORE"`
+	Bank   string
+	Broker string
+}
+
+// Run has the two relays: of the commands to the bank, and of the events of accounts to JetStream.
+func (c *relayCommand) Run(ctx context.Context, o *stage.Output) error {
+	s, store, err := open(ctx, c.Store, o.Stderr)
+	if err != nil {
+		return err
+	}
+	conn, err := connect(c.Broker)
+	if err != nil {
+		return errors.Join(err, store.Close())
+	}
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return errors.Join(err, store.Close())
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.ToBank(c.Bank+"/orders", &outbox.HTTPConfig{Timeout: bankTimeout}).Run(ctx) })
+	group.Go(func() error {
+		return s.ToSink("tonats", natsbroker.NewSink(js, &natsbroker.SinkConfig{Stream: stream, Timeout: time.Second})).Run(ctx)
+	})
+	err = group.Wait()
+	conn.Close()
+	return errors.Join(err, store.Close())
+}
+
+// connect returns a connection that waits for a server that is gone.
+func connect(url string) (*nats.Conn, error) {
+	return nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond), nats.ReconnectJitter(0, 0), nats.RetryOnFailedConnect(true))
+}
+
+type bankCommand struct {
+	Ledger  string
+	Webhook string
+	Seed    uint64
+}
+
+// Run is the bank, on the socket that it was started with.
+func (c *bankCommand) Run(ctx context.Context) error {
+	ledger, err := bank.Open(ctx, c.Ledger)
+	if err != nil {
+		return err
+	}
+	b := bank.New(ledger, c.Webhook, c.Seed)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return b.Run(ctx) })
+	group.Go(func() error { return stage.Serve(ctx, b) })
+	return errors.Join(group.Wait(), ledger.Close())
+}
+
+type brokerCommand struct {
+	Dir  string
+	Port int
+}
+
+// Run is a server of NATS with JetStream on disk.
+func (c *brokerCommand) Run(ctx context.Context) error {
+	s, err := server.NewServer(&server.Options{
+		ServerName: "demo", Host: "127.0.0.1", Port: c.Port, JetStream: true, StoreDir: c.Dir, NoSigs: true, NoLog: true,
+	})
+	if err != nil {
+		return err
+	}
+	s.Start()
+	const starting = 30 * time.Second
+	if !s.ReadyForConnections(starting) {
+		return fmt.Errorf("JetStream is not ready after %v", starting)
+	}
+	<-ctx.Done()
+	s.Shutdown()
+	s.WaitForShutdown()
+	return nil
+}
