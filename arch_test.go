@@ -19,6 +19,7 @@ const module = "github.com/dibs-go/dibs"
 var imports = map[string][]string{
 	".":                                  {"messagestore", "messagestore/memory", "messagestore/postgres", "messagestore/sqlite"},
 	"internal/steer":                     {},
+	"internal/await":                     {},
 	"internal/seeds":                     {},
 	"internal/pgschema":                  {},
 	"logger":                             {},

@@ -1,0 +1,65 @@
+// Package await has a test wait until something is so. Each wait ends after [Limit]: the test then
+// fails with what it waited for and the state that it saw last. A test that waits in another way may
+// wait for ever, and says nothing of why.
+//
+// Limit is far above what a wait takes on a machine that does other work too: a test whose verdict
+// hangs on the machine's speed is wrong, and no longer limit mends it. Checks run in the test's own
+// goroutine, so they may end the test.
+package await
+
+import (
+	"testing"
+	"time"
+)
+
+// Limit bounds each wait.
+const Limit = time.Minute
+
+const (
+	firstPause = time.Millisecond
+	mostPause  = 20 * time.Millisecond
+)
+
+// That calls check, at growing intervals of at most 20 ms, until it reports true. The state is
+// printed if it never does.
+func That(t testing.TB, what string, check func() (is bool, state any)) {
+	t.Helper()
+	begun := time.Now()
+	for pause := firstPause; ; pause = min(2*pause, mostPause) {
+		is, state := check()
+		if is {
+			return
+		}
+		if waited := time.Since(begun); waited > Limit {
+			t.Fatalf("waited %v for this: %s\nit is so by now: %+v", waited.Round(time.Second), what, state)
+		}
+		<-time.After(pause)
+	}
+}
+
+// True is [That] for a check whose only state is that it is not so.
+func True(t testing.TB, what string, check func() bool) {
+	t.Helper()
+	That(t, what, func() (bool, any) { return check(), "not so" })
+}
+
+// Equal waits until get returns want.
+func Equal[T comparable](t testing.TB, what string, want T, get func() T) {
+	t.Helper()
+	That(t, what, func() (bool, any) {
+		got := get()
+		return got == want, struct{ Want, Got T }{want, got}
+	})
+}
+
+// Receive returns the next value of a channel, or the zero value once it is closed.
+func Receive[T any](t testing.TB, what string, from <-chan T) T {
+	t.Helper()
+	select {
+	case value := <-from:
+		return value
+	case <-time.After(Limit):
+		t.Fatalf("waited %v for this: %s\nnothing has come", Limit, what)
+		panic("not reached")
+	}
+}
