@@ -7,6 +7,9 @@ PAYMENTS = go run ./examples/payments/cmd/payments demo $(if $(ORDERS),--orders 
 MESSAGING = go build -C internal/demo/messaging -o $(CURDIR)/bin/messaging . && bin/messaging demo $(if $(ORDERS),--orders "$$ORDERS")
 TICKETING = go run ./examples/ticketing/cmd/ticketing demo $(if $(FOR),--for "$$FOR")
 FUZZTIME ?= 30s
+# What one package's tests may take on the slowest machine. The long tier sets its own.
+TIMEOUT ?= 10m
+GOTEST := go test -timeout $(TIMEOUT)
 # Modules of their own: what they need, a program that imports Dibs does not.
 MODULES := bench soak reservation/intent/redisintent observe internal/demo/messaging brokers/nats
 MODULE_LINT := go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
@@ -55,26 +58,30 @@ demo/replicas: ## Run the ticketing service in three replicas that come and go: 
 
 .PHONY: test
 test: ## Run every test, on TEST_DATABASE_URL or a throwaway server
-	scripts/with-postgres -- go test $(FIRST) ./...
+	scripts/with-postgres -- $(GOTEST) $(TESTFLAGS) $(FIRST) ./...
 
 .PHONY: test/quick
 test/quick: ## Run the tests that need no PostgreSQL; the others say that they skip
-	env -u TEST_DATABASE_URL go test ./...
+	env -u TEST_DATABASE_URL $(GOTEST) ./...
+
+.PHONY: test/flaky
+test/flaky: ## Run make test N=10 times beside four busy loops, in random order, and count each failure
+	scripts/flaky $(or $(N),10)
 
 .PHONY: test/bare
-test/bare: ## Run the demo and every test with no program in reach but Go, git, make, bash and apt (BARE=reach: the tests that may run one)
+test/bare: ## Run the demo and every test with no program in reach but Go, git, make, bash and apt
 	scripts/bare -- $(MAKE) demo
-	scripts/bare -- $(if $(filter reach,$(BARE)),scripts/with-postgres -- go test -vet=off $$(go run ./internal/reach/args),$(MAKE) test)
+	scripts/bare -- $(MAKE) test
 
 .PHONY: test/versions
-test/versions: ## Run the tests that depend on it on PostgreSQL 14 to 18 (VERSIONS=16; VERSIONS=turn: another each day)
+test/versions: ## Run the tests that depend on it on PostgreSQL 14 to 18 (VERSIONS=16)
 	scripts/setup npm
 	scripts/versions $(or $(VERSIONS),14 15 16 17 18)
 
 .PHONY: test/race
 test/race: ## Run every test in random order, with the race detector where Go code runs side by side
 	scripts/setup gcc
-	scripts/with-postgres -- sh -c "go test $(RACE) -shuffle=on -count=1 \$$(go list $(FIRST) ./... | grep -Ev '$(UNRACED)') && go test -vet=off -shuffle=on -count=1 \$$(go list ./... | grep -E '$(UNRACED)')"
+	scripts/with-postgres -- sh -c "$(GOTEST) $(RACE) -shuffle=on -count=1 \$$(go list $(FIRST) ./... | grep -Ev '$(UNRACED)') && $(GOTEST) -vet=off -shuffle=on -count=1 \$$(go list ./... | grep -E '$(UNRACED)')"
 
 .PHONY: test/cuts
 test/cuts: ## Cut every call at every boundary of the protocol (PGX="v5.11.0 v5.12.0": of pgx)
@@ -87,7 +94,7 @@ fuzz: ## Run every fuzz test for FUZZTIME (30s)
 .PHONY: test/bench
 test/bench: ## Run the tests of the bench; each contender does a little of its work
 	scripts/setup $(BENCHED)
-	cd bench && go test ./...
+	cd bench && $(GOTEST) ./...
 
 .PHONY: bench
 bench: ## Measure beside others, on servers of its own (BENCH=--long: longer; BENCH=--help)
@@ -101,24 +108,24 @@ bench/docs: ## Put the figures of the last run of the bench into bench/RESULTS.m
 .PHONY: test/redis
 test/redis: ## Run the tests of intents over Redis
 	scripts/setup redis-server
-	cd reservation/intent/redisintent && go test ./...
+	cd reservation/intent/redisintent && $(GOTEST) ./...
 
 .PHONY: test/observe
 test/observe: ## Run the tests of the OpenTelemetry and Prometheus module
-	cd observe && go test ./...
+	cd observe && $(GOTEST) ./...
 
 .PHONY: test/messaging
 test/messaging: ## Run the tests of the messaging demo: its verdict, its bank, and a short run on each database
-	scripts/with-postgres -- sh -c 'cd internal/demo/messaging && go test ./...'
+	scripts/with-postgres -- sh -c 'cd internal/demo/messaging && $(GOTEST) ./...'
 
 .PHONY: test/brokers
 test/brokers: ## Run the tests of the NATS module, with a server of its own on disk
-	cd brokers/nats && go test ./...
+	cd brokers/nats && $(GOTEST) ./...
 
 .PHONY: test/soak
 test/soak: ## Run the tests of the soak: its checker, and runs of some seconds
 	scripts/setup postgresql pgbouncer strace libfaketime
-	cd soak && go test ./...
+	cd soak && $(GOTEST) ./...
 
 .PHONY: soak
 soak: ## Torment a store for three minutes and check its history (SOAK=--ci: to its goals; --long; --help)
@@ -163,23 +170,18 @@ tidy: ## Check that every go.mod is tidy
 build: ## Build bin/dibs
 	go build -o bin/dibs ./cmd/dibs
 
-# Enough payment orders for each part of the demo.
-bin/orders.csv: internal/demo/testdata/payment-orders.csv
-	@mkdir -p bin && head -n 501 $< >$@
-
-CI_BOTH := tidy vet lint test/race test/versions test/bench test/soak test/redis test/observe test/messaging test/brokers mutants demo/postgres test/bare
+STAGES := tidy vet lint test/race test/redis test/observe test/brokers demo
+LONG_STAGES := $(STAGES) test/versions test/bench test/soak test/messaging mutants demo/postgres test/bare soak/ci
 
 .PHONY: ci
 ci: export CI := true
-ci: VERSIONS := turn
-ci: MUTANTS := 2
-ci: BARE := reach
-ci: export ORDERS := bin/orders.csv
-ci: bin/orders.csv $(CI_BOTH) ## Run all that a change must pass
-	$(MAKE) soak SOAK='--duration 60s'
+ci: ## Run all that a change must pass: some eight minutes
+	@scripts/stages $(STAGES)
 
 .PHONY: ci/long
 ci/long: export CI := true
 ci/long: export DIBS_LONG := 1
-ci/long: MUTANTS := 4
-ci/long: $(CI_BOTH) soak/ci ## The same with the long tier: for changes of the store's or the consumer's core, and before a release
+ci/long: export TIMEOUT := 60m
+ci/long: export MUTANTS := 4
+ci/long: ## The same with the long tier, other servers, the soak and planted bugs: at the end of an issue, and before a release
+	@scripts/stages $(LONG_STAGES)

@@ -12,8 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/dibs-go/dibs/internal/prose"
 )
 
 func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
@@ -290,20 +288,4 @@ func filesIn(t *testing.T, root, suffix string) map[string][]byte {
 func isApart(path, name string) bool {
 	_, err := os.Stat(filepath.Join(path, "go.mod"))
 	return err == nil || strings.HasPrefix(name, ".") || name == "testdata" || name == "node_modules"
-}
-
-func TestPagesHaveOneSentenceALineAndShortCells(t *testing.T) {
-	pages := files(t, ".md")
-	for _, path := range []string{"bench/RESULTS.md", "soak/RESULTS.md"} { // in modules of their own
-		src, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pages[path] = src
-	}
-	for path, src := range pages {
-		for _, problem := range prose.Layout(src) {
-			t.Errorf("%s:%d: %s", path, problem.Line, problem.Text)
-		}
-	}
 }
