@@ -51,7 +51,7 @@ func TestEveryURLOpensAStoreThatKeepsMessages(t *testing.T) {
 
 func TestPostgresURLChoosesTheSchema(t *testing.T) {
 	t.Parallel()
-	_, schema := pgtest.Schema(t)
+	_, schema := pgtest.SchemaInShared(t)
 	server := postgresURL(t)
 
 	requireWorks(t, withParameter(server, "schema="+schema))

@@ -1,6 +1,7 @@
 // Package pgtest gives a test the PostgreSQL database it needs: a pool on the
-// one that all tests share ([Pool]), a schema of its own in it ([Schema]), a
-// migrated database ([Migrated]), or an empty one ([Database]).
+// one that all tests share ([Pool]), a migrated database ([Migrated], [Schema]),
+// a schema of its own in the shared one ([SchemaInShared]), or an empty database
+// ([Database]).
 //
 // The server is the one that TEST_DATABASE_URL names; make test starts one.
 // Without it a test skips, saying so, except in CI, where it fails: green never
@@ -68,21 +69,42 @@ func Pool(t testing.TB) *pgxpool.Pool {
 	return Connect(t, url)
 }
 
-// Schema returns a pool on the shared database and the name of a migrated
-// schema that no other test uses: for a test that counts over all categories.
-// The schema is dropped when the test ends.
+// ownSchema is the schema of the databases of [Schema].
+const ownSchema = "test_own"
+
+// Schema returns a pool on a database that no other test uses, and the name of the migrated schema
+// in it, the only one: for a test that counts over all categories, or changes the schema. The
+// database is a copy, which takes a fifth of the time that the migrations take. It is dropped when
+// the test ends.
 func Schema(t testing.TB) (*pgxpool.Pool, string) {
 	t.Helper()
+	config := &migrations.Config{Schema: ownSchema}
+	return Connect(t, Copy(t, "schema_"+migrationsHash(), migrating(t, config))), ownSchema
+}
+
+// SchemaInShared returns a pool on the shared database and the name of a migrated schema in it that
+// no other test uses: for a test that has other connections to the shared database too. To migrate
+// takes the server long, so [Schema] is better. The schema is dropped when the test ends.
+func SchemaInShared(t testing.TB) (*pgxpool.Pool, string) {
+	t.Helper()
 	url, name := URL(t), unique()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
 
 	// Before the pool, so that the pool is closed first.
 	t.Cleanup(func() { run(t, url, "drop schema if exists "+name+" cascade") })
-	if err := migrate(ctx, url, &migrations.Config{Schema: name}); err != nil {
-		t.Fatalf("migrate schema %s: %v", name, err)
-	}
+	migrating(t, &migrations.Config{Schema: name})(url)
 	return Connect(t, url), name
+}
+
+// migrating returns a function that migrates a database.
+func migrating(t testing.TB, config *migrations.Config) func(url string) {
+	return func(url string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		if err := migrate(ctx, url, config); err != nil {
+			t.Fatalf("migrate a database: %v", err)
+		}
+	}
 }
 
 // Migrated returns the URL of a migrated database that no other test uses. It is a copy, which
@@ -95,13 +117,7 @@ func Migrated(t testing.TB) string {
 // MigratedOn is [Migrated] on the server of another URL.
 func MigratedOn(t testing.TB, server string) string {
 	t.Helper()
-	return copyOn(t, server, "migrated_"+migrationsHash(), func(url string) {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		if err := migrate(ctx, url, nil); err != nil {
-			t.Fatalf("migrate a database: %v", err)
-		}
-	})
+	return copyOn(t, server, "migrated_"+migrationsHash(), migrating(t, nil))
 }
 
 // migrationsHash names the migrations: a server that outlives the tests keeps its templates.
@@ -278,22 +294,67 @@ func migrate(ctx context.Context, url string, config *migrations.Config) error {
 	return migrations.Up(ctx, conn, config)
 }
 
-// run runs a statement on a connection of its own, also in a cleanup, when
-// the test's context is over.
+// run runs a statement, also in a cleanup, when the test's context is over.
 func run(t testing.TB, url, statement string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 	defer cancel()
 
-	conn, err := pgx.Connect(ctx, url)
+	conn, err := idle.take(ctx, url)
 	if err != nil {
 		t.Errorf("connect to the test database: %v", err)
 		return
 	}
-	defer conn.Close(ctx)
-	if _, err := conn.Exec(ctx, statement); err != nil {
+	_, err = conn.Exec(ctx, statement)
+	idle.put(ctx, url, conn)
+	if err != nil {
 		t.Errorf("%s: %v", statement, err)
 	}
+}
+
+// idle has the connections on which [run] has run, for its next statement on the shared database: to
+// connect takes the server as long as to drop a database. They end with the process.
+var idle connPool
+
+// A connPool is no pgxpool.Pool since that runs goroutines, which packages' tests look for.
+type connPool struct {
+	mu    sync.Mutex
+	conns []*pgx.Conn
+}
+
+func (p *connPool) take(ctx context.Context, url string) (*pgx.Conn, error) {
+	for {
+		conn := p.last(url)
+		if conn == nil {
+			return pgx.Connect(ctx, url)
+		}
+		if conn.Ping(ctx) == nil { // a test may have ended it
+			return conn, nil
+		}
+		conn.Close(ctx)
+	}
+}
+
+func (p *connPool) last(url string) *pgx.Conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.conns)
+	if n == 0 || url != os.Getenv("TEST_DATABASE_URL") {
+		return nil
+	}
+	conn := p.conns[n-1]
+	p.conns = p.conns[:n-1]
+	return conn
+}
+
+func (p *connPool) put(ctx context.Context, url string, conn *pgx.Conn) {
+	if conn.IsClosed() || url != os.Getenv("TEST_DATABASE_URL") {
+		conn.Close(ctx)
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.conns = append(p.conns, conn)
 }
 
 // unique returns an identifier that needs no quoting.

@@ -23,7 +23,7 @@ func TestPoolIsMigrated(t *testing.T) {
 	require.True(t, exists)
 }
 
-func TestSchemaIsOneTestsOwn(t *testing.T) {
+func TestSchemaInSharedIsOneTestsOwn(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	count := func(name string) (n int) {
@@ -36,14 +36,29 @@ func TestSchemaIsOneTestsOwn(t *testing.T) {
 	var first string
 	t.Run("while the test runs", func(t *testing.T) {
 		var own string
-		_, first = pgtest.Schema(t)
-		_, own = pgtest.Schema(t)
+		_, first = pgtest.SchemaInShared(t)
+		_, own = pgtest.SchemaInShared(t)
 
 		require.NotEqual(t, first, own)
 		require.Equal(t, 1, count(first))
 	})
 
 	require.Equal(t, 0, count(first))
+}
+
+func TestSchemaIsOneTestsOwn(t *testing.T) {
+	t.Parallel()
+	first, schema := pgtest.Schema(t)
+	_, err := first.Exec(t.Context(), "drop table "+schema+".removals")
+	require.NoError(t, err)
+
+	second, schema := pgtest.Schema(t)
+
+	var there, other bool
+	err = second.QueryRow(t.Context(), "select to_regclass($1 || '.removals') is not null, to_regnamespace('dibs') is not null", schema).Scan(&there, &other)
+	require.NoError(t, err)
+	require.True(t, there)
+	require.False(t, other)
 }
 
 func TestCopiesAreOfOneTemplateAndApart(t *testing.T) {

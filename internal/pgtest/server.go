@@ -14,10 +14,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dibs-go/dibs/internal/await"
 )
 
 // Server starts a server that syncs, for a test that changes its settings, and
@@ -123,19 +124,18 @@ logfile = %[2]s/log
 // awaitBouncer returns once a connection can be made.
 func awaitBouncer(t testing.TB, database, logFile string) {
 	t.Helper()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for deadline := time.Now().Add(patience); ; <-ticker.C {
+	await.That(t, "a connection through PgBouncer", func() (bool, any) {
 		conn, err := pgx.Connect(t.Context(), database)
 		if err == nil {
 			conn.Close(t.Context())
-			return
+			return true, nil
 		}
-		if _, refused := errors.AsType[*pgconn.PgError](err); refused || time.Now().After(deadline) {
-			log, _ := os.ReadFile(logFile)
+		log, _ := os.ReadFile(logFile)
+		if _, refused := errors.AsType[*pgconn.PgError](err); refused {
 			t.Fatalf("PgBouncer: %v\n%.2000s", err, log)
 		}
-	}
+		return false, fmt.Sprintf("%v\n%.2000s", err, log)
+	})
 }
 
 // Kill ends it at once.

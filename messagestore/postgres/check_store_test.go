@@ -42,7 +42,7 @@ func TestCheckNamesTheMissingRight(t *testing.T) {
 // A connection that was good before is asked again.
 func TestCheckSeesWhatHasChangedSinceTheConnectionWasMade(t *testing.T) {
 	t.Parallel()
-	pool, schema := pgtest.Schema(t)
+	pool, schema := pgtest.SchemaInShared(t)
 	one, _ := pgtest.PoolOfOne(t, nil)
 	store := messagestore.New(postgres.New(one, &postgres.Config{Schema: schema}), nil)
 	require.NoError(t, store.Check(t.Context()))

@@ -253,7 +253,7 @@ func TestEncodingThatCannotHoldEveryMessageIsRefused(t *testing.T) {
 
 func TestSchemaThatDoesNotFitIsRefused(t *testing.T) {
 	t.Parallel()
-	pool, schema := pgtest.Schema(t)
+	pool, schema := pgtest.SchemaInShared(t)
 	config := &postgres.Config{Schema: schema}
 	stream := storetest.Category(t).Stream("1")
 	call := func(schema string) error {

@@ -401,7 +401,7 @@ func cutAll(t *testing.T, ways []way) {
 	t.Cleanup(direct.Close)
 	m := &matrix{direct: direct, base: config, schemas: make(chan string, workers), count: map[string]map[string]int{}}
 	for range workers {
-		_, schema := pgtest.Schema(t)
+		_, schema := pgtest.SchemaInShared(t)
 		m.schemas <- schema
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Minute) // of a call that hangs

@@ -401,7 +401,7 @@ func TestAStuckPeerFailsTheWritesToItsCategoryAndNoOther(t *testing.T) {
 // category fail after one wait, and others are written.
 func TestOneByOneACategoryIsWaitedForOnce(t *testing.T) {
 	t.Parallel()
-	pool, schema := pgtest.Schema(t)
+	pool, schema := pgtest.SchemaInShared(t)
 	_, err := pool.Exec(t.Context(), "alter function "+schema+".append set lock_timeout = '1s'")
 	require.NoError(t, err)
 	holder, err := pool.Begin(t.Context())
@@ -481,7 +481,7 @@ func TestAStuckPeerHoldsNobodyElseUpForEachWriteToItsCategory(t *testing.T) {
 // A write whose category is free does not hold up the others again.
 func TestASlowWriteCostsItsGroupOneTimeout(t *testing.T) {
 	t.Parallel()
-	everything, schema := pgtest.Schema(t)
+	everything, schema := pgtest.SchemaInShared(t)
 	for _, statement := range []string{
 		"create function %[1]s.slowly() returns trigger language plpgsql as 'begin if new.type = ''Slow'' then perform pg_sleep(60); end if; return new; end'",
 		"create trigger slowly before insert on %[1]s.messages for each row execute function %[1]s.slowly()",

@@ -230,7 +230,7 @@ func TestMessagesAreTheSameInWhateverFormatTheyCome(t *testing.T) {
 			if mode == pgx.QueryExecModeCacheDescribe && descriptions == 0 {
 				continue // pgx refuses that itself
 			}
-			c, err := pgx.ParseConfig(pgtest.URL(t))
+			c, err := pgx.ParseConfig(pool.Config().ConnString())
 			require.NoError(t, err)
 			c.DefaultQueryExecMode, c.DescriptionCacheCapacity = mode, descriptions
 			conn, err := pgx.ConnectConfig(t.Context(), c)

@@ -639,7 +639,7 @@ func TestOnlyAdministratorsRemove(t *testing.T) {
 // it a removal.
 func TestTheSettingOfRemovalsHelpsNobodyElse(t *testing.T) {
 	t.Parallel()
-	_, schema := pgtest.Schema(t)
+	_, schema := pgtest.SchemaInShared(t)
 	pool := pgtest.Pool(t)
 	role := schema + "_intruder"
 	for _, statement := range []string{

@@ -343,8 +343,6 @@ func TestVerifyLeavesDeadLettersOfOtherClientsAlone(t *testing.T) {
 // tells.
 func TestVerifyFindsWhatAnIndexMisses(t *testing.T) {
 	t.Parallel()
-	_, err := pgtest.Pool(t).Exec(t.Context(), "create extension if not exists amcheck")
-	require.NoError(t, err)
 	for index, want := range map[string]string{
 		"messages_id":     "indexes: expected 17 messages by the index on id, found 16 messages",
 		"messages_stream": "indexes: account: expected 5 messages by the index on stream and position, found 4 messages",
@@ -353,6 +351,8 @@ func TestVerifyFindsWhatAnIndexMisses(t *testing.T) {
 		t.Run(index, func(t *testing.T) {
 			t.Parallel()
 			v := newVerified(t)
+			_, err := v.pool.Exec(t.Context(), "create extension amcheck")
+			require.NoError(t, err)
 			v.healthy(t)
 			set := "update pg_index set indisready = %t, indisvalid = %t where indexrelid = 'dibs." + index + "'::regclass"
 			v.damage(t, fmt.Sprintf(set, false, false))
@@ -362,7 +362,7 @@ func TestVerifyFindsWhatAnIndexMisses(t *testing.T) {
 			found := v.verify(t)
 
 			require.Contains(t, texts(found), want)
-			found, err := v.admin.Verify(t.Context(), &admin.VerifyConfig{Amcheck: true})
+			found, err = v.admin.Verify(t.Context(), &admin.VerifyConfig{Amcheck: true})
 			require.NoError(t, err)
 			require.Contains(t, strings.Join(texts(found), "\n"), "indexes: expected an index "+index+" as amcheck wants it, found heap tuple")
 		})
@@ -449,7 +449,7 @@ func TestVerifyListsNoMoreViolationsThanAsked(t *testing.T) {
 
 func TestVerifyIsForMembersOfDibsAdmin(t *testing.T) {
 	t.Parallel()
-	_, schema := pgtest.Schema(t) // what all tests write takes long to verify
+	_, schema := pgtest.SchemaInShared(t) // what all tests write takes long to verify
 	config := &postgres.Config{Schema: schema}
 	_, err := admin.New(pgtest.PoolAs(t, "dibs_admin"), config).Verify(t.Context(), nil)
 	require.NoError(t, err)

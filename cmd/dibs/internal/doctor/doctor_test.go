@@ -594,7 +594,7 @@ func TestDoctorSeesAPooler(t *testing.T) {
 
 func TestDoctorLooksAtTheSchemaItIsGiven(t *testing.T) {
 	t.Parallel()
-	pool, schema := pgtest.Schema(t)
+	pool, schema := pgtest.SchemaInShared(t)
 	_, err := pool.Exec(t.Context(), "alter table "+schema+".fences set unlogged")
 	require.NoError(t, err)
 	conn := connect(t, pgtest.URL(t))
