@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -53,8 +52,7 @@ func readRecords(ctx context.Context, tx pgx.Tx, schema string) (map[string]reco
 	if err := setRole(ctx, tx, a.role); err != nil {
 		return nil, err
 	}
-	// The version is read from the row as a whole, since the table had no such column once.
-	const applied = "select name, sha256, applied_at, coalesce((to_jsonb(m) ->> 'version')::integer, 0) from dibs.migrations m"
+	const applied = "select name, sha256, applied_at, version from dibs.migrations"
 	rows, err := tx.Query(ctx, pgschema.Rename(applied, schema))
 	if err != nil {
 		return nil, err
@@ -75,38 +73,6 @@ func setRole(ctx context.Context, tx pgx.Tx, role string) error {
 	return err
 }
 
-// A former file was applied by releases that kept functions in numbered files. The file
-// first renames its record.
-type former struct{ sha256, now string }
-
-var formerFiles = func() map[string]former {
-	text, err := embedded.ReadFile(first)
-	if err != nil {
-		panic(err) // it is embedded
-	}
-	all := map[string]former{}
-	line := regexp.MustCompile(`\('([0-9]{4}_[a-z_]+\.sql)', '([0-9a-f]{64})', (?:null|'([^']+)')\)`)
-	for _, found := range line.FindAllStringSubmatch(string(text), -1) {
-		all[found[1]] = former{found[2], found[3]}
-	}
-	return all
-}()
-
-// renameFormer changes records as the file first changes the table.
-func renameFormer(records map[string]record, files []file) {
-	for name, f := range formerFiles {
-		r, ok := records[name]
-		if !ok || r.SHA256 != f.sha256 {
-			continue
-		}
-		delete(records, name)
-		if i := slices.IndexFunc(files, func(now file) bool { return now.name == f.now }); i >= 0 && files[i].numbered() {
-			r.SHA256 = files[i].sha256
-			records[f.now] = r
-		}
-	}
-}
-
 func readStatus(ctx context.Context, tx pgx.Tx, schema string, parts []part) ([]Migration, error) {
 	files, err := read(parts)
 	if err != nil {
@@ -116,7 +82,6 @@ func readStatus(ctx context.Context, tx pgx.Tx, schema string, parts []part) ([]
 	if err != nil {
 		return nil, err
 	}
-	renameFormer(records, files)
 	left, err := leftOut(ctx, tx, schema, parts)
 	if err != nil {
 		return nil, err

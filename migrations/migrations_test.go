@@ -264,6 +264,29 @@ func TestChangedFunctionIsInstalledAndAGoneOneIsDropped(t *testing.T) {
 	require.Equal(t, []string{"test/functions/a.sql"}, one[[]string](t, conn, "select array_agg(name) from dibs.migrations where name like 'test/%'"))
 }
 
+// To PostgreSQL a function with other parameters is another one: a numbered file drops the old one,
+// and its row, so that it is made anew behind that file.
+func TestNumberedFileDropsAFunctionThatTakesMore(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Database(t))
+	files := map[string]string{
+		"tables/0001_a.sql": "create table dibs.a ();",
+		"functions/f.sql":   "create or replace function dibs.f() returns integer language sql return 1;\n\ngrant execute on function dibs.f to dibs_reader;\n",
+	}
+	require.NoError(t, migrations.UpWith(t.Context(), conn, nil, migrations.Part{Prefix: "test/", Files: files}))
+	requireWorks(t, conn, "dibs")
+	const written = "select m::text from dibs.messages m"
+	message := one[string](t, conn, written)
+	files["functions/f.sql"] = "create or replace function dibs.f(more integer default 2) returns integer language sql return more;\n\ngrant execute on function dibs.f to dibs_reader;\n"
+	files["tables/0002_f.sql"] = "drop function dibs.f();\ndelete from dibs.migrations where name = 'test/functions/f.sql';\n"
+
+	require.NoError(t, migrations.UpWith(t.Context(), conn, nil, migrations.Part{Prefix: "test/", Version: 2, Files: files}))
+
+	require.Equal(t, []string{"dibs.f(integer)"}, one[[]string](t, conn, "select array_agg(oid::regprocedure::text) from pg_proc where proname = 'f'"))
+	require.True(t, one[bool](t, conn, "select dibs.f() = 2 and has_function_privilege('dibs_reader', 'dibs.f(integer)', 'execute')"))
+	require.Equal(t, message, one[string](t, conn, written), "what was written stays")
+}
+
 // A system that comes later brings a folder with its tables, functions, views and roles.
 func TestPartBringsItsTablesFunctionsAndRights(t *testing.T) {
 	t.Parallel()

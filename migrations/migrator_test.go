@@ -316,10 +316,10 @@ func TestSchemaMayBeMadeBeforehand(t *testing.T) {
 func TestMadeUpStoreGetsNothingFromASuperuser(t *testing.T) {
 	t.Parallel()
 	for name, migrationsTable := range map[string]string{
-		"table": "create table dibs.migrations (name text, sha256 text, applied_at timestamptz); insert into dibs.migrations select * from unnest($1::text[], $2::text[], array_fill(now(), array[cardinality($1)]))",
-		"table with a policy": `create table dibs.migrations as select 'x' as name, 'x' as sha256, now() as applied_at; alter table dibs.migrations enable row level security; alter table dibs.migrations force row level security;
+		"table": "create table dibs.migrations (name text, sha256 text, applied_at timestamptz, version integer); insert into dibs.migrations select *, 1 from unnest($1::text[], $2::text[], array_fill(now(), array[cardinality($1)]))",
+		"table with a policy": `create table dibs.migrations as select 'x' as name, 'x' as sha256, now() as applied_at, 1 as version; alter table dibs.migrations enable row level security; alter table dibs.migrations force row level security;
 			create policy p on dibs.migrations using (dibs.rise() is null)`,
-		"view": "create view dibs.migrations as select 'x' as name, dibs.rise() as sha256, now() as applied_at",
+		"view": "create view dibs.migrations as select 'x' as name, dibs.rise() as sha256, now() as applied_at, 1 as version",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

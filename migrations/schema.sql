@@ -112,26 +112,6 @@ if to_regclass('dibs.migrations') is null then
     version integer not null default 0,
     grants text[] not null default '{}'
   );
-elsif not exists (select from pg_attribute where attrelid = to_regclass('dibs.migrations') and attname = 'grants') then
-  -- The functions stood in the numbered files then. A hash that is empty stands for a file
-  -- whose tables are there.
-  alter table dibs.migrations add column version integer not null default 0, add column grants text[] not null default '{}';
-  update dibs.migrations m set name = f.now, sha256 = ''
-  from (values
-    ('0001_schema.sql', 'da9b884c43a6a5ab403e7c42cd3f3915259d488179ebfdef0d500640436a2197', 'schema.sql'),
-    ('0002_messages.sql', '344723a93face5c968de24f8a9e9d75c1679fa61c578504c37665d67fe0e8735', 'tables/0001_messages.sql'),
-    ('0003_validation.sql', '379a37104b5aa2df239c2b48c3e61d0e5c77da5a5713fa1791eb4e14b85dc3eb', null),
-    ('0004_append.sql', 'a164fa7c6caf6e5b977f8a89c1d1d6161c77c2c22449147998a1f1017c550521', 'tables/0002_fences.sql'),
-    ('0005_read.sql', '93627072ba20c4ae4dab5a35c5661c6e0da92873db25e80b37947d231042b6fc', 'tables/0003_epochs.sql'),
-    ('0006_retention.sql', '0470f6fe8484fd0cd955a367512a99e4aebb29419bb55f365bc3bd3e2758a3b1', null),
-    ('0007_report.sql', '1ef48d68a8e1c613e309df74ff3094fa1e636e7c3729a57dba40296fb06fb8a2', null),
-    ('0008_rights.sql', '300e7df5268336f2410a07d56a0b8153fdb1ee5ce19e0323e656aa32ec8c5d73', null),
-    ('0009_message_store.sql', 'ca75039d6fddeb9d97551c773946238d8f11dfb761c6e1266a9897e8524814c4', 'message_store/tables/0001_message_store.sql')
-  ) f (name, sha256, now)
-  where m.name = f.name and m.sha256 = f.sha256 and f.now is not null;
-  delete from dibs.migrations where name in ('0003_validation.sql', '0006_retention.sql', '0007_report.sql', '0008_rights.sql');
-  drop view if exists dibs.stored_messages, dibs.erased;
-  drop function if exists dibs.begin_migration(text, text), dibs.erased_tombstone(text), dibs.trim(text, bigint, timestamptz, text, interval, integer, boolean, uuid);
 end if;
 end
 $schema$;
@@ -159,7 +139,7 @@ begin
   if found_hash = install.sha256 then
     return;
   end if;
-  if found_hash <> '' and install.name ~ '(^|/)tables/' then
+  if found_hash is not null and install.name ~ '(^|/)tables/' then
     raise exception '% was changed after it was applied', install.name
       using errcode = 'object_not_in_prerequisite_state';
   end if;
@@ -168,9 +148,7 @@ begin
       execute regexp_replace(granted, '^grant (.*) to ([^ ]+)$', 'revoke \1 from \2');
     end if;
   end loop;
-  if found_hash is distinct from '' then
-    execute install.sql;
-  end if;
+  execute install.sql;
   insert into dibs.migrations (name, sha256, version, grants)
   values (install.name, install.sha256, install.version, install.grants)
   on conflict on constraint migrations_pkey do update

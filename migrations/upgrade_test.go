@@ -17,22 +17,10 @@ import (
 )
 
 // Databases of every state there was come to the schema of a new one. The files in
-// testdata/before are those of the releases that kept functions in numbered files; files
-// in testdata/releases, by their version, are the scripts that later releases printed.
+// testdata/releases are the scripts that releases printed, by their version.
 func TestEveryEarlierStateIsUpgraded(t *testing.T) {
 	t.Parallel()
 	states := map[string]func(t *testing.T, url string){}
-	before, err := filepath.Glob("testdata/before/*.sql")
-	require.NoError(t, err)
-	require.Len(t, before, 9)
-	for n := 1; n <= len(before); n++ {
-		states[fmt.Sprintf("%d files of before", n)] = func(t *testing.T, url string) {
-			t.Helper()
-			for _, name := range before[:n] {
-				run(t, exec.CommandContext(t.Context(), "psql", "-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-o", "/dev/null", "-f", name, "-d", url))
-			}
-		}
-	}
 	releases, err := filepath.Glob("testdata/releases/*.sql")
 	require.NoError(t, err)
 	for _, name := range releases {
@@ -82,27 +70,6 @@ func TestEveryEarlierStateIsUpgraded(t *testing.T) {
 			})
 		}
 	}
-}
-
-// A database that was used keeps its messages, and the times of its tables.
-func TestUpgradeKeepsWhatWasWritten(t *testing.T) {
-	t.Parallel()
-	url := pgtest.Database(t)
-	before, err := filepath.Glob("testdata/before/*.sql")
-	require.NoError(t, err)
-	for _, name := range before {
-		run(t, exec.CommandContext(t.Context(), "psql", "-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-o", "/dev/null", "-f", name, "-d", url))
-	}
-	conn := connect(t, url)
-	requireWorks(t, conn, "dibs")
-	const written = "select m::text from dibs.messages m"
-	message, applied := one[string](t, conn, written), one[string](t, conn, "select applied_at::text from dibs.migrations where name = '0002_messages.sql'")
-
-	require.NoError(t, migrations.Up(t.Context(), conn, nil))
-
-	require.Equal(t, message, one[string](t, conn, written))
-	require.Equal(t, "written", one[string](t, conn, `select outcome from dibs.append('{account-1}', '{0}', '{1}', array[gen_random_uuid()], '{Opened}', '{"{}"}', '{null}')`))
-	require.NotEmpty(t, applied)
 }
 
 // The script that a release printed is that of its version for ever: the first change after it

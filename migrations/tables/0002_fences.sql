@@ -8,9 +8,13 @@ create table dibs.fences (
 
   -- A write to an empty stream has to know. Every writer reads this row, and so need not look for
   -- erased streams.
-  erased boolean not null default false
+  erased boolean not null default false,
+
+  -- A category that was written to in callers' transactions that overlap: positions do not become
+  -- visible in order there, and a reader stops below those that may still come.
+  shared boolean not null default false
 );
 
 comment on table dibs.fences is
-'How often find_messages did not find something in a category, and whether a stream of it was ever erased; no row for never.';
-
+'How often find_messages did not find something in a category, whether a stream of it was ever erased, and whether writers
+share its lock; no row for never.';
