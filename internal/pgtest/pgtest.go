@@ -175,6 +175,7 @@ func makeTemplate(t testing.TB, server, template string, fill func(url string)) 
 		t.Fatal(err)
 	}
 	fill(url)
+	run(t, url, "select") // the first connection writes a file that those to the copies read
 	// A database is copied only while nobody is connected to it; autovacuum connects, too.
 	run(t, server, "alter database "+name+" with allow_connections false")
 	run(t, server, "alter database "+name+" rename to "+template)
