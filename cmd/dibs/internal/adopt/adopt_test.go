@@ -3,6 +3,7 @@ package adopt_test
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/adopt"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/messagedbtest"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
@@ -46,22 +48,62 @@ func sqlstate(err error) string {
 	return ""
 }
 
-// adopting returns a database with message-db and messages of every kind in it, and a
-// connection of its owner.
+// adopting returns a database with message-db, messages of every kind in it, and the store of
+// [migrations.Up], and a connection of its owner.
 func adopting(t *testing.T) (url string, conn *pgx.Conn) {
 	t.Helper()
-	url = messagedbtest.Database(t)
-	conn = connect(t, url)
-	fill(t, url)
-	return url, conn
+	url = copyOf(t, "adopting", func(url string) {
+		messagedbtest.Install(t, url, messagedbtest.Newest)
+		fill(t, url)
+		migrate(t, url)
+	})
+	return url, connect(t, url)
 }
 
-// fill writes through write_message, as message-db's clients do.
+// messageDB is [adopting] without a store in the schema dibs.
+func messageDB(t *testing.T) (url string, conn *pgx.Conn) {
+	t.Helper()
+	url = copyOf(t, "message_db", func(url string) {
+		messagedbtest.Install(t, url, messagedbtest.Newest)
+		fill(t, url)
+	})
+	return url, connect(t, url)
+}
+
+// copyOf returns the URL of a copy of a template. A server that outlives the tests keeps it, so
+// its name has a hash of what it is made of.
+func copyOf(t *testing.T, name string, make func(url string)) string {
+	t.Helper()
+	hash := sha256.New()
+	require.NoError(t, migrations.Print(hash, nil))
+	fmt.Fprint(hash, messagedbtest.Newest, messages)
+	return pgtest.Copy(t, fmt.Sprintf("%s_%x", name, hash.Sum(nil)[:8]), make)
+}
+
+// migrate leaves no session, for a template.
+func migrate(t *testing.T, url string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	require.NoError(t, migrations.Up(t.Context(), conn, nil))
+}
+
+// fill writes through write_message, as message-db's clients do, and leaves no session.
 func fill(t *testing.T, url string) {
 	t.Helper()
-	client := connect(t, messagedbtest.As(t, url, "message_store"))
-	do(t, client, `
-		select write_message(gen_random_uuid()::varchar, 'account-' || n % 7, 'Deposited', jsonb_build_object('n', n, 'b', 1e3, 'a', null),
+	client, err := pgx.Connect(t.Context(), messagedbtest.As(t, url, "message_store"))
+	require.NoError(t, err)
+	defer client.Close(t.Context())
+	for _, sql := range messages {
+		do(t, client, sql)
+	}
+}
+
+// messages writes those that there are from the beginning. The last ones have numbers that are drawn
+// and not used, also the last.
+var messages = []string{
+	`select write_message(gen_random_uuid()::varchar, 'account-' || n % 7, 'Deposited', jsonb_build_object('n', n, 'b', 1e3, 'a', null),
 			case n % 3 when 0 then jsonb_build_object('correlationStreamName', 'transfer-' || n) when 1 then '{"x": 1.50}' end)
 		from generate_series(1, 200) n;
 		select write_message(gen_random_uuid()::varchar, 'account:command-' || n % 11 || '+' || n, 'Deposit', '{}') from generate_series(1, 100) n;
@@ -72,13 +114,12 @@ func fill(t *testing.T, url string) {
 			null, 'null', '1', '"text"', '[]', '[1, [2, {"a": []}]]', '{"\"": "\\ \t", "é": "\u2028"}', '1e400', '-0.0', '"dibs:x"']::jsonb[]) d;
 		select write_message(gen_random_uuid()::varchar, 'metadata-1', '', '{}', d) from unnest(array[
 			null, 'null', '1', '[]', '{"correlationStreamName": null}', '{"correlationStreamName": {"a": "b-c"}}', '{"correlationStreamName": "no dash"}']::jsonb[]) d;
-		select write_message(gen_random_uuid()::varchar, 'big-1', 'Big', jsonb_build_object('x', repeat('é', 1000000)))`)
-	// Numbers that were drawn and not used, also the last.
-	for _, stream := range []string{"gap-1", "gap-2"} {
-		do(t, client, fmt.Sprintf("begin; select write_message(gen_random_uuid()::varchar, '%s', 'T', '{}'); rollback", stream))
-		do(t, client, fmt.Sprintf("begin; select write_message(gen_random_uuid()::varchar, '%s', 'T', '{}'); select write_message(gen_random_uuid()::varchar, '%[1]s', 'T', '{}'); commit", stream))
-	}
-	do(t, client, "begin; select write_message(gen_random_uuid()::varchar, 'gap-3', 'T', '{}'); rollback")
+		select write_message(gen_random_uuid()::varchar, 'big-1', 'Big', jsonb_build_object('x', repeat('é', 100000)))`,
+	"begin; select write_message(gen_random_uuid()::varchar, 'gap-1', 'T', '{}'); rollback",
+	"select write_message(gen_random_uuid()::varchar, 'gap-1', 'T', '{}') from generate_series(1, 2)",
+	"begin; select write_message(gen_random_uuid()::varchar, 'gap-2', 'T', '{}'); rollback",
+	"select write_message(gen_random_uuid()::varchar, 'gap-2', 'T', '{}') from generate_series(1, 2)",
+	"begin; select write_message(gen_random_uuid()::varchar, 'gap-3', 'T', '{}'); rollback",
 }
 
 // fingerprint is all of a table or view of messages, as message-db shows them.
@@ -119,7 +160,7 @@ func requireOurs(t *testing.T, conn *pgx.Conn) {
 
 func run(t *testing.T, url string, progress func(adopt.Progress)) (*adopt.Adoption, error) {
 	t.Helper()
-	return adopt.Run(t.Context(), connector(url), &adopt.Config{RangeMessages: 50, Progress: progress, LockTimeout: 500 * time.Millisecond, LockTries: 20})
+	return adoptPatiently(t.Context(), url, patient(progress))
 }
 
 // at calls f once, when a phase begins.
@@ -134,7 +175,7 @@ func at(phase adopt.Phase, f func()) func(adopt.Progress) {
 
 func TestAdoptionKeepsEveryMessage(t *testing.T) {
 	t.Parallel()
-	url, conn := adopting(t)
+	url, conn := messageDB(t)
 	before, answers := fingerprint(t, conn, "message_store.messages"), asked(t, url)
 	drawn := one[int64](t, conn, "select last_value from message_store.messages_global_position_seq")
 
@@ -220,8 +261,10 @@ func TestAdoptionLosesNoAcknowledgedWrite(t *testing.T) {
 		// writers are the faster ones it would never come near the end, which is not the subject.
 		pause = 5 * time.Millisecond
 	)
-	stop := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
+	stop := sync.OnceFunc(func() { cancel(); all.Wait() })
+	defer stop()
 	var acknowledged [writers][]string
 	var after [writers]atomic.Int64
 	var switched atomic.Bool
@@ -233,14 +276,14 @@ func TestAdoptionLosesNoAcknowledgedWrite(t *testing.T) {
 			defer next.Stop()
 			for {
 				select {
-				case <-stop:
+				case <-ctx.Done():
 					return
 				case <-next.C:
 				}
 				var id string
 				var position int64
-				// Prepared, so that the session keeps plans.
-				err := client.QueryRow(context.Background(), "select id, write_message(id, $1, 'T', '{}', null, $2) from (select gen_random_uuid()::varchar as id) i",
+				// Prepared, so that the session keeps plans. A write that has begun is not cut off.
+				err := client.QueryRow(context.WithoutCancel(ctx), "select id, write_message(id, $1, 'T', '{}', null, $2) from (select gen_random_uuid()::varchar as id) i",
 					fmt.Sprintf("live%d-%d", i%3, i), version).Scan(&id, &position)
 				if sqlstate(err) != "" {
 					continue
@@ -258,27 +301,26 @@ func TestAdoptionLosesNoAcknowledgedWrite(t *testing.T) {
 		})
 	}
 	// Each adds to the tail that the switch takes.
-	require.Eventually(t, func() bool {
-		return one[int](t, conn, "select count(*) from message_store.messages where stream_name like 'live%'") > 200
-	}, patience, tick)
+	await.That(t, "10 messages of each writer before the adoption", func() (bool, any) {
+		rows, err := conn.Query(t.Context(), "select count(*) from message_store.messages where stream_name like 'live%' group by stream_name")
+		require.NoError(t, err)
+		counts, err := pgx.CollectRows(rows, pgx.RowTo[int])
+		require.NoError(t, err)
+		return len(counts) == writers && slices.Min(counts) >= 10, counts
+	})
 
 	done, err := run(t, url, nil)
 	switched.Store(true)
-	if err == nil {
-		require.Eventually(t, func() bool {
-			return !slices.ContainsFunc(slices.Collect(func(yield func(int64) bool) {
-				for i := range after {
-					if !yield(after[i].Load()) {
-						return
-					}
-				}
-			}), func(n int64) bool { return n < 5 })
-		}, patience, tick)
-	}
-	close(stop)
-	all.Wait()
-
 	require.NoError(t, err)
+	await.That(t, "5 messages of each writer after the switch", func() (bool, any) {
+		var counts [writers]int64
+		for i := range after {
+			counts[i] = after[i].Load()
+		}
+		return slices.Min(counts[:]) >= 5, counts
+	})
+	stop()
+
 	var ids []string
 	for i := range acknowledged {
 		ids = append(ids, acknowledged[i]...)
@@ -301,47 +343,35 @@ func TestWriterThatWaitsForTheSwitchWritesToTheStoreOrFails(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
 	before := one[int](t, conn, "select count(*) from message_store.messages")
-	holder, watcher := connect(t, url), connect(t, url)
-	// The switch has the table's lock when it comes to this one.
-	require.NoError(t, migrationsAreThere(t, url))
-	done := make(chan error, 1)
-	var tx pgx.Tx
-	progress := at(adopt.Comparing, func() {
-		var err error
-		tx, err = holder.Begin(t.Context())
-		if err == nil {
-			_, err = tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode")
-		}
-		if err != nil {
-			t.Error(err)
-		}
-	})
-	go func() { _, err := run(t, url, progress); done <- err }()
-	require.Eventually(t, func() bool {
-		return one[bool](t, watcher, "select exists (select from pg_locks where database = (select oid from pg_database where datname = current_database()) and relation = to_regclass('message_store.messages') and mode = 'AccessExclusiveLock' and granted)")
-	}, patience, tick)
+	watcher := connect(t, url)
+	done, release := stopInTheSwitch(t, url)
 	// The old functions' plans are made, and one is stopped at its insert.
 	clients := []*pgx.Conn{}
 	results := make(chan error, 2)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*await.Limit)
+	defer cancel()
 	for i := range 2 {
 		client := connect(t, messagedbtest.As(t, url, "message_store"))
 		clients = append(clients, client)
 		go func() {
-			_, err := client.Exec(context.Background(), "select write_message(gen_random_uuid()::varchar, $1, 'T', '{}')", fmt.Sprintf("waits%d-1", i))
+			_, err := client.Exec(ctx, "select write_message(gen_random_uuid()::varchar, $1, 'T', '{}')", fmt.Sprintf("waits%d-1", i))
 			results <- err
 		}()
 	}
 	for _, client := range clients {
 		pid := int32(client.PgConn().PID())
-		require.Eventually(t, func() bool { return one[bool](t, watcher, "select cardinality(pg_blocking_pids($1)) > 0", pid) }, patience, tick)
+		await.That(t, "a writer that waits for the switch", func() (bool, any) {
+			holders := one[[]int32](t, watcher, "select pg_blocking_pids($1)", pid)
+			return len(holders) > 0, holders
+		})
 	}
 
-	require.NoError(t, tx.Rollback(t.Context()))
+	release()
 
-	require.NoError(t, <-done)
+	require.NoError(t, await.Receive(t, "the adoption", done))
 	wrote := 0
 	for range clients {
-		if err := <-results; err == nil {
+		if err := await.Receive(t, "a writer's answer", results); err == nil {
 			wrote++
 		} else {
 			require.NotEmpty(t, sqlstate(err), err)
@@ -351,10 +381,30 @@ func TestWriterThatWaitsForTheSwitchWritesToTheStoreOrFails(t *testing.T) {
 	require.Equal(t, before+wrote, one[int](t, conn, "select count(*) from dibs.messages"))
 }
 
-// migrationsAreThere migrates, so that there is a table to lock.
-func migrationsAreThere(t *testing.T, url string) error {
+// stopInTheSwitch adopts up to the middle of the switch, where the tables are locked and both schemas
+// are new, until it is released.
+func stopInTheSwitch(t *testing.T, url string) (done <-chan error, release func()) {
 	t.Helper()
-	return migrations.Up(t.Context(), connect(t, url), nil)
+	holder, watcher := connect(t, url), connect(t, url)
+	// The switch waits for the lock as long as the test takes.
+	do(t, watcher, fmt.Sprintf("alter database %s set dibs.lock_timeout = '1h'", one[string](t, watcher, "select current_database()")))
+	var tx pgx.Tx
+	lock := at(adopt.Comparing, func() {
+		var err error
+		if tx, err = holder.Begin(t.Context()); err == nil {
+			_, err = tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode")
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	ended := make(chan error, 1)
+	go func() { _, err := run(t, url, lock); ended <- err }()
+	await.That(t, "the switch that waits for dibs.migrations", func() (bool, any) {
+		waits := one[int](t, watcher, "select count(*) from pg_locks where database = (select oid from pg_database where datname = current_database()) and relation = 'dibs.migrations'::regclass and not granted")
+		return waits == 1, waits
+	})
+	return ended, func() { t.Helper(); require.NoError(t, tx.Rollback(t.Context())) }
 }
 
 // Numbered before others and committed after them: no order of copying finds it.
@@ -429,7 +479,6 @@ func TestNobodyWritesNativelyWhileMessagesAreAdopted(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
 	user, name := connectAs(t, url, "")
-	require.NoError(t, migrationsAreThere(t, url))
 	do(t, conn, "grant dibs_writer to "+name)
 	append := `select outcome from dibs.append('{account-1}', '{-2}', '{1}', array[gen_random_uuid()], '{Opened}', '{"{}"}', '{null}')`
 	ctx, cancel := context.WithCancel(t.Context())
@@ -476,14 +525,10 @@ func TestOnlyTheOwnerMayFillTheStore(t *testing.T) {
 	require.Equal(t, "55000", sqlstate(err))
 }
 
-var phases = []adopt.Phase{
-	adopt.Checking, adopt.Locking, adopt.Copying, adopt.Indexing, adopt.Comparing,
-}
-
 // After each try message-db is the store still, and takes a write.
 func TestAdoptionGoesOnAfterItWasKilled(t *testing.T) {
 	t.Parallel()
-	url, conn := adopting(t)
+	url, conn := messageDB(t)
 	killer := connect(t, url)
 	kill := func() {
 		if _, err := killer.Exec(context.Background(), "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'dibs migrate adopt'"); err != nil {
@@ -491,19 +536,28 @@ func TestAdoptionGoesOnAfterItWasKilled(t *testing.T) {
 		}
 	}
 	count := one[int](t, conn, "select count(*) from message_store.messages")
-	for _, phase := range phases {
-		for _, later := range []int64{0, 1, 3} { // steps of the phase
-			_, err := run(t, url, func(p adopt.Progress) {
-				if p.Phase == phase && p.Done >= later {
-					kill()
-				}
-			})
-			if err != nil {
-				write(t, conn, "between-1")
-				count++
-				require.Equal(t, count, one[int](t, conn, "select count(*) from message_store.messages where to_regclass('message_store_before_dibs.messages') is null"))
+	for _, step := range []struct {
+		phase adopt.Phase
+		later int64
+	}{
+		{adopt.Checking, 0},
+		{adopt.Locking, 0},
+		{adopt.Copying, 0},
+		{adopt.Copying, 100},
+		{adopt.Indexing, 0},
+		{adopt.Indexing, 1},
+		{adopt.Comparing, 0},
+		{adopt.Comparing, 1},
+	} {
+		_, err := run(t, url, func(p adopt.Progress) {
+			if p.Phase == step.phase && p.Done >= step.later {
+				kill()
 			}
-		}
+		})
+		require.Error(t, err, step)
+		write(t, conn, "between-1")
+		count++
+		require.Equal(t, count, one[int](t, conn, "select count(*) from message_store.messages where to_regclass('message_store_before_dibs.messages') is null"))
 	}
 
 	_, err := run(t, url, nil)
@@ -517,30 +571,14 @@ func TestAdoptionGoesOnAfterItWasKilled(t *testing.T) {
 func TestAdoptionKilledInItsSwitchLeavesMessageDB(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
-	require.NoError(t, migrationsAreThere(t, url))
-	holder := connect(t, url)
 	before := fingerprint(t, conn, "message_store.messages")
-	var tx pgx.Tx
-	done := make(chan error, 1)
-	go func() {
-		_, err := run(t, url, at(adopt.Comparing, func() {
-			var err error
-			if tx, err = holder.Begin(t.Context()); err == nil {
-				_, err = tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode")
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		}))
-		done <- err
-	}()
-	const inside = "select pid from pg_locks where database = (select oid from pg_database where datname = current_database()) and (relation = to_regclass('message_store_before_dibs.messages') or relation = to_regclass('message_store.messages') and mode = 'AccessExclusiveLock' and granted)"
-	require.Eventually(t, func() bool { return one[bool](t, conn, "select exists ("+inside+")") }, patience, tick)
+	done, release := stopInTheSwitch(t, url)
 
-	do(t, conn, "select pg_terminate_backend(pid) from ("+inside+") p")
+	killed := one[int](t, conn, "select count(pg_terminate_backend(pid)) from pg_locks where database = (select oid from pg_database where datname = current_database()) and relation = 'message_store.messages'::regclass and mode = 'AccessExclusiveLock' and granted")
 
-	require.Error(t, <-done)
-	require.NoError(t, tx.Rollback(t.Context()))
+	require.Equal(t, 1, killed)
+	require.Error(t, await.Receive(t, "the adoption that was killed", done))
+	release()
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 	require.False(t, one[bool](t, conn, "select to_regnamespace('message_store_before_dibs') is not null"))
 	write(t, conn, "account-1")
@@ -553,7 +591,9 @@ func TestAdoptionGoesOnAfterItsProcessWasKilled(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
 	for _, line := range []string{"copying 100", "indexing 1", "comparing 0"} {
-		process := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
+		ctx, cancel := context.WithTimeout(t.Context(), 5*await.Limit) // which ends it, and so the reading
+		defer cancel()
+		process := exec.CommandContext(ctx, os.Args[0], "-test.run=^$")
 		process.Env = append(os.Environ(), adoptHere+"="+url)
 		out, err := process.StdoutPipe()
 		require.NoError(t, err)
@@ -564,6 +604,7 @@ func TestAdoptionGoesOnAfterItsProcessWasKilled(t *testing.T) {
 		}
 		for said.Text() != line && said.Scan() {
 		}
+		require.Equal(t, line, said.Text())
 		require.NoError(t, process.Process.Kill())
 		_, err = io.Copy(io.Discard, out)
 		require.NoError(t, err)
@@ -585,14 +626,11 @@ func TestTwoDoNotAdoptAtOnce(t *testing.T) {
 	for range cap(done) {
 		go func() {
 			_, err := run(t, url, nil)
-			for errors.Is(err, adopt.ErrRunning) { // the others are slower than this one's patience
-				_, err = run(t, url, nil)
-			}
 			done <- err
 		}()
 	}
 	for range cap(done) {
-		require.NoError(t, <-done, "a process that waits finds it done")
+		require.NoError(t, await.Receive(t, "one of the adoptions", done), "a process that waits finds it done")
 	}
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
 }
@@ -603,6 +641,7 @@ func TestTamperedCopyIsNotSwitchedTo(t *testing.T) {
 	url, conn := adopting(t)
 	tamperer := connect(t, url)
 	before := fingerprint(t, conn, "message_store.messages")
+	var right tampering
 	for name, sql := range map[string]string{
 		"data":         `update dibs.messages set data = '{"n": 999}' where stream_name = 'account-1' and position = 3`,
 		"data to null": `update dibs.messages set data = null where stream_name = 'account-1' and position = 3`,
@@ -617,56 +656,81 @@ func TestTamperedCopyIsNotSwitchedTo(t *testing.T) {
 		"one more":     `insert into dibs.messages (category, group_hash, stream_name, position, type, id, global_position) values ('account', 0, 'account-1', 1000, 'T', gen_random_uuid(), (select min(g) from generate_series(1, 1000) g where not exists (select from dibs.messages where global_position = g)))`,
 		"in the tail":  `insert into dibs.messages (category, group_hash, stream_name, position, type, id, global_position) values ('account', 0, 'account-1', 1000, 'T', gen_random_uuid(), 1000000000)`,
 	} {
-		_, err := run(t, url, at(adopt.Comparing, func() {
-			const open = "set session_replication_role = replica; set dibs.adopting = 'on'; alter table dibs.messages disable trigger all; "
-			const shut = "; alter table dibs.messages enable trigger all; alter table dibs.messages enable always trigger dibs_adoption_refuse_native"
-			if _, err := tamperer.PgConn().Exec(context.Background(), open+sql+shut).ReadAll(); err != nil {
-				t.Error(name, err)
-			}
-		}))
+		_, err := run(t, url, at(adopt.Comparing, func() { right.tamper(t, tamperer, sql) }))
 		require.ErrorIs(t, err, adopt.ErrCopyDiffers, name)
 		if differs, ok := errors.AsType[*adopt.CopyDiffersError](err); ok {
 			require.Equal(t, "account-1", slices.MinFunc(differs.Streams, func(a, b adopt.StreamDifference) int { return strings.Compare(a.Stream, b.Stream) }).Stream)
 		}
 		require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 		require.False(t, one[bool](t, conn, "select to_regnamespace('message_store_before_dibs') is not null"))
-		undone, err := adopt.Undo(t.Context(), connector(url), nil)
-		require.NoError(t, err)
-		require.True(t, undone.Abandons)
+		right.mend(t, tamperer)
 	}
+	right.tamper(t, tamperer, "delete from dibs.messages where stream_name = 'account-1' and position = 3")
 	_, err := run(t, url, nil)
+	require.ErrorIs(t, err, adopt.ErrCopyDiffers, "it is compared anew")
+
+	undone, err := adopt.Undo(t.Context(), connector(url), nil)
 	require.NoError(t, err)
+	require.True(t, undone.Abandons)
+	_, err = run(t, url, nil)
+	require.NoError(t, err)
+	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
+}
+
+// A tampering changes the copy of an adoption, and can be taken back.
+type tampering struct{ kept bool }
+
+// tamper may be called by another goroutine than the test's.
+func (c *tampering) tamper(t *testing.T, conn *pgx.Conn, sql string) {
+	t.Helper()
+	if !c.kept {
+		sql = "create table public.copied as select * from dibs.messages; " + sql
+		c.kept = true
+	}
+	const open = "set session_replication_role = replica; set dibs.adopting = 'on'; alter table dibs.messages disable trigger all; "
+	const shut = "; alter table dibs.messages enable trigger all; alter table dibs.messages enable always trigger dibs_adoption_refuse_native"
+	if _, err := conn.PgConn().Exec(context.WithoutCancel(t.Context()), open+sql+shut).ReadAll(); err != nil {
+		t.Error(sql, err)
+	}
+}
+
+func (c *tampering) mend(t *testing.T, conn *pgx.Conn) {
+	t.Helper()
+	c.tamper(t, conn, "truncate dibs.messages; insert into dibs.messages select * from public.copied order by global_position")
 }
 
 // The switch compares the messages written since the bulk was compared.
 func TestTamperedTailIsNotSwitchedTo(t *testing.T) {
 	t.Parallel()
+	url, conn := adopting(t)
+	tamperer := connect(t, url)
+	add := at(adopt.Copying, func() {
+		do(t, conn, "set search_path = message_store, public; select write_message(gen_random_uuid()::varchar, 'tail-1', 'T', '{}') from generate_series(1, 10)")
+	})
+	var right tampering
 	for name, sql := range map[string]string{
 		"data":     `update dibs.messages set data = '{"n": 999}' where stream_name = 'tail-1' and position = 3`,
 		"missing":  `delete from dibs.messages where stream_name = 'tail-1' and position = 3`,
 		"position": `update dibs.messages set position = 77 where stream_name = 'tail-1' and position = 3`,
 	} {
-		url, conn := adopting(t)
-		tamperer := connect(t, url)
-		add := at(adopt.Copying, func() {
-			for range 10 {
-				write(t, tamperer, "tail-1")
-			}
-		})
 		var tampered atomic.Bool
 		_, err := run(t, url, func(p adopt.Progress) {
 			add(p)
 			// The last of the comparison: the bulk and the number of the tail were right.
 			if p.Phase == adopt.Locking && one[bool](t, tamperer, "select exists (select from dibs_adoption.sums)") && tampered.CompareAndSwap(false, true) {
-				do(t, tamperer, "set session_replication_role = replica; alter table dibs.messages disable trigger all; "+sql+"; alter table dibs.messages enable trigger all; alter table dibs.messages enable always trigger dibs_adoption_refuse_native")
+				right.tamper(t, tamperer, sql)
 			}
 		})
 
 		require.True(t, tampered.Load())
 		require.ErrorIs(t, err, adopt.ErrCopyDiffers, name)
 		require.False(t, one[bool](t, conn, "select to_regnamespace('message_store_before_dibs') is not null"), name)
-		write(t, conn, "account-1")
+		right.mend(t, tamperer)
 	}
+	write(t, conn, "account-1")
+	_, err := run(t, url, nil)
+	require.NoError(t, err)
+	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
 }
 
 func TestWhoeverHoldsTheTableIsNamed(t *testing.T) {
@@ -702,7 +766,7 @@ func TestWhoeverHoldsTheTableIsNamed(t *testing.T) {
 
 func TestPlanTellsAndChangesNothing(t *testing.T) {
 	t.Parallel()
-	url, conn := adopting(t)
+	url, conn := messageDB(t)
 	before := fingerprint(t, conn, "message_store.messages")
 	catalog := "select md5(string_agg(c.oid || c.relname || c.relnamespace, ',' order by c.oid)) from pg_class c where c.oid >= 16384 and relnamespace <> 'pg_toast'::regnamespace"
 	was := one[string](t, conn, catalog)
@@ -726,7 +790,7 @@ func TestPlanTellsAndChangesNothing(t *testing.T) {
 
 func TestWhatCannotBeAdoptedIsRefused(t *testing.T) {
 	t.Parallel()
-	url, conn := adopting(t)
+	url, conn := messageDB(t)
 	for _, c := range []struct {
 		sql, undo string
 		kind      adopt.ObstacleKind
@@ -771,20 +835,17 @@ func TestWhatCannotBeAdoptedIsRefused(t *testing.T) {
 
 func TestDatabaseWithoutMessageDBIsRefused(t *testing.T) {
 	t.Parallel()
-	url := pgtest.Database(t)
-	_, err := adopt.Run(t.Context(), connector(url), nil)
-	require.ErrorIs(t, err, adopt.ErrCannotAdopt)
-	require.NoError(t, migrationsAreThere(t, url))
-	_, err = adopt.Run(t.Context(), connector(url), nil)
-	require.ErrorIs(t, err, adopt.ErrCannotAdopt)
-	_, err = adopt.Undo(t.Context(), connector(url), nil)
-	require.ErrorIs(t, err, adopt.ErrNothingToUndo)
+	for _, url := range []string{pgtest.Database(t), pgtest.Migrated(t)} {
+		_, err := adopt.Run(t.Context(), connector(url), nil)
+		require.ErrorIs(t, err, adopt.ErrCannotAdopt)
+		_, err = adopt.Undo(t.Context(), connector(url), nil)
+		require.ErrorIs(t, err, adopt.ErrNothingToUndo)
+	}
 }
 
 func TestStoreThatIsUsedIsNotFilled(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
-	require.NoError(t, migrationsAreThere(t, url))
 	requireOurs(t, conn)
 
 	_, err := run(t, url, nil)
@@ -847,7 +908,7 @@ func TestDependentsAreInTheWay(t *testing.T) {
 func TestUserWhoIsNoSuperuserAdopts(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t) // so that the roles are there
-	url, conn := adopting(t)
+	url, conn := messageDB(t)
 	user, name := connectAs(t, url, "")
 	do(t, conn, fmt.Sprintf(`alter schema message_store owner to %s; alter table message_store.messages owner to %[1]s;
 		alter function message_store.write_message owner to %[1]s`, name))
@@ -1017,8 +1078,10 @@ func TestUndoLosesNoAcknowledgedWrite(t *testing.T) {
 	url, conn := adopting(t)
 	_, err := run(t, url, nil)
 	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	stop := make(chan struct{})
+	stop := sync.OnceFunc(func() { cancel(); all.Wait() })
+	defer stop()
 	var acknowledged [4][]string
 	for i := range acknowledged {
 		user := "message_store"
@@ -1028,15 +1091,10 @@ func TestUndoLosesNoAcknowledgedWrite(t *testing.T) {
 		}
 		client := connect(t, messagedbtest.As(t, url, user))
 		all.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for ctx.Err() == nil {
 				var id string
 				var position int64
-				err := client.QueryRow(context.Background(), sql, fmt.Sprintf("live-%d", i)).Scan(&id, &position)
+				err := client.QueryRow(context.WithoutCancel(ctx), sql, fmt.Sprintf("live-%d", i)).Scan(&id, &position)
 				if err == nil {
 					acknowledged[i] = append(acknowledged[i], id)
 				} else if sqlstate(err) == "" {
@@ -1048,19 +1106,19 @@ func TestUndoLosesNoAcknowledgedWrite(t *testing.T) {
 			}
 		})
 	}
-	require.Eventually(t, func() bool {
-		return one[int](t, conn, "select count(distinct stream_name) from dibs.messages where stream_name like 'live-%' and position > 3") == 4
-	}, patience, tick)
+	await.Equal(t, "writers with messages before the undo", 4, func() int {
+		return one[int](t, conn, "select count(distinct stream_name) from dibs.messages where stream_name like 'live-%' and position > 3")
+	})
 
-	_, err = adopt.Undo(t.Context(), connector(url), nil)
-	if err == nil {
-		at := one[int](t, conn, "select count(*) from message_store.messages")
-		require.Eventually(t, func() bool { return one[int](t, conn, "select count(*) from message_store.messages") > at+5 }, patience, tick)
-	}
-	close(stop)
-	all.Wait()
-
+	_, err = adopt.Undo(t.Context(), connector(url), patient(nil))
 	require.NoError(t, err)
+	at := one[int](t, conn, "select count(*) from message_store.messages")
+	await.That(t, "5 messages after the undo", func() (bool, any) {
+		now := one[int](t, conn, "select count(*) from message_store.messages")
+		return now > at+5, now - at
+	})
+	stop()
+
 	for i := range acknowledged {
 		got := one[[]string](t, conn, "select array_agg(id::text order by position) from message_store.messages where stream_name = $1", fmt.Sprintf("live-%d", i))
 		require.Equal(t, acknowledged[i], got)

@@ -3,6 +3,7 @@ package adopt_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/adopt"
+	"github.com/dibs-go/dibs/internal/await"
 )
 
 // adoptHere makes this program one that adopts the database of the URL, for a test that
@@ -22,11 +24,8 @@ const adoptHere = "DIBS_TEST_ADOPT"
 
 func TestMain(m *testing.M) {
 	if url := os.Getenv(adoptHere); url != "" {
-		_, err := adopt.Run(context.Background(), connector(url), &adopt.Config{
-			RangeMessages: 50,
-			Progress:      func(p adopt.Progress) { fmt.Println(p.Phase, p.Done) },
-		})
-		if err != nil {
+		config := patient(func(p adopt.Progress) { fmt.Println(p.Phase, p.Done) })
+		if _, err := adoptPatiently(context.Background(), url, config); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
@@ -35,11 +34,23 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// Deadlines of conditions that a test waits for, and the pause between two looks.
-const (
-	patience = 20 * time.Second
-	tick     = 5 * time.Millisecond
-)
+// patient returns the configuration of an adoption in small steps, which gets its locks however
+// long the machine takes.
+func patient(progress func(adopt.Progress)) *adopt.Config {
+	return &adopt.Config{RangeMessages: 50, Progress: progress, LockTimeout: 10 * time.Second, LockTries: 30}
+}
+
+// adoptPatiently adopts, and waits for the sessions of a process that was killed.
+func adoptPatiently(ctx context.Context, url string, config *adopt.Config) (*adopt.Adoption, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*await.Limit)
+	defer cancel()
+	for {
+		done, err := adopt.Run(ctx, connector(url), config)
+		if !errors.Is(err, adopt.ErrRunning) {
+			return done, err
+		}
+	}
+}
 
 func connector(url string) adopt.Connect {
 	return func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, url) }

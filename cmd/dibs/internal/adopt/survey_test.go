@@ -14,20 +14,28 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/adopt"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/messagedbtest"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/tier"
 )
 
 // Version 1.1 has its columns in another order, and other functions; 1.0 differs from it in
 // nothing that is adopted. A database updated from an older one has varchar(255).
 func TestOlderMessageDBIsAdopted(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ version, says, change string }{
-		{messagedbtest.V1_1, "1.1.6", ""},
-		{messagedbtest.V1_1, "1.0.0", "create or replace function message_store.message_store_version() returns varchar as $$ begin return '1.0.0'; end; $$ language plpgsql"},
-		{messagedbtest.V1_2, "1.2.6", ""},
-		{messagedbtest.Newest, "1.3.0", "drop view message_store.stream_summary, message_store.type_summary, message_store.stream_type_summary, message_store.type_stream_summary, message_store.category_type_summary, message_store.type_category_summary; drop index message_store.messages_category; alter table message_store.messages alter type type varchar(255), alter stream_name type varchar(3000)"},
+	for _, c := range []struct {
+		long                  bool
+		version, says, change string
+	}{
+		{false, messagedbtest.V1_1, "1.1.6", ""},
+		{true, messagedbtest.V1_1, "1.0.0", "create or replace function message_store.message_store_version() returns varchar as $$ begin return '1.0.0'; end; $$ language plpgsql"},
+		{true, messagedbtest.V1_2, "1.2.6", ""},
+		{false, messagedbtest.Newest, "1.3.0", "drop view message_store.stream_summary, message_store.type_summary, message_store.stream_type_summary, message_store.type_stream_summary, message_store.category_type_summary, message_store.type_category_summary; drop index message_store.messages_category; alter table message_store.messages alter type type varchar(255), alter stream_name type varchar(3000)"},
 	} {
+		if c.long && !tier.Long() {
+			continue
+		}
 		url := messagedbtest.DatabaseOf(t, c.version)
 		conn := connect(t, url)
 		if c.change != "" {
@@ -51,13 +59,14 @@ func TestOlderMessageDBIsAdopted(t *testing.T) {
 	}
 }
 
-// Settings of the database would end sessions that wait for others, or refuse writes.
+// Settings of the database would end sessions that wait for others, or refuse writes. Those of time
+// are too long here to end anything: the session's own are looked at.
 func TestAdoptionDoesNotDependOnSettings(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
 	database := one[string](t, conn, "select current_database()")
 	for _, setting := range []string{
-		"idle_session_timeout = '300ms'", "idle_in_transaction_session_timeout = '300ms'", "statement_timeout = '300ms'", "lock_timeout = '1ms'",
+		"idle_session_timeout = '1h'", "idle_in_transaction_session_timeout = '1h'", "statement_timeout = '1h'", "lock_timeout = '1h'",
 		"default_transaction_read_only = on", "default_transaction_isolation = 'serializable'", "default_transaction_deferrable = on",
 		"standard_conforming_strings = off", "search_path = message_store", "timezone = 'Asia/Kathmandu'", "datestyle = 'German'", "work_mem = '64kB'", "synchronous_commit = off", "dibs.allow_unsafe_settings = off",
 	} {
@@ -65,25 +74,43 @@ func TestAdoptionDoesNotDependOnSettings(t *testing.T) {
 	}
 	do(t, conn, "create publication everything for all tables") // which takes no update without a key
 	before := fingerprint(t, conn, "message_store.messages")
-	slowly := func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, url) }
-	rest := at(adopt.Copying, func() { <-time.After(time.Second) }) // in which the main session is idle
+	var sessions []*pgx.Conn // of which the first is idle when another phase begins
+	var mu sync.Mutex
+	opening := func(ctx context.Context) (*pgx.Conn, error) {
+		conn, err := pgx.Connect(ctx, url)
+		mu.Lock()
+		defer mu.Unlock()
+		sessions = append(sessions, conn)
+		return conn, err
+	}
+	var bounds []string
+	look := at(adopt.Copying, func() {
+		rows, err := sessions[0].Query(context.WithoutCancel(t.Context()), "select name || ' ' || setting from pg_settings where name ~ '_timeout$' and setting = '3600000'")
+		if err == nil {
+			bounds, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
 
-	plan, err := adopt.NewPlan(t.Context(), slowly, nil)
+	plan, err := adopt.NewPlan(t.Context(), connector(url), nil)
 	require.NoError(t, err)
 	require.Contains(t, strings.Join(plan.Warnings, ""), "synchronous_commit is off", "it is what others have")
 	require.Contains(t, strings.Join(plan.Warnings, ""), "publication everything is of all tables")
-	_, err = adopt.Run(t.Context(), slowly, &adopt.Config{Progress: rest})
+	_, err = adopt.Run(t.Context(), opening, patient(look))
 
 	require.NoError(t, err)
+	require.Empty(t, bounds)
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
-	_, err = adopt.Undo(t.Context(), slowly, nil)
+	_, err = adopt.Undo(t.Context(), opening, patient(nil))
 	require.NoError(t, err)
 }
 
 // Through one, the lock of the session and its settings would be somebody else's.
 func TestPoolerIsNotAdoptedThrough(t *testing.T) {
 	t.Parallel()
-	url, conn := adopting(t)
+	url, conn := messageDB(t)
 	bouncer := pgtest.PgBouncer(t, url)
 
 	_, err := adopt.Run(t.Context(), connector(bouncer.URL), nil)
@@ -98,7 +125,7 @@ func TestPoolerIsNotAdoptedThrough(t *testing.T) {
 func TestMessagesBehindRowSecurityAreNotLeftOut(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t) // so that the roles are there
-	url, conn := adopting(t)
+	url, conn := messageDB(t)
 	user, name := connectAs(t, url, "")
 	do(t, conn, fmt.Sprintf(`alter schema message_store owner to %s; alter table message_store.messages owner to %[1]s;
 		create policy few on message_store.messages using (stream_name like 'account-%%');
@@ -125,7 +152,7 @@ func TestOtherEncodingIsRefused(t *testing.T) {
 // Each is one that only others' care, or carelessness, makes.
 func TestUnusualTablesAreRefused(t *testing.T) {
 	t.Parallel()
-	url, conn := adopting(t)
+	url, conn := messageDB(t)
 	for _, c := range []struct{ sql, undo, says string }{
 		{"create table message_store.child () inherits (message_store.messages)", "drop table message_store.child", "message_store.messages is partitioned, or inherits"},
 		{
@@ -235,9 +262,9 @@ func TestSwitchReadsTheTailOnly(t *testing.T) {
 	_, err := adopt.Run(t.Context(), connector(url), &adopt.Config{Progress: comparing})
 
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { // a session's reads are known when it has ended
-		return !one[bool](t, conn, "select exists (select from pg_stat_activity where datname = current_database() and application_name = 'dibs migrate adopt')")
-	}, 20*time.Second, 5*time.Millisecond)
+	await.Equal(t, "sessions of the adoption, whose reads are known when they have ended", 0, func() int {
+		return one[int](t, conn, "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'dibs migrate adopt'")
+	})
 	read := one[int64](t, conn, "select idx_tup_read from pg_stat_user_indexes where schemaname = 'message_store_before_dibs' and indexrelname = 'messages_stream'")
 	require.Less(t, read, int64(messages))
 }
@@ -247,10 +274,9 @@ func TestWhatIsWrittenMeanwhileIsSettledBeforeTheSwitch(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
 	writer, late := connect(t, url), connect(t, url)
-	do(t, writer, "set search_path = message_store")
 	do(t, late, "set search_path = message_store")
 	many := func(stream string) {
-		_, err := writer.Exec(context.Background(), "select write_message(gen_random_uuid()::varchar, $1, 'T', '{}') from generate_series(1, 6000)", stream)
+		_, err := writer.Exec(context.WithoutCancel(t.Context()), "insert into message_store.messages (stream_name, position, type, data) select $1, n, 'T', '{}' from generate_series(0, 5999) n", stream)
 		if err != nil {
 			t.Error(err)
 		}
@@ -258,8 +284,8 @@ func TestWhatIsWrittenMeanwhileIsSettledBeforeTheSwitch(t *testing.T) {
 	var tx pgx.Tx
 	copying := at(adopt.Copying, func() {
 		var err error
-		if tx, err = late.Begin(context.Background()); err == nil {
-			_, err = tx.Exec(context.Background(), "select write_message(gen_random_uuid()::varchar, 'late-1', 'T', '{}')")
+		if tx, err = late.Begin(t.Context()); err == nil {
+			_, err = tx.Exec(t.Context(), "select write_message(gen_random_uuid()::varchar, 'late-1', 'T', '{}')")
 		}
 		if err != nil {
 			t.Error(err)
@@ -268,14 +294,16 @@ func TestWhatIsWrittenMeanwhileIsSettledBeforeTheSwitch(t *testing.T) {
 	})
 	// It was passed by, and has to come before the frontier does.
 	commit := sync.OnceFunc(func() {
-		if err := tx.Commit(context.Background()); err != nil {
+		if err := tx.Commit(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
 	comparing := at(adopt.Comparing, func() { many("comparing-1") })
 	var held atomic.Int64
 
-	done, err := run(t, url, func(p adopt.Progress) {
+	config := patient(nil)
+	config.RangeMessages = 500
+	config.Progress = func(p adopt.Progress) {
 		copying(p)
 		if p.Phase == adopt.Following && p.Done > 3000 {
 			commit()
@@ -284,7 +312,9 @@ func TestWhatIsWrittenMeanwhileIsSettledBeforeTheSwitch(t *testing.T) {
 		if p.Phase == adopt.Locking && p.Done == 0 {
 			held.Add(1)
 		}
-	})
+	}
+
+	done, err := adoptPatiently(t.Context(), url, config)
 
 	require.NoError(t, err)
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
@@ -357,9 +387,7 @@ func TestPlanWarnsOfWhatWasDoneByHand(t *testing.T) {
 // On a standby there is nothing to be done, and it says so.
 func TestStandbyIsNotAdopted(t *testing.T) {
 	t.Parallel()
-	primary := pgtest.Server(t)
-	messagedbtest.Install(t, primary, messagedbtest.Newest)
-	standby := pgtest.Standby(t, primary)
+	standby := pgtest.Standby(t, pgtest.Server(t))
 
 	for range 2 {
 		_, err := adopt.Run(t.Context(), connector(standby), nil)
@@ -378,19 +406,23 @@ func TestAdoptionGoesOnAfterTheServerCrashed(t *testing.T) {
 	url := pgtest.Server(t)
 	messagedbtest.Install(t, url, messagedbtest.Newest)
 	fill(t, url)
-	await := func() *pgx.Conn {
+	recovered := func() *pgx.Conn {
 		var conn *pgx.Conn
-		require.Eventually(t, func() bool {
+		await.That(t, "the server to take connections", func() (bool, any) {
 			var err error
 			conn, err = pgx.Connect(t.Context(), url)
-			return err == nil
-		}, patience, tick)
+			return err == nil, err
+		})
 		t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) }) // which a crash may have closed
 		return conn
 	}
-	for _, phase := range phases[1:] {
+	phases := []adopt.Phase{adopt.Comparing}
+	if tier.Long() {
+		phases = []adopt.Phase{adopt.Locking, adopt.Copying, adopt.Indexing, adopt.Comparing}
+	}
+	for _, phase := range phases {
 		crash := at(phase, func() {
-			pid := one[int](t, await(), "select pid from pg_stat_activity where application_name = 'dibs migrate adopt' limit 1")
+			pid := one[int](t, recovered(), "select pid from pg_stat_activity where application_name = 'dibs migrate adopt' limit 1")
 			process, err := os.FindProcess(pid)
 			if err == nil {
 				err = process.Kill()
@@ -402,24 +434,24 @@ func TestAdoptionGoesOnAfterTheServerCrashed(t *testing.T) {
 		_, err := run(t, url, crash)
 		require.Error(t, err, phase)
 		// The server may take a connection before it ends all of them.
-		require.Eventually(t, func() bool {
+		await.That(t, "a write after the crash", func() (bool, any) {
 			conn, err := pgx.Connect(t.Context(), url)
 			if err != nil {
-				return false
+				return false, err
 			}
 			defer conn.Close(t.Context())
 			const write = "set search_path = message_store; select write_message(md5('%s'), 'between-1', 'T', '{}')"
 			_, err = conn.PgConn().Exec(t.Context(), fmt.Sprintf(write, phase)).ReadAll()
-			return err == nil || sqlstate(err) == "23505"
-		}, patience, tick)
+			return err == nil || sqlstate(err) == "23505", err
+		})
 	}
 
 	_, err := run(t, url, nil)
 
 	require.NoError(t, err)
-	conn := await()
+	conn := recovered()
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
-	require.Equal(t, len(phases)-1, one[int](t, conn, "select count(*) from message_store.messages where stream_name = 'between-1'"))
+	require.Equal(t, len(phases), one[int](t, conn, "select count(*) from message_store.messages where stream_name = 'between-1'"))
 	write(t, conn, "account-1")
 	requireOurs(t, conn)
 }
