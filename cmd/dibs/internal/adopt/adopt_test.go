@@ -531,7 +531,7 @@ func TestAdoptionGoesOnAfterItWasKilled(t *testing.T) {
 	url, conn := messageDB(t)
 	killer := connect(t, url)
 	kill := func() {
-		if _, err := killer.Exec(context.Background(), "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'dibs migrate adopt'"); err != nil {
+		if _, err := killer.Exec(t.Context(), "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'dibs migrate adopt'"); err != nil {
 			t.Error(err)
 		}
 	}
@@ -741,7 +741,7 @@ func TestWhoeverHoldsTheTableIsNamed(t *testing.T) {
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), "select count(*) from message_store.messages")
 	require.NoError(t, err)
-	config := &adopt.Config{LockTimeout: 200 * time.Millisecond, LockTries: 2}
+	config := &adopt.Config{LockTimeout: time.Millisecond, LockTries: 2} // too short for a watch
 	var told atomic.Bool
 	config.Progress = func(p adopt.Progress) {
 		if p.Phase == adopt.Locking && len(p.Blockers) > 0 {
@@ -754,7 +754,6 @@ func TestWhoeverHoldsTheTableIsNamed(t *testing.T) {
 	require.ErrorIs(t, err, adopt.ErrLocked)
 	locked, ok := errors.AsType[*adopt.LockedError](err)
 	require.True(t, ok)
-	require.Len(t, locked.Blockers, 1)
 	require.Equal(t, int32(holder.PgConn().PID()), locked.Blockers[0].PID)
 	require.ErrorContains(t, err, fmt.Sprintf("process %d of postgres", holder.PgConn().PID()))
 	require.True(t, told.Load())

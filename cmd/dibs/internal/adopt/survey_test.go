@@ -233,7 +233,7 @@ func TestPreparedTransactionInTheWayIsNamed(t *testing.T) {
 	url, conn := adopting(t)
 	do(t, conn, "begin; set local search_path = message_store; select write_message(gen_random_uuid()::varchar, 'account-1', 'T', '{}'); prepare transaction 'dibs left by a test'")
 
-	_, err := adopt.Run(t.Context(), connector(url), &adopt.Config{LockTimeout: 300 * time.Millisecond, LockTries: 1})
+	_, err := adopt.Run(t.Context(), connector(url), &adopt.Config{LockTimeout: time.Millisecond, LockTries: 1})
 
 	require.ErrorIs(t, err, adopt.ErrLocked)
 	require.ErrorContains(t, err, `the prepared transaction "dibs left by a test" of postgres`)
@@ -246,14 +246,14 @@ func TestPreparedTransactionInTheWayIsNamed(t *testing.T) {
 // However large the table is: while writers wait, no more than the tail is read.
 func TestSwitchReadsTheTailOnly(t *testing.T) {
 	t.Parallel()
-	const messages = 30_000
+	const messages = 10_000
 	url, conn := adopting(t)
 	do(t, conn, "insert into message_store.messages (stream_name, position, type, data) select 'large-' || n, 0, 'T', '{}' from generate_series(1, $1) n", messages)
 	do(t, conn, "analyze message_store.messages")
 	writer := connect(t, url)
 	do(t, writer, "set search_path = message_store")
 	comparing := at(adopt.Comparing, func() {
-		_, err := writer.Exec(context.Background(), "select write_message(gen_random_uuid()::varchar, 'tail-' || n, 'T', '{}') from generate_series(1, 500) n")
+		_, err := writer.Exec(t.Context(), "select write_message(gen_random_uuid()::varchar, 'tail-' || n, 'T', '{}') from generate_series(1, 500) n")
 		if err != nil {
 			t.Error(err)
 		}

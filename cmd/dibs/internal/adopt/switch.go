@@ -110,7 +110,8 @@ func (a *adopter) locked(ctx context.Context, mode string, tables []string, f fu
 	defer watcher.Close(context.WithoutCancel(ctx))
 	a.start(Locking, int64(a.LockTries))
 	for tries := 1; ; tries++ {
-		blockers, err := a.tryLocked(ctx, watcher, mode, tables, f)
+		w := watch{int32(a.main.PgConn().PID()), watcher, mode, tables}
+		blockers, err := a.tryLocked(ctx, w, f)
 		refused, ok := errors.AsType[*pgconn.PgError](err)
 		if !ok || refused.Code != "55P03" && refused.Code != "40P01" { // lock_not_available, deadlock_detected
 			return err
@@ -125,10 +126,10 @@ func (a *adopter) locked(ctx context.Context, mode string, tables []string, f fu
 	}
 }
 
-func (a *adopter) tryLocked(ctx context.Context, watcher *pgx.Conn, mode string, tables []string, f func(pgx.Tx) error) (blockers []Blocker, err error) {
+func (a *adopter) tryLocked(ctx context.Context, w watch, f func(pgx.Tx) error) (blockers []Blocker, err error) {
 	watching, stop := context.WithCancel(ctx)
 	var watched sync.WaitGroup
-	watched.Go(func() { blockers = a.watch(watching, watcher) })
+	watched.Go(func() { blockers = a.watch(watching, w) })
 	// Before blockers are returned.
 	end := sync.OnceFunc(func() { stop(); watched.Wait() })
 	defer end()
@@ -138,8 +139,8 @@ func (a *adopter) tryLocked(ctx context.Context, watcher *pgx.Conn, mode string,
 		if err := execAll(ctx, tx, fmt.Sprintf("set local lock_timeout = '%dms'", a.LockTimeout.Milliseconds())); err != nil {
 			return err
 		}
-		for _, table := range tables {
-			if err := execAll(ctx, tx, fmt.Sprintf("lock table %s in %s mode", table, mode)); err != nil {
+		for _, table := range w.tables {
+			if err := execAll(ctx, tx, fmt.Sprintf("lock table %s in %s mode", table, w.mode)); err != nil {
 				return err
 			}
 		}
@@ -149,12 +150,31 @@ func (a *adopter) tryLocked(ctx context.Context, watcher *pgx.Conn, mode string,
 	})
 	a.held = time.Since(began)
 	end()
+	if err != nil && len(blockers) == 0 {
+		blockers, _ = w.look(ctx) // the wait was shorter than the watch's interval
+	}
 	return blockers, err
 }
 
-// watch returns the sessions last seen to block the main connection, when ctx ends. Its own
-// failure does not stop the adoption.
-func (a *adopter) watch(ctx context.Context, conn *pgx.Conn) []Blocker {
+// A watch looks for the sessions that hold tables which the main connection locks.
+type watch struct {
+	main   int32 // process
+	conn   *pgx.Conn
+	mode   string
+	tables []string
+}
+
+func (w watch) look(ctx context.Context) ([]Blocker, error) {
+	rows, err := w.conn.Query(ctx, statements["blockers"], w.main, w.tables, w.mode)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Blocker])
+}
+
+// watch returns the sessions last seen to hold the tables, when ctx ends. Its own failure does
+// not stop the adoption.
+func (a *adopter) watch(ctx context.Context, w watch) []Blocker {
 	var last []Blocker
 	every := time.NewTicker(min(a.LockTimeout/4, 250*time.Millisecond))
 	defer every.Stop()
@@ -165,11 +185,7 @@ func (a *adopter) watch(ctx context.Context, conn *pgx.Conn) []Blocker {
 		case <-every.C:
 		}
 		// Not ended with ctx, which would cost the connection.
-		rows, err := conn.Query(context.WithoutCancel(ctx), statements["blockers"], int32(a.main.PgConn().PID()))
-		if err != nil {
-			return last
-		}
-		now, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Blocker])
+		now, err := w.look(context.WithoutCancel(ctx))
 		if err != nil {
 			return last
 		}
