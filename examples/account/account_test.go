@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/examples/account"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -237,7 +238,7 @@ func TestTwoConsumersAtOnceDecideOnce(t *testing.T) {
 		})
 		go func() { errs <- c.CatchUp(t.Context()) }()
 	}
-	require.NoError(t, errors.Join(<-errs, <-errs))
+	require.NoError(t, errors.Join(await.Receive(t, "a consumer", errs), await.Receive(t, "the other consumer", errs)))
 	f.handle()
 
 	types, a := f.events("1")

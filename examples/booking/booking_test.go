@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/examples/booking"
 	"github.com/dibs-go/dibs/examples/booking/fakeairline"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -81,7 +82,7 @@ func run(t *testing.T, s *booking.Service) (stop func()) {
 		}
 		stopped = true
 		cancel()
-		require.NoError(t, <-ended)
+		require.NoError(t, await.Receive(t, "the end of the service", ended))
 	}
 	t.Cleanup(stop)
 	return stop
@@ -290,8 +291,12 @@ func TestReplicasShareTheTrips(t *testing.T) {
 			}
 			stop()
 			count := map[saga.State]int{}
+			ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+			defer cancel()
 			for _, id := range ids {
-				count[w.wait(t, id).State]++
+				status, err := w.Trips.Wait(ctx, id)
+				require.NoError(t, err, "%s: %+v", id, status)
+				count[status.State]++
 			}
 
 			require.Equal(t, map[saga.State]int{saga.StateCompleted: 2, saga.StateCompensated: 3}, count)

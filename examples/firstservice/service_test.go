@@ -3,16 +3,17 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/postgrestest"
@@ -37,14 +38,15 @@ func TestTheServiceBooksADepositOnce(t *testing.T) {
 	require.Equal(t, http.StatusAccepted, request(t, http.MethodPut, url+"/deposits/d2", `{"account":"123","amount":1}`, nil))
 
 	var account Account
-	require.Eventually(t, func() bool {
-		return request(t, http.MethodGet, url+"/accounts/123", "", &account) == http.StatusOK && account.Balance == 1001
-	}, time.Minute, 10*time.Millisecond)
+	await.That(t, "both deposits, each once", func() (bool, any) {
+		status := request(t, http.MethodGet, url+"/accounts/123", "", &account)
+		return status == http.StatusOK && account.Balance == 1001, fmt.Sprint(status, " ", account)
+	})
 	require.Equal(t, http.StatusBadRequest, request(t, http.MethodPut, url+"/deposits/d3", `{"amount":"ten"}`, nil))
 	require.Equal(t, http.StatusBadRequest, request(t, http.MethodPut, url+"/deposits/d3", `{"account":"","amount":1}`, nil))
 	require.Equal(t, http.StatusOK, request(t, http.MethodGet, url+"/ready", "", nil))
 	cancel()
-	require.NoError(t, <-done)
+	require.NoError(t, await.Receive(t, "the end of the service", done))
 }
 
 // The probe says why it fails, and the service does not start without the right to write.
@@ -68,7 +70,9 @@ func TestTheServiceChecksItsRights(t *testing.T) {
 
 func request(t *testing.T, method, url, body string, into any) (status int) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	require.NoError(t, err)
 	answer, err := http.DefaultClient.Do(r)
 	require.NoError(t, err)

@@ -3,6 +3,7 @@ package ticketing_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/examples/ticketing"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
@@ -95,14 +97,18 @@ func (th *theatre) start(t *testing.T) (end func()) {
 	ended := make(chan error, 1)
 	go func() { ended <- ticketing.Run(ctx, own, th.config) }()
 	var once sync.Once
-	end = func() { once.Do(func() { cancel(); require.NoError(t, <-ended) }) }
+	end = func() {
+		once.Do(func() { cancel(); require.NoError(t, await.Receive(t, "the end of a replica", ended)) })
+	}
 	t.Cleanup(end)
 	return end
 }
 
 func (th *theatre) call(t *testing.T, method, path, key, body string) (status int, location, text string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, th.url+path, strings.NewReader(body))
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, th.url+path, strings.NewReader(body))
 	require.NoError(t, err)
 	if key != "" {
 		r.Header.Set("Idempotency-Key", key)
@@ -125,11 +131,11 @@ func (th *theatre) hold(t *testing.T, seat, key, email string) string {
 
 func (th *theatre) answer(t *testing.T, location string) (answer string) {
 	t.Helper()
-	require.Eventually(t, func() bool {
-		status, _, text := th.call(t, http.MethodGet, location, "", "")
-		answer = text
-		return status == http.StatusOK
-	}, time.Minute, time.Millisecond)
+	await.That(t, "a decision at "+location, func() (bool, any) {
+		var status int
+		status, _, answer = th.call(t, http.MethodGet, location, "", "")
+		return status == http.StatusOK, fmt.Sprint(status, " ", answer)
+	})
 	return answer
 }
 
@@ -154,9 +160,9 @@ func TestASeatIsSoldOnceAndARequestIsCarriedOutOnce(t *testing.T) {
 	rows, held := th.rows(t, "12A")
 	require.Equal(t, 2, rows)
 	require.Equal(t, 1, held)
-	require.Eventually(t, func() bool {
-		return len(th.mail.texts("ann@example.com")) == 1 && len(th.mail.texts("bob@example.com")) == 1
-	}, time.Minute, 10*time.Millisecond)
+	await.Equal(t, "a mail to each", [2]int{1, 1}, func() [2]int {
+		return [2]int{len(th.mail.texts("ann@example.com")), len(th.mail.texts("bob@example.com"))}
+	})
 	require.Equal(t, []string{"seat 12A is yours"}, th.mail.texts("ann@example.com"))
 	require.Equal(t, []string{"seat 12A is taken"}, th.mail.texts("bob@example.com"))
 }
@@ -214,7 +220,7 @@ func TestReplicasHandOver(t *testing.T) {
 
 	require.JSONEq(t, `{"seat":"2","held":true}`, th.hold(t, "2", "k2", "ann@example.com"))
 	require.JSONEq(t, `{"seat":"1","held":true}`, th.answer(t, "/seats/1/holds/k1"))
-	require.Eventually(t, func() bool { return len(th.mail.texts("ann@example.com")) == 2 }, time.Minute, 10*time.Millisecond)
+	await.Equal(t, "the mails of both replicas", 2, func() int { return len(th.mail.texts("ann@example.com")) })
 }
 
 // The service is at most 220 lines of Go, without blank lines and comments.

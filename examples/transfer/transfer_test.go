@@ -20,6 +20,7 @@ import (
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/examples/transfer"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -236,20 +237,24 @@ func (w *world) order(t *testing.T, key string, amount int64) {
 }
 
 // end waits for the end of a transfer.
-func (w *world) end(t *testing.T, key string) transfer.Progress {
+func (w *world) end(t *testing.T, key string) (p transfer.Progress) {
 	t.Helper()
-	for {
+	await.That(t, "the end of transfer "+key, func() (bool, any) {
 		answer := httptest.NewRecorder()
 		w.service.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/transfers/"+key, http.NoBody))
 		require.Equal(t, http.StatusOK, answer.Code)
-		var p transfer.Progress
+		p = transfer.Progress{}
 		require.NoError(t, json.Unmarshal(answer.Body.Bytes(), &p))
-		if p.State == "completed" || p.State == "compensated" || p.State == "parked" {
-			time.Sleep(time.Second) // the relays have sent all
-			return p
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return p.State == "completed" || p.State == "compensated" || p.State == "parked", p
+	})
+	return p
+}
+
+// endInBubble waits for the end of a transfer, and until the relays have sent all.
+func (w *world) endInBubble(t *testing.T, key string) transfer.Progress {
+	t.Helper()
+	defer time.Sleep(time.Second)
+	return w.end(t, key)
 }
 
 func (w *world) balance(t *testing.T) int64 {
@@ -265,7 +270,7 @@ func TestAnOrderIsCarriedOutOnce(t *testing.T) {
 		for range 3 {
 			w.order(t, "7", 30)
 		}
-		progress := w.end(t, "7")
+		progress := w.endInBubble(t, "7")
 		w.order(t, "7", 30)
 
 		require.Equal(t, transfer.Progress{State: "completed", Number: 1}, progress)
@@ -281,7 +286,7 @@ func TestAKeyIsForOneOrder(t *testing.T) {
 	inBubble(t, transfer.Config{}, func(t *testing.T, w *world) {
 		w.order(t, "7", 30)
 		status, _ := w.post("/transfers", "7", transfer.Transfer{From: "1", To: "elsewhere", Amount: 31})
-		w.end(t, "7")
+		w.endInBubble(t, "7")
 
 		require.Equal(t, http.StatusUnprocessableEntity, status)
 		require.Equal(t, int64(70), w.balance(t))
@@ -293,7 +298,7 @@ func TestARefusalGivesTheMoneyBack(t *testing.T) {
 	inBubble(t, transfer.Config{}, func(t *testing.T, w *world) {
 		w.bank.refuses = true
 		w.order(t, "7", 30)
-		progress := w.end(t, "7")
+		progress := w.endInBubble(t, "7")
 
 		require.Equal(t, transfer.Progress{State: "compensated", Reason: "paid: no such receiver"}, progress)
 		require.Equal(t, int64(100), w.balance(t))
@@ -308,7 +313,7 @@ func TestARefusalGivesTheMoneyBack(t *testing.T) {
 func TestAnAccountWithoutMoneyIsNotDebited(t *testing.T) {
 	inBubble(t, transfer.Config{}, func(t *testing.T, w *world) {
 		w.order(t, "7", 101)
-		progress := w.end(t, "7")
+		progress := w.endInBubble(t, "7")
 
 		require.Equal(t, transfer.Progress{State: "compensated", Reason: "debited: the account has not so much money"}, progress)
 		require.Equal(t, int64(100), w.balance(t))
@@ -328,7 +333,7 @@ func TestABankWithABadDayPaysOnce(t *testing.T) {
 			inBubble(t, transfer.Config{}, func(t *testing.T, w *world) {
 				bad(w.bank)
 				w.order(t, "7", 30)
-				progress := w.end(t, "7")
+				progress := w.endInBubble(t, "7")
 				time.Sleep(10 * time.Second)
 
 				require.Equal(t, "completed", progress.State)
@@ -345,7 +350,7 @@ func TestABankThatDoesNotTellIsCancelled(t *testing.T) {
 	inBubble(t, transfer.Config{Answer: 20 * time.Second}, func(t *testing.T, w *world) {
 		w.bank.silent = true
 		w.order(t, "7", 30)
-		progress := w.end(t, "7")
+		progress := w.endInBubble(t, "7")
 
 		require.Equal(t, transfer.Progress{State: "compensated", Reason: "paid: no reply came in time"}, progress)
 		require.Equal(t, "cancelled", w.bank.state("7"))
@@ -359,13 +364,13 @@ func TestAnAnswerAfterTheEndChangesNothing(t *testing.T) {
 	inBubble(t, transfer.Config{Answer: time.Second}, func(t *testing.T, w *world) {
 		w.bank.asleep = true
 		w.order(t, "7", 30)
-		progress := w.end(t, "7")
+		progress := w.endInBubble(t, "7")
 		status, _ := w.post("/webhooks/bank", "", transfer.Notice{ID: "late", Order: "7", Outcome: "paid", Number: 9})
 		time.Sleep(10 * time.Second)
 
 		require.Equal(t, "compensated", progress.State)
 		require.Equal(t, http.StatusOK, status)
-		require.Equal(t, "compensated", w.end(t, "7").State)
+		require.Equal(t, "compensated", w.endInBubble(t, "7").State)
 		require.Equal(t, "cancelled", w.bank.state("7"))
 		require.Equal(t, int64(100), w.balance(t))
 	})
@@ -378,7 +383,7 @@ func TestATransferIsUndoneAfterItsDeadline(t *testing.T) {
 		w.bank.away = 7
 		w.bank.mu.Unlock()
 		w.order(t, "7", 30)
-		progress := w.end(t, "7")
+		progress := w.endInBubble(t, "7")
 
 		require.Equal(t, "compensated", progress.State)
 		require.Equal(t, int64(100), w.balance(t))
@@ -447,6 +452,8 @@ func TestReplicasShareTheWork(t *testing.T) {
 
 			require.Equal(t, map[string]int{"completed": 6, "compensated": 4}, count)
 			require.Equal(t, int64(10), w.balance(t))
+			w.bank.mu.Lock()
+			defer w.bank.mu.Unlock()
 			require.Equal(t, 6, w.bank.payments)
 		})
 	}
