@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -86,24 +85,49 @@ func (f file) object() string {
 // first is the file that makes the schema and the function that installs all others.
 const first = "schema.sql"
 
-var (
-	grant   = regexp.MustCompile(`(?m)^grant ([^;]+) to ([^;]+);\n`)
-	comment = regexp.MustCompile(`(?m)--.*$`)
-	named   = regexp.MustCompile(`\b[a-z_]+\.[a-z_0-9]+\b`)
-	plpgsql = regexp.MustCompile(`(?m)^language plpgsql\b`)
-)
-
 func newFile(p *part, name string, text []byte) file {
 	f := file{part: p, name: p.prefix + name, sha256: fmt.Sprintf("%x", sha256.Sum256(text))}
-	for _, g := range grant.FindAllStringSubmatch(string(text), -1) {
-		for role := range strings.SplitSeq(g[2], ",") {
-			f.grants = append(f.grants, strings.Join(strings.Fields("grant "+g[1]+" to "+role), " "))
+	f.sql, f.grants = cutGrants(string(text))
+	return f
+}
+
+// cutGrants takes the grants out of a file: statements that begin with a line and end with one. Lines
+// keep their numbers. Each migration reads all files, so there is no regular expression here: that
+// took longer than all else.
+func cutGrants(text string) (sql string, grants []string) {
+	var b strings.Builder
+	for text != "" {
+		statement, after, ends := "", "", false
+		if strings.HasPrefix(text, "grant ") {
+			statement, after, ends = strings.Cut(text, ";\n")
+		}
+		to := strings.LastIndex(statement, " to ")
+		if !ends || to < 0 || strings.Contains(statement, ";") {
+			_, rest, _ := strings.Cut(text, "\n")
+			b.WriteString(text[:len(text)-len(rest)])
+			text = rest
+			continue
+		}
+		for role := range strings.SplitSeq(statement[to+len(" to "):], ",") {
+			grants = append(grants, strings.Join(strings.Fields(statement[:to]+" to "+role), " "))
+		}
+		b.WriteString(strings.Repeat("\n", strings.Count(statement, "\n")+1))
+		text = after
+	}
+	return b.String(), grants
+}
+
+// named returns the names with a schema in SQL, but for those in comments.
+func named(sql string) (names []string) {
+	for line := range strings.Lines(sql) {
+		code, _, _ := strings.Cut(line, "--")
+		for _, word := range strings.FieldsFunc(code, func(r rune) bool { return r != '.' && r != '_' && (r < 'a' || r > 'z') && (r < '0' || r > '9') }) {
+			if parts := strings.SplitN(word, ".", 3); len(parts) > 1 {
+				names = append(names, parts[0]+"."+parts[1])
+			}
 		}
 	}
-	f.sql = grant.ReplaceAllStringFunc(string(text), func(found string) string { // lines keep their numbers
-		return strings.Repeat("\n", strings.Count(found, "\n"))
-	})
-	return f
+	return names
 }
 
 // read returns the files of all parts in the order that they are applied in.
@@ -148,10 +172,10 @@ func ordered(files []file) ([]file, error) {
 		byObject[f.object()] = f
 	}
 	for object, f := range byObject {
-		if plpgsql.MatchString(f.sql) {
+		if strings.Contains(f.sql, "\nlanguage plpgsql") {
 			continue
 		}
-		for _, name := range named.FindAllString(comment.ReplaceAllString(f.sql, ""), -1) {
+		for _, name := range named(f.sql) {
 			if _, ok := byObject[name]; ok && name != object {
 				needs[object] = append(needs[object], name)
 			}
