@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
@@ -343,14 +344,19 @@ func TestHeldLockHoldsWritersUpForABoundedTime(t *testing.T) {
 
 	// The DBA's bounds: a role's setting ends a transaction that sits, and a lock that is
 	// the session's ends with it.
-	_, err = superuser.Exec(t.Context(), "alter function dibs.append set lock_timeout = '10s'; alter role "+user+" set idle_in_transaction_session_timeout = '50ms'; alter role "+user+" set idle_session_timeout = '50ms'")
+	_, err = superuser.Exec(t.Context(), "alter function dibs.append set lock_timeout = 0; alter role "+user+" set idle_in_transaction_session_timeout = '50ms'; alter role "+user+" set idle_session_timeout = '50ms'")
 	require.NoError(t, err)
 	for _, take := range []string{"begin; " + writeTo("a-2"), "select pg_advisory_lock(1684628083, hashtext('dibs.' || 'a'))"} {
-		config := writer.Config()
-		sits, err := pgx.ConnectConfig(t.Context(), config)
-		require.NoError(t, err)
-		_, err = sits.Exec(t.Context(), take)
-		require.NoError(t, err)
+		var sits *pgx.Conn
+		await.That(t, "a session has taken the lock before the bound ended it", func() (bool, any) {
+			var err error
+			sits, err = pgx.ConnectConfig(t.Context(), writer.Config())
+			require.NoError(t, err)
+			if _, err = sits.Exec(t.Context(), take); err != nil {
+				sits.Close(t.Context())
+			}
+			return err == nil, err
+		})
 
 		_, err = superuser.Exec(t.Context(), writeTo("a-1"))
 

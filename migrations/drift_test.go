@@ -32,23 +32,6 @@ func drift(t *testing.T, conn *pgx.Conn, config *migrations.Config) *migrations.
 	return report
 }
 
-func TestMigratedDatabaseHasNotDrifted(t *testing.T) {
-	t.Parallel()
-	for _, schema := range []string{"dibs", "other", "select"} {
-		conn := connect(t, pgtest.Database(t))
-		config := &migrations.Config{Schema: schema}
-		empty := drift(t, conn, config)
-		require.Empty(t, empty.Differences)
-		require.Len(t, empty.NotApplied, len(migrations.Files()))
-		require.NoError(t, migrations.Up(t.Context(), conn, config))
-
-		report := drift(t, conn, config)
-
-		require.Empty(t, report.Differences, schema)
-		require.Empty(t, report.AbsentRoles)
-	}
-}
-
 // Each of these is something that somebody did by hand.
 func TestDriftIsFound(t *testing.T) {
 	t.Parallel()

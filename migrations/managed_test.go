@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -20,11 +21,44 @@ type managed struct {
 	superuser string
 }
 
-func newManaged(t *testing.T) managed {
-	t.Helper()
-	m := managed{t, pgtest.Server(t)}
-	m.exec(m.superuser, "create role dba login; create role service login; create role stranger login")
-	return m
+// A database's owner is not the server's. The tests share a server, since one takes long to start,
+// and take turns on it, since roles are the server's.
+func TestAServerMayBeSomebodyElses(t *testing.T) {
+	t.Parallel()
+	superuser := pgtest.Server(t)
+	for name, test := range map[string]func(t *testing.T, m managed){
+		"roles are made later":          rolesAreMadeLater,
+		"roles are made before":         rolesAreMadeBefore,
+		"CREATEROLE is all":             createroleIsAll,
+		"the schema is made before":     schemaIsMadeBefore,
+		"names need no care":            namesNeedNoCare("nocreaterole"),
+		"names with roles need no care": namesNeedNoCare("createrole"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := managed{t, superuser}
+			m.empty()
+			m.exec(m.superuser, "create role dba login; create role service login; create role stranger login")
+			test(t, m)
+		})
+	}
+}
+
+// empty drops what the test before has made.
+func (m managed) empty() {
+	m.t.Helper()
+	conn := connect(m.t, m.superuser)
+	for _, names := range []string{
+		"select format('drop database %I with (force)', datname) from pg_database where datname not in ('postgres', 'template0', 'template1')",
+		"select format('drop role %I', rolname) from pg_roles where rolname <> 'postgres' and not starts_with(rolname, 'pg_')",
+	} {
+		rows, err := conn.Query(m.t.Context(), names)
+		require.NoError(m.t, err)
+		drops, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(m.t, err)
+		for _, drop := range drops {
+			m.exec(m.superuser, drop)
+		}
+	}
 }
 
 func (m managed) exec(url, sql string) {
@@ -78,9 +112,8 @@ func (m managed) requireOwner(url, owner string) {
 }
 
 // The owner of a database migrates without CREATEROLE, and the roles come later.
-func TestRolesMayBeMadeLaterBySomebodyElse(t *testing.T) {
-	t.Parallel()
-	m := newManaged(t)
+func rolesAreMadeLater(t *testing.T, m managed) {
+	t.Helper()
 	byUp, byPsql, byHand := m.database("by_up"), m.database("by_psql"), m.database("by_hand")
 	missing := []string{"dibs_admin", "dibs_reader", "dibs_writer", "message_store"}
 	for _, url := range []string{byUp, byHand} {
@@ -115,9 +148,8 @@ func TestRolesMayBeMadeLaterBySomebodyElse(t *testing.T) {
 	}
 }
 
-func TestRolesMayBeMadeBeforeBySomebodyElse(t *testing.T) {
-	t.Parallel()
-	m := newManaged(t)
+func rolesAreMadeBefore(t *testing.T, m managed) {
+	t.Helper()
 	m.makeRoles()
 	m.exec(m.superuser, "grant dibs_reader to service")
 
@@ -142,9 +174,8 @@ func TestRolesMayBeMadeBeforeBySomebodyElse(t *testing.T) {
 }
 
 // CREATEROLE is all that the roles take.
-func TestWhoMayMakeRolesNeedsNoMore(t *testing.T) {
-	t.Parallel()
-	m := newManaged(t)
+func createroleIsAll(t *testing.T, m managed) {
+	t.Helper()
 	m.exec(m.superuser, "alter role dba createrole")
 	url := m.database("app")
 
@@ -156,4 +187,53 @@ func TestWhoMayMakeRolesNeedsNoMore(t *testing.T) {
 	require.Empty(t, report.AbsentRoles)
 	require.Equal(t, []string{"message_store"}, one[[]string](t, connect(t, url), "select array_agg(rolname::text) from pg_roles where rolname ~ '^(dibs_|message_store)' and rolcanlogin"))
 	require.False(t, one[bool](t, connect(t, url), "select bool_or(rolsuper or rolcreaterole or rolcreatedb or rolreplication or rolbypassrls) from pg_roles where rolname ~ '^(dibs_|message_store)'"))
+}
+
+// The owner of a database may make the schema beforehand, for the user that the store is to
+// belong to.
+func schemaIsMadeBefore(t *testing.T, m managed) {
+	t.Helper()
+	m.exec(m.superuser, "create role owner login")
+	for name, test := range map[string]struct{ made, user, owner string }{
+		"for_who_migrates":   {"create schema dibs authorization owner; create schema message_store authorization owner", "owner", "owner"},
+		"for_the_roles":      {"create schema dibs authorization dibs_owner; create schema message_store authorization dibs_owner", "postgres", "dibs_owner"},
+		"to_create_in_alone": {"create schema dibs; grant all on schema dibs to owner; create schema message_store; grant all on schema message_store to owner", "owner", "owner"},
+	} {
+		m.exec(m.superuser, "create database "+name)
+		if name == "for_the_roles" {
+			m.makeRoles()
+		}
+		m.exec(m.as("postgres", name), test.made)
+		url := m.as(test.user, name)
+		conn := connect(t, url)
+		require.NoError(t, migrations.Up(t.Context(), conn, nil), name)
+		require.NoError(t, migrations.Up(t.Context(), conn, nil), name)
+		requireWorks(t, conn, "dibs")
+		require.Equal(t, test.owner, one[string](t, conn, "select pg_get_userbyid(relowner)::text from pg_class where oid = 'dibs.messages'::regclass"), name)
+	}
+}
+
+// No name is put into SQL as it is.
+func namesNeedNoCare(attribute string) func(t *testing.T, m managed) {
+	return func(t *testing.T, m managed) {
+		t.Helper()
+		m.exec(m.superuser, `create role "DBA's ""own""" login `+attribute)
+		var want string
+		for i, database := range []string{"plain", `The "bank's" données; --`} {
+			m.exec(m.superuser, "create database "+pgx.Identifier{database}.Sanitize()+` owner "DBA's ""own"""`)
+			url := m.as(`'DBA\'s "own"'`, "'"+strings.ReplaceAll(database, "'", `\'`)+"'")
+			run(t, psql(t, url))
+			conn := connect(t, url)
+			require.NoError(t, migrations.Up(t.Context(), conn, nil))
+			require.Empty(t, drift(t, conn, nil).Differences)
+			got := dump(t, url)
+			if i == 0 {
+				want = got
+				continue
+			}
+			requireSame(t, want, got)
+			require.NoError(t, migrations.Up(t.Context(), conn, &migrations.Config{Schema: "other"}))
+			requireWorks(t, conn, "other")
+		}
+	}
 }
