@@ -13,6 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -45,7 +46,7 @@ const (
 // bank is a store in which commands were handled.
 func bank(t *testing.T, send func(store *messagestore.Store)) *shell {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "dibs.db")
+	file := filepath.Join(folder(t), "dibs.db")
 	driver, err := sqlite.Open(t.Context(), file, nil)
 	require.NoError(t, err)
 	store := messagestore.New(driver, nil)
@@ -258,11 +259,11 @@ func TestExplainTellsAReservationThatCameAfterOneThatHadExpired(t *testing.T) {
 			m, err := store.Last(t.Context(), commands.Stream("123"))
 			require.NoError(t, err)
 			require.Equal(t, written.IDs[0], m.ID)
-			require.Eventually(t, func() bool {
+			await.Equal(t, "a reservation, once the one before has expired", reservation.Reserved, func() reservation.Outcome {
 				result, err := once.Reserve(t.Context(), m, "AAA")
 				require.NoError(t, err)
-				return result.Outcome == reservation.Reserved
-			}, time.Minute, time.Millisecond)
+				return result.Outcome
+			})
 		}
 	})
 	told := dibs.ok(t, "explain", "transfer-123+transfers+AAA")

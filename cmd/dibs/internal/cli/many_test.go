@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
+	"github.com/dibs-go/dibs/internal/await"
 )
 
 func TestLinesAreWrittenInOrder(t *testing.T) {
@@ -190,17 +191,19 @@ func TestInterruptSaysHowManyWereWritten(t *testing.T) {
 	reading, writing := io.Pipe()
 	dibs.stdin = reading
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan result)
+	defer cancel()
+	ended := make(chan result, 1)
 	go func() { ended <- dibs.runContext(ctx, "write") }()
 	_, err := writing.Write([]byte(`{"stream":"account-1","type":"Opened"}` + "\n"))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		return (&shell{env: dibs.env}).run(t, "stream", "account-1").stdout != ""
-	}, waitFor, tick)
+	await.That(t, "the first message", func() (bool, any) {
+		r := (&shell{env: dibs.env}).run(t, "stream", "account-1")
+		return r.stdout != "", r
+	})
 
 	cancel()
 
-	r := <-ended
+	r := await.Receive(t, "the end of the write", ended)
 	require.Equal(t, 130, r.code)
 	require.Contains(t, r.stderr, "(1 written before it, and 0 that had been already)")
 	require.NoError(t, writing.Close())

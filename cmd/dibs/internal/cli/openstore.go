@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/url"
@@ -20,7 +21,8 @@ func (a *app) storeURL() (string, error) {
 	}
 	a.secrets = append(secretsOf(u), a.getenv("PGPASSWORD"))
 	// The longest first, so that none leaves the end of another behind.
-	slices.SortFunc(a.secrets, func(x, y string) int { return len(y) - len(x) })
+	slices.SortFunc(a.secrets, func(x, y string) int { return cmp.Or(len(y)-len(x), strings.Compare(x, y)) })
+	a.secrets = slices.Compact(a.secrets)
 	if !isPostgres(u) {
 		if a.Schema != "" {
 			return "", usage("--schema is for PostgreSQL only, and the store of %s is another", a.origin)

@@ -83,7 +83,7 @@ func TestAnOperatorParksAndDrops(t *testing.T) {
 
 func TestAnOperatorSaysWhichOfSeveralMessagesIsParked(t *testing.T) {
 	t.Parallel()
-	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		streams := []string{"account-1", "account-2", "account-3", "account-4", "account-5", "account-6"}
 		for _, stream := range streams {
 			dibs.ok(t, "write", stream, "Opened")
@@ -133,7 +133,7 @@ func TestTheStoryTellsWhatWasDropped(t *testing.T) {
 // A dropped letter holds up no trim.
 func TestATrimGoesPastWhatWasDropped(t *testing.T) {
 	t.Parallel()
-	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		dibs.fill(t, "account-1", 4)
 		catchUp(t, store, "account", "mail", errUnwanted)
 		trim := []string{"trim", "account-1", "--keep", "1", "--dry-run", "--min-age", "0"}
@@ -149,7 +149,7 @@ func TestATrimGoesPastWhatWasDropped(t *testing.T) {
 
 func TestAConsumerThatNeverStartedBeginsWhereItIsTold(t *testing.T) {
 	t.Parallel()
-	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		dibs.ok(t, "write", "account-1", "Opened")
 		dibs.ok(t, "write", "account-2", "Opened")
 		unknown := dibs.run(t, "consumers", "reset", "account", "mail", "--end")

@@ -10,16 +10,11 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
-)
-
-const (
-	waitFor = 30 * time.Second
-	tick    = 5 * time.Millisecond
+	"github.com/dibs-go/dibs/internal/await"
 )
 
 func TestStreamIsPrintedInColumns(t *testing.T) {
@@ -191,25 +186,26 @@ func TestTailPrintsWhatComesUntilItIsInterrupted(t *testing.T) {
 	dibs := newShell(t)
 	dibs.ok(t, "write", "account-1", "Before")
 	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	var stdout, stderr screen
-	ended := make(chan int)
+	ended := make(chan int, 1)
 	go func() {
 		ended <- cli.Run(ctx, []string{"tail", "account", "--interval", "10ms"}, nil, &stdout, &stderr, dibs.getenv)
 	}()
 	// It is silent until there is a message, so only its first output tells that it has
 	// begun.
 	n := 0
-	require.Eventually(t, func() bool {
+	await.That(t, "its first output", func() (bool, any) {
 		n++
 		dibs.ok(t, "write", "account-2", "Later", fmt.Sprintf(`{"n":%d}`, n))
-		return strings.Contains(stdout.String(), "Later")
-	}, waitFor, tick)
+		return strings.Contains(stdout.String(), "Later"), stderr.String()
+	})
 	last := fmt.Sprintf(`{"n":%d}`, n)
-	require.Eventually(t, func() bool { return strings.Contains(stdout.String(), last) }, waitFor, tick)
+	await.That(t, last, func() (bool, any) { return strings.Contains(stdout.String(), last), stdout.String() })
 
 	cancel()
 
-	require.Equal(t, 130, <-ended)
+	require.Equal(t, 130, await.Receive(t, "the end of the tail", ended))
 	require.NotContains(t, stdout.String(), "Before")
 	require.Equal(t, fmt.Sprintf("dibs: continue with --from %d\n", n+2), stderr.String())
 }

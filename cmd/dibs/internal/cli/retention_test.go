@@ -307,7 +307,7 @@ func TestATrimStopsBehindTheRelaysThatItNames(t *testing.T) {
 // A relay that has sent nothing holds all messages.
 func TestATrimBehindARelayThatHasSentNothingRemovesNothing(t *testing.T) {
 	t.Parallel()
-	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		require.NoError(t, operate.Consumer(store, "payments:outgoing", "tobank").Create(t.Context(), 0))
 		dibs.fill(t, "payments:outgoing-ann", 3)
 		require.Equal(t, "tobank has passed no message yet: nothing was removed\n",

@@ -64,7 +64,7 @@ func TestSagasAreListedAndShown(t *testing.T) {
 
 func TestAnOperatorChangesASaga(t *testing.T) {
 	t.Parallel()
-	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		sagas(t, store)
 		for _, change := range [][3]string{{"park", "1", "Parked"}, {"retry", "2", "Resumed"}, {"resume", "3", "Resumed"}, {"cancel", "3", "CancelRequested"}} {
 			said := dibs.ok(t, "saga", change[0], "booking:saga", change[1], "--reason", "a strike", "--by", "ann")

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -17,8 +18,8 @@ import (
 
 func TestStoreIsChosenByFlagAndEnvironmentInOrder(t *testing.T) {
 	t.Parallel()
-	folder := t.TempDir()
-	file := func(name string) string { return "sqlite:" + filepath.Join(folder, name) }
+	stores := folder(t)
+	file := func(name string) string { return "sqlite:" + filepath.Join(stores, name) }
 	env := map[string]string{}
 	dibs := &shell{env: env}
 	none := dibs.run(t, "stream", "account-1")
@@ -130,6 +131,20 @@ func TestNoErrorShowsAPassword(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A secret may be in its own replacement, and has several forms that are the same.
+func TestAShortPasswordDoesNotSwellAnError(t *testing.T) {
+	t.Parallel()
+	careless := func(context.Context, string, *messagestore.Config) (*messagestore.Store, error) {
+		return nil, errors.New("an axe")
+	}
+	getenv := (&shell{env: map[string]string{"DATABASE_URL": "postgres://ann:x@" + closedPort(t) + "/bank", "PGPASSWORD": "x"}}).getenv
+	var stdout, stderr bytes.Buffer
+
+	cli.RunOver(t.Context(), careless, []string{"stream", "a-1"}, &stdout, &stderr, getenv)
+
+	require.Regexp(t, `^dibs: an ax{5,25}e\n$`, stderr.String())
 }
 
 func TestUnreachableServerIsNamed(t *testing.T) {

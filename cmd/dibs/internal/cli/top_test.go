@@ -14,7 +14,7 @@ import (
 
 func TestTopShowsTheConsumersThatAreFurthestBehindFirst(t *testing.T) {
 	t.Parallel()
-	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		for range 3 {
 			dibs.ok(t, "write", "account-1", "Opened", `{}`)
 		}
@@ -28,9 +28,9 @@ func TestTopShowsTheConsumersThatAreFurthestBehindFirst(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(dibs.ok(t, "top", "--times", "1")), "\n")
 		require.Len(t, lines, 4)
 		require.Regexp(t, `^\S+Z  2 consumers, 1 message parked$`, lines[0])
-		require.Regexp(t, `^category  consumer  lag  change/s  behind  parked  processes$`, lines[1])
-		require.Regexp(t, `^account   mailer      3         -      \d+s       0  none$`, lines[2])
-		require.Regexp(t, `^payment   books       0         -      0s       1  none$`, lines[3])
+		require.Regexp(t, `^category  consumer  lag  change/s +behind  parked  processes$`, lines[1])
+		require.Regexp(t, `^account   mailer      3         - +\S+s       0  none$`, lines[2])
+		require.Regexp(t, `^payment   books       0         - +0s       1  none$`, lines[3])
 
 		dibs.ok(t, "write", "account-1", "Opened", `{}`)
 		looks := objects(t, dibs.ok(t, "top", "account", "--times", "2", "--every", "100ms", "--json"))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -96,7 +97,7 @@ func TestIDOfAnotherMessageIsRefused(t *testing.T) {
 func TestInvalidArgumentsAreRefusedBeforeTheStoreIsOpened(t *testing.T) {
 	t.Parallel()
 	nowhere := &shell{env: map[string]string{"DIBS_STORE": "sqlite:/there/is/no/such/folder/dibs.db"}}
-	long := strings.Repeat("x", 10<<20)
+	long := strings.Repeat("x", 1<<20)
 	for name, c := range map[string]struct {
 		args []string
 		says string
@@ -217,14 +218,15 @@ func TestInterruptEndsAWriteThatWaitsForInput(t *testing.T) {
 		reading, writing := io.Pipe()
 		dibs.stdin = reading
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan result)
+		defer cancel()
+		ended := make(chan result, 1)
 		go func() { ended <- dibs.runContext(ctx, args...) }()
 		_, err := writing.Write([]byte(" ")) // it is reading
 		require.NoError(t, err)
 
 		cancel()
 
-		require.Equal(t, 130, (<-ended).code)
+		require.Equal(t, 130, await.Receive(t, "the end of the write", ended).code)
 		require.NoError(t, writing.Close())
 	}
 }
