@@ -96,6 +96,12 @@ type Config struct {
 	// Defaults to 1 min.
 	LongTransaction time.Duration
 
+	// TableWait is how long a locked table of the store is waited for, before findings that need it
+	// are left out.
+	//
+	// Defaults to 1 s.
+	TableWait time.Duration
+
 	// ManyPositions is the number of checkpoint messages from which on a category is
 	// reported.
 	//
@@ -111,6 +117,7 @@ func (c *Config) orDefaults() (Config, error) {
 	r.Schema = cmp.Or(r.Schema, pgschema.Default)
 	r.LongLock = cmp.Or(r.LongLock, 5*time.Second)
 	r.LongTransaction = cmp.Or(r.LongTransaction, time.Minute)
+	r.TableWait = cmp.Or(r.TableWait, time.Second)
 	r.ManyPositions = cmp.Or(r.ManyPositions, 1_000_000)
 	if rule := pgschema.Check(r.Schema); rule != "" {
 		return r, messagestore.NewInvalidError("schema", r.Schema, rule)
@@ -122,6 +129,7 @@ func (c *Config) orDefaults() (Config, error) {
 		{"many positions", fmt.Sprint(r.ManyPositions), r.ManyPositions < 0},
 		{"long lock", r.LongLock.String(), r.LongLock < 0},
 		{"long transaction", r.LongTransaction.String(), r.LongTransaction < 0},
+		{"table wait", r.TableWait.String(), r.TableWait < 0},
 	} {
 		if field.negative {
 			return r, messagestore.NewInvalidError(field.name, field.value, "it is not negative")
@@ -137,7 +145,7 @@ func (c *Config) orDefaults() (Config, error) {
 // Every user that can connect may call it. Facts that the user has no right to see are
 // [Hidden] findings: a member of pg_monitor sees everything but the store's sequence.
 // Unsafe settings and a missing schema are findings, not errors. A locked table is waited
-// for at most a second. The connection must not be in a transaction.
+// for as [Config.TableWait] says. The connection must not be in a transaction.
 func Examine(ctx context.Context, conn *pgx.Conn, config *Config) ([]Finding, error) {
 	c, err := config.orDefaults()
 	if err != nil {
@@ -279,20 +287,24 @@ func (e *examination) query(ctx context.Context, sql string, args []any, each fu
 	})
 }
 
-// inTransaction calls f in a transaction, which is rolled back. The transaction waits for
-// a locked table for a second at most, and compiles no plan: the tables it reads are small,
-// the plans are not.
+// inTransaction calls f in a transaction, which is rolled back. The transaction does not wait long
+// for a locked table, and compiles no plan: the tables it reads are small, the plans are not.
 func (e *examination) inTransaction(ctx context.Context, f func(pgx.Tx) error) error {
 	tx, err := e.conn.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
+		ctx := ctx
+		if ctx.Err() != nil {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+		}
 		_ = tx.Rollback(ctx) // an error closes the connection, and the next query fails
 	}()
-	if _, err := tx.Exec(ctx, "select pg_catalog.set_config('lock_timeout', '1s', true), pg_catalog.set_config('jit', 'off', true)"); err != nil {
+	wait := strconv.FormatInt(max(e.config.TableWait.Milliseconds(), 1), 10)
+	if _, err := tx.Exec(ctx, "select pg_catalog.set_config('lock_timeout', $1, true), pg_catalog.set_config('jit', 'off', true)", pgx.QueryExecModeExec, wait); err != nil {
 		return err
 	}
 	return f(tx)

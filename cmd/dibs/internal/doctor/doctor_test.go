@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,21 +19,15 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
-	"github.com/dibs-go/dibs/migrations"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// Deadlines of conditions that a test waits for, and the pause between two looks.
-const (
-	patience = 20 * time.Second
-	tick     = 5 * time.Millisecond
-)
 
 func contextOf(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
 
@@ -58,13 +53,6 @@ func connectAs(t *testing.T, role string) *pgx.Conn {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close(contextOf(t))) })
 	return conn
-}
-
-// migrated returns the URL of a database, migrated.
-func migrated(t *testing.T, url string) string {
-	t.Helper()
-	require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
-	return url
 }
 
 // with returns a URL with more parameters.
@@ -139,7 +127,7 @@ func execute(t *testing.T, conn *pgx.Conn, statements ...string) {
 // One server is spoilt in every way in which a server can be, one after the other.
 func TestDoctorFindsWhatIsWrongWithAServer(t *testing.T) {
 	t.Parallel()
-	url := migrated(t, pgtest.Server(t))
+	url := pgtest.MigratedOn(t, pgtest.Server(t))
 	conn := connect(t, url)
 
 	healthy := examine(t, conn, nil)
@@ -330,17 +318,20 @@ func TestDoctorFindsWhatIsWrongWithAServer(t *testing.T) {
 			t.Cleanup(func() {
 				execute(t, conn, append(c.fix, "select pg_reload_conf()")...)
 			})
-			require.Eventually(t, func() bool { // until a setting was read again
-				for _, f := range examine(t, conn, &doctor.Config{LongTransaction: 1}) {
-					if hasAll(f.Says, c.words) {
-						return true
-					}
-				}
-				return false
-			}, patience, tick)
-			requireVerdict(t, c.verdict, examine(t, conn, &doctor.Config{LongTransaction: 1}), c.words...)
+			// A setting may have to be read again.
+			requireVerdict(t, c.verdict, awaitFinding(t, conn, &doctor.Config{LongTransaction: 1}, c.words...), c.words...)
 		})
 	}
+	t.Run("a standby, and its primary", func(t *testing.T) {
+		standby := connect(t, pgtest.Standby(t, url))
+
+		requireVerdict(t, doctor.Fail, examine(t, standby, nil), "in_hot_standby is on")
+		requireVerdict(t, doctor.Warn, examine(t, conn, nil), "1 standby is connected, 0 waited for; synchronous_standby_names is ''")
+		execute(t, conn, "alter system set synchronous_standby_names = '*'", "select pg_reload_conf()")
+		t.Cleanup(func() { execute(t, conn, "alter system reset synchronous_standby_names", "select pg_reload_conf()") })
+		const both = "1 standby is connected, 1 waited for; synchronous_standby_names is '*'"
+		requireVerdict(t, doctor.OK, awaitFinding(t, conn, nil, both), both)
+	})
 }
 
 func TestDoctorNamesWhoHoldsACategoryAndWhoWaits(t *testing.T) {
@@ -365,21 +356,13 @@ func TestDoctorNamesWhoHoldsACategoryAndWhoWaits(t *testing.T) {
 		done <- err
 	}()
 	waits := fmt.Sprintf("; process %d waits, for 00:", waiter.PgConn().PID())
-	require.Eventually(t, func() bool {
-		for _, f := range examine(t, conn, &doctor.Config{LongLock: 1}) {
-			if hasAll(f.Says, []string{category, held, " waits, for "}) {
-				return true
-			}
-		}
-		return false
-	}, patience, tick)
-	f := finding(t, examine(t, conn, &doctor.Config{LongLock: 1}), category, held)
+	f := finding(t, awaitFinding(t, conn, &doctor.Config{LongLock: 1}, category, held, " waits, for "), category, held)
 	require.Equal(t, doctor.Fail, f.Verdict)
 	require.Contains(t, f.Says, waits)
 	require.Contains(t, f.Advice, fmt.Sprintf("pg_terminate_backend(%d)", holder.PgConn().PID()))
 
 	require.NoError(t, tx.Rollback(t.Context()))
-	require.NoError(t, <-done)
+	require.NoError(t, await.Receive(t, "the writer", done))
 	for _, f := range examine(t, conn, &doctor.Config{LongLock: 1}) {
 		require.NotContains(t, f.Says, held)
 	}
@@ -403,12 +386,12 @@ func TestDoctorNamesWhoHoldsWhichLock(t *testing.T) {
 	}
 }
 
-// That is when it is called, so it does not wait for the table itself.
+// That is when it is called, so it does not wait for the table itself for long.
 func TestDoctorNamesWhoKeepsOthersFromATable(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Migrated(t)
 	conn := connect(t, url)
-	now := &doctor.Config{LongLock: 1}
+	now := &doctor.Config{LongLock: 1, TableWait: 1}
 	requireVerdict(t, doctor.OK, examine(t, conn, now), "no session waits for a table")
 
 	holder := connect(t, with(t, url, "application_name", "holder"))
@@ -433,11 +416,11 @@ func TestDoctorNamesWhoKeepsOthersFromATable(t *testing.T) {
 		}
 	}
 	go wait()
-	awaitFinding(t, conn, now, held, fmt.Sprintf("; process %d waits, for 00:", waiter.PgConn().PID()))
-	requireVerdict(t, doctor.Fail, examine(t, conn, now), held)
-	requireVerdict(t, doctor.OK, examine(t, conn, &doctor.Config{LongLock: time.Hour}), "1 wait for a table, none of them for long")
+	found = awaitFinding(t, conn, now, held, fmt.Sprintf("; process %d waits, for 00:", waiter.PgConn().PID()))
+	requireVerdict(t, doctor.Fail, found, held)
+	awaitFinding(t, conn, &doctor.Config{LongLock: time.Hour, TableWait: 1}, "1 wait for a table, none of them for long")
 	execute(t, holder, "rollback")
-	require.NoError(t, <-ended)
+	require.NoError(t, await.Receive(t, "the writer", ended))
 
 	// A reader holds up all writers, if a session that would change the table is in line
 	// between them.
@@ -450,25 +433,23 @@ func TestDoctorNamesWhoKeepsOthersFromATable(t *testing.T) {
 	}()
 	awaitFinding(t, conn, now, held, fmt.Sprintf("; process %d waits, ", changer.PgConn().PID()))
 	go wait()
-	awaitFinding(t, conn, now, held, "; 2 wait, the first for 00:", fmt.Sprint(waiter.PgConn().PID()), fmt.Sprint(changer.PgConn().PID()))
-	f := finding(t, examine(t, conn, now), held)
+	found = awaitFinding(t, conn, now, held, "; 2 wait, the first for 00:", fmt.Sprint(waiter.PgConn().PID()), fmt.Sprint(changer.PgConn().PID()))
+	f := finding(t, found, held)
 	require.Contains(t, f.Advice, fmt.Sprintf("pg_terminate_backend(%d)", holder.PgConn().PID()))
 	execute(t, holder, "rollback")
-	require.NoError(t, <-changed)
-	require.NoError(t, <-ended)
+	require.NoError(t, await.Receive(t, "the change", changed))
+	require.NoError(t, await.Receive(t, "the writer", ended))
 	requireVerdict(t, doctor.OK, examine(t, conn, now), "no session waits for a table")
 }
 
-func awaitFinding(t *testing.T, conn *pgx.Conn, config *doctor.Config, words ...string) {
+// awaitFinding returns the findings once one of them has all the words.
+func awaitFinding(t *testing.T, conn *pgx.Conn, config *doctor.Config, words ...string) (found []doctor.Finding) {
 	t.Helper()
-	require.Eventually(t, func() bool {
-		for _, f := range examine(t, conn, config) {
-			if hasAll(f.Says, words) {
-				return true
-			}
-		}
-		return false
-	}, patience, tick, words)
+	await.That(t, fmt.Sprintf("a finding with %q", words), func() (bool, any) {
+		found = examine(t, conn, config)
+		return slices.ContainsFunc(found, func(f doctor.Finding) bool { return hasAll(f.Says, words) }), found
+	})
+	return found
 }
 
 func TestDoctorTellsWhatItsUserMayNotSee(t *testing.T) {
@@ -517,22 +498,15 @@ func TestDoctorFindsSessions(t *testing.T) {
 func TestDoctorFindsTablesThatVacuumHasToLookAt(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Migrated(t)
-	conn := connect(t, url)
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
 	execute(t, conn,
 		"alter table dibs.messages set (autovacuum_enabled = off)", "alter table dibs.fences set (autovacuum_enabled = off)",
 		"insert into dibs.fences select n::text, 1 from generate_series(1, 15000) n", "delete from dibs.fences where fence = 1",
 		"insert into dibs.messages (category, group_hash, stream_name, position, type, id) select 'account', 0, 'account-1', n, 'Opened', gen_random_uuid() from generate_series(0, 100000) n")
-	observer := connect(t, url)
-	require.Eventually(t, func() bool {
-		for _, f := range examine(t, observer, nil) {
-			if strings.HasPrefix(f.Says, "messages: last analyzed never, 100001 ") {
-				return true
-			}
-		}
-		return false
-	}, patience, tick)
+	require.NoError(t, conn.Close(t.Context())) // which tells the server's statistics
 
-	found := examine(t, observer, nil)
+	found := awaitFinding(t, connect(t, url), nil, "messages: last analyzed never, 100001 ")
 	requireVerdict(t, doctor.Warn, found, "fences: 15000 of 15000 rows are dead")
 	requireVerdict(t, doctor.Warn, found, "messages: last vacuumed never, 100001 rows since")
 	requireVerdict(t, doctor.Warn, found, "messages: last analyzed never, 100001 rows since")
@@ -552,26 +526,6 @@ func TestDoctorFindsPositionsThatNobodyTrims(t *testing.T) {
 	found := examine(t, conn, &doctor.Config{ManyPositions: 2})
 	requireVerdict(t, doctor.Warn, found, "account:position has more than 2 messages")
 	require.NotContains(t, fmt.Sprint(found), "wallet:position")
-}
-
-func TestDoctorLooksAtAStandbyAndItsPrimary(t *testing.T) {
-	t.Parallel()
-	primary := migrated(t, pgtest.Server(t))
-	standby := connect(t, pgtest.Standby(t, primary))
-
-	requireVerdict(t, doctor.Fail, examine(t, standby, nil), "in_hot_standby is on")
-	conn := connect(t, primary)
-	requireVerdict(t, doctor.Warn, examine(t, conn, nil), "1 standby is connected, 0 waited for; synchronous_standby_names is ''")
-	execute(t, conn, "alter system set synchronous_standby_names = '*'", "select pg_reload_conf()")
-	require.Eventually(t, func() bool {
-		for _, f := range examine(t, conn, nil) {
-			if f.Name == "standbys" && f.Verdict == doctor.OK {
-				return true
-			}
-		}
-		return false
-	}, patience, tick)
-	requireVerdict(t, doctor.OK, examine(t, conn, nil), "1 standby is connected, 1 waited for; synchronous_standby_names is '*'")
 }
 
 func TestDoctorShowsStatementsAsTheyAreWhereBackslashesEscape(t *testing.T) {
@@ -594,10 +548,10 @@ func TestDoctorSeesAPooler(t *testing.T) {
 
 func TestDoctorLooksAtTheSchemaItIsGiven(t *testing.T) {
 	t.Parallel()
-	pool, schema := pgtest.SchemaInShared(t)
+	pool, schema := pgtest.Schema(t)
 	_, err := pool.Exec(t.Context(), "alter table "+schema+".fences set unlogged")
 	require.NoError(t, err)
-	conn := connect(t, pgtest.URL(t))
+	conn := connect(t, pool.Config().ConnString())
 
 	f := finding(t, examine(t, conn, &doctor.Config{Schema: schema}), "fences is unlogged")
 	require.Contains(t, f.Advice, schema+`".`)
@@ -606,7 +560,7 @@ func TestDoctorLooksAtTheSchemaItIsGiven(t *testing.T) {
 	}
 }
 
-func TestDoctorReturnsIfTheServerFallsSilent(t *testing.T) {
+func TestDoctorReturnsWithItsContextThoughTheServerFallsSilent(t *testing.T) {
 	t.Parallel()
 	config := connect(t, pgtest.URL(t)).Config()
 	proxy, err := pgproxy.New(pgconn.NetworkAddress(config.Host, config.Port))
@@ -615,31 +569,29 @@ func TestDoctorReturnsIfTheServerFallsSilent(t *testing.T) {
 	config.Host, config.Port, config.TLSConfig, config.Fallbacks = "127.0.0.1", proxy.Port(), nil, nil
 	conn, err := pgx.ConnectConfig(t.Context(), config)
 	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
 		if m.From == pgproxy.Server || !bytes.Contains(m.Body, []byte("rollback")) {
 			return pgproxy.Pass
 		}
+		cancel()
 		return pgproxy.Lose
 	})
 	done := make(chan error, 1)
 
 	go func() {
-		_, err := doctor.Examine(t.Context(), conn, nil)
+		_, err := doctor.Examine(ctx, conn, nil)
 		done <- err
 	}()
 
-	select {
-	case err := <-done:
-		require.Error(t, err)
-	case <-time.After(patience):
-		t.Fatal("it waits for the server")
-	}
+	require.Error(t, await.Receive(t, "the end of the examination with its context", done))
 }
 
 func TestDoctorRefusesWhatItCannotWorkWith(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.URL(t))
-	for _, config := range []doctor.Config{{LongLock: -1}, {LongTransaction: -1}, {ManyPositions: -1}, {Schema: "pg_catalog"}} {
+	for _, config := range []doctor.Config{{LongLock: -1}, {LongTransaction: -1}, {ManyPositions: -1}, {TableWait: -1}, {Schema: "pg_catalog"}} {
 		_, err := doctor.Examine(t.Context(), conn, &config)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 	}
