@@ -54,7 +54,8 @@ func runInNode(t *testing.T, database string) []string {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	node := exec.CommandContext(ctx, "node", filepath.Join("testdata", "client.cjs"))
-	node.Env = append(os.Environ(), "NODE_PATH="+modules, "PGHOST="+config.Host, fmt.Sprintf("PGPORT=%d", config.Port), "PGDATABASE="+config.Database)
+	node.Env = append(os.Environ(), "NODE_PATH="+modules, "PGHOST="+config.Host, fmt.Sprintf("PGPORT=%d", config.Port), "PGDATABASE="+config.Database,
+		"PGOPTIONS=-c lock_timeout=0 -c idle_in_transaction_session_timeout=0") // instead of the role's, which a busy machine may take
 	var stdout, stderr bytes.Buffer
 	node.Stdout, node.Stderr = &stdout, &stderr
 	require.NoError(t, node.Run(), "%s\n%s", &stdout, &stderr)

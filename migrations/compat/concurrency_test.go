@@ -6,6 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/await"
 )
 
 // A scene is two or three sessions in one database, and their answers.
@@ -43,11 +45,12 @@ func (c *client) waits(sql string) (then func()) {
 	c.t.Helper()
 	done := make(chan answer, 1)
 	go func() { done <- c.do(c.t, step{sql: sql}, modes[0], "message_store.") }()
-	require.Eventually(c.t, func() bool {
-		return one[bool](c.t, c.admin, "select cardinality(pg_blocking_pids($1)) > 0", int32(c.conn.PID()))
-	}, patience, tick, "%s does not wait: %s", c.name, sql)
+	await.That(c.t, c.name+" waits for another session in "+sql, func() (bool, any) {
+		blocking := one[[]int32](c.t, c.admin, "select pg_blocking_pids($1)", int32(c.conn.PID()))
+		return len(blocking) > 0, blocking
+	})
 	c.heard = append(c.heard, c.name+" waits: "+sql)
-	return func() { c.hears(sql, <-done) }
+	return func() { c.hears(sql, await.Receive(c.t, "the answer to "+c.name+": "+sql, done)) }
 }
 
 const put = "select MS.write_message(gen_random_uuid()::varchar, '%s', 'T', '{}', null, %s)"
@@ -197,7 +200,7 @@ var scenes = map[string]func(s *scene){
 		go func() { answers <- b.do(s.t, step{sql: putTo("x-1")}, modes[0], "message_store.") }()
 		mark := len(s.heard)
 		then()
-		last := <-answers
+		last := await.Receive(s.t, "the answer to b", answers)
 		outcomes := map[string]int{s.heard[mark][len("a: "+putTo("y-1")+": "):]: 1}
 		outcomes[fmt.Sprintf("%v %s", last.Rows, last.Error)]++
 		s.heard = append(s.heard[:mark], fmt.Sprint(failedAndWorked(outcomes)))
@@ -270,6 +273,7 @@ func TestConcurrencyIsTheSame(t *testing.T) {
 			var heard [][]string
 			for _, database := range []string{theirs, ours} {
 				s := &scene{t: t, admin: connect(t, database), url: database}
+				exec(t, s.admin, "alter database "+s.admin.Config().Database+" set deadlock_timeout = '10ms'") // of 1 s
 				empty(t, s.admin)
 				play(s)
 				heard = append(heard, s.heard)

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -19,12 +18,8 @@ import (
 
 	"github.com/dibs-go/dibs/internal/messagedbtest"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/migrations"
-)
-
-const (
-	patience = 20 * time.Second
-	tick     = 5 * time.Millisecond
 )
 
 // A kase is a sentence about message-db, and SQL that shows it.
@@ -149,10 +144,11 @@ type session struct {
 	notices *[]string
 }
 
-// open connects as a role, with a search_path if there is one to set.
+// open connects as a role, with a search_path if there is one to set. Its waits are as long as the
+// test has them: the role's own bounds, of 10 s and a minute, are a busy machine's.
 func open(t *testing.T, database, user, path string) session {
 	t.Helper()
-	target := messagedbtest.As(t, database, user)
+	target := unbounded(messagedbtest.As(t, database, user))
 	if path != "" {
 		target += "&search_path=" + url.PathEscape(path)
 	}
@@ -166,6 +162,25 @@ func open(t *testing.T, database, user, path string) session {
 	require.NoError(t, err)
 	t.Cleanup(func() { s.conn.Close(context.WithoutCancel(t.Context())) })
 	return s
+}
+
+// unbounded is a URL whose sessions wait for locks, and stay in a transaction, as long as they like.
+func unbounded(database string) string {
+	return database + "&lock_timeout=0&idle_in_transaction_session_timeout=0"
+}
+
+// waitForLocks has our functions wait for locks as long as it takes.
+func waitForLocks(t *testing.T, admin *pgx.Conn) {
+	t.Helper()
+	exec(t, admin, `do $$
+	declare
+		f regprocedure;
+	begin
+		for f in select oid from pg_proc where pronamespace = 'dibs'::regnamespace and proconfig::text like '%lock_timeout=%' loop
+			execute format('alter function %s set lock_timeout = 0', f);
+		end loop;
+	end
+	$$`)
 }
 
 // A mode is a way to send arguments: as literals, or as parameters of these types.
@@ -289,15 +304,40 @@ func empty(t *testing.T, admin *pgx.Conn) {
 	$$`)
 }
 
-// compare runs each case on message-db and on ours: as the role message_store, with
-// literals and parameters, and as others; with and without the schema's name.
+// A way is how a case is run.
+type way struct {
+	user   int // message_store, a member of it, or a role with rights of its own
+	mode   int
+	schema string // its name with a dot, or ""
+}
+
+// ways has each user, each mode, and statements with and without the schema's name: the other of the
+// two each day. The long tier has all pairs.
+func ways() (all []way) {
+	other := tier.Turn(2)
+	for n, schema := range []string{"", "message_store."} {
+		for mode := range modes {
+			if tier.Long() || (n+mode)%2 == other {
+				all = append(all, way{0, mode, schema})
+			}
+		}
+		for user := 1; user <= 2; user++ {
+			if tier.Long() || (n+user)%2 == other {
+				all = append(all, way{user, 1, schema})
+			}
+		}
+	}
+	return all
+}
+
+// compare runs each case on message-db and on ours, in several [ways].
 func compare(t *testing.T, cases []kase) {
 	t.Helper()
 	theirs, ours := messageDB(t), dibs(t)
-	compareIn(t, theirs, ours, cases)
+	compareIn(t, theirs, ours, cases, ways())
 }
 
-func compareIn(t *testing.T, theirs, ours string, cases []kase) {
+func compareIn(t *testing.T, theirs, ours string, cases []kase, ways []way) {
 	t.Helper()
 	databases := []string{theirs, ours}
 	admins := []*pgx.Conn{connect(t, theirs), connect(t, ours)}
@@ -306,40 +346,33 @@ func compareIn(t *testing.T, theirs, ours string, cases []kase) {
 		{member(t, databases...), "message_store, public"},
 		{granted(t, databases...), "public, message_store"},
 	}
-	for u, user := range users {
+	for _, way := range ways {
+		user, mode := users[way.user], modes[way.mode]
 		var sessions []session
-		for _, schema := range []string{"", "message_store."} {
-			for n, m := range modes {
-				if u > 0 && n != 1 {
-					continue
+		for _, c := range cases {
+			for _, admin := range admins {
+				empty(t, admin)
+			}
+			if sessions == nil {
+				sessions = []session{open(t, theirs, user.name, user.path), open(t, ours, user.name, user.path)}
+			}
+			sets := false
+			for i, st := range c.sql {
+				want, got := sessions[0].do(t, st, mode, way.schema), sessions[1].do(t, st, mode, way.schema)
+				where := fmt.Sprintf("%s: step %d, user %d, %s, schema %q: %s %.200q", c.does, i+1, way.user, mode.name, way.schema, st.sql, st.args)
+				if st.ours != nil && !strings.HasPrefix(want.Error, "ERROR 42883") && !strings.HasPrefix(want.Error, "ERROR 42804") { // of types that neither takes
+					deviation := st.ours(want)
+					require.NotEqual(t, want, deviation, "no deviation: %s", where)
+					want = deviation
 				}
-				for _, c := range cases {
-					for _, admin := range admins {
-						empty(t, admin)
-					}
-					if sessions == nil {
-						sessions = []session{open(t, theirs, user.name, user.path), open(t, ours, user.name, user.path)}
-					}
-					sets := false
-					for i, st := range c.sql {
-						want, got := sessions[0].do(t, st, m, schema), sessions[1].do(t, st, m, schema)
-						where := fmt.Sprintf("%s: step %d, user %d, %s, schema %q: %s %.200q", c.does, i+1, u, m.name, schema, st.sql, st.args)
-						if st.ours != nil && !strings.HasPrefix(want.Error, "ERROR 42883") && !strings.HasPrefix(want.Error, "ERROR 42804") { // of types that neither takes
-							deviation := st.ours(want)
-							require.NotEqual(t, want, deviation, "no deviation: %s", where)
-							want = deviation
-						}
-						require.Equal(t, want, got, where)
-						sets = sets || strings.HasPrefix(st.sql, "set ")
-					}
-					if !sets {
-						continue
-					}
-					for _, s := range sessions { // which would not forget
-						require.NoError(t, s.conn.Close(t.Context()))
-					}
-					sessions = nil
+				require.Equal(t, want, got, where)
+				sets = sets || strings.HasPrefix(st.sql, "set ")
+			}
+			if sets { // which the sessions would not forget
+				for _, s := range sessions {
+					require.NoError(t, s.conn.Close(t.Context()))
 				}
+				sessions = nil
 			}
 		}
 	}

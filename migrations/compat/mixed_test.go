@@ -19,8 +19,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/messagedbtest"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -56,9 +58,14 @@ func (s *seen) list() []string {
 // message that becomes visible late.
 func TestClientsOfBothKindsWriteAndReadAtOnce(t *testing.T) {
 	t.Parallel()
-	const categories, streams, writers, each = 2, 3, 4, 60
-	database := dibs(t)
+	const categories, streams, writers = 2, 3, 4
+	each := 21
+	if tier.Long() {
+		each = 60
+	}
+	database := unbounded(dibs(t))
 	admin := connect(t, database)
+	waitForLocks(t, admin)
 	pool := pgtest.Connect(t, database)
 	store := messagestore.New(postgres.New(pool, nil), nil)
 	name := func(category int) messagestore.Category {
@@ -270,9 +277,9 @@ func TestClientsOfBothKindsWriteAndReadAtOnce(t *testing.T) {
 		})
 	}
 
-	working.Wait()
+	await.Receive(t, "the end of all writers", over(&working))
 	close(ended)
-	reading.Wait()
+	await.Receive(t, "the end of all readers", over(&reading))
 
 	select {
 	case err := <-failed:
@@ -301,6 +308,16 @@ func TestClientsOfBothKindsWriteAndReadAtOnce(t *testing.T) {
 		select stream_name || position from (
 			select *, lag(global_position) over (partition by stream_name order by position) before from dibs.messages
 		) m where before > global_position`), "positions and global positions are in one order")
+}
+
+// over returns a channel that is closed at the end of a group.
+func over(group *sync.WaitGroup) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		group.Wait()
+		close(done)
+	}()
+	return done
 }
 
 func idsOf(w messagestore.Written) (ids []string) {
@@ -352,7 +369,7 @@ func TestBothKindsOfWriterTakeOneLock(t *testing.T) {
 	t.Parallel()
 	s := &scene{t: t, url: dibs(t)}
 	s.admin = connect(t, s.url)
-	exec(t, s.admin, "set application_name = 'native'")
+	waitForLocks(t, s.admin)
 	theirs, native := s.client("theirs"), &client{scene: s, name: "native", session: open(t, s.url, "postgres", "")}
 	const append = `select outcome, version from dibs.append('{x-1}', '{-2}', '{1}', array[gen_random_uuid()], '{T}', '{"{}"}', '{null}')`
 

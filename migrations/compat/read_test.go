@@ -50,14 +50,6 @@ func TestGetStreamMessagesIsTheSame(t *testing.T) {
 			step{sql: get + "($1, 0, $2)", args: []any{"a-3", -2}},
 			step{sql: get + "($1, 0, $2)", args: []any{"a-1", 9223372036854775807}},
 		)},
-		{"no more than 1000 come by default", steps{
-			{sql: "select count(MS.write_message(md5(n::text), 'a-1', 'T', '{}')) from generate_series(1, 1010) n"},
-			{sql: "select count(*), min(position), max(position) from MS.get_stream_messages('a-1')"},
-			{sql: "select count(*), min(position), max(position) from MS.get_stream_messages('a-1', 5, null)"},
-			{sql: "select count(*), min(position), max(position) from MS.get_stream_messages('a-1', 5, -1)"},
-			{sql: "select count(*), min(global_position), max(global_position) from MS.get_category_messages('a')"},
-			{sql: "select count(*), min(global_position), max(global_position) from MS.get_category_messages('a', 5, -1)"},
-		}},
 		{"a name may be longer than any that is written", steps{
 			write(1, "a-1"),
 			{sql: get + "($1)", args: []any{"a-" + long(9000)}},
@@ -94,6 +86,21 @@ func TestGetStreamMessagesIsTheSame(t *testing.T) {
 			step{sql: get + "($1, condition => $2)", args: []any{"a-1", "position = 1"}, ours: fails("P0001", "Retrieval with SQL condition is not activated")},
 		)},
 	})
+}
+
+// Many are written, so it is run in one way alone.
+func TestNoMoreThanAThousandComeByDefault(t *testing.T) {
+	t.Parallel()
+	compareIn(t, messageDB(t), dibs(t), []kase{
+		{"no more than 1000 come by default", steps{
+			{sql: "select count(MS.write_message(md5(n::text), 'a-1', 'T', '{}')) from generate_series(1, 1010) n"},
+			{sql: "select count(*), min(position), max(position) from MS.get_stream_messages('a-1')"},
+			{sql: "select count(*), min(position), max(position) from MS.get_stream_messages('a-1', 5, null)"},
+			{sql: "select count(*), min(position), max(position) from MS.get_stream_messages('a-1', 5, -1)"},
+			{sql: "select count(*), min(global_position), max(global_position) from MS.get_category_messages('a')"},
+			{sql: "select count(*), min(global_position), max(global_position) from MS.get_category_messages('a', 5, -1)"},
+		}},
+	}, []way{{0, 1, ""}})
 }
 
 func TestGetCategoryMessagesIsTheSame(t *testing.T) {
