@@ -175,10 +175,47 @@ func makeTemplate(t testing.TB, server, template string, fill func(url string)) 
 		t.Fatal(err)
 	}
 	fill(url)
+	freeze(t, server, url, name)
+	run(t, server, "alter database "+name+" rename to "+template)
+}
+
+func freeze(t testing.TB, server, url, name string) {
+	t.Helper()
 	run(t, url, "select") // the first connection writes a file that those to the copies read
 	// A database is copied only while nobody is connected to it; autovacuum connects, too.
 	run(t, server, "alter database "+name+" with allow_connections false")
-	run(t, server, "alter database "+name+" rename to "+template)
+}
+
+// Freeze makes a database that the test has filled one that nobody connects to any more, and
+// returns the function that hands out copies of it: to the test's own subtests, since it is dropped
+// when the test ends. The test has closed its connections.
+func Freeze(t testing.TB, url string) (copied func(t testing.TB) string) {
+	t.Helper()
+	server := URL(t)
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal("freeze: this is no URL of a database")
+	}
+	freeze(t, server, url, config.Database)
+	return func(t testing.TB) string {
+		t.Helper()
+		return database(t, server, config.Database, "")
+	}
+}
+
+// WaitForLocks has the functions in a schema of a test's own database wait for locks as long as it
+// takes, and not 10 seconds, which a busy machine may need to end a test's other transactions.
+func WaitForLocks(t testing.TB, url, schema string) {
+	t.Helper()
+	run(t, url, `do $$
+	declare
+		f regprocedure;
+	begin
+		for f in select oid from pg_proc where pronamespace = '`+schema+`'::regnamespace and proconfig::text like '%lock_timeout=%' loop
+			execute format('alter function %s set lock_timeout = 0', f);
+		end loop;
+	end
+	$$`)
 }
 
 // Database returns the URL of an empty database that no other test uses. It is dropped when the test ends,

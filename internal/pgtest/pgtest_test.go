@@ -83,6 +83,44 @@ func TestCopiesAreOfOneTemplateAndApart(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
+func TestCopiesOfAFrozenDatabaseAreFilledAndApart(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Migrated(t)
+	execute(t, url, "create table thing as select 1 as n")
+
+	copied := pgtest.Freeze(t, url)
+
+	for range 2 {
+		conn, err := pgx.Connect(t.Context(), copied(t))
+		require.NoError(t, err)
+		defer conn.Close(t.Context())
+		var n int
+		require.NoError(t, conn.QueryRow(t.Context(), "update thing set n = n + 1 returning n").Scan(&n))
+		require.Equal(t, 2, n)
+	}
+	_, err := pgx.Connect(t.Context(), url)
+	require.ErrorContains(t, err, "not currently accepting connections")
+}
+
+func TestFunctionsWaitForLocks(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Migrated(t)
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	bounded := func() (n int) {
+		t.Helper()
+		const count = "select count(*) from pg_proc where pronamespace = 'dibs'::regnamespace and proconfig::text like '%lock_timeout=10s%'"
+		require.NoError(t, conn.QueryRow(t.Context(), count).Scan(&n))
+		return n
+	}
+	require.Positive(t, bounded())
+
+	pgtest.WaitForLocks(t, url, "dibs")
+
+	require.Zero(t, bounded())
+}
+
 func TestMigratedDatabaseNeedsNoMigration(t *testing.T) {
 	t.Parallel()
 	conn, err := pgx.Connect(t.Context(), pgtest.Migrated(t))

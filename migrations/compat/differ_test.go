@@ -169,20 +169,6 @@ func unbounded(database string) string {
 	return database + "&lock_timeout=0&idle_in_transaction_session_timeout=0"
 }
 
-// waitForLocks has our functions wait for locks as long as it takes.
-func waitForLocks(t *testing.T, admin *pgx.Conn) {
-	t.Helper()
-	exec(t, admin, `do $$
-	declare
-		f regprocedure;
-	begin
-		for f in select oid from pg_proc where pronamespace = 'dibs'::regnamespace and proconfig::text like '%lock_timeout=%' loop
-			execute format('alter function %s set lock_timeout = 0', f);
-		end loop;
-	end
-	$$`)
-}
-
 // A mode is a way to send arguments: as literals, or as parameters of these types.
 type mode struct {
 	name                  string

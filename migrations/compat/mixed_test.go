@@ -65,7 +65,7 @@ func TestClientsOfBothKindsWriteAndReadAtOnce(t *testing.T) {
 	}
 	database := unbounded(dibs(t))
 	admin := connect(t, database)
-	waitForLocks(t, admin)
+	pgtest.WaitForLocks(t, database, "dibs")
 	pool := pgtest.Connect(t, database)
 	store := messagestore.New(postgres.New(pool, nil), nil)
 	name := func(category int) messagestore.Category {
@@ -369,7 +369,7 @@ func TestBothKindsOfWriterTakeOneLock(t *testing.T) {
 	t.Parallel()
 	s := &scene{t: t, url: dibs(t)}
 	s.admin = connect(t, s.url)
-	waitForLocks(t, s.admin)
+	pgtest.WaitForLocks(t, s.url, "dibs")
 	theirs, native := s.client("theirs"), &client{scene: s, name: "native", session: open(t, s.url, "postgres", "")}
 	const append = `select outcome, version from dibs.append('{x-1}', '{-2}', '{1}', array[gen_random_uuid()], '{T}', '{"{}"}', '{null}')`
 
