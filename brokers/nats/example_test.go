@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"time"
 	"os"
 	"path/filepath"
 
@@ -72,7 +73,7 @@ func jetStream(dir string) (js jetstream.JetStream, shutDown func()) {
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: dir, NoSigs: true, NoLog: true})
 	check(err)
 	s.Start()
-	if !s.ReadyForConnections(patience) {
+	if !s.ReadyForConnections(time.Minute) {
 		panic("the server is not ready")
 	}
 	conn, err := nats.Connect(s.ClientURL())

@@ -2,6 +2,7 @@ package natsbroker_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -33,9 +35,6 @@ func TestMain(m *testing.M) {
 }
 
 const outgoing messagestore.Category = "payments:outgoing"
-
-// patience bounds what the tests wait for.
-const patience = 60 * time.Second
 
 type Paid struct {
 	Amount int    `json:"amount"`
@@ -83,7 +82,7 @@ func (b *broker) start() {
 	s, err := server.NewServer(&options)
 	require.NoError(b.t, err)
 	s.Start()
-	require.True(b.t, s.ReadyForConnections(patience))
+	require.True(b.t, s.ReadyForConnections(await.Limit))
 	b.server = s
 	b.options.Port = options.Port // the same one again
 }
@@ -95,10 +94,10 @@ func (b *broker) stop() {
 
 // connect returns JetStream over a connection of its own.
 func (b *broker) connect() jetstream.JetStream {
-	conn, err := nats.Connect(b.server.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
+	conn, err := nats.Connect(b.server.ClientURL(), nats.Timeout(await.Limit), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
 	require.NoError(b.t, err)
 	b.t.Cleanup(conn.Close)
-	js, err := jetstream.New(conn)
+	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(await.Limit))
 	require.NoError(b.t, err)
 	return js
 }
@@ -116,19 +115,29 @@ func (b *broker) stream(js jetstream.JetStream, change func(*jetstream.StreamCon
 	return stream
 }
 
-// forget waits until the server has forgotten the ids of all messages.
+// remembers has the server know ids for longer than a test takes.
+func remembers(c *jetstream.StreamConfig) { c.Duplicates = time.Hour }
+
+// forget waits until the server has forgotten the ids of all messages: until it refuses the last of
+// them for its sequence, which it looks at after the id.
 func forget(t testing.TB, js jetstream.JetStream) {
 	stream, err := js.Stream(t.Context(), "OUT")
 	require.NoError(t, err)
-	wait(t, func() bool {
-		info, err := stream.Info(t.Context())
-		return err == nil && info.TimeStamp.Sub(info.State.LastTime) > 4*info.Config.Duplicates
+	info, err := stream.Info(t.Context())
+	require.NoError(t, err)
+	last, err := stream.GetMsg(t.Context(), info.State.LastSeq)
+	require.NoError(t, err)
+	id := last.Header.Get(jetstream.MsgIDHeader)
+	require.NotEmpty(t, id)
+	await.That(t, "the server forgets the ids", func() (bool, any) {
+		ack, err := js.Publish(t.Context(), last.Subject, nil, jetstream.WithMsgID(id), jetstream.WithExpectLastSequence(1<<40))
+		if err == nil {
+			require.True(t, ack.Duplicate)
+			return false, "it knows the last one"
+		}
+		refused, ok := errors.AsType[*jetstream.APIError](err)
+		return ok && refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence, err
 	})
-}
-
-func wait(t testing.TB, is func() bool) {
-	t.Helper()
-	require.Eventually(t, is, patience, 5*time.Millisecond)
 }
 
 func relayOf(store consumer.Store, sink outbox.Sink, name string, config *outbox.Config) *outbox.Relay {
@@ -141,7 +150,7 @@ func relayOf(store consumer.Store, sink outbox.Sink, name string, config *outbox
 }
 
 func catchUp(t testing.TB, relay *outbox.Relay) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
 	defer cancel()
 	require.NoError(t, relay.CatchUp(ctx))
 }
@@ -159,7 +168,7 @@ func running(t testing.TB, run func(context.Context) error) (stop func()) {
 		}
 		stopped = true
 		cancel()
-		if err := <-ended; err != nil {
+		if err := await.Receive(t, "the end of a run", ended); err != nil {
 			t.Error(err)
 		}
 	}
@@ -177,7 +186,7 @@ func arrived(t testing.TB, js jetstream.JetStream) map[string][]string {
 	require.NoError(t, err)
 	all := map[string][]string{}
 	for left := info.State.Msgs; left > 0; left-- {
-		m, err := c.Next(jetstream.FetchMaxWait(patience))
+		m, err := c.Next(jetstream.FetchMaxWait(await.Limit))
 		require.NoError(t, err)
 		all[m.Subject()] = append(all[m.Subject()], m.Headers().Get(outbox.HeaderStream)+"@"+m.Headers().Get(outbox.HeaderPosition))
 	}

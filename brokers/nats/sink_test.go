@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/outbox"
@@ -224,16 +225,22 @@ func TestAServerThatRestartsLosesNothing(t *testing.T) {
 	b.stream(js, nil)
 	store := newStore()
 	fill(t, store, 4, 0, 20)
-	sink := natsbroker.NewSink(js, &natsbroker.SinkConfig{Timeout: 300 * time.Millisecond})
+	sink := natsbroker.NewSink(js, &natsbroker.SinkConfig{Timeout: time.Second})
+	sent := func(messages int) {
+		await.That(t, fmt.Sprint("sent messages: ", messages), func() (bool, any) {
+			stats := sink.Stats()
+			return stats.Published+stats.Present >= int64(messages), stats
+		})
+	}
 	running(t, relayOf(store, sink, "tonats", nil).Run)
 	for round := range 3 {
-		wait(t, func() bool { return sink.Stats().Published >= int64(20*round+10) })
+		sent(20*round + 10)
 		b.stop()
 		fill(t, store, 4, 20+10*round, 30+10*round)
 		b.start()
 	}
 
-	wait(t, func() bool { return sink.Stats().Published+sink.Stats().Present >= 200 })
+	sent(200)
 
 	requireOnce(t, store, js)
 }
@@ -392,7 +399,7 @@ func TestAnIDIsKnownWhereTheMessageIsNoMore(t *testing.T) {
 	store := newStore()
 	write(t, store, "k", 0, 1)
 	catchUp(t, relayOf(store, natsbroker.NewSink(js, nil), "one", nil))
-	m, err := c.Next()
+	m, err := c.Next(jetstream.FetchMaxWait(await.Limit))
 	require.NoError(t, err)
 	require.NoError(t, m.DoubleAck(t.Context()))
 	again := natsbroker.NewSink(js, nil)
