@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/internal/await"
 )
 
 // TestMain is the command itself if the environment says so, so that the tests
@@ -24,19 +27,28 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// dibs returns the command, which is killed if it does not end.
 func dibs(t *testing.T, store string, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
-	command := exec.CommandContext(t.Context(), self, args...)
-	command.Env = append(os.Environ(), "DIBS_TEST_MAIN=1", "DIBS_STORE=sqlite:"+store)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*await.Limit)
+	t.Cleanup(cancel)
+	command := exec.CommandContext(ctx, self, args...)
+	command.Env = append(os.Environ(), "DIBS_TEST_MAIN=1", "DIBS_STORE="+store)
 	return command
+}
+
+// newFile returns the URL of a store on SQLite.
+func newFile(t *testing.T) string {
+	t.Helper()
+	return "sqlite:" + filepath.Join(t.TempDir(), "dibs.db")
 }
 
 func TestInterruptedTailSaysWhereToGoOn(t *testing.T) {
 	t.Parallel()
 	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
-		store := filepath.Join(t.TempDir(), "dibs.db")
+		store := newFile(t)
 		require.NoError(t, dibs(t, store, "write", "account-1", "Opened").Run())
 		tail := dibs(t, store, "tail", "account", "--from", "0")
 		var stderr bytes.Buffer
@@ -57,7 +69,7 @@ func TestInterruptedTailSaysWhereToGoOn(t *testing.T) {
 
 func TestClosedPipeEndsQuietly(t *testing.T) {
 	t.Parallel()
-	store := filepath.Join(t.TempDir(), "dibs.db")
+	store := newFile(t)
 	require.NoError(t, dibs(t, store, "write", "account-1", "Opened").Run())
 	reading, writing, err := os.Pipe()
 	require.NoError(t, err)
@@ -75,7 +87,7 @@ func TestClosedPipeEndsQuietly(t *testing.T) {
 
 func TestVersionConflictIsAnExitCode(t *testing.T) {
 	t.Parallel()
-	store := filepath.Join(t.TempDir(), "dibs.db")
+	store := newFile(t)
 	write := []string{"write", "account-1", "Opened", "--expected", "no-stream"}
 	require.Equal(t, 0, exitCode(t, dibs(t, store, write...).Run()))
 	require.Equal(t, 3, exitCode(t, dibs(t, store, write...).Run()))

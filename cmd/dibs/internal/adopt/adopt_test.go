@@ -1,14 +1,10 @@
 package adopt_test
 
 import (
-	"bufio"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -584,39 +580,6 @@ func TestAdoptionKilledInItsSwitchLeavesMessageDB(t *testing.T) {
 	write(t, conn, "account-1")
 	_, err := run(t, url, nil)
 	require.NoError(t, err)
-}
-
-// Another process, ended as hard as it goes.
-func TestAdoptionGoesOnAfterItsProcessWasKilled(t *testing.T) {
-	t.Parallel()
-	url, conn := adopting(t)
-	for _, line := range []string{"copying 100", "indexing 1", "comparing 0"} {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*await.Limit) // which ends it, and so the reading
-		defer cancel()
-		process := exec.CommandContext(ctx, os.Args[0], "-test.run=^$")
-		process.Env = append(os.Environ(), adoptHere+"="+url)
-		out, err := process.StdoutPipe()
-		require.NoError(t, err)
-		require.NoError(t, process.Start())
-		said := bufio.NewScanner(out)
-		phase, _, _ := strings.Cut(line, " ")
-		for said.Scan() && !strings.HasPrefix(said.Text(), phase) {
-		}
-		for said.Text() != line && said.Scan() {
-		}
-		require.Equal(t, line, said.Text())
-		require.NoError(t, process.Process.Kill())
-		_, err = io.Copy(io.Discard, out)
-		require.NoError(t, err)
-		require.Error(t, process.Wait())
-		write(t, conn, "between-1")
-	}
-
-	_, err := run(t, url, nil)
-
-	require.NoError(t, err)
-	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
-	require.Equal(t, 3, one[int](t, conn, "select count(*) from message_store.messages where stream_name = 'between-1'"))
 }
 
 func TestTwoDoNotAdoptAtOnce(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -18,21 +17,7 @@ import (
 	"github.com/dibs-go/dibs/internal/await"
 )
 
-// adoptHere makes this program one that adopts the database of the URL, for a test that
-// kills it.
-const adoptHere = "DIBS_TEST_ADOPT"
-
-func TestMain(m *testing.M) {
-	if url := os.Getenv(adoptHere); url != "" {
-		config := patient(func(p adopt.Progress) { fmt.Println(p.Phase, p.Done) })
-		if _, err := adoptPatiently(context.Background(), url, config); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patient returns the configuration of an adoption in small steps, which gets its locks however
 // long the machine takes.
