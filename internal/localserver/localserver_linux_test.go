@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/await"
 )
 
 func TestProcessThatEndsDoesNotAnswer(t *testing.T) {
@@ -59,7 +61,7 @@ func TestAwaitEndsWithItsContext(t *testing.T) {
 
 	require.ErrorIs(t, err, os.ErrNotExist)
 	p.Signal(syscall.SIGKILL)
-	<-p.Done()
+	await.Receive(t, "the end of the process", p.Done())
 }
 
 func TestWhatCannotBeStartedSaysSo(t *testing.T) {
@@ -108,10 +110,10 @@ func TestProcessEndsWithOurs(t *testing.T) {
 	other.Env = append(os.Environ(), "DIBS_TEST_ORPHAN="+pidFile)
 	require.NoError(t, other.Start())
 	var written []byte
-	require.Eventually(t, func() bool {
+	await.That(t, "the file of the other process", func() (bool, any) {
 		written, err = os.ReadFile(pidFile)
-		return err == nil
-	}, time.Minute, time.Millisecond)
+		return err == nil, err
+	})
 	pid, err := strconv.Atoi(string(written))
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(pid, 0))
@@ -119,8 +121,8 @@ func TestProcessEndsWithOurs(t *testing.T) {
 	require.NoError(t, other.Process.Kill())
 	require.Error(t, other.Wait())
 
-	require.Eventually(t, func() bool {
+	await.That(t, "the end of its child", func() (bool, any) {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		return err != nil || bytes.Contains(stat, []byte(") Z ")) // there may be nobody to wait for it
-	}, time.Minute, time.Millisecond)
+		return err != nil || bytes.Contains(stat, []byte(") Z ")), string(stat) // there may be nobody to wait for it
+	})
 }
