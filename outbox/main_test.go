@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -188,7 +189,7 @@ func running(t testing.TB, relay *outbox.Relay) (stop func()) {
 	go func() { ended <- relay.Run(ctx) }()
 	return func() {
 		cancel()
-		if err := <-ended; err != nil {
+		if err := await.Receive(t, "the end of a relay", ended); err != nil {
 			t.Error(err)
 		}
 	}
