@@ -13,6 +13,7 @@ package intenttest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation/intent"
 )
@@ -94,22 +96,27 @@ func tests() []test {
 	return all
 }
 
-// Times of the leases that a sub-test lets end.
+// Times that a sub-test lets pass. No step of a holder or a waiter has to be in time for them: a
+// sub-test whose holder must be takes leases that outlive it, or tries again with longer ones.
 const (
-	shortTTL = 300 * time.Millisecond
-	turn     = 200 * time.Millisecond
+	shortTTL = 150 * time.Millisecond
+	turn     = 100 * time.Millisecond
 )
 
-// steadyTTL is that of leases whose holder has to be in time, on a busy machine too.
-const steadyTTL = 2 * time.Second
+// Times that do not pass within a sub-test. A turn may be no longer.
+const (
+	longTTL  = time.Hour
+	longTurn = time.Minute
+)
 
 // A fixture is the store and category of a sub-test.
 type fixture struct {
 	options  Options
 	store    intent.Store
 	category messagestore.Category // that no other sub-test uses
-	m        *intent.Manager       // with leases that outlive the sub-test
-	short    *intent.Manager       // with leases that it lets end
+	m        *intent.Manager       // with leases and turns that outlive the sub-test
+	hasty    *intent.Manager       // with such leases, and turns that it lets pass
+	short    *intent.Manager       // with leases and turns that it lets pass
 }
 
 func newFixture(t *testing.T, options Options, needs need) *fixture {
@@ -140,7 +147,8 @@ func Category(t testing.TB) messagestore.Category {
 func (f *fixture) use(t *testing.T, store intent.Store) {
 	t.Helper()
 	f.store = store
-	f.m = f.manager(t, &intent.Config{TTL: time.Minute, Turn: turn})
+	f.m = f.manager(t, &intent.Config{TTL: longTTL, Turn: longTurn})
+	f.hasty = f.manager(t, &intent.Config{TTL: longTTL, Turn: turn})
 	f.short = f.manager(t, &intent.Config{TTL: shortTTL, Turn: turn})
 }
 
@@ -192,9 +200,33 @@ func lease(t *testing.T, m *intent.Manager, r intent.Request) *intent.Lease {
 // lapse waits until the lease on key is over.
 func (f *fixture) lapse(t *testing.T, m *intent.Manager) {
 	t.Helper()
-	i, err := m.Await(t.Context(), "", key)
+	require.Equal(t, intent.Free, untilNotHeld(t, m, key).Status)
+}
+
+func untilNotHeld(t *testing.T, m *intent.Manager, key string) intent.Intent {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+	defer cancel()
+	i, err := m.Await(ctx, "", key)
 	require.NoError(t, err)
-	require.Equal(t, intent.Free, i.Status)
+	return i
+}
+
+// inTime calls try with longer and longer TTLs, each time in another category, until the machine
+// was in time for one: until try says that its holder kept its lease.
+func (f *fixture) inTime(t *testing.T, try func(ttl time.Duration) bool) {
+	t.Helper()
+	ttl := shortTTL
+	await.That(t, "a holder keeps its lease", func() (bool, any) {
+		if try(ttl) {
+			return true, nil
+		}
+		f.verify(t, f.category)
+		f.category = Category(t)
+		f.use(t, f.store)
+		ttl *= 2
+		return false, fmt.Sprintf("it lost one of %v", ttl/2)
+	})
 }
 
 // overtaken returns a lease that is over, and the one of the session that took the intent.

@@ -306,7 +306,7 @@ func run(t *testing.T, program, name string) (string, error) {
 	for part := range strings.SplitSeq(name, "/") {
 		pattern = append(pattern, "^"+part+"$")
 	}
-	output, err := exec.CommandContext(t.Context(), program, "-test.timeout", "20s", "-test.run", strings.Join(pattern, "/")).CombinedOutput()
+	output, err := exec.CommandContext(t.Context(), program, "-test.timeout", "3m", "-test.run", strings.Join(pattern, "/")).CombinedOutput()
 	return string(output), err
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation/intent"
 )
@@ -146,17 +147,15 @@ func (f *fixture) leaveInLine(t *testing.T, m *intent.Manager, key, session stri
 	<-gone
 }
 
-// untilInLine waits until session is the last in the line.
+// untilInLine waits until session is the last in the line. The intent must not become its own before.
 func (f *fixture) untilInLine(t *testing.T, m *intent.Manager, key, session string) {
 	t.Helper()
-	for {
+	await.That(t, session+" is the last in the line", func() (bool, any) {
 		i, err := m.Lookup(t.Context(), "", key)
 		require.NoError(t, err)
-		if n := len(i.Line); n > 0 && i.Line[n-1] == session {
-			return
-		}
-		pause(t, time.Millisecond)
-	}
+		n := len(i.Line)
+		return n > 0 && i.Line[n-1] == session, i
+	})
 }
 
 func lineOutlivesTheRelease(t *testing.T, f *fixture) {
@@ -170,7 +169,7 @@ func lineOutlivesTheRelease(t *testing.T, f *fixture) {
 	require.Equal(t, intent.Held, a.Outcome, "it is the turn of W")
 	require.Equal(t, intent.Free, a.Intent.Status)
 	require.Equal(t, []string{"W"}, a.Intent.Line)
-	require.LessOrEqual(t, a.Intent.Left, turn)
+	require.LessOrEqual(t, a.Intent.Left, longTurn)
 	f.leaveInLine(t, f.m, key, "V")
 	require.ErrorIs(t, l.Extend(t.Context()), intent.ErrLeaseLost, "a waiter does not bring the lease back")
 	require.ErrorIs(t, l.Confirm(t.Context(), nil), intent.ErrLeaseLost)
@@ -178,7 +177,7 @@ func lineOutlivesTheRelease(t *testing.T, f *fixture) {
 
 	r := request("B")
 	r.Wait = time.Minute
-	lease(t, f.m, r)
+	lease(t, f.hasty, r)
 	require.Empty(t, f.lookup(t).Line, "they did not come")
 }
 
@@ -197,7 +196,7 @@ func tombstoneIsDone(t *testing.T, f *fixture) {
 
 func (f *fixture) managerOver(t *testing.T, store intent.Store) *intent.Manager {
 	t.Helper()
-	m, err := intent.New(store, f.category, nil)
+	m, err := intent.New(store, f.category, &intent.Config{TTL: longTTL})
 	require.NoError(t, err)
 	return m
 }
