@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -293,12 +294,12 @@ func TestAKeyExpiresByTheClockOfPostgreSQL(t *testing.T) {
 	for range 3 {
 		m := send(t, store, command, Deposit{"AAA", 10})
 		var result reservation.Result
-		require.Eventually(t, func() bool {
+		await.That(t, "the key is free again", func() (bool, any) {
 			var err error
 			result, err = r.Reserve(t.Context(), m, "AAA")
 			require.NoError(t, err)
-			return result.Outcome == reservation.Reserved
-		}, time.Minute, time.Millisecond)
+			return result.Outcome == reservation.Reserved, result
+		})
 		positions = append(positions, result.Winner.Position)
 	}
 	require.Equal(t, []messagestore.Version{0, 1, 2}, positions)
