@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -148,7 +149,7 @@ func running(t testing.TB, s runner) (stop func()) {
 	go func() { ended <- s.Run(ctx) }()
 	return sync.OnceFunc(func() {
 		cancel()
-		if err := <-ended; err != nil {
+		if err := await.Receive(t, "the end of a run", ended); err != nil {
 			t.Error(err)
 		}
 	})
@@ -197,13 +198,24 @@ func events(t require.TestingT, store saga.Store, id string) []string {
 	return all
 }
 
-// waitFor waits for the end of a saga, or for its being parked.
+// waitFor waits for the end of a saga, or for its being parked, in a bubble.
 func waitFor[In, Out any](t testing.TB, s *saga.Saga[In, Out], id string) saga.Status[Out] {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 24*time.Hour)
+	return waitAtMost(t, 24*time.Hour, s, id)
+}
+
+// waitInTime does the same in real time.
+func waitInTime[In, Out any](t testing.TB, s *saga.Saga[In, Out], id string) saga.Status[Out] {
+	t.Helper()
+	return waitAtMost(t, await.Limit, s, id)
+}
+
+func waitAtMost[In, Out any](t testing.TB, limit time.Duration, s *saga.Saga[In, Out], id string) saga.Status[Out] {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	status, err := s.Wait(ctx, id)
-	require.NoError(t, err)
+	require.NoError(t, err, "saga %s is %+v", id, status)
 	return status
 }
 

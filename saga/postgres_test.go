@@ -9,6 +9,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -28,17 +29,16 @@ func TestSagasEndOnPostgreSQL(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		prepare func(w *world)
-		config  *saga.Config
 		state   saga.State
 		did     string
 		events  []string // none to leave them out
 	}{
 		"completes": {
-			func(*world) {}, nil, saga.StateCompleted, "book flight, book hotel, book car",
+			func(*world) {}, saga.StateCompleted, "book flight, book hotel, book car",
 			[]string{"Started", "Began flight", "Done flight", "Began hotel", "Done hotel", "Began car", "Done car", "Completed"},
 		},
 		"refused": {
-			func(w *world) { w.fails("book car", 9, refusal{"no cars"}) }, nil, saga.StateCompensated,
+			func(w *world) { w.fails("book car", 9, refusal{"no cars"}) }, saga.StateCompensated,
 			"book flight, book hotel, book car, cancel car?, cancel hotel, cancel flight",
 			[]string{
 				"Started", "Began flight", "Done flight", "Began hotel", "Done hotel", "Began car", "Failed car", "Compensating",
@@ -46,20 +46,15 @@ func TestSagasEndOnPostgreSQL(t *testing.T) {
 			},
 		},
 		"tried again": {
-			func(w *world) { w.fails("book hotel", 2, errDown) }, nil, saga.StateCompleted,
+			func(w *world) { w.fails("book hotel", 2, errDown) }, saga.StateCompleted,
 			"book flight, book hotel, book hotel, book hotel, book car", nil,
 		},
 		"undo is tried again": {
-			func(w *world) { w.fails("book hotel", 9, refusal{"full"}); w.fails("cancel hotel", 2, errDown) }, nil, saga.StateCompensated,
+			func(w *world) { w.fails("book hotel", 9, refusal{"full"}); w.fails("cancel hotel", 2, errDown) }, saga.StateCompensated,
 			"book flight, book hotel, cancel hotel?, cancel hotel?, cancel hotel?, cancel flight", nil,
 		},
-		"the deadline": {
-			func(w *world) {
-				w.on("book hotel", func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() })
-			}, &saga.Config{Deadline: 100 * time.Millisecond}, saga.StateCompensated, "book flight, book hotel, cancel hotel?, cancel flight", nil,
-		},
 		"parked": {
-			func(w *world) { w.fails("book hotel", 1, puzzle{"what hotel?"}) }, nil, saga.StateParked, "book flight, book hotel",
+			func(w *world) { w.fails("book hotel", 1, puzzle{"what hotel?"}) }, saga.StateParked, "book flight, book hotel",
 			[]string{"Started", "Began flight", "Done flight", "Began hotel", "Parked hotel"},
 		},
 	} {
@@ -67,13 +62,11 @@ func TestSagasEndOnPostgreSQL(t *testing.T) {
 			t.Parallel()
 			store, w := onPostgres(t), newWorld()
 			test.prepare(w)
-			of := *soon
-			of.Timeout = 500 * time.Millisecond
-			s := travelWith(t, store, w, test.config, &of)
+			s := travelWith(t, store, w, nil, soon)
 			defer running(t, s)()
 
 			begin(t, s, "7", trip{"LIS"})
-			status := waitFor(t, s, "7")
+			status := waitInTime(t, s, "7")
 
 			require.Equal(t, test.state, status.State, events(t, store, "7"))
 			require.Equal(t, test.did, w.did())
@@ -87,6 +80,26 @@ func TestSagasEndOnPostgreSQL(t *testing.T) {
 	}
 }
 
+func TestASagaIsUndoneAtItsDeadlineOnPostgreSQL(t *testing.T) {
+	t.Parallel()
+	store := onPostgres(t)
+	deadline := 50 * time.Millisecond
+	await.That(t, "the first step is done before the deadline, on a machine that is in time", func() (bool, any) {
+		deadline *= 2
+		w := newWorld()
+		w.on("book hotel", func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() })
+		of := *soon
+		of.Timeout = deadline // of the second step, which begins later
+		s := travelWith(t, store, w, &saga.Config{Deadline: deadline}, &of)
+		stop := running(t, s)
+		defer stop()
+		begin(t, s, deadline.String(), trip{"LIS"})
+		status := waitInTime(t, s, deadline.String())
+		require.Equal(t, saga.StateCompensated, status.State, events(t, store, deadline.String()))
+		return w.did() == "book flight, book hotel, cancel hotel?, cancel flight", w.did()
+	})
+}
+
 func TestAParkedSagaIsResumedAndCancelledOnPostgreSQL(t *testing.T) {
 	t.Parallel()
 	store, w := onPostgres(t), newWorld()
@@ -94,20 +107,20 @@ func TestAParkedSagaIsResumedAndCancelledOnPostgreSQL(t *testing.T) {
 	s := travelWith(t, store, w, nil, soon)
 	defer running(t, s)()
 	begin(t, s, "7", trip{"LIS"})
-	require.Equal(t, saga.StateParked, waitFor(t, s, "7").State)
-	version := waitFor(t, s, "7").Version
+	require.Equal(t, saga.StateParked, waitInTime(t, s, "7").State)
+	version := waitInTime(t, s, "7").Version
 
 	_, err := s.Resume(t.Context(), "7", "this one")
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		status := waitFor(t, s, "7")
-		return status.State == saga.StateParked && status.Version > version+1
-	}, time.Minute, 5*time.Millisecond)
+	await.That(t, "the saga is parked again", func() (bool, any) {
+		status := waitInTime(t, s, "7")
+		return status.State == saga.StateParked && status.Version > version+1, status
+	})
 	_, err = s.Cancel(t.Context(), "7", "never mind")
 	require.NoError(t, err)
 
-	require.Eventually(t, func() bool { return waitFor(t, s, "7").State == saga.StateCompensated }, time.Minute, 5*time.Millisecond)
-	require.Equal(t, "cancelled: never mind", waitFor(t, s, "7").Reason)
+	await.Equal(t, "the state of the saga", saga.StateCompensated, func() saga.State { return waitInTime(t, s, "7").State })
+	require.Equal(t, "cancelled: never mind", waitInTime(t, s, "7").Reason)
 	require.Equal(t, "book flight, book hotel, book hotel, cancel hotel?, cancel flight", w.did())
 	_, err = s.Status(t.Context(), "8")
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
@@ -146,9 +159,9 @@ func TestAnAskIsAnsweredByItsHandlerOnPostgreSQL(t *testing.T) {
 	begin(t, s, "7", trip{"LIS"})
 	begin(t, s, "8", trip{"OPO"})
 
-	require.Equal(t, "LIS red", waitFor(t, s, "7").Out.Car.Reference)
+	require.Equal(t, "LIS red", waitInTime(t, s, "7").Out.Car.Reference)
 	require.Equal(t, []string{`Rent{"city":"LIS"}`}, commands(t, store, "LIS"))
-	status := waitFor(t, s, "8")
+	status := waitInTime(t, s, "8")
 	require.Equal(t, saga.StateCompensated, status.State)
 	require.Equal(t, "car: no cars in OPO", status.Reason)
 	require.Equal(t, []string{`Rent{"city":"OPO"}`, `GiveBack{}`}, commands(t, store, "OPO"))
@@ -171,12 +184,12 @@ func TestTheLateProcessBeginsNothingOnPostgreSQL(t *testing.T) {
 	started := first(t, store, "booking:saga-7")
 	fenced := make(chan error, 1)
 	go func() { fenced <- saga.GoOn(context.Background(), one, started) }()
-	<-paused
+	await.Receive(t, "the first process is in its step", paused)
 	require.NoError(t, saga.GoOn(t.Context(), two, started))
 	before := events(t, store, "7")
 	close(late)
 
-	err := <-fenced
+	err := await.Receive(t, "the end of the first process", fenced)
 
 	require.ErrorIs(t, err, saga.ErrFenced)
 	require.Equal(t, before, events(t, store, "7"))

@@ -20,7 +20,9 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/saga"
@@ -156,7 +158,12 @@ func travelAgency(url string) error {
 // compensated is undone in reverse.
 func TestSagasEndThoughTheirProcessesAreKilled(t *testing.T) {
 	t.Parallel()
-	const sagas = 48
+	rounds := 3
+	if tier.Long() {
+		rounds = 12
+	}
+	portion := 2 * len(fates)
+	sagas := rounds * portion
 	url := pgtest.Migrated(t)
 	pool := pgtest.Connect(t, url)
 	store := messagestore.New(postgres.New(pool, nil), nil)
@@ -164,31 +171,33 @@ func TestSagasEndThoughTheirProcessesAreKilled(t *testing.T) {
 	require.NoError(t, err)
 	s, err := agency(store, pool)
 	require.NoError(t, err)
-	for i := range sagas {
-		begin(t, s, strconv.Itoa(i), fates[i%len(fates)])
-	}
 	random := rand.New(rand.NewPCG(7, 11))
 	count := func(types ...string) (n int) {
 		err := pool.QueryRow(t.Context(), "select count(*) from message_store.messages where stream_name like 'booking:saga-%' and (type = any($1) or $1 is null)", types).Scan(&n)
 		require.NoError(t, err)
 		return n
 	}
-	over := func() bool { return count("Completed", "Compensated") == sagas }
 
 	twins := []*exec.Cmd{startAgency(t, url), startAgency(t, url)}
-	kills := 0
-	for !over() {
-		until := count() + random.IntN(60)
-		require.Eventually(t, func() bool { return count() > until || over() }, time.Minute, time.Millisecond, "the sagas do not go on")
-		if which := random.IntN(len(twins)); !over() {
+	for round := range rounds {
+		for i := round * portion; i < (round+1)*portion; i++ {
+			begin(t, s, strconv.Itoa(i), fates[i%len(fates)])
+		}
+		// Each of the new sagas writes more than three messages.
+		for until, kills := count(), 0; kills < 2; kills++ {
+			until += random.IntN(portion)
+			await.That(t, "the sagas go on", func() (bool, any) {
+				n := count()
+				return n > until, fmt.Sprintf("%d messages, not yet more than %d", n, until)
+			})
+			which := random.IntN(len(twins))
 			require.NoError(t, twins[which].Process.Kill())
 			_ = twins[which].Wait()
 			twins[which] = startAgency(t, url)
-			kills++
 		}
 	}
+	await.Equal(t, "sagas that have ended", sagas, func() int { return count("Completed", "Compensated") })
 
-	require.Greater(t, kills, 4)
 	for i := range sagas {
 		checkEffects(t, pool, events(t, store, strconv.Itoa(i)), strconv.Itoa(i), fates[i%len(fates)])
 	}

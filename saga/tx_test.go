@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // database/sql
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -151,7 +153,7 @@ func committedOnce[Tx any](t *testing.T, open func(t *testing.T) *theatre[Tx]) {
 			defer running(t, s)()
 
 			begin(t, s, "7", trip{"LIS"})
-			status := waitFor(t, s, "7")
+			status := waitInTime(t, s, "7")
 
 			require.Equal(t, test.state, status.State)
 			rows, seats := th.taken(t)
@@ -184,17 +186,18 @@ func lateIsRolledBack[Tx any](t *testing.T, open func(t *testing.T) *theatre[Tx]
 			}
 			// On SQLite the other process waits for the transaction; on PostgreSQL the first to write wins.
 			paused, late := make(chan struct{}), make(chan struct{})
+			pause := sync.OnceFunc(func() { close(paused) })
 			seats, flight := th.seats(), th.w.step("flight", nil)
 			gate := saga.NewTxStep("seats", th.txs,
 				func(ctx context.Context, tx Tx, _ trip) (int, error) {
 					if !undo {
-						close(paused)
+						pause()
 						<-late
 					}
 					return 2, th.exec(ctx, tx, "insert into seats values ($1, 2)", "late")
 				},
 				func(ctx context.Context, tx Tx, _ trip, _ *int) error {
-					close(paused)
+					pause()
 					<-late
 					return th.exec(ctx, tx, "insert into seats values ($1, -2)", "late")
 				}, nil)
@@ -214,13 +217,13 @@ func lateIsRolledBack[Tx any](t *testing.T, open func(t *testing.T) *theatre[Tx]
 			started := first(t, th.txs.Store, "booking:saga-7")
 			ended := make(chan error, 1)
 			go func() { ended <- saga.GoOn(t.Context(), one, started) }()
-			<-paused
+			await.Receive(t, "the first process is in its transaction", paused)
 			other := make(chan error, 1)
 			go func() { other <- saga.GoOn(t.Context(), two, started) }()
 			close(late)
 
-			errs := []error{<-ended, <-other}
-			status := waitFor(t, two, "7")
+			errs := []error{await.Receive(t, "the end of the first process", ended), await.Receive(t, "the end of the second process", other)}
+			status := waitInTime(t, two, "7")
 			rows, n := th.taken(t)
 			if undo {
 				require.Equal(t, saga.StateCompensated, status.State, errs)
@@ -297,7 +300,7 @@ func writesAreCommitted[Tx any](t *testing.T, open func(t *testing.T) *theatre[T
 			defer running(t, s)()
 
 			begin(t, s, "7", trip{"LIS"})
-			status := waitFor(t, s, "7")
+			status := waitInTime(t, s, "7")
 
 			require.Equal(t, test.state, status.State)
 			var taken []int
@@ -357,7 +360,7 @@ func TestWritesThatAreRefusedEndTheSaga(t *testing.T) {
 			defer running(t, s)()
 
 			begin(t, s, "7", trip{"LIS"})
-			status := waitFor(t, s, "7")
+			status := waitInTime(t, s, "7")
 
 			require.Equal(t, test.state, status.State)
 			require.Equal(t, test.calls, th.w.calls["take"])
@@ -408,7 +411,7 @@ func TestWriteRefusesWhatIsNoPartOfAStep(t *testing.T) {
 	defer running(t, s)()
 	begin(t, s, "7", trip{"LIS"})
 
-	require.Equal(t, saga.StateCompleted, waitFor(t, s, "7").State)
+	require.Equal(t, saga.StateCompleted, waitInTime(t, s, "7").State)
 	requireRefused(saga.Write(kept, good), "context")
 	version, err := th.txs.Version(t.Context(), "hall-1")
 	require.NoError(t, err)
