@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/alarm"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -39,7 +40,7 @@ func TestAlarmsRingOnceOnADatabase(t *testing.T) {
 			category := storetest.Category(t)
 			clock, twin := alarm.New(a, category, silent), alarm.New(b, category, silent)
 			stops := []func(){running(t, clock), running(t, twin)}
-			const alarms = 200
+			const alarms = 60
 			begun := time.Now()
 			at := func(i int) time.Time { return begun.Add(time.Duration(i-20) * 10 * time.Millisecond) }
 			for i := range alarms {
@@ -50,7 +51,10 @@ func TestAlarmsRingOnceOnADatabase(t *testing.T) {
 				require.NoError(t, err)
 			}
 
-			require.Eventually(t, func() bool { return clock.Stats().Rung+twin.Stats().Rung == alarms }, time.Minute, 10*time.Millisecond)
+			await.That(t, fmt.Sprint("rung alarms: ", alarms), func() (bool, any) {
+				stats := []alarm.Stats{clock.Stats(), twin.Stats()}
+				return stats[0].Rung+stats[1].Rung == alarms, stats
+			})
 
 			for _, stop := range stops {
 				stop()
