@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 	"github.com/dibs-go/dibs/unit"
@@ -130,7 +131,7 @@ func TestAFunctionThatDoesNotReturnLeavesNothing(t *testing.T) {
 			})
 			gone <- true
 		}()
-		require.False(t, <-gone, "it returned")
+		require.False(t, await.Receive(t, "the end of the call", gone), "it returned")
 		d.requireRows(t, "", 0)
 		require.Empty(t, d.inbox(t, d.inboxes(), "AAA"))
 

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -290,6 +291,12 @@ func eachDesk(t *testing.T, test func(t *testing.T, d *desk)) {
 			test(t, d)
 		})
 	}
+}
+
+// result returns the next result that OnResult was called with.
+func (d *desk) result(t *testing.T) reservation.Result {
+	t.Helper()
+	return await.Receive(t, "a result", d.results)
 }
 
 func newName() string { return "unit" + strings.ReplaceAll(uuid.NewString(), "-", "")[:12] }

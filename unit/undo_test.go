@@ -81,7 +81,7 @@ func TestAnUndoGivesBackOnce(t *testing.T) {
 		require.JSONEq(t, `{"source":"DELETE /transfers","answer":{"row":"undone"}}`, string(all[1].Data))
 		require.Len(t, d.inbox(t, messagestore.Category(d.name), "1"), 1)
 		for _, want := range []reservation.Outcome{reservation.Reserved, reservation.Undone, reservation.Duplicate, reservation.Undone, reservation.KeyReused} {
-			require.Equal(t, want, (<-d.results).Outcome)
+			require.Equal(t, want, d.result(t).Outcome)
 		}
 	})
 }
@@ -254,7 +254,7 @@ func TestAReusedKeyIsRecorded(t *testing.T) {
 		refused := messagestore.Category(d.name + ":inbox+refused")
 		_, err := d.receive(t.Context(), unit.Message{ID: "A+A", Source: "POST /transfers", Data: []byte(`{"amount":10}`)}, answering("done"))
 		require.NoError(t, err)
-		require.Equal(t, reservation.Reserved, (<-d.results).Outcome)
+		require.Equal(t, reservation.Reserved, d.result(t).Outcome)
 		others := []unit.Message{
 			{ID: "A+A", Source: "POST /transfers", Data: []byte(`{"amount":11}`)},
 			{ID: "A+A", Source: "POST /transfers", Data: []byte(` {"amount": 11.0}`)}, // the same
@@ -271,7 +271,7 @@ func TestAReusedKeyIsRecorded(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, reservation.KeyReused, result.Outcome)
 			require.Equal(t, "Received", result.Winner.Type)
-			require.Equal(t, reservation.KeyReused, (<-d.results).Outcome)
+			require.Equal(t, reservation.KeyReused, d.result(t).Outcome)
 		}
 
 		var data []string
