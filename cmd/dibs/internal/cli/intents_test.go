@@ -202,7 +202,7 @@ func TestStoryOfAnIntent(t *testing.T) {
 
 func TestShowPrintsStateAndHistoryOfAnIntent(t *testing.T) {
 	t.Parallel()
-	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		story(t, store)
 		m := manager(t, store, nil)
 		hold(t, m, intent.Request{Key: "k", Session: "A", TTL: time.Hour})

@@ -359,7 +359,7 @@ func TestAConsumerIsReset(t *testing.T) {
 
 func TestParkedMessagesAreListedShownAndRedriven(t *testing.T) {
 	t.Parallel()
-	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		require.Equal(t, result{0, "", "dibs: nothing is parked\n"}, dibs.run(t, "parked", "list"))
 		dibs.ok(t, "write", "account:command-1", "Deposit", `{"secret":"canary"}`)
 		dibs.ok(t, "write", "account:command-2", "Deposit", `{"secret":"canary"}`)

@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
@@ -23,6 +24,15 @@ import (
 func newServer(t *testing.T) *shell {
 	t.Helper()
 	return &shell{env: map[string]string{"DIBS_STORE": pgtest.Migrated(t)}}
+}
+
+// newShellOnAFile is newShell, and in the long tier newServer: a command does the same on both.
+func newShellOnAFile(t *testing.T) *shell {
+	t.Helper()
+	if tier.Long() {
+		return newServer(t)
+	}
+	return newShell(t)
 }
 
 func (s *shell) fill(t *testing.T, stream string, messages int) {
@@ -41,7 +51,7 @@ func (person) Stat() (os.FileInfo, error) { return device{}, nil }
 
 func TestTrimPrintsWhatWentAndWhatStays(t *testing.T) {
 	t.Parallel()
-	dibs := newServer(t)
+	dibs := newShellOnAFile(t)
 	dibs.fill(t, "account-1", 5)
 	dibs.fill(t, "account-2", 2)
 
@@ -68,7 +78,7 @@ func TestTrimPrintsWhatWentAndWhatStays(t *testing.T) {
 
 func TestTrimNamesTheLetterOfAParkedMessage(t *testing.T) {
 	t.Parallel()
-	dibs := newServer(t)
+	dibs := newShellOnAFile(t)
 	dibs.fill(t, "account-1", 5)
 	id, _ := objects(t, dibs.ok(t, "stream", "account-1", "--json"))[2]["id"].(string)
 	letter := "account:deadLetter-accounts+" + id
@@ -85,7 +95,7 @@ func TestTrimNamesTheLetterOfAParkedMessage(t *testing.T) {
 // An entity is folded from its whole stream, or from a snapshot: without one, a trim would break it.
 func TestTrimRefusesAnEntityThatNoSnapshotCovers(t *testing.T) {
 	t.Parallel()
-	dibs := newServer(t)
+	dibs := newShellOnAFile(t)
 	for _, stream := range []string{"account-1", "account-2", "account-3", "account:command-1", "account:ledger-1"} {
 		dibs.fill(t, stream, 5)
 	}
@@ -153,7 +163,7 @@ func TestDeleteLeavesATombstone(t *testing.T) {
 
 func TestWhoHasNotReadWhatIsToBeRemovedIsNamed(t *testing.T) {
 	t.Parallel()
-	dibs := newServer(t)
+	dibs := newShellOnAFile(t)
 	dibs.fill(t, "account-1", 5)
 	dibs.ok(t, "write", "account:position-quick", "Resized", `{"size":1,"start":0}`)
 	dibs.ok(t, "write", "account:position-quick+0+0", "Recorded", `{"position":6}`)
@@ -175,7 +185,7 @@ func TestWhoHasNotReadWhatIsToBeRemovedIsNamed(t *testing.T) {
 
 func TestAPersonIsAskedBeforeAStreamIsDeleted(t *testing.T) {
 	t.Parallel()
-	dibs := newServer(t)
+	dibs := newShellOnAFile(t)
 	dibs.fill(t, "account-1", 2)
 	for typed, deletes := range map[string]bool{"": false, "\n": false, "y\n": false, "no\n": false, "yes": true} {
 		asked := (&shell{env: dibs.env, stdin: person{strings.NewReader(typed)}}).run(t, "delete", "account-1")

@@ -115,10 +115,7 @@ func TestNoErrorShowsAPassword(t *testing.T) {
 				{"stream", "a-1", "--schema", "x"},
 				{"migrate", "up"},
 				{"migrate", "status", "--json"},
-				{"tail", "a"},
-				{"write", "a-1", "T"},
 				{"write"},
-				{"explain", "a-1"},
 				{"stream", "a-1", "--store", store},
 			} {
 				r := dibs.run(t, args...)
