@@ -979,7 +979,7 @@ func TestTamperedReturnIsNotSwitchedTo(t *testing.T) {
 	write(t, conn, "account-1")
 	do(t, conn, "alter table message_store_before_dibs.messages disable trigger all; update message_store_before_dibs.messages set data = '{}' where stream_name = 'account-1' and position = 2; alter table message_store_before_dibs.messages enable always trigger dibs_adoption_refuse")
 
-	_, err = adopt.Undo(t.Context(), connector(url), nil)
+	_, err = adopt.Undo(t.Context(), connector(url), &adopt.Config{LockTimeout: time.Millisecond}) // which it never comes to
 
 	require.ErrorIs(t, err, adopt.ErrCopyDiffers)
 	require.ErrorContains(t, err, `"account-1"`)

@@ -422,7 +422,8 @@ func TestAdoptionGoesOnAfterTheServerCrashed(t *testing.T) {
 	}
 	for _, phase := range phases {
 		crash := at(phase, func() {
-			pid := one[int](t, recovered(), "select pid from pg_stat_activity where application_name = 'dibs migrate adopt' limit 1")
+			// Of the session that would switch.
+			pid := one[int](t, recovered(), "select pid from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())")
 			process, err := os.FindProcess(pid)
 			if err == nil {
 				err = process.Kill()

@@ -158,7 +158,7 @@ func (a *adopter) compareBefore(ctx context.Context, last int64) error {
 			return err
 		}
 		// Some may have been removed between one piece and another.
-		if err := pause(ctx, time.Second); err != nil {
+		if err := pause(ctx, min(a.LockTimeout, time.Second)); err != nil {
 			return err
 		}
 	}
