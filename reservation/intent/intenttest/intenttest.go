@@ -99,8 +99,8 @@ func tests() []test {
 // Times that a sub-test lets pass. No step of a holder or a waiter has to be in time for them: a
 // sub-test whose holder must be takes leases that outlive it, or tries again with longer ones.
 const (
-	shortTTL = 150 * time.Millisecond
-	turn     = 100 * time.Millisecond
+	shortTTL = 100 * time.Millisecond
+	turn     = 50 * time.Millisecond
 )
 
 // Times that do not pass within a sub-test. A turn may be no longer.

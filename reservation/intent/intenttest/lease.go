@@ -350,7 +350,7 @@ func (s slowStore) WriteOrLast(ctx context.Context, stream messagestore.StreamNa
 }
 
 func countsFromBefore(t *testing.T, f *fixture) {
-	const late = 50 * time.Millisecond
+	const late = 10 * time.Millisecond
 	fast := f.store
 	f.use(t, slowStore{fast, late})
 	defer f.use(t, fast)

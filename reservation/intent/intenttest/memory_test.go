@@ -11,6 +11,7 @@ import (
 )
 
 func TestIntentsInMemory(t *testing.T) {
+	t.Parallel()
 	intenttest.Run(t, intenttest.Options{
 		Open: func(*testing.T) intent.Store { return messagestore.New(memory.New(), nil) },
 		OpenWithClock: func(_ *testing.T, clock func() time.Time) intent.Store {
