@@ -14,10 +14,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation/idempotency"
@@ -58,7 +60,7 @@ func newManager(t testing.TB, store intent.Store, config *intent.Config) *intent
 
 func newAPI(t testing.TB, store intent.Store, config *idempotency.Config, handler http.HandlerFunc) *api {
 	t.Helper()
-	return newAPIOver(t, newManager(t, store, nil), config, handler)
+	return newAPIOver(t, newManager(t, store, &intent.Config{TTL: time.Hour}), config, handler)
 }
 
 func newAPIOver(t testing.TB, intents *intent.Manager, config *idempotency.Config, handler http.HandlerFunc) *api {
@@ -338,7 +340,7 @@ func TestAKeyOfAnotherRequestInProgressIsRefusedAtOnce(t *testing.T) {
 	a := newAPI(t, newStore(), nil, func(http.ResponseWriter, *http.Request) { close(began); <-goOn })
 	var first sync.WaitGroup
 	first.Go(func() { _, _ = a.try(t.Context(), ask{key: "AAA", body: "1"}) })
-	<-began
+	await.Receive(t, "the handler of the first request", began)
 
 	got := a.do(t, ask{key: "AAA", body: "2"})
 

@@ -22,6 +22,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation/idempotency"
@@ -906,7 +907,7 @@ func TestTheClientsDisconnectDoesNotEndTheWork(t *testing.T) {
 	connection, err := net.Dial("tcp", a.Listener.Addr().String())
 	require.NoError(t, err)
 	fmt.Fprintf(connection, "POST / HTTP/1.1\r\nHost: a\r\nIdempotency-Key: AAA\r\nContent-Length: 0\r\n\r\n")
-	<-began
+	await.Receive(t, "the handler of the request", began)
 	require.NoError(t, connection.Close())
 	close(gone)
 
