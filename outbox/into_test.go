@@ -127,7 +127,7 @@ func TestOneMessageIsOneRowHoweverOftenItIsSent(t *testing.T) {
 func oneRow(t *testing.T, open func(t *testing.T) *messagestore.Store) {
 	t.Helper()
 	store, other := open(t), open(t)
-	for i := range 20 {
+	for i := range 8 {
 		for _, key := range keys(5) {
 			write(t, store, key, i, i+1)
 		}

@@ -102,7 +102,7 @@ func TestASinkThatIsAwayForANightParksNothing(t *testing.T) {
 			}
 			return nil
 		}}
-		relay := relayOf(store, sink, nil)
+		relay := relayOf(store, sink, &outbox.Config{PollInterval: time.Minute})
 		stop := running(t, relay)
 
 		time.Sleep(10*time.Hour + 31*time.Second)
