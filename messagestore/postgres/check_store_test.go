@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -170,7 +169,7 @@ func TestErrorsOfTheServerSayWhatTheyMean(t *testing.T) {
 	write(t, storeOver(tx), category.Stream("1"), messagestore.NoStream, opened())
 	_, err = one.Exec(t.Context(), "set statement_timeout = 50")
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	_, err = store.Write(ctx, category.Stream("2"), messagestore.NoStream, opened())
 	require.ErrorContains(t, err, "(SQLSTATE 57014): the server cancelled it and rolled it back, for the statement_timeout of this user or database")

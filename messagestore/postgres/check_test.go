@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
@@ -96,11 +97,10 @@ func exec(t *testing.T, conn *pgx.Conn, statements ...string) {
 func setOnServer(t *testing.T, conn *pgx.Conn, name, value string) {
 	t.Helper()
 	exec(t, conn, fmt.Sprintf("alter system set %s = '%s'", name, value), "select pg_reload_conf()")
-	require.Eventually(t, func() bool {
-		var now string
-		err := conn.QueryRow(t.Context(), "select current_setting($1)", name).Scan(&now)
-		return err == nil && now == value
-	}, patience, tick)
+	await.Equal(t, "the setting "+name, value, func() (now string) {
+		require.NoError(t, conn.QueryRow(t.Context(), "select current_setting($1)", name).Scan(&now))
+		return now
+	})
 	if name == "synchronous_standby_names" && value != "" {
 		awaitWaits(t, conn)
 	}
@@ -119,18 +119,16 @@ func awaitWaits(t *testing.T, admin *pgx.Conn) {
 			_, err := conn.Exec(t.Context(), "select pg_logical_emit_message(true, 'dibs', '')")
 			committed <- err
 		}()
-		require.Eventually(t, func() bool {
-			select {
-			case err := <-committed:
-				committed <- err
+		await.True(t, "a commit that ends or waits for a standby", func() bool {
+			if len(committed) > 0 {
 				return true
-			default:
 			}
 			err := admin.QueryRow(t.Context(), "select coalesce(bool_or(pg_cancel_backend(pid)), false) from pg_stat_activity where wait_event = 'SyncRep' and pid = $1",
 				conn.PgConn().PID()).Scan(&done)
-			return err == nil && done
-		}, patience, tick)
-		require.NoError(t, <-committed)
+			require.NoError(t, err)
+			return done
+		})
+		require.NoError(t, await.Receive(t, "the end of the commit", committed))
 	}
 }
 
@@ -520,7 +518,9 @@ func TestWritesOfAGroupToARefusedServerAreRefused(t *testing.T) {
 		wg.Go(func() { _, errs[i] = driver.Append(t.Context(), record(category.Stream(fmt.Sprint(i)))) })
 	}
 	// One has gone ahead and waits for the connection, as do those behind it.
-	require.Eventually(t, func() bool { return driver.Busy(category) && driver.Waiting() == len(errs)-1 }, patience, tick)
+	await.That(t, "one write that is under way, and the others behind it", func() (bool, any) {
+		return driver.Busy(category) && driver.Waiting() == len(errs)-1, driver.Waiting()
+	})
 
 	only.Release()
 	wg.Wait()
@@ -580,8 +580,8 @@ func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 	ran := make(chan error, 1)
 	go func() { ran <- c.Run(ctx) }()
 	exec(t, connect(t, url), "select pg_promote()")
-	require.Equal(t, stream, (<-handled).Stream, "it goes on by itself")
+	require.Equal(t, stream, await.Receive(t, "a message", handled).Stream, "it goes on by itself")
 	write(t, messagestore.New(driver, nil), stream, 0, opened())
 	stop()
-	require.NoError(t, <-ran)
+	require.NoError(t, await.Receive(t, "the end of the consumer", ran))
 }

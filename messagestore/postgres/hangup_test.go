@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -81,7 +82,7 @@ func TestWhoListensNoMoreSaysGoodbye(t *testing.T) {
 	err := driver.Listen(ctx, func(messagestore.Category, messagestore.GlobalPosition) { cancel() })
 
 	require.ErrorIs(t, err, context.Canceled)
-	(<-lines).requireHungUp(t)
+	await.Receive(t, "a connection", lines).requireHungUp(t)
 }
 
 // Listening is tried again and again: each connection that were left open would be one
@@ -94,5 +95,5 @@ func TestAConnectionThatCannotListenIsNotLeftOpen(t *testing.T) {
 	err := driver.Listen(t.Context(), nil)
 
 	require.ErrorIs(t, err, unable)
-	(<-lines).requireHungUp(t)
+	await.Receive(t, "a connection", lines).requireHungUp(t)
 }

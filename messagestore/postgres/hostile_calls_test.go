@@ -20,6 +20,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -195,17 +196,12 @@ func TestForgedNotificationsLoseNothing(t *testing.T) {
 	}
 	for n := range 3 {
 		write(t, writer, stream, messagestore.Version(n-1), opened())
-		deadline := time.After(time.Minute)
-		for found := false; !found; {
-			select {
-			case <-bell:
-			case <-deadline:
-				t.Fatal("nobody rang")
-			}
+		await.Equal(t, "the version at a wake-up", messagestore.Version(n), func() messagestore.Version {
+			await.Receive(t, "a wake-up", bell)
 			version, err := reader.Version(t.Context(), stream)
 			require.NoError(t, err)
-			found = version == messagestore.Version(n)
-		}
+			return version
+		})
 	}
 }
 

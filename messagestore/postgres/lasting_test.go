@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -34,19 +34,11 @@ func TestAConsumerReturnsWhatNoRetryMends(t *testing.T) {
 		go func() { ended <- c.Run(t.Context()) }()
 		return ended
 	}
-	within := func(ended <-chan error) error {
-		select {
-		case err := <-ended:
-			return err
-		case <-time.After(patience):
-			return errors.New("it goes on")
-		}
-	}
 	pgtest.Pool(t) // which is migrated
 
 	t.Run("NoRight", func(t *testing.T) {
 		t.Parallel()
-		denied, is := errors.AsType[*pgconn.PgError](within(run(pgtest.PoolAs(t, "dibs_reader"))))
+		denied, is := errors.AsType[*pgconn.PgError](await.Receive(t, "the consumer's end", run(pgtest.PoolAs(t, "dibs_reader"))))
 		require.True(t, is)
 		require.Equal(t, "42501", denied.Code)
 	})
@@ -54,15 +46,18 @@ func TestAConsumerReturnsWhatNoRetryMends(t *testing.T) {
 		t.Parallel()
 		pool := closed(t)
 		pool.Close()
-		require.ErrorContains(t, within(run(pool)), "closed pool")
+		require.ErrorContains(t, await.Receive(t, "the consumer's end", run(pool)), "closed pool")
 	})
 	t.Run("ClosedMeanwhile", func(t *testing.T) {
 		t.Parallel()
 		pool := closed(t)
 		ended := run(pool)
-		require.Eventually(t, func() bool { return pool.Stat().AcquireCount() > 3 }, patience, tick)
+		await.That(t, "connections that the consumer acquires", func() (bool, any) {
+			acquired := pool.Stat().AcquireCount()
+			return acquired > 3, acquired
+		})
 		pool.Close()
-		require.ErrorContains(t, within(ended), "closed pool")
+		require.ErrorContains(t, await.Receive(t, "the consumer's end", ended), "closed pool")
 	})
 	t.Run("NoSuchDatabase", func(t *testing.T) {
 		t.Parallel()
@@ -72,6 +67,6 @@ func TestAConsumerReturnsWhatNoRetryMends(t *testing.T) {
 		pool, err := pgxpool.NewWithConfig(t.Context(), config)
 		require.NoError(t, err)
 		defer pool.Close()
-		require.ErrorContains(t, within(run(pool)), "no_such_database")
+		require.ErrorContains(t, await.Receive(t, "the consumer's end", run(pool)), "no_such_database")
 	})
 }

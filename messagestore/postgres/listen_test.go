@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -37,10 +38,10 @@ func listeners(t *testing.T, pool *pgxpool.Pool) (pids []uint32) {
 // awaitListener returns once a session listens that is not one of those.
 func awaitListener(t *testing.T, pool *pgxpool.Pool, before ...uint32) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	await.That(t, "another process that listens", func() (bool, any) {
 		now := listeners(t, pool)
-		return len(now) == 1 && (len(before) == 0 || now[0] != before[0])
-	}, patience, tick)
+		return len(now) == 1 && (len(before) == 0 || now[0] != before[0]), now
+	})
 }
 
 // watch returns the bell of a category whose watcher waits for an hour if it has to.
@@ -54,17 +55,10 @@ func watch(t *testing.T, driver messagestore.Driver, category messagestore.Categ
 // requireRing waits until the bell rings for a message, or for one that is not known.
 func requireRing(t *testing.T, bell <-chan messagestore.GlobalPosition, head messagestore.GlobalPosition) {
 	t.Helper()
-	deadline := time.After(patience)
-	for {
-		select {
-		case rung := <-bell:
-			if rung == 0 || rung >= head {
-				return
-			}
-		case <-deadline:
-			t.Fatalf("the bell does not ring for %d", head)
-		}
-	}
+	await.That(t, fmt.Sprintf("a ring for %d", head), func() (bool, any) {
+		rung := await.Receive(t, fmt.Sprintf("a ring for %d", head), bell)
+		return rung == 0 || rung >= head, rung
+	})
 }
 
 // A heard is one call of a listener's function.
@@ -84,18 +78,18 @@ func TestOnlyWhatIsOfTheSchemaIsHeard(t *testing.T) {
 			told <- heard{category, head}
 		})
 	}()
-	require.Equal(t, heard{}, <-told, "it listens")
+	require.Equal(t, heard{}, await.Receive(t, "a wake-up", told), "it listens")
 
 	for _, payload := range []string{`"user".account-7`, "dibs2.account-7", "account-7", "", "dibs.account-9", "dibs.account:command+a", "dibs.account-x", "dibs.account--1"} {
 		notify(t, elsewhere, payload)
 	}
-	require.Equal(t, heard{"account", 9}, <-told)
-	require.Equal(t, heard{"account:command+a", 0}, <-told, "it is not known where")
-	require.Equal(t, heard{"account", 0}, <-told)
-	require.Equal(t, heard{"account", 0}, <-told)
+	require.Equal(t, heard{"account", 9}, await.Receive(t, "a wake-up", told))
+	require.Equal(t, heard{"account:command+a", 0}, await.Receive(t, "a wake-up", told), "it is not known where")
+	require.Equal(t, heard{"account", 0}, await.Receive(t, "a wake-up", told))
+	require.Equal(t, heard{"account", 0}, await.Receive(t, "a wake-up", told))
 
 	cancel()
-	require.ErrorIs(t, <-ended, context.Canceled)
+	require.ErrorIs(t, await.Receive(t, "the end of listening", ended), context.Canceled)
 }
 
 func notify(t *testing.T, pool *pgxpool.Pool, payload string) {
@@ -180,7 +174,7 @@ func TestOverAnythingButAPoolAWatchLeavesTheDriverAlone(t *testing.T) {
 
 		bell := watch(t, driver, storetest.Category(t), time.Millisecond)
 		for range 3 {
-			require.Equal(t, messagestore.GlobalPosition(0), <-bell)
+			require.Equal(t, messagestore.GlobalPosition(0), await.Receive(t, "a ring", bell))
 		}
 	}
 }
@@ -193,7 +187,7 @@ func TestTheLastWatchEndsListening(t *testing.T) {
 
 	stop()
 
-	require.Eventually(t, func() bool { return len(listeners(t, elsewhere)) == 0 }, patience, tick)
+	await.Equal(t, "the processes that listen", 0, func() int { return len(listeners(t, elsewhere)) })
 }
 
 // A head costs a few pages for any number of messages and any statistics.

@@ -1,16 +1,100 @@
 package postgres_test
 
 import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
 	"testing"
-	"time"
 
+	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/migrations"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(onOwnDatabase{m}) }
 
-// patience is how long a test waits before it fails.
-const (
-	patience = 20 * time.Second
-	tick     = 5 * time.Millisecond
-)
+// onOwnDatabase runs the tests on a database of the package's own, whose functions wait for locks as long
+// as it takes. In one that is shared with other packages a writer may wait for a listener, and the listener
+// for a transaction of another test: for more than 10 seconds, on a busy machine.
+type onOwnDatabase struct{ m *testing.M }
+
+func (o onOwnDatabase) Run() int {
+	const variable = "TEST_DATABASE_URL"
+	server := os.Getenv(variable)
+	if server == "" {
+		return o.m.Run() // which skips what needs one
+	}
+	drop, database, err := newDatabase(server)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "make the tests' database:", err)
+		return 1
+	}
+	os.Setenv(variable, database)
+	code := o.m.Run()
+	if err := drop(); err != nil {
+		fmt.Fprintln(os.Stderr, "drop the tests' database:", err)
+		return 1
+	}
+	return code
+}
+
+// newDatabase returns the URL of a migrated database, and the function that drops it.
+func newDatabase(server string) (drop func() error, database string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), await.Limit)
+	defer cancel()
+	u, err := url.Parse(server)
+	if err != nil {
+		return nil, "", fmt.Errorf("parse the server's URL: %w", err)
+	}
+	name := "dibs_test_" + strings.ToLower(rand.Text())
+	if err := executeOn(ctx, server, "create database "+name+" template template0"); err != nil {
+		return nil, "", err
+	}
+	drop = func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), await.Limit)
+		defer cancel()
+		return executeOn(ctx, server, "drop database "+name+" with (force)")
+	}
+	u.Path = "/" + name
+	conn, err := pgx.Connect(ctx, u.String())
+	if err == nil {
+		defer conn.Close(ctx)
+		err = migrations.Up(ctx, conn, nil)
+	}
+	if err == nil {
+		_, err = conn.Exec(ctx, waitForLocksSQL)
+	}
+	if err != nil {
+		_ = drop()
+		return nil, "", err
+	}
+	return drop, u.String(), nil
+}
+
+const waitForLocksSQL = `do $$
+declare
+	f regprocedure;
+begin
+	for f in select oid from pg_proc where pronamespace = 'dibs'::regnamespace and proconfig::text like '%lock_timeout=%' loop
+		execute format('alter function %s set lock_timeout = 0', f);
+	end loop;
+end
+$$`
+
+func executeOn(ctx context.Context, server, statement string) error {
+	conn, err := pgx.Connect(ctx, server)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, statement)
+	return err
+}
+
+// patience bounds the calls of a test that would wait for ever.
+const patience = await.Limit

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -51,13 +52,13 @@ func TestASchemaOfAnotherNameIsHeard(t *testing.T) {
 			told <- heard{category, head}
 		})
 	}()
-	require.Equal(t, heard{}, <-told, "it listens")
+	require.Equal(t, heard{}, await.Receive(t, "a wake-up", told), "it listens")
 
 	written := write(t, messagestore.New(driver, nil), "account-1", messagestore.NoStream, opened())
 
-	require.Equal(t, heard{"account", written.GlobalPosition}, <-told)
+	require.Equal(t, heard{"account", written.GlobalPosition}, await.Receive(t, "a wake-up", told))
 	cancel()
-	require.ErrorIs(t, <-ended, context.Canceled)
+	require.ErrorIs(t, await.Receive(t, "the end of listening", ended), context.Canceled)
 }
 
 // Messages written while no session listens are found when one listens again.
@@ -199,7 +200,7 @@ func TestWhoBeginsToListenWaitsForWritersThatHaveLooked(t *testing.T) {
 
 	require.NoError(t, tx.Commit(t.Context()))
 
-	require.NoError(t, <-began)
+	require.NoError(t, await.Receive(t, "the begin of listening", began))
 	var head int64
 	require.NoError(t, listener.QueryRow(t.Context(), "select dibs.stream_version('account-1')").Scan(&head))
 	require.Zero(t, head)

@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
@@ -58,7 +59,7 @@ func TestKilledBackendLeavesAnUnknownOutcomeThatCanBeResolved(t *testing.T) {
 	_, err := shared.Exec(t.Context(), "select pg_terminate_backend($1)", int32(pid))
 	require.NoError(t, err)
 
-	err = <-done
+	err = await.Receive(t, "the end of the call", done)
 	unknown, ok := errors.AsType[*messagestore.OutcomeUnknownError](err)
 	require.True(t, ok, "%v", err)
 	require.Equal(t, []messagestore.UnknownWrite{{Stream: a.Stream, IDs: []uuid.UUID{a.Records[0].ID}}}, unknown.Writes)
@@ -93,7 +94,7 @@ func TestResolveWaitsForAWriteWhoseCallerIsGone(t *testing.T) {
 
 	require.NoError(t, holder.Commit(t.Context()))
 
-	got := <-done
+	got := await.Receive(t, "the end of the call", done)
 	require.NoError(t, got.err)
 	require.Len(t, got.written, 1)
 	require.Equal(t, messagestore.Version(0), got.written[0].Version)
@@ -116,16 +117,16 @@ func TestContextThatEndsWhileWaitingLeavesAnUnknownOutcome(t *testing.T) {
 
 	cancel()
 
-	err := <-done
+	err := await.Receive(t, "the end of the call", done)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.ErrorIs(t, err, context.Canceled)
 	// pgx asks the server to cancel the statement in its own time; before that, the
 	// lock might still be given to it.
-	require.Eventually(t, func() bool {
+	await.True(t, "a backend that waits no more", func() bool {
 		var waits bool
-		err := shared.QueryRow(t.Context(), "select exists (select from pg_locks where pid = $1 and not granted)", pid).Scan(&waits)
-		return err == nil && !waits
-	}, patience, tick)
+		require.NoError(t, shared.QueryRow(t.Context(), "select exists (select from pg_locks where pid = $1 and not granted)", pid).Scan(&waits))
+		return !waits
+	})
 	require.NoError(t, holder.Commit(t.Context()))
 	_, err = messagestore.New(driver, nil).Resolve(t.Context(), err)
 	require.ErrorIs(t, err, messagestore.ErrNotWritten)
@@ -256,7 +257,7 @@ func TestSerializationFailureIsTriedAgain(t *testing.T) {
 
 	require.NoError(t, holder.Commit(t.Context()))
 
-	require.NoError(t, <-done)
+	require.NoError(t, await.Receive(t, "the end of the call", done))
 }
 
 // proxied returns a proxy, and a pool whose connections pass it.
@@ -359,11 +360,11 @@ func backendOf(t *testing.T, pool *pgxpool.Pool) uint32 {
 func awaitEndOf(t *testing.T, backend uint32) {
 	t.Helper()
 	pool := pgtest.Pool(t)
-	require.Eventually(t, func() bool {
+	await.True(t, fmt.Sprintf("the end of backend %d", backend), func() bool {
 		var there bool
-		err := pool.QueryRow(t.Context(), "select exists (select from pg_stat_activity where pid = $1)", backend).Scan(&there)
-		return err == nil && !there
-	}, patience, tick)
+		require.NoError(t, pool.QueryRow(t.Context(), "select exists (select from pg_stat_activity where pid = $1)", backend).Scan(&there))
+		return !there
+	})
 }
 
 func canary() messagestore.Envelope {
@@ -389,7 +390,7 @@ func TestLostAnswerIsAnUnknownOutcome(t *testing.T) {
 			_, err := postgres.New(pool, nil).Append(t.Context(), a)
 
 			require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
-			<-met
+			await.Receive(t, "the fault", met)
 			found, err := store.Resolve(t.Context(), err)
 			if !written {
 				require.ErrorIs(t, err, messagestore.ErrNotWritten)
@@ -406,10 +407,11 @@ func TestLostAnswerIsAnUnknownOutcome(t *testing.T) {
 func TestAWriteThatIsNeverAnsweredDoesNotKeepItsLine(t *testing.T) {
 	t.Parallel()
 	proxy, pool := proxied(t)
-	driver := postgres.New(pool, nil).Within(2 * time.Second)
+	driver := postgres.New(pool, nil)
 	category := storetest.Category(t)
 	_, err := driver.Append(t.Context(), record(category.Stream("0"))) // so that the statement is prepared
 	require.NoError(t, err)
+	driver.Within(2 * time.Second)
 	unanswered := record(category.Stream("1"))
 	unanswered.Records[0].Data = []byte(`{"name":"canary"}`)
 	met := whenLost(proxy)
@@ -418,14 +420,15 @@ func TestAWriteThatIsNeverAnsweredDoesNotKeepItsLine(t *testing.T) {
 		_, err := driver.Append(t.Context(), unanswered)
 		first <- err
 	}()
-	<-met
+	await.Receive(t, "the fault", met)
+	driver.Within(patience) // the first has its own by now
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 
 	_, err = driver.Append(ctx, record(category.Stream("2")))
 
 	require.NoError(t, err)
-	err = <-first
+	err = await.Receive(t, "the first write", first)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	found, err := messagestore.New(driver, nil).Resolve(t.Context(), err)
@@ -446,7 +449,7 @@ func TestStoreWritesOnceThoughTheAnswerIsLost(t *testing.T) {
 			met := cutCanary(proxy, written)
 			got := write(t, store, stream, 0, canary())
 
-			<-met
+			await.Receive(t, "the fault", met)
 			require.Equal(t, messagestore.Version(1), got.Version)
 			version, err := store.Version(t.Context(), stream)
 			require.NoError(t, err)
@@ -475,9 +478,9 @@ func TestWriteThatArrivesAfterItWasFoundMissingIsTurnedAway(t *testing.T) {
 		_, err := driver.Append(ctx, a)
 		done <- err
 	}()
-	<-onItsWay
+	await.Receive(t, "the write on its way", onItsWay)
 	leave()
-	lost := <-done
+	lost := await.Receive(t, "the end of the call", done)
 	require.ErrorIs(t, lost, messagestore.ErrOutcomeUnknown)
 
 	_, err := store.Resolve(t.Context(), lost)
@@ -508,9 +511,9 @@ func TestWriteThatArrivesLateIsWritten(t *testing.T) {
 		_, err := store.Write(ctx, stream, 0, canary())
 		done <- err
 	}()
-	<-onItsWay
+	await.Receive(t, "the write on its way", onItsWay)
 	leave()
-	lost := <-done
+	lost := await.Receive(t, "the end of the call", done)
 	require.ErrorIs(t, lost, messagestore.ErrOutcomeUnknown)
 
 	proxy.Release()
@@ -535,7 +538,7 @@ func TestGroupDoesNotWriteForACallerThatWasToldItDidNot(t *testing.T) {
 	again := lockCategoryWhenFree(t, pgtest.Pool(t), c) // the group waits for this
 	awaitLockWaiters(t, pgtest.Pool(t), c.category)
 	leave()
-	require.ErrorIs(t, <-told, messagestore.ErrOutcomeUnknown)
+	require.ErrorIs(t, await.Receive(t, "the end of the write", told), messagestore.ErrOutcomeUnknown)
 	_, err := pgtest.Pool(t).Exec(t.Context(), "insert into dibs.fences (category, fence) values ($1, 1)", string(c.category)) // as asking does
 	require.NoError(t, err)
 	require.NoError(t, again())
@@ -559,7 +562,7 @@ func TestAFenceThatWasLearnedOfALostHistoryHoldsNobodyUp(t *testing.T) {
 	}
 	c.release()
 	c.wg.Wait()
-	require.NoError(t, <-c.first)
+	require.NoError(t, await.Receive(t, "the first write", c.first))
 	_, writes := c.driver.Flushes()
 	require.Equal(t, int64(2), writes, "together")
 
@@ -603,29 +606,29 @@ func TestGroupThatIsSentAfterItsCallerLeftGoesWithoutIt(t *testing.T) {
 		_, err := driver.Append(firstCtx, record(category.Stream("first")))
 		first <- err
 	}()
-	require.Eventually(t, func() bool { return driver.Busy(category) }, patience, tick)
+	awaitBusy(t, driver, category)
 	ctx, leave := context.WithCancel(t.Context())
 	go func() {
 		_, err := driver.Append(ctx, record(category.Stream("gone")))
 		told <- err
 	}()
-	require.Eventually(t, func() bool { return driver.Waiting() == 1 }, patience, tick)
+	awaitWaiting(t, driver, 1)
 	go func() {
 		_, err := driver.Append(t.Context(), record(category.Stream("stays")))
 		stays <- err
 	}()
-	require.Eventually(t, func() bool { return driver.Waiting() == 2 }, patience, tick)
+	awaitWaiting(t, driver, 2)
 
 	leaveFirst()
-	require.ErrorIs(t, <-first, context.Canceled)
-	require.Eventually(t, func() bool { return driver.Waiting() == 0 }, patience, tick) // the group waits for the connection
+	require.ErrorIs(t, await.Receive(t, "the first write", first), context.Canceled)
+	awaitWaiting(t, driver, 0) // the group waits for the connection
 	leave()
-	lost := <-told
+	lost := await.Receive(t, "the end of the write", told)
 	require.ErrorIs(t, lost, context.Canceled)
 	require.NotErrorIs(t, lost, messagestore.ErrOutcomeUnknown)
 	release()
 
-	require.NoError(t, <-stays)
+	require.NoError(t, await.Receive(t, "the end of the call", stays))
 	version, err := driver.Version(t.Context(), category.Stream("gone"))
 	require.NoError(t, err)
 	require.Equal(t, messagestore.NoStream, version)
@@ -654,16 +657,11 @@ func TestOpeningEndsWithItsContextThoughTheServerIsSilent(t *testing.T) {
 		_, err := postgres.Open(ctx, u.String(), nil)
 		done <- err
 	}()
-	<-silent
+	await.Receive(t, "the silent server", silent)
 
 	leave()
 
-	select {
-	case err := <-done:
-		require.ErrorIs(t, err, context.Canceled)
-	case <-time.After(10 * time.Second):
-		t.Fatal("it waits for the server")
-	}
+	require.ErrorIs(t, await.Receive(t, "the end of Open, which waits for no server", done), context.Canceled)
 }
 
 // A refused write is rolled back, and the network may be gone by then.
@@ -696,6 +694,7 @@ func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 		}, messagestore.ErrNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			proxy, pool := proxied(t)
 			lost := false
 			proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
@@ -709,15 +708,7 @@ func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 
 			go func() { done <- call.ends(pool) }()
 
-			select {
-			case err := <-done:
-				require.Error(t, err)
-				if call.with != nil {
-					require.ErrorIs(t, err, call.with)
-				}
-			case <-time.After(10 * time.Second):
-				t.Fatal("it waits for the server")
-			}
+			require.ErrorIs(t, await.Receive(t, "the end of the call, which waits for no server", done), call.with)
 			proxy.SetRule(nil)
 			require.True(t, lost)
 		})
@@ -774,7 +765,7 @@ func TestWritersOfTwoCategoriesInOppositeOrderDoNotDeadlock(t *testing.T) {
 	}
 	group.Wait()
 	close(failures)
-	require.NoError(t, <-failures)
+	require.NoError(t, await.Receive(t, "the writers' failures", failures))
 	for _, stream := range streams {
 		version, err := store.Version(t.Context(), stream)
 		require.NoError(t, err)

@@ -1,13 +1,13 @@
 package postgres_test
 
 import (
-	"context"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
@@ -160,7 +160,7 @@ func TestWritesThatWaitAreCommittedTogetherThroughPgBouncer(t *testing.T) {
 		c.release()
 		c.wg.Wait()
 
-		require.NoError(t, <-c.first)
+		require.NoError(t, await.Receive(t, "the first write", c.first))
 		version, err := postgres.New(shared, nil).Version(t.Context(), stream)
 		require.NoError(t, err)
 		require.Equal(t, messagestore.Version(7), version)
@@ -187,7 +187,7 @@ func TestKilledPgBouncerLeavesAnUnknownOutcomeThatCanBeResolved(t *testing.T) {
 
 	through.Kill()
 
-	err := <-lost
+	err := await.Receive(t, "the end of the write", lost)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	resolved := make(chan error, 1)
 	go func() {
@@ -196,7 +196,7 @@ func TestKilledPgBouncerLeavesAnUnknownOutcomeThatCanBeResolved(t *testing.T) {
 	}()
 	awaitTwoLockWaiters(t, shared, category)
 	require.NoError(t, holder.Commit(t.Context()))
-	require.NoError(t, <-resolved)
+	require.NoError(t, await.Receive(t, "the end of Resolve", resolved))
 	version, err := postgres.New(shared, nil).Version(t.Context(), category.Stream("1"))
 	require.NoError(t, err)
 	require.Equal(t, messagestore.Version(0), version)
@@ -218,7 +218,7 @@ func TestServerKilledBehindPgBouncerLeavesAnUnknownOutcomeThatCanBeResolved(t *t
 
 	killLockWaiters(t, shared, category)
 
-	err := <-lost
+	err := await.Receive(t, "the end of the write", lost)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.NoError(t, holder.Commit(t.Context()))
 	_, err = messagestore.New(driver, nil).Resolve(t.Context(), err)
@@ -246,7 +246,7 @@ func TestStoreWritesOnceThoughTheServerIsKilledBehindPgBouncer(t *testing.T) {
 	killLockWaiters(t, shared, category)
 	require.NoError(t, holder.Commit(t.Context()))
 
-	require.NoError(t, <-done)
+	require.NoError(t, await.Receive(t, "the end of the call", done))
 	version, err := store.Version(t.Context(), category.Stream("1"))
 	require.NoError(t, err)
 	require.Equal(t, messagestore.Version(0), version)
@@ -263,10 +263,5 @@ func killLockWaiters(t *testing.T, pool *pgxpool.Pool, category messagestore.Cat
 // awaitTwoLockWaiters returns when two wait for the category's lock.
 func awaitTwoLockWaiters(t *testing.T, pool *pgxpool.Pool, category messagestore.Category) {
 	t.Helper()
-	require.Eventually(t, func() bool {
-		var waiting int
-		err := pool.QueryRow(context.WithoutCancel(t.Context()), `select count(*) from pg_locks where locktype = 'advisory' and classid = 1684628083
-			and objid::bigint = dibs.lock_key($1)::bigint & 4294967295 and not granted`, string(category)).Scan(&waiting)
-		return err == nil && waiting == 2
-	}, patience, tick)
+	await.Equal(t, "the sessions that wait for the lock of "+string(category), 2, func() int { return lockWaiters(t, pool, category) })
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -313,13 +314,13 @@ func TestNothingReadsTheWholeTable(t *testing.T) {
 	}
 
 	pool.Close() // its session reports its work
-	require.Eventually(t, func() bool {
+	await.That(t, "the session's report of its reads", func() (bool, any) {
 		var scans, reads int64
 		err := everything.QueryRow(t.Context(), "select seq_scan, idx_scan from pg_stat_user_tables where schemaname = $1 and relname = 'messages'", strings.Trim(schema, `"`)).Scan(&scans, &reads)
 		require.NoError(t, err)
 		require.LessOrEqual(t, scans, int64(3), "one for each index that was built")
-		return reads > 300
-	}, patience, tick)
+		return reads > 300, reads
+	})
 }
 
 // One call of a filtered reader is bounded, and still gets on.

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -23,12 +24,12 @@ import (
 // cancelWait cancels a commit's wait for a standby once there is one.
 func cancelWait(t *testing.T, adm *pgx.Conn) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	await.True(t, "a commit that waits for a standby", func() bool {
 		var cancelled bool
 		err := adm.QueryRow(t.Context(), "select coalesce(bool_or(pg_cancel_backend(pid)), false) from pg_stat_activity where wait_event = 'SyncRep'").Scan(&cancelled)
 		require.NoError(t, err)
 		return cancelled
-	}, patience, tick)
+	})
 }
 
 // The server says that it has committed, and beside it that nobody else has it.
@@ -59,7 +60,7 @@ func TestCancelledWaitForAStandbyIsAnUnknownOutcome(t *testing.T) {
 			lost <- err
 		}()
 		cancelWait(t, adm)
-		err := <-lost
+		err := await.Receive(t, "the end of the write", lost)
 		require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown, name)
 		require.ErrorContains(t, err, "standby", name)
 
@@ -81,11 +82,12 @@ func TestCancelledWaitOfAGroupIsAnUnknownOutcomeForAllOfIt(t *testing.T) {
 	errs := make([]error, 5)
 	for i := range errs {
 		wg.Go(func() { _, errs[i] = driver.Append(t.Context(), record(category.Stream(fmt.Sprint(i)))) })
-		require.Eventually(t, func() bool { return driver.Busy(category) && driver.Waiting() == i }, patience, tick)
+		awaitBusy(t, driver, category)
+		awaitWaiting(t, driver, i)
 	}
 
 	cancelWait(t, adm) // of the first, which has gone ahead
-	require.Eventually(t, func() bool { return driver.Waiting() == 0 }, patience, tick)
+	awaitWaiting(t, driver, 0)
 	cancelWait(t, adm)
 	wg.Wait()
 
@@ -122,7 +124,7 @@ func TestWhatNoStandbyHasIsNotSaidToBeWritten(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- call() }()
 		cancelWait(t, adm)
-		err := <-done
+		err := await.Receive(t, "the end of the call", done)
 		require.Error(t, err)
 		require.NotErrorIs(t, err, messagestore.ErrNotWritten)
 		require.NotErrorIs(t, err, messagestore.ErrVersionConflict)
@@ -197,7 +199,7 @@ func cancelWaits(t *testing.T, adm *pgx.Conn, call func() error) (ended error) {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- call() }()
-	require.Eventually(t, func() bool {
+	await.True(t, "the end of the call", func() bool {
 		_, err := adm.Exec(t.Context(), "select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
 		require.NoError(t, err)
 		select {
@@ -206,7 +208,7 @@ func cancelWaits(t *testing.T, adm *pgx.Conn, call func() error) (ended error) {
 		default:
 			return false
 		}
-	}, patience, tick)
+	})
 	return ended
 }
 
@@ -247,7 +249,7 @@ func TestConflictsOfAGroupAreToldOnceTheStandbyHasWhatIsInTheirWay(t *testing.T)
 
 	cancelWait(t, adm)
 
-	for _, answer := range <-done {
+	for _, answer := range await.Receive(t, "the end of the call", done) {
 		require.ErrorIs(t, answer.Err, messagestore.ErrOutcomeUnknown)
 	}
 }

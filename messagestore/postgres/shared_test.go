@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -220,14 +221,14 @@ func TestWhichWritersWaitForATransaction(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- c.write(t, category) }()
 			if c.waits {
-				require.Eventually(t, func() bool { return blocks(t, pool, slow.Conn().PgConn().PID()) }, 20*time.Second, 10*time.Millisecond)
+				await.True(t, "a session that waits for the transaction", func() bool { return blocks(t, pool, slow.Conn().PgConn().PID()) })
 				require.Empty(t, done)
 			} else {
-				require.NoError(t, <-done)
+				require.NoError(t, await.Receive(t, "the end of the call", done))
 				done <- nil
 			}
 			require.NoError(t, slow.Commit(t.Context()))
-			require.NoError(t, <-done)
+			require.NoError(t, await.Receive(t, "the end of the call", done))
 		})
 	}
 }
@@ -295,7 +296,7 @@ func TestAMessageBehindATransactionThatRollsBackIsFound(t *testing.T) {
 	require.NoError(t, err)
 
 	// Its own ring, with which there is nothing to read yet.
-	require.Zero(t, <-bell)
+	require.Zero(t, await.Receive(t, "a ring", bell))
 	heads, err := postgres.New(pool, nil).Heads(t.Context(), []messagestore.Category{category})
 	require.NoError(t, err)
 	require.Equal(t, page.Next-1, heads[0])
@@ -306,7 +307,7 @@ func TestAMessageBehindATransactionThatRollsBackIsFound(t *testing.T) {
 
 	require.NoError(t, slow.Rollback(t.Context()))
 	for found := 0; found == 0; {
-		at := <-bell
+		at := await.Receive(t, "a ring", bell)
 		if at > 0 && at < held.Next {
 			continue
 		}

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -223,7 +225,7 @@ func TestIDTakenInAnotherCategoryMeanwhileIsARow(t *testing.T) {
 			waitUntilBlocked(t, pool, tx.Conn().PgConn().PID())
 			require.NoError(t, other.Commit(t.Context()))
 
-			conflict, ok := errors.AsType[*messagestore.IDConflictError](<-done)
+			conflict, ok := errors.AsType[*messagestore.IDConflictError](await.Receive(t, "the end of the call", done))
 			require.True(t, ok)
 			require.Equal(t, messagestore.IDConflictError{ID: taken.ID, Stream: theirs, Position: 0}, *conflict)
 			requireUsable(t, tx, outside)
@@ -284,13 +286,13 @@ func begin(t *testing.T, level pgx.TxIsoLevel) pgx.Tx {
 // waitUntilBlocked returns when the backend waits for somebody's lock.
 func waitUntilBlocked(t *testing.T, db postgres.DB, pid uint32) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	await.True(t, fmt.Sprintf("backend %d, which waits for a lock", pid), func() bool {
 		rows, err := db.Query(t.Context(), "select cardinality(pg_blocking_pids($1)) > 0", int32(pid))
 		require.NoError(t, err)
 		blocked, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
 		require.NoError(t, err)
 		return blocked
-	}, patience, tick)
+	})
 }
 
 // Other languages' clients may call append_one in a transaction of theirs, which may be too old
