@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -72,7 +73,7 @@ func running(t *testing.T, c *consumer.Consumer) (stop func() error) {
 	go func() { done <- c.Run(ctx) }()
 	stop = sync.OnceValue(func() error {
 		cancel()
-		return <-done
+		return await.Receive(t, "the run ends", done)
 	})
 	t.Cleanup(func() { _ = stop() })
 	return stop
@@ -81,7 +82,7 @@ func running(t *testing.T, c *consumer.Consumer) (stop func() error) {
 // runForAWhile runs c, which is expected to end by itself.
 func runForAWhile(t *testing.T, c *consumer.Consumer) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
 	defer cancel()
 	return c.Run(ctx)
 }

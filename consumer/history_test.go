@@ -21,6 +21,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -264,7 +265,7 @@ func TestAMessageThatIsWrittenAgainIsNotTheOneThatWasLost(t *testing.T) {
 				write(t, messagestore.New(restored, nil), streams[1], again)
 				d.by(restored)
 
-				require.ErrorIs(t, <-errs, consumer.ErrPositionAhead)
+				require.ErrorIs(t, await.Receive(t, "the run ends", errs), consumer.ErrPositionAhead)
 				require.Equal(t, handled, j.all())
 				after := d.messages(t, account)[2]
 				require.NotEqual(t, before.Time, after.Time)
@@ -704,7 +705,7 @@ func TestAHistoryThatPostgreSQLLostStopsAConsumerThatRuns(t *testing.T) {
 				}
 				write(t, store, category.Stream("last"), Withdrawn{}) // kept back from some
 				end := endOf(t, store, category)
-				require.Eventually(t, func() bool { return c.Stats().Position == end }, time.Minute, time.Millisecond)
+				await.Equal(t, "the position of the consumer", end, func() messagestore.GlobalPosition { return c.Stats().Position })
 				handled := j.all()
 
 				tx, err := pool.Begin(t.Context())
@@ -720,7 +721,7 @@ func TestAHistoryThatPostgreSQLLostStopsAConsumerThatRuns(t *testing.T) {
 					write(t, store, category.Stream(fmt.Sprint(i)), Deposited{i})
 				}
 
-				require.ErrorIs(t, <-errs, consumer.ErrPositionAhead)
+				require.ErrorIs(t, await.Receive(t, "the run ends", errs), consumer.ErrPositionAhead)
 				require.Equal(t, handled, j.all())
 			})
 		}
@@ -737,18 +738,20 @@ func TestWhatAnOperatorSaysIsLostIsHandledAgain(t *testing.T) {
 	var handled atomic.Int64
 	stop := running(t, newConsumer(t, store, effects(store, &handled), &consumer.Config{CheckpointInterval: 10 * time.Millisecond}))
 	write(t, store, "account-1", Deposited{1}, Deposited{2})
-	done := func(n int64) func() bool {
-		return func() bool {
+	awaitEffects := func(n int64) {
+		t.Helper()
+		await.Equal(t, "effects", n, func() int64 {
 			there, err := store.Count(t.Context(), messagestore.CategoryQuery{Category: "other", Limit: 100})
-			return err == nil && there == n
-		}
+			require.NoError(t, err)
+			return there
+		})
 	}
-	require.Eventually(t, done(2), time.Minute, time.Millisecond)
+	awaitEffects(2)
 	end := endOf(t, store, account)
-	require.Eventually(t, func() bool { // or the last checkpoint would be missing below
+	await.That(t, "the last message is before the checkpoint", func() (bool, any) { // or that would be missing below
 		all, err := operate.Consumers(t.Context(), store, account)
-		return err == nil && len(all) == 1 && len(all[0].Members) == 1 && all[0].Members[0].Position == end
-	}, time.Minute, time.Millisecond)
+		return err == nil && len(all) == 1 && len(all[0].Members) == 1 && all[0].Members[0].Position == end, all
+	})
 
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(), "set local session_replication_role = replica")
@@ -760,7 +763,7 @@ func TestWhatAnOperatorSaysIsLostIsHandledAgain(t *testing.T) {
 	}))
 	write(t, store, "account-1", Deposited{3})
 
-	require.Eventually(t, done(3), time.Minute, 10*time.Millisecond)
+	awaitEffects(3)
 	require.NoError(t, stop())
 	require.GreaterOrEqual(t, handled.Load(), int64(5))
 }
@@ -797,7 +800,10 @@ func TestWhatIsRemovedIsNotLost(t *testing.T) {
 				go func() { errs <- c.Run(ctx) }()
 				at := func(end messagestore.GlobalPosition) {
 					t.Helper()
-					require.Eventually(t, func() bool { return c.Stats().Position >= end || len(errs) > 0 }, time.Minute, time.Millisecond)
+					await.That(t, "all messages are handled", func() (bool, any) {
+						s := c.Stats()
+						return s.Position >= end || len(errs) > 0, s
+					})
 					require.Empty(t, errs)
 				}
 				for i := range 3 {
@@ -812,7 +818,7 @@ func TestWhatIsRemovedIsNotLost(t *testing.T) {
 					}
 				}
 				cancel()
-				require.NoError(t, <-errs)
+				require.NoError(t, await.Receive(t, "the run ends", errs))
 			})
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
@@ -34,7 +35,7 @@ func TestReplicasComeAndGoAsProcesses(t *testing.T) {
 
 func testMembers(t *testing.T, storeURL string, lanes int) {
 	t.Helper()
-	moves := 20
+	moves := 6
 	if tier.Long() {
 		moves = 180
 	}
@@ -48,6 +49,7 @@ func testMembers(t *testing.T, storeURL string, lanes int) {
 	written := 0
 	var writing sync.WaitGroup
 	var writeErr error
+	t.Cleanup(writing.Wait)
 	writing.Go(func() {
 		ticks := time.NewTicker(10 * time.Millisecond)
 		defer ticks.Stop()
@@ -90,13 +92,12 @@ func testMembers(t *testing.T, storeURL string, lanes int) {
 			signal(c, syscall.SIGCONT)
 			if move == 6 {
 				kills++
-				require.NoError(t, c.Process.Kill())
-				require.ErrorContains(t, c.Wait(), "killed")
+				kill(t, c)
 				continue
 			}
 			stops++
 			signal(c, syscall.SIGTERM)
-			require.NoError(t, c.Wait(), "it stops without an error")
+			require.NoError(t, endOfProcess(t, c), "it stops without an error")
 		}
 		for c, is := range paused {
 			if is && random.IntN(4) == 0 {
@@ -114,13 +115,13 @@ func testMembers(t *testing.T, storeURL string, lanes int) {
 		}
 	}
 	start()
-	require.Eventually(t, func() bool {
+	await.That(t, "all messages are handled", func() (bool, any) {
 		all, err := operate.Consumers(t.Context(), store, category)
-		return err == nil && len(all) == 1 && all[0].Members[0].Err == nil && all[0].Members[0].Lag == 0
-	}, 2*time.Minute, 100*time.Millisecond)
+		return err == nil && len(all) == 1 && all[0].Members[0].Err == nil && all[0].Members[0].Lag == 0, all
+	})
 	for _, c := range members {
 		signal(c, syscall.SIGTERM)
-		require.NoError(t, c.Wait())
+		require.NoError(t, endOfProcess(t, c))
 	}
 
 	seen := map[messagestore.GlobalPosition]bool{}
@@ -141,10 +142,9 @@ func testMembers(t *testing.T, storeURL string, lanes int) {
 		next[cause.CausationStream]++
 	}
 	t.Logf("%d messages, %d handled again, %d kills, %d pauses, %d stops, the longest gap %v", written, again, kills, pauses, stops, longest)
+	// How many are handled again depends on the machine, too: on a busy one a lease passes by itself.
+	// TestNoMessageIsSkippedWhicheverReplicasComeAndGo has the bound.
 	require.Len(t, seen, written)
-	// A member that is killed or paused leaves at most so many to others, and handles as many
-	// before it finds out.
-	require.LessOrEqual(t, again, 2*(kills+pauses)*(crashConfig.CheckpointMessages+crashConfig.BatchSize))
 }
 
 // pause waits for a time in which real processes work.

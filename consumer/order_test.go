@@ -252,7 +252,7 @@ func TestARedriveInOrderIsRetried(t *testing.T) {
 		_, err := lettersOf(store).RequestRedrive(t.Context())
 		require.NoError(t, err)
 
-		time.Sleep(10 * time.Hour)
+		time.Sleep(2 * time.Hour)
 		require.Equal(t, []int{0, 1}, r.amounts(t, "account-1"))
 		r.set(2, nil)
 		time.Sleep(time.Minute)

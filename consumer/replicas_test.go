@@ -15,6 +15,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -282,7 +283,11 @@ func TestReplicasShareACategoryThatNeedsNoOrder(t *testing.T) {
 // the middle of a handler.
 func TestNoMessageIsSkippedWhicheverReplicasComeAndGo(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(12) {
+	seeds := uint64(4)
+	if tier.Long() {
+		seeds = 40
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { comeAndGo(t, rand.New(rand.NewPCG(seed, 1))) })

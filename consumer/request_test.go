@@ -14,15 +14,14 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/migrations"
 )
 
 // park has the consumer of a name park all of a category.
@@ -373,7 +372,7 @@ func redriveChild(storeURL string, category messagestore.Category, hangs bool) i
 				return ctx.Err()
 			})
 		}
-		err = newNamed(store, category, "c", handler, &consumer.Config{RedriveInterval: 5 * time.Millisecond}).Run(ctx)
+		err = newNamed(store, category, "c", handler, &consumer.Config{RedriveInterval: 5 * time.Millisecond, Lease: time.Second}).Run(ctx)
 	}
 	fmt.Fprintln(os.Stderr, err)
 	return 2
@@ -390,12 +389,7 @@ func TestARequestIsDoneThoughTheProcessThatTookItUpIsKilled(t *testing.T) {
 	})
 	t.Run("Postgres", func(t *testing.T) {
 		t.Parallel()
-		url := pgtest.Database(t)
-		conn, err := pgx.Connect(t.Context(), url)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, conn.Close(context.WithoutCancel(t.Context()))) })
-		require.NoError(t, migrations.Up(t.Context(), conn, nil))
-		testKilledRedrive(t, url)
+		testKilledRedrive(t, pgtest.Migrated(t))
 	})
 }
 
@@ -418,17 +412,17 @@ func testKilledRedrive(t *testing.T, storeURL string) {
 	require.Equal(t, 3, requested)
 
 	hangs := startRedriveChild(t, storeURL, category, "yes")
-	require.Eventually(t, func() bool {
+	await.That(t, "the message is delivered", func() (bool, any) {
 		_, err := store.Last(t.Context(), begun(category))
-		return err == nil
-	}, 30*time.Second, 5*time.Millisecond)
+		return err == nil, err
+	})
 	require.NoError(t, hangs.Kill())
 	_, err = hangs.Wait()
 	require.NoError(t, err)
 	require.Len(t, parkedOf(t, store, category, "c"), 3)
 
 	startRedriveChild(t, storeURL, category, "")
-	require.Eventually(t, func() bool { return len(parkedOf(t, store, category, "c")) == 0 }, 30*time.Second, 5*time.Millisecond)
+	await.Equal(t, "messages that are parked", 0, func() int { return len(parkedOf(t, store, category, "c")) })
 
 	handled := map[messagestore.StreamName]int{}
 	for _, m := range allDone(t, store, category) {

@@ -86,7 +86,7 @@ func TestAMessageOfAnotherProcessIsFoundThroughADriverThatCannotTell(t *testing.
 		driver := struct{ messagestore.Driver }{newDriver()}
 		j := &journal{}
 		stop := running(t, newConsumer(t, messagestore.New(driver, nil), j, nil))
-		time.Sleep(time.Hour)
+		time.Sleep(time.Minute)
 
 		elsewhere(t, driver, "account-1")
 		time.Sleep(101 * time.Millisecond)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -48,7 +49,7 @@ func TestAWriteInAnotherProcessWakesTheConsumerAtOnce(t *testing.T) {
 	stop := running(t, newIn(t, store, category, "c", j, &consumer.Config{PollInterval: time.Hour}))
 	handled := func(n int) {
 		t.Helper()
-		require.Eventually(t, func() bool { return len(j.all()) == n }, 30*time.Second, time.Millisecond)
+		await.Equal(t, "messages that are handled", n, func() int { return len(j.all()) })
 	}
 
 	for n := range 20 {
@@ -74,7 +75,7 @@ func TestAWriteInAnotherProcessIsFoundInAFile(t *testing.T) {
 	stop := running(t, newConsumer(t, store, j, &consumer.Config{PollInterval: time.Millisecond}))
 	for n := range 5 {
 		write(t, elsewhere, "account-1", Deposited{n})
-		require.Eventually(t, func() bool { return len(j.all()) == n+1 }, 30*time.Second, time.Millisecond)
+		await.Equal(t, "messages that are handled", n+1, func() int { return len(j.all()) })
 	}
 	require.NoError(t, stop())
 }
