@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -202,21 +203,25 @@ func raw(t *testing.T, answer func(c net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	// A client that gave up while it dialled leaves a connection on which nothing comes, so each is served by itself.
+	var all sync.WaitGroup
+	all.Go(func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
-				answer(c)
-			}
-			c.Close()
+			end := context.AfterFunc(t.Context(), func() { c.Close() })
+			all.Go(func() {
+				defer end()
+				defer c.Close()
+				if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+					answer(c)
+				}
+			})
 		}
-	}()
-	t.Cleanup(func() { l.Close(); <-done })
+	})
+	t.Cleanup(func() { l.Close(); all.Wait() })
 	return "http://" + l.Addr().String()
 }
 
