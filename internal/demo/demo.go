@@ -24,14 +24,14 @@ const (
 	senders   = 4
 	consumers = 2
 
-	stopLimit = 30 * time.Second // for a process that is told to end
+	stopLimit = 2 * time.Minute // for a process that is told to end
 )
 
 type demoCommand struct {
 	Store  string        `env:"DIBS_STORE" placeholder:"URL" help:"The store, without accounts. Defaults to SQLite in a throwaway folder."`
 	Orders string        `placeholder:"FILE" help:"Payment orders, as CSV. Defaults to 4,334 orders of a Czech bank."`
 	Seed   uint64        `placeholder:"N" help:"Draw duplicates and order from this. Defaults to the time."`
-	Limit  time.Duration `default:"5m" placeholder:"TIME" help:"Give up after this time. Defaults to ${default}."`
+	Limit  time.Duration `default:"30m" placeholder:"TIME" help:"Give up after this time. Defaults to ${default}."`
 }
 
 // Run runs the component in processes, sends it every order several times, kills a

@@ -37,8 +37,8 @@ const (
 	review    = 25 * time.Millisecond // of a payment, before it is ordered
 	bankDelay = 5 * time.Millisecond
 
-	// leaseTTL is short, so that a killed server's payments do not wait for long.
-	leaseTTL = 2 * time.Second
+	// paused is the server that is stopped. It is not killed: its calls are to come too late, and to come.
+	paused = apiServers - 1
 )
 
 type paymentsGrammar struct {
@@ -56,16 +56,17 @@ func RunPayments(ctx context.Context, args []string, stdout, stderr io.Writer) i
 }
 
 type paymentsDemoCommand struct {
-	Store     string        `env:"DIBS_STORE" placeholder:"URL" help:"The store. Defaults to SQLite in a throwaway folder."`
-	Orders    string        `placeholder:"FILE" help:"Payment orders, as CSV. Defaults to 4,334 orders of a Czech bank."`
-	Seed      uint64        `placeholder:"N" help:"Draw repeats, servers and patience from this. Defaults to the time."`
-	KillEvery time.Duration `default:"3s" placeholder:"TIME" help:"Kill a server this often. Defaults to ${default}."`
-	Limit     time.Duration `default:"5m" placeholder:"TIME" help:"Give up after this time. Defaults to ${default}."`
+	Store  string        `env:"DIBS_STORE" placeholder:"URL" help:"The store. Defaults to SQLite in a throwaway folder."`
+	Orders string        `placeholder:"FILE" help:"Payment orders, as CSV. Defaults to 4,334 orders of a Czech bank."`
+	Seed   uint64        `placeholder:"N" help:"Draw repeats, servers and patience from this. Defaults to the time."`
+	Kills  int           `default:"20" placeholder:"N" help:"Kill servers so many times, after equal shares of the work. Defaults to ${default}."`
+	Lease  time.Duration `default:"2s" placeholder:"TIME" help:"The lease of a payment: those of a server that was killed wait for so long. Defaults to ${default}."`
+	Limit  time.Duration `default:"30m" placeholder:"TIME" help:"Give up after this time. Defaults to ${default}."`
 }
 
 // Help is printed below the command's usage.
 func (paymentsDemoCommand) Help() string {
-	return `It starts three servers of the API, a bank and four clients as processes on this machine. The clients send each payment one to six times, to any server, and hang up early. A server is killed with SIGKILL now and then and started again; one is stopped with SIGSTOP for three leases, just before it calls the bank, and goes on.
+	return `It starts three servers of the API, a bank and four clients as processes on this machine. The clients send each payment one to six times, to any server, and hang up early. A server is killed with SIGKILL now and then and started again; one is stopped with SIGSTOP just before it calls the bank, and goes on when others have made its payments.
 
 Then it compares the file with the payments table, the bank's log, the intents in the store and the answers that the clients got, and tells what became of one payment. The exit code is 0 if all agree, and 1 if not.`
 }
@@ -94,7 +95,7 @@ func (c *paymentsDemoCommand) Run(ctx context.Context, o *stage.Output) (err err
 
 	seed := cmp.Or(c.Seed, uint64(time.Now().UnixNano())) // any bits will do
 	d := &paymentsDemo{
-		url: where, file: c.Orders, seed: seed, dir: dir, out: o.Stdout, killEvery: c.KillEvery,
+		url: where, file: c.Orders, seed: seed, dir: dir, out: o.Stdout, lease: c.Lease, mostKills: c.Kills,
 		plan: newPaymentPlan(orders, seed), started: time.Now(),
 	}
 	return d.run(ctx)
@@ -118,7 +119,8 @@ func withConnections(storeURL string) string {
 type paymentsDemo struct {
 	url, file, dir string
 	seed           uint64
-	killEvery      time.Duration
+	lease          time.Duration
+	mostKills      int
 	out            io.Writer
 	plan           *paymentPlan
 	started        time.Time
@@ -131,8 +133,8 @@ type paymentsDemo struct {
 	bank      *stage.Process
 	clients   [apiClients]*stage.Process
 	kills     int
-	stopped   bool
-	lost      int // leases, by the servers' logs
+	held      []payments.Payment // that the stopped server was about to order
+	lost      int                // leases, by the servers' logs
 
 	mu      sync.Mutex
 	reports [apiClients]clientReport
@@ -201,10 +203,14 @@ func (d *paymentsDemo) startAll(cancel context.CancelCauseFunc) error {
 func (d *paymentsDemo) bankLog() string { return filepath.Join(d.dir, "bank.jsonl") }
 
 func (d *paymentsDemo) startServer(i int, cancel context.CancelCauseFunc) (err error) {
+	args := []string{"serve", "--bank", d.addresses[apiServers], "--name", fmt.Sprintf("server-%d", i+1), "--lease", d.lease.String()}
+	if i == paused {
+		args = append(args, "--hold-after", strconv.Itoa(len(d.plan.Payments)/3/apiServers))
+	}
 	d.servers[i], err = stage.StartProcess(fmt.Sprintf("server %d", i+1), d.url, cancel, func(c *exec.Cmd) error {
 		c.ExtraFiles = d.listeners[i : i+1]
 		return nil
-	}, "serve", "--bank", d.addresses[apiServers], "--name", fmt.Sprintf("server-%d", i+1))
+	}, args...)
 	return err
 }
 
@@ -250,78 +256,74 @@ func (d *paymentsDemo) answers(client int) string {
 	return filepath.Join(d.dir, fmt.Sprintf("client-%d.jsonl", client+1))
 }
 
-// watch shows the progress, kills a server now and then, and stops one for three leases, until
-// all clients have all answers.
+// watch shows the progress, kills a server after each share of the work, and stops one until others have made
+// its payments, until all clients have all answers.
 func (d *paymentsDemo) watch(ctx context.Context, cancel context.CancelCauseFunc) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	kill := time.NewTicker(d.killEvery)
-	defer kill.Stop()
-	var goOn <-chan time.Time // the stopped server, if there is one
-	paused, spared := 0, false
-	for {
-		sum, running := d.clientState()
-		if running {
+	for stopped, running := false, true; running || stopped; {
+		var sum clientReport
+		if sum, running = d.clientState(); running {
 			d.screen.Show(stage.Progress{
 				Done: sum.Done, Of: d.plan.Tasks, Elapsed: time.Since(d.started), Written: sum.Sent,
 				Tail: fmt.Sprintf("%s replays, %s cut off, %d killed", stage.Count(sum.Replayed), stage.Count(sum.Cut), d.kills),
 			})
 		}
-		if !running && goOn == nil {
-			return nil
-		}
-		if !d.stopped && sum.Done > d.plan.Tasks/3 {
-			d.stopped = true
-			paused = (d.kills + 1) % apiServers // neither the last one started nor the next to be killed
-			about, err := d.stopServer(ctx, paused)
-			if err != nil {
-				return err
+		var err error
+		kill := d.kills < d.mostKills && sum.Done*(d.mostKills+1) >= d.plan.Tasks*(d.kills+1)
+		switch {
+		case running && len(d.held) == 0: // the clients of payments that are held ask until they have an answer
+			if stopped, err = d.stopServer(ctx); err == nil && stopped {
+				d.screen.Say(fmt.Sprintf("server %d stopped with SIGSTOP, about to make %s to the bank", paused+1, calls(len(d.held))))
+				kill = d.kills < d.mostKills
 			}
-			d.screen.Say(fmt.Sprintf("server %d stopped with SIGSTOP for three leases, about to make %s to the bank", paused+1, calls(about)))
-			goOn = time.After(3 * leaseTTL)
+		case stopped:
+			var made bool
+			if made, err = d.books.confirmed(ctx, d.held); err == nil && made {
+				stopped, err = false, d.continueServer(ctx)
+			}
+		}
+		if err == nil && running && kill {
+			err = d.killServer(d.kills%paused, cancel)
+		}
+		if err != nil {
+			return stage.Cause(ctx, err)
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-tick.C:
-		case <-goOn:
-			goOn = nil
-			if err := d.servers[paused].Process.Signal(syscall.SIGCONT); err != nil {
-				return fmt.Errorf("continue server %d: %w", paused+1, err)
-			}
-			d.screen.Say(fmt.Sprintf("server %d goes on, and makes its calls", paused+1))
-			spared = true
-		case <-kill.C:
-			i := d.kills % apiServers
-			if (goOn != nil || spared) && i == paused {
-				i = (i + 1) % apiServers
-			}
-			spared = false // it has had the time to make its late calls
-			if err := d.killServer(i, cancel); err != nil {
-				return err
-			}
 		}
 	}
+	return nil
 }
 
-// stopServer stops a server that has looked at the leases of some payments, and has not ordered them
-// yet: the calls that a token is for. It returns how many they are.
-func (d *paymentsDemo) stopServer(ctx context.Context, i int) (about int, err error) {
-	for about == 0 && err == nil { // clients ask all the time
-		about, err = d.holdReviews(ctx, i)
+// stopServer stops the server that holds its reviews, if there are some: it has looked at the leases of payments, and
+// has not ordered them yet, which are the calls that a token is for.
+func (d *paymentsDemo) stopServer(ctx context.Context) (stopped bool, err error) {
+	if err := d.reviews(ctx, http.MethodGet, &d.held); err != nil || len(d.held) == 0 {
+		return false, err
 	}
-	if err == nil {
-		err = d.books.alone(ctx, func() error {
-			if err := d.servers[i].Process.Signal(syscall.SIGSTOP); err != nil {
-				return err
-			}
-			return awaitStop(ctx, d.servers[i].Process.Pid)
-		})
-	}
+	err = d.books.alone(ctx, func() error {
+		if err := d.servers[paused].Process.Signal(syscall.SIGSTOP); err != nil {
+			return err
+		}
+		return awaitStop(ctx, d.servers[paused].Process.Pid)
+	})
 	if err != nil {
-		return 0, fmt.Errorf("stop server %d: %w", i+1, err)
+		return false, fmt.Errorf("stop server %d: %w", paused+1, err)
 	}
-	return about, nil
+	return true, nil
+}
+
+// continueServer has the stopped server go on, and end its reviews.
+func (d *paymentsDemo) continueServer(ctx context.Context) error {
+	if err := d.servers[paused].Process.Signal(syscall.SIGCONT); err != nil {
+		return fmt.Errorf("continue server %d: %w", paused+1, err)
+	}
+	d.screen.Say(fmt.Sprintf("server %d goes on, and makes its calls: others have made its payments", paused+1))
+	var held []payments.Payment
+	return d.reviews(ctx, http.MethodDelete, &held)
 }
 
 // awaitStop waits until all threads of a process are stopped. A thread that runs is stopped some time after
@@ -352,21 +354,18 @@ func calls(n int) string {
 	return stage.Count(n) + " calls"
 }
 
-// holdReviews has a server stay with the payments that it has under review, until it is stopped. It
-// returns how many they are.
-func (d *paymentsDemo) holdReviews(ctx context.Context, i int) (n int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // it may have been started just now
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, d.addresses[i]+reviewsPath, http.NoBody)
+// reviews asks the server that holds its reviews for the payments.
+func (d *paymentsDemo) reviews(ctx context.Context, method string, held *[]payments.Payment) error {
+	r, err := http.NewRequestWithContext(ctx, method, d.addresses[paused]+reviewsPath, http.NoBody)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return 0, err
+		return fmt.Errorf("ask for the reviews of server %d: %w", paused+1, err)
 	}
 	defer response.Body.Close()
-	return n, json.NewDecoder(response.Body).Decode(&n)
+	return json.NewDecoder(response.Body).Decode(held)
 }
 
 // killServer ends a server as a power cut would, and starts another in its place.
@@ -431,9 +430,11 @@ func (d *paymentsDemo) closeListeners() {
 }
 
 type paymentsServeCommand struct {
-	Store string `env:"DIBS_STORE"`
-	Bank  string
-	Name  string
+	Store     string `env:"DIBS_STORE"`
+	Bank      string
+	Name      string
+	Lease     time.Duration
+	HoldAfter int `default:"-1"` // reviews
 }
 
 // Run serves the API on the socket that it was started with.
@@ -444,52 +445,68 @@ func (c *paymentsServeCommand) Run(ctx context.Context, o *stage.Output) error {
 	}
 	defer store.Close()
 	log := logger.Zerolog(zerolog.New(o.Stderr).Level(zerolog.WarnLevel))
-	under := &reviews{ends: map[*time.Time]bool{}}
-	api, err := newAPI(store, c.Store, payments.Config{Bank: c.Bank, Name: c.Name, TTL: leaseTTL, Review: under.review, Logger: log})
+	under := &reviews{left: c.HoldAfter, goOn: make(chan struct{})}
+	if c.HoldAfter < 0 {
+		close(under.goOn)
+	}
+	api, err := newAPI(store, c.Store, payments.Config{Bank: c.Bank, Name: c.Name, TTL: c.Lease, Review: under.review, Logger: log})
 	if err != nil {
 		return err
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", api)
-	mux.Handle("POST "+reviewsPath, under)
+	mux.HandleFunc("GET "+reviewsPath, under.list)
+	mux.HandleFunc("DELETE "+reviewsPath, under.end)
 	return stage.Serve(ctx, mux)
 }
 
-// reviewsPath is the demo's own: a request to it holds the reviews of a server.
+// reviewsPath is the demo's own: the reviews that a server holds, until they are deleted.
 const reviewsPath = "/demo/reviews"
 
-// holding is how long reviews are held at least: the server is stopped meanwhile.
-const holding = leaseTTL
-
-// reviews are those of a server, so that the demo can stop it in the middle of one.
+// reviews are those of a server. After some it holds all, so that the demo can stop it in the middle of them.
 type reviews struct {
+	goOn chan struct{} // closed if no review is held any more
+
 	mu   sync.Mutex
-	ends map[*time.Time]bool
+	left int // reviews that are not held
+	held []payments.Payment
 }
 
 // review takes its time, be the lease lost meanwhile or not.
-func (r *reviews) review(context.Context, payments.Payment) error {
-	end := time.Now().Add(review)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.ends[&end] = true
-	for left := time.Until(end); left > 0; left = time.Until(end) {
-		r.mu.Unlock()
-		<-time.After(left)
-		r.mu.Lock()
+func (r *reviews) review(_ context.Context, p payments.Payment) error {
+	<-time.After(review)
+	if r.holds(p) {
+		<-r.goOn
 	}
-	delete(r.ends, &end)
 	return nil
 }
 
-// ServeHTTP holds the reviews that are under way, and answers with their number.
-func (r *reviews) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+func (r *reviews) holds(p payments.Payment) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for end := range r.ends {
-		*end = time.Now().Add(holding)
+	if r.left--; r.left >= 0 {
+		return false
 	}
-	fmt.Fprintln(w, len(r.ends))
+	select {
+	case <-r.goOn:
+		return false
+	default:
+		r.held = append(r.held, p)
+		return true
+	}
+}
+
+// list answers with the payments that are held.
+func (r *reviews) list(w http.ResponseWriter, _ *http.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_ = json.NewEncoder(w).Encode(r.held) // the demo asks again
+}
+
+// end has all reviews go on.
+func (r *reviews) end(w http.ResponseWriter, request *http.Request) {
+	close(r.goOn)
+	r.list(w, request)
 }
 
 // An api is the payments API over either database.

@@ -116,6 +116,25 @@ func (b books) rows(ctx context.Context) (all []tableRow, err error) {
 	return all, err
 }
 
+// confirmed reports whether payments have been made.
+func (b books) confirmed(ctx context.Context, all []payments.Payment) (bool, error) {
+	manager, err := intent.New(b.store, payments.Intents, nil)
+	if err != nil {
+		return false, err
+	}
+	for _, p := range all {
+		stream, err := manager.Stream(p.Account, p.ID)
+		if err != nil {
+			return false, err
+		}
+		last, err := b.store.Last(ctx, stream)
+		if err != nil || last == nil || last.Type != intent.TypeConfirmed {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
 // An outcome is the result of a run. It is added up from the records, not by the component's own
 // code.
 type outcome struct {

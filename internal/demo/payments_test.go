@@ -14,6 +14,7 @@ import (
 )
 
 func TestPaymentsDemoAgreesWithTheFileThroughKillsAndAStop(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name  string
 		store func(t *testing.T) string
@@ -22,15 +23,16 @@ func TestPaymentsDemoAgreesWithTheFileThroughKillsAndAStop(t *testing.T) {
 		{"PostgreSQL", func(t *testing.T) string { t.Helper(); return pgtest.URL(t) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Setenv(stage.StoreVariable, "")
+			t.Parallel()
 			var stdout, stderr bytes.Buffer
 
-			code := RunPayments(t.Context(), []string{"demo", "--store", test.store(t), "--orders", writeOrders(t, 60), "--kill-every", "1500ms", "--limit", "2m"}, &stdout, &stderr)
+			code := RunPayments(t.Context(), []string{"demo", "--store", test.store(t), "--orders", writeOrders(t, 60), "--kills", "2", "--lease", "1s", "--limit", "4m"}, &stdout, &stderr)
 
 			require.Zero(t, code, "%s\n%s", &stdout, &stderr)
 			out := stdout.String()
-			require.Regexp(t, `server \d stopped with SIGSTOP for three leases, about to make \d+ calls? to the bank`, out)
-			require.Regexp(t, `late calls that the bank refused +[1-9]`, out)
+			require.Regexp(t, `server 3 stopped with SIGSTOP, about to make \d+ calls? to the bank`, out)
+			require.Regexp(t, `servers killed and started again +[12]\n`, out)
+			require.Regexp(t, `late calls that the bank refused +>= [1-9].* ok`, out)
 			require.Contains(t, out, "Every payment was made once")
 			require.Contains(t, out, "byte for byte")
 			require.NotContains(t, out, "DIFFERS")
@@ -43,7 +45,7 @@ func right(t *testing.T) (*paymentsDemo, *outcome) {
 	t.Helper()
 	orders, err := ReadOrders(writeOrders(t, 12))
 	require.NoError(t, err)
-	d := &paymentsDemo{plan: newPaymentPlan(orders, 7), stopped: true}
+	d := &paymentsDemo{plan: newPaymentPlan(orders, 7), held: make([]payments.Payment, 1)}
 	o := &outcome{
 		Calls: map[string]int{}, Tokens: map[string]int64{}, Confirmed: map[string]int{}, Attempts: map[string]int{},
 		Answers: map[string]map[string]int{}, Late: map[string]bool{},
@@ -57,6 +59,7 @@ func right(t *testing.T) (*paymentsDemo, *outcome) {
 		o.addMessage(message("Reserved", key, `{"attempt":1}`))
 		o.addMessage(message("Confirmed", key, `{"attempt":1}`))
 	}
+	o.addCall(d.plan, d.call(d.plan.order[0], 9, 0))
 	for range d.plan.Planted {
 		o.addAnswer(answer{Planted: true, Status: 422})
 	}
@@ -114,8 +117,9 @@ func TestPaymentsVerdictSeesAllThatIsWrong(t *testing.T) {
 		"422 for the same": {
 			"answers of another kind", func(_ *paymentsDemo, o *outcome, key string) { o.addAnswer(answer{Key: key, Status: 422}) },
 		},
-		"still held":  {"leases held in the end", func(_ *paymentsDemo, o *outcome, _ string) { o.Held++ }},
-		"not stopped": {"servers stopped for three leases", func(d *paymentsDemo, _ *outcome, _ string) { d.stopped = false }},
+		"still held":     {"leases held in the end", func(_ *paymentsDemo, o *outcome, _ string) { o.Held++ }},
+		"not stopped":    {"servers stopped, and gone on too late", func(d *paymentsDemo, _ *outcome, _ string) { d.held = nil }},
+		"late, and paid": {"late calls that the bank refused", func(_ *paymentsDemo, o *outcome, _ string) { o.TooLate-- }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, o := right(t)
@@ -140,9 +144,9 @@ func TestPaymentsVerdictSeesAllThatIsWrong(t *testing.T) {
 func TestALateCallIsCountedAndIsNotWrong(t *testing.T) {
 	d, o := right(t)
 
-	o.addCall(d.plan, d.call(d.plan.order[0], 9, 0))
+	o.addCall(d.plan, d.call(d.plan.order[0], 8, 0))
 
-	require.Equal(t, 1, o.TooLate)
+	require.Equal(t, 2, o.TooLate, "with the one of every run")
 	require.Equal(t, d.plan.order[0], d.interesting(o), "its story is told")
 	require.True(t, stage.PrintTable(&bytes.Buffer{}, "", "", d.table(o, clientReport{})))
 }
@@ -166,7 +170,7 @@ func TestEveryPaymentIsInThePlanOfEveryClient(t *testing.T) {
 }
 
 func TestWrongCallsOfThePaymentsDemoEndWithTwo(t *testing.T) {
-	t.Setenv(stage.StoreVariable, "")
+	t.Parallel()
 	for _, args := range [][]string{{"nonsense"}, {"demo", "--orders", "no-such-file"}, {"demo", "--store", "memory:"}} {
 		var stdout, stderr bytes.Buffer
 		require.Equal(t, 2, RunPayments(t.Context(), args, &stdout, &stderr), args)

@@ -53,7 +53,7 @@ func TestAReplicaThatStartsLeavesTheSocketOfTheOthersAsItIs(t *testing.T) {
 }
 
 func TestTheReplicasDemoRefusesWrongCalls(t *testing.T) {
-	t.Setenv(stage.StoreVariable, "")
+	t.Parallel()
 	for _, args := range [][]string{
 		{"demo"},
 		{"demo", "--store", "sqlite:a.db"},

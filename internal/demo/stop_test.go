@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/demo/stage"
 )
 
@@ -35,11 +36,12 @@ func TestAProcessThatIsToldToEndBeforeItHasBegunHasNotFailed(t *testing.T) {
 			}, args...)
 			require.NoError(t, err)
 			defer p.End()
+			require.NoError(t, silent.(*net.TCPListener).SetDeadline(time.Now().Add(await.Limit)))
 			conn, err := silent.Accept() // so it is about to open its store
 			require.NoError(t, err)
 			defer conn.Close()
 
-			require.NoError(t, p.Stop(10*time.Second))
+			require.NoError(t, p.Stop(await.Limit))
 			require.NoError(t, context.Cause(ctx), "nor has the demo")
 		})
 	}
@@ -50,6 +52,6 @@ func TestAProcessThatFailsIsToldWhenItIsStopped(t *testing.T) {
 	defer cancel(nil)
 	p, err := stage.StartProcess("a run of no store", "postgres://127.0.0.1:1/a?sslmode=disable", cancel, nil, "run")
 	require.NoError(t, err)
-	<-p.Ended
-	require.ErrorContains(t, p.Stop(time.Second), "a run of no store")
+	await.Receive(t, "the end of a run of no store", p.Ended)
+	require.ErrorContains(t, p.Stop(await.Limit), "a run of no store")
 }

@@ -160,7 +160,7 @@ func Serve(ctx context.Context, h http.Handler) error {
 		return err
 	case <-ctx.Done():
 	}
-	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	return server.Shutdown(ending)
 }
