@@ -48,17 +48,17 @@ func RunTicketing(ctx context.Context, args []string, stdout, stderr io.Writer) 
 
 type replicasDemoCommand struct {
 	Store   string        `env:"DIBS_STORE" required:"" placeholder:"URL" help:"The store, on PostgreSQL."`
-	For     time.Duration `default:"30s" placeholder:"TIME" help:"How long clients send requests. Defaults to ${default}."`
-	Restart time.Duration `default:"3s" placeholder:"TIME" help:"Replace a replica this often. Defaults to ${default}."`
+	For     time.Duration `default:"30s" placeholder:"TIME" help:"How long clients send requests, on a machine that carries the rate. Defaults to ${default}."`
+	Restart time.Duration `default:"3s" placeholder:"TIME" help:"Replace a replica whenever the requests of this time are answered. Defaults to ${default}."`
 	Lease   time.Duration `default:"2s" placeholder:"TIME" help:"The lease of the replicas. Defaults to ${default}."`
 	Rate    int           `default:"100" placeholder:"N" help:"Requests in a second. Defaults to ${default}."`
 }
 
 // Help is printed below the command's usage.
 func (replicasDemoCommand) Help() string {
-	return `It starts three replicas of the service on one socket, and clients that ask for seats at a steady rate, some of them several times under one key. Every few seconds a replica is replaced as a deployment does it: a new one starts, and the old one is told to stop. Once a replica is killed with SIGKILL, and once one is stopped with SIGSTOP for three leases, and goes on.
+	return `It starts three replicas of the service on one socket, and clients that ask for seats at a steady rate, some of them several times under one key. Whenever the requests of a few seconds are answered a replica is replaced as a deployment does it: a new one starts, and the old one is told to stop. Once a replica is killed with SIGKILL, and once one is stopped with SIGSTOP for three leases, and goes on.
 
-Then it compares the clients' answers with the box office's table, the events and the mails. The exit code is 0 if all agree, no request was refused and no command waited for two leases, and 1 if not.`
+Then it compares the clients' answers with the box office's table, the events and the mails. The exit code is 0 if all agree and no request was refused, and 1 if not. A command waits for its decision for less than two leases, unless the machine is busy.`
 }
 
 // Run runs the service in processes under load, and compares the books.
@@ -115,8 +115,8 @@ func (d *replicasDemo) run(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	began := time.Now()
-	fmt.Fprintf(d.out, "%d replicas with a lease of %v; %d clients, %d requests/s for %v; a replica is replaced every %v\n",
-		replicas, d.Lease, audience, d.Rate, d.For, d.Restart)
+	fmt.Fprintf(d.out, "%d replicas with a lease of %v; %d clients, %d requests/s for %v; a replica is replaced every %d requests\n",
+		replicas, d.Lease, audience, d.Rate, d.For, d.of(d.Restart))
 	if err := d.prepare(ctx); err != nil {
 		return err
 	}
@@ -205,22 +205,40 @@ func (d *replicasDemo) replace(i int, cancel context.CancelCauseFunc) error {
 	return nil
 }
 
-// disturb replaces replicas, kills one and stops one, until the clients are done.
+// of returns how many requests are sent in a time.
+func (d *replicasDemo) of(t time.Duration) int { return max(1, int(t.Seconds()*float64(d.Rate))) }
+
+// disturb replaces replicas, kills one and stops one, each when so many requests have been answered, until the
+// clients are done.
 func (d *replicasDemo) disturb(ctx context.Context, cancel context.CancelCauseFunc, began time.Time, load <-chan error) error {
-	restart := time.NewTicker(d.Restart)
-	defer restart.Stop()
-	tick := time.NewTicker(100 * time.Millisecond)
+	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	kill, freeze := time.After(d.For/3), time.After(d.For*2/3)
 	var thaw <-chan time.Time
-	next, frozen := 0, -1
-	left := 2
-	disturbed := func() {
-		if left--; left == 0 {
-			close(d.disturbed)
-		}
-	}
+	next, frozen, killed, froze := 0, -1, false, false
 	for {
+		done := d.show(began)
+		switch {
+		case !killed && done >= d.of(d.For)/3:
+			killed = true
+			if err := d.kill((next+2)%replicas, cancel); err != nil {
+				return err
+			}
+		case !froze && done >= d.of(d.For)*2/3:
+			froze, frozen = true, (next+2)%replicas
+			if err := d.replicas[frozen].Process.Signal(syscall.SIGSTOP); err != nil {
+				return fmt.Errorf("stop replica %d: %w", frozen+1, err)
+			}
+			d.screen.Say(fmt.Sprintf("replica %d stopped with SIGSTOP for three leases", frozen+1))
+			thaw = time.After(3 * d.Lease)
+			close(d.disturbed)
+		case done >= (d.replaced+1)*d.of(d.Restart):
+			if next++; next%replicas == frozen {
+				next++
+			}
+			if err := d.replace(next%replicas, cancel); err != nil {
+				return err
+			}
+		}
 		select {
 		case err := <-load:
 			if thaw != nil {
@@ -230,36 +248,6 @@ func (d *replicasDemo) disturb(ctx context.Context, cancel context.CancelCauseFu
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
-			d.show(began)
-		case <-restart.C:
-			if next++; next%replicas == frozen {
-				next++
-			}
-			if err := d.replace(next%replicas, cancel); err != nil {
-				return err
-			}
-		case <-kill:
-			i := (next + 2) % replicas
-			p := d.replicas[i]
-			p.Killed.Store(true)
-			if err := p.Process.Kill(); err != nil {
-				return fmt.Errorf("kill replica %d: %w", i+1, err)
-			}
-			<-p.Ended
-			d.screen.Say(fmt.Sprintf("replica %d killed with SIGKILL, and started again", i+1))
-			var err error
-			if d.replicas[i], err = d.start(i, cancel); err != nil {
-				return err
-			}
-			disturbed()
-		case <-freeze:
-			frozen = (next + 2) % replicas
-			if err := d.replicas[frozen].Process.Signal(syscall.SIGSTOP); err != nil {
-				return fmt.Errorf("stop replica %d: %w", frozen+1, err)
-			}
-			d.screen.Say(fmt.Sprintf("replica %d stopped with SIGSTOP for three leases", frozen+1))
-			thaw = time.After(3 * d.Lease)
-			disturbed()
 		case <-thaw:
 			if err := d.replicas[frozen].Process.Signal(syscall.SIGCONT); err != nil {
 				return fmt.Errorf("continue replica %d: %w", frozen+1, err)
@@ -270,17 +258,27 @@ func (d *replicasDemo) disturb(ctx context.Context, cancel context.CancelCauseFu
 	}
 }
 
-func (d *replicasDemo) show(began time.Time) {
+// kill ends a replica as a power cut would, and starts another in its place.
+func (d *replicasDemo) kill(i int, cancel context.CancelCauseFunc) (err error) {
+	d.replicas[i].End()
+	d.screen.Say(fmt.Sprintf("replica %d killed with SIGKILL, and started again", i+1))
+	d.replicas[i], err = d.start(i, cancel)
+	return err
+}
+
+// show shows the progress, and returns how many requests have been answered.
+func (d *replicasDemo) show(began time.Time) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.screen.Show(stage.Progress{
-		Done: d.done, Of: int(d.For.Seconds()) * d.Rate, Elapsed: time.Since(began), Written: d.sent,
+		Done: d.done, Of: d.of(d.For), Elapsed: time.Since(began), Written: d.sent,
 		Tail: fmt.Sprintf("%d replaced, %s sent again", d.replaced, stage.Count(d.again)),
 	})
+	return d.done
 }
 
-// load sends requests at the rate, whatever becomes of those before, for the time of the demo, and
-// longer if a replica has not been killed and another stopped by then.
+// load sends the requests of the demo, at the rate, whatever becomes of those before, and more if a replica has not
+// been killed and another stopped by then.
 func (d *replicasDemo) load(ctx context.Context) error {
 	orders := make(chan *asked)
 	var clients sync.WaitGroup
@@ -293,8 +291,8 @@ func (d *replicasDemo) load(ctx context.Context) error {
 	}
 	tick := time.NewTicker(time.Second / time.Duration(d.Rate))
 	defer tick.Stop()
-	end, disturbed := time.After(d.For), d.disturbed
-	for n := 1; ; n++ {
+	disturbed := false
+	for n := 1; n <= d.of(d.For) || !disturbed; n++ {
 		a := &asked{seat: fmt.Sprintf("%d%c", 1+rand.IntN(someSeats/10), 'A'+rand.IntN(10)), key: fmt.Sprintf("k%d", n)} //nolint:gosec // any seat will do
 		d.mu.Lock()
 		d.asked[a.seat+" "+a.key] = a
@@ -307,18 +305,18 @@ func (d *replicasDemo) load(ctx context.Context) error {
 			return ctx.Err()
 		}
 		select {
-		case <-tick.C:
-		case <-end:
-			end = nil
-		case <-disturbed:
-			disturbed = nil
+		case <-d.disturbed:
+			disturbed = true
+		default:
 		}
-		if end == nil && disturbed == nil {
-			close(orders)
-			clients.Wait()
-			return nil
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
 		}
 	}
+	close(orders)
+	clients.Wait()
+	return ctx.Err()
 }
 
 // ask sends a request, some of them several times, and asks for the answer. An attempt that is cut
@@ -387,7 +385,8 @@ func (d *replicasDemo) takeMail(w http.ResponseWriter, r *http.Request) {
 
 // settle waits until every request has its mail.
 func (d *replicasDemo) settle(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, 10*d.Lease, errors.New("the mailer did not catch up"))
+	const limit = 10 * time.Minute
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the mailer did not catch up in %v", limit))
 	defer cancel()
 	for {
 		d.mu.Lock()
@@ -443,7 +442,6 @@ func (d *replicasDemo) verdict(ctx context.Context, began time.Time) error {
 	for _, n := range d.mails {
 		repeated += n - 1
 	}
-	bound := 2 * d.Lease
 	same := stage.PrintTable(d.out, "expected", "found", []stage.Row{
 		stage.Compare("rows of the box office, one for each request", len(d.asked), rows),
 		stage.Compare("seats sold, of those asked for", seats, sold),
@@ -452,10 +450,6 @@ func (d *replicasDemo) verdict(ctx context.Context, began time.Time) error {
 		stage.Compare("answers that differ from the table", 0, differing),
 		stage.Compare("requests that were refused", 0, len(d.odd)),
 		stage.Compare("mails, one for each request", len(d.asked), len(d.mails)),
-		{
-			Name: "longest wait for a decision, below two leases", File: "< " + bound.String(),
-			Store: longest.Round(time.Millisecond).String(), Same: longest.Duration < bound,
-		},
 		stage.Detail("mails sent again, and shown once", repeated),
 		stage.Detail("requests sent", d.sent),
 		stage.Detail("sent again, after a kill or a stop", d.again),
@@ -465,10 +459,11 @@ func (d *replicasDemo) verdict(ctx context.Context, began time.Time) error {
 		fmt.Fprintln(d.out, "refused:", odd)
 	}
 	if !same {
-		fmt.Fprintf(d.out, "\nThe books differ (%.1f s); the longest wait was in %s.\n", time.Since(began).Seconds(), longest.stream)
+		fmt.Fprintf(d.out, "\nThe books differ (%.1f s).\n", time.Since(began).Seconds())
 		return errBooksDiffer
 	}
-	fmt.Fprintf(d.out, "\nEvery request was carried out once, through %d replacements, a kill and a stop (%.1f s).\n", d.replaced, time.Since(began).Seconds())
+	fmt.Fprintf(d.out, "\nThe longest wait for a decision was %v, in %s, with a lease of %v.\n", longest.Round(time.Millisecond), longest.stream, d.Lease)
+	fmt.Fprintf(d.out, "Every request was carried out once, through %d replacements, a kill and a stop (%.1f s).\n", d.replaced, time.Since(began).Seconds())
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -16,23 +15,18 @@ import (
 
 // Replicas are replaced, one is killed and one stopped, and each request is carried out once.
 func TestReplicasComeAndGoUnderLoad(t *testing.T) {
+	t.Parallel()
 	var out, failed bytes.Buffer
 	code := RunTicketing(t.Context(), []string{
-		"demo", "--store", pgtest.URL(t), "--for", "8s", "--restart", "1s", "--lease", "1s", "--rate", "50",
+		"demo", "--store", pgtest.URL(t), "--for", "4s", "--restart", "1s", "--lease", "1s", "--rate", "50",
 	}, &out, &failed)
 
-	// A machine that is busy with other tests makes commands wait, which is no mistake.
-	for line := range strings.Lines(out.String()) {
-		if strings.Contains(line, "DIFFERS") && !strings.HasPrefix(line, "longest wait") {
-			t.Error(line)
-		}
-	}
-	require.Contains(t, out.String(), "killed with SIGKILL", failed.String())
-	require.Contains(t, out.String(), "stopped with SIGSTOP", failed.String())
-	require.Contains(t, out.String(), "seats sold twice", failed.String())
-	if !strings.Contains(out.String(), "longest wait was in") {
-		require.Zero(t, code, failed.String())
-	}
+	require.Zero(t, code, "%s\n%s", &out, &failed)
+	require.NotContains(t, out.String(), "DIFFERS")
+	require.Contains(t, out.String(), "killed with SIGKILL")
+	require.Contains(t, out.String(), "stopped with SIGSTOP")
+	require.Contains(t, out.String(), "seats sold twice")
+	require.Regexp(t, `replicas replaced +[1-9]`, out.String())
 }
 
 // A socket that blocks would keep a replica that ends, until the next client comes.
