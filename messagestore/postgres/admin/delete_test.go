@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -252,9 +253,7 @@ func TestDeletionWorksInParts(t *testing.T) {
 			t.Parallel()
 			a := newArchive(t)
 			stream := a.category.Stream("1")
-			for range 21 {
-				a.fill(t, stream, 1000)
-			}
+			a.fillMany(t, stream, 21000)
 			parts := 0
 			meanwhile := *options
 			meanwhile.OnProgress = func() {
@@ -278,22 +277,22 @@ func TestDeletionWorksInParts(t *testing.T) {
 // The server ends the sessions between two parts and within one: it goes on in others.
 func TestADeletionOutlivesItsSessions(t *testing.T) {
 	t.Parallel()
-	a := newArchive(t)
+	a := newOwnArchive(t)
 	stream := a.category.Stream("1")
-	for range 31 {
-		a.fill(t, stream, 1000)
-	}
-	name := "deleting " + string(a.category)
-	pool, _ := pgtest.PoolOfOne(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = name })
-	end := func() (ended int) {
-		require.NoError(t, a.pool.QueryRow(t.Context(),
-			"select count(*) filter (where pg_terminate_backend(pid, 10000)) from pg_stat_activity where application_name = $1", name).Scan(&ended))
-		return ended
-	}
+	a.fillMany(t, stream, 31000)
+	config := a.pool.Config()
+	config.MaxConns, config.ConnConfig.RuntimeParams["application_name"] = 1, "deleting"
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	defer pool.Close()
+	const end = "select count(*) filter (where pg_terminate_backend(pid, 60000)) from pg_stat_activity where datname = current_database() and application_name = 'deleting'"
 	parts := 0
+	ended := make(chan error, 9)
 	options := &admin.DeleteOptions{OnProgress: func() {
 		if parts++; parts == 1 {
-			require.Positive(t, end())
+			var sessions int
+			require.NoError(t, a.pool.QueryRow(t.Context(), end).Scan(&sessions))
+			require.Positive(t, sessions)
 			return
 		}
 		// The next part waits for this one, until its session is ended.
@@ -303,13 +302,13 @@ func TestADeletionOutlivesItsSessions(t *testing.T) {
 		require.NoError(t, err)
 		go func() {
 			defer holder.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // nothing was changed
-			for waiting := 0; waiting == 0 && t.Context().Err() == nil; {
-				err := a.pool.QueryRow(t.Context(),
-					"select count(*) filter (where pg_terminate_backend(pid, 10000)) from pg_stat_activity where application_name = $1 and wait_event_type = 'Lock'", name).Scan(&waiting)
-				if err != nil {
-					return
-				}
+			ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+			defer cancel()
+			var err error
+			for sessions := 0; sessions == 0 && err == nil; {
+				err = a.pool.QueryRow(ctx, end+" and wait_event_type = 'Lock'").Scan(&sessions)
 			}
+			ended <- err
 		}()
 	}}
 
@@ -318,6 +317,9 @@ func TestADeletionOutlivesItsSessions(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, int64(31000), deleted.Messages)
 	require.Equal(t, 3, parts)
+	for range parts - 1 {
+		require.NoError(t, await.Receive(t, "the end of the session that waits", ended))
+	}
 	require.Len(t, a.read(t, stream), 1)
 }
 
@@ -329,9 +331,7 @@ func TestAWriteBetweenThePartsOfADeletionStays(t *testing.T) {
 			t.Parallel()
 			a := newArchive(t)
 			stream := a.category.Stream("1")
-			for range 21 {
-				a.fill(t, stream, 1000)
-			}
+			a.fillMany(t, stream, 21000)
 			first := true
 			meanwhile := *options
 			meanwhile.OnProgress = func() {
@@ -535,13 +535,15 @@ func TestTheRecordsOfAnErasedStreamGoInParts(t *testing.T) {
 // there.
 func TestWritersAndADeletion(t *testing.T) {
 	t.Parallel()
-	const writers, writes = 3, 60 // each, or more, until there were two deletions
+	const writers, writes = 3, 30 // each, or more, until there were two deletions
 
 	for name, options := range map[string]*admin.DeleteOptions{"name kept": nil, "name erased": erase} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := newArchive(t)
+			a := newOwnArchive(t)
 			stream := a.category.Stream("1")
+			ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+			defer cancel()
 			type acknowledged struct {
 				id      uuid.UUID
 				version messagestore.Version
@@ -554,7 +556,7 @@ func TestWritersAndADeletion(t *testing.T) {
 				go func() {
 					for n := 0; n < writes || deletions.Load() < 2; n++ {
 						m := opened()
-						written, err := a.Write(t.Context(), stream, messagestore.AnyVersion, m)
+						written, err := a.Write(ctx, stream, messagestore.AnyVersion, m)
 						if err != nil {
 							done <- err
 							return
@@ -568,7 +570,7 @@ func TestWritersAndADeletion(t *testing.T) {
 			}
 			lastTombstone, ended := messagestore.NoStream, 0
 			for ended < writers {
-				deleted, err := a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, options)
+				deleted, err := a.admin.Delete(ctx, stream, messagestore.AnyVersion, options)
 				if !errors.Is(err, messagestore.ErrNotFound) {
 					require.NoError(t, err)
 					require.GreaterOrEqual(t, deleted.Version, lastTombstone)

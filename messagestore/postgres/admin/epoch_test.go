@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -52,12 +53,13 @@ func TestAnEpochThatIsRaisedIsAnotherThanAllBefore(t *testing.T) {
 	without := epoch()
 	require.NotEqual(t, without, raise())
 
+	pgtest.WaitForLocks(t, pool.Config().ConnString(), schema)
 	errs := make([]error, 8)
 	var all sync.WaitGroup
 	for i := range errs {
 		all.Go(func() { _, errs[i] = adm.RaiseEpoch(t.Context()) })
 	}
-	all.Wait()
+	await.Receive(t, "the end of all calls", over(&all))
 	require.NoError(t, errors.Join(errs...))
 	require.Regexp(t, `/9\.[^/]+$`, epoch())
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -18,7 +19,11 @@ import (
 // inboxed returns an archive whose category is an inbox, with requests of some ages.
 func inboxed(t *testing.T, ages map[string]time.Duration) *archive {
 	t.Helper()
-	a := newArchive(t)
+	return newArchive(t).inbox(t, ages)
+}
+
+func (a *archive) inbox(t *testing.T, ages map[string]time.Duration) *archive {
+	t.Helper()
 	a.category = a.category.WithType("inbox")
 	for key, age := range ages {
 		write(t, a.Store, a.category.Stream(key), messagestore.AnyVersion, messagestore.Raw{Type: "Received", Data: []byte(`{"digest":"x"}`)})
@@ -30,7 +35,7 @@ func inboxed(t *testing.T, ages map[string]time.Duration) *archive {
 func TestOldRequestsAreForgottenKeyAndAll(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
-	a := inboxed(t, map[string]time.Duration{"old": 2 * day, "undone": 3 * day, "undone just now": 3 * day, "young": day - time.Minute, "deleted": 3 * day, "other": 3 * day})
+	a := inboxed(t, map[string]time.Duration{"old": 2 * day, "undone": 3 * day, "undone just now": 3 * day, "young": day - 12*time.Hour, "deleted": 3 * day, "other": 3 * day})
 	undone := messagestore.Raw{Type: "Undone", Data: []byte(`{}`)}
 	for stream, body := range map[string]messagestore.Body{"undone": undone, "undone just now": undone, "other": messagestore.Raw{Type: "Other", Data: []byte(`{}`)}} {
 		write(t, a.Store, a.category.Stream(stream), 0, body)
@@ -152,9 +157,9 @@ func TestAnInboxIsForgottenInBatchesThatMayBeRepeated(t *testing.T) {
 // A message that is committed while the removal waits for the category keeps its request.
 func TestARequestThatIsUndoneMeanwhileStays(t *testing.T) {
 	t.Parallel()
-	a := inboxed(t, map[string]time.Duration{"old": 48 * time.Hour, "older": 72 * time.Hour})
+	a := newOwnArchive(t).inbox(t, map[string]time.Duration{"old": 48 * time.Hour, "older": 72 * time.Hour})
 	write(t, a.Store, a.category.Stream("last"), messagestore.AnyVersion, messagestore.Raw{Type: "Received", Data: []byte(`{}`)})
-	tx := begin(t, pgtest.URL(t), pgx.ReadCommitted)
+	tx := begin(t, a.pool.Config().ConnString(), pgx.ReadCommitted)
 	_, err := tx.Exec(t.Context(), `select * from dibs.append(array[$1], '{0}', '{1}', array[gen_random_uuid()], '{Undone}', '{"{}"}', '{null}')`, string(a.category.Stream("old")))
 	require.NoError(t, err)
 	forget := "select requests from (select streams as requests from dibs.forget_inbox('" + string(a.category) + "', '1 day')) f"
@@ -166,15 +171,14 @@ func TestARequestThatIsUndoneMeanwhileStays(t *testing.T) {
 		}
 		done <- requests
 	}()
-	require.Eventually(t, func() bool {
-		var waits bool
-		err := a.pool.QueryRow(t.Context(), "select exists (select from pg_stat_activity where query = $1 and wait_event = 'advisory')", forget).Scan(&waits)
-		return err == nil && waits
-	}, time.Minute, time.Millisecond)
+	await.Equal(t, "the removal waits for the category", "advisory", func() (event string) {
+		require.NoError(t, a.pool.QueryRow(t.Context(), "select coalesce(max(wait_event), '') from pg_stat_activity where query = $1", forget).Scan(&event))
+		return event
+	})
 
 	require.NoError(t, tx.Commit(t.Context()))
 
-	require.Equal(t, int64(1), <-done)
+	require.Equal(t, int64(1), await.Receive(t, "the end of the removal", done))
 	require.Len(t, a.read(t, a.category.Stream("old")), 2)
 	require.Empty(t, a.read(t, a.category.Stream("older")))
 }

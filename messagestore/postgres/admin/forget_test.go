@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -28,7 +29,11 @@ type promises struct {
 // newPromises returns an archive whose keys live for a minute, or for ever.
 func newPromises(t *testing.T, life time.Duration) *promises {
 	t.Helper()
-	a := newArchive(t)
+	return newArchive(t).promises(t, life)
+}
+
+func (a *archive) promises(t *testing.T, life time.Duration) *promises {
+	t.Helper()
 	m, err := intent.New(a.Store, a.category, &intent.Config{KeyLife: life})
 	require.NoError(t, err)
 	return &promises{a, m}
@@ -128,7 +133,7 @@ func TestFinishedIntentsAreForgottenKeyAndAll(t *testing.T) {
 func TestKeysAreForgottenOnlyWhereAndWhenThatWasDeclared(t *testing.T) {
 	t.Parallel()
 	p := newPromises(t, time.Hour)
-	p.done(t, "", "k", 0, 59*time.Minute)
+	p.done(t, "", "k", 0, 30*time.Minute)
 	p.hold(t, "", "last")
 	ever := newPromises(t, 0)
 	ever.done(t, "", "k", 0, 1000*time.Hour)
@@ -150,7 +155,7 @@ func TestKeysAreForgottenOnlyWhereAndWhenThatWasDeclared(t *testing.T) {
 	requireInvalid(t, err, "category", "its first manager declared no life")
 	require.Len(t, p.read(t, p.category.Stream("k")), 2)
 	require.Len(t, ever.read(t, ever.category.Stream("k")), 2)
-	require.Equal(t, admin.Forgotten{}, p.forget(t, time.Hour, nil), "confirmed 59 minutes ago")
+	require.Equal(t, admin.Forgotten{}, p.forget(t, time.Hour, nil), "confirmed 30 minutes ago")
 }
 
 func requireInvalid(t *testing.T, err error, field, rule string) {
@@ -271,8 +276,8 @@ func TestAnIntentWithAMessageAfterItsResultStays(t *testing.T) {
 // one that there was.
 func TestKeysAreReservedWhileTheyAreForgotten(t *testing.T) {
 	t.Parallel()
-	p := newPromises(t, time.Minute)
-	const keys = 50
+	p := newOwnArchive(t).promises(t, time.Minute)
+	const keys = 30
 	tokens := map[string]int64{}
 	for n := range keys {
 		key := fmt.Sprint(n)
@@ -286,18 +291,18 @@ func TestKeysAreReservedWhileTheyAreForgotten(t *testing.T) {
 	}()
 	for n := range keys {
 		key := fmt.Sprint(n)
-		require.Eventually(t, func() bool {
+		await.That(t, "the key is free", func() (bool, any) {
 			answer, err := p.intents.Reserve(t.Context(), intent.Request{Key: key, Content: key})
 			require.NoError(t, err)
 			if answer.Outcome == intent.Done {
-				return false
+				return false, answer.Outcome
 			}
 			require.Equal(t, intent.Reserved, answer.Outcome)
 			require.Greater(t, answer.Lease.Token(), tokens[key])
-			return true
-		}, time.Minute, time.Millisecond)
+			return true, nil
+		})
 	}
-	require.NoError(t, <-done)
+	require.NoError(t, await.Receive(t, "the end of the removal", done))
 }
 
 func TestOnlyAnAdminForgets(t *testing.T) {

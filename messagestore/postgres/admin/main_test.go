@@ -3,8 +3,9 @@ package admin_test
 import (
 	"context"
 	"errors"
+	"flag"
+	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -12,16 +13,19 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// patience is how long a test waits before it fails.
-const (
-	patience = 20 * time.Second
-	tick     = 5 * time.Millisecond
-)
+// A property is checked in a quarter of the cases that the long tier has.
+func TestMain(m *testing.M) {
+	if !tier.Long() {
+		if err := flag.Set("rapid.checks", "25"); err != nil {
+			panic(err)
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // errCut is why outcomes are unknown that nothing was cut for.
 var errCut = errors.New("cut")
@@ -35,6 +39,16 @@ func connect(t *testing.T, url string) *pgx.Conn {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close(contextOf(t))) })
 	return conn
+}
+
+// over returns a channel that is closed at the end of a group.
+func over(group *sync.WaitGroup) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		group.Wait()
+		close(done)
+	}()
+	return done
 }
 
 func begin(t *testing.T, url string, level pgx.TxIsoLevel) pgx.Tx {

@@ -13,7 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -23,8 +25,14 @@ import (
 // Everything that may happen to a store happens at once, and no alarm is raised.
 func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 	t.Parallel()
-	const rounds, streams = 12, 20
-	pool := pgtest.Connect(t, pgtest.Migrated(t))
+	const streams = 20
+	rounds, messages := 3, int64(300)
+	if tier.Long() {
+		rounds, messages = 12, 1000
+	}
+	url := pgtest.Migrated(t)
+	pgtest.WaitForLocks(t, url, "dibs")
+	pool := pgtest.Connect(t, url)
 	store := messagestore.New(postgres.New(pool, nil), nil)
 	adm := admin.New(pool, nil)
 
@@ -113,15 +121,15 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, found.Violations)
 	}
-	require.Eventually(t, func() bool {
+	await.That(t, "the load has made something of every kind, or failed", func() (bool, any) {
 		found, err = adm.Verify(t.Context(), nil)
 		require.NoError(t, err)
 		require.Empty(t, found.Violations)
 		c := found.Checked
-		return c.Messages > 1000 && c.Consumers > 0 && c.Positions > 0 && c.Reservations > 0 && c.DeadLetters > 0 && c.Erased > 0 || len(failures) > 0
-	}, 6*patience, tick) // the load takes what it verifies with
+		return c.Messages > messages && c.Consumers > 0 && c.Positions > 0 && c.Reservations > 0 && c.DeadLetters > 0 && c.Erased > 0 || len(failures) > 0, c
+	})
 	stop()
-	load.Wait()
+	await.Receive(t, "the end of the load", over(&load))
 	close(failures)
 	for err := range failures {
 		require.NoError(t, err)

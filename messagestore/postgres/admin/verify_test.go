@@ -30,7 +30,10 @@ type verified struct {
 
 func newVerified(t *testing.T) *verified {
 	t.Helper()
-	pool, schema := pgtest.Schema(t)
+	return newVerifiedOn(pgtest.Schema(t))
+}
+
+func newVerifiedOn(pool *pgxpool.Pool, schema string) *verified {
 	config := &postgres.Config{Schema: schema}
 	return &verified{pool, schema, messagestore.New(postgres.New(pool, config), nil), admin.New(pool, config)}
 }
@@ -141,6 +144,11 @@ func TestVerifyCountsWhatItLookedAt(t *testing.T) {
 
 func TestVerifyFindsEveryViolation(t *testing.T) {
 	t.Parallel()
+	v := newVerified(t)
+	v.healthy(t)
+	require.Empty(t, v.verify(t).Violations)
+	v.pool.Close()
+	healthy := pgtest.Freeze(t, v.pool.Config().ConnString())
 	insert := func(stream string, position, global int, messageType, data string) string {
 		return fmt.Sprintf("insert into dibs.messages (category, group_hash, stream_name, position, global_position, type, id, data) values (dibs.category('%[1]s'), dibs.group_hash('%[1]s'), '%[1]s', %[2]d, %[3]d, '%[4]s', gen_random_uuid(), '%[5]s')",
 			stream, position, global, messageType, data)
@@ -301,9 +309,7 @@ func TestVerifyFindsEveryViolation(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			v := newVerified(t)
-			v.healthy(t)
-			require.Empty(t, v.verify(t).Violations)
+			v := newVerifiedOn(pgtest.Connect(t, healthy(t)), v.schema)
 
 			v.damage(t, c.damage...)
 
