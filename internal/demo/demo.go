@@ -126,7 +126,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 // watch shows the progress until everything is handled, lets the senders go on to
 // the second phase when all are done with the first, and kills a consumer.
 func (d *demo) watch(ctx context.Context, w *watcher, cancel context.CancelCauseFunc) error {
-	tick := time.NewTicker(200 * time.Millisecond)
+	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for phase := 1; ; {
 		if err := w.look(ctx); err != nil {

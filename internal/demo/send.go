@@ -94,7 +94,7 @@ func (s *commandSender) send(ctx context.Context, list []sending, concurrency in
 			}
 		})
 	}
-	tick := time.NewTicker(200 * time.Millisecond)
+	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for _, command := range list {
 		for waiting := true; waiting; {
