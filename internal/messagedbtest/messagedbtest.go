@@ -42,28 +42,43 @@ var installed = map[string]func() (string, error){
 }
 
 func install(version string) (string, error) {
-	keep := filepath.Join(os.TempDir(), fmt.Sprintf("dibs-message-db-%s-%d", version, os.Getuid()))
-	scripts := filepath.Join(keep, "node_modules", "@eventide", "message-db", "database")
-	if _, err := os.Stat(scripts); err == nil {
-		return scripts, nil
+	modules, err := NPMModules("message-db-"+version, "@eventide/message-db@"+version)
+	return filepath.Join(modules, "@eventide", "message-db", "database"), err
+}
+
+// NPMModules returns the folder of packages that npm fetches once for each user of a machine, and
+// that stay in the user's cache. The folder is there whole or not at all, since another process may
+// be first.
+func NPMModules(name string, packages ...string) (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
 	}
-	dir, err := os.MkdirTemp("", "dibs-message-db-")
+	cache = filepath.Join(cache, "dibs")
+	keep := filepath.Join(cache, name)
+	modules := filepath.Join(keep, "node_modules")
+	if _, err := os.Stat(modules); err == nil {
+		return modules, nil
+	}
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp(cache, "new-")
 	if err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(dir)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	npm := exec.CommandContext(ctx, "npm", "install", "--prefix", dir, "--no-save", "--no-package-lock", "--no-audit", "--no-fund",
-		"--ignore-scripts", "@eventide/message-db@"+version)
+	args := []string{"install", "--prefix", dir, "--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"}
+	npm := exec.CommandContext(ctx, "npm", append(args, packages...)...)
 	if out, err := npm.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%v: %w\n%s", npm, err, out)
 	}
-	// Whole or not at all; another process may have been first.
 	if err := os.Rename(dir, keep); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", err
 	}
-	return scripts, nil
+	return modules, nil
 }
 
 // Database returns the URL of a database with message-db in the schema message_store, which no

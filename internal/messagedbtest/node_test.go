@@ -3,9 +3,7 @@ package messagedbtest_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -68,28 +66,4 @@ func runInNode(t *testing.T, database string) []string {
 	return steps
 }
 
-// client is installed once for each user of a machine. The folder is there whole or
-// not at all, since another process may be first.
-var client = sync.OnceValues(func() (string, error) {
-	keep := filepath.Join(os.TempDir(), fmt.Sprintf("dibs-%s-%s-%d", connector, pg, os.Getuid()))
-	modules := filepath.Join(keep, "node_modules")
-	if _, err := os.Stat(modules); err == nil {
-		return modules, nil
-	}
-	dir, err := os.MkdirTemp("", "dibs-client-")
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(dir)
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	npm := exec.CommandContext(ctx, "npm", "install", "--prefix", dir, "--no-save", "--no-package-lock", "--no-audit", "--no-fund",
-		"--ignore-scripts", connector, pg)
-	if out, err := npm.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%v: %w\n%s", npm, err, out)
-	}
-	if err := os.Rename(dir, keep); err != nil && !errors.Is(err, fs.ErrExist) {
-		return "", err
-	}
-	return modules, nil
-})
+var client = sync.OnceValues(func() (string, error) { return messagedbtest.NPMModules(connector+"-"+pg, connector, pg) })

@@ -46,7 +46,7 @@ const (
 // bank is a store in which commands were handled.
 func bank(t *testing.T, send func(store *messagestore.Store)) *shell {
 	t.Helper()
-	file := filepath.Join(folder(t), "dibs.db")
+	file := filepath.Join(t.TempDir(), "dibs.db")
 	driver, err := sqlite.Open(t.Context(), file, nil)
 	require.NoError(t, err)
 	store := messagestore.New(driver, nil)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -29,23 +28,11 @@ type shell struct {
 // newShell returns a shell whose store is a new file.
 func newShell(t *testing.T) *shell {
 	t.Helper()
-	path := filepath.Join(folder(t), "dibs.db")
+	path := filepath.Join(t.TempDir(), "dibs.db")
 	driver, err := sqlite.Open(t.Context(), path, nil)
 	require.NoError(t, err)
 	require.NoError(t, driver.Close())
 	return &shell{env: map[string]string{"DIBS_STORE": "sqlite:" + path}}
-}
-
-// folder returns a new folder, in memory where there is a place for it: a store on SQLite syncs each
-// write.
-func folder(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "dibs-test.") //nolint:usetesting // the test's folder is on the disk
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	return dir
 }
 
 type result struct {

@@ -32,7 +32,7 @@ func onAFile(t *testing.T, test func(t *testing.T, dibs *shell, store *messagest
 		onEveryStore(t, test)
 		return
 	}
-	onStore(t, "sqlite:"+filepath.Join(folder(t), "dibs.db"), test)
+	onStore(t, "sqlite:"+filepath.Join(t.TempDir(), "dibs.db"), test)
 }
 
 func onStore(t *testing.T, url string, test func(t *testing.T, dibs *shell, store *messagestore.Store)) {
@@ -50,7 +50,7 @@ func onEveryStore(t *testing.T, test func(t *testing.T, dibs *shell, store *mess
 	for name, open := range map[string]func(t *testing.T) string{
 		"SQLite": func(t *testing.T) string {
 			t.Helper()
-			return "sqlite:" + filepath.Join(folder(t), "dibs.db")
+			return "sqlite:" + filepath.Join(t.TempDir(), "dibs.db")
 		},
 		"Postgres": func(t *testing.T) string {
 			t.Helper()
@@ -167,7 +167,7 @@ func TestReportRefusesWhatItDoesNotKnow(t *testing.T) {
 func TestHostileNamesAreShownAsTheyAreSpelt(t *testing.T) {
 	t.Parallel()
 	const bad = "evil\x1b[2J\r\n\u202e"
-	file := filepath.Join(folder(t), "dibs.db")
+	file := filepath.Join(t.TempDir(), "dibs.db")
 	driver, err := sqlite.Open(t.Context(), file, nil)
 	require.NoError(t, err)
 	store := messagestore.New(driver, nil)

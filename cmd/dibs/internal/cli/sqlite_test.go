@@ -11,7 +11,7 @@ import (
 // A mistyped name is not a new store.
 func TestFileThatIsNotThereIsMadeByWriteOnly(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(folder(t), "typo.db")
+	path := filepath.Join(t.TempDir(), "typo.db")
 	s := &shell{env: map[string]string{}}
 	for _, form := range []string{"sqlite:" + path, "sqlite://" + path, "SQLite:" + path} {
 		for _, args := range []string{

@@ -18,7 +18,7 @@ import (
 
 func TestStoreIsChosenByFlagAndEnvironmentInOrder(t *testing.T) {
 	t.Parallel()
-	stores := folder(t)
+	stores := t.TempDir()
 	file := func(name string) string { return "sqlite:" + filepath.Join(stores, name) }
 	env := map[string]string{}
 	dibs := &shell{env: env}
