@@ -36,7 +36,9 @@ func TestAProcessThatIsToldToEndBeforeItHasBegunHasNotFailed(t *testing.T) {
 			}, args...)
 			require.NoError(t, err)
 			defer p.End()
-			require.NoError(t, silent.(*net.TCPListener).SetDeadline(time.Now().Add(await.Limit)))
+			accepting, ok := silent.(*net.TCPListener)
+			require.True(t, ok)
+			require.NoError(t, accepting.SetDeadline(time.Now().Add(await.Limit)))
 			conn, err := silent.Accept() // so it is about to open its store
 			require.NoError(t, err)
 			defer conn.Close()

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -17,10 +18,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -35,17 +34,17 @@ import (
 )
 
 type demoCommand struct {
-	Store     string        `env:"DIBS_STORE" placeholder:"URL" help:"The store. Defaults to SQLite in a throwaway folder."`
-	Orders    string        `placeholder:"FILE" help:"Payment orders, as CSV. Defaults to 4,334 orders of a Czech bank."`
-	Seed      uint64        `placeholder:"N" help:"Draw copies and the moods of the bank from this. Defaults to the time."`
-	KillEvery time.Duration `default:"3s" placeholder:"TIME" help:"Kill a process this often. Defaults to ${default}."`
-	Away      time.Duration `default:"3s" placeholder:"TIME" help:"JetStream is gone for this time. Defaults to ${default}."`
-	Limit     time.Duration `default:"5m" placeholder:"TIME" help:"Give up after this time. Defaults to ${default}."`
+	Store  string        `env:"DIBS_STORE" placeholder:"URL" help:"The store. Defaults to SQLite in a throwaway folder."`
+	Orders string        `placeholder:"FILE" help:"Payment orders, as CSV. Defaults to 4,334 orders of a Czech bank."`
+	Seed   uint64        `placeholder:"N" help:"Draw copies and the moods of the bank from this. Defaults to the time."`
+	Kills  int           `default:"24" placeholder:"N" help:"Kill processes so many times, after equal shares of the work. Defaults to ${default}."`
+	Away   time.Duration `default:"3s" placeholder:"TIME" help:"JetStream is gone for this time. Defaults to ${default}."`
+	Limit  time.Duration `default:"30m" placeholder:"TIME" help:"Give up after this time. Defaults to ${default}."`
 }
 
 // Help is printed below the command's usage.
 func (demoCommand) Help() string {
-	return `It starts a receiver of orders, two runners of sagas, two relays, a bank and JetStream as processes on this machine. Each order is sent one to five times. A process of the first four kinds is killed with SIGKILL every few seconds and started again, and JetStream is gone for a while.
+	return `It starts a receiver of orders, two runners of sagas, two relays, a bank and JetStream as processes on this machine. Each order is sent one to five times. A process of the first four kinds is killed with SIGKILL now and then and started again, and JetStream is gone for a while.
 
 Then it compares the accounts, the messages, the bank's ledger and the stream of JetStream, each by its own client only, and tells what became of one transfer that was undone. The exit code is 0 if all agree, and 1 if not.`
 }
@@ -127,12 +126,14 @@ const (
 	// window is how many transfers are open at a time. If all were, each would wait for all others, and the bank would
 	// be too late for most.
 	window = 256
+
+	stopLimit = 2 * time.Minute // for a process that is told to end
 )
 
 func (d *messagingDemo) run(ctx context.Context) (err error) {
-	fmt.Fprintf(d.out, "%s orders to transfer money from %s accounts to a bank, each sent 1 to %d times, and %s with another amount once more:\n%s requests (seed %d). A process is killed every %v.\n",
+	fmt.Fprintf(d.out, "%s orders to transfer money from %s accounts to a bank, each sent 1 to %d times, and %s with another amount once more:\n%s requests (seed %d). %d times a process is killed.\n",
 		stage.Count(len(d.plan.Orders)), stage.Count(len(d.plan.Balances)), maxCopies, stage.Count(d.plan.Planted),
-		stage.Count(d.plan.Sent+d.plan.Planted), d.seed, d.KillEvery)
+		stage.Count(d.plan.Sent+d.plan.Planted), d.seed, d.Kills)
 	s, store, err := open(ctx, d.url, io.Discard)
 	if err != nil {
 		return err
@@ -221,17 +222,18 @@ func (d *messagingDemo) startAll(ctx context.Context, cancel context.CancelCause
 	return nil
 }
 
-// freePort returns a port without a listener. JetStream opens its own.
-func freePort() (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed at once
-	if err != nil {
-		return 0, err
+// freePort returns a port without a listener. JetStream opens its own, twice. The system gives no such port to a
+// connection, as it might any other while JetStream is gone.
+func freePort() (port int, err error) {
+	const lowest, most, attempts = 10_000, 30_000, 100
+	for range attempts {
+		port = lowest + rand.IntN(most-lowest) //nolint:gosec // any port will do
+		var listener net.Listener
+		if listener, err = net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port)); err == nil { //nolint:noctx // it is closed at once
+			return port, listener.Close()
+		}
 	}
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	if err := errors.Join(err, listener.Close()); err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(port)
+	return 0, err
 }
 
 func (d *messagingDemo) startBroker(cancel context.CancelCauseFunc) (err error) {
@@ -288,29 +290,10 @@ func (d *messagingDemo) kill(i int, cancel context.CancelCauseFunc) error {
 	return d.start(i, cancel)
 }
 
-// stop ends a process as a deployment does.
-func stop(name string, p *stage.Process) error {
-	p.Killed.Store(true) // one that has not begun yet ends by the signal itself
-	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-		return fmt.Errorf("stop %s: %w", name, err)
-	}
-	select {
-	case <-p.Ended:
-	case <-time.After(30 * time.Second):
-		_ = p.Process.Signal(syscall.SIGQUIT) // its goroutines tell the cause
-		<-p.Ended
-		return fmt.Errorf("%s did not end: %s", name, strings.TrimSpace(p.Errors.String()))
-	}
-	if code := p.ProcessState.ExitCode(); code > 0 {
-		return fmt.Errorf("%s ended with status %d: %s", name, code, strings.TrimSpace(p.Errors.String()))
-	}
-	return nil
-}
-
 // stopAll stops all processes but JetStream, of which the verdict asks.
 func (d *messagingDemo) stopAll() error {
-	for i, p := range d.processes {
-		if err := stop(names[i], p); err != nil {
+	for _, p := range d.processes {
+		if err := p.Stop(stopLimit); err != nil {
 			return err
 		}
 	}
@@ -329,12 +312,10 @@ func (d *messagingDemo) endAll() {
 	}
 }
 
-// torment kills a process now and then, and has JetStream gone once, until all transfers have ended.
+// torment kills a process after each share of the work, and has JetStream gone once, until all transfers have ended.
 func (d *messagingDemo) torment(ctx context.Context, cancel context.CancelCauseFunc) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	kill := time.NewTicker(d.KillEvery)
-	defer kill.Stop()
 	var back <-chan time.Time
 	var from messagestore.GlobalPosition
 	for {
@@ -343,12 +324,16 @@ func (d *messagingDemo) torment(ctx context.Context, cancel context.CancelCauseF
 			return err
 		}
 		d.show()
-		over := int(d.ended.Load()) == len(d.plan.Orders)
+		ended, all := int(d.ended.Load()), len(d.plan.Orders)
 		switch {
-		case over && d.gone && back == nil && d.kills >= processes:
+		case ended == all && d.gone && back == nil && d.kills >= d.Kills:
 			return nil
-		case !d.gone && (over || int(d.ended.Load()) > len(d.plan.Orders)/3):
-			if err := stop("JetStream", d.broker); err != nil {
+		case d.kills < d.Kills && ended*(d.Kills+1) >= all*(d.kills+1):
+			if err := d.kill(d.kills%processes, cancel); err != nil {
+				return err
+			}
+		case !d.gone && ended >= all/3:
+			if err := d.broker.Stop(stopLimit); err != nil {
 				return err
 			}
 			d.screen.Say(fmt.Sprintf("JetStream is stopped, for %v", d.Away))
@@ -364,10 +349,6 @@ func (d *messagingDemo) torment(ctx context.Context, cancel context.CancelCauseF
 				return err
 			}
 			d.screen.Say("JetStream is started again")
-		case <-kill.C:
-			if err := d.kill(d.kills%processes, cancel); err != nil {
-				return err
-			}
 		}
 	}
 }
@@ -400,7 +381,8 @@ func (d *messagingDemo) show() {
 
 // settle waits until the relays have nothing to send, and the bank nothing to tell.
 func (d *messagingDemo) settle(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("the relays or the bank did not catch up"))
+	const limit = 10 * time.Minute
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the relays or the bank did not catch up in %v", limit))
 	defer cancel()
 	ledger, err := bank.Open(ctx, d.ledger())
 	if err != nil {

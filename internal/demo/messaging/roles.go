@@ -34,8 +34,8 @@ const (
 	// patience is how long the bank may take. It is longer than a takeover, and shorter than the bank's worst.
 	patience = 4 * time.Second
 
-	// deadline is that of a transfer.
-	deadline = time.Minute
+	// deadline is that of a transfer. On a busy machine one may wait for long until it comes to the bank.
+	deadline = 10 * time.Minute
 
 	// bankTimeout is how long one post to the bank may take.
 	bankTimeout = time.Second
@@ -177,7 +177,7 @@ func (c *brokerCommand) Run(ctx context.Context) error {
 		return err
 	}
 	s.Start()
-	const starting = 30 * time.Second
+	const starting = 2 * time.Minute
 	if !s.ReadyForConnections(starting) {
 		return fmt.Errorf("JetStream is not ready after %v", starting)
 	}

@@ -112,7 +112,7 @@ const (
 	Hangs   // does it some seconds later, though the client has hung up meanwhile
 	Drops   // does it, and closes the connection in place of an answer
 	Delays  // answers 202, and does it some seconds later, unless it is killed before
-	Absents // answers 202, and does it after so long that the client waits no more
+	Absents // answers 202, and does it when the client waits no more: after its cancel, or much later
 )
 
 // draw returns a number below n that follows from the seed and a text.
@@ -172,7 +172,11 @@ func (b *Bank) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusAccepted)
 		return
 	case mood == Absents:
-		b.later(ctx, c, b.span(c.Order, 5000, 9000))
+		b.late.Go(func() {
+			if b.awaitCancel(ctx, c.Order) == nil {
+				_ = b.carryOut(ctx, c) // as later does
+			}
+		})
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
@@ -213,6 +217,19 @@ func (b *Bank) later(ctx context.Context, c command, after time.Duration) {
 		wait(ctx, after)
 		_ = b.carryOut(ctx, c) // a clerk of this bank does not try twice
 	})
+}
+
+// awaitCancel returns when an order has been cancelled, or after minutes.
+func (b *Bank) awaitCancel(ctx context.Context, order string) error {
+	const interval, most = 200 * time.Millisecond, 5 * time.Minute
+	for begun := time.Now(); time.Since(begun) < most; wait(ctx, interval) {
+		var has bool
+		err := b.ledger.QueryRowContext(ctx, "select exists (select 1 from payments where order_id = $1)", order).Scan(&has)
+		if err != nil || has {
+			return err
+		}
+	}
+	return nil
 }
 
 func wait(ctx context.Context, d time.Duration) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/demo/messaging/bank"
 )
 
@@ -68,7 +69,7 @@ func TestTheBankKeepsItsBooksInEveryMood(t *testing.T) {
 					posting.Go(func() { command(t, b, "pay", order) })
 					time.Sleep(50 * time.Millisecond)
 				}
-				time.Sleep(20 * time.Second)
+				time.Sleep(6 * time.Minute)
 				posting.Wait()
 
 				state, money, entries := sum(t, db, order)
@@ -147,11 +148,10 @@ func TestWebhooksAreSentUntilTheyAreTaken(t *testing.T) {
 	require.Equal(t, http.StatusOK, command(t, b, "pay", orderOf(b, bank.Prompt)))
 	go func() { _ = b.Run(t.Context()) }()
 
-	require.Eventually(t, func() bool {
-		var left int
+	await.Equal(t, "webhooks unsent", 0, func() (left int) {
 		require.NoError(t, db.QueryRowContext(t.Context(), "select sum(copies) from webhooks").Scan(&left))
-		return left == 0
-	}, time.Minute, 10*time.Millisecond)
+		return left
+	})
 	mu.Lock()
 	defer mu.Unlock()
 	require.Len(t, taken, 1)
