@@ -23,6 +23,7 @@ import (
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -202,6 +203,7 @@ func TestServerThatWouldNotTellOfACancelledWaitIsRefused(t *testing.T) {
 // The override is a setting like any other: wherever PostgreSQL takes one.
 func TestOverrideTakesTheServerAsItIs(t *testing.T) {
 	t.Parallel()
+	tier.NeedsLong(t) // TestServerThatMayLoseMessagesIsRefused overrides in one way
 	url := ownServer(t)
 	admin := connect(t, url)
 	exec(t, admin, "create role overriding login superuser")

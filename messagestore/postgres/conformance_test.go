@@ -40,6 +40,7 @@ func TestConformanceOverAConnection(t *testing.T) {
 
 func TestConformanceInATransaction(t *testing.T) {
 	t.Parallel()
+	tier.TakesTurns(t, 3, 4)
 	pgtest.Pool(t)
 	storetest.RunWith(t, storetest.Options{
 		Open: func(t *testing.T) messagestore.Driver {

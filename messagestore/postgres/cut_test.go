@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
@@ -109,6 +110,8 @@ type matrix struct {
 // play plays a scene, has its message number at, from 1 on, meet f, and returns the messages of
 // the protocol. Nothing happens to message 0.
 func (m *matrix) play(ctx context.Context, s scene, at int, f fault) (_ []pgproxy.Message, err error) {
+	ctx, cancel := context.WithTimeout(ctx, await.Limit)
+	defer cancel()
 	c := &attempt{direct: m.direct, category: messagestore.Category("cut" + strings.ReplaceAll(uuid.NewString(), "-", ""))}
 	if s.own {
 		c.schema = <-m.schemas
@@ -232,7 +235,7 @@ func (m *matrix) goOn(ctx context.Context, s scene, c *attempt) error {
 				continue
 			}
 			if err := m.direct.QueryRow(ctx, "select cardinality(pg_blocking_pids($1)) > 0", conn.Conn().PgConn().PID()).Scan(&blocked); err != nil {
-				return err
+				return fmt.Errorf("wait until the caller knows the outcome, or waits for the held message: %w", err)
 			}
 			if blocked {
 				c.proxy.Release()
@@ -248,8 +251,11 @@ func (m *matrix) awaitEnd(ctx context.Context, name messagestore.Category) error
 	for {
 		var busy bool
 		err := m.direct.QueryRow(ctx, "select exists (select from pg_stat_activity where application_name = $1)", string(name)).Scan(&busy)
-		if err != nil || !busy {
-			return err
+		if err != nil {
+			return fmt.Errorf("wait until the server has no session of the call any more: %w", err)
+		}
+		if !busy {
+			return nil
 		}
 		<-ticker.C
 	}
@@ -390,12 +396,12 @@ func TestEveryCutEndsInOneRightAnswer(t *testing.T) {
 	})
 }
 
-// ofToday returns each ninth of the parts of a kind: others on each day, in the order in which they are.
-func ofToday[Part any](parts []Part, kind func(Part) string) (some []Part) {
-	const turns = 9
+// someOf returns each twelfth of the parts of a kind, from its first on: the same ones each time.
+func someOf[Part any](parts []Part, kind func(Part) string) (some []Part) {
+	const each = 12
 	seen := map[string]int{}
 	for _, p := range parts {
-		if seen[kind(p)]%turns == tier.Turn(turns) {
+		if seen[kind(p)]%each == 0 {
 			some = append(some, p)
 		}
 		seen[kind(p)]++
@@ -450,7 +456,7 @@ func cutAll(t *testing.T, ways []way) {
 	clear(m.count)
 	all := len(parts)
 	if !tier.Long() {
-		parts = ofToday(parts, func(p part) string { return p.fault.name })
+		parts = someOf(parts, func(p part) string { return p.fault.name })
 	}
 
 	work := make(chan part)

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"crypto/rand"
+	"flag"
 	"fmt"
 	"net/url"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -24,6 +26,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(onOwnDatabase{m}) }
 type onOwnDatabase struct{ m *testing.M }
 
 func (o onOwnDatabase) Run() int {
+	if !tier.Long() { // the long tier has rapid's own number; the flag on the command line goes before
+		if err := flag.Set("rapid.checks", "25"); err != nil {
+			panic(err)
+		}
+	}
 	const variable = "TEST_DATABASE_URL"
 	server := os.Getenv(variable)
 	if server == "" {
@@ -47,11 +54,11 @@ func (o onOwnDatabase) Run() int {
 func newDatabase(server string) (drop func() error, database string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), await.Limit)
 	defer cancel()
-	u, err := url.Parse(server)
-	if err != nil {
-		return nil, "", fmt.Errorf("parse the server's URL: %w", err)
-	}
 	name := "dibs_test_" + strings.ToLower(rand.Text())
+	database, err = withDatabase(server, name)
+	if err != nil {
+		return nil, "", err
+	}
 	if err := executeOn(ctx, server, "create database "+name+" template template0"); err != nil {
 		return nil, "", err
 	}
@@ -60,8 +67,7 @@ func newDatabase(server string) (drop func() error, database string, err error) 
 		defer cancel()
 		return executeOn(ctx, server, "drop database "+name+" with (force)")
 	}
-	u.Path = "/" + name
-	conn, err := pgx.Connect(ctx, u.String())
+	conn, err := pgx.Connect(ctx, database)
 	if err == nil {
 		defer conn.Close(ctx)
 		err = migrations.Up(ctx, conn, nil)
@@ -73,7 +79,20 @@ func newDatabase(server string) (drop func() error, database string, err error) 
 		_ = drop()
 		return nil, "", err
 	}
-	return drop, u.String(), nil
+	return drop, database, nil
+}
+
+// withDatabase names another database of the same server, in either of the forms that a connection string has.
+func withDatabase(server, name string) (string, error) {
+	if !strings.Contains(server, "://") {
+		return server + " dbname=" + name, nil // the last one counts
+	}
+	u, err := url.Parse(server)
+	if err != nil {
+		return "", fmt.Errorf("parse the server's URL: %w", err)
+	}
+	u.Path = "/" + name
+	return u.String(), nil
 }
 
 const waitForLocksSQL = `do $$

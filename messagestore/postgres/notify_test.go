@@ -92,8 +92,10 @@ func TestWhatIsNotified(t *testing.T) {
 	require.NoError(t, err)
 	notified := func() (payloads []string) {
 		notify(t, elsewhere, "end")
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
 		for {
-			n, err := conn.WaitForNotification(t.Context())
+			n, err := conn.WaitForNotification(ctx)
 			require.NoError(t, err)
 			if n.Payload == "end" {
 				return payloads
@@ -152,8 +154,10 @@ func TestNobodyIsNotifiedWhereNobodyListens(t *testing.T) {
 	require.NoError(t, err)
 	hears := func() (payloads []string) {
 		notify(t, elsewhere, "end")
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
 		for {
-			n, err := deaf.WaitForNotification(t.Context())
+			n, err := deaf.WaitForNotification(ctx)
 			require.NoError(t, err)
 			if n.Payload == "end" {
 				return payloads

@@ -411,7 +411,7 @@ func TestAWriteThatIsNeverAnsweredDoesNotKeepItsLine(t *testing.T) {
 	category := storetest.Category(t)
 	_, err := driver.Append(t.Context(), record(category.Stream("0"))) // so that the statement is prepared
 	require.NoError(t, err)
-	driver.Within(2 * time.Second)
+	driver.Within(5 * time.Second) // the write has to be sent within it
 	unanswered := record(category.Stream("1"))
 	unanswered.Records[0].Data = []byte(`{"name":"canary"}`)
 	met := whenLost(proxy)

@@ -28,7 +28,7 @@ func open(t *testing.T, url string) *postgres.Driver {
 // The URL has no parameter but those that find the server.
 func TestConformanceThroughPgBouncer(t *testing.T) {
 	t.Parallel()
-	tier.TakesTurns(t, 1, 3)
+	tier.TakesTurns(t, 1, 4)
 	pgtest.Pool(t)
 	through := pgtest.PgBouncer(t, pgtest.URL(t))
 	driver := open(t, through.URL)

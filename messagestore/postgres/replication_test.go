@@ -14,6 +14,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -214,6 +215,7 @@ func cancelWaits(t *testing.T, adm *pgx.Conn, call func() error) (ended error) {
 
 func TestUnwatchedConnectionsAreNamedInTheLog(t *testing.T) {
 	t.Parallel()
+	tier.NeedsLong(t)
 	url := ownServer(t)
 	setOnServer(t, connect(t, url), "synchronous_standby_names", "nobody")
 	var log bytes.Buffer
@@ -235,6 +237,7 @@ func TestUnwatchedConnectionsAreNamedInTheLog(t *testing.T) {
 // A write that a group conflicts with may be on this server only.
 func TestConflictsOfAGroupAreToldOnceTheStandbyHasWhatIsInTheirWay(t *testing.T) {
 	t.Parallel()
+	tier.NeedsLong(t)
 	url := ownServer(t)
 	adm := connect(t, url)
 	driver := open(t, url)

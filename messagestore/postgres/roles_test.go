@@ -18,7 +18,7 @@ import (
 
 func TestConformanceAsAWriterInAnotherSchema(t *testing.T) {
 	t.Parallel()
-	tier.TakesTurns(t, 2, 3)
+	tier.TakesTurns(t, 2, 4)
 	_, schema := pgtest.SchemaInShared(t)
 	pool := pgtest.PoolAs(t, "dibs_writer")
 	storetest.Run(t, func(*testing.T) messagestore.Driver { return postgres.New(pool, &postgres.Config{Schema: schema}) })

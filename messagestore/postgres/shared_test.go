@@ -16,6 +16,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -327,7 +328,13 @@ func TestReadersOfTransactionsThatOverlapSkipNothing(t *testing.T) {
 	txs, err := messagestore.Transactional[pgx.Tx](store)
 	require.NoError(t, err)
 	categories := []messagestore.Category{storetest.Category(t) + "a", storetest.Category(t) + "b"}
-	const writers, rounds, streams = 6, 40, 5
+	const writers, streams = 6, 5
+	rounds := 15
+	if tier.Long() {
+		rounds = 40
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience) // of all writers and readers together
+	defer cancel()
 	stream := func() messagestore.StreamName {
 		return categories[rand.IntN(len(categories))].Stream(fmt.Sprint(rand.IntN(streams)))
 	}
@@ -345,20 +352,24 @@ func TestReadersOfTransactionsThatOverlapSkipNothing(t *testing.T) {
 				var err error
 				switch rand.IntN(4) {
 				case 0: // it goes on for a while after its write
-					tx, over := begunOnce(t, pool)
-					if _, err = over.WriteStreams(t.Context(), all...); err == nil {
-						_, err = tx.Exec(t.Context(), "select pg_sleep(0.002)")
+					tx, over, failed := begunOnce(ctx, pool)
+					if failed != nil {
+						t.Error(failed)
+						return
+					}
+					if _, err = over.WriteStreams(ctx, all...); err == nil {
+						_, err = tx.Exec(ctx, "select pg_sleep(0.002)")
 					}
 					if err == nil && rand.IntN(4) == 0 {
-						all, err = nil, tx.Rollback(t.Context())
+						all, err = nil, tx.Rollback(ctx)
 					} else if err == nil {
-						err = tx.Commit(t.Context())
+						err = tx.Commit(ctx)
 					}
-					_ = tx.Conn().Close(t.Context())
+					_ = tx.Conn().Close(ctx)
 				case 1:
-					_, err = store.WriteStreams(t.Context(), all...)
+					_, err = store.WriteStreams(ctx, all...)
 				default:
-					_, err = txs.Transact(t.Context(), "", func(context.Context, pgx.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
+					_, err = txs.Transact(ctx, "", func(context.Context, pgx.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
 						return all, nil
 					})
 				}
@@ -378,7 +389,7 @@ func TestReadersOfTransactionsThatOverlapSkipNothing(t *testing.T) {
 		readers.Go(func() {
 			q := messagestore.CategoryQuery{Category: category, Limit: 7}
 			for last := false; ; {
-				page, err := store.ReadCategoryPage(t.Context(), q)
+				page, err := store.ReadCategoryPage(ctx, q)
 				if err != nil {
 					t.Error(err)
 					return
@@ -408,13 +419,13 @@ func TestReadersOfTransactionsThatOverlapSkipNothing(t *testing.T) {
 	require.EqualValues(t, written.Load(), found)
 }
 
-func begunOnce(t *testing.T, pool *pgxpool.Pool) (pgx.Tx, *messagestore.Store) {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), pool.Config().ConnString())
-	require.NoError(t, err)
-	tx, err := conn.Begin(t.Context())
-	require.NoError(t, err)
-	return tx, messagestore.New(postgres.New(tx, nil), nil)
+func begunOnce(ctx context.Context, pool *pgxpool.Pool) (pgx.Tx, *messagestore.Store, error) {
+	conn, err := pgx.Connect(ctx, pool.Config().ConnString())
+	if err != nil {
+		return nil, nil, err
+	}
+	tx, err := conn.Begin(ctx)
+	return tx, messagestore.New(postgres.New(tx, nil), nil), err
 }
 
 // A constraint of the caller's own table that is checked at COMMIT is the caller's error, and no

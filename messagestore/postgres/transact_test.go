@@ -112,7 +112,7 @@ func TestConformanceOfTransactionsOfASQLDatabase(t *testing.T) {
 
 func TestConformanceOverASQLDatabase(t *testing.T) {
 	t.Parallel()
-	tier.TakesTurns(t, 0, 3)
+	tier.TakesTurns(t, 0, 4)
 	pgtest.Pool(t)
 	db := openSQL(t, pgtest.URL(t))
 	storetest.Run(t, func(*testing.T) messagestore.Driver { return postgres.NewSQL(db, nil) })
