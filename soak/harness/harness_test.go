@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/history"
 	"github.com/dibs-go/dibs/soak/server"
@@ -226,11 +227,11 @@ func TestWhatIsKeptWhenAllIsDoneIsFound(t *testing.T) {
 	_, err = conn.Exec(t.Context(), "begin; select pg_advisory_xact_lock(7)")
 
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
+	await.That(t, "a lock and a transaction that are held", func() (bool, any) {
 		kept, err = r.held(t.Context())
-		return err != nil || len(kept.locks) > 0 && len(kept.transactions) > 0
-	}, 20*time.Second, 100*time.Millisecond)
-	require.NoError(t, err)
+		require.NoError(t, err)
+		return len(kept.locks) > 0 && len(kept.transactions) > 0, kept
+	})
 	require.Contains(t, strings.Join(kept.locks, "\n"), "advisory ExclusiveLock")
 	require.Contains(t, kept.transactions[0], "idle in transaction")
 }

@@ -8,10 +8,11 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/await"
 )
 
 func start(t *testing.T) (*Keeper, *Postgres) {
@@ -114,7 +115,7 @@ func TestKeeperEndsAServerThatIsPaused(t *testing.T) {
 	require.NoError(t, keeper.Close()) // its input ends, as it does when the harness is killed
 
 	require.NoDirExists(t, keeper.Dir())
-	require.Eventually(t, func() bool { return !pg.Running() }, time.Minute, time.Millisecond)
+	await.Equal(t, "the end of the server: is it running", false, pg.Running)
 }
 
 func TestChildTellsHowItEnded(t *testing.T) {
@@ -150,9 +151,5 @@ func TestWhatRunsBelowAFolderIsFound(t *testing.T) {
 
 	require.NoError(t, killBelow(dir))
 
-	select {
-	case <-child.Done():
-	case <-time.After(time.Minute):
-		t.Fatal("it was not killed")
-	}
+	await.Receive(t, "the end of a child that was killed", child.Done())
 }

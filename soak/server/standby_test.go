@@ -1,11 +1,13 @@
 package server
 
 import (
+	"context"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/await"
 )
 
 // insert commits a number, and says so.
@@ -77,7 +79,7 @@ func TestCommitsWaitForASynchronousStandby(t *testing.T) {
 	require.NoError(t, first.until(t.Context(), "select exists (select from pg_stat_activity where wait_event = 'SyncRep')"))
 
 	require.NoError(t, second.Start(t.Context()))
-	require.NoError(t, <-committed)
+	require.NoError(t, await.Receive(t, "a commit that waited for the standby", committed))
 }
 
 func TestStandbyThatStoppedToFollowHasWhatWasThereBefore(t *testing.T) {
@@ -154,8 +156,13 @@ func TestPgBouncerIsKilledAndComesBack(t *testing.T) {
 	defer again.Close(t.Context())
 	require.NoError(t, pg.Kill())
 	require.NoError(t, pg.Start(t.Context()))
-	require.Eventually(t, func() bool {
-		third, err := pgx.Connect(t.Context(), bouncer.url("postgres"))
-		return err == nil && third.Close(t.Context()) == nil
-	}, time.Minute, 10*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+	defer cancel()
+	await.That(t, "a connection through the bouncer to the server that is back", func() (bool, any) {
+		third, err := pgx.Connect(ctx, bouncer.url("postgres"))
+		if err == nil {
+			err = third.Close(ctx)
+		}
+		return err == nil, err
+	})
 }
