@@ -1,7 +1,6 @@
 package consumer_test
 
 import (
-	"flag"
 	"os"
 	"testing"
 
@@ -19,15 +18,6 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(redriveStore); url != "" {
 		os.Exit(redriveChild(url, messagestore.Category(os.Getenv(redriveCategory)), os.Getenv(redriveHangs) != ""))
 	}
-	flag.Parse()
-	if !tier.Long() && !given("rapid.checks") {
-		_ = flag.Set("rapid.checks", "25") // a hundred in the long tier
-	}
+	tier.FewerCases()
 	goleak.VerifyTestMain(m)
-}
-
-// given reports whether a flag was set by the caller.
-func given(name string) (is bool) {
-	flag.Visit(func(f *flag.Flag) { is = is || f.Name == name })
-	return is
 }

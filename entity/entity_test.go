@@ -20,13 +20,17 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dibs-go/dibs/entity"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/upcast"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	tier.FewerCases()
+	goleak.VerifyTestMain(m)
+}
 
 // list is an entity that is all in a slice.
 type list struct {

@@ -19,16 +19,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-const (
-	patience = 20 * time.Second
-	tick     = 5 * time.Millisecond
-)
 
 // A bench is a proxy, a connection through it and a pool past it, with a table.
 type bench struct {
@@ -96,7 +92,7 @@ func (b *bench) backends() (n int) {
 
 func (b *bench) awaitEndOfBackend() {
 	b.t.Helper()
-	require.Eventually(b.t, func() bool { return b.backends() == 0 }, patience, tick)
+	await.Equal(b.t, "sessions of the connection", 0, b.backends)
 }
 
 // once is a rule that has the first message that is called so meet a fault. No request to
@@ -236,7 +232,7 @@ func TestHeldMessageArrivesThoughItsSenderIsGone(t *testing.T) {
 	go func() { done <- b.write(ctx) }()
 	<-holds
 	leave()
-	require.ErrorIs(t, <-done, context.Canceled)
+	require.ErrorIs(t, await.Receive(t, "the call ends", done), context.Canceled)
 	require.NoError(t, b.conn.PgConn().Conn().Close())
 	require.Equal(t, 1, b.backends(), "it thinks that the client is there")
 	require.Equal(t, 0, b.written())
@@ -266,7 +262,7 @@ func TestHeldReplyIsLate(t *testing.T) {
 
 	b.proxy.Release()
 
-	require.NoError(t, <-done)
+	require.NoError(t, await.Receive(t, "the call ends", done))
 }
 
 // The server has answered, and the client never hears of it.
@@ -278,14 +274,14 @@ func TestLostReplyIsNeverHeard(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- b.write(ctx) }()
 
-	require.Eventually(t, func() bool { return b.written() == 1 }, patience, tick)
+	await.Equal(t, "messages that are written", 1, b.written)
 	_, err := b.direct.Exec(t.Context(), "select pg_terminate_backend($1)", b.conn.PgConn().PID())
 	require.NoError(t, err)
 	b.awaitEndOfBackend()
 
 	require.Empty(t, done, "the end of the server is lost too")
 	leave()
-	require.ErrorIs(t, <-done, context.Canceled)
+	require.ErrorIs(t, await.Receive(t, "the call ends", done), context.Canceled)
 }
 
 // The client is gone, and the server thinks that it is there.
@@ -315,7 +311,7 @@ func TestForsakenClientIsNotTold(t *testing.T) {
 
 	require.Empty(t, done)
 	leave()
-	require.ErrorIs(t, <-done, context.Canceled)
+	require.ErrorIs(t, await.Receive(t, "the call ends", done), context.Canceled)
 	require.Equal(t, 0, b.written())
 }
 
@@ -351,7 +347,7 @@ func TestAMessageIsPassedOnThoughTheNextIsNotAllThere(t *testing.T) {
 	server, err := listener.Accept()
 	require.NoError(t, err)
 	defer server.Close()
-	require.NoError(t, server.SetReadDeadline(time.Now().Add(patience)))
+	require.NoError(t, server.SetReadDeadline(time.Now().Add(await.Limit)))
 	arrived := make([]byte, len(whole))
 	_, err = io.ReadFull(server, arrived)
 	require.NoError(t, err)
@@ -371,7 +367,7 @@ func TestDroppedCancelRequestCancelsNothing(t *testing.T) {
 		_, err := b.conn.Exec(t.Context(), "select pg_sleep(3600)")
 		done <- err
 	}()
-	require.Eventually(t, sleeps, patience, tick)
+	await.True(t, "the session sleeps", sleeps)
 
 	b.proxy.SetRule(func(pgproxy.Message) pgproxy.Fault { return pgproxy.Drop })
 	require.NoError(t, b.conn.PgConn().CancelRequest(t.Context()))
@@ -379,7 +375,7 @@ func TestDroppedCancelRequestCancelsNothing(t *testing.T) {
 
 	b.proxy.SetRule(nil)
 	require.NoError(t, b.conn.PgConn().CancelRequest(t.Context()))
-	canceled, ok := errors.AsType[*pgconn.PgError](<-done)
+	canceled, ok := errors.AsType[*pgconn.PgError](await.Receive(t, "the call ends", done))
 	require.True(t, ok)
 	require.Equal(t, "57014", canceled.Code)
 }
@@ -407,7 +403,7 @@ func TestManyConnectionsAtOnce(t *testing.T) {
 	group.Wait()
 
 	for range 8 {
-		require.NoError(t, <-errs)
+		require.NoError(t, await.Receive(t, "the call ends", errs))
 	}
 	require.Equal(t, 8, b.written())
 	b.proxy.SetRule(nil)
@@ -428,7 +424,7 @@ func TestCloseEndsEverything(t *testing.T) {
 
 	require.NoError(t, b.proxy.Close())
 
-	require.Error(t, <-done)
+	require.Error(t, await.Receive(t, "the call ends", done))
 	require.NoError(t, b.proxy.Close())
 	b.awaitEndOfBackend()
 	_, err := pgx.ConnectConfig(t.Context(), b.config)

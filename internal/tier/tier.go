@@ -4,6 +4,7 @@
 package tier
 
 import (
+	"flag"
 	"os"
 	"testing"
 	"time"
@@ -32,5 +33,16 @@ func TakesTurns(t testing.TB, turn, turns int) {
 	t.Helper()
 	if today := Turn(turns); !Long() && today != turn {
 		t.Skipf("it is the turn of others today: %d of %d; this one is %d, and runs with DIBS_LONG=1, too", today, turns, turn)
+	}
+}
+
+// FewerCases has rapid check 25 random cases where the long tier does not run, and not 100. TestMain
+// calls it before the flags are read, so that -rapid.checks on the command line counts.
+func FewerCases() {
+	if Long() {
+		return
+	}
+	if err := flag.Set("rapid.checks", "25"); err != nil {
+		panic(err) // the tests do not import rapid
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/internal/tier"
 )
 
 // The test binary is also the other processes of the tests that need some: see
@@ -13,5 +15,6 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		os.Exit(runRole(role))
 	}
+	tier.FewerCases()
 	goleak.VerifyTestMain(m)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -172,22 +173,21 @@ func start(t testing.TB, role, path string, category messagestore.Category, call
 	return p
 }
 
-// await waits for done, and fails if one of the children ends before.
-func await(t testing.TB, done <-chan struct{}, children ...*process) {
+// heardAll waits for done, and fails if one of the children ends before.
+func heardAll(t testing.TB, done <-chan struct{}, children ...*process) {
 	t.Helper()
-	over := make(chan *process, len(children))
+	over := make(chan *process, len(children)+1)
 	for _, child := range children {
 		go func() {
 			select {
 			case <-done:
+				over <- nil
 			case <-child.read:
 				over <- child
 			}
 		}()
 	}
-	select {
-	case <-done:
-	case child := <-over:
+	if child := await.Receive(t, "the children have said enough", over); child != nil {
 		err := child.cmd.Wait()
 		require.Fail(t, "a child ended by itself", "%v: %s", err, child.stderr.String())
 	}
@@ -197,7 +197,7 @@ func await(t testing.TB, done <-chan struct{}, children ...*process) {
 func (p *process) kill(t testing.TB) {
 	t.Helper()
 	require.NoError(t, p.cmd.Process.Kill())
-	<-p.read
+	await.Receive(t, "a killed child's output ends", p.read)
 	_ = p.cmd.Wait() // that it was killed is known
 }
 
@@ -205,7 +205,7 @@ func (p *process) kill(t testing.TB) {
 func (p *process) stop(t testing.TB) {
 	t.Helper()
 	require.NoError(t, p.stdin.Close())
-	<-p.read
+	await.Receive(t, "a child ends", p.read)
 	err := p.cmd.Wait()
 	require.NoError(t, err, p.stderr.String())
 }
@@ -244,12 +244,12 @@ func TestKilledWritersLoseNothingThatWasAcknowledged(t *testing.T) {
 
 	for kill := range kills {
 		i := kill % processes
-		await(t, enough[i], children[i])
+		heardAll(t, enough[i], children[i])
 		children[i].kill(t)
 		children[i], enough[i] = run()
 	}
 	for i := range children {
-		await(t, enough[i], children[i])
+		heardAll(t, enough[i], children[i])
 		children[i].stop(t)
 	}
 
@@ -295,14 +295,22 @@ func TestEveryProcessGetsItsTurns(t *testing.T) {
 	const processes, callers, appends = 3, 24, 200
 	path, category := newFile(t), storetest.Category(t)
 	var mu sync.Mutex
-	var counts [processes]int
-	behind := processes
+	var counts [processes]int // since all have begun: a process may take its time to start
+	begun, behind := 0, processes
 	done := make(chan struct{})
 	var children [processes]*process
 	for i := range children {
+		first := true
 		children[i] = start(t, "load", path, category, callers, func(string) {
 			mu.Lock()
 			defer mu.Unlock()
+			if first {
+				first = false
+				begun++
+			}
+			if begun < processes {
+				return
+			}
 			if counts[i]++; counts[i] == appends {
 				if behind--; behind == 0 {
 					close(done)
@@ -310,7 +318,7 @@ func TestEveryProcessGetsItsTurns(t *testing.T) {
 			}
 		})
 	}
-	await(t, done, children[:]...)
+	heardAll(t, done, children[:]...)
 	mu.Lock()
 	atEnd := counts
 	mu.Unlock()
@@ -353,9 +361,9 @@ func BenchmarkAppendFromProcesses(b *testing.B) {
 			}
 		})
 	}
-	await(b, ready, children...)
+	heardAll(b, ready, children...)
 	b.ResetTimer()
-	await(b, done, children...)
+	heardAll(b, done, children...)
 	b.StopTimer()
 	mu.Lock()
 	least, most := counts[0], counts[0]
@@ -378,7 +386,7 @@ func BenchmarkAppendBesideABusyProcess(b *testing.B) {
 	ready := make(chan struct{})
 	working := sync.OnceFunc(func() { close(ready) })
 	busy := start(b, "load", path, category, 32, func(string) { working() })
-	await(b, ready, busy)
+	heardAll(b, ready, busy)
 
 	var longest time.Duration
 	for b.Loop() {

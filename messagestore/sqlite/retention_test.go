@@ -107,14 +107,14 @@ func TestTrimOfMoreThanOneTransactionHolds(t *testing.T) {
 	for i := range bodies {
 		bodies[i] = messagestore.Raw{Type: "T", Data: []byte(`{}`)}
 	}
-	for range 21 {
+	for range 11 {
 		k.write(t, "log-1", bodies...)
 	}
 	var steps []int64
 	trimmed, err := k.Trim(t.Context(), "log-1", &retention.TrimOptions{Keep: 1, MinAge: atOnce, OnProgress: func(n int64) { steps = append(steps, n) }})
 	require.NoError(t, err)
-	require.Equal(t, []int64{10_000, 10_000, 999}, steps)
-	require.Equal(t, int64(20_999), trimmed.Removed)
+	require.Equal(t, []int64{10_000, 999}, steps)
+	require.Equal(t, int64(10_999), trimmed.Removed)
 	require.Empty(t, k.rules(t))
 }
 

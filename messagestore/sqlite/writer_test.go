@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
@@ -29,10 +29,7 @@ func hold(t testing.TB, path string) (release func()) {
 // until waits for a condition.
 func until(t testing.TB, condition func() bool) {
 	t.Helper()
-	for !condition() {
-		require.NoError(t, t.Context().Err())
-		runtime.Gosched()
-	}
+	await.True(t, "the writer has come so far", condition)
 }
 
 // together runs appends so that one commit takes them all, in order, and returns their errors.
@@ -480,7 +477,7 @@ func TestCloseDuringLoadLosesNothingThatWasAcknowledged(t *testing.T) {
 			}
 		})
 	}
-	<-enough
+	await.Receive(t, "appends that are acknowledged", enough)
 
 	var closers sync.WaitGroup
 	for range 2 {

@@ -213,7 +213,7 @@ var outcomeBugs = []bug{
 	}, nil},
 	{"a deadline is not kept", []string{"S8/CallsEndWithTheirDeadline"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
-			<-time.After(1200 * time.Millisecond)
+			<-time.After(5 * time.Second)
 			return d.AtomicDriver.Append(ctx, a)
 		}
 	}, nil},

@@ -110,13 +110,16 @@ func cancelledWriteTellsTheTruth(t *testing.T, f *fixture) {
 }
 
 // A call that waits for others, for a lock, a connection or a disk, waits no longer
-// than it was told to.
+// than it was told to. On a machine that does much else a goroutine that has only its timer
+// to wait for is late, too: the call may be ten times as late, and a second.
 func callsEndWithTheirDeadline(t *testing.T, f *fixture) {
 	const writers, each = 24, 8
 	const grace = time.Second
 	race(t, writers, func(i int) error {
 		for n := range each {
 			deadline := time.Now().Add(time.Duration(1+n*3) * time.Millisecond)
+			beside := make(chan time.Duration, 1)
+			time.AfterFunc(time.Until(deadline), func() { beside <- time.Since(deadline) })
 			ctx, cancel := context.WithDeadline(t.Context(), deadline)
 			var err error
 			if i%4 == 0 {
@@ -125,8 +128,9 @@ func callsEndWithTheirDeadline(t *testing.T, f *fixture) {
 				_, err = f.store.Write(ctx, f.stream(fmt.Sprint(n%2)), messagestore.AnyVersion, opened(20)...)
 			}
 			cancel()
-			if late := time.Since(deadline); late > grace {
-				return fmt.Errorf("a call ended %v after its deadline: %w", late, err)
+			late := time.Since(deadline)
+			if machine := <-beside; late > grace+10*machine {
+				return fmt.Errorf("a call ended %v after its deadline, and a timer beside it %v: %w", late, machine, err)
 			}
 			if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 				return err
