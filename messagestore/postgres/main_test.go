@@ -3,7 +3,6 @@ package postgres_test
 import (
 	"context"
 	"crypto/rand"
-	"flag"
 	"fmt"
 	"net/url"
 	"os"
@@ -26,11 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(onOwnDatabase{m}) }
 type onOwnDatabase struct{ m *testing.M }
 
 func (o onOwnDatabase) Run() int {
-	if !tier.Long() { // the long tier has rapid's own number; the flag on the command line goes before
-		if err := flag.Set("rapid.checks", "25"); err != nil {
-			panic(err)
-		}
-	}
+	tier.FewerCases()
 	const variable = "TEST_DATABASE_URL"
 	server := os.Getenv(variable)
 	if server == "" {
