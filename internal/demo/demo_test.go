@@ -3,7 +3,9 @@ package demo
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -93,7 +95,7 @@ func settled(t *testing.T) (*demo, *bytes.Buffer) {
 	d := &demo{out: out, orders: orders, plan: newPlan(orders, 7, senders), store: messagestore.New(memory.New(), nil), killed: true}
 	for phase := range d.plan.phases {
 		for i := range senders {
-			s := &commandSender{store: d.store, name: fmt.Sprint(i)}
+			s := &commandSender{store: d.store, name: fmt.Sprint(i), out: json.NewEncoder(io.Discard)}
 			require.NoError(t, s.send(t.Context(), d.plan.of(i, phase, 7), 1))
 			d.reports[i].Refused += s.refused.Load()
 		}
