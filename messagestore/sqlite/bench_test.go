@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -86,7 +87,7 @@ func appendFrom(t testing.TB, driver *sqlite.Driver, callers, count int) {
 		}()
 	}
 	for range callers {
-		require.NoError(t, <-failures)
+		require.NoError(t, await.Receive(t, "a caller ends", failures))
 	}
 }
 

@@ -89,7 +89,7 @@ func TestAMeetingThatWasRolledBackIsForgotten(t *testing.T) {
 			return sqliteError(10 | 1<<8) // SQLITE_IOERR_READ
 		}
 		return nil
-	}), path, nil)
+	}), path, patient)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	winner := meeting(appendOf("account-winner", messagestore.NoStream, 1), appendOf("account-1", messagestore.NoStream, 1))

@@ -111,13 +111,13 @@ func TestOpeningWaitsForAnother(t *testing.T) {
 
 func TestManyOpenANewFileAtOnce(t *testing.T) {
 	t.Parallel()
-	for range 5 {
+	for range 2 {
 		path := newFile(t)
 		var opened sync.WaitGroup
 		errs := make([]error, 8)
 		for i := range errs {
 			opened.Go(func() {
-				driver, err := sqlite.Open(t.Context(), path, nil)
+				driver, err := sqlite.Open(t.Context(), path, patient)
 				if err == nil {
 					_, err = driver.Append(t.Context(), appendOf("account-1", messagestore.AnyVersion, 1))
 					defer driver.Close()
@@ -125,7 +125,7 @@ func TestManyOpenANewFileAtOnce(t *testing.T) {
 				errs[i] = err
 			})
 		}
-		opened.Wait()
+		awaitAll(t, "all have opened it", &opened)
 		for _, err := range errs {
 			require.NoError(t, err)
 		}
@@ -150,7 +150,7 @@ func TestTablesMayAppearWhileOpening(t *testing.T) {
 				return err
 			}
 			return nil
-		}), path, nil)
+		}), path, patient)
 		require.NoError(t, err, at)
 		require.True(t, created.Load(), at)
 		_, err = driver.Append(t.Context(), appendOf("account-1", 0, 1))

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -52,8 +53,15 @@ func newFile(t testing.TB) string {
 	return filepath.Join(t.TempDir(), "messages.db")
 }
 
+// patient waits for a lock longer than a test ever takes, however slow the machine is.
+var patient = &sqlite.Config{BusyTimeout: 10 * time.Minute}
+
+// open opens a file, and is patient without a config.
 func open(t testing.TB, path string, config *sqlite.Config) *sqlite.Driver {
 	t.Helper()
+	if config == nil {
+		config = patient
+	}
 	driver, err := sqlite.Open(t.Context(), path, config)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
@@ -74,7 +82,7 @@ func newDatabase(t testing.TB) *sql.DB {
 // database opens a file as an application does that knows nothing of messages.
 func database(t testing.TB, path string) *sql.DB {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(5000)")
+	db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(600000)")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	return db

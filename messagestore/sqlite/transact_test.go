@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -112,7 +114,7 @@ func TestAFailedCommitOfATransactionIsResolved(t *testing.T) {
 			return sqliteError(10)
 		}
 		return nil
-	}), path, nil)
+	}), path, patient)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	newCounters(t, path)
@@ -158,16 +160,23 @@ func TestWritersWaitForAFunction(t *testing.T) {
 
 func TestACloseWaitsForTheFunction(t *testing.T) {
 	t.Parallel()
-	driver, err := sqlite.Open(t.Context(), newFile(t), nil)
+	driver, err := sqlite.Open(t.Context(), newFile(t), patient)
 	require.NoError(t, err)
 	store := transactional(t, driver)
 	closed := make(chan error, 1)
-	_, err = store.Transact(t.Context(), "", func(context.Context, *sql.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err = store.Transact(t.Context(), "", func(ctx context.Context, _ *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
 		go func() { closed <- driver.Close() }()
+		await.True(t, "the close has begun", func() bool {
+			ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
+			defer cancel()
+			_, err := driver.Find(ctx, "account-1", nil)
+			return errors.Is(err, messagestore.ErrClosed)
+		})
+		require.Empty(t, closed)
 		return []messagestore.StreamWrite{messagestore.To("account-1", messagestore.NoStream, storetest.Opened{})}, nil
 	})
 	require.NoError(t, err)
-	require.NoError(t, <-closed)
+	require.NoError(t, await.Receive(t, "the close ends", closed))
 	_, err = store.Transact(t.Context(), "", func(context.Context, *sql.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
 		return nil, nil
 	})

@@ -2,6 +2,7 @@ package sqlite_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -26,10 +27,21 @@ func hold(t testing.TB, path string) (release func()) {
 	return func() { require.NoError(t, tx.Rollback()) }
 }
 
-// until waits for a condition.
-func until(t testing.TB, condition func() bool) {
+// awaitQueue waits until so many calls wait for the next commit.
+func awaitQueue(t testing.TB, driver *sqlite.Driver, calls int) {
 	t.Helper()
-	await.True(t, "the writer has come so far", condition)
+	await.Equal(t, "calls in the queue", calls, driver.Queued)
+}
+
+// awaitAll waits for calls that are under way.
+func awaitAll(t testing.TB, what string, calls *sync.WaitGroup) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		calls.Wait()
+		close(done)
+	}()
+	await.Receive(t, what, done)
 }
 
 // together runs appends so that one commit takes them all, in order, and returns their errors.
@@ -57,16 +69,16 @@ func calledTogether(t *testing.T, driver *sqlite.Driver, path string, before fun
 	for i := range 2 {
 		done.Go(func() { _, errs[len(calls)+i] = driver.Find(t.Context(), "filler-1", nil) })
 	}
-	until(t, func() bool { return driver.Queued() == 1 })
+	awaitQueue(t, driver, 1)
 	for i, call := range calls {
 		done.Go(func() { errs[i] = call() })
-		until(t, func() bool { return driver.Queued() == i+2 })
+		awaitQueue(t, driver, i+2)
 	}
 	if before != nil {
 		before()
 	}
 	release()
-	done.Wait()
+	awaitAll(t, "the calls of a commit end", &done)
 	require.NoError(t, errors.Join(errs[len(calls):]...))
 	return errs[:len(calls)]
 }
@@ -89,26 +101,68 @@ func TestCallersShareACommit(t *testing.T) {
 	require.EqualValues(t, 64+2, calls)
 }
 
+// Calls that come while a commit is under way are in the next one together.
 func TestBusyCallersShareCommits(t *testing.T) {
 	t.Parallel()
-	driver := open(t, newFile(t), nil)
+	const callers = 64
+	driver, release := committing(t, newFile(t), func(string, faultyConn) error { return nil }, patient)
+	var done sync.WaitGroup
+	errs := make([]error, callers)
+	for i := range errs {
+		done.Go(func() {
+			_, errs[i] = driver.Append(t.Context(), appendOf(messagestore.StreamName("account-"+uuid.NewString()), messagestore.NoStream, 1))
+		})
+	}
+	awaitQueue(t, driver, callers)
 
-	appendFrom(t, driver, 64, 1000)
+	release()
 
+	awaitAll(t, "the callers end", &done)
+	require.NoError(t, errors.Join(errs...))
 	commits, calls := driver.Commits()
-	require.EqualValues(t, 1000, calls)
-	require.Less(t, commits, calls/4)
+	require.EqualValues(t, 1+callers, calls)
+	require.EqualValues(t, 2, commits)
+}
+
+// committing returns a driver with a fault whose first commit is under way until it is released.
+func committing(t *testing.T, path string, more fault, config *sqlite.Config) (driver *sqlite.Driver, release func()) {
+	t.Helper()
+	begun, blocked := make(chan struct{}), make(chan struct{})
+	var armed atomic.Bool
+	driver, err := sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
+		if statement == "COMMIT" && armed.CompareAndSwap(true, false) {
+			close(begun)
+			<-blocked
+		}
+		return more(statement, on)
+	}), path, config)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, driver.Close()) })
+	armed.Store(true)
+	first := make(chan error, 1)
+	go func() {
+		_, err := driver.Append(context.WithoutCancel(t.Context()), appendOf("filler-1", messagestore.AnyVersion, 1))
+		first <- err
+	}()
+	proceed := sync.OnceFunc(func() { close(blocked) })
+	t.Cleanup(proceed)
+	await.Receive(t, "the first commit is under way", begun)
+	return driver, func() {
+		t.Helper()
+		proceed()
+		require.NoError(t, await.Receive(t, "the first commit ends", first))
+	}
 }
 
 func TestGroupOfOneCommitsEachByItself(t *testing.T) {
 	t.Parallel()
-	driver := open(t, newFile(t), &sqlite.Config{MaxGroup: 1, Readers: 1})
+	driver := open(t, newFile(t), &sqlite.Config{MaxGroup: 1, Readers: 1, BusyTimeout: patient.BusyTimeout})
 
-	appendFrom(t, driver, 16, 200)
+	appendFrom(t, driver, 16, 50)
 
 	commits, calls := driver.Commits()
-	require.EqualValues(t, 200, calls)
-	require.EqualValues(t, 200, commits)
+	require.EqualValues(t, 50, calls)
+	require.EqualValues(t, 50, commits)
 }
 
 func TestBadAppendHarmsNoneOfItsGroup(t *testing.T) {
@@ -161,7 +215,7 @@ func TestFailedAppendHarmsNoneOfItsGroup(t *testing.T) {
 			return sqliteError(10 | 1<<8) // SQLITE_IOERR_READ
 		}
 		return nil
-	}), path, nil)
+	}), path, patient)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 
@@ -200,7 +254,7 @@ func TestWhatWasFoundMissingIsNotWrittenThoughItsGroupWas(t *testing.T) {
 			<-blocked
 		}
 		return nil
-	}), path, nil)
+	}), path, patient)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	t.Cleanup(proceed)
@@ -216,23 +270,23 @@ func TestWhatWasFoundMissingIsNotWrittenThoughItsGroupWas(t *testing.T) {
 		_, err := driver.Append(t.Context(), appendOf("account-bad", messagestore.NoStream, 1))
 		others <- err
 	}()
-	until(t, func() bool { return driver.Queued() == 1 })
+	awaitQueue(t, driver, 1)
 	go func() {
 		_, err := messagestore.New(driver, nil).Write(ctx, "account-1", messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte(`{}`)})
 		result <- err
 	}()
-	until(t, func() bool { return driver.Queued() == 2 })
+	awaitQueue(t, driver, 2)
 	release()
-	<-begun // the group has fallen apart, and the lock is free
+	await.Receive(t, "the group falls apart", begun) // and the lock is free
 	leave()
-	err = <-result
+	err = await.Receive(t, "the call ends", result)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 
 	_, err = messagestore.New(open(t, path, nil), nil).Resolve(t.Context(), err)
 
 	require.ErrorIs(t, err, messagestore.ErrNotWritten)
 	proceed()
-	require.NoError(t, errors.Join(<-others, <-others))
+	require.NoError(t, errors.Join(await.Receive(t, "a call ends", others), await.Receive(t, "a call ends", others)))
 	_, err = driver.Append(t.Context(), appendOf("account-2", messagestore.NoStream, 1)) // after all of the group
 	require.NoError(t, err)
 	version, err := driver.Version(t.Context(), "account-1")
@@ -240,43 +294,52 @@ func TestWhatWasFoundMissingIsNotWrittenThoughItsGroupWas(t *testing.T) {
 	require.Equal(t, messagestore.NoStream, version)
 }
 
+// The group asks for the lock as often as one write may in its time, and then once for each other write.
 func TestAGroupThatFellApartWaitsForALockOnce(t *testing.T) {
 	t.Parallel()
-	const timeout, many = 100 * time.Millisecond, 20
+	const timeout, many, leastPause = 200 * time.Millisecond, 20, time.Millisecond / 2
 	path := newFile(t)
-	held := make(chan func(), 1)
-	driver, err := sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
-		if strings.HasSuffix(statement, "[account-bad]") {
+	open(t, path, nil)
+	another := database(t, path)
+	var asked atomic.Int64
+	held, holding := make(chan *sql.Tx, 1), false // one goroutine writes
+	driver, release := committing(t, path, func(statement string, on faultyConn) error {
+		switch {
+		case statement == "BEGIN IMMEDIATE" && holding:
+			asked.Add(1)
+		case strings.HasSuffix(statement, "[account-bad]"):
 			_ = on.execute("ROLLBACK")
-			held <- hold(t, path)
+			tx, err := another.BeginTx(context.WithoutCancel(t.Context()), nil)
+			if err != nil {
+				return err
+			}
+			held <- tx
+			holding = true
 			return sqliteError(10 | 1<<8) // SQLITE_IOERR_READ
 		}
 		return nil
-	}), path, &sqlite.Config{BusyTimeout: timeout})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, driver.Close()) })
-	var asked sync.WaitGroup
+	}, &sqlite.Config{BusyTimeout: timeout})
+	var calls sync.WaitGroup
 	errs := make([]error, many+1)
 	for i := range errs {
 		stream := messagestore.StreamName(fmt.Sprintf("account-%d", i))
 		if i == many {
 			stream = "account-bad"
 		}
-		asked.Go(func() { _, errs[i] = driver.Append(t.Context(), appendOf(stream, messagestore.NoStream, 1)) })
+		calls.Go(func() { _, errs[i] = driver.Append(t.Context(), appendOf(stream, messagestore.NoStream, 1)) })
 	}
-	release := <-held
-	defer release()
-	began := time.Now()
+	awaitQueue(t, driver, len(errs))
 
-	asked.Wait()
+	release()
 
-	require.Less(t, time.Since(began), many*timeout/2)
-	for i, err := range errs {
-		alone := i == many && err != nil && strings.Contains(err.Error(), "made to fail") // there was no group to fall apart
-		if err != nil && !alone {                                                         // it was in a commit before
-			require.ErrorIs(t, err, sqlite.ErrBusy)
-		}
+	tx := await.Receive(t, "another process holds the lock", held)
+	awaitAll(t, "the calls end", &calls)
+	require.NoError(t, tx.Rollback())
+	for _, err := range errs {
+		require.ErrorIs(t, err, sqlite.ErrBusy)
 	}
+	require.Greater(t, asked.Load(), int64(many))
+	require.LessOrEqual(t, asked.Load(), int64(timeout/leastPause+1+many))
 }
 
 func TestCallerWhoLeavesBeforeItsCommitWritesNothing(t *testing.T) {
@@ -285,7 +348,7 @@ func TestCallerWhoLeavesBeforeItsCommitWritesNothing(t *testing.T) {
 	driver := open(t, path, nil)
 	release := hold(t, path)
 	gone, cancel := context.WithCancel(t.Context())
-	results := make(chan error)
+	results := make(chan error, 3)
 	go func() {
 		_, err := driver.Append(gone, appendOf("account-1", messagestore.NoStream, 1)) // the writer asks for the lock for this one
 		results <- err
@@ -294,11 +357,11 @@ func TestCallerWhoLeavesBeforeItsCommitWritesNothing(t *testing.T) {
 		_, err := driver.Append(gone, appendOf("account-2", messagestore.NoStream, 1))
 		results <- err
 	}()
-	until(t, func() bool { return driver.Queued() == 1 })
+	awaitQueue(t, driver, 1)
 
 	cancel()
 	for range 2 {
-		err := <-results
+		err := await.Receive(t, "a call ends", results)
 		require.ErrorIs(t, err, context.Canceled)
 		require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	}
@@ -323,25 +386,23 @@ func TestCallerWhoLeavesDuringTheCommitDoesNotKnow(t *testing.T) {
 			<-blocked
 		}
 		return nil
-	}), path, nil)
+	}), path, patient)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	t.Cleanup(proceed)
 	stop.Store(true)
 	store := messagestore.New(driver, nil)
 	ctx, cancel := context.WithCancel(t.Context())
-	result := make(chan error)
+	result := make(chan error, 1)
 	go func() {
 		_, err := store.Write(ctx, "account-1", messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte(`{}`)})
 		result <- err
 	}()
-	<-committing
+	await.Receive(t, "the commit is under way", committing)
 	cancel()
-	left := time.Now()
 
-	err = <-result
+	err = await.Receive(t, "the call ends though its commit does not", result)
 
-	require.Less(t, time.Since(left), time.Second)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.ErrorIs(t, err, context.Canceled)
 	proceed()
@@ -372,20 +433,26 @@ func TestBusyDatabaseIsADefiniteError(t *testing.T) {
 func TestCommitThatMeetsALockIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	var refusals atomic.Int64
-	driver, err := sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ faultyConn) error {
+	path := newFile(t)
+	name := faulty(t, func(statement string, _ faultyConn) error {
 		if statement == "COMMIT" && refusals.Add(-1) >= 0 {
 			return sqliteError(5)
 		}
 		return nil
-	}), newFile(t), &sqlite.Config{BusyTimeout: 50 * time.Millisecond})
+	})
+	driver, err := sqlite.OpenWith(t.Context(), name, path, patient)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
+	hasty, err := sqlite.OpenWith(t.Context(), name, path, &sqlite.Config{BusyTimeout: 50 * time.Millisecond})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, hasty.Close()) })
 
 	refusals.Store(3)
 	_, err = driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 1))
 	require.NoError(t, err)
+	require.Negative(t, refusals.Load())
 	refusals.Store(1 << 40)
-	_, err = driver.Append(t.Context(), appendOf("account-1", 0, 1))
+	_, err = hasty.Append(t.Context(), appendOf("account-1", 0, 1))
 	require.ErrorIs(t, err, sqlite.ErrBusy)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 
@@ -414,7 +481,7 @@ func TestFailedCommitIsUnknownUntilItIsSettled(t *testing.T) {
 					}
 				}
 				return sqliteError(10 | 4<<8) // SQLITE_IOERR_FSYNC
-			}), path, nil)
+			}), path, patient)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, driver.Close()) })
 			settled := func() (n int) {
@@ -477,7 +544,7 @@ func TestCloseDuringLoadLosesNothingThatWasAcknowledged(t *testing.T) {
 			}
 		})
 	}
-	await.Receive(t, "appends that are acknowledged", enough)
+	await.Receive(t, "enough is acknowledged", enough)
 
 	var closers sync.WaitGroup
 	for range 2 {
@@ -487,8 +554,8 @@ func TestCloseDuringLoadLosesNothingThatWasAcknowledged(t *testing.T) {
 			}
 		})
 	}
-	closers.Wait()
-	callers.Wait()
+	awaitAll(t, "the closers end", &closers)
+	awaitAll(t, "the callers end", &callers)
 	close(failures)
 
 	for err := range failures {
@@ -508,19 +575,19 @@ func TestCloseDoesNotWaitForAnothersLock(t *testing.T) {
 	path := newFile(t)
 	driver := open(t, path, nil)
 	release := hold(t, path)
-	results := make(chan error)
+	results := make(chan error, 3)
 	for range 3 {
 		go func() {
 			_, err := driver.Append(t.Context(), appendOf("account-1", messagestore.AnyVersion, 1))
 			results <- err
 		}()
 	}
-	until(t, func() bool { return driver.Queued() == 2 })
+	awaitQueue(t, driver, 2)
 
 	require.NoError(t, driver.Close())
 
 	for range 3 {
-		require.ErrorIs(t, <-results, messagestore.ErrClosed)
+		require.ErrorIs(t, await.Receive(t, "a call ends", results), messagestore.ErrClosed)
 	}
 	release()
 }
