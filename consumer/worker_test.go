@@ -102,7 +102,7 @@ func TestWhatFailsForGoodWhileTheRunStopsIsParked(t *testing.T) {
 func TestLargeMessagesAreReadInSmallBatches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const small, messages, size = 100, 400, 64 << 10
+		const small, messages, size = 100, 300, 64 << 10
 		store := newStore()
 		for i := range messages {
 			body := raw("Deposited", fmt.Sprintf(`{"note": %q}`, strings.Repeat("x", size)))
