@@ -67,7 +67,7 @@ func (b *bench) connect() *pgx.Conn {
 	b.t.Cleanup(func() {
 		require.NoError(b.t, b.proxy.Close()) // pgx waits a while until abandoned connections end
 		conn.Close(context.WithoutCancel(b.t.Context()))
-		<-conn.PgConn().CleanupDone()
+		await.Receive(b.t, "the connection is cleaned up", conn.PgConn().CleanupDone())
 	})
 	return conn
 }
@@ -230,7 +230,7 @@ func TestHeldMessageArrivesThoughItsSenderIsGone(t *testing.T) {
 	})
 	done := make(chan error, 1)
 	go func() { done <- b.write(ctx) }()
-	<-holds
+	await.Receive(t, "the message is held", holds)
 	leave()
 	require.ErrorIs(t, await.Receive(t, "the call ends", done), context.Canceled)
 	require.NoError(t, b.conn.PgConn().Conn().Close())
@@ -256,7 +256,7 @@ func TestHeldReplyIsLate(t *testing.T) {
 	})
 	done := make(chan error, 1)
 	go func() { done <- b.write(t.Context()) }()
-	<-holds
+	await.Receive(t, "the message is held", holds)
 	require.Equal(t, 1, b.written())
 	require.Empty(t, done)
 
@@ -420,7 +420,7 @@ func TestCloseEndsEverything(t *testing.T) {
 	})
 	done := make(chan error, 1)
 	go func() { done <- b.write(t.Context()) }()
-	<-holds
+	await.Receive(t, "the message is held", holds)
 
 	require.NoError(t, b.proxy.Close())
 

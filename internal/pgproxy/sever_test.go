@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgproxy"
 )
 
@@ -21,12 +22,12 @@ func TestWhoWaitsForAnAnswerThatWasLostHearsOfItWhenTheConnectionIsSevered(t *te
 	})
 	ended := make(chan error, 1)
 	go func() { ended <- b.write(t.Context()) }()
-	<-lost
+	await.Receive(t, "the message is lost", lost)
 
 	b.proxy.SetRule(nil)
 	b.proxy.Sever()
 
-	require.Error(t, <-ended)
+	require.Error(t, await.Receive(t, "the call ends", ended))
 	require.Equal(t, 1, b.written())
 	b.conn = b.connect()
 	require.NoError(t, b.write(t.Context()))
