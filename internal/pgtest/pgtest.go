@@ -14,6 +14,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -23,6 +24,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dibs-go/dibs/migrations"
@@ -176,7 +178,11 @@ func makeTemplate(t testing.TB, server, template string, fill func(url string)) 
 	}
 	fill(url)
 	freeze(t, server, url, name)
-	run(t, server, "alter database "+name+" rename to "+template)
+	// The lock is that of a database: a test that is connected to another one may have been first.
+	_, err = conn.Exec(ctx, "alter database "+name+" rename to "+template)
+	if refused, ok := errors.AsType[*pgconn.PgError](err); err != nil && (!ok || refused.Code != "42P04") {
+		t.Fatalf("keep the template %s: %v", template, err)
+	}
 }
 
 func freeze(t testing.TB, server, url, name string) {

@@ -208,3 +208,22 @@ func show(t *testing.T, url, setting string) (value string) {
 	require.NoError(t, conn.QueryRow(t.Context(), "show "+setting).Scan(&value))
 	return value
 }
+
+// An advisory lock is one of a database: tests that are connected to two of them may make a template
+// at once, and the second finds that it is there.
+func TestATemplateMayBeMadeFromTwoDatabasesAtOnce(t *testing.T) {
+	t.Parallel()
+	template, other := strings.ToLower(rand.Text()), pgtest.Database(t)
+	t.Cleanup(func() {
+		_, err := pgtest.Pool(t).Exec(context.WithoutCancel(t.Context()), "drop database dibs_test_"+template)
+		require.NoError(t, err)
+	})
+	empty := func(string) {}
+
+	var second string
+	first := pgtest.CopyOn(t, pgtest.URL(t), template, func(string) { second = pgtest.CopyOn(t, other, template, empty) })
+
+	for _, url := range []string{first, second} {
+		require.NoError(t, pgtest.Connect(t, url).Ping(t.Context()))
+	}
+}
