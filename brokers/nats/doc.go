@@ -1,5 +1,5 @@
-// Package natsbroker sends the messages of an outbox to NATS JetStream, and passes those of a JetStream
-// consumer to a function, such as one that calls a unit.
+// Package natsbroker sends the messages of an outbox to NATS JetStream, and passes the messages of a
+// JetStream consumer to a function, which may call a unit.
 //
 //	sink := natsbroker.NewSink(js, nil)
 //	relay := outbox.New(store, "payments:outgoing", "tonats", sink, nil)
@@ -24,10 +24,11 @@
 //
 // # Promises of the sink
 //
-// The stream has each message once, and those of a key in their order, however often they are sent and
-// whichever relay sends them. A message is published with the sequence that its subject's last message is
+// The stream has each message once, and the messages of a key in their order, however often they are sent
+// and whichever relay sends them. A message is published with the sequence that its subject's last message is
 // expected to have, so that the server refuses it if the subject has gone on. Then the sink reads the last message,
-// and compares its global position with that of the message to be sent: where it is not lower, the stream has the message.
+// and compares global positions: if the last message's is not lower than the position of the message to be
+// sent, the stream has the message.
 // This holds for ever, and not only for the time in which the server remembers ids. It needs
 //
 //   - the last message of each subject: a stream of the limits policy whose limits never remove a subject's last
@@ -35,7 +36,7 @@
 //     deduplication by Nats-Msg-Id remains, for the stream's Duplicates, 2 minutes by default;
 //   - one relay to a subject: positions are compared within a category and a relay. Two relays
 //     that send different messages of one category to one subject would take each other's for their own;
-//   - the same database. One that was restored to an earlier time gives positions again: after that
+//   - the same database. A database that was restored to an earlier time gives positions again: after that
 //     a relay sends to another stream, or under another [SinkConfig.Prefix]. A message with the position of another is noticed,
 //     one with a lower position is not.
 //

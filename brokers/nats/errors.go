@@ -2,8 +2,8 @@ package natsbroker
 
 import "fmt"
 
-// A ForeignMessageError says that the last message of a subject is not one that a relay of the same category
-// and database has sent before. The message that was to be sent is parked: behind a message of another origin
+// A ForeignMessageError says that no relay of the same category and database has sent the last message of a
+// subject. The message that was to be sent is parked: behind a message of another origin
 // the sink cannot tell whether the stream has it. A redrive sends it after that message was deleted from the
 // stream, or the topic was changed.
 type ForeignMessageError struct {
