@@ -44,21 +44,28 @@ func TestTestsSleepOnlyInBubbles(t *testing.T) {
 	}
 }
 
-func TestReadmeShowsTheQuickstart(t *testing.T) {
-	const program = "examples/quickstart/main.go"
-	readme, noReadme := os.ReadFile("README.md")
-	src, noProgram := os.ReadFile(program)
-	if noReadme != nil || noProgram != nil {
-		t.Fatal(noReadme, noProgram)
+// The README shows the handler of one program, and the whole of another.
+func TestReadmeShowsPrograms(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
 	}
-
-	_, rest, found := strings.Cut(string(readme), "\n```go\n")
-	block, _, closed := strings.Cut(rest, "\n```\n")
-	if !found || !closed {
-		t.Fatal("README.md: no block of Go")
+	blocks := regexp.MustCompile("(?ms)^```go\n(.*?)^```$").FindAllSubmatch(readme, -1)
+	if len(blocks) < 2 {
+		t.Fatal("README.md: fewer than two blocks of Go")
 	}
-	if strings.TrimSpace(block) != strings.TrimSpace(string(src)) {
-		t.Errorf("README.md: the first block of Go is not %s", program)
+	for i, program := range []string{"examples/request/main.go", "examples/quickstart/main.go"} {
+		src, err := os.ReadFile(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown := blocks[i][1]
+		if i == 0 { // in a function of the program
+			shown = regexp.MustCompile(`(?m)^(.)`).ReplaceAll(shown, []byte("\t$1"))
+		}
+		if !bytes.Contains(src, shown) || i == 1 && !bytes.Equal(src, shown) {
+			t.Errorf("README.md: block %d of Go is not of %s", i+1, program)
+		}
 	}
 }
 

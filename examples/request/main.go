@@ -1,0 +1,97 @@
+// Request books a deposit over HTTP with SQL of its own, once for each Idempotency-Key. The database of
+// DATABASE_URL has the schema of Dibs: dibs migrate up.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/reservation"
+	"github.com/dibs-go/dibs/unit"
+)
+
+func main() {
+	pool, err := pgxpool.New(context.Background(), os.Getenv("DATABASE_URL"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	mux, err := routes(context.Background(), pool)
+	if err != nil {
+		log.Fatal(err)
+	}
+	server := &http.Server{Addr: "localhost:8080", Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	log.Fatal(server.ListenAndServe())
+}
+
+func routes(ctx context.Context, pool *pgxpool.Pool) (http.Handler, error) {
+	if _, err := pool.Exec(ctx, "create table if not exists deposits (id text primary key, amount int not null)"); err != nil {
+		return nil, err
+	}
+	store, err := messagestore.Transactional[pgx.Tx](messagestore.New(postgres.New(pool, nil), nil))
+	if err != nil {
+		return nil, err
+	}
+	inbox, err := unit.New(store, "deposit", nil)
+	if err != nil {
+		return nil, err
+	}
+
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /deposits", func(w http.ResponseWriter, r *http.Request) {
+		id, amount, body, err := read(w, r)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		request := unit.Message{ID: id, Source: "POST /deposits", Data: body}
+		result, err := inbox.Receive(r.Context(), request, func(ctx context.Context, tx pgx.Tx) (unit.Done, error) {
+			_, err := tx.Exec(ctx, "insert into deposits values ($1, $2)", id, amount)
+			return unit.Done{Answer: Booked{id, amount}}, err // committed together, or nothing is
+		})
+		answer(w, result, err) // the same to each copy of the request
+	})
+	return mux, nil
+}
+
+// Booked is the answer to a deposit.
+type Booked struct {
+	Deposit string `json:"deposit"`
+	Amount  int    `json:"amount"`
+}
+
+// read returns the key, the amount and the body of a request.
+func read(w http.ResponseWriter, r *http.Request) (id string, amount int, body json.RawMessage, err error) {
+	var d struct {
+		Amount int `json:"amount"`
+	}
+	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<16))
+	if err != nil || json.Unmarshal(body, &d) != nil || d.Amount <= 0 {
+		return "", 0, nil, errors.New("a deposit is JSON with an amount above 0")
+	}
+	return r.Header.Get("Idempotency-Key"), d.Amount, body, nil
+}
+
+func answer(w http.ResponseWriter, result unit.Result, err error) {
+	switch {
+	case errors.Is(err, messagestore.ErrInvalid), errors.Is(err, reservation.ErrInvalidKey):
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	case err != nil: // it may be booked: the next copy of the request tells
+		http.Error(w, "try again", http.StatusServiceUnavailable)
+	case result.Outcome == reservation.KeyReused:
+		http.Error(w, "the key was used for another deposit", http.StatusUnprocessableEntity)
+	default:
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(append(result.Answer, '\n'))
+	}
+}
