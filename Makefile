@@ -9,7 +9,8 @@ TICKETING = go run ./examples/ticketing/cmd/ticketing demo $(if $(FOR),--for "$$
 FUZZTIME ?= 30s
 # What one package's tests may take on the slowest machine. The long tier sets its own.
 TIMEOUT ?= 10m
-GOTEST := go test -timeout $(TIMEOUT)
+# Tests make much garbage in small heaps: collected a quarter as often, they take a tenth less time.
+GOTEST := env GOGC=400 go test -timeout $(TIMEOUT)
 # Modules of their own: what they need, a program that imports Dibs does not.
 MODULES := bench soak reservation/intent/redisintent observe internal/demo/messaging brokers/nats
 MODULE_LINT := go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
