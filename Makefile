@@ -177,11 +177,13 @@ LONG_STAGES := $(STAGES) test/versions test/bench test/soak test/messaging mutan
 
 .PHONY: ci
 ci: export CI := true
+ci: export GOGC := 400
 ci: ## Run all that a change must pass: some eight minutes
 	@scripts/stages $(STAGES)
 
 .PHONY: ci/long
 ci/long: export CI := true
+ci/long: export GOGC := 400
 ci/long: export DIBS_LONG := 1
 ci/long: export TIMEOUT := 60m
 ci/long: export MUTANTS := 4
