@@ -155,7 +155,7 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 		if !errors.Is(err, errUnfair) {
 			c.config.Logger.Warn().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("error", text.Of(err)).Msg("consumer starts again")
 		}
-		if takenOver(err) {
+		if startsOver(err) {
 			me = c.newMember(catchUp) // the group has gone on without the one that it was
 		}
 		r, err = c.runOnce(ctx, catchUp, r, me)
@@ -163,7 +163,7 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 	switch {
 	case err == nil && catchUp:
 		err = ctx.Err()
-	case !catchUp && ctx.Err() != nil && takenOver(err):
+	case !catchUp && ctx.Err() != nil && startsOver(err):
 		err = nil // it was told to stop
 	}
 	if err != nil {
@@ -193,14 +193,14 @@ var process = sync.OnceValue(func() string {
 	return text.Shorten(fmt.Sprintf("%s/%d", host, os.Getpid()))
 })
 
-// takenOver reports whether a run has ended because its lease was over, and another member has
-// its slots now.
-func takenOver(err error) bool {
+// startsOver reports whether a run has ended because its lease was over, and another member has
+// its slots now, or because an operator has reset the consumer.
+func startsOver(err error) bool {
 	if ofHandler(err) || graceExceeded(err) {
 		return false
 	}
 	fenced, is := errors.AsType[*checkpoint.FencedError](err)
-	return is && fenced.TakenOver
+	return is && fenced.StartsOver()
 }
 
 // goesOn reports whether the consumer begins again after a run that ended with err.
@@ -213,7 +213,7 @@ func (c *Consumer) goesOn(ctx context.Context, err error) bool {
 	case ctx.Err() != nil:
 		return false
 	}
-	return errors.Is(err, checkpoint.ErrEpoch) || takenOver(err)
+	return errors.Is(err, checkpoint.ErrEpoch) || startsOver(err)
 }
 
 func graceExceeded(err error) bool {

@@ -48,7 +48,7 @@
 // # What an operator does
 //
 // Package operate shows where the consumers of a category are, and their lag; it resets a
-// consumer to another position by a new generation, which fences members that run. Package
+// consumer to another position by a new generation, at which members that run start over. Package
 // deadletter lists parked messages, requests their redrive or drops them, and asks a consumer
 // to park the message that it is stuck at. Neither needs a handler.
 //

@@ -21,9 +21,9 @@ var (
 	ErrRunning = errors.New("the consumer is running")
 
 	// ErrConsumerFenced says that another process wrote a checkpoint as the same member of
-	// a static group, that the group has a new size, or that an operator reset the consumer.
-	// After a reset, start the consumer again. Otherwise run one process for each GroupMember,
-	// and all with one GroupSize, or leave both out.
+	// a static group, or that the group has a new size. Run one process for each GroupMember,
+	// and all with one GroupSize, or leave both out. A consumer whose lease was over, or that an
+	// operator has reset, starts over, and Run goes on.
 	ErrConsumerFenced = checkpoint.ErrFenced
 
 	// ErrPositionAhead says that the store was rolled back, by a failover or a restore:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -277,7 +278,7 @@ func TestAConsumerIsCreatedOnceWhereItIsToBegin(t *testing.T) {
 	})
 }
 
-// The consumer runs, and is never idle; the reset comes in between.
+// The consumer runs, and is never idle; the resets come in between.
 func TestAConsumerThatRunsNeverGoesOnAtTheOldPositionAfterAReset(t *testing.T) {
 	t.Parallel()
 	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
@@ -298,31 +299,143 @@ func TestAConsumerThatRunsNeverGoesOnAtTheOldPositionAfterAReset(t *testing.T) {
 			}
 			written <- n
 		}()
-		config := &consumer.Config{CheckpointMessages: 3, BatchSize: 10, PollInterval: time.Millisecond}
-		for range 3 {
-			j := &journal{}
-			ended := make(chan error, 1)
-			c := newIn(t, store, category, "c", j, config)
-			ctx, cancel := context.WithTimeout(t.Context(), 2*await.Limit)
-			t.Cleanup(cancel)
-			go func() { ended <- c.Run(ctx) }()
-			await.True(t, "a message is handled", func() bool { return c.Stats().Position > 0 })
+		j, log := &journal{}, logbook{}
+		c := newIn(t, store, category, "c", j, &consumer.Config{CheckpointMessages: 3, BatchSize: 10, PollInterval: time.Millisecond, Logger: log.logger()})
+		end := running(t, c)
+		first := fmt.Sprintf("%s@0", category.Stream("0"))
+		deliveries := func() (n int) {
+			for _, m := range j.all() {
+				if m == first {
+					n++
+				}
+			}
+			return n
+		}
+		for resets := range 3 {
+			await.True(t, "a checkpoint is stored", func() bool { return deliveries() == resets+1 && c.Stats().Position > 0 })
 
 			generation, err := operate.Consumer(store, category, "c").Reset(t.Context(), 0)
 
 			require.NoError(t, err)
-			require.ErrorIs(t, await.Receive(t, "the run ends", ended), consumer.ErrConsumerFenced)
-			s := positionsNow(t, store, category)[0]
-			require.Equal(t, generation, s.Generation)
-			require.Zero(t, s.Members[0].Position)
-			require.Zero(t, s.Members[0].RecordedAt, "nothing that the fenced one recorded counts")
+			await.True(t, "it starts over", func() bool { return deliveries() == resets+2 })
+			require.Equal(t, generation, positionsNow(t, store, category)[0].Generation)
+			require.Len(t, log.of(t, "consumer starts again"), resets+1)
 		}
 		close(stop)
 		n := <-written
 		require.Positive(t, n)
+		behind := endOf(t, store, category)
+		await.True(t, "it catches up", func() bool { return c.Stats().Position == behind })
+		require.NoError(t, end())
+		all := j.all()
+		from := slices.Index(all, first)
+		for i, m := range all {
+			if m == first {
+				from = i
+			}
+		}
+		require.Len(t, all[from:], n, "everything once more, and once: no checkpoint of before counts")
+	})
+}
+
+// Whether one handles the category in order, replicas share it, or a static group does.
+func TestAResetEndsNoProcess(t *testing.T) {
+	t.Parallel()
+	for name, configs := range map[string][]consumer.Config{
+		"InOrder": {{}, {}},
+		"Shared":  {{Concurrency: 4}, {Concurrency: 4}, {Concurrency: 4}},
+		"Static":  {{GroupSize: 2, GroupMember: 0}, {GroupSize: 2, GroupMember: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				driver := newDriver()
+				all := writeEach(t, driver, 64, 0)
+				members := make([]*replica, len(configs))
+				for i := range configs {
+					members[i] = newReplica(t, driver, &configs[i])
+				}
+				time.Sleep(time.Minute)
+				before := 0
+				for _, m := range members {
+					before += len(m.all())
+				}
+				require.Equal(t, len(all), before)
+				start := time.Now()
+
+				_, err := operate.Consumer(messagestore.New(driver, nil), account, "ledger").Reset(t.Context(), 0)
+
+				require.NoError(t, err)
+				after := func() (again []string) {
+					for _, m := range members {
+						again = append(again, m.all()...)
+					}
+					return again
+				}
+				for len(after()) < 2*len(all) && time.Since(start) < 11*time.Second {
+					time.Sleep(100 * time.Millisecond)
+				}
+				require.ElementsMatch(t, append(all, all...), after())
+				time.Sleep(time.Minute)
+				require.Len(t, after(), 2*len(all))
+				if name == "Shared" {
+					replicas := positionsNow(t, messagestore.New(driver, nil), account)[0].Replicas
+					require.Len(t, replicas, 3)
+					for _, r := range replicas {
+						require.GreaterOrEqual(t, r.Slots, operate.Slots/3)
+					}
+				}
+				for _, m := range members {
+					require.NoError(t, m.stop(), "each has gone on until it was told to stop")
+				}
+			})
+		})
+	}
+}
+
+// The ledger is read in an outage: the process does not take a reset for a resize.
+func TestAResetThatCannotBeReadIsReadAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &tap{Store: newStore()}
+		write(t, store.Store, "account-1", Deposited{1})
 		j := &journal{}
-		require.NoError(t, newIn(t, store, category, "c", j, config).CatchUp(t.Context()))
-		require.Len(t, j.all(), n, "everything once more, and once")
+		stop := running(t, newConsumer(t, store, j, &consumer.Config{GroupSize: 1}))
+		time.Sleep(time.Second)
+		store.set(func(s *tap) {
+			s.look = func(messagestore.StreamName) error { return errStore }
+		})
+
+		_, err := operate.Consumer(store.Store, account, "ledger").Reset(t.Context(), 0)
+
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.Len(t, j.all(), 1)
+		store.set(func(s *tap) { s.look = nil })
+		time.Sleep(10 * time.Second)
+		require.Len(t, j.all(), 2)
+		require.NoError(t, stop())
+	})
+}
+
+// A reset and another size since: the member has no place in the group.
+func TestAResetOfAGroupOfAnotherSizeStopsAMember(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		ended := make(chan error, 1)
+		old := newConsumer(t, store, &journal{}, &consumer.Config{GroupSize: 2})
+		go func() { ended <- old.Run(t.Context()) }()
+		time.Sleep(time.Second)
+		require.NoError(t, newConsumer(t, store, &journal{}, &consumer.Config{GroupSize: 3}).CatchUp(t.Context()))
+
+		_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 0)
+
+		require.NoError(t, err)
+		err = await.Receive(t, "the run ends", ended)
+		require.ErrorIs(t, err, consumer.ErrConsumerFenced)
+		require.ErrorContains(t, err, "the group was resized to 3: start all members with one size")
 	})
 }
 
@@ -336,26 +449,20 @@ func TestAnIdleConsumerFindsOutThatItWasReset(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					store := newStore()
 					write(t, store, "account-1", Deposited{1})
-					j := &journal{}
-					c := newConsumer(t, store, j, &consumer.Config{PollInterval: poll})
-					ended := make(chan error, 1)
-					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Hour)
-					defer cancel()
-					go func() { ended <- c.Run(ctx) }()
-					synctest.Wait()
+					j, log := &journal{}, logbook{}
+					stop := running(t, newConsumer(t, store, j, &consumer.Config{PollInterval: poll, Logger: log.logger()}))
 					time.Sleep(idle)
 					require.Len(t, j.all(), 1)
-					start := time.Now()
 
 					_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 0)
 
 					require.NoError(t, err)
-					err = <-ended
-					require.ErrorIs(t, err, consumer.ErrConsumerFenced)
-					require.ErrorContains(t, err, "an operator reset the consumer to position")
-					require.LessOrEqual(t, time.Since(start), 10*time.Second)
-					require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
+					time.Sleep(10*time.Second + time.Millisecond)
 					require.Len(t, j.all(), 2)
+					again := log.of(t, "consumer starts again")
+					require.Len(t, again, 1)
+					require.Contains(t, again[0]["error"], "an operator reset the consumer to position 0: it starts over there")
+					require.NoError(t, stop())
 				})
 			})
 		}
@@ -371,19 +478,24 @@ func TestAConsumerThatRetriesFindsOutThatItWasReset(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store := newStore()
-				write(t, store, "account-1", Deposited{1}, Deposited{2})
+				write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
 				config.Errors = againAndAgain
-				c := newConsumer(t, store, always(errBroken), &config)
-				ended := make(chan error, 1)
-				go func() { ended <- c.Run(t.Context()) }()
+				var third atomic.Int64
+				stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+					if m.Position == 2 {
+						third.Add(1)
+						return nil
+					}
+					return errBroken
+				}), &config))
 				time.Sleep(time.Minute)
-				start := time.Now()
 
-				_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 0)
+				_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 3)
 
 				require.NoError(t, err)
-				require.ErrorIs(t, <-ended, consumer.ErrConsumerFenced)
-				require.LessOrEqual(t, time.Since(start), 10*time.Second)
+				time.Sleep(11 * time.Second)
+				require.Equal(t, int64(1), third.Load(), "it goes on behind those that fail")
+				require.NoError(t, stop())
 			})
 		})
 	}
@@ -400,23 +512,22 @@ func TestAConsumerThatRedrivesFindsOutThatItWasReset(t *testing.T) {
 		}
 		park(t, store, account, "ledger")
 		request(t, store, account, "ledger")
-		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+		var log logbook
+		stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 			select {
 			case <-ctx.Done():
 			case <-time.After(30 * time.Second):
 			}
 			return ctx.Err()
-		}), &consumer.Config{Concurrency: 2, Grace: time.Second})
-		ended := make(chan error, 1)
-		go func() { ended <- c.Run(t.Context()) }()
+		}), &consumer.Config{Concurrency: 2, Grace: time.Second, Logger: log.logger()}))
 		time.Sleep(5 * time.Second)
-		start := time.Now()
 
 		_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 0)
 
 		require.NoError(t, err)
-		require.ErrorIs(t, <-ended, consumer.ErrConsumerFenced)
-		require.LessOrEqual(t, time.Since(start), 11*time.Second)
+		time.Sleep(11*time.Second + time.Millisecond)
+		require.Len(t, log.of(t, "consumer starts again"), 1)
+		require.NoError(t, stop())
 	})
 }
 

@@ -84,10 +84,9 @@ func (e *BeyondEndError) Is(target error) bool { return target == checkpoint.Err
 // Messages before the position are not delivered again. Messages from it on are, even if
 // they were handled before. The checkpoints of earlier generations stay, and do not count.
 //
-// A consumer that runs meanwhile is fenced: it stops with consumer.ErrConsumerFenced when it
-// writes its next checkpoint, or after at most 10 s if it writes none. It goes on from the
-// position when it is started again. Until it stops, it handles messages from its old
-// position on.
+// Members that run meanwhile are fenced: each finds out when it writes its next checkpoint, or
+// after at most 10 s if it writes none, finishes its messages in flight, and starts over at the
+// position, while its Run goes on. Until then it handles messages from its old position on.
 //
 // The error is an [*UnknownConsumerError] if no consumer of the name has started yet, a
 // [*BeyondEndError] for a position beyond the end, and matches [messagestore.ErrInvalid] for

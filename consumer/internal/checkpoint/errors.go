@@ -29,8 +29,17 @@ type FencedError struct {
 	// TakenOver says that the lease of the process was over, and others have its slots now.
 	TakenOver bool
 
-	// Generation is that which has begun since, nil if none has, or if it could not be read.
+	// Generation is that which has begun since, nil if none has, or if it is corrupt.
 	Generation *Resized
+
+	// Size is the group size of the process.
+	Size int
+}
+
+// StartsOver reports whether the process has a place in the group as it is now: its slots were
+// taken over, or an operator has reset the consumer.
+func (e *FencedError) StartsOver() bool {
+	return e.TakenOver || e.Generation != nil && e.Generation.Reset && e.Generation.Size == e.Size
 }
 
 // Error names the reason, what to do, the stream and the versions.
@@ -39,8 +48,8 @@ func (e *FencedError) Error() string {
 	switch g := e.Generation; {
 	case e.TakenOver:
 		reason, step = "the lease was over, and other replicas go on", "it starts over as a newcomer"
-	case g != nil && g.Reset:
-		reason, step = fmt.Sprintf("an operator reset the consumer to position %d", g.Start), "start it again"
+	case e.StartsOver():
+		reason, step = fmt.Sprintf("an operator reset the consumer to position %d", g.Start), "it starts over there"
 	case g != nil:
 		reason, step = fmt.Sprintf("the group was resized to %d", g.Size), "start all members with one size"
 	}

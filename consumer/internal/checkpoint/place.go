@@ -18,6 +18,7 @@ type Place struct {
 	First      bool              // the consumer had no checkpoint before this one
 
 	log        Log
+	size       int                  // of the group
 	generation messagestore.Version // of the ledger
 	epoch      string               // of the store, before the checkpoint was read
 	version    messagestore.Version // of Stream, as this run knows it
@@ -50,7 +51,7 @@ func (l Log) Resume(ctx context.Context, size, member int, before messagestore.S
 // place returns the place of a member in the current generation, without its checkpoint, and
 // where the generation starts.
 func (l Log) place(ctx context.Context, size, member int, before messagestore.StreamName, read messagestore.Mark) (*Place, Checkpoint, error) {
-	p := &Place{log: l}
+	p := &Place{log: l, size: size}
 	var err error
 	if p.epoch, err = l.epoch(ctx); err != nil {
 		return nil, Checkpoint{}, err
@@ -85,11 +86,15 @@ func (p *Place) CheckGeneration(ctx context.Context) error {
 	return err
 }
 
-// superseded returns the error of a run that finds a later generation.
+// superseded returns the error of a run that finds a later generation, or of a store that did not
+// say which: the run looks again.
 func (p *Place) superseded(ctx context.Context, version messagestore.Version) error {
-	fenced := &FencedError{Stream: p.log.Ledger(), Expected: p.generation, Actual: version}
-	if now, err := p.log.Generation(ctx); err == nil {
+	fenced := &FencedError{Stream: p.log.Ledger(), Expected: p.generation, Actual: version, Size: p.size}
+	switch now, err := p.log.Generation(ctx); {
+	case err == nil:
 		fenced.Generation = &now.Resized
+	case !errors.Is(err, ErrCorrupt):
+		return err
 	}
 	return fenced
 }

@@ -254,13 +254,16 @@ func (p *Place) remeet(ctx context.Context) error {
 	return err
 }
 
-// Look reads the state, which another member may have written. A write of unknown outcome has
-// to go first.
+// Look reads the state, which another member may have written, and whether an operator has reset
+// the consumer. A write of unknown outcome has to go first.
 func (p *Place) Look(ctx context.Context) error {
 	if p.unsettled != nil {
 		return nil
 	}
 	if err := p.CheckEpoch(ctx); err != nil {
+		return err
+	}
+	if err := p.CheckGeneration(ctx); err != nil {
 		return err
 	}
 	return p.remeet(ctx)

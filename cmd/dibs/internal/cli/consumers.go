@@ -295,7 +295,7 @@ type consumersResetCommand struct {
 
 // Help is printed below the command's usage.
 func (consumersResetCommand) Help() string {
-	return `All members of the consumer's group move to the same position. Running members are superseded: each stops with an error at its next checkpoint, at most 10 s later if it is idle, and reads from the new position when it is started again. A checkpoint that it writes in between does not count, but until it stops it handles messages. Stop the consumer first, and no message is handled from the old position after the reset.
+	return `All members of the consumer's group move to the same position. Running members are superseded: each starts over at the new position within 10 s, and its process goes on. A checkpoint that it writes in between does not count, but until then it handles messages. Stop the consumer first, and no message is handled from the old position after the reset.
 
 With --new a consumer that has never started begins at the position, whatever its Config.Start says.
 
