@@ -66,9 +66,12 @@ func (m *Manager) Do(ctx context.Context, request Request, f func(ctx context.Co
 	finish, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	if r.err == nil && !r.left {
-		if err = l.finish(finish, r.result); err == nil || l.endedByItself() {
+		if err = l.finish(finish, r.result); l.endedByItself() {
 			answer.Intent = l.intent(nil)
 			return answer, nil
+		}
+		if err == nil { // another call of the session confirmed the same result, for work of its own
+			err = fmt.Errorf("confirm lease: %w", l.Err())
 		}
 		if errors.Is(err, ErrLeaseLost) || !errors.Is(err, messagestore.ErrInvalid) {
 			answer.Intent = l.intent(err)
@@ -79,6 +82,9 @@ func (m *Manager) Do(ctx context.Context, request Request, f func(ctx context.Co
 	reason := r.reason()
 	released := l.giveUp(finish, reason)
 	answer.Intent = l.intent(released)
+	if lost == nil && errors.Is(released, ErrLeaseLost) && !l.endedByItself() {
+		lost = released
+	}
 	switch {
 	case r.panicked:
 		panic(r.value)

@@ -80,12 +80,6 @@ func (e *LeaseLostError) Error() string {
 	return fmt.Sprintf("lease lost: token %d of session %.80q on %s: %s", e.Token, e.Session, e.Stream, cause)
 }
 
-// byItself reports whether the holder ended the lease: it was confirmed, or released by no
-// operator.
-func (e *LeaseLostError) byItself() bool {
-	return e.By != nil && e.By.Token == e.Token && e.By.Status != Held && e.By.By == ""
-}
-
 // Is reports whether target is [ErrLeaseLost].
 func (e *LeaseLostError) Is(target error) bool { return target == ErrLeaseLost }
 

@@ -1,6 +1,7 @@
 package intent
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -28,11 +29,13 @@ type Lease struct {
 	cause *messagestore.Message // of one that was resumed; else its grant
 
 	granted []part // as they were granted, for the fields that never change
+	ends    *ends
 
 	mu       sync.Mutex
 	parts    []part          // never changed in place, so that a step may keep them
 	assured  time.Time       // until when the lease is the holder's, by its own clock
 	over     *LeaseLostError // why it ended, once that is known
+	byItself bool            // it was its own step that ended it
 	extended chan struct{}   // closed when assured has moved, if anything waits for that
 }
 
@@ -41,7 +44,7 @@ type part struct{ state }
 
 // newLease returns a lease on parts, granted by a step that was sent at the given time.
 func (m *Manager) newLease(parts []part, sent time.Time) *Lease {
-	l := &Lease{m: m, store: m.store, granted: parts, parts: parts}
+	l := &Lease{m: m, store: m.store, granted: parts, ends: newEnds(), parts: parts}
 	l.counted(sent)
 	return l
 }
@@ -182,7 +185,8 @@ func (l *Lease) Extend(ctx context.Context) error {
 }
 
 // Release ends the lease without a result: the intent is free, at once for the first in the line.
-// The reason is for operators, at most 500 bytes, and may be "". To release it again is no error.
+// The reason is for operators, at most 500 bytes, and may be "". To release it again is no error,
+// as long as no session has taken the intent since.
 //
 // A commit of the work that is still under way fails after it.
 func (l *Lease) Release(ctx context.Context, reason string) error {
@@ -211,8 +215,8 @@ func validateReason(reason string) error {
 
 // Confirm ends the lease with a result, for ever: every later request for the intent is answered
 // with it. The result is encoded with encoding/json, and has at most 512 KiB; nil is none. The
-// writes are appended in the same step, or nothing is. To confirm again with the same result is
-// no error, and writes nothing.
+// writes are appended in the same step, or nothing is. To confirm again with the same result is no
+// error, and writes nothing; also if another Lease of the same session has confirmed it.
 //
 // It is right to confirm a lease whose time is over: if no session has taken the intent since,
 // Confirm succeeds. A conflict of one of the writes matches [messagestore.ErrVersionConflict], and the
@@ -238,11 +242,56 @@ func (p *part) confirmed(result json.RawMessage) Confirmed {
 	return c
 }
 
-// confirmationID returns the id of the message that confirms a part with result: the same
-// whenever it is asked for, so that a transaction that was committed is recognised.
-func (p *part) confirmationID(result json.RawMessage) uuid.UUID {
+// ends are the messages by which a lease has ended itself, or may have: those that its steps and
+// those of its copies in transactions ask for. Another lease of the same session and token has
+// others. They are safe for concurrent use.
+type ends struct {
+	salt string // tells the confirmations of this lease from another's
+
+	mu        sync.Mutex
+	confirmed map[uuid.UUID]bool
+	released  map[place]bool
+}
+
+// A place is that of a message.
+type place struct {
+	stream   messagestore.StreamName
+	position messagestore.Version
+}
+
+func newEnds() *ends {
+	salt := uuid.New()
+	return &ends{salt: string(salt[:]), confirmed: map[uuid.UUID]bool{}, released: map[place]bool{}}
+}
+
+// confirmation returns the id of the message that confirms a part with result, which is about to be
+// asked for: the same each time, so that a transaction that was committed is recognised.
+func (e *ends) confirmation(p *part, result json.RawMessage) uuid.UUID {
+	id := p.confirmationID(e.salt, result)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.confirmed[id] = true
+	return id
+}
+
+// release keeps the place of the message that releases a part.
+func (e *ends) release(stream messagestore.StreamName, position messagestore.Version) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.released[place{stream, position}] = true
+}
+
+// have reports whether s is what the lease itself has left.
+func (e *ends) have(s *state) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return s.kind == TypeConfirmed && e.confirmed[s.at.ID] || s.released && s.by == "" && e.released[place{s.at.Stream, s.of}]
+}
+
+// confirmationID returns the id of the message by which the lease with this salt confirms a part.
+func (p *part) confirmationID(salt string, result json.RawMessage) uuid.UUID {
 	h := sha256.New()
-	for _, field := range []string{string(p.at.Stream), p.Session, string(result)} {
+	for _, field := range []string{string(p.at.Stream), p.Session, salt, string(result)} {
 		_ = binary.Write(h, binary.BigEndian, int64(len(field))) // a hash takes every write
 		h.Write([]byte(field))
 	}
@@ -279,7 +328,7 @@ func (l *Lease) Confirmation(result any, writes ...messagestore.StreamWrite) []m
 		}
 		all = append(all, messagestore.StreamWrite{
 			Stream: p.at.Stream, Expected: p.at.Position, Past: past, After: p.at.ID, Final: true,
-			Bodies: []messagestore.Body{messagestore.Envelope{ID: p.confirmationID(raw), Body: body, Metadata: p.metadata}},
+			Bodies: []messagestore.Body{messagestore.Envelope{ID: l.ends.confirmation(&p, raw), Body: body, Metadata: p.metadata}},
 		})
 	}
 	return append(all, writes...)
@@ -336,7 +385,7 @@ func (l *Lease) In(ctx context.Context, store Store) (*Lease, error) {
 	if isNil(store) {
 		return nil, fmt.Errorf("lease in a transaction: %w", messagestore.NewInvalidError("store", nil, "it is nil"))
 	}
-	in := &Lease{m: l.m, store: store, cause: l.cause, granted: l.granted, parts: slices.Clone(l.snapshot())}
+	in := &Lease{m: l.m, store: store, cause: l.cause, granted: l.granted, ends: l.ends, parts: slices.Clone(l.snapshot())}
 	l.mu.Lock()
 	in.assured = l.assured
 	l.mu.Unlock()
@@ -394,8 +443,11 @@ func (l *Lease) step(ctx context.Context, body func(p *part) messagestore.Body, 
 			p := &parts[i]
 			bodies[i] = body(p)
 			m := messagestore.Envelope{Body: bodies[i], Metadata: p.metadata}
-			if c, ok := bodies[i].(Confirmed); ok {
-				m.ID = p.confirmationID(c.Result)
+			switch b := bodies[i].(type) {
+			case Confirmed:
+				m.ID = l.ends.confirmation(p, b.Result)
+			case Released:
+				l.ends.release(p.at.Stream, p.at.Position+1)
 			}
 			all = append(all, messagestore.To(p.at.Stream, p.at.Position, m))
 		}
@@ -422,14 +474,14 @@ func (l *Lease) step(ctx context.Context, body func(p *part) messagestore.Body, 
 func (l *Lease) isConfirmation(body messagestore.Body, err error) bool {
 	conflict, ok := errors.AsType[*messagestore.IDConflictError](err)
 	c, confirms := body.(Confirmed)
-	return ok && confirms && conflict.Stream == l.Stream() && conflict.ID == l.granted[0].confirmationID(c.Result)
+	return ok && confirms && conflict.Stream == l.Stream() && conflict.ID == l.granted[0].confirmationID(l.ends.salt, c.Result)
 }
 
 // failed returns the error of a step that the store refused. In a transaction above READ
 // COMMITTED the successor cannot be seen, and there is only the conflict.
 func (l *Lease) failed(err error) error {
 	if !errors.Is(err, ErrLeaseLost) && l.Lost(err) {
-		return errors.Join(l.ended(l.lost(nil, "another message came after it")), err)
+		return errors.Join(l.ended(l.lost(nil, "another message came after it"), false), err)
 	}
 	return err
 }
@@ -451,7 +503,7 @@ func (l *Lease) took(parts []part, bodies []messagestore.Body, written []message
 				l.moved(i, s)
 			}
 		case i == 0:
-			l.over = l.lost(s, "")
+			l.over, l.byItself = l.lost(s, ""), true
 		}
 	}
 	if bodies[0].MessageType() == TypeExtended {
@@ -467,28 +519,29 @@ func (l *Lease) log(s *state) {
 // meet decides on a step that met other versions: it goes again, it was done before, or the lease
 // is lost.
 func (l *Lease) meet(parts []part, bodies []messagestore.Body, writes []messagestore.StreamWrite, last []*messagestore.Message) (again bool, err error) {
-	before := 0 // parts of which this very step was written before
+	before, own := 0, 0 // parts of which this very step was written before; and that the lease itself has ended
+	var lost *LeaseLostError
 	for i := range parts {
 		p := &parts[i]
 		if last[i] == nil {
-			return false, l.ended(l.lost(nil, "the store has no such intent"))
+			return false, l.ended(l.lost(nil, "the store has no such intent"), false)
 		}
 		s, err := read(last[i])
-		switch {
-		case err != nil:
+		if err != nil {
 			return false, err
-		case p.isStep(s, bodies[i]):
+		}
+		if l.isStep(p, s, bodies[i]) {
 			before++
-			if i == 0 {
-				_ = l.ended(l.lost(s, "")) // by itself
-			}
+		}
+		if l.ends.have(s) {
+			own++
+		}
+		if ended := l.compare(p, s); ended != nil {
+			lost = cmp.Or(lost, ended)
 			continue
 		}
-		if lost := l.compare(p, s); lost != nil {
-			return false, l.ended(lost)
-		}
 		if s.at.Position < p.at.Position {
-			return false, l.ended(l.lost(nil, "the store lost messages that it had"))
+			return false, l.ended(l.lost(nil, "the store lost messages that it had"), false)
 		}
 		if s.at.Position > p.at.Position {
 			again = true
@@ -499,18 +552,22 @@ func (l *Lease) meet(parts []part, bodies []messagestore.Body, writes []messages
 			l.mu.Unlock()
 		}
 	}
-	if before == len(parts) {
+	switch {
+	case before == len(parts):
+		_ = l.ended(lost, own == len(parts))
 		return false, nil
-	}
-	if again {
+	case lost != nil: // also if the session has ended a part of the keys by another lease
+		return false, l.ended(lost, own == len(parts))
+	case again:
 		return true, nil
 	}
 	return false, conflictOf(writes[len(parts):], last[len(parts):])
 }
 
-// isStep reports whether s is the state after the step itself: its answer was lost, or it is
-// repeated.
-func (p *part) isStep(s *state, body messagestore.Body) bool {
+// isStep reports whether s is the state after the step: its answer was lost, it is repeated, or another
+// lease of the session has taken the same. A release by that one is as good as one by this; a
+// confirmation is of other work, and ends this lease by no step of its own.
+func (l *Lease) isStep(p *part, s *state, body messagestore.Body) bool {
 	if s.token != p.token || s.Session != p.Session {
 		return false
 	}
@@ -518,7 +575,10 @@ func (p *part) isStep(s *state, body messagestore.Body) bool {
 	case Confirmed:
 		return s.kind == TypeConfirmed && (len(s.result) == 0 && len(b.Result) == 0 || exactjson.Equal(s.result, b.Result))
 	case Released:
-		return s.released && s.by == ""
+		if s.released && s.by == "" {
+			l.ends.release(s.at.Stream, s.of)
+			return true
+		}
 	}
 	return false
 }
@@ -538,13 +598,15 @@ func conflictOf(writes []messagestore.StreamWrite, last []*messagestore.Message)
 }
 
 // ended keeps the reason for which the lease ended, and returns it.
-func (l *Lease) ended(lost *LeaseLostError) error {
+func (l *Lease) ended(lost *LeaseLostError, byItself bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.over == nil {
 		l.over = lost
 	}
-	if !lost.byItself() {
+	if byItself {
+		l.byItself = true
+	} else {
 		l.m.config.Logger.Warn().Err(lost).Str("stream", string(l.Stream())).Msg("lease lost")
 	}
 	return lost
@@ -633,9 +695,9 @@ func (l *Lease) beat(ctx context.Context, end context.CancelCauseFunc) {
 	}
 }
 
-// endedByItself reports whether the holder itself released or confirmed the lease.
+// endedByItself reports whether this very lease was released or confirmed by a step of its own.
 func (l *Lease) endedByItself() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.over != nil && l.over.byItself()
+	return l.byItself
 }

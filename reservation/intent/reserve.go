@@ -39,6 +39,11 @@ type Request struct {
 	// session that holds the lease is answered with that lease, so a caller whose answer was lost
 	// asks again with the same session.
 	//
+	// Two calls with one session share its lease and its token, and nothing keeps their work apart:
+	// a caller asks again when its first call has returned, and not beside it. If both work all the
+	// same, the first end counts. The other call's lease is lost then: its context ends with the next
+	// heartbeat, and its result is not confirmed.
+	//
 	// Defaults to a new one.
 	Session string
 

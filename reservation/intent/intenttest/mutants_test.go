@@ -108,8 +108,23 @@ var mutants = []mutant{
 	},
 	{
 		"a confirmation with one id for all results", "lease.go",
-		"p.Session, string(result)}", "p.Session}",
+		"p.Session, salt, string(result)}", "p.Session, salt}",
 		[]string{"State/EveryStepFromEveryState"},
+	},
+	{
+		"the end by another call of the session is one's own", "lease.go",
+		"	return l.byItself\n", "	return l.over != nil && l.over.By != nil && l.over.By.Token == l.over.Token && l.over.By.Status != Held\n",
+		[]string{"Session/WorkEndsWithTheOthersRelease", "Session/WorkEndsWithTheOthersConfirmation", "Session/OneOfManyCallsIsConfirmed"},
+	},
+	{
+		"the same confirmation by another call is one's own", "lease.go",
+		"_ = l.ended(lost, own == len(parts))", "_ = l.ended(lost, true)",
+		[]string{"Session/WorkEndsWithTheOthersConfirmation"},
+	},
+	{
+		"a lease that its session has ended goes on", "lease.go",
+		"p.Session || s.done() || s.released {", "p.Session {",
+		[]string{"Session/EndOfOneCallIsTheOthersLoss", "Session/EndOfOneOfSeveralKeys"},
 	},
 	{
 		"a confirmation without the caller's writes", "lease.go",
