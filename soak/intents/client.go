@@ -219,8 +219,10 @@ func (h *hand) work(ctx context.Context) {
 	defer h.customer.Close()
 	for pause(ctx, h.sooner(20*time.Millisecond)) {
 		switch j, what := h.job(), h.random.IntN(100); {
-		case what < 30:
+		case what < 22:
 			j.do(ctx)
+		case what < 30:
+			j.shared(ctx)
 		case what < 34:
 			j.await(ctx)
 		case what < 36:
@@ -421,6 +423,17 @@ func (j *job) do(ctx context.Context) {
 			j.recorder.end(reserve, answerTo(answer, err))
 		}
 	}
+}
+
+// shared has two calls with one session carry the intent out at once.
+func (j *job) shared(ctx context.Context) {
+	other := &job{hand: j.client.hand(j.random.Uint64()), other: j.other, request: j.request}
+	defer other.customer.Close()
+	other.named()
+	var both sync.WaitGroup
+	both.Go(func() { other.do(ctx) })
+	j.do(ctx)
+	both.Wait()
 }
 
 // beats works for some time, while the lease is extended.

@@ -69,6 +69,9 @@ func leases() []*Mutant {
 		{Name: "lease-any-session", Says: "a lease is given to any session that asks for it", Plant: code(
 			edit(in, "return met.Session == a.request.Session && !met.released && !met.lapsed", "return !met.released && !met.lapsed"),
 		), Scene: leased, Breaks: broken(intents.Answers)},
+		{Name: "any-end-is-ones-own", Says: "a call takes the end of its lease by another call of the session for its own, and says that its result is confirmed", Plant: code(
+			edit(in, "return l.byItself", "return l.over != nil && l.over.By != nil && l.over.By.Token == l.over.Token && l.over.By.Status != Held"),
+		), Scene: leased, Breaks: broken(intents.Confirmed)},
 		{Name: "out-of-turn", Says: "a session that does not stand in the line takes the first turn", Plant: code(
 			edit(in, "return i } return len(s.Line)", "return i }; return 0"),
 		), Scene: leased, Breaks: broken(intents.Line)},
