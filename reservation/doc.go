@@ -20,10 +20,10 @@
 //     have it.
 //   - It is redelivered: the consumer stopped before its checkpoint, and delivers the same
 //     message once more. The message of the reservation has an id that is derived from the
-//     command's, so making it again changes nothing. But the copy is redelivered too, so
-//     the handler after [Copy] makes its own effect repeatable: it gives its events an
-//     id by [DeriveID], or sees from the entity that it is done. [Inline] needs
-//     neither, for reservation and effect are one write.
+//     command's, so making it again changes nothing, and the outcome is [Redelivered]. But the
+//     copy is redelivered too, so the handler after [Copy] makes its own effect repeatable: it
+//     gives its events an id by [DeriveID], or sees from the entity that it is done. [Inline]
+//     needs neither, for reservation and effect are one write.
 //   - It is handled by two at once, in two processes or two handlers. The expected
 //     version of their writes makes that harmless: one of them conflicts.
 //
@@ -34,8 +34,9 @@
 // for byte. [Initiate] starts another stream with an answer to the command, for
 // another consumer to go on with. [Inline] writes the reservation and the handler's
 // own events as one, without a second hop. Package unit does as [Inline] does, with the
-// caller's own SQL in the same transaction. [Reserver.Reserve] is for commands that no
-// handler gets from a consumer: it reserves, and the effect is the caller's.
+// caller's own SQL in the same transaction. [Reserver.Reserve] reserves, and the effect is the
+// caller's: in a transaction of the caller's own it happens with [Reserved], and with no other
+// outcome.
 //
 // # The outcome
 //

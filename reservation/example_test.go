@@ -2,12 +2,16 @@ package reservation_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/reservation"
 )
 
@@ -41,6 +45,72 @@ func consume(ctx context.Context, store *messagestore.Store, mux *handler.Mux) {
 	c := consumer.New(store, commands, "accounts", mux, nil)
 	if err := c.CatchUp(ctx); err != nil {
 		fmt.Println(err)
+	}
+}
+
+// A transaction of the caller's own has the reservation and the row. A redelivery, after a crash or a
+// restart, adds no second row.
+func ExampleReserver_Reserve_transaction() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "example")
+	check(err)
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "dibs.db")
+	driver, err := sqlite.Open(ctx, file, nil)
+	check(err)
+	store := messagestore.New(driver, nil)
+	defer store.Close()
+	db, err := sql.Open("sqlite", "file:"+file+"?_txlock=immediate")
+	check(err)
+	defer db.Close()
+	_, err = db.ExecContext(ctx, "create table deposits (key text)")
+	check(err)
+
+	deposit := func(ctx context.Context, m handler.Message[Deposit]) error {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
+		once := reservation.New(messagestore.New(sqlite.New(tx), nil), "accounts", nil)
+		result, err := once.Reserve(ctx, m.Message, m.Body.Key())
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%s: %s\n", m, result.Outcome)
+		if result.Outcome != reservation.Reserved {
+			return result.Err()
+		}
+		if _, err := tx.ExecContext(ctx, "insert into deposits values (?)", m.Body.Key()); err != nil {
+			return err
+		}
+		return tx.Commit()
+	}
+	mux := handler.New()
+	handler.On(mux, deposit)
+
+	issue(ctx, store, 2, Deposit{"AAA", 10})
+	for range 2 {
+		for m, err := range store.ReadStream(ctx, commands.Stream("123"), 0) {
+			check(err)
+			check(mux.Handle(ctx, m))
+		}
+	}
+
+	var rows int
+	check(db.QueryRowContext(ctx, "select count(*) from deposits").Scan(&rows))
+	fmt.Println(rows, "row")
+	// Output:
+	// Deposit account:command-123@0: reserved
+	// Deposit account:command-123@1: duplicate
+	// Deposit account:command-123@0: redelivered
+	// Deposit account:command-123@1: duplicate
+	// 1 row
+}
+
+func check(err error) {
+	if err != nil {
+		panic(err)
 	}
 }
 

@@ -69,7 +69,6 @@ func TestAKeyIsFreeAfterItsRetentionAndNotBefore(t *testing.T) {
 				require.Equal(t, []reservation.Outcome{reservation.Reserved, reservation.Duplicate, reservation.Reserved, reservation.Duplicate},
 					[]reservation.Outcome{first.Outcome, early.Outcome, late.Outcome, after.Outcome})
 				require.Equal(t, []bool{false, false, true, true}, []bool{first.Expired, early.Expired, late.Expired, after.Expired})
-				require.False(t, late.Again)
 				require.Equal(t, messagestore.Version(1), late.Winner.Position)
 				require.Equal(t, late.Winner.ID, after.Winner.ID)
 

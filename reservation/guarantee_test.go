@@ -105,17 +105,24 @@ func TestOneOfManyAttemptsReserves(t *testing.T) {
 		group.Wait()
 
 		winners := map[string]*messagestore.Message{}
+		reservedNow := map[string]int{}
 		require.NotEmpty(t, acked)
 		for _, a := range acked {
 			reserved := all(t, plain, commands.Stream("123").With("accounts", a.key))
 			require.Len(t, reserved, 1, "acknowledged, so there, and once")
 			require.Equal(t, messagestore.Version(0), reserved[0].Position)
 			wins := reserved[0].Metadata.CausationPosition == a.source.Position
-			require.Equal(t, wins, a.outcome == reservation.Reserved)
+			require.Equal(t, wins, a.outcome == reservation.Reserved || a.outcome == reservation.Redelivered)
 			require.Equal(t, !wins, a.outcome == reservation.Duplicate)
 			if wins {
 				winners[a.key] = a.source
 			}
+			if a.outcome == reservation.Reserved {
+				reservedNow[a.key]++
+			}
+		}
+		for key, n := range reservedNow {
+			require.Equal(t, 1, n, "attempts at %s that have reserved it now", key)
 		}
 		require.LessOrEqual(t, len(winners), keys)
 	})

@@ -55,7 +55,7 @@ func TestACommandStartsAStreamOnce(t *testing.T) {
 			require.NoError(t, mux.Handle(t.Context(), again))
 			requireKeyReused(t, mux.Handle(t.Context(), other))
 
-			require.Equal(t, []reservation.Outcome{reservation.Reserved, reservation.Reserved, reservation.Duplicate, reservation.KeyReused}, told.all)
+			require.Equal(t, []reservation.Outcome{reservation.Reserved, reservation.Redelivered, reservation.Duplicate, reservation.KeyReused}, told.all)
 			started := all(t, store, "accountTransaction-123+AAA")
 			require.Len(t, started, 1)
 			require.Equal(t, "Initiated", started[0].Type)

@@ -54,7 +54,7 @@ func TestAWinnerIsLearntInTheRoundTripOfTheWrite(t *testing.T) {
 	for _, test := range []struct {
 		source *messagestore.Message
 		want   reservation.Outcome
-	}{{first, reservation.Reserved}, {first, reservation.Reserved}, {again, reservation.Duplicate}, {other, reservation.KeyReused}} {
+	}{{first, reservation.Reserved}, {first, reservation.Redelivered}, {again, reservation.Duplicate}, {other, reservation.KeyReused}} {
 		trips := d.during(func() {
 			result, err := r.Reserve(t.Context(), test.source, "AAA")
 			require.NoError(t, err)

@@ -13,9 +13,15 @@ import (
 type Outcome int
 
 const (
-	// Reserved says that the reservation is this message's: it made it now, or, with
-	// [Result.Again], has made it before.
+	// Reserved says that this message has made the reservation now. Of a look-up it says that
+	// the key has a reservation.
 	Reserved Outcome = iota + 1
+
+	// Redelivered says that this message had made the reservation before: it was delivered
+	// again, or the answer to an attempt was lost. An effect that is committed
+	// together with the reservation is there already, and is not repeated. One that comes after
+	// the reservation may be there or not.
+	Redelivered
 
 	// Duplicate says that another message with the same key and content was first.
 	Duplicate
@@ -34,6 +40,8 @@ func (o Outcome) String() string {
 	switch o {
 	case Reserved:
 		return "reserved"
+	case Redelivered:
+		return "redelivered"
 	case Duplicate:
 		return "duplicate"
 	case KeyReused:
@@ -53,10 +61,6 @@ type Result struct {
 	// Winner is the message that has the reservation, the first of Stream. Its
 	// metadata names the command that it follows.
 	Winner *messagestore.Message
-
-	// Again says that this message had made the reservation before: it was delivered again.
-	// The effect may be there already.
-	Again bool
 
 	// Expired says that an earlier reservation of the key had expired: Winner was made behind it,
 	// and its metadata has the time of the earlier one as reservedExpired. Without a Winner,

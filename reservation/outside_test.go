@@ -156,28 +156,28 @@ func TestReserveRefusesACopy(t *testing.T) {
 }
 
 // A redelivery is told from the first time.
-func TestReserveTellsAgain(t *testing.T) {
+func TestReserveTellsARedelivery(t *testing.T) {
 	t.Parallel()
-	forEachDriver(t, "again", func(t *testing.T, driver messagestore.AtomicDriver) {
+	forEachDriver(t, "redelivery", func(t *testing.T, driver messagestore.AtomicDriver) {
+		var told outcomes
 		store := messagestore.New(driver, nil)
-		r := newReserver(t, store, nil)
+		r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
 		first, second := send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 10})
-		for _, test := range []struct {
-			source *messagestore.Message
-			want   reservation.Outcome
-			again  bool
-		}{{first, reservation.Reserved, false}, {first, reservation.Reserved, true}, {second, reservation.Duplicate, false}, {first, reservation.Reserved, true}} {
-			result, err := r.Reserve(t.Context(), test.source, "AAA")
+		want := []reservation.Outcome{reservation.Reserved, reservation.Redelivered, reservation.Duplicate, reservation.Redelivered}
+		for i, source := range []*messagestore.Message{first, first, second, first} {
+			result, err := r.Reserve(t.Context(), source, "AAA")
 
 			require.NoError(t, err)
-			require.Equal(t, test.want, result.Outcome)
-			require.Equal(t, test.again, result.Again)
+			require.NoError(t, result.Err())
+			require.Equal(t, want[i], result.Outcome)
+			require.True(t, result.Winner.Metadata.Follows(first))
 		}
+		require.Equal(t, want, told.all)
 	})
 }
 
 // A write whose answer was lost is this one, and no earlier.
-func TestALostAnswerIsNotToldAsAgain(t *testing.T) {
+func TestALostAnswerIsNotToldAsARedelivery(t *testing.T) {
 	t.Parallel()
 	driver := &losing{Driver: memory.New()}
 	store := messagestore.New(driver, nil)
@@ -189,7 +189,6 @@ func TestALostAnswerIsNotToldAsAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, driver.lose)
 	require.Equal(t, reservation.Reserved, result.Outcome)
-	require.False(t, result.Again)
 }
 
 // A losing driver loses the answer to the next write.

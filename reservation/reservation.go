@@ -200,8 +200,7 @@ func join(category messagestore.Category, source messagestore.StreamName, name, 
 
 // Reserve copies source to the stream of its key, if it is the first to: the same
 // type, the data byte for byte, the metadata as [messagestore.Follow] has it. The id of
-// the copy is derived from source's, so reserving again is the same write: [Reserved], with
-// [Result.Again].
+// the copy is derived from source's, so reserving again is the same write: [Redelivered].
 //
 // Commands are compared whole, by type and data. A reservation that another command
 // made first is an outcome and no error. After an error the source is to be tried again:
@@ -209,8 +208,18 @@ func join(category messagestore.Category, source messagestore.StreamName, name, 
 // A source that is a copy itself is a [*CopyError], and a stream that begins
 // with another message is a [*NoReservationError].
 //
-// The reservation is one write and the effect another: a handler that is killed between them is
-// delivered its message again, and finds it reserved. [Copy] and [Inline] know the way on
+// If store is over a transaction of the caller's own, the reservation is committed with the caller's
+// SQL, or not at all. So the effect happens with [Reserved], and with no other outcome:
+//
+//	result, err := reservation.New(inTx, "accounts", nil).Reserve(ctx, m, key)
+//	if err != nil || result.Outcome != reservation.Reserved {
+//		return errors.Join(err, result.Err())
+//	}
+//	_, err = tx.Exec(ctx, "insert into deposits values ($1)", key) // and then commit
+//
+// Otherwise the reservation is one write and the effect another: a handler that is killed between
+// them is delivered its message again, and is told [Redelivered]. It then carries the effect out as
+// with [Reserved], so the effect is one that bears to be repeated. [Copy] and [Inline] know the way on
 // from there, and so does package unit, for an effect in SQL.
 func (r *Reserver) Reserve(ctx context.Context, source *messagestore.Message, key string) (Result, error) {
 	if err := r.serves(ctx, source); err != nil {
@@ -599,7 +608,11 @@ func (r *Reserver) won(ctx context.Context, c claim, written messagestore.Writte
 	if raw, ok := c.body.Body.(messagestore.Raw); ok {
 		record.Data = raw.Data
 	}
-	return r.tell(ctx, c, Result{Outcome: Reserved, Key: c.key, Stream: c.stream, Winner: record, Again: written.Duplicate, Expired: c.after != nil})
+	result := Result{Outcome: Reserved, Key: c.key, Stream: c.stream, Winner: record, Expired: c.after != nil}
+	if written.Duplicate {
+		result.Outcome = Redelivered
+	}
+	return r.tell(ctx, c, result)
 }
 
 // compare returns the outcome of a claim on a stream that begins with first, or, where keys
@@ -624,11 +637,11 @@ func (r *Reserver) compare(ctx context.Context, c claim, first *messagestore.Mes
 		result.Outcome = Duplicate
 	case result.Deleted:
 	case first.ID == idOf(c.source, c.stream, first.Position), same && causedBySource:
-		result.Outcome, result.Again = Reserved, true
+		result.Outcome = Redelivered
 	case same:
 		result.Outcome = Duplicate
 	}
-	if r.Expires() && !result.Again { // its own reservation counts, however old it is
+	if r.Expires() && result.Outcome != Redelivered { // its own reservation counts, however old it is
 		own, err := r.own(ctx, c, first.Position)
 		if err == nil && own == nil {
 			err = r.expired(ctx, first)
@@ -637,7 +650,7 @@ func (r *Reserver) compare(ctx context.Context, c claim, first *messagestore.Mes
 			return Result{}, fmt.Errorf("reserve %s: %w", c.stream, err)
 		}
 		if own != nil {
-			result = Result{Outcome: Reserved, Key: c.key, Stream: c.stream, Winner: own, Again: true, Expired: isLater(own)}
+			result = Result{Outcome: Redelivered, Key: c.key, Stream: c.stream, Winner: own, Expired: isLater(own)}
 		}
 	}
 	return r.tell(ctx, c, result), nil
@@ -648,7 +661,7 @@ func (r *Reserver) tell(ctx context.Context, c claim, result Result) Result {
 	switch {
 	case result.Outcome == KeyReused:
 		begin = r.config.Logger.Warn
-	case result.Outcome == Reserved && result.Expired && !result.Again:
+	case result.Outcome == Reserved && result.Expired:
 		r.config.Logger.Info().Str("reservation", string(result.Stream)).Int64("position", int64(result.Winner.Position)).
 			Msg("the key was free: its reservation had expired")
 	}

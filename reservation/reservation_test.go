@@ -56,16 +56,16 @@ func TestACopyIsTheCommandByteForByte(t *testing.T) {
 	require.Equal(t, string(made.Data), string(result.Winner.Data))
 }
 
-func TestTheWinnersOwnCommandIsReservedHoweverOften(t *testing.T) {
+func TestTheWinnersOwnCommandIsReservedOnceAndThenRedelivered(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	r := newReserver(t, store, nil)
 	source := send(t, store, command, Deposit{"AAA", 10})
 
-	for range 3 {
+	for _, want := range []reservation.Outcome{reservation.Reserved, reservation.Redelivered, reservation.Redelivered} {
 		result, err := r.Reserve(t.Context(), source, "AAA")
 		require.NoError(t, err)
-		require.Equal(t, reservation.Reserved, result.Outcome)
+		require.Equal(t, want, result.Outcome)
 	}
 
 	require.Len(t, all(t, store, command.With("accounts").With("AAA")), 1)
@@ -82,7 +82,7 @@ func TestTheWinnersOwnCommandIsKnownByItsCauseToo(t *testing.T) {
 	result, err := r.Reserve(t.Context(), source, "AAA")
 
 	require.NoError(t, err)
-	require.Equal(t, reservation.Reserved, result.Outcome)
+	require.Equal(t, reservation.Redelivered, result.Outcome)
 	require.Len(t, all(t, store, command.With("accounts").With("AAA")), 1)
 }
 
@@ -99,7 +99,7 @@ func TestTheWinnersOwnCommandIsKnownByItsIDToo(t *testing.T) {
 	result, err := r.Reserve(t.Context(), source, "AAA")
 
 	require.NoError(t, err)
-	require.Equal(t, reservation.Reserved, result.Outcome)
+	require.Equal(t, reservation.Redelivered, result.Outcome)
 }
 
 func TestADuplicateLearnsWhoWon(t *testing.T) {
@@ -207,10 +207,10 @@ func TestAnyVersionOfAnIDWillDo(t *testing.T) {
 	r := newReserver(t, store, nil)
 	source := send(t, store, command, messagestore.Envelope{ID: uuid.New(), Body: Deposit{"AAA", 10}})
 
-	for range 2 {
+	for _, want := range []reservation.Outcome{reservation.Reserved, reservation.Redelivered} {
 		result, err := r.Reserve(t.Context(), source, "AAA")
 		require.NoError(t, err)
-		require.Equal(t, reservation.Reserved, result.Outcome)
+		require.Equal(t, want, result.Outcome)
 	}
 }
 
@@ -438,6 +438,7 @@ func TestAWinnerThatCannotBeSeenIsNoAnswer(t *testing.T) {
 func TestAnOutcomeHasAName(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "reserved", reservation.Reserved.String())
+	require.Equal(t, "redelivered", reservation.Redelivered.String())
 	require.Equal(t, "duplicate", reservation.Duplicate.String())
 	require.Equal(t, "key reused", reservation.KeyReused.String())
 	require.Equal(t, "outcome 0", reservation.Outcome(0).String())

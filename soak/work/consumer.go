@@ -325,7 +325,7 @@ func (w *watched) reserve(ctx context.Context, m *messagestore.Message, next han
 	err = next(context.WithValue(ctx, attemptKey{}, &outcome), m)
 	end, kind := w.event(history.Reserve), history.OK
 	switch outcome {
-	case reservation.Reserved:
+	case reservation.Reserved, reservation.Redelivered:
 		end.Class = history.Won
 	case reservation.Duplicate:
 		end.Class = history.Duplicate
