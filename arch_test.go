@@ -29,8 +29,9 @@ var imports = map[string][]string{
 	"internal/messagetype":               {"messagestore"},
 	"messagestore":                       {"logger", "internal/backoff", "internal/exactjson", "internal/hash64", "internal/steer"},
 	"messagestore/memory":                {"messagestore"},
-	"internal/pglink":                    {"logger", "internal/backoff", "internal/pgschema"},
-	"messagestore/postgres":              {"logger", "messagestore", "internal/pglink", "internal/pgschema"},
+	"internal/upkeep":                    {},
+	"internal/pglink":                    {"logger", "internal/backoff", "internal/pgschema", "internal/upkeep"},
+	"messagestore/postgres":              {"logger", "messagestore", "internal/pglink", "internal/pgschema", "internal/upkeep"},
 	"messagestore/postgres/postgrestest": {"internal/pgtest", "messagestore", "messagestore/postgres"},
 	"messagestore/postgres/admin":        {"logger", "messagestore", "messagestore/postgres", "messagestore/retention", "internal/pglink", "internal/pgschema"},
 	"messagestore/retention":             {"messagestore"},
@@ -41,7 +42,7 @@ var imports = map[string][]string{
 	"internal/wakeups":                   {"logger", "messagestore", "internal/backoff"},
 	"internal/keys":                      {"messagestore", "internal/exactjson"},
 
-	"consumer":                     {"logger", "messagestore", "consumer/deadletter", "consumer/internal/...", "internal/lanes", "internal/backoff", "internal/steer"},
+	"consumer":                     {"logger", "messagestore", "consumer/deadletter", "consumer/internal/...", "internal/lanes", "internal/backoff", "internal/steer", "internal/upkeep"},
 	"consumer/deadletter":          {"messagestore", "consumer/internal/names", "consumer/internal/tails", "consumer/internal/text"},
 	"consumer/operate":             {"messagestore", "consumer/deadletter", "consumer/internal/..."},
 	"consumer/internal/checkpoint": {"messagestore", "consumer/internal/names", "consumer/internal/text"},
@@ -68,7 +69,7 @@ var imports = map[string][]string{
 	"examples/...":           {"..."},
 	"cmd/...":                {"..."},
 
-	"reservation/intent":            {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/keys", "internal/wakeups"},
+	"reservation/intent":            {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/keys", "internal/upkeep", "internal/wakeups"},
 	"reservation/intent/intenttest": {"internal/await", "messagestore", "messagestore/memory", "messagestore/storetest", "reservation/intent"},
 	"reservation/idempotency":       {"logger", "messagestore", "internal/exactjson", "internal/keys", "reservation/intent"},
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/internal/text"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/lanes"
+	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -149,6 +150,7 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 	defer c.running.Store(false)
 	defer c.outage.ends()
 
+	c.sayFewConnections()
 	me := c.newMember(catchUp)
 	r, err := c.runOnce(ctx, catchUp, nil, me)
 	for c.goesOn(ctx, err) {
@@ -252,9 +254,9 @@ func (c *Consumer) start(ctx context.Context, catchUp bool, before *run, me chec
 		var p *checkpoint.Place
 		var err error
 		if c.config.GroupSize == 0 {
-			p, err = log.Join(ctx, me, catchUp, stream, read)
+			p, err = log.Join(upkeep.With(ctx), me, catchUp, stream, read)
 		} else {
-			p, err = log.Resume(ctx, c.config.GroupSize, c.config.GroupMember, stream, read)
+			p, err = log.Resume(upkeep.With(ctx), c.config.GroupSize, c.config.GroupMember, stream, read)
 		}
 		if err == nil {
 			c.storeWorks(starting)

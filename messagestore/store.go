@@ -379,6 +379,15 @@ func (s *Store) Epoch(ctx context.Context) (string, error) {
 	return epoch, nil
 }
 
+// Connections returns how many connections the calls of all callers share, 0 if the driver has no
+// bound or cannot tell (see [BoundedDriver]).
+func (s *Store) Connections() int {
+	if driver, ok := s.driver.(BoundedDriver); ok {
+		return driver.Connections()
+	}
+	return 0
+}
+
 // Last returns the last message of stream, or an error matching [ErrNotFound].
 func (s *Store) Last(ctx context.Context, stream StreamName) (*Message, error) {
 	return s.last(ctx, stream, "")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -675,7 +676,7 @@ func (l *Lease) beat(ctx context.Context, end context.CancelCauseFunc) {
 		if backoff.Wait(ctx, pause) != nil {
 			return
 		}
-		bounded, cancel := context.WithTimeout(ctx, every/2)
+		bounded, cancel := context.WithTimeout(upkeep.With(ctx), every/2)
 		err := l.Extend(bounded)
 		cancel()
 		switch {
