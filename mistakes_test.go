@@ -245,12 +245,13 @@ var mistakes = []struct {
 		{"a mux that is a zero value, and has no function", func(*testing.T) error {
 			return new(handler.Mux).Validate()
 		}},
-		{"a type that no function is registered for", func(t *testing.T) error {
+		{"a type that no function is registered for, when its retries are over", func(t *testing.T) error {
 			t.Helper()
 			store, mux := newStore(), handler.New()
 			handler.On(mux, nothing)
 			write(t, store, "seat:command-1", held{})
-			return text(logged(t, store, commands, mux, nil))
+			once := consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}
+			return text(logged(t, store, commands, mux, &consumer.Config{Errors: once}))
 		}},
 		{"data that does not decode", func(t *testing.T) error {
 			t.Helper()

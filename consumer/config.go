@@ -113,9 +113,9 @@ type Config struct {
 	Start Start
 
 	// Logger receives the start, the stop, every failure and every parked message, the
-	// beginning and the end of an outage of the store, which all consumers of a store say once,
-	// and a handler that does not return for a minute: with names and numbers, the text of errors
-	// and the stack of a panic, never with content.
+	// beginning and the end of an outage of the store, and a handler that does not return for
+	// a minute: with names and numbers, the text of errors and the stack of a panic, never
+	// with content.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	// [logger.Silent] is silent.
@@ -125,10 +125,10 @@ type Config struct {
 // An ErrorPolicy decides the fate of a message whose handler fails. The zero value
 // is the default: retry for five minutes, then stop.
 //
-// A failure that a retry cannot help is not retried. Data that cannot be decoded, and a type that
-// no function is registered for, lead to Then at once. If the failure is not the message's, the
-// consumer stops at once, also where Then parks: a missing right (SQLSTATE 42501), a closed
-// pool, or an error whose method Permanent() bool returns true.
+// A failure that a retry cannot help is not retried. Data that cannot be decoded lead to Then at
+// once. If the failure is not the message's, the consumer stops at once, also where Then parks: a
+// missing right (SQLSTATE 42501), a closed pool, or an error whose method Permanent() bool returns
+// true. A type that no function is registered for is retried, since a newer replica may know it.
 //
 // An error of the handler can decide otherwise for its message: see [RetryAfter],
 // [Park] and [Skip].

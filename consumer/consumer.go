@@ -17,8 +17,6 @@ import (
 	"github.com/dibs-go/dibs/consumer/internal/text"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/lanes"
-	"github.com/dibs-go/dibs/internal/outage"
-	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -69,7 +67,7 @@ type Consumer struct {
 	running atomic.Bool
 	lanes   *lanes.Lanes[delivery] // of the last run
 	counts  counts
-	outage  *outage.Outage // of the store
+	outage  outage
 	said    said
 }
 
@@ -83,9 +81,7 @@ type Consumer struct {
 // report mistakes.
 func New(store Store, category messagestore.Category, name string, h Handler, config *Config) *Consumer {
 	id := names.Consumer{Category: category, Name: name}
-	return &Consumer{
-		store: store, id: id, handler: h, config: config.withDefaults(), letters: deadletter.Of(store, category, name), outage: outage.Of(store),
-	}
+	return &Consumer{store: store, id: id, handler: h, config: config.withDefaults(), letters: deadletter.Of(store, category, name)}
 }
 
 // Validate returns all mistakes in the arguments of [New] together: errors that match
@@ -151,9 +147,8 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 		return c.id.Wrap(ErrRunning)
 	}
 	defer c.running.Store(false)
-	defer c.outage.Ends(c.by())
+	defer c.outage.ends()
 
-	c.sayFewConnections()
 	me := c.newMember(catchUp)
 	r, err := c.runOnce(ctx, catchUp, nil, me)
 	for c.goesOn(ctx, err) {
@@ -257,9 +252,9 @@ func (c *Consumer) start(ctx context.Context, catchUp bool, before *run, me chec
 		var p *checkpoint.Place
 		var err error
 		if c.config.GroupSize == 0 {
-			p, err = log.Join(upkeep.With(ctx), me, catchUp, stream, read)
+			p, err = log.Join(ctx, me, catchUp, stream, read)
 		} else {
-			p, err = log.Resume(upkeep.With(ctx), c.config.GroupSize, c.config.GroupMember, stream, read)
+			p, err = log.Resume(ctx, c.config.GroupSize, c.config.GroupMember, stream, read)
 		}
 		if err == nil {
 			c.storeWorks(starting)

@@ -60,6 +60,15 @@
 // retry helps is not retried: see there. A handler decides otherwise by its error: [RetryAfter],
 // [Park] or [Skip].
 //
+// While a message waits for its next retry, later messages of its cardinal id wait behind it; with a
+// Concurrency of 1, the whole category waits. The checkpoint stays before the message. Messages of other
+// cardinal ids are delivered until the consumer is as far ahead of its checkpoint as a crash may redeliver: it
+// takes no message that is [Config.CheckpointMessages] plus [Config.BatchSize] behind the one that waits, and holds
+// at most two batches. Then it stands still until the message is handled, parked or skipped.
+//
+// A message of a type that the handler does not know is retried in the same way. During a deploy it may be
+// that of a newer replica. When the older one stops, a newer one takes the message over, at the checkpoint.
+//
 // A message whose handler returns nil is handled, also if a handler.Mux ignored it because
 // of its type: see IgnoreUnknown there.
 //
@@ -123,8 +132,7 @@
 // # Errors of the store
 //
 // Run continues after errors of the store: it counts them, logs the first and the end of an
-// outage, once for all that share the store in a process, and retries at most 1 s later. Only
-// lasting errors end it: [ErrConsumerFenced],
+// outage, and retries at most 1 s later. Only lasting errors end it: [ErrConsumerFenced],
 // [ErrPositionAhead], [ErrPositionCorrupt], an error that matches [messagestore.ErrInvalid],
 // [messagestore.ErrNotSupported] or [messagestore.ErrIDConflict], a missing right (SQLSTATE
 // 42501), or one whose method Permanent() bool returns true, such as that of a closed pool or a

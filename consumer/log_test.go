@@ -20,6 +20,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -89,25 +90,34 @@ func TestAFailureThatNoRetryHelpsIsNotRetried(t *testing.T) {
 	t.Parallel()
 	mux := handler.New()
 	handler.On(mux, func(context.Context, handler.Message[Deposited]) error { return nil })
-	for name, body := range map[string]messagestore.Body{
-		"Undecodable": raw("Deposited", `{"amount":"ten"}`),
-		"UnknownType": Withdrawn{},
+	projection := entity.NewProjection[int]()
+	entity.On(projection, func(sum int, d Deposited) int { return sum + d.Amount })
+	for name, h := range map[string]consumer.Handler{
+		"OfAMux": mux,
+		"OfAFunction": consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+			_, err := messagestore.Decode[Deposited](m)
+			return err
+		}),
+		"OfAProjection": consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+			_, err := projection.Apply(0, m)
+			return err
+		}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store := newStore()
-				write(t, store, "account-1", body)
+				write(t, store, "account-1", raw("Deposited", `{"amount":"ten"}`))
 				before := time.Now()
 
-				err := runForAWhile(t, newConsumer(t, store, mux, nil))
+				err := runForAWhile(t, newConsumer(t, store, h, nil))
 
 				failed, is := errors.AsType[*consumer.MessageError](err)
 				require.True(t, is, "%v", err)
 				require.Equal(t, 1, failed.Attempts)
 				require.Zero(t, time.Since(before))
 
-				c := newNamed(store, account, "parking", mux, &consumer.Config{Errors: consumer.ErrorPolicy{Then: consumer.ParkMessage}})
+				c := newNamed(store, account, "parking", h, &consumer.Config{Errors: consumer.ErrorPolicy{Then: consumer.ParkMessage}})
 				require.NoError(t, c.CatchUp(t.Context()))
 				require.Equal(t, int64(1), c.Stats().Parked)
 				require.Zero(t, c.Stats().Retried)

@@ -40,3 +40,14 @@ func (e *DeletedError) Error() string {
 // Unwrap has a consumer park the message that needed the entity: a retry would not bring the
 // entity back.
 func (e *DeletedError) Unwrap() error { return steer.Parked }
+
+// A decodeError says why the data of a message does not fit the Go type of its function.
+type decodeError struct {
+	goType string
+	cause  error
+}
+
+func (e *decodeError) Error() string { return fmt.Sprintf("decode into %s: %v", e.goType, e.cause) }
+
+// Unwrap returns the cause, and that a consumer does not retry the message that it was handling.
+func (e *decodeError) Unwrap() []error { return []error{e.cause, steer.Hopeless} }

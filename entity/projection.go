@@ -8,14 +8,14 @@ import (
 	"sync/atomic"
 
 	"github.com/dibs-go/dibs/internal/messagetype"
-	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/upcast"
 )
 
 // ErrUnknownType is matched by the error of a projection for a message of a type that no
-// function is registered for, and that is not ignored. A consumer does not retry the message that it was handling: it stops, or parks it.
-var ErrUnknownType error = &steer.Error{Verdict: steer.NoRetry, Err: errors.New("unknown message type: no function is registered for it (On), and the projection does not ignore it (Ignore, IgnoreUnknown)")}
+// function is registered for, and that is not ignored. The message may be that of a newer version of the
+// service, so a consumer retries the message that it was handling, as after any other failure.
+var ErrUnknownType = errors.New("unknown message type: no function is registered for it (On), and the projection does not ignore it (Ignore, IgnoreUnknown)")
 
 // A Projection has a function for each type of message, which applies the message to a T. A
 // message of another type is an error, unless the type is ignored.
@@ -77,7 +77,7 @@ func OnMessage[T any, E messagestore.Body](p *Projection[T], f func(entity T, ev
 		p.register(form.Type(), func(entity T, m *messagestore.Message) (T, error) {
 			event, err := form.Decode(m)
 			if err != nil {
-				return entity, fmt.Errorf("decode into %s: %w", form.GoType(), err)
+				return entity, &decodeError{form.GoType(), err}
 			}
 			return f(entity, event, m), nil
 		})

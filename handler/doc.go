@@ -5,7 +5,7 @@
 //	handler.On(mux, accounts.withdraw)
 //
 // A consumer takes a [Mux]. The signature of a function is its registration. A message of
-// a type that no function takes is an error, which stops the consumer and loses nothing;
+// a type that no function takes is an error, after which the consumer retries and loses nothing;
 // a service that follows another's events calls [Mux.IgnoreUnknown].
 //
 // A message in an older form of a type, under another name or with other fields, reaches the

@@ -11,6 +11,8 @@ import (
 	"unicode"
 
 	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/internal/steer"
 )
 
 // A Body is the content of a message. MessageType names it in the store, so it
@@ -146,7 +148,8 @@ func (e *unfitError) Error() string {
 	return text
 }
 
-func (e *unfitError) Unwrap() error { return e.cause }
+// Unwrap returns the cause, and that a consumer does not retry the message that it was handling.
+func (e *unfitError) Unwrap() []error { return []error{e.cause, steer.Hopeless} }
 
 // Follow puts body in an envelope that records prev as its cause.
 //

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/backoff"
-	"github.com/dibs-go/dibs/internal/outage"
-	"github.com/dibs-go/dibs/logger"
 )
 
 const (
@@ -206,15 +204,8 @@ func (w *watches) begin(s *Store) {
 	w.end = func() {
 		cancel()
 		wg.Wait()
-		s.outage.Ends(looks.By)
 	}
 }
-
-// What fails in an outage of the store.
-var (
-	looks   = outage.Key{By: "watch", To: "look at heads"}
-	listens = outage.Key{By: "watch", To: "listen"}
-)
 
 // lookOut looks at the heads of all watched categories, each as often as it has to be, until
 // ctx is done. If the heads cannot be read, it wakes every waiter to poll for itself.
@@ -247,11 +238,8 @@ func (s *Store) lookOut(ctx context.Context, again <-chan struct{}) {
 		}
 		if failures++; err == nil || !canTell {
 			failures = 0
-			s.outage.Works(looks)
 		} else {
-			s.outage.Failed(looks, s.config.Logger, func(event *logger.Event) *logger.Event {
-				return event.Str("to", "look at heads").Int("categories", len(l.asked)).Int("failures", failures).Err(err)
-			})
+			s.config.Logger.Warn().Err(err).Int("categories", len(l.asked)).Int("failures", failures).Msg("look at heads")
 		}
 		timer.Reset(max(time.Until(s.watches.nextDue()), backoff.After(failures, minWatchBackoff, maxLookBackoff)))
 	}
@@ -344,16 +332,13 @@ func (s *Store) listen(ctx context.Context, driver ListeningDriver) {
 	for failures := 1; ; failures++ {
 		err := driver.Listen(ctx, func(category Category, head GlobalPosition) {
 			failures = 1
-			s.outage.Works(listens)
 			s.watches.heard(category, head)
 		})
 		if ctx.Err() != nil || errors.Is(err, ErrNotSupported) {
 			return
 		}
 		wait := backoff.After(failures, minWatchBackoff, maxListenBackoff)
-		s.outage.Failed(listens, s.config.Logger, func(event *logger.Event) *logger.Event {
-			return event.Str("to", "listen").Int("failures", failures).Dur("wait", wait).Err(err)
-		})
+		s.config.Logger.Warn().Err(err).Int("failures", failures).Dur("wait", wait).Msg("listen")
 		if backoff.Wait(ctx, wait) != nil {
 			return
 		}

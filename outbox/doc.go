@@ -32,8 +32,9 @@
 //
 // With any other error the message is sent again, for ever: a sink that is down for a night parks nothing.
 // The pauses grow to 30 s; an error with a method RetryAfter() time.Duration sets its own, up to
-// [MaxRetryAfter]. Meanwhile messages of its key wait, and others flow, until as many as
-// [Config.CheckpointMessages] allows are ahead of the checkpoint. An error of package consumer (Park, RetryAfter, Skip) is obeyed, too.
+// [MaxRetryAfter]. Meanwhile messages of its key wait, and others flow, until the relay is as far ahead of its
+// checkpoint as a crash may send again: [Config.CheckpointMessages] plus those of one read, and at most those of two
+// reads, 2,000. An error of package consumer (Park, RetryAfter, Skip) is obeyed, too.
 //
 // # Operation
 //

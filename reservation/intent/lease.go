@@ -16,9 +16,6 @@ import (
 
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/exactjson"
-	"github.com/dibs-go/dibs/internal/outage"
-	"github.com/dibs-go/dibs/internal/upkeep"
-	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -670,9 +667,6 @@ func (l *Lease) expire(ctx context.Context, end context.CancelCauseFunc) {
 // beat extends the lease until ctx is done or the lease is lost.
 func (l *Lease) beat(ctx context.Context, end context.CancelCauseFunc) {
 	every := l.m.heartbeat(l.ttl())
-	key := outage.Key{By: string(l.Stream()), To: "extend a lease"}
-	fails := l.m.outage
-	defer fails.Ends(key.By)
 	for failures := 0; ; {
 		pause := every
 		if failures > 0 {
@@ -681,13 +675,12 @@ func (l *Lease) beat(ctx context.Context, end context.CancelCauseFunc) {
 		if backoff.Wait(ctx, pause) != nil {
 			return
 		}
-		bounded, cancel := context.WithTimeout(upkeep.With(ctx), every/2)
+		bounded, cancel := context.WithTimeout(ctx, every/2)
 		err := l.Extend(bounded)
 		cancel()
 		switch {
 		case err == nil:
 			failures = 0
-			fails.Works(key)
 		case errors.Is(err, ErrLeaseLost):
 			if !l.endedByItself() {
 				end(err)
@@ -697,9 +690,7 @@ func (l *Lease) beat(ctx context.Context, end context.CancelCauseFunc) {
 			return
 		default:
 			failures++
-			fails.Failed(key, l.m.config.Logger, func(event *logger.Event) *logger.Event {
-				return event.Str("stream", key.By).Str("to", key.To).Int("failures", failures).Err(err)
-			})
+			l.m.config.Logger.Warn().Err(err).Str("stream", string(l.Stream())).Int("failures", failures).Msg("extend lease")
 		}
 	}
 }
