@@ -156,7 +156,7 @@ type Append struct {
 // Conditional reports whether the append has a condition beside the expected version.
 func (a Append) Conditional() bool { return len(a.Past) > 0 || a.After != uuid.Nil }
 
-// A Encoded is an encoded message that a driver has yet to place.
+// An Encoded is an encoded message that a driver has yet to place.
 type Encoded struct {
 	ID       uuid.UUID
 	Type     string

@@ -22,8 +22,8 @@ type Body interface {
 	MessageType() string
 }
 
-// A Envelope is a body in an envelope. Most writes need none: [Store.Write] takes
-// a bare body and makes one. A Envelope is itself a Body, so the two mix.
+// An Envelope is a body with an id and metadata of the caller's choice. Most writes need none:
+// [Store.Write] takes a bare body and makes one. An Envelope is itself a Body, so the two mix.
 type Envelope struct {
 	// ID makes a repeated write recognisable: writing the same message with the same id again
 	// changes nothing and returns the result of the first write. The zero value asks for a new
@@ -71,7 +71,7 @@ type Raw struct {
 // MessageType returns r.Type.
 func (r Raw) MessageType() string { return r.Type }
 
-// A Message message is one the store has accepted. It is read-only: other readers may share it.
+// A Message is one that the store has accepted. It is read-only: other readers may share it.
 type Message struct {
 	ID             uuid.UUID
 	Stream         StreamName

@@ -55,7 +55,7 @@ func (r *Reserver) Outcome(ctx context.Context, source messagestore.StreamName, 
 		return effect, nil
 	}
 	streams := slices.Clone(in)
-	for _, name := range writtenWith(result.Winner) {
+	for _, name := range WrittenWith(result.Winner) {
 		if !slices.Contains(streams, name) {
 			streams = append(streams, name)
 		}
@@ -124,8 +124,9 @@ func (r *Reserver) Await(ctx context.Context, source messagestore.StreamName, ke
 	}
 }
 
-// writtenWith returns the streams that were written to with a reservation.
-func writtenWith(winner *messagestore.Message) []messagestore.StreamName {
+// WrittenWith returns the streams that were written to together with a reservation, as [Inline] and
+// package unit do: none of a reservation without an effect of its own, nor of another message.
+func WrittenWith(winner *messagestore.Message) []messagestore.StreamName {
 	names, _ := winner.Metadata.Local[eventsProperty].([]any)
 	var streams []messagestore.StreamName
 	for _, name := range names {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
@@ -82,16 +83,22 @@ func (c *explainCommand) explainKey(ctx context.Context, e *explainer, category 
 	}
 	e.key = c.Target
 	var streams []messagestore.StreamName
+	var commands []*messagestore.Message
 	var refused error
 	err := e.scan(ctx, category, messagestore.Filter{}, func(m *messagestore.Message) {
 		yes, err := e.reservedWith(m, c.Target)
 		if yes {
 			streams = append(streams, m.Stream)
+		} else if !reservation.IsCopy(m) && holds(m.Data, c.Target) {
+			commands = append(commands, m)
 		}
 		refused = err
 	})
 	if err = errors.Join(err, refused); err != nil {
 		return err
+	}
+	if len(streams) == 0 && len(commands) > 0 {
+		return e.notReserved(ctx, commands[0].Stream, c.Target, commands)
 	}
 	if len(streams) == 0 {
 		return fmt.Errorf("no stream of %s is reserved with the key %s: %w", category, visible(c.Target), messagestore.ErrNotFound)
@@ -181,9 +188,11 @@ const (
 	winner     = "winner"     // the message that made the reservation, ahead of the others
 	expired    = "expired"    // the reservation that came after one that had expired
 	cause      = "cause"      // the message that a stream without a key was begun for
+	unreserved = "unreserved" // a command with the key, of which no reservation was made yet
 	duplicate  = "duplicate"  // came second, with the same content
 	sameKey    = "sameKey"    // has the key in it, and other content; the handler knows which fields count
 	deadLetter = "deadLetter" // was parked by a consumer
+	redriven   = "redriven"   // was delivered again, and its dead letter is closed
 	dropped    = "dropped"    // an operator closed its dead letter without handling it
 	deleted    = "deleted"    // the tombstone that stands for the stream's messages
 	followed   = "followed"   // has one of the first two, or a message that follows them, as its cause
@@ -206,9 +215,11 @@ var roles = map[string]struct {
 	winner:     {"winner", green},
 	expired:    {"reserved anew", yellow},
 	cause:      {"caused by", plain},
+	unreserved: {"command", yellow},
 	duplicate:  {"duplicate", yellow},
 	sameKey:    {"same key", red},
 	deadLetter: {"dead letter", red},
+	redriven:   {"redriven", green},
 	dropped:    {"dropped", yellow},
 	deleted:    {"deleted", red},
 	followed:   {"followed", plain},
@@ -305,7 +316,70 @@ func (e *explainer) removed(ctx context.Context, stream messagestore.StreamName)
 		}
 		return s.tell(deleted, m, note)
 	}
+	if yes, err := e.commandsOf(ctx, stream); yes || err != nil {
+		return err
+	}
 	return fmt.Errorf("%s has no messages, so it is not reserved: %w", visible(string(stream)), messagestore.ErrNotFound)
+}
+
+// commandsOf tells the commands that a reservation stream without messages may be of, and reports
+// whether there are any: those with the key in them, in the stream that its name begins with.
+func (e *explainer) commandsOf(ctx context.Context, stream messagestore.StreamName) (yes bool, err error) {
+	key, ok := reservation.KeyOf(stream)
+	parts := strings.Split(string(stream), "+")
+	if !ok || len(parts) < 3 {
+		return false, nil
+	}
+	var commands []*messagestore.Message
+	for m, err := range e.store.ReadStream(ctx, messagestore.StreamName(strings.Join(parts[:len(parts)-2], "+")), 0) {
+		if err != nil {
+			return false, err
+		}
+		if holds(m.Data, key) {
+			commands = append(commands, m)
+		}
+	}
+	if len(commands) == 0 {
+		return false, nil
+	}
+	return true, e.notReserved(ctx, stream, key, commands)
+}
+
+// notReserved tells of commands of which none was reserved: where their consumers are, and which of
+// them were parked.
+func (e *explainer) notReserved(ctx context.Context, of messagestore.StreamName, key string, commands []*messagestore.Message) error {
+	s := story{app: e.app, of: of, told: map[ref]bool{}}
+	if !e.app.JSON {
+		title := fmt.Sprintf("no command with the key %s is reserved yet in %s", shorten(visible(key)), visible(string(of)))
+		if err := e.app.out.line("%s", e.app.out.styled(title, bold)); err != nil {
+			return err
+		}
+	}
+	for _, m := range commands {
+		if err := s.tell(unreserved, m, "id "+m.ID.String()); err != nil {
+			return err
+		}
+	}
+	if err := e.deadLetters(ctx, &s, commands); err != nil || e.app.JSON {
+		return err
+	}
+	consumers, err := operate.Consumers(ctx, e.store, commands[0].Stream.Category())
+	if err != nil {
+		return err
+	}
+	if len(consumers) == 0 {
+		s.note("consumer", "none", "no consumer of "+visible(string(commands[0].Stream.Category()))+" has stored a checkpoint")
+	}
+	for _, c := range consumers {
+		for _, member := range c.Members {
+			text := fmt.Sprintf("has finished all before %d", member.Position)
+			if first := commands[0].GlobalPosition; member.Position <= first {
+				text += fmt.Sprintf(": message %d is in its retry, or waits behind another; the log of the consumer has the error", first)
+			}
+			s.note("consumer", visible(c.Name), text)
+		}
+	}
+	return nil
 }
 
 // later tells the reservations that came after those that had expired, and their winners, and
@@ -399,7 +473,25 @@ type parked struct {
 	Position messagestore.Version    `json:"position"`
 	Consumer string                  `json:"consumer"`
 	Error    string                  `json:"error"`
-	Dropped  string                  `json:"dropped"` // of one that an operator has closed
+
+	// Of a letter that is closed.
+	Attempts int    `json:"attempts"`
+	Dropped  string `json:"dropped"` // an operator's reason
+	Skipped  string `json:"skipped"` // the handler's reason
+	Deleted  bool   `json:"deleted"`
+}
+
+// closedText says how a dead letter was closed.
+func (p parked) closedText() string {
+	switch {
+	case p.Dropped != "":
+		return "by an operator: " + p.Dropped
+	case p.Deleted:
+		return "its stream was deleted, and it was not delivered"
+	case p.Skipped != "":
+		return fmt.Sprintf("skipped at attempt %d: %s", p.Attempts, p.Skipped)
+	}
+	return fmt.Sprintf("handled at attempt %d", p.Attempts)
 }
 
 // deadLetters tells which messages of the story consumers parked.
@@ -421,12 +513,19 @@ func (e *explainer) deadLetters(ctx context.Context, s *story, roots []*messages
 			if json.Unmarshal(m.Data, &p) != nil || told != nil {
 				return
 			}
-			if cause := m.Metadata; p.Dropped != "" && s.knows(cause.CausationStream, cause.CausationPosition) {
-				told = s.tellAt(dropped, m, placeOf(cause.CausationStream, cause.CausationPosition),
-					visible(fmt.Sprintf("by an operator, of %s: %s", m.Stream.CardinalID(), p.Dropped)))
+			if cause := m.Metadata; m.Type == "Redriven" {
+				if !s.knows(cause.CausationStream, cause.CausationPosition) {
+					return
+				}
+				role := redriven
+				if p.Dropped != "" {
+					role = dropped
+				}
+				told = s.tellAt(role, m, placeOf(cause.CausationStream, cause.CausationPosition),
+					visible(fmt.Sprintf("of %s, %s", m.Stream.CardinalID(), p.closedText())))
 				return
 			}
-			if m.Type != "Parked" || !s.knows(p.Stream, p.Position) {
+			if !s.knows(p.Stream, p.Position) {
 				return
 			}
 			// Its own name is long, and says nothing that these do not.
@@ -446,6 +545,14 @@ func (e *explainer) followers(ctx context.Context, s *story, roots []*messagesto
 	for _, m := range roots {
 		chain[refOf(m)] = true
 	}
+	streams := []messagestore.StreamName{messagestore.Category(s.of.Category().Entity()).Stream(s.of.CardinalID())}
+	for _, root := range roots {
+		for _, stream := range reservation.WrittenWith(root) {
+			if !slices.Contains(streams, stream) {
+				streams = append(streams, stream)
+			}
+		}
+	}
 	var found []*messagestore.Message
 	// A message may stand before the one it follows, in a category that is read
 	// earlier, so they are all read until nothing new turns up.
@@ -458,12 +565,13 @@ func (e *explainer) followers(ctx context.Context, s *story, roots []*messagesto
 				found, more = append(found, m), true
 			}
 		}
-		entity := messagestore.Category(s.of.Category().Entity()).Stream(s.of.CardinalID())
-		for m, err := range e.store.ReadStream(ctx, entity, 0) {
-			if err != nil {
-				return err
+		for _, stream := range streams {
+			for m, err := range e.store.ReadStream(ctx, stream, 0) {
+				if err != nil {
+					return err
+				}
+				look(m)
 			}
-			look(m)
 		}
 		for _, category := range e.in {
 			if err := e.scan(ctx, category, messagestore.Filter{}, look); err != nil {
@@ -478,7 +586,14 @@ func (e *explainer) followers(ctx context.Context, s *story, roots []*messagesto
 		}
 	}
 	if len(found) == 0 {
-		s.note("followed", "nothing yet", "")
+		names := make([]string, 0, len(streams)+len(e.in))
+		for _, stream := range streams {
+			names = append(names, visible(string(stream)))
+		}
+		for _, category := range e.in {
+			names = append(names, visible(string(category)))
+		}
+		s.note("followed", "nothing yet", "in "+strings.Join(names, ", ")+"; look in another category with --in")
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	library "github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
@@ -279,4 +280,76 @@ func TestExplainTellsAReservationThatCameAfterOneThatHadExpired(t *testing.T) {
 		events = append(events, event)
 	}
 	require.Equal(t, []string{"firstWrite", "winner", "expired", "winner"}, events)
+}
+
+// The reservation names the streams that were written to with it, in whichever category they are.
+func TestExplainTellsTheEventsThatTheReservationNames(t *testing.T) {
+	t.Parallel()
+	dibs := newShell(t)
+	store, err := library.Open(t.Context(), dibs.env["DIBS_STORE"], nil)
+	require.NoError(t, err)
+	defer store.Close()
+	once := reservation.New(store, "rentals", nil)
+	mux := handler.New()
+	handler.On(mux, reservation.Inline(once, deposit.key, func(_ context.Context, m handler.Message[deposit]) ([]messagestore.StreamWrite, error) {
+		return []messagestore.StreamWrite{messagestore.To("ledger-7", messagestore.AnyVersion, messagestore.Follow(m.Message, deposited{m.Body.Amount}))}, nil
+	}))
+	_, err = store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, deposit{"AAA", 10})
+	require.NoError(t, err)
+	require.NoError(t, consumer.New(store, commands, "rentals", mux, nil).CatchUp(t.Context()))
+	effect, err := once.Outcome(t.Context(), commands.Stream("123"), "AAA")
+	require.NoError(t, err)
+	require.Len(t, effect.Events, 1)
+
+	told := dibs.ok(t, "explain", "account:command-123+rentals+AAA")
+
+	require.Regexp(t, `(?m)^followed .* ledger-7@0 +Deposited +\{"amount":10\}$`, told)
+	require.NotContains(t, told, "nothing yet")
+}
+
+// A command whose handler fails is in the store, though its key is not reserved: while it is retried,
+// when it is parked, and when it was redriven.
+func TestExplainTellsACommandThatIsRetriedParkedAndRedriven(t *testing.T) {
+	t.Parallel()
+	dibs := newShell(t)
+	store, err := library.Open(t.Context(), dibs.env["DIBS_STORE"], nil)
+	require.NoError(t, err)
+	defer store.Close()
+	once := reservation.New(store, "accounts", nil)
+	fails := true
+	mux := handler.New()
+	handler.On(mux, reservation.Inline(once, deposit.key, func(_ context.Context, m handler.Message[deposit]) ([]messagestore.StreamWrite, error) {
+		if fails {
+			return nil, errors.New("the bank is closed")
+		}
+		return []messagestore.StreamWrite{messagestore.To("account-123", messagestore.AnyVersion, messagestore.Follow(m.Message, deposited{m.Body.Amount}))}, nil
+	}))
+	catchUp := func(then consumer.FailureAction) error {
+		return consumer.New(store, commands, "accounts", mux, &consumer.Config{
+			Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: then},
+		}).CatchUp(t.Context())
+	}
+	_, err = store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, deposit{"AAA", 10})
+	require.NoError(t, err)
+	const stream = "account:command-123+accounts+AAA"
+	require.Error(t, catchUp(consumer.StopConsumer))
+
+	for _, args := range [][]string{{stream}, {"AAA", "--category", "account:command"}} {
+		told := dibs.ok(t, append([]string{"explain"}, args...)...)
+		require.Regexp(t, `^no command with the key AAA is reserved yet in account:command-123`, told)
+		require.Regexp(t, `(?m)^command .* account:command-123@0 +Deposit `, told)
+		require.Regexp(t, `(?m)^consumer +accounts +has finished all before \d+: message 1 is in its retry, or waits behind another`, told)
+	}
+
+	require.NoError(t, catchUp(consumer.ParkMessage))
+	told := dibs.ok(t, "explain", stream)
+	require.Regexp(t, `(?m)^dead letter .* by accounts: .*the bank is closed$`, told)
+	require.NotContains(t, told, "in its retry")
+
+	fails = false
+	dibs.ok(t, "parked", "redrive", "account:command", "accounts")
+	require.NoError(t, catchUp(consumer.ParkMessage))
+	told = dibs.ok(t, "explain", stream)
+	require.Regexp(t, `(?m)^redriven .* account:command-123@0 +Redriven +of accounts, handled at attempt 2$`, told)
+	require.Regexp(t, `(?m)^followed .* account-123@0 `, told)
 }

@@ -127,7 +127,7 @@ func TestTheStoryTellsWhatWasDropped(t *testing.T) {
 
 	story := dibs.ok(t, "explain", "account-1")
 	require.Regexp(t, `(?m)^dead letter +\S+Z  account-1@0  Parked +by mail: nobody wants it$`, story)
-	require.Regexp(t, `(?m)^dropped +\S+Z  account-1@0  Redriven +by an operator, of mail: refunded$`, story)
+	require.Regexp(t, `(?m)^dropped +\S+Z  account-1@0  Redriven +of mail, by an operator: refunded$`, story)
 }
 
 // A dropped letter holds up no trim.
