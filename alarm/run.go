@@ -10,6 +10,8 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -96,7 +98,9 @@ type beginning struct {
 
 // begin adds Due to each minute that has alarms, some time before the minute begins.
 func (c *Clock) begin(ctx context.Context) error {
-	log := c.config.Logger
+	key := outage.Key{By: "clock of " + string(c.category), To: "begin a minute of alarms"}
+	fails := outage.Of(c.store)
+	defer fails.Ends(key.By)
 	b := beginning{Clock: c}
 	for failures := 0; ctx.Err() == nil; {
 		err := b.catchUp(ctx)
@@ -107,10 +111,13 @@ func (c *Clock) begin(ctx context.Context) error {
 		case err != nil && ctx.Err() == nil:
 			failures++
 			c.failures.Add(1)
-			log.Warn().Err(err).Str("category", string(c.category)).Int("failures", failures).Msg("begin a minute of alarms")
+			fails.Failed(key, c.config.Logger, func(event *logger.Event) *logger.Event {
+				return event.Str("category", string(c.category)).Str("to", key.To).Int("failures", failures).Err(err)
+			})
 			pause = backoff.After(failures, 20*time.Millisecond, time.Second)
 		default:
 			failures = 0
+			fails.Works(key)
 		}
 		_ = backoff.Wait(ctx, max(pause, time.Millisecond)) // the loop looks whether ctx is done
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -126,7 +127,7 @@ func (c *checkpointer) start(reads, work context.Context, r *run, atWork bool, n
 }
 
 func (c *checkpointer) run(ctx context.Context, next checked, read messagestore.Mark) error {
-	ctx, cancel := context.WithTimeout(ctx, checkpoint.CallTimeout)
+	ctx, cancel := context.WithTimeout(upkeep.With(ctx), checkpoint.CallTimeout)
 	defer cancel()
 	switch next.action {
 	case looks:

@@ -113,9 +113,9 @@ type Config struct {
 	Start Start
 
 	// Logger receives the start, the stop, every failure and every parked message, the
-	// beginning and the end of an outage of the store, and a handler that does not return for
-	// a minute: with names and numbers, the text of errors and the stack of a panic, never
-	// with content.
+	// beginning and the end of an outage of the store, which all consumers of a store say once,
+	// and a handler that does not return for a minute: with names and numbers, the text of errors
+	// and the stack of a panic, never with content.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	// [logger.Silent] is silent.

@@ -17,6 +17,8 @@ import (
 	"github.com/dibs-go/dibs/consumer/internal/text"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/lanes"
+	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -67,7 +69,7 @@ type Consumer struct {
 	running atomic.Bool
 	lanes   *lanes.Lanes[delivery] // of the last run
 	counts  counts
-	outage  outage
+	outage  *outage.Outage // of the store
 	said    said
 }
 
@@ -81,7 +83,9 @@ type Consumer struct {
 // report mistakes.
 func New(store Store, category messagestore.Category, name string, h Handler, config *Config) *Consumer {
 	id := names.Consumer{Category: category, Name: name}
-	return &Consumer{store: store, id: id, handler: h, config: config.withDefaults(), letters: deadletter.Of(store, category, name)}
+	return &Consumer{
+		store: store, id: id, handler: h, config: config.withDefaults(), letters: deadletter.Of(store, category, name), outage: outage.Of(store),
+	}
 }
 
 // Validate returns all mistakes in the arguments of [New] together: errors that match
@@ -147,8 +151,9 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 		return c.id.Wrap(ErrRunning)
 	}
 	defer c.running.Store(false)
-	defer c.outage.ends()
+	defer c.outage.Ends(c.by())
 
+	c.sayFewConnections()
 	me := c.newMember(catchUp)
 	r, err := c.runOnce(ctx, catchUp, nil, me)
 	for c.goesOn(ctx, err) {
@@ -252,9 +257,9 @@ func (c *Consumer) start(ctx context.Context, catchUp bool, before *run, me chec
 		var p *checkpoint.Place
 		var err error
 		if c.config.GroupSize == 0 {
-			p, err = log.Join(ctx, me, catchUp, stream, read)
+			p, err = log.Join(upkeep.With(ctx), me, catchUp, stream, read)
 		} else {
-			p, err = log.Resume(ctx, c.config.GroupSize, c.config.GroupMember, stream, read)
+			p, err = log.Resume(upkeep.With(ctx), c.config.GroupSize, c.config.GroupMember, stream, read)
 		}
 		if err == nil {
 			c.storeWorks(starting)

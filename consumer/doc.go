@@ -132,7 +132,8 @@
 // # Errors of the store
 //
 // Run continues after errors of the store: it counts them, logs the first and the end of an
-// outage, and retries at most 1 s later. Only lasting errors end it: [ErrConsumerFenced],
+// outage, once for all that share the store in a process, and retries at most 1 s later. Only
+// lasting errors end it: [ErrConsumerFenced],
 // [ErrPositionAhead], [ErrPositionCorrupt], an error that matches [messagestore.ErrInvalid],
 // [messagestore.ErrNotSupported] or [messagestore.ErrIDConflict], a missing right (SQLSTATE
 // 42501), or one whose method Permanent() bool returns true, such as that of a closed pool or a

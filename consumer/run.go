@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/lanes"
 	"github.com/dibs-go/dibs/internal/steer"
+	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -363,7 +364,7 @@ func (r *run) finish(ctx context.Context) error {
 		}
 		return r.fatal
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	ctx, cancel := context.WithTimeout(upkeep.With(context.WithoutCancel(ctx)), stopTimeout)
 	defer cancel()
 	for failures := 1; ; failures++ {
 		err := place.Write(ctx, at.Checkpoint, r.reader.mark, !r.stays)

@@ -12,6 +12,7 @@ import (
 type said struct {
 	empty  bool // the category has no message
 	filter bool // no message passes the filter
+	few    bool // the store has fewer connections than messages are in flight
 	own    atomic.Bool
 }
 
@@ -37,6 +38,20 @@ func (r *run) sayNothing(page messagestore.CategoryPage) {
 			event.Str("correlation", string(r.config.Correlation))
 		}
 		event.Msg("the category has messages, and none passes the consumer's filter: are its names right?")
+	}
+}
+
+// sayFewConnections warns of a Concurrency above the connections of the store: handlers that use one
+// each wait for each other.
+func (c *Consumer) sayFewConnections() {
+	s, can := c.store.(interface{ Connections() int })
+	if !can || c.said.few {
+		return
+	}
+	if n := s.Connections(); n > 0 && n < c.config.Concurrency {
+		c.said.few = true
+		c.config.Logger.Warn().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Int("concurrency", c.config.Concurrency).Int("connections", n).
+			Msg("Concurrency is above the connections of the store's pool: handlers that use one each wait for each other")
 	}
 }
 

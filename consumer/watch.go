@@ -3,6 +3,7 @@ package consumer
 import (
 	"time"
 
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -51,5 +52,5 @@ func (r *run) lookAtHandlers(now time.Time) {
 }
 
 func (r *run) logHandler(m *messagestore.Message, lasted time.Duration) {
-	r.about(r.config.Logger.Warn(), m).Str("for", roughly(lasted)).Msg("handler has not returned: messages of its cardinal id wait")
+	r.about(r.config.Logger.Warn(), m).Str("for", outage.Roughly(lasted)).Msg("handler has not returned: messages of its cardinal id wait")
 }

@@ -124,6 +124,14 @@ type EpochDriver interface {
 	Epoch(ctx context.Context) (string, error)
 }
 
+// A BoundedDriver can tell how many calls it makes at a time.
+type BoundedDriver interface {
+	Driver
+
+	// Connections returns how many connections calls share, 0 for any number.
+	Connections() int
+}
+
 // A ListeningDriver hears of the writes of other processes, as soon as they can be read.
 type ListeningDriver interface {
 	Driver

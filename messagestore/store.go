@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/logger"
 )
@@ -24,6 +25,7 @@ type Store struct {
 	driver  Driver
 	config  Config
 	watches watches
+	outage  outage.Outage
 }
 
 // Config changes how a [Store] works. A nil *Config is a good one.
@@ -35,7 +37,7 @@ type Config struct {
 	BatchSize int
 
 	// Logger receives one debug event per write and per batch read, and a warning for
-	// each write whose outcome has to be found out and for each failure of a watch, of
+	// each write whose outcome has to be found out and for an outage that a watch meets first, of
 	// names and numbers, never of content.
 	//
 	// Defaults to silence.
@@ -377,6 +379,24 @@ func (s *Store) Epoch(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("read epoch: %w", err)
 	}
 	return epoch, nil
+}
+
+// Outage is what the packages of this module tell of a store that fails, so that all of a process log
+// an outage as one.
+func (s *Store) Outage() *outage.Outage {
+	if s == nil {
+		return &outage.Outage{}
+	}
+	return &s.outage
+}
+
+// Connections returns how many connections the calls of all callers share, 0 if the driver has no
+// bound or cannot tell (see [BoundedDriver]).
+func (s *Store) Connections() int {
+	if driver, ok := s.driver.(BoundedDriver); ok {
+		return driver.Connections()
+	}
+	return 0
 }
 
 // Last returns the last message of stream, or an error matching [ErrNotFound].

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/logger"
 )
 
 const (
@@ -204,8 +206,15 @@ func (w *watches) begin(s *Store) {
 	w.end = func() {
 		cancel()
 		wg.Wait()
+		s.outage.Ends(looks.By)
 	}
 }
+
+// What fails in an outage of the store.
+var (
+	looks   = outage.Key{By: "watch", To: "look at heads"}
+	listens = outage.Key{By: "watch", To: "listen"}
+)
 
 // lookOut looks at the heads of all watched categories, each as often as it has to be, until
 // ctx is done. If the heads cannot be read, it wakes every waiter to poll for itself.
@@ -238,8 +247,11 @@ func (s *Store) lookOut(ctx context.Context, again <-chan struct{}) {
 		}
 		if failures++; err == nil || !canTell {
 			failures = 0
+			s.outage.Works(looks)
 		} else {
-			s.config.Logger.Warn().Err(err).Int("categories", len(l.asked)).Int("failures", failures).Msg("look at heads")
+			s.outage.Failed(looks, s.config.Logger, func(event *logger.Event) *logger.Event {
+				return event.Str("to", "look at heads").Int("categories", len(l.asked)).Int("failures", failures).Err(err)
+			})
 		}
 		timer.Reset(max(time.Until(s.watches.nextDue()), backoff.After(failures, minWatchBackoff, maxLookBackoff)))
 	}
@@ -332,13 +344,16 @@ func (s *Store) listen(ctx context.Context, driver ListeningDriver) {
 	for failures := 1; ; failures++ {
 		err := driver.Listen(ctx, func(category Category, head GlobalPosition) {
 			failures = 1
+			s.outage.Works(listens)
 			s.watches.heard(category, head)
 		})
 		if ctx.Err() != nil || errors.Is(err, ErrNotSupported) {
 			return
 		}
 		wait := backoff.After(failures, minWatchBackoff, maxListenBackoff)
-		s.config.Logger.Warn().Err(err).Int("failures", failures).Dur("wait", wait).Msg("listen")
+		s.outage.Failed(listens, s.config.Logger, func(event *logger.Event) *logger.Event {
+			return event.Str("to", "listen").Int("failures", failures).Dur("wait", wait).Err(err)
+		})
 		if backoff.Wait(ctx, wait) != nil {
 			return
 		}

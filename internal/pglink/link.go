@@ -53,6 +53,7 @@ type Config struct {
 type Link struct {
 	db     DB
 	pool   *pgxpool.Pool // db, if it is one
+	apart  *apart        // beside the pool
 	sql    *sql.DB       // in place of db
 	tx     bool          // db is a transaction
 	turn   chan struct{} // holds one token, which a call over anything but a pool takes
@@ -87,7 +88,7 @@ func IsNil(db DB) bool {
 
 // New returns a link over db, which the caller keeps and closes.
 func New(db DB, config Config) *Link {
-	l := &Link{db: db, turn: make(chan struct{}, 1), config: config}
+	l := &Link{db: db, turn: make(chan struct{}, 1), config: config, apart: newApart()}
 	l.turn <- struct{}{}
 	l.pool, _ = db.(*pgxpool.Pool)
 	_, l.tx = db.(pgx.Tx)
@@ -160,13 +161,7 @@ func (l *Link) AsIs(ctx context.Context, f func(db DB) error) error {
 		return err
 	}
 	if l.pool != nil {
-		conn, err := l.pool.Acquire(ctx)
-		if err != nil {
-			stat := l.pool.Stat()
-			return exhausted(AcquireFailed(err), int(stat.AcquiredConns()), int(stat.MaxConns()))
-		}
-		defer conn.Release()
-		return f(conn)
+		return l.onPool(ctx, f)
 	}
 	if l.sql != nil {
 		conn, err := SQLConn(ctx, l.sql)

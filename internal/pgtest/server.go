@@ -3,6 +3,7 @@ package pgtest
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -165,6 +166,11 @@ func asPostgres(t testing.TB, dir string) []string {
 			t.Fatal(err)
 		}
 	}
+	return userPostgres()
+}
+
+// userPostgres returns the prefix of a command that root runs as the user postgres.
+func userPostgres() []string {
 	if program := findProgram("setpriv"); program != "" {
 		return []string{program, "--reuid=postgres", "--regid=postgres", "--init-groups", "--"}
 	}
@@ -234,5 +240,40 @@ func root(t testing.TB) string {
 			t.Fatal("scripts/with-postgres is in no folder above this one")
 		}
 		dir = parent
+	}
+}
+
+// Stop stops a server of [Server] at once, as a crash does, and returns a function that starts it
+// again. The URL stays the same.
+func Stop(t testing.TB, url string) (start func()) {
+	t.Helper()
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var data, programs string
+	err = conn.QueryRow(ctx, "select current_setting('data_directory'), setting from pg_config where name = 'BINDIR'").Scan(&data, &programs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close(ctx)
+	control := func(args ...string) {
+		t.Helper()
+		command := append([]string{filepath.Join(programs, "pg_ctl"), "-D", data, "-w", "-t", "60"}, args...)
+		if os.Getuid() == 0 {
+			command = append(userPostgres(), command...)
+		}
+		cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // it ends by itself
+		cmd.Dir = filepath.Dir(data)                    // the options of before may name folders from there
+		if out, err := cmd.CombinedOutput(); err != nil {
+			text, _ := os.ReadFile(filepath.Join(data, "log-of-restart"))
+			t.Fatalf("%v: %v\n%s\n%s", cmd, err, out, text)
+		}
+	}
+	control("-m", "immediate", "stop")
+	return func() {
+		t.Helper()
+		control("-l", filepath.Join(data, "log-of-restart"), "restart") // with the options of before
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -37,6 +38,7 @@ type Wakeups struct {
 	types    []string
 	interval time.Duration
 	log      logger.Logger
+	outage   *outage.Outage // of the store
 
 	mu      sync.Mutex
 	waiters map[messagestore.StreamName][]*Waiter
@@ -47,7 +49,7 @@ type Wakeups struct {
 // process wrote. With a store that is nil, a waiter hears of nothing.
 func New(store Store, category messagestore.Category, types []string, interval time.Duration, log logger.Logger) *Wakeups {
 	return &Wakeups{
-		store: store, category: category, types: types, interval: interval, log: log, waiters: map[messagestore.StreamName][]*Waiter{},
+		store: store, category: category, types: types, interval: interval, log: log, outage: outage.Of(store), waiters: map[messagestore.StreamName][]*Waiter{},
 	}
 }
 
@@ -154,12 +156,16 @@ func (w *Wakeups) leave(one *Waiter) {
 func (w *Wakeups) read(r *tail) {
 	bell, stop := w.store.Watch(w.category, w.interval)
 	defer stop()
+	key := outage.Key{By: "waiters of " + string(w.category), To: "read for those that wait"}
+	defer w.outage.Ends(key.By)
 	q := messagestore.CategoryQuery{Category: w.category, Limit: maxPage, Filter: messagestore.Filter{Types: w.types}}
 	for failures := 0; w.wanted(r, &q); {
 		page, err := w.readPage(q)
 		if err != nil {
 			failures++
-			w.log.Warn().Err(err).Str("category", string(w.category)).Int("failures", failures).Msg("read for those that wait")
+			w.outage.Failed(key, w.log, func(event *logger.Event) *logger.Event {
+				return event.Str("category", string(w.category)).Str("to", key.To).Int("failures", failures).Err(err)
+			})
 			select {
 			case <-r.again:
 			case <-time.After(backoff.After(failures, minBackoff, maxBackoff)):
@@ -167,6 +173,7 @@ func (w *Wakeups) read(r *tail) {
 			continue
 		}
 		failures = 0
+		w.outage.Works(key)
 		if w.deliver(r, q.From, page) {
 			continue
 		}

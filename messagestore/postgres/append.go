@@ -32,7 +32,7 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 // appendEither writes appends, together with other writes if it may. If it meets another version,
 // that is the answer to a caller that asks for the meeting, and a conflict to another.
 func (d *Driver) appendEither(ctx context.Context, appends []messagestore.Append, meet bool) ([]messagestore.Written, *messagestore.Meeting, error) {
-	if d.inGroup(appends) {
+	if d.inGroup(ctx, appends) {
 		return d.appendInGroup(ctx, appends, meet)
 	}
 	return d.appendAll(ctx, appends, d.fences.of(appends), meet, always)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -136,9 +137,10 @@ func (t *ticket) answerMeeting(met *messagestore.Meeting) {
 	close(t.done)
 }
 
-// inGroup reports whether a write may go together with others.
-func (d *Driver) inGroup(appends []messagestore.Append) bool {
-	return d.groups != nil && len(appends) > 0 && !slices.ContainsFunc(appends, func(a messagestore.Append) bool {
+// inGroup reports whether a write may go together with others. Upkeep does not: those before it may
+// wait for a connection.
+func (d *Driver) inGroup(ctx context.Context, appends []messagestore.Append) bool {
+	return d.groups != nil && !upkeep.Is(ctx) && len(appends) > 0 && !slices.ContainsFunc(appends, func(a messagestore.Append) bool {
 		return len(a.Records) == 0 || a.Conditional()
 	})
 }

@@ -63,6 +63,15 @@
 // while a consumer or another caller watches ([messagestore.Store.Watch]), on a connection of its
 // own beside the pool. See [Config.NoNotify].
 //
+// # Connections
+//
+// A call takes a connection of the pool, and waits while all are in use; if its context ends by
+// then, the error says so. The checkpoints, leases and heartbeats of consumers and of intents do
+// not wait for handlers that hold the whole pool: the driver makes up to two connections beside it
+// for them, as the pool makes its own, with its BeforeConnect and AfterConnect, and closes them 10
+// seconds after their last use. So a process takes at most the pool, one connection that listens,
+// and two more. Over a *sql.DB nothing is made beside it.
+//
 // # Outcomes
 //
 // Over a pool or a connection every write is one statement. If its answer is lost, the error
@@ -248,11 +257,24 @@ func Open(ctx context.Context, url string, config *Config) (*Driver, error) {
 // transaction of the caller's the commit, and so the warning, is the caller's.
 func WatchReplication(config *pgx.ConnConfig) { pglink.WatchReplication(config) }
 
-// Close closes the pool of [Open]. It does nothing for [New]. It waits for connections that
-// are in use, for up to 15 seconds if a server no longer answers.
+// Close closes the pool of [Open], and waits for connections of it that are in use, for up to 15
+// seconds if a server no longer answers. It closes no pool that [New] was given, and is not needed
+// there: connections that the driver has made beside the pool end 10 seconds after their last use.
 func (d *Driver) Close() error {
 	d.close()
+	if d.link != nil {
+		d.link.CloseApart()
+	}
 	return nil
+}
+
+// Connections implements [messagestore.BoundedDriver]: the size of the pool, and 1 for a connection
+// or a transaction.
+func (d *Driver) Connections() int {
+	if d.link == nil {
+		return 0
+	}
+	return d.link.Connections()
 }
 
 // The queries, one to a file, each a call of one function.

@@ -38,11 +38,11 @@
 // After a failover or restore that lost messages, tokens go on rising as long as the new server's
 // clock is not behind the old one's by more than the time since the lost grant.
 //
-// # Give the intents connections of their own
+// # Connections
 //
-// The heartbeat that extends a lease needs a connection. Handlers that hold every connection of a
-// pool starve the leases that they work under: their contexts end. A store over a small pool of its
-// own (pool_max_conns=2) knows nothing of that.
+// The heartbeat that extends a lease needs a connection. On PostgreSQL it does not wait for handlers
+// that hold the whole pool (package postgres). Over a *sql.DB it does: then give the intents a store
+// of their own, or their contexts end.
 //
 // # Waiting
 //

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -99,6 +100,7 @@ type Config struct {
 // needs no closing: it has a goroutine only while a call waits or a lease is kept.
 type Manager struct {
 	store    Store
+	outage   *outage.Outage // of the store
 	category messagestore.Category
 	config   Config
 	wakeups  *wakeups.Wakeups
@@ -111,7 +113,7 @@ type Manager struct {
 // payment:intent-KEY, or payment:intent-SCOPE+KEY. The error names all mistakes in the
 // arguments, and matches [messagestore.ErrInvalid]. Nothing is sent yet.
 func New(store Store, category messagestore.Category, config *Config) (*Manager, error) {
-	m := &Manager{store: store, category: category}
+	m := &Manager{store: store, outage: outage.Of(store), category: category}
 	if config != nil {
 		m.config = *config
 	}

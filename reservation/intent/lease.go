@@ -16,6 +16,9 @@ import (
 
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/upkeep"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -667,6 +670,9 @@ func (l *Lease) expire(ctx context.Context, end context.CancelCauseFunc) {
 // beat extends the lease until ctx is done or the lease is lost.
 func (l *Lease) beat(ctx context.Context, end context.CancelCauseFunc) {
 	every := l.m.heartbeat(l.ttl())
+	key := outage.Key{By: string(l.Stream()), To: "extend a lease"}
+	fails := l.m.outage
+	defer fails.Ends(key.By)
 	for failures := 0; ; {
 		pause := every
 		if failures > 0 {
@@ -675,12 +681,13 @@ func (l *Lease) beat(ctx context.Context, end context.CancelCauseFunc) {
 		if backoff.Wait(ctx, pause) != nil {
 			return
 		}
-		bounded, cancel := context.WithTimeout(ctx, every/2)
+		bounded, cancel := context.WithTimeout(upkeep.With(ctx), every/2)
 		err := l.Extend(bounded)
 		cancel()
 		switch {
 		case err == nil:
 			failures = 0
+			fails.Works(key)
 		case errors.Is(err, ErrLeaseLost):
 			if !l.endedByItself() {
 				end(err)
@@ -690,7 +697,9 @@ func (l *Lease) beat(ctx context.Context, end context.CancelCauseFunc) {
 			return
 		default:
 			failures++
-			l.m.config.Logger.Warn().Err(err).Str("stream", string(l.Stream())).Int("failures", failures).Msg("extend lease")
+			fails.Failed(key, l.m.config.Logger, func(event *logger.Event) *logger.Event {
+				return event.Str("stream", key.By).Str("to", key.To).Int("failures", failures).Err(err)
+			})
 		}
 	}
 }

@@ -207,7 +207,8 @@ type attempt struct {
 	request Request
 	content string
 	keys    []wanted
-	blocked int // of keys, the one that is held
+	blocked int  // of keys, the one that is held
+	stands  bool // in the line, or may
 	ttl     time.Duration
 }
 
@@ -215,8 +216,8 @@ type attempt struct {
 // [Held], [Done], [KeyReused].
 //
 // After an error that matches [messagestore.ErrOutcomeUnknown] the lease may have been granted:
-// to ask again with the same [Request.Session] finds out. Otherwise nothing was written. While it
-// waits, Reserve returns ctx's error once ctx is done.
+// to ask again with the same [Request.Session] finds out. Otherwise it was not. While it waits,
+// Reserve returns ctx's error once ctx is done, and takes up to a second to leave the line before.
 func (m *Manager) Reserve(ctx context.Context, request Request) (Answer, error) {
 	a, err := m.attempt(ctx, request)
 	if err != nil {
@@ -327,16 +328,16 @@ func (a *attempt) run(ctx context.Context) (Answer, error) {
 	var known time.Time
 	for over := false; ; {
 		answer, now, err := a.try(ctx, known)
-		if err != nil || answer.Outcome != Held || w == nil {
-			return answer, err
+		if err == nil && answer.Outcome == Held && w != nil && !over {
+			if known, over, err = a.wait(ctx, w, now, end); err == nil {
+				continue
+			}
+			answer = Answer{}
 		}
-		if over {
+		if err != nil || answer.Outcome == Held {
 			a.leaveLine(ctx)
-			return answer, nil
 		}
-		if known, over, err = a.wait(ctx, w, now, end); err != nil {
-			return Answer{}, err
-		}
+		return answer, err
 	}
 }
 

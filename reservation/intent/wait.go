@@ -16,6 +16,9 @@ const (
 
 	// leastSleep bounds the looks at an intent whose time is nearly over.
 	leastSleep = time.Millisecond
+
+	// leaveTimeout bounds how long a caller that leaves the line is kept for it.
+	leaveTimeout = time.Second
 )
 
 // wait has a stand in the line of the intent that it met, and waits until there may be another
@@ -60,9 +63,14 @@ func (a *attempt) stand(ctx context.Context, now time.Time) (time.Time, error) {
 	k := &a.keys[0]
 	for {
 		s := k.met
-		if slices.Contains(s.Line, a.request.Session) || len(s.Line) >= maxLine {
+		if slices.Contains(s.Line, a.request.Session) {
+			a.stands = true
 			return now, nil
 		}
+		if len(s.Line) >= maxLine {
+			return now, nil
+		}
+		a.stands = true
 		met, err := a.line(ctx, append(slices.Clone(s.Line), a.request.Session))
 		switch {
 		case err != nil:
@@ -98,20 +106,32 @@ func (a *attempt) line(ctx context.Context, line []string) (*messagestore.Meetin
 	return nil, nil
 }
 
-// leaveLine takes the session out of the line, so that its turn costs the others no time. That it
-// may not succeed is the reason for turns.
+// leaveLine takes the session out of the line, so that its turn costs the others no time, also if ctx
+// is done. That it may not succeed is the reason for turns.
 func (a *attempt) leaveLine(ctx context.Context) {
-	const attempts = 3
+	if !a.stands {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
 	k := &a.keys[0]
+	const attempts = 10 // the others of the line may leave at once
 	for range attempts {
-		if len(a.keys) > 1 || k.met == nil || k.met.done() {
+		m, err := a.m.store.Last(ctx, k.stream) // the answer to a write for the line may be lost
+		if err != nil {
 			return
 		}
-		i := slices.Index(k.met.Line, a.request.Session)
+		s, err := read(m)
+		if err != nil || s.done() {
+			return
+		}
+		k.meet(s)
+		i := slices.Index(s.Line, a.request.Session)
 		if i < 0 {
 			return
 		}
-		if met, err := a.line(ctx, slices.Delete(slices.Clone(k.met.Line), i, i+1)); err != nil || met == nil {
+		met, err := a.line(ctx, slices.Delete(slices.Clone(s.Line), i, i+1))
+		if err == nil && met == nil {
 			return
 		}
 	}

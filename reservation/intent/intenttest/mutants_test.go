@@ -217,6 +217,11 @@ var mutants = []mutant{
 		[]string{"Wait/EndsWithHeld"},
 	},
 	{
+		"a waiter that keeps its place when its caller leaves", "wait.go",
+		"context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)", "context.WithTimeout(ctx, leaveTimeout)",
+		[]string{"Wait/CallersThatLeaveKeepNobodyWaiting"},
+	},
+	{
 		"a waiter without a context", "reserve.go",
 		"a.wait(ctx, w, now, end)", "a.wait(context.WithoutCancel(ctx), w, now, end)",
 		[]string{"Wait/EndsWithTheContext"},

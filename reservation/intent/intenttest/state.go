@@ -3,6 +3,7 @@ package intenttest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -132,19 +133,44 @@ func stepped(t *testing.T, err error) string {
 	return lost
 }
 
-// leaveInLine leaves a session in the line of key that never takes its turn.
+// leaveInLine leaves a session in the line of key that never takes its turn: its process dies there.
 func (f *fixture) leaveInLine(t *testing.T, m *intent.Manager, key, session string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	store := dying{f.store, new(atomic.Bool)}
+	process := f.managerOver(t, store)
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		_, _ = m.Reserve(ctx, intent.Request{Key: key, Session: session, Content: content, Wait: time.Hour})
+		_, _ = process.Reserve(ctx, intent.Request{Key: key, Session: session, Content: content, Wait: time.Hour})
 	}()
 	f.untilInLine(t, m, key, session)
+	store.dead.Store(true)
 	cancel()
-	<-gone
+	await.Receive(t, "the waiter is gone", gone)
+}
+
+// A dying store is that of a process that dies: it is not reached any more.
+type dying struct {
+	intent.Store
+	dead *atomic.Bool
+}
+
+var errDead = errors.New("the process is dead")
+
+func (d dying) WriteOrLast(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Meeting, error) {
+	if d.dead.Load() {
+		return messagestore.Written{}, nil, errDead
+	}
+	return d.Store.WriteOrLast(ctx, stream, expected, bodies...)
+}
+
+func (d dying) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
+	if d.dead.Load() {
+		return nil, errDead
+	}
+	return d.Store.Last(ctx, stream)
 }
 
 // untilInLine waits until session is the last in the line. The intent must not become its own before.

@@ -2,6 +2,7 @@ package intenttest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -19,6 +20,7 @@ var waitTests = []test{
 	{"Wait/DeadWaiterCostsATurn", deadWaiter, 0},
 	{"Wait/EndsWithHeld", waitEnds, 0},
 	{"Wait/EndsWithTheContext", waitEndsWithContext, 0},
+	{"Wait/CallersThatLeaveKeepNobodyWaiting", leaversKeepNobody, 0},
 	{"Wait/IsToldTheResult", waitIsTold, 0},
 	{"Wait/TakesOverWhatIsOver", waitTakesOver, 0},
 	{"Wait/OfSeveralKeysHoldsNothing", waitOfSeveral, several},
@@ -147,6 +149,33 @@ func waitEndsWithContext(t *testing.T, f *fixture) {
 	cancel()
 
 	require.ErrorIs(t, await.Receive(t, "the waiter gives up", ended), context.Canceled)
+}
+
+// leaversKeepNobody has callers leave the line, all at once, because their context ends. The intent is
+// at once the next session's.
+func leaversKeepNobody(t *testing.T, f *fixture) {
+	const callers = 8
+	l := lease(t, f.m, request("holder"))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var all sync.WaitGroup
+	for i := range callers {
+		r := request(fmt.Sprint("w", i))
+		r.Wait = time.Hour
+		all.Go(func() {
+			if _, err := f.m.Reserve(ctx, r); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: %v", r.Session, err)
+			}
+		})
+	}
+	await.Equal(t, "sessions in the line", callers, func() int { return len(f.lookup(t).Line) })
+
+	cancel()
+
+	untilEnd(t, "the callers leave", &all)
+	require.Empty(t, f.lookup(t).Line)
+	require.NoError(t, l.Release(t.Context(), ""))
+	require.Equal(t, intent.Reserved, reserve(t, f.m, request("next")).Outcome)
 }
 
 func waitIsTold(t *testing.T, f *fixture) {

@@ -1,0 +1,114 @@
+// Package outage logs the time in which a store fails: a line at its beginning, one at its end, and
+// one more after 1, 2, 4 … minutes, however many callers of one process meet it.
+package outage
+
+import (
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dibs-go/dibs/logger"
+)
+
+const (
+	// reminderAfter is how long an outage lasts before it is logged once more, and then at twice the
+	// time, and so on.
+	reminderAfter = time.Minute
+
+	// settled is how long a store works before another failure is another outage. After a restart, one
+	// caller may be back before the next has met a connection that is gone. A caller that is idle looks
+	// every 10 s.
+	settled = 10 * time.Second
+)
+
+// A Key is a caller, and what it does at the store.
+type Key struct{ By, To string }
+
+// An Outage is the time from the first error of a store to its next success at all that failed: a
+// server that answers reads and refuses writes is not back. Its methods are safe for concurrent use.
+// The zero value is that of a store that works.
+type Outage struct {
+	some atomic.Bool // fails, so that a success costs nothing otherwise
+
+	mu      sync.Mutex
+	failing map[Key]struct{}
+	began   time.Time
+	errors  int
+	said    bool
+	remind  time.Time
+	ended   time.Time                         // of the last whose end was said
+	log     logger.Logger                     // that said the beginning
+	about   func(*logger.Event) *logger.Event // the caller that it was said for
+}
+
+// Of returns the outage that all callers of a store share, and one of its own for a store that has
+// none to share.
+func Of(store any) *Outage {
+	if s, has := store.(interface{ Outage() *Outage }); has {
+		return s.Outage()
+	}
+	return &Outage{}
+}
+
+// Failed takes in an error of a caller, which about adds to a line, and says so if it is the first. A
+// caller without a logger leaves that to the next.
+func (o *Outage) Failed(key Key, log logger.Logger, about func(*logger.Event) *logger.Event) {
+	now := time.Now()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.failing) == 0 {
+		o.failing = map[Key]struct{}{}
+		o.began, o.errors, o.said = now, 0, false
+		o.some.Store(true)
+	}
+	o.failing[key] = struct{}{}
+	o.errors++
+	lasted := now.Sub(o.began)
+	event, what := log.Warn(), "store failed: trying again"
+	switch {
+	case event == nil:
+	case !o.said && now.Sub(o.ended) >= settled:
+		o.said, o.log, o.about = true, log, about
+		o.remind = o.began.Add(max(lasted, reminderAfter))
+	case o.said && !now.Before(o.remind):
+		o.remind = now.Add(max(lasted, reminderAfter))
+		event, what = event.Str("for", Roughly(lasted)), "store still fails"
+	default:
+		event, what = log.Debug(), "store failed again"
+	}
+	about(event).Msg(what)
+}
+
+// Works takes in a success at what a caller does.
+func (o *Outage) Works(key Key) { o.works(true, func(k Key) bool { return k == key }) }
+
+// Begins takes in that a caller has begun anew at a store that works: what failed before does not
+// count any more.
+func (o *Outage) Begins(by string) { o.works(true, func(k Key) bool { return k.By == by }) }
+
+// Ends forgets a caller that asks no more.
+func (o *Outage) Ends(by string) { o.works(false, func(k Key) bool { return k.By == by }) }
+
+func (o *Outage) works(say bool, what func(Key) bool) {
+	if !o.some.Load() {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if maps.DeleteFunc(o.failing, func(k Key, _ struct{}) bool { return what(k) }); len(o.failing) > 0 {
+		return
+	}
+	if over := o.some.Swap(false); over && say && o.said {
+		o.ended = time.Now()
+		o.about(o.log.Warn().Str("after", Roughly(o.ended.Sub(o.began))).Int("errors", o.errors)).Msg("store is back")
+	}
+}
+
+// Roughly returns a duration for a person: 5.2s, 1h3m.
+func Roughly(d time.Duration) string {
+	if d < time.Minute {
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}

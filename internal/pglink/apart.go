@@ -1,0 +1,197 @@
+package pglink
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/internal/upkeep"
+)
+
+const (
+	// mostApart bounds the connections beside a pool: one call that waits for a lock does not keep
+	// all others waiting.
+	mostApart = 2
+
+	// apartLinger is how long one stays open after its last use.
+	apartLinger = 10 * time.Second
+
+	// apartPing is how long one may be unused before it is asked whether it still works, as pgx does
+	// with those of a pool.
+	apartPing = time.Second
+
+	// fullLook is how often a call that waits for the pool looks whether its callers hold all of it.
+	fullLook = 50 * time.Millisecond
+)
+
+// An apart is the connections beside a pool. They are for upkeep while callers hold the whole pool,
+// and are made when they are first needed.
+type apart struct {
+	turns chan struct{} // holds a token for each that may be in use
+
+	mu     sync.Mutex
+	idle   []apartConn
+	linger *time.Timer // until the idle ones are closed
+}
+
+// An apartConn is one of the connections.
+type apartConn struct {
+	*pgx.Conn
+	made, used time.Time
+}
+
+func newApart() *apart {
+	a := &apart{turns: make(chan struct{}, mostApart)}
+	for range mostApart {
+		a.turns <- struct{}{}
+	}
+	return a
+}
+
+// onPool calls f with a connection of the pool. Upkeep does not wait for one while callers hold them
+// all: it gets a connection beside the pool.
+func (l *Link) onPool(ctx context.Context, f func(db DB) error) error {
+	if !upkeep.Is(ctx) {
+		conn, err := l.pool.Acquire(ctx)
+		if err != nil {
+			return l.exhausted(AcquireFailed(err))
+		}
+		defer conn.Release()
+		return f(conn)
+	}
+	waits, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if !l.full() {
+		stop := l.whenFull(waits, cancel)
+		conn, err := l.pool.Acquire(waits)
+		stop()
+		if err == nil {
+			defer conn.Release()
+			return f(conn)
+		}
+		if ctx.Err() != nil || waits.Err() == nil {
+			return l.exhausted(AcquireFailed(err))
+		}
+	}
+	return l.onApart(ctx, f)
+}
+
+// full reports whether callers hold the whole pool.
+func (l *Link) full() bool {
+	stat := l.pool.Stat()
+	return stat.AcquiredConns() >= stat.MaxConns()
+}
+
+// whenFull calls cancel once callers hold the whole pool, until it is stopped.
+func (l *Link) whenFull(ctx context.Context, cancel func()) (stop func()) {
+	ended := make(chan struct{})
+	ctx, stopped := context.WithCancel(ctx)
+	go func() {
+		defer close(ended)
+		ticker := time.NewTicker(fullLook)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+				if l.full() {
+					cancel()
+					return
+				}
+			}
+		}
+	}()
+	return func() {
+		stopped()
+		<-ended
+	}
+}
+
+func (l *Link) exhausted(err error) error {
+	stat := l.pool.Stat()
+	return exhausted(err, int(stat.AcquiredConns()), int(stat.MaxConns()))
+}
+
+// onApart calls f with a connection beside the pool.
+func (l *Link) onApart(ctx context.Context, f func(db DB) error) error {
+	select {
+	case <-l.apart.turns:
+	case <-ctx.Done():
+		return l.exhausted(fmt.Errorf("acquire a connection: %w", ctx.Err()))
+	}
+	defer func() { l.apart.turns <- struct{}{} }()
+	conn, err := l.takeApart(ctx)
+	if err != nil {
+		stat := l.pool.Stat()
+		return fmt.Errorf("all connections of the pool are in use (%d of %d), and none beside it could be made: %w", stat.AcquiredConns(), stat.MaxConns(), err)
+	}
+	defer func() { l.giveApart(ctx, conn) }()
+	return f(conn.Conn)
+}
+
+// takeApart returns an idle connection that works, or a new one.
+func (l *Link) takeApart(ctx context.Context) (apartConn, error) {
+	for {
+		l.apart.mu.Lock()
+		n := len(l.apart.idle)
+		if n == 0 {
+			l.apart.mu.Unlock()
+			break
+		}
+		conn := l.apart.idle[n-1]
+		l.apart.idle = l.apart.idle[:n-1]
+		l.apart.mu.Unlock()
+		if time.Since(conn.used) < apartPing || conn.Ping(ctx) == nil {
+			return conn, nil
+		}
+		HangUp(ctx, conn.Conn)
+	}
+	conn, _, err := l.ConnectApart(ctx)
+	return apartConn{Conn: conn, made: time.Now()}, err
+}
+
+// giveApart keeps a connection for the next call, unless it is broken, or as old as one of the pool
+// may become.
+func (l *Link) giveApart(ctx context.Context, conn apartConn) {
+	if conn.IsClosed() || conn.PgConn().TxStatus() != 'I' || time.Since(conn.made) > l.pool.Config().MaxConnLifetime {
+		HangUp(ctx, conn.Conn)
+		return
+	}
+	conn.used = time.Now()
+	l.apart.mu.Lock()
+	defer l.apart.mu.Unlock()
+	l.apart.idle = append(l.apart.idle, conn)
+	if l.apart.linger != nil {
+		l.apart.linger.Stop()
+	}
+	l.apart.linger = time.AfterFunc(apartLinger, l.CloseApart)
+}
+
+// CloseApart closes the connections beside the pool that are not in use.
+func (l *Link) CloseApart() {
+	l.apart.mu.Lock()
+	idle := l.apart.idle
+	l.apart.idle = nil
+	if l.apart.linger != nil {
+		l.apart.linger.Stop()
+	}
+	l.apart.mu.Unlock()
+	for _, conn := range idle {
+		HangUp(context.Background(), conn.Conn)
+	}
+}
+
+// Connections returns how many connections calls may have at a time, 0 for any number.
+func (l *Link) Connections() int {
+	switch {
+	case l.pool != nil:
+		return int(l.pool.Stat().MaxConns())
+	case l.sql != nil:
+		return l.sql.Stats().MaxOpenConnections
+	}
+	return 1
+}

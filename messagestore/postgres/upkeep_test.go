@@ -1,0 +1,144 @@
+package postgres_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/upkeep"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+// Callers hold all connections of a pool. Upkeep reads and writes all the same, on a connection that is
+// made as those of the pool are; another call waits, and its error names the pool.
+func TestUpkeepDoesNotWaitForCallersThatHoldTheWholePool(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	for name, url := range map[string]string{"Straight": pgtest.URL(t), "ThroughPgBouncer": pgtest.PgBouncer(t, pgtest.URL(t)).URL} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			config, err := pgxpool.ParseConfig(url)
+			require.NoError(t, err)
+			var before, after atomic.Int64
+			config.MaxConns = 2
+			config.BeforeConnect = func(context.Context, *pgx.ConnConfig) error {
+				before.Add(1)
+				return nil
+			}
+			config.AfterConnect = func(context.Context, *pgx.Conn) error {
+				after.Add(1)
+				return nil
+			}
+			pool, err := pgxpool.NewWithConfig(t.Context(), config)
+			require.NoError(t, err)
+			t.Cleanup(pool.Close)
+			driver := postgres.New(pool, nil)
+			t.Cleanup(func() { require.NoError(t, driver.Close()) })
+			store := messagestore.New(driver, nil)
+			stream := storetest.Category(t).Stream("1")
+			write(t, store, stream, messagestore.NoStream, opened())
+			require.Equal(t, 2, store.Connections())
+			for range 2 {
+				conn, err := pool.Acquire(t.Context())
+				require.NoError(t, err)
+				t.Cleanup(conn.Release)
+			}
+			ctx, cancel := context.WithTimeout(upkeep.With(t.Context()), await.Limit)
+			defer cancel()
+
+			for range 3 {
+				_, err := store.Write(ctx, stream, messagestore.AnyVersion, opened())
+				require.NoError(t, err)
+				_, err = store.Last(ctx, stream)
+				require.NoError(t, err)
+			}
+
+			require.Equal(t, []int64{3, 3}, []int64{before.Load(), after.Load()}, "one beside the pool of two, for all calls")
+			short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			_, err = store.Last(short, stream)
+			require.ErrorContains(t, err, "all connections of the pool are in use (2 of 2)")
+			_, err = store.Write(short, stream, messagestore.AnyVersion, opened())
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		})
+	}
+}
+
+// A call that waits for one of the pool's connections, and finds that callers hold them all by then.
+func TestUpkeepThatWaitsForAPoolThatFillsUpGetsAConnectionBesideIt(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	pgtest.Pool(t)
+	config, err := pgxpool.ParseConfig(url)
+	require.NoError(t, err)
+	config.MaxConns = 1
+	dialled, goOn := make(chan struct{}), make(chan struct{})
+	var dials atomic.Int64
+	config.BeforeConnect = func(ctx context.Context, _ *pgx.ConnConfig) error {
+		if dials.Add(1) > 1 {
+			return nil
+		}
+		close(dialled)
+		select {
+		case <-goOn:
+		case <-ctx.Done():
+		}
+		return nil
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	store := messagestore.New(postgres.New(pool, nil), nil)
+	held := make(chan *pgxpool.Conn, 1)
+	go func() {
+		conn, err := pool.Acquire(t.Context())
+		if err == nil {
+			held <- conn
+		}
+	}()
+	await.Receive(t, "the pool connects", dialled)
+	ended := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(upkeep.With(context.WithoutCancel(t.Context())), await.Limit)
+		defer cancel()
+		_, err := store.Now(ctx)
+		ended <- err
+	}()
+	await.True(t, "it waits for the pool", func() bool { return pool.Stat().ConstructingConns() == 1 })
+
+	close(goOn)
+
+	conn := await.Receive(t, "a caller has the pool's connection", held)
+	require.NoError(t, await.Receive(t, "upkeep goes on", ended))
+	conn.Release()
+}
+
+// No connection stays beside the pool.
+func TestConnectionsOfUpkeepEndWithTheDriver(t *testing.T) {
+	t.Parallel()
+	pool, _ := pgtest.PoolOfOne(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = t.Name() })
+	driver := postgres.New(pool, nil)
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	_, err = driver.Now(upkeep.With(t.Context()))
+	require.NoError(t, err)
+	sessions := func() (n int) {
+		require.NoError(t, conn.QueryRow(t.Context(), "select count(*) from pg_stat_activity where application_name = $1", t.Name()).Scan(&n))
+		return n
+	}
+	require.Equal(t, 2, sessions())
+
+	require.NoError(t, driver.Close())
+
+	await.Equal(t, "the sessions", 1, sessions)
+}
