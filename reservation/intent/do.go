@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -33,7 +35,8 @@ const (
 //
 // Do returns when f has returned, and at most [Config.Grace] after the end of the lease: then
 // with an error that matches [ErrGraceExceeded], and f goes on. If f returns an error, panics or
-// calls [runtime.Goexit], the lease is released, and Do does the same. It may confirm or release
+// calls [runtime.Goexit], the lease is released, and Do does the same; it panics with a [*PanicError],
+// which has the stack of f, and logs that first. F may confirm or release
 // by itself: then the result that it returns is dropped. A result that was confirmed by a
 // transaction of f, with [Lease.Confirmation], stands, also if f returned an error that matches
 // [messagestore.ErrOutcomeUnknown]: Do asks the intent.
@@ -86,8 +89,8 @@ func (m *Manager) Do(ctx context.Context, request Request, f func(ctx context.Co
 		lost = released
 	}
 	switch {
-	case r.panicked:
-		panic(r.value)
+	case r.panicked != nil:
+		panic(r.panicked)
 	case r.left:
 		runtime.Goexit()
 	case errors.Is(r.err, messagestore.ErrOutcomeUnknown) && l.isConfirmed():
@@ -103,8 +106,7 @@ type returned struct {
 	result   any
 	err      error
 	left     bool // it did not return: it panicked, or ended its goroutine
-	panicked bool
-	value    any // of the panic
+	panicked *PanicError
 }
 
 // call runs f in a goroutine of its own, so that one that does not stop can be left.
@@ -115,7 +117,10 @@ func call(ctx context.Context, l *Lease, f func(context.Context, *Lease) (any, e
 		defer func() {
 			if r.left {
 				if value := recover(); value != nil {
-					r.panicked, r.value = true, value
+					r.panicked = &PanicError{value, debug.Stack()}
+					// Also where Do has returned, so that nobody meets the panic.
+					l.m.config.Logger.Error().Str("stream", string(l.Stream())).Str(logger.Stack, string(r.panicked.Stack)).
+						Str("panic", fmt.Sprint(value)).Msg("the work panicked")
 				}
 			}
 			done <- r
@@ -206,7 +211,7 @@ func (l *Lease) intent(err error) Intent {
 // reason returns a text for operators on work that failed.
 func (r returned) reason() string {
 	switch {
-	case r.panicked:
+	case r.panicked != nil:
 		return "the work panicked"
 	case r.left:
 		return "the work ended its goroutine"

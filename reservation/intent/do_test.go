@@ -1,6 +1,7 @@
 package intent_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"math"
@@ -10,8 +11,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation/intent"
@@ -80,9 +83,11 @@ func TestFailedWorkReleases(t *testing.T) {
 		require.Equal(t, intent.Free, a.Intent.Status)
 		require.Equal(t, errWork.Error(), lookup(t, m).Reason)
 
-		require.PanicsWithValue(t, "oh", func() {
-			_, _ = m.Do(t.Context(), request("A"), func(context.Context, *intent.Lease) (any, error) { panic("oh") })
-		})
+		panicked := panicOf(func() { _, _ = m.Do(t.Context(), request("A"), fallsOver) })
+		require.Equal(t, "oh", panicked.Value)
+		require.Contains(t, string(panicked.Stack), "intent_test.fallsOver")
+		require.Contains(t, panicked.Error(), "oh\n\n")
+		require.Contains(t, panicked.Error(), "intent_test.fallsOver", "it is what the runtime and net/http print")
 		require.Equal(t, "the work panicked", lookup(t, m).Reason)
 
 		left := make(chan struct{})
@@ -101,6 +106,49 @@ func TestFailedWorkReleases(t *testing.T) {
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		require.Equal(t, intent.Free, lookup(t, m).Status, "a result that does not encode is a failure")
 	})
+}
+
+func fallsOver(context.Context, *intent.Lease) (any, error) { panic("oh") }
+
+func panicOf(f func()) (panicked *intent.PanicError) {
+	defer func() { panicked, _ = recover().(*intent.PanicError) }()
+	f()
+	return nil
+}
+
+// Also where Do has given the work up, and nobody meets its panic.
+func TestAPanicIsInTheLog(t *testing.T) {
+	t.Parallel()
+	for name, takes := range map[string]time.Duration{"in time": 0, "after Do has returned": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var log bytes.Buffer
+				store := messagestore.New(memory.New(), nil)
+				defer store.Close()
+				m, err := intent.New(store, "payment:intent", &intent.Config{Grace: time.Second, Logger: logger.Zerolog(zerolog.New(&log))})
+				require.NoError(t, err)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+
+				panicked := panicOf(func() {
+					_, err = m.Do(ctx, request("A"), func(ctx context.Context, l *intent.Lease) (any, error) {
+						time.Sleep(takes)
+						return fallsOver(ctx, l)
+					})
+				})
+
+				require.Equal(t, takes == 0, panicked != nil)
+				if takes > 0 {
+					require.ErrorIs(t, err, intent.ErrGraceExceeded)
+				}
+				time.Sleep(takes)
+				synctest.Wait()
+				require.Contains(t, log.String(), `"panic":"oh"`)
+				require.Contains(t, log.String(), "intent_test.fallsOver")
+			})
+		})
+	}
 }
 
 func TestResultIsConfirmedThoughTheCallerHasGone(t *testing.T) {

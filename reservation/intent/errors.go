@@ -83,6 +83,22 @@ func (e *LeaseLostError) Error() string {
 // Is reports whether target is [ErrLeaseLost].
 func (e *LeaseLostError) Is(target error) bool { return target == ErrLeaseLost }
 
+// A PanicError is what [Manager.Do] panics with after its function has panicked, in a goroutine of its
+// own: without it the place would be lost.
+type PanicError struct {
+	Value any    // what the function panicked with
+	Stack []byte // of its goroutine, as [runtime/debug.Stack] has it
+}
+
+// Error returns the value, and the stack below it.
+func (e *PanicError) Error() string { return fmt.Sprintf("%v\n\n%s", e.Value, e.Stack) }
+
+// Unwrap returns the value if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
 // A graceExceededError names the work that does not stop.
 type graceExceededError struct {
 	Stream messagestore.StreamName
