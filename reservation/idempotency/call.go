@@ -20,6 +20,7 @@ var (
 	errNotKept = errors.New("the response is not kept")
 	errNone    = errors.New("the transaction with the response was not committed")
 	errLost    = errors.New("the lease of this request was lost")
+	errAborted = errors.New("the handler aborted the response")
 )
 
 // A call is one request with a key, on its way.
@@ -80,7 +81,26 @@ func (c *call) serve() {
 func (c *call) do(request intent.Request) (intent.Answer, error) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(c.r.Context()), c.m.config.Timeout, errTimeout)
 	defer cancel()
-	return c.m.intents.Do(ctx, request, c.handle)
+	answer, err := c.m.intents.Do(ctx, request, c.abortable)
+	if errors.Is(err, errAborted) {
+		panic(http.ErrAbortHandler) // which net/http knows, and does not log
+	}
+	return answer, err
+}
+
+// abortable is handle, but returns a handler's panic to abort the response as an error: it is no
+// fault, so it is in no log. Any other goes on, with its stack.
+func (c *call) abortable(ctx context.Context, lease *intent.Lease) (form any, err error) {
+	defer func() {
+		switch v := recover(); v {
+		case nil:
+		case http.ErrAbortHandler:
+			form, err = nil, errAborted
+		default:
+			panic(v)
+		}
+	}()
+	return c.handle(ctx, lease)
 }
 
 // close drops a response that is held back, of a handler that panics or goes on, too.

@@ -16,10 +16,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation/idempotency"
@@ -458,6 +460,48 @@ func TestAPanicGoesOnAndReleasesTheKey(t *testing.T) {
 			broken.Store(false)
 			require.Equal(t, "half of ", a.do(t, ask{key: "AAA"}).body)
 			require.EqualValues(t, 2, a.handled.Load())
+		})
+	}
+}
+
+func fallsOver() { panic("broken") }
+
+// In what net/http logs is the place at which the handler panicked. What it does not log otherwise, it
+// does not log here.
+func TestAPanicIsLoggedWithItsPlace(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		end  func()
+		logs bool
+	}{
+		"panic": {fallsOver, true},
+		"abort": {func() { panic(http.ErrAbortHandler) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var server, own strings.Builder // each is written by one goroutine, and read after it
+			m := newManager(t, newStore(), &intent.Config{Logger: logger.Zerolog(zerolog.New(&own).Level(zerolog.WarnLevel))})
+			once, err := idempotency.New(m, &idempotency.Config{Scope: idempotency.Public})
+			require.NoError(t, err)
+			s := httptest.NewUnstartedServer(once.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { test.end() })))
+			s.Config.ErrorLog = log.New(&server, "", 0)
+			s.Start()
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL, http.NoBody)
+			require.NoError(t, err)
+			r.Header.Set(idempotency.Header, "AAA")
+
+			_, err = s.Client().Do(r) //nolint:bodyclose // there is none
+
+			require.Error(t, err)
+			s.Close() // after it has logged
+			for _, text := range []string{server.String(), own.String()} {
+				if test.logs {
+					require.Contains(t, text, "broken")
+					require.Contains(t, text, "idempotency_test.fallsOver")
+				} else {
+					require.Empty(t, text)
+				}
+			}
 		})
 	}
 }
