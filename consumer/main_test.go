@@ -19,5 +19,6 @@ func TestMain(m *testing.M) {
 		os.Exit(redriveChild(url, messagestore.Category(os.Getenv(redriveCategory)), os.Getenv(redriveHangs) != ""))
 	}
 	tier.FewerCases()
+	tier.ManyAtOnce()
 	goleak.VerifyTestMain(m)
 }

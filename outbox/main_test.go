@@ -3,7 +3,6 @@ package outbox_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"sync"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -30,12 +30,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	// Tests of leases wait for time to pass, so more of them run at once than there are processors.
-	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	tier.ManyAtOnce()
 	goleak.VerifyTestMain(m)
 }
 

@@ -6,6 +6,8 @@ package tier
 import (
 	"flag"
 	"os"
+	"runtime"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -44,5 +46,14 @@ func FewerCases() {
 	}
 	if err := flag.Set("rapid.checks", "25"); err != nil {
 		panic(err) // the tests do not import rapid
+	}
+}
+
+// ManyAtOnce has at least eight tests run at a time, for a package whose tests mostly wait: for a server,
+// another process, or a lease. TestMain calls it before the flags are read, so that -parallel on the
+// command line counts.
+func ManyAtOnce() {
+	if err := flag.Set("test.parallel", strconv.Itoa(max(8, runtime.GOMAXPROCS(0)))); err != nil {
+		panic(err) // testing.Init registers it
 	}
 }

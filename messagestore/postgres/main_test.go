@@ -26,6 +26,7 @@ type onOwnDatabase struct{ m *testing.M }
 
 func (o onOwnDatabase) Run() int {
 	tier.FewerCases()
+	tier.ManyAtOnce()
 	const variable = "TEST_DATABASE_URL"
 	server := os.Getenv(variable)
 	if server == "" {

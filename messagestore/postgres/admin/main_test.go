@@ -3,7 +3,6 @@ package admin_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"sync"
 	"testing"
 
@@ -17,13 +16,9 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A property is checked in a quarter of the cases that the long tier has.
 func TestMain(m *testing.M) {
-	if !tier.Long() {
-		if err := flag.Set("rapid.checks", "25"); err != nil {
-			panic(err)
-		}
-	}
+	tier.FewerCases()
+	tier.ManyAtOnce()
 	goleak.VerifyTestMain(m)
 }
 

@@ -1,20 +1,14 @@
 package intenttest_test
 
 import (
-	"flag"
-	"fmt"
-	"os"
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/internal/tier"
 )
 
-// Most of these tests wait for time to pass, so more of them run at once than there are processors.
 func TestMain(m *testing.M) {
-	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	tier.ManyAtOnce()
 	goleak.VerifyTestMain(m)
 }
