@@ -93,22 +93,6 @@ func TestABodyThatDoesNotComeWholeIsRefused(t *testing.T) {
 	require.Equal(t, "4 <nil>", body)
 }
 
-// A middleware around this one that reads the body leaves none to compare.
-func TestABodyThatWasReadBeforeIsRefused(t *testing.T) {
-	t.Parallel()
-	a := newAPI(t, newStore(), nil, echo)
-	inner := a.Config.Handler
-	a.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = r.ParseForm()
-		inner.ServeHTTP(w, r)
-	})
-
-	got := a.do(t, ask{key: "AAA", body: "a=b", header: []string{"Content-Type", "application/x-www-form-urlencoded"}})
-
-	require.Equal(t, 400, got.status)
-	require.Zero(t, a.handled.Load())
-}
-
 func TestACompressedBodyIsLeftAsItIs(t *testing.T) {
 	t.Parallel()
 	var bomb bytes.Buffer

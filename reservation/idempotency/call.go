@@ -21,6 +21,7 @@ var (
 	errNone    = errors.New("the transaction with the response was not committed")
 	errLost    = errors.New("the lease of this request was lost")
 	errAborted = errors.New("the handler aborted the response")
+	errLeft    = errors.New("the request was answered before its handler was called")
 )
 
 // A call is one request with a key, on its way.
@@ -37,6 +38,7 @@ type call struct {
 	lease *intent.Lease // since the handler was called
 
 	mu       sync.Mutex
+	left     bool // the request is answered: a handler that was not called yet is not called any more
 	recorder *recorder
 	own      json.RawMessage // its form, if it is kept
 	prepared bool            // the handler has given a response to a transaction
@@ -50,7 +52,7 @@ func (c *call) serve() {
 	var patience time.Time
 	for {
 		answer, err := c.do(request)
-		if c.began() && !c.lost {
+		if c.began(err) && !c.lost {
 			if !c.finish(answer.Intent, err) {
 				return
 			}
@@ -112,22 +114,36 @@ func (c *call) close() {
 	}
 }
 
-func (c *call) began() bool {
+// began reports whether the handler was called. After an answer without it, it never is.
+func (c *call) began(err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.left = errors.Is(err, intent.ErrGraceExceeded)
 	return c.recorder != nil
+}
+
+// begin returns what the handler is called with, of which nothing else has a part.
+func (c *call) begin(ctx context.Context, lease *intent.Lease) (*recorder, *http.Request, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.left:
+		return nil, nil, errLeft
+	case c.lost:
+		return nil, nil, errLost
+	}
+	c.recorder, c.lease = newRecorder(c.w, &c.m.config, c.m.create), lease
+	return c.recorder, withBody(context.WithValue(ctx, callKey{}, c), c.r, c.body), nil
 }
 
 // handle calls the handler under a lease, and returns the form of its response.
 func (c *call) handle(ctx context.Context, lease *intent.Lease) (any, error) {
-	if c.lost {
-		return nil, errLost
+	recorder, r, err := c.begin(ctx, lease)
+	if err != nil {
+		return nil, err
 	}
-	recorder := newRecorder(c.w.Header(), &c.m.config, c.m.create)
-	c.mu.Lock()
-	c.recorder, c.lease = recorder, lease
-	c.mu.Unlock()
-	c.next.ServeHTTP(recorder, withBody(context.WithValue(ctx, callKey{}, c), c.r, c.body))
+	defer removeFiles(r)
+	c.next.ServeHTTP(recorder, r)
 	wrote := recorder.began()
 	response, inFile, err := recorder.end()
 	c.mu.Lock()
@@ -190,16 +206,17 @@ func marshal(f form) json.RawMessage {
 // finish answers a request that the handler has had. The intent and err are those of Do. It
 // reports whether the lease was lost, and the answer is with the request that came after.
 func (c *call) finish(i intent.Intent, err error) (lost bool) {
-	_, _, _ = c.recorder.end() // of a handler that goes on
+	c.recorder.stop()
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	own := c.own
+	c.mu.Unlock()
 	// A response that is not kept may be sent if it was this request that released the lease.
 	mine := i.Token == c.lease.Token() && i.By == "" && !errors.Is(err, intent.ErrLeaseLost)
 	switch {
 	case errors.Is(err, intent.ErrGraceExceeded):
 		c.warn(err, "the handler did not stop")
 		refuseFor(c.w, http.StatusServiceUnavailable, ProblemUnavailable, "the request did not end in time", i.Left)
-	case err == nil && i.Status == intent.Done && !exactjson.Equal(i.Result, c.own):
+	case err == nil && i.Status == intent.Done && !exactjson.Equal(i.Result, own):
 		c.send(i, false)
 	case err == nil, errors.Is(err, errNotKept) && mine:
 		clear(c.w.Header()) // the recorder began with a copy of it

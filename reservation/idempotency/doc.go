@@ -20,10 +20,11 @@
 //   - 401 if [Config.Scope] does not know the client.
 //   - 409 while another request with the key is at work, and for a response that was too large
 //     to keep.
+//   - 411 for an empty body of no declared length: see below.
 //   - 413 for a body of more than [Config.MaxBody] bytes.
 //   - 422 if the key was used for another request: another method, path, query, content type
 //     or body.
-//   - 500 if the stored response cannot be read.
+//   - 500 if the stored response cannot be read, or the body was read before.
 //   - 503 if the store does not answer: the handler never runs without a lease.
 //
 // Of the handler's responses those are stored that would be the same the next time: see
@@ -50,6 +51,7 @@
 // # Around it
 //
 // The middleware is inside any that compresses or decodes bodies, and behind the one that
-// authenticates. Requests wait for the store: give it connections of its own if the handlers may
+// authenticates. One in front of it that reads a body puts it back whole: a body of which bytes may
+// be missing is refused, since another amount would be the same request. Requests wait for the store: give it connections of its own if the handlers may
 // hold all others, since the heartbeat of a lease needs one.
 package idempotency

@@ -55,7 +55,8 @@ const (
 type Config struct {
 	// Scope returns the client that a request is from: an account, a tenant, the owner of a
 	// credential. Two clients never share a key, nor each other's responses. Without a client, or
-	// with an error, the answer is 401. An API without clients says so: [Public].
+	// with an error, the answer is 401. An API without clients says so: [Public]. It may read the
+	// body, as by FormValue: the handler gets all of it nevertheless.
 	Scope func(*http.Request) (string, error)
 
 	// Wait is how long a request waits for the response of another with its key, before it is
@@ -165,6 +166,8 @@ func New(intents *intent.Manager, config *Config) (*Middleware, error) {
 	}
 	if c.Fingerprint == nil {
 		c.Fingerprint = fingerprint
+	} else {
+		c.Fingerprint = reading(c.Fingerprint)
 	}
 	if c.Methods == nil {
 		c.Methods = []string{http.MethodPost, http.MethodPatch}
@@ -304,15 +307,25 @@ func (m *Middleware) call(w http.ResponseWriter, r *http.Request) *call {
 		refuse(w, http.StatusBadRequest, ProblemKeyInvalid, err.Error())
 		return nil
 	}
-	scope, err := m.config.Scope(r)
+	b := newBody(w, r, m.config.MaxBody)
+	scope, err := m.scope(b)
 	if err != nil || scope == "" {
 		refuse(w, http.StatusUnauthorized, ProblemScope, "") // the error is not the client's to see
 		return nil
 	}
-	body, err := readBody(w, r, m.config.MaxBody)
+	body, err := b.whole()
+	tooLarge, isTooLarge := errors.AsType[*http.MaxBytesError](err)
 	switch {
-	case isTooLarge(err):
-		refuse(w, http.StatusRequestEntityTooLarge, ProblemBodyTooLarge, fmt.Sprintf("at most %d bytes", m.config.MaxBody))
+	case isTooLarge:
+		refuse(w, http.StatusRequestEntityTooLarge, ProblemBodyTooLarge, fmt.Sprintf("at most %d bytes", tooLarge.Limit))
+		return nil
+	case errors.Is(err, errReadBefore):
+		m.config.Logger.Error().Err(err).Str("path", r.URL.Path).Msg("no body to compare")
+		refuse(w, http.StatusInternalServerError, ProblemBodyRead, "")
+		return nil
+	case errors.Is(err, errNoLength):
+		m.config.Logger.Warn().Err(err).Str("path", r.URL.Path).Msg("no body to compare")
+		refuse(w, http.StatusLengthRequired, ProblemLengthRequired, "send Content-Length: 0")
 		return nil
 	case err != nil:
 		refuse(w, http.StatusBadRequest, ProblemBody, "the body ended before its length")
@@ -325,6 +338,22 @@ func (m *Middleware) call(w http.ResponseWriter, r *http.Request) *call {
 		return nil
 	}
 	return &call{m: m, id: identity{scope, key}, w: w, r: r, body: body, same: same}
+}
+
+// scope returns the client of a request, of which it may read the body.
+func (m *Middleware) scope(b *body) (string, error) {
+	r := b.request()
+	defer removeFiles(r)
+	return m.config.Scope(r)
+}
+
+// reading returns a fingerprint that may read the body of its request, too.
+func reading(f func(*http.Request, []byte) (string, error)) func(*http.Request, []byte) (string, error) {
+	return func(r *http.Request, body []byte) (string, error) {
+		r = withBody(r.Context(), r, body)
+		defer removeFiles(r)
+		return f(r, body)
+	}
 }
 
 // A Call is the request that a handler is at work on.

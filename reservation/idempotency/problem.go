@@ -29,6 +29,12 @@ const (
 	ProblemScope = problems + "client-unknown"
 	// ProblemBody is the type of 400: the body did not come whole.
 	ProblemBody = problems + "body-incomplete"
+	// ProblemBodyRead is the type of 500: something in front of the middleware read the body, and
+	// did not put it back.
+	ProblemBodyRead = problems + "body-read"
+	// ProblemLengthRequired is the type of 411: a body of no declared length is empty, as one would
+	// be that was read in front of the middleware.
+	ProblemLengthRequired = problems + "length-required"
 	// ProblemBodyTooLarge is the type of 413.
 	ProblemBodyTooLarge = problems + "body-too-large"
 	// ProblemInProgress is the type of 409: another request with the key is at work, or was a
@@ -52,17 +58,19 @@ const (
 const problems = "https://github.com/dibs-go/dibs/blob/main/docs/intents.md#problem-"
 
 var titles = map[string]string{
-	ProblemKeyMissing:   "Idempotency-Key is missing",
-	ProblemKeyInvalid:   "Idempotency-Key is invalid",
-	ProblemScope:        "The client is not known",
-	ProblemBody:         "The body is incomplete",
-	ProblemBodyTooLarge: "The body is too large",
-	ProblemInProgress:   "A request with this Idempotency-Key is in progress",
-	ProblemKeyReused:    "Idempotency-Key was used for another request",
-	ProblemNotKept:      "The request is done, and its response was not kept",
-	ProblemCorrupt:      "The stored response cannot be read",
-	ProblemUnavailable:  "The request cannot be handled now",
-	ProblemHandler:      "The request has no whole response",
+	ProblemKeyMissing:     "Idempotency-Key is missing",
+	ProblemKeyInvalid:     "Idempotency-Key is invalid",
+	ProblemScope:          "The client is not known",
+	ProblemBody:           "The body is incomplete",
+	ProblemBodyRead:       "The body was read before it could be compared",
+	ProblemLengthRequired: "An empty body needs its length",
+	ProblemBodyTooLarge:   "The body is too large",
+	ProblemInProgress:     "A request with this Idempotency-Key is in progress",
+	ProblemKeyReused:      "Idempotency-Key was used for another request",
+	ProblemNotKept:        "The request is done, and its response was not kept",
+	ProblemCorrupt:        "The stored response cannot be read",
+	ProblemUnavailable:    "The request cannot be handled now",
+	ProblemHandler:        "The request has no whole response",
 }
 
 // refuse answers with a problem.

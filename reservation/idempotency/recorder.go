@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 var (
@@ -23,25 +24,30 @@ var (
 // Hijack, so that [http.ResponseController] answers [http.ErrNotSupported].
 //
 // A body that grows beyond the limit is in a temporary file, and is nowhere in memory. The methods
-// may be called from another goroutine than end, send and close.
+// of the handler may be called beside stop, send and close, and reach nothing after them: a handler
+// that does not stop owns its header, and nothing else reads that.
 type recorder struct {
 	limit   int
 	maxFile int64
 	create  func() (*os.File, error) // of a temporary file
 
+	header http.Header // the handler's alone
+
 	mu       sync.Mutex
-	header   http.Header
-	declared int64    // the Content-Length that the handler has set, or -1
-	length   int64    // of the body so far
-	response Response // with the part of the body that is not in the file
-	file     *os.File // of a body beyond the limit
-	wrote    bool     // the status stands
+	behind   *http.ResponseController // of the connection
+	declared int64                    // the Content-Length that the handler has set, or -1
+	length   int64                    // of the body so far
+	response Response                 // with the part of the body that is not in the file
+	file     *os.File                 // of a body beyond the limit
+	wrote    bool                     // the status stands
 	ended    bool
 	failed   error // of the file, or of the response as a whole
 }
 
-func newRecorder(header http.Header, c *Config, create func() (*os.File, error)) *recorder {
-	return &recorder{limit: c.MaxResponse, maxFile: c.MaxFile, create: create, header: header.Clone(), declared: -1}
+func newRecorder(w http.ResponseWriter, c *Config, create func() (*os.File, error)) *recorder {
+	return &recorder{
+		limit: c.MaxResponse, maxFile: c.MaxFile, create: create, header: w.Header().Clone(), behind: http.NewResponseController(w), declared: -1,
+	}
 }
 
 // Header returns the header that WriteHeader takes its copy of. As with net/http it may not be
@@ -86,6 +92,30 @@ func (r *recorder) writeHeader(status int) {
 		}
 		r.declared = length
 	}
+}
+
+// SetReadDeadline sets that of the connection, as [http.ResponseController] has it.
+func (r *recorder) SetReadDeadline(t time.Time) error {
+	return r.reach(func() error { return r.behind.SetReadDeadline(t) })
+}
+
+// SetWriteDeadline sets that of the connection, as [http.ResponseController] has it: it counts when
+// the response is sent.
+func (r *recorder) SetWriteDeadline(t time.Time) error {
+	return r.reach(func() error { return r.behind.SetWriteDeadline(t) })
+}
+
+// EnableFullDuplex has nothing to do: the whole body is there before the handler is called.
+func (r *recorder) EnableFullDuplex() error { return r.reach(func() error { return nil }) }
+
+// reach has the handler reach the connection, which is another's once the response has ended.
+func (r *recorder) reach(f func() error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return errEnded
+	}
+	return f()
 }
 
 // Write adds to the body.
@@ -188,7 +218,7 @@ func (r *recorder) began() bool {
 
 // end makes every later write fail, and returns the response, of which the body is missing if it
 // is in a file. The error tells of a handler that wrote less than it declared, and of a body that
-// could not be held back.
+// could not be held back. It reads the header: it is called where the handler has returned.
 func (r *recorder) end() (response Response, inFile bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -223,6 +253,13 @@ func (r *recorder) finish() {
 		}
 	}
 	r.response.Header = typed(r.response.Header, first)
+}
+
+// stop makes every later write of a handler fail that may still be at work.
+func (r *recorder) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
 }
 
 // send sends the response, which has ended without an error.

@@ -17,14 +17,14 @@ import (
 )
 
 // recording returns a recorder with a limit.
-func recording(header http.Header, limit int) *recorder {
-	return newRecorder(header, &Config{MaxResponse: limit, MaxFile: defaultMaxFile}, temporary(""))
+func recording(w http.ResponseWriter, limit int) *recorder {
+	return newRecorder(w, &Config{MaxResponse: limit, MaxFile: defaultMaxFile}, temporary(""))
 }
 
 // record runs a handler against a recorder and sends the response that it recorded.
 func record(limit int, h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		rec := recording(w.Header(), limit)
+		rec := recording(w, limit)
 		defer rec.close()
 		h(rec, r)
 		if _, _, err := rec.end(); err != nil {
@@ -161,7 +161,7 @@ func TestAWriteReturnsWhatNetHTTPReturns(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rec := recording(http.Header{}, 100)
+			rec := recording(httptest.NewRecorder(), 100)
 			test.h(rec, nil)
 
 			n, err := rec.Write([]byte("ab"))
@@ -174,16 +174,48 @@ func TestAWriteReturnsWhatNetHTTPReturns(t *testing.T) {
 
 func TestFlushAndHijackAreNotSupported(t *testing.T) {
 	t.Parallel()
-	control := http.NewResponseController(recording(http.Header{}, 100))
+	control := http.NewResponseController(recording(httptest.NewRecorder(), 100))
 
 	require.ErrorIs(t, control.Flush(), http.ErrNotSupported)
 	_, _, err := control.Hijack()
 	require.ErrorIs(t, err, http.ErrNotSupported)
 }
 
+// A handler that takes longer than the server's time-outs says so, as it does without the middleware.
+func TestDeadlinesOfTheConnectionAreTheHandlers(t *testing.T) {
+	t.Parallel()
+	for name, set := range map[string]func(*http.ResponseController, time.Time) error{
+		"read": (*http.ResponseController).SetReadDeadline, "write": (*http.ResponseController).SetWriteDeadline,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, body, err := get(t, record(100, func(w http.ResponseWriter, _ *http.Request) {
+				control := http.NewResponseController(w)
+				fmt.Fprint(w, "a", errors.Join(control.EnableFullDuplex(), set(control, time.Now().Add(time.Hour))))
+			}))
+			require.NoError(t, err)
+			require.Equal(t, "a<nil>", string(body))
+
+			if name == "write" {
+				_, _, err = get(t, record(100, func(w http.ResponseWriter, _ *http.Request) {
+					fmt.Fprint(w, "a", set(http.NewResponseController(w), time.Now().Add(-time.Hour)))
+				}))
+				require.Error(t, err, "it reaches the connection")
+			}
+		})
+	}
+	rec := recording(httptest.NewRecorder(), 100)
+	require.ErrorIs(t, http.NewResponseController(rec).SetWriteDeadline(time.Now()), http.ErrNotSupported, "as the writer around it")
+	rec.stop()
+	control := http.NewResponseController(rec)
+	require.ErrorIs(t, control.SetWriteDeadline(time.Now()), errEnded)
+	require.ErrorIs(t, control.SetReadDeadline(time.Now()), errEnded)
+	require.ErrorIs(t, control.EnableFullDuplex(), errEnded)
+}
+
 func TestAWriteAfterTheEndFails(t *testing.T) {
 	t.Parallel()
-	rec := recording(http.Header{}, 100)
+	rec := recording(httptest.NewRecorder(), 100)
 	fmt.Fprint(rec, "a")
 	response, _, err := rec.end()
 	require.NoError(t, err)
@@ -200,7 +232,7 @@ func TestAStatusThatIsNonePanicsAsInNetHTTP(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{-1, 0, 99, 1000} {
 		require.PanicsWithValue(t, fmt.Sprintf("invalid WriteHeader code %v", status), func() {
-			recording(http.Header{}, 100).WriteHeader(status)
+			recording(httptest.NewRecorder(), 100).WriteHeader(status)
 		})
 	}
 }
@@ -224,7 +256,7 @@ func TestABodyIsTheSameInMemoryAndInAFile(t *testing.T) {
 	t.Parallel()
 	parts := []int{1, 0, 900, 123, 1, 1024, 1025, 3, 4096, 1, 1, 7000, 5}
 	for limit := range 2000 {
-		rec, want := recording(http.Header{}, limit), []byte(nil)
+		rec, want := recording(httptest.NewRecorder(), limit), []byte(nil)
 		for i, n := range parts {
 			part := bytes.Repeat([]byte{byte('a' + i)}, n)
 			want = append(want, part...)
@@ -250,7 +282,7 @@ func TestABodyIsTheSameInMemoryAndInAFile(t *testing.T) {
 func TestWritesFailAfterAFileThatFails(t *testing.T) {
 	t.Parallel()
 	lost := errors.New("lost")
-	rec := newRecorder(http.Header{}, &Config{MaxResponse: 4, MaxFile: 100}, func() (*os.File, error) { return nil, lost })
+	rec := newRecorder(httptest.NewRecorder(), &Config{MaxResponse: 4, MaxFile: 100}, func() (*os.File, error) { return nil, lost })
 
 	_, err := bufio.NewWriterSize(rec, 1).WriteString("hello")
 
@@ -275,7 +307,7 @@ func TestABodyStopsAtMaxFile(t *testing.T) {
 		"above it, in the file":   {[]int{1090, 1090}, false},
 		"above it, in the memory": {[]int{1000, 90, 11}, false}, // seen when the body ends
 	} {
-		rec := newRecorder(http.Header{}, &Config{MaxResponse: 1000, MaxFile: 1100}, temporary(t.TempDir()))
+		rec := newRecorder(httptest.NewRecorder(), &Config{MaxResponse: 1000, MaxFile: 1100}, temporary(t.TempDir()))
 		for _, n := range test.writes {
 			_, _ = rec.Write(make([]byte, n))
 		}
