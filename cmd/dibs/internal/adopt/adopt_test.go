@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -66,13 +68,35 @@ func messageDB(t *testing.T) (url string, conn *pgx.Conn) {
 	return url, connect(t, url)
 }
 
+// adopted is [adopting] after the adoption.
+func adopted(t *testing.T) (url string, conn *pgx.Conn) {
+	t.Helper()
+	url = copyOf(t, "adopted", func(url string) {
+		messagedbtest.Install(t, url, messagedbtest.Newest)
+		fill(t, url)
+		migrate(t, url)
+		_, err := run(t, url, nil)
+		require.NoError(t, err)
+	})
+	return url, connect(t, url)
+}
+
 // copyOf returns the URL of a copy of a template. A server that outlives the tests keeps it, so
 // its name has a hash of what it is made of.
 func copyOf(t *testing.T, name string, make func(url string)) string {
 	t.Helper()
 	hash := sha256.New()
 	require.NoError(t, migrations.Print(hash, nil))
-	fmt.Fprint(hash, messagedbtest.Newest, messages)
+	fmt.Fprint(hash, messagedbtest.Newest)
+	for _, pattern := range []string{"*.go", "sql/*.sql"} {
+		names, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		for _, name := range names {
+			text, err := os.ReadFile(name)
+			require.NoError(t, err)
+			hash.Write(text)
+		}
+	}
 	return pgtest.Copy(t, fmt.Sprintf("%s_%x", name, hash.Sum(nil)[:8]), make)
 }
 
@@ -226,9 +250,7 @@ func TestEmptyMessageDBIsAdopted(t *testing.T) {
 // The old table is no way around the switch.
 func TestOldTableIsNotWrittenToAnyMore(t *testing.T) {
 	t.Parallel()
-	url, conn := adopting(t)
-	_, err := run(t, url, nil)
-	require.NoError(t, err)
+	url, conn := adopted(t)
 
 	for _, sql := range []string{
 		"insert into message_store_before_dibs.messages (stream_name, position, type) values ('a-1', 100, 'T')",
@@ -241,7 +263,7 @@ func TestOldTableIsNotWrittenToAnyMore(t *testing.T) {
 		require.Equal(t, "55000", sqlstate(err), sql)
 	}
 	client := connect(t, messagedbtest.As(t, url, "message_store"))
-	_, err = client.Exec(t.Context(), "select message_store_before_dibs.write_message(gen_random_uuid()::varchar, 'a-1', 'T', '{}')")
+	_, err := client.Exec(t.Context(), "select message_store_before_dibs.write_message(gen_random_uuid()::varchar, 'a-1', 'T', '{}')")
 	require.Equal(t, "42501", sqlstate(err))
 }
 
@@ -916,9 +938,7 @@ func TestUserWithoutRightsIsRefused(t *testing.T) {
 
 func TestUndoGivesBackWhatWasWrittenSince(t *testing.T) {
 	t.Parallel()
-	url, conn := adopting(t)
-	_, err := run(t, url, nil)
-	require.NoError(t, err)
+	url, conn := adopted(t)
 	client := connect(t, messagedbtest.As(t, url, "message_store"))
 	for _, stream := range []string{"account-1", "new-1", "new-1", ""} {
 		write(t, client, stream)
@@ -973,13 +993,11 @@ func TestUndoGivesBackWhatWasWrittenSince(t *testing.T) {
 
 func TestTamperedReturnIsNotSwitchedTo(t *testing.T) {
 	t.Parallel()
-	url, conn := adopting(t)
-	_, err := run(t, url, nil)
-	require.NoError(t, err)
+	url, conn := adopted(t)
 	write(t, conn, "account-1")
 	do(t, conn, "alter table message_store_before_dibs.messages disable trigger all; update message_store_before_dibs.messages set data = '{}' where stream_name = 'account-1' and position = 2; alter table message_store_before_dibs.messages enable always trigger dibs_adoption_refuse")
 
-	_, err = adopt.Undo(t.Context(), connector(url), &adopt.Config{LockTimeout: time.Millisecond}) // which it never comes to
+	_, err := adopt.Undo(t.Context(), connector(url), &adopt.Config{LockTimeout: time.Millisecond}) // which it never comes to
 
 	require.ErrorIs(t, err, adopt.ErrCopyDiffers)
 	require.ErrorContains(t, err, `"account-1"`)
@@ -989,9 +1007,7 @@ func TestTamperedReturnIsNotSwitchedTo(t *testing.T) {
 // The messages that an undo copies back are compared too.
 func TestChangedReturnIsNotSwitchedTo(t *testing.T) {
 	t.Parallel()
-	url, conn := adopting(t)
-	_, err := run(t, url, nil)
-	require.NoError(t, err)
+	url, conn := adopted(t)
 	write(t, conn, "account-1")
 	want := fingerprint(t, conn, "message_store.messages")
 	for _, change := range []string{`new.data := '{"n": 1}'; return new;`, "return null;"} {
@@ -999,7 +1015,7 @@ func TestChangedReturnIsNotSwitchedTo(t *testing.T) {
 			drop trigger if exists change on message_store_before_dibs.messages;
 			create trigger change before insert on message_store_before_dibs.messages for each row execute function public.change()`)
 
-		_, err = adopt.Undo(t.Context(), connector(url), nil)
+		_, err := adopt.Undo(t.Context(), connector(url), nil)
 
 		require.ErrorIs(t, err, adopt.ErrCopyDiffers, change)
 		require.ErrorContains(t, err, `"account-1"`)
@@ -1013,9 +1029,7 @@ func TestChangedReturnIsNotSwitchedTo(t *testing.T) {
 // cannot.
 func TestUndoNamesMessagesThatCannotBeGivenBack(t *testing.T) {
 	t.Parallel()
-	url, conn := adopting(t)
-	_, err := run(t, url, nil)
-	require.NoError(t, err)
+	url, conn := adopted(t)
 	do(t, conn, `select dibs.append_one('unfit-1', -1, gen_random_uuid(), 'T', '{"a":"\u0000"}', null)`)
 	do(t, conn, `select dibs.append_one('unfit-1', 0, gen_random_uuid(), 'T', '{}', '{"properties":{"a":1e200000}}')`)
 	do(t, conn, `select dibs.append_one('unfit-2', -1, gen_random_uuid(), 'T', '{"a":"\ud800"}', null)`)
@@ -1037,9 +1051,7 @@ func TestUndoNamesMessagesThatCannotBeGivenBack(t *testing.T) {
 
 func TestUndoLosesNoAcknowledgedWrite(t *testing.T) {
 	t.Parallel()
-	url, conn := adopting(t)
-	_, err := run(t, url, nil)
-	require.NoError(t, err)
+	url, conn := adopted(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	stop := sync.OnceFunc(func() { cancel(); all.Wait() })
@@ -1072,7 +1084,7 @@ func TestUndoLosesNoAcknowledgedWrite(t *testing.T) {
 		return one[int](t, conn, "select count(distinct stream_name) from dibs.messages where stream_name like 'live-%' and position > 3")
 	})
 
-	_, err = adopt.Undo(t.Context(), connector(url), patient(nil))
+	_, err := adopt.Undo(t.Context(), connector(url), patient(nil))
 	require.NoError(t, err)
 	at := one[int](t, conn, "select count(*) from message_store.messages")
 	await.That(t, "5 messages after the undo", func() (bool, any) {

@@ -326,10 +326,8 @@ func TestWhatIsWrittenMeanwhileIsSettledBeforeTheSwitch(t *testing.T) {
 // A schema that an undo put aside may look like litter.
 func TestStoreWithoutItsCompatibleSchemaIsRefused(t *testing.T) {
 	t.Parallel()
-	url, conn := adopting(t)
-	_, err := run(t, url, nil)
-	require.NoError(t, err)
-	_, err = adopt.Undo(t.Context(), connector(url), nil)
+	url, conn := adopted(t)
+	_, err := adopt.Undo(t.Context(), connector(url), nil)
 	require.NoError(t, err)
 	do(t, conn, "drop schema message_store_by_dibs cascade")
 
@@ -345,9 +343,7 @@ func TestStoreWithoutItsCompatibleSchemaIsRefused(t *testing.T) {
 // When there is no way back, none is kept.
 func TestNothingIsNotedWithoutTheOldTable(t *testing.T) {
 	t.Parallel()
-	url, conn := adopting(t)
-	_, err := run(t, url, nil)
-	require.NoError(t, err)
+	_, conn := adopted(t)
 	require.Zero(t, one[int](t, conn, "select count(*) from dibs_adoption.sums"))
 	do(t, conn, "select dibs.trim('account-3', keep => 2, min_age => '0')")
 	noted := one[int](t, conn, "select count(*) from dibs_adoption.removed")
