@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -43,12 +44,31 @@ func AppendCanonicalOf(b []byte, raw json.RawMessage) (canonical []byte, twice b
 	return w.b, w.twice, nil
 }
 
+// OneReading returns the one spelling of all JSON that every decoder reads as it reads raw: white
+// space, the order of an object's keys and escapes do not count, and numbers count as they are
+// spelled, since 1.0 is no integer to some decoders. It is not ok if raw is no JSON, or if two
+// decoders may read it as different values: an object has two keys that differ in case at most, or a
+// text has half a surrogate pair or is not UTF-8.
+func OneReading(raw json.RawMessage) (spelling []byte, ok bool) {
+	if !json.Valid(raw) {
+		return nil, false
+	}
+	w := writer{raw: raw, b: make([]byte, 0, len(raw)), spelled: true}
+	if err := w.value(); err != nil || w.unsure {
+		return nil, false
+	}
+	return w.b, true
+}
+
 // A writer writes the canonical form of valid JSON while it reads it.
 type writer struct {
 	raw   []byte
 	at    int // the next byte of raw to read
 	b     []byte
 	twice bool
+
+	spelled bool // numbers stay as they are
+	unsure  bool // two decoders may differ, where numbers stay as they are
 }
 
 // next passes over white space, and returns the byte behind it.
@@ -134,11 +154,42 @@ func (w *writer) object() error {
 		members = append(members, m)
 	}
 	w.at++
+	if w.spelled && !differInFold(members) {
+		w.unsure = true
+	}
 	if !sorted {
 		w.sort(members)
 	}
 	w.b = append(w.b, '}')
 	return nil
+}
+
+// differInFold reports whether no two keys are the same to a decoder that ignores case, as
+// encoding/json does.
+func differInFold(members []member) bool {
+	if len(members) < 2 {
+		return true
+	}
+	seen := make(map[string]bool, len(members))
+	for _, m := range members {
+		folded := strings.Map(fold, string(m.key))
+		if seen[folded] {
+			return false
+		}
+		seen[folded] = true
+	}
+	return true
+}
+
+// fold returns the least of the characters that differ from c in case alone.
+func fold(c rune) rune {
+	for {
+		next := unicode.SimpleFold(c)
+		if next <= c {
+			return next
+		}
+		c = next
+	}
 }
 
 // sort writes the members of the object that was written last by their keys, of equal ones the
@@ -184,6 +235,9 @@ func (w *writer) text() ([]byte, error) {
 	if err := json.Unmarshal(quoted, &decoded); err != nil {
 		return nil, err
 	}
+	if strings.ContainsRune(decoded, utf8.RuneError) { // in place of something else, perhaps
+		w.unsure = true
+	}
 	encoded, err := Marshal(decoded)
 	w.b = append(w.b, encoded...)
 	return []byte(decoded), err
@@ -201,7 +255,7 @@ func (w *writer) number() (err error) {
 		}
 	}
 	literal := w.raw[start:w.at]
-	if whole && literal[len(literal)-1] != '0' {
+	if w.spelled || whole && literal[len(literal)-1] != '0' {
 		w.b = append(w.b, literal...)
 		return nil
 	}

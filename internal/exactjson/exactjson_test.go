@@ -216,3 +216,32 @@ func change(t *rapid.T, value any) any {
 	}
 	return false
 }
+
+func TestOneReadingIsOfWhatEveryDecoderReadsAlike(t *testing.T) {
+	t.Parallel()
+	want, ok := exactjson.OneReading([]byte(`{"a":[1.0,"B\n"],"b":null}`))
+	require.True(t, ok)
+	got, ok := exactjson.OneReading([]byte("{ \"b\": null,\n\"\\u0061\": [1.0, \"\\u0042\\u000a\"] }"))
+	require.True(t, ok)
+	require.Equal(t, string(want), string(got))
+
+	seen := map[string]string{}
+	for _, raw := range []string{
+		"1", "1.0", "1e0", "1E0", "10e-1", "0", "-0", "0.0", "9007199254740993", "9007199254740992", "1e400", "1e99999999999",
+		`"a"`, `"A"`, `"\u0000"`, `{"a":1}`, `{"A":1}`, "[1,2]", "[2,1]", "null", "{}", "[]", `""`, `"é"`, `"e\u0301"`,
+	} {
+		spelling, ok := exactjson.OneReading([]byte(raw))
+		if ok {
+			require.Empty(t, seen[string(spelling)], raw)
+			seen[string(spelling)] = raw
+		}
+	}
+	for _, raw := range []string{
+		`{"a":1,"a":2}`, `{"a":1,"A":2}`, `{"a":1,"\u0041":2}`, `{"k":1,"K":2}`, `{"s":1,"ſ":2}`, `{"x":[{"Amount":1,"amount":2}]}`,
+		`"\ud800"`, `"\udc00\ud800"`, `{"\ud800":1}`, "\"\xff\"", "{\"\xff\":1}", "\"\xe2\"",
+		"", " ", "{}{}", "{} x", "\ufeff{}", "NaN", "Infinity", "01", "+1", "{a:1}", "[1,]", "'a'", "// a\n1",
+	} {
+		_, ok := exactjson.OneReading([]byte(raw))
+		require.False(t, ok, raw)
+	}
+}
