@@ -72,7 +72,7 @@ var imports = map[string][]string{
 
 	"reservation/intent":            {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/keys", "internal/outage", "internal/upkeep", "internal/wakeups"},
 	"reservation/intent/intenttest": {"internal/await", "messagestore", "messagestore/memory", "messagestore/storetest", "reservation/intent"},
-	"reservation/idempotency":       {"logger", "messagestore", "internal/exactjson", "internal/keys", "reservation/intent"},
+	"reservation/idempotency":       {"logger", "messagestore", "internal/exactjson", "reservation/intent"},
 }
 
 // A program that imports the store and its PostgreSQL driver links these

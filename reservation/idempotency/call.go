@@ -65,7 +65,7 @@ func (c *call) serve() {
 		case err != nil:
 			c.unavailable(err)
 		case answer.Outcome == intent.KeyReused:
-			refuse(c.w, http.StatusUnprocessableEntity, ProblemKeyReused, "the key was first used with another method, path, query, content type or body")
+			refuse(c.w, http.StatusUnprocessableEntity, ProblemKeyReused, "the key was first used with another method, path, query, content type, encoding, range or body")
 		case answer.Outcome == intent.Done:
 			c.send(answer.Intent, true)
 		default:

@@ -22,8 +22,8 @@
 //     to keep.
 //   - 411 for an empty body of no declared length: see below.
 //   - 413 for a body of more than [Config.MaxBody] bytes.
-//   - 422 if the key was used for another request: another method, path, query, content type
-//     or body.
+//   - 422 if the key was used for another request: another method, path, query, content type,
+//     encoding, range or body.
 //   - 500 if the stored response cannot be read, or the body was read before.
 //   - 503 if the store does not answer: the handler never runs without a lease.
 //

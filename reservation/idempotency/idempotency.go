@@ -111,8 +111,17 @@ type Config struct {
 	// Fingerprint returns the part of a request that is the same in all requests with one key. An
 	// error is answered with 400.
 	//
-	// Defaults to the method, path, query, content type and body, and JSON by its value.
+	// Defaults to the method, the path and the query, as the client sent them and as the handler gets
+	// them, content type and encoding, range, and the body: of JSON white space, the order of keys and
+	// escapes do not count.
 	Fingerprint func(r *http.Request, body []byte) (string, error)
+
+	// Host has requests to two hosts be two: of a service that has another endpoint, or other clients,
+	// at another host. It is so in any case where the pattern of an [http.ServeMux] in front of the
+	// middleware names a host. A Fingerprint of one's own decides by itself.
+	//
+	// Defaults to one request: a client may try another host of a service with its key.
+	Host bool
 
 	// Methods are those that need a key. Requests of others pass.
 	//
@@ -165,7 +174,8 @@ func New(intents *intent.Manager, config *Config) (*Middleware, error) {
 		c.Keep = keep
 	}
 	if c.Fingerprint == nil {
-		c.Fingerprint = fingerprint
+		host := c.Host
+		c.Fingerprint = func(r *http.Request, body []byte) (string, error) { return fingerprint(r, body, host) }
 	} else {
 		c.Fingerprint = reading(c.Fingerprint)
 	}

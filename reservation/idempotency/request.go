@@ -6,14 +6,13 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"io"
 	"mime"
 	"net/http"
 	"strings"
 
-	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/internal/exactjson"
 )
 
 var (
@@ -89,19 +88,55 @@ func removeFiles(r *http.Request) {
 	}
 }
 
-// fingerprint tells requests with one key apart: by method, path, query, content type and
-// body. Every part stands behind its length, so that no two requests run together. A body of
-// JSON counts by its value, so that its spelling may differ.
-func fingerprint(r *http.Request, body []byte) (string, error) {
-	kind, form := contentType(r.Header.Get("Content-Type")), "bytes"
+// fingerprint tells requests with one key apart: by method, target, content type, encoding, range and
+// body, and by the host if that is asked for. Every part stands behind its length, so that no two
+// requests run together.
+//
+// The target counts as the client sent it and as the handler gets it: one handler may stand at two
+// paths behind [http.StripPrefix], and two paths may be made of one. A body of JSON counts by what
+// every decoder reads of it, so that its white space may differ.
+func fingerprint(r *http.Request, body []byte, host bool) (string, error) {
+	kind, form := contentType(strings.Join(r.Header.Values("Content-Type"), ", ")), "bytes"
 	if isJSON(kind) {
-		// Of a key that an object has twice, a handler may read either.
-		if content, err := keys.Canonical(json.RawMessage(body)); err == nil && !content.Twice {
-			body, form = content.Canonical, "json"
+		if spelling, ok := exactjson.OneReading(body); ok {
+			body, form = spelling, "json"
 		}
 	}
-	sum := hash([]byte(r.Method), []byte(r.URL.EscapedPath()), []byte(r.URL.RawQuery), []byte(kind), []byte(form), body)
+	parts := [][]byte{
+		[]byte(r.Method), []byte(sentTo(r)), []byte(r.URL.EscapedPath()), []byte(r.URL.RawQuery), []byte(kind), []byte(form), body,
+		[]byte(strings.Join(r.Header.Values("Content-Encoding"), ",")), []byte(strings.Join(r.Header.Values("Range"), ",")),
+	}
+	if host || choosesHost(r.Pattern) {
+		parts = append(parts, []byte(strings.ToLower(r.Host)))
+	}
+	sum := hash(parts...)
 	return base64.RawURLEncoding.EncodeToString(sum), nil
+}
+
+// sentTo returns the path and the query that the client sent, also if it named the host before them, as
+// it does to a proxy.
+func sentTo(r *http.Request) string {
+	target := r.RequestURI
+	if _, rest, absolute := strings.Cut(target, "://"); absolute && !strings.HasPrefix(target, "/") {
+		if i := strings.IndexAny(rest, "/?"); i >= 0 {
+			target = rest[i:]
+		} else {
+			target = ""
+		}
+		if !strings.HasPrefix(target, "/") {
+			target = "/" + target
+		}
+	}
+	return target
+}
+
+// choosesHost reports whether a pattern of [http.ServeMux] names a host: then another host is another
+// endpoint.
+func choosesHost(pattern string) bool {
+	if _, rest, ok := strings.Cut(pattern, " "); ok {
+		pattern = strings.TrimLeft(rest, " \t")
+	}
+	return pattern != "" && !strings.HasPrefix(pattern, "/")
 }
 
 // hash is the SHA-256 of parts, each behind its length.
@@ -128,7 +163,11 @@ func contentType(value string) string {
 	return value
 }
 
+// isJSON reports whether a body is JSON, in UTF-8.
 func isJSON(kind string) bool {
-	kind, _, _ = strings.Cut(kind, ";")
+	kind, parameters, err := mime.ParseMediaType(kind)
+	if charset, has := parameters["charset"]; err != nil || has && !strings.EqualFold(charset, "utf-8") {
+		return false
+	}
 	return kind == "application/json" || strings.HasSuffix(kind, "+json")
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -180,3 +181,59 @@ func (l *logged) String() string {
 }
 
 func (l *logged) logger() logger.Logger { return logger.Zerolog(zerolog.New(l)) }
+
+// One handler stands at two paths, or two hosts, behind what hides that from it; and two endpoints at
+// one path, by a header.
+func TestAnotherEndpointsResponseIsNotReplayed(t *testing.T) {
+	t.Parallel()
+	newHandler := func(config idempotency.Config) http.Handler {
+		config.Scope = idempotency.Public
+		once, err := idempotency.New(newManager(t, newStore(), nil), &config)
+		require.NoError(t, err)
+		return once.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "done ", r.URL) }))
+	}
+	strip := func(h http.Handler) http.Handler {
+		mux := http.NewServeMux()
+		mux.Handle("/charge/", http.StripPrefix("/charge", h))
+		mux.Handle("/refund/", http.StripPrefix("/refund", h))
+		return mux
+	}
+	hosts := http.NewServeMux()
+	byHost := newHandler(idempotency.Config{})
+	hosts.Handle("POST charge.example/", byHost)
+	hosts.Handle("POST refund.example/", byHost)
+	plain := newHandler(idempotency.Config{})
+	for name, test := range map[string]struct {
+		h             http.Handler
+		first, second string
+		set           func(r *http.Request)
+		want          int
+	}{
+		"paths":            {strip(newHandler(idempotency.Config{})), "/charge/1", "/refund/1", nil, 422},
+		"encoded paths":    {newHandler(idempotency.Config{}), "/a%2Fb", "/a/b", nil, 422},
+		"queries":          {newHandler(idempotency.Config{}), "/?a=1&b=2", "/?a=2&b=1", nil, 422},
+		"hosts":            {newHandler(idempotency.Config{Host: true}), "http://a.example/", "http://b.example/", nil, 422},
+		"a host's case":    {newHandler(idempotency.Config{Host: true}), "http://a.example/", "http://A.example/", nil, 200},
+		"hosts of a mux":   {hosts, "http://charge.example/", "http://refund.example/", nil, 422},
+		"another server":   {newHandler(idempotency.Config{}), "http://10.0.0.1:80/", "http://10.0.0.2:80/", nil, 200},
+		"through a proxy":  {newHandler(idempotency.Config{}), "/a?b=1", "/a?b=1", func(r *http.Request) { r.RequestURI = "http://a.example" + r.RequestURI }, 200},
+		"a changed path":   {plain, "/rpc", "/rpc", func(r *http.Request) { r.URL.Path = "/refund" }, 422},
+		"another range":    {newHandler(idempotency.Config{}), "/", "/", func(r *http.Request) { r.Header.Set("Range", "bytes=0-3") }, 422},
+		"another encoding": {newHandler(idempotency.Config{}), "/", "/", func(r *http.Request) { r.Header.Set("Content-Encoding", "gzip") }, 422},
+	} {
+		ask := func(target string, set func(*http.Request)) *httptest.ResponseRecorder {
+			w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodPost, target, nil)
+			r.Header.Set(idempotency.Header, "AAA")
+			if set != nil {
+				set(r)
+			}
+			test.h.ServeHTTP(w, r)
+			return w
+		}
+
+		first, second := ask(test.first, nil), ask(test.second, test.set)
+
+		require.Equal(t, 200, first.Code, name)
+		require.Equal(t, test.want, second.Code, "%s: %s", name, second.Body)
+	}
+}
