@@ -61,14 +61,14 @@ type paymentsDemoCommand struct {
 	Seed   uint64        `placeholder:"N" help:"Draw repeats, servers and patience from this. Defaults to the time."`
 	Kills  int           `default:"20" placeholder:"N" help:"Kill servers so many times, after equal shares of the work. Defaults to ${default}."`
 	Lease  time.Duration `default:"2s" placeholder:"TIME" help:"The lease of a payment: those of a server that was killed wait for so long. Defaults to ${default}."`
-	Limit  time.Duration `default:"30m" placeholder:"TIME" help:"Give up after this time. Defaults to ${default}."`
+	stage.Limit
 }
 
 // Help is printed below the command's usage.
 func (paymentsDemoCommand) Help() string {
 	return `It starts three servers of the API, a bank and four clients as processes on this machine. The clients send each payment one to six times, to any server, and hang up early. A server is killed with SIGKILL now and then and started again; one is stopped with SIGSTOP just before it calls the bank, and goes on when others have made its payments.
 
-Then it compares the file with the payments table, the bank's log, the intents in the store and the answers that the clients got, and tells what became of one payment. The exit code is 0 if all agree, and 1 if not.`
+Then it compares the file with the payments table, the bank's log, the intents in the store and the answers that the clients got, and tells what became of one payment. The exit code is 0 if all agree, and 1 if not. If the limit ends first, the clients finish the payments that they have begun, these are compared, and the exit code is 3 if they agree.`
 }
 
 // Run runs the API in processes, has it asked for every payment several times, kills servers,
@@ -78,15 +78,14 @@ func (c *paymentsDemoCommand) Run(ctx context.Context, o *stage.Output) (err err
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, c.Limit, fmt.Errorf("not done after %v", c.Limit))
-	defer cancel()
-
 	dir, err := os.MkdirTemp("", "dibs-demo-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	where, cleanUp, err := stage.PrepareStore(ctx, c.Store, dir)
+	preparing, cancel := c.Within(ctx)
+	defer cancel()
+	where, cleanUp, err := stage.PrepareStore(preparing, c.Store, dir)
 	if err != nil {
 		return err
 	}
@@ -95,7 +94,7 @@ func (c *paymentsDemoCommand) Run(ctx context.Context, o *stage.Output) (err err
 
 	seed := cmp.Or(c.Seed, uint64(time.Now().UnixNano())) // any bits will do
 	d := &paymentsDemo{
-		url: where, file: c.Orders, seed: seed, dir: dir, out: o.Stdout, lease: c.Lease, mostKills: c.Kills,
+		url: where, file: c.Orders, seed: seed, dir: dir, out: o.Stdout, lease: c.Lease, mostKills: c.Kills, limit: c.Limit,
 		plan: newPaymentPlan(orders, seed), started: time.Now(),
 	}
 	return d.run(ctx)
@@ -121,6 +120,8 @@ type paymentsDemo struct {
 	seed           uint64
 	lease          time.Duration
 	mostKills      int
+	limit          stage.Limit
+	late           error // if the limit has ended: the plan is then of the payments that were answered
 	out            io.Writer
 	plan           *paymentPlan
 	started        time.Time
@@ -133,6 +134,7 @@ type paymentsDemo struct {
 	bank      *stage.Process
 	clients   [apiClients]*stage.Process
 	kills     int
+	stopped   bool               // a server is
 	held      []payments.Payment // that the stopped server was about to order
 	lost      int                // leases, by the servers' logs
 
@@ -147,7 +149,9 @@ func (d *paymentsDemo) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.books.close()) }()
-	if err := d.books.prepare(ctx); err != nil {
+	preparing, cancelPreparing := d.limit.Within(ctx)
+	defer cancelPreparing()
+	if err := d.books.prepare(preparing); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -159,14 +163,33 @@ func (d *paymentsDemo) run(ctx context.Context) (err error) {
 	if err := d.startAll(cancel); err != nil {
 		return err
 	}
-	if err := d.watch(ctx, cancel); err != nil {
-		return err
+	return d.limit.Run(ctx, d.screen, stage.Work{
+		Do:     func(ctx context.Context) error { return d.watch(ctx, cancel) },
+		Settle: d.settle, Stop: d.stopAll, Verdict: d.verdict,
+	})
+}
+
+// settle has the clients finish the payments that they have begun. A server that is stopped goes on first: its calls
+// are too late only if others have made its payments.
+func (d *paymentsDemo) settle(ctx context.Context) error {
+	if d.stopped {
+		if err := d.continueServer(ctx); err != nil {
+			return err
+		}
 	}
-	if err := d.stopAll(); err != nil {
-		return err
+	ended := make([]error, len(d.clients))
+	var ending sync.WaitGroup
+	for i, p := range d.clients {
+		ending.Go(func() {
+			select {
+			case <-p.Ended:
+			default:
+				ended[i] = p.Stop(d.limit.Settle + stopLimit) // it breaks off what it has begun after the time to settle
+			}
+		})
 	}
-	d.screen.Done()
-	return d.verdict(ctx)
+	ending.Wait()
+	return errors.Join(append(ended, ctx.Err())...)
 }
 
 // startAll starts the bank, the servers and the clients. The sockets are this process's, so that
@@ -223,7 +246,8 @@ func (d *paymentsDemo) startClient(i int, cancel context.CancelCauseFunc) error 
 		c.Stdout = w
 		return nil
 	}, "client", "--orders", d.file, "--seed", strconv.FormatUint(d.seed, 10), "--client", strconv.Itoa(i),
-		"--servers", strings.Join(d.addresses[:apiServers], ","), "--answers", d.answers(i), "--concurrency", strconv.Itoa(d.concurrency()))
+		"--servers", strings.Join(d.addresses[:apiServers], ","), "--answers", d.answers(i), "--concurrency", strconv.Itoa(d.concurrency()),
+		"--settle", d.limit.Settle.String())
 	if err := errors.Join(err, w.Close()); err != nil { // the child has it now
 		return errors.Join(err, stdout.Close())
 	}
@@ -261,7 +285,7 @@ func (d *paymentsDemo) answers(client int) string {
 func (d *paymentsDemo) watch(ctx context.Context, cancel context.CancelCauseFunc) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for stopped, running := false, true; running || stopped; {
+	for running := true; running || d.stopped; {
 		var sum clientReport
 		if sum, running = d.clientState(); running {
 			d.screen.Show(stage.Progress{
@@ -273,14 +297,14 @@ func (d *paymentsDemo) watch(ctx context.Context, cancel context.CancelCauseFunc
 		kill := d.kills < d.mostKills && sum.Done*(d.mostKills+1) >= d.plan.Tasks*(d.kills+1)
 		switch {
 		case running && len(d.held) == 0: // the clients of payments that are held ask until they have an answer
-			if stopped, err = d.stopServer(ctx); err == nil && stopped {
+			if d.stopped, err = d.stopServer(ctx); err == nil && d.stopped {
 				d.screen.Say(fmt.Sprintf("server %d stopped with SIGSTOP, about to make %s to the bank", paused+1, calls(len(d.held))))
 				kill = d.kills < d.mostKills
 			}
-		case stopped:
+		case d.stopped:
 			var made bool
 			if made, err = d.books.confirmed(ctx, d.held); err == nil && made {
-				stopped, err = false, d.continueServer(ctx)
+				err = d.continueServer(ctx)
 			}
 		}
 		if err == nil && running && kill {
@@ -321,7 +345,8 @@ func (d *paymentsDemo) continueServer(ctx context.Context) error {
 	if err := d.servers[paused].Process.Signal(syscall.SIGCONT); err != nil {
 		return fmt.Errorf("continue server %d: %w", paused+1, err)
 	}
-	d.screen.Say(fmt.Sprintf("server %d goes on, and makes its calls: others have made its payments", paused+1))
+	d.stopped = false
+	d.screen.Say(fmt.Sprintf("server %d goes on, and makes its calls", paused+1))
 	var held []payments.Payment
 	return d.reviews(ctx, http.MethodDelete, &held)
 }

@@ -49,9 +49,11 @@ type paymentsClientCommand struct {
 	Servers     string
 	Answers     string
 	Concurrency int
+	Settle      time.Duration
 }
 
-// Run has one client send its part of the plan.
+// Run has one client send its part of the plan. When ctx ends it finishes the payments that it has begun, within the
+// time to settle.
 func (c *paymentsClientCommand) Run(ctx context.Context, o *stage.Output) (err error) {
 	orders, err := ReadOrders(c.Orders)
 	if err != nil {
@@ -67,6 +69,10 @@ func (c *paymentsClientCommand) Run(ctx context.Context, o *stage.Output) (err e
 		servers: strings.Split(c.Servers, ","), answers: json.NewEncoder(buffered),
 		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}},
 	}
+	finishing, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cut(nil)
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(c.Settle, func() { cut(context.Cause(ctx)) }) })
+	defer stop()
 	tasks := make(chan paymentTask)
 	var working sync.WaitGroup
 	failed := make(chan error, c.Concurrency)
@@ -74,7 +80,7 @@ func (c *paymentsClientCommand) Run(ctx context.Context, o *stage.Output) (err e
 		working.Go(func() {
 			random := rand.New(rand.NewPCG(c.Seed, uint64(1+c.Client*c.Concurrency+i))) // patience is no secret
 			for task := range tasks {
-				if err := p.do(ctx, random, task); err != nil {
+				if err := p.do(finishing, random, task); err != nil {
 					failed <- err
 					return
 				}

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"maps"
 	"math/rand/v2"
 
 	"github.com/dibs-go/dibs/examples/payments"
@@ -20,6 +21,7 @@ type paymentPlan struct {
 	Sent     int // requests, but for repeats of those that were cut off
 	Planted  int // requests with another amount
 	Tasks    int
+	Open     map[string]payments.Payment // in a part of a plan: those without an answer
 
 	tasks [apiClients][]paymentTask
 	order []string // of the keys, drawn
@@ -69,4 +71,38 @@ func newPaymentPlan(orders []Order, seed uint64) *paymentPlan {
 		}
 	}
 	return p
+}
+
+// part returns the plan of the payments that were answered, if the limit ended before all were.
+func (p *paymentPlan) part(answers map[string]map[string]int) *paymentPlan {
+	part := &paymentPlan{Payments: map[string]payments.Payment{}, Open: map[string]payments.Payment{}, Planted: p.Planted, Tasks: p.Tasks}
+	for _, key := range p.order {
+		payment := p.Payments[key]
+		if len(answers[key]) == 0 {
+			part.Open[key] = payment
+			continue
+		}
+		part.Payments[key] = payment
+		part.order = append(part.order, key)
+		part.Sum += payment.Amount
+	}
+	return part
+}
+
+// find returns a payment, and whether it is one without an answer.
+func (p *paymentPlan) find(key string) (payment payments.Payment, open, ok bool) {
+	if payment, ok = p.Open[key]; ok {
+		return payment, true, true
+	}
+	payment, ok = p.Payments[key]
+	return payment, false, ok
+}
+
+// closed returns the counts of the payments that are not open.
+func (p *paymentPlan) closed(counts map[string]int) map[string]int {
+	counts = maps.Clone(counts)
+	for key := range p.Open {
+		delete(counts, key)
+	}
+	return counts
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/examples/account"
 	"github.com/dibs-go/dibs/examples/payments"
 	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -48,7 +49,7 @@ func right(t *testing.T) (*paymentsDemo, *outcome) {
 	d := &paymentsDemo{plan: newPaymentPlan(orders, 7), held: make([]payments.Payment, 1)}
 	o := &outcome{
 		Calls: map[string]int{}, Tokens: map[string]int64{}, Confirmed: map[string]int{}, Attempts: map[string]int{},
-		Answers: map[string]map[string]int{}, Late: map[string]bool{},
+		Answers: map[string]map[string]int{}, Late: map[string]bool{}, OpenRows: map[string]int{},
 	}
 	var rows []tableRow
 	for _, key := range d.plan.order {
@@ -190,5 +191,61 @@ func TestAStoryTellsEveryKindOfMessage(t *testing.T) {
 
 		require.NoError(t, err)
 		require.Contains(t, text, want)
+	}
+}
+
+func TestThePartOfARunIsJudgedAsAWholeOne(t *testing.T) {
+	for name, test := range map[string]struct {
+		row string
+		do  func(d *paymentsDemo, o *outcome, answered, open string)
+	}{
+		"nothing is wrong": {"", func(*paymentsDemo, *outcome, string, string) {}},
+		"an open one was made": {"", func(d *paymentsDemo, o *outcome, _, open string) {
+			p := d.plan.Open[open]
+			o.addRows(d.plan, []tableRow{{ID: open, Account: p.Account, Amount: p.Amount}})
+			o.addMessage(message("Confirmed", open, `{}`))
+		}},
+		"an answered one was not made": {"payments in the table", func(_ *paymentsDemo, o *outcome, _, _ string) { o.Rows-- }},
+		"an answered one never paid":   {"keys of the bank's transfers", func(_ *paymentsDemo, o *outcome, answered, _ string) { delete(o.Calls, answered) }},
+		"two responses": {"payments without one response for all", func(_ *paymentsDemo, o *outcome, answered, _ string) {
+			o.addAnswer(answer{Key: answered, Status: 201, Sum: "b"})
+		}},
+		"an open one of another amount": {"rows that differ from the file", func(d *paymentsDemo, o *outcome, _, open string) {
+			o.addRows(d.plan, []tableRow{{ID: open, Account: d.plan.Open[open].Account, Amount: 1}})
+		}},
+		"an open one is half made": {"of them half made: a row or a Confirmed", func(_ *paymentsDemo, o *outcome, _, open string) {
+			o.addMessage(message("Confirmed", open, `{}`))
+		}},
+		"an open one paid twice in one attempt": {"keys with more transfers than attempts", func(d *paymentsDemo, o *outcome, _, open string) {
+			c := d.call(open, 10, 1)
+			c.Account, c.Amount = d.plan.Open[open].Account, d.plan.Open[open].Amount
+			o.addCall(d.plan, c)
+			c.Number++
+			o.addCall(d.plan, c)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, o := right(t)
+			answered, open := d.plan.order[0], d.plan.order[1]
+			p := d.plan.Payments[open]
+			o.Rows, o.Sum, o.BankPaid = o.Rows-1, o.Sum-account.Money(p.Amount), o.BankPaid-account.Money(p.Amount)
+			delete(o.Answers, open)
+			delete(o.Calls, open)
+			delete(o.Tokens, open)
+			delete(o.Confirmed, open)
+			d.plan, d.late = d.plan.part(o.Answers), stage.ErrNotDone
+
+			test.do(d, o, answered, open)
+
+			out := &bytes.Buffer{}
+			same := stage.PrintTable(out, "", "", d.table(o, clientReport{}))
+			if test.row == "" {
+				require.True(t, same, out)
+				require.Empty(t, o.Strange)
+				return
+			}
+			require.False(t, same)
+			require.Regexp(t, `(?m)^`+test.row+`.*DIFFERS$`, out.String())
+		})
 	}
 }

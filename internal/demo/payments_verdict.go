@@ -16,13 +16,17 @@ import (
 )
 
 // verdict compares the file with the payments table, the bank's log, the intents and the answers,
-// prints the table and the story of one payment.
-func (d *paymentsDemo) verdict(ctx context.Context) error {
+// prints the table and the story of one payment. If the limit has ended it does so for the payments that were answered;
+// the others may have been made once, or not at all.
+func (d *paymentsDemo) verdict(ctx context.Context, late error) error {
+	d.late = late
+	all := len(d.plan.Payments)
 	o, err := d.readOutcome(ctx)
 	if err != nil {
 		return err
 	}
 	sent, _ := d.clientState()
+	stage.PrintPart(d.out, late, len(d.plan.Payments), all, "payments")
 	same := stage.PrintTable(d.out, "the file says", "the books say", d.table(o, sent))
 	for _, strange := range o.Strange[:min(len(o.Strange), 5)] {
 		fmt.Fprintln(d.out, "should not be there:", strange)
@@ -35,6 +39,11 @@ func (d *paymentsDemo) verdict(ctx context.Context) error {
 		fmt.Fprintf(d.out, "\nThe books differ (%.1f s, seed %d).\n", elapsed.Seconds(), d.seed)
 		return errBooksDiffer
 	}
+	if d.late != nil {
+		fmt.Fprintf(d.out, "\nEvery payment that was answered was made once, and all its requests got one response, through %d kills; the others were not done in time (%.1f s, seed %d).\n",
+			d.kills, elapsed.Seconds(), d.seed)
+		return nil
+	}
 	fmt.Fprintf(d.out, "\nEvery payment was made once, and all its requests got one response, through %d kills and a stop (%.1f s, seed %d).\n",
 		d.kills, elapsed.Seconds(), d.seed)
 	return nil
@@ -44,21 +53,29 @@ func (d *paymentsDemo) table(o *outcome, sent clientReport) []stage.Row {
 	all := len(d.plan.Payments)
 	sum := account.Money(d.plan.Sum)
 	repeated, beyond := o.repeated()
-	return []stage.Row{
+	late := stage.Row{Name: "late calls that the bank refused", File: ">= " + stage.Count(len(d.held)), Store: stage.Count(o.TooLate), Same: o.TooLate >= len(d.held)}
+	planted := stage.Compare("reused keys refused with 422", d.plan.Planted, o.Refused)
+	stopped := stage.Compare("servers stopped, and gone on too late", 1, min(len(d.held), 1))
+	if d.late != nil { // then these are as far as the run came
+		late = stage.Detail(late.Name, o.TooLate)
+		planted = stage.Detail(planted.Name, o.Refused)
+		stopped = stage.Detail("servers stopped, and gone on", min(len(d.held), 1))
+	}
+	rows := []stage.Row{
 		stage.Compare("payments in the table", all, o.Rows),
 		stage.Compare("rows that differ from the file", 0, o.Wrong),
 		{Name: "sum of the table", File: sum.String(), Store: o.Sum.String(), Same: sum == o.Sum},
-		stage.Compare("keys with exactly one Confirmed", all, once(o.Confirmed)),
-		stage.Compare("keys of the bank's transfers", all, len(o.Calls)),
+		stage.Compare("keys with exactly one Confirmed", all, once(d.plan.closed(o.Confirmed))),
+		stage.Compare("keys of the bank's transfers", all, len(d.plan.closed(o.Calls))),
 		{Name: "sum of the bank's transfers, each once", File: sum.String(), Store: o.BankPaid.String(), Same: sum == o.BankPaid},
 		stage.Compare("transfers with a token that fell", 0, o.Fell),
 		stage.Compare("calls that the bank was wrong about", 0, o.Untrue),
 		stage.Compare("keys with more transfers than attempts", 0, beyond),
-		{Name: "late calls that the bank refused", File: ">= " + stage.Count(len(d.held)), Store: stage.Count(o.TooLate), Same: o.TooLate >= len(d.held)},
+		late,
 		stage.Detail("leases that servers found lost", d.lost),
 		{Name: "transfers repeated, at most takeovers", File: "<= " + stage.Count(o.Takeovers), Store: stage.Count(repeated), Same: repeated <= o.Takeovers},
 		stage.Compare("payments without one response for all", 0, o.differing(d.plan)),
-		stage.Compare("reused keys refused with 422", d.plan.Planted, o.Refused),
+		planted,
 		stage.Compare("answers of another kind", 0, o.Mistaken),
 		stage.Compare("leases held in the end", 0, o.Held),
 		stage.Detail("requests sent", sent.Sent),
@@ -67,8 +84,13 @@ func (d *paymentsDemo) table(o *outcome, sent clientReport) []stage.Row {
 		stage.Detail("told that it is in progress, 409", sent.Busy),
 		stage.Detail("failed, or the server was killed", sent.Failed),
 		stage.Detail("servers killed and started again", d.kills),
-		stage.Compare("servers stopped, and gone on too late", 1, min(len(d.held), 1)),
+		stopped,
 	}
+	if d.late != nil {
+		rows = append(rows, stage.Detail("payments without an answer", len(d.plan.Open)),
+			stage.Compare("of them half made: a row or a Confirmed", 0, o.halves(d.plan)))
+	}
+	return rows
 }
 
 // story tells, from the store and the bank's log, of one payment that was taken over.

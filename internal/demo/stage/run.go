@@ -23,8 +23,12 @@ type Output struct{ Stdout, Stderr io.Writer }
 // shells for Ctrl-C.
 const interrupted = 130
 
+// notDone is the exit code of a run whose limit ended before its work was done, and whose books agree on the part
+// that was.
+const notDone = 3
+
 // Run runs the command of args and returns the exit code: 0 for success, 1 for a failure, 2 for a
-// wrong call, 130 for a command that failed because ctx ended.
+// wrong call, 3 for a run whose limit ended before its work was done, 130 for a command that failed because ctx ended.
 func Run(ctx context.Context, commands any, name, description string, args []string, stdout, stderr io.Writer) int {
 	helped := false
 	parser, err := kong.New(commands,
@@ -52,6 +56,8 @@ func Run(ctx context.Context, commands any, name, description string, args []str
 		switch {
 		case errors.Is(err, ErrUsage):
 			return 2
+		case errors.Is(err, ErrNotDone):
+			return notDone
 		case ctx.Err() != nil && errors.Is(err, context.Canceled):
 			return interrupted
 		}

@@ -1,0 +1,79 @@
+package demo
+
+import (
+	"bytes"
+	"database/sql"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite"
+)
+
+// A standstill is the output of a demo, which has the store in a file stand still from the first line of progress until
+// the limit has ended: so the work is certainly not done by then.
+type standstill struct {
+	t    *testing.T
+	path string
+
+	mu   sync.Mutex
+	text bytes.Buffer
+	db   *sql.DB
+	held *sql.Conn
+}
+
+func newStandstill(t *testing.T) *standstill {
+	t.Helper()
+	s := &standstill{t: t, path: filepath.Join(t.TempDir(), "demo.db")}
+	t.Cleanup(s.goOn)
+	return s
+}
+
+func (s *standstill) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	begins := s.db == nil && strings.Contains(string(p), "% ")
+	s.text.Write(p)
+	s.mu.Unlock()
+	switch {
+	case begins:
+		var err error
+		s.db, err = sql.Open("sqlite", "file:"+s.path+"?_pragma=busy_timeout(60000)")
+		require.NoError(s.t, err)
+		s.held, err = s.db.Conn(s.t.Context())
+		require.NoError(s.t, err)
+		_, err = s.held.ExecContext(s.t.Context(), "begin immediate")
+		require.NoError(s.t, err)
+	case strings.Contains(string(p), "nothing more is sent"):
+		s.goOn()
+	}
+	return len(p), nil
+}
+
+func (s *standstill) goOn() {
+	if s.held != nil {
+		_ = s.held.Close() // which rolls back
+		_ = s.db.Close()
+		s.held = nil
+	}
+}
+
+func (s *standstill) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+func TestAPaymentsDemoWhoseLimitEndsJudgesThePartThatWasDone(t *testing.T) {
+	t.Parallel()
+	stdout, stderr := newStandstill(t), &bytes.Buffer{}
+
+	code := RunPayments(t.Context(), []string{"demo", "--store", "sqlite:" + stdout.path, "--limit", "2s", "--settle", "2m"}, stdout, stderr)
+
+	require.Equal(t, 3, code, "%s\n%s", stdout, stderr)
+	require.Contains(t, stderr.String(), "not done after 2s")
+	require.Regexp(t, `This verdict is on [\d,]+ of 13,002 payments: not done after 2s\.`, stdout.String())
+	require.Contains(t, stdout.String(), "Every payment that was answered was made once")
+	require.NotContains(t, stdout.String(), "DIFFERS")
+}
