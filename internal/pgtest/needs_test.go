@@ -2,6 +2,7 @@ package pgtest_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -55,4 +56,15 @@ func TestTestWithoutItsProgramSkipsAndFailsInCI(t *testing.T) {
 
 		require.Equal(t, test.want, endOf(test.body))
 	}
+}
+
+func TestAServerThatDoesNotStartFailsTheTest(t *testing.T) {
+	pgtest.URL(t)
+	t.Setenv("CI", "")
+	nowhere := "postgres://postgres@/postgres?host=" + t.TempDir()
+
+	how := endOf(func(t testing.TB) { t.Helper(); pgtest.Standby(t, nowhere) })
+
+	require.Contains(t, how, "pg_basebackup failed")
+	require.True(t, strings.HasPrefix(how, "failed: "), how)
 }

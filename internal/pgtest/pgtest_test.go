@@ -4,11 +4,13 @@ import (
 	"context"
 	"crypto/rand"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/migrations"
 )
@@ -182,6 +184,41 @@ func TestServerIsOneTestsOwnAndSyncs(t *testing.T) {
 		_, err := pgx.Connect(t.Context(), url)
 		require.Error(t, err)
 	}
+}
+
+func TestASharedServerIsOneTestsAtATimeAndHasItsSettingsBack(t *testing.T) {
+	t.Parallel()
+	var shared pgtest.SharedServer
+	var url string
+	var had atomic.Int32
+	t.Run("tests", func(t *testing.T) {
+		for range 3 {
+			t.Run("that changes a setting", func(t *testing.T) {
+				t.Parallel()
+				url = shared.Alone(t)
+				require.Equal(t, int32(1), had.Add(1))
+				t.Cleanup(func() { had.Add(-1) })
+				require.Equal(t, "on", show(t, url, "fsync"))
+				require.Empty(t, show(t, url, "synchronous_standby_names"))
+				execute(t, url, "alter system set fsync = off")
+				execute(t, url, "alter system set synchronous_standby_names = 'nobody'")
+				execute(t, url, "select pg_reload_conf()")
+				await.Equal(t, "the setting", "off", func() string { return show(t, url, "fsync") })
+			})
+		}
+	})
+	t.Run("a test that changes none, beside another", func(t *testing.T) {
+		require.Equal(t, url, shared.Together(t))
+		require.Equal(t, "on", show(t, shared.Together(t), "fsync"))
+	})
+	if url == "" {
+		t.Skip("no server was started")
+	}
+
+	require.NoError(t, shared.Stop())
+
+	_, err := pgx.Connect(t.Context(), url)
+	require.Error(t, err)
 }
 
 func TestPgBouncerIsInFrontOfTheDatabase(t *testing.T) {

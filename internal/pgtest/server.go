@@ -3,6 +3,7 @@ package pgtest
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -39,11 +41,94 @@ func Standby(t testing.TB, primary string) string {
 func start(t testing.TB, options ...string) string {
 	t.Helper()
 	URL(t) // a test that may not use a server starts none
+	return keep(t, serverCommand(t, options...))
+}
+
+func serverCommand(t testing.TB, options ...string) *exec.Cmd {
+	t.Helper()
 	const variable = "DIBS_OWN_SERVER"
 	script := filepath.Join(root(t), "scripts", "with-postgres")
 	args := append([]string{script, "--in-memory"}, options...)
 	args = append(args, variable, "--", "sh", "-c", `echo "$`+variable+`"; exec cat >/dev/null`)
-	return keep(t, exec.Command("bash", args...)) //nolint:noctx // a script of ours, which ends with its input
+	return exec.Command("bash", args...) //nolint:noctx // a script of ours, which ends with its input
+}
+
+// A SharedServer is a migrated server as [Server] starts it, for the tests of one package: to start one
+// takes seconds. The first test that asks for it starts it, and TestMain calls Stop. The zero value is
+// ready. Its tests have to take streams of their own.
+type SharedServer struct {
+	turn sync.RWMutex // a test that changes settings has it for itself
+
+	mu   sync.Mutex // of the others
+	url  string
+	stop func() error
+}
+
+// Alone returns the server's URL once no other test has the server. No other has it before this one has
+// ended, and its settings are then as they were.
+func (s *SharedServer) Alone(t testing.TB) string {
+	t.Helper()
+	url := s.started(t)
+	s.turn.Lock()
+	t.Cleanup(func() {
+		defer s.turn.Unlock()
+		resetSettings(t, url)
+	})
+	return url
+}
+
+// Together returns the server's URL, for a test that changes no setting: while it runs, no other does.
+func (s *SharedServer) Together(t testing.TB) string {
+	t.Helper()
+	url := s.started(t)
+	s.turn.RLock()
+	t.Cleanup(s.turn.RUnlock)
+	return url
+}
+
+func (s *SharedServer) started(t testing.TB) string {
+	t.Helper()
+	URL(t)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stop != nil {
+		return s.url
+	}
+	url, stop, err := startKept(serverCommand(t, "--durable"))
+	if err != nil {
+		notStarted(t, err)
+	}
+	s.url, s.stop = url, stop
+	migrating(t, nil)(url)
+	return url
+}
+
+// Stop ends the server, if a test has started it.
+func (s *SharedServer) Stop() error {
+	if s.stop == nil {
+		return nil
+	}
+	return s.stop()
+}
+
+// resetSettings returns once new sessions have the settings that the server was started with.
+func resetSettings(t testing.TB, url string) {
+	t.Helper()
+	run(t, url, "alter system reset all")
+	run(t, url, "select pg_reload_conf()")
+	await.Equal(t, "the settings that were changed", "", func() (changed string) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		defer cancel()
+		conn, err := pgx.Connect(ctx, url)
+		if err == nil {
+			defer conn.Close(ctx)
+			err = conn.QueryRow(ctx, "select coalesce(string_agg(name, ' '), '') from pg_settings where sourcefile like '%/postgresql.auto.conf'").Scan(&changed)
+		}
+		if err != nil {
+			t.Errorf("the settings of the server: %v", err)
+		}
+		return changed
+	})
 }
 
 // A Bouncer is a PgBouncer, in transaction mode unless it was told otherwise.
@@ -181,33 +266,55 @@ func userPostgres() []string {
 // does: at the end of the test, or of its process. It returns the line.
 func keep(t testing.TB, cmd *exec.Cmd) string {
 	t.Helper()
+	line, stop, err := startKept(cmd)
+	if err != nil {
+		notStarted(t, err)
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return line
+}
+
+// startKept is keep for a command that the caller stops.
+func startKept(cmd *exec.Cmd) (line string, stop func() error, err error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
-		t.Fatal(err)
+		return "", nil, err
 	}
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
-		t.Fatal(err)
+		return "", nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		Missing(t, err.Error())
+		return "", nil, err
 	}
-	line, err := bufio.NewReader(stdout).ReadString('\n')
+	line, err = bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
 		stdin.Close()
-		_ = cmd.Wait()
-		Missing(t, strings.TrimSpace(stderr.String()))
+		return "", nil, fmt.Errorf("%w: %s", cmp.Or(cmd.Wait(), err), strings.TrimSpace(stderr.String()))
 	}
-	t.Cleanup(func() {
+	return strings.TrimSpace(line), func() error {
 		stdin.Close()
 		_, _ = io.Copy(io.Discard, stdout)
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("%s: %v\n%s", cmd.Path, err, stderr.String())
+			return fmt.Errorf("%s: %w\n%s", cmd.Path, err, stderr.String())
 		}
-	})
-	return strings.TrimSpace(line)
+		return nil
+	}, nil
+}
+
+// notStarted ends a test whose command did not start. A server that fails to is no missing program.
+func notStarted(t testing.TB, err error) {
+	t.Helper()
+	if exit, is := errors.AsType[*exec.ExitError](err); is && exit.ExitCode() == 2 { // as scripts/with-postgres says
+		t.Fatal(err)
+	}
+	Missing(t, err.Error())
 }
 
 // findProgram looks for a program on the PATH, which may lack the folders of those
