@@ -307,33 +307,11 @@ func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
 		// All of it was rolled back, for the sake of one perhaps. Each on its own, it
 		// harms no other.
 		d.log.Warn().Err(d.failed(err)).Int("writes", len(group)).Msg("write one by one")
-		if pglink.IsCancelled(err) {
-			d.slowly(ctx, l, group)
-			return
-		}
 		d.oneByOne(ctx, l, group)
 	default:
 		for _, t := range group {
 			t.answer(nil, unknownOutcome(pglink.Safe(err), t.appends))
 		}
-	}
-}
-
-// slowly writes a group that was cancelled, one by one. It may have waited for its first category all the time,
-// which its first write shows: then the others need not wait for those to that category.
-func (d *Driver) slowly(ctx context.Context, l *shard, group []*ticket) {
-	first, others := partFirst(group)
-	switch err := d.alone(ctx, first[0]); {
-	case pglink.IsCancelled(err):
-		l.putBack(others)
-		l.putLast(first[1:])
-	case pglink.IsLockTimeout(err):
-		for _, t := range first[1:] {
-			t.answer(nil, err)
-		}
-		l.putBack(others)
-	default:
-		d.oneByOne(ctx, l, slices.Concat(first[1:], others))
 	}
 }
 
