@@ -28,7 +28,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
-	"github.com/dibs-go/dibs/migrations"
 )
 
 const override = "dibs.allow_unsafe_settings"
@@ -44,14 +43,6 @@ func with(t *testing.T, where string, parameters ...string) string {
 	}
 	u.RawQuery = query.Encode()
 	return u.String()
-}
-
-// ownServer returns the URL of a migrated database on a server that syncs.
-func ownServer(t *testing.T) string {
-	t.Helper()
-	url := pgtest.Server(t)
-	require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
-	return url
 }
 
 // ownDatabase returns the URL of a migrated database that no other test uses.
@@ -70,7 +61,8 @@ func loginIn(t *testing.T, url, role string) string {
 		exec(t, admin, fmt.Sprintf("grant %s to %s", role, user))
 	}
 	t.Cleanup(func() {
-		_, err := admin.Exec(contextOf(t), "drop owned by "+user+"; drop role "+user)
+		// The commit waits for no standby, which a test may have told the server to have.
+		_, err := admin.Exec(contextOf(t), "set synchronous_commit = local; drop owned by "+user+"; drop role "+user)
 		require.NoError(t, err)
 	})
 	return user
@@ -147,7 +139,7 @@ func requireUnsafe(t *testing.T, err error, settings ...postgres.UnsafeSetting) 
 
 func TestServerThatMayLoseMessagesIsRefused(t *testing.T) {
 	t.Parallel()
-	url := ownServer(t)
+	url := ownServer.Alone(t)
 	admin := connect(t, url)
 	require.NoError(t, tryOpen(t, url))
 
@@ -166,8 +158,9 @@ func TestServerThatMayLoseMessagesIsRefused(t *testing.T) {
 	for _, value := range []string{"local", "remote_write", "remote_apply", "on"} {
 		require.NoError(t, tryOpen(t, with(t, url, "synchronous_commit", value)))
 	}
-	exec(t, admin, "create role lazy login superuser", "alter role lazy set synchronous_commit = off")
-	requireUnsafe(t, tryOpen(t, with(t, url, "user", "lazy")), lazy)
+	user := loginIn(t, url, "")
+	exec(t, admin, "alter role "+user+" superuser", "alter role "+user+" set synchronous_commit = off")
+	requireUnsafe(t, tryOpen(t, with(t, url, "user", user)), lazy)
 
 	// All there is to mend is said at once.
 	setOnServer(t, admin, "fsync", "off")
@@ -177,10 +170,11 @@ func TestServerThatMayLoseMessagesIsRefused(t *testing.T) {
 // The server would not send the warning that tells of a wait that was cancelled.
 func TestServerThatWouldNotTellOfACancelledWaitIsRefused(t *testing.T) {
 	t.Parallel()
-	url := ownServer(t)
+	url := ownServer.Alone(t)
 	admin := connect(t, url)
-	exec(t, admin, "create role silent login superuser", "alter role silent set client_min_messages = error")
-	silent := []string{with(t, url, "client_min_messages", "error"), with(t, url, "user", "silent")}
+	user := loginIn(t, url, "")
+	exec(t, admin, "alter role "+user+" superuser", "alter role "+user+" set client_min_messages = error")
+	silent := []string{with(t, url, "client_min_messages", "error"), with(t, url, "user", user)}
 	for _, url := range silent {
 		require.NoError(t, tryOpen(t, url), "no commit waits")
 	}
@@ -204,9 +198,10 @@ func TestServerThatWouldNotTellOfACancelledWaitIsRefused(t *testing.T) {
 func TestOverrideTakesTheServerAsItIs(t *testing.T) {
 	t.Parallel()
 	tier.NeedsLong(t) // TestServerThatMayLoseMessagesIsRefused overrides in one way
-	url := ownServer(t)
+	url := ownServer.Alone(t)
 	admin := connect(t, url)
-	exec(t, admin, "create role overriding login superuser")
+	user := loginIn(t, url, "")
+	exec(t, admin, "alter role "+user+" superuser")
 	lazy := with(t, url, "synchronous_commit", "off")
 	require.ErrorIs(t, tryOpen(t, lazy), postgres.ErrUnsafeSettings)
 	for _, value := range []string{"off", "false", "no", "0", "", "perhaps"} {
@@ -216,13 +211,13 @@ func TestOverrideTakesTheServerAsItIs(t *testing.T) {
 		require.NoError(t, tryOpen(t, with(t, lazy, override, value)), value)
 	}
 	for set, reset := range map[string]string{
-		"alter role overriding set dibs.allow_unsafe_settings = on":   "alter role overriding reset dibs.allow_unsafe_settings",
+		"alter role " + user + " set dibs.allow_unsafe_settings = on": "alter role " + user + " reset dibs.allow_unsafe_settings",
 		"alter database postgres set dibs.allow_unsafe_settings = on": "alter database postgres reset dibs.allow_unsafe_settings",
 	} {
 		exec(t, admin, set)
-		require.NoError(t, tryOpen(t, with(t, lazy, "user", "overriding")), set)
+		require.NoError(t, tryOpen(t, with(t, lazy, "user", user)), set)
 		exec(t, admin, reset)
-		require.ErrorIs(t, tryOpen(t, with(t, lazy, "user", "overriding")), postgres.ErrUnsafeSettings, reset)
+		require.ErrorIs(t, tryOpen(t, with(t, lazy, "user", user)), postgres.ErrUnsafeSettings, reset)
 	}
 
 	// Somebody may have forgotten that it is there.
@@ -545,7 +540,7 @@ func TestConsumerStopsAtAServerThatMayLoseMessages(t *testing.T) {
 // A standby is no place to consume from, until it is promoted.
 func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 	t.Parallel()
-	primary := ownServer(t)
+	primary := ownServer.Together(t)
 	category := storetest.Category(t)
 	stream := category.Stream("1")
 	write(t, messagestore.New(open(t, primary), nil), stream, messagestore.NoStream, opened())
@@ -581,7 +576,7 @@ func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ran := make(chan error, 1)
 	go func() { ran <- c.Run(ctx) }()
-	exec(t, connect(t, url), "select pg_promote()")
+	promote(t, url)
 	require.Equal(t, stream, await.Receive(t, "a message", handled).Stream, "it goes on by itself")
 	write(t, messagestore.New(driver, nil), stream, 0, opened())
 	stop()

@@ -145,12 +145,13 @@ func TestWhatACompatibleClientWritesIsFoundByPolling(t *testing.T) {
 // A driver on a standby does not listen, and its polls find new messages.
 func TestOnAStandbyMessagesAreFoundByPolling(t *testing.T) {
 	t.Parallel()
-	primary := ownServer(t)
+	primary := ownServer.Together(t)
 	standby := pgtest.Standby(t, primary) + "&dibs.allow_unsafe_settings=on"
 	driver := open(t, standby)
-	bell := watch(t, driver, "account", 10*time.Millisecond)
+	category := storetest.Category(t)
+	bell := watch(t, driver, category, 10*time.Millisecond)
 
-	written := write(t, messagestore.New(open(t, primary), nil), "account-1", messagestore.NoStream, opened())
+	written := write(t, messagestore.New(open(t, primary), nil), category.Stream("1"), messagestore.NoStream, opened())
 
 	requireRing(t, bell, written.GlobalPosition)
 	err := driver.Listen(t.Context(), nil)

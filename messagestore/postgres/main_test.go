@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -13,11 +14,16 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/migrations"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(onOwnDatabase{m}) }
+
+// ownServer is the package's own, which syncs: for the tests that change settings of the server, or have a
+// standby.
+var ownServer pgtest.SharedServer
 
 // onOwnDatabase runs the tests on a database of the package's own, whose functions wait for locks as long
 // as it takes. In one that is shared with other packages a writer may wait for a listener, and the listener
@@ -39,8 +45,8 @@ func (o onOwnDatabase) Run() int {
 	}
 	os.Setenv(variable, database)
 	code := o.m.Run()
-	if err := drop(); err != nil {
-		fmt.Fprintln(os.Stderr, "drop the tests' database:", err)
+	if err := errors.Join(ownServer.Stop(), drop()); err != nil {
+		fmt.Fprintln(os.Stderr, "end the tests' server, and drop their database:", err)
 		return 1
 	}
 	return code

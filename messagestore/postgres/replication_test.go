@@ -36,7 +36,7 @@ func cancelWait(t *testing.T, adm *pgx.Conn) {
 // The server says that it has committed, and beside it that nobody else has it.
 func TestCancelledWaitForAStandbyIsAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
-	url := ownServer(t)
+	url := ownServer.Alone(t)
 	adm := connect(t, url)
 	through := pgtest.PgBouncer(t, url)
 	config, err := pgxpool.ParseConfig(url)
@@ -74,7 +74,7 @@ func TestCancelledWaitForAStandbyIsAnUnknownOutcome(t *testing.T) {
 
 func TestCancelledWaitOfAGroupIsAnUnknownOutcomeForAllOfIt(t *testing.T) {
 	t.Parallel()
-	url := ownServer(t)
+	url := ownServer.Alone(t)
 	adm := connect(t, url)
 	driver := open(t, url)
 	setOnServer(t, adm, "synchronous_standby_names", "nobody")
@@ -101,7 +101,7 @@ func TestCancelledWaitOfAGroupIsAnUnknownOutcomeForAllOfIt(t *testing.T) {
 // has it.
 func TestWhatNoStandbyHasIsNotSaidToBeWritten(t *testing.T) {
 	t.Parallel()
-	url := ownServer(t)
+	url := ownServer.Alone(t)
 	adm := connect(t, url)
 	driver := open(t, url)
 	store := messagestore.New(driver, nil)
@@ -146,7 +146,7 @@ func TestWhatNoStandbyHasIsNotSaidToBeWritten(t *testing.T) {
 // repetition returns once the standby has it.
 func TestWhatNoStandbyHasIsNotSaidToBeRemoved(t *testing.T) {
 	t.Parallel()
-	url := ownServer(t)
+	url := ownServer.Alone(t)
 	conn := connect(t, url)
 	driver := open(t, url)
 	config, err := pgxpool.ParseConfig(url)
@@ -216,7 +216,7 @@ func cancelWaits(t *testing.T, adm *pgx.Conn, call func() error) (ended error) {
 func TestUnwatchedConnectionsAreNamedInTheLog(t *testing.T) {
 	t.Parallel()
 	tier.NeedsLong(t)
-	url := ownServer(t)
+	url := ownServer.Alone(t)
 	setOnServer(t, connect(t, url), "synchronous_standby_names", "nobody")
 	var log bytes.Buffer
 	config := &postgres.Config{Logger: logger.Zerolog(zerolog.New(&log))}
@@ -238,7 +238,7 @@ func TestUnwatchedConnectionsAreNamedInTheLog(t *testing.T) {
 func TestConflictsOfAGroupAreToldOnceTheStandbyHasWhatIsInTheirWay(t *testing.T) {
 	t.Parallel()
 	tier.NeedsLong(t)
-	url := ownServer(t)
+	url := ownServer.Alone(t)
 	adm := connect(t, url)
 	driver := open(t, url)
 	stream := storetest.Category(t).Stream("1")

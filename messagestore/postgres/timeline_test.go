@@ -36,6 +36,14 @@ func moving(t *testing.T, url string) (pool *pgxpool.Pool, to func(url string)) 
 	return pool, func(url string) { target.Store(&url) }
 }
 
+// promote makes a standby a primary, and returns once it is one.
+func promote(t *testing.T, standby string) {
+	t.Helper()
+	var promoted bool
+	require.NoError(t, connect(t, standby).QueryRow(t.Context(), "select pg_promote()").Scan(&promoted))
+	require.True(t, promoted, "it is a primary within a minute")
+}
+
 func requireLeft(t *testing.T, err error) {
 	t.Helper()
 	requireUnsafe(t, err, postgres.UnsafeSetting{Name: "timeline", Value: "1", Need: "at least 2, that of the server promoted in its place"})
@@ -47,7 +55,7 @@ func requireLeft(t *testing.T, err error) {
 // one.
 func TestAPrimaryThatWasLeftIsRefused(t *testing.T) {
 	t.Parallel()
-	old := ownServer(t)
+	old := ownServer.Together(t)
 	promoted := pgtest.Standby(t, old)
 	pool, to := moving(t, old)
 	store := messagestore.New(postgres.New(pool, nil), nil)
@@ -58,7 +66,7 @@ func TestAPrimaryThatWasLeftIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	defer stays.Release()
 
-	exec(t, connect(t, promoted), "select pg_promote()")
+	promote(t, promoted)
 	to(promoted)
 	write(t, store, stream, messagestore.AnyVersion, opened()) // on a connection of its own, which is kept
 	moved, err := pool.Acquire(t.Context())
@@ -92,7 +100,7 @@ func TestAPrimaryThatWasLeftIsRefused(t *testing.T) {
 // Nobody asks for the timeline in a transaction of the caller's. Once that is over, somebody does.
 func TestAPrimaryThatWasLeftIsRefusedOnAConnectionThatWasUsedFirstInATransaction(t *testing.T) {
 	t.Parallel()
-	old := ownServer(t)
+	old := ownServer.Together(t)
 	promoted := pgtest.Standby(t, old)
 	pool, to := moving(t, old)
 	store := messagestore.New(postgres.New(pool, nil), nil)
@@ -112,7 +120,7 @@ func TestAPrimaryThatWasLeftIsRefusedOnAConnectionThatWasUsedFirstInATransaction
 	write(t, messagestore.New(postgres.New(second, nil), nil), stream, 0, opened())
 	exec(t, second.Conn(), "commit")
 
-	exec(t, connect(t, promoted), "select pg_promote()")
+	promote(t, promoted)
 	to(promoted)
 	write(t, store, stream, messagestore.AnyVersion, opened())
 	moved := acquire()
