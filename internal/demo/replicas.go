@@ -52,13 +52,14 @@ type replicasDemoCommand struct {
 	Restart time.Duration `default:"3s" placeholder:"TIME" help:"Replace a replica whenever the requests of this time are answered. Defaults to ${default}."`
 	Lease   time.Duration `default:"2s" placeholder:"TIME" help:"The lease of the replicas. Defaults to ${default}."`
 	Rate    int           `default:"100" placeholder:"N" help:"Requests in a second. Defaults to ${default}."`
+	stage.Limit
 }
 
 // Help is printed below the command's usage.
 func (replicasDemoCommand) Help() string {
 	return `It starts three replicas of the service on one socket, and clients that ask for seats at a steady rate, some of them several times under one key. Whenever the requests of a few seconds are answered a replica is replaced as a deployment does it: a new one starts, and the old one is told to stop. Once a replica is killed with SIGKILL, and once one is stopped with SIGSTOP for three leases, and goes on.
 
-Then it compares the clients' answers with the box office's table, the events and the mails. The exit code is 0 if all agree and no request was refused, and 1 if not. A command waits for its decision for less than two leases, unless the machine is busy.`
+Then it compares the clients' answers with the box office's table, the events and the mails. The exit code is 0 if all agree and no request was refused, and 1 if not. If the limit ends first, the clients finish the requests that they have begun, these are compared, and the exit code is 3 if they agree. A command waits for its decision for less than two leases, unless the machine is busy.`
 }
 
 // Run runs the service in processes under load, and compares the books.
@@ -69,7 +70,9 @@ func (c *replicasDemoCommand) Run(ctx context.Context, o *stage.Output) (err err
 	if !strings.HasPrefix(c.Store, "postgres") {
 		return fmt.Errorf("%w: the service has a table in PostgreSQL", stage.ErrUsage)
 	}
-	where, cleanUp, err := stage.PrepareStore(ctx, c.Store, "")
+	preparing, cancel := c.Within(ctx)
+	defer cancel()
+	where, cleanUp, err := stage.PrepareStore(preparing, c.Store, "")
 	if err != nil {
 		return err
 	}
@@ -95,6 +98,9 @@ type replicasDemo struct {
 	replaced int
 
 	disturbed chan struct{} // closed when one was killed and one stopped
+
+	late error          // if the limit has ended
+	asks sync.WaitGroup // the clients
 
 	mu    sync.Mutex
 	asked map[string]*asked // by seat and key
@@ -144,21 +150,36 @@ func (d *replicasDemo) run(ctx context.Context) (err error) {
 	}
 	d.screen = stage.NewScreen(d.out)
 	defer d.screen.Done()
+	asking, breakOff := context.WithCancel(ctx)
+	defer breakOff()
 	load := make(chan error, 1)
-	go func() { load <- d.load(ctx) }()
-	if err := d.disturb(ctx, cancel, began, load); err != nil {
-		return stage.Cause(ctx, err)
-	}
-	if err := d.settle(ctx); err != nil {
-		return stage.Cause(ctx, err)
-	}
-	for i := range d.replicas {
-		if err := d.replicas[i].Stop(stopLimit); err != nil {
-			return err
-		}
-	}
-	d.screen.Done()
-	return d.verdict(ctx, began)
+	return d.Limit.Run(ctx, d.screen, stage.Work{
+		Do: func(ctx context.Context) error {
+			go func() { load <- d.load(ctx, asking) }()
+			if err := d.disturb(ctx, cancel, began, load); err != nil {
+				return err
+			}
+			return d.settle(ctx)
+		},
+		Settle: func(ctx context.Context) error {
+			stop := context.AfterFunc(ctx, breakOff)
+			defer stop()
+			d.asks.Wait()
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return d.settle(ctx)
+		},
+		Stop: func() error {
+			for _, p := range d.replicas {
+				if err := p.Stop(stopLimit); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		Verdict: func(ctx context.Context, late error) error { return d.verdict(ctx, began, late) },
+	})
 }
 
 func (d *replicasDemo) prepare(ctx context.Context) error {
@@ -246,6 +267,9 @@ func (d *replicasDemo) disturb(ctx context.Context, cancel context.CancelCauseFu
 			}
 			return err
 		case <-ctx.Done():
+			if thaw != nil {
+				return errors.Join(ctx.Err(), d.replicas[frozen].Process.Signal(syscall.SIGCONT))
+			}
 			return ctx.Err()
 		case <-tick.C:
 		case <-thaw:
@@ -278,14 +302,14 @@ func (d *replicasDemo) show(began time.Time) int {
 }
 
 // load sends the requests of the demo, at the rate, whatever becomes of those before, and more if a replica has not
-// been killed and another stopped by then.
-func (d *replicasDemo) load(ctx context.Context) error {
+// been killed and another stopped by then. When ctx ends it sends no other; those that were begun go on until asking
+// ends.
+func (d *replicasDemo) load(ctx, asking context.Context) error {
 	orders := make(chan *asked)
-	var clients sync.WaitGroup
 	for range audience {
-		clients.Go(func() {
+		d.asks.Go(func() {
 			for a := range orders {
-				d.ask(ctx, a)
+				d.ask(asking, a)
 			}
 		})
 	}
@@ -294,14 +318,11 @@ func (d *replicasDemo) load(ctx context.Context) error {
 	disturbed := false
 	for n := 1; n <= d.of(d.For) || !disturbed; n++ {
 		a := &asked{seat: fmt.Sprintf("%d%c", 1+rand.IntN(someSeats/10), 'A'+rand.IntN(10)), key: fmt.Sprintf("k%d", n)} //nolint:gosec // any seat will do
-		d.mu.Lock()
-		d.asked[a.seat+" "+a.key] = a
-		d.mu.Unlock()
 		select {
 		case orders <- a:
 		case <-ctx.Done():
 			close(orders)
-			clients.Wait()
+			d.asks.Wait()
 			return ctx.Err()
 		}
 		select {
@@ -315,13 +336,16 @@ func (d *replicasDemo) load(ctx context.Context) error {
 		}
 	}
 	close(orders)
-	clients.Wait()
+	d.asks.Wait()
 	return ctx.Err()
 }
 
 // ask sends a request, some of them several times, and asks for the answer. An attempt that is cut
 // off is made again.
 func (d *replicasDemo) ask(ctx context.Context, a *asked) {
+	d.mu.Lock()
+	d.asked[a.seat+" "+a.key] = a
+	d.mu.Unlock()
 	location := "/seats/" + a.seat + "/holds/" + a.key
 	for range 1 + rand.IntN(2) { //nolint:gosec // any number will do
 		d.until(ctx, http.StatusAccepted, http.MethodPost, "/seats/"+a.seat+"/holds", a.key, `{"email":"`+a.key+`@example.com"}`)
@@ -329,8 +353,9 @@ func (d *replicasDemo) ask(ctx context.Context, a *asked) {
 	answer := d.until(ctx, http.StatusOK, http.MethodGet, location, "", "")
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	a.answer = answer
-	d.done++
+	if a.answer = answer; answer != "" {
+		d.done++
+	}
 }
 
 func (d *replicasDemo) until(ctx context.Context, want int, method, path, key, body string) (answer string) {
@@ -385,9 +410,6 @@ func (d *replicasDemo) takeMail(w http.ResponseWriter, r *http.Request) {
 
 // settle waits until every request has its mail.
 func (d *replicasDemo) settle(ctx context.Context) error {
-	const limit = 10 * time.Minute
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the mailer did not catch up in %v", limit))
-	defer cancel()
 	for {
 		d.mu.Lock()
 		behind := len(d.asked) - len(d.mails)
@@ -409,7 +431,7 @@ type delay struct {
 	time.Duration
 }
 
-func (d *replicasDemo) verdict(ctx context.Context, began time.Time) error {
+func (d *replicasDemo) verdict(ctx context.Context, began time.Time, late error) error {
 	conn, err := d.connect(ctx)
 	if err != nil {
 		return err
@@ -425,6 +447,9 @@ func (d *replicasDemo) verdict(ctx context.Context, began time.Time) error {
 	}
 	differing := 0
 	for _, a := range d.asked {
+		if a.answer == "" && late != nil {
+			continue // it may have been carried out, or not
+		}
 		var held bool
 		if err := conn.QueryRow(ctx, "select held from holds where seat = $1 and key = $2", a.seat, a.key).Scan(&held); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
@@ -442,14 +467,23 @@ func (d *replicasDemo) verdict(ctx context.Context, began time.Time) error {
 	for _, n := range d.mails {
 		repeated += n - 1
 	}
+	answered := len(d.asked)
+	if late != nil {
+		answered = d.done
+	}
+	mailed := answered
+	if errors.Is(late, stage.ErrNotSettled) {
+		mailed = 0
+	}
+	stage.PrintPart(d.out, late, answered, d.of(d.For), "requests")
 	same := stage.PrintTable(d.out, "expected", "found", []stage.Row{
-		stage.Compare("rows of the box office, one for each request", len(d.asked), rows),
+		stage.Between("rows of the box office, one for each request", answered, len(d.asked), rows),
 		stage.Compare("seats sold, of those asked for", seats, sold),
 		stage.Compare("seats sold twice", 0, twice),
-		stage.Compare("events, one for each request", len(d.asked), events),
+		stage.Between("events, one for each request", answered, len(d.asked), events),
 		stage.Compare("answers that differ from the table", 0, differing),
 		stage.Compare("requests that were refused", 0, len(d.odd)),
-		stage.Compare("mails, one for each request", len(d.asked), len(d.mails)),
+		stage.Between("mails, one for each request", mailed, len(d.asked), len(d.mails)),
 		stage.Detail("mails sent again, and shown once", repeated),
 		stage.Detail("requests sent", d.sent),
 		stage.Detail("sent again, after a kill or a stop", d.again),
@@ -463,6 +497,10 @@ func (d *replicasDemo) verdict(ctx context.Context, began time.Time) error {
 		return errBooksDiffer
 	}
 	fmt.Fprintf(d.out, "\nThe longest wait for a decision was %v, in %s, with a lease of %v.\n", longest.Round(time.Millisecond), longest.stream, d.Lease)
+	if d.late = late; d.late != nil {
+		fmt.Fprintf(d.out, "Every request that was answered was carried out once, through %d replacements; the others were not done in time (%.1f s).\n", d.replaced, time.Since(began).Seconds())
+		return nil
+	}
 	fmt.Fprintf(d.out, "Every request was carried out once, through %d replacements, a kill and a stop (%.1f s).\n", d.replaced, time.Since(began).Seconds())
 	return nil
 }

@@ -29,6 +29,19 @@ func TestReplicasComeAndGoUnderLoad(t *testing.T) {
 	require.Regexp(t, `replicas replaced +[1-9]`, out.String())
 }
 
+func TestAReplicasDemoWhoseLimitEndsJudgesThePartThatWasDone(t *testing.T) {
+	t.Parallel()
+	var out, failed bytes.Buffer
+	code := RunTicketing(t.Context(), []string{
+		"demo", "--store", pgtest.URL(t), "--for", "1h", "--lease", "1s", "--rate", "50", "--limit", "3s",
+	}, &out, &failed)
+
+	require.Equal(t, 3, code, "%s\n%s", &out, &failed)
+	require.Regexp(t, `This verdict is on \d+ of 180,000 requests: not done after 3s\.`, out.String())
+	require.Contains(t, out.String(), "Every request that was answered was carried out once")
+	require.NotContains(t, out.String(), "DIFFERS")
+}
+
 // A socket that blocks would keep a replica that ends, until the next client comes.
 func TestAReplicaThatStartsLeavesTheSocketOfTheOthersAsItIs(t *testing.T) {
 	file, _, err := stage.Listen()

@@ -12,6 +12,9 @@ import (
 // part that was.
 var ErrNotDone = errors.New("not done")
 
+// ErrNotSettled is matched too if what was sent was not settled in its time either.
+var ErrNotSettled = errors.New("nor settled")
+
 // verdictLimit is how long the books may be read: of a store that stands still they cannot be.
 const verdictLimit = 10 * time.Minute
 
@@ -70,7 +73,7 @@ func (l Limit) do(ctx context.Context, screen *Screen, w Work) (late, err error)
 		return nil, late
 	}
 	screen.Say(fmt.Sprintf("%v: nothing more is sent, and what was sent is settled", late))
-	settling, cancel := context.WithTimeoutCause(ctx, l.Settle, fmt.Errorf("%w, nor settled %v later", late, l.Settle))
+	settling, cancel := context.WithTimeoutCause(ctx, l.Settle, fmt.Errorf("%w, %w %v later", late, ErrNotSettled, l.Settle))
 	defer cancel()
 	if err := w.Settle(settling); err != nil {
 		if err = Cause(settling, err); !errors.Is(err, ErrNotDone) {

@@ -114,6 +114,14 @@ func Compare(name string, file, store int) Row {
 	return Row{Name: name, File: Count(file), Store: Count(store), Same: file == store}
 }
 
+// Between returns a row of a number that should be between two: of those done for certain, and of those begun.
+func Between(name string, least, most, store int) Row {
+	if least == most {
+		return Compare(name, most, store)
+	}
+	return Row{Name: name, File: Count(least) + " to " + Count(most), Store: Count(store), Same: least <= store && store <= most}
+}
+
 // Detail returns a row of a number with nothing to compare it to.
 func Detail(name string, store int) Row {
 	return Row{Name: "  " + name, Store: Count(store), detail: true, Same: true}
