@@ -278,11 +278,13 @@ var mistakes = []struct {
 			t.Helper()
 			return text(logged(t, newStore(), "saet", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
 		}},
-		{"`Types` that no message has", func(t *testing.T) error {
+		{"`OnlyKnown`, and no message of a type that the handler knows", func(t *testing.T) error {
 			t.Helper()
 			store := newStore()
 			write(t, store, "seat-1", held{})
-			return text(logged(t, store, seats, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), &consumer.Config{Types: []string{"SeatHeld"}}))
+			mux := handler.New()
+			handler.On(mux, nothing)
+			return text(logged(t, store, seats, mux, &consumer.Config{OnlyKnown: true}))
 		}},
 		{"two processes with one number in a static group", func(t *testing.T) error {
 			t.Helper()

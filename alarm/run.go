@@ -10,6 +10,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/known"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -76,16 +77,16 @@ var forever = consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}}
 // lasts; it leaves it when run is done.
 func (c *Clock) minutes(run context.Context) *consumer.Consumer {
 	ring := func(ctx context.Context, m *messagestore.Message) error { return c.ring(ctx, run, m) }
-	return consumer.New(c.store, c.category, "minutes", consumer.HandlerFunc(ring), &consumer.Config{
-		Types: []string{TypeDue}, Concurrency: minuteLanes, PollInterval: c.config.PollInterval, Lease: c.config.Lease,
+	return consumer.New(c.store, c.category, "minutes", known.Handler{Known: []string{TypeDue}, Func: ring}, &consumer.Config{
+		OnlyKnown: true, Concurrency: minuteLanes, PollInterval: c.config.PollInterval, Lease: c.config.Lease,
 		Grace: time.Second, Errors: forever, Start: consumer.FromStart(), Logger: c.config.Logger,
 	})
 }
 
 // sets is the consumer of the alarms that are set: those of minutes that have begun.
 func (c *Clock) sets() *consumer.Consumer {
-	return consumer.New(c.store, c.category, "sets", consumer.HandlerFunc(c.see), &consumer.Config{
-		Types: []string{TypeSet, TypeClosed}, Concurrency: c.config.Concurrency, PollInterval: c.config.PollInterval, Lease: c.config.Lease,
+	return consumer.New(c.store, c.category, "sets", known.Handler{Known: []string{TypeSet, TypeClosed}, Func: c.see}, &consumer.Config{
+		OnlyKnown: true, Concurrency: c.config.Concurrency, PollInterval: c.config.PollInterval, Lease: c.config.Lease,
 		Grace: time.Second, Errors: forever, Start: consumer.FromStart(), Logger: c.config.Logger,
 	})
 }

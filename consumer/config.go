@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/dibs-go/dibs/internal/backoff"
@@ -15,11 +14,16 @@ import (
 // Config changes how a [Consumer] works. Nil means all defaults. [Consumer.Validate]
 // reports values that are out of bounds.
 type Config struct {
-	// Types are the message types to read. A type that is added later is read from
-	// where the consumer is by then, not from the start.
+	// OnlyKnown has the consumer read only messages of types that its handler knows, as the
+	// handler's method Types() []string tells: for a handler.Mux the types of its functions, and all
+	// names that these types had before. Other messages are neither read nor counted; they are behind
+	// the checkpoint for good. So a type that a later version of the handler knows is read from where the
+	// consumer is by then, not from the start, and a replica that does not know a type passes it over.
 	//
-	// Defaults to all.
-	Types []string
+	// Defaults to all types. A mux has an error for those that it does not know.
+	OnlyKnown bool
+
+	types []string // to read, if OnlyKnown
 
 	// Correlation reads only messages with a correlation stream of this category.
 	//
@@ -205,7 +209,7 @@ func (c *Config) withDefaults() Config {
 	if c != nil {
 		d = *c
 	}
-	d.Types = slices.Clone(d.Types)
+	d.types = nil
 	if d.Logger.IsZero() {
 		d.Logger = logger.StandardError()
 	}
@@ -271,7 +275,7 @@ func (c *Config) mistakes() (all []error) {
 // filter returns the filter by which the consumer reads its category. A group of 1 reads
 // like none.
 func (c *Config) filter() messagestore.Filter {
-	return messagestore.Filter{Types: c.Types, Correlation: c.Correlation, GroupSize: c.GroupSize, GroupMember: c.GroupMember}
+	return messagestore.Filter{Types: c.types, Correlation: c.Correlation, GroupSize: c.GroupSize, GroupMember: c.GroupMember}
 }
 
 // groupSize is the size under which positions are kept.

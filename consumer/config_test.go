@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -43,8 +44,6 @@ func TestValidateRefusesWhatIsOutOfBounds(t *testing.T) {
 		{consumer.Config{GroupSize: -1}, "group size"},
 		{consumer.Config{GroupSize: messagestore.MaxGroupSize + 1}, "group size"},
 		{consumer.Config{Correlation: "transfer-1"}, "category"},
-		{consumer.Config{Types: []string{""}}, "message type"},
-		{consumer.Config{Types: make([]string, messagestore.MaxFilterTypes+1)}, "filter types"},
 	} {
 		err := newNamed(newStore(), account, "ledger", &journal{}, &test.config).Validate()
 
@@ -168,13 +167,31 @@ func TestNewKeepsACopyOfTheConfig(t *testing.T) {
 	store := newStore()
 	write(t, store, "account-1", Deposited{1}, Withdrawn{})
 	j := &journal{}
-	config := &consumer.Config{Types: []string{"Withdrawn"}}
-	c := newConsumer(t, store, j, config)
-	config.Types[0] = "Deposited"
+	config := &consumer.Config{OnlyKnown: true}
+	c := newConsumer(t, store, knowing(j, "Withdrawn"), config)
+	config.OnlyKnown = false
 
 	require.NoError(t, c.CatchUp(t.Context()))
 
 	require.Equal(t, []string{"account-1@1"}, j.all())
+}
+
+func TestOnlyKnownTakesAHandlerThatTellsItsTypes(t *testing.T) {
+	t.Parallel()
+	for text, h := range map[string]consumer.Handler{
+		"only known true: the handler does not tell the types that it knows": consumer.HandlerFunc((&journal{}).Handle),
+		"or the method names none": knowing(&journal{}),
+		"message type":             knowing(&journal{}, ""),
+		"filter types":             knowing(&journal{}, make([]string, messagestore.MaxFilterTypes+1)...),
+	} {
+		store := newStore()
+		c := consumer.New(store, account, "ledger", h, &consumer.Config{OnlyKnown: true, Logger: logger.Silent()})
+
+		for _, err := range []error{c.Validate(), c.CatchUp(t.Context())} {
+			require.ErrorContains(t, err, text)
+			require.ErrorIs(t, err, messagestore.ErrInvalid)
+		}
+	}
 }
 
 func TestRunRefusesNoContext(t *testing.T) {

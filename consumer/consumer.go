@@ -7,6 +7,7 @@ import (
 	"iter"
 	"os"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,7 +32,9 @@ import (
 // told to stop, the context is cancelled after [Config.Grace]; an error that comes then
 // does not count.
 //
-// A handler with a method Validate() error is validated by [Consumer.Validate].
+// A handler with a method Validate() error is validated by [Consumer.Validate]. One with a method
+// Types() []string tells the message types that it knows: see [Config.OnlyKnown]. A handler that wraps
+// another passes both on.
 type Handler interface {
 	Handle(ctx context.Context, m *messagestore.Message) error
 }
@@ -106,8 +109,22 @@ func (c *Consumer) Validate() error {
 	if err := c.id.Validate(); err != nil {
 		all = append(all, err)
 	}
-	if all = append(all, c.config.mistakes()...); len(all) > 0 {
+	config := c.config
+	if config.OnlyKnown && !isNil(c.handler) {
+		if config.types = c.known(); len(config.types) == 0 {
+			all = append(all, invalid("only known", true, "the handler does not tell the types that it knows: it has no method Types() []string, as a handler.Mux has, or the method names none"))
+		}
+	}
+	if all = append(all, config.mistakes()...); len(all) > 0 {
 		return fmt.Errorf("invalid consumer: %w", errors.Join(all...))
+	}
+	return nil
+}
+
+// known returns the message types that the handler knows, none if it does not tell.
+func (c *Consumer) known() []string {
+	if h, tells := c.handler.(interface{ Types() []string }); tells {
+		return h.Types()
 	}
 	return nil
 }
@@ -151,6 +168,9 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 		return c.id.Wrap(ErrRunning)
 	}
 	defer c.running.Store(false)
+	if c.config.OnlyKnown {
+		c.config.types = slices.Clone(c.known())
+	}
 	defer c.outage.Ends(c.by())
 
 	c.sayFewConnections()
@@ -302,6 +322,9 @@ func (c *Consumer) logStarted(p *checkpoint.Place) {
 		event.Int("size", c.config.GroupSize).Int("member", c.config.GroupMember)
 	} else if p.Leased() {
 		event.Int("size", p.View(time.Now()).Members).Str("member", p.Member().String()).Int("slots", p.SlotCount())
+	}
+	if c.config.OnlyKnown {
+		event.Strs("types", c.config.types)
 	}
 	event.Msg("consumer started")
 }

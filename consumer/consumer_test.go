@@ -13,6 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/known"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -205,7 +206,13 @@ func requireGraceExceeded(t *testing.T, err error) {
 	require.True(t, is, "%v", err)
 }
 
-// newNamed is [consumer.New] without a word on standard error.
+// knowing returns h as a handler that knows these types.
+func knowing(h consumer.Handler, types ...string) consumer.Handler {
+	return known.Handler{Known: types, Func: h.Handle}
+}
+
+// newNamed is [consumer.New] without a word on standard error. With OnlyKnown, a handler that does not tell
+// its types knows Deposited.
 func newNamed(store consumer.Store, category messagestore.Category, name string, h consumer.Handler, config *consumer.Config) *consumer.Consumer {
 	var quiet consumer.Config
 	if config != nil {
@@ -213,6 +220,9 @@ func newNamed(store consumer.Store, category messagestore.Category, name string,
 	}
 	if quiet.Logger.IsZero() {
 		quiet.Logger = logger.Silent()
+	}
+	if _, tells := h.(interface{ Types() []string }); quiet.OnlyKnown && !tells {
+		h = knowing(h, Deposited{}.MessageType())
 	}
 	return consumer.New(store, category, name, h, &quiet)
 }

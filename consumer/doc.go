@@ -30,7 +30,7 @@
 // and it starts over as a newcomer while Run goes on. A process that is started alone after
 // one that was killed waits for that one's lease, too.
 //
-// Replicas have the same Types, and all a Concurrency of 1 or none. CatchUp wants the whole
+// Replicas have the same OnlyKnown, and all a Concurrency of 1 or none. CatchUp wants the whole
 // category, and waits until no other member has any.
 //
 // With [Config.GroupSize] the sizes are static instead: see there.

@@ -178,8 +178,8 @@ func TestAStoreThatWentBackAndGrewPastStopsAConsumerThatRuns(t *testing.T) {
 		"Whole":         {&consumer.Config{}, streams[3], Deposited{9}},
 		"InParallel":    {&consumer.Config{Concurrency: 4}, streams[3], Deposited{9}},
 		"OneByOne":      {&consumer.Config{BatchSize: 1}, streams[3], Deposited{9}},
-		"Types":         {&consumer.Config{Types: []string{"Deposited"}}, streams[3], Deposited{9}},
-		"TypesKeptBack": {&consumer.Config{Types: []string{"Deposited"}}, streams[3], Withdrawn{}},
+		"Types":         {&consumer.Config{OnlyKnown: true}, streams[3], Deposited{9}},
+		"TypesKeptBack": {&consumer.Config{OnlyKnown: true}, streams[3], Withdrawn{}},
 		"Member":        {member(2, 0), streams[3], Deposited{9}},
 		"AnotherMember": {member(2, 0), anothers, Deposited{9}},
 	} {
@@ -245,7 +245,7 @@ func TestAMessageThatIsWrittenAgainIsNotTheOneThatWasLost(t *testing.T) {
 	t.Parallel()
 	streams := ofMember(0, 3)
 	again := messagestore.Envelope{ID: uuid.New(), Body: Deposited{3}}
-	for name, config := range map[string]*consumer.Config{"Whole": {}, "Types": {Types: []string{"Deposited"}}, "Member": member(2, 0), "AnotherMember": member(2, 1)} {
+	for name, config := range map[string]*consumer.Config{"Whole": {}, "Types": {OnlyKnown: true}, "Member": member(2, 0), "AnotherMember": member(2, 1)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -280,7 +280,7 @@ func TestAMessageThatIsWrittenAgainIsNotTheOneThatWasLost(t *testing.T) {
 // if it finds one.
 func TestAPollOfAStoreThatWentBackHandlesNothing(t *testing.T) {
 	t.Parallel()
-	for name, config := range map[string]*consumer.Config{"Whole": {PollInterval: time.Second}, "Types": {PollInterval: time.Second, Types: []string{"Deposited"}}} {
+	for name, config := range map[string]*consumer.Config{"Whole": {PollInterval: time.Second}, "Types": {PollInterval: time.Second, OnlyKnown: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -314,7 +314,7 @@ func TestAPollOfAStoreThatWentBackHandlesNothing(t *testing.T) {
 func TestAFailoverThatLostNothingIsNotNoticed(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]*consumer.Config{
-		"Whole": {}, "InParallel": {Concurrency: 4}, "OneByOne": {BatchSize: 1}, "Types": {Types: []string{"Deposited"}}, "Member": member(1, 0),
+		"Whole": {}, "InParallel": {Concurrency: 4}, "OneByOne": {BatchSize: 1}, "Types": {OnlyKnown: true}, "Member": member(1, 0),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -332,7 +332,7 @@ func TestAFailoverThatLostNothingIsNotNoticed(t *testing.T) {
 					synctest.Wait() // so that nothing is written while it is copied
 					d.by(d.restore(t, 0))
 					want = append(want, fmt.Sprintf("account-1@%d", 2*i), fmt.Sprintf("account-2@%d", i))
-					if len(config.Types) == 0 {
+					if !config.OnlyKnown {
 						want = append(want, fmt.Sprintf("account-1@%d", 2*i+1))
 					}
 				}
@@ -416,7 +416,7 @@ func TestAPositionOfAnotherHistoryStopsTheConsumer(t *testing.T) {
 // there.
 func TestNoPositionIsRecordedInAStoreThatWentBack(t *testing.T) {
 	t.Parallel()
-	for name, config := range map[string]*consumer.Config{"Whole": {GroupSize: 1}, "Types": {GroupSize: 1, Types: []string{"Deposited"}}} {
+	for name, config := range map[string]*consumer.Config{"Whole": {GroupSize: 1}, "Types": {GroupSize: 1, OnlyKnown: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -465,7 +465,7 @@ func effects(store *messagestore.Store, handled *atomic.Int64) consumer.Handler 
 func TestWhatAHandlerWroteAndTheStoreLostIsWrittenAgain(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]*consumer.Config{
-		"NotRecorded": {PollInterval: time.Minute, CheckpointInterval: time.Minute}, "Recorded": {}, "InParallel": {Concurrency: 4}, "Types": {Types: []string{"Deposited"}},
+		"NotRecorded": {PollInterval: time.Minute, CheckpointInterval: time.Minute}, "Recorded": {}, "InParallel": {Concurrency: 4}, "Types": {OnlyKnown: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -679,7 +679,7 @@ func TestARunDoesNotBeginAgainBesideAHandlerThatDoesNotStop(t *testing.T) {
 // readers are the ways in which a consumer reads its category.
 var readers = map[string]*consumer.Config{
 	"Whole":  {CheckpointInterval: 10 * time.Millisecond},
-	"Types":  {CheckpointInterval: 10 * time.Millisecond, Types: []string{"Deposited"}},
+	"Types":  {CheckpointInterval: 10 * time.Millisecond, OnlyKnown: true},
 	"Member": {CheckpointInterval: 10 * time.Millisecond, GroupSize: 2},
 }
 

@@ -392,7 +392,7 @@ func TestACategoryWithoutAMessageIsNamedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logbook
 		store := newStore()
-		stop := running(t, newConsumer(t, store, &journal{}, &consumer.Config{Logger: log.logger(), Types: []string{"Deposited"}}))
+		stop := running(t, newConsumer(t, store, &journal{}, &consumer.Config{Logger: log.logger(), OnlyKnown: true}))
 		time.Sleep(time.Hour)
 		write(t, store, "account-1", Deposited{1})
 		time.Sleep(time.Hour)
@@ -413,16 +413,17 @@ func TestAFilterThatNoMessagePassesIsNamedOnce(t *testing.T) {
 		for _, test := range []struct {
 			name   string
 			config consumer.Config
+			known  string
 			named  int
 		}{
-			{"misspelt", consumer.Config{Types: []string{"Deposit"}}, 1},
-			{"correlated", consumer.Config{Correlation: "transfer"}, 1},
-			{"right", consumer.Config{Types: []string{"Deposited"}}, 0},
-			{"member", consumer.Config{Types: []string{"Deposited"}, GroupSize: 2}, 0},
+			{"misspelt", consumer.Config{OnlyKnown: true}, "Deposit", 1},
+			{"correlated", consumer.Config{Correlation: "transfer"}, "Deposited", 1},
+			{"right", consumer.Config{OnlyKnown: true}, "Deposited", 0},
+			{"member", consumer.Config{OnlyKnown: true, GroupSize: 2}, "Deposited", 0},
 		} {
 			var log logbook
 			test.config.Logger = log.logger()
-			stop := running(t, newNamed(store, account, test.name, &journal{}, &test.config))
+			stop := running(t, newNamed(store, account, test.name, knowing(&journal{}, test.known), &test.config))
 			time.Sleep(time.Minute)
 			write(t, store, "account-1", Withdrawn{})
 			time.Sleep(time.Minute)

@@ -145,14 +145,14 @@ func TestAPositionAtTheEndIsNotAhead(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]*consumer.Config{
 		"All":          nil,
-		"NothingFound": {Types: []string{"Withdrawn"}},
+		"NothingFound": {OnlyKnown: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := newStore()
 			write(t, store, "account-1", Deposited{1})
 			for range 3 {
-				require.NoError(t, newConsumer(t, store, &journal{}, config).CatchUp(t.Context()))
+				require.NoError(t, newConsumer(t, store, knowing(&journal{}, "Withdrawn"), config).CatchUp(t.Context()))
 			}
 		})
 	}

@@ -260,7 +260,7 @@ func TestNoMessageIsSkippedWhateverIsKilled(t *testing.T) {
 		w := newWorld()
 		w.most = rapid.IntRange(1, 4).Draw(t, "concurrency")
 		config := &consumer.Config{
-			Types:              []string{Deposited{}.MessageType()},
+			OnlyKnown:          true,
 			Concurrency:        w.most,
 			BatchSize:          rapid.IntRange(1, 8).Draw(t, "batch size"),
 			CheckpointMessages: rapid.IntRange(1, 8).Draw(t, "position interval"),
@@ -302,7 +302,7 @@ func TestNoMessageIsSkippedWhenAGroupIsResized(t *testing.T) {
 		run := func(size, member, killAt int) {
 			w.born(killAt)
 			c := newNamed(w.tap, account, "ledger", w, &consumer.Config{
-				Types:              []string{Deposited{}.MessageType()},
+				OnlyKnown:          true,
 				GroupSize:          size,
 				GroupMember:        member,
 				BatchSize:          rapid.IntRange(1, 8).Draw(t, "batch size"),

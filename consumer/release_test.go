@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/upcast"
 )
 
 // A release is a version of a service: the handler that it has.
@@ -122,4 +123,34 @@ func (j *journal) of(stream messagestore.StreamName) (all []string) {
 		}
 	}
 	return all
+}
+
+// The messages of a type's former name are read, whichever wrapper the mux has.
+func TestAConsumerOfKnownTypesReadsARenamedTypeUnderBothNames(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", raw("PaidIn", `{"amount":1}`), Withdrawn{}, Deposited{2})
+	mux, j := handler.New(), &journal{}
+	handler.On(mux, func(ctx context.Context, m handler.Message[Deposited]) error { return j.Handle(ctx, m.Message) },
+		upcast.Named[Deposited]("PaidIn"))
+	c := newConsumer(t, store, mux, &consumer.Config{OnlyKnown: true})
+
+	require.NoError(t, c.CatchUp(t.Context()))
+
+	require.Equal(t, []string{"account-1@0", "account-1@2"}, j.all())
+	require.Zero(t, mux.Ignored())
+	require.EqualValues(t, 2, c.Stats().Handled)
+}
+
+// A function that came behind the filter would get no message: its registration is refused.
+func TestAFunctionThatComesBehindTheFilterIsRefused(t *testing.T) {
+	t.Parallel()
+	mux := handler.New()
+	handler.On(mux, func(context.Context, handler.Message[Deposited]) error { return nil })
+	c := newConsumer(t, newStore(), mux, &consumer.Config{OnlyKnown: true})
+	require.NoError(t, c.CatchUp(t.Context()))
+
+	handler.On(mux, func(context.Context, handler.Message[Withdrawn]) error { return nil })
+
+	require.ErrorContains(t, c.CatchUp(t.Context()), `invalid registration "Withdrawn": it is registered after the mux was used`)
 }

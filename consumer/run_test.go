@@ -119,7 +119,7 @@ func TestAnIdleConsumerDoesNotWrite(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]consumer.Config{
 		"all":      {},
-		"filtered": {Types: []string{"Withdrawn"}},
+		"filtered": {OnlyKnown: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -197,7 +197,7 @@ func TestAFilteredPositionMovesButSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var writes atomic.Int64
 		store := &tap{Store: newStore(), write: func(messagestore.StreamName) error { writes.Add(1); return nil }}
-		c := newConsumer(t, store, &journal{}, &consumer.Config{Types: []string{"Withdrawn"}})
+		c := newConsumer(t, store, knowing(&journal{}, "Withdrawn"), &consumer.Config{OnlyKnown: true})
 		stop := running(t, c)
 		for range 1000 {
 			write(t, store.Store, "account-1", Deposited{1})
@@ -764,7 +764,7 @@ func TestWhatIsKeptBackBehindAMessageIsPassedWithIt(t *testing.T) {
 		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			time.Sleep(5 * time.Second)
 			return nil
-		}), &consumer.Config{Types: []string{"Deposited"}})
+		}), &consumer.Config{OnlyKnown: true})
 		stop := running(t, c)
 		time.Sleep(time.Second)
 
@@ -784,7 +784,7 @@ func TestCatchUpDoesNotEndWhileMessagesAreInHand(t *testing.T) {
 			_, err := store.Write(ctx, "account-2", messagestore.AnyVersion, Withdrawn{})
 			time.Sleep(time.Second)
 			return err
-		}), &consumer.Config{Types: []string{"Deposited"}})
+		}), &consumer.Config{OnlyKnown: true})
 
 		require.NoError(t, c.CatchUp(t.Context()))
 

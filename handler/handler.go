@@ -59,7 +59,7 @@ func (mux *Mux) IgnoreUnknown() {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
 	if mux.sealed {
-		mux.mistake(invalid("unknown types", "they are ignored only after a message has been handled"))
+		mux.mistake(invalid("unknown types", "they are ignored only after the mux was used"))
 		return
 	}
 	mux.ignore = true
@@ -71,7 +71,7 @@ func (mux *Mux) IgnoreUnknown() {
 // [Mux.Validate] and [Mux.Handle] return these mistakes: a type that is registered already,
 // a name that no message type can have, a T whose zero value does not know its type (an
 // interface, or a pointer whose MessageType looks into its target), an f that is nil, an older
-// form that is none, and a registration after the first message.
+// form that is none, and a registration after the mux was used.
 func On[T messagestore.Body](mux *Mux, f Func[T], older ...upcast.Form[T]) {
 	forms, err := upcast.Forms(older...)
 	wrong := invalidity(f)
@@ -91,7 +91,7 @@ func On[T messagestore.Body](mux *Mux, f Func[T], older ...upcast.Form[T]) {
 		case wrong != nil:
 			mux.mistake(invalid(name, wrong.Error()))
 		case mux.sealed:
-			mux.mistake(invalid(name, "it is registered after a message has been handled"))
+			mux.mistake(invalid(name, "it is registered after the mux was used"))
 		case mux.routes[name] != nil:
 			mux.mistake(invalid(name, "the type is registered twice"))
 		default:
@@ -126,11 +126,13 @@ func (mux *Mux) Validate() error {
 	return errors.Join(mux.mistakes...)
 }
 
-// Types returns the registered types, sorted. A consumer whose filter has them reads no
-// message of another type, and does not count it either.
+// Types returns the types that the mux knows, sorted: those of its functions, and the older forms of
+// these. A consumer with OnlyKnown reads no others. A call ends registration, for a type that comes later
+// would not be read.
 func (mux *Mux) Types() []string {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
+	mux.sealed = true
 	types := make([]string, 0, len(mux.routes))
 	for name := range mux.routes {
 		types = append(types, name)
@@ -144,7 +146,7 @@ func (mux *Mux) Types() []string {
 func (mux *Mux) Ignored() int64 { return mux.ignored.Load() }
 
 // Handle calls the function for the type of m, through the middleware. The first call ends
-// registration.
+// registration, as one of [Mux.Types] does.
 //
 // The error names the message. It wraps the function's error, or is a [*DecodeError] if the
 // body does not fit T, or matches [ErrUnknownType] if no function is registered for the

@@ -14,7 +14,7 @@ type Middleware func(next HandlerFunc) HandlerFunc
 
 // Use puts middleware around all functions of the mux, whether registered before
 // or after. The first is the outermost. A nil middleware is a mistake, and so is one that
-// comes after the first message.
+// comes after the mux was used.
 func (mux *Mux) Use(middleware ...Middleware) {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
@@ -23,7 +23,7 @@ func (mux *Mux) Use(middleware ...Middleware) {
 		case m == nil:
 			mux.mistake(invalid("middleware", "it is nil"))
 		case mux.sealed:
-			mux.mistake(invalid("middleware", "it is registered after a message has been handled"))
+			mux.mistake(invalid("middleware", "it is registered after the mux was used"))
 		default:
 			mux.middleware = append(mux.middleware, m)
 		}

@@ -36,6 +36,12 @@
 // checkpoint as a crash may send again: [Config.CheckpointMessages] plus those of one read, and at most those of two
 // reads, 2,000. An error of package consumer (Park, RetryAfter, Skip) is obeyed, too.
 //
+// # Types
+//
+// A relay sends all messages of its category, or those of [Config.Types]. Then a message of a type that is
+// neither there nor in [Config.Ignore] is not passed over: its key waits until a relay that knows the type
+// takes it over. A message is sent as it is stored, under the type and in the form that it was written with.
+//
 // # Operation
 //
 // A relay is a consumer: name, checkpoint, replicas, leases, fencing, lag, reset, parked messages and their

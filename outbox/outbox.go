@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/known"
 	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -55,11 +57,25 @@ type Config struct {
 	// Defaults to the category of the message's stream.
 	Topic func(m *messagestore.Message) string
 
-	// Types are the message types to send. A type that is added later is sent from where the relay
-	// is by then, not from the start.
+	// Types are the message types to send, each with all names that it had before. A message of a type
+	// that is neither here nor in Ignore fails: it is logged and retried, and messages of its key wait, until
+	// a relay knows the type. So a type that was renamed, or that a newer version of the service writes, is
+	// not passed over by accident.
 	//
-	// Defaults to all.
+	// Defaults to all that are not in Ignore.
 	Types []string
+
+	// Ignore are the message types that the relay passes over.
+	//
+	// Defaults to none.
+	Ignore []string
+
+	// IgnoreUnknown has the relay read only messages of Types, at most [messagestore.MaxFilterTypes], and
+	// pass over all others for good: for a relay of another service's category. A type that is added later is
+	// sent from where the relay is by then, not from the start.
+	//
+	// Defaults to false.
+	IgnoreUnknown bool
 
 	// Correlation sends only messages with a correlation stream of this category.
 	//
@@ -129,9 +145,15 @@ type Relay struct {
 	sink     Sink
 	send     func(ctx context.Context, m *Message) error
 	topic    func(m *messagestore.Message) string
+	wrong    []error // of the types
 
-	calls atomic.Int64
+	types, ignore map[string]bool
+	calls         atomic.Int64
+	ignored       atomic.Int64
 }
+
+// errUnknownType is the failure of a message that the relay neither sends nor passes over.
+var errUnknownType = errors.New("unknown message type: it is neither in Types nor in Ignore, and the relay does not ignore it (IgnoreUnknown)")
 
 // New returns a relay that sends the messages of category of store to sink. The name is its identity, as
 // [consumer.New] has it: relays and other consumers of one category have different names. New does not
@@ -146,14 +168,47 @@ func New(store consumer.Store, category messagestore.Category, name string, sink
 	if batches, is := sink.(BatchSink); is {
 		r.send = (&gathering{sink: batches, calls: &r.calls}).send
 	}
-	r.consumer = consumer.New(store, category, name, consumer.HandlerFunc(r.handle), &consumer.Config{
-		Types: c.Types, Correlation: c.Correlation, Concurrency: cmp.Or(c.Concurrency, 64), Start: c.Start, Lease: c.Lease,
+	r.setTypes(&c)
+	r.consumer = consumer.New(store, category, name, known.Handler{Known: c.Types, Func: r.handle}, &consumer.Config{
+		OnlyKnown: c.IgnoreUnknown && len(c.Types) > 0, Correlation: c.Correlation, Concurrency: cmp.Or(c.Concurrency, 64), Start: c.Start, Lease: c.Lease,
 		GroupSize: c.GroupSize, GroupMember: c.GroupMember, PollInterval: c.PollInterval,
 		CheckpointMessages: c.CheckpointMessages, CheckpointInterval: c.CheckpointInterval, RedriveInterval: c.RedriveInterval,
 		Grace: c.Grace, Logger: c.Logger,
 		Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever, MaxBackoff: maxBackoff}, Then: consumer.ParkInOrder},
 	})
 	return r
+}
+
+// setTypes keeps the types to send and to pass over, and the mistakes in them.
+func (r *Relay) setTypes(c *Config) {
+	c.Types = slices.Clone(c.Types)
+	r.types, r.ignore = map[string]bool{}, map[string]bool{}
+	wrong := func(field string, value any, rule string) {
+		r.wrong = append(r.wrong, messagestore.NewInvalidError(field, value, rule))
+	}
+	for _, list := range []struct {
+		field string
+		names []string
+		set   map[string]bool
+	}{{"types", c.Types, r.types}, {"ignore", c.Ignore, r.ignore}} {
+		for _, name := range list.names {
+			if err := messagestore.ValidateType(name); err != nil {
+				r.wrong = append(r.wrong, fmt.Errorf("%s: %w", list.field, err))
+			}
+			list.set[name] = true
+		}
+	}
+	for name := range r.ignore {
+		if r.types[name] {
+			wrong("ignore", name, "the type is in Types, too")
+		}
+	}
+	switch {
+	case c.IgnoreUnknown && len(c.Types) == 0:
+		wrong("ignore unknown", true, "no type is known: name those to send in Types")
+	case c.IgnoreUnknown && len(c.Ignore) > 0:
+		wrong("ignore", len(c.Ignore), "it has no meaning with IgnoreUnknown, which passes over all that is not in Types")
+	}
 }
 
 // Validate returns all mistakes in the arguments of [New] together: errors that match
@@ -173,6 +228,7 @@ func (r *Relay) Validate() error {
 			all = append(all, messagestore.NewInvalidError("sink", nil, "it is the store that the relay reads"))
 		}
 	}
+	all = append(all, r.wrong...)
 	if err := r.consumer.Validate(); err != nil {
 		all = append(all, err)
 	}
@@ -205,18 +261,27 @@ func (r *Relay) CatchUp(ctx context.Context) error {
 // not run it.
 func (r *Relay) Consumer() *consumer.Consumer { return r.consumer }
 
-// Stats are a relay's counts since [New]. Handled are the messages that the sink has taken.
+// Stats are a relay's counts since [New]. Handled are the messages that the sink has taken, and those that
+// are Ignored.
 type Stats struct {
 	consumer.Stats
 
-	Calls int64 // of Send and SendAll
+	Calls   int64 // of Send and SendAll
+	Ignored int64 // messages of a type in [Config].Ignore
 }
 
 // Stats returns the counts of this moment.
-func (r *Relay) Stats() Stats { return Stats{r.consumer.Stats(), r.calls.Load()} }
+func (r *Relay) Stats() Stats { return Stats{r.consumer.Stats(), r.calls.Load(), r.ignored.Load()} }
 
 // handle sends a message, as the handler of the consumer.
 func (r *Relay) handle(ctx context.Context, m *messagestore.Message) error {
+	switch {
+	case r.ignore[m.Type]:
+		r.ignored.Add(1)
+		return nil
+	case len(r.types) > 0 && !r.types[m.Type]:
+		return fmt.Errorf("send %s: %w", m, errUnknownType)
+	}
 	out := &Message{Message: m, Topic: string(m.Stream.Category())}
 	if r.topic != nil {
 		out.Topic = r.topic(m)

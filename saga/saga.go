@@ -10,6 +10,7 @@ import (
 
 	"github.com/dibs-go/dibs/alarm"
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/known"
 	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -122,8 +123,8 @@ func New[In, Out any](store Store, name string, f func(r *Run, in In) (Out, erro
 			Concurrency: c.config.Concurrency, PollInterval: c.config.PollInterval, Lease: c.config.Lease, Logger: c.config.Logger,
 		})
 		c.wakeups = wakeups.New(store, c.category, []string{TypeCompleted, TypeCompensated, TypeParked}, c.config.PollInterval, c.config.Logger)
-		runner := consumer.New(store, c.category, "runner", consumer.HandlerFunc(c.handle), &consumer.Config{
-			Types: append([]string{TypeStarted}, outside...), Concurrency: c.config.Concurrency, BatchSize: messagestore.MaxReadMessages,
+		runner := consumer.New(store, c.category, "runner", known.Handler{Known: append([]string{TypeStarted}, outside...), Func: c.handle}, &consumer.Config{
+			OnlyKnown: true, Concurrency: c.config.Concurrency, BatchSize: messagestore.MaxReadMessages,
 			PollInterval: c.config.PollInterval, Lease: c.config.Lease, Start: consumer.FromStart(), Logger: c.config.Logger,
 			Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}},
 		})

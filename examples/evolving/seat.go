@@ -3,12 +3,15 @@
 package evolving
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 
+	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/outbox"
 	"github.com/dibs-go/dibs/reservation"
 	"github.com/dibs-go/dibs/upcast"
 )
@@ -38,6 +41,14 @@ type SeatHeld struct {
 
 // MessageType returns the name that is stored.
 func (SeatHeld) MessageType() string { return "SeatHeld" }
+
+// SeatNoted is an event. Its field text was called note once.
+type SeatNoted struct {
+	Text string `json:"text"`
+}
+
+// MessageType returns the name that is stored.
+func (SeatNoted) MessageType() string { return "SeatNoted" }
 
 // SeatPriced is an event, in cents. It was in euros once.
 type SeatPriced struct {
@@ -77,6 +88,7 @@ func hold(_ context.Context, m handler.Message[HoldSeat]) ([]messagestore.Stream
 type Seat struct {
 	Guest string `json:"guest"`
 	Cents int    `json:"cents"`
+	Note  string `json:"note,omitempty"`
 }
 
 // SeatSold was one event. Now it is two: SeatHeld and SeatPriced.
@@ -101,6 +113,7 @@ func projection() *entity.Projection[Seat] {
 	entity.On(p, func(s Seat, e SeatSold) Seat { // the two that it is now
 		return priced(held(s, SeatHeld{Guest: e.Guest}), SeatPriced{Cents: e.Cents})
 	})
+	entity.On(p, noted, upcast.Raw("SeatNoted", notedUnderEitherName))
 	entity.Ignore[SeatViewed](p, "SeatPrinted") // SeatPrinted has no Go type any more
 	return p
 }
@@ -113,6 +126,37 @@ func held(s Seat, e SeatHeld) Seat {
 func priced(s Seat, e SeatPriced) Seat {
 	s.Cents = e.Cents
 	return s
+}
+
+func noted(s Seat, e SeatNoted) Seat {
+	s.Note = e.Text
+	return s
+}
+
+func notedUnderEitherName(m *messagestore.Message) (SeatNoted, error) {
+	var data struct {
+		Text string `json:"text"`
+		Note string `json:"note"` // until the field was renamed
+	}
+	err := json.Unmarshal(m.Data, &data)
+	return SeatNoted{Text: cmp.Or(data.Text, data.Note)}, err
+}
+
+// mailer follows the seats, and mails guests whose seat is held. The consumer reads SeatHeld, and SeatReserved, which
+// is its former name.
+func mailer(store *messagestore.Store, mail handler.Func[SeatHeld]) *consumer.Consumer {
+	mux := handler.New()
+	handler.On(mux, mail, upcast.Named[SeatHeld]("SeatReserved"))
+	return consumer.New(store, seats, "mailer", mux, &consumer.Config{OnlyKnown: true, Start: consumer.FromStart()})
+}
+
+// partner sends events of seats to a partner, under the names that they are stored with.
+func partner(store *messagestore.Store, sink outbox.Sink) *outbox.Relay {
+	return outbox.New(store, seats, "partner", sink, &outbox.Config{
+		Types:  []string{"SeatHeld", "SeatReserved", "SeatPriced", "SeatSold"},
+		Ignore: []string{"SeatViewed", "SeatPrinted", "SeatNoted"},
+		Start:  consumer.FromStart(),
+	})
 }
 
 // priceSchema is the version that SeatPriced is written with.
@@ -138,6 +182,6 @@ func pricedInAnyUnit(m *messagestore.Message) (SeatPriced, error) {
 
 func newSeats(store *messagestore.Store) *entity.Store[Seat] {
 	return entity.New(store, seats, projection(), &entity.Config{
-		Snapshot: entity.Snapshot{Every: 100, Tag: "2"}, // "1" was without Cents
+		Snapshot: entity.Snapshot{Every: 100, Tag: "3"}, // "2" was without Note
 	})
 }

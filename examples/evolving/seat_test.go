@@ -1,16 +1,20 @@
 package evolving
 
 import (
+	"context"
 	"encoding/json"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/handler/handlertest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/outbox"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,11 +30,13 @@ func TestEventsOfAllVersionsAreRead(t *testing.T) {
 		events []messagestore.Body
 		want   Seat
 	}{
-		"the present ones":   {[]messagestore.Body{SeatHeld{"Ann"}, price(1250)}, Seat{"Ann", 1250}},
-		"a renamed type":     {[]messagestore.Body{as("SeatReserved", `{"guest":"Ann"}`)}, Seat{"Ann", 0}},
-		"another unit":       {[]messagestore.Body{as("SeatPriced", `{"euros":12}`)}, Seat{"", 1200}},
-		"an event for two":   {[]messagestore.Body{as("SeatSold", `{"guest":"Ann","cents":900}`)}, Seat{"Ann", 900}},
-		"events passed over": {[]messagestore.Body{SeatHeld{"Ann"}, SeatViewed{}, as("SeatPrinted", `{}`)}, Seat{"Ann", 0}},
+		"the present ones":   {[]messagestore.Body{SeatHeld{"Ann"}, price(1250)}, Seat{Guest: "Ann", Cents: 1250}},
+		"a renamed type":     {[]messagestore.Body{as("SeatReserved", `{"guest":"Ann"}`)}, Seat{Guest: "Ann"}},
+		"a renamed field":    {[]messagestore.Body{as("SeatNoted", `{"note":"by the window"}`)}, Seat{Note: "by the window"}},
+		"the present field":  {[]messagestore.Body{SeatNoted{"on the aisle"}}, Seat{Note: "on the aisle"}},
+		"another unit":       {[]messagestore.Body{as("SeatPriced", `{"euros":12}`)}, Seat{Cents: 1200}},
+		"an event for two":   {[]messagestore.Body{as("SeatSold", `{"guest":"Ann","cents":900}`)}, Seat{Guest: "Ann", Cents: 900}},
+		"events passed over": {[]messagestore.Body{SeatHeld{"Ann"}, SeatViewed{}, as("SeatPrinted", `{}`)}, Seat{Guest: "Ann"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -80,4 +86,41 @@ func TestACommandThatIsSentAgainUnderItsNewNameIsParked(t *testing.T) {
 	version, err := store.Version(t.Context(), seats.Stream("12A"))
 	require.NoError(t, err)
 	require.Equal(t, messagestore.Version(0), version)
+}
+
+// Both names of a renamed type reach the follower and the partner.
+func TestARenamedTypeReachesAllThatFollow(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	for stream, events := range map[messagestore.StreamName][]messagestore.Body{
+		"seat-12A": {as("SeatReserved", `{"guest":"Ann"}`), SeatViewed{}, price(1250)},
+		"seat-12B": {SeatHeld{"Bo"}, SeatNoted{"by the window"}},
+	} {
+		_, err := store.Write(t.Context(), stream, messagestore.NoStream, events...)
+		require.NoError(t, err)
+	}
+	var guests, sent []string
+
+	follower := mailer(store, func(_ context.Context, m handler.Message[SeatHeld]) error {
+		guests = append(guests, m.Body.Guest)
+		return nil
+	})
+	require.NoError(t, follower.CatchUp(t.Context()))
+	var mu sync.Mutex
+	relay := partner(store, sink(func(m *outbox.Message) {
+		mu.Lock()
+		defer mu.Unlock()
+		sent = append(sent, m.Type+" "+string(m.Data))
+	}))
+	require.NoError(t, relay.CatchUp(t.Context()))
+
+	require.ElementsMatch(t, []string{"Ann", "Bo"}, guests)
+	require.ElementsMatch(t, []string{`SeatReserved {"guest":"Ann"}`, `SeatHeld {"guest":"Bo"}`, `SeatPriced {"cents":1250}`}, sent)
+}
+
+type sink func(m *outbox.Message)
+
+func (s sink) Send(_ context.Context, m *outbox.Message) error {
+	s(m)
+	return nil
 }

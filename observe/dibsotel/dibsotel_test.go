@@ -282,3 +282,18 @@ func TestMistakesAreTold(t *testing.T) {
 	require.ErrorIs(t, d.consumer(seats, "mailer", handler.New(), nil).Validate(), messagestore.ErrInvalid)
 	require.Equal(t, held{}, dibsotel.Trace(t.Context(), held{}).Body) // without a trace
 }
+
+// A consumer of known types reads through the handler what it reads without.
+func TestAHandlerTellsTheTypesOfTheOneBelow(t *testing.T) {
+	t.Parallel()
+	mux := handler.New()
+	handler.On(mux, func(context.Context, handler.Message[held]) error { return nil })
+	for _, test := range []struct {
+		below consumer.Handler
+		want  []string
+	}{{mux, []string{"Held"}}, {consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil}} {
+		tells, is := dibsotel.Handler(test.below, nil).(interface{ Types() []string })
+		require.True(t, is)
+		require.Equal(t, test.want, tells.Types())
+	}
+}

@@ -69,6 +69,14 @@ func (h *observed) Validate() error {
 	return h.wrong
 }
 
+// Types returns the types that the handler below knows, none if it does not tell.
+func (h *observed) Types() []string {
+	if v, tells := h.next.(interface{ Types() []string }); tells {
+		return v.Types()
+	}
+	return nil
+}
+
 // Handle implements [consumer.Handler].
 func (h *observed) Handle(ctx context.Context, m *messagestore.Message) (err error) {
 	category := string(m.Stream.Category())

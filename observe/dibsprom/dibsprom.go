@@ -84,6 +84,14 @@ func (t *timed) Validate() error {
 	return nil
 }
 
+// Types returns the types that the handler below knows, none if it does not tell.
+func (t *timed) Types() []string {
+	if v, tells := t.next.(interface{ Types() []string }); tells {
+		return v.Types()
+	}
+	return nil
+}
+
 // Handle implements [consumer.Handler].
 func (t *timed) Handle(ctx context.Context, m *messagestore.Message) error {
 	start, outcome := time.Now(), "failed" // also if it panics

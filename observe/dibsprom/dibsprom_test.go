@@ -254,3 +254,19 @@ func (*silent) Now(ctx context.Context) (time.Time, error) {
 type gone struct{ *memory.Driver }
 
 func (*gone) Now(context.Context) (time.Time, error) { return time.Time{}, errors.New("no store") }
+
+// A consumer of known types reads through the collector what it reads without.
+func TestAHandlerTellsTheTypesOfTheOneBelow(t *testing.T) {
+	t.Parallel()
+	mux := handler.New()
+	handler.On(mux, func(context.Context, handler.Message[held]) error { return nil })
+	metrics := dibsprom.New(nil)
+	for _, test := range []struct {
+		below consumer.Handler
+		want  []string
+	}{{mux, []string{"Held"}}, {consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil}} {
+		tells, is := metrics.Handler(test.below).(interface{ Types() []string })
+		require.True(t, is)
+		require.Equal(t, test.want, tells.Types())
+	}
+}

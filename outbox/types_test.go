@@ -1,0 +1,94 @@
+package outbox_test
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/outbox"
+)
+
+// as is a message of a type.
+func as(messageType string) messagestore.Raw {
+	return messagestore.Raw{Type: messageType, Data: json.RawMessage("{}")}
+}
+
+// typed is a sink that notes the types of its messages.
+func typed(types *[]string) *receiver {
+	var mu sync.Mutex
+	return &receiver{answer: func(m *outbox.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		*types = append(*types, m.Type)
+		return nil
+	}}
+}
+
+// The older relay meets the type of a newer one, and the newer one that of an older one.
+func TestARelayPassesOverNoTypeThatItDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for _, stream := range []messagestore.StreamName{"payments:outgoing-1", "payments:outgoing-2"} {
+			_, err := store.Write(t.Context(), stream, messagestore.NoStream, as("Paid"), as("Viewed"))
+			require.NoError(t, err)
+		}
+		_, err := store.Write(t.Context(), "payments:outgoing-1", messagestore.AnyVersion, as("Settled"), as("Paid"))
+		require.NoError(t, err)
+		var older, newer []string
+		relay := relayOf(store, typed(&older), &outbox.Config{Types: []string{"Paid"}, Ignore: []string{"Viewed"}})
+		stop := running(t, relay)
+		time.Sleep(time.Hour)
+
+		require.ElementsMatch(t, []string{"Paid", "Paid"}, older) // the keys of others flow
+		require.EqualValues(t, 2, relay.Stats().Ignored)
+		require.Greater(t, relay.Stats().Retried, int64(100))
+		require.Zero(t, relay.Stats().Parked)
+		stop()
+
+		err = relayOf(store, typed(&newer), &outbox.Config{Types: []string{"Paid", "Settled"}, Ignore: []string{"Viewed"}}).CatchUp(t.Context())
+
+		require.NoError(t, err)
+		require.Subset(t, newer, []string{"Settled", "Paid"})
+	})
+}
+
+func TestARelayThatIgnoresUnknownTypesReadsTheOthersAlone(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	_, err := store.Write(t.Context(), outgoing.Stream("1"), messagestore.NoStream, as("Paid"), as("Viewed"), as("Settled"), as("Paid"))
+	require.NoError(t, err)
+	var sent []string
+	relay := relayOf(store, typed(&sent), &outbox.Config{Types: []string{"Paid", "Settled"}, IgnoreUnknown: true})
+
+	require.NoError(t, relay.CatchUp(t.Context()))
+
+	require.Equal(t, []string{"Paid", "Settled", "Paid"}, sent)
+	require.EqualValues(t, 3, relay.Stats().Handled)
+	require.Zero(t, relay.Stats().Ignored)
+}
+
+func TestMistakesInTheTypesOfARelayAreRefused(t *testing.T) {
+	t.Parallel()
+	for text, config := range map[string]outbox.Config{
+		`ignore "Paid": the type is in Types, too`:       {Types: []string{"Paid"}, Ignore: []string{"Paid"}},
+		"ignore unknown true: no type is known":          {IgnoreUnknown: true},
+		"ignore 1: it has no meaning with IgnoreUnknown": {Types: []string{"Paid"}, Ignore: []string{"Viewed"}, IgnoreUnknown: true},
+		`types: invalid message type ""`:                 {Types: []string{""}},
+		`ignore: invalid message type "dibs:Tombstone"`:  {Ignore: []string{"dibs:Tombstone"}},
+		"filter types": {Types: make([]string, messagestore.MaxFilterTypes+1), IgnoreUnknown: true},
+	} {
+		relay := relayOf(newStore(), &receiver{}, &config)
+
+		for _, err := range []error{relay.Validate(), relay.CatchUp(context.Background())} {
+			require.ErrorIs(t, err, messagestore.ErrInvalid)
+			require.ErrorContains(t, err, text)
+		}
+	}
+}
