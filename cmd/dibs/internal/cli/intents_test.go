@@ -196,7 +196,7 @@ func TestStoryOfAnIntent(t *testing.T) {
 				require.Equal(t, []any{"B", 2.0, "acme"}, []any{e["session"], e["attempt"], e["scope"]})
 			}
 		}
-		require.Equal(t, []string{"reserved", "extended", "lapsed", "takenOver", "waiting", "extended", "released", "reserved", "confirmed", "followed"}, events)
+		require.Equal(t, []string{"reserved", "extended", "lapsed", "takenOver", "waiting", "waiting", "extended", "released", "reserved", "confirmed", "followed"}, events)
 	})
 }
 
@@ -211,9 +211,9 @@ func TestShowPrintsStateAndHistoryOfAnIntent(t *testing.T) {
 
 		require.Regexp(t, `\nuntil +\S+Z\nleft +\d+m\S+s\n\n`, dibs.ok(t, "intents", "show", "payment:intent", "k"))
 		lines := objects(t, dibs.ok(t, "intents", "show", "payment:intent", "29401/1998-12", "--scope", "acme", "--json"))
-		require.Len(t, lines, 1+9)
+		require.Len(t, lines, 1+10)
 		require.Equal(t, []any{"done", "C", 3.0, map[string]any{"receipt": "R1"}}, []any{lines[0]["state"], lines[0]["session"], lines[0]["attempt"], lines[0]["result"]})
-		require.Equal(t, []any{"Confirmed", 8.0}, []any{lines[9]["type"], lines[9]["position"]})
+		require.Equal(t, []any{"Confirmed", 9.0}, []any{lines[10]["type"], lines[10]["position"]})
 		none := dibs.run(t, "intents", "show", "payment:intent", "29401/1998-12")
 		require.Equal(t, result{1, "", "dibs: payment:intent has no intent with the key 29401/1998-12: no such message\n"}, none)
 		none = dibs.run(t, "explain", "none", "--category", "payment:intent")
@@ -318,16 +318,16 @@ func TestVerifyFindsIntentsThatBreakARule(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		story(t, store)
-		require.Equal(t, "looked at 1 intent, 1 of them done, in 9 messages\nno violation\n", dibs.ok(t, "intents", "verify", "payment:intent"))
+		require.Equal(t, "looked at 1 intent, 1 of them done, in 10 messages\nno violation\n", dibs.ok(t, "intents", "verify", "payment:intent"))
 
 		dibs.ok(t, "write", "payment:intent-acme+29401/1998-12", "Released", `{"session":"C","attempt":3,"ttl":3600000,"content":"x","token":1136214245000000}`)
 
 		r := dibs.run(t, "intents", "verify", "payment:intent")
 		require.Equal(t, 1, r.code)
 		require.Equal(t, "dibs: 1 violation\n", r.stderr)
-		require.Regexp(t, `^transition  \d+  payment:intent-acme\+29401/1998-12@9  expected nothing after the result, found Released\nlooked at 1 intent, 1 of them done, in 10 messages\n$`, r.stdout)
+		require.Regexp(t, `^transition  \d+  payment:intent-acme\+29401/1998-12@10  expected nothing after the result, found Released\nlooked at 1 intent, 1 of them done, in 11 messages\n$`, r.stdout)
 		lines := objects(t, dibs.run(t, "intents", "verify", "payment:intent", "--json").stdout)
-		require.Equal(t, []any{"transition", 9.0, "payment:intent"}, []any{lines[0]["violation"], lines[0]["position"], lines[0]["category"]})
+		require.Equal(t, []any{"transition", 10.0, "payment:intent"}, []any{lines[0]["violation"], lines[0]["position"], lines[0]["category"]})
 		require.Equal(t, []any{1.0, 0.0, map[string]any{"intents": 1.0, "done": 1.0, "messages": 10.0}}, []any{lines[1]["violations"], lines[1]["takenEarly"], lines[1]["checked"]})
 		for range 3 {
 			dibs.ok(t, "write", "payment:intent-acme+29401/1998-12", "Released", `{}`)
