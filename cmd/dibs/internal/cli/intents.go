@@ -288,11 +288,11 @@ func (c *intentArgs) notFound(err error) error {
 	if !errors.Is(err, messagestore.ErrNotFound) {
 		return err
 	}
-	scope := ""
+	scope := " without a scope; if its request has one, give --scope"
 	if c.Scope != "" {
-		scope = " in the scope " + c.Scope
+		scope = shorten(" in the scope " + c.Scope)
 	}
-	return fmt.Errorf("%s has no intent with the key %s%s: %w", c.Category, shorten(c.Key), shorten(scope), messagestore.ErrNotFound)
+	return fmt.Errorf("%s has no intent with the key %s%s: %w", c.Category, shorten(c.Key), scope, messagestore.ErrNotFound)
 }
 
 func (c *intentsShowCommand) printState(a *app, i intent.Intent, now time.Time) error {

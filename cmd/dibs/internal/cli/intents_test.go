@@ -215,9 +215,9 @@ func TestShowPrintsStateAndHistoryOfAnIntent(t *testing.T) {
 		require.Equal(t, []any{"done", "C", 3.0, map[string]any{"receipt": "R1"}}, []any{lines[0]["state"], lines[0]["session"], lines[0]["attempt"], lines[0]["result"]})
 		require.Equal(t, []any{"Confirmed", 9.0}, []any{lines[10]["type"], lines[10]["position"]})
 		none := dibs.run(t, "intents", "show", "payment:intent", "29401/1998-12")
-		require.Equal(t, result{1, "", "dibs: payment:intent has no intent with the key 29401/1998-12: no such message\n"}, none)
+		require.Equal(t, result{1, "", "dibs: payment:intent has no intent with the key 29401/1998-12 without a scope; if its request has one, give --scope: no such message\n"}, none)
 		none = dibs.run(t, "explain", "none", "--category", "payment:intent")
-		require.Equal(t, result{1, "", "dibs: payment:intent has no intent with the key none: no such message\n"}, none)
+		require.Equal(t, result{1, "", "dibs: payment:intent has no intent with the key none without a scope; if its request has one, give --scope: no such message\n"}, none)
 	})
 }
 
@@ -387,4 +387,16 @@ func agedBy(t *testing.T, dibs *shell, by string) {
 		_, err = conn.Exec(t.Context(), statement)
 		require.NoError(t, err)
 	}
+}
+
+func TestAnIntentThatIsNotFoundWithoutAScopeHintsAtTheScope(t *testing.T) {
+	t.Parallel()
+	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		hold(t, manager(t, store, nil), intent.Request{Key: "k", Scope: "acme", TTL: time.Hour})
+
+		none := dibs.run(t, "intents", "show", "payment:intent", "k")
+
+		require.Equal(t, result{1, "", "dibs: payment:intent has no intent with the key k without a scope; if its request has one, give --scope: no such message\n"}, none)
+		require.Contains(t, dibs.ok(t, "intents", "show", "payment:intent", "k", "--scope", "acme"), "acme")
+	})
 }

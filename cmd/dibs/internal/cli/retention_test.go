@@ -214,6 +214,10 @@ func TestRemovalsThatCannotBeAreRefused(t *testing.T) {
 		require.Empty(t, r.stdout)
 	}
 	require.Contains(t, embedded.run(t, "delete", "account-1").stderr, "give --yes")
+	category := embedded.run(t, "trim", "booking", "--keep", "1")
+	require.Equal(t, 2, category.code)
+	require.Contains(t, category.stderr, "it is a category")
+	require.Contains(t, category.stderr, "\n      to trim every stream of the category: dibs trim --category booking\n")
 
 	dibs := newServer(t)
 	for _, args := range []string{"trim account:deadLetter-a+b --keep 1", "trim -- -1 --keep 1", "delete --yes -- -1"} {

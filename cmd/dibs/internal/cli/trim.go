@@ -55,6 +55,11 @@ func (c *trimCommand) Run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
+	if c.Category == "" {
+		if err := c.checkStream(); err != nil {
+			return err
+		}
+	}
 	return a.withKeeper(ctx, "trim", func(k keeper, store *messagestore.Store) error {
 		meter := &removalMeter{app: a, progress: progress{every: 2 * time.Second, now: time.Now}}
 		meter.start()
@@ -90,6 +95,15 @@ func (c *trimCommand) Run(ctx context.Context, a *app) error {
 		}
 		return c.print(a, trim(options))
 	})
+}
+
+// checkStream refuses a name that is no stream's, with the flag to give where it is a category's.
+func (c *trimCommand) checkStream() error {
+	_, err := messagestore.ParseStreamName(c.Stream)
+	if err != nil && messagestore.Category(c.Stream).Validate() == nil {
+		return &usageError{err: err, hint: "to trim every stream of the category: dibs trim --category " + c.Stream}
+	}
+	return err
 }
 
 // bareStreams returns the streams of which messages would go that an entity needs, for no snapshot
