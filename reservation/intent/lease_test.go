@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -170,12 +171,13 @@ func TestALineHasAnEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
 		l := lease(t, m, request("A"))
 		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
 		for range 100 {
-			go func() {
+			all.Go(func() {
 				r := request("")
 				r.Wait = time.Hour
 				_, _ = m.Reserve(ctx, r)
-			}()
+			})
 		}
 		synctest.Wait()
 		i, err := m.Lookup(t.Context(), "", "k")
@@ -187,8 +189,16 @@ func TestALineHasAnEnd(t *testing.T) {
 		require.Equal(t, intent.Held, reserve(t, m, r).Outcome)
 		require.Equal(t, began, time.Now(), "at once")
 		cancel()
+		all.Wait()
+		require.Empty(t, lookup(t, m).Line)
+		all.Go(func() {
+			r := request("last")
+			r.Wait = time.Hour
+			_, _ = m.Reserve(t.Context(), r)
+		})
 		synctest.Wait()
 		require.NoError(t, l.Confirm(t.Context(), nil), "it leaves the line away")
+		all.Wait()
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -209,6 +210,7 @@ type attempt struct {
 	keys    []wanted
 	blocked int  // of keys, the one that is held
 	stands  bool // in the line, or may
+	unnamed bool // the session is new, so no caller can ask for its lease again
 	ttl     time.Duration
 }
 
@@ -216,8 +218,12 @@ type attempt struct {
 // [Held], [Done], [KeyReused].
 //
 // After an error that matches [messagestore.ErrOutcomeUnknown] the lease may have been granted:
-// to ask again with the same [Request.Session] finds out. Otherwise it was not. While it waits,
-// Reserve returns ctx's error once ctx is done, and takes up to a second to leave the line before.
+// to ask again with the same [Request.Session] finds out. The lease of a session that Reserve has
+// made is released again then: nobody could ask for it. After any other error no lease was granted.
+//
+// While it waits, Reserve returns ctx's error once ctx is done. However it ends, it leaves the line.
+// It breaks off no call of the store for that, and takes up to five seconds if the store does not
+// answer, as it does to release what nobody has.
 func (m *Manager) Reserve(ctx context.Context, request Request) (Answer, error) {
 	a, err := m.attempt(ctx, request)
 	if err != nil {
@@ -272,7 +278,7 @@ func (m *Manager) attempt(ctx context.Context, request Request) (*attempt, error
 		a.keys = append(a.keys, wanted{stream: stream})
 	}
 	if request.Session == "" {
-		a.request.Session = m.newSession()
+		a.request.Session, a.unnamed = m.newSession(), true
 	} else if rule := sessionRule(request.Session); rule != "" {
 		return nil, messagestore.NewInvalidError("session", request.Session, rule)
 	}
@@ -315,29 +321,52 @@ func digest(content any) (string, error) {
 }
 
 // run tries until the request has its answer.
-func (a *attempt) run(ctx context.Context) (Answer, error) {
+func (a *attempt) run(ctx context.Context) (answer Answer, err error) {
 	if err := a.m.declare(ctx); err != nil {
 		return Answer{}, err
 	}
+	calls := ctx
 	var w *wakeups.Waiter
 	if a.request.Wait > 0 {
+		var cancel context.CancelFunc
+		calls, cancel = outlasting(ctx)
+		defer cancel()
 		w = a.m.wakeups.NewWaiter()
 		defer w.Leave()
+		defer func() { // also if the store or the logger panics
+			if answer.Outcome != Reserved {
+				a.leaveLine(calls)
+			}
+		}()
 	}
+	defer func() {
+		if a.unnamed && errors.Is(err, messagestore.ErrOutcomeUnknown) {
+			a.giveBack(ctx)
+		}
+	}()
 	end := time.Now().Add(a.request.Wait)
 	var known time.Time
 	for over := false; ; {
-		answer, now, err := a.try(ctx, known)
-		if err == nil && answer.Outcome == Held && w != nil && !over {
-			if known, over, err = a.wait(ctx, w, now, end); err == nil {
-				continue
-			}
-			answer = Answer{}
+		answer, now, err := a.try(calls, known)
+		if err != nil || answer.Outcome != Held || w == nil || over {
+			return answer, err
 		}
-		if err != nil || answer.Outcome == Held {
-			a.leaveLine(ctx)
+		if known, over, err = a.wait(ctx, calls, w, now, end); err == nil {
+			err = ctx.Err() // one that has gone takes nothing
 		}
-		return answer, err
+		if err != nil {
+			return Answer{}, err
+		}
+	}
+}
+
+// giveBack releases what a request was granted whose answer was lost. It asks again for that, so that
+// the write that was lost is refused if it is still on its way.
+func (a *attempt) giveBack(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+	defer cancel()
+	if answer, _, err := a.try(ctx, time.Time{}); err == nil && answer.Outcome == Reserved {
+		_ = answer.Lease.giveUp(ctx, "the answer to its request was lost")
 	}
 }
 

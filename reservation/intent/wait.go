@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -17,21 +18,23 @@ const (
 	// leastSleep bounds the looks at an intent whose time is nearly over.
 	leastSleep = time.Millisecond
 
-	// leaveTimeout bounds how long a caller that leaves the line is kept for it.
-	leaveTimeout = time.Second
+	// The others of a line may leave it at once. Each of their steps costs all others one.
+	minLeaveBackoff = time.Millisecond
+	maxLeaveBackoff = 100 * time.Millisecond
 )
 
 // wait has a stand in the line of the intent that it met, and waits until there may be another
 // answer. The result known is the store's time as of which the states of a's keys are known; if
-// it is zero, they have to be looked at. It is over when the request has waited long enough.
-func (a *attempt) wait(ctx context.Context, w *wakeups.Waiter, now, end time.Time) (known time.Time, over bool, err error) {
+// it is zero, they have to be looked at. It is over when the request has waited long enough. The wait
+// ends with ctx, and the calls of the store with the other.
+func (a *attempt) wait(ctx, calls context.Context, w *wakeups.Waiter, now, end time.Time) (known time.Time, over bool, err error) {
 	k := &a.keys[a.blocked]
 	fresh := w.On(k.stream)
 	if len(a.keys) > 1 {
 		if fresh { // an end before it listened would be missed
 			return time.Time{}, false, nil
 		}
-	} else if now, err = a.stand(ctx, now); err != nil || k.met == nil || now.IsZero() {
+	} else if now, err = a.stand(calls, now); err != nil || k.met == nil || now.IsZero() {
 		return time.Time{}, false, err
 	} else if answer, final := a.answer(now); !final || answer.Outcome != Held {
 		return now, false, nil
@@ -106,17 +109,16 @@ func (a *attempt) line(ctx context.Context, line []string) (*messagestore.Meetin
 	return nil, nil
 }
 
-// leaveLine takes the session out of the line, so that its turn costs the others no time, also if ctx
-// is done. That it may not succeed is the reason for turns.
+// leaveLine takes the session out of the line, so that its turn costs the others no time. That it may
+// not succeed is the reason for turns.
 func (a *attempt) leaveLine(ctx context.Context) {
 	if !a.stands {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	ctx, cancel := context.WithTimeout(ctx, finishTimeout)
 	defer cancel()
 	k := &a.keys[0]
-	const attempts = 10 // the others of the line may leave at once
-	for range attempts {
+	for failures := 0; backoff.Wait(ctx, backoff.After(failures, minLeaveBackoff, maxLeaveBackoff)) == nil; failures++ {
 		m, err := a.m.store.Last(ctx, k.stream) // the answer to a write for the line may be lost
 		if err != nil {
 			return
@@ -125,15 +127,29 @@ func (a *attempt) leaveLine(ctx context.Context) {
 		if err != nil || s.done() {
 			return
 		}
-		k.meet(s)
 		i := slices.Index(s.Line, a.request.Session)
 		if i < 0 {
 			return
 		}
-		met, err := a.line(ctx, slices.Delete(slices.Clone(s.Line), i, i+1))
-		if err == nil && met == nil {
+		k.meet(s)
+		if met, err := a.line(ctx, slices.Delete(slices.Clone(s.Line), i, i+1)); err == nil && met == nil {
 			return
 		}
+	}
+}
+
+// outlasting returns a context for the calls of the store that a request makes which waits. A call
+// that is under way when ctx ends is not broken off, or nobody would know whether the session stands
+// in the line, or has the lease. So the context ends so much later.
+func outlasting(ctx context.Context) (context.Context, context.CancelFunc) {
+	calls, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(finishTimeout, cancel)
+		context.AfterFunc(calls, func() { timer.Stop() })
+	})
+	return calls, func() {
+		stop()
+		cancel()
 	}
 }
 

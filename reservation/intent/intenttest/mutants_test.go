@@ -213,17 +213,27 @@ var mutants = []mutant{
 	},
 	{
 		"a waiter that keeps its place", "reserve.go",
-		"			a.leaveLine(ctx)\n", "",
+		"				a.leaveLine(calls)\n", "",
 		[]string{"Wait/EndsWithHeld"},
 	},
 	{
 		"a waiter that keeps its place when its caller leaves", "wait.go",
-		"context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)", "context.WithTimeout(ctx, leaveTimeout)",
+		"context.WithCancel(context.WithoutCancel(ctx))", "context.WithCancel(ctx)",
 		[]string{"Wait/CallersThatLeaveKeepNobodyWaiting"},
 	},
 	{
+		"a waiter that leaves while the others do", "wait.go",
+		"; err == nil && met == nil {", "; err == nil || met == nil {",
+		[]string{"Wait/CallersThatLeaveKeepNobodyWaiting"},
+	},
+	{
+		"a lease that is granted to nobody", "reserve.go",
+		"			a.giveBack(ctx)\n", "",
+		[]string{"Answer/LostGrantOfNobodyIsGivenBack"},
+	},
+	{
 		"a waiter without a context", "reserve.go",
-		"a.wait(ctx, w, now, end)", "a.wait(context.WithoutCancel(ctx), w, now, end)",
+		"a.wait(ctx, calls, w, now, end)", "a.wait(calls, calls, w, now, end)",
 		[]string{"Wait/EndsWithTheContext"},
 	},
 	{

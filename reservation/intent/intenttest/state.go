@@ -24,6 +24,7 @@ var stateTests = []test{
 	{"Answer/SameSessionHasTheSameLease", sameSession, 0},
 	{"Answer/OtherContentIsKeyReused", otherContent, 0},
 	{"Answer/LostAnswerIsNoConflict", lostAnswers, 0},
+	{"Answer/LostGrantOfNobodyIsGivenBack", lostGrants, 0},
 	{"Answer/MetadataGoesWithTheLease", metadataGoes, 0},
 }
 
@@ -303,13 +304,22 @@ func otherContent(t *testing.T, f *fixture) {
 	require.Equal(t, intent.Done, reserve(t, f.m, other).Outcome)
 }
 
-// A forgetfulStore loses the answers of writes that succeeded.
+// A forgetfulStore loses the answers of writes that succeeded, or that are still on their way.
 type forgetfulStore struct {
 	intent.Store
-	lose atomic.Bool
+	lose   atomic.Bool
+	late   bool
+	arrive func(ctx context.Context) (*messagestore.Meeting, error) // the write that is on its way
 }
 
 func (s *forgetfulStore) WriteOrLast(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Meeting, error) {
+	if s.late && s.lose.Swap(false) {
+		s.arrive = func(ctx context.Context) (*messagestore.Meeting, error) {
+			_, met, err := s.Store.WriteOrLast(ctx, stream, expected, bodies...)
+			return met, err
+		}
+		return messagestore.Written{}, nil, &messagestore.OutcomeUnknownError{Cause: context.DeadlineExceeded}
+	}
 	written, met, err := s.Store.WriteOrLast(ctx, stream, expected, bodies...)
 	if err == nil && met == nil && s.lose.Swap(false) {
 		return messagestore.Written{}, nil, &messagestore.OutcomeUnknownError{Cause: context.DeadlineExceeded}
@@ -343,6 +353,39 @@ func lostAnswers(t *testing.T, f *fixture) {
 	require.NoError(t, l.Confirm(t.Context(), json.RawMessage(`"r\u0065sult"`)), "the same in another spelling")
 	require.ErrorIs(t, l.Confirm(t.Context(), "another"), intent.ErrLeaseLost)
 	require.JSONEq(t, `"result"`, string(f.lookup(t).Result))
+}
+
+// lostGrants has the answers to requests be lost that no caller can repeat, since it does not know their
+// session. What they were granted is free again, also if the write was still on its way. The session of
+// a caller keeps its lease.
+func lostGrants(t *testing.T, f *fixture) {
+	for _, wait := range []time.Duration{0, time.Minute} {
+		for _, late := range []bool{false, true} {
+			store := &forgetfulStore{Store: f.store, late: late}
+			m := f.managerOver(t, store)
+			r := request("")
+			r.Key, r.Wait = fmt.Sprint(wait, late), wait
+			store.lose.Store(true)
+
+			_, err := m.Reserve(t.Context(), r)
+
+			require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+			if late {
+				met, err := store.arrive(t.Context())
+				require.NoError(t, err)
+				require.NotNil(t, met, "it came too late")
+			}
+			i, err := f.m.Lookup(t.Context(), "", r.Key)
+			require.NoError(t, err)
+			require.Equal(t, intent.Free, i.Status, r.Key)
+			require.Equal(t, intent.Reserved, reserve(t, f.m, r).Outcome)
+		}
+	}
+	store := &forgetfulStore{Store: f.store}
+	store.lose.Store(true)
+	_, err := f.managerOver(t, store).Reserve(t.Context(), request("A"))
+	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+	require.Equal(t, intent.Held, f.lookup(t).Status)
 }
 
 func metadataGoes(t *testing.T, f *fixture) {

@@ -146,15 +146,22 @@ func waitEndsWithContext(t *testing.T, f *fixture) {
 	}()
 	f.untilInLine(t, f.m, key, "W")
 
+	cancelled := time.Now()
 	cancel()
 
 	require.ErrorIs(t, await.Receive(t, "the waiter gives up", ended), context.Canceled)
+	if f.options.Bubble {
+		require.Equal(t, cancelled, time.Now(), "at once")
+	}
 }
 
 // leaversKeepNobody has callers leave the line, all at once, because their context ends. The intent is
 // at once the next session's.
 func leaversKeepNobody(t *testing.T, f *fixture) {
-	const callers = 8
+	callers := 40
+	if !f.options.Bubble { // each that leaves costs all others a step
+		callers = 12
+	}
 	l := lease(t, f.m, request("holder"))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
