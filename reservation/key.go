@@ -1,6 +1,7 @@
 package reservation
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/google/uuid"
@@ -20,6 +21,26 @@ var ErrInvalidKey = keys.ErrInvalid
 // by nature. It is made once, when the command is decided on, and kept wherever the
 // command may be sent again from.
 func NewKey() string { return uuid.Must(uuid.NewV7()).String() }
+
+// JoinKey returns the key of its parts, such as a client's name and the key that the client sent: other
+// parts are another key, also where one of them has a slash. The error matches [ErrInvalidKey] if
+// there is no part, or one that would be no key by itself, such as a header that was not sent.
+func JoinKey(parts ...string) (string, error) {
+	escaped := make([]string, len(parts))
+	for i, part := range parts {
+		if rule := keys.Rule(part); rule != "" {
+			return "", invalidKey(part, fmt.Sprintf("part %d of %d: %s", i+1, len(parts), rule))
+		}
+		escaped[i] = slash.Replace(part)
+	}
+	if len(parts) == 0 {
+		return "", invalidKey("", "it has no parts")
+	}
+	return strings.Join(escaped, "/"), nil
+}
+
+// slash escapes what is between the parts of a key.
+var slash = strings.NewReplacer("%", "%25", "/", "%2F")
 
 // encodeKey returns key as a part of a stream's identifier of at most room bytes.
 func encodeKey(key string, room int) (string, error) {

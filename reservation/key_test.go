@@ -161,3 +161,28 @@ func differ(t require.TestingT, r *reservation.Reserver, a, b string) {
 		require.NotEqual(t, streams[a], streams[b])
 	}
 }
+
+// A client's name in front of a key that was not sent is no key.
+func TestAKeyOfPartsRefusesAnEmptyOne(t *testing.T) {
+	t.Parallel()
+	for _, parts := range [][]string{nil, {""}, {"ann", ""}, {"", "17"}, {"ann", " "}, {"ann", "\xff"}} {
+		_, err := reservation.JoinKey(parts...)
+		require.ErrorIs(t, err, reservation.ErrInvalidKey, parts)
+	}
+	_, err := reservation.JoinKey("ann", "")
+	require.EqualError(t, err, `invalid idempotence key "": part 2 of 2: it is empty`)
+}
+
+func TestKeysOfOtherPartsAreOtherKeys(t *testing.T) {
+	t.Parallel()
+	seen := map[string][]string{}
+	for _, parts := range [][]string{
+		{"ann", "17"}, {"ann/17"}, {"ann%2F17"}, {"ann", "1", "7"}, {"ann", "1/7"}, {"ann/1", "7"}, {"ann%2F1", "7"}, {"an", "n17"}, {"Ann", "17"},
+	} {
+		key, err := reservation.JoinKey(parts...)
+		require.NoError(t, err)
+		require.Empty(t, seen[key], parts)
+		seen[key] = parts
+	}
+	require.Contains(t, seen, "ann/17")
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -64,6 +65,8 @@ func (c *call) serve() {
 			c.inProgress(0)
 		case err != nil:
 			c.unavailable(err)
+		case answer.Outcome != intent.Done && c.isPartOf(answer.Intent):
+			c.pass()
 		case answer.Outcome == intent.KeyReused:
 			refuse(c.w, http.StatusUnprocessableEntity, ProblemKeyReused, "the key was first used with another method, path, query, content type, encoding, range or body")
 		case answer.Outcome == intent.Done:
@@ -103,6 +106,24 @@ func (c *call) abortable(ctx context.Context, lease *intent.Lease) (form any, er
 		}
 	}()
 	return c.handle(ctx, lease)
+}
+
+// isPartOf reports whether an intent is that of a handler around this one: the request has met the
+// middleware before, or is one that the handler makes with the key.
+func (c *call) isPartOf(i intent.Intent) bool {
+	for around := callOf(c.r.Context()); around != nil; around = callOf(around.r.Context()) {
+		if l := around.lease; l.Stream() == i.Stream && l.Session() == i.Session && l.Token() == i.Token {
+			return true
+		}
+	}
+	return false
+}
+
+// pass has the request handled under the lease around it, whose response it is a part of.
+func (c *call) pass() {
+	r := withBody(c.r.Context(), c.r, c.body)
+	defer removeFiles(r)
+	c.next.ServeHTTP(c.w, r)
 }
 
 // close drops a response that is held back, of a handler that panics or goes on, too.
@@ -161,7 +182,7 @@ func (c *call) handle(ctx context.Context, lease *intent.Lease) (any, error) {
 		return nil, inDoubt(errNone)
 	case err != nil:
 		return nil, inDoubt(err)
-	case !c.kept(response.Status):
+	case !c.kept(response):
 		return nil, inDoubt(fmt.Errorf("%w: status %d", errNotKept, response.Status))
 	}
 	raw, ok := c.encode(response)
@@ -174,7 +195,15 @@ func (c *call) handle(ctx context.Context, lease *intent.Lease) (any, error) {
 }
 
 // kept reports whether a response is stored. The caller holds the mutex.
-func (c *call) kept(status int) bool { return !c.forget && c.m.config.Keep(status) }
+func (c *call) kept(r Response) bool {
+	switch {
+	case c.forget, r.Status < 200: // 101 is for one connection
+		return false
+	case r.Status >= 400 && r.Header.Get(ProblemHeader) != "":
+		return false // what a middleware behind this one answered by itself
+	}
+	return c.m.config.Keep(r.Status)
+}
 
 // encode returns the stored form of a response, or false if it is too large.
 func (c *call) encode(r Response) (json.RawMessage, bool) {
@@ -258,8 +287,7 @@ func (c *call) wait(held intent.Intent, patience time.Time) bool {
 	switch {
 	case err == nil, errors.Is(err, messagestore.ErrNotFound):
 		return true
-	case c.r.Context().Err() != nil: // nobody hears the answer
-	case ctx.Err() != nil:
+	case ctx.Err() != nil: // or that of the request, which may end though the client still listens
 		c.inProgress(held.Left)
 	default:
 		c.unavailable(err)
@@ -287,6 +315,11 @@ func (c *call) send(i intent.Intent, replayed bool) {
 	default:
 		if replayed {
 			c.w.Header().Set(Replayed, "true")
+		}
+		for name := range response.Header { // a middleware around knows the origin of this very request
+			if _, has := c.w.Header()[name]; has && strings.HasPrefix(name, "Access-Control-") {
+				delete(response.Header, name)
+			}
 		}
 		response.send(c.w)
 	}

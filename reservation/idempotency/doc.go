@@ -5,7 +5,7 @@
 //	...
 //	once, err := idempotency.New(intents, &idempotency.Config{Scope: client})
 //	...
-//	mux.Handle("POST /payments", once.Handler(pay))
+//	mux.Handle("POST /payments", once.HandlerFunc(pay))
 //
 // The first request with a key reserves an intent, and its handler runs under the intent's
 // lease. The handler's response is held back until it is stored, as the result that the intent is

@@ -290,9 +290,19 @@ func isToken(s string) bool {
 //
 // If the lease is lost, the response is not sent: the answer is that of the request which came
 // after. A panic goes on, after the intent is released.
+//
+// A request that next makes to a handler behind a middleware with its own context and its own key, and
+// one that meets a middleware twice, passes: it is a part of the request whose lease is held. What a
+// middleware behind this one answers by itself is sent, and never stored.
+//
+// A next that is nil, or that [http.TimeoutHandler] returned, panics: its time-out would answer while
+// the work goes on without a lease. [Config.Timeout] is for that.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
 	if next == nil {
 		panic("idempotency: nil handler") // as net/http does
+	}
+	if fmt.Sprintf("%T", next) == "*http.timeoutHandler" {
+		panic("idempotency: http.TimeoutHandler answers while its handler goes on, without a lease: use Config.Timeout")
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !m.methods[r.Method] || m.config.Optional && r.Header.Values(Header) == nil {
@@ -304,6 +314,14 @@ func (m *Middleware) Handler(next http.Handler) http.Handler {
 			c.serve()
 		}
 	})
+}
+
+// HandlerFunc is [Middleware.Handler] for a function.
+func (m *Middleware) HandlerFunc(next func(http.ResponseWriter, *http.Request)) http.Handler {
+	if next == nil {
+		return m.Handler(nil)
+	}
+	return m.Handler(http.HandlerFunc(next))
 }
 
 // call reads a request, and answers it if it is refused.

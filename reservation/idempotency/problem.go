@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -18,6 +19,11 @@ type Problem struct {
 	// Detail is about this request.
 	Detail string `json:"detail,omitempty"`
 }
+
+// ProblemHeader is the name of the response header by which a middleware knows an answer that another
+// one gave by itself: it has the end of the problem's type, such as in-progress. A failure with it is
+// never stored, since the next one may be another.
+const ProblemHeader = "Idempotency-Problem"
 
 // The types of problems.
 const (
@@ -81,6 +87,7 @@ func refuse(w http.ResponseWriter, status int, kind, detail string) {
 	}
 	header := w.Header()
 	header.Set("Content-Type", "application/problem+json")
+	header.Set(ProblemHeader, strings.TrimPrefix(kind, problems))
 	header.Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(status)
 	_, _ = w.Write(text) // the client may be gone

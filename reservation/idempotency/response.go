@@ -42,13 +42,18 @@ func KeptHeaders() []string { return slices.Clone(keptHeaders) }
 
 var keptHeaders = []string{
 	"Content-Type", "Content-Language", "Content-Encoding", "Content-Disposition", "Content-Location",
-	"Location", "ETag", "Last-Modified", "Link",
+	"Location", "ETag", "Last-Modified", "Link", "Allow", "Accept-Patch", "Accept-Post", "Preference-Applied",
+	"Cache-Control", "Expires", "Pragma", "Vary",
+	"Accept-Ranges", "Content-Range", "Content-Digest", "Repr-Digest",
+	"Access-Control-Allow-Origin", "Access-Control-Allow-Credentials", "Access-Control-Expose-Headers", "Timing-Allow-Origin",
+	"Content-Security-Policy", "X-Content-Type-Options", "X-Frame-Options", "Referrer-Policy", "Cross-Origin-Resource-Policy",
+	"Cross-Origin-Opener-Policy", "Cross-Origin-Embedder-Policy",
 }
 
 // neverKept are the header fields that belong to one client or to one moment.
 var neverKept = []string{
 	"Set-Cookie", "WWW-Authenticate", "Proxy-Authenticate", "Date", "Content-Length", "Transfer-Encoding", "Connection", "Trailer",
-	"Upgrade", "Keep-Alive", Replayed, "Retry-After",
+	"Upgrade", "Keep-Alive", Replayed, ProblemHeader, "Retry-After",
 }
 
 // formVersion is that of the form in which responses are stored. Every version that a release
