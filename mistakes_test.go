@@ -297,6 +297,32 @@ var mistakes = []struct {
 		}},
 	}},
 	{"Keys, entities and units", []mistake{
+		{"a reserver over another store than that of the consumer, when it starts", func(t *testing.T) error {
+			t.Helper()
+			mux := handler.New()
+			handler.On(mux, reservation.Copy(reservation.New(newStore(), "seats", nil), key, nothing))
+			return text(logged(t, newStore(), commands, mux, nil))
+		}},
+		{"two reservers of one name in two consumers", func(t *testing.T) error {
+			t.Helper()
+			store := newStore()
+			write(t, store, "seat:command-1", hold{"k1"})
+			for _, name := range []string{"seats", "mailer"} {
+				mux := handler.New()
+				handler.On(mux, reservation.Copy(reservation.New(store, "shared", nil), key, nothing))
+				if err := consumer.New(store, commands, name, mux, &consumer.Config{Logger: logger.Silent()}).CatchUp(t.Context()); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+		{"a category of copies that no consumer reads", func(t *testing.T) error {
+			t.Helper()
+			store, mux := newStore(), handler.New()
+			write(t, store, "seat:command-1", hold{"k1"})
+			handler.On(mux, reservation.Copy(reservation.New(store, "seats", &reservation.Config{Category: "seatOnce"}), key, nothing))
+			return text(logged(t, store, commands, mux, nil))
+		}},
 		{"one reserver in two consumers", func(t *testing.T) error {
 			t.Helper()
 			store := newStore()

@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/lanes"
 	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -33,8 +34,9 @@ import (
 // does not count.
 //
 // A handler with a method Validate() error is validated by [Consumer.Validate]. One with a method
-// Types() []string tells the message types that it knows: see [Config.OnlyKnown]. A handler that wraps
-// another passes both on.
+// Types() []string tells the message types that it knows: see [Config.OnlyKnown]. One with a method
+// Checks() []func(context.Context, *messagestore.Message) error, as a handler.Mux has it, is checked when Run or
+// CatchUp begins. A handler that wraps another passes these methods on.
 type Handler interface {
 	Handle(ctx context.Context, m *messagestore.Message) error
 }
@@ -119,6 +121,35 @@ func (c *Consumer) Validate() error {
 		return fmt.Errorf("invalid consumer: %w", errors.Join(all...))
 	}
 	return nil
+}
+
+// check has the handler make its checks, each with a message that is in the store of the consumer, as
+// it has joined.
+func (c *Consumer) check(ctx context.Context) error {
+	h, has := c.handler.(interface {
+		Checks() []func(context.Context, *messagestore.Message) error
+	})
+	if !has {
+		return nil
+	}
+	checks := h.Checks()
+	if len(checks) == 0 {
+		return nil
+	}
+	m, err := c.store.Last(upkeep.With(ctx), c.id.Ledger())
+	if err != nil {
+		return fmt.Errorf("read generation: %w", err)
+	}
+	var all []error
+	for _, check := range checks {
+		all = append(all, check(c.forHandlers(ctx), m))
+	}
+	return errors.Join(all...)
+}
+
+// forHandlers returns the context that handlers have.
+func (c *Consumer) forHandlers(ctx context.Context) context.Context {
+	return steer.WithDelivery(ctx, &steer.Delivery{Consumer: c.id.Name, Wrote: c.wrote, Unread: c.unread})
 }
 
 // known returns the message types that the handler knows, none if it does not tell.
@@ -273,6 +304,7 @@ func (c *Consumer) start(ctx context.Context, catchUp bool, before *run, me chec
 	standby := standby{Consumer: c}
 	defer standby.stop()
 	met := before != nil // the store has answered
+	checked := before != nil
 	for failures := 1; ctx.Err() == nil; failures++ {
 		var p *checkpoint.Place
 		var err error
@@ -287,6 +319,10 @@ func (c *Consumer) start(ctx context.Context, catchUp bool, before *run, me chec
 			if p.First {
 				c.sayNew(ctx, p, catchUp)
 			}
+			if !checked {
+				err = c.check(ctx)
+				checked = err == nil
+			}
 		}
 		switch {
 		case err == nil && !p.Ready():
@@ -300,6 +336,9 @@ func (c *Consumer) start(ctx context.Context, catchUp bool, before *run, me chec
 		case ctx.Err() != nil:
 			continue
 		case catchUp || !heals(err) || !met && refused(err):
+			if p != nil {
+				c.leaveGroup(ctx, p)
+			}
 			return nil, err
 		}
 		if backoff.Wait(ctx, c.storeFailed(starting, err, failures)) != nil {

@@ -15,7 +15,6 @@ import (
 	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/lanes"
-	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -112,7 +111,7 @@ func (r *run) loop(ctx context.Context) error {
 	defer unwatch()
 	reads, cancelReads := context.WithCancel(ctx)
 	defer cancelReads()
-	work, cancelWork := context.WithCancel(steer.WithDelivery(context.WithoutCancel(ctx), &steer.Delivery{Consumer: r.id.Name, Wrote: r.wrote}))
+	work, cancelWork := context.WithCancel(r.forHandlers(context.WithoutCancel(ctx)))
 	defer cancelWork()
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -67,3 +67,10 @@ func (c *Consumer) wrote(stream string) {
 			Msg("the handler writes to the category that its consumer reads: each message that it writes there is delivered to it, too")
 	}
 }
+
+// unread warns of a category that the handler writes copies of its commands to, and that no consumer has read:
+// the copies wait there, and the commands have no effect.
+func (c *Consumer) unread(category string) {
+	c.config.Logger.Warn().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("copies", category).
+		Msg("no consumer has read the category of the copies yet, so they have no effect: is its name right, and does a consumer of it run?")
+}

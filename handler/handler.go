@@ -29,7 +29,7 @@ type HandlerFunc func(ctx context.Context, m *messagestore.Message) error //noli
 // A Mux passes each message to the function registered for its type. A message of another
 // type is an error, unless [Mux.IgnoreUnknown] was called.
 //
-// Register before use. Handle, Ignored, Types and Validate are safe for concurrent use. The zero
+// Register before use. Handle, Ignored, Types, Checks and Validate are safe for concurrent use. The zero
 // value is a mux as [New] returns one.
 type Mux struct {
 	ignored atomic.Int64
@@ -38,6 +38,7 @@ type Mux struct {
 	routes     map[string]HandlerFunc // not written to once sealed
 	middleware []Middleware
 	mistakes   []error
+	checks     []func(context.Context, *messagestore.Message) error // of the functions
 	ignore     bool
 	sealed     bool
 
@@ -81,6 +82,9 @@ func On[T messagestore.Body](mux *Mux, f Func[T], older ...upcast.Form[T]) {
 	if err != nil {
 		mux.mistake(unregistered(reflect.TypeFor[T]().String(), err))
 		return
+	}
+	if check := checkOf(f); check != nil {
+		mux.checks = append(mux.checks, check)
 	}
 	for i, form := range forms {
 		name := form.Type()
@@ -139,6 +143,15 @@ func (mux *Mux) Types() []string {
 	}
 	slices.Sort(types)
 	return types
+}
+
+// Checks returns the checks of functions that packages of reservations have made. A consumer makes them when
+// it starts: each with a message of its own, which its store has. The error says that the function is not for
+// that consumer.
+func (mux *Mux) Checks() []func(ctx context.Context, m *messagestore.Message) error {
+	mux.mu.Lock()
+	defer mux.mu.Unlock()
+	return slices.Clone(mux.checks)
 }
 
 // Ignored returns how many messages were passed over since [Mux.IgnoreUnknown], because

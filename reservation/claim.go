@@ -28,9 +28,9 @@ func NewClaim[T messagestore.Body](ctx context.Context, r *Reserver, m handler.M
 		return nil, err
 	}
 	if r.isCopy(m.Message) && isHandled(m.Message) {
-		return nil, nil
+		return nil, r.ofOther(ctx, m.Message)
 	}
-	c, err := r.copyOf(m.Message, key(m.Body), digestOf(m))
+	c, err := r.copyOf(ctx, m.Message, key(m.Body), digestOf(m))
 	if err != nil {
 		return nil, fmt.Errorf("reserve for %s: %w", m, err)
 	}

@@ -25,13 +25,13 @@ func Copy[T messagestore.Body](r *Reserver, key func(T) string, next handler.Fun
 	if err := missing("Copy", r, key == nil, "function", next == nil); err != nil {
 		return handler.Invalid[T](err) // a mistake that the mux reports
 	}
-	return func(ctx context.Context, m handler.Message[T]) error {
+	return handler.Checked(func(ctx context.Context, m handler.Message[T]) error {
 		if err := r.serves(ctx, m.Message); err != nil || r.passesOver(m.Message) {
 			return err
 		}
 		if r.isCopy(m.Message) {
 			if isHandled(m.Message) { // by Inline, before Copy took its place
-				return nil
+				return r.ofOther(ctx, m.Message)
 			}
 			return next(ctx, m)
 		}
@@ -39,8 +39,9 @@ func Copy[T messagestore.Body](r *Reserver, key func(T) string, next handler.Fun
 		if err != nil {
 			return err
 		}
+		r.readBy(ctx)
 		return result.Err()
-	}
+	}, r.Check)
 }
 
 // missing returns which argument of a function that makes handlers is nil or wrong, or nil.

@@ -268,7 +268,7 @@ func TestAReserverOverAnotherStoreThanTheConsumersIsRefused(t *testing.T) {
 		err := mux.Handle(steer.WithDelivery(t.Context(), &steer.Delivery{Consumer: "accounts"}), m)
 
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
-		require.ErrorContains(t, err, `reserver "accounts": invalid store: it is another store than that of consumer accounts: Deposit account:command-123@0 is not there`)
+		require.ErrorContains(t, err, `invalid store of reserver "accounts": it is another store than that of consumer accounts: Deposit account:command-123@0 is not there`)
 		require.Empty(t, all(t, other, command.With("accounts").With("AAA")))
 		require.Empty(t, all(t, other, "accountTransaction-1"))
 	}

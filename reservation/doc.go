@@ -62,9 +62,13 @@
 // keys that begin with the type.
 //
 // The name tells the reservations of two consumers of one category apart, so that each
-// of them handles every key's command once. Reservers with one name share their
-// reservations. In one process a [Reserver] serves one consumer, and refuses another with an
-// [*OtherConsumerError].
+// of them handles every key's command once. Each reservation has the name of its consumer on record.
+// A second consumer whose reserver has the same name would find every key taken, and have no effect: it
+// is stopped with an [*OtherConsumerError], and so is one that is handed the reserver itself. A consumer
+// that is renamed names its other name in [Config].Consumers.
+//
+// A reserver is over the store of the consumer: another is refused when the consumer starts, with an
+// [*OtherStoreError].
 //
 // # Keys that expire
 //

@@ -35,12 +35,12 @@ func Initiate[T messagestore.Body](r *Reserver, start func(handler.Message[T]) (
 	if err != nil {
 		return handler.Invalid[T](err) // a mistake that the mux reports
 	}
-	return func(ctx context.Context, m handler.Message[T]) error {
+	return handler.Checked(func(ctx context.Context, m handler.Message[T]) error {
 		if err := r.serves(ctx, m.Message); err != nil || r.passesOver(m.Message) {
 			return err
 		}
 		stream, body := start(m)
-		c, err := answerTo(m, stream, body)
+		c, err := answerTo(ctx, m, stream, body)
 		if err != nil {
 			return fmt.Errorf("initiate: %w", err)
 		}
@@ -49,10 +49,10 @@ func Initiate[T messagestore.Body](r *Reserver, start func(handler.Message[T]) (
 			return err
 		}
 		return result.Err()
-	}
+	}, r.Check)
 }
 
-func answerTo[T messagestore.Body](m handler.Message[T], stream messagestore.StreamName, body messagestore.Body) (claim, error) {
+func answerTo[T messagestore.Body](ctx context.Context, m handler.Message[T], stream messagestore.StreamName, body messagestore.Body) (claim, error) {
 	if err := stream.Validate(); err != nil {
 		return claim{}, err
 	}
@@ -73,6 +73,7 @@ func answerTo[T messagestore.Body](m handler.Message[T], stream messagestore.Str
 			local[name] = value
 		}
 	}
+	by(ctx, local)
 	answer.Metadata.Local = local
 	return claim{source: m.Message, key: stream.ID(), stream: stream, body: answer, digest: sum}, nil
 }

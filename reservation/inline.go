@@ -34,7 +34,7 @@ func Inline[T messagestore.Body](
 	if err := missing("Inline", r, key == nil, "function", decide == nil); err != nil {
 		return handler.Invalid[T](err) // a mistake that the mux reports
 	}
-	return func(ctx context.Context, m handler.Message[T]) error {
+	return handler.Checked(func(ctx context.Context, m handler.Message[T]) error {
 		c, err := NewClaim(ctx, r, m, key)
 		if c == nil || err != nil {
 			return err
@@ -44,7 +44,7 @@ func Inline[T messagestore.Body](
 			return err
 		}
 		return result.Err()
-	}
+	}, r.Check)
 }
 
 func (c *Claim) inline(ctx context.Context, decide func() ([]messagestore.StreamWrite, error)) (Result, error) {

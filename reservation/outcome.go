@@ -146,20 +146,45 @@ func (e *CopyError) Error() string {
 // Unwrap has a consumer skip the message.
 func (e *CopyError) Unwrap() error { return &steer.Error{Verdict: steer.Skip} }
 
-// An OtherConsumerError says that one [Reserver] was handed to the handlers of two consumers. The
-// second would find each key taken by the first, and have no effect. Make a reserver for
-// each of them, with a name of its own.
+// An OtherConsumerError says that two consumers have one [Reserver], or two reservers of one name: the
+// second would find each key taken by the first, and have no effect. Make a reserver for each of
+// them, with a name of its own. If it is one consumer that was renamed, name its other name in [Config].Consumers.
 type OtherConsumerError struct {
-	Reserver string // its name
-	Consumer string // that it serves
-	Other    string // that it was handed to too
+	Reserver    string                  // its name
+	Consumer    string                  // that it serves, or that made the reservation
+	Other       string                  // that it was handed to too
+	Reservation messagestore.StreamName // that Consumer made, "" if the reserver itself serves it
 }
 
 // Error names the consumers.
 func (e *OtherConsumerError) Error() string {
+	if e.Reservation != "" {
+		return fmt.Sprintf("reserver %q of consumer %s has the name of one of consumer %s, which made the reservation %s: each consumer has a reserver with a name of its own, and one that was renamed has its other name in Config.Consumers",
+			e.Reserver, e.Other, e.Consumer, e.Reservation)
+	}
 	return fmt.Sprintf("reserver %q serves consumer %s, and was handed to consumer %s too: each consumer has a reserver with a name of its own",
 		e.Reserver, e.Consumer, e.Other)
 }
 
 // Permanent has a consumer stop at once, under every policy: each message would fail so.
 func (*OtherConsumerError) Permanent() bool { return true }
+
+// An OtherStoreError says that a reserver is over another store than the consumer whose handler has it:
+// its reservations would neither be in one write with the events nor seen by the consumer. The consumer
+// is refused when it starts. It matches [messagestore.ErrInvalid].
+type OtherStoreError struct {
+	Reserver string // its name
+	Consumer string
+	Message  *messagestore.Message // of the consumer, which the store of the reserver does not have
+}
+
+// Error names the consumer, and the message.
+func (e *OtherStoreError) Error() string {
+	return fmt.Sprintf("invalid store of reserver %q: it is another store than that of consumer %s: %s is not there", e.Reserver, e.Consumer, e.Message)
+}
+
+// Is reports whether target is [messagestore.ErrInvalid].
+func (*OtherStoreError) Is(target error) bool { return target == messagestore.ErrInvalid }
+
+// Permanent has a consumer stop at once, under every policy: each message would fail so.
+func (*OtherStoreError) Permanent() bool { return true }

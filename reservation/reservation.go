@@ -7,6 +7,7 @@ import (
 	"iter"
 	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -27,6 +28,7 @@ const (
 	handledProperty = "reservedHandled" // true if the command's effect was written with it
 	answerProperty  = "reservedAnswer"  // the handler's answer, as JSON in a string
 	eventsProperty  = "reservedEvents"  // the names of the streams that were written to with it
+	byProperty      = "reservedBy"      // the consumer that the command was delivered by
 	expiredProperty = "reservedExpired" // the time of the reservation before it, which had expired
 )
 
@@ -44,7 +46,8 @@ type Store interface {
 type Config struct {
 	// Category is a category of its own for reservations: the key AAA of a command in
 	// account:command-123 is then reserved in Category-123+name+AAA. A consumer of that
-	// category delivers the copies. It may not be the category that is consumed.
+	// category, of the same name, delivers the copies of [Copy]; if none has ever read it, the consumer of the
+	// commands warns at the first copy. It may not be the category that is consumed.
 	//
 	// Defaults to the command's own category, and its whole identifier.
 	Category messagestore.Category
@@ -60,6 +63,15 @@ type Config struct {
 	//
 	// Defaults to 0, for ever.
 	Retention time.Duration
+
+	// Consumers are the other names of the consumer whose handlers have the reserver: those that it had
+	// before, and the one that it is about to have. Each reservation has the name of its consumer on
+	// record, and one that another consumer made is an [*OtherConsumerError]: its effect is that of
+	// another handler. So a consumer that is renamed has its old name here, and the release before has
+	// the new one, if both run at once.
+	//
+	// Defaults to none.
+	Consumers []string
 
 	// OnOutcome is called with the outcome of each attempt, before the outcome is acted on.
 	//
@@ -81,7 +93,8 @@ type Reserver struct {
 	wrong  error // the constructor's mistakes
 
 	consumer atomic.Pointer[string] // that it serves, once one has delivered to it
-	known    atomic.Bool            // a message that the consumer delivered is in the store
+	known    atomic.Bool            // a message of the consumer's is in the store
+	read     atomic.Bool            // a consumer has read Category, or it was told that none has
 }
 
 // New returns a reserver that writes to store. Its name stands for the purpose of its
@@ -95,12 +108,13 @@ type Reserver struct {
 // handled yet are passed over: change it only after all commands are done.
 //
 // Mistakes in the arguments are returned by [Reserver.Validate] and by each method,
-// before it reads or writes. They match [messagestore.ErrInvalid]. So does the error for a
-// message that a consumer of another store delivers.
+// before it reads or writes. They match [messagestore.ErrInvalid]. A consumer of another store is refused when it
+// starts, with an [*OtherStoreError].
 func New(store Store, name string, config *Config) *Reserver {
 	r := &Reserver{store: store, name: name}
 	if config != nil {
 		r.config = *config
+		r.config.Consumers = slices.Clone(config.Consumers)
 	}
 	if err := r.validate(); err != nil {
 		r.wrong = fmt.Errorf("reserver %.80q: %w", name, err)
@@ -121,6 +135,11 @@ func (r *Reserver) validate() error {
 	}
 	if r.config.Category != "" {
 		wrong = append(wrong, r.config.Category.Validate())
+	}
+	for _, name := range r.config.Consumers {
+		if rule := nameRule(name); rule != "" {
+			wrong = append(wrong, messagestore.NewInvalidError("consumers", name, rule))
+		}
 	}
 	_, tellsTime := r.store.(clock)
 	switch {
@@ -268,12 +287,28 @@ func (r *Reserver) holds(ctx context.Context, m *messagestore.Message, consumer 
 		}
 		break
 	}
-	return fmt.Errorf("reserver %q: %w", r.name, messagestore.NewInvalidError("store", nil,
-		fmt.Sprintf("it is another store than that of consumer %s: %s is not there", consumer, m)))
+	return &OtherStoreError{Reserver: r.name, Consumer: consumer, Message: m}
+}
+
+// ofOther returns an error if another consumer than that of ctx made the reservation first, so
+// that the effect of this one's handler would be missing.
+func (r *Reserver) ofOther(ctx context.Context, first *messagestore.Message) error {
+	by, name := first.Metadata.Local.Get(byProperty), steer.Consumer(ctx)
+	if by == "" || name == "" || by == name || slices.Contains(r.config.Consumers, by) {
+		return nil
+	}
+	return &OtherConsumerError{Reserver: r.name, Consumer: by, Other: name, Reservation: first.Stream}
+}
+
+// by notes the consumer of ctx in the local properties of a reservation.
+func by(ctx context.Context, local messagestore.Properties) {
+	if name := steer.Consumer(ctx); name != "" {
+		local[byProperty] = name
+	}
 }
 
 func (r *Reserver) reserve(ctx context.Context, source *messagestore.Message, key string, d digest) (Result, error) {
-	c, err := r.copyOf(source, key, d)
+	c, err := r.copyOf(ctx, source, key, d)
 	if err != nil {
 		return Result{}, fmt.Errorf("reserve for %s: %w", source, err)
 	}
@@ -386,7 +421,7 @@ func (c claim) begunBy(r *Reserver, first *messagestore.Message) bool {
 }
 
 // copyOf returns the claim that Copy, Inline and Reserve make.
-func (r *Reserver) copyOf(source *messagestore.Message, key string, d digest) (claim, error) {
+func (r *Reserver) copyOf(ctx context.Context, source *messagestore.Message, key string, d digest) (claim, error) {
 	stream, err := r.Stream(source.Stream, key)
 	if err != nil {
 		return claim{}, err
@@ -401,6 +436,7 @@ func (r *Reserver) copyOf(source *messagestore.Message, key string, d digest) (c
 	body.Metadata.SchemaVersion = source.Metadata.SchemaVersion // it is the same body
 	part := stream[strings.LastIndexByte(string(stream), '+')+1:]
 	body.Metadata.Local = messagestore.Properties{keyProperty: string(part), digestProperty: sum, nameProperty: r.name}
+	by(ctx, body.Metadata.Local)
 	return claim{source: source, key: key, stream: stream, body: body, digest: sum, digestOf: d}, nil
 }
 
@@ -653,6 +689,9 @@ func (r *Reserver) compare(ctx context.Context, c claim, first *messagestore.Mes
 			result = Result{Outcome: Redelivered, Key: c.key, Stream: c.stream, Winner: own, Expired: isLater(own)}
 		}
 	}
+	if err := r.ofOther(ctx, result.Winner); err != nil {
+		return Result{}, fmt.Errorf("reserve %s: %w", c.stream, err)
+	}
 	return r.tell(ctx, c, result), nil
 }
 
@@ -673,6 +712,32 @@ func (r *Reserver) tell(ctx context.Context, c claim, result Result) Result {
 	}
 	return result
 }
+
+// pages is a store of which a page of a category can be read.
+type pages interface {
+	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
+}
+
+// readBy tells the consumer, once, that no other has read the category of the copies: a consumer that reads it has
+// positions.
+func (r *Reserver) readBy(ctx context.Context) {
+	store, reads := r.store.(pages)
+	if r.config.Category == "" || !reads || !r.read.CompareAndSwap(false, true) {
+		return
+	}
+	page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: r.config.Category.WithType("position"), Limit: 1})
+	switch {
+	case err != nil:
+		r.read.Store(false) // the next copy asks
+	case len(page.Messages) == 0:
+		steer.Unread(ctx, string(r.config.Category))
+	}
+}
+
+// Check returns an [*OtherStoreError] if the store of r does not have m, a message of the consumer whose
+// context it is, and an [*OtherConsumerError] if r serves another consumer. A consumer calls it when it starts, for
+// each function that was made over r ([handler.Checked]).
+func (r *Reserver) Check(ctx context.Context, m *messagestore.Message) error { return r.serves(ctx, m) }
 
 // Over reports whether r reserves in store.
 func (r *Reserver) Over(store Store) bool { return r.store == store }

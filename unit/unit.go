@@ -87,7 +87,7 @@ func Handle[Tx any, T messagestore.Body](
 	if err := missing(u, once, key == nil, f == nil); err != nil {
 		return handler.Invalid[T](err) // a mistake that the mux reports
 	}
-	return func(ctx context.Context, m handler.Message[T]) error {
+	return handler.Checked(func(ctx context.Context, m handler.Message[T]) error {
 		c, err := reservation.NewClaim(ctx, once, m, key)
 		if c == nil || err != nil {
 			return err
@@ -109,7 +109,7 @@ func Handle[Tx any, T messagestore.Body](
 			return err
 		}
 		return u.tell(ctx, result).Err()
-	}
+	}, once.Check)
 }
 
 // missing returns which argument of Handle is nil or wrong, or nil.

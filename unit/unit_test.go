@@ -63,7 +63,8 @@ func TestAUnitOfAConsumerHandlesNoReservation(t *testing.T) {
 		c := consumer.New(d.store, d.commands(), "accounts", d.handle(reservation.New(d.store, "accounts", nil), d.deposited), nil)
 
 		require.NoError(t, c.CatchUp(t.Context()))
-		again := consumer.New(d.store, d.commands(), "later", d.handle(reservation.New(d.store, "accounts", nil), d.deposited), nil)
+		renamed := reservation.New(d.store, "accounts", &reservation.Config{Consumers: []string{"accounts"}})
+		again := consumer.New(d.store, d.commands(), "later", d.handle(renamed, d.deposited), nil)
 		require.NoError(t, again.CatchUp(t.Context()))
 
 		d.requireRows(t, "", 2)

@@ -85,6 +85,9 @@ type Delivery struct {
 	// Wrote is told of each stream that the handler has written to. It may be called from
 	// several goroutines at once.
 	Wrote func(stream string)
+
+	// Unread is told of a category that the handler writes copies to, and that no consumer has read.
+	Unread func(category string)
 }
 
 // WithDelivery returns a context for handlers.
@@ -104,5 +107,13 @@ func Consumer(ctx context.Context) string {
 func Wrote(ctx context.Context, stream string) {
 	if d, ok := ctx.Value(deliveryKey{}).(*Delivery); ok && d.Wrote != nil {
 		d.Wrote(stream)
+	}
+}
+
+// Unread tells the consumer whose handler has the context that it writes copies of its commands to a category that no
+// consumer has read.
+func Unread(ctx context.Context, category string) {
+	if d, ok := ctx.Value(deliveryKey{}).(*Delivery); ok && d.Unread != nil {
+		d.Unread(category)
 	}
 }

@@ -283,17 +283,23 @@ func TestMistakesAreTold(t *testing.T) {
 	require.Equal(t, held{}, dibsotel.Trace(t.Context(), held{}).Body) // without a trace
 }
 
-// A consumer of known types reads through the handler what it reads without.
-func TestAHandlerTellsTheTypesOfTheOneBelow(t *testing.T) {
+// A consumer of known types reads through the handler what it reads without, and is checked as without.
+func TestAHandlerTellsTheTypesAndTheChecksOfTheOneBelow(t *testing.T) {
 	t.Parallel()
 	mux := handler.New()
-	handler.On(mux, func(context.Context, handler.Message[held]) error { return nil })
+	once := reservation.New(messagestore.New(memory.New(), nil), "mailer", nil)
+	handler.On(mux, reservation.Copy(once, func(held) string { return "k" }, func(context.Context, handler.Message[held]) error { return nil }))
 	for _, test := range []struct {
-		below consumer.Handler
-		want  []string
-	}{{mux, []string{"Held"}}, {consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil}} {
-		tells, is := dibsotel.Handler(test.below, nil).(interface{ Types() []string })
+		below  consumer.Handler
+		want   []string
+		checks int
+	}{{mux, []string{"Held"}, 1}, {consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil, 0}} {
+		tells, is := dibsotel.Handler(test.below, nil).(interface {
+			Types() []string
+			Checks() []func(context.Context, *messagestore.Message) error
+		})
 		require.True(t, is)
 		require.Equal(t, test.want, tells.Types())
+		require.Len(t, tells.Checks(), test.checks)
 	}
 }

@@ -77,6 +77,16 @@ func (h *observed) Types() []string {
 	return nil
 }
 
+// Checks returns the checks of the handler below, none if it has none.
+func (h *observed) Checks() []func(context.Context, *messagestore.Message) error {
+	if v, has := h.next.(interface {
+		Checks() []func(context.Context, *messagestore.Message) error
+	}); has {
+		return v.Checks()
+	}
+	return nil
+}
+
 // Handle implements [consumer.Handler].
 func (h *observed) Handle(ctx context.Context, m *messagestore.Message) (err error) {
 	category := string(m.Stream.Category())

@@ -92,6 +92,16 @@ func (t *timed) Types() []string {
 	return nil
 }
 
+// Checks returns the checks of the handler below, none if it has none.
+func (t *timed) Checks() []func(context.Context, *messagestore.Message) error {
+	if v, has := t.next.(interface {
+		Checks() []func(context.Context, *messagestore.Message) error
+	}); has {
+		return v.Checks()
+	}
+	return nil
+}
+
 // Handle implements [consumer.Handler].
 func (t *timed) Handle(ctx context.Context, m *messagestore.Message) error {
 	start, outcome := time.Now(), "failed" // also if it panics

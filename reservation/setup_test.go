@@ -1,0 +1,218 @@
+package reservation_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation"
+)
+
+// forms are the functions that package reservation makes, over a reserver. An effect of a handler is a call of effect.
+var forms = map[string]func(r *reservation.Reserver, effect func()) handler.Func[Deposit]{
+	"Copy": func(r *reservation.Reserver, effect func()) handler.Func[Deposit] {
+		return reservation.Copy(r, Deposit.Key, func(context.Context, handler.Message[Deposit]) error {
+			effect()
+			return nil
+		})
+	},
+	"Inline": func(r *reservation.Reserver, effect func()) handler.Func[Deposit] {
+		return reservation.Inline(r, Deposit.Key, func(context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+			effect()
+			return nil, nil
+		})
+	},
+	"Initiate": func(r *reservation.Reserver, effect func()) handler.Func[Deposit] {
+		return reservation.Initiate(r, func(handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
+			effect()
+			return "accountTransaction-AAA", Deposited{1}
+		})
+	},
+}
+
+func muxOf(f handler.Func[Deposit]) *handler.Mux {
+	mux := handler.New()
+	handler.On(mux, f)
+	return mux
+}
+
+// catchUpAs is a process that runs a consumer of the commands.
+func catchUpAs(t *testing.T, store consumer.Store, name string, h consumer.Handler) (*consumer.Consumer, error) {
+	t.Helper()
+	c := consumer.New(store, commands, name, h, &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Then: consumer.ParkMessage}})
+	return c, c.CatchUp(t.Context())
+}
+
+// The second consumer would find each key taken, and have no effect.
+func TestASecondConsumerWithAReserverOfTheSameNameIsStopped(t *testing.T) {
+	t.Parallel()
+	for first, of := range forms {
+		for second, then := range forms {
+			if first != second && (first == "Initiate" || second == "Initiate") {
+				continue // they do not meet
+			}
+			t.Run(first+" "+second, func(t *testing.T) {
+				t.Parallel()
+				store, effects := newStore(), 0
+				send(t, store, command, Deposit{"AAA", 10})
+				_, err := catchUpAs(t, store, "accounts", muxOf(of(newReserver(t, store, nil), func() {})))
+				require.NoError(t, err)
+
+				c, err := catchUpAs(t, store, "receipts", muxOf(then(newReserver(t, store, nil), func() { effects++ })))
+
+				other, is := errors.AsType[*reservation.OtherConsumerError](err)
+				require.True(t, is, "%v, %d effects", err, effects)
+				require.Equal(t, [3]string{"accounts", "accounts", "receipts"}, [3]string{other.Reserver, other.Consumer, other.Other})
+				require.NotEmpty(t, other.Reservation)
+				require.Zero(t, c.Stats().Parked)
+				require.Zero(t, c.Stats().Position)
+			})
+		}
+	}
+}
+
+// The consumer that is renamed starts from the beginning, and finds what it has done under its other name.
+func TestAConsumerThatIsRenamedFindsItsReservations(t *testing.T) {
+	t.Parallel()
+	for form, of := range forms {
+		store, effects := newStore(), 0
+		send(t, store, command, Deposit{"AAA", 10})
+		config := &reservation.Config{Consumers: []string{"accounts"}}
+		effect := func() { effects++ }
+		_, err := catchUpAs(t, store, "accounts", muxOf(of(newReserver(t, store, nil), effect)))
+		require.NoError(t, err, form)
+		before := effects
+
+		_, err = catchUpAs(t, store, "ledger", muxOf(of(newReserver(t, store, config), effect)))
+
+		require.NoError(t, err, form)
+		if form == "Inline" {
+			require.Equal(t, before, effects, form)
+		}
+	}
+	err := reservation.New(newStore(), "accounts", &reservation.Config{Consumers: []string{""}}).Validate()
+	require.ErrorContains(t, err, `invalid consumers ""`)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+}
+
+// wrapped hides what the mux tells.
+func wrapped(mux *handler.Mux) consumer.Handler { return consumer.HandlerFunc(mux.Handle) }
+
+// There is no message yet: the consumer is refused before one comes. Behind a handler that hides the mux, it is
+// at the first message.
+func TestAReserverOverAnotherStoreIsRefusedWhenTheConsumerStarts(t *testing.T) {
+	t.Parallel()
+	for form, of := range forms {
+		t.Run(form, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store, effects := newStore(), 0
+				mux := muxOf(of(newReserver(t, newStore(), nil), func() { effects++ }))
+				requireRefused := func(c *consumer.Consumer) {
+					t.Helper()
+					before := time.Now()
+					ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+					defer cancel()
+					err := c.Run(ctx)
+					other, is := errors.AsType[*reservation.OtherStoreError](err)
+					require.True(t, is, "%v", err)
+					require.Equal(t, "accounts", other.Consumer)
+					require.ErrorIs(t, err, messagestore.ErrInvalid)
+					require.Zero(t, time.Since(before))
+					require.Zero(t, effects)
+				}
+				config := &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Then: consumer.ParkMessage}}
+
+				requireRefused(consumer.New(store, commands, "accounts", mux, config))
+				positions, err := operate.Consumers(t.Context(), store, commands)
+				require.NoError(t, err)
+				require.Len(t, positions, 1)
+				require.Empty(t, positions[0].Replicas, "it has left its group")
+
+				send(t, store, command, Deposit{"AAA", 10})
+				c := consumer.New(store, commands, "accounts", wrapped(mux), config)
+				requireRefused(c)
+				require.EqualValues(t, 1, c.Stats().Failed)
+				require.Zero(t, c.Stats().Parked)
+			})
+		})
+	}
+}
+
+// A store that is decorated is the same store.
+func TestAReserverOverADecoratedStoreIsNoOther(t *testing.T) {
+	t.Parallel()
+	store, effects := newStore(), 0
+	type decorated struct{ *messagestore.Store }
+	send(t, store, command, Deposit{"AAA", 10})
+
+	_, err := catchUpAs(t, decorated{store}, "accounts", muxOf(forms["Inline"](newReserver(t, store, nil), func() { effects++ })))
+
+	require.NoError(t, err)
+	require.Equal(t, 1, effects)
+}
+
+// A journal is the log of a consumer.
+type journal struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *journal) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *journal) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.b.String(), text)
+}
+
+// The copies wait in the category for a consumer that has them handled.
+func TestACategoryOfCopiesThatNoConsumerReadsIsNamedOnce(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		form string
+		read bool
+		want int
+	}{
+		"no consumer": {"Copy", false, 1}, "a consumer": {"Copy", true, 0}, "no copies": {"Inline", false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var log journal
+			store := newStore()
+			for _, key := range []string{"AAA", "BBB"} {
+				send(t, store, command, Deposit{key, 10})
+			}
+			once := newReserver(t, store, &reservation.Config{Category: "depositOnce"})
+			mux := muxOf(forms[test.form](once, func() {}))
+			if test.read {
+				c := consumer.New(store, "depositOnce", "accounts", mux, &consumer.Config{Logger: logger.Silent()})
+				require.NoError(t, c.CatchUp(t.Context()))
+			}
+
+			c := consumer.New(store, commands, "accounts", mux, &consumer.Config{Logger: logger.Zerolog(zerolog.New(&log))})
+			require.NoError(t, c.CatchUp(t.Context()))
+
+			require.Equal(t, test.want, log.count("no consumer has read the category of the copies yet"))
+			require.Equal(t, test.want, log.count(`"copies":"depositOnce"`))
+		})
+	}
+}
