@@ -23,8 +23,6 @@ type Config struct {
 	// Defaults to all types. A mux has an error for those that it does not know.
 	OnlyKnown bool
 
-	types []string // to read, if OnlyKnown
-
 	// Correlation reads only messages with a correlation stream of this category.
 	//
 	// Defaults to all messages.
@@ -209,7 +207,6 @@ func (c *Config) withDefaults() Config {
 	if c != nil {
 		d = *c
 	}
-	d.types = nil
 	if d.Logger.IsZero() {
 		d.Logger = logger.StandardError()
 	}
@@ -226,9 +223,12 @@ func (c *Config) withDefaults() Config {
 	return d
 }
 
-// mistakes returns an error for each field that is out of bounds.
-func (c *Config) mistakes() (all []error) {
-	if err := c.filter().Validate(); err != nil {
+// mistakes returns an error for each field that is out of bounds, and for the types that the handler knows.
+func (c *Config) mistakes(known []string) (all []error) {
+	if c.OnlyKnown && len(known) == 0 {
+		all = append(all, invalid("only known", true, "the handler does not tell the types that it knows: it has no method Types() []string, as a handler.Mux has, or the method names none"))
+	}
+	if err := c.filter(known).Validate(); err != nil {
 		all = append(all, err)
 	}
 	for _, n := range []struct {
@@ -274,8 +274,8 @@ func (c *Config) mistakes() (all []error) {
 
 // filter returns the filter by which the consumer reads its category. A group of 1 reads
 // like none.
-func (c *Config) filter() messagestore.Filter {
-	return messagestore.Filter{Types: c.types, Correlation: c.Correlation, GroupSize: c.GroupSize, GroupMember: c.GroupMember}
+func (c *Config) filter(known []string) messagestore.Filter {
+	return messagestore.Filter{Types: known, Correlation: c.Correlation, GroupSize: c.GroupSize, GroupMember: c.GroupMember}
 }
 
 // groupSize is the size under which positions are kept.

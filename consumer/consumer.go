@@ -7,7 +7,6 @@ import (
 	"iter"
 	"os"
 	"reflect"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -111,13 +110,7 @@ func (c *Consumer) Validate() error {
 	if err := c.id.Validate(); err != nil {
 		all = append(all, err)
 	}
-	config := c.config
-	if config.OnlyKnown && !isNil(c.handler) {
-		if config.types = c.known(); len(config.types) == 0 {
-			all = append(all, invalid("only known", true, "the handler does not tell the types that it knows: it has no method Types() []string, as a handler.Mux has, or the method names none"))
-		}
-	}
-	if all = append(all, config.mistakes()...); len(all) > 0 {
+	if all = append(all, c.config.mistakes(c.known())...); len(all) > 0 {
 		return fmt.Errorf("invalid consumer: %w", errors.Join(all...))
 	}
 	return nil
@@ -152,9 +145,10 @@ func (c *Consumer) forHandlers(ctx context.Context) context.Context {
 	return steer.WithDelivery(ctx, &steer.Delivery{Consumer: c.id.Name, Wrote: c.wrote, Unread: c.unread})
 }
 
-// known returns the message types that the handler knows, none if it does not tell.
+// known returns the message types to read, if only those that the handler knows. There is none if it does not
+// tell.
 func (c *Consumer) known() []string {
-	if h, tells := c.handler.(interface{ Types() []string }); tells {
+	if h, tells := c.handler.(interface{ Types() []string }); tells && c.config.OnlyKnown && !isNil(c.handler) {
 		return h.Types()
 	}
 	return nil
@@ -199,9 +193,6 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 		return c.id.Wrap(ErrRunning)
 	}
 	defer c.running.Store(false)
-	if c.config.OnlyKnown {
-		c.config.types = slices.Clone(c.known())
-	}
 	defer c.outage.Ends(c.by())
 
 	c.sayFewConnections()
@@ -363,7 +354,7 @@ func (c *Consumer) logStarted(p *checkpoint.Place) {
 		event.Int("size", p.View(time.Now()).Members).Str("member", p.Member().String()).Int("slots", p.SlotCount())
 	}
 	if c.config.OnlyKnown {
-		event.Strs("types", c.config.types)
+		event.Strs("types", c.known())
 	}
 	event.Msg("consumer started")
 }

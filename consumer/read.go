@@ -56,7 +56,7 @@ type reader struct {
 }
 
 func newReader(c *Consumer, place *checkpoint.Place) *reader {
-	filter := c.config.filter()
+	filter := c.config.filter(c.known())
 	if place.Leased() {
 		filter.GroupSize, filter.GroupMember = place.Class()
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -153,4 +154,24 @@ func TestAFunctionThatComesBehindTheFilterIsRefused(t *testing.T) {
 	handler.On(mux, func(context.Context, handler.Message[Withdrawn]) error { return nil })
 
 	require.ErrorContains(t, c.CatchUp(t.Context()), `invalid registration "Withdrawn": it is registered after the mux was used`)
+}
+
+// The methods of a consumer are safe for concurrent use, also while it starts.
+func TestAConsumerOfKnownTypesIsValidatedWhileItStarts(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1})
+	c := newConsumer(t, store, knows(false)(&journal{}), &consumer.Config{OnlyKnown: true})
+	var group sync.WaitGroup
+	group.Go(func() {
+		for range 100 {
+			if err := c.Validate(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for range 10 {
+		require.NoError(t, c.CatchUp(t.Context()))
+	}
+	group.Wait()
 }

@@ -20,7 +20,7 @@ type said struct {
 // that no message of the category passes: a name may be misspelt.
 func (r *run) sayNothing(page messagestore.CategoryPage) {
 	whole := r.config.groupSize() == 1 && (!r.checkpoints.place.Leased() || r.checkpoints.place.SlotCount() == checkpoint.Slots)
-	switch filtered := len(r.config.types) > 0 || r.config.Correlation != ""; {
+	switch filtered := r.config.OnlyKnown || r.config.Correlation != ""; {
 	case page.More || r.from > 0 || r.took:
 	case page.Next == 0:
 		if !r.said.empty {
@@ -31,8 +31,8 @@ func (r *run) sayNothing(page messagestore.CategoryPage) {
 	case filtered && whole && !r.said.filter:
 		r.said.filter = true
 		event := r.config.Logger.Warn().Str("consumer", r.id.Name).Str("category", string(r.id.Category))
-		if len(r.config.types) > 0 {
-			event.Strs("types", r.config.types[:min(len(r.config.types), 10)])
+		if known := r.known(); len(known) > 0 {
+			event.Strs("types", known[:min(len(known), 10)])
 		}
 		if r.config.Correlation != "" {
 			event.Str("correlation", string(r.config.Correlation))
