@@ -19,7 +19,7 @@
 //   - [github.com/dibs-go/dibs/entity] folds a stream into the entity it tells of
 //   - [github.com/dibs-go/dibs/logger] takes your zerolog logger or slog handler
 //   - [github.com/dibs-go/dibs/handler] gives each message to the function for its type
-//   - [github.com/dibs-go/dibs/handler/handlertest] makes messages to test such a function with
+//   - [github.com/dibs-go/dibs/handler/handlertest] tests such functions, with a database and without
 //   - [github.com/dibs-go/dibs/consumer] reads a category from where it left off
 //   - [github.com/dibs-go/dibs/reservation] has a command handled once, however
 //     often it is sent

@@ -1,6 +1,6 @@
-// Package handlertest tests handlers without a database: it makes messages for a function that a
-// test calls by itself, and it runs scenarios, given events, when a command, then events, over a
-// store in memory.
+// Package handlertest tests handlers: it makes messages for a function that a test calls by itself, and
+// it runs scenarios, given events, when a command, then events. [New] runs one over a store in memory,
+// without a database, and [Over] runs one over a store of the test's own, for handlers with SQL.
 //
 //	err := accounts.deposit(t.Context(), handlertest.Message(t, Deposit{Amount: 10}, nil))
 package handlertest

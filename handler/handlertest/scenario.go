@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"testing"
 
@@ -26,19 +27,47 @@ type Scenario struct {
 	store *messagestore.Store
 	mux   *handler.Mux
 
-	mark    messagestore.GlobalPosition // of the last message before When
-	command *messagestore.Message       // the last one
-	err     error                       // of its handler, not asked for yet
-	asked   bool                        // err was
+	marks   marks                 // behind the last message before When
+	command *messagestore.Message // the last one
+	err     error                 // of its handler, not asked for yet
+	asked   bool                  // err was
 }
 
 // New returns a scenario over an empty store in memory. The function makes the handlers, as the
 // service does; their mistakes fail the test. An error of a handler that no
 // [Scenario.ThenError] asks for fails the test, at its end.
+//
+// The store in memory has no SQL: see [Over] for handlers with a transaction.
 func New(t testing.TB, handlers func(store *messagestore.Store) *handler.Mux) *Scenario {
 	t.Helper()
-	s := &Scenario{t: t, store: messagestore.New(memory.New(), nil)}
-	s.mux = handlers(s.store)
+	store := messagestore.New(memory.New(), nil)
+	return Over(t, store, handlers(store))
+}
+
+// Over returns a scenario as [New] does, over a store of the test's own, for handlers that need its
+// database: those of package unit, and those that call Transact. The handlers are over the same store.
+// The test closes it.
+//
+//	pool := postgrestest.Pool(t, nil)
+//	store, err := messagestore.Transactional[pgx.Tx](messagestore.New(postgres.New(pool, nil), nil))
+//	...
+//	handlertest.Over(t, store.Store, handlers(store)).
+//		When(commands.Stream("123"), Deposit{ID: "d1", Amount: 10}).
+//		Then(accounts.Stream("123"), Deposited{Amount: 10})
+//	// and then a look at the tables, through the pool
+//
+// The store may hold messages; the first When reads them all. No other writer may use it meanwhile:
+// its messages would be compared too, and a transaction that it leaves open holds When up. The driver
+// can list categories, as all of Dibs can; with another When fails the test.
+func Over(t testing.TB, store *messagestore.Store, handlers *handler.Mux) *Scenario {
+	t.Helper()
+	switch {
+	case store == nil:
+		t.Fatalf("handlertest: the store is nil")
+	case handlers == nil:
+		t.Fatalf("handlertest: the handlers are nil")
+	}
+	s := &Scenario{t: t, store: store, mux: handlers, marks: marks{}}
 	if err := s.mux.Validate(); err != nil {
 		t.Fatalf("handlers: %v", err)
 	}
@@ -68,7 +97,9 @@ func (s *Scenario) Given(stream messagestore.StreamName, events ...messagestore.
 func (s *Scenario) When(stream messagestore.StreamName, command messagestore.Body) *Scenario {
 	s.t.Helper()
 	s.demand()
-	s.mark = s.last()
+	for m := range s.since("when") {
+		s.marks[m.Stream.Category()] = m.GlobalPosition + 1
+	}
 	if _, err := s.store.Write(context.Background(), stream, messagestore.AnyVersion, command); err != nil {
 		s.t.Fatalf("when: %v", err)
 	}
@@ -202,36 +233,36 @@ func (s *Scenario) commands() messagestore.Category {
 	return s.command.Stream.Category()
 }
 
+// Marks tell for each category from which global position on its messages are new: the global positions
+// of two categories cannot be compared.
+type marks map[messagestore.Category]messagestore.GlobalPosition
+
 // written returns the messages that were written since the last When began.
 func (s *Scenario) written(only func(*messagestore.Message) bool) (found []*messagestore.Message) {
 	s.t.Helper()
-	for m := range s.all() {
-		if m.GlobalPosition > s.mark && only(m) {
+	for m := range s.since("then") {
+		if only(m) {
 			found = append(found, m)
 		}
 	}
 	return found
 }
 
-func (s *Scenario) last() (last messagestore.GlobalPosition) {
-	s.t.Helper()
-	for m := range s.all() {
-		last = max(last, m.GlobalPosition)
-	}
-	return last
-}
-
-// all yields all messages. The store in memory has one sequence of global positions.
-func (s *Scenario) all() func(yield func(*messagestore.Message) bool) {
+// since yields the messages of all categories from the marks on.
+func (s *Scenario) since(step string) iter.Seq[*messagestore.Message] {
 	return func(yield func(*messagestore.Message) bool) {
+		s.t.Helper()
 		categories, err := s.store.Categories(context.Background(), "")
 		if err != nil {
-			s.t.Fatalf("then: %v", err)
+			s.t.Fatalf("%s: %v", step, err)
 		}
 		for _, category := range categories {
-			for m, err := range s.store.ReadCategory(context.Background(), category, 0, messagestore.Filter{}) {
+			if category.Validate() != nil {
+				continue // of another client: no handler of ours writes to it
+			}
+			for m, err := range s.store.ReadCategory(context.Background(), category, s.marks[category], messagestore.Filter{}) {
 				if err != nil {
-					s.t.Fatalf("then: %v", err)
+					s.t.Fatalf("%s: %v", step, err)
 				}
 				if !yield(m) {
 					return

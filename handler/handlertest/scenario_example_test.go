@@ -2,10 +2,18 @@ package handlertest_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/handler/handlertest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+	"github.com/dibs-go/dibs/reservation"
+	"github.com/dibs-go/dibs/unit"
 )
 
 // printer stands for the *testing.T of a test, and prints its failures.
@@ -15,6 +23,7 @@ func (printer) Helper()                      {}
 func (printer) Context() context.Context     { return context.Background() }
 func (printer) Cleanup(func())               {}
 func (printer) Errorf(text string, a ...any) { fmt.Printf(text+"\n", a...) }
+func (printer) Fatalf(text string, a ...any) { panic(fmt.Sprintf(text, a...)) }
 
 // Given these events, when this command, then these events. The handlers are those of the
 // service.
@@ -41,4 +50,69 @@ func ExampleScenario() {
 	// 	Withdrawn {"amount":299}
 	// got:
 	// 	Withdrawn {"amount":300}
+}
+
+// withdrawals are handlers with SQL: the reservation of the key, the row and the event are one transaction.
+func withdrawals(store *messagestore.TxStore[*sql.Tx]) (*handler.Mux, error) {
+	u, err := unit.New(store, "accounts", nil)
+	if err != nil {
+		return nil, err
+	}
+	mux := handler.New()
+	handler.On(mux, unit.Handle(u, reservation.New(store, "accounts", nil), withdraw.Key,
+		func(ctx context.Context, tx *sql.Tx, m handler.Message[withdraw]) (unit.Done, error) {
+			_, err := tx.ExecContext(ctx, "insert into withdrawals (id, amount) values ($1, $2)", m.Body.ID, m.Body.Amount)
+			return unit.Done{Writes: []messagestore.StreamWrite{
+				messagestore.To(book.Stream(m.Stream.CardinalID()), messagestore.AnyVersion, messagestore.Follow(m.Message, withdrawn{m.Body.Amount})),
+			}}, err
+		}))
+	return mux, nil
+}
+
+// Handlers with SQL, over a database. On PostgreSQL the database is a pool of package postgrestest, and the transaction
+// a pgx.Tx.
+func ExampleOver() {
+	t, ctx := printer{}, context.Background()
+	folder, err := os.MkdirTemp("", "dibs") // t.TempDir() in a test
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(folder)
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(folder, "app.db"))
+	if err != nil {
+		panic(err)
+	}
+	defer db.Close()
+	driver, err := sqlite.Open(ctx, filepath.Join(folder, "app.db"), nil)
+	if err != nil {
+		panic(err)
+	}
+	defer driver.Close()
+	store, err := messagestore.Transactional[*sql.Tx](messagestore.New(driver, nil))
+	if err != nil {
+		panic(err)
+	}
+	if _, err := db.ExecContext(ctx, "create table withdrawals (id text primary key, amount integer check (amount > 0))"); err != nil {
+		panic(err)
+	}
+	handlers, err := withdrawals(store)
+	if err != nil {
+		panic(err)
+	}
+
+	handlertest.Over(t, store.Store, handlers).
+		When(commands.Stream("123"), withdraw{ID: "w1", Amount: 300}).
+		Then(book.Stream("123"), withdrawn{Amount: 300}).
+		Redelivered(). // neither a row nor an event is added
+		Then(book.Stream("123"), withdrawn{Amount: 300}).
+		When(commands.Stream("123"), withdraw{ID: "w2", Amount: -1}). // the table refuses it
+		ThenError(nil).
+		ThenNothing()
+
+	var rows, sum int
+	if err := db.QueryRowContext(ctx, "select count(*), sum(amount) from withdrawals").Scan(&rows, &sum); err != nil {
+		panic(err)
+	}
+	fmt.Println(rows, "row, of", sum)
+	// Output: 1 row, of 300
 }

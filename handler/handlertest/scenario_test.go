@@ -12,6 +12,8 @@ import (
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/handler/handlertest"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/postgres/postgrestest"
 	"github.com/dibs-go/dibs/reservation"
 )
 
@@ -106,6 +108,37 @@ func copying(store *messagestore.Store) *handler.Mux {
 	return mux
 }
 
+// Messages that were there before, of the scenario's streams and of others, are not compared.
+func TestAScenarioOverAStoreOfTheTest(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func(t *testing.T) *messagestore.Store{
+		"memory":     func(*testing.T) *messagestore.Store { return messagestore.New(memory.New(), nil) },
+		"PostgreSQL": func(t *testing.T) *messagestore.Store { return postgrestest.New(t, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := open(t)
+			for _, stream := range []messagestore.StreamName{"account-123", "account-124", "zoo-1"} {
+				_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, deposited{500}, deposited{500})
+				require.NoError(t, err)
+			}
+
+			s := handlertest.Over(t, store, handlers(store)).
+				When(commands.Stream("123"), withdraw{"w1", 300}).
+				Then(book.Stream("123"), withdrawn{300}).
+				Redelivered().
+				Then(book.Stream("123"), withdrawn{300}).
+				When(commands.Stream("123"), withdraw{"w1", 300}). // sent again
+				ThenNothing().
+				When(commands.Stream("124"), withdraw{"w2", 1001}).
+				ThenError(errPoor).
+				ThenNothing()
+
+			require.Same(t, store, s.Store())
+		})
+	}
+}
+
 // told is a testing.TB that remembers how it was failed.
 type told struct {
 	testing.TB
@@ -182,6 +215,23 @@ func TestAScenarioThatDoesNotHoldSaysWhatCame(t *testing.T) {
 				handlertest.New(t, func(*messagestore.Store) *handler.Mux { return handler.New() })
 			},
 			[]string{"handlers: invalid registration: no function is registered"},
+		},
+		"a missing store": {
+			func(t testing.TB) { handlertest.Over(t, nil, handler.New()) },
+			[]string{"handlertest: the store is nil"},
+		},
+		"missing handlers": {
+			func(t testing.TB) {
+				handlertest.New(t, func(*messagestore.Store) *handler.Mux { return nil })
+			},
+			[]string{"handlertest: the handlers are nil"},
+		},
+		"a store that lists no categories": {
+			func(t testing.TB) {
+				store := messagestore.New(struct{ messagestore.Driver }{memory.New()}, nil)
+				handlertest.Over(t, store, handlers(store)).When(commands.Stream("123"), withdraw{"w1", 300})
+			},
+			[]string{"when: read categories: not supported by this driver"},
 		},
 		"an event that cannot be": {
 			func(t testing.TB) { given(t).Given("account", deposited{1}) },
