@@ -131,7 +131,7 @@ func TestPagesShowCodeThatIsTested(t *testing.T) {
 	block := regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
 	for page, dirs := range map[string][]string{
 		"docs/evolving.md":  {"examples/evolving"},
-		"docs/testing.md":   {"examples/firstservice"},
+		"docs/testing.md":   {"examples/firstservice", "examples/ticketing"},
 		"docs/messaging.md": {"brokers/nats", "examples/booking", "examples/transfer", "outbox", "unit"},
 	} {
 		text, err := os.ReadFile(page)
