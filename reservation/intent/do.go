@@ -23,9 +23,39 @@ const (
 	maxFinishBackoff = time.Second
 )
 
+// Do is [Manager.Do] for work with a result of type T. It returns the result that the intent is done with,
+// of this call's work ([Reserved]) or of an earlier one ([Done]): both are decoded from the stored result, as
+// [Result] does it, so they are the same value.
+//
+// The result is T's zero value with [Held] and [KeyReused], which are no errors, with any error, and where
+// Result says so. A stored result that does not decode into T is an error that matches [ErrResult]: the intent
+// is done for ever all the same, and its answer comes with the error, also where the result is that of this
+// call's work. A manager or function that is nil is refused with an error that matches
+// [messagestore.ErrInvalid].
+func Do[T any](ctx context.Context, m *Manager, request Request, f func(ctx context.Context, lease *Lease) (T, error)) (T, Answer, error) {
+	var none T
+	if m == nil {
+		return none, Answer{}, fmt.Errorf("do intent: %w", messagestore.NewInvalidError("manager", nil, "it is nil"))
+	}
+	var work func(context.Context, *Lease) (any, error)
+	if f != nil {
+		work = func(ctx context.Context, lease *Lease) (any, error) { return f(ctx, lease) }
+	}
+	answer, err := m.Do(ctx, request, work)
+	if err != nil {
+		return none, answer, err
+	}
+	result, err := Result[T](answer)
+	if err != nil {
+		return none, answer, fmt.Errorf("do intent: %w", err)
+	}
+	return result, answer, nil
+}
+
 // Do carries an intent out: it reserves it, calls f under a lease that it keeps, and confirms the
 // result of f for ever. The answer is [Reserved] if it was this call that confirmed it, and then
-// [Result] returns the result; with every other outcome f was not called.
+// [Result] returns the result; with every other outcome f was not called. The function [Do] returns
+// the result with its type.
 //
 // The context of f ends when ctx does, and, with an error that matches [ErrLeaseLost] as its
 // cause, as that of [Lease.Keep] does. Work that heeds its context within that tenth of the TTL

@@ -3,9 +3,11 @@ package intent_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"math"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -56,6 +58,127 @@ func TestDoConfirmsTheResultOnce(t *testing.T) {
 		all := types(t, store, first.Intent.Stream)
 		require.Equal(t, "Confirmed", all[len(all)-1])
 		require.Len(t, all, 1+11+1, "a beat every 5 seconds")
+	})
+}
+
+// A loose result is not the same after JSON.
+type loose struct {
+	Number string
+	Any    any
+	At     time.Time
+	hidden string
+}
+
+func TestTypedDoReturnsTheStoredResult(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+		calls := 0
+		work := func(context.Context, *intent.Lease) (loose, error) {
+			calls++
+			return loose{"R1", 1, time.Now(), "gone"}, nil
+		}
+		at := time.Now().Round(0)
+
+		first, a, err := intent.Do(t.Context(), m, request(""), work)
+		require.NoError(t, err)
+		second, b, err := intent.Do(t.Context(), m, request(""), work)
+		require.NoError(t, err)
+
+		require.Equal(t, []intent.Outcome{intent.Reserved, intent.Done}, []intent.Outcome{a.Outcome, b.Outcome})
+		require.Equal(t, 1, calls)
+		require.True(t, at.Equal(first.At))
+		require.Equal(t, loose{"R1", 1.0, first.At, ""}, first)
+		require.Equal(t, first, second)
+		require.Equal(t, a.Intent.Result, b.Intent.Result)
+	})
+}
+
+func TestTypedDoReturnsNoResultOfAnotherRequest(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+		work := func(context.Context, *intent.Lease) (receipt, error) {
+			t.Error("done twice")
+			return receipt{"R2"}, nil
+		}
+		l := lease(t, m, request("A"))
+
+		r, a, err := intent.Do(t.Context(), m, request("B"), work)
+		require.NoError(t, err)
+		require.Equal(t, intent.Held, a.Outcome)
+		require.Zero(t, r)
+
+		require.NoError(t, l.Confirm(t.Context(), receipt{"R1"}))
+		other := request("B")
+		other.Content = order{200}
+		r, a, err = intent.Do(t.Context(), m, other, work)
+		require.NoError(t, err)
+		require.Equal(t, intent.KeyReused, a.Outcome)
+		require.Zero(t, r)
+		require.JSONEq(t, `{"number":"R1"}`, string(a.Intent.Result))
+		r, err = intent.Result[receipt](a)
+		require.NoError(t, err)
+		require.Zero(t, r)
+		_, _, err = intent.Do(t.Context(), m, other, func(context.Context, *intent.Lease) (int, error) { return 0, nil })
+		require.NoError(t, err, "there is nothing to decode")
+	})
+}
+
+// A oneWay type does not decode from its own JSON.
+type oneWay struct{}
+
+func (oneWay) MarshalJSON() ([]byte, error) { return []byte(`"there"`), nil }
+
+func (*oneWay) UnmarshalJSON([]byte) error { return errors.New(strings.Repeat("no way back, ", 1000)) }
+
+func TestAResultOfAnotherTypeIsToldAndStaysDone(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+		require.NoError(t, lease(t, m, request("A")).Confirm(t.Context(), map[string]int{"number": 1}))
+
+		r, a, err := intent.Do(t.Context(), m, request("B"), func(context.Context, *intent.Lease) (receipt, error) {
+			t.Error("done twice")
+			return receipt{}, nil
+		})
+
+		require.ErrorIs(t, err, intent.ErrResult)
+		require.ErrorContains(t, err, "payment:intent-k: the stored result does not decode into intent_test.receipt: json: ")
+		_, isJSON := errors.AsType[*json.UnmarshalTypeError](err)
+		require.True(t, isJSON)
+		require.Zero(t, r)
+		require.Equal(t, intent.Done, a.Outcome)
+		_, err = intent.Result[receipt](a)
+		require.ErrorIs(t, err, intent.ErrResult)
+
+		mine := request("B")
+		mine.Key = "mine"
+		_, a, err = intent.Do(t.Context(), m, mine, func(context.Context, *intent.Lease) (oneWay, error) { return oneWay{}, nil })
+		require.ErrorIs(t, err, intent.ErrResult)
+		require.Less(t, len(err.Error()), 400)
+		require.Equal(t, []intent.Outcome{intent.Reserved, intent.Done}, []intent.Outcome{a.Outcome, a.Intent.Status})
+	})
+}
+
+func TestTypedDoFailsAsDoDoes(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+		r, a, err := intent.Do(t.Context(), m, request("A"), func(context.Context, *intent.Lease) (receipt, error) { return receipt{"R1"}, errWork })
+		require.ErrorIs(t, err, errWork)
+		require.Zero(t, r)
+		require.Equal(t, intent.Free, a.Intent.Status)
+
+		p, a, err := intent.Do(t.Context(), m, request("A"), func(ctx context.Context, l *intent.Lease) (*receipt, error) {
+			return &receipt{"dropped"}, l.Confirm(ctx, nil)
+		})
+		require.NoError(t, err)
+		require.Nil(t, p, "nil is its result")
+		require.Equal(t, intent.Done, a.Intent.Status)
+
+		_, _, err = intent.Do[receipt](t.Context(), m, request("A"), nil)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.ErrorContains(t, err, "function")
+		_, _, err = intent.Do(t.Context(), nil, request("A"), func(context.Context, *intent.Lease) (receipt, error) { return receipt{}, nil })
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.ErrorContains(t, err, "manager")
 	})
 }
 

@@ -3,11 +3,10 @@
 //
 //	intents, err := intent.New(store, "payment:intent", nil)
 //	...
-//	answer, err := intents.Do(ctx, intent.Request{Key: "29401/1998-12", Content: order},
-//		func(ctx context.Context, lease *intent.Lease) (any, error) {
+//	receipt, answer, err := intent.Do(ctx, intents, intent.Request{Key: "29401/1998-12", Content: order},
+//		func(ctx context.Context, lease *intent.Lease) (Receipt, error) {
 //			return bank.Pay(ctx, order, lease.Token())
 //		})
-//	receipt, err := intent.Result[Receipt](answer)
 //
 // An intent is a key: the data that identifies a request. A session reserves it, works under a
 // lease, and confirms it with a result, or releases it. A request for it gets one of four

@@ -26,6 +26,10 @@ var (
 	// confirmed: nothing releases it any more.
 	ErrDone = errors.New("the intent is confirmed")
 
+	// ErrResult is matched by the error of [Result] and of [Do] for a stored result that does not decode
+	// into the type that was asked for. The intent is done all the same.
+	ErrResult = errors.New("the stored result does not decode")
+
 	// ErrCorrupt is matched by the error for a stream whose last message is none of an
 	// intent's. The error names its place.
 	ErrCorrupt = errors.New("corrupt intent")

@@ -16,7 +16,7 @@ type payment struct {
 }
 
 // A payment is carried out once, however often it is asked for.
-func ExampleManager_Do() {
+func ExampleDo() {
 	store := messagestore.New(memory.New(), nil)
 	intents, err := intent.New(store, "payment:intent", nil)
 	if err != nil {
@@ -25,14 +25,10 @@ func ExampleManager_Do() {
 
 	for range 2 {
 		request := intent.Request{Key: "29401/1998-12", Content: payment{"29401", 2452}}
-		answer, err := intents.Do(context.Background(), request, func(ctx context.Context, lease *intent.Lease) (any, error) {
+		receipt, answer, err := intent.Do(context.Background(), intents, request, func(ctx context.Context, lease *intent.Lease) (string, error) {
 			fmt.Println("pay, attempt", lease.Attempt())
 			return "receipt 17", nil
 		})
-		if err != nil {
-			log.Fatal(err)
-		}
-		receipt, err := intent.Result[string](answer)
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -126,14 +127,17 @@ type Answer struct {
 }
 
 // Result returns the result that a was confirmed with. It is T's zero value if there is none:
-// nil was confirmed, or the intent is not done, or its result was deleted.
+// nil was confirmed, or the intent is not done, or its result was deleted. So it is with [KeyReused],
+// where the result in a's Intent is that of another request.
+//
+// The error for a result that does not decode into T matches [ErrResult].
 func Result[T any](a Answer) (T, error) {
-	var result T
-	if len(a.Intent.Result) == 0 {
-		return result, nil
+	var result, none T
+	if len(a.Intent.Result) == 0 || a.Outcome == KeyReused {
+		return none, nil
 	}
 	if err := json.Unmarshal(a.Intent.Result, &result); err != nil {
-		return result, fmt.Errorf("result of %s: %w", a.Intent.Stream, err)
+		return none, fmt.Errorf("%s: %w into %v: %.200w", a.Intent.Stream, ErrResult, reflect.TypeFor[T](), err)
 	}
 	return result, nil
 }
