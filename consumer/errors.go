@@ -20,6 +20,10 @@ var (
 	// handler of an earlier run has not returned.
 	ErrRunning = errors.New("the consumer is running")
 
+	// ErrPaused is returned by CatchUp for a consumer that an operator has paused. Run does not return
+	// it: it waits until the consumer is resumed.
+	ErrPaused = errors.New("the consumer is paused: an operator has to resume it")
+
 	// ErrConsumerFenced says that another process wrote a checkpoint as the same member of
 	// a static group, or that the group has a new size. Run one process for each GroupMember,
 	// and all with one GroupSize, or leave both out. A consumer whose lease was over, or that an

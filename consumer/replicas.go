@@ -21,22 +21,31 @@ var errUnfair = errors.New("the member's share of the category is another")
 // runs for long holds up the handover, and not the messages behind it.
 type handover struct {
 	paused bool
+	asked  bool      // to pause, by an operator
 	draws  bool      // to an end
 	until  time.Time // when it changes its mind
 }
 
-// handOver pauses the run while its lease may be over, and ends it when its share of the slots
-// is another. It reports whether the run has ended.
+// handOver pauses the run while its lease may be over or an operator wants it, and ends it when its
+// share of the slots is another. It reports whether the run has ended.
 func (r *run) handOver(now time.Time) (ended bool) {
 	h, group := &r.handover, &r.checkpoints.group
+	if asked := r.checkpoints.place.Paused(); asked != h.asked {
+		h.asked = asked
+		r.sayPaused(asked)
+	}
+	if h.asked && r.catchUp {
+		r.fail(ErrPaused)
+		return true
+	}
 	switch {
 	case !group.Unfair:
-		*h = handover{paused: h.paused}
+		*h = handover{paused: h.paused, asked: h.asked}
 	case !now.Before(h.until):
 		h.draws, h.until = !h.draws, now.Add(r.config.Grace)
 	}
 	over := !group.Over.IsZero() && !now.Before(group.Over)
-	if pause := h.draws || over; pause != h.paused {
+	if pause := h.draws || over || h.asked; pause != h.paused {
 		h.paused = pause
 		r.halted.Store(pause)
 		r.lanes.Pause(pause)
@@ -47,6 +56,14 @@ func (r *run) handOver(now time.Time) (ended bool) {
 		return true
 	}
 	return false
+}
+
+func (r *run) sayPaused(paused bool) {
+	event, text := r.config.Logger.Warn(), "consumer is paused, as an operator has asked: dibs consumers resume lets it go on"
+	if !paused {
+		event, text = r.config.Logger.Info(), "consumer is no longer paused"
+	}
+	event.Str("consumer", r.id.Name).Str("category", string(r.id.Category)).Msg(text)
 }
 
 // nextStep returns when handOver has something to do.

@@ -186,7 +186,7 @@ func (r *run) begin(reads, work context.Context, now time.Time) time.Time {
 		r.redrives.start(reads, r.wg.Go, now)
 	}
 	atWork := length+len(r.redrives.ids) > 0
-	r.checkpoints.start(reads, work, r, atWork, now)
+	r.checkpoints.start(reads, work, r, atWork || r.handover.asked, now)
 	if atWork {
 		r.lookAtHandlers(now)
 	}
@@ -219,7 +219,7 @@ func (r *run) nextWake(now time.Time, more, atWork bool) time.Time {
 	sooner(r.checkpoints.lookDue())
 	sooner(r.nextStep())
 	sooner(r.checkpoints.writeDue(r.progress))
-	sooner(r.checkpoints.checkDue(atWork))
+	sooner(r.checkpoints.checkDue(atWork || r.handover.asked))
 	sooner(r.slow.at, atWork)
 	return wake
 }

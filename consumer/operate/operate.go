@@ -79,7 +79,7 @@ func (e *BeyondEndError) Error() string {
 func (e *BeyondEndError) Is(target error) bool { return target == checkpoint.ErrAhead }
 
 // Reset moves the consumer, with all members of its group, to a position, and returns the
-// number of the new generation that begins there.
+// number of the new generation that begins there. A paused consumer stays paused.
 //
 // Messages before the position are not delivered again. Messages from it on are, even if
 // they were handled before. The checkpoints of earlier generations stay, and do not count.
@@ -137,12 +137,47 @@ func (t *Target) reset(ctx context.Context, position messagestore.GlobalPosition
 		if current.Size == 0 {
 			return 0, t.unknown(ctx)
 		}
-		written, err := t.store.Write(ctx, t.log.Ledger(), current.Version, checkpoint.Resized{Size: current.Size, Start: position, Reset: true})
+		written, err := t.store.Write(ctx, t.log.Ledger(), current.Entry, checkpoint.Resized{Size: current.Size, Start: position, Reset: true, Paused: current.Paused})
 		if errors.Is(err, messagestore.ErrVersionConflict) {
 			continue // the group was resized meanwhile: its new size stays
 		}
 		return written.Version, err
 	}
+}
+
+// Pause has the consumer take no messages, over restarts and resets, until [Target.Resume]. It reports
+// whether it has changed anything: false is a consumer that was paused before.
+//
+// Members that run find out within 10 s, most of them within 1 s. Messages in flight are
+// finished, a message that waits for its next retry waits on, and so do requested redrives. The members
+// keep their slots, checkpoints go on, and no message is lost or delivered twice by a pause.
+// A CatchUp ends with consumer.ErrPaused.
+//
+// The error is an [*UnknownConsumerError] if no consumer of the name has started yet: then nothing is
+// changed. A call of unknown outcome may be made again.
+func (t *Target) Pause(ctx context.Context) (changed bool, err error) {
+	return t.pause(ctx, "pause", true)
+}
+
+// Resume has the consumer go on where it was paused, and reports whether it has changed anything: false
+// is a consumer that was not paused. Members that run find out as they do of a [Target.Pause]. The errors are
+// those of Pause.
+func (t *Target) Resume(ctx context.Context) (changed bool, err error) {
+	return t.pause(ctx, "resume", false)
+}
+
+func (t *Target) pause(ctx context.Context, doing string, paused bool) (bool, error) {
+	if err := t.validate(); err != nil {
+		return false, fmt.Errorf("%s: %w", doing, err)
+	}
+	current, changed, err := t.log.Pause(ctx, paused)
+	if err == nil && current.Size == 0 {
+		err = t.unknown(ctx)
+	}
+	if err != nil {
+		return false, t.log.Wrap(fmt.Errorf("%s: %w", doing, err))
+	}
+	return changed, nil
 }
 
 // Create has the consumer, which has never started, begin at a position. It is [Target.Reset] for

@@ -31,10 +31,11 @@ type Status struct {
 	Foreign bool
 
 	// Generation is the position, in the ledger, of the entry that has the group size and
-	// the start. [Target.Reset] adds one.
+	// the start. [Target.Reset] adds one; [Target.Pause] and [Target.Resume] do not.
 	Generation messagestore.Version
 	Size       int       // the number of members
 	StartedAt  time.Time // when the generation began
+	PausedAt   time.Time // when an operator paused the consumer, zero if it is not paused
 
 	Members []Member
 
@@ -168,6 +169,9 @@ func (t *Target) status(ctx context.Context) (Status, error) {
 		return s, err
 	}
 	s.Generation, s.Size, s.StartedAt = current.Version, current.Size, current.At
+	if current.Paused {
+		s.PausedAt = current.Since
+	}
 	for member := range current.Size {
 		m, err := t.member(ctx, current, member)
 		if err != nil {

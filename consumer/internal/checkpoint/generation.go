@@ -24,17 +24,28 @@ type Resized struct {
 
 	// Reset says that an operator moved the consumer.
 	Reset bool `json:"reset,omitempty"`
+
+	// Paused says that an operator paused the consumer: its members take no messages.
+	Paused bool `json:"paused,omitempty"`
+
+	// Of is the number of the generation that goes on, and Began when that was started, in an entry
+	// that only begins or ends a pause. Such an entry has all else as the entry before it, since the
+	// last entry alone is read.
+	Of    *messagestore.Version `json:"of,omitempty"`
+	Began time.Time             `json:"began,omitzero"`
 }
 
 // MessageType is Resized.
 func (Resized) MessageType() string { return "Resized" }
 
-// A Generation is an entry of the ledger. Its number is the version of the ledger.
+// A Generation is the state of the ledger, as its last entry has it.
 type Generation struct {
 	Resized
-	Version messagestore.Version
-	At      time.Time // when it began
-	First   bool      // of a consumer that had none, and begun by this call
+	Version messagestore.Version // its number: the version of the entry that started it
+	Entry   messagestore.Version // of the last entry
+	At      time.Time            // when it began
+	Since   time.Time            // when the last entry was written: for a paused consumer, since when it is
+	First   bool                 // of a consumer that had none, and begun by this call
 }
 
 // Begin is where members begin that have no checkpoint in g.
@@ -52,14 +63,14 @@ func (l Log) join(ctx context.Context, size int) (Generation, error) {
 		if err != nil {
 			return Generation{}, err
 		}
-		next := Resized{Size: size, Start: lowest.Position, After: lowest.After}
+		next := Resized{Size: size, Start: lowest.Position, After: lowest.After, Paused: current.Paused}
 		if current.Size == 0 && l.First != nil {
 			if next.Start, err = l.First(ctx); err != nil {
 				return Generation{}, fmt.Errorf("find where to start: %w", err)
 			}
 		}
 		writing, cancel := context.WithTimeout(ctx, CallTimeout)
-		written, err := l.Write(writing, l.Ledger(), current.Version, next)
+		written, err := l.Write(writing, l.Ledger(), current.Entry, next)
 		cancel()
 		if errors.Is(err, messagestore.ErrVersionConflict) {
 			continue // another member was first: read its entry
@@ -67,7 +78,30 @@ func (l Log) join(ctx context.Context, size int) (Generation, error) {
 		if err != nil {
 			return Generation{}, fmt.Errorf("write generation: %w", err)
 		}
-		return Generation{Resized: next, Version: written.Version, First: current.Size == 0}, nil
+		return Generation{Resized: next, Version: written.Version, Entry: written.Version, First: current.Size == 0}, nil
+	}
+}
+
+// Pause begins a pause of the consumer, or ends it, and returns the generation that goes on. It reports
+// whether that changed anything: nothing is written if the consumer is as it is asked to be, or if there
+// is no generation.
+func (l Log) Pause(ctx context.Context, paused bool) (current Generation, changed bool, err error) {
+	for {
+		current, err = l.Generation(ctx)
+		if err != nil || current.Size == 0 || current.Paused == paused {
+			return current, false, err
+		}
+		next := current.Resized
+		next.Paused, next.Of, next.Began = paused, &current.Version, current.At
+		written, err := l.Write(ctx, l.Ledger(), current.Entry, next)
+		switch {
+		case errors.Is(err, messagestore.ErrVersionConflict):
+			continue // the group was resized or reset meanwhile
+		case err != nil:
+			return current, false, err
+		}
+		current.Resized, current.Entry, current.Since = next, written.Version, written.Time
+		return current, true, nil
 	}
 }
 
@@ -77,7 +111,7 @@ func (l Log) Generation(ctx context.Context) (Generation, error) {
 	defer cancel()
 	m, err := l.Last(ctx, l.Ledger())
 	if errors.Is(err, messagestore.ErrNotFound) {
-		return Generation{Version: messagestore.NoStream}, nil
+		return Generation{Version: messagestore.NoStream, Entry: messagestore.NoStream}, nil
 	}
 	if err != nil {
 		return Generation{}, fmt.Errorf("read generation: %w", err)
@@ -87,6 +121,10 @@ func (l Log) Generation(ctx context.Context) (Generation, error) {
 		Start *messagestore.GlobalPosition `json:"start"`
 		After uuid.UUID                    `json:"after"`
 		Reset bool                         `json:"reset"`
+
+		Paused bool                  `json:"paused"`
+		Of     *messagestore.Version `json:"of"`
+		Began  time.Time             `json:"began"`
 	}
 	if err := decode(m, Resized{}.MessageType(), &body); err != nil {
 		return Generation{}, err
@@ -98,8 +136,17 @@ func (l Log) Generation(ctx context.Context) (Generation, error) {
 		return Generation{}, corrupt(m, "it has no start")
 	case *body.Start < 0:
 		return Generation{}, corrupt(m, fmt.Sprintf("start %d is less than 0", *body.Start))
+	case body.Of != nil && (*body.Of < 0 || *body.Of >= m.Position):
+		return Generation{}, corrupt(m, fmt.Sprintf("generation %d, which it continues, is not before it", *body.Of))
 	}
-	return Generation{Resized: Resized{Size: body.Size, Start: *body.Start, After: body.After, Reset: body.Reset}, Version: m.Position, At: m.Time}, nil
+	g := Generation{
+		Resized: Resized{Size: body.Size, Start: *body.Start, After: body.After, Reset: body.Reset, Paused: body.Paused, Of: body.Of, Began: body.Began},
+		Version: m.Position, Entry: m.Position, At: m.Time, Since: m.Time,
+	}
+	if body.Of != nil {
+		g.Version, g.At = *body.Of, body.Began
+	}
+	return g, nil
 }
 
 // lowest returns the checkpoint of the member of a generation that is furthest behind:

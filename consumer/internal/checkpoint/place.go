@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/google/uuid"
 
@@ -19,7 +20,8 @@ type Place struct {
 
 	log        Log
 	size       int                  // of the group
-	generation messagestore.Version // of the ledger
+	generation messagestore.Version // its number
+	ledger     ledger
 	epoch      string               // of the store, before the checkpoint was read
 	version    messagestore.Version // of Stream, as this run knows it
 
@@ -28,6 +30,34 @@ type Place struct {
 	unsettled *messagestore.Envelope
 
 	*seat // nil without a lease
+}
+
+// A ledger is what a run has seen of the consumer's ledger. It is safe for concurrent use.
+type ledger struct {
+	mu     sync.Mutex
+	entry  messagestore.Version // the last that was read
+	paused bool
+}
+
+func (l *ledger) saw(g *Generation) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if g.Entry >= l.entry { // another goroutine may have read a later one
+		l.entry, l.paused = g.Entry, g.Paused
+	}
+}
+
+func (l *ledger) last() messagestore.Version {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.entry
+}
+
+// Paused reports whether an operator has paused the consumer, as far as this run has seen.
+func (p *Place) Paused() bool {
+	p.ledger.mu.Lock()
+	defer p.ledger.mu.Unlock()
+	return p.ledger.paused
 }
 
 // Resume returns the place at which a member of a group goes on. Each call of the store has
@@ -69,6 +99,7 @@ func (l Log) place(ctx context.Context, size, member int, before messagestore.St
 		return nil, Checkpoint{}, err
 	}
 	p.generation, p.First = current.Version, current.First
+	p.ledger.entry, p.ledger.paused = current.Entry, current.Paused
 	p.Stream = l.Checkpoints(current.Version, member)
 	return p, current.Begin(), nil
 }
@@ -76,21 +107,25 @@ func (l Log) place(ctx context.Context, size, member int, before messagestore.St
 // Unsettled reports whether the outcome of the last write is not known.
 func (p *Place) Unsettled() bool { return p.unsettled != nil }
 
-// CheckGeneration returns a [*FencedError] if a later generation has started.
+// CheckGeneration returns a [*FencedError] if a later generation has started. It finds out whether the
+// consumer is paused.
 func (p *Place) CheckGeneration(ctx context.Context) error {
-	ledger := p.log.Ledger()
-	version, err := p.log.Version(ctx, ledger)
-	if err == nil && version > p.generation {
-		err = p.superseded(ctx, version)
+	known := p.ledger.last()
+	version, err := p.log.Version(ctx, p.log.Ledger())
+	if err == nil && version > known {
+		err = p.catchUp(ctx, known, version)
 	}
 	return err
 }
 
-// superseded returns the error of a run that finds a later generation, or of a store that did not
-// say which: the run looks again.
-func (p *Place) superseded(ctx context.Context, version messagestore.Version) error {
-	fenced := &FencedError{Stream: p.log.Ledger(), Expected: p.generation, Actual: version, Size: p.size}
+// catchUp reads the ledger, which has grown. It returns a [*FencedError] for a later generation, or the
+// error of a store that did not say: the run looks again.
+func (p *Place) catchUp(ctx context.Context, known, version messagestore.Version) error {
+	fenced := &FencedError{Stream: p.log.Ledger(), Expected: known, Actual: version, Size: p.size}
 	switch now, err := p.log.Generation(ctx); {
+	case err == nil && now.Version == p.generation:
+		p.ledger.saw(&now)
+		return nil
 	case err == nil:
 		fenced.Generation = &now.Resized
 	case !errors.Is(err, ErrCorrupt):
@@ -110,7 +145,7 @@ func (p *Place) CheckEpoch(ctx context.Context) error {
 
 // Check returns an error if the store has lost the message that was read last, if a later
 // generation has started, or if the epoch has changed. It uses only fields of p that never
-// change, so it may be called during a Write.
+// change, and the ledger, so it may be called during a Write.
 func (p *Place) Check(ctx context.Context, read messagestore.Mark) error {
 	if err := p.log.checkMark(ctx, p.Stream, read); err != nil {
 		return err
@@ -134,15 +169,17 @@ func (p *Place) Write(ctx context.Context, at Checkpoint, read messagestore.Mark
 	}
 	// The next write finds a resize that comes after this read. No message is skipped by
 	// it: the new generation starts at a position no higher than this member's.
-	ledger := p.log.Ledger()
-	generation, err := p.log.Version(ctx, ledger)
-	if err != nil {
+	known := p.ledger.last()
+	entry, err := p.log.Version(ctx, p.log.Ledger())
+	switch {
+	case err != nil:
 		return fmt.Errorf("read generation: %w", err)
+	case entry > known:
+		err = p.catchUp(ctx, known, entry)
+	default:
+		err = p.fence(p.log.Ledger(), known, entry)
 	}
-	if generation > p.generation {
-		return p.superseded(ctx, generation)
-	}
-	if err := p.fence(ledger, p.generation, generation); err != nil {
+	if err != nil {
 		return err
 	}
 	if p.seat != nil {

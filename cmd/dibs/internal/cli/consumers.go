@@ -15,9 +15,11 @@ import (
 )
 
 type consumersCommand struct {
-	List  consumersListCommand  `cmd:"" default:"withargs" help:"Print the position and the lag of each consumer."`
-	Reset consumersResetCommand `cmd:"" help:"Move a consumer to another position."`
-	Park  consumersParkCommand  `cmd:"" help:"Have a consumer park the message that it is stuck at."`
+	List   consumersListCommand   `cmd:"" default:"withargs" help:"Print the position and the lag of each consumer."`
+	Reset  consumersResetCommand  `cmd:"" help:"Move a consumer to another position."`
+	Pause  consumersPauseCommand  `cmd:"" help:"Have a consumer take no messages until it is resumed."`
+	Resume consumersResumeCommand `cmd:"" help:"Have a paused consumer go on."`
+	Park   consumersParkCommand   `cmd:"" help:"Have a consumer park the message that it is stuck at."`
 }
 
 type consumersListCommand struct {
@@ -123,6 +125,7 @@ type consumerLine struct {
 	Generation *messagestore.Version `json:"generation,omitempty"`
 	Size       int                   `json:"size"`
 	StartedAt  string                `json:"startedAt,omitempty"`
+	PausedAt   string                `json:"pausedAt,omitempty"`
 	Parked     int                   `json:"parked"`
 	Members    []memberLine          `json:"members"`
 	Replicas   []replicaLine         `json:"replicas,omitempty"`
@@ -156,7 +159,7 @@ type memberLine struct {
 func toConsumerLine(s operate.Status, now time.Time) consumerLine {
 	l := consumerLine{
 		Category: s.Category, Consumer: s.Name, Foreign: s.Foreign, Size: s.Size, Parked: s.Parked, Members: []memberLine{},
-		StartedAt: timeOrNone(s.StartedAt, ""), Error: errorText(s.Err),
+		StartedAt: timeOrNone(s.StartedAt, ""), PausedAt: timeOrNone(s.PausedAt, ""), Error: errorText(s.Err),
 	}
 	if !s.Foreign {
 		l.Generation = &s.Generation
@@ -230,8 +233,11 @@ func (a *app) printConsumer(s operate.Status, now time.Time) error {
 		if i > 0 {
 			parked = ""
 		}
-		if s.Foreign {
+		switch {
+		case s.Foreign:
 			member, parked, note.text = "-", "-", "foreign"
+		case !s.PausedAt.IsZero() && i == 0:
+			note = cell{text: "paused since " + timeText(s.PausedAt), style: yellow}
 		}
 		position, lag, waited := strconv.FormatInt(int64(m.Position), 10), strconv.FormatInt(m.Lag, 10), ageText(behind(m, now))
 		if errors.Is(m.Err, consumer.ErrPositionCorrupt) {
@@ -295,7 +301,7 @@ type consumersResetCommand struct {
 
 // Help is printed below the command's usage.
 func (consumersResetCommand) Help() string {
-	return `All members of the consumer's group move to the same position. Running members are superseded: each starts over at the new position within 10 s, and its process goes on. A checkpoint that it writes in between does not count, but until then it handles messages. Stop the consumer first, and no message is handled from the old position after the reset.
+	return `All members of the consumer's group move to the same position. Running members are superseded: each starts over at the new position within 10 s, and its process goes on. A checkpoint that it writes in between does not count, but until then it handles messages. Pause the consumer first, and no message is handled from the old position after the reset.
 
 With --new a consumer that has never started begins at the position, whatever its Config.Start says.
 
@@ -425,7 +431,7 @@ func statusOf(ctx context.Context, store *messagestore.Store, category messagest
 		}
 	}
 	if foreign {
-		return operate.Status{}, usage("consumer %s of %s is another client's, which writes its positions by itself: reset it there", visible(name), visible(string(category)))
+		return operate.Status{}, usage("consumer %s of %s is another client's, which Dibs neither moves nor pauses: it writes its positions by itself", visible(name), visible(string(category)))
 	}
 	return operate.Status{}, unknown
 }
@@ -513,7 +519,7 @@ func (a *app) printReset(r resetLine) error {
 	if r.DryRun {
 		return nil
 	}
-	return a.out.line("members that run stop as fenced when they next record a position; start them again")
+	return a.out.line("members that run find out within 10 s, and start over there")
 }
 
 func counted(n int64, what string) string {

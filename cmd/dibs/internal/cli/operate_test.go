@@ -496,3 +496,32 @@ func (s *signal) Write(text []byte) (int, error) {
 	}
 	return len(text), nil
 }
+
+func TestAConsumerIsPausedAndResumed(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		dibs.ok(t, "write", "account-1", "T")
+		unknown := dibs.run(t, "consumers", "pause", "account", "mail", "--json")
+		require.Equal(t, 1, unknown.code)
+		require.Equal(t, "unknownConsumer", objects(t, unknown.stderr)[0]["kind"])
+		require.Len(t, catchUp(t, store, "account", "mail", nil), 1)
+
+		require.Equal(t, "mail of account was not paused: nothing was changed\n", dibs.ok(t, "consumers", "resume", "account", "mail"))
+		require.NotContains(t, objects(t, dibs.ok(t, "consumers", "--json"))[0], "pausedAt")
+		require.Equal(t, "mail of account is paused: members that run find out within 10 s\n", dibs.ok(t, "consumers", "pause", "account", "mail"))
+		dibs.ok(t, "write", "account-1", "T")
+		c := consumer.New(store, "account", "mail", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil)
+		require.ErrorIs(t, c.CatchUp(t.Context()), consumer.ErrPaused)
+		require.Contains(t, dibs.ok(t, "consumers"), "paused since 20")
+		require.Contains(t, dibs.ok(t, "top", "--times", "1"), "none, paused")
+		again := objects(t, dibs.ok(t, "consumers", "pause", "account", "mail", "--json"))[0]
+		require.Equal(t, false, again["changed"])
+		require.NotEmpty(t, again["pausedAt"])
+		require.Equal(t, again["pausedAt"], objects(t, dibs.ok(t, "top", "--times", "1", "--json"))[0]["pausedAt"])
+		require.Equal(t, again["pausedAt"], objects(t, dibs.ok(t, "consumers", "--json"))[0]["pausedAt"])
+
+		resumed := objects(t, dibs.ok(t, "consumers", "resume", "account", "mail", "--json"))[0]
+		require.Equal(t, map[string]any{"category": "account", "consumer": "mail", "changed": true}, resumed)
+		require.Len(t, catchUp(t, store, "account", "mail", nil), 1)
+	})
+}

@@ -55,6 +55,7 @@ type topLine struct {
 	Parked     int                   `json:"parked"`
 	Processes  int                   `json:"processes"`
 	Gone       int                   `json:"gone,omitempty"`
+	PausedAt   string                `json:"pausedAt,omitempty"`
 	Error      string                `json:"error,omitempty"`
 }
 
@@ -179,7 +180,7 @@ func (c *topCommand) print(a *app, all []standing, now time.Time) error {
 		for _, s := range all[:min(c.Lines, len(all))] {
 			err := a.out.object(topLine{
 				Time: timeText(now), Category: s.Category, Consumer: s.Name, Lag: s.lag, AtLeast: s.atLeast, Change: s.change,
-				LagSeconds: s.behind.Seconds(), Parked: s.Parked, Processes: s.processes(), Gone: s.gone, Error: errorText(s.Err),
+				LagSeconds: s.behind.Seconds(), Parked: s.Parked, Processes: s.processes(), Gone: s.gone, PausedAt: timeOrNone(s.PausedAt, ""), Error: errorText(s.Err),
 			})
 			if err != nil {
 				return err
@@ -243,6 +244,9 @@ func (s *standing) cells() []cell {
 		parked.style = red
 	}
 	note := cell{text: s.processText()}
+	if !s.PausedAt.IsZero() {
+		note = cell{text: note.text + ", paused", style: yellow}
+	}
 	if s.gone > 0 {
 		note.style = red
 	}

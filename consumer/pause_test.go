@@ -1,0 +1,304 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// setPaused pauses the consumer, or has it go on, and wants that to change something.
+func setPaused(t *testing.T, store *messagestore.Store, paused bool) {
+	t.Helper()
+	target, do := operate.Consumer(store, account, "ledger"), (*operate.Target).Resume
+	if paused {
+		do = (*operate.Target).Pause
+	}
+	changed, err := do(target, t.Context())
+	require.NoError(t, err)
+	require.True(t, changed)
+}
+
+func TestAPausedConsumerTakesNoMessageUntilItIsResumed(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]consumer.Config{
+		"Alone": {}, "Concurrent": {Concurrency: 8}, "Static": {GroupSize: 1},
+	} {
+		for _, busy := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/busy=%t", name, busy), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					driver := newDriver()
+					store := messagestore.New(driver, nil)
+					config, log := config, &logbook{}
+					config.Logger = log.logger()
+					first := newReplica(t, driver, &config)
+					before := writeEach(t, driver, 10, 0)
+					time.Sleep(time.Minute)
+					require.Equal(t, before, first.all())
+
+					setPaused(t, store, true)
+					if !busy {
+						time.Sleep(11 * time.Second) // until it has found out
+					}
+					position := 1
+					for range 6 { // it has messages to find at each of its checks
+						time.Sleep(2 * time.Second)
+						if busy {
+							writeEach(t, driver, 10, position)
+							position++
+						}
+					}
+					if !busy {
+						writeEach(t, driver, 10, 1)
+						position++
+					}
+					had := first.all()
+					if !busy {
+						require.Equal(t, before, had)
+					}
+					writeEach(t, driver, 10, position)
+					time.Sleep(10 * time.Minute)
+					require.Equal(t, had, first.all())
+					require.Len(t, log.of(t, "consumer is paused"), 1)
+
+					require.NoError(t, first.stop())
+					second := newReplica(t, driver, &config)
+					time.Sleep(10 * time.Minute)
+					require.Empty(t, second.all(), "a start does not end the pause")
+
+					setPaused(t, store, false)
+					time.Sleep(11 * time.Second)
+					all := append(first.all(), second.all()...)
+					require.Len(t, all, 10*(position+1))
+					for id := range 10 {
+						for at := range position + 1 {
+							require.Contains(t, all, fmt.Sprintf("account-%d@%d", id, at))
+						}
+					}
+					require.NoError(t, second.stop())
+				})
+			})
+		}
+	}
+}
+
+// Replicas at several positions go on from each: a pause delivers nothing twice, which a new generation
+// would.
+func TestReplicasGoOnWhereTheyWerePaused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := newDriver()
+		store := messagestore.New(driver, nil)
+		config := &consumer.Config{Concurrency: 4}
+		first, second := newReplica(t, driver, config), newReplica(t, driver, config)
+		time.Sleep(time.Minute)
+		require.Len(t, writeEach(t, driver, 40, 0), 40)
+		time.Sleep(time.Minute)
+		status := func() operate.Status {
+			all, err := operate.Consumers(t.Context(), store, account)
+			require.NoError(t, err)
+			require.Len(t, all, 1)
+			return all[0]
+		}
+		running := status()
+		require.Zero(t, running.PausedAt)
+		require.Len(t, running.Replicas, 2)
+
+		begun := time.Now()
+		setPaused(t, store, true)
+		time.Sleep(11 * time.Second)
+		writeEach(t, driver, 40, 1)
+		time.Sleep(10 * time.Minute)
+		paused := status()
+		require.True(t, begun.Equal(paused.PausedAt))
+		require.Equal(t, running.StartedAt, paused.StartedAt)
+		require.Equal(t, running.Generation, paused.Generation)
+		require.Len(t, paused.Replicas, 2, "both keep their leases")
+		require.Len(t, append(first.all(), second.all()...), 40)
+		for _, r := range paused.Replicas {
+			require.False(t, r.Gone)
+		}
+
+		setPaused(t, store, false)
+		time.Sleep(11 * time.Second)
+		require.Zero(t, status().PausedAt)
+		all := append(first.all(), second.all()...)
+		require.Len(t, all, 80)
+		require.NotEmpty(t, first.all())
+		require.NotEmpty(t, second.all())
+		require.NoError(t, first.stop())
+		require.NoError(t, second.stop())
+	})
+}
+
+func TestAPauseLetsTheMessageInFlightEndAndItsRetriesWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		attempts, release := 0, make(chan struct{})
+		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+			attempts++
+			if attempts == 1 {
+				<-release
+				return nil
+			}
+			return errors.New("it fails")
+		}), nil)
+		stop := running(t, c)
+		write(t, store, "account-1", Deposited{1}, Deposited{2})
+		synctest.Wait()
+		setPaused(t, store, true)
+		time.Sleep(10 * time.Minute)
+		require.Equal(t, 1, attempts)
+		close(release)
+		time.Sleep(time.Minute)
+		require.Equal(t, int64(1), c.Stats().Handled)
+		require.NotZero(t, c.Stats().Position, "its checkpoint is written")
+		require.Equal(t, 1, attempts)
+
+		setPaused(t, store, false)
+		time.Sleep(time.Minute)
+		require.Greater(t, attempts, 2)
+		setPaused(t, store, true)
+		time.Sleep(11 * time.Second)
+		tried := attempts
+		time.Sleep(time.Minute)
+		require.Equal(t, tried, attempts)
+		require.NoError(t, stop())
+	})
+}
+
+func TestAPauseOutlivesAResetAndAResize(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := newDriver()
+		store := messagestore.New(driver, nil)
+		first := newReplica(t, driver, nil)
+		written := writeEach(t, driver, 10, 0)
+		time.Sleep(time.Minute)
+		setPaused(t, store, true)
+		time.Sleep(11 * time.Second)
+		_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 0)
+		require.NoError(t, err)
+		time.Sleep(10 * time.Minute)
+		require.Equal(t, written, first.all(), "nothing is handled again before it is resumed")
+		require.NoError(t, first.stop())
+
+		resized := newReplica(t, driver, member(2, 0))
+		time.Sleep(10 * time.Minute)
+		require.Empty(t, resized.all())
+		setPaused(t, store, false)
+		time.Sleep(11 * time.Second)
+		require.NotEmpty(t, resized.all())
+		require.NoError(t, resized.stop())
+	})
+}
+
+// A member that sees an operator's reset only behind a pause that came after it starts over, too.
+func TestAResetBehindAPauseIsAReset(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := newDriver()
+		store := messagestore.New(driver, nil)
+		first := newReplica(t, driver, nil)
+		written := writeEach(t, driver, 10, 0)
+		time.Sleep(time.Minute)
+		_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 0)
+		require.NoError(t, err)
+		setPaused(t, store, true)
+		time.Sleep(10 * time.Minute)
+		require.Equal(t, written, first.all())
+		setPaused(t, store, false)
+		time.Sleep(11 * time.Second)
+		require.Equal(t, append(written, written...), first.all())
+		require.NoError(t, first.stop())
+	})
+}
+
+func TestCatchUpOfAPausedConsumerIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, begun := range []bool{false, true} {
+		t.Run(fmt.Sprintf("begun=%t", begun), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				store := newStore()
+				write(t, store, "account-1", Deposited{1}, Deposited{2})
+				handled, release := 0, make(chan struct{})
+				c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+					if begun {
+						<-release
+					}
+					handled++
+					return nil
+				}), nil)
+				if !begun {
+					require.NoError(t, c.CatchUp(ctx))
+					setPaused(t, store, true)
+					write(t, store, "account-1", Deposited{3})
+					require.ErrorIs(t, c.CatchUp(ctx), consumer.ErrPaused)
+					require.Equal(t, 2, handled)
+					return
+				}
+				ended := make(chan error, 1)
+				go func() { ended <- c.CatchUp(ctx) }()
+				synctest.Wait()
+				setPaused(t, store, true)
+				time.Sleep(11 * time.Second)
+				close(release)
+				require.ErrorIs(t, <-ended, consumer.ErrPaused)
+				require.Equal(t, 1, handled)
+				require.Equal(t, int64(1), c.Stats().Handled)
+			})
+		})
+	}
+}
+
+func TestAPauseThatChangesNothingSaysSo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		target := operate.Consumer(store, account, "ledger")
+		for _, do := range []func(context.Context) (bool, error){target.Pause, target.Resume} {
+			changed, err := do(t.Context())
+			var unknown *operate.UnknownConsumerError
+			require.ErrorAs(t, err, &unknown)
+			require.False(t, changed)
+		}
+		require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
+		for _, do := range []func(context.Context) (bool, error){target.Resume, target.Pause, target.Pause, target.Resume, target.Resume} {
+			before, err := store.Version(t.Context(), "account:position-ledger")
+			require.NoError(t, err)
+			changed, err := do(t.Context())
+			require.NoError(t, err)
+			after, err := store.Version(t.Context(), "account:position-ledger")
+			require.NoError(t, err)
+			require.Equal(t, changed, after > before)
+		}
+		changed, err := operate.Consumer(store, account, "a-b").Pause(t.Context())
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.False(t, changed)
+	})
+}
+
+func TestALedgerThatContinuesALaterGenerationIsCorrupt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		c := newConsumer(t, store, &journal{}, nil)
+		require.NoError(t, c.CatchUp(t.Context()))
+		_, err := store.Write(t.Context(), "account:position-ledger", 0, messagestore.Raw{Type: "Resized", Data: []byte(`{"size": 1, "start": 0, "of": 1, "paused": true}`)})
+		require.NoError(t, err)
+		require.ErrorIs(t, c.CatchUp(t.Context()), consumer.ErrPositionCorrupt)
+	})
+}
