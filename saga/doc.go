@@ -1,6 +1,8 @@
 // Package saga runs a process over several steps, each recorded, that ends done or undone: a trip with a flight,
 // a hotel and a car, of which the customer gets all or none.
 //
+//	txs, err := messagestore.Transactional[pgx.Tx](store) // the store of the sagas
+//	...
 //	flight := saga.NewStep("flight", air.Book, air.Cancel, nil)
 //	seats := saga.NewTxStep("seats", txs, take, giveBack, nil)
 //	paid := saga.NewAsk("paid", charge, refund, &saga.AskConfig{Timeout: 10 * time.Minute})

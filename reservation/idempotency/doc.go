@@ -39,7 +39,9 @@
 // database of the store, it stores the response in the transaction of the effect, and the two
 // happen together or not at all:
 //
-//	_, err := txs.Transact(ctx, "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+//	txs, err := messagestore.Transactional[pgx.Tx](store) // the store of the intents
+//	...
+//	_, err = txs.Transact(ctx, "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
 //		if _, err := tx.Exec(ctx, "insert into payments ..."); err != nil {
 //			return nil, err
 //		}

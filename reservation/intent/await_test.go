@@ -2,6 +2,7 @@ package intent_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -74,4 +75,55 @@ func TestAnAwaitThatIsGivenUpBreaksNoQueryOff(t *testing.T) {
 		require.JSONEq(t, `"paid"`, string(done.Result))
 		require.Equal(t, 3, store.reads, "the message that woke it up is the answer")
 	})
+}
+
+// A silentStore answers no step of the line once it is told so.
+type silentStore struct {
+	*messagestore.Store
+	silent atomic.Bool
+}
+
+func (s *silentStore) WriteOrLast(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Meeting, error) {
+	if s.silent.Load() && expected != messagestore.NoStream {
+		<-ctx.Done()
+		return messagestore.Written{}, nil, ctx.Err()
+	}
+	return s.Store.WriteOrLast(ctx, stream, expected, bodies...)
+}
+
+func TestLeavingALineTakesUpToFiveSeconds(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		wait, patience time.Duration // of the request, and of its caller
+		gone           bool
+	}{
+		"its wait is over": {wait: time.Second, patience: time.Hour},
+		"its context ends": {wait: time.Hour, patience: time.Second, gone: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := &silentStore{Store: messagestore.New(memory.New(), nil)}
+				m := manager(t, store, &intent.Config{TTL: time.Hour})
+				lease(t, m, request("A"))
+				ctx, cancel := context.WithTimeout(t.Context(), c.patience)
+				defer cancel()
+				time.AfterFunc(time.Millisecond, func() { store.silent.Store(true) })
+				began := time.Now()
+				r := request("B")
+				r.Wait = c.wait
+
+				a, err := m.Reserve(ctx, r)
+
+				require.Equal(t, 6*time.Second, time.Since(began))
+				if c.gone {
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+				} else {
+					require.NoError(t, err)
+					require.Equal(t, intent.Held, a.Outcome)
+				}
+				require.Equal(t, []string{"B"}, lookup(t, m).Line, "it costs the others its turn")
+			})
+		})
+	}
 }
