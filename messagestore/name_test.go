@@ -1,6 +1,7 @@
 package messagestore_test
 
 import (
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -224,9 +225,11 @@ func TestAStreamOfACategoryWithADashIsRefused(t *testing.T) {
 	const rule = "it is the name of a stream: a category has no dash"
 	_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, opened{})
 	requireInvalid(t, err, messagestore.ErrInvalid, "category", `"my-seat"`, rule)
+	require.EqualError(t, err, `write my-seat: invalid category "my-seat": `+rule)
+	require.NotContains(t, fmt.Sprintf("%q", stream), `\x00`)
 	_, err = store.Last(t.Context(), stream.With("2"))
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.ErrorIs(t, messagestore.StreamName("\x00no category: account").Validate(), messagestore.ErrInvalid)
+	require.ErrorIs(t, messagestore.StreamName("no category: account").Validate(), messagestore.ErrInvalid)
 	require.NotEqual(t, messagestore.Category("my"), stream.Category())
 }
 

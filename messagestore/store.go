@@ -9,6 +9,7 @@ import (
 	"iter"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -803,8 +804,11 @@ func encodeMetadata(m Metadata) (json.RawMessage, error) {
 }
 
 // quoteName returns a name as error texts show it: as it is, unless it is one
-// that should not be shown as it is.
+// that should not be shown as it is. Of a stream of no category it is what was given for a category.
 func quoteName[N ~string](name N) string {
+	if category, of := strings.CutPrefix(string(name), ofNoCategory); of && strings.Contains(category, "-") {
+		return quoteName(category)
+	}
 	if textRule(string(name), MaxNameBytes) == "" {
 		return string(name)
 	}
