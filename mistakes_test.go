@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
 
@@ -238,6 +239,25 @@ var mistakes = []struct {
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
 			_, err = messagestore.New(postgres.New(pool, nil), nil).Write(ctx, "mistakeInner-1", messagestore.AnyVersion, held{})
+			return err
+		}},
+		{"a write through the store in the function of Transact, over a pool of one connection", func(t *testing.T) error {
+			t.Helper()
+			config := pgtest.Pool(t).Config()
+			config.MaxConns = 1
+			pool, err := pgxpool.NewWithConfig(t.Context(), config)
+			if err != nil {
+				return err
+			}
+			defer pool.Close()
+			txs, err := messagestore.Transactional[pgx.Tx](messagestore.New(postgres.New(pool, nil), nil))
+			if err != nil {
+				return err
+			}
+			_, err = txs.Transact(t.Context(), "", func(ctx context.Context, _ pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+				_, err := txs.Write(ctx, "mistakeInner-1", messagestore.AnyVersion, held{})
+				return nil, err
+			})
 			return err
 		}},
 	}},

@@ -57,7 +57,7 @@ func (l *Link) onPool(ctx context.Context, f func(db DB) error) error {
 	if !upkeep.Is(ctx) {
 		conn, err := l.pool.Acquire(ctx)
 		if err != nil {
-			return l.exhausted(AcquireFailed(err))
+			return l.Exhausted(AcquireFailed(err))
 		}
 		defer conn.Release()
 		return f(conn)
@@ -73,7 +73,7 @@ func (l *Link) onPool(ctx context.Context, f func(db DB) error) error {
 			return f(conn)
 		}
 		if ctx.Err() != nil || waits.Err() == nil {
-			return l.exhausted(AcquireFailed(err))
+			return l.Exhausted(AcquireFailed(err))
 		}
 	}
 	return l.onApart(ctx, f)
@@ -111,9 +111,11 @@ func (l *Link) whenFull(ctx context.Context, cancel func()) (stop func()) {
 	}
 }
 
-func (l *Link) exhausted(err error) error {
+// Exhausted adds to the error of a context, which has ended while a call waited, that callers hold the
+// whole pool, if they do.
+func (l *Link) Exhausted(err error) error {
 	stat := l.pool.Stat()
-	return exhausted(err, int(stat.AcquiredConns()), int(stat.MaxConns()))
+	return exhausted(err, int(stat.AcquiredConns()), int(stat.MaxConns()), adviceOfPool)
 }
 
 // onApart calls f with a connection beside the pool.
@@ -121,7 +123,7 @@ func (l *Link) onApart(ctx context.Context, f func(db DB) error) error {
 	select {
 	case <-l.apart.turns:
 	case <-ctx.Done():
-		return l.exhausted(fmt.Errorf("acquire a connection: %w", ctx.Err()))
+		return l.Exhausted(fmt.Errorf("acquire a connection: %w", ctx.Err()))
 	}
 	defer func() { l.apart.turns <- struct{}{} }()
 	conn, err := l.takeApart(ctx)

@@ -199,12 +199,26 @@ func closedError(cause error) error { return fmt.Errorf("%w: %w", ErrClosed, cau
 
 // exhausted tells a caller that has waited for a connection until its context ended why there was none. The most
 // frequent holder is a transaction of the caller's own.
-func exhausted(err error, used, most int) error {
+func exhausted(err error, used, most int, advice string) error {
 	if most == 0 || used < most || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		return err
 	}
-	return fmt.Errorf("%w: all connections of the pool are in use (%d of %d); if a transaction of yours has one, use a store over it "+
-		"(postgres.New(tx, nil)), or give the pool more", err, used, most)
+	return fmt.Errorf("%w: all connections of the pool are in use (%d of %d); if a transaction of yours has one, %s", err, used, most, advice)
+}
+
+// What a caller does whose own transaction has the connection that a call needs.
+const (
+	adviceOfPool = "use a store over it (postgres.New(tx, nil)), or give the pool more"
+	adviceOfSQL  = "end it first, write in it by Transact, or give the *sql.DB more (SetMaxOpenConns)"
+)
+
+// taken tells a caller that has waited for its turn on the connection, or the transaction, of l until its context ended.
+func (l *Link) taken(err error) error {
+	if l.tx {
+		return fmt.Errorf("%w: another call has the transaction", err)
+	}
+	return fmt.Errorf("%w: another call has the connection; if it is a Transact of yours, use a store over its transaction "+
+		"(postgres.New(tx, nil)), or a pool of more connections", err)
 }
 
 // AcquireFailed returns the error of a pool or a *sql.DB that gave no connection. The packages

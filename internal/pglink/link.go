@@ -166,8 +166,7 @@ func (l *Link) AsIs(ctx context.Context, f func(db DB) error) error {
 	if l.sql != nil {
 		conn, err := SQLConn(ctx, l.sql)
 		if err != nil {
-			stats := l.sql.Stats()
-			return exhausted(err, stats.InUse, stats.MaxOpenConnections)
+			return err
 		}
 		defer conn.Close()
 		return Raw(conn, func(conn *pgx.Conn) error { return f(conn) })
@@ -175,7 +174,7 @@ func (l *Link) AsIs(ctx context.Context, f func(db DB) error) error {
 	select {
 	case <-l.turn:
 	case <-ctx.Done():
-		return ctx.Err()
+		return l.taken(ctx.Err())
 	}
 	defer func() { l.turn <- struct{}{} }()
 	if conn := Conn(l.db); conn != nil && conn.IsClosed() {
@@ -194,7 +193,8 @@ func SQLConn(ctx context.Context, db *sql.DB) (conn *sql.Conn, err error) {
 		}
 	}
 	if err != nil {
-		return nil, AcquireFailed(err)
+		stats := db.Stats()
+		return nil, exhausted(AcquireFailed(err), stats.InUse, stats.MaxOpenConnections, adviceOfSQL)
 	}
 	return conn, nil
 }

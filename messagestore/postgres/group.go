@@ -147,6 +147,9 @@ func (d *Driver) inGroup(ctx context.Context, appends []messagestore.Append) boo
 
 // appendInGroup writes appends, together with other writes if there are any.
 func (d *Driver) appendInGroup(ctx context.Context, appends []messagestore.Append, meet bool) ([]messagestore.Written, *messagestore.Meeting, error) {
+	if d.onlyConnection(ctx) {
+		return nil, nil, errOnlyConnection
+	}
 	l := d.groups.shard(appends[0].Stream.Category())
 	l.mu.Lock()
 	if !l.busy {
@@ -162,7 +165,7 @@ func (d *Driver) appendInGroup(ctx context.Context, appends []messagestore.Appen
 	select {
 	case l.room <- struct{}{}:
 	case <-ctx.Done():
-		return nil, nil, ctx.Err()
+		return nil, nil, d.link.Exhausted(ctx.Err())
 	}
 	t := d.newTicket(appends, meet)
 	t.token = true
@@ -180,7 +183,7 @@ func (d *Driver) appendInGroup(ctx context.Context, appends []messagestore.Appen
 	case <-ctx.Done():
 	}
 	if t.state.CompareAndSwap(waiting, left) {
-		return nil, nil, ctx.Err()
+		return nil, nil, d.link.Exhausted(ctx.Err()) // the write before it waits for a connection, perhaps
 	}
 	grace := time.NewTimer(outcomeGrace)
 	defer grace.Stop()

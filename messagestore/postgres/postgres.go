@@ -331,5 +331,8 @@ func (d *Driver) with(ctx context.Context, f func(db DB) error) error {
 	if d.invalid != nil {
 		return d.invalid
 	}
+	if d.onlyConnection(ctx) {
+		return errOnlyConnection
+	}
 	return matched(d.link.With(ctx, f))
 }

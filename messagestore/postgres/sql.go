@@ -55,6 +55,9 @@ func (d *SQLDriver) Transact(
 	if f == nil {
 		return nil, nil
 	}
+	if d.onlyConnection(ctx) {
+		return nil, errOnlyConnection
+	}
 	conn, err := pglink.SQLConn(ctx, d.db)
 	if err != nil {
 		return nil, matched(err)

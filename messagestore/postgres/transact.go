@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -45,7 +46,8 @@ var transactOIDs = []uint32{
 // READ COMMITTED. If first is "", f may begin with SET TRANSACTION. Commit and Rollback of tx
 // are refused and make the call fail; a savepoint is set by its Begin. A read through the store with
 // the context of f is on the transaction's connection, so f has to have read the rows of its own
-// queries by then. Over a transaction the error matches [messagestore.ErrNotSupported].
+// queries by then. Every other call with the context of f needs a second connection, and is an error at
+// once if the pool has one. Over a transaction the error matches [messagestore.ErrNotSupported].
 func (d *Driver) Transact(
 	ctx context.Context, first messagestore.StreamName,
 	f func(ctx context.Context, tx pgx.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
@@ -117,6 +119,22 @@ func (d *Driver) reads(ctx context.Context, f func(db DB) error) error {
 	defer t.turn.Unlock()
 	return f(t.conn)
 }
+
+// onlyConnection reports whether ctx is that of a function of [Driver.Transact] that goes on and has the one
+// connection there is: a call that takes a connection of its own would wait for the function, and the function
+// for the call. Upkeep has a goroutine and, over a pool, a connection of its own.
+func (d *Driver) onlyConnection(ctx context.Context) bool {
+	t, is := ctx.Value(transactionKey{d}).(*transaction)
+	if !is || upkeep.Is(ctx) || d.link.Connections() != 1 {
+		return false
+	}
+	t.turn.Lock()
+	defer t.turn.Unlock()
+	return !t.over
+}
+
+var errOnlyConnection = errors.New("the transaction of this function has the only connection, and the call needs another: " +
+	"return the messages from the function, or give the pool more connections")
 
 // markSQL sets a setting that lasts as long as the transaction. By it the database tells this
 // transaction from another that f has begun in its place. It takes no snapshot, so that f may

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	sqldriver "database/sql/driver"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
@@ -156,6 +158,110 @@ func requireUndone(t *testing.T, want error, f func(ctx context.Context, tx pgx.
 	return err
 }
 
+// A call that needs a second connection would wait for the function, which waits for it.
+func TestAFunctionWithTheOnlyConnectionIsToldSo(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	pool, err := pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1")
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	db := openSQL(t, pgtest.URL(t))
+	db.SetMaxOpenConns(1)
+	ofPool, ofConn, ofSQL := messagestore.New(postgres.New(pool, nil), nil), messagestore.New(postgres.New(connect(t, pgtest.URL(t)), nil), nil), messagestore.New(postgres.NewSQL(db, nil), nil)
+	for name, c := range map[string]struct {
+		store    *messagestore.Store
+		transact func(ctx context.Context, f func(ctx context.Context) error) error
+	}{
+		"pool":         {ofPool, transactIn[pgx.Tx](t, ofPool)},
+		"connection":   {ofConn, transactIn[pgx.Tx](t, ofConn)},
+		"database/sql": {ofSQL, transactIn[*sql.Tx](t, ofSQL)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stream := storetest.Category(t).Stream("1")
+			for call, f := range map[string]func(ctx context.Context) error{
+				"write": func(ctx context.Context) error {
+					_, err := c.store.Write(ctx, stream, messagestore.AnyVersion, opened())
+					return err
+				},
+				"write of two streams": func(ctx context.Context) error {
+					_, err := c.store.WriteStreams(ctx, messagestore.To(stream, messagestore.AnyVersion, opened()), messagestore.To(stream.With("2"), messagestore.AnyVersion, opened()))
+					return err
+				},
+				"transact": func(ctx context.Context) error {
+					return c.transact(ctx, func(context.Context) error { return nil })
+				},
+				"check": c.store.Check,
+			} {
+				ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+				defer cancel()
+
+				err := c.transact(ctx, f)
+
+				require.ErrorContains(t, err, "the transaction of this function has the only connection, and the call needs another: return the messages from the function", call)
+				require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown, call)
+				require.NoError(t, f(ctx), "%s, after the function", call)
+			}
+		})
+	}
+}
+
+// A write waits behind one that waits for a connection.
+func TestAWriteThatLeavesBehindOneWithoutAConnectionIsToldSo(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	stream := storetest.Category(t).Stream("1")
+	pool, err := pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1")
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	driver := postgres.New(pool, nil)
+	store := messagestore.New(driver, nil)
+	held, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	first, second := make(chan error, 1), make(chan error, 1)
+	write := func(ctx context.Context, ended chan error) {
+		_, err := store.Write(ctx, stream, messagestore.AnyVersion, opened())
+		ended <- err
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+
+	go write(t.Context(), first)
+	await.True(t, "a write that waits for a connection", func() bool { return driver.Busy(stream.Category()) })
+	go write(ctx, second)
+	await.True(t, "a write behind it", func() bool { return driver.Waiting() == 1 })
+	cancel()
+	err = await.Receive(t, "the end of the write behind it", second)
+	held.Release()
+
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorContains(t, err, "all connections of the pool are in use (1 of 1); if a transaction of yours has one, use a store over it")
+	require.NoError(t, await.Receive(t, "the end of the first write", first))
+}
+
+// A connection has one call at a time, and a transaction too.
+func TestACallThatWaitsForItsTurnIsToldForWhat(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	conn := connect(t, pgtest.URL(t))
+	store := messagestore.New(postgres.New(conn, nil), nil)
+	stream := storetest.Category(t).Stream("1")
+
+	err := transactOf[pgx.Tx](t, store)(func(context.Context) error {
+		await.That(t, "a call that waits", func() (bool, any) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			_, err := store.Version(ctx, stream)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			const told = "another call has the connection; if it is a Transact of yours, use a store over its transaction"
+			return strings.Contains(err.Error(), told), err
+		})
+		return nil
+	})
+
+	require.NoError(t, err)
+}
+
 // As many functions as the pool has connections read at a time, each beside its open transaction.
 func TestReadsOfAFunctionTakeNoSecondConnection(t *testing.T) {
 	t.Parallel()
@@ -208,10 +314,16 @@ func TestReadsOfAFunctionTakeNoSecondConnection(t *testing.T) {
 
 func transactOf[Tx any](t *testing.T, store *messagestore.Store) func(f func(ctx context.Context) error) error {
 	t.Helper()
+	transact := transactIn[Tx](t, store)
+	return func(f func(ctx context.Context) error) error { return transact(t.Context(), f) }
+}
+
+func transactIn[Tx any](t *testing.T, store *messagestore.Store) func(ctx context.Context, f func(ctx context.Context) error) error {
+	t.Helper()
 	txs, err := messagestore.Transactional[Tx](store)
 	require.NoError(t, err)
-	return func(f func(ctx context.Context) error) error {
-		_, err := txs.Transact(t.Context(), "", func(ctx context.Context, _ Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	return func(ctx context.Context, f func(ctx context.Context) error) error {
+		_, err := txs.Transact(ctx, "", func(ctx context.Context, _ Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
 			return nil, f(ctx)
 		})
 		return err
