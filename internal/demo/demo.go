@@ -28,10 +28,17 @@ const (
 )
 
 type demoCommand struct {
-	Store  string        `env:"DIBS_STORE" placeholder:"URL" help:"The store, without accounts. Defaults to SQLite in a throwaway folder."`
-	Orders string        `placeholder:"FILE" help:"Payment orders, as CSV. Defaults to 4,334 orders of a Czech bank."`
-	Seed   uint64        `placeholder:"N" help:"Draw duplicates and order from this. Defaults to the time."`
-	Limit  time.Duration `default:"30m" placeholder:"TIME" help:"Give up after this time. Defaults to ${default}."`
+	Store  string `env:"DIBS_STORE" placeholder:"URL" help:"The store, without accounts. Defaults to SQLite in a throwaway folder."`
+	Orders string `placeholder:"FILE" help:"Payment orders, as CSV. Defaults to 4,334 orders of a Czech bank."`
+	Seed   uint64 `placeholder:"N" help:"Draw duplicates and order from this. Defaults to the time."`
+	stage.Limit
+}
+
+// Help is printed below the command's usage.
+func (demoCommand) Help() string {
+	return `It starts two consumers and four senders as processes on this machine. Each command is sent one to five times, by any sender. A consumer is killed with SIGKILL in mid-flight and started again.
+
+Then it compares the file with the messages in the store, and tells what became of one withdrawal. The exit code is 0 if both agree, and 1 if not. If the limit ends first, the senders finish the writes that they have begun, the commands that were sent are handled and compared, and the exit code is 3 if they agree.`
 }
 
 // Run runs the component in processes, sends it every order several times, kills a
@@ -41,15 +48,14 @@ func (c *demoCommand) Run(ctx context.Context, o *stage.Output) (err error) {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, c.Limit, fmt.Errorf("not done after %v", c.Limit))
-	defer cancel()
-
 	dir, err := os.MkdirTemp("", "dibs-demo-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	where, cleanUp, err := stage.PrepareStore(ctx, c.Store, dir)
+	preparing, cancel := c.Within(ctx)
+	defer cancel()
+	where, cleanUp, err := stage.PrepareStore(preparing, c.Store, dir)
 	if err != nil {
 		return err
 	}
@@ -58,7 +64,7 @@ func (c *demoCommand) Run(ctx context.Context, o *stage.Output) (err error) {
 	seed := cmp.Or(c.Seed, uint64(time.Now().UnixNano())) // any bits will do
 	d := &demo{
 		url: where, file: c.Orders, seed: seed, dir: dir, out: o.Stdout,
-		orders: orders, plan: newPlan(orders, seed, senders), started: time.Now(),
+		limit: c.Limit, orders: orders, plan: newPlan(orders, seed, senders), started: time.Now(),
 	}
 	return d.run(ctx)
 }
@@ -68,11 +74,13 @@ type demo struct {
 	url, file, dir string
 	seed           uint64
 	out            io.Writer
+	limit          stage.Limit
 	orders         []Order
 	plan           *plan
 	started        time.Time
 
 	store   *messagestore.Store
+	watcher *watcher
 	screen  *stage.Screen
 	senders []*senderProcess
 	group   [consumers]*stage.Process
@@ -112,20 +120,44 @@ func (d *demo) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	w := newWatcher(d.store)
-	if err := d.watch(ctx, w, cancel); err != nil {
+	d.watcher = newWatcher(d.store)
+	return d.limit.Run(ctx, d.screen, stage.Work{
+		Do:     func(ctx context.Context) error { return d.watch(ctx, cancel) },
+		Settle: d.settle, Stop: d.stopConsumers, Verdict: d.verdict,
+	})
+}
+
+// settle has the senders finish the writes that they have begun, and waits until everything that was sent is handled.
+func (d *demo) settle(ctx context.Context) error {
+	senders := make([]*stage.Process, len(d.senders))
+	for i, s := range d.senders {
+		senders[i] = s.Process
+	}
+	// A sender breaks off what it has begun after the time to settle.
+	err := stage.Finish(d.limit.Settle+stopLimit, senders...)
+	for _, s := range d.senders {
+		<-s.reported
+	}
+	if err != nil {
 		return err
 	}
-	if err := d.stopConsumers(); err != nil {
-		return err
+	for {
+		if err := d.watcher.look(ctx); err != nil {
+			return err
+		}
+		if d.watcher.lag() == 0 {
+			return nil
+		}
+		if wait(ctx, 50*time.Millisecond); ctx.Err() != nil {
+			return ctx.Err()
+		}
 	}
-	d.screen.Done()
-	return d.verdict(ctx)
 }
 
 // watch shows the progress until everything is handled, lets the senders go on to
 // the second phase when all are done with the first, and kills a consumer.
-func (d *demo) watch(ctx context.Context, w *watcher, cancel context.CancelCauseFunc) error {
+func (d *demo) watch(ctx context.Context, cancel context.CancelCauseFunc) error {
+	w := d.watcher
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for phase := 1; ; {
@@ -149,7 +181,7 @@ func (d *demo) watch(ctx context.Context, w *watcher, cancel context.CancelCause
 		})
 		if !d.killed && w.decided > withdrawals/4 {
 			d.killed = true
-			if err := d.killConsumer(0, w, cancel); err != nil {
+			if err := d.killConsumer(0, cancel); err != nil {
 				return err
 			}
 		}
@@ -169,6 +201,7 @@ func (d *demo) senderState(phase int) (sum report, done bool) {
 	defer d.mu.Unlock()
 	done = true
 	for _, r := range d.reports {
+		sum.Begun += r.Begun
 		sum.Sent += r.Sent
 		sum.Refused += r.Refused
 		done = done && r.Phase >= phase
@@ -190,12 +223,13 @@ func (d *demo) startConsumer(i int, cancel context.CancelCauseFunc) error {
 // A senderProcess is a child that reports line by line and waits for one.
 type senderProcess struct {
 	*stage.Process
-	stdin io.WriteCloser
+	stdin    io.WriteCloser
+	reported chan struct{} // closed when its last report is read
 }
 
 func (d *demo) startSender(i int, cancel context.CancelCauseFunc) error {
-	s := &senderProcess{}
-	var stdout io.Reader
+	s := &senderProcess{reported: make(chan struct{})}
+	var stdout *os.File
 	p, err := d.start(fmt.Sprintf("sender %d", i+1), cancel, func(c *exec.Cmd) (err error) {
 		if s.stdin, err = c.StdinPipe(); err != nil {
 			return err
@@ -207,7 +241,7 @@ func (d *demo) startSender(i int, cancel context.CancelCauseFunc) error {
 		c.Stdout = w
 		return nil
 	}, "send", "--orders", d.file, "--seed", strconv.FormatUint(d.seed, 10),
-		"--sender", strconv.Itoa(i), "--of", strconv.Itoa(senders))
+		"--sender", strconv.Itoa(i), "--of", strconv.Itoa(senders), "--settle", d.limit.Settle.String())
 	if err != nil {
 		return err
 	}
@@ -219,6 +253,8 @@ func (d *demo) startSender(i int, cancel context.CancelCauseFunc) error {
 	}
 	d.senders = append(d.senders, s)
 	go func() {
+		defer close(s.reported)
+		defer stdout.Close()
 		lines := bufio.NewScanner(stdout)
 		for lines.Scan() {
 			var r report
@@ -236,7 +272,7 @@ func (d *demo) startSender(i int, cancel context.CancelCauseFunc) error {
 
 // killConsumer ends a consumer as a power cut would, and starts another in its
 // place.
-func (d *demo) killConsumer(i int, w *watcher, cancel context.CancelCauseFunc) error {
+func (d *demo) killConsumer(i int, cancel context.CancelCauseFunc) error {
 	p := d.group[i]
 	p.Killed.Store(true)
 	if err := p.Process.Kill(); err != nil {
@@ -244,20 +280,14 @@ func (d *demo) killConsumer(i int, w *watcher, cancel context.CancelCauseFunc) e
 	}
 	<-p.Ended
 	d.screen.Say(fmt.Sprintf("consumer %d killed with SIGKILL in mid-flight, %s behind; started again",
-		i+1, stage.Count(w.lag())))
+		i+1, stage.Count(d.watcher.lag())))
 	return d.startConsumer(i, cancel)
 }
 
 // stopConsumers ends the consumers as a deployment would: they finish the messages in
 // flight, and checkpoint.
 func (d *demo) stopConsumers() error {
-	ended := make([]error, len(d.group))
-	var stopping sync.WaitGroup
-	for i, p := range d.group {
-		stopping.Go(func() { ended[i] = p.Stop(stopLimit) })
-	}
-	stopping.Wait()
-	return errors.Join(ended...)
+	return stage.Finish(stopLimit, d.group[:]...)
 }
 
 func (d *demo) killAll() {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -85,9 +86,9 @@ func TestDemoAgreesWithTheFileThroughAKill(t *testing.T) {
 	}
 }
 
-// settled returns a demo whose commands have all been sent, as the plan has it, and
-// handled.
-func settled(t *testing.T) (*demo, *bytes.Buffer) {
+// settled returns a demo whose commands have been sent, as the plan has it, and handled: all, or those that a sender has
+// sent before the limit ended.
+func settled(t *testing.T, part int) (*demo, *bytes.Buffer) {
 	t.Helper()
 	orders, err := ReadOrders(writeOrders(t, 12))
 	require.NoError(t, err)
@@ -96,14 +97,32 @@ func settled(t *testing.T) (*demo, *bytes.Buffer) {
 	for phase := range d.plan.phases {
 		for i := range senders {
 			s := &commandSender{store: d.store, name: fmt.Sprint(i), out: json.NewEncoder(io.Discard)}
-			require.NoError(t, s.send(t.Context(), d.plan.of(i, phase, 7), 1))
+			list := d.plan.of(i, phase, 7)
+			if phase == 1 {
+				list = list[:len(list)/part]
+			}
+			require.NoError(t, s.send(t.Context(), t.Context(), list, 1))
+			d.reports[i].Begun += s.begun.Load()
+			d.reports[i].Sent += s.sent.Load()
 			d.reports[i].Refused += s.refused.Load()
 		}
 	}
-	mux := account.Handlers(d.store, nil)
-	c := consumer.New(d.store, account.Commands, "accounts", mux, nil)
-	require.NoError(t, c.CatchUp(t.Context()))
+	for member := range consumers {
+		mux := account.Handlers(d.store, nil)
+		c := consumer.New(d.store, account.Commands, "accounts", mux, &consumer.Config{GroupSize: consumers, GroupMember: member})
+		require.NoError(t, c.CatchUp(t.Context()))
+	}
 	return d, out
+}
+
+// pass has the consumers at the end of the commands, whatever they have handled.
+func pass(t *testing.T, d *demo) {
+	t.Helper()
+	for m, err := range d.store.ReadCategory(t.Context(), account.Commands.WithType("position"), 0, messagestore.Filter{}) {
+		require.NoError(t, err)
+		_, err = d.store.Write(t.Context(), m.Stream, messagestore.AnyVersion, messagestore.Raw{Type: m.Type, Data: []byte(`{"position":1000000}`)})
+		require.NoError(t, err)
+	}
 }
 
 func TestVerdictSeesWhatIsWrong(t *testing.T) {
@@ -121,18 +140,65 @@ func TestVerdictSeesWhatIsWrong(t *testing.T) {
 		{"ReservedTwice", "account:command-1+accounts+29401/1998-10", account.Withdraw{AccountID: "1", WithdrawalID: "29401/1998-10", Amount: 245200}, "reservations with exactly one winner"},
 		{"SentByNobody", "account:command-1", account.Withdraw{AccountID: "1", WithdrawalID: "29401/1998-10", Amount: 245200}, "commands sent"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			d, out := settled(t)
-			require.NoError(t, d.verdict(t.Context()), "before anything is wrong:\n%s", out)
-			out.Reset()
-			_, err := d.store.Write(t.Context(), test.stream, messagestore.AnyVersion, test.body)
-			require.NoError(t, err)
+		for name, end := range ends {
+			t.Run(test.name+"/"+name, func(t *testing.T) {
+				d, out := settled(t, end.part)
+				whole := d.plan
+				require.NoError(t, d.verdict(t.Context(), end.late), "before anything is wrong:\n%s", out)
+				out.Reset()
+				d.plan = whole
+				_, err := d.store.Write(t.Context(), test.stream, messagestore.AnyVersion, test.body)
+				require.NoError(t, err)
 
-			require.ErrorIs(t, d.verdict(t.Context()), errBooksDiffer)
+				require.ErrorIs(t, d.verdict(t.Context(), end.late), errBooksDiffer)
 
-			require.Regexp(t, `(?m)^`+test.row+`.*DIFFERS$`, out.String())
-		})
+				require.Regexp(t, `(?m)^`+test.row+`.*DIFFERS$`, out.String())
+			})
+		}
 	}
+}
+
+// ends are those of a run, with the part of the withdrawals that were sent by then.
+var ends = map[string]struct {
+	part int
+	late error
+}{
+	"Done":       {1, nil},
+	"NotDone":    {2, stage.ErrNotDone},
+	"NotSettled": {2, errors.Join(stage.ErrNotDone, stage.ErrNotSettled)},
+}
+
+func TestAVerdictOnAPartIsOnWhatAConsumerCameTo(t *testing.T) {
+	d, out := settled(t, 2)
+	send := func(commands ...sending) {
+		s := &commandSender{store: d.store, out: json.NewEncoder(io.Discard)}
+		require.NoError(t, s.send(t.Context(), t.Context(), commands, 1))
+		d.reports[0].Begun += s.begun.Load()
+		d.reports[0].Sent += s.sent.Load()
+	}
+	l, err := readLedger(t.Context(), d.store)
+	require.NoError(t, err)
+	var next []sending
+	for _, s := range d.plan.phases[1] {
+		if w, is := s.Body.(account.Withdraw); is && l.Sent[effectOf(s)] == 0 && d.plan.Repeats[w.WithdrawalID] > 0 {
+			next = append(next, s)
+		}
+	}
+	require.NotEmpty(t, next)
+	send(next[0])
+	notSettled := errors.Join(stage.ErrNotDone, stage.ErrNotSettled)
+	whole := d.plan
+
+	require.NoError(t, d.verdict(t.Context(), notSettled), "a command that no consumer came to:\n%s", out)
+	require.Regexp(t, `(?m)^ +commands that no consumer came to +1$`, out.String())
+	require.Regexp(t, `This verdict is on \d+ of 52 commands: not done`, out.String())
+
+	d.plan = whole
+	out.Reset()
+	pass(t, d)
+	require.ErrorIs(t, d.verdict(t.Context(), notSettled), errBooksDiffer, "the consumers passed it without an effect")
+	require.Regexp(t, `(?m)^effects that happened exactly once .*DIFFERS$`, out.String())
+	require.Regexp(t, `(?m)^reservations with exactly one winner .*DIFFERS$`, out.String())
 }
 
 func TestOrdersThatCannotBeRead(t *testing.T) {

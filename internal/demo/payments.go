@@ -177,19 +177,8 @@ func (d *paymentsDemo) settle(ctx context.Context) error {
 			return err
 		}
 	}
-	ended := make([]error, len(d.clients))
-	var ending sync.WaitGroup
-	for i, p := range d.clients {
-		ending.Go(func() {
-			select {
-			case <-p.Ended:
-			default:
-				ended[i] = p.Stop(d.limit.Settle + stopLimit) // it breaks off what it has begun after the time to settle
-			}
-		})
-	}
-	ending.Wait()
-	return errors.Join(append(ended, ctx.Err())...)
+	// A client breaks off what it has begun after the time to settle.
+	return errors.Join(stage.Finish(d.limit.Settle+stopLimit, d.clients[:]...), ctx.Err())
 }
 
 // startAll starts the bank, the servers and the clients. The sockets are this process's, so that

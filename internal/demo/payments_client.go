@@ -69,10 +69,8 @@ func (c *paymentsClientCommand) Run(ctx context.Context, o *stage.Output) (err e
 		servers: strings.Split(c.Servers, ","), answers: json.NewEncoder(buffered),
 		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}},
 	}
-	finishing, cut := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cut(nil)
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(c.Settle, func() { cut(context.Cause(ctx)) }) })
-	defer stop()
+	finishing, cut := stage.Settling(ctx, c.Settle)
+	defer cut()
 	tasks := make(chan paymentTask)
 	var working sync.WaitGroup
 	failed := make(chan error, c.Concurrency)

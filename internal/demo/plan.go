@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -173,7 +174,8 @@ type plan struct {
 	Books    map[string]book
 	Distinct int // commands, each however often it is sent
 	Sent     int
-	Repeats  map[string]int // by withdrawal: how often it is sent
+	Repeats  map[string]int      // by withdrawal: how often it is sent
+	Open     map[string]struct{} // in a part of a plan: withdrawals that no consumer has come to
 
 	phases [2][]sending
 }
@@ -224,6 +226,70 @@ func newPlan(orders []Order, seed uint64, senders int) *plan {
 		}
 	}
 	return p
+}
+
+// part returns the plan of the commands that the store has, if the limit ended before all were sent, and how many of
+// them are open: those at which no consumer was, by the position that all have passed. The amounts are the file's, and
+// what becomes of a withdrawal follows from the commands before it.
+func (p *plan) part(l *ledger, passed messagestore.GlobalPosition) (part *plan, open int) {
+	bodies := map[string]messagestore.Body{}
+	for _, phase := range p.phases {
+		for _, s := range phase {
+			bodies[effectOf(s)] = s.Body
+		}
+	}
+	part = &plan{Books: map[string]book{}, Repeats: map[string]int{}, Open: map[string]struct{}{}}
+	for _, asked := range l.Asked {
+		body, ok := bodies[asked.effect]
+		if !ok {
+			continue // there is one more than planned
+		}
+		if l.open(asked, passed) {
+			open++
+			if w, is := body.(account.Withdraw); is {
+				part.Open[w.WithdrawalID] = struct{}{}
+			}
+			continue
+		}
+		part.Distinct++
+		b := part.Books[asked.account]
+		switch body := body.(type) {
+		case account.Deposit:
+			b.Funding += body.Amount
+			b.Balance += body.Amount
+		case account.Withdraw:
+			part.Repeats[body.WithdrawalID] = l.Sent[asked.effect]
+			if b.Balance < body.Amount {
+				b.Rejected++
+				break
+			}
+			b.Paid++
+			b.Balance -= body.Amount
+		}
+		part.Books[asked.account] = b
+	}
+	return part, open
+}
+
+// closed returns the counts of the withdrawals that are not open.
+func (p *plan) closed(counts map[string]int) map[string]int {
+	counts = maps.Clone(counts)
+	for id := range p.Open {
+		delete(counts, id)
+	}
+	return counts
+}
+
+// effectOf names the effect that a command asks for, as a ledger does.
+func effectOf(s sending) string {
+	deposit, withdrawal := "", ""
+	switch body := s.Body.(type) {
+	case account.Deposit:
+		deposit = body.DepositID
+	case account.Withdraw:
+		withdrawal = body.WithdrawalID
+	}
+	return effect(s.Body.MessageType(), s.Stream.ID(), deposit, withdrawal)
 }
 
 // of returns the commands of a sender in a phase, in an order of its own.

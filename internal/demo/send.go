@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,7 @@ import (
 
 // A report is a line in which a sender tells its progress.
 type report struct {
+	Begun   int64 `json:"begun"` // at most so many were sent: of those that are not in Sent it is not known
 	Sent    int64 `json:"sent"`
 	Refused int64 `json:"refused"` // by the store: the message id was there already
 	Phase   int   `json:"phase"`   // that is done: 1, 2; 0 while the first goes on
@@ -32,10 +34,11 @@ type sendCommand struct {
 	Sender      int // from 0
 	Of          int `default:"1"`
 	Concurrency int `default:"16"`
+	Settle      time.Duration
 }
 
 // Run sends one sender's part of the plan: the first phase and, when a line comes in, the
-// second.
+// second. When ctx ends it finishes the writes that it has begun, within the time to settle.
 func (c *sendCommand) Run(ctx context.Context, o *stage.Output) error {
 	orders, err := ReadOrders(c.Orders)
 	if err != nil {
@@ -49,13 +52,16 @@ func (c *sendCommand) Run(ctx context.Context, o *stage.Output) error {
 
 	s := &commandSender{store: store, name: fmt.Sprintf("sender-%d", c.Sender+1), out: json.NewEncoder(o.Stdout)}
 	p := newPlan(orders, c.Seed, c.Of)
+	writing, cut := stage.Settling(ctx, c.Settle)
+	defer cut()
+	defer s.report(0) // its counts are final
 	for phase := range p.phases {
 		if phase > 0 {
-			if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
+			if err := awaitLine(ctx, os.Stdin); err != nil {
 				return fmt.Errorf("wait for the others: %w", err)
 			}
 		}
-		if err := s.send(ctx, p.of(c.Sender, phase, c.Seed), c.Concurrency); err != nil {
+		if err := s.send(ctx, writing, p.of(c.Sender, phase, c.Seed), c.Concurrency); err != nil {
 			return err
 		}
 		s.report(phase + 1)
@@ -63,11 +69,27 @@ func (c *sendCommand) Run(ctx context.Context, o *stage.Output) error {
 	return nil
 }
 
+// awaitLine returns when a line has come in. If ctx ends first its goroutine stays, until the process ends.
+func awaitLine(ctx context.Context, in io.Reader) error {
+	came := make(chan error, 1)
+	go func() {
+		_, err := bufio.NewReader(in).ReadString('\n')
+		came <- err
+	}()
+	select {
+	case err := <-came:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // A commandSender sends commands, several at once.
 type commandSender struct {
-	store         *messagestore.Store
-	name          string
-	sent, refused atomic.Int64
+	store *messagestore.Store
+	name  string
+
+	begun, sent, refused atomic.Int64
 
 	mu  sync.Mutex
 	out *json.Encoder
@@ -77,10 +99,11 @@ func (s *commandSender) report(phase int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// If this fails, the demo has ended, and this process ends soon.
-	_ = s.out.Encode(report{Sent: s.sent.Load(), Refused: s.refused.Load(), Phase: phase})
+	_ = s.out.Encode(report{Begun: s.begun.Load(), Sent: s.sent.Load(), Refused: s.refused.Load(), Phase: phase})
 }
 
-func (s *commandSender) send(ctx context.Context, list []sending, concurrency int) error {
+// send sends a list. When ctx ends it sends no other command; the writes that were begun go on until writing ends.
+func (s *commandSender) send(ctx, writing context.Context, list []sending, concurrency int) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	next := make(chan sending)
@@ -88,7 +111,7 @@ func (s *commandSender) send(ctx context.Context, list []sending, concurrency in
 	for range concurrency {
 		wg.Go(func() {
 			for command := range next {
-				if err := s.write(ctx, command); err != nil {
+				if err := s.write(writing, command); err != nil {
 					cancel(err)
 				}
 			}
@@ -128,6 +151,7 @@ func (s *commandSender) write(ctx context.Context, command sending) error {
 		m.ID = id
 		m.Metadata.Local = messagestore.Properties{"sender": s.name}
 	}
+	s.begun.Add(1)
 	var written messagestore.Written
 	var err error
 	for attempt := range 5 {

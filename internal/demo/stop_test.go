@@ -56,4 +56,5 @@ func TestAProcessThatFailsIsToldWhenItIsStopped(t *testing.T) {
 	require.NoError(t, err)
 	await.Receive(t, "the end of a run of no store", p.Ended)
 	require.ErrorContains(t, p.Stop(await.Limit), "a run of no store")
+	require.ErrorContains(t, stage.Finish(await.Limit, p), "a run of no store ended: exit status 1")
 }

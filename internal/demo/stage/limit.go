@@ -29,6 +29,16 @@ func (l Limit) Within(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithTimeoutCause(ctx, l.Limit, fmt.Errorf("%w after %v", ErrNotDone, l.Limit))
 }
 
+// Settling returns a context for what a process has begun when ctx ends: it ends the time to settle later.
+func Settling(ctx context.Context, settle time.Duration) (context.Context, context.CancelFunc) {
+	settling, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(settle, func() { cut(context.Cause(ctx)) }) })
+	return settling, func() {
+		stop()
+		cut(nil)
+	}
+}
+
 // A Work is a run's, in its parts. The processes are started before it begins.
 type Work struct {
 	// Do does the work. Its context ends at the limit.

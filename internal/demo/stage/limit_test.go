@@ -72,3 +72,22 @@ func TestALimitThatEndsHasWhatWasSentSettledAndJudged(t *testing.T) {
 		})
 	}
 }
+
+func TestWhatWasBegunHasItsTimeToSettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		why := errors.New("told to end")
+		ctx, end := context.WithCancelCause(t.Context())
+		settling, cut := Settling(ctx, time.Minute)
+		defer cut()
+		time.Sleep(time.Hour)
+		require.NoError(t, settling.Err(), "before ctx has ended it has all the time")
+
+		end(why)
+
+		time.Sleep(time.Minute - 1)
+		require.NoError(t, settling.Err())
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		require.ErrorIs(t, context.Cause(settling), why)
+	})
+}

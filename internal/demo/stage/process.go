@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -54,11 +55,34 @@ func (p *Process) Stop(limit time.Duration) error {
 		<-p.Ended
 		return fmt.Errorf("%s did not end in %v after SIGTERM: %s", p.name, limit, strings.TrimSpace(p.Errors.String()))
 	}
+	return p.result()
+}
+
+// result is the error of a process that has ended.
+func (p *Process) result() error {
 	status, ok := p.ProcessState.Sys().(syscall.WaitStatus)
 	if p.ProcessState.Success() || p.ProcessState.ExitCode() == interrupted || ok && status.Signaled() && status.Signal() == syscall.SIGTERM {
 		return nil
 	}
 	return fmt.Errorf("%s ended: %v: %s", p.name, p.ProcessState, strings.TrimSpace(p.Errors.String()))
+}
+
+// Finish stops processes, all at once, but for those that have ended.
+func Finish(limit time.Duration, processes ...*Process) error {
+	ended := make([]error, len(processes))
+	var ending sync.WaitGroup
+	for i, p := range processes {
+		ending.Go(func() {
+			select {
+			case <-p.Ended:
+				ended[i] = p.result()
+			default:
+				ended[i] = p.Stop(limit)
+			}
+		})
+	}
+	ending.Wait()
+	return errors.Join(ended...)
 }
 
 // StartProcess starts this program again, on the store of a URL. If the process fails, ctx ends.
