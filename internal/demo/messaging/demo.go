@@ -39,14 +39,14 @@ type demoCommand struct {
 	Seed   uint64        `placeholder:"N" help:"Draw copies and the moods of the bank from this. Defaults to the time."`
 	Kills  int           `default:"24" placeholder:"N" help:"Kill processes so many times, after equal shares of the work. Defaults to ${default}."`
 	Away   time.Duration `default:"3s" placeholder:"TIME" help:"JetStream is gone for this time. Defaults to ${default}."`
-	Limit  time.Duration `default:"30m" placeholder:"TIME" help:"Give up after this time. Defaults to ${default}."`
+	stage.Limit
 }
 
 // Help is printed below the command's usage.
 func (demoCommand) Help() string {
 	return `It starts a receiver of orders, two runners of sagas, two relays, a bank and JetStream as processes on this machine. Each order is sent one to five times. A process of the first four kinds is killed with SIGKILL now and then and started again, and JetStream is gone for a while.
 
-Then it compares the accounts, the messages, the bank's ledger and the stream of JetStream, each by its own client only, and tells what became of one transfer that was undone. The exit code is 0 if all agree, and 1 if not.`
+Then it compares the accounts, the messages, the bank's ledger and the stream of JetStream, each by its own client only, and tells what became of one transfer that was undone. The exit code is 0 if all agree, and 1 if not. If the limit ends first, the clients finish the requests that they have begun, the orders that were accepted are carried out or undone, and compared, and the exit code is 3 if they agree.`
 }
 
 // Run transfers money under fire, and compares the books.
@@ -55,14 +55,14 @@ func (c *demoCommand) Run(ctx context.Context, o *stage.Output) (err error) {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, c.Limit, fmt.Errorf("not done after %v", c.Limit))
-	defer cancel()
 	dir, err := os.MkdirTemp("", "dibs-demo-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	where, cleanUp, err := stage.PrepareStore(ctx, c.Store, dir)
+	preparing, cancel := c.Within(ctx)
+	defer cancel()
+	where, cleanUp, err := stage.PrepareStore(preparing, c.Store, dir)
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (c *demoCommand) Run(ctx context.Context, o *stage.Output) (err error) {
 	seed := cmp.Or(c.Seed, uint64(time.Now().UnixNano())) //nolint:gosec // any bits will do
 	d := &messagingDemo{
 		demoCommand: *c, url: stage.WithSearchPath(where), dir: dir, out: o.Stdout, seed: seed,
-		plan: newPlan(orders, seed), started: time.Now(),
+		plan: newPlan(orders, seed), started: time.Now(), begun: map[string]bool{},
 	}
 	return d.run(ctx)
 }
@@ -106,6 +106,8 @@ type messagingDemo struct {
 	broker    *stage.Process
 	kills     int
 	gone      bool // JetStream was
+	away      bool // it is
+	counted   messagestore.GlobalPosition
 
 	ended  atomic.Int64 // sagas
 	parked atomic.Int64
@@ -114,10 +116,12 @@ type messagingDemo struct {
 	wrong  atomic.Int64 // answers that are not as planned
 	turned atomic.Int64 // planted ones that were refused
 
-	accepted sync.Map // orders
+	planted atomic.Int64 // that were begun
 
-	mu  sync.Mutex
-	odd []string // answers
+	mu       sync.Mutex
+	begun    map[string]bool // orders, and whether one was accepted
+	accepted int
+	odd      []string // answers
 }
 
 const (
@@ -140,8 +144,10 @@ func (d *messagingDemo) run(ctx context.Context) (err error) {
 	}
 	d.store = store
 	defer func() { err = errors.Join(err, store.Close()) }()
-	if err := d.prepare(ctx, s); err != nil {
-		return err
+	preparing, cancelPreparing := d.Within(ctx)
+	defer cancelPreparing()
+	if err := d.prepare(preparing, s); err != nil {
+		return stage.Cause(preparing, err)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -151,24 +157,52 @@ func (d *messagingDemo) run(ctx context.Context) (err error) {
 	if err := d.startAll(ctx, cancel); err != nil {
 		return stage.Cause(ctx, err)
 	}
-	sent := make(chan error, 1)
-	go func() { sent <- d.send(ctx) }()
-	if err := d.torment(ctx, cancel); err != nil {
-		cancel(err)
-		return stage.Cause(ctx, errors.Join(err, <-sent))
+	asking, breakOff := context.WithCancel(ctx)
+	var failed error
+	sent := make(chan struct{}) // closed when the clients have ended
+	defer func() { <-sent }()
+	defer breakOff()
+	return d.Limit.Run(ctx, d.screen, stage.Work{
+		Do: func(ctx context.Context) error {
+			go func() {
+				failed = d.send(ctx, asking)
+				close(sent)
+			}()
+			if err := d.torment(ctx, cancel); err != nil {
+				return err
+			}
+			if <-sent; failed != nil {
+				return failed
+			}
+			d.show()
+			return d.settle(ctx)
+		},
+		Settle: func(ctx context.Context) error {
+			stop := context.AfterFunc(ctx, breakOff)
+			defer stop()
+			<-sent
+			return d.finish(ctx, cancel)
+		},
+		Stop: d.stopAll, Verdict: d.verdict,
+	})
+}
+
+// finish waits until every order that was accepted is carried out or undone.
+func (d *messagingDemo) finish(ctx context.Context, cancel context.CancelCauseFunc) error {
+	if d.away {
+		if err := d.bringBack(cancel); err != nil {
+			return err
+		}
 	}
-	if err := <-sent; err != nil {
-		return stage.Cause(ctx, err)
+	for int(d.ended.Load()) < d.accepted {
+		if err := d.count(ctx); err != nil {
+			return err
+		}
+		if pause(ctx, 50*time.Millisecond); ctx.Err() != nil {
+			return ctx.Err()
+		}
 	}
-	d.show()
-	if err := d.settle(ctx); err != nil {
-		return stage.Cause(ctx, err)
-	}
-	if err := d.stopAll(); err != nil {
-		return err
-	}
-	d.screen.Done()
-	return d.verdict(ctx)
+	return d.settle(ctx)
 }
 
 // prepare opens the accounts.
@@ -317,16 +351,14 @@ func (d *messagingDemo) torment(ctx context.Context, cancel context.CancelCauseF
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	var back <-chan time.Time
-	var from messagestore.GlobalPosition
 	for {
-		var err error
-		if from, err = d.count(ctx, from); err != nil {
+		if err := d.count(ctx); err != nil {
 			return err
 		}
 		d.show()
 		ended, all := int(d.ended.Load()), len(d.plan.Orders)
 		switch {
-		case ended == all && d.gone && back == nil && d.kills >= d.Kills:
+		case ended == all && d.gone && !d.away && d.kills >= d.Kills:
 			return nil
 		case d.kills < d.Kills && ended*(d.Kills+1) >= all*(d.kills+1):
 			if err := d.kill(d.kills%processes, cancel); err != nil {
@@ -337,39 +369,47 @@ func (d *messagingDemo) torment(ctx context.Context, cancel context.CancelCauseF
 				return err
 			}
 			d.screen.Say(fmt.Sprintf("JetStream is stopped, for %v", d.Away))
-			d.gone, back = true, time.After(d.Away)
+			d.gone, d.away, back = true, true, time.After(d.Away)
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-tick.C:
 		case <-back:
-			back = nil
-			if err := d.startBroker(cancel); err != nil {
+			if err := d.bringBack(cancel); err != nil {
 				return err
 			}
-			d.screen.Say("JetStream is started again")
 		}
 	}
 }
 
-// count counts the transfers that have ended.
-func (d *messagingDemo) count(ctx context.Context, from messagestore.GlobalPosition) (messagestore.GlobalPosition, error) {
+func (d *messagingDemo) bringBack(cancel context.CancelCauseFunc) error {
+	if err := d.startBroker(cancel); err != nil {
+		return err
+	}
+	d.away = false
+	d.screen.Say("JetStream is started again")
+	return nil
+}
+
+// count counts the transfers that have ended since it counted last.
+func (d *messagingDemo) count(ctx context.Context) error {
 	page, err := d.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{
-		Category: "transfer:saga", From: from, Limit: messagestore.MaxReadMessages,
+		Category: "transfer:saga", From: d.counted, Limit: messagestore.MaxReadMessages,
 		Filter: messagestore.Filter{Types: []string{saga.TypeCompleted, saga.TypeCompensated, saga.TypeParked}},
 	})
 	if err != nil {
-		return from, err
+		return err
 	}
 	for _, m := range page.Messages {
 		if m.Type == saga.TypeParked {
 			d.parked.Add(1)
-			return from, fmt.Errorf("%s is parked: %s", m.Stream, m.Data)
+			return fmt.Errorf("%s is parked: %s", m.Stream, m.Data)
 		}
 		d.ended.Add(1)
 	}
-	return page.Next, nil
+	d.counted = page.Next
+	return nil
 }
 
 func (d *messagingDemo) show() {
@@ -381,9 +421,6 @@ func (d *messagingDemo) show() {
 
 // settle waits until the relays have nothing to send, and the bank nothing to tell.
 func (d *messagingDemo) settle(ctx context.Context) error {
-	const limit = 10 * time.Minute
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the relays or the bank did not catch up in %v", limit))
-	defer cancel()
 	ledger, err := bank.Open(ctx, d.ledger())
 	if err != nil {
 		return err
@@ -428,15 +465,16 @@ func (d *messagingDemo) left(ctx context.Context, ledger *sql.DB) (n int64, err 
 	return n, nil
 }
 
-// send sends the orders, with some transfers open at a time, until each copy has an answer for good.
-func (d *messagingDemo) send(ctx context.Context) error {
+// send sends the orders, with some transfers open at a time, until each copy has an answer for good. When ctx ends it
+// sends no other; those that were begun go on until asking ends.
+func (d *messagingDemo) send(ctx, asking context.Context) error {
 	next := make(chan sending)
 	client := &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: clients}}
 	var sending sync.WaitGroup
 	for range clients {
 		sending.Go(func() {
 			for s := range next {
-				d.sendOne(ctx, client, s)
+				d.sendOne(asking, client, s)
 			}
 		})
 	}
@@ -462,9 +500,14 @@ func (d *messagingDemo) sendOne(ctx context.Context, client *http.Client, s send
 	want := http.StatusAccepted
 	if s.Planted {
 		want = http.StatusUnprocessableEntity
-		for is := false; !is && ctx.Err() == nil; _, is = d.accepted.Load(s.ID) {
-			pause(ctx, 10*time.Millisecond)
+		for !d.isAccepted(s.ID) {
+			if pause(ctx, 10*time.Millisecond); ctx.Err() != nil {
+				return
+			}
 		}
+		d.planted.Add(1)
+	} else {
+		d.begin(s.ID)
 	}
 	for ; ctx.Err() == nil; d.again.Add(1) {
 		d.sent.Add(1)
@@ -481,10 +524,33 @@ func (d *messagingDemo) sendOne(ctx context.Context, client *http.Client, s send
 		case s.Planted:
 			d.turned.Add(1)
 		default:
-			d.accepted.Store(s.ID, true)
+			d.accept(s.ID)
 		}
 		return
 	}
+}
+
+func (d *messagingDemo) begin(order string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, before := d.begun[order]; !before {
+		d.begun[order] = false
+	}
+}
+
+func (d *messagingDemo) accept(order string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.begun[order] {
+		d.begun[order] = true
+		d.accepted++
+	}
+}
+
+func (d *messagingDemo) isAccepted(order string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.begun[order]
 }
 
 func post(ctx context.Context, client *http.Client, url string, t transfer.Transfer) (status int, err error) {

@@ -90,6 +90,26 @@ func TestTransfersAgreeThroughKills(t *testing.T) {
 	}
 }
 
+func TestADemoWhoseLimitEndsJudgesThePartThatWasDone(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ settle, late string }{
+		"and what was sent is settled": {"2m", `not done after 5s\.`},
+		"and nothing is waited for":    {"1ns", `not done after 5s, nor settled 1ns later\.`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var stdout, stderr bytes.Buffer
+
+			code := run(t.Context(), []string{"demo", "--store", "", "--limit", "5s", "--settle", test.settle}, &stdout, &stderr)
+
+			require.Equal(t, 3, code, "%s\n%s", &stdout, &stderr)
+			require.Regexp(t, `This verdict is on [\d,]+ of 4,334 orders: `+test.late, stdout.String())
+			require.Contains(t, stdout.String(), "Every order that has ended was carried out once or undone")
+			require.NotContains(t, stdout.String(), "DIFFERS")
+		})
+	}
+}
+
 func TestEveryOrderIsInThePlan(t *testing.T) {
 	orders, err := demo.ReadOrders("")
 	require.NoError(t, err)

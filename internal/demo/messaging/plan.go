@@ -30,6 +30,9 @@ type plan struct {
 	Sent     int // copies
 	Planted  int // with another amount
 
+	// Open are, in a part of a plan, the orders that were sent and have not come to their end.
+	Open map[string]transfer.Transfer
+
 	sendings []sending
 }
 
@@ -83,6 +86,29 @@ func newPlan(orders []demo.Order, seed uint64) *plan {
 		p.sendings = append(p.sendings, c.sending)
 	}
 	return p
+}
+
+// part returns the plan of the orders that were sent, if the limit ended before all were: of those that are done, and of
+// the others, which are open.
+func (p *plan) part(sent map[string]bool) *plan {
+	part := &plan{Balances: p.Balances, Money: p.Money, Orders: map[string]transfer.Transfer{}, Open: map[string]transfer.Transfer{}}
+	for id, done := range sent {
+		if done {
+			part.Orders[id] = p.Orders[id]
+			continue
+		}
+		part.Open[id] = p.Orders[id]
+	}
+	return part
+}
+
+// find returns an order that was sent, and whether it is open.
+func (p *plan) find(id string) (order transfer.Transfer, open, ok bool) {
+	if order, ok = p.Open[id]; ok {
+		return order, true, true
+	}
+	order, ok = p.Orders[id]
+	return order, false, ok
 }
 
 func hash(s string) uint64 {

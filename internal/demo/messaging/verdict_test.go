@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -38,10 +39,11 @@ func (l *ledger) event(account, kind, order string, amount, balance int64) {
 // right returns a run that agrees: of three transfers of one account the first is paid, the second is undone after the bank
 // has paid, and the third finds no money.
 func right() (*messagingDemo, *ledger) {
-	d := &messagingDemo{gone: true, out: &bytes.Buffer{}, plan: &plan{
+	d := &messagingDemo{gone: true, out: &bytes.Buffer{}, begun: map[string]bool{"a": true, "b": true, "c": true}, accepted: 3, plan: &plan{
 		Balances: map[string]int64{"1": 100}, Money: 100, Orders: map[string]transfer.Transfer{}, Planted: 1,
 	}}
 	d.turned.Store(1)
+	d.planted.Store(1)
 	for id, amount := range map[string]int64{"a": 30, "b": 20, "c": 900} {
 		d.plan.Orders[id] = transfer.Transfer{ID: id, From: "1", Amount: amount}
 	}
@@ -63,10 +65,13 @@ func right() (*messagingDemo, *ledger) {
 	return d, l
 }
 
-func (d *messagingDemo) judge(l *ledger) (table string, same bool, strange []string) {
+func (d *messagingDemo) judge(l *ledger, late error) (table string, same bool, strange []string) {
+	whole := d.plan
+	defer func() { d.plan = whole }()
+	d.part(&l.books, late)
 	o := l.judge(d.plan)
 	var out bytes.Buffer
-	same = stage.PrintTable(&out, "", "", d.table(o, &l.books))
+	same = stage.PrintTable(&out, "", "", d.table(o, &l.books, late))
 	return out.String(), same, o.Strange
 }
 
@@ -139,19 +144,112 @@ func TestTheVerdictSeesAllThatIsWrong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, l := right()
-			table, same, strange := d.judge(l)
+			table, same, strange := d.judge(l, nil)
 			require.True(t, same, "before anything is wrong:\n%s", table)
 			require.Empty(t, strange)
 
 			test.do(d, l)
 
-			table, same, strange = d.judge(l)
-			if test.row == "" {
-				require.NotEmpty(t, strange)
-				return
-			}
-			require.False(t, same)
-			require.Regexp(t, `(?m)^`+test.row+` .*DIFFERS$`, table)
+			table, same, strange = d.judge(l, nil)
+			requireWrong(t, test.row, table, same, strange)
+		})
+	}
+}
+
+// requireWrong requires that a row differs, or with "" that there is a strange message.
+func requireWrong(t *testing.T, row, table string, same bool, strange []string) {
+	t.Helper()
+	if row == "" {
+		require.NotEmpty(t, strange)
+		return
+	}
+	require.False(t, same)
+	require.Regexp(t, `(?m)^`+row+` .*DIFFERS$`, table)
+}
+
+var errNotSettled = errors.Join(stage.ErrNotDone, stage.ErrNotSettled)
+
+// part returns a run of which a part was done: beside the three transfers of [right], which have ended, d is received,
+// debited and told to the bank, e is undone, of which the bank has not heard, f was sent without an answer, and g was not
+// sent.
+func part() (*messagingDemo, *ledger) {
+	d, l := right()
+	d.gone = false
+	d.plan.Money += 200
+	d.plan.Planted += 3
+	d.planted.Add(1)
+	d.begun["d"], d.begun["e"], d.begun["f"], d.accepted = true, true, false, 5
+	for _, id := range []string{"d", "e", "f", "g"} {
+		d.plan.Orders[id] = transfer.Transfer{ID: id, From: "2", Amount: 50}
+	}
+	d.plan.Balances["2"] = 200
+	l.event("2", "Opened", "", 0, 200)
+	for _, id := range []string{"d", "e"} {
+		l.message("transfer:inbox-"+id, "Received", "{}")
+		l.message("transfer:saga-"+id, "Started", "{}")
+		l.message("transfer:outgoing-"+id, "PayOrder", "{}")
+	}
+	l.event("2", "Debited", "d", 50, 150)
+	l.event("2", "Debited", "e", 50, 100)
+	l.Payments["e"], l.Entries["e"] = payment{Number: 3, State: bank.Paid}, []int64{50}
+	l.message("account-2", "Returned", `{"transfer":"e","amount":50,"balance":150}`) // which no relay has sent yet
+	l.Balances["2"] = 150
+	l.message("transfer:outgoing-e", "CancelOrder", "{}")
+	l.message("transfer:saga-e", "Compensated", "{}")
+	l.Unsent = 1
+	return d, l
+}
+
+func TestAVerdictOnAPartIsOnTheOrdersOfWhichNothingIsUnderWay(t *testing.T) {
+	d, l := part()
+	table, same, strange := d.judge(l, errNotSettled)
+	require.True(t, same, table)
+	require.Empty(t, strange)
+	require.Regexp(t, `(?m)^orders paid once and debited once, or neither +3 +3  ok$`, table)
+	require.Regexp(t, `(?m)^  orders sent that have not ended +3$`, table)
+
+	for _, row := range []string{"sagas open", "orders torn", "events missing in JetStream", "webhooks unsent"} {
+		table, same, strange = d.judge(l, stage.ErrNotDone)
+		requireWrong(t, row, table, same, strange) // they had their time
+	}
+}
+
+func TestAVerdictOnAPartSeesAllThatIsWrong(t *testing.T) {
+	for name, test := range map[string]struct {
+		row string // as above
+		do  func(d *messagingDemo, l *ledger)
+	}{
+		"a hundredth is lost": {"money before and after", func(_ *messagingDemo, l *ledger) { l.Balances["2"]-- }},
+		"an order is lost":    {"orders received, each once", func(d *messagingDemo, _ *ledger) { d.accepted = 6 }},
+		"an order is received twice": {"orders received, each once", func(_ *messagingDemo, l *ledger) {
+			l.message("transfer:inbox-f1", "Received", "{}")
+			l.message("transfer:inbox-f2", "Received", "{}")
+		}},
+		"an order that was not sent":      {"amounts that differ from the file", func(_ *messagingDemo, l *ledger) { l.event("2", "Debited", "g", 50, 100) }},
+		"and one that the bank pays":      {"amounts that differ from the file", func(_ *messagingDemo, l *ledger) { l.Entries["g"] = []int64{50} }},
+		"an open order of another amount": {"amounts that differ from the file", func(_ *messagingDemo, l *ledger) { l.Entries["d"] = []int64{5} }},
+		"paid and not debited":            {"orders torn", func(_ *messagingDemo, l *ledger) { l.Entries["f"] = []int64{50} }},
+		"paid twice":                      {"orders that the bank paid twice", func(_ *messagingDemo, l *ledger) { l.Entries["d"] = []int64{50, 50} }},
+		"debited twice":                   {"orders debited or given back twice", func(_ *messagingDemo, l *ledger) { l.event("2", "Debited", "d", 50, 100) }},
+		"one that ended is torn":          {"orders torn", func(_ *messagingDemo, l *ledger) { delete(l.Entries, "a") }},
+		"an open saga has two ends": {"sagas open", func(_ *messagingDemo, l *ledger) {
+			l.message("transfer:saga-e", "Compensated", "{}")
+		}},
+		"an event is left out": {"events there out of order", func(_ *messagingDemo, l *ledger) { l.Stream = append(l.Stream[:4], l.Stream[5:]...) }},
+		"a reuse is taken":     {"and recorded as refused", func(d *messagingDemo, _ *ledger) { d.turned.Store(2) }},
+		"a reuse too many": {"and recorded as refused", func(_ *messagingDemo, l *ledger) {
+			l.message("transfer:inbox+refused-x", "Refused", "{}")
+			l.message("transfer:inbox+refused-y", "Refused", "{}")
+		}},
+		"a balance that is not": {"", func(_ *messagingDemo, l *ledger) { l.event("2", "Debited", "f", 50, 120) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, l := part()
+
+			test.do(d, l)
+
+			table, same, strange := d.judge(l, errNotSettled)
+			requireWrong(t, test.row, table, same, strange)
 		})
 	}
 }
