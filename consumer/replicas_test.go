@@ -333,8 +333,22 @@ func comeAndGo(t *testing.T, random *rand.Rand) {
 		r.stop = running(t, r.Consumer)
 		alive = append(alive, r)
 	}
-	ended := 0
-	for range 90 {
+	ended, paused := 0, false
+	operator := operate.Consumer(store, account, "ledger")
+	asks := func(paused bool) {
+		t.Helper()
+		do := operator.Resume
+		if paused {
+			do = operator.Pause
+		}
+		_, err := do(t.Context())
+		require.NoError(t, err)
+	}
+	for round := range 90 {
+		if round > 0 && random.IntN(10) == 0 {
+			paused = !paused
+			asks(paused)
+		}
 		for range random.IntN(40) {
 			write(t, store, account.Stream(fmt.Sprint(random.IntN(40))), Deposited{written})
 			written++
@@ -362,7 +376,18 @@ func comeAndGo(t *testing.T, random *rand.Rand) {
 	for _, r := range alive {
 		r.store.pause(false)
 	}
+	asks(true)
 	start()
+	time.Sleep(15 * time.Second)
+	quiet := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return calls
+	}
+	before := quiet()
+	time.Sleep(time.Minute)
+	require.Equal(t, before, quiet(), "the consumer is paused")
+	asks(false)
 	time.Sleep(5 * time.Minute)
 
 	mu.Lock()
