@@ -73,11 +73,14 @@ func (c *consumersListCommand) Run(ctx context.Context, a *app) error {
 			}
 		}
 		switch {
-		case printed || a.JSON:
+		case printed:
 		case c.Category != "":
-			a.warn("dibs: no consumer of %s has recorded a position\n", visible(c.Category))
+			if err := requireCategory(ctx, store, category); err != nil {
+				return err
+			}
+			a.nothing("no consumer of %s has recorded a position", visible(c.Category))
 		default:
-			a.warn("dibs: no consumer has recorded a position\n")
+			a.nothing("no consumer has recorded a position")
 		}
 		return nil
 	})

@@ -91,7 +91,7 @@ func (c *consumersParkCommand) which(ctx context.Context, a *app, store *message
 	case len(next) == 1:
 		return next[0], nil
 	case len(next) == 0:
-		a.warn("dibs: %s of %s has handled every message\n", visible(c.Name), visible(string(category)))
+		a.nothing("%s of %s has handled every message", visible(c.Name), visible(string(category)))
 		return nil, nil
 	}
 	if !a.JSON {

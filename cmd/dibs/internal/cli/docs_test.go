@@ -16,8 +16,8 @@ import (
 
 var transcript = regexp.MustCompile("(?ms)^```console\n(.*?)^```")
 
-// Every transcript in docs/cli.md is run, one after the other in one store. Those of intents are run
-// in a second one, which has intents.
+// Every transcript in docs/cli.md is run, one after the other in one store. Those of intents and
+// of an inbox are run in a second one, which has some.
 func TestTranscriptsInTheDocumentationAreTrue(t *testing.T) {
 	t.Parallel()
 	const file = "../../../../docs/cli.md"
@@ -29,9 +29,12 @@ func TestTranscriptsInTheDocumentationAreTrue(t *testing.T) {
 	intents := 0
 	for _, block := range transcript.FindAllStringSubmatch(string(text), -1) {
 		shell, same := dibs, steady
-		if strings.Contains(block[1], " payment:intent") {
+		switch {
+		case strings.Contains(block[1], " payment:intent"):
 			shell, same = withIntents, steadyLeases
 			intents++
+		case strings.Contains(block[1], " payments:inbox"):
+			shell = withIntents
 		}
 		said.WriteString(same(block[1]))
 		for line := range strings.Lines(block[1]) {
@@ -47,7 +50,7 @@ func TestTranscriptsInTheDocumentationAreTrue(t *testing.T) {
 	require.Equal(t, said.String(), got.String())
 }
 
-// documented makes the intents that the documentation shows.
+// documented makes the intents that the documentation shows, and an inbox.
 func documented(t *testing.T, dibs *shell) {
 	t.Helper()
 	store, err := library.Open(t.Context(), dibs.env["DIBS_STORE"], nil)
@@ -66,6 +69,8 @@ func documented(t *testing.T, dibs *shell) {
 	require.NoError(t, err)
 	require.NoError(t, second.Confirm(t.Context(), map[string]string{"receipt": "R1"}))
 	hold(t, m, request("api-2", "29402/1998-12", time.Hour))
+	_, err = store.Write(t.Context(), "payments:inbox-7", messagestore.NoStream, messagestore.Raw{Type: "Received", Data: []byte(`{"digest":"x"}`)})
+	require.NoError(t, err)
 	hold(t, m, request("api-1", "29403/1998-12", 100*time.Millisecond))
 	lapse(t, m, "acme", "29403/1998-12")
 }

@@ -142,6 +142,9 @@ func (a *app) describe(err error) problem {
 	case isMissingFile(err):
 		p.Kind = "notFound"
 		p.Hint = "is the name right? dibs write makes a new one"
+	case isNoCategory(err):
+		p.Kind = "notFound"
+		p.Hint = "is the name right? See those that there are with: dibs report categories"
 	case errors.Is(err, messagestore.ErrNotFound):
 		p.Kind = "notFound"
 	case isSagaState(err):
@@ -260,6 +263,11 @@ func (a *app) refused(p *problem, e *pgconn.PgError) {
 
 func isMissingFile(err error) bool {
 	_, is := errors.AsType[*missingFileError](err)
+	return is
+}
+
+func isNoCategory(err error) bool {
+	_, is := errors.AsType[*noCategoryError](err)
 	return is
 }
 

@@ -101,6 +101,9 @@ func (c *explainCommand) explainKey(ctx context.Context, e *explainer, category 
 		return e.notReserved(ctx, commands[0].Stream, c.Target, commands)
 	}
 	if len(streams) == 0 {
+		if err := requireCategory(ctx, e.store, category); err != nil {
+			return err
+		}
 		return fmt.Errorf("no stream of %s is reserved with the key %s: %w", category, visible(c.Target), messagestore.ErrNotFound)
 	}
 	for i, stream := range streams {

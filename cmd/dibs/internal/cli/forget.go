@@ -43,6 +43,9 @@ func (c *forgetCommand) Run(ctx context.Context, a *app) error {
 		return usage("there is no terminal to confirm on: give --yes to forget requests of %s, or --dry-run", visible(c.Category))
 	}
 	return a.withKeeper(ctx, "forget", func(k keeper, store *messagestore.Store) error {
+		if err := requireCategory(ctx, store, category); err != nil {
+			return err
+		}
 		if c.DryRun || !c.Yes {
 			planned, err := k.ForgetInbox(ctx, category, c.OlderThan, options)
 			if err != nil || c.DryRun || planned.Requests == 0 {

@@ -111,6 +111,11 @@ func (c *intentsListCommand) Run(ctx context.Context, a *app) error {
 		if corrupt != nil && !errors.Is(corrupt, intent.ErrCorrupt) {
 			return corrupt
 		}
+		if len(all) == 0 && corrupt == nil {
+			if err := requireCategory(ctx, store, m.Category()); err != nil {
+				return err
+			}
+		}
 		all = slices.DeleteFunc(all, func(i intent.Intent) bool {
 			return i.Status == intent.Free && (i.Released && !c.Released || !i.Released && !c.Lapsed)
 		})
@@ -144,9 +149,30 @@ func (c *intentsListCommand) print(a *app, all []intent.Intent, now time.Time, c
 	case len(all) > c.Limit:
 		a.warn("dibs: %d of %s; --limit prints more\n", c.Limit, counted(int64(len(all)), "intent"))
 	case len(all) == 0 && corrupt == nil:
-		a.warn("dibs: %s has no such intent with a message since %s\n", visible(c.Category), cmp.Or(visible(c.Since), "a day ago"))
+		a.nothing("%s", c.none())
 	}
 	return nil
+}
+
+// none says which intents there are not.
+func (c *intentsListCommand) none() string {
+	scope, since := "", "in the last day"
+	if c.Scope != "" {
+		scope = " in the scope " + shorten(visible(c.Scope))
+	}
+	if c.Since != "" {
+		since = "since " + visible(c.Since)
+	}
+	var states []string
+	for _, s := range []struct {
+		name   string
+		wanted bool
+	}{{"held", c.Held}, {"lapsed", c.Lapsed}, {"released", c.Released}, {"done", c.Done}} {
+		if s.wanted {
+			states = append(states, s.name)
+		}
+	}
+	return fmt.Sprintf("no intent of %s%s with a message %s is %s", visible(c.Category), scope, since, either(states))
 }
 
 // parseTime reads a flag that is a time.
@@ -262,7 +288,7 @@ func (c *intentsShowCommand) Run(ctx context.Context, a *app) error {
 	return a.withIntents(ctx, c.Category, nil, func(m *intent.Manager, store *messagestore.Store) error {
 		i, err := m.Lookup(ctx, c.Scope, c.Key)
 		if err != nil {
-			return c.notFound(err)
+			return c.notFound(ctx, store, err)
 		}
 		now, err := store.Now(ctx)
 		if err == nil {
@@ -283,9 +309,12 @@ func (c *intentsShowCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// notFound says which intent there is not.
-func (c *intentArgs) notFound(err error) error {
+// notFound says which intent there is not, or that its category is not there.
+func (c *intentArgs) notFound(ctx context.Context, store *messagestore.Store, err error) error {
 	if !errors.Is(err, messagestore.ErrNotFound) {
+		return err
+	}
+	if err := requireCategory(ctx, store, messagestore.Category(c.Category)); err != nil {
 		return err
 	}
 	scope := " without a scope; if its request has one, give --scope"
@@ -432,7 +461,7 @@ func (c *intentsReleaseCommand) Run(ctx context.Context, a *app) error {
 			err = m.ForceRelease(ctx, c.Scope, c.Key, c.Reason)
 		}
 		if err != nil {
-			return c.notFound(err)
+			return c.notFound(ctx, store, err)
 		}
 		return c.print(a, was)
 	})

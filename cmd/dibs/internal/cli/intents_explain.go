@@ -51,7 +51,7 @@ func (c *explainCommand) explainIntent(ctx context.Context, e *explainer, catego
 	}
 	if _, err = e.store.Last(ctx, stream); err != nil {
 		args := intentArgs{string(category), c.Target, c.Scope}
-		return args.notFound(err)
+		return args.notFound(ctx, e.store, err)
 	}
 	e.key = c.Target
 	return e.intent(ctx, stream)

@@ -50,13 +50,17 @@ func (c *intentsForgetCommand) Run(ctx context.Context, a *app) error {
 	return a.withPostgres(ctx, "intents forget", func(conn *pgx.Conn) error {
 		adm := admin.New(conn, a.postgresConfig())
 		options := &admin.ForgetOptions{Reason: c.Reason, DryRun: true}
+		store := messagestore.New(postgres.New(conn, a.postgresConfig()), nil)
+		if err := requireCategory(ctx, store, category); err != nil {
+			return err
+		}
 		planned := admin.Forgotten{}
 		if c.DryRun || !c.Yes {
 			if planned, err = adm.ForgetIntents(ctx, category, before, options); err != nil || c.DryRun || planned.Intents == 0 {
 				return c.print(a, planned, err)
 			}
 		}
-		a.warnOfReaders(ctx, messagestore.New(postgres.New(conn, a.postgresConfig()), nil), category)
+		a.warnOfReaders(ctx, store, category)
 		if !c.Yes {
 			question := fmt.Sprintf("forget %s of %s, keys and results? They do not come back. Type yes: ", number(planned.Intents, "intent", "intents"), visible(c.Category))
 			if err := a.confirm(ctx, question, "nothing was removed"); err != nil {

@@ -20,6 +20,11 @@ import (
 
 const payments messagestore.Category = "payment:intent"
 
+// noCategory is the result of a command for a category that no stream is of.
+func noCategory(category string) result {
+	return result{1, "", "dibs: there is no category " + category + " in this store: no stream is of it\n      is the name right? See those that there are with: dibs report categories\n"}
+}
+
 // manager returns a manager of payments.
 func manager(t *testing.T, store *messagestore.Store, config *intent.Config) *intent.Manager {
 	t.Helper()
@@ -80,8 +85,15 @@ func TestListPrintsTheHoldersOfIntents(t *testing.T) {
 		require.Equal(t, "payment:intent-acme+a%2B1", line["stream"])
 		cut := dibs.run(t, "intents", "list", "payment:intent", "--limit", "1")
 		require.Equal(t, "dibs: 1 of 2 intents; --limit prints more\n", cut.stderr)
-		none := dibs.run(t, "intents", "list", "refund:intent")
-		require.Equal(t, result{0, "", "dibs: refund:intent has no such intent with a message since a day ago\n"}, none)
+		require.NoError(t, hold(t, m, intent.Request{Key: "a+1", Scope: "acme", Session: "A"}).Confirm(t.Context(), nil))
+		none := func(flags ...string) result {
+			return dibs.run(t, append([]string{"intents", "list", "payment:intent"}, flags...)...)
+		}
+		require.Equal(t, result{0, "", "no intent of payment:intent with a message in the last day is held\n"}, none("--held"))
+		require.Equal(t, result{0, "", "no intent of payment:intent in the scope acme with a message since 2026-01-01T00:00:00Z is held or lapsed\n"}, none("--scope", "acme", "--since", "2026-01-01T00:00:00Z"))
+		require.Equal(t, result{0, "", "no intent of payment:intent in the scope zoo with a message in the last day is held, lapsed, released or done\n"},
+			none("--scope", "zoo", "--held", "--lapsed", "--released", "--done"))
+		require.Equal(t, result{}, none("--held", "--json"))
 	})
 }
 
@@ -333,7 +345,6 @@ func TestVerifyFindsIntentsThatBreakARule(t *testing.T) {
 			dibs.ok(t, "write", "payment:intent-acme+29401/1998-12", "Released", `{}`)
 		}
 		require.Equal(t, "dibs: 2 violations, and more that are not listed\n", dibs.run(t, "intents", "verify", "payment:intent", "--max-violations", "2").stderr)
-		require.Equal(t, 1, dibs.run(t, "intents", "verify", "none:intent").code)
 	})
 }
 
@@ -375,6 +386,29 @@ func TestForgetRemovesFinishedIntentsWhereKeysHaveALife(t *testing.T) {
 	file := newShell(t).run(t, "intents", "forget", "payment:intent", "--before", "2026-01-01", "--yes")
 	require.Equal(t, 2, file.code)
 	require.Contains(t, file.stderr, "dibs intents forget is for a store in PostgreSQL")
+}
+
+// A misspelt category does not look like a good answer.
+func TestACategoryOfIntentsThatIsNotThereIsAnError(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		hold(t, manager(t, store, nil), intent.Request{Key: "k", TTL: time.Hour})
+		commands := []string{"intents list CATEGORY", "intents show CATEGORY k", "intents release CATEGORY k --reason x", "intents verify CATEGORY", "explain k --category CATEGORY"}
+		if strings.HasPrefix(dibs.env["DIBS_STORE"], "postgres") {
+			commands = append(commands, "intents forget CATEGORY --before 2026-01-01 --yes", "intents forget CATEGORY --before 2026-01-01 --dry-run")
+		}
+
+		for _, command := range commands {
+			args := strings.Fields(strings.ReplaceAll(command, "CATEGORY", "payments:intent"))
+			require.Equal(t, noCategory("payments:intent"), dibs.run(t, args...), command)
+			r := dibs.run(t, append(args, "--json")...)
+			require.Equal(t, result{1, "", r.stderr}, r, command)
+			require.Equal(t, "notFound", objects(t, r.stderr)[0]["kind"], command)
+		}
+
+		require.Equal(t, result{}, dibs.run(t, "intents", "list", "payment:intent", "--done", "--json"), "an empty list is none")
+		require.Equal(t, noCategory("account:command"), dibs.run(t, "explain", "k", "--category", "account:command"))
+	})
 }
 
 // agedBy makes all messages older. No client can do this.

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/intents"
@@ -64,7 +63,7 @@ func (c *intentsVerifyCommand) Run(ctx context.Context, a *app) error {
 			}
 		}
 		if checker.Messages == 0 {
-			return fmt.Errorf("%s has no messages: %w", category, messagestore.ErrNotFound)
+			return &noCategoryError{category}
 		}
 		if err := c.print(a, checker, total, more); err != nil {
 			return err

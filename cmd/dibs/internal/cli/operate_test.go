@@ -111,8 +111,8 @@ func TestReportCountsWhatIsThere(t *testing.T) {
 		require.Equal(t, "dibs: 1 of 3 rows, of 5 messages in all; --limit 0 prints all\n", cut.stderr)
 		cut = dibs.run(t, "report", "streams", "--limit", "1", "--json")
 		require.InDelta(t, 3, objects(t, cut.stderr)[0]["of"], 0)
-		require.Equal(t, "dibs: category none has no message\n", dibs.run(t, "report", "streams", "--category", "none").stderr)
-		require.Equal(t, "dibs: no stream holds \"x\", of 5 messages in all\n", dibs.run(t, "report", "streams", "--like", "x").stderr)
+		require.Equal(t, noCategory("none"), dibs.run(t, "report", "streams", "--category", "none"))
+		require.Equal(t, "no stream holds \"x\", of 5 messages in all\n", dibs.run(t, "report", "streams", "--like", "x").stderr)
 	})
 }
 
@@ -218,7 +218,7 @@ func TestHostileNamesAreShownAsTheyAreSpelt(t *testing.T) {
 func TestConsumersAreListed(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		require.Equal(t, result{0, "", "dibs: no consumer has recorded a position\n"}, dibs.run(t, "consumers"))
+		require.Equal(t, result{0, "", "no consumer has recorded a position\n"}, dibs.run(t, "consumers"))
 		for _, stream := range []string{"account:command-1", "account:command-2", "account-1"} {
 			dibs.ok(t, "write", stream, "T")
 		}
@@ -226,7 +226,11 @@ func TestConsumersAreListed(t *testing.T) {
 		catchUp(t, store, "account", "mail", nil)
 		dibs.ok(t, "write", "account:command-3", "T")
 
-		require.Equal(t, "dibs: no consumer of wallet has recorded a position\n", dibs.run(t, "consumers", "wallet").stderr)
+		require.Equal(t, noCategory("wallet"), dibs.run(t, "consumers", "wallet"))
+		require.Equal(t, noCategory("wallet"), dibs.run(t, "top", "wallet", "--times", "1"))
+		dibs.ok(t, "write", "wallet-1", "T")
+		require.Equal(t, result{0, "", "no consumer of wallet has recorded a position\n"}, dibs.run(t, "consumers", "wallet"))
+		require.Contains(t, dibs.ok(t, "top", "wallet", "--times", "1"), "0 consumers")
 		lines := strings.Split(strings.TrimSpace(dibs.ok(t, "consumers")), "\n")
 		require.Len(t, lines, 3)
 		require.Regexp(t, `^category +consumer +member +position +lag +behind +recorded +parked$`, lines[0])
@@ -360,7 +364,7 @@ func TestAConsumerIsReset(t *testing.T) {
 func TestParkedMessagesAreListedShownAndRedriven(t *testing.T) {
 	t.Parallel()
 	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		require.Equal(t, result{0, "", "dibs: nothing is parked\n"}, dibs.run(t, "parked", "list"))
+		require.Equal(t, result{0, "", "nothing is parked\n"}, dibs.run(t, "parked", "list"))
 		dibs.ok(t, "write", "account:command-1", "Deposit", `{"secret":"canary"}`)
 		dibs.ok(t, "write", "account:command-2", "Deposit", `{"secret":"canary"}`)
 		catchUp(t, store, "account:command", "accounts", errUnwanted)
@@ -396,7 +400,7 @@ func TestParkedMessagesAreListedShownAndRedriven(t *testing.T) {
 		})
 
 		require.ElementsMatch(t, []string{"Deposit account:command-1@0", "Deposit account:command-2@0"}, typeAndPlace(catchUp(t, store, "account:command", "accounts", nil)))
-		nothing := result{0, "", "dibs: nothing is parked by accounts of account:command\n"}
+		nothing := result{0, "", "nothing is parked by accounts of account:command\n"}
 		require.Equal(t, nothing, dibs.run(t, "parked", "list", "account:command", "accounts"))
 		require.Equal(t, 2, strings.Count(dibs.ok(t, "parked", "list"), "\n"), "another consumer's stay")
 		gone := dibs.run(t, append(redrive, "--id", id, "--json")...)
@@ -405,7 +409,9 @@ func TestParkedMessagesAreListedShownAndRedriven(t *testing.T) {
 		require.Equal(t, 1, dibs.run(t, "parked", "show", "account:command", "accounts", id).code)
 		require.Equal(t, 2, dibs.run(t, "parked", "show", "account:command", "accounts", "x").code)
 		require.Equal(t, nothing, dibs.run(t, redrive...))
-		require.Equal(t, result{0, "", "dibs: nothing is parked by consumers of account\n"}, dibs.run(t, "parked", "list", "account"))
+		require.Equal(t, noCategory("account"), dibs.run(t, "parked", "list", "account"))
+		dibs.ok(t, "write", "account-1", "T")
+		require.Equal(t, result{0, "", "nothing is parked by consumers of account\n"}, dibs.run(t, "parked", "list", "account"))
 		for _, args := range [][]string{{"parked", "list", "account:command", "acounts"}, {"parked", "redrive", "account:command", "acounts", "--json"}} {
 			misspelt := dibs.run(t, args...)
 			require.Equal(t, 1, misspelt.code, args)

@@ -81,8 +81,8 @@ func (c *parkedListCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// nothingParked says so. A consumer that there is not is an error: it has nothing
-// parked because its name was misspelt.
+// nothingParked says so. A consumer or category that there is not is an error: it has
+// nothing parked because its name was misspelt.
 func (a *app) nothingParked(ctx context.Context, store *messagestore.Store, category messagestore.Category, name string) error {
 	by := ""
 	switch {
@@ -92,11 +92,12 @@ func (a *app) nothingParked(ctx context.Context, store *messagestore.Store, cate
 		}
 		by = fmt.Sprintf(" by %s of %s", visible(name), visible(string(category)))
 	case category != "":
+		if err := requireCategory(ctx, store, category); err != nil {
+			return err
+		}
 		by = " by consumers of " + visible(string(category))
 	}
-	if !a.JSON {
-		a.warn("dibs: nothing is parked%s\n", by)
-	}
+	a.nothing("nothing is parked%s", by)
 	return nil
 }
 

@@ -119,8 +119,8 @@ func (a *app) printAll(messages iter.Seq2[*messagestore.Message, error], limit *
 			return nil
 		}
 	}
-	if !found && !a.JSON {
-		a.warn("dibs: %s\n", none)
+	if !found {
+		a.nothing("%s", none)
 	}
 	return nil
 }

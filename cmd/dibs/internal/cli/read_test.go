@@ -55,9 +55,9 @@ func TestStreamWithoutMessagesPrintsNothing(t *testing.T) {
 	dibs := newShell(t)
 
 	none := dibs.run(t, "stream", "account-1")
-	require.Equal(t, result{0, "", "dibs: account-1 has no messages\n"}, none)
+	require.Equal(t, result{0, "", "account-1 has no messages\n"}, none)
 	require.Equal(t, result{}, dibs.run(t, "stream", "account-1", "--json"))
-	require.Equal(t, result{0, "", "dibs: account has no such messages\n"}, dibs.run(t, "category", "account"))
+	require.Equal(t, result{0, "", "account has no such messages\n"}, dibs.run(t, "category", "account"))
 	require.Equal(t, 0, dibs.run(t, "stream", "account-1", "--from", "9223372036854775807").code)
 	require.Equal(t, 2, dibs.run(t, "stream", "account-1", "--from=-1").code)
 	require.Equal(t, 2, dibs.run(t, "category", "account", "--from=-5").code)

@@ -77,6 +77,11 @@ func (c *reportCommand) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
+		if q.Category != "" && report.Messages == 0 {
+			if err := requireCategory(ctx, store, q.Category); err != nil {
+				return err
+			}
+		}
 		return a.printReport(q, report)
 	})
 }
@@ -160,11 +165,9 @@ func (a *app) printReport(q messagestore.ReportQuery, report messagestore.Report
 		a.warn("dibs: %d of %d rows, of %d messages in all; --limit 0 prints all\n", rows, report.Groups, report.Messages)
 	case a.JSON || rows > 0:
 	case report.Messages > 0:
-		a.warn("dibs: no %s holds %s, of %s in all\n", q.By[0], visible(strconv.Quote(q.Containing)), counted(report.Messages, "message"))
-	case q.Category != "":
-		a.warn("dibs: category %s has no message\n", visible(string(q.Category)))
-	default:
-		a.warn("dibs: the store has no message\n")
+		a.nothing("no %s holds %s, of %s in all", q.By[0], visible(strconv.Quote(q.Containing)), counted(report.Messages, "message"))
+	case q.Category == "":
+		a.nothing("the store has no message")
 	}
 	return nil
 }

@@ -68,9 +68,9 @@ func TestTrimPrintsWhatWentAndWhatStays(t *testing.T) {
 		dibs.ok(t, "trim", "account-1", "--yes", "--before", "2999-01-01T00:00:00+01:00", "--min-age", "0"))
 	require.Equal(t, "account-9  it has no messages\nremoved 0 messages of 1 stream\n", dibs.ok(t, "trim", "account-9", "--keep", "1"))
 
-	none := dibs.run(t, "trim", "--category", "acount", "--keep", "1")
-	require.Equal(t, 0, none.code)
-	require.Equal(t, "dibs: acount has no streams\n", none.stderr)
+	for _, flags := range [][]string{nil, {"--dry-run"}, {"--yes"}, {"--behind", "tobank"}} {
+		require.Equal(t, noCategory("acount"), dibs.run(t, append([]string{"trim", "--category", "acount", "--keep", "1"}, flags...)...))
+	}
 
 	require.Equal(t, 1, strings.Count(dibs.ok(t, "stream", "account-1"), "\n"))
 	require.Contains(t, dibs.ok(t, "verify"), "looked at")
@@ -244,6 +244,9 @@ func TestExplainTellsOfAWinnerThatWasDeleted(t *testing.T) {
 func TestForgetRemovesOldRequestsOfAnInbox(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, _ *messagestore.Store) {
+		for _, flag := range []string{"--dry-run", "--yes"} {
+			require.Equal(t, noCategory("payments:inbox"), dibs.run(t, "forget", "payments:inbox", "--older-than", "24h", flag))
+		}
 		dibs.ok(t, "write", "payments:inbox-k", "Received", `{"digest":"x"}`)
 		dibs.ok(t, "write", "payments:inbox-l", "Received", `{"digest":"x"}`)
 		require.Equal(t, "would forget 0 requests of payments:inbox, with 0 messages\n", dibs.ok(t, "forget", "payments:inbox", "--older-than", "24h", "--dry-run"))

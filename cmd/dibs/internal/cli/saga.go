@@ -99,6 +99,11 @@ func (c *sagaLsCommand) Run(ctx context.Context, a *app) error {
 		if store == nil || wrong != nil && len(all) == 0 {
 			return wrong
 		}
+		if len(all) == 0 {
+			if err := requireCategory(ctx, store, messagestore.Category(c.Category)); err != nil {
+				return err
+			}
+		}
 		now, err := store.Now(ctx)
 		if err != nil {
 			return err
@@ -131,9 +136,22 @@ func (c *sagaLsCommand) print(a *app, all []saga.Story, now time.Time, wrong err
 	case len(all) > c.Limit:
 		a.warn("dibs: %d of %s; --limit prints more\n", c.Limit, counted(int64(len(all)), "saga"))
 	case len(all) == 0 && wrong == nil:
-		a.warn("dibs: %s has no such saga\n", visible(c.Category))
+		a.nothing("no saga of %s is %s", visible(c.Category), either(c.states()))
 	}
 	return nil
+}
+
+// states returns the words for the sagas that the command prints.
+func (c *sagaLsCommand) states() (states []string) {
+	for _, s := range []struct {
+		name   string
+		wanted bool
+	}{{"open", c.Open}, {"waiting", c.Waiting}, {"parked", c.Parked}, {"ended", c.Ended}} {
+		if s.wanted {
+			states = append(states, s.name)
+		}
+	}
+	return states
 }
 
 var sagaStyles = map[saga.State]style{saga.StateParked: red, saga.StateCompensating: yellow, saga.StateCompleted: green}
@@ -207,6 +225,14 @@ type sagaArgs struct {
 	ID       string `arg:"" help:"The saga's id, as it was started with."`
 }
 
+// notFound returns err, or that the category is not there in place of the saga.
+func (c *sagaArgs) notFound(ctx context.Context, store *messagestore.Store, err error) error {
+	if store == nil || !errors.Is(err, messagestore.ErrNotFound) {
+		return err
+	}
+	return cmp.Or(requireCategory(ctx, store, messagestore.Category(c.Category)), err)
+}
+
 type sagaShowCommand struct {
 	sagaArgs
 }
@@ -225,7 +251,7 @@ func (c *sagaShowCommand) Run(ctx context.Context, a *app) error {
 	return a.withSagas(ctx, c.Category, "", func(o *saga.Operator, store *messagestore.Store) error {
 		s, err := o.Show(ctx, c.ID)
 		if err != nil {
-			return err
+			return c.notFound(ctx, store, err)
 		}
 		now, err := store.Now(ctx)
 		if err == nil {
@@ -301,11 +327,11 @@ type changedLine struct {
 }
 
 func (c *sagaChange) run(ctx context.Context, a *app, doing saga.Doing, call func(*saga.Operator) (saga.Story, error)) error {
-	return a.withSagas(ctx, c.Category, c.By, func(o *saga.Operator, _ *messagestore.Store) error {
+	return a.withSagas(ctx, c.Category, c.By, func(o *saga.Operator, store *messagestore.Store) error {
 		was, err := call(o)
 		switch {
 		case err != nil:
-			return err
+			return c.notFound(ctx, store, err)
 		case a.JSON:
 			return a.out.object(changedLine{was.Stream, doing, was.State})
 		}

@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -44,7 +45,14 @@ func TestSagasAreListedAndShown(t *testing.T) {
 		text := dibs.ok(t, "saga", "ls", "booking:saga", "--parked")
 		require.Regexp(t, `^state +id +age +step *\nparked +3 +\S+s +flight +parked, failed: no such flight\n$`, text)
 		require.Contains(t, dibs.ok(t, "saga", "ls", "booking:saga", "--waiting"), "waits for the next attempt of flight")
-		require.Equal(t, result{0, "", "dibs: other:saga has no such saga\n"}, dibs.run(t, "saga", "ls", "other:saga"))
+		for _, args := range []string{"ls other:saga", "show other:saga 3", "park other:saga 3 --reason x"} {
+			require.Equal(t, noCategory("other:saga"), dibs.run(t, append([]string{"saga"}, strings.Fields(args)...)...), args)
+		}
+		dibs.ok(t, "write", "other:saga-deleted", "T")
+		dibs.ok(t, "delete", "other:saga-deleted", "--yes")
+		require.Equal(t, result{0, "", "no saga of other:saga is open, waiting or parked\n"}, dibs.run(t, "saga", "ls", "other:saga"))
+		require.Equal(t, result{0, "", "no saga of other:saga is open\n"}, dibs.run(t, "saga", "ls", "other:saga", "--open"))
+		require.Equal(t, result{}, dibs.run(t, "saga", "ls", "other:saga", "--json"))
 
 		text = dibs.ok(t, "saga", "show", "booking:saga", "3")
 		require.Regexp(t, `^booking:saga-3\nstate +parked\ndefinition +booking, version 2\n(.*\n)*step flight +began, 1 attempt\n\n`, text)

@@ -84,6 +84,11 @@ func (c *topCommand) Run(ctx context.Context, a *app) error {
 			if err != nil {
 				return err
 			}
+			if look == 1 && len(all) == 0 && category != "" {
+				if err := requireCategory(ctx, store, category); err != nil {
+					return err
+				}
+			}
 			now := time.Now()
 			known := map[string]standing{}
 			for i := range all {

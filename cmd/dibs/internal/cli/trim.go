@@ -61,6 +61,11 @@ func (c *trimCommand) Run(ctx context.Context, a *app) error {
 		}
 	}
 	return a.withKeeper(ctx, "trim", func(k keeper, store *messagestore.Store) error {
+		if category != "" {
+			if err := requireCategory(ctx, store, category); err != nil {
+				return err
+			}
+		}
 		meter := &removalMeter{app: a, progress: progress{every: 2 * time.Second, now: time.Now}}
 		meter.start()
 		options.OnProgress = meter.removed
@@ -237,9 +242,6 @@ func (c *trimCommand) print(a *app, each iter.Seq2[retention.Trimmed, error]) er
 	}
 	if a.JSON {
 		return nil
-	}
-	if streams == 0 {
-		a.warn("dibs: %s has no streams\n", visible(c.Category))
 	}
 	verb := "removed"
 	if c.DryRun {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -29,7 +30,7 @@ Example:
 
 // Run verifies.
 func (c *verifyCommand) Run(ctx context.Context, a *app) error {
-	return a.withKeeper(ctx, "verify", func(k keeper, _ *messagestore.Store) error {
+	return a.withKeeper(ctx, "verify", func(k keeper, store *messagestore.Store) error {
 		config := &retention.VerifyConfig{Categories: c.Categories, MaxViolations: c.MaxViolations, Amcheck: c.Amcheck}
 		if c.Progress || isTerminal(a.stderr) {
 			began := time.Now()
@@ -41,6 +42,13 @@ func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 			found, err = k.Verify(ctx, config)
 			return err
 		})
+		if errors.Is(err, messagestore.ErrNotFound) {
+			for _, category := range c.Categories {
+				if missing := requireCategory(ctx, store, category); missing != nil {
+					return missing
+				}
+			}
+		}
 		if err != nil {
 			return err
 		}
