@@ -67,6 +67,23 @@ func validateCheckpoints(stream StreamName, keep int) error {
 	return nil
 }
 
+// A ForgettingDriver keeps its messages where an operator may be able to forget intents.
+type ForgettingDriver interface {
+	Driver
+
+	// ForgetsIntents reports whether an operator can remove finished intents, keys and all, as
+	// dibs intents forget does. It asks nothing of the database.
+	ForgetsIntents() bool
+}
+
+// ForgetsIntents reports whether an operator can remove finished intents of the store, keys and all,
+// as dibs intents forget does: on PostgreSQL. It sends nothing, and is false for a store without a
+// driver. Where it is false, the keys of intents stay taken for ever.
+func (s *Store) ForgetsIntents() bool {
+	driver, ok := s.driver.(ForgettingDriver)
+	return ok && driver.ForgetsIntents()
+}
+
 func isNumber(s string, digits int) bool {
 	if s == "" || len(s) > digits || strings.Trim(s, "0123456789") != "" {
 		return false

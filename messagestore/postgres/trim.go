@@ -11,7 +11,13 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var _ messagestore.TrimmingDriver = (*Driver)(nil)
+var (
+	_ messagestore.TrimmingDriver   = (*Driver)(nil)
+	_ messagestore.ForgettingDriver = (*Driver)(nil)
+)
+
+// ForgetsIntents implements [messagestore.ForgettingDriver]: package admin can.
+func (*Driver) ForgetsIntents() bool { return true }
 
 //go:embed sql/trim_checkpoints.sql
 var trimCheckpointsSQL string

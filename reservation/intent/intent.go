@@ -78,7 +78,8 @@ type Config struct {
 	// KeyLife declares how long a finished intent is kept in this category, between 1 minute and
 	// 100 years: an operator may remove it after that, key and all, and the key is free again.
 	// The first manager of the category writes it down. Another value is refused later, and so
-	// is any in a category that has intents already.
+	// is any in a category that has intents already. A store whose intents cannot be removed, which
+	// is any but PostgreSQL, is refused by [New].
 	//
 	// Defaults to for ever, or to the value that is written down.
 	KeyLife time.Duration
@@ -157,6 +158,9 @@ func (m *Manager) validate() error {
 	}
 	if c.KeyLife != 0 {
 		wrong = append(wrong, bounded("KeyLife", c.KeyLife, minKeyLife, maxKeyLife))
+		if !isNil(m.store) && !forgets(m.store) {
+			wrong = append(wrong, invalid("KeyLife", c.KeyLife, "no intent of this store can be removed, so its keys live for ever: leave it out", ErrInvalidConfig))
+		}
 	}
 	if c.Name != "" {
 		if rule := textRule(c.Name); rule != "" {
@@ -166,6 +170,12 @@ func (m *Manager) validate() error {
 		}
 	}
 	return errors.Join(wrong...)
+}
+
+// forgets reports whether the intents of a store can be removed.
+func forgets(store Store) bool {
+	f, ok := store.(ForgettingStore)
+	return ok && f.ForgetsIntents()
 }
 
 func bounded(field string, value, least, most time.Duration) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/reservation/intent"
 )
 
@@ -315,10 +318,11 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		"turn long":       {Turn: time.Hour},
 		"life":            {KeyLife: time.Second},
 		"life long":       {KeyLife: math.MaxInt64},
+		"life for ever":   {KeyLife: -1},
 		"name":            {Name: "a\nb"},
 		"name long":       {Name: strings.Repeat("n", 92)},
 	} {
-		_, err := intent.New(store, category, &c)
+		_, err := intent.New(forgettingStore{store, true}, category, &c)
 		require.ErrorIs(t, err, intent.ErrInvalidConfig, name)
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
 	}
@@ -331,4 +335,45 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, err = intent.New(store, messagestore.Category(strings.Repeat("c", 110)), nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
+}
+
+// A forgettingStore says whether an operator can remove its intents.
+type forgettingStore struct {
+	*messagestore.Store
+	forgets bool
+}
+
+func (s forgettingStore) ForgetsIntents() bool { return s.forgets }
+
+// A life that nobody can end is none, and no request finds out.
+func TestKeyLifeIsRefusedWhereNoIntentCanBeRemoved(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	file, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "intents.db"), nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, file.Close()) })
+	for name, store := range map[string]intent.Store{
+		"memory":                   store,
+		"SQLite":                   messagestore.New(file, nil),
+		"it says so":               forgettingStore{store, false},
+		"a store of another kind":  struct{ intent.Store }{store},
+		"a store without a driver": &messagestore.Store{},
+	} {
+		_, err := intent.New(store, category, &intent.Config{KeyLife: 24 * time.Hour})
+		require.ErrorIs(t, err, intent.ErrInvalidConfig, name)
+		refused, is := errors.AsType[*messagestore.InvalidError](err)
+		require.True(t, is, name)
+		require.Equal(t, []string{"KeyLife", `"24h0m0s"`}, []string{refused.Field, refused.Value}, name)
+		require.ErrorContains(t, err, "no intent of this store can be removed, so its keys live for ever: leave it out", name)
+		_, err = intent.New(store, category, nil)
+		require.NoError(t, err, name)
+	}
+	for name, store := range map[string]intent.Store{
+		"it says so":                  forgettingStore{store, true},
+		"PostgreSQL":                  messagestore.New(postgres.New(nil, nil), nil),
+		"PostgreSQL, by database/sql": messagestore.New(postgres.NewSQL(nil, nil), nil),
+	} {
+		_, err := intent.New(store, category, &intent.Config{KeyLife: 24 * time.Hour})
+		require.NoError(t, err, name)
+	}
 }

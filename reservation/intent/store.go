@@ -46,7 +46,20 @@ type CategoryStore interface {
 	PositionAt(ctx context.Context, category messagestore.Category, t time.Time) (messagestore.GlobalPosition, error)
 }
 
-var _ CategoryStore = (*messagestore.Store)(nil)
+// A ForgettingStore is a [Store] that knows whether its intents can be forgotten, as
+// [messagestore.Store] does. [Config.KeyLife] needs one in which they can.
+type ForgettingStore interface {
+	Store
+
+	// ForgetsIntents reports whether an operator can remove finished intents, keys and all: see
+	// [messagestore.Store.ForgetsIntents].
+	ForgetsIntents() bool
+}
+
+var (
+	_ CategoryStore   = (*messagestore.Store)(nil)
+	_ ForgettingStore = (*messagestore.Store)(nil)
+)
 
 // PollInterval is how often a manager looks at an intent that a caller waits for, over a store
 // that is no [CategoryStore].

@@ -82,10 +82,11 @@ type test struct {
 type need uint8
 
 const (
-	clock   need = 1 << iota // a store whose clock the test sets
-	several                  // writes to several streams
-	reading                  // a store that is read by category
-	busy                     // the test computes, and waits for no time
+	clock      need = 1 << iota // a store whose clock the test sets
+	several                     // writes to several streams
+	reading                     // a store that is read by category
+	busy                        // the test computes, and waits for no time
+	forgetting                  // a store whose intents an operator can remove
 )
 
 func tests() []test {
@@ -129,10 +130,18 @@ func newFixture(t *testing.T, options Options, needs need) *fixture {
 	if _, ok := f.store.(intent.CategoryStore); needs&reading != 0 && !ok {
 		t.Skip("not applicable: the store is not read by category")
 	}
+	if needs&forgetting != 0 && !forgets(f.store) {
+		t.Skip("not applicable: no operator can remove intents of the store")
+	}
 	if needs&several != 0 && !f.writesStreams(t) {
 		t.Skipf("not applicable: write several streams at once: %v", messagestore.ErrNotSupported)
 	}
 	return f
+}
+
+func forgets(store intent.Store) bool {
+	s, ok := store.(intent.ForgettingStore)
+	return ok && s.ForgetsIntents()
 }
 
 // Category returns a category that no other test uses, so that tests share a database without

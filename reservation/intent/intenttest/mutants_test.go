@@ -282,6 +282,11 @@ var mutants = []mutant{
 		[]string{"KeyLife/IsDeclaredByTheFirst"},
 	},
 	{
+		"a key's life that cannot end", "intent.go",
+		"return ok && f.ForgetsIntents()", "return !ok || f.ForgetsIntents()",
+		[]string{"KeyLife/IsRefusedWhereKeysStay"},
+	},
+	{
 		"a key's life that comes too late", "lookup.go",
 		"if len(page.Messages) > 0 {\n			return nil, invalid", "if len(page.Messages) > 1 {\n			return nil, invalid",
 		[]string{"KeyLife/IsRefusedOnceThereAreIntents"},

@@ -16,8 +16,9 @@ var operateTests = []test{
 	{"ForceRelease/FencesTheHolder", forceRelease, 0},
 	{"Lookup/NeverReserved", neverReserved, 0},
 	{"List/ChoosesByStatusScopeAndSession", list, reading},
-	{"KeyLife/IsDeclaredByTheFirst", keyLife, 0},
-	{"KeyLife/IsRefusedOnceThereAreIntents", keyLifeTooLate, reading},
+	{"KeyLife/IsDeclaredByTheFirst", keyLife, forgetting},
+	{"KeyLife/IsRefusedOnceThereAreIntents", keyLifeTooLate, reading | forgetting},
+	{"KeyLife/IsRefusedWhereKeysStay", keyLifeInVain, 0},
 }
 
 func resume(t *testing.T, f *fixture) {
@@ -141,4 +142,19 @@ func keyLifeTooLate(t *testing.T, f *fixture) {
 	require.ErrorIs(t, err, intent.ErrInvalidConfig)
 	_, err = f.store.Last(t.Context(), intent.LifeStream(f.category))
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
+}
+
+// A stayingStore is a store whose intents cannot be removed.
+type stayingStore struct{ intent.Store }
+
+func keyLifeInVain(t *testing.T, f *fixture) {
+	stores := []intent.Store{stayingStore{f.store}}
+	if !forgets(f.store) {
+		stores = append(stores, f.store)
+	}
+	for _, store := range stores {
+		_, err := intent.New(store, f.category, &intent.Config{KeyLife: 24 * time.Hour})
+		require.ErrorIs(t, err, intent.ErrInvalidConfig)
+		require.ErrorContains(t, err, "KeyLife")
+	}
 }

@@ -27,6 +27,7 @@
 //     ([intent.Request.With]), writes to other streams in [intent.Lease.Confirm] and
 //     [intent.Lease.Confirmation] in a transaction of the caller's match
 //     [messagestore.ErrNotSupported]. Nothing of theirs is sent.
+//   - No operator forgets intents, so [intent.Config.KeyLife] is refused.
 //   - A waiter is woken by no message: it asks every [intent.PollInterval].
 //
 // Redis forgets no intent by itself unless it may evict keys: set maxmemory-policy to noeviction.
