@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -144,10 +145,10 @@ func TestAPauseLetsTheMessageInFlightEndAndItsRetriesWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
-		attempts, release := 0, make(chan struct{})
+		var attempts atomic.Int64
+		release := make(chan struct{})
 		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
-			attempts++
-			if attempts == 1 {
+			if attempts.Add(1) == 1 {
 				<-release
 				return nil
 			}
@@ -158,21 +159,21 @@ func TestAPauseLetsTheMessageInFlightEndAndItsRetriesWait(t *testing.T) {
 		synctest.Wait()
 		setPaused(t, store, true)
 		time.Sleep(10 * time.Minute)
-		require.Equal(t, 1, attempts)
+		require.Equal(t, int64(1), attempts.Load())
 		close(release)
 		time.Sleep(time.Minute)
 		require.Equal(t, int64(1), c.Stats().Handled)
 		require.NotZero(t, c.Stats().Position, "its checkpoint is written")
-		require.Equal(t, 1, attempts)
+		require.Equal(t, int64(1), attempts.Load())
 
 		setPaused(t, store, false)
 		time.Sleep(time.Minute)
-		require.Greater(t, attempts, 2)
+		require.Greater(t, attempts.Load(), int64(2))
 		setPaused(t, store, true)
 		time.Sleep(11 * time.Second)
-		tried := attempts
+		tried := attempts.Load()
 		time.Sleep(time.Minute)
-		require.Equal(t, tried, attempts)
+		require.Equal(t, tried, attempts.Load())
 		require.NoError(t, stop())
 	})
 }

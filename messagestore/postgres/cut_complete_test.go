@@ -44,6 +44,7 @@ var calls = map[string]called{
 	"Driver.TrimCheckpoints": {why: "it is a call of the function that trim calls, and is made again after each lost answer"},
 	"Driver.Close":           {why: "it asks nothing; open calls it"},
 	"Driver.Connections":     {why: "it asks nothing"},
+	"Driver.ForgetsIntents":  {why: "it asks nothing"},
 	"Admin.Trim":             {scenes: []string{"trim"}},
 	"Admin.TrimCategory":     {scenes: []string{"trim a category"}},
 	"Admin.Delete":           {scenes: []string{"delete", "erase"}},
