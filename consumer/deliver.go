@@ -9,6 +9,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/text"
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -52,7 +53,7 @@ func (f *failures) close() {
 // work delivers, parks or redrives an item, in a worker's goroutine. The handler may end
 // the goroutine.
 func (r *run) work(ctx context.Context, it *item) (finished bool) {
-	err := errHandlerExited
+	err := panics.ErrExited
 	defer func() { finished = r.worked(it, err) }()
 	switch {
 	case it.Value.request != nil && r.blocked != nil:
@@ -86,11 +87,8 @@ func (r *run) askedToPark(it *item) bool {
 // deliver calls the handler. A panic of the handler is recovered here, and nowhere else. A
 // handler may panic and end its goroutine, so the error is not a result.
 func (c *Consumer) deliver(ctx context.Context, m *messagestore.Message, err *error) {
-	defer func() {
-		if v := recover(); v != nil {
-			*err = recovered(v)
-		}
-	}()
+	*err = panics.ErrExited
+	defer panics.Catch(err)
 	*err = c.handler.Handle(ctx, m)
 }
 
@@ -235,7 +233,7 @@ func (r *run) park(ctx context.Context, it *item) error {
 		defer r.blocked.Writing(d.message.ID)()
 	}
 	letter, err := r.letters.Park(ctx, deadletter.Failure{
-		Message: d.message, Err: d.lastErr, Stack: stackOf(d.lastErr), Reason: d.reason, Behind: d.behind,
+		Message: d.message, Err: d.lastErr, Stack: panics.Stack(d.lastErr), Reason: d.reason, Behind: d.behind,
 		Attempts: d.attempts, FirstFailedAt: d.firstFailed,
 	})
 	if err == nil {
@@ -293,16 +291,8 @@ func (c *Consumer) about(event *logger.Event, m *messagestore.Message) *logger.E
 		Str("id", m.ID.String()).Int64("globalPosition", int64(m.GlobalPosition))
 }
 
-// stackOf returns the stack of a handler that panicked, shortened, "" for any other failure.
-func stackOf(err error) string {
-	if e, is := err.(*PanicError); is { //nolint:errorlint // a consumer makes it, and nothing wraps it
-		return text.Stack(e.Stack)
-	}
-	return ""
-}
-
 func logStack(event *logger.Event, err error) {
-	if stack := stackOf(err); stack != "" {
+	if stack := panics.Stack(err); stack != "" {
 		event.Str(logger.Stack, stack)
 	}
 }

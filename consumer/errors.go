@@ -3,7 +3,6 @@ package consumer
 import (
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/text"
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -44,10 +44,6 @@ var (
 	ErrPositionCorrupt = checkpoint.ErrCorrupt
 )
 
-// errHandlerExited is the failure of a handler that ended its goroutine with
-// [runtime.Goexit] instead of returning.
-var errHandlerExited = errors.New("the handler ended its goroutine")
-
 // A MessageError names the message at which a consumer stopped.
 type MessageError struct {
 	ID             uuid.UUID
@@ -76,20 +72,10 @@ func (e *MessageError) Error() string {
 // Unwrap returns the last failure.
 func (e *MessageError) Unwrap() error { return e.Err }
 
-// A PanicError is the failure of a handler that panicked.
-type PanicError struct {
-	Value any    // what it panicked with
-	Stack []byte // where
-}
-
-// Error returns the value, shortened.
-func (e *PanicError) Error() string { return "panic: " + text.Shorten(fmt.Sprint(e.Value)) }
-
-// Unwrap returns the value if it is an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
-}
+// A PanicError is the failure of a handler that panicked, or ended its goroutine with [runtime.Goexit]. It has the Value
+// that the handler panicked with, and the Stack of the place, as [runtime/debug.Stack] has it. Error returns the value,
+// shortened, Unwrap does if it is an error, and Exited reports whether the handler ended its goroutine.
+type PanicError = panics.Error
 
 // A GraceExceededError says that handlers went on after their context was cancelled. Their
 // goroutines are the only ones that may outlive Run. The messages are redelivered by the
@@ -164,6 +150,3 @@ func heals(err error) bool {
 	}
 	return !lasts(err)
 }
-
-// recovered returns the failure of a handler that panicked with value.
-func recovered(value any) error { return &PanicError{Value: value, Stack: debug.Stack()} }

@@ -361,7 +361,7 @@ func TestARedriveFailsAsADeliveryDoes(t *testing.T) {
 		text    string
 	}{
 		{func(context.Context, *messagestore.Message) error { panic("poison") }, "panic: poison"},
-		{func(context.Context, *messagestore.Message) error { runtime.Goexit(); return nil }, "the handler ended its goroutine"},
+		{func(context.Context, *messagestore.Message) error { runtime.Goexit(); return nil }, "the function ended its goroutine"},
 		{func(context.Context, *messagestore.Message) error { return consumer.RetryAfter(time.Hour, errBroken) }, "broken"},
 		{func(context.Context, *messagestore.Message) error { return consumer.Park(errBroken) }, "broken"},
 	} {

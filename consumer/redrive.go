@@ -12,6 +12,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/text"
 	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -185,7 +186,7 @@ func (r *run) redrive(work context.Context, q *deadletter.Request, again func(fa
 				return &againError{after}
 			}
 		}
-		redrive.Failed(failure, stackOf(failure))
+		redrive.Failed(failure, panics.Stack(failure))
 	}
 	if err := r.settle(work, redrive); err != nil {
 		return err
@@ -221,13 +222,7 @@ func (r *run) beginRedrive(work context.Context, q *deadletter.Request) (*deadle
 
 // deliverApart calls the handler in a goroutine of its own, which it may end.
 func (r *run) deliverApart(work context.Context, m *messagestore.Message) error {
-	ended := make(chan error, 1)
-	go func() {
-		err := errHandlerExited
-		defer func() { ended <- err }()
-		r.deliver(work, m, &err)
-	}()
-	return <-ended
+	return panics.Call(func() error { return r.handler.Handle(work, m) })
 }
 
 // settle stores the outcome of a redrive. While the store fails it tries again, because a

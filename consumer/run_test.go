@@ -474,7 +474,7 @@ func TestEveryWayOfFailingFails(t *testing.T) {
 		"Panic":      {func() { panic("poison") }, "panic: poison"},
 		"PanicError": {func() { panic(errBroken) }, "panic: broken"},
 		"PanicNil":   {func() { panic(nil) }, "panic: panic called with nil"},
-		"Exit":       {runtime.Goexit, "the handler ended its goroutine"},
+		"Exit":       {runtime.Goexit, "the function ended its goroutine"},
 		"ExitPanic":  {func() { defer panic("poison"); runtime.Goexit() }, "panic: poison"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -39,25 +39,3 @@ func Shorten(s string) string {
 	}
 	return s
 }
-
-// MaxStack is the length of a stack in bytes before it is cut.
-const MaxStack = 4096
-
-// Stack returns the stack of a panic as [runtime/debug.Stack] has it, from the function that
-// panicked on, cut to whole lines.
-func Stack(stack []byte) string {
-	s := strings.ToValidUTF8(string(stack), "\uFFFD")
-	if _, below, ok := strings.Cut(s, "\npanic("); ok { // its own two lines come first
-		for range 2 {
-			if _, rest, more := strings.Cut(below, "\n"); more {
-				below = rest
-			}
-		}
-		s = below
-	}
-	if s = strings.TrimRight(s, "\n"); len(s) > MaxStack {
-		s = s[:MaxStack]
-		s = s[:max(0, strings.LastIndexByte(s, '\n'))] + "\n…"
-	}
-	return s
-}

@@ -1,0 +1,122 @@
+// Package panics makes errors of the panics of functions that a caller has given to the library. The stack goes along,
+// so that the place of the panic is in the log.
+package panics
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+)
+
+// ErrExited is the value of a function that ended its goroutine with [runtime.Goexit] instead of returning.
+var ErrExited = errors.New("the function ended its goroutine")
+
+// An Error is the failure of a function that panicked, or ended its goroutine.
+type Error struct {
+	Value any    // what it panicked with, or ErrExited
+	Stack []byte // where, as [runtime/debug.Stack] has it
+}
+
+// maxText is the length of a text in characters before it is cut.
+const maxText = 1024
+
+// Error returns the value, shortened.
+func (e *Error) Error() string {
+	if e.Exited() {
+		return ErrExited.Error()
+	}
+	return fmt.Sprintf("panic: %.*s", maxText, fmt.Sprint(e.Value))
+}
+
+// Unwrap returns the value if it is an error.
+func (e *Error) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// Exited reports whether the function ended its goroutine, and did not panic.
+func (e *Error) Exited() bool {
+	return e.Value == ErrExited //nolint:errorlint // it is the value itself
+}
+
+// Recovered returns the error of a function that did not return, with the value of recover in the deferred function that
+// calls it: nil if the function ended its goroutine. The stack of a panic that is passed on from another goroutine is
+// that of the first.
+func Recovered(value any) *Error {
+	e := &Error{Value: value, Stack: debug.Stack()}
+	if value == nil {
+		e.Value = ErrExited
+	}
+	if err, is := value.(error); is {
+		if first := Of(err); first != nil {
+			e.Stack = first.Stack
+		}
+	}
+	return e
+}
+
+// Of returns the [*Error] in err, nil if there is none. The methods of an error are the caller's code: of one that
+// panics it is not known.
+func Of(err error) (e *Error) {
+	defer func() {
+		if recover() != nil {
+			e = nil
+		}
+	}()
+	e, _ = errors.AsType[*Error](err)
+	return e
+}
+
+// Catch is deferred by a function that calls another and has set err to ErrExited before. It sets err to an [*Error] if
+// the other did not return.
+func Catch(err *error) {
+	if value := recover(); value != nil || *err == ErrExited { //nolint:errorlint // as it was set
+		*err = Recovered(value)
+	}
+}
+
+// Go calls f in a goroutine of its own, and gives its error to the channel: an [*Error] if it does not return.
+func Go(f func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		err := ErrExited
+		defer func() { done <- err }()
+		defer Catch(&err)
+		err = f()
+	}()
+	return done
+}
+
+// Call calls f in a goroutine of its own, since f may end it, and returns its error: an [*Error] if f does not return.
+func Call(f func() error) error { return <-Go(f) }
+
+// MaxStack is the length of a stack in bytes before it is cut.
+const MaxStack = 4096
+
+// Stack returns the stack in err, from the function that panicked on, or ended its goroutine, cut to whole lines; "" if
+// there is none.
+func Stack(err error) string {
+	e := Of(err)
+	if e == nil {
+		return ""
+	}
+	s := strings.ToValidUTF8(string(e.Stack), "\uFFFD")
+	call := "\npanic("
+	if e.Exited() {
+		call = "\nruntime.Goexit("
+	}
+	if _, below, ok := strings.Cut(s, call); ok { // its own two lines come first
+		for range 2 {
+			if _, rest, more := strings.Cut(below, "\n"); more {
+				below = rest
+			}
+		}
+		s = below
+	}
+	if s = strings.TrimRight(s, "\n"); len(s) > MaxStack {
+		s = s[:MaxStack]
+		s = s[:max(0, strings.LastIndexByte(s, '\n'))] + "\n…"
+	}
+	return s
+}
