@@ -2,17 +2,12 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 
-	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/panics"
 )
-
-// errSinkExited is the answer of a sink that ended its goroutine.
-var errSinkExited = errors.New("the sink ended its goroutine")
 
 // A gathering sends one message at once, and those that come meanwhile together. The goroutine of one of
 // them sends for all. No goroutine outlives its message.
@@ -57,31 +52,28 @@ func (g *gathering) sendAll(ctx context.Context) {
 	all := g.waiting
 	g.waiting = nil
 	g.mu.Unlock()
-	answers, failure := []error(nil), errSinkExited
-	defer func() { // also of a sink that panics or ends the goroutine
-		if v := recover(); v != nil {
-			failure = &consumer.PanicError{Value: v, Stack: debug.Stack()}
+	var answers []error
+	failure := ctx.Err()
+	if failure == nil {
+		failure = panics.Call(func() (err error) {
+			answers, err = g.call(ctx, all)
+			return err
+		})
+	}
+	for i, w := range all {
+		if failure != nil {
+			w.answer <- failure
+		} else {
+			w.answer <- answers[i]
 		}
-		for i, w := range all {
-			if failure != nil {
-				w.answer <- failure
-			} else {
-				w.answer <- answers[i]
-			}
-		}
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if len(g.waiting) == 0 {
-			g.sending = false
-			return
-		}
-		g.waiting[0].turn <- struct{}{}
-	}()
-	if failure = ctx.Err(); failure != nil {
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.waiting) == 0 {
+		g.sending = false
 		return
 	}
-	failure = errSinkExited
-	answers, failure = g.call(ctx, all)
+	g.waiting[0].turn <- struct{}{}
 }
 
 func (g *gathering) call(ctx context.Context, all []*waiting) ([]error, error) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/known"
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -291,16 +292,13 @@ func (r *Relay) handle(ctx context.Context, m *messagestore.Message) error {
 
 func (r *Relay) sendAlone(ctx context.Context, m *Message) error {
 	r.calls.Add(1)
-	return r.sink.Send(ctx, m)
+	return panics.Call(func() error { return r.sink.Send(ctx, m) })
 }
 
 // verdict returns the error by which the consumer does with a message as the sink's error asks.
 func verdict(err error) error {
 	if err == nil || steer.Of(err) != nil {
 		return err
-	}
-	if _, panicked := err.(*consumer.PanicError); panicked { //nolint:errorlint // a gathering makes it, and nothing wraps it
-		return err // the consumer logs its stack
 	}
 	switch park, after := asks(err); {
 	case park:
@@ -334,7 +332,15 @@ func asks(err error) (park bool, after time.Duration) {
 }
 
 // An unsentError hides the kind of a sink's error: a consumer would stop because of a closed pool or a
-// missing right, and these are the sink's.
+// missing right, and these are the sink's. The stack of a panic it shows.
 type unsentError struct{ err error }
+
+// Unwrap returns the panic of the sink, without the kind of its value.
+func (e *unsentError) Unwrap() error {
+	if p := panics.Of(e.err); p != nil {
+		return &panics.Error{Value: p.Error(), Stack: p.Stack}
+	}
+	return nil
+}
 
 func (e *unsentError) Error() string { return e.err.Error() }

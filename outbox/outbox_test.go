@@ -166,13 +166,14 @@ func (wild) RetryAfter() time.Duration { panic("RetryAfter") }
 func TestAnyOtherErrorOfTheSinkIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func() error{
-		"an error that lasts":     func() error { return lasting{} },
-		"a closed store":          func() error { return messagestore.ErrClosed },
-		"a panic":                 func() error { panic("sink") },
-		"a panic with an error":   func() error { panic(errAway) },
-		"an error that panics":    func() error { return wild{} },
-		"Goexit":                  func() error { runtime.Goexit(); return nil },
-		"a pause of the consumer": func() error { return consumer.RetryAfter(time.Second, errAway) },
+		"an error that lasts":         func() error { return lasting{} },
+		"a closed store":              func() error { return messagestore.ErrClosed },
+		"a panic":                     func() error { panic("sink") },
+		"a panic with an error":       func() error { panic(errAway) },
+		"a panic with one that lasts": func() error { panic(messagestore.ErrClosed) },
+		"an error that panics":        func() error { return wild{} },
+		"Goexit":                      func() error { runtime.Goexit(); return nil },
+		"a pause of the consumer":     func() error { return consumer.RetryAfter(time.Second, errAway) },
 	} {
 		for _, batches := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, batches), func(t *testing.T) {
