@@ -721,6 +721,7 @@ func TestAMistakeOfTheFunctionParks(t *testing.T) {
 		"Join of none":                  func(s *saga.Run, _ trip) error { return s.Join(nil) },
 		"Join twice":                    func(s *saga.Run, in trip) error { f := flight.Go(s, in); _ = s.Join(f); return s.Join(f) },
 		"a panic":                       func(*saga.Run, trip) error { panic("\x00" + strings.Repeat("x", 1000)) },
+		"an end of its goroutine":       func(*saga.Run, trip) error { exit(); return nil },
 		"an error that asks to park":    func(*saga.Run, trip) error { return puzzle{"look"} },
 		"a mistake that it passes over": func(s *saga.Run, in trip) error { _, _ = other.Do(s, in); return nil },
 	} {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -290,7 +292,18 @@ func (l *life) withKey(ctx context.Context, step string) context.Context {
 func (l *life) attempt(ctx context.Context, of *definition, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(l.withKey(ctx, of.name), of.timeout)
 	defer cancel()
-	return safely(func() error { return f(ctx) })
+	return l.safely(of.name, func() error { return f(ctx) })
+}
+
+// safely calls f of a step, or of the saga if it has no name. That f did not return is logged with its stack, which no
+// message of the saga has, and is its error.
+func (l *life) safely(step string, f func() error) error {
+	err := panics.Call(f)
+	if stack := panics.Stack(err); stack != "" {
+		log := l.config.Logger
+		log.Warn().Str("saga", string(l.stream)).Str("step", step).Str(logger.Stack, stack).Msg("a function of a saga did not return")
+	}
+	return err
 }
 
 func last(all []messagestore.Body) messagestore.Body {

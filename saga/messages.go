@@ -127,7 +127,7 @@ const (
 	WhyMissing  = "step missing"   // a step that began is not in the definition
 	WhyVersion  = "no version"     // the definition has no function for the saga's version
 	WhyInvalid  = "invalid"        // the function makes a mistake, such as a step twice
-	WhyPanic    = "panic"          // the function panicked
+	WhyPanic    = "panic"          // the function panicked, or ended its goroutine
 	WhyTooLong  = "too long"       // more than [MaxEvents]
 	WhyUnended  = "step not ended" // the function returned before a step of its had ended
 	WhyOperator = "operator"       // an [Operator] parked it

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -307,7 +308,7 @@ func (r *Run) call(all []*one) error {
 		}
 		running++
 		go func() {
-			o := outcome{one: c, err: errors.New("the function ended its goroutine")}
+			o := outcome{one: c}
 			defer func() { outcomes <- o }()
 			o.err = r.life.attempt(ctx, c.of, func(ctx context.Context) (err error) {
 				o.output, err = c.do(ctx)
@@ -462,12 +463,11 @@ func (l *life) forward(ctx context.Context) error {
 	}
 	r := &Run{ctx: ctx, life: l, reached: map[string]bool{}, open: map[string]bool{}}
 	var output json.RawMessage
-	var panicked any
-	err := func() (err error) {
-		defer func() { panicked = recover() }()
+	err := l.safely("", func() (err error) {
 		output, err = f(r, l.started.Input)
 		return err
-	}()
+	})
+	_, panicked := err.(*panics.Error) //nolint:errorlint // safely makes it, and nothing wraps it
 	_, stuck := errors.AsType[*parking](r.stop)
 	_, unfit := errors.AsType[*parking](err)
 	switch {
@@ -480,8 +480,8 @@ func (l *life) forward(ctx context.Context) error {
 		return r.stop
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case panicked != nil:
-		return park(WhyPanic, "", fmt.Errorf("panic: %v", panicked))
+	case panicked:
+		return park(WhyPanic, "", err)
 	case unfit:
 		return err
 	}

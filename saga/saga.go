@@ -60,8 +60,8 @@ type Config struct {
 	// Defaults to 10 s.
 	Lease time.Duration
 
-	// Logger receives a warning for each saga that is parked, and for each failure of the store, of names and
-	// numbers, never of content.
+	// Logger receives a warning for each saga that is parked, for each function that panicked or ended its goroutine,
+	// with its stack, and for each failure of the store, of names and numbers, never of content.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger

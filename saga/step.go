@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -317,7 +318,7 @@ func transact[Tx any](
 			return nil, ctx.Err()
 		}
 		added := &adding{own: l.stream}
-		refused = safely(func() (err error) {
+		refused = panics.Call(func() (err error) {
 			defer added.end()
 			events, err = f(context.WithValue(ctx, addingOf{}, added), tx)
 			return err
@@ -522,19 +523,4 @@ type keyOf struct{}
 func Key(ctx context.Context) string {
 	key, _ := ctx.Value(keyOf{}).(string)
 	return key
-}
-
-// safely calls f, and returns a panic as an error.
-func safely(f func() error) (err error) {
-	returned := false
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("panic: %s", shorten(fmt.Sprint(v)))
-		} else if !returned {
-			err = errors.New("the function ended its goroutine")
-		}
-	}()
-	err = f()
-	returned = true
-	return err
 }
