@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -146,12 +146,16 @@ func call(ctx context.Context, l *Lease, f func(context.Context, *Lease) (any, e
 		r := returned{left: true}
 		defer func() {
 			if r.left {
-				if value := recover(); value != nil {
-					r.panicked = &PanicError{value, debug.Stack()}
-					// Also where Do has returned, so that nobody meets the panic.
-					l.m.config.Logger.Error().Str("stream", string(l.Stream())).Str(logger.Stack, string(r.panicked.Stack)).
-						Str("panic", fmt.Sprint(value)).Msg("the work panicked")
+				e := panics.Recovered(recover())
+				if !e.Exited() {
+					r.panicked = (*PanicError)(e)
 				}
+				// Also where Do has returned, so that no caller meets the panic.
+				event := l.m.config.Logger.Error().Str("stream", string(l.Stream())).Str(logger.Stack, string(e.Stack))
+				if r.panicked != nil {
+					event.Str("panic", fmt.Sprint(e.Value))
+				}
+				event.Msg(r.reason())
 			}
 			done <- r
 		}()

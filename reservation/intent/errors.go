@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -97,11 +98,8 @@ type PanicError struct {
 // Error returns the value, and the stack below it.
 func (e *PanicError) Error() string { return fmt.Sprintf("%v\n\n%s", e.Value, e.Stack) }
 
-// Unwrap returns the value if it is an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
-}
+// Unwrap returns an error that has the stack too, and that unwraps to the value if it is an error.
+func (e *PanicError) Unwrap() error { return (*panics.Error)(e) }
 
 // A graceExceededError names the work that does not stop.
 type graceExceededError struct {
