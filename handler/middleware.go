@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -67,7 +68,7 @@ func Timeout(d time.Duration) Middleware {
 func wrapped(wrap Middleware, next HandlerFunc) (f HandlerFunc, err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			err = invalid("middleware", fmt.Sprintf("it panics as it is put around: %v", value))
+			err = fmt.Errorf("%w: %w", invalid("middleware", "it panics as it is put around"), panics.Recovered(value))
 		}
 	}()
 	if f = wrap(next); f == nil {
