@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
@@ -259,8 +259,8 @@ func (r *Receiver) delay(m jetstream.Msg, err error) {
 	}
 	pause := backoff.After(deliveries, leastDelay, r.config.MaxDelay)
 	event := r.logger.Warn().Str("subject", m.Subject()).Int("deliveries", deliveries).Dur("pause", pause)
-	if e, panicked := errors.AsType[*panicError](err); panicked {
-		event = event.Str(logger.Stack, string(e.stack))
+	if stack := panics.Stack(err); stack != "" {
+		event = event.Str(logger.Stack, stack)
 	}
 	event.Err(err).Msg("message failed: it is delivered again")
 	if failure := m.NakWithDelay(pause); failure != nil { // AckWait does the same
@@ -277,21 +277,9 @@ func (r *Receiver) call(ctx context.Context, m jetstream.Msg) error {
 	return r.guarded(m, func() error { return r.f(ctx, m) })
 }
 
-var errExited = errors.New("the function ended its goroutine")
-
 // guarded calls f, and tells the server while it goes on.
 func (r *Receiver) guarded(m jetstream.Msg, f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		err := errExited
-		defer func() {
-			if v := recover(); v != nil {
-				err = &panicError{v, debug.Stack()}
-			}
-			done <- err
-		}()
-		err = f()
-	}()
+	done := panics.Go(f)
 	every := time.NewTicker(r.half())
 	defer every.Stop()
 	for {
@@ -344,14 +332,6 @@ func reason(err error) string {
 	}
 	return text
 }
-
-// A panicError is a panic of the function.
-type panicError struct {
-	value any
-	stack []byte
-}
-
-func (e *panicError) Error() string { return fmt.Sprintf("the function panicked: %v", e.value) }
 
 // UnitMessage returns m as a request for a unit. Its ID is the header Nats-Msg-Id, or dibs-id. Its source is the
 // text that is given, or, if that is empty, the subject without its last token, which is the key's.
