@@ -33,7 +33,7 @@ var imports = map[string][]string{
 	"internal/outage":                    {"logger"},
 	"internal/pglink":                    {"logger", "internal/backoff", "internal/pgschema", "internal/upkeep"},
 	"messagestore/postgres":              {"logger", "messagestore", "internal/pglink", "internal/pgschema", "internal/upkeep"},
-	"messagestore/postgres/postgrestest": {"internal/pgtest", "messagestore", "messagestore/postgres"},
+	"messagestore/postgres/postgrestest": {"internal/await", "internal/pgtest", "messagestore", "messagestore/postgres"},
 	"messagestore/postgres/admin":        {"logger", "messagestore", "messagestore/postgres", "messagestore/retention", "internal/pglink", "internal/pgschema"},
 	"messagestore/retention":             {"messagestore"},
 	"messagestore/sqlite":                {"messagestore", "messagestore/retention", "internal/hash64"},

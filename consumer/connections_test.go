@@ -3,6 +3,7 @@ package consumer_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,7 +28,7 @@ func TestHandlersThatHoldThePoolDoNotStarveTheLease(t *testing.T) {
 	config.MaxConns = 2
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
-	t.Cleanup(pool.Close)
+	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	other := messagestore.New(postgres.New(pgtest.Pool(t), nil), nil)
 	category := storetest.Category(t)
 	for i := range 3 {
@@ -35,6 +36,8 @@ func TestHandlersThatHoldThePoolDoNotStarveTheLease(t *testing.T) {
 	}
 	end := endOf(t, other, category)
 	holding, release, first := make(chan struct{}, 2), make(chan struct{}), make(chan struct{})
+	giveBack := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(giveBack)
 	var log logbook
 	c := newIn(t, messagestore.New(postgres.New(pool, nil), nil), category, "c", consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		if m.Stream == category.Stream("0") {
@@ -62,7 +65,7 @@ func TestHandlersThatHoldThePoolDoNotStarveTheLease(t *testing.T) {
 	require.Len(t, few, 1)
 	require.Equal(t, []any{3.0, 2.0}, []any{few[0]["concurrency"], few[0]["connections"]})
 
-	close(release)
+	giveBack()
 	await.True(t, "all is handled", func() bool { return positionsNow(t, other, category)[0].Members[0].Position == end })
 	require.NoError(t, stop())
 }

@@ -25,6 +25,9 @@ func (r *recorder) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
+// Cleanup is the end of the test.
+func (*recorder) Cleanup(f func()) { f() }
+
 // failed returns what a wait says that fails, and how long it took.
 func failed(wait func(t testing.TB)) (said string, took time.Duration) {
 	r, ended, begun := &recorder{}, make(chan struct{}), time.Now()
@@ -57,6 +60,10 @@ func TestAWaitEndsAtTheLimitAndSaysWhy(t *testing.T) {
 			func(t testing.TB) { await.Receive(t, "the run ends", make(chan int)) },
 			[]string{"the run ends", "nothing has come"},
 		},
+		"Close": {
+			func(t testing.TB) { await.Close(t, "the pool is closed", func() { time.Sleep(2 * await.Limit) }) },
+			[]string{"the pool is closed", "nothing has come"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -65,6 +72,7 @@ func TestAWaitEndsAtTheLimitAndSaysWhy(t *testing.T) {
 					require.Contains(t, said, word)
 				}
 				require.InDelta(t, await.Limit, took, float64(time.Second))
+				time.Sleep(2 * await.Limit) // until the function of Close returns
 			})
 		})
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -316,7 +317,7 @@ func configured(t testing.TB, url string, change func(*pgxpool.Config)) *pgxpool
 	if err != nil {
 		t.Fatalf("connect to the test database: %v", err)
 	}
-	t.Cleanup(pool.Close)
+	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	return pool
 }
 

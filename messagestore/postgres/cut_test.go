@@ -417,7 +417,7 @@ func cutAll(t *testing.T, ways []way) {
 	config.MaxConns = 3 * workers
 	direct, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
-	t.Cleanup(direct.Close)
+	await.Close(t, "the pool is closed: no connection is in use", direct.Close)
 	m := &matrix{direct: direct, base: config, schemas: make(chan string, workers), count: map[string]map[string]int{}}
 	for range workers {
 		_, schema := pgtest.SchemaInShared(t)

@@ -555,7 +555,7 @@ func limitedPool(t *testing.T, setting, value string) *pgxpool.Pool {
 	config.ConnConfig.RuntimeParams[setting] = value
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
-	t.Cleanup(pool.Close)
+	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	return pool
 }
 
@@ -583,7 +583,7 @@ func TestWhoLeavesBeforeThereIsAConnectionWritesNothing(t *testing.T) {
 			config.MaxConns = 1
 			pool, err := pgxpool.NewWithConfig(t.Context(), config)
 			require.NoError(t, err)
-			t.Cleanup(pool.Close)
+			await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 			conn, err := pool.Acquire(t.Context())
 			require.NoError(t, err)
 			release := sync.OnceFunc(conn.Release)

@@ -69,7 +69,7 @@ func overLines(t *testing.T, url string, afterConnect func(context.Context, *pgx
 	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
-	t.Cleanup(pool.Close)
+	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	return postgres.New(pool, nil), lines
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -464,7 +465,7 @@ func TestMessageThatIsRemovedAfterItWasMetIsNotTold(t *testing.T) {
 		}}
 		pool, err := pgxpool.NewWithConfig(t.Context(), config)
 		require.NoError(t, err)
-		t.Cleanup(pool.Close)
+		await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 
 		_, met, err := postgres.New(pool, nil).AppendOrMeet(t.Context(), []messagestore.Append{typed(stream, messagestore.NoStream, "Lost")})
 

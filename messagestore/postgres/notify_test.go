@@ -243,7 +243,7 @@ func TestListeningTakesNoConnectionOfThePool(t *testing.T) {
 	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
-	t.Cleanup(pool.Close)
+	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 
 	bell := watch(t, postgres.New(pool, nil), "account", time.Hour)
 	awaitListener(t, elsewhere)

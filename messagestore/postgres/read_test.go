@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -283,7 +284,7 @@ func TestMessagesShareNothing(t *testing.T) {
 	t.Parallel()
 	pool, err := pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1")
 	require.NoError(t, err)
-	t.Cleanup(pool.Close)
+	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	category, driver := storetest.Category(t), postgres.New(pool, nil)
 	for i := range 3 {
 		bodies := make([]messagestore.Body, 100)

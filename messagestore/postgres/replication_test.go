@@ -46,7 +46,7 @@ func TestCancelledWaitForAStandbyIsAnUnknownOutcome(t *testing.T) {
 	postgres.WatchReplication(config.ConnConfig)
 	own, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
-	t.Cleanup(own.Close)
+	await.Close(t, "the pool is closed: no connection is in use", own.Close)
 	setOnServer(t, adm, "synchronous_standby_names", "nobody")
 
 	for name, driver := range map[string]*postgres.Driver{
@@ -154,7 +154,7 @@ func TestWhatNoStandbyHasIsNotSaidToBeRemoved(t *testing.T) {
 	postgres.WatchReplication(config.ConnConfig)
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
-	t.Cleanup(pool.Close)
+	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	adm := admin.New(pool, nil)
 	category := storetest.Category(t)
 	for _, id := range []string{"trimmed", "deleted", "erased"} {

@@ -130,7 +130,7 @@ func requireUndone(t *testing.T, want error, f func(ctx context.Context, tx pgx.
 	config.MaxConns = 1
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
-	t.Cleanup(pool.Close)
+	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	driver, stream := postgres.New(pool, nil), storetest.Category(t).Stream("1")
 	a := appendOne(stream, messagestore.NoStream)
 	transact := func(f func(ctx context.Context, tx pgx.Tx) error) error {
@@ -164,7 +164,7 @@ func TestAFunctionWithTheOnlyConnectionIsToldSo(t *testing.T) {
 	pgtest.Pool(t)
 	pool, err := pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1")
 	require.NoError(t, err)
-	t.Cleanup(pool.Close)
+	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	db := openSQL(t, pgtest.URL(t))
 	db.SetMaxOpenConns(1)
 	ofPool, ofConn, ofSQL := messagestore.New(postgres.New(pool, nil), nil), messagestore.New(postgres.New(connect(t, pgtest.URL(t)), nil), nil), messagestore.New(postgres.NewSQL(db, nil), nil)
@@ -213,7 +213,7 @@ func TestAWriteThatLeavesBehindOneWithoutAConnectionIsToldSo(t *testing.T) {
 	stream := storetest.Category(t).Stream("1")
 	pool, err := pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1")
 	require.NoError(t, err)
-	t.Cleanup(pool.Close)
+	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	driver := postgres.New(pool, nil)
 	store := messagestore.New(driver, nil)
 	held, err := pool.Acquire(t.Context())
@@ -271,7 +271,7 @@ func TestReadsOfAFunctionTakeNoSecondConnection(t *testing.T) {
 			t.Helper()
 			pool, err := pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1")
 			require.NoError(t, err)
-			t.Cleanup(pool.Close)
+			await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 			store := messagestore.New(postgres.New(pool, nil), nil)
 			return store, transactOf[pgx.Tx](t, store)
 		},

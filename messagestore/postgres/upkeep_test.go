@@ -40,7 +40,7 @@ func TestUpkeepDoesNotWaitForCallersThatHoldTheWholePool(t *testing.T) {
 			}
 			pool, err := pgxpool.NewWithConfig(t.Context(), config)
 			require.NoError(t, err)
-			t.Cleanup(pool.Close)
+			await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 			driver := postgres.New(pool, nil)
 			t.Cleanup(func() { require.NoError(t, driver.Close()) })
 			store := messagestore.New(driver, nil)
@@ -96,7 +96,7 @@ func TestUpkeepThatWaitsForAPoolThatFillsUpGetsAConnectionBesideIt(t *testing.T)
 	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
-	t.Cleanup(pool.Close)
+	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	store := messagestore.New(postgres.New(pool, nil), nil)
 	held := make(chan *pgxpool.Conn, 1)
 	go func() {

@@ -148,7 +148,7 @@ func TestExtensionsNeedAConnectionOfTheirOwn(t *testing.T) {
 		config.MaxConns = 1
 		pool, err := pgxpool.NewWithConfig(t.Context(), config)
 		require.NoError(t, err)
-		t.Cleanup(pool.Close)
+		await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 		return pool
 	}
 	shared, own := one(), one()
