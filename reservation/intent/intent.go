@@ -105,6 +105,7 @@ type Manager struct {
 	category messagestore.Category
 	config   Config
 	wakeups  *wakeups.Wakeups
+	leavers  leavers
 
 	declaring sync.Mutex
 	declared  atomic.Bool // KeyLife is written down, or there is none

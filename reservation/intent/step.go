@@ -160,7 +160,7 @@ func (c *comparison) continued() {
 			c.broken(RuleTransition, leaseText(before), leaseText(s))
 		}
 		if !stood(before.Line, s.Line) {
-			c.broken(RuleLine, fmt.Sprintf("one session more at the end of %q, or one less", before.Line), fmt.Sprintf("%q", s.Line))
+			c.broken(RuleLine, fmt.Sprintf("one session more at the end of %q, or fewer in that order", before.Line), fmt.Sprintf("%q", s.Line))
 		}
 	case TypeConfirmed:
 		if len(s.Line) > 0 {
@@ -185,18 +185,16 @@ func leaseText(s *Step) string {
 	return fmt.Sprintf("%s%s, position %d", text, s.Since.UTC().Format("2006-01-02T15:04:05.000000Z"), s.Of)
 }
 
-// stood reports whether a session came to the end of a line, or one left it.
+// stood reports whether a session came to the end of a line, or some left it.
 func stood(before, after []string) bool {
 	if len(after) == len(before)+1 {
 		return slices.Equal(before, after[:len(before)])
 	}
-	if len(after) != len(before)-1 {
-		return false
-	}
-	for i := range before {
-		if i == len(after) || before[i] != after[i] {
-			return slices.Equal(before[i+1:], after[i:])
+	stay := after
+	for _, session := range before {
+		if len(stay) > 0 && stay[0] == session {
+			stay = stay[1:]
 		}
 	}
-	return false
+	return len(after) < len(before) && len(stay) == 0
 }

@@ -3,6 +3,7 @@ package intent
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/dibs-go/dibs/internal/backoff"
@@ -18,7 +19,7 @@ const (
 	// leastSleep bounds the looks at an intent whose time is nearly over.
 	leastSleep = time.Millisecond
 
-	// The others of a line may leave it at once. Each of their steps costs all others one.
+	// The sessions of other processes may leave a line at once. Each of their steps costs all others one.
 	minLeaveBackoff = time.Millisecond
 	maxLeaveBackoff = 100 * time.Millisecond
 )
@@ -109,6 +110,40 @@ func (a *attempt) line(ctx context.Context, line []string) (*messagestore.Meetin
 	return nil, nil
 }
 
+// leavers are the sessions of a manager that leave a line, by its stream. One step takes out all: if each had
+// a step of its own, every step but one of a round would fail, and a crowd would not be gone in time.
+type leavers struct {
+	mu sync.Mutex
+	of map[messagestore.StreamName]map[string]int // how many calls of a session leave
+}
+
+// add counts a session in, or with -1 out.
+func (l *leavers) add(stream messagestore.StreamName, session string, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.of == nil {
+		l.of = map[messagestore.StreamName]map[string]int{}
+	}
+	sessions := l.of[stream]
+	if sessions == nil {
+		sessions = map[string]int{}
+		l.of[stream] = sessions
+	}
+	if sessions[session] += n; sessions[session] == 0 {
+		delete(sessions, session)
+	}
+	if len(sessions) == 0 {
+		delete(l.of, stream)
+	}
+}
+
+// without returns a line without those that leave it.
+func (l *leavers) without(stream messagestore.StreamName, line []string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(line), func(session string) bool { return l.of[stream][session] > 0 })
+}
+
 // leaveLine takes the session out of the line, so that its turn costs the others no time. That it may
 // not succeed is the reason for turns.
 func (a *attempt) leaveLine(ctx context.Context) {
@@ -118,6 +153,8 @@ func (a *attempt) leaveLine(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, finishTimeout)
 	defer cancel()
 	k := &a.keys[0]
+	a.m.leavers.add(k.stream, a.request.Session, 1)
+	defer a.m.leavers.add(k.stream, a.request.Session, -1)
 	for failures := 0; backoff.Wait(ctx, backoff.After(failures, minLeaveBackoff, maxLeaveBackoff)) == nil; failures++ {
 		m, err := a.m.store.Last(ctx, k.stream) // the answer to a write for the line may be lost
 		if err != nil {
@@ -127,12 +164,11 @@ func (a *attempt) leaveLine(ctx context.Context) {
 		if err != nil || s.done() {
 			return
 		}
-		i := slices.Index(s.Line, a.request.Session)
-		if i < 0 {
+		if !slices.Contains(s.Line, a.request.Session) {
 			return
 		}
 		k.meet(s)
-		if met, err := a.line(ctx, slices.Delete(slices.Clone(s.Line), i, i+1)); err == nil && met == nil {
+		if met, err := a.line(ctx, a.m.leavers.without(k.stream, s.Line)); err == nil && met == nil {
 			return
 		}
 	}

@@ -159,28 +159,36 @@ func waitEndsWithContext(t *testing.T, f *fixture) {
 // at once the next session's.
 func leaversKeepNobody(t *testing.T, f *fixture) {
 	callers := 40
-	if !f.options.Bubble { // each that leaves costs all others a step
+	if !f.options.Bubble { // each that comes costs all others a step
 		callers = 12
 	}
 	l := lease(t, f.m, request("holder"))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	processes := make([]*intent.Manager, 4) // each takes its own callers out of the line together
+	for i := range processes {
+		processes[i] = f.manager(t, &intent.Config{TTL: longTTL, Turn: longTurn})
+	}
 	var all sync.WaitGroup
 	for i := range callers {
 		r := request(fmt.Sprint("w", i))
 		r.Wait = time.Hour
 		all.Go(func() {
-			if _, err := f.m.Reserve(ctx, r); !errors.Is(err, context.Canceled) {
+			if _, err := processes[i%len(processes)].Reserve(ctx, r); !errors.Is(err, context.Canceled) {
 				t.Errorf("%s: %v", r.Session, err)
 			}
 		})
 	}
 	await.Equal(t, "sessions in the line", callers, func() int { return len(f.lookup(t).Line) })
+	stood := f.messages(t, f.category)
 
 	cancel()
 
 	untilEnd(t, "the callers leave", &all)
 	require.Empty(t, f.lookup(t).Line)
+	if !f.options.Bubble { // there each has left before the next one begins to
+		require.LessOrEqual(t, len(f.messages(t, f.category))-len(stood), callers/2, "callers of one process leave together")
+	}
 	require.NoError(t, l.Release(t.Context(), ""))
 	require.Equal(t, intent.Reserved, reserve(t, f.m, request("next")).Outcome)
 }
