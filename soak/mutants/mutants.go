@@ -199,7 +199,7 @@ func consumers() []*Mutant {
 			edit("consumer/internal/checkpoint", "at.Position < lowest.Position", "at.Position >= lowest.Position"),
 		), resizes, skips},
 		{"panic-is-success", "a message whose handler panics counts as handled", code(
-			edit("consumer", "*err = recovered(v)", "*err = nil; _ = recovered"),
+			edit("consumer", "defer panics.Catch(err)", "defer func() {\n\t\tif recover() != nil {\n\t\t\t*err = nil\n\t\t}\n\t}()"),
 		), groups, skips},
 		{"park-nothing", "a message is given up on, and not parked", code(
 			edit("consumer", "park(ctx context.Context, it *item) error {", "park(ctx context.Context, it *item) error { return nil"),

@@ -50,7 +50,7 @@ func TestEachMutantInGoCanBePlanted(t *testing.T) {
 		require.NoError(t, types.Check(&m.Plant), m.Name)
 	}
 
-	none := harness.Mutant{Go: []harness.Edit{{In: "consumer", Old: "*err = recovered(v)", New: "*err = sunspots"}}}
+	none := harness.Mutant{Go: []harness.Edit{{In: "consumer", Old: "defer panics.Catch(err)", New: "defer sunspots(err)"}}}
 	require.ErrorContains(t, types.Check(&none), "undefined: sunspots")
 }
 
