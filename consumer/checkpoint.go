@@ -43,9 +43,13 @@ type action int
 
 const (
 	writes action = iota + 1 // a checkpoint
+	notes                    // the failing messages, in a checkpoint that has no other reason
 	looks                    // at the group
 	checks                   // that the run may go on
 )
+
+// stores reports whether the action writes a checkpoint.
+func (a action) stores() bool { return a == writes || a == notes }
 
 func newCheckpointer(place *checkpoint.Place, config *Config) *checkpointer {
 	now := time.Now()
@@ -63,6 +67,12 @@ func (c *checkpointer) writeDue(p *progress) (due time.Time, is bool) {
 		due, is = at, true
 	}
 	return later(due, c.retryAt), is
+}
+
+// noteDue returns when a checkpoint is due because of failing messages alone.
+func (c *checkpointer) noteDue(p *progress) (due time.Time, is bool) {
+	due, is = p.failingDue()
+	return later(due, c.retryAt), is && !c.busy
 }
 
 // wake has the checkpointer look at the group's state, if no write of its own turns out to be behind the wake-up. A driver that cannot tell positions wakes again and again,
@@ -95,21 +105,26 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// start writes a checkpoint or checks, if one is due. A write goes on when the run stops; a
-// check ends with reads.
+// start writes a checkpoint or checks, if one is due. The write of a position goes on when the run stops;
+// a check ends with reads, and so does a write because of failing messages alone, which finish repeats.
 func (c *checkpointer) start(reads, work context.Context, r *run, atWork bool, now time.Time) {
 	isDue := func(due time.Time, is bool) bool { return is && !now.Before(due) }
-	next, read := checked{saved: r.progress.position()}, r.reader.mark
-	ctx := reads
+	var next checked
+	ctx, read := reads, r.reader.mark
 	switch {
 	case isDue(c.writeDue(r.progress)):
 		next.action, ctx = writes, work
+	case isDue(c.noteDue(r.progress)):
+		next.action = notes
 	case isDue(c.lookDue()):
 		next.action = looks
 	case isDue(c.checkDue(atWork)):
 		next.action = checks
 	default:
 		return
+	}
+	if next.action.stores() {
+		next.saved = r.progress.toStore()
 	}
 	if next.action != checks {
 		c.heard, c.lookedAt = 0, now
@@ -120,7 +135,7 @@ func (c *checkpointer) start(reads, work context.Context, r *run, atWork bool, n
 		next.group = c.place.View(time.Now())
 		stream, version := c.place.Stream, c.place.Version()
 		c.results <- next
-		if next.action == writes && next.err == nil {
+		if next.action.stores() && next.err == nil {
 			r.trim(reads, stream, version)
 		}
 	})
@@ -135,7 +150,7 @@ func (c *checkpointer) run(ctx context.Context, next checked, read messagestore.
 	case checks:
 		return c.place.Check(ctx, read)
 	}
-	return c.place.Write(ctx, next.Checkpoint, read, false)
+	return c.place.Write(ctx, next.Checkpoint, next.failing, read, false)
 }
 
 // took takes a result in.

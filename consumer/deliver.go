@@ -164,6 +164,7 @@ func (r *run) handlerFailed(work context.Context, it *item, err error) {
 	}
 	d.lastErr = err
 	d.attempts++
+	r.progress.failed(checkpoint.NewFailure(d.message, err, now), false)
 	r.counts.failed.Add(1)
 	if d.attempts > 1 {
 		r.counts.retried.Add(1)

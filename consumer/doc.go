@@ -66,6 +66,10 @@
 // takes no message that is [Config.CheckpointMessages] plus [Config.BatchSize] behind the one that waits, and holds
 // at most two batches. Then it stands still until the message is handled, parked or skipped.
 //
+// Failing messages are stored with the checkpoint, for operators, at most once a second, each with the number of its
+// attempts, its last error and the time of the first. operate.Consumers returns them, and dibs consumers prints them.
+// The text of the error is the handler's, cut at 1 KiB. A consumer that cannot store them goes on.
+//
 // A message of a type that the handler does not know is retried in the same way. During a deploy it may be
 // that of a newer replica. When the older one stops, a newer one takes the message over, at the checkpoint.
 //

@@ -96,33 +96,54 @@ func (r *run) redriveInOrder(work context.Context, it *item) error {
 		if first == nil || !first.Behind && !first.Is(*d.request) {
 			return nil
 		}
+		if d.redriven == nil || d.redriven.at != first.GlobalPosition {
+			r.redriveEnded(d)
+			d.redriven = &redriven{at: first.GlobalPosition}
+		}
 		if err := r.redriveFirst(work, d, first); err != nil {
 			return err
 		}
-		d.redriven = redriven{}
+		r.redriveEnded(d)
 		if r.halted.Load() {
 			return nil
 		}
 	}
 }
 
+// again reports whether a message is redriven again after a failure, and when.
+func (d *redriven) again(failure error, verdict *steer.Error, retry *Retry) (after time.Duration, is bool) {
+	switch {
+	case verdict != nil && verdict.Verdict == steer.Retry:
+		d.failingSince = time.Time{}
+		return verdict.After, true
+	case verdict != nil || lasts(failure):
+		return 0, false
+	}
+	now := time.Now()
+	if d.failingSince.IsZero() {
+		d.failingSince = now
+	}
+	d.attempts++
+	return retry.pause(d.attempts, d.failingSince, now)
+}
+
+// redriveEnded forgets the failures of the message that was redriven last.
+func (r *run) redriveEnded(d *delivery) {
+	if d.redriven != nil && r.progress.redriveEnded(d.redriven.at) {
+		r.wake()
+	}
+	d.redriven = nil
+}
+
 func (r *run) redriveFirst(work context.Context, d *delivery, first *deadletter.Letter) error {
 	defer r.blocked.Writing(first.ID)()
 	q := first.Request()
 	err := r.redrive(work, &q, func(failure error, verdict *steer.Error) (time.Duration, bool) {
-		switch {
-		case verdict != nil && verdict.Verdict == steer.Retry:
-			d.redriven.failingSince = time.Time{}
-			return verdict.After, true
-		case verdict != nil || lasts(failure):
-			return 0, false
+		after, again := d.redriven.again(failure, verdict, &r.config.Errors.Retry)
+		if again {
+			r.progress.redriveFailed(first, failure)
 		}
-		now := time.Now()
-		if d.redriven.failingSince.IsZero() {
-			d.redriven.failingSince = now
-		}
-		d.redriven.attempts++
-		return r.config.Errors.Retry.pause(d.redriven.attempts, d.redriven.failingSince, now)
+		return after, again
 	})
 	if err != nil {
 		return err

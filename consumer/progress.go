@@ -34,14 +34,15 @@ type delivery struct {
 	// request is set for a parked message whose redrive is requested. It is before all
 	// other items, and not in the window.
 	request  *deadletter.Request
-	redriven redriven
+	redriven *redriven // nil unless a redrive has begun
 }
 
-// A redriven counts the failures of the redrive of a message that was parked in order. Only workers
-// use it: the run's loop looks at the attempts of all items in flight.
+// A redriven counts the failures of the redrive of a message that was parked in order. The worker that
+// has the item uses it, and the run's loop when the redrive has ended: it looks at the attempts of all items in flight.
 type redriven struct {
 	attempts     int
 	failingSince time.Time
+	at           messagestore.GlobalPosition // of the message that is redriven
 }
 
 type item = lanes.Item[delivery]
@@ -109,20 +110,24 @@ type progress struct {
 	movedAt  time.Time // when the position moved away from the checkpoint, zero for not
 	workedAt time.Time // when the last message in the window was finished
 	closed   bool      // the run no longer waits for messages in flight
+	failing  failing
 }
 
-// A saved is a position, and how many messages are behind it.
+// A saved is a position, how many messages are behind it, and the failing messages.
 type saved struct {
 	checkpoint.Checkpoint
-	passed int64
+	passed  int64
+	failing checkpoint.Failing
+	changes int64 // of the failing messages
 }
 
-func newProgress(at checkpoint.Checkpoint, config *Config) *progress {
+func newProgress(p *checkpoint.Place, config *Config) *progress {
 	return &progress{
 		checkpointMessages: config.CheckpointMessages,
-		window:             window{position: at},
+		window:             window{position: p.Checkpoint},
 		room:               config.BatchSize,
-		saved:              saved{Checkpoint: at},
+		saved:              saved{Checkpoint: p.Checkpoint},
+		failing:            newFailing(p),
 	}
 }
 
@@ -150,6 +155,7 @@ func (p *progress) finish(it *item) (wake, counts bool) {
 	if p.closed {
 		return false, false
 	}
+	cleared := p.failing.remove(it.Value.message.GlobalPosition, false)
 	before := p.window.length
 	p.window.finish(it)
 	after := p.window.length
@@ -158,7 +164,7 @@ func (p *progress) finish(it *item) (wake, counts bool) {
 	}
 	moved := p.moved()
 	due := int(p.window.passed-p.saved.passed) - p.checkpointMessages
-	return moved || after == 0 ||
+	return moved || cleared || after == 0 ||
 		before > p.room && after <= p.room || // there is room to read on
 		due >= 0 && due < before-after, true // a checkpoint is due
 }
@@ -194,11 +200,11 @@ func (p *progress) length() (n int, room bool) {
 	return p.window.length, p.window.length <= p.room
 }
 
-// position returns the position now.
-func (p *progress) position() saved {
+// toStore returns the position and the failing messages now.
+func (p *progress) toStore() saved {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return saved{p.window.position, p.window.passed}
+	return saved{p.window.position, p.window.passed, p.failing.toStore(p.window.position.Position), p.failing.changes}
 }
 
 // checkpoint returns the position that is stored.
@@ -215,6 +221,10 @@ func (p *progress) save(s saved) {
 	p.saved = s
 	p.movedAt = time.Time{}
 	p.moved()
+	p.failing.stored, p.failing.changedAt = s.failing.Count > 0, time.Time{}
+	if p.failing.changes != s.changes {
+		p.failing.changedAt = time.Now()
+	}
 }
 
 // due returns when a checkpoint is due, if the position has moved: after an interval, after

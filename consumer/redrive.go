@@ -281,6 +281,9 @@ func (r *run) redriven(work context.Context, f failure) {
 		r.lanes.Retry(f.item, now.Add(again.after))
 		return
 	}
+	if f.err == nil || work.Err() == nil {
+		r.redriveEnded(&f.item.Value)
+	}
 	r.progress.worked()
 	delete(r.redrives.keys, cardinalID(&f.item.Value))
 	r.lanes.Finish(f.item)

@@ -80,7 +80,14 @@ func (r *run) nextStep() (at time.Time, is bool) {
 func (c *Consumer) leaveGroup(ctx context.Context, p *checkpoint.Place) {
 	ctx, cancel := context.WithTimeout(upkeep.With(context.WithoutCancel(ctx)), stopTimeout)
 	defer cancel()
-	if err := p.Leave(ctx); err != nil && !errors.Is(err, ErrConsumerFenced) {
+	if err := p.Leave(ctx); err != nil {
+		c.couldNotLeave(err)
+	}
+}
+
+// couldNotLeave logs an error of a leave, unless the group has gone on without the member.
+func (c *Consumer) couldNotLeave(err error) {
+	if !errors.Is(err, ErrConsumerFenced) {
 		c.config.Logger.Warn().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("error", text.Of(err)).Msg("replica could not leave")
 	}
 }

@@ -92,14 +92,23 @@ func (s *frozen) Last(ctx context.Context, stream messagestore.StreamName) (*mes
 
 func newReplica(t *testing.T, driver messagestore.Driver, config *consumer.Config) *replica {
 	t.Helper()
+	return newReplicaOf(t, driver, nil, config)
+}
+
+// newReplicaOf is newReplica with a handler that replicas may share, nil for the journal.
+func newReplicaOf(t *testing.T, driver messagestore.Driver, h consumer.Handler, config *consumer.Config) *replica {
+	t.Helper()
 	s := &frozen{Store: messagestore.New(driver, nil)}
 	s.thawed = sync.NewCond(&s.mu)
 	r := &replica{store: s, journal: &journal{}}
+	if h == nil {
+		h = r.journal
+	}
 	r.Consumer = newConsumer(t, s, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		if err := s.wait(); err != nil {
 			return err
 		}
-		return r.Handle(ctx, m)
+		return h.Handle(ctx, m)
 	}), config)
 	r.stop = running(t, r.Consumer)
 	return r

@@ -13,6 +13,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/names"
+	"github.com/dibs-go/dibs/consumer/internal/text"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/lanes"
 	"github.com/dibs-go/dibs/internal/upkeep"
@@ -58,7 +59,7 @@ type run struct {
 }
 
 func newRun(c *Consumer, p *checkpoint.Place, catchUp bool) *run {
-	progress := newProgress(p.Checkpoint, &c.config)
+	progress := newProgress(p, &c.config)
 	r := &run{
 		Consumer:    c,
 		catchUp:     catchUp,
@@ -219,6 +220,7 @@ func (r *run) nextWake(now time.Time, more, atWork bool) time.Time {
 	sooner(r.checkpoints.lookDue())
 	sooner(r.nextStep())
 	sooner(r.checkpoints.writeDue(r.progress))
+	sooner(r.checkpoints.noteDue(r.progress))
 	sooner(r.checkpoints.checkDue(atWork || r.handover.asked))
 	sooner(r.slow.at, atWork)
 	return wake
@@ -290,10 +292,13 @@ func (r *run) checkpointed(reads context.Context, result checked) {
 		r.storeWorks(checkpointing)
 	}
 	switch {
-	case result.err == nil && result.action != writes:
-	case result.action != writes && reads.Err() != nil && heals(result.err): // the run stops
+	case result.err == nil && !result.action.stores():
+	case !result.action.stores() && reads.Err() != nil && heals(result.err): // the run stops
 	case result.err == nil:
 		r.save(result.saved)
+	case result.action == notes && !ends(result.err) && (r.catchUp || !heals(result.err)):
+		r.progress.failingNotStored() // they are for operators, and end no run
+		r.failingNotStored(result.err)
 	case r.stopping && heals(result.err):
 		// finish tries once more.
 	case r.catchUp || !heals(result.err):
@@ -328,11 +333,13 @@ func (r *run) fail(err error) {
 // lost reports whether this run may no longer write checkpoints. The error of a handler
 // does not say so: it may be of another consumer.
 func (r *run) lost() bool {
-	if ofHandler(r.fatal) {
-		return false
-	}
+	return !ofHandler(r.fatal) && ends(r.fatal)
+}
+
+// ends reports whether an error of the store says that a run may no longer write checkpoints.
+func ends(err error) bool {
 	for _, lost := range []error{checkpoint.ErrEpoch, ErrConsumerFenced, ErrPositionAhead, ErrPositionCorrupt} {
-		if errors.Is(r.fatal, lost) {
+		if errors.Is(err, lost) {
 			return true
 		}
 	}
@@ -353,20 +360,18 @@ func (r *run) finish(ctx context.Context) error {
 	if r.lost() {
 		return r.fatal
 	}
-	place, at := r.checkpoints.place, r.progress.position()
+	place, at := r.checkpoints.place, r.progress.toStore()
 	if r.checkpoints.busy {
 		return r.fatal
 	}
-	if at.Position == r.progress.saved.Position && !place.Unsettled() {
-		if !r.stays {
-			r.leaveGroup(ctx, place)
-		}
+	if at.Position == r.progress.saved.Position {
+		r.endInPlace(ctx, at)
 		return r.fatal
 	}
 	ctx, cancel := context.WithTimeout(upkeep.With(context.WithoutCancel(ctx)), stopTimeout)
 	defer cancel()
 	for failures := 1; ; failures++ {
-		err := place.Write(ctx, at.Checkpoint, r.reader.mark, !r.stays)
+		err := place.Write(ctx, at.Checkpoint, at.failing, r.reader.mark, !r.stays)
 		if err == nil {
 			r.save(at)
 			r.storeWorks(checkpointing)
@@ -379,4 +384,30 @@ func (r *run) finish(ctx context.Context) error {
 			return errors.Join(r.fatal, fmt.Errorf("%w; tried for %v", err, stopTimeout))
 		}
 	}
+}
+
+// endInPlace ends a run whose position has not moved. It stores the failing messages, unless they are stored, and leaves
+// the group. An error ends no run: no message is redelivered because of it.
+func (r *run) endInPlace(ctx context.Context, at saved) {
+	place := r.checkpoints.place
+	if _, changed := r.progress.failingDue(); !changed && !place.Unsettled() {
+		if !r.stays {
+			r.leaveGroup(ctx, place)
+		}
+		return
+	}
+	ctx, cancel := context.WithTimeout(upkeep.With(context.WithoutCancel(ctx)), stopTimeout)
+	defer cancel()
+	switch err := place.Put(ctx, at.Checkpoint, at.failing, !r.stays); {
+	case err == nil:
+	case r.stays || !place.Leased():
+		r.failingNotStored(err)
+	default:
+		r.couldNotLeave(err)
+	}
+}
+
+// failingNotStored logs that a checkpoint was not written whose only reason was the failing messages.
+func (r *run) failingNotStored(err error) {
+	r.config.Logger.Debug().Str("positions", string(r.checkpoints.place.Stream)).Str("error", text.Of(err)).Msg("failing messages are not stored")
 }

@@ -46,6 +46,14 @@ type Status struct {
 
 	Parked int // open dead letters
 
+	// Failing are the failing messages: their handler has failed, and they are not handled, skipped or parked yet. Those
+	// that began to fail first are here, at most 10 of each checkpoint, in that order; MoreFailing is the number of the
+	// others. A consumer that has stopped at a message has it here, too. A consumer stores both at most once a second, so a
+	// message may be here for about a second after it was handled, skipped or parked, and one that has failed for less may
+	// be missing. A reset, and a group of another size, begin without.
+	Failing     []Failure
+	MoreFailing int
+
 	// Err says why the rest is missing: the ledger is corrupt.
 	Err error
 }
@@ -73,6 +81,18 @@ type Member struct {
 
 	// Err matches consumer.ErrPositionAhead or consumer.ErrPositionCorrupt, or is nil.
 	Err error
+}
+
+// A Failure is a failing message.
+type Failure struct {
+	ID             uuid.UUID
+	Type           string
+	Stream         messagestore.StreamName
+	Position       messagestore.Version
+	GlobalPosition messagestore.GlobalPosition
+	Attempts       int       // how often it was delivered and failed, by all processes since FirstFailedAt
+	Error          string    // the last failure, shortened to about 1 KiB, without control characters
+	FirstFailedAt  time.Time // by the clock of the consumer that delivered it first
 }
 
 // Slots is the number of slots that the replicas of a consumer hold together.
@@ -173,11 +193,12 @@ func (t *Target) status(ctx context.Context) (Status, error) {
 		s.PausedAt = current.Since
 	}
 	for member := range current.Size {
-		m, err := t.member(ctx, current, member)
+		m, last, err := t.member(ctx, current, member)
 		if err != nil {
 			return s, err
 		}
 		s.Members = append(s.Members, m)
+		s.addFailing(last)
 	}
 	if current.Size == 1 && s.Members[0].Err == nil {
 		return s, t.replicas(ctx, &s)
@@ -243,22 +264,40 @@ func (t *Target) left(ctx context.Context, part checkpoint.Part) (total int64, e
 	return total, nil
 }
 
-func (t *Target) member(ctx context.Context, of checkpoint.Generation, member int) (Member, error) {
+// addFailing takes in the failing messages of a member, by its last checkpoint, nil for none.
+func (s *Status) addFailing(last *messagestore.Message) {
+	if last == nil {
+		return
+	}
+	failing, more := checkpoint.DecodeFailing(last)
+	for _, f := range failing {
+		s.Failing = append(s.Failing, Failure{
+			ID: f.MessageID, Type: f.Type, Stream: f.Stream, Position: f.Position, GlobalPosition: f.GlobalPosition,
+			Attempts: f.Attempts, Error: f.Error, FirstFailedAt: f.FirstFailedAt,
+		})
+	}
+	s.MoreFailing += more
+	slices.SortStableFunc(s.Failing, func(a, b Failure) int { return a.FirstFailedAt.Compare(b.FirstFailedAt) })
+}
+
+// member returns where a member is, and its last checkpoint, nil if it has none.
+func (t *Target) member(ctx context.Context, of checkpoint.Generation, member int) (Member, *messagestore.Message, error) {
 	stream := t.log.Checkpoints(of.Version, member)
 	m, at := Member{Member: member, Position: of.Start}, of.Begin()
 	last, err := t.store.Last(ctx, stream)
 	switch {
 	case errors.Is(err, messagestore.ErrNotFound):
+		last = nil
 	case err != nil:
-		return m, err
+		return m, nil, err
 	default:
 		m.RecordedAt = last.Time
 		if at, m.Err = checkpoint.Decode(last); m.Err != nil {
-			return m, nil //nolint:nilerr // it is in the status
+			return m, nil, nil //nolint:nilerr // it is in the status
 		}
 		m.Position = at.Position
 	}
-	return m, t.measure(ctx, &m, stream, at.After, messagestore.Filter{GroupSize: of.Size, GroupMember: member})
+	return m, last, t.measure(ctx, &m, stream, at.After, messagestore.Filter{GroupSize: of.Size, GroupMember: member})
 }
 
 // measure fills in the lag of m.

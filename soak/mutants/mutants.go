@@ -183,8 +183,8 @@ func consumers() []*Mutant {
 		{
 			"early-checkpoint", "a consumer's checkpoint is the last message read, and not the last handled",
 			code(edit("consumer",
-				"next, read := checked{saved: r.progress.position()},",
-				"next, read := checked{saved: saved{checkpoint.Checkpoint{Position: r.reader.next, After: r.reader.mark.ID}, r.progress.position().passed}},")), groups,
+				"next.saved = r.progress.toStore()",
+				"next.saved = r.progress.toStore(); next.Checkpoint = checkpoint.Checkpoint{Position: r.reader.next, After: r.reader.mark.ID}")), groups,
 			[]Promise{check.NoSkip},
 		},
 		{

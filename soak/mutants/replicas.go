@@ -23,11 +23,11 @@ func replicas() []*Mutant {
 			edit(in, "return slices.MinFunc(parts, byPosition).Checkpoint", "return slices.MaxFunc(parts, byPosition).Checkpoint"),
 		), crowds, skips},
 		{"leaves-as-it-came", "a member leaves with the position of the last checkpoint, and not of what it has handled", code(
-			edit("consumer", "err := place.Write(ctx, at.Checkpoint, r.reader.mark, !r.stays)", `
+			edit("consumer", "err := place.Write(ctx, at.Checkpoint, at.failing, r.reader.mark, !r.stays)", `
 				if !r.stays {
 					at.Checkpoint = place.Checkpoint
 				}
-				err := place.Write(ctx, at.Checkpoint, r.reader.mark, !r.stays)`),
+				err := place.Write(ctx, at.Checkpoint, at.failing, r.reader.mark, !r.stays)`),
 		), crowds, broken(check.RedeliveryBound)},
 		{"takes-what-is-held", "a member takes the slots that it should have, held or free", code(
 			edit(in, "case n < 0:", "case g.Held(id).Len() < g.share(id): g.move((AllSlots &^ g.Held(id)).some(g.share(id)-g.Held(id).Len(), false), id)\ncase n < 0:"),

@@ -59,7 +59,9 @@ type Checkpoint struct {
 // recorded is the message that stores a checkpoint, with the group whose lowest it is.
 type recorded struct {
 	Checkpoint
-	Group *Group `json:"group,omitempty"`
+	Failing      []Failure `json:"failing,omitempty"`
+	FailingCount int       `json:"failingCount,omitempty"` // without a group: how many messages are failing, those of the list included
+	Group        *Group    `json:"group,omitempty"`
 }
 
 // MessageType is the type that other clients of message-db use, too.
@@ -75,7 +77,9 @@ func Decode(m *messagestore.Message) (Checkpoint, error) {
 func DecodeGroup(m *messagestore.Message) (Group, error) {
 	r, err := decodeRecorded(m)
 	if err != nil || r.Group == nil {
-		return single(r.Checkpoint), err
+		group := single(r.Checkpoint)
+		group.Failing = r.Failing
+		return group, err
 	}
 	return *r.Group, nil
 }
@@ -84,6 +88,8 @@ func decodeRecorded(m *messagestore.Message) (recorded, error) {
 	var body struct {
 		Position *messagestore.GlobalPosition `json:"position"`
 		After    uuid.UUID                    `json:"after"`
+		Failing  json.RawMessage              `json:"failing"`
+		Count    json.RawMessage              `json:"failingCount"`
 		Group    *Group                       `json:"group"`
 	}
 	var wrong *CorruptError
@@ -102,7 +108,12 @@ func decodeRecorded(m *messagestore.Message) (recorded, error) {
 			return recorded{}, corrupt(m, rule)
 		}
 	}
-	return recorded{Checkpoint{*body.Position, body.After}, body.Group}, nil
+	r := recorded{Checkpoint: Checkpoint{*body.Position, body.After}, Failing: decodeFailing(body.Failing), Group: body.Group}
+	if r.Group != nil {
+		r.Group.Failing = r.Failing
+	}
+	_ = json.Unmarshal(body.Count, &r.FailingCount) // as with the list
+	return r, nil
 }
 
 func decode(m *messagestore.Message, messageType string, into any) error {
@@ -123,16 +134,16 @@ func corrupt(m *messagestore.Message, reason string) error {
 }
 
 // last returns the last checkpoint in stream, or start if there is none.
-func (l Log) last(ctx context.Context, stream messagestore.StreamName, start Checkpoint) (Checkpoint, messagestore.Version, error) {
+func (l Log) last(ctx context.Context, stream messagestore.StreamName, start Checkpoint) (recorded, messagestore.Version, error) {
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
 	m, err := l.Last(ctx, stream)
 	if errors.Is(err, messagestore.ErrNotFound) {
-		return start, messagestore.NoStream, nil
+		return recorded{Checkpoint: start}, messagestore.NoStream, nil
 	}
 	if err != nil {
-		return Checkpoint{}, 0, fmt.Errorf("read checkpoint: %w", err)
+		return recorded{}, 0, fmt.Errorf("read checkpoint: %w", err)
 	}
-	at, err := Decode(m)
+	at, err := decodeRecorded(m)
 	return at, m.Position, err
 }

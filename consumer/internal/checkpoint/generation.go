@@ -158,7 +158,7 @@ func (l Log) lowest(ctx context.Context, of Generation) (lowest Checkpoint, err 
 			return Checkpoint{}, err
 		}
 		if member == 0 || at.Position < lowest.Position {
-			lowest = at
+			lowest = at.Checkpoint
 		}
 	}
 	return lowest, nil

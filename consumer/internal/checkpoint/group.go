@@ -88,6 +88,9 @@ type Group struct {
 	By      uuid.UUID `json:"by"`      // the member that wrote the message
 	Members []Member  `json:"members"` // in the order in which they joined
 	Parts   []Part    `json:"parts"`   // all slots, each once
+
+	// Failing is stored beside the group: see [recorded]. A failure stays with its slot, whoever holds it.
+	Failing []Failure `json:"-"`
 }
 
 // A Member is a run of a process that has joined the group.
@@ -106,6 +109,9 @@ type Member struct {
 
 	// Whole says that the member handles the category in order, and so has all slots or none.
 	Whole bool `json:"whole,omitempty"`
+
+	// Failing is how many messages of the member are failing, those that are stored included.
+	Failing int `json:"failing,omitempty"`
 }
 
 // Patience returns how long the member may be silent.
@@ -131,7 +137,7 @@ type Part struct {
 func single(at Checkpoint) Group { return Group{Parts: []Part{{Slots: AllSlots, Checkpoint: at}}} }
 
 func (g *Group) clone() Group {
-	return Group{By: g.By, Members: slices.Clone(g.Members), Parts: slices.Clone(g.Parts)}
+	return Group{By: g.By, Members: slices.Clone(g.Members), Parts: slices.Clone(g.Parts), Failing: g.Failing}
 }
 
 // Lowest returns the lowest position of all slots: every message before it is handled.
@@ -302,9 +308,9 @@ func (g *Group) join() {
 // position, is stored as a checkpoint alone.
 func (g *Group) body() recorded {
 	if len(g.Members) == 0 && len(g.Parts) == 1 {
-		return recorded{Checkpoint: g.Parts[0].Checkpoint}
+		return recorded{Checkpoint: g.Parts[0].Checkpoint, Failing: g.Failing}
 	}
-	return recorded{g.Lowest(), g}
+	return recorded{Checkpoint: g.Lowest(), Failing: g.Failing, Group: g}
 }
 
 // mistake returns the rule that a stored group breaks, "" for none.

@@ -17,6 +17,7 @@ type Place struct {
 	Checkpoint                   // the last one
 	Mark       messagestore.Mark // of the message before it, zero if that is not known
 	First      bool              // the consumer had no checkpoint before this one
+	Failing    []Failure         // in the part of the run, as they were found
 
 	log        Log
 	size       int                  // of the group
@@ -24,6 +25,7 @@ type Place struct {
 	ledger     ledger
 	epoch      string               // of the store, before the checkpoint was read
 	version    messagestore.Version // of Stream, as this run knows it
+	failing    Failing              // as this run has stored it, without a lease
 
 	// unsettled is a write of unknown outcome. It is repeated with its id before any other
 	// write: otherwise its success would look like another process.
@@ -71,9 +73,12 @@ func (l Log) Resume(ctx context.Context, size, member int, before messagestore.S
 	if err != nil {
 		return nil, err
 	}
-	if p.Checkpoint, p.version, err = l.last(ctx, p.Stream, start); err != nil {
+	last, version, err := l.last(ctx, p.Stream, start)
+	if err != nil {
 		return nil, err
 	}
+	p.Checkpoint, p.version = last.Checkpoint, version
+	p.Failing, p.failing = last.Failing, Failing{last.Failing, max(len(last.Failing), last.FailingCount)}
 	p.Mark, err = l.Recall(ctx, p.Stream, p.Checkpoint)
 	return p, err
 }
@@ -156,11 +161,11 @@ func (p *Place) Check(ctx context.Context, read messagestore.Mark) error {
 	return p.CheckEpoch(ctx)
 }
 
-// Write writes a checkpoint at the version that this run wrote or read last, so that of two
+// Write writes a checkpoint, with the failing messages, at the version that this run wrote or read last, so that of two
 // processes with one identity the second to write is fenced. It writes nothing if the store
 // has lost the message that was read last, or has another epoch. A member of a group extends its
 // lease with it, or leaves.
-func (p *Place) Write(ctx context.Context, at Checkpoint, read messagestore.Mark, leave bool) error {
+func (p *Place) Write(ctx context.Context, at Checkpoint, failing Failing, read messagestore.Mark, leave bool) error {
 	if err := p.log.checkMark(ctx, p.Stream, read); err != nil {
 		return err
 	}
@@ -182,18 +187,26 @@ func (p *Place) Write(ctx context.Context, at Checkpoint, read messagestore.Mark
 	if err != nil {
 		return err
 	}
+	return p.Put(ctx, at, failing, leave)
+}
+
+// Put is Write by a run that ends and whose position has not moved: it asks the store nothing, and writes at the
+// version that this run knows.
+func (p *Place) Put(ctx context.Context, at Checkpoint, failing Failing, leave bool) error {
 	if p.seat != nil {
-		return p.step(ctx, at, leave)
+		return p.step(ctx, at, &failing, leave)
 	}
-	for p.Position != at.Position || p.unsettled != nil {
-		body, _, err := p.append(ctx, func() recorded { return recorded{Checkpoint: at} })
+	for p.Position != at.Position || !p.failing.equal(failing) || p.unsettled != nil {
+		body, _, err := p.append(ctx, func() recorded {
+			return recorded{Checkpoint: at, Failing: failing.First, FailingCount: failing.Count}
+		})
 		if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
 			return p.fence(p.Stream, conflict.Expected, conflict.Actual)
 		}
 		if err != nil {
 			return fmt.Errorf("write checkpoint: %w", err)
 		}
-		p.Checkpoint = body.Checkpoint
+		p.Checkpoint, p.failing = body.Checkpoint, Failing{body.Failing, body.FailingCount}
 	}
 	return nil
 }

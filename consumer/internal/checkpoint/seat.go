@@ -62,7 +62,9 @@ func (l Log) Join(ctx context.Context, me Member, guest bool, before messagestor
 			return nil, err
 		}
 		if guest && len(p.group.Members) == 0 {
-			p.seat, p.Checkpoint = nil, p.group.Lowest()
+			p.Checkpoint, p.Failing = p.group.Lowest(), p.group.Failing
+			p.failing = Failing{p.Failing, len(p.Failing)}
+			p.seat = nil
 			break
 		}
 		if len(p.group.Members) > 0 {
@@ -78,6 +80,7 @@ func (l Log) Join(ctx context.Context, me Member, guest bool, before messagestor
 			}
 			next.begin(me.ID, p.at, p.clock.now(time.Now()))
 			next.settle(me.ID)
+			next.member(me.ID).Failing = len(next.failures(me.ID)) // those of a run before are not known
 			return next.body()
 		})
 		if errors.Is(err, messagestore.ErrVersionConflict) {
@@ -132,6 +135,7 @@ func (p *Place) meet(ctx context.Context, start Checkpoint) error {
 // took keeps the state as the member has written it.
 func (p *Place) took(body recorded, written messagestore.Written, sent time.Time) {
 	p.group = single(body.Checkpoint)
+	p.group.Failing = body.Failing
 	if body.Group != nil {
 		p.group = *body.Group
 	}
@@ -151,6 +155,7 @@ func (p *Place) sit() {
 			}
 		}
 	}
+	p.Failing = p.group.failures(p.me.ID)
 }
 
 // Ready reports whether there is something to handle: the member has slots.
@@ -197,14 +202,14 @@ func (p *Place) Leave(ctx context.Context) error {
 	if p.seat == nil {
 		return nil
 	}
-	return p.step(ctx, Checkpoint{}, true)
+	return p.step(ctx, Checkpoint{}, nil, true)
 }
 
 // step appends the next state of the group: the member is at a position, and its lease counts
 // anew, or it leaves. A state that another member has written since is
 // met, and the step goes again from there: as long as the member is in it, its slots and their
 // positions are as it left them.
-func (p *Place) step(ctx context.Context, at Checkpoint, leave bool) error {
+func (p *Place) step(ctx context.Context, at Checkpoint, failing *Failing, leave bool) error {
 	for p.group.member(p.me.ID) != nil {
 		again := p.unsettled != nil
 		sent := time.Now()
@@ -212,6 +217,9 @@ func (p *Place) step(ctx context.Context, at Checkpoint, leave bool) error {
 			next := p.group.clone()
 			next.begin(p.me.ID, p.at, p.clock.now(time.Now()))
 			next.advance(p.me.ID, at)
+			if failing != nil {
+				next.fails(p.me.ID, *failing)
+			}
 			if leave {
 				next.remove(p.me.ID)
 			}

@@ -1,0 +1,121 @@
+package consumer
+
+import (
+	"time"
+
+	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// failingInterval is the shortest time between two checkpoints that are written only because other messages fail, or
+// fail again. A message that is handled at its second attempt has passed by then, and costs no checkpoint.
+const failingInterval = time.Second
+
+// A failing is the failing messages of a run. They are stored with each checkpoint, for operators. It is under the lock
+// of progress. A message that does not fail costs a look at the length of a map.
+type failing struct {
+	messages  map[messagestore.GlobalPosition]failingMessage
+	changes   int64
+	changedAt time.Time // since when it is not as stored, zero for not
+	stored    bool      // a failing message is stored, or may be
+}
+
+type failingMessage struct {
+	checkpoint.Failure
+	parked bool // before, so it is behind the position, and fails in its redrive
+}
+
+// newFailing goes on from the failures that were found with the checkpoint. One behind the position is of a redrive: it
+// leaves the next checkpoint, unless the redrive fails again before.
+func newFailing(p *checkpoint.Place) failing {
+	f := failing{messages: map[messagestore.GlobalPosition]failingMessage{}, stored: len(p.Failing) > 0}
+	for _, found := range p.Failing {
+		f.messages[found.GlobalPosition] = failingMessage{Failure: found}
+		if found.GlobalPosition < p.Position {
+			f.changed()
+		}
+	}
+	return f
+}
+
+// changed notes that the failing messages are not as they are stored.
+func (f *failing) changed() {
+	f.changes++
+	if f.changedAt.IsZero() {
+		f.changedAt = time.Now()
+	}
+	if len(f.messages) == 0 && !f.stored {
+		f.changedAt = time.Time{} // what failed has passed before it was stored
+	}
+}
+
+// remove takes out a message that has passed, and reports whether a checkpoint has to say so.
+func (f *failing) remove(at messagestore.GlobalPosition, parked bool) (wake bool) {
+	if len(f.messages) == 0 {
+		return false
+	}
+	if m, fails := f.messages[at]; !fails || m.parked != parked {
+		return false
+	}
+	delete(f.messages, at)
+	f.changed()
+	return !f.changedAt.IsZero()
+}
+
+// toStore returns the failing messages at a position. From now on they may be stored, also if that fails.
+func (f *failing) toStore(position messagestore.GlobalPosition) checkpoint.Failing {
+	var all []checkpoint.Failure
+	for at, m := range f.messages {
+		if !m.parked && at < position { // a run before this has left it, and this one did not deliver it
+			delete(f.messages, at)
+			continue
+		}
+		all = append(all, m.Failure)
+	}
+	f.stored = f.stored || len(all) > 0
+	return checkpoint.Failing{First: checkpoint.Oldest(all), Count: len(all)}
+}
+
+// failed notes that a handler has failed. Earlier failures of the message count, those of runs before this, too.
+func (p *progress) failed(failure checkpoint.Failure, parked bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if before, is := p.failing.messages[failure.GlobalPosition]; is && before.MessageID == failure.MessageID {
+		failure.Attempts, failure.FirstFailedAt = before.Attempts+1, before.FirstFailedAt
+	}
+	p.failing.messages[failure.GlobalPosition] = failingMessage{Failure: failure, parked: parked}
+	p.failing.changed()
+}
+
+// redriveFailed notes that the redrive of a parked message has failed, and is to be tried again.
+func (p *progress) redriveFailed(letter *deadletter.Letter, err error) {
+	failure := checkpoint.NewFailure(&messagestore.Message{
+		ID: letter.ID, Type: letter.Type, Stream: letter.Stream, Position: letter.Position, GlobalPosition: letter.GlobalPosition,
+	}, err, time.Now())
+	failure.Attempts += letter.Attempts
+	p.failed(failure, true)
+}
+
+// redriveEnded notes that a parked message is not redriven any more, and reports whether a checkpoint has to say so.
+func (p *progress) redriveEnded(at messagestore.GlobalPosition) (wake bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failing.remove(at, true)
+}
+
+// failingDue returns when a checkpoint is due because of the failing messages, if they are not as stored.
+func (p *progress) failingDue() (due time.Time, is bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failing.changedAt.Add(failingInterval), !p.failing.changedAt.IsZero()
+}
+
+// failingNotStored has the next checkpoint because of failing messages wait.
+func (p *progress) failingNotStored() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.failing.changedAt.IsZero() {
+		p.failing.changedAt = time.Now()
+	}
+}
