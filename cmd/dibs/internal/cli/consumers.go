@@ -28,7 +28,7 @@ type consumersListCommand struct {
 
 // Help is printed below the command's usage.
 func (consumersListCommand) Help() string {
-	return `A line for each consumer, or each member of a static group, and for each replica: its position, its lag in messages of the category (above 100000 it says so), the age of the oldest of these, the time of the checkpoint, and the number of parked messages. A consumer that reads only some types may have less to do. A replica has its slots of 32 at the end of the line, and is gone if it has been silent for longer than its lease. Positions of Eventide's consumers are printed too, as foreign.
+	return `A line for each consumer, or each member of a static group, and for each replica: its position, its lag in messages of the category (above 100000 it says so), the age of the oldest of these, the time of the checkpoint, and the number of parked messages. A consumer that reads only some types may have less to do. A message whose handler fails has a line: its place, the attempt, since when it fails, and the error. The 10 that began first are printed, and the number of the others. A replica has its slots of 32 at the end of the line, and is gone if it has been silent for longer than its lease. Positions of Eventide's consumers are printed too, as foreign.
 
 Examples:
 
@@ -133,7 +133,8 @@ type consumerLine struct {
 	Members    []memberLine          `json:"members"`
 	Replicas   []replicaLine         `json:"replicas,omitempty"`
 	FreeSlots  int                   `json:"freeSlots,omitempty"`
-	Error      string                `json:"error,omitempty"`
+	failingLines
+	Error string `json:"error,omitempty"`
 }
 
 type replicaLine struct {
@@ -182,6 +183,7 @@ func toConsumerLine(s operate.Status, now time.Time) consumerLine {
 		l.Members = append(l.Members, line)
 	}
 	l.FreeSlots = s.Free
+	l.failingLines = toFailingLines(s)
 	for _, r := range s.Replicas {
 		l.Replicas = append(l.Replicas, replicaLine{
 			ID: r.ID.String(), Process: r.Process, Slots: r.Slots, Position: r.Position, Lag: r.Lag, AtLeast: r.AtLeast,
@@ -262,7 +264,10 @@ func (a *app) printConsumer(s operate.Status, now time.Time) error {
 			return err
 		}
 	}
-	return a.printReplicas(s, name)
+	if err := a.printReplicas(s, name); err != nil {
+		return err
+	}
+	return a.printFailing(s, name)
 }
 
 // behind returns how long the oldest message has waited, by two clocks.

@@ -376,13 +376,23 @@ func (e *explainer) notReserved(ctx context.Context, of messagestore.StreamName,
 	for _, c := range consumers {
 		for _, member := range c.Members {
 			text := fmt.Sprintf("has finished all before %d", member.Position)
-			if first := commands[0].GlobalPosition; member.Position <= first {
-				text += fmt.Sprintf(": message %d is in its retry, or waits behind another; the log of the consumer has the error", first)
+			if first := commands[0]; member.Position <= first.GlobalPosition {
+				text += ": " + notFinished(c, first)
 			}
 			s.note("consumer", visible(c.Name), text)
 		}
 	}
 	return nil
+}
+
+// notFinished tells why a consumer has not finished a message.
+func notFinished(c operate.Status, m *messagestore.Message) string {
+	i := slices.IndexFunc(c.Failing, func(f operate.Failure) bool { return f.ID == m.ID })
+	if i < 0 {
+		return fmt.Sprintf("message %d waits behind another, or has failed for less than a second: dibs consumers lists failing messages", m.GlobalPosition)
+	}
+	f := c.Failing[i]
+	return fmt.Sprintf("message %d fails, attempt %d since %s: %s", m.GlobalPosition, f.Attempts, timeText(f.FirstFailedAt), visible(f.Error))
 }
 
 // later tells the reservations that came after those that had expired, and their winners, and

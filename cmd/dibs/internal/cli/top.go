@@ -21,7 +21,7 @@ type topCommand struct {
 
 // Help is printed below the command's usage.
 func (topCommand) Help() string {
-	return `A line for each consumer, those that are furthest behind first: its lag in messages, how the lag changed since the last look, the age of the oldest of these messages, the number of parked messages, and the processes that run it. Ctrl-C ends it.
+	return `A line for each consumer, those that are furthest behind first: its lag in messages, how the lag changed since the last look, the age of the oldest of these messages, the number of parked messages, that of messages whose handler fails, and the processes that run it. Below it is the message that has failed for longest: its place, the attempt, since when it fails, and the error. Ctrl-C ends it.
 
 On a terminal the lines are drawn in place; otherwise one look follows the other.
 
@@ -57,6 +57,7 @@ type topLine struct {
 	Gone       int                   `json:"gone,omitempty"`
 	PausedAt   string                `json:"pausedAt,omitempty"`
 	Error      string                `json:"error,omitempty"`
+	failingLines
 }
 
 // Run looks until it is interrupted.
@@ -157,6 +158,9 @@ func standingOf(s operate.Status, now time.Time) standing {
 	return st
 }
 
+// failing returns how many messages fail.
+func (s *standing) failing() int { return len(s.Failing) + s.MoreFailing }
+
 // processes returns how many processes are known to run the consumer. Of a static group the size is
 // known, and not its processes.
 func (s *standing) processes() int {
@@ -186,6 +190,7 @@ func (c *topCommand) print(a *app, all []standing, now time.Time) error {
 			err := a.out.object(topLine{
 				Time: timeText(now), Category: s.Category, Consumer: s.Name, Lag: s.lag, AtLeast: s.atLeast, Change: s.change,
 				LagSeconds: s.behind.Seconds(), Parked: s.Parked, Processes: s.processes(), Gone: s.gone, PausedAt: timeOrNone(s.PausedAt, ""), Error: errorText(s.Err),
+				failingLines: toFailingLines(s.Status),
 			})
 			if err != nil {
 				return err
@@ -194,11 +199,12 @@ func (c *topCommand) print(a *app, all []standing, now time.Time) error {
 		return a.out.flush()
 	}
 	a.out.clear()
-	parked := 0
+	parked, failing := 0, 0
 	for _, s := range all {
 		parked += s.Parked
+		failing += s.failing()
 	}
-	if err := a.out.line("%s  %s, %s parked", timeText(now)[:19]+"Z", count(len(all), "consumer"), count(parked, "message")); err != nil {
+	if err := a.out.line("%s  %s, %s parked, %d failing", timeText(now)[:19]+"Z", count(len(all), "consumer"), count(parked, "message"), failing); err != nil {
 		return err
 	}
 	if err := a.out.row(topHeader...); err != nil {
@@ -214,6 +220,13 @@ func (c *topCommand) print(a *app, all []standing, now time.Time) error {
 		if err := a.out.row(s.cells()...); err != nil {
 			return err
 		}
+		if len(s.Failing) == 0 {
+			continue
+		}
+		first := s.Failing[0]
+		if err := a.out.row(cell{text: visible(string(s.Category))}, cell{text: visible(s.Name), style: bold}, failingCell(first, shorten(first.Error))); err != nil {
+			return err
+		}
 	}
 	return a.out.flush()
 }
@@ -225,6 +238,7 @@ var topHeader = []cell{
 	{text: "change/s", right: true},
 	{text: "behind", right: true},
 	{text: "parked", right: true},
+	{text: "failing", right: true},
 	{text: "processes"},
 }
 
@@ -248,6 +262,10 @@ func (s *standing) cells() []cell {
 	if s.Parked > 0 {
 		parked.style = red
 	}
+	failing := cell{text: strconv.Itoa(s.failing()), right: true}
+	if s.failing() > 0 {
+		failing.style = red
+	}
 	note := cell{text: s.processText()}
 	if !s.PausedAt.IsZero() {
 		note = cell{text: note.text + ", paused", style: yellow}
@@ -263,7 +281,7 @@ func (s *standing) cells() []cell {
 		{text: visible(s.Name), style: bold},
 		lag, change,
 		{text: ageText(s.behind), right: true},
-		parked, note,
+		parked, failing, note,
 	}
 }
 

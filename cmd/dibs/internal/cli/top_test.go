@@ -26,11 +26,12 @@ func TestTopShowsTheConsumersThatAreFurthestBehindFirst(t *testing.T) {
 		require.Error(t, stuck.CatchUp(t.Context()))
 
 		lines := strings.Split(strings.TrimSpace(dibs.ok(t, "top", "--times", "1")), "\n")
-		require.Len(t, lines, 4)
-		require.Regexp(t, `^\S+Z  2 consumers, 1 message parked$`, lines[0])
-		require.Regexp(t, `^category  consumer  lag  change/s +behind  parked  processes$`, lines[1])
-		require.Regexp(t, `^account   mailer      3         - +\S+s       0  none$`, lines[2])
-		require.Regexp(t, `^payment   books       0         - +0s       1  none$`, lines[3])
+		require.Len(t, lines, 5)
+		require.Regexp(t, `^\S+Z  2 consumers, 1 message parked, 1 failing$`, lines[0])
+		require.Regexp(t, `^category  consumer  lag  change/s +behind  parked  failing  processes$`, lines[1])
+		require.Regexp(t, `^account   mailer      3         - +\S+s       0        1  none$`, lines[2])
+		require.Regexp(t, `^account   mailer    fails at \d+, Opened account-1@0: attempt 1 since \S+Z: no mail$`, lines[3])
+		require.Regexp(t, `^payment   books       0         - +0s       1        0  none$`, lines[4])
 
 		dibs.ok(t, "write", "account-1", "Opened", `{}`)
 		looks := objects(t, dibs.ok(t, "top", "account", "--times", "2", "--every", "100ms", "--json"))
