@@ -438,6 +438,7 @@ func startRedriveChild(t *testing.T, storeURL string, category messagestore.Cate
 
 func requireNotParked(t *testing.T, err error) {
 	t.Helper()
-	_, is := errors.AsType[*deadletter.NotParkedError](err)
+	not, is := errors.AsType[*deadletter.NotParkedError](err)
 	require.True(t, is, "%v", err)
+	require.EqualError(t, err, not.Error(), "it names the consumer once")
 }

@@ -113,7 +113,7 @@ func (l *Letters) All(ctx context.Context) iter.Seq2[*Letter, error] {
 	return func(yield func(*Letter, error) bool) {
 		for p, err := range l.withIDs(ctx, nil) {
 			if err != nil {
-				err = l.consumer.Wrap(fmt.Errorf("dead letters: %w", err))
+				err = l.failed("dead letters", err)
 			}
 			if !yield(p, err) {
 				return
@@ -126,11 +126,19 @@ func (l *Letters) All(ctx context.Context) iter.Seq2[*Letter, error] {
 func (l *Letters) Get(ctx context.Context, id uuid.UUID) (*Letter, error) {
 	for p, err := range l.withIDs(ctx, []uuid.UUID{id}) {
 		if err != nil {
-			err = l.consumer.Wrap(fmt.Errorf("dead letter: %w", err))
+			err = l.failed("dead letter", err)
 		}
 		return p, err
 	}
 	return nil, l.notParked(id)
+}
+
+// failed names the consumer and the call in an error. A [*NotParkedError] names them by itself.
+func (l *Letters) failed(doing string, err error) error {
+	if _, is := errors.AsType[*NotParkedError](err); is {
+		return err
+	}
+	return l.consumer.Wrap(fmt.Errorf("%s: %w", doing, err))
 }
 
 func (l *Letters) notParked(id uuid.UUID) error {
@@ -146,7 +154,7 @@ type NotParkedError struct {
 
 // Error names the message and the consumer.
 func (e *NotParkedError) Error() string {
-	return fmt.Sprintf("message %s is not parked by consumer %s of %s", e.ID, text.Shorten(e.Consumer), text.Shorten(string(e.Category)))
+	return fmt.Sprintf("message %s is not parked by consumer %s of %s", e.ID, names.Shown(e.Consumer), names.Shown(string(e.Category)))
 }
 
 // Message reads the message that a letter refers to. The error matches

@@ -22,13 +22,13 @@ import (
 func (l *Letters) Drop(ctx context.Context, id uuid.UUID, reason string) (*Letter, error) {
 	dropped, err := l.drop(ctx, id, reason)
 	if err != nil {
-		return nil, l.consumer.Wrap(fmt.Errorf("drop dead letter: %w", err))
+		return nil, l.failed("drop dead letter", err)
 	}
 	return dropped, nil
 }
 
 func (l *Letters) drop(ctx context.Context, id uuid.UUID, reason string) (*Letter, error) {
-	if err := errors.Join(l.consumer.Validate(), validateReason(reason)); err != nil {
+	if err := errors.Join(l.consumer.Validate(), CheckReason(reason)); err != nil {
 		return nil, err
 	}
 	for {
@@ -48,7 +48,9 @@ func (l *Letters) drop(ctx context.Context, id uuid.UUID, reason string) (*Lette
 	}
 }
 
-func validateReason(reason string) error {
+// CheckReason returns nil, or an error that matches [messagestore.ErrInvalid] if [Letters.Drop] and
+// [Letters.RequestPark] would refuse the reason.
+func CheckReason(reason string) error {
 	switch {
 	case reason == "":
 		return messagestore.NewInvalidError("reason", nil, "there is none")
@@ -87,13 +89,13 @@ func (parkRequested) MessageType() string { return "ParkRequested" }
 // one line of UTF-8.
 func (l *Letters) RequestPark(ctx context.Context, m *messagestore.Message, reason string) (requested bool, err error) {
 	if requested, err = l.requestPark(ctx, m, reason); err != nil {
-		return false, l.consumer.Wrap(fmt.Errorf("request park: %w", err))
+		return false, l.failed("request park", err)
 	}
 	return requested, nil
 }
 
 func (l *Letters) requestPark(ctx context.Context, m *messagestore.Message, reason string) (bool, error) {
-	if err := errors.Join(l.consumer.Validate(), validateReason(reason)); err != nil {
+	if err := errors.Join(l.consumer.Validate(), CheckReason(reason)); err != nil {
 		return false, err
 	}
 	if m == nil || m.Stream.Category() != l.consumer.Category {

@@ -59,7 +59,7 @@ type Requests struct {
 func (l *Letters) RequestRedrive(ctx context.Context, ids ...uuid.UUID) (*Requests, error) {
 	requests, err := l.request(ctx, ids)
 	if err != nil {
-		return nil, l.consumer.Wrap(fmt.Errorf("request redrive: %w", err))
+		return nil, l.failed("request redrive", err)
 	}
 	return requests, nil
 }
@@ -68,7 +68,7 @@ func (l *Letters) RequestRedrive(ctx context.Context, ids ...uuid.UUID) (*Reques
 func (l *Letters) PreviewRedrive(ctx context.Context, ids ...uuid.UUID) (*Requests, error) {
 	requests, err := l.choose(ctx, ids)
 	if err != nil {
-		return nil, l.consumer.Wrap(fmt.Errorf("preview redrive: %w", err))
+		return nil, l.failed("preview redrive", err)
 	}
 	return requests, nil
 }

@@ -59,7 +59,7 @@ func (e *UnknownConsumerError) Error() string {
 	case 1:
 		known = "there is " + quoted[0]
 	}
-	return fmt.Sprintf("unknown consumer %s of %s: %s", text.Shorten(e.Name), text.Shorten(string(e.Category)), known)
+	return fmt.Sprintf("unknown consumer %s of %s: %s", names.Shown(e.Name), names.Shown(string(e.Category)), known)
 }
 
 // A BeyondEndError says that a position is beyond the end of the category. It matches
@@ -210,7 +210,7 @@ type KnownConsumerError struct {
 
 // Error names the consumer.
 func (e *KnownConsumerError) Error() string {
-	return fmt.Sprintf("consumer %s of %s has started before: reset it", text.Shorten(e.Name), text.Shorten(string(e.Category)))
+	return fmt.Sprintf("consumer %s of %s has started before: reset it", names.Shown(e.Name), names.Shown(string(e.Category)))
 }
 
 // Next returns the messages at which the consumer is: for each member, and each replica that holds

@@ -51,7 +51,16 @@ func DeadLetters(category messagestore.Category) messagestore.Category {
 
 // Wrap names the consumer in an error.
 func (c Consumer) Wrap(err error) error {
-	return fmt.Errorf("consumer %s of %s: %w", c.Name, c.Category, err)
+	return fmt.Errorf("consumer %s of %s: %w", Shown(c.Name), Shown(string(c.Category)), err)
+}
+
+// Shown returns the name of a consumer or a category as errors show it: as it is, or quoted and shortened if it is not
+// a valid one.
+func Shown(name string) string {
+	if messagestore.Category(name).Validate() == nil {
+		return name
+	}
+	return fmt.Sprintf("%.80q", name)
 }
 
 // Validate returns an error that matches [messagestore.ErrInvalid] for each rule that the
