@@ -211,16 +211,16 @@ func (c *Clock) at(t time.Time, stream messagestore.StreamName, expected message
 func encode(body messagestore.Body) (json.RawMessage, error) {
 	if raw, is := body.(messagestore.Raw); is {
 		if len(raw.Data) == 0 || raw.Data[0] != '{' || !json.Valid(raw.Data) {
-			return nil, messagestore.NewInvalidError("data", string(raw.Data), "it is a JSON object")
+			return nil, messagestore.NewInvalidError("data", string(raw.Data), "it is not a JSON object")
 		}
 		return raw.Data, nil
 	}
 	data, err := json.Marshal(body)
 	if err != nil {
-		return nil, errors.Join(messagestore.NewInvalidError("data", fmt.Sprintf("%T", body), "it is encoded as JSON"), err)
+		return nil, messagestore.NewInvalidError("data", fmt.Sprintf("%T", body), fmt.Sprintf("it does not encode: %v", err))
 	}
 	if data[0] != '{' {
-		return nil, messagestore.NewInvalidError("data", string(data), "it is encoded as a JSON object")
+		return nil, messagestore.NewInvalidError("data", string(data), "it is not a JSON object")
 	}
 	return data, nil
 }

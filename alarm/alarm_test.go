@@ -371,6 +371,7 @@ func TestWhatIsNoAlarmIsRefused(t *testing.T) {
 			refused, is := errors.AsType[*messagestore.InvalidError](err)
 			require.True(t, is)
 			require.Contains(t, strings.ToLower(refused.Field), test.field)
+			require.NotContains(t, err.Error(), "\n", "the cause is in the rule")
 		})
 	}
 }

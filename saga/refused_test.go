@@ -100,6 +100,10 @@ func TestACallThatIsNoneIsRefusedBeforeItIsSent(t *testing.T) {
 	channels := newSaga(t, store, func(*saga.Run, chan int) (int, error) { return 0, nil }, nil, nil)
 	_, err := channels.Begin(ctx, "7", nil) // null is JSON
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.ErrorContains(t, err, "it does not encode: json: unsupported type: chan int")
+	require.NotContains(t, err.Error(), "\n")
+	_, err = store.WriteStreams(ctx, s.Reply("7", "car", ticket{}))
+	require.ErrorContains(t, err, `invalid reply "saga_test.ticket": the reply to car is of the type saga_test.rented`)
 
 	for name, err := range map[string]error{
 		"a reply to no saga": func() error { _, err := store.WriteStreams(ctx, s.Reply("7", "car", rented{})); return err }(),

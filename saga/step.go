@@ -476,7 +476,7 @@ func (a *Ask[In, Out]) undo(ctx context.Context, l *life, one *step) error {
 func (a *Ask[In, Out]) check(output any) error {
 	if _, is := output.(Out); !is {
 		var want *Out
-		return invalid("reply", fmt.Sprintf("%T", output), fmt.Sprintf("the reply to %s is a %s", a.of.name, fmt.Sprintf("%T", want)[1:]))
+		return invalid("reply", fmt.Sprintf("%T", output), fmt.Sprintf("the reply to %s is of the type %s", a.of.name, fmt.Sprintf("%T", want)[1:]))
 	}
 	return nil
 }
@@ -500,7 +500,7 @@ func recorded[In, Out any](l *life, one *step) (in In, out *Out, err error) {
 func encode(field string, value any) (json.RawMessage, error) {
 	raw, err := exactjson.Marshal(value)
 	if err != nil {
-		return nil, errors.Join(invalid(field, fmt.Sprintf("%T", value), "it is encoded as JSON"), err)
+		return nil, invalid(field, fmt.Sprintf("%T", value), fmt.Sprintf("it does not encode: %v", err))
 	}
 	if len(raw) > MaxValueBytes {
 		return nil, invalid(field, raw, fmt.Sprintf("it has at most %d bytes as JSON", MaxValueBytes))
