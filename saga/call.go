@@ -183,7 +183,7 @@ func (c *core) look(ctx context.Context, id string) (*life, *messagestore.Messag
 		}
 	}
 	if l.started == nil {
-		return nil, nil, messagestore.ErrNotFound
+		return nil, nil, errNoSaga
 	}
 	return l, first, nil
 }

@@ -25,6 +25,14 @@ var errMoved = errors.New("the saga has moved on")
 // errFenced says that another run has written to the saga.
 var errFenced = errors.New("another process has gone on with the saga")
 
+// errNoSaga is of an id that no saga was started with. It matches [messagestore.ErrNotFound].
+var errNoSaga error = noSagaError{}
+
+type noSagaError struct{}
+
+func (noSagaError) Error() string        { return "no saga was started with this id" }
+func (noSagaError) Is(target error) bool { return target == messagestore.ErrNotFound }
+
 // A StepError is the error of a step that has failed for good. It is the same in every run: the
 // recorded one, and not the error of the step's function.
 type StepError struct {

@@ -82,8 +82,8 @@ func NewOperator(store Store, category messagestore.Category, by string) (*Opera
 	if v := reflect.ValueOf(store); store == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		wrong = append(wrong, invalid("store", nil, "it is nil"))
 	}
-	if !slices.Contains(category.Types(), "saga") {
-		wrong = append(wrong, invalid("category", string(category), "it is that of a saga, like booking:saga"))
+	if wrong[0] == nil && !slices.Contains(category.Types(), "saga") {
+		wrong = append(wrong, invalid("category", string(category), fmt.Sprintf("it is not one of sagas, like %s", category.WithType("saga"))))
 	}
 	if err := errors.Join(wrong...); err != nil {
 		return nil, fmt.Errorf("operator of sagas: %w", err)

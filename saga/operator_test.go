@@ -191,6 +191,7 @@ func TestAnOperatorRefusesBadInput(t *testing.T) {
 	for _, category := range []messagestore.Category{"", "booking", "booking:saga-7", "booking:command"} {
 		_, err := saga.NewOperator(store, category, "ann")
 		require.ErrorIs(t, err, messagestore.ErrInvalid, category)
+		require.NotContains(t, err.Error(), "\n", "of the rules of a category one is told")
 	}
 	_, err := saga.NewOperator(nil, "booking:saga", "ann")
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
@@ -203,4 +204,5 @@ func TestAnOperatorRefusesBadInput(t *testing.T) {
 	_, err = operator(t, store).Show(t.Context(), "7")
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
 	require.NotErrorIs(t, err, messagestore.ErrInvalid)
+	require.EqualError(t, err, `show saga "7" of booking: no saga was started with this id`)
 }
