@@ -296,14 +296,27 @@ func (c *VerifyConfig) Validate() error {
 	}
 	for _, category := range c.Categories {
 		// Clients of message-db may give names that ours may not.
-		if category == "" || strings.ContainsAny(string(category), "-\x00") || !utf8.ValidString(string(category)) {
-			return messagestore.NewInvalidError("category", string(category), "it is not empty, valid UTF-8, and has no dash")
+		if rule := categoryRule(string(category)); rule != "" {
+			return messagestore.NewInvalidError("category", string(category), rule)
 		}
 	}
 	if c.MaxViolations < 0 || c.MaxViolations > 100_000 {
 		return messagestore.NewInvalidError("max violations", fmt.Sprint(c.MaxViolations), "it is between 1 and 100000")
 	}
 	return nil
+}
+
+// categoryRule returns the rule that a category of any client breaks, or "".
+func categoryRule(category string) string {
+	switch {
+	case category == "":
+		return "it is empty"
+	case !utf8.ValidString(category) || strings.ContainsRune(category, 0):
+		return "it is not valid UTF-8, or holds a character U+0000"
+	case strings.Contains(category, "-"):
+		return "it is the name of a stream: a category has no dash"
+	}
+	return ""
 }
 
 // Most is MaxViolations or its default.
@@ -327,7 +340,7 @@ func CheckName(stream messagestore.StreamName) error {
 	case strings.HasPrefix(string(stream), "-"):
 		rule = "the category is empty"
 	case !utf8.ValidString(string(stream)) || strings.ContainsRune(string(stream), 0):
-		rule = "not valid UTF-8, or with a character U+0000"
+		rule = "it is not valid UTF-8, or holds a character U+0000"
 	default:
 		return nil
 	}

@@ -232,6 +232,15 @@ func TestVerifyCountsAndBounds(t *testing.T) {
 	require.Equal(t, int64(10), found.Checked.Messages)
 	_, err = k.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{"none"}})
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
+	for category, rule := range map[messagestore.Category]string{
+		"":          `invalid category "": it is empty`,
+		"account-1": `invalid category "account-1": it is the name of a stream: a category has no dash`,
+		"a\xff":     `invalid category "a\xff": it is not valid UTF-8, or holds a character U+0000`,
+		"a\x00":     `invalid category "a\x00": it is not valid UTF-8, or holds a character U+0000`,
+	} {
+		_, err = k.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{category}})
+		require.ErrorContains(t, err, rule)
+	}
 }
 
 func TestExamineTellsOfTheFile(t *testing.T) {
