@@ -32,7 +32,7 @@ const rule = "it begins with postgres://, postgresql:// or sqlite: and a path, o
 func Open(ctx context.Context, storeURL string, config *messagestore.Config) (*messagestore.Store, error) {
 	driver, err := open(ctx, storeURL, config)
 	if err != nil {
-		return nil, fmt.Errorf("open store: %w", err)
+		return nil, err
 	}
 	return messagestore.New(driver, config), nil
 }
@@ -62,7 +62,7 @@ func open(ctx context.Context, storeURL string, config *messagestore.Config) (me
 
 // invalid does not show the URL, which may hold a password.
 func invalid(rule string) error {
-	return messagestore.NewInvalidError("store URL", nil, rule)
+	return fmt.Errorf("open: %w", messagestore.NewInvalidError("store URL", nil, rule))
 }
 
 func openPostgres(ctx context.Context, storeURL string, config *messagestore.Config) (messagestore.Driver, error) {

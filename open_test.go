@@ -82,6 +82,7 @@ func TestWhatIsNoStoreURLIsRefused(t *testing.T) {
 
 		require.ErrorIs(t, err, messagestore.ErrInvalid, "%q", storeURL)
 		require.Nil(t, store)
+		require.Regexp(t, "^open: invalid ", err, "%q", storeURL)
 		requireNoCanary(t, err)
 	}
 }
@@ -95,6 +96,7 @@ func TestNoErrorShowsThePassword(t *testing.T) {
 
 	require.Error(t, err)
 	requireNoCanary(t, err)
+	require.Regexp(t, "^open: [^o]", err, "it is said once that a store was opened")
 }
 
 // requireNoCanary looks at all that a logger might.
