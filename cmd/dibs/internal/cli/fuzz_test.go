@@ -292,7 +292,7 @@ func FuzzTheSchemaIsCutOut(f *testing.F) {
 func FuzzACommandLineEndsWithACode(f *testing.F) {
 	for _, seed := range []string{
 		"", "--help", "version", "write\x00account-1\x00Opened", "write\x00account-1\x00Opened\x00{\x00--expected\x00-1", "stream\x00account-1\x00--from\x00-5", "stream\x00account-1\x00--limit\x000", "category\x00account\x00--member\x001", "category\x00account\x00--size\x0032768\x00--member\x000",
-		"tail\x00account\x00--interval\x000s", "tail\x00a-1", "explain\x00account-1", "explain\x00\x00--category\x00account", "report\x00\xff", "report\x00streams\x00--sort\x00x", "consumers\x00list", "parked\x00list\x00account", "parked\x00redrive\x00account\x00ledger\x00--id\x00nope", "trim\x00account-1\x00--keep\x00-1",
+		"tail\x00account\x00--interval\x000s", "tail\x00a-1", "explain\x00account-1", "explain\x00\x00--category\x00account", "report\x00\xff", "report\x00streams\x00--sort\x00x", "consumers\x00list", "parked\x00list\x00account", "parked\x00redrive\x00account\x00ledger\x00nope", "trim\x00account-1\x00--keep\x00-1",
 		"delete\x00account-1", "doctor", "verify", "migrate\x00up", "migrate\x00adopt\x00--workers\x00-1", "write\x00--from\x00/nonexistent", "--store", "--store\x00x", "--schema\x00a", "\xff", "-\x00-", "--json\x00stream\x00\u202e", "write\x00a\nb-1\x00T", "--\x00write", "write\x00account-1\x00" + strings.Repeat("x", 5000),
 	} {
 		f.Add(seed, "")

@@ -391,7 +391,7 @@ func TestParkedMessagesAreListedShownAndRedriven(t *testing.T) {
 		redrive := []string{"parked", "redrive", "account:command", "accounts"}
 		require.Contains(t, dibs.ok(t, append(redrive, "--dry-run")...), "2 messages would be redriven, 0 had been asked for\n")
 		require.NotContains(t, dibs.ok(t, "parked", "list"), "requested")
-		require.Contains(t, dibs.ok(t, append(redrive, "--id", id)...), "asked to redrive 1 message, 0 had been asked for\n")
+		require.Contains(t, dibs.ok(t, append(redrive, id)...), "asked to redrive 1 message, 0 had been asked for\n")
 		require.Contains(t, dibs.ok(t, "parked", "list"), "requested")
 		again := objects(t, dibs.ok(t, append(redrive, "--json")...))
 		require.Len(t, again, 2)
@@ -403,7 +403,7 @@ func TestParkedMessagesAreListedShownAndRedriven(t *testing.T) {
 		nothing := result{0, "", "nothing is parked by accounts of account:command\n"}
 		require.Equal(t, nothing, dibs.run(t, "parked", "list", "account:command", "accounts"))
 		require.Equal(t, 2, strings.Count(dibs.ok(t, "parked", "list"), "\n"), "another consumer's stay")
-		gone := dibs.run(t, append(redrive, "--id", id, "--json")...)
+		gone := dibs.run(t, append(redrive, id, "--json")...)
 		require.Equal(t, 1, gone.code)
 		require.Equal(t, "notParked", objects(t, gone.stderr)[0]["kind"])
 		require.Equal(t, 1, dibs.run(t, "parked", "show", "account:command", "accounts", id).code)

@@ -312,7 +312,7 @@ func (c *parkedDropCommand) Run(ctx context.Context, a *app) error {
 type parkedRedriveCommand struct {
 	Category string   `arg:"" help:"The category that the consumer reads."`
 	Name     string   `arg:"" help:"The consumer's name."`
-	ID       []string `placeholder:"ID" sep:"none" help:"The id of a message to redrive. May be repeated. Defaults to all that are parked."`
+	ID       []string `arg:"" optional:"" help:"The ids of the messages to redrive. Defaults to all that are parked."`
 	DryRun   bool     `help:"Print the request, and do nothing."`
 }
 
@@ -325,7 +325,7 @@ Later messages of its stream were handled before it: see "parked" in the documen
 Examples:
 
     dibs parked redrive account mail --dry-run
-    dibs parked redrive account mail --id 01a1fd9c-f797-77be-b0e5-a936700dfa27`
+    dibs parked redrive account mail 01a1fd9c-f797-77be-b0e5-a936700dfa27`
 }
 
 // A redriveLine is how a request is printed as JSON.
