@@ -63,7 +63,11 @@ func isTerminal(stream any) bool {
 		return false
 	}
 	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return false
+	}
+	null, err := os.Stat(os.DevNull) // a character device too, with nobody at it
+	return err != nil || !os.SameFile(info, null)
 }
 
 // Write prints text as it is, after the text printed before.

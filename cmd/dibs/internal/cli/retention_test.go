@@ -333,3 +333,19 @@ func TestATrimBehindARelayThatHasSentNothingRemovesNothing(t *testing.T) {
 		require.Equal(t, 3, strings.Count(dibs.ok(t, "stream", "payments:outgoing-ann"), "\n"))
 	})
 }
+
+// Nobody answers at the null device, though it is a character device as a terminal is.
+func TestTheNullDeviceIsNoTerminal(t *testing.T) {
+	t.Parallel()
+	null, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	defer null.Close()
+	dibs := newShell(t)
+	dibs.ok(t, "write", "account-1", "Opened")
+	dibs.stdin = null
+
+	r := dibs.run(t, "delete", "account-1")
+
+	require.Equal(t, result{2, "", "dibs: there is no terminal to confirm on: give --yes to delete account-1, or --dry-run\n"}, r)
+	require.Contains(t, dibs.ok(t, "stream", "account-1"), "Opened")
+}
