@@ -88,8 +88,11 @@ type app struct {
 	patience time.Duration // between two notes that a report goes on; 0 is 10 s
 	warning  sync.Mutex    // held while stderr is written to
 
-	origin  string   // of the store's URL, as errors name it
-	server  string   // the URL, if it is PostgreSQL's
+	origin string // of the store's URL, as errors name it
+	server string // the URL, if it is PostgreSQL's
+
+	schemaOfURL bool // and no flag's
+
 	secrets []string // that nothing printed may hold
 }
 
@@ -128,7 +131,7 @@ func (a *app) run(ctx context.Context, args []string, stdout io.Writer) int {
 		return a.end(ctx, nil)
 	}
 	if err != nil {
-		return a.end(ctx, &usageError{err, "see " + usageOf(err) + " --help"})
+		return a.end(ctx, &usageError{mistakeOf(err), "see " + usageOf(err) + " --help"})
 	}
 	a.globals = g.globals
 	a.out.json = a.JSON

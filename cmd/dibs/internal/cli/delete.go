@@ -36,21 +36,23 @@ Examples:
 
 // Run deletes.
 func (c *deleteCommand) Run(ctx context.Context, a *app) error {
+	stream, err := parseStream(c.Stream, "streams are deleted one by one; to see those of the category: dibs report streams --category ")
+	if err != nil {
+		return err
+	}
 	expected := messagestore.AnyVersion
 	if c.Expect != "" {
-		var err error
-		if expected, err = parseExpected(c.Expect); err != nil {
-			return err
+		if expected, err = parseExpected(c.Expect); err != nil || expected < 0 {
+			return usage("--expect=%.80q: it is the position of the last message, from 0", c.Expect)
 		}
-		if expected < 0 {
-			return usage("--expect=%s: it is the position of the last message, from 0", visible(c.Expect))
-		}
+	}
+	if err := retention.CheckReason(c.Reason); err != nil {
+		return err
 	}
 	if !c.Yes && !c.DryRun && !isTerminal(a.stdin) {
 		return usage("there is no terminal to confirm on: give --yes to delete %s, or --dry-run", visible(c.Stream))
 	}
 	return a.withKeeper(ctx, "delete", func(k keeper, store *messagestore.Store) error {
-		stream := messagestore.StreamName(c.Stream)
 		options := &retention.DeleteOptions{EraseName: c.EraseName, Reason: c.Reason, DryRun: true}
 		planned, err := k.Delete(ctx, stream, expected, options)
 		if err == nil && !planned.Already {
@@ -64,7 +66,7 @@ func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 			if c.EraseName {
 				name = " and its name,"
 			}
-			question := fmt.Sprintf("delete %s%s with %s? They do not come back. Type yes: ", visible(c.Stream), name, number(planned.Messages, "message", "messages"))
+			question := fmt.Sprintf("delete %s%s with %s? What is deleted does not come back. Type yes: ", visible(c.Stream), name, number(planned.Messages, "message", "messages"))
 			if err := a.confirm(ctx, question, "nothing was deleted"); err != nil {
 				return err
 			}

@@ -342,7 +342,7 @@ func (a *app) withPostgres(ctx context.Context, command string, f func(*pgx.Conn
 		return err
 	}
 	if !isPostgres(u) {
-		return usage("dibs %s is for a store in PostgreSQL, and the store of %s is another", command, a.origin)
+		return usage("%s needs a store in PostgreSQL, and the store of %s is another", command, a.origin)
 	}
 	return a.withConn(ctx, f)
 }

@@ -220,7 +220,7 @@ func TestDoctorAndVerifyAreForDatabases(t *testing.T) {
 	for _, args := range [][]string{{"doctor"}, {"verify"}, {"trim", "account-1", "--keep", "1"}, {"delete", "account-1", "--yes"}} {
 		r := s.run(t, args...)
 		require.Equal(t, 2, r.code)
-		require.Contains(t, r.stderr, "dibs "+args[0]+" is for a store in PostgreSQL or SQLite, and the store of $DIBS_STORE is another")
+		require.Contains(t, r.stderr, "dibs: "+args[0]+" needs a store in PostgreSQL or SQLite, and the store of $DIBS_STORE is another")
 	}
 }
 

@@ -34,6 +34,43 @@ func usage(format string, args ...any) error { return &usageError{err: fmt.Error
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
+// A hintedError is an error with a command that helps.
+type hintedError struct {
+	err  error
+	hint string
+}
+
+func (e *hintedError) Error() string { return e.err.Error() }
+func (e *hintedError) Unwrap() error { return e.err }
+
+// A notFoundError says by itself what there is not: it matches [messagestore.ErrNotFound].
+type notFoundError string
+
+func notFound(format string, args ...any) error { return notFoundError(fmt.Sprintf(format, args...)) }
+
+func (e notFoundError) Error() string      { return string(e) }
+func (notFoundError) Is(target error) bool { return target == messagestore.ErrNotFound }
+
+// parseStream returns the name of a stream. If it is a category's, the error hints at the command for that, to which
+// the category is added.
+func parseStream(name, hint string) (messagestore.StreamName, error) {
+	stream, err := messagestore.ParseStreamName(name)
+	if err != nil && messagestore.Category(name).Validate() == nil {
+		return "", &hintedError{err, hint + name}
+	}
+	return stream, err
+}
+
+// parseCategory returns a category. If it is the name of a stream, the error hints at the command for that, to which
+// the name is added.
+func parseCategory(name, hint string) (messagestore.Category, error) {
+	category, err := messagestore.ParseCategory(name)
+	if err != nil && messagestore.StreamName(name).Validate() == nil {
+		return "", &hintedError{err, hint + name}
+	}
+	return category, err
+}
+
 // A lineError ends the writing of many lines.
 type lineError struct {
 	Line    int // from 1
@@ -77,7 +114,7 @@ func (a *app) fail(ctx context.Context, err error) int {
 			return p.Exit // nothing to tell that its user does not know
 		}
 	}
-	p.Error, p.Hint = a.redact(visible(a.redact(p.Error))), a.redact(p.Hint)
+	p.Error, p.Hint = a.redact(visible(oneLineOf(a.redact(p.Error)))), a.redact(p.Hint)
 	if a.JSON {
 		if text, encodeErr := oneLine(p); encodeErr == nil {
 			a.warn("%s", text)
@@ -89,6 +126,15 @@ func (a *app) fail(ctx context.Context, err error) int {
 		a.warn("      %s\n", p.Hint)
 	}
 	return p.Exit
+}
+
+// oneLineOf joins the lines of an error that holds several.
+func oneLineOf(text string) string {
+	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(line)
+	}
+	return strings.Join(lines, "; ")
 }
 
 // warn writes to the standard error. If that fails there is nobody to tell.
@@ -122,7 +168,7 @@ func (a *app) describe(err error) problem {
 	if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
 		p.Kind, p.Exit = "versionConflict", exitConflict
 		p.Stream, p.Expected, p.Actual = conflict.Stream, &conflict.Expected, &conflict.Actual
-		p.Hint = fmt.Sprintf("the stream is not where this write expects it; see the winner with: dibs stream '%s'", visible(string(conflict.Stream)))
+		p.Hint = fmt.Sprintf("the stream is not at the version that was expected; see the winner with: dibs stream '%s'", visible(string(conflict.Stream)))
 	}
 	if mistake, ok := errors.AsType[*usageError](err); ok {
 		p.Kind, p.Exit, p.Hint = "usage", exitUsage, mistake.hint
@@ -165,6 +211,9 @@ func (a *app) describe(err error) problem {
 		p.Hint = "is this a category of intents? Check it with: dibs intents verify"
 	case errors.Is(err, postgres.ErrNotMigrated):
 		p.Kind = "notMigrated" // its text names the command to run
+		if a.Schema != "" {
+			p.Hint = "for this schema: dibs migrate up --schema " + a.Schema
+		}
 	case errors.Is(err, postgres.ErrSchemaTooNew):
 		p.Kind = "schemaTooNew"
 		p.Hint = "use the release of dibs that migrated it, or a newer one"
@@ -181,8 +230,11 @@ func (a *app) describe(err error) problem {
 	if kind, hint := adoptionHint(err); kind != "" {
 		p.Kind, p.Hint = kind, hint
 	}
-	if e, ok := errors.AsType[*messagestore.InvalidError](err); ok && slices.Contains([]string{"store URL", "database URL", "schema", "path"}, e.Field) {
+	if e, ok := errors.AsType[*messagestore.InvalidError](err); ok && (slices.Contains([]string{"store URL", "database URL", "path"}, e.Field) || e.Field == "schema" && a.schemaOfURL) {
 		p.Hint = "the store's URL is from " + a.origin
+	}
+	if hinted, ok := errors.AsType[*hintedError](err); ok {
+		p.Hint = hinted.hint
 	}
 	if server, ok := errors.AsType[*pgconn.PgError](err); ok {
 		a.refused(&p, server)

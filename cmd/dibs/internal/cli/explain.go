@@ -12,6 +12,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -50,6 +51,9 @@ func (c *explainCommand) Run(ctx context.Context, a *app) error {
 		category, err := messagestore.ParseCategory(c.Category)
 		if err != nil {
 			return err
+		}
+		if rule := keys.Rule(c.Target); rule != "" {
+			return keys.Invalid("idempotence key", c.Target, rule)
 		}
 		if c.Scope != "" {
 			if _, err := intentStream(category, c.Scope, c.Target); err != nil {
@@ -104,7 +108,7 @@ func (c *explainCommand) explainKey(ctx context.Context, e *explainer, category 
 		if err := requireCategory(ctx, e.store, category); err != nil {
 			return err
 		}
-		return fmt.Errorf("no stream of %s is reserved with the key %s: %w", category, visible(c.Target), messagestore.ErrNotFound)
+		return notFound("no stream of %s is reserved with the key %.80q", category, c.Target)
 	}
 	for i, stream := range streams {
 		if i > 0 && !e.app.JSON {
@@ -305,7 +309,7 @@ func (e *explainer) removed(ctx context.Context, stream messagestore.StreamName)
 			return e.intent(ctx, stream)
 		}
 		if !m.IsTombstone() {
-			return fmt.Errorf("%s begins at position %d: its first message was trimmed: %w", visible(string(stream)), m.Position, messagestore.ErrNotFound)
+			return notFound("%s begins at position %d: its first message was trimmed", visible(string(stream)), m.Position)
 		}
 		if err := s.title(); err != nil {
 			return err
@@ -322,7 +326,7 @@ func (e *explainer) removed(ctx context.Context, stream messagestore.StreamName)
 	if yes, err := e.commandsOf(ctx, stream); yes || err != nil {
 		return err
 	}
-	return fmt.Errorf("%s has no messages, so it is not reserved: %w", visible(string(stream)), messagestore.ErrNotFound)
+	return notFound("%s has no messages, so it is not reserved", visible(string(stream)))
 }
 
 // commandsOf tells the commands that a reservation stream without messages may be of, and reports

@@ -204,7 +204,7 @@ func TestKeyIsFoundInItsCategory(t *testing.T) {
 
 	unknown := dibs.run(t, "explain", "ZZZ", "--category", "account:command")
 	require.Equal(t, 1, unknown.code)
-	require.Contains(t, unknown.stderr, "no stream of account:command is reserved with the key ZZZ")
+	require.Contains(t, unknown.stderr, "no stream of account:command is reserved with the key \"ZZZ\"")
 	empty := dibs.run(t, "explain", "", "--category", "account:command")
 	require.Equal(t, 2, empty.code)
 	require.Contains(t, empty.stderr, "invalid idempotence key")
@@ -213,7 +213,7 @@ func TestKeyIsFoundInItsCategory(t *testing.T) {
 func TestStreamThatNobodyReservedHasNoStory(t *testing.T) {
 	t.Parallel()
 	r := newShell(t).run(t, "explain", "account-1")
-	require.Equal(t, result{1, "", "dibs: account-1 has no messages, so it is not reserved: no such message\n"}, r)
+	require.Equal(t, result{1, "", "dibs: account-1 has no messages, so it is not reserved\n"}, r)
 }
 
 // Messages of another client, or of another store, are told as far as they go.

@@ -41,7 +41,7 @@ func (c *intentsForgetCommand) Run(ctx context.Context, a *app) error {
 	before, err := time.Parse(time.DateOnly, c.Before)
 	if err != nil {
 		if before, err = time.Parse(time.RFC3339Nano, c.Before); err != nil {
-			return usage("--before=%s: it is like 2026-11-21, or 2026-11-21T10:00:00Z", visible(c.Before))
+			return usage("--before=%.80q: it is like 2026-11-21, or 2026-11-21T10:00:00Z", c.Before)
 		}
 	}
 	if !c.Yes && !c.DryRun && !isTerminal(a.stdin) {

@@ -385,7 +385,7 @@ func TestForgetRemovesFinishedIntentsWhereKeysHaveALife(t *testing.T) {
 	require.Contains(t, ever.stderr, "its first manager declared no life of the keys, so they stay for ever")
 	file := newShell(t).run(t, "intents", "forget", "payment:intent", "--before", "2026-01-01", "--yes")
 	require.Equal(t, 2, file.code)
-	require.Contains(t, file.stderr, "dibs intents forget is for a store in PostgreSQL")
+	require.Contains(t, file.stderr, "dibs: intents forget needs a store in PostgreSQL")
 }
 
 // A misspelt category does not look like a good answer.

@@ -51,7 +51,7 @@ func (a *app) withKeeper(ctx context.Context, command string, f func(k keeper, s
 func (a *app) withFile(ctx context.Context, u, command string, f func(*sqlite.Driver) error) (err error) {
 	path, is := filePath(u)
 	if !is {
-		return usage("dibs %s is for a store in PostgreSQL or SQLite, and the store of %s is another", command, a.origin)
+		return usage("%s needs a store in PostgreSQL or SQLite, and the store of %s is another", command, a.origin)
 	}
 	if err := a.requireFile(u); err != nil {
 		return err

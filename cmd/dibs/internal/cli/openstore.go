@@ -35,7 +35,7 @@ func (a *app) storeURL() (string, error) {
 	}
 	a.server = without
 	if a.Schema == "" {
-		a.Schema = schema
+		a.Schema, a.schemaOfURL = schema, schema != ""
 	}
 	return without, nil
 }

@@ -458,7 +458,7 @@ func TestTheEpochIsShownAndRaised(t *testing.T) {
 
 	embedded := &shell{env: map[string]string{"DIBS_STORE": "memory:"}}
 	require.Equal(t, "dibs: the store of $DIBS_STORE has no epoch: it cannot tell a rollback\n", embedded.run(t, "epoch").stderr)
-	require.Contains(t, embedded.run(t, "epoch", "raise").stderr, "dibs epoch raise is for a store in PostgreSQL")
+	require.Contains(t, embedded.run(t, "epoch", "raise").stderr, "dibs: epoch raise needs a store in PostgreSQL")
 }
 
 // A report that takes long says that it goes on.

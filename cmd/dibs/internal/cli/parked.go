@@ -284,6 +284,9 @@ func (c *parkedDropCommand) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	id, err := parseID(c.ID)
+	if err == nil {
+		err = deadletter.CheckReason(c.Reason)
+	}
 	if err != nil {
 		return err
 	}

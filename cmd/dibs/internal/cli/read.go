@@ -24,7 +24,7 @@ func (streamCommand) Help() string {
 
 // Run prints the stream.
 func (c *streamCommand) Run(ctx context.Context, a *app) error {
-	stream, err := messagestore.ParseStreamName(c.Stream)
+	stream, err := parseStream(c.Stream, "to print every stream of the category: dibs category ")
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (categoryCommand) Help() string {
 
 // Run prints the category.
 func (c *categoryCommand) Run(ctx context.Context, a *app) error {
-	category, err := messagestore.ParseCategory(c.Category)
+	category, err := parseCategory(c.Category, "to print the stream: dibs stream ")
 	if err != nil {
 		return err
 	}
@@ -202,7 +202,7 @@ func (tailCommand) Help() string {
 
 // Run prints messages until ctx ends.
 func (c *tailCommand) Run(ctx context.Context, a *app) error {
-	category, err := messagestore.ParseCategory(c.Category)
+	category, err := parseCategory(c.Category, "to print the messages that the stream has: dibs stream ")
 	if err != nil {
 		return err
 	}

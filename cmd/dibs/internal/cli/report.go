@@ -44,7 +44,9 @@ func (c *reportCommand) query() (messagestore.ReportQuery, error) {
 		return q, usage("give either streams, types or categories, or --by")
 	case known:
 		q.By = []messagestore.ReportKey{key}
-	case c.What != "" || len(c.By) == 0:
+	case c.What != "":
+		return q, usage("invalid report %.80q: it is of streams, types or categories, or --by several of stream, type and category", c.What)
+	case len(c.By) == 0:
 		return q, usage("a report is of streams, types or categories, or --by several of stream, type and category")
 	}
 	for _, key := range c.By {

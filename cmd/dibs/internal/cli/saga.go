@@ -39,6 +39,9 @@ func (drySagas) ReadCategoryPage(context.Context, messagestore.CategoryQuery) (m
 func (a *app) withSagas(ctx context.Context, category, by string, f func(*saga.Operator, *messagestore.Store) error) error {
 	by = cmp.Or(by, a.getenv("USER"), "operator")
 	dry, err := saga.NewOperator(drySagas{}, messagestore.Category(category), by)
+	if wrong, is := errors.AsType[*messagestore.InvalidError](err); is {
+		return wrong
+	}
 	if err != nil {
 		return err
 	}
@@ -50,7 +53,10 @@ func (a *app) withSagas(ctx context.Context, category, by string, f func(*saga.O
 		if err != nil {
 			return err
 		}
-		return f(o, store)
+		if err = f(o, store); errors.Is(err, messagestore.ErrNotFound) {
+			return &hintedError{err, "see the sagas with: dibs saga ls " + category}
+		}
+		return err
 	})
 }
 

@@ -51,12 +51,12 @@ func (c *trimCommand) Run(ctx context.Context, a *app) error {
 	}
 	var category messagestore.Category
 	if c.Category != "" {
-		if category, err = messagestore.ParseCategory(c.Category); err != nil {
+		if category, err = parseCategory(c.Category, "to trim the stream: dibs trim "); err != nil {
 			return err
 		}
 	}
 	if c.Category == "" {
-		if err := c.checkStream(); err != nil {
+		if _, err := parseStream(c.Stream, "to trim every stream of the category: dibs trim --category "); err != nil {
 			return err
 		}
 	}
@@ -100,15 +100,6 @@ func (c *trimCommand) Run(ctx context.Context, a *app) error {
 		}
 		return c.print(a, trim(options))
 	})
-}
-
-// checkStream refuses a name that is no stream's, with the flag to give where it is a category's.
-func (c *trimCommand) checkStream() error {
-	_, err := messagestore.ParseStreamName(c.Stream)
-	if err != nil && messagestore.Category(c.Stream).Validate() == nil {
-		return &usageError{err: err, hint: "to trim every stream of the category: dibs trim --category " + c.Stream}
-	}
-	return err
 }
 
 // bareStreams returns the streams of which messages would go that an entity needs, for no snapshot
@@ -200,7 +191,7 @@ func (c *trimCommand) options() (*retention.TrimOptions, error) {
 	if c.Before != "" {
 		before, err := time.Parse(time.RFC3339Nano, c.Before)
 		if err != nil {
-			return nil, usage("--before=%s: it is like 2026-11-21T10:00:00Z, or 2026-11-21T11:00:00+01:00", visible(c.Before))
+			return nil, usage("--before=%.80q: it is like 2026-11-21T10:00:00Z, or 2026-11-21T11:00:00+01:00", c.Before)
 		}
 		options.Before = before
 	}

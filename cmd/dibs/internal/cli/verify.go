@@ -30,6 +30,9 @@ Example:
 
 // Run verifies.
 func (c *verifyCommand) Run(ctx context.Context, a *app) error {
+	if c.MaxViolations < 1 {
+		return usage("--max-violations=%d: it is at least 1", c.MaxViolations)
+	}
 	return a.withKeeper(ctx, "verify", func(k keeper, store *messagestore.Store) error {
 		config := &retention.VerifyConfig{Categories: c.Categories, MaxViolations: c.MaxViolations, Amcheck: c.Amcheck}
 		if c.Progress || isTerminal(a.stderr) {

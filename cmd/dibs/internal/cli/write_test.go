@@ -151,7 +151,7 @@ func TestInvalidArgumentsAreRefusedBeforeTheStoreIsOpened(t *testing.T) {
 		"in a stream":            {[]string{"explain", "a-1", "--in=b-1"}, "it is the name of a stream"},
 		"lines and a stream":     {[]string{"write", "a-1", "T", "--from", "-"}, "either STREAM and TYPE, or --from"},
 		"no such command":        {[]string{"append", "a-1", "T"}, "append"},
-		"no command":             {nil, "expected one of"},
+		"no command":             {nil, "a command is missing: one of \"migrate\", \"write\""},
 		"no such flag":           {[]string{"stream", "a-1", "--form=1"}, "--form"},
 		"no such file":           {[]string{"write", "--from", "/there/is/no/such.ndjson"}, "no such file"},
 		"schema of a file":       {[]string{"stream", "a-1", "--schema", "x"}, "--schema is for PostgreSQL only"},
