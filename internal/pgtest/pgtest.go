@@ -373,7 +373,8 @@ func (p *connPool) take(ctx context.Context, url string) (*pgx.Conn, error) {
 		if conn == nil {
 			return pgx.Connect(ctx, url)
 		}
-		if conn.Ping(ctx) == nil { // a test may have ended it
+		err := conn.PgConn().Conn().SetReadDeadline(time.Time{})
+		if err == nil && conn.Ping(ctx) == nil { // a test may have ended it
 			return conn, nil
 		}
 		conn.Close(ctx)
@@ -392,8 +393,10 @@ func (p *connPool) last(url string) *pgx.Conn {
 	return conn
 }
 
+// put keeps a connection. The deadline ends the goroutine in which pgx reads after a write that took long: it would
+// read until the process ends.
 func (p *connPool) put(ctx context.Context, url string, conn *pgx.Conn) {
-	if conn.IsClosed() || url != os.Getenv("TEST_DATABASE_URL") {
+	if conn.IsClosed() || url != os.Getenv("TEST_DATABASE_URL") || conn.PgConn().Conn().SetReadDeadline(time.Now()) != nil {
 		conn.Close(ctx)
 		return
 	}

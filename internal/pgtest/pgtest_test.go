@@ -3,6 +3,8 @@ package pgtest_test
 import (
 	"context"
 	"crypto/rand"
+	"net"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -263,4 +265,45 @@ func TestATemplateMayBeMadeFromTwoDatabasesAtOnce(t *testing.T) {
 	for _, url := range []string{first, second} {
 		require.NoError(t, pgtest.Connect(t, url).Ping(t.Context()))
 	}
+}
+
+// A slowConn is a connection of a process that has no turn after it has written, until something happens.
+type slowConn struct {
+	net.Conn
+	written *func()
+}
+
+func (c slowConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	(*c.written)()
+	return n, err
+}
+
+func TestAConnectionThatIsKeptHasNoGoroutine(t *testing.T) {
+	url, written := pgtest.URL(t), func() {}
+	config, err := pgx.ParseConfig(url)
+	require.NoError(t, err)
+	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		return slowConn{conn, &written}, err
+	}
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	require.NoError(t, err)
+	reads := func() bool {
+		stacks := make([]byte, 1<<20)
+		return strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "bgRead(")
+	}
+	written = func() { await.True(t, "pgx reads in a goroutine of its own", reads) }
+	await.True(t, "the goroutine is left", func() bool {
+		_, err := conn.Exec(t.Context(), "select 1")
+		require.NoError(t, err)
+		return reads()
+	})
+	written = func() {}
+
+	err = pgtest.KeptAgain(t.Context(), url, conn, func() {
+		await.True(t, "the goroutine ends", func() bool { return !reads() })
+	})
+
+	require.NoError(t, err)
 }
