@@ -12,7 +12,6 @@ import (
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/known"
 	"github.com/dibs-go/dibs/internal/outage"
-	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -112,9 +111,7 @@ func (c *Clock) begin(ctx context.Context) error {
 		case err != nil && ctx.Err() == nil:
 			failures++
 			c.failures.Add(1)
-			fails.Failed(key, c.config.Logger, func(event *logger.Event) *logger.Event {
-				return event.Str("category", string(c.category)).Str("to", key.To).Int("failures", failures).Err(err)
-			})
+			fails.Failed(key, c.config.Logger, "category", string(c.category), "to", key.To, "failures", failures, "error", err)
 			pause = backoff.After(failures, 20*time.Millisecond, time.Second)
 		default:
 			failures = 0

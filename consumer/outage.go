@@ -6,7 +6,6 @@ import (
 	"github.com/dibs-go/dibs/consumer/internal/text"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/outage"
-	"github.com/dibs-go/dibs/logger"
 )
 
 // An activity is one of the things that a consumer does at its store.
@@ -37,10 +36,8 @@ func (c *Consumer) by() string { return string(c.id.Ledger()) }
 func (c *Consumer) storeFailed(at activity, err error, failures int) time.Duration {
 	wait := backoff.After(failures, minStoreBackoff, maxStoreBackoff)
 	c.counts.storeErrors.Add(1)
-	c.outage.Failed(outage.Key{By: c.by(), To: string(at)}, c.config.Logger, func(event *logger.Event) *logger.Event {
-		return event.Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("to", string(at)).
-			Int("failures", failures).Dur("wait", wait).Str("error", text.Of(err))
-	})
+	c.outage.Failed(outage.Key{By: c.by(), To: string(at)}, c.config.Logger, "consumer", c.id.Name,
+		"category", string(c.id.Category), "to", string(at), "failures", failures, "wait", wait, "error", text.Of(err))
 	return wait
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/outage"
-	"github.com/dibs-go/dibs/logger"
 )
 
 const (
@@ -249,9 +248,7 @@ func (s *Store) lookOut(ctx context.Context, again <-chan struct{}) {
 			failures = 0
 			s.outage.Works(looks)
 		} else {
-			s.outage.Failed(looks, s.config.Logger, func(event *logger.Event) *logger.Event {
-				return event.Str("to", "look at heads").Int("categories", len(l.asked)).Int("failures", failures).Err(err)
-			})
+			s.outage.Failed(looks, s.config.Logger, "to", looks.To, "categories", len(l.asked), "failures", failures, "error", err)
 		}
 		timer.Reset(max(time.Until(s.watches.nextDue()), backoff.After(failures, minWatchBackoff, maxLookBackoff)))
 	}
@@ -351,9 +348,7 @@ func (s *Store) listen(ctx context.Context, driver ListeningDriver) {
 			return
 		}
 		wait := backoff.After(failures, minWatchBackoff, maxListenBackoff)
-		s.outage.Failed(listens, s.config.Logger, func(event *logger.Event) *logger.Event {
-			return event.Str("to", "listen").Int("failures", failures).Dur("wait", wait).Err(err)
-		})
+		s.outage.Failed(listens, s.config.Logger, "to", listens.To, "failures", failures, "wait", wait, "error", err)
 		if backoff.Wait(ctx, wait) != nil {
 			return
 		}

@@ -1,17 +1,22 @@
 package messagestore_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -359,6 +364,36 @@ func TestALookThatFailsRingsAndIsTakenUpAgain(t *testing.T) {
 		time.Sleep(time.Minute)
 		after, _ := driver.counts()
 		require.InDelta(t, 600, after-before, 2)
+	})
+}
+
+// The end of an outage may be met by another than the one that met its beginning, while that one goes on.
+func TestTheEndOfAnOutageIsThatOfItsBeginning(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := newTelling()
+		driver.err = errAway
+		var lines bytes.Buffer
+		store := messagestore.New(driver, &messagestore.Config{Logger: logger.Zerolog(zerolog.New(&lines).Level(zerolog.WarnLevel))})
+		_, stop := store.Watch("account", 100*time.Millisecond)
+		defer stop()
+		time.Sleep(150 * time.Millisecond)
+		other := outage.Key{By: "another", To: "read"}
+		store.Outage().Failed(other, logger.Silent())
+
+		driver.set(func(d *telling) { d.err = nil })
+		for _, c := range []messagestore.Category{"order", "payment"} {
+			_, stop := store.Watch(c, 100*time.Millisecond)
+			defer stop()
+		}
+		time.Sleep(10 * time.Second)
+		store.Outage().Works(other)
+
+		const about = `"to":"look at heads","categories":1,"failures":1,"error":"the database is away","message":"store `
+		said := strings.Split(lines.String(), "\n")
+		require.Len(t, said, 3)
+		require.Contains(t, said[0], about+`failed: trying again"}`)
+		require.Contains(t, said[1], about+`is back"}`)
 	})
 }
 

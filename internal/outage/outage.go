@@ -37,9 +37,9 @@ type Outage struct {
 	errors  int
 	said    bool
 	remind  time.Time
-	ended   time.Time                         // of the last whose end was said
-	log     logger.Logger                     // that said the beginning
-	about   func(*logger.Event) *logger.Event // the caller that it was said for
+	ended   time.Time     // of the last whose end was said
+	log     logger.Logger // that said the beginning
+	about   []any         // the fields of the caller that it was said for
 }
 
 // Of returns the outage that all callers of a store share, and one of its own for a store that has
@@ -51,9 +51,10 @@ func Of(store any) *Outage {
 	return &Outage{}
 }
 
-// Failed takes in an error of a caller, which about adds to a line, and says so if it is the first. A
-// caller without a logger leaves that to the next.
-func (o *Outage) Failed(key Key, log logger.Logger, about func(*logger.Event) *logger.Event) {
+// Failed takes in an error of a caller, and says so if it is the first. A caller without a logger leaves
+// that to the next. About are the fields of the caller's lines, each a name and a value: of the one at the
+// outage's end too, which another goroutine may log, so no value changes later.
+func (o *Outage) Failed(key Key, log logger.Logger, about ...any) {
 	now := time.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -77,7 +78,7 @@ func (o *Outage) Failed(key Key, log logger.Logger, about func(*logger.Event) *l
 	default:
 		event, what = log.Debug(), "store failed again"
 	}
-	about(event).Msg(what)
+	event.Fields(about).Msg(what)
 }
 
 // Works takes in a success at what a caller does.
@@ -101,7 +102,7 @@ func (o *Outage) works(say bool, what func(Key) bool) {
 	}
 	if over := o.some.Swap(false); over && say && o.said {
 		o.ended = time.Now()
-		o.about(o.log.Warn().Str("after", Roughly(o.ended.Sub(o.began))).Int("errors", o.errors)).Msg("store is back")
+		o.log.Warn().Str("after", Roughly(o.ended.Sub(o.began))).Int("errors", o.errors).Fields(o.about).Msg("store is back")
 	}
 }
 

@@ -163,9 +163,7 @@ func (w *Wakeups) read(r *tail) {
 		page, err := w.readPage(q)
 		if err != nil {
 			failures++
-			w.outage.Failed(key, w.log, func(event *logger.Event) *logger.Event {
-				return event.Str("category", string(w.category)).Str("to", key.To).Int("failures", failures).Err(err)
-			})
+			w.outage.Failed(key, w.log, "category", string(w.category), "to", key.To, "failures", failures, "error", err)
 			select {
 			case <-r.again:
 			case <-time.After(backoff.After(failures, minBackoff, maxBackoff)):

@@ -18,7 +18,6 @@ import (
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/upkeep"
-	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -697,9 +696,7 @@ func (l *Lease) beat(ctx context.Context, end context.CancelCauseFunc) {
 			return
 		default:
 			failures++
-			fails.Failed(key, l.m.config.Logger, func(event *logger.Event) *logger.Event {
-				return event.Str("stream", key.By).Str("to", key.To).Int("failures", failures).Err(err)
-			})
+			fails.Failed(key, l.m.config.Logger, "stream", key.By, "to", key.To, "failures", failures, "error", err)
 		}
 	}
 }
