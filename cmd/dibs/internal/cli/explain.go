@@ -391,12 +391,19 @@ func (e *explainer) notReserved(ctx context.Context, of messagestore.StreamName,
 
 // notFinished tells why a consumer has not finished a message.
 func notFinished(c operate.Status, m *messagestore.Message) string {
+	text := fmt.Sprintf("message %d waits", m.GlobalPosition)
 	i := slices.IndexFunc(c.Failing, func(f operate.Failure) bool { return f.ID == m.ID })
-	if i < 0 {
-		return fmt.Sprintf("message %d waits behind another, or has failed for less than a second: dibs consumers lists failing messages", m.GlobalPosition)
+	switch {
+	case i >= 0:
+		f := c.Failing[i]
+		text = fmt.Sprintf("message %d fails, attempt %d since %s: %s", m.GlobalPosition, f.Attempts, timeText(f.FirstFailedAt), visible(f.Error))
+	case c.PausedAt.IsZero():
+		return text + " behind another, or has failed for less than a second: dibs consumers lists failing messages"
 	}
-	f := c.Failing[i]
-	return fmt.Sprintf("message %d fails, attempt %d since %s: %s", m.GlobalPosition, f.Attempts, timeText(f.FirstFailedAt), visible(f.Error))
+	if !c.PausedAt.IsZero() {
+		text += fmt.Sprintf("; the consumer is paused since %s: dibs consumers resume %s %s", timeText(c.PausedAt), visible(string(c.Category)), visible(c.Name))
+	}
+	return text
 }
 
 // later tells the reservations that came after those that had expired, and their winners, and

@@ -341,8 +341,17 @@ func TestExplainTellsACommandThatIsRetriedParkedAndRedriven(t *testing.T) {
 		require.Regexp(t, `(?m)^consumer +accounts +has finished all before \d+: message 1 fails, attempt 1 since \S+Z: .*the bank is closed$`, told)
 	}
 
-	require.NoError(t, catchUp(consumer.ParkMessage))
+	dibs.ok(t, "consumers", "pause", "account:command", "accounts")
 	told := dibs.ok(t, "explain", stream)
+	require.Regexp(t, `(?m): message 1 fails, .*the bank is closed; the consumer is paused since \S+Z: dibs consumers resume account:command accounts$`, told)
+	dibs.ok(t, "write", "account:command-124", "Deposit", `{"ID":"BBB","Amount":10}`)
+	told = dibs.ok(t, "explain", "account:command-124+accounts+BBB")
+	require.Regexp(t, `(?m): message \d+ waits; the consumer is paused since \S+Z: dibs consumers resume account:command accounts$`, told)
+	dibs.ok(t, "consumers", "resume", "account:command", "accounts")
+	require.Regexp(t, `(?m): message \d+ waits behind another, or `, dibs.ok(t, "explain", "account:command-124+accounts+BBB"))
+
+	require.NoError(t, catchUp(consumer.ParkMessage))
+	told = dibs.ok(t, "explain", stream)
 	require.Regexp(t, `(?m)^dead letter .* by accounts: .*the bank is closed$`, told)
 	require.NotContains(t, told, "message 1")
 
