@@ -39,7 +39,7 @@ func TestValidateRefusesWhatIsOutOfBounds(t *testing.T) {
 		{consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: 25 * time.Hour}}}, "maximum back-off"},
 		{consumer.Config{Errors: consumer.ErrorPolicy{Then: 7}}, "errors then 7: it is StopConsumer, ParkMessage or ParkInOrder"},
 		{consumer.Config{GroupMember: 1}, "group member 1: it needs a group size"},
-		{consumer.Config{GroupSize: 2, GroupMember: 2}, "group member 2: it is less than the group size, 2"},
+		{consumer.Config{GroupSize: 2, GroupMember: 2}, "group member 2: it is not less than the group size, 2"},
 		{consumer.Config{GroupSize: 2, GroupMember: -1}, "group member"},
 		{consumer.Config{GroupSize: -1}, "group size"},
 		{consumer.Config{GroupSize: messagestore.MaxGroupSize + 1}, "group size"},

@@ -236,12 +236,13 @@ func TestAfterAResetTheConsumerGoesOnFromThere(t *testing.T) {
 			to   messagestore.GlobalPosition
 			want int
 		}{{0, 6}, {at[4], 2}, {at[5] + 1, 0}, {at[0] + 1, 5}, {at[2], 4}} {
-			before := positionsNow(t, store, category)[0].Generation
-			generation, err := operate.Consumer(store, category, "c").Reset(t.Context(), r.to)
+			before := positionsNow(t, store, category)[0]
+			move, err := operate.Consumer(store, category, "c").Reset(t.Context(), r.to)
 			require.NoError(t, err)
-			require.Equal(t, before+1, generation)
+			require.Equal(t, before.Generation+1, move.Generation)
+			require.Equal(t, before.Members, move.Members)
 			status := positionsNow(t, store, category)[0]
-			require.Equal(t, generation, status.Generation)
+			require.Equal(t, move.Generation, status.Generation)
 			require.Equal(t, 2, status.Size)
 			require.Equal(t, r.to, status.Members[0].Position)
 			require.Equal(t, r.to, status.Members[1].Position)
@@ -314,11 +315,11 @@ func TestAConsumerThatRunsNeverGoesOnAtTheOldPositionAfterAReset(t *testing.T) {
 		for resets := range 3 {
 			await.True(t, "a checkpoint is stored", func() bool { return deliveries() == resets+1 && c.Stats().Position > 0 })
 
-			generation, err := operate.Consumer(store, category, "c").Reset(t.Context(), 0)
+			move, err := operate.Consumer(store, category, "c").Reset(t.Context(), 0)
 
 			require.NoError(t, err)
 			await.True(t, "it starts over", func() bool { return deliveries() == resets+2 })
-			require.Equal(t, generation, positionsNow(t, store, category)[0].Generation)
+			require.Equal(t, move.Generation, positionsNow(t, store, category)[0].Generation)
 			require.Len(t, log.of(t, "consumer starts again"), resets+1)
 		}
 		close(stop)
@@ -597,13 +598,36 @@ func TestAResetAndAResizeAtOnceBothCount(t *testing.T) {
 		require.NoError(t, newConsumer(t, store, &journal{}, &consumer.Config{GroupSize: 2}).CatchUp(t.Context()))
 	}
 
-	_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 2)
+	move, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 2)
 
 	require.NoError(t, err)
+	require.Len(t, move.Members, 2)
 	s := positionsNow(t, store, account)[0]
 	require.Equal(t, messagestore.Version(2), s.Generation)
 	require.Equal(t, 2, s.Size)
 	require.Equal(t, messagestore.GlobalPosition(2), s.Members[1].Position)
+}
+
+func TestOfTwoResetsAtOnceTheLaterMovesFromWhereTheEarlierHasPut(t *testing.T) {
+	t.Parallel()
+	driver := &hooked{Driver: newDriver()}
+	store := messagestore.New(driver, nil)
+	write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
+	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
+	var earlier operate.Move
+	driver.before = func() {
+		var err error
+		earlier, err = operate.Consumer(store, account, "ledger").Reset(t.Context(), 3)
+		require.NoError(t, err)
+	}
+
+	later, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 2)
+
+	require.NoError(t, err)
+	require.Equal(t, messagestore.GlobalPosition(4), earlier.Members[0].Position)
+	require.Equal(t, messagestore.GlobalPosition(3), later.Members[0].Position)
+	require.Equal(t, earlier.Generation+1, later.Generation)
+	require.Equal(t, messagestore.GlobalPosition(2), positionsNow(t, store, account)[0].Members[0].Position)
 }
 
 func TestResetRefusesWhatCannotBe(t *testing.T) {

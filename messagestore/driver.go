@@ -273,7 +273,7 @@ func (f Filter) Validate() error {
 	case f.GroupSize == 0 && f.GroupMember != 0:
 		return NewInvalidError("group member", f.GroupMember, "it needs a group size")
 	case f.GroupSize > 0 && f.GroupMember >= f.GroupSize:
-		return NewInvalidError("group member", f.GroupMember, fmt.Sprintf("it is less than the group size, %d", f.GroupSize))
+		return NewInvalidError("group member", f.GroupMember, fmt.Sprintf("it is not less than the group size, %d", f.GroupSize))
 	}
 	return nil
 }

@@ -348,7 +348,7 @@ func TestHostileFiltersAreRefused(t *testing.T) {
 	}{
 		"a member without a size": {messagestore.Filter{GroupMember: 1}, messagestore.ErrInvalid, "group member", "1", "it needs a group size"},
 		"a member below 0":        {messagestore.Filter{GroupSize: 2, GroupMember: -1}, messagestore.ErrInvalid, "group member", "-1", "it is less than 0"},
-		"a member of the size":    {messagestore.Filter{GroupSize: 2, GroupMember: 2}, messagestore.ErrInvalid, "group member", "2", "it is less than the group size, 2"},
+		"a member of the size":    {messagestore.Filter{GroupSize: 2, GroupMember: 2}, messagestore.ErrInvalid, "group member", "2", "it is not less than the group size, 2"},
 		"a size below 0":          {messagestore.Filter{GroupSize: -1}, messagestore.ErrInvalid, "group size", "-1", "it is between 1 and 1024, or 0 for no group"},
 		"a size of 32768":         {messagestore.Filter{GroupSize: 32768}, messagestore.ErrInvalid, "group size", "32768", "it is between 1 and 1024, or 0 for no group"},
 		"a correlated stream":     {messagestore.Filter{Correlation: "x-1"}, messagestore.ErrInvalid, "category", `"x-1"`, "it is the name of a stream: a category has no dash"},

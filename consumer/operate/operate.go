@@ -2,7 +2,7 @@
 //
 //	all, err := operate.Consumers(ctx, store, "account:command")
 //
-//	generation, err := operate.Consumer(store, "account:command", "accounts").Reset(ctx, position)
+//	move, err := operate.Consumer(store, "account:command", "accounts").Reset(ctx, position)
 //
 // [messagestore.Store.End] and [messagestore.Store.PositionAt] find positions to reset to,
 // and package deadletter shows parked messages.
@@ -37,6 +37,12 @@ type Target struct {
 // report a wrong category or name.
 func Consumer(store *messagestore.Store, category messagestore.Category, name string) *Target {
 	return &Target{store, checkpoint.Log{Store: store, Consumer: names.Consumer{Category: category, Name: name}}}
+}
+
+// CheckConsumer returns nil, or the error that matches [messagestore.ErrInvalid] with which every method refuses the
+// category or the name. It asks no store.
+func CheckConsumer(category messagestore.Category, name string) error {
+	return names.Consumer{Category: category, Name: name}.Validate()
 }
 
 // An UnknownConsumerError says that no consumer of a name has ever started.
@@ -78,8 +84,17 @@ func (e *BeyondEndError) Error() string {
 // Is reports whether target is consumer.ErrPositionAhead.
 func (e *BeyondEndError) Is(target error) bool { return target == checkpoint.ErrAhead }
 
-// Reset moves the consumer, with all members of its group, to a position, and returns the
-// number of the new generation that begins there. A paused consumer stays paused.
+// A Move is what a reset has done.
+type Move struct {
+	Generation messagestore.Version // the number of the one that begins at the new position
+
+	// Members are those of the generation that has ended, as they were when it did, without their lag.
+	Members []Member
+}
+
+// Reset moves the consumer, with all members of its group, to a position, where a new generation
+// begins, and returns that and where the members were. A paused consumer stays paused. Of two resets at
+// once the later one moves the consumer from where the earlier one has put it.
 //
 // Messages before the position are not delivered again. Messages from it on are, even if
 // they were handled before. The checkpoints of earlier generations stay, and do not count.
@@ -91,15 +106,15 @@ func (e *BeyondEndError) Is(target error) bool { return target == checkpoint.Err
 // The error is an [*UnknownConsumerError] if no consumer of the name has started yet, a
 // [*BeyondEndError] for a position beyond the end, and matches [messagestore.ErrInvalid] for
 // one below 0. Then nothing is changed.
-func (t *Target) Reset(ctx context.Context, position messagestore.GlobalPosition) (messagestore.Version, error) {
+func (t *Target) Reset(ctx context.Context, position messagestore.GlobalPosition) (Move, error) {
 	if err := t.validate(); err != nil {
-		return 0, fmt.Errorf("reset: %w", err)
+		return Move{}, fmt.Errorf("reset: %w", err)
 	}
-	generation, err := t.reset(ctx, position)
+	move, err := t.reset(ctx, position)
 	if err != nil {
-		return 0, t.log.Wrap(fmt.Errorf("reset: %w", err))
+		return Move{}, t.log.Wrap(fmt.Errorf("reset: %w", err))
 	}
-	return generation, nil
+	return move, nil
 }
 
 func (t *Target) validate() error {
@@ -125,23 +140,32 @@ func (t *Target) checkPosition(ctx context.Context, position messagestore.Global
 	return err
 }
 
-func (t *Target) reset(ctx context.Context, position messagestore.GlobalPosition) (messagestore.Version, error) {
+func (t *Target) reset(ctx context.Context, position messagestore.GlobalPosition) (Move, error) {
 	if err := t.checkPosition(ctx, position); err != nil {
-		return 0, err
+		return Move{}, err
 	}
 	for {
 		current, err := t.log.Generation(ctx)
 		if err != nil {
-			return 0, err
+			return Move{}, err
 		}
 		if current.Size == 0 {
-			return 0, t.unknown(ctx)
+			return Move{}, t.unknown(ctx)
+		}
+		var move Move
+		for member := range current.Size {
+			m, _, _, err := t.placed(ctx, current, member)
+			if err != nil {
+				return Move{}, err
+			}
+			move.Members = append(move.Members, m)
 		}
 		written, err := t.store.Write(ctx, t.log.Ledger(), current.Entry, checkpoint.Resized{Size: current.Size, Start: position, Reset: true, Paused: current.Paused})
 		if errors.Is(err, messagestore.ErrVersionConflict) {
-			continue // the group was resized meanwhile: its new size stays
+			continue // the group was resized, paused or reset meanwhile: its new size stays
 		}
-		return written.Version, err
+		move.Generation = written.Version
+		return move, err
 	}
 }
 

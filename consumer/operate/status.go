@@ -280,24 +280,33 @@ func (s *Status) addFailing(last *messagestore.Message) {
 	slices.SortStableFunc(s.Failing, func(a, b Failure) int { return a.FirstFailedAt.Compare(b.FirstFailedAt) })
 }
 
-// member returns where a member is, and its last checkpoint, nil if it has none.
+// member returns where a member is, with its lag, and its last checkpoint, nil if it has none.
 func (t *Target) member(ctx context.Context, of checkpoint.Generation, member int) (Member, *messagestore.Message, error) {
-	stream := t.log.Checkpoints(of.Version, member)
-	m, at := Member{Member: member, Position: of.Start}, of.Begin()
-	last, err := t.store.Last(ctx, stream)
+	m, at, last, err := t.placed(ctx, of, member)
+	if err != nil || m.Err != nil {
+		return m, nil, err
+	}
+	filter := messagestore.Filter{GroupSize: of.Size, GroupMember: member}
+	return m, last, t.measure(ctx, &m, t.log.Checkpoints(of.Version, member), at.After, filter)
+}
+
+// placed is member without the lag.
+func (t *Target) placed(
+	ctx context.Context, of checkpoint.Generation, member int,
+) (m Member, at checkpoint.Checkpoint, last *messagestore.Message, err error) {
+	m, at = Member{Member: member, Position: of.Start}, of.Begin()
+	last, err = t.store.Last(ctx, t.log.Checkpoints(of.Version, member))
 	switch {
 	case errors.Is(err, messagestore.ErrNotFound):
-		last = nil
+		return m, at, nil, nil
 	case err != nil:
-		return m, nil, err
-	default:
-		m.RecordedAt = last.Time
-		if at, m.Err = checkpoint.Decode(last); m.Err != nil {
-			return m, nil, nil //nolint:nilerr // it is in the status
-		}
+		return m, at, nil, err
+	}
+	m.RecordedAt = last.Time
+	if at, m.Err = checkpoint.Decode(last); m.Err == nil {
 		m.Position = at.Position
 	}
-	return m, last, t.measure(ctx, &m, stream, at.After, messagestore.Filter{GroupSize: of.Size, GroupMember: member})
+	return m, at, last, nil
 }
 
 // measure fills in the lag of m.

@@ -323,7 +323,7 @@ Examples:
 
 // Run resets.
 func (c *consumersResetCommand) Run(ctx context.Context, a *app) error {
-	category, err := messagestore.ParseCategory(c.Category)
+	category, err := parseConsumer(c.Category, c.Name)
 	if err != nil {
 		return err
 	}
@@ -356,16 +356,16 @@ func (c *consumersResetCommand) Run(ctx context.Context, a *app) error {
 		}
 		r := resetLine{Category: category, Consumer: c.Name, Position: to, DryRun: !c.Yes || c.DryRun}
 		if target := operate.Consumer(store, category, c.Name); !r.DryRun {
-			var generation messagestore.Version // of a new consumer the first
+			move := operate.Move{Members: before.Members} // of a new consumer to the first generation
 			if c.New {
 				err = target.Create(ctx, to)
 			} else {
-				generation, err = target.Reset(ctx, to)
+				move, err = target.Reset(ctx, to)
 			}
 			if err != nil {
 				return err
 			}
-			r.Generation = &generation
+			r.Generation, before.Members, before.Size = &move.Generation, move.Members, len(move.Members)
 		}
 		for _, m := range before.Members {
 			moved, err := movedMember(ctx, store, category, before.Size, m, to)
@@ -418,6 +418,15 @@ func (c *consumersResetCommand) where() (func(context.Context, *messagestore.Sto
 	return func(context.Context, *messagestore.Store, messagestore.Category) (messagestore.GlobalPosition, error) {
 		return to, nil
 	}, nil
+}
+
+// parseConsumer returns the category of a consumer, unless that or the name is none.
+func parseConsumer(category, name string) (messagestore.Category, error) {
+	c, err := messagestore.ParseCategory(category)
+	if err == nil {
+		err = operate.CheckConsumer(c, name)
+	}
+	return c, err
 }
 
 // statusOf returns where one consumer is.

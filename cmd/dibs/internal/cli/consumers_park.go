@@ -39,7 +39,7 @@ type parkLine struct {
 
 // Run asks for it.
 func (c *consumersParkCommand) Run(ctx context.Context, a *app) error {
-	category, err := messagestore.ParseCategory(c.Category)
+	category, err := parseConsumer(c.Category, c.Name)
 	if err != nil {
 		return err
 	}

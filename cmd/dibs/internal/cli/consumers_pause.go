@@ -58,7 +58,7 @@ type pauseLine struct {
 }
 
 func (c *pausedConsumer) run(ctx context.Context, a *app, do func(*operate.Target, context.Context) (bool, error), did, before string) error {
-	category, err := messagestore.ParseCategory(c.Category)
+	category, err := parseConsumer(c.Category, c.Name)
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,11 @@ Example:
 // Run prints them.
 func (c *parkedListCommand) Run(ctx context.Context, a *app) error {
 	if c.Category != "" {
-		if _, err := messagestore.ParseCategory(c.Category); err != nil {
+		_, err := messagestore.ParseCategory(c.Category)
+		if c.Name != "" {
+			_, err = parseConsumer(c.Category, c.Name)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -170,7 +174,7 @@ Example:
 
 // Run prints it.
 func (c *parkedShowCommand) Run(ctx context.Context, a *app) error {
-	category, err := messagestore.ParseCategory(c.Category)
+	category, err := parseConsumer(c.Category, c.Name)
 	if err != nil {
 		return err
 	}
@@ -279,7 +283,7 @@ type dropLine struct {
 
 // Run drops it.
 func (c *parkedDropCommand) Run(ctx context.Context, a *app) error {
-	category, err := messagestore.ParseCategory(c.Category)
+	category, err := parseConsumer(c.Category, c.Name)
 	if err != nil {
 		return err
 	}
@@ -340,7 +344,7 @@ type redriveLine struct {
 
 // Run asks for it.
 func (c *parkedRedriveCommand) Run(ctx context.Context, a *app) error {
-	category, err := messagestore.ParseCategory(c.Category)
+	category, err := parseConsumer(c.Category, c.Name)
 	if err != nil {
 		return err
 	}
