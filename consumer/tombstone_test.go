@@ -311,17 +311,13 @@ func TestAConsumerReadsWhatIsRemovedUnderIt(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
 
-	written := make(chan error, writers)
+	written := make(chan error, writers*writes)
 	for w := range writers {
 		go func() {
-			var err error
 			for n := range writes {
-				_, err = r.Write(ctx, r.category.Stream(strconv.Itoa((n+w)%5)), messagestore.AnyVersion, Deposited{n})
-				if err != nil {
-					break
-				}
+				_, err := r.Write(ctx, r.category.Stream(strconv.Itoa((n+w)%5)), messagestore.AnyVersion, Deposited{n})
+				written <- err
 			}
-			written <- err
 		}()
 	}
 	removed := make(chan error, 1)
@@ -350,8 +346,8 @@ func TestAConsumerReadsWhatIsRemovedUnderIt(t *testing.T) {
 			}
 		}
 	}()
-	for range writers {
-		require.NoError(t, await.Receive(t, "a writer ends", written))
+	for range writers * writes {
+		require.NoError(t, await.Receive(t, "a message is written", written))
 	}
 	close(enough)
 	require.NoError(t, await.Receive(t, "the removals end", removed))

@@ -327,11 +327,11 @@ func TestWritersDoNotNoticeThatTheirStreamIsTrimmed(t *testing.T) {
 	}
 	a := newOwnArchive(t)
 	stream := a.category.Stream("1")
-	written := make(chan error, writers)
+	written := make(chan error, writers*writes)
 	for range writers {
 		go func() {
-			written <- func() error {
-				for range writes {
+			for range writes {
+				written <- func() error {
 					for {
 						version, err := a.Version(t.Context(), stream)
 						if err != nil {
@@ -344,14 +344,10 @@ func TestWritersDoNotNoticeThatTheirStreamIsTrimmed(t *testing.T) {
 						if err == nil && got.Version != version+1 {
 							err = fmt.Errorf("written at %d after %d", got.Version, version)
 						}
-						if err != nil {
-							return err
-						}
-						break
+						return err
 					}
-				}
-				return nil
-			}()
+				}()
+			}
 		}()
 	}
 	done, trimmed := make(chan struct{}), make(chan error, 2)
@@ -374,8 +370,8 @@ func TestWritersDoNotNoticeThatTheirStreamIsTrimmed(t *testing.T) {
 			}
 		}()
 	}
-	for range writers {
-		require.NoError(t, await.Receive(t, "the end of a writer", written))
+	for range writers * writes {
+		require.NoError(t, await.Receive(t, "a message is written", written))
 	}
 	close(done)
 	for range 2 {
