@@ -24,9 +24,11 @@ begin
     perform dibs.await_standby(); -- also where it finds nothing to do
   end if;
 
-  select m.type, case when dibs.storable_json(m.data) then m.data end ->> 'seconds' as seconds into declared
+  select m.type, m.global_position, case when dibs.storable_json(m.data) then m.data end ->> 'seconds' as seconds into declared
   from dibs.messages m where m.stream_name = side || '-1' order by m.position limit 1;
-  if declared.type is distinct from 'KeyLifeDeclared' or coalesce(declared.seconds, '') !~ '^[1-9][0-9]{1,9}$' then
+  if declared.type is distinct from 'KeyLifeDeclared' or coalesce(declared.seconds, '') !~ '^[1-9][0-9]{1,9}$' or exists (
+    select from dibs.messages m where m.category = forget_intents.category and m.global_position < declared.global_position
+  ) then
     outcome := 'no_key_life';
     return next;
     return;
@@ -62,7 +64,7 @@ that there are more.
 Answers with one row:
   forgotten        and recorded, without names, by a message of type dibs:Forgotten in payment:intent+life-forgotten for payment:intent
   nothing          there was nothing to remove
-  no_key_life      nothing was removed: the category declares no life of its keys
+  no_key_life      nothing was removed: the category declares no life of its keys, or had an intent before it did
   inside_key_life  nothing was removed: the time is less than key_life ago
 Raises DB001 for bad input, 0A000 above READ COMMITTED, 55P03 after 10 seconds of waiting for another transaction.';
 

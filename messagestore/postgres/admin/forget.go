@@ -63,7 +63,7 @@ func (a *Admin) forget(ctx context.Context, category messagestore.Category, befo
 	}
 	switch outcome {
 	case "no_key_life":
-		return false, messagestore.NewInvalidError("category", string(category), "its first manager declared no life of the keys, so they stay for ever")
+		return false, messagestore.NewInvalidError("category", string(category), "its first manager declared no life of the keys, or had an intent before it did, so they stay for ever")
 	case "inside_key_life":
 		keys := time.Duration(life.Microseconds)*time.Microsecond + time.Duration(life.Days)*24*time.Hour
 		return false, messagestore.NewInvalidError("before", before, fmt.Sprintf("the keys live %v, so it is at least that long ago", keys))

@@ -142,7 +142,7 @@ func TestKeysAreForgottenOnlyWhereAndWhenThatWasDeclared(t *testing.T) {
 	_, err := p.admin.ForgetIntents(t.Context(), p.category, time.Now().Add(-59*time.Minute), nil)
 	requireInvalid(t, err, "before", "the keys live 1h0m0s, so it is at least that long ago")
 	_, err = ever.admin.ForgetIntents(t.Context(), ever.category, time.Now().Add(-999*time.Hour), nil)
-	requireInvalid(t, err, "category", "its first manager declared no life of the keys, so they stay for ever")
+	requireInvalid(t, err, "category", "its first manager declared no life of the keys, or had an intent before it did, so they stay for ever")
 	for _, forged := range []string{`{"seconds":0}`, `{"seconds":-1}`, `{"seconds":"x"}`, `{}`, `{"seconds":1e3}`} {
 		_, err := ever.Write(t.Context(), intent.LifeStream(ever.category), messagestore.AnyVersion, messagestore.Raw{Type: "KeyLifeDeclared", Data: []byte(forged)})
 		require.NoError(t, err)
@@ -153,6 +153,13 @@ func TestKeysAreForgottenOnlyWhereAndWhenThatWasDeclared(t *testing.T) {
 	write(t, other.Store, intent.LifeStream(other.category), messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte(`{"seconds":60}`)})
 	_, err = other.admin.ForgetIntents(t.Context(), other.category, time.Now().Add(-time.Hour), nil)
 	requireInvalid(t, err, "category", "its first manager declared no life")
+	late := newPromises(t, 0) // another manager's first intent came in before the life was written down
+	late.done(t, "", "k", 0, 1000*time.Hour)
+	late.hold(t, "", "last")
+	write(t, late.Store, intent.LifeStream(late.category), messagestore.NoStream, intent.KeyLifeDeclared{Seconds: 60})
+	_, err = late.admin.ForgetIntents(t.Context(), late.category, time.Now().Add(-999*time.Hour), nil)
+	requireInvalid(t, err, "category", "or had an intent before it did, so they stay for ever")
+	require.Len(t, late.read(t, late.category.Stream("k")), 2)
 	require.Len(t, p.read(t, p.category.Stream("k")), 2)
 	require.Len(t, ever.read(t, ever.category.Stream("k")), 2)
 	require.Equal(t, admin.Forgotten{}, p.forget(t, time.Hour, nil), "confirmed 30 minutes ago")
