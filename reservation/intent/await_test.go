@@ -2,6 +2,9 @@ package intent_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -126,4 +129,52 @@ func TestLeavingALineTakesUpToFiveSeconds(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A far store takes its time for each call.
+type farStore struct {
+	*messagestore.Store
+	delay time.Duration
+}
+
+func (s farStore) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
+	time.Sleep(s.delay)
+	return s.Store.Last(ctx, stream)
+}
+
+func (s farStore) WriteOrLast(
+	ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body,
+) (messagestore.Written, *messagestore.Meeting, error) {
+	time.Sleep(s.delay)
+	return s.Store.WriteOrLast(ctx, stream, expected, bodies...)
+}
+
+// Of each round of calls one comes into the line. The others go on trying until they are in it, or have gone.
+func TestACrowdWhoseContextsEndWhileItComesLeavesInTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := messagestore.New(memory.New(), nil)
+		m := manager(t, farStore{store, 40 * time.Millisecond}, &intent.Config{TTL: time.Hour})
+		lease(t, m, request("A"))
+		began := time.Now()
+		var crowd sync.WaitGroup
+		for i := range 95 {
+			crowd.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				defer cancel()
+				r := request(fmt.Sprint("w", i))
+				r.Wait = time.Minute
+
+				_, err := m.Reserve(ctx, r)
+
+				if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+					t.Errorf("%s: %v", r.Session, err)
+				}
+			})
+		}
+		crowd.Wait()
+
+		require.Less(t, time.Since(began), 1500*time.Millisecond)
+		require.Empty(t, lookup(t, m).Line)
+	})
 }

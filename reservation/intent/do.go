@@ -2,6 +2,7 @@ package intent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
@@ -67,7 +68,8 @@ func Do[T any](ctx context.Context, m *Manager, request Request, f func(ctx cont
 // with an error that matches [ErrGraceExceeded], and f goes on. If f returns an error, panics or
 // calls [runtime.Goexit], the lease is released, and Do does the same; it panics with a [*PanicError],
 // which has the stack of f, and logs that first. F may confirm or release
-// by itself: then the result that it returns is dropped. A result that was confirmed by a
+// by itself: then the result that it returns is dropped, and after a release without an error Do returns one
+// that matches [ErrReleased]. A result that was confirmed by a
 // transaction of f, with [Lease.Confirmation], stands, also if f returned an error that matches
 // [messagestore.ErrOutcomeUnknown]: Do asks the intent.
 //
@@ -99,9 +101,15 @@ func (m *Manager) Do(ctx context.Context, request Request, f func(ctx context.Co
 	finish, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	if r.err == nil && !r.left {
-		if err = l.finish(finish, r.result); l.endedByItself() {
+		if err = r.refused; err == nil {
+			err = l.finish(finish, r.result)
+		}
+		if l.endedByItself() {
 			answer.Intent = l.intent(nil)
-			return answer, nil
+			if l.isConfirmed() {
+				return answer, nil
+			}
+			return answer, fmt.Errorf("confirm lease: %w", ErrReleased)
 		}
 		if err == nil { // another call of the session confirmed the same result, for work of its own
 			err = fmt.Errorf("confirm lease: %w", l.Err())
@@ -113,6 +121,9 @@ func (m *Manager) Do(ctx context.Context, request Request, f func(ctx context.Co
 		r.err = err // the result is refused, and the lease lives on
 	}
 	reason := r.reason()
+	if r.err != nil {
+		r.err = l.failed(r.err) // a transaction of f, perhaps: another call of the session has released the lease
+	}
 	released := l.giveUp(finish, reason)
 	answer.Intent = l.intent(released)
 	if lost == nil && errors.Is(released, ErrLeaseLost) && !l.endedByItself() {
@@ -133,7 +144,8 @@ func (m *Manager) Do(ctx context.Context, request Request, f func(ctx context.Co
 
 // A returned is how a function ended.
 type returned struct {
-	result   any
+	result   json.RawMessage
+	refused  error // why the result is none that can be stored
 	err      error
 	left     bool // it did not return: it panicked, or ended its goroutine
 	panicked *PanicError
@@ -159,7 +171,12 @@ func call(ctx context.Context, l *Lease, f func(context.Context, *Lease) (any, e
 			}
 			done <- r
 		}()
-		r.result, r.err = f(ctx, l)
+		var result any
+		if result, r.err = f(ctx, l); r.err == nil {
+			if r.result, r.refused = encodeResult(result); r.refused != nil { // by code of the caller's
+				r.refused = fmt.Errorf("confirm lease: %w", r.refused)
+			}
+		}
 		r.left = false
 	}()
 	return done
@@ -191,12 +208,8 @@ func (l *Lease) await(ctx, work context.Context, done <-chan returned, r *return
 }
 
 // finish confirms the result, unless f has done so, or released the lease.
-func (l *Lease) finish(ctx context.Context, result any) error {
-	raw, err := encodeResult(result)
-	if err != nil {
-		return fmt.Errorf("confirm lease: %w", err)
-	}
-	err = retry(ctx, func() error { return l.confirm(ctx, raw, nil) })
+func (l *Lease) finish(ctx context.Context, result json.RawMessage) error {
+	err := retry(ctx, func() error { return l.confirm(ctx, result, nil) })
 	if err != nil {
 		return fmt.Errorf("confirm lease: %w", err)
 	}

@@ -425,8 +425,13 @@ func TestWorkMayConfirmOrReleaseByItself(t *testing.T) {
 		a, err := m.Do(t.Context(), request("A"), func(ctx context.Context, l *intent.Lease) (any, error) {
 			return receipt{"other"}, l.Release(ctx, "not today")
 		})
-		require.NoError(t, err)
+		require.ErrorIs(t, err, intent.ErrReleased)
 		require.Equal(t, intent.Free, a.Intent.Status)
+		paid, _, err := intent.Do(t.Context(), m, request("A"), func(ctx context.Context, l *intent.Lease) (receipt, error) {
+			return receipt{"other"}, l.Release(ctx, "not today")
+		})
+		require.ErrorIs(t, err, intent.ErrReleased)
+		require.Zero(t, paid)
 
 		a, err = m.Do(t.Context(), request("A"), func(ctx context.Context, l *intent.Lease) (any, error) {
 			_, err := store.WriteStreams(ctx, l.Confirmation(receipt{"R1"})...)
@@ -437,5 +442,62 @@ func TestWorkMayConfirmOrReleaseByItself(t *testing.T) {
 		r, err := intent.Result[receipt](a)
 		require.NoError(t, err)
 		require.Equal(t, receipt{"R1"}, r)
+	})
+}
+
+// A wild result is encoded by code that does not return.
+type wild struct{ encode func() }
+
+func (w wild) MarshalJSON() ([]byte, error) {
+	w.encode()
+	return nil, nil
+}
+
+func TestAResultWhoseEncodingDoesNotReturnReleases(t *testing.T) {
+	t.Parallel()
+	for name, encode := range map[string]func(){"Panic": func() { panic("wild") }, "Exit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, m *intent.Manager, store *messagestore.Store) {
+				ended := make(chan any)
+				go func() {
+					defer func() { ended <- recover() }()
+					_, _ = m.Do(t.Context(), request("A"), func(context.Context, *intent.Lease) (any, error) { return wild{encode}, nil })
+				}()
+
+				panicked, is := (<-ended).(*intent.PanicError)
+
+				require.Equal(t, name == "Panic", is)
+				if is {
+					require.Equal(t, "wild", panicked.Value)
+				}
+				require.Equal(t, intent.Free, lookup(t, m).Status)
+			})
+		})
+	}
+}
+
+// The store refuses the work of the other call by the version, and does not say why.
+func TestWorkWhoseSessionHasReleasedIsLost(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, store *messagestore.Store) {
+		released := make(chan error, 1)
+		go func() {
+			_, err := m.Do(t.Context(), request("A"), func(context.Context, *intent.Lease) (any, error) {
+				time.Sleep(time.Millisecond)
+				return nil, errWork
+			})
+			released <- err
+		}()
+
+		_, err := m.Do(t.Context(), request("A"), func(ctx context.Context, l *intent.Lease) (any, error) {
+			require.ErrorIs(t, <-released, errWork)
+			_, err := store.WriteStreams(ctx, l.Confirmation(receipt{"R1"})...)
+			return nil, err
+		})
+
+		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+		require.ErrorIs(t, err, intent.ErrLeaseLost)
+		require.Equal(t, intent.Free, lookup(t, m).Status)
 	})
 }

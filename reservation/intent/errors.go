@@ -23,6 +23,10 @@ var (
 	// time after its lease had ended. It may still be under way.
 	ErrGraceExceeded = errors.New("the work goes on without its lease")
 
+	// ErrReleased is matched by the error of [Manager.Do] and [Do] for work that has released its lease by itself
+	// and returned no error: its result is dropped, and nothing is confirmed.
+	ErrReleased = errors.New("the work has released its lease")
+
 	// ErrDone is matched by the error of [Manager.ForceRelease] for an intent that is
 	// confirmed: nothing releases it any more.
 	ErrDone = errors.New("the intent is confirmed")

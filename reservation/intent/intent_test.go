@@ -377,3 +377,40 @@ func TestKeyLifeIsRefusedWhereNoIntentCanBeRemoved(t *testing.T) {
 		require.NoError(t, err, name)
 	}
 }
+
+// A racingStore has another manager come in before the look whether a category has intents.
+type racingStore struct {
+	forgettingStore
+	before func()
+}
+
+func (s racingStore) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	s.before()
+	return s.forgettingStore.ReadCategoryPage(ctx, q)
+}
+
+func TestManagersOfOneKeyLifeMayStartAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, life := range map[string]time.Duration{"the same": time.Hour, "another": 2 * time.Hour, "for ever": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			forgets := forgettingStore{messagestore.New(memory.New(), nil), true}
+			other := manager(t, forgets, &intent.Config{KeyLife: life})
+			m := manager(t, racingStore{forgets, func() { lease(t, other, intent.Request{Key: "first", Content: 1}) }}, &intent.Config{KeyLife: time.Hour})
+
+			a, err := m.Reserve(t.Context(), request("A"))
+
+			if life == time.Hour {
+				require.NoError(t, err)
+				require.Equal(t, intent.Reserved, a.Outcome)
+				return
+			}
+			require.ErrorIs(t, err, intent.ErrInvalidConfig)
+			rule := "has 2h0m0s"
+			if life == 0 {
+				rule = "has intents whose keys were promised for ever"
+			}
+			require.ErrorContains(t, err, rule)
+		})
+	}
+}

@@ -375,7 +375,11 @@ func (m *Manager) declareFirst(ctx context.Context, stream messagestore.StreamNa
 		if err != nil {
 			return nil, err
 		}
-		if len(page.Messages) > 0 {
+		if len(page.Messages) > 0 { // perhaps those of a manager that has declared it meanwhile
+			last, err := m.store.Last(ctx, stream)
+			if !errors.Is(err, messagestore.ErrNotFound) {
+				return last, err
+			}
 			return nil, invalid("KeyLife", m.config.KeyLife, fmt.Sprintf("%s has intents whose keys were promised for ever", m.category), ErrInvalidConfig)
 		}
 	}

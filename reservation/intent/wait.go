@@ -35,7 +35,7 @@ func (a *attempt) wait(ctx, calls context.Context, w *wakeups.Waiter, now, end t
 		if fresh { // an end before it listened would be missed
 			return time.Time{}, false, nil
 		}
-	} else if now, err = a.stand(calls, now); err != nil || k.met == nil || now.IsZero() {
+	} else if now, err = a.stand(ctx, calls, now); err != nil || k.met == nil || now.IsZero() {
 		return time.Time{}, false, err
 	} else if answer, final := a.answer(now); !final || answer.Outcome != Held {
 		return now, false, nil
@@ -62,10 +62,14 @@ func (a *attempt) wait(ctx, calls context.Context, w *wakeups.Waiter, now, end t
 }
 
 // stand puts the session at the end of the line, if it is not in it, and returns the store's time
-// of the state that a has met by then. A line that is full stays as it is.
-func (a *attempt) stand(ctx context.Context, now time.Time) (time.Time, error) {
+// of the state that a has met by then. A line that is full stays as it is. In a crowd it may take many calls: it
+// begins none after the end of ctx.
+func (a *attempt) stand(ctx, calls context.Context, now time.Time) (time.Time, error) {
 	k := &a.keys[0]
 	for {
+		if err := ctx.Err(); err != nil {
+			return time.Time{}, err
+		}
 		s := k.met
 		if slices.Contains(s.Line, a.request.Session) {
 			a.stands = true
@@ -75,7 +79,7 @@ func (a *attempt) stand(ctx context.Context, now time.Time) (time.Time, error) {
 			return now, nil
 		}
 		a.stands = true
-		met, err := a.line(ctx, append(slices.Clone(s.Line), a.request.Session))
+		met, err := a.line(calls, append(slices.Clone(s.Line), a.request.Session))
 		switch {
 		case err != nil:
 			return time.Time{}, err

@@ -288,7 +288,7 @@ var mutants = []mutant{
 	},
 	{
 		"a key's life that comes too late", "lookup.go",
-		"if len(page.Messages) > 0 {\n			return nil, invalid", "if len(page.Messages) > 1 {\n			return nil, invalid",
+		"if len(page.Messages) > 0 {", "if len(page.Messages) > 1 {",
 		[]string{"KeyLife/IsRefusedOnceThereAreIntents"},
 	},
 }
