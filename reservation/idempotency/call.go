@@ -247,7 +247,7 @@ func (c *call) finish(i intent.Intent, err error) (lost bool) {
 		refuseFor(c.w, http.StatusServiceUnavailable, ProblemUnavailable, "the request did not end in time", i.Left)
 	case err == nil && i.Status == intent.Done && !exactjson.Equal(i.Result, own):
 		c.send(i, false)
-	case err == nil, errors.Is(err, errNotKept) && mine:
+	case err == nil, errors.Is(err, intent.ErrReleased), errors.Is(err, errNotKept) && mine:
 		clear(c.w.Header()) // the recorder began with a copy of it
 		if err := c.recorder.send(c.w); err != nil {
 			c.warn(err, "a large response was not sent whole")
@@ -332,7 +332,7 @@ func (c *call) unavailable(err error) {
 	switch {
 	case isInvalid && invalid.Field == "scope":
 		refuse(c.w, http.StatusUnauthorized, ProblemScope, "")
-	case isInvalid, errors.Is(err, intent.ErrCorrupt):
+	case isInvalid && !errors.Is(err, intent.ErrInvalidConfig), errors.Is(err, intent.ErrCorrupt):
 		refuse(c.w, http.StatusInternalServerError, ProblemCorrupt, "")
 	default:
 		refuseFor(c.w, http.StatusServiceUnavailable, ProblemUnavailable, "the store does not answer; the request was not handled", time.Second)

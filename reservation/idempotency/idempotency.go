@@ -402,8 +402,9 @@ func Lease(ctx context.Context) *intent.Lease {
 }
 
 // Forget keeps the response to the request of ctx from being stored, with any status: it is sent,
-// and the next request with the key is handled again. Outside a handler behind a [Middleware] it
-// does nothing.
+// and the next request with the key is handled again. A response that a transaction of the handler has
+// committed ([Response.Write]) is stored all the same, and is sent. Outside a handler behind a [Middleware]
+// Forget does nothing.
 func Forget(ctx context.Context) {
 	if c := callOf(ctx); c != nil {
 		c.mu.Lock()

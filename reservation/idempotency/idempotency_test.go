@@ -585,3 +585,18 @@ func TestAStreamThatIsNoIntentRunsNothing(t *testing.T) {
 }
 
 var discardLog = log.New(io.Discard, "", 0)
+
+// As a handler may have them that sets the map itself.
+func TestHeaderFieldsInAnotherSpellingAreReplayed(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t, newStore(), nil, func(w http.ResponseWriter, r *http.Request) {
+		w.Header()["ETag"], w.Header()["location"] = []string{`"1"`}, []string{"/payments/1"}
+		w.WriteHeader(http.StatusCreated)
+	})
+
+	for range 2 {
+		reply := a.do(t, ask{key: "AAA"})
+		require.Equal(t, []string{`"1"`, "/payments/1"}, []string{reply.header.Get("ETag"), reply.header.Get("Location")})
+	}
+	require.EqualValues(t, 1, a.handled.Load())
+}

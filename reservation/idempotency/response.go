@@ -84,11 +84,12 @@ type field struct {
 func encode(id identity, r Response, kept map[string]bool) form {
 	f := form{Version: formVersion, Status: r.Status}
 	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
-		if !kept[name] {
+		canonical := http.CanonicalHeaderKey(name)
+		if !kept[canonical] {
 			continue
 		}
 		for _, value := range r.Header[name] {
-			f.Header = append(f.Header, newField(name, value))
+			f.Header = append(f.Header, newField(canonical, value))
 		}
 	}
 	f.Text, f.Bytes = pack(r.Body)
