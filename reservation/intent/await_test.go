@@ -175,6 +175,8 @@ func TestACrowdWhoseContextsEndWhileItComesLeavesInTime(t *testing.T) {
 		crowd.Wait()
 
 		require.Less(t, time.Since(began), 1500*time.Millisecond)
+		steps := len(types(t, store, "payment:intent-k")) // seven come in 300 ms
+		require.LessOrEqual(t, steps, 1+7+3, "they leave together")
 		require.Empty(t, lookup(t, m).Line)
 	})
 }
