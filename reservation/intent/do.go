@@ -121,11 +121,11 @@ func (m *Manager) Do(ctx context.Context, request Request, f func(ctx context.Co
 		r.err = err // the result is refused, and the lease lives on
 	}
 	reason := r.reason()
+	released := l.giveUp(finish, reason)
+	answer.Intent = l.intent(released)
 	if r.err != nil {
 		r.err = l.failed(r.err) // a transaction of f, perhaps: another call of the session has released the lease
 	}
-	released := l.giveUp(finish, reason)
-	answer.Intent = l.intent(released)
 	if lost == nil && errors.Is(released, ErrLeaseLost) && !l.endedByItself() {
 		lost = released
 	}

@@ -490,7 +490,7 @@ func TestWorkWhoseSessionHasReleasedIsLost(t *testing.T) {
 			released <- err
 		}()
 
-		_, err := m.Do(t.Context(), request("A"), func(ctx context.Context, l *intent.Lease) (any, error) {
+		a, err := m.Do(t.Context(), request("A"), func(ctx context.Context, l *intent.Lease) (any, error) {
 			require.ErrorIs(t, <-released, errWork)
 			_, err := store.WriteStreams(ctx, l.Confirmation(receipt{"R1"})...)
 			return nil, err
@@ -498,6 +498,6 @@ func TestWorkWhoseSessionHasReleasedIsLost(t *testing.T) {
 
 		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 		require.ErrorIs(t, err, intent.ErrLeaseLost)
-		require.Equal(t, intent.Free, lookup(t, m).Status)
+		require.Equal(t, intent.Free, a.Intent.Status)
 	})
 }

@@ -341,7 +341,7 @@ func (a *attempt) run(ctx context.Context) (answer Answer, err error) {
 			if answer.Outcome != Reserved {
 				a.leaveLine(calls)
 			}
-			if err != nil && calls.Err() != nil { // they have ended after the caller
+			if err != nil && calls.Err() != nil && !errors.Is(err, ctx.Err()) { // they have ended after the caller
 				err = fmt.Errorf("%w: %w", ctx.Err(), err)
 			}
 		}()
