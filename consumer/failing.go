@@ -77,7 +77,7 @@ func (f *failing) toStore(position messagestore.GlobalPosition) checkpoint.Faili
 	return checkpoint.Failing{First: checkpoint.Oldest(all), Count: len(all)}
 }
 
-// failed notes that a handler has failed. Earlier failures of the message count, those of runs before this, too.
+// failed notes that a handler has failed. Earlier failures of the message count, also in runs before this.
 func (p *progress) failed(failure checkpoint.Failure, parked bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

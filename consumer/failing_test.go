@@ -101,7 +101,7 @@ func TestAFailingMessageIsStoredAtMostOnceASecond(t *testing.T) {
 	}
 }
 
-// A consumer writes as many checkpoints as one that stores nothing of what fails.
+// A message that succeeds soon costs no checkpoint of its own.
 func TestAMessageThatSucceedsAtOnceOrSoonCostsNoCheckpoint(t *testing.T) {
 	t.Parallel()
 	for name, fails := range map[string]int{"Healthy": 0, "AtItsSecondAttempt": 1} {
@@ -380,7 +380,7 @@ func TestAConsumerThatCannotStoreFailingMessagesGoesOn(t *testing.T) {
 	}
 }
 
-// A checkpoint whose outcome is not known is neither lost nor taken for that of another process.
+// A checkpoint whose outcome is not known is neither lost nor taken for another process's checkpoint.
 func TestFailingMessagesAreStoredAfterAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{0, 1} {

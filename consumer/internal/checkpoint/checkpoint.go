@@ -60,7 +60,7 @@ type Checkpoint struct {
 type recorded struct {
 	Checkpoint
 	Failing      []Failure `json:"failing,omitempty"`
-	FailingCount int       `json:"failingCount,omitempty"` // without a group: how many messages are failing, those of the list included
+	FailingCount int       `json:"failingCount,omitempty"` // without a group: how many messages are failing, the list included
 	Group        *Group    `json:"group,omitempty"`
 }
 

@@ -36,7 +36,7 @@ Examples:
 
 // Run deletes.
 func (c *deleteCommand) Run(ctx context.Context, a *app) error {
-	stream, err := parseStream(c.Stream, "streams are deleted one by one; to see those of the category: dibs report streams --category ")
+	stream, err := parseStream(c.Stream, "streams are deleted one by one; to see the streams of the category: dibs report streams --category ")
 	if err != nil {
 		return err
 	}

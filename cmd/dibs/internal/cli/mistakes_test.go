@@ -100,7 +100,7 @@ func TestMistakesAreTold(t *testing.T) {
 	golden(t, "mistakes", told)
 }
 
-// Those that need a server.
+// The mistakes that need a server.
 func TestMistakesOnAServerAreTold(t *testing.T) {
 	t.Parallel()
 	empty := &shell{env: map[string]string{"DIBS_STORE": pgtest.Database(t)}}

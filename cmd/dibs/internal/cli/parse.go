@@ -16,7 +16,7 @@ var mistakes = []struct {
 	{regexp.MustCompile(`^(--[a-z-]+): expected a valid \d+ bit u?int but got ("(?s:.*)")$`), `$1=$2: it is a whole number of up to 18 digits`},
 	{regexp.MustCompile(`^(--[a-z-]+): expected duration but got ("(?s:.*?)")(?:: (?s:.*))?$`), `$1=$2: it is a duration, like 90s, 15m or 48h`},
 	{regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "EOL" \(<EOL>\)$`), `$1: its value is missing`},
-	{regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "(?s:.*)" \((?:short|long) flag\); perhaps try (?s:.*)=("(?s:.*)")\?$`), `$1: its value is missing; one that begins with a dash is given as $1=$2`},
+	{regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "(?s:.*)" \((?:short|long) flag\); perhaps try (?s:.*)=("(?s:.*)")\?$`), `$1: its value is missing; a value that begins with a dash is given as $1=$2`},
 	{regexp.MustCompile(`^expected "(<[^"]*> <[^"]*>)[^"]*"$`), `arguments are missing: $1`},
 	{regexp.MustCompile(`^expected "(<[^"]*>)[^"]*"$`), `an argument is missing: $1`},
 	{regexp.MustCompile(`^expected one of ("(?s:.*))$`), `a command is missing: one of $1`},

@@ -48,6 +48,8 @@ func TestSagasAreListedAndShown(t *testing.T) {
 		for _, args := range []string{"ls other:saga", "show other:saga 3", "park other:saga 3 --reason x"} {
 			require.Equal(t, noCategory("other:saga"), dibs.run(t, append([]string{"saga"}, strings.Fields(args)...)...), args)
 		}
+		require.Equal(t, result{1, "", "dibs: show saga \"9\" of booking: no saga was started with this id\n      see the sagas with: dibs saga ls booking:saga\n"},
+			dibs.run(t, "saga", "show", "booking:saga", "9"))
 		dibs.ok(t, "write", "other:saga-deleted", "T")
 		dibs.ok(t, "delete", "other:saga-deleted", "--yes")
 		require.Equal(t, result{0, "", "no saga of other:saga is open, waiting or parked\n"}, dibs.run(t, "saga", "ls", "other:saga"))

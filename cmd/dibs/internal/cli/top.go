@@ -21,7 +21,7 @@ type topCommand struct {
 
 // Help is printed below the command's usage.
 func (topCommand) Help() string {
-	return `A line for each consumer, those that are furthest behind first: its lag in messages, how the lag changed since the last look, the age of the oldest of these messages, the number of parked messages, that of messages whose handler fails, and the processes that run it. Below it is the message that has failed for longest: its place, the attempt, since when it fails, and the error. Ctrl-C ends it.
+	return `A line for each consumer, the furthest behind first: its lag in messages, how the lag changed since the last look, the age of the oldest of these messages, the number of parked messages, that of messages whose handler fails, and the processes that run it. Below it is the message that has failed for longest: its place, the attempt, since when it fails, and the error. Ctrl-C ends it.
 
 On a terminal the lines are drawn in place; otherwise one look follows the other.
 
