@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -215,7 +216,7 @@ func encode(body messagestore.Body) (json.RawMessage, error) {
 		}
 		return raw.Data, nil
 	}
-	data, err := json.Marshal(body)
+	data, err := exactjson.Marshal(body)
 	if err != nil {
 		return nil, messagestore.NewInvalidError("data", fmt.Sprintf("%T", body), fmt.Sprintf("it does not encode: %v", err))
 	}

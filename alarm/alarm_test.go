@@ -361,6 +361,7 @@ func TestWhatIsNoAlarmIsRefused(t *testing.T) {
 		"an array":          {now, "a-1", 0, messagestore.Raw{Type: "T", Data: []byte(`[]`)}, "data"},
 		"no JSON":           {now, "a-1", 0, messagestore.Raw{Type: "T", Data: []byte(`{`)}, "data"},
 		"not encodable":     {now, "a-1", 0, hollow{math.NaN()}, "data"},
+		"not UTF-8":         {now, "a-1", 0, labelled{"\xff"}, "data"},
 		"encodes as number": {now, "a-1", 0, number(3), "data"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -401,6 +402,10 @@ func TestTheBoundsOfTimeAndAFullMinute(t *testing.T) {
 type hollow struct{ X float64 }
 
 func (hollow) MessageType() string { return "Hollow" }
+
+type labelled struct{ Label string }
+
+func (labelled) MessageType() string { return "Labelled" }
 
 type number int
 

@@ -740,9 +740,6 @@ func encodeData(body Body) (json.RawMessage, error) {
 		if err != nil {
 			return nil, NewInvalidError("data", body.MessageType(), fmt.Sprintf("it does not encode: %v", err))
 		}
-		if coerced(encoded, body) {
-			return nil, NewInvalidError("data", body.MessageType(), "a string in it is not valid UTF-8")
-		}
 		if string(encoded) == "{}" && hidesAll(reflect.TypeOf(body)) {
 			return nil, NewInvalidError("data", body.MessageType(), "all fields of the body are unexported, so nothing of it would be written: begin their names with a capital letter")
 		}
@@ -796,9 +793,6 @@ func encodeMetadata(m Metadata) (json.RawMessage, error) {
 	}
 	if len(m.Properties)+len(m.Local)+len(m.Extra) == 0 {
 		return encoded, nil // of numbers and checked text alone
-	}
-	if coerced(encoded, m.Properties, m.Local, m.Extra) {
-		return nil, NewInvalidError("metadata", nil, "a string in it is not valid UTF-8")
 	}
 	return encoded, validateEncoded("metadata", encoded)
 }

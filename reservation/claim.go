@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -54,7 +55,7 @@ func (c *Claim) With(writes ...messagestore.StreamWrite) ([]messagestore.StreamW
 		case ok && local[answerProperty] != nil:
 			return nil, messagestore.NewInvalidError("answer", nil, "there is more than one")
 		case ok:
-			data, err := json.Marshal(value)
+			data, err := exactjson.Marshal(value)
 			if err != nil {
 				return nil, fmt.Errorf("reserve %s: %w", c.stream, messagestore.NewInvalidError("answer", nil, fmt.Sprintf("it does not encode: %v", err)))
 			}

@@ -111,6 +111,7 @@ func TestAnAnswerThatCannotBeRecordedIsRefused(t *testing.T) {
 	for name, writes := range map[string][]messagestore.StreamWrite{
 		"two":     {reservation.Answer(1), reservation.Answer(2)},
 		"no JSON": {reservation.Answer(make(chan int))},
+		"no text": {reservation.Answer("\xff")},
 	} {
 		mux := inlining(t, store, nil, func(context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 			return writes, nil

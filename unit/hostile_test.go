@@ -100,6 +100,7 @@ func TestAFunctionThatBreaksARuleLeavesNothing(t *testing.T) {
 			"an answer that is no JSON": {unit.Done{Answer: make(chan int)}, "answer"},
 			"NaN":                       {unit.Done{Answer: math.NaN()}, "answer"},
 			"a large answer":            {unit.Done{Answer: strings.Repeat("x", messagestore.MaxMessageBytes)}, "data"},
+			"an answer not UTF-8":       {unit.Done{Answer: []string{"\xff"}}, "answer"},
 			"an answer with U+0000":     {unit.Done{Answer: "\x00"}, "data"},
 			"a stream twice":            {unit.Done{Writes: []messagestore.StreamWrite{event(account), event(account)}}, "batch"},
 			"no stream":                 {unit.Done{Writes: []messagestore.StreamWrite{event("")}}, "stream name"},
@@ -193,4 +194,29 @@ func (d *desk) insertIn(ctx context.Context, tx any) (err error) {
 		_, err = tx.ExecContext(ctx, statement)
 	}
 	return err
+}
+
+// Data that two decoders may read as different values are compared byte by byte.
+func TestAmbiguousDataAreNoOtherData(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		for key, others := range map[string][]string{
+			"pairs": {`{"a":"\ud800"}`, `{"a":"\ud801"}`, `{"a":"\ufffd"}`},
+			"twice": {`{"a":1,"a":2}`, `{"a":2}`, `{"a":2,"a":2}`},
+			"plain": {`{"a":2}`, `{"a":1,"a":2}`},
+		} {
+			for i, data := range append(others, others[0]) {
+				result, err := d.carry(t.Context(), unit.Message{ID: key, Data: []byte(data)}, func(context.Context, any) (unit.Done, error) { return unit.Done{}, nil })
+				require.NoError(t, err)
+				want := reservation.KeyReused
+				switch i {
+				case 0:
+					want = reservation.Reserved
+				case len(others):
+					want = reservation.Duplicate
+				}
+				require.Equal(t, want, result.Outcome, data)
+			}
+		}
+	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -375,7 +376,8 @@ func (u *Unit[Tx]) refuse(ctx context.Context, m Message, digest string) error {
 	return nil
 }
 
-// check returns the stream of a request and the canonical form of its data.
+// check returns the stream of a request and the form in which its data are compared: the
+// canonical one, if it is that of no other value.
 func (u *Unit[Tx]) check(m Message, noFunction bool) (stream messagestore.StreamName, content []byte, err error) {
 	if noFunction {
 		return "", nil, messagestore.NewInvalidError("function", nil, "it is nil")
@@ -400,6 +402,9 @@ func (u *Unit[Tx]) check(m Message, noFunction bool) (stream messagestore.Stream
 	c, err := keys.Canonical(data)
 	if err != nil {
 		return "", nil, messagestore.NewInvalidError("data", []byte(m.Data), fmt.Sprintf("it is no JSON: %v", err))
+	}
+	if c.Ambiguous {
+		return stream, data, nil // another value may have the same form
 	}
 	return stream, c.Canonical, nil
 }
@@ -431,7 +436,7 @@ func encode(answer any) (json.RawMessage, error) {
 	if answer == nil {
 		return nil, nil
 	}
-	data, err := json.Marshal(answer)
+	data, err := exactjson.Marshal(answer)
 	if err != nil {
 		return nil, messagestore.NewInvalidError("answer", nil, fmt.Sprintf("it does not encode: %v", err))
 	}

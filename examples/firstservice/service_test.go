@@ -44,6 +44,9 @@ func TestTheServiceBooksADepositOnce(t *testing.T) {
 	})
 	require.Equal(t, http.StatusBadRequest, request(t, http.MethodPut, url+"/deposits/d3", `{"amount":"ten"}`, nil))
 	require.Equal(t, http.StatusBadRequest, request(t, http.MethodPut, url+"/deposits/d3", `{"account":"","amount":1}`, nil))
+	for _, id := range []string{"%ff", "%fe"} { // no UTF-8, so as texts they would be one key
+		require.Equal(t, http.StatusBadRequest, request(t, http.MethodPut, url+"/deposits/"+id, `{"account":"123","amount":1}`, nil))
+	}
 	require.Equal(t, http.StatusOK, request(t, http.MethodGet, url+"/ready", "", nil))
 	cancel()
 	require.NoError(t, await.Receive(t, "the end of the service", done))

@@ -24,9 +24,10 @@ func Canonical(raw json.RawMessage) ([]byte, error) {
 	return canonical, err
 }
 
-// AppendCanonical appends the canonical form of raw to b. Twice reports whether an object in raw
-// has a key twice.
-func AppendCanonical(b []byte, raw json.RawMessage) (canonical []byte, twice bool, err error) {
+// AppendCanonical appends the canonical form of raw to b. Ambiguous reports whether an object in
+// raw has a key twice, of which the last is kept, or a text in it has half a surrogate pair or is
+// not UTF-8, which becomes U+FFFD: then the same form is that of another value, too.
+func AppendCanonical(b []byte, raw json.RawMessage) (canonical []byte, ambiguous bool, err error) {
 	if !json.Valid(raw) {
 		var whole json.RawMessage
 		return nil, false, fmt.Errorf("canonical JSON: %w", json.Unmarshal(raw, &whole)) // which says where
@@ -36,12 +37,12 @@ func AppendCanonical(b []byte, raw json.RawMessage) (canonical []byte, twice boo
 
 // AppendCanonicalOf is [AppendCanonical] for raw that is valid JSON, as encoding/json has just made
 // it. It is not asked for anything else.
-func AppendCanonicalOf(b []byte, raw json.RawMessage) (canonical []byte, twice bool, err error) {
+func AppendCanonicalOf(b []byte, raw json.RawMessage) (canonical []byte, ambiguous bool, err error) {
 	w := writer{raw: raw, b: slices.Grow(b, len(raw))}
 	if err := w.value(); err != nil {
 		return nil, false, fmt.Errorf("canonical JSON: %w", err)
 	}
-	return w.b, w.twice, nil
+	return w.b, w.ambiguous, nil
 }
 
 // OneReading returns the one spelling of all JSON that every decoder reads as it reads raw: white
@@ -54,7 +55,7 @@ func OneReading(raw json.RawMessage) (spelling []byte, ok bool) {
 		return nil, false
 	}
 	w := writer{raw: raw, b: make([]byte, 0, len(raw)), spelled: true}
-	if err := w.value(); err != nil || w.unsure {
+	if err := w.value(); err != nil || w.ambiguous {
 		return nil, false
 	}
 	return w.b, true
@@ -62,13 +63,12 @@ func OneReading(raw json.RawMessage) (spelling []byte, ok bool) {
 
 // A writer writes the canonical form of valid JSON while it reads it.
 type writer struct {
-	raw   []byte
-	at    int // the next byte of raw to read
-	b     []byte
-	twice bool
+	raw []byte
+	at  int // the next byte of raw to read
+	b   []byte
 
-	spelled bool // numbers stay as they are
-	unsure  bool // two decoders may differ, where numbers stay as they are
+	spelled   bool // numbers stay as they are
+	ambiguous bool // two decoders may differ, other than by the case of keys where numbers do not stay
 }
 
 // next passes over white space, and returns the byte behind it.
@@ -155,7 +155,7 @@ func (w *writer) object() error {
 	}
 	w.at++
 	if w.spelled && !differInFold(members) {
-		w.unsure = true
+		w.ambiguous = true
 	}
 	if !sorted {
 		w.sort(members)
@@ -201,7 +201,7 @@ func (w *writer) sort(members []member) {
 	w.b = w.b[:start]
 	for i, m := range members {
 		if i+1 < len(members) && bytes.Equal(members[i+1].key, m.key) {
-			w.twice = true
+			w.ambiguous = true
 			continue
 		}
 		if len(w.b) > start {
@@ -235,12 +235,31 @@ func (w *writer) text() ([]byte, error) {
 	if err := json.Unmarshal(quoted, &decoded); err != nil {
 		return nil, err
 	}
-	if strings.ContainsRune(decoded, utf8.RuneError) { // in place of something else, perhaps
-		w.unsure = true
+	if replaced(quoted, decoded) {
+		w.ambiguous = true
 	}
 	encoded, err := Marshal(decoded)
 	w.b = append(w.b, encoded...)
 	return []byte(decoded), err
+}
+
+// replaced reports whether encoding/json has put U+FFFD in the place of something else when it
+// decoded a quoted text.
+func replaced(quoted []byte, decoded string) bool {
+	found := strings.Count(decoded, "\ufffd")
+	if found == 0 {
+		return false
+	}
+	meant := bytes.Count(quoted, []byte("\ufffd"))
+	for i := 0; i < len(quoted); i++ {
+		if quoted[i] != '\\' {
+			continue
+		}
+		if i++; quoted[i] == 'u' && strings.EqualFold(string(quoted[i+1:i+5]), "fffd") {
+			meant++
+		}
+	}
+	return found > meant
 }
 
 func (w *writer) number() (err error) {
@@ -335,8 +354,9 @@ var buffers = sync.Pool{New: func() any {
 	return b
 }}
 
-// Marshal is json.Marshal without its escapes for HTML, which a database and
-// other languages' clients have no use for.
+// Marshal is json.Marshal without its escapes for HTML, which a database and other languages'
+// clients have no use for. A string that is not valid UTF-8 is an error, where json.Marshal
+// puts another in its place.
 func Marshal(v any) ([]byte, error) {
 	b, _ := buffers.Get().(*buffered)
 	b.buffer.Reset()
@@ -346,6 +366,9 @@ func Marshal(v any) ([]byte, error) {
 	text := bytes.Clone(bytes.TrimSuffix(b.buffer.Bytes(), []byte("\n")))
 	if b.buffer.Cap() <= maxKept {
 		buffers.Put(b)
+	}
+	if coerced(text, v) {
+		return nil, errNotUTF8
 	}
 	return text, nil
 }

@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -22,16 +26,16 @@ func FuzzCanonical(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		one, err := exactjson.Canonical(a)
-		want, twice, wantErr := slowly(a)
+		want, ambiguous, wantErr := slowly(a)
 		require.Equal(t, wantErr == nil, err == nil, "%v and %v", wantErr, err)
 		if err != nil {
 			return
 		}
 		require.Equal(t, string(want), string(one))
-		written, foundTwice, err := exactjson.AppendCanonical([]byte("x"), a)
+		written, found, err := exactjson.AppendCanonical([]byte("x"), a)
 		require.NoError(t, err)
 		require.Equal(t, "x"+string(want), string(written))
-		require.Equal(t, twice, foundTwice)
+		require.Equal(t, ambiguous, found)
 		require.True(t, json.Valid(one))
 		again, err := exactjson.Canonical(one)
 		require.NoError(t, err)
@@ -56,7 +60,7 @@ func FuzzCanonical(f *testing.F) {
 }
 
 // slowly is the canonical form by way of Go values, as it is defined.
-func slowly(raw []byte) (canonical []byte, twice bool, err error) {
+func slowly(raw []byte) (canonical []byte, ambiguous bool, err error) {
 	if !json.Valid(raw) {
 		return nil, false, errors.New("not valid JSON")
 	}
@@ -65,7 +69,29 @@ func slowly(raw []byte) (canonical []byte, twice bool, err error) {
 		return nil, false, err
 	}
 	canonical, err = appendSlowly(nil, value)
-	return canonical, members(raw) > members(canonical), err
+	return canonical, members(raw) > members(canonical) || !reencodes(raw), err
+}
+
+// reencodes reports whether decoding changes no text in raw.
+func reencodes(raw []byte) bool {
+	escapes := regexp.MustCompile(`\\\\|\\"|(?i:\\u[0-9a-f]{4})+`)
+	for _, escape := range escapes.FindAll(raw, -1) {
+		if escape[0] != '\\' || escape[1] != 'u' {
+			continue
+		}
+		var units []uint16
+		for i := 0; i < len(escape); i += 6 {
+			unit, err := strconv.ParseUint(string(escape[i+2:i+6]), 16, 16)
+			if err != nil {
+				return false
+			}
+			units = append(units, uint16(unit))
+		}
+		if !slices.Equal(units, utf16.Encode(utf16.Decode(units))) {
+			return false
+		}
+	}
+	return utf8.Valid(raw)
 }
 
 func appendSlowly(b []byte, value any) ([]byte, error) {

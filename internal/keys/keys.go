@@ -77,22 +77,22 @@ func Encode(key string, room int) (part string, ok bool) {
 // Content is content in the form in which it is compared.
 type Content struct {
 	Canonical []byte
-	Twice     bool // an object in it had a key twice, of which the last was kept
+	Ambiguous bool // an object in it had a key twice, or a text half a surrogate pair
 }
 
 // Canonical encodes content with encoding/json and returns the one spelling that all JSON equal
 // to it shares.
 func Canonical(content any) (Content, error) {
 	if raw, ok := content.(json.RawMessage); ok {
-		canonical, twice, err := exactjson.AppendCanonical(nil, raw)
-		return Content{canonical, twice}, err
+		canonical, ambiguous, err := exactjson.AppendCanonical(nil, raw)
+		return Content{canonical, ambiguous}, err
 	}
 	raw, err := exactjson.Marshal(content)
 	if err != nil {
 		return Content{}, err
 	}
-	canonical, twice, err := exactjson.AppendCanonicalOf(nil, raw)
-	return Content{canonical, twice}, err
+	canonical, ambiguous, err := exactjson.AppendCanonicalOf(nil, raw)
+	return Content{canonical, ambiguous}, err
 }
 
 // Empty reports whether nothing is in it.

@@ -1,7 +1,6 @@
 package idempotency
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -188,7 +187,7 @@ func (c *call) handle(ctx context.Context, lease *intent.Lease) (any, error) {
 	raw, ok := c.encode(response)
 	if inFile || !ok {
 		c.m.config.Logger.Warn().Str("stream", string(lease.Stream())).Int("status", response.Status).Msg("response too large to keep")
-		raw = marshal(tooLarge(c.id, response.Status))
+		raw, _ = exactjson.Marshal(tooLarge(c.id, response.Status)) // of numbers and a sum
 	}
 	c.own = raw
 	return raw, nil
@@ -218,18 +217,8 @@ func (c *call) encode(r Response) (json.RawMessage, bool) {
 	if size > c.m.config.MaxResponse {
 		return nil, false
 	}
-	raw := marshal(encode(c.id, r, c.m.kept))
-	return raw, len(raw) <= maxStored
-}
-
-func marshal(f form) json.RawMessage {
-	var b bytes.Buffer
-	encoder := json.NewEncoder(&b)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(f); err != nil {
-		return nil // cannot be: these are texts, bytes and numbers
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+	raw, err := exactjson.Marshal(encode(c.id, r, c.m.kept))
+	return raw, err == nil && len(raw) <= maxStored
 }
 
 // finish answers a request that the handler has had. The intent and err are those of Do. It

@@ -225,9 +225,11 @@ func TestFailedWorkReleases(t *testing.T) {
 		<-left
 		require.Equal(t, "the work ended its goroutine", lookup(t, m).Reason)
 
-		_, err = m.Do(t.Context(), request("A"), func(context.Context, *intent.Lease) (any, error) { return math.NaN(), nil })
-		require.ErrorIs(t, err, messagestore.ErrInvalid)
-		require.Equal(t, intent.Free, lookup(t, m).Status, "a result that does not encode is a failure")
+		for _, result := range []any{math.NaN(), []string{"\xff"}} {
+			_, err = m.Do(t.Context(), request("A"), func(context.Context, *intent.Lease) (any, error) { return result, nil })
+			require.ErrorIs(t, err, messagestore.ErrInvalid)
+			require.Equal(t, intent.Free, lookup(t, m).Status, "a result that does not encode is a failure")
+		}
 	})
 }
 

@@ -1,13 +1,13 @@
 package intent
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
 	"unicode/utf8"
 
+	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -281,13 +281,10 @@ func encodeResult(result any) (json.RawMessage, error) {
 	if result == nil {
 		return nil, nil
 	}
-	var b bytes.Buffer
-	encoder := json.NewEncoder(&b)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(result); err != nil {
+	raw, err := exactjson.Marshal(result)
+	if err != nil {
 		return nil, messagestore.NewInvalidError("result", nil, fmt.Sprintf("it does not encode: %v", err))
 	}
-	raw := bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 	if len(raw) > maxResult {
 		return nil, messagestore.NewInvalidError("result", raw, fmt.Sprintf("at most %d bytes", maxResult))
 	}

@@ -314,8 +314,8 @@ func digest(content any) (string, error) {
 		rule = fmt.Sprintf("it does not encode: %v", err)
 	case c.Empty():
 		rule = "nothing is in it: any two requests with one key would be the same"
-	case c.Twice:
-		rule = "an object in it has a key twice"
+	case c.Ambiguous:
+		rule = "an object in it has a key twice, or a text has half a surrogate pair"
 	}
 	if rule != "" {
 		return "", messagestore.NewInvalidError("content", nil, rule)

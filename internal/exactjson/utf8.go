@@ -1,30 +1,26 @@
-package messagestore
+package exactjson
 
 import (
 	"bytes"
 	"encoding"
 	"encoding/json"
+	"errors"
 	"reflect"
 	"strings"
 	"unicode/utf8"
 )
 
+var errNotUTF8 = errors.New("a string in it is not valid UTF-8")
+
 // coerced reports whether encoding/json has put U+FFFD in the place of something that is not
-// valid UTF-8 when it encoded values as encoded. It does so silently, and then the stored text
-// is another than the given one.
+// valid UTF-8 when it encoded v as encoded. It does so silently, and then the encoded text is
+// another than the given one, and two texts become one.
 //
-// Where there is no U+FFFD, nothing was replaced. Where there is one it may be
-// meant, and only the values tell.
-func coerced(encoded []byte, values ...any) bool {
-	if !bytes.Contains(encoded, []byte("\ufffd")) && !bytes.Contains(encoded, []byte(`\ufffd`)) {
-		return false
-	}
-	for _, v := range values {
-		if invalidText(reflect.ValueOf(v)) {
-			return true
-		}
-	}
-	return false
+// Where there is no U+FFFD, nothing was replaced. Where there is one it may be meant, and only
+// the value tells.
+func coerced(encoded []byte, v any) bool {
+	return (bytes.Contains(encoded, []byte("\ufffd")) || bytes.Contains(encoded, []byte(`\ufffd`))) &&
+		invalidText(reflect.ValueOf(v))
 }
 
 var (
