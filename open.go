@@ -38,6 +38,9 @@ func Open(ctx context.Context, storeURL string, config *messagestore.Config) (*m
 }
 
 func open(ctx context.Context, storeURL string, config *messagestore.Config) (messagestore.Driver, error) {
+	if ctx == nil {
+		return nil, fmt.Errorf("open: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
+	}
 	scheme, rest, ok := strings.Cut(storeURL, ":")
 	if !ok {
 		return nil, invalid(rule)

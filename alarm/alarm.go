@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -194,7 +195,7 @@ func (c *Clock) at(t time.Time, stream messagestore.StreamName, expected message
 			set.Metadata = &e.Metadata
 		}
 	}
-	if body == nil {
+	if v := reflect.ValueOf(body); body == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		return messagestore.StreamWrite{}, messagestore.NewInvalidError("body", nil, "it is required")
 	}
 	set.Type = body.MessageType()

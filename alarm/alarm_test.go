@@ -355,6 +355,7 @@ func TestWhatIsNoAlarmIsRefused(t *testing.T) {
 		"a category":        {now, "a", 0, expired{}, "stream"},
 		"version -3":        {now, "a-1", -3, expired{}, "expected version"},
 		"no body":           {now, "a-1", 0, nil, "body"},
+		"nil in a body":     {now, "a-1", 0, (*expired)(nil), "body"},
 		"an id":             {now, "a-1", 0, messagestore.Envelope{ID: uuid.New(), Body: expired{}}, "id"},
 		"empty envelope":    {now, "a-1", 0, messagestore.Envelope{}, "body"},
 		"no type":           {now, "a-1", 0, messagestore.Raw{Data: []byte(`{}`)}, "type"},

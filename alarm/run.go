@@ -45,6 +45,9 @@ func (c *Clock) Run(ctx context.Context) error {
 	if c.invalid != nil {
 		return c.invalid
 	}
+	if ctx == nil {
+		return messagestore.NewInvalidError("context", nil, "it is nil")
+	}
 	if !c.running.CompareAndSwap(false, true) {
 		return ErrRunning
 	}

@@ -65,6 +65,8 @@ func New(driver Driver, config *Config) *Store {
 // nil.
 func (s *Store) use(ctx context.Context) (Driver, error) {
 	switch {
+	case s == nil:
+		return nil, NewInvalidError("store", nil, "it is nil")
 	case s.driver == nil:
 		return nil, NewInvalidError("store", nil, "it has no driver: it is the zero Store, or New was given nil")
 	case ctx == nil:

@@ -25,6 +25,12 @@ type Claim struct {
 // reservation of which the effect is written already, or a copy for a reserver of another
 // name.
 func NewClaim[T messagestore.Body](ctx context.Context, r *Reserver, m handler.Message[T], key func(T) string) (*Claim, error) {
+	switch {
+	case r == nil:
+		return nil, messagestore.NewInvalidError("reserver", nil, "it is nil")
+	case key == nil:
+		return nil, messagestore.NewInvalidError("key", nil, "there is no function for it")
+	}
 	if err := r.serves(ctx, m.Message); err != nil || r.passesOver(m.Message) {
 		return nil, err
 	}

@@ -256,6 +256,12 @@ func (r *Reserver) serves(ctx context.Context, m *messagestore.Message) error {
 	if r.wrong != nil {
 		return r.wrong
 	}
+	switch {
+	case ctx == nil:
+		return messagestore.NewInvalidError("context", nil, "it is nil")
+	case m == nil:
+		return messagestore.NewInvalidError("message", nil, "it is nil")
+	}
 	name := steer.Consumer(ctx)
 	if name == "" {
 		return nil

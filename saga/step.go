@@ -383,6 +383,9 @@ func (a *adding) end() {
 // running, and if a write is to the saga's own stream or to one whose name is invalid. Write may be called several times, and
 // from several goroutines.
 func Write(ctx context.Context, writes ...messagestore.StreamWrite) error {
+	if ctx == nil {
+		return fmt.Errorf("saga: write: %w", invalid("context", nil, "it is nil"))
+	}
 	a, _ := ctx.Value(addingOf{}).(*adding)
 	if a == nil {
 		return fmt.Errorf("saga: write: %w", invalid("context", nil, "it is not that of a function of a TxStep"))
@@ -521,6 +524,9 @@ type keyOf struct{}
 // Key returns the idempotence key of the step that runs in ctx: the same for every attempt and every
 // process, and for its undo, which thereby names what it undoes. It is "" outside of a step.
 func Key(ctx context.Context) string {
+	if ctx == nil {
+		return ""
+	}
 	key, _ := ctx.Value(keyOf{}).(string)
 	return key
 }

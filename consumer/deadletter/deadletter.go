@@ -160,6 +160,9 @@ func (e *NotParkedError) Error() string {
 // Message reads the message that a letter refers to. The error matches
 // [messagestore.ErrNotFound] if the message was removed.
 func (l *Letters) Message(ctx context.Context, p *Letter) (*messagestore.Message, error) {
+	if p == nil {
+		return nil, l.failed("message", messagestore.NewInvalidError("dead letter", nil, "it is nil"))
+	}
 	page, err := l.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: l.consumer.Category, From: p.GlobalPosition, Limit: 1})
 	if err == nil && (len(page.Messages) == 0 || page.Messages[0].ID != p.ID) {
 		err = fmt.Errorf("%s %s@%d, which is parked: %w", p.Type, p.Stream, p.Position, messagestore.ErrNotFound)
@@ -310,6 +313,8 @@ type Failure struct {
 func (l *Letters) Park(ctx context.Context, f Failure) (*Letter, error) {
 	m := f.Message
 	switch {
+	case m == nil:
+		return nil, l.failed("park", messagestore.NewInvalidError("message", nil, "it is nil"))
 	case f.Err != nil:
 	case f.Behind != nil:
 		f.Err = errBehind(f.Behind)

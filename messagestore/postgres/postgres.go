@@ -224,6 +224,9 @@ func configured(config *Config) *Driver {
 // A host that is not this machine, and that the URL allows to be talked to without
 // encryption, is logged. No error shows the URL or its password.
 func Open(ctx context.Context, url string, config *Config) (*Driver, error) {
+	if ctx == nil {
+		return nil, fmt.Errorf("open: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
+	}
 	pool, clear, err := pglink.Open(ctx, url)
 	switch {
 	case errors.Is(err, pglink.ErrInvalidURL):
@@ -330,6 +333,9 @@ func queriesFor(schema string) queries {
 func (d *Driver) with(ctx context.Context, f func(db DB) error) error {
 	if d.invalid != nil {
 		return d.invalid
+	}
+	if ctx == nil {
+		return messagestore.NewInvalidError("context", nil, "it is nil")
 	}
 	if d.onlyConnection(ctx) {
 		return errOnlyConnection

@@ -34,6 +34,9 @@ func Open(ctx context.Context, path string, config *Config) (*Driver, error) {
 }
 
 func open(ctx context.Context, driverName, path string, config *Config) (*Driver, error) {
+	if ctx == nil {
+		return nil, fmt.Errorf("open: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
+	}
 	full, err := config.withDefaults()
 	if err != nil {
 		return nil, err

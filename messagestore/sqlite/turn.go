@@ -4,6 +4,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
 )
 
 // SQLite gives the write lock to the first writer that asks once it is free: there is no queue,
@@ -61,6 +63,9 @@ func jitter(mean time.Duration) time.Duration {
 // retry repeats f while it finds the database locked, until limit or the end of ctx. A refused
 // f must have had no effect.
 func retry(ctx context.Context, limit time.Duration, f func() error) error {
+	if ctx == nil {
+		return messagestore.NewInvalidError("context", nil, "it is nil")
+	}
 	begun := time.Now()
 	for {
 		err := f()

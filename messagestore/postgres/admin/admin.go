@@ -88,6 +88,9 @@ func (a *Admin) with(ctx context.Context, f func(db pglink.DB) error) error {
 	if a.invalid != nil {
 		return a.invalid
 	}
+	if ctx == nil {
+		return messagestore.NewInvalidError("context", nil, "it is nil")
+	}
 	return a.link.With(ctx, f)
 }
 
