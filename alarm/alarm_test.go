@@ -1,6 +1,7 @@
 package alarm_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -99,6 +101,28 @@ func TestAnAlarmRingsAtItsTime(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A clock that is new, rings, and is stopped in the middle of a minute has nothing to warn of.
+func TestAClockThatIsWellSaysNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		var lines bytes.Buffer
+		clock := alarm.New(store, booking, &alarm.Config{Logger: logger.Zerolog(zerolog.New(&lines).Level(zerolog.WarnLevel))})
+		stop := running(t, clock)
+		time.Sleep(time.Minute)
+		for i := range 3 {
+			set(t, store, clock, time.Now().Add(10*time.Second), messagestore.StreamName(fmt.Sprintf("booking:saga-%d", i)), messagestore.NoStream)
+			time.Sleep(time.Minute)
+		}
+		set(t, store, clock, time.Now().Add(time.Minute), "booking:saga-9", messagestore.NoStream)
+		time.Sleep(20 * time.Second)
+		stop()
+
+		require.Empty(t, lines.String())
+		require.Equal(t, alarm.Stats{Rung: 3}, clock.Stats())
+	})
 }
 
 func TestAnAlarmOfAStreamThatHasMovedOnWritesNothing(t *testing.T) {

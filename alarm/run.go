@@ -79,7 +79,7 @@ var forever = consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}}
 // lasts; it leaves it when run is done.
 func (c *Clock) minutes(run context.Context) *consumer.Consumer {
 	ring := func(ctx context.Context, m *messagestore.Message) error { return c.ring(ctx, run, m) }
-	return consumer.New(c.store, c.category, "minutes", known.Handler{Known: []string{TypeDue}, Func: ring}, &consumer.Config{
+	return consumer.New(c.store, c.category, "minutes", known.Handler{Known: []string{TypeDue}, Func: ring, Owner: true, Slow: true}, &consumer.Config{
 		OnlyKnown: true, Concurrency: minuteLanes, PollInterval: c.config.PollInterval, Lease: c.config.Lease,
 		Grace: time.Second, Errors: forever, Start: consumer.FromStart(), Logger: c.config.Logger,
 	})
@@ -87,7 +87,7 @@ func (c *Clock) minutes(run context.Context) *consumer.Consumer {
 
 // sets is the consumer of the alarms that are set: those of minutes that have begun.
 func (c *Clock) sets() *consumer.Consumer {
-	return consumer.New(c.store, c.category, "sets", known.Handler{Known: []string{TypeSet, TypeClosed}, Func: c.see}, &consumer.Config{
+	return consumer.New(c.store, c.category, "sets", known.Handler{Known: []string{TypeSet, TypeClosed}, Func: c.see, Owner: true}, &consumer.Config{
 		OnlyKnown: true, Concurrency: c.config.Concurrency, PollInterval: c.config.PollInterval, Lease: c.config.Lease,
 		Grace: time.Second, Errors: forever, Start: consumer.FromStart(), Logger: c.config.Logger,
 	})

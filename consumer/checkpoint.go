@@ -93,8 +93,12 @@ func (c *checkpointer) lookDue() (due time.Time, is bool) {
 
 // checkDue returns when a check is due, if the run is at work: a message whose handler
 // runs for long, or fails again and again, keeps the position where it is. With many
-// messages behind it, or with redrives, the run does not read either.
+// messages behind it, or with redrives, the run does not read either. After a failure one is due
+// whatever the run does, or nothing would tell that the store is back.
 func (c *checkpointer) checkDue(atWork bool) (due time.Time, is bool) {
+	if c.failures > 0 {
+		return c.retryAt, !c.busy
+	}
 	return later(c.checkedAt.Add(headInterval), c.retryAt), atWork && !c.busy
 }
 

@@ -132,6 +132,10 @@ type Config struct {
 // missing right (SQLSTATE 42501), a closed pool, or an error whose method Permanent() bool returns
 // true. A type that no function is registered for is retried, since a newer replica may know it.
 //
+// A failure while the consumer's store does not answer is not the message's, whatever the handler was
+// at: it is neither counted nor logged nor stored, the message is delivered again within a second of
+// the outage's end, and the time of the policy begins anew. CatchUp ends with an outage.
+//
 // An error of the handler can decide otherwise for its message: see [RetryAfter],
 // [Park] and [Skip].
 type ErrorPolicy struct {

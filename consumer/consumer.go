@@ -74,6 +74,7 @@ type Consumer struct {
 	lanes   *lanes.Lanes[delivery] // of the last run
 	counts  counts
 	outage  *outage.Outage // of the store
+	probe   probe
 	said    said
 }
 
@@ -362,7 +363,7 @@ func (c *Consumer) logStarted(p *checkpoint.Place) {
 // Stats are a consumer's counts since [New].
 type Stats struct {
 	Handled     int64 // messages whose handler returned nil
-	Failed      int64 // deliveries that failed
+	Failed      int64 // deliveries that failed, other than for an outage of the store
 	Retried     int64 // deliveries that were not the first of their message in a run
 	Parked      int64 // messages that were parked
 	Skipped     int64 // messages whose handler returned Skip

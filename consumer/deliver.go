@@ -9,6 +9,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/text"
+	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/logger"
@@ -19,6 +20,7 @@ import (
 type failure struct {
 	item *item
 	err  error // of the handler, or of the store that did not take a dead letter
+	away bool  // the handler failed while the store was away
 }
 
 // Failures go from the workers to the run's loop.
@@ -54,7 +56,7 @@ func (f *failures) close() {
 // the goroutine.
 func (r *run) work(ctx context.Context, it *item) (finished bool) {
 	err := panics.ErrExited
-	defer func() { finished = r.worked(it, err) }()
+	defer func() { finished = r.worked(ctx, it, err) }()
 	switch {
 	case it.Value.request != nil && r.blocked != nil:
 		err = r.redriveInOrder(ctx, it)
@@ -93,12 +95,12 @@ func (c *Consumer) deliver(ctx context.Context, m *messagestore.Message, err *er
 }
 
 // worked takes in the result of an item. A failure is left to the loop.
-func (r *run) worked(it *item, err error) (finished bool) {
+func (r *run) worked(ctx context.Context, it *item, err error) (finished bool) {
 	if err == nil && it.Value.request == nil {
 		r.finished(it)
 		return true
 	}
-	r.failures.add(failure{it, err})
+	r.failures.add(failure{it, err, r.storeIsAway(ctx, it, err)})
 	r.wake()
 	return false
 }
@@ -141,13 +143,14 @@ func (r *run) decide(work context.Context) {
 		case it.Value.parking:
 			r.parkFailed(work, it, f.err)
 		default:
-			r.handlerFailed(work, it, f.err)
+			r.handlerFailed(work, it, f)
 		}
 	}
 }
 
 // handlerFailed decides on a message whose handler failed.
-func (r *run) handlerFailed(work context.Context, it *item, err error) {
+func (r *run) handlerFailed(work context.Context, it *item, f failure) {
+	err := f.err
 	verdict := steer.Of(err)
 	if work.Err() != nil && (verdict == nil || verdict.Verdict == steer.Retry) {
 		r.logFailure(it, err, 0, "handler interrupted") // its context was cancelled: the message is not at fault
@@ -155,10 +158,23 @@ func (r *run) handlerFailed(work context.Context, it *item, err error) {
 		return
 	}
 	d, now := &it.Value, time.Now()
+	if r.stopping && verdict != nil && verdict.Verdict == steer.Retry { // it gives the message back to whichever run comes next
+		r.about(r.config.Logger.Debug(), it.Value.message).Str("error", text.Of(err)).Msg("handler gave the message back")
+		r.lanes.Drop(it)
+		return
+	}
 	if verdict != nil && verdict.Verdict == steer.Skip {
 		r.skip(it, err)
 		return
 	}
+	if f.away {
+		d.away++
+		d.failingSince = time.Time{}
+		r.about(r.config.Logger.Debug(), d.message).Int("failures", d.away).Str("error", text.Of(err)).Msg("handler failed while the store is away")
+		r.lanes.Retry(it, now.Add(backoff.After(d.away, minStoreBackoff, maxStoreBackoff)))
+		return
+	}
+	d.away = 0
 	if d.attempts == 0 {
 		d.firstFailed = now
 	}
@@ -212,7 +228,7 @@ func (r *run) parkNow(work context.Context, it *item) {
 	it.Value.parking = true
 	r.wg.Go(func() {
 		err := r.park(work, it)
-		if r.worked(it, err) {
+		if r.worked(work, it, err) {
 			r.lanes.Finish(it)
 			r.wake() // no worker takes the next item of the lane by itself
 		}

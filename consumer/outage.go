@@ -1,11 +1,16 @@
 package consumer
 
 import (
+	"context"
+	"sync"
 	"time"
 
+	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/text"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/steer"
+	"github.com/dibs-go/dibs/internal/upkeep"
 )
 
 // An activity is one of the things that a consumer does at its store.
@@ -49,4 +54,33 @@ func (c *Consumer) storeWorks(at activity) {
 		return
 	}
 	c.outage.Works(outage.Key{By: c.by(), To: string(at)})
+}
+
+// A probe is the last question whether the store answers.
+type probe struct {
+	mu   sync.Mutex
+	at   time.Time
+	away bool
+}
+
+// probeInterval is the shortest time between two questions: handlers that fail together ask once.
+const probeInterval = 100 * time.Millisecond
+
+// storeIsAway reports whether the store of the consumer does not answer, after a handler has failed. Such
+// a failure is the store's and not the message's, whatever the handler was at. An error that asks for
+// something itself, or lasts, is the handler's in any case.
+func (r *run) storeIsAway(ctx context.Context, it *item, err error) bool {
+	if r.catchUp || it.Value.request != nil || it.Value.parking || steer.Of(err) != nil || lasts(err) {
+		return false
+	}
+	p := &r.probe
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.at.IsZero() || time.Since(p.at) >= probeInterval {
+		bounded, cancel := context.WithTimeout(upkeep.With(ctx), checkpoint.CallTimeout)
+		_, failed := r.store.Now(bounded)
+		cancel()
+		p.at, p.away = time.Now(), failed != nil && ctx.Err() == nil && heals(failed)
+	}
+	return p.away
 }

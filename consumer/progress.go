@@ -25,6 +25,7 @@ type delivery struct {
 	parking      bool   // it is to be parked, not delivered
 	reason       string // of an operator, to park it
 	parkFailures int
+	away         int // failures in a row while the store was away
 
 	// In a consumer that parks in order, behind is the letter because of which the message is parked
 	// without being delivered. A message that is already parked has none.

@@ -21,7 +21,7 @@ type said struct {
 func (r *run) sayNothing(page messagestore.CategoryPage) {
 	whole := r.config.groupSize() == 1 && (!r.checkpoints.place.Leased() || r.checkpoints.place.SlotCount() == checkpoint.Slots)
 	switch filtered := r.config.OnlyKnown || r.config.Correlation != ""; {
-	case page.More || r.from > 0 || r.took:
+	case page.More || r.from > 0 || r.took || r.owned():
 	case page.Next == 0:
 		if !r.said.empty {
 			r.said.empty = true
@@ -39,6 +39,12 @@ func (r *run) sayNothing(page messagestore.CategoryPage) {
 		}
 		event.Msg("the category has messages, and none passes the consumer's filter: are its names right?")
 	}
+}
+
+// owned reports whether the category is that of a package of this library, which no user has named.
+func (c *Consumer) owned() bool {
+	h, is := c.handler.(interface{ OwnsCategory() bool })
+	return is && h.OwnsCategory()
 }
 
 // sayFewConnections warns of a Concurrency above the connections of the store: handlers that use one
@@ -59,7 +65,7 @@ func (c *Consumer) sayFewConnections() {
 // message is delivered to it, too, and it may go on for ever. The streams of reservations, which
 // have a key behind the identifier, are meant to be met.
 func (c *Consumer) wrote(stream string) {
-	if id, is := strings.CutPrefix(stream, string(c.id.Category)+"-"); !is || strings.Contains(id, "+") {
+	if id, is := strings.CutPrefix(stream, string(c.id.Category)+"-"); !is || strings.Contains(id, "+") || c.owned() {
 		return
 	}
 	if c.said.own.CompareAndSwap(false, true) {

@@ -123,7 +123,7 @@ func New[In, Out any](store Store, name string, f func(r *Run, in In) (Out, erro
 			Concurrency: c.config.Concurrency, PollInterval: c.config.PollInterval, Lease: c.config.Lease, Logger: c.config.Logger,
 		})
 		c.wakeups = wakeups.New(store, c.category, []string{TypeCompleted, TypeCompensated, TypeParked}, c.config.PollInterval, c.config.Logger)
-		runner := consumer.New(store, c.category, "runner", known.Handler{Known: append([]string{TypeStarted}, outside...), Func: c.handle}, &consumer.Config{
+		runner := consumer.New(store, c.category, "runner", known.Handler{Known: append([]string{TypeStarted}, outside...), Func: c.handle, Owner: true}, &consumer.Config{
 			OnlyKnown: true, Concurrency: c.config.Concurrency, BatchSize: messagestore.MaxReadMessages,
 			PollInterval: c.config.PollInterval, Lease: c.config.Lease, Start: consumer.FromStart(), Logger: c.config.Logger,
 			Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}},

@@ -1,12 +1,15 @@
 package saga_test
 
 import (
+	"bytes"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/saga"
 )
 
@@ -95,5 +98,26 @@ func TestAnUndoIsTriedAgainForEver(t *testing.T) {
 		require.Equal(t, 31, w.calls["cancel hotel"])
 		require.Equal(t, 1, w.calls["cancel flight"])
 		require.Equal(t, 1, w.keysOf("cancel hotel"))
+	})
+}
+
+// A saga that is the first of its name, sleeps, ends, and is stopped has nothing to warn of.
+func TestASagaThatIsWellSaysNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var lines bytes.Buffer
+		s, err := saga.New(newStore(), "booking", func(r *saga.Run, _ trip) (itinerary, error) {
+			return itinerary{}, r.Sleep("a while", time.Hour)
+		}, nil, &saga.Config{Logger: logger.Zerolog(zerolog.New(&lines).Level(zerolog.WarnLevel))})
+		require.NoError(t, err)
+		stop := running(t, s)
+		time.Sleep(time.Minute)
+		_, err = s.Begin(t.Context(), "7", trip{})
+		require.NoError(t, err)
+		require.Equal(t, saga.StateCompleted, waitFor(t, s, "7").State)
+		time.Sleep(90 * time.Second)
+		stop()
+
+		require.Empty(t, lines.String())
 	})
 }

@@ -34,6 +34,7 @@ type Outage struct {
 	mu      sync.Mutex
 	failing map[Key]struct{}
 	began   time.Time
+	last    time.Time // error
 	errors  int
 	said    bool
 	remind  time.Time
@@ -52,18 +53,20 @@ func Of(store any) *Outage {
 }
 
 // Failed takes in an error of a caller, and says so if it is the first. A caller without a logger leaves
-// that to the next. About are the fields of the caller's lines, each a name and a value: of the one at the
+// that to the next. Where all callers that failed have gone, and none of the others has had a success
+// since, an error later than a minute is of another outage. About are the fields of the caller's lines, each a name and a value: of the one at the
 // outage's end too, which another goroutine may log, so no value changes later.
 func (o *Outage) Failed(key Key, log logger.Logger, about ...any) {
 	now := time.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.failing) == 0 {
+	if !o.some.Load() || len(o.failing) == 0 && now.Sub(o.last) >= reminderAfter {
 		o.failing = map[Key]struct{}{}
 		o.began, o.errors, o.said = now, 0, false
 		o.some.Store(true)
 	}
 	o.failing[key] = struct{}{}
+	o.last = now
 	o.errors++
 	lasted := now.Sub(o.began)
 	event, what := log.Warn(), "store failed: trying again"
@@ -81,17 +84,25 @@ func (o *Outage) Failed(key Key, log logger.Logger, about ...any) {
 	event.Fields(about).Msg(what)
 }
 
-// Works takes in a success at what a caller does.
-func (o *Outage) Works(key Key) { o.works(true, func(k Key) bool { return k == key }) }
+// Works takes in a success at what a caller does. It ends an outage in which nothing else fails.
+func (o *Outage) Works(key Key) { o.works(func(k Key) bool { return k == key }) }
 
 // Begins takes in that a caller has begun anew at a store that works: what failed before does not
 // count any more.
-func (o *Outage) Begins(by string) { o.works(true, func(k Key) bool { return k.By == by }) }
+func (o *Outage) Begins(by string) { o.works(func(k Key) bool { return k.By == by }) }
 
-// Ends forgets a caller that asks no more.
-func (o *Outage) Ends(by string) { o.works(false, func(k Key) bool { return k.By == by }) }
+// Ends forgets a caller that asks no more. It ends no outage: whether the store works is for the next
+// success of another to say.
+func (o *Outage) Ends(by string) {
+	if !o.some.Load() {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	maps.DeleteFunc(o.failing, func(k Key, _ struct{}) bool { return k.By == by })
+}
 
-func (o *Outage) works(say bool, what func(Key) bool) {
+func (o *Outage) works(what func(Key) bool) {
 	if !o.some.Load() {
 		return
 	}
@@ -100,7 +111,7 @@ func (o *Outage) works(say bool, what func(Key) bool) {
 	if maps.DeleteFunc(o.failing, func(k Key, _ struct{}) bool { return what(k) }); len(o.failing) > 0 {
 		return
 	}
-	if over := o.some.Swap(false); over && say && o.said {
+	if over := o.some.Swap(false); over && o.said {
 		o.ended = time.Now()
 		o.log.Warn().Str("after", Roughly(o.ended.Sub(o.began))).Int("errors", o.errors).Fields(o.about).Msg("store is back")
 	}

@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -332,6 +334,37 @@ func TestContextEndsATenthBeforeAnybodyMayTakeTheLease(t *testing.T) {
 
 		require.NoError(t, err, "the version decides")
 		require.Equal(t, intent.Done, a.Intent.Status)
+	})
+}
+
+// An outage that outlasts all leases has one beginning and one end, and each lease that is lost is named once.
+func TestAnOutageOfLeasesIsSaidAndEachLeaseThatIsLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &brokenStore{Store: messagestore.New(memory.New(), nil)}
+		var log bytes.Buffer
+		m := manager(t, store, &intent.Config{Logger: logger.Zerolog(zerolog.New(&log).Level(zerolog.WarnLevel))})
+		var working sync.WaitGroup
+		for i := range 3 {
+			r := request("A")
+			r.Key, r.TTL = fmt.Sprint(i), time.Duration(1+10*i)*time.Second
+			working.Go(func() {
+				_, err := m.Do(t.Context(), r, func(ctx context.Context, _ *intent.Lease) (any, error) {
+					<-ctx.Done()
+					return nil, context.Cause(ctx)
+				})
+				require.ErrorIs(t, err, intent.ErrLeaseLost)
+			})
+		}
+		time.Sleep(100 * time.Millisecond)
+		store.broken.Store(true)
+		working.Wait()
+		store.broken.Store(false)
+		lease(t, m, request("B"))
+
+		require.Equal(t, 1, strings.Count(log.String(), `"message":"store failed: trying again"`), log.String())
+		require.Equal(t, 3, strings.Count(log.String(), `"message":"lease lost"`), log.String())
+		require.Equal(t, 1, strings.Count(log.String(), `"message":"store is back"`), log.String())
 	})
 }
 

@@ -38,6 +38,7 @@ type Lease struct {
 	assured  time.Time       // until when the lease is the holder's, by its own clock
 	over     *LeaseLostError // why it ended, once that is known
 	byItself bool            // it was its own step that ended it
+	said     bool            // that it is lost
 	extended chan struct{}   // closed when assured has moved, if anything waits for that
 }
 
@@ -609,9 +610,18 @@ func (l *Lease) ended(lost *LeaseLostError, byItself bool) error {
 	if byItself {
 		l.byItself = true
 	} else {
-		l.m.config.Logger.Warn().Err(lost).Str("stream", string(l.Stream())).Msg("lease lost")
+		l.sayLost(lost)
 	}
 	return lost
+}
+
+// sayLost logs that the lease is lost, once. The lock is held.
+func (l *Lease) sayLost(lost error) {
+	if l.said {
+		return
+	}
+	l.said = true
+	l.m.config.Logger.Warn().Err(lost).Str("stream", string(l.Stream())).Msg("lease lost")
 }
 
 // Keep extends the lease again and again until stop is called, and returns a context for the
@@ -650,6 +660,9 @@ func (l *Lease) expire(ctx context.Context, end context.CancelCauseFunc) {
 				continue
 			}
 			if !l.endedByItself() {
+				l.mu.Lock()
+				l.sayLost(lost)
+				l.mu.Unlock()
 				end(lost)
 			}
 			return

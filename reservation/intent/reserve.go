@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -355,6 +356,9 @@ func (a *attempt) run(ctx context.Context) (answer Answer, err error) {
 	var known time.Time
 	for over := false; ; {
 		answer, now, err := a.try(calls, known)
+		if err == nil {
+			a.m.outage.Works(outage.Key{By: string(a.m.category), To: "reserve"}) // as no lease may be left to say
+		}
 		if err != nil || answer.Outcome != Held || w == nil || over {
 			return answer, err
 		}
