@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -27,27 +28,27 @@ func TestTheServiceBooksADepositOnce(t *testing.T) {
 	defer cancel()
 	listener, err := net.Listen("tcp", "localhost:0")
 	require.NoError(t, err)
-	url := "http://" + listener.Addr().String()
+	service := "http://" + listener.Addr().String()
 	database := postgrestest.URL(t, nil)
 	done := make(chan error, 1)
 	go func() { done <- serve(ctx, database, listener) }()
 
 	for range 3 {
-		require.Equal(t, http.StatusAccepted, request(t, http.MethodPut, url+"/deposits/d1", `{"account":"123","amount":1000}`, nil))
+		require.Equal(t, http.StatusAccepted, request(t, http.MethodPut, service+"/deposits/d1", `{"account":"123","amount":1000}`, nil))
 	}
-	require.Equal(t, http.StatusAccepted, request(t, http.MethodPut, url+"/deposits/d2", `{"account":"123","amount":1}`, nil))
+	require.Equal(t, http.StatusAccepted, request(t, http.MethodPut, service+"/deposits/d2", `{"account":"123","amount":1}`, nil))
 
 	var account Account
 	await.That(t, "both deposits, each once", func() (bool, any) {
-		status := request(t, http.MethodGet, url+"/accounts/123", "", &account)
+		status := request(t, http.MethodGet, service+"/accounts/123", "", &account)
 		return status == http.StatusOK && account.Balance == 1001, fmt.Sprint(status, " ", account)
 	})
-	require.Equal(t, http.StatusBadRequest, request(t, http.MethodPut, url+"/deposits/d3", `{"amount":"ten"}`, nil))
-	require.Equal(t, http.StatusBadRequest, request(t, http.MethodPut, url+"/deposits/d3", `{"account":"","amount":1}`, nil))
+	require.Equal(t, http.StatusBadRequest, request(t, http.MethodPut, service+"/deposits/d3", `{"amount":"ten"}`, nil))
+	require.Equal(t, http.StatusBadRequest, request(t, http.MethodPut, service+"/deposits/d3", `{"account":"","amount":1}`, nil))
 	for _, id := range []string{"%ff", "%fe"} { // no UTF-8, so as texts they would be one key
-		require.Equal(t, http.StatusBadRequest, request(t, http.MethodPut, url+"/deposits/"+id, `{"account":"123","amount":1}`, nil))
+		require.Equal(t, http.StatusBadRequest, request(t, http.MethodPut, service+"/deposits/"+id, `{"account":"123","amount":1}`, nil))
 	}
-	require.Equal(t, http.StatusOK, request(t, http.MethodGet, url+"/ready", "", nil))
+	require.Equal(t, http.StatusOK, request(t, http.MethodGet, service+"/ready", "", nil))
 	cancel()
 	require.NoError(t, await.Receive(t, "the end of the service", done))
 }
@@ -56,7 +57,12 @@ func TestTheServiceBooksADepositOnce(t *testing.T) {
 func TestTheServiceChecksItsRights(t *testing.T) {
 	t.Parallel()
 	database := postgrestest.URL(t, nil)
-	reader := database + "&options=-c%20role%3Ddibs_reader"
+	at, err := url.Parse(database)
+	require.NoError(t, err)
+	query := at.Query()
+	query.Set("options", "-c role=dibs_reader")
+	at.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
+	reader := at.String()
 	listener, err := net.Listen("tcp", "localhost:0")
 	require.NoError(t, err)
 	defer listener.Close()

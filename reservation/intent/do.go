@@ -219,7 +219,7 @@ func (l *Lease) finish(ctx context.Context, result json.RawMessage) error {
 // giveUp releases the lease. It returns an error if the lease was lost before, or confirmed.
 func (l *Lease) giveUp(ctx context.Context, reason string) error {
 	err := retry(ctx, func() error { return l.Release(ctx, reason) })
-	if err != nil && !errors.Is(err, ErrLeaseLost) {
+	if err != nil && !errors.Is(err, ErrLeaseLost) && l.Left() > 0 { // the intent is held for as long
 		l.m.config.Logger.Warn().Err(err).Str("stream", string(l.Stream())).Msg("release lease")
 	}
 	return err

@@ -365,6 +365,7 @@ func TestAnOutageOfLeasesIsSaidAndEachLeaseThatIsLost(t *testing.T) {
 		require.Equal(t, 1, strings.Count(log.String(), `"message":"store failed: trying again"`), log.String())
 		require.Equal(t, 3, strings.Count(log.String(), `"message":"lease lost"`), log.String())
 		require.Equal(t, 1, strings.Count(log.String(), `"message":"store is back"`), log.String())
+		require.Equal(t, 5, strings.Count(log.String(), "\n"), log.String())
 	})
 }
 
