@@ -385,7 +385,7 @@ func (c *checker) fold(s *stream, m *Message) {
 		if b.At != g.since || b.Released != (g.released > 0) {
 			c.broke(Steps, "%s: a line does not change the lease", at)
 		}
-		if !oneMore(g.Line, b.Line) && !oneLess(g.Line, b.Line) {
+		if !oneMore(g.Line, b.Line) && !fewer(g.Line, b.Line) {
 			c.broke(Line, "%s: the line %v becomes %v", at, g.Line, b.Line)
 		}
 		g.Line = b.Line
@@ -449,13 +449,23 @@ func oneMore(before, after []string) bool {
 	return len(after) == len(before)+1 && slices.Equal(after[:len(before)], before)
 }
 
-func oneLess(before, after []string) bool {
-	for i := range before {
-		if slices.Equal(slices.Delete(slices.Clone(before), i, i+1), after) {
-			return true
+// fewer reports whether sessions of one process have left a line, and the others keep their order. Those
+// of a process that leave together leave by one message.
+func fewer(before, after []string) bool {
+	process := ""
+	left := after
+	for _, session := range before {
+		if len(left) > 0 && left[0] == session {
+			left = left[1:]
+			continue
 		}
+		of, _, _ := strings.Cut(session, "/")
+		if process != "" && of != process {
+			return false
+		}
+		process = of
 	}
-	return false
+	return len(left) == 0 && len(after) < len(before)
 }
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

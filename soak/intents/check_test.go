@@ -482,3 +482,24 @@ func TestALeaseIsReleasedUntilTheNextGrantIsCommitted(t *testing.T) {
 	force.At, force.End = at(1900), at(1910)
 	require.NotZero(t, Check(&w.Inputs).Broken[Answers])
 }
+
+// The waiters of one process that leave together leave by one message.
+func TestALineIsLeftByTheWaitersOfOneProcess(t *testing.T) {
+	t.Parallel()
+	before := []string{"a-1/1", "b-1/1", "c-1/1", "b-1/2", "a-1/2"}
+	for name, c := range map[string]struct {
+		after []string
+		want  bool
+	}{
+		"one":                       {[]string{"a-1/1", "c-1/1", "b-1/2", "a-1/2"}, true},
+		"two of a process":          {[]string{"a-1/1", "c-1/1", "a-1/2"}, true},
+		"none":                      {before, false},
+		"two of two":                {[]string{"c-1/1", "b-1/2", "a-1/2"}, false},
+		"all":                       {nil, false},
+		"one, and another order":    {[]string{"c-1/1", "a-1/1", "b-1/2", "a-1/2"}, false},
+		"one, and another has come": {[]string{"a-1/1", "c-1/1", "b-1/2", "a-1/2", "d-1/1"}, false},
+	} {
+		require.Equal(t, c.want, fewer(before, c.after), name)
+	}
+	require.True(t, fewer([]string{"b-1/1", "b-1/2"}, nil))
+}
