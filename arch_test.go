@@ -1,8 +1,10 @@
 package dibs_test
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os/exec"
 	"path"
 	"path/filepath"
@@ -26,42 +28,42 @@ var imports = map[string][]string{
 	"migrations":                         {"internal/pgschema"},
 	"internal/exactjson":                 {},
 	"internal/hash64":                    {},
+	"internal/text":                      {},
 	"internal/messagetype":               {"messagestore"},
-	"messagestore":                       {"logger", "internal/backoff", "internal/exactjson", "internal/hash64", "internal/outage", "internal/steer"},
+	"messagestore":                       {"logger", "internal/backoff", "internal/exactjson", "internal/hash64", "internal/outage", "internal/steer", "internal/text"},
 	"messagestore/memory":                {"messagestore"},
 	"internal/upkeep":                    {},
 	"internal/outage":                    {"logger"},
-	"internal/pglink":                    {"logger", "internal/backoff", "internal/pgschema", "internal/upkeep"},
-	"messagestore/postgres":              {"logger", "messagestore", "internal/pglink", "internal/pgschema", "internal/upkeep"},
+	"internal/pglink":                    {"logger", "internal/backoff", "internal/pgschema", "internal/upkeep", "internal/text"},
+	"messagestore/postgres":              {"logger", "messagestore", "internal/pglink", "internal/pgschema", "internal/upkeep", "internal/text"},
 	"messagestore/postgres/postgrestest": {"internal/await", "internal/pgtest", "messagestore", "messagestore/postgres"},
-	"messagestore/postgres/admin":        {"logger", "messagestore", "messagestore/postgres", "messagestore/retention", "internal/pglink", "internal/pgschema"},
+	"messagestore/postgres/admin":        {"logger", "messagestore", "messagestore/postgres", "messagestore/retention", "internal/pglink", "internal/pgschema", "internal/text"},
 	"messagestore/retention":             {"messagestore"},
 	"messagestore/sqlite":                {"messagestore", "messagestore/retention", "internal/hash64"},
 	"messagestore/storetest":             {"messagestore", "internal/await", "internal/exactjson"},
 	"internal/backoff":                   {},
 	"internal/lanes":                     {},
 	"internal/panics":                    {},
-	"internal/wakeups":                   {"logger", "messagestore", "internal/backoff", "internal/outage"},
+	"internal/wakeups":                   {"logger", "messagestore", "internal/backoff", "internal/outage", "internal/text"},
 	"internal/keys":                      {"messagestore", "internal/exactjson"},
 	"internal/known":                     {"messagestore"},
 
-	"consumer":                     {"logger", "messagestore", "consumer/deadletter", "consumer/internal/...", "internal/lanes", "internal/backoff", "internal/outage", "internal/steer", "internal/upkeep", "internal/panics"},
-	"consumer/deadletter":          {"messagestore", "consumer/internal/names", "consumer/internal/tails", "consumer/internal/text"},
-	"consumer/operate":             {"messagestore", "consumer/deadletter", "consumer/internal/..."},
-	"consumer/internal/checkpoint": {"messagestore", "consumer/internal/names", "consumer/internal/text"},
+	"consumer":                     {"logger", "messagestore", "consumer/deadletter", "consumer/internal/...", "internal/lanes", "internal/backoff", "internal/outage", "internal/steer", "internal/upkeep", "internal/panics", "internal/text"},
+	"consumer/deadletter":          {"messagestore", "consumer/internal/names", "consumer/internal/tails", "internal/text"},
+	"consumer/operate":             {"messagestore", "consumer/deadletter", "consumer/internal/...", "internal/text"},
+	"consumer/internal/checkpoint": {"messagestore", "consumer/internal/names", "internal/text"},
 	"consumer/internal/names":      {"messagestore"},
 	"consumer/internal/tails":      {"messagestore"},
-	"consumer/internal/text":       {},
 
 	"upcast":                 {"messagestore", "internal/messagetype"},
-	"handler":                {"logger", "messagestore", "upcast", "internal/steer", "internal/panics"},
+	"handler":                {"logger", "messagestore", "upcast", "internal/steer", "internal/panics", "internal/text"},
 	"handler/handlertest":    {"handler", "messagestore", "messagestore/memory", "internal/exactjson"},
 	"reservation":            {"logger", "messagestore", "handler", "internal/exactjson", "internal/steer", "internal/keys"},
 	"unit":                   {"logger", "messagestore", "handler", "reservation", "internal/exactjson", "internal/keys"},
-	"alarm":                  {"logger", "messagestore", "consumer", "reservation", "internal/backoff", "internal/exactjson", "internal/known", "internal/outage"},
+	"alarm":                  {"logger", "messagestore", "consumer", "reservation", "internal/backoff", "internal/exactjson", "internal/known", "internal/outage", "internal/text"},
 	"outbox":                 {"logger", "messagestore", "consumer", "internal/known", "internal/steer", "internal/panics"},
-	"saga":                   {"logger", "messagestore", "consumer", "handler", "reservation", "alarm", "internal/backoff", "internal/exactjson", "internal/keys", "internal/known", "internal/wakeups", "internal/panics"},
-	"entity":                 {"logger", "messagestore", "internal/steer", "internal/messagetype", "upcast"},
+	"saga":                   {"logger", "messagestore", "consumer", "handler", "reservation", "alarm", "internal/backoff", "internal/exactjson", "internal/keys", "internal/known", "internal/wakeups", "internal/panics", "internal/text"},
+	"entity":                 {"logger", "messagestore", "internal/steer", "internal/messagetype", "upcast", "internal/text"},
 	"internal/pgtest":        {"migrations", "internal/await"},
 	"internal/pgproxy":       {},
 	"internal/tier":          {},
@@ -72,9 +74,9 @@ var imports = map[string][]string{
 	"examples/...":           {"..."},
 	"cmd/...":                {"..."},
 
-	"reservation/intent":            {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/keys", "internal/outage", "internal/upkeep", "internal/wakeups", "internal/panics"},
+	"reservation/intent":            {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/keys", "internal/outage", "internal/upkeep", "internal/wakeups", "internal/panics", "internal/text"},
 	"reservation/intent/intenttest": {"internal/await", "messagestore", "messagestore/memory", "messagestore/storetest", "reservation/intent"},
-	"reservation/idempotency":       {"logger", "messagestore", "internal/exactjson", "reservation/intent"},
+	"reservation/idempotency":       {"logger", "messagestore", "internal/exactjson", "reservation/intent", "internal/text"},
 }
 
 // A program that imports the store and its PostgreSQL driver links these
@@ -145,4 +147,50 @@ func rule(name string) ([]string, bool) {
 func match(pattern, name string) bool {
 	tree, ok := strings.CutSuffix(pattern, "...")
 	return pattern == name || ok && strings.HasPrefix(name, tree)
+}
+
+// A log has names and numbers, never content of messages: an error goes into it by [text.Log] alone, which
+// leaves out the values of refused input.
+func TestErrorsGoIntoLogsWithoutTheirValues(t *testing.T) {
+	sources := files(t, ".go")
+	maps.Copy(sources, filesIn(t, "brokers/nats", ".go"))
+	maps.Copy(sources, filesIn(t, "reservation/intent/redisintent", ".go"))
+	found := 0
+	for file, src := range sources {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		set := token.NewFileSet()
+		parsed, err := parser.ParseFile(set, file, src, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			call, is := n.(*ast.CallExpr)
+			if !is {
+				return true
+			}
+			if method, is := call.Fun.(*ast.SelectorExpr); is && method.Sel.Name == "Err" && len(call.Args) > 0 {
+				t.Errorf("%s: an event has an error by Err, and not by Str and text.Log", set.Position(call.Pos()))
+			}
+			for i, arg := range call.Args {
+				name, is := arg.(*ast.BasicLit)
+				if !is || name.Value != `"error"` || i+1 == len(call.Args) {
+					continue
+				}
+				found++
+				value, is := call.Args[i+1].(*ast.CallExpr)
+				if is {
+					_, is = value.Fun.(*ast.SelectorExpr)
+				}
+				if !is || value.Fun.(*ast.SelectorExpr).Sel.Name != "Log" { //nolint:errcheck // it is one
+					t.Errorf("%s: the error of an event is not by text.Log", set.Position(name.Pos()))
+				}
+			}
+			return true
+		})
+	}
+	if found < 20 {
+		t.Errorf("only %d events have an error: the test looks for another shape than the code has", found)
+	}
 }

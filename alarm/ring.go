@@ -9,6 +9,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -223,7 +224,7 @@ func (c *Clock) ringOne(ctx context.Context, m *messagestore.Message) error {
 func (c *Clock) refused(m *messagestore.Message, err error) {
 	c.failures.Add(1)
 	log := c.config.Logger
-	log.Error().Err(err).Str("alarm", m.String()).Msg("an alarm cannot ring")
+	log.Error().Str("error", text.Log(err)).Str("alarm", m.String()).Msg("an alarm cannot ring")
 }
 
 // waits is an alarm that waits for its time.

@@ -12,6 +12,7 @@ import (
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/known"
 	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -114,7 +115,7 @@ func (c *Clock) begin(ctx context.Context) error {
 		case err != nil && ctx.Err() == nil:
 			failures++
 			c.failures.Add(1)
-			fails.Failed(key, c.config.Logger, "category", string(c.category), "to", key.To, "failures", failures, "error", err)
+			fails.Failed(key, c.config.Logger, "category", string(c.category), "to", key.To, "failures", failures, "error", text.Log(err))
 			pause = backoff.After(failures, 20*time.Millisecond, time.Second)
 		default:
 			failures = 0

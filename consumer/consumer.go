@@ -14,11 +14,11 @@ import (
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/names"
-	"github.com/dibs-go/dibs/consumer/internal/text"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/lanes"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/steer"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -201,7 +201,7 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 	r, err := c.runOnce(ctx, catchUp, nil, me)
 	for c.goesOn(ctx, err) {
 		if !errors.Is(err, errUnfair) {
-			c.config.Logger.Warn().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("error", text.Of(err)).Msg("consumer starts again")
+			c.config.Logger.Warn().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("error", text.Log(err)).Msg("consumer starts again")
 		}
 		if startsOver(err) {
 			me = c.newMember(catchUp) // the group has gone on without the one that it was
@@ -215,7 +215,7 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 		err = nil // it was told to stop
 	}
 	if err != nil {
-		event := c.config.Logger.Error().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("error", text.Of(err))
+		event := c.config.Logger.Error().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("error", text.Log(err))
 		if e, is := errors.AsType[*MessageError](err); is {
 			event.Str("id", e.ID.String()).Int64("globalPosition", int64(e.GlobalPosition))
 			logStack(event, e.Err)

@@ -2,16 +2,17 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/consumer/internal/text"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/steer"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -215,7 +216,7 @@ func (r *run) handlerFailed(work context.Context, it *item, f failure) {
 
 // skip moves on from a message that the handler has skipped.
 func (r *run) skip(it *item, err error) {
-	r.about(r.config.Logger.Warn(), it.Value.message).Str("reason", text.Of(err)).Msg("message skipped")
+	r.about(r.config.Logger.Warn(), it.Value.message).Str("reason", text.Log(err)).Msg("message skipped")
 	if _, counts := r.progress.finish(it); counts {
 		r.counts.skipped.Add(1)
 	}
@@ -269,7 +270,11 @@ func (r *run) park(ctx context.Context, it *item) error {
 		if d.reason != "" {
 			event.Str("reason", text.Shorten(d.reason))
 		}
-		event.Str("error", letter.Error).Msg("message parked")
+		failed := d.lastErr
+		if failed == nil { // it is behind another
+			failed = errors.New(letter.Error)
+		}
+		event.Str("error", text.Log(failed)).Msg("message parked")
 	}
 	return nil
 }
@@ -299,7 +304,7 @@ func (r *run) logFailure(it *item, err error, wait time.Duration, what string) {
 	if it.Value.attempts <= 1 {
 		logStack(event, err)
 	}
-	event.Str("error", text.Of(err)).Msg(what)
+	event.Str("error", text.Log(err)).Msg(what)
 }
 
 // about adds the consumer and a message to an event.

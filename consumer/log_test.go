@@ -454,3 +454,38 @@ func TestAConsumerOverAClosedFileStops(t *testing.T) {
 	require.ErrorIs(t, <-ended, messagestore.ErrClosed)
 	require.ErrorIs(t, c.Run(t.Context()), messagestore.ErrClosed)
 }
+
+// A log has no content of messages, also where the messages of a handler are refused.
+func TestTheLogOfARefusedMessageHasNoContent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", raw("Opened", `{"iban":"CZ65"}`))
+		write(t, store, "account-2", raw("Deposited", `{"amount":65.12}`))
+		h := consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+			if m.Type == "Opened" {
+				_, err := store.Write(ctx, "other-1", messagestore.AnyVersion, raw("Refused", string(m.Data)+"CZ65"))
+				return err
+			}
+			_, err := messagestore.Decode[Deposited](m)
+			return err
+		})
+		var log logbook
+		config := &consumer.Config{Logger: log.logger(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}}
+		parking := newNamed(store, account, "parking", h, config)
+		config.Errors.Then = consumer.StopConsumer
+		stopping := newNamed(store, account, "stopping", h, config)
+
+		require.NoError(t, parking.CatchUp(t.Context()))
+		require.ErrorIs(t, stopping.CatchUp(t.Context()), messagestore.ErrInvalid)
+
+		require.Len(t, log.of(t, "message parked"), 2)
+		require.Len(t, log.of(t, "consumer stopped"), 2, "the one that has caught up, too")
+		require.NotContains(t, log.text.String(), "CZ65")
+		require.NotContains(t, log.text.String(), "65.12")
+		for letter, err := range deadletter.Of(store, account, "parking").All(t.Context()) { // the store has content, as it has the messages
+			require.NoError(t, err)
+			require.Contains(t, letter.Error, "65")
+		}
+	})
+}

@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/consumer/internal/text"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/steer"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/upkeep"
 )
 
@@ -42,7 +42,7 @@ func (c *Consumer) storeFailed(at activity, err error, failures int) time.Durati
 	wait := backoff.After(failures, minStoreBackoff, maxStoreBackoff)
 	c.counts.storeErrors.Add(1)
 	c.outage.Failed(outage.Key{By: c.by(), To: string(at)}, c.config.Logger, "consumer", c.id.Name,
-		"category", string(c.id.Category), "to", string(at), "failures", failures, "wait", wait, "error", text.Of(err))
+		"category", string(c.id.Category), "to", string(at), "failures", failures, "wait", wait, "error", text.Log(err))
 	return wait
 }
 

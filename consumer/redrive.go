@@ -10,10 +10,10 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/consumer/internal/text"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/steer"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -182,7 +182,7 @@ func (r *run) redrive(work context.Context, q *deadletter.Request, again func(fa
 		if again != nil {
 			if after, is := again(failure, verdict); is {
 				r.counts.failed.Add(1)
-				r.logRedrive(r.config.Logger.Warn().Dur("wait", after).Str("error", text.Of(failure)), redrive, "redrive failed")
+				r.logRedrive(r.config.Logger.Warn().Dur("wait", after).Str("error", text.Log(failure)), redrive, "redrive failed")
 				return &againError{after}
 			}
 		}
@@ -214,7 +214,7 @@ func (r *run) beginRedrive(work context.Context, q *deadletter.Request) (*deadle
 		if err := r.settle(work, redrive); err != nil {
 			return nil, nil, err
 		}
-		r.logRedrive(r.config.Logger.Warn().Str("error", text.Of(err)), redrive, "redrive failed")
+		r.logRedrive(r.config.Logger.Warn().Str("error", text.Log(err)), redrive, "redrive failed")
 		return nil, nil, nil
 	}
 	return redrive, m, err
@@ -258,10 +258,10 @@ func (r *run) countRedrive(redrive *deadletter.Redrive, m *messagestore.Message,
 		r.counts.handled.Add(1)
 	case verdict != nil && verdict.Verdict == steer.Skip:
 		r.counts.skipped.Add(1)
-		log, what = r.config.Logger.Warn().Str("reason", text.Of(failure)), "message skipped"
+		log, what = r.config.Logger.Warn().Str("reason", text.Log(failure)), "message skipped"
 	default:
 		r.counts.failed.Add(1)
-		log, what = r.config.Logger.Warn().Str("error", text.Of(failure)), "redrive failed"
+		log, what = r.config.Logger.Warn().Str("error", text.Log(failure)), "redrive failed"
 		logStack(log, failure)
 	}
 	r.logRedrive(log, redrive, what)

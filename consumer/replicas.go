@@ -7,7 +7,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/names"
-	"github.com/dibs-go/dibs/consumer/internal/text"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -88,7 +88,7 @@ func (c *Consumer) leaveGroup(ctx context.Context, p *checkpoint.Place) {
 // couldNotLeave logs an error of a leave, unless the group has gone on without the member.
 func (c *Consumer) couldNotLeave(err error) {
 	if !errors.Is(err, ErrConsumerFenced) {
-		c.config.Logger.Warn().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("error", text.Of(err)).Msg("replica could not leave")
+		c.config.Logger.Warn().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("error", text.Log(err)).Msg("replica could not leave")
 	}
 }
 

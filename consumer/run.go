@@ -13,9 +13,9 @@ import (
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/names"
-	"github.com/dibs-go/dibs/consumer/internal/text"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/lanes"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -409,5 +409,5 @@ func (r *run) endInPlace(ctx context.Context, at saved) {
 
 // failingNotStored logs that a checkpoint was not written whose only reason was the failing messages.
 func (r *run) failingNotStored(err error) {
-	r.config.Logger.Debug().Str("positions", string(r.checkpoints.place.Stream)).Str("error", text.Of(err)).Msg("failing messages are not stored")
+	r.config.Logger.Debug().Str("positions", string(r.checkpoints.place.Stream)).Str("error", text.Log(err)).Msg("failing messages are not stored")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -30,7 +31,7 @@ func (r *run) trim(ctx context.Context, stream messagestore.StreamName, version 
 	removed, err := store.TrimCheckpoints(ctx, stream, keptCheckpoints)
 	switch {
 	case err != nil && !errors.Is(err, messagestore.ErrNotSupported) && ctx.Err() == nil:
-		r.config.Logger.Debug().Err(err).Str("stream", string(stream)).Msg("old checkpoints stay")
+		r.config.Logger.Debug().Str("error", text.Log(err)).Str("stream", string(stream)).Msg("old checkpoints stay")
 	case removed > 0:
 		r.config.Logger.Debug().Str("stream", string(stream)).Int64("removed", removed).Msg("old checkpoints removed")
 	}

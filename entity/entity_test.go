@@ -799,3 +799,29 @@ func TestALoadedEntityIsItsStreamFolded(t *testing.T) {
 		})
 	})
 }
+
+type holder struct{ IBAN, Long string }
+
+type opened struct{ IBAN string }
+
+func (opened) MessageType() string { return "Opened" }
+
+// A log has no content of messages, also where an entity is refused for its size.
+func TestTheLogOfASnapshotThatIsRefusedHasNoContent(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	store := messagestore.New(memory.New(), nil)
+	p := entity.NewProjection[holder]()
+	entity.On(p, func(_ holder, o opened) holder {
+		return holder{o.IBAN, strings.Repeat("x", messagestore.MaxMessageBytes)}
+	})
+	s := entity.New(store, "account", p, &entity.Config{Snapshot: entity.Snapshot{Every: 1}, Logger: logger.Zerolog(zerolog.New(&log))})
+	write(t, store, "account-1", opened{"CZ6508000000192000145399"})
+
+	_, _, err := s.Get(t.Context(), "1")
+
+	require.NoError(t, err)
+	require.Contains(t, log.String(), "snapshot not written")
+	require.Contains(t, log.String(), "write account:snapshot-1: invalid message 0: data: ")
+	require.NotContains(t, log.String(), "CZ65")
+}

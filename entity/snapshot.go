@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -77,7 +78,7 @@ func (s *Store[T]) keep(ctx context.Context, stream messagestore.StreamName, loa
 			kept{raw, loaded.version, loaded.last, s.config.Snapshot.Tag})
 	}
 	if err != nil {
-		s.config.Logger.Warn().Err(err).Str("stream", string(stream)).Int64("version", int64(loaded.version)).Msg("snapshot not written")
+		s.config.Logger.Warn().Str("error", text.Log(err)).Str("stream", string(stream)).Int64("version", int64(loaded.version)).Msg("snapshot not written")
 		return
 	}
 	loaded.kept = loaded.version

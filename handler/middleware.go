@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -38,8 +39,12 @@ func Log(log logger.Logger) Middleware {
 		return func(ctx context.Context, m *messagestore.Message) error {
 			start := time.Now()
 			err := next(ctx, m)
-			log.Debug().Err(err).Str("type", m.Type).Str("stream", string(m.Stream)).Int64("position", int64(m.Position)).
-				Dur("took", time.Since(start)).Msg("handle")
+			event := log.Debug().Str("type", m.Type).Str("stream", string(m.Stream)).Int64("position", int64(m.Position)).
+				Dur("took", time.Since(start))
+			if err != nil {
+				event.Str("error", text.Log(err))
+			}
+			event.Msg("handle")
 			return err
 		}
 	}

@@ -82,16 +82,22 @@ func NewInvalidError(field string, value any, rule string) *InvalidError {
 	return &InvalidError{Field: field, Rule: rule, Value: quote(value), Index: -1}
 }
 
-// Error returns "stream name "cat-": the identifier is empty".
-func (e *InvalidError) Error() string {
+// Error returns "invalid stream name "cat-": the identifier is empty".
+func (e *InvalidError) Error() string { return e.text(e.Value) }
+
+// WithoutValue returns the text of Error without the value, which may be a part of a message's
+// content: "invalid stream name: the identifier is empty". The library's loggers get this one.
+func (e *InvalidError) WithoutValue() string { return e.text("") }
+
+func (e *InvalidError) text(value string) string {
 	var b strings.Builder
 	b.WriteString("invalid ")
 	if e.Index >= 0 {
 		fmt.Fprintf(&b, "message %d: ", e.Index)
 	}
 	b.WriteString(e.Field)
-	if e.Value != "" {
-		b.WriteString(" " + e.Value)
+	if value != "" {
+		b.WriteString(" " + value)
 	}
 	return b.String() + ": " + e.Rule
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/internal/steer"
+	"github.com/dibs-go/dibs/internal/text"
 )
 
 // A Body is the content of a message. MessageType names it in the store, so it
@@ -147,6 +148,9 @@ func (e *unfitError) Error() string {
 	}
 	return text
 }
+
+// WithoutValue returns the text for a log.
+func (e *unfitError) WithoutValue() string { return text.Log(e.cause) }
 
 // Unwrap returns the cause, and that a consumer does not retry the message that it was handling.
 func (e *unfitError) Unwrap() []error { return []error{e.cause, steer.Hopeless} }

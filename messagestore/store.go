@@ -17,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/steer"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 )
 
@@ -159,7 +160,7 @@ func settle(ctx context.Context, s *Store, appends []Append, write func(context.
 			}
 			return written, err
 		}
-		s.config.Logger.Warn().Err(unknown.Cause).Str("stream", string(appends[0].Stream)).Int("attempt", attempt).Msg("outcome unknown")
+		s.config.Logger.Warn().Str("error", text.Log(unknown.Cause)).Str("stream", string(appends[0].Stream)).Int("attempt", attempt).Msg("outcome unknown")
 		found, resolveErr := s.Resolve(ctx, unknown)
 		conflict, used := errors.AsType[*IDConflictError](resolveErr)
 		switch {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/text"
 )
 
 // A TransactDriver can run a function in a transaction of its own, of the type Tx of its
@@ -143,7 +144,7 @@ func (s *TxStore[Tx]) Transact(
 		if err == nil || !again || attempt == transactAttempts {
 			return written, err
 		}
-		s.config.Logger.Debug().Err(err).Str("stream", string(first)).Int("attempt", attempt).Msg("transact again")
+		s.config.Logger.Debug().Str("error", text.Log(err)).Str("stream", string(first)).Int("attempt", attempt).Msg("transact again")
 		if ended := backoff.Wait(ctx, backoff.After(attempt, minTransactBackoff, maxTransactBackoff)); ended != nil {
 			return nil, errors.Join(ended, err)
 		}
@@ -196,7 +197,7 @@ func (s *Store) resolveTransaction(ctx context.Context, unknown *OutcomeUnknownE
 	if len(unknown.Writes) == 0 || ctx.Err() != nil {
 		return nil, false, err
 	}
-	s.config.Logger.Warn().Err(unknown.Cause).Str("stream", string(unknown.Writes[0].Stream)).Msg("outcome unknown")
+	s.config.Logger.Warn().Str("error", text.Log(unknown.Cause)).Str("stream", string(unknown.Writes[0].Stream)).Msg("outcome unknown")
 	found, resolveErr := s.Resolve(ctx, unknown)
 	conflict, used := errors.AsType[*IDConflictError](resolveErr)
 	switch {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/text"
 )
 
 const (
@@ -248,7 +249,7 @@ func (s *Store) lookOut(ctx context.Context, again <-chan struct{}) {
 			failures = 0
 			s.outage.Works(looks)
 		} else {
-			s.outage.Failed(looks, s.config.Logger, "to", looks.To, "categories", len(l.asked), "failures", failures, "error", err)
+			s.outage.Failed(looks, s.config.Logger, "to", looks.To, "categories", len(l.asked), "failures", failures, "error", text.Log(err))
 		}
 		timer.Reset(max(time.Until(s.watches.nextDue()), backoff.After(failures, minWatchBackoff, maxLookBackoff)))
 	}
@@ -348,7 +349,7 @@ func (s *Store) listen(ctx context.Context, driver ListeningDriver) {
 			return
 		}
 		wait := backoff.After(failures, minWatchBackoff, maxListenBackoff)
-		s.outage.Failed(listens, s.config.Logger, "to", listens.To, "failures", failures, "wait", wait, "error", err)
+		s.outage.Failed(listens, s.config.Logger, "to", listens.To, "failures", failures, "wait", wait, "error", text.Log(err))
 		if backoff.Wait(ctx, wait) != nil {
 			return
 		}

@@ -57,6 +57,6 @@ func (l *life) undo(ctx context.Context, began *step) error {
 	if alarmErr != nil {
 		return alarmErr
 	}
-	l.note(UndoFailed{Step: began.Step, Attempt: failures, Error: text(err), RetryAt: micros(at)}, alarm)
+	l.note(UndoFailed{Step: began.Step, Attempt: failures, Error: textOf(err), RetryAt: micros(at)}, alarm)
 	return nil
 }

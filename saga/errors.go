@@ -51,7 +51,7 @@ func (p *parking) Error() string { return "the saga is parked: " + p.Reason }
 
 // park returns the error that ends a run with the saga parked.
 func park(why, step string, reason error) error {
-	return &parking{Parked{Why: why, Step: step, Reason: text(reason)}}
+	return &parking{Parked{Why: why, Step: step, Reason: textOf(reason)}}
 }
 
 func invalid(field string, value any, rule string) error {
@@ -92,8 +92,8 @@ func says(err error, asked func(error) bool) (is bool) {
 
 const maxText = 500
 
-// text returns the text of an error, fit to be stored.
-func text(err error) (s string) {
+// textOf returns the text of an error, fit to be stored.
+func textOf(err error) (s string) {
 	defer func() {
 		if recover() != nil {
 			s = fmt.Sprintf("%T, whose text panics", err)

@@ -98,7 +98,7 @@ func Answer[T messagestore.Body, Out any](
 		case err == nil:
 			replied, err = c.reply(step, out)
 		case permanent(err):
-			replied, err = Replied{Step: step, Error: text(err)}, nil
+			replied, err = Replied{Step: step, Error: textOf(err)}, nil
 		}
 		if err != nil {
 			return err

@@ -348,7 +348,7 @@ func (r *Run) noteOutcome(c *one, output json.RawMessage, err error) error {
 
 // failed returns the event of an attempt that failed, or an error that ends the run.
 func (r *Run) failed(c *one, before *step, err error) (Failed, []messagestore.StreamWrite, error) {
-	f := Failed{Step: c.of.name, Attempt: 1, Error: text(err)}
+	f := Failed{Step: c.of.name, Attempt: 1, Error: textOf(err)}
 	failures := 1
 	if before != nil {
 		f.Attempt, failures = before.attempts, before.failures+1
@@ -511,5 +511,5 @@ func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err erro
 		}
 		return park(WhyFailed, name, err)
 	}
-	return l.write(ctx, Compensating{text(err)})
+	return l.write(ctx, Compensating{textOf(err)})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/dibs-go/dibs/alarm"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/known"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -239,7 +240,7 @@ func (c *core) handle(ctx context.Context, m *messagestore.Message) error {
 	malformed, is := errors.AsType[*malformedError](err)
 	switch {
 	case is:
-		return consumer.Skip(malformed.Error())
+		return consumer.Skip(text.Log(malformed))
 	case errors.Is(err, errFenced):
 		return consumer.RetryAfter(fencedPause, err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
@@ -208,7 +209,7 @@ func (r *Receiver) work(fetching, working context.Context) error {
 			return err
 		default:
 			failed++
-			r.logger.Warn().Err(err).Msg("no message could be asked for")
+			r.logger.Warn().Str("error", text.Log(err)).Msg("no message could be asked for")
 			_ = backoff.Wait(fetching, backoff.After(failed, leastDelay, 5*time.Second))
 		}
 	}
@@ -223,7 +224,7 @@ func (r *Receiver) receive(ctx context.Context, m jetstream.Msg) {
 		confirm, cancel := context.WithTimeout(context.WithoutCancel(ctx), ackTimeout)
 		defer cancel()
 		if err := m.DoubleAck(confirm); err != nil {
-			event(r.logger.Warn()).Err(err).Msg("an acknowledgement was not confirmed: the message may come again")
+			event(r.logger.Warn()).Str("error", text.Log(err)).Msg("an acknowledgement was not confirmed: the message may come again")
 			return
 		}
 		r.acked.Add(1)
@@ -231,13 +232,13 @@ func (r *Receiver) receive(ctx context.Context, m jetstream.Msg) {
 	}
 	if parks(err) {
 		if r.config.OnPark == nil {
-			event(r.logger.Error()).Err(err).Msg("message parked: it is not delivered again")
+			event(r.logger.Error()).Str("error", text.Log(err)).Msg("message parked: it is not delivered again")
 		} else if failure := r.record(ctx, m, err); failure != nil {
 			r.delay(m, fmt.Errorf("record a parked message: %w", failure))
 			return
 		}
 		if failure := m.TermWithReason(reason(err)); failure != nil {
-			event(r.logger.Warn()).Err(failure).Msg("the server was not told to deliver a message no more: it may come again")
+			event(r.logger.Warn()).Str("error", text.Log(failure)).Msg("the server was not told to deliver a message no more: it may come again")
 			return
 		}
 		r.parked.Add(1)
@@ -262,9 +263,9 @@ func (r *Receiver) delay(m jetstream.Msg, err error) {
 	if stack := panics.Stack(err); stack != "" {
 		event = event.Str(logger.Stack, stack)
 	}
-	event.Err(err).Msg("message failed: it is delivered again")
+	event.Str("error", text.Log(err)).Msg("message failed: it is delivered again")
 	if failure := m.NakWithDelay(pause); failure != nil { // AckWait does the same
-		r.logger.Warn().Str("subject", m.Subject()).Err(failure).Msg("the server was not told of a failure")
+		r.logger.Warn().Str("subject", m.Subject()).Str("error", text.Log(failure)).Msg("the server was not told of a failure")
 	}
 }
 

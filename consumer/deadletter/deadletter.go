@@ -29,7 +29,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/consumer/internal/tails"
-	"github.com/dibs-go/dibs/consumer/internal/text"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 

@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dibs-go/dibs/internal/text"
 )
 
 // override is the setting by which a server is taken as it is. It may be set wherever
@@ -260,7 +262,7 @@ func (l *Link) check(ctx context.Context, db DB) (*mark, error) {
 		return nil, &found
 	}
 	if len(lifted) > 0 && l.saidUnsafe.CompareAndSwap(false, true) {
-		l.config.Logger.Warn().Err(&UnsafeSettingsError{Settings: lifted}).Msg("allowed by " + override)
+		l.config.Logger.Warn().Str("error", text.Log(&UnsafeSettingsError{Settings: lifted})).Msg("allowed by " + override)
 	}
 	if s.waitsForStandby() && !s.watched && l.saidUnwatched.CompareAndSwap(false, true) {
 		l.config.Logger.Warn().Msg("a wait for a standby that is cancelled will go unnoticed: see WatchReplication")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -163,7 +164,7 @@ func (w *Wakeups) read(r *tail) {
 		page, err := w.readPage(q)
 		if err != nil {
 			failures++
-			w.outage.Failed(key, w.log, "category", string(w.category), "to", key.To, "failures", failures, "error", err)
+			w.outage.Failed(key, w.log, "category", string(w.category), "to", key.To, "failures", failures, "error", text.Log(err))
 			select {
 			case <-r.again:
 			case <-time.After(backoff.After(failures, minBackoff, maxBackoff)):

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -87,7 +88,7 @@ func (d *Driver) appendAll(
 		case !own || attempt == attempts || !pglink.Retryable(err):
 			return nil, nil, err
 		default:
-			d.log.Warn().Err(err).Str("stream", string(appends[0].Stream)).Int("attempt", attempt).Msg("write again")
+			d.log.Warn().Str("error", text.Log(err)).Str("stream", string(appends[0].Stream)).Int("attempt", attempt).Msg("write again")
 			if err := pglink.Pause(ctx, attempt); err != nil {
 				return nil, nil, err
 			}
@@ -187,14 +188,14 @@ func (d *Driver) appendArguments(appends []messagestore.Append, fences []int64, 
 			ids = append(ids, pgtype.UUID{Bytes: r.ID, Valid: true})
 			types = append(types, r.Type)
 			data = append(data, string(r.Data))
-			metadata = append(metadata, text(r.Metadata))
+			metadata = append(metadata, textOrNull(r.Metadata))
 		}
 	}
 	return []any{streams, expected, counts, ids, types, data, metadata, fences, d.notify, meet, past(appends), after(appends), shared}
 }
 
-// text is null for nothing.
-func text(raw []byte) *string {
+// textOrNull is null for nothing.
+func textOrNull(raw []byte) *string {
 	if len(raw) == 0 {
 		return nil
 	}
@@ -214,7 +215,7 @@ func past(appends []messagestore.Append) *string {
 		}
 	}
 	raw, _ := json.Marshal(types) // strings can be
-	return text(raw)
+	return textOrNull(raw)
 }
 
 // after returns the ids of the messages at the expected versions; nil if none is named.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -309,7 +310,7 @@ func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
 	case pglink.Definite(err):
 		// All of it was rolled back, for the sake of one perhaps. Each on its own, it
 		// harms no other.
-		d.log.Warn().Err(d.failed(err)).Int("writes", len(group)).Msg("write one by one")
+		d.log.Warn().Str("error", text.Log(d.failed(err))).Int("writes", len(group)).Msg("write one by one")
 		d.oneByOne(ctx, l, group)
 	default:
 		for _, t := range group {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation/intent"
 )
@@ -297,7 +298,7 @@ func (c *call) send(i intent.Intent, replayed bool) {
 	response, ok, err := decode(c.id, i.Result)
 	switch {
 	case err != nil:
-		c.m.config.Logger.Error().Err(err).Str("stream", string(i.Stream)).Msg("stored response")
+		c.m.config.Logger.Error().Str("error", text.Log(err)).Str("stream", string(i.Stream)).Msg("stored response")
 		refuse(c.w, http.StatusInternalServerError, ProblemCorrupt, "")
 	case !ok:
 		refuse(c.w, http.StatusConflict, ProblemNotKept, "the request is done; its response was too large to keep, and was sent once")
@@ -328,8 +329,8 @@ func (c *call) unavailable(err error) {
 	}
 }
 
-func (c *call) warn(err error, text string) {
-	c.m.config.Logger.Warn().Err(err).Str("category", string(c.m.intents.Category())).Msg(text)
+func (c *call) warn(err error, what string) {
+	c.m.config.Logger.Warn().Str("error", text.Log(err)).Str("category", string(c.m.intents.Category())).Msg(what)
 }
 
 // Write returns the writes that store r as the response to the request of ctx, for the handler to

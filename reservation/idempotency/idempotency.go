@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation/intent"
@@ -348,11 +349,11 @@ func (m *Middleware) call(w http.ResponseWriter, r *http.Request) *call {
 		refuse(w, http.StatusRequestEntityTooLarge, ProblemBodyTooLarge, fmt.Sprintf("at most %d bytes", tooLarge.Limit))
 		return nil
 	case errors.Is(err, errReadBefore):
-		m.config.Logger.Error().Err(err).Str("path", r.URL.Path).Msg("no body to compare")
+		m.config.Logger.Error().Str("error", text.Log(err)).Str("path", r.URL.Path).Msg("no body to compare")
 		refuse(w, http.StatusInternalServerError, ProblemBodyRead, "")
 		return nil
 	case errors.Is(err, errNoLength):
-		m.config.Logger.Warn().Err(err).Str("path", r.URL.Path).Msg("no body to compare")
+		m.config.Logger.Warn().Str("error", text.Log(err)).Str("path", r.URL.Path).Msg("no body to compare")
 		refuse(w, http.StatusLengthRequired, ProblemLengthRequired, "send Content-Length: 0")
 		return nil
 	case err != nil:
@@ -361,7 +362,7 @@ func (m *Middleware) call(w http.ResponseWriter, r *http.Request) *call {
 	}
 	same, err := m.config.Fingerprint(r, body)
 	if err != nil || same == "" {
-		m.config.Logger.Warn().Err(err).Str("path", r.URL.Path).Msg("no fingerprint")
+		m.config.Logger.Warn().Str("error", text.Log(err)).Str("path", r.URL.Path).Msg("no fingerprint")
 		refuse(w, http.StatusBadRequest, ProblemBody, "the request has no fingerprint")
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -220,7 +221,7 @@ func (l *Lease) finish(ctx context.Context, result json.RawMessage) error {
 func (l *Lease) giveUp(ctx context.Context, reason string) error {
 	err := retry(ctx, func() error { return l.Release(ctx, reason) })
 	if err != nil && !errors.Is(err, ErrLeaseLost) && l.Left() > 0 { // the intent is held for as long
-		l.m.config.Logger.Warn().Err(err).Str("stream", string(l.Stream())).Msg("release lease")
+		l.m.config.Logger.Warn().Str("error", text.Log(err)).Str("stream", string(l.Stream())).Msg("release lease")
 	}
 	return err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -621,7 +622,7 @@ func (l *Lease) sayLost(lost error) {
 		return
 	}
 	l.said = true
-	l.m.config.Logger.Warn().Err(lost).Str("stream", string(l.Stream())).Msg("lease lost")
+	l.m.config.Logger.Warn().Str("error", text.Log(lost)).Str("stream", string(l.Stream())).Msg("lease lost")
 }
 
 // Keep extends the lease again and again until stop is called, and returns a context for the
@@ -709,7 +710,7 @@ func (l *Lease) beat(ctx context.Context, end context.CancelCauseFunc) {
 			return
 		default:
 			failures++
-			fails.Failed(key, l.m.config.Logger, "stream", key.By, "to", key.To, "failures", failures, "error", err)
+			fails.Failed(key, l.m.config.Logger, "stream", key.By, "to", key.To, "failures", failures, "error", text.Log(err))
 		}
 	}
 }

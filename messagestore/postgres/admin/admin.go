@@ -19,6 +19,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -143,7 +144,7 @@ func (a *Admin) change(ctx context.Context, sql string, args []any, row ...any) 
 		if !own || ctx.Err() != nil || attempt == attempts || !lost && !pglink.Retryable(err) {
 			return cause
 		}
-		a.log.Warn().Err(err).Int("attempt", attempt).Msg("change again")
+		a.log.Warn().Str("error", text.Log(err)).Int("attempt", attempt).Msg("change again")
 		if err := pglink.Pause(ctx, attempt); err != nil {
 			return err
 		}

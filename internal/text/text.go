@@ -1,0 +1,82 @@
+// Package text makes the text of an error fit for a log and a JSON string.
+package text
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Max is the length of a text in bytes before it is cut.
+const Max = 1024
+
+// Of returns the text of an error, shortened. If the error's own method panics, the text
+// says so.
+func Of(err error) (text string) {
+	defer func() {
+		if v := recover(); v != nil {
+			text = fmt.Sprintf("%T, whose text panics", err)
+		}
+	}()
+	return Shorten(err.Error())
+}
+
+// Log returns the text of an error for a log: shortened, and without the values of input that was
+// refused, or did not fit when it was read, which may be content of a message. Each logger of the library
+// gets it.
+func Log(err error) (text string) {
+	defer func() {
+		if v := recover(); v != nil {
+			text = fmt.Sprintf("%T, whose text panics", err)
+		}
+	}()
+	return Shorten(withoutValues(err.Error(), err))
+}
+
+// withoutValues returns s, the text of an error that wraps err, without the values of err and of all
+// that it wraps.
+func withoutValues(s string, err error) string {
+	switch e := err.(type) { //nolint:errorlint // each of the chain in its turn
+	case interface{ WithoutValue() string }:
+		s = strings.ReplaceAll(s, err.Error(), e.WithoutValue())
+	case *json.UnmarshalTypeError: // "number 123"
+		bare := *e
+		bare.Value, _, _ = strings.Cut(e.Value, " ")
+		s = strings.ReplaceAll(s, err.Error(), bare.Error())
+	case *time.ParseError:
+		s = strings.ReplaceAll(s, err.Error(), "a time that is not of the form "+strconv.Quote(e.Layout))
+	}
+	switch e := err.(type) { //nolint:errorlint // the same
+	case interface{ Unwrap() error }:
+		if wrapped := e.Unwrap(); wrapped != nil {
+			return withoutValues(s, wrapped)
+		}
+	case interface{ Unwrap() []error }:
+		for _, wrapped := range e.Unwrap() {
+			s = withoutValues(s, wrapped)
+		}
+	}
+	return s
+}
+
+// Shorten cuts a text to [Max] bytes, and replaces control characters and bytes that are
+// not UTF-8.
+func Shorten(s string) string {
+	cut := len(s) > Max
+	if cut {
+		s = s[:Max]
+	}
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "\uFFFD"))
+	if cut {
+		s += "…"
+	}
+	return s
+}
