@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/text"
@@ -46,10 +47,18 @@ type call struct {
 	forget   bool
 }
 
+// content returns a fingerprint as the content of an intent, which is JSON: of one that is no text, the bytes.
+func content(fingerprint string) any {
+	if utf8.ValidString(fingerprint) {
+		return fingerprint
+	}
+	return map[string][]byte{"bytes": []byte(fingerprint)}
+}
+
 // serve gives the request to the handler, or answers it.
 func (c *call) serve() {
 	defer c.close()
-	request := intent.Request{Scope: c.id.scope, Key: c.id.key, Content: c.same}
+	request := intent.Request{Scope: c.id.scope, Key: c.id.key, Content: content(c.same)}
 	var patience time.Time
 	for {
 		answer, err := c.do(request)

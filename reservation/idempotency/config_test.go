@@ -37,7 +37,10 @@ func TestAConfigurationOutOfBoundsIsRefused(t *testing.T) {
 		"no header":           {idempotency.Config{Scope: idempotency.Public, Headers: []string{""}}, "Headers"},
 		"a header of a line":  {idempotency.Config{Scope: idempotency.Public, Headers: []string{"a\nb"}}, "Headers"},
 		"no methods":          {idempotency.Config{Scope: idempotency.Public, Methods: []string{}}, "Methods"},
-		"a safe method":       {idempotency.Config{Scope: idempotency.Public, Methods: []string{"GET"}}, "Methods"},
+		"a method that no request has": {
+			idempotency.Config{Scope: idempotency.Public, Methods: []string{"post"}}, "Methods",
+		},
+		"a safe method": {idempotency.Config{Scope: idempotency.Public, Methods: []string{"GET"}}, "Methods"},
 		"a method that is none": {
 			idempotency.Config{Scope: idempotency.Public, Methods: []string{"PO ST"}}, "Methods",
 		},

@@ -109,8 +109,8 @@ type Config struct {
 	// Defaults to 2xx, 3xx, and 4xx but for 401, 403, 407, 408, 425 and 429.
 	Keep func(status int) bool
 
-	// Fingerprint returns the part of a request that is the same in all requests with one key. An
-	// error is answered with 400.
+	// Fingerprint returns the part of a request that is the same in all requests with one key: any
+	// bytes, such as a sum. With an error, or without a byte, the answer is 400, [ProblemFingerprint].
 	//
 	// Defaults to the method, the path and the query, as the client sent them and as the handler gets
 	// them, content type and encoding, range, and the body: of JSON white space, the order of keys and
@@ -124,7 +124,7 @@ type Config struct {
 	// Defaults to one request: a client may try another host of a service with its key.
 	Host bool
 
-	// Methods are those that need a key. Requests of others pass.
+	// Methods are those that need a key, in upper case, as requests have them. Requests of others pass.
 	//
 	// Defaults to POST and PATCH.
 	Methods []string
@@ -261,6 +261,8 @@ func (m *Middleware) validate() error {
 		switch {
 		case !isToken(method):
 			mistake("Methods", method, "it is no method")
+		case method != strings.ToUpper(method):
+			mistake("Methods", method, "a method is in upper case, and requests of "+strings.ToUpper(method)+" would pass without a key")
 		case method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions || method == http.MethodTrace || method == http.MethodConnect:
 			mistake("Methods", method, "its requests have no effect that a key keeps from happening twice")
 		}
@@ -361,9 +363,12 @@ func (m *Middleware) call(w http.ResponseWriter, r *http.Request) *call {
 		return nil
 	}
 	same, err := m.config.Fingerprint(r, body)
-	if err != nil || same == "" {
+	if err == nil && same == "" {
+		err = errors.New("it is empty")
+	}
+	if err != nil {
 		m.config.Logger.Warn().Str("error", text.Log(err)).Str("path", r.URL.Path).Msg("no fingerprint")
-		refuse(w, http.StatusBadRequest, ProblemBody, "the request has no fingerprint")
+		refuse(w, http.StatusBadRequest, ProblemFingerprint, "") // the error is not the client's to see
 		return nil
 	}
 	return &call{m: m, id: identity{scope, key}, w: w, r: r, body: body, same: same}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -367,7 +368,30 @@ func TestAFingerprintOfOnesOwnDecides(t *testing.T) {
 	got := a.do(t, ask{path: "/?broken", key: "BBB"})
 	require.Equal(t, 400, got.status)
 	require.NotContains(t, got.body, "secret")
-	require.Equal(t, 400, a.do(t, ask{key: "BBB"}).status, "an empty fingerprint is none")
+	require.Equal(t, "fingerprint-missing", got.header.Get(idempotency.ProblemHeader))
+	got = a.do(t, ask{key: "BBB"})
+	require.Equal(t, 400, got.status, "an empty fingerprint is none")
+	require.Equal(t, "fingerprint-missing", got.header.Get(idempotency.ProblemHeader))
+}
+
+// A fingerprint may be a sum, which is rarely UTF-8, and has any byte.
+func TestAFingerprintMayBeAnyBytes(t *testing.T) {
+	t.Parallel()
+	prints := []string{"\xff\xfe", "\xff\xff", "\uFFFD", "\uFFFD\uFFFD", "\x00", "\x00\x00", "\ud7ff", "\xed\xa0\x80", "//4="}
+	a := newAPI(t, newStore(), &idempotency.Config{Fingerprint: func(r *http.Request, _ []byte) (string, error) {
+		i, err := strconv.Atoi(r.URL.Query().Get("print"))
+		return prints[i], err
+	}}, status(201))
+	for i := range prints {
+		key := fmt.Sprintf("key-%d", i)
+		require.Equal(t, 201, a.do(t, ask{path: fmt.Sprintf("/?print=%d", i), key: key}).status, "%q", prints[i])
+		require.True(t, a.do(t, ask{path: fmt.Sprintf("/?print=%d", i), key: key}).replayed(), "%q", prints[i])
+		for j := range prints {
+			if i != j {
+				require.Equal(t, 422, a.do(t, ask{path: fmt.Sprintf("/?print=%d", j), key: key}).status, "%q and %q", prints[i], prints[j])
+			}
+		}
+	}
 }
 
 func TestAResponseThatWouldBeTheSameIsStored(t *testing.T) {

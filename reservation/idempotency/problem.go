@@ -35,6 +35,9 @@ const (
 	ProblemScope = problems + "client-unknown"
 	// ProblemBody is the type of 400: the body did not come whole.
 	ProblemBody = problems + "body-incomplete"
+	// ProblemFingerprint is the type of 400: [Config.Fingerprint] finds nothing in the request by which it
+	// could be told from another with its key.
+	ProblemFingerprint = problems + "fingerprint-missing"
 	// ProblemBodyRead is the type of 500: something in front of the middleware read the body, and
 	// did not put it back.
 	ProblemBodyRead = problems + "body-read"
@@ -68,6 +71,7 @@ var titles = map[string]string{
 	ProblemKeyInvalid:     "Idempotency-Key is invalid",
 	ProblemScope:          "The client is not known",
 	ProblemBody:           "The body is incomplete",
+	ProblemFingerprint:    "The request has no fingerprint",
 	ProblemBodyRead:       "The body was read before it could be compared",
 	ProblemLengthRequired: "An empty body needs its length",
 	ProblemBodyTooLarge:   "The body is too large",
