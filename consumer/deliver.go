@@ -160,7 +160,7 @@ func (r *run) handlerFailed(work context.Context, it *item, f failure) {
 	}
 	d, now := &it.Value, time.Now()
 	if r.stopping && verdict != nil && verdict.Verdict == steer.Retry { // it gives the message back to whichever run comes next
-		r.about(r.config.Logger.Debug(), it.Value.message).Str("error", text.Of(err)).Msg("handler gave the message back")
+		r.about(r.config.Logger.Debug(), it.Value.message).Str("error", text.Log(err)).Msg("handler gave the message back")
 		r.lanes.Drop(it)
 		return
 	}
@@ -171,7 +171,7 @@ func (r *run) handlerFailed(work context.Context, it *item, f failure) {
 	if f.away {
 		d.away++
 		d.failingSince = time.Time{}
-		r.about(r.config.Logger.Debug(), d.message).Int("failures", d.away).Str("error", text.Of(err)).Msg("handler failed while the store is away")
+		r.about(r.config.Logger.Debug(), d.message).Int("failures", d.away).Str("error", text.Log(err)).Msg("handler failed while the store is away")
 		r.lanes.Retry(it, now.Add(backoff.After(d.away, minStoreBackoff, maxStoreBackoff)))
 		return
 	}
