@@ -49,6 +49,8 @@ func NewProjection[T any]() *Projection[T] {
 // Mistakes in registering are kept, as a [handler.Mux] keeps them:
 // [Projection.Validate] returns them.
 //
+// On panics if p is nil.
+//
 // [handler.Mux]: https://pkg.go.dev/github.com/dibs-go/dibs/handler#Mux
 func On[T any, E messagestore.Body](p *Projection[T], f func(entity T, event E) T, older ...upcast.Form[E]) {
 	if f == nil {
@@ -61,6 +63,7 @@ func On[T any, E messagestore.Body](p *Projection[T], f func(entity T, event E) 
 // OnMessage is [On] for a function that looks at the message's envelope too: its
 // time, position or metadata.
 func OnMessage[T any, E messagestore.Body](p *Projection[T], f func(entity T, event E, m *messagestore.Message) T, older ...upcast.Form[E]) {
+	p.must("On")
 	forms, err := upcast.Forms(older...)
 
 	p.mu.Lock()
@@ -88,7 +91,10 @@ func OnMessage[T any, E messagestore.Body](p *Projection[T], f func(entity T, ev
 // of events that have no Go type any more.
 //
 //	entity.Ignore[SeatViewed](seat, "SeatWatched")
+//
+// It panics if p is nil.
 func Ignore[E messagestore.Body, T any](p *Projection[T], others ...string) {
+	p.must("Ignore")
 	name, err := messagetype.Of[E]()
 
 	p.mu.Lock()
@@ -117,6 +123,13 @@ func (p *Projection[T]) IgnoreUnknown() {
 		return
 	}
 	p.ignoreUnknown = true
+}
+
+// must panics for a projection that is nil, which can keep no mistake.
+func (p *Projection[T]) must(what string) {
+	if p == nil {
+		panic("entity: " + what + " of a nil Projection")
+	}
 }
 
 // register keeps the function for a type. The caller holds p.mu.
@@ -169,8 +182,12 @@ func (p *Projection[T]) Validate() error {
 }
 
 // Apply returns entity as it is after m. With an error, which names m, the entity is the
-// one given. The first call ends registration.
+// one given. A nil m is an error that matches [messagestore.ErrInvalid]. The first call ends
+// registration.
 func (p *Projection[T]) Apply(entity T, m *messagestore.Message) (T, error) {
+	if m == nil {
+		return entity, fmt.Errorf("apply: %w", messagestore.NewInvalidError("message", nil, "it is nil"))
+	}
 	p.seal()
 	if p.wrong.Load() {
 		return entity, fmt.Errorf("apply %s: %w", m, p.Validate())

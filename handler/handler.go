@@ -73,7 +73,12 @@ func (mux *Mux) IgnoreUnknown() {
 // a name that no message type can have, a T whose zero value does not know its type (an
 // interface, or a pointer whose MessageType looks into its target), an f that is nil, an older
 // form that is none, and a registration after the mux was used.
+//
+// On panics if mux is nil.
 func On[T messagestore.Body](mux *Mux, f Func[T], older ...upcast.Form[T]) {
+	if mux == nil {
+		panic("handler: On of a nil Mux")
+	}
 	forms, err := upcast.Forms(older...)
 	wrong := invalidity(f)
 
@@ -163,9 +168,16 @@ func (mux *Mux) Ignored() int64 { return mux.ignored.Load() }
 //
 // The error names the message. It wraps the function's error, or is a [*DecodeError] if the
 // body does not fit T, or matches [ErrUnknownType] if no function is registered for the
-// type; a mux with mistakes returns them for every message. A panic of a function is not
-// recovered here; a consumer recovers it.
+// type; a mux with mistakes returns them for every message. A context or a message that is nil is
+// an error that matches [messagestore.ErrInvalid]. A panic of a function is not recovered here; a
+// consumer recovers it.
 func (mux *Mux) Handle(ctx context.Context, m *messagestore.Message) error {
+	switch {
+	case ctx == nil:
+		return fmt.Errorf("handle: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
+	case m == nil:
+		return fmt.Errorf("handle: %w", messagestore.NewInvalidError("message", nil, "it is nil"))
+	}
 	mux.seal.Do(mux.build)
 	if mux.wrong.Load() {
 		return fmt.Errorf("handle %s: %w", m, mux.Validate())

@@ -190,9 +190,10 @@ func (n StreamName) Validate() error {
 
 // GroupMember returns which member of a consumer group of the given size reads
 // the stream, from 0. All streams with one cardinal identifier have one member;
-// a stream without an identifier goes by its category.
+// a stream without an identifier goes by its category. A size below 1 is that of a group
+// of one.
 func (n StreamName) GroupMember(size int) int {
-	return groupMember(n.GroupHash(), size)
+	return groupMember(n.GroupHash(), max(size, 1))
 }
 
 // GroupHash returns the hash of which [StreamName.GroupMember] takes the remainder: message-db's

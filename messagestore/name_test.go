@@ -255,6 +255,8 @@ func TestAnyValidNameComesBackWhole(t *testing.T) {
 		require.Equal(t, ids, stream.IDs())
 		require.Len(t, category.Types(), len(types))
 		require.Less(t, stream.GroupMember(7), 7)
+		require.Zero(t, stream.GroupMember(0))
+		require.Zero(t, stream.GroupMember(-7))
 	})
 }
 

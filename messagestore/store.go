@@ -79,6 +79,9 @@ func (s *Store) use(ctx context.Context) (Driver, error) {
 // Close closes the driver if the driver owns its database handle, as one does that was opened
 // by URL or path. A handle that the caller gave to the driver stays the caller's to close.
 func (s *Store) Close() error {
+	if s == nil {
+		return nil
+	}
 	s.watches.endLinger(0)
 	if c, ok := s.driver.(io.Closer); ok {
 		return c.Close()
@@ -266,19 +269,20 @@ func (w UnknownWrite) conflict(found []*Message) error {
 // the end that the stream has when it gets there. A stream that does not exist
 // yields nothing. After an error it yields nothing more.
 func (s *Store) ReadStream(ctx context.Context, stream StreamName, from Version) iter.Seq2[*Message, error] {
-	return s.stream(ctx, StreamQuery{Stream: stream, From: from, Limit: s.config.BatchSize})
+	return s.stream(ctx, StreamQuery{Stream: stream, From: from})
 }
 
 // ReadStreamBackwards yields the messages of stream from position from down to the
 // first. [EndOfStream] starts with the last.
 func (s *Store) ReadStreamBackwards(ctx context.Context, stream StreamName, from Version) iter.Seq2[*Message, error] {
-	return s.stream(ctx, StreamQuery{Stream: stream, From: from, Limit: s.config.BatchSize, Backwards: true})
+	return s.stream(ctx, StreamQuery{Stream: stream, From: from, Backwards: true})
 }
 
 func (s *Store) stream(ctx context.Context, q StreamQuery) iter.Seq2[*Message, error] {
 	return func(yield func(*Message, error) bool) {
 		driver, err := s.use(ctx)
 		if err == nil {
+			q.Limit = s.config.BatchSize
 			err = errors.Join(q.Stream.Validate(), validateFrom(q.From), validateLimit(q.Limit))
 		}
 		if err != nil {
@@ -316,6 +320,10 @@ func (s *Store) stream(ctx context.Context, q StreamQuery) iter.Seq2[*Message, e
 // how far a filtered reader has looked.
 func (s *Store) ReadCategory(ctx context.Context, category Category, from GlobalPosition, filter Filter) iter.Seq2[*Message, error] {
 	return func(yield func(*Message, error) bool) {
+		if _, err := s.use(ctx); err != nil {
+			yield(nil, fmt.Errorf("read category %s: %w", quoteName(category), err))
+			return
+		}
 		for {
 			page, err := s.ReadCategoryPage(ctx, CategoryQuery{Category: category, From: from, Limit: s.config.BatchSize, Filter: filter})
 			if err != nil {
@@ -397,6 +405,9 @@ func (s *Store) Outage() *outage.Outage {
 // Connections returns how many connections the calls of all callers share, 0 if the driver has no
 // bound or cannot tell (see [BoundedDriver]).
 func (s *Store) Connections() int {
+	if s == nil {
+		return 0
+	}
 	if driver, ok := s.driver.(BoundedDriver); ok {
 		return driver.Connections()
 	}

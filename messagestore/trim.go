@@ -80,6 +80,9 @@ type ForgettingDriver interface {
 // as dibs intents forget does: on PostgreSQL. It sends nothing, and is false for a store without a
 // driver. Where it is false, the keys of intents stay taken for ever.
 func (s *Store) ForgetsIntents() bool {
+	if s == nil {
+		return false
+	}
 	driver, ok := s.driver.(ForgettingDriver)
 	return ok && driver.ForgetsIntents()
 }

@@ -47,8 +47,12 @@ const (
 //
 // Stop ends it, and with the last one the goroutines; it may be called twice. Where the driver
 // listens, they end a second later, if no other watch begins meanwhile, or with [Store.Close]. The
-// channel is never closed. Stop is called before the driver is closed.
+// channel is never closed. Stop is called before the driver is closed. A store that is nil sends no
+// wake-up.
 func (s *Store) Watch(category Category, interval time.Duration) (bell <-chan GlobalPosition, stop func()) {
+	if s == nil {
+		return nil, func() {}
+	}
 	w := &s.watches
 	b := &watcher{make(chan GlobalPosition, 1), interval}
 	w.mu.Lock()

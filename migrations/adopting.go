@@ -17,6 +17,9 @@ var ErrAdopting = errors.New("message-db's messages are not adopted yet: run dib
 // during an adoption. The transaction
 // has to look names up in pg_catalog alone.
 func Install(ctx context.Context, tx pgx.Tx) error {
+	if err := given(ctx, "transaction", tx == nil); err != nil {
+		return err
+	}
 	if err := lock(ctx, tx, pgschema.Default); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -73,6 +74,10 @@ func Drift(ctx context.Context, conn interface {
 }, config *Config,
 ) (*DriftReport, error) {
 	schema, err := config.schema()
+	if err == nil {
+		connection := reflect.ValueOf(conn)
+		err = given(ctx, "connection", conn == nil || connection.Kind() == reflect.Pointer && connection.IsNil())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("schema drift: %w", err)
 	}

@@ -87,6 +87,17 @@ func (c *Config) schema() (string, error) {
 	return c.Schema, nil
 }
 
+// given returns an error for a context, or something else, that is nil.
+func given(ctx context.Context, what string, isNil bool) error {
+	switch {
+	case ctx == nil:
+		return errors.New("invalid context: it is nil")
+	case isNil:
+		return fmt.Errorf("invalid %s: it is nil", what)
+	}
+	return nil
+}
+
 // Up installs every file that is missing or changed, in one transaction: all of it or
 // nothing. Any number of processes may call it at once, on connections of their own: one
 // works, and the others wait, as long as ctx lasts, and find nothing to do. A process
@@ -103,6 +114,9 @@ func Up(ctx context.Context, conn *pgx.Conn, config *Config) error {
 
 func up(ctx context.Context, conn *pgx.Conn, config *Config, parts []part) error {
 	schema, err := config.schema()
+	if err == nil {
+		err = given(ctx, "connection", conn == nil)
+	}
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
@@ -289,6 +303,9 @@ func Status(ctx context.Context, conn *pgx.Conn, config *Config) ([]Migration, e
 
 func status(ctx context.Context, conn *pgx.Conn, config *Config, parts []part) ([]Migration, error) {
 	schema, err := config.schema()
+	if err == nil {
+		err = given(ctx, "connection", conn == nil)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("migration status: %w", err)
 	}

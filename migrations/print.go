@@ -2,6 +2,7 @@ package migrations
 
 import (
 	_ "embed" // for SQL
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -30,8 +31,13 @@ func PrintGoose(w io.Writer, config *Config) error {
 	return write(w, config, "-- +goose Up\n-- +goose StatementBegin\n", "-- +goose StatementEnd\n")
 }
 
+var errNoWriter = errors.New("invalid writer: it is nil")
+
 func write(w io.Writer, config *Config, head, tail string) error {
 	schema, err := config.schema()
+	if err == nil && w == nil {
+		err = errNoWriter
+	}
 	if err != nil {
 		return fmt.Errorf("print migrations: %w", err)
 	}
@@ -62,6 +68,9 @@ var roles string
 // PrintRoles writes the SQL that makes the roles, for servers on which another user than
 // the migrating one makes roles. It takes CREATEROLE.
 func PrintRoles(w io.Writer) error {
+	if w == nil {
+		return fmt.Errorf("print roles: %w", errNoWriter)
+	}
 	if _, err := io.WriteString(w, roles); err != nil {
 		return fmt.Errorf("print roles: %w", err)
 	}

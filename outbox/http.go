@@ -185,10 +185,24 @@ func (s *HTTPSink) checkTimeout() error {
 	return nil
 }
 
+// given returns an error for a context or a message that is nil.
+func given(ctx context.Context, m *Message) error {
+	switch {
+	case ctx == nil:
+		return messagestore.NewInvalidError("context", nil, "it is nil")
+	case m == nil || m.Message == nil:
+		return messagestore.NewInvalidError("message", nil, "it is nil")
+	}
+	return nil
+}
+
 // Send posts m.
 func (s *HTTPSink) Send(ctx context.Context, m *Message) error {
 	if s.invalid != nil {
 		return s.invalid
+	}
+	if err := given(ctx, m); err != nil {
+		return fmt.Errorf("send: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()

@@ -38,6 +38,9 @@ func (s *storeSink) Validate() error {
 
 // Send writes m, unless the store has it.
 func (s *storeSink) Send(ctx context.Context, m *Message) error {
+	if err := given(ctx, m); err != nil {
+		return fmt.Errorf("into another store: %w", err)
+	}
 	stream := m.Stream
 	if s.name != nil {
 		stream = s.name(m)

@@ -35,6 +35,7 @@ func (broken) MessageType() string { return "Broken" }
 func TestEqualCommandsHaveEqualKeys(t *testing.T) {
 	t.Parallel()
 	a := reservation.ContentKey(note{Text: "a"})
+	require.Empty(t, reservation.ContentKey[*note](nil))
 
 	require.Equal(t, a, reservation.ContentKey(note{Text: "a"}))
 	require.Len(t, a, 43)
@@ -91,6 +92,7 @@ func TestADerivedIDOfAnotherKindOfIDHasTheTimeOfTheMessage(t *testing.T) {
 	seconds, nanoseconds := id.Time().UnixTime()
 	require.Equal(t, at, time.Unix(seconds, nanoseconds).Truncate(time.Millisecond))
 	require.NotPanics(t, func() { reservation.DeriveID(&messagestore.Message{}, "") })
+	require.PanicsWithValue(t, "reservation: DeriveID of a nil message", func() { reservation.DeriveID(nil, "") })
 }
 
 // A payment's content is a struct, a pointer, a list or a text in which nothing is.

@@ -125,8 +125,11 @@ func (r *Reserver) Await(ctx context.Context, source messagestore.StreamName, ke
 }
 
 // WrittenWith returns the streams that were written to together with a reservation, as [Inline] and
-// package unit do: none of a reservation without an effect of its own, nor of another message.
+// package unit do: none of a reservation without an effect of its own, nor of another message, nor of nil.
 func WrittenWith(winner *messagestore.Message) []messagestore.StreamName {
+	if winner == nil {
+		return nil
+	}
 	names, _ := winner.Metadata.Local[eventsProperty].([]any)
 	var streams []messagestore.StreamName
 	for _, name := range names {

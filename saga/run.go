@@ -71,7 +71,7 @@ func (g *Going[Out]) Err() error { return g.one.err }
 func reach[Out any](r *Run, of *definition, in any) *Going[Out] {
 	g := &Going[Out]{one: one{of: of}}
 	g.one.take = func(output json.RawMessage) error { return json.Unmarshal(output, &g.out) }
-	if r.stop != nil || r.busy.Load() {
+	if r == nil || r.stop != nil || r.busy.Load() {
 		return g // Join refuses it
 	}
 	g.one.refused = r.name(of.name)
@@ -99,6 +99,9 @@ func (r *Run) name(name string) error {
 // returns nil, or the [*StepError] of the first that failed; as soon as one has failed it does not wait for
 // replies and for the next attempts of the others. An error that matches [ErrPaused] says that the saga waits.
 func (r *Run) Join(steps ...Joint) error {
+	if r == nil {
+		return invalid("run", nil, "it is nil")
+	}
 	if !r.busy.CompareAndSwap(false, true) {
 		r.nested.Store(true)
 		return invalid("step", nil, "it was called in a step")
@@ -432,7 +435,7 @@ func (r *Run) Sleep(name string, d time.Duration) error {
 // run's, as a step's is. The error is one that the function returns.
 func Value[T any](r *Run, name string, f func() T) (T, error) {
 	var value T
-	if r.stop != nil || r.busy.Load() {
+	if r == nil || r.stop != nil || r.busy.Load() {
 		return value, r.Join()
 	}
 	err := r.name(name)

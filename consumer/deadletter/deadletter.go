@@ -50,9 +50,17 @@ type Letters struct {
 }
 
 // Of returns the dead letters of the consumer of category with a name. It reads nothing,
-// and the methods report a wrong category or name.
+// and the methods report a store that is nil, and a wrong category or name.
 func Of(store Store, category messagestore.Category, consumer string) *Letters {
-	return &Letters{store, names.Consumer{Category: category, Name: consumer}}
+	return &Letters{given(store), names.Consumer{Category: category, Name: consumer}}
+}
+
+// given returns a store that refuses every call, for none.
+func given(store Store) Store {
+	if store == nil {
+		return (*messagestore.Store)(nil)
+	}
+	return store
 }
 
 // A Letter refers to a message that is parked.
@@ -178,7 +186,7 @@ func Counts(ctx context.Context, store Store, category messagestore.Category) (m
 	if err := category.Validate(); err != nil {
 		return nil, fmt.Errorf("count dead letters: %w", err)
 	}
-	open, err := openLetters(ctx, store, category)
+	open, err := openLetters(ctx, given(store), category)
 	if err != nil {
 		return nil, fmt.Errorf("count dead letters of the consumers of %s: %w", category, err)
 	}

@@ -107,7 +107,7 @@ type Move struct {
 // [*BeyondEndError] for a position beyond the end, and matches [messagestore.ErrInvalid] for
 // one below 0. Then nothing is changed.
 func (t *Target) Reset(ctx context.Context, position messagestore.GlobalPosition) (Move, error) {
-	if err := t.validate(); err != nil {
+	if err := t.validate(ctx); err != nil {
 		return Move{}, fmt.Errorf("reset: %w", err)
 	}
 	move, err := t.reset(ctx, position)
@@ -117,9 +117,12 @@ func (t *Target) Reset(ctx context.Context, position messagestore.GlobalPosition
 	return move, nil
 }
 
-func (t *Target) validate() error {
-	if t.store == nil {
+func (t *Target) validate(ctx context.Context) error {
+	switch {
+	case t.store == nil:
 		return messagestore.NewInvalidError("store", nil, "there is none")
+	case ctx == nil:
+		return messagestore.NewInvalidError("context", nil, "it is nil")
 	}
 	return t.log.Validate()
 }
@@ -191,7 +194,7 @@ func (t *Target) Resume(ctx context.Context) (changed bool, err error) {
 }
 
 func (t *Target) pause(ctx context.Context, doing string, paused bool) (bool, error) {
-	if err := t.validate(); err != nil {
+	if err := t.validate(ctx); err != nil {
 		return false, fmt.Errorf("%s: %w", doing, err)
 	}
 	current, changed, err := t.log.Pause(ctx, paused)
@@ -210,7 +213,7 @@ func (t *Target) pause(ctx context.Context, doing string, paused bool) (bool, er
 // The error is a [*KnownConsumerError] if a consumer of the name has started, or starts meanwhile:
 // then nothing is changed.
 func (t *Target) Create(ctx context.Context, position messagestore.GlobalPosition) error {
-	if err := t.validate(); err != nil {
+	if err := t.validate(ctx); err != nil {
 		return fmt.Errorf("create: %w", err)
 	}
 	err := t.checkPosition(ctx, position)
@@ -242,7 +245,7 @@ func (e *KnownConsumerError) Error() string {
 // stuck is stuck at one of them. It does not know the types that a consumer reads: a message that
 // the consumer's filter leaves out is returned like any other.
 func (t *Target) Next(ctx context.Context) ([]*messagestore.Message, error) {
-	if err := t.validate(); err != nil {
+	if err := t.validate(ctx); err != nil {
 		return nil, fmt.Errorf("next: %w", err)
 	}
 	next, err := t.next(ctx)

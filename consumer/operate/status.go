@@ -176,7 +176,7 @@ func consumers(ctx context.Context, store *messagestore.Store, category messages
 
 func (t *Target) status(ctx context.Context) (Status, error) {
 	s := Status{Category: t.log.Category, Name: t.log.Name, Generation: messagestore.NoStream}
-	if err := t.validate(); err != nil { // the stream was not written by Dibs
+	if err := t.log.Validate(); err != nil { // the stream was not written by Dibs
 		s.Err = err
 		return s, nil //nolint:nilerr // it is in the status
 	}

@@ -41,7 +41,11 @@ func New() *Driver { return NewWithClock(time.Now) }
 
 // NewWithClock returns an empty driver that reads its time from clock, which it calls once for
 // each write and each question, one at a time. A test can so show what holds when a clock jumps.
+// A clock that is nil is [time.Now].
 func NewWithClock(clock func() time.Time) *Driver {
+	if clock == nil {
+		clock = time.Now
+	}
 	return &Driver{
 		clock:      clock,
 		streams:    map[messagestore.StreamName][]*message{},

@@ -3,6 +3,7 @@ package memory_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/messagestore"
@@ -17,4 +18,11 @@ func TestConformance(t *testing.T) {
 		Open:   func(*testing.T) messagestore.Driver { return memory.New() },
 		Beside: func(_ *testing.T, driver messagestore.Driver) messagestore.Driver { return driver },
 	})
+}
+
+func TestAClockThatIsNilIsTheProcesss(t *testing.T) {
+	now, err := memory.NewWithClock(nil).Now(t.Context())
+
+	require.NoError(t, err)
+	require.False(t, now.IsZero())
 }

@@ -257,8 +257,14 @@ func Open(ctx context.Context, url string, config *Config) (*Driver, error) {
 //	pool, err := pgxpool.NewWithConfig(ctx, config)
 //
 // The configuration's own handlers of notices and new connections are called as before. In a
-// transaction of the caller's the commit, and so the warning, is the caller's.
-func WatchReplication(config *pgx.ConnConfig) { pglink.WatchReplication(config) }
+// transaction of the caller's the commit, and so the warning, is the caller's. It panics if
+// config is nil.
+func WatchReplication(config *pgx.ConnConfig) {
+	if config == nil {
+		panic("postgres: WatchReplication of a nil configuration")
+	}
+	pglink.WatchReplication(config)
+}
 
 // Close closes the pool of [Open], and waits for connections of it that are in use, for up to 15
 // seconds if a server no longer answers. It closes no pool that [New] was given, and is not needed

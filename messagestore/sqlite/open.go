@@ -34,8 +34,8 @@ func Open(ctx context.Context, path string, config *Config) (*Driver, error) {
 }
 
 func open(ctx context.Context, driverName, path string, config *Config) (*Driver, error) {
-	if ctx == nil {
-		return nil, fmt.Errorf("open: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
+	if err := checkContext(ctx); err != nil {
+		return nil, fmt.Errorf("open: %w", err)
 	}
 	full, err := config.withDefaults()
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/dibs-go/dibs/messagestore"
 )
 
 // schemas are the steps from an empty database to the newest version of the
@@ -20,7 +22,17 @@ var schemas = []string{schema1SQL}
 // The tables are dibs_store and dibs_messages. A database that has them may be
 // opened with [Open] too, beside the caller's own use of it: in one process only if
 // that is by modernc.org/sqlite, too (see [New]).
-func Schema(ctx context.Context, tx *sql.Tx) error { return upgrade(ctx, tx) }
+//
+// A context or a transaction that is nil is refused with an [*messagestore.InvalidError].
+func Schema(ctx context.Context, tx *sql.Tx) error {
+	if err := checkContext(ctx); err != nil {
+		return fmt.Errorf("schema: %w", err)
+	}
+	if tx == nil {
+		return fmt.Errorf("schema: %w", messagestore.NewInvalidError("transaction", nil, "it is nil"))
+	}
+	return upgrade(ctx, tx)
+}
 
 func upgrade(ctx context.Context, db queryer) error {
 	found, err := schemaVersion(ctx, db)

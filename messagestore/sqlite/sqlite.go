@@ -159,7 +159,7 @@ func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids [
 // Now implements [messagestore.Driver] with the process's clock: SQLite has none of its
 // own, and every process that has the file open is on the same machine.
 func (d *Driver) Now(ctx context.Context) (time.Time, error) {
-	return time.Now(), ctx.Err()
+	return time.Now(), checkContext(ctx)
 }
 
 // Close waits for the commit or the Transact that is under way, refuses the calls that wait,

@@ -74,6 +74,9 @@ func (t *transactions) run(
 	f func(ctx context.Context, tx *sql.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
 ) ([]messagestore.Written, error) {
 	since := time.Now()
+	if err := checkContext(ctx); err != nil {
+		return nil, err
+	}
 	if err := t.w.lock(ctx, since); err != nil {
 		return nil, err
 	}

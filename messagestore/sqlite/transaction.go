@@ -55,11 +55,14 @@ type transaction struct {
 }
 
 func (t transaction) read(ctx context.Context, f func(context.Context, queryer) error) error {
+	if err := checkContext(ctx); err != nil {
+		return err
+	}
 	return f(ctx, t.prepared)
 }
 
 func (t transaction) do(ctx context.Context, j *job) error {
-	if err := ctx.Err(); err != nil {
+	if err := checkContext(ctx); err != nil {
 		return err
 	}
 	if before := t.failed.Load(); before != nil {

@@ -60,11 +60,18 @@ func jitter(mean time.Duration) time.Duration {
 	return mean/2 + rand.N(mean)
 }
 
+func checkContext(ctx context.Context) error {
+	if ctx == nil {
+		return messagestore.NewInvalidError("context", nil, "it is nil")
+	}
+	return ctx.Err()
+}
+
 // retry repeats f while it finds the database locked, until limit or the end of ctx. A refused
 // f must have had no effect.
 func retry(ctx context.Context, limit time.Duration, f func() error) error {
-	if ctx == nil {
-		return messagestore.NewInvalidError("context", nil, "it is nil")
+	if err := checkContext(ctx); err != nil {
+		return err
 	}
 	begun := time.Now()
 	for {

@@ -86,7 +86,7 @@ func (t *ticket) answer(err error) {
 // do queues a job and waits for its outcome. A caller whose context ends before the
 // job is taken leaves with the context's error and nothing written.
 func (w *writer) do(ctx context.Context, j *job) error {
-	if err := ctx.Err(); err != nil {
+	if err := checkContext(ctx); err != nil {
 		return err
 	}
 	t := &ticket{job: j, since: time.Now(), done: make(chan struct{})}

@@ -632,8 +632,11 @@ func (l *Lease) sayLost(lost error) {
 // sent. An extension that fails is tried again until then.
 //
 // Stop waits for an extension that is under way, and may be called twice. It leaves the lease as
-// it is.
+// it is. Keep panics if ctx is nil.
 func (l *Lease) Keep(ctx context.Context) (work context.Context, stop func()) {
+	if ctx == nil {
+		panic("intent: Keep of a nil context")
+	}
 	work, cancel := context.WithCancelCause(ctx)
 	beating, stopBeating := context.WithCancel(work)
 	var running sync.WaitGroup

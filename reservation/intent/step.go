@@ -29,8 +29,12 @@ type Step struct {
 }
 
 // ReadStep returns the step that m is. If it is none of an intent's, the error matches [ErrCorrupt]
-// and names its place and the broken rule; the step then has its type and its place.
+// and names its place and the broken rule; the step then has its type and its place. A nil m is an
+// error that matches [messagestore.ErrInvalid].
 func ReadStep(m *messagestore.Message) (Step, error) {
+	if m == nil {
+		return Step{}, fmt.Errorf("read step: %w", messagestore.NewInvalidError("message", nil, "it is nil"))
+	}
 	s, err := read(m)
 	if err != nil {
 		return Step{Type: m.Type, Place: m.Mark(), Since: m.Time, Of: m.Position}, err
