@@ -65,6 +65,9 @@ func TestAServerThatDoesNotStartFailsTheTest(t *testing.T) {
 
 	how := endOf(func(t testing.TB) { t.Helper(); pgtest.Standby(t, nowhere) })
 
+	if strings.Contains(how, "no pg_basebackup in") {
+		t.Skip(how)
+	}
 	require.Contains(t, how, "pg_basebackup failed")
 	require.True(t, strings.HasPrefix(how, "failed: "), how)
 }

@@ -224,7 +224,7 @@ var mutants = []mutant{
 	{
 		"a waiter that leaves while the others do", "wait.go",
 		"; err == nil && met == nil {", "; err == nil || met == nil {",
-		[]string{"Wait/CallersThatLeaveKeepNobodyWaiting"},
+		[]string{"TestOfTwoThatLeaveAtOnceBothLeave"},
 	},
 	{
 		"a lease that is granted to nobody", "reserve.go",
