@@ -53,7 +53,7 @@ func (c *demoCommand) Run(ctx context.Context, o *stage.Output) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	preparing, cancel := c.Within(ctx)
+	preparing, cancel := c.Preparing(ctx)
 	defer cancel()
 	where, cleanUp, err := stage.PrepareStore(preparing, c.Store, dir)
 	if err != nil {

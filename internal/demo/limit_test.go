@@ -2,15 +2,25 @@ package demo
 
 import (
 	"bytes"
+	"context"
 	"database/sql"
+	"encoding/json"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite"
+
+	"github.com/dibs-go/dibs/examples/payments"
+	"github.com/dibs-go/dibs/internal/await"
 )
 
 // A standstill is the output of a demo, which has the store in a file stand still from the first line that tells of work
@@ -92,4 +102,26 @@ func TestADemoWhoseLimitEndsJudgesThePartThatWasDone(t *testing.T) {
 	require.Regexp(t, `This verdict is on [\d,]+ of 18,022 commands: not done after 6s\.`, stdout.String())
 	require.Contains(t, stdout.String(), "Every command that a consumer came to was handled exactly once")
 	require.NotContains(t, stdout.String(), "DIFFERS")
+}
+
+// A server that never answers as soon as the clients hang up is answered in the end, or a demo on a slow machine
+// would not come to its end.
+func TestAPaymentIsMadeOnASlowMachine(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done(): // the client has hung up
+		case <-time.After(400 * time.Millisecond):
+			w.WriteHeader(http.StatusCreated)
+		}
+	}))
+	defer server.Close()
+	p := &paymentClient{servers: []string{server.URL}, http: server.Client(), answers: json.NewEncoder(io.Discard)}
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+	defer cancel()
+
+	err := p.do(ctx, rand.New(rand.NewPCG(1, 1)), paymentTask{Payment: payments.Payment{ID: "p", Account: "1"}, Copies: 1, Plant: true})
+
+	require.NoError(t, err)
+	require.Positive(t, p.cut.Load())
 }

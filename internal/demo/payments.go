@@ -83,7 +83,7 @@ func (c *paymentsDemoCommand) Run(ctx context.Context, o *stage.Output) (err err
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	preparing, cancel := c.Within(ctx)
+	preparing, cancel := c.Preparing(ctx)
 	defer cancel()
 	where, cleanUp, err := stage.PrepareStore(preparing, c.Store, dir)
 	if err != nil {
@@ -149,7 +149,7 @@ func (d *paymentsDemo) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.books.close()) }()
-	preparing, cancelPreparing := d.limit.Within(ctx)
+	preparing, cancelPreparing := d.limit.Preparing(ctx)
 	defer cancelPreparing()
 	if err := d.books.prepare(preparing); err != nil {
 		return err

@@ -146,18 +146,18 @@ func (p *paymentClient) do(ctx context.Context, random *rand.Rand, task paymentT
 	for range task.Copies {
 		good = <-answered || good
 	}
-	for !good {
+	for tries := 1; !good; tries++ {
 		if err := pause(ctx, random); err != nil {
 			return err
 		}
 		server, patience := p.draw(random)
-		good = p.ask(ctx, server, patience, task.Payment, false)
+		good = p.ask(ctx, server, more(patience, tries), task.Payment, false)
 	}
 	other := task.Payment
 	other.Amount++
-	for planted := !task.Plant; !planted; {
+	for planted, tries := !task.Plant, 0; !planted; tries++ {
 		server, patience := p.draw(random)
-		if planted = p.ask(ctx, server, patience, other, true); planted {
+		if planted = p.ask(ctx, server, more(patience, tries), other, true); planted {
 			break
 		}
 		if err := pause(ctx, random); err != nil {
@@ -169,6 +169,12 @@ func (p *paymentClient) do(ctx context.Context, random *rand.Rand, task paymentT
 
 func (p *paymentClient) draw(random *rand.Rand) (server string, patience time.Duration) {
 	return p.servers[random.IntN(len(p.servers))], time.Duration(5+random.IntN(296)) * time.Millisecond
+}
+
+// more is the patience after some tries in vain: on a machine on which no answer comes in the patience of the
+// first, the payment would never be made.
+func more(patience time.Duration, tries int) time.Duration {
+	return patience << min(tries/4, 6)
 }
 
 func pause(ctx context.Context, random *rand.Rand) error {

@@ -70,7 +70,7 @@ func (c *replicasDemoCommand) Run(ctx context.Context, o *stage.Output) (err err
 	if !strings.HasPrefix(c.Store, "postgres") {
 		return fmt.Errorf("%w: the service has a table in PostgreSQL", stage.ErrUsage)
 	}
-	preparing, cancel := c.Within(ctx)
+	preparing, cancel := c.Preparing(ctx)
 	defer cancel()
 	where, cleanUp, err := stage.PrepareStore(preparing, c.Store, "")
 	if err != nil {

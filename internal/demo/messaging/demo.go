@@ -60,7 +60,7 @@ func (c *demoCommand) Run(ctx context.Context, o *stage.Output) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	preparing, cancel := c.Within(ctx)
+	preparing, cancel := c.Preparing(ctx)
 	defer cancel()
 	where, cleanUp, err := stage.PrepareStore(preparing, c.Store, dir)
 	if err != nil {
@@ -144,7 +144,7 @@ func (d *messagingDemo) run(ctx context.Context) (err error) {
 	}
 	d.store = store
 	defer func() { err = errors.Join(err, store.Close()) }()
-	preparing, cancelPreparing := d.Within(ctx)
+	preparing, cancelPreparing := d.Preparing(ctx)
 	defer cancelPreparing()
 	if err := d.prepare(preparing, s); err != nil {
 		return stage.Cause(preparing, err)

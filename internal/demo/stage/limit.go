@@ -18,6 +18,9 @@ var ErrNotSettled = errors.New("nor settled")
 // verdictLimit is how long the books may be read: of a store that stands still they cannot be.
 const verdictLimit = 10 * time.Minute
 
+// leastPreparing is how long the preparation of a run may take at least.
+const leastPreparing = 2 * time.Minute
+
 // A Limit is how long a run may take. It is a part of a demo's command.
 type Limit struct {
 	Limit  time.Duration `default:"30m" placeholder:"TIME" help:"Send nothing more after this time, and compare the books of what was sent. The exit code is then 3 if they agree. Defaults to ${default}."`
@@ -27,6 +30,15 @@ type Limit struct {
 // Within returns a context that ends at the limit.
 func (l Limit) Within(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, l.Limit, fmt.Errorf("%w after %v", ErrNotDone, l.Limit))
+}
+
+// Preparing returns a context for what comes before the work, such as the migrations: a limit that is short is
+// the work's.
+func (l Limit) Preparing(ctx context.Context) (context.Context, context.CancelFunc) {
+	if l.Limit < leastPreparing {
+		return context.WithTimeoutCause(ctx, leastPreparing, fmt.Errorf("not prepared after %v", leastPreparing))
+	}
+	return l.Within(ctx)
 }
 
 // Settling returns a context for what a process has begun when ctx ends: it ends the time to settle later.
