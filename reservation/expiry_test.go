@@ -25,6 +25,17 @@ const (
 	keptName = messagestore.StreamName("accountTransaction-123+accounts+AAA")
 )
 
+// An ahead store has a clock that was put forward.
+type ahead struct {
+	*messagestore.Store
+	by time.Duration
+}
+
+func (a ahead) Now(ctx context.Context) (time.Time, error) {
+	now, err := a.Store.Now(ctx)
+	return now.Add(a.by), err
+}
+
 // expiring makes handlers of deposits whose keys are kept for a day.
 var expiring = map[string]func(r *reservation.Reserver, handled *[]string) handler.Func[Deposit]{
 	"Copy": func(r *reservation.Reserver, handled *[]string) handler.Func[Deposit] {

@@ -464,6 +464,12 @@ func idOf(source *messagestore.Message, stream messagestore.StreamName, position
 	return DeriveID(source, fmt.Sprintf("%s@%d", stream, position))
 }
 
+// unseen reports whether found, which was read after the claim was refused, is not what refused it: there
+// is nothing, or only the reservation that has expired. The snapshot of the reader is older.
+func (c claim) unseen(found *messagestore.Message) bool {
+	return found == nil || c.after != nil && found.ID == c.after.ID
+}
+
 // write returns the write that makes the claim. Of those that race for the place behind a
 // reservation that has expired, the expected version lets one win.
 func (c claim) write() messagestore.StreamWrite {
@@ -576,14 +582,15 @@ func (r *Reserver) writeStreams(ctx context.Context, writes ...messagestore.Stre
 // only where it is the first.
 func (r *Reserver) lost(ctx context.Context, c claim, last *messagestore.Message) (Result, error) {
 	winner := last
+	var err error
 	if last == nil || last.Position != 0 && !r.Expires() {
-		var err error
-		if winner, err = r.first(ctx, c.stream); err == nil && winner == nil {
-			err = ErrWinnerUnseen
-		}
-		if err != nil {
-			return Result{}, fmt.Errorf("reserve %s: %w", c.stream, err)
-		}
+		winner, err = r.first(ctx, c.stream)
+	}
+	if err == nil && c.unseen(winner) {
+		err = ErrWinnerUnseen
+	}
+	if err != nil {
+		return Result{}, fmt.Errorf("reserve %s: %w", c.stream, err)
 	}
 	return r.compare(ctx, c, winner)
 }
@@ -602,9 +609,9 @@ func (r *Reserver) refused(ctx context.Context, c claim, failure error) (Result,
 	switch {
 	case err != nil:
 		return fail(err)
-	case winner == nil && errors.Is(failure, messagestore.ErrVersionConflict):
+	case c.unseen(winner) && errors.Is(failure, messagestore.ErrVersionConflict):
 		return fail(fmt.Errorf("%w: %w", ErrWinnerUnseen, failure))
-	case winner == nil:
+	case c.unseen(winner):
 		return fail(failure)
 	}
 	return r.compare(ctx, c, winner)
