@@ -268,10 +268,8 @@ func EachRow(ctx context.Context, db DB, sql string, args []any, each func(pgx.R
 }
 
 // Epoch returns the epoch of the store in the schema.
-func (l *Link) Epoch(ctx context.Context) (epoch string, err error) {
-	err = l.With(ctx, func(db DB) error {
-		return Failed(l.Read(ctx, db, l.checks.epoch, nil, func(rows pgx.Rows) error { return rows.Scan(&epoch) }))
-	})
+func (l *Link) Epoch(ctx context.Context, db DB) (epoch string, err error) {
+	err = Failed(l.Read(ctx, db, l.checks.epoch, nil, func(rows pgx.Rows) error { return rows.Scan(&epoch) }))
 	return epoch, err
 }
 

@@ -19,12 +19,14 @@ var _ messagestore.EpochDriver = (*Driver)(nil)
 // the epoch is the number alone. Without EXECUTE on dibs.epoch() the error matches
 // [messagestore.ErrNotSupported].
 func (d *Driver) Epoch(ctx context.Context) (string, error) {
-	if d.invalid != nil {
-		return "", d.invalid
-	}
-	epoch, err := d.link.Epoch(ctx)
+	var epoch string
+	// Not on the connection of a function of Transact: a refusal would abort its transaction.
+	err := d.with(ctx, func(db DB) (err error) {
+		epoch, err = d.link.Epoch(ctx, db)
+		return err
+	})
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == pglink.Denied {
 		return "", messagestore.ErrNotSupported
 	}
-	return epoch, matched(err)
+	return epoch, err
 }

@@ -192,6 +192,10 @@ func TestAFunctionWithTheOnlyConnectionIsToldSo(t *testing.T) {
 					return c.transact(ctx, func(context.Context) error { return nil })
 				},
 				"check": c.store.Check,
+				"epoch": func(ctx context.Context) error {
+					_, err := c.store.Epoch(ctx)
+					return err
+				},
 			} {
 				ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
 				defer cancel()
