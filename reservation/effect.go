@@ -35,9 +35,10 @@ type Effect struct {
 //
 // Events are looked for in the streams that [Inline], or package unit, wrote to with the
 // reservation, and in those of in, which [Copy] needs. Of each it reads the messages that
-// are later than the command.
+// are later than the command. An invalid name or key is refused before it reads: the error matches
+// [messagestore.ErrInvalid].
 func (r *Reserver) Outcome(ctx context.Context, source messagestore.StreamName, key string, in ...messagestore.StreamName) (Effect, error) {
-	stream, err := r.Stream(source, key)
+	stream, err := r.effectOf(source, key, in)
 	if err != nil {
 		return Effect{}, fmt.Errorf("outcome: %w", err)
 	}
@@ -76,7 +77,7 @@ func (r *Reserver) Outcome(ctx context.Context, source messagestore.StreamName, 
 // the effect as it was last comes with the error of ctx. The error matches
 // [messagestore.ErrNotSupported] if the store cannot be watched: it is no [messagestore.Store].
 func (r *Reserver) Await(ctx context.Context, source messagestore.StreamName, key string, in ...messagestore.StreamName) (Effect, error) {
-	stream, err := r.Stream(source, key)
+	stream, err := r.effectOf(source, key, in)
 	if err != nil {
 		return Effect{}, fmt.Errorf("await: %w", err)
 	}
@@ -122,6 +123,18 @@ func (r *Reserver) Await(ctx context.Context, source messagestore.StreamName, ke
 			return effect, fmt.Errorf("await %s: %w", stream, ctx.Err())
 		}
 	}
+}
+
+// effectOf returns the stream of a key whose effect is looked for. It refuses an invalid name of a stream in
+// which events are.
+func (r *Reserver) effectOf(source messagestore.StreamName, key string, in []messagestore.StreamName) (messagestore.StreamName, error) {
+	stream, err := r.Stream(source, key)
+	for _, name := range in {
+		if err == nil {
+			err = name.Validate()
+		}
+	}
+	return stream, err
 }
 
 // WrittenWith returns the streams that were written to together with a reservation, as [Inline] and

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -178,6 +179,32 @@ func TestAwaitWaitsUntilTheCommandIsDone(t *testing.T) {
 		require.False(t, effect.Done)
 		require.Equal(t, "BBB", effect.Key)
 	})
+}
+
+// Names of streams in which events are sought are refused before anything is read, or watched.
+func TestInvalidStreamsOfEventsAreRefused(t *testing.T) {
+	t.Parallel()
+	var reads atomic.Int64
+	once := newReserver(t, newFaulty(&faulty{AtomicDriver: memory.New(), reads: func() error {
+		reads.Add(1)
+		return nil
+	}}), nil)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel() // Await of a valid name ends
+	for name, told := range map[messagestore.StreamName]string{
+		"":           `invalid stream name ""`,
+		"nocategory": `invalid stream name "nocategory"`,
+		"a-\x00":     `invalid stream name "a-\x00"`,
+	} {
+		_, err := once.Outcome(t.Context(), command, "AAA", "account-123", name)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.ErrorContains(t, err, "outcome: "+told)
+
+		_, err = once.Await(ended, command, "AAA", "account-123", name)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.ErrorContains(t, err, "await: "+told)
+	}
+	require.Zero(t, reads.Load())
 }
 
 // An HTTP service answers 202 with a Location, and the result there.
