@@ -117,6 +117,7 @@ var theFunctions = map[string]any{
 	"outbox.New":                   outbox.New,
 	"reservation.NewClaim":         reservation.NewClaim[hold],
 	"reservation.Answer":           reservation.Answer,
+	"reservation.AnswerIn":         reservation.AnswerIn,
 	"reservation.ContentKey":       reservation.ContentKey[*hold],
 	"reservation.DeriveID":         reservation.DeriveID,
 	"reservation.Copy":             reservation.Copy[hold],

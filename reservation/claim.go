@@ -56,7 +56,7 @@ func (c *Claim) With(writes ...messagestore.StreamWrite) ([]messagestore.StreamW
 	all := make([]messagestore.StreamWrite, 1, len(writes)+1)
 	var streams []string
 	for _, w := range writes {
-		value, ok := answerIn(w)
+		value, ok := AnswerIn(w)
 		switch {
 		case ok && local[answerProperty] != nil:
 			return nil, messagestore.NewInvalidError("answer", nil, "there is more than one")
@@ -118,7 +118,9 @@ type answer struct{ value any }
 // MessageType is that of no message.
 func (answer) MessageType() string { return "answer" }
 
-func answerIn(w messagestore.StreamWrite) (value any, ok bool) {
+// AnswerIn returns the value of which w is the [Answer], and false if w is a write of its own. Package
+// unit takes answers out with it.
+func AnswerIn(w messagestore.StreamWrite) (value any, ok bool) {
 	if w.Stream != "" || len(w.Bodies) != 1 {
 		return nil, false
 	}

@@ -102,6 +102,7 @@ func TestAFunctionThatBreaksARuleLeavesNothing(t *testing.T) {
 			"a large answer":            {unit.Done{Answer: strings.Repeat("x", messagestore.MaxMessageBytes)}, "data"},
 			"an answer not UTF-8":       {unit.Done{Answer: []string{"\xff"}}, "answer"},
 			"an answer with U+0000":     {unit.Done{Answer: "\x00"}, "data"},
+			"two answers":               {unit.Done{Writes: []messagestore.StreamWrite{reservation.Answer(1), reservation.Answer(2)}}, "answer"},
 			"a stream twice":            {unit.Done{Writes: []messagestore.StreamWrite{event(account), event(account)}}, "batch"},
 			"no stream":                 {unit.Done{Writes: []messagestore.StreamWrite{event("")}}, "stream name"},
 			"its own place":             {unit.Done{Writes: []messagestore.StreamWrite{event(d.inboxes().Stream("AAA"))}}, "writes"},

@@ -67,10 +67,11 @@ func New[Tx any](txs *messagestore.TxStore[Tx], name messagestore.Category, conf
 // Done is the result of a function that has done its work.
 type Done struct {
 	// Answer is recorded with the reservation, as JSON, and returned to every copy of the
-	// command or request. Nil is none.
+	// command or request. Nil is none. A second answer, among Writes, is refused.
 	Answer any
 
-	// Writes are committed with the function's SQL. None is to the inbox of the unit.
+	// Writes are committed with the function's SQL. None is to the inbox of the unit. One of them may be a
+	// [reservation.Answer].
 	Writes []messagestore.StreamWrite
 }
 
@@ -259,10 +260,11 @@ func (u *Unit[Tx]) Receive(ctx context.Context, m Message, f func(ctx context.Co
 		},
 		won: won(m.ID, stream, id, Received{}.MessageType(), reservation.Reserved),
 		with: func(done Done) (_ []messagestore.StreamWrite, err error) {
-			if answer, err = encode(done.Answer); err != nil {
+			var writes []messagestore.StreamWrite
+			if answer, writes, err = parts(done); err != nil {
 				return nil, err
 			}
-			return inFront(stream, messagestore.NoStream, id, Received{m.Source, digest, answer}, done), nil
+			return inFront(stream, messagestore.NoStream, id, Received{m.Source, digest, answer}, writes), nil
 		},
 	}, f)
 	if err == nil && result.Outcome == reservation.KeyReused {
@@ -332,10 +334,11 @@ func (u *Unit[Tx]) Undo(ctx context.Context, m Message, f func(ctx context.Conte
 		},
 		won: won(m.ID, stream, id, Undone{}.MessageType(), reservation.Undone),
 		with: func(done Done) (_ []messagestore.StreamWrite, err error) {
-			if answer, err = encode(done.Answer); err != nil {
+			var writes []messagestore.StreamWrite
+			if answer, writes, err = parts(done); err != nil {
 				return nil, err
 			}
-			return inFront(stream, version, id, Undone{m.Source, answer}, done), nil
+			return inFront(stream, version, id, Undone{m.Source, answer}, writes), nil
 		},
 	}, f)
 	if err != nil {
@@ -431,24 +434,35 @@ func digestOf(purpose string, content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// encode returns an answer as JSON, nil for none.
-func encode(answer any) (json.RawMessage, error) {
-	if answer == nil {
-		return nil, nil
+// parts returns the answer of a function as JSON, nil for none, and its writes without it.
+func parts(done Done) (answer json.RawMessage, writes []messagestore.StreamWrite, err error) {
+	value, given := done.Answer, done.Answer != nil
+	for _, w := range done.Writes {
+		another, ok := reservation.AnswerIn(w)
+		switch {
+		case ok && given:
+			return nil, nil, messagestore.NewInvalidError("answer", nil, "there is more than one")
+		case ok:
+			value, given = another, true
+		default:
+			writes = append(writes, w)
+		}
 	}
-	data, err := exactjson.Marshal(answer)
-	if err != nil {
-		return nil, messagestore.NewInvalidError("answer", nil, fmt.Sprintf("it does not encode: %v", err))
+	if !given {
+		return nil, writes, nil
 	}
-	return data, nil
+	if answer, err = exactjson.Marshal(value); err != nil {
+		return nil, nil, messagestore.NewInvalidError("answer", nil, fmt.Sprintf("it does not encode: %v", err))
+	}
+	return answer, writes, nil
 }
 
 // inFront returns the writes of a function behind the message of the inbox.
 func inFront(
-	stream messagestore.StreamName, version messagestore.Version, id uuid.UUID, body messagestore.Body, done Done,
+	stream messagestore.StreamName, version messagestore.Version, id uuid.UUID, body messagestore.Body, writes []messagestore.StreamWrite,
 ) []messagestore.StreamWrite {
 	write := messagestore.To(stream, version, messagestore.Envelope{ID: id, Body: body})
-	return append([]messagestore.StreamWrite{write}, done.Writes...)
+	return append([]messagestore.StreamWrite{write}, writes...)
 }
 
 // won returns the function that says what was committed now.

@@ -105,6 +105,53 @@ func TestARequestIsCarriedOutOnceWithItsRow(t *testing.T) {
 	})
 }
 
+// A function that answers among its writes, as one of reservation.Inline does, answers a request and an undo too.
+func TestAnAnswerAmongTheWritesIsRecorded(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		work := func(text string) func() (unit.Done, error) {
+			return func() (unit.Done, error) {
+				event := messagestore.To(messagestore.Category(d.name).Stream(text), messagestore.AnyVersion, Deposited{10})
+				return unit.Done{Writes: []messagestore.StreamWrite{reservation.Answer(accepted{text}), event}}, nil
+			}
+		}
+		m := unit.Message{ID: "AAA"}
+		for i, want := range []reservation.Outcome{reservation.Reserved, reservation.Duplicate} {
+			received, err := d.receive(t.Context(), m, work("received"))
+			require.NoError(t, err)
+			require.Equal(t, want, received.Outcome)
+			require.JSONEq(t, `{"row":"received"}`, string(received.Answer), i)
+		}
+		for i, want := range []reservation.Outcome{reservation.Undone, reservation.Duplicate} {
+			undone, err := d.undo(t.Context(), m, work("undone"))
+			require.NoError(t, err)
+			require.Equal(t, want, undone.Outcome)
+			require.JSONEq(t, `{"row":"undone"}`, string(undone.Answer), i)
+		}
+		mux := d.handle(reservation.New(d.store, "accounts", nil), func(handler.Message[Deposit]) (unit.Done, error) { return work("handled")() })
+		for range 2 {
+			require.NoError(t, mux.Handle(t.Context(), d.send(t, Deposit{"BBB", 10})))
+		}
+		effect, err := reservation.New(d.store, "accounts", nil).Outcome(t.Context(), d.commands().Stream("1"), "BBB")
+		require.NoError(t, err)
+		require.JSONEq(t, `{"row":"handled"}`, string(effect.Answer()))
+		for _, stream := range []string{"received", "undone", "handled"} {
+			require.Len(t, d.inbox(t, messagestore.Category(d.name), stream), 1, "the event beside it")
+		}
+
+		two := unit.Done{Answer: 1, Writes: []messagestore.StreamWrite{reservation.Answer(2)}}
+		err = d.handle(reservation.New(d.store, "accounts", nil), func(handler.Message[Deposit]) (unit.Done, error) { return two, nil }).
+			Handle(t.Context(), d.send(t, Deposit{"CCC", 10}))
+		requireInvalid(t, err, "answer", "two")
+		_, err = d.receive(t.Context(), unit.Message{ID: "CCC"}, func() (unit.Done, error) { return two, nil })
+		requireInvalid(t, err, "answer", "two")
+		_, err = d.receive(t.Context(), unit.Message{ID: "CCC"}, answering("done"))
+		require.NoError(t, err)
+		_, err = d.undo(t.Context(), unit.Message{ID: "CCC"}, func() (unit.Done, error) { return two, nil })
+		requireInvalid(t, err, "answer", "two")
+	})
+}
+
 func TestAFunctionThatFailsLeavesNothing(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
