@@ -45,6 +45,16 @@ func (p *pool) read(ctx context.Context, f func(context.Context, queryer) error)
 	return err
 }
 
+func (p *pool) alive(ctx context.Context) error {
+	if err := checkContext(ctx); err != nil {
+		return err
+	}
+	if p.closed.Load() {
+		return messagestore.ErrClosed
+	}
+	return nil
+}
+
 // ExecContext implements queryer.
 func (p *pool) ExecContext(ctx context.Context, statement string, args ...any) (sql.Result, error) {
 	if prepared := p.statements[statement]; prepared != nil {

@@ -17,6 +17,9 @@ const scanLimit = messagestore.MaxReadMessages
 // reader runs functions that do not write.
 type reader interface {
 	read(ctx context.Context, f func(context.Context, queryer) error) error
+
+	// alive returns the error that every call has by now, if there is one.
+	alive(ctx context.Context) error
 }
 
 // ReadStream implements [messagestore.Driver].

@@ -23,7 +23,8 @@ var schemas = []string{schema1SQL}
 // opened with [Open] too, beside the caller's own use of it: in one process only if
 // that is by modernc.org/sqlite, too (see [New]).
 //
-// A context or a transaction that is nil is refused with an [*messagestore.InvalidError].
+// A context or a transaction that is nil is refused with an [*messagestore.InvalidError]. If the
+// transaction has ended, the error matches [messagestore.ErrClosed].
 func Schema(ctx context.Context, tx *sql.Tx) error {
 	if err := checkContext(ctx); err != nil {
 		return fmt.Errorf("schema: %w", err)
@@ -31,7 +32,7 @@ func Schema(ctx context.Context, tx *sql.Tx) error {
 	if tx == nil {
 		return fmt.Errorf("schema: %w", messagestore.NewInvalidError("transaction", nil, "it is nil"))
 	}
-	return upgrade(ctx, tx)
+	return ended(upgrade(ctx, tx))
 }
 
 func upgrade(ctx context.Context, db queryer) error {

@@ -159,7 +159,10 @@ func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids [
 // Now implements [messagestore.Driver] with the process's clock: SQLite has none of its
 // own, and every process that has the file open is on the same machine.
 func (d *Driver) Now(ctx context.Context) (time.Time, error) {
-	return time.Now(), checkContext(ctx)
+	if err := d.reads.alive(ctx); err != nil {
+		return time.Time{}, err
+	}
+	return time.Now(), nil
 }
 
 // Close waits for the commit or the Transact that is under way, refuses the calls that wait,

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -38,7 +39,8 @@ import (
 // A context that ends stops a write before it starts, never within: SQLite would
 // roll the whole transaction back.
 //
-// A transaction that is nil is the error of every call.
+// A transaction that is nil is the error of every call. After the transaction's end the error of every
+// call matches [messagestore.ErrClosed].
 func New(tx *sql.Tx) *Driver {
 	if tx == nil {
 		return &Driver{reads: noTransaction{}, writes: noTransaction{}}
@@ -58,7 +60,29 @@ func (t transaction) read(ctx context.Context, f func(context.Context, queryer) 
 	if err := checkContext(ctx); err != nil {
 		return err
 	}
-	return f(ctx, t.prepared)
+	return ended(f(ctx, t.prepared))
+}
+
+func (t transaction) alive(ctx context.Context) error {
+	return t.read(ctx, func(ctx context.Context, db queryer) error {
+		var one int
+		_, err := scanOne(ctx, db, "SELECT 1", nil, &one)
+		return err
+	})
+}
+
+// ended makes the error of a transaction that has ended match [messagestore.ErrClosed]. A statement that
+// was prepared in it has another one, which database/sql does not export, so its text is looked at.
+func ended(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case err.Error() == "sql: statement is closed":
+		err = sql.ErrTxDone
+	case !errors.Is(err, sql.ErrTxDone):
+		return err
+	}
+	return fmt.Errorf("%w: %w", messagestore.ErrClosed, err)
 }
 
 func (t transaction) do(ctx context.Context, j *job) error {
@@ -79,13 +103,17 @@ func (t transaction) do(ctx context.Context, j *job) error {
 	if mayEndTransaction(err) {
 		t.failed.CompareAndSwap(nil, &err)
 	}
-	return err
+	return ended(err)
 }
 
 // noTransaction refuses every call of a driver over nil.
 type noTransaction struct{}
 
 func (noTransaction) read(context.Context, func(context.Context, queryer) error) error {
+	return messagestore.NewInvalidError("transaction", nil, "it is nil")
+}
+
+func (noTransaction) alive(context.Context) error {
 	return messagestore.NewInvalidError("transaction", nil, "it is nil")
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
 
@@ -592,25 +593,126 @@ func TestCloseDoesNotWaitForAnothersLock(t *testing.T) {
 	release()
 }
 
+// everyCall are the methods of a driver that use what it is over.
+var everyCall = map[string]func(ctx context.Context, d *sqlite.Driver) error{
+	"append": func(ctx context.Context, d *sqlite.Driver) error {
+		_, err := d.Append(ctx, appendOf("account-1", messagestore.AnyVersion, 1))
+		return err
+	},
+	"append all": func(ctx context.Context, d *sqlite.Driver) error {
+		_, err := d.AppendAll(ctx, []messagestore.Append{appendOf("account-1", messagestore.AnyVersion, 1)})
+		return err
+	},
+	"append or meet": func(ctx context.Context, d *sqlite.Driver) error {
+		_, _, err := d.AppendOrMeet(ctx, []messagestore.Append{appendOf("account-1", messagestore.AnyVersion, 1)})
+		return err
+	},
+	"find": func(ctx context.Context, d *sqlite.Driver) error {
+		_, err := d.Find(ctx, "account-1", []uuid.UUID{uuid.New()})
+		return err
+	},
+	"read stream": func(ctx context.Context, d *sqlite.Driver) error {
+		_, err := d.ReadStream(ctx, messagestore.StreamQuery{Stream: "account-1", Limit: 1})
+		return err
+	},
+	"read category": func(ctx context.Context, d *sqlite.Driver) error {
+		_, err := d.ReadCategory(ctx, messagestore.CategoryQuery{Category: "account", Limit: 1})
+		return err
+	},
+	"read category with a filter": func(ctx context.Context, d *sqlite.Driver) error {
+		_, err := d.ReadCategory(ctx, messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{GroupSize: 2}})
+		return err
+	},
+	"last":    func(ctx context.Context, d *sqlite.Driver) error { return found(d.Last(ctx, "account-1", "")) },
+	"version": func(ctx context.Context, d *sqlite.Driver) error { _, err := d.Version(ctx, "account-1"); return err },
+	"now":     func(ctx context.Context, d *sqlite.Driver) error { _, err := d.Now(ctx); return err },
+	"report": func(ctx context.Context, d *sqlite.Driver) error {
+		_, err := d.Report(ctx, messagestore.ReportQuery{By: []messagestore.ReportKey{messagestore.ReportType}})
+		return err
+	},
+	"categories": func(ctx context.Context, d *sqlite.Driver) error { _, err := d.Categories(ctx, ""); return err },
+	"count": func(ctx context.Context, d *sqlite.Driver) error {
+		_, err := d.Count(ctx, messagestore.CategoryQuery{Category: "account", Limit: 1})
+		return err
+	},
+	"check":         func(ctx context.Context, d *sqlite.Driver) error { return d.Check(ctx, true) },
+	"check reading": func(ctx context.Context, d *sqlite.Driver) error { return d.Check(ctx, false) },
+	"examine":       func(ctx context.Context, d *sqlite.Driver) error { _, err := d.Examine(ctx); return err },
+	"verify":        func(ctx context.Context, d *sqlite.Driver) error { _, err := d.Verify(ctx, nil); return err },
+	"trim": func(ctx context.Context, d *sqlite.Driver) error {
+		_, err := d.Trim(ctx, "account-1", &retention.TrimOptions{Keep: 1})
+		return err
+	},
+	"trim checkpoints": func(ctx context.Context, d *sqlite.Driver) error {
+		_, err := d.TrimCheckpoints(ctx, "account:position-1", 1)
+		return err
+	},
+	"trim category": func(ctx context.Context, d *sqlite.Driver) error {
+		for _, err := range d.TrimCategory(ctx, "account", &retention.TrimOptions{Keep: 1}) {
+			return err
+		}
+		return nil
+	},
+	"forget": func(ctx context.Context, d *sqlite.Driver) error {
+		_, err := d.ForgetInbox(ctx, "account:inbox", retention.MinForgetAge, nil)
+		return err
+	},
+}
+
+func found(_ *messagestore.Message, err error) error {
+	if errors.Is(err, messagestore.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
 func TestClosedDriverRefusesEveryCall(t *testing.T) {
 	t.Parallel()
-	driver := open(t, newFile(t), nil)
-	require.NoError(t, driver.Close())
-	require.NoError(t, driver.Close())
+	closed := open(t, newFile(t), nil)
+	require.NoError(t, closed.Close())
+	require.NoError(t, closed.Close())
+	drivers := map[string]*sqlite.Driver{"closed": closed}
+	over := func(of string, tx *sql.Tx, end func() error) {
+		drivers[of+", not used before"] = sqlite.New(tx)
+		drivers[of] = sqlite.New(tx)
+		for call, f := range everyCall {
+			require.NoError(t, f(t.Context(), drivers[of]), call) // which prepares its statements
+		}
+		require.NoError(t, end())
+	}
+	tx := begin(t, newDatabase(t))
+	over("committed", tx, tx.Commit)
+	tx = begin(t, newDatabase(t))
+	over("rolled back", tx, tx.Rollback)
 
-	ctx := t.Context()
-	_, err := driver.Append(ctx, appendOf("account-1", messagestore.NoStream, 1))
-	require.ErrorIs(t, err, messagestore.ErrClosed)
-	_, err = driver.Find(ctx, "account-1", []uuid.UUID{uuid.New()})
-	require.ErrorIs(t, err, messagestore.ErrClosed)
-	_, err = driver.ReadStream(ctx, messagestore.StreamQuery{Stream: "account-1", Limit: 1})
-	require.ErrorIs(t, err, messagestore.ErrClosed)
-	_, err = driver.ReadCategory(ctx, messagestore.CategoryQuery{Category: "account", Limit: 1})
-	require.ErrorIs(t, err, messagestore.ErrClosed)
-	_, err = driver.ReadCategory(ctx, messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{GroupSize: 2}})
-	require.ErrorIs(t, err, messagestore.ErrClosed)
-	_, err = driver.Last(ctx, "account-1", "")
-	require.ErrorIs(t, err, messagestore.ErrClosed)
-	_, err = driver.Version(ctx, "account-1")
-	require.ErrorIs(t, err, messagestore.ErrClosed)
+	for of, driver := range drivers {
+		for call, f := range everyCall {
+			err := f(t.Context(), driver)
+
+			require.ErrorIs(t, err, messagestore.ErrClosed, "%s: %s", of, call)
+			require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown, "%s: %s", of, call)
+		}
+	}
+	require.ErrorIs(t, sqlite.Schema(t.Context(), tx), messagestore.ErrClosed)
+	nothing := sqlite.New(nil)
+	for call, f := range everyCall {
+		require.ErrorIs(t, f(t.Context(), nothing), messagestore.ErrInvalid, call)
+	}
+}
+
+// The end of a context that a transaction was begun with rolls it back.
+func TestTransactionOfAnEndedContextRefusesEveryCall(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	tx, err := newDatabase(t).BeginTx(ctx, nil)
+	require.NoError(t, err)
+	driver := sqlite.New(tx)
+	require.NoError(t, everyCall["append"](t.Context(), driver))
+
+	cancel()
+
+	await.True(t, "the transaction's end", func() bool { return everyCall["now"](t.Context(), driver) != nil })
+	for call, f := range everyCall {
+		require.ErrorIs(t, f(t.Context(), driver), messagestore.ErrClosed, call)
+	}
 }
