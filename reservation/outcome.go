@@ -96,9 +96,10 @@ func (e *KeyReusedError) Error() string {
 func (e *KeyReusedError) Unwrap() error { return steer.Parked }
 
 // A NoReservationError says that the stream which is named after the key of a command begins with
-// a message that is no reservation: it was written there by itself, or by another client. So there
-// is no winner, and the command is neither reserved nor a duplicate. A consumer parks the command at
-// once, under every policy.
+// a message that is no reservation: it was written there by itself, or by another client. Or the stream
+// was deleted, and the tombstone has no digest of a reservation, as that of a request in an inbox never
+// has. So there is no winner, and the command is neither reserved nor a duplicate. A consumer parks the
+// command at once, under every policy.
 type NoReservationError struct {
 	Stream messagestore.StreamName
 	First  *messagestore.Message // that the stream begins with
@@ -107,7 +108,7 @@ type NoReservationError struct {
 // Error names the message.
 func (e *NoReservationError) Error() string {
 	if e.First.IsTombstone() {
-		return fmt.Sprintf("no reservation: %s was deleted, and did not begin with one", e.Stream)
+		return fmt.Sprintf("no reservation: %s was deleted, and its tombstone does not tell of one", e.Stream)
 	}
 	return fmt.Sprintf("no reservation: %s is in its place", e.First)
 }

@@ -182,5 +182,6 @@ func TestADeletedStreamThatMayHaveBeenNoReservationIsNoAnswer(t *testing.T) {
 		refused, ok := errors.AsType[*reservation.NoReservationError](err)
 		require.Truef(t, ok, "%v", err)
 		require.True(t, refused.First.IsTombstone())
+		require.Equal(t, fmt.Sprintf("no reservation: %s was deleted, and its tombstone does not tell of one", refused.Stream), refused.Error())
 	}
 }

@@ -1,8 +1,11 @@
 package unit_test
 
 import (
+	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -10,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/reservation"
 	"github.com/dibs-go/dibs/unit"
 )
@@ -114,6 +118,45 @@ func TestNothingIsDoneAfterItsUndo(t *testing.T) {
 		_, is := errors.AsType[*reservation.NoReservationError](err)
 		require.Truef(t, is, "%v", err)
 	})
+}
+
+// The tombstone of a request has neither its digest nor its answer, whichever way it went.
+func TestARequestWhoseStreamWasDeletedIsNeitherCarriedOutNorUndone(t *testing.T) {
+	t.Parallel()
+	driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "unit.db"), nil)
+	require.NoError(t, err)
+	defer driver.Close()
+	txs, err := messagestore.Transactional[*sql.Tx](messagestore.New(driver, nil))
+	require.NoError(t, err)
+	u, err := unit.New(txs, "payments", nil)
+	require.NoError(t, err)
+	done := func(context.Context, *sql.Tx) (unit.Done, error) { return unit.Done{Answer: "done"}, nil }
+	received, undone, both := unit.Message{ID: "received"}, unit.Message{ID: "undone"}, unit.Message{ID: "both"}
+	for _, m := range []unit.Message{received, both} {
+		_, err := u.Receive(t.Context(), m, done)
+		require.NoError(t, err)
+	}
+	for _, m := range []unit.Message{undone, both} {
+		_, err := u.Undo(t.Context(), m, done)
+		require.NoError(t, err)
+	}
+	for _, m := range []unit.Message{received, undone, both} {
+		stream, err := u.Stream(m.ID)
+		require.NoError(t, err)
+		_, err = driver.Delete(t.Context(), stream, messagestore.AnyVersion, nil)
+		require.NoError(t, err)
+		for _, carry := range []func(context.Context, unit.Message, func(context.Context, *sql.Tx) (unit.Done, error)) (unit.Result, error){u.Receive, u.Undo} {
+			_, err := carry(t.Context(), m, func(context.Context, *sql.Tx) (unit.Done, error) {
+				t.Error("the function was called")
+				return unit.Done{}, nil
+			})
+
+			none, ok := errors.AsType[*reservation.NoReservationError](err)
+			require.Truef(t, ok, "%v", err)
+			require.True(t, none.First.IsTombstone())
+			require.Equal(t, fmt.Sprintf("no reservation: %s was deleted, and its tombstone does not tell of one", stream), none.Error())
+		}
+	}
 }
 
 // Several copies of a request and of its undo come at once: nothing is done, or it is done and given back.

@@ -215,7 +215,8 @@ type Result struct {
 // back and is returned, unless the request was settled meanwhile. An error that matches
 // [messagestore.ErrOutcomeUnknown] says that the store did not answer; Receive again tells. A
 // request that cannot be is refused with an error that matches [messagestore.ErrInvalid].
-// A stream that begins with another message is a [*reservation.NoReservationError].
+// A stream that begins with another message, or was deleted, is a [*reservation.NoReservationError]: the
+// request is neither carried out nor answered.
 func (u *Unit[Tx]) Receive(ctx context.Context, m Message, f func(ctx context.Context, tx Tx) (Done, error)) (Result, error) {
 	fail := func(err error) (Result, error) { return Result{}, fmt.Errorf("receive: %w", err) }
 	stream, content, err := u.check(m, f == nil)
