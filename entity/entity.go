@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"iter"
 	"reflect"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -43,6 +45,9 @@ type Config struct {
 	Logger logger.Logger
 }
 
+// MaxTagBytes bounds [Snapshot.Tag].
+const MaxTagBytes = 255
+
 // A Snapshot says when to keep a copy of an entity in the database.
 type Snapshot struct {
 	// Every is the number of messages after which the next copy is due: at least 1. The
@@ -54,7 +59,8 @@ type Snapshot struct {
 	Every int
 
 	// Tag is the version of the copies, their schema version. Change it whenever the entity's type or its
-	// projection changes: copies with another tag are passed over.
+	// projection changes: copies with another tag are passed over. It is UTF-8 without U+0000, at most
+	// [MaxTagBytes].
 	//
 	// Defaults to "".
 	Tag string
@@ -121,10 +127,26 @@ func (s *Store[T]) validate() error {
 	if s.config.Snapshot.Every < 0 {
 		invalid("snapshot interval", s.config.Snapshot.Every, "it is at least 1, or 0 for never")
 	}
+	if rule := tagRule(s.config.Snapshot.Tag); rule != "" {
+		invalid("snapshot tag", s.config.Snapshot.Tag, rule)
+	}
 	if s.config.Snapshot.Every > 0 {
 		wrong = append(wrong, s.category.WithType("snapshot").Validate())
 	}
 	return errors.Join(append(wrong, checkType[T](s.config.CacheSize != NoCache))...)
+}
+
+// tagRule returns the rule that a tag breaks, or "". No copy with it could be written.
+func tagRule(tag string) string {
+	switch {
+	case len(tag) > MaxTagBytes:
+		return fmt.Sprintf("%d bytes are too long: at most %d", len(tag), MaxTagBytes)
+	case !utf8.ValidString(tag):
+		return "it is not valid UTF-8"
+	case strings.ContainsRune(tag, 0):
+		return "it holds U+0000"
+	}
+	return ""
 }
 
 // Stream returns the name of the stream of the entity with the given identifier.

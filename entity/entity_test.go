@@ -652,25 +652,47 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	create := func(store entity.MessageStore, category messagestore.Category, p *entity.Projection[list], config *entity.Config) error {
 		return entity.New(store, category, p, config).Validate()
 	}
+	tagged := func(tag string) *entity.Config { return &entity.Config{Snapshot: entity.Snapshot{Tag: tag}} }
 	for name, test := range map[string]struct {
 		err, is error
 		want    string
 	}{
-		"no store":       {create(nil, "list", lists(), nil), messagestore.ErrInvalid, "invalid store: it is nil"},
-		"a nil store":    {create((*messagestore.Store)(nil), "list", lists(), nil), messagestore.ErrInvalid, "invalid store: it is nil"},
-		"a stream":       {create(store, "list-1", lists(), nil), messagestore.ErrInvalid, `invalid category "list-1": it is the name of a stream: a category has no dash`},
-		"no projection":  {create(store, "list", nil, nil), messagestore.ErrInvalid, "invalid projection: it is nil"},
-		"an empty one":   {create(store, "list", entity.NewProjection[list](), nil), messagestore.ErrInvalid, "invalid projection: nothing is registered"},
-		"one type twice": {create(store, "list", twice, nil), messagestore.ErrInvalid, `invalid projection "Added": the type is registered twice`},
-		"a nil function": {create(store, "list", none, nil), messagestore.ErrInvalid, `invalid projection "Refused": its function is nil`},
-		"the cache size": {create(store, "list", lists(), &entity.Config{CacheSize: -2}), messagestore.ErrInvalid, "invalid cache size -2: it is at least 1, or NoCache"},
-		"the interval":   {create(store, "list", lists(), &entity.Config{Snapshot: entity.Snapshot{Every: -1}}), messagestore.ErrInvalid, "invalid snapshot interval -1: it is at least 1, or 0 for never"},
+		"no store":          {create(nil, "list", lists(), nil), messagestore.ErrInvalid, "invalid store: it is nil"},
+		"a nil store":       {create((*messagestore.Store)(nil), "list", lists(), nil), messagestore.ErrInvalid, "invalid store: it is nil"},
+		"a stream":          {create(store, "list-1", lists(), nil), messagestore.ErrInvalid, `invalid category "list-1": it is the name of a stream: a category has no dash`},
+		"no projection":     {create(store, "list", nil, nil), messagestore.ErrInvalid, "invalid projection: it is nil"},
+		"an empty one":      {create(store, "list", entity.NewProjection[list](), nil), messagestore.ErrInvalid, "invalid projection: nothing is registered"},
+		"one type twice":    {create(store, "list", twice, nil), messagestore.ErrInvalid, `invalid projection "Added": the type is registered twice`},
+		"a nil function":    {create(store, "list", none, nil), messagestore.ErrInvalid, `invalid projection "Refused": its function is nil`},
+		"the cache size":    {create(store, "list", lists(), &entity.Config{CacheSize: -2}), messagestore.ErrInvalid, "invalid cache size -2: it is at least 1, or NoCache"},
+		"the interval":      {create(store, "list", lists(), &entity.Config{Snapshot: entity.Snapshot{Every: -1}}), messagestore.ErrInvalid, "invalid snapshot interval -1: it is at least 1, or 0 for never"},
+		"a tag with U+0000": {create(store, "list", lists(), tagged("\x00")), messagestore.ErrInvalid, `invalid snapshot tag "\x00": it holds U+0000`},
+		"a tag no UTF-8":    {create(store, "list", lists(), tagged("v\xff")), messagestore.ErrInvalid, `invalid snapshot tag "v\xff": it is not valid UTF-8`},
+		"a long tag":        {create(store, "list", lists(), tagged(strings.Repeat("v", entity.MaxTagBytes+1))), messagestore.ErrInvalid, `256 bytes are too long: at most 255`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			require.ErrorIs(t, test.err, test.is)
 			require.ErrorContains(t, test.err, test.want)
+			require.Less(t, len(test.err.Error()), 300)
 		})
+	}
+}
+
+// Each tag that is accepted is written with the snapshot, and found again.
+func TestALongTagIsThatOfASnapshot(t *testing.T) {
+	t.Parallel()
+	for _, tag := range []string{"", strings.Repeat("v", entity.MaxTagBytes), "\u200b \"\n", strings.Repeat("\x01", entity.MaxTagBytes)} {
+		store := messagestore.New(memory.New(), nil)
+		s := newLists(t, store, &entity.Config{Snapshot: entity.Snapshot{Every: 1, Tag: tag}})
+		_, err := store.Write(t.Context(), "list-1", messagestore.NoStream, added{1})
+		require.NoError(t, err)
+
+		_, _, err = s.Get(t.Context(), "1")
+		require.NoError(t, err)
+
+		_, err = store.Last(t.Context(), entity.SnapshotStream("list-1"))
+		require.NoErrorf(t, err, "%q", tag)
 	}
 }
 

@@ -67,6 +67,9 @@ func FuzzASnapshotIsRestoredOrPassedOver(f *testing.F) {
 			require.False(t, restored.deleted)
 			requireRestored(t, restored, tag)
 		}
+		if tagRule(tag) != "" {
+			return // no store has it
+		}
 		store := messagestore.New(memory.New(), nil)
 		for i, id := range countedIDs {
 			_, err := store.Write(t.Context(), "tally-1", messagestore.Version(i-1), messagestore.Envelope{ID: id, Body: counted{int64(i)}})
@@ -112,10 +115,9 @@ func FuzzASnapshotIsRestoredAsItWasKept(f *testing.F) {
 	f.Add(int64(0), "", "", int64(0), []byte{}, "", "v1")                                                             // nothing
 	f.Add(int64(-1), "\x00", "monday", int64(1), third, "v1", "v2")                                                   // nul
 	f.Add(int64(1), "kept", "monday", int64(1), third, "v1", "V1")                                                    // tag of another case
-	f.Add(int64(1), "kept", "monday", int64(1), third, "\xff", "\ufffd")                                              // tag that is no text
 	f.Add(int64(1), "\xff", "\xed\xa0\x80", int64(1), third, "v1", "v2")                                              // text that is none
 	f.Fuzz(func(t *testing.T, sum int64, note, day string, version int64, last []byte, tag, other string) {
-		if version < 0 {
+		if version < 0 || tagRule(tag) != "" {
 			return // of an empty stream none is kept
 		}
 		loaded := state[tally]{
@@ -134,10 +136,7 @@ func FuzzASnapshotIsRestoredAsItWasKept(f *testing.F) {
 		}
 		require.NoError(t, err)
 		restored, ok := restore[tally](m, tag)
-		require.Equal(t, utf8.ValidString(tag), ok, "a tag that is no text is none")
-		if !ok {
-			return
-		}
+		require.True(t, ok)
 		require.Equal(t, loaded.version, restored.version)
 		require.Equal(t, loaded.last, restored.last)
 		if utf8.ValidString(note) && utf8.ValidString(day) {
