@@ -117,10 +117,16 @@ func Migrated(t testing.TB) string {
 	return MigratedOn(t, URL(t))
 }
 
-// MigratedOn is [Migrated] on the server of another URL.
+// MigratedOn is [Migrated] on the server of another URL. Each user has a template of its own: only its
+// owner, or a superuser, may copy a database.
 func MigratedOn(t testing.TB, server string) string {
 	t.Helper()
-	return copyOn(t, server, "migrated_"+migrationsHash(), migrating(t, nil))
+	config, err := pgx.ParseConfig(server)
+	if err != nil {
+		t.Fatalf("connect to the test database: %v", err)
+	}
+	user := sha256.Sum256([]byte(config.User))
+	return copyOn(t, server, "migrated_"+migrationsHash()+"_"+hex.EncodeToString(user[:4]), migrating(t, nil))
 }
 
 // migrationsHash names the migrations: a server that outlives the tests keeps its templates.
@@ -171,7 +177,7 @@ func makeTemplate(t testing.TB, server, template string, fill func(url string)) 
 		return
 	}
 	name := unique()
-	run(t, server, "create database "+name+" template template0")
+	must(t, server, "create database "+name+" template template0")
 	t.Cleanup(func() { run(t, server, "drop database if exists "+name+" with (force)") })
 	url, err := withDatabase(server, name)
 	if err != nil {
@@ -188,9 +194,9 @@ func makeTemplate(t testing.TB, server, template string, fill func(url string)) 
 
 func freeze(t testing.TB, server, url, name string) {
 	t.Helper()
-	run(t, url, "select") // the first connection writes a file that those to the copies read
+	must(t, url, "select") // the first connection writes a file that those to the copies read
 	// A database is copied only while nobody is connected to it; autovacuum connects, too.
-	run(t, server, "alter database "+name+" with allow_connections false")
+	must(t, server, "alter database "+name+" with allow_connections false")
 }
 
 // Freeze makes a database that the test has filled one that nobody connects to any more, and
@@ -214,7 +220,7 @@ func Freeze(t testing.TB, url string) (copied func(t testing.TB) string) {
 // takes, and not 10 seconds, which a busy machine may need to end a test's other transactions.
 func WaitForLocks(t testing.TB, url, schema string) {
 	t.Helper()
-	run(t, url, `do $$
+	must(t, url, `do $$
 	declare
 		f regprocedure;
 	begin
@@ -249,7 +255,7 @@ func DatabaseInEnglish(t testing.TB) string {
 func database(t testing.TB, server, template, options string) string {
 	t.Helper()
 	name := unique()
-	run(t, server, "create database "+name+" template "+template+options+strategy(t, server))
+	must(t, server, "create database "+name+" template "+template+options+strategy(t, server))
 	t.Cleanup(func() { run(t, server, "drop database if exists "+name+" with (force)") })
 
 	database, err := withDatabase(server, name)
@@ -282,7 +288,7 @@ func PoolAs(t testing.TB, role string) *pgxpool.Pool {
 	Pool(t) // roles are made by the migrations
 	url := URL(t)
 	user, password := "test_"+unique(), unique()
-	run(t, url, fmt.Sprintf("create role %s login password '%s' in role %s", user, password, role))
+	must(t, url, fmt.Sprintf("create role %s login password '%s' in role %s", user, password, role))
 	t.Cleanup(func() { run(t, url, "drop owned by "+user+"; drop role "+user) })
 	return configured(t, url, func(c *pgxpool.Config) { c.ConnConfig.User, c.ConnConfig.Password = user, password })
 }
@@ -339,8 +345,17 @@ func migrate(ctx context.Context, url string, config *migrations.Config) error {
 	return migrations.Up(ctx, conn, config)
 }
 
-// run runs a statement, also in a cleanup, when the test's context is over.
-func run(t testing.TB, url, statement string) {
+// must runs a statement that the test cannot go on without.
+func must(t testing.TB, url, statement string) {
+	t.Helper()
+	if !run(t, url, statement) {
+		t.FailNow()
+	}
+}
+
+// run runs a statement, also in a cleanup, when the test's context is over. It reports whether the
+// statement succeeded.
+func run(t testing.TB, url, statement string) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 	defer cancel()
@@ -348,13 +363,14 @@ func run(t testing.TB, url, statement string) {
 	conn, err := idle.take(ctx, url)
 	if err != nil {
 		t.Errorf("connect to the test database: %v", err)
-		return
+		return false
 	}
 	_, err = conn.Exec(ctx, statement)
 	idle.put(ctx, url, conn)
 	if err != nil {
 		t.Errorf("%s: %v", statement, err)
 	}
+	return err == nil
 }
 
 // idle has the connections on which [run] has run, for its next statement on the shared database: to

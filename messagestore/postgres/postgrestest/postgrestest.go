@@ -9,23 +9,25 @@
 //	docker run --rm -d -p 5432:5432 -e POSTGRES_PASSWORD=postgres postgres:17
 //	export TEST_DATABASE_URL=postgres://postgres:postgres@localhost/postgres
 //
-// It takes a role that may create databases, and roles, or with the roles dibs_owner, dibs_writer,
-// dibs_reader, dibs_admin and message_store made before. The server need not be
+// Its role has to be one that may create databases (CREATEDB), and no more. The migration makes the roles
+// dibs_owner, dibs_writer, dibs_reader, dibs_admin and message_store if the role may (CREATEROLE); a
+// store whose role may not act as dibs_owner belongs to the role. The server need not be
 // durable: fsync, full_page_writes and synchronous_commit may be off.
 //
 // Without a URL the test is skipped, and the message names the variable; where the variable CI is
 // set, the test fails, so that a green run has run it.
 //
-// The first test on a server migrates a database and leaves it there as a template, with a name
+// The first test of a role on a server migrates a database and leaves it there as a template, with a name
 // that begins with dibs_test_migrated_. The databases of tests are copies of it, which takes
 // some 50 ms each.
 package postgrestest
 
 import (
-	"context"
+	"net/url"
 	"os"
+	"slices"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -79,7 +81,8 @@ func Pool(t testing.TB, config *Config) *pgxpool.Pool {
 }
 
 // URL returns the URL of a migrated database of the test's own, for a service that opens it by
-// itself. The database is dropped when the test ends, even if it is still connected to.
+// itself. The database is dropped when the test ends, even if it is still connected to. The URL
+// holds the setting dibs.allow_unsafe_settings, by which the driver takes a server that is not durable.
 func URL(t testing.TB, config *Config) string {
 	t.Helper()
 	server := os.Getenv(Variable)
@@ -91,26 +94,31 @@ func URL(t testing.TB, config *Config) string {
 			"like postgres://postgres:postgres@localhost/postgres, or Config.URL. "+
 			"To start one: docker run --rm -d -p 5432:5432 -e POSTGRES_PASSWORD=postgres postgres:17")
 	}
-	database := pgtest.MigratedOn(t, server)
-	take(t, database)
-	return database
-}
-
-// take has the driver take the database under any settings of the server: it is gone after the
-// test, so nothing in it has to outlive a crash.
-func take(t testing.TB, database string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, database)
-	if err == nil {
-		name := pgx.Identifier{conn.Config().Database}.Sanitize()
-		_, err = conn.Exec(ctx, "alter database "+name+" set dibs.allow_unsafe_settings = 'on'")
-		if closed := conn.Close(ctx); err == nil {
-			err = closed
-		}
-	}
+	database, err := taken(pgtest.MigratedOn(t, server))
 	if err != nil {
 		t.Fatalf("postgrestest: %v", err)
 	}
+	return database
+}
+
+// taken returns the URL of a database with the setting by which the driver takes the server as it is: the
+// database is gone after the test, so nothing in it has to outlive a crash. It is in the URL, since only
+// a superuser may set it for a database.
+func taken(database string) (string, error) {
+	config, err := pgx.ParseConfig(database)
+	if err != nil {
+		return "", err
+	}
+	options := strings.TrimSpace(config.RuntimeParams["options"] + " -c dibs.allow_unsafe_settings=on")
+	if !strings.Contains(database, "://") {
+		return database + " options='" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(options) + "'", nil // the last one counts
+	}
+	u, err := url.Parse(database)
+	if err != nil {
+		return "", err
+	}
+	// By hand: a plus is a space to package url, and a plus to pgx and libpq.
+	query := slices.DeleteFunc(strings.Split(u.RawQuery, "&"), func(p string) bool { return p == "" || strings.HasPrefix(p, "options=") })
+	u.RawQuery = strings.Join(append(query, "options="+strings.ReplaceAll(url.QueryEscape(options), "+", "%20")), "&")
+	return u.String(), nil
 }

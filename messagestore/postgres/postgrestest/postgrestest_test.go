@@ -1,6 +1,8 @@
 package postgrestest_test
 
 import (
+	"context"
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
@@ -46,16 +48,94 @@ func TestEachTestHasADatabaseOfItsOwnWhichIsDropped(t *testing.T) {
 	require.False(t, there, "%s was dropped", database)
 }
 
+// withOptions returns the URL of the server with options for its sessions.
+func withOptions(t *testing.T, options string) string {
+	t.Helper()
+	server, err := url.Parse(pgtest.URL(t))
+	require.NoError(t, err)
+	server.RawQuery += "&options=" + strings.ReplaceAll(url.QueryEscape(options), "+", "%20")
+	return server.String()
+}
+
 // A server for tests may be fast and forgetful.
 func TestAServerThatMayForgetIsTaken(t *testing.T) {
 	t.Parallel()
-	pool := postgrestest.Pool(t, nil)
+	server := withOptions(t, "-c dibs.allow_unsafe_settings=off")
 
-	var settings []string // of the database, not of the server
-	require.NoError(t, pool.QueryRow(t.Context(),
-		"select s.setconfig from pg_db_role_setting s join pg_database d on d.oid = s.setdatabase where d.datname = current_database()").Scan(&settings))
+	pool := postgrestest.Pool(t, &postgrestest.Config{URL: server})
 
-	require.Equal(t, []string{"dibs.allow_unsafe_settings=on"}, settings)
+	var setting string
+	require.NoError(t, pool.QueryRow(t.Context(), "select current_setting('dibs.allow_unsafe_settings')").Scan(&setting))
+	require.Equal(t, "on", setting)
+}
+
+// A URL keeps the options that it has, in both of its forms, for clients of libpq too.
+func TestTheURLKeepsItsOptions(t *testing.T) {
+	t.Parallel()
+	server, err := pgx.ParseConfig(pgtest.URL(t))
+	require.NoError(t, err)
+	inWords := fmt.Sprintf(`host=%s port=%d user=%s password='%s' dbname=%s options='-c dibs_test.name=it\\\'s\\ here+'`,
+		server.Host, server.Port, server.User, server.Password, server.Database)
+	for _, of := range []string{withOptions(t, `-c dibs_test.name=it\'s\ here+`), inWords} {
+		database := postgrestest.URL(t, &postgrestest.Config{URL: of})
+
+		conn, err := pgx.Connect(t.Context(), database)
+		require.NoError(t, err)
+		var name, override string
+		require.NoError(t, conn.QueryRow(t.Context(), "select current_setting('dibs_test.name'), current_setting('dibs.allow_unsafe_settings')").Scan(&name, &override))
+		require.NoError(t, conn.Close(t.Context()))
+		require.Equal(t, []string{"it's here+", "on"}, []string{name, override})
+	}
+}
+
+// A role that may create databases is enough, also beside one that has made the roles of Dibs, or a template.
+func TestARoleThatIsNoSuperuserGetsADatabase(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Server(t)
+	conn, err := pgx.Connect(t.Context(), server)
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	for _, role := range []struct{ name, may string }{{"plain", "createdb"}, {"first", "createdb createrole"}, {"second", "createdb createrole"}, {"plain_too", "createdb"}} {
+		_, err := conn.Exec(t.Context(), "create role "+role.name+" login "+role.may)
+		require.NoError(t, err)
+		as, err := url.Parse(server)
+		require.NoError(t, err)
+		as.User = url.User(role.name)
+
+		for range 2 {
+			_, err = postgrestest.New(t, &postgrestest.Config{URL: as.String()}).Write(t.Context(), "account-123", messagestore.NoStream, opened{})
+
+			require.NoError(t, err, role.name)
+		}
+	}
+}
+
+// A database that cannot be made is one error.
+func TestARoleThatMayNotCreateDatabasesIsToldSo(t *testing.T) {
+	t.Parallel()
+	server := pgtest.URL(t)
+	conn, err := pgx.Connect(t.Context(), server)
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	const role = "dibs_test_without_createdb"
+	_, err = conn.Exec(t.Context(), "create role "+role+" login password 'secret'")
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		conn, err := pgx.Connect(context.WithoutCancel(t.Context()), server)
+		require.NoError(t, err)
+		defer conn.Close(context.WithoutCancel(t.Context()))
+		_, err = conn.Exec(context.WithoutCancel(t.Context()), "drop role "+role)
+		require.NoError(t, err)
+	})
+	as, err := url.Parse(server)
+	require.NoError(t, err)
+	as.User = url.UserPassword(role, "secret")
+	r := &recorder{TB: t}
+
+	require.PanicsWithValue(t, r, func() { postgrestest.New(r, &postgrestest.Config{URL: as.String()}) })
+
+	require.Contains(t, r.failed, "permission denied to create database")
+	require.Equal(t, 1, strings.Count(r.failed, "SQLSTATE"), r.failed)
 }
 
 func TestTheURLIsThatOfTheConfigFirst(t *testing.T) {
@@ -86,6 +166,17 @@ func (r *recorder) Fatal(why ...any) {
 	r.failed, _ = why[0].(string)
 	panic(r)
 }
+
+func (r *recorder) Errorf(format string, args ...any) {
+	r.failed += fmt.Sprintf(format, args...) + "\n"
+}
+
+func (r *recorder) Fatalf(format string, args ...any) {
+	r.Errorf(format, args...)
+	r.FailNow()
+}
+
+func (r *recorder) FailNow() { panic(r) }
 
 func TestWithoutAServerTheTestSaysWhatToSet(t *testing.T) {
 	t.Setenv(postgrestest.Variable, "")
