@@ -109,7 +109,7 @@ func TestAClockThatIsWellSaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
 		var lines bytes.Buffer
-		clock := alarm.New(store, booking, &alarm.Config{Logger: logger.Zerolog(zerolog.New(&lines).Level(zerolog.WarnLevel))})
+		clock := alarm.New(store, booking, &alarm.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&lines)).Level(zerolog.WarnLevel))})
 		stop := running(t, clock)
 		time.Sleep(time.Minute)
 		for i := range 3 {

@@ -208,7 +208,7 @@ func TestACategoryOfCopiesThatNoConsumerReadsIsNamedOnce(t *testing.T) {
 				require.NoError(t, c.CatchUp(t.Context()))
 			}
 
-			c := consumer.New(store, commands, "accounts", mux, &consumer.Config{Logger: logger.Zerolog(zerolog.New(&log))})
+			c := consumer.New(store, commands, "accounts", mux, &consumer.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&log)))})
 			require.NoError(t, c.CatchUp(t.Context()))
 
 			require.Equal(t, test.want, log.count("no consumer has read the category of the copies yet"))

@@ -108,7 +108,7 @@ func TestASagaThatIsWellSaysNothing(t *testing.T) {
 		var lines bytes.Buffer
 		s, err := saga.New(newStore(), "booking", func(r *saga.Run, _ trip) (itinerary, error) {
 			return itinerary{}, r.Sleep("a while", time.Hour)
-		}, nil, &saga.Config{Logger: logger.Zerolog(zerolog.New(&lines).Level(zerolog.WarnLevel))})
+		}, nil, &saga.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&lines)).Level(zerolog.WarnLevel))})
 		require.NoError(t, err)
 		stop := running(t, s)
 		time.Sleep(time.Minute)

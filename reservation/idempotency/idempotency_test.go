@@ -504,7 +504,7 @@ func TestAPanicIsLoggedWithItsPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var server, own strings.Builder // each is written by one goroutine, and read after it
-			m := newManager(t, newStore(), &intent.Config{Logger: logger.Zerolog(zerolog.New(&own).Level(zerolog.WarnLevel))})
+			m := newManager(t, newStore(), &intent.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&own)).Level(zerolog.WarnLevel))})
 			once, err := idempotency.New(m, &idempotency.Config{Scope: idempotency.Public})
 			require.NoError(t, err)
 			s := httptest.NewUnstartedServer(once.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { test.end() })))

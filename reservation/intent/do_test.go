@@ -253,7 +253,7 @@ func TestAPanicIsInTheLog(t *testing.T) {
 				var log bytes.Buffer
 				store := messagestore.New(memory.New(), nil)
 				defer store.Close()
-				m, err := intent.New(store, "payment:intent", &intent.Config{Grace: time.Second, Logger: logger.Zerolog(zerolog.New(&log))})
+				m, err := intent.New(store, "payment:intent", &intent.Config{Grace: time.Second, Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&log)))})
 				require.NoError(t, err)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
@@ -343,7 +343,7 @@ func TestAnOutageOfLeasesIsSaidAndEachLeaseThatIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &brokenStore{Store: messagestore.New(memory.New(), nil)}
 		var log bytes.Buffer
-		m := manager(t, store, &intent.Config{Logger: logger.Zerolog(zerolog.New(&log).Level(zerolog.WarnLevel))})
+		m := manager(t, store, &intent.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&log)).Level(zerolog.WarnLevel))})
 		var working sync.WaitGroup
 		for i := range 3 {
 			r := request("A")
