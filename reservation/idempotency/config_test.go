@@ -62,6 +62,12 @@ func TestAllMistakesOfAConfigurationAreNamed(t *testing.T) {
 	require.ErrorIs(t, err, idempotency.ErrInvalidConfig)
 	require.ErrorContains(t, err, "intents: they are nil")
 	require.ErrorContains(t, err, "Scope: it is required")
+	_, err = idempotency.New(newManager(t, newStore(), nil), &idempotency.Config{Scope: idempotency.Public, MaxResponse: -1, MaxFile: -1})
+	require.ErrorContains(t, err, "invalid MaxResponse -1")
+	require.ErrorContains(t, err, "invalid MaxFile -1")
+	_, err = idempotency.New(newManager(t, newStore(), nil), &idempotency.Config{Scope: idempotency.Public, MaxResponse: 1 << 30})
+	require.ErrorContains(t, err, "MaxResponse")
+	require.NotContains(t, err.Error(), "MaxFile", "it is good")
 	require.Panics(t, func() {
 		once, err := idempotency.New(newManager(t, newStore(), nil), &idempotency.Config{Scope: idempotency.Public})
 		require.NoError(t, err)

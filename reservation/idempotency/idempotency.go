@@ -233,7 +233,8 @@ func (m *Middleware) validate() error {
 	if c.MaxResponse < minMaxResponse || c.MaxResponse > maxMaxResponse {
 		mistake("MaxResponse", c.MaxResponse, fmt.Sprintf("it is between %d and %d bytes", minMaxResponse, maxMaxResponse))
 	}
-	if c.MaxFile < int64(c.MaxResponse) || c.MaxFile > maxMaxFile {
+	// A MaxResponse that is none is no reason to pass over MaxFile, or to refuse a good one.
+	if least := min(max(c.MaxResponse, minMaxResponse), maxMaxResponse); c.MaxFile < int64(least) || c.MaxFile > maxMaxFile {
 		mistake("MaxFile", c.MaxFile, fmt.Sprintf("it is between MaxResponse and %d bytes", int64(maxMaxFile)))
 	}
 	if c.Dir != "" {
