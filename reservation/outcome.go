@@ -174,14 +174,18 @@ func (*OtherConsumerError) Permanent() bool { return true }
 // its reservations would neither be in one write with the events nor seen by the consumer. The consumer
 // is refused when it starts. It matches [messagestore.ErrInvalid].
 type OtherStoreError struct {
-	Reserver string // its name
-	Consumer string
+	Reserver string                // its name
+	Consumer string                // "" if none delivers
 	Message  *messagestore.Message // of the consumer, which the store of the reserver does not have
 }
 
 // Error names the consumer, and the message.
 func (e *OtherStoreError) Error() string {
-	return fmt.Sprintf("invalid store of reserver %q: it is another store than that of consumer %s: %s is not there", e.Reserver, e.Consumer, e.Message)
+	of := "the delivered messages"
+	if e.Consumer != "" {
+		of = "consumer " + e.Consumer
+	}
+	return fmt.Sprintf("invalid store of reserver %q: it is another store than that of %s: %s is not there", e.Reserver, of, e.Message)
 }
 
 // Is reports whether target is [messagestore.ErrInvalid].

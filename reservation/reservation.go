@@ -749,8 +749,13 @@ func (r *Reserver) readBy(ctx context.Context) {
 
 // Check returns an [*OtherStoreError] if the store of r does not have m, a message of the consumer whose
 // context it is, and an [*OtherConsumerError] if r serves another consumer. A consumer calls it when it starts, for
-// each function that was made over r ([handler.Checked]).
-func (r *Reserver) Check(ctx context.Context, m *messagestore.Message) error { return r.serves(ctx, m) }
+// each function that was made over r ([handler.Checked]); so does package handlertest, without a consumer.
+func (r *Reserver) Check(ctx context.Context, m *messagestore.Message) error {
+	if err := r.serves(ctx, m); err != nil {
+		return err
+	}
+	return r.holds(ctx, m, steer.Consumer(ctx))
+}
 
 // Over reports whether r reserves in store.
 func (r *Reserver) Over(store Store) bool { return r.store == store }
