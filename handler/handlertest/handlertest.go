@@ -24,12 +24,12 @@ type Config struct {
 	// Defaults to "test-1".
 	Stream messagestore.StreamName
 
-	// Position is the message's in its stream.
+	// Position is the message's in its stream; one below 0 fails the test.
 	//
 	// Defaults to 0, the first.
 	Position messagestore.Version
 
-	// GlobalPosition is the message's in its category.
+	// GlobalPosition is the message's in its category; one below 0 fails the test.
 	//
 	// Defaults to one more than Position.
 	GlobalPosition messagestore.GlobalPosition
@@ -71,6 +71,12 @@ func Stored(t testing.TB, body messagestore.Body, config *Config) *messagestore.
 	}
 	if c.Stream == "" {
 		c.Stream = "test-1"
+	}
+	switch {
+	case c.Position < 0:
+		t.Fatalf("handlertest: the position of a message is not %d: the first is 0", c.Position)
+	case c.GlobalPosition < 0:
+		t.Fatalf("handlertest: the global position of a message is not %d: the first is 1", c.GlobalPosition)
 	}
 	store := messagestore.New(memory.New(), nil)
 	_, err := store.Write(context.Background(), c.Stream, messagestore.NoStream, messagestore.Envelope{ID: c.ID, Body: body, Metadata: c.Metadata})

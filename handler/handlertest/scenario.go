@@ -40,13 +40,16 @@ type Scenario struct {
 // The store in memory has no SQL: see [Over] for handlers with a transaction.
 func New(t testing.TB, handlers func(store *messagestore.Store) *handler.Mux) *Scenario {
 	t.Helper()
+	if handlers == nil {
+		t.Fatalf("handlertest: the function that makes the handlers is nil")
+	}
 	store := messagestore.New(memory.New(), nil)
 	return Over(t, store, handlers(store))
 }
 
 // Over returns a scenario as [New] does, over a store of the test's own, for handlers that need its
-// database: those of package unit, and those that call Transact. The handlers are over the same store.
-// The test closes it.
+// database: those of package unit, and those that call Transact. The handlers are over the same store:
+// a reserver over another one fails the test at the first When, as it stops a consumer. The test closes it.
 //
 //	pool := postgrestest.Pool(t, nil)
 //	store, err := messagestore.Transactional[pgx.Tx](messagestore.New(postgres.New(pool, nil), nil))
@@ -108,8 +111,21 @@ func (s *Scenario) When(stream messagestore.StreamName, command messagestore.Bod
 		s.t.Fatalf("when: %v", err)
 	}
 	s.command = m
+	s.check()
 	s.deliver()
 	return s
+}
+
+// check has the handlers make their checks, as a consumer does when it starts: with a message of the store.
+func (s *Scenario) check() {
+	s.t.Helper()
+	var all []error
+	for _, check := range s.mux.Checks() {
+		all = append(all, check(s.t.Context(), s.command))
+	}
+	if err := errors.Join(all...); err != nil {
+		s.t.Fatalf("handlers: %v", err)
+	}
 }
 
 // Redelivered has the command of the last When handled once more, with all that followed it in its
@@ -117,9 +133,7 @@ func (s *Scenario) When(stream messagestore.StreamName, command messagestore.Bod
 // same holds as before if nothing was done twice.
 func (s *Scenario) Redelivered() *Scenario {
 	s.t.Helper()
-	if s.command == nil {
-		s.t.Fatalf("redelivered: there is no command yet: call When first")
-	}
+	s.needsCommand("redelivered")
 	s.demand()
 	s.deliver()
 	return s
@@ -129,6 +143,10 @@ func (s *Scenario) Redelivered() *Scenario {
 // given ones, in their order: by type and by data, as JSON. No event is none.
 func (s *Scenario) Then(stream messagestore.StreamName, events ...messagestore.Body) *Scenario {
 	s.t.Helper()
+	s.needsCommand("then")
+	if err := stream.Validate(); err != nil {
+		s.t.Fatalf("then: %v", err)
+	}
 	s.demand()
 	var got, want []string
 	var differ bool
@@ -160,6 +178,7 @@ func (s *Scenario) Then(stream messagestore.StreamName, events ...messagestore.B
 // those in the category of its command.
 func (s *Scenario) ThenNothing() *Scenario {
 	s.t.Helper()
+	s.needsCommand("then")
 	s.demand()
 	var got []string
 	for _, m := range s.written(func(m *messagestore.Message) bool { return m.Stream.Category() != s.commands() }) {
@@ -175,9 +194,8 @@ func (s *Scenario) ThenNothing() *Scenario {
 // any error.
 func (s *Scenario) ThenError(target error) *Scenario {
 	s.t.Helper()
+	s.needsCommand("then")
 	switch {
-	case s.command == nil:
-		s.t.Fatalf("then: there is no command yet: call When first")
 	case s.err == nil:
 		s.t.Errorf("then: expected an error of %s, and there is none", s.command)
 	case target != nil && !errors.Is(s.err, target):
@@ -193,6 +211,14 @@ func (s *Scenario) demand() {
 	if s.err != nil && !s.asked {
 		s.asked = true // it is told once
 		s.t.Errorf("the handler returned an error that no ThenError asks for: %v", s.err)
+	}
+}
+
+// needsCommand fails the test if there was no When before a step.
+func (s *Scenario) needsCommand(step string) {
+	s.t.Helper()
+	if s.command == nil {
+		s.t.Fatalf("%s: there is no command yet: call When first", step)
 	}
 }
 
@@ -226,12 +252,7 @@ func (s *Scenario) deliver() {
 	}
 }
 
-func (s *Scenario) commands() messagestore.Category {
-	if s.command == nil {
-		return ""
-	}
-	return s.command.Stream.Category()
-}
+func (s *Scenario) commands() messagestore.Category { return s.command.Stream.Category() }
 
 // Marks tell for each category from which global position on its messages are new: the global positions
 // of two categories cannot be compared.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/handler/handlertest"
@@ -139,6 +140,19 @@ func TestAScenarioOverAStoreOfTheTest(t *testing.T) {
 	}
 }
 
+// The checks of a scenario give a reserver to no consumer.
+func TestHandlersOfAScenarioServeAConsumerToo(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(memory.New(), nil)
+	mux := handlers(store)
+	handlertest.Over(t, store, mux).
+		Given(book.Stream("123"), deposited{1000}).
+		When(commands.Stream("123"), withdraw{"w1", 300}).
+		Then(book.Stream("123"), withdrawn{300})
+
+	require.NoError(t, consumer.New(store, commands, "accounts", mux, nil).CatchUp(t.Context()))
+}
+
 // told is a testing.TB that remembers how it was failed.
 type told struct {
 	testing.TB
@@ -240,6 +254,56 @@ func TestAScenarioThatDoesNotHoldSaysWhatCame(t *testing.T) {
 		"a command that is missing": {
 			func(t testing.TB) { handlertest.New(t, handlers).Redelivered() },
 			[]string{"redelivered: there is no command yet: call When first"},
+		},
+		"handlers over another store": {
+			func(t testing.TB) {
+				handlertest.Over(t, messagestore.New(memory.New(), nil), handlers(messagestore.New(memory.New(), nil))).
+					When(commands.Stream("123"), withdraw{"w1", 300}).ThenError(errPoor).ThenNothing()
+			},
+			[]string{`handlers: invalid store of reserver "accounts": it is another store than that of the delivered messages: Withdraw account:command-123@0 is not there`},
+		},
+		"handlers over another store than that of New": {
+			func(t testing.TB) {
+				other := messagestore.New(memory.New(), nil)
+				handlertest.New(t, func(*messagestore.Store) *handler.Mux { return copying(other) }).When(commands.Stream("123"), withdraw{"w1", 300}).ThenNothing()
+			},
+			[]string{`handlers: invalid store of reserver "accounts": it is another store than that of the delivered messages: Withdraw account:command-123@0 is not there`},
+		},
+		"events of a category": {
+			func(t testing.TB) {
+				given(t).When(commands.Stream("124"), withdraw{"w2", 300}).ThenError(errPoor).Then("account")
+			},
+			[]string{`then: invalid stream name "account": it is a category: a stream has a dash and an identifier`},
+		},
+		"events of no stream": {
+			func(t testing.TB) {
+				given(t).When(commands.Stream("124"), withdraw{"w2", 300}).ThenError(errPoor).Then("")
+			},
+			[]string{`then: invalid stream name "": it is empty`},
+		},
+		"events without a command": {
+			func(t testing.TB) { handlertest.New(t, handlers).Then(book.Stream("123")) },
+			[]string{"then: there is no command yet: call When first"},
+		},
+		"nothing without a command": {
+			func(t testing.TB) { handlertest.New(t, handlers).ThenNothing() },
+			[]string{"then: there is no command yet: call When first"},
+		},
+		"an error without a command": {
+			func(t testing.TB) { handlertest.New(t, handlers).ThenError(nil) },
+			[]string{"then: there is no command yet: call When first"},
+		},
+		"no function": {
+			func(t testing.TB) { handlertest.New(t, nil) },
+			[]string{"handlertest: the function that makes the handlers is nil"},
+		},
+		"a message at a position below 0": {
+			func(t testing.TB) { handlertest.Message(t, deposited{1}, &handlertest.Config{Position: -1}) },
+			[]string{"handlertest: the position of a message is not -1: the first is 0"},
+		},
+		"a message at a global position below 0": {
+			func(t testing.TB) { handlertest.Message(t, deposited{1}, &handlertest.Config{GlobalPosition: -1}) },
+			[]string{"handlertest: the global position of a message is not -1: the first is 1"},
 		},
 		"a handler that feeds on itself": {
 			func(t testing.TB) {
