@@ -63,8 +63,8 @@ type Config struct {
 	// Defaults to 100 ms.
 	PollInterval time.Duration
 
-	// Lease is that of the consumers: after so long another process rings the alarms of one that was killed.
-	// See [consumer.Config].
+	// Lease is that of the consumers: after so long another process rings the alarms of one that was killed: 1 s
+	// to 1 h. See [consumer.Config].
 	//
 	// Defaults to 10 s.
 	Lease time.Duration
@@ -111,6 +111,9 @@ func New(store Store, category messagestore.Category, config *Config) *Clock {
 	if f.PollInterval == 0 {
 		f.PollInterval = 100 * time.Millisecond
 	}
+	if f.Lease == 0 {
+		f.Lease = 10 * time.Second
+	}
 	c.invalid = c.validate(category)
 	if c.invalid == nil {
 		c.category = category.WithType("alarm")
@@ -120,11 +123,17 @@ func New(store Store, category messagestore.Category, config *Config) *Clock {
 
 func (c *Clock) validate(category messagestore.Category) error {
 	var all []error
-	if c.store == nil {
+	v := reflect.ValueOf(c.store)
+	noStore := c.store == nil || v.Kind() == reflect.Pointer && v.IsNil()
+	if noStore {
 		all = append(all, messagestore.NewInvalidError("store", nil, "it is required"))
 	}
-	if err := category.Validate(); err != nil {
+	switch err := category.Validate(); {
+	case err != nil:
 		all = append(all, err)
+	case !noStore: // its consumer with the longer name says whether the category leaves room for it
+		named := &Clock{store: c.store, category: category.WithType("alarm")}
+		all = append(all, named.minutes(context.Background()).Validate())
 	}
 	if n := c.config.Concurrency; n < 1 || n > 1024 {
 		all = append(all, messagestore.NewInvalidError("Concurrency", n, "it is from 1 to 1024"))
@@ -132,20 +141,18 @@ func (c *Clock) validate(category messagestore.Category) error {
 	if d := c.config.PollInterval; d < time.Millisecond || d > time.Second {
 		all = append(all, messagestore.NewInvalidError("PollInterval", d.String(), "it is from 1ms to 1s"))
 	}
-	if len(all) > 0 {
-		return fmt.Errorf("alarms of %.80q: %w", category, errors.Join(all...))
+	if d := c.config.Lease; d < time.Second || d > time.Hour {
+		all = append(all, messagestore.NewInvalidError("Lease", d.String(), "it is from 1s to 1h"))
+	}
+	if err := errors.Join(all...); err != nil {
+		return fmt.Errorf("alarms of %.80q: %w", category, err)
 	}
 	return nil
 }
 
 // Validate returns all mistakes in the arguments of [New], as an error that matches
 // [messagestore.ErrInvalid].
-func (c *Clock) Validate() error {
-	if c.invalid != nil {
-		return c.invalid
-	}
-	return errors.Join(c.minutes(context.Background()).Validate(), c.sets().Validate())
-}
+func (c *Clock) Validate() error { return c.invalid }
 
 // Category returns the category of the alarms.
 func (c *Clock) Category() messagestore.Category { return c.category }

@@ -450,3 +450,29 @@ func TestAClockOutOfBoundsSaysSo(t *testing.T) {
 	require.ErrorIs(t, alarm.New(nil, booking, nil).Validate(), messagestore.ErrInvalid)
 	require.NoError(t, alarm.New(newStore(), booking, nil).Validate())
 }
+
+// Each mistake is told once, beside all others.
+func TestAllMistakesOfAClockAreNamedOnce(t *testing.T) {
+	t.Parallel()
+	var none *messagestore.Store
+	long := messagestore.Category(strings.Repeat("x", messagestore.MaxNameBytes-10))
+	bad := &alarm.Config{Concurrency: -1, PollInterval: -1, Lease: -1}
+	for name, test := range map[string]struct {
+		clock  *alarm.Clock
+		fields []string
+	}{
+		"a lease":          {alarm.New(newStore(), booking, &alarm.Config{Lease: time.Millisecond}), []string{"Lease"}},
+		"all":              {alarm.New(nil, "a-b", bad), []string{"store", "category", "Concurrency", "PollInterval", "Lease"}},
+		"a nil store":      {alarm.New(none, booking, nil), []string{"store"}},
+		"a long category":  {alarm.New(newStore(), long, nil), []string{"consumer name"}},
+		"long, and others": {alarm.New(newStore(), long, bad), []string{"consumer name", "Concurrency", "PollInterval", "Lease"}},
+	} {
+		err := test.clock.Validate()
+
+		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
+		require.Equal(t, len(test.fields), strings.Count(err.Error(), "invalid ")-strings.Count(err.Error(), "invalid consumer:"), "%s: %v", name, err)
+		for _, field := range test.fields {
+			require.Equal(t, 1, strings.Count(err.Error(), "invalid "+field+" ")+strings.Count(err.Error(), "invalid "+field+":"), "%s: %s: %v", name, field, err)
+		}
+	}
+}
