@@ -57,13 +57,23 @@ func TestADefinitionThatIsNoneIsRefused(t *testing.T) {
 		"an earlier one that is nil":     {"booking", nil, &saga.Config{Version: 2, Earlier: saga.Versions{1: nil}}, "Earlier"},
 		"concurrency -1":                 {"booking", nil, &saga.Config{Concurrency: -1}, "Concurrency"},
 		"poll interval of an hour":       {"booking", nil, &saga.Config{PollInterval: time.Hour}, "PollInterval"},
-		"lease of 1 ns":                  {"booking", nil, &saga.Config{Lease: 1}, "lease"},
+		"lease of 1 ns":                  {"booking", nil, &saga.Config{Lease: 1}, "Lease"},
 	} {
 		_, err := saga.New(store, test.name, good.Do, test.steps, test.config)
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
 		require.ErrorContains(t, err, test.field, name)
 	}
-	_, err := saga.New[trip, ticket](nil, "booking", nil, nil, nil)
+	_, err := saga.New[trip, ticket](nil, "a-b", nil, saga.Steps{nil, saga.NewStep[trip, ticket]("", nil, nil, nil)}, &saga.Config{
+		Version: -1, Deadline: -1, Concurrency: -1, PollInterval: -1, Lease: -1,
+	})
+	for _, field := range []string{
+		"store", "category", "function", "Version", "Deadline", "Concurrency", "PollInterval", "Lease",
+		"step 0: it is nil", `step "": its name`, `step "": its function`, `step "": its undo`,
+	} {
+		require.Equal(t, 1, strings.Count(err.Error(), "invalid "+field), "%s: %v", field, err)
+	}
+	require.Equal(t, 12, strings.Count(err.Error(), "invalid "), "%v", err)
+	_, err = saga.New[trip, ticket](nil, "booking", nil, nil, nil)
 	require.ErrorContains(t, err, "store")
 	require.ErrorContains(t, err, "function")
 }

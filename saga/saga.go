@@ -100,10 +100,11 @@ func New[In, Out any](store Store, name string, f func(r *Run, in In) (Out, erro
 		c.config = *config
 	}
 	c.defaults()
+	// The clock has the same store and category, and the same bounds: its mistakes are those of the saga.
+	c.clock = alarm.New(store, c.category, &alarm.Config{
+		Concurrency: c.config.Concurrency, PollInterval: c.config.PollInterval, Lease: c.config.Lease, Logger: c.config.Logger,
+	})
 	wrong := c.check()
-	if v := reflect.ValueOf(store); store == nil || v.Kind() == reflect.Pointer && v.IsNil() {
-		wrong = append(wrong, invalid("store", nil, "it is nil"))
-	}
 	if f == nil {
 		wrong = append(wrong, invalid("function", nil, "it is nil"))
 	}
@@ -120,16 +121,13 @@ func New[In, Out any](store Store, name string, f func(r *Run, in In) (Out, erro
 	}
 	wrong = append(wrong, c.define(steps)...)
 	if len(wrong) == 0 {
-		c.clock = alarm.New(store, c.category, &alarm.Config{
-			Concurrency: c.config.Concurrency, PollInterval: c.config.PollInterval, Lease: c.config.Lease, Logger: c.config.Logger,
-		})
 		c.wakeups = wakeups.New(store, c.category, []string{TypeCompleted, TypeCompensated, TypeParked}, c.config.PollInterval, c.config.Logger)
 		runner := consumer.New(store, c.category, "runner", known.Handler{Known: append([]string{TypeStarted}, outside...), Func: c.handle, Owner: true}, &consumer.Config{
 			OnlyKnown: true, Concurrency: c.config.Concurrency, BatchSize: messagestore.MaxReadMessages,
 			PollInterval: c.config.PollInterval, Lease: c.config.Lease, Start: consumer.FromStart(), Logger: c.config.Logger,
 			Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}},
 		})
-		err := errors.Join(runner.Validate(), c.clock.Validate())
+		err := runner.Validate()
 		if err == nil {
 			return &Saga[In, Out]{c, runner}, nil
 		}
@@ -152,7 +150,7 @@ func (c *core) defaults() {
 }
 
 func (c *core) check() (wrong []error) {
-	if err := c.category.Validate(); err != nil {
+	if err := c.clock.Validate(); err != nil {
 		wrong = append(wrong, err)
 	}
 	f := &c.config

@@ -124,10 +124,12 @@ func define(name, kind string, noDo, noUndo bool) definition {
 		d.invalid = invalid("step", name, "its name has at most 100 bytes")
 	case messagestore.EscapeID(name) != name || messagestore.Category("step").Stream(name).Validate() != nil:
 		d.invalid = invalid("step", name, "its name has no plus or percent sign, no space at its ends and no hidden character")
-	case noDo:
-		d.invalid = invalid("step", name, "its function is nil")
-	case noUndo:
-		d.invalid = invalid("step", name, "its undo is nil: a step with nothing to undo says so by saga.Nothing")
+	}
+	if noDo {
+		d.invalid = errors.Join(d.invalid, invalid("step", name, "its function is nil"))
+	}
+	if noUndo {
+		d.invalid = errors.Join(d.invalid, invalid("step", name, "its undo is nil: a step with nothing to undo says so by saga.Nothing"))
 	}
 	return d
 }
