@@ -216,11 +216,11 @@ func TestRunReportsAllMistakesBeforeARoundTrip(t *testing.T) {
 		look:  func(messagestore.StreamName) error { return errStore },
 		read:  func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) { return nil, errStore },
 	}
-	c := newNamed(store, account, "a-b", &invalidHandler{}, &consumer.Config{Grace: -1, BatchSize: -1})
+	c := newNamed(store, "account-1", "a-b", &invalidHandler{}, &consumer.Config{Grace: -1, BatchSize: -1, Correlation: "c-1", GroupSize: -1})
 
 	for _, err := range []error{c.Validate(), c.Run(t.Context()), c.CatchUp(t.Context())} {
 		require.ErrorIs(t, err, errBroken)
-		for _, text := range []string{"grace", "batch size", "consumer name"} {
+		for _, text := range []string{"grace", "batch size", `invalid category "account-1"`, "consumer name", "correlation", "group size"} {
 			require.ErrorContains(t, err, text)
 		}
 		require.NotErrorIs(t, err, errStore)

@@ -3,6 +3,7 @@ package messagestore
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -250,13 +251,22 @@ func (f Filter) Matches(m *Message) bool {
 	return len(f.Types) == 0 || slices.Contains(f.Types, m.Type)
 }
 
-// Validate returns nil or an [*InvalidError].
+// Validate returns the mistakes in f's correlation, types and group, each an [*InvalidError], or nil.
 func (f Filter) Validate() error {
-	if f.Correlation != "" {
-		if err := f.Correlation.Validate(); err != nil {
-			return fmt.Errorf("correlation: %w", err)
-		}
+	return errors.Join(f.validateCorrelation(), f.validateTypes(), f.validateGroup())
+}
+
+func (f Filter) validateCorrelation() error {
+	if f.Correlation == "" {
+		return nil
 	}
+	if err := f.Correlation.Validate(); err != nil {
+		return fmt.Errorf("correlation: %w", err)
+	}
+	return nil
+}
+
+func (f Filter) validateTypes() error {
 	if len(f.Types) > MaxFilterTypes {
 		return NewInvalidError("filter types", len(f.Types), fmt.Sprintf("at most %d", MaxFilterTypes))
 	}
@@ -265,6 +275,10 @@ func (f Filter) Validate() error {
 			return err
 		}
 	}
+	return nil
+}
+
+func (f Filter) validateGroup() error {
 	switch {
 	case f.GroupSize < 0 || f.GroupSize > MaxGroupSize:
 		return NewInvalidError("group size", f.GroupSize, fmt.Sprintf("it is between 1 and %d, or 0 for no group", MaxGroupSize))

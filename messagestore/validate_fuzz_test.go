@@ -158,8 +158,10 @@ func FuzzNumbersHaveTheirBounds(f *testing.F) {
 		grouped := size == 0 && member == 0 || 1 <= size && size <= MaxGroupSize && 0 <= member && member < size
 		err := filter.Validate()
 		require.Equal(t, (correlation == "" || wrong == nil) && len(filter.Types) <= MaxFilterTypes && grouped, err == nil, "%v", err)
-		if err != nil {
-			requireShort(t, err, ErrInvalid)
+		if all, is := err.(interface{ Unwrap() []error }); is {
+			for _, one := range all.Unwrap() {
+				requireShort(t, one, ErrInvalid)
+			}
 		}
 	})
 }

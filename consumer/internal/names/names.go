@@ -66,13 +66,15 @@ func Shown(name string) string {
 // Validate returns an error that matches [messagestore.ErrInvalid] for each rule that the
 // category or the name breaks.
 func (c Consumer) Validate() error {
-	if err := c.Category.Validate(); err != nil {
-		return err
+	wrong := c.Category.Validate()
+	rule := c.nameRule()
+	if rule == "" && wrong == nil {
+		rule = c.roomRule()
 	}
-	if rule := c.nameRule(); rule != "" {
-		return messagestore.NewInvalidError("consumer name", c.Name, rule)
+	if rule != "" {
+		wrong = errors.Join(wrong, messagestore.NewInvalidError("consumer name", c.Name, rule))
 	}
-	return nil
+	return wrong
 }
 
 // nameRule returns the rule that the name breaks, or "".
@@ -90,6 +92,11 @@ func (c Consumer) nameRule() string {
 		}
 		return err.Error()
 	}
+	return ""
+}
+
+// roomRule returns that the streams of the consumer have no room, or "".
+func (c Consumer) roomRule() string {
 	for _, longest := range []messagestore.StreamName{
 		c.DeadLetter(uuid.Max),
 		c.Checkpoints(messagestore.EndOfStream, messagestore.MaxGroupSize-1),
