@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -257,8 +256,15 @@ type timeless struct{ reservation.Store }
 
 func TestARetentionThatCannotBeIsRefused(t *testing.T) {
 	t.Parallel()
+	least := reservation.New(newStore(), "accounts", &reservation.Config{Category: kept, Retention: reservation.MinRetention})
+	require.NoError(t, least.Validate())
+	all := reservation.New(timeless{newStore()}, "accounts", &reservation.Config{Retention: 1})
 	for want, r := range map[string]*reservation.Reserver{
-		`invalid retention "-1ns": it is not negative`:                                   reservation.New(newStore(), "accounts", &reservation.Config{Category: kept, Retention: -1}),
+		`invalid retention "-1ns": it is at least 1m0s, or 0 for ever`:                   reservation.New(newStore(), "accounts", &reservation.Config{Category: kept, Retention: -1}),
+		`invalid retention "59.999999999s": it is at least 1m0s`:                         reservation.New(newStore(), "accounts", &reservation.Config{Category: kept, Retention: reservation.MinRetention - 1}),
+		`invalid retention "1ns": it is at least 1m0s`:                                   all,
+		`invalid retention "1ns": it takes a Category`:                                   all,
+		`invalid store: it does not tell the time, by`:                                   all,
 		`invalid retention "24h0m0s": it takes a Category: keys that expire have one of`: reservation.New(newStore(), "accounts", &reservation.Config{Retention: daily}),
 		"invalid store: it does not tell the time, by which keys expire":                 reservation.New(timeless{newStore()}, "accounts", &reservation.Config{Category: kept, Retention: daily}),
 	} {
@@ -299,20 +305,21 @@ func TestAKeyExpiresByTheClockOfPostgreSQL(t *testing.T) {
 	t.Parallel()
 	pool := postgrestest.Pool(t, nil)
 	store := messagestore.New(postgres.New(pool, nil), nil)
-	r := newReserver(t, store, &reservation.Config{Category: kept, Retention: time.Millisecond})
-	var positions []messagestore.Version
-	for range 3 {
-		m := send(t, store, command, Deposit{"AAA", 10})
-		var result reservation.Result
-		await.That(t, "the key is free again", func() (bool, any) {
-			var err error
-			result, err = r.Reserve(t.Context(), m, "AAA")
+	for position, after := range []time.Duration{0, daily, 2 * daily} {
+		for _, want := range []reservation.Outcome{reservation.Reserved, reservation.Duplicate} {
+			at := ahead{store, after} // the reservation before was made a day ago by it
+			if want == reservation.Duplicate {
+				at.by = 0
+			}
+			r := newReserver(t, at, &reservation.Config{Category: kept, Retention: daily})
+
+			result, err := r.Reserve(t.Context(), send(t, store, command, Deposit{"AAA", 10}), "AAA")
+
 			require.NoError(t, err)
-			return result.Outcome == reservation.Reserved, result
-		})
-		positions = append(positions, result.Winner.Position)
+			require.Equal(t, want, result.Outcome)
+			require.EqualValues(t, position, result.Winner.Position)
+		}
 	}
-	require.Equal(t, []messagestore.Version{0, 1, 2}, positions)
 
 	conn, err := pool.Acquire(t.Context())
 	require.NoError(t, err)

@@ -59,7 +59,8 @@ type Config struct {
 	//
 	// A command that is sent again later than that is handled again. So the retention is longer than
 	// any sender tries, and than a consumer may be stopped or behind. A command that is redelivered
-	// meets its own reservation, however old that is.
+	// meets its own reservation, however old that is. It is at least [MinRetention]: with less, a sender
+	// that waits for its time-out and tries again would have its command handled twice.
 	//
 	// Defaults to 0, for ever.
 	Retention time.Duration
@@ -84,6 +85,9 @@ type Config struct {
 	// Defaults to silence.
 	Logger logger.Logger
 }
+
+// MinRetention is the least [Config.Retention]: longer than a sender waits before it tries again.
+const MinRetention = time.Minute
 
 // A Reserver makes reservations. It is safe for concurrent use if its store is.
 type Reserver struct {
@@ -141,13 +145,16 @@ func (r *Reserver) validate() error {
 			wrong = append(wrong, messagestore.NewInvalidError("consumers", name, rule))
 		}
 	}
-	_, tellsTime := r.store.(clock)
-	switch {
-	case r.config.Retention < 0:
-		wrong = append(wrong, messagestore.NewInvalidError("retention", r.config.Retention, "it is not negative"))
-	case r.config.Retention > 0 && r.config.Category == "":
+	if r.config.Retention == 0 {
+		return errors.Join(wrong...)
+	}
+	if r.config.Retention < MinRetention {
+		wrong = append(wrong, messagestore.NewInvalidError("retention", r.config.Retention, fmt.Sprintf("it is at least %v, or 0 for ever", MinRetention)))
+	}
+	if r.config.Category == "" {
 		wrong = append(wrong, messagestore.NewInvalidError("retention", r.config.Retention, "it takes a Category: keys that expire have one of their own"))
-	case r.config.Retention > 0 && !isNil(r.store) && !tellsTime:
+	}
+	if _, tellsTime := r.store.(clock); !tellsTime && !isNil(r.store) {
 		wrong = append(wrong, messagestore.NewInvalidError("store", nil, "it does not tell the time, by which keys expire"))
 	}
 	return errors.Join(wrong...)
