@@ -3,11 +3,14 @@ package messagestore_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -24,6 +27,24 @@ func refused(t *testing.T, bodies ...messagestore.Body) error {
 	_, err := untouchedStore(t).Write(t.Context(), stream, messagestore.AnyVersion, bodies...)
 	require.Error(t, err)
 	return err
+}
+
+type failing struct{ err error }
+
+func (failing) MessageType() string            { return "Failing" }
+func (f failing) MarshalJSON() ([]byte, error) { return nil, f.err }
+
+// The error of a body's own encoding may be of any length, and hold anything.
+func TestTheErrorOfABodysEncodingIsOneShortLine(t *testing.T) {
+	t.Parallel()
+	for _, long := range []string{"a\x00b\nc\x1b[31m\xff", strings.Repeat("x\n", 1<<20)} {
+		err := refused(t, failing{errors.New(long)})
+
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.Less(t, len(err.Error()), 1500)
+		require.True(t, utf8.ValidString(err.Error()))
+		require.False(t, strings.ContainsFunc(err.Error(), unicode.IsControl), "%.100q", err.Error())
+	}
 }
 
 func TestHostileTypesAreRefused(t *testing.T) {

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/dibs-go/dibs/internal/text"
 )
 
 // Canonical returns raw in the one spelling that all JSON equal to it shares: no white
@@ -354,21 +356,26 @@ var buffers = sync.Pool{New: func() any {
 	return b
 }}
 
+type shortError struct{ error }
+
+func (e shortError) Error() string { return text.Of(e.error) }
+func (e shortError) Unwrap() error { return e.error }
+
 // Marshal is json.Marshal without its escapes for HTML, which a database and other languages'
 // clients have no use for. A string that is not valid UTF-8 is an error, where json.Marshal
-// puts another in its place.
+// puts another in its place. The text of an error is one short line, also that of a type's own MarshalJSON.
 func Marshal(v any) ([]byte, error) {
 	b, _ := buffers.Get().(*buffered)
 	b.buffer.Reset()
 	if err := b.encoder.Encode(v); err != nil {
-		return nil, err
+		return nil, shortError{err}
 	}
-	text := bytes.Clone(bytes.TrimSuffix(b.buffer.Bytes(), []byte("\n")))
+	encoded := bytes.Clone(bytes.TrimSuffix(b.buffer.Bytes(), []byte("\n")))
 	if b.buffer.Cap() <= maxKept {
 		buffers.Put(b)
 	}
-	if coerced(text, v) {
+	if coerced(encoded, v) {
 		return nil, errNotUTF8
 	}
-	return text, nil
+	return encoded, nil
 }
