@@ -146,7 +146,7 @@ func (s *TxStore[Tx]) Transact(
 		}
 		s.config.Logger.Debug().Str("error", text.Log(err)).Str("stream", string(first)).Int("attempt", attempt).Msg("transact again")
 		if ended := backoff.Wait(ctx, backoff.After(attempt, minTransactBackoff, maxTransactBackoff)); ended != nil {
-			return nil, errors.Join(ended, err)
+			return nil, fmt.Errorf("%w: %w", ended, err)
 		}
 	}
 }
@@ -158,14 +158,15 @@ func (s *TxStore[Tx]) transactOnce(
 ) (written []Written, again bool, err error) {
 	var appends []Append
 	var writes []StreamWrite
-	var refused error // by f, or because of its result
+	var refused, invalid error // of f, and of its result
 	written, err = s.driver.Transact(ctx, first, func(ctx context.Context, tx Tx, begun *Message) ([]Append, error) {
-		if writes, refused = f(ctx, tx, begun); refused == nil && len(writes) > 0 {
-			if appends, refused = encodeAll(writes); refused != nil {
-				refused = fmt.Errorf("transact: %w", refused)
-			}
+		if writes, refused = f(ctx, tx, begun); refused != nil {
+			return nil, refused
 		}
-		return appends, refused
+		if len(writes) > 0 {
+			appends, invalid = encodeAll(writes)
+		}
+		return appends, invalid
 	})
 	if err == nil {
 		s.wake(ctx, written, false)
@@ -178,6 +179,8 @@ func (s *TxStore[Tx]) transactOnce(
 		return nil, false, fmt.Errorf("transact: %w", err)
 	case refused != nil:
 		return nil, retryable, refused
+	case invalid != nil:
+		return nil, false, fmt.Errorf("transact: %w", invalid)
 	case lost:
 		return s.resolveTransaction(ctx, &OutcomeUnknownError{Writes: unknownWrites(appends), Cause: unknown.Cause})
 	default:

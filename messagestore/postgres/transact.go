@@ -56,7 +56,7 @@ func (d *Driver) Transact(
 		return nil, d.invalid
 	}
 	if d.link.OverTransaction() {
-		return nil, fmt.Errorf("transact: %w", messagestore.ErrNotSupported)
+		return nil, messagestore.ErrNotSupported
 	}
 	if f == nil {
 		return nil, nil
@@ -64,7 +64,7 @@ func (d *Driver) Transact(
 	err = d.with(ctx, func(db DB) error {
 		conn := pglink.Conn(db)
 		if conn == nil || d.link.InTransaction(db) {
-			return fmt.Errorf("transact: %w", messagestore.ErrNotSupported)
+			return messagestore.ErrNotSupported
 		}
 		t := &transaction{driver: d, conn: conn}
 		defer t.rollBack(ctx)
@@ -170,9 +170,9 @@ func (t *transaction) begin(ctx context.Context, first messagestore.StreamName) 
 }
 
 var (
-	errLeftOpen = errors.New("transact: the function left rows of a query open")
-	errLost     = errors.New("transact: the connection was lost before COMMIT")
-	errAborted  = errors.New("transact: a statement of the function failed, which aborts the transaction, and the function returned no error")
+	errLeftOpen = errors.New("the function left rows of a query open")
+	errLost     = errors.New("the connection was lost before COMMIT")
+	errAborted  = errors.New("a statement of the function failed, which aborts the transaction, and the function returned no error")
 )
 
 // end appends and commits f's work, or returns the reason against it. failed is the error of f,
@@ -339,7 +339,7 @@ func (t *transaction) refused(err error, appends []messagestore.Append) ([]messa
 			return nil, err
 		}
 		if d.fences.raised(answers) {
-			return nil, &messagestore.RetryableError{Cause: errors.New("transact: a fence was raised")}
+			return nil, &messagestore.RetryableError{Cause: errors.New("a fence was raised")}
 		}
 		written, _, err := outcome(answers, appends)
 		return written, err

@@ -210,6 +210,23 @@ func TestAFunctionWithTheOnlyConnectionIsToldSo(t *testing.T) {
 	}
 }
 
+// The store names the call, and the driver does not name it once more.
+func TestTheErrorOfATransactionNamesItOnce(t *testing.T) {
+	t.Parallel()
+	store := messagestore.New(postgres.New(pgtest.Pool(t), nil), nil)
+	transactional, err := messagestore.Transactional[pgx.Tx](store)
+	require.NoError(t, err)
+	for _, ends := range []string{"select 1/0", "commit"} {
+		_, err := transactional.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+			_, _ = tx.Exec(ctx, ends)
+			return nil, nil
+		})
+
+		require.ErrorContains(t, err, "transact: ")
+		require.Equal(t, 1, strings.Count(err.Error(), "transact: "), err)
+	}
+}
+
 // A write waits behind one that waits for a connection.
 func TestAWriteThatLeavesBehindOneWithoutAConnectionIsToldSo(t *testing.T) {
 	t.Parallel()
