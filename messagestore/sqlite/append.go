@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -95,7 +96,7 @@ func (b *batch) write(ctx context.Context, db queryer) ([]messagestore.Written, 
 	}
 	for _, undo := range []string{rollbackToSQL, releaseSQL} {
 		if _, failed := db.ExecContext(ctx, undo); failed != nil {
-			return nil, errors.Join(err, failed)
+			return nil, fmt.Errorf("%w: %w", err, failed)
 		}
 	}
 	if errors.Is(err, errRefused) {

@@ -3,9 +3,11 @@ package sqlite
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"time"
 
+	errortext "github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -35,12 +37,17 @@ type openError struct {
 	cause error  // of SQLite or the operating system; may be nil
 }
 
-// Error returns "open /var/lib/app: it is a directory: ...".
+// Error returns "open /var/lib/app: it is a directory: ...", in one line.
 func (e *openError) Error() string {
+	said := fmt.Sprintf("open %q: %s", errortext.Shorten(e.path), e.rule)
 	if e.cause == nil {
-		return fmt.Sprintf("open %q: %s", e.path, e.rule)
+		return said
 	}
-	return fmt.Sprintf("open %q: %s: %v", e.path, e.rule, e.cause)
+	cause := e.cause
+	if of, ok := errors.AsType[*fs.PathError](cause); ok && len(of.Path) > errortext.Max {
+		cause = of.Err // the path is told
+	}
+	return said + ": " + errortext.Of(cause)
 }
 
 // Unwrap returns the cause.

@@ -193,8 +193,10 @@ func upgradeFile(ctx context.Context, conn *sql.Conn) error {
 		_, err = conn.ExecContext(ctx, commitSQL)
 	}
 	if err != nil {
-		_, undo := conn.ExecContext(context.WithoutCancel(ctx), rollbackSQL)
-		return errors.Join(err, undo)
+		if _, undo := conn.ExecContext(context.WithoutCancel(ctx), rollbackSQL); undo != nil {
+			return fmt.Errorf("%w: %w", err, undo)
+		}
+		return err
 	}
 	return nil
 }

@@ -4,16 +4,34 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
+
+// An error of a path is one short line, with what the operating system says.
+func TestTheErrorOfALongPathIsShort(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]string{
+		"/" + strings.Repeat("x", 1<<20):                   "file name too long",
+		filepath.Join(t.TempDir(), "a\nb\x1b", "store.db"): "no such file or directory",
+	} {
+		_, err := sqlite.Open(t.Context(), path, nil)
+
+		require.Error(t, err)
+		require.Less(t, len(err.Error()), 2500)
+		require.False(t, strings.ContainsFunc(err.Error(), unicode.IsControl), "%q", err.Error())
+		require.ErrorContains(t, err, want)
+	}
+}
 
 func TestBadPathsAndConfigsAreRefused(t *testing.T) {
 	t.Parallel()

@@ -143,7 +143,10 @@ func (g *guarded) run(
 	switch {
 	case g.ended:
 		g.broken = true
-		return nil, errors.Join(messagestore.ErrTransactionEnded, err)
+		if err == nil || errors.Is(err, messagestore.ErrTransactionEnded) {
+			return nil, messagestore.ErrTransactionEnded
+		}
+		return nil, fmt.Errorf("%w: %w", messagestore.ErrTransactionEnded, err)
 	case err != nil:
 		return nil, err
 	case ctx.Err() != nil:
@@ -228,7 +231,8 @@ func (g *guarded) Commit() error {
 		return nil
 	}
 	g.broken = true
-	return errors.Join(err, g.Rollback())
+	_ = g.Rollback() // which has no error
+	return err
 }
 
 // Rollback implements [driver.Tx].

@@ -92,6 +92,7 @@ func TestStatementsThatEndTheTransactionAreFound(t *testing.T) {
 		})
 
 		require.ErrorIs(t, err, messagestore.ErrTransactionEnded, statement)
+		require.NotContains(t, err.Error(), "\n", statement)
 		version, err := store.Version(t.Context(), "account-1")
 		require.NoError(t, err)
 		require.Equal(t, messagestore.NoStream, version)
