@@ -69,9 +69,9 @@ func (o *TrimOptions) Validate() error {
 	case o.Keep < 0:
 		return messagestore.NewInvalidError("keep", o.Keep, "it is at least 1")
 	case o.Below < 0:
-		return messagestore.NewInvalidError("below", int64(o.Below), "it is not negative")
+		return messagestore.NewInvalidError("below", int64(o.Below), "it is less than 0")
 	case o.MinAge < 0 && o.MinAge != AnyAge:
-		return messagestore.NewInvalidError("minimum age", o.MinAge, "it is not negative")
+		return messagestore.NewInvalidError("minimum age", o.MinAge, "it is less than 0")
 	case o.MinAge > 100*365*24*time.Hour:
 		return messagestore.NewInvalidError("minimum age", o.MinAge, "it is at most 100 years")
 	case o.Before.Year() < 1 || o.Before.Year() > 9999:

@@ -197,7 +197,7 @@ func (c *trimCommand) options() (*retention.TrimOptions, error) {
 	}
 	switch {
 	case c.MinAge < 0:
-		return nil, usage("--min-age=%s: it is not negative", c.MinAge)
+		return nil, usage("--min-age=%s: it is less than 0", c.MinAge)
 	case c.MinAge == 0:
 		options.MinAge = retention.AnyAge
 	}

@@ -132,7 +132,7 @@ func (c *Config) orDefaults() (Config, error) {
 		{"table wait", r.TableWait.String(), r.TableWait < 0},
 	} {
 		if field.negative {
-			return r, messagestore.NewInvalidError(field.name, field.value, "it is not negative")
+			return r, messagestore.NewInvalidError(field.name, field.value, "it is less than 0")
 		}
 	}
 	return r, nil
