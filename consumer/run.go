@@ -121,6 +121,10 @@ func (r *run) loop(ctx context.Context) error {
 	var deadline time.Time // of the messages in flight, once the run stops
 	cancelled, abandoned := false, false
 	for {
+		if stop != nil && ctx.Err() != nil { // before it decides on what handlers gave back because of that
+			r.stop()
+			stop = nil
+		}
 		r.decide(work)
 		now := time.Now()
 		if !r.stopping {
