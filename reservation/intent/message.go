@@ -196,26 +196,24 @@ func read(m *messagestore.Message) (*state, error) {
 	if m.IsTombstone() {
 		return &state{kind: m.Type, gone: true, since: m.Time, at: m.Mark()}, nil
 	}
-	body, ok := quickly(m)
-	if !ok {
-		var err error
-		switch m.Type {
-		case TypeReserved:
-			body, err = decode[ReservedMessage](m)
-		case TypeExtended:
-			body, err = decode[Extended](m)
-		case TypeWaiting:
-			body, err = decode[Waiting](m)
-		case TypeReleased:
-			body, err = decode[Released](m)
-		case TypeConfirmed:
-			body, err = decode[Confirmed](m)
-		default:
-			return nil, corrupt("a message of the type %.80q is none of an intent's", m.Type)
-		}
-		if err != nil {
-			return nil, corrupt("%v", err)
-		}
+	var body messagestore.Body
+	var err error
+	switch m.Type {
+	case TypeReserved:
+		body, err = decode[ReservedMessage](m)
+	case TypeExtended:
+		body, err = decode[Extended](m)
+	case TypeWaiting:
+		body, err = decode[Waiting](m)
+	case TypeReleased:
+		body, err = decode[Released](m)
+	case TypeConfirmed:
+		body, err = decode[Confirmed](m)
+	default:
+		return nil, corrupt("a message of the type %.80q is none of an intent's", m.Type)
+	}
+	if err != nil {
+		return nil, corrupt("%v", err)
 	}
 	if r, ok := body.(ReservedMessage); ok && (r.After < 0 || r.After >= maxToken) {
 		return nil, corrupt("after: %d is no fencing token", r.After)
