@@ -204,29 +204,6 @@ func TestGuaranteesNameTestsThatExist(t *testing.T) {
 	namesTestsThatExist(t, "docs/messaging.md")
 }
 
-// Each row of a table is one hostile input: none is there twice, and each has its test.
-func TestHostileInputsNameTestsThatExist(t *testing.T) {
-	const path, least = "docs/hostile.md", 150
-	namesTestsThatExist(t, path)
-	page, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := map[string]bool{}
-	for row := range strings.Lines(string(page)) {
-		if !strings.HasPrefix(row, "| ") || strings.HasPrefix(row, "| input |") {
-			continue
-		}
-		if seen[row] || !named.MatchString(row) {
-			t.Errorf("%s: is there twice, or names no test: %s", path, row)
-		}
-		seen[row] = true
-	}
-	if len(seen) < least {
-		t.Errorf("%s: %d inputs are fewer than %d", path, len(seen), least)
-	}
-}
-
 func namesTestsThatExist(t *testing.T, page string) {
 	t.Helper()
 	text, err := os.ReadFile(page)
