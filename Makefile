@@ -76,9 +76,9 @@ test/bare: ## Run the demo and every test with no program in reach but Go, git, 
 	scripts/bare -- $(MAKE) test
 
 .PHONY: test/versions
-test/versions: ## Run the tests that depend on it on PostgreSQL 14 to 18 (VERSIONS=16)
+test/versions: ## Run the tests that depend on it on PostgreSQL 15 to 18 (VERSIONS=16)
 	scripts/setup npm
-	scripts/versions $(or $(VERSIONS),14 15 16 17 18)
+	scripts/versions $(or $(VERSIONS),15 16 17 18)
 
 .PHONY: test/race
 test/race: ## Run every test in random order, with the race detector where Go code runs side by side

@@ -62,7 +62,7 @@ end
 $trap$`
 
 // The migrating user may be a superuser, and others may make functions in public, as all users
-// may in PostgreSQL 14. The owner of a database may even say that names are looked up there
+// may in a database that began before PostgreSQL 15. The owner of a database may even say that names are looked up there
 // first.
 func TestMigratorCallsNothingThatOthersLeftForIt(t *testing.T) {
 	t.Parallel()

@@ -34,8 +34,8 @@ if coalesce(current_setting('dibs.caller_role', true), '') = '' then
   raise exception 'the migrations have to be applied in one transaction'
     using errcode = 'no_active_sql_transaction';
 end if;
-if current_setting('server_version_num')::integer < 140000 then
-  raise exception 'Dibs needs PostgreSQL 14 or later, and this is %', current_setting('server_version')
+if current_setting('server_version_num')::integer < 150000 then
+  raise exception 'Dibs needs PostgreSQL 15 or later, and this is %', current_setting('server_version')
     using errcode = 'feature_not_supported';
 end if;
 if current_setting('server_encoding') <> 'UTF8' then

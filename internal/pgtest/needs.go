@@ -61,26 +61,13 @@ func NeedsAsNewAsServer(t testing.TB, client string) {
 	}
 }
 
-// NeedsServer skips the test on a server of an older major version. It does so in CI, too,
-// which runs the tests on a newer one as well.
-func NeedsServer(t testing.TB, major int, why string) {
-	t.Helper()
-	if server := ServerVersion(t); server < major {
-		t.Skipf("the server is PostgreSQL %d, and %s came with %d", server, why, major)
-	}
-}
+// versions has the major versions of the servers that this process has seen.
+var versions sync.Map
 
 // ServerVersion returns the major version of the server that the tests share.
 func ServerVersion(t testing.TB) int {
 	t.Helper()
-	return versionOf(t, URL(t))
-}
-
-// versions has the major versions of the servers that this process has seen.
-var versions sync.Map
-
-func versionOf(t testing.TB, server string) int {
-	t.Helper()
+	server := URL(t)
 	known, _ := versions.Load(server)
 	if major, is := known.(int); is {
 		return major

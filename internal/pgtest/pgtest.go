@@ -248,14 +248,14 @@ func DatabaseIn(t testing.TB, encoding string) string {
 // otherwise.
 func DatabaseInEnglish(t testing.TB) string {
 	t.Helper()
-	NeedsServer(t, 15, "a database's locale_provider")
 	return database(t, URL(t), "template0", " locale_provider icu icu_locale 'en' locale 'C'")
 }
 
 func database(t testing.TB, server, template, options string) string {
 	t.Helper()
 	name := unique()
-	must(t, server, "create database "+name+" template "+template+options+strategy(t, server))
+	// By default each page is written to the log, which takes longer than a copy of the files, and so does dropping it.
+	must(t, server, "create database "+name+" template "+template+options+" strategy file_copy")
 	t.Cleanup(func() { run(t, server, "drop database if exists "+name+" with (force)") })
 
 	database, err := withDatabase(server, name)
@@ -263,16 +263,6 @@ func database(t testing.TB, server, template, options string) string {
 		t.Fatal(err)
 	}
 	return database
-}
-
-// strategy has a database made as a copy of files, as PostgreSQL 14 does. Others write each page to
-// the log by default, which takes longer, and so does dropping it.
-func strategy(t testing.TB, server string) string {
-	t.Helper()
-	if major := versionOf(t, server); major < 15 {
-		return ""
-	}
-	return " strategy file_copy"
 }
 
 // Connect returns a pool on the database, which is closed when the test ends.

@@ -1,4 +1,4 @@
-// Package postgres keeps messages in PostgreSQL, 14 or later.
+// Package postgres keeps messages in PostgreSQL, 15 or later.
 //
 //	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
 //	if err != nil {

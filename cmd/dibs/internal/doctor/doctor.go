@@ -180,7 +180,7 @@ func (e *examination) run(ctx context.Context) error {
 	if err := e.examine(ctx, "server", serverSQL); err != nil {
 		return err
 	}
-	if version >= 150000 {
+	if version >= 150000 { // an older one, which is named as such, has no version of its collation
 		if err := e.examine(ctx, "server", collationSQL); err != nil {
 			return err
 		}

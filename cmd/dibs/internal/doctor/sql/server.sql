@@ -1,6 +1,6 @@
-select 'version', case when s.version >= 140000 then 'ok' else 'fail' end,
+select 'version', case when s.version >= 150000 then 'ok' else 'fail' end,
   'PostgreSQL ' || current_setting('server_version'),
-  case when s.version < 140000 then 'upgrade to 14 or later' end
+  case when s.version < 150000 then 'upgrade to 15 or later' end
 from (select current_setting('server_version_num')::integer as version) s
 union all
 select 'checksums', case when current_setting('data_checksums') = 'on' then 'ok' else 'warn' end,
