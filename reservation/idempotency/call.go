@@ -43,6 +43,7 @@ type call struct {
 	left     bool // the request is answered: a handler that was not called yet is not called any more
 	recorder *recorder
 	own      json.RawMessage // its form, if it is kept
+	large    bool            // it is too large to be sent
 	prepared bool            // the handler has given a response to a transaction
 	forget   bool
 }
@@ -135,7 +136,7 @@ func (c *call) pass() {
 	c.next.ServeHTTP(c.w, r)
 }
 
-// close drops a response that is held back, of a handler that panics or goes on, too.
+// close drops the response, also that of a handler that panics or goes on.
 func (c *call) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,7 +163,7 @@ func (c *call) begin(ctx context.Context, lease *intent.Lease) (*recorder, *http
 	case c.lost:
 		return nil, nil, errLost
 	}
-	c.recorder, c.lease = newRecorder(c.w, &c.m.config, c.m.create), lease
+	c.recorder, c.lease = newRecorder(c.w, c.m.config.MaxResponse), lease
 	return c.recorder, withBody(context.WithValue(ctx, callKey{}, c), c.r, c.body), nil
 }
 
@@ -175,9 +176,10 @@ func (c *call) handle(ctx context.Context, lease *intent.Lease) (any, error) {
 	defer removeFiles(r)
 	c.next.ServeHTTP(recorder, r)
 	wrote := recorder.began()
-	response, inFile, err := recorder.end()
+	response, err := recorder.end()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.large = errors.Is(err, ErrResponseTooLarge)
 	// The intent knows whether the handler's COMMIT happened, though the handler may not: a
 	// Confirm or a Release meets the confirmation, or keeps it from happening.
 	inDoubt := func(err error) error {
@@ -189,14 +191,15 @@ func (c *call) handle(ctx context.Context, lease *intent.Lease) (any, error) {
 	switch {
 	case c.prepared && !wrote:
 		return nil, inDoubt(errNone)
-	case err != nil:
+	case err != nil && !c.large:
 		return nil, inDoubt(err)
 	case !c.kept(response):
-		return nil, inDoubt(fmt.Errorf("%w: status %d", errNotKept, response.Status))
+		return nil, inDoubt(errors.Join(err, fmt.Errorf("%w: status %d", errNotKept, response.Status)))
 	}
 	raw, ok := c.encode(response)
-	if inFile || !ok {
-		c.m.config.Logger.Warn().Str("stream", string(lease.Stream())).Int("status", response.Status).Msg("response too large to keep")
+	if c.large = c.large || !ok; c.large { // the request is done: it is answered, now and each time, that its response is too large
+		c.m.config.Logger.Warn().Str("stream", string(lease.Stream())).Int("status", response.Status).Int("limit", c.m.config.MaxResponse).
+			Msg("response refused: it is too large to keep, and the request is done")
 		raw, _ = exactjson.Marshal(tooLarge(c.id, response.Status)) // of numbers and a sum
 	}
 	c.own = raw
@@ -236,29 +239,28 @@ func (c *call) encode(r Response) (json.RawMessage, bool) {
 func (c *call) finish(i intent.Intent, err error) (lost bool) {
 	c.recorder.stop()
 	c.mu.Lock()
-	own := c.own
+	own, large := c.own, c.large
 	c.mu.Unlock()
 	// A response that is not kept may be sent if it was this request that released the lease.
 	mine := i.Token == c.lease.Token() && i.By == "" && !errors.Is(err, intent.ErrLeaseLost)
+	sent := err == nil || errors.Is(err, intent.ErrReleased) || errors.Is(err, errNotKept) && mine
 	switch {
 	case errors.Is(err, intent.ErrGraceExceeded):
 		c.warn(err, "the handler did not stop")
 		refuseFor(c.w, http.StatusServiceUnavailable, ProblemUnavailable, "the request did not end in time", i.Left)
-	case err == nil && i.Status == intent.Done && !exactjson.Equal(i.Result, own):
+	case err == nil && i.Status == intent.Done && (large || !exactjson.Equal(i.Result, own)):
 		c.send(i, false)
-	case err == nil, errors.Is(err, intent.ErrReleased), errors.Is(err, errNotKept) && mine:
+	case sent && large:
+		c.warn(ErrResponseTooLarge, "no whole response")
+		refuse(c.w, http.StatusInternalServerError, ProblemHandler, fmt.Sprintf("the response had more than %d bytes", c.m.config.MaxResponse))
+	case sent:
 		clear(c.w.Header()) // the recorder began with a copy of it
-		if err := c.recorder.send(c.w); err != nil {
-			c.warn(err, "a large response was not sent whole")
-		}
+		c.recorder.send(c.w)
 	case !mine:
 		return true
 	case errors.Is(err, errShort):
 		c.warn(err, "no whole response")
 		refuse(c.w, http.StatusInternalServerError, ProblemHandler, "the handler gave less than it had declared")
-	case errors.Is(err, ErrNotHeldBack):
-		c.warn(err, "no whole response")
-		refuse(c.w, http.StatusInternalServerError, ProblemHandler, "the response could not be held back until it was stored")
 	default:
 		c.warn(err, "no response stored")
 		refuseFor(c.w, http.StatusServiceUnavailable, ProblemUnavailable, "the outcome of the request is not stored", i.Left)
@@ -310,7 +312,7 @@ func (c *call) send(i intent.Intent, replayed bool) {
 		c.m.config.Logger.Error().Str("error", text.Log(err)).Str("stream", string(i.Stream)).Msg("stored response")
 		refuse(c.w, http.StatusInternalServerError, ProblemCorrupt, "")
 	case !ok:
-		refuse(c.w, http.StatusConflict, ProblemNotKept, "the request is done; its response was too large to keep, and was sent once")
+		refuse(c.w, http.StatusConflict, ProblemNotKept, "the request is done; its response was too large to keep")
 	default:
 		if replayed {
 			c.w.Header().Set(Replayed, "true")

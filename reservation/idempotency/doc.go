@@ -18,8 +18,8 @@
 //
 //   - 400 without a key, or with a header that is none; or for a body that did not come whole.
 //   - 401 if [Config.Scope] does not know the client.
-//   - 409 while another request with the key is at work, and for a response that was too large
-//     to keep.
+//   - 409 while another request with the key is at work, and, from the first request on, for a
+//     response of more than [Config.MaxResponse] bytes: the request is done.
 //   - 411 for an empty body of no declared length: see below.
 //   - 413 for a body of more than [Config.MaxBody] bytes.
 //   - 422 if the key was used for another request: another method, path, query, content type,

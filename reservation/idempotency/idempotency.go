@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
@@ -21,10 +20,9 @@ const Replayed = "Idempotent-Replayed"
 // ErrInvalidConfig is matched by the error for a [Config] that is out of bounds.
 var ErrInvalidConfig = errors.New("invalid idempotency configuration")
 
-// ErrNotHeldBack is matched by the error of a handler's write whose response cannot be held back: the
-// temporary file failed, as on a full disk, or would outgrow [Config.MaxFile]. The error of the file
-// matches too.
-var ErrNotHeldBack = errors.New("the response cannot be held back")
+// ErrResponseTooLarge is matched by the error of a handler's write with which the response has more than
+// [Config.MaxResponse] bytes, and of each write after it: nothing of that response is sent.
+var ErrResponseTooLarge = errors.New("the response is too large")
 
 // Bounds and defaults of [Config].
 const (
@@ -41,9 +39,6 @@ const (
 	defaultMaxResponse = 256 << 10
 	minMaxResponse     = 1 << 10
 	maxMaxResponse     = 380 << 10 // in Base64 it fits into a result
-
-	defaultMaxFile = 4 << 30
-	maxMaxFile     = 1 << 40
 
 	// maxStored is the greatest size of an intent's result.
 	maxStored = 512 << 10
@@ -79,24 +74,12 @@ type Config struct {
 	// Defaults to 1 MiB.
 	MaxBody int64
 
-	// MaxResponse is the greatest size of a response that is stored, with its header: between 1 KiB
-	// and 380 KiB. Of a larger one is stored that it was too large; see [Middleware.Handler]. It is
-	// the memory that a response takes while it is held back, beside one write of the handler.
+	// MaxResponse is the greatest size of a response, with its header: between 1 KiB and 380 KiB. A
+	// larger one is refused: it is neither stored nor sent, and is logged; see [Middleware.Handler]. A
+	// handler with more to give stores it elsewhere and responds with a link.
 	//
 	// Defaults to 256 KiB.
 	MaxResponse int
-
-	// MaxFile is the greatest size in bytes of a body that is held back in a temporary file, since it
-	// is above MaxResponse: from MaxResponse to 1 TiB. Each request at work may have such a file.
-	//
-	// Defaults to 4 GiB.
-	MaxFile int64
-
-	// Dir is the directory of the temporary files. They have no names, so a process that dies leaves
-	// none.
-	//
-	// Defaults to [os.TempDir], which is memory on some systems.
-	Dir string
 
 	// Headers are the names of further response header fields that are stored, beside
 	// [KeptHeaders]. Set-Cookie, WWW-Authenticate, Date and those of the connection never are.
@@ -135,7 +118,7 @@ type Config struct {
 	Optional bool
 
 	// Logger receives a warning for each request that the store or a stored response kept from its
-	// answer, and for each response that is not kept for its size, of names and numbers.
+	// answer, and for each response that is refused for its size, of names and numbers.
 	//
 	// Defaults to silence.
 	Logger logger.Logger
@@ -153,7 +136,6 @@ type Middleware struct {
 	kept    map[string]bool
 	methods map[string]bool
 	waiting chan struct{}
-	create  func() (*os.File, error) // of temporary files
 }
 
 // New returns middleware whose responses are the results of intents, which it alone confirms. The
@@ -169,8 +151,6 @@ func New(intents *intent.Manager, config *Config) (*Middleware, error) {
 	setDefault(&c.Timeout, defaultTimeout)
 	setDefault(&c.MaxBody, defaultMaxBody)
 	setDefault(&c.MaxResponse, defaultMaxResponse)
-	setDefault(&c.MaxFile, defaultMaxFile)
-	m.create = temporary(c.Dir)
 	if c.Keep == nil {
 		c.Keep = keep
 	}
@@ -233,15 +213,6 @@ func (m *Middleware) validate() error {
 	if c.MaxResponse < minMaxResponse || c.MaxResponse > maxMaxResponse {
 		mistake("MaxResponse", c.MaxResponse, fmt.Sprintf("it is between %d and %d bytes", minMaxResponse, maxMaxResponse))
 	}
-	// A MaxResponse that is none is no reason to pass over MaxFile, or to refuse a good one.
-	if least := min(max(c.MaxResponse, minMaxResponse), maxMaxResponse); c.MaxFile < int64(least) || c.MaxFile > maxMaxFile {
-		mistake("MaxFile", c.MaxFile, fmt.Sprintf("it is between MaxResponse and %d bytes", int64(maxMaxFile)))
-	}
-	if c.Dir != "" {
-		if info, err := os.Stat(c.Dir); err != nil || !info.IsDir() {
-			mistake("Dir", c.Dir, "it is no directory")
-		}
-	}
 	for _, name := range append(KeptHeaders(), c.Headers...) {
 		m.kept[http.CanonicalHeaderKey(name)] = true
 	}
@@ -287,10 +258,11 @@ func isToken(s string) bool {
 // back until it is stored. The [http.ResponseWriter] neither flushes nor hijacks: these are
 // [http.ErrNotSupported]. Informational statuses and trailers are dropped.
 //
-// A response above [Config.MaxResponse] is held back in a temporary file. Once next has returned,
-// the intent is confirmed as done, and the response is sent whole, this once: later requests are
-// answered with 409. A body that the file cannot take is not sent: next's writes fail with an error
-// that matches [ErrNotHeldBack], the intent is released, and the answer is 500.
+// A response above [Config.MaxResponse] is refused: next's writes fail with an error that matches
+// [ErrResponseTooLarge]. Once next has returned, the intent is confirmed as done, and this request and
+// each later one with the key is answered with 409, [ProblemNotKept]: next is not called again. If
+// [Config.Keep] does not keep the status, the intent is released, and the answer is 500,
+// [ProblemHandler].
 //
 // If the lease is lost, the response is not sent: the answer is that of the request which came
 // after. A panic goes on, after the intent is released.

@@ -9,13 +9,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,7 +20,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation/idempotency"
 	"github.com/dibs-go/dibs/reservation/intent"
@@ -508,30 +504,36 @@ func TestARequestWhoseResponseWasDeletedIsNotHandledAgain(t *testing.T) {
 
 func TestAResponseThatCannotBeStoredIsNotSent(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := &failing{Store: newStore()}
-		attempts := []int{}
-		b := newBubble(t, store, nil, func(w http.ResponseWriter, r *http.Request) {
-			attempts = append(attempts, idempotency.Lease(r.Context()).Attempt())
-			w.WriteHeader(http.StatusCreated)
-		})
-		store.set(func(_ context.Context, kind string) error {
-			if kind == intent.TypeConfirmed {
-				return errAway
-			}
-			return nil
-		})
+	for size, status := range map[int]int{0: 201, 1 << 20: 409} { // also that it was too large
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := &failing{Store: newStore()}
+				attempts := []int{}
+				b := newBubble(t, store, nil, func(w http.ResponseWriter, r *http.Request) {
+					attempts = append(attempts, idempotency.Lease(r.Context()).Attempt())
+					w.WriteHeader(http.StatusCreated)
+					_, _ = w.Write(make([]byte, size))
+				})
+				store.set(func(_ context.Context, kind string) error {
+					if kind == intent.TypeConfirmed {
+						return errAway
+					}
+					return nil
+				})
 
-		got := b.do(t.Context(), "AAA")
+				got := b.do(t.Context(), "AAA")
 
-		require.Equal(t, 503, got.status)
-		require.Equal(t, idempotency.ProblemUnavailable, got.problem(t))
-		require.NotEmpty(t, got.header.Get("Retry-After"))
-		store.set(nil)
-		time.Sleep(15 * time.Second)
-		require.Equal(t, 201, b.do(t.Context(), "AAA").status)
-		require.Equal(t, []int{1, 2}, attempts, "the next one knows that it is not the first")
-	})
+				require.Equal(t, 503, got.status)
+				require.Equal(t, idempotency.ProblemUnavailable, got.problem(t))
+				require.NotEmpty(t, got.header.Get("Retry-After"))
+				store.set(nil)
+				time.Sleep(15 * time.Second)
+				require.Equal(t, status, b.do(t.Context(), "AAA").status)
+				require.Equal(t, []int{1, 2}, attempts, "the next one knows that it is not the first")
+			})
+		})
+	}
 }
 
 func TestAnAnswerThatIsLostWhileItWaitsIsUnavailable(t *testing.T) {
@@ -573,7 +575,7 @@ func (s sending) Write(p []byte) (int, error) {
 
 func TestAResponseIsStoredBeforeItsFirstByteIsSent(t *testing.T) {
 	t.Parallel()
-	for _, size := range []int{0, 100, 10 << 10} { // in memory, and in a file
+	for _, size := range []int{0, 100} {
 		var returned atomic.Bool
 		b := newBubble(t, newStore(), &idempotency.Config{MaxResponse: 1 << 10}, func(w http.ResponseWriter, _ *http.Request) {
 			defer returned.Store(true)
@@ -598,55 +600,63 @@ func TestAResponseIsStoredBeforeItsFirstByteIsSent(t *testing.T) {
 	}
 }
 
-// A large response may take longer than a lease, which is extended meanwhile.
-func TestALargeResponseMayTakeItsTime(t *testing.T) {
+// A response may take longer than a lease, which is extended meanwhile.
+func TestAResponseMayTakeItsTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t, newStore(), nil, func(w http.ResponseWriter, r *http.Request) {
 			for range 5 {
-				fmt.Fprint(w, strings.Repeat("x", 100<<10))
+				fmt.Fprint(w, strings.Repeat("x", 50<<10))
 				time.Sleep(10 * time.Second)
 			}
 		})
 
-		require.Len(t, b.do(t.Context(), "AAA").body, 500<<10)
+		require.Len(t, b.do(t.Context(), "AAA").body, 250<<10)
 	})
 }
 
-func TestALargeResponseIsSentOnceAndWhole(t *testing.T) {
+// The request is done: it is not carried out again because its response was too large.
+func TestAResponseThatIsTooLargeIsRefusedNowAndEachTime(t *testing.T) {
 	t.Parallel()
-	const size = 3 << 20
-	a := newAPI(t, newStore(), nil, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("X-Request-Id", "1")
+	log := &logged{}
+	var written error
+	a := newAPI(t, newStore(), &idempotency.Config{Logger: log.logger()}, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Location", "/payments/1")
 		w.WriteHeader(http.StatusCreated)
 		part := bytes.Repeat([]byte("x"), 1000)
-		for range size / len(part) {
-			_, _ = w.Write(part)
+		for range 300 {
+			_, written = w.Write(part)
 		}
-		_, _ = w.Write(part[:size%len(part)])
 	})
 
 	first, second := a.do(t, ask{key: "AAA"}), a.do(t, ask{key: "AAA"})
 
-	require.Equal(t, 201, first.status)
-	require.Len(t, first.body, size)
-	require.Equal(t, "1", first.header.Get("X-Request-Id"))
-	require.Equal(t, 409, second.status)
-	require.Equal(t, idempotency.ProblemNotKept, second.problem(t))
+	require.ErrorIs(t, written, idempotency.ErrResponseTooLarge)
+	for _, got := range []answer{first, second} {
+		require.Equal(t, 409, got.status)
+		require.Equal(t, idempotency.ProblemNotKept, got.problem(t))
+		require.Contains(t, got.body, "its response was too large to keep")
+		require.Empty(t, got.header.Get("Location"))
+	}
 	require.EqualValues(t, 1, a.handled.Load())
+	i, err := a.intents.Lookup(t.Context(), "client-1", "AAA")
+	require.NoError(t, err)
+	require.Equal(t, intent.Done, i.Status)
+	require.Contains(t, log.String(), "response refused: it is too large to keep, and the request is done")
+	require.Contains(t, log.String(), `"limit":262144`)
 }
 
-func TestAResponseWithALargeHeaderIsSentOnce(t *testing.T) {
+func TestAResponseWithALargeHeaderIsRefused(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t, newStore(), &idempotency.Config{MaxResponse: 1 << 10}, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Link", strings.Repeat("<a>", 1000))
 	})
 
-	first, second := a.do(t, ask{key: "AAA"}), a.do(t, ask{key: "AAA"})
-
-	require.Equal(t, 200, first.status)
-	require.Len(t, first.header.Get("Link"), 3000)
-	require.Equal(t, 409, second.status)
+	for range 2 {
+		got := a.do(t, ask{key: "AAA"})
+		require.Equal(t, 409, got.status)
+		require.Equal(t, idempotency.ProblemNotKept, got.problem(t))
+	}
 	require.EqualValues(t, 1, a.handled.Load())
 }
 
@@ -660,71 +670,27 @@ func TestTheLargestResponseIsKept(t *testing.T) {
 
 		first, second := a.do(t, ask{key: "AAA"}), a.do(t, ask{key: "AAA"})
 
-		require.Len(t, first.body, size)
-		require.Equal(t, size <= 256<<10, first.body == second.body, "%d bytes", size)
+		require.Equal(t, size <= 256<<10, len(first.body) == size, "%d bytes", size)
+		require.Equal(t, first.body, second.body)
+		require.EqualValues(t, 1, a.handled.Load())
 	}
 }
 
-func TestALargeFailureIsSentAndHandledAgain(t *testing.T) {
+// A status that is not kept leaves the key free, whatever the size.
+func TestALargeFailureIsRefusedAndHandledAgain(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t, newStore(), nil, func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusInternalServerError)
+		w.WriteHeader(http.StatusServiceUnavailable)
 		fmt.Fprint(w, strings.Repeat("x", 1<<20))
 	})
 
 	for range 2 {
 		got := a.do(t, ask{key: "AAA"})
 		require.Equal(t, 500, got.status)
-		require.Len(t, got.body, 1<<20)
+		require.Equal(t, idempotency.ProblemHandler, got.problem(t))
+		require.Contains(t, got.body, "more than 262144 bytes")
 	}
 	require.EqualValues(t, 2, a.handled.Load())
-}
-
-// Of two gigabytes the middleware holds no more than its limit. For every change it is less, since a
-// disk is not to be filled by tests.
-func TestALargeResponseIsNotHeldInMemory(t *testing.T) {
-	const chunk = 1 << 20
-	chunks := 64
-	if tier.Long() {
-		chunks = 2 << 10
-	}
-	dir := t.TempDir()
-	part := bytes.Repeat([]byte("x"), chunk)
-	var names []os.DirEntry
-	b := newBubble(t, newStore(), &idempotency.Config{Dir: dir}, func(w http.ResponseWriter, _ *http.Request) {
-		for range chunks {
-			if n, err := w.Write(part); n < chunk || err != nil {
-				panic(err)
-			}
-		}
-		names, _ = os.ReadDir(dir)
-	})
-	w := &discard{header: http.Header{}}
-	before, after := runtime.MemStats{}, runtime.MemStats{}
-	runtime.ReadMemStats(&before)
-
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
-	r.Header.Set(idempotency.Header, "AAA")
-	b.handler.ServeHTTP(w, r)
-
-	runtime.ReadMemStats(&after)
-	require.Equal(t, int64(chunk)*int64(chunks), w.length)
-	require.Equal(t, "text/plain; charset=utf-8", w.header.Get("Content-Type"))
-	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8<<20))
-	require.Empty(t, names, "the file has no name: a kill leaves none")
-	require.Equal(t, idempotency.ProblemNotKept, b.do(t.Context(), "AAA").problem(t))
-}
-
-type discard struct {
-	header http.Header
-	length int64
-}
-
-func (d *discard) Header() http.Header { return d.header }
-func (d *discard) WriteHeader(int)     {}
-func (d *discard) Write(p []byte) (int, error) {
-	d.length += int64(len(p))
-	return len(p), nil
 }
 
 // It is as any panic: nothing was sent.
@@ -751,106 +717,12 @@ func TestAPanicAfterALargeBodyReleasesTheKey(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, intent.Free, i.Status)
 			broken.Store(false)
-			require.Len(t, a.do(t, ask{key: "AAA"}).body, 1<<20)
-			require.Equal(t, 409, a.do(t, ask{key: "AAA"}).status)
+			for range 2 {
+				require.Equal(t, 409, a.do(t, ask{key: "AAA"}).status)
+			}
 			require.EqualValues(t, 2, a.handled.Load())
 		})
 	}
-}
-
-// The disk of the temporary files is full, is not there, or is kept from filling up.
-func TestAResponseThatCannotBeHeldBackIsNoOutcome(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		file func() (*os.File, error)
-		want error
-	}{
-		"full":     {func() (*os.File, error) { return os.OpenFile("/dev/full", os.O_RDWR, 0) }, syscall.ENOSPC},
-		"not open": {idempotency.TemporaryFile(filepath.Join(t.TempDir(), "none")), os.ErrNotExist},
-		"too long": {idempotency.TemporaryFile(t.TempDir()), idempotency.ErrNotHeldBack},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var written error
-			b := newBubble(t, newStore(), &idempotency.Config{MaxFile: 1 << 20}, func(w http.ResponseWriter, _ *http.Request) {
-				for range 2 {
-					_, written = w.Write(make([]byte, 1<<20))
-				}
-			})
-			b.once.SetFile(test.file)
-
-			for range 2 {
-				got := b.do(t.Context(), "AAA")
-
-				require.Equal(t, 500, got.status)
-				require.Equal(t, idempotency.ProblemHandler, got.problem(t))
-				require.ErrorIs(t, written, idempotency.ErrNotHeldBack)
-				require.ErrorIs(t, written, test.want)
-			}
-			i, err := b.intents.Lookup(t.Context(), "public", "AAA")
-			require.NoError(t, err)
-			require.Equal(t, intent.Free, i.Status)
-			require.EqualValues(t, 2, b.handled.Load())
-		})
-	}
-}
-
-func TestATemporaryFileIsClosedWhateverTheHandlerDoes(t *testing.T) {
-	t.Parallel()
-	for name, end := range map[string]func(http.ResponseWriter){
-		"returns":           func(http.ResponseWriter) {},
-		"panics":            func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
-		"writes too little": func(w http.ResponseWriter) { w.Header().Set("Content-Length", "2000000") },
-		"writes too much":   func(w http.ResponseWriter) { _, _ = w.Write(make([]byte, 2<<20)) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var file *os.File
-			b := newBubble(t, newStore(), &idempotency.Config{MaxFile: 2 << 20}, func(w http.ResponseWriter, _ *http.Request) {
-				if name == "writes too little" {
-					end(w)
-				}
-				_, _ = w.Write(make([]byte, 1<<20))
-				end(w)
-			})
-			create := idempotency.TemporaryFile(t.TempDir())
-			b.once.SetFile(func() (_ *os.File, err error) { file, err = create(); return file, err })
-
-			func() {
-				defer func() { _ = recover() }()
-				b.do(t.Context(), "AAA")
-			}()
-
-			require.NotNil(t, file)
-			_, err := file.Stat()
-			require.ErrorIs(t, err, os.ErrClosed)
-		})
-	}
-}
-
-// Its file is gone, and its writes fail.
-func TestALargeResponseOfAHandlerThatDoesNotStopIsDropped(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		goOn, written := make(chan struct{}), make(chan error)
-		b := newBubble(t, newStore(), &idempotency.Config{Timeout: time.Second}, func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = w.Write(make([]byte, 1<<20))
-			<-goOn
-			_, err := w.Write(make([]byte, 1<<20))
-			written <- err
-		})
-		var file *os.File
-		create := idempotency.TemporaryFile(t.TempDir())
-		b.once.SetFile(func() (_ *os.File, err error) { file, err = create(); return file, err })
-
-		got := b.do(t.Context(), "AAA")
-
-		require.Equal(t, 503, got.status)
-		_, err := file.Stat()
-		require.ErrorIs(t, err, os.ErrClosed)
-		close(goOn)
-		require.ErrorContains(t, <-written, "the handler has returned")
-	})
 }
 
 func TestALargeResponseAfterALostLeaseIsNotSent(t *testing.T) {

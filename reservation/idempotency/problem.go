@@ -51,16 +51,16 @@ const (
 	ProblemInProgress = problems + "in-progress"
 	// ProblemKeyReused is the type of 422: the key was used for another request.
 	ProblemKeyReused = problems + "key-reused"
-	// ProblemNotKept is the type of 409: the request is done, and its response was too large
-	// to keep, or was removed.
+	// ProblemNotKept is the type of 409: the request is done, and its response was too large to
+	// keep, or was removed. Where it was too large, the first request has this answer too.
 	ProblemNotKept = problems + "response-not-kept"
 	// ProblemCorrupt is the type of 500: the stored response cannot be read.
 	ProblemCorrupt = problems + "response-corrupt"
 	// ProblemUnavailable is the type of 503: the request cannot be told from a repeat now, or
 	// its outcome cannot be stored. Retry-After says when to send it again.
 	ProblemUnavailable = problems + "unavailable"
-	// ProblemHandler is the type of 500: the handler did not give a whole response, or it could not
-	// be held back.
+	// ProblemHandler is the type of 500: the handler gave less than it had declared, or a response
+	// of a status that is not kept had more than MaxResponse bytes. The request may be sent again.
 	ProblemHandler = problems + "handler-failed"
 )
 

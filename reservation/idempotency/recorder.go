@@ -3,10 +3,8 @@ package idempotency
 import (
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,13 +21,11 @@ var (
 // its outcome is stored, and treats it as net/http would have done. It has no Flush and no
 // Hijack, so that [http.ResponseController] answers [http.ErrNotSupported].
 //
-// A body that grows beyond the limit is in a temporary file, and is nowhere in memory. The methods
-// of the handler may be called beside stop, send and close, and reach nothing after them: a handler
-// that does not stop owns its header, and nothing else reads that.
+// A body that grows beyond the limit is dropped, and its writes fail. The methods of the handler may
+// be called beside stop, send and close, and reach nothing after them: a handler that does not stop
+// owns its header, and nothing else reads that.
 type recorder struct {
-	limit   int
-	maxFile int64
-	create  func() (*os.File, error) // of a temporary file
+	limit int
 
 	header http.Header // the handler's alone
 
@@ -37,17 +33,14 @@ type recorder struct {
 	behind   *http.ResponseController // of the connection
 	declared int64                    // the Content-Length that the handler has set, or -1
 	length   int64                    // of the body so far
-	response Response                 // with the part of the body that is not in the file
-	file     *os.File                 // of a body beyond the limit
-	wrote    bool                     // the status stands
+	response Response
+	wrote    bool // the status stands
 	ended    bool
-	failed   error // of the file, or of the response as a whole
+	failed   error // the response is not whole
 }
 
-func newRecorder(w http.ResponseWriter, c *Config, create func() (*os.File, error)) *recorder {
-	return &recorder{
-		limit: c.MaxResponse, maxFile: c.MaxFile, create: create, header: w.Header().Clone(), behind: http.NewResponseController(w), declared: -1,
-	}
+func newRecorder(w http.ResponseWriter, limit int) *recorder {
+	return &recorder{limit: limit, header: w.Header().Clone(), behind: http.NewResponseController(w), declared: -1}
 }
 
 // Header returns the header that WriteHeader takes its copy of. As with net/http it may not be
@@ -146,56 +139,17 @@ func write[T []byte | string](r *recorder, p T) (int, error) {
 		return 0, r.failed
 	}
 	if r.size()+len(p) > r.limit {
-		if err := r.spill(len(p)); err != nil {
-			return 0, err
-		}
+		return 0, r.fail(fmt.Errorf("%w: it has more than %d bytes, header and body", ErrResponseTooLarge, r.limit))
 	}
-	if r.size()+len(p) <= r.limit {
-		r.response.Body = append(r.response.Body, p...)
-		r.length += int64(len(p))
-		return len(p), nil
-	}
-	n, err := r.file.Write([]byte(p))
-	r.length += int64(n)
-	if err != nil {
-		return n, r.fail(err)
-	}
-	return n, nil
-}
-
-// spill moves the body from memory to the file, before more bytes come.
-func (r *recorder) spill(more int) error {
-	if r.length+int64(more) > r.maxFile {
-		return r.fail(fmt.Errorf("it has more than %d bytes", r.maxFile))
-	}
-	if r.file == nil {
-		file, err := r.create()
-		if err != nil {
-			return r.fail(err)
-		}
-		r.file = file
-	}
-	if _, err := r.file.Write(r.response.Body); err != nil {
-		return r.fail(err)
-	}
-	r.response.Body = r.response.Body[:0]
-	return nil
+	r.response.Body = append(r.response.Body, p...)
+	r.length += int64(len(p))
+	return len(p), nil
 }
 
 // fail gives the body up: this and all later writes fail.
 func (r *recorder) fail(err error) error {
-	r.failed = fmt.Errorf("%w: %w", ErrNotHeldBack, err)
-	r.drop()
-	return r.failed
-}
-
-// drop frees the memory and the room on the disk that the body takes.
-func (r *recorder) drop() {
-	r.response.Body = nil
-	if r.file != nil {
-		_ = r.file.Close() // its name is gone already
-		r.file = nil
-	}
+	r.failed, r.response.Body = err, nil
+	return err
 }
 
 // size is about that of the stored response.
@@ -216,16 +170,16 @@ func (r *recorder) began() bool {
 	return r.wrote
 }
 
-// end makes every later write fail, and returns the response, of which the body is missing if it
-// is in a file. The error tells of a handler that wrote less than it declared, and of a body that
-// could not be held back. It reads the header: it is called where the handler has returned.
-func (r *recorder) end() (response Response, inFile bool, err error) {
+// end makes every later write fail, and returns the response. The error tells of a handler that wrote
+// less than it declared, and of a response that is too large, whose status is returned nevertheless. It
+// reads the header: it is called where the handler has returned.
+func (r *recorder) end() (Response, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.ended {
 		r.finish()
 	}
-	return r.response, r.file != nil, r.failed
+	return r.response, r.failed
 }
 
 func (r *recorder) finish() {
@@ -233,26 +187,13 @@ func (r *recorder) finish() {
 		r.writeHeader(http.StatusOK)
 	}
 	r.ended = true
-	first := r.response.Body
 	switch {
 	case r.failed != nil:
-		return
 	case r.declared > r.length && hasBody(r.response.Status):
-		r.failed = fmt.Errorf("%w: %d of %d bytes", errShort, r.length, r.declared)
-		r.drop()
-		return
-	case r.file != nil:
-		if r.spill(0) != nil {
-			return
-		}
-		r.response.Body = nil
-		first = make([]byte, min(sniffed, r.length))
-		if _, err := r.file.ReadAt(first, 0); err != nil {
-			_ = r.fail(err)
-			return
-		}
+		_ = r.fail(fmt.Errorf("%w: %d of %d bytes", errShort, r.length, r.declared))
+	default:
+		r.response.Header = typed(r.response.Header, r.response.Body)
 	}
-	r.response.Header = typed(r.response.Header, first)
 }
 
 // stop makes every later write of a handler fail that may still be at work.
@@ -263,46 +204,18 @@ func (r *recorder) stop() {
 }
 
 // send sends the response, which has ended without an error.
-func (r *recorder) send(w http.ResponseWriter) error {
+func (r *recorder) send(w http.ResponseWriter) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.file == nil {
-		r.response.send(w)
-		return nil
-	}
-	r.response.begin(w, r.length)
-	if _, err := r.file.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	_, err := io.Copy(w, r.file)
-	return err
+	r.response.send(w)
 }
 
 // close makes every later write fail, and drops the body.
 func (r *recorder) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ended = true
-	r.drop()
+	r.ended, r.response.Body = true, nil
 }
-
-// temporary returns a function that creates a file without a name, which is gone when it is closed or
-// its process ends, however that ends.
-func temporary(dir string) func() (*os.File, error) {
-	return func() (*os.File, error) {
-		file, err := os.CreateTemp(dir, "dibs-response-*")
-		if err != nil {
-			return nil, err
-		}
-		if err := os.Remove(file.Name()); err != nil {
-			return nil, errors.Join(err, file.Close())
-		}
-		return file, nil
-	}
-}
-
-// sniffed is how much of a body tells its content type.
-const sniffed = 512
 
 // typed adds the content type that net/http would find by the body.
 func typed(header http.Header, body []byte) http.Header {

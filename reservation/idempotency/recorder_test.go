@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +17,7 @@ import (
 
 // recording returns a recorder with a limit.
 func recording(w http.ResponseWriter, limit int) *recorder {
-	return newRecorder(w, &Config{MaxResponse: limit, MaxFile: defaultMaxFile}, temporary(""))
+	return newRecorder(w, limit)
 }
 
 // record runs a handler against a recorder and sends the response that it recorded.
@@ -27,12 +26,10 @@ func record(limit int, h http.HandlerFunc) http.HandlerFunc {
 		rec := recording(w, limit)
 		defer rec.close()
 		h(rec, r)
-		if _, _, err := rec.end(); err != nil {
+		if _, err := rec.end(); err != nil {
 			panic(http.ErrAbortHandler)
 		}
-		if err := rec.send(w); err != nil {
-			panic(err)
-		}
+		rec.send(w)
 	}
 }
 
@@ -130,23 +127,21 @@ var handlers = map[string]http.HandlerFunc{
 func TestAResponseIsRecordedAsNetHTTPSendsIt(t *testing.T) {
 	t.Parallel()
 	for name, h := range handlers {
-		for _, limit := range []int{256 << 10, 4} {
-			t.Run(fmt.Sprintf("%s, above %d bytes", name, limit), func(t *testing.T) {
-				t.Parallel()
-				want, wantBody, wantErr := get(t, h)
-				got, gotBody, gotErr := get(t, record(limit, h))
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			want, wantBody, wantErr := get(t, h)
+			got, gotBody, gotErr := get(t, record(256<<10, h))
 
-				require.Equal(t, wantErr == nil, gotErr == nil, "%v, %v", wantErr, gotErr)
-				if wantErr != nil && (want == nil || got == nil) {
-					return // both ended the connection in mid-air
-				}
-				require.Equal(t, want.StatusCode, got.StatusCode)
-				require.Equal(t, string(wantBody), string(gotBody))
-				want.Header.Del("Content-Length") // which net/http knows of short bodies
-				got.Header.Del("Content-Length")
-				require.Equal(t, want.Header, got.Header)
-			})
-		}
+			require.Equal(t, wantErr == nil, gotErr == nil, "%v, %v", wantErr, gotErr)
+			if wantErr != nil && (want == nil || got == nil) {
+				return // both ended the connection in mid-air
+			}
+			require.Equal(t, want.StatusCode, got.StatusCode)
+			require.Equal(t, string(wantBody), string(gotBody))
+			want.Header.Del("Content-Length") // which net/http knows of short bodies
+			got.Header.Del("Content-Length")
+			require.Equal(t, want.Header, got.Header)
+		})
 	}
 }
 
@@ -217,7 +212,7 @@ func TestAWriteAfterTheEndFails(t *testing.T) {
 	t.Parallel()
 	rec := recording(httptest.NewRecorder(), 100)
 	fmt.Fprint(rec, "a")
-	response, _, err := rec.end()
+	response, err := rec.end()
 	require.NoError(t, err)
 
 	_, err = rec.Write([]byte("b"))
@@ -252,70 +247,50 @@ func TestATrailerIsNotSent(t *testing.T) {
 }
 
 // For any sizes of the writes, and any limit.
-func TestABodyIsTheSameInMemoryAndInAFile(t *testing.T) {
+func TestABodyIsWholeUpToTheLimit(t *testing.T) {
 	t.Parallel()
-	parts := []int{1, 0, 900, 123, 1, 1024, 1025, 3, 4096, 1, 1, 7000, 5}
-	for limit := range 2000 {
-		rec, want := recording(httptest.NewRecorder(), limit), []byte(nil)
+	parts := []int{1, 0, 900, 123, 1, 24, 225, 3, 96, 1, 1, 700, 5}
+	for limit := range 2500 {
+		rec, want, refused := recording(httptest.NewRecorder(), limit), []byte(nil), false
 		for i, n := range parts {
 			part := bytes.Repeat([]byte{byte('a' + i)}, n)
+			refused = refused || len(want)+n > limit
 			want = append(want, part...)
 
 			got, err := rec.Write(part)
 
+			if refused && n > 0 {
+				require.ErrorIs(t, err, ErrResponseTooLarge)
+				require.Zero(t, got)
+				require.Empty(t, rec.response.Body, "it takes no memory")
+				continue
+			}
 			require.NoError(t, err)
 			require.Equal(t, n, got)
-			require.LessOrEqual(t, cap(rec.response.Body), max(8, 2*limit))
 		}
-		_, inFile, err := rec.end()
-		require.NoError(t, err)
-		require.True(t, inFile)
+		for range 2 { // the end stays
+			response, err := rec.end()
+			require.Equal(t, 200, response.Status)
+			require.Equal(t, refused, errors.Is(err, ErrResponseTooLarge), "%d: %v", limit, err)
+		}
+		if refused {
+			continue
+		}
 		w := httptest.NewRecorder()
-		require.NoError(t, rec.send(w))
+		rec.send(w)
 		require.Equal(t, string(want), w.Body.String(), limit)
 		require.Equal(t, fmt.Sprint(len(want)), w.Header().Get("Content-Length"))
 		require.Equal(t, "text/plain; charset=utf-8", w.Header().Get("Content-Type"))
-		rec.close()
 	}
 }
 
-func TestWritesFailAfterAFileThatFails(t *testing.T) {
+func TestAWriterBehindABufferIsToldOfTheLimit(t *testing.T) {
 	t.Parallel()
-	lost := errors.New("lost")
-	rec := newRecorder(httptest.NewRecorder(), &Config{MaxResponse: 4, MaxFile: 100}, func() (*os.File, error) { return nil, lost })
+	rec := recording(httptest.NewRecorder(), 4)
 
 	_, err := bufio.NewWriterSize(rec, 1).WriteString("hello")
 
-	require.ErrorIs(t, err, lost)
-	require.ErrorIs(t, err, ErrNotHeldBack)
-	_, err = rec.Write([]byte("a"))
-	require.ErrorIs(t, err, lost)
-	for range 2 { // the end stays
-		_, _, err = rec.end()
-		require.ErrorIs(t, err, lost)
-	}
-}
-
-func TestABodyStopsAtMaxFile(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		writes []int
-		ok     bool
-	}{
-		"at it":                   {[]int{100, 900, 100}, true},
-		"above it, in one write":  {[]int{1101}, false},
-		"above it, in the file":   {[]int{1090, 1090}, false},
-		"above it, in the memory": {[]int{1000, 90, 11}, false}, // seen when the body ends
-	} {
-		rec := newRecorder(httptest.NewRecorder(), &Config{MaxResponse: 1000, MaxFile: 1100}, temporary(t.TempDir()))
-		for _, n := range test.writes {
-			_, _ = rec.Write(make([]byte, n))
-		}
-
-		_, _, err := rec.end()
-
-		require.Equal(t, test.ok, err == nil, "%s: %v", name, err)
-		require.Equal(t, !test.ok, errors.Is(err, ErrNotHeldBack), name)
-		rec.close()
-	}
+	require.ErrorIs(t, err, ErrResponseTooLarge)
+	_, err = io.WriteString(rec, "a")
+	require.ErrorIs(t, err, ErrResponseTooLarge)
 }

@@ -68,7 +68,7 @@ type form struct {
 	Header  []field `json:"header,omitempty"`
 	Text    string  `json:"text,omitempty"`  // the body, where that is the shorter form of it
 	Bytes   []byte  `json:"bytes,omitempty"` // the body otherwise
-	// TooLarge is true of a response that was too large to keep. The form has its status alone.
+	// TooLarge is true of a response that was refused as too large. The form has its status alone.
 	TooLarge bool   `json:"tooLarge,omitempty"`
 	Sum      string `json:"sum"`
 }
@@ -202,21 +202,16 @@ type identity struct{ scope, key string }
 
 // send sends a whole response.
 func (r Response) send(w http.ResponseWriter) {
-	r.begin(w, int64(len(r.Body)))
-	if hasBody(r.Status) && len(r.Body) > 0 {
-		_, _ = w.Write(r.Body) // the client may be gone
-	}
-}
-
-// begin sends a response up to its body, which has length bytes.
-func (r Response) begin(w http.ResponseWriter, length int64) {
 	header := w.Header()
 	if _, has := r.Header["Content-Type"]; !has {
 		header["Content-Type"] = nil // otherwise net/http looks for one
 	}
 	maps.Copy(header, r.Header)
 	if hasBody(r.Status) {
-		header.Set("Content-Length", strconv.FormatInt(length, 10))
+		header.Set("Content-Length", strconv.Itoa(len(r.Body)))
 	}
 	w.WriteHeader(r.Status)
+	if hasBody(r.Status) && len(r.Body) > 0 {
+		_, _ = w.Write(r.Body) // the client may be gone
+	}
 }

@@ -200,6 +200,7 @@ func TestAResponseOfATransactionThatWasUndoneIsTheHandlers(t *testing.T) {
 		}{
 			"refused":      {func(w http.ResponseWriter) { http.Error(w, "poor", http.StatusPaymentRequired) }, 402, 1},
 			"failed":       {func(w http.ResponseWriter) { w.WriteHeader(http.StatusInternalServerError) }, 500, 2},
+			"too large":    {func(w http.ResponseWriter) { _, _ = w.Write(make([]byte, 1<<20)) }, 409, 1},
 			"said nothing": {func(http.ResponseWriter) {}, 503, 2},
 		} {
 			a := newAPIOver(t, b.ownIntents(t), nil, func(w http.ResponseWriter, r *http.Request) {
