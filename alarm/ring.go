@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
@@ -46,7 +46,7 @@ type ringing struct {
 func (c *Clock) ring(ctx, run context.Context, m *messagestore.Message) error {
 	begin, err := begins(m.Stream)
 	if err != nil {
-		return consumer.Skip(err.Error())
+		return handler.Skip(err.Error())
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -57,7 +57,7 @@ func (c *Clock) ring(ctx, run context.Context, m *messagestore.Message) error {
 	}
 	r.working.Wait()
 	if run.Err() != nil && err != nil {
-		return consumer.RetryAfter(time.Second, errStopped)
+		return handler.RetryAfter(time.Second, errStopped)
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/known"
 	"github.com/dibs-go/dibs/internal/outage"
@@ -220,7 +221,7 @@ const mostKnown = 10_000
 func (c *Clock) see(ctx context.Context, m *messagestore.Message) error {
 	begin, err := begins(m.Stream)
 	if err != nil {
-		return consumer.Skip(err.Error()) // another program writes to the category
+		return handler.Skip(err.Error()) // another program writes to the category
 	}
 	known, err := c.know(ctx, m)
 	if err != nil || m.Type == TypeClosed {

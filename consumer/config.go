@@ -136,8 +136,8 @@ type Config struct {
 // at: it is neither counted nor logged nor stored, the message is delivered again within a second of
 // the outage's end, and the time of the policy begins anew. CatchUp ends with an outage.
 //
-// An error of the handler can decide otherwise for its message: see [RetryAfter],
-// [Park] and [Skip].
+// An error of the handler can decide otherwise for its message, by a disposition: handler.Park, RetryAfter, Skip or
+// Refuse. Package handler has a table of their effects.
 type ErrorPolicy struct {
 	Retry Retry
 	Then  FailureAction // Defaults to StopConsumer.
@@ -189,7 +189,7 @@ const (
 
 	// ParkInOrder parks a message as ParkMessage does, and keeps the order of its cardinal id: as
 	// long as the message is parked, later messages of its cardinal id are parked behind it, without
-	// being delivered. It applies to [Park], too. See the package comment.
+	// being delivered. It applies to handler.Park, too. See the package comment.
 	ParkInOrder
 )
 

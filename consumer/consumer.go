@@ -15,9 +15,9 @@ import (
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/handling"
 	"github.com/dibs-go/dibs/internal/lanes"
 	"github.com/dibs-go/dibs/internal/outage"
-	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
@@ -28,7 +28,7 @@ import (
 // above 1 Handle is called from several goroutines. A message is read-only.
 //
 // Handle returns nil when the message is handled. After any other error [ErrorPolicy]
-// decides, unless the error is one of [RetryAfter], [Park] or [Skip]. When the consumer is
+// decides, unless the error carries a disposition: handler.Park, RetryAfter, Skip or Refuse. When the consumer is
 // told to stop, the context is cancelled after [Config.Grace]; an error that comes then
 // does not count.
 //
@@ -143,7 +143,7 @@ func (c *Consumer) check(ctx context.Context) error {
 
 // forHandlers returns the context that handlers have.
 func (c *Consumer) forHandlers(ctx context.Context) context.Context {
-	return steer.WithDelivery(ctx, &steer.Delivery{Consumer: c.id.Name, Wrote: c.wrote, Unread: c.unread})
+	return handling.With(ctx, &handling.Delivery{Consumer: c.id.Name, Wrote: c.wrote, Unread: c.unread})
 }
 
 // known returns the message types to read, if only those that the handler knows. There is none if it does not
@@ -366,7 +366,7 @@ type Stats struct {
 	Failed      int64 // deliveries that failed, other than for an outage of the store
 	Retried     int64 // deliveries that were not the first of their message in a run
 	Parked      int64 // messages that were parked
-	Skipped     int64 // messages whose handler returned Skip
+	Skipped     int64 // messages whose handler returned handler.Skip
 	Tombstones  int64 // of deleted streams, which are not delivered; and parked messages whose stream was deleted
 	StoreErrors int64 // errors of the store after which the consumer went on
 

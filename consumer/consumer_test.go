@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/known"
 	"github.com/dibs-go/dibs/logger"
@@ -198,7 +199,7 @@ var (
 )
 
 // errHopeless asks to be parked.
-var errHopeless = consumer.Park(errors.New("hopeless"))
+var errHopeless = handler.Park(errors.New("hopeless"))
 
 func requireGraceExceeded(t *testing.T, err error) {
 	t.Helper()

@@ -10,8 +10,8 @@ import (
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/panics"
-	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -152,19 +152,19 @@ func (r *run) decide(work context.Context) {
 // handlerFailed decides on a message whose handler failed.
 func (r *run) handlerFailed(work context.Context, it *item, f failure) {
 	err := f.err
-	verdict := steer.Of(err)
-	if work.Err() != nil && (verdict == nil || verdict.Verdict == steer.Retry) {
+	disposed := disposition.Of(err)
+	if work.Err() != nil && (disposed == nil || disposed.Kind == disposition.Retry) {
 		r.logFailure(it, err, 0, "handler interrupted") // its context was cancelled: the message is not at fault
 		r.lanes.Drop(it)
 		return
 	}
 	d, now := &it.Value, time.Now()
-	if r.stopping && verdict != nil && verdict.Verdict == steer.Retry { // it gives the message back to whichever run comes next
+	if r.stopping && disposed.Asks(disposition.Retry) { // it gives the message back to whichever run comes next
 		r.about(r.config.Logger.Debug(), it.Value.message).Str("error", text.Log(err)).Msg("handler gave the message back")
 		r.lanes.Drop(it)
 		return
 	}
-	if verdict != nil && verdict.Verdict == steer.Skip {
+	if disposed.Asks(disposition.Skip) {
 		r.skip(it, err)
 		return
 	}
@@ -186,11 +186,11 @@ func (r *run) handlerFailed(work context.Context, it *item, f failure) {
 	if d.attempts > 1 {
 		r.counts.retried.Add(1)
 	}
-	lasting := verdict == nil && lasts(err) // it is not the message's failure
-	if verdict != nil && verdict.Verdict == steer.Retry {
+	lasting := disposed == nil && lasts(err) // it is not the message's failure
+	if disposed.Asks(disposition.Retry) {
 		d.failingSince = time.Time{}
-		r.logFailure(it, err, verdict.After, "handler failed")
-		r.lanes.Retry(it, now.Add(verdict.After))
+		r.logFailure(it, err, disposed.After, "handler failed")
+		r.lanes.Retry(it, now.Add(disposed.After))
 		return
 	}
 	if d.failingSince.IsZero() {
@@ -198,8 +198,8 @@ func (r *run) handlerFailed(work context.Context, it *item, f failure) {
 	}
 	policy := &r.config.Errors
 	wait, again := policy.Retry.pause(d.attempts, d.failingSince, now)
-	asked := verdict != nil && verdict.Verdict == steer.Park
-	if lasting || verdict != nil {
+	asked := disposed.Asks(disposition.Park)
+	if lasting || disposed != nil {
 		wait, again = 0, false
 	}
 	r.logFailure(it, err, wait, "handler failed")

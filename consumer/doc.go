@@ -57,8 +57,8 @@
 // A handler that returns an error, panics or calls runtime.Goexit has failed. The message is
 // retried with back-off, for five minutes by default, and then [ErrorPolicy] decides: the
 // consumer stops with a [*MessageError], or parks the message and moves on. A failure that no
-// retry helps is not retried: see there. A handler decides otherwise by its error: [RetryAfter],
-// [Park] or [Skip].
+// retry helps is not retried: see there. A handler decides otherwise by the disposition of its error:
+// handler.Park, RetryAfter, Skip or Refuse.
 //
 // While a message waits for its next retry, later messages of its cardinal id wait behind it; with a
 // Concurrency of 1, the whole category waits. The checkpoint stays before the message. Messages of other
@@ -80,7 +80,7 @@
 // are handled already. A handler that recognizes old messages by a high-water mark
 // (idempotence by sequence) ignores it. Such a handler stops, which is the default, or
 // writes under an id derived from the message's (reservation.DeriveID). Stopping keeps the
-// place, unless the error is a [Park].
+// place, unless the error is one of handler.Park.
 //
 // # Parking in order
 //

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
@@ -282,7 +283,7 @@ func TestTheMessageThatStoppedAConsumerIsNamedUntilItIsHandled(t *testing.T) {
 
 func TestASkippedOrParkedMessageIsNotFailing(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]error{"Skip": consumer.Skip("void"), "Park": errHopeless} {
+	for name, end := range map[string]error{"Skip": handler.Skip("void"), "Park": errHopeless} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -533,7 +534,7 @@ func TestAFailureDuringACheckpointIsStoredByTheNext(t *testing.T) {
 		calls := 0
 		stop := running(t, newConsumer(t, slowWriter{store}, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 			if calls++; calls < 3 {
-				return consumer.RetryAfter(1300*time.Millisecond, fmt.Errorf("failure %d", calls))
+				return handler.RetryAfter(1300*time.Millisecond, fmt.Errorf("failure %d", calls))
 			}
 			<-ctx.Done()
 			return ctx.Err()

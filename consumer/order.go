@@ -6,7 +6,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/internal/steer"
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -111,12 +111,12 @@ func (r *run) redriveInOrder(work context.Context, it *item) error {
 }
 
 // again reports whether a message is redriven again after a failure, and when.
-func (d *redriven) again(failure error, verdict *steer.Error, retry *Retry) (after time.Duration, is bool) {
+func (d *redriven) again(failure error, disposed *disposition.Error, retry *Retry) (after time.Duration, is bool) {
 	switch {
-	case verdict != nil && verdict.Verdict == steer.Retry:
+	case disposed.Asks(disposition.Retry):
 		d.failingSince = time.Time{}
-		return verdict.After, true
-	case verdict != nil || lasts(failure):
+		return disposed.After, true
+	case disposed != nil || lasts(failure):
 		return 0, false
 	}
 	now := time.Now()
@@ -138,8 +138,8 @@ func (r *run) redriveEnded(d *delivery) {
 func (r *run) redriveFirst(work context.Context, d *delivery, first *deadletter.Letter) error {
 	defer r.blocked.Writing(first.ID)()
 	q := first.Request()
-	err := r.redrive(work, &q, func(failure error, verdict *steer.Error) (time.Duration, bool) {
-		after, again := d.redriven.again(failure, verdict, &r.config.Errors.Retry)
+	err := r.redrive(work, &q, func(failure error, disposed *disposition.Error) (time.Duration, bool) {
+		after, again := d.redriven.again(failure, disposed, &r.config.Errors.Retry)
 		if again {
 			r.progress.redriveFailed(first, failure)
 		}

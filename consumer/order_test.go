@@ -18,6 +18,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -104,7 +105,7 @@ func TestLaterMessagesOfAParkedOneAreParkedBehindIt(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store, r := newStore(), &refuser{}
-				r.set(2, consumer.Park(errBroken))
+				r.set(2, handler.Park(errBroken))
 				c := newConsumer(t, store, r, &consumer.Config{Errors: inOrder, Concurrency: concurrency})
 				stop := running(t, c)
 				for i := range 6 {
@@ -142,7 +143,7 @@ func TestLaterMessagesOfAParkedOneAreParkedBehindIt(t *testing.T) {
 func TestAMessageBehindSaysSo(t *testing.T) {
 	t.Parallel()
 	store, r := newStore(), &refuser{}
-	r.set(0, consumer.Park(errBroken))
+	r.set(0, handler.Park(errBroken))
 	write(t, store, "account-1", Deposited{0}, Deposited{1})
 
 	require.NoError(t, newConsumer(t, store, r, &consumer.Config{Errors: inOrder}).CatchUp(t.Context()))
@@ -161,8 +162,8 @@ func TestARedriveEndsAtTheNextMessageThatIsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, r := newStore(), &refuser{}
-		r.set(0, consumer.Park(errBroken))
-		r.set(3, consumer.Park(errBroken))
+		r.set(0, handler.Park(errBroken))
+		r.set(3, handler.Park(errBroken))
 		for i := range 6 {
 			write(t, store, "account-1", Deposited{i})
 		}
@@ -193,7 +194,7 @@ func TestARedriveOutOfTurnWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, r := newStore(), &refuser{}
-		r.set(0, consumer.Park(errBroken))
+		r.set(0, handler.Park(errBroken))
 		write(t, store, "account-1", Deposited{0}, Deposited{1}, Deposited{2})
 		c := newConsumer(t, store, r, &consumer.Config{Errors: inOrder, Concurrency: 4})
 		stop := running(t, c)
@@ -219,7 +220,7 @@ func TestADropFreesThoseBehind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, r := newStore(), &refuser{}
-		r.set(1, consumer.Park(errBroken))
+		r.set(1, handler.Park(errBroken))
 		write(t, store, "account-1", Deposited{0}, Deposited{1}, Deposited{2}, Deposited{3})
 		stop := running(t, newConsumer(t, store, r, &consumer.Config{Errors: inOrder, Concurrency: 4}))
 		time.Sleep(time.Second)
@@ -242,9 +243,9 @@ func TestARedriveInOrderIsRetried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, r := newStore(), &refuser{}
-		r.set(0, consumer.Park(errBroken))
+		r.set(0, handler.Park(errBroken))
 		r.set(2, errBroken)
-		r.set(3, consumer.RetryAfter(time.Hour, errBroken))
+		r.set(3, handler.RetryAfter(time.Hour, errBroken))
 		write(t, store, "account-1", Deposited{0}, Deposited{1}, Deposited{2}, Deposited{3}, Deposited{4})
 		stop := running(t, newConsumer(t, store, r, &consumer.Config{Errors: inOrder, Concurrency: 4}))
 		time.Sleep(time.Second)
@@ -271,7 +272,7 @@ func TestABlockedKeyOutlivesItsProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, r := newStore(), &refuser{}
-		r.set(0, consumer.Park(errBroken))
+		r.set(0, handler.Park(errBroken))
 		write(t, store, "account-1", Deposited{0}, Deposited{1})
 		require.NoError(t, newConsumer(t, store, r, &consumer.Config{Errors: inOrder}).CatchUp(t.Context()))
 		r.set(0, nil)
@@ -314,7 +315,7 @@ func TestNothingIsDeliveredBeforeTheBlockedKeysAreKnown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, r := newStore(), &refuser{}
-		r.set(0, consumer.Park(errBroken))
+		r.set(0, handler.Park(errBroken))
 		write(t, store, "account-1", Deposited{0}, Deposited{1})
 		require.NoError(t, newConsumer(t, store, r, &consumer.Config{Errors: inOrder}).CatchUp(t.Context()))
 		write(t, store, "account-1", Deposited{2})
@@ -334,7 +335,7 @@ func TestManyMessagesBehindAreReadAndRedrivenInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, r := newStore(), &refuser{}
-		r.set(0, consumer.Park(errBroken))
+		r.set(0, handler.Park(errBroken))
 		want := []int{}
 		for i := range 1200 {
 			write(t, store, "account-1", Deposited{i})
@@ -415,7 +416,7 @@ func TestAKeyWithoutOpenLettersCostsNoRoundTrip(t *testing.T) {
 		calls := map[consumer.FailureAction]int{}
 		for _, then := range []consumer.FailureAction{consumer.ParkMessage, consumer.ParkInOrder} {
 			store, r := newStore(), &refuser{}
-			r.set(-1, consumer.Park(errBroken))
+			r.set(-1, handler.Park(errBroken))
 			write(t, store, "account-blocked", Deposited{-1})
 			policy := consumer.ErrorPolicy{Then: then}
 			require.NoError(t, newConsumer(t, store, r, &consumer.Config{Errors: policy, Concurrency: 8}).CatchUp(t.Context()))
@@ -455,7 +456,7 @@ func TestNewMessagesDoNotPassTheLastRedrive(t *testing.T) {
 				dropped := map[int]bool{}
 				for i := range 200 {
 					if i%20 == 3 {
-						r.set(i, consumer.Park(errBroken))
+						r.set(i, handler.Park(errBroken))
 					}
 					write(t, store, "account-1", Deposited{i})
 					time.Sleep(time.Duration(i%7) * time.Millisecond)
@@ -532,7 +533,7 @@ func TestReplicasKeepTheOrderOfBlockedKeys(t *testing.T) {
 				dropped := map[uuid.UUID]bool{}
 				for i := range 300 {
 					if random.IntN(12) == 0 {
-						r.set(i, consumer.Park(errBroken))
+						r.set(i, handler.Park(errBroken))
 					}
 					write(t, store, account.Stream(fmt.Sprint(i%6)), Deposited{i})
 					time.Sleep(time.Duration(random.IntN(10)) * time.Millisecond)

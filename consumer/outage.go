@@ -7,8 +7,8 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/outage"
-	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/upkeep"
 )
@@ -70,7 +70,7 @@ const probeInterval = 100 * time.Millisecond
 // a failure is the store's and not the message's, whatever the handler was at. An error that asks for
 // something itself, or lasts, is the handler's in any case.
 func (r *run) storeIsAway(ctx context.Context, it *item, err error) bool {
-	if r.catchUp || it.Value.request != nil || it.Value.parking || steer.Of(err) != nil || lasts(err) {
+	if r.catchUp || it.Value.request != nil || it.Value.parking || disposition.Of(err) != nil || lasts(err) {
 		return false
 	}
 	p := &r.probe

@@ -21,6 +21,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -362,8 +363,8 @@ func TestARedriveFailsAsADeliveryDoes(t *testing.T) {
 	}{
 		{func(context.Context, *messagestore.Message) error { panic("poison") }, "panic: poison"},
 		{func(context.Context, *messagestore.Message) error { runtime.Goexit(); return nil }, "the function ended its goroutine"},
-		{func(context.Context, *messagestore.Message) error { return consumer.RetryAfter(time.Hour, errBroken) }, "broken"},
-		{func(context.Context, *messagestore.Message) error { return consumer.Park(errBroken) }, "broken"},
+		{func(context.Context, *messagestore.Message) error { return handler.RetryAfter(time.Hour, errBroken) }, "broken"},
+		{func(context.Context, *messagestore.Message) error { return handler.Park(errBroken) }, "broken"},
 	} {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1})
@@ -384,7 +385,7 @@ func TestARedriveThatIsSkippedClosesItsLetter(t *testing.T) {
 	write(t, store, "account-1", Deposited{1})
 	park(t, store, account, "ledger")
 	letter := parkedOf(t, store, account, "ledger")[0].DeadLetter
-	require.Equal(t, 1, redrive(t, store, always(consumer.Skip("a test account"))))
+	require.Equal(t, 1, redrive(t, store, always(handler.Skip("a test account"))))
 
 	last, err := store.Last(t.Context(), letter)
 	require.NoError(t, err)

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -208,10 +209,10 @@ func (w *world) Handle(_ context.Context, m *messagestore.Message) error {
 	case trouble == "park":
 		return errHopeless
 	case trouble == "later":
-		return consumer.RetryAfter(time.Millisecond, errBroken)
+		return handler.RetryAfter(time.Millisecond, errBroken)
 	case trouble == "skip":
 		w.handled[m.GlobalPosition] = true
-		return consumer.Skip("as the test says")
+		return handler.Skip("as the test says")
 	}
 	if w.handled[m.GlobalPosition] {
 		w.again++

@@ -11,8 +11,8 @@ import (
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/panics"
-	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -159,7 +159,7 @@ func (r *run) endLook(ctx context.Context, found look) {
 
 // redrive delivers a parked message, unless the request is settled, and stores the outcome.
 // It runs in a worker's goroutine. Again, if there is one, tells of a failure whether it is to be retried.
-func (r *run) redrive(work context.Context, q *deadletter.Request, again func(failure error, verdict *steer.Error) (after time.Duration, is bool)) error {
+func (r *run) redrive(work context.Context, q *deadletter.Request, again func(failure error, disposed *disposition.Error) (after time.Duration, is bool)) error {
 	redrive, m, err := r.beginRedrive(work, q)
 	if err != nil || redrive == nil {
 		return err
@@ -168,19 +168,19 @@ func (r *run) redrive(work context.Context, q *deadletter.Request, again func(fa
 	if m != nil {
 		failure = r.deliverApart(work, m)
 	}
-	verdict := steer.Of(failure)
-	switch skips := verdict != nil && verdict.Verdict == steer.Skip; {
+	disposed := disposition.Of(failure)
+	switch skips := disposed.Asks(disposition.Skip); {
 	case m == nil:
 		redrive.Deleted()
 	case failure == nil:
 		redrive.Succeeded()
 	case skips:
 		redrive.Skipped(text.Of(failure))
-	case work.Err() != nil && (verdict == nil || verdict.Verdict == steer.Retry):
+	case work.Err() != nil && (disposed == nil || disposed.Kind == disposition.Retry):
 		return work.Err() // the request stays open
 	default:
 		if again != nil {
-			if after, is := again(failure, verdict); is {
+			if after, is := again(failure, disposed); is {
 				r.counts.failed.Add(1)
 				r.logRedrive(r.config.Logger.Warn().Dur("wait", after).Str("error", text.Log(failure)), redrive, "redrive failed")
 				return &againError{after}
@@ -191,7 +191,7 @@ func (r *run) redrive(work context.Context, q *deadletter.Request, again func(fa
 	if err := r.settle(work, redrive); err != nil {
 		return err
 	}
-	r.countRedrive(redrive, m, failure, verdict)
+	r.countRedrive(redrive, m, failure, disposed)
 	return nil
 }
 
@@ -245,7 +245,7 @@ func (r *run) settle(work context.Context, redrive *deadletter.Redrive) error {
 	}
 }
 
-func (r *run) countRedrive(redrive *deadletter.Redrive, m *messagestore.Message, failure error, verdict *steer.Error) {
+func (r *run) countRedrive(redrive *deadletter.Redrive, m *messagestore.Message, failure error, disposed *disposition.Error) {
 	if m == nil {
 		r.counts.tombstones.Add(1)
 		r.logRedrive(r.config.Logger.Warn(), redrive, "not redriven: the stream was deleted")
@@ -256,7 +256,7 @@ func (r *run) countRedrive(redrive *deadletter.Redrive, m *messagestore.Message,
 	switch {
 	case failure == nil:
 		r.counts.handled.Add(1)
-	case verdict != nil && verdict.Verdict == steer.Skip:
+	case disposed.Asks(disposition.Skip):
 		r.counts.skipped.Add(1)
 		log, what = r.config.Logger.Warn().Str("reason", text.Log(failure)), "message skipped"
 	default:

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -330,7 +331,7 @@ func TestStoppingDoesNotWaitForARetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1})
-		c := newConsumer(t, store, always(consumer.RetryAfter(time.Hour, errBroken)), nil)
+		c := newConsumer(t, store, always(handler.RetryAfter(time.Hour, errBroken)), nil)
 		stop := running(t, c)
 		time.Sleep(time.Second)
 		before := time.Now()
@@ -401,7 +402,7 @@ func TestRetryAfterIsNotCountedByThePolicy(t *testing.T) {
 		var calls []time.Time
 		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			if calls = append(calls, time.Now()); len(calls) <= 3 {
-				return fmt.Errorf("wrapped: %w", consumer.RetryAfter(time.Hour, errBroken))
+				return fmt.Errorf("wrapped: %w", handler.RetryAfter(time.Hour, errBroken))
 			}
 			return nil
 		}), &consumer.Config{Errors: stopAtOnce})
@@ -424,7 +425,7 @@ func TestSkipMovesOnIsCountedAndLogged(t *testing.T) {
 	j := &journal{}
 	c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		if m.Position == 1 {
-			return fmt.Errorf("wrapped: %w", consumer.Skip("a test account"))
+			return fmt.Errorf("wrapped: %w", handler.Skip("a test account"))
 		}
 		return j.Handle(ctx, m)
 	}), &consumer.Config{Logger: logger.Zerolog(zerolog.New(&log))})
@@ -581,7 +582,7 @@ func TestAMessageThatWaitsForItsRetryHoldsUpOnlyItsOwnID(t *testing.T) {
 			c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 				if m.GlobalPosition == 1 && !failed {
 					failed = true
-					return consumer.RetryAfter(time.Minute, errBroken)
+					return handler.RetryAfter(time.Minute, errBroken)
 				}
 				return j.Handle(ctx, m)
 			}), &consumer.Config{Concurrency: concurrency})
@@ -739,7 +740,7 @@ func TestAMessageThatIsDueWaitsForAFreeHand(t *testing.T) {
 			if m.Stream == "account-0" {
 				if !failed {
 					failed = true
-					return consumer.RetryAfter(time.Minute, errBroken)
+					return handler.RetryAfter(time.Minute, errBroken)
 				}
 				return nil
 			}

@@ -25,4 +25,23 @@
 // parked or stops it.
 //
 //	handle Deposit account:command-123@0: insufficient funds
+//
+// # Dispositions
+//
+// A function says by its error what becomes of the message: [Park], [RetryAfter], [Skip] and [Refuse] return
+// such an error. It may be wrapped, with fmt.Errorf and %w or by errors.Join; of several the outermost counts, and of
+// joined ones the first. [errors.Is] and [errors.As] find the cause in it.
+//
+//	place      Park               RetryAfter              Skip                Refuse
+//
+//	consumer   a dead letter now  again after d,          counted, logged;    its ErrorPolicy's Then
+//	                              not counted             the next message    now, without retries
+//	redrive    stays parked       stays parked; in        the dead letter     stays parked
+//	                              order again after d     is closed
+//
+// The consumer's row holds under every ErrorPolicy. Where that is to park in order, Park parks in order too. A redrive
+// is that of a parked message, "in order" under ParkInOrder.
+//
+// Errors of Dibs have dispositions of their own, and say so: data that do not decode are refused, and an
+// idempotence key that is used for something else parks its message.
 package handler

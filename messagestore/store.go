@@ -15,8 +15,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/handling"
 	"github.com/dibs-go/dibs/internal/outage"
-	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 )
@@ -204,7 +204,7 @@ func (s *Store) wake(ctx context.Context, written []Written, inOrder bool) {
 				head = w.GlobalPosition
 			}
 			s.watches.heard(w.Stream.Category(), head)
-			steer.Wrote(ctx, string(w.Stream))
+			handling.Wrote(ctx, string(w.Stream))
 		}
 	}
 }

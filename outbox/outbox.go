@@ -11,9 +11,10 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/known"
 	"github.com/dibs-go/dibs/internal/panics"
-	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -287,7 +288,7 @@ func (r *Relay) handle(ctx context.Context, m *messagestore.Message) error {
 	if r.topic != nil {
 		out.Topic = r.topic(m)
 	}
-	return verdict(r.send(ctx, out))
+	return disposed(r.send(ctx, out))
 }
 
 func (r *Relay) sendAlone(ctx context.Context, m *Message) error {
@@ -295,16 +296,16 @@ func (r *Relay) sendAlone(ctx context.Context, m *Message) error {
 	return panics.Call(func() error { return r.sink.Send(ctx, m) })
 }
 
-// verdict returns the error by which the consumer does with a message as the sink's error asks.
-func verdict(err error) error {
-	if err == nil || steer.Of(err) != nil {
+// disposed returns the error by which the consumer does with a message as the sink's error asks.
+func disposed(err error) error {
+	if err == nil || disposition.Of(err) != nil {
 		return err
 	}
 	switch park, after := asks(err); {
 	case park:
-		return consumer.Park(err)
+		return handler.Park(err)
 	case after > 0:
-		return consumer.RetryAfter(min(after, MaxRetryAfter), err)
+		return handler.RetryAfter(min(after, MaxRetryAfter), err)
 	}
 	return &unsentError{err}
 }

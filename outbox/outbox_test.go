@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -173,7 +174,7 @@ func TestAnyOtherErrorOfTheSinkIsTriedAgain(t *testing.T) {
 		"a panic with one that lasts": func() error { panic(messagestore.ErrClosed) },
 		"an error that panics":        func() error { return wild{} },
 		"Goexit":                      func() error { runtime.Goexit(); return nil },
-		"a pause of the consumer":     func() error { return consumer.RetryAfter(time.Second, errAway) },
+		"a pause of the consumer":     func() error { return handler.RetryAfter(time.Second, errAway) },
 	} {
 		for _, batches := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, batches), func(t *testing.T) {

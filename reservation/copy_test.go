@@ -10,7 +10,8 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/steer"
+	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/handling"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -81,7 +82,7 @@ func TestAReusedKeyIsATypedError(t *testing.T) {
 
 	reused, ok := errors.AsType[*reservation.KeyReusedError](err)
 	require.True(t, ok)
-	require.Equal(t, steer.Park, steer.Of(reused).Verdict)
+	require.True(t, disposition.Of(reused).Asks(disposition.Park))
 	require.Equal(t, "AAA", reused.Key)
 	require.Equal(t, command.With("accounts").With("AAA"), reused.Stream)
 	require.Equal(t, messagestore.Version(0), reused.Winner.Metadata.CausationPosition)
@@ -265,7 +266,7 @@ func TestAReserverOverAnotherStoreThanTheConsumersIsRefused(t *testing.T) {
 		handler.On(mux, f(newReserver(t, other, nil)))
 		m := send(t, store, command, Deposit{"AAA", 10})
 
-		err := mux.Handle(steer.WithDelivery(t.Context(), &steer.Delivery{Consumer: "accounts"}), m)
+		err := mux.Handle(handling.With(t.Context(), &handling.Delivery{Consumer: "accounts"}), m)
 
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
 		require.ErrorContains(t, err, `invalid store of reserver "accounts": it is another store than that of consumer accounts: Deposit account:command-123@0 is not there`)

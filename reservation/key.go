@@ -6,8 +6,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/keys"
-	"github.com/dibs-go/dibs/internal/steer"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -68,7 +68,7 @@ func invalidKey(key, rule string) error {
 type keyError struct{ error }
 
 // Unwrap has a consumer stop, or park the message, without a retry.
-func (e *keyError) Unwrap() []error { return []error{e.error, steer.Hopeless} }
+func (e *keyError) Unwrap() []error { return []error{e.error, disposition.Refused} }
 
 // KeyOf returns the key that a reservation stream is named after, the last part of its
 // identifier. It is not ok for a part that stands for no key, and for a key that was too

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/steer"
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -93,7 +93,7 @@ func (e *KeyReusedError) Error() string {
 }
 
 // Unwrap has a consumer park the message at once.
-func (e *KeyReusedError) Unwrap() error { return steer.Parked }
+func (e *KeyReusedError) Unwrap() error { return disposition.Parked }
 
 // A NoReservationError says that the stream which is named after the key of a command begins with
 // a message that is no reservation: it was written there by itself, or by another client. Or the stream
@@ -114,7 +114,7 @@ func (e *NoReservationError) Error() string {
 }
 
 // Unwrap has a consumer park the message at once.
-func (e *NoReservationError) Unwrap() error { return steer.Parked }
+func (e *NoReservationError) Unwrap() error { return disposition.Parked }
 
 // An ExpiredError says that the reservation of a key is older than [Config.Retention], so the key
 // is free. It matches [messagestore.ErrNotFound].
@@ -145,7 +145,7 @@ func (e *CopyError) Error() string {
 }
 
 // Unwrap has a consumer skip the message.
-func (e *CopyError) Unwrap() error { return &steer.Error{Verdict: steer.Skip} }
+func (e *CopyError) Unwrap() error { return &disposition.Error{Kind: disposition.Skip} }
 
 // An OtherConsumerError says that two consumers have one [Reserver], or two reservers of one name: the
 // second would find each key taken by the first, and have no effect. Make a reserver for each of

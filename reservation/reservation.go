@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/steer"
+	"github.com/dibs-go/dibs/internal/handling"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -269,7 +269,7 @@ func (r *Reserver) serves(ctx context.Context, m *messagestore.Message) error {
 	case m == nil:
 		return messagestore.NewInvalidError("message", nil, "it is nil")
 	}
-	name := steer.Consumer(ctx)
+	name := handling.Consumer(ctx)
 	if name == "" {
 		return nil
 	}
@@ -306,7 +306,7 @@ func (r *Reserver) holds(ctx context.Context, m *messagestore.Message, consumer 
 // ofOther returns an error if another consumer than that of ctx made the reservation first, so
 // that the effect of this one's handler would be missing.
 func (r *Reserver) ofOther(ctx context.Context, first *messagestore.Message) error {
-	by, name := first.Metadata.Local.Get(byProperty), steer.Consumer(ctx)
+	by, name := first.Metadata.Local.Get(byProperty), handling.Consumer(ctx)
 	if by == "" || name == "" || by == name || slices.Contains(r.config.Consumers, by) {
 		return nil
 	}
@@ -315,7 +315,7 @@ func (r *Reserver) ofOther(ctx context.Context, first *messagestore.Message) err
 
 // by notes the consumer of ctx in the local properties of a reservation.
 func by(ctx context.Context, local messagestore.Properties) {
-	if name := steer.Consumer(ctx); name != "" {
+	if name := handling.Consumer(ctx); name != "" {
 		local[byProperty] = name
 	}
 }
@@ -750,7 +750,7 @@ func (r *Reserver) readBy(ctx context.Context) {
 	case err != nil:
 		r.read.Store(false) // the next copy asks
 	case len(page.Messages) == 0:
-		steer.Unread(ctx, string(r.config.Category))
+		handling.Unread(ctx, string(r.config.Category))
 	}
 }
 
@@ -761,7 +761,7 @@ func (r *Reserver) Check(ctx context.Context, m *messagestore.Message) error {
 	if err := r.serves(ctx, m); err != nil {
 		return err
 	}
-	return r.holds(ctx, m, steer.Consumer(ctx))
+	return r.holds(ctx, m, handling.Consumer(ctx))
 }
 
 // Over reports whether r reserves in store.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
@@ -90,7 +89,7 @@ func Answer[T messagestore.Body, Out any](
 		stream := m.Metadata.CorrelationStream
 		named := m.Metadata.Properties.Get(StepProperty)
 		if stream.Category() != c.category || stream.ID() == "" || named != "" && named != step {
-			return consumer.Skip(fmt.Sprintf("it is no reply to %s of %s", step, c.category))
+			return handler.Skip(fmt.Sprintf("it is no reply to %s of %s", step, c.category))
 		}
 		var replied Replied
 		out, err := f(ctx, m)
@@ -110,7 +109,7 @@ func Answer[T messagestore.Body, Out any](
 		case errors.Is(err, messagestore.ErrIDConflict):
 			return nil // an earlier delivery has replied
 		case errors.Is(err, messagestore.ErrVersionConflict):
-			return consumer.Park(err)
+			return handler.Park(err)
 		}
 		return err
 	}

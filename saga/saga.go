@@ -10,6 +10,7 @@ import (
 
 	"github.com/dibs-go/dibs/alarm"
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/known"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/wakeups"
@@ -238,9 +239,9 @@ func (c *core) handle(ctx context.Context, m *messagestore.Message) error {
 	malformed, is := errors.AsType[*malformedError](err)
 	switch {
 	case is:
-		return consumer.Skip(text.Log(malformed))
+		return handler.Skip(text.Log(malformed))
 	case errors.Is(err, errFenced):
-		return consumer.RetryAfter(fencedPause, err)
+		return handler.RetryAfter(fencedPause, err)
 	}
 	return err
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/logger"
@@ -134,7 +133,7 @@ func (c *component) close(ctx context.Context, m handler.Message[Close]) error {
 
 // errAmount has the consumer park a command that can never be handled, for a person to
 // look at, and move on.
-var errAmount = consumer.Park(errors.New("amount not positive"))
+var errAmount = handler.Park(errors.New("amount not positive"))
 
 // write adds the event at the version that the decision was made on. If another
 // writer was first it fails, and the consumer redelivers the command.

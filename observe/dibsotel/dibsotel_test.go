@@ -222,9 +222,9 @@ func TestEachCountIsItsOwn(t *testing.T) {
 			tried = true
 			return errors.New("not yet")
 		case m.Position == 5 || m.Position == 6:
-			return consumer.Skip("no seat")
+			return handler.Skip("no seat")
 		case m.Position > 6:
-			return consumer.Park(errors.New("no such seat"))
+			return handler.Park(errors.New("no such seat"))
 		}
 		return nil
 	}), &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: time.Millisecond}}})

@@ -201,7 +201,7 @@ func EffectCategory(consumerName string) messagestore.Category {
 	return messagestore.Category("done:" + consumerName)
 }
 
-var errPoison = consumer.Park(errors.New("poison"))
+var errPoison = handler.Park(errors.New("poison"))
 
 // effect writes to the store, at the expected version, and to a file. In a store that may go back the version
 // proves nothing: the effect of a message that was undone is there, if it was in flight. Then the id alone tells

@@ -15,6 +15,7 @@ import (
 	library "github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
@@ -65,7 +66,7 @@ func onEveryStore(t *testing.T, test func(t *testing.T, dibs *shell, store *mess
 }
 
 // errUnwanted has a message parked.
-var errUnwanted = consumer.Park(errors.New("nobody wants it"))
+var errUnwanted = handler.Park(errors.New("nobody wants it"))
 
 func catchUp(t *testing.T, store *messagestore.Store, category messagestore.Category, name string, failure error) (handled []string) {
 	t.Helper()

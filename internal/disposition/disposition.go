@@ -1,0 +1,78 @@
+// Package disposition has the errors by which a function tells its caller what becomes of a
+// message or a step: parked, retried after a given time, skipped, or refused. Package handler
+// exports the constructors; packages below it, such as messagestore, use this one.
+package disposition
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A Kind is one of the four dispositions. Package handler has a table of their effects.
+type Kind int
+
+const (
+	// Retry asks for another attempt after a given time.
+	Retry Kind = iota + 1
+
+	// Park asks for a dead letter at once, whatever the policy.
+	Park
+
+	// Skip passes over a message: it is counted and logged.
+	Skip
+
+	// Refuse says that no other attempt helps: the policy's last action is taken at once.
+	Refuse
+)
+
+// An Error carries a disposition. [Of] finds it in whatever wraps it.
+type Error struct {
+	Kind  Kind
+	After time.Duration // how long Retry waits
+	Err   error         // why, or nil where the error around it says why
+}
+
+// Error returns the reason.
+func (e *Error) Error() string {
+	switch {
+	case e.Err != nil:
+		return e.Err.Error()
+	case e.Kind == Park:
+		return "parked"
+	case e.Kind == Skip:
+		return "skipped"
+	case e.Kind == Refuse:
+		return "refused"
+	}
+	return fmt.Sprintf("retried after %v", e.After)
+}
+
+// Unwrap returns the reason.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Parked is what an error unwraps to if its message is to be parked:
+//
+//	func (e *KeyReusedError) Unwrap() error { return disposition.Parked }
+var Parked error = &Error{Kind: Park} //nolint:errname // it is a disposition, which errors unwrap to
+
+// Refused is what an error unwraps to if the same attempt will fail in the same way again:
+//
+//	func (e *DecodeError) Unwrap() []error { return []error{e.Cause, disposition.Refused} }
+var Refused error = &Error{Kind: Refuse} //nolint:errname // it is a disposition, which errors unwrap to
+
+// Of returns the disposition in err, nil if there is none. Of several it returns the outermost, and of
+// those that were joined the first. The methods of err are the code of a user: if one panics, there is no
+// disposition.
+func Of(err error) (found *Error) {
+	defer func() {
+		if recover() != nil {
+			found = nil
+		}
+	}()
+	found, _ = errors.AsType[*Error](err)
+	return found
+}
+
+// Asks reports whether e is a disposition of a kind. A nil one is of none.
+func (e *Error) Asks(kind Kind) bool { return e != nil && e.Kind == kind }
