@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -496,7 +497,11 @@ func TestNewMessagesDoNotPassTheLastRedrive(t *testing.T) {
 // each key are in order, and in the end all was handled but those that were dropped.
 func TestReplicasKeepTheOrderOfBlockedKeys(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(10) {
+	seeds := uint64(3)
+	if tier.Long() {
+		seeds = 30
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {

@@ -292,7 +292,7 @@ func TestReplicasShareACategoryThatNeedsNoOrder(t *testing.T) {
 // the middle of a handler.
 func TestNoMessageIsSkippedWhicheverReplicasComeAndGo(t *testing.T) {
 	t.Parallel()
-	seeds := uint64(4)
+	seeds := uint64(2)
 	if tier.Long() {
 		seeds = 40
 	}
