@@ -40,4 +40,19 @@
 // [MaxMessageBytes], a name at most [MaxNameBytes]. Data is one JSON object without U+0000. The
 // drivers in this module keep it byte for byte; the promise is that it reads back equal as
 // JSON, with exact numbers. Times are in microseconds.
+//
+// # For authors of drivers
+//
+// A service needs none of these. [Driver] is what every database needs, and package storetest its test.
+// A driver of which more is true has the methods of further interfaces, each of which turns on a part of
+// [Store]: [AtomicDriver], [MeetingDriver], [TransactDriver], [BoundedDriver], [HeadsDriver],
+// [ListeningDriver], [CheckingDriver], [EpochDriver], [CountingDriver], [TrimmingDriver] and
+// [ForgettingDriver]. Their methods take an [Append], a [StreamQuery] or a [CategoryQuery] that the store has
+// checked, and return the errors that a caller sees, or a [RetryableError], or [NotCheckpoints]. [Encoded] is a body as it is stored, and [Store.Driver] gives a package
+// beside this one the driver that it asks for more.
+//
+// # For operators
+//
+// Package report counts the messages of a store, package retention and the admin package of a driver
+// remove them, and [Store.TrimCheckpoints] is for consumers alone.
 package messagestore

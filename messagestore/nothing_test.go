@@ -9,6 +9,7 @@ import (
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/report"
 )
 
 // calls are the methods of a store that ask its driver.
@@ -65,7 +66,7 @@ var calls = map[string]func(ctx context.Context, s *messagestore.Store) error{
 		return err
 	},
 	"report": func(ctx context.Context, s *messagestore.Store) error {
-		_, err := s.Report(ctx, messagestore.ReportQuery{By: []messagestore.ReportKey{messagestore.ReportType}})
+		_, err := report.Of(ctx, s, report.Query{By: []report.Key{report.ByType}})
 		return err
 	},
 	"categories": func(ctx context.Context, s *messagestore.Store) error { _, err := s.Categories(ctx, ""); return err },

@@ -7,33 +7,37 @@ import (
 	"strings"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/report"
 )
 
-var _ messagestore.ReportDriver = (*Driver)(nil)
+var (
+	_ report.Driver               = (*Driver)(nil)
+	_ messagestore.CountingDriver = (*Driver)(nil)
+)
 
-// Report implements [messagestore.ReportDriver].
-func (d *Driver) Report(ctx context.Context, q messagestore.ReportQuery) (messagestore.Report, error) {
+// Report implements [report.Driver].
+func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, error) {
 	if err := ctx.Err(); err != nil {
-		return messagestore.Report{}, err
+		return report.Report{}, err
 	}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 
-	var report messagestore.Report
-	groups := map[[3]string]*messagestore.ReportRow{}
+	var counts report.Report
+	groups := map[[3]string]*report.Row{}
 	for category, messages := range d.categories {
 		if q.Category != "" && category != q.Category {
 			continue
 		}
-		report.Messages += int64(len(messages))
+		counts.Messages += int64(len(messages))
 		for _, m := range messages {
 			if err := ctx.Err(); err != nil {
-				return messagestore.Report{}, err
+				return report.Report{}, err
 			}
 			key := keyOf(q.By, m.recorded)
 			row, ok := groups[key]
 			if !ok {
-				row = &messagestore.ReportRow{Names: slices.Clone(key[:len(q.By)]), First: m.recorded.Time}
+				row = &report.Row{Names: slices.Clone(key[:len(q.By)]), First: m.recorded.Time}
 				groups[key] = row
 			}
 			m.countIn(row)
@@ -41,34 +45,34 @@ func (d *Driver) Report(ctx context.Context, q messagestore.ReportQuery) (messag
 	}
 	for _, row := range groups {
 		if strings.Contains(row.Names[0], q.Containing) {
-			report.Rows = append(report.Rows, *row)
+			counts.Rows = append(counts.Rows, *row)
 		}
 	}
-	slices.SortFunc(report.Rows, func(a, b messagestore.ReportRow) int {
+	slices.SortFunc(counts.Rows, func(a, b report.Row) int {
 		return cmp.Or(inOrder(q.Sort, a, b), slices.Compare(a.Names, b.Names))
 	})
-	report.Groups = int64(len(report.Rows))
-	if q.Limit > 0 && len(report.Rows) > q.Limit {
-		report.Rows = report.Rows[:q.Limit]
+	counts.Groups = int64(len(counts.Rows))
+	if q.Limit > 0 && len(counts.Rows) > q.Limit {
+		counts.Rows = counts.Rows[:q.Limit]
 	}
-	return report, nil
+	return counts, nil
 }
 
-func keyOf(by []messagestore.ReportKey, m *messagestore.Message) (key [3]string) {
+func keyOf(by []report.Key, m *messagestore.Message) (key [3]string) {
 	for i, k := range by {
 		switch k {
-		case messagestore.ReportStream:
+		case report.ByStream:
 			key[i] = string(m.Stream)
-		case messagestore.ReportType:
+		case report.ByType:
 			key[i] = m.Type
-		case messagestore.ReportCategory:
+		case report.ByCategory:
 			key[i] = string(m.Stream.Category())
 		}
 	}
 	return key
 }
 
-func (m *message) countIn(row *messagestore.ReportRow) {
+func (m *message) countIn(row *report.Row) {
 	r := m.recorded
 	row.Messages++
 	row.Bytes += int64(len(r.Data) + len(m.metadata))
@@ -82,20 +86,20 @@ func (m *message) countIn(row *messagestore.ReportRow) {
 	row.LastGlobalPosition = max(row.LastGlobalPosition, r.GlobalPosition)
 }
 
-func inOrder(order messagestore.ReportOrder, a, b messagestore.ReportRow) int {
+func inOrder(order report.Order, a, b report.Row) int {
 	switch order {
-	case messagestore.SortByMessages:
+	case report.SortByMessages:
 		return cmp.Compare(b.Messages, a.Messages)
-	case messagestore.SortByBytes:
+	case report.SortByBytes:
 		return cmp.Compare(b.Bytes, a.Bytes)
-	case messagestore.SortByLast:
+	case report.SortByLast:
 		return b.Last.Compare(a.Last)
-	case messagestore.SortByName:
+	case report.SortByName:
 	}
 	return 0
 }
 
-// Categories implements [messagestore.ReportDriver].
+// Categories implements [messagestore.CountingDriver].
 func (d *Driver) Categories(ctx context.Context, containing string) ([]messagestore.Category, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -113,7 +117,7 @@ func (d *Driver) Categories(ctx context.Context, containing string) ([]messagest
 	return found, nil
 }
 
-// Count implements [messagestore.ReportDriver].
+// Count implements [messagestore.CountingDriver].
 func (d *Driver) Count(ctx context.Context, q messagestore.CategoryQuery) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err

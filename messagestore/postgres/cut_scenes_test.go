@@ -18,6 +18,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/report"
 )
 
 // A way is one in which the statements of a call are sent.
@@ -83,7 +84,7 @@ func scenes(ways []way) (all []scene) {
 				return d.Categories(ctx, string(c.category))
 			}),
 			reads("report", w, func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
-				return d.Report(ctx, messagestore.ReportQuery{By: []messagestore.ReportKey{messagestore.ReportStream}, Category: c.category, Sort: messagestore.SortByName, Limit: 10})
+				return d.Report(ctx, report.Query{By: []report.Key{report.ByStream}, Category: c.category, Sort: report.SortByName, Limit: 10})
 			}),
 			reads("now", w, func(ctx context.Context, d *postgres.Driver, _ *attempt) (any, error) {
 				_, err := d.Now(ctx)

@@ -23,6 +23,7 @@ import (
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/report"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
@@ -93,8 +94,8 @@ func TestTimesAreTheSameInEveryDateStyle(t *testing.T) {
 		resolved, err := store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{{Stream: stream, IDs: []uuid.UUID{message.ID}}}})
 		require.NoError(t, err, where)
 		require.Len(t, resolved, 1)
-		report := messagestore.ReportQuery{By: []messagestore.ReportKey{messagestore.ReportStream}, Category: stream.Category()}
-		outside, err := store.Report(t.Context(), report)
+		query := report.Query{By: []report.Key{report.ByStream}, Category: stream.Category()}
+		outside, err := report.Of(t.Context(), store, query)
 		require.NoError(t, err, where)
 		require.Len(t, outside.Rows, 1)
 		require.Equal(t, last.Time, outside.Rows[0].Last)
@@ -107,7 +108,7 @@ func TestTimesAreTheSameInEveryDateStyle(t *testing.T) {
 			page, err := inside.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 10})
 			require.NoError(t, err, where)
 			require.Equal(t, []*messagestore.Message{last}, page.Messages)
-			reported, err := inside.Report(t.Context(), report)
+			reported, err := report.Of(t.Context(), inside, query)
 			require.NoError(t, err, where)
 			require.Equal(t, outside, reported)
 			return nil

@@ -12,9 +12,13 @@ import (
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/report"
 )
 
-var _ messagestore.ReportDriver = (*Driver)(nil)
+var (
+	_ report.Driver               = (*Driver)(nil)
+	_ messagestore.CountingDriver = (*Driver)(nil)
+)
 
 var (
 	//go:embed sql/report.sql
@@ -37,9 +41,9 @@ func reportQueriesFor(schema string) reportQueries {
 	}
 }
 
-// Report implements [messagestore.ReportDriver]. It is one statement, which takes no
+// Report implements [report.Driver]. It is one statement, which takes no
 // lock that a writer waits for.
-func (d *Driver) Report(ctx context.Context, q messagestore.ReportQuery) (messagestore.Report, error) {
+func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, error) {
 	by := make([]string, len(q.By))
 	for i, key := range q.By {
 		by[i] = string(key)
@@ -48,27 +52,27 @@ func (d *Driver) Report(ctx context.Context, q messagestore.ReportQuery) (messag
 	if q.Limit > 0 {
 		limit = &q.Limit
 	}
-	var report messagestore.Report
+	var counts report.Report
 	args := []any{by, pglink.OrNull(q.Category), pglink.OrNull(q.Containing), string(q.Sort), limit}
 	err := d.query(ctx, d.queries.report, args, func(rows pgx.Rows) error {
-		var row messagestore.ReportRow
+		var row report.Row
 		var first, last, position, global, groups pgtype.Int8
 		if err := rows.Scan(&row.Names, &row.Messages, &row.Bytes, &first, &last, &position, &global, &groups); err != nil {
 			return fmt.Errorf("read a row: %w", err)
 		}
 		if groups.Valid { // the last row, which is about them all
-			report.Messages, report.Groups = row.Messages, groups.Int64
+			counts.Messages, counts.Groups = row.Messages, groups.Int64
 			return nil
 		}
 		row.First, row.Last = timeIn(first), timeIn(last)
 		row.LastPosition, row.LastGlobalPosition = messagestore.Version(position.Int64), messagestore.GlobalPosition(global.Int64)
-		report.Rows = append(report.Rows, row)
+		counts.Rows = append(counts.Rows, row)
 		return nil
 	})
 	if err != nil {
-		return messagestore.Report{}, err
+		return report.Report{}, err
 	}
-	return report, nil
+	return counts, nil
 }
 
 // timeIn returns a time in microseconds, and the zero time for none.
@@ -79,7 +83,7 @@ func timeIn(micros pgtype.Int8) time.Time {
 	return time.UnixMicro(micros.Int64).UTC()
 }
 
-// Categories implements [messagestore.ReportDriver].
+// Categories implements [messagestore.CountingDriver].
 func (d *Driver) Categories(ctx context.Context, containing string) ([]messagestore.Category, error) {
 	var found []messagestore.Category
 	err := d.query(ctx, d.queries.categories, []any{pglink.OrNull(containing)}, func(rows pgx.Rows) error {
@@ -94,7 +98,7 @@ func (d *Driver) Categories(ctx context.Context, containing string) ([]messagest
 	return found, nil
 }
 
-// Count implements [messagestore.ReportDriver].
+// Count implements [messagestore.CountingDriver].
 func (d *Driver) Count(ctx context.Context, q messagestore.CategoryQuery) (int64, error) {
 	types, correlation, size, member := filterArgs(q.Filter)
 	var n int64

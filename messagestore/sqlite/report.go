@@ -6,12 +6,16 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/report"
 )
 
-var _ messagestore.ReportDriver = (*Driver)(nil)
+var (
+	_ report.Driver               = (*Driver)(nil)
+	_ messagestore.CountingDriver = (*Driver)(nil)
+)
 
-// Report implements [messagestore.ReportDriver].
-func (d *Driver) Report(ctx context.Context, q messagestore.ReportQuery) (messagestore.Report, error) {
+// Report implements [report.Driver].
+func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, error) {
 	keys := make([]any, 3)
 	for i, key := range q.By {
 		keys[i] = string(key)
@@ -20,9 +24,9 @@ func (d *Driver) Report(ctx context.Context, q messagestore.ReportQuery) (messag
 	if limit == 0 {
 		limit = -1
 	}
-	var report messagestore.Report
+	var counts report.Report
 	err := d.reads.read(ctx, func(ctx context.Context, db queryer) error {
-		report = messagestore.Report{}
+		counts = report.Report{}
 		rows, err := db.QueryContext(ctx, reportSQL, keys[0], keys[1], keys[2], text(q.Category), q.Containing, string(q.Sort), limit)
 		if err != nil {
 			return err
@@ -30,7 +34,7 @@ func (d *Driver) Report(ctx context.Context, q messagestore.ReportQuery) (messag
 		defer rows.Close()
 		for rows.Next() {
 			var names [3]sql.NullString
-			var row messagestore.ReportRow
+			var row report.Row
 			var first, last int64
 			var total bool
 			err := rows.Scan(&total, &names[0], &names[1], &names[2], &row.Messages, &row.Bytes, &first, &last, &row.LastPosition, &row.LastGlobalPosition)
@@ -38,24 +42,24 @@ func (d *Driver) Report(ctx context.Context, q messagestore.ReportQuery) (messag
 			case err != nil:
 				return err
 			case total: // the last row, which is about them all
-				report.Messages, report.Groups = row.Messages, row.Bytes
+				counts.Messages, counts.Groups = row.Messages, row.Bytes
 				continue
 			}
 			for i := range q.By {
 				row.Names = append(row.Names, names[i].String)
 			}
 			row.First, row.Last = time.UnixMicro(first).UTC(), time.UnixMicro(last).UTC()
-			report.Rows = append(report.Rows, row)
+			counts.Rows = append(counts.Rows, row)
 		}
 		return rows.Err()
 	})
 	if err != nil {
-		return messagestore.Report{}, explain(err)
+		return report.Report{}, explain(err)
 	}
-	return report, nil
+	return counts, nil
 }
 
-// Categories implements [messagestore.ReportDriver].
+// Categories implements [messagestore.CountingDriver].
 func (d *Driver) Categories(ctx context.Context, containing string) ([]messagestore.Category, error) {
 	var found []messagestore.Category
 	err := d.reads.read(ctx, func(ctx context.Context, db queryer) error {
@@ -77,7 +81,7 @@ func (d *Driver) Categories(ctx context.Context, containing string) ([]messagest
 	return found, explain(err)
 }
 
-// Count implements [messagestore.ReportDriver].
+// Count implements [messagestore.CountingDriver].
 func (d *Driver) Count(ctx context.Context, q messagestore.CategoryQuery) (int64, error) {
 	var n int64
 	err := d.reads.read(ctx, func(ctx context.Context, db queryer) error {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/report"
 	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
@@ -627,7 +628,7 @@ var everyCall = map[string]func(ctx context.Context, d *sqlite.Driver) error{
 	"version": func(ctx context.Context, d *sqlite.Driver) error { _, err := d.Version(ctx, "account-1"); return err },
 	"now":     func(ctx context.Context, d *sqlite.Driver) error { _, err := d.Now(ctx); return err },
 	"report": func(ctx context.Context, d *sqlite.Driver) error {
-		_, err := d.Report(ctx, messagestore.ReportQuery{By: []messagestore.ReportKey{messagestore.ReportType}})
+		_, err := d.Report(ctx, report.Query{By: []report.Key{report.ByType}})
 		return err
 	},
 	"categories": func(ctx context.Context, d *sqlite.Driver) error { _, err := d.Categories(ctx, ""); return err },

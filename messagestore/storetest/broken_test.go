@@ -15,6 +15,7 @@ import (
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/report"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -177,7 +178,7 @@ type driver struct {
 	last         func(context.Context, messagestore.StreamName, string) (*messagestore.Message, error)
 	version      func(context.Context, messagestore.StreamName) (messagestore.Version, error)
 	find         func(context.Context, messagestore.StreamName, []uuid.UUID) ([]*messagestore.Message, error)
-	report       func(context.Context, messagestore.ReportQuery) (messagestore.Report, error)
+	report       func(context.Context, report.Query) (report.Report, error)
 	categories   func(context.Context, string) ([]messagestore.Category, error)
 	count        func(context.Context, messagestore.CategoryQuery) (int64, error)
 	heads        func(context.Context, []messagestore.Category) ([]messagestore.GlobalPosition, error)
@@ -253,12 +254,18 @@ func (d *driver) Now(ctx context.Context) (time.Time, error) {
 	return d.AtomicDriver.Now(ctx)
 }
 
-// sound is the driver's as a [messagestore.ReportDriver].
-func (d *driver) sound() messagestore.ReportDriver {
-	return d.AtomicDriver.(messagestore.ReportDriver) //nolint:errcheck // as opened
+// A counter is a driver that reports and counts.
+type counter interface {
+	report.Driver
+	messagestore.CountingDriver
 }
 
-func (d *driver) Report(ctx context.Context, q messagestore.ReportQuery) (messagestore.Report, error) {
+// sound is the driver's as a [counter].
+func (d *driver) sound() counter {
+	return d.AtomicDriver.(counter) //nolint:errcheck // as opened
+}
+
+func (d *driver) Report(ctx context.Context, q report.Query) (report.Report, error) {
 	if d.report != nil {
 		return d.report(ctx, q)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/report"
 )
 
 var reportTests = []test{
@@ -30,16 +31,16 @@ var reportTests = []test{
 }
 
 // report returns a report about the fixture's category.
-func (f *fixture) report(t *testing.T, q messagestore.ReportQuery) messagestore.Report {
+func (f *fixture) report(t *testing.T, q report.Query) report.Report {
 	t.Helper()
 	q.Category = f.category
-	r, err := f.store.Report(t.Context(), q)
+	r, err := report.Of(t.Context(), f.store, q)
 	require.NoError(t, err)
 	return r
 }
 
 // reported returns the names of a report's rows, and how many messages each has.
-func reported(r messagestore.Report) (names []string, counts []int64) {
+func reported(r report.Report) (names []string, counts []int64) {
 	for _, row := range r.Rows {
 		names = append(names, strings.Join(row.Names, " "))
 		counts = append(counts, row.Messages)
@@ -47,8 +48,8 @@ func reported(r messagestore.Report) (names []string, counts []int64) {
 	return names, counts
 }
 
-func by(keys ...messagestore.ReportKey) messagestore.ReportQuery {
-	return messagestore.ReportQuery{By: keys}
+func by(keys ...report.Key) report.Query {
+	return report.Query{By: keys}
 }
 
 func reportCountsByStream(t *testing.T, f *fixture) {
@@ -57,7 +58,7 @@ func reportCountsByStream(t *testing.T, f *fixture) {
 	f.write(t, f.stream("b"), messagestore.AnyVersion, Deposited{1})
 	f.write(t, f.category.WithType("other").Stream("c"), messagestore.NoStream, Opened{})
 
-	r := f.report(t, by(messagestore.ReportStream))
+	r := f.report(t, by(report.ByStream))
 
 	names, counts := reported(r)
 	require.Equal(t, []string{string(f.stream("a")), string(f.stream("b"))}, names)
@@ -74,11 +75,11 @@ func reportCountsByTypeAndCategory(t *testing.T, f *fixture) {
 	f.fill(t, f.stream("b"), 1)
 	f.write(t, f.stream("a"), messagestore.AnyVersion, Deposited{1})
 
-	names, counts := reported(f.report(t, by(messagestore.ReportType)))
+	names, counts := reported(f.report(t, by(report.ByType)))
 	require.Equal(t, []string{"Deposited", "Opened"}, names)
 	require.Equal(t, []int64{1, 3}, counts)
 
-	names, counts = reported(f.report(t, by(messagestore.ReportCategory)))
+	names, counts = reported(f.report(t, by(report.ByCategory)))
 	require.Equal(t, []string{string(f.category)}, names)
 	require.Equal(t, []int64{4}, counts)
 }
@@ -87,13 +88,13 @@ func reportCountsByTwo(t *testing.T, f *fixture) {
 	f.write(t, f.stream("a"), messagestore.NoStream, Opened{}, Deposited{1}, Opened{})
 	f.write(t, f.stream("b"), messagestore.NoStream, Opened{})
 
-	r := f.report(t, by(messagestore.ReportType, messagestore.ReportStream))
+	r := f.report(t, by(report.ByType, report.ByStream))
 	names, counts := reported(r)
 	require.Equal(t, []string{"Deposited " + string(f.stream("a")), "Opened " + string(f.stream("a")), "Opened " + string(f.stream("b"))}, names)
 	require.Equal(t, []int64{1, 2, 1}, counts)
 	require.Equal(t, messagestore.Version(1), r.Rows[0].LastPosition)
 
-	names, _ = reported(f.report(t, by(messagestore.ReportStream, messagestore.ReportType, messagestore.ReportCategory)))
+	names, _ = reported(f.report(t, by(report.ByStream, report.ByType, report.ByCategory)))
 	require.Equal(t, []string{
 		string(f.stream("a")) + " Deposited " + string(f.category), string(f.stream("a")) + " Opened " + string(f.category),
 		string(f.stream("b")) + " Opened " + string(f.category),
@@ -105,7 +106,7 @@ func reportAgreesWithWhatIsRead(t *testing.T, f *fixture) {
 	f.write(t, f.stream("b"), messagestore.NoStream, Opened{}, Deposited{7})
 	f.write(t, f.stream("a"), messagestore.AnyVersion, Opened{Name: strings.Repeat("long ", 100)})
 
-	r := f.report(t, by(messagestore.ReportStream))
+	r := f.report(t, by(report.ByStream))
 
 	require.Len(t, r.Rows, 2)
 	for _, row := range r.Rows {
@@ -135,7 +136,7 @@ func reportCountsTheWholeStore(t *testing.T, f *fixture) {
 	f.fill(t, other.Stream("b"), 3)
 
 	// The store may be shared with other tests, which write meanwhile.
-	r, err := f.store.Report(t.Context(), messagestore.ReportQuery{By: []messagestore.ReportKey{messagestore.ReportCategory}, Containing: string(f.category)})
+	r, err := report.Of(t.Context(), f.store, report.Query{By: []report.Key{report.ByCategory}, Containing: string(f.category)})
 
 	require.NoError(t, err)
 	names, counts := reported(r)
@@ -152,7 +153,7 @@ func reportKeepsWhatContains(t *testing.T, f *fixture) {
 	for text, want := range map[string][]string{
 		"0%": {"10%"}, "a_b": {"a_b"}, "-10": {"10%", "100"}, "-abc": {"abc"}, string(f.category) + "-A": {"ABC"}, "no such": nil,
 	} {
-		q := by(messagestore.ReportStream)
+		q := by(report.ByStream)
 		q.Containing = text
 		r := f.report(t, q)
 		var found []string
@@ -171,13 +172,13 @@ func reportIsSorted(t *testing.T, f *fixture) {
 	f.write(t, f.stream("large"), messagestore.NoStream, Opened{Name: strings.Repeat("x", 1000)}, Opened{})
 	f.fill(t, f.stream("Few"), 1)
 
-	for order, want := range map[messagestore.ReportOrder][]string{
-		"":                          {"Few", "few", "large", "most"},
-		messagestore.SortByName:     {"Few", "few", "large", "most"},
-		messagestore.SortByMessages: {"most", "large", "Few", "few"},
-		messagestore.SortByBytes:    {"large", "most", "Few", "few"},
+	for order, want := range map[report.Order][]string{
+		"":                    {"Few", "few", "large", "most"},
+		report.SortByName:     {"Few", "few", "large", "most"},
+		report.SortByMessages: {"most", "large", "Few", "few"},
+		report.SortByBytes:    {"large", "most", "Few", "few"},
 	} {
-		q := by(messagestore.ReportStream)
+		q := by(report.ByStream)
 		q.Sort = order
 		var found []string
 		for _, row := range f.report(t, q).Rows {
@@ -185,10 +186,10 @@ func reportIsSorted(t *testing.T, f *fixture) {
 		}
 		require.Equal(t, want, found, order)
 	}
-	q := by(messagestore.ReportStream)
-	q.Sort = messagestore.SortByLast
+	q := by(report.ByStream)
+	q.Sort = report.SortByLast
 	rows := f.report(t, q).Rows
-	require.True(t, slices.IsSortedFunc(rows, func(a, b messagestore.ReportRow) int {
+	require.True(t, slices.IsSortedFunc(rows, func(a, b report.Row) int {
 		return cmp.Or(b.Last.Compare(a.Last), slices.Compare(a.Names, b.Names))
 	}))
 }
@@ -197,7 +198,7 @@ func reportLimitCutsRowsOnly(t *testing.T, f *fixture) {
 	for _, id := range numbers(1, 5) {
 		f.fill(t, f.stream(id), 2)
 	}
-	q := by(messagestore.ReportStream)
+	q := by(report.ByStream)
 	q.Limit = 2
 
 	r := f.report(t, q)
@@ -210,8 +211,8 @@ func reportLimitCutsRowsOnly(t *testing.T, f *fixture) {
 }
 
 func reportOfNothingIsEmpty(t *testing.T, f *fixture) {
-	for _, key := range []messagestore.ReportKey{messagestore.ReportStream, messagestore.ReportType, messagestore.ReportCategory} {
-		require.Equal(t, messagestore.Report{}, f.report(t, by(key)))
+	for _, key := range []report.Key{report.ByStream, report.ByType, report.ByCategory} {
+		require.Equal(t, report.Report{}, f.report(t, by(key)))
 	}
 }
 
@@ -219,7 +220,7 @@ func reportEndsWithItsContext(t *testing.T, f *fixture) {
 	f.fill(t, f.stream(), 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := f.store.Report(ctx, by(messagestore.ReportStream))
+	_, err := report.Of(ctx, f.store, by(report.ByStream))
 	require.ErrorIs(t, err, context.Canceled)
 	_, err = f.store.Categories(ctx, "")
 	require.ErrorIs(t, err, context.Canceled)

@@ -6,11 +6,12 @@ import (
 	"strings"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/report"
 )
 
 // reports has every report changed before it is returned.
-func (d *driver) reports(change func(q messagestore.ReportQuery, r *messagestore.Report)) {
-	d.report = func(ctx context.Context, q messagestore.ReportQuery) (messagestore.Report, error) {
+func (d *driver) reports(change func(q report.Query, r *report.Report)) {
+	d.report = func(ctx context.Context, q report.Query) (report.Report, error) {
 		r, err := d.sound().Report(ctx, q)
 		change(q, &r)
 		return r, err
@@ -18,8 +19,8 @@ func (d *driver) reports(change func(q messagestore.ReportQuery, r *messagestore
 }
 
 // asks has every report asked for with another query.
-func (d *driver) asks(change func(q *messagestore.ReportQuery)) {
-	d.report = func(ctx context.Context, q messagestore.ReportQuery) (messagestore.Report, error) {
+func (d *driver) asks(change func(q *report.Query)) {
+	d.report = func(ctx context.Context, q report.Query) (report.Report, error) {
 		change(&q)
 		return d.sound().Report(ctx, q)
 	}
@@ -27,43 +28,43 @@ func (d *driver) asks(change func(q *messagestore.ReportQuery)) {
 
 var reportBugs = []bug{
 	{"a report counts the whole store whatever it is asked", []string{"Report/CountsByStream", "Report/OfNothingIsEmpty"}, func(d *driver) {
-		d.asks(func(q *messagestore.ReportQuery) { q.Category = "" })
+		d.asks(func(q *report.Query) { q.Category = "" })
 		if _, err := d.AtomicDriver.Append(context.Background(), messagestore.Append{Stream: "else-1", Expected: messagestore.AnyVersion, Records: []messagestore.Encoded{record("T", `{}`)}}); err != nil {
 			panic(err)
 		}
 	}, nil},
 	{"a report counts a category and not what has it for a prefix", []string{"Report/CountsTheWholeStore"}, func(d *driver) {
-		d.reports(func(q messagestore.ReportQuery, r *messagestore.Report) {
+		d.reports(func(q report.Query, r *report.Report) {
 			if q.Category == "" {
-				r.Rows = slices.DeleteFunc(r.Rows, func(row messagestore.ReportRow) bool { return strings.Contains(row.Names[0], ":") })
+				r.Rows = slices.DeleteFunc(r.Rows, func(row report.Row) bool { return strings.Contains(row.Names[0], ":") })
 			}
 		})
 	}, nil},
 	{"a report by type is by stream", []string{"Report/CountsByTypeAndCategory"}, func(d *driver) {
-		d.asks(func(q *messagestore.ReportQuery) {
-			if q.By[0] == messagestore.ReportType {
-				q.By = []messagestore.ReportKey{messagestore.ReportStream}
+		d.asks(func(q *report.Query) {
+			if q.By[0] == report.ByType {
+				q.By = []report.Key{report.ByStream}
 			}
 		})
 	}, nil},
 	{"a report knows one key", []string{"Report/CountsByTwo"}, func(d *driver) {
-		d.asks(func(q *messagestore.ReportQuery) { q.By = q.By[:1] })
+		d.asks(func(q *report.Query) { q.By = q.By[:1] })
 	}, nil},
 	{"a report has the last position of another", []string{"Report/AgreesWithWhatIsRead"}, func(d *driver) {
-		d.reports(func(_ messagestore.ReportQuery, r *messagestore.Report) {
+		d.reports(func(_ report.Query, r *report.Report) {
 			for i := range r.Rows {
 				r.Rows[i].LastGlobalPosition = r.Rows[0].LastGlobalPosition
 			}
 		})
 	}, nil},
 	{"a report takes the text for a pattern", []string{"Report/KeepsWhatContainsTheText"}, func(d *driver) {
-		d.asks(func(q *messagestore.ReportQuery) { q.Containing = strings.Trim(q.Containing, "%") })
+		d.asks(func(q *report.Query) { q.Containing = strings.Trim(q.Containing, "%") })
 	}, nil},
 	{"a report is not sorted", []string{"Report/IsSorted"}, func(d *driver) {
-		d.asks(func(q *messagestore.ReportQuery) { q.Sort = messagestore.SortByName })
+		d.asks(func(q *report.Query) { q.Sort = report.SortByName })
 	}, nil},
 	{"a report counts what it returns", []string{"Report/LimitCutsRowsOnly", "Report/KeepsWhatContainsTheText"}, func(d *driver) {
-		d.reports(func(_ messagestore.ReportQuery, r *messagestore.Report) {
+		d.reports(func(_ report.Query, r *report.Report) {
 			r.Messages, r.Groups = 0, int64(len(r.Rows))
 			for _, row := range r.Rows {
 				r.Messages += row.Messages
@@ -71,13 +72,13 @@ var reportBugs = []bug{
 		})
 	}, nil},
 	{"a report does not end", []string{"Report/EndsWithItsContext"}, func(d *driver) {
-		d.report = func(ctx context.Context, q messagestore.ReportQuery) (messagestore.Report, error) {
+		d.report = func(ctx context.Context, q report.Query) (report.Report, error) {
 			return d.sound().Report(context.WithoutCancel(ctx), q)
 		}
 	}, nil},
 	{"categories are told once for each stream", []string{"Categories/AreNamedOnceInOrder"}, func(d *driver) {
 		d.categories = func(ctx context.Context, containing string) ([]messagestore.Category, error) {
-			r, err := d.sound().Report(ctx, messagestore.ReportQuery{By: []messagestore.ReportKey{messagestore.ReportStream}, Containing: containing})
+			r, err := d.sound().Report(ctx, report.Query{By: []report.Key{report.ByStream}, Containing: containing})
 			var all []messagestore.Category
 			for _, row := range r.Rows {
 				all = append(all, messagestore.StreamName(row.Names[0]).Category())

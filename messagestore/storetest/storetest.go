@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/report"
 )
 
 // Options are the subject of a suite.
@@ -123,7 +124,7 @@ func newFixture(t *testing.T, options Options, needs need) *fixture {
 	if _, ok := f.driver.(messagestore.MeetingDriver); needs&meeting != 0 && !ok {
 		t.Skipf("not applicable: tell what a write met: %v", messagestore.ErrNotSupported)
 	}
-	if _, ok := f.driver.(messagestore.ReportDriver); needs&reporting != 0 && !ok {
+	if _, ok := f.driver.(report.Driver); needs&reporting != 0 && !ok {
 		t.Skipf("not applicable: report: %v", messagestore.ErrNotSupported)
 	}
 	if _, ok := f.driver.(messagestore.CheckingDriver); needs&checking != 0 && !ok {

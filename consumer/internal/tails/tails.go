@@ -7,16 +7,17 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/report"
 )
 
-// A Store reads a category. One that also has the methods Report and Count of
+// A Store reads a category. One that also has the methods Driver and Count of
 // [messagestore.Store] counts, where any other reads the whole category.
 type Store interface {
 	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
 }
 
 type counter interface {
-	Report(ctx context.Context, q messagestore.ReportQuery) (messagestore.Report, error)
+	report.Store
 	Count(ctx context.Context, q messagestore.CategoryQuery) (int64, error)
 }
 
@@ -47,8 +48,8 @@ func Of(ctx context.Context, store Store, category messagestore.Category, types 
 		all[stream][messageType] = t
 	}
 	if s, ok := store.(counter); ok {
-		report, err := s.Report(ctx, messagestore.ReportQuery{By: []messagestore.ReportKey{messagestore.ReportStream, messagestore.ReportType}, Category: category})
-		for _, row := range report.Rows {
+		counts, err := report.Of(ctx, s, report.Query{By: []report.Key{report.ByStream, report.ByType}, Category: category})
+		for _, row := range counts.Rows {
 			note(messagestore.StreamName(row.Names[0]), row.Names[1], Tail{row.LastPosition, row.LastGlobalPosition, row.Last})
 		}
 		if !errors.Is(err, messagestore.ErrNotSupported) {

@@ -22,6 +22,7 @@ import (
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/report"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
 
@@ -484,12 +485,12 @@ type slowReport struct {
 	release chan struct{}
 }
 
-func (d slowReport) Report(ctx context.Context, _ messagestore.ReportQuery) (messagestore.Report, error) {
+func (d slowReport) Report(ctx context.Context, _ report.Query) (report.Report, error) {
 	select {
 	case <-d.release:
-		return messagestore.Report{}, nil
+		return report.Report{}, nil
 	case <-ctx.Done():
-		return messagestore.Report{}, errors.New("it was not released")
+		return report.Report{}, errors.New("it was not released")
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/report"
 )
 
 type reportCommand struct {
@@ -32,25 +33,25 @@ Examples:
     dibs report --by type,stream --category account`
 }
 
-func (c *reportCommand) query() (messagestore.ReportQuery, error) {
-	q := messagestore.ReportQuery{
-		Category: messagestore.Category(c.Category), Containing: c.Like, Sort: messagestore.ReportOrder(c.Sort), Limit: c.Limit,
+func (c *reportCommand) query() (report.Query, error) {
+	q := report.Query{
+		Category: messagestore.Category(c.Category), Containing: c.Like, Sort: report.Order(c.Sort), Limit: c.Limit,
 	}
-	keys := map[string]messagestore.ReportKey{
-		"streams": messagestore.ReportStream, "types": messagestore.ReportType, "categories": messagestore.ReportCategory,
+	keys := map[string]report.Key{
+		"streams": report.ByStream, "types": report.ByType, "categories": report.ByCategory,
 	}
 	switch key, known := keys[c.What]; {
 	case c.What != "" && len(c.By) > 0:
 		return q, usage("give either streams, types or categories, or --by")
 	case known:
-		q.By = []messagestore.ReportKey{key}
+		q.By = []report.Key{key}
 	case c.What != "":
 		return q, usage("invalid report %.80q: it is of streams, types or categories, or --by several of stream, type and category", c.What)
 	case len(c.By) == 0:
 		return q, usage("a report is of streams, types or categories, or --by several of stream, type and category")
 	}
 	for _, key := range c.By {
-		q.By = append(q.By, messagestore.ReportKey(key))
+		q.By = append(q.By, report.Key(key))
 	}
 	if strings.Contains(c.Category, "-") { // which no category has, of whichever client
 		_, err := messagestore.ParseCategory(c.Category)
@@ -70,21 +71,21 @@ func (c *reportCommand) Run(ctx context.Context, a *app) error {
 		if c.Category != "" {
 			what = "every message of " + visible(c.Category)
 		}
-		var report messagestore.Report
+		var counts report.Report
 		err := a.patiently("reading "+what, func() error {
 			var err error
-			report, err = store.Report(ctx, q)
+			counts, err = report.Of(ctx, store, q)
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		if q.Category != "" && report.Messages == 0 {
+		if q.Category != "" && counts.Messages == 0 {
 			if err := requireCategory(ctx, store, q.Category); err != nil {
 				return err
 			}
 		}
-		return a.printReport(q, report)
+		return a.printReport(q, counts)
 	})
 }
 
@@ -128,8 +129,8 @@ type reportLine struct {
 	LastGlobalPosition messagestore.GlobalPosition `json:"lastGlobalPosition"`
 }
 
-func (a *app) printReport(q messagestore.ReportQuery, report messagestore.Report) error {
-	if !a.JSON && len(report.Rows) > 0 {
+func (a *app) printReport(q report.Query, counts report.Report) error {
+	if !a.JSON && len(counts.Rows) > 0 {
 		header := []cell{{text: "messages", right: true}, {text: "percent", right: true}, {text: "bytes", right: true}, {text: "last"}}
 		for _, key := range q.By {
 			header = append(header, cell{text: string(key)})
@@ -138,7 +139,7 @@ func (a *app) printReport(q messagestore.ReportQuery, report messagestore.Report
 			return err
 		}
 	}
-	for _, row := range report.Rows {
+	for _, row := range counts.Rows {
 		var err error
 		if a.JSON {
 			err = a.out.object(toReportLine(q, row))
@@ -158,16 +159,16 @@ func (a *app) printReport(q messagestore.ReportQuery, report messagestore.Report
 			return err
 		}
 	}
-	rows := int64(len(report.Rows))
+	rows := int64(len(counts.Rows))
 	switch {
-	case rows < report.Groups && a.JSON:
+	case rows < counts.Groups && a.JSON:
 		// Without it a reader would take a part for the whole.
-		return a.note(map[string]any{"kind": "cut", "rows": rows, "of": report.Groups})
-	case rows < report.Groups:
-		a.warn("dibs: %d of %d rows, of %d messages in all; --limit 0 prints all\n", rows, report.Groups, report.Messages)
+		return a.note(map[string]any{"kind": "cut", "rows": rows, "of": counts.Groups})
+	case rows < counts.Groups:
+		a.warn("dibs: %d of %d rows, of %d messages in all; --limit 0 prints all\n", rows, counts.Groups, counts.Messages)
 	case a.JSON || rows > 0:
-	case report.Messages > 0:
-		a.nothing("no %s holds %s, of %s in all", q.By[0], visible(strconv.Quote(q.Containing)), counted(report.Messages, "message"))
+	case counts.Messages > 0:
+		a.nothing("no %s holds %s, of %s in all", q.By[0], visible(strconv.Quote(q.Containing)), counted(counts.Messages, "message"))
 	case q.Category == "":
 		a.nothing("the store has no message")
 	}
@@ -183,7 +184,7 @@ func (a *app) note(v any) error {
 	return err
 }
 
-func toReportLine(q messagestore.ReportQuery, row messagestore.ReportRow) reportLine {
+func toReportLine(q report.Query, row report.Row) reportLine {
 	l := reportLine{
 		Messages: row.Messages, Percent: row.Percent, Bytes: row.Bytes,
 		First: timeText(row.First), Last: timeText(row.Last), LastGlobalPosition: row.LastGlobalPosition,
@@ -191,11 +192,11 @@ func toReportLine(q messagestore.ReportQuery, row messagestore.ReportRow) report
 	for i, key := range q.By {
 		name := row.Names[i]
 		switch key {
-		case messagestore.ReportStream:
+		case report.ByStream:
 			l.Stream, l.LastPosition = &name, &row.LastPosition
-		case messagestore.ReportType:
+		case report.ByType:
 			l.Type = &name
-		case messagestore.ReportCategory:
+		case report.ByCategory:
 			l.Category = &name
 		}
 	}

@@ -1,0 +1,91 @@
+package messagestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// A CountingDriver can count messages without reading them out. Every driver of this module can.
+type CountingDriver interface {
+	Driver
+
+	// Categories returns the names of the categories there are, in order byte by byte:
+	// those that hold containing, or all if that is "". It does not read every message.
+	Categories(ctx context.Context, containing string) ([]Category, error)
+
+	// Count returns how many messages ReadCategory would hand out for q, page after
+	// page, and at most q.Limit, which is not bounded here. It stops counting there.
+	Count(ctx context.Context, q CategoryQuery) (int64, error)
+}
+
+// Categories returns the names of the categories that the store has messages of, in
+// order: those that hold the text containing, or all if it is "". Other clients may
+// have written names that ours may not. The error matches [ErrNotSupported] if the
+// driver cannot.
+func (s *Store) Categories(ctx context.Context, containing string) ([]Category, error) {
+	driver, err := s.counter(ctx)
+	if err == nil {
+		err = validateContaining(containing)
+	}
+	var found []Category
+	if err == nil {
+		found, err = driver.Categories(ctx, containing)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read categories: %w", err)
+	}
+	return found, nil
+}
+
+// Count returns how many messages of a category there are from q.From on that the
+// filter lets through, and stops at q.Limit, which is at least 1 and may be as high
+// as you like. The error matches [ErrNotSupported] if the driver cannot.
+func (s *Store) Count(ctx context.Context, q CategoryQuery) (int64, error) {
+	driver, err := s.counter(ctx)
+	if err == nil {
+		err = errors.Join(q.Category.Validate(), validateFrom(q.From), q.Filter.Validate())
+	}
+	if err == nil && q.Limit < 1 {
+		err = NewInvalidError("limit", q.Limit, "it is less than 1")
+	}
+	var n int64
+	if err == nil {
+		n, err = driver.Count(ctx, q)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("count category %s: %w", quoteName(q.Category), err)
+	}
+	return n, nil
+}
+
+func (s *Store) counter(ctx context.Context) (CountingDriver, error) {
+	used, err := s.use(ctx)
+	if err != nil {
+		return nil, err
+	}
+	driver, ok := used.(CountingDriver)
+	if !ok {
+		return nil, ErrNotSupported
+	}
+	return driver, nil
+}
+
+// validateContaining refuses a text that no name in any store holds, since databases could not be
+// asked for it.
+func validateContaining(text string) error {
+	switch {
+	case !utf8.ValidString(text):
+		return NewInvalidError("containing", text, "it is not valid UTF-8")
+	case strings.ContainsRune(text, 0):
+		return NewInvalidError("containing", text, "it holds U+0000")
+	case len(text) > maxContaining:
+		return NewInvalidError("containing", text, fmt.Sprintf("%d bytes are too long: at most %d", len(text), maxContaining))
+	}
+	return nil
+}
+
+// maxContaining is above [MaxNameBytes]: other clients may have written longer names.
+const maxContaining = 8 << 10

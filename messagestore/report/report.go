@@ -1,0 +1,192 @@
+// Package report counts the messages of a store by stream, type and category, for operators: dibs report
+// prints it. A service needs it for nothing; [messagestore.Store.Count] counts the messages of a category.
+package report
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A Driver can count the messages of a store without reading them out. Every driver of this module
+// can.
+type Driver interface {
+	messagestore.Driver
+
+	// Report counts messages: see [Of], which fills in the percentages, and checks the query. It
+	// sees every append that returned before it was called.
+	Report(ctx context.Context, q Query) (Report, error)
+}
+
+// A Key names a property of messages for each value of which a report has a row.
+type Key string
+
+// The keys of a report.
+const (
+	ByStream   Key = "stream"
+	ByType     Key = "type"
+	ByCategory Key = "category"
+)
+
+// An Order is how the rows of a report are sorted. Rows that are equal by it are
+// sorted by their names, byte by byte.
+type Order string
+
+// The orders of a report.
+const (
+	SortByName     Order = "name"
+	SortByMessages Order = "messages" // most first
+	SortByBytes    Order = "bytes"    // most first
+	SortByLast     Order = "last"     // the latest first
+)
+
+// A Query selects the messages to count.
+type Query struct {
+	// By has the keys of a row: one to three, each once. With stream and type there is a row
+	// for each type in each stream. Rows are named and sorted in the order of the keys.
+	By []Key
+
+	// Category counts the messages of this category only, which reads no others. ""
+	// counts them all. It may be the name of any category there is, of other clients
+	// too.
+	Category messagestore.Category
+
+	// Containing keeps the rows whose first name holds this text, as it is. "" keeps
+	// all.
+	Containing string
+
+	// Sort is the order of the rows; "" is [SortByName].
+	Sort Order
+
+	// Limit bounds the rows that are returned. 0 is all of them, which may be as many
+	// as there are streams.
+	Limit int
+}
+
+func (q Query) validate() error {
+	if len(q.By) == 0 {
+		return messagestore.NewInvalidError("report by", nil, "it is by something: stream, type or category")
+	}
+	for i, key := range q.By {
+		switch {
+		case key != ByStream && key != ByType && key != ByCategory:
+			return messagestore.NewInvalidError("report by", string(key), "it is stream, type or category")
+		case slices.Contains(q.By[:i], key):
+			return messagestore.NewInvalidError("report by", string(key), "it is there twice")
+		}
+	}
+	switch q.Sort {
+	case "", SortByName, SortByMessages, SortByBytes, SortByLast:
+	default:
+		return messagestore.NewInvalidError("report order", string(q.Sort), "it is name, messages, bytes or last")
+	}
+	if q.Limit < 0 {
+		return messagestore.NewInvalidError("limit", q.Limit, "it is less than 0")
+	}
+	return errors.Join(validateText("category", string(q.Category)), validateText("containing", q.Containing))
+}
+
+// validateText refuses texts that no name in any store holds, since databases could not be
+// asked for them.
+func validateText(field, text string) error {
+	switch {
+	case !utf8.ValidString(text):
+		return messagestore.NewInvalidError(field, text, "it is not valid UTF-8")
+	case strings.ContainsRune(text, 0):
+		return messagestore.NewInvalidError(field, text, "it holds U+0000")
+	case len(text) > maxText:
+		return messagestore.NewInvalidError(field, text, fmt.Sprintf("%d bytes are too long: at most %d", len(text), maxText))
+	}
+	return nil
+}
+
+// maxText is above [messagestore.MaxNameBytes]: other clients may have written longer names.
+const maxText = 8 << 10
+
+// A Report has the counts of a store's messages.
+type Report struct {
+	Rows []Row
+
+	// Groups is how many rows there are without the query's limit.
+	Groups int64
+
+	// Messages is how many were counted: those of the store, or of the query's
+	// category.
+	Messages int64
+}
+
+// A Row is about the messages of one stream, type or category, or of a
+// combination.
+type Row struct {
+	// Names has a value for each key of [Query.By], in its order. Other clients may have
+	// written names that ours may not.
+	Names []string
+
+	Messages int64
+	Percent  float64 // of [Report.Messages], with two decimals
+
+	// Bytes is about the size of data and metadata in the database, after its compression, and
+	// without indexes.
+	Bytes int64
+
+	First, Last time.Time // when the earliest and the latest were written
+
+	// LastPosition is the highest position in a stream; for a report by stream, the
+	// stream's version. LastGlobalPosition is the highest in the store.
+	LastPosition       messagestore.Version
+	LastGlobalPosition messagestore.GlobalPosition
+}
+
+// A Store is a [messagestore.Store], or has the method of one.
+type Store interface {
+	Driver() (messagestore.Driver, error)
+}
+
+// Of counts the store's messages, at one moment. It reads every message of the store, or of the
+// query's category, so it may take as long as that; ctx ends it. It holds up no writer.
+//
+// The error matches [messagestore.ErrNotSupported] if the driver cannot, and
+// [messagestore.ErrInvalid] for a query that makes no sense.
+func Of(ctx context.Context, store Store, q Query) (Report, error) {
+	r, err := of(ctx, store, q)
+	if err != nil {
+		return Report{}, fmt.Errorf("report: %w", err)
+	}
+	for i := range r.Rows {
+		if r.Messages > 0 {
+			r.Rows[i].Percent = math.Round(float64(r.Rows[i].Messages)/float64(r.Messages)*10_000) / 100
+		}
+	}
+	return r, nil
+}
+
+func of(ctx context.Context, store Store, q Query) (Report, error) {
+	switch {
+	case store == nil:
+		return Report{}, messagestore.NewInvalidError("store", nil, "it is nil")
+	case ctx == nil:
+		return Report{}, messagestore.NewInvalidError("context", nil, "it is nil")
+	}
+	used, err := store.Driver()
+	if err != nil {
+		return Report{}, err
+	}
+	driver, ok := used.(Driver)
+	if !ok {
+		return Report{}, messagestore.ErrNotSupported
+	}
+	if err := q.validate(); err != nil {
+		return Report{}, err
+	}
+	if q.Sort == "" {
+		q.Sort = SortByName
+	}
+	return driver.Report(ctx, q)
+}
